@@ -4,7 +4,8 @@
 
 #include <lockstep/comm.h>
 
-/* Ends the communicator with this thread's error, of `status`, which it returns, and tells the other ranks. */
+/* Revokes the communicator with this thread's error, whose status is `status`, and notifies the other ranks. Returns
+ * `status`. */
 ls_status ls_comm_abort(ls_comm *comm, ls_status status);
 
 #endif

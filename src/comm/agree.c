@@ -1,11 +1,12 @@
-/* Calls that exchange one small record per rank, and conclude from all records: see ls_comm_agree. */
+/* Calls in which each rank contributes one small record and decides from the records of all ranks: see
+ * ls_comm_agree. */
 #include "base/memory.h"
 #include "comm/frame.h"
 
 ls_status ls_comm_agree(ls_comm *comm, const char *name, ls_call *call, ls_agree_conclude *conclude, void *argument) {
     const size_t size = (size_t)comm->size, bytes = call->count * call->width;
     call->receive = ls_allocate_zeroed(size, bytes);
-    if (call->receive == NULL) { /* the other ranks wait for this one */
+    if (call->receive == NULL) { /* the other ranks wait for this rank */
         return ls_comm_abort(comm, ls_fail_memory(name, size * bytes));
     }
     ls_status status = ls_comm_call(comm, call, NULL);

@@ -23,7 +23,7 @@ static bool reduces(const ls_call_header *header) {
     return ls_operation_is_collective(header->operation) && !ls_flows[header->operation].moves;
 }
 
-/* Returns the bytes of an element; 0 if dtype, reduction and operation are not compatible. */
+/* Returns the element size in bytes, or 0 if dtype, reduction and operation are incompatible. */
 static size_t width_of(const ls_call_header *header) {
     if (header->dtype < 0 || header->dtype >= LS_DTYPE_COUNT || header->reduction < 0 ||
         header->reduction >= LS_REDUCTION_COUNT) {
@@ -82,12 +82,12 @@ const char *ls_call_header_detail(const ls_call_header *header, char *text, size
                     .count = (size_t)header->agreed,
                     .total = (size_t)header->agreed,
                     .layout = header->layout};
-    call.stream = header->on_device != 0 ? &call : NULL; /* any pointer other than NULL */
+    call.stream = header->on_device != 0 ? &call : NULL; /* any non-NULL pointer */
     return ls_call_detail(&call, text, capacity);
 }
 
-/* Writes the ranks that made the same call as `rank`, the first of them: " 0", or "s 1, 2" for several ranks. Ends with
- * dots if there is no room for all ranks. */
+/* Writes the list of ranks that made the same call as `rank`, which is the first of them: " 0", or "s 1, 2" for
+ * several ranks. Truncates the list with dots if it does not fit. */
 static void list_callers(const ls_call_header *const *headers, int size, int rank, char *text, size_t capacity) {
     size_t used = 0;
     int callers = 0;
@@ -107,7 +107,7 @@ static void list_callers(const ls_call_header *const *headers, int size, int ran
     }
 }
 
-/* Writes all calls to `text`: "rank 0 called barrier (#3); ranks 1, 2 called ...". */
+/* Writes the calls of all ranks to `text`: "rank 0 called barrier (#3); ranks 1, 2 called ...". */
 static void tell_calls(const ls_call_header *const *headers, int size, char *text, size_t capacity) {
     size_t length = 0;
     for (int rank = 0; rank < size && length < capacity - 1; rank++) {

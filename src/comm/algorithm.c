@@ -86,7 +86,7 @@ static ls_status fail_item(const char *item, size_t length, const char *why) {
                    (int)(length < 60 ? length : 60), item, why);
 }
 
-/* Applies `name` to one call. */
+/* Forces or excludes an algorithm for one call. */
 static void set(ls_algorithm_setting *setting, ls_algorithm_id id, bool excludes) {
     if (excludes) {
         setting->excluded |= LS_ALGORITHM_BIT(id);

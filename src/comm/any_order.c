@@ -1,9 +1,9 @@
-/* Whether reductions of a communicator may be made in any order: what all its ranks have to agree on. */
+/* The setting that reductions of a communicator may combine values in any order. All ranks must agree on it. */
 #include <stdio.h>
 
 #include "comm/frame.h"
 
-/* LS_ERR_MISMATCH where not all ranks said the same. */
+/* Fails with LS_ERR_MISMATCH if the ranks passed different values. */
 static ls_status check_same(ls_comm *comm, void *records, void *argument) {
     const uint8_t *said = records;
     (void)argument;

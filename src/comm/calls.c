@@ -1,4 +1,4 @@
-/* The public calls. Each makes an ls_call; check.c checks and completes it by the table of operations. */
+/* The public calls. Each creates an ls_call, which check.c checks and completes by the table of operations. */
 #include "base/trace.h"
 #include "comm/frame.h"
 #include "comm/meter.h"
@@ -26,8 +26,8 @@ static inline ls_status carry_out(ls_comm *comm, ls_call *call, ls_work **work) 
     return ls_comm_finish(comm);
 }
 
-/* Returns the bytes of the elements that the call counts for: of this rank's part, or of all parts that this rank sends
- * in an all-to-all. */
+/* Returns the size in bytes of the elements that `count` refers to: this rank's part, or all parts that this rank
+ * sends in an all-to-all. */
 static inline size_t bytes_of(const ls_comm *comm, const ls_call *call) {
     size_t count = call->operation == LS_OP_ALLTOALL ? call->count * (size_t)comm->size : call->count;
     for (int rank = 0; call->operation == LS_OP_ALLTOALLV && rank < comm->size; rank++) {
@@ -57,7 +57,7 @@ ls_status ls_comm_call(ls_comm *comm, ls_call *call, ls_work **work) {
 /* ---- collectives ----------------------------------------------------------------------------------------------------
  */
 
-/* Field by field: clearing all fields at once would take as long as the rest of a small call. */
+/* Sets the fields one by one: clearing all fields at once would take as long as the rest of a small call. */
 static inline void fill(ls_call *call, ls_operation operation, ls_dtype dtype, size_t count, const void *send,
                         void *receive) {
     call->operation = operation;

@@ -1,11 +1,11 @@
-/* Checks and completes public calls, by the table of operations (pieces.h). */
+/* Checks and completes public calls according to the table of operations (pieces.h). */
 #include "base/status.h"
 #include "comm/frame.h"
 #include "comm/pieces.h"
 #include "comm/reduce.h"
 #include "comm/reduce_kernels.h"
 
-/* Returns the bytes of an element, or 0 and an error. */
+/* Returns the element size in bytes, or 0 with an error set. */
 static inline size_t check_type(const ls_flow *flow, const ls_call *call) {
     const bool valid = (unsigned)call->dtype < LS_DTYPE_COUNT;
     if (flow->reduces) {
@@ -51,7 +51,7 @@ static inline bool overlap(const void *send, size_t sent, const void *receive, s
     return from < to + received && to < from + sent && sent != 0 && received != 0;
 }
 
-/* Whether the buffers are in place, given the offsets in bytes of this rank's part in each of them. */
+/* Returns true if the call is in place, given the byte offsets of this rank's part in both buffers. */
 static inline bool in_place(const ls_flow *flow, const ls_call *call, size_t own_sent, size_t own_received) {
     return flow->in_place != LS_IN_PLACE_NEVER &&
            ((uintptr_t)call->send + own_sent == (uintptr_t)call->receive + own_received ||
@@ -89,9 +89,9 @@ static inline ls_status check_even(const ls_flow *flow, const ls_comm *comm, con
 /* ---- parts with counts --------------------------------------------------------------------------------------------
  */
 
-/* One buffer of a call, in elements. */
+/* One buffer of a call. Sizes are in elements. */
 typedef struct call_side {
-    const size_t *counts; /* of the parts; NULL if the buffer is not divided */
+    const size_t *counts; /* counts of the parts; NULL if the buffer is not divided */
     const size_t *displacements;
     size_t end; /* of the last part */
     size_t own; /* offset of this rank's part */
@@ -117,7 +117,8 @@ static ls_status measure(const char *name, const ls_comm *comm, const ls_call *c
     return LS_OK;
 }
 
-/* The count of this rank, and the hash and the sum by which ranks compare counts that all must give alike. */
+/* Sets this rank's count, and the hash and the sum of all counts, with which ranks check that they passed the same
+ * counts. */
 static void hash_counts(const ls_comm *comm, const size_t *counts, ls_call *call) {
     uint64_t hash = UINT64_C(0xcbf29ce484222325) + comm->check * UINT64_C(0x9e3779b97f4a7c15);
     for (int rank = 0; rank < comm->size; rank++) {
@@ -136,7 +137,8 @@ static ls_status check_buffer(const char *name, size_t count, size_t width, cons
     return buffer != NULL || count == 0 ? LS_OK : fail_null(name, count);
 }
 
-/* Whether a buffer of `bytes` bytes overlaps a part of the other buffer `parted`, other than its own part in place. */
+/* Returns true if a buffer of `bytes` bytes overlaps a part of the buffer `parted`, except its own part if the call
+ * is in place. */
 static bool overlaps_part(const ls_comm *comm, const void *buffer, size_t bytes, const void *parted,
                           const call_side *side, size_t width) {
     size_t total = 0;

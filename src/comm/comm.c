@@ -1,4 +1,4 @@
-/* The record of a communicator, its references and its failure. Calls no other file of the call layer (frame.h). */
+/* The record of a communicator, its references and its failure. Calls no other files of the call layer (frame.h). */
 #include "comm/comm.h"
 
 #include <pthread.h>
@@ -33,11 +33,11 @@ static void count_fork(void) {
 }
 
 static void watch_forks(void) {
-    (void)pthread_atfork(NULL, NULL, count_fork); /* fails only if there is no memory */
+    (void)pthread_atfork(NULL, NULL, count_fork); /* fails only if out of memory */
 }
 
-/* A program may still have the pointer of a communicator that nobody holds: the latest records of such stay, empty.
- * They are the C library's memory, since they may outlive the allocator that ls_set_allocator gave. */
+/* A program may still have pointers to communicators that have no references, so the latest such records are kept,
+ * emptied. They use the C library's malloc, because they may outlive the allocator set with ls_set_allocator. */
 static _Atomic(ls_comm *) left[8];
 static atomic_uint next_left;
 
@@ -207,7 +207,7 @@ ls_status ls_comm_refuse(const ls_comm *comm, ls_operation operation) {
                                : ls_fail(LS_ERR_STATE, "ls_comm_%s: %s", ls_operation_name(operation), comm->ended);
 }
 
-/* `failed_rank`: of this communicator's ranks, see ls_backend. */
+/* Stores a failure. `failed_rank` is a rank of this communicator: see ls_backend. */
 static ls_status keep_failure(ls_comm *comm, ls_status status, int failed_rank) {
     const bool in_world = failed_rank >= 0 && failed_rank < comm->size && !comm->adopted;
     comm->failed = status;
@@ -228,7 +228,7 @@ ls_status ls_comm_abort(ls_comm *comm, ls_status status) {
     return ls_comm_abort_for(comm, status, comm->rank);
 }
 
-/* A backend counts ranks as its communicator does; users, and the launcher, count them as the world does. */
+/* A backend numbers ranks as its communicator does; users and the launcher number them as the world does. */
 void ls_comm_tell_origins(const ls_comm *comm, ls_status status) {
     char text[LS_ERROR_CAPACITY], message[LS_ERROR_CAPACITY];
     if (comm->origins == NULL) {
@@ -249,7 +249,8 @@ void ls_comm_tell_origins(const ls_comm *comm, ls_status status) {
     }
 }
 
-/* LS_ERR_MISMATCH and LS_ERR_MEMORY reach all ranks alike and leave them in step; all else revokes. */
+/* LS_ERR_MISMATCH and LS_ERR_MEMORY reach all ranks alike and leave them in step; any other failure revokes the
+ * communicator. */
 ls_status ls_comm_note_failure(ls_comm *comm, ls_status status) {
     const bool names_ranks = status == LS_ERR_PEER || status == LS_ERR_TIMEOUT || status == LS_ERR_MISMATCH;
     if (names_ranks) {

@@ -1,6 +1,6 @@
 /*
- * Communicators from the inside: how ls_init, ls_spawn, ls_run_threads and ls_comm_split make one. The calls on
- * buffers are in lockstep/comm.h; what carries them is behind backend.h.
+ * The internal interface of communicators: how ls_init, ls_spawn, ls_run_threads and ls_comm_split create a
+ * communicator. The calls on buffers are in lockstep/comm.h; backend.h is the interface of their implementations.
  */
 #ifndef LS_COMM_COMM_H
 #define LS_COMM_COMM_H
@@ -9,48 +9,51 @@
 #include "comm/hold.h"
 
 /*
- * Opens a communicator on `backend`. Borrows `join` and everything that it points to, the store included, until this
- * returns. Returns ownership to the caller: free it with ls_comm_free. Returns NULL and sets an error on failure, and
- * then leaves nothing behind.
+ * Opens a communicator on `backend`. Borrows `join` and everything that it points to, including the store, until this
+ * function returns. Returns ownership to the caller, who frees the communicator with ls_comm_free. On failure, sets an
+ * error, leaves nothing behind and returns NULL.
  */
 ls_comm *ls_comm_open(const ls_backend *backend, const ls_join_context *join);
 
-/* ls_comm_free, which `why` tells of later: "ls_finalize has left the job". */
+/* Does the same as ls_comm_free. Later calls report the reason `why`: "ls_finalize has left the job". */
 void ls_comm_end(ls_comm *comm, const char *why);
 
-/* Tells all ranks, on this communicator and on all that were split from it, that this one makes no more calls, and why;
- * later calls on those parts fail. Does not wait. */
+/* Notifies all ranks of this communicator, and of all communicators split from it, that this rank makes no more
+ * calls, and why. Later calls on the split communicators fail. Does not wait. */
 void ls_comm_leave(ls_comm *comm, ls_leave_reason reason);
 
-/* Then, for ranks that met without a store: waits for all to leave by ls_finalize. */
+/* Called afterwards by ranks that met without a store: waits until all ranks have left through ls_finalize. */
 ls_status ls_comm_meet_leaving(ls_comm *comm);
 
-/* Whether the communicator still works and is this process's; otherwise its failure again. */
+/* Fails with the communicator's earlier failure if it no longer works, or if it belongs to a different process. */
 ls_status ls_comm_check(const ls_comm *comm);
 
-/* LS_ERR_STATE if the library that carries the communicator allows this thread no call on it now: ls_backend.check. */
+/* Fails with LS_ERR_STATE if the backend's library does not allow this thread to call on the communicator now: see
+ * ls_backend.check. */
 ls_status ls_comm_check_allowed(const ls_comm *comm);
 
-/* Returns true if this process is a fork of the process that opened the communicator. Then it is not a rank: every call
- * fails, and ls_comm_free does nothing. */
+/* Returns true if this process is a fork of the process that opened the communicator. Such a process is not a rank:
+ * every call fails, and ls_comm_free does nothing. */
 bool ls_comm_is_inherited(const ls_comm *comm);
 
 /*
- * driver.c: marks a communicator without work as driven by the progress thread, and starts the thread if this is the
- * first. Does nothing if the backend does not allow other threads.
+ * In driver.c: marks a communicator without work as driven by the progress thread, and starts this thread for the first
+ * such communicator. Does nothing if the backend does not allow other threads.
  */
 ls_status ls_comm_drive(ls_comm *comm);
 
-/* How this rank's latest call or send travelled: a word of the backend's; "-" where it has one way. */
+/* Returns the name of the algorithm of this rank's latest call or send, as the backend names it; "-" if the backend
+ * has only one. */
 const char *ls_comm_algorithm(const ls_comm *comm);
 
-/* Messages that this rank has sent on the communicator so far, and their bytes. False: the backend counts none. */
+/* Returns the number of messages that this rank has sent on the communicator so far, and their bytes. Returns false
+ * if the backend does not count messages. */
 bool ls_comm_traffic(const ls_comm *comm, uint64_t *messages, uint64_t *bytes);
 
 /*
- * ls_comm_free calls `function(argument, whether a call had revoked the communicator)` as its last step, after the
- * backend closed: for what belongs to a communicator but is not known here (the store, the thread's world). One
- * function per communicator; the latest counts.
+ * Makes ls_comm_free call `function(argument, failed)` as its last step, after the backend has closed; `failed` is true
+ * if a call had revoked the communicator. For resources of a communicator that this file does not know: the store, or
+ * the world of threads. There is only one such function per communicator: a new one replaces the previous one.
  */
 void ls_comm_on_free(ls_comm *comm, void (*function)(void *argument, bool failed), void *argument);
 

@@ -1,11 +1,12 @@
-/* Begins a call on the backend, and first adds what the call leaves out: displacements of parts that follow each other,
- * and a copy of the data that an alltoall in place sends. */
+/* Begins a call on the backend, after adding what the call leaves out: the displacements of contiguous parts, and a
+ * copy of the data that an in-place alltoall sends. */
 #include <string.h>
 
 #include "base/memory.h"
 #include "comm/frame.h"
 
-/* Memory of the communicator. Its lack ends it: the others have begun the call, or are about to. */
+/* Provides memory of the communicator. Out of memory, revokes the communicator, because the other ranks have begun
+ * the call or are about to. */
 static ls_status scratch(ls_comm *comm, const ls_call *call, size_t bytes, unsigned char **memory) {
     if (bytes > comm->scratch_bytes) {
         unsigned char *grown = ls_allocate_aligned(bytes, 64);

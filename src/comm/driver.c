@@ -1,5 +1,5 @@
 /*
- * The progress thread: moves started work of communicators while the program computes. There is one thread for the
+ * The progress thread advances started work of communicators while the program computes. There is one such thread per
  * process. It sleeps while no communicator has unfinished work.
  */
 #include <pthread.h>
@@ -14,7 +14,7 @@ static int drives;                                       /* number of driven com
 static pthread_t driver;
 static atomic_bool ends;
 
-/* The longest time between two polls: at 10 Gbit/s, a socket receives 0.25 MB in this time. */
+/* The longest time between two polls. At 10 Gbit/s, a socket receives 0.25 MB in this time. */
 enum { LONGEST_NS = 200000 };
 
 static void *drive(void *argument) {
@@ -33,14 +33,14 @@ static void *drive(void *argument) {
     return NULL;
 }
 
-/* A process that was forked has no progress thread, and does not use its communicators. */
+/* A forked process has no progress thread, and does not use its parent's communicators. */
 static void forget(void) {
     lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     drives = 0;
 }
 
 static void watch_forks(void) {
-    (void)pthread_atfork(NULL, NULL, forget); /* fails only if there is no memory */
+    (void)pthread_atfork(NULL, NULL, forget); /* fails only if out of memory */
 }
 
 ls_status ls_comm_drive(ls_comm *comm) {
@@ -62,7 +62,7 @@ void ls_comm_end_drive(ls_comm *comm) {
     if (!comm->driven) {
         return;
     }
-    ls_comm_admit_driver(comm); /* not in the list, so the thread does not find it */
+    ls_comm_admit_driver(comm); /* the communicator is not in the list, so the thread does not find it */
     comm->driven = false;
     pthread_mutex_lock(&lock);
     if (--drives == 0) {

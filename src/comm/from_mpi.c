@@ -1,7 +1,7 @@
 /*
- * ls_comm_from_mpi: communicators over the program's MPI communicators. The core uses neither MPI nor its types: the
- * public header passes the library's name and a pointer, which the core hands to the plug-in of that library. The ranks
- * meet over backend mpi, as with mpi://, and then use shared memory if they share a machine.
+ * ls_comm_from_mpi: creates communicators over the program's MPI communicators. The core uses neither MPI nor its
+ * types: the public header passes the library's name and a pointer, which the core passes to that library's plug-in.
+ * The ranks meet over backend mpi, as with mpi://, and then use shared memory if they share a machine.
  */
 #include <lockstep/comm.h>
 
@@ -33,8 +33,8 @@ static ls_status check_options(const ls_init_options *options) {
 }
 
 /*
- * Ignores values of LOCKSTEP_BACKEND other than "mpi": they apply to ls_init only. Ranks of one machine use "shm" by
- * default.
+ * Ignores values of LOCKSTEP_BACKEND other than "mpi", because they apply only to ls_init. Ranks on one machine use
+ * "shm" by default.
  */
 static const char *wanted_backend(const ls_init_options *options) {
     const char *named = ls_environment_text("LOCKSTEP_BACKEND");
@@ -42,7 +42,7 @@ static const char *wanted_backend(const ls_init_options *options) {
     return options->backend != NULL ? options->backend : mpi ? "mpi" : NULL;
 }
 
-/* Returns a communicator on backend mpi, or NULL and an error. */
+/* Returns a communicator on backend mpi, or NULL with an error set. */
 static ls_comm *adopt(const program_comm *source, double timeout) {
     ls_join_context join = {.prefix = "mpi/", .machine = ls_machine_number(), .timeout = timeout};
     void *state = NULL;
@@ -59,7 +59,8 @@ static ls_comm *adopt(const program_comm *source, double timeout) {
     return comm;
 }
 
-/* Opens the same ranks on the backend that they agreed on. Takes ownership of the contents of `meeting`. */
+/* Opens a communicator of the same ranks on the backend that they agreed on. Takes ownership of the contents of
+ * `meeting`. */
 static ls_comm *move(const ls_job *job, const ls_rendezvous_result *meeting) {
     const ls_join_context join = {.rank = job->rank,
                                   .size = job->size,
@@ -74,7 +75,7 @@ static ls_comm *move(const ls_job *job, const ls_rendezvous_result *meeting) {
     ls_comm *comm = ls_comm_open(meeting->backend, &join);
     ls_error_save(&cause);
     if (comm != NULL) {
-        comm->store = NULL; /* all ranks have joined, so the store is not needed any more */
+        comm->store = NULL; /* all ranks have joined, so the store is no longer needed */
     }
     ls_store_close(meeting->store);
     ls_comm_free(meeting->launcher);
@@ -113,7 +114,7 @@ static ls_comm *open_over(const char *call, const program_comm *source, const ls
     ls_error_save(&before);
     if (open_best(source, options != NULL ? options : &defaults, &comm) != LS_OK) {
         ls_fail_in(call);
-    } else { /* failed connection attempts before all ranks came are not failures of this call */
+    } else { /* failed connection attempts before all ranks arrived are not failures of this call */
         (void)ls_error_put_back(&before);
     }
     return comm;
@@ -128,11 +129,11 @@ ls_comm *ls_comm_from_mpi_handle(const char *library, const void *handle, const 
 }
 
 /*
- * Returns the name of the MPI library that this process has loaded, or NULL and an error. A Fortran integer does not
- * identify its library, but the program that holds the integer has loaded the library.
+ * Returns the name of the MPI library that this process has loaded, or NULL with an error set. A Fortran integer does
+ * not identify its library, but the program that has the integer has loaded the library.
  */
 static const char *loaded_library(void) {
-    char version[8192] = ""; /* MPI_MAX_LIBRARY_VERSION_STRING of MPICH; Open MPI has a smaller one */
+    char version[8192] = ""; /* MPI_MAX_LIBRARY_VERSION_STRING of MPICH; Open MPI's is smaller */
     int length = 0;
     int (*get_version)(char *text, int *size) = NULL;
     const void *symbol = dlsym(RTLD_DEFAULT, "MPI_Get_library_version");

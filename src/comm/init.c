@@ -15,16 +15,16 @@
 
 /* A world and the store that its ranks met in. */
 typedef struct membership {
-    ls_comm *comm;     /* NULL: another thread has freed it */
-    ls_store *store;   /* NULL for a world of one */
+    ls_comm *comm;     /* NULL after another thread has freed it */
+    ls_store *store;   /* NULL for a world of one rank */
     ls_comm *launcher; /* see ls_rendezvous_result */
     bool failed;       /* to end well */
 } membership;
 
 static _Thread_local membership *mine;
 
-/* Returns the world of this thread; NULL if the thread has no world. A fork of a rank has no world, and does not change
- * the rank's world. */
+/* Returns the world of this thread; NULL if the thread has no world. A forked child of a rank has no world, and does
+ * not change the rank's world. */
 static membership *current(void) {
     if (mine != NULL && mine->comm != NULL && ls_comm_is_inherited(mine->comm)) {
         mine = NULL;
@@ -37,21 +37,22 @@ static membership *current(void) {
     return mine;
 }
 
-/* The last step of freeing a world. Its store, on rank 0, serves the others until now. */
+/* The last step of freeing a world. Until now, the store on rank 0 has served the other ranks. */
 static void end_membership(void *argument, bool failed) {
     membership *ended = argument;
     ls_store_close(ended->store);
     if (!failed && !ended->failed) {
         ls_comm_free(ended->launcher);
-    } /* else it stays open: MPI is not finalized then, which may wait for ever, and its launcher ends the others */
+    } /* otherwise it stays open: MPI is not finalized, because this may block forever, and its launcher terminates the
+         others */
     ended->comm = NULL;
-    (void)current(); /* it is the world of this thread, or the other thread finds the change at its next call */
+    (void)current(); /* if the world belongs to another thread, that thread detects the change at its next call */
 }
 
 /*
- * At the exit of a process that is a rank still: lets the others know, and says so where the program takes itself to
- * have succeeded. One that has failed has said why. An exit that runs no handlers is a death, which the others see by
- * themselves. on_exit (GNU) tells the status, which atexit does not.
+ * Runs when a process exits that is still a rank. Notifies the other ranks, and logs a warning if the exit status
+ * reports success; a failed process has already reported its error. An exit without handlers is detected as a death by
+ * the other ranks. on_exit (GNU) provides the exit status, which atexit does not.
  */
 static void end_without_finalize(int status, void *argument) {
     (void)argument;
@@ -71,10 +72,10 @@ static void end_without_finalize(int status, void *argument) {
 }
 
 static void watch_exit(void) {
-    (void)on_exit(end_without_finalize, NULL); /* it fails only for want of memory */
+    (void)on_exit(end_without_finalize, NULL); /* fails only if out of memory */
 }
 
-/* Warns once per machine: OpenMP ignores such a value silently. */
+/* Warns once per machine, because OpenMP silently ignores such a value. */
 static void warn_of_threads(int local_rank) {
     if (local_rank == 0 && ls_threads_from_environment() == LS_THREADS_WRONG) {
         ls_log_write(LS_LOG_WARNING,
@@ -85,8 +86,8 @@ static void warn_of_threads(int local_rank) {
 }
 
 /*
- * The launcher reads standard output through a pipe. The C library would fill blocks before it writes, so lines would
- * arrive late, and a rank that is killed would lose lines. A stream without a buffer stays unbuffered.
+ * The launcher reads standard output through a pipe. The C library would write only full blocks, so lines would arrive
+ * late, and a killed rank would lose lines. An unbuffered stream stays unbuffered.
  */
 static void print_by_lines(void) {
     struct stat output;
@@ -96,7 +97,7 @@ static void print_by_lines(void) {
     }
 }
 
-/* Opens the world's communicator; takes the store. */
+/* Opens the world communicator. Takes ownership of the store. */
 static ls_comm *open_world(const ls_job *job, const ls_rendezvous_result *meeting) {
     const ls_join_context join = {.rank = job->rank,
                                   .size = job->size,
@@ -150,7 +151,7 @@ ls_comm *ls_init_job(const ls_job *job) {
     ls_saved_error earlier;
     ls_error_save(&earlier);
     ls_comm *comm = ls_rendezvous(job, &meeting) == LS_OK ? open_world(job, &meeting) : NULL;
-    if (comm != NULL) { /* earlier attempts, before the other ranks came, are not failures of this call */
+    if (comm != NULL) { /* failed attempts before the other ranks arrived are not failures of this call */
         (void)ls_error_put_back(&earlier);
     }
     return comm;
@@ -173,14 +174,14 @@ ls_comm *ls_world(void) {
     return current() != NULL ? mine->comm : NULL;
 }
 
-/* Waits until all ranks have come here. */
+/* Waits until all ranks have arrived here. */
 static ls_status await_leaving(const membership *left) {
     if (left->store != NULL) {
         LS_TRY(ls_store_leave(left->store));
-    } else if (ls_comm_size(left->comm) > 1) { /* the ranks came without a store */
+    } else if (ls_comm_size(left->comm) > 1) { /* the ranks met without a store */
         LS_TRY(ls_comm_meet_leaving(left->comm));
     }
-    /* A program may have finalized MPI too early, even if nothing needs MPI any more. */
+    /* A program may have finalized MPI too early, even if MPI is no longer needed. */
     return ls_comm_check_allowed(left->launcher != NULL ? left->launcher : left->comm);
 }
 

@@ -11,7 +11,7 @@
 
 #include "comm/store_socket.h"
 
-/* Whether it stands for all addresses of the machine, as a listening socket's may. */
+/* Returns true if the address stands for all addresses of the machine, as a listening socket's address may. */
 static bool is_any(const struct sockaddr_storage *address) {
     const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)address;
     const struct sockaddr_in *four = (const struct sockaddr_in *)address;
@@ -19,7 +19,7 @@ static bool is_any(const struct sockaddr_storage *address) {
                                           : four->sin_addr.s_addr == htonl(INADDR_ANY);
 }
 
-/* Writes the address as text. Returns false if it is not one IP address. Writes an IPv4 address mapped into IPv6 as
+/* Writes the address as text. Returns false if it is not a single IP address. Writes an IPv4-mapped IPv6 address as
  * IPv4. */
 static bool to_text(const struct sockaddr *from, char text[LS_ADDRESS_CAPACITY]) {
     struct sockaddr_storage address = {0};
@@ -39,7 +39,7 @@ static bool to_text(const struct sockaddr *from, char text[LS_ADDRESS_CAPACITY])
                                             NI_NUMERICHOST) == 0;
 }
 
-/* Names what there is: "eth0 (10.0.0.3), lo (127.0.0.1)". */
+/* Lists the available interfaces: "eth0 (10.0.0.3), lo (127.0.0.1)". */
 static void list_interfaces(const struct ifaddrs *interfaces, char *list, size_t capacity) {
     size_t used = 0;
     list[0] = '\0';
@@ -52,7 +52,8 @@ static void list_interfaces(const struct ifaddrs *interfaces, char *list, size_t
     }
 }
 
-/* An interface has addresses of both families; IPv4's is what everything else here speaks too. */
+/* Finds an address of the wanted interface. An interface may have addresses of both families; IPv4 is preferred,
+ * because all other code supports it, too. */
 static bool find_wanted(const struct ifaddrs *interfaces, const char *wanted, char address[LS_ADDRESS_CAPACITY]) {
     int best = 0;
     for (const struct ifaddrs *at = interfaces; at != NULL; at = at->ifa_next) {
@@ -91,7 +92,7 @@ static ls_status take_wanted(const char *wanted, char address[LS_ADDRESS_CAPACIT
                          wanted, list);
 }
 
-/* The own address that packets to `host`, some other machine, would carry; nothing is sent. */
+/* Finds the source address that packets from this machine to `host`, a different machine, would have. Sends nothing. */
 static bool find_source(const char *host, int family, char address[LS_ADDRESS_CAPACITY]) {
     struct sockaddr_storage own;
     socklen_t size = sizeof own;
@@ -112,8 +113,8 @@ static bool find_source(const char *host, int family, char address[LS_ADDRESS_CA
     return found;
 }
 
-/* How useful the address of an interface is to other machines: 0: not at all. An IPv6 address that names an interface
- * of this machine means nothing to them. */
+/* Returns how useful the address of an interface is to other machines; 0 if it is useless to them. A scoped IPv6
+ * address, which names an interface of this machine, is meaningless on other machines. */
 static int usefulness(const struct ifaddrs *interface, char text[LS_ADDRESS_CAPACITY]) {
     const unsigned all = IFF_UP | IFF_RUNNING | IFF_LOOPBACK;
     if ((interface->ifa_flags & all) != (IFF_UP | IFF_RUNNING) || !to_text(interface->ifa_addr, text) ||
@@ -121,10 +122,10 @@ static int usefulness(const struct ifaddrs *interface, char text[LS_ADDRESS_CAPA
         return 0;
     }
     const bool four = interface->ifa_addr->sa_family == AF_INET;
-    return !four ? 2 : strncmp(text, "169.254.", 8) == 0 ? 1 : 3; /* nobody has assigned such an IPv4 address */
+    return !four ? 2 : strncmp(text, "169.254.", 8) == 0 ? 1 : 3; /* link-local: not assigned by an administrator */
 }
 
-/* The most useful address of an interface that is up. */
+/* Finds the most useful address of an interface that is up. */
 static bool find_connected(char address[LS_ADDRESS_CAPACITY]) {
     struct ifaddrs *interfaces = NULL;
     int best = 0;
@@ -157,8 +158,8 @@ ls_status ls_interface_address(const char *wanted, int connection, bool local, c
         !ls_socket_is_loopback((const struct sockaddr *)&own) && to_text((const struct sockaddr *)&own, address)) {
         return LS_OK;
     }
-    /* Addresses that are kept for documentation stand for some other machine. Without a default route no route leads
-     * to them, but other machines may be on the network of an interface. */
+    /* Documentation addresses stand for an arbitrary other machine. Without a default route, there is no route to
+     * them, but other machines may be on the network of an interface. */
     if (find_source("192.0.2.1", AF_INET, address) || find_source("2001:db8::1", AF_INET6, address) ||
         find_connected(address)) {
         return LS_OK;

@@ -1,13 +1,13 @@
 /*
- * A rank that calls ls_finalize, or exits without it, makes no more calls on the world and on the communicators that
- * were split from it. It notifies all ranks on all these communicators, so that no rank waits for it.
+ * A rank that calls ls_finalize, or exits without it, makes no more calls on the world and its split communicators. It
+ * notifies all ranks of these communicators, so that no rank waits for it.
  */
 #include <pthread.h>
 #include <stdio.h>
 
 #include "comm/frame.h"
 
-/* Parts of one communicator may be made and freed by several threads of a rank. */
+/* Several threads of a rank may split and free communicators that have the same parent. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 void ls_comm_add_split(ls_comm *comm, ls_comm *part) {
@@ -19,7 +19,7 @@ void ls_comm_add_split(ls_comm *comm, ls_comm *part) {
     pthread_mutex_unlock(&lock);
 }
 
-/* `comm` is about to be freed. */
+/* Called when `comm` is about to be freed. */
 static void forget_splits(ls_comm *comm) {
     pthread_mutex_lock(&lock);
     if (comm->root != NULL) {
@@ -68,20 +68,19 @@ ls_status ls_comm_meet_leaving(ls_comm *comm) {
 /* ---- one communicator ---------------------------------------------------------------------------------------------
  */
 
-/* Frees the state, or only leaves it if somebody may still hold its memory. */
+/* Frees the state, or only leaves the communicator if a reference may still use its memory. */
 static void leave_state(ls_comm *comm) {
     const bool held = atomic_load_explicit(&comm->references, memory_order_acquire) > 1;
     if (comm->state != NULL && comm->backend->alloc != NULL && held) {
         comm->backend->leave(comm->state, LS_LEAVE_FREED);
-    } else if (comm->state != NULL) { /* a split that failed has no state */
+    } else if (comm->state != NULL) { /* a failed split has no state */
         comm->backend->close(comm->state);
         comm->state = NULL;
     }
 }
 
 void ls_comm_end(ls_comm *comm, const char *why) {
-    if (comm == NULL || ls_comm_is_inherited(comm) || comm->ended != NULL) { /* what a process has inherited is not its
-                                                                                to end */
+    if (comm == NULL || ls_comm_is_inherited(comm) || comm->ended != NULL) { /* a forked child frees nothing */
         return;
     }
     ls_comm_exclude_driver(comm);

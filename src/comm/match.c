@@ -11,7 +11,7 @@ static bool fits(const ls_match_header *header, const ls_call *call) {
     return (call->root == LS_ANY_RANK || header->from == call->root) && header->tag == call->tag;
 }
 
-/* Makes a receive from any rank a receive of this message. */
+/* Turns a receive from any rank into a receive of this message. */
 static void name_sender(ls_match *match, const ls_match_header *header, ls_call *call) {
     if (call->root == LS_ANY_RANK) {
         call->root = header->from;
@@ -33,7 +33,7 @@ static ls_status fail_refused(const ls_match_header *header, const ls_call *call
                    ls_dtype_name(header->dtype), header->tag, call->count, ls_dtype_name(call->dtype));
 }
 
-/* Checks the header of a sender before this rank allocates or writes memory for the message. */
+/* Checks the header received from a sender before this rank allocates or writes memory for the message. */
 static ls_status check_header(const ls_match_header *header) {
     const ls_call_header call = {.operation = LS_OP_SEND,
                                  .dtype = (int32_t)header->dtype,
@@ -174,7 +174,7 @@ ls_status ls_match_send_self(ls_match *match, int rank, const ls_call *call) {
 
 /* ---- receives ---------------------------------------------------------------------------------------------------- */
 
-/* Returns the first of `message` and the messages after it that fits; NULL if no message fits. */
+/* Returns the first match among `message` and the messages after it; NULL if there is none. */
 static ls_match_message *find_fitting(ls_match_message *message, const ls_call *call) {
     while (message != NULL && (message->receipt != NULL || !fits(&message->header, call))) {
         message = message->next;
@@ -182,7 +182,7 @@ static ls_match_message *find_fitting(ls_match_message *message, const ls_call *
     return message;
 }
 
-/* Returns the turn of the sender: the ranks after the latest sender come first. */
+/* Returns the turn of the sender: ranks after the latest sender come first, cyclically. */
 static uint32_t turn_of(const ls_match *match, const ls_match_message *message) {
     const uint32_t from = (uint32_t)message->header.from;
     return message->header.from > match->latest_sender ? from : from | UINT32_C(1) << 31;
@@ -195,12 +195,12 @@ static ls_match_message *find_message(const ls_match *match, const ls_call *call
     }
     for (ls_match_message *message = find_fitting(best->next, call); message != NULL;
          message = find_fitting(message->next, call)) {
-        best = turn_of(match, message) < turn_of(match, best) ? message : best; /* the first of each sender */
+        best = turn_of(match, message) < turn_of(match, best) ? message : best; /* each sender's first message */
     }
     return best;
 }
 
-/* Gives a complete message to the receive `call`, and removes the message. */
+/* Delivers a complete message to `receive`, and removes the message. */
 static ls_status take(ls_match *match, ls_match_message *message, const ls_call *receive) {
     const ls_match_header header = message->header;
     const bool wanted = agrees(&header, receive);
@@ -258,7 +258,7 @@ void ls_match_cancel(ls_match *match, ls_match_receipt *receipt) {
     remove_receipt(match, receipt);
 }
 
-/* Returns true if the message from `from`, or LS_ANY_RANK, is kept without a receive. */
+/* Returns true if the message is from `from`, which may be LS_ANY_RANK, and no receive has claimed it. */
 static bool waits(const ls_match_message *message, int from) {
     return message->receipt == NULL && message->header.tag >= 0 &&
            (from == LS_ANY_RANK || message->header.from == from);

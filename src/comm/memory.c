@@ -1,11 +1,11 @@
-/* ls_comm_alloc, and its ordinary memory where the backend has no better. */
+/* ls_comm_alloc, which uses ordinary memory if the backend has no special memory. */
 #include "base/memory.h"
 
 #include <string.h>
 
 #include "comm/frame.h"
 
-/* An all-reduce tells every rank the lowest rank that has no memory. `mine` says whether this rank has memory. */
+/* Runs an all-reduce whose result is the lowest rank that is out of memory. `mine` is true if this rank has memory. */
 static ls_status agree(ls_comm *comm, size_t size, bool mine) {
     const int32_t own = mine ? comm->size : comm->rank;
     int32_t lacking = comm->size;
@@ -49,7 +49,8 @@ static void release_block(ls_comm *comm, const void *memory) {
     }
 }
 
-/* Once all ranks have come, they need nothing more on other communicators, and the backend may simply wait for them. */
+/* After all ranks have arrived, they need nothing more on other communicators, so the backend may wait for them
+ * without advancing other work. */
 static ls_status alloc_shared(ls_comm *comm, size_t size, void **memory) {
     LS_TRY(agree(comm, size, true));
     return comm->backend->alloc(comm->state, size, comm->sequence, memory);

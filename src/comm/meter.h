@@ -1,20 +1,20 @@
-/* What communication has cost this thread: the time in calls and in waits (nested ones count once), and the bytes. */
+/* The communication cost of this thread: the time in calls and waits (nested ones count once), and the bytes. */
 #ifndef LS_COMM_METER_H
 #define LS_COMM_METER_H
 
 #include <lockstep/base.h>
 
 typedef struct ls_comm_meter {
-    int users;      /* number of callers that want the time counted; 0: it is not counted */
-    uint64_t calls; /* on communicators, with sends and receives; always counted */
-    uint64_t bytes; /* of the elements in these calls, see ls_timer_bytes; always counted */
+    int users;      /* number of callers that want the time measured; 0 disables the measurement */
+    uint64_t calls; /* number of calls on communicators, including sends and receives; always counted */
+    uint64_t bytes; /* size of the elements in these calls: see ls_timer_bytes; always counted */
     int depth;      /* of calls within calls */
     uint64_t nanoseconds;
 } ls_comm_meter;
 
 extern _Thread_local ls_comm_meter ls_comm_metered __attribute__((visibility("hidden"), tls_model("initial-exec")));
 
-/* Where a call begins, and ends, with what its beginning gave. */
+/* Begins a call. ls_comm_meter_end takes the result when the call ends. */
 static inline uint64_t ls_comm_meter_begin(void) {
     if (__builtin_expect(ls_comm_metered.users == 0, 1)) {
         return 0;

@@ -27,8 +27,8 @@ static bool is_name(const char *name) {
 }
 
 /*
- * Returns the part of the file name after "lockstep-". MPI libraries are not interchangeable, so each has its plug-in.
- * The launcher's variables select it: MPICH, and libraries that use its protocol, set PMI_RANK.
+ * Returns the part of the file name after "lockstep-". MPI libraries are not interchangeable, so each has its own
+ * plug-in. The launcher's variables select it: MPICH, and libraries that use its protocol, set PMI_RANK.
  */
 static const char *module_of(const char *name) {
     if (strcmp(name, "mpi") != 0) {
@@ -37,7 +37,7 @@ static const char *module_of(const char *name) {
     return getenv("OMPI_COMM_WORLD_RANK") == NULL && getenv("PMI_RANK") != NULL ? "mpi_mpich" : "mpi_openmpi";
 }
 
-/* Returns the backend of lockstep-NAME.so, or NULL and an error. */
+/* Returns the backend of lockstep-NAME.so, or NULL with an error set. */
 static const ls_backend *find_module(const char *backend_name, const char *name) {
     const bool known = strcmp(backend_name, "mpi") == 0 || strcmp(backend_name, "gloo") == 0;
     ls_module_file file = ls_module_file_open(name, "ls_backend_module");

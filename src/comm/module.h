@@ -1,13 +1,14 @@
 /*
- * Plug-ins: backends that the core opens on demand. Each is one shared library, `lockstep-NAME.so`, which
+ * Plug-ins: backends that the core loads on demand. Each is a shared library `lockstep-NAME.so`, which
  * ls_add_backend_module of cmake/Modules.cmake builds from two folders. backend/NAME defines ls_module_backend.
  * backend/module is common to all plug-ins, and exports ls_backend_module (lockstep/sys/module.h), which stores `core`
- * and returns ls_module_backend. ls_backend_find calls it once per search. A plug-in is never closed.
+ * and returns ls_module_backend. ls_backend_find calls it once per search. A plug-in is never unloaded.
  *
- * A plug-in uses no symbol of the core: LS_CORE_FUNCTIONS lists everything that it may call, and backend/module/core.c
- * defines functions of these names. So its sources include base/status.h, base/memory.h, base/log.h,
- * comm/channel/hello.h, comm/backend.h, comm/engine/engine.h, comm/pieces.h, comm/reduce.h, comm/transport.h and
- * <lockstep/comm.h> (stores, names, sizes, errors; no calls on communicators) as the core's sources do.
+ * A plug-in uses no symbol of the core directly: LS_CORE_FUNCTIONS lists everything that it may call, and
+ * backend/module/core.c defines functions with these names. So its sources include base/status.h, base/memory.h,
+ * base/log.h, comm/channel/hello.h, comm/backend.h, comm/engine/engine.h, comm/pieces.h, comm/reduce.h,
+ * comm/transport.h and <lockstep/comm.h> (stores, names, sizes, errors; no calls on communicators) as the core's
+ * sources do.
  *
  * base/module_file.h describes where ls_backend_find looks for the file.
  */
@@ -23,9 +24,9 @@
 
 /*
  * The core's functions for plug-ins: FUNCTION(type, name, parameters, arguments), or PROCEDURE(name, parameters,
- * arguments) for a function without a result. The list is the whole interface: it makes the members of ls_core, the
- * core's table (module.c) and the functions of the same names in a plug-in (backend/module/core.c), which call the
- * members. See the declarations of the functions. A change of the list needs a new LS_BACKEND_ABI.
+ * arguments) for a function without a result. The list is the whole interface: it generates the members of ls_core, the
+ * core's table (module.c), and the functions with the same names in a plug-in (backend/module/core.c), which call the
+ * members. The functions are documented at their declarations. A change to the list requires a new LS_BACKEND_ABI.
  */
 #define LS_CORE_FUNCTIONS(FUNCTION, PROCEDURE)                                                                         \
     /* base */                                                                                                         \
@@ -90,14 +91,14 @@ struct ls_core {
     const ls_backend *backend_tcp;
 };
 
-/* In a plug-in: its backend. */
+/* The backend of a plug-in, which the plug-in defines. */
 extern const ls_backend ls_module_backend;
 
-/* In a plug-in: the core's ls_backend_tcp, and its `leave`. */
+/* In a plug-in, return the core's ls_backend_tcp, and call its `leave`. */
 const ls_backend *ls_module_tcp(void);
 void ls_module_leave_tcp(void *state, ls_leave_reason reason);
 
-/* In a plug-in: closes the engine of a communicator that was just opened if `status` is a failure. Returns `status`. */
+/* In a plug-in: closes the engine of a newly opened communicator if `status` is a failure. Returns `status`. */
 ls_status ls_module_settle(ls_status status, void **state);
 
 #endif

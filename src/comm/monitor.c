@@ -5,21 +5,21 @@
 #include "base/memory.h"
 #include "base/status.h"
 
-/* The largest number of unsent messages to one rank. A late rank may not receive any for a long time. */
+/* The maximum number of unsent messages to one rank. A late rank may not receive any messages for a long time. */
 enum { UNSENT_MOST = 16 };
 
 typedef enum message_kind { SAID_NOTHING = 0, ENTERED, READY, GAVE_UP } message_kind;
 
-/* A message. A mask of the late ranks follows, a bit for each rank. Only GAVE_UP uses the last two fields and the mask.
- */
+/* A message. It is followed by a mask of the late ranks, with one bit per rank. Only GAVE_UP uses the last two
+   fields and the mask. */
 typedef struct monitor_message {
     uint64_t number; /* of the barrier */
     uint32_t kind;
-    int32_t giver;  /* the rank whose timeout has passed */
+    int32_t giver;  /* the rank whose timeout passed */
     double seconds; /* this timeout */
 } monitor_message;
 
-/* A message in progress to a rank. The message follows. */
+/* A message in progress to a rank. The contents follow this struct. */
 typedef struct unsent_message {
     _Alignas(16) struct unsent_message *next;
     void *request;
@@ -28,24 +28,24 @@ typedef struct unsent_message {
 
 /* Another rank. */
 typedef struct monitor_peer {
-    uint64_t number; /* latest message of the rank */
+    uint64_t number; /* number of the latest message from the rank */
     message_kind kind;
-    uint64_t told_number; /* latest message to the rank */
+    uint64_t told_number; /* number of the latest message to the rank */
     message_kind told_kind;
     int unsent;
-    bool listens; /* a receive of its next message is in progress */
+    bool listens; /* a receive of the rank's next message is in progress */
     void *request;
 } monitor_peer;
 
 struct ls_monitor {
     int rank;
     int size;
-    size_t bytes;      /* of a message with its mask */
+    size_t bytes;      /* size of a message with its mask */
     uint64_t number;   /* of the current barrier */
     message_kind said; /* latest message of this rank about this barrier */
     double seconds;    /* this rank's timeout */
     bool knows_late;   /* `own` is a GAVE_UP of this barrier */
-    unsigned turn; /* the rank that is polled first: the backend checks now and then whether the polled rank lives */
+    unsigned turn; /* the rank that is polled first: the backend occasionally checks whether the polled rank is alive */
     const bool *contested;
     ls_monitor_state state;
     monitor_peer *peers;
@@ -132,7 +132,7 @@ static bool has_entered(const ls_monitor *monitor, int rank) {
     return rank == monitor->rank || monitor->peers[rank].number >= monitor->number;
 }
 
-/* A rank in a later barrier has given up this one. */
+/* A rank that is in a later barrier has given up this one. */
 static bool has_given_up(const ls_monitor *monitor, int rank) {
     const monitor_peer *peer = &monitor->peers[rank];
     return peer->number > monitor->number || (peer->number == monitor->number && peer->kind == GAVE_UP);
@@ -143,7 +143,7 @@ static bool wants_more(const ls_monitor *monitor, const monitor_peer *peer) {
     return peer->number < monitor->number || (peer->number == monitor->number && peer->kind < last);
 }
 
-/* Reads the message of the rank. */
+/* Processes the message received from a rank. */
 static ls_status take(ls_monitor *monitor, int from) {
     monitor_peer *peer = &monitor->peers[from];
     const monitor_message *message = message_from(monitor, from);
@@ -270,7 +270,7 @@ static bool any_gave_up(const ls_monitor *monitor) {
     return false;
 }
 
-/* This rank's timeout has passed. */
+/* Called when this rank's timeout has passed. */
 static void note_late(ls_monitor *monitor) {
     monitor_message *own = (monitor_message *)(void *)monitor->own;
     memset(monitor->own, 0, monitor->bytes);

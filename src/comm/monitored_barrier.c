@@ -1,11 +1,11 @@
-/* ls_comm_monitored_barrier: makes the calls of the protocol (monitor.h), and waits. */
+/* ls_comm_monitored_barrier: makes the calls that the protocol (monitor.h) requires, and waits. */
 #include <math.h>
 
 #include "base/trace.h"
 #include "comm/frame.h"
 #include "comm/meter.h"
 
-/* The longest wait for ranks that have not yet heard of the end of the barrier. */
+/* The longest wait for ranks that have not yet learned the result of the barrier. */
 #define SETTLE_NS UINT64_C(2000000000)
 
 static ls_status post(void *context, const ls_call *call, void **request) {
@@ -34,7 +34,8 @@ static void tell_log(const ls_comm *comm, uint64_t waited_ns, uint64_t *told_ns,
     }
 }
 
-/* Waits, at most for this time, until the barrier changes its state or no rank needs anything more from this rank. */
+/* Waits, at most for this time, until the state of the barrier changes or no rank needs anything more from this
+ * rank. */
 static ls_status wait_for_change(ls_comm *comm, uint64_t limit_ns, uint64_t number) {
     const ls_monitor_state from = ls_monitor_state_of(comm->monitor);
     uint64_t told_ns = 0;
@@ -49,7 +50,7 @@ static ls_status wait_for_change(ls_comm *comm, uint64_t limit_ns, uint64_t numb
     return LS_OK;
 }
 
-/* Ranks that have entered go on at once, unless their process is stopped. */
+/* Ranks that have entered respond at once, unless their process is stopped. */
 static ls_status fail_silent(ls_comm *comm, uint64_t number) {
     const ls_rank_list silent = ls_monitor_awaited(comm->monitor);
     const ls_status status =
@@ -85,7 +86,7 @@ static ls_status enter(ls_comm *comm, double seconds) {
     if (comm->monitor == NULL) {
         comm->monitor = ls_monitor_new(comm->rank, comm->size);
     }
-    if (comm->monitor == NULL) { /* the other ranks wait for this rank */
+    if (comm->monitor == NULL) { /* the other ranks are waiting for this rank */
         return ls_comm_abort(comm, LS_ERR_MEMORY);
     }
     const uint64_t number = ls_monitor_enter(comm->monitor, seconds, (const bool *)&comm->contested);

@@ -6,13 +6,13 @@
 #include "base/status.h"
 #include "comm/abort.h"
 
-/* The first message of a rank: the length of its object, and the beginning of the object. */
+/* The first message from a rank: the length of its object, and the beginning of the object. */
 typedef struct head {
     uint64_t bytes;
     unsigned char beginning[LS_OBJECT_INLINE];
 } head;
 
-/* If this rank has no memory, the other ranks wait for it in the next call. */
+/* Aborts on failure: if this rank is out of memory, the other ranks wait for it in the next call. */
 static ls_status or_abort(ls_comm *comm, ls_status status) {
     return status == LS_OK ? LS_OK : ls_comm_abort(comm, status);
 }
@@ -34,7 +34,7 @@ static ls_status reserve(const char *call, ls_objects *all, size_t bytes) {
     return LS_OK;
 }
 
-/* Exchanges objects of which one is longer than a head. */
+/* Exchanges objects of which at least one is longer than a head. */
 static ls_status exchange_rest(const char *call, ls_comm *comm, const void *own, size_t bytes, size_t most,
                                ls_objects *all) {
     const size_t ranks = (size_t)ls_comm_size(comm), stride = (most + 7) / 8 * 8, heads = ranks * sizeof(head);
@@ -94,7 +94,7 @@ static void free_all(ls_object *objects, int count) {
     }
 }
 
-/* Makes an object of `bytes` undefined bytes and a zero byte. */
+/* Creates an object of `bytes` uninitialized bytes followed by a zero byte. */
 static ls_status make_object(const char *call, ls_object *object, size_t bytes) {
     unsigned char *data = bytes < SIZE_MAX ? ls_allocate(bytes + 1) : NULL;
     if (data == NULL) {
@@ -164,7 +164,7 @@ ls_status ls_comm_allgather_object(ls_comm *comm, const ls_object *own, ls_objec
     return status;
 }
 
-/* The lengths of the objects of all ranks, and their offsets in one block. */
+/* The lengths of all ranks' objects, and their offsets in one block. */
 typedef struct object_layout {
     int64_t *bytes;
     size_t *counts, *offsets;
@@ -184,7 +184,7 @@ static ls_status make_layout(const char *call, object_layout *l, int ranks) {
     return l->bytes != NULL && l->counts != NULL ? LS_OK : ls_fail_memory(call, (size_t)ranks * 24);
 }
 
-/* Allocates the block for the lengths. */
+/* Allocates the block for these lengths. */
 static ls_status lay_out(const char *call, object_layout *l, int ranks) {
     size_t total = 0;
     for (int i = 0; i < ranks; i++) {
@@ -196,7 +196,7 @@ static ls_status lay_out(const char *call, object_layout *l, int ranks) {
     return l->block != NULL ? LS_OK : ls_fail_memory(call, total);
 }
 
-/* Copies the parts of the block to objects. */
+/* Copies the parts of the block into objects. */
 static ls_status split_block(const char *call, const object_layout *l, ls_object *all, int ranks) {
     ls_status status = LS_OK;
     for (int i = 0; i < ranks && status == LS_OK; i++) {
@@ -238,7 +238,7 @@ ls_status ls_comm_gather_object(ls_comm *comm, const ls_object *own, ls_object *
     return status;
 }
 
-/* Copies the objects to the block. */
+/* Copies the objects into the block. */
 static ls_status join_objects(const char *call, object_layout *l, const ls_object *all, int ranks) {
     LS_TRY(make_layout(call, l, ranks));
     for (int i = 0; i < ranks; i++) {

@@ -1,10 +1,10 @@
-/* Objects: an exchange of one block of bytes per rank. The blocks may have different lengths. */
+/* Objects: exchanges one block of bytes per rank. The blocks may have different lengths. */
 #ifndef LS_COMM_OBJECTS_H
 #define LS_COMM_OBJECTS_H
 
 #include <lockstep/comm.h>
 
-/* The objects of all ranks. Zero at first; its memory is reused by the next exchange. */
+/* The objects of all ranks. Must be zero-initialized; the next exchange reuses its memory. */
 typedef struct ls_objects {
     unsigned char *memory; /* owned */
     size_t capacity;       /* bytes */
@@ -14,18 +14,18 @@ typedef struct ls_objects {
 
 /*
  * Gathers an object of `bytes` bytes from each rank on every rank. Needs one call on the communicator if all objects
- * have at most LS_OBJECT_INLINE bytes, otherwise two. `call` is named in messages. A collective call. If memory is
- * exhausted, aborts the communicator, because the other ranks wait for this rank.
+ * have at most LS_OBJECT_INLINE bytes, otherwise two. `call` is named in messages. This is a collective call. If out of
+ * memory, aborts the communicator, because the other ranks wait for this rank.
  */
 #define LS_OBJECT_INLINE 120
 ls_status ls_objects_allgather(const char *call, ls_comm *comm, const void *own, size_t bytes, ls_objects *all);
 
-/* Returns the object of a rank, aligned to 8 bytes. The next exchange overwrites it. */
+/* Returns a rank's object, aligned to 8 bytes. The next exchange overwrites it. */
 static inline const void *ls_object_of(const ls_objects *all, int rank) {
     return all->memory + all->offset + (size_t)rank * all->stride;
 }
 
-/* Returns the number of bytes of a rank's object. */
+/* Returns the size in bytes of a rank's object. */
 size_t ls_object_bytes(const ls_objects *all, int rank);
 
 void ls_objects_free(ls_objects *all);

@@ -1,4 +1,4 @@
-/* Moving the started work of this thread's communicators between two operations. For layers above comm. */
+/* Advances the started work of this thread's communicators between two operations. For layers above comm. */
 #ifndef LS_COMM_POLL_H
 #define LS_COMM_POLL_H
 
@@ -6,7 +6,7 @@
 
 extern _Atomic int ls_comm_open_count __attribute__((visibility("hidden"))); /* communicators with unfinished work */
 
-/* Advances the work, without waiting, at most every 20 us. Errors stay with the work. */
+/* Advances the work, without waiting, at most every 20 us. Errors are stored in the work. */
 void ls_comm_poll_slowly(void);
 
 static inline void ls_comm_poll(void) {

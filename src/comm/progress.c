@@ -1,24 +1,24 @@
-/* The communicators with unfinished work, each of the thread that uses it: see frame.h. */
+/* The communicators with unfinished work, each belonging to the thread that uses it: see frame.h. */
 #include <pthread.h>
 
 #include "comm/frame.h"
 
 /*
- * One list for all threads, and a lock, since a communicator may change hands while work is open on it. Whoever moves
- * another communicator holds the lock, so its new user waits for that.
+ * There is one list for all threads, with a lock, because a communicator may pass to another thread while it has open
+ * work. A thread that advances another communicator holds the lock, so the communicator's new user waits for it.
  */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static ls_comm *first;
 
 _Atomic int ls_comm_open_count;
 
-/* A thread is known by the address of its own. */
+/* Identifies a thread by the address of a thread-local variable. */
 static const void *this_thread(void) {
     static _Thread_local char place;
     return &place;
 }
 
-/* In a process that was just forked: communicators, and what is open on them, belong to the one it was forked from. */
+/* Runs in a newly forked child: the communicators and their open work belong to the parent. */
 static void forget_all(void) {
     lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     first = NULL;
@@ -26,12 +26,12 @@ static void forget_all(void) {
 }
 
 static void watch_forks(void) {
-    (void)pthread_atfork(NULL, NULL, forget_all); /* fails only if there is no memory */
+    (void)pthread_atfork(NULL, NULL, forget_all); /* fails only if out of memory */
 }
 
 /* ---- the progress thread ----------------------------------------------------------------------------------------- */
 
-static _Atomic uint32_t opened; /* futex: changes if a driven communicator was added, or the thread is to end */
+static _Atomic uint32_t opened; /* futex: changes when a driven communicator is added, or when the thread must exit */
 
 void ls_comm_wake_driver(void) {
     atomic_fetch_add_explicit(&opened, 1, memory_order_release);
@@ -101,14 +101,15 @@ void ls_comm_closed(ls_comm *comm) {
     while (*link != NULL && *link != comm) {
         link = &(*link)->next_open;
     }
-    if (*link != NULL) { /* else this process was forked since */
+    if (*link != NULL) { /* otherwise this process was forked in the meantime */
         take_off(link);
     }
     pthread_mutex_unlock(&lock);
 }
 
-/* This thread's first communicator from `link` on that is not `comm` and has unfinished work; takes those off the list
- * that have none. NULL: there is no such. With the lock. */
+/* Returns this thread's first communicator from `link` on that is not `comm` and has unfinished work; NULL if there
+ * is none. Removes this thread's communicators without unfinished work from the list. Must be called with the lock
+ * held. */
 static ls_comm **find_other(ls_comm **link, const ls_comm *comm) {
     while (*link != NULL && ((*link)->thread != this_thread() || *link == comm || (*link)->unfinished == 0)) {
         if ((*link)->thread == this_thread() && (*link)->unfinished == 0) {
@@ -144,7 +145,7 @@ void ls_comm_move_others(const ls_comm *comm, void (*move)(ls_comm *other)) {
         move(*link);
     }
     pthread_mutex_unlock(&lock);
-    if (ls_error_count != errors) { /* the work that failed keeps it; the call that waits here has not failed */
+    if (ls_error_count != errors) { /* the failed work keeps its error; the call that waits here has not failed */
         (void)ls_error_put_back(&cause);
         ls_error_count = errors;
     }

@@ -9,10 +9,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The descriptor may be closed meanwhile, and its number be another file's: the socket's inode tells. */
+/* The program may close the descriptor, whose number may then be reused for a different file: the socket's inode
+ * reveals this. */
 static struct {
     pthread_mutex_t lock;
-    int socket; /* -1: none, or it has told a failure */
+    int socket; /* -1 if there is none, or if a failure has been reported */
     uintmax_t inode;
     pid_t process;
     int rank;

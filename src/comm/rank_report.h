@@ -1,8 +1,9 @@
 /*
- * A rank tells its launcher why it fails: a record of one packet, through the socket that LOCKSTEP_REPORT names
- * ("DESCRIPTOR:INODE"), one for each rank. Without one nothing is told, and nothing else changes.
+ * Reports to a rank's launcher why the rank fails: a one-packet record, sent through the socket named by
+ * LOCKSTEP_REPORT ("DESCRIPTOR:INODE"). Each rank has its own socket. Without the variable, nothing is reported, and
+ * nothing else changes. The record is:
  *
- *     lockstep-failure 1 STATUS RANK FAILED_RANK PROCESS SENTENCE
+ * lockstep-failure 1 STATUS RANK FAILED_RANK PROCESS SENTENCE
  */
 #ifndef LS_COMM_RANK_REPORT_H
 #define LS_COMM_RANK_REPORT_H
@@ -14,20 +15,20 @@ enum { LS_REPORT_TEXT = LS_ERROR_CAPACITY + 96 };
 typedef struct ls_rank_report {
     ls_status status; /* LS_OK: nothing was told */
     int rank;
-    int failed_rank; /* the rank of the world whose end was the reason; itself: none's; -1: unknown */
+    int failed_rank; /* the world rank whose exit was the cause; this rank if no rank exited; -1 if unknown */
     int process;     /* that told it */
     char sentence[LS_ERROR_CAPACITY];
 } ls_rank_report;
 
-/* This process is `rank`, and is to tell its first failure from here on. Programs that it starts do not keep the
- * socket. */
+/* Declares that this process is `rank`, and enables the report of its first failure from now on. Programs that it
+ * starts do not inherit the socket. */
 void ls_rank_report_open(int rank);
 
-/* Tells this thread's error, of `status`, without waiting; nothing where this process has told one since it was opened,
- * or is a fork of the rank. */
+/* Reports this thread's error, whose status is `status`, without waiting. Does nothing if this process has already
+ * reported a failure since ls_rank_report_open, or is a fork of the rank. */
 void ls_rank_report_tell(ls_status status, int failed_rank);
 
-/* Reads a record. False: it is none. The sentence is as it came. */
+/* Parses a record. Returns false if the text is not a record. The sentence is not validated. */
 bool ls_rank_report_read(const char *text, ls_rank_report *report);
 
 #endif

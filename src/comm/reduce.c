@@ -6,7 +6,7 @@
 #include "base/tree.h"
 #include "comm/reduce_kernels.h"
 
-/* Accumulators are combined tile by tile, so that the tree's inner nodes stay in the first-level cache. */
+/* Accumulators are combined in tiles, so that the tree's inner nodes stay in the L1 cache. */
 #define TILE_BYTES 4096
 #define TREE_DEPTH 13 /* log2(LS_REDUCE_MAX_RANKS) + 1 */
 
@@ -38,7 +38,7 @@ size_t ls_reduce_width(ls_dtype dtype, ls_reduction reduction) {
     return ls_reduce_find(dtype, reduction)->width;
 }
 
-/* One tile of all ranks: the sources' places, and scratch for one accumulator tile per level of the tree. */
+/* One tile of all ranks: its position in the sources, and scratch for one accumulator tile per level of the tree. */
 typedef struct tile {
     const ls_reduce_kernel *kernel;
     const void *const *sources;
@@ -56,7 +56,8 @@ static const void *leaf(const tile *t, int rank, int level) {
     return t->scratch[level];
 }
 
-/* The reduction of ranks [first, first + ranks): a source itself, or made in `into` (NULL: in the level's scratch). */
+/* Returns the reduction of ranks [first, first + ranks). The result is either a source itself or computed into
+ * `into`, or into the level's scratch if `into` is NULL. */
 static const void *tree(const tile *t, int first, int ranks, int level, void *into) {
     if (ranks == 1) {
         return leaf(t, first, level);
@@ -69,13 +70,13 @@ static const void *tree(const tile *t, int first, int ranks, int level, void *in
     return result;
 }
 
-/* Whether results are truth values, which one rank's elements need not be yet. */
+/* Returns true if results are truth values (0 or 1), which the elements of a single rank need not be. */
 static bool gives_truth(const ls_reduce_task *task) {
     return task->dtype == LS_BOOL || task->reduction == LS_LAND || task->reduction == LS_LOR ||
            task->reduction == LS_LXOR;
 }
 
-/* Two ranks, the usual case on a small machine: no tree, and one pass. */
+/* Reduces two ranks, the usual case on a small machine, in one pass without a tree. */
 static void reduce_two(const ls_reduce_task *task, const ls_reduce_kernel *kernel) {
     const size_t step = task->copies == 1 ? task->count : TILE_BYTES / kernel->width;
     for (size_t done = 0; done < task->count; done += step) {

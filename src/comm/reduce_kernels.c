@@ -3,13 +3,13 @@
 #include "base/clones.h"
 #include "base/float16.h"
 
-/* Types that may be read and written at any address. */
+/* Types that can be read and written at any address. */
 #define UNALIGNED __attribute__((aligned(1), may_alias))
 typedef float UNALIGNED f32;
 typedef double UNALIGNED f64;
 typedef int64_t UNALIGNED i64;
 typedef int32_t UNALIGNED i32;
-typedef uint64_t UNALIGNED u64; /* integers are added and multiplied without sign: overflow wraps, and is defined */
+typedef uint64_t UNALIGNED u64; /* integers are added and multiplied as unsigned: overflow wraps and is defined */
 typedef uint32_t UNALIGNED u32;
 typedef uint16_t UNALIGNED u16;
 typedef uint8_t UNALIGNED u8;
@@ -48,11 +48,11 @@ COMBINE(bxor, u64, x ^ y)
 COMBINE(bxor, u32, x ^ y)
 COMBINE(bxor, u8, x ^ y)
 
-/* x != x is true of a NaN alone: it wins from either side. */
+/* x != x is true only for NaN: a NaN operand on either side is the result. */
 COMBINE_EACH(min, x < y || x != x ? x : y, f32, f64, i64, i32, u8)
 COMBINE_EACH(max, x > y || x != x ? x : y, f32, f64, i64, i32, u8)
 
-/* Whether pair x beats pair y; among equals, and among NaNs, the lower location does. */
+/* True if pair x precedes pair y; if the values are equal or both are NaN, the lower location does. */
 #define BEATS(x, y, order)                                                                                             \
     ((x).value order(y).value || ((x).value != (x).value && (y).value == (y).value) ||                                 \
      (((x).value == (y).value || ((x).value != (x).value && (y).value != (y).value)) && (x).location <= (y).location))
@@ -69,7 +69,7 @@ COMBINE_EACH(max, x > y || x != x ? x : y, f32, f64, i64, i32, u8)
         }                                                                                                              \
     }
 
-/* The public pairs, at any address. */
+/* The public pair types, at any alignment. */
 #define PAIR(name, value_type, location_type)                                                                          \
     typedef struct __attribute__((packed, may_alias)) name {                                                           \
         value_type value;                                                                                              \
@@ -116,7 +116,7 @@ WIDEN(u8, u8, i64, x)
 FINISH(bf16, u16, f32, ls_bf16_from_float(x / (float)divisor))
 FINISH(f16, u16, f32, ls_f16_from_float(x / (float)divisor))
 
-/* Dividing takes ten times as long as multiplying, and by a power of two both give the same bits. */
+/* Division takes ten times as long as multiplication; for a power of two, both are bit-identical. */
 #define FINISH_FLOAT(name, type)                                                                                       \
     FINISH(name##_divided, type, type, x / (type)divisor)                                                              \
     FINISH(name##_scaled, type, type, x *((type)1 / (type)divisor))                                                    \
@@ -132,8 +132,8 @@ FINISH(i64, i64, i64, x / divisor)
 FINISH(i32, i32, i64, x / divisor)
 FINISH(u8, u8, i64, x / divisor)
 
-/* Rows of the table: elements that are their own accumulators, 16-bit floats with f32 accumulators, integers whose sum
- * is wider. */
+/* Rows of the table: elements that are their own accumulators, 16-bit floats with f32 accumulators, and integers
+ * whose sum is wider. */
 #define PLAIN(function, bytes)                                                                                         \
     { .combine = (function), .two = (function), .width = (bytes), .accumulator = (bytes) }
 #define HALF(function, half)                                                                                           \
@@ -152,7 +152,7 @@ FINISH(u8, u8, i64, x / divisor)
     [LS_F32] = PLAIN(name##_loc_f32, 8), [LS_F64] = PLAIN(name##_loc_f64, 16), [LS_I64] = PLAIN(name##_loc_i64, 16),   \
     [LS_I32] = PLAIN(name##_loc_i32, 8)
 
-/* A bool's smallest is its and, its largest its or. */
+/* For bool, the minimum is the logical and, and the maximum the logical or. */
 static const ls_reduce_kernel kernels[LS_REDUCTION_COUNT][LS_DTYPE_COUNT] = {
     [LS_SUM] = {FLOATS(sum), UNSIGNED(sum)},
     [LS_AVG] = {[LS_F32] = DIVIDED(sum_f32, mean_f32, f32, 4),

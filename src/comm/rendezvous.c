@@ -16,8 +16,8 @@ static void read_space(const char *link, char space[24]) {
 }
 
 /*
- * Processes for which this is equal run under one kernel, see each other's process ids and reach each other by names
- * that a network namespace has to itself, as backend shm needs.
+ * Writes a name that is equal for processes that run under one kernel, see each other's PIDs, and reach each other
+ * through abstract socket names, which belong to a network namespace. Backend shm requires this.
  */
 static void name_machine(char *name, size_t capacity, const char *host) {
     char boot[40] = "", processes[24], network[24];
@@ -44,7 +44,7 @@ static void fill_peer_info(ls_peer_info *peer_info, const char *backend) {
     snprintf(peer_info->backend, sizeof peer_info->backend, "%s", backend != NULL ? backend : "");
 }
 
-/* Returns a number of the machine. The numbers of two machines are equal with a probability of 2^-64. */
+/* Returns a number that identifies the machine. The numbers of two machines are equal with a probability of 2^-64. */
 static uint64_t number_machine(const char *name) {
     return ls_hash(LS_HASH_START, name, strlen(name));
 }
@@ -63,19 +63,21 @@ static void find_local_place(const ls_job *job, const ls_roster *world, ls_rende
             total++;
         }
     }
-    /* What the environment says counts unless it is seen to be about a part of the machine only. */
+    /* The environment takes precedence, unless its values evidently describe only a part of the machine. */
     const bool fits = meeting->store == NULL || job->local_size == 0 || job->local_size == total;
     meeting->local_rank = fits && job->local_rank >= 0 ? job->local_rank : before;
     meeting->local_size = fits && job->local_size > 0 ? job->local_size : total;
     meeting->machine = number_machine(world->peer_infos[job->rank].machine);
 }
 
-/* The best for where the ranks are. All of them see the same and choose the same. */
+/* Returns the best backend for the ranks' locations. All ranks have the same information and choose the same
+ * backend. */
 static const char *name_best(const ls_job *job, const ls_roster *world) {
     return job->size == 1 ? "self" : ls_roster_can_share(world) ? "shm" : job->by_mpi ? "mpi" : "tcp";
 }
 
-/* LS_ERR_MISMATCH, the same on all ranks, where they do not end with one backend: they would wait for each other. */
+/* Fails with LS_ERR_MISMATCH on all ranks if the ranks would not use the same backend: they would wait for each
+ * other. */
 static ls_status check_backends(const ls_job *job, const ls_roster *world) {
     const char *best = name_best(job, world), *first = NULL;
     for (int rank = 0; rank < world->size; rank++) {
@@ -112,7 +114,7 @@ static ls_status choose_backend(const ls_job *job, const ls_roster *world, const
                        "and backend \"shm\" needs that",
                        job->rank, world->peer_infos[job->rank].host, away, world->peer_infos[away].host);
     }
-    if (*backend == &ls_backend_tcp) { /* backends gloo and nccl also open tcp, and have more algorithms */
+    if (*backend == &ls_backend_tcp) { /* backends gloo and nccl also open tcp, but have more algorithms */
         const ls_algorithm_list algorithms = ls_engine_algorithms("tcp");
         ls_algorithm_setting settings[LS_OP_COUNT] = {{.excluded = 0}};
         return ls_algorithm_read(&algorithms, settings);
@@ -120,7 +122,8 @@ static ls_status choose_backend(const ls_job *job, const ls_roster *world, const
     return LS_OK;
 }
 
-/* The same. Nobody leaves the store, if the ranks met in one, before all have read what the others want. */
+/* Runs check_backends. If it fails and the ranks met in a store, waits for the others before leaving the store, so
+ * that all ranks can read the requested backends. */
 static ls_status agree_on_backend(const ls_job *job, const ls_roster *world, ls_store *store) {
     const ls_status status = check_backends(job, world);
     if (status != LS_OK && store != NULL) {
@@ -132,7 +135,7 @@ static ls_status agree_on_backend(const ls_job *job, const ls_roster *world, ls_
     return status;
 }
 
-/* Refuses a protection that would not cover the data. */
+/* Rejects a LOCKSTEP_WIRE mode that would not protect the data. */
 static ls_status check_wire(const ls_job *job, const ls_roster *world, const ls_backend *backend) {
     ls_wire_mode mode;
     LS_TRY(ls_wire_find_mode(&mode));
@@ -177,7 +180,7 @@ static ls_status meet(const ls_job *job, ls_roster *world, ls_rendezvous_result 
     }
     LS_TRY(choose_backend(job, world, &meeting->backend));
     LS_TRY(check_wire(job, world, meeting->backend));
-    if (meeting->store == NULL && job->mpi == NULL) { /* MPI itself carries the world */
+    if (meeting->store == NULL && job->mpi == NULL) { /* MPI itself is the backend of the world */
         ls_comm_free(meeting->launcher);
         meeting->launcher = NULL;
     }

@@ -9,7 +9,7 @@
 #include "base/option.h"
 #include "comm/rendezvous.h"
 
-/* Returns the number in `text`, 0 if `text` is not a number. */
+/* Returns the number in `text`, or 0 if `text` is not a number. */
 static double read_number(const char *text) {
     char *end;
     const double number = ls_strtod(text, &end);
@@ -43,12 +43,12 @@ ls_status ls_progress_thread_read(const ls_init_options *options, bool *wanted) 
     return LS_OK;
 }
 
-/* What srun says counts where nobody says anything nearer. */
+/* srun's variables apply only if RANK and WORLD_SIZE, which take precedence, are not set. */
 static bool slurm_counts(void) {
     return ls_environment_text("RANK") == NULL && ls_environment_text("WORLD_SIZE") == NULL && ls_slurm_is_here();
 }
 
-/* Who this process is: from the options where they give a world size, else from the environment. */
+/* Reads the rank and the world size: from the options if they give a world size, otherwise from the environment. */
 static ls_status read_place(ls_job *job, const ls_init_options *options) {
     if (options->world_size != 0) {
         if (options->world_size < 1 || options->world_size > LS_RANKS_MAX) {
@@ -81,20 +81,20 @@ static ls_status read_place(ls_job *job, const ls_init_options *options) {
     return LS_OK;
 }
 
-/* A launcher that bound the port before it named it hands the listening socket to rank 0. */
+/* A launcher that had already bound the announced port passes the listening socket to rank 0. */
 static ls_status read_listener(ls_job *job, int port) {
     if (job->rank != 0 || ls_environment_text("LOCKSTEP_STORE_FD") == NULL) {
         return LS_OK;
     }
     int fd;
     LS_TRY(ls_environment_number("LOCKSTEP_STORE_FD", 0, INT_MAX, &fd));
-    if (ls_socket_port(fd) == port) { /* else it was used and closed by an earlier ls_init of this process */
+    if (ls_socket_port(fd) == port) { /* otherwise an earlier ls_init of this process has used and closed it */
         job->listener = fd;
     }
     return LS_OK;
 }
 
-/* Where MASTER_ADDR and MASTER_PORT say that rank 0 serves the store. */
+/* Sets the store's address from MASTER_ADDR and MASTER_PORT, where rank 0 serves the store. */
 static ls_status read_master(ls_job *job) {
     const char *host = ls_environment_text("MASTER_ADDR");
     const char *agent = ls_environment_text("TORCHELASTIC_USE_AGENT_STORE");
@@ -108,7 +108,7 @@ static ls_status read_master(ls_job *job) {
                        LS_HOST_CAPACITY - 1);
     }
     LS_TRY(ls_environment_number("MASTER_PORT", 1, 65535, &port));
-    if (agent != NULL && strcmp(agent, "True") == 0) { /* torchrun's own store listens there */
+    if (agent != NULL && strcmp(agent, "True") == 0) { /* torchrun's own store listens at this port */
         if (++port > 65535) {
             return ls_fail(LS_ERR_ARGUMENT, "MASTER_PORT=65535 is torchrun's own and leaves no port above it for ours");
         }
@@ -118,7 +118,7 @@ static ls_status read_master(ls_job *job) {
     return LS_OK;
 }
 
-/* What the launchers of MPI libraries set. */
+/* The variables that the launchers of MPI libraries set. */
 typedef struct launcher {
     const char *rank, *size, *local_rank, *local_size;
 } launcher;
@@ -128,7 +128,7 @@ static const launcher launchers[] = {
     {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
 };
 
-/* Returns the launcher that started this process; NULL if there was no launcher. */
+/* Returns the launcher that started this process; NULL if there is none. */
 static const launcher *find_launcher(void) {
     for (size_t i = 0; i < sizeof launchers / sizeof launchers[0]; i++) {
         if (ls_environment_text(launchers[i].rank) != NULL && ls_environment_text(launchers[i].size) != NULL) {
@@ -138,7 +138,8 @@ static const launcher *find_launcher(void) {
     return NULL;
 }
 
-/* Whether the process was started with the variable. Open MPI sets PMIx's by itself in MPI_Init of a single process. */
+/* Returns true if the variable was set when the process started. In a single process, Open MPI's MPI_Init sets
+ * PMIx's variables itself. */
 static bool started_with(const char *name) {
     FILE *file = fopen("/proc/self/environ", "re");
     const size_t length = strlen(name);
@@ -155,7 +156,7 @@ static bool started_with(const char *name) {
     return found;
 }
 
-/* PMIx launchers (prterun) number the processes and do not say how many there are. */
+/* PMIx launchers (prterun) number the processes, but do not set their total number. */
 static bool pmix_started_this(void) {
     return ls_environment_text("PMIX_RANK") != NULL && ls_environment_text("PMIX_NAMESPACE") != NULL &&
            started_with("PMIX_RANK");
@@ -171,8 +172,8 @@ static ls_status refuse_pmix(void) {
 }
 
 /*
- * Refuses WORLD_SIZE=1 in each of several processes that mpirun, srun or prterun started: each would be a job of its
- * own. `lockstep run` and torchrun, which set it themselves, may run as processes of such a launcher.
+ * Rejects WORLD_SIZE=1 in each of several processes that mpirun, srun or prterun started, because each would be a
+ * separate job. `lockstep run` and torchrun, which set WORLD_SIZE themselves, may run as processes of such a launcher.
  */
 static ls_status check_alone(const ls_job *job) {
     const launcher *mpi = find_launcher();
@@ -198,7 +199,7 @@ ls_status ls_job_check_mpi_backend(const char *backend, const char *otherwise) {
                          backend, otherwise);
 }
 
-/* The ranks of an MPI job know each other already: they need no store. */
+/* Reads the job from MPI's variables. The ranks of an MPI job already know each other, so they need no store. */
 static ls_status read_mpi(ls_job *job, const ls_init_options *options) {
     const launcher *found = find_launcher();
     if (found == NULL) {
@@ -219,7 +220,7 @@ static ls_status read_mpi(ls_job *job, const ls_init_options *options) {
     return ls_job_check_mpi_backend(job->backend, "for that, use an init other than mpi://");
 }
 
-/* First of all: who mistypes the URL is not to read of variables that are not set. */
+/* Runs first, so that a user who mistyped the URL does not get an error about variables that are not set. */
 static ls_status check_url(const ls_job *job, const char *init) {
     if (init == NULL || strcmp(init, "env://") == 0) {
         return LS_OK;

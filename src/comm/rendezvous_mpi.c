@@ -1,7 +1,8 @@
 /*
  * Ranks that mpirun started, and the ranks of the program's own MPI communicator, reach each other through MPI. If all
- * of them share a machine, shared memory is faster and notices deaths itself. So they exchange over MPI where they run.
- * Then rank 0 opens a store of this job, on loopback and with a new key, unless the program selects backend mpi.
+ * of them share a machine, shared memory is faster and detects deaths itself. So the ranks first exchange their
+ * locations over MPI. Then rank 0 opens a store for this job, on loopback and with a new key, unless the program
+ * selects backend mpi.
  */
 #include <stdio.h>
 #include <string.h>
@@ -11,13 +12,13 @@
 #include "comm/comm.h"
 #include "comm/rendezvous.h"
 
-/* Where the ranks meet, as rank 0 tells it; an empty URL: nowhere. */
+/* The store's address and key, which rank 0 broadcasts; the URL is empty if rank 0 could not listen. */
 typedef struct meeting_point {
     char url[64];
     char key[LS_KEY_TEXT_SIZE];
 } meeting_point;
 
-/* Rank 0: a place to meet. */
+/* Prepares the meeting point on rank 0. */
 static void make_place(meeting_point *meeting_place, int *listener) {
     const ls_address anywhere = {.host = "127.0.0.1", .port = 0};
     if (ls_key_make(meeting_place->key) == LS_OK && ls_socket_listen(&anywhere, true, listener) == LS_OK) {
@@ -50,7 +51,7 @@ static ls_status meet_at_place(const ls_job *job, ls_comm *mpi, ls_roster *world
                : ls_fail(LS_ERR_IO, "rank 0 could not listen on loopback for backend \"shm\"; its message says why");
 }
 
-/* LS_ERR_MISMATCH on all ranks if they run different builds of Lockstep. */
+/* Fails with LS_ERR_MISMATCH on all ranks if they run different builds of Lockstep. */
 static ls_status check_builds(const ls_roster *world) {
     for (int rank = 1; rank < world->size; rank++) {
         LS_TRY(ls_peer_info_compare_builds(rank, &world->peer_infos[rank], 0, &world->peer_infos[0]));
@@ -66,7 +67,7 @@ static bool want_mpi(const ls_roster *world) {
     return found;
 }
 
-/* The world of MPI, for the time of the meeting at least. NULL and an error. */
+/* Opens MPI's world, which is needed at least until the ranks have met. Returns NULL and sets an error on failure. */
 static ls_comm *open_world(const ls_job *job) {
     const ls_join_context join = {.rank = job->rank,
                                   .size = job->size,

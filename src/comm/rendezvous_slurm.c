@@ -1,15 +1,15 @@
-/* What srun tells the tasks that it starts: who they are, and where the first of them is. */
+/* The variables that srun sets for the tasks that it starts: their ranks, and the host of the first task. */
 #include <stdio.h>
 #include <string.h>
 
 #include "comm/rendezvous.h"
 
-enum { FIRST_PORT = 20000, PORTS = 12000 }; /* below the ports that systems assign by themselves */
+enum { FIRST_PORT = 20000, PORTS = 12000 }; /* below the ports that systems assign automatically */
 
 ls_status ls_slurm_first_host(const char *list, char host[LS_HOST_CAPACITY]) {
     size_t used = 0;
     for (const char *at = list; *at != '\0' && *at != ',';) {
-        const bool choice = *at == '['; /* of numbers: the first is the one */
+        const bool choice = *at == '['; /* a range or list of numbers, of which the first is used */
         const char *part = at + choice;
         const char *end = strchr(part, ']');
         const size_t length = choice ? strcspn(part, "-,]") : 1;
@@ -29,7 +29,8 @@ bool ls_slurm_is_here(void) {
     return ls_environment_text("SLURM_PROCID") != NULL && ls_environment_text("SLURM_STEP_NODELIST") != NULL;
 }
 
-/* Where rank 0 serves: what the user says, else the step's first host and a port that follows from job and step. */
+/* Sets where rank 0 serves the store: as the user specified, otherwise at the step's first host and a port derived
+ * from job and step. */
 ls_status ls_slurm_find_master(ls_job *job) {
     char host[LS_HOST_CAPACITY];
     int nodes = 0, number = 0, step = 0, port = 0;

@@ -1,4 +1,4 @@
-/* Reads variables of the environment, and notes the place of the store in a job. */
+/* Reads the environment variables, and sets the URL of a job's store. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

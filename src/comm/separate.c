@@ -8,7 +8,7 @@
 
 /* ---- processes that have not joined a job ------------------------------------------------------------------------ */
 
-static atomic_bool done; /* the process has joined a job, or was warned */
+static atomic_bool done; /* the process has joined a job or has been warned */
 
 void ls_joined(void) {
     atomic_store_explicit(&done, true, memory_order_relaxed);
@@ -35,7 +35,7 @@ static void warn_unless_joined(void) {
 typedef struct training {
     bool begun;
     bool checked;
-    uint64_t calls; /* on communicators, before the first step */
+    uint64_t calls; /* number of calls on communicators before the first step */
 } training;
 
 static _Thread_local training present;

@@ -18,14 +18,14 @@ static const double grace_seconds = 2; /* between SIGTERM and SIGKILL */
 
 #define POLL_SECONDS 0.05
 
-/* The report of a rank to its parent, after the rank's function has returned. Fits into a pipe at once. */
+/* The report of a rank to its parent, sent after the rank's function has returned. It fits into a pipe in one write. */
 typedef struct child_report {
     ls_status status;
     char message[LS_ERROR_CAPACITY];
 } child_report;
 
 typedef struct child {
-    pid_t process; /* 0: not started, or ended */
+    pid_t process; /* 0 if the process was not started or has exited */
     int pipe;      /* -1: closed */
     bool reported;
     child_report report;
@@ -77,7 +77,7 @@ static ls_status run_rank(const spawn *self, int rank, ls_rank_function function
     return status;
 }
 
-/* Runs a rank and ends its process. Does not call exit(), whose handlers belong to the program that was forked. */
+/* Runs a rank and exits its process. Does not call exit(), whose handlers belong to the program that forked. */
 static _Noreturn void be_rank(const spawn *self, int rank, int pipe, pid_t parent, ls_rank_function function,
                               void *user) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -113,7 +113,7 @@ static void signal_all(void *user, int signal_number) {
 
 static const ls_supervisor_owner owner = {.signal_all = signal_all};
 
-/* Writes why a rank failed. `wait_status` counts only if the rank has not reported. */
+/* Writes why a rank failed. `wait_status` is used only if the rank has not reported. */
 static void describe_failure(const child *failed, pid_t process, int wait_status, char *text, size_t capacity) {
     if (failed->reported) {
         snprintf(text, capacity, "%.960s", failed->report.message);
@@ -126,7 +126,7 @@ static void describe_failure(const child *failed, pid_t process, int wait_status
     }
 }
 
-/* Notes the end of a rank's process. */
+/* Records the exit of a rank's process. */
 static void note_end(spawn *self, int rank, int wait_status) {
     child *ended = &self->children[rank];
     const pid_t process = ended->process;
@@ -143,7 +143,7 @@ static void note_end(spawn *self, int rank, int wait_status) {
     }
 }
 
-/* Reads the report of a rank, or the end of its pipe. */
+/* Reads a rank's report, or the end of its pipe. */
 static void listen_to(child *speaker) {
     child_report heard;
     const ssize_t size = read(speaker->pipe, &heard, sizeof heard);
@@ -163,7 +163,7 @@ static void listen_to_all(spawn *self) {
         const child *one = &self->children[rank];
         self->polls[rank] = (struct pollfd){.fd = one->pipe, .events = POLLIN};
         if (one->process > 0 && one->pipe < 0) {
-            wait = 1e-3; /* the process is about to end */
+            wait = 1e-3; /* the process is about to exit */
         }
     }
     if (ls_wait_events(self->polls, (size_t)self->ranks, ls_deadline_after(wait)) > 0) {
@@ -181,7 +181,7 @@ static void collect_ends(spawn *self) {
         int wait_status = 0;
         const pid_t over = one->process > 0 ? waitpid(one->process, &wait_status, WNOHANG) : 0;
         if (over > 0 ||
-            (over < 0 && errno == ECHILD)) { /* ECHILD: the program ignores SIGCHLD, so there is no status */
+            (over < 0 && errno == ECHILD)) { /* ECHILD: the program ignores SIGCHLD, so no exit status is available */
             if (one->pipe >= 0 && !one->reported && ls_wait_event(one->pipe, POLLIN, LS_DEADLINE_NOW)) {
                 listen_to(one);
             }
@@ -225,7 +225,7 @@ static ls_status start_rank(spawn *self, int rank, ls_rank_function function, vo
 }
 
 static ls_status start_all(spawn *self, ls_rank_function function, void *user) {
-    fflush(NULL); /* otherwise every rank would write the contents of the buffers */
+    fflush(NULL); /* otherwise every rank would write the buffered output */
     for (int rank = 0; rank < self->ranks; rank++) {
         LS_TRY(start_rank(self, rank, function, user));
     }
@@ -270,11 +270,11 @@ static ls_status check(int ranks, ls_rank_function function) {
     return LS_OK;
 }
 
-/* Starts the ranks and waits for their ends. */
+/* Starts the ranks and waits for their exit. */
 static ls_status run_all(spawn *self, ls_rank_function function, void *user) {
     ls_saved_error start_error;
     const ls_status status = start_all(self, function, user);
-    close(self->listener); /* rank 0 has a copy: if rank 0 dies, no process accepts connections to it */
+    close(self->listener); /* rank 0 has its own copy; if rank 0 dies, no process accepts connections */
     self->listener = -1;
     if (status != LS_OK) {
         ls_error_save(&start_error);

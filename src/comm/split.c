@@ -1,4 +1,4 @@
-/* Communicators made of the ranks of another one. */
+/* Communicators of the ranks of another communicator. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "comm/frame.h"
 #include "comm/separate.h"
 
-/* What a rank wants, as it travels. */
+/* The request of a rank, as it is exchanged. */
 typedef struct wish {
     int64_t color;
     int64_t key;
@@ -26,7 +26,7 @@ static int compare_wishes(const void *left, const void *right) {
     return a->rank < b->rank ? -1 : a->rank > b->rank;
 }
 
-/* Keeps the wishes of this rank's color, in the order of the new ranks; returns how many. */
+/* Keeps only the requests with this rank's color, in the order of the new ranks. Returns their number. */
 static int choose(const ls_comm *comm, int color, wish *all) {
     int count = 0;
     for (int rank = 0; rank < comm->size; rank++) {
@@ -55,7 +55,7 @@ static ls_join_context describe(const ls_comm *comm, const wish *group, int size
     return join;
 }
 
-/* The new communicator without its state. NULL: out of memory. */
+/* Creates the new communicator without its state. Returns NULL if out of memory. */
 static ls_comm *make_part(const ls_comm *comm, const ls_join_context *join, const int *ranks) {
     ls_comm *made = ls_comm_make(comm->backend, join);
     int *origins = ls_allocate((size_t)join->size * sizeof *origins);
@@ -72,7 +72,7 @@ static ls_comm *make_part(const ls_comm *comm, const ls_join_context *join, cons
     made->adopted = comm->adopted;
     made->any_order = comm->any_order;
     if (comm->driven) {
-        (void)ls_comm_drive(made); /* the thread runs, so this cannot fail */
+        (void)ls_comm_drive(made); /* the thread is already running, so this cannot fail */
     }
     ls_comm_add_split((ls_comm *)comm, made);
     if (others) {
@@ -83,7 +83,7 @@ static ls_comm *make_part(const ls_comm *comm, const ls_join_context *join, cons
     return made;
 }
 
-/* Opens the new communicator on the parent's backend; `ranks` are numbers of ranks of the parent. */
+/* Opens the new communicator on the parent's backend; `ranks` are ranks of the parent. */
 static ls_status open_state(const ls_comm *comm, const ls_join_context *join, const int *ranks, void **state) {
     if (comm->backend->split != NULL) {
         return comm->backend->split(comm->state, join, ranks, state);
@@ -99,14 +99,14 @@ static ls_status divide(ls_comm *comm, wish *group, int size, ls_comm **result) 
     ls_comm *made = NULL;
     ls_join_context join = describe(comm, group, size);
     join.prefix = prefix;
-    int *ranks = (int *)(void *)group; /* ranks[i] is no longer than group[i], which is read before */
+    int *ranks = (int *)(void *)group; /* in place: ranks[i] is no larger than group[i], which has already been read */
     for (int i = 0; i < size; i++) {
         ranks[i] = (int)group[i].rank;
     }
     if (size != 0) {
         made = make_part(comm, &join, ranks);
     }
-    /* A rank without memory takes part all the same: it goes in and leaves, which the others then see. */
+    /* A rank that is out of memory still takes part: it joins and leaves again, which the other ranks then detect. */
     void *state = NULL;
     ls_status status = open_state(comm, size == 0 ? NULL : &join, ranks, &state);
     if (status == LS_OK && size != 0 && made == NULL) {
@@ -123,7 +123,7 @@ static ls_status divide(ls_comm *comm, wish *group, int size, ls_comm **result) 
         ls_comm_free(made);
         if (of_parent) {
             ls_error_restore(status, message);
-            return ls_comm_note(comm, status); /* of the parent: the same on all ranks */
+            return ls_comm_note(comm, status); /* a failure of the parent: the same on all ranks */
         }
         return ls_fail(status, "ls_comm_split: in the new communicator: %s", message);
     }
@@ -134,7 +134,7 @@ static ls_status divide(ls_comm *comm, wish *group, int size, ls_comm **result) 
     return LS_OK;
 }
 
-/* A call that fails has no result, also if it fails after the new communicator was opened. */
+/* A failing call has no result, even if it fails after the new communicator was opened. */
 static ls_status free_result(ls_status status, ls_comm **result) {
     ls_saved_error cause;
     ls_error_save(&cause);
@@ -166,7 +166,7 @@ ls_status ls_comm_split(ls_comm *comm, int color, int key, ls_comm **result) {
     ls_call call = {
         .operation = LS_OP_SPLIT, .dtype = LS_I64, .count = WISH_NUMBERS, .width = sizeof(int64_t), .send = &own};
     group_request request = {.color = color, .result = result};
-    /* All ranks take part in the exchange, so all of them also meet in make_group. */
+    /* All ranks take part in the exchange, so all of them execute make_group together. */
     const ls_status status = ls_comm_agree(comm, "ls_comm_split", &call, make_group, &request);
     return status == LS_OK ? LS_OK : free_result(status, result);
 }

@@ -8,7 +8,8 @@
 #include "base/memory.h"
 #include "base/option.h"
 
-/* A client waits this much longer than the server: the server ends a wait first, and its reply has the reason. */
+/* A client waits this much longer than the server, so that the server times out first and its reply contains the
+ * reason. */
 static const double grace_seconds = 1;
 
 /* ---- requests ---------------------------------------------------------------------------------------------------- */
@@ -35,7 +36,7 @@ static ls_status receive_reply(ls_store *store, ls_deadline deadline, ls_store_r
     return ls_reply_decode(store->buffer, size, reply);
 }
 
-/* Closes the connection. This call and all later calls fail for the same reason. */
+/* Closes the connection. This call and all later calls fail with the same error. */
 static ls_status give_up(ls_store *store, ls_status status) {
     store->broken = status;
     snprintf(store->broken_text, sizeof store->broken_text,
@@ -58,7 +59,7 @@ static ls_status check_reply(const ls_store_reply *reply) {
 }
 
 /*
- * Sends a request and receives its reply. The request may wait at the server for `timeout` seconds, and this function
+ * Sends a request and receives its reply. The server may let the request wait for `timeout` seconds, and this function
  * waits `grace` seconds longer. The value of the reply points into the store's buffer.
  */
 static ls_status ask_within(ls_store *store, ls_store_request request, double timeout, double grace,
@@ -84,7 +85,7 @@ static ls_status ask(ls_store *store, ls_store_request request, double timeout, 
 
 /* ---- the dictionary ---------------------------------------------------------------------------------------------- */
 
-/* Checks the arguments that all calls on a key have. On success, `name` is the key. */
+/* Checks the arguments that all calls with a key have in common. On success, `name` is the key. */
 static ls_status check(const char *call, const ls_store *store, const char *key, size_t value_size, ls_bytes *name) {
     *name = (ls_bytes){.size = 0};
     if (store == NULL || key == NULL) {
@@ -102,7 +103,7 @@ static ls_status check(const char *call, const ls_store *store, const char *key,
     return LS_OK;
 }
 
-/* Puts the call and the key before the error message if `status` is a failure. Returns `status`. */
+/* Prefixes the error message with the call and the key if `status` is a failure. Returns `status`. */
 static ls_status finish(const char *call, const char *key, ls_status status) {
     return status == LS_OK ? LS_OK : ls_fail(status, "%s: key \"%s\": %s", call, key, ls_error_message());
 }
@@ -118,7 +119,7 @@ ls_status ls_store_set(ls_store *store, const char *key, const void *value, size
     return finish("ls_store_set", key, ask(store, request, store->timeout, &reply));
 }
 
-/* Copies the value of a key. Waits until the key is set, at most for the store's timeout. */
+/* Copies the value of a key. Waits until the key is set, but at most for the store's timeout. */
 static ls_status get(ls_store *store, ls_bytes key, void *value, size_t capacity, size_t *size) {
     ls_store_reply reply;
     LS_TRY(ask(store, (ls_store_request){.operation = LS_STORE_GET, .key = key}, store->timeout, &reply));
@@ -205,7 +206,7 @@ ls_status ls_store_leave(ls_store *store) {
     return ask(store, (ls_store_request){.operation = LS_STORE_LEAVE}, store->timeout, &reply);
 }
 
-/* Waits 0 s for a key that is never set. If a rank has died, the wait fails with LS_ERR_PEER, otherwise with
+/* Waits 0 s for a key that is never set: the wait fails with LS_ERR_PEER if a rank has died, otherwise with
  * LS_ERR_TIMEOUT. */
 ls_status ls_store_check(ls_store *store) {
     static const char never[] = "lockstep: nobody sets this";

@@ -11,7 +11,7 @@
 #include "comm/store_greeting.h"
 
 static const double greeting_seconds = 30;
-static const double least_seconds = 1; /* for a proof, even if the same address opens more connections */
+static const double least_seconds = 1; /* minimum time for a proof, even if the same address opens more connections */
 
 enum { LEAST_PLACES = 16 };
 
@@ -23,10 +23,10 @@ void ls_admission_open(ls_admission *self, const ls_key *key, const char *who) {
     }
 }
 
-/* ---- limit of connections -------------------------------------------------------------------------------------- */
+/* ---- limit on connections --------------------------------------------------------------------------------------- */
 
-/* Notes the part of an address that identifies a machine: the whole IPv4 address; of an IPv6 address only the first 64
- * bits, because one machine may have any number of addresses in its network. */
+/* Stores the part of an address that identifies a machine: the whole IPv4 address, but only the first 64 bits of an
+ * IPv6 address, because a machine may have any number of addresses in its network. */
 static void note_address(ls_connection *connection, const struct sockaddr_storage *from) {
     if (from->ss_family == AF_INET) {
         memcpy(connection->address, &((const struct sockaddr_in *)from)->sin_addr, 4);
@@ -37,15 +37,15 @@ static void note_address(ls_connection *connection, const struct sockaddr_storag
     }
 }
 
-/* Orders connections by address, and connections of one address by age, the oldest first. */
+/* Orders connections by address, and connections from the same address by age, oldest first. */
 static int compare(const void *left, const void *right) {
     const ls_connection *a = *(ls_connection *const *)left, *b = *(ls_connection *const *)right;
     const int order = memcmp(a->address, b->address, sizeof a->address);
     return order != 0 ? order : (a->deadline > b->deadline) - (a->deadline < b->deadline);
 }
 
-/* Returns the oldest connection of the address with the most connections, and that number in `*most`. Sets `*own` to
- * the number of connections of `address`. */
+/* Returns the oldest connection from the address with the most connections, and sets `*most` to their number. Sets
+ * `*own` to the number of connections from `address`. */
 static ls_connection *find_oldest(ls_connection **sorted, size_t count, size_t *most, const uint8_t *address,
                                   size_t *own) {
     ls_connection *oldest = NULL;
@@ -95,7 +95,7 @@ static bool make_room(int limit, ls_connection *const *all, size_t count, ls_con
 
 /* ---- accepting ------------------------------------------------------------------------------------------------- */
 
-/* Closes a connection without a valid proof, because the process has reached its limit of descriptors. */
+/* Closes a connection without a valid proof if the process has reached its limit on file descriptors. */
 static bool free_descriptor(ls_connection *const *all, size_t count) {
     ls_connection nobody = {.fd = -1, .deadline = LS_DEADLINE_NEVER};
     memset(nobody.address, 0xff, sizeof nobody.address);
@@ -152,7 +152,7 @@ static ls_status refuse(const ls_admission *self, ls_connection *connection, ls_
     return status;
 }
 
-/* Refuses a client, which knows the key, if it runs another build. */
+/* Rejects a client that knows the key but runs a different build. */
 static ls_status check_build(const ls_admission *self, ls_connection *connection, const ls_hello *hello) {
     char client[96], peer[80], why[LS_ERROR_CAPACITY];
     snprintf(client, sizeof client, "the %s at %s", self->who, ls_connection_peer(connection, peer, sizeof peer));

@@ -17,7 +17,7 @@
 #include "comm/store_roster.h"
 
 #define CURRENT     "current"
-#define PARENT_LOCK ".lockstep-lock" /* locked by a process that writes "current" */
+#define PARENT_LOCK ".lockstep-lock" /* locked by the process that writes "current" */
 
 /* ---- the text: "lockstep-store 2 HOST PORT KEYED SECRET\n" ------------------------------------------------------- */
 
@@ -30,7 +30,7 @@ size_t ls_announcement_write(const ls_announcement *announcement, char text[LS_A
                             announcement->address.port, announcement->keyed, secret);
 }
 
-/* Reads the fields of a text that begins with `head`. Returns false if a field is malformed. */
+/* Parses the fields of a text that begins with `head`. Returns false if a field is malformed. */
 static bool read_fields(char *text, ls_announcement *announcement) {
     char *rest = text + sizeof head - 1, *end = NULL;
     const char *host = strsep(&rest, " "), *port = strsep(&rest, " "), *keyed = strsep(&rest, " ");
@@ -53,7 +53,7 @@ ls_status ls_announcement_read(const char *text, size_t size, ls_announcement *a
     if (size < sizeof copy && size > sizeof head && memcmp(text, head, sizeof head - 1) == 0) {
         memcpy(copy, text, size);
     }
-    /* Writes the fields again and compares: each announcement has exactly one valid text. */
+    /* Serializes the fields again and compares, so that each announcement has exactly one valid text. */
     return copy[0] != '\0' && read_fields(copy, announcement) && ls_announcement_write(announcement, again) == size &&
                    memcmp(text, again, size) == 0
                ? LS_OK
@@ -68,7 +68,8 @@ void ls_announcement_key(const ls_announcement *announcement, const ls_key *give
 
 /* ---- announcing a job -------------------------------------------------------------------------------------------- */
 
-/* Reads the announcement. Fails with LS_ERR_STATE if no job is announced, or if the writer of the file has ended. */
+/* Reads the announcement. Fails with LS_ERR_STATE if no job is announced, or if the process that wrote the file has
+ * exited. */
 static ls_status read_current(int folder, ls_announcement *announcement) {
     char text[LS_ANNOUNCEMENT_CAPACITY];
     size_t size = 0;
@@ -90,7 +91,7 @@ static ls_status check_free(const ls_gathering *gathering) {
                        gathering->path);
     }
     return found == LS_ERR_STATE
-               ? LS_OK /* otherwise "current" may be a file of the user, which must not be overwritten */
+               ? LS_OK /* otherwise "current" may be a user's file, which must not be overwritten */
                : ls_fail(found, "%s, choose another folder than %s", ls_error_message(), gathering->path);
 }
 
@@ -146,8 +147,8 @@ void ls_gathering_close(ls_gathering *gathering) {
 
 /* ---- finding a job ----------------------------------------------------------------------------------------------- */
 
-/* Reads the announcement. Opens the folder each time, because it may have been removed and made again since the last
- * call. */
+/* Reads the announcement. Opens the folder each time, because it may have been removed and created again since the
+ * last call. */
 static ls_status look(const char *path, ls_announcement *announcement) {
     int folder = -1;
     LS_TRY(ls_folder_open(AT_FDCWD, path, &folder));

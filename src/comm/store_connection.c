@@ -11,7 +11,7 @@
 
 #include "base/memory.h"
 
-enum { SMALL_INPUT = 512 }; /* holds a hello and most requests */
+enum { SMALL_INPUT = 512 }; /* large enough for a hello and most requests */
 
 ls_connection *ls_connection_new(int fd) {
     ls_connection *connection = ls_allocate_zeroed(1, sizeof *connection);
@@ -60,7 +60,7 @@ static ls_status make_room(ls_connection *connection, size_t size) {
     return LS_OK;
 }
 
-/* How many bytes the message that is being read has, as far as is known now. */
+/* Determines the size of the message being read, as far as it is known so far. */
 static ls_status message_size(ls_connection *connection, size_t *size) {
     if (!connection->greeted) {
         *size = LS_PROVEN_HELLO_SIZE;
@@ -80,7 +80,7 @@ ls_status ls_connection_read(ls_connection *connection, bool *complete) {
     for (;;) {
         size_t size;
         LS_TRY(message_size(connection, &size));
-        if (connection->input_size == size) { /* never just a header: a body has at least LS_REQUEST_FIXED bytes */
+        if (connection->input_size == size) { /* never just a header: a body has LS_REQUEST_FIXED bytes or more */
             *complete = true;
             return LS_OK;
         }
@@ -106,7 +106,7 @@ void ls_connection_next(ls_connection *connection) {
     connection->deadline = LS_DEADLINE_NEVER;
     if (connection->input_capacity > SMALL_INPUT) {
         uint8_t *smaller = ls_allocate(SMALL_INPUT);
-        if (smaller != NULL) { /* idle clients hold no large buffers */
+        if (smaller != NULL) { /* idle clients keep no large buffers */
             ls_free(connection->input);
             connection->input = smaller;
             connection->input_capacity = SMALL_INPUT;
@@ -114,7 +114,7 @@ void ls_connection_next(ls_connection *connection) {
     }
 }
 
-/* Takes `bytes`, allocated with this size. */
+/* Queues `bytes` for sending. Takes ownership of `bytes`, which was allocated with this size. */
 static ls_status queue(ls_connection *connection, uint8_t *bytes, size_t size) {
     if (connection->output_size > 0) {
         uint8_t *both = ls_reallocate(connection->output, connection->output_size, connection->output_size + size);

@@ -1,6 +1,6 @@
 /*
- * One client as the store's server sees it: its socket, the bytes on their way in and out, and the request that waits.
- * It reads no further than the message it is at, so one request is in work per client.
+ * A client's state in the store's server: its socket, the incoming and outgoing bytes, and the pending request. Reads
+ * no further than the current message, so each client has only one request in progress.
  */
 #ifndef LS_COMM_STORE_CONNECTION_H
 #define LS_COMM_STORE_CONNECTION_H
@@ -9,20 +9,20 @@
 #include "comm/store_message.h"
 
 typedef struct ls_connection {
-    int fd;   /* -1: lost, to be swept */
+    int fd;   /* -1 if lost; then it will be removed */
     int rank; /* -1: has not joined */
     bool greeted;
-    bool waiting;             /* `request` is not answered yet */
-    ls_deadline deadline;     /* of the greeting or of the waiting request */
+    bool waiting;             /* `request` has not been answered yet */
+    ls_deadline deadline;     /* for the greeting or the pending request */
     ls_hello hello;           /* this side's */
-    uint8_t address[8];       /* whom it comes from, see store_admission.c */
-    ls_store_request request; /* its parts point into input */
+    uint8_t address[8];       /* the client's machine: see store_admission.c */
+    ls_store_request request; /* its parts point into `input` */
     uint8_t *input, *output;
     size_t input_capacity, input_size;
-    size_t output_size, output_sent; /* output_size 0: nothing to send, and output is NULL */
+    size_t output_size, output_sent; /* output_size 0: there is nothing to send, and output is NULL */
 } ls_connection;
 
-/* Takes ownership of a connected socket, also on failure. Returns NULL if memory is exhausted. */
+/* Creates a client's state. Takes ownership of a connected socket, even on failure. Returns NULL if out of memory. */
 ls_connection *ls_connection_new(int fd);
 void ls_connection_free(ls_connection *connection);
 
@@ -30,23 +30,23 @@ void ls_connection_free(ls_connection *connection);
 void ls_connection_close(ls_connection *connection);
 
 /*
- * Reads towards the next message of which the first byte is expected now: the client's hello, or a request's frame.
- * `*complete` says that it lies whole in `input`. A status other than LS_OK: the connection is of no more use.
+ * Reads the next message as far as possible: the client's hello, or a request's frame. Sets `*complete` to true if the
+ * whole message is in `input`. If the status is not LS_OK, the connection is unusable.
  */
 ls_status ls_connection_read(ls_connection *connection, bool *complete);
 
-/* The message in `input` is dealt with: the next one is read over it. */
+/* Marks the message in `input` as processed; the next message overwrites it. */
 void ls_connection_next(ls_connection *connection);
 
-/* Sends bytes (copied), now as far as possible, the rest by ls_connection_flush. */
+/* Sends a copy of the bytes: as much as possible now, and the rest in ls_connection_flush. */
 ls_status ls_connection_send(ls_connection *connection, const uint8_t *bytes, size_t size);
 ls_status ls_connection_reply(ls_connection *connection, const ls_store_reply *reply);
 ls_status ls_connection_flush(ls_connection *connection);
 
-/* What to wait for in poll(). */
+/* Returns the events to wait for in poll(). */
 short ls_connection_events(const ls_connection *connection);
 
-/* Writes "127.0.0.1 port 4242" for the log. */
+/* Writes the client's address for the log: "127.0.0.1 port 4242". */
 const char *ls_connection_peer(const ls_connection *connection, char *text, size_t capacity);
 
 #endif

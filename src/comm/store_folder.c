@@ -14,7 +14,8 @@ static bool try_lock(int file) {
     return fcntl(file, F_OFD_SETLK, &lock) == 0;
 }
 
-/* Whoever can write to a folder of the store decides what the ranks read in it. */
+/* Checks the folder's owner and permissions: a process that can write to a folder of the store controls what the
+ * ranks read there. */
 static ls_status check_folder(int folder, const char *path) {
     struct stat about;
     if (fstat(folder, &about) != 0) {
@@ -37,7 +38,7 @@ static ls_status check_folder(int folder, const char *path) {
 }
 
 ls_status ls_folder_open(int parent, const char *path, int *folder) {
-    const int follow = parent == AT_FDCWD ? 0 : O_NOFOLLOW; /* a path is the user's word, a name in it is not */
+    const int follow = parent == AT_FDCWD ? 0 : O_NOFOLLOW; /* the user chose a path, but not a name within a folder */
     const int opened = openat(parent, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | follow);
     if (opened < 0) {
         return ls_fail(errno == ENOENT ? LS_ERR_STATE : LS_ERR_IO, "cannot open the folder %s: %s", path,
@@ -52,7 +53,8 @@ ls_status ls_folder_open(int parent, const char *path, int *folder) {
     return LS_OK;
 }
 
-/* Opens a file of the folder, which must be a plain one: links lead elsewhere, and opening a FIFO may wait for ever. */
+/* Opens a file of the folder. Only a regular file is accepted: links lead elsewhere, and opening a FIFO may block
+ * forever. */
 static ls_status open_file(int folder, const char *name, int flags, int *file) {
     struct stat about;
     const int opened = openat(folder, name, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
@@ -70,7 +72,7 @@ static ls_status open_file(int folder, const char *name, int flags, int *file) {
     return LS_OK;
 }
 
-/* Returns true if the name still refers to the open file: the previous holder of the lock may have removed it. */
+/* Returns true if the name still refers to the open file, which the previous holder of the lock may have removed. */
 static bool is_still_there(int folder, const char *name, int file) {
     struct stat opened, named;
     return fstat(file, &opened) == 0 && fstatat(folder, name, &named, AT_SYMLINK_NOFOLLOW) == 0 &&
@@ -145,9 +147,9 @@ static bool write_all(int file, ls_bytes bytes) {
 }
 
 ls_status ls_folder_write(int folder, const char *name, ls_bytes bytes, int *locked) {
-    /* The folder may be the user's own, with files of any other name. */
+    /* The folder may belong to the user, with files of any other name. */
     static const char temporary[] = ".lockstep-temporary";
-    /* Of a writer that was killed: its file may be locked, even seen under another name. */
+    /* Removes the file of a writer that was killed: it may be locked, or even be visible under another name. */
     unlinkat(folder, temporary, 0);
     const int file = openat(folder, temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     bool fine = file >= 0 && try_lock(file) && write_all(file, bytes);

@@ -27,7 +27,8 @@ const char *ls_greeting_refusal(const ls_key *key, const uint8_t nonce[LS_NONCE_
     return why != NULL ? why : "this process has another key than the job (LOCKSTEP_KEY)";
 }
 
-/* The answer to our hello: the server's proof, or a sentence that says why it does not let us in. *retry: neither. */
+/* Receives the answer to this process's hello: the server's proof, or a sentence with the reason for a refusal. Sets
+ * `*retry` to true if it received neither. */
 static ls_status receive_proof(int socket, ls_deadline deadline, uint8_t proof[LS_PROOF_SIZE], bool *retry) {
     uint8_t bytes[LS_REPLY_FIXED + LS_ERROR_CAPACITY];
     uint8_t header[LS_FRAME_HEADER];
@@ -49,7 +50,8 @@ static ls_status receive_proof(int socket, ls_deadline deadline, uint8_t proof[L
     return LS_OK;
 }
 
-/* The two hellos, and the server's proof. *retry: it hung up, as one does that is ending or has no room for more. */
+/* Exchanges hellos, and receives the server's proof. Sets `*retry` to true if the server closed the connection, as a
+ * server does that is shutting down or has no room for more clients. */
 static ls_status greet(int socket, const ls_key *key, ls_deadline deadline, bool *retry) {
     uint8_t bytes[LS_PROVEN_HELLO_SIZE];
     uint8_t proof[LS_PROOF_SIZE];
@@ -71,7 +73,7 @@ static ls_status greet(int socket, const ls_key *key, ls_deadline deadline, bool
                : ls_fail(LS_ERR_DENIED, "the process that listens there does not know the job's key");
 }
 
-/* Logs once, when it is time, for which server this process waits, and why it has not connected yet. */
+/* Logs once, at time `*when`, which server this process waits for, and why it has not connected yet. */
 static void report(const ls_greeting_target *target, ls_deadline *when, const char *why) {
     if (ls_deadline_passed(*when)) {
         ls_log_write(LS_LOG_WARNING, "waiting for %s to serve %s at %s:%d (%s)", target->server, target->thing,
@@ -81,8 +83,8 @@ static void report(const ls_greeting_target *target, ls_deadline *when, const ch
 }
 
 /*
- * If packets are lost, as at a firewall, connecting would take the whole timeout without a message. A connected client
- * keeps its position in the queue of clients that wait for the hello.
+ * If packets are dropped, as by a firewall, a connection attempt would take the whole timeout without a message. A
+ * connected client keeps its position in the queue of clients that wait for the hello.
  */
 static ls_status connect_once(const ls_greeting_target *target, const ls_key *key, ls_deadline deadline,
                               ls_deadline *told, int *connection, bool *retry) {

@@ -37,7 +37,7 @@ static uint8_t *append(uint8_t *at, ls_bytes bytes) {
 
 /* ---- requests ---- */
 
-/* Which parts a request of each operation has. */
+/* The parts that a request of each operation has. */
 typedef struct request_rule {
     bool key, expected, value, amount;
 } request_rule;

@@ -1,4 +1,4 @@
-/* Opens stores, by the server's address or by the folder that tells it, and closes them. */
+/* Opens stores, by the server's address or through the folder that contains it, and closes them. */
 #include "comm/store.h"
 
 #include <stdio.h>
@@ -64,7 +64,7 @@ ls_status ls_store_check_url(const char *url) {
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
-/* Makes the store serve, on the inherited socket or one of its own. */
+/* Starts the server of the store, on the inherited socket or a new socket. */
 static ls_status serve(ls_store *store, ls_address *address) {
     if (store->listener >= 0) {
         LS_TRY(ls_socket_adopt(store->listener, store->key.given));
@@ -91,13 +91,13 @@ static ls_status open_address(ls_store *store, const ls_store_place *place, ls_a
                               : ls_fail(LS_ERR_ARGUMENT, "\"%s\": port 0 is for who serves the store only", place->url);
 }
 
-/* Serves at this machine's address, or on loopback if no other interface is up, and writes the address to the folder.
- */
+/* Starts the server at this machine's address, or on loopback if no other interface is up, and writes the address to
+   the folder. */
 static ls_status serve_folder(ls_store *store, const ls_store_place *place, const ls_key *given, ls_address *address) {
     ls_announcement own = {.keyed = given->given};
     char host[LS_ADDRESS_CAPACITY];
     LS_TRY(ls_gathering_open(place->url + sizeof file_scheme - 1, &store->gathering));
-    /* A wish that cannot be had is refused later, when all are here to hear of it. */
+    /* An unavailable interface is reported only later, when all ranks have joined and get the error. */
     if (ls_interface_address(place->interface, -1, false, host) != LS_OK &&
         ls_interface_address(NULL, -1, false, host) != LS_OK) {
         snprintf(host, sizeof host, "%s", loopback);
@@ -111,7 +111,7 @@ static ls_status serve_folder(ls_store *store, const ls_store_place *place, cons
     return ls_gathering_announce(&store->gathering, &own, store->timeout);
 }
 
-/* What was found in a folder. */
+/* The result of a search in a folder. */
 typedef struct finding {
     const char *path;
     ls_announcement announcement;
@@ -122,8 +122,8 @@ static bool is_over(const void *context) {
     return !ls_gathering_is_announced(found->path, &found->announcement);
 }
 
-/* An address that cannot be reached shows only by the timeout, so a waiting rank checks whether rank 0 has ended, or
- * has started again elsewhere. */
+/* An unreachable address is detected only by the timeout. So a waiting rank checks whether rank 0 has exited, or has
+ * restarted at a different address. */
 static ls_status find_folder(ls_store *store, const ls_store_place *place, const ls_key *given, ls_address *address) {
     const ls_deadline deadline = ls_deadline_after(store->timeout);
     finding found = {.path = place->url + sizeof file_scheme - 1};
@@ -143,7 +143,7 @@ static ls_status find_folder(ls_store *store, const ls_store_place *place, const
             ls_greeting_connect(&target, &store->key, deadline > now ? (double)(deadline - now) * 1e-9 : 0, &store->fd);
     } while (status == LS_ERR_STATE);
     const char *why = ls_greeting_compare_keys(given->given, found.announcement.keyed);
-    if (why != NULL && status == LS_ERR_DENIED) { /* the server knows of a wrong key only, and has told rank 0 */
+    if (why != NULL && status == LS_ERR_DENIED) { /* the server only knows of a wrong key, and has notified rank 0 */
         return ls_fail(LS_ERR_DENIED, "%s", why);
     }
     return status == LS_ERR_TIMEOUT
@@ -221,7 +221,7 @@ void ls_store_close(ls_store *store) {
     if (store->fd >= 0) {
         close(store->fd);
     }
-    if (store->server == NULL && store->listener >= 0) { /* else the server has closed it, or does */
+    if (store->server == NULL && store->listener >= 0) { /* otherwise the server has closed it or will close it */
         close(store->listener);
     }
     ls_store_server_stop(store->server);
@@ -229,9 +229,9 @@ void ls_store_close(ls_store *store) {
     ls_free(store);
 }
 
-/* ---- what is known of it ----------------------------------------------------------------------------------------- */
+/* ---- properties of a store -------------------------------------------------------------------------------------- */
 
-/* To rank 0 leads the address at which it listens. */
+/* On rank 0, this is the listening socket, because the other ranks reach rank 0 at its address. */
 int ls_store_connection(const ls_store *store) {
     return store->server != NULL ? store->listener : store->fd;
 }

@@ -46,7 +46,7 @@ ls_status ls_peer_info_compare_builds(int rank, const ls_peer_info *peer_info, i
                      others->build);
 }
 
-/* The first rank that is here. */
+/* Returns the first rank that has arrived. */
 static int find_here(const ls_roster *roster) {
     int rank = 0;
     while (rank < roster->size && roster->states[rank] == LS_RANK_MISSING) {
@@ -80,7 +80,7 @@ bool ls_roster_is_over(const ls_roster *roster) {
     return count_of(roster, LS_RANK_MISSING) == 0 && count_of(roster, LS_RANK_HERE) == 0;
 }
 
-/* Writes "rank 3" or "ranks 0, 2 and 5" for those in `state`, the first few by name. Returns `text`. */
+/* Writes the ranks in the state `state`, "rank 3" or "ranks 0, 2 and 5", naming only the first few. Returns `text`. */
 static const char *text_of(const ls_roster *roster, ls_rank_state state, char *text, size_t capacity) {
     enum { NAMED = 16 };
     const int total = count_of(roster, state);
@@ -100,7 +100,7 @@ static const char *text_of(const ls_roster *roster, ls_rank_state state, char *t
     return text;
 }
 
-/* Writes the hosts of the ranks that are here, each once: "node1, node2 and others". */
+/* Writes the hosts of the ranks that have arrived, without duplicates: "node1, node2 and others". */
 static void list_hosts(const ls_roster *roster, char *text, size_t capacity) {
     enum { NAMED = 6 };
     const char *hosts[NAMED];

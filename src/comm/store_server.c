@@ -16,20 +16,20 @@
 #include "comm/store_roster.h"
 #include "comm/store_table.h"
 
-enum { FIXED_POLLS = 2 }; /* the wake-up and the listener come before the connections */
+enum { FIXED_POLLS = 2 }; /* the wake-up descriptor and the listener precede the connections */
 
-static const double pause_seconds = 0.1; /* before accepting again when there are no file descriptors */
+static const double pause_seconds = 0.1; /* pause before accepting again after running out of file descriptors */
 static const double flush_seconds = 1;
 
 struct ls_store_server {
     pthread_t thread;
-    int listener; /* -1 once all ranks have left */
-    int wake;     /* an eventfd: readable once the server is to stop */
+    int listener; /* -1 after all ranks have left */
+    int wake;     /* an eventfd that becomes readable when the server must stop */
     ls_key key;
     ls_admission admission;
     ls_store_table *table;
     ls_roster roster;
-    ls_status failure; /* why the ranks can no longer meet, once that is so */
+    ls_status failure; /* why the ranks can no longer meet; LS_OK if they can */
     char failure_text[LS_ERROR_CAPACITY];
     ls_connection **connections;
     struct pollfd *polls; /* FIXED_POLLS + capacity */
@@ -53,7 +53,7 @@ static void answer_failure(ls_store_server *server, ls_connection *connection, l
     answer(server, connection, &(ls_store_reply){.status = status, .value = {text, strlen(text)}});
 }
 
-/* Answers with what this thread failed with last. */
+/* Answers with this thread's last error. */
 static void answer_error(ls_store_server *server, ls_connection *connection, ls_status status) {
     char text[LS_ERROR_CAPACITY];
     snprintf(text, sizeof text, "%s", ls_error_message());
@@ -64,7 +64,7 @@ static bool waits_for(const ls_connection *connection, ls_store_operation operat
     return connection->waiting && connection->request.operation == operation;
 }
 
-/* Ends all waits: clients that wait get the error, as do later clients. */
+/* Ends all waits: clients that are waiting, and later clients, get the error. */
 static void fail_all(ls_store_server *server, ls_status status) {
     if (server->failure == LS_OK) {
         server->failure = status;
@@ -79,7 +79,7 @@ static void fail_all(ls_store_server *server, ls_status status) {
     }
 }
 
-/* Whoever connects from now on means the job that meets here next, which may be of the same ranks. */
+/* From now on, a process that connects means the next job that meets at this address, which may have the same ranks. */
 static void stop_listening(ls_store_server *server) {
     if (server->listener >= 0) {
         close(server->listener);
@@ -91,7 +91,7 @@ static void answer_leavers(ls_store_server *server) {
     if (!ls_roster_is_over(&server->roster)) {
         return;
     }
-    stop_listening(server); /* before any rank can come again */
+    stop_listening(server); /* must happen before any rank can connect again */
     const ls_status status = ls_roster_check_deaths(&server->roster);
     for (size_t i = 0; i < server->count; i++) {
         if (waits_for(server->connections[i], LS_STORE_LEAVE)) {
@@ -104,7 +104,7 @@ static void answer_leavers(ls_store_server *server) {
     }
 }
 
-/* Handles the end of a connection. A rank that had not left has died. */
+/* Handles the end of a connection. If its rank had not left, the rank has died. */
 static void lose(ls_store_server *server, ls_connection *connection) {
     const int rank = connection->rank;
     ls_connection_close(connection);
@@ -147,7 +147,7 @@ static void change(ls_store_server *server, ls_connection *connection, ls_bytes 
         answer_error(server, connection, status);
         return;
     }
-    const ls_bytes key = connection->request.key; /* in the input buffer, which answering gives up: compare first */
+    const ls_bytes key = connection->request.key; /* in the input buffer, which answering releases: compared first */
     for (size_t i = 0; i < server->count; i++) {
         ls_connection *other = server->connections[i];
         if ((waits_for(other, LS_STORE_GET) || waits_for(other, LS_STORE_WAIT)) &&
@@ -201,7 +201,7 @@ static void answer_joiners(ls_store_server *server) {
     }
 }
 
-/* Another version of Lockstep may have peer infos of another size. */
+/* Reads a peer info. A different version of Lockstep may use a different size. */
 static ls_status read_peer_info(int rank, ls_bytes given, ls_peer_info *peer_info) {
     if (given.size != sizeof *peer_info) {
         char own[LS_BUILD_CAPACITY];
@@ -239,7 +239,7 @@ static void handle_join(ls_store_server *server, ls_connection *connection) {
     }
     if (status != LS_OK) {
         answer_error(server, connection, status);
-        if (!was_complete) { /* one of the two is wrong, so this world will never be whole */
+        if (!was_complete) { /* one of the two ranks is wrong, so this world can never be complete */
             fail_all(server, status);
         }
         return;
@@ -270,7 +270,7 @@ static void (*const handlers[LS_STORE_OPERATION_END])(ls_store_server *, ls_conn
 
 /* ---- connections ---- */
 
-/* Logs processes that come without the key, with a limit on the number of lines. */
+/* Logs processes that connect without the key, with a limit on the number of lines. */
 static void hear_unproven(ls_store_server *server, ls_connection *connection) {
     const ls_status status = ls_admission_hear(&server->admission, connection);
     server->roster.refused = server->admission.refused;
@@ -357,12 +357,12 @@ static void accept_all(ls_store_server *server) {
 
 /* ---- the loop ---- */
 
-/* A request, or a greeting, has waited long enough. */
+/* Handles a request or greeting whose deadline has passed. */
 static void expire(ls_store_server *server, ls_connection *connection) {
     const double seconds = connection->request.timeout * 1e-3;
     if (!connection->greeted) {
         ls_connection_close(connection);
-    } else if (connection->request.operation == LS_STORE_JOIN) { /* the world cannot become whole without this rank */
+    } else if (connection->request.operation == LS_STORE_JOIN) { /* the world cannot be complete without this rank */
         fail_all(server, ls_roster_fail_missing(&server->roster, seconds));
     } else if (connection->request.operation == LS_STORE_LEAVE) {
         answer_error(server, connection, ls_roster_fail_staying(&server->roster, seconds));
@@ -410,7 +410,7 @@ static void sweep(ls_store_server *server) {
     server->count = kept;
 }
 
-/* Fills the poll list; returns how long to wait. */
+/* Fills the poll list. Returns the deadline of the wait. */
 static ls_deadline prepare(ls_store_server *server) {
     ls_deadline first = server->report;
     const bool pausing = !ls_deadline_passed(server->accept_again);
@@ -432,14 +432,14 @@ static ls_deadline prepare(ls_store_server *server) {
 }
 
 static void serve_one(ls_store_server *server, ls_connection *connection, short events) {
-    if (events == 0 || connection->fd < 0) { /* nothing, or lost in the same round by what another one asked */
+    if (events == 0 || connection->fd < 0) { /* no events, or closed in this round by another client's request */
         return;
     }
     if (connection->output_size > 0) {
         if (ls_connection_flush(connection) != LS_OK) {
             lose(server, connection);
         }
-    } else if (connection->waiting) { /* it was polled for its end only */
+    } else if (connection->waiting) { /* polled only to detect the end of the connection */
         lose(server, connection);
     } else {
         receive(server, connection);
@@ -490,8 +490,8 @@ static void free_server(ls_store_server *server) {
     ls_free(server);
 }
 
-/* Rank 0 itself needs neither a position in the queue of clients nor a proof. Sets `*own` to its end of a connection.
- */
+/* Connects rank 0 itself, which needs neither a position in the queue of clients nor a proof. Sets `*own` to its end
+   of the connection. */
 static bool connect_own(ls_store_server *server, int *own) {
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) {

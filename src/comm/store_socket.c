@@ -55,11 +55,11 @@ static ls_status resolve(const ls_address *address, bool passive, struct addrinf
     return LS_OK;
 }
 
-/* Listens at one resolved address; an errno value, 0 on success. */
+/* Listens at one resolved address. Returns 0 on success, otherwise an errno value. */
 static int listen_at(const struct addrinfo *at, int *listener) {
     const int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     const int yes = 1;
-    /* A port whose last connections still linger is free to take; one that is listened on is not. */
+    /* Allows a port whose last connections still linger, but not a port at which another socket listens. */
     if (fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) == 0 &&
         bind(fd, at->ai_addr, at->ai_addrlen) == 0 && listen(fd, BACKLOG) == 0) {
         *listener = fd;
@@ -77,7 +77,7 @@ ls_status ls_socket_listen(const ls_address *address, bool keyed, int *listener)
     bool retry;
     LS_TRY(resolve(address, true, &found, &retry));
     const ls_status allowed = check_reach(found, address->host, keyed);
-    int error = EADDRNOTAVAIL; /* as for ::1 on a machine without IPv6: another address of the name may do */
+    int error = EADDRNOTAVAIL; /* as for ::1 on a machine without IPv6: another address of the host may work */
     for (struct addrinfo *at = found;
          at != NULL && allowed == LS_OK && (error == EADDRNOTAVAIL || error == EAFNOSUPPORT); at = at->ai_next) {
         error = listen_at(at, listener);
@@ -123,7 +123,7 @@ int ls_socket_port(int socket) {
     return address.ss_family == AF_INET ? ntohs(((struct sockaddr_in *)&address)->sin_port) : 0;
 }
 
-/* Waits until the socket can be read or written. Returns 0, or ETIMEDOUT. */
+/* Waits until the socket can be read or written, or until the deadline. Returns 0 or ETIMEDOUT. */
 static int wait_for(int fd, short events, ls_deadline deadline) {
     while (!ls_wait_event(fd, events, deadline)) {
         if (ls_deadline_passed(deadline)) {
@@ -133,8 +133,8 @@ static int wait_for(int fd, short events, ls_deadline deadline) {
     return 0;
 }
 
-/* A process that connects to a port of this machine on which no process listens may get this port for its own end. Then
- * it is connected to itself, and the server cannot listen at the port. */
+/* If a process connects to a port of this machine at which no process listens, it may be assigned this port as its
+ * own. Then it is connected to itself, and the server cannot listen at the port. */
 static bool is_connected_to_itself(int fd) {
     struct sockaddr_storage own = {0}, other = {0};
     socklen_t own_size = sizeof own, other_size = sizeof other;
@@ -143,7 +143,7 @@ static bool is_connected_to_itself(int fd) {
            memcmp(&own, &other, own_size) == 0;
 }
 
-/* Connects within the deadline; an errno value, 0 on success. */
+/* Connects before the deadline. Returns 0 on success, otherwise an errno value. */
 static int connect_once(const struct sockaddr *address, socklen_t size, ls_deadline deadline, int *connection) {
     const int fd = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) {
@@ -158,7 +158,7 @@ static int connect_once(const struct sockaddr *address, socklen_t size, ls_deadl
         }
     }
     if (error == 0 && is_connected_to_itself(fd)) {
-        const struct linger at_once = {.l_onoff = 1}; /* and the port is free */
+        const struct linger at_once = {.l_onoff = 1}; /* and releases the port */
         setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
         error = ECONNREFUSED;
     }
@@ -167,13 +167,13 @@ static int connect_once(const struct sockaddr *address, socklen_t size, ls_deadl
         return error;
     }
     const int yes = 1;
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes); /* only speed depends on it */
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes); /* failure is harmless: this only improves speed */
     *connection = fd;
     return 0;
 }
 
-/* Of the time until the deadline what this address has, so that one where packets vanish leaves some to those behind.
- */
+/* Returns this address's share of the time until the deadline, so that an address at which packets are dropped
+   leaves time for the addresses after it. */
 static ls_deadline share_of(ls_deadline deadline, const struct addrinfo *at) {
     const uint64_t now = ls_clock_ns();
     uint64_t addresses = 1;
@@ -201,7 +201,7 @@ ls_status ls_socket_connect(const ls_address *address, bool keyed, ls_deadline d
                    address->port, strerror(error));
 }
 
-/* What a failed send or recv of a non-blocking socket means; LS_OK: try again. */
+/* Returns the status for a failed send or recv of a non-blocking socket; LS_OK means that the call can be retried. */
 static ls_status after_failure(int socket, int error, short events, ls_deadline deadline) {
     if (error == EINTR) {
         return LS_OK;

@@ -1,4 +1,4 @@
-/* The dictionary that the store's server holds, and the arithmetic of counters that every kind of store shares. */
+/* The dictionary of the store's server, and the counter arithmetic that all kinds of stores share. */
 #ifndef LS_COMM_STORE_TABLE_H
 #define LS_COMM_STORE_TABLE_H
 
@@ -9,17 +9,18 @@ typedef struct ls_store_table ls_store_table;
 ls_store_table *ls_store_table_new(void);
 void ls_store_table_free(ls_store_table *table);
 
-/* Sets a borrowed pointer to the value of `key`. Returns false if the key has no value. */
+/* Sets `*value` to the value of `key`, which is borrowed. Returns false if the key has no value. */
 bool ls_store_table_get(const ls_store_table *table, ls_bytes key, ls_bytes *value);
 
-/* Sets it to a copy of `value`. LS_ERR_MEMORY leaves the table as it was. */
+/* Sets the key to a copy of `value`. On LS_ERR_MEMORY, the table is unchanged. */
 ls_status ls_store_table_set(ls_store_table *table, ls_bytes key, ls_bytes value);
 
 #define LS_COUNTER_SIZE 24
 
 /*
- * A counter is kept as decimal text. Adds `amount` to the one in `current` (size 0: 0), writes the new text and returns
- * its length by `size`. LS_ERR_FORMAT when `current` is no number, LS_ERR_ARGUMENT when the sum does not fit.
+ * Adds `amount` to a counter, which is stored as decimal text. `current` is the current text; size 0 means 0. Writes
+ * the new text, and sets `*size` to its length. Fails with LS_ERR_FORMAT if `current` is not a number, and with
+ * LS_ERR_ARGUMENT if the sum overflows.
  */
 ls_status ls_counter_add(ls_bytes current, int64_t amount, char text[LS_COUNTER_SIZE], size_t *size, int64_t *result);
 

@@ -1,4 +1,4 @@
-/* Which thread may call on a communicator: see frame.h. */
+/* Determines which thread may call on a communicator: see frame.h. */
 #include "comm/frame.h"
 
 #define TWO_THREADS                                                                                                    \
@@ -19,7 +19,7 @@ ls_status ls_call_check_threads(const ls_call *call) {
 }
 
 ls_status ls_comm_refuse_thread(ls_comm *comm, ls_operation operation) {
-    if (ls_comm_is_inherited(comm)) { /* forked while a thread was in a call */
+    if (ls_comm_is_inherited(comm)) { /* the process was forked while a thread was in a call */
         return ls_comm_check(comm);
     }
     atomic_store_explicit(&comm->contested, true, memory_order_relaxed);

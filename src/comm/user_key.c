@@ -25,7 +25,7 @@ static bool is_key(const char *text) {
     return strspn(text, "0123456789abcdef") == KEY_SIZE && text[KEY_SIZE] == '\0';
 }
 
-/* Fails with LS_ERR_STATE if the file does not exist yet. */
+/* Reads the key from its file. Fails with LS_ERR_STATE if the file does not exist yet. */
 static ls_status read_key(int folder, ls_key *key) {
     struct stat about;
     char text[LS_KEY_TEXT_SIZE] = "";
@@ -43,7 +43,8 @@ static ls_status read_key(int folder, ls_key *key) {
     return LS_OK;
 }
 
-/* Writes a fresh key to a file of its own and then gives it the name that counts, unless another process was first. */
+/* Writes a new key to a temporary file, and then links the file under its final name unless another process was
+ * first. */
 static ls_status make_key(int folder) {
     char text[LS_KEY_TEXT_SIZE], random[LS_KEY_TEXT_SIZE], temporary[24];
     LS_TRY(ls_key_make(text));
@@ -63,7 +64,7 @@ static ls_status make_key(int folder) {
 
 /* ---- its place ------------------------------------------------------------------------------------------------- */
 
-/* The key in the folder `name` of `parent`; both are made where need be. */
+/* Reads the key in the folder `name` of `parent`. Creates the folder and the key if necessary. */
 static ls_status share_key(int parent, const char *name, ls_key *key) {
     int folder;
     (void)mkdirat(parent, name, 0700);
@@ -77,7 +78,7 @@ static ls_status share_key(int parent, const char *name, ls_key *key) {
     return status;
 }
 
-/* In a folder of this user's. */
+/* Reads the key in a folder that belongs to this user. */
 static ls_status share_own(const char *path, ls_key *key) {
     int parent;
     LS_TRY(ls_folder_open(AT_FDCWD, path, &parent));
@@ -92,13 +93,14 @@ static ls_status share_in_home(const char *home, ls_key *key) {
     if (snprintf(path, sizeof path, "%s/.cache", home) >= (int)sizeof path) {
         return ls_fail(LS_ERR_ARGUMENT, "HOME is too long");
     }
-    if (stat(home, &about) == 0 && about.st_uid == geteuid()) { /* sudo may keep another user's HOME */
+    if (stat(home, &about) == 0 && about.st_uid == geteuid()) { /* with sudo, HOME may still belong to another user */
         (void)mkdir(path, 0700);
     }
     return share_own(path, key);
 }
 
-/* Where all users write: the name says whose it is, and ls_folder_open whether that is so. */
+/* Reads the key in a folder to which all users can write. The folder's name identifies its user, and ls_folder_open
+ * checks its owner. */
 static ls_status share_in_tmp(ls_key *key) {
     char name[32];
     const int parent = open("/tmp", O_PATH | O_DIRECTORY | O_CLOEXEC);
@@ -111,8 +113,8 @@ static ls_status share_in_tmp(ls_key *key) {
     return status;
 }
 
-/* Returns the folder that an environment variable names; NULL for a relative path, because the XDG Base Directory
- * Specification says to ignore it: it would name another folder for each working folder. */
+/* Returns the folder that an environment variable names. Returns NULL for a relative path, because the XDG Base
+ * Directory Specification requires ignoring it: it would name a different folder for each working directory. */
 static const char *folder_of(const char *variable) {
     const char *path = getenv(variable);
     return path != NULL && path[0] == '/' ? path : NULL;

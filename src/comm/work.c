@@ -61,8 +61,8 @@ ls_status ls_comm_finish(ls_comm *comm) {
     return finished ? LS_OK : ls_comm_progress(comm, true, &finished);
 }
 
-/* Advances the first work of the queue; with `wait`, until its end. Returns true if the work has finished and has left
- * the queue. */
+/* Advances the first work in the queue; with `wait`, until it has finished. Returns true if the work has finished
+ * and has left the queue. */
 static bool advance(ls_comm *comm, bool wait) {
     ls_work *work = comm->first_queued;
     bool finished = false;
@@ -88,8 +88,8 @@ static bool advance(ls_comm *comm, bool wait) {
     return true;
 }
 
-/* Creates a work and adds it to the communicator's list of open works. Returns NULL and sets an error if memory is
- * exhausted. */
+/* Creates a work object and adds it to the communicator's list of open work. Returns NULL with an error set if out
+ * of memory. */
 static ls_work *make(ls_comm *comm, const ls_call *call) {
     ls_work *work = comm->spare;
     if (work != NULL) {
@@ -118,7 +118,7 @@ ls_status ls_work_queue(ls_comm *comm, const ls_call *call, ls_work **result) {
     }
     comm->last_queued = work;
     if (comm->first_queued == work) {
-        (void)advance(comm, false); /* begins at once what does not have to wait */
+        (void)advance(comm, false); /* immediately begins work that does not have to wait */
     }
     *result = work;
     return LS_OK;
@@ -126,8 +126,8 @@ ls_status ls_work_queue(ls_comm *comm, const ls_call *call, ls_work **result) {
 
 /* ---- sends and receives ------------------------------------------------------------------------------------------ */
 
-/* Polls a posted request once; with `wait`, until its end. Advances the calls in the queue too: the partner may send
- * only after one of them. */
+/* Polls a posted request once; with `wait`, until it has finished. Also advances the calls in the queue, because the
+ * partner may send only after one of them. */
 static ls_status look(ls_comm *comm, void *request, bool wait, ls_wait *pauses, bool *finished) {
     LS_TRY(ls_comm_check(comm));
     const bool others = wait && ls_comm_has_others(comm);
@@ -144,7 +144,7 @@ static ls_status look(ls_comm *comm, void *request, bool wait, ls_wait *pauses, 
     return LS_OK;
 }
 
-/* Polls a posted work; with `wait`, until its end. Returns true if the work has finished. */
+/* Polls posted work; with `wait`, until it has finished. Returns true if the work has finished. */
 static bool advance_posted(ls_work *work, bool wait) {
     ls_wait pauses = LS_WAIT_FOR_WORK;
     bool finished = false;
@@ -159,7 +159,7 @@ static bool advance_posted(ls_work *work, bool wait) {
     return true;
 }
 
-/* Adds a wait to the trace: the call that was waited for and, for sends and receives, the other rank. */
+/* Adds a wait to the trace: the awaited call and, for sends and receives, the other rank. */
 static void trace_wait(const ls_call *call, uint64_t began) {
     const char *towards = call->operation == LS_OP_SEND ? " to" : " from";
     if (call->operation == LS_OP_SEND || call->operation == LS_OP_RECV) {
@@ -249,7 +249,7 @@ void ls_comm_move_all(ls_comm *comm) {
     }
 }
 
-/* The shortest time between two polls of ls_comm_poll. */
+/* The shortest interval between two polls of ls_comm_poll. */
 enum { POLL_NS = 20000 };
 
 void ls_comm_poll_slowly(void) {
@@ -267,7 +267,7 @@ void ls_comm_drain(ls_comm *comm) {
     }
 }
 
-/* Waits for a work whose communicator has not been freed. */
+/* Waits for work whose communicator has not been freed. */
 static void finish_work(ls_work *work) {
     ls_comm_use(work->comm);
     const uint64_t began = work->finished ? 0 : ls_trace_now(), metered = ls_comm_meter_begin();
@@ -281,8 +281,8 @@ static void finish_work(ls_work *work) {
 }
 
 /*
- * Begins ls_work_wait or ls_work_done. MPI may refuse this thread's calls, but finished work does not use MPI. With a
- * progress thread, MPI allows all threads, and this thread reads `finished` only during the call.
+ * Begins ls_work_wait or ls_work_done. MPI may refuse calls from this thread, but finished work does not use MPI. With
+ * a progress thread, MPI allows all threads, and this thread reads `finished` only during the call.
  */
 static ls_status begin_call(const ls_work *work) {
     const ls_operation operation = work->call.operation;
@@ -295,7 +295,7 @@ static ls_status check_open(const char *call, const ls_work *work) {
     return spare ? ls_fail(LS_ERR_STATE, "%s: this work was already waited for", call) : LS_OK;
 }
 
-/* Returns the status of the work, which has finished, and frees the work. */
+/* Returns the status of finished work, and frees the work. */
 static ls_status take_status(ls_work *work) {
     ls_comm *comm = work->comm;
     const ls_status status = work->status;
@@ -313,7 +313,7 @@ static ls_status take_status(ls_work *work) {
     return ls_comm_end_call(comm, work->call.operation, status);
 }
 
-/* Work of a freed communicator. */
+/* Waits for work of a freed communicator. */
 static ls_status wait_for_closed(ls_work *work) {
     if (work->finish_closed != NULL) {
         (void)work->finish_closed(true);
@@ -334,8 +334,8 @@ static void move_work(ls_work *work) {
     }
 }
 
-/* Revokes the communicator with this thread's error, LS_ERR_STATE, and finishes all its work; this one with `status`.
- */
+/* Revokes the communicator with this thread's error, LS_ERR_STATE, and finishes all its work. This work gets the
+   status `status`. */
 static void cancel(ls_work *work, ls_status status) {
     (void)ls_comm_abort(work->comm, LS_ERR_STATE);
     finish_work(work);
@@ -351,8 +351,8 @@ static bool finish_before(ls_work *work, ls_deadline deadline) {
     return work->finished;
 }
 
-/* Waits for the work and frees it. If the work has not finished at the deadline (NULL: none), cancels the work with
- * status `late` and the reason `why`. A work of a freed communicator ignores the deadline. */
+/* Waits for the work and frees it. If the work has not finished by the deadline (NULL for no deadline), cancels it
+ * with status `late` and the reason `why`. Work of a freed communicator ignores the deadline. */
 static ls_status wait_until(ls_work *work, const char *call, const ls_deadline *deadline, ls_status late,
                             const char *why) {
     if (work == NULL) {
@@ -397,7 +397,7 @@ bool ls_work_done(ls_work *work) {
     if (work == NULL) {
         return true;
     }
-    if (work->comm == NULL) { /* a freed communicator has ended all its works */
+    if (work->comm == NULL) { /* all work of a freed communicator has finished */
         return work->finish_closed == NULL || work->finish_closed(false);
     }
     if (begin_call(work) != LS_OK) { /* ls_work_wait would return this error at once */

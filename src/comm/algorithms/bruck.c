@@ -1,8 +1,9 @@
 /*
  * All-gather by Bruck's algorithm (J. Bruck and others, "Efficient algorithms for all-to-all communications in
- * multiport message-passing systems", 1997): a rank that has the blocks of h ranks, up to its own, sends them to the
- * rank h after it, and receives as many from the rank h before it. This takes ceil(log2 P) steps for any P. All blocks
- * are received into their final position; blocks that wrap around from the last rank to the first take two messages.
+ * multiport message-passing systems", 1997). A rank that has the blocks of h ranks, the last of which is its own, sends
+ * them to the rank h after it, and receives h blocks from the rank h before it. This takes ceil(log2 P) steps for any
+ * P. All blocks are received into their final position; blocks that wrap around from the last rank to the first take
+ * two messages.
  */
 #include <string.h>
 
@@ -19,7 +20,7 @@ static ls_status take(ls_engine *engine, int peer, unsigned char *data, size_t b
     return ls_engine_receive(engine, peer, LS_CHANNEL_DATA, data, bytes, NULL);
 }
 
-/* Moves the blocks of `count` ranks, of which `last` is the last. */
+/* Sends or receives the blocks of the `count` consecutive ranks that end with rank `last`. */
 static ls_status move_blocks(ls_engine *engine, move *moves, int peer, int last, int count) {
     const size_t block = engine->call.count * engine->call.width;
     unsigned char *blocks = engine->call.receive;

@@ -1,18 +1,18 @@
 /*
- * What algorithms cost, in the model of LogGP on a network of 2 us and 12 GB/s with processors that take 0.3 us for a
- * message. Only the ratios of these count, so times are in bytes that a link moves in the same time. With P ranks, n
- * bytes and an exchange of headers of R steps, in which inline data passes a link L times (log2 P by recursive
- * doubling; 3 log2 P up a tree and down again), an all-reduce takes:
+ * The cost of algorithms in the LogGP model, for a network with 2 us latency and 12 GB/s, and processors that take 0.3
+ * us per message. Only the ratios matter, so times are expressed as the bytes that a link transfers in the same time.
+ * With P ranks, n bytes and a header exchange of R steps, in which inline data passes a link L times (L is log2 P for
+ * recursive doubling, and 3 log2 P up a tree and down again), an all-reduce takes:
  *
- *                   steps, one after another                further messages            bytes
- *     inline        R                                                                   L n
- *     Rabenseifner  2 log2 P + 1, or R + 2 log2 P + few     between blocks of ranks     2 n (P - 1)/P
- *     direct        R + 2                                   2 (P - 1)                   2 n (P - 1)/P
+ * - inline: R steps in sequence and L n bytes
+ * - Rabenseifner: 2 log2 P + 1 steps if halving overlaps with the header exchange, otherwise R + 2 log2 P and a few
+ *   more; further messages between blocks of ranks; 2 n (P - 1)/P bytes
+ * - direct: R + 2 steps, 2 (P - 1) further messages and 2 n (P - 1)/P bytes
  *
  * A reduce-scatter takes half of that, and so on. If ranks share cores, the model does not hold: each message takes a
- * switch between processes, or each step a turn of all of them. The exchange of headers has 2 (P - 1) messages in all,
- * for the same bytes as the other algorithms, so data up to LS_INLINE_MOST_SHARED is inline (measured:
- * docs/internals/performance.md). Data that is not yet reduced travels as accumulators, which may be wider than
+ * switch between processes, or each step takes a turn of every process. Then the header exchange has 2 (P - 1) messages
+ * in total, for the same bytes as the other algorithms, so data up to LS_INLINE_MOST_SHARED is inline (measured:
+ * docs/internals/performance.md). Data that is not yet reduced is sent as accumulators, which may be wider than
  * elements.
  */
 #include <math.h>
@@ -21,11 +21,11 @@
 #include "comm/reduce.h"
 #include "comm/reduce_kernels.h"
 
-#define STEP    32768.0 /* bytes that a link moves in 2.6 us: a message from one rank to another */
-#define MESSAGE 4096.0  /* and in 0.3 us: another message of the same rank */
-#define ALIGNED 16      /* elements: segments begin with a cache line if the buffer does */
+#define STEP    32768.0 /* bytes that a link transfers in 2.6 us, the time of a single message between two ranks */
+#define MESSAGE 4096.0  /* bytes that a link transfers in 0.3 us, the cost of each further message of a rank */
+#define ALIGNED 16      /* in elements: segments begin on a cache line if the buffer does */
 
-/* Returns true if there are several machines, and if blocks of the tree are on one machine. */
+/* Returns true if there are several machines, and each block of the tree lies within one machine. */
 static bool has_machines(const ls_engine *engine) {
     return engine->place.block_ranks > 1 && engine->place.block_ranks < engine->size;
 }
@@ -37,9 +37,10 @@ bool ls_cost_has_equal_machines(const ls_engine *engine) {
 }
 
 /*
- * The ranks of a machine share its link. These return the part of a vector that they send to other machines in one
- * phase. With recursive halving, if machines are blocks of W ranks, each rank keeps 1/W of the vector before it
- * exchanges data with other machines. With direct exchange, the part grows with the number of ranks.
+ * The ranks of a machine share its link. These functions return the fraction of a vector that the ranks of a machine
+ * send to other machines in one phase. With recursive halving, if machines are blocks of W ranks, each rank keeps 1/W
+ * of the vector before it exchanges data with other machines. With direct exchange, the fraction grows with the number
+ * of ranks.
  */
 static double on_link_by_halves(const ls_engine *engine) {
     const double block = engine->place.block_ranks;
@@ -51,10 +52,10 @@ static double on_link_by_shares(const ls_engine *engine) {
     return has_machines(engine) ? ranks * (engine->size - ranks) / engine->size : 0;
 }
 
-/* The data of a call. */
+/* The amounts of data in a call. */
 typedef struct amount {
-    double headers;     /* cost of the exchange of headers */
-    double accumulated; /* bytes, as accumulators if the call reduces */
+    double headers;     /* cost of the header exchange */
+    double accumulated; /* size of the data in bytes; in a reduction, as accumulators */
     double bytes;
 } amount;
 
@@ -77,7 +78,7 @@ static double elements(const ls_engine *engine) {
     }
 }
 
-/* Returns the bytes of the call's accumulators. */
+/* Returns the size of the call's accumulators in bytes. */
 static double accumulated(const ls_engine *engine) {
     const ls_call *call = &engine->call;
     const size_t width =
@@ -85,7 +86,8 @@ static double accumulated(const ls_engine *engine) {
     return elements(engine) * (double)width;
 }
 
-/* If ranks share cores, the model does not hold: costs are computed without trees. */
+/* If ranks share cores, the cost model does not hold: then costs are computed as if headers were never exchanged
+ * along a tree. */
 static bool has_tree(const ls_engine *engine) {
     return engine->tree_levels > 0 && !engine->shares_cores;
 }
@@ -97,7 +99,7 @@ static double cost_headers(const ls_engine *engine) {
     return (engine->levels - up + steps) * STEP + (messages - steps) * MESSAGE;
 }
 
-/* Returns how often inline data passes a link, one after another. */
+/* Returns the number of consecutive passes of inline data over a link. */
 static double passes_of_headers(const ls_engine *engine) {
     return has_tree(engine) ? engine->levels - engine->tree_levels + 2 * engine->tree_messages : engine->levels;
 }
@@ -111,7 +113,7 @@ static amount amount_of(const ls_engine *engine) {
 double ls_cost_direct(const ls_engine *engine) {
     const amount data = amount_of(engine);
     const double others = engine->size - 1;
-    /* If the ranks do not form pairs, some links have two messages at a time and others have none (simulated). */
+    /* If the ranks do not form pairs, some links carry two messages at a time and others carry none (simulated). */
     const double unevenly = engine->butterfly ? 1 : 1.4;
     const double moved = fmax(unevenly * others / engine->size, on_link_by_shares(engine));
     const double phase = STEP + others * MESSAGE + moved * data.bytes;
@@ -119,7 +121,7 @@ double ls_cost_direct(const ls_engine *engine) {
     return data.headers + phase * (one ? 1 : 2);
 }
 
-/* A direct all-gather sends a block to another machine once for each of its ranks; this algorithm sends it once. */
+/* A direct all-gather sends a block to another machine once per rank of that machine; this algorithm sends it once. */
 double ls_cost_hierarchical(const ls_engine *engine) {
     const amount data = amount_of(engine);
     const int machines = engine->size / engine->place.block_ranks;
@@ -127,12 +129,12 @@ double ls_cost_hierarchical(const ls_engine *engine) {
 }
 
 /*
- * Returns the part of a vector that the busiest rank moves, one message after another: a half, a quarter, ... in its
- * block, and then all sums of the next block, which has them after the sums of the block after it.
+ * Returns the fraction of a vector that the busiest rank transfers sequentially: a half, a quarter, ... in its block,
+ * and then all sums of the next block, which first receives the sums of the block after it.
  */
 static double moved_by_halves(int ranks) {
     double moved = 0;
-    int next = 0; /* ranks of the previous, smaller block */
+    int next = 0; /* size of the previous, smaller block */
     for (int width = 1; width <= ranks; width *= 2) {
         if ((ranks & width) != 0) {
             moved = fmax(moved, 1 - 1.0 / width) + (next != 0 ? 1.0 / next : 0);
@@ -142,12 +144,12 @@ static double moved_by_halves(int ranks) {
     return moved;
 }
 
-/* The blocks of ranks of a call by halving: powers of two, the largest first. */
+/* The blocks of ranks in recursive halving: powers of two, the largest first. */
 typedef struct block_costs {
-    int levels;     /* log2 of the ranks of the first block */
+    int levels;     /* log2 of the size of the first block */
     double blocks;  /* after the first one */
     double meeting; /* messages between blocks */
-    double moved;   /* part of the vector that a rank moves, one message after another */
+    double moved;   /* fraction of the vector that a rank transfers sequentially */
     double up;      /* steps to the sums, */
     double down;    /* and back */
 } block_costs;
@@ -162,7 +164,7 @@ static block_costs find_blocks(const ls_engine *engine) {
         }
     }
     b.moved = fmax(moved_by_halves(engine->size), on_link_by_halves(engine));
-    /* Levels of halving that run at the same time as the exchange of headers. */
+    /* Number of levels of halving that overlap with the header exchange. */
     const double overlapped = engine->butterfly && !has_tree(engine) ? b.levels - 1 : 0;
     b.up = b.levels - overlapped + b.blocks;
     b.down = b.levels + b.blocks;
@@ -172,7 +174,7 @@ static block_costs find_blocks(const ls_engine *engine) {
 double ls_cost_bruck(const ls_engine *engine) {
     const amount data = amount_of(engine);
     const double others = 1 - 1.0 / engine->size;
-    return data.headers + engine->levels * STEP + engine->levels * MESSAGE + /* two messages in a step */
+    return data.headers + engine->levels * STEP + engine->levels * MESSAGE + /* two messages per step */
            fmax(others, on_link_by_shares(engine)) * data.bytes;
 }
 
@@ -199,8 +201,8 @@ double ls_cost_rabenseifner(const ls_engine *engine) {
 }
 
 /*
- * Inline data costs nothing beyond the headers, in a call whose other algorithms take at least one step more. Most
- * calls are small, so this is found first.
+ * An inline call costs nothing beyond its headers if every other algorithm needs at least one more step. Most calls are
+ * small, so this case is checked first.
  */
 double ls_cost_inline(const ls_engine *engine) {
     if (ls_flows[engine->call.operation].moves || engine->shares_cores) {
@@ -210,7 +212,7 @@ double ls_cost_inline(const ls_engine *engine) {
     return inlined <= STEP ? 0 : cost_headers(engine) + inlined;
 }
 
-/* Used whenever it is usable; a call in memory of a device has no other algorithm. */
+/* A native collective is chosen whenever it is usable; a call on device memory has no other algorithm. */
 double ls_cost_native(const ls_engine *engine) {
     return engine->call.stream != NULL ? -HUGE_VAL : -1;
 }
@@ -218,11 +220,11 @@ double ls_cost_native(const ls_engine *engine) {
 /* ---- native collectives -------------------------------------------------------------------------------------------
  */
 
-/* From how many ranks and bytes on they are faster than what the engine makes of messages: measured, see
- * docs/internals/performance.md. */
+/* The minimum number of ranks and bytes from which native collectives are faster than the engine's algorithms.
+ * Measured: see docs/internals/performance.md. */
 typedef struct network_row {
     int ranks;    /* 0: never */
-    double bytes; /* of the whole vector, of all ranks */
+    double bytes; /* size of the whole vector, over all ranks */
 } network_row;
 
 static const network_row network_rows[LS_OP_COUNT] = {
@@ -233,7 +235,7 @@ static const network_row network_rows[LS_OP_COUNT] = {
     [LS_OP_ALLGATHERV] = {16, 1 << 19},
 };
 
-/* Bytes of the call's data, as all ranks know them; 0: each knows its own only. */
+/* Returns the size of the call's data in bytes if all ranks know it, or 0 if each rank knows only its own counts. */
 static double bytes_known(const ls_call *call, int size) {
     switch (call->operation) {
     case LS_OP_GATHERV:
@@ -268,19 +270,20 @@ bool ls_native_is_usable(const ls_engine *engine) {
     if (!forced && own == LS_OWN_LARGE && bytes_known(call, engine->size) <= LS_INLINE_MOST) {
         return false;
     }
-    if (!forced && own == LS_OWN_BEYOND && /* the engine saves the links of machines, MPI's nonblocking calls do not */
+    if (!forced && own == LS_OWN_BEYOND && /* the engine minimizes inter-machine traffic; MPI's collectives do not */
         (has_machines(engine) || row->ranks == 0 || engine->size < row->ranks ||
          bytes_known(call, engine->size) < row->bytes)) {
         return false;
     }
-    /* Of the other calls, all ranks get the same answer. */
+    /* For other operations, can_make returns the same value on all ranks. */
     const bool differs = ls_agreement_varies(call->operation) || call->operation == LS_OP_ALLGATHERV;
     return differs || endpoint->transport->can_make(endpoint, call);
 }
 
 /* ------------------------------------------------------------------------------------------------------------------ */
 
-/* Chooses as many bytes as the messages of a segment cost times four, with the segments side by side. */
+/* Chooses the segment size: four times the number of bytes that a link could transfer in the time that a segment's
+ * messages cost, with all segments in flight. */
 size_t ls_segment_count(const ls_engine *engine) {
     const size_t count = engine->call.count;
     const double beside = 2.0 * engine->levels * (STEP / LS_ENGINE_SEGMENTS + MESSAGE);

@@ -1,4 +1,4 @@
-/* Algorithm "direct": calls that only move data go straight between the ranks. */
+/* Algorithm "direct": in calls that only move data, each rank sends its data directly to the destination rank. */
 #include <string.h>
 
 #include "base/share.h"
@@ -20,7 +20,7 @@ static ls_stretch call_received(const ls_engine *engine, int from) {
     return ls_stretch_of(call->receive, piece.at, piece.count, call->width);
 }
 
-/* A large broadcast: each rank gets a share of it from the root and passes it on to the others. */
+/* A large broadcast: the root sends each rank a share of the data, and each rank passes its share on to the others. */
 static ls_stretch share_of(const ls_engine *engine, int rank) {
     const ls_call *call = &engine->call;
     const ls_share share = ls_share_of((int64_t)call->count, engine->size, rank);
@@ -39,7 +39,7 @@ static ls_stretch scattered_from(const ls_engine *engine, int from) {
     return from == root && engine->rank != root ? share_of(engine, engine->rank) : nothing;
 }
 
-/* The root's own share goes to each from the root. */
+/* The root sends its own share to every other rank. */
 static ls_stretch passed_to(const ls_engine *engine, int to) {
     return to != engine->call.root && to != engine->rank ? share_of(engine, engine->rank) : nothing;
 }

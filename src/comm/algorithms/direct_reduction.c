@@ -1,6 +1,7 @@
 /*
- * Direct reductions: each rank receives its part of the buffers of all other ranks, reduces them in the order of the
- * tree, and sends the result to the ranks that need it. So each rank sends (P-1)/P of a buffer, twice in an all-reduce.
+ * Direct reductions: each rank receives its part from the buffers of all other ranks, reduces the parts in the order of
+ * the tree, and sends the result to the ranks that need it. Thus each rank sends (P-1)/P of a buffer, twice in an
+ * all-reduce.
  */
 #include "base/share.h"
 #include "base/status.h"

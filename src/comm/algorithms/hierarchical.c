@@ -1,7 +1,7 @@
 /*
- * Hierarchical all-gather, if each machine has the same number of consecutive ranks: each rank gets the blocks of its
- * counterparts on the other machines, so that a block is sent to a machine once. Then the ranks of a machine exchange
- * the blocks that they have, machine by machine.
+ * Hierarchical all-gather, used if each machine has the same number of consecutive ranks. Each rank first gets the
+ * blocks of its counterparts on the other machines, so that each block is sent to a machine only once. Then the ranks
+ * of a machine exchange these blocks, one machine's blocks after another.
  */
 #include "base/status.h"
 #include "comm/algorithms/table.h"

@@ -1,8 +1,8 @@
 /*
- * Native collectives: the ranks agree on the call, as always, and then each begins the collective of the network. A
- * call begins after the previous call has ended, so all ranks begin native collectives in the order of their calls. MPI
- * demands that all ranks agree on whether a reduction is in place, but here each rank decides for itself: so no
- * reduction is in place for MPI, and a rank whose call is in place sends a copy.
+ * Native collectives: after the ranks have agreed on the call, as for every call, each rank starts the network
+ * library's own collective. A call begins only after the previous call has ended, so all ranks start native collectives
+ * in call order. MPI requires all ranks to agree on whether a reduction is in place, but here each rank decides alone.
+ * Therefore no MPI reduction is in place: a rank whose call is in place sends from a copy.
  */
 #include <string.h>
 
@@ -16,7 +16,7 @@ bool ls_native_refuses(const ls_engine *engine) {
            !endpoint->transport->can_make(endpoint, &engine->call);
 }
 
-/* Bytes of what this rank receives of a reduction. */
+/* Returns the number of bytes that this rank receives as the result of a reduction. */
 static size_t result_bytes(const ls_engine *engine) {
     const ls_call *call = &engine->call;
     return call->operation == LS_OP_REDUCE && engine->rank != call->root ? 0 : call->count * call->width;
@@ -28,7 +28,8 @@ static bool overlaps(const void *a, size_t a_bytes, const void *b, size_t b_byte
     return a_bytes != 0 && b_bytes != 0 && from < to + b_bytes && to < from + a_bytes;
 }
 
-/* Has a reduction send from memory that it does not receive into, nor names where it receives nothing. */
+/* Ensures that a reduction does not send from memory that it receives into, and clears `receive` on a rank that
+ * receives nothing. */
 static ls_status separate(ls_engine *engine) {
     ls_call *call = &engine->call;
     const size_t bytes = ls_reduced_count(engine) * call->width;
@@ -45,7 +46,7 @@ static ls_status separate(ls_engine *engine) {
     return LS_OK;
 }
 
-/* Bytes that this rank gives. */
+/* Returns the number of bytes that this rank sends. */
 static size_t bytes_given(const ls_engine *engine) {
     const ls_call *call = &engine->call;
     size_t elements = 0;

@@ -1,18 +1,19 @@
 /*
  * Reductions by recursive halving and doubling (R. Rabenseifner, "Optimization of collective reduction operations",
  * ICCS 2004), in the order of the tree of sums. Ranks form blocks of powers of two, the largest first, as in that tree.
- * In a block, each rank exchanges half of the vector with the rank at distance 1 and keeps the sum of the other half,
- * then a half of that with the rank at distance 2, then 4, and so on: in the end each rank has the block's sum of one
- * part. The last block sends its sums to the previous block, which adds them to its own ("binary blocks": Rabenseifner
- * and Traeff, EuroPVM/MPI 2004), up to the first block. An all-reduce returns the results in the same way.
+ * Within a block, each rank exchanges half of the vector with the rank at distance 1 and keeps the sum of the other
+ * half, then exchanges half of that with the rank at distance 2, then 4, and so on, until each rank holds the block's
+ * sum of one part. The last block sends its sums to the previous block, which adds them to its own ("binary blocks":
+ * Rabenseifner and Traeff, EuroPVM/MPI 2004), up to the first block. An all-reduce returns the results in the reverse
+ * order.
  *
- * A broadcast is the second half of this (R. van de Geijn's scatter and all-gather): in the first block, the root sends
- * half of its data, each receiver sends half of that, and so on, until each rank has one part. Ranks are numbered from
- * the root.
+ * A broadcast is the second half of this algorithm (R. van de Geijn's scatter and all-gather): in the first block, the
+ * root sends half of its data, each receiver sends half of what it received, and so on, until each rank has one part.
+ * Ranks are numbered from the root.
  *
- * The vector, or each pipeline segment, has as many positions as the first block has ranks. In a reduce_scatter(v), a
- * position is the part of a rank of the first block, together with the part of the rank of the next blocks with the
- * same index, if there is one.
+ * The vector, or each pipeline segment, is divided into as many positions as the first block has ranks. In a
+ * reduce_scatter(v), a position is the part of one rank of the first block, together with the part of the rank with the
+ * same index in the later blocks, if there is one.
  */
 #include <string.h>
 
@@ -23,7 +24,7 @@
 #include "comm/pieces.h"
 #include "comm/reduce_kernels.h"
 
-/* Positions from `from` to before `to`. */
+/* Positions `from` to `to` - 1. */
 typedef struct span {
     int from;
     int to;
@@ -38,7 +39,7 @@ static int index_of(const ls_engine *engine) {
     return engine->segment->halving.rank - engine->segment->halving.first;
 }
 
-/* Returns the positions that a rank holds after some levels: each bit of its index selects a half. */
+/* Returns the positions that a rank holds after `levels` levels: each bit of its index selects a half. */
 static span span_after(const ls_engine *engine, int index, int levels) {
     int at = 0;
     for (int level = 0; level < levels; level++) {
@@ -66,14 +67,14 @@ static size_t count_of(const ls_engine *engine, span positions) {
     return place(engine, positions.to) - place(engine, positions.from);
 }
 
-/* Of a number that is counted from the root of a broadcast: as a power of two so that blocks of ranks, such as the
- * ranks of a machine, stay blocks. It is its own opposite then. */
+/* Returns the rank for a number counted from the root of a broadcast. With a power of two of ranks, uses exclusive
+ * or, so that blocks of ranks, such as the ranks of a machine, remain blocks. */
 static int rank_of(const ls_engine *engine, int number) {
     const int root = engine->segment->halving.root;
     return engine->butterfly ? number ^ root : (number + root) % engine->size;
 }
 
-/* `to`, as `from`, is so counted. */
+/* `to`, like `from` in take, is counted from the root: see rank_of. */
 static ls_status give(ls_engine *engine, int to, const unsigned char *data, size_t bytes) {
     const int rank = rank_of(engine, to);
     return bytes == 0 ? LS_OK : ls_engine_send(engine, rank, LS_CHANNEL_DATA, data, bytes);
@@ -112,7 +113,7 @@ static void find_block(ls_engine *engine) {
     }
 }
 
-/* Returns the rank whose part is at a position. The part of the rank `positions` after it follows, if there is one. */
+/* Returns the rank whose part is at a position. The part of rank `positions` after it follows, if that rank exists. */
 static int rank_at(const ls_engine *engine, int position) {
     int levels = 0;
     while (1 << levels < engine->segment->halving.positions) {
@@ -172,17 +173,17 @@ static void copy_parts(ls_engine *engine) {
     }
 }
 
-/* Whether accumulators of what this rank brings are made first. */
+/* Returns true if this rank's input must first be copied into accumulators. */
 static bool copies(const ls_engine *engine) {
     return kernel_of(engine)->widen != NULL || ls_reduction_scatters(engine);
 }
 
-/* Bytes of scratch memory for a part. */
+/* Returns the size in bytes of the scratch memory for a part. */
 static size_t room_of_part(const ls_engine *engine) {
     const ls_halving *halving = &engine->segment->halving;
     size_t elements = copies(engine) ? place(engine, halving->positions) : 0;
     const size_t own = count_of(engine, own_span(engine));
-    /* Sums of the next block, and results in flight to other ranks. */
+    /* Room for sums from the next block, and for results in flight to other ranks. */
     elements += (halving->after != 0 ? own : 0) + (halving->before == 0 ? own : 0);
     for (int level = 1; level <= halving->levels; level++) {
         elements += count_of(engine, span_after(engine, index_of(engine), level));
@@ -190,7 +191,7 @@ static size_t room_of_part(const ls_engine *engine) {
     return (elements * kernel_of(engine)->accumulator + 63) / 64 * 64;
 }
 
-/* Assigns the part of the vector that begins with element `start` to this segment. */
+/* Assigns the part of the vector that begins at element `start` to this segment. */
 static void begin_part(ls_engine *engine, size_t start) {
     ls_halving *halving = &engine->segment->halving;
     const size_t left = engine->call.count - start;
@@ -210,7 +211,7 @@ static void begin_part(ls_engine *engine, size_t start) {
     }
 }
 
-/* Returns the number of segments at the beginning. */
+/* Returns the number of segments at the start of the call. */
 static int segments_of(const ls_engine *engine) {
     const size_t count = engine->call.count;
     const size_t parts = engine->part < count ? (count + engine->part - 1) / engine->part : 1;
@@ -235,9 +236,9 @@ ls_status ls_rabenseifner_prepare(ls_engine *engine) {
     return LS_OK;
 }
 
-/* ---- halving, and sums to the first block ------------------------------------------------------------------------ */
+/* ---- halving, and sending sums to the first block --------------------------------------------------------------- */
 
-/* Adds the data that arrived in `room` to the sums of these positions, which begin at `kept`. */
+/* Adds the data received in `room` to the sums of these positions, which begin at `kept`. */
 static void add(ls_engine *engine, unsigned char *kept, span positions, bool before) {
     ls_halving *halving = &engine->segment->halving;
     const ls_reduce_kernel *kernel = kernel_of(engine);
@@ -249,7 +250,7 @@ static void add(ls_engine *engine, unsigned char *kept, span positions, bool bef
     halving->room += count * kernel->accumulator;
 }
 
-/* Where accumulators of positions are among those held, of which `all` are. */
+/* Returns the accumulators of `positions` within the held accumulators, which cover the positions `all`. */
 static unsigned char *among(const ls_engine *engine, span all, span positions) {
     return engine->segment->halving.held +
            (place(engine, positions.from) - place(engine, all.from)) * kernel_of(engine)->accumulator;
@@ -306,8 +307,8 @@ static ls_status next_level(ls_engine *engine, bool *finished) {
     return halving->before != 0 ? hand_on(engine, finished) : conclude(engine, finished);
 }
 
-/* Ranks of the block before this one that hold parts of what this rank does: every `width`-th; which is next, and what
- * it holds. */
+/* Returns the next rank of the previous block that holds part of this rank's positions (every `width`-th rank does),
+ * and sets `*positions` to the positions that it holds. */
 static int next_before(const ls_engine *engine, span *positions) {
     const ls_halving *halving = &engine->segment->halving;
     const int index = index_of(engine) + engine->segment->step * halving->width;
@@ -349,8 +350,8 @@ static void finish(const ls_engine *engine, unsigned char *into, const unsigned 
     }
 }
 
-/* Of a part. Which is the segment's next one does not depend on which segment is the first to be ready, as ranks differ
- * in that. */
+/* Ends a part. A segment's next part does not depend on which segment is ready first, because this order differs
+ * between ranks. */
 static ls_status end(ls_engine *engine, bool *finished) {
     const size_t ahead = engine->part * LS_ENGINE_SEGMENTS;
     if (ahead < engine->call.count - engine->segment->halving.start) {
@@ -366,7 +367,7 @@ static ls_status end(ls_engine *engine, bool *finished) {
     return LS_OK;
 }
 
-/* Where the result of positions is, or goes. */
+/* Returns the memory for the result of these positions. */
 static ls_stretch result_at(const ls_engine *engine, span positions) {
     const size_t width = engine->call.width;
     const size_t at = engine->segment->halving.start + place(engine, positions.from);
@@ -386,7 +387,7 @@ static ls_status double_part(ls_engine *engine, bool *finished) {
     return take(engine, engine->segment->halving.first + partner, more.data, more.bytes);
 }
 
-/* The own result is in its place. */
+/* Runs when this rank's own result is in its final place. */
 static ls_status spread(ls_engine *engine, bool *finished) {
     const ls_halving *halving = &engine->segment->halving;
     const int index = index_of(engine);
@@ -410,7 +411,7 @@ static ls_status fetch(ls_engine *engine, bool *finished) {
     return LS_OK;
 }
 
-/* A broadcast, in the first block. */
+/* Scatters a broadcast within the first block. */
 static ls_status hand_down(ls_engine *engine, bool *finished) {
     const int index = index_of(engine);
     if (engine->segment->step == engine->segment->halving.levels) {
@@ -432,7 +433,7 @@ ls_status ls_van_de_geijn_run(ls_engine *engine, bool *finished) {
     return engine->segment->halving.before == 0 ? hand_down(engine, finished) : fetch(engine, finished);
 }
 
-/* To the root: what each rank of the first block has. */
+/* Returns what a rank of the first block sends to the root. */
 static ls_stretch sent_to_root(const ls_engine *engine, int to) {
     const ls_halving *halving = &engine->segment->halving;
     const bool sends = to == engine->call.root && halving->before == 0;
@@ -445,7 +446,8 @@ static ls_stretch received_by_root(const ls_engine *engine, int from) {
                     : (ls_stretch){NULL, 0};
 }
 
-/* This rank's own part, and the part of the rank `positions` after it. */
+/* Sends or receives the results of a reduce-scatter: a rank of the first block has its own part, and the part of the
+ * rank `positions` after it. */
 static ls_status scatter(ls_engine *engine) {
     const ls_halving *halving = &engine->segment->halving;
     const int other = engine->rank + halving->positions;
@@ -463,7 +465,7 @@ static ls_status scatter(ls_engine *engine) {
     return give(engine, other, halving->room, more * engine->call.width);
 }
 
-/* The first block has the sums of all ranks; the next blocks have sent theirs. */
+/* Runs when the first block has the sums of all ranks, and the later blocks have sent their sums. */
 static ls_status conclude(ls_engine *engine, bool *finished) {
     static const ls_traffic to_root = {.sent = sent_to_root, .received = received_by_root};
     const ls_halving *halving = &engine->segment->halving;
@@ -490,7 +492,7 @@ ls_status ls_rabenseifner_run(ls_engine *engine, bool *finished) {
     (void)finished;
     ls_segment *first = engine->segment;
     const int segments = segments_of(engine);
-    first->stage = next_level; /* when the level that ran alongside the last step has ended */
+    first->stage = next_level; /* runs after the level that overlapped with the last step of the header exchange */
     for (int segment = 1; segment < segments; segment++) {
         engine->segment = &engine->segments[segment];
         begin_part(engine, (size_t)segment * engine->part);

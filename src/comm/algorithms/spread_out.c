@@ -1,8 +1,8 @@
 /*
- * Direct exchange: each rank sends its data straight to each other rank. In step s, a rank sends to the rank s after it
- * and receives from the rank s before it, several steps at a time, so that no rank receives from all ranks at once (the
- * "spread-out" order: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH",
- * 2005). Both sides know which pieces have no data, and exchange no message for them.
+ * Direct exchange: each rank sends its data directly to every other rank. In step s, a rank sends to the rank s after
+ * it and receives from the rank s before it. A limited number of steps is in flight at a time, so that no rank receives
+ * from all ranks at once (the "spread-out" order: Thakur, Rabenseifner and Gropp, "Optimization of collective
+ * communication operations in MPICH", 2005). Both sides know which pieces are empty, and exchange no messages for them.
  */
 #include <string.h>
 

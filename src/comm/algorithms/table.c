@@ -11,7 +11,7 @@ enum {
     REDUCES_TO_ALL = BIT(LS_OP_ALLREDUCE) | BIT(LS_OP_ALLOC),
     REDUCES = REDUCES_TO_ALL | BIT(LS_OP_REDUCE) | BIT(LS_OP_REDUCE_SCATTER) | BIT(LS_OP_REDUCE_SCATTERV),
     GATHERS_ALL = BIT(LS_OP_ALLGATHER) | BIT(LS_OP_SPLIT), /* blocks of one size */
-    VARIES = BIT(LS_OP_GATHERV) | BIT(LS_OP_ALLTOALLV),    /* no rank knows the counts of the others */
+    VARIES = BIT(LS_OP_GATHERV) | BIT(LS_OP_ALLTOALLV),    /* no rank knows the counts of the other ranks */
     EVERY = (BIT(LS_OP_SPLIT) << 1) - 1
 };
 
@@ -21,8 +21,8 @@ static bool has_partners(const ls_engine *engine) {
     return engine->size > 1;
 }
 
-/* Returns true if headers are exchanged by recursive doubling alone: the two halves of a block exchange, rank by rank.
- */
+/* Returns true if headers are exchanged by recursive doubling alone: in each step, every rank of one half of a block
+   exchanges with its partner in the other half. */
 static bool doubles(const ls_engine *engine) {
     return engine->butterfly && engine->tree_levels == 0;
 }
@@ -46,7 +46,7 @@ static bool has_machines(const ls_engine *engine) {
 /* ---- the table -----------------------------------------------------------------------------------------------------
  */
 
-/* Of algorithms with the same cost, the first is used. */
+/* If algorithms have the same cost, the first is used. */
 static const ls_algorithm table[] = {
     {.id = LS_ALGORITHM_NATIVE,
      .about = "a collective of the MPI library, of libgloo or of NCCL",

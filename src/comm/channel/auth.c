@@ -11,7 +11,8 @@ _Static_assert(LS_PROOF_SIZE == crypto_auth_hmacsha512256_BYTES, "a proof is one
 
 enum { LEAST_SAFE = 16 };
 
-/* Whoever listens where a rank connects may try keys on its proof for as long as they like. */
+/* Warns of a short key: a process that listens where a rank connects may test keys against the rank's proof for as
+ * long as it likes. */
 static void warn_of_short(size_t size) {
     static atomic_flag told = ATOMIC_FLAG_INIT;
     if (!atomic_flag_test_and_set(&told)) {

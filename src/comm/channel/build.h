@@ -1,6 +1,6 @@
 /*
- * Which build of Lockstep this is. Ranks share memory and messages without describing them, so all ranks of a job must
- * run builds of the same version whose shared memory has the same layout.
+ * The identity of this build of Lockstep. Ranks exchange memory and messages without describing their layout, so all
+ * ranks of a job must run builds of the same version with the same shared-memory layout.
  */
 #ifndef LS_COMM_CHANNEL_BUILD_H
 #define LS_COMM_CHANNEL_BUILD_H

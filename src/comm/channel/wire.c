@@ -39,14 +39,14 @@ size_t ls_wire_frame_size(const unsigned char length[LS_WIRE_LENGTH_SIZE]) {
     return size;
 }
 
-/* The nonce of the next record. A key makes fewer than 2^64 records. */
+/* Computes the nonce of the next record. A key protects fewer than 2^64 records. */
 static void next_nonce(ls_wire *wire, unsigned char nonce[crypto_aead_chacha20poly1305_ietf_NPUBBYTES]) {
     const uint64_t number = wire->number++;
     memset(nonce, 0, crypto_aead_chacha20poly1305_ietf_NPUBBYTES);
     memcpy(nonce, &number, sizeof number);
 }
 
-/* The additional data of a record is its beginning: the length, and the frame unless that is encrypted. */
+/* Returns the size of a record's additional data: the length, and also the frame unless it is encrypted. */
 static size_t additional(const ls_wire *wire, size_t frame_size) {
     return LS_WIRE_LENGTH_SIZE + (wire->mode == LS_WIRE_ENCRYPTED ? 0 : frame_size);
 }

@@ -1,9 +1,10 @@
 /*
- * Protection of frames between machines: LOCKSTEP_WIRE. A frame becomes one record: its length, the frame, and a tag.
+ * Protection of frames between machines (LOCKSTEP_WIRE). Each frame becomes a record: its length, the frame, and a tag.
+ * The modes are:
  *
- *     plain          no records: frames are sent as they are
- *     authenticated  the tag covers length and frame: a changed, repeated, lost or reordered record is detected
- *     encrypted      the same, and the frame cannot be read
+ * - plain: no records; frames are sent as they are
+ * - authenticated: the tag covers length and frame, so a changed, repeated, lost or reordered record is detected
+ * - encrypted: the same, and the frame cannot be read
  *
  * Records use the AEAD ChaCha20-Poly1305 (RFC 8439, libsodium) with the record's number as the nonce. Each direction of
  * each connection has its own key, derived from the job's key, the secrets of both peer infos and a fresh nonce. For
@@ -27,31 +28,33 @@ enum {
 
 typedef enum ls_wire_mode { LS_WIRE_PLAIN, LS_WIRE_AUTHENTICATED, LS_WIRE_ENCRYPTED } ls_wire_mode;
 
-/* The names of the modes, in their order. */
+/* The names of the modes, in the order of ls_wire_mode. */
 extern const char *const ls_wire_names[3];
 
-/* One direction of a connection. */
+/* The protection state of one direction of a connection. */
 typedef struct ls_wire {
     ls_wire_mode mode;
     uint64_t number; /* records so far */
     uint8_t key[LS_WIRE_KEY_SIZE];
 } ls_wire;
 
-/* Reads the mode of LOCKSTEP_WIRE; unset or empty selects LS_WIRE_PLAIN. LS_ERR_ARGUMENT: it names no mode. */
+/* Reads the mode from LOCKSTEP_WIRE; unset or empty selects LS_WIRE_PLAIN. Fails with LS_ERR_ARGUMENT if the value
+ * is not a mode. */
 ls_status ls_wire_find_mode(ls_wire_mode *mode);
 
 /*
- * Makes the next record of a header and data. The record has LS_WIRE_OVERHEAD bytes more than both. Returns its size.
+ * Makes the next record from a header and data. The record is LS_WIRE_OVERHEAD bytes longer than both together. Returns
+ * its size.
  */
 size_t ls_wire_seal(ls_wire *wire, const void *header, size_t header_size, const void *data, size_t data_size,
                     unsigned char *record);
 
-/* Returns the number of bytes of the frame in a record that begins with this length; without any check. */
+/* Returns the size in bytes of the frame in a record that begins with this length. Does not check the length. */
 size_t ls_wire_frame_size(const unsigned char length[LS_WIRE_LENGTH_SIZE]);
 
 /*
- * Checks the next record, of frame_size + LS_WIRE_OVERHEAD bytes, and copies its frame. Returns false, and copies
- * nothing, if it is not the record that the other side made next.
+ * Checks the next record, of frame_size + LS_WIRE_OVERHEAD bytes, and copies its frame. Returns false, without copying,
+ * if it is not the next record that the sender made.
  */
 bool ls_wire_open(ls_wire *wire, const unsigned char *record, size_t frame_size, unsigned char *frame);
 

@@ -1,9 +1,8 @@
 /*
- * Compares the counts of calls in which each rank has its own (gatherv, scatterv, alltoallv). Each rank adds a hash of
- * each count that it sends, with sender and receiver, and subtracts the hash of each count that it expects. The sum
- * over all ranks is 0 if all counts fit (and with a probability of 2^-64 if they do not), so one number in the
- * agreement shows it. Only if the sum is not 0, the ranks exchange their counts to find the ranks whose counts do not
- * fit.
+ * Compares counts in calls in which each rank has its own counts (gatherv, scatterv, alltoallv). Each rank adds a hash
+ * of sender, receiver and count for each count that it sends, and subtracts the hash for each count that it expects.
+ * The sum over all ranks is 0 if all counts match, and otherwise with a probability of 2^-64, so one number in the
+ * agreement suffices. Only if the sum is not 0, the ranks exchange their counts to find the ranks whose counts differ.
  */
 #include <string.h>
 
@@ -12,7 +11,7 @@
 #include "comm/engine/inside.h"
 #include "comm/pieces.h"
 
-/* Returns 0 for count 0, so that ranks that exchange nothing need no hash. Mixes like splitmix64. */
+/* Returns 0 for count 0, so that ranks that exchange nothing need no hash. Mixes bits like splitmix64. */
 static uint64_t hash(int from, int to, size_t count) {
     if (count == 0) {
         return 0;
@@ -44,7 +43,7 @@ static ls_stretch received(const ls_engine *engine, int from) {
     return (ls_stretch){(unsigned char *)&engine->found[from], sizeof *engine->found};
 }
 
-/* After the second rounds: all know the first misfit. */
+/* Runs after the second exchange: all ranks know the first mismatch. */
 static ls_status fail(ls_engine *engine, bool *finished) {
     (void)finished;
     ls_misfit misfit;

@@ -71,7 +71,7 @@ ls_engine *ls_engine_new(ls_endpoint *endpoint, double timeout) {
     return NULL;
 }
 
-/* The network uses nothing of the engine any more. */
+/* Called when the network no longer uses any memory of the engine. */
 static void discard(void *owner) {
     ls_engine *engine = owner;
     ls_messages_free(engine);
@@ -116,7 +116,7 @@ ls_engine_end ls_engine_ended(const ls_engine *engine) {
 
 /* ---- transfers of a call ----------------------------------------------------------------------------------------- */
 
-/* How far the transfers of the call are: a number that changes where one moves. */
+/* Returns the progress of the call's transfers as a number that changes when any transfer progresses. */
 static uint64_t progress_of(const ls_engine *engine) {
     uint64_t sum = 0;
     for (int i = 0; i < engine->transfer_count; i++) {
@@ -125,7 +125,7 @@ static uint64_t progress_of(const ls_engine *engine) {
     return sum;
 }
 
-/* Returns a segment whose transfers have all ended, so that it can continue. Returns NULL if no segment can. */
+/* Returns a segment whose transfers have all finished, so that it can continue, or NULL if there is none. */
 static ls_segment *find_ended(ls_engine *engine) {
     bool waits[LS_ENGINE_SEGMENTS] = {false};
     for (int i = 0; i < engine->transfer_count; i++) {
@@ -143,7 +143,7 @@ static ls_segment *find_ended(ls_engine *engine) {
 
 /* ---- a call ------------------------------------------------------------------------------------------------------ */
 
-/* Where a call fails otherwise than by disagreement, this rank can go on no more. */
+/* If a call fails for any reason except a mismatch, aborts, because this rank cannot continue. */
 static ls_status settle(ls_engine *engine, ls_status status) {
     if (status != LS_OK && status != LS_ERR_MISMATCH && !engine->ended) {
         status = ls_failure_abort(engine, status, ls_failure_rank(engine));
@@ -152,10 +152,10 @@ static ls_status settle(ls_engine *engine, ls_status status) {
     return status;
 }
 
-/* The stage after the agreement on a call whose data was not inline. */
+/* The stage after the agreement, for a call whose data was not inline. */
 static ls_status run_algorithm(ls_engine *engine, bool *finished) {
     const bool refused = engine->algorithm->id == LS_ALGORITHM_NATIVE && ls_packet_envelope(&engine->own)->refused != 0;
-    if (refused || engine->algorithm->run == NULL) { /* inline: a scatterv, whose size only the root knew */
+    if (refused || engine->algorithm->run == NULL) { /* a scatterv without inline data: only the root knew the size */
         engine->algorithm = ls_algorithm_direct();
     }
     return engine->algorithm->run(engine, finished);
@@ -189,7 +189,7 @@ ls_status ls_engine_begin(void *state, const ls_call *call) {
     return settle(engine, begin(engine));
 }
 
-/* Ends the segment's transfers. Checks that all data has arrived; headers.c checks packets. */
+/* Ends the segment's transfers, and checks that all data has arrived; headers.c checks packets. */
 static ls_status end_transfers(ls_engine *engine, const ls_segment *segment) {
     int used = 0;
     for (int i = 0; i < engine->transfer_count; i++) {
@@ -208,7 +208,7 @@ static ls_status end_transfers(ls_engine *engine, const ls_segment *segment) {
     return LS_OK;
 }
 
-/* Goes from stage to stage as long as nothing is to be waited for. */
+/* Runs stages until one has to wait for transfers. */
 static ls_status advance(ls_engine *engine, bool *finished) {
     for (ls_segment *segment = find_ended(engine); segment != NULL; segment = find_ended(engine)) {
         LS_TRY(end_transfers(engine, segment));
@@ -273,7 +273,7 @@ ls_status ls_engine_exchange(ls_engine *engine, const void *own, void *all, size
     return status;
 }
 
-/* ---- what was posted --------------------------------------------------------------------------------------------- */
+/* ---- posted messages -------------------------------------------------------------------------------------------- */
 
 ls_status ls_engine_test(void *state, void *request, bool wait, bool *finished) {
     ls_engine *engine = state;

@@ -1,12 +1,12 @@
 /*
- * The engine: every call of a communicator, once, over any transport (transport.h). A backend opens an endpoint,
- * creates an engine over it, and uses the functions below as its own entries.
+ * The engine: a single implementation of all calls of a communicator, over any transport (transport.h). A backend opens
+ * an endpoint, creates an engine on top of it, and uses the functions below as its own entry points.
  *
  * Each call begins with an exchange of headers (headers.c), by which the ranks agree on the call. Small data is inline
- * in the headers and is combined on the way (payload.c). So a small call takes at most 2 ceil(log2 P) messages of any
- * rank, agreement included. Larger data follows by an algorithm of the table (comm/algorithms/). messages.c sends and
- * receives single messages. failure.c detects failures, and finds out which rank waits for which. leaving.c waits until
- * all ranks have left.
+ * in the headers and is combined on the way (payload.c). So in a small call, no rank sends more than 2 ceil(log2 P)
+ * messages, including the agreement. Larger data follows with an algorithm of the table (comm/algorithms/). messages.c
+ * sends and receives individual messages. failure.c detects failures, and finds out which rank waits for which.
+ * leaving.c waits until all ranks have left.
  */
 #ifndef LS_COMM_ENGINE_ENGINE_H
 #define LS_COMM_ENGINE_ENGINE_H
@@ -16,19 +16,19 @@
 
 typedef struct ls_engine ls_engine;
 
-/* Creates an engine. Takes ownership of the endpoint, also on failure. `timeout` is in seconds. Returns NULL on
+/* Creates an engine. Takes ownership of the endpoint, even on failure. `timeout` is in seconds. Returns NULL on
  * failure. */
 ls_engine *ls_engine_new(ls_endpoint *endpoint, double timeout);
 
-/* Entries of ls_backend; a state is an engine. */
+/* Implement functions of ls_backend; a state is an engine. */
 ls_status ls_engine_begin(void *state, const ls_call *call);
 ls_status ls_engine_progress(void *state, bool wait, bool *finished);
 ls_status ls_engine_post(void *state, const ls_call *call, void **request);
 ls_status ls_engine_test(void *state, void *request, bool wait, bool *finished);
 void ls_engine_leave(void *state, ls_leave_reason reason);
-ls_status ls_engine_finalize_barrier(void *state); /* for transports on which every peer is LS_PEER_REACHED */
-/* Withdraws all transfers into or out of memory of the callers: after ls_engine_leave, over a transport that moves
- * nothing by itself. */
+ls_status ls_engine_finalize_barrier(void *state); /* for transports on which every peer's state is LS_PEER_REACHED */
+/* Cancels all transfers that use the callers' memory. Called after ls_engine_leave on transports that make no
+ * progress on their own. */
 void ls_engine_withdraw_contents(void *state);
 void ls_engine_abort(void *state, ls_status status, int failed_rank);
 int ls_engine_failed_rank(const void *state);
@@ -38,23 +38,23 @@ void ls_engine_traffic(const void *state, uint64_t *messages, uint64_t *bytes);
 /* Returns the name of the algorithm of the latest call (comm/algorithm.h). */
 const char *ls_engine_algorithm(const void *state);
 
-/* The endpoint of an engine, lent. */
+/* Returns the engine's endpoint as a borrowed pointer. */
 ls_endpoint *ls_engine_endpoint(const ls_engine *engine);
 
-/* Gathers `bytes` of each rank, in rank order, on all ranks. All ranks call it between calls, as a part of
+/* Gathers `bytes` bytes from each rank, in rank order, on all ranks. All ranks call this between calls, as a part of
  * ls_comm_split. */
 ls_status ls_engine_exchange(ls_engine *engine, const void *own, void *all, size_t bytes);
 
-/* Whether this rank gave up. */
+/* How this rank's use of the engine ended. */
 typedef enum ls_engine_end {
     LS_ENGINE_WORKS = 0, /* or it has left */
-    LS_ENGINE_DESERTED,  /* because a rank had left that others waited for */
+    LS_ENGINE_DESERTED,  /* aborted because a rank had left that others waited for */
     LS_ENGINE_FAILED
 } ls_engine_end;
 
 ls_engine_end ls_engine_ended(const ls_engine *engine);
 
-/* The entries of an ls_backend by which it makes calls: the same over every transport. */
+/* The call functions of an ls_backend, which are the same for every transport. */
 #define LS_ENGINE_CALLS                                                                                                \
     .abort = ls_engine_abort, .failed_rank = ls_engine_failed_rank,                                                    \
     .begin = {[LS_OP_BARRIER] = ls_engine_begin,        [LS_OP_BROADCAST] = ls_engine_begin,                           \

@@ -1,9 +1,9 @@
 /*
- * How ranks leave and fail, and how waiting ranks learn of it. The ranks that are connected to a rank notice its end. A
+ * How ranks leave and fail, and how waiting ranks learn of it. Ranks that are connected to a rank detect its exit. A
  * rank that aborts notifies the ranks at distances of powers of two, with the reason and the failed rank, and each rank
- * that hears of it for the first time does the same: so all know after log2 P messages. A rank that has waited longer
- * than the timeout queries the rank that it waits for, which rank that one waits for, and so on: the rank at the end of
- * the chain, which does not answer or waits for no rank, has failed.
+ * that is notified for the first time does the same, so all ranks know after log2 P messages. A rank that has waited
+ * longer than the timeout queries the rank that it waits for, which answers with the rank that it is waiting for
+ * itself, and so on. The rank at the end of the chain, which does not answer or waits for no rank, has failed.
  */
 #include <stdio.h>
 #include <string.h>
@@ -12,30 +12,30 @@
 #include "base/status.h"
 #include "comm/engine/inside.h"
 
-#define LEAST_TOLD_NS UINT64_C(20000000) /* a shorter wait is not logged */
+#define LEAST_TOLD_NS UINT64_C(20000000) /* shorter waits are not logged */
 #define ANSWER_NS     UINT64_C(1000000000)
 #define ON_ITS_WAY_NS UINT64_C(100000000)
 
 enum {
     MOST_ANSWERS = 64,
-    MOST_PERIODS = 3, /* timeouts that a native collective may take while all ranks answer */
+    MOST_PERIODS = 3, /* maximum duration of a native collective, in timeouts, while all ranks answer */
     MORE_CAPACITY = 224,
-    ALL_TOLD = 64 /* in a communicator of up to this number of ranks, a leaving rank notifies all */
+    ALL_TOLD = 64 /* in a communicator of at most this size, a leaving rank notifies all ranks */
 };
 
 /* ---- leaving and aborting -----------------------------------------------------------------------------------------
  */
 
-/* Returns true if the distance of the ranks, around the circle, is a power of two. */
+/* Returns true if the cyclic distance of the ranks is a power of two. */
 static bool is_neighbour(const ls_engine *engine, int rank) {
     const int up = (rank - engine->rank + engine->size) % engine->size;
     const int down = engine->size - up;
     return (up & (up - 1)) == 0 || (down & (down - 1)) == 0;
 }
 
-/* Returns true if this rank notifies the other: neighbours, and ranks that are connected to this rank and will see its
- * end. During a native collective, all ranks: any rank may be the only one that still waits, and neighbours that have
- * left would not notify it. */
+/* Returns true if this rank notifies the other rank. These are its neighbors, and ranks that are connected to this
+ * rank and would detect its exit. During a native collective, all ranks are notified: any rank may be the only one
+ * still waiting, and neighbors that have left would not notify it. */
 static bool is_told(const ls_engine *engine, int rank) {
     const ls_peer_state state = engine->endpoint->transport->peer(engine->endpoint, rank);
     const bool all = engine->size <= ALL_TOLD || (engine->teller < 0 && ls_native_is_running(engine));
@@ -43,7 +43,7 @@ static bool is_told(const ls_engine *engine, int rank) {
     return rank != engine->rank && (state == LS_PEER_REACHED || (state == LS_PEER_UNKNOWN && near));
 }
 
-/* Allocates nothing: memory may be exhausted. */
+/* Allocates nothing, because memory may be exhausted. */
 static void tell_revoked(ls_engine *engine) {
     const ls_transport *transport = engine->endpoint->transport;
     for (int rank = 0; rank < engine->size; rank++) {
@@ -55,7 +55,7 @@ static void tell_revoked(ls_engine *engine) {
     }
 }
 
-/* Afterwards, the caller may free the buffers of transfers. */
+/* Withdraws all transfers; the caller may then free their buffers. */
 static void withdraw_all(ls_engine *engine) {
     const ls_transport *transport = engine->endpoint->transport;
     for (int i = 0; i < engine->transfer_count; i++) {
@@ -121,13 +121,13 @@ void ls_failure_leave(ls_engine *engine, ls_leave_reason reason) {
     if (engine->ended) {
         return;
     }
-    if (engine->calling) { /* the other ranks of the call are still in it */
+    if (engine->calling) { /* the other ranks are still in this call */
         char name[64];
         (void)ls_fail(LS_ERR_PEER, "%s: rank %d left during this call", ls_engine_call_name(engine, name),
                       engine->rank);
         engine->deserted = true;
         revoke(engine, LS_ERR_PEER, engine->rank);
-        if (reason != LS_LEAVE_FREED) { /* else the endpoint ends at once */
+        if (reason != LS_LEAVE_FREED) { /* otherwise the endpoint closes at once */
             withdraw_all(engine);
         }
         return;
@@ -150,7 +150,7 @@ void ls_engine_leave(void *state, ls_leave_reason reason) {
     ls_failure_leave(state, reason);
 }
 
-/* ---- notices of others ------------------------------------------------------------------------------------------- */
+/* ---- notices from other ranks ----------------------------------------------------------------------------------- */
 
 static ls_status receive_next(ls_engine *engine) {
     engine->notice = (ls_transfer){.peer = -1,
@@ -166,7 +166,7 @@ ls_status ls_failure_listen(ls_engine *engine) {
 }
 
 /* Returns a rank with which the call has a transfer in progress, preferably a rank that must send: with `turn` 0 the
- * last one, then the others in turn. -1: none. */
+ * last such rank, then the others in turn. Returns -1 if there is none. */
 static int awaited_by_call(const ls_engine *engine, unsigned turn) {
     int count[2] = {0};
     for (int i = 0; i < engine->transfer_count; i++) {
@@ -187,8 +187,8 @@ static int awaited_by(const ls_engine *engine, const ls_engine_wait *wait) {
     return wait->request != NULL ? wait->call->root : awaited_by_call(engine, 0);
 }
 
-/* A rank that waits for several ranks names another one each time: ranks that wait for each other may wait for others,
- * too, and a chain of such answers leaves every circle that it can. */
+/* Answers a query. A rank that waits for several ranks names a different rank each time: ranks that wait for each
+ * other may be waiting for others, too, and a chain of such answers eventually leaves every cycle that it can leave. */
 static void answer(ls_engine *engine, int to) {
     const int in_call = engine->calling ? awaited_by_call(engine, engine->named++) : -1;
     const int awaited = engine->waits_in_call || engine->waits_for < 0 ? in_call : engine->waits_for;
@@ -220,7 +220,7 @@ static void hear(ls_engine *engine, int from, const ls_notice *notice) {
     case LS_NOTICE_ANSWERED:
         engine->answered[from] = 1;
         if (from == engine->asked && notice->status == 1) {
-            engine->more_ns = engine->timeout_ns + ANSWER_NS; /* time in which the other rank finds the silent rank */
+            engine->more_ns = engine->timeout_ns + ANSWER_NS; /* time for the other rank to find the silent rank */
         }
         if (from == engine->asked && notice->failed_rank >= 0 && notice->failed_rank < engine->size) {
             engine->next_asked = notice->failed_rank;
@@ -245,8 +245,7 @@ ls_status ls_failure_hear(ls_engine *engine) {
     return LS_OK;
 }
 
-/* ---- waits that cannot end------------------------------------------------------------------------------------------
- */
+/* ---- waits that cannot succeed ---------------------------------------------------------------------------------- */
 
 static const char *name_of(const ls_engine_wait *wait, char name[64]) {
     return ls_call_describe(wait->call->operation, wait->call->sequence, name, 64);
@@ -292,7 +291,7 @@ static bool is_gone(const ls_engine *engine, int peer) {
 }
 
 static ls_status fail_gone(ls_engine *engine, const ls_engine_wait *wait, int rank) {
-    if (engine->revoked.kind != 0) { /* the reason of its end */
+    if (engine->revoked.kind != 0) { /* the reason why it ended */
         return fail_revoked(engine, wait->call);
     }
     char name[64];
@@ -302,7 +301,7 @@ static ls_status fail_gone(ls_engine *engine, const ls_engine_wait *wait, int ra
                            describe_waiting(engine, wait, waiting)));
 }
 
-/* All data of a rank that has ended has arrived: a wait for more cannot end. */
+/* All data from a rank that has exited has already arrived, so a wait for more cannot succeed. */
 static ls_status check_awaited(ls_engine *engine, const ls_engine_wait *wait) {
     if (wait->request != NULL && is_gone(engine, wait->call->root)) {
         return fail_gone(engine, wait, wait->call->root);
@@ -316,8 +315,8 @@ static ls_status check_awaited(ls_engine *engine, const ls_engine_wait *wait) {
     return LS_OK;
 }
 
-/* A rank that ends without having left ends the communicator, but not the calls that it has made: their data arrives
- * first. */
+/* A rank that exits without having left revokes the communicator, but not the calls that it has made: their data
+ * arrives first. */
 static ls_status check_others(ls_engine *engine, const ls_engine_wait *wait) {
     if ((engine->revoked.kind == 0 && engine->endpoint->gone == engine->gone) ||
         ls_engine_now(engine) - wait->since_ns < ON_ITS_WAY_NS) {
@@ -337,7 +336,7 @@ static ls_status check_others(ls_engine *engine, const ls_engine_wait *wait) {
     return LS_OK;
 }
 
-/* A rank that has left answers no posted message. */
+/* A rank that has left no longer answers posted messages. */
 static ls_status check_left(ls_engine *engine, const ls_engine_wait *wait) {
     const ls_message_request *asked = wait->request;
     const int peer = awaited_by(engine, wait);
@@ -361,12 +360,12 @@ static bool is_from_any(const ls_engine_wait *wait) {
     return wait->request != NULL && wait->call->root == LS_ANY_RANK;
 }
 
-/* Returns true if the rank may still send messages. */
+/* Returns true if the rank can still send messages. */
 static bool may_send(const ls_engine *engine, int rank) {
     return rank != engine->rank && engine->left[rank] == 0 && !is_gone(engine, rank);
 }
 
-/* A receive from any rank fails if no other rank may still send messages. */
+/* A receive from any rank fails if no other rank can still send messages. */
 static ls_status check_senders(ls_engine *engine, const ls_engine_wait *wait) {
     int rank = 0;
     while (rank < engine->size && !may_send(engine, rank)) {
@@ -435,8 +434,8 @@ static void ask_all(ls_engine *engine) {
     engine->asked_ns = ls_engine_now(engine);
 }
 
-/* The timeout of a native collective has passed, which does not say for which rank it waits: queries all ranks. If all
- * answer, the collective is only slow. A rank that has left had finished this call before. */
+/* After the timeout of a native collective, it is unknown which rank it waits for, so all ranks are queried. If all
+ * answer, the collective is merely slow. A rank that has left had already finished this call. */
 static ls_status check_network(ls_engine *engine, const ls_engine_wait *wait) {
     const double seconds = (double)engine->timeout_ns * 1e-9;
     const uint64_t longest = ANSWER_NS < engine->timeout_ns ? ANSWER_NS : engine->timeout_ns;
@@ -471,7 +470,7 @@ static ls_status check_network(ls_engine *engine, const ls_engine_wait *wait) {
                            silent.text, seconds));
 }
 
-/* The timeout has passed: queries the ranks along the chain of waits. */
+/* After the timeout, queries the ranks along the chain of waits. */
 static ls_status check_silence(ls_engine *engine, const ls_engine_wait *wait) {
     const uint64_t now = ls_engine_now(engine);
     if (wait->request == NULL && ls_native_is_running(engine)) {
@@ -506,7 +505,7 @@ static ls_status check_silence(ls_engine *engine, const ls_engine_wait *wait) {
     return fail_silent(engine, wait, around || engine->asked < 0 ? awaited : engine->asked);
 }
 
-/* Returns true if an earlier transfer in progress has the same rank. */
+/* Returns true if an earlier transfer with the same rank is in progress. */
 static bool with_earlier(const ls_engine *engine, int transfer) {
     for (int i = 0; i < transfer; i++) {
         if (!engine->transfers[i].ended && engine->transfers[i].peer == engine->transfers[transfer].peer) {
@@ -523,7 +522,7 @@ static void tell_log(const ls_engine *engine, const ls_engine_wait *wait) {
     }
     ls_rank_list awaited = {.count = 0};
     char waiting[MORE_CAPACITY];
-    /* A rank whose headers are awaited has made at least the previous call. */
+    /* A rank whose headers are awaited has at least made the previous call. */
     bool begun = wait->request != NULL || engine->transfer_count == 0;
     for (int i = 0; wait->request == NULL && i < engine->transfer_count; i++) {
         if (!engine->transfers[i].ended && engine->transfers[i].peer >= 0 && !with_earlier(engine, i)) {

@@ -1,19 +1,20 @@
 /*
  * The exchange of headers: all ranks learn what each of them calls, and inline data is combined on the way. Blocks of
- * ranks are the blocks of the tree of sums: aligned at powers of two; the last one may be shorter.
+ * ranks are the blocks of the tree of sums: aligned at powers of two; the last block may be shorter.
  *
- * - If the number of ranks P is a power of two, the two halves of a block exchange what they know, rank by rank
+ * - If the number of ranks P is a power of two, the ranks of the two halves of a block exchange what they know in pairs
  *   (recursive doubling: log2 P steps, one message per step).
- * - Otherwise, headers go up a tree to rank 0 and down again, two levels in a step: a rank receives from three blocks,
- * of which it combines the second and the third first, as sums are made. Such a step takes little longer than a step of
- * a binomial tree, and there are half as many. A rank sends at most 1.5 ceil(log2 P) messages, all ranks 2 (P - 1).
+ * - Otherwise, headers are sent up a tree to rank 0 and down again, two levels per step: a rank receives from three
+ *   blocks, and combines the second with the third first, in the order of sums. Such a step takes little longer than a
+ *   step of a binomial tree, and there are half as many steps. A rank sends at most 1.5 ceil(log2 P) messages, and all
+ *   ranks together send 2 (P - 1).
  * - If several machines have several ranks each, only the first rank of a machine takes part in recursive doubling,
- * with the headers of its machine. No step of a tree is partly within machines and partly between them. So each machine
- *   sends one message in a step.
- * - If ranks share cores, it is a tree, too: 2 (P - 1) messages instead of P log2 P, because each message takes a turn
- * on a core. If waiting ranks poll, a step takes a turn of all of them: then up to 32 blocks become one in a step, and
- * the result goes down another tree, in which a rank sends at most 2 ceil(log2 P) messages: two steps for up to 325
- * ranks.
+ *   with the headers of its machine. Each step of a tree is either within machines or between them. So each machine
+ *   sends one message per step.
+ * - If ranks share cores, headers are sent along a tree, too: 2 (P - 1) messages instead of P log2 P, because each
+ *   message takes a turn on a core. If waiting ranks poll, a step takes one turn of each rank. Then up to 32 blocks are
+ *   merged in a step, and the result is sent down a different tree, in which a rank sends at most 2 ceil(log2 P)
+ *   messages: two steps for up to 325 ranks.
  */
 #include <stdio.h>
 #include <string.h>
@@ -33,7 +34,7 @@ static void add_callers(ls_call_group *group, const ls_call_group *more) {
     group->callers += more->callers;
 }
 
-/* Adds a packet's groups to `groups`, of which there are `*count`. */
+/* Adds the groups of a packet to the `*count` groups in `groups`. */
 static void add_groups(ls_call_group *groups, uint32_t *count, uint32_t *others, const ls_packet *packet) {
     const ls_envelope *envelope = ls_packet_envelope(packet);
     *others += envelope->others;
@@ -53,7 +54,7 @@ static void add_groups(ls_call_group *groups, uint32_t *count, uint32_t *others,
     }
 }
 
-/* Combines the headers of the ranks from `first` on into `into`, which is about ranks next to them. */
+/* Combines the headers of the ranks from `first` on into `into`, which contains the headers of adjacent ranks. */
 static void join(const ls_engine *engine, ls_packet *into, const ls_packet *other, int first) {
     ls_envelope *own = ls_packet_envelope(into);
     const ls_envelope *theirs = ls_packet_envelope(other);
@@ -99,13 +100,13 @@ static ls_status check_group(const ls_engine *engine, int from, const ls_call_gr
     return sound ? LS_OK : fail_unsound(engine, from, "it speaks of other ranks");
 }
 
-/* Returns true if all ranks of a packet make the same call as this rank. */
+/* Returns true if all ranks in a packet make the same call as this rank. */
 static bool is_alike(const ls_engine *engine, const ls_packet *packet) {
     const ls_call_header own = ls_call_header_of(&engine->call);
     return ls_packet_envelope(packet)->groups == 1 && ls_agreement_same(&ls_packet_groups(packet)->call, &own);
 }
 
-/* Checks the fields that follow from the call itself if all ranks make the same call. */
+/* Checks the envelope fields that follow from the call itself if all ranks make the same call. */
 static ls_status check_alike(const ls_engine *engine, int from, const ls_envelope *envelope) {
     const bool varies = ls_agreement_varies(engine->call.operation) && engine->payload != LS_PAYLOAD_MISFIT;
     const bool carries = engine->payload != LS_PAYLOAD_NONE && engine->payload != LS_PAYLOAD_MISFIT;
@@ -118,8 +119,8 @@ static ls_status check_alike(const ls_engine *engine, int from, const ls_envelop
     return LS_OK;
 }
 
-/* Checks that `transfer` brought an envelope about the ranks from `first` to before `last`. Fails with LS_ERR_PEER also
- * if the sender has left. The sender stays engine->failed_rank until its data is checked, too. */
+/* Checks that `transfer` delivered an envelope about the ranks `first` to `last` - 1. Fails with LS_ERR_PEER if it
+ * did not, or if the sender has left. The sender stays engine->failed_rank until its data has been checked, too. */
 static ls_status check_packet(ls_engine *engine, ls_packet *packet, const ls_transfer *transfer, int first, int last) {
     const ls_envelope *envelope = ls_packet_envelope(packet);
     char name[64];
@@ -148,7 +149,7 @@ static ls_status check_packet(ls_engine *engine, ls_packet *packet, const ls_tra
     return is_alike(engine, packet) ? check_alike(engine, transfer->peer, envelope) : LS_OK;
 }
 
-/* Checks the inline data, too. Then no rank has failed. */
+/* Also checks the inline data. If everything is valid, no rank has failed. */
 static ls_status check_block(ls_engine *engine, ls_packet *packet, const ls_transfer *transfer, int first, int last) {
     LS_TRY(check_packet(engine, packet, transfer, first, last));
     LS_TRY(is_alike(engine, packet) ? ls_payload_check(engine, packet, transfer->peer, first, last) : LS_OK);
@@ -203,7 +204,7 @@ static ls_status fail_disagreement(const ls_engine *engine) {
                    differ ? " (" LS_ALGORITHM_VARIABLE " must be the same on all ranks)" : "", calls);
 }
 
-/* The exchange of headers has ended. */
+/* Runs when the exchange of headers has finished. */
 static ls_status conclude(ls_engine *engine, bool *finished) {
     const ls_envelope *own = ls_packet_envelope(&engine->own);
     if (own->groups != 1) {
@@ -244,19 +245,19 @@ static ls_status read_partner(ls_engine *engine, bool *finished) {
         return engine->level < engine->levels ? LS_OK : tell_children(engine);
     }
     if (engine->algorithm->after_level != NULL && ls_packet_envelope(&engine->own)->groups == 1) {
-        LS_TRY(engine->algorithm->after_level(engine)); /* the exchange of the next level continues at the same time */
+        LS_TRY(engine->algorithm->after_level(engine)); /* runs concurrently with the exchange of the next level */
     }
     return engine->level < engine->levels ? LS_OK : conclude(engine, finished);
 }
 
 /* ---- a tree ------------------------------------------------------------------------------------------------------ */
 
-/* Returns true for the root of a tree. Each machine may have a tree. */
+/* Returns true if this rank is the root of a tree. Each machine may have a tree. */
 static bool is_root(const ls_engine *engine) {
     return engine->parent < 0;
 }
 
-/* Returns true if a rank from `first` to before `last` needs the data of all ranks. */
+/* Returns true if any of the ranks `first` to `last` - 1 needs the data of all ranks. */
 static bool is_wanted(const ls_engine *engine, int first, int last) {
     const ls_call *call = &engine->call;
     const bool to_root = ls_flows[call->operation].to_root && engine->payload != LS_PAYLOAD_MISFIT;
@@ -278,7 +279,7 @@ static ls_status tell_children(ls_engine *engine) {
     return LS_OK;
 }
 
-/* Returns the bytes of data in the result for this rank; SIZE_MAX: only the sender knows. */
+/* Returns the size in bytes of the data in this rank's result; SIZE_MAX if only the sender knows. */
 static size_t result_bytes(const ls_engine *engine, bool has_payload) {
     const bool wanted = is_wanted(engine, engine->rank, engine->down_last);
     if (!has_payload && engine->payload != LS_PAYLOAD_MISFIT) {
@@ -311,8 +312,8 @@ static ls_status read_result(ls_engine *engine, bool *finished) {
     return tell_children(engine);
 }
 
-/* Joins what came from blocks of ranks to what this rank called, in the order in which sums are made, narrow blocks
- * first: the block at a place whose lowest bit is `width` is joined to the one `width` places before it. */
+/* Combines the packets from blocks of ranks with this rank's packet, in the order of the tree of sums, narrow blocks
+ * first: a block whose offset has `width` as its lowest bit is combined into the block `width` positions before it. */
 static void join_children(ls_engine *engine) {
     for (int width = 1; width < engine->size; width *= 2) {
         for (int i = 0; i < engine->child_count; i++) {
@@ -373,8 +374,8 @@ static int block_end(const ls_engine *engine, int first, int width) {
     return end < engine->size ? end : engine->size;
 }
 
-/* Adds the children of a step in which `radix` blocks of `width` ranks become one block, with this rank as the first.
- */
+/* Adds the children of a step in which `radix` blocks of `width` ranks are merged into one block whose first rank is
+   this rank. */
 static void add_children(ls_engine *engine, int width, int radix) {
     for (int i = 1; i < radix && engine->rank + i * width < engine->size; i++) {
         const int first = engine->rank + i * width;
@@ -383,7 +384,7 @@ static void add_children(ls_engine *engine, int width, int radix) {
     }
 }
 
-/* The result goes down the tree that the headers came up. */
+/* Sets the tree down to the same tree that the headers are sent up. */
 static void find_way_down(ls_engine *engine, int block_last) {
     engine->down_parent = engine->parent;
     engine->down_last = block_last;
@@ -391,8 +392,8 @@ static void find_way_down(ls_engine *engine, int block_last) {
     memcpy(engine->down, engine->children, sizeof engine->down);
 }
 
-/* Returns the number of parts into which the ranks after the first rank of a block are divided, if the first rank may
- * send this number of messages. */
+/* Returns the number of parts into which the ranks after the first rank of a block are divided if the first rank may
+ * send `sends` messages. */
 static int count_parts(const ls_child_block *block, int sends) {
     const int rest = block->last - block->rank - 1;
     return rest < sends ? rest : sends;
@@ -404,7 +405,8 @@ static ls_child_block part_of(const ls_child_block *block, int parts, int i) {
     return (ls_child_block){.rank = first, .last = first + (int)share.count};
 }
 
-/* The result goes down in as few steps as possible; no rank sends more than 2 ceil(log2 P) messages in total. */
+/* Finds a tree that distributes the result in as few steps as possible, in which no rank sends more than 2 ceil(log2
+ * P) messages in total. */
 static void find_wide_way_down(ls_engine *engine) {
     ls_child_block block = {.rank = 0, .last = engine->size};
     int sends = 2 * engine->levels;
@@ -426,8 +428,8 @@ static void find_wide_way_down(ls_engine *engine) {
     }
 }
 
-/* Finds the tree up: steps end at a width of `blocks`, the number of ranks of a machine, and of `top`. Returns one past
- * the ranks for which this rank sends to its parent. */
+/* Finds the tree up. No step crosses a width of `blocks`, the number of ranks per machine, or of `top`. Returns one
+ * past the last rank for which this rank sends to its parent. */
 static int find_way_up(ls_engine *engine, int blocks, int top) {
     const int most_bits = engine->takes_turns ? LS_ENGINE_STEP_POLLED : LS_ENGINE_STEP;
     int block_last = engine->size;

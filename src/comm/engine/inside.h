@@ -1,4 +1,4 @@
-/* What the files of the engine share: see engine.h. */
+/* Internal definitions shared by the files of the engine: see engine.h. */
 #ifndef LS_COMM_ENGINE_INSIDE_H
 #define LS_COMM_ENGINE_INSIDE_H
 
@@ -9,19 +9,19 @@
 #include "comm/pieces.h"
 
 enum {
-    LS_INLINE_MOST = 32 << 10,         /* largest inline data of all ranks of a call, */
+    LS_INLINE_MOST = 32 << 10,         /* maximum inline data in bytes, of all ranks of a call, */
     LS_INLINE_MOST_SHARED = 256 << 10, /* and of some calls if ranks share cores: see algorithms/cost.c */
-    LS_ENGINE_GROUPS = 6,              /* different calls that the message of a disagreement names, */
-    LS_ENGINE_LISTED = 9,              /* and ranks for each of them */
-    LS_ENGINE_WINDOW = 16,             /* ranks with which a direct exchange has messages in progress, per direction */
-    LS_ENGINE_STEP = 2,                /* levels of a tree in one step, */
+    LS_ENGINE_GROUPS = 6,              /* maximum number of different calls in the message about a mismatch, */
+    LS_ENGINE_LISTED = 9,              /* and of ranks listed for each of them */
+    LS_ENGINE_WINDOW = 16,             /* maximum concurrent peers of a direct exchange, per direction */
+    LS_ENGINE_STEP = 2,                /* levels of a tree per step, */
     LS_ENGINE_STEP_POLLED = 5,         /* and if ranks take turns on the cores */
-    LS_ENGINE_CHILDREN = 144,          /* at most, of a rank in a tree: 31 for each 5 of 24 levels, 15 for 4 */
-    LS_ENGINE_ABOVE = LS_ENGINE_CHILDREN,        /* index of the parent or a partner, after the children */
-    LS_ENGINE_PARTNERS = LS_ENGINE_CHILDREN + 1, /* with which a rank exchanges headers */
-    LS_ENGINE_TRANSFERS = 160,                   /* at most, of a call at the same time */
+    LS_ENGINE_CHILDREN = 144,          /* maximum number of children in a tree: 31 for each 5 of 24 levels, 15 for 4 */
+    LS_ENGINE_ABOVE = LS_ENGINE_CHILDREN,        /* index of the parent or a partner, which follows the children */
+    LS_ENGINE_PARTNERS = LS_ENGINE_CHILDREN + 1, /* maximum number of ranks with which a rank exchanges headers */
+    LS_ENGINE_TRANSFERS = 160,                   /* maximum number of concurrent transfers of a call */
     LS_ENGINE_KEPT = 32 << 20,                   /* bytes of unexpected messages */
-    LS_ENGINE_SEGMENTS = 4 /* pipeline segments of a buffer in progress at once, each on its own channel */
+    LS_ENGINE_SEGMENTS = 4                       /* concurrent pipeline segments of a buffer, each on its own channel */
 };
 
 _Static_assert(LS_ENGINE_CHILDREN < LS_ENGINE_TRANSFERS &&
@@ -33,11 +33,11 @@ _Static_assert(LS_ENGINE_CHILDREN < LS_ENGINE_TRANSFERS &&
 
 typedef enum ls_channel {
     LS_CHANNEL_HEADERS = 0,
-    LS_CHANNEL_DATA,     /* data of calls that is not inline */
+    LS_CHANNEL_DATA,     /* data of calls, unless it is inline */
     LS_CHANNEL_MESSAGES, /* headers of sends, with small data inline, from any rank */
     LS_CHANNEL_CONTENTS, /* larger data of sends */
-    LS_CHANNEL_NOTICES,  /* failures, and queries which rank waits for which, from any rank */
-    LS_CHANNEL_SEGMENTS  /* LS_CHANNEL_DATA of the second segment; the others follow */
+    LS_CHANNEL_NOTICES,  /* from any rank: failures, and queries about which rank waits for which */
+    LS_CHANNEL_SEGMENTS  /* second segment's equivalent of LS_CHANNEL_DATA; further segments follow */
 } ls_channel;
 
 _Static_assert((int)LS_CHANNEL_SEGMENTS + LS_ENGINE_SEGMENTS - 1 <= (int)LS_TRANSPORT_CHANNELS,
@@ -50,19 +50,19 @@ typedef struct ls_call_group {
     int32_t ranks[LS_ENGINE_LISTED]; /* the first callers */
 } ls_call_group;
 
-/* What the exchange of headers sends: the calls of a block of ranks, and their combined inline data. `groups` groups
- * follow, then the data. */
+/* The contents of a message in the header exchange: the calls of a block of ranks, and their combined inline data.
+ * It is followed by `groups` groups and then the data. */
 typedef struct ls_envelope {
-    uint32_t groups;      /* 0: the sender makes no more calls, for `reason`; `others` is unused */
-    uint32_t others;      /* callers of calls for which there is no room among the groups */
+    uint32_t groups;      /* 0 if the sender makes no more calls, for `reason`; `others` is then unused */
+    uint32_t others;      /* number of callers whose calls did not fit among the groups */
     uint16_t has_payload; /* 1: the data is inline */
-    uint16_t refused;     /* 1: the network cannot make the part of one of the ranks */
+    uint16_t refused;     /* 1: the network cannot execute the part of at least one rank */
     uint32_t reason;      /* an ls_leave_reason */
-    uint64_t balance;     /* 0 over all ranks if all counts fit: see counts.c */
+    uint64_t balance;     /* 0 over all ranks if all counts match: see counts.c */
     uint64_t bytes;       /* of data */
 } ls_envelope;
 
-/* An envelope in memory, with all that follows: `bytes` in total. */
+/* An envelope in memory, with everything that follows it: `bytes` bytes in total. */
 typedef struct ls_packet {
     unsigned char *memory;
     size_t bytes;
@@ -78,17 +78,17 @@ static inline unsigned char *ls_packet_data(const ls_packet *packet) {
     return packet->memory + sizeof(ls_envelope) + ls_packet_envelope(packet)->groups * sizeof(ls_call_group);
 }
 
-/* Data and contents are received into exactly the room that they need; only packets and notices are shorter than their
- * room. */
+/* Receives of data and contents have exactly the size of the message; only packets and notices may be shorter than
+ * their buffers. */
 _Static_assert(LS_INLINE_MOST_SHARED < LS_TRANSPORT_LEAST_EXACT / 2, "packets are small");
 
-/* Bytes of a packet without its data. */
+/* Maximum size in bytes of a packet without its data. */
 enum { LS_PACKET_HEADERS_MOST = sizeof(ls_envelope) + LS_ENGINE_GROUPS * sizeof(ls_call_group) };
 
-/* The next part of a call, run when all its transfers have ended. Sets `*finished` at the end of the call. */
+/* The next part of a call, which runs when all its transfers have finished. Sets `*finished` at the end of the call. */
 typedef ls_status ls_engine_stage(ls_engine *engine, bool *finished);
 
-/* A block of ranks. Its first rank sends to this rank up the tree, or receives the result from this rank. */
+/* A block of ranks whose first rank sends to this rank in the tree up, or receives the result from this rank. */
 typedef struct ls_child_block {
     int rank; /* the first */
     int last; /* one past the last */
@@ -100,42 +100,43 @@ typedef enum ls_payload {
     LS_PAYLOAD_SUM,    /* accumulators, which each step reduces */
     LS_PAYLOAD_BLOCKS, /* the data of each rank, in rank order */
     LS_PAYLOAD_ROOT,   /* the data of the root */
-    LS_PAYLOAD_MISFIT  /* the ls_misfit of the first rank that has one */
+    LS_PAYLOAD_MISFIT  /* the ls_misfit of the first rank with a mismatch */
 } ls_payload;
 
 typedef struct ls_algorithm ls_algorithm; /* algorithms/table.h */
 
 /* The position of this rank in recursive halving: see algorithms/rabenseifner.c. */
 typedef struct ls_halving {
-    int root;            /* ranks are numbered from it */
+    int root;            /* root from which ranks are numbered */
     int rank;            /* this rank's number */
-    int positions;       /* parts of the vector: the ranks of the first block */
+    int positions;       /* number of parts of the vector: the size of the first block */
     int first;           /* first rank of this rank's block */
-    int width;           /* ranks of the block, a power of two */
+    int width;           /* size of the block, a power of two */
     int levels;          /* log2 of width */
-    int before;          /* ranks of the previous block; 0: none */
-    int after;           /* ranks of the next block; 0: none */
-    size_t start;        /* elements of the buffer before this segment */
-    size_t count;        /* elements of this segment; in a reduce_scatter(v), of the buffer */
+    int before;          /* size of the previous block; 0 if there is none */
+    int after;           /* size of the next block; 0 if there is none */
+    size_t start;        /* number of elements in the buffer before this segment */
+    size_t count;        /* elements in this segment; in a reduce_scatter(v), in the buffer */
     unsigned char *held; /* accumulators that this rank holds */
     unsigned char *room; /* scratch memory after them */
 } ls_halving;
 
-/* A pipeline segment: a part of a buffer that progresses independently. Calls without segments use the first. */
+/* A pipeline segment: a part of a buffer that progresses independently. Calls without segments use the first
+ * segment. */
 typedef struct ls_segment {
-    ls_engine_stage *stage; /* runs when the segment's transfers have ended; NULL: the segment is idle */
+    ls_engine_stage *stage; /* runs when the segment's transfers have finished; NULL if the segment is idle */
     int step;
     ls_halving halving; /* of recursive halving */
 } ls_segment;
 
 /* A transfer of the call. */
 typedef struct ls_transfer_slot {
-    ls_segment *segment; /* waits for the transfer; NULL: the slot is free */
-    size_t room;         /* bytes of the transfer when it began */
-    bool counts;         /* a receive of data, which must have exactly `room` bytes */
+    ls_segment *segment; /* segment that waits for the transfer; NULL if the slot is free */
+    size_t room;         /* size of the transfer in bytes when it began */
+    bool counts;         /* true for a receive of data, which must have exactly `room` bytes */
 } ls_transfer_slot;
 
-/* Counts of two ranks that do not fit: `to` expects `wanted` elements, but `from` sends `sent`. */
+/* Mismatched counts of two ranks: `to` expects `wanted` elements, but `from` sends `sent`. */
 typedef struct ls_misfit {
     int64_t from; /* -1: none */
     int64_t to;
@@ -143,7 +144,7 @@ typedef struct ls_misfit {
     uint64_t wanted;
 } ls_misfit;
 
-/* Memory that is sent, or received into. */
+/* Memory that is sent or received into. */
 typedef struct ls_stretch {
     unsigned char *data;
     size_t bytes;
@@ -154,7 +155,7 @@ static inline ls_stretch ls_stretch_of(const void *buffer, size_t at, size_t cou
                       : (ls_stretch){(unsigned char *)(uintptr_t)buffer + at * width, count * width};
 }
 
-/* What each pair of ranks exchanges in a direct exchange. */
+/* The data that each pair of ranks exchanges in a direct exchange. */
 typedef struct ls_traffic {
     ls_stretch (*sent)(const ls_engine *engine, int to);
     ls_stretch (*received)(const ls_engine *engine, int from);
@@ -171,45 +172,45 @@ typedef enum ls_notice_kind {
 typedef struct ls_notice {
     uint32_t kind;
     int32_t status;      /* REVOKED: LS_ERR_PEER or LS_ERR_TIMEOUT; ANSWERED: 1 during a native collective */
-    int32_t failed_rank; /* REVOKED: the rank that failed first, -1: none; ANSWERED: the rank that the sender waits for,
-                            -1: none */
+    int32_t failed_rank; /* REVOKED: the rank that failed first, or -1; ANSWERED: the rank that the sender waits for, or
+                            -1 */
     uint32_t deserted;   /* REVOKED: 1 if `failed_rank` has left */
-    uint64_t sequence;   /* REVOKED: number of the failed call, or of the next one */
+    uint64_t sequence;   /* REVOKED: number of the failed call or of the next call */
     char text[384];      /* REVOKED: the reason, without the name of the call */
 } ls_notice;
 
 typedef struct ls_engine_notice ls_engine_notice; /* notices.c */
 
-/* A send or receive that was posted. */
+/* A posted send or receive. */
 typedef struct ls_message_request {
     struct ls_message_request *next;
     ls_call call;
     ls_match_receipt *receipt; /* of a receive */
     ls_transfer envelope;      /* of a send */
     ls_transfer content;       /* of a large send */
-    bool began;                /* of a send: both transfers are set */
-    uint64_t seen;             /* ls_messages_progress of the other rank at the latest poll */
+    bool began;                /* for a send: both transfers are set */
+    uint64_t seen;             /* value of ls_messages_progress for the other rank at the latest poll */
     uint64_t since_ns;
     uint64_t told_ns;
     _Alignas(16) unsigned char packet[LS_TRANSPORT_LEAST_EAGER];
 } ls_message_request;
 
-/* A message whose content is arriving, or waits at the sender. */
+/* A message whose content is arriving, or is held back by the sender. */
 typedef struct ls_message_arrival {
     struct ls_message_arrival *next;
     ls_transfer content;
     ls_match_target target;
-    size_t bytes;  /* that the content must have */
-    void *refused; /* memory for content that no receive takes */
+    size_t bytes;  /* size in bytes that the content must have */
+    void *refused; /* memory for content that no receive accepts */
 } ls_message_arrival;
 
 struct ls_engine {
     ls_endpoint *endpoint;
     int rank;
     int size;
-    ls_place place; /* of the endpoint, as timeout_ns */
+    ls_place place; /* set from the endpoint, like timeout_ns */
     uint64_t timeout_ns;
-    bool dry; /* data that is not inline is neither read nor written: `lockstep bench --simulate` */
+    bool dry; /* only inline data is read or written: `lockstep bench --simulate` */
 
     /* engine.c: the call in progress */
     ls_call call;
@@ -219,8 +220,8 @@ struct ls_engine {
     ls_segment *segment; /* the segment that runs */
     ls_transfer transfers[LS_ENGINE_TRANSFERS];
     ls_transfer_slot slots[LS_ENGINE_TRANSFERS]; /* one for each transfer */
-    int transfer_count;                          /* slots that are, or were, in use */
-    uint64_t since_ns;                           /* time of the latest progress of the call */
+    int transfer_count;                          /* number of slots that are or were in use */
+    uint64_t since_ns;                           /* time when the call last progressed */
     uint64_t told_ns;
 
     /* headers.c */
@@ -228,43 +229,43 @@ struct ls_engine {
     bool butterfly; /* the number of ranks is a power of two */
     int level;
     int levels;
-    bool shares_cores;  /* more than four ranks are on one machine with fewer cores */
-    bool takes_turns;   /* and these ranks poll while they wait, so they take turns on the cores */
+    bool shares_cores;  /* more than four ranks share a machine with fewer cores */
+    bool takes_turns;   /* in addition, these ranks poll while they wait, so they take turns on the cores */
     size_t inline_most; /* LS_INLINE_MOST, or LS_INLINE_MOST_SHARED */
-    int tree_levels; /* lowest levels that use trees, before and after recursive doubling among their roots: all levels
-                        if the number of ranks is no power of two or if ranks share cores, else the levels within a
-                        machine if there are several machines */
-    int tree_steps;  /* steps up the tree to a root */
-    int tree_messages; /* messages of these steps to one rank, if all blocks are complete */
-    int parent;        /* -1: this rank is a root */
+    int tree_levels;   /* number of lowest levels that use trees, before and after recursive doubling among their roots:
+                          all levels if the number of ranks is not a power of two or if ranks share cores, otherwise the
+                          levels within a machine if there are several machines */
+    int tree_steps;    /* number of steps up the tree to a root */
+    int tree_messages; /* messages that one rank receives in these steps if all blocks are complete */
+    int parent;        /* -1 if this rank is a root */
     int child_count;
     ls_child_block children[LS_ENGINE_CHILDREN]; /* nearest first */
     int down_parent;                             /* the tree down differs from the tree up if ranks take turns */
-    int down_last; /* one past the ranks that get the result through this rank, itself included */
+    int down_last; /* one past the last rank that gets the result through this rank, including this rank */
     int down_count;
     ls_child_block down[LS_ENGINE_CHILDREN]; /* nearest first */
     unsigned char *memory;                   /* of all packets */
-    ls_packet own;                           /* of the block of ranks that this rank has heard of */
+    ls_packet own;                           /* packet of the block of ranks that this rank has heard from */
     ls_packet bare;                          /* the result without its data */
-    ls_packet incoming[LS_ENGINE_PARTNERS];  /* from each child; the last one from the parent or a partner */
+    ls_packet incoming[LS_ENGINE_PARTNERS];  /* one from each child; the last one from the parent or a partner */
     ls_transfer *coming[LS_ENGINE_PARTNERS]; /* into `incoming` */
     ls_engine_stage *agreed;                 /* the stage after the agreement */
-    ls_engine_stage *unbalanced;             /* the stage if counts of the ranks differ */
+    ls_engine_stage *unbalanced;             /* the stage if the ranks' counts do not match */
 
     /* algorithms/ */
     const ls_algorithm *algorithm;              /* of the call */
     ls_algorithm_setting settings[LS_OP_COUNT]; /* LOCKSTEP_ALGORITHM */
-    size_t *places;     /* rabenseifner.c, reduce_scatter(v): start of each position, in elements */
-    size_t part_wanted; /* set by tests: bytes of a segment; 0 selects ls_segment_count */
-    size_t part;        /* rabenseifner.c: elements of a segment */
-    size_t part_room;   /* bytes of scratch memory for one segment */
+    size_t *places;     /* for reduce_scatter(v) in rabenseifner.c: start of each position, in elements */
+    size_t part_wanted; /* set by tests: size of a segment in bytes; 0 selects ls_segment_count */
+    size_t part;        /* for rabenseifner.c: elements per segment */
+    size_t part_room;   /* size in bytes of the scratch memory for one segment */
     const ls_traffic *traffic;
     ls_engine_stage *exchanged;
-    int machine; /* hierarchical.c: the machine whose blocks are being shared */
+    int machine; /* for hierarchical.c: the machine whose blocks are being shared */
     unsigned char *scratch;
     size_t scratch_bytes;
     const void **sources; /* one per rank */
-    uint64_t *counts;     /* counts.c: one per rank; `found`, too; allocated on first use */
+    uint64_t *counts;     /* for counts.c, like `found`: one per rank, allocated on first use */
     uint64_t *found;
 
     /* messages.c */
@@ -272,41 +273,42 @@ struct ls_engine {
     ls_message_request *requests;
     ls_message_request *spare;
     ls_message_arrival *arrivals;
-    ls_message_arrival *held; /* in the order of sending, for each rank */
-    size_t kept_most;         /* LS_ENGINE_KEPT, or set by tests */
+    ls_message_arrival *held; /* for each rank, in the order of sending */
+    size_t kept_most;         /* LS_ENGINE_KEPT, unless set by tests */
     ls_transfer message;      /* receives from any rank */
     unsigned char *message_memory;
     bool listens;        /* `message` is in progress */
-    uint64_t *taken;     /* one per rank: messages received from it */
-    unsigned char *left; /* as `departed`: ranks that send no more messages */
+    uint64_t *taken;     /* one per rank: number of messages received from it */
+    unsigned char *left; /* like `departed`: one per rank, for ranks that send no more messages */
 
     /* failure.c */
     ls_transfer notice;
     ls_notice heard;
-    ls_notice revoked;       /* the reason of the revocation; kind 0: not revoked */
-    int teller;              /* rank that sent the notice; -1: this rank, or none */
+    ls_notice revoked;       /* the reason for the revocation; kind 0 if not revoked */
+    int teller;              /* rank that sent the notice; -1 for this rank or none */
     bool ended;              /* this rank has left or aborted */
     bool failed;             /* it has aborted, */
-    bool deserted;           /* because another rank had left */
-    unsigned char *departed; /* one per rank: 0, or 1 + the ls_leave_reason of a rank that left */
-    int gone;                /* ranks that have ended and had left before */
+    bool deserted;           /* it aborted because another rank had left */
+    unsigned char *departed; /* one per rank: 0, or 1 + the ls_leave_reason if the rank has left */
+    int gone;                /* number of ranks that have exited after leaving */
     ls_transfer *telling;    /* one per rank: sends `revoked` */
     ls_engine_notice *words; /* notices in progress */
     int failed_rank;         /* rank of the latest failure */
-    int waits_for;           /* the rank that this rank waits for; -1: none */
-    bool waits_in_call;      /* in a call, not for a message */
-    unsigned named;          /* how often this rank has named a rank that it waits for in a call */
-    int asked;               /* the rank that was queried which rank it waits for; -1: none */
+    int waits_for;           /* the rank that this rank waits for; -1 if none */
+    bool waits_in_call;      /* it waits in a call, not for a message */
+    unsigned named;          /* how often this rank has named, in answers, a rank that it waits for in a call */
+    int asked;               /* the rank that was queried about which rank it waits for; -1 if none */
     int next_asked;          /* its answer; -1: none */
-    int answers;             /* answers so far; during a native collective: rounds in which all ranks answered */
-    unsigned char *answered; /* one per rank: it has answered since all were queried */
-    unsigned char *unknown;  /* one per rank: it was queried when nothing was known of it, and has not answered. It may
-                                have left before without telling this rank; if it died, other ranks know */
+    int answers; /* number of answers so far; during a native collective, number of rounds in which all ranks answered
+                  */
+    unsigned char *answered; /* one per rank: it has answered since all ranks were queried */
+    unsigned char *unknown;  /* one per rank: it was queried when its state was unknown, and has not answered. It may
+                                have left before without notifying this rank; if it died, other ranks know */
     uint64_t asked_ns;
     uint64_t more_ns; /* additional time for the queried rank */
 };
 
-/* Bytes of the largest packet. */
+/* Returns the size in bytes of the largest packet. */
 static inline size_t ls_engine_packet_room(const ls_engine *engine) {
     return LS_PACKET_HEADERS_MOST + engine->inline_most;
 }
@@ -317,18 +319,18 @@ static inline uint64_t ls_engine_now(const ls_engine *engine) {
 
 /* ---- transfers.c ------------------------------------------------------------------------------------------------- */
 
-/* Begin transfers of the call. The next stage runs when all have ended. */
+/* Begin transfers of the call. The next stage runs when all of them have finished. */
 ls_status ls_engine_send(ls_engine *engine, int to, ls_channel channel, const void *data, size_t bytes);
 ls_status ls_engine_receive(ls_engine *engine, int from, ls_channel channel, void *data, size_t bytes,
                             ls_transfer **transfer);
 
-/* Returns a transfer without a rank, for a native collective. */
+/* Returns a transfer without a peer, for a native collective. */
 ls_transfer *ls_engine_transfer(ls_engine *engine);
 
-/* Makes engine->scratch have at least this number of bytes. */
+/* Ensures that engine->scratch has at least this size. */
 ls_status ls_engine_scratch(ls_engine *engine, size_t bytes);
 
-/* Puts the name of a call before the error of a transport, which names no call. Returns `status`. */
+/* Prefixes a transport's error with the name of a call, because the transport does not know it. Returns `status`. */
 ls_status ls_engine_name_failure(const ls_call *call, ls_status status);
 
 /* Writes the name of the call in progress. Returns `name`. */
@@ -339,34 +341,38 @@ const char *ls_engine_call_name(const ls_engine *engine, char name[64]);
 /* Begins the exchange of headers with the packet engine->own. `agreed` is the stage after the agreement. */
 ls_status ls_headers_begin(ls_engine *engine, ls_engine_stage *agreed);
 
-/* Finds the shape of the exchange of headers from endpoint, rank, size and place: the fields from `butterfly` to
- * `down`. */
+/* Determines the shape of the header exchange from endpoint, rank, size and place: sets the fields from `butterfly`
+ * to `down`. */
 void ls_headers_find_shape(ls_engine *engine);
 
-/* Lists the ranks that receive headers from this rank: they learn of its end there. Returns their number. */
+/* Lists the ranks that receive headers from this rank, through which they learn that it has left. Returns their
+ * number. */
 int ls_headers_partners(const ls_engine *engine, int partners[LS_ENGINE_PARTNERS]);
 
 /* ---- payload.c -------------------------------------------------------------------------------------------------- */
 
-/* Returns true if the data of the call is small enough to be inline. Ranks that agree on a call get the same answer;
- * exception: in a scatterv, only the root knows. The others get true, and the envelope says whether it has data. */
+/* Returns true if the data of the call is small enough to be inline. Ranks that agree on a call get the same answer,
+ * except in a scatterv, in which only the root knows. The other ranks get true there, and the envelope says whether
+ * it contains data. */
 bool ls_payload_fits(const ls_engine *engine);
 
-/* Makes engine->own the envelope of this rank alone, for this number of bytes of data, which the caller fills in. */
+/* Initializes engine->own with the envelope of this rank alone and room for this number of bytes of data, which the
+ * caller fills in. */
 void ls_payload_fill(ls_engine *engine, bool has_payload, size_t bytes);
 
-/* Makes engine->own this rank's envelope and inline data. */
+/* Initializes engine->own with this rank's envelope and inline data. */
 void ls_payload_begin(ls_engine *engine);
 
-/* Fails with LS_ERR_PEER if a packet from rank `from`, about the ranks from `first` to before `last`, has other inline
- * data than the call needs. These ranks make the same call as this rank. */
+/* Fails with LS_ERR_PEER if the inline data in a packet from rank `from`, about the ranks `first` to `last` - 1, is
+ * not what the call needs. These ranks make the same call as this rank. */
 ls_status ls_payload_check(const ls_engine *engine, const ls_packet *packet, int from, int first, int last);
 
-/* Combines the data of `other` into `into`. Its ranks come directly `before` the ranks of `into`, or after them, and
- * all make the same call. */
+/* Combines the data of `other` into `into`. The ranks of `other` are directly before the ranks of `into` if
+ * `before`, otherwise directly after them, and all make the same call. */
 void ls_payload_join(const ls_engine *engine, ls_packet *into, const ls_packet *other, bool before);
 
-/* Returns the bytes of inline data of the ranks from `first` to before `last`; SIZE_MAX: only the sender knows. */
+/* Returns the size in bytes of the inline data of the ranks `first` to `last` - 1; SIZE_MAX if only the sender
+ * knows. */
 size_t ls_payload_bytes(const ls_engine *engine, int first, int last);
 
 /* Copies the data of all ranks to the buffers of the call. */
@@ -374,86 +380,87 @@ ls_status ls_payload_deliver(ls_engine *engine);
 
 /* ---- counts.c ---------------------------------------------------------------------------------------------------- */
 
-/* Returns this rank's part of the balance of the call. */
+/* Returns this rank's contribution to the balance of the call. */
 uint64_t ls_counts_balance(const ls_engine *engine);
 
-/* The stage after an agreement with a balance other than 0: finds the counts that do not fit, and fails. */
+/* The stage after an agreement whose balance is not 0: finds the mismatched counts and fails. */
 ls_status ls_counts_find(ls_engine *engine, bool *finished);
 
 /* ---- algorithms/ --------------------------------------------------------------------------------------------------
  */
 
-/* Returns the elements of a pipeline segment of an all-reduce: if machines have several ranks, their link carries some
- * segments while the ranks reduce others; otherwise the vector is one segment. */
+/* Returns the number of elements in a pipeline segment of an all-reduce. If machines have several ranks, their link
+ * carries some segments while the ranks reduce others; otherwise the whole vector is one segment. */
 size_t ls_segment_count(const ls_engine *engine);
 
-/* Moves the traffic between all ranks, with direct exchange. `exchanged` is the next stage. */
+/* Begins a direct exchange of `traffic` between all ranks. `exchanged` is the next stage. */
 ls_status ls_direct_begin(ls_engine *engine, const ls_traffic *traffic, ls_engine_stage *exchanged);
 
-/* Returns true if the network cannot make this rank's part of a call that is to use algorithm "native". */
+/* Returns true if the network cannot execute this rank's part of a call for which algorithm "native" is selected. */
 bool ls_native_refuses(const ls_engine *engine);
 
-/* Returns true while a native collective of this rank runs. */
+/* Returns true while a native collective of this rank is in progress. */
 bool ls_native_is_running(const ls_engine *engine);
 
 /* ---- direct_reduction.c
  * ------------------------------------------------------------------------------------------------- */
 
-/* Returns true if each rank gets a part of the result of the reduction. */
+/* Returns true if each rank gets only a part of the reduction's result. */
 static inline bool ls_reduction_scatters(const ls_engine *engine) {
     return engine->call.operation == LS_OP_REDUCE_SCATTER || engine->call.operation == LS_OP_REDUCE_SCATTERV;
 }
 
-/* Returns the elements of a rank's send buffer in a reduction. */
+/* Returns the number of elements in a rank's send buffer in a reduction. */
 size_t ls_reduced_count(const ls_engine *engine);
 
-/* Returns the part of the send buffer that `rank` receives in a reduce_scatter(v), or that it reduces for all ranks in
- * another direct reduction. */
+/* Returns the part of the send buffer that `rank` receives in a reduce_scatter(v), or that it reduces on behalf of
+ * all ranks in other direct reductions. */
 ls_piece ls_reduced_by(const ls_engine *engine, int rank);
 
-/* Reduces by direct exchange: ls_direct_run for calls that reduce. */
+/* Reduces by direct exchange: the counterpart of ls_direct_run for reductions. */
 ls_status ls_direct_reduce(ls_engine *engine, bool *finished);
 
 /* ---- messages.c -------------------------------------------------------------------------------------------------- */
 
-/* Polls the messages that have arrived or ended. Sets `*moved` to true if there are any. */
+/* Processes messages that have arrived or been sent. Sets `*moved` to true if there are any. */
 ls_status ls_messages_move(ls_engine *engine, bool *moved);
 
-/* If a receive from any rank has claimed a message, makes it a receive from the sender. */
+/* If a receive from any rank has matched a message, turns it into a receive from the message's sender. */
 void ls_messages_name_sender(ls_message_request *asked);
 
-/* Returns a number that changes if a message from or to the rank progresses; LS_ANY_RANK: if any message arrives. */
+/* Returns a number that changes if a message from or to the rank progresses or, for LS_ANY_RANK, if any message
+ * arrives. */
 uint64_t ls_messages_progress(const ls_engine *engine, int peer);
 
 bool ls_messages_has_ended(const ls_message_request *asked);
 
-/* Frees a request that has ended, or failed with `status`. Returns its status. */
+/* Frees a request that has finished, or failed with `status`. Returns its status. */
 ls_status ls_messages_end(ls_engine *engine, ls_message_request *asked, ls_status status);
 
 void ls_messages_free(ls_engine *engine);
 
 /* ---- notices.c --------------------------------------------------------------------------------------------------- */
 
-/* The operation in the header of a message by which a rank says that it sends no more messages; `reduction` is the
+/* The operation in the header of a message that announces that its sender sends no more messages; `reduction` is the
  * reason. */
 #define LS_MESSAGE_LEFT ((uint32_t)LS_OP_COUNT)
 
-/* Sends a copy of the data; no caller waits for the end. If memory is exhausted, sends nothing: the receiver learns of
- * it when this rank has ended. */
+/* Sends a copy of the data without reporting completion. If memory is exhausted, sends nothing: the receiver then
+ * learns of the event when this rank has exited. */
 void ls_engine_notify(ls_engine *engine, int to, ls_channel channel, const void *data, size_t bytes);
 
-/* Frees the notices that have ended, or all. */
+/* Frees all notices, or only those that have been sent. */
 void ls_engine_drop_notices(ls_engine *engine, bool all);
 
-/* Tells a rank, after all messages to it, that there are no more. */
+/* Notifies a rank, after all messages to it, that no more messages follow. */
 void ls_messages_say_left(ls_engine *engine, int to, ls_leave_reason reason);
 
-/* Withdraws all messages into or out of memory of the program, and their headers. */
+/* Withdraws all messages that use the program's memory, and their headers. */
 void ls_messages_withdraw(ls_engine *engine);
 
 /* ---- failure.c --------------------------------------------------------------------------------------------------- */
 
-/* A wait, for a call or for a posted message. */
+/* A wait for a call or for a posted message. */
 typedef struct ls_engine_wait {
     const ls_call *call;
     const ls_message_request *request; /* NULL: the call */
@@ -464,24 +471,24 @@ typedef struct ls_engine_wait {
 /* Fails `call` if another rank has revoked the communicator. */
 ls_status ls_failure_check_revoked(ls_engine *engine, const ls_call *call);
 
-/* Receive notices, and read the notices that have arrived. */
+/* Receive notices, and process the notices that have arrived. */
 ls_status ls_failure_listen(ls_engine *engine);
 ls_status ls_failure_hear(ls_engine *engine);
 
-/* Fails if the wait cannot end: a rank has ended, has left, or was silent for longer than the timeout. */
+/* Fails if the wait cannot succeed: a rank has exited, has left, or was silent for longer than the timeout. */
 ls_status ls_failure_check(ls_engine *engine, const ls_engine_wait *wait);
 
-/* Returns LS_OK if the communicator is usable. */
+/* Fails if the communicator is not usable. */
 ls_status ls_failure_check_open(const ls_engine *engine, const ls_call *call);
 
-/* Ends the communicator with this thread's error, of `status`, which it returns, and tells the others. `failed_rank`:
- * which rank is to blame, -1: none. */
+/* Revokes the communicator with this thread's error, whose status is `status`, and notifies the other ranks. Returns
+ * `status`. `failed_rank` is the rank that caused the failure, or -1. */
 ls_status ls_failure_abort(ls_engine *engine, ls_status status, int failed_rank);
 
-/* Returns the rank of the latest failure, found here or by the transport; -1: none. */
+/* Returns the rank of the latest failure, detected here or by the transport; -1 if none. */
 int ls_failure_rank(const ls_engine *engine);
 
-/* Tells the ranks that may wait for this rank that it makes no more calls. */
+/* Notifies the ranks that may wait for this rank that it makes no more calls. */
 void ls_failure_leave(ls_engine *engine, ls_leave_reason reason);
 
 #endif

@@ -1,11 +1,12 @@
-/* The end of a job over a network on which a leaving rank notifies all: each rank waits until all other ranks have
- * left, so that the network may end. */
+/* The end of a job on a network on which a leaving rank notifies all ranks: each rank waits until all others have
+ * left, so that the network may shut down. */
 #include <stdio.h>
 
 #include "base/status.h"
 #include "comm/engine/inside.h"
 
-/* Lists the ranks that have not left. Fails with LS_ERR_PEER if a rank aborted, or left without ls_finalize. */
+/* Lists the ranks that have not left. Fails with LS_ERR_PEER if a rank has aborted, or has left without calling
+ * ls_finalize. */
 static ls_status list_staying(const ls_engine *engine, ls_rank_list *staying) {
     *staying = (ls_rank_list){.count = 0};
     if (engine->revoked.kind != 0) {

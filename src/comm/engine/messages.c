@@ -1,7 +1,8 @@
 /*
- * Sends and receives: a message says what it is and holds what is small; larger content follows it. What no receive
- * waits for yet is taken in as far as LS_ENGINE_KEPT allows. More is held back at its sender, whose send then waits for
- * the receive. Contents of one rank come in the order of its sends, so those before one that is wanted come too.
+ * Sends and receives. A message consists of a header, which contains small content inline; larger content follows the
+ * header. Content that no receive waits for yet is accepted up to a total of LS_ENGINE_KEPT. Further content is held
+ * back at its sender, whose send then waits for the receive. Contents from a rank arrive in the order of its sends, so
+ * all contents sent before a wanted content arrive, too.
  */
 #include <string.h>
 
@@ -22,7 +23,7 @@ static ls_status receive_next(ls_engine *engine) {
     return engine->endpoint->transport->receive(engine->endpoint, &engine->message);
 }
 
-/* Begins to receive messages from all ranks. */
+/* Begins to receive messages from any rank. */
 static ls_status listen_to_all(ls_engine *engine) {
     if (engine->listens) {
         return LS_OK;
@@ -35,7 +36,7 @@ static ls_status listen_to_all(ls_engine *engine) {
     return receive_next(engine);
 }
 
-/* Content follows in a message of its own. Takes it off the list of what is held. */
+/* Begins to receive content, which follows in a separate message. Removes it from the list of held contents. */
 static ls_status begin_content(ls_engine *engine, ls_message_arrival **link) {
     ls_message_arrival *arrival = *link;
     *link = arrival->next;
@@ -52,7 +53,7 @@ static ls_status begin_content(ls_engine *engine, ls_message_arrival **link) {
     return engine->endpoint->transport->receive(engine->endpoint, &arrival->content);
 }
 
-/* Returns the latest held content of the rank for which a receive waits; NULL if no receive waits. */
+/* Returns the latest held content from the rank for which a receive waits; NULL if there is none. */
 static const ls_message_arrival *last_wanted(const ls_engine *engine, int from) {
     const ls_message_arrival *last = NULL;
     for (const ls_message_arrival *arrival = engine->held; arrival != NULL; arrival = arrival->next) {
@@ -61,7 +62,7 @@ static const ls_message_arrival *last_wanted(const ls_engine *engine, int from) 
     return last;
 }
 
-/* Begins the contents of this rank for which receives wait, and all earlier contents of the rank. */
+/* Begins to receive the contents from this rank that receives wait for, and all earlier contents from the rank. */
 static ls_status begin_wanted(ls_engine *engine, int from) {
     const ls_message_arrival *last = last_wanted(engine, from);
     for (ls_message_arrival **link = &engine->held; last != NULL;) {
@@ -76,7 +77,7 @@ static ls_status begin_wanted(ls_engine *engine, int from) {
     return LS_OK;
 }
 
-/* Whether a content of the same rank is held that was sent before. */
+/* Returns true if an earlier content from the same rank is held. */
 static bool has_earlier(const ls_engine *engine, const ls_message_arrival *arrival) {
     const ls_message_arrival *other = engine->held;
     while (other->content.peer != arrival->content.peer) {
@@ -85,7 +86,7 @@ static bool has_earlier(const ls_engine *engine, const ls_message_arrival *arriv
     return other != arrival;
 }
 
-/* Begins what there is room for among the first that are held. */
+/* Begins to receive the first held contents, as far as there is room. */
 static ls_status begin_kept(ls_engine *engine) {
     ls_message_arrival **link = &engine->held;
     for (int i = 0; i < HELD_LOOKED_AT && *link != NULL; i++) {
@@ -192,9 +193,9 @@ ls_status ls_messages_move(ls_engine *engine, bool *moved) {
     return engine->held != NULL ? begin_kept(engine) : LS_OK;
 }
 
-/* ---- what is posted ---------------------------------------------------------------------------------------------- */
+/* ---- posted messages -------------------------------------------------------------------------------------------- */
 
-/* Returns the number of messages from all ranks. */
+/* Returns the number of messages received from all ranks. */
 static uint64_t count_taken(const ls_engine *engine) {
     uint64_t sum = 0;
     for (int rank = 0; rank < engine->size; rank++) {

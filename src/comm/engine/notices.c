@@ -1,5 +1,5 @@
 /*
- * Messages that a rank sends without waiting for their ends: notices of failures and of leaving. Also withdraws the
+ * Messages that a rank sends without waiting for completion: notices of failures and of leaving. Also withdraws the
  * program's messages in progress when a rank leaves.
  */
 #include <string.h>
@@ -8,10 +8,9 @@
 #include "base/status.h"
 #include "comm/engine/inside.h"
 
-/* ---- messages for whose end no caller waits ------------------------------------------------------------------------
- */
+/* ---- messages sent without waiting for completion --------------------------------------------------------------- */
 
-/* Lives until the transport is done with it. */
+/* Stays allocated until the transport no longer uses it. */
 struct ls_engine_notice {
     struct ls_engine_notice *next;
     ls_transfer transfer;
@@ -33,7 +32,7 @@ void ls_engine_drop_notices(ls_engine *engine, bool all) {
 void ls_engine_notify(ls_engine *engine, int to, ls_channel channel, const void *data, size_t bytes) {
     ls_engine_notice *notice = ls_allocate(sizeof *notice + bytes);
     if (notice == NULL) {
-        return; /* they learn of it later, when this rank has ended */
+        return; /* the ranks learn of it later, when this rank has exited */
     }
     memcpy(notice->data, data, bytes);
     notice->transfer = (ls_transfer){.peer = to, .channel = (int)channel, .data = notice->data, .bytes = bytes};
@@ -42,8 +41,7 @@ void ls_engine_notify(ls_engine *engine, int to, ls_channel channel, const void 
     (void)engine->endpoint->transport->send(engine->endpoint, &notice->transfer);
 }
 
-/* ---- messages of the program at the end ----------------------------------------------------------------------------
- */
+/* ---- the program's messages when a rank leaves ------------------------------------------------------------------ */
 
 void ls_messages_say_left(ls_engine *engine, int to, ls_leave_reason reason) {
     const ls_call_header header = {.operation = LS_MESSAGE_LEFT, .reduction = (int32_t)reason, .root = engine->rank};

@@ -1,5 +1,5 @@
-/* Data that is inline in the headers of a call: what a rank adds, how the data of two blocks of ranks is joined, and
- * where the data of all ranks goes. */
+/* Data that is inline in the headers of a call: what a rank contributes, how the data of two blocks of ranks is
+ * combined, and where the data of all ranks is stored. */
 #include <string.h>
 
 #include "base/status.h"
@@ -15,7 +15,7 @@ static void copy(void *to, const void *from, size_t bytes) {
     }
 }
 
-/* Elements that a rank puts into the blocks of all. */
+/* Returns the number of elements that a rank contributes to the blocks of all ranks. */
 static size_t block_count(const ls_engine *engine, int rank) {
     const ls_call *call = &engine->call;
     return call->operation == LS_OP_ALLGATHERV ? call->receive_counts[rank]
@@ -31,7 +31,7 @@ static size_t root_bytes(const ls_engine *engine) {
     if (call->operation == LS_OP_SCATTER) {
         return call->count * call->width * (size_t)engine->size;
     }
-    size_t elements = 0; /* scatterv: the parts, after a table of the counts */
+    size_t elements = 0; /* for scatterv: the parts, which follow a table of the counts */
     for (int rank = 0; rank < engine->size; rank++) {
         elements += call->send_counts[rank];
     }
@@ -61,7 +61,8 @@ size_t ls_payload_bytes(const ls_engine *engine, int first, int last) {
     }
 }
 
-/* Returns true if `count` elements of `width` bytes, for this number of ranks, are at most `most` bytes. */
+/* Returns true if the total size of `count` elements of `width` bytes for each of `ranks` ranks is at most `most`
+ * bytes. */
 static bool fits(size_t count, size_t width, size_t ranks, size_t most) {
     return width == 0 || count <= most / width / ranks;
 }
@@ -113,7 +114,7 @@ void ls_payload_fill(ls_engine *engine, bool has_payload, size_t bytes) {
     engine->own.bytes = sizeof *own + sizeof(ls_call_group) + bytes;
 }
 
-/* ---- what a rank puts in ----------------------------------------------------------------------------------------- */
+/* ---- the data that a rank contributes --------------------------------------------------------------------------- */
 
 static void put_sum(const ls_engine *engine, unsigned char *data) {
     const ls_call *call = &engine->call;
@@ -215,7 +216,7 @@ void ls_payload_join(const ls_engine *engine, ls_packet *into, const ls_packet *
     }
 }
 
-/* ---- where it goes ----------------------------------------------------------------------------------------------- */
+/* ---- where the data is stored ----------------------------------------------------------------------------------- */
 
 static void deliver_sum(const ls_engine *engine, const unsigned char *data) {
     const ls_call *call = &engine->call;
@@ -249,7 +250,7 @@ static void deliver_blocks(const ls_engine *engine, const unsigned char *data) {
     }
 }
 
-/* scatterv: the parts follow the table of counts. */
+/* For scatterv: the parts follow the table of counts. */
 static ls_status deliver_cut(ls_engine *engine, const unsigned char *data, size_t bytes) {
     const ls_call *call = &engine->call;
     const size_t table = (size_t)engine->size * sizeof(uint64_t);

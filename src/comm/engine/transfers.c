@@ -1,4 +1,4 @@
-/* The transfers of a call: algorithms and the exchange of headers begin them, the engine waits for their ends. */
+/* The transfers of a call. Algorithms and the exchange of headers begin them; the engine waits for their completion. */
 #include <string.h>
 
 #include "base/memory.h"

@@ -6,7 +6,8 @@ static uint64_t machine_of(const uint64_t *machine, size_t stride, int rank) {
     return *(const uint64_t *)(const void *)((const char *)machine + stride * (size_t)rank);
 }
 
-/* Returns true if each block of `width` ranks is on one machine. Each half of such a block must be on one machine. */
+/* Returns true if each block of `width` ranks is on one machine. The caller has already checked this for each half
+ * of a block. */
 static bool is_together(const uint64_t *machine, size_t stride, int size, int width) {
     for (int first = 0; first + width / 2 < size; first += width) {
         if (machine_of(machine, stride, first) != machine_of(machine, stride, first + width / 2)) {

@@ -1,12 +1,12 @@
 /*
  * Backend gloo: backend tcp with libgloo's collectives for large data (comm/backend/module/collectives.h). The engine
- * of backend tcp agrees on each call, sends messages and notices failures. Backend mpi uses MPI's collectives in the
- * same way. library.cc calls libgloo, and is the only C++ code.
+ * of backend tcp agrees on each call, sends messages and detects failures. Backend mpi uses MPI's collectives in the
+ * same way. library.cc calls libgloo, and is the only C++ file.
  *
- * When the ranks of a communicator meet, each rank sends to each other rank the address at which libgloo listens for
- * it, and a nonce. After they have connected, and before they send any data of the user, each rank proves to each other
- * rank over libgloo that it knows the job's key. A thread of the communicator makes the collectives, one after the
- * other. A rank that aborts closes its connections, so that the collectives of the other ranks end too.
+ * When the ranks of a communicator meet, each rank sends every other rank a nonce, and the address at which libgloo
+ * listens for that rank. After the ranks have connected, and before they send any user data, each rank proves to every
+ * other rank over libgloo that it knows the job's key. A thread per communicator executes the collectives one after
+ * another. A rank that aborts closes its connections, which also ends the collectives of the other ranks.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -28,7 +28,7 @@
 
 _Static_assert((int)LS_GLOO_WHY <= (int)LS_LIBRARY_WHY, "libgloo writes to ls_collectives.why");
 
-/* The data that a rank sends to another rank before they connect. */
+/* The data that a rank sends to each other rank before they connect. */
 typedef struct gloo_hello {
     uint8_t hello[LS_HELLO_SIZE];
     uint32_t bytes;
@@ -40,34 +40,34 @@ typedef struct ls_gloo {
     ls_key key;
     char address[64];
     ls_gloo_context *context;
-    int waker; /* ends a wait of the endpoint */
+    int waker; /* wakes the endpoint from a wait */
     pthread_t thread;
     bool has_thread;
     pthread_mutex_t lock;
     pthread_cond_t asked;
     bool connected; /* used by the thread only */
-    bool wanted;    /* protected by the lock: the thread has work, or must exit */
+    bool wanted;    /* protected by the lock: the thread has work or must exit */
     bool leaves;
     atomic_bool done;
     bool failed; /* valid after `done` is true */
 } ls_gloo;
 
-/* ---- calls that Gloo makes --------------------------------------------------------------------------------------- */
+/* ---- calls that Gloo supports ----------------------------------------------------------------------------------- */
 
 static bool is_integer(ls_dtype dtype) {
     return dtype == LS_I64 || dtype == LS_I32 || dtype == LS_U8 || dtype == LS_BOOL;
 }
 
-/* Returns true if every order of the reduction gives the same bits. */
+/* Returns true if every order of the reduction yields bit-identical results. */
 static bool has_one_result(const ls_call *call, int size) {
     const bool adds = call->reduction == LS_SUM || call->reduction == LS_PROD || call->reduction == LS_AVG;
     return is_integer(call->dtype) || (size == 2 && adds);
 }
 
 /*
- * Returns true if Gloo can make the reduction. An average is a sum of elements that is divided once, so averages of
- * integers are excluded: the sum may not fit the elements. bf16 and f16 are excluded because Lockstep adds them in f32,
- * but Gloo would round them at each rank.
+ * Returns true if Gloo can execute the reduction. An average is a sum that is divided once, so averages of integers are
+ * excluded, because the sum may overflow the element type. bf16 and f16 are excluded because Lockstep adds them in f32,
+ * but Gloo would round at each rank.
  */
 static bool can_reduce(const ls_call *call, int size) {
     const bool floats = call->dtype == LS_F32 || call->dtype == LS_F64;
@@ -104,14 +104,14 @@ static bool gloo_can_make(const ls_endpoint *endpoint, const ls_call *call) {
     case LS_OP_ALLTOALLV:
         return is_packed(call->send_counts, call->send_displacements, endpoint->size) &&
                is_packed(call->receive_counts, call->receive_displacements, endpoint->size);
-    default: /* Gloo has no such collective that works for any number of ranks */
+    default: /* Gloo has no such collective for an arbitrary number of ranks */
         return false;
     }
 }
 
 /* ---- the thread -------------------------------------------------------------------------------------------------- */
 
-/* Checks the proof of a rank, which arrived over libgloo's connection. */
+/* Checks a rank's proof, which was received over libgloo's connection. */
 static bool is_proven(ls_gloo *gloo, size_t peer, const gloo_hello *said, const gloo_hello *heard,
                       const uint8_t proof[LS_PROOF_SIZE]) {
     ls_hello hello;
@@ -139,8 +139,8 @@ static bool make_proof(const ls_gloo *gloo, const gloo_hello *said, const gloo_h
     return made;
 }
 
-/* Proves to each other rank that this rank knows the job's key, and checks the proofs of the other ranks. The proofs go
- * over libgloo's connections, which an attacker between the ranks may have made. */
+/* Proves to every other rank that this rank knows the job's key, and checks the proofs of the other ranks. The
+ * proofs are sent over libgloo's connections, because an attacker may have intercepted them. */
 static bool prove(ls_gloo *gloo) {
     const size_t size = (size_t)gloo->own.endpoint->size;
     const size_t rank = (size_t)gloo->own.endpoint->rank;
@@ -193,7 +193,7 @@ static bool make(ls_gloo *gloo) {
         const int rank = gloo->own.endpoint->rank;
         const ls_piece to = ls_piece_received(&call, rank, rank);
         memmove((unsigned char *)call.receive + to.at * call.width, call.send, to.count * call.width);
-        call.send = NULL; /* libgloo does not allow an input that is already at its destination */
+        call.send = NULL; /* libgloo rejects an input that is already at its destination */
     }
     return ls_gloo_make(gloo->context, &call, gloo->own.why);
 }
@@ -213,14 +213,14 @@ static void *work(void *argument) {
         gloo->connected = gloo->connected || connect_all(gloo);
         gloo->failed = !gloo->connected || !make(gloo);
         atomic_store(&gloo->done, true);
-        (void)!write(gloo->waker, &(uint64_t){1}, sizeof(uint64_t)); /* fails only if the counter is full */
+        (void)!write(gloo->waker, &(uint64_t){1}, sizeof(uint64_t)); /* fails only if the event counter is full */
         pthread_mutex_lock(&gloo->lock);
     }
     pthread_mutex_unlock(&gloo->lock);
     return NULL;
 }
 
-/* Tells the thread to make a collective or, if `leaves` is true, to exit. */
+/* Makes the thread execute a collective or, if `leaves` is true, exit. */
 static void ask(ls_gloo *gloo, bool leaves) {
     pthread_mutex_lock(&gloo->lock);
     gloo->wanted = true;
@@ -229,7 +229,7 @@ static void ask(ls_gloo *gloo, bool leaves) {
     pthread_mutex_unlock(&gloo->lock);
 }
 
-/* Starts the thread with all signals blocked: signals are for the program's own threads. */
+/* Starts the thread with all signals blocked, so that the program's own threads handle them. */
 static ls_status start_thread(ls_gloo *gloo) {
     sigset_t all;
     sigset_t before;
@@ -243,7 +243,7 @@ static ls_status start_thread(ls_gloo *gloo) {
     return error == 0 ? LS_OK : ls_fail(LS_ERR_MEMORY, "a thread for Gloo: %s", strerror(error));
 }
 
-/* ---- entries of ls_collective_library ---------------------------------------------------------------------------- */
+/* ---- functions of ls_collective_library ------------------------------------------------------------------------- */
 
 static ls_status gloo_prepare(ls_collectives *own) {
     ls_gloo *gloo = (ls_gloo *)own;
@@ -274,7 +274,7 @@ static ls_library_state gloo_look(ls_collectives *own) {
     return !atomic_load(&gloo->done) ? LS_LIBRARY_BUSY : gloo->failed ? LS_LIBRARY_FAILED : LS_LIBRARY_DONE;
 }
 
-/* Ends all waits in libgloo, so that the thread exits. */
+/* Cancels all waits in libgloo, so that the thread exits. */
 static void gloo_end(ls_collectives *own, bool abort, uint64_t linger_ns) {
     (void)abort, (void)linger_ns;
     ls_gloo *gloo = (ls_gloo *)own;
@@ -329,8 +329,8 @@ static ls_status gloo_open(const ls_join_context *join, void **state) {
     return ls_module_settle(attach(join, *state), state);
 }
 
-/* Adds Gloo to the new communicator without a call on it: a rank may leave the new communicator at once, and would then
- * be missing in such a call. */
+/* Adds Gloo to the new communicator without making a call on it: a rank may leave the new communicator at once, and
+ * would then be missing from such a call. */
 static ls_status gloo_split(void *state, const ls_join_context *join, const int *ranks, void **result) {
     LS_TRY(ls_module_tcp()->split(state, join, ranks, result));
     return *result != NULL ? ls_module_settle(attach(join, *result), result) : LS_OK;

@@ -39,9 +39,9 @@ using Buffer = std::unique_ptr<transport::UnboundBuffer>;
 
 namespace {
 
-constexpr milliseconds forever = std::chrono::hours(24 * 365); /* Gloo adds it to the time, so the sum must fit */
+constexpr milliseconds forever = std::chrono::hours(24 * 365); /* Gloo adds this to a time: must not overflow */
 
-/* Writes the message of the current exception. Removes the source position with which Gloo's messages begin. */
+/* Writes the message of the current exception, without the source position at the beginning of Gloo's messages. */
 void keep_current(char *why) noexcept {
     const char *text = "an unknown failure";
     std::string said;
@@ -56,8 +56,8 @@ void keep_current(char *why) noexcept {
     std::snprintf(why, LS_GLOO_WHY, "Gloo: %s", text);
 }
 
-/* Blocks all signals, during its lifetime, for this thread and for the threads that this thread creates. Gloo writes to
- * sockets by writev, which raises SIGPIPE if the other side has closed the connection. */
+/* Blocks all signals during its lifetime, for this thread and for the threads that it creates. Gloo writes to
+ * sockets with writev, which raises SIGPIPE if the peer has closed the connection. */
 class NoSignals {
   public:
     NoSignals() {
@@ -83,8 +83,8 @@ class NoSignals {
     sigset_t before_{};
 };
 
-/* Gloo's context for TCP, in which another thread can end all waits. Gloo itself does not end a wait whose data was
- * arriving, or about to be sent, when its connection broke. */
+/* A Gloo TCP context in which another thread can end all waits. If a connection breaks, Gloo itself does not end a
+ * wait for data that was being received or was about to be sent. */
 class Transport final : public transport::Context {
   public:
     explicit Transport(std::shared_ptr<transport::Context> inner)
@@ -155,7 +155,7 @@ class Transport final : public transport::Context {
             }
             return true;
         }
-        Transport &owner_; /* outlives the buffer: its creator holds the owner */
+        Transport &owner_; /* outlives the buffer: the buffer's creator holds a reference to the owner */
         Buffer inner_;
     };
 
@@ -165,7 +165,7 @@ class Transport final : public transport::Context {
     std::atomic<bool> ended_{false};
 };
 
-/* Returns a device, which has one thread of Gloo, for all communicators of the process that listen at the
+/* Returns the device, with its one Gloo thread, that all communicators of the process share if they listen at the
  * same address. */
 std::shared_ptr<transport::Device> device_at(const std::string &host) {
     static std::mutex mutex;
@@ -207,7 +207,7 @@ struct ls_gloo_context {
     uint32_t tag = 0; /* tag of the latest collective */
 };
 
-/* ---- opening and ending ------------------------------------------------------------------------------------------ */
+/* ---- opening and closing ---------------------------------------------------------------------------------------- */
 
 ls_gloo_context *ls_gloo_new(const char *host, int rank, int size, char *why) {
     try {
@@ -246,7 +246,7 @@ bool ls_gloo_connect(ls_gloo_context *context, int peer, const char *address, si
 
 void ls_gloo_end(ls_gloo_context *context) {
     char nothing = 0;
-    try { /* a wait that times out makes Gloo close all connections, and fails all other waits */
+    try { /* if a wait times out, Gloo closes all connections and fails all other waits */
         const NoSignals quiet;
         const Buffer buffer = context->mesh->createUnboundBuffer(&nothing, sizeof nothing);
         buffer->waitRecv(milliseconds(1));
@@ -267,7 +267,8 @@ char *bytes_of(const void *memory) {
     return static_cast<char *>(const_cast<void *>(memory));
 }
 
-/* Sets the number and size of elements, which Gloo's templates derive from a type: for elements of any width. */
+/* Sets the number and size of elements. Gloo's templates derive them from a type; this struct supports elements of
+ * any width. */
 template <typename Options> struct Sized : Options {
     explicit Sized(const std::shared_ptr<gloo::Context> &mesh) : Options(mesh) {
     }
@@ -287,7 +288,7 @@ template <> struct Sized<gloo::AllreduceOptions> : gloo::AllreduceOptions {
 
 template <typename Options> void set_reduction(Options &options, const ls_call &call, void *result) {
     const size_t bytes = call.count * call.width;
-    if (call.send != result) { /* otherwise the output buffer has the input */
+    if (call.send != result) { /* otherwise the output buffer contains the input */
         options.setInput(bytes_of(call.send), bytes);
     }
     options.setOutput(bytes_of(result), bytes);
@@ -303,7 +304,7 @@ void allreduce(ls_gloo_context &context, const ls_call &call) {
     gloo::allreduce(options);
 }
 
-/* Reduces to the root. Every rank needs memory for the result, but only the root's caller provides it. */
+/* Reduces to the root. Every rank needs memory for the result, but only the root's caller provides this memory. */
 void reduce(ls_gloo_context &context, const ls_call &call) {
     Sized<gloo::ReduceOptions> options(context.mesh);
     const bool root = context.mesh->rank == call.root;
@@ -345,7 +346,7 @@ void allgather(ls_gloo_context &context, const ls_call &call) {
     gloo::allgather(options);
 }
 
-/* Returns the size of each rank's part in elements of one byte. */
+/* Returns the size of each rank's part in bytes. */
 template <typename Integer>
 std::vector<Integer> bytes_of_parts(const ls_gloo_context &context, const size_t *counts, size_t width) {
     std::vector<Integer> bytes;

@@ -1,4 +1,4 @@
-/* Part of plug-ins for libraries that have their own collectives: see collectives.h. */
+/* Shared part of the plug-ins for libraries with their own collectives: see collectives.h. */
 #include "comm/backend/module/collectives.h"
 
 #include <string.h>
@@ -7,17 +7,17 @@
 #include "base/status.h"
 
 #define CHANNEL  (LS_TRANSPORT_CHANNELS - 1) /* the engine uses the first channels */
-#define GRACE_NS UINT64_C(2000000000)        /* time for the engine to find out why the library failed */
-#define SPIN_NS  UINT64_C(200000) /* a library that does not wake this rank is polled without pauses for this time, */
-#define REST_NS  UINT64_C(50000)  /* and then at this interval */
+#define GRACE_NS UINT64_C(2000000000)        /* time for the engine to find the cause of the library's failure */
+#define SPIN_NS  UINT64_C(200000) /* polling time without pauses, for a library that does not wake this rank, */
+#define REST_NS  UINT64_C(50000)  /* and the polling interval after this time */
 
 /* Values of ls_collectives.stage. */
 enum {
-    APART = 0, /* no collective was called so far */
-    MEETING,   /* the ranks exchange greetings, and a collective waits for them */
-    WORKING,   /* the library makes the collective */
+    APART = 0, /* no collective has been called yet */
+    MEETING,   /* the ranks exchange greetings, and a collective waits for the greetings */
+    WORKING,   /* the library executes the collective */
     READY,
-    ENDED /* no more collectives are possible */
+    ENDED /* no further collectives are possible */
 };
 
 static ls_collectives *collectives_of(const ls_endpoint *endpoint) {
@@ -87,7 +87,7 @@ ls_status ls_collectives_fail(const ls_collectives *own) {
     return ls_fail(own->library->failure, "%s", own->why);
 }
 
-/* Copies the call, with its counts and displacements, which are borrowed only until `collective` returns. */
+/* Copies the call, including its counts and displacements, which are borrowed only until `collective` returns. */
 static void keep_call(ls_collectives *own, const ls_call *call) {
     const size_t size = (size_t)own->endpoint->size;
     const size_t **const lists[] = {&own->call.send_counts, &own->call.send_displacements, &own->call.receive_counts,
@@ -132,7 +132,7 @@ static ls_status note_failure(ls_collectives *own) {
 
 /* ---- the endpoint ------------------------------------------------------------------------------------------------ */
 
-/* Advances the meeting or the collective. Sets `*moved` to true if the collective has ended. */
+/* Advances the greeting exchange or the collective. Sets `*moved` to true if the collective has finished. */
 static ls_status go_on(ls_collectives *own, bool *moved) {
     bool met = false;
     if (own->stage == MEETING) {
@@ -179,7 +179,7 @@ static void withdraw(ls_endpoint *endpoint, ls_transfer *transfer) {
     }
 }
 
-/* Called when tcp no longer uses the memory of any transfer. */
+/* Called when the TCP transport no longer uses the memory of any transfer. */
 static void discard(void *argument) {
     ls_collectives *own = argument;
     if (own->release != NULL) {

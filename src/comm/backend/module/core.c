@@ -1,5 +1,5 @@
-/* Part of every plug-in: the function by which the core enters it, and functions that call the core through the table
- * that the core passes. See comm/module.h. */
+/* Shared part of every plug-in: the function through which the core enters it, and functions that call the core
+ * through the table that the core passes. See comm/module.h. */
 #include <stdarg.h>
 #include <stdio.h>
 

@@ -1,4 +1,4 @@
-/* Part of every plug-in: common code for opening and leaving communicators. See comm/module.h. */
+/* Shared part of every plug-in: common code for opening and leaving communicators. See comm/module.h. */
 #include "base/status.h"
 #include "comm/module.h"
 

@@ -1,8 +1,8 @@
 /*
- * Lets ranks meet before they share a communicator, or after it has closed. Waiting has a time limit, and an error
- * names the missing ranks. Messages could mix with the messages of the program on its own communicator, so the ranks
- * use a nonblocking all-to-all exchange. In the supported MPI libraries, each rank sends directly to each other rank in
- * this exchange: so a rank is present if its greeting has arrived.
+ * Waits until all ranks are present, before they share a communicator or after it has closed. The wait has a time
+ * limit, and its error names the missing ranks. The exchange is a nonblocking all-to-all, because messages could be
+ * confused with the program's own messages on its communicator. In the supported MPI libraries, each rank sends
+ * directly to every other rank in this exchange, so a rank is present if its greeting has arrived.
  */
 #include <stdio.h>
 #include <unistd.h>
@@ -17,7 +17,7 @@
 #define YIELDS   2000
 #define SLEEP_NS 50000
 
-/* Starts a wait. MPI reports no event that a rank could sleep for. */
+/* Starts a wait. MPI provides no event on which a rank could sleep. */
 static ls_wait wait_for(double timeout) {
     return (ls_wait){.limit_ns = (uint64_t)(timeout * 1e9), .longest_ns = SLEEP_NS, .yields = YIELDS};
 }
@@ -31,11 +31,11 @@ static ls_status look(MPI_Request *request, const char *function, bool *ended) {
 
 /* ---- greetings --------------------------------------------------------------------------------------------------- */
 
-/* A meeting in progress. MPI writes to it until the request completes, which may be never. */
+/* An exchange of greetings in progress. MPI writes to it until the request completes, which may never happen. */
 typedef struct meeting {
     ls_mpi_greeting own;
     ls_mpi_greeting *all;
-    int *numbers; /* arguments of MPI: the bytes for each rank, send offsets, receive offsets */
+    int *numbers; /* arguments of the MPI call: bytes per rank, send offsets, receive offsets */
     ls_roster roster;
 } meeting;
 
@@ -67,8 +67,8 @@ static meeting *prepare(int size) {
     return here;
 }
 
-/* Lists the ranks that are present. MPI may write to the greetings at the same time: at worst, the list lacks a rank
- * whose greeting arrives at this moment. */
+/* Lists the ranks that are present. MPI may write to the greetings concurrently: at worst, the list lacks a rank
+ * whose greeting is just arriving. */
 static const ls_roster *list_arrived(meeting *here, int rank) {
     for (int other = 0; other < here->roster.size; other++) {
         const volatile ls_mpi_greeting *greeting = &here->all[other];
@@ -119,7 +119,7 @@ ls_status ls_mpi_meet(MPI_Comm comm, const ls_mpi_greeting *own, double timeout,
                                     here->numbers + (size_t)2 * (size_t)size, MPI_BYTE, comm, &request);
     const ls_status status =
         code == MPI_SUCCESS ? await(here, &request, rank, timeout) : ls_mpi_fail("MPI_Ialltoallv", code);
-    if (status != LS_OK) { /* MPI may still write to the memory, so it is not freed */
+    if (status != LS_OK) { /* MPI may still write to this memory, so it is not freed */
         ls_mpi_note_failure();
         return status;
     }

@@ -1,5 +1,6 @@
 /*
- * Backend mpi: opens communicators from the world, from an MPI communicator or by a split, and closes them. See mpi.h.
+ * Backend mpi: opens communicators from the world, from an MPI communicator or by splitting, and closes them. See
+ * mpi.h.
  */
 #include "comm/backend/mpi/mpi.h"
 
@@ -53,7 +54,7 @@ static bool is_oversubscribed(const ls_mpi_greeting *all, const ls_join_context 
     return CPU_COUNT(&cores) < ranks;
 }
 
-/* Returns the size in bytes of the largest message that all ranks send eagerly. */
+/* Returns the size in bytes of the largest message that every rank can send eagerly. */
 static size_t find_unasked(const ls_mpi_greeting *all, int size) {
     size_t least = SIZE_MAX;
     for (int rank = 0; rank < size; rank++) {
@@ -63,7 +64,8 @@ static size_t find_unasked(const ls_mpi_greeting *all, int size) {
     return least;
 }
 
-/* Returns the reductions that MPI computes correctly on all ranks: machines may differ in their vector instructions. */
+/* Returns the reductions that MPI computes correctly on all ranks. The vector instructions of the machines may
+ * differ. */
 static ls_mpi_reductions find_reductions(const ls_mpi_greeting *all, int size) {
     ls_mpi_reductions common = all[0].reductions;
     for (int rank = 1; rank < size; rank++) {
@@ -74,7 +76,7 @@ static ls_mpi_reductions find_reductions(const ls_mpi_greeting *all, int size) {
     return common;
 }
 
-/* In all measurements, MPICH's collectives were slower than the engine over MPICH's messages. */
+/* In all measurements, MPICH's collectives were slower than the engine with MPICH's messages. */
 #ifdef OMPI_MAJOR_VERSION
 #define OWN_DEFAULT LS_OWN_BEYOND
 #else
@@ -82,8 +84,8 @@ static ls_mpi_reductions find_reductions(const ls_mpi_greeting *all, int size) {
 #endif
 
 /*
- * Opens an engine over a duplicate of `comm`. All ranks of `comm` call it. Finds the ranks of this machine if `join`
- * does not know them.
+ * Opens an engine over a duplicate of `comm`. All ranks of `comm` call this function. Determines the ranks on this
+ * machine if `join` does not contain them.
  */
 static ls_status open_over(MPI_Comm comm, ls_join_context *join, bool world, void **state) {
     ls_mpi_greeting own = {
@@ -91,7 +93,7 @@ static ls_status open_over(MPI_Comm comm, ls_join_context *join, bool world, voi
     ls_mpi_options options = {.rank = join->rank, .size = join->size, .timeout = join->timeout, .world = world};
     ls_mpi_greeting *all = NULL;
     if (sched_getaffinity(0, sizeof own.cores, &own.cores) != 0) {
-        memset(&own.cores, 0xff, sizeof own.cores); /* more cores than a cpu_set_t holds: enough for all */
+        memset(&own.cores, 0xff, sizeof own.cores); /* too many for a cpu_set_t: treated as enough */
     }
     LS_TRY(ls_mpi_meet(comm, &own, join->timeout, &all));
     options.own = OWN_DEFAULT;
@@ -127,10 +129,10 @@ static ls_status open_over(MPI_Comm comm, ls_join_context *join, bool world, voi
 #define OWN_LIBRARY "MPICH"
 #endif
 
-/* Writes the first words of the running library's version, such as "MPICH Version: 4.0.2". Returns true if the plug-in
- * was built with this library. MPI allows this call before MPI_Init and after MPI_Finalize. */
+/* Writes the first words of the running library's version, such as "MPICH Version: 4.0.2". Returns true if this is
+ * the library that the plug-in was built with. MPI allows this call before MPI_Init and after MPI_Finalize. */
 static bool find_library(char text[64]) {
-    char version[8192] = ""; /* MPI_MAX_LIBRARY_VERSION_STRING of MPICH; Open MPI, whose limit is 256, may be running */
+    char version[8192] = ""; /* MPICH's MPI_MAX_LIBRARY_VERSION_STRING; Open MPI's is only 256 */
     int length = 0;
     MPI_Get_library_version(version, &length);
     const bool is_own = (strstr(version, "Open MPI") != NULL) == (strcmp(OWN_LIBRARY, "Open MPI") == 0);
@@ -143,8 +145,8 @@ static bool find_library(char text[64]) {
 }
 
 /*
- * Fails if the process is linked with another MPI library. The plug-in's calls of MPI then resolve to that library,
- * which cannot read handles of the plug-in's library.
+ * Fails if the process is linked with a different MPI library. The plug-in's MPI calls then resolve to that library,
+ * which cannot interpret handles of the plug-in's library.
  */
 static ls_status check_library(const char *remedy) {
     char library[64];
@@ -160,7 +162,7 @@ static ls_status check_place(const ls_join_context *join) {
     int size = 0;
     MPI_Comm_rank(ls_mpi_world(), &rank);
     MPI_Comm_size(ls_mpi_world(), &size);
-    if (size == 1 && join->size > 1) { /* all ranks report the same message */
+    if (size == 1 && join->size > 1) { /* all ranks report the same error */
         return ls_fail(LS_ERR_ARGUMENT,
                        "ls_comm_open: MPI says that this process is alone, but the job has %d ranks: backend \"mpi\" "
                        "needs ranks that mpirun (or srun) started, of the MPI library that Lockstep's module was built "
@@ -195,7 +197,7 @@ static ls_status mpi_open(const ls_join_context *join, void **state) {
 static void mpi_close(void *state) {
     const bool world = ls_mpi_options_of(ls_engine_endpoint(state))->world;
     const ls_engine_end end = ls_engine_ended(state);
-    /* A rank that left a split communicator because of a failure notes this failure itself. */
+    /* A rank that left a split communicator because of a failure reports this failure itself. */
     if (end == LS_ENGINE_FAILED || (end == LS_ENGINE_DESERTED && world)) {
         ls_mpi_note_failure();
     }
@@ -203,7 +205,7 @@ static void mpi_close(void *state) {
     ls_engine_close(state);
 }
 
-/* ---- communicators of the program's own -------------------------------------------------------------------------- */
+/* ---- the program's own communicators ---------------------------------------------------------------------------- */
 
 /* MPI allows all functions called here before MPI_Init and after MPI_Finalize. */
 static ls_status check_running(void) {
@@ -219,8 +221,8 @@ static ls_status check_running(void) {
     return ls_mpi_check_allowed();
 }
 
-/* MPI_Comm_test_inter, which returns an error if `comm` is not valid. MPI passes this error to the error handler of
- * MPI_COMM_WORLD or, from MPI 4 on, of MPI_COMM_SELF; the default handler aborts. */
+/* Calls MPI_Comm_test_inter, which returns an error if `comm` is not valid. MPI passes this error to the error
+ * handler of MPI_COMM_WORLD or, from MPI 4 on, of MPI_COMM_SELF; the default handler aborts. */
 static int test_inter(MPI_Comm comm, int *inter) {
     const MPI_Comm owners[2] = {MPI_COMM_WORLD, MPI_COMM_SELF};
     MPI_Errhandler handlers[2];
@@ -264,12 +266,12 @@ static ls_status mpi_adopt(const void *handle, bool fortran, ls_join_context *jo
 
 /* ---- splits ------------------------------------------------------------------------------------------------------ */
 
-/* A communicator that MPI will create from some ranks of the parent, and what this rank needs for it. */
+/* A communicator that MPI will create from some ranks of the parent, and the resources that this rank needs for it. */
 typedef struct split_request {
     MPI_Comm parent;
     MPI_Group group;
     MPI_Comm made;
-    ls_mpi_worker *worker; /* makes the call of MPI; NULL: this thread makes it */
+    ls_mpi_worker *worker; /* thread that makes the MPI call; NULL if the calling thread makes it */
     ls_engine *engine;
 } split_request;
 
@@ -298,7 +300,7 @@ static void discard_part(split_request *own) {
     ls_free(own);
 }
 
-/* Allocates everything that this rank needs before it reports to the others that it is ready. */
+/* Allocates everything that this rank needs, before it reports to the other ranks that it is ready. */
 static ls_status prepare_part(const ls_endpoint *parent, const ls_join_context *join, const int *ranks,
                               split_request **result) {
     MPI_Group all;
@@ -330,7 +332,8 @@ static ls_status prepare_part(const ls_endpoint *parent, const ls_join_context *
     return own->engine != NULL ? LS_OK : ls_error_status();
 }
 
-/* Creates the communicator. All its ranks have agreed, so all of them make this call. Takes ownership of `own`. */
+/* Creates the communicator. All its ranks have agreed to do so, so all of them make this call. Takes ownership of
+ * `own`. */
 static ls_status open_part(split_request *own, double timeout, void **state) {
     static const char name[] = "MPI_Comm_create_group";
     ls_status status = LS_OK;
@@ -341,7 +344,7 @@ static ls_status open_part(split_request *own, double timeout, void **state) {
         status = code == MPI_SUCCESS ? LS_OK : ls_mpi_fail(name, code);
     }
     if (status == LS_ERR_TIMEOUT) {
-        return status; /* the worker is still in MPI and uses `own` */
+        return status; /* the worker is still in MPI, using `own` */
     }
     if (status == LS_OK) {
         ls_engine *engine = own->engine;
@@ -352,7 +355,7 @@ static ls_status open_part(split_request *own, double timeout, void **state) {
     return status;
 }
 
-/* Fails if a rank is not ready. Called after all ranks have reported their status. */
+/* Fails if any rank is not ready. Called after all ranks have reported their status. */
 static ls_status check_all_ready(const ls_join_context *join, const int *ranks, const int32_t *said) {
     for (int i = 0; i < join->size; i++) {
         if (said[ranks[i]] != LS_OK) {
@@ -401,7 +404,7 @@ static void mpi_leave(void *state, ls_leave_reason reason) {
 
 static ls_status mpi_meet_leaving(void *state) {
     const ls_status status = ls_engine_finalize_barrier(state);
-    if (status != LS_OK) { /* this process exits next; the launcher then ends the rank that failed first */
+    if (status != LS_OK) { /* this process exits next; the launcher then terminates the rank that failed first */
         ls_mpi_await_reports();
     }
     return status;

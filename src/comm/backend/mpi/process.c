@@ -18,12 +18,13 @@ static struct {
     MPI_Comm world; /* a duplicate of MPI_COMM_WORLD, which is never freed */
     bool joined;    /* `world` is valid */
     bool watched;   /* at_finalize is registered */
-    int worlds;     /* open communicators of the world */
+    int worlds;     /* number of open communicators of the world */
     bool failed;
-    bool exits;     /* the process exits without ls_finalize */
-    bool lost;      /* the ranks of the world did not meet in time */
-    int launcher;   /* file descriptor of the launcher, at which all ranks meet before they finalize MPI; 0: none */
-    int threads;    /* MPI's thread level, if Lockstep started MPI */
+    bool exits;   /* the process exits without ls_finalize */
+    bool lost;    /* the ranks of the world did not meet in time */
+    int launcher; /* file descriptor of the launcher, where all ranks meet before they finalize MPI; 0 if there is none
+                   */
+    int threads;  /* MPI's thread level, if Lockstep started MPI */
     double timeout; /* seconds to wait for a silent rank */
     pid_t id;
 } process;
@@ -32,12 +33,12 @@ static struct {
 #define POLL_NS          50000
 #define YIELDS           2000
 #define FLUSH_SECONDS    5
-#define READ_NS          1000000000U          /* for each of two files: the sum is less than FLUSH_SECONDS */
+#define READ_NS          1000000000U          /* for each of two files; the total is less than FLUSH_SECONDS */
 #define REPORTS_NS       UINT64_C(2000000000) /* time for other ranks to report the failure */
 
-/* ---- the end of messages ----------------------------------------------------------------------------------------- */
+/* ---- receiving the last messages -------------------------------------------------------------------------------- */
 
-/* Receives the last messages: at finalization, some MPI libraries complain about messages that no rank received. */
+/* Receives the last messages: at finalization, some MPI libraries complain about unreceived messages. */
 static void await_last_messages(void) {
     ls_wait wait = {.limit_ns = LAST_MESSAGES_NS, .longest_ns = POLL_NS, .yields = YIELDS};
     while (!process.failed && !ls_mpi_progress_closing() && ls_wait_pause(&wait)) {
@@ -72,8 +73,8 @@ ls_status ls_mpi_watch_finalize(void) {
     return code == MPI_SUCCESS ? LS_OK : ls_mpi_fail("MPI_Comm_set_attr", code);
 }
 
-/* Returns the file descriptor of the connection to Hydra. Returns 0 if there is no connection, if the program finalizes
- * MPI, or if this version of MPI need not wait for other ranks first. */
+/* Returns the file descriptor of the connection to Hydra, or 0 if there is no connection, if the program finalizes
+ * MPI, or if this version of MPI does not require a wait for the other ranks. */
 static int find_launcher(void) {
 #if defined MPICH_NUMVERSION && MPICH_NUMVERSION < 40200000
     const char *connection = getenv("PMI_FD");
@@ -85,7 +86,7 @@ static int find_launcher(void) {
 }
 
 #ifdef OMPI_MAJOR_VERSION
-/* Reads a setting of Open MPI that is a number of bytes. */
+/* Reads an Open MPI setting that is a number of bytes. */
 static size_t read_setting(const char *name, size_t otherwise) {
     size_t value = otherwise;
     int level = MPI_THREAD_SINGLE;
@@ -111,7 +112,7 @@ static size_t read_setting(const char *name, size_t otherwise) {
 size_t ls_mpi_unasked(void) {
 #ifdef OMPI_MAJOR_VERSION
     static _Atomic size_t found; /* Open MPI opens all its components for this query, which takes 0.2 s */
-    const size_t header = 128;   /* Open MPI's header is shorter */
+    const size_t header = 128;   /* Open MPI's header is smaller */
     if (found == 0) {
         const size_t limit = read_setting("btl_vader_eager_limit", 4096);
         found = limit < 4 * header ? 3 * header : limit - header;
@@ -129,11 +130,11 @@ MPI_Comm ls_mpi_world(void) {
 /* ---- MPI --------------------------------------------------------------------------------------------------------- */
 
 /*
- * MPI_Finalize of MPICH before 4.2 may hang if UCX uses TCP. Each rank asks the other ranks to confirm that all its
- * messages have arrived. After it has all confirmations, the rank waits at the launcher, and no longer confirms. A rank
- * that asks only afterwards never gets an answer. So all ranks first meet at the launcher, after they last polled for
- * messages: no rank confirms before all ranks ask. The launcher is Hydra, MPICH's own launcher. The text is in the
- * PMI-1 protocol, over the connection that MPI itself uses, but not at this time.
+ * Before version 4.2, MPICH's MPI_Finalize may hang if UCX uses TCP. Each rank asks the other ranks to confirm that all
+ * its messages have arrived. After it has received all confirmations, the rank waits at the launcher and no longer
+ * confirms. A rank that asks only afterwards never gets an answer. So all ranks first meet at the launcher, after they
+ * last polled for messages, so that no rank confirms before all ranks ask. The launcher is Hydra, MPICH's own launcher.
+ * The request uses the PMI-1 protocol over the connection that MPI itself uses, but not at this time.
  */
 static void meet_at_launcher(void) {
     static const char here[] = "cmd=barrier_in\n";
@@ -152,7 +153,8 @@ static int end_mpi(void *nothing) {
     return MPI_Finalize();
 }
 
-/* Finalizes MPI after all ranks have called this. While a rank waits, a warning every 5 s names the missing ranks. */
+/* Finalizes MPI after all ranks have called this function. Every 5 s, a waiting rank logs a warning that names the
+ * missing ranks. */
 static ls_status finalize(void) {
     ls_mpi_greeting *all = NULL;
     await_last_messages();
@@ -162,8 +164,8 @@ static ls_status finalize(void) {
 }
 
 /*
- * Waits, for a limited time, until the reader has read all output: mpirun ends the job when it sees that this process
- * has exited, and may then lose unread output.
+ * Waits, for a limited time, until the reader has consumed all output: mpirun ends the job when it detects that this
+ * process has exited, and may then lose unread output.
  */
 static void await_reader(int file) {
     ls_wait wait = {.limit_ns = READ_NS};
@@ -172,7 +174,8 @@ static void await_reader(int file) {
     }
 }
 
-/* Waits for the readers of standard output and standard error if these are pipes or terminals: a file has no reader. */
+/* Waits for the readers of standard output and standard error if these are pipes or terminals. A regular file has no
+ * reader. */
 static void await_readers(void) {
     for (int file = STDOUT_FILENO; file <= STDERR_FILENO; file++) {
         struct stat about;
@@ -184,8 +187,8 @@ static void await_readers(void) {
 
 /*
  * Exits although MPI_Finalize has not returned. Skips the remaining exit handlers, because some of them unload
- * libraries that the thread in MPI_Finalize still uses. Waits only for a limited time for output that cannot be
- * written, or whose lock another thread holds.
+ * libraries that the thread in MPI_Finalize still uses. Waits only for a limited time for output that is blocked, or
+ * whose lock another thread holds.
  */
 static _Noreturn void leave_anyway(int status) {
     sigset_t alarm_alone;
@@ -202,14 +205,14 @@ static _Noreturn void leave_anyway(int status) {
 void ls_mpi_await_reports(void) {
     ls_wait wait = {.limit_ns = REPORTS_NS, .longest_ns = 1000000};
     while (ls_mpi_runs() && ls_wait_pause(&wait)) {
-        int there = 0; /* polls, so that MPI sends queued messages */
+        int there = 0; /* the probe makes MPI progress and send queued messages */
         (void)MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_SELF, &there, MPI_STATUS_IGNORE);
     }
 }
 
 /*
- * A rank that exits during a job, or after a failure, does not finalize MPI: so its launcher knows that it must end the
- * other ranks. If such a rank exits with status 0, this function aborts MPI, because MPICH's launcher would report
+ * A rank that exits during a job, or after a failure, does not finalize MPI, so that its launcher terminates the other
+ * ranks. If such a rank exits with status 0, this function aborts MPI, because MPICH's launcher would otherwise report
  * success for the job. A forked child of this process does not use MPI.
  */
 static void leave_mpi(int status, void *argument) {
@@ -251,8 +254,9 @@ static int init(void *nothing) {
 }
 
 /*
- * Checks the thread level, because another thread, which now waits for its next task, has started MPI. Makes MPI return
- * all errors to Lockstep: MPICH reports the errors of MPI_Test to MPI_COMM_WORLD or, from MPI 4 on, to MPI_COMM_SELF.
+ * Checks the thread level, because MPI was started by a different thread, which now waits for its next task. Makes MPI
+ * return all errors to Lockstep: MPICH reports the errors of MPI_Test to MPI_COMM_WORLD or, from MPI 4 on, to
+ * MPI_COMM_SELF.
  */
 static ls_status check_started(void) {
     if (process.threads < MPI_THREAD_SERIALIZED) {
@@ -286,7 +290,7 @@ static ls_status start_mpi(double timeout) {
     return process.id == getpid() ? check_started() : ls_mpi_check_allowed(); /* otherwise the program started MPI */
 }
 
-/* Joins the world. Either all ranks will meet at the launcher, or no rank does. */
+/* Joins the world. Either all ranks will meet at the launcher, or none will. */
 static ls_status join(double timeout) {
     static MPI_Comm duplicate; /* MPI may write to it until the process exits */
     ls_mpi_greeting *all = NULL;
@@ -313,7 +317,7 @@ static ls_status join(double timeout) {
 }
 
 ls_status ls_mpi_join(double timeout) {
-    if (process.lost) { /* a rank that joins late would receive messages of the earlier attempt */
+    if (process.lost) { /* a rank that joins late would receive messages from the earlier attempt */
         return ls_fail(LS_ERR_STATE, "the ranks of this job did not meet in an earlier attempt: start the job again");
     }
     return process.joined ? LS_OK : join(timeout);

@@ -1,5 +1,5 @@
 /*
- * Calls of MPI that have no time limit. A thread cannot leave such a call, so a worker thread makes it, and the calling
+ * MPI calls that have no time limit. A thread cannot abandon such a call, so a worker thread makes it, and the calling
  * thread waits for the worker up to its own time limit.
  */
 #include <errno.h>
@@ -12,16 +12,16 @@
 #include "base/status.h"
 #include "comm/backend/mpi/mpi.h"
 
-#define LEAST_SECONDS 5 /* the shortest time limit, because MPI is slow on a busy machine */
+#define LEAST_SECONDS 5 /* the minimum time limit, because MPI is slow on a busy machine */
 #define WARN_SECONDS  5
 
-/* A worker thread, its current task, if any, and the result of its last task. */
+/* A worker thread, its current task (if any), and the result of its last task. */
 struct ls_mpi_worker {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     pthread_t thread;
     bool there;
-    bool ends; /* exit once there is no task */
+    bool ends; /* the thread exits when it has no task */
     ls_mpi_task *task;
     void *argument;
     int code;
@@ -40,8 +40,7 @@ static void *run_tasks(void *argument) {
         }
         pthread_mutex_unlock(&own->lock);
         const int code = own->task(own->argument);
-        sigfillset(&all); /* signals belong to the program; MPI has created its own threads by this time, with the
-                             signal mask that it needs */
+        sigfillset(&all); /* signals belong to the program; MPI's threads already exist, with the mask that they need */
         (void)pthread_sigmask(SIG_SETMASK, &all, NULL);
         pthread_mutex_lock(&own->lock);
         own->code = code;
@@ -66,7 +65,8 @@ static ls_status start(ls_mpi_worker *own) {
     return LS_OK;
 }
 
-/* Waits, holding the lock, until the task has ended or `seconds` have passed. Returns true if the task has ended. */
+/* Waits, with the lock held, until the task has finished or `seconds` have passed. Returns true if the task has
+ * finished. */
 static bool await(ls_mpi_worker *own, double seconds) {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
@@ -93,7 +93,7 @@ ls_status ls_mpi_worker_run(ls_mpi_worker *own, ls_mpi_task *task, void *argumen
                 "waiting in %s for %g s: it ends when every rank has called it, and does not say which ranks have not",
                 name, waited);
         }
-        /* Waits in short steps: if this process is stopped for some time, only one step is shortened. */
+        /* Waits in short steps: if this process is stopped for some time, only one step of the wait is lost. */
         const double step = longest - waited < WARN_SECONDS ? longest - waited : WARN_SECONDS;
         ended = await(own, step);
         waited += step;

@@ -11,18 +11,18 @@
 #include "base/wait.h"
 #include "comm/pieces.h"
 
-#define POLL_NS    UINT64_C(100000)     /* between two polls of NCCL */
-#define ABORTED_NS UINT64_C(2000000000) /* time for the stream to reach its mark */
+#define POLL_NS    UINT64_C(100000)     /* interval between two polls of NCCL */
+#define ABORTED_NS UINT64_C(2000000000) /* time for the stream to reach its mark after an abort */
 
 _Static_assert(sizeof(ncclUniqueId) == LS_NCCL_ID, "an id travels as it is");
 
 struct ls_nccl_group {
     ncclComm_t comm;
     cudaEvent_t mark;
-    bool marked; /* the mark of the latest call is in its stream */
+    bool marked; /* the stream contains the mark of the latest call */
     int rank;
     int size;
-    void *scratch; /* memory of the GPU, for a copy of a send buffer that overlaps the receive buffer */
+    void *scratch; /* GPU memory for a copy of a send buffer that overlaps the receive buffer */
     size_t scratch_bytes;
 };
 
@@ -30,13 +30,13 @@ struct ls_nccl_group {
 
 static bool cuda_did(cudaError_t error, const char *doing, char *why) {
     if (error != cudaSuccess) {
-        (void)cudaGetLastError(); /* the error is reported here only */
+        (void)cudaGetLastError(); /* clears the error, which is reported only here */
         snprintf(why, LS_LIBRARY_WHY, "CUDA: %s: %s", doing, cudaGetErrorString(error));
     }
     return error == cudaSuccess;
 }
 
-/* Returns true if NCCL has made the call, or has begun it. Otherwise, writes the reason to `why`. */
+/* Returns true if NCCL has executed or started the call. Otherwise, writes the reason to `why`. */
 static bool nccl_did(const ls_nccl_group *group, ncclResult_t result, const char *doing, char *why) {
     if (result == ncclSuccess || result == ncclInProgress) {
         return true;
@@ -104,7 +104,7 @@ ls_nccl_group *ls_nccl_join(const unsigned char id[LS_NCCL_ID], int rank, int si
     return NULL;
 }
 
-/* Waits until NCCL is idle, at most `most_ns`. Returns true if NCCL is idle and has not failed. */
+/* Waits at most `most_ns` until NCCL is idle. Returns true if NCCL is idle and has not failed. */
 static bool wait_for_quiet(ls_nccl_group *group, uint64_t most_ns) {
     ls_wait wait = {.limit_ns = most_ns, .longest_ns = POLL_NS};
     char why[LS_LIBRARY_WHY];
@@ -154,7 +154,7 @@ ls_library_state ls_nccl_ran(const ls_nccl_group *group, char why[LS_LIBRARY_WHY
     return cuda_did(error, "a call in progress", why) ? LS_LIBRARY_DONE : LS_LIBRARY_FAILED;
 }
 
-/* ---- reductions that NCCL makes ---------------------------------------------------------------------------------- */
+/* ---- reductions that NCCL supports ------------------------------------------------------------------------------ */
 
 static bool type_of(ls_dtype dtype, ncclDataType_t *type) {
     static const ncclDataType_t types[LS_DTYPE_COUNT] = {
@@ -168,8 +168,8 @@ static bool is_float(ls_dtype dtype) {
     return dtype == LS_F32 || dtype == LS_F64 || dtype == LS_BF16 || dtype == LS_F16;
 }
 
-/* Finds NCCL's operation. Returns false if NCCL has none with the same results: NCCL's minimum and maximum of floats
- * ignore NaN, but Lockstep's return NaN. */
+/* Finds NCCL's reduction operation. Returns false if NCCL has no operation with the same results: NCCL's minimum and
+ * maximum of floats ignore NaN, but Lockstep's return NaN. */
 static bool operation_of(ls_dtype dtype, ls_reduction reduction, ncclRedOp_t *operation) {
     switch (reduction) {
     case LS_SUM:
@@ -213,9 +213,10 @@ static size_t before_own(const ls_call *call, int rank) {
     return elements;
 }
 
-/* Sets `*bytes` to the bytes that the call must send from a copy; 0: no copy is necessary. NCCL allows a receive buffer
- * inside the send buffer only if it is this rank's own part, and not at all in an all-to-all exchange. The receive
- * buffer of a call in place begins in the send buffer; all other overlaps were refused before (ls_call_check). */
+/* Sets `*bytes` to the number of bytes that the call must send from a copy; 0 means that no copy is necessary. NCCL
+ * allows a receive buffer inside the send buffer only if it is this rank's own part, and never in an all-to-all
+ * exchange. The receive buffer of an in-place call begins inside the send buffer; ls_call_check has already rejected
+ * all other overlaps. */
 static void find_overlap(const ls_nccl_group *group, const ls_call *call, size_t *bytes) {
     size_t elements = 0;
     const unsigned char *own = NULL;
@@ -265,7 +266,7 @@ static bool separate(ls_nccl_group *group, ls_call *call, size_t bytes, char *wh
     return true;
 }
 
-/* Sends to and receives from each other rank. */
+/* Sends to, and receives from, every other rank. */
 static ncclResult_t exchange(const ls_nccl_group *group, const ls_call *call) {
     ncclResult_t result = ncclSuccess;
     for (int i = 1; i < group->size && (result == ncclSuccess || result == ncclInProgress); i++) {
@@ -285,7 +286,7 @@ static ncclResult_t exchange(const ls_nccl_group *group, const ls_call *call) {
     return result;
 }
 
-/* Reduces the part of each rank to this rank: a reduce_scatterv. */
+/* Executes a reduce_scatterv: reduces each rank's part to that rank. */
 static ncclResult_t reduce_parts(const ls_nccl_group *group, const ls_call *call, ncclDataType_t type,
                                  ncclRedOp_t reduces) {
     ncclResult_t result = ncclSuccess;
@@ -337,7 +338,7 @@ static bool keep_own(const ls_nccl_group *group, const ls_call *call, char *why)
                                        at(call->send, sent.at, call->width), received.count * call->width, why);
 }
 
-/* Returns true if the call has no data on any rank, and all ranks know this. */
+/* Returns true if the call has no data on any rank, and this is known to all ranks. */
 static bool is_empty(const ls_call *call) {
     switch (call->operation) {
     case LS_OP_GATHERV:

@@ -1,11 +1,11 @@
 /*
  * Backend nccl: backend tcp with NCCL for collectives whose buffers are in GPU memory (ls_call.stream): see
- * comm/backend/module/collectives.h. The engine of backend tcp agrees on each call, sends messages, notices failures
+ * comm/backend/module/collectives.h. The engine of backend tcp agrees on each call, sends messages, detects failures
  * and moves data in host memory. library.c calls libnccl and CUDA.
  *
- * When the ranks of a communicator meet, each rank sends to each other rank which GPU it uses, and rank 0 also sends
- * NCCL's unique id. NCCL's communicator does not block: the backend polls whether a call has ended or failed. A rank
- * that aborts also aborts NCCL's communicator.
+ * When the ranks of a communicator meet, each rank tells every other rank which GPU it uses, and rank 0 also sends
+ * NCCL's unique id. The NCCL communicator is nonblocking: the backend polls whether a call has finished or failed. A
+ * rank that aborts also aborts its NCCL communicator.
  */
 #include <string.h>
 
@@ -15,7 +15,7 @@
 #include "comm/engine/engine.h"
 #include "comm/module.h"
 
-/* The data that a rank sends to another rank before they join. */
+/* The data that a rank sends to each other rank before they join. */
 typedef struct nccl_hello {
     uint64_t machine;
     char bus[LS_NCCL_BUS];
@@ -24,7 +24,7 @@ typedef struct nccl_hello {
 
 typedef enum stage {
     JOINING = 0, /* NCCL creates its communicator */
-    GIVING,      /* NCCL adds the collective to the stream */
+    GIVING,      /* NCCL is enqueuing the collective in the stream */
     RUNNING      /* the stream has not reached the end of the collective */
 } stage;
 
@@ -35,7 +35,7 @@ typedef struct ls_nccl {
     stage stage;
 } ls_nccl;
 
-/* Returns true for buffers in GPU memory. NCCL makes no call for buffers in host memory. */
+/* Returns true for buffers in GPU memory. NCCL does not execute calls on host memory. */
 static bool nccl_can_make(const ls_endpoint *endpoint, const ls_call *call) {
     (void)endpoint;
     return call->stream != NULL;
@@ -57,7 +57,7 @@ static ls_status nccl_greet(ls_collectives *own, int peer, void *said) {
     return LS_OK;
 }
 
-/* Fails if two ranks use the same GPU, which NCCL refuses. All ranks report the same two ranks. */
+/* Fails if two ranks use the same GPU, which NCCL rejects. All ranks report the same two ranks. */
 static ls_status check_gpus(const ls_collectives *own) {
     const int size = own->endpoint->size;
     const nccl_hello *of = ls_collectives_heard(own, 0);
@@ -104,7 +104,7 @@ static ls_library_state nccl_look(ls_collectives *own) {
         did = give(nccl);
     } else if (state == LS_LIBRARY_DONE) {
         nccl->stage = RUNNING;
-        own->began_ns = own->tcp->now_ns(own->endpoint); /* restarts spinning, because the collective may be short */
+        own->began_ns = own->tcp->now_ns(own->endpoint); /* restart spinning: the collective may be short */
         did = ls_nccl_mark(nccl->group, own->call.stream, own->why);
     }
     return state == LS_LIBRARY_FAILED || !did ? LS_LIBRARY_FAILED : LS_LIBRARY_BUSY;
@@ -131,7 +131,7 @@ static const ls_collective_library library = {
     .end = nccl_end,
 };
 
-/* Adds NCCL to a communicator of backend tcp that was just opened. Closes the communicator on failure. */
+/* Adds NCCL to a newly opened communicator of backend tcp. Closes the communicator on failure. */
 static ls_status attach(const ls_join_context *join, void **state) {
     /* LS_OWN_NEVER applies to calls without a stream. */
     ls_nccl *nccl = (ls_nccl *)ls_collectives_add(ls_engine_endpoint(*state), &library, LS_OWN_NEVER);
@@ -142,7 +142,8 @@ static ls_status attach(const ls_join_context *join, void **state) {
     return LS_OK;
 }
 
-/* Opens a communicator. If this process has no GPU, this fails, not the first call that needs a GPU. */
+/* Opens a communicator. Fails if this process has no GPU, so that the error does not occur only at the first call
+ * that needs a GPU. */
 static ls_status nccl_open(const ls_join_context *join, void **state) {
     char why[LS_LIBRARY_WHY];
     if (!ls_nccl_find_gpus(why)) {
@@ -162,7 +163,7 @@ static bool nccl_takes(const void *state, bool reduces, ls_dtype dtype, ls_reduc
     return ls_nccl_takes(reduces, dtype, reduction);
 }
 
-/* CUDA's current device belongs to a thread. */
+/* The current CUDA device is a per-thread setting. */
 static bool nccl_any_thread(const void *state) {
     (void)state;
     return false;

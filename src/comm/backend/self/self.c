@@ -1,5 +1,5 @@
-/* Backend self: a world of one rank. A call ends when it begins. Messages of the rank to itself are kept until it
- * receives them. */
+/* Backend self: a world of one rank. Each call finishes as soon as it begins. Messages of the rank to itself are
+ * kept until it receives them. */
 #include <string.h>
 
 #include "base/memory.h"
@@ -27,7 +27,7 @@ static ls_status self_nothing(void *state, const ls_call *call) {
     return LS_OK;
 }
 
-/* Reduces instead of only copying: a logical reduction converts its input to 0 and 1. */
+/* Reduces instead of merely copying, because a logical reduction converts its input to 0 and 1. */
 static ls_status self_reduce(void *state, const ls_call *call) {
     (void)state;
     const ls_reduce_task task = {.dtype = call->dtype,
@@ -72,7 +72,7 @@ static ls_status self_post(void *state, const ls_call *call, void **request) {
                                          : ls_match_receive(state, call, (ls_match_receipt **)request);
 }
 
-/* With `wait`, fails instead of waiting: no other rank can send the message. */
+/* With `wait`, fails instead of waiting, because no other rank can send the message. */
 static ls_status self_test(void *state, void *request, bool wait, bool *finished) {
     ls_match_receipt *receipt = request;
     *finished = ls_match_arrived(receipt);

@@ -1,4 +1,5 @@
-/* What ranks must agree on: each publishes it with the first step of a call, and compares. */
+/* The properties of a call that ranks must agree on. Each rank publishes them with the first step of a call, and
+ * compares them with those of the other ranks. */
 #include "base/memory.h"
 #include "comm/agreement.h"
 #include "comm/backend/shm/shm.h"
@@ -8,7 +9,7 @@ static uint64_t sign(const ls_call *call) {
            (uint64_t)(uint32_t)(call->layout != 0 ? (int)call->layout : call->root) << 32;
 }
 
-/* Where counts are agreed on as a whole, their hash takes the place of the root. */
+/* If ranks agree on all counts together, the hash of the counts takes the place of the root. */
 static uint32_t layout_of(const ls_shm_cell *cell) {
     const uint64_t operation = cell->signature & 0xff;
     const bool whole = operation == LS_OP_ALLGATHERV || operation == LS_OP_REDUCE_SCATTERV;
@@ -47,7 +48,7 @@ static bool same_call(const ls_shm_cell *a, const ls_shm_cell *b) {
     return a->signature == b->signature && a->count == b->count && a->sequence == b->sequence;
 }
 
-/* Apart from ls_shm_agree, which every call goes through. */
+/* Separate from ls_shm_agree, because every call executes ls_shm_agree. */
 static __attribute__((noinline, cold)) ls_status fail_disagree(const ls_shm *shm, const ls_call *call) {
     const size_t size = (size_t)shm->size;
     ls_call_header *headers = ls_allocate(size * (sizeof *headers + sizeof(ls_call_header *)));

@@ -52,7 +52,7 @@ static ls_status read_size(const threshold *which, const char *text, size_t leng
     return LS_OK;
 }
 
-/* Reads one "name=size" of `length` bytes, for every call. */
+/* Reads a "name=size" item of `length` bytes, which applies to every call. */
 static ls_status read_word(const char *word, size_t length, ls_shm_sizes *sizes) {
     const char *equals = memchr(word, '=', length);
     const size_t name = equals != NULL ? (size_t)(equals - word) : length;
@@ -101,7 +101,7 @@ const ls_algorithm_list ls_shm_algorithms = {
               [LS_OP_ALLTOALLV] = MOVE},
 };
 
-/* Sets the sizes for which all calls use an algorithm, as far as it supports them. */
+/* Sets the sizes such that every call that supports the algorithm uses it. */
 static void force(ls_algorithm_id id, ls_shm_sizes *sizes) {
     const size_t cells = id == LS_ALGORITHM_CELLS ? LS_SHM_PAYLOAD : 0;
     switch (id) {
@@ -130,7 +130,7 @@ static void force(ls_algorithm_id id, ls_shm_sizes *sizes) {
     sizes->cells = cells;
 }
 
-/* Chunks and slots have no limit of their own: excluding them has no effect. */
+/* "chunks" and "slots" have no size limit of their own, so excluding them has no effect. */
 static void exclude(uint32_t algorithms, ls_shm_sizes *sizes) {
     sizes->cells = (algorithms & LS_ALGORITHM_BIT(LS_ALGORITHM_CELLS)) != 0 ? 0 : sizes->cells;
     sizes->whole = (algorithms & LS_ALGORITHM_BIT(LS_ALGORITHM_WHOLE)) != 0 ? 0 : sizes->whole;

@@ -9,24 +9,24 @@
 
 #define PAGE ((size_t)4096)
 
-/* What each rank tells the others of its part. */
+/* Each rank's report to the others on its part of the memory. */
 typedef struct part_report {
     int32_t status;
     uint32_t unused;
-    uint64_t place; /* between threads, the address of all parts, from rank 0 */
+    uint64_t place; /* between threads, the address of all parts, set by rank 0 */
 } part_report;
 
 _Static_assert(sizeof(part_report) <= LS_SHM_PAYLOAD, "a report travels in a cell");
 
 /*
- * Between threads, the number of ranks that still hold the memory precedes the memory. The memory is in a list of the
- * world until the last of these ranks has released it. A rank that fails during the call may never learn of the memory,
- * and then does not release it.
+ * Between threads, this header precedes the memory and counts the ranks that still hold it. The memory stays in a list
+ * of the world until the last of these ranks has released it. A rank that fails during the call may never learn of the
+ * memory, and then does not release it.
  */
 typedef struct ls_shm_lent {
     int holders;
     struct ls_shm_lent *next;
-    struct ls_shm_lent **link; /* what points to this one */
+    struct ls_shm_lent **link; /* the pointer that points to this element */
 } ls_shm_lent;
 
 static pthread_mutex_t lending = PTHREAD_MUTEX_INITIALIZER;
@@ -136,7 +136,7 @@ bool ls_shm_region_any(const ls_shm *shm) {
     return false;
 }
 
-/* Gives this rank's part back to the machine; the others no longer touch it, or never have. */
+/* Returns this rank's part to the system. The other ranks no longer access it, or never have. */
 static void give_back(const ls_shm *shm, uint64_t offset, size_t stride) {
     (void)fallocate(shm->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                     (off_t)(offset + (uint64_t)shm->rank * stride), (off_t)stride);
@@ -166,7 +166,7 @@ void ls_shm_release(void *state, void *memory) {
     }
 }
 
-/* An entry for a new region; NULL when there is no memory for one. */
+/* Returns an entry for a new region, or NULL if out of memory. */
 static ls_shm_region *free_entry(ls_shm *shm) {
     for (int i = 0; i < shm->region_count; i++) {
         if (shm->regions[i].base == NULL) {
@@ -183,7 +183,8 @@ static ls_shm_region *free_entry(ls_shm *shm) {
     return &grown[shm->region_count++];
 }
 
-/* Between threads rank 0 allocates for all; between processes each reserves its part, on its own NUMA node. */
+/* Between threads, rank 0 allocates for all ranks; between processes, each rank reserves its own part, on its own
+ * NUMA node. */
 static part_report reserve(ls_shm *shm, size_t stride) {
     part_report own = {.status = LS_OK};
     const size_t bytes = stride * (size_t)shm->size;
@@ -201,8 +202,8 @@ static part_report reserve(ls_shm *shm, size_t stride) {
     return own;
 }
 
-/* Makes the reserved memory a region of this rank; `region` is a free entry, or NULL where there was no memory for one.
- */
+/* Makes the reserved memory a region of this rank. `region` is a free entry, or NULL if there was no memory for an
+   entry. */
 static ls_status attach(ls_shm *shm, ls_shm_region *region, uint64_t place, size_t stride) {
     if (region == NULL) {
         return ls_fail_memory("ls_comm_alloc", sizeof *region);
@@ -218,8 +219,8 @@ static ls_status attach(ls_shm *shm, ls_shm_region *region, uint64_t place, size
     return LS_OK;
 }
 
-/* One step: publishes this rank's report and returns the first failure of all ranks, the own one before others'. Fills
- * in what rank 0 says of the place. */
+/* Takes one step: publishes this rank's report and returns the first failure, preferring this rank's own. Sets the
+ * position that rank 0 reported. */
 static ls_status settle(ls_shm *shm, part_report *own, size_t bytes) {
     memcpy(ls_shm_next_cell(shm)->payload, own, sizeof *own);
     ls_shm_post(shm);
@@ -237,7 +238,7 @@ static ls_status settle(ls_shm *shm, part_report *own, size_t bytes) {
     return ls_fail(LS_ERR_MEMORY, "ls_comm_alloc: rank %d cannot reserve %zu bytes of shared memory", failed, bytes);
 }
 
-/* All ranks want the same, and rank 0 has seen that there is room for it. */
+/* Runs after all ranks have made the same call, and rank 0 has checked that there is enough memory. */
 static ls_status begin(ls_shm *shm, size_t size, uint64_t sequence) {
     const ls_call call = {.operation = LS_OP_ALLOC, .width = 1, .total = size, .sequence = sequence};
     ls_shm_cell *cell = NULL;
@@ -254,11 +255,11 @@ static ls_status begin(ls_shm *shm, size_t size, uint64_t sequence) {
         return status;
     }
     const ls_status agreed =
-        ls_shm_agree(shm, &shm->call); /* first of all: reports mean something only if all called this */
+        ls_shm_agree(shm, &shm->call); /* must come first: the reports are valid only if all ranks made this call */
     return agreed != LS_OK ? agreed : status;
 }
 
-/* Gives back what this rank has of memory that another could not get. */
+/* Frees this rank's memory if a different rank could not get its memory. */
 static void undo(ls_shm *shm, ls_shm_region *region, const part_report *own, size_t stride) {
     if (region != NULL && region->base != NULL) {
         ls_shm_region_free(shm, region);

@@ -1,8 +1,8 @@
 /*
- * Calls so small that what a rank brings fits into its cell, all operations alike: in one step each rank publishes what
- * it calls and what it brings, compares what the others call, and takes what it wants from their cells. A cache line or
- * two per rank is all that such a call touches, so what it costs is the transfer of these lines and the instructions on
- * its path; ls_shm_quick keeps the latter few.
+ * Calls so small that each rank's data fits into its cell. All operations work alike, in one step: each rank publishes
+ * its call and its data, compares the other ranks' calls with its own, and reads what it needs from their cells. Such a
+ * call touches only one or two cache lines per rank, so it costs the transfer of these lines and the instructions on
+ * its path; ls_shm_quick keeps this path short.
  */
 #include <string.h>
 
@@ -11,8 +11,8 @@
 #include "comm/reduce.h"
 
 typedef enum way {
-    WAY_LARGE = 0, /* never in cells: ranks bring different amounts */
-    WAY_MOVE,      /* what others brought is wanted as it is */
+    WAY_LARGE = 0, /* never in cells, because ranks contribute different amounts */
+    WAY_MOVE,      /* the other ranks' data is copied unchanged */
     WAY_REDUCE     /* or reduced */
 } way;
 
@@ -25,7 +25,7 @@ static const unsigned char ways[LS_OP_COUNT] = {
     [LS_OP_ALLOC] = WAY_REDUCE,
 };
 
-/* Whether each rank is brought a part of its own. */
+/* Returns true if the data sent to each rank differs. */
 static bool cuts(const ls_call *call) {
     return ls_flows[call->operation].cuts;
 }
@@ -71,7 +71,7 @@ static void take_sum(const ls_shm *shm, const ls_call *call) {
                                         .count = call->count});
 }
 
-/* All have posted the same call. */
+/* Runs after all ranks have posted the same call. */
 static void take(const ls_shm *shm, const ls_call *call) {
     if (call->count == 0 || (ls_flows[call->operation].to_root && shm->rank != call->root)) {
         return;
@@ -101,7 +101,7 @@ ls_status ls_shm_begin_cells(void *state, const ls_call *call) {
     return LS_OK;
 }
 
-/* The other ranks did not come soon. */
+/* Called if the other ranks do not arrive soon. */
 static ls_status wait_long(ls_shm *shm, const ls_call *call) {
     shm->call = *call;
     return ls_shm_wait(shm);
@@ -109,7 +109,7 @@ static ls_status wait_long(ls_shm *shm, const ls_call *call) {
 
 bool ls_shm_quick(void *state, const ls_call *call, ls_status *status) {
     ls_shm *shm = state;
-    if (call->operation == LS_OP_SPLIT || !ls_shm_fits_cells(shm, call)) { /* a split continues, under its name */
+    if (call->operation == LS_OP_SPLIT || !ls_shm_fits_cells(shm, call)) { /* a split continues under its own name */
         return false;
     }
     *status = ls_shm_sound(shm);
@@ -123,7 +123,7 @@ bool ls_shm_quick(void *state, const ls_call *call, ls_status *status) {
     put(shm, call, cell);
     ls_shm_post(shm);
     if (ways[call->operation] == WAY_MOVE) {
-        ls_spin_back_off(1); /* with nothing to add up, ranks are back sooner than the others' cells can be here */
+        ls_spin_back_off(1); /* without a reduction, ranks return before the other ranks' cache lines can arrive */
     }
     if (!ls_shm_meet(shm)) {
         *status = wait_long(shm, call);

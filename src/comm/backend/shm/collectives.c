@@ -5,14 +5,16 @@
 #include "comm/reduce.h"
 
 /*
- * How a buffer travels, by its size in bytes:
- *  - what fits the cells goes there (cells.c);
- *  - up to the algorithm's `whole`, each rank writes all of it to its slot and reads all slots: a step per chunk;
- *  - beyond, an all-reduce lets each rank reduce its share: straight between the buffers when all send from one
- *    ls_comm_alloc and receive into one, that or another (two steps), else through the slots in chunks, copying,
- *    reducing and collecting at once (a step per chunk and two more);
- *  - between two cores that are far from each other each of these transfers costs more than adding up, so that ordinary
- *    memory of any size goes whole, and past the caches into the slots.
+ * How a buffer is transferred, by its size in bytes:
+ *  - Data that fits into the cells uses them (cells.c).
+ *  - Up to the algorithm's `whole`, each rank writes its whole buffer to its slot and reads all slots: one step per
+ *    chunk.
+ *  - Above this size, each rank of an all-reduce reduces its share. This happens directly between the buffers if all
+ *    ranks send from one ls_comm_alloc and receive into the same or a different one (two steps). Otherwise, the data
+ *    passes through the slots in chunks, with copying, reducing and collecting at the same time (one step per chunk,
+ *    and two more).
+ *  - Between two cores that are far from each other, each of these transfers costs more than the addition. So ordinary
+ *    memory of any size is transferred whole, and written into the slots past the caches.
  */
 
 static size_t call_bytes(const ls_shm *shm) {
@@ -23,15 +25,14 @@ static bool goes_whole(const ls_shm *shm) {
     return call_bytes(shm) <= shm->sizes[shm->call.operation].whole || (shm->past_caches && shm->size == 2);
 }
 
-/* ---- where the buffers are
- * -------------------------------------------------------------------------------------------- */
+/* ---- the positions of the buffers ------------------------------------------------------------------------------- */
 
-/* Whether this rank gets the result of the reduction. */
+/* Returns true if this rank receives the result of the reduction. */
 static bool takes_result(const ls_shm *shm) {
     return shm->call.operation != LS_OP_REDUCE || shm->rank == shm->call.root;
 }
 
-/* Tells the others where this rank's buffers are, if they can be reached. */
+/* Tells the other ranks where this rank's buffers are, if the other ranks can access them. */
 static void declare_region(ls_shm *shm, ls_shm_cell *cell) {
     const size_t bytes = call_bytes(shm);
     const unsigned char *send = shm->call.send;
@@ -53,8 +54,8 @@ static uint32_t region_into(const ls_shm *shm, int rank) {
     return note.into;
 }
 
-/* The regions that all ranks reduce from and receive into, where they are the same on all of them: a rank may have
- * given others back. */
+/* Finds the regions that all ranks reduce from and receive into. Returns false if the regions are not the same on
+ * all ranks, or if this rank has released one. */
 static bool find_regions(const ls_shm *shm, const ls_shm_region **from, const ls_shm_region **into) {
     *from = ls_shm_region_common(shm);
     if (*from == NULL) {
@@ -70,7 +71,8 @@ static bool find_regions(const ls_shm *shm, const ls_shm_region **from, const ls
     return *into != NULL;
 }
 
-/* Elements [*first, *first + *count) are rank's share of `total`, cut at multiples of 64 bytes. */
+/* Sets the elements [*first, *first + *count) that are the rank's share of `total`. Shares begin at multiples of 64
+ * bytes. */
 static void share(const ls_shm *shm, size_t total, int rank, size_t *first, size_t *count) {
     const size_t line = 64 / shm->call.width;
     const ls_share lines = ls_share_of((int64_t)((total + line - 1) / line), shm->size, rank);
@@ -79,7 +81,8 @@ static void share(const ls_shm *shm, size_t total, int rank, size_t *first, size
     *count = (to * line < total ? to * line : total) - *first;
 }
 
-/* Cuts the buffer into chunks that fit a slot, all of one size but for the last, which may be a little smaller. */
+/* Divides the buffer into chunks that fit into a slot. All chunks have the same size, except that the last may be
+ * slightly smaller. */
 static void choose_chunk(ls_shm *shm) {
     const size_t width = shm->call.width;
     const size_t line = 64 / width;
@@ -89,7 +92,7 @@ static void choose_chunk(ls_shm *shm) {
     shm->chunk = (each + line - 1) / line * line;
 }
 
-/* Elements of the chunk that begins at `from`; 0 at the end. */
+/* Returns the number of elements in the chunk that begins at `from`; 0 at the end. */
 static size_t chunk_at(const ls_shm *shm, size_t from) {
     if (from >= shm->call.count) {
         return 0;
@@ -97,8 +100,8 @@ static size_t chunk_at(const ls_shm *shm, size_t from) {
     return shm->call.count - from < shm->chunk ? shm->call.count - from : shm->chunk;
 }
 
-/* The rank's share of the chunk at `from`: cut at the same places in all chunks, so that a rank's results can travel in
- * the gap that its own share of the next chunk leaves. */
+/* Finds the rank's share of the chunk at `from`. Shares begin at the same offsets in all chunks, so that a rank's
+ * results can be stored in the gap that its own share leaves in the slot of the next chunk. */
 static void share_of_chunk(const ls_shm *shm, size_t from, int rank, size_t *first, size_t *count) {
     const size_t end = chunk_at(shm, from);
     share(shm, shm->chunk, rank, first, count);
@@ -124,10 +127,9 @@ ls_status ls_shm_end(ls_shm *shm, bool *finished) {
     return LS_OK;
 }
 
-/* ---- all-reduce and reduce
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- all-reduce and reduce -------------------------------------------------------------------------------------- */
 
-/* Puts all of the chunk at `from` into this rank's next slot. */
+/* Copies the whole chunk at `from` into this rank's next slot. */
 static void put_whole(const ls_shm *shm, size_t from) {
     const size_t bytes = chunk_at(shm, from) * shm->call.width;
     if (bytes != 0 && (shm->call.operation != LS_OP_REDUCE || shm->rank != shm->call.root)) {
@@ -136,7 +138,7 @@ static void put_whole(const ls_shm *shm, size_t from) {
     }
 }
 
-/* The slots of this step hold all of the chunk at `done`. */
+/* Runs when the slots of this step contain the whole chunk at `done`. */
 static ls_status allreduce_whole(ls_shm *shm, bool *finished) {
     const size_t at = shm->done * shm->call.width;
     const size_t count = chunk_at(shm, shm->done);
@@ -157,7 +159,8 @@ static ls_status allreduce_whole(ls_shm *shm, bool *finished) {
     return LS_OK;
 }
 
-/* Straight between the ranks' buffers: this rank's share of all, to all or to the root. */
+/* Reduces this rank's share directly between the ranks' buffers, and stores the result in all ranks' buffers or the
+ * root's. */
 static ls_status allreduce_direct(ls_shm *shm, const ls_shm_region *from, const ls_shm_region *into) {
     const bool to_all = shm->call.operation != LS_OP_REDUCE;
     size_t first = 0;
@@ -181,7 +184,7 @@ static ls_status allreduce_direct(ls_shm *shm, const ls_shm_region *from, const 
     return LS_OK;
 }
 
-/* Puts the chunk at `from` into this rank's slot of `step`, but for its own share. */
+/* Copies the chunk at `from`, except this rank's own share, into this rank's slot of `step`. */
 static void put_chunk(const ls_shm *shm, size_t from, uint64_t step) {
     const size_t width = shm->call.width;
     const size_t count = chunk_at(shm, from);
@@ -195,7 +198,8 @@ static void put_chunk(const ls_shm *shm, size_t from, uint64_t step) {
     ls_shm_put(shm, slot + after * width, source + after * width, (count - after) * width);
 }
 
-/* Reduces this rank's share of the chunk at `from`, into its buffer and, for the others, the gap in its next slot. */
+/* Reduces this rank's share of the chunk at `from` into its buffer and, for the other ranks, into the gap in its
+ * next slot. */
 static void reduce_chunk(const ls_shm *shm, size_t from) {
     const size_t width = shm->call.width;
     size_t own = 0;
@@ -230,8 +234,8 @@ static void collect_chunk(const ls_shm *shm, size_t from) {
 }
 
 /*
- * One step of the pipeline. The slots of this step hold the chunk at `done` and the results of the previous chunk. The
- * slots of the next step get the results of the chunk at `done`, and the chunk after it.
+ * Runs one step of the pipeline. The slots of this step contain the chunk at `done` and the results of the previous
+ * chunk. The slots of the next step receive the results of the chunk at `done`, and the following chunk.
  */
 static ls_status allreduce_chunks(ls_shm *shm, bool *finished) {
     const size_t chunk = shm->chunk;
@@ -252,7 +256,7 @@ static ls_status allreduce_chunks(ls_shm *shm, bool *finished) {
     return LS_OK;
 }
 
-/* Puts what the others need first into this rank's next slot. */
+/* Copies the data that the other ranks need first into this rank's next slot. */
 static void put_first(const ls_shm *shm) {
     if (goes_whole(shm)) {
         put_whole(shm, 0);
@@ -261,7 +265,7 @@ static void put_first(const ls_shm *shm) {
     }
 }
 
-/* How far is the next rank, which has put something for this one? */
+/* Measures how far away the next rank is, after that rank has written data for this rank. */
 static void watch(ls_shm *shm) {
     size_t first = 0;
     size_t count = chunk_at(shm, 0);
@@ -277,8 +281,8 @@ static void watch(ls_shm *shm) {
     ls_shm_learn_distance(shm, call_bytes(shm));
 }
 
-/* All ranks have declared the same call and where their buffers are. Only those whose buffers lie in a region of theirs
- * have not put anything into their slots yet. */
+/* Runs after all ranks have declared the same call and the positions of their buffers. Ranks whose buffers lie in
+ * one of their regions have not put anything into their slots yet. */
 static ls_status allreduce_choose(ls_shm *shm, bool *finished) {
     LS_TRY(ls_shm_agree(shm, &shm->call));
     const ls_shm_region *from = NULL;
@@ -325,7 +329,7 @@ ls_status ls_shm_reduce(void *state, const ls_call *call) {
 /* ---- broadcast
  * ---------------------------------------------------------------------------------------------------------- */
 
-/* The root puts the chunk at `from` into its slot of the next step. */
+/* On the root, copies the chunk at `from` into its slot of the next step. */
 static void broadcast_put(const ls_shm *shm, size_t from) {
     const size_t bytes = chunk_at(shm, from) * shm->call.width;
     if (shm->rank == shm->call.root && bytes != 0) {
@@ -334,7 +338,8 @@ static void broadcast_put(const ls_shm *shm, size_t from) {
     }
 }
 
-/* The root's slot of this step holds the chunk at `done`; meanwhile, the root fills its slot of the next step. */
+/* Runs when the root's slot of this step contains the chunk at `done`; meanwhile, the root fills its slot of the
+ * next step. */
 static ls_status broadcast_chunks(ls_shm *shm, bool *finished) {
     const size_t at = shm->done;
     const size_t count = chunk_at(shm, at);

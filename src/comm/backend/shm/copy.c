@@ -8,7 +8,7 @@
 #if defined(__SSE2__)
 enum { LINE = 64, PAGE = 4096 };
 
-/* Whole lines, `to` at the beginning of one. */
+/* Copies whole cache lines. `to` is at the beginning of a line. */
 static void stream_lines(unsigned char *to, const unsigned char *from, size_t lines) {
     for (; lines != 0; lines--, to += LINE, from += LINE) {
         const __m128i a = _mm_loadu_si128((const __m128i *)(const void *)from);
@@ -23,7 +23,7 @@ static void stream_lines(unsigned char *to, const unsigned char *from, size_t li
     _mm_sfence();
 }
 
-/* Does the same with `to` at any address, and through the caches. */
+/* Does the same with `to` at any address, and with ordinary stores. */
 static void store_lines(unsigned char *to, const unsigned char *from, size_t lines) {
     for (; lines != 0; lines--, to += LINE, from += LINE) {
         const __m128i a = _mm_loadu_si128((const __m128i *)(const void *)from);
@@ -37,7 +37,7 @@ static void store_lines(unsigned char *to, const unsigned char *from, size_t lin
     }
 }
 
-/* Whether memcpy would take many times as long as it need. */
+/* Returns true if memcpy would take many times longer than necessary. */
 static bool is_slow(const unsigned char *to, const unsigned char *from, size_t bytes) {
     const size_t behind = ((uintptr_t)to - (uintptr_t)from) % PAGE;
     return bytes >= LS_SHM_COPY_BY_INSTRUCTION && behind - 1 < LS_SHM_COPY_BEHIND - 1;

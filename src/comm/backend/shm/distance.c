@@ -1,8 +1,8 @@
 /*
- * How far the cores of the ranks are from each other: whether they share a cache. Where they do not, lines that a rank
- * has just written come slowly to another, and so does the right to write them again come back; then it is faster to
- * write slots past the caches, into memory, and to read them from there. That does not tell how far the cores are, so
- * after some calls the usual way is tried again.
+ * Estimates whether the ranks' cores are far from each other, that is, share no cache. If they share none, cache lines
+ * that a rank has just written reach other ranks slowly, and ownership of these lines returns slowly. Then it is faster
+ * to write slots past the caches into memory, and to read them from there. Such writes do not reveal the distance of
+ * the cores, so after some calls cached writes are tried again.
  */
 #include <string.h>
 
@@ -33,7 +33,7 @@ void ls_shm_distance_count(ls_shm_distance *distance, bool far) {
         distance->far_calls--;
     } else if (far) {
         distance->far_calls = LS_SHM_FAR_CALLS;
-        distance->slow_looks = LS_SHM_SLOW_LOOKS - 1; /* when it is tried again, one look is enough */
+        distance->slow_looks = LS_SHM_SLOW_LOOKS - 1; /* one slow measurement suffices next time */
     }
 }
 
@@ -44,8 +44,7 @@ size_t ls_shm_distance_past(const ls_shm_distance *distance, size_t setting) {
     return distance->far_calls != 0 ? LS_SHM_FAR_LEAST : LS_SHM_NEVER;
 }
 
-/* ---- looking and telling -------------------------------------------------------------------------------------------
- */
+/* ---- measuring and publishing ----------------------------------------------------------------------------------- */
 
 void ls_shm_tell_distance(ls_shm *shm, ls_shm_cell *cell, size_t bytes) {
     const uint32_t far = ls_shm_distance_is_far(&shm->distance);
@@ -53,7 +52,7 @@ void ls_shm_tell_distance(ls_shm *shm, ls_shm_cell *cell, size_t bytes) {
     shm->past_caches = bytes > ls_shm_distance_past(&shm->distance, shm->sizes[shm->call.operation].past);
 }
 
-/* The first line is not counted: with it comes what the processor must know of the page. */
+/* The first line is not timed, because its load includes the address translation of the page. */
 static uint64_t way_ns(const volatile unsigned char *lines) {
     (void)lines[0];
     const uint64_t began = ls_clock_ns();

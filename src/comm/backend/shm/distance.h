@@ -1,6 +1,6 @@
 /*
- * Whether the cores of the ranks are far from each other, that is, share no cache: what is known of it, and what
- * follows. Pure counting, without clock and memory of others; distance.c looks and tells.
+ * Tracks the estimate of whether the ranks' cores are far from each other, that is, share no cache, and the decisions
+ * that follow from it. Uses neither a clock nor other ranks' memory; distance.c measures and publishes.
  */
 #ifndef LS_COMM_BACKEND_SHM_DISTANCE_H
 #define LS_COMM_BACKEND_SHM_DISTANCE_H
@@ -9,26 +9,28 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A new one is all zero: near, as far as is known. */
+/* Zero-initialized: the cores are considered near until they are measured. */
 typedef struct ls_shm_distance {
-    unsigned looks;      /* chances there were to look how far the others are */
-    unsigned slow_looks; /* how often in a row lines of another's slot were slow to come when this rank looked */
-    unsigned far_calls; /* number of further calls in which all ranks assume that their cores are far from each other */
+    unsigned looks;      /* number of opportunities to measure the distance to other ranks */
+    unsigned slow_looks; /* number of consecutive measurements in which lines of another rank's slot arrived slowly */
+    unsigned far_calls;  /* number of upcoming calls in which all ranks assume distant cores */
 } ls_shm_distance;
 
-/* Whether this rank is to look now that it can: now and then, and again as long as lines are slow. */
+/* Returns true if this rank must measure at this opportunity: occasionally, and repeatedly as long as lines are
+ * slow. */
 bool ls_shm_distance_looks(ls_shm_distance *distance);
 
-/* It has looked: LS_SHM_WAY_LINES lines took `took_ns` to come. */
+/* Records a measurement: loading LS_SHM_WAY_LINES lines took `took_ns`. */
 void ls_shm_distance_saw(ls_shm_distance *distance, uint64_t took_ns);
 
-/* What this rank tells the others before a call: it was slow often enough. */
+/* Returns what this rank reports to the others before a call: true if enough consecutive measurements were slow. */
 bool ls_shm_distance_is_far(const ls_shm_distance *distance);
 
-/* After a call in which all ranks told that; `far` where one said yes. The same on all ranks. */
+/* Called after a call in which all ranks reported; `far` is true if at least one rank reported true. The result is
+ * the same on all ranks. */
 void ls_shm_distance_count(ls_shm_distance *distance, bool far);
 
-/* The size beyond which pieces are written past the caches, where `setting` is what ls_shm_algorithm says of it. */
+/* Returns the size above which pieces are written past the caches. `setting` is the size from ls_shm_sizes. */
 size_t ls_shm_distance_past(const ls_shm_distance *distance, size_t setting);
 
 #endif

@@ -1,29 +1,29 @@
 /*
- * Calls that only move data, all with one algorithm over the pieces of comm/pieces.h. By size in bytes:
- *  - what fits the cells goes there (cells.c);
- *  - beyond, where all that is sent lies in memory of ls_comm_alloc, each rank reads its pieces straight from there,
- *    which a second step ends;
- *  - else they go through the slots in rounds, a step each;
- *  - but beyond the same size they are read from the senders' own buffers, where the kernel allows it, between threads
- *    of one process and among ranks whose number leaves little room in a slot for each.
- * If only the sender knows its counts, a call begins with an additional step, in which all ranks compare counts: no
- * rank writes results before.
+ * Calls that only move data. All use one algorithm over the pieces of comm/pieces.h. By size in bytes:
+ *  - Data that fits into the cells uses them (cells.c).
+ *  - Above LS_SHM_DIRECT_MOVES, if all sent data lies in memory of ls_comm_alloc, each rank reads its pieces directly
+ *    from there, and a second step ends the call.
+ *  - Above the same size, pieces in other memory are read from the senders' own buffers if the kernel allows it,
+ *    between threads of a process or if there are so many ranks that a slot has little room for each.
+ *  - All other data passes through the slots in rounds of one step each.
+ * If only the sender knows its counts, a call begins with an additional step in which all ranks compare counts, so that
+ * no rank writes results before.
  *
- * A slot holds the table of pieces, where the call has one, then a place for each piece, all of the same size; or one
- * place where everybody is sent the same.
+ * A slot contains the table of pieces, if the call has one, and then one area per piece, all of the same size, or a
+ * single area if all ranks are sent the same data.
  */
 #include <string.h>
 
 #include "comm/backend/shm/shm.h"
 #include "comm/pieces.h"
 
-/* What a sender tells each receiver. */
+/* The description of a piece that a sender gives its receiver. */
 typedef struct exchange_entry {
     uint64_t at;    /* bytes into its buffer */
     uint64_t count; /* elements */
 } exchange_entry;
 
-/* What a rank found when it compared what it is sent with what it wants. */
+/* The result of a rank's comparison of the counts sent to it with the counts it expects. */
 typedef struct verdict {
     uint64_t sent;
     uint64_t wanted;
@@ -35,12 +35,12 @@ _Static_assert(sizeof(ls_shm_note) + sizeof(verdict) <= LS_SHM_PAYLOAD, "these t
 /* ---- the call ------------------------------------------------------------------------------------------------------
  */
 
-/* Only the sender knows its pieces. */
+/* Returns true if only the sender knows its pieces. */
 static bool has_table(const ls_call *call) {
     return call->operation == LS_OP_SCATTERV || call->operation == LS_OP_ALLTOALLV;
 }
 
-/* The user gives counts on both sides, which may not agree. */
+/* Returns true if the user gives counts on both sides, so that the counts may differ. */
 static bool needs_verdict(const ls_call *call) {
     return call->operation == LS_OP_GATHERV || call->operation == LS_OP_SCATTERV || call->operation == LS_OP_ALLTOALLV;
 }
@@ -49,7 +49,7 @@ static bool cuts(const ls_call *call) {
     return has_table(call) || ls_flows[call->operation].cuts;
 }
 
-/* Bytes of the largest piece this rank sends. */
+/* Returns the size in bytes of the largest piece that this rank sends. */
 static size_t largest_sent(const ls_shm *shm) {
     const ls_call *call = &shm->call;
     if (!has_table(call)) {
@@ -67,7 +67,7 @@ static size_t table_bytes(const ls_shm *shm) {
     return has_table(&shm->call) ? (size_t)shm->size * sizeof(exchange_entry) : 0;
 }
 
-/* Bytes of a piece that a slot has room for. */
+/* Returns how many bytes of each piece fit into a slot. */
 static size_t place_bytes(const ls_shm *shm) {
     return ls_shm_place(shm, cuts(&shm->call) ? shm->size : 1, table_bytes(shm));
 }
@@ -76,7 +76,8 @@ static size_t place_of(const ls_shm *shm, int to) {
     return table_bytes(shm) + (cuts(&shm->call) ? place_bytes(shm) * (size_t)to : 0);
 }
 
-/* Where some piece is larger, all are read from the senders' own buffers; LS_SHM_NEVER: none. The same on all ranks. */
+/* Returns the maximum size of pieces that pass through the slots. If any piece is larger, all pieces are read from
+ * the senders' own buffers; LS_SHM_NEVER means that this is never done. Equal on all ranks. */
 static size_t most_unread(const ls_shm *shm) {
     if (!shm->peer_reads) {
         return LS_SHM_NEVER;
@@ -88,7 +89,8 @@ static size_t most_unread(const ls_shm *shm) {
     return in_slots ? LS_SHM_NEVER : LS_SHM_DIRECT_MOVES;
 }
 
-/* Whether this rank, whose largest piece is `largest`, leaves it where it is. */
+/* Returns true if this rank, whose largest piece is `largest`, leaves its data in its own buffer for the others to
+ * read. */
 static bool leaves(const ls_shm *shm, const ls_shm_cell *cell, size_t largest) {
     return cell->region != 0 || largest > most_unread(shm);
 }
@@ -100,7 +102,7 @@ static unsigned char *target_of(const ls_shm *shm, ls_piece piece) {
     return (unsigned char *)shm->call.receive + piece.at * shm->call.width;
 }
 
-/* Copies `most` bytes from `done` on, or what there is, of what this rank sends to itself. */
+/* Copies at most `most` bytes, starting at `done`, of the piece that this rank sends to itself. */
 static void copy_own(const ls_shm *shm, size_t done, size_t most) {
     const ls_call *call = &shm->call;
     const ls_piece sent = ls_piece_sent(call, shm->rank, shm->rank);
@@ -115,7 +117,7 @@ static void copy_own(const ls_shm *shm, size_t done, size_t most) {
     }
 }
 
-/* Puts the bytes from `done` on of every piece that this rank sends into its next slot. */
+/* Copies the bytes from `done` on of every piece that this rank sends into its next slot. */
 static void put_pieces(const ls_shm *shm, size_t done) {
     const ls_call *call = &shm->call;
     const size_t place = place_bytes(shm);
@@ -146,7 +148,7 @@ static void put_table(const ls_shm *shm) {
     }
 }
 
-/* What `from` says that it sends to this rank. */
+/* Returns the description by `from` of the piece that it sends to this rank. */
 static exchange_entry told_by(const ls_shm *shm, int from) {
     exchange_entry told;
     if (has_table(&shm->call)) {
@@ -158,7 +160,7 @@ static exchange_entry told_by(const ls_shm *shm, int from) {
     return (exchange_entry){.at = part, .count = ls_piece_received(&shm->call, shm->rank, from).count};
 }
 
-/* Takes the bytes from `done` on of every piece this rank receives out of the slots of this step. */
+/* Copies the bytes from `done` on of every piece that this rank receives from the slots of this step. */
 static void take_pieces(const ls_shm *shm, size_t done) {
     const ls_call *call = &shm->call;
     const size_t place = place_bytes(shm);
@@ -172,9 +174,9 @@ static void take_pieces(const ls_shm *shm, size_t done) {
     }
 }
 
-/* ---- straight from the senders' buffers ------------------------------------------------------------------------- */
+/* ---- directly from the senders' buffers ------------------------------------------------------------------------- */
 
-/* Tells where this rank's buffer is, if its largest piece is worth it. */
+/* Tells the other ranks where this rank's buffer is, if its largest piece is large enough. */
 static void declare_buffer(const ls_shm *shm, ls_shm_cell *cell, size_t largest) {
     const ls_call *call = &shm->call;
     size_t end = 0;
@@ -213,7 +215,7 @@ static ls_status read_piece(ls_shm *shm, int from, ls_piece piece) {
     return LS_OK;
 }
 
-/* Each rank begins with the one after it, so that they do not all read from the same. */
+/* Each rank begins with the rank after it, so that the ranks do not all read from the same rank. */
 static ls_status read_pieces(ls_shm *shm) {
     for (int i = 1; i < shm->size; i++) {
         const int from = (shm->rank + i) % shm->size;
@@ -243,7 +245,7 @@ static ls_status exchange_rounds(ls_shm *shm, bool *finished) {
     return LS_OK;
 }
 
-/* Whether all that is sent lies in memory which all ranks reach. */
+/* Returns true if all sent data lies in memory that all ranks can access. */
 static bool all_in_regions(const ls_shm *shm) {
     for (int rank = 0; rank < shm->size; rank++) {
         const ls_shm_cell *cell = ls_shm_cell_of(shm, rank);
@@ -254,7 +256,7 @@ static bool all_in_regions(const ls_shm *shm) {
     return true;
 }
 
-/* Looks at the piece that is taken first. */
+/* Measures the distance with the piece that is received first. */
 static void look(ls_shm *shm) {
     const int from = (shm->rank + 1) % shm->size;
     const size_t bytes = ls_piece_received(&shm->call, shm->rank, from).count * shm->call.width;
@@ -262,8 +264,8 @@ static void look(ls_shm *shm) {
     ls_shm_look(shm, from, place_of(shm, shm->rank), bytes < place ? bytes : place);
 }
 
-/* The slots of this step hold the table, and what the ranks that do not leave it in place put; cells tell how large
- * pieces are. */
+/* Runs when the slots of this step contain the table, and the pieces of the ranks that do not leave them in their
+ * buffers; the cells contain the sizes of the pieces. */
 static ls_status deliver(ls_shm *shm, bool *finished) {
     bool left = false;
     shm->most = 0;
@@ -326,7 +328,7 @@ static ls_status deliver_judged(ls_shm *shm, bool *finished) {
     return deliver(shm, finished);
 }
 
-/* What others say that they send, against what this rank wants. */
+/* Compares the counts that other ranks report sending with the counts that this rank expects. */
 static verdict judge(const ls_shm *shm) {
     const ls_call *call = &shm->call;
     for (int from = 0; from < shm->size; from++) {

@@ -1,6 +1,6 @@
 /*
- * How much memory there is to reserve. The kernel itself would not refuse a reservation of a memfd that is too large:
- * it would hand out pages until it has to kill somebody.
+ * How much memory can be reserved. The kernel itself would not reject a memfd reservation that is too large: it would
+ * hand out pages until the OOM killer has to kill a process.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 
 #define UNLIMITED UINT64_MAX
 
-/* Returns the number after `name` in a file of such lines; `missing` if the file has no such line. */
+/* Returns the number after `name` in a file of "name number" lines, or `missing` if the file has no such line. */
 static uint64_t line_value(const char *path, const char *name, uint64_t missing) {
     FILE *file = fopen(path, "re");
     char line[256];
@@ -27,13 +27,13 @@ static uint64_t line_value(const char *path, const char *name, uint64_t missing)
     return value;
 }
 
-/* What one of the two versions of control groups calls things. */
+/* The names that a version of control groups (v1 or v2) uses. */
 typedef struct hierarchy {
     const char *root;       /* where it is mounted */
     const char *controller; /* in /proc/self/cgroup */
     const char *limit;
     const char *used;
-    const char *files; /* in memory.stat, with those below */
+    const char *files; /* names in memory.stat, like the fields below */
     const char *shared;
 } hierarchy;
 
@@ -43,7 +43,8 @@ static const hierarchy hierarchies[] = {
      "total_shmem "},
 };
 
-/* Bytes that one control group still allows. What it holds of files can be dropped, but for shared memory. */
+/* Returns how many more bytes a control group allows. Its page cache counts as free, because it can be dropped,
+ * except for shared memory. */
 static uint64_t group_room(const hierarchy *kind, const char *folder) {
     char path[600];
     snprintf(path, sizeof path, "%s/%s", folder, kind->limit);
@@ -60,7 +61,8 @@ static uint64_t group_room(const hierarchy *kind, const char *folder) {
     return used < most ? most - used : 0;
 }
 
-/* Whether a line "5:cpu,memory:/path" of /proc/self/cgroup is about this hierarchy; `*path` becomes its last part. */
+/* Returns true if a line "5:cpu,memory:/path" of /proc/self/cgroup belongs to this hierarchy, and sets `*path` to
+ * its last part. */
 static bool is_about(const hierarchy *kind, char *line, const char **path) {
     char *controllers = strchr(line, ':');
     char *end = controllers != NULL ? strchr(controllers + 1, ':') : NULL;
@@ -72,7 +74,7 @@ static bool is_about(const hierarchy *kind, char *line, const char **path) {
     return kind->controller[0] == '\0' ? controllers[1] == '\0' : strstr(controllers, kind->controller) != NULL;
 }
 
-/* The least room of this process's control group and those around it. */
+/* Returns the smallest remaining memory among this process's control group and its ancestors. */
 static uint64_t groups_room(const hierarchy *kind) {
     char folder[512];
     char line[400];

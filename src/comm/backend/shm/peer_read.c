@@ -1,4 +1,4 @@
-/* Reading straight from the memory of another rank: between threads a copy, between processes comm/peer_memory.h. */
+/* Reads directly from the memory of other ranks: a copy between threads, comm/peer_memory.h between processes. */
 #include <errno.h>
 #include <string.h>
 #include <time.h>
@@ -6,7 +6,7 @@
 #include "comm/backend/shm/shm.h"
 #include "comm/peer_memory.h"
 
-#define DYING_NS UINT64_C(200000000) /* that the end of a process may take */
+#define DYING_NS UINT64_C(200000000) /* maximum time that the exit of a process may take */
 #define MAGIC    UINT64_C(0x6c6f636b73746570)
 
 static bool read_memory(const ls_shm *shm, int rank, void *into, uint64_t address, size_t bytes) {
@@ -40,7 +40,7 @@ void ls_shm_peer_read_offer(ls_shm *shm) {
     shm->ranks[shm->rank].magic = (uint64_t)(uintptr_t)&shm->magic;
 }
 
-/* `what` befell the rank; NULL: nothing, but its memory cannot be read. */
+/* Fails because of `what`, which happened to the rank, or because its memory cannot be read if `what` is NULL. */
 static ls_status fail_read(ls_shm *shm, const ls_call *call, int rank, const char *what) {
     char name[64];
     ls_call_describe(call->operation, call->sequence, name, sizeof name);
@@ -54,8 +54,9 @@ static ls_status fail_read(ls_shm *shm, const ls_call *call, int rank, const cha
     return ls_shm_abort(shm, ls_fail(LS_ERR_PEER, "%s: rank %d (process %d) %s", name, rank, process, what), rank);
 }
 
-/* What was read may be something else by now where the rank gave up, or left, before it was answered; and of another
- * process where it died and a later one was given its number. */
+/* Checks data that was read. If the rank failed or left before it got the answer, the data may have been
+ * overwritten. If the rank died, its process number may have been reused, and the data may come from a different
+ * process. */
 static ls_status check_read(ls_shm *shm, const ls_call *call, int rank) {
     LS_TRY(ls_shm_sound(shm));
     if (ls_shm_has_left(shm, rank)) {
@@ -65,8 +66,8 @@ static ls_status check_read(ls_shm *shm, const ls_call *call, int rank) {
 }
 
 /*
- * Between threads, a rank that fails may free its buffers at once. So a reader first announces that it reads, and then
- * checks for failures. A rank that fails first announces the failure, and then waits for the readers
+ * Between threads, a rank that fails may free its buffers at once. So a reader first announces that it is reading, and
+ * then checks for failures. A rank that fails first announces the failure, and then waits for the readers
  * (ls_shm_peer_read_settle).
  */
 static bool copy_between_threads(ls_shm *shm, int rank, void *into, uint64_t address, size_t bytes) {
@@ -88,7 +89,7 @@ void ls_shm_peer_read_settle(const ls_shm *shm) {
     }
 }
 
-/* A process that ends gives up its memory before its lock. */
+/* An exiting process frees its memory before its lock. */
 static bool is_dying(const ls_shm *shm, int rank) {
     const int failure = errno;
     ls_wait wait = {.limit_ns = DYING_NS};
@@ -104,7 +105,7 @@ ls_status ls_shm_peer_read(ls_shm *shm, const ls_call *call, int rank, void *int
     if (shm->file < 0) {
         return copy_between_threads(shm, rank, into, address, bytes) ? LS_OK : check_read(shm, call, rank);
     }
-    if (!read_memory(shm, rank, into, address, bytes)) { /* it may have left, and given its buffers back */
+    if (!read_memory(shm, rank, into, address, bytes)) { /* the rank may have left and freed its buffers */
         const int failure = errno;
         LS_TRY(check_read(shm, call, rank));
         errno = failure != 0 ? failure : ESRCH;

@@ -6,11 +6,12 @@
 #include "comm/backend/shm/shm.h"
 
 #define LOOKS_PER_CLOCK 64
-#define LOOK_NS         ((uint64_t)20000000) /* how often a rank looks whether the others live */
+#define LOOK_NS         ((uint64_t)20000000) /* how often a rank checks whether the others are alive */
 
 /*
- * The turn of packet number m (from 1), which lies at place (m - 1) % depth: 2m when it is written, 2(m + depth) - 1
- * when it was read, which lets the writer have it again. Fresh memory, 0, is the writer's.
+ * The turn of packet number m (from 1), which is at index (m - 1) % depth: 2m after it was written, and 2(m + depth) -
+ * 1 after it was read, so that the writer may reuse it. In fresh memory, the turn is 0, and the writer may use the
+ * packet.
  */
 static uint64_t written(uint64_t number) {
     return 2 * number;
@@ -34,7 +35,7 @@ static size_t packet_room(const ls_shm_point *point) {
 /* ---- writing -------------------------------------------------------------------------------------------------------
  */
 
-/* The next packet to `to`, when it is this rank's to write. */
+/* Returns the next packet to `to` if this rank may write it; otherwise NULL. */
 static ls_shm_packet *next_free(const ls_shm *shm, int to) {
     const uint64_t number = shm->point.lanes[to].sent + 1;
     ls_shm_packet *packet = packet_at(shm, shm->rank, to, number);
@@ -47,7 +48,7 @@ static void publish(ls_shm *shm, int to, ls_shm_packet *packet) {
     ls_shm_wake(shm, to);
 }
 
-/* Small messages are worth a copy without a call. */
+/* Copies small payloads inline, because the cost of a function call matters for them. */
 static void copy_payload(void *into, const void *from, size_t bytes) {
     if (bytes < LS_SHM_COPY_BY_INSTRUCTION) {
         memcpy(into, from, bytes);
@@ -85,7 +86,7 @@ static void write_notice(ls_shm *shm, int to, ls_shm_packet *packet, const ls_sh
     publish(shm, to, packet);
 }
 
-/* A free place for an answer; false: all are in use. */
+/* Reserves a free position for an answer. Returns false if all are in use. */
 static bool take_ticket(ls_shm *shm, unsigned *ticket) {
     if (~shm->point.tickets == 0) {
         return false;
@@ -123,7 +124,7 @@ static void recycle(ls_shm *shm, ls_shm_sending *sending) {
     shm->point.spare = sending;
 }
 
-/* Writes what there is room for of the lane's first sending; whether it left the lane. */
+/* Writes as much of the lane's first send as there is room for. Returns true if the send left the lane. */
 static bool push_first(ls_shm *shm, int to, ls_shm_lane *lane, bool *moved) {
     ls_shm_sending *sending = lane->first;
     const size_t total = sending->call.count * sending->call.width;
@@ -171,7 +172,7 @@ static void enqueue(ls_shm *shm, int to, ls_shm_sending *sending) {
 /* ---- reading -------------------------------------------------------------------------------------------------------
  */
 
-/* ls_match_fetch: reads an announced message and answers. */
+/* Implements ls_match_fetch: reads an announced message and answers. */
 static ls_status fetch(void *context, const ls_match_header *header, const ls_call *call, bool refused) {
     ls_shm *shm = context;
     if (!refused) {
@@ -182,7 +183,8 @@ static ls_status fetch(void *context, const ls_match_header *header, const ls_ca
     return LS_OK;
 }
 
-/* Returns true if a packet of this size is possible at this position of a stream: any rank can damage shared memory. */
+/* Returns true if a packet of this size is possible at this position of a stream. The check is necessary because any
+ * rank can corrupt shared memory. */
 static bool is_sound(const ls_shm_point *point, const ls_shm_lane *lane, const ls_match_header *header, uint32_t kind,
                      size_t bytes) {
     const bool streams = lane->arrived < lane->total;
@@ -280,7 +282,7 @@ bool ls_shm_point_has_finished(const ls_shm *shm, const ls_shm_request *asked) {
     return !sending->queued && (sending->kind != LS_SHM_REMOTE || answer_to(shm, sending) != LS_SHM_NO_ANSWER);
 }
 
-/* Looks now and then for reasons to give up `call`. */
+/* Regularly checks for reasons to fail `call`. */
 static ls_status check(ls_shm *shm, const ls_call *call) {
     const uint64_t now = ls_clock_ns();
     if (now < shm->point.check_ns) {
@@ -316,29 +318,29 @@ static void end_request(ls_shm *shm, ls_shm_request *asked) {
     }
     *link = asked->next;
     if (asked->sends && !asked->sending->queued) {
-        recycle(shm, asked->sending); /* else the lane has it, which frees it when the communicator ends */
+        recycle(shm, asked->sending); /* otherwise its lane frees it when the communicator closes */
     }
     asked->next = point->spare_requests;
     point->spare_requests = asked;
 }
 
-/* Whether a message of more than a packet can be written at once, to its end. */
+/* Returns true if a message that needs several packets can be written completely at once. */
 static bool has_room(const ls_shm *shm, int to, size_t bytes) {
     const ls_shm_point *point = &shm->point;
     const uint64_t packets = (bytes + packet_room(point) - 1) / packet_room(point);
-    const uint64_t last = point->lanes[to].sent + packets; /* packets become free in their order */
+    const uint64_t last = point->lanes[to].sent + packets; /* packets become free in order */
     return point->lanes[to].first == NULL && packets <= point->depth &&
            atomic_load(&packet_at(shm, shm->rank, to, last)->turn) == writable(point, last);
 }
 
 /*
- * Returns true if a message is a stream; otherwise the receiver reads it from this rank's memory. A stream progresses
- * only while its sender is in a call: a sender that computes meanwhile would keep the receiver waiting for its next
- * call.
+ * Returns true if the message is sent as a stream; otherwise the receiver reads it from this rank's memory. A stream
+ * progresses only while its sender is in a call: if the sender computes meanwhile, the receiver has to wait for its
+ * next call.
  */
 static bool streams(const ls_shm *shm, const ls_call *call, size_t bytes) {
     if (!shm->peer_reads || bytes <= packet_room(&shm->point)) {
-        return true; /* a message of one packet is received whether or not a receive waits for it, also after a full
+        return true; /* a message of one packet is received whether or not a receive waits for it, even after a full
                         pipe */
     }
     if (shm->sizes[LS_OP_SEND].read != LS_SHM_READ_BY_SHAPE) {
@@ -383,7 +385,7 @@ static ls_status post_send(ls_shm *shm, const ls_call *call, void **result) {
     return make_request(shm, &(ls_shm_request){.sends = true, .sending = sending}, result);
 }
 
-/* Takes in all that the other rank of the call has sent. */
+/* Accepts all data that the other rank of the call has sent. */
 static ls_status drain_for(ls_shm *shm, const ls_call *call, bool *moved) {
     if (call->root == LS_ANY_RANK) {
         return ls_shm_point_poll(shm, moved);
@@ -427,7 +429,7 @@ static bool request_has_finished(ls_shm *shm, const void *context) {
     return ls_shm_point_has_finished(shm, context);
 }
 
-/* Returns a rank that can only send when this rank yields: it shares this rank's core. Otherwise, any other rank. */
+/* Returns a rank that can send only when this rank yields, because both share a core; otherwise, any other rank. */
 static int nearest_sender(const ls_shm *shm) {
     int nearest = (shm->rank + 1) % shm->size;
     for (int rank = 0; rank < shm->size; rank++) {
@@ -436,7 +438,8 @@ static int nearest_sender(const ls_shm *shm) {
     return nearest;
 }
 
-/* Ranks that share cores; see LS_SHM_YIELDS. Whether something `*moved`, or the request has finished. */
+/* Waits by yielding, for ranks that share cores: see LS_SHM_YIELDS. Sets `*moved` if a message progressed or the
+ * request has finished. */
 static ls_status yield_and_look(ls_shm *shm, ls_shm_request *asked, bool *moved) {
     const int other = call_of(asked)->root == LS_ANY_RANK ? nearest_sender(shm) : call_of(asked)->root;
     if (asked->waited.polled_ns == 0 && other != shm->rank) {
@@ -466,7 +469,7 @@ static ls_status yield_and_look(ls_shm *shm, ls_shm_request *asked, bool *moved)
     return LS_OK;
 }
 
-/* Waits a while, and looks for reasons to give up. */
+/* Waits a while, and checks for reasons to fail. */
 static ls_status wait_some(ls_shm *shm, ls_shm_request *asked) {
     const ls_call *call = call_of(asked);
     bool moved = false;
@@ -518,7 +521,7 @@ ls_status ls_shm_test_message(void *state, void *asked, bool wait, bool *finishe
     *finished = false;
     const ls_status status = test(shm, asked, wait, finished);
     if (status != LS_OK || *finished) {
-        if (((ls_shm_request *)asked)->waited.polled_ns != 0) { /* it waited, and may have noted for what */
+        if (((ls_shm_request *)asked)->waited.polled_ns != 0) { /* it waited, and may have published this */
             ls_shm_point_note_awaited(shm, NULL);
         }
         end_request(shm, asked);
@@ -526,8 +529,7 @@ ls_status ls_shm_test_message(void *state, void *asked, bool wait, bool *finishe
     return status;
 }
 
-/* ---- beginning and end ---------------------------------------------------------------------------------------------
- */
+/* ---- opening and closing ---------------------------------------------------------------------------------------- */
 
 ls_status ls_shm_point_open(ls_shm *shm) {
     ls_shm_point *point = &shm->point;

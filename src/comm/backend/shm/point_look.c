@@ -1,4 +1,4 @@
-/* Decides whether a send or receive fails, and describes one that waits. */
+/* Decides whether a send or receive fails, and describes a waiting send or receive. */
 #include <stdio.h>
 
 #include "base/status.h"
@@ -11,7 +11,7 @@ void ls_shm_point_note_awaited(ls_shm *shm, const ls_call *call) {
     atomic_store_explicit(&shm->ranks[shm->rank].awaited, awaited, memory_order_relaxed);
 }
 
-/* What else is to be said of a call that waits for its partner: which other messages wait. */
+/* Returns a further explanation of a call that waits for its partner: which other messages are waiting. */
 static const char *describe_waiting(const ls_shm *shm, const ls_call *call, char text[MORE_CAPACITY]) {
     if (!ls_call_sends(call)) {
         return ls_match_describe_waiting(&shm->point.match, call->root, call->tag, text, MORE_CAPACITY);
@@ -44,7 +44,7 @@ static bool may_send(const ls_shm *shm, int rank) {
     return rank != shm->rank && ls_shm_left(shm, rank) == LS_LEAVE_NONE;
 }
 
-/* A receive from any rank fails if no other rank may still send messages. */
+/* A receive from any rank fails if no other rank can still send messages. */
 static ls_status check_senders(ls_shm *shm, const ls_call *call, const ls_shm_request *asked) {
     char more[MORE_CAPACITY + 64], waiting[MORE_CAPACITY];
     bool moved = false;
@@ -53,10 +53,10 @@ static ls_status check_senders(ls_shm *shm, const ls_call *call, const ls_shm_re
             return LS_OK;
         }
     }
-    if (shm->size == 1) { /* waits for its own message */
+    if (shm->size == 1) { /* the rank waits for its own message */
         return LS_OK;
     }
-    LS_TRY(ls_shm_point_poll(shm, &moved)); /* what the ranks sent before they left counts */
+    LS_TRY(ls_shm_point_poll(shm, &moved)); /* messages that ranks sent before they left must still be received */
     if (moved || (asked != NULL && ls_shm_point_has_finished(shm, asked))) {
         return LS_OK;
     }
@@ -65,7 +65,7 @@ static ls_status check_senders(ls_shm *shm, const ls_call *call, const ls_shm_re
     return ls_shm_fail_left(shm, call, shm->rank == 0 ? 1 : 0, more);
 }
 
-/* Logs, at times, the ranks for which the call waits. Fails when the timeout has passed. */
+/* Logs, at intervals, the ranks that the call waits for. Fails when the timeout has passed. */
 static ls_status check_time(ls_shm *shm, const ls_call *call, ls_shm_request *asked) {
     char waiting[MORE_CAPACITY];
     ls_rank_list partners = {.count = 0};
@@ -88,7 +88,7 @@ ls_status ls_shm_point_look(ls_shm *shm, const ls_call *call, ls_shm_request *as
     for (int rank = 0; rank < shm->size; rank++) {
         const bool left = ls_shm_left(shm, rank) != LS_LEAVE_NONE;
         if (left && rank == call->root) {
-            bool moved = false; /* what it sent and took before it went counts */
+            bool moved = false; /* data that the rank sent and received before it left must still count */
             LS_TRY(ls_shm_point_drain(shm, rank, &moved));
             return moved || (asked != NULL && ls_shm_point_has_finished(shm, asked))
                        ? LS_OK

@@ -1,8 +1,9 @@
 /*
  * Reduce-scatter: each rank reduces its own part. By size in bytes:
- *  - what fits the cells goes there (cells.c);
- *  - where every rank's `send` lies in one ls_comm_alloc: straight from there, two steps;
- *  - else through the slots in rounds, a step each: a slot holds a place for the next elements of every part.
+ *  - Data that fits into the cells uses them (cells.c).
+ *  - If every rank's `send` lies in the same ls_comm_alloc, ranks read directly from there, in two steps.
+ *  - Otherwise, data passes through the slots in rounds of one step each: a slot has an area for the next elements of
+ *    every part.
  */
 #include <string.h>
 
@@ -14,7 +15,7 @@ static ls_piece part(const ls_shm *shm, int rank) {
     return ls_piece_part(shm->call.send_counts, shm->call.send_displacements, shm->call.count, rank);
 }
 
-/* Elements of the largest part. */
+/* Returns the number of elements of the largest part. */
 static size_t largest(const ls_shm *shm) {
     size_t most = 0;
     for (int rank = 0; rank < shm->size; rank++) {
@@ -24,12 +25,14 @@ static size_t largest(const ls_shm *shm) {
     return most;
 }
 
-/* Elements that a place has room for; places begin at multiples of 64 bytes where slots are large enough. */
+/* Returns the number of elements that fit into an area of a slot; areas begin at multiples of 64 bytes if slots are
+ * large enough. */
 static size_t place_count(const ls_shm *shm) {
     return ls_shm_place(shm, shm->size, 0) / shm->call.width;
 }
 
-/* In place at the start of `send`, the result could overwrite what is still to be read of the own part. */
+/* If the call is in place at the start of `send`, the result could overwrite elements of the rank's own part that
+ * have not been read yet. */
 static bool keeps_own(const ls_shm *shm) {
     return shm->call.receive != shm->call.send || part(shm, shm->rank).at == 0;
 }
@@ -40,7 +43,7 @@ static size_t portion(const ls_shm *shm, int rank, size_t done) {
     return count <= done ? 0 : count - done < most ? count - done : most;
 }
 
-/* Puts the elements from `done` on of every part into this rank's next slot. */
+/* Copies the elements from `done` on of every part into this rank's next slot. */
 static void put_parts(const ls_shm *shm, size_t done) {
     const size_t width = shm->call.width;
     unsigned char *slot = ls_shm_slot(shm, shm->rank, shm->step + 1);
@@ -53,7 +56,7 @@ static void put_parts(const ls_shm *shm, size_t done) {
     }
 }
 
-/* Reduces `count` elements from shm->sources into `receive` from element `done` on. */
+/* Reduces `count` elements from shm->sources into `receive`, beginning at element `done`. */
 static void reduce_into(const ls_shm *shm, size_t done, size_t count) {
     void *result = (unsigned char *)shm->call.receive + done * shm->call.width;
     if (count != 0) {
@@ -89,7 +92,8 @@ static ls_status scatter_rounds(ls_shm *shm, bool *finished) {
     return LS_OK;
 }
 
-/* Straight from the memory of all ranks. Nobody else reads a rank's own part, where its result may go. */
+/* Reduces directly from the memory of all ranks. No other rank reads a rank's own part, so the result may be written
+ * there. */
 static ls_status scatter_direct(ls_shm *shm, const ls_shm_region *region) {
     const ls_piece own = part(shm, shm->rank);
     const size_t at = own.at * shm->call.width;
@@ -127,8 +131,8 @@ static ls_status scatter_choose(ls_shm *shm, bool *finished) {
     return LS_OK;
 }
 
-/* Tells the others where this rank's buffer is, if it can be reached and the result does not overwrite what they read.
- */
+/* Tells the other ranks where this rank's buffer is, if they can access it and the result does not overwrite what
+   they read. */
 static void declare_send(const ls_shm *shm, ls_shm_cell *cell, size_t end) {
     const ls_shm_region *region = ls_shm_region_find(shm, shm->call.send, end * shm->call.width);
     if (region != NULL && keeps_own(shm)) {

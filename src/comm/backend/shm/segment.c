@@ -9,7 +9,7 @@
 #include "comm/backend/shm/shm.h"
 
 #define PAGE          ((size_t)4096)
-#define SLOT_PER_RANK ((size_t)32) /* bytes: an entry of a table and a little data */
+#define SLOT_PER_RANK ((size_t)32) /* size in bytes: one table entry plus a little data */
 
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 8U
@@ -19,11 +19,11 @@ static size_t pages(size_t bytes) {
     return (bytes + PAGE - 1) & ~(PAGE - 1);
 }
 
-/* Of the pipes between the ranks. */
+/* The shape of the pipes between the ranks. */
 typedef struct shape {
-    int ranks; /* up to this number of ranks */
+    int ranks; /* maximum number of ranks for this shape */
     size_t depth;
-    size_t more; /* bytes of payload beyond those in a packet's head */
+    size_t more; /* bytes of payload after those in a packet's head */
 } shape;
 
 static const shape shapes[] = {{4, 8, LS_SHM_PACKET_MORE_4},
@@ -32,7 +32,7 @@ static const shape shapes[] = {{4, 8, LS_SHM_PACKET_MORE_4},
                                {256, 2, 0},
                                {1 << 30, 1, 0}};
 
-/* Bytes of shared memory for all pipes of `size` ranks, and their shape. */
+/* Returns the size in bytes of the shared memory for all pipes of `size` ranks, and sets their shape. */
 static size_t point_layout(ls_shm_point *point, int size) {
     const shape *row = shapes;
     while (size > row->ranks) {
@@ -43,7 +43,7 @@ static size_t point_layout(ls_shm_point *point, int size) {
     return (size_t)size * (size_t)size * point->depth * point->stride;
 }
 
-/* Changes together with the meaning of the shared memory, if no size changes. */
+/* Must change when the meaning of the shared memory changes but no size does. */
 #define LAYOUT_VERSION 1
 
 #define MIX(hash, number) (((hash) ^ (uint64_t)(number)) * UINT64_C(0x100000001b3))
@@ -86,7 +86,7 @@ size_t ls_shm_layout(ls_shm *shm, unsigned char *base) {
 ls_status ls_shm_file_reserve(const char *call, int file, uint64_t offset, size_t bytes) {
     struct rlimit limit;
     if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && offset + bytes > limit.rlim_cur) {
-        /* The kernel would send SIGXFSZ. */
+        /* Otherwise the kernel would send SIGXFSZ. */
         return ls_fail(LS_ERR_MEMORY,
                        "%s: %zu bytes of shared memory are over this process's file size limit (ulimit -f)", call,
                        bytes);
@@ -105,7 +105,7 @@ ls_status ls_shm_file_reserve(const char *call, int file, uint64_t offset, size_
 ls_status ls_shm_file_create(const char *call, size_t bytes, int *file) {
     LS_TRY(ls_shm_check_memory(call, bytes));
     int made = memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
-    if (made < 0 && errno == EINVAL) { /* kernels before 6.3 do not know the last flag */
+    if (made < 0 && errno == EINVAL) { /* kernels before 6.3 do not support the last flag */
         made = memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     }
     if (made < 0) {
@@ -116,7 +116,8 @@ ls_status ls_shm_file_create(const char *call, size_t bytes, int *file) {
         close(made);
         return status;
     }
-    /* Nobody can make a mapped page vanish, which would be a bus error. Best effort: the file is private to the job. */
+    /* Prevents shrinking, so that accessing a mapped page never causes a bus error. Best effort: the file is private
+     * to the job. */
     (void)fcntl(made, F_ADD_SEALS, F_SEAL_SHRINK);
     *file = made;
     return LS_OK;

@@ -1,8 +1,8 @@
 /*
- * The memfd goes from rank 0 to the others as a descriptor over a Unix socket with an abstract name (no file that could
- * stay behind), which needs neither a common /proc nor the right to trace. The name and a secret travel through the
- * job's store, or through the communicator that is split; only processes of the same user that know the secret are
- * served.
+ * Passes the memfd as a descriptor from rank 0 to the other ranks over a Unix socket with an abstract name, which
+ * leaves no file behind. This needs neither a shared /proc nor ptrace permission. The name and a secret are passed
+ * through the job's store, or through the communicator that is split. Rank 0 serves only processes of the same user
+ * that know the secret.
  */
 #include <errno.h>
 #include <poll.h>
@@ -19,11 +19,11 @@
 #include "comm/store.h"
 
 #define MAGIC         UINT64_C(0x4c6f636b73746570)
-#define POLL_SECONDS  0.05 /* how often rank 0 checks whether the ranks that it waits for are alive */
-#define MORE_PENDING  16   /* unproven connections at the same time, besides one for each rank */
-#define VERDICT_GRACE 2.0  /* seconds that the others wait longer than rank 0, which knows the missing ranks */
+#define POLL_SECONDS  0.05 /* how often rank 0 checks whether the ranks it waits for are alive */
+#define MORE_PENDING  16   /* maximum number of concurrent unproven connections, in addition to one per rank */
+#define VERDICT_GRACE 2.0  /* seconds that the other ranks wait longer than rank 0, which knows the missing ranks */
 
-/* The first message of a rank on its connection to rank 0. The secret of the connect request is the key. */
+/* The first message of a rank on its connection to rank 0. The secret of the connect request is its key. */
 typedef struct shm_hello {
     uint8_t hello[LS_PROVEN_HELLO_SIZE];
     int32_t rank;
@@ -34,7 +34,7 @@ typedef struct answer {
     uint64_t bytes;
 } answer;
 
-/* From each rank when it has mapped the memory, and from rank 0 when all have. */
+/* Sent by each rank when it has mapped the memory, and by rank 0 when all ranks have. */
 typedef struct share_status {
     int32_t status;
     char message[LS_ERROR_CAPACITY];
@@ -46,20 +46,20 @@ typedef struct server {
     int listener;
     int file;
     size_t bytes;
-    int *connections; /* per rank; -1: none yet */
+    int *connections; /* one per rank; -1 if not connected yet */
     bool *confirmed;
-    int missing;  /* ranks that have not confirmed */
-    int *pending; /* connections that have not introduced themselves */
+    int missing;  /* number of ranks that have not confirmed */
+    int *pending; /* connections whose rank is not known yet */
     int pending_count;
-    struct pollfd *polls; /* the listener, the ranks, those pending */
-    double look_at;       /* when to look for dead ranks again, whoever connects meanwhile */
-    const ls_shm *parent; /* the communicator that is split, which knows who lives; NULL: the store does */
+    struct pollfd *polls; /* the listener, the ranks, and the pending connections */
+    double look_at;       /* time of the next check for dead ranks, even if connections keep arriving */
+    const ls_shm *parent; /* the communicator that is split, which knows the live ranks; NULL if the store knows them */
     const int *ranks;     /* there, by rank here */
 } server;
 
-/* What the proof of a rank covers, besides its own nonce. */
+/* The data that a rank's proof covers, in addition to its own nonce. */
 typedef struct proof_terms {
-    ls_key key; /* the secret of the connect request, as is the nonce */
+    ls_key key; /* derived from the secret of the connect request, like the nonce */
     uint8_t nonce[LS_NONCE_SIZE];
     char role[48];
 } proof_terms;
@@ -141,7 +141,7 @@ static bool same_user(int connection) {
     return getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
 }
 
-/* Sends the descriptor with the size of what it holds. */
+/* Sends the descriptor and the size of its contents. */
 static bool send_file(int connection, int file, size_t bytes) {
     answer content = {.magic = MAGIC, .bytes = bytes};
     struct iovec data = {.iov_base = &content, .iov_len = sizeof content};
@@ -159,7 +159,7 @@ static bool send_file(int connection, int file, size_t bytes) {
     return sendmsg(connection, &message, MSG_NOSIGNAL) == (ssize_t)sizeof content;
 }
 
-/* Takes a pending connection off the list. */
+/* Removes a pending connection from the list. */
 static void strike(server *self, int index) {
     self->pending_count--;
     memmove(&self->pending[index], &self->pending[index + 1],
@@ -176,7 +176,8 @@ static bool is_known(const server *self, const shm_hello *received, ls_hello *he
     return ls_hello_is_proven(hello, &terms.key, terms.role, terms.nonce);
 }
 
-/* Reads the first message of a pending connection. A rank gets the descriptor; other connections are closed. */
+/* Reads the first message of a pending connection. Sends the descriptor to a proven rank, and closes any other
+ * connection. */
 static ls_status read_hello(server *self, int index) {
     const int connection = self->pending[index];
     shm_hello received;
@@ -195,7 +196,7 @@ static ls_status read_hello(server *self, int index) {
     return status;
 }
 
-/* Accepts one new connection of this user. If there are too many, closes the oldest silent connection. */
+/* Accepts a new connection of this user. If there are too many, closes the oldest silent connection. */
 static void admit(server *self) {
     const int connection = accept4(self->listener, NULL, NULL, SOCK_CLOEXEC);
     if (connection < 0) {
@@ -212,7 +213,7 @@ static void admit(server *self) {
     self->pending[self->pending_count++] = connection;
 }
 
-/* Reads what a rank says after mapping the memory. */
+/* Reads a rank's report after it has mapped the memory. */
 static ls_status hear(server *self, int rank) {
     share_status report;
     if (recv(self->connections[rank], &report, sizeof report, MSG_DONTWAIT) != (ssize_t)sizeof report) {
@@ -239,7 +240,7 @@ static ls_status fail_missing(const server *self) {
                    self->missing == 1 ? "" : "s", ranks, self->join->timeout);
 }
 
-/* Fails if the kernel or the store reports that an awaited rank has ended. */
+/* Fails if the kernel or the store reports that an awaited rank has exited. */
 static ls_status look_for_dead(const server *self) {
     if (self->parent == NULL) {
         const ls_status status = ls_store_check(self->join->store);
@@ -256,7 +257,7 @@ static ls_status look_for_dead(const server *self) {
     return LS_OK;
 }
 
-/* Waits for something to happen and deals with it. */
+/* Waits for an event and handles it. */
 static ls_status serve_once(server *self, double end) {
     const double left = end - ls_clock_seconds();
     if (left <= 0) {
@@ -294,7 +295,7 @@ static ls_status serve_once(server *self, double end) {
     return status;
 }
 
-/* Tells all that are connected how it went. */
+/* Reports the result to all connected ranks. */
 static void announce(server *self, ls_status status) {
     share_status result = {.status = (int32_t)status};
     if (status != LS_OK) {
@@ -355,7 +356,7 @@ ls_status ls_shm_share_serve(const ls_join_context *join, const ls_shm_connect_r
 /* ---- the others
  * ------------------------------------------------------------------------------------------------------ */
 
-/* Waits until something can be read, at most `seconds`. */
+/* Waits at most `seconds` until data can be read. */
 static bool readable(int connection, double seconds) {
     const ls_deadline deadline = ls_deadline_after(seconds);
     while (!ls_deadline_passed(deadline)) {
@@ -395,7 +396,7 @@ static ls_status receive_file(const ls_join_context *join, int connection, int *
 static ls_status greet(const ls_join_context *join, const ls_shm_connect_request *from, int connection) {
     struct sockaddr_un address;
     const socklen_t length = abstract_address(from->name, &address);
-    /* Other connections may have filled the queue of a rank 0 that is stopped. */
+    /* A timeout is needed: if rank 0 is stopped, other connections may have filled its queue. */
     const double seconds = join->timeout < 1e9 ? join->timeout : 1e9;
     const struct timeval timeout = {.tv_sec = (time_t)seconds + 1};
     (void)setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);

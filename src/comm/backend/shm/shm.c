@@ -8,7 +8,7 @@
 #include "base/memory.h"
 #include "comm/reduce.h"
 
-#define TIMEOUT_MOST 1e9 /* seconds: more are no timeout, and would not fit a count of nanoseconds */
+#define TIMEOUT_MOST 1e9 /* in seconds; above this, there is no timeout (nanoseconds would overflow) */
 
 ls_status ls_shm_create(ls_shm *shm) {
     shm->mapped = ls_shm_layout(shm, NULL);
@@ -21,7 +21,7 @@ ls_status ls_shm_create(ls_shm *shm) {
     return LS_OK;
 }
 
-/* Rank 0 hands what it made to the others, who learn from the store where. */
+/* Rank 0 passes the memory that it created to the other ranks, which learn from the store where to connect. */
 static ls_status open_first(ls_shm *shm, const ls_join_context *join) {
     LS_TRY(ls_shm_create(shm));
     if (shm->size == 1) {
@@ -178,8 +178,7 @@ static ls_status shm_open_state(const ls_join_context *join, void **state) {
 
 static void shm_leave(void *state, ls_leave_reason reason) {
     ls_shm_leave(state, reason);
-    if (reason !=
-        LS_LEAVE_FINALIZED) { /* the caller may free the buffers, whether or not the state continues to exist */
+    if (reason != LS_LEAVE_FINALIZED) { /* the caller may free the buffers, whether or not the state still exists */
         ls_shm_peer_read_settle(state);
     }
 }

@@ -1,31 +1,34 @@
 /*
- * The sizes at which the algorithm changes, all in one place: calls choose by them, and the
- * conformance list looks around each. Bytes of the whole call, or of one rank's part, as each says.
+ * All sizes at which the algorithm changes. Calls select their algorithm by these sizes, and the conformance tests use
+ * cases just below and above each. Sizes are in bytes, of the whole call or of one rank's part, as stated.
  */
 #ifndef LS_COMM_BACKEND_SHM_SIZES_H
 #define LS_COMM_BACKEND_SHM_SIZES_H
 
 #include <stddef.h>
 
-#define LS_SHM_PAYLOAD 80 /* data of a rank that travels in its cell */
+#define LS_SHM_PAYLOAD 80 /* maximum size of a rank's data in its cell */
 
-/* A reduction: all of it written to the slots, and read there, in one step; among 2, up to 4, and more ranks. */
+/* Reductions up to this size are written to the slots and read from there in one step: with 2 ranks, with up to 4,
+ * and with more. */
 #define LS_SHM_WHOLE_2    ((size_t)65536)
 #define LS_SHM_WHOLE_4    ((size_t)8192)
 #define LS_SHM_WHOLE_MORE ((size_t)4096)
 
-/* From here on straight between buffers in ls_comm_alloc's memory: below, two steps cost more than a copy. */
+/* From this size on, reductions use the buffers in ls_comm_alloc's memory directly. Below it, two steps cost more
+ * than a copy. */
 #define LS_SHM_DIRECT_LEAST ((size_t)1536)
 
-/* Pieces beyond the first are read straight from ls_comm_alloc's memory, and from the sender's own memory between
- * threads and where a slot has room for less than the second of each piece, so that the rounds would become too many.
- */
+/* Pieces above the first size are read directly from ls_comm_alloc's memory. They are also read from the sender's
+ * own memory between threads, and if a slot has room for fewer bytes of each piece than the second size, because too
+ * many rounds would be necessary. */
 #define LS_SHM_DIRECT_MOVES ((size_t)16384)
 #define LS_SHM_PLACE_LEAST  ((size_t)16384)
 
-/* Cores are far from each other if this number of lines of a slot, which another rank has just written, take longer
- * than this time each, this number of times in a row. One of this number of calls is measured, until one was slow. The
- * result holds for some calls, and matters for pieces above the last of these sizes. */
+/* Cores are far from each other if this number of lines of a slot, just written by another rank, take longer than
+ * this time each, in this number of consecutive measurements. One in this number of calls is measured, until a
+ * measurement is slow. The result holds for this number of calls, and applies to pieces above the last of these
+ * sizes. */
 #define LS_SHM_WAY_LINES    ((size_t)64)
 #define LS_SHM_NEAR_LINE_NS ((uint64_t)6)
 #define LS_SHM_SLOW_LOOKS   2
@@ -33,18 +36,19 @@
 #define LS_SHM_FAR_CALLS    128
 #define LS_SHM_FAR_LEAST    ((size_t)4096)
 
-/* A copy of so much writes past the caches. */
+/* Copies of at least this size write past the caches. */
 #define LS_SHM_COPY_PAST_CACHE ((size_t)12 << 20)
 
-/* From this number of bytes on, the C library copies with an instruction of the processor that takes fifteen times as
- * long on some processors if the target lies less than this number of bytes, modulo a page, after the source: for
- * example a buffer of malloc (16 bytes into a page) and a slot. */
+/* From this size on, the C library copies with a processor instruction that is up to fifteen times slower on some
+ * processors if the target address is less than this number of bytes, modulo a page, after the source address: for
+ * example, if the source is a malloc buffer (16 bytes into a page) and the target is a slot. */
 #define LS_SHM_COPY_BY_INSTRUCTION ((size_t)2048)
 #define LS_SHM_COPY_BEHIND         ((size_t)64)
 
-/* Slots shrink from the first towards the second when all together would need more than the third. What of a buffer, or
- * of one rank's piece of it, goes through a slot in one step is limited besides; LOCKSTEP_ALGORITHM may say more or
- * less. A communicator split from another has smaller ones: to reserve and to map them is most of what it costs. */
+/* Slots shrink from LS_SHM_SLOT_MOST toward LS_SHM_SLOT_LEAST if all slots together would exceed
+ * LS_SHM_SLOTS_TOGETHER. The part of a buffer, or of one rank's piece, that passes through a slot in one step has a
+ * separate limit, which LOCKSTEP_ALGORITHM may change. The slots of a communicator that was split from another are
+ * smaller (LS_SHM_SLOT_PART), because reserving and mapping them is most of the cost of the split. */
 #define LS_SHM_SLOT_MOST      ((size_t)1 << 20)
 #define LS_SHM_SLOT_PART      ((size_t)256 << 10)
 #define LS_SHM_CHUNK          ((size_t)256 << 10)
@@ -52,24 +56,26 @@
 #define LS_SHM_SLOT_LEAST     ((size_t)64 << 10)
 #define LS_SHM_SLOTS_TOGETHER ((size_t)8 << 20)
 
-/* Messages: data in the head of a packet, and beyond it among up to 4, 16, 64 ranks. */
+/* Sizes of a packet's payload: in its head, and after it with up to 4, 16 and 64 ranks. */
 #define LS_SHM_PACKET_PAYLOAD 88
 #define LS_SHM_PACKET_MORE_4  ((size_t)8192)
 #define LS_SHM_PACKET_MORE_16 ((size_t)2048)
 #define LS_SHM_PACKET_MORE_64 ((size_t)512)
 
-/* A message up to this goes as a stream of packets, copied at both ends at once, else it is read from the sender's
- * memory, which occupies the receiver alone: a sender that waits for its end may as well help, unless the receiver had
- * to keep too much of what it does not wait for yet. Where ranks share cores, others could use the time of its help. */
+/* A message up to this size is sent as a stream of packets, copied by both sides at the same time. A larger message
+ * is read from the sender's memory, which occupies only the receiver. A sender that waits for completion may as well
+ * help with the copy, unless the receiver would have to keep too much data that no receive waits for yet. If ranks
+ * share cores, other ranks could use the time that this help takes. */
 #define LS_SHM_STREAM_MOST        ((size_t)1 << 20)
 #define LS_SHM_STREAM_SHARED_MOST ((size_t)256 << 10)
 #define LS_SHM_STREAM_WAITED_MOST ((size_t)32 << 20)
 
-/* Messages of one rank that may be announced and not yet read; what is beyond goes as a stream. At most 64. */
+/* Maximum number of a rank's announced messages that have not been read yet; further messages are sent as streams.
+ * At most 64. */
 #define LS_SHM_ANNOUNCED 64
 
-/* For tests: every size above at which something changes, but LS_SHM_STREAM_WAITED_MOST, which is too large for a list
- * of cases. Add to it whatever is added there. */
+/* For tests: every size above at which the algorithm changes, except LS_SHM_STREAM_WAITED_MOST, which is too large
+ * for a list of cases. Keep this list in sync with the sizes above. */
 #define LS_SHM_SWITCH_OVERS                                                                                            \
     {                                                                                                                  \
         LS_SHM_PAYLOAD, LS_SHM_PACKET_PAYLOAD, LS_SHM_DIRECT_LEAST, LS_SHM_PACKET_PAYLOAD + LS_SHM_PACKET_MORE_16,     \

@@ -1,11 +1,12 @@
-/* Communicators of some of the ranks: memory of their own, handed over through the communicator that is split. */
+/* Communicators of some of the ranks. Each has its own memory, which is passed on through the communicator that is
+ * split. */
 #include <string.h>
 #include <unistd.h>
 
 #include "base/memory.h"
 #include "comm/backend/shm/shm.h"
 
-/* What every rank tells in one step of the parent; the place matters from the new rank 0. */
+/* The data that every rank sends in one step of the parent; the address or ticket matters only from the new rank 0. */
 typedef struct word {
     int32_t status;
     uint64_t address;              /* between threads */
@@ -24,7 +25,7 @@ static ls_status reserve_for_threads(const ls_shm *parent, ls_shm *shm, word *ow
     return LS_OK;
 }
 
-/* What the new rank 0 does before the others know of it. */
+/* Prepares the memory on the new rank 0, before the other ranks learn of it. */
 static ls_status prepare(const ls_shm *parent, ls_shm *shm, word *own, int *listener) {
     if (parent->file < 0) {
         return reserve_for_threads(parent, shm, own);
@@ -33,8 +34,8 @@ static ls_status prepare(const ls_shm *parent, ls_shm *shm, word *own, int *list
     return ls_shm_share_listen(shm->size, &own->ticket, listener);
 }
 
-/* Sends this rank's word to all ranks of the parent, and receives the word of the new rank 0 and whether all ranks can
- * continue. */
+/* Sends this rank's word to all ranks of the parent, and receives the word of the new rank 0. Fails if any rank
+ * cannot continue. */
 static ls_status tell(ls_shm *parent, const word *own, int members, const int *ranks, word *first) {
     memcpy(ls_shm_next_cell(parent)->payload, own, sizeof *own);
     ls_shm_post(parent);
@@ -49,7 +50,7 @@ static ls_status tell(ls_shm *parent, const word *own, int members, const int *r
     return LS_OK;
 }
 
-/* Between threads: the shared memory is at `address`, and this rank one of its holders. */
+/* Between threads: the shared memory is at `address`, and this rank becomes one of its holders. */
 static void hold(const ls_shm *parent, ls_shm *shm, uint64_t address) {
     shm->world = ls_shm_hold_world(parent->world);
     (void)ls_shm_layout(shm, (unsigned char *)(uintptr_t)address);
@@ -68,7 +69,8 @@ static ls_status meet(const ls_shm *parent, ls_shm *shm, const ls_join_context *
     return ls_shm_settle_in(shm);
 }
 
-/* With the outcome so far of this rank in `own`: the rest, and on failure the end of what there is. */
+/* Completes the split after this rank's preparation, whose outcome is in `own`. On failure, frees what this rank has
+ * prepared. */
 static ls_status finish(ls_shm *parent, ls_shm *shm, const ls_join_context *join, const int *ranks, word *own,
                         int listener) {
     word first = {0};
@@ -83,8 +85,8 @@ static ls_status finish(ls_shm *parent, ls_shm *shm, const ls_join_context *join
     if (goes_on) {
         status = meet(parent, shm, join, ranks, &first, listener);
     } else if (own->address != 0 && atomic_load(&parent->control->revoked) != LS_SHM_SOUND) {
-        /* Whatever for: some may have seen the step and be on their way into this memory, which stays until they have
-         * left it. */
+        /* Even after a failure, some ranks may have seen the step and be about to use this memory, which must stay
+         * valid until they have left it. */
         hold(parent, shm, own->address);
     } else if (own->address != 0) {
         ls_shm_let_go((void *)(uintptr_t)own->address, shm->size);
@@ -104,7 +106,7 @@ ls_status ls_shm_split(void *state, const ls_join_context *join, const int *rank
     word own = {0};
     int listener = -1;
     LS_TRY(ls_shm_sound(parent));
-    parent->call.contested = NULL; /* ranks that have joined the part would wait for a rank that stops here */
+    parent->call.contested = NULL; /* ranks that have already joined would wait for a rank that stops here */
     ls_status status = LS_OK;
     if (join != NULL) {
         status = ls_shm_make(join, &shm);

@@ -7,25 +7,26 @@
 
 #include "comm/backend/shm/shm.h"
 
-#define SPIN_NS         ((uint64_t)100000)   /* with a core for every rank: longer than a sleep and a wake-up cost */
-#define LOOK_NS         ((uint64_t)20000000) /* how often a waiting rank looks whether the others live */
+#define SPIN_NS         ((uint64_t)100000)   /* spin time if every rank has a core: longer than a sleep and a wake-up */
+#define LOOK_NS         ((uint64_t)20000000) /* how often a waiting rank checks whether the other ranks are alive */
 #define SHORT_SLEEP_NS  ((uint64_t)50000)
 #define LONG_SPIN_EVERY 64
-/* After this number of waits in a row with a long yield, the number of waits that do not yield. */
+/* After this number of consecutive waits with a long yield, waits do not yield for a while; the next constants
+ * determine for how many waits. */
 #define MOST_LONG_YIELDS 4
 #define FEWEST_ASLEEP    64U
 #define DOUBLINGS        5
-#define PAUSES_PER_LOOK  64  /* between looks at the clock */
-#define EAGER_LOOKS      128 /* at once, about as far apart as ranks that run side by side are */
+#define PAUSES_PER_LOOK  64  /* polls between reads of the clock */
+#define EAGER_LOOKS      128 /* polls in the first phase, about as long as concurrent ranks differ */
 #define LOOK_BACKOFFS    4   /* between them */
 
-/* Before the first: polling too early takes the other ranks' cells from their cores, which costs two transfers; a short
- * delay costs at most that. */
+/* Delay before the first poll. Polling too early takes the other ranks' cells from their cores, which costs two
+ * transfers; a short delay costs at most that. */
 #define FIRST_BACKOFFS 3
 
 /* ---- steps ------------------------------------------------------------------------------------------------------ */
 
-/* The bit by which the kernel tells sleepers apart. */
+/* Returns the bit by which the kernel distinguishes sleeping ranks. */
 static uint32_t bit_of(int rank) {
     return UINT32_C(1) << (rank % 32);
 }
@@ -34,7 +35,7 @@ static ls_futex futex_of(const ls_shm *shm) {
     return (ls_futex){.word = &shm->control->wake, .shared = shm->file >= 0};
 }
 
-/* Wakes the sleepers of `bits`. */
+/* Wakes the sleeping ranks in the mask `bits`. */
 static void wake(const ls_shm *shm, uint32_t bits) {
     const ls_futex futex = futex_of(shm);
     ls_futex_wake(&futex, bits);
@@ -49,11 +50,12 @@ void ls_shm_wake(ls_shm *shm, int rank) {
 void ls_shm_post(ls_shm *shm) {
     const uint64_t step = shm->step + 1;
     /*
-     * In one total order with the counting of sleepers: either a rank that falls asleep sees this step, or this rank
-     * sees the sleeper. Of several ranks that post, the last one sees the steps of all, and wakes.
+     * The store is sequentially consistent with the counter of sleepers: either a rank that falls asleep sees this
+     * step, or this rank sees the sleeper. If several ranks post, the last one sees the steps of all, and wakes the
+     * sleepers.
      */
     atomic_store(&ls_shm_cell_at(shm, shm->rank, step)->step, step);
-    /* The other ranks have finished with the next cell, so it can be transferred to this core meanwhile. */
+    /* The other ranks no longer use the next cell, so it can be transferred to this core in the meantime. */
     ls_shm_claim(ls_shm_cell_at(shm, shm->rank, step + 1));
     shm->step = step;
     shm->seen = 0;
@@ -73,7 +75,7 @@ bool ls_shm_ready(ls_shm *shm) {
     return true;
 }
 
-/* Whether `rank` has published the current step; the slow path's question. */
+/* Returns true if `rank` has published the current step. For the slow path. */
 static bool came(const ls_shm *shm, int rank) {
     return atomic_load(&ls_shm_cell_at(shm, rank, shm->step)->step) == shm->step;
 }
@@ -81,7 +83,8 @@ static bool came(const ls_shm *shm, int rank) {
 /* ---- failures -----------------------------------------------------------------------------------------------------
  */
 
-/* A caller that gets this result may free its buffers. */
+/* Returns the failure again, after waiting until no rank reads this rank's buffers: a caller that gets this result
+ * may free them. */
 static ls_status repeat_failure(const ls_shm *shm) {
     char message[LS_ERROR_CAPACITY];
     const uint32_t failure = shm->control->failure;
@@ -108,7 +111,7 @@ ls_status ls_shm_abort(ls_shm *shm, ls_status status, int failed_rank) {
         ls_shm_peer_read_settle(shm);
         return status;
     }
-    /* The other is about to write its reason; should it die right there, this rank's own will do. */
+    /* The other rank is about to write its reason. If it dies before that, this rank's own reason is used. */
     const uint64_t deadline = ls_clock_ns() + LOOK_NS;
     while (!ls_shm_is_revoked(shm)) {
         if (ls_clock_ns() > deadline) {
@@ -149,8 +152,8 @@ static bool same_process(const ls_shm_rank *a, const ls_shm_rank *b) {
 }
 
 /*
- * A process loses all its locks on a file as soon as it closes any descriptor of it, and ranks may be threads of one
- * process: the last of them closes the descriptors of all.
+ * A process loses all its locks on a file as soon as it closes any descriptor of the file, and several ranks may be
+ * threads of one process. Therefore the last of these ranks closes the descriptors of all.
  */
 void ls_shm_close_file(ls_shm *shm) {
     ls_shm_rank *self = &shm->ranks[shm->rank];
@@ -169,9 +172,9 @@ void ls_shm_close_file(ls_shm *shm) {
 }
 
 /*
- * Whether the kernel vouches for the rank: its process holds a record lock on byte `rank` of the memfd until it ends,
- * however it ends. Unlike a process number, a lock never passes to a later process and is visible through every
- * container; unlike a socket, it is not kept open by children of the rank.
+ * Uses a record lock to detect whether the rank is alive: its process holds the lock on byte `rank` of the memfd until
+ * it exits, however it exits. Unlike a PID, a lock never passes to a later process and is visible across containers.
+ * Unlike a socket, it is not kept open by children of the rank.
  */
 bool ls_shm_alive(const ls_shm *shm, int rank) {
     if (shm->file < 0 || same_process(&shm->ranks[rank], &shm->ranks[shm->rank])) {
@@ -225,7 +228,7 @@ void ls_shm_tell_waiting(ls_shm *shm, const ls_call *call, const ls_rank_list *a
                                        .latest_sequence = latest >> 8});
 }
 
-/* Checks for reasons to fail: a revoked communicator, a missing rank that has ended, the timeout. */
+/* Checks for reasons to fail: a revoked communicator, a missing rank that has exited, or the timeout. */
 static ls_status look(ls_shm *shm) {
     LS_TRY(ls_shm_sound(shm));
     LS_TRY(ls_call_check_threads(&shm->call));
@@ -234,7 +237,7 @@ static ls_status look(ls_shm *shm) {
             continue;
         }
         const bool left = ls_shm_left(shm, rank) != LS_LEAVE_NONE;
-        if ((left || !ls_shm_alive(shm, rank)) && !came(shm, rank)) { /* it may have come just before it went */
+        if ((left || !ls_shm_alive(shm, rank)) && !came(shm, rank)) { /* it may have arrived just before leaving */
             return ls_shm_fail_left(shm, &shm->call, rank, "");
         }
     }
@@ -271,7 +274,7 @@ void ls_shm_tell_core(ls_shm *shm) {
     }
 }
 
-/* Whether a rank that has not come can only come when this one yields. */
+/* Returns true if a missing rank can arrive only if this rank yields the CPU. */
 static bool holds_up(const ls_shm *shm) {
     for (int rank = shm->seen; rank < shm->size; rank++) {
         if (ls_shm_core_of(shm, rank) == shm->core && !came(shm, rank)) {
@@ -302,7 +305,7 @@ bool ls_shm_yield(ls_shm *shm, bool *counted) {
     return false;
 }
 
-/* Ranks that share cores; see LS_SHM_YIELDS. */
+/* Waits by yielding, for ranks that share cores: see LS_SHM_YIELDS. */
 static bool yield_and_look(ls_shm *shm) {
     const unsigned turns = ls_shm_yields(shm);
     bool counted = false;
@@ -326,8 +329,8 @@ static bool yield_and_look(ls_shm *shm) {
 }
 
 /*
- * Looks until all came (`*came`), for `budget` nanoseconds; at least PAUSES_PER_LOOK times. Messages move meanwhile.
- * `*end` becomes the time of giving up.
+ * Polls for `budget` nanoseconds, and at least PAUSES_PER_LOOK times, until all ranks have published the step. Sets
+ * `*came_all` to whether they have. Messages progress in the meantime. Sets `*end` to the time when it stopped.
  */
 static ls_status spin(ls_shm *shm, uint64_t budget, uint64_t *end, bool *came_all) {
     *came_all = true;
@@ -372,9 +375,9 @@ ls_status ls_shm_sleep(ls_shm *shm, ls_shm_condition *met, const void *context) 
 }
 
 /*
- * How long to spin. If two ranks share a core, because another program uses the other core, a spinning rank keeps the
- * awaited rank from running. The sign is a sleep that ends at once after a long spin without success. From then on, the
- * rank spins briefly, with a long spin now and then, until a long spin succeeds.
+ * Returns how long to spin. If two ranks share a core, because another program uses the other core, a spinning rank
+ * keeps the awaited rank from running. The symptom is a sleep that ends at once after a long unsuccessful spin. From
+ * then on, the rank spins briefly, with an occasional long spin, until a long spin succeeds.
  */
 static uint64_t spin_budget(ls_shm *shm) {
     if (shm->oversubscribed != 0) {
@@ -439,7 +442,7 @@ void ls_shm_introduce(ls_shm *shm) {
     ls_shm_peer_read_offer(shm);
     self->process_space = stat("/proc/self/ns/pid", &space) == 0 ? (uint64_t)space.st_ino : 0;
     if (sched_getaffinity(0, sizeof self->cores, &self->cores) != 0) {
-        memset(&self->cores, 0xff, sizeof self->cores); /* more cores than a cpu_set_t has: enough for all */
+        memset(&self->cores, 0xff, sizeof self->cores); /* too many for a cpu_set_t: treated as enough */
     }
 }
 

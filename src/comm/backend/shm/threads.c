@@ -18,12 +18,12 @@ typedef struct thread_rank {
     pthread_mutex_t *gate; /* held until all threads exist */
     const bool *cancelled;
     atomic_int *failures; /* of all ranks */
-    int failure;          /* which of them this rank's is, from 1; 0: none */
+    int failure;          /* position of this rank's failure in the order of failures, from 1; 0 if it has not failed */
     ls_status status;
     char message[LS_ERROR_CAPACITY];
 } thread_rank;
 
-/* The function has given its world back by itself. */
+/* Called when the function has freed its world itself. */
 static void note_freed(void *freed, bool failed) {
     (void)failed;
     *(bool *)freed = true;
@@ -31,7 +31,7 @@ static void note_freed(void *freed, bool failed) {
 
 static ls_status run_rank(thread_rank *self) {
     ls_comm *world = ls_comm_open(&ls_backend_shm, &self->join);
-    if (world == NULL) { /* the others must not wait for it */
+    if (world == NULL) { /* the other ranks must not wait for this rank */
         self->failure = ++*self->failures;
         ls_shm absent = {.rank = self->join.rank, .size = self->join.size, .file = -1};
         (void)ls_shm_layout(&absent, self->join.shared);
@@ -42,10 +42,10 @@ static ls_status run_rank(thread_rank *self) {
     ls_comm_on_free(world, note_freed, &freed);
     ls_log_set_rank(self->join.rank);
     const ls_status status = self->function(world, self->argument);
-    self->failure = status != LS_OK ? ++*self->failures : 0; /* before the others hear that it left, and fail too */
+    self->failure = status != LS_OK ? ++*self->failures : 0; /* before other ranks detect its exit and fail */
     ls_saved_error cause;
     ls_error_save(&cause);
-    cause.status = status; /* the function may have set no error */
+    cause.status = status; /* the function may not have set an error */
     if (!freed) {
         ls_comm_free(world);
     }
@@ -65,7 +65,7 @@ static void *rank_main(void *argument) {
     return NULL;
 }
 
-/* The error of the rank that failed first: it may be the cause of the other errors. */
+/* Reports the error of the rank that failed first, because it may be the cause of the other errors. */
 static ls_status report(const thread_rank *ranks, int count) {
     const thread_rank *first = NULL;
     for (int rank = 0; rank < count; rank++) {
@@ -80,7 +80,7 @@ static ls_status report(const thread_rank *ranks, int count) {
     return first->status;
 }
 
-/* Starts all threads, or none that does anything. */
+/* Starts all threads. If this fails, no thread runs the function. */
 static ls_status start_and_wait(thread_rank *ranks, int count) {
     pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
     bool cancelled = false;

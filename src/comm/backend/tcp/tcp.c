@@ -1,4 +1,4 @@
-/* Backend tcp: the engine (comm/engine) over sockets (comm/transport/tcp). The ranks learn each other's peer infos
+/* Backend tcp: the engine (comm/engine) over sockets (comm/transport/tcp). The ranks exchange their peer infos
  * through the store, in which rank 0 collects them, or through the communicator that is split. */
 #include <stdio.h>
 #include <string.h>
@@ -26,8 +26,8 @@ static ls_status fail_strange(int rank) {
     return ls_fail(LS_ERR_MISMATCH, "ls_comm_open: rank %d runs a version of Lockstep that this one cannot read", rank);
 }
 
-/* Names the first rank whose peer info is missing, for which rank 0 waits without success; rank 0 if none is missing.
- */
+/* Fails with the name of the first rank whose peer info is missing, for which rank 0 waits without success; names
+   rank 0 if none is missing. */
 static ls_status fail_first_late(const ls_join_context *join) {
     for (int rank = 1; rank < join->size; rank++) {
         char key[256];
@@ -39,8 +39,8 @@ static ls_status fail_first_late(const ls_join_context *join) {
     return fail_late(join, 0);
 }
 
-/* Exchanges the peer infos of all ranks. Rank 0 collects them and publishes all of them together, so each other rank
- * needs only two requests to the store. */
+/* Exchanges the peer infos of all ranks. Rank 0 collects them and publishes all of them together, so each of the
+ * other ranks needs only two store requests. */
 static ls_status exchange_peer_infos(const ls_join_context *join, ls_tcp_peer_info *peer_infos) {
     const size_t all = (size_t)join->size * sizeof *peer_infos;
     char key[256];
@@ -95,9 +95,9 @@ static ls_status tcp_open(const ls_join_context *join, void **state) {
 
 /* ---- splitting --------------------------------------------------------------------------------------------------- */
 
-/* The data that each rank sends to the other ranks before a split. */
+/* The data that each rank sends to all other ranks before a split. */
 typedef struct offer {
-    int32_t status; /* LS_OK, or the reason why the rank cannot take part */
+    int32_t status; /* LS_OK, or the reason why the rank cannot join */
     ls_tcp_peer_info peer_info;
 } offer;
 
@@ -152,7 +152,7 @@ static ls_status tcp_split(void *state, const ls_join_context *join, const int *
     return status;
 }
 
-/* Withdraws the transfers into or out of the caller's buffers: ranks of this machine may read this rank's memory
+/* Cancels the transfers that use the caller's buffers, because ranks of this machine may read this rank's memory
  * directly. */
 static void tcp_leave(void *state, ls_leave_reason reason) {
     ls_engine_leave(state, reason);

@@ -1,4 +1,4 @@
-/* Closing an endpoint over MPI: see mpi.h. */
+/* Closes an endpoint over MPI: see mpi.h. */
 #include <pthread.h>
 
 #include "base/log.h"
@@ -7,15 +7,15 @@
 #include "comm/transport/mpi/inside.h"
 
 #define MOST_WITHDRAWN_NS UINT64_C(200000000)  /* total time that withdrawals wait for MPI to complete requests */
-#define TAKING_NS         UINT64_C(5000000000) /* time for ranks that have left to receive the messages to them */
+#define TAKING_NS         UINT64_C(5000000000) /* time for ranks that have left to receive the messages sent to them */
 #define LONGEST_PAUSE_NS  50000
-#define DROPPED_PER_LOOK  16 /* messages; a limit, because another rank may send without end */
+#define DROPPED_PER_LOOK  16 /* in messages; a limit is needed because another rank may send endlessly */
 
 ls_transfer ls_mpi_program, ls_mpi_own;
 
 /* ---- discarding messages ----------------------------------------------------------------------------------------- */
 
-/* Returns true if no discarded message is being received. */
+/* Returns true if no message is being received in order to be discarded. */
 static bool has_dropped(ls_mpi *mpi) {
     int ended = 1;
     if (mpi->dropping != MPI_REQUEST_NULL &&
@@ -27,8 +27,8 @@ static bool has_dropped(ls_mpi *mpi) {
     return true;
 }
 
-/* Begins to receive a probed message in order to discard it. Receives the whole message: Open MPI writes beyond a
- * buffer that is too small. */
+/* Begins to receive a probed message in order to discard it. Receives the whole message, because Open MPI writes
+ * past the end of a buffer that is too small. */
 static bool drop(ls_mpi *mpi, const MPI_Status *found) {
     int bytes = 0;
     if (MPI_Get_count(found, MPI_BYTE, &bytes) != MPI_SUCCESS) {
@@ -44,8 +44,7 @@ static bool drop(ls_mpi *mpi, const MPI_Status *found) {
     return true;
 }
 
-/* Receives and discards messages that have arrived, at most DROPPED_PER_LOOK. Sets `*moved` to true if
- * there were any. */
+/* Receives and discards up to DROPPED_PER_LOOK messages that have arrived. Sets `*moved` to true if there were any. */
 static void drop_some(ls_mpi *mpi, bool *moved) {
     MPI_Status found;
     for (int i = 0; i < DROPPED_PER_LOOK && has_dropped(mpi); i++) {
@@ -60,14 +59,14 @@ static void drop_some(ls_mpi *mpi, bool *moved) {
 
 /* ---- requests in progress ---------------------------------------------------------------------------------------- */
 
-/* Replaces the transfer of a request by a stand-in: its owner withdraws the transfer. */
+/* Replaces the transfer of a request by a placeholder, because its owner withdraws the transfer. */
 static void withdraw_request(ls_mpi_list *list, int i) {
     const ls_transfer *transfer = list->transfers[i];
     if (transfer == &ls_mpi_program || transfer == &ls_mpi_own) {
         return;
     }
     if (transfer->receives && list->requests[i] != MPI_REQUEST_NULL) {
-        (void)MPI_Cancel(&list->requests[i]); /* completes the receive if its message has not begun to arrive */
+        (void)MPI_Cancel(&list->requests[i]); /* completes the receive, unless its message has begun to arrive */
     }
     list->transfers[i] = transfer->of_user ? &ls_mpi_program : &ls_mpi_own;
 }
@@ -94,7 +93,7 @@ static bool look(ls_mpi *mpi) {
     return sound;
 }
 
-/* Waits until MPI has completed all requests of a kind, but at most `longest_ns`. */
+/* Waits at most `longest_ns` until MPI has completed all requests of a kind. */
 static void await_requests(ls_mpi *mpi, const ls_transfer *kind, uint64_t longest_ns) {
     const uint64_t begun_ns = mpi->clock.ns;
     while (has(mpi, kind) && mpi->clock.ns - begun_ns < longest_ns && look(mpi)) {
@@ -121,12 +120,12 @@ void ls_mpi_withdraw(ls_endpoint *endpoint, ls_transfer *transfer) {
     }
 }
 
-/* ---- endpoints that have closed ---------------------------------------------------------------------------------- */
+/* ---- closed endpoints ------------------------------------------------------------------------------------------- */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static ls_mpi *_Atomic closing; /* changed only while holding the lock */
 
-/* Releases the memory of the owner, which MPI no longer uses. */
+/* Releases the memory of the endpoint's owner, which MPI no longer uses. */
 static void release(ls_mpi *mpi) {
     if (mpi->release != NULL) {
         mpi->release(mpi->owner);
@@ -176,7 +175,7 @@ static bool is_awaited(ls_mpi *mpi) {
     return !mpi->given_up;
 }
 
-/* Returns true if a closed endpoint is awaited. */
+/* Returns true if any closed endpoint is awaited. */
 static bool any_is_awaited(void) {
     bool any = false;
     pthread_mutex_lock(&lock);
@@ -232,7 +231,8 @@ static void add_closing(ls_mpi *mpi) {
 
 /* ---- closing ----------------------------------------------------------------------------------------------------- */
 
-/* Tells the other ranks that this rank sends nothing more. MPI frees each request after its message is sent. */
+/* Notifies the other ranks that this rank sends nothing more. MPI frees each request after its message has been
+ * sent. */
 static void say_end(ls_mpi *mpi) {
     for (int rank = 0; rank < mpi->endpoint.size; rank++) {
         MPI_Request request;
@@ -244,9 +244,9 @@ static void say_end(ls_mpi *mpi) {
 }
 
 /*
- * Waits for no other rank, unless the owner has failed: another rank may close its endpoints in another order, and wait
- * for this rank. Sends may still be in progress, because some MPI libraries complete a send only when its receiver has
- * received it. If the owner has failed, its last messages, which say so, get `linger_ns`.
+ * Does not wait for other ranks, unless the owner has failed: another rank may close its endpoints in a different
+ * order, and wait for this rank. Sends may still be in progress, because some MPI libraries complete a send only when
+ * its receiver has received it. If the owner has failed, its last messages, which report the failure, get `linger_ns`.
  */
 void ls_mpi_close(ls_endpoint *endpoint, uint64_t linger_ns, ls_endpoint_release *release_owner, void *owner) {
     ls_mpi *mpi = (ls_mpi *)endpoint;
@@ -264,7 +264,7 @@ void ls_mpi_close(ls_endpoint *endpoint, uint64_t linger_ns, ls_endpoint_release
         }
     }
     say_end(mpi);
-    (void)ls_mpi_test(mpi, &mpi->named, &moved); /* some MPI libraries send only during calls of MPI */
+    (void)ls_mpi_test(mpi, &mpi->named, &moved); /* some MPI libraries send data only during MPI calls */
     if (mpi->withdrew) {
         await_requests(mpi, &ls_mpi_own, linger_ns);
         await_requests(mpi, &ls_mpi_program, linger_ns);

@@ -1,4 +1,4 @@
-/* Collectives of MPI: see mpi.h. All of them are nonblocking, so that a wait for them can end. */
+/* Collectives of MPI: see mpi.h. All of them are nonblocking, so that a wait for them can be given up. */
 #include <limits.h>
 #include <string.h>
 
@@ -13,7 +13,7 @@ static bool fits(size_t count, size_t width, size_t parts) {
     return width == 0 || parts == 0 || count <= (size_t)INT_MAX / width / parts;
 }
 
-/* Returns true if the end of each rank's part, in bytes, fits into an int. */
+/* Returns true if the end of each rank's part, as a byte offset, fits into an int. */
 static bool parts_fit(const ls_call *call, const size_t *counts, const size_t *displacements, int size) {
     for (int rank = 0; counts != NULL && rank < size; rank++) {
         if (!fits(counts[rank], call->width, 1) ||
@@ -63,7 +63,7 @@ bool ls_mpi_can_make(const ls_endpoint *endpoint, const ls_call *call) {
            parts_fit(call, call->receive_counts, call->receive_displacements, size);
 }
 
-/* The arrays of MPI's arguments for each rank, which must stay until the collective has ended. */
+/* The arrays of per-rank arguments for MPI, which must stay unchanged until the collective has ended. */
 enum { SENT = 0, SENT_AT, RECEIVED, RECEIVED_AT, NUMBERS };
 
 static ls_status make_numbers(ls_mpi *mpi) {
@@ -79,8 +79,8 @@ static int *numbers_of(const ls_mpi *mpi, int which) {
     return mpi->numbers + (size_t)which * (size_t)mpi->endpoint.size;
 }
 
-/* Converts elements of `width` bytes to bytes in array `which`. Returns the array, or NULL if the call has no such
- * numbers. */
+/* Converts numbers of elements of `width` bytes to bytes, in array `which`. Returns the array, or NULL if the call
+ * has no such numbers. */
 static const int *put_numbers(const ls_mpi *mpi, int which, const size_t *from, size_t width) {
     int *numbers = numbers_of(mpi, which);
     for (int rank = 0; from != NULL && rank < mpi->endpoint.size; rank++) {
@@ -91,8 +91,8 @@ static const int *put_numbers(const ls_mpi *mpi, int which, const size_t *from, 
 
 /* ---- calls ------------------------------------------------------------------------------------------------------- */
 
-/* Copies the own part to its destination first. So the call is in place for MPI on all ranks that must agree on this,
- * whether or not the caller's buffers are the same. */
+/* Copies this rank's own part to its destination first. Then the call is in place for MPI on all ranks that must
+ * agree on this, whether or not the caller's buffers are the same. */
 static void keep_own(const ls_mpi *mpi, const ls_call *call) {
     const int rank = mpi->endpoint.rank;
     const ls_piece from = ls_piece_sent(call, rank, rank);

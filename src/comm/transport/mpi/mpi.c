@@ -9,9 +9,9 @@
 #include "comm/transport/mpi/inside.h"
 
 /*
- * Polls without progress before a rank yields, and before it sleeps: with a core for every rank of the machine, and
- * without. Waiting ranks that only yield to each other keep the core from working ranks, so a waiting rank sleeps in
- * the end. It does not sleep at once, because a large message progresses only when MPI is polled.
+ * Numbers of polls without progress before a rank yields, and before it sleeps: if every rank of the machine has a
+ * core, and otherwise. Waiting ranks that only yield to each other keep the core from working ranks, so a waiting rank
+ * eventually sleeps. It does not sleep at once, because a large message progresses only when MPI is polled.
  */
 #define LOOKS_BEFORE_YIELD         4000
 #define LOOKS_BEFORE_SLEEP         20000
@@ -20,19 +20,19 @@
 #define SLEEP_NS                   50000
 
 /*
- * If another program runs a busy loop on the core, a yield returns only after that program has used up its slice of the
- * scheduler. A rank that sleeps gets the core as soon as it wakes. After MOST_LONG_YIELDS such yields, this rank sleeps
- * in its next PAUSES_ASLEEP pauses.
+ * If another program runs a busy loop on the core, a yield returns only after that program has used up its time slice.
+ * A rank that sleeps gets the core as soon as it wakes. After MOST_LONG_YIELDS such yields, this rank sleeps in its
+ * next PAUSES_ASLEEP pauses.
  */
 #define MOST_LONG_YIELDS 4
 #define PAUSES_ASLEEP    2000
 
-/* A rank that waits for a given rank polls the receives from any rank once in this number of polls. */
+/* A rank that waits for a given rank polls the receives from any rank only once in this number of polls. */
 #define LOOKS_PER_ANY     16
 #define LOOKS_PER_CLOCK   16
 #define LOOKS_PER_CLOSING 8
-#define AT_ONCE           ((size_t)256) /* bytes; Open MPI has usually sent these when MPI_Isend returns */
-#define MOST              ((size_t)LS_TRANSPORT_LEAST_EXACT) /* bytes; MPI's counts are of type int */
+#define AT_ONCE           ((size_t)256) /* in bytes; Open MPI has usually sent such messages when MPI_Isend returns */
+#define MOST              ((size_t)LS_TRANSPORT_LEAST_EXACT) /* in bytes; MPI's counts are of type int */
 
 ls_status ls_mpi_fail(const char *function, int code) {
     char text[MPI_MAX_ERROR_STRING + 1] = "";
@@ -80,7 +80,7 @@ void ls_mpi_list_add(ls_mpi_list *list, MPI_Request request, ls_transfer *transf
     list->transfers[list->count++] = transfer;
 }
 
-/* Notes that one MPI message of a transfer has ended. The transfer ends with its last message. */
+/* Records that one MPI message of a transfer has completed. The transfer ends with its last message. */
 static void end_message(ls_transfer *transfer, const MPI_Status *status) {
     int bytes = 1;
     if (transfer == &ls_mpi_program || transfer == &ls_mpi_own) {
@@ -111,7 +111,7 @@ static void take_off_ended(ls_mpi_list *list) {
     list->count = kept;
 }
 
-/* Notes a failed request. If a message was longer than its receive, its sender is to blame. */
+/* Records a failed request. If a message was longer than its receive, its sender is to blame. */
 static void note_failed(ls_mpi *mpi, const MPI_Status *status, int code) {
     int class = code;
     const int sender = status->MPI_SOURCE;
@@ -176,8 +176,8 @@ ls_status ls_mpi_test(ls_mpi *mpi, ls_mpi_list *list, bool *moved) {
 
 /* ---- sending and receiving --------------------------------------------------------------------------------------- */
 
-/* Returns the bytes of the MPI message at offset `at` of a transfer. Both ranks divide a transfer in the same way,
- * because the room of a receive of more than LS_TRANSPORT_LEAST_EXACT bytes is the size of its message. */
+/* Returns the size of the MPI message at offset `at` of a transfer. Both ranks divide a transfer in the same way,
+ * because a receive of more than LS_TRANSPORT_LEAST_EXACT bytes has exactly the size of its message. */
 static size_t message_at(const ls_mpi *mpi, const ls_transfer *transfer, size_t at) {
     const size_t left = transfer->bytes - at;
     return left < mpi->options.most ? left : mpi->options.most;
@@ -197,7 +197,7 @@ static ls_status send(ls_endpoint *endpoint, ls_transfer *transfer) {
     transfer->moved = 0;
     transfer->number = 0;
     LS_TRY(ls_mpi_check_runs());
-    if (mpi->comm == MPI_COMM_NULL) { /* the endpoint closes before it is connected, so it has no peers */
+    if (mpi->comm == MPI_COMM_NULL) { /* the endpoint was closed before it was connected, so it has no peers */
         return LS_OK;
     }
     endpoint->messages++;
@@ -210,8 +210,8 @@ static ls_status send(ls_endpoint *endpoint, ls_transfer *transfer) {
         LS_TRY(ls_mpi_list_room(&mpi->named));
         int code = MPI_Isend((const unsigned char *)transfer->data + at, (int)bytes, MPI_BYTE, transfer->peer,
                              transfer->channel, mpi->comm, &request);
-        /* A small send has usually completed by now. A test of a larger send may yield the core, if ranks share cores,
-         * before all data is sent. */
+        /* A small send has usually completed by now. If ranks share cores, a test of a larger send may yield the
+         * core before all data has been sent. */
         if (code == MPI_SUCCESS && bytes <= mpi->at_once) {
             code = MPI_Test(&request, &ended, MPI_STATUS_IGNORE);
         }
@@ -271,7 +271,7 @@ void ls_mpi_note_look(ls_mpi *mpi, bool moved) {
 }
 
 static void yield(ls_mpi *mpi) {
-    if (ls_yield(mpi->clock.polled_ns)) { /* the clock was read immediately before */
+    if (ls_yield(mpi->clock.polled_ns)) { /* the clock was read immediately before this */
         mpi->long_yields /= 2;
     } else if (++mpi->long_yields >= MOST_LONG_YIELDS) {
         mpi->asleep = PAUSES_ASLEEP;
@@ -284,8 +284,8 @@ void ls_mpi_pause(ls_mpi *mpi) {
     }
     read_clock(mpi);
     if (mpi->idle % LOOKS_PER_CLOSING == 0 && ls_mpi_has_closing()) {
-        (void)ls_mpi_progress_closing(); /* other ranks may wait until this rank receives the messages that they sent to
-                                            closed endpoints */
+        (void)ls_mpi_progress_closing(); /* other ranks may be waiting until this rank receives the messages that they
+                                            sent to closed endpoints */
     }
     if (mpi->idle > mpi->looks_before_sleep || mpi->asleep > 0) {
         mpi->asleep -= mpi->asleep > 0;
@@ -309,7 +309,7 @@ static ls_status look(ls_mpi *mpi, bool *moved) {
 static ls_status look_and_wait(ls_mpi *mpi, uint64_t wait_ns, bool *moved) {
     const uint64_t begun_ns = mpi->clock.ns;
     LS_TRY(look(mpi, moved));
-    if (wait_ns == 0 && mpi->idle > LOOKS_PER_CLOCK) { /* ls_mpi_note_look reads the clock too seldom for a caller that
+    if (wait_ns == 0 && mpi->idle > LOOKS_PER_CLOCK) { /* ls_mpi_note_look reads the clock too rarely for a caller that
                                                           polls only occasionally */
         read_clock(mpi);
     }
@@ -320,7 +320,7 @@ static ls_status look_and_wait(ls_mpi *mpi, uint64_t wait_ns, bool *moved) {
     return LS_OK;
 }
 
-/* True while a thread is in `progress`, in which calls spend nearly all of their time. */
+/* True while a thread is in `progress`, where calls spend nearly all of their time. */
 static atomic_bool waits;
 
 static ls_status progress(ls_endpoint *endpoint, uint64_t wait_ns, bool *moved) {
@@ -413,7 +413,7 @@ ls_status ls_mpi_connect(ls_endpoint *endpoint, MPI_Comm comm) {
     ls_mpi *mpi = (ls_mpi *)endpoint;
     mpi->comm = comm;
     int code = MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
-    for (int i = 0; i < mpi->any.count && code == MPI_SUCCESS; i++) { /* a receive from any rank has one MPI message */
+    for (int i = 0; i < mpi->any.count && code == MPI_SUCCESS; i++) { /* a receive from any rank is one MPI message */
         code = receive_message(mpi, mpi->any.transfers[i], 0, &mpi->any.requests[i]);
     }
     return code == MPI_SUCCESS ? LS_OK : ls_mpi_fail("MPI_Irecv", code);

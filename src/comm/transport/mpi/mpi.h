@@ -1,12 +1,12 @@
 /*
- * The transport over MPI. It uses an MPI communicator of Lockstep's own: nonblocking messages between two ranks, whose
- * MPI tag is the channel, and MPI's own collectives. MPI connects the ranks itself and does not report the end of a
- * rank, so every peer is LS_PEER_REACHED from the beginning.
+ * The transport over MPI. It uses a separate MPI communicator that belongs to Lockstep: nonblocking messages between
+ * two ranks, whose MPI tag is the channel, and MPI's own collectives. MPI connects the ranks itself and does not report
+ * the exit of a rank, so every peer is LS_PEER_REACHED from the beginning.
  *
- * MPI cannot withdraw a send, a message that has begun to arrive, or a collective. So an endpoint that has closed
- * during a call exists without its owner until MPI no longer uses buffers of that call, and until every other rank has
- * announced that it sends nothing more. Until then it receives and discards messages. The reason: Open MPI reuses the
- * number of a freed communicator for a later one, to which a late message would then go.
+ * MPI cannot withdraw a send, a message that has begun to arrive, or a collective. So an endpoint that was closed
+ * during a call continues to exist without its owner until MPI no longer uses buffers of that call, and until every
+ * other rank has announced that it sends nothing more. In the meantime, it receives and discards messages. Otherwise, a
+ * late message could reach a later communicator, because Open MPI reuses the number of a freed communicator.
  */
 #ifndef LS_COMM_TRANSPORT_MPI_H
 #define LS_COMM_TRANSPORT_MPI_H
@@ -15,7 +15,7 @@
 
 #include "comm/transport.h"
 
-/* Reductions that MPI computes correctly: for each dtype, bit r stands for ls_reduction r. */
+/* Reductions that MPI computes correctly: a bit mask per dtype, in which bit r stands for ls_reduction r. */
 typedef struct ls_mpi_reductions {
     uint16_t correct[LS_DTYPE_COUNT];
 } ls_mpi_reductions;
@@ -25,27 +25,27 @@ typedef struct ls_mpi_options {
     int size;
     ls_place place;
     size_t unasked;      /* size in bytes of the largest message that all ranks send eagerly */
-    size_t most;         /* size in bytes of the largest MPI message: larger transfers are divided; 0 selects
-                       LS_TRANSPORT_LEAST_EXACT; tests select less */
-    double timeout;      /* the longest time, in seconds, that ls_mpi_finish_closed waits for the endpoint */
+    size_t most;         /* size in bytes of the largest MPI message; larger transfers are divided. 0 selects
+                            LS_TRANSPORT_LEAST_EXACT; tests select less */
+    double timeout;      /* the longest time, in seconds, for which ls_mpi_finish_closed waits for the endpoint */
     bool oversubscribed; /* this machine has more ranks than cores */
     bool one_machine;    /* all ranks are on this machine */
-    bool world; /* used by the owner only: this is the job's own communicator, not split from another one and not
+    bool world; /* used only by the owner: this is the job's own communicator, neither split from another one nor
                    adopted */
     ls_own_collectives own;
     ls_mpi_reductions reductions; /* correct on all ranks, so that all ranks choose the same algorithm */
 } ls_mpi_options;
 
-/* reductions.c: returns the reductions that this process's MPI library computes correctly. The first call of a process
- * checks the library. MPI must be running. */
+/* In reductions.c: returns the reductions that this process's MPI library computes correctly. The first call of a
+ * process checks the library. MPI must be running. */
 ls_mpi_reductions ls_mpi_check_reductions(void);
 
 /* Returns an endpoint that is not connected yet: it accepts receives, and begins them when it is connected. Returns
- * NULL and sets an error on failure. */
+ * NULL with an error set on failure. */
 ls_endpoint *ls_mpi_endpoint(const ls_mpi_options *options);
 
-/* Connects the endpoint to its communicator. Takes ownership of `comm`, also on failure. No other code may
- * use `comm`. */
+/* Connects the endpoint to its communicator. Takes ownership of `comm`, even on failure. No other code may use
+ * `comm`. */
 ls_status ls_mpi_connect(ls_endpoint *endpoint, MPI_Comm comm);
 
 /* Returns a borrowed pointer to the options of the endpoint. */
@@ -54,8 +54,8 @@ const ls_mpi_options *ls_mpi_options_of(const ls_endpoint *endpoint);
 /* Returns the communicator of the endpoint; MPI_COMM_NULL if it is not connected. */
 MPI_Comm ls_mpi_comm_of(const ls_endpoint *endpoint);
 
-/* Notes that MPI is about to be finalized. Afterwards, endpoints make no calls of MPI: all entries but `close` fail
- * with LS_ERR_STATE. */
+/* Records that MPI is about to be finalized. Afterwards, endpoints make no MPI calls: all functions except `close`
+ * fail with LS_ERR_STATE. */
 void ls_mpi_note_finalized(void);
 
 /* Fails with LS_ERR_STATE if the program has called MPI_Finalize, or if MPI's thread level does not allow this thread
@@ -66,9 +66,10 @@ ls_status ls_mpi_check_allowed(void);
 bool ls_mpi_progress_closing(void);
 
 /*
- * Polls the closed endpoints once. Returns true if MPI has finished with all buffers of the program. With `wait`, waits
- * for that: at most the timeout of each endpoint, and at most 5 s after all its other ranks have left. Logs a warning
- * if this time has passed, and waits for this endpoint no more. Returns true if this thread must not call MPI.
+ * Polls the closed endpoints once. Returns true if MPI has finished with all buffers of the program. With `wait`, first
+ * waits for this, for at most the timeout of each endpoint, and at most 5 s after all other ranks of the endpoint have
+ * left. After this time, logs a warning, and no longer waits for the endpoint. Returns true if this thread must not
+ * call MPI.
  */
 bool ls_mpi_finish_closed(bool wait);
 

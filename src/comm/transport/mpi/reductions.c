@@ -1,7 +1,7 @@
 /*
- * Finds the reductions that MPI may compute. Some libraries compute wrong results: Open MPI 4.1.4 saturates sums of
+ * Determines which reductions MPI may compute. Some libraries compute wrong results: Open MPI 4.1.4 saturates sums of
  * MPI_UINT8_T, and MPICH 4.0.2 compares MPI_UINT8_T as signed numbers. So each pair of dtype and reduction is checked
- * once per process, on vectors that are long enough for the library's vector instructions and end with a remainder.
+ * once per process, on vectors that are long enough for the library's vector instructions and leave a remainder.
  */
 #include <pthread.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 
 enum { CHECKED = 259, WIDEST = 8 };
 
-/* Signed integers use unsigned MPI types for sums and products, which then wrap around. */
+/* For signed integers, sums and products use unsigned MPI types, which wrap around. */
 MPI_Datatype ls_mpi_type_of(ls_dtype dtype, ls_reduction reduction) {
     const bool floats = dtype == LS_F32 || dtype == LS_F64;
     const bool averages = reduction == LS_AVG;
@@ -19,7 +19,7 @@ MPI_Datatype ls_mpi_type_of(ls_dtype dtype, ls_reduction reduction) {
     if (floats && !averages && reduction != LS_SUM && reduction != LS_PROD) { /* undefined for NaN in MPI */
         return MPI_DATATYPE_NULL;
     }
-    if (!floats && averages) { /* the sum may not fit the type of the elements */
+    if (!floats && averages) { /* the sum may overflow the element type */
         return MPI_DATATYPE_NULL;
     }
     switch (dtype) {
@@ -33,7 +33,7 @@ MPI_Datatype ls_mpi_type_of(ls_dtype dtype, ls_reduction reduction) {
         return extreme ? MPI_INT32_T : MPI_UINT32_T;
     case LS_U8:
         return MPI_UINT8_T;
-    default: /* bool; and bf16 and f16, which are added in f32 */
+    default: /* bool, and also bf16 and f16, which are added in f32 */
         return MPI_DATATYPE_NULL;
     }
 }
@@ -66,8 +66,8 @@ MPI_Op ls_mpi_op_of(ls_reduction reduction) {
     }
 }
 
-/* Fills a vector with integers of all bit patterns, some of them 0, or with small whole floating-point numbers, whose
- * sums and products are exact. */
+/* Fills a vector with integers of all bit patterns, some of them 0, or with small integral floating-point numbers,
+ * whose sums and products are exact. */
 static void fill(unsigned char *vector, ls_dtype dtype, uint64_t seed) {
     const size_t width = ls_dtype_size(dtype);
     for (uint64_t i = 0; i < CHECKED; i++) {

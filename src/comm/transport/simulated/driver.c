@@ -5,7 +5,7 @@
 #include "base/memory.h"
 #include "comm/transport/simulated/state.h"
 
-/* The largest number of unfinished ranks that the text describes. */
+/* The maximum number of unfinished ranks that the text describes. */
 enum { DESCRIBED = 4 };
 
 static int count_unfinished(const ls_sim_network *network, const bool *done) {

@@ -70,7 +70,7 @@ void ls_sim_fails(ls_sim_rank *rank, ls_status status, const char *format, ...) 
     va_end(arguments);
 }
 
-/* Begins every entry: advances the rank's processor to the network's clock. */
+/* Called first by every function: advances the rank's processor to the network's clock. */
 static void wake(ls_sim_rank *rank) {
     const uint64_t now_ns = rank->network->now_ns;
     rank->busy_ns = rank->busy_ns > now_ns ? rank->busy_ns : now_ns;
@@ -100,7 +100,7 @@ static void post(ls_sim_network *network, ls_sim_packet *packet, uint64_t at_ns)
                      (ls_sim_event){.at_ns = at_ns, .kind = LS_SIM_PACKET, .rank = packet->to, .packet = packet});
 }
 
-/* Returns a packet's time of arrival. Messages of one channel keep their order. Requests for content, and content, may
+/* Returns a packet's time of arrival. Messages on a channel keep their order. Requests for content, and content, may
  * overtake other packets. */
 static uint64_t arrival(ls_sim_network *network, const ls_sim_packet *packet) {
     ls_sim_link *link = ls_sim_link_of(network, packet->from, packet->to);
@@ -146,7 +146,7 @@ static void transmit(ls_sim_rank *rank, const ls_sim_packet *head, const void *d
     if (transfer != NULL && packet->left_ns <= rank->busy_ns) {
         list_remove(&rank->outgoing, transfer);
         ends(rank, transfer);
-    } else if (transfer != NULL) { /* added before the packet, whose content this event compares */
+    } else if (transfer != NULL) { /* added before the packet, whose content is compared when this event occurs */
         ls_sim_packet *left = ls_sim_allocate(network, sizeof *left);
         if (left == NULL) {
             ls_free(packet);
@@ -223,7 +223,7 @@ static bool fits(ls_sim_rank *rank, const ls_transfer *receive, int from, size_t
     return true;
 }
 
-/* Ends a receive. `data` is NULL if the packet has no content. */
+/* Completes a receive. `data` is NULL if the packet has no content. */
 static void take(ls_sim_rank *rank, ls_transfer *receive, int from, const void *data, size_t bytes) {
     if (bytes > 0 && data != NULL) {
         memcpy(receive->data, data, bytes);
@@ -418,7 +418,7 @@ const ls_transport ls_sim_transport = {
     .close = close_endpoint,
 };
 
-/* ---- what a rank waits for --------------------------------------------------------------------------------------- */
+/* ---- what a rank is waiting for --------------------------------------------------------------------------------- */
 
 typedef struct ls_sim_text {
     char *text;

@@ -16,7 +16,7 @@ static uint64_t most(uint64_t a, uint64_t b) {
     return a > b ? a : b;
 }
 
-/* ---- memory and chance ------------------------------------------------------------------------------------------- */
+/* ---- memory and random numbers ---------------------------------------------------------------------------------- */
 
 void *ls_sim_allocate(ls_sim_network *network, size_t size) {
     void *memory = ls_allocate_zeroed(1, size);
@@ -159,8 +159,8 @@ ls_sim_link *ls_sim_link_of(ls_sim_network *network, int rank, int peer) {
 
 /* ---- ends -------------------------------------------------------------------------------------------------------- */
 
-/* Notifies `rank` of the end of `peer`, if `peer` has ended or the connection is lost. The notification arrives after
- * the last packet from `peer`. */
+/* Notifies `rank` of the exit of `peer`, if `peer` has exited or the connection is lost. The notification arrives
+ * after the last packet from `peer`. */
 static void notice(ls_sim_network *network, int rank, int peer) {
     ls_sim_link *link = ls_sim_link_of(network, rank, peer);
     if (link->told || (!network->ranks[peer].gone && link->lost_ns > network->now_ns)) {
@@ -189,8 +189,8 @@ void ls_sim_reach(ls_sim_network *network, int rank, int peer) {
     }
 }
 
-/* Loses a part of the packets that a dead rank has in flight. Packets arrive up to a random moment, which may be after
- * the arrival of all of them. */
+/* Loses some of the packets that a dead rank has in flight. Packets arrive only until a random time, which may be
+ * after all of them have arrived. */
 static void lose_some(ls_sim_network *network, ls_sim_link *link) {
     const uint64_t longest_ns = network->options.latency_ns + network->options.most_delay_ns;
     link->cut_ns = least(link->cut_ns, network->now_ns + ls_sim_draw(network, 2 * longest_ns + 1));
@@ -269,7 +269,7 @@ void ls_sim_call(ls_sim_rank *rank, uint64_t at_ns) {
 /* Queues a timer for the end of the rank's wait. */
 static void set_timer(ls_sim_rank *rank) {
     const uint64_t at_ns = shows_at(rank, rank->deadline_ns);
-    if (at_ns < rank->timer_ns) { /* otherwise the earlier timer sets a new one */
+    if (at_ns < rank->timer_ns) { /* otherwise the earlier timer will set a new one */
         rank->timer_ns = at_ns;
         ls_sim_queue_add(&rank->network->queue,
                          (ls_sim_event){.at_ns = at_ns, .kind = LS_SIM_TIMER, .rank = rank->endpoint.rank});
@@ -299,7 +299,7 @@ static void timer(ls_sim_rank *rank, uint64_t at_ns) {
     }
 }
 
-/* Returns true if the rank has its turn now. If the rank is paused, moves the turn to the end of the pause. */
+/* Returns true if the rank has its turn now. If the rank is paused, postpones the turn to the end of the pause. */
 static bool turn(ls_sim_rank *rank, uint64_t at_ns) {
     if (!ls_sim_runs(rank)) {
         return false;
@@ -318,7 +318,7 @@ static bool turn(ls_sim_rank *rank, uint64_t at_ns) {
 
 /* ---- events ------------------------------------------------------------------------------------------------------ */
 
-/* Fails if the program has written to the memory of a send before its content has left. */
+/* Fails if the program has modified the memory of a send before its content has left. */
 static void check_memory(ls_sim_rank *rank, const ls_sim_packet *packet) {
     const ls_transfer *transfer = ls_sim_list_find(&rank->outgoing, packet->number);
     const ls_sim_packet *sent = packet->packet;
@@ -330,9 +330,9 @@ static void check_memory(ls_sim_rank *rank, const ls_sim_packet *packet) {
 }
 
 /*
- * options.both_links: the first byte of the packet has arrived at the receiver's link. Moves the packet to the time at
- * which the link has received it: after earlier packets and, for the first packet of a message, after the earlier
- * messages of its channel. Returns true if the packet arrives later.
+ * For options.both_links, when the first byte of the packet has arrived at the receiver's link: moves the packet to the
+ * time at which the link has received it, which is after earlier packets and, for the first packet of a message, after
+ * the earlier messages on its channel. Returns true if the packet arrives later.
  */
 static bool waits_for_link(ls_sim_network *network, ls_sim_packet *packet) {
     const bool starts = packet->kind == LS_SIM_WHOLE || packet->kind == LS_SIM_ANNOUNCE;

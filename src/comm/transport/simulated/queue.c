@@ -43,6 +43,6 @@ bool ls_sim_queue_take(ls_sim_queue *queue, ls_sim_event *event) {
         queue->events[at] = queue->events[child];
         at = child;
     }
-    queue->events[at] = last; /* if the queue is empty now, this writes to the slot of the taken event */
+    queue->events[at] = last; /* if the queue is now empty, this writes to the slot of the removed event */
     return true;
 }

@@ -1,5 +1,5 @@
-/* The future events, ordered by time: a binary heap. Events of the same time are in the order in which they
- * were added. */
+/* The future events, ordered by time, in a binary heap. Simultaneous events are in the order in which they were
+ * added. */
 #ifndef LS_COMM_TRANSPORT_SIMULATED_QUEUE_H
 #define LS_COMM_TRANSPORT_SIMULATED_QUEUE_H
 
@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 typedef enum ls_sim_kind {
-    LS_SIM_PACKET, /* a packet reaches its receiver */
+    LS_SIM_PACKET, /* a packet arrives at its receiver */
     LS_SIM_TURN,   /* a rank has its turn */
     LS_SIM_TIMER,  /* a rank's wait may have ended */
     LS_SIM_END,    /* a rank was killed or has closed its endpoint */

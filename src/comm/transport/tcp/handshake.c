@@ -1,20 +1,20 @@
 /*
- * The TCP transport: connecting. Each rank sends to another rank on a connection that it made itself, and reads the
- * data of the other rank on the connection that the other rank made. So the ranks need not agree on which of two
- * connections to use. The connecting rank identifies itself and proves its identity in the first bytes, the hello. Its
- * frames follow at once: a small message is sent before the listening rank has polled. The listening rank reads no
- * frame before the proof.
+ * The TCP transport: connecting. Each rank sends to another rank on a connection that it made itself, and reads that
+ * rank's data on the connection that the other rank made. So the ranks need not agree on which of two connections to
+ * use. The connecting rank identifies itself and proves its identity in the first bytes, the hello. Its frames follow
+ * at once, so a small message is sent before the listening rank has polled. The listening rank reads no frame before it
+ * has checked the proof.
  *
- * A proof is bound to both peer infos, to a nonce and to the connecting rank. The secrets of the peer infos are new for
- * every communicator. A second connection of one rank is refused. So an attacker cannot use a recorded hello again. A
- * connection without a valid proof is closed without an answer, and does not delay other connections.
+ * A proof is bound to both peer infos, to a nonce and to the connecting rank. The secrets in the peer infos are new for
+ * every communicator. A second connection from the same rank is refused. So an attacker cannot reuse a recorded hello.
+ * A connection without a valid proof is closed without an answer, and does not delay other connections.
  *
- * The connecting rank asks the listener for no proof, because a proof would cost a round trip before the first message.
- * So if another program listens at a rank's address, for example because the rank has ended, it receives the data for
- * that rank. But it cannot answer in the name of the rank: data counts as a rank's data only on a connection that began
- * with the rank's own proof, and the received hello is valid only for this one address. The proofs exclude attackers
- * who can only connect. LOCKSTEP_WIRE (comm/channel/wire.h), with a key derived from the hello, excludes attackers who
- * can read or change the packets between two ranks.
+ * The connecting rank does not request a proof from the listener, because that would cost a round trip before the first
+ * message. So if another program listens at a rank's address, for example because the rank has exited, it receives the
+ * data for that rank. But it cannot answer on behalf of the rank: data counts as a rank's data only on a connection
+ * that began with the rank's own proof, and the received hello is valid only for this one address. The proofs exclude
+ * attackers who can only connect. LOCKSTEP_WIRE (comm/channel/wire.h), with a key derived from the hello, excludes
+ * attackers who can read or change the packets between two ranks.
  */
 #include <errno.h>
 #include <netinet/tcp.h>
@@ -30,17 +30,17 @@
 #include "comm/transport/tcp/link.h"
 
 #define PAUSE_NS    UINT64_C(10000000)
-#define FAILING_NS  UINT64_C(1000000000) /* attempts that fail because of a full queue succeed within this time */
-#define ENDING_NS   UINT64_C(100000000)  /* data that a rank sent before its end arrives without longer pauses */
+#define FAILING_NS  UINT64_C(1000000000) /* attempts that fail because of a full queue must succeed within this time */
+#define ENDING_NS   UINT64_C(100000000)  /* pauses in the data that a rank sent before its exit are shorter than this */
 #define UNPROVEN_NS UINT64_C(5000000000)
 
-/* The number of connections accepted at once: half of the slots, so that a connection whose hello follows promptly is
- * not the oldest. */
+/* The number of connections accepted at once. It is half of the slots, so that a connection whose hello follows
+ * promptly is not the oldest. */
 enum { ACCEPTS = LS_TCP_UNPROVEN / 2 };
 
 /* ---- proofs ------------------------------------------------------------------------------------------------------ */
 
-/* Computes the common key of two ranks, and the text that the proof of `rank` to `other` covers. */
+/* Computes the shared key of two ranks, and the text that the proof of `rank` to `other` covers. */
 static void prepare_proof(const ls_key *job, const ls_tcp_peer_info *peer_infos, int rank, int other, ls_key *key,
                           char role[64]) {
     const int low = rank < other ? rank : other;
@@ -67,7 +67,7 @@ ls_status ls_tcp_make_hello(const ls_key *job, const ls_tcp_peer_info *peer_info
     return LS_OK;
 }
 
-/* Reads a received hello. Returns true if it is valid and its rank has not connected yet. */
+/* Decodes a received hello. Returns true if it is valid and its rank has not connected yet. */
 static bool is_known(const ls_tcp *tcp, const ls_tcp_hello *received, ls_hello *hello) {
     const int own = tcp->endpoint.rank;
     const int rank = received->rank;
@@ -94,7 +94,7 @@ void ls_tcp_free_records(ls_tcp_records **records) {
     }
 }
 
-/* Creates the records of the connection from `rank` to `other`, unless its frames are not protected. */
+/* Creates the records of the connection from `rank` to `other` if its frames are protected. */
 static ls_status make_records(const ls_tcp *tcp, int rank, int other, const uint8_t nonce[LS_NONCE_SIZE],
                               ls_tcp_records **records) {
     const int peer = rank == tcp->endpoint.rank ? other : rank;
@@ -132,8 +132,8 @@ static void close_output(ls_tcp_peer *peer) {
     peer->asks_room = false;
 }
 
-/* Handles a failed attempt. A rank that is alive still listens, so a refused connection means its end. Other failures
- * may mean that the listener's queue is full: they are retried for FAILING_NS. */
+/* Handles a failed attempt. A rank that is alive still listens, so a refused connection means that the rank has
+ * exited. Other failures may mean that the listener's queue is full, so these attempts are repeated for FAILING_NS. */
 static ls_status fail_attempt(ls_tcp *tcp, int rank, int error) {
     ls_tcp_peer *peer = &tcp->peers[rank];
     if (peer->failing_ns == 0) {
@@ -149,8 +149,8 @@ static ls_status fail_attempt(ls_tcp *tcp, int rank, int error) {
 }
 
 /*
- * Sets options of a socket; only speed depends on them. epoll reports room in a socket while less than half of
- * TCP_NOTSENT_LOWAT bytes are unsent. Returns true if this limit applies: not between ranks of one machine, nor if the
+ * Sets socket options that affect only speed. epoll reports room in a socket while less than half of TCP_NOTSENT_LOWAT
+ * bytes are unsent. Returns true if this limit applies; it applies neither between ranks of one machine nor if the
  * kernel lacks the option.
  */
 static bool set_up(int socket, bool near) {
@@ -160,7 +160,7 @@ static bool set_up(int socket, bool near) {
     return !near && setsockopt(socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &lowat, sizeof lowat) == 0;
 }
 
-/* Returns true if the other side has closed a connection that this rank made. The other side never sends data on it. */
+/* Returns true if the peer has closed a connection that this rank made. The peer never sends data on it. */
 static bool is_closed(int socket) {
     return ls_wait_event(socket, POLLRDHUP, LS_DEADLINE_NOW);
 }
@@ -172,7 +172,7 @@ ls_status ls_tcp_connected(ls_tcp *tcp, int rank) {
     if (getsockopt(peer->socket, SOL_SOCKET, SO_ERROR, &error, &length) != 0 || error != 0) {
         return fail_attempt(tcp, rank, error != 0 ? error : errno);
     }
-    if (is_closed(peer->socket)) { /* this rank polled so late that the listener closed it */
+    if (is_closed(peer->socket)) { /* this rank polled so late that the listener has closed the connection */
         return fail_attempt(tcp, rank, 0);
     }
     ls_tcp_hello *hello = ls_allocate(sizeof *hello);
@@ -215,7 +215,7 @@ static ls_status begin_attempt(ls_tcp *tcp, int rank) {
     peer->asks_room = true;
     LS_TRY(ls_tcp_watch(tcp, fd, EPOLLIN | EPOLLOUT, (uint64_t)rank, false));
     return now || ls_wait_event(fd, POLLOUT, LS_DEADLINE_NOW) ? ls_tcp_connected(tcp, rank)
-                                                              : LS_OK; /* on one machine, connecting takes no time */
+                                                              : LS_OK; /* within a machine, connecting takes no time */
 }
 
 ls_status ls_tcp_connect(ls_tcp *tcp, int rank) {
@@ -285,8 +285,8 @@ ls_status ls_tcp_hear_unproven(ls_tcp *tcp, ls_tcp_unproven *connection) {
     return LS_OK;
 }
 
-/* Closes an unproven connection that has timed out or whose slot is needed. First accepts a hello that has arrived
- * already: a rank does not connect a second time. */
+/* Closes an unproven connection that has timed out or whose slot is needed. If a hello has already arrived, accepts
+ * it first, because a rank does not connect a second time. */
 static ls_status dismiss(ls_tcp *tcp, ls_tcp_unproven *connection) {
     LS_TRY(ls_tcp_hear_unproven(tcp, connection));
     if (connection->socket >= 0) {
@@ -310,7 +310,7 @@ static ls_status find_room(ls_tcp *tcp, ls_tcp_unproven **room) {
     return dismiss(tcp, oldest);
 }
 
-/* Accepts a connection. In most cases, the hello of a rank has arrived already. */
+/* Accepts a connection. In most cases, the hello of a rank has already arrived. */
 static ls_status take_in(ls_tcp *tcp, int socket) {
     ls_tcp_unproven *connection = NULL;
     const ls_status status = find_room(tcp, &connection);
@@ -343,8 +343,8 @@ ls_status ls_tcp_accept(ls_tcp *tcp) {
 
 /* ---- timers ------------------------------------------------------------------------------------------------------ */
 
-/* Notes the end of a rank to which nothing can be sent, after no data has arrived from it for ENDING_NS. Reads once
- * more before that, because this rank may not have polled during that time. */
+/* Records the exit of a rank to which nothing can be sent, after no data has arrived from it for ENDING_NS. Reads
+ * once more before that, because this rank may not have polled during that time. */
 static ls_status tend_ending(ls_tcp *tcp, int rank) {
     ls_tcp_peer *peer = &tcp->peers[rank];
     if (peer->ending_ns == 0) {

@@ -9,9 +9,9 @@
 #include "base/status.h"
 #include "comm/transport/tcp/link.h"
 
-enum { READS = 16 }; /* reads from one rank before the next rank has its turn */
+enum { READS = 16 }; /* number of reads from one rank before the next rank's turn */
 
-#define TELL_NS UINT64_C(100000000) /* between two progress reports to the owner of the memory that this rank reads */
+#define TELL_NS UINT64_C(100000000) /* interval of progress reports to the owner of the memory that is read */
 
 /* ---- receives ---------------------------------------------------------------------------------------------------- */
 
@@ -22,7 +22,7 @@ static void finish(ls_tcp *tcp, ls_transfer *receive, int rank, size_t bytes) {
     tcp->moved = true;
 }
 
-/* Copies a complete kept message to its receive. */
+/* Copies a complete kept message into its receive. */
 static void deliver(ls_tcp *tcp, ls_transfer *receive, ls_early *early) {
     if (early->bytes > 0) {
         memcpy(receive->data, early->data, early->bytes);
@@ -43,7 +43,7 @@ static ls_status check_room(const ls_transfer *receive, int rank, size_t bytes, 
     return LS_OK;
 }
 
-/* Notes that an eager message has its receive, and reports this to the sender from time to time. */
+/* Records that an eager message has its receive, and regularly reports this to the sender. */
 static ls_status note_claimed(ls_tcp *tcp, int rank, size_t bytes) {
     ls_tcp_peer *peer = &tcp->peers[rank];
     if (bytes <= LS_TRANSPORT_LEAST_EAGER) {
@@ -57,7 +57,7 @@ static ls_status note_claimed(ls_tcp *tcp, int rank, size_t bytes) {
     return ls_tcp_put(tcp, rank, &(ls_tcp_header){.kind = LS_TCP_CLAIMED, .number = peer->claimed}, NULL, 0);
 }
 
-/* Tells the rank to send an announced message. */
+/* Permits the rank to send an announced message. */
 static ls_status clear(ls_tcp *tcp, int rank, ls_transfer *receive, size_t bytes, uint64_t number) {
     ls_tcp_peer *peer = &tcp->peers[rank];
     receive->bytes = bytes;
@@ -74,8 +74,8 @@ static ls_status clear_early(ls_tcp *tcp, ls_transfer *receive, ls_early *early)
     return clear(tcp, announced.from, receive, announced.bytes, announced.number);
 }
 
-/* Assigns an offered message to its receive. Reading begins at the next poll: the caller may first have to send data
- * that the other rank waits for. */
+/* Assigns an offered message to its receive. Reading begins at the next poll, because the caller may first have to
+ * send data that the other rank waits for. */
 static void begin_reading(ls_tcp *tcp, ls_transfer *receive, ls_early *early) {
     receive->bytes = early->bytes;
     receive->moved = 0;
@@ -113,8 +113,8 @@ ls_status ls_tcp_post(ls_tcp *tcp, ls_transfer *receive) {
 
 /* ---- messages read from the sender's memory ---------------------------------------------------------------------- */
 
-/* Notes that a piece of an offered message was read. Reports the progress to the sender when the whole message has been
- * read, and also at intervals of TELL_NS, so that the sender does not time out. */
+/* Records that a piece of an offered message was read. Reports the progress to the sender when the whole message has
+ * been read, and also at intervals of TELL_NS, so that the sender does not time out. */
 static ls_status end_reading(ls_tcp *tcp, ls_early *early) {
     const ls_early read = *early;
     const bool all = read.receive->moved == read.bytes;
@@ -130,8 +130,8 @@ static ls_status end_reading(ls_tcp *tcp, ls_early *early) {
     return tells ? ls_tcp_put(tcp, read.from, &taken, NULL, 0) : LS_OK;
 }
 
-/* Handles a failed read. If the kernel does not allow the read, or if the rank has ended or has withdrawn its offers,
- * this rank no longer reads that rank's memory. A wrong address (EFAULT, ENOMEM) concerns only this message. */
+/* Handles a failed read. If the kernel does not allow the read, or if the rank has exited or has withdrawn its
+ * offers, this rank no longer reads that rank's memory. A wrong address (EFAULT, ENOMEM) affects only this message. */
 static void end_memory(ls_tcp *tcp, int rank) {
     const int error = errno;
     if (error == EFAULT || error == ENOMEM) {
@@ -192,14 +192,14 @@ static void end_piece(ls_tcp *tcp, int rank, const ls_tcp_body *piece) {
         link = &(*link)->next;
     }
     *link = receive->next;
-    if (receive->data == NULL) { /* it stands in for a withdrawn receive */
+    if (receive->data == NULL) { /* it is the placeholder of a withdrawn receive */
         ls_free(receive);
     } else {
         finish(tcp, receive, rank, receive->bytes);
     }
 }
 
-/* Handles the end of the data that the last header described. */
+/* Handles the end of the data described by the last header. */
 static void end_body(ls_tcp *tcp, int rank) {
     ls_tcp_peer *peer = &tcp->peers[rank];
     const ls_tcp_body body = peer->body;
@@ -334,7 +334,7 @@ static void advance(ls_tcp *tcp, int rank, size_t bytes) {
     }
 }
 
-/* Handles the frames in the buffer. Keeps the bytes of an incomplete header. */
+/* Handles the frames in the buffer. Keeps an incomplete header. */
 static ls_status take_buffer(ls_tcp *tcp, int rank) {
     ls_tcp_peer *peer = &tcp->peers[rank];
     size_t at = 0;
@@ -360,8 +360,8 @@ static ls_status take_buffer(ls_tcp *tcp, int rank) {
     }
 }
 
-/* Receives into `parts`, and sets `*got` to the number of bytes. If `*got` is 0, nothing has arrived; `*empty` is false
- * if the caller should read again now. If the peer has closed the connection, notes the end of the peer. */
+/* Receives into `parts`, and sets `*got` to the number of bytes. If `*got` is 0, nothing has arrived; then `*empty`
+ * is false if the caller should read again now. If the peer has closed the connection, records the exit of the peer. */
 static ls_status receive_parts(ls_tcp *tcp, int rank, struct iovec *parts, size_t count, size_t *got, bool *empty) {
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
     const ssize_t step = recvmsg(tcp->peers[rank].incoming, &message, MSG_DONTWAIT);
@@ -375,8 +375,8 @@ static ls_status receive_parts(ls_tcp *tcp, int rank, struct iovec *parts, size_
     return step > 0 ? LS_OK : ls_tcp_lose(tcp, rank);
 }
 
-/* Handles the frame of the first record if the record is complete. Sets `*size` to the bytes of the record; 0: it is
- * incomplete. */
+/* Handles the frame of the first record if the record is complete. Sets `*size` to the size of the record, or to 0
+ * if it is incomplete. */
 static ls_status take_record(ls_tcp *tcp, int rank, const unsigned char *bytes, size_t have, size_t *size) {
     ls_tcp_peer *peer = &tcp->peers[rank];
     *size = 0;
@@ -427,8 +427,8 @@ static ls_status read_records(ls_tcp *tcp, int rank, bool *empty) {
 static ls_status read_once(ls_tcp *tcp, int rank, bool *empty) {
     ls_tcp_peer *peer = &tcp->peers[rank];
     const ls_tcp_body *body = &peer->body;
-    /* After a piece that is not the last one, reads only the next header: the data after it can then be read directly
-     * to its destination, too. */
+    /* After a piece that is not the last one, reads only the next header: the data after it can then also be read
+     * directly to its destination. */
     const bool more = body->piece && body->at != NULL && body->receive->moved + body->bytes < body->receive->bytes;
     struct iovec parts[] = {
         {.iov_base = body->at, .iov_len = body->at != NULL ? body->left : 0},
@@ -459,7 +459,7 @@ ls_status ls_tcp_read(ls_tcp *tcp, int rank) {
             ls_saved_error cause;
             ls_error_save(&cause);
             tcp->endpoint.blamed = status == LS_ERR_PEER ? 1 + rank : 0;
-            (void)ls_tcp_lose(tcp, rank); /* the start of the next header is unknown */
+            (void)ls_tcp_lose(tcp, rank); /* the position of the next header is unknown */
             (void)ls_error_put_back(&cause);
             return status;
         }
@@ -469,11 +469,11 @@ ls_status ls_tcp_read(ls_tcp *tcp, int rank) {
 
 /* ---- endings ----------------------------------------------------------------------------------------------------- */
 
-/* Replaces a withdrawn receive by a stand-in, which discards the rest of its message. */
+/* Replaces a withdrawn receive by a placeholder, which discards the rest of its message. */
 static void stand_in(ls_tcp *tcp, ls_transfer **link, ls_tcp_peer *peer) {
     ls_transfer *receive = *link;
     ls_transfer *other = ls_allocate(sizeof *other);
-    if (other == NULL) { /* without a stand-in, valid content would count as an invalid frame */
+    if (other == NULL) { /* without a placeholder, valid content would count as an invalid frame */
         (void)ls_tcp_lose(tcp, receive->peer);
         return;
     }

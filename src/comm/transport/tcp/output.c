@@ -11,7 +11,7 @@
 #include "base/status.h"
 #include "comm/transport/tcp/link.h"
 
-enum { ONE_FLUSH = 2 << 20 }; /* bytes written to one rank before the next rank has its turn */
+enum { ONE_FLUSH = 2 << 20 }; /* maximum number of bytes written to one rank before the next rank's turn */
 
 static bool is_writing(const ls_tcp_peer *peer) {
     return peer->frame.header_left + peer->frame.left > 0;
@@ -19,7 +19,7 @@ static bool is_writing(const ls_tcp_peer *peer) {
 
 /* ---- one frame --------------------------------------------------------------------------------------------------- */
 
-/* Writes the frame as far as the socket has room. Returns true if the whole frame has been written. */
+/* Writes as much of the frame as the socket has room for. Returns true if the whole frame has been written. */
 static bool write_frame(ls_tcp_peer *peer) {
     ls_tcp_frame *frame = &peer->frame;
     while (is_writing(peer)) {
@@ -73,8 +73,8 @@ static void end_frame(ls_tcp *tcp, ls_tcp_peer *peer) {
     peer->frame = (ls_tcp_frame){0};
 }
 
-/* Returns true if the kernel may get the next piece. If epoll does not apply the limit of unsent bytes, it would report
- * room again at once, and a refusal would make this rank spin. */
+/* Returns true if the next piece may be passed to the kernel. If epoll does not apply the limit on unsent bytes, it
+ * would report room again at once, and refusing the piece would make this rank spin. */
 static bool takes_piece(const ls_tcp_peer *peer) {
     int unsent = 0;
     return !peer->limits_unsent || ioctl(peer->socket, SIOCOUTQNSD, &unsent) != 0 || unsent < LS_TCP_UNSENT;
@@ -116,7 +116,7 @@ static ls_status keep_frame(ls_tcp_peer *peer) {
         return LS_OK;
     }
     frame->memory = ls_allocate(frame->left);
-    if (frame->memory == NULL) { /* the frame cannot be completed, so no other frame may follow it */
+    if (frame->memory == NULL) { /* the frame cannot be completed, so no other frame can follow it */
         const size_t bytes = frame->left;
         peer->mute = true;
         ls_tcp_drop_output(peer);
@@ -137,7 +137,7 @@ static void ask_room(ls_tcp *tcp, int rank, bool asks) {
     }
 }
 
-/* Ends eager sends if everything has been written. Otherwise, makes epoll report when the socket has room. */
+/* Completes eager sends if everything has been written. Otherwise, makes epoll report when the socket has room. */
 static void settle(ls_tcp *tcp, int rank) {
     ls_tcp_peer *peer = &tcp->peers[rank];
     if (peer->mute) {
@@ -325,7 +325,7 @@ void ls_tcp_withdraw_send(ls_tcp *tcp, ls_transfer *send) {
         (void)keep_frame(peer);
     }
     for (ls_transfer **link = &peer->unsent; *link != NULL; link = &(*link)->next) {
-        if (*link == send) { /* the queue has a copy of the data */
+        if (*link == send) { /* the queue contains a copy of the data */
             *link = send->next;
             return;
         }

@@ -15,16 +15,16 @@
 #include "base/status.h"
 #include "comm/transport/tcp/link.h"
 
-#define SPIN_NS  UINT64_C(100000)   /* if every rank has a core: longer than a sleep and a wake-up take */
+#define SPIN_NS  UINT64_C(100000)   /* spin time if every rank has a core: longer than a sleep and a wake-up take */
 #define SLEEP_NS UINT64_C(50000000) /* the longest sleep */
-#define SOON_NS  UINT64_C(5000000)  /* the longest sleep while a peer is ending or is to be connected again */
-#define FLUSH_NS UINT64_C(1000000)  /* between two polls of whether the kernel has sent its data */
+#define SOON_NS  UINT64_C(5000000)  /* longest sleep while a peer is ending or will be connected again */
+#define FLUSH_NS UINT64_C(1000000)  /* interval between two polls of whether the kernel has sent its data */
 
 enum { BACKLOG = 1024, EVENTS = 64 };
 
 /* ---- peer infos -------------------------------------------------------------------------------------------------- */
 
-/* Listens at one address. Returns an errno value, 0 on success. */
+/* Listens at one address. Returns 0 on success, otherwise an errno value. */
 static int listen_at(const struct addrinfo *at, int *listener) {
     const int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd >= 0 && bind(fd, at->ai_addr, at->ai_addrlen) == 0 && listen(fd, BACKLOG) == 0) {
@@ -50,7 +50,7 @@ ls_status ls_tcp_listen(const ls_join_context *join, ls_tcp_peer_info *peer_info
     LS_TRY(ls_wire_find_mode(&wire));
     peer_info->wire = wire;
     if (sched_getaffinity(0, sizeof peer_info->cores, &peer_info->cores) != 0) {
-        memset(&peer_info->cores, 0xff, sizeof peer_info->cores); /* too many for a cpu_set_t: enough for all ranks */
+        memset(&peer_info->cores, 0xff, sizeof peer_info->cores); /* too many for a cpu_set_t: treated as enough */
     }
     LS_TRY(ls_auth_nonce(peer_info->secret));
     if (getaddrinfo(host, "0", &hints, &found) != 0) {
@@ -121,8 +121,8 @@ ls_status ls_tcp_lose(ls_tcp *tcp, int rank) {
 
 /* ---- waiting ----------------------------------------------------------------------------------------------------- */
 
-/* Handles events of the connection that this rank made. The peer sends no data on it, so the only event of input is its
- * end. */
+/* Handles events of the connection that this rank made. The peer sends no data on it, so the only input event is the
+ * end of the connection. */
 static ls_status handle_output(ls_tcp *tcp, int rank, uint32_t events) {
     const ls_tcp_peer *peer = &tcp->peers[rank];
     char byte = 0;
@@ -276,7 +276,7 @@ static void tcp_withdraw(ls_endpoint *endpoint, ls_transfer *transfer) {
 
 /* ---- closing ----------------------------------------------------------------------------------------------------- */
 
-/* Returns true if frames wait to be sent: here or, if the receiver has no room, in the kernel. */
+/* Returns true if frames are waiting to be sent, either here or, if the receiver has no room, in the kernel. */
 static bool has_unsent(const ls_tcp_peer *peer) {
     int unsent = 0;
     if (peer->stage >= LS_TCP_ENDING || peer->mute) {
@@ -452,7 +452,7 @@ ls_endpoint *ls_tcp_open(const ls_tcp_options *options) {
         tcp->unproven[i].socket = -1;
     }
     if (open_endpoint(tcp, options) != LS_OK) {
-        tcp_close(&tcp->endpoint, 0, NULL, NULL); /* keeps the error: tcp_close sets none */
+        tcp_close(&tcp->endpoint, 0, NULL, NULL); /* keeps the error, because tcp_close sets none */
         return NULL;
     }
     return &tcp->endpoint;

@@ -1,12 +1,12 @@
 /*
  * The transport over TCP sockets. Each rank listens at one port, whose address is in its peer info. The owner of the
  * transport exchanges the peer infos of the ranks by other means. A rank connects to another rank when it first sends
- * to it or waits for it. Each rank sends over its own connection, which begins with a proof that the rank knows the
- * job's key and both peer infos (handshake.c). LOCKSTEP_WIRE protects the frames between machines
- * (comm/channel/wire.h). There are no threads: all work is done in the calls of transport.h. Data that an ended send
+ * to that rank or waits for it. Each rank sends over its own connection, which begins with a proof that the rank knows
+ * the job's key and both peer infos (handshake.c). LOCKSTEP_WIRE protects the frames between machines
+ * (comm/channel/wire.h). There are no threads: all work is done in the calls of transport.h. Data that a completed send
  * has passed to the kernel is sent without further calls.
  *
- * tcp.c opens, waits and closes; handshake.c connects; output.c writes frames and input.c reads frames (link.h).
+ * tcp.c opens, waits and closes; handshake.c connects; output.c writes frames, and input.c reads them (link.h).
  */
 #ifndef LS_COMM_TRANSPORT_TCP_H
 #define LS_COMM_TRANSPORT_TCP_H
@@ -26,7 +26,7 @@ typedef struct ls_tcp_peer_info {
         struct sockaddr_in v4;
         struct sockaddr_in6 v6;
     } address;     /* the address at which the rank listens; `length` is its size in bytes */
-    uint32_t wire; /* an ls_wire_mode: the rank's protection of frames between machines */
+    uint32_t wire; /* an ls_wire_mode: the rank's protection of frames to other machines */
     uint64_t machine;
     cpu_set_t cores; /* the cores that the rank may run on */
     uint8_t secret[LS_NONCE_SIZE];
@@ -35,24 +35,24 @@ typedef struct ls_tcp_peer_info {
 typedef struct ls_tcp_options {
     int rank;
     int size;
-    int listener;                       /* from ls_tcp_listen; ls_tcp_open takes ownership, also on failure */
+    int listener;                       /* from ls_tcp_listen; ls_tcp_open takes ownership, even on failure */
     const ls_tcp_peer_info *peer_infos; /* peer infos of all ranks; copied */
     const ls_key *key;                  /* the job's key; copied */
 } ls_tcp_options;
 
 /*
- * Creates this rank's peer info, and listens at the join's address, on a free port. Returns ownership of the socket to
- * the caller, who closes it. Fails with LS_ERR_ARGUMENT if the address is not valid, and with LS_ERR_IO if this machine
- * cannot listen at it.
+ * Creates this rank's peer info, and listens at the address in `join`, on a free port. Returns ownership of the socket
+ * to the caller, who closes it. Fails with LS_ERR_ARGUMENT if the address is invalid, and with LS_ERR_IO if this
+ * machine cannot listen at it.
  */
 ls_status ls_tcp_listen(const ls_join_context *join, ls_tcp_peer_info *peer_info, int *listener);
 
-/* Returns an eventfd of the endpoint. A wait in `progress` ends after any thread has written 8 bytes that are not all 0
- * to the eventfd. Returns -1 and sets LS_ERR_IO on failure. */
+/* Returns an eventfd of the endpoint. If any thread writes 8 bytes that are not all 0 to the eventfd, a wait in
+ * `progress` ends. Returns -1 and sets LS_ERR_IO on failure. */
 int ls_tcp_waker(ls_endpoint *endpoint);
 
-/* Opens this rank's endpoint, which has no connections yet; its `close` frees it. Returns NULL and sets an error on
- * failure: LS_ERR_MISMATCH if a peer info is not valid, or if it has another LOCKSTEP_WIRE. */
+/* Opens this rank's endpoint, which has no connections yet; its `close` frees it. Returns NULL with an error set on
+ * failure: LS_ERR_MISMATCH if a peer info is invalid, or if its LOCKSTEP_WIRE differs. */
 ls_endpoint *ls_tcp_open(const ls_tcp_options *options);
 
 #endif
