@@ -1,8 +1,8 @@
 /*
  * Measures an all-reduce between two ranks of this machine, by size: microseconds per call, the median over calls, on
- * the slower rank. "ordinary" memory is from malloc, "shared" from ls_comm_alloc. "fresh" buffers were written by their
- * rank just before, as gradients are; "again" buffers keep the previous call's result. For tuning the tables of backend
- * shm.
+ * the slower rank. "ordinary" memory is from malloc, "shared" memory from ls_comm_alloc. Each rank writes its "fresh"
+ * buffers just before the call, as a program writes gradients; "again" buffers keep the previous call's result. Use it
+ * to tune the tables of backend shm.
  *
  *     build-bench/bench/allreduce [RANKS]
  */

@@ -1,4 +1,4 @@
-/* A training program that does nothing between its start and its end. */
+/* A training program that does nothing. */
 #include <stdio.h>
 
 #include <lockstep/comm.h>

@@ -1,7 +1,7 @@
 /*
- * Measures the resources of ranks and the time to leave: the largest number of descriptors of any rank after
+ * Measures the resources of ranks and the time of shutdown: the largest number of descriptors of any rank after
  * ls_data_parallel and a training step, the longest ls_comm_free if ranks free communicators in different orders, and
- * ls_finalize. Runs under a launcher:
+ * the longest ls_finalize. Run it under a launcher:
  *
  *     LOCKSTEP_BACKEND=tcp build-bench/bin/lockstep run -n 256 build-bench/bench/ends
  *     LOCKSTEP_BACKEND=mpi mpirun.openmpi --oversubscribe -np 4 build-bench/bench/ends
@@ -21,7 +21,7 @@ static double now(void) {
 }
 
 static int count_descriptors(void) {
-    int count = -1; /* the descriptor of the folder itself */
+    int count = -1; /* the descriptor of the folder itself is not counted */
     DIR *folder = opendir("/proc/self/fd");
     for (const struct dirent *entry = folder != NULL ? readdir(folder) : NULL; entry != NULL; entry = readdir(folder)) {
         count += entry->d_name[0] != '.';
@@ -42,7 +42,7 @@ static ls_status train(ls_comm *world) {
     return status;
 }
 
-/* Stores the longest ls_comm_free of this rank. */
+/* Stores the duration of this rank's longest ls_comm_free. */
 static ls_status free_parts(ls_comm *world, double *longest) {
     const int rank = ls_comm_rank(world);
     ls_comm *parts[PARTS];
@@ -66,7 +66,7 @@ int main(void) {
     ls_comm *world = ls_init(NULL);
     double most[2] = {0}; /* descriptors; seconds */
     ls_status status = world != NULL ? train(world) : LS_ERR_STATE;
-    /* Rank 0 serves the store, and has a connection for each rank. */
+    /* Rank 0 serves the store, so it has a connection for each rank. */
     most[0] = ls_comm_rank(world) != 0 ? count_descriptors() : 0;
     status = status == LS_OK ? ls_comm_barrier(world, NULL) : status;
     status = status == LS_OK ? free_parts(world, &most[1]) : status;

@@ -1,6 +1,5 @@
 /*
- * Measures the peak rate of one core in 32-bit matrix products, in GFLOP/s: the reference for the percentages of
- * bench/run.
+ * Measures the peak rate of one core in 32-bit matrix products, in GFLOP/s. bench/run reports percentages of this rate.
  */
 #include <stdio.h>
 

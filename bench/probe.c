@@ -57,7 +57,7 @@ static void *run_worker(void *argument) {
     return NULL;
 }
 
-/* Returns the summed speed of both cores at once. */
+/* Returns the total speed of both cores when both are busy. */
 static double both(void) {
     pthread_barrier_t start;
     pthread_barrier_init(&start, NULL, 2);
@@ -86,7 +86,7 @@ static void *answer(void *argument) {
     return NULL;
 }
 
-/* Returns the nanoseconds in which a cache line gets from one core to the other. */
+/* Returns the time in nanoseconds to transfer a cache line from one core to the other. */
 static double line_time(void) {
     pthread_t thread;
     atomic_store(&ball, 0);

@@ -1,5 +1,5 @@
 /*
- * Measures the overhead of a trial's loop compared with a hand-written loop: both run the same steps of a small model
+ * Measures the overhead of a trial's loop compared with a hand-written loop. Both run the same steps of a small model
  * in turn, with a callback on every step. Prints the median nanoseconds per step of both, and the difference.
  */
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /*
  * Lockstep's side of bench/gpu/run: training steps of the networks of examples/ and of GPT-2 on random data in device
- * memory. Steps are timed in windows of several steps, each of which ends by waiting for the device.
+ * memory. Steps are timed in windows of several steps. Each window ends by waiting for the device.
  *
  *     build-bench/bench/gpu_train --work mlp --batch-size 64 --device cuda:0
  *     build-bench/bench/gpu_train --work gpt --layers 12 --heads 12 --width 768 --context 1024 --vocabulary 50304
@@ -75,7 +75,7 @@ static ls_module *build_cnn(void) {
                          ls_nn_linear(2 * channels * 7 * 7, 128), ls_nn_relu(), ls_nn_linear(128, CLASSES));
 }
 
-/* An embedding, whose weight the last layer shares with --tied. */
+/* An embedding, whose weight the last layer shares if --tied is given. */
 typedef struct gpt_state {
     ls_tensor *weight;
     ls_module *body, *head;
@@ -177,7 +177,7 @@ static int compare(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* A window begins after its warm-up steps; with --asked, these begin after a line on standard input. */
+/* A window begins after its warm-up steps. With --asked, the warm-up steps begin after a line on standard input. */
 static ls_status before_step(training *t) {
     const int64_t place = t->step % (warm_up + steps);
     char line[256];

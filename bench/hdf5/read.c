@@ -1,8 +1,8 @@
 /*
- * Times a loader over a chunked, compressed HDF5 file in three orders, which take turns: sequential (no_shuffle),
- * shuffled by blocks (shuffle_window), and shuffled by sample. Prints the median speed of each order and its ratio to
- * sequential reading: the median ratio of the rounds. Shuffling by sample reads a chunk for each sample, so it reads
- * only the first samples of an epoch.
+ * Times a loader over a chunked, compressed HDF5 file in three orders, in turn: sequential (no_shuffle), shuffled by
+ * blocks (shuffle_window), and shuffled by sample. Prints the median speed of each order, and the median over rounds of
+ * its ratio to sequential reading. Shuffling by sample reads a chunk for each sample, so it reads only the first
+ * samples of an epoch.
  *
  *     build-bench/bench/hdf5_read [THREADS [ROUNDS]]
  *
@@ -59,7 +59,8 @@ static int write_file(void) {
     return H5Fclose(file) < 0 || status < 0 ? -1 : 0;
 }
 
-/* Reads an epoch, or its first samples, with a new cache. Returns samples per second, or 0 after a message. */
+/* Reads an epoch, or its first samples, with a new cache. Returns samples per second. On failure, prints a message
+ * and returns 0. */
 static double read_samples(int order, int threads) {
     static const char *const names[] = {"u"};
     const ls_array_options options = {.input = {.variables = names, .variable_count = 1},

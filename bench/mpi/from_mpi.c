@@ -1,8 +1,8 @@
 /*
- * Compares the backends of ls_comm_from_mpi on one machine. It times an all-reduce in place of f32 in four ways, which
- * take turns: over shared memory (the default) from ordinary memory and from ls_comm_alloc, over backend mpi, and by
- * MPI_Allreduce. It prints the median of all rounds; a round takes as long as its slowest rank. Built once for each MPI
- * library that CMake finds:
+ * Compares the backends of ls_comm_from_mpi on one machine. Times an in-place all-reduce of f32 in four ways, in turn:
+ * over shared memory (the default) from ordinary memory and from ls_comm_alloc, over backend mpi, and by MPI_Allreduce.
+ * Prints the median of all rounds. A round takes as long as its slowest rank. Built once for each MPI library that
+ * CMake finds:
  *
  *     mpirun.openmpi --bind-to core -np 2 build-bench/bench/from_mpi_openmpi [BYTES [ROUNDS]]
  *     mpirun.mpich -bind-to core -np 2 build-bench/bench/from_mpi_mpich [BYTES [ROUNDS]]

@@ -1,13 +1,15 @@
 /*
- * Gloo itself, over TCP on the loopback interface, measured as `lockstep bench` measures Lockstep. Its ranks are
- * started by `lockstep run` and meet in a folder of their own:
+ * Gloo itself, over TCP on the loopback interface, measured as `lockstep bench` measures Lockstep. `lockstep run`
+ * starts its ranks, which find each other through a folder:
  *
- *     build-bench/bin/lockstep run -n 2 build-bench/bench/peers_gloo ALGORITHM FOLDER COLLECTIVE [--sizes 4,1K] [--fresh]
+ *     build-bench/bin/lockstep run -n 2 build-bench/bench/peers_gloo ALGORITHM FOLDER COLLECTIVE [--sizes 4,1K]
+ *     [--fresh]
  *
  * ALGORITHM is `new` (the functions with options, which PyTorch calls), or for all-reduce one of the older classes:
  * ring, ring_chunked, halving_doubling, bcube. `classes` selects the older classes for the other collectives.
  * All-to-all and messages have no older classes, so it uses the buffers of which the classes are made. With the suffix
- * `-poll`, the ranks poll their sockets, which is much faster, but hangs on large messages (both sides in writev). An alarm ends a
+ * `-poll`, the ranks poll their sockets, which is much faster, but hangs on large messages (both sides in writev). An
+ * alarm ends a
  * process that hangs.
  */
 #include <unistd.h>
@@ -59,7 +61,10 @@ class Exchange : public gloo::Algorithm {
         for (int i = 0; i < contextSize_; i++) {
             const size_t at = turns ? 0 : call->count * static_cast<size_t>(i);
             if (i != contextRank_ && (!turns || i == (contextRank_ ^ 1))) {
-                const int here = slot + (contextRank_ < i ? 0 : 1); /* a buffer forgets the other one of its slot */
+                const int here =
+                    slot + (contextRank_ < i
+                                ? 0
+                                : 1); /* separate slots, because a new buffer replaces the earlier buffer of its slot */
                 sent_.push_back(getPair(i)->createSendBuffer(2 * slot + 1 - here, call->send + at, bytes));
                 received_.push_back(getPair(i)->createRecvBuffer(here, call->receive + at, bytes));
             }
@@ -99,7 +104,7 @@ bool supports(peer_collective collective) {
                                     : collective == PEER_ALLREDUCE;
 }
 
-/* Returns the older class for the call. */
+/* Creates the older class for the call. */
 void open_class(const peer_call *call) {
     const int count = static_cast<int>(call->count);
     const std::vector<int> parts(static_cast<size_t>(paired->size), count);
@@ -110,7 +115,7 @@ void open_class(const peer_call *call) {
     case PEER_ALLGATHER:
         older.reset(new gloo::AllgatherRing<float>(paired, {call->send}, call->receive, count));
         break;
-    case PEER_REDUCE_SCATTER: /* it works in place, and the copy that saves the input is what a user needs too */
+    case PEER_REDUCE_SCATTER: /* it works in place, so users too need the copy that saves the input */
         scattered.resize(call->count * parts.size());
         older.reset(
             new gloo::ReduceScatterHalvingDoubling<float>(paired, {scattered.data()}, count * paired->size, parts));

@@ -11,7 +11,7 @@ static const double GROUP_SECONDS = 10e-6;
 static const double WARM_SECONDS = 20e-3;
 static const double SIZE_SECONDS = 0.25;
 
-/* Number of parts of the buffers; EACH: one part per rank. */
+/* Number of parts of the buffers. EACH means one part per rank. */
 enum { NONE = 0, ONE = 1, EACH = -1 };
 static const struct {
     const char *name;
@@ -92,7 +92,7 @@ static float expected(const bench *b, size_t index) {
     }
 }
 
-/* Makes one call on new values, and returns whether every rank has the right result. */
+/* Makes one call on new values. Returns whether every rank has the right result. */
 static bool check(const bench *b) {
     double wrong = 0;
     const bool alone = b->call.collective == PEER_PINGPONG && (b->self->rank ^ 1) >= b->self->ranks;

@@ -1,7 +1,7 @@
 /*
- * A module cuda for tests on machines without a GPU: built as a lockstep-cuda.so of its own. FAKE_CUDA
- * says how many GPUs it has, at most two; "none" is no driver, "older" a module of another version. Its devices hold
- * and copy, and lack every kernel; the second GPU cannot be used.
+ * A module cuda for tests on machines without a GPU, built as a separate lockstep-cuda.so. FAKE_CUDA sets the number of
+ * GPUs, at most two; "none" simulates a missing driver, "older" a module of a different version. Its devices allocate
+ * and copy memory, but lack every kernel. The second GPU cannot be used.
  */
 #include <stdio.h>
 #include <stdlib.h>

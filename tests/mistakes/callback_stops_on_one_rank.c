@@ -1,5 +1,5 @@
 /*
- * A callback that fails on one rank.
+ * A callback fails on one rank.
  *
  * ranks: 2 3
  * says: rank 1.*no space for pictures|no space for pictures

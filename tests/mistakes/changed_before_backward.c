@@ -1,5 +1,5 @@
 /*
- * A parameter that changes between the forward and the backward pass.
+ * A parameter changes between the forward and the backward pass.
  *
  * ranks: 1
  * says: ls_backward: .*chang

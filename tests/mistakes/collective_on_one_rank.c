@@ -1,5 +1,5 @@
 /*
- * Only rank 0 calls a collective; the other ranks have finished.
+ * Only rank 0 calls a collective; the other ranks have already finished.
  *
  * ranks: 2 3
  * says: ls_comm_allreduce #1: rank [12] called ls_finalize

@@ -1,5 +1,5 @@
 /*
- * A backward pass after the communicator was freed.
+ * Runs a backward pass after the communicator was freed.
  *
  * ranks: 2 3
  * says: ls_backward: .*freed

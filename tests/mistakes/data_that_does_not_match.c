@@ -1,5 +1,5 @@
 /*
- * Fewer targets than inputs.
+ * A data set has fewer targets than inputs.
  *
  * ranks: 1
  * says: ls_tensor_dataset: .*10.*9

@@ -1,5 +1,5 @@
 /*
- * Rank 1 calls another collective.
+ * Rank 1 calls a different collective.
  *
  * ranks: 2 3
  * says: ls_comm_(allreduce|broadcast) #1: .*: (rank 0|ranks 0, 2) called allreduce .*; rank 1 called broadcast

@@ -1,5 +1,5 @@
 /*
- * Ranks whose buffers differ in size.
+ * Ranks pass buffers of different sizes.
  *
  * ranks: 2 3
  * says: ls_comm_allreduce #1: .*100.*101

@@ -1,5 +1,5 @@
 /*
- * Another learning rate on rank 1, for example read from its own file.
+ * Rank 1 uses a different learning rate, for example read from its own file.
  *
  * ranks: 2 3
  * on: shm tcp

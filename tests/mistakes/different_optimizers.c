@@ -1,5 +1,5 @@
 /*
- * Another optimizer on the last rank.
+ * The last rank uses a different optimizer.
  *
  * ranks: 2 3
  * on: shm tcp

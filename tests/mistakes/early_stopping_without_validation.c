@@ -1,5 +1,5 @@
 /*
- * Early stopping by the validation loss, without validation.
+ * Stops early by the validation loss, without validation.
  *
  * ranks: 1 2
  * says: ls_early_stopping: there is no metric "val_loss"; available: loss\. Was \.validate set\?

@@ -1,5 +1,5 @@
 /*
- * A message that is waited for after its scope has ended.
+ * Waits for a message after its scope has ended.
  *
  * ranks: 2 3
  * says: ls_handle_wait: .*scope

@@ -1,5 +1,5 @@
 /*
- * A layer was added to the model after its optimizer was made.
+ * A layer was added to the model after its optimizer was created.
  *
  * ranks: 1
  * says: ls_trial_run: parameter "1.weight" was added to the model after ls_sgd was called, .*: create the optimizer

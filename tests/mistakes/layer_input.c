@@ -1,5 +1,5 @@
 /*
- * A layer gets inputs of another width.
+ * A layer receives inputs of a different width.
  *
  * ranks: 1
  * says: 784.*100|100.*784

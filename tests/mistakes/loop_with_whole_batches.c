@@ -1,5 +1,5 @@
 /*
- * A training loop whose loader has no .comm: every rank trains on all samples.
+ * A training loop whose loader has no .comm, so every rank trains on all samples.
  *
  * ranks: 2 3
  * on: shm tcp

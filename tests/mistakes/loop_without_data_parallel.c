@@ -1,5 +1,5 @@
 /*
- * A training loop on several ranks without ls_data_parallel: each rank has its share of the batches, and nothing
+ * A training loop on several ranks without ls_data_parallel: each rank trains on its share of the batches, and nothing
  * averages the gradients.
  *
  * ranks: 2 3

@@ -1,5 +1,5 @@
 /*
- * Computes a mean by hand: each rank divides by the number of its own samples that count.
+ * Computes a mean by hand: each rank divides by the number of its own samples that are not masked.
  *
  * ranks: 2 3
  * status: 0

@@ -1,6 +1,6 @@
 /*
- * Shared code of the programs in this folder. Each makes one beginner's mistake, is written as a beginner would write
- * it, and must get the message that its first comment gives as an extended regular expression:
+ * Shared code of the programs in this folder. Each program makes one beginner's mistake, in the way that a beginner
+ * would write it. It must cause the message that its first comment gives as an extended regular expression:
  *
  *   ranks:       the numbers of ranks to run it with ("2 3": once with each)
  *   says:        a regular expression that standard error must match; may occur several times
@@ -26,7 +26,7 @@ static inline int failed(void) {
     return 1;
 }
 
-/* Returns the exit status of a program. */
+/* Returns the exit status of a program with this status. */
 static inline int ended(ls_status status) {
     return status == LS_OK ? 0 : failed();
 }

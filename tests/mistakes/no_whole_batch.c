@@ -1,5 +1,5 @@
 /*
- * Fewer samples than a batch, with drop_last.
+ * The data set has fewer samples than a batch, and drop_last is set.
  *
  * ranks: 1
  * says: ls_trial_run: the training loader has no batches: drop_last leaves out the only one, .* global batch of 16:

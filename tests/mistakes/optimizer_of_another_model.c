@@ -1,5 +1,5 @@
 /*
- * The optimizer was made for another model, and trains that model.
+ * The optimizer was created for a different model, and trains that model.
  *
  * ranks: 1
  * says: ls_trial_run: the optimizer has no parameter of the trial's model: give ls_sgd that model

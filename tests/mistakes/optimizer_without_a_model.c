@@ -1,5 +1,5 @@
 /*
- * A constructor failed unnoticed, so the optimizer was made without a model.
+ * A constructor failed unnoticed, so the optimizer was created without a model.
  *
  * ranks: 1
  * says: ls_trial_run: the optimizer has no parameter of the trial's model, and none at all: give ls_sgd that model

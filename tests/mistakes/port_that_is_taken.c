@@ -1,5 +1,5 @@
 /*
- * A port that another program uses.
+ * The port is in use by another program.
  *
  * ranks: 1
  * says: 127\.0\.0\.1:[0-9]+.*in use

@@ -1,5 +1,5 @@
 /*
- * Begins a receive that is never waited for and never answered.
+ * Begins a receive without waiting for it. No rank sends the message.
  *
  * ranks: 2 3
  * says: rank 0 called ls_finalize

@@ -1,5 +1,5 @@
 /*
- * A model of DiLoCo that is saved in the middle of an outer period, because the number of steps is not a multiple of
+ * Saves a model trained with DiLoCo in the middle of an outer period, because the number of steps is not a multiple of
  * .steps.
  *
  * ranks: 2 3

@@ -1,5 +1,5 @@
 /*
- * A sum over steps that is kept in a variable, but not with ls_keep.
+ * Keeps a sum over steps in a variable, but not with ls_keep.
  *
  * ranks: 1
  * says: ls_add: .*scope.*ended

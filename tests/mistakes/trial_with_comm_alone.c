@@ -1,5 +1,5 @@
 /*
- * A trial with .comm, but without ls_data_parallel: its metrics include all ranks, its gradients do not.
+ * A trial with .comm, but without ls_data_parallel: its metrics include all ranks, but nothing averages its gradients.
  *
  * ranks: 2 3
  * on: shm tcp

@@ -1,5 +1,5 @@
 /*
- * A backend with a typing error.
+ * The name of the backend has a typing error.
  *
  * ranks: 1
  * says: "ncll"

@@ -1,5 +1,5 @@
 /*
- * A metric that does not exist.
+ * Names a metric that does not exist.
  *
  * ranks: 1
  * says: ls_trial_new: there is no metric "accuracy"; the nearest is "acc"

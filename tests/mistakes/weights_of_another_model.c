@@ -1,5 +1,5 @@
 /*
- * Weights saved from a model of another width.
+ * Loads weights that were saved from a model of a different width.
  *
  * ranks: 1
  * says: ls_module_load: .*0\.weight.*\[16, 4\].*\[8, 4\]|ls_module_load: .*0\.weight.*\[8, 4\].*\[16, 4\]

@@ -1,4 +1,4 @@
-/* CUDA's runtime, as far as backend nccl uses it: see double.h. */
+/* The part of the CUDA runtime that backend nccl uses. See double.h. */
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -52,7 +52,8 @@ bool double_setting(const char *name, char *value, size_t capacity) {
     const char *at = getenv("LOCKSTEP_TEST_NCCL");
     const size_t length = strlen(name);
     for (; at != NULL && *at != '\0'; at += strcspn(at, ","), at += *at == ',') {
-        if (strncmp(at, name, length) == 0 && strchr("=,", at[length]) != NULL) { /* the end counts as well */
+        if (strncmp(at, name, length) == 0 &&
+            strchr("=,", at[length]) != NULL) { /* the end of the string also ends a name */
             const char *from = at + length + (at[length] == '=');
             snprintf(value, capacity, "%.*s", (int)strcspn(from, ","), from);
             return true;
@@ -131,7 +132,7 @@ cudaError_t cudaGetDevice(int *device) {
     return cudaSuccess;
 }
 
-/* Each process is on another GPU: what tells them apart is not looked at by anybody. */
+/* Each process reports a different GPU, identified by its process id, unless `onegpu` is set. */
 cudaError_t cudaDeviceGetPCIBusId(char *bus, int length, int device) {
     char nothing[4];
     (void)device;

@@ -1,4 +1,4 @@
-/* libnccl, as far as backend nccl uses it: see double.h. */
+/* The part of libnccl that backend nccl uses. See double.h. */
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -14,7 +14,7 @@
 #include "tests/nccl_double/double.h"
 
 enum { MOST_RANKS = 8, MOST_OPS = 64, LOOKS = 2, FAILING = 20 };
-#define ROOM ((size_t)1 << 28) /* for what a rank gives in one group, in a file with holes */
+#define ROOM ((size_t)1 << 28) /* bytes for the data that a rank contributes in one group, in a sparse file */
 
 typedef enum kind { BROADCAST, ALLREDUCE, REDUCE, REDUCE_SCATTER, ALLGATHER, SEND, RECV } kind;
 
@@ -30,13 +30,13 @@ typedef struct op {
     bool begun, ended; /* send */
 } op;
 
-/* What all ranks must say alike of a collective. */
+/* The arguments of a collective that all ranks must pass equally. */
 typedef struct told {
     int kind, type, reduces, root;
     size_t count;
 } told;
 
-/* One after the other from one rank to another. */
+/* The messages from one rank to another, one at a time. */
 typedef struct box {
     _Atomic unsigned long sent, taken;
     size_t bytes, at;
@@ -55,7 +55,7 @@ struct ncclComm {
     shared *meet;
     int rank, size;
     bool joined;
-    int looks; /* until the call's work has been given to its stream */
+    int looks; /* number of polls until the call's work is on its stream */
     struct group *waiting;
     unsigned long number; /* of the latest collective */
     atomic_int jobs;      /* in streams */
@@ -207,12 +207,12 @@ static unsigned char *room_of(const group *g, int rank) {
     return (unsigned char *)g->comm->meet + HEAD + (size_t)rank * ROOM;
 }
 
-/* Elements that a rank gives to a collective. */
+/* Returns the number of elements that a rank contributes to a collective. */
 static size_t given_by(const group *g, const op *o) {
     return o->kind == REDUCE_SCATTER ? o->count * (size_t)g->comm->size : o->count;
 }
 
-/* Until all ranks have come to this number; false: aborted. */
+/* Waits until all ranks have reached this number. Returns false if the communicator was aborted. */
 static bool meet(const group *g, _Atomic unsigned long *numbers, unsigned long number) {
     atomic_store(&numbers[g->comm->rank], number);
     for (int rank = 0; rank < g->comm->size; rank++) {
@@ -309,7 +309,7 @@ static bool run_collective(const group *g, const op *o) {
     return meet(g, with->done, number);
 }
 
-/* Whether it has ended: sends and receives of a group move all at once. */
+/* Returns whether the message has ended. The sends and receives of a group progress concurrently. */
 static bool move_message(const group *g, op *o) {
     const int own = g->comm->rank;
     box *b = o->kind == SEND ? &g->comm->meet->boxes[own][o->root] : &g->comm->meet->boxes[o->root][own];
@@ -424,7 +424,7 @@ static ncclResult_t add(ncclComm_t comm, cudaStream_t stream, const op *o) {
     return ncclSuccess;
 }
 
-/* The one place within `larger` at which `smaller` may lie. */
+/* Fails if `smaller` overlaps `larger` elsewhere than at the in-place position of this rank. */
 static void check_place(const char *name, const void *larger, size_t bytes, const void *smaller, size_t part,
                         int rank) {
     const void *place = (const unsigned char *)larger + (size_t)rank * part;

@@ -2,8 +2,8 @@
  * Backward passes that reach only a part of the recorded communication. A generator and a discriminator with batch
  * normalization are trained in the usual order: the discriminator on detached samples, then the generator through the
  * same samples. The results equal PyTorch's on one process (tests/fixtures/make_adversarial.py). Forward passes in
- * training mode without a backward pass change nothing, and a rank whose loss omits a result that other ranks need
- * still takes part.
+ * training mode without a backward pass change nothing. A rank whose loss omits a result that other ranks need still
+ * takes part.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu
@@ -144,7 +144,7 @@ static ls_status compare(const gan *g, extra what) {
 
 /* ---- steps ------------------------------------------------------------------------------------------------------- */
 
-/* Uses another discriminator with its own running statistics. */
+/* Uses a second discriminator with its own running statistics. */
 static ls_status forward_for_nothing(const gan *g, int step) {
     ls_module *model = make_discriminator();
     ls_module *shared = ls_data_parallel(model, g->world, NULL);
@@ -239,7 +239,7 @@ static ls_tensor *loss_of(ls_comm *world, ls_tensor *y) {
     return size > 1 && ls_comm_rank(world) == size - 1 ? ls_scalar(0, LS_F64) : ls_sum(ls_square(y));
 }
 
-/* Runs backward from another loss, which does not reach the recorded communication on any rank. */
+/* Runs backward from a different loss, which does not reach the recorded communication on any rank. */
 static ls_status pass_of_another(ls_comm *world, ls_tensor *y) {
     ls_tensor *other = leaf(world);
     LS_TRY(ls_backward(ls_add(ls_sum(ls_detach(y)), ls_sum(other))));

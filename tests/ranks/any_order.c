@@ -1,9 +1,9 @@
 /*
- * Reductions in any order. The setting changes only if all ranks agree. Every rank gets the same bits, close to the
- * canonical order's, which can be restored. Split communicators inherit the setting. With LOCKSTEP_ALGORITHM=all:native
- * under mpirun, or on backend gloo, calls of every kind use the library's own collectives if it has
- * them: one message besides the agreement exchange. If the library cannot express one rank's part of a call, the engine
- * executes the call.
+ * Reductions in any order. The setting changes only if all ranks agree. All ranks get bit-identical results, close to
+ * the results of the canonical order, which can be restored. Split communicators inherit the setting. With
+ * LOCKSTEP_ALGORITHM=all:native under mpirun, or on backend gloo, each call uses the library's own collective if there
+ * is one: one message besides the agreement exchange. If the library cannot express one rank's part of a call, the
+ * engine executes the call.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu
@@ -74,7 +74,7 @@ static ls_status bits(ls_comm *comm) {
     return LS_OK;
 }
 
-/* Calls that no library guarantees keep the guarantees of lockstep/comm.h. */
+/* Calls that no library guarantees still keep the guarantees of lockstep/comm.h. */
 static ls_status special(ls_comm *comm) {
     const int rank = ls_comm_rank(comm);
     float values[2] = {rank == 0 ? NAN : 1, -2};
@@ -99,7 +99,7 @@ static uint64_t messages_of(const ls_comm *comm) {
     return messages;
 }
 
-/* The calls, and their number. */
+/* The calls and their number. */
 enum { CALLS = 13 };
 
 static ls_status call(ls_comm *comm, int which, const size_t *counts) {
@@ -140,7 +140,7 @@ static ls_status call(ls_comm *comm, int which, const size_t *counts) {
     }
 }
 
-/* Returns whether the library's own collectives must be used whenever they exist. */
+/* Returns whether a call must use the library's own collective if there is one. */
 static bool wants_own(const ls_comm *comm, const char *backend) {
     const char *wanted = getenv("LOCKSTEP_ALGORITHM");
     return strcmp(ls_comm_backend(comm), backend) == 0 && wanted != NULL && strcmp(wanted, "all:native") == 0;
@@ -175,8 +175,8 @@ static ls_status by_library(ls_comm *comm, bool any_order) {
 }
 
 /*
- * One rank has a displacement that MPI cannot express in an int, and Gloo not at all: all ranks leave the call to the
- * engine.
+ * One rank has a displacement that does not fit in an int of MPI, and that Gloo cannot express at all: all ranks leave
+ * the call to the engine.
  */
 static ls_status beyond_int(ls_comm *comm) {
     enum { PART = 3000 };

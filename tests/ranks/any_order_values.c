@@ -1,7 +1,7 @@
 /*
  * Reductions in any order give the values that lockstep/comm.h promises, for every reduction on every dtype, from one
- * element to more than an inline payload holds, also if an MPI or Gloo library computes them. Sums of the test's
- * elements are exact in every floating-point dtype, so that every order gives the same bits.
+ * element to more than an inline payload holds, even if an MPI or Gloo library computes them. Sums of the test's
+ * elements are exact in every floating-point dtype, so every order gives bit-identical results.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu
@@ -22,7 +22,7 @@ static const size_t counts[] = {1, 67, 4099, MOST};
 /* The data that this rank sends, and the expected results of the four calls. */
 typedef struct buffers {
     unsigned char *sent, *expected, *received;
-    size_t parts[RANKS_MOST]; /* of the reduce-scatter with a count per rank */
+    size_t parts[RANKS_MOST]; /* of the reduce-scatter with a separate count per rank */
 } buffers;
 
 static uint64_t bits_of(uint64_t index, int rank) {
@@ -46,7 +46,8 @@ static void put_number(unsigned char *at, ls_dtype dtype, float number) {
     }
 }
 
-/* Integers use all bits, and are sometimes 0. Floating-point numbers and values of pairs are few and small. */
+/* Integers use all bits, and are sometimes 0. Floating-point numbers and values of pairs have few distinct, small
+ * values. */
 static void fill(unsigned char *buffer, ls_dtype dtype, size_t width, size_t count, int rank) {
     const bool floats = dtype == LS_F32 || dtype == LS_F64 || dtype == LS_F16 || dtype == LS_BF16;
     for (size_t i = 0; i < count; i++) {
@@ -67,7 +68,7 @@ static void fill(unsigned char *buffer, ls_dtype dtype, size_t width, size_t cou
     }
 }
 
-/* Returns where a rank's part of a vector begins, with the counts in `parts`. */
+/* Returns the offset of a rank's part in a vector with the counts in `parts`. */
 static size_t part_at(const buffers *own, int rank) {
     size_t at = 0;
     for (int i = 0; i < rank; i++) {

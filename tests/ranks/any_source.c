@@ -1,6 +1,6 @@
 /*
  * Receives from any rank: contents and order of small and large messages, started and waiting receives, receives from
- * given ranks in between, turns of the senders, and errors.
+ * given ranks in between, alternation between senders, and errors.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu
@@ -12,7 +12,7 @@
 
 enum { EACH = 6, MOST_RANKS = 8, TAG = 3, DONE = 4, MOST = 300000 };
 
-/* A number of the message, which all its elements follow. */
+/* Returns an element of the message. */
 static int32_t value_of(int sender, int index, size_t element) {
     return (int32_t)(sender * 1000003 + index * 1009 + (int)(element % 997));
 }
@@ -24,7 +24,7 @@ static ls_status send_one(ls_comm *comm, int32_t *buffer, size_t count, int inde
     return ls_comm_send(comm, buffer, count, LS_I32, to, TAG, work);
 }
 
-/* Fails unless the buffer has the next message of this sender. */
+/* Fails unless the buffer contains the next message of this sender. */
 static ls_status check_next(const int32_t *buffer, size_t count, int sender, int *next) {
     LS_CHECK(sender >= 0 && sender < MOST_RANKS);
     const int index = next[sender]++;
@@ -41,7 +41,7 @@ static ls_status check_all(const ls_comm *comm, const int *next, int each, int r
     return LS_OK;
 }
 
-/* Sends of all ranks but the receiver, as work. */
+/* Sends messages from all ranks except the receiver, as asynchronous work. */
 static ls_status send_all(ls_comm *comm, size_t count, int receiver) {
     int32_t *buffers = malloc(EACH * count * sizeof *buffers + 1);
     ls_work *works[EACH] = {NULL};
@@ -85,7 +85,7 @@ static ls_status waiting_receives(ls_comm *comm, size_t count, int receiver, boo
     return check_all(comm, next, EACH, receiver);
 }
 
-/* All receives begin before any message is sent. Receives from one sender end in the order of their begin. */
+/* All receives begin before any message is sent. Receives from the same sender end in the order in which they began. */
 static ls_status started_receives(ls_comm *comm, size_t count, int receiver) {
     enum { WORKS = EACH * MOST_RANKS };
     const int all = EACH * (ls_comm_size(comm) - 1);
@@ -110,7 +110,7 @@ static ls_status started_receives(ls_comm *comm, size_t count, int receiver) {
     return receives ? check_all(comm, next, EACH, receiver) : LS_OK;
 }
 
-/* Messages that wait are received from each sender in turn. */
+/* Waiting messages are received from the senders in turn. */
 static ls_status turns(ls_comm *comm) {
     const int size = ls_comm_size(comm);
     int32_t buffer = 0;
@@ -157,7 +157,7 @@ static ls_status own_messages(ls_comm *comm) {
 
 /* ---- errors ------------------------------------------------------------------------------------------------------ */
 
-/* A message that does not fit is dropped, and its sender is known. */
+/* A message that does not fit is dropped, and the receiver learns its sender. */
 static ls_status another_count(ls_comm *comm) {
     const int size = ls_comm_size(comm), last = size - 1;
     int32_t buffer[2] = {5, 6};
@@ -200,7 +200,7 @@ static ls_status wrong_input(ls_comm *comm) {
     return LS_OK;
 }
 
-/* A communicator whose other ranks leave: what they have sent arrives, and then the receive fails at once. */
+/* The other ranks leave a communicator: the messages that they have sent arrive, and then the receive fails at once. */
 static ls_status others_leave(ls_comm *world) {
     const int size = ls_comm_size(world);
     ls_comm *part = NULL;

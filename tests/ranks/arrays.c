@@ -1,7 +1,7 @@
 /*
  * Ranks that read one file with HDF5 or NetCDF, each with its own loader and cache: their shares of a global batch, in
- * the order of the ranks, equal the batch of one process, for every order and number of threads. Trainings on shards
- * end with the same bits.
+ * rank order, equal the batch of one process, for every order and number of threads. Training on shards gives
+ * bit-identical parameters on all ranks.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu
@@ -71,7 +71,7 @@ static ls_status compare(ls_comm *world, open_function *open, ls_loader_options 
     return LS_OK;
 }
 
-/* Returns a hash of the parameters after an epoch on the ranks, with as many shards as there may be ranks. */
+/* Returns a hash of the parameters after an epoch on the ranks. The number of shards is the maximum number of ranks. */
 static ls_status train_on(ls_comm *comm, uint64_t *hash) {
     enum { SHARDS = 5 };
     ls_dataset *data = ls_dataset_normalize(open_file(ls_hdf5_dataset, "class"), ROWS * WIDTH / 2, ROWS * WIDTH / 3);

@@ -1,6 +1,6 @@
 /*
- * The bytes that calls on a communicator count for: of this rank's part, or of all parts that this rank sends in an
- * all-to-all. Waiting calls and started calls count alike.
+ * The bytes that are counted for calls on a communicator: this rank's part, or in an all-to-all all parts that this
+ * rank sends. Blocking and asynchronous calls are counted alike.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu
@@ -14,7 +14,7 @@ enum { MOST_RANKS = 8, COUNT = 7, MOST = 2 * MOST_RANKS * (MOST_RANKS + COUNT) }
 static _Thread_local double sent[MOST], received[MOST];
 static _Thread_local uint64_t before;
 
-/* Waits for the work, and fails unless the latest call counted for this number of f64. */
+/* Waits for the work. Fails unless this number of f64 was counted for the latest call. */
 static ls_status counts_for(ls_work *work, size_t elements) {
     LS_CHECK(ls_comm_metered.bytes - before == elements * sizeof(double));
     LS_TRY(ls_work_wait(work));

@@ -1,6 +1,6 @@
 /*
- * Callbacks that measure runs: a file written by rank 0 with the numbers of all ranks, times of all ranks, and a sweep
- * over learning rates that has the same result on any number of ranks as in one process, and leaves the trial
+ * Callbacks that measure runs: a file written by rank 0 with values over all ranks, times of all ranks, and a sweep
+ * over learning rates. The sweep has the same result on any number of ranks as in one process, and leaves the trial
  * unchanged.
  *
  * ranks: 1 2 3 4 5
@@ -39,7 +39,7 @@ static ls_status log_batches(ls_comm *comm, const char *path) {
     return LS_OK;
 }
 
-/* Other ranks do not touch the file: their path cannot be written. */
+/* Only rank 0 touches the file: on the other ranks, the path is not writable. */
 static ls_status files(ls_comm *world) {
     const bool first = ls_comm_rank(world) == 0;
     double all[3 * EPOCHS], alone[3 * EPOCHS];
@@ -72,7 +72,7 @@ static ls_status no_file(ls_comm *world) {
 
 enum { BUSY_NS = 2000000 };
 
-/* Takes some time on the last rank. */
+/* Keeps the last rank busy for some time. */
 static ls_status be_busy(ls_trial_state *state, void *user) {
     (void)user;
     const uint64_t began = ls_clock_ns();
@@ -91,7 +91,7 @@ static ls_status times(ls_comm *world) {
     for (int i = 0; i < LS_TIME_TOTAL; i++) {
         const double own = ls_timer_seconds(timer, (ls_time)i);
         LS_CHECK(own >= 0);
-        sum += i != LS_TIME_COMMUNICATION ? own : 0; /* it is a part of the other times */
+        sum += i != LS_TIME_COMMUNICATION ? own : 0; /* communication is a part of the other times */
         ls_timer_over_ranks(timer, (ls_time)i, &least, &mean, &largest);
         LS_CHECK(least >= 0 && least <= own && own <= largest && least <= mean * (1 + 1e-9) &&
                  mean <= largest * (1 + 1e-9));
@@ -116,7 +116,7 @@ static ls_status fail(ls_trial_state *state, void *user) {
     return ls_error_set(LS_ERR_IO, "no more");
 }
 
-/* After a failed run, its measurement ends with its trial. */
+/* After a failed run, freeing the trial ends its measurement. */
 static ls_status times_of_failures(ls_comm *world) {
     ls_callback *const callbacks[] = {ls_timer(NULL),
                                       ls_callback_new(&(ls_callback_hooks){.on_step_training = fail}, NULL)};
@@ -140,7 +140,7 @@ static ls_status train(training *t, ls_comm *comm, ls_callback **finder, const l
     return ls_trial_run(t->trial, EPOCHS);
 }
 
-/* A run with the sweep gives the same bits and results as without it, and the same numbers as in one process. */
+/* A run with the sweep is bit-identical to a run without it, and the sweep has the same values as in one process. */
 static ls_status rates(ls_comm *world) {
     training all, alone, plain;
     ls_callback *finders[3];

@@ -1,6 +1,6 @@
 /*
  * A run that is interrupted in the middle of an epoch and resumes from a checkpoint: the state of its callbacks is
- * restored, so that it ends with the same bits and the same log as an uninterrupted run.
+ * restored, so its parameters are bit-identical to those of an uninterrupted run, and its log is the same.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -67,7 +67,7 @@ typedef struct run {
     ls_callback *list[LISTED];
 } run;
 
-/* `folder`: checkpoints, of which the newest was written at step INTERRUPTED; NULL: no checkpoints. */
+/* `folder` holds checkpoints; the newest was written at step INTERRUPTED. NULL disables checkpoints. */
 static ls_status begin_run(run *r, ls_comm *world, const char *log, const char *folder, bool resumes) {
     const ls_checkpoint_options checkpoint = {.folder = folder, .every_steps = INTERRUPTED, .no_signals = true};
     training_plan plan = {.callbacks = r->list,

@@ -1,5 +1,5 @@
 /*
- * A run of all ranks writes one record for `lockstep report`, on rank 0, with the numbers of all ranks.
+ * A run of all ranks writes one record for `lockstep report`, on rank 0, with values over all ranks.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -130,7 +130,7 @@ static ls_status check_record(const char *folder, const training *t, int ranks, 
     return LS_OK;
 }
 
-/* The folder of other ranks cannot be written. */
+/* On the other ranks, the folder is not writable. */
 static ls_status numbers(ls_comm *world) {
     const bool first = ls_comm_rank(world) == 0;
     training all, alone;
@@ -153,7 +153,7 @@ static ls_status numbers(ls_comm *world) {
     return LS_OK;
 }
 
-/* Reads the record on rank 0, and compares its numbers of lines. */
+/* Reads the record on rank 0, and compares its line counts. */
 static ls_status has_lines(ls_comm *world, const char *folder, const int wanted[5]) {
     found f = {0};
     LS_TRY(ls_comm_rank(world) == 0 ? read_record(folder, &f) : LS_OK);
@@ -162,7 +162,7 @@ static ls_status has_lines(ls_comm *world, const char *folder, const int wanted[
     return ls_comm_barrier(world, NULL);
 }
 
-/* A second run of a trial does not resume. By default, every 10th step has a line. */
+/* A second run of a trial does not resume. By default, every 10th step gets a line. */
 static ls_status two_runs(ls_comm *world, const char *folder) {
     const ls_run_log_options no_steps = {.no_steps = true};
     for (int without = 0; without < 2; without++) {
@@ -176,7 +176,7 @@ static ls_status two_runs(ls_comm *world, const char *folder) {
     return LS_OK;
 }
 
-/* A trial that resumes within an epoch cuts the lines after the checkpoint, and half of a line. */
+/* A trial that resumes within an epoch removes the lines after the checkpoint, including an incomplete line. */
 static ls_status resumed_run(ls_comm *world, const char *folder, const char *run) {
     const ls_checkpoint_options checkpoint = {.folder = run, .every_steps = 13, .no_signals = true};
     training t;
@@ -194,7 +194,8 @@ static ls_status resumed_run(ls_comm *world, const char *folder, const char *run
     LS_TRY(ls_trial_run(t.trial, EPOCHS));
     training_end(&t);
     LS_TRY(has_lines(world, folder, (int[]){2, 1, STEPS, EPOCHS, 1}));
-    LS_TRY(training_begin(&t, &(training_plan){.global_batch = 7, .resume = run}, world)); /* the log has no state */
+    LS_TRY(
+        training_begin(&t, &(training_plan){.global_batch = 7, .resume = run}, world)); /* the log contains no state */
     LS_TRY(ls_trial_run(t.trial, EPOCHS));
     training_end(&t);
     return LS_OK;

@@ -1,6 +1,7 @@
 /*
  * Callbacks that change samples, and callbacks that average weights: training on any number of ranks gives the same
- * result as in one process, and a different result than without the callbacks. The changed samples are checked, too.
+ * result as in one process, and a result that differs from training without the callbacks. The changed samples are
+ * checked, too.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -178,7 +179,7 @@ static ls_status same_samples(ls_comm *world, maker make) {
 
 enum { PIXELS = SIDE * SIDE };
 
-/* Returns in how many pixels a sample differs from the plain batch. */
+/* Returns the number of pixels in which a sample differs from the plain batch. */
 static int changed(const double *a, const double *b) {
     int count = 0;
     for (int i = 0; i < PLANES * PIXELS; i++) {
@@ -187,7 +188,7 @@ static int changed(const double *a, const double *b) {
     return count;
 }
 
-/* Targets add up to 1. Their weights match the inputs, which are mixed from two samples of the plain batch. */
+/* Targets add up to 1. Their weights match the inputs, each a mixture of two samples of the plain batch. */
 static ls_status looks_right(void) {
     static _Thread_local seen plain, mixed, cut, holes, smooth;
     LS_TRY(see_batch(NULL, none, PICTURES, &plain));

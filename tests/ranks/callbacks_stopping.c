@@ -94,7 +94,7 @@ static ls_status spoil_gradient(ls_trial_state *state, void *user) {
                : LS_OK;
 }
 
-/* All ranks have the same message, which contains the words. `rank`: the rank named in it; -1: all ranks. */
+/* All ranks have the same message, which contains the words. It names `rank`, or all ranks if `rank` is -1. */
 static ls_status one_sentence(ls_comm *world, const char *words, int rank) {
     char mine[512] = "", first[512] = "", where[64];
     snprintf(mine, sizeof mine, "%s", ls_error_message());
@@ -192,7 +192,7 @@ static ls_status train(training *t, ls_comm *comm, maker make) {
     return ls_trial_run(t->trial, EPOCHS);
 }
 
-/* Training gives the same result as in one process, and a different result than without the callback. */
+/* Training gives the same result as in one process, and a result that differs from training without the callback. */
 static ls_status as_alone(ls_comm *world, maker make) {
     training all, alone, plain;
     LS_TRY(train(&all, world, make));

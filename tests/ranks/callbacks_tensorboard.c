@@ -1,6 +1,6 @@
 /*
- * A run of all ranks writes one file for TensorBoard, on rank 0, with the numbers of all ranks. Another reader checks
- * it.
+ * A run of all ranks writes one file for TensorBoard, on rank 0, with values over all ranks. An independent reader
+ * checks the file.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -77,7 +77,7 @@ static ls_status check_file(const char *folder, const training *t, found *f) {
     return LS_OK;
 }
 
-/* The folder of other ranks cannot be written. */
+/* On the other ranks, the folder is not writable. */
 static ls_status numbers(ls_comm *world) {
     const bool first = ls_comm_rank(world) == 0;
     training all, alone;
@@ -99,7 +99,7 @@ static ls_status numbers(ls_comm *world) {
     return LS_OK;
 }
 
-/* Pictures of the first batch, and no other optional contents. */
+/* Writes pictures of the first batch, and no other optional contents. */
 static ls_status pictures(ls_comm *world) {
     const bool first = ls_comm_rank(world) == 0;
     char folder[1024];

@@ -48,7 +48,7 @@ static ls_status has_rule(const ls_module *model, ls_weight_rule rule) {
     case LS_XAVIER_NORMAL:
         LS_CHECK(largest > sqrt(6.0 / 25) && fabs(deviation / sqrt(2.0 / 25) - 1) < 0.25);
         return LS_OK;
-    default: /* 9 columns of length 1 */
+    default: /* 9 columns of norm 1 */
         LS_CHECK(fabs(deviation - sqrt(9.0 / (16 * 9))) < 1e-6);
         return LS_OK;
     }
@@ -107,8 +107,8 @@ static ls_status note_weights(ls_trial_state *state, void *user) {
 }
 
 /*
- * Computes, in one process, the deviations of the layers' outputs for the first batch, with the weights that all ranks
- * scaled.
+ * Computes, in one process, the standard deviations of the layers' outputs for the first batch, with the weights that
+ * all ranks scaled.
  */
 static ls_status look(training *t, outputs *o) {
     ls_batch batch;

@@ -1,6 +1,6 @@
 /*
  * Communication that works in place on a value, or whose gradient needs a value: if the value changes between the
- * forward and the backward pass, the pass is refused before anything is sent, so that all ranks can continue together.
+ * forward and the backward pass, the pass is refused before anything is sent. So all ranks can continue together.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -25,7 +25,8 @@ static ls_status expect_change(ls_tensor *loss, const char *operation, const cha
     return LS_OK;
 }
 
-/* The sum of products of each parameter with itself, or with its gradient: the backward pass reads both factors. */
+/* Returns the sum of products of each parameter with itself, or with its gradient. The backward pass reads both
+ * factors. */
 static ls_tensor *sum_of_products(ls_module *model, bool by_gradient) {
     ls_tensor *sum = NULL;
     for (int i = 0; i < ls_module_parameter_count(model); i++) {
@@ -77,8 +78,8 @@ static ls_status change(ls_tensor *x, double value) {
 }
 
 /*
- * The backward pass of sums and means does not need the values. For products and extremes, it compares or multiplies
- * them.
+ * The backward pass of sums and means does not need the values. For products, minima and maxima, it compares or
+ * multiplies the values.
  */
 static ls_status reductions(ls_comm *world) {
     static const reducer reducers[] = {ls_allreduce, reduced, scattered};
@@ -100,7 +101,8 @@ static ls_status reductions(ls_comm *world) {
     return LS_OK;
 }
 
-/* The gradient of a sum needs no values, so it is a constant. Gradients of products and extremes are not constants. */
+/* The gradient of a sum needs no values, so it is a constant. Gradients of products, minima and maxima are not
+ * constants. */
 static ls_status gradients_of_reductions(ls_comm *world) {
     static const reducer reducers[] = {ls_allreduce, reduced, scattered};
     static const ls_reduction all[] = {LS_SUM, LS_AVG, LS_PROD, LS_MIN, LS_MAX};

@@ -1,7 +1,7 @@
 /*
  * Runs with checkpoints that end early, on any number of ranks, by a limit of steps, a hook or a signal: a trial that
- * resumes ends with the same bits as an uninterrupted run. Also errors on several ranks: one rank cannot write, or has
- * other options.
+ * resumes is bit-identical to an uninterrupted run. Errors on several ranks are tested, too: one rank cannot write, or
+ * has different options.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -11,13 +11,13 @@
 #include <sched.h>
 #include <sys/stat.h>
 
-/* This test does not cover a loss of power, so nothing waits for a disk. */
+/* This test does not cover a loss of power, so it does not wait for the disk. */
 int fsync(int fd) {
     (void)fd;
     return 0;
 }
 
-/* A run ended in the middle of an epoch, and a run that resumes from there continues to the end of this epoch. */
+/* A run ends in the middle of an epoch. A run that resumes from there continues to the end of this epoch. */
 static ls_status ended_in_the_midst(ls_comm *world) {
     outcome want, is;
     const plan until = {.max_steps = STEPS + 3};
@@ -30,8 +30,8 @@ static ls_status ended_in_the_midst(ls_comm *world) {
 }
 
 /*
- * A hook ends the run in the middle of an epoch, after a step with a checkpoint. A run that resumes from there is also
- * marked as ended, and can be told to continue.
+ * A hook ends the run in the middle of an epoch, after a step with a checkpoint. A run that resumes from there is
+ * marked as ended, too, and can be told to continue.
  */
 static ls_status stopped_at_a_checkpoint(ls_comm *world) {
     enum { AT = STEPS + 2 };
@@ -75,7 +75,7 @@ static ls_status stopped_by_signal(ls_comm *world) {
     return same(&is, &want);
 }
 
-/* The trial that was stopped can continue itself. */
+/* The stopped trial can be continued without a new trial. */
 static ls_status goes_on_by_itself(ls_comm *world) {
     outcome want, is;
     training t;
@@ -95,7 +95,7 @@ static ls_status goes_on_by_itself(ls_comm *world) {
 
 /* ---- failures ---------------------------------------------------------------------------------------------------- */
 
-/* The folder disappears while rank 0 is in a hook: no rank can write, and all get the error. */
+/* The folder disappears while rank 0 is in a hook: no rank can write, and all ranks get the error. */
 static ls_status cannot_write(ls_comm *world) {
     training t;
     const ls_checkpoint_options often = {.folder = in_scratch("spoiled"), .every_steps = 6};
@@ -109,8 +109,8 @@ static ls_status cannot_write(ls_comm *world) {
 }
 
 /*
- * On the last rank, the folder is missing or is another folder with the same name, as on a machine without the shared
- * file system. All ranks get the error before training.
+ * On the last rank, the folder is missing or is a different folder with the same name, as on a machine without the
+ * shared file system. All ranks get the error before training.
  */
 static ls_status other_folder(ls_comm *world, bool missing) {
     const bool last = ls_comm_rank(world) == ls_comm_size(world) - 1;
@@ -118,7 +118,8 @@ static ls_status other_folder(ls_comm *world, bool missing) {
     training t;
     ls_folder_names names;
     const ls_checkpoint_options each = {.folder = "alone"};
-    LS_CHECK(getcwd(here, sizeof here) != NULL && unshare(CLONE_FS) == 0); /* ranks may be threads of a process */
+    LS_CHECK(getcwd(here, sizeof here) != NULL &&
+             unshare(CLONE_FS) == 0); /* ranks may be threads of the same process */
     const char *elsewhere = missing ? "nothing-there" : "elsewhere";
     LS_CHECK(!last || mkdir(in_scratch(elsewhere), 0777) == 0);
     LS_CHECK(!last || missing || mkdir(in_scratch("elsewhere/alone"), 0777) == 0);
@@ -151,7 +152,7 @@ static ls_status other_options(ls_comm *world) {
     return LS_OK;
 }
 
-/* The newest checkpoint is damaged: the previous one is used, and the newest is renamed when training continues. */
+/* If the newest checkpoint is damaged, the previous one is used, and the newest is renamed when training continues. */
 static ls_status damaged(ls_comm *world) {
     outcome want, is;
     char path[PATH_MAX + 128];

@@ -1,6 +1,6 @@
 /*
  * Cases that the conformance list (conformance.c) omits: every reduction on every dtype at more lengths, special
- * values, ls_comm_alloc itself, work that is waited for late, wrong arguments.
+ * values, ls_comm_alloc itself, late waits for work, wrong arguments.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -118,7 +118,7 @@ static ls_status many_allocations(ls_comm *world) {
             LS_CHECK(memcmp(expected, kept[i], count * sizeof(float)) == 0);
         }
         for (int i = 0; i < 20; i++) {
-            if (round < 2 || i % 2 == 0) { /* the last are left until the communicator is freed */
+            if (round < 2 || i % 2 == 0) { /* the last allocations are left until the communicator is freed */
                 ls_comm_release(world, kept[i]);
             }
         }
@@ -128,7 +128,7 @@ static ls_status many_allocations(ls_comm *world) {
     return ls_comm_barrier(world, NULL); /* the communicator is still usable */
 }
 
-/* One reduction of `count` elements from one allocation into another, at offsets that differ between ranks. */
+/* Makes one reduction of `count` elements from one allocation into another, at offsets that differ between ranks. */
 static ls_status between(ls_comm *world, unsigned char *from, unsigned char *into, size_t count, int root) {
     const int rank = ls_comm_rank(world);
     const reference r = {LS_F32, LS_SUM, count + (uint64_t)root};
@@ -159,13 +159,13 @@ static bool is_direct(ls_comm *world) {
            getenv("LOCKSTEP_ALGORITHM") != NULL || strcmp(ls_comm_algorithm(world), "direct") == 0;
 }
 
-/* Returns whether a large all-reduce of two ranks over TCP used Rabenseifner's algorithm. */
+/* Returns false if a large all-reduce of two ranks over TCP did not use Rabenseifner's algorithm. */
 static bool is_by_halves(ls_comm *world, size_t count) {
     const bool expected = strcmp(ls_comm_backend(world), "tcp") == 0 && ls_comm_size(world) == 2 && count > 65536;
     return !expected || strcmp(ls_comm_algorithm(world), "rabenseifner") == 0;
 }
 
-/* Reductions from one allocation into another and back, also if the ranks use different allocations. */
+/* Reductions from one allocation into another and back, even if the ranks use different allocations. */
 static ls_status between_allocations(ls_comm *world) {
     static const size_t counts[] = {400, 5000, 70001, 1 << 20};
     const size_t most = (4U << 20) + 256;
@@ -198,7 +198,7 @@ static ls_status between_allocations(ls_comm *world) {
 /* ---- work ----------------------------------------------------------------------------------------------------------
  */
 
-/* More work than any queue holds, waited for from the last to the first, with a blocking call in the middle. */
+/* Starts more work than any queue holds, and waits for it in reverse order, with a blocking call in the middle. */
 static ls_status asynchronous(ls_comm *world) {
     enum { CALLS = 40 };
     step *steps = calloc(CALLS, sizeof *steps);
@@ -212,7 +212,7 @@ static ls_status asynchronous(ls_comm *world) {
                           .seed = (uint64_t)i,
                           .later = true};
         LS_TRY(step_begin(&steps[i]));
-        if (i == 25) { /* a blocking call comes after the earlier calls */
+        if (i == 25) { /* the blocking call is ordered after the earlier calls */
             int64_t one = 1;
             LS_TRY(ls_comm_allreduce(world, &one, &one, 1, LS_I64, LS_SUM, NULL));
             LS_CHECK(one == ls_comm_size(world));
@@ -278,7 +278,7 @@ static ls_status side_by_side(ls_comm *world) {
     return LS_OK;
 }
 
-/* The same for the calls with a count for each rank: a buffer may be between the parts of the other buffer. */
+/* The same for calls with a count per rank: a buffer may lie between the parts of the other buffer. */
 static ls_status among_parts(ls_comm *world) {
     enum { COUNT = 2 };
     const int size = ls_comm_size(world), rank = ls_comm_rank(world);
@@ -305,7 +305,7 @@ static ls_status among_parts(ls_comm *world) {
     return LS_OK;
 }
 
-/* Checks of sender, receiver and tag take place before anything is sent. */
+/* Sender, receiver and tag are checked before anything is sent. */
 static ls_status wrong_partners(ls_comm *world) {
     char x[2] = {0};
     const int size = ls_comm_size(world);

@@ -1,11 +1,11 @@
 /*
  * The conformance list of every backend. Each call runs with all sizes around the switches between algorithms, with
- * dtypes, reductions, alignments, kinds of memory, in place or not, roots, communicators, blocking, as work and
- * interleaved; and with a large buffer (6 MiB, 64 MiB with LOCKSTEP_TEST_LONG=1). The cases are chosen so that every
- * pair of values of any two parameters occurs in at least one case. Only sizes and kinds (dtype and reduction) are
- * combined by the dtype's width. LOCKSTEP_TEST_FULL=1 runs every size with every kind, memory, place and mode instead
- * (takes minutes). LOCKSTEP_TEST_CASES=N runs about N evenly chosen cases, for slow transports. LOCKSTEP_TEST_FROM=K
- * begins with case K (0: the first), so that a long list can be run in parts.
+ * dtypes, reductions, alignments, kinds of memory, in place or not, roots, and communicators; blocking, asynchronous
+ * and interleaved; and with a large buffer (6 MiB, 64 MiB with LOCKSTEP_TEST_LONG=1). The cases are chosen so that
+ * every pair of values of any two parameters occurs in at least one case. Only sizes and kinds (dtype and reduction)
+ * are combined by the dtype's width. LOCKSTEP_TEST_FULL=1 runs every size with every kind, memory, place and mode
+ * instead (takes minutes). LOCKSTEP_TEST_CASES=N runs about N evenly chosen cases, for slow transports.
+ * LOCKSTEP_TEST_FROM=K begins with case K (0 is the first), so that a long list can be run in parts.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu
@@ -25,7 +25,7 @@ enum { GROUPS = 3, PENDING = 3, WIDTHS = 4, KINDS_MOST = 2 * LS_REDUCTION_COUNT 
 
 static const size_t whole_buffer = 800001; /* bytes: several rounds through the slots */
 
-/* Under a sanitizer, which makes everything slow. */
+/* A sanitizer makes everything slow. */
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 static const bool is_watched = true;
 #else
@@ -35,10 +35,10 @@ static const bool is_watched = false;
 /* What varies. */
 typedef enum axis { SIZE, WIDTH, KIND, SHIFT, MEMORY, PLACE, ROOT, GROUP, MODE, AXES } axis;
 
-enum { ORDINARY, SHARED, MIXED, MEMORIES };       /* mixed: ordinary on the last rank only */
+enum { ORDINARY, SHARED, MIXED, MEMORIES };       /* MIXED: ordinary memory on the last rank only */
 enum { WORLD, HALVES, REVERSED };                 /* communicators */
-enum { WAITING, AS_WORK, INTERLEAVED, MODES };    /* interleaved: waited for after up to PENDING others have begun */
-enum { APART, IN_PLACE, IN_OWN_PART, PLACES };    /* with counts per rank, the latter two mean gaps */
+enum { WAITING, AS_WORK, INTERLEAVED, MODES };    /* INTERLEAVED: up to PENDING other calls begin before the wait */
+enum { APART, IN_PLACE, IN_OWN_PART, PLACES };    /* with counts per rank, the last two leave gaps between the parts */
 enum { WHOLE, DIVIDED, DIVIDED_TABLE, MEANINGS }; /* the size to which a switch between algorithms refers */
 
 typedef struct kind {
@@ -55,7 +55,7 @@ typedef struct conformance {
     int pending_count;
     uint64_t cases; /* so far */
     uint64_t run;
-    uint64_t share; /* one of this number of cases is run; 0: cases are only counted */
+    uint64_t share; /* one of every `share` cases is run; 0 only counts the cases */
     uint64_t from;  /* the first case to run */
 } conformance;
 
@@ -69,8 +69,8 @@ enum { OVERS = sizeof switch_overs / sizeof switch_overs[0], FEW = sizeof few / 
 enum { SIZES = FEW + 1 + OVERS * MEANINGS * 3 };
 
 /*
- * Returns the elements of a call among `ranks` ranks, by level: first small numbers, then a number that takes several
- * rounds, then the numbers around each switch.
+ * Returns the number of elements for a call of `ranks` ranks at this level: first small numbers, then a number that
+ * takes several rounds, then the numbers around each switch.
  */
 static size_t count_of(int level, step_call call, size_t width, size_t ranks) {
     const bool parts = call >= STEP_REDUCE_SCATTER && call <= STEP_ALLTOALLV;
@@ -97,7 +97,7 @@ static size_t most_bytes(size_t ranks) {
     for (size_t i = 0; i < OVERS; i++) {
         most = switch_overs[i] > most ? switch_overs[i] : most;
     }
-    return most + 64; /* one more element, and gaps */
+    return most + 64; /* one more element, plus gaps */
 }
 
 /* ---- kinds ---------------------------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ static void count_levels(const conformance *c, step_call call, int levels[AXES])
 /* The pairs of values that have occurred. */
 typedef struct cover {
     int levels[AXES];
-    unsigned char *met[AXES][AXES]; /* [a][b] for a < b: levels[a] times levels[b] */
+    unsigned char *met[AXES][AXES]; /* [a][b] for a < b: levels[a] times levels[b] entries */
 } cover;
 
 static unsigned char *pair_at(const cover *v, int a, int i, int b, int j) {
@@ -288,7 +288,7 @@ static ls_status every_pair(conformance *c, step_call call) {
     return status;
 }
 
-/* Every size with every kind, memory, place and mode; other parameters take turns. */
+/* Runs every size with every kind, memory, place and mode; other parameters take turns. */
 static ls_status every_product(conformance *c, step_call call) {
     int levels[AXES];
     int level[AXES];
@@ -315,7 +315,7 @@ static uint64_t large_mebibytes(void) {
     return seeds_number("LOCKSTEP_TEST_LONG", 0) != 0 ? 64 : 6;
 }
 
-/* A size far above any slot on the larger side of the call, on all ranks of the world. */
+/* Runs a size far above any slot on the larger side of the call, on all ranks of the world. */
 static ls_status large(conformance *c, step_call call) {
     const size_t size = (size_t)ls_comm_size(c->groups[WORLD]);
     const bool parts = call >= STEP_REDUCE_SCATTER && call <= STEP_ALLTOALLV;

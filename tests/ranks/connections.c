@@ -14,7 +14,7 @@
 
 #include "tests/support/files.h"
 
-/* Returns the limit of the descriptors of a rank. Rank 0's store has one more per rank. */
+/* Returns the maximum number of descriptors of a rank. Rank 0's store has one more per rank. */
 static int most_descriptors(const ls_comm *world) {
     const int size = ls_comm_size(world);
     int levels = 0;

@@ -1,7 +1,7 @@
 /*
- * A program's own operation under data parallelism: the gradients equal one process's with the global batch,
- * with shares of different sizes or empty shares, with the operation inside a model and as its last layer. An operation
- * that does not declare that it keeps samples apart is refused if samples pass through it.
+ * A program's own operation under data parallelism: the gradients equal those of one process with the global batch,
+ * with shares of different sizes or empty shares, and with the operation inside a model or as its last layer. An
+ * operation that does not declare that it keeps samples apart is refused if samples pass through it.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -68,7 +68,7 @@ static ls_module *make_model(void) {
                          ls_nn_linear_with(WIDTH, 2, &options));
 }
 
-/* The loss of rows first to last - 1. */
+/* Returns the loss of rows first to last - 1. */
 static ls_tensor *loss_of(ls_module *model, int64_t first, int64_t last) {
     ls_tensor *x = numbers(LS_SHAPE(last - first, 3), 1, 3 * first),
               *y = numbers(LS_SHAPE(last - first, 2), 2, 2 * first);

@@ -1,6 +1,6 @@
 /*
- * Data-parallel training: for any number of ranks and any distribution of the batches, all ranks hold the same bits,
- * and these equal, to rounding, one process's with the global batch.
+ * Data-parallel training: for any number of ranks and any distribution of the batches, the parameters are bit-identical
+ * on all ranks, and equal, up to rounding, those of one process with the global batch.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -75,7 +75,7 @@ static ls_module *make_branches(ls_dtype dtype) {
     return ls_module_finish(module);
 }
 
-/* Parameters of two dtypes: a double-precision layer follows a single-precision layer. */
+/* Converts between parameters of two dtypes: a double-precision layer follows a single-precision layer. */
 static ls_tensor *to_double(ls_tensor *x, void *user) {
     (void)user;
     return ls_to(x, LS_F64);
@@ -107,7 +107,7 @@ static ls_tensor *rows_of(int number, int64_t first, int64_t last, int64_t width
 typedef struct training {
     ls_module *(*make)(ls_dtype dtype);
     ls_dtype dtype;
-    const int *batches; /* sizes of the global batches in order, 0 at the end */
+    const int *batches; /* sizes of the global batches in order, terminated by 0 */
     int passes;         /* batches accumulated for each step of the optimizer */
     bool twice;         /* two forward passes for each backward pass */
     bool some_positive; /* the rows of the first rank begin with positive numbers, all others with negative ones */
@@ -117,7 +117,7 @@ typedef struct training {
 /* A participant: a model, and its rows of each batch. */
 typedef struct trainee {
     ls_module *model;
-    ls_module *parallel; /* the model again if it is data-parallel, else NULL */
+    ls_module *parallel; /* the model, if it is data-parallel, else NULL */
     ls_optimizer *optimizer;
     int rank;
     int size;
@@ -209,7 +209,7 @@ static ls_status train_both(ls_comm *world, const training *t, trainee *all, tra
     const int size = ls_comm_size(world);
     *all = (trainee){.rank = rank, .size = size};
     *alone = (trainee){.rank = 0, .size = 1};
-    ls_seed((uint64_t)(SEED + rank)); /* ranks start with different parameters; rank 0's are used */
+    ls_seed((uint64_t)(SEED + rank)); /* ranks start with different parameters, but rank 0's are used */
     ls_module *parallel = ls_data_parallel(t->make(t->dtype), world, NULL);
     LS_TRY(begin(all, parallel, parallel));
     ls_seed(SEED);
@@ -245,7 +245,7 @@ static ls_status compare_dtypes(ls_comm *world, training t) {
 
 /* ---- the tests --------------------------------------------------------------------------------------------------- */
 
-/* Divisible by all numbers of ranks; then different shares; then fewer samples than ranks. */
+/* Divisible by all numbers of ranks, then different shares, then fewer samples than ranks. */
 static const int usual_batches[] = {60, 120, 60, 60, 0};
 static const int uneven_batches[] = {7, 12, 9, 5, 11, 0};
 static const int small_batches[] = {1, 7, 2, 3, 1, 8, 0};
@@ -261,7 +261,7 @@ static ls_status equals_one_process(ls_comm *world) {
     return compare_dtypes(world, (training){.make = make_mlp, .batches = small_batches, .passes = 1, .twice = true});
 }
 
-/* Statistics include the samples of all ranks, also if a rank's share is one sample or empty. */
+/* Statistics include the samples of all ranks, even if a rank's share is one sample or empty. */
 static ls_status convolutions_equal_one_process(ls_comm *world) {
     const int *const batches[] = {usual_batches, uneven_batches, small_batches};
     for (int i = 0; i < 3; i++) {
@@ -299,7 +299,8 @@ static ls_status unused_parameters(ls_comm *world) {
 }
 
 /*
- * Three batches per step, each with another distribution. Some ranks have empty shares of some batches, or of the last.
+ * Accumulates three batches per step, each with a different distribution. Some ranks have empty shares of some batches,
+ * or of the last.
  */
 static ls_status gathered_passes(ls_comm *world) {
     static const int batches[] = {12, 7, 1, 1, 1, 12, 3, 2, 5, 0};
@@ -333,7 +334,7 @@ static ls_status no_sync_is_local(ls_comm *world) {
 
 /* Every rank has the same running statistics, and the statistics of the inputs equal one process's. */
 static ls_status running_statistics(ls_comm *world) {
-    static const int batches[] = {11, 12, 10, 13, 0}; /* a rank needs two samples to normalise over */
+    static const int batches[] = {11, 12, 10, 13, 0}; /* a rank needs two samples to compute statistics */
     const training t = {.make = make_normalised, .dtype = LS_F64, .batches = batches, .passes = 1};
     trainee all;
     trainee alone;
@@ -363,8 +364,8 @@ static ls_status all_skip(ls_comm *world) {
 }
 
 /*
- * Gradients are also averaged if the parameters move in memory, because an optimizer of the model's end or of a larger
- * model is created.
+ * Gradients are still averaged if the parameters move in memory because an optimizer of a part of the model or of a
+ * larger model is created.
  */
 static ls_status laid_out_anew(ls_comm *world) {
     const training t = {.make = make_mlp, .dtype = LS_F64, .batches = uneven_batches, .passes = 1};
@@ -437,7 +438,7 @@ static ls_status wrong_input(ls_comm *world) {
     return LS_OK;
 }
 
-/* Ranks whose models have different sizes get an error. */
+/* Ranks whose models have different sizes all get an error. */
 static ls_status models_that_differ(ls_comm *world) {
     if (ls_comm_size(world) == 1) {
         return LS_OK;
@@ -450,7 +451,7 @@ static ls_status models_that_differ(ls_comm *world) {
     return LS_OK;
 }
 
-/* A model moves to another device after ls_data_parallel: every rank gets an error, and no rank crashes. */
+/* A model is moved to a different device after ls_data_parallel: every rank gets an error, and no rank crashes. */
 static ls_status moved_afterwards(ls_comm *world) {
     const char *own = ls_default_device(), *other = strcmp(own, "cpu") == 0 ? "shadow:0" : "cpu";
     ls_module *model = ls_data_parallel(ls_nn_linear(2, 1), world, NULL);

@@ -1,6 +1,6 @@
 /*
- * Buffers of a data-parallel module. All ranks keep the same bits, a buffer that no rank changes keeps its bits, and a
- * step makes a call for buffers only if a rank has changed one.
+ * Buffers of a data-parallel module. They stay bit-identical on all ranks, a buffer that no rank changes keeps its
+ * bits, and a step makes a call for buffers only if a rank has changed a buffer.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -95,7 +95,7 @@ static ls_status run_step(ls_comm *world, ls_module *model, int64_t batch) {
     return status != LS_OK ? status : ended;
 }
 
-/* Does the same, and counts the calls on communicators. */
+/* Runs such a step and counts the calls on communicators. */
 static ls_status count_calls(ls_comm *world, ls_module *model, int64_t batch, int *calls) {
     LS_TRY(ls_trace_start());
     const ls_status status = run_step(world, model, batch);
@@ -124,7 +124,8 @@ static bool are_constant(const ls_module *model) {
 
 /* ---- the tests --------------------------------------------------------------------------------------------------- */
 
-/* A mask with even, uneven and empty shares, also if every rank has written it again, as when it loads a file. */
+/* A mask with even, uneven and empty shares, even if every rank has rewritten it with the same values, as when it
+ * loads a file. */
 static ls_status constants_keep_their_bits(ls_comm *world) {
     ls_module *model = ls_data_parallel(make_observer(false), world, NULL);
     LS_CHECK(model != NULL);
@@ -171,7 +172,7 @@ static ls_status changed_buffers_are_averaged(ls_comm *world) {
     return LS_OK;
 }
 
-/* A change on one rank between two steps counts as this rank's value. */
+/* A change on one rank between two steps counts as the value of that rank. */
 static ls_status changed_on_one_rank(ls_comm *world) {
     const int size = ls_comm_size(world);
     ls_module *model = ls_data_parallel(make_observer(false), world, NULL);
@@ -236,7 +237,7 @@ static ls_status frozen_statistics_do_not_drift(ls_comm *world) {
     return LS_OK;
 }
 
-/* Marks of buffers, or of parameters, that do not fit into the reserved room. */
+/* Marks of buffers, or of parameters, that do not fit into the reserved space. */
 static ls_status added_afterwards(ls_comm *world) {
     ls_module *plain = make_observer(false);
     ls_module *model = ls_data_parallel(plain, world, NULL);

@@ -1,6 +1,6 @@
 /*
- * Gradients that are sent as bf16 or f16: every element is as close to the exact mean as documented, all ranks hold the
- * same bits, and other data (weights, samples, marks of used parameters) is not rounded.
+ * Gradients that are sent as bf16 or f16: every element is as close to the exact mean as documented, the gradients are
+ * bit-identical on all ranks, and other data (weights, samples, marks of used parameters) is not rounded.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -43,8 +43,8 @@ static ls_module *make(void) {
 }
 
 /*
- * Makes normally distributed numbers. The scales of columns fall from 1 to 2^-7 and rise again, and so do the scales of
- * gradients.
+ * Makes normally distributed numbers. Over the columns, their scales fall from 1 to 2^-7 and rise again, and so do the
+ * scales of gradients.
  */
 static ls_tensor *rows_of(int number, int64_t first, int64_t last, int64_t width) {
     ls_tensor *rows = ls_empty(LS_SHAPE(last - first, width), LS_F32);
@@ -109,7 +109,7 @@ static ls_status near_exact(ls_comm *world, const ls_tensor *is, const ls_tensor
 
 /* ---- the tests --------------------------------------------------------------------------------------------------- */
 
-/* Shares that are equal, differ, or are empty on some ranks. */
+/* Tests shares that are equal, differ, or are empty on some ranks. */
 static ls_status errors_are_as_documented(ls_comm *world, ls_dtype dtype) {
     static const int batches[] = {60, 7, 1};
     const int rank = ls_comm_rank(world), size = ls_comm_size(world);
@@ -122,7 +122,7 @@ static ls_status errors_are_as_documented(ls_comm *world, ls_dtype dtype) {
         int rounded = 0;
         for (int k = 0; k < ls_module_parameter_count(plain); k++) {
             ls_tensor *is = ls_grad(ls_module_parameter(model, k)), *own = ls_grad(ls_module_parameter(plain, k));
-            LS_CHECK((is != NULL) == (k < 4)); /* of the layers that are used */
+            LS_CHECK((is != NULL) == (k < 4)); /* only layers that are used have a gradient */
             if (is != NULL) {
                 LS_TRY(near_exact(world, is, own, (double)samples * size / batch, dtype));
                 LS_TRY(same_on_all_ranks(world, is));
@@ -151,7 +151,7 @@ static ls_status close(const ls_module *is, const ls_module *want, double tolera
     return LS_OK;
 }
 
-/* Accumulated passes, and losses whose scaling factors the ranks agree on, give almost the same result as in f32. */
+/* Accumulated passes, and losses whose scaling factors the ranks agree on, give almost the same result as with f32. */
 static ls_status as_in_f32(ls_comm *world, ls_dtype dtype, bool gathered, bool sums) {
     static const int batches[] = {12, 1, 9};
     ls_module *plain = wrapped(world, LS_F32), *model = wrapped(world, dtype);
@@ -183,7 +183,7 @@ static ls_status nobody_brings_anything(ls_comm *world, ls_dtype dtype) {
     return LS_OK;
 }
 
-/* f16 has no number above 65504; bf16 has the range of f32. */
+/* f16 has no finite number above 65504; bf16 has the range of f32. */
 static ls_status overflow(ls_comm *world) {
     for (int i = 0; i < 2 && ls_comm_size(world) > 1; i++) {
         ls_module *model = wrapped(world, halves[i]);
@@ -209,7 +209,7 @@ static ls_status wrong_input(ls_comm *world) {
     return LS_OK;
 }
 
-/* Ranks with different options get an error. */
+/* Ranks with different options all get an error. */
 static ls_status ranks_that_differ(ls_comm *world) {
     if (ls_comm_size(world) == 1) {
         return LS_OK;

@@ -1,8 +1,8 @@
 /*
- * The gradient of a data-parallel module equals the gradient of one process with the global batch: for every loss with
- * every reduction and option, for custom sums and means, and for several of them together; with shares that are equal,
+ * The gradient of a data-parallel module equals that of one process with the global batch: for every loss with every
+ * reduction and option, for custom sums and means, and for combinations of losses; with shares that are equal,
  * different or empty, with ranks on which all targets are ignored, with and without accumulation under no_sync. The
- * loss of the global batch is equal, too. Impossible cases are refused.
+ * loss of the global batch is equal, too. Unsupported cases are refused.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -22,7 +22,7 @@
 
 enum { INPUTS = 6, WIDTH = LOSS_WIDTH, LENGTH = LOSS_LENGTH, SEED = 77 };
 
-/* Use more samples for statistics: with two or three samples, they amplify rounding errors. */
+/* Samples for models with statistics, which amplify rounding errors if there are only two or three samples. */
 enum { WELL_CONDITIONED = 8 };
 
 /* ---- batches and models ------------------------------------------------------------------------------------------ */
@@ -31,7 +31,7 @@ enum { WELL_CONDITIONED = 8 };
 typedef enum division { EQUAL, UNEVEN, SOME_HAVE_NONE, IGNORED_ON_ONE, DIVISIONS } division;
 static const char *const division_names[DIVISIONS] = {"equal", "uneven", "some have none", "ignored on one"};
 
-/* Returns where the share of a rank begins. */
+/* Returns the first sample of a rank's share. */
 static int64_t share_begin(division how, int rank, int size, int pass, int scale) {
     int64_t begin = 0;
     for (int i = 0; i < rank; i++) {
@@ -41,13 +41,13 @@ static int64_t share_begin(division how, int rank, int size, int pass, int scale
     return begin;
 }
 
-/* The loss of the global batch; NAN and a status on failure. */
+/* The loss of the global batch. On failure, NAN and a status. */
 typedef struct global_loss {
     double value;
     ls_status status;
 } global_loss;
 
-/* The loss that a rank gets before and after the backward pass. */
+/* The loss on a rank before and after the backward pass. */
 typedef struct losses {
     global_loss before;
     global_loss after;
@@ -57,13 +57,13 @@ typedef struct trainee {
     ls_module *model;
     ls_module *parallel; /* the model, or NULL for a single process */
     int rank;
-    int size; /* of the world, also for a single process */
+    int size; /* of the world, even for a single process */
     ls_dtype dtype;
-    int scale; /* factor of the shares, which have 4 samples, or 1 to 5 */
+    int scale; /* Factor of the size of the shares, which have 4 samples, or 1 to 5. */
     losses *loss;
 } trainee;
 
-/* Measures in its own scope, because losses other than one mean are refused. */
+/* Measures in its own scope, because all losses except a single mean are refused. */
 static global_loss measure(const trainee *who, ls_tensor *loss) {
     ls_scope *scope = ls_scope_begin();
     global_loss is = {
@@ -116,7 +116,7 @@ static ls_status run_pass(const trainee *who, const loss_case *c, division how, 
         .class_ = random_classes(first, last - first, 3 * pass + 2, ignored),
         .weight = ls_module_parameter(who->model, 0)};
     ls_tensor *loss = c->make(c, &batch);
-    if (how != SOME_HAVE_NONE) { /* a rank with an empty share takes part after ls_data_parallel_skip */
+    if (how != SOME_HAVE_NONE) { /* a rank with an empty share takes part by calling ls_data_parallel_skip */
         who->loss->before = measure(who, loss);
     }
     *backward = ls_backward(loss);
@@ -181,7 +181,7 @@ static ls_module *make_both(ls_dtype dtype) {
                          ls_nn_dropout(0.2), linear(dtype, 12, WIDTH * LENGTH));
 }
 
-/* A module with its own normalisation and dropout. */
+/* A module with its own normalization and dropout. */
 typedef struct own_state {
     ls_module *first;
     ls_module *second;
@@ -240,7 +240,7 @@ static ls_status compare_buffers(const ls_module *is, const ls_module *want, con
     return LS_OK;
 }
 
-/* Runs one round of training of one participant. */
+/* Runs one round of training for one participant. */
 static ls_status run_passes(const trainee *who, const loss_case *c, division how, int passes, int round) {
     ls_seed((uint64_t)(SEED + round));
     ls_module_zero_grad(who->model);
@@ -255,13 +255,13 @@ static ls_status run_passes(const trainee *who, const loss_case *c, division how
     return LS_OK;
 }
 
-/* Returns whether a case is one mean over samples, apart from terms of parameters only. */
+/* Returns whether the loss is a single mean over samples, apart from terms of parameters only. */
 static bool is_one_mean(const loss_case *c) {
     const bool reduces = c->make == loss_elementwise || c->make == loss_of_classes;
     return c->make == loss_with_decay || (reduces && (c->reduction == LS_LOSS_MEAN || c->then_mean));
 }
 
-/* The loss of the global batch equals one process's, and has the same bits on every rank. */
+/* Checks that the loss of the global batch equals that of one process, and is bit-identical on all ranks. */
 static ls_status compare_loss(ls_comm *world, const loss_case *c, const global_loss *is, double want,
                               const char *what) {
     double first = is->value;
@@ -277,7 +277,7 @@ static ls_status compare_loss(ls_comm *world, const loss_case *c, const global_l
                : ls_fail(LS_ERR_INTERNAL, "%s: the loss of the global batch is %.9g, not %.9g", what, is->value, want);
 }
 
-/* Accumulates `passes` passes, twice: the second round starts with the results of the first. */
+/* Accumulates `passes` passes in each of two rounds. The second round starts with the results of the first. */
 static ls_status check_passes(ls_comm *world, const loss_case *c, ls_module *(*make)(ls_dtype), ls_dtype dtype,
                               division how, int passes) {
     pair p;
@@ -300,7 +300,7 @@ static ls_status check_passes(ls_comm *world, const loss_case *c, ls_module *(*m
     return LS_OK;
 }
 
-/* LOCKSTEP_TEST_ONE_IN=N runs every N-th case, for slow communication. */
+/* With LOCKSTEP_TEST_ONE_IN=N, only every N-th case runs, for slow communication. */
 static bool is_left_out(void) {
     static _Thread_local int number;
     const char *one_in = getenv("LOCKSTEP_TEST_ONE_IN");
@@ -453,7 +453,7 @@ static ls_status refusals(ls_comm *world) {
     return LS_OK;
 }
 
-/* A loss that is not recorded is refused, and the failure of one rank is an error on all ranks. */
+/* An unrecorded loss is refused, and a failure on one rank is an error on all ranks. */
 static ls_status refused_losses(ls_comm *world) {
     pair p;
     LS_TRY(begin(&p, world, make_model, LS_F32));
@@ -474,7 +474,8 @@ static ls_status refused_losses(ls_comm *world) {
     return LS_OK;
 }
 
-/* An all-reduce by the program gives one process's result: here the root of a mean, with equal shares. */
+/* If the program itself calls an all-reduce, the gradient equals that of one process: here for the square root of a
+ * mean, with equal shares. */
 static ls_status by_allreduce(ls_comm *world) {
     static const loss_case alone = {.name = "root of the mean", .make = root_of_mean};
     pair p;
@@ -494,8 +495,8 @@ static ls_status by_allreduce(ls_comm *world) {
 }
 
 /*
- * Two data-parallel modules in sequence. The first has statistics, so the ranks agree in it before the pass; they must
- * agree in the second, too.
+ * Two data-parallel modules in sequence. The first has statistics, so the ranks agree on shares before its pass; they
+ * must also agree in the second.
  */
 static ls_status one_behind_the_other(ls_comm *world) {
     pair first;
@@ -544,7 +545,7 @@ static ls_tensor *normalise(ls_tensor **inputs, int count, void *user) {
     return y;
 }
 
-/* The gradient of a normalisation over all ranks equals finite differences, with one sample on rank 0. */
+/* The gradient of a normalization over all ranks equals finite differences, with one sample on rank 0. */
 static ls_status checked_by_differences(ls_comm *world) {
     shared_batch batch = {.part = {.add = add_over_world}, .world = world};
     const int64_t rows = ls_comm_size(world) == 1 ? 4 : ls_comm_rank(world) + 1;

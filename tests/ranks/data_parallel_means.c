@@ -1,6 +1,6 @@
 /*
- * Means that a program computes by hand. If each rank divides by its own count, they are too large, and one warning
- * says so. If they are divided by the count of all ranks, or not divided, they are right and cause no warning.
+ * Means that a program computes by hand. If each rank divides by its own count, the means are too large, and one
+ * warning says so. If they are divided by the count of all ranks, or not divided, they are right and cause no warning.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu
@@ -30,7 +30,7 @@ static ls_tensor *rows(ls_tensor *y) {
     return ls_sum_axes(ls_square(y), LS_AXES(1), false);
 }
 
-/* Zeros, more of them on higher ranks, and ones. */
+/* Returns a mask of zeros and ones. Higher ranks have more zeros. */
 static ls_tensor *mask_of(const share *s) {
     ls_tensor *mask = ls_ones(LS_SHAPE(s->own), LS_F32);
     float *number = ls_data(mask);
@@ -169,7 +169,7 @@ static ls_tensor *by_all_elements(ls_tensor *y, const share *s) {
     return ls_div(ls_sum(ls_square(y)), scalar((double)(s->all * WIDTH)));
 }
 
-/* A count of the global batch that equals the count of this rank in one pass. */
+/* A count of the global batch that happens to equal this rank's count in one pass. */
 static ls_tensor *by_coincidence(ls_tensor *y, const share *s) {
     static _Thread_local int passes;
     const int64_t part = s->all / ls_comm_size(s->world);
@@ -204,7 +204,7 @@ static ls_tensor *exchanged_by_hand(ls_tensor *y, const share *s) {
                : NULL;
 }
 
-/* The program sends the elements through a read-only pointer, and the tensor stays a constant of the loss. */
+/* The program sends the elements through a read-only pointer, so the tensor remains a constant of the loss. */
 static ls_tensor *sent_by_hand(ls_tensor *y, const share *s) {
     ls_tensor *weight = ls_sum(ls_detach(ls_abs(y)));
     const float *number = ls_data_const(weight);
@@ -222,7 +222,7 @@ static ls_tensor *masked_terms(ls_tensor *y, const share *s) {
     return ls_sum(ls_mul(rows(y), mask_of(s)));
 }
 
-/* Weights of columns, whose mean is 1 on every rank. */
+/* Weights for columns. Their mean is 1 on every rank. */
 static ls_tensor *weighted_columns(ls_tensor *y, const share *s) {
     ls_tensor *weight = ls_mul(ls_arange(LS_SHAPE(WIDTH), LS_F32), 2.0 / (WIDTH - 1));
     return ls_mean(ls_mul(ls_square(y), ls_expand(weight, LS_SHAPE(s->own, WIDTH))));
@@ -237,7 +237,7 @@ static ls_tensor *halved_mean(ls_tensor *y, const share *s) {
     return ls_mul(ls_mean(ls_mul(rows(y), ls_full(LS_SHAPE(s->own), LS_F32, 0.5))), 2.0);
 }
 
-/* A number that is printed, but not trained on. */
+/* A metric that is printed, but is not a part of the loss. */
 static ls_tensor *with_metric(ls_tensor *y, const share *s) {
     ls_tensor *metric = ls_div(by_number(y, s), ls_mean(ls_detach(rows(y))));
     return metric != NULL ? mean(y, s) : NULL;
@@ -285,8 +285,8 @@ static ls_status run_pass(ls_module *model, const means_case *c, const share *s)
 }
 
 /*
- * Trains for some passes. `says`: text of the only warning, or NULL for no warning. Each rank has `samples`, or
- * different numbers if `uneven`.
+ * Trains for some passes. `says` is a text that the only warning must contain, or NULL for no warning. Each rank has
+ * `samples` samples, or different numbers of samples if `uneven` is set.
  */
 static ls_status check(ls_comm *world, const means_case *c, int64_t samples, bool uneven, const char *says) {
     const int size = ls_comm_size(world), rank = ls_comm_rank(world);
@@ -328,7 +328,7 @@ ls_status rank_test(ls_comm *world) {
                      "divide by the count of the global batch"));
     LS_TRY(CHECK_ALL(world, constants, "ls_allreduce"));
     LS_TRY(CHECK_ALL(world, right, NULL));
-    LS_TRY(check(world, &right[0], 1, false, NULL)); /* one sample: its sum is its mean */
+    LS_TRY(check(world, &right[0], 1, false, NULL)); /* with one sample, its sum is its mean */
     ls_log_set_sink(NULL, NULL);
     return ls_comm_barrier(world, NULL);
 }

@@ -1,7 +1,7 @@
 /*
  * Operations that combine the samples of one rank, although one process would combine the samples of the global batch:
- * inside a data-parallel module, and in the loss of its output. Each is refused, with the name of the operation, the
- * axis and the remedy. Programs that keep samples apart, or exchange them, are not refused.
+ * inside a data-parallel module, and in the loss of its output. Each operation is refused with a message that contains
+ * its name, the axis and the remedy. Programs that keep samples apart, or exchange them, are not refused.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu
@@ -104,7 +104,7 @@ static ls_tensor *stacked(ls_tensor *x, void *user) {
     return ls_add(x, ls_mean_axes(ls_select(both, 0, 1), LS_AXES(1), true));
 }
 
-/* Accumulates without a gradient. Runs on another thread, while this thread waits. */
+/* Accumulates without a gradient. Runs on a second thread while this thread waits. */
 static void *accumulate(void *x) {
     (void)ls_no_grad(true);
     return ls_cumsum(x, 0);
@@ -219,7 +219,7 @@ static ls_tensor *views(ls_tensor *x, void *user) {
     return ls_mean_axes(ls_softmax(ls_reshape(both, LS_SHAPE(2, n, WIDTH)), 0), LS_AXES(0), false);
 }
 
-/* Applies a different kernel to each sample, by groups of channels. */
+/* Applies a different kernel to each sample, using groups of channels. */
 static ls_tensor *own_kernels(ls_tensor *x, void *user) {
     (void)user;
     const int64_t n = ls_size(x, 0);
@@ -344,7 +344,7 @@ static ls_status expect_success(const mixing_case *c, ls_status status) {
 
 #define COUNT(list) (sizeof(list) / sizeof *(list))
 
-/* Ranks have 2, 3, ... samples. */
+/* The ranks have 2, 3, ... samples. */
 static ls_status refusals(ls_comm *world) {
     const int64_t samples = ls_comm_rank(world) + 2;
     for (size_t i = 0; i < COUNT(refused_inside); i++) {
@@ -359,7 +359,7 @@ static ls_status refusals(ls_comm *world) {
     return LS_OK;
 }
 
-/* The first rank has `samples`, each next rank one more. */
+/* The first rank has `samples` samples, and each further rank has one more. */
 static ls_status programs(ls_comm *world, int64_t samples) {
     samples += ls_comm_rank(world);
     for (size_t i = 0; i < COUNT(allowed_inside); i++) {

@@ -1,6 +1,6 @@
 /*
- * Averaging during the backward pass: with buckets of any size, the gradients and parameters have the bits of averaging
- * at once. A failure inside a bucket reaches all ranks, and the ranks stay in step.
+ * Averaging during the backward pass: with buckets of any size, the gradients and parameters are bit-identical to
+ * averaging after the pass. A failure inside a bucket reaches all ranks, and the ranks stay in step.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu
@@ -17,8 +17,8 @@ enum { INPUTS = 5, WIDTH = 128, OUTPUTS = 3, STEPS = 6, SEED = 11 };
 
 /* ---- models ------------------------------------------------------------------------------------------------------ */
 
-/* The layer `twice` runs twice; `sometimes` runs if the input says so, and differs between ranks; `never` never runs.
- */
+/* The layer `twice` runs twice. The layer `sometimes` runs only if the input says so, which differs between ranks.
+   The layer `never` never runs. */
 typedef struct network {
     ls_module *first, *norm, *twice, *sometimes, *never, *last;
 } network;
@@ -66,7 +66,7 @@ static ls_module *wrap(ls_comm *world, case_kind kind, ls_overlap_mode overlap, 
     return ls_data_parallel(kind == HALVES ? make_single() : make(kind == NORMALIZED), world, &options);
 }
 
-/* Returns rows of random numbers; the first number of the first row decides about the layer `sometimes`. */
+/* Returns rows of random numbers. The first number of the first row decides whether the layer `sometimes` runs. */
 static ls_tensor *rows(int step, int rank, int64_t count) {
     ls_tensor *x = ls_empty(LS_SHAPE(count, INPUTS), LS_F32);
     for (int64_t i = 0; i < ls_numel(x); i++) {
@@ -75,7 +75,7 @@ static ls_tensor *rows(int step, int rank, int64_t count) {
     return x;
 }
 
-/* Uneven trainings have empty shares, which move from rank to rank. */
+/* In uneven training, some shares are empty, and the empty share moves from rank to rank. */
 static int64_t share_of(case_kind kind, int step, const ls_comm *world) {
     const int rank = ls_comm_rank(world), size = ls_comm_size(world);
     const bool uneven = kind == UNEVEN || kind == ACCUMULATED || kind == NORMALIZED || kind == HALVES;
@@ -95,7 +95,7 @@ static ls_status run_pass(ls_comm *world, ls_module *model, case_kind kind, int 
     return status != LS_OK ? status : ended;
 }
 
-/* Runs a step of a training without the optimizer's update. */
+/* Runs a training step without the optimizer's update. */
 static ls_status run_step(ls_comm *world, ls_module *model, case_kind kind, int step) {
     for (int pass = 0; kind == ACCUMULATED && pass < 2; pass++) {
         LS_TRY(ls_data_parallel_no_sync(model, true));
@@ -173,8 +173,8 @@ static ls_status note_launches(ls_tensor *tensor, void *user) {
 }
 
 /*
- * When the gradient of the first layer, the last to be computed, is complete, the buckets of the later layers are in
- * flight. The first pass, which agrees on scaling factors at its end, is an exception.
+ * When the gradient of the first layer, which is computed last, is complete, the buckets of the later layers are
+ * already in flight. The first pass is an exception, because it agrees on scaling factors at its end.
  */
 static ls_status buckets_start_early(ls_comm *world) {
     ls_module *model = ls_data_parallel(make_single(), world,
@@ -190,7 +190,7 @@ static ls_status buckets_start_early(ls_comm *world) {
     return LS_OK;
 }
 
-/* Ranks with different options get an error. */
+/* Ranks with different options all get an error. */
 static ls_status options_that_differ(ls_comm *world) {
     for (int i = 0; i < 2 && ls_comm_size(world) > 1; i++) {
         const size_t bytes = i == 0 && ls_comm_rank(world) == 0 ? 100 : 200;
@@ -204,7 +204,7 @@ static ls_status options_that_differ(ls_comm *world) {
     return LS_OK;
 }
 
-/* Two modules with a common layer: neither averages during the pass, and the results are right. */
+/* Two modules with a common layer: neither module averages during the pass, and the results are right. */
 static ls_status modules_that_share(ls_comm *world) {
     uint64_t hashes[2];
     for (int i = 0; i < 2; i++) {
@@ -274,7 +274,7 @@ static ls_status hooks_that_fail(ls_comm *world, case_kind kind) {
     return LS_OK;
 }
 
-/* A module that is freed after a failed pass, with buckets in flight. */
+/* A module is freed after a failed pass while its buckets are in flight. */
 static ls_status freed_in_flight(ls_comm *world) {
     ls_module *models[] = {wrap(world, PLAIN, LS_OVERLAP_ON, 1), wrap(world, NORMALIZED, LS_OVERLAP_ON, 1)};
     LS_CHECK(models[0] != NULL && models[1] != NULL);
@@ -296,7 +296,7 @@ static ls_status freed_in_flight(ls_comm *world) {
     return LS_OK;
 }
 
-/* A step of two modules. On a rank that leaves early, an operation fails before the second module runs. */
+/* Runs a step of two modules. On a rank that leaves early, an operation fails before the second module runs. */
 static ls_status two_modules(ls_comm *world, ls_module *const *models, int step, bool leaves) {
     ls_scope *scope = ls_scope_begin();
     ls_tensor *x = rows(step, ls_comm_rank(world), 4);
@@ -308,8 +308,8 @@ static ls_status two_modules(ls_comm *world, ls_module *const *models, int step,
 }
 
 /*
- * If a rank has not run the second module in a failed step, the buckets of this module are stale on the other ranks
- * only. The next step fails on all ranks with a message, and the step after it succeeds.
+ * If one rank has not run the second module in a failed step, the buckets of this module are stale only on the other
+ * ranks. The next step fails on all ranks with a message, and the step after it succeeds.
  */
 static ls_status stale_buckets(ls_comm *world) {
     if (ls_comm_size(world) == 1) {

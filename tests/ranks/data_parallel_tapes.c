@@ -1,6 +1,6 @@
 /*
- * Tapes of data-parallel modules on any number of ranks: tapes that outlive a scope, a pass or the module; tapes with
- * other data next to the samples; samples with one axis. Gradients equal one process's.
+ * Tapes of data-parallel modules on any number of ranks: tapes that outlive a scope, a pass or the module, tapes with
+ * other data alongside the samples, and samples with one axis. Gradients equal those of one process.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -11,7 +11,7 @@
 
 enum { INPUTS = 6, OUTPUTS = 3, SEED = 40 };
 
-/* A model whose parameters live on after the enclosing module is freed. */
+/* A model whose parameters outlive the enclosing module. */
 static ls_module *make_retained(bool normalised, ls_module **stays) {
     const ls_linear_options wide = {.dtype = LS_F64};
     const ls_batch_norm_options norm = {.dtype = LS_F64};
@@ -28,8 +28,8 @@ static ls_module *make_retained(bool normalised, ls_module **stays) {
 typedef enum later { KEPT_LOSS, KEPT_TAPE, FREED_MODULE, LATER } later;
 
 /*
- * Runs a pass of `model` after the scope of its forward pass, or a second time over the same tape, or after the model
- * was freed.
+ * Runs a pass of `model` after the scope of its forward pass has ended, or a second time over the same tape, or after
+ * the model was freed.
  */
 static ls_status pass_later(ls_module *model, ls_tensor *input, later when) {
     ls_scope *outer = ls_scope_begin();
@@ -74,8 +74,8 @@ static ls_status passes_later(ls_comm *world) {
 }
 
 /*
- * The model runs in an outer and an inner scope, and a pass in the inner scope gives it no gradient. The pass over the
- * outer tape still averages.
+ * The model runs in an outer and an inner scope. A pass in the inner scope does not give the model a gradient. The pass
+ * over the outer tape still averages.
  */
 static ls_status pass_without_gradient(ls_comm *world) {
     const int rank = ls_comm_rank(world), size = ls_comm_size(world);
@@ -130,8 +130,8 @@ static ls_status output_of_one_rank(ls_comm *world) {
 enum { ROWS_BEHIND, PADDED, COLUMNS_BEHIND, TURNED, SAMPLES_BEHIND, FOLDED, JOINED };
 
 /*
- * Returns the mean of extended outputs: by rows that every rank has, by columns, or with the outputs between other
- * rows.
+ * Returns the mean of extended outputs. They are extended by rows that every rank has, by columns, or by rows before
+ * and after the outputs.
  */
 static ls_tensor *extended_mean(ls_tensor *output, int how) {
     const int64_t samples = ls_size(output, 0);
@@ -155,7 +155,7 @@ static ls_tensor *extended_mean(ls_tensor *output, int how) {
     }
 }
 
-/* One process would have these rows once: this is refused. All other cases equal one process. */
+/* One process would have these rows only once, so this is refused. All other cases equal one process. */
 static ls_status joined(ls_comm *world) {
     const int rank = ls_comm_rank(world), size = ls_comm_size(world);
     const int64_t samples = rank == 0 ? 1 : 3, first = rank == 0 ? 0 : 3 * rank - 2;
@@ -188,7 +188,7 @@ static ls_module *make_of_tokens(void) {
     return ls_sequential(ls_nn_embedding(30, 4), ls_nn_dropout(0.5));
 }
 
-/* Samples may be numbers without another axis: dropout draws the same numbers as one process. */
+/* Samples may be single numbers, without a second axis: dropout draws the same numbers as in one process. */
 static ls_status samples_of_one_axis(ls_comm *world) {
     const int size = ls_comm_size(world), rank = ls_comm_rank(world);
     const int64_t first = (int64_t)rank * (rank + 1) / 2, count = rank + 1; /* a different number on each rank */

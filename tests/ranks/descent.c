@@ -1,6 +1,6 @@
 /*
- * L-BFGS and conjugate gradients on several ranks. With replicas of the parameters, all ranks take the same steps, bit
- * for bit. With parameters sharded over the ranks (.comm), the steps equal the steps of one rank with all parameters.
+ * L-BFGS and conjugate gradients on several ranks. With replicated parameters, all ranks take bit-identical steps. With
+ * parameters sharded over the ranks (.comm), the steps equal the steps of one rank with all parameters.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -20,7 +20,7 @@ enum { POINTS = 501, STEPS = 3 };
 
 typedef struct problem {
     ls_comm *world;
-    ls_tensor *x, *y; /* this rank's points, one more on the first ranks */
+    ls_tensor *x, *y; /* this rank's points; the first ranks have one more */
     ls_tensor *p;
     int evaluations;
 } problem;
@@ -52,7 +52,8 @@ static ls_status evaluate(void *user, double *value) {
     return ls_backward(loss);
 }
 
-/* Every rank has rank 0's parameters, made the same number of evaluations, and stopped for the same reason. */
+/* Checks that every rank has rank 0's parameters, made the same number of evaluations, and stopped for the same
+ * reason. */
 static ls_status compare(const problem *self, const ls_optimizer *optimizer) {
     const ls_step_info info = ls_optimizer_last_step(optimizer);
     double mine[7] = {self->evaluations, info.evaluations, info.iterations, info.reason}, first[7];
@@ -87,13 +88,13 @@ static ls_status fit(ls_comm *world, ls_optimizer *optimizer, ls_dtype dtype, do
 
 /* ---- a field that is sharded over the ranks ---------------------------------------------------------------------- */
 
-/* The sum of cosh(k (x - 1)) + x^2 / 2 over points k = 1 to n. A rank has `count` points from `first` on. */
+/* The sum of cosh(k (x - 1)) + x^2 / 2 over points k = 1 to n. A rank has `count` points, beginning with `first`. */
 typedef struct field {
-    ls_comm *comm; /* NULL: all points are here */
+    ls_comm *comm; /* NULL if this process has all points */
     int64_t first, count;
     ls_tensor *x;
-    bool local_loss; /* the mistake: the loss is not summed over the ranks */
-    int fails;       /* the last rank fails in this evaluation; 0: never */
+    bool local_loss; /* simulates a mistake: the loss is not summed over the ranks */
+    int fails;       /* number of the evaluation in which the last rank fails; 0 means never */
     bool early;      /* before it communicates */
     int evaluations;
     ls_step_info last_step;
@@ -154,7 +155,8 @@ static ls_optimizer *conjugate(ls_comm *comm) {
     return ls_conjugate_gradient(NULL, &(ls_conjugate_gradient_options){.comm = comm, .max_iterations = 4});
 }
 
-/* Fits `points` points, once sharded over the ranks and once all here. If there are few, some ranks have none. */
+/* Fits `points` points, once sharded over the ranks and once in one process. If there are few points, some ranks
+ * have none. */
 static ls_status fit_sharded(ls_comm *world, method make, int64_t points) {
     const ls_share share = ls_share_of(points, ls_comm_size(world), ls_comm_rank(world));
     field part = {.comm = world, .first = share.start, .count = share.count};
@@ -184,7 +186,8 @@ static ls_status refuse_local_losses(ls_comm *world) {
     return LS_OK;
 }
 
-/* One rank fails: it keeps its error, and the errors of the others name it. All ranks can continue together. */
+/* Checks the errors after one rank failed: it keeps its error, and the errors of the other ranks name it. All ranks
+ * can continue together. */
 static ls_status check_failure(ls_comm *world, ls_status status, ls_status expected, const char *says) {
     char names[32];
     const int last = ls_comm_size(world) - 1;

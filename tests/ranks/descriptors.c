@@ -1,6 +1,7 @@
 /*
  * A program that a rank executes inherits no descriptor of the library: no socket, no memory, and no file opened by the
- * libraries below it. A freed communicator leaves no descriptor open, also if descriptor 0 was one of them.
+ * libraries that Lockstep uses. A freed communicator leaves no descriptor open, even if descriptor 0 was one of its
+ * descriptors.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu
@@ -22,13 +23,13 @@ static bool inheritable(int fd) {
 static bool was_there[MOST]; /* open before the library was used: inherited by the rank */
 
 static __attribute__((constructor)) void look_around(void) {
-    const char *store = getenv("LOCKSTEP_STORE_FD"); /* by which the launcher passes a socket */
+    const char *store = getenv("LOCKSTEP_STORE_FD"); /* through which the launcher passes a socket */
     for (int fd = 0; fd < MOST; fd++) {
         was_there[fd] = inheritable(fd) && (store == NULL || fd != atoi(store));
     }
 }
 
-/* Opens, uses and frees a communicator, with the ranks in reverse order, so that they change parts. */
+/* Splits off a communicator, uses it and frees it. The ranks are in reverse order, so that they change parts. */
 static ls_status use_a_part(ls_comm *world, int turn) {
     const int rank = ls_comm_rank(world), size = ls_comm_size(world);
     int32_t one = 1, sum = 0;
@@ -45,7 +46,7 @@ static ls_status use_a_part(ls_comm *world, int turn) {
 
 static ls_status check_closing(ls_comm *world) {
     LS_TRY(use_a_part(world, 0)); /* creates descriptors that are opened only once */
-    close(STDIN_FILENO);          /* as in `program <&-`: the next file gets descriptor 0 */
+    close(STDIN_FILENO);          /* as with `program <&-`: the next file gets descriptor 0 */
     LS_TRY(ls_comm_barrier(world, NULL));
     const int before = test_descriptors_count();
     for (int turn = 0; turn < 2; turn++) {

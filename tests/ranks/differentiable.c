@@ -1,6 +1,6 @@
 /*
- * Differentiable collectives: values, gradients compared with finite differences, and ranks that use the results
- * differently.
+ * Differentiable collectives: values, gradients compared with finite differences, and ranks that use the results in
+ * different ways.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -15,7 +15,7 @@
 
 typedef struct setting setting;
 
-/* A call to test: computes the result from this rank's tensor of the given sizes. */
+/* A call to test. Computes the result from this rank's tensor of the given sizes. */
 typedef struct call {
     const char *name;
     ls_tensor *(*make)(const setting *s, ls_tensor *x);
@@ -39,7 +39,7 @@ static bool has(unsigned set, const ls_comm *comm) {
     return (set >> ls_comm_rank(comm) & 1U) != 0;
 }
 
-/* Values between -2 and 2 that differ between ranks, with zeros and ties. */
+/* Returns values between -2 and 2 that differ between ranks, with zeros and ties. */
 static ls_tensor *numbers(const ls_comm *comm, ls_shape shape, int salt) {
     ls_tensor *x = ls_empty(shape, LS_F64);
     double *at = elements(x);
@@ -106,7 +106,7 @@ static ls_tensor *make_allgather(const setting *s, ls_tensor *x) {
     return ls_allgather(s->comm, x, s->axis - 3);
 }
 
-/* The root's tensor is as long as all shares together. The tensors of other ranks do not matter. */
+/* The root's tensor is as long as all shares together. The contents of the other ranks' tensors are ignored. */
 static ls_tensor *make_scatter(const setting *s, ls_tensor *x) {
     ls_tensor *whole = is_root(s) ? ls_pad(x, s->axis, total_share(s->comm) - ls_size(x, s->axis), 0, 0.5) : x;
     whole = is_root(s) ? ls_mul(whole, whole) : whole;
@@ -162,8 +162,8 @@ static ls_status check_one(setting s) {
 }
 
 /*
- * Every call with every reduction that has a gradient, along every axis; used by all ranks, given by some, used by
- * some.
+ * Tests every call with every reduction that has a gradient, along every axis. All or some ranks use the results, and
+ * all or some inputs require a gradient.
  */
 static ls_status gradients_of_every_call(ls_comm *world) {
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
@@ -184,7 +184,7 @@ static ls_status gradients_of_every_call(ls_comm *world) {
     return LS_OK;
 }
 
-/* One zero, two zeros, ties: cases in which products and extremes are easily wrong. */
+/* Tests one zero, two zeros, and ties: cases in which gradients of products, minima and maxima are easily wrong. */
 static ls_status gradients_at_zeros_and_equals(ls_comm *world) {
     const int rank = ls_comm_rank(world);
     const int size = ls_comm_size(world);
@@ -205,7 +205,7 @@ static ls_status gradients_at_zeros_and_equals(ls_comm *world) {
     return ls_scope_end(scope);
 }
 
-/* Some ranks have no loss, an input without a gradient, or recording switched off. */
+/* Some ranks have no loss, an input without a gradient, or recording disabled. */
 static ls_status ranks_that_stay_out(ls_comm *world) {
     const int rank = ls_comm_rank(world);
     const int size = ls_comm_size(world);
@@ -235,7 +235,7 @@ static ls_status ranks_that_stay_out(ls_comm *world) {
 }
 
 /*
- * The sum of the counts exceeds 64 bits, and with three ranks it wraps around to the right sum: all ranks get the
+ * The sum of the counts exceeds 64 bits, and with three ranks it wraps around to the valid sum: all ranks get the
  * error.
  */
 static ls_status counts_beyond_all_bounds(ls_comm *world) {

@@ -1,9 +1,9 @@
 /*
- * Ranks that make different calls, on any number of ranks and any backend: each call against each other call, and with
- * another count, dtype, reduction, root or counts per rank, blocking and as work. Every rank learns which rank called
- * what, no buffer is changed, and the communicator stays in step. The same holds for messages that differ from the
- * receive. In half of the trials, all ranks have made either call together before, which a backend may cache. In some
- * trials, the odd rank is late.
+ * Ranks that make different calls, on any number of ranks and any backend: every pair of different calls, and calls
+ * with different counts, dtypes, reductions, roots or counts per rank, blocking and asynchronous. Every rank learns
+ * which rank made which call, no buffer is changed, and the communicator stays in step. The same holds for messages
+ * that differ from the receive. In half of the trials, all ranks have made either call together before, so a backend
+ * may have cached it. In some trials, the odd rank is late.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu
@@ -17,13 +17,13 @@
 #include "tests/support/reference.h"
 #include "tests/support/steps.h"
 
-/* Calls in addition to the calls of steps.h, and their number. Messages are not collective. */
+/* Calls in addition to the calls of steps.h, and the number of calls. Messages are not collective. */
 enum { ALLOC = STEP_MESSAGE, SPLIT, CALLS };
 
-/* The lateness of a rank: other ranks have begun to check for failures. */
+/* The delay of a late rank. By then, the other ranks have begun to check for failures. */
 enum { LATE_US = 1000 };
 
-/* A trial in which one rank makes another call. */
+/* A trial in which one rank makes a different call. */
 typedef struct trial {
     ls_comm *world;
     int odd;
@@ -33,7 +33,7 @@ typedef struct trial {
 
 /* ---- expected messages ------------------------------------------------------------------------------------------- */
 
-/* Writes "rank 1" or "ranks 0, 2": the odd rank, or all others. */
+/* Writes "rank 1" or "ranks 0, 2": the odd rank, or all other ranks. */
 static void write_ranks(const trial *t, bool odd, char *text, size_t capacity) {
     size_t length = 0;
     int count = 0;
@@ -52,17 +52,17 @@ static bool has_root(int call) {
            call == STEP_SCATTER || call == STEP_SCATTERV;
 }
 
-/* Returns whether each rank has its own counts. */
+/* Returns whether each rank passes its own count. */
 static bool has_own_counts(int call) {
     return call == STEP_GATHERV || call == STEP_SCATTERV || call == STEP_ALLTOALLV;
 }
 
-/* Returns whether all ranks pass the same counts. */
+/* Returns whether all ranks pass the same list of counts. */
 static bool has_same_counts(int call) {
     return call == STEP_ALLGATHERV || call == STEP_REDUCE_SCATTERV;
 }
 
-/* Writes the expected description of the call; for counts that all ranks pass, up to their hash. */
+/* Writes the expected description of the call. For lists of counts, writes only the text before their hash. */
 static void write_detail(int call, const step *s, char *text, size_t capacity) {
     char elements[64] = "";
     char root[32] = "";
@@ -122,7 +122,7 @@ static ls_status make(ls_comm *world, int call, step *s, bool later) {
     return ls_work_wait(s->works[0]);
 }
 
-/* Checks that the ranks are in step. */
+/* Checks with a sum over ranks that they are in step. */
 static ls_status sum_ranks(ls_comm *world) {
     const int size = ls_comm_size(world);
     int64_t sum = ls_comm_rank(world);
@@ -131,7 +131,7 @@ static ls_status sum_ranks(ls_comm *world) {
     return LS_OK;
 }
 
-/* This rank's call fails, and leaves its memory unchanged. */
+/* Checks that this rank's call fails, and leaves its memory unchanged. */
 static ls_status fail_call(const trial *t, int call, step *s) {
     if (call < STEP_MESSAGE) {
         LS_TRY(step_prepare(s));
@@ -161,7 +161,7 @@ static ls_status end_memory(int call, step *s) {
     return call < STEP_MESSAGE ? step_verify(s) : LS_OK;
 }
 
-/* The odd rank makes the second call. */
+/* The odd rank makes the second call, and all other ranks make the first. */
 static ls_status disagree(trial *t, int call, step *usual, int other_call, step *other) {
     const bool odd = ls_comm_rank(t->world) == t->odd;
     const int mine = odd ? other_call : call;
@@ -196,7 +196,7 @@ static step describe(const trial *t, int call) {
 /* ---- all kinds -----------------------------------------------------------------------------------------------------
  */
 
-/* Each call against each other call. Two ranks that make two calls in different orders get two errors. */
+/* Tests every pair of different calls. If two ranks make two calls in opposite order, each gets two errors. */
 static ls_status other_calls(trial *t) {
     for (int call = 0; call < CALLS; call++) {
         for (int other = 0; other < CALLS; other++) {
@@ -244,7 +244,8 @@ static ls_status other_details(trial *t, int call) {
     return LS_OK;
 }
 
-/* Returns whether the odd rank expects another count than the other ranks for data that it sends or receives. */
+/* Returns whether the odd rank expects a different count than the other ranks for the data that it sends or
+ * receives. */
 static bool differs(const trial *t, const step *usual, const step *other, int from, int to, char *text,
                     size_t capacity) {
     const size_t sent = step_piece(from == t->odd ? other : usual, from, to);
@@ -253,7 +254,7 @@ static bool differs(const trial *t, const step *usual, const step *other, int fr
     return sent != wanted;
 }
 
-/* All ranks pass the same counts, but the odd rank passes others. */
+/* All ranks pass the same counts, except that the odd rank passes different ones. */
 static ls_status other_own_counts(trial *t, int call) {
     const int size = ls_comm_size(t->world);
     step usual = describe(t, call);
@@ -281,7 +282,7 @@ static ls_status other_own_counts(trial *t, int call) {
     return sum_ranks(t->world);
 }
 
-/* Counts that must be equal on all ranks, also with equal sums. */
+/* Tests counts that must be equal on all ranks, including different counts with equal sums. */
 static ls_status other_same_counts(trial *t, int call) {
     for (uint64_t seed = 20; seed < 24; seed++) {
         step a = describe(t, call);
@@ -337,7 +338,7 @@ static ls_status other_messages(ls_comm *world, float *values, size_t count) {
         }
         LS_CHECK(ls_comm_send(world, values, count, LS_F32, 1, 5, &work[0]) == LS_OK);
         LS_CHECK(ls_comm_send(world, values, count, LS_F32, 1, 5, &work[1]) == LS_OK);
-        const ls_status first = ls_work_wait(work[0]); /* a backend may report it to the sender, too */
+        const ls_status first = ls_work_wait(work[0]); /* a backend may report the error to the sender, too */
         LS_CHECK(first == LS_OK || first == LS_ERR_MISMATCH);
         LS_CHECK(ls_work_wait(work[1]) == LS_OK);
     } else if (rank == 1) {
@@ -365,7 +366,7 @@ static ls_status every_message(ls_comm *world) {
 
 /* ---- split communicators ----------------------------------------------------------------------------------------- */
 
-/* In a split communicator, ranks have other numbers: messages also name their ranks in the world. */
+/* In a split communicator, ranks have different numbers, so messages also give their ranks in the world. */
 static ls_status name_those_of_the_world(ls_comm *world) {
     const int size = ls_comm_size(world);
     ls_comm *same = NULL, *reversed = NULL, *part = NULL;

@@ -1,7 +1,7 @@
 /*
- * A rank sends far more than the other rank has receives for. The receiver stores a bounded part, and the rest waits at
- * the sender. All messages arrive in order, later tags may be received first, and a receive that does not fit gets an
- * error.
+ * A rank sends far more messages than the other rank has receives for. The receiver stores a bounded number, and the
+ * rest waits at the sender. All messages arrive in order, later tags may be received first, and a receive that does not
+ * fit gets an error.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu
@@ -35,7 +35,7 @@ static long resident(void) {
     return pages * sysconf(_SC_PAGESIZE);
 }
 
-/* Message i begins STEP * i elements after the first. */
+/* Message i begins STEP * i elements after the first message. */
 static ls_status send_all(ls_comm *world, const float *values, int messages, size_t count, int tag, ls_work **work) {
     for (int i = 0; i < messages; i++) {
         LS_TRY(ls_comm_send(world, values + (ptrdiff_t)STEP * i, count, LS_F32, 1, tag, &work[i]));
@@ -66,7 +66,7 @@ static ls_status meet(ls_comm *world) {
     return LS_OK;
 }
 
-/* A rank that has never received leaves all messages unread. After this call, rank 1 reads them. */
+/* A rank that has never received leaves all messages unread. From this call on, rank 1 reads them. */
 static ls_status begin_to_receive(ls_comm *world, float *values) {
     ls_work *work = NULL;
     LS_TRY(ls_comm_rank(world) == 0 ? send_all(world, values, 1, 1, 1, &work) : LS_OK);
@@ -86,8 +86,8 @@ static ls_status flood(ls_comm *world, float *values, int messages, size_t count
         LS_TRY(receive_all(world, values, messages, count, 3));
     }
     LS_TRY(rank == 0 ? wait_all(work, messages) : LS_OK);
-    const bool streams =
-        strcmp(ls_comm_backend(world), "shm") == 0 && count == MEDIUM; /* shm stores these without limit */
+    const bool streams = strcmp(ls_comm_backend(world), "shm") == 0 &&
+                         count == MEDIUM; /* shm stores messages of this size without limit */
     if (is_measured && !streams && grown > BOUND) {
         return ls_fail(LS_ERR_INTERNAL, "the process has grown by %ld bytes for %d messages of %zu", grown, messages,
                        count * sizeof(float));
@@ -95,7 +95,7 @@ static ls_status flood(ls_comm *world, float *values, int messages, size_t count
     return LS_OK;
 }
 
-/* The last message is received first, although more messages precede it than a rank stores. */
+/* The last message is received first, although more messages precede it than a rank can store. */
 static ls_status another_tag_first(ls_comm *world, float *values) {
     enum { MESSAGES = 40 };
     ls_work *work[MESSAGES + 1];
@@ -120,7 +120,7 @@ static ls_status of_another_size(ls_comm *world, float *values) {
         LS_CHECK(ls_comm_recv(world, values, LARGE - 1, LS_F32, 0, 7, NULL) == LS_ERR_MISMATCH);
     }
     for (int i = 0; i < MESSAGES && ls_comm_rank(world) == 0; i++) {
-        const ls_status status = ls_work_wait(work[i]); /* backends may report it to the sender, too */
+        const ls_status status = ls_work_wait(work[i]); /* a backend may report the error to the sender, too */
         LS_CHECK(status == LS_OK || status == LS_ERR_MISMATCH);
     }
     return LS_OK;

@@ -1,8 +1,8 @@
 /*
- * An operation fails on one rank during a training step. This rank keeps its own message; all other ranks get
- * LS_ERR_MISMATCH with the rank and its message, and all continue together with the next step. The operation may fail
- * before, between, inside or after the data-parallel models of the step, and the models may communicate in their
- * forward passes (batch normalization) or not.
+ * An operation fails on one rank during a training step. This rank keeps its own message. All other ranks get
+ * LS_ERR_MISMATCH with the number of the failed rank and its message, and all ranks continue together with the next
+ * step. The operation may fail before, between, inside or after the data-parallel models of the step, and the models
+ * may or may not communicate in their forward passes (batch normalization).
  *
  * ranks: 1 2 3 4 5
  * devices: cpu
@@ -28,7 +28,8 @@ static bool fails_here(ls_comm *world) {
     return ls_comm_rank(world) == failing_rank(world);
 }
 
-/* `status` is the result of the step, `own` the status on the failed rank, and `words` a part of its message. */
+/* Checks the result of a step. `status` is the result, `own` the expected status on the failed rank, and `words` a
+ * part of its message. */
 static ls_status expect_cause(ls_comm *world, ls_status status, ls_status own, const char *words) {
     char expected[200];
     snprintf(expected, sizeof expected, "rank %d failed: %s", failing_rank(world), words);
@@ -62,7 +63,7 @@ static ls_module *make_model(ls_comm *world, bool normalized) {
     return ls_data_parallel(model, world, NULL);
 }
 
-/* As beginners write it: checks only the end of the scope. */
+/* Runs a step as a beginner writes it: checks only the end of the scope. */
 static ls_status take_step(ls_comm *world, ls_module *const *models, place where) {
     const bool here = fails_here(world);
     ls_scope *scope = ls_scope_begin();
@@ -104,7 +105,7 @@ static ls_tensor *change(ls_tensor *x, void *user) {
     return present == MIXED ? ls_softmax(x, 0) : spoil(x, here && present == INSIDE_MODEL);
 }
 
-/* Rank 0 has no samples. */
+/* Runs a step in which rank 0 has no samples. */
 static ls_status skip_or_step(ls_comm *world, ls_module *model, skipped how) {
     const bool here = fails_here(world);
     present = how;
@@ -139,8 +140,8 @@ static ls_status check_gradients(ls_module *model, bool has) {
 }
 
 /*
- * Excludes impossible cases: a model that communicates learns the history of other ranks, and a model that does not is
- * not run on an empty share.
+ * Excludes impossible cases: a model that communicates learns the history of other ranks, and a model that does not
+ * communicate is not run on an empty share.
  */
 static bool is_possible(skipped how, bool normalized) {
     return !(how == NO_HISTORY && normalized) && !(how == REFUSED && !normalized);

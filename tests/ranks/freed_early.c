@@ -1,6 +1,7 @@
 /*
- * Communicators that are freed while calls on them are in progress. The buffers belong to the caller again at once, on
- * backend mpi after ls_work_wait, and the test unmaps them. All ranks do so together, or some wait for the calls.
+ * Communicators that are freed while calls on them are in progress. The buffers belong to the caller again immediately,
+ * on backend mpi after ls_work_wait, and the test unmaps them. Either all ranks free the communicator together, or some
+ * wait for the calls.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -45,7 +46,7 @@ static ls_status begin(ls_comm *comm, int call, int32_t *send, int32_t *receive,
     }
 }
 
-/* Calls that were in progress no longer belong to a freed communicator. */
+/* Calls that were in progress are no longer associated with the freed communicator. */
 static ls_status check_freed(ls_comm *comm) {
     LS_CHECK(ls_comm_alloc(comm, 64) == NULL);
     LS_CHECK(strcmp(ls_error_message(), "ls_comm_alloc: the communicator was freed (ls_comm_free)") == 0);
@@ -53,8 +54,8 @@ static ls_status check_freed(ls_comm *comm) {
 }
 
 /*
- * Begins `MANY` calls and frees the communicator. If `waits`, it waits instead, and gets LS_OK or the error that the
- * other ranks left.
+ * Begins `MANY` calls and frees the communicator. With `waits`, waits for the calls instead, and gets LS_OK or an error
+ * that the other ranks have left.
  */
 static ls_status free_early(ls_comm *world, int call, size_t count, bool waits) {
     ls_comm *part = NULL;
@@ -80,14 +81,15 @@ static ls_status free_early(ls_comm *world, int call, size_t count, bool waits) 
     if (waits) {
         ls_comm_free(part);
     }
-    LS_TRY(check_freed(part)); /* the work was freed, too */
+    LS_TRY(check_freed(part)); /* the work was freed with the communicator */
     for (int i = 0; i < MANY; i++) {
         LS_CHECK(munmap(send[i], bytes) == 0 && munmap(receive[i], bytes * (size_t)ls_comm_size(world)) == 0);
     }
     return LS_OK;
 }
 
-/* Rank 0 frees while rank 1 may be reading from its buffer. The communicator is retained, as by a module. */
+/* Rank 0 frees the communicator while rank 1 may be reading from its buffer. The communicator is retained, as a
+ * module would do. */
 static ls_status free_held(ls_comm *world, int round) {
     ls_comm *part = NULL;
     ls_work *work = NULL;
@@ -126,7 +128,7 @@ ls_status rank_test(ls_comm *world) {
     for (int call = 0; call < CALLS; call++) {
         for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
             LS_TRY(free_early(world, call, counts[i], false));
-            if (call < 4) { /* no rank answers a message for which only some ranks wait */
+            if (call < 4) { /* a message for which only some ranks wait gets no answer */
                 LS_TRY(free_early(world, call, counts[i], rank == 0));
                 LS_TRY(free_early(world, call, counts[i], rank != 0));
             }

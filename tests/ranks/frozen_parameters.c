@@ -1,6 +1,6 @@
 /*
- * The gradients of frozen parameters of a data-parallel module are not sent, whichever and whenever they are frozen.
- * The gradients of the other parameters equal one process's.
+ * The gradients of frozen parameters of a data-parallel module are not sent, whichever parameters are frozen, and
+ * whenever. The gradients of the other parameters equal those of one process.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -29,7 +29,7 @@ static ls_module *make(ls_dtype dtype) {
                          ls_nn_linear_with(WIDTH, 1, &options));
 }
 
-/* Freezes the parameters whose bits are set. */
+/* Freezes the parameters whose bits are set in `pattern`. */
 static ls_status freeze(ls_module *model, unsigned pattern) {
     for (int i = 0; i < PARAMETERS; i++) {
         LS_TRY(ls_set_requires_grad(ls_module_parameter(model, i), (pattern >> i & 1U) == 0));
@@ -112,7 +112,7 @@ static ls_status same_bits_on_all_ranks(ls_comm *world, const ls_module *model) 
 
 /* ---- the tests --------------------------------------------------------------------------------------------------- */
 
-/* Returns the bytes of the gradients that are sent. Each begins at a multiple of 64 bytes. */
+/* Returns the bytes of the gradients that are sent. Each gradient begins at a multiple of 64 bytes. */
 static int64_t travelling(const ls_module *model, unsigned pattern, size_t width, size_t travels_in) {
     int64_t bytes = 0;
     for (int i = 0; i < PARAMETERS; i++) {
@@ -128,7 +128,7 @@ static bool on_devices(const ls_comm *world) {
     return strcmp(ls_comm_backend(world), "nccl") == 0 && strcmp(ls_default_device(), "cpu") != 0;
 }
 
-/* Each pattern follows each other kind of pattern: parameters are frozen and unfrozen. */
+/* Every pattern follows every other pattern, so parameters are frozen and unfrozen. */
 static ls_status frozen_do_not_travel(ls_comm *world, ls_dtype dtype, ls_dtype reduce_dtype, double tolerance) {
     const size_t width = ls_dtype_size(dtype);
     const bool halves = reduce_dtype != LS_F32;
@@ -160,7 +160,7 @@ static ls_status frozen_do_not_travel(ls_comm *world, ls_dtype dtype, ls_dtype r
     return LS_OK;
 }
 
-/* Gradients from before a parameter was frozen remain afterwards, as in one process. */
+/* Gradients computed before a parameter was frozen remain afterwards, as in one process. */
 static ls_status old_gradients_stay(ls_comm *world, bool no_sync) {
     ls_module *model = ls_data_parallel(make(LS_F64), world, NULL);
     ls_module *alone = make(LS_F64);
@@ -180,7 +180,8 @@ static ls_status old_gradients_stay(ls_comm *world, bool no_sync) {
     return LS_OK;
 }
 
-/* Parameters frozen before the module is made, or after training with momentum: an optimizer does not change them. */
+/* Parameters are frozen before the module is created, or after training with momentum: an optimizer does not change
+ * them. */
 static ls_status optimizers_leave_it_alone(ls_comm *world) {
     ls_module *plain = make(LS_F32);
     LS_TRY(freeze(plain, 1U << 1 | 1U << 2));
@@ -201,8 +202,8 @@ static ls_status optimizers_leave_it_alone(ls_comm *world) {
 }
 
 /*
- * One call freezes a subtree that was trained with momentum: its gradients are not sent, and no step changes it.
- * Unfrozen, it continues to train.
+ * One call freezes a subtree that was trained with momentum: its gradients are not sent, and no step changes its
+ * parameters. After it is unfrozen, it continues to train.
  */
 static ls_status a_subtree_is_left_alone(ls_comm *world) {
     ls_module *body = make(LS_F32), *head = ls_nn_linear(1, 1);
@@ -235,8 +236,8 @@ static ls_status a_subtree_is_left_alone(ls_comm *world) {
 }
 
 /*
- * One rank freezes other parameters than the others: all ranks get an error, whether the numbers of elements differ or
- * not.
+ * One rank freezes different parameters from the other ranks: all ranks get an error, whether the numbers of elements
+ * differ or not.
  */
 static ls_status frozen_on_one_rank(ls_comm *world, unsigned on_first, unsigned on_others, ls_dtype reduce_dtype) {
     if (ls_comm_size(world) == 1) {
@@ -249,7 +250,7 @@ static ls_status frozen_on_one_rank(ls_comm *world, unsigned on_first, unsigned 
     LS_TRY(freeze(model, ls_comm_rank(world) == 0 ? on_first : on_others));
     LS_CHECK(run_pass(model, ls_comm_rank(world), ls_comm_size(world), LS_F32) == LS_ERR_MISMATCH);
     LS_EXPECT_MESSAGE("ls_set_requires_grad");
-    LS_TRY(freeze(model, 0)); /* and the ranks are in step */
+    LS_TRY(freeze(model, 0)); /* the ranks are still in step */
     LS_TRY(run_pass(model, ls_comm_rank(world), ls_comm_size(world), LS_F32));
     ls_module_free(model);
     return LS_OK;

@@ -1,6 +1,6 @@
 /*
- * Loss scaling on several ranks: all ranks skip the same steps, whichever rank's samples, or part of a model, overflow,
- * and end with the same bits.
+ * Loss scaling on several ranks: all ranks skip the same steps, whichever rank's samples, or part of a model, overflow.
+ * The parameters are bit-identical on all ranks.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -55,7 +55,8 @@ static ls_status data_parallel(ls_comm *world, ls_dtype reduce_dtype) {
         LS_TRY(ranks_have_same_module(world, model));
     }
     LS_CHECK(ls_grad_scaler_skipped(scaler) == 1);
-    LS_CHECK(ls_grad_scaler_get_scale(scaler) == 2048); /* 1024 2048 | 1024 2048 */
+    LS_CHECK(ls_grad_scaler_get_scale(scaler) ==
+             2048); /* the scale grows to 2048, is halved at the overflow, and grows again */
     ls_grad_scaler_free(scaler);
     ls_optimizer_free(optimizer);
     ls_module_free(model);
@@ -64,7 +65,7 @@ static ls_status data_parallel(ls_comm *world, ls_dtype reduce_dtype) {
 
 /* ---- sharded models ---------------------------------------------------------------------------------------------- */
 
-/* An element of this rank's own part overflows, only on rank `spoilt`. */
+/* An element of this rank's own shard overflows, only on rank `spoilt`. */
 static ls_status steps_of_parts(ls_comm *world, ls_module *model, int spoilt,
                                 ls_status (*go_backwards)(ls_module *model, const ls_grad_scaler *scaler)) {
     ls_optimizer *optimizer = ls_adam(model, NULL);

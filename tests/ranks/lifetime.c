@@ -1,7 +1,7 @@
 /*
- * Objects that outlive their owners, on several ranks: communicators that are used by modules, tapes, handles and work,
- * after they were freed or after ls_finalize; handles of ended scopes. All calls fail with LS_ERR_STATE and a message
- * with the name of the call, and the contents of a model stay readable until it is freed.
+ * Objects that outlive their owners, on several ranks: communicators that modules, tapes, handles and work use after
+ * ls_comm_free or ls_finalize, and handles of ended scopes. All calls fail with LS_ERR_STATE and a message with the
+ * name of the call. The contents of a model stay readable until it is freed.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -15,7 +15,7 @@
 
 static const char freed[] = "the communicator was freed (ls_comm_free)";
 
-/* Returns whether this thread's error says `why` for `call`. */
+/* Returns whether this thread's last error says `why` about `call`. */
 static bool refused(ls_status status, const char *call, const char *why) {
     const char *message = ls_error_message();
     return status == LS_ERR_STATE && strncmp(message, call, strlen(call)) == 0 && strstr(message, why) != NULL;
@@ -32,7 +32,8 @@ static ls_tensor *leaf(double value) {
 
 /* ---- the tape ---------------------------------------------------------------------------------------------------- */
 
-/* The calls of a freed communicator. Its record still exists: the tape retains it, or it was freed only recently. */
+/* Calls a freed communicator. Its record still exists, because the tape retains it or because it was freed only
+ * recently. */
 static ls_status call_freed(ls_comm *part, int rank, int size) {
     float number = 1;
     ls_comm *other = NULL;
@@ -120,7 +121,7 @@ static ls_status handles(ls_comm *world) {
         LS_CHECK(refused(made(ls_handle_wait(sent)), "ls_handle_wait: ", "the scope of this handle has ended"));
         LS_CHECK(refused(made(ls_handle_wait(got)), "ls_handle_wait: ", "handle"));
     }
-    /* in a scope around it, where the tape retains it */
+    /* an enclosing scope, where the tape retains the communicator */
     ls_scope *outer = ls_scope_begin();
     ls_scope *inner = ls_scope_begin();
     ls_handle *sent = ls_isend(world, leaf(rank), (rank + 1) % size, 3);
@@ -132,7 +133,7 @@ static ls_status handles(ls_comm *world) {
     return ls_comm_barrier(world, NULL);
 }
 
-/* Work begun on a communicator that is then freed: no rank sends the message that it receives. */
+/* Begins work on a communicator that is then freed: no rank sends the message that the work receives. */
 static ls_status work_after_free(ls_comm *world) {
     static _Thread_local float numbers[2][1000];
     const int rank = ls_comm_rank(world);
@@ -153,7 +154,7 @@ static ls_status work_after_free(ls_comm *world) {
     return ls_comm_barrier(world, NULL);
 }
 
-/* Waits twice, while there is other work. */
+/* Waits twice for the same work while there is other work. */
 static ls_status wait_twice(ls_comm *world) {
     float number = 1;
     ls_work *work[2] = {NULL};
@@ -207,7 +208,7 @@ static ls_status use_after(const model *m, const char *why) {
     LS_TRY(ls_scope_end(scope));
     (void)ls_no_grad(before);
     ls_comm *comm = ls_data_parallel_comm(m->module);
-    if (ls_comm_size(comm) > 1) { /* a single rank has no rank to average with */
+    if (ls_comm_size(comm) > 1) { /* a single rank has no other rank to average with */
         LS_CHECK(refused(train(m), "ls_data_parallel: ", why));
         LS_CHECK(refused(ls_data_parallel_skip(m->module), "ls_data_parallel_skip: ", why));
     }
@@ -216,7 +217,7 @@ static ls_status use_after(const model *m, const char *why) {
     return LS_OK;
 }
 
-/* Frees the model. A gradient of which the program has a view stays, wherever it is stored. */
+/* Frees the model. A gradient that the program still views stays, wherever it is stored. */
 static ls_status end(const model *m) {
     ls_optimizer_free(m->optimizer);
     ls_module_free(m->module);
@@ -272,7 +273,7 @@ static bool says(ls_status status, const char *sentence) {
     return status == LS_ERR_STATE && strstr(ls_error_message(), sentence) != NULL;
 }
 
-/* A loader or an optimizer that was freed before the run, on all ranks or only on the last. */
+/* A loader or an optimizer was freed before the run, on all ranks or only on the last. */
 static ls_status freed_before_the_run(ls_comm *world, bool optimizer, bool everywhere) {
     const bool mine = everywhere || ls_comm_rank(world) == ls_comm_size(world) - 1;
     model m;
@@ -307,7 +308,7 @@ static ls_status trials(ls_comm *world) {
     return LS_OK;
 }
 
-/* The job ends while all these objects exist. */
+/* The job is finalized while all these objects exist. */
 static ls_status leave(ls_comm *world) {
     const bool process = ls_world() == world;
     const char *why = process ? "ls_finalize has left the job" : freed;

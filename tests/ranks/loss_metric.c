@@ -1,6 +1,6 @@
 /*
- * The metric "loss" of criteria that ignore targets or weight classes: on any number of ranks it equals one process's
- * with the same global batches, also if a rank's share has no target that counts, so that its mean is NaN.
+ * The metric "loss" of criteria that ignore targets or weight classes: on any number of ranks it equals the value of
+ * one process with the same global batches, even if a rank's share has only ignored targets, so that its mean is NaN.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -20,7 +20,7 @@ enum { SAMPLES = 23, WIDTH = 4, CLASSES = 3, BATCH = 7, IGNORED = -100 };
 
 /* ---- data and criteria ------------------------------------------------------------------------------------------- */
 
-/* Few targets count, and none of the first samples of a batch in the data set's order. */
+/* Few targets are not ignored, and none of them is among the first samples of a batch in the data set's order. */
 static ls_dataset *make_dataset(void) {
     float inputs[SAMPLES * WIDTH];
     int64_t targets[SAMPLES];
@@ -74,7 +74,7 @@ static ls_status own_step(ls_trial_state *state, void *user) {
     return ls_optimizer_step(state->optimizer);
 }
 
-/* The losses that logs show for each step: the loss of the global batch. */
+/* The losses of each step, as logs show them: the loss of the global batch. */
 typedef struct step_losses {
     double sum;
     int64_t count;
@@ -95,7 +95,7 @@ static const char *const names[] = {"loss",     "val_loss",     "test_loss",    
                                     "loss_std", "val_loss_std", "test_loss_var", "the mean of steps"};
 enum { NAMES = sizeof names / sizeof *names };
 
-/* Two epochs over shuffled samples, on all ranks or, without a communicator, in this process alone. */
+/* Runs two epochs over shuffled samples, on all ranks or, without a communicator, in this process alone. */
 static ls_status run(ls_comm *comm, const criterion *c, bool own, double values[NAMES]) {
     const ls_loader_options shuffled = {.global_batch_size = BATCH, .comm = comm, .seed = 5};
     const ls_loader_options ordered = {.global_batch_size = BATCH, .comm = comm, .no_shuffle = true};
@@ -153,7 +153,7 @@ static ls_status compare(ls_comm *world, const criterion *c, bool own) {
     return LS_OK;
 }
 
-/* In one process, it is the mean over batches of the criterion, weighted by their number of samples. */
+/* In one process, the metric is the mean of the criterion over batches, weighted by their number of samples. */
 static ls_status mean_of_batches(void) {
     const criterion c = {"both", true, true, 1};
     const ls_loader_options ordered = {.global_batch_size = BATCH, .no_shuffle = true};
@@ -172,7 +172,7 @@ static ls_status mean_of_batches(void) {
     while (more) {
         ls_scope *scope = ls_scope_begin();
         const double loss = ls_item(measure(ls_forward(model, batch.input), batch.target, &user));
-        sum += isnan(loss) ? 0 : (double)batch.count * loss; /* no target of the last batch counts */
+        sum += isnan(loss) ? 0 : (double)batch.count * loss; /* all targets of the last batch are ignored */
         samples += isnan(loss) ? 0 : (double)batch.count;
         LS_TRY(ls_scope_end(scope));
         LS_TRY(ls_loader_next(loader, &batch, &more));

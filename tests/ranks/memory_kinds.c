@@ -1,13 +1,13 @@
 /*
  * Tensor memory by kind on several ranks: gradients and buckets of ls_data_parallel and ls_reducer, the table of
- * ls_timer over ranks, and the budget of a trial, whose message reaches every rank.
+ * ls_timer over ranks, and the memory budget of a trial, whose error reaches every rank.
  *
  * ranks: 1 2 3
  * devices: cpu
  */
 #include "tests/support/training.h"
 
-/* The bytes of the parameters of training.h in f64: each begins at a multiple of 64 bytes. */
+/* The bytes of the parameters of training.h in f64. Each parameter begins at a multiple of 64 bytes. */
 enum { WEIGHTS = 8 * (6 * TRAINING_INPUTS + 8 + 24 + 8), TAIL = 1024 };
 
 static ls_memory stats(void) {
@@ -35,13 +35,14 @@ static ls_module *make_model(void) {
                          ls_nn_linear_with(6, TRAINING_CLASSES, &layer));
 }
 
-/* Gradients that are sent as they are lie in the communicator's memory, and are counted once. */
+/* Gradients that are sent in place lie in the communicator's memory, and are counted once. */
 static ls_status gradients_in_place(ls_comm *world) {
     const ls_memory before = stats();
     ls_module *model = ls_data_parallel(make_model(), world, NULL);
     LS_CHECK(model != NULL);
     LS_CHECK(grown(&before, LS_MEMORY_PARAMETERS) == WEIGHTS && grown(&before, LS_MEMORY_BUCKETS) == 0);
-    const int64_t gradients = grown(&before, LS_MEMORY_GRADIENTS); /* with the numbers that are sent after them */
+    const int64_t gradients =
+        grown(&before, LS_MEMORY_GRADIENTS); /* includes the numbers that are sent after the gradients */
     LS_CHECK(gradients >= WEIGHTS && gradients <= WEIGHTS + TAIL);
     ls_optimizer *optimizer = ls_adam(model, NULL);
     LS_CHECK(grown(&before, LS_MEMORY_OPTIMIZER) == 2 * WEIGHTS);
@@ -63,7 +64,7 @@ static ls_status gradients_of_16_bits(ls_comm *world) {
     return same_bytes(&before);
 }
 
-/* With .zero, the ranks share the state. Its parts are padded. */
+/* With .zero, the state is sharded over the ranks. Its shards are padded. */
 static ls_status sharded_state(ls_comm *world) {
     const ls_memory before = stats();
     ls_module *model = ls_data_parallel(make_model(), world, &(ls_data_parallel_options){.zero = 1});
@@ -79,7 +80,8 @@ static ls_status sharded_state(ls_comm *world) {
     return same_bytes(&before);
 }
 
-/* From stage 2 on, a rank keeps its own gradients, in stage 3 also its own parameters of the layers. */
+/* From stage 2 on, a rank keeps only its own shard of the gradients, in stage 3 also only its own shard of the
+ * layers' parameters. */
 static ls_status sharded_gradients(ls_comm *world, int stage) {
     const ls_memory before = stats();
     const int64_t ranks = ls_comm_size(world), layer = 4 * (64 * 64 + 64), gap = 64 * ranks;
@@ -188,7 +190,7 @@ static ls_status budgets(ls_comm *world) {
     return LS_OK;
 }
 
-/* A step that computes with many numbers on the last rank. */
+/* A step that needs much memory on the last rank. */
 static ls_status big_step(ls_trial_state *state, void *user) {
     (void)user;
     if (ls_comm_rank(state->comm) == ls_comm_size(state->comm) - 1) {

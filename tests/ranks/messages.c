@@ -29,7 +29,7 @@ static int previous_of(const ls_comm *comm) {
     return (ls_comm_rank(comm) + ls_comm_size(comm) - 1) % ls_comm_size(comm);
 }
 
-/* The ring as a program would write it without regard to gradients, with small and large messages. */
+/* The ring as a program would write it without considering gradients, with small and large messages. */
 static ls_status plain_ring(ls_comm *world) {
     for (int64_t count = 1; count <= 100000; count *= 100000) {
         ls_scope *scope = ls_scope_begin();
@@ -45,7 +45,7 @@ static ls_status plain_ring(ls_comm *world) {
     return LS_OK;
 }
 
-/* The gradient arrives although the receiver does not use the message, and the sender has no loss. */
+/* The gradient arrives although the receiver does not use the message and the sender has no loss. */
 static ls_status neglected_messages(ls_comm *world) {
     const int rank = ls_comm_rank(world);
     const int size = ls_comm_size(world);
@@ -69,7 +69,7 @@ static ls_status neglected_messages(ls_comm *world) {
     return ls_scope_end(scope);
 }
 
-/* Two messages with one tag, waited for in opposite orders on the two sides: each gradient reaches its message. */
+/* Waits for two messages with the same tag in opposite orders on the two sides: each gradient reaches its message. */
 static ls_status waits_in_any_order(ls_comm *world) {
     const int rank = ls_comm_rank(world);
     ls_scope *scope = ls_scope_begin();
@@ -103,7 +103,7 @@ static ls_status sent_tensors_are_given_back(ls_comm *world) {
     LS_CHECK(ls_requires_grad(ls_join_dummies(ls_scalar(1, LS_F64), &a, 1)) &&
              ls_equal(ls_join_dummies(a, NULL, 0), a));
     LS_TRY(ls_backward(ls_sum(ls_mul(joined, ls_add(to_myself, given_back)))));
-    /* b (a + a): 4 from the rank whose b is this a, and 2 b from the two uses of a here */
+    /* 4 from the rank that receives this a as its b, and 2 b from the two uses of a here */
     LS_CHECK(grad_of(a) == 8);
     return ls_scope_end(scope);
 }
@@ -151,11 +151,11 @@ static ls_status sends_outlive_their_scope(ls_comm *world) {
 }
 
 /*
- * Receives for which no rank has waited before the pass: the sender gets zeros, and ls_handle_wait still returns the
- * message.
+ * Receives for which no rank has waited before the backward pass: the sender gets zeros, and ls_handle_wait still
+ * returns the message.
  */
 static ls_status receives_left_open(ls_comm *world) {
-    for (int waiters = 0; waiters < 2; waiters++) { /* no rank waits before the pass; all ranks except 0 do */
+    for (int waiters = 0; waiters < 2; waiters++) { /* no rank waits before the pass, then all ranks except 0 do */
         ls_scope *scope = ls_scope_begin();
         ls_tensor *a = leaf(3, 1);
         const bool waits = waiters == 1 && ls_comm_rank(world) != 0;
@@ -195,7 +195,8 @@ static ls_status without_gradient(ls_comm *world) {
     LS_CHECK(ls_at(b, (int64_t[]){1}) == previous_of(world));
     LS_CHECK(ls_backward(ls_scalar(0, LS_F64)) == LS_ERR_STATE);
 
-    /* Only one side is under ls_no_grad: the other side's gradient arrives, without a contribution from there. */
+    /* Only one side is under ls_no_grad: the other side's gradient arrives, but without a contribution from this
+     * side. */
     const bool off = ls_comm_rank(world) == 0;
     (void)ls_no_grad(off);
     sent = ls_isend(world, a, next_of(world), 0);
@@ -215,7 +216,8 @@ static bool said(const char *text) {
     return strstr(ls_error_message(), text) != NULL;
 }
 
-/* The receiver's error says which message arrived instead, or why the sender could not make it. Both ranks continue. */
+/* The receiver's error says which message arrived instead, or why the sender could not create it. Both ranks
+ * continue. */
 static ls_status messages_that_do_not_fit(ls_comm *world) {
     const int rank = ls_comm_rank(world);
     if (ls_comm_size(world) == 1) {
@@ -259,7 +261,7 @@ static ls_status wrong_arguments(ls_comm *world) {
     return LS_OK;
 }
 
-/* Two halves of the world, each with its own messages and sums, in one loss. */
+/* Two halves of the world, each with its own messages and sums, contribute to one loss. */
 static ls_status several_communicators(ls_comm *world) {
     ls_comm *half = NULL;
     LS_TRY(ls_comm_split(world, ls_comm_rank(world) % 2, 0, &half));
@@ -270,7 +272,7 @@ static ls_status several_communicators(ls_comm *world) {
     ls_tensor *other = ls_recv(world, LS_SHAPE(1), LS_F64, previous_of(world), 0);
     ls_handle_wait(sent);
     LS_TRY(ls_backward(ls_sum(ls_allreduce(half, ls_add(other, in_half), LS_AVG))));
-    /* Every rank's square is in the sums of its half, each of which two ranks use. */
+    /* Every rank's square occurs in the sums of its half. Two ranks use each sum. */
     LS_CHECK(grad_of(a) == 4.0 * 2 * ls_comm_size(half));
     LS_TRY(ls_scope_end(scope));
     ls_comm_free(half);
@@ -278,8 +280,8 @@ static ls_status several_communicators(ls_comm *world) {
 }
 
 /*
- * A message that never arrives. Its scope does not wait if the communicator was freed before. A rank that still waits
- * in the barrier may get the error that the other rank has left, and then the receive has failed.
+ * A message that never arrives. Its scope does not wait for it if the communicator was freed before. A rank that still
+ * waits in the barrier may get the error that the other rank has left, and then the receive has failed.
  */
 static ls_status a_message_given_up(ls_comm *world) {
     ls_comm *ending = NULL;

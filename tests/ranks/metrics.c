@@ -1,7 +1,7 @@
 /*
- * Metrics on several ranks: with the same global batches, every value equals one process's, with the same bits on all
- * ranks, for any distribution of the samples, also if ranks get no samples of a batch or of a pass, or if training
- * resumes in the middle of an epoch.
+ * Metrics on several ranks: with the same global batches, every value equals that of one process and is bit-identical
+ * on all ranks, for any distribution of the samples, even if ranks get no samples of a batch or of a pass, or if
+ * training resumes in the middle of an epoch.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -61,7 +61,7 @@ static double make_formula(const double *sums, void *user) {
     return sums[2] / sums[0] - sums[1] * sums[1] / (sums[0] * sums[0]);
 }
 
-/* The outputs are the samples, different in each epoch, and nothing is learned. Some classes have more weight. */
+/* The outputs are the samples. They differ between epochs, and nothing is learned. Some classes have more weight. */
 static ls_status tell_outputs(ls_trial_state *state, void *user) {
     (void)user;
     static const double weights[CLASSES] = {0.125, 1, 0, 5};
@@ -74,7 +74,7 @@ static ls_status tell_outputs(ls_trial_state *state, void *user) {
     return LS_OK;
 }
 
-/* Targets are class numbers, or 0 and 1 with logits of which many are equal. */
+/* Targets are class numbers, or 0 and 1 with logits, many of which are equal. */
 static ls_dataset *make_dataset(bool classes, uint32_t salt, int64_t count) {
     ls_scope *scope = ls_scope_begin();
     ls_tensor *targets = score_targets(salt + 10, count, classes ? CLASSES : 2);
@@ -91,7 +91,7 @@ typedef struct plan {
     int64_t global_batch;
     int64_t samples;
     int64_t held_back;
-    ls_callback *callback; /* NULL: a callback without hooks */
+    ls_callback *callback; /* NULL means a callback without hooks */
 } plan;
 
 /* One participant: all ranks together, or this process alone with the same global batches. */
@@ -205,7 +205,7 @@ static ls_status compare(ls_comm *world, const plan *how) {
     return LS_OK;
 }
 
-/* Global batches of 7 samples (the last of 4), of 2 (some shares are empty), and one of all samples. */
+/* Tests global batches of 7 samples (the last has 4), of 2 samples (some shares are empty), and of all samples. */
 static ls_status equals_one_process(ls_comm *world) {
     for (int classes = 0; classes < 2; classes++) {
         LS_TRY(compare(world, &(plan){classes, .global_batch = 7, .samples = 53, .held_back = 17}));
@@ -244,7 +244,8 @@ static ls_status same_as(const participant *one, const participant *other, const
     return LS_OK;
 }
 
-/* Resumes the second epoch after one of its 8 batches: the bits equal those in an uninterrupted run. */
+/* Resumes the second epoch after one of its 8 batches: the values are bit-identical to those of an uninterrupted
+ * run. */
 static ls_status goes_on(ls_comm *world, bool classes, int64_t done) {
     kept_state kept = {.after = 8 + done};
     plan how = {classes, .global_batch = 7, .samples = 53, .held_back = 17};
@@ -286,8 +287,8 @@ static ls_status send_state(ls_comm *world, int of, const kept_state *kept, kept
 }
 
 /*
- * One process resumes from the counts of all ranks, and all ranks from the counts of one process: the values of the
- * epoch are the same.
+ * One process resumes from the counts of all ranks, and all ranks resume from the counts of one process: the values of
+ * the epoch are the same.
  */
 static ls_status goes_on_elsewhere(ls_comm *world, bool classes, int64_t done) {
     kept_state kept = {.after = 8 + done};

@@ -1,6 +1,6 @@
 /*
- * Within a pass, ls_trial_metric returns the value of this rank's samples so far; after the pass, the value of all
- * ranks. Also custom metrics, merged by their own function.
+ * Within a pass, ls_trial_metric returns the value over this rank's samples so far. After the pass, it returns the
+ * value over all ranks. Custom metrics, merged by their own function, do the same.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -116,7 +116,7 @@ static ls_status on_step_training(ls_trial_state *state, void *user) {
     return check(state, s, "loss", "largest");
 }
 
-/* Checks the values of all ranks after a pass over `samples` samples. */
+/* Checks the values over all ranks after a pass over `samples` samples. */
 static ls_status check_pass(const ls_trial_state *state, seen *s, const char *loss, const char *max, int samples) {
     double sums[2] = {s->sum, s->count};
     LS_TRY(ls_comm_allreduce(state->comm, sums, sums, 2, LS_F64, LS_SUM, NULL));

@@ -1,6 +1,6 @@
 /*
- * Layers and models sharded over ranks give the same results as in one process: forward, backward and over steps of
- * training.
+ * Layers and models sharded over ranks give the same results as in one process: forward, backward, and over several
+ * training steps.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -17,13 +17,13 @@ enum { BATCH = 6, IN = 5, HIDDEN = 7, OUT = 4, ROWS = 9 };
 static const ls_linear_options in_f64 = {.dtype = LS_F64};
 static const ls_parallel_linear_options parts_in_f64 = {.dtype = LS_F64};
 
-/* Returns whether `part` is close to the part of `whole` from `start` on along the axis. */
+/* Returns whether `part` is close to the slice of `whole` that begins at `start` along the axis. */
 static bool is_part(const ls_tensor *part, ls_tensor *whole, int axis, int64_t start) {
     ls_tensor *own = axis >= 0 ? ls_narrow(whole, axis, start, ls_size(part, axis)) : whole;
     return part != NULL && ls_allclose(part, ls_contiguous(own), 1e-5, 1e-6);
 }
 
-/* Returns where this rank's part of `size` begins. */
+/* Returns the start of this rank's part of `size`. */
 static int64_t start_of(const ls_comm *comm, int64_t size) {
     const int64_t rank = ls_comm_rank(comm);
     const int64_t more = size % ls_comm_size(comm);
@@ -42,7 +42,7 @@ static ls_status backward(ls_module *model, ls_tensor *x) {
 }
 
 /*
- * Checks that the parameter `name` of the sharded model, and its gradient, are parts of the parameter and the gradient
+ * Checks that the parameter `name` of the sharded model, and its gradient, are slices of the parameter and the gradient
  * of the whole model.
  */
 static ls_status compare(const ls_comm *comm, const ls_module *divided, const char *name, const ls_module *whole,
@@ -56,7 +56,8 @@ static ls_status compare(const ls_comm *comm, const ls_module *divided, const ch
     return LS_OK;
 }
 
-/* Columns, an activation, rows: this pair needs two exchanges. Trained for some steps. */
+/* A column-parallel layer, an activation, and a row-parallel layer: this pair needs two exchanges. Trained for some
+ * steps. */
 static ls_status columns_and_rows(ls_comm *world) {
     ls_scope *scope = ls_scope_begin();
     ls_seed(5);
@@ -130,8 +131,8 @@ static ls_status embedding(ls_comm *world) {
 }
 
 /*
- * The model is sharded over pairs of ranks, and each pair has some of the samples, from `first` on. `drops`: with
- * dropout between the layers.
+ * The model is sharded over pairs of ranks, and each pair has some of the samples, beginning with `first`. With
+ * `drops`, there is dropout between the layers.
  */
 static ls_status divided_model_on_divided_data(ls_comm *world, int64_t first, bool drops) {
     if (ls_comm_size(world) != 4) {
@@ -169,8 +170,8 @@ static ls_status divided_model_on_divided_data(ls_comm *world, int64_t first, bo
 }
 
 /*
- * Dropout of sharded activations gives a part of the whole activations' dropout. Dropout of whole activations is equal
- * on all ranks.
+ * Dropout of sharded activations gives a slice of the dropout of whole activations. Dropout of whole activations is
+ * equal on all ranks.
  */
 static ls_status dropped_layers(ls_comm *world) {
     ls_scope *scope = ls_scope_begin();
@@ -203,7 +204,7 @@ static ls_status dropped_layers(ls_comm *world) {
     return ls_scope_end(scope);
 }
 
-/* One dropout module after layers of two widths, which are sharded only on some ranks. */
+/* One dropout module follows layers of two widths, which are sharded only on some ranks. */
 static ls_status dropped_widths(ls_comm *world) {
     const int64_t widths[] = {3 * ls_comm_size(world) + 1, 3 * ls_comm_size(world) + 2};
     ls_scope *scope = ls_scope_begin();
@@ -244,7 +245,7 @@ static ls_status same_bits(ls_comm *world, double number) {
     return LS_OK;
 }
 
-/* Clips the gradients of both models, so that some of them shrink. The norms are equal, on all ranks. */
+/* Clips the gradients of both models, so that some of them shrink. The norms of both models are equal, on all ranks. */
 static ls_status clip_both(ls_comm *world, ls_module *divided, ls_module *whole) {
     double norms[2];
     LS_TRY(ls_clip_grad_norm(whole, 0.01, &norms[0]));
@@ -286,7 +287,7 @@ static ls_status clip_pipeline(ls_comm *world, ls_comm *stages, ls_comm *pair) {
         layers[0][i] = ls_nn_linear_with(width, width, &in_f64);
     }
     ls_seed(10);
-    for (int i = 0; i < count; i++) { /* two layers make a stage that is sharded */
+    for (int i = 0; i < count; i++) { /* two layers form a sharded stage */
         layers[1][i] = pair == NULL ? ls_nn_linear_with(width, width, &in_f64)
                        : i % 2 == 0 ? ls_sequential(ls_nn_column_parallel(pair, width, width, &parts_in_f64),
                                                     ls_nn_gather_parallel(pair))

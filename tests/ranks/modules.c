@@ -1,6 +1,6 @@
 /*
  * Modules with several inputs and outputs, and hooks, in ls_data_parallel: a recurrent cell, attention with masks, and
- * tied weights train as in one process with the global batch, also if a rank has no samples.
+ * tied weights train as in one process with the global batch, even if a rank has no samples.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -16,7 +16,7 @@ enum { ROWS = 11, TIMES = 3, WIDTH = 4, WORDS = 7, SEED = 5 };
 
 /* ---- data -------------------------------------------------------------------------------------------------------- */
 
-/* Returns samples `first` to `last` of normally distributed numbers [samples, a, b]. */
+/* Returns samples `first` to `last` - 1 of normally distributed numbers, [samples, a, b]. */
 static ls_tensor *normal(uint64_t stream, int64_t first, int64_t last, int64_t a, int64_t b) {
     ls_tensor *x = ls_empty(LS_SHAPE(last - first, a, b), LS_F64);
     for (int64_t i = 0; x != NULL && i < ls_numel(x); i++) {
@@ -25,7 +25,7 @@ static ls_tensor *normal(uint64_t stream, int64_t first, int64_t last, int64_t a
     return x;
 }
 
-/* Returns the same samples of words [samples, times]. */
+/* Returns the words of the same samples, [samples, times]. */
 static ls_tensor *words(int64_t first, int64_t last) {
     ls_tensor *x = ls_empty(LS_SHAPE(last - first, TIMES), LS_I64);
     for (int64_t i = 0; x != NULL && i < ls_numel(x); i++) {
@@ -34,7 +34,7 @@ static ls_tensor *words(int64_t first, int64_t last) {
     return x;
 }
 
-/* Returns which times count, [samples, times]: at least the first. */
+/* Returns a mask of the times that count, [samples, times]: at least the first. */
 static ls_tensor *lengths(int64_t first, int64_t last) {
     ls_tensor *x = ls_empty(LS_SHAPE(last - first, TIMES), LS_BOOL);
     for (int64_t i = 0; x != NULL && i < ls_numel(x); i++) {
@@ -95,8 +95,9 @@ static ls_tensor *cell_loss(ls_module *cell, int64_t first, int64_t last) {
 /* ---- attention with masks ---------------------------------------------------------------------------------------- */
 
 /*
- * Inputs: x [n, times, width]; which times count, [n, times] or NULL; and, for all samples, a bias of the scores
- * [times, times] or NULL. Outputs: the normalised mean over times [n, width], and the weights [n, times, times].
+ * Inputs: x [n, times, width]; a mask of the times that count, [n, times] or NULL; and, for all samples, a bias of the
+ * scores, [times, times] or NULL. Outputs: the normalized mean over times [n, width], and the weights [n, times,
+ * times].
  */
 static ls_status attention_forward(ls_module *self, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
                                    int output_count) {
@@ -170,7 +171,7 @@ static ls_module *table_new(ls_tensor *weight, bool output) {
     return ls_module_finish(module);
 }
 
-/* Words [n, times] to logits [n, times, words], with one table for embedding and output. */
+/* Maps words [n, times] to logits [n, times, words], with one table for embedding and output. */
 static ls_module *tied_new(void) {
     ls_tensor *weight = ls_randn(LS_SHAPE(WORDS, WIDTH), LS_F64);
     return ls_sequential(table_new(weight, false), linear(WIDTH, WIDTH), ls_nn_tanh(), table_new(weight, true));
@@ -211,11 +212,11 @@ static ls_status same_gradients(const ls_module *is, const ls_module *want, int 
     return LS_OK;
 }
 
-/* All ranks have samples, but different numbers of them; or the last rank has none. */
+/* All ranks have different numbers of samples, or the last rank has none. */
 static ls_status trains_like_one_process(ls_comm *world, const program *p) {
     const int rank = ls_comm_rank(world);
     const int size = ls_comm_size(world);
-    ls_seed((uint64_t)(SEED + rank)); /* ranks start with different parameters; rank 0's are used */
+    ls_seed((uint64_t)(SEED + rank)); /* ranks start with different parameters, but rank 0's are used */
     ls_module *model = ls_data_parallel(p->make(), world, NULL);
     ls_seed(SEED);
     ls_module *alone = p->make();
@@ -242,7 +243,7 @@ static ls_status trains_like_one_process(ls_comm *world, const program *p) {
 typedef struct seen {
     int forward;
     int backward;
-    ls_tensor *inputs; /* gradients of the first input and output in the latest pass, kept */
+    ls_tensor *inputs; /* gradients of the first input and the first output in the latest pass, kept */
     ls_tensor *outputs;
 } seen;
 
@@ -276,7 +277,7 @@ static void forget(seen *s) {
     *s = (seen){0};
 }
 
-/* A rank's loss is the mean over its own samples, and so are the gradients in its part of the model. */
+/* A rank's loss is the mean over its own samples, and its part of the model has the gradients of this loss. */
 static ls_status is_share(const ls_tensor *own, ls_tensor *all, int64_t first, int64_t last) {
     LS_CHECK(own != NULL && all != NULL);
     ls_scope *scope = ls_scope_begin();
@@ -285,7 +286,7 @@ static ls_status is_share(const ls_tensor *own, ls_tensor *all, int64_t first, i
     return ls_scope_end(scope);
 }
 
-/* Hooks on the wrapper, on a module in it, and on a layer that a Sequential would fuse. */
+/* Sets hooks on the wrapper, on a module in it, and on a layer that a Sequential would fuse. */
 static ls_status hooks_see_every_call(ls_comm *world) {
     const program p = {.make = tied_new, .loss = tied_loss};
     const int64_t first = ROWS * ls_comm_rank(world) / ls_comm_size(world);
@@ -343,7 +344,7 @@ static ls_status fail_hook(ls_module_call *call, void *user) {
     return ls_error_set(LS_ERR_UNSUPPORTED, "this hook fails");
 }
 
-/* A hook fails on every rank. Afterwards the ranks continue training. */
+/* A hook fails on every rank. Afterwards, the ranks continue training. */
 static ls_status a_failing_hook_ends_the_call(ls_comm *world) {
     const program p = {.make = cell_new, .loss = cell_loss};
     ls_module *model = ls_data_parallel(cell_new(), world, NULL);
@@ -361,7 +362,7 @@ static ls_status a_failing_hook_ends_the_call(ls_comm *world) {
     return LS_OK;
 }
 
-/* Calls attention twice: the second time with the output of the first. */
+/* Calls attention twice, the second time with the output of the first call. */
 static ls_tensor *twice_loss(ls_module *attention, int64_t first, int64_t last) {
     ls_tensor *x = normal(1, first, last, TIMES, WIDTH);
     ls_tensor *outputs[2];

@@ -1,6 +1,6 @@
 /*
  * ls_comm_monitored_barrier: ranks that enter in time, and ranks that enter late. Every rank that has entered lists all
- * late ranks. A late rank hears that the others gave up, and afterwards all calls work again.
+ * late ranks. A late rank is notified that the others have given up, and afterwards all calls work again.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu
@@ -13,14 +13,14 @@
 #include "base/wait.h"
 #include "comm/backend.h"
 
-#define SHORT   1.0  /* a timeout that tests wait for */
-#define PATIENT 30.0 /* ranks that are not late enter within this time, on a busy machine */
-#define LONG    60.0 /* a timeout that no test waits for */
-#define AT_ONCE 20.0 /* limit for a call that does not wait, on a busy machine */
+#define SHORT   1.0  /* a timeout that tests let expire */
+#define PATIENT 30.0 /* ranks that are in time enter within this limit, even on a busy machine */
+#define LONG    60.0 /* a timeout that never expires */
+#define AT_ONCE 20.0 /* limit for a call that does not wait, even on a busy machine */
 
 enum { PASSES = 20, GO_TAG = 9 };
 
-/* This rank's calls on the communicator that counted. */
+/* The number of barriers that this rank has called. */
 static _Thread_local int calls;
 
 static ls_status passes(ls_comm *comm, double timeout) {
@@ -34,7 +34,7 @@ static bool is_late(unsigned late, int rank) {
 
 /* ---- errors ------------------------------------------------------------------------------------------------------ */
 
-/* Returns whether the latest call has failed as it must on a rank that entered in time. */
+/* Returns whether the latest call has failed with the list of late ranks, as it must on a rank that entered in time. */
 static bool lists_late_ranks(const ls_comm *comm, unsigned late, double timeout) {
     char expected[LS_ERROR_CAPACITY];
     ls_rank_list list = {.count = 0};
@@ -48,7 +48,7 @@ static bool lists_late_ranks(const ls_comm *comm, unsigned late, double timeout)
     return strncmp(ls_error_message(), expected, strlen(expected)) == 0;
 }
 
-/* Fails unless the latest call has failed on a late rank. */
+/* Fails unless the latest call has failed as it must on a late rank. */
 static ls_status says_that_others_gave_up(double timeout) {
     char expected[LS_ERROR_CAPACITY];
     snprintf(expected, sizeof expected, "ls_comm_monitored_barrier #%d: this rank entered too late: ", calls);
@@ -72,7 +72,7 @@ static ls_status calls_work(ls_comm *comm) {
     return ls_work_wait(work);
 }
 
-/* Tells the late ranks that this rank has given up, or waits until the other ranks have told this rank. */
+/* Notifies the late ranks that this rank has given up. A late rank waits for these notifications. */
 static ls_status wait_for_the_others(ls_comm *comm, unsigned late) {
     const int own = ls_comm_rank(comm);
     char nothing = 0;
@@ -86,7 +86,7 @@ static ls_status wait_for_the_others(ls_comm *comm, unsigned late) {
     return LS_OK;
 }
 
-/* `times` barriers, in a row, fail for some ranks; then the late ranks enter all of them. Stores in `*listed` whether
+/* `times` barriers in a row fail for some ranks. Then the late ranks enter all of them. Sets `*listed` to whether
  * this rank, if it is not late, got the list of the late ranks. */
 static ls_status try_late(ls_comm *comm, unsigned late, int times, double timeout, bool *listed) {
     const bool entered = !is_late(late, ls_comm_rank(comm));
@@ -109,7 +109,7 @@ static ls_status try_late(ls_comm *comm, unsigned late, int times, double timeou
     return calls_work(comm);
 }
 
-/* On a busy machine, a rank that should enter in time may be late, too. Then the next timeout is longer. */
+/* On a busy machine, a rank that should enter in time may be late, too. Then the test retries with a longer timeout. */
 static ls_status some_are_late(ls_comm *comm, unsigned late, int times) {
     bool listed = false;
     for (double timeout = SHORT; !listed; timeout = PATIENT) {
@@ -120,7 +120,8 @@ static ls_status some_are_late(ls_comm *comm, unsigned late, int times) {
     return LS_OK;
 }
 
-/* The late rank enters while the others wait for it in another call. It gets no message from them on `comm` before. */
+/* The late rank enters while the others wait for it in a different call. Before this, it gets no message from them
+ * on `comm`. */
 static ls_status others_have_gone_on(ls_comm *comm) {
     const int last = ls_comm_size(comm) - 1;
     ls_comm *other = NULL;
@@ -149,7 +150,7 @@ static ls_status a_patient_barrier(ls_comm *comm) {
 
 /* ---- other calls ------------------------------------------------------------------------------------------------- */
 
-/* A rank that has left the barrier has received all that the other ranks did before they entered. */
+/* A rank that leaves the barrier has received everything that the other ranks sent before they entered. */
 static ls_status with_work_in_progress(ls_comm *comm) {
     enum { COUNT = 40000 };
     static _Thread_local float sums[COUNT];
@@ -173,7 +174,7 @@ static ls_status wrong_input(ls_comm *comm) {
     return passes(comm, 0); /* the communicator's timeout */
 }
 
-/* The message of a part also says which ranks of the world its ranks are. */
+/* On a split communicator, the message also gives the ranks in the world. */
 static ls_status on_a_part(ls_comm *world) {
     const int rank = ls_comm_rank(world), size = ls_comm_size(world);
     ls_comm *part = NULL;

@@ -1,5 +1,5 @@
 /*
- * Objects of different lengths, and calls that a program gives up.
+ * Objects of different lengths, and calls that a program abandons.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu
@@ -14,7 +14,7 @@
 
 /* ---- objects ----------------------------------------------------------------------------------------------------- */
 
-/* Lengths: all short, some long, empty ones. */
+/* Lengths are all short, some long, or empty. */
 static size_t length_of(int round, int rank) {
     const size_t lengths[][5] = {{3, 0, 7, 1, 2}, {0, 0, 0, 0, 0}, {100000, 0, 121, 120, 5}, {1, 300000, 2, 3, 0}};
     return lengths[round][rank % 5];
@@ -95,7 +95,7 @@ static ls_status check_objects(ls_comm *world) {
 
 /* ---- calls that are given up ------------------------------------------------------------------------------------- */
 
-/* Rank 0 begins a barrier that the other ranks do not make, and gives it up. Then every rank's next call fails. */
+/* Rank 0 begins a barrier that the other ranks do not call, and abandons it. Then every rank's next call fails. */
 static ls_status give_up(ls_comm *world, bool cancels) {
     ls_comm *part = NULL;
     LS_TRY(ls_comm_split(world, 0, 0, &part));
@@ -138,7 +138,8 @@ static ls_status finish_in_time(ls_comm *world) {
 ls_status rank_test(ls_comm *world) {
     LS_TRY(check_objects(world));
     LS_TRY(finish_in_time(world));
-    const bool ends = strcmp(ls_comm_backend(world), "mpi") != 0; /* MPI cannot end while it has calls */
+    const bool ends =
+        strcmp(ls_comm_backend(world), "mpi") != 0; /* MPI cannot be finalized while calls are in progress */
     for (int i = 0; i < 2 && ls_comm_size(world) > 1 && ends; i++) {
         LS_TRY(give_up(world, i == 1));
     }

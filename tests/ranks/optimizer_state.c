@@ -1,6 +1,6 @@
 /*
  * Training on several ranks is interrupted, and the states of each rank's optimizer and averages are restored into new
- * ones: training continues with the same bits as without the interruption, equal on all ranks.
+ * objects: training continues bit-identically, equal on all ranks.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -21,7 +21,7 @@ typedef struct problem {
     ls_comm *world;
 } problem;
 
-/* The mean over ranks of the losses of different data. */
+/* Returns the mean over ranks of losses of different data. */
 static ls_status mean_loss(void *argument, double *value) {
     const problem *p = argument;
     ls_seed(100 + (uint64_t)ls_comm_rank(p->world));
@@ -48,7 +48,7 @@ static ls_status train(ls_module *model, ls_optimizer *optimizer, ls_ema *averag
     return LS_OK;
 }
 
-/* Copies borrowed tensors, as if they came from a file. */
+/* Copies borrowed tensors, as if they were read from a file. */
 static ls_status copy_tensors(const ls_named *tensors, int count, ls_named *copies) {
     LS_CHECK(count <= MOST);
     for (int i = 0; i < count; i++) {

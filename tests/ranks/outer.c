@@ -1,6 +1,6 @@
 /*
- * Outer steps (ls_outer) in loops of the program: the mean of the replicas, Nesterov momentum, buffers, frozen
- * parameters, the calls that are refused between two outer steps, ranks that are out of step, and the bytes.
+ * Outer steps (ls_outer) in hand-written loops: the mean of the replicas, Nesterov momentum, buffers, frozen
+ * parameters, calls that are refused between two outer steps, ranks that are out of step, and the number of bytes sent.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -26,7 +26,7 @@ static ls_module *make_model(void) {
                          ls_nn_linear_with(HIDDEN, 1, &(ls_linear_options){.dtype = LS_F64}));
 }
 
-/* A training step on samples that every rank has for itself. */
+/* Runs a training step on samples that differ between ranks. */
 static ls_status train_step(ls_comm *world, ls_module *model, ls_optimizer *optimizer, int step) {
     ls_scope *scope = ls_scope_begin();
     ls_tensor *x = ls_empty(LS_SHAPE(SAMPLES, INPUTS), LS_F64);
@@ -40,7 +40,7 @@ static ls_status train_step(ls_comm *world, ls_module *model, ls_optimizer *opti
     return status != LS_OK ? status : ended;
 }
 
-/* Writes all parameters of the model, in order. Returns their number. */
+/* Copies all parameters of the model into `numbers`, in order. Returns the number of elements. */
 static int read_parameters(const ls_module *model, double *numbers) {
     int count = 0;
     for (int i = 0; i < ls_module_parameter_count(model); i++) {
@@ -63,7 +63,7 @@ static ls_status average(ls_comm *world, double *numbers, int count) {
 
 /* ---- against a computation by hand ------------------------------------------------------------------------------- */
 
-/* Nesterov's method on the parameters after the last outer step, in double. */
+/* Nesterov's method on the parameters after the last outer step, in double precision. */
 typedef struct reference {
     double anchor[MOST], velocity[MOST];
 } reference;
@@ -78,7 +78,7 @@ static ls_status step_reference(ls_comm *world, reference *r, double *local, int
     return LS_OK;
 }
 
-/* The last round is shorter, and ends with ls_outer_sync. */
+/* The last round is shorter: ls_outer_sync ends it. */
 static ls_status compare(ls_comm *world, ls_outer_options options, double rate, double momentum) {
     ls_module *model = make_model();
     ls_optimizer *optimizer = ls_adam(model, &(ls_adam_options){.learning_rate = 0.02});
@@ -159,7 +159,7 @@ static ls_status buffers_are_averaged(ls_comm *world) {
     return LS_OK;
 }
 
-/* A parameter that is frozen after some outer steps keeps its bits, whatever its momentum. */
+/* A parameter that is frozen after some outer steps stays bit-identical, whatever its momentum. */
 static ls_status frozen_parameters_stay(ls_comm *world) {
     ls_module *model = make_model();
     ls_optimizer *optimizer = ls_sgd(model, &(ls_sgd_options){.learning_rate = 0.1});
@@ -183,7 +183,7 @@ static ls_status frozen_parameters_stay(ls_comm *world) {
     return LS_OK;
 }
 
-/* A parameter that was frozen in ls_outer_new takes part in outer steps after it is unfrozen. */
+/* A parameter that was frozen when ls_outer_new was called takes part in outer steps after it is unfrozen. */
 static ls_status unfrozen_parameters_move(ls_comm *world) {
     ls_module *model = make_model();
     LS_TRY(ls_module_set_requires_grad(ls_module_child(model, 0), false));
@@ -206,7 +206,7 @@ static ls_status unfrozen_parameters_move(ls_comm *world) {
     return LS_OK;
 }
 
-/* A data-parallel model whose gradients stay local, with ranks without samples. */
+/* A data-parallel model whose gradients stay local, and ranks without samples. */
 static ls_status inside_data_parallel(ls_comm *world) {
     ls_module *model = ls_data_parallel(make_model(), world, NULL);
     LS_CHECK(ls_outer_new(model, world, NULL) == NULL);
@@ -281,13 +281,13 @@ static ls_status refused_between(ls_comm *world) {
     LS_TRY(ls_outer_sync(outer));
     LS_CHECK(ls_module_hash(model) != 0);
     LS_TRY(ls_outer_step(outer));
-    ls_outer_free(outer); /* the replicas are then models of their own */
+    ls_outer_free(outer); /* the replicas are then independent models */
     LS_CHECK(ls_module_hash(model) != 0);
     ls_module_free(model);
     return LS_OK;
 }
 
-/* The last rank takes one step more, or has frozen a parameter. The communicator stays usable. */
+/* The last rank takes an additional step, or has frozen a parameter. The communicator stays usable. */
 static ls_status ranks_out_of_step(ls_comm *world, bool freezes) {
     const bool last = ls_comm_rank(world) == ls_comm_size(world) - 1;
     ls_module *model = make_model();
@@ -306,7 +306,7 @@ static ls_status ranks_out_of_step(ls_comm *world, bool freezes) {
     return ls_comm_barrier(world, NULL);
 }
 
-/* A layer that is added later would not be part of the outer steps: every call is refused. */
+/* A layer that is added later would not be part of the outer steps, so every call is refused. */
 static ls_status layer_added_later(ls_comm *world, bool to_model) {
     ls_module *model = make_model();
     ls_outer *outer = ls_outer_new(model, world, NULL);
@@ -334,7 +334,7 @@ static ls_status freed_before(ls_comm *world) {
     return LS_OK;
 }
 
-/* The parameters after the last outer step count as the state of an optimizer. */
+/* The parameters after the last outer step are counted as optimizer state. */
 static ls_status anchors_are_counted(ls_comm *world) {
     ls_memory before, after;
     ls_module *model = make_model();

@@ -1,6 +1,6 @@
 /*
- * Trials with an outer optimizer (.outer): resuming with the same bits, checkpoints that wait for an outer step, a rank
- * that fails within a training step, and setups that are refused.
+ * Trials with an outer optimizer (.outer): resuming with bit-identical results, checkpoints that wait for an outer
+ * step, a rank that fails within a training step, and setups that are refused.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -9,7 +9,7 @@
 
 #include "parallel/parallel.h"
 
-/* This test does not cover a loss of power, so nothing waits for a disk. */
+/* This test does not cover a loss of power, so it does not wait for the disk. */
 int fsync(int fd) {
     (void)fd;
     return 0;
@@ -22,8 +22,8 @@ static bool exists(const char *folder, int64_t epochs_run, int64_t step) {
 }
 
 /*
- * An epoch has 5 steps. With outer steps every 2 steps and at the end of each epoch, they follow steps 2, 4, 5, 7, 9,
- * 10, 12, 14 and 15. A checkpoint that is due after step 6 waits for step 7.
+ * An epoch has 5 steps. With outer steps every 2 steps and at the end of each epoch, outer steps follow steps 2, 4, 5,
+ * 7, 9, 10, 12, 14 and 15. A checkpoint that is due after step 6 waits for step 7.
  */
 static ls_status same_bits(ls_comm *world) {
     outcome want, is;
@@ -39,7 +39,7 @@ static ls_status same_bits(ls_comm *world) {
     return goes_on_from(world, &plain, true, in_scratch("often"), &want);
 }
 
-/* A signal ends the run after the next outer step, and the resumed run ends with the same bits. */
+/* A signal ends the run after the next outer step. The resumed run is bit-identical to an uninterrupted run. */
 static ls_status signal_waits(ls_comm *world) {
     outcome want, is;
     training t;
@@ -57,7 +57,7 @@ static ls_status signal_waits(ls_comm *world) {
     return same(&is, &want);
 }
 
-/* A hook saves and stops between two outer steps: the outer step then comes early. */
+/* A hook saves and stops between two outer steps: the outer step then takes place early. */
 static ls_status stop_does_not_wait(ls_comm *world) {
     training t;
     const ls_checkpoint_options some = {.folder = in_scratch("stop"), .every_epochs = 100};
@@ -70,7 +70,7 @@ static ls_status stop_does_not_wait(ls_comm *world) {
     return ls_comm_barrier(world, NULL);
 }
 
-/* Another number of ranks, and a trial without an outer optimizer, resume from the checkpoint. */
+/* A different number of ranks, and a trial without an outer optimizer, resume from the checkpoint. */
 static ls_status other_setups(ls_comm *world) {
     ls_comm *alone = NULL;
     training t;
@@ -93,8 +93,8 @@ static ls_status other_setups(ls_comm *world) {
 /* ---- changes between runs ---------------------------------------------------------------------------------------- */
 
 /*
- * The parameters that the program sets between two runs are the start of the second run: with a learning rate of almost
- * 0, they stay.
+ * The second run starts from the parameters that the program sets between two runs: with a learning rate of almost 0,
+ * they stay the same.
  */
 static ls_status changed_between_runs(ls_comm *world) {
     ls_module *model = ls_nn_linear(INPUTS, CLASSES);
@@ -133,7 +133,7 @@ typedef struct fault {
     ls_comm *world;
     int64_t fails_at; /* step at which the criterion fails on the last rank */
     int64_t steps;
-    int64_t saves_at; /* step at which a hook saves the model; 0: never */
+    int64_t saves_at; /* step at which a hook saves the model; 0 means never */
 } fault;
 
 static ls_tensor *criterion(ls_tensor *output, ls_tensor *target, void *user) {
@@ -247,7 +247,8 @@ static ls_trial *make_levels_trial(ls_module *model, ls_optimizer *optimizer, ls
                                             .quiet = true});
 }
 
-/* Pairs of ranks average gradients, and the pairs take outer steps. Then all four ranks have the same bits. */
+/* Pairs of ranks average gradients, and the pairs take outer steps. Then all four ranks have bit-identical
+ * parameters. */
 static ls_status two_levels(ls_comm *world) {
     ls_comm *inside = NULL, *between = NULL;
     if (ls_comm_size(world) != 4) {
@@ -272,7 +273,7 @@ static ls_status two_levels(ls_comm *world) {
     LS_CHECK(trial != NULL);
     LS_TRY(ls_trial_run(trial, 2));
     LS_TRY(ranks_have_same_module(world, model));
-    if (ls_comm_rank(world) == 3) { /* rank 0 has no level in common with it */
+    if (ls_comm_rank(world) == 3) { /* rank 0 shares no level with it */
         ls_scope *scope = ls_scope_begin();
         (void)ls_no_grad(true);
         LS_TRY(ls_fill(ls_module_parameter(model, 0), 5));

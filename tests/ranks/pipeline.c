@@ -1,5 +1,5 @@
 /*
- * A model sharded into pipeline stages gives the same losses, gradients and training as the undivided model, with
+ * A model sharded into pipeline stages has the same losses, gradients and training results as the unsharded model, with
  * either schedule.
  *
  * ranks: 1 2 3 4 5
@@ -36,8 +36,8 @@ static ls_tensor *criterion(ls_tensor *output, ls_tensor *target, void *user) {
 }
 
 /*
- * Checks that every parameter of the stage, and its gradient, equal the whole model's of the same name, and that the
- * stages together have all parameters.
+ * Checks that every parameter of the stage, and its gradient, equal those with the same name in the whole model, and
+ * that the stages together contain all parameters.
  */
 static ls_status compare(ls_comm *stages, const ls_module *stage, const ls_module *whole) {
     int64_t count = ls_module_parameter_count(stage);
@@ -61,8 +61,8 @@ static ls_status step_whole(ls_module *whole, ls_tensor *x, ls_tensor *y, double
 }
 
 /*
- * Three steps of training, compared with the undivided model. `data` may be NULL; otherwise these are the ranks of the
- * same stage, each with a part of the batch.
+ * Runs three training steps and compares them with the unsharded model. `data` connects the ranks of the same stage,
+ * each with a part of the batch; it may be NULL.
  */
 static ls_status train(ls_comm *stages, ls_comm *data, const ls_pipeline_options *options) {
     ls_scope *scope = ls_scope_begin();
@@ -104,7 +104,7 @@ static ls_status train(ls_comm *stages, ls_comm *data, const ls_pipeline_options
 }
 
 static ls_status schedules_and_cuts(ls_comm *world) {
-    static const int cut[] = {2, 3, 4, 5}; /* for up to 5 ranks; one stage is only an activation */
+    static const int cut[] = {2, 3, 4, 5}; /* for up to 5 ranks; one stage consists of an activation only */
     LS_CHECK(ls_comm_size(world) <= 5);
     ls_tensor *sample = ls_ones(LS_SHAPE(4, IN), LS_F64);
     const ls_pipeline_options options[] = {
@@ -148,7 +148,7 @@ static ls_status measurement_leaves_no_trace(ls_comm *world) {
     return ls_scope_end(scope);
 }
 
-/* Stages over pairs of ranks; each pair has half of the batch. */
+/* Stages over pairs of ranks. Each pair has half of the batch. */
 static ls_status with_divided_data(ls_comm *world) {
     if (ls_comm_size(world) != 4) {
         return LS_OK;
@@ -193,7 +193,7 @@ static ls_status uneven_steps(ls_comm *stages, ls_comm *data, const int64_t *row
     return ls_scope_end(scope);
 }
 
-/* Steps with different divisions cannot be corrected afterwards: all ranks get an error. */
+/* Steps with different distributions of the batch cannot be corrected afterwards, so all ranks get an error. */
 static ls_status steps_that_differ(ls_comm *stages, ls_comm *data) {
     ls_scope *scope = ls_scope_begin();
     ls_module *pipeline = ls_pipeline(make_model(), stages, NULL);
@@ -214,7 +214,7 @@ static ls_status with_uneven_data(ls_comm *world) {
     if (size < 2 || size > 4) {
         return LS_OK;
     }
-    ls_comm *stages = NULL; /* two of four ranks, or one */
+    ls_comm *stages = NULL; /* for two of four ranks, or for one */
     ls_comm *data = NULL;
     const int width = size == 4 ? 2 : 1;
     LS_TRY(ls_comm_split(world, ls_comm_rank(world) / width, 0, &stages));
@@ -257,7 +257,7 @@ static ls_tensor *no_loss(ls_tensor *output, ls_tensor *target, void *user) {
     return NULL;
 }
 
-/* A criterion returns nothing without an error message: the other stages still get a reason. */
+/* A criterion returns NULL without an error message: the other stages still get a reason. */
 static ls_status silent_criterion(ls_comm *world) {
     ls_scope *scope = ls_scope_begin();
     ls_module *pipeline = ls_pipeline(make_model(), world, NULL);
@@ -275,7 +275,7 @@ static ls_status silent_criterion(ls_comm *world) {
     return LS_OK;
 }
 
-/* All stages refuse a criterion whose value over micro-batches would differ from its value over one batch. */
+/* All stages refuse a criterion whose value over micro-batches would differ from its value over the whole batch. */
 static ls_status criteria(ls_comm *world) {
     static const ls_criterion wrong[] = {sum_criterion, root_criterion, ignoring_criterion};
     for (int i = 0; i < 4; i++) {
@@ -387,7 +387,8 @@ static ls_module *make_trapped(int stages) {
     return ls_sequential_of(layers, 2 * stages);
 }
 
-/* One step in which stage `failing` fails after some calls. All stages get the error, in this step or in the next. */
+/* Runs one step in which stage `failing` fails after some calls. All stages get the error, in this step or in the
+ * next. */
 static ls_status fail_once(ls_comm *world, ls_pipeline_schedule schedule, int failing, bool backwards, int number) {
     static const int cut[] = {2, 4, 6, 8};
     const int rank = ls_comm_rank(world);

@@ -1,7 +1,7 @@
 /*
- * Sends and receives between every pair of ranks, of every size class, in order and out of order, as work and blocking,
- * mixed with collectives. Communicators made by ls_comm_split: several at once, splits of splits, and splits that
- * outlive their parent.
+ * Sends and receives between every pair of ranks, of every size class, in order and out of order, blocking and
+ * asynchronous, mixed with collectives. Communicators created by ls_comm_split: several at once, splits of splits, and
+ * splits that outlive their parent.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -40,7 +40,7 @@ enum { SIZES = sizeof sizes / sizeof sizes[0] };
 /* ---- messages ------------------------------------------------------------------------------------------------------
  */
 
-/* One pair after the other, in both directions, including a rank with itself; the buffers have odd addresses. */
+/* Tests one pair after another, in both directions, including a rank with itself. The buffers have odd addresses. */
 static ls_status every_pair(ls_comm *comm, unsigned char *out, unsigned char *in) {
     const int rank = ls_comm_rank(comm);
     for (int from = 0; from < ls_comm_size(comm); from++) {
@@ -62,7 +62,8 @@ static ls_status every_pair(ls_comm *comm, unsigned char *out, unsigned char *in
     return LS_OK;
 }
 
-/* All ranks send along the ring before they receive: as work with any size, and blocking if messages are small. */
+/* All ranks send along the ring before they receive: asynchronously with any size, and blocking if messages are
+ * small. */
 static ls_status ring(ls_comm *comm, unsigned char *out, unsigned char *in) {
     const int size = ls_comm_size(comm);
     const int rank = ls_comm_rank(comm);
@@ -85,7 +86,7 @@ static ls_status ring(ls_comm *comm, unsigned char *out, unsigned char *in) {
     return LS_OK;
 }
 
-/* All at once: each rank sends all sizes to all ranks, and receives them from the last to the first. */
+/* Each rank sends messages of all sizes to all ranks at once, and receives them from the last to the first. */
 static ls_status flood(ls_comm *comm) {
     enum { COUNT = 6 };
     static const size_t counts[COUNT] = {1, 9000, 0, 100000, 300, 30000};
@@ -122,7 +123,8 @@ static ls_status flood(ls_comm *comm) {
 }
 
 /*
- * Many small messages for which no rank waits yet, a collective in between, and the order in which they are received.
+ * Sends many small messages for which no rank waits yet, with a collective in between. Tests the order in which they
+ * are received.
  */
 static ls_status kept_for_later(ls_comm *comm) {
     const int size = ls_comm_size(comm);
@@ -146,7 +148,7 @@ static ls_status kept_for_later(ls_comm *comm) {
     return LS_OK;
 }
 
-/* A receive waits for a message that is sent after a collective, which this rank has begun as work. */
+/* A receive waits for a message that is sent after a collective, which this rank has begun asynchronously. */
 static ls_status crossed(ls_comm *comm, unsigned char *out, unsigned char *in) {
     const int size = ls_comm_size(comm);
     const int rank = ls_comm_rank(comm);
@@ -235,7 +237,7 @@ static ls_status sum_of(ls_comm *comm, int64_t value, int64_t *sum) {
     return ls_comm_allreduce(comm, &value, sum, 1, LS_I64, LS_SUM, NULL);
 }
 
-/* Even and odd ranks, in reverse order, alternating with the whole communicator. */
+/* Splits the ranks into even and odd ones, in reverse order, and alternates with the whole communicator. */
 static ls_status halves(ls_comm *comm) {
     const int size = ls_comm_size(comm);
     const int rank = ls_comm_rank(comm);
@@ -263,7 +265,7 @@ static ls_status halves(ls_comm *comm) {
     return LS_OK;
 }
 
-/* Some ranks join no communicator, one is alone. A split of a split outlives its parent. */
+/* Some ranks join no communicator, and one rank is alone. A split of a split outlives its parent. */
 static ls_status nested(ls_comm *comm) {
     const int size = ls_comm_size(comm);
     const int rank = ls_comm_rank(comm);

@@ -1,6 +1,7 @@
 /*
  * PowerSGD (.powersgd_rank): the averaged gradients and the error feedback agree with a reference in double precision,
- * all ranks hold the same bits, and failures, Inf, frozen and unused parameters leave the error feedback in order.
+ * the gradients are bit-identical on all ranks, and failures, Inf, frozen and unused parameters do not damage the error
+ * feedback.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu
@@ -57,7 +58,7 @@ static int64_t share_of(const ls_comm *world, int batch) {
     return batch * (rank + 1) / size - batch * rank / size;
 }
 
-/* Runs a backward pass over this rank's share of a batch. `scale` is a factor of this rank's inputs. */
+/* Runs a backward pass over this rank's share of a batch. `scale` multiplies this rank's inputs. */
 static ls_status scaled_pass(ls_module *model, ls_comm *world, int number, int batch, double scale) {
     const int64_t count = share_of(world, batch), first = (int64_t)batch * ls_comm_rank(world) / ls_comm_size(world);
     if (count == 0) {
@@ -89,7 +90,7 @@ typedef struct reference {
     double error[400], q[RANK][400], mean[400];
 } reference;
 
-/* The numbers that the library draws for Q. */
+/* Draws the same numbers for Q as the library. */
 static void draw(reference *r, int index, int k) {
     for (int64_t j = 0; j < r->columns; j++) {
         r->q[k][j] = ls_random_normal(UINT64_C(0x506f776572534744), (uint64_t)(index * RANK + k), (uint64_t)j);
@@ -114,7 +115,7 @@ static double product(const double *x, const double *y, int64_t count) {
     return sum;
 }
 
-/* Gram-Schmidt, as in the paper. A column that depends on the first becomes zero. */
+/* Runs Gram-Schmidt, as in the paper. A column that depends linearly on the first becomes zero. */
 static void orthogonalize(double p[RANK][400], int64_t rows) {
     for (int k = 0; k < RANK; k++) {
         const double before = sqrt(product(p[k], p[k], rows));
@@ -135,7 +136,7 @@ static ls_status average(ls_comm *world, double *numbers, size_t count) {
     return ls_comm_allreduce(world, numbers, numbers, count, LS_F64, LS_AVG, NULL);
 }
 
-/* A pass over a gradient of this rank, which `m` holds. Sets r->mean and the next error and Q. */
+/* Computes the expected result of a pass. `m` is this rank's gradient. Sets r->mean, the next error and Q. */
 static ls_status step_reference(ls_comm *world, reference *r, int index, double *m) {
     double p[RANK][400] = {{0}}, q[RANK][400] = {{0}};
     for (int64_t i = 0; i < r->rows * r->columns; i++) {
@@ -216,7 +217,8 @@ static ls_status check_pass(ls_comm *world, const ls_module *model, reference *a
     return LS_OK;
 }
 
-/* Batches whose shares are equal, differ, or are empty on some ranks. With one sample, the gradients have rank 1. */
+/* Batches whose shares are equal, differ, or are empty on some ranks. With one sample, the gradients are matrices of
+ * rank 1. */
 static ls_status as_the_reference(ls_comm *world, const int *batches, int count, bool gathered) {
     reference all[PARAMETERS];
     begin_reference(all);
@@ -265,7 +267,7 @@ static ls_status spoil(ls_module *model, ls_comm *world, spoiled how, bool *refu
     return LS_OK;
 }
 
-/* Trains a model with a spoiled pass in between, and returns a hash of its parameters. */
+/* Trains a model with a spoiled pass in the middle, and returns a hash of its parameters. */
 static ls_status hash_with(ls_comm *world, spoiled how, int zero, uint64_t *hash) {
     bool refuses = false;
     ls_module *model =
@@ -301,7 +303,8 @@ static ls_status error_feedback_stays(ls_comm *world) {
     return LS_OK;
 }
 
-/* An older gradient keeps its bits if no rank has a new one: the parameter is frozen, or no rank has samples. */
+/* An older gradient stays bit-identical if no rank has a new gradient, because the parameter is frozen or no rank
+ * has samples. */
 static ls_status old_gradients_stay(ls_comm *world) {
     ls_module *model = wrapped(world, RANK);
     LS_TRY(pass(model, world, 0, 12));
@@ -322,7 +325,7 @@ static ls_status old_gradients_stay(ls_comm *world) {
     return LS_OK;
 }
 
-/* Different ranks freeze different parameters of one size. */
+/* Different ranks freeze different parameters of the same size. */
 static ls_status frozen_on_one_rank(ls_comm *world) {
     const int frozen = ls_comm_rank(world) == 0 ? LAST : CONV;
     if (ls_comm_size(world) == 1) {
@@ -338,7 +341,7 @@ static ls_status frozen_on_one_rank(ls_comm *world) {
     return LS_OK;
 }
 
-/* If no gradient is smaller as two matrices, all are sent unchanged. */
+/* If compression would not make any gradient smaller, all gradients are sent unchanged. */
 static ls_status nothing_to_compress(ls_comm *world) {
     ls_module *plain = wrapped(world, 0), *model = wrapped(world, 1000);
     LS_TRY(pass(plain, world, 0, 7));
@@ -356,7 +359,7 @@ static ls_status nothing_to_compress(ls_comm *world) {
 
 /* ---- bytes and wrong input --------------------------------------------------------------------------------------- */
 
-/* A step hands 4 ((n + m) r + bias) bytes for each layer to collective calls, and a few others. */
+/* For each layer, a step passes 4 ((n + m) r + bias) bytes to collective calls, plus a few bytes. */
 static ls_status bytes_of_step(ls_comm *world) {
     enum { WIDTH = 1024, WIDE_RANK = 4 };
     ls_module *model =

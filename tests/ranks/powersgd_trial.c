@@ -1,7 +1,7 @@
 /*
- * Trials with PowerSGD: a run that resumes from a checkpoint ends with the same bits, because the checkpoint contains
- * the error feedback of each rank. Another number of ranks, another rank of the matrices, and plain training resume
- * too.
+ * Trials with PowerSGD: a run that resumes from a checkpoint is bit-identical to an uninterrupted run, because the
+ * checkpoint contains the error feedback of each rank. Resuming with a different number of ranks, a different rank of
+ * the matrices, or plain training works, too.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu
@@ -10,7 +10,7 @@
 
 #include "parallel/data_parallel.h"
 
-/* This test does not cover a loss of power, so nothing waits for a disk. */
+/* This test does not cover a loss of power, so it does not wait for the disk. */
 int fsync(int fd) {
     (void)fd;
     return 0;
@@ -28,7 +28,7 @@ static ls_status same_bits(ls_comm *world) {
     return goes_on_from(world, &plain, true, in_scratch("often"), &want);
 }
 
-/* Returns the sum of the magnitudes of this rank's error feedback in a model of make_model; -1 without PowerSGD. */
+/* Returns the sum of the magnitudes of this rank's error feedback in a model of make_model, or -1 without PowerSGD. */
 static double error_of(const training *t) {
     int64_t count = 0;
     const float *numbers = ls_data_parallel_powersgd(t->model, &count);

@@ -1,5 +1,6 @@
 /*
- * The progress thread finishes begun calls while their rank makes no call. Ranks that are threads have no such thread.
+ * The progress thread finishes asynchronous calls while their rank makes no call. Ranks that are threads have no such
+ * thread.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu
@@ -18,7 +19,7 @@
 
 enum { LARGE = 1 << 20, ROUNDS = 3, LONGEST_S = 120 };
 
-/* Makes no call until all work of this process has finished, or for LONGEST_S. */
+/* Makes no call until all work of this process has finished, or until LONGEST_S seconds have passed. */
 static bool finishes_alone(void) {
     for (int i = 0; i < LONGEST_S * 1000 && atomic_load(&ls_comm_open_count) > 0; i++) {
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
@@ -26,7 +27,7 @@ static bool finishes_alone(void) {
     return atomic_load(&ls_comm_open_count) == 0;
 }
 
-/* Begins two sums and a message on each communicator, and waits after they have finished. */
+/* Begins two sums and a message on each communicator, and waits for them after they have finished. */
 static ls_status run_calls(ls_comm *const *comms, int count, size_t elements, bool alone) {
     enum { CALLS = 4, MOST = 2 };
     float *memory = calloc(MOST * CALLS * elements + 1, sizeof *memory);
@@ -62,7 +63,7 @@ static ls_status run_calls(ls_comm *const *comms, int count, size_t elements, bo
     return LS_OK;
 }
 
-/* Calls of this thread and the moves of the progress thread alternate. */
+/* This thread's calls and the progress thread's work alternate. */
 static ls_status mix_calls(ls_comm *const *comms) {
     for (int i = 0; i < 200; i++) {
         ls_work *work = NULL;
@@ -77,7 +78,7 @@ static ls_status mix_calls(ls_comm *const *comms) {
     return LS_OK;
 }
 
-/* A communicator that is freed during its calls. Other ranks may have left it. */
+/* A communicator is freed during its calls. Other ranks may have left it. */
 static ls_status free_early(ls_comm *world) {
     ls_comm *part = NULL;
     int64_t *numbers = calloc(LARGE, sizeof *numbers);
@@ -92,7 +93,8 @@ static ls_status free_early(ls_comm *world) {
     return ls_comm_barrier(world, NULL);
 }
 
-/* A process that is forked while the progress thread uses the communicator has no progress thread. Its calls fail. */
+/* A process that is forked while the progress thread uses the communicator has no progress thread, so its calls
+ * fail. */
 static ls_status fork_during_progress(ls_comm *world) {
     int result = 0;
     fflush(NULL);

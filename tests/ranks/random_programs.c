@@ -1,9 +1,9 @@
 /*
  * Random programs: sequences of calls on the world and on communicators split from it and from each other, of any kind,
- * size, dtype, reduction and root, in ordinary and in shared memory, in place or not, with messages among them,
- * blocking or as work that each rank polls and waits for in its own order. All ranks draw the same program from its
- * seed. The expected results are computed serially (support/steps.h). LOCKSTEP_TEST_SEED and LOCKSTEP_TEST_PROGRAMS
- * choose others.
+ * size, dtype, reduction and root, in ordinary and in shared memory, in place or not, mixed with messages; blocking, or
+ * asynchronous with each rank polling and waiting in its own order. All ranks draw the same program from its seed. The
+ * expected results are computed serially (support/steps.h). LOCKSTEP_TEST_SEED and LOCKSTEP_TEST_PROGRAMS select other
+ * programs.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -23,7 +23,7 @@ enum { PROGRAMS = 60, SEED = 20260101, STEPS_MOST = 24, GROUPS = 4, POOLS = 3 };
 
 /* One communicator of a program. */
 typedef struct group {
-    ls_comm *comm; /* NULL: this rank does not belong to it */
+    ls_comm *comm; /* NULL if this rank is not a member */
     step *open[STEPS_MOST];
     int opened;
     unsigned char *pools[POOLS]; /* memory of ls_comm_alloc */
@@ -35,7 +35,7 @@ typedef struct program {
     uint64_t state; /* of the choices common to all ranks */
     uint64_t own;   /* of this rank's own choices */
     group groups[GROUPS];
-    bool each_its_way; /* each rank decides which calls are work */
+    bool each_its_way; /* each rank decides which calls are asynchronous */
 } program;
 
 static uint64_t draw(uint64_t *state, uint64_t below) {
@@ -64,7 +64,7 @@ static ls_status end_one(program *p, group *g, int index) {
     return LS_OK;
 }
 
-/* Ends all work on one communicator, in an order of the rank's choice. */
+/* Waits for all work on one communicator, in an order that each rank chooses. */
 static ls_status end_group(program *p, group *g) {
     while (g->opened > 0) {
         LS_TRY(end_one(p, g, (int)draw(&p->own, (uint64_t)g->opened)));
@@ -72,7 +72,7 @@ static ls_status end_group(program *p, group *g) {
     return LS_OK;
 }
 
-/* Ends all work on all communicators, in an order of the rank's choice. */
+/* Waits for all work on all communicators, in an order that each rank chooses. */
 static ls_status end_all(program *p) {
     int opened = 0;
     for (int i = 0; i < GROUPS; i++) {
@@ -129,7 +129,7 @@ static step draw_step(program *p, ls_comm *comm) {
     return s;
 }
 
-/* Selects shared memory for the step, if this rank has a free block that is large enough. */
+/* Selects shared memory for the step if this rank has a free block that is large enough. */
 static void choose_memory(program *p, group *g, step *s) {
     const size_t room = step_room(ls_comm_size(s->comm), s->count, 16);
     const uint64_t start = draw(&p->own, POOLS);
@@ -167,13 +167,13 @@ static ls_status run_step(program *p, group *g) {
 /* ---- communicators and memory --------------------------------------------------------------------------------------
  */
 
-/* Splits one of the communicators with a lower number than `index`, at random. */
+/* Splits a randomly chosen communicator with an index below `index`. */
 static ls_status make_group(program *p, int index) {
     const ls_comm *world = p->groups[0].comm;
     const uint64_t way = draw(&p->state, UINT64_MAX);
     const uint64_t parent = draw(&p->state, (uint64_t)index);
     const uint64_t colors = 1 + draw(&p->state, 3);
-    const uint64_t none = draw(&p->state, 4); /* 0: some ranks may join none */
+    const uint64_t none = draw(&p->state, 4); /* if 0, some ranks may join no communicator */
     const uint64_t rank = (uint64_t)ls_comm_rank(world);
     if (p->groups[parent].comm == NULL) {
         return LS_OK;

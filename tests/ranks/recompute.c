@@ -1,7 +1,7 @@
 /*
- * ls_recompute inside ls_data_parallel: the bits of training without it, with dropout, overlap, accumulation, uneven
- * shares and parameters that some ranks do not use. Batch normalization and operations
- * that mix samples or communicate are refused. A failing second run on one rank fails on all ranks.
+ * ls_recompute inside ls_data_parallel: bit-identical to training without it, with dropout, overlap, accumulation,
+ * uneven shares and parameters that some ranks do not use. Batch normalization and operations that mix samples or
+ * communicate are refused. If the recomputation fails on one rank, it fails on all ranks.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu
@@ -15,7 +15,7 @@
 
 enum { INPUTS = 5, WIDTH = 32, STEPS = 5, SEED = 3 };
 
-/* The layer `twice` runs twice; `sometimes` runs if the input says so, and differs between ranks. */
+/* The layer `twice` runs twice. The layer `sometimes` runs only if the input says so, which differs between ranks. */
 typedef struct network {
     ls_module *first, *twice, *sometimes, *last;
 } network;
@@ -82,7 +82,7 @@ static ls_status train(ls_comm *world, bool recompute, ls_overlap_mode overlap, 
     ls_optimizer *optimizer = ls_sgd(model, &(ls_sgd_options){.learning_rate = 0.05, .momentum = 0.9});
     LS_CHECK(optimizer != NULL);
     for (int step = 0; step < STEPS; step++) {
-        ls_seed((uint64_t)(SEED + step)); /* ranks that skip draw no streams */
+        ls_seed((uint64_t)(SEED + step)); /* ranks that skip draw no random streams */
         ls_optimizer_zero_grad(optimizer);
         LS_TRY(ls_data_parallel_no_sync(model, true));
         LS_TRY(run_pass(world, model, 10 * step));
@@ -121,7 +121,7 @@ static ls_tensor *softmax_over_samples(ls_tensor *x, void *user) {
     return ls_softmax(x, 0);
 }
 
-/* An operation that mixes samples is found in a module that is recomputed, too. */
+/* An operation that mixes samples is detected in a recomputed module, too. */
 static ls_status refuses_mixing(ls_comm *world) {
     ls_module *softmax = ls_nn_function("Softmax", softmax_over_samples, NULL);
     LS_TRY(ls_recompute(softmax, true));
@@ -142,14 +142,14 @@ static ls_tensor *sum_over_ranks(ls_tensor *x, void *user) {
     return ls_allreduce(user, x, LS_SUM);
 }
 
-/* A module that communicates is refused by the call, on all ranks, and the communicator stays usable. */
+/* The call refuses a module that communicates, on all ranks, and the communicator stays usable. */
 static ls_status refuses_communication(ls_comm *world) {
     ls_module *module = ls_sequential(ls_nn_linear(INPUTS, 2), ls_nn_function("Sum", sum_over_ranks, world));
     LS_TRY(ls_recompute(module, true));
     ls_scope *scope = ls_scope_begin();
     ls_tensor *output = ls_forward(module, ls_full(LS_SHAPE(2, INPUTS), LS_F32, 1));
     LS_CHECK((output != NULL) == (ls_comm_size(world) == 1));
-    if (output != NULL) { /* without other ranks, only the tape shows it */
+    if (output != NULL) { /* on a single rank, only the tape shows the communication */
         LS_CHECK(ls_backward(ls_mean(output)) == LS_ERR_UNSUPPORTED);
     }
     LS_CHECK(ls_error_status() == LS_ERR_UNSUPPORTED);
@@ -159,7 +159,7 @@ static ls_status refuses_communication(ls_comm *world) {
     return ls_comm_barrier(world, NULL);
 }
 
-/* The forward function fails in its second run on the last rank, if `user` points to true. */
+/* The forward function fails on the last rank when it is recomputed, if `user` points to true. */
 static ls_tensor *fail_later(ls_tensor *x, void *user) {
     if (*(const bool *)user) {
         (void)ls_error_set(LS_ERR_IO, "the second run failed");
@@ -168,7 +168,7 @@ static ls_tensor *fail_later(ls_tensor *x, void *user) {
     return ls_square(x);
 }
 
-/* All ranks get the failure of one rank's second run, and stay in step. */
+/* If the recomputation fails on one rank, all ranks get the error and stay in step. */
 static ls_status second_run_fails(ls_comm *world) {
     bool fails = false;
     ls_module *last = ls_nn_function("Last", fail_later, &fails);

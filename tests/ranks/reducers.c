@@ -1,6 +1,6 @@
 /*
- * Reducers and all-reduces of many tensors, with the cases of flashlight's AllReduceTest: scales, asynchronous calls,
- * sets of tensors, and coalescing.
+ * Reducers and all-reduces of many tensors, with the cases of flashlight's AllReduceTest: scaling factors, asynchronous
+ * calls, sets of tensors, and coalescing.
  *
  * ranks: 1 2 3 4
  * devices: cpu shadow
@@ -25,7 +25,7 @@ static ls_tensor *reduced(ls_comm *world, ls_tensor *tensor, double scale) {
     return scale == 0 || scale == 1 ? sum : ls_mul(sum, scale);
 }
 
-/* Reduces `count` tensors of `size` elements and more, and compares them with single all-reduces. */
+/* Reduces `count` tensors of at least `size` elements, and compares the results with single all-reduces. */
 static ls_status reduce_set(ls_comm *world, const ls_reducer_options *options, int count, int64_t size) {
     ls_reducer *reducer = ls_reducer_new(world, options);
     LS_CHECK(reducer != NULL);
@@ -61,7 +61,7 @@ static ls_status sets(ls_comm *world) {
     return reduce_set(world, &(ls_reducer_options){.scale = 1}, 1, 0);
 }
 
-/* Returns the number of calls on the communicator, with `user` as the argument of `function`. */
+/* Runs `function` with the argument `user`, and counts the calls on the communicator. */
 static ls_status count_calls(ls_status (*function)(void *user), void *user, int *calls) {
     LS_TRY(ls_trace_start());
     const ls_status status = function(user);
@@ -89,7 +89,7 @@ static ls_status add_parts(void *user) {
     return ls_reducer_finish(c->reducer);
 }
 
-/* Many tensors need few calls: a thousand tensors of 4 KiB in buckets of 1 MiB. */
+/* Many tensors need few calls: one thousand tensors of 4 KiB use buckets of 1 MiB. */
 static ls_status coalescing_needs_few_calls(ls_comm *world) {
     ls_tensor *whole = make(world, 3, 1000 * 1024, LS_F32);
     ls_tensor *want = reduced(world, whole, 0);
@@ -116,7 +116,7 @@ static ls_status reduce_many(void *user) {
     return ls_allreduce_many(m->comm, m->tensors, m->count, LS_MAX);
 }
 
-/* One call per dtype, for tensors in any order. */
+/* Tensors in any order need only one call per dtype. */
 static ls_status many_tensors(ls_comm *world) {
     ls_tensor *tensors[MANY], *want[MANY];
     for (int i = 0; i < MANY; i++) {
@@ -139,7 +139,7 @@ static ls_module *make_model(void) {
     return ls_sequential(ls_nn_linear(4, 3), ls_nn_tanh(), ls_nn_linear(3, 2), ls_nn_linear(2, 2));
 }
 
-/* The gradients of a model, of which one rank has only some. */
+/* Reduces the gradients of a model. One rank has only some of them. */
 static ls_status gradients(ls_comm *world, size_t bucket_bytes) {
     ls_module *model = make_model(), *other = make_model();
     ls_reducer *reducer = ls_reducer_new(world, &(ls_reducer_options){.bucket_bytes = bucket_bytes});

@@ -1,8 +1,8 @@
 /*
- * Series of messages with equal parameters, and other messages among them: a backend may send such series in a shorter
- * way. Every message arrives in order, also from odd addresses, blocking and as work, received early and late. A
- * message that differs from its receive is reported and changes nothing. Other messages arrive while receives of a
- * series are waiting. A communicator may be freed meanwhile, or its sender may leave it.
+ * Series of messages with equal parameters, mixed with other messages: a backend may use a shorter protocol for such
+ * series. Every message arrives in order, even from odd addresses, blocking and asynchronous, received early and late.
+ * A message that differs from its receive is reported and changes nothing. Other messages arrive while receives of a
+ * series are waiting. Meanwhile, a rank may free the communicator, or the sender may leave it.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu
@@ -111,7 +111,7 @@ static ls_status begin_send(const ring *r, message *m, int number) {
     return ls_comm_send(r->comm, m->data + 1, m->count, m->dtype, r->next, m->tag, &m->work);
 }
 
-/* Begins to receive `sent`, or something else. */
+/* Begins to receive `sent`, or something different. */
 static ls_status begin_receive(const ring *r, uint64_t *own, const message *sent, message *m) {
     *m = *sent;
     m->refused = draw(own, 12) == 0;
@@ -153,7 +153,7 @@ static ls_status end_receive(const ring *r, const message *sent, message *m, int
     return LS_OK;
 }
 
-/* Returns the index of the next message with this tag, from `at` on. */
+/* Returns the index of the next message with this tag, beginning at `at`. */
 static int find(const message *window, int at, int tag) {
     while (at < WINDOW && window[at].tag != tag) {
         at++;
@@ -162,8 +162,8 @@ static int find(const message *window, int at, int tag) {
 }
 
 /*
- * Sends this rank's messages and receives the arriving messages, in any order that is valid for each tag; then waits,
- * in any order.
+ * Sends this rank's messages and receives the arriving messages, in any order that is valid for each tag. Then waits in
+ * any order.
  */
 static ls_status run_window(const ring *r, uint64_t *own, message *out, const message *in, int window) {
     message got[WINDOW];
@@ -191,7 +191,7 @@ static ls_status run_window(const ring *r, uint64_t *own, message *out, const me
     }
     for (int i = 0; i < WINDOW; i++) {
         const ls_status status = ls_work_wait(out[i].work);
-        LS_CHECK(status == LS_OK || status == LS_ERR_MISMATCH); /* a backend may report it to the sender, too */
+        LS_CHECK(status == LS_OK || status == LS_ERR_MISMATCH); /* a backend may report the error to the sender, too */
         free(out[i].data);
     }
     return LS_OK;
@@ -271,7 +271,7 @@ static ls_status every_other(ls_comm *comm) {
     return LS_OK;
 }
 
-/* Rank 1 expects more messages of a series and does not poll. Rank 0 ends the series and begins another. */
+/* Rank 1 expects more messages of a series and does not poll. Rank 0 ends the series and begins a different one. */
 static ls_status another_row(ls_comm *comm, size_t before, size_t after) {
     enum { ROW = 5 };
     unsigned char *memory = malloc(ROW * MOST_BYTES);
@@ -369,7 +369,7 @@ static ls_status busy(ls_comm *comm) {
 
 enum { ENDING = 30000 };
 
-/* Makes a communicator with a series from every rank to the next. */
+/* Creates a communicator with a series from every rank to the next. */
 static ls_status begin_ending(const ring *r, unsigned char *data, ls_comm **ending) {
     LS_TRY(ls_comm_split(r->comm, 0, 0, ending));
     for (int i = 0; i < 5; i++) {
@@ -389,7 +389,8 @@ static ls_status ended(const ring *r) {
     unsigned char *data = calloc(ENDING, 2);
     LS_CHECK(data != NULL);
     LS_TRY(begin_ending(r, data, &ending));
-    if (ls_comm_rank(r->comm) == 0) { /* only one: others would fail when they see it leave */
+    if (ls_comm_rank(r->comm) ==
+        0) { /* only one, because other calls would fail when they detect that rank 0 has left */
         for (int i = 0; i < WORKS; i++) {
             LS_TRY(ls_comm_recv(ending, data, ENDING, LS_U8, r->before, 0, &works[i]));
         }
@@ -409,7 +410,7 @@ static ls_status ended(const ring *r) {
 }
 
 /*
- * Rank 0 waits for more messages of a series from a rank that leaves. All other communication continues and succeeds.
+ * Rank 0 waits for more messages of a series, but their sender leaves. All other communication continues and succeeds.
  */
 static ls_status deserted(const ring *r) {
     ls_comm *ending = NULL;

@@ -1,7 +1,7 @@
 /*
- * The same bits at every world size (.shards): for each program, groups of 1 to W - 1 ranks get the parameters and the
- * state of the optimizer that W ranks get without .shards. Programs that .shards does not support fail on every rank,
- * and so do wrong batches.
+ * Bit-identical results at every world size (.shards): for each program, groups of 1 to W - 1 ranks get the parameters
+ * and the optimizer state that W ranks get without .shards. Programs that .shards does not support, and invalid
+ * batches, fail on every rank.
  *
  * ranks: 1 2 3 4 5 8
  * devices: cpu
@@ -31,7 +31,7 @@ typedef struct trainee {
     ls_optimizer *optimizer;
     ls_grad_scaler *scaler;
     int64_t step;
-    bool differs; /* one pixel differs: a control */
+    bool differs; /* one pixel differs, as a control */
     ls_tensor *penalty;
 } trainee;
 
@@ -42,7 +42,7 @@ struct program {
     int64_t batch;    /* samples in a global batch */
     bool rows;        /* samples are sequences: [LENGTH, INPUTS] */
     bool accumulates; /* the gradients of two batches add up */
-    double clips;     /* the largest norm of the gradients; 0: any */
+    double clips;     /* the maximum norm of the gradients; 0 disables clipping */
     ls_dtype dtype;   /* of the inputs */
     bool thaws;       /* the first layers are frozen in the first step */
     bool scales;      /* uses a gradient scaler, with an overflow */
@@ -59,7 +59,7 @@ static ls_module *make_convolutions(void) {
                          ls_nn_linear(4 * LENGTH * INPUTS, CLASSES));
 }
 
-/* With statistics of the global batch, and running statistics. */
+/* A model with statistics of the global batch, and running statistics. */
 static ls_module *make_normalized(void) {
     return ls_sequential(ls_nn_conv_2d(1, 4, LS_SHAPE(3, 3), &(ls_conv_layer_options){.same = true}),
                          ls_nn_batch_norm_2d(4, NULL), ls_nn_relu(), ls_nn_flatten(), ls_nn_dropout(0.2),
@@ -93,7 +93,7 @@ static ls_tensor *mean_loss(const ls_batch *batch, void *user) {
     return ls_cross_entropy(output_of(batch, user), batch->target, NULL);
 }
 
-/* Slices have different divisors: the weights of their targets, some of which do not count. */
+/* Slices have different divisors: the weights of their targets, some of which are ignored. */
 static ls_tensor *weighted_loss(const ls_batch *batch, void *user) {
     static const float weights[CLASSES] = {0.3F, 1.7F, 0.9F};
     ls_tensor *of_classes = ls_from(LS_SHAPE(CLASSES), LS_F32, weights);
@@ -104,7 +104,7 @@ static ls_tensor *weighted_loss(const ls_batch *batch, void *user) {
                             &(ls_class_loss_options){.weight = of_classes, .ignore = true, .ignore_index = -100});
 }
 
-/* Not one mean: a sum over samples, a mean, and a term of the parameters. */
+/* The loss is more than one mean: a sum over samples, a mean, and a term of the parameters. */
 static ls_tensor *several_terms(const ls_batch *batch, void *user) {
     const trainee *t = user;
     ls_tensor *output = output_of(batch, user);
@@ -113,7 +113,7 @@ static ls_tensor *several_terms(const ls_batch *batch, void *user) {
                   ls_mul(ls_sum(ls_mul(weight, weight)), 1e-2));
 }
 
-/* The loss is one mean at first. */
+/* The loss is a single mean at first. */
 static ls_tensor *late_terms(const ls_batch *batch, void *user) {
     const trainee *t = user;
     return t->step < 3 ? mean_loss(batch, user) : several_terms(batch, user);
@@ -245,7 +245,7 @@ static ls_status hash_of(const trainee *t, uint64_t *hash) {
     return LS_OK;
 }
 
-/* Trains a program, and sets *hash to the hash of its parameters and states. */
+/* Trains a program, and sets *hash to the hash of its parameters and optimizer states. */
 static ls_status train(trainee t, ls_comm *comm, int shards, int zero, uint64_t *hash) {
     ls_scope *scope = ls_scope_begin();
     ls_seed(SEED);
@@ -297,7 +297,7 @@ static ls_status same_bits(ls_comm *world, int number) {
     return LS_OK;
 }
 
-/* One element of the data, and another number of slices, change the bits. */
+/* A change of one element of the data, or a different number of slices, changes the results. */
 static ls_status controls(ls_comm *world) {
     uint64_t want, other;
     const int size = ls_comm_size(world);
@@ -343,7 +343,7 @@ static ls_status wrong_options(ls_comm *world) {
     return LS_OK;
 }
 
-/* Rank 0 fails in the slice that has the first sample; rank 0 exists in every world. */
+/* Fails in the slice with the first sample, on rank 0, because rank 0 exists in every world. */
 static ls_tensor *failing_loss(const ls_batch *batch, void *user) {
     if (batch->first == 0) {
         (void)ls_fail(LS_ERR_IO, "this slice has failed");
@@ -360,7 +360,7 @@ static ls_tensor *communicating_loss(const ls_batch *batch, void *user) {
     return status == LS_OK ? mean_loss(batch, user) : NULL;
 }
 
-/* Adds a term whose tape is not the slice's. */
+/* Adds a term whose tape does not belong to the slice. */
 static ls_tensor *outer_penalty(const ls_batch *batch, void *user) {
     const trainee *t = user;
     return ls_add(mean_loss(batch, user), t->penalty);
@@ -418,7 +418,7 @@ static const wrong_function wrong_functions[] = {
     {nested_loss, LS_ERR_STATE, "a step of the same module"},
 };
 
-/* Functions that other ranks or slices could not follow fail on every rank. */
+/* Functions that would separate the ranks or slices fail on every rank. */
 static ls_status refuse_functions(ls_comm *world, ls_module *(*make)(void)) {
     const int size = ls_comm_size(world), shards = 2 * size, rank = ls_comm_rank(world);
     for (size_t i = 0; i < sizeof wrong_functions / sizeof *wrong_functions; i++) {
@@ -441,7 +441,7 @@ static ls_status refuse_functions(ls_comm *world, ls_module *(*make)(void)) {
     return LS_OK;
 }
 
-/* What is computed before the step belongs to no slice, and what runs after it would see this rank's samples only. */
+/* Values computed before the step belong to no slice, and a computation after it would use only this rank's samples. */
 static ls_status refuse_surroundings(ls_comm *world) {
     const int size = ls_comm_size(world), rank = ls_comm_rank(world);
     trainee t = {.program = &programs[0]};
@@ -516,7 +516,8 @@ static ls_status wrong_steps(ls_comm *world) {
     return LS_OK;
 }
 
-/* In slices that meet, a slice fails before or after the others have waited for it, in the forward or backward pass. */
+/* In slices that synchronize, a slice fails before or after the others have waited for it, in the forward or
+ * backward pass. */
 static ls_status refuse_gradient(ls_tensor *parameter, void *user) {
     const int64_t *slice = user;
     (void)parameter;
@@ -578,7 +579,7 @@ static ls_status loss_of_plain_step(ls_comm *world) {
     batch.input = input;
     LS_TRY(ls_data_parallel_step(t.model, &batch, mean_loss, &t));
     ls_module_free(t.model);
-    (void)ls_scope_end(scope); /* which has the failure of rank 0 */
+    (void)ls_scope_end(scope); /* the scope contains rank 0's failure */
     return LS_OK;
 }
 

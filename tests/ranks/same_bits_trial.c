@@ -1,7 +1,7 @@
 /*
- * The same bits at every world size in trials: groups of ranks with .shards = W finish with the parameters, the states
- * and the history of W ranks without .shards. A run that is interrupted within an epoch continues on another number of
- * ranks.
+ * Bit-identical results at every world size in trials: groups of ranks with .shards = W get the parameters, the states
+ * and the history of W ranks without .shards. A run that is interrupted within an epoch continues on a different number
+ * of ranks.
  *
  * ranks: 2 3 4 5
  * devices: cpu
@@ -22,7 +22,7 @@ typedef struct setup {
     bool resumes;
     ls_dtype autocast;
     bool normalizes; /* the model has batch normalization */
-    bool late;       /* the loss has further terms from the fourth step on */
+    bool late;       /* from the fourth step on, the loss has additional terms */
 } setup;
 
 typedef struct objects {
@@ -41,7 +41,7 @@ static ls_status count_step(ls_trial_state *state, void *user) {
     return LS_OK;
 }
 
-/* One mean in the first steps; later also another mean of the output. */
+/* A single mean in the first steps, later the sum with a mean of the output. */
 static ls_tensor *late_criterion(ls_tensor *output, ls_tensor *target, void *user) {
     const int64_t *steps = user;
     ls_tensor *loss = ls_cross_entropy(output, target, NULL);
@@ -160,7 +160,7 @@ static ls_status same_bits(ls_comm *world, ls_dtype autocast, bool normalizes, b
     return LS_OK;
 }
 
-/* Trains with all ranks up to a step within an epoch, and continues with a part of the ranks; and the reverse. */
+/* Trains with all ranks up to a step within an epoch, and continues with some of the ranks; and the reverse. */
 static ls_status resume(ls_comm *world, bool normalizes) {
     const int size = ls_comm_size(world), shards = size + 2;
     uint64_t want;
@@ -187,7 +187,7 @@ static ls_status resume(ls_comm *world, bool normalizes) {
     return LS_OK;
 }
 
-/* The metrics of an epoch belong to slices, so another number of slices cannot continue them. */
+/* The metrics of an epoch belong to slices, so they cannot continue with a different number of slices. */
 static ls_status other_shards(ls_comm *world) {
     const int size = ls_comm_size(world);
     char folder[PATH_MAX];
@@ -201,7 +201,7 @@ static ls_status other_shards(ls_comm *world) {
     return LS_OK;
 }
 
-/* A loader with another number of slices would train on other samples. */
+/* A loader with a different number of slices would train on different samples. */
 static ls_status other_loader(ls_comm *world) {
     const int size = ls_comm_size(world);
     ls_module *model =
@@ -221,7 +221,7 @@ static ls_status other_loader(ls_comm *world) {
     return LS_OK;
 }
 
-/* Predictions have the order of the data set, and the bits of W ranks. */
+/* Predictions have the order of the data set, and are bit-identical to those of W ranks. */
 static ls_status predict(ls_comm *comm, int shards, uint64_t *hash) {
     objects o;
     ls_scope *scope = ls_scope_begin();
@@ -259,7 +259,7 @@ static ls_status same_predictions(ls_comm *world) {
     return LS_OK;
 }
 
-/* The loss in the log of each batch has no factor of the gradient scaler. */
+/* The logged loss of each batch does not include the gradient scaler's factor. */
 static ls_status log_of_batches(ls_comm *world) {
     char path[PATH_MAX];
     objects o;
@@ -300,7 +300,7 @@ static ls_status own_step(ls_trial_state *state, void *user) {
     return LS_OK;
 }
 
-/* Trials that could not keep the promise are refused. */
+/* Trials that could not be bit-identical are refused. */
 static ls_status refuse_trials(ls_comm *world) {
     const int size = ls_comm_size(world);
     ls_module *model =

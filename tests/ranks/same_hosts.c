@@ -1,6 +1,6 @@
 /*
- * Comparing what cannot be exchanged: the ranks of one machine have the same processor and libraries, and a rank whose
- * text differs is named on all ranks, with both texts. The communicator stays usable.
+ * Comparing properties that cannot be exchanged: the ranks of one machine have the same processor and libraries. A rank
+ * whose string differs is reported on all ranks, with both strings. The communicator stays usable.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu
@@ -34,7 +34,7 @@ static ls_status one_differs(ls_comm *world, int different) {
     return LS_OK;
 }
 
-/* Only the first bytes count. */
+/* Only the first bytes are compared. */
 static ls_status long_texts(ls_comm *world) {
     char text[2 * LS_SAME_TEXT_CAPACITY];
     memset(text, 'a', sizeof text);
@@ -52,7 +52,7 @@ ls_status rank_test(ls_comm *world) {
     LS_CHECK(strstr(libraries, ", glibc 2.") != NULL);
     LS_CHECK(strncmp(libraries, "Lockstep ", 9) == 0 && strstr(libraries, ls_version()) == libraries + 9);
     LS_CHECK(strstr(libraries, ls_processor_level()) != NULL);
-    LS_CHECK(strlen(libraries) < LS_SAME_TEXT_CAPACITY - 1); /* all of it is compared */
+    LS_CHECK(strlen(libraries) < LS_SAME_TEXT_CAPACITY - 1); /* so all of it is compared */
     const ls_onednn *onednn = ls_onednn_open();
     LS_CHECK(onednn == NULL || strstr(libraries, onednn->isa) != NULL);
     LS_CHECK((strstr(libraries, "OpenBLAS threads: ") == NULL) == (onednn != NULL));

@@ -1,6 +1,6 @@
 /*
- * For any order of samples (shuffled, also by blocks, in order, drawn by weights, custom), any random changes, and any
- * number of threads: the ranks' shares of a global batch, in the order of the ranks, equal the batch of a loader in one
+ * For any order of samples (shuffled, shuffled by blocks, sequential, drawn by weights, custom), any random changes,
+ * and any number of threads: the ranks' shares of a global batch, in rank order, equal the batch of a loader in one
  * process. So training gives the same result.
  *
  * ranks: 1 2 3 4 5
@@ -137,7 +137,7 @@ static ls_dataset *with_classes(bool changed) {
     return ls_dataset_concurrent(ls_dataset_transform_input(ls_dataset_flatten(set), to_doubles, NULL));
 }
 
-/* Two epochs; in the last batch of each, some of three ranks have no sample. */
+/* Trains for two epochs. In the last batch of each, some of three ranks have no sample. */
 static ls_status train(training *t, ls_comm *comm, bool changed, int threads) {
     const ls_linear_options layer = {.dtype = LS_F64};
     const ls_loader_options loading = {
@@ -172,7 +172,7 @@ static ls_status trains_as_alone(ls_comm *world) {
     return LS_OK;
 }
 
-/* Each rank splits on its own, whatever random numbers it drew before. */
+/* Each rank computes the same split by itself, whatever random numbers it has drawn before. */
 static ls_status same_split(ls_comm *world) {
     ls_dataset *parts[2];
     ls_seed((uint64_t)ls_comm_rank(world));

@@ -1,6 +1,7 @@
 /*
  * Schedules on several ranks: with the mean loss as the metric, all ranks have the same learning rates. Interrupted
- * training continues from the states of the optimizer and the schedule with the same bits as without the interruption.
+ * training resumes from the states of the optimizer and the schedule, with results that are bit-identical to an
+ * uninterrupted run.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -44,7 +45,7 @@ static void end(training *t) {
     ls_module_free(t->model);
 }
 
-/* Makes a step on data that differ between ranks. */
+/* Runs a step on data that differ between ranks. */
 static ls_status step(const training *t, ls_comm *world) {
     ls_scope *scope = ls_scope_begin();
     ls_optimizer_zero_grad(t->optimizer);
@@ -70,7 +71,7 @@ static ls_status check_rate(const training *t, ls_comm *world, double *rate) {
     return LS_OK;
 }
 
-/* Copies borrowed tensors, as if they came from a file. */
+/* Copies borrowed tensors, as if they were read from a file. */
 static ls_status copy_state(const ls_named *tensors, int count, ls_named *copies) {
     LS_CHECK(count <= MOST);
     for (int i = 0; i < count; i++) {

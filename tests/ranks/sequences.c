@@ -1,5 +1,5 @@
 /*
- * Sequence models on several ranks: a Transformer, group norms and recurrent layers train as in one process, also if
+ * Sequence models on several ranks: a Transformer, group norms and recurrent layers train as in one process, even if
  * the ranks' shares differ or one is empty.
  *
  * ranks: 1 2 3 4 5
@@ -40,7 +40,7 @@ static ls_module *transformer_new(double dropout) {
                          ls_nn_function("Transpose", swapped, NULL), ls_nn_linear_with(WIDTH, VALUES, &f64));
 }
 
-/* Samples `first` to `last` of the step. The model predicts the next element. */
+/* Runs backward for samples `first` to `last` - 1 of the step. The model predicts the next element. */
 static ls_status backward(ls_module *model, int step, int64_t first, int64_t last) {
     ls_scope *scope = ls_scope_begin();
     int64_t next[SAMPLES * LENGTH];
@@ -60,7 +60,7 @@ static ls_status backward(ls_module *model, int step, int64_t first, int64_t las
 }
 
 /*
- * An LSTM on its own: with states as inputs and outputs, and sequences of different lengths. The ranks begin with the
+ * Runs a separate LSTM with states as inputs and outputs, and sequences of different lengths. The ranks begin with the
  * states of their samples.
  */
 static ls_status backward_of_states(ls_module *model, int step, int64_t first, int64_t last) {
@@ -91,7 +91,7 @@ static ls_module *states_new(double dropout) {
     return ls_nn_lstm(VALUES, WIDTH, &(ls_recurrent_options){.dtype = LS_F64, .layers = 2, .dropout = dropout});
 }
 
-/* A model, and how a step of it runs. */
+/* A model, and the function that runs its step. */
 typedef struct kind {
     ls_module *(*make)(double dropout);
     ls_status (*backward)(ls_module *model, int step, int64_t first, int64_t last);

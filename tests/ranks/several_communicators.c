@@ -1,6 +1,6 @@
 /*
- * A rank that waits on one communicator makes progress on its other communicators: orders of calls that would be a
- * deadlock from the view of a single communicator. Pairs of ranks, each with its own communicators.
+ * A rank that waits on one communicator makes progress on its other communicators: call orders that would deadlock if
+ * each communicator progressed alone. Tests pairs of ranks, each with its own communicators.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu
@@ -46,7 +46,8 @@ static bool got(const pair *p, size_t count) {
 }
 
 /*
- * The message is received before its sender waits for it: the sender first meets the receiver on another communicator.
+ * The message is received before its sender waits for it: the sender first waits for the receiver on a second
+ * communicator.
  */
 static ls_status send_and_meet_elsewhere(const pair *p, size_t bytes) {
     fill(p);
@@ -62,8 +63,8 @@ static ls_status send_and_meet_elsewhere(const pair *p, size_t bytes) {
 }
 
 /*
- * The sender waits until a receive in progress has taken the message, while the receiver waits for the sender on
- * another communicator.
+ * The sender waits until a receive in progress has taken the message, while the receiver waits for the sender on a
+ * second communicator.
  */
 static ls_status receive_and_meet_elsewhere(const pair *p, size_t bytes) {
     fill(p);
@@ -80,8 +81,8 @@ static ls_status receive_and_meet_elsewhere(const pair *p, size_t bytes) {
 }
 
 /*
- * A collective that one rank waits for before, and the other after, a call on another communicator. Tests several such
- * calls.
+ * One rank waits for a collective before a call on a second communicator, and the other rank waits after it. Tests
+ * several such calls.
  */
 static ls_status cross_collectives(const pair *p, int elsewhere) {
     int32_t *numbers = calloc(LARGE / 4, sizeof *numbers);
@@ -139,9 +140,8 @@ static ls_status look_elsewhere(const pair *p) {
 }
 
 /*
- * Each rank has sent the other more than fits before it receives a large message. The first to get its message then
- * waits on the other communicator for the other rank, which still waits for the confirmation that its own message was
- * received.
+ * Before it receives a large message, each rank sends the other more than fits. The first rank to get its message then
+ * waits for the other on the second communicator. The other rank still waits for the confirmation of its own message.
  */
 static ls_status answer_behind_many(const pair *p) {
     fill(p);
@@ -172,7 +172,7 @@ static ls_status answer_behind_many(const pair *p) {
     return LS_OK;
 }
 
-/* More rendezvous messages at once than there are slots for replies. */
+/* More rendezvous messages are in progress than there are slots for replies. */
 static ls_status many_large(const pair *p) {
     enum { COUNT = 150 };
     fill(p);
@@ -211,7 +211,7 @@ static ls_status many_refused(const pair *p) {
     return LS_OK;
 }
 
-/* A communicator is freed with all kinds of work in progress, while the others continue. */
+/* A communicator is freed with all kinds of work in progress, while other communicators continue. */
 static ls_status close_with_open_work(const pair *p) {
     enum { COUNT = 70 };
     ls_comm *ending = NULL;
@@ -251,7 +251,7 @@ static void *end_it(void *argument) {
     return NULL;
 }
 
-/* Work is begun by one thread and waited for by another, while the first waits elsewhere. */
+/* One thread begins work and a second thread waits for it, while the first thread waits on the other communicator. */
 static ls_status hand_over(const pair *p) {
     fill(p);
     handed given = {.pair = p};
@@ -274,8 +274,8 @@ static ls_status hand_over(const pair *p) {
 }
 
 /*
- * A call that fails while its rank waits elsewhere returns its error to the thread that waits for the call, and to no
- * other.
+ * A call that fails while its rank waits on another communicator returns its error only to the thread that waits for
+ * this call.
  */
 static ls_status fail_elsewhere(const pair *p) {
     fill(p);
@@ -295,7 +295,7 @@ static ls_status fail_elsewhere(const pair *p) {
     }
     LS_CHECK(strcmp(ls_error_message(), before) == 0);
     const ls_status ended = ls_work_wait(refused);
-    LS_CHECK(ended == LS_ERR_MISMATCH || (ended == LS_OK && p->rank == 0)); /* the sender may have finished before */
+    LS_CHECK(ended == LS_ERR_MISMATCH || (ended == LS_OK && p->rank == 0)); /* the sender may have finished already */
     return LS_OK;
 }
 

@@ -1,6 +1,6 @@
 /*
  * Parameters that occur several times in a model, trained on several ranks: each is sent as one parameter, and training
- * gives the same result as in one process. A pipeline accepts them if all uses are in one stage.
+ * gives the same result as in one process. A pipeline accepts such parameters if all uses are in one stage.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -66,7 +66,8 @@ static ls_status backward(ls_module *model, int step, int64_t first, int64_t las
     return status != LS_OK ? status : ended;
 }
 
-/* Trains with the samples of rank `rank` of `size`. The ranks of `comm` average their gradients; NULL: alone. */
+/* Trains with the samples of rank `rank` of `size`. The ranks of `comm` average their gradients; with NULL, this
+ * process trains alone. */
 static ls_status train(ls_module *model, ls_comm *comm, bool wrapped, int rank, int size) {
     ls_optimizer *optimizer = ls_adamw(model, &(ls_adam_options){.learning_rate = 0.05});
     LS_CHECK(optimizer != NULL);
@@ -107,7 +108,7 @@ static ls_status same_hash(ls_comm *world, const ls_module *model) {
     return LS_OK;
 }
 
-/* Wrapped by ls_data_parallel with shares of different sizes, and with the plain calls if shares are equal. */
+/* Uses ls_data_parallel with shares of different sizes, and also plain calls if shares are equal. */
 static ls_status trains_like_one_process(ls_comm *world) {
     const int rank = ls_comm_rank(world);
     const int size = ls_comm_size(world);
@@ -115,7 +116,7 @@ static ls_status trains_like_one_process(ls_comm *world) {
         if (wrapped == 0 && ROWS % size != 0) {
             continue;
         }
-        ls_seed((uint64_t)(SEED + rank)); /* ranks start with different parameters; rank 0's are used */
+        ls_seed((uint64_t)(SEED + rank)); /* ranks start with different parameters, but rank 0's are used */
         ls_module *model = tied_model();
         model = wrapped ? ls_data_parallel(model, world, NULL) : model;
         LS_CHECK(model != NULL);
@@ -183,8 +184,8 @@ static ls_module *straight(void) {
 }
 
 /*
- * `size` - 1 layers before two that share a parameter. Either both are in the last stage, or a stage would begin
- * between them.
+ * Makes `size` - 1 layers before two layers that share a parameter. Either both are in the last stage, or a stage would
+ * begin between them.
  */
 static ls_module *with_shared_end(int size) {
     ls_module *layers[16];
@@ -232,7 +233,7 @@ static ls_status pipelines(ls_comm *world) {
     return LS_OK;
 }
 
-/* A retained model remains whole after its pipeline was freed. */
+/* A retained model remains complete after its pipeline was freed. */
 static ls_status a_model_outlives_its_pipeline(ls_comm *world) {
     ls_module *model = ls_module_retain(with_shared_end(ls_comm_size(world)));
     ls_module_free(ls_pipeline(model, world, NULL));

@@ -1,5 +1,6 @@
 /*
- * The basic calls: parameters and buffers are sent from one rank to all, and gradients averaged over all.
+ * The basic calls: parameters and buffers are sent from one rank to all ranks, and gradients are averaged over all
+ * ranks.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -11,7 +12,7 @@
 
 #include "tests/support/numbers.h"
 
-/* Trained parameters of two dtypes, one whose dtype allows no gradient, buffers of three dtypes. */
+/* Has trained parameters of two dtypes, a parameter whose dtype allows no gradient, and buffers of three dtypes. */
 static ls_tensor *pass_through(ls_module *self, ls_tensor *input) {
     (void)self;
     return input;
@@ -77,7 +78,7 @@ static ls_status gradients_become_means(ls_comm *world) {
         ls_module_zero_grad(model);
         LS_TRY(give(model, "double", rank + 1)); /* on all ranks */
         if (rank == size - 1) {
-            LS_TRY(give(model, "last", 6 * size)); /* on one rank: the others count as zero */
+            LS_TRY(give(model, "last", 6 * size)); /* on one rank only: the other ranks count as zero */
         }
         LS_TRY(ls_sync_gradients(model, world));
         LS_TRY(all_elements_are(ls_grad(ls_module_find(model, "double")), (size + 1) / 2.0));
@@ -93,7 +94,8 @@ static ls_status gradients_become_means(ls_comm *world) {
     return LS_OK;
 }
 
-/* Training by hand: sync at the start, averaged gradients in each step. Ranks stay equal, bit by bit. */
+/* A hand-written training loop: synchronization at the start, averaged gradients in each step. Parameters stay
+ * bit-identical on all ranks. */
 static ls_status by_hand(ls_comm *world) {
     const int rank = ls_comm_rank(world);
     ls_seed((uint64_t)rank);
@@ -119,7 +121,7 @@ static ls_status by_hand(ls_comm *world) {
     return LS_OK;
 }
 
-/* Models with other sizes or numbers of parameters: every rank gets an error, and the job continues. */
+/* Models with different sizes or numbers of parameters: every rank gets an error, and the job continues. */
 static ls_status models_that_differ(ls_comm *world) {
     if (ls_comm_size(world) == 1) {
         return LS_OK;

@@ -1,6 +1,6 @@
 /*
- * Two threads of each rank, each with its own communicator, repeatedly split it at the same time: data sent on a split
- * communicator arrives only there.
+ * Two threads of each rank, each with its own communicator, repeatedly split their communicators at the same time: data
+ * sent on a split communicator arrives only on it.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu
@@ -61,7 +61,7 @@ static ls_status sums(const worker *w, ls_comm *part, int round) {
 }
 
 static ls_status split_again_and_again(const worker *w) {
-    ls_comm *before = NULL; /* so that two split communicators exist at a time */
+    ls_comm *before = NULL; /* so that two split communicators exist at once */
     for (int round = 0; round < ROUNDS; round++) {
         ls_comm *part = NULL;
         const int color = round % 3 == 0 ? ls_comm_rank(w->comm) % 2 : 0;

@@ -1,5 +1,5 @@
 /*
- * A trace: one file contains the activities of every rank, in order, in the format that its readers expect.
+ * A trace file contains the activities of every rank, in order, in the format that trace viewers expect.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu
@@ -41,7 +41,7 @@ static ls_status work(ls_comm *world) {
     return LS_OK;
 }
 
-/* Finds the event with this name and rank, and stores `*begin` and `*end` in microseconds. */
+/* Finds the event with this name and rank, and sets `*begin` and `*end` in microseconds. */
 static json_t *find(json_t *events, const char *name, int rank, double *begin, double *end) {
     for (size_t i = 0; i < json_array_size(events); i++) {
         json_t *event = json_array_get(events, i);
@@ -68,14 +68,14 @@ static ls_status check_rank(json_t *events, int rank, int size) {
     LS_CHECK(0 <= user_begin && user_begin <= exp_begin && exp_begin < exp_end && exp_end <= back_begin);
     LS_CHECK(back_begin < back_end && back_end <= reduce_begin && reduce_begin < reduce_end);
     LS_CHECK(reduce_end <= user_end);
-    for (int other = 0; other < size; other++) { /* no rank leaves before all have entered: the clocks agree */
+    for (int other = 0; other < size; other++) { /* no rank leaves before all ranks have entered, so the clocks agree */
         double other_begin = 0, other_end = 0;
         LS_CHECK(find(events, "allreduce", other, &other_begin, &other_end) != NULL && other_begin <= reduce_end);
     }
     return LS_OK;
 }
 
-/* The earliest span of all begins at 0. */
+/* The earliest span of all ranks begins at 0. */
 static ls_status check_beginning(json_t *events) {
     double first = INFINITY;
     for (size_t i = 0; i < json_array_size(events); i++) {
@@ -112,7 +112,7 @@ static ls_status check_full(ls_comm *world) {
     return LS_OK;
 }
 
-/* The number of lost spans follows the name of a rank. */
+/* The number of lost spans is appended to the name of the rank. */
 static ls_status check_lost(ls_comm *world) {
     const int rank = ls_comm_rank(world);
     const char *path = rank == 0 ? test_path("lost.json") : NULL;
@@ -132,7 +132,7 @@ static ls_status check_lost(ls_comm *world) {
     return LS_OK;
 }
 
-/* A rank that claims an impossible number of spans, with texts without a final zero byte. */
+/* A rank reports an impossible number of spans, and strings that are not null-terminated. */
 static ls_status check_what_others_say(ls_comm *world) {
     const int size = ls_comm_size(world), liar = size - 1;
     char said[136], all[5 * sizeof said];
@@ -161,7 +161,7 @@ ls_status rank_test(ls_comm *world) {
     LS_CHECK(ls_trace_start() == LS_ERR_STATE);
     LS_TRY(work(world));
     LS_TRY(ls_trace_stop(world, first ? test_path("trace.json") : NULL));
-    LS_TRY(work(world)); /* of which nothing is recorded */
+    LS_TRY(work(world)); /* nothing of it is recorded */
     if (first) {
         LS_TRY(check_file(test_path("trace.json"), ls_comm_size(world)));
     }
@@ -170,7 +170,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(check_lost(world));
     LS_TRY(ls_trace_start());
     LS_CHECK(ls_trace_stop(world, "/dev/null/trace.json") == LS_ERR_IO); /* on every rank */
-    LS_TRY(ls_trace_start()); /* not stopped: the end of the thread frees it */
+    LS_TRY(ls_trace_start()); /* not stopped: the trace is freed when the thread exits */
     LS_TRY(ls_comm_barrier(world, NULL));
     if (first) {
         test_files_remove();

@@ -1,6 +1,6 @@
 /*
- * Trials on several ranks: with the same global batches, every measured number equals one process's, with the same bits
- * on all ranks, for any distribution of the samples. Hooks are called equally on all ranks.
+ * Trials on several ranks: with the same global batches, every measured value equals that of one process and is
+ * bit-identical on all ranks, for any distribution of the samples. All ranks call the same hooks.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -157,7 +157,8 @@ static ls_status compare(ls_comm *world, const plan *how) {
     return LS_OK;
 }
 
-/* Global batches of 16 (the last of 12), of 2 (empty shares in every step) and of 11 (the last of 5). */
+/* Tests global batches of 16 samples (the last has 12), of 2 samples (some shares are empty in every step) and of 11
+ * samples (the last has 5). */
 static ls_status equals_one_process(ls_comm *world) {
     LS_TRY(compare(world, &(plan){.global_batch = 16}));
     LS_TRY(compare(world, &(plan){.global_batch = 2}));
@@ -165,8 +166,9 @@ static ls_status equals_one_process(ls_comm *world) {
 }
 
 /*
- * Callbacks synchronize the model and average gradients. The mean over ranks equals the mean over samples if shares are
- * equal. They are, because each rank has one sample of each batch, and SAMPLES is divisible by every number of ranks.
+ * Callbacks synchronize the model and average gradients. The mean over ranks equals the mean over samples only if
+ * shares are equal. They are equal because each rank has one sample of each batch, and SAMPLES is divisible by every
+ * number of ranks.
  */
 static ls_status by_hand(ls_comm *world) {
     return compare(world, &(plan){.global_batch = ls_comm_size(world), .by_hand = true});
@@ -225,8 +227,8 @@ static ls_status sum_is(ls_comm *world, int64_t part, int64_t whole) {
 }
 
 /*
- * With two samples per batch, each rank has at most one (a single rank two), and some have none. All ranks take every
- * step.
+ * With two samples per batch, each rank has at most one sample (a single rank has two), and some ranks have none. All
+ * ranks take every step.
  */
 static ls_status hooks_on_every_rank(ls_comm *world) {
     counts c = {.stop_at = -1};
@@ -257,7 +259,7 @@ static ls_status early_ends(ls_comm *world) {
     return LS_OK;
 }
 
-/* A hook that fails on every rank ends the run there, and the ranks can continue together. */
+/* A hook that fails on every rank ends the run at once, and the ranks can continue together. */
 static ls_status refuse(ls_trial_state *state, void *user) {
     (void)user;
     return state->step == 3 ? ls_error_set(LS_ERR_STATE, "refused at step 3") : LS_OK;
@@ -273,7 +275,7 @@ static ls_status failing_hook(ls_comm *world) {
     return ls_comm_barrier(world, NULL);
 }
 
-/* Different loaders on the ranks: some data would be omitted or used twice without an error. */
+/* Different loaders on the ranks are refused: otherwise some data would be omitted or used twice without an error. */
 static ls_status loaders_that_differ(ls_comm *world) {
     const plan plans[] = {{.global_batch = 16, .seed_apart = 1}, {.global_batch = 16, .samples_apart = 1}};
     for (int i = 0; i < 2; i++) {
@@ -314,7 +316,7 @@ static ls_status compare_predictions(ls_comm *world, int64_t global_batch, bool 
     return ls_scope_end(scope);
 }
 
-/* The outputs of every batch have another width on the last rank. */
+/* On the last rank, the outputs of every batch have a different width. */
 static ls_tensor *more_columns(ls_tensor *x, void *user) {
     return *(const bool *)user ? ls_concat((ls_tensor *const[]){x, x}, 2, 1) : x;
 }
@@ -338,7 +340,7 @@ static ls_status predictions_that_differ(ls_comm *world) {
     return LS_OK;
 }
 
-/* Rows are in the data set's order for any number of ranks, some of which have no samples of a batch. */
+/* Rows are in the data set's order for any number of ranks, even if some ranks have no samples of a batch. */
 static ls_status predictions(ls_comm *world) {
     LS_TRY(compare_predictions(world, 4, false));
     LS_TRY(compare_predictions(world, 4, true));

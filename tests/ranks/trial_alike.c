@@ -1,8 +1,8 @@
 /*
- * Trials whose ranks differ, on any number of ranks: in the optimizer, callbacks or metrics before the first step; in
- * the parameters at the end of an epoch and before a checkpoint. Every rank fails with LS_ERR_MISMATCH and one message
- * that has both values, and the communicator stays usable. Differences that a program may intend are accepted: replicas
- * that no call averages, optimizers of ranks with their own step, and setups in an evaluation.
+ * Trials whose ranks differ, on any number of ranks: in the optimizer, callbacks or metrics before the first step, or
+ * in the parameters at the end of an epoch and before a checkpoint. Every rank fails with LS_ERR_MISMATCH and the same
+ * message, which contains both values, and the communicator stays usable. Differences that a program may intend are
+ * accepted: replicas that no call averages, optimizers of ranks with their own step, and setups in an evaluation.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -21,22 +21,22 @@
 
 enum { SAMPLES = 24, INPUTS = 3 };
 
-/* The difference of the last rank. */
+/* How the last rank differs. */
 typedef struct setting {
     double learning_rate; /* 0: nothing */
     double momentum;
     double clipping;
     bool adam;
-    int64_t schedule_steps; /* of ls_schedule_step on rank 0; one less on the last rank */
-    int64_t milestone; /* of ls_schedule_multi_step on rank 0, after another milestone; one less on the last rank */
+    int64_t schedule_steps; /* of ls_schedule_step on rank 0; on the last rank, one less */
+    int64_t milestone; /* of ls_schedule_multi_step on rank 0, after a smaller milestone; on the last rank, one less */
     bool own_callback;
     const char *const *metrics;
-    int64_t change_at; /* step after which a parameter changes on the last rank; 0: never */
+    int64_t change_at; /* step after which a parameter changes on the last rank; 0 means never */
     const char *folder;
     bool no_sync;
     bool own_step;  /* on all ranks; the last rank has no optimizer */
     bool evaluates; /* instead of a run */
-    bool saves;     /* instead of a run, after a parameter has changed on the last rank */
+    bool saves;     /* saves instead of a run, after a parameter has changed on the last rank */
 } setting;
 
 static ls_status change_weight(ls_module *model) {
@@ -154,7 +154,7 @@ static ls_status run(ls_comm *world, setting s, int64_t epochs) {
 }
 
 /*
- * Checks that the message is the same on every rank, and that the ranks are in step. `says` has %d for the rank's
+ * Checks that the message is the same on every rank, and that the ranks are in step. `says` contains %d for the rank's
  * number.
  */
 static ls_status expect(ls_comm *world, setting s, int64_t epochs, const char *says) {

@@ -1,5 +1,5 @@
 /*
- * Trials that end on one rank, on any number of ranks and any backend: a hook fails or stops there, or the rank's own
+ * Trials that end on one rank, on any number of ranks and any backend: a hook fails or stops there, or the trial's own
  * step fails. All ranks end after the same step, with the same status and the same message, and can communicate
  * afterwards.
  *
@@ -17,7 +17,7 @@
 
 enum { SAMPLES = 40, INPUTS = 3, EPOCHS = 3, SEED = 5 };
 
-/* The event on the last rank. */
+/* What happens on the last rank. */
 typedef struct ending {
     ls_comm *world;
     const char *name; /* of the hook that acts */
@@ -68,7 +68,7 @@ static ls_dataset *make_dataset(int64_t count) {
     return ls_tensor_dataset(input, target);
 }
 
-/* On one of this thread's ranks, its own step fails. */
+/* Number of criterion calls until the step of one of this thread's ranks fails. */
 static _Thread_local int64_t criterion_calls_left;
 
 static ls_tensor *criterion(ls_tensor *output, ls_tensor *target, void *user) {
@@ -88,7 +88,7 @@ typedef struct run {
     char message[1024];
 } run;
 
-/* `callback` may be NULL. `step`: the trial's own step, or NULL. */
+/* Begins a trial. `callback` and `step` (the trial's own step) may be NULL. */
 static ls_status begin(run *r, ls_comm *world, int64_t global_batch, ls_callback *callback, ls_callback_function step,
                        void *user) {
     const ls_loader_options loading = {.global_batch_size = global_batch, .comm = world, .seed = SEED};
@@ -136,7 +136,7 @@ static ls_status sum_ranks(ls_comm *world) {
     return LS_OK;
 }
 
-/* A callback with the acting hook, on all ranks or only on the acting rank. */
+/* Runs a trial with a callback whose hook acts, on all ranks or only on the acting rank. */
 static ls_status end_in_hook(ls_comm *world, ending how, size_t hook, bool everywhere, int64_t global_batch) {
     const int last = ls_comm_size(world) - 1;
     run r = {0};
@@ -176,7 +176,8 @@ static ls_status every_hook_fails(ls_comm *world) {
 }
 
 /*
- * Global batches with fewer samples than ranks: the last rank has none in most, and the first rank's stop reaches it.
+ * Global batches have fewer samples than ranks, so the last rank has none in most batches. A stop on the first rank
+ * reaches it, too.
  */
 static ls_status every_hook_stops(ls_comm *world) {
     for (size_t hook = 0; hook < sizeof hooks / sizeof hooks[0]; hook++) {
@@ -202,7 +203,7 @@ static ls_status own_step_fails(ls_comm *world) {
     return LS_OK;
 }
 
-/* Acts like a hook, or trains. */
+/* Acts as a hook does, or trains. */
 static ls_status act_and_train(ls_trial_state *state, void *user) {
     LS_TRY(act(state, user));
     ls_optimizer_zero_grad(state->optimizer);
@@ -220,7 +221,7 @@ static ls_status has_samples(ls_trial_state *state, void *user) {
     return state->count > 0 ? LS_OK : ls_error_set(LS_ERR_INTERNAL, "on_sample without any");
 }
 
-/* A custom step. With global batches of 2, some shares are empty. No rank has other callbacks. */
+/* Tests a custom step. With global batches of 2, some shares are empty. No rank has additional callbacks. */
 static ls_status step_of_ones_own(ls_comm *world, bool stops, bool silent, int64_t global_batch) {
     const int last = ls_comm_size(world) - 1;
     ending how = {.world = world, .stops = stops, .step = 3, .acts = ls_comm_rank(world) == last, .silent = silent};

@@ -1,7 +1,7 @@
 /*
  * Modes of layers in a trial, with and without data parallelism: training mode is set before the hooks of a run. A mode
- * that a hook sets, or that a layer has when the run begins, lasts through epochs and their validation. A hook that
- * sets modes does not change the modes of an evaluation.
+ * that a hook sets, or that a layer has when the run begins, persists through epochs and their validation. Modes set by
+ * a hook do not affect an evaluation.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda

@@ -1,7 +1,8 @@
 /*
  * Warnings for trials whose ranks train separately, on any number of ranks, and no warnings for correct trials: with
  * data parallelism, with gradients averaged by a hook, with models averaged after each epoch, with separate data sets
- * or targets per rank, with a part of a model on each rank, and with a communicator of one rank. Rank 0 warns once.
+ * or targets per rank, with a partition of a model on each rank, and with a communicator of one rank. Rank 0 warns
+ * once.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -38,7 +39,7 @@ static void seek(const char *text) {
     lines = fitting = 0;
     sought = text;
     pthread_mutex_unlock(&lock);
-    ls_log_set_sink(note, NULL); /* not under the lock: the sink takes it while the log's own lock is held */
+    ls_log_set_sink(note, NULL); /* not under this test's lock: the sink takes it while the log's own lock is held */
 }
 
 /* ---- trials ------------------------------------------------------------------------------------------------------ */
@@ -51,7 +52,7 @@ static ls_status take_first_model(ls_trial_state *state, void *user) {
     return ls_sync_parameters(state->model, user, 0);
 }
 
-/* A program's callbacks may provide a text that ranks compare. */
+/* A program's callbacks may provide a string that the ranks compare. */
 static void describe(void *user, char *text, size_t size) {
     (void)user;
     snprintf(text, size, "take the first model");
@@ -85,9 +86,9 @@ typedef struct setup {
     bool own_samples;        /* different on each rank */
     bool own_targets;        /* different on each rank */
     bool sums;               /* the model is a sum over the ranks */
-    bool first_steps;        /* rank 0 has its own step */
+    bool first_steps;        /* rank 0 runs its own step */
     bool comm;               /* the trial has .comm */
-    bool alone;              /* a .comm of one rank */
+    bool alone;              /* .comm has only one rank */
     ls_callback_hooks hooks; /* their user pointer is the world */
     const char *says;        /* NULL: nothing */
 } setup;
@@ -140,7 +141,7 @@ static ls_status check(ls_comm *world, ls_comm *part, const setup *s) {
     int64_t all[2] = {lines, fitting};
     pthread_mutex_unlock(&lock);
     LS_TRY(ls_comm_allreduce(world, all, all, 2, LS_I64, LS_MAX, NULL));
-    const bool told = s->comm || s->parallel || ls_world() != NULL; /* threads of a process have no world */
+    const bool told = s->comm || s->parallel || ls_world() != NULL; /* ranks that are threads have no world */
     const int64_t wanted = s->says != NULL && told && ls_comm_size(world) > 1;
     if (all[0] != wanted || all[1] != wanted) {
         return ls_error_set(LS_ERR_INTERNAL, "%lld warnings, of which %lld say \"%s\"", (long long)all[0],

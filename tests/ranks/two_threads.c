@@ -1,6 +1,6 @@
 /*
- * Two threads of a rank that use one communicator at once get an error, which also reaches the other ranks and blames
- * no other rank. Work that is begun by one thread and waited for by another is not an error.
+ * Two threads of a rank that use one communicator at the same time get an error, which also reaches the other ranks and
+ * blames no other rank. It is not an error if one thread begins work and another waits for it.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu
@@ -39,7 +39,7 @@ static bool says(const char *message) {
     return found != NULL && strncmp(message, "ls_comm_", 8) == 0;
 }
 
-/* Sends to itself until the other thread is in a call, too. */
+/* Sends messages to this rank itself until the other thread is in a call, too. */
 static ls_status send_until_refused(ls_comm *comm) {
     const float number = 1;
     const int rank = ls_comm_rank(comm);
@@ -89,7 +89,7 @@ static void *wait_for_work(void *argument) {
     return NULL;
 }
 
-/* One thread begins work and another waits for it, one after the other. */
+/* One thread begins work, and another waits for it afterwards. */
 static ls_status hand_over_work(ls_comm *comm) {
     float number = 1;
     task other = {.comm = comm};
@@ -114,7 +114,7 @@ static void *meet(void *argument) {
     return NULL;
 }
 
-/* The backend's part of ls_comm_split, during which another thread makes a call. */
+/* The backend's part of ls_comm_split. Meanwhile, another thread makes a call. */
 static ls_status split_interrupted(void *state, const ls_join_context *join, const int *ranks, void **result) {
     pthread_t thread;
     LS_CHECK(pthread_create(&thread, NULL, meet, &intruder) == 0);

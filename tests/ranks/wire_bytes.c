@@ -1,6 +1,6 @@
 /*
- * The bytes that data-parallel training hands to collective calls in a step: the bytes of the gradients, and few
- * others. As bf16 or f16, half of them.
+ * The bytes that data-parallel training passes to collective calls in a step: the bytes of the gradients, and few
+ * additional bytes. With bf16 or f16, half as many.
  *
  * ranks: 2 3
  * devices: cpu

@@ -1,7 +1,7 @@
 /*
- * The memory of data-parallel training with Adam, 10 M parameters of f32: in every stage of ZeRO, the peak of tensor
- * memory is the formula's of docs/explanation/sharded-state.md, and in stage 3 the resident memory of a process is,
- * too.
+ * The memory of data-parallel training with Adam and 10 M parameters of f32: in every ZeRO stage, the peak of tensor
+ * memory agrees with the formula in docs/explanation/sharded-state.md. In stage 3, so does the resident memory of a
+ * process.
  *
  * ranks: 2 4 8
  * devices: cpu
@@ -23,7 +23,7 @@ enum { WIDTH = 790, LAYERS = 16 };
 
 static const double PARAMETERS = (double)LAYERS * WIDTH * (WIDTH + 1), UNIT = 4.0 * WIDTH * (WIDTH + 1);
 
-/* Bytes that a rank needs besides activations. */
+/* Returns the bytes that a rank needs in addition to activations. */
 static double formula(int zero, double ranks) {
     switch (zero) {
     case 0:
@@ -45,7 +45,7 @@ static ls_status step(ls_module *module, ls_optimizer *optimizer, int width) {
     return ls_scope_end(scope);
 }
 
-/* Forgets the peak of resident memory so far, if the system allows it. */
+/* Resets the peak of resident memory, if the system allows it. */
 static void forget_peak(void) {
     FILE *file = fopen("/proc/self/clear_refs", "we");
     if (file != NULL) {
@@ -54,7 +54,7 @@ static void forget_peak(void) {
     }
 }
 
-/* Trains three steps, and sets *bytes to the peak of tensor memory after the construction. */
+/* Runs three training steps, and sets *bytes to the peak of tensor memory after the construction. */
 static ls_status train(ls_comm *world, int zero, int width, double *bytes) {
     ls_module *layers[LAYERS];
     ls_seed(1);
@@ -78,7 +78,7 @@ static ls_status train(ls_comm *world, int zero, int width, double *bytes) {
     return LS_OK;
 }
 
-/* Returns a value of the process's memory, in bytes; -1 if the system does not tell. */
+/* Returns a memory statistic of the process in bytes, or -1 if the system does not provide it. */
 static double resident(const char *name) {
     FILE *file = fopen("/proc/self/status", "re");
     char line[256];
@@ -104,8 +104,8 @@ static ls_status are_processes(ls_comm *world, bool *alone) {
 }
 
 /*
- * The working memory of collectives does not depend on the model. A small training has allocated most of it; 8 MB are
- * for the rest. A sanitizer keeps freed memory.
+ * The working memory of collectives does not depend on the model, and a small training run has allocated most of it.
+ * The limit allows 8 MB for the rest. Sanitizers keep freed memory.
  */
 static ls_status test_resident(ls_comm *world) {
     bool alone = false;
@@ -128,7 +128,7 @@ static ls_status test_resident(ls_comm *world) {
 }
 
 ls_status rank_test(ls_comm *world) {
-    LS_TRY(test_resident(world)); /* first: the peak is the peak of the process */
+    LS_TRY(test_resident(world)); /* first, because the peak is that of the whole process */
     for (int zero = 0; zero <= 3; zero++) {
         double bytes = 0;
         LS_TRY(train(world, zero, WIDTH, &bytes));

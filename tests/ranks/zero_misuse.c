@@ -1,6 +1,6 @@
 /*
- * Uses of .zero of ls_data_parallel that could train wrongly without an error. Each gives the results of training
- * without .zero, or an error on every rank.
+ * Uses of .zero of ls_data_parallel that could silently train wrongly. Each gives the results of training without
+ * .zero, or an error on every rank.
  *
  * ranks: 1 2 3
  * devices: cpu
@@ -14,12 +14,12 @@ enum { WIDTH = 96, BLOCKS = 6, STEPS = 3, SEED = 7 };
 
 /* ---- the model --------------------------------------------------------------------------------------------------- */
 
-/* Equal blocks, which are recomputed, so that a rank owns several whole blocks. The head has the first parameters. */
+/* Equal blocks, which are recomputed, so that a rank owns several whole blocks. The head's parameters come first. */
 typedef struct network {
     ls_module *head, *blocks[BLOCKS];
-    int only;     /* the number of the only block that runs; -1: all run */
+    int only;     /* the number of the only block that runs; -1 runs all blocks */
     bool twice;   /* the first block runs twice */
-    bool penalty; /* the output depends on the weight of block 1, outside of the block */
+    bool penalty; /* the output depends on the weight of block 1 outside of this block */
 } network;
 
 static ls_tensor *network_forward(ls_module *self, ls_tensor *x) {
@@ -142,7 +142,7 @@ static ls_status freeze_on_first(const replica *r, const ls_comm *world) {
     return ls_set_requires_grad(ls_module_parameter(r->network->blocks[1], 0), ls_comm_rank(world) != 0);
 }
 
-/* The first ranks run blocks that one rank owns: the ranks exchange as many elements. */
+/* The ranks run different blocks of the same owner, so the numbers of exchanged elements agree. */
 static ls_status run_other_block(const replica *r, const ls_comm *world) {
     r->network->only = ls_comm_rank(world) % 2;
     return LS_OK;
@@ -178,7 +178,7 @@ static ls_status test_fails(ls_comm *world, int zero, change *function, const ch
     return LS_OK;
 }
 
-/* A forward pass has no backward pass that could find the mistake. */
+/* After a forward pass alone, no backward pass can detect the mistake. */
 static ls_status test_forward(ls_comm *world) {
     replica r;
     LS_TRY(begin(&r, world, 3));
@@ -195,7 +195,7 @@ static ls_status test_forward(ls_comm *world) {
 
 /* ---- gradients --------------------------------------------------------------------------------------------------- */
 
-/* Sets one row of a matrix to the number, and all other rows to 0. Sets its first column to 0. */
+/* Sets one row of a matrix to the number, all other rows to 0, and then the first column to 0. */
 static void set_row(ls_tensor *matrix, int64_t row, float number) {
     float *elements = ls_data(matrix);
     for (int64_t i = 0; i < ls_numel(matrix); i++) {
@@ -204,8 +204,8 @@ static void set_row(ls_tensor *matrix, int64_t row, float number) {
 }
 
 /*
- * The gradient of one element of block 0 overflows, which one rank owns. The first parameter of the optimizer is not
- * sharded. All ranks skip the step.
+ * The gradient of one element of block 0 overflows. Only one rank owns this element. The optimizer's first parameter is
+ * not sharded. All ranks skip the step.
  */
 static ls_status test_overflow(ls_comm *world, int zero) {
     replica r;
@@ -232,7 +232,8 @@ static ls_status test_overflow(ls_comm *world, int zero) {
     return LS_OK;
 }
 
-/* The biases step after each pass, and the weights after every second pass: their gradients add up. */
+/* The optimizer updates the biases after each pass, and the weights after every second pass, so their gradients
+ * accumulate. */
 static ls_status train_apart(replica *r, const ls_comm *world) {
     ls_optimizer *weights = ls_sgd(NULL, NULL), *biases = ls_sgd(NULL, NULL);
     for (int i = 0; i < ls_module_parameter_count(r->module); i++) {
@@ -277,8 +278,7 @@ static ls_status test_sync_gradients(ls_comm *world, int zero) {
 
 /* ---- parameters in other memory ---------------------------------------------------------------------------------- */
 
-/* An optimizer of a part of the model, or of a larger model, would move parameters. It is refused, and has no effect.
- */
+/* An optimizer of a part of the model, or of a larger model, would move parameters. It is refused without effect. */
 static ls_status test_parts(ls_comm *world, int zero) {
     replica whole, sharded;
     LS_TRY(begin(&whole, world, 0));
@@ -301,7 +301,7 @@ static ls_status test_parts(ls_comm *world, int zero) {
 
 /* ---- absent parameters ------------------------------------------------------------------------------------------- */
 
-/* Rank 0 has a part of the parameters only, and can give it to no other rank. */
+/* Rank 0 has only a part of the parameters, so it cannot send them to other ranks. */
 static ls_status test_sync_parameters(ls_comm *world) {
     replica r;
     uint64_t before = 0, after = 0;
@@ -347,7 +347,7 @@ static ls_status test_alias(ls_comm *world) {
     return LS_OK;
 }
 
-/* Another module has a block, too. */
+/* A second module contains a block, too. */
 static ls_status test_freed(ls_comm *world, bool whole) {
     replica r;
     LS_TRY(begin(&r, world, 3));

@@ -1,6 +1,6 @@
 /*
- * Sharded state of models of any size: each element has one owner, also if a rank owns none. Parameters that are
- * changed before the first step stay, and training continues after a failed step if a state is loaded.
+ * Sharded state of models of any size: each element has one owner, even if a rank owns none. Changes of parameters
+ * before the first step persist. After a failed step, training continues once a state is loaded.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu
@@ -12,7 +12,7 @@
 
 #include "autograd/op.h"
 
-/* Few blocks of 4,096 elements per rank, just below and above a block, and none. */
+/* A few blocks of 4,096 elements per rank, sizes just below and above a block, and ranks without elements. */
 static const int64_t sizes[] = {1, 100, 4095, 4096, 4097, 5414, 5478, 8191, 12289, 30000};
 enum { SIZES = sizeof sizes / sizeof *sizes, STEPS = 3 };
 
@@ -63,7 +63,7 @@ static ls_status test_sizes(ls_comm *world) {
     return LS_OK;
 }
 
-/* As after loading a model: no optimizer and no pass has divided the parameters yet. */
+/* Changes parameters as if a model had been loaded, before any optimizer or pass has sharded the parameters. */
 static ls_status test_early_change(ls_comm *world) {
     ls_module *module = make(world, 3, 30000);
     ls_tensor *parameter = ls_module_parameter(module, 0);
@@ -80,7 +80,8 @@ static ls_status test_early_change(ls_comm *world) {
     return LS_OK;
 }
 
-/* Plain SGD has no state but the number of steps. Its step fails on rank 0, as if a parameter were not the module's. */
+/* The only state of plain SGD is the number of steps. Its step fails on rank 0 as if a parameter did not belong to
+ * the module. */
 static ls_status test_recovery(ls_comm *world, int zero) {
     if (ls_comm_size(world) == 1) {
         return LS_OK;
@@ -103,7 +104,7 @@ static ls_status test_recovery(ls_comm *world, int zero) {
     *own = kept;
     LS_CHECK(ls_optimizer_step(optimizer) == LS_ERR_STATE);
     LS_EXPECT_MESSAGE("load a checkpoint");
-    LS_TRY(ls_data_parallel_gather(module, true)); /* a trial loads the model first */
+    LS_TRY(ls_data_parallel_gather(module, true)); /* a trial first loads the model */
     LS_TRY(ls_sync_parameters(module, world, 0));
     LS_TRY(ls_data_parallel_gather(module, false));
     LS_TRY(ls_optimizer_set_state(optimizer, state, count));
@@ -113,7 +114,7 @@ static ls_status test_recovery(ls_comm *world, int zero) {
     return LS_OK;
 }
 
-/* Options that only some ranks have would step the parts of the parameters in different ways. */
+/* With options that only some ranks have, the ranks would update their shards differently. */
 static ls_status test_other_options(ls_comm *world) {
     if (ls_comm_size(world) == 1) {
         return LS_OK;

@@ -1,6 +1,6 @@
 /*
- * A oneDNN whose sgemm refuses every product, preloaded: OpenBLAS makes them then, and the bits of no part may be left
- * in C. A process in which nobody called it fails.
+ * A preloaded oneDNN whose sgemm refuses every product: OpenBLAS computes the products instead, and C may contain no
+ * partial result. A process that never called this sgemm fails.
  */
 #include <stdatomic.h>
 #include <stdio.h>
@@ -8,7 +8,7 @@
 
 enum { UNIMPLEMENTED = 3 }; /* dnnl_unimplemented */
 
-int dnnl_sgemm(void); /* its arguments, which nobody reads here, lie where the caller puts them */
+int dnnl_sgemm(void); /* declared without its arguments, which are not read here */
 
 static atomic_int calls;
 

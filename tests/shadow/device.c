@@ -1,11 +1,11 @@
 /*
  * A device for tests, "shadow:0", which checks that the layers above devices respect the device interface. The host
- * cannot read or write its memory (an access is a SIGSEGV). Its streams, a thread each, work late: only when a caller
- * waits or many requests are pending. Freed memory is overwritten. Errors are reported by the next wait. The CPU's
- * kernels compute.
+ * cannot read or write its memory (an access is a SIGSEGV). Each of its streams is a thread that runs late: only when a
+ * caller waits or many requests are pending. Freed memory is overwritten. Errors are reported by the next wait. The
+ * CPU's kernels do the computation.
  *
  * Every unit and rank program contains it. With LOCKSTEP_DEVICE=shadow:0, all tests of the program use it. With
- * LOCKSTEP_DEVICE=shadow:1, they use a second one, which exists only if it is named, and whose kernels are those in
+ * LOCKSTEP_DEVICE=shadow:1, they use a second device, which exists only if it is named. Its kernels are those in
  * device/cuda, compiled for the host.
  */
 #include <pthread.h>
@@ -24,7 +24,7 @@ enum { MOST_LATE = 200 };
 /* ---- memory --------------------------------------------------------------------------------------------------------
  */
 
-/* Size of the device's memory, and of the inaccessible addresses that tensors have instead. */
+/* Size of the device's memory, and of the range of inaccessible addresses that tensors have instead. */
 #define ARENA ((size_t)4 << 30)
 
 static char *arena, *shown;
@@ -49,7 +49,7 @@ void shadow_die(const char *why) {
     abort();
 }
 
-/* Returns the address of a tensor's memory inside the device. */
+/* Returns the accessible address of a tensor's memory. */
 void *shadow_inside(const void *memory) {
     if (memory == NULL) {
         return NULL;
@@ -65,7 +65,7 @@ static void *outside(void *memory) {
     return shown + ((char *)memory - arena);
 }
 
-/* LOCKSTEP_TEST_STREAM=1: the memory is accessible, as for the vendor's libraries on a real device. */
+/* With LOCKSTEP_TEST_STREAM=1, the memory is accessible, as it is to the vendor's libraries on a real device. */
 static bool is_open(void) {
     return getenv("LOCKSTEP_TEST_STREAM") != NULL;
 }
@@ -113,7 +113,7 @@ struct ls_stream {
     pthread_mutex_t lock;
     pthread_cond_t change;
     shadow_job *first, *last;
-    int asked, done, wanted; /* jobs so far; wanted: the thread works up to this job */
+    int asked, done, wanted; /* jobs so far; the thread runs up to job `wanted` */
     bool ends;
     ls_status status; /* the first failure since the last wait */
     char message[LS_ERROR_CAPACITY];
@@ -235,11 +235,11 @@ static ls_status push_after_edits(ls_stream *stream, shadow_job *made) {
     return LS_OK;
 }
 
-/* Copies to which tests may have written: see elements.h. */
+/* Copies that tests may have changed. See elements.h. */
 enum { EDITS = 256 };
 typedef struct edit {
     void *copy;
-    void *place; /* NULL: stored, or never used */
+    void *place; /* NULL if the copy is stored, or was never used */
     size_t bytes;
     bool on_gpu;
 } edit;
@@ -254,7 +254,7 @@ static ls_status run_store(shadow_job *made) {
     return LS_OK;
 }
 
-static _Thread_local bool fetches; /* for elements(): keeps the tests' copies open meanwhile */
+static _Thread_local bool fetches; /* keeps the tests' copies open while elements() reads */
 
 void shadow_store_edits(ls_stream *stream) {
     for (; !fetches && first_open != next_edit; first_open++) {
@@ -281,7 +281,7 @@ ls_status shadow_push(ls_stream *stream, shadow_job *made) {
 }
 
 void *elements(const ls_tensor *tensor) {
-    if (tensor != NULL && tensor->storage == NULL) { /* a tensor that a test made by hand */
+    if (tensor != NULL && tensor->storage == NULL) { /* a tensor that a test made without the library */
         return tensor->data;
     }
     const ls_device *device = tensor == NULL ? &ls_cpu : tensor->storage->device;
@@ -295,7 +295,7 @@ void *elements(const ls_tensor *tensor) {
     for (unsigned i = first_open; i != next_edit; i++) {
         const edit *open = &edits[i % EDITS];
         const char *place = open->place;
-        if (place == inside && open->bytes == bytes) { /* no request to the device since then */
+        if (place == inside && open->bytes == bytes) { /* no request to the device since the copy was made */
             fetches = false;
             return open->copy;
         }
@@ -434,7 +434,7 @@ static ls_status push_event(ls_stream *stream, ls_status (*run)(shadow_job *), l
 static ls_status event_record(ls_event *event, ls_stream *stream) {
     event->recorded++;
     const ls_status status = push_event(stream, run_record, event);
-    pthread_mutex_lock(&stream->lock); /* the waiting caller does not need to know this stream */
+    pthread_mutex_lock(&stream->lock); /* the waiting caller need not know this stream */
     stream->wanted = stream->asked;
     pthread_cond_broadcast(&stream->change);
     pthread_mutex_unlock(&stream->lock);
@@ -453,7 +453,7 @@ static bool event_done(const ls_event *event) {
     return done;
 }
 
-/* The test double of a library does not know the stream: its requests come after the stream's jobs. */
+/* A library's test double does not know the stream, so its requests are run after the stream's jobs. */
 static void *library_stream(ls_stream *stream) {
     shadow_store_edits(stream);
     pthread_mutex_lock(&stream->lock);
@@ -486,7 +486,7 @@ static ls_device shadow = {
     .copy_from_host = copy_from_host,
 };
 
-/* Runs before the second device is opened, which is a copy of it. */
+/* Runs before the second device, a copy of this device, is opened. */
 static void open_first(void) {
     shadow.library_stream = is_open() ? library_stream : NULL;
 }

@@ -1,6 +1,6 @@
 /*
- * A real GPU for tests: if LOCKSTEP_DEVICE names one, all tests of the program use it. It is the device of module cuda,
- * but changes that a test made through elements() are stored before each request.
+ * A real GPU for tests: if LOCKSTEP_DEVICE names a GPU, all tests of the program use it. It is the device of module
+ * cuda, except that changes which a test made through elements() are stored before each request.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -70,7 +70,7 @@ void shadow_store_on_gpu(ls_stream *stream, void *place, const void *copied, siz
     }
 }
 
-/* The programs also support other devices: an unavailable GPU is an error only when a test needs it. */
+/* The programs also support other devices, so an unavailable GPU is an error only when a test needs it. */
 __attribute__((constructor(201))) static void add_gpu(void) {
     const char *wanted = getenv("LOCKSTEP_DEVICE");
     const ls_cuda *cuda = wanted != NULL && strncmp(wanted, "cuda", 4) == 0 ? ls_cuda_open() : NULL;

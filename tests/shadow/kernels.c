@@ -1,6 +1,6 @@
 /*
- * The kernels of the shadow devices: each copies its arguments into a job, which later calls the real kernel: the
- * CPU's, or the kernel of device/cuda, compiled for the host.
+ * The kernels of the shadow devices. Each copies its arguments into a job, which later calls the real kernel: the
+ * CPU's, or the kernel in device/cuda, compiled for the host.
  */
 #include "tensor/device/cpu/cpu.h"
 #include "tests/shadow/shadow.h"
@@ -37,7 +37,7 @@ static ls_tensor *at(shadow_job *made, int i) {
 
 /*
  * KIND(type, pack, call): `pack` stores the arguments of a kernel type in a job, and `call` later calls the CPU's
- * kernel with them. NAMES_... are the parameters of kernels.h, as arguments.
+ * kernel with them. NAMES_... lists the parameters in kernels.h, as arguments.
  */
 #define KIND(type, pack, ...)                                                                                          \
     static ls_status run_##type(shadow_job *made) {                                                                    \
@@ -155,7 +155,7 @@ KIND(cell_backward, made->cell_gradient = *cell; add(made, cell->d_x); add(made,
       made->cell_gradient.before = T(6), made->cell_gradient.after = T(7), made->cell_gradient.lengths = T(8),
       &made->cell_gradient))
 
-/* Adds the tensors of a class loss, from number `first` on. */
+/* Adds the tensors of a class loss, beginning at index `first`. */
 static void add_loss(shadow_job *made, const ls_class_loss *loss) {
     made->integer[3] = made->tensors;
     made->loss = *loss;
@@ -212,7 +212,7 @@ const ls_kernels shadow_kernels = {LS_MAPS(ROW_OF_MAP) LS_OTHER_KERNELS(ROW)};
 #undef ROW_OF_MAP
 #undef ROW
 
-/* The same with the kernels of device/cuda, compiled for the host. */
+/* The same kernels, but from device/cuda, compiled for the host. */
 static ls_kernels for_gpu;
 #define GPU_MAP(name, operand_count, parameter_count) ASK_MAP(gpu, for_gpu, name, operand_count, parameter_count)
 #define GPU(name, type)                               ASK(gpu, for_gpu, name, type)

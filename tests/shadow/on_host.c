@@ -1,6 +1,6 @@
 /*
- * The functions that the kernels of device/cuda need from their stream, if they are compiled for the host: kernels run
- * when they are called, and fail at once. LOCKSTEP_TEST_TEAM=N uses teams of N threads.
+ * The stream functions that the kernels of device/cuda need if they are compiled for the host: kernels run when they
+ * are called, and fail at once. LOCKSTEP_TEST_TEAM=N uses teams of N threads.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 
 void *ls_cuda_scratch_take(ls_stream *stream, size_t bytes) {
     (void)stream;
-    return malloc(bytes > 0 ? bytes : 1); /* the exact size, so that sanitizers detect accesses outside */
+    return malloc(bytes > 0 ? bytes : 1); /* the exact size, so that sanitizers detect out-of-bounds accesses */
 }
 
 void ls_cuda_scratch_give(ls_stream *stream, void *memory, size_t bytes) {

@@ -1,6 +1,6 @@
 /*
- * Shared declarations of the shadow device: device.c contains memory, streams and events, kernels.c the computations on
- * streams.
+ * Shared declarations of the shadow device. device.c contains memory, streams and events; kernels.c contains the
+ * computations on streams.
  */
 #ifndef LS_TESTS_SHADOW_SHADOW_H
 #define LS_TESTS_SHADOW_SHADOW_H
@@ -8,11 +8,11 @@
 #include "base/status.h"
 #include "tensor/device.h"
 
-enum { SHADOW_TENSORS = 11 }; /* the largest number of tensors of a kernel */
+enum { SHADOW_TENSORS = 11 }; /* the maximum number of tensors of a kernel */
 
 typedef void shadow_kernel(void);
 
-/* A request to a stream, with copies of all its arguments. */
+/* A request to a stream. It owns copies of all its arguments. */
 typedef struct shadow_job {
     struct shadow_job *next;
     ls_status (*run)(struct shadow_job *job);
@@ -88,14 +88,11 @@ typedef struct shadow_job {
 #define NAMES_lamb                  step
 #define NAMES_muon                  step
 
-/* Creates a job for a stream; submits it. */
+/* Create a job, and submit it to a stream. */
 shadow_job *shadow_begin(shadow_kernel *kernel, ls_status (*run)(shadow_job *));
 ls_status shadow_push(ls_stream *stream, shadow_job *made);
 
-/*
- * Returns the address of a tensor's memory inside the device. Ends the program if the memory does not belong to the
- * device.
- */
+/* Returns the accessible address of a tensor's memory. Ends the program if the memory does not belong to the device. */
 void *shadow_inside(const void *memory);
 
 _Noreturn void shadow_die(const char *why);
@@ -105,10 +102,10 @@ extern const ls_kernels shadow_kernels;
 /* Returns the kernels of "shadow:1", or NULL if the kernels of device/cuda were not built for the host. */
 const ls_kernels *shadow_gpu_kernels(void);
 
-/* Stores tests' changes through elements() on the device, before any other request. */
+/* Before any other request, stores the changes that tests have made through elements(). */
 void shadow_store_edits(ls_stream *stream);
 
-/* Does the same on a real GPU (gpu.c). */
+/* The same on a real GPU (gpu.c). */
 void shadow_store_on_gpu(ls_stream *stream, void *place, const void *copied, size_t bytes);
 
 /* Number of this thread's waits for streams. */

@@ -1,6 +1,6 @@
 /*
- * A training with checkpoints in the folder `run`, for checkpoints.sh. Writes its result, bit by bit, to result.RANK.
- * Environment variables cause events:
+ * A training run with checkpoints in the folder `run`, for checkpoints.sh. Writes its result, bit by bit, to
+ * result.RANK. Environment variables cause events:
  *
  *     KILLS=N SEED=S     in each of the first N starts, SIGKILL ends a rank at a moment that depends on S
  *     HOLD=STEP          ranks announce themselves by up.RANK, and wait for a preemption signal
@@ -34,7 +34,7 @@ static void die(int number) {
     (void)raise(SIGKILL);
 }
 
-/* Selects a rank of this start, and how long it lives. */
+/* Selects a rank for this start, and its lifetime. */
 static void draw_lots(void) {
     const uint64_t seed = (uint64_t)number_of("SEED", 0), start = (uint64_t)number_of("LOCKSTEP_RESTART_COUNT", 0);
     rank = number_of("RANK", number_of("SLURM_PROCID", 0));
@@ -74,7 +74,7 @@ static ls_status hold(ls_trial_state *state, void *user) {
     return LS_OK;
 }
 
-/* The training was faster than the kill. */
+/* Waits to be killed, because the training was faster than the kill. */
 static ls_status wait_for_death(ls_trial_state *state, void *user) {
     (void)state;
     (void)user;

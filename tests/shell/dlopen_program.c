@@ -1,6 +1,6 @@
 /*
  * A program that is not linked with Lockstep opens the library from a path, as plug-in hosts and interpreters do. Tests
- * tensors, a gradient, error text of several threads, and a communicator. Threads outlive dlclose.
+ * tensors, a gradient, error messages of several threads, and a communicator. Threads outlive dlclose.
  */
 #include <dlfcn.h>
 #include <lockstep/lockstep.h>
@@ -72,7 +72,7 @@ static void *fail_in_own_words(void *argument) {
     DIE_UNLESS(strcmp(find_ls_error_message(), expected) == 0);
     train_a_step();
     pthread_barrier_wait(&barrier); /* the library may be closed */
-    pthread_barrier_wait(&barrier); /* it is closed: the thread's cleanup function must still exist */
+    pthread_barrier_wait(&barrier); /* it is closed, but the thread's cleanup function must still exist */
     return NULL;
 }
 

@@ -1,6 +1,6 @@
 /*
- * Ranks that end, or send another message, while other ranks wait for them: each prints the outcome of its call and of
- * ls_finalize. Runs under every launcher; ending.sh has the expected results.
+ * Ranks that exit, or send a different message, while other ranks wait for them. Each rank prints the result of its
+ * call and of ls_finalize. Runs under every launcher; ending.sh has the expected results.
  */
 #include <fcntl.h>
 #include <signal.h>
@@ -107,7 +107,7 @@ static const scenario *find(const char *name) {
 
 /* ---- the actions of rank 1 --------------------------------------------------------------------------------------- */
 
-/* finalize or exit CALL: after seven barriers rank 1 ends, while the others wait for it. */
+/* finalize or exit CALL: rank 1 exits after seven barriers, while the others wait for it. */
 static int end_early(const char *how, const char *call) {
     const scenario *s = find(call);
     ls_status status = meet(7);
@@ -124,11 +124,11 @@ static int end_early(const char *how, const char *call) {
     const ls_status end = ls_finalize();
     tell("finalize ", end);
     ls_comm_free(part);
-    pass_time(end == LS_OK ? 0 : 500); /* mpirun ends all ranks when one has failed, and drops their output */
+    pass_time(end == LS_OK ? 0 : 500); /* if one rank fails, mpirun kills all ranks and drops their output */
     return 0;
 }
 
-/* Rank 1 has sent to all ranks before it calls ls_finalize; they receive late. */
+/* Rank 1 has sent messages to all ranks before it calls ls_finalize. They receive the messages late. */
 static int eager(void) {
     ls_status status = LS_OK;
     for (int i = 0; i < 3 && rank == 1; i++) {
@@ -163,7 +163,7 @@ static int sending(void) {
     tell("", status);
     (void)!ls_finalize();
     if (rank == 1) {
-        status = ls_work_wait(work); /* which fails, and releases the buffer */
+        status = ls_work_wait(work); /* the wait fails, and releases the buffer */
         numbers[0] = numbers[LARGE - 1] = 2;
         pass_time(500);
     } else if (rank == 0 && status == LS_OK && (numbers[0] != 1 || numbers[LARGE - 1] != 1)) {
@@ -184,7 +184,7 @@ static int others_go_on(void) {
     return tell("finalize ", ls_finalize());
 }
 
-/* Ranks signal each other by files in a common folder, because a call would disturb the test. */
+/* Ranks signal each other through files in a common folder, because a call would disturb the test. */
 static void say(const char *file) {
     (void)close(creat(file, 0600));
 }
@@ -195,7 +195,7 @@ static void hear(const char *file) {
     }
 }
 
-/* Rank 1 sends a message for which rank 0 does not wait. No rank makes another call, or ends, before both know this. */
+/* Rank 1 sends a message that rank 0 does not receive. No rank makes another call, or exits, before both know this. */
 static int wrong_tag(size_t count) {
     ls_status status = meet(1);
     ls_work *work[2] = {NULL, NULL};
@@ -223,7 +223,7 @@ static int wrong_tag(size_t count) {
     return 0;
 }
 
-/* Notes the log's report of a wait. */
+/* Records the log's report of a wait. */
 static void note_wait(ls_log_level level, int from, const char *line, void *user) {
     (void)level, (void)user;
     fprintf(stderr, "%d logs: %s\n", from, line);
@@ -232,7 +232,7 @@ static void note_wait(ls_log_level level, int from, const char *line, void *user
     }
 }
 
-/* Rank 1 makes the call after rank 0 has logged that it waits. */
+/* Rank 1 makes the call after rank 0 has logged that it is waiting. */
 static int late(const char *call) {
     const scenario *s = find(call);
     ls_status status = meet(2);
@@ -253,7 +253,7 @@ static int late(const char *call) {
     return tell("finalize ", ls_finalize());
 }
 
-/* Every rank prints a line, and rank 1 is killed, which loses buffered output. */
+/* Every rank prints a line, and rank 1 is killed. Buffered output would be lost. */
 static int killed(void) {
     printf("rank %d was here\n", rank);
     if (rank == 1) {
@@ -263,8 +263,8 @@ static int killed(void) {
 }
 
 /*
- * Rank 1 makes a wrong call and prints nothing. Before, a child inspects its descriptors, or the descriptor for its
- * reports is another file.
+ * Rank 1 makes an invalid call and prints nothing. Before this, a child inspects its descriptors, or the descriptor for
+ * its reports is replaced by a different file.
  */
 static int fail_silently(const char *how) {
     const char *report = getenv("LOCKSTEP_REPORT");

@@ -1,4 +1,4 @@
-/* Writes an event file with every kind of contents into the given folder, for tensorboard.sh. */
+/* Writes an event file with every kind of content into the given folder, for tensorboard.sh. */
 #include <lockstep/formats.h>
 
 #include <stdio.h>
@@ -15,7 +15,7 @@ static ls_status write_all(ls_events *events) {
     ls_tensor *histogram = ls_from(LS_SHAPE(10), LS_F64, numbers);
     ls_tensor *picture = ls_arange(LS_SHAPE(3, 2, 4), LS_U8);
     ls_status status = LS_OK;
-    for (int step = 1; status == LS_OK && step <= 3000; step++) { /* more than one write holds */
+    for (int step = 1; status == LS_OK && step <= 3000; step++) { /* more than one write can hold */
         status = ls_events_scalar(events, "loss/train", step, 1.0 / step);
     }
     if (status == LS_OK) {

@@ -1,6 +1,6 @@
 /*
- * One of two ranks that meet in a folder: folder_program file://PATH RANK. Prints the sum of both ranks' numbers plus
- * one.
+ * One of two ranks that find each other through a folder: folder_program file://PATH RANK. Prints the sum of the two
+ * rank numbers plus one.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /*
  * Rank 1 interrupts collectives of libgloo, or of NCCL's test double (tests/nccl_double): library_inside CALL WHAT
- * MILLISECONDS TIMEOUT. CALL is allreduce, broadcast or alltoall. WHAT is a signal's number, sent this time after the
- * first call; or "host": rank 1 has its buffers in host memory, which is a mismatch, and all ranks continue; or
- * "nothing". Each survivor prints how its call ended, and after how many milliseconds.
+ * MILLISECONDS TIMEOUT. CALL is allreduce, broadcast or alltoall. WHAT is the number of a signal, sent MILLISECONDS
+ * after the first call; or "host", with which rank 1 has its buffers in host memory, which is a mismatch, and all ranks
+ * continue; or "nothing". Each surviving rank prints the result of its call and its duration in milliseconds.
  */
 #include <lockstep/comm.h>
 
@@ -42,7 +42,7 @@ static ls_status call_there(ls_comm *world, const char *name) {
     return ls_comm_alltoall(world, sent, received, count / (size_t)ls_comm_size(world), LS_F32, NULL);
 }
 
-/* Any stream except NULL: the double's memory is the process's own. */
+/* Any stream except NULL is valid: the double's memory is the process's own. */
 static ls_status call(ls_comm *world, const char *name, bool on_device) {
     ls_comm_use_stream(world, on_device ? world : NULL);
     const ls_status status = call_there(world, name);

@@ -1,6 +1,6 @@
 /*
- * Run by mpi_collectives.sh: ranks make three calls with MPI's own collectives, and rank 1 misbehaves in the fourth,
- * after all ranks have agreed on it. The functions below replace the library's functions in the module.
+ * Run by mpi_collectives.sh: ranks make three calls with MPI's own collectives. In the fourth, rank 1 misbehaves after
+ * all ranks have agreed on the call. The functions below replace the library's functions in the module.
  */
 #include <lockstep/mpi.h>
 #include <signal.h>
@@ -13,7 +13,7 @@ static float numbers[200000], results[200000];
 static const char *what = "";
 static int rank, calls;
 
-/* Returns whether MPI refuses to begin this call on this rank. */
+/* Returns whether MPI refuses to start this call on this rank. */
 static int ends_here(MPI_Request *request, int *code) {
     static int nothing;
     if (++calls != 4 || rank != 1) {
@@ -57,11 +57,11 @@ int main(int argc, char **argv) { /* CALL WHAT SECONDS */
     for (int i = 0; i < 4 && status == LS_OK; i++) {
         status = call(world, argv[1]);
     }
-    if (status == LS_OK) { /* a rank may finish a broadcast before others do */
+    if (status == LS_OK) { /* a rank may finish a broadcast before the others */
         status = ls_comm_barrier(world, NULL);
     }
     printf("%d: %s: %s\n", rank, ls_status_name(status), ls_error_message());
     fflush(stdout);
-    sleep(2); /* the launcher ends all ranks when one fails: lets the others print their errors, too */
+    sleep(2); /* the launcher kills all ranks if one fails: this gives the others time to print their errors */
     return status == LS_OK ? 0 : 1;
 }

@@ -12,7 +12,7 @@
 
 static int rank;
 
-/* Backend mpi if the environment requests it, otherwise the best backend for ranks of one machine. */
+/* Returns mpi if the environment requests it, otherwise the best backend for ranks of one machine. */
 static const char *expected_backend(int size) {
     const char *wanted = getenv("LOCKSTEP_BACKEND");
     return wanted != NULL && strcmp(wanted, "mpi") == 0 ? wanted : size == 1 ? "self" : "shm";
@@ -27,7 +27,7 @@ static const char *expected_backend(int size) {
         }                                                                                                              \
     } while (0)
 
-/* Sums over `comm`: rank r contributes its rank, first one number, then many. */
+/* Sums over `comm`. Rank r contributes the value r, first one number, then many. */
 static void add(ls_comm *comm) {
     enum { MANY = 300000 };
     static float numbers[MANY];
@@ -42,7 +42,8 @@ static void add(ls_comm *comm) {
     }
 }
 
-/* The program's own messages on the same MPI communicator, sent before and received after a call of Lockstep. */
+/* The program has its own messages on the same MPI communicator. It sends before a Lockstep call, and receives after
+ * it. */
 static void add_between_messages(MPI_Comm mpi, ls_comm *comm) {
     int size, mine, got = -1;
     MPI_Comm_size(mpi, &size);
@@ -73,7 +74,7 @@ static void use_parts(void) {
     ls_comm_free(comm);
 }
 
-/* The caller may select the backend, equally on all ranks. */
+/* The caller may select the backend, but equally on all ranks. */
 static void choose_backend(int size) {
     ls_comm *comm = ls_comm_from_mpi(MPI_COMM_WORLD, &(ls_init_options){.backend = "mpi"});
     CHECK(comm != NULL && strcmp(ls_comm_backend(comm), "mpi") == 0 && ls_comm_local_size(comm) == size);
@@ -96,12 +97,12 @@ static void choose_backend(int size) {
 static void split_it(ls_comm *comm) {
     ls_comm *part = NULL;
     CHECK(ls_comm_split(comm, rank / 2, 0, &part) == LS_OK);
-    ls_comm_free(comm); /* the split communicator outlives it */
+    ls_comm_free(comm); /* the split communicator outlives its parent */
     add(part);
     ls_comm_free(part);
 }
 
-/* Does the same with Fortran handles, which do not identify the MPI library. */
+/* The same with Fortran handles, which do not identify the MPI library. */
 static void use_fortran_handles(int size) {
     ls_comm *comm = ls_comm_from_mpi_fint(MPI_Comm_c2f(MPI_COMM_WORLD), &(ls_init_options){.backend = "mpi"});
     CHECK(ls_comm_size(comm) == size && ls_comm_rank(comm) == rank && strcmp(ls_comm_backend(comm), "mpi") == 0);
@@ -111,7 +112,7 @@ static void use_fortran_handles(int size) {
     CHECK(strcmp(ls_error_message(), "ls_comm_from_mpi_fint: the communicator is MPI_COMM_NULL") == 0);
 }
 
-/* Handles that are not valid, or belong to another library, are refused, and MPI's error handler stays. */
+/* Handles that are invalid, or belong to another library, are refused, and MPI's error handler is unchanged. */
 static void refuse_foreign_handles(void) {
     const char *other = strcmp(LS_MPI_LIBRARY, "openmpi") == 0 ? "mpich" : "openmpi";
     const MPI_Comm world = MPI_COMM_WORLD;
@@ -138,7 +139,7 @@ static void use_world(void) {
     ls_comm_free(comm);
 }
 
-/* MPI is finalized before the communicators that use it. */
+/* MPI is finalized before the communicators that use it are freed. */
 static int finalize_early(void) {
     static const char said[] = "the program has called MPI_Finalize: call ls_finalize, or ls_comm_free, before it";
     float number = 1, other = 1;
@@ -169,7 +170,7 @@ static int finalize_early_on_shm(void) {
     return ls_finalize() == LS_ERR_STATE && strcmp(ls_error_message(), said) == 0 && ls_world() == NULL ? 0 : 1;
 }
 
-/* A world of one rank does not need MPI at its end. */
+/* A world of one rank does not need MPI to finalize. */
 static int finalize_early_alone(void) {
     static const char said[] = "ls_finalize: the program has called MPI_Finalize: call ls_finalize, or ls_comm_free, "
                                "before it";
@@ -224,11 +225,11 @@ static void *receive(void *argument) {
     return (void *)(size_t)ls_comm_recv(argument, &number, 1, LS_F32, 0, 3, NULL);
 }
 
-enum { PATIENCE = 60 }; /* seconds until the test fails */
+enum { PATIENCE = 60 }; /* seconds until the test gives up and fails */
 
 /*
- * Rank 1 makes a call on a second communicator while its other thread waits on the first. Rank 0 sends after the call
- * was refused.
+ * Rank 1 makes a call on a second communicator while its other thread waits on the first. After the call was refused,
+ * rank 0 sends the message.
  */
 static int call_at_once(const char *file) {
     static const char said[] = "MPI was started with MPI_THREAD_SERIALIZED, which allows one thread at a time, and "
@@ -276,7 +277,7 @@ static int thread_level(const char *what) {
 
 /* ------------------------------------------------------------------------------------------------------------------ */
 
-int main(int argc, char **argv) { /* no argument; or early, early-shm, early-alone, single, funneled, serialized */
+int main(int argc, char **argv) { /* no argument, or early, early-shm, early-alone, single, funneled or serialized */
     const char *what = argc > 1 ? argv[1] : "";
     int level = 0;
     if (ls_comm_from_mpi_fint(0, NULL) != NULL ||
@@ -305,7 +306,7 @@ int main(int argc, char **argv) { /* no argument; or early, early-shm, early-alo
     CHECK(strstr(ls_error_message(), "ls_comm_from_mpi: rank is set") == ls_error_message());
     for (int i = 0; i < 8; i++) {
         ls_comm *comm = ls_comm_from_mpi(MPI_COMM_WORLD, &(ls_init_options){.timeout = 20});
-        if (comm == NULL) { /* on all ranks: they end in order, since MPICH may lose the output of an abort */
+        if (comm == NULL) { /* all ranks exit in order, since MPICH may lose the output of an abort */
             printf("%s\n", ls_error_message());
             MPI_Finalize();
             return 1;

@@ -1,4 +1,4 @@
-/* Run by the tests of backend mpi: ranks make three calls, and rank 1 does something else in place of its fourth. */
+/* Run by the tests of backend mpi: ranks make three calls, and rank 1 does something else instead of its fourth. */
 #include <lockstep/comm.h>
 #include <signal.h>
 #include <stdio.h>
@@ -22,7 +22,7 @@ static ls_status call(ls_comm *world, const char *name) {
     const ls_status sent = ls_work_wait(work);
     return status == LS_OK ? sent : status;
 }
-int main(int argc, char **argv) { /* WHAT CALL: rank 1's action in place of its fourth call; or "backend" */
+int main(int argc, char **argv) { /* WHAT CALL: rank 1's action instead of its fourth call, or "backend" */
     const bool stops = argc > 1 && strcmp(argv[1], "stop") == 0;
     ls_init_options options = {.timeout = stops ? 8 : 60}; /* enough time to join on a busy machine */
     ls_comm *world = ls_init(&options);
@@ -43,7 +43,7 @@ int main(int argc, char **argv) { /* WHAT CALL: rank 1's action in place of its 
     if (ls_comm_rank(world) == 1) {
         if (strcmp(argv[1], "leave") == 0) {
             ls_comm_free(world);
-            sleep(60); /* the other ranks fail, and the launcher ends this rank */
+            sleep(60); /* the other ranks fail, and the launcher kills this rank */
         } else if (strcmp(argv[1], "kill") == 0) {
             raise(SIGKILL);
         } else if (strcmp(argv[1], "stop") == 0) {
@@ -52,13 +52,13 @@ int main(int argc, char **argv) { /* WHAT CALL: rank 1's action in place of its 
         exit(atoi(argv[1]));
     }
     ls_status status = call(world, argv[2]);
-    if (status == LS_OK) { /* a message may have been accepted early */
+    if (status == LS_OK) { /* the message may have been accepted early */
         status = ls_comm_barrier(world, NULL);
     }
     printf("%d: %s: %s\n", ls_comm_rank(world), ls_status_name(status), ls_error_message());
     fflush(stdout);
     if (strcmp(argv[1], "leave") == 0) {
-        sleep(1); /* the launcher ends all ranks when one fails: lets the others print their errors, too */
+        sleep(1); /* the launcher kills all ranks if one fails: this gives the others time to print their errors */
     }
     return status == LS_OK ? 0 : 1;
 }

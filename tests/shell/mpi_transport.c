@@ -38,7 +38,7 @@ static int after(void) {
     return (rank + 1) % size;
 }
 
-/* Opens an endpoint; called by all ranks. Messages longer than `most` are divided; 0: none are. */
+/* Opens an endpoint; called by all ranks. Messages longer than `most` are split; with 0, none are. */
 static ls_endpoint *open_end_for(double timeout, size_t most) {
     MPI_Comm comm;
     MPI_Comm_dup(MPI_COMM_WORLD, &comm);
@@ -116,7 +116,7 @@ static void begin_receive(ls_endpoint *end, ls_transfer *transfer) {
 
 /* ---- messages ---------------------------------------------------------------------------------------------------- */
 
-/* Around the ring, into receives that begin before and after the message. */
+/* Sends around the ring, into receives that begin before or after the message. */
 static void every_size_arrives(size_t most) {
     static const size_t sizes[] = {0,    1,      100,  999, 1000, 1001, 2000, 2001, LS_TRANSPORT_LEAST_EAGER,
                                    4097, 100000, LARGE};
@@ -145,7 +145,7 @@ static void every_size_arrives(size_t most) {
     CHECK(close_end(end));
 }
 
-/* Channels are independent, and each is in order, also with divided messages. */
+/* Channels are independent, and each channel preserves order, even for split messages. */
 static void channels_are_in_order(size_t most) {
     enum { EACH = 12 };
     ls_transfer out[2][EACH], in[2][EACH];
@@ -175,7 +175,7 @@ static void channels_are_in_order(size_t most) {
     CHECK(close_end(end));
 }
 
-/* Rank 0 receives from any rank: each rank's messages are in order. */
+/* Rank 0 receives from any rank. The messages of each rank arrive in order. */
 static void any_rank_may_send(void) {
     enum { EACH = 30 };
     ls_endpoint *end = open_end(0);
@@ -199,12 +199,12 @@ static void any_rank_may_send(void) {
     free(came);
 }
 
-/* Also in a receive from any rank. The last rank sends. */
+/* The sender of a message that is too long is blamed, even in a receive from any rank. The last rank sends. */
 static void who_sends_too_much_is_to_blame(bool any) {
     const int sender = size - 1;
     ls_endpoint *end = open_end(0);
     ls_transfer out = message(0, 0, 2000, 7);
-    ls_transfer in = room(any ? -1 : sender, 0, 2000); /* Open MPI may write to all of it */
+    ls_transfer in = room(any ? -1 : sender, 0, 2000); /* Open MPI may write to the whole buffer */
     ls_transfer other = room(-1, 15, 100);
     in.bytes = 100;
     if (rank == sender) {
@@ -228,7 +228,7 @@ static void who_sends_too_much_is_to_blame(bool any) {
 
 /* ---- waiting ----------------------------------------------------------------------------------------------------- */
 
-/* Another rank sends small messages, one after the other, until rank 0 stops it. */
+/* A rank sends one small message after another until rank 0 stops it. */
 static void send_on(ls_endpoint *end) {
     int enough = 0;
     for (const double start = ls_clock_seconds(); enough == 0 && ls_clock_seconds() - start < LONGEST;) {
@@ -247,14 +247,14 @@ static void say_enough(void) {
 }
 
 /*
- * Waits for a message that does not arrive. The endpoint's time follows the clock, except while this process could not
- * run or did not poll. `other`: a receive that is completed repeatedly; NULL: none.
+ * Waits for a message that does not arrive. The endpoint's time follows the clock, except while this process did not
+ * run or did not poll. `other` is a receive that is completed repeatedly; it may be NULL.
  */
 static void compare_clocks(ls_endpoint *end, ls_transfer *other) {
     ls_transfer in = room(before(), 1, 10);
     const double start = ls_clock_seconds();
     const uint64_t start_ns = end->transport->now_ns(end);
-    double passed = 0, awake = 0; /* counts at most this much of a turn in which the process could not run */
+    double passed = 0, awake = 0; /* in a turn in which the process could not run, at most this much is counted */
     begin_receive(end, &in);
     while (awake < 0.3) {
         turn(end, 5000000);
@@ -302,7 +302,7 @@ static void await_closing(void) {
     }
 }
 
-/* Closing endpoints receive messages that were sent and not received, so that their memory is released. */
+/* Closing endpoints receive messages that were sent but not received, so that their memory is released. */
 static void what_nobody_took_is_dropped(void) {
     enum { EACH = 3 };
     ls_transfer out[EACH];
@@ -368,10 +368,10 @@ static void await_told(void) {
     }
 }
 
-/* The other ranks make no MPI calls meanwhile, so MPI completes no message that they must receive first. */
+/* Meanwhile, the other ranks make no MPI calls, so MPI completes no message that they must receive first. */
 static void closing_waits_for_nobody(void) {
     static const uint64_t for_ever_ns = UINT64_C(3600000000000);
-    static ls_transfer out; /* MPI may use it as long as it runs */
+    static ls_transfer out; /* static, because MPI may use it until the program exits */
     bool released = false;
     ls_endpoint *end = open_end(0);
     MPI_Barrier(MPI_COMM_WORLD);
@@ -394,8 +394,8 @@ static void closing_waits_for_nobody(void) {
 }
 
 /*
- * Rank 0 closes its endpoint while MPI sends from, and receives into, buffers of the program. Closing does not poll
- * until the other ranks make calls of MPI: ls_mpi_finish_closed does.
+ * Rank 0 closes its endpoint while MPI sends from, and receives into, the program's buffers. Closing does not poll
+ * until the other ranks make MPI calls; ls_mpi_finish_closed does.
  */
 static void closing_amid_transfers_waits_for_nobody(void) {
     enum { MOST_POLLS = 50 };
@@ -432,16 +432,17 @@ static void closing_amid_transfers_waits_for_nobody(void) {
     }
 }
 
-/* Rank 0 waits for buffers that rank 1 never lets MPI finish with, once and not longer than its endpoint allows. */
+/* Rank 0 waits for buffers that MPI cannot release because of rank 1. It waits only once, and not longer than its
+ * endpoint allows. */
 static void waiting_for_buffers_ends(void) {
-    static unsigned char data[LARGE]; /* MPI may use it as long as it runs */
+    static unsigned char data[LARGE]; /* static, because MPI may use it until the program exits */
     ls_endpoint *end = open_end_for(0.5, 0);
     ls_transfer out = {.peer = 1, .channel = 2, .data = data, .bytes = LARGE, .of_user = true};
     bool released = false;
     MPI_Barrier(MPI_COMM_WORLD);
     if (rank == 0) {
         begin_send(end, &out);
-        const bool holds_buffer = !out.ended; /* not if MPI has copied all data */
+        const bool holds_buffer = !out.ended; /* false if MPI has already copied all data */
         end->transport->close(end, 200000000, note_released, &released);
         CHECK(!holds_buffer || !ls_mpi_finish_closed(false));
         CHECK(ls_mpi_finish_closed(true) && ls_mpi_finish_closed(false));
@@ -457,7 +458,7 @@ static void waiting_for_buffers_ends(void) {
     }
 }
 
-/* A closed endpoint receives the messages of other ranks, and lives until the last rank has closed. */
+/* A closed endpoint receives the messages of other ranks, and exists until the last rank has closed its endpoint. */
 static void a_closed_endpoint_waits_for_the_others(void) {
     await_closing();
     ls_endpoint *end = open_end(0);
@@ -477,7 +478,8 @@ static void a_closed_endpoint_waits_for_the_others(void) {
 
 int main(int argc, char **argv) {
     MPI_Init(&argc, &argv);
-    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN); /* MPICH reports errors of MPI_Test there */
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD,
+                            MPI_ERRORS_RETURN); /* MPICH reports errors of MPI_Test on this communicator */
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     for (int i = 0; i < 2; i++) {

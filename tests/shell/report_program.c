@@ -1,5 +1,6 @@
 /*
- * A training with checkpoints and a record in the folder RECORD, for report.sh. Two environment variables change it:
+ * A training run with checkpoints and a record in the folder RECORD, for report.sh. Two environment variables change
+ * it:
  *
  *     KILL_STEP=N   SIGKILL ends rank 1 after step N of the first start
  *     RATE=X        learning rate

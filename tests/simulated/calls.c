@@ -43,7 +43,7 @@ call_plan call_plan_draw(uint64_t seed, int size, size_t most_bytes, bool all) {
     return p;
 }
 
-/* Returns the elements from `from` to `to` in calls with counts per rank, sometimes none. */
+/* Returns the number of elements sent from rank `from` to rank `to` in calls with counts per rank; may be 0. */
 static size_t part_of(const call_plan *p, int from, int to) {
     const uint64_t random = reference_mix(p->seed ^ (uint64_t)from << 20 ^ (uint64_t)to);
     switch (p->operation) {
@@ -129,7 +129,7 @@ static bool varies(int operation) {
            operation == LS_OP_REDUCE_SCATTERV || operation == LS_OP_ALLTOALLV;
 }
 
-/* Computes the elements that a rank sends and receives in a call without counts per rank. */
+/* Computes the numbers of elements that a rank sends and receives in a call without counts per rank. */
 static void even_counts(const call_side *r, size_t *sent, size_t *received) {
     const call_plan *p = &r->plan;
     const size_t all = p->count * (size_t)r->size;

@@ -8,7 +8,7 @@
 #include "tests/support/unit.h"
 
 #define TIMEOUT_S 2.0
-/* For calls that may fail, the order matters, not the size: enough bytes for parts and rendezvous messages. */
+/* Enough bytes for multi-part and rendezvous messages. For calls that may fail, larger sizes test nothing more. */
 #define FAULTY_BYTES ((size_t)12000)
 #define PATIENCE     UINT64_C(100000000)
 
@@ -94,7 +94,7 @@ static void LS_PRINTF(2, 3) wrong(const rank_state *r, const char *format, ...) 
              r->rank, what);
 }
 
-/* Checks the numbers of a small call's messages and of a large reduction's bytes. */
+/* Checks how many messages a small call has sent, and how many bytes a large reduction has sent. */
 static void count_messages(const rank_state *r) {
     const call_plan *plan = &r->side.plan;
     const size_t bytes = call_width(plan) * plan->count * (size_t)r->world->size;

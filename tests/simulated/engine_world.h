@@ -1,5 +1,5 @@
 /*
- * Ranks as state machines that make a series of calls of the engine on a simulated network (comm/transport/simulated).
+ * Ranks as state machines that make a series of calls to the engine on a simulated network (comm/transport/simulated).
  * Their results are compared with a reference, and their messages are counted.
  */
 #ifndef LS_TESTS_SIMULATED_ENGINE_WORLD_H
@@ -16,15 +16,15 @@ typedef struct world {
     ls_sim_network *network;
     int size;
     uint64_t seed;
-    const call_plan *plans; /* of the calls; NULL: random plans */
+    const call_plan *plans; /* the plans of the calls; NULL selects random plans */
     int calls;              /* per rank */
-    int odd_rank;           /* makes another call at odd_call; -1: none */
+    int odd_rank;           /* makes a different call at odd_call; -1 if there is none */
     int odd_call;
     bool faulty;            /* calls may fail */
-    ls_algorithm_id forced; /* for the calls that have it; with `used`, calls must use it at least once */
-    int *used;              /* counts the calls that used it */
-    bool halving;           /* forces Rabenseifner, van de Geijn and Bruck; false: the default algorithms */
-    size_t part;            /* bytes of a part; 0: the default */
+    ls_algorithm_id forced; /* for calls that support it; if `used` is set, at least one call must use it */
+    int *used;              /* counts the calls that used `forced` */
+    bool halving;           /* forces Rabenseifner, van de Geijn and Bruck instead of the default algorithms */
+    size_t part;            /* bytes of a part; 0 selects the default */
     int levels;
     struct rank_state *ranks;
     struct {
@@ -57,10 +57,10 @@ call_plan world_plan(const world *w, int index);
 /* Returns network options that depend on the seed: eager limit, delays. */
 ls_sim_options world_options(int ranks, uint64_t seed);
 
-/* Returns whether ranks of a world with one machine share its cores; this depends on the seed. */
+/* Returns whether ranks of a one-machine world share its cores, which depends on the seed. */
 bool world_shares_cores(uint64_t seed);
 
-/* Opens a world. The caller has set some members before: seed, plans (or NULL), calls, odd_rank ... */
+/* Opens a world. The caller must have set seed, plans (may be NULL), calls, odd_rank and the other options. */
 void world_open(world *w, const ls_sim_options *options);
 ls_sim_outcome world_run(world *w);
 void world_close(world *w);

@@ -1,4 +1,4 @@
-/* Calls of a rank's transport that cannot fail in its tests. */
+/* Calls to a rank's transport that cannot fail in these tests. */
 #ifndef LS_TESTS_SIMULATED_ENTRIES_H
 #define LS_TESTS_SIMULATED_ENTRIES_H
 
@@ -15,7 +15,8 @@ static inline void sim_receive(ls_sim_network *network, int to, ls_transfer *tra
     assert_int_equal(endpoint->transport->receive(endpoint, transfer), LS_OK);
 }
 
-/* Makes progress, and sets how long the rank waits afterwards (0: not at all). Returns whether anything moved. */
+/* Makes progress, and sets how long the rank waits afterwards; 0 means not at all. Returns whether any progress was
+ * made. */
 static inline bool sim_progress(ls_sim_network *network, int rank, uint64_t wait_ns) {
     bool moved = false;
     ls_endpoint *endpoint = ls_sim_endpoint(network, rank);

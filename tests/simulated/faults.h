@@ -1,6 +1,6 @@
 /*
- * Faults in a simulated network (comm/transport/simulated): ranks that die or stop, links that break. And the errors of
- * the other ranks.
+ * Faults in a simulated network (comm/transport/simulated): ranks that die or stop, and broken links. Also the errors
+ * of the other ranks.
  */
 #ifndef LS_TESTS_SIMULATED_FAULTS_H
 #define LS_TESTS_SIMULATED_FAULTS_H
@@ -13,10 +13,10 @@
 #include "comm/transport/simulated/network.h"
 
 /*
- * Ends a rank at a time, or after it has sent and received a number of packets (0: at the first). Killed: ranks that
- * have sent to it, received from it or wait for it learn this after notice_ns. Its messages in flight arrive up to a
- * random moment, which includes all or none of them. Stopped: no rank learns this, and everything that was sent
- * arrives. A stopped rank may be killed later.
+ * Kills or stops a rank at a time, or after it has sent and received a number of packets (0 means at the first).
+ * Killed: ranks that have sent to it, received from it or wait for it are notified after notice_ns. Its messages in
+ * flight arrive up to a random time, so all or none may arrive. Stopped: no rank is notified, and everything that was
+ * sent arrives. A stopped rank may be killed later.
  */
 void sim_kill(ls_sim_network *network, int rank, uint64_t at_ns);
 void sim_stop(ls_sim_network *network, int rank, uint64_t at_ns);
@@ -27,18 +27,18 @@ void sim_stop_after(ls_sim_network *network, int rank, uint64_t packets);
 int sim_kill_one(ls_sim_network *network, uint64_t seed, uint64_t most_packets);
 
 /*
- * From a time on, nothing arrives between two ranks, which both continue. `noticed`: each sees the other as dead after
- * notice_ns, under the conditions above; otherwise never.
+ * From this time on, nothing arrives between the two ranks, which both continue. With `noticed`, each considers the
+ * other dead after notice_ns, under the conditions above; otherwise never.
  */
 void sim_cut(ls_sim_network *network, int a, int b, uint64_t at_ns, bool noticed);
 
 /*
- * A rank has no turns in this time, and its clock stands still, like a process that is stopped and continued. Once per
- * rank.
+ * In this period, a rank has no turns and its clock stops, like a process that is stopped and continued. At most once
+ * per rank.
  */
 void sim_pause(ls_sim_network *network, int rank, uint64_t from_ns, uint64_t until_ns);
 
-/* In this time, a rank's turns come later by this delay. Once per rank. */
+/* In this period, each turn of a rank is delayed by this time. At most once per rank. */
 void sim_slow(ls_sim_network *network, int rank, uint64_t from_ns, uint64_t until_ns, uint64_t late_ns);
 
 /* The error of a rank. */

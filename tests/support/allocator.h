@@ -1,7 +1,7 @@
 /*
- * An allocator that counts, and that can be told to fail. Tests use it to check that a steady state allocates nothing,
- * that nothing leaks, and that each failing allocation gives an error and not a crash. Lockstep keeps caches per
- * thread, so counting starts and ends after ls_thread_end(). Under a sanitizer nothing is cached.
+ * A counting allocator that can be told to fail. Tests use it to check that a steady state allocates nothing, that
+ * nothing leaks, and that each failed allocation causes an error instead of a crash. Lockstep keeps caches per thread,
+ * so counting starts and ends after ls_thread_end(). With a sanitizer, nothing is cached.
  */
 #ifndef LS_TESTS_SUPPORT_ALLOCATOR_H
 #define LS_TESTS_SUPPORT_ALLOCATOR_H
@@ -14,10 +14,10 @@
 #include "tensor/scope.h"
 
 typedef struct test_allocator {
-    atomic_long live;      /* blocks allocated and not freed */
+    atomic_long live;      /* blocks allocated but not freed */
     atomic_long calls;     /* of allocate */
-    atomic_long fail_from; /* this call and all later calls return NULL; -1: none */
-    atomic_long fail_once; /* only this call returns NULL; -1: none */
+    atomic_long fail_from; /* this call and all later calls return NULL; -1 disables it */
+    atomic_long fail_once; /* only this call returns NULL; -1 disables it */
 } test_allocator;
 
 static inline void *test_allocate(size_t size, size_t alignment, void *user) {
@@ -38,7 +38,7 @@ static inline void test_release(void *memory, void *user) {
     free(memory);
 }
 
-/* Installs the allocator, after it has emptied this thread's caches. */
+/* Empties this thread's caches, and then installs the allocator. */
 static inline void test_allocator_start(test_allocator *allocator) {
     ls_thread_end();
     atomic_init(&allocator->live, 0);
@@ -48,7 +48,8 @@ static inline void test_allocator_start(test_allocator *allocator) {
     ls_set_allocator(&(ls_allocator){.allocate = test_allocate, .release = test_release, .user = allocator});
 }
 
-/* Empties this thread's caches, restores the C library's allocator and returns how many blocks were not freed. */
+/* Empties this thread's caches, restores the C library's allocator and returns the number of blocks that were not
+ * freed. */
 static inline long test_allocator_stop(test_allocator *allocator) {
     ls_thread_end();
     ls_set_allocator(NULL);

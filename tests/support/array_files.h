@@ -1,4 +1,4 @@
-/* Files of HDF5 and NetCDF for tests, which those libraries write, and data sets of them. */
+/* HDF5 and NetCDF files for tests, written with these libraries, and data sets that read them. */
 #ifndef LS_TESTS_ARRAY_FILES_H
 #define LS_TESTS_ARRAY_FILES_H
 
@@ -11,12 +11,12 @@
 
 #include "tests/support/unit.h"
 
-/* Sets the variables of an ls_array_field. */
+/* Initializes the variables of an ls_array_field. */
 #define NAMES(...)                                                                                                     \
     .variables = (const char *const[]){__VA_ARGS__},                                                                   \
     .variable_count = sizeof((const char *[]){__VA_ARGS__}) / sizeof(char *)
 
-/* Fails the test unless a constructor returned NULL with this error. */
+/* Fails the test unless a constructor returned NULL and this error. */
 #define expect_none(dataset, status, part)                                                                             \
     do {                                                                                                               \
         assert_null(dataset);                                                                                          \
@@ -30,7 +30,7 @@ static inline hid_t hdf5_new_file(const char *path) {
     return file;
 }
 
-/* Reads the first batch of the samples in order. Free the loader. */
+/* Reads the first batch of the samples in order. The caller frees the loader. */
 static inline ls_loader *begin(ls_dataset *dataset, int64_t batch_size, ls_batch *batch) {
     bool more;
     assert_non_null(dataset);
@@ -39,12 +39,12 @@ static inline ls_loader *begin(ls_dataset *dataset, int64_t batch_size, ls_batch
     return loader;
 }
 
-/* Element `i` of variable `number` in the files. */
+/* Returns element `i` of variable `number` in the files. */
 static inline float array_value(int number, int64_t i) {
     return (float)((i * 7 + number * 1000) % 4093) * 0.25f;
 }
 
-/* Returns `count` elements of variable `number`. Free them. */
+/* Returns `count` elements of variable `number`. The caller frees them. */
 static inline float *array_values(int number, int64_t count) {
     float *values = malloc((size_t)count * sizeof *values);
     for (int64_t i = 0; values != NULL && i < count; i++) {
@@ -54,8 +54,8 @@ static inline float *array_values(int number, int64_t count) {
 }
 
 /*
- * Adds a variable to an open file, stored as `type`, compressed in chunks unless `chunk` is NULL. `memory` is the type
- * of the data. Returns whether all calls succeeded.
+ * Adds a variable to an open file, stored as `type`. It is compressed in chunks, unless `chunk` is NULL. `memory` is
+ * the type of the data. Returns whether all calls succeeded.
  */
 static inline bool hdf5_add(hid_t file, const char *name, hid_t type, int ndim, const hsize_t *size,
                             const hsize_t *chunk, hid_t memory, const void *data) {

@@ -1,6 +1,6 @@
 /*
  * For tests of kernels that accept any strides: tensors of every dtype over plain memory (dense, permuted or with
- * gaps), read and written as doubles by their index in row-major order.
+ * gaps). They are read and written as doubles, by their index in row-major order.
  */
 #ifndef LS_TESTS_SUPPORT_ARRAYS_H
 #define LS_TESTS_SUPPORT_ARRAYS_H
@@ -14,7 +14,7 @@
 /* The layout of elements: row-major; axes in random order; random strides. */
 typedef enum array_layout { ARRAY_DENSE, ARRAY_PERMUTED, ARRAY_STEPPED, ARRAY_LAYOUTS } array_layout;
 
-/* A tensor and its memory, which has the exact size, so that sanitizers see every access outside. */
+/* A tensor and its memory, which has the exact size, so that sanitizers detect out-of-bounds accesses. */
 typedef struct array {
     ls_tensor tensor;
     void *memory;
@@ -63,7 +63,7 @@ static inline void array_free(array *a) {
     free(a->memory);
 }
 
-/* Returns the address in t, which broadcasts to `shape`, of element `index` (row-major) of `shape`. */
+/* Returns the address in t of element `index` (row-major) of `shape`, to which t broadcasts. */
 static inline void *array_at(const ls_tensor *t, const ls_tensor *shape, int64_t index) {
     int64_t offset = 0;
     for (int axis = shape->ndim - 1; axis >= 0; axis--) {
@@ -127,7 +127,7 @@ static inline void array_set(ls_tensor *t, int64_t index, double value) {
     }
 }
 
-/* Draws the sizes of up to 4 axes, small and mixed, sometimes zero. Returns the number of axes. */
+/* Draws the sizes of up to 4 axes: small, varied, and sometimes zero. Returns the number of axes. */
 static inline int array_random_shape(int64_t *size) {
     static const int64_t sizes[] = {1, 2, 3, 5, 7, 17, 33, 4, 1, 6};
     const int ndim = (int)array_dice(5);

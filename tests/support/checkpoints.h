@@ -1,4 +1,5 @@
-/* For tests of checkpoints in one process: a folder for them, trials that write them, and checks of the folder. */
+/* For tests of checkpoints in one process: a folder for checkpoints, trials that write them, and checks of the
+ * folder. */
 #ifndef LS_TESTS_SUPPORT_CHECKPOINTS_H
 #define LS_TESTS_SUPPORT_CHECKPOINTS_H
 
@@ -18,7 +19,7 @@ static inline int make_root(void **state) {
     return 0;
 }
 
-/* The path is valid until the next call. */
+/* Returns a path, which is valid until the next call. */
 static inline const char *in_root(const char *name) {
     static char path[PATH_MAX];
     snprintf(path, sizeof path, "%s/%s", test_root, name);
@@ -49,9 +50,7 @@ static inline void end(training *t) {
     free_setting(&t->setting);
 }
 
-/*
- * Counts the checkpoints. Whatever has happened, a folder with the name of a checkpoint must be a complete checkpoint.
- */
+/* Counts the checkpoints. At any time, a folder with the name of a checkpoint must be a complete checkpoint. */
 static inline int count_whole(const char *folder) {
     char path[PATH_MAX];
     ls_folder_names names;

@@ -1,6 +1,7 @@
 /*
- * A locale with decimal commas, for tests that numbers are written and read with points. localedef, a part of the C
- * library, makes it in the test's folder. It defines only numbers, so that no locale sources need to be installed.
+ * A locale with decimal commas, for tests that numbers are written and read with decimal points. localedef, a part of
+ * the C library, creates it in the test's folder. It defines only number formats, so no locale sources need to be
+ * installed.
  */
 #ifndef LS_TESTS_SUPPORT_COMMAS_H
 #define LS_TESTS_SUPPORT_COMMAS_H
@@ -19,7 +20,7 @@ static inline bool commas_are_used(void) {
     return strcmp(text, "0,5") == 0;
 }
 
-/* Sets the locale until commas_end. Returns false, with a line on standard error, if there is no localedef. */
+/* Sets the locale until commas_end. Prints a line on standard error and returns false if localedef is missing. */
 static inline bool commas_begin(void) {
     static const char numbers[] =
         "LC_NUMERIC\ndecimal_point \",\"\nthousands_sep \".\"\ngrouping 3;3\nEND LC_NUMERIC\n";
@@ -31,7 +32,7 @@ static inline bool commas_begin(void) {
     snprintf(folder, sizeof folder, "%s", test_path(""));
     snprintf(command, sizeof command, "localedef -c -f '%s' -i '%s' '%s/xx_XX' >/dev/null 2>&1", charmap, source,
              folder);
-    const int warned = system(command); /* of all categories that are not defined */
+    const int warned = system(command); /* localedef warns about all categories that are not defined */
     const bool made = warned != -1 && setenv("LOCPATH", folder, 1) == 0 && setlocale(LC_ALL, "xx_XX") != NULL;
     if (!made || !commas_are_used()) {
         fprintf(stderr, "SKIPPED: localedef makes no locale with decimal commas here\n");

@@ -15,7 +15,7 @@ void content_replace(content *c, size_t at, size_t old, const void *with, size_t
     }
 }
 
-/* Replaces the first number at or after a position by another. */
+/* Replaces the first number at or after a position by a different number. */
 static void change_number(content *c) {
     static const char *const numbers[] = {
         "0",
@@ -53,7 +53,7 @@ static void change_number(content *c) {
     content_replace(c, at, end - at, number, strlen(number));
 }
 
-/* Copies a part of the contents to another position, inserted or overwriting. */
+/* Copies a part of the contents to a different position, where it is inserted or overwrites other bytes. */
 static void splice(content *c) {
     uint8_t part[96];
     const size_t count = 1 + fuzz_below(c->size < sizeof part ? c->size : sizeof part);
@@ -63,7 +63,7 @@ static void splice(content *c) {
     content_replace(c, at, old, part, count);
 }
 
-/* Inserts a character with a meaning for a parser. */
+/* Inserts a character that is special to a parser. */
 static void put_mark(content *c) {
     static const char marks[] = "\"\\{}[]:,;\n\r \t0-.eu\xef\xc3\x80";
     content_replace(c, fuzz_below(c->size + 1), 0, &marks[fuzz_below(sizeof marks - 1)], 1);

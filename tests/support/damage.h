@@ -1,4 +1,4 @@
-/* Small files in memory, damaged at random by the fuzzers of readers, and the checks that hold for every reader. */
+/* Small files in memory, damaged at random by the fuzzers of readers, and the checks that apply to every reader. */
 #ifndef LS_TESTS_SUPPORT_DAMAGE_H
 #define LS_TESTS_SUPPORT_DAMAGE_H
 
@@ -16,13 +16,14 @@ typedef struct content {
 /* Reads the bytes of a file. */
 void content_read(content *c, const char *path);
 
-/* Replaces `old` bytes at `at` by `count` bytes, if there is room. */
+/* Replaces `old` bytes at `at` by `count` bytes, if there is enough room. */
 void content_replace(content *c, size_t at, size_t old, const void *with, size_t count);
 
-/* Changes numbers, parts, marks and bytes. */
+/* Changes numbers, parts, special characters and bytes. */
 void content_damage(content *c);
 
-/* Returns the path of a file with these bytes. It is in memory, because there are many; all calls use the same file. */
+/* Returns the path of a file with these bytes. The file is in memory, because there are many; all calls use the same
+ * file. */
 const char *content_file(const content *c);
 
 /* Does the same with the bytes gzipped, and sometimes damaged again. */
@@ -35,10 +36,10 @@ typedef struct tally {
 /* Counts a refusal, which must have a message about the contents of the file. */
 void tally_refused(tally *counts);
 
-/* Reads every element, so that a sanitizer finds elements outside the memory. */
+/* Reads every element, so that a sanitizer detects elements outside the memory. */
 void tally_touch(const ls_tensor *tensor);
 
-/* Requires both accepted and refused files: otherwise the fuzzer tests little. */
+/* Requires both accepted and refused files. Otherwise the fuzzer would test little. */
 void tally_assert_both(const tally *counts);
 
 #endif

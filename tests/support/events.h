@@ -1,4 +1,4 @@
-/* Records of event files in memory, for tests that compare and damage them. */
+/* Records of event files in memory, for tests that compare or damage them. */
 #ifndef LS_TESTS_SUPPORT_EVENTS_H
 #define LS_TESTS_SUPPORT_EVENTS_H
 
@@ -27,14 +27,14 @@ typedef struct events_record {
     size_t size;
 } events_record;
 
-/* Splits a valid file into records, at most `most`. Returns the number of records. */
+/* Splits a valid file into at most `most` records. Returns the number of records. */
 int events_records(uint8_t *bytes, size_t size, events_record *records, int most);
 
-/* Appends a record with this event to `bytes`, of which `used` are in use. Returns the new number of bytes. */
+/* Appends a record with this event to the first `used` bytes of `bytes`. Returns the new number of bytes. */
 size_t events_append(uint8_t *bytes, size_t used, const void *event, size_t size);
 
 /*
- * Follows a path of field numbers, which ends with 0, through nested messages, and returns the contents of the last
+ * Follows a path of field numbers, terminated by 0, through nested messages, and returns the contents of the last
  * field. Returns NULL if it is missing.
  */
 const uint8_t *events_find(const uint8_t *message, size_t size, const int *path, size_t *found);

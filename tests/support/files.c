@@ -61,7 +61,7 @@ static int remove_one(const char *path, const struct stat *status, int kind, str
     return remove(path);
 }
 
-/* Includes subfolders: a job that was killed leaves one. */
+/* Removes subfolders, too, because a killed job leaves one. */
 void test_files_remove(void) {
     if (folder[0] != '\0') {
         (void)nftw(folder, remove_one, 8, FTW_DEPTH | FTW_PHYS);

@@ -5,24 +5,25 @@
 #include <stddef.h>
 
 /*
- * Returns the path of a file in the test's folder, which is made on first use. The path is valid for the next three
+ * Returns the path of a file in the test's folder, which is created on first use. The path is valid for the next three
  * calls.
  */
 const char *test_path(const char *name);
 
-/* Writes bytes to this file and returns its path. */
+/* Writes bytes to the file and returns its path. */
 const char *test_file(const char *name, const void *bytes, size_t size);
 
-/* Removes the folder with its contents. */
+/* Removes the test's folder with its contents. */
 void test_files_remove(void);
 
-/* Does the same as the teardown of a group of cmocka tests. */
+/* Does the same, as the teardown function of a group of cmocka tests. */
 int test_files_teardown(void **state);
 
-/* Returns the number of files in the folder, so that a test can check that none was left. */
+/* Returns the number of files in the test's folder, so that a test can check that none is left. */
 int test_files_count(void);
 
-/* Returns the number of files in any folder, without names that begin with a dot; 0 if there is no such folder. */
+/* Returns the number of files in any folder, ignoring names that begin with a dot, or 0 if the folder does not
+ * exist. */
 int test_folder_count(const char *path);
 
 /* Returns the number of open descriptors of this process. */

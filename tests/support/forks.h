@@ -1,7 +1,7 @@
 /*
- * Ranks as processes that a test forks, so that it can kill, stop or leave them: process_start of processes.h with a
- * communicator. Each rank joins over a fresh file:// store and backend shm (or LOCKSTEP_TEST_BACKEND), without ls_init.
- * It fails if its function leaves shared memory.
+ * Ranks as forked processes, so that a test can kill, stop or leave them: process_start of processes.h with a
+ * communicator. Each rank joins over a new file:// store and backend shm (or LOCKSTEP_TEST_BACKEND), without ls_init. A
+ * rank fails if its function leaves shared memory behind.
  */
 #ifndef LS_TESTS_SUPPORT_FORKS_H
 #define LS_TESTS_SUPPORT_FORKS_H
@@ -12,7 +12,7 @@
 
 enum { LS_FORKS_MAX = 8 };
 
-/* The function of a rank. Returns NULL, or an error text. `world` is NULL if joining failed. */
+/* The function of a rank. Returns NULL, or an error message. `world` is NULL if joining failed. */
 typedef const char *ls_fork_function(ls_comm *world, int rank, const void *argument);
 
 typedef struct ls_forks {
@@ -34,10 +34,10 @@ bool ls_forks_hold_memory(void);
 /* Starts one of the absent ranks. */
 void ls_forks_start_late(ls_forks *forks, int rank);
 
-/* Waits for one rank. Returns its exit status, or minus the signal that ended it. */
+/* Waits for one rank. Returns its exit status, or the negated number of the signal that killed it. */
 int ls_forks_wait(ls_forks *forks, int rank);
 
-/* Ends the remaining ranks and removes the store. */
+/* Kills the remaining ranks and removes the store. */
 void ls_forks_end(ls_forks *forks);
 
 /* Starts `size` ranks, waits for them, and returns whether all succeeded. */

@@ -13,12 +13,12 @@
 
 #include "base/random.h"
 
-/* Sets the function that address and thread sanitizer call before they end a process. NULL in other builds. */
+/* Sets the function that the address and thread sanitizers call before they end a process. NULL in other builds. */
 void __sanitizer_set_death_callback(void (*callback)(void)) __attribute__((weak));
 
-static const char *running; /* the fuzzer in an unfinished round; NULL: none */
+static const char *running; /* the fuzzer whose round is unfinished, or NULL */
 static uint64_t seed, dice;
-static pid_t owner; /* a process forked by a round is not the fuzzer */
+static pid_t owner; /* processes that a round forks are not the fuzzer */
 
 static void report(void) {
     if (running != NULL && getpid() == owner) {
@@ -62,7 +62,7 @@ uint64_t fuzz_run(const char *name, uint64_t rounds, fuzz_round *round, void *ar
     const char *seconds = getenv("LOCKSTEP_FUZZ_SECONDS");
     const char *replay = getenv("LOCKSTEP_FUZZ_SEED");
     uint64_t first = 0, done = 0;
-    report(); /* for a test that failed before this one */
+    report(); /* for a test that failed before this fuzzer */
     watch();
     if (replay != NULL) {
         run_one(name, strtoull(replay, NULL, 10), round, argument);
@@ -71,7 +71,7 @@ uint64_t fuzz_run(const char *name, uint64_t rounds, fuzz_round *round, void *ar
     if (seconds != NULL && getrandom(&first, sizeof first, 0) != (ssize_t)sizeof first) {
         abort();
     }
-    first &= UINT64_MAX >> 8; /* a moderate number, far from an overflow */
+    first &= UINT64_MAX >> 8; /* a moderate number, far below an overflow */
     const double end = ls_clock_seconds() + (seconds != NULL ? strtod(seconds, NULL) : 0);
     for (; seconds != NULL ? ls_clock_seconds() < end : done < rounds; done++) {
         run_one(name, first + done, round, argument);

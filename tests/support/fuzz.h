@@ -1,6 +1,6 @@
 /*
- * The loop and the random numbers of every fuzzer. A round is a function of its seed only. By default a fuzzer runs a
- * fixed number of rounds, the same in every run. Other modes:
+ * The loop and the random numbers of every fuzzer. A round depends only on its seed. By default a fuzzer runs a fixed
+ * number of rounds, the same in every run. Other modes:
  *
  *     LOCKSTEP_FUZZ_SECONDS=600   runs for this time with fresh seeds
  *     LOCKSTEP_FUZZ_SEED=N        runs only the round of seed N: replays a failure
@@ -14,15 +14,15 @@
 #include <stdint.h>
 
 /*
- * One round. `number` counts rounds, for rounds that alternate between several kinds (a replay has the number of its
- * seed).
+ * One round. `number` is the number of the round, for rounds that alternate between several kinds; a replay uses the
+ * number of its seed.
  */
 typedef void fuzz_round(uint64_t number, void *argument);
 
-/* Runs the rounds, with seeds 0 to rounds - 1 unless the environment says otherwise. Returns the number of rounds. */
+/* Runs the rounds, with seeds 0 to rounds - 1 unless the environment selects others. Returns the number of rounds. */
 uint64_t fuzz_run(const char *name, uint64_t rounds, fuzz_round *round, void *argument);
 
-/* Returns a random number of this round, in [0, bound). */
+/* Returns a random number in [0, bound), which depends on the seed of this round. */
 size_t fuzz_below(size_t bound);
 
 /* Changes bits, bytes, words and the length a few times, within `capacity` bytes. Returns the new size. */

@@ -1,6 +1,6 @@
 /*
- * The cases of the gradient-check table. Together their calls record every operation of every family, over random
- * shapes, with broadcast and strided inputs in double precision. For tests of properties that hold for every operation.
+ * The cases of the gradient-check table. Together, they record every operation of every family, over random shapes,
+ * with broadcast and strided inputs in double precision. For tests of properties that all operations share.
  */
 #ifndef LS_TESTS_SUPPORT_GRADCHECK_CASES_H
 #define LS_TESTS_SUPPORT_GRADCHECK_CASES_H
@@ -114,7 +114,7 @@ FUNCTION(f_clone, ls_clone(x[0]))
 FUNCTION(f_contiguous, ls_contiguous(x[0]))
 FUNCTION(f_to, ls_to(ls_to(x[0], LS_F32), LS_F64))
 
-/* Copies to another device and back. */
+/* Copies to a different device and back. */
 static ls_tensor *f_to_device(ls_tensor **x, int count, void *user) {
     const char *own = ls_device_of(x[0]), *other = strcmp(own, "cpu") == 0 ? "shadow:0" : "cpu";
     (void)count;
@@ -187,7 +187,7 @@ static ls_tensor *f_attention_masked(ls_tensor **x, int count, void *user) {
     return ls_attention(x[0], x[1], x[2], &(ls_attention_options){.key_mask = mask});
 }
 
-/* One mask for all batches and heads: a number for each score, some -infinity. */
+/* One mask for all batches and heads, with a number for each score; some are -infinity. */
 static ls_tensor *f_attention_biased(ls_tensor **x, int count, void *user) {
     ls_tensor *waves = ls_sin(ls_mul(ls_arange(LS_SHAPE(ls_size(x[0], -2), ls_size(x[1], -2)), LS_F64), 3));
     (void)count;
@@ -211,7 +211,8 @@ static ls_tensor *f_batch_norm_eval(ls_tensor **x, int count, void *user) {
     return ls_batch_norm(x[0], mean, variance, x[1], x[2], false, 0.1, 0.1);
 }
 
-/* x [steps, n, gates * hidden], weight, bias, state; `lengths`: 0, 2, 4 ... steps. */
+/* `x` is [steps, n, gates * hidden]; then weight, bias and state. With `lengths`, the samples have 0, 2, 4 ...
+ * steps. */
 static ls_tensor *recur(ls_recurrence kind, ls_tensor **x, int count, bool reverse, bool lengths) {
     ls_tensor *given = NULL;
     if (lengths) {
@@ -289,7 +290,7 @@ FUNCTION(f_pixel_shuffle, ls_pixel_shuffle(ls_concat((ls_tensor *[]){x[0], x[0],
 #define CROSS_ENTROPY(reduction_)                                                                                      \
     ls_cross_entropy(x[0], classes_for(x[0]), &(ls_class_loss_options){.reduction = (reduction_)})
 
-/* Makes a class for every position of x, without its class axis. */
+/* Draws a class for every position of x, without its class axis. */
 static ls_tensor *classes_for(const ls_tensor *x) {
     ls_shape shape = ls_shape_of(x);
     for (int i = 1; i + 1 < shape.ndim; i++) {

@@ -3,8 +3,8 @@
  * passes them to a check.
  *
  * A case's shapes are variants separated by spaces. The inputs of a variant are separated by commas, with one character
- * per axis. A lower-case letter is a size from 1 to 4, a capital letter a size from 2 to 4; sizes are drawn again each
- * time, and the same letter has the same size. '1' is 1. "." is a single number.
+ * per axis. A lower-case letter stands for a size from 1 to 4, a capital letter for a size from 2 to 4. Sizes are drawn
+ * each time, and the same letter has the same size within a draw. '1' stands for size 1, "." for a single number.
  */
 #ifndef LS_TESTS_SUPPORT_GRADCHECK_TRIALS_H
 #define LS_TESTS_SUPPORT_GRADCHECK_TRIALS_H
@@ -21,7 +21,7 @@ typedef struct gradcheck_case {
     const char *name;
     ls_function function;
     const char *shapes;
-    double low, high; /* range of the inputs' values; if both are 0: -1.5 to 1.5 */
+    double low, high; /* range of the inputs' values; if both are 0, -1.5 to 1.5 */
     ls_gradcheck_options options;
 } gradcheck_case;
 
@@ -35,13 +35,13 @@ typedef struct trial {
     int count;
 } trial;
 
-/* Returns a number that is the same in every run of the test. */
+/* Returns a random number; the sequence is the same in every run of the test. */
 static double drawn(void) {
     static uint64_t index;
     return ls_random_uniform(20, 1, index++);
 }
 
-/* Returns the shape of the leaf that, viewed in the layout, has the given shape. */
+/* Returns the shape of a leaf whose view in this layout has the given shape. */
 static ls_shape leaf_shape(ls_shape shape, int layout) {
     ls_shape leaf = shape;
     if (layout == 1) {
@@ -58,7 +58,7 @@ static ls_shape leaf_shape(ls_shape shape, int layout) {
     return leaf;
 }
 
-/* The layouts: dense; axes reversed; every second element of the last axis; the middle of the first axis. */
+/* Layouts: dense; axes reversed; every second element of the last axis; the middle of the first axis. */
 static ls_tensor *in_layout(ls_tensor *leaf, int layout) {
     const int ndim = ls_ndim(leaf);
     if (ndim == 0 || layout == 0) {

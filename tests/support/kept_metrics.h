@@ -1,4 +1,4 @@
-/* For tests of metrics: their counts in the middle of an epoch. */
+/* For tests of metrics: keeps the counts of metrics in the middle of an epoch. */
 #ifndef LS_TESTS_SUPPORT_KEPT_METRICS_H
 #define LS_TESTS_SUPPORT_KEPT_METRICS_H
 

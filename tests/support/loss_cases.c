@@ -25,7 +25,7 @@ ls_tensor *loss_bce_with_logits(ls_tensor *x, ls_tensor *target, ls_loss_reducti
     return ls_bce_with_logits_loss(x, target, &(ls_bce_with_logits_options){.reduction = reduction});
 }
 
-/* With a weight per column for positive targets, and a weight per sample. */
+/* Uses a weight per column for positive targets, and a weight per sample. */
 ls_tensor *loss_weighted_bce(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction) {
     const ls_bce_with_logits_options options = {.reduction = reduction,
                                                 .pos_weight = class_weights(ls_dtype_of(x)),
@@ -141,7 +141,7 @@ static ls_tensor *in_half(const loss_case *c, const sample_batch *b) {
     return ls_to(ls_mean(ls_to(loss_difference(b), LS_F64)), LS_F32);
 }
 
-/* A metric next to the loss may be any function of the batch, because training does not use it. */
+/* A metric computed alongside the loss may be any function of the batch, because training does not use it. */
 static ls_tensor *beside_a_metric(const loss_case *c, const sample_batch *b) {
     ls_tensor *loss = mean_by_hand(c, b);
     (void)ls_sqrt(ls_mean(loss_difference(b)));

@@ -23,7 +23,7 @@ typedef struct loss_case {
     ls_tensor *(*make)(const struct loss_case *c, const sample_batch *b);
     ls_tensor *(*function)(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction);
     ls_loss_reduction reduction;
-    bool then_mean; /* LS_LOSS_NONE: reduce by the mean, otherwise by the sum */
+    bool then_mean; /* with LS_LOSS_NONE, reduces by the mean instead of the sum */
     bool weighted;
     bool ignore;
     double smoothing;
@@ -40,7 +40,7 @@ ls_tensor *loss_with_decay(const loss_case *c, const sample_batch *b);
 /* loss_of_classes plus another loss. */
 ls_tensor *loss_two(const loss_case *c, const sample_batch *b);
 
-/* Squared differences of outputs and targets, not reduced. */
+/* Squared differences of outputs and targets, unreduced. */
 ls_tensor *loss_difference(const sample_batch *b);
 
 /*

@@ -1,6 +1,6 @@
 /*
- * For tests of kernels: contiguous f32 or f64 tensors over plain memory, so that a test needs no runtime, and a
- * reference can be written once in double precision.
+ * For tests of kernels: contiguous f32 or f64 tensors over plain memory. So a test needs no runtime, and a reference
+ * can be written once in double precision.
  */
 #ifndef LS_TESTS_SUPPORT_NUMBERS_H
 #define LS_TESTS_SUPPORT_NUMBERS_H
@@ -12,7 +12,7 @@
 #include "tests/support/elements.h"
 #include "tests/support/unit.h"
 
-/* Makes a tensor with memory from malloc; free it with numbers_free. */
+/* Makes a tensor with memory from malloc. Free it with numbers_free. */
 static inline ls_tensor numbers_new(ls_dtype dtype, ls_shape shape) {
     ls_tensor tensor = {.dtype = (uint8_t)dtype, .ndim = (int8_t)shape.ndim, .contiguous = true, .count = 1};
     for (int i = shape.ndim - 1; i >= 0; i--) {
@@ -42,7 +42,7 @@ static inline void numbers_set(ls_tensor *tensor, int64_t at, double value) {
     }
 }
 
-/* Makes normally distributed numbers around `mean`; the same stream gives the same numbers. */
+/* Makes normally distributed numbers around `mean`. The same stream gives the same numbers. */
 static inline ls_tensor numbers_random(ls_dtype dtype, ls_shape shape, uint64_t stream, double mean) {
     ls_tensor tensor = numbers_new(dtype, shape);
     for (int64_t i = 0; i < tensor.count; i++) {

@@ -73,7 +73,8 @@ ls_tensor *wave(ls_shape shape, int salt) {
     return tensor;
 }
 
-/* Compares from value `at` on. Returns the position of the next part. */
+/* Compares `part` with the expected values beginning at index `at`. Returns the index of the first value after the
+ * part. */
 static int check_part(const fixture *expected, int at, const char *what, const ls_tensor *part) {
     if (part == NULL) {
         fail_msg("%s: no %s: %s", expected->name, what, ls_error_message());

@@ -1,7 +1,7 @@
 /*
- * Shared code of tests of operations: values computed by PyTorch, the comparison of an operation with them, and the
- * check of a refusal. A file of fixtures has lines "NAME COUNT", each followed by COUNT numbers. The scripts in the
- * same folder generate them.
+ * Shared code of tests of operations: values computed by PyTorch, the comparison of an operation with these values, and
+ * the check of a refusal. A fixture file has lines "NAME COUNT", each followed by COUNT numbers. The scripts in the
+ * same folder generate the files.
  */
 #ifndef LS_TESTS_SUPPORT_OPERATIONS_H
 #define LS_TESTS_SUPPORT_OPERATIONS_H
@@ -46,15 +46,15 @@ ls_tensor *wave_between(ls_shape shape, int salt, double low, double high);
 ls_tensor *wave(ls_shape shape, int salt);
 
 /*
- * Fails the test unless the fixture contains, in this order, the values of `result`, of the gradients of the inputs of
- * sum(result * wave(result's shape, 99)), and of `extra` (may be NULL).
+ * Fails the test unless the fixture contains the following values, in this order: `result`, the gradients of sum(result
+ * * wave(result's shape, 99)) with respect to the inputs, and `extra` (may be NULL).
  */
 void check_against(const fixture *first, const char *name, ls_tensor *result, ls_tensor *const *inputs, int count,
                    ls_tensor *const *extra, int extra_count);
 
 /*
- * Fails the test unless the tensor has this shape and dtype and, in row-major order, these values (to a relative 1e-6,
- * or the precision of its dtype). NaN equals NaN.
+ * Fails the test unless the tensor has this shape and dtype and, in row-major order, these values, within a relative
+ * error of 1e-6 or the precision of its dtype. NaN equals NaN.
  */
 void check_values(const ls_tensor *tensor, ls_shape shape, ls_dtype dtype, const double *values);
 
@@ -62,11 +62,11 @@ void check_values(const ls_tensor *tensor, ls_shape shape, ls_dtype dtype, const
 ls_tensor *leaf_from(ls_shape shape, const double *values);
 
 /*
- * Ends `scope`, in which `result` must have been refused: the scope's first failure is `status` with `words` in its
- * message.
+ * Ends `scope`, in which `result` must have been refused. The scope's first failure must be `status`, and its message
+ * must contain `words`.
  */
 void check_refused_in(ls_scope *scope, const ls_tensor *result, ls_status status, const char *words);
-/* check_refused(result, status, words) does so in its own scope. */
+/* check_refused(result, status, words) does the same in a new scope. */
 #define check_refused(...)                                                                                             \
     do {                                                                                                               \
         ls_scope *refusal = ls_scope_begin();                                                                          \

@@ -20,14 +20,14 @@ enum {
     OPTIMIZER_LION,
     OPTIMIZER_LAMB,
     OPTIMIZER_MUON,
-    OPTIMIZERS_OF_ONE_PASS, /* the next ones evaluate the loss more than once in a step */
+    OPTIMIZERS_OF_ONE_PASS, /* the following methods evaluate the loss more than once per step */
     OPTIMIZER_LBFGS = OPTIMIZERS_OF_ONE_PASS,
     OPTIMIZER_LBFGS_SEARCH,
     OPTIMIZER_CONJUGATE_GRADIENT,
     OPTIMIZERS
 };
 
-/* The pairs of vectors that the two variants of L-BFGS keep. */
+/* The number of vector pairs that each variant of L-BFGS keeps. */
 enum { OPTIMIZERS_PAIRS = 5, OPTIMIZERS_SEARCH_PAIRS = 7 };
 
 static const char *const optimizer_names[OPTIMIZERS] = {

@@ -15,7 +15,7 @@ static inline ls_tensor *parameters_forward(ls_module *self, ls_tensor *input) {
     return input;
 }
 
-/* The initial value of element `at` of parameter `index` is a function of both. */
+/* Makes a model. The initial value of element `at` of parameter `index` is a function of `at` and `index`. */
 static inline ls_module *make_model(ls_dtype dtype) {
     static const ls_module_type type = {.name = "Numbers", .forward = parameters_forward};
     static const char *const names[PARAMETERS] = {"a", "b", "c", "d", "e"};
@@ -39,7 +39,7 @@ static inline double gradient_at(ls_dtype dtype, int step, int index, int64_t at
     return dtype == LS_F32 ? (double)(float)number : number;
 }
 
-/* Runs backward from the sum of parameter times gradient, whose gradient is exactly this gradient. */
+/* Runs backward from sum(parameter * g), so that the parameter's gradient is exactly g. */
 static inline void give_gradient(ls_tensor *parameter, int step, int index) {
     ls_scope *scope = ls_scope_begin();
     ls_tensor *gradient = ls_empty(ls_shape_of(parameter), ls_dtype_of(parameter));

@@ -5,15 +5,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The thread sanitizer sees the copies in OpenBLAS's kernels, but not the locks of OpenBLAS's pool of buffers. */
+/* The thread sanitizer sees the copies in OpenBLAS's kernels, but not the locks of OpenBLAS's buffer pool. */
 __attribute__((visibility("default"))) const char *__tsan_default_suppressions(void);
 const char *__tsan_default_suppressions(void) {
     return "race:libopenblas\n";
 }
 
 /*
- * Keeps freed memory in the process. Large buffers are allocated and freed often; fresh pages for each would take a
- * third of the time of some tests.
+ * Keeps freed memory in the process. Large buffers are allocated and freed often; with fresh pages each time, some
+ * tests would take half as long again.
  */
 static void keep_memory(void) {
     mallopt(M_MMAP_MAX, 0);

@@ -3,10 +3,10 @@
  *
  *     ls_status rank_test(ls_comm *world);
  *
- * and fails with LS_CHECK or by returning a status. `lockstep run -n N PROGRAM` runs it as N processes. `PROGRAM
- * --threads 1,2,3,4,5` runs it as threads of one process, with each of these numbers in turn.
+ * It fails through LS_CHECK or by returning an error status. `lockstep run -n N PROGRAM` runs it as N processes.
+ * `PROGRAM --threads 1,2,3,4,5` runs it as threads of one process, with each of these numbers in turn.
  *
- * With LOCKSTEP_TEST_ANY_ORDER set, reductions may have any order (ls_comm_set_any_order), and the sums of the
+ * If LOCKSTEP_TEST_ANY_ORDER is set, reductions may have any order (ls_comm_set_any_order), and the sums of the
  * references are exact.
  */
 #ifndef LS_TESTS_SUPPORT_RANKS_H

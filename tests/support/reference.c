@@ -40,7 +40,7 @@ size_t reference_width(ls_dtype dtype, ls_reduction reduction) {
 }
 
 static bool sums_are_exact(void) {
-    static atomic_int known; /* 1 + the answer: getenv for every element would be slow */
+    static atomic_int known; /* 1 + the answer, cached because getenv for every element would be slow */
     int answer = atomic_load_explicit(&known, memory_order_relaxed);
     if (answer == 0) {
         answer = getenv("LOCKSTEP_TEST_ANY_ORDER") == NULL ? 1 : 2;
@@ -155,7 +155,7 @@ static element finished(const reference *r, int ranks, size_t i) {
     return e;
 }
 
-/* Repeats the first period of `data` to the end. */
+/* Repeats the first period of `data` up to its end. */
 static void repeat(unsigned char *data, size_t bytes, size_t width) {
     const size_t period = REFERENCE_PERIOD * width;
     for (size_t done = period; done < bytes;) {

@@ -1,6 +1,6 @@
 /*
- * For rank tests of checkpoints: a folder shared by all ranks, trainings that write checkpoints there and resume from
- * them, and the comparison of two trainings bit by bit.
+ * For rank tests of checkpoints: a folder shared by all ranks, training runs that write checkpoints there and resume
+ * from them, and a bitwise comparison of two runs.
  */
 #ifndef LS_TESTS_SUPPORT_RESUMED_H
 #define LS_TESTS_SUPPORT_RESUMED_H
@@ -58,7 +58,7 @@ static inline ls_status remove_scratch(ls_comm *world) {
     return ls_comm_barrier(world, NULL);
 }
 
-/* The path is valid until the next call. */
+/* Returns a path, which is valid until the next call. */
 static inline const char *in_scratch(const char *name) {
     static _Thread_local char path[PATH_MAX];
     snprintf(path, sizeof path, "%s/%s", scratch, name);
@@ -92,12 +92,12 @@ static inline ls_dataset *make_dataset(int set, int64_t count) {
 /* A callback that counts samples, and acts at certain steps. */
 typedef struct watcher {
     ls_comm *comm;
-    double seen[EPOCHS * SAMPLES]; /* a number for the samples of each step, of all ranks */
+    double seen[EPOCHS * SAMPLES]; /* a number for each step's samples, over all ranks */
     int64_t signal_at, save_at;    /* 0: never */
-    int64_t stop_at;               /* the same, but only on the last rank */
+    int64_t stop_at;               /* only on the last rank; 0 means never */
     bool fails_at_start;           /* only on the last rank */
     int64_t spoil_at;              /* the step at which the folder of checkpoints is removed */
-    const char *awaited;           /* training ends when this file exists; NULL: ignored */
+    const char *awaited;           /* training ends when this file exists; may be NULL */
     uint64_t began;
     double steps; /* its state */
     ls_named listed;
@@ -175,7 +175,7 @@ enum { OUTER_STEPS = 2 };
 typedef struct plan {
     const ls_checkpoint_options *checkpoints; /* NULL: none */
     const char *resume;
-    int64_t batch_size;   /* 0: global batches of GLOBAL_BATCH */
+    int64_t batch_size;   /* 0 selects global batches of GLOBAL_BATCH samples */
     int64_t global_batch; /* 0: that */
     cut cut;
     int64_t train_steps, max_steps, stop_at;
@@ -192,7 +192,7 @@ static inline ls_module *make_model(ls_comm *comm, cut how) {
                              ls_nn_row_parallel(comm, 8, CLASSES, NULL));
     }
     if (how == PLAIN || how == HALF ||
-        how == POWERSGD) { /* gradients are scaled by the shares of the first batch that a module saw */
+        how == POWERSGD) { /* gradients are scaled by the shares of the first batch that a module has seen */
         return ls_data_parallel(ls_sequential(ls_nn_linear(INPUTS, 8), ls_nn_tanh(), ls_nn_linear(8, CLASSES)), comm,
                                 &(ls_data_parallel_options){.powersgd_rank = how == POWERSGD});
     }
@@ -344,7 +344,7 @@ static inline ls_status train(ls_comm *comm, const plan *how, outcome *is) {
     return LS_OK;
 }
 
-/* Resumes from the checkpoint, in a fresh run or in a run that has already trained. */
+/* Resumes from the checkpoint, in a new run or in a run that has already trained. */
 static inline ls_status goes_on_from(ls_comm *comm, const plan *how, bool fresh, const char *checkpoint,
                                      const outcome *want) {
     training t;

@@ -15,7 +15,7 @@ static inline int64_t score_digit(uint32_t salt, int64_t i, uint32_t limit) {
     return (x ^ x >> 13) % limit;
 }
 
-/* Makes numbers from -1 to 1. With few steps, many are equal. */
+/* Makes numbers from -1 to 1. With few steps, many numbers are equal. */
 static inline ls_tensor *scores_of_steps(uint32_t salt, ls_shape shape, uint32_t steps) {
     ls_tensor *scores = ls_empty(shape, LS_F64);
     for (int64_t i = 0; i < ls_numel(scores); i++) {

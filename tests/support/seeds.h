@@ -1,4 +1,4 @@
-/* Numbers in environment variables, and checks that run with many seeds. */
+/* Reads numbers from environment variables, and runs checks with many seeds. */
 #ifndef LS_TESTS_SUPPORT_SEEDS_H
 #define LS_TESTS_SUPPORT_SEEDS_H
 
@@ -13,8 +13,8 @@ static inline uint64_t seeds_number(const char *name, uint64_t otherwise) {
 }
 
 /*
- * Calls `check` with the seeds from 1 to `count`. LOCKSTEP_ENGINE_SEED=N runs seed N only, and LOCKSTEP_ENGINE_SEEDS=N
- * runs N seeds. Returns false if LOCKSTEP_ENGINE_SEED is set: then the seeds need not cover all cases.
+ * Calls `check` with the seeds 1 to `count`. LOCKSTEP_ENGINE_SEED=N runs only seed N, and LOCKSTEP_ENGINE_SEEDS=N runs
+ * N seeds. Returns false if LOCKSTEP_ENGINE_SEED is set, because the run then need not cover all cases.
  */
 static inline bool seeds_run(uint64_t count, void (*check)(uint64_t seed, void *context), void *context) {
     const uint64_t first = seeds_number("LOCKSTEP_ENGINE_SEED", 0);

@@ -58,7 +58,7 @@ bool step_varies(step_call call) {
 /* ---- counts per pair of ranks ------------------------------------------------------------------------------------ */
 
 /*
- * Returns how many elements one rank sends to another, in calls with counts per rank: none, all or a number in between.
+ * Returns how many elements one rank sends to another in calls with counts per rank: none, all or a number in between.
  */
 static size_t varied(const step *s, int from, int to) {
     const uint64_t random = reference_mix(s->seed ^ (uint64_t)(from * 64 + to + 5));
@@ -86,7 +86,7 @@ size_t step_piece(const step *s, int from, int to) {
     return by_both ? varied(s, from, to) : varied(s, n->cuts ? to : from, 0);
 }
 
-/* Lays out parts one after the other or, with gaps, apart and in reverse order. */
+/* Lays out parts one after another or, with gaps, apart and in reverse order. */
 static void lay_out(const step *s, step_parts *parts) {
     const int size = ls_comm_size(s->comm);
     const bool gaps = s->gaps && step_varies(s->call) && !step_reduces(s->call);
@@ -152,7 +152,7 @@ size_t step_room(int ranks, size_t count, size_t width) {
     return 2 * side * width + 3 * GUARD + 2 * MOST_SHIFT;
 }
 
-/* Returns whether the one buffer of a call in place is the send buffer; otherwise it is the receive buffer. */
+/* Returns whether the only buffer of an in-place call is the send buffer, not the receive buffer. */
 static bool receives_into_sent(const step *s) {
     return s->call == STEP_BROADCAST || s->call == STEP_ALLREDUCE || s->call == STEP_REDUCE ||
            s->call == STEP_REDUCE_SCATTER || s->call == STEP_REDUCE_SCATTERV || s->call == STEP_SCATTER ||
@@ -237,7 +237,8 @@ static ls_status begin_message(step *s, ls_work **work) {
     const int rank = ls_comm_rank(s->comm);
     const int size = ls_comm_size(s->comm);
     const bool ring = s->call == STEP_RING;
-    if (ring || rank == s->root) { /* a rank that also receives must not wait until its own message is received */
+    if (ring ||
+        rank == s->root) { /* a rank that also receives must not wait first for its own message to be received */
         const int to = ring ? (rank + s->root) % size : s->other;
         LS_TRY(ls_comm_send(s->comm, s->send, s->count, s->dtype, to, s->tag,
                             ring || to == rank || s->later ? &s->works[1] : NULL));
@@ -301,8 +302,8 @@ static ls_status make(step *s, ls_work **work) {
 }
 
 /*
- * With LOCKSTEP_TEST_STREAM=1, a backend that accepts device memory gets the call with a stream: NCCL's test double
- * (tests/nccl_double) treats this memory as a GPU's.
+ * With LOCKSTEP_TEST_STREAM=1, a backend that accepts device memory gets a call with a stream. NCCL's test double
+ * (tests/nccl_double) treats this memory as GPU memory.
  */
 ls_status step_make(step *s, ls_work **work) {
     const bool collective = s->call != STEP_BARRIER && s->call != STEP_MESSAGE && s->call != STEP_RING;

@@ -1,4 +1,5 @@
-/* Endpoints of the TCP transport on loopback, all in one process, each used by the test or by a thread of it. */
+/* Endpoints of the TCP transport on the loopback interface, all in one process, each used by the test or by one of
+ * its threads. */
 #ifndef LS_TESTS_SUPPORT_TCP_NET_H
 #define LS_TESTS_SUPPORT_TCP_NET_H
 
@@ -6,9 +7,9 @@
 
 enum { TCP_NET_MOST = 5 };
 
-#define TCP_NET_LONGEST 60.0 /* seconds; longer than any test waits */
+#define TCP_NET_LONGEST 60.0 /* seconds; longer than any wait in a test */
 
-/* An entry of a list of tests. The test fails if it leaves a descriptor open, or closes one too many. */
+/* An entry of a list of tests. The test fails if it leaves a descriptor open, or closes a foreign descriptor. */
 #define TCP_NET_TEST(name) cmocka_unit_test_setup_teardown(name, tcp_net_note_descriptors, tcp_net_compare_descriptors)
 
 int tcp_net_note_descriptors(void **state);
@@ -18,21 +19,21 @@ typedef struct tcp_net {
     int size;
     ls_key key;
     ls_tcp_peer_info peer_infos[TCP_NET_MOST];
-    int listeners[TCP_NET_MOST]; /* -1: an endpoint has the listener, or it was closed */
+    int listeners[TCP_NET_MOST]; /* -1 if an endpoint owns the listener, or it was closed */
     ls_endpoint *ends[TCP_NET_MOST];
 } tcp_net;
 
 /*
- * Makes all ranks listen. Each rank reports a machine of its own, so that none reads the memory of another; or all
- * share the given number of machines.
+ * Makes all ranks listen. Each rank reports a separate machine, so that no rank reads another's memory. With
+ * `machines`, all ranks share this number of machines instead.
  */
 void tcp_net_listen(tcp_net *net, int size);
 void tcp_net_listen_on(tcp_net *net, int size, int machines);
 
-/* Opens an endpoint that listens. */
+/* Opens the endpoint of a rank that listens. */
 void tcp_net_open(tcp_net *net, int rank);
 
-/* Does both, for all ranks. */
+/* Makes all ranks listen, and opens their endpoints. */
 void tcp_net_start(tcp_net *net, int size);
 
 /* Closes an endpoint at once. It may already be closed. */
@@ -41,10 +42,10 @@ void tcp_net_close(tcp_net *net, int rank);
 /* Closes all endpoints and listeners. */
 void tcp_net_end(tcp_net *net);
 
-/* Each endpoint makes the progress that is possible. */
+/* Lets each endpoint make the progress that is possible. */
 void tcp_net_turn(tcp_net *net);
 
-/* Does the same, and fails the test after the time `limit`. */
+/* Does the same, but fails the test after the time `limit`. */
 void tcp_net_turn_until(tcp_net *net, double limit);
 
 /* Runs all endpoints until the condition holds. The block that follows runs before each check. */
@@ -58,12 +59,13 @@ static inline unsigned char tcp_net_byte(uint64_t number, size_t at) {
 }
 
 /*
- * Makes a message whose memory has the exact size, so that sanitizers see every access outside; filled in, or cleared.
+ * Makes a message whose memory has the exact size, so that sanitizers detect out-of-bounds accesses. A message to send
+ * is filled; a message to receive is cleared.
  */
 ls_transfer tcp_net_message(int peer, int channel, size_t bytes, uint64_t number);
 ls_transfer tcp_net_room(int peer, int channel, size_t bytes);
 
-/* Returns whether it holds message `number` of this number of bytes. */
+/* Returns whether the transfer contains message `number` with this number of bytes. */
 bool tcp_net_holds(const ls_transfer *receive, uint64_t number, size_t bytes);
 
 static inline ls_status tcp_net_send(tcp_net *net, int rank, ls_transfer *send) {
@@ -87,7 +89,8 @@ static inline bool tcp_net_is_gone(const tcp_net *net, int rank, int peer) {
 /* Connects to a rank. */
 int tcp_net_call(const tcp_net *net, int rank);
 
-/* Reads `size` bytes while the endpoints make progress. Returns whether they arrived before the connection ended. */
+/* Reads `size` bytes while the endpoints make progress. Returns whether they arrived before the connection was
+ * closed. */
 bool tcp_net_hear(tcp_net *net, int socket, void *bytes, size_t size);
 
 /* Writes all bytes. */
@@ -97,14 +100,13 @@ void tcp_net_tell(int socket, const void *bytes, size_t size);
 ls_tcp_hello tcp_net_hello(const ls_key *key, const ls_tcp_peer_info *peer_infos, int size, int rank, int other);
 
 /*
- * Connects to a rank as rank `as`, which has no endpoint, and sends its hello. The socket is the direction in which
- * `as` sends.
+ * Connects to a rank as rank `as`, which has no endpoint, and sends its hello. Returns a socket, on which `as` sends.
  */
 int tcp_net_enter(tcp_net *net, int rank, int as);
 
 /*
- * Waits until a rank has connected to `as`, which has a listener and no endpoint, and reads the rank's hello. The
- * socket is the direction in which the rank sends to `as`.
+ * Waits until a rank has connected to `as`, which has a listener but no endpoint, and reads the rank's hello. Returns a
+ * socket, on which the rank sends to `as`.
  */
 int tcp_net_accept(tcp_net *net, int as, ls_tcp_hello *hello);
 

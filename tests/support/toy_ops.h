@@ -1,6 +1,7 @@
 /*
- * Operations for tests of the engine. Each tests one ability of a rule: share its gradient, return views and repeats,
- * write into a sink, keep tensors, communicate, fail. All use kernels for f32 and f64.
+ * Operations for tests of the autograd engine. Each tests one ability of a gradient rule: sharing its gradient,
+ * returning views and repeats, writing into a sink, keeping tensors, communicating, failing. All use kernels for f32
+ * and f64.
  */
 #ifndef LS_TESTS_SUPPORT_TOY_OPS_H
 #define LS_TESTS_SUPPORT_TOY_OPS_H
@@ -37,7 +38,7 @@ static inline ls_status toy_map(ls_map_kernel *kernel, ls_tensor *y, const ls_te
     return kernel(ls_stream_of(y), y, (const ls_tensor *const[]){a, b}, NULL);
 }
 
-/* Makes a new tensor of a's shape with kernel(a, b). */
+/* Makes a new tensor with a's shape and the result of kernel(a, b). */
 static inline ls_tensor *toy_new_map(ls_map_kernel *kernel, const ls_tensor *a, const ls_tensor *b) {
     ls_tensor *y = ls_tensor_like("toy", a, (ls_dtype)a->dtype);
     return y != NULL && toy_map(kernel, y, a, b) == LS_OK ? y : NULL;
@@ -74,7 +75,7 @@ static inline ls_status toy_mul_backward(ls_node *node, ls_tensor *gradient) {
 static const ls_op toy_mul_op = {
     .name = "toy_mul", .shape = toy_shape_of_all, .forward = toy_mul_forward, .backward = toy_mul_backward};
 
-/* x * x: writes its gradient into a sink. */
+/* x * x: writes the gradient into a sink. */
 static inline ls_status toy_square_forward(ls_op_call *call) {
     return toy_map(ls_kernels_of(call->output)->mul, call->output, call->inputs[0], call->inputs[0]);
 }
@@ -92,7 +93,7 @@ static inline ls_status toy_square_backward(ls_node *node, ls_tensor *gradient) 
 static const ls_op toy_square_op = {
     .name = "toy_square", .shape = toy_shape_of_all, .forward = toy_square_forward, .backward = toy_square_backward};
 
-/* The sum of all elements: its gradient is a view that repeats one number. */
+/* The sum of all elements. Its gradient is a view that repeats one number. */
 static inline ls_status toy_sum_shape(ls_op_call *call) {
     call->output =
         ls_tensor_new("toy_sum", ls_tensor_device(call->inputs[0]), 0, NULL, (ls_dtype)call->inputs[0]->dtype);
@@ -115,7 +116,7 @@ static inline ls_status toy_sum_backward(ls_node *node, ls_tensor *gradient) {
 static const ls_op toy_sum_op = {
     .name = "toy_sum", .shape = toy_sum_shape, .forward = toy_sum_forward, .backward = toy_sum_backward};
 
-/* Transposes a matrix: a view in both passes. */
+/* Transposes a matrix. The result is a view in both passes. */
 static inline ls_tensor *toy_turned(const ls_tensor *x) {
     return ls_tensor_view(x, 2, (const int64_t[]){x->size[1], x->size[0]},
                           (const int64_t[]){x->stride[1], x->stride[0]}, 0);
@@ -129,7 +130,7 @@ static inline ls_status toy_turn_backward(ls_node *node, ls_tensor *gradient) {
 }
 static const ls_op toy_turn_op = {.name = "toy_turn", .shape = toy_turn_shape, .backward = toy_turn_backward};
 
-/* exp(x): its gradient needs its output, of which it also keeps a copy. */
+/* exp(x): its gradient needs its output. It keeps a copy of the output, too. */
 static inline ls_status toy_exp_forward(ls_op_call *call) {
     ls_tensor *y = call->output;
     LS_TRY(ls_kernels_of(y)->exp(ls_stream_of(y), y, (const ls_tensor *const[]){call->inputs[0]}, NULL));
@@ -142,7 +143,7 @@ static inline ls_status toy_exp_forward(ls_op_call *call) {
 }
 static inline ls_status toy_exp_backward(ls_node *node, ls_tensor *gradient) {
     if (!ls_equal(node->saved[0], node->saved[1])) {
-        /* ls_equal also returns false if it has no memory for copies from the device. */
+        /* ls_equal also returns false if there is no memory for copies from the device. */
         return ls_error_status() == LS_ERR_MEMORY ? LS_ERR_MEMORY
                                                   : ls_fail(LS_ERR_INTERNAL, "toy_exp: the saved output has changed");
     }
@@ -154,7 +155,7 @@ static const ls_op toy_exp_op = {.name = "toy_exp",
                                  .backward = toy_exp_backward,
                                  .saves_output = true};
 
-/* The sum of any number of tensors of one shape. */
+/* The sum of any number of tensors of the same shape. */
 static inline ls_status toy_join_forward(ls_op_call *call) {
     ls_tensor *y = call->output;
     LS_TRY(ls_kernels_of(y)->copy(ls_stream_of(y), y, call->inputs[0]));
@@ -172,7 +173,7 @@ static inline ls_status toy_join_backward(ls_node *node, ls_tensor *gradient) {
 static const ls_op toy_join_op = {
     .name = "toy_join", .shape = toy_shape_of_all, .forward = toy_join_forward, .backward = toy_join_backward};
 
-/* Passes x on, like communication, and notes the gradient in toy_log: "c<number><sum of the gradient> ". */
+/* Passes x on, like communication, and appends the gradient to toy_log: "c<number><sum of the gradient> ". */
 static char toy_log[512];
 static inline void toy_note(const char *format, double number) {
     const size_t length = strlen(toy_log);
@@ -193,7 +194,7 @@ static const ls_op toy_send_op = {.name = "toy_send",
                                   .backward = toy_send_backward,
                                   .communicates = true};
 
-/* Succeeds forward, and fails backward while toy_fails is set; notes itself. */
+/* Succeeds in the forward pass, and fails in the backward pass while toy_fails is set. Appends to toy_log. */
 static bool toy_fails;
 static inline ls_status toy_fail_backward(ls_node *node, ls_tensor *gradient) {
     toy_note("f%g ", node->parameters.number[0]);
@@ -248,7 +249,7 @@ static inline ls_tensor *toy_leaf(ls_shape shape, ls_dtype dtype, double value) 
     return leaf;
 }
 
-/* Each test has its own scope, and begins with an empty log and without failures. */
+/* Each test has its own scope, and begins with an empty log and with toy_fails unset. */
 static ls_scope *scope;
 
 static int begin(void **state) {
@@ -262,7 +263,7 @@ static int begin(void **state) {
 
 static int end(void **state) {
     (void)state;
-    (void)ls_scope_end(scope); /* errors here are the errors that the tests provoke */
+    (void)ls_scope_end(scope); /* the scope contains only errors that the tests provoke */
     return 0;
 }
 

@@ -54,8 +54,8 @@ static inline ls_dataset *training_samples(int set, int64_t count) {
 }
 
 /*
- * Prepares a training. The optimizer is created before the callbacks, because some need it. `comm` NULL: without other
- * ranks.
+ * Prepares a training run. The optimizer is created before the callbacks, because some need it. If `comm` is NULL, this
+ * process trains alone.
  */
 static inline ls_status training_prepare(training *t, const training_plan *plan, ls_comm *comm) {
     const ls_linear_options layer = {.dtype = LS_F64};

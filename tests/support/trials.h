@@ -1,4 +1,5 @@
-/* For tests of trials: a fixed linear model of three classes over small sets of random samples, and trials of it. */
+/* For tests of trials: a fixed linear model of three classes over small sets of random samples, and trials that
+ * train it. */
 #ifndef LS_TESTS_SUPPORT_TRIALS_H
 #define LS_TESTS_SUPPORT_TRIALS_H
 

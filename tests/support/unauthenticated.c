@@ -7,7 +7,7 @@
 
 #include "tests/support/unit.h"
 
-/* Returns a port below the kernel's ephemeral ports, so that a connection of another test does not use it meanwhile. */
+/* Returns a port below the kernel's ephemeral ports, so that no connection of another test uses it meanwhile. */
 int free_port(void) {
     enum { FIRST = 10000, PORTS = 22000 };
     static unsigned asked;

@@ -1,4 +1,4 @@
-/* Connections to a job from foreign processes, and shared code of tests of admission. */
+/* Connections to a job from foreign processes, and shared code for tests of admission. */
 #ifndef LS_TESTS_SUPPORT_UNAUTHENTICATED_H
 #define LS_TESTS_SUPPORT_UNAUTHENTICATED_H
 
@@ -8,15 +8,15 @@
 int free_port(void);
 
 /*
- * Begins to connect from a loopback address to this port of 127.0.0.1, without waiting. Returns -1 if this is
+ * Starts to connect from a loopback address to this port of 127.0.0.1, without waiting. Returns -1 if this is
  * impossible.
  */
 int connect_from(const char *from, int port);
 
-/* Waits for the other side to close the connection, and returns whether it did so without sending (more) data. */
+/* Waits for the other side to close the connection. Returns whether it did so without sending (more) data. */
 bool connection_is_refused(int connection);
 
-/* What the ranks do in spite of such connections: they make a barrier. */
+/* What the ranks do despite such connections: they call a barrier. */
 ls_fork_function ranks_meet;
 
 #endif

@@ -23,7 +23,7 @@
     }                                                                                                                  \
     static void name##_body(void)
 
-/* Defines a test whose body runs in its own scope. The test fails if the scope ends with an error. */
+/* Defines a test whose body runs in a new scope. The test fails if the scope ends with an error. */
 #define SCOPED_TEST(name)                                                                                              \
     static void name##_body(void);                                                                                     \
     static void name(void **state) {                                                                                   \

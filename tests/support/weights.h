@@ -1,6 +1,6 @@
 /*
- * Models with weights from PyTorch: pytorch_NAME.safetensors, with an input and its output in
- * pytorch_NAME_values.safetensors.
+ * Models with weights from PyTorch: pytorch_NAME.safetensors contains the weights, pytorch_NAME_values.safetensors an
+ * input and its output.
  */
 #ifndef LS_TESTS_SUPPORT_WEIGHTS_H
 #define LS_TESTS_SUPPORT_WEIGHTS_H
@@ -10,7 +10,7 @@
 
 #include "tests/support/unit.h"
 
-/* Takes ownership of the model. */
+/* Checks the model, and takes ownership of it. */
 static inline void check_weights(ls_module *model, const char *name, int parameters, int buffers) {
     char path[512];
     snprintf(path, sizeof path, LS_FIXTURES "/pytorch_%s.safetensors", name);

@@ -1,9 +1,10 @@
 /*
- * A cable between two network namespaces that is slow and loses frames, for kernels without netem: a tap device in
- * each, and this process in between. Frames stay in order. Usage: slow_link NAMESPACE NAMESPACE DEVICE DELAY_MS
+ * A slow cable that loses frames, between two network namespaces, for kernels without netem: a tap device in each
+ * namespace, connected by this process. Frames stay in order. Usage: slow_link NAMESPACE NAMESPACE DEVICE DELAY_MS
  * LOSS_PERCENT
  *
- * It says "ready" when both devices are there, which go when it ends; it ends when its standard input does.
+ * Prints "ready" once both devices exist. The process exits at the end of its standard input, and the devices disappear
+ * with it.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -51,7 +52,7 @@ static int open_tap(const char *space, const char *device) {
     return tap;
 }
 
-/* The same losses in every run. */
+/* Causes the same losses in every run. */
 static int is_lost(double percent) {
     static uint64_t state = 88172645463325252U;
     state ^= state << 13;
@@ -79,7 +80,7 @@ static void give(way *self) {
     while (self->first < self->last && self->frames[self->first % FRAMES].due <= now()) {
         const struct frame *frame = &self->frames[self->first++ % FRAMES];
         if (write(self->to, frame->bytes, frame->size) < 0) {
-            continue; /* lost too: the device is down */
+            continue; /* lost, too, because the device is down */
         }
     }
 }

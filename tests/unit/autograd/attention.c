@@ -1,5 +1,5 @@
 /*
- * Attention, rotary positions and layers made of them: values and gradients from PyTorch, blocks compared with the
+ * Attention, rotary positions and layers that use them: values and gradients from PyTorch, blocks compared with the
  * whole matrix, memory, masked keys, refusals.
  *
  * devices: cpu shadow cuda
@@ -49,7 +49,7 @@ TEST(test_agrees_with_pytorch) {
     assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
-/* Computes the same with the whole matrix of scores; `hidden` [queries, keys] of bool. */
+/* Computes the same result with the whole matrix of scores. `hidden` is bool, [queries, keys]. */
 static ls_tensor *by_matrix(ls_tensor *q, ls_tensor *k, ls_tensor *v, ls_tensor *hidden) {
     ls_tensor *scores = ls_mul(ls_matmul(q, ls_transpose(k, -1, -2)), 1 / sqrt((double)ls_size(q, -1)));
     return ls_matmul(ls_softmax(ls_masked_fill(scores, hidden, -INFINITY), -1), v);
@@ -68,7 +68,7 @@ static ls_tensor *random_leaf(ls_shape shape, ls_dtype dtype) {
     return x;
 }
 
-/* Stores copies of the gradients of sum(y * weight) by q, k and v, and sets the gradients to zero. */
+/* Stores copies of the gradients of sum(y * weight) with respect to q, k and v, and zeros the gradients. */
 static void gradients_of(ls_tensor *y, ls_tensor *weight, ls_tensor *const x[3], ls_tensor *copies[3]) {
     assert_int_equal(ls_backward(ls_sum(ls_mul(y, weight))), LS_OK);
     for (int i = 0; i < 3; i++) {
@@ -77,7 +77,7 @@ static void gradients_of(ls_tensor *y, ls_tensor *weight, ls_tensor *const x[3],
     }
 }
 
-/* Compares the values and gradients of two ways to compute the same. */
+/* Compares the values and gradients of two equivalent computations. */
 static void expect_equal_ways(ls_dtype dtype, ls_tensor *y[2], ls_tensor *gradients[2][3]) {
     const double most = dtype == LS_F32 ? 2e-5 : 1e-12;
     expect_near("values", y[0], y[1], most);
@@ -108,7 +108,7 @@ static void check_blocks(int64_t queries, int64_t keys, bool causal, ls_dtype dt
     assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
-/* Lengths around the blocks of 128 queries and 256 keys. */
+/* Tests lengths near multiples of the block sizes, 128 queries and 256 keys. */
 TEST(test_blocks) {
     const int64_t lengths[][2] = {{1, 1}, {127, 255}, {128, 256}, {129, 257}, {300, 600}, {600, 300}, {3, 700}};
     for (int i = 0; i < 7; i++) {
@@ -120,8 +120,8 @@ TEST(test_blocks) {
 }
 
 /*
- * Compares masks of every shape that broadcasts, of bool and of numbers, with the whole matrix. A mask per key position
- * is a key mask.
+ * Compares masks of every shape that broadcasts, bool and numeric, with the whole matrix. A mask per key position is a
+ * key mask.
  */
 static void check_attn_mask(ls_shape shape, bool numbers, ls_dtype dtype) {
     enum { QUERIES = 140, KEYS = 300 };
@@ -163,7 +163,7 @@ TEST(test_attn_masks) {
     }
 }
 
-/* Attention of one projection equals attention of its three parts, with the same gradient. */
+/* Attention on one joint projection equals attention on its three parts, with the same gradient. */
 static void check_projection(ls_dtype dtype, bool causal) {
     enum { BATCH = 3, LENGTH = 70, HEADS = 2, WIDTH = 16 };
     ls_tensor *y[2], *x[2];
@@ -240,7 +240,7 @@ SCOPED_TEST(test_nothing_to_see) {
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-/* The allocated bytes, and their maximum. */
+/* The number of allocated bytes, and its maximum. */
 typedef struct byte_count {
     atomic_llong held, most;
 } byte_count;
@@ -279,7 +279,7 @@ enum { LENGTH = 4096, HEADS = 4, WIDTH = 64 };
 
 /*
  * Requires that a training step of 4 heads of width 64 over 4096 positions needs less than 1 / `divisor` of the memory
- * of its scores and probabilities as matrices.
+ * that its scores and probabilities would need as matrices.
  */
 static void check_memory(ls_dtype dtype, ls_shape mask, int divisor) {
     byte_count bytes = {0};
@@ -287,7 +287,7 @@ static void check_memory(ls_dtype dtype, ls_shape mask, int divisor) {
     const bool on_cpu = strcmp(ls_device_of(probe), "cpu") == 0;
     ls_release(probe);
     if (!on_cpu) {
-        skip(); /* another device has its own memory */
+        skip(); /* a device other than the CPU has its own memory */
     }
     ls_thread_end();
     ls_set_allocator(&(ls_allocator){.allocate = count_allocate, .release = count_release, .user = &bytes});
@@ -314,7 +314,7 @@ TEST(test_memory_is_linear) {
     check_memory(LS_F32, LS_SCALAR, 10);
 }
 
-/* A mask of 1 number per key, or of 1 number per head, is not expanded in memory. bf16 inputs have copies of f32. */
+/* A mask of one number per key, or of one number per head, is not expanded in memory. bf16 inputs are copied to f32. */
 TEST(test_memory_of_broadcast_masks_is_linear) {
     check_memory(LS_BF16, LS_SHAPE(LENGTH), 5);
     check_memory(LS_F32, LS_SHAPE(HEADS, 1, 1), 10);
@@ -322,7 +322,7 @@ TEST(test_memory_of_broadcast_masks_is_linear) {
 
 /* ---- layers ------------------------------------------------------------------------------------------------------ */
 
-/* Initializes parameters with waves from salt 2 on, between -0.5 and 0.5, and appends them to `count` inputs. */
+/* Initializes parameters with waves between -0.5 and 0.5, beginning with salt 2, and appends them to `count` inputs. */
 static int with_waves(ls_module *module, ls_tensor **inputs, int count) {
     assert_non_null(module);
     const bool before = ls_no_grad(true);

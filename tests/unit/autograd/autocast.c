@@ -1,7 +1,8 @@
 /*
  * Mixed precision: an operation under ls_autocast equals the operation on rounded operands. Networks give PyTorch's
  * loss and gradients (tests/fixtures/make_autocast.py) to the precision of bf16. Parameters and gradients stay f32.
- * Training on Fashion-MNIST ends with almost the same result as in f32, alone and on two ranks. In bf16 and in f16.
+ * Training on Fashion-MNIST has almost the same result as in f32, on one rank and on two. All are tested in bf16 and in
+ * f16.
  *
  * devices: cpu shadow cuda
  */
@@ -87,7 +88,8 @@ static void check_product(const product_case *c, ls_dtype half) {
     ls_tensor *right = c->function(exact), *plain = c->function(given);
     expect_near(c->name, "y", y, right, 2e-6);
     assert_false(ls_equal(y, plain)); /* the product was rounded */
-    /* The backward pass of an operation recorded under autocast rounds, even if autocast is off by then. */
+    /* The backward pass of an operation recorded under autocast rounds, even if autocast is off during the backward
+     * pass. */
     ls_tensor *g = ls_randn(LS_SHAPE(ls_numel(y)), LS_F32);
     g = ls_reshape(g, ls_shape_of(y));
     assert_int_equal(ls_backward_with(y, &(ls_backward_options){.gradient = g}), LS_OK);
@@ -158,7 +160,7 @@ SCOPED_TEST(test_rounding) {
     for (int k = 0; k < 2; k++) {
         ls_tensor *x = ls_empty(LS_SHAPE(COUNT), LS_F32), made;
         for (uint32_t i = 0; i < COUNT;
-             i++) { /* the 16-bit float, just after it, halfway to the next, just after that */
+             i++) { /* the 16-bit float, just above it, halfway to the next, just above that */
             const uint32_t bits = i / 4, after = halves[k] == LS_BF16 ? 0x8000 : 0x1000;
             const float half =
                 halves[k] == LS_BF16 ? ls_bf16_to_float((uint16_t)bits) : ls_f16_to_float((uint16_t)bits);
@@ -177,7 +179,7 @@ SCOPED_TEST(test_rounding) {
     }
 }
 
-/* oneDNN's products in bf16, even if they would be slower on this CPU, so that it would not choose them. */
+/* oneDNN's products in bf16, even if they are slower on this CPU, so that oneDNN would not choose them. */
 SCOPED_TEST(test_products_of_onednn) {
     enum { M = 37, N = 150, K = 220 };
     const ls_onednn *onednn = ls_onednn_open();
@@ -253,8 +255,8 @@ static ls_module *network(int number) {
 }
 
 /*
- * Compares a number with PyTorch's, to the tolerance of rounding: PyTorch rounds results, too, and the gradient of a
- * bias is a sum of numbers that almost cancel. Exact comparisons are above.
+ * Compares a number with PyTorch's, to the tolerance of rounding: PyTorch also rounds results, and the gradient of a
+ * bias is a sum of numbers that almost cancel. The tests above make exact comparisons.
  */
 static void expect_number(const char *name, int index, double value, double right, double tolerance) {
     if (!(fabs(value - right) <= tolerance)) {
@@ -406,7 +408,7 @@ static void count_warning(ls_log_level level, int rank, const char *line, void *
         level == LS_LOG_WARNING && strstr(line, "has no products in f16 that are faster than in f32") != NULL;
 }
 
-/* If autocast cannot be faster, it warns once per process. On devices that do not know, it does not warn. */
+/* If autocast cannot be faster, it warns once per process. On devices whose speed is unknown, it does not warn. */
 TEST(test_warns_once) {
     int warnings = 0;
     ls_log_set_sink(count_warning, &warnings);
@@ -425,7 +427,7 @@ static ls_tensor *turn(ls_tensor *batch, const ls_samples *samples, void *user) 
     return ls_matmul(batch, ls_add(ls_mul(ls_arange(LS_SHAPE(3, 3), LS_F32), 0.1), 1.0));
 }
 
-/* A program's transforms give the same result on any thread that makes the batch. */
+/* A program's transforms give the same result on whichever thread makes the batch. */
 TEST(test_batches_are_those_of_f32) {
     float wanted[6] = {0};
     for (int i = 0; i < 3; i++) {

@@ -1,7 +1,7 @@
 /*
  * In-place changes by the library between a forward and a backward pass. After such a change, ls_backward refuses to
- * use the lost values, and correct programs are not refused. autograd_changed_rows.c checks that every operation knows
- * its inputs and outputs, ranks/changed.c tests calls that communicate.
+ * use the lost values. Correct programs are not refused. autograd_changed_rows.c checks that every operation knows its
+ * inputs and outputs; ranks/changed.c tests calls that communicate.
  *
  * devices: cpu shadow cuda
  */
@@ -15,7 +15,7 @@
 
 #define GRAD(leaf, i) ls_at(ls_grad(leaf), (const int64_t[]){i})
 
-/* A model of one parameter, "w", of four numbers, with a gradient. */
+/* A model with one parameter, "w", of four numbers, which requires a gradient. */
 static ls_tensor *pass_through(ls_module *self, ls_tensor *input) {
     (void)self;
     return input;
@@ -146,7 +146,7 @@ TEST(test_loading) {
     ls_module_free(model);
 }
 
-/* In training, the running statistics change; results computed from the earlier values have no valid gradient. */
+/* In training, the running statistics change, so results computed from the earlier values have no valid gradient. */
 TEST(test_running_statistics) {
     ls_tensor *x = toy_leaf(LS_SHAPE(3, 4), LS_F64, 2);
     ls_tensor *mean = ls_zeros(LS_SHAPE(4), LS_F64), *variance = ls_ones(LS_SHAPE(4), LS_F64);
@@ -173,14 +173,14 @@ TEST(test_clipped_gradients) {
     }
 }
 
-/* A gradient used in a computation: the pass may add to it only after all its readers are done. */
+/* A gradient used in a computation: the backward pass may add to it only after all its readers have finished. */
 TEST(test_gradients_that_a_pass_changes) {
     ls_module *model = one_parameter();
     ls_tensor *w = ls_module_find(model, "w");
     assert_int_equal(ls_backward(ls_sum(ls_mul(w, ls_grad(w)))), LS_OK);
     assert_true(GRAD(w, 3) == 2);
-    ls_tensor *loss =
-        ls_sum(ls_mul(ls_mul(w, ls_grad(w)), w)); /* the outer product adds to it before the inner reads it */
+    ls_tensor *loss = ls_sum(ls_mul(ls_mul(w, ls_grad(w)),
+                                    w)); /* the outer product adds to the gradient before the inner product reads it */
     expect_change(loss, "ls_mul saved a tensor", "ls_backward");
     ls_tensor *copy = ls_clone(ls_grad(w));
     loss = ls_sum(ls_mul(ls_mul(w, copy), w));
@@ -190,7 +190,7 @@ TEST(test_gradients_that_a_pass_changes) {
     ls_module_free(model);
 }
 
-/* A product that would overwrite its own input with its gradient. */
+/* A product whose backward pass would overwrite its own input with the gradient. */
 TEST(test_a_gradient_into_itself) {
     ls_tensor *w = toy_leaf(LS_SHAPE(2, 2), LS_F64, 3);
     assert_int_equal(ls_backward(ls_sum(w)), LS_OK);
@@ -227,14 +227,15 @@ TEST(test_copies_may_change) {
 }
 
 /*
- * Parameters are adjacent in memory, but a change of one does not affect the others, and moving them is not a change.
+ * Parameters are adjacent in memory, but a change of one parameter does not affect the others, and moving them is not a
+ * change.
  */
 TEST(test_neighbours_in_a_flat_buffer) {
     ls_module *model =
         ls_sequential(ls_nn_linear(4, 3), ls_nn_tanh(), ls_nn_linear(3, 2), ls_nn_batch_norm_1d(2, NULL));
     ls_tensor *x = ls_rand(LS_SHAPE(5, 4), LS_F32);
     ls_tensor *loss = ls_mean(ls_square(ls_forward(model, x)));
-    ls_optimizer *optimizer = ls_sgd(model, NULL); /* moves them now, between the passes */
+    ls_optimizer *optimizer = ls_sgd(model, NULL); /* moves the parameters now, between the passes */
     const bool before = ls_no_grad(true);
     assert_int_equal(ls_fill(ls_module_find(model, "0.weight"), 7), LS_OK); /* x requires no gradient */
     assert_int_equal(ls_fill(ls_module_find(model, "0.bias"), 7), LS_OK);
@@ -251,7 +252,7 @@ TEST(test_neighbours_in_a_flat_buffer) {
     ls_module_free(model);
 }
 
-/* A change before the parameters move is still known afterwards. */
+/* A change before the parameters move is still detected afterwards. */
 TEST(test_a_change_before_laying_out) {
     ls_module *model = one_parameter();
     ls_tensor *w = ls_module_find(model, "w");
@@ -291,7 +292,7 @@ static ls_status step_hook(ls_tensor *leaf, void *user) {
     return ls_optimizer_step(user);
 }
 
-/* Steps as soon as a gradient is complete: at this point, the pass no longer needs the parameter. */
+/* The optimizer steps as soon as a gradient is complete: at this point, the pass no longer needs the parameter. */
 TEST(test_steps_during_the_pass) {
     ls_module *model = ls_sequential(ls_nn_linear_with(4, 4, &(ls_linear_options){.no_bias = true}), ls_nn_tanh(),
                                      ls_nn_linear_with(4, 4, &(ls_linear_options){.no_bias = true}));

@@ -2,7 +2,8 @@
  * Values that a gradient depends on are changed in place between the forward and the backward pass, for every row of
  * every family of operations. The inputs and outputs of each node are changed in turn: once without the library's
  * knowledge, which shows whether the gradient depends on them, and once through the library. If the gradient depends on
- * them, the pass must be refused. If the pass is refused, the change must have had an effect, at least in some trial.
+ * them, the backward pass must be refused. If the pass is refused, the change must have had an effect in at least one
+ * trial.
  *
  * devices: cpu shadow cuda
  */
@@ -32,7 +33,7 @@ static seen *seen_of(const ls_op *op, int place) {
     return &all_seen[seen_count++];
 }
 
-/* Returns other valid values for x: drawn again or, for indices and booleans, moved by one. */
+/* Returns different valid values for x: drawn again or, for indices and booleans, increased by one. */
 static ls_tensor *other_values(const ls_tensor *x, const gradcheck_case *row) {
     if (ls_dtype_is_floating((ls_dtype)x->dtype)) {
         ls_tensor *drawn_anew = ls_detach(drawn_leaf(ls_shape_of(x), row));
@@ -56,7 +57,7 @@ static void overwrite(ls_tensor *x, const ls_tensor *values) {
     ls_tensor_drop(there);
 }
 
-/* Copies the leaves' gradients of a pass over the kept tape. */
+/* Copies the leaves' gradients after a backward pass over the kept tape. */
 static ls_status pass(trial *t, ls_tensor *y, ls_tensor *weight, ls_tensor **gradients) {
     for (int i = 0; i < t->count; i++) {
         ls_zero_grad(t->leaves[i]);
@@ -79,7 +80,7 @@ static bool equal(const trial *t, ls_tensor *const *a, ls_tensor *const *b) {
     return same;
 }
 
-/* Changes x, an input or output of the node, in both ways, and restores everything. */
+/* Changes x, an input or output of the node, in both ways, and restores everything afterwards. */
 static void check_place(trial *t, const ls_node *node, int place, ls_tensor *x, ls_tensor *y, ls_tensor *weight) {
     ls_tensor *before[MAX_INPUTS], *unseen[MAX_INPUTS], *known[MAX_INPUTS];
     ls_scope *scope = ls_scope_begin();
@@ -100,7 +101,8 @@ static void check_place(trial *t, const ls_node *node, int place, ls_tensor *x, 
         fail_msg("%s, round %d, variant %.12s: %s: the value of %s %d counts, but its change is not noticed",
                  t->row->name, t->round, t->variant, node->op->name, place == OUTPUT ? "the output," : "input", place);
     }
-    char own[80]; /* another row may have refused: it reads the same elements, and its own input is tested, too */
+    char own[80]; /* a different row may have refused the change: it reads the same elements, and its own input is
+                     tested, too */
     snprintf(own, sizeof own, "ls_backward: %s saved ", node->op->name);
     if (status != LS_OK && strncmp(ls_error_message(), own, strlen(own)) == 0) {
         seen *s = seen_of(node->op, place);

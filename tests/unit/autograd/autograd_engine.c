@@ -34,7 +34,7 @@ TEST(test_gradients_of_a_chain) {
 
 TEST(test_a_result_used_many_times) {
     ls_tensor *x = toy_leaf(LS_SHAPE(2), LS_F64, 3);
-    ls_tensor *y = toy_square(x); /* 9, used four times: as both inputs of one operation, and twice in sequence */
+    ls_tensor *y = toy_square(x); /* 9; used four times: as both inputs of one operation, and twice in sequence */
     ls_tensor *z = toy_add(toy_mul(y, y), toy_add(y, y));
     assert_int_equal(ls_backward(toy_sum(z)), LS_OK); /* x^4 + 2 x^2 */
     assert_near(GRAD(x, 0), 4 * 27 + 4 * 3);
@@ -50,7 +50,7 @@ TEST(test_gradients_of_broadcast_inputs) {
     ls_tensor *row = toy_leaf(LS_SHAPE(3), LS_F32, 1);
     ls_tensor *column = toy_leaf(LS_SHAPE(2, 1), LS_F32, 5);
     ls_tensor *whole = toy_leaf(LS_SHAPE(4, 2, 3), LS_F32, 2);
-    ls_tensor *made = toy_square(row); /* is broadcast into a node, too, twice */
+    ls_tensor *made = toy_square(row); /* broadcast into a node, also twice */
     ls_tensor *product = toy_mul(toy_mul(toy_mul(whole, column), made), made);
     assert_int_equal(ls_backward(toy_sum(product)), LS_OK);
     assert_int_equal(ls_ndim(ls_grad(row)), 1);
@@ -65,7 +65,7 @@ TEST(test_gradients_that_are_views) {
     const double numbers[] = {1, 2, 3, 4, 5, 6};
     ls_tensor *weights = ls_from(LS_SHAPE(3, 2), LS_F64, numbers);
     ls_tensor *turned = toy_turn(x);
-    ls_tensor *back = toy_turn(toy_turn(turned)); /* gets a transposed, then a repeated view */
+    ls_tensor *back = toy_turn(toy_turn(turned)); /* first gets a transposed view, then a repeated view */
     ls_tensor *loss = toy_add(toy_sum(toy_mul(back, weights)), toy_sum(turned));
     assert_int_equal(ls_backward(loss), LS_OK);
     for (int64_t i = 0; i < 2; i++) {
@@ -79,7 +79,8 @@ TEST(test_gradients_that_are_views) {
 TEST(test_sinks_gather_with_all_else) {
     ls_tensor *x = toy_leaf(LS_SHAPE(2), LS_F64, 3);
     ls_tensor *y = toy_add(x, NULL);
-    /* y's node first gets a repeated view, then is written into through sinks, and so is x's leaf. */
+    /* y's node first gets a repeated view, then gradients are written into it through sinks. The same happens to x's
+     * leaf. */
     ls_tensor *loss = toy_add(toy_add(toy_sum(toy_square(y)), toy_sum(toy_square(y))), toy_sum(y));
     loss = toy_add(toy_add(loss, toy_sum(toy_square(x))), toy_sum(toy_square(x)));
     assert_int_equal(ls_backward(loss), LS_OK);
@@ -169,7 +170,7 @@ TEST(test_losses_that_are_refused) {
     expect_refusal(unrecorded, LS_ERR_STATE, "no history");
 }
 
-/* Comparisons, indices and integers have no gradient; the other inputs of their operations have. */
+/* Comparisons, indices and integers have no gradient, but the other inputs of their operations have one. */
 TEST(test_where_history_ends) {
     ls_tensor *x = toy_leaf(LS_SHAPE(2), LS_F32, 3);
     expect_refusal(ls_sum(ls_to(ls_gt(x, 0), LS_F32)), LS_ERR_STATE, "went through a comparison");
@@ -185,7 +186,8 @@ static ls_status recording_hook(ls_tensor *leaf, void *user) {
     return LS_OK;
 }
 
-/* Each call returns the previous setting. A pass restores it however it ends, and works with any setting. */
+/* Each call returns the previous setting. A pass restores the setting however it ends, and works with either
+ * setting. */
 TEST(test_recording_on_and_off) {
     ls_tensor *x = toy_leaf(LS_SHAPE(2), LS_F32, 3);
     ls_tensor *loss = toy_sum(toy_square(x));
@@ -340,7 +342,7 @@ static ls_tensor *long_chain(ls_tensor *x) {
     for (int i = 0; i < LONG; i++) {
         ls_tensor *next = toy_add(x, NULL);
         if (i > 0) {
-            ls_release(x); /* so that only the next node holds it */
+            ls_release(x); /* so that only the next node holds a reference to it */
         }
         x = next;
     }
@@ -381,7 +383,8 @@ TEST(test_leaves_that_change_their_mind) {
     ls_tensor *x = toy_leaf(LS_SHAPE(2), LS_F64, 3);
     ls_tensor *late = ls_ones(LS_SHAPE(2), LS_F64);
     ls_tensor *loss = toy_sum(toy_mul(x, late));
-    assert_int_equal(ls_set_requires_grad(late, true), LS_OK); /* set after it was used: no gradient from this use */
+    assert_int_equal(ls_set_requires_grad(late, true),
+                     LS_OK); /* set after the tensor was used, so this use gives no gradient */
     assert_int_equal(ls_backward(loss), LS_OK);
     assert_null(ls_grad(late));
     assert_int_equal(late->leaf->uses, 0);
@@ -409,7 +412,7 @@ TEST(test_results_are_not_changed_in_place) {
     (void)ls_no_grad(before);
     assert_int_equal(ls_backward(toy_sum(y)), LS_OK);
     (void)ls_no_grad(true);
-    assert_int_equal(ls_fill(y, 0), LS_OK); /* already walked: no node needs it */
+    assert_int_equal(ls_fill(y, 0), LS_OK); /* its node was already walked, so no node needs the value */
     (void)ls_no_grad(before);
 }
 
@@ -422,7 +425,7 @@ TEST(test_a_failing_rule_leaves_things_in_order) {
     assert_int_equal(ls_backward(loss), LS_ERR_UNSUPPORTED);
     assert_string_equal(ls_error_message(), "toy_fail: as asked");
     toy_fails = false;
-    assert_null(ls_grad(w)); /* its gradient began in the pass that failed */
+    assert_null(ls_grad(w)); /* its first gradient was added in the pass that failed */
     assert_null(ls_grad(x));
     assert_int_equal(ls_scope_end(inner), LS_ERR_UNSUPPORTED);
     assert_int_equal(x->leaf->uses + w->leaf->uses, 0);

@@ -1,5 +1,5 @@
 /*
- * autograd: notifications during a backward pass, communication on the tape, and ls_gradcheck.
+ * autograd: hooks and watches during a backward pass, communication on the tape, and ls_gradcheck.
  *
  * devices: cpu shadow cuda
  */
@@ -11,7 +11,7 @@
 #include "autograd/tape.h"
 #include "tests/support/toy_ops.h"
 
-/* The first number of an f64 gradient. */
+/* Returns the first element of an f64 gradient. */
 #define GRAD(leaf) (*(const double *)elements(ls_grad(leaf)))
 
 /* Notes "h<number>:<gradient> ". */
@@ -46,7 +46,7 @@ static const double one = 1;
 static const double two = 2;
 static const double three = 3;
 
-/* f<number> notes the rule of a layer: a hook is called as soon as the last use of its leaf is done. */
+/* A hook is called as soon as the last use of its leaf is done. f<number> in the log marks the rule of a layer. */
 TEST(test_hooks_come_when_a_gradient_is_complete) {
     ls_tensor *w1 = hooked_leaf(1, &one);
     ls_tensor *w2 = hooked_leaf(1, &two);
@@ -181,18 +181,18 @@ TEST(test_callbacks_at_the_end_of_a_pass) {
     assert_int_equal(ls_watch_pass(&note_watch, &numbers[1]), LS_OK);
     ls_tensor *loss = toy_sum(toy_unary(&toy_fail_op, w, 0));
     ls_scope *inner = ls_scope_begin();
-    assert_int_equal(ls_watch_pass(&failing_watch, NULL), LS_OK); /* no node on its tape: not called */
+    assert_int_equal(ls_watch_pass(&failing_watch, NULL), LS_OK); /* has no node on its tape, so it is not called */
     assert_int_equal(ls_backward(loss), LS_OK);
     assert_int_equal(ls_scope_end(inner), LS_OK);
     assert_string_equal(toy_log, "f0 a1 a2 a3 ");
-    assert_int_equal(ls_backward(toy_sum(w)), LS_OK); /* only the hook's error, again */
+    assert_int_equal(ls_backward(toy_sum(w)), LS_OK); /* only the hook's error occurs again */
     assert_string_equal(toy_log, "f0 a1 a2 a3 a3 ");
     assert_int_equal(ls_watch_pass(&failing_watch, NULL), LS_OK);
     assert_int_equal(ls_backward(toy_sum(w)), LS_ERR_PEER);
     assert_string_equal(ls_error_message(), "callback: rank 3 is gone");
 }
 
-/* Notes "l<remaining uses>" for a complete leaf. The user of the watch is the observer. */
+/* Appends "l<remaining uses>" for a complete leaf. The user pointer of the watch is the observer. */
 static void note_leaf(void *user, const ls_leaf *leaf) {
     (void)user;
     toy_note("l%g ", leaf->remaining);
@@ -266,7 +266,8 @@ TEST(test_communication_is_never_dead) {
 TEST(test_communication_outlives_its_scope) {
     ls_tensor *x = toy_leaf(LS_SHAPE(2), LS_F64, 1);
     ls_scope *inner = ls_scope_begin();
-    (void)toy_send(toy_send(toy_square(x), 1), 2); /* another rank may need it, although no tensor of it is left here */
+    (void)toy_send(toy_send(toy_square(x), 1),
+                   2); /* another rank may need it, although this rank keeps no tensor of it */
     assert_int_equal(ls_scope_end(inner), LS_OK);
     inner = ls_scope_begin();
     (void)toy_send(toy_square(x), 3);

@@ -1,6 +1,6 @@
 /*
- * Gradients are constants to the tape: a loss that depends on one is refused. Reading a gradient, or using it in a
- * step, is not.
+ * Gradients are constants on the tape: a loss that depends on a gradient is refused. Reading a gradient, or using it in
+ * an optimizer step, is allowed.
  *
  * devices: cpu shadow cuda
  */
@@ -76,14 +76,15 @@ TEST(test_losses_of_gradients_are_refused) {
     expect_refused(target_of_loss);
 }
 
-/* The gradient of a sum is 1 for any values of the leaves. */
+/* The gradient of a sum is 1 whatever the values of the leaves. */
 TEST(test_gradients_that_depend_on_no_leaf_are_constants) {
     ls_tensor *x = leaf(2);
     ls_tensor *factor = ls_full(LS_SHAPE(3), LS_F64, 5);
     assert_int_equal(ls_backward(ls_sum(ls_mul(x, factor))), LS_OK);
     assert_int_equal(ls_backward(ls_sum(ls_mul(x, ls_clone(ls_grad(x))))), LS_OK);
     assert_true(ls_allclose(ls_grad(x), ls_full(LS_SHAPE(3), LS_F64, 10), 0, 0));
-    /* Once a gradient depends on the leaves, adding to it does not change this. After ls_zero_grad it starts again. */
+    /* Once a gradient depends on the leaves, adding to it does not change this. ls_zero_grad makes it a constant
+     * again. */
     assert_int_equal(ls_backward(ls_sum(ls_square(x))), LS_OK);
     assert_int_equal(ls_backward(ls_sum(x)), LS_OK);
     ls_scope *inner = ls_scope_begin();
@@ -102,7 +103,7 @@ TEST(test_a_detached_gradient_is_a_constant) {
     assert_true(ls_allclose(ls_grad(x), ls_full(LS_SHAPE(3), LS_F64, 12), 0, 0));
 }
 
-/* Norms for monitoring, clipping by hand, and steps by hand. */
+/* Norms for monitoring, hand-written clipping, and hand-written steps. */
 TEST(test_what_is_not_differentiated_may_use_gradients) {
     ls_tensor *x = leaf_with_gradient(2);
     for (int step = 0; step < 2; step++) {
@@ -118,17 +119,17 @@ TEST(test_what_is_not_differentiated_may_use_gradients) {
         assert_int_equal(ls_backward(loss), LS_OK);
     }
     assert_true(ls_allclose(ls_grad(x), ls_full(LS_SHAPE(3), LS_F64, 3), 0, 0));
-    /* A step without ls_no_grad, on a detached parameter. */
+    /* A step without ls_no_grad, but on a detached parameter. */
     ls_tensor *next = ls_sub(ls_detach(x), ls_mul(ls_grad(x), 0.5));
     assert_int_equal(ls_set_requires_grad(next, true), LS_OK);
     assert_int_equal(ls_backward(ls_sum(ls_square(next))), LS_OK);
     /* A choice by the gradient's sign has no derivative. */
     ls_tensor *positive = ls_gt(ls_grad(x), 0);
     assert_int_equal(ls_backward(ls_sum(ls_where(positive, next, ls_neg(next)))), LS_OK);
-    /* A gradient as the start of a pass. */
+    /* A gradient is the start of a backward pass. */
     const ls_backward_options begins = {.gradient = ls_grad(x)};
     assert_int_equal(ls_backward_with(ls_square(next), &begins), LS_OK);
-    /* Values computed with a leaf, without a backward pass. */
+    /* Values computed from a leaf and a gradient, without a backward pass. */
     assert_true(ls_item(ls_sum(ls_add(x, ls_mul(ls_grad(x), 0.1)))) != 0);
 }
 

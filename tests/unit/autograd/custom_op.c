@@ -1,6 +1,6 @@
 /*
  * A program's own operations: values and gradients with one and several outputs, saved tensors, views as inputs, tapes
- * that are walked twice or not at all, and every possible mistake of a program's functions.
+ * that are walked twice or not at all, and every possible mistake in a program's functions.
  *
  * devices: cpu shadow cuda
  */
@@ -57,7 +57,7 @@ static ls_tensor *of_product(ls_tensor **inputs, int count, void *user) {
     return ls_custom(&product, inputs, count, &once, NULL);
 }
 
-/* With non-contiguous views, and with one tensor twice. */
+/* Uses non-contiguous views, and one tensor twice. */
 static ls_tensor *of_views(ls_tensor **inputs, int count, void *user) {
     (void)user;
     (void)count;
@@ -103,7 +103,7 @@ TEST(test_user_data_lives_as_long_as_the_tape) {
 
 /* ---- several outputs --------------------------------------------------------------------------------------------- */
 
-/* (a * s, sign of a as integers, s * s) where s = exp(b) is saved. */
+/* Returns (a * s, sign of a as integers, s * s). s = exp(b) is saved. */
 static ls_status three(ls_custom_call *call) {
     ls_tensor *s = ls_exp(call->inputs[1]);
     call->saved[0] = s;
@@ -152,7 +152,7 @@ TEST(test_gradients_of_several_outputs) {
     ls_zero_grad(inputs[0]);
     ls_zero_grad(inputs[1]);
     ls_tensor *loss = ls_sum(outputs[2]);
-    for (int pass = 0; pass < 2; pass++) { /* the same again, without anything from the first pass */
+    for (int pass = 0; pass < 2; pass++) { /* the second pass gets nothing from the first */
         assert_int_equal(ls_backward_with(loss, &(ls_backward_options){.keep_tape = true}), LS_OK);
     }
     for (int64_t i = 0; i < 4; i++) {
@@ -198,7 +198,7 @@ static ls_status err(ls_custom_call *call) {
     if (how == FAILS) {
         return ls_error_set(LS_ERR_ARGUMENT, "the matrix is singular in row %d", 3);
     }
-    if (how == FAILS_IN_SILENCE) { /* the previous error was another call's */
+    if (how == FAILS_IN_SILENCE) { /* the previous error belongs to a different call */
         return LS_ERR_ARGUMENT;
     }
     if (how == OPERATION_FAILS) {

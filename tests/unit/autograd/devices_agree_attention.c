@@ -1,7 +1,7 @@
 /*
  * Attention in 16-bit floats on the device of LOCKSTEP_DEVICE, compared with f32 on the CPU with rounded operands:
- * sizes that a GPU's fused kernels accept, and other sizes. (LOCKSTEP_LOG=debug shows which kernels were used.) Results
- * must be deterministic.
+ * sizes that a GPU's fused kernels accept, and other sizes. (LOCKSTEP_LOG=debug shows which kernels run.) Results must
+ * be deterministic.
  *
  * devices: cpu shadow cuda
  */
@@ -23,7 +23,7 @@ static int choose_device(void **state) {
 
 typedef struct attention_case {
     int64_t queries, keys, width;
-    bool causal, packed; /* packed: q, k and v are parts of one projection */
+    bool causal, packed; /* packed: q, k and v are slices of one projection */
 } attention_case;
 
 static const attention_case cases[] = {
@@ -33,7 +33,8 @@ static const attention_case cases[] = {
     {1024, 1024, 64, false, true}, {300, 300, 36, true, true},  {50, 50, 64, true, true},
 };
 
-/* Makes q, k and v, [batch, heads, length, width] in memory of `where`, with numbers of the 16-bit dtype. */
+/* Makes q, k and v, [batch, heads, length, width] in memory of device `where`, with values that the 16-bit dtype
+ * represents. */
 static void operands(const attention_case *c, const char *where, ls_dtype half, ls_tensor **x) {
     ls_seed(12);
     ls_tensor *packed = NULL;

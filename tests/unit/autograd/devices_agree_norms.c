@@ -1,5 +1,5 @@
 /*
- * Losses of classes, norms, pooling and resizing on the device of LOCKSTEP_DEVICE compared with the CPU, with sizes at
+ * Losses of classes, norms, pooling and resizing on the device of LOCKSTEP_DEVICE compared with the CPU, with sizes for
  * which a GPU's kernels split rows and channels into parts. (Without LOCKSTEP_DEVICE, the CPU is compared with itself.)
  *
  * devices: cpu shadow cuda teams
@@ -22,7 +22,7 @@ static int choose_device(void **state) {
     return ls_use_device("cpu") == LS_OK ? 0 : 1;
 }
 
-/* y as a function of up to three inputs on one device. */
+/* Returns y as a function of up to three inputs on one device. */
 typedef ls_tensor *function(ls_tensor *const *inputs, int variant);
 
 static ls_tensor *moved(const ls_tensor *tensor, const char *to) {
@@ -61,7 +61,8 @@ static double number(const ls_tensor *tensor, int64_t i) {
 }
 
 /*
- * Differences are relative to the largest number of the result: sums of numbers with both signs may be close to zero.
+ * Tolerances are relative to the largest number of the result, because sums of numbers with both signs may be close to
+ * zero.
  */
 static void check_same(const char *name, int variant, int result, const ls_tensor *is, const ls_tensor *wanted) {
     assert_int_equal(ls_numel(is), ls_numel(wanted));

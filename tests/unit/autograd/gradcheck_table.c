@@ -1,6 +1,6 @@
 /*
- * The gradient-check table: every row of every family of operations against central differences. A row with a gradient
- * that no case records fails the test.
+ * The gradient-check table: every row of every family of operations, compared with central differences. A row that has
+ * a gradient, but that no case records, fails the test.
  *
  * devices: cpu shadow cuda
  */
@@ -54,7 +54,7 @@ TEST(test_losses) {
     CHECK_CASES(loss_cases, check_trial);
 }
 
-/* Must run after the others. */
+/* Must run after the other tests. */
 static void test_every_row_has_a_case(void **state) {
     int missing = 0, differentiable = 0;
     (void)state;

@@ -1,6 +1,6 @@
 /*
- * The bits of matrix products in f32 and f64, of convolutions and attention in f32, and of their gradients do not
- * depend on the number of the library's threads. loop_threads.c tests Lockstep's own loops.
+ * Results of matrix products in f32 and f64, of convolutions and attention in f32, and their gradients are
+ * bit-identical for any number of the library's threads. loop_threads.c tests Lockstep's own loops.
  *
  * devices: cpu
  */
@@ -21,7 +21,7 @@ enum { COUNTS = 4, MOST = 512, TENSORS = 4 };
 
 static const char *const threads[COUNTS] = {"1", "2", "3", "8"};
 
-/* The results of each process and, last, whether module onednn is available. */
+/* The results of each process; the last entry tells whether module onednn is available. */
 static uint64_t (*found)[MOST + 1];
 
 static uint64_t bits_of_numbers(const void *numbers, size_t bytes) {
@@ -40,11 +40,11 @@ static uint64_t bits_of(ls_tensor *x) {
 
 /*
  * Sets the number of threads of the process. Lockstep's loops use them once module onednn is open. Loops alone never
- * open it, so it is opened here, and its number of threads is checked. The parent never opens it: children would
- * inherit its threads.
+ * open it, so this function opens it and checks its number of threads. The parent never opens it, because children
+ * would inherit its threads.
  */
 static const char *take_threads(int number) {
-    LS_MUST(setenv("OMP_NUM_THREADS", threads[number], 1) == 0); /* read when the library is opened */
+    LS_MUST(setenv("OMP_NUM_THREADS", threads[number], 1) == 0); /* read when oneDNN is opened */
     LS_MUST(setenv("OMP_WAIT_POLICY", "passive", 1) == 0);
     const ls_onednn *onednn = ls_onednn_open();
     LS_MUST(onednn == NULL || onednn->team() == (int)strtol(threads[number], NULL, 10));
@@ -53,8 +53,8 @@ static const char *take_threads(int number) {
 }
 
 /*
- * Products of layers with one sample and with a batch, of their gradients, of heads of attention, and long sums with
- * few results: libraries distribute them over threads, or use other code with several threads.
+ * Products of layers with one sample and with a batch, of their gradients, of attention heads, and long sums with few
+ * results: libraries distribute them over threads, or use different code with several threads.
  */
 static const int64_t products[][3] = {
     {1, 512, 784},   {7, 512, 784},   {16, 512, 784},  {33, 512, 784},   {64, 512, 784},   {64, 784, 512},
@@ -71,7 +71,7 @@ static void *random_numbers(int64_t count, ls_dtype dtype) {
     return on_host != NULL ? ls_data(on_host) : NULL;
 }
 
-/* The product with each operand plain or transposed; every second one adds to the existing result. */
+/* Computes the product with each operand plain or transposed. Every second product adds to the existing result. */
 static const char *multiply_one(uint64_t sums[4], int i, ls_dtype dtype) {
     const int64_t m = products[i][0], n = products[i][1], k = products[i][2];
     ls_scope *scope = ls_scope_begin();
@@ -99,7 +99,7 @@ static const char *multiply(int number, const void *dtype) {
     return NULL;
 }
 
-/* Samples, channels, their height and width, outputs, kernel, padding. */
+/* Samples, input channels, height and width, output channels, kernel size, padding. */
 static const int64_t convolutions[][6] = {{2, 128, 28, 128, 1, 0}, {2, 3, 80, 64, 7, 3},  {2, 512, 6, 8, 3, 1},
                                           {16, 64, 14, 64, 1, 0},  {7, 16, 7, 40, 1, 0},  {33, 1, 28, 12, 3, 1},
                                           {33, 12, 14, 20, 3, 1},  {64, 32, 14, 64, 3, 1}};
@@ -125,7 +125,7 @@ static const char *convolve(int number, const void *what) {
     return NULL;
 }
 
-/* Queries, keys, width of a head. */
+/* Queries, keys, and width of a head. */
 static const int64_t heads[][3] = {{128, 8, 2048}, {8, 128, 1024}, {128, 128, 32}, {200, 300, 64}};
 enum { HEADS = sizeof heads / sizeof *heads };
 
@@ -160,7 +160,7 @@ static void expect_same_bits(process_body body, const void *what, int sums, int 
     for (int i = 0; i < sums; i++) {
         for (int count = 1; count < COUNTS; count++) {
             if (found[count][i] != found[0][i] && found[0][MOST] == 0) {
-                skip(); /* its replacement OpenBLAS does not guarantee this */
+                skip(); /* OpenBLAS, which replaces it, does not guarantee this */
             }
             if (found[count][i] != found[0][i]) {
                 fail_msg("case %d, %s: other bits with %s threads", i / tensors, names[i % tensors], threads[count]);

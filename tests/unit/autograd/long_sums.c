@@ -1,6 +1,6 @@
 /*
- * Sums of very many numbers in f32: values and gradients compared with f64 for the same numbers. A sequential sum of
- * f32 additions loses four to seven bits here.
+ * Sums of very many numbers in f32: values and gradients compared with f64 for the same numbers. A sequential sum in
+ * f32 would lose four to seven bits here.
  *
  * devices: cpu
  */
@@ -13,7 +13,7 @@
 
 enum { INPUTS = 3, CLASSES = 500009, ROWS = 100003, MANY = 4000037 };
 
-/* Numbers between low and high; the sizes end with 0. */
+/* Numbers between low and high, for each size in a list terminated by 0. */
 typedef struct given {
     int64_t size[4];
     double low, high;
@@ -27,11 +27,11 @@ typedef struct sum_case {
 } sum_case;
 
 /*
- * Relative to the largest element. The last is for sums made by other libraries (matrix products), or made one by one,
- * as in PyTorch (gradients of rows that are chosen many times, of weights of layer norm).
+ * Relative to the largest element. The last tolerance is for sums computed by other libraries (matrix products), or
+ * added one by one, as in PyTorch (gradients of rows that are chosen many times, of weights of layer norm).
  */
 #define TOLERANCE     1e-6
-#define OF_LOGARITHMS 4e-6 /* exp of a logarithm near -14 */
+#define OF_LOGARITHMS 4e-6 /* for exp of a logarithm near -14 */
 #define OF_NORMS      2e-6
 #define ONE_BY_ONE    1e-5
 
@@ -153,7 +153,7 @@ static double distance(ls_tensor *is, ls_tensor *truth) {
 
 /*
  * Computes the case in this dtype. The inputs, leaves with gradients, are stored in `leaves`. The gradient of the value
- * is similar to the value, so that sums do not cancel; it is made if it is missing.
+ * is similar to the value, so that sums do not cancel; it is created if it is NULL.
  */
 static ls_tensor *run(const sum_case *c, ls_tensor **numbers, ls_dtype dtype, ls_tensor **leaves,
                       ls_tensor **gradient) {

@@ -1,5 +1,5 @@
 /*
- * Operations of each family, optimizers and a training: the bits do not depend on the number of threads.
+ * Operations of each family, optimizers and a training run: the results are bit-identical for any number of threads.
  *
  * devices: cpu
  */
@@ -35,9 +35,9 @@ static const char *take_threads(int number) {
     char text[16];
     (void)snprintf(text, sizeof text, "%d", number + 1);
     own = &found[number];
-    LS_MUST(setenv("OMP_NUM_THREADS", text, 1) == 0); /* read when the library is opened */
+    LS_MUST(setenv("OMP_NUM_THREADS", text, 1) == 0); /* read when oneDNN is opened */
     LS_MUST(setenv("OMP_WAIT_POLICY", "passive", 1) == 0);
-    const ls_onednn *onednn = ls_onednn_open(); /* the loops use its number of threads, once it is open */
+    const ls_onednn *onednn = ls_onednn_open(); /* once oneDNN is open, the loops use its number of threads */
     LS_MUST(onednn == NULL || onednn->team() == number + 1);
     own->onednn = onednn != NULL;
     return NULL;
@@ -235,8 +235,8 @@ static const char *train(ls_module *model, ls_tensor *input, ls_tensor *target, 
 }
 
 /*
- * A small GPT, a small convolutional network, whose activations are distributed over threads, and a network of linear
- * layers.
+ * Trains a small GPT, a small convolutional network whose activations are distributed over threads, and a network of
+ * linear layers.
  */
 static const char *run_training(int number, const void *what) {
     (void)what;
@@ -282,7 +282,7 @@ static void expect_same_bits(process_body body, const void *what) {
     const bool onednn = found->onednn;
     assert_int_equal(munmap(found, COUNTS * sizeof *found), 0);
     if (differ > 0 && !onednn) {
-        skip(); /* its replacement OpenBLAS does not guarantee this */
+        skip(); /* OpenBLAS, which replaces it, does not guarantee this */
     }
     assert_int_equal(differ, 0);
 }

@@ -1,5 +1,5 @@
 /*
- * Arithmetic, comparisons and where: values, broadcasting, dtypes, gradients at the edges, empty tensors, refusals.
+ * Arithmetic, comparisons and ls_where: values, broadcasting, dtypes, gradients in edge cases, empty tensors, refusals.
  *
  * devices: cpu shadow cuda
  */
@@ -35,7 +35,7 @@ static ls_tensor *clamp(ls_tensor *x) {
 TEST(test_functions_of_one_tensor) {
     const struct {
         ls_tensor *(*function)(ls_tensor *);
-        double at[4]; /* at -1, 0, 0.5 and 2 */
+        double at[4]; /* values at -1, 0, 0.5 and 2 */
     } cases[] = {
         {ls_neg, {1, 0, -0.5, -2}},
         {ls_abs, {1, 0, 0.5, 2}},
@@ -214,7 +214,8 @@ TEST(test_gradients_in_the_dtypes_of_the_inputs) {
 
 SCOPED_TEST(test_gradients_at_the_edges) {
     ls_tensor *a = leaf_from(LS_SHAPE(3), VALUES(1, 2, 3)), *b = leaf_from(LS_SHAPE(3), VALUES(2, 2, 2));
-    assert_int_equal(ls_backward(ls_sum(ls_maximum(a, b))), LS_OK); /* a tie is halved, as in PyTorch */
+    assert_int_equal(ls_backward(ls_sum(ls_maximum(a, b))),
+                     LS_OK); /* a tie shares the gradient equally, as in PyTorch */
     check_values(ls_grad(a), LS_SHAPE(3), LS_F64, VALUES(0, 0.5, 1));
     check_values(ls_grad(b), LS_SHAPE(3), LS_F64, VALUES(1, 0.5, 0));
     ls_tensor *z = leaf_from(LS_SHAPE(2), VALUES(0, 2)), *p = leaf_from(LS_SHAPE(2), VALUES(0, 3));
@@ -247,7 +248,7 @@ SCOPED_TEST(test_refusals) {
     check_refused(ls_pow(ls_ones(LS_SHAPE(2), LS_I64), -1), LS_ERR_ARGUMENT, "ls_pow: exponent -1");
     ls_tensor *x = ls_ones(LS_SHAPE(2), LS_F32);
     check_refused(ls_where(x, x, x), LS_ERR_SHAPE, "ls_where: the condition is a tensor of f32");
-    ls_scope *scope = ls_scope_begin(); /* it stores the failure of the first operation */
+    ls_scope *scope = ls_scope_begin(); /* the scope stores the failure of the first operation */
     ls_tensor *bad = ls_add(ls_ones(LS_SHAPE(2), LS_F32), ls_ones(LS_SHAPE(3), LS_F32));
     check_refused_in(scope, ls_exp(ls_mul(ls_add(bad, 1), bad)), LS_ERR_SHAPE, "ls_add: [2] with [3]");
 }
@@ -338,7 +339,7 @@ TEST(test_power_with_an_exponent_beyond_f32) {
         ls_tensor *y = ls_pow(x, 16777217.0);
         check_values(y, LS_SHAPE(3), dtypes[k], VALUES(-1, 0, 1));
         assert_int_equal(ls_backward(ls_sum(y)), LS_OK);
-        assert_true(ls_at(ls_grad(x), (const int64_t[]){0}) > 16e6); /* an even power of -1 */
+        assert_true(ls_at(ls_grad(x), (const int64_t[]){0}) > 16e6); /* -1 to an even power */
         assert_int_equal(ls_scope_end(scope), LS_OK);
     }
 }
@@ -363,7 +364,7 @@ SCOPED_TEST(test_full_refuses_what_a_dtype_cannot_hold) {
     check_refused(ls_scalar(0.5, LS_I32), LS_ERR_ARGUMENT, "ls_scalar: 0.5 does not fit into i32");
 }
 
-/* A number outside the range of an integer dtype is compared unchanged. With u8, negative numbers follow PyTorch. */
+/* A number outside the range of an integer dtype is compared exactly. With u8, negative numbers follow PyTorch. */
 SCOPED_TEST(test_numbers_that_integers_do_not_hold) {
     ls_tensor *x = numbers(LS_SHAPE(3), LS_U8, VALUES(0, 7, 255));
     check_values(ls_add(x, -1), LS_SHAPE(3), LS_U8, VALUES(255, 6, 254));
@@ -407,7 +408,7 @@ SCOPED_TEST(test_numbers_that_do_not_fit_are_refused) {
     check_refused(ls_add(ls_ones(LS_SHAPE(2), LS_I64), NULL), LS_ERR_ARGUMENT, "argument 2 is NULL");
 }
 
-/* The type of the number determines the result's dtype, not its value. */
+/* The type of a number, not its value, determines the result's dtype. */
 SCOPED_TEST(test_the_type_of_a_number) {
     const ls_shape one = LS_SHAPE(1);
     enum { TWO = 2 } two = TWO;
@@ -499,7 +500,7 @@ SCOPED_TEST(test_integer_powers_are_exact) {
     check_values(ls_pow(signs, negative), LS_SHAPE(4), LS_I32, VALUES(1, -1, 0, 0));
 }
 
-/* Without a scope, all intermediate tensors are freed; otherwise the sanitizer reports them. */
+/* Without a scope, all intermediate tensors must be freed, or else the sanitizer reports them. */
 TEST(test_without_a_scope) {
     ls_tensor *x = ls_ones(LS_SHAPE(2), LS_BF16), *n = ls_ones(LS_SHAPE(2), LS_I32);
     ls_tensor *y = ls_add(x, n), *c = ls_lt(n, 1.5);

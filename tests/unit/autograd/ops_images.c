@@ -98,7 +98,7 @@ typedef struct plain {
     int64_t n, in, height, width, out, kernel, stride, padding, dilation, groups, rows, columns;
 } plain;
 
-/* Calls `f` with the indices in y, x and weight of each product that the convolution adds up. */
+/* Calls `f` for each product that the convolution adds up, with the indices in y, x and weight. */
 static void each_product(const plain *c, void (*f)(int64_t y, int64_t x, int64_t weight, void *user), void *user) {
     const int64_t inside = c->in / c->groups, outside = c->out / c->groups;
     for (int64_t y = 0; y < c->n * c->out * c->rows * c->columns; y++) {
@@ -117,7 +117,7 @@ static void each_product(const plain *c, void (*f)(int64_t y, int64_t x, int64_t
     }
 }
 
-/* Inputs and expected results: y, and the gradients that g gives. */
+/* Inputs and expected results: y, and the gradients that result from g. */
 typedef struct plain_values {
     double *x, *weight, *g, *y, *dx, *d_weight;
 } plain_values;
@@ -222,7 +222,7 @@ static void test_larger_sizes_are_those_of_plain_loops(void **state) {
 
 enum { LONG_ROWS = 7, LONG = 211 };
 
-/* Returns the index of the first largest number in a window. NaN counts as larger; the last NaN wins. */
+/* Returns the index of the largest number in a window, the first on a tie. NaN counts as larger; the last NaN wins. */
 static int64_t largest_of_window(const double *x, int width, int64_t row, int64_t column, int64_t kernel,
                                  int64_t dilation) {
     int64_t place = -1;

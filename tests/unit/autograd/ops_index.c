@@ -1,5 +1,5 @@
 /*
- * Elements picked by index: values, dtypes of index and elements, gradients of repeated indices, refusals.
+ * Elements selected by index: values, dtypes of index and elements, gradients of repeated indices, refusals.
  *
  * devices: cpu shadow cuda teams
  */
@@ -50,7 +50,7 @@ SCOPED_TEST(test_strided_and_empty_indices) {
                  VALUES(0, 0, 1, 1));
 }
 
-/* A row that is picked twice gets both gradients, an unpicked row gets 0, and earlier gradients remain. */
+/* A row that is selected twice gets both gradients, an unselected row gets 0, and earlier gradients remain. */
 TEST(test_gradients_of_repeated_indices) {
     const ls_dtype dtypes[] = {LS_F32, LS_F64, LS_BF16};
     for (int i = 0; i < 3; i++) {

@@ -118,7 +118,7 @@ SCOPED_TEST(test_similarities_agree_with_pytorch) {
         check_against(fixtures, name, ls_triplet_margin_loss(three[0], three[1], three[2], 0.7, (ls_loss_reduction)i),
                       three, 3, NULL, 0);
     }
-    /* Short rows, and a row of zeros (PyTorch 2.15). */
+    /* Short rows, and a row of zeros (as in PyTorch 2.15). */
     ls_tensor *row[] = {leaf_from(LS_SHAPE(2, 3), (const double[]){1e-6, 2e-6, -1e-6, 0, 0, 0}),
                         leaf_from(LS_SHAPE(2, 3), (const double[]){1, 1, 0.5, 1, 1, 0.5})};
     ls_tensor *loss = ls_cosine_embedding_loss(row[0], row[1], ls_ones(LS_SHAPE(2), LS_I64), 0, LS_LOSS_NONE);
@@ -133,7 +133,7 @@ SCOPED_TEST(test_similarities_agree_with_pytorch) {
     check_values(none, LS_SHAPE(2), LS_F64, (const double[]){0, 0});
     assert_int_equal(ls_backward(ls_sum(none)), LS_OK);
     assert_true(ls_item(ls_sum(ls_to(ls_is_finite(ls_grad(zero)), LS_I64))) == 6);
-    /* If an input broadcasts along the axis itself, its length is the other input's. */
+    /* If an input broadcasts along the reduced axis, it gets the length of the other input. */
     ls_tensor *ones = leaf_from(LS_SHAPE(2, 3), (const double[]){1, 1, 1, 1, 1, 1});
     ls_tensor *one = leaf_from(LS_SHAPE(2, 1), (const double[]){2, -1});
     ls_tensor *signs = ls_from(LS_SHAPE(2), LS_F64, (const double[]){1, -1});
@@ -160,7 +160,7 @@ SCOPED_TEST(test_similarities_refuse) {
                   "reduction 7 is not LS_LOSS_MEAN");
 }
 
-/* The gradient of each input alone, through views. */
+/* Checks the gradient of each input alone, through views. */
 TEST(test_element_losses_of_views) {
     for (int i = 0; i < LOSSES; i++) {
         for (int which = 0; which < 2; which++) {
@@ -193,7 +193,7 @@ SCOPED_TEST(test_bce_holds_its_logarithms) {
                   NULL, 0);
 }
 
-/* 0 log 0 is 0, with a gradient of 0 for the target. */
+/* 0 log 0 is 0, and the gradient for the target is 0. */
 SCOPED_TEST(test_kl_div_of_zero) {
     ls_tensor *target = ls_zeros(LS_SHAPE(3), LS_F32);
     assert_int_equal(ls_set_requires_grad(target, true), LS_OK);
@@ -279,8 +279,8 @@ TEST(test_class_losses_agree_with_pytorch) {
 }
 
 /*
- * One-hot rows give the same as class numbers, also for gradients, and a mixture of rows gives the mixture of their
- * losses.
+ * One-hot rows give the same results as class numbers, including gradients. A mixture of rows gives the same mixture of
+ * their losses.
  */
 TEST(test_probabilities) {
     for (int how = 0; how < 12; how++) {
@@ -319,7 +319,7 @@ TEST(test_probabilities) {
     assert_null(loss);
 }
 
-/* With a vector; without a scope; and gradients of the probabilities. */
+/* Tests a vector, losses without a scope, and gradients of the probabilities. */
 TEST(test_probabilities_of_one) {
     ls_tensor *x = ls_zeros(LS_SHAPE(4), LS_F64), *p = ls_full(LS_SHAPE(4), LS_F64, 0.25);
     assert_int_equal(ls_set_requires_grad(p, true), LS_OK);

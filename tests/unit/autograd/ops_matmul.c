@@ -1,5 +1,5 @@
 /*
- * ls_matmul and ls_linear: values and gradients compared with PyTorch's, strides, accumulation, other dtypes, wrong
+ * ls_matmul and ls_linear: values and gradients compared with PyTorch's, strides, accumulation, other dtypes, invalid
  * shapes.
  *
  * devices: cpu shadow cuda
@@ -71,7 +71,7 @@ TEST(test_linear_agrees_with_pytorch) {
     }
 }
 
-/* Strided operands give the same as dense copies. */
+/* Strided operands give the same result as dense copies. */
 SCOPED_TEST(test_linear_of_views) {
     ls_tensor *wide = wave(LS_SHAPE(5, 8), 1);
     ls_tensor *weight = wave(LS_SHAPE(4, 6), 2);

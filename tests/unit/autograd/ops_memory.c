@@ -1,6 +1,6 @@
 /*
- * Operations and their gradients when memory runs out: each allocation of a forward and a backward pass fails, alone or
- * with all later allocations. Each time the call fails with LS_ERR_MEMORY and frees everything.
+ * Operations and their gradients when memory runs out: each allocation of a forward and a backward pass fails, either
+ * alone or together with all later allocations. Each time, the call fails with LS_ERR_MEMORY and frees everything.
  *
  * devices: cpu shadow cuda
  */
@@ -35,7 +35,7 @@ static ls_tensor *norms(ls_dtype dtype) {
     ls_tensor *weight = leaf(LS_SHAPE(4), dtype == LS_F64 ? LS_F64 : LS_F32);
     ls_tensor *mean = ls_zeros(LS_SHAPE(4), dtype == LS_F64 ? LS_F64 : LS_F32);
     ls_tensor *variance = ls_ones(LS_SHAPE(4), dtype == LS_F64 ? LS_F64 : LS_F32);
-    /* These inputs are optional: a failed one must not be taken for an omitted one. */
+    /* These inputs are optional, so a failed input must not be treated as omitted. */
     if (weight == NULL || mean == NULL || variance == NULL) {
         return NULL;
     }
@@ -141,7 +141,7 @@ static void check_program(program make, ls_dtype dtype, bool once) {
             assert_true(n > 5);
             return;
         }
-        /* After a single failure, the call may succeed: it empties the caches and tries again. */
+        /* After a single failed allocation, the call may succeed, because it empties the caches and tries again. */
         if (status != LS_ERR_MEMORY && !(once && status == LS_OK)) {
             fail_msg("allocation %ld fails: %s, %s", n, ls_status_name(status), ls_error_message());
         }

@@ -45,7 +45,7 @@ TEST(test_batch_norm_agrees_with_pytorch) {
     assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
-/* Only the gradient of the weight, twice: the second adds to the first. */
+/* Computes only the gradient of the weight, twice: the second adds to the first. */
 SCOPED_TEST(test_weight_gradients_accumulate) {
     ls_tensor *x = ls_detach(wave(LS_SHAPE(5, 3), 1));
     ls_tensor *leaves[] = {wave(LS_SHAPE(3), 2), wave(LS_SHAPE(3), 3)};
@@ -81,7 +81,7 @@ SCOPED_TEST(test_views_and_half_precision) {
     assert_int_equal(ls_dtype_of(ls_layer_norm(half, 1, NULL, NULL, 1e-5)), LS_BF16);
 }
 
-/* A layer made for 16-bit floats runs, learns and keeps its statistics in f32. */
+/* A layer created for 16-bit floats runs, learns and keeps its statistics in f32. */
 TEST(test_batch_norm_layers_of_halves) {
     const ls_dtype halves[] = {LS_BF16, LS_F16};
     for (int i = 0; i < 2; i++) {
@@ -131,7 +131,7 @@ SCOPED_TEST(test_layer_norm_refuses) {
                   "ls_batch_norm: argument 1 is NULL");
 }
 
-/* As in PyTorch: running statistics are unchanged, gradients of weight and bias are 0. */
+/* As in PyTorch, running statistics are unchanged, and gradients of weight and bias are 0. */
 SCOPED_TEST(test_batch_norm_of_no_samples) {
     ls_tensor *x = zeros(LS_SHAPE(0, 2, 3));
     ls_tensor *mean = ls_from(LS_SHAPE(2), LS_F32, (const float[]){3, 4}),

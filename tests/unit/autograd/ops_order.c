@@ -1,6 +1,6 @@
 /*
- * Operations that choose, move and sort elements: rounding, truth values, triangles, flips, sorting. Values and
- * gradients are PyTorch's if there is a fixture, otherwise written here; NaN, ties and every dtype; refusals.
+ * Operations that choose, move and sort elements: rounding, truth values, triangles, flips, sorting. Expected values
+ * and gradients are PyTorch's if there is a fixture, and written here otherwise; NaN, ties and every dtype; refusals.
  *
  * devices: cpu shadow cuda teams
  */
@@ -101,8 +101,8 @@ TEST(test_order_of_all_dtypes) {
 }
 
 /*
- * Many lines, with lengths around the runs of the merge sort, and many ties: each pair is in order, and ties are
- * stable.
+ * Sorts many lines, with lengths near the run sizes of the merge sort and many ties: each pair is in order, and ties
+ * are stable.
  */
 TEST(test_long_lines) {
     const int64_t lengths[] = {1, 15, 16, 17, 31, 33, 64, 100, 1000};

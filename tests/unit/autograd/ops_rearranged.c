@@ -151,7 +151,7 @@ TEST(test_weight_norm) {
                  LS_SHAPE(2, 3, 4));
 }
 
-/* Initially it equals the layer without weight norm, and a ReLU after it is fused in the same way. */
+/* Initially, the layer equals the layer without weight norm, and a ReLU after it is fused in the same way. */
 SCOPED_TEST(test_weight_norm_begins_as_the_weight) {
     ls_tensor *x = wave(LS_SHAPE(5, 4), 1), *y[2];
     for (int normed = 0; normed < 2; normed++) {

@@ -116,7 +116,7 @@ static ls_tensor *products(ls_tensor **x, int count, void *user) {
 }
 
 /*
- * Rows with no zero, one zero and two zeros: the gradient of an element is nonzero only if the other elements have no
+ * Tests rows with no zero, one zero and two zeros: the gradient of an element is nonzero only if no other element is
  * zero.
  */
 SCOPED_TEST(test_gradient_of_products_with_zeros) {
@@ -154,7 +154,7 @@ TEST(test_gradient_of_norms_at_zero) {
 
 SCOPED_TEST(test_gradients_add_up) {
     ls_tensor *x = leaf_from(LS_SHAPE(2, 3), VALUES(1, 2, 3, 4, 5, 6));
-    ls_tensor *y = ls_mul(x, 2); /* not a leaf: its gradient accumulates on the tape */
+    ls_tensor *y = ls_mul(x, 2); /* not a leaf, so its gradient accumulates on the tape */
     ls_tensor *loss = ls_add(ls_add(ls_sum(y), ls_mean(y)), ls_sum(ls_max_axes(y, LS_AXES(0), false)));
     assert_int_equal(ls_backward(ls_add(loss, ls_sum(x))), LS_OK);
     const double low = 3 + 1.0 / 3, high = low + 2;

@@ -1,5 +1,5 @@
 /*
- * base: status text, log, memory hooks, element types, half precision, Philox.
+ * base: status strings, log, memory hooks, element types, half precision, Philox.
  *
  * devices: cpu
  */
@@ -42,7 +42,7 @@ static void keep_line(ls_log_level level, int rank, const char *line, void *user
     snprintf(user, 256, "%s", line);
 }
 
-/* Escape sequences, newlines and similar bytes in foreign texts must not reach a terminal. */
+/* Escape sequences, newlines and similar bytes in foreign strings must not reach a terminal. */
 TEST(test_messages_are_printable) {
     static const struct {
         const char *text, *shown;
@@ -57,14 +57,14 @@ TEST(test_messages_are_printable) {
         {"\x9b"
          "31m \xc2\x9b"
          "31m \xc2\x80\xc2\x9f\xc2\xa0",
-         "?31m ?31m ??\xc2\xa0"},                                  /* CSI in one byte and two bytes */
+         "?31m ?31m ??\xc2\xa0"},                                  /* CSI as one byte and as two bytes */
         {"\xc0\x9b \xe0\x82\x9b \xf0\x80\x82\x9b", "?? ??? ????"}, /* overlong encodings */
         {"\xed\xa0\x80 \xf4\x90\x80\x80 \xff\xfe", "??? ???? ??"}, /* no characters */
         {"a\xe2\x80\xae"
          "b\xe2\x80\xa8"
          "c\xe2\x81\xa6"
          "d",
-         "a?b?c?d"}, /* right to left, line separator */
+         "a?b?c?d"}, /* right-to-left mark, line separator */
         {"cut \xe2\x82", "cut ??"},
     };
     char line[256];
@@ -97,7 +97,7 @@ TEST(test_every_thread_has_its_own_message) {
 }
 
 #ifndef LS_SANITIZED
-/* A thread's first error, when no memory is left for its text. */
+/* A thread's first error, when there is no memory left for its message. */
 static void *fail_without_memory(void *unused) {
     (void)unused;
     if (setrlimit(RLIMIT_AS, &(struct rlimit){.rlim_cur = 1, .rlim_max = 1}) != 0) {
@@ -142,7 +142,7 @@ static void remember_line(ls_log_level level, int rank, const char *line, void *
     snprintf(user, 64, "%d|%s", rank, line);
 }
 
-/* While more lines arrive, the number of hidden lines of an interval is logged before the next interval begins. */
+/* If more lines arrive, the number of lines hidden in an interval is logged before the next interval begins. */
 TEST(test_log_limit_tells_what_it_hid) {
     ls_log_limit limit = {0};
     int passed = 0;
@@ -150,7 +150,7 @@ TEST(test_log_limit_tells_what_it_hid) {
         passed += ls_log_limit_pass(&limit);
     }
     assert_int_equal(passed, 10);
-    assert_int_equal(ls_log_limit_hidden(&limit), 0); /* the interval is not over */
+    assert_int_equal(ls_log_limit_hidden(&limit), 0); /* the interval has not ended */
     limit.until = ls_clock_ns();
     assert_false(ls_log_limit_pass(&limit));
     assert_int_equal(ls_log_limit_hidden(&limit), 16);
@@ -205,7 +205,7 @@ TEST(test_memory_goes_through_the_hooks) {
     ls_set_allocator(NULL);
 }
 
-/* Written items keep their values, and growing takes few allocations. */
+/* Existing items keep their values, and growing takes few allocations. */
 TEST(test_arrays_grow_by_doubling) {
     int *items = NULL, moves = 0;
     for (int count = 0; count < 1000; count++) {
@@ -279,7 +279,7 @@ TEST(test_half_precision_round_trips) {
     assert_true(isnan(ls_bf16_to_float(ls_bf16_from_float(NAN))));
     assert_int_equal(ls_f16_from_float(65519.0F), 0x7bff);
     assert_int_equal(ls_f16_from_float(65520.0F), 0x7c00);
-    assert_int_equal(ls_f16_from_float(0x1p-25F), 0); /* a tie goes to even */
+    assert_int_equal(ls_f16_from_float(0x1p-25F), 0); /* a tie rounds to even */
     assert_int_equal(ls_bf16_from_float(1.00390625F), 0x3f80);
     assert_int_equal(ls_bf16_from_float(1.01171875F), 0x3f82);
 }

@@ -1,6 +1,6 @@
 /*
- * Programs whose locale writes numbers with a comma: files, messages and lines of the library use points, and can be
- * read again.
+ * Programs whose locale writes numbers with a comma: files, messages and lines of the library use decimal points, and
+ * can be read again.
  *
  * devices: cpu
  */
@@ -30,7 +30,7 @@ static int begin_commas(void **state) {
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */
 
-/* Returns the text of a file, valid until the next call. */
+/* Returns the text of a file. It is valid until the next call. */
 static const char *text_of(const char *path) {
     static char text[1 << 16];
     FILE *file = fopen(path, "rbe");
@@ -40,7 +40,7 @@ static const char *text_of(const char *path) {
     return text;
 }
 
-/* Returns whether the mark occurs between two digits. */
+/* Returns whether the character occurs between two digits. */
 static bool has_between_digits(const char *text, char mark) {
     for (const char *at = strchr(text, mark); at != NULL; at = strchr(at + 1, mark)) {
         if (at > text && at[-1] >= '0' && at[-1] <= '9' && at[1] >= '0' && at[1] <= '9') {
@@ -61,7 +61,7 @@ static void run(ls_callback *const *callbacks, int count, setting *s, ls_trial *
     assert_int_equal(ls_trial_run(*trial, 2), LS_OK);
 }
 
-/* With another separator, so that a comma between digits is a decimal comma. */
+/* Uses a different separator, so that a comma between digits is a decimal comma. */
 TEST(test_logs_and_histories) {
     NEEDS_COMMAS();
     char epochs[512], batches[512], saved[512];
@@ -174,7 +174,7 @@ TEST(test_messages) {
     assert_true(commas_are_used()); /* the program's locale is unchanged */
 }
 
-/* Ranks compare these texts, and the locale may differ between machines. */
+/* Ranks compare these strings, and the locale may differ between machines. */
 TEST(test_descriptions_of_options) {
     NEEDS_COMMAS();
     static const ls_field fields[] = {

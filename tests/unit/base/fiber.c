@@ -1,5 +1,5 @@
 /*
- * base: fibers run in turns, keep their variables, and may be nested.
+ * base: fibers run in turn, keep their variables, and may be nested.
  *
  * devices: cpu
  */

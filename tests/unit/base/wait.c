@@ -1,5 +1,5 @@
 /*
- * Waits: deadlines, time limits, the time in which a process was stopped, and pauses between polls.
+ * Waits: deadlines, time limits, the time during which a process was stopped, and pauses between polls.
  *
  * devices: cpu
  */
@@ -24,7 +24,7 @@ TEST(test_deadlines) {
     assert_true(left > 1000 && left <= 30000);
 }
 
-/* Gaps between polls count up to one second: a longer gap means that the process was stopped. */
+/* Gaps between polls count for at most one second, because a longer gap means that the process was stopped. */
 TEST(test_a_stopped_process_does_not_age) {
     ls_awake awake = {0};
     assert_int_equal(ls_awake_poll(&awake, 500), 0);
@@ -34,7 +34,7 @@ TEST(test_a_stopped_process_does_not_age) {
     assert_int_equal(ls_awake_poll(&awake, 701 + UINT64_C(3600000000000)), 201 + LS_STOPPED_NS);
 }
 
-/* A wait pauses until its limit has passed, and at least once, and then never again. */
+/* A wait pauses until its limit has passed, and at least once. After the limit, it does not pause again. */
 TEST(test_a_wait_ends_at_its_limit) {
     ls_wait wait = {.limit_ns = 30000000, .yields = 3};
     const uint64_t begin = ls_clock_ns();
@@ -44,11 +44,12 @@ TEST(test_a_wait_ends_at_its_limit) {
     }
     assert_true(ls_clock_ns() - begin >= 30000000);
     assert_true(pauses >= 1);
-    assert_int_equal(wait.polls, pauses < 3 ? pauses : 3); /* on a busy machine, one yield may take the whole time */
+    assert_int_equal(wait.polls,
+                     pauses < 3 ? pauses : 3); /* on a busy machine, a single yield may take the whole time */
     assert_false(ls_wait_pause(&wait));
 }
 
-/* Sleeps grow with the time waited, so a long wait polls seldom; `longest_ns` limits them. */
+/* Sleeps grow with the elapsed time, so a long wait polls rarely. `longest_ns` limits them. */
 TEST(test_pauses_grow) {
     ls_wait wait = {.limit_ns = UINT64_C(3600000000000),
                     .awake = {.ns = UINT64_C(640000000), .polled_ns = ls_clock_ns()}};
@@ -66,7 +67,7 @@ TEST(test_pauses_grow) {
     assert_true(shortest >= 100000 && shortest < 20000000);
 }
 
-/* The wait of a process that is stopped does not end while it is stopped. */
+/* The wait of a stopped process does not end while it is stopped. */
 TEST(test_the_limit_of_a_stopped_process) {
     int ends[2];
     assert_int_equal(pipe(ends), 0);
@@ -77,7 +78,7 @@ TEST(test_the_limit_of_a_stopped_process) {
         (void)!write(ends[1], "w", 1);
         while (ls_wait_pause(&wait)) {
         }
-        /* 1.7 s of the machine's clock, of which 1 s counts */
+        /* 1.7 s on the machine's clock, of which 1 s counts */
         _exit(ls_clock_ns() - begin >= UINT64_C(2200000000) ? 0 : 1);
     }
     char byte;
@@ -125,7 +126,7 @@ static void *sleep_on(void *argument) {
     return NULL;
 }
 
-/* A thread sleeps until the word changes; a word that has already changed lets no thread sleep. */
+/* A thread sleeps until the word changes. If the word has already changed, the thread does not sleep. */
 TEST(test_futex) {
     sleeper self = {0};
     const ls_futex futex = {.word = &self.word};

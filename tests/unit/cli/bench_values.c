@@ -1,11 +1,11 @@
 /*
- * The check of results in `lockstep bench`: a result that is off by one element or one value must fail.
+ * The result check of `lockstep bench`: a result with one wrong element or value must fail.
  *
  * devices: cpu
  */
 #include "tests/support/unit.h"
 
-#include "cli/bench_values.c" /* the command is not a library */
+#include "cli/bench_values.c" /* the command's code is not in a library */
 
 #include "base/memory.h"
 
@@ -58,7 +58,7 @@ TEST(every_reduction_agrees) {
     }
 }
 
-/* Parts of one rank's data: another rank's data, another part and a shifted part must fail. */
+/* Parts of one rank's data: a different rank's data, a different part and a shifted part must fail. */
 TEST(copies_are_told_apart) {
     float sent[2 * COUNT];
     float received[2 * COUNT];

@@ -1,16 +1,17 @@
 /*
- * The assignment of GPUs to ranks: lists in CUDA_VISIBLE_DEVICES, and folders of device files.
+ * The assignment of GPUs to ranks, from lists in CUDA_VISIBLE_DEVICES and folders with device files.
  *
  * devices: cpu
  */
 #include "tests/support/unit.h"
 
-#include "cli/gpus.c" /* the command is not a library */
+#include "cli/gpus.c" /* the command's code is not in a library */
 
 #include <stdlib.h>
 #include <sys/stat.h>
 
-/* Checks the entries that ranks of one machine get, separated by spaces; "" if the variable is not changed. */
+/* Checks the entries that the ranks of one machine get, separated by spaces. "" means that the variable is not
+ * changed. */
 static void check_ranks(const ls_gpus *gpus, int ranks, const char *wanted) {
     char all[256] = "";
     for (int rank = 0; rank < ranks; rank++) {
@@ -32,12 +33,12 @@ TEST(test_lists) {
     } rows[] = {
         {"0,1", 2, 2, "0 1"},
         {"3,1,2", 3, 4, "3 1 2 3"},
-        {"2,5", 2, 1, ""}, /* a single rank gets both */
+        {"2,5", 2, 1, ""}, /* a single rank gets both GPUs */
         {"7", 1, 3, ""},
         {"", 0, 2, ""},
         {"-1", 0, 2, ""},
         {"NoDevFiles", 0, 2, ""},
-        {"0,-1,1", 1, 2, ""}, /* CUDA reads no further than -1 */
+        {"0,-1,1", 1, 2, ""}, /* CUDA ignores all entries from -1 on */
         {"0,1,-1,2", 2, 3, "0 1 0"},
         {"0,1,", 2, 2, "0 1"},
         {"0,,1", 1, 2, ""},
@@ -50,7 +51,7 @@ TEST(test_lists) {
         assert_int_equal(gpus.count, rows[i].count);
         check_ranks(&gpus, rows[i].ranks, rows[i].wanted);
     }
-    char longer[2 * LS_GPU_TEXT + 3]; /* an entry that does not name a GPU */
+    char longer[2 * LS_GPU_TEXT + 3]; /* an entry that is too long to name a GPU */
     memset(longer, 'x', sizeof longer);
     (void)snprintf(longer + sizeof longer - 3, 3, ",1");
     char text[LS_GPU_TEXT];

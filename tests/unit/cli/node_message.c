@@ -1,12 +1,12 @@
 /*
- * Messages between launchers, and from ranks to launchers: every message is decoded as it was encoded, and damaged
- * bytes are read strictly.
+ * Messages between launchers, and from ranks to launchers: decoding restores every encoded message, and damaged bytes
+ * are parsed strictly.
  *
  * devices: cpu
  */
 #include "tests/support/unit.h"
 
-#include "cli/node_message.c" /* the command is not a library */
+#include "cli/node_message.c" /* the command's code is not in a library */
 
 #include "comm/rank_report.h"
 #include "tests/support/fuzz.h"

@@ -1,13 +1,13 @@
 /*
- * How the launchers of a job on several machines meet under difficult conditions: many unauthenticated connections
- * while a launcher greets, a node 0 that closes a connection, and a node 0 that is stopped.
- * tests/shell/several_nodes.sh tests normal jobs and other errors of launchers.
+ * How the launchers of a multi-machine job connect under difficult conditions: many unauthenticated connections while a
+ * launcher greets, a node 0 that closes a connection, and a node 0 that is stopped. tests/shell/several_nodes.sh tests
+ * normal jobs and other errors of launchers.
  *
  * devices: cpu
  */
 #include "tests/support/unit.h"
 
-#include "cli/node_message.c" /* the command is not a library */
+#include "cli/node_message.c" /* the command's code is not in a library */
 #include "cli/nodes.c"
 
 #include <pthread.h>
@@ -63,7 +63,8 @@ static const char *gathers(int number, const void *what) {
     return NULL;
 }
 
-/* A connection from its own address has time for its proof, although other connections take all places. */
+/* A connection from an address of its own has enough time for its proof, although other connections occupy all
+ * slots. */
 TEST(a_crowd_pushes_out_nobody_who_greets) {
     plan p = {.timeout = 60};
     int crowd[CROWD];
@@ -80,7 +81,7 @@ TEST(a_crowd_pushes_out_nobody_who_greets) {
         crowd[i] = connect_from("127.0.0.2", port);
         assert_true(crowd[i] >= 0);
     }
-    usleep(1200000); /* node 0 can process all of them meanwhile */
+    usleep(1200000); /* meanwhile, node 0 can process all connections */
     assert_int_equal(ls_key_read(&key, KEY), LS_OK);
     assert_int_equal(ls_hello_decode(bytes, false, &theirs), LS_OK);
     assert_int_equal(ls_hello_make(&own, true), LS_OK);
@@ -97,7 +98,7 @@ TEST(a_crowd_pushes_out_nobody_who_greets) {
     }
 }
 
-/* Connections that took all places first, and are silent, make room. */
+/* Silent connections that occupied all slots first are closed to make room. */
 TEST(a_crowd_keeps_nobody_out) {
     plan p = {.timeout = 60};
     int crowd[CROWD];
@@ -121,7 +122,7 @@ TEST(a_crowd_keeps_nobody_out) {
 
 /* ---- a faulty node 0 --------------------------------------------------------------------------------------------- */
 
-/* Connects to the test, which is node 0, and waits for the start, which does not come. */
+/* Connects to the test, which acts as node 0, and waits for the start, which never comes. */
 static const char *waits_in_vain(int number, const void *what) {
     ls_nodes *nodes = NULL;
     ls_start start;
@@ -138,7 +139,7 @@ static const char *waits_in_vain(int number, const void *what) {
     return NULL;
 }
 
-/* Greets as node 0; closes the connection instead of the proof, or sends the proof. */
+/* Greets as node 0. Then closes the connection instead of sending the proof, or sends the proof. */
 static int greet_one(int listener, const ls_key *key, bool hang_up) {
     uint8_t bytes[LS_PROVEN_HELLO_SIZE];
     uint8_t answer[LS_FRAME_HEADER + LS_REPLY_FIXED + LS_PROOF_SIZE];
@@ -191,8 +192,8 @@ static const ls_node_message said[] = {
 };
 
 /*
- * Connects to node 0 with the key. Its messages are damaged from the hello on in some rounds, after the hello in
- * others.
+ * Connects to node 0 with the key. In some rounds, all its messages, including the hello, are damaged; in others, only
+ * those after the hello.
  */
 static void damage_to_node_0(uint64_t number, void *argument) {
     const int *port = argument;
@@ -239,12 +240,12 @@ static const char *comes_as_one_of_four(int number, const void *what) {
     options.nodes = FUZZED_NODES;
     LS_MUST(ls_nodes_open(&options, &nodes) == LS_OK);
     while (poll(&(struct pollfd){.fd = nodes->others[0].link->fd, .events = POLLRDHUP}, 1, -1) <= 0) {
-    } /* until node 0 has all bytes */
+    } /* waits until node 0 has received all bytes */
     ls_nodes_close(nodes);
     return NULL;
 }
 
-/* Whatever launchers send, node 0 continues, and correct launchers can still join. */
+/* Whatever bytes launchers send, node 0 continues, and correct launchers can still join. */
 TEST(damaged_messages_to_node_0) {
     plan p = {.timeout = 3600};
     pid_t others[FUZZED_NODES];

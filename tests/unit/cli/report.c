@@ -1,11 +1,11 @@
 /*
- * Records of runs: lines, damage, the page; and the reduction of curves.
+ * Records of runs: lines, damage, the page, and the thinning of curves.
  *
  * devices: cpu
  */
 #include "tests/support/unit.h"
 
-/* The command is not a library. */
+/* The command's code is not in a library. */
 #include "cli/report_chart.c"
 #include "cli/report_page.c"
 #include "cli/report_record.c"
@@ -93,7 +93,7 @@ TEST(test_reduction) {
         gaps += isnan(curve.y[i]) ? 1 : 0;
     }
     assert_true(highest && lowest);
-    assert_int_equal(gaps, 1 + 666); /* of the first point, and of each part */
+    assert_int_equal(gaps, 1 + 666); /* one for the first point, and one for each part */
     ls_curve_free(&curve);
 }
 
@@ -123,7 +123,7 @@ static char *page_of(ls_run_record *run) {
     return text;
 }
 
-/* Times are 1970-01-02 and the day after. */
+/* The times are on 1970-01-02 and the next day. */
 #define FIRST   "{\"kind\": \"start\",\"epoch\": 0,\"epochs\": 4,\"step\": 0,\"time\": 86400}\n"
 #define AGAIN   "{\"kind\": \"start\",\"epoch\": 1,\"epochs\": 4,\"step\": 2,\"time\": 172800}\n"
 #define RESUMED "{\"kind\": \"start\",\"epoch\": 1,\"epochs\": 4,\"step\": 2,\"time\": 172800,\"resumes\": true}\n"
@@ -140,19 +140,19 @@ TEST(test_pages) {
         {FIRST TIMED(0, 10, 1) TIMED(1, 20, 0.25),
          {TILE("epochs", "2 of 4"), TILE("time", "30 s"), TILE("loss", "0.25")},
          "nan"},
-        /* two runs of a process: the second one is slower, or faster */
+        /* two starts of a process: the second one is slower, or faster */
         {FIRST TIMED(0, 10, 1) AGAIN TIMED(1, 20, 2),
          {TILE("epochs", "2 of 4"), TILE("time", "30 s"), "1970-01-02"},
          "resumed"},
         {FIRST TIMED(0, 20, 1) AGAIN TIMED(1, 10, 2), {TILE("time", "30 s"), "1970-01-02"}, "1970-01-03"},
         {FIRST TIMED(0, 10, 1) RESUMED TIMED(1, 20, 2), {TILE("time", "30 s"), "1970-01-02", "resumed 1 time<"}, "nan"},
         {FIRST TIMED(0, 10, 1) RESUMED RESUMED, {"resumed 2 times<", TILE("epochs", "1 of 4")}, "nan"},
-        /* epochs of which the first ones are not in the record */
+        /* the record lacks the first epochs */
         {AGAIN TIMED(2, 10, 1), {TILE("epochs", "3 of 4")}, "nan"},
         {"{\"kind\": \"start\",\"epoch\": 0,\"step\": 0}\n" TIMED(0, null, 1),
          {TILE("epochs", "1"), TILE("time", "0 s"), "started –"},
          "nan"},
-        /* results, of this start only; a loss that is not a number hides nothing */
+        /* results of this start only; a loss that is not finite hides nothing */
         {FIRST TIMED(0, 1, 2) RESULTS, {TILE("loss", "2"), TILE("test_acc", "0.75")}, "nan"},
         {FIRST RESULTS, {TILE("loss", "0.5"), TILE("test_acc", "0.75")}, "nan"},
         {FIRST TIMED(0, 1, 2) RESULTS AGAIN TIMED(1, 1, 3), {TILE("loss", "3")}, "test_acc"},
@@ -194,7 +194,7 @@ TEST(test_pages) {
     }
 }
 
-/* A label that is too long ends between two characters. */
+/* A label that is too long is cut between two characters. */
 TEST(test_long_names) {
     ls_run_record runs[2];
     char path[402] = "x";
@@ -216,7 +216,7 @@ TEST(test_long_names) {
     ls_run_record_free(&runs[1]);
 }
 
-/* Changes bytes, or removes a part, of a record that has all kinds of lines. */
+/* Changes bytes of a record with all kinds of lines, or removes a part of it. */
 TEST(test_random_damage) {
     static const char whole[] = FIRST STEP(1, 1) STEP(2, 1.5e3) TIMED(0, 10, 1) RESUMED STEP(3, null) RESULTS
         "{\"kind\": \"epoch\",\"epoch\": 1,\"metrics\": {\"loss\": 1},\"phases\": {\"data\": [1, 2],\"forward\": "

@@ -1,5 +1,5 @@
 /*
- * The values of LOCKSTEP_ALGORITHM, and the errors for other values.
+ * Valid values of LOCKSTEP_ALGORITHM, and the errors for invalid values.
  *
  * devices: cpu
  */
@@ -55,7 +55,7 @@ TEST(all_sizes_said) {
     assert_int_equal(all[LS_OP_REDUCE].whole, LS_SHM_WHOLE_2);
 }
 
-/* An algorithm that is forced for one call changes no other call. */
+/* Forcing an algorithm for one call does not affect other calls. */
 TEST(algorithms_by_name) {
     ls_shm_sizes all[LS_OP_COUNT];
     assert_int_equal(choose("allreduce:chunks,alltoall:read,gather:^cells", 2, all), LS_OK);

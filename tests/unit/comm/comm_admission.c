@@ -1,7 +1,7 @@
 /*
  * Admission to the shared memory of backend shm, against other processes of the same user: any number of connections
- * that are silent, send too much, guess, only listen, or close; a damaged announcement; a rank with another key. None
- * of them gets the memory, the job waits for none of them, and its own ranks can join.
+ * that are silent, send too much, guess, only listen, or close; a damaged announcement; a rank with a different key.
+ * None of them gets the memory, the job waits for none of them, and its own ranks can join.
  *
  * devices: cpu
  */
@@ -24,7 +24,7 @@
 
 enum { SILENT = 40, GARBAGE = 300 };
 
-/* Opens the store with rank 0's announcement. */
+/* Opens the store, which contains rank 0's announcement. */
 static ls_store *open_store(const ls_forks *forks, bool serve) {
     char url[128];
     snprintf(url, sizeof url, "file://%s", forks->folder);
@@ -54,7 +54,7 @@ static int connect_to(const ls_shm_connect_request *ticket) {
     return connection;
 }
 
-/* Both ranks are admitted; the second one joins now. */
+/* Both ranks are admitted. The second rank joins now. */
 static void let_in(ls_forks *forks) {
     ls_forks_start_late(forks, 1);
     assert_int_equal(ls_forks_wait(forks, 0), 0);
@@ -76,7 +76,7 @@ TEST(others_get_nothing) {
     let_in(&forks);
 }
 
-/* Many connections that are only held open do not delay the job. */
+/* Many connections that stay open without sending anything do not delay the job. */
 TEST(silent_connections_keep_nobody_out) {
     ls_forks forks;
     int connections[SILENT];
@@ -94,7 +94,7 @@ TEST(silent_connections_keep_nobody_out) {
     }
 }
 
-/* Hellos that are damaged in any way: the secret, the rank, the length. */
+/* Hellos with any kind of damage: to the secret, the rank, or the length. */
 TEST(garbage_is_turned_away) {
     struct {
         uint8_t hello[LS_PROVEN_HELLO_SIZE];
@@ -124,7 +124,7 @@ TEST(garbage_is_turned_away) {
         }
         const int connection = connect_to(&ticket);
         assert_int_equal(send(connection, &greeting, size, MSG_NOSIGNAL), size);
-        if (size > 0) { /* an empty message would be silence */
+        if (size > 0) { /* an empty message would count as silence */
             assert_true(connection_is_refused(connection));
         }
         close(connection);
@@ -140,7 +140,7 @@ typedef struct contended {
     int size;
 } contended;
 
-/* The ranks make a barrier after all foreign processes have found the store; it is removed then. */
+/* The ranks call a barrier after all foreign processes have found the store. Then the store is removed. */
 static ls_store *join_store(const contended *p, int rank) {
     ls_peer_info peer_infos[3], peer_info = {.machine = "machine", .host = "host"};
     ls_store *store = ls_store_open(p->url, &(ls_store_options){.serve = rank == 0, .timeout = LONG_TIMEOUT});
@@ -151,7 +151,7 @@ static ls_store *join_store(const contended *p, int rank) {
     return joined ? store : NULL;
 }
 
-/* Rank 1 dies before it reaches the others. Their error reports its death, not its absence. */
+/* Rank 1 dies before it connects to the other ranks. Their error reports its death, not its absence. */
 static const char *survives(int rank, const void *what) {
     const contended *p = what;
     ls_store *store = join_store(p, rank);
@@ -173,7 +173,7 @@ static const char *survives(int rank, const void *what) {
     return NULL;
 }
 
-/* Connects without a pause, until no process listens any more. */
+/* Connects without pausing until no process listens any more. */
 static const char *keeps_connecting(int number, const void *what) {
     const contended *p = what;
     ls_shm_connect_request ticket;
@@ -239,14 +239,14 @@ static const char *misled_rank(ls_comm *world, int rank, const void *argument) {
     return NULL;
 }
 
-/* Rank 1 finds a value in the store that rank 0 did not write: it fails at once. */
+/* Rank 1 finds a value in the store that rank 0 did not write, and fails at once. */
 TEST(damaged_announcements) {
     for (int i = 0; i < 4; i++) {
         ls_shm_connect_request ticket;
         ls_forks forks;
         ls_forks_start(&forks, 2, 3, LONG_TIMEOUT, misled_rank, NULL);
         ls_store *store = open_store(&forks, true);
-        memset(&ticket, i == 0 ? 0xff : 0, sizeof ticket); /* not terminated, empty, or not of a socket */
+        memset(&ticket, i == 0 ? 0xff : 0, sizeof ticket); /* not null-terminated, or empty: not the name of a socket */
         if (i >= 2) {
             snprintf(ticket.name, sizeof ticket.name, "lockstep-nobody");
         }
@@ -266,7 +266,8 @@ static const char *lonely_rank(ls_comm *world, int rank, const void *argument) {
     (void)argument;
     LS_MUST(world == NULL && ls_error_status() == LS_ERR_TIMEOUT);
     LS_MUST(strstr(ls_error_message(), "ls_comm_open: rank 2 did not say where it listens within") != NULL);
-    usleep(rank == 0 ? 1000000 : 0); /* rank 0 serves the store; without it, the other rank would get another error */
+    usleep(rank == 0 ? 1000000
+                     : 0); /* rank 0 serves the store; without it, the other rank would get a different error */
     return NULL;
 }
 
@@ -289,7 +290,7 @@ typedef struct keys {
     const char *key[2];
 } keys;
 
-/* Joins with a key of its own, as a program does. */
+/* Joins with a key that the program itself sets. */
 static const char *keyed_rank(int rank, const void *argument) {
     const keys *k = argument;
     ls_init_options options = {

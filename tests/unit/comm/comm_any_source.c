@@ -1,6 +1,6 @@
 /*
- * Receives from any rank whose senders end, leave or are silent: the error names the rank and the call. Messages that
- * were sent before arrive. LOCKSTEP_TEST_BACKEND selects another backend than shm.
+ * Receives from any rank whose senders exit, leave or are silent: the error names the rank and the call. Messages that
+ * were sent before arrive. LOCKSTEP_TEST_BACKEND selects a backend other than shm.
  *
  * devices: cpu
  */
@@ -12,9 +12,9 @@
 #include "base/wait.h"
 #include "tests/support/forks.h"
 
-#define LONG    60.0 /* a timeout that no test waits for */
-#define SILENT  2.5  /* a timeout that a test waits for */
-#define AT_ONCE 20.0 /* limit for the guaranteed second on a busy machine */
+#define LONG    60.0 /* a timeout that never expires */
+#define SILENT  2.5  /* a timeout that a test lets expire */
+#define AT_ONCE 20.0 /* limit on a busy machine for the guaranteed second */
 
 enum { TAG = 5, OTHER_TAG = 6, READY = 7 };
 
@@ -31,7 +31,7 @@ static const char *send_number(ls_comm *world, int tag) {
     return NULL;
 }
 
-/* A rank other than 0: sends one message, ends or not, and perhaps sends another. */
+/* A rank other than 0: sends one message, may exit, and may send a second message. */
 static const char *sender(ls_comm *world, const task *t) {
     const int rank = ls_comm_rank(world);
     LS_MUST(send_number(world, OTHER_TAG) == NULL);
@@ -52,7 +52,7 @@ static const char *sender(ls_comm *world, const task *t) {
     return NULL;
 }
 
-/* Returns whether the latest error names the receive and this rank. */
+/* Returns whether the latest error names this rank and the receive. */
 static bool names(const char *rank) {
     return strncmp(ls_error_message(), "ls_comm_recv_any #", 18) == 0 && strstr(ls_error_message(), rank) != NULL;
 }
@@ -69,7 +69,7 @@ static const char *receiver(ls_comm *world, const task *t) {
     for (int rank = 1; rank < t->size; rank++) {
         LS_MUST(ls_comm_send(world, NULL, 0, LS_U8, rank, READY, NULL) == LS_OK);
     }
-    for (int rank = 2; rank < t->size && t->how == ONE_LEAVES; rank++) { /* the other ranks send more */
+    for (int rank = 2; rank < t->size && t->how == ONE_LEAVES; rank++) { /* the other ranks send more messages */
         LS_MUST(ls_comm_recv_any(world, &number, 1, LS_I32, TAG, &source, NULL) == LS_OK && source != 1);
     }
     if (t->how == ONE_LEAVES) {

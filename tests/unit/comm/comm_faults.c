@@ -1,10 +1,10 @@
 /*
  * The first guarantee of communication: no call blocks forever. A rank is killed, crashes, exits, leaves or is stopped
- * before, in, after and during each call, among 2, 3 and 5 ranks. Every other rank must get the error that names the
+ * before, in, after and during each call, with 2, 3 and 5 ranks. Every other rank must get an error that names the
  * rank, the call and its number: at once for a death, after the timeout for silence, and again in every later call.
- * Each call is combined with each end at each moment; LOCKSTEP_TEST_FULL=1 does so for small and large buffers with all
- * numbers of ranks. LOCKSTEP_TEST_BACKEND selects another backend than shm. LOCKSTEP_TEST_ONE_IN=N runs every N-th job,
- * beginning with job LOCKSTEP_TEST_FROM (0 to N - 1).
+ * Each call is combined with each fault at each moment; with LOCKSTEP_TEST_FULL=1, also with small and large buffers
+ * and all numbers of ranks. LOCKSTEP_TEST_BACKEND selects a backend other than shm. LOCKSTEP_TEST_ONE_IN=N runs every
+ * N-th job, beginning with job LOCKSTEP_TEST_FROM (0 to N - 1).
  *
  * devices: cpu
  */
@@ -24,15 +24,15 @@
 #define LONG_TIMEOUT                                                                                                   \
     60.0             /* a timeout that no test waits for: whoever learns of a death sooner learnt it from the system   \
                       */
-#define SILENT  2.5  /* a timeout that tests wait for; a rank on a busy machine may be absent for a part of it */
-#define AT_ONCE 20.0 /* limit for the guaranteed second on a busy machine; the slowest time is printed */
+#define SILENT  2.5  /* a timeout that tests let expire; on a busy machine, a rank may not run for a part of it */
+#define AT_ONCE 20.0 /* limit on a busy machine for the guaranteed second; the slowest time is printed */
 
 enum { WARM_UPS = 2, JOBS_MOST = 24 };
 
-/* In addition to the calls of steps.h. */
+/* Calls in addition to the calls of steps.h. */
 enum { ALLOC = STEP_CALLS, SPLIT, CALLS };
 
-/* IN: the victim has begun the call. MIDST: anywhere, while all ranks repeat the call. */
+/* IN: the victim has begun the call. MIDST: at any time, while all ranks repeat the call. */
 typedef enum moment { BEFORE, IN, AFTER, MIDST, MOMENTS } moment;
 typedef enum way { KILLED, CRASHES, FAILS, EXITS, LEAVES, STOPPED, WAYS } way;
 
@@ -52,7 +52,7 @@ typedef struct fault {
 /* Memory that the processes share. */
 static struct board {
     _Atomic double ended[JOBS_MOST]; /* when the victim of the job ended */
-    _Atomic double slowest[WAYS];    /* seconds from then to the last error */
+    _Atomic double slowest[WAYS];    /* seconds from that time to the last error */
 } * board;
 
 static const fault *mine; /* in a victim: its fault */
@@ -64,7 +64,7 @@ static const char *name_of(int what) {
     return what == ALLOC ? "alloc" : what == SPLIT ? "split" : step_name((step_call)what);
 }
 
-/* Makes the call; as work if `s` must be kept until it ends. */
+/* Makes the call, asynchronously if `s` must be kept until it ends. */
 static ls_status make(ls_comm *world, const fault *f, step *s, bool later) {
     if (f->what == ALLOC) {
         void *memory = ls_comm_alloc(world, f->large ? 1 << 20 : 100);
@@ -129,8 +129,8 @@ static const char *suffer(ls_comm *world, const fault *f) {
         while (make(world, f, &s, false) == LS_OK) {
         }
         /*
-         * The victim continues. Over a network it gets the reason of the others' failure if its buffers had room for
-         * it.
+         * The victim continues. Over a network, it gets the reason for the others' failure if the network's buffers had
+         * room for it.
          */
         LS_MUST(f->how == STOPPED && (ls_error_status() == LS_ERR_TIMEOUT || f->what == SPLIT ||
                                       (getenv("LOCKSTEP_TEST_BACKEND") != NULL && ls_error_status() == LS_ERR_PEER)));
@@ -163,8 +163,8 @@ static void note_slowest(const fault *f, double started) {
 }
 
 /*
- * Returns whether the message begins with the failed call, "ls_comm_NAME #NUMBER:". Sends have their own numbers, and
- * if a send or a split of one rank fails, all ranks report this call.
+ * Returns whether the message begins with the failed call, "ls_comm_NAME #NUMBER:". Sends are numbered separately. If a
+ * send or a split of one rank fails, all ranks report this call.
  */
 static bool names_call(const fault *f, bool barrier, int number) {
     char expected[64];
@@ -176,9 +176,9 @@ static bool names_call(const fault *f, bool barrier, int number) {
 }
 
 /*
- * "rank 1 ", or "ranks 0, 1 " if other ranks wait for the victim in another call. A rank that waits for a message of a
- * rank that waits for the silent rank can only name the former. If a split opens connections, this also holds for ranks
- * outside the group.
+ * Returns whether the message names "rank 1 ", or "ranks 0, 1 " if other ranks wait for the victim in a different call.
+ * A rank that waits for a message of a rank that waits for the silent rank can only name the former. If a split opens
+ * connections, this also holds for ranks outside the group.
  */
 static bool names_victim(const fault *f) {
     char rank[32];
@@ -298,7 +298,7 @@ static bool is_possible(const fault *f) {
     return f->what != STEP_MESSAGE && (f->when != IN || as_work) && (f->when != MIDST || f->how != LEAVES);
 }
 
-/* Returns whether the case belongs to the sample: each call at each moment, while the other parameters take turns. */
+/* Returns whether the case belongs to the sample: each call at each moment, with other parameters in turn. */
 static bool is_chosen(const fault *f, int size_index) {
     const char *full = getenv("LOCKSTEP_TEST_FULL");
     const int turn = f->what + (int)f->when + (int)f->how;

@@ -1,6 +1,6 @@
 /*
  * No call blocks forever: cases that comm_faults.c omits. Messages whose partner has died, children that outlive their
- * rank, ranks that never join, work, and too little memory. comm_stopped.c tests stopped jobs.
+ * rank, ranks that never join, asynchronous work, and too little memory. comm_stopped.c tests stopped jobs.
  *
  * devices: cpu
  */
@@ -18,8 +18,8 @@
 #include "comm/comm.h"
 #include "tests/support/forks.h"
 
-#define LONG_TIMEOUT 60.0 /* a timeout that no test waits for */
-#define AT_ONCE      5.0  /* limit for the guaranteed second on a busy machine */
+#define LONG_TIMEOUT 60.0 /* a timeout that never expires */
+#define AT_ONCE      5.0  /* limit on a busy machine for the guaranteed second */
 #define SILENT       0.3
 
 enum { LARGE = 300000 };
@@ -32,7 +32,7 @@ static bool is_shm(void) {
     return backend == NULL || strcmp(backend, "shm") == 0;
 }
 
-/* Skips tests that only apply to backend shm, with a message. */
+/* Skips tests that only apply to backend shm, and prints the reason. */
 static bool skips(const char *test, const char *why) {
     if (!is_shm()) {
         printf("SKIPPED %s: another backend than shm: %s\n", test, why);
@@ -43,7 +43,7 @@ static bool skips(const char *test, const char *why) {
 /* ---- messages -------------------------------------------------------------------------------------------------------
  */
 
-/* The call in which a rank learns of another rank's death. */
+/* The call through which a rank learns of another rank's death. */
 static const char *message_rank(ls_comm *world, int rank, const void *argument) {
     const int how = *(const int *)argument;
     const double start = ls_clock_seconds();
@@ -54,7 +54,7 @@ static const char *message_rank(ls_comm *world, int rank, const void *argument) 
     ls_status status = LS_OK;
     if (how == 0) { /* rank 1 waits for a message from rank 0, which is alive and waits for the dead rank */
         status = ls_comm_recv(world, in, LARGE, LS_F32, rank == 0 ? 2 : 0, 0, NULL);
-    } else if (how == 1) { /* a large message waits for its receiver, or for room in a buffer */
+    } else if (how == 1) { /* a large message waits for its receiver, or for space in a buffer */
         while (status == LS_OK) {
             status = ls_comm_send(world, out, LARGE, LS_F32, 2, 0, NULL);
         }
@@ -93,7 +93,7 @@ TEST(killed_partners) {
     }
 }
 
-/* While work is in progress on another communicator, a waiting rank polls instead of sleeping. */
+/* While work is in progress on a second communicator, a waiting rank polls instead of sleeping. */
 static const char *busy_rank(ls_comm *world, int rank, const void *argument) {
     const int how = *(const int *)argument;
     ls_comm *other = NULL;
@@ -171,7 +171,7 @@ TEST(silent_partners) {
     ls_forks_end(&forks);
 }
 
-/* Between threads: a partner has left; its earlier messages still count. */
+/* Ranks are threads: a partner has left, but its earlier messages still count. */
 static ls_status leave_early(ls_comm *world, void *argument) {
     (void)argument;
     int32_t number = 7;
@@ -191,7 +191,7 @@ TEST(partners_that_leave) {
     expect_message("ls_comm_recv #2: rank 1 ");
 }
 
-/* Between threads: after any failed call, the buffer of a send may be freed at once. */
+/* Ranks are threads: after any failed call, the buffer of a send may be freed at once. */
 enum { LENT = 64 << 20 };
 
 typedef struct lending {
@@ -208,7 +208,7 @@ static ls_status lend(ls_comm *world, lending *shared) {
     atomic_store(&shared->lent, true);
     while (!atomic_load(&shared->taking)) {
     }
-    usleep(2000); /* the receiver has usually begun to read */
+    usleep(2000); /* usually enough for the receiver to begin reading */
     while (status == LS_OK) {
         status = ls_comm_send(world, &number, 1, LS_I32, 2, 0, NULL); /* to the rank that leaves */
     }
@@ -259,7 +259,7 @@ static const char *parent_rank(ls_comm *world, int rank, const void *argument) {
     LS_MUST(world != NULL && ls_comm_barrier(world, NULL) == LS_OK);
     if (rank == 1) {
         if (fork() == 0) {
-            usleep(300000); /* a child that inherited everything outlives the rank */
+            usleep(300000); /* the child, which inherited everything, outlives the rank */
             _exit(0);
         }
         raise(SIGKILL);
@@ -277,7 +277,7 @@ TEST(a_child_is_not_the_rank) {
     ls_forks_end(&forks);
 }
 
-/* Children are not ranks: their calls fail and disturb no rank. */
+/* Children are not ranks: their calls fail and do not affect any rank. */
 static const char *child_of_rank(ls_comm *world, ls_work *work) {
     int32_t number = 1;
     LS_MUST(ls_comm_barrier(world, NULL) == LS_ERR_STATE && strstr(ls_error_message(), "fork") != NULL);
@@ -320,7 +320,7 @@ TEST(children_are_no_ranks) {
     ls_forks_end(&forks);
 }
 
-/* Children cannot use the descriptors of a process, even if they are ranks themselves. */
+/* Children cannot use the descriptors of a process, even if they become ranks themselves. */
 static ls_status meet_often(ls_comm *world, void *argument) {
     ls_status status = LS_OK;
     (void)argument;
@@ -331,7 +331,7 @@ static ls_status meet_often(ls_comm *world, void *argument) {
     return status;
 }
 
-/* Rank 0 serves the store, with a thread. */
+/* Rank 0 serves the store in a thread. */
 static const char *parent_with_work(ls_comm *world, int rank, const void *argument) {
     (void)argument;
     int32_t numbers[20];
@@ -353,7 +353,7 @@ static const char *parent_with_work(ls_comm *world, int rank, const void *argume
     return NULL;
 }
 
-/* ls_spawn refuses to run if there are threads, and the runtime of the thread sanitizer starts one. */
+/* ls_spawn refuses to run if there are threads, and the thread sanitizer's runtime starts one. */
 #if defined(__SANITIZE_THREAD__)
 #define HAS_THREAD true
 #else
@@ -398,7 +398,7 @@ TEST(a_rank_that_never_joins) {
 static const char *poor_rank(ls_comm *world, int rank, const void *argument) {
     (void)argument;
     LS_MUST(world != NULL);
-    if (rank == 0) { /* as if the machine could not reserve more memory */
+    if (rank == 0) { /* as if the machine had no more memory to reserve */
         signal(SIGXFSZ, SIG_DFL);
         const struct rlimit little = {8 << 20, 8 << 20};
         LS_MUST(setrlimit(RLIMIT_FSIZE, &little) == 0);
@@ -464,7 +464,7 @@ static const char *starving_rank(ls_comm *world, int rank, const void *argument)
     LS_MUST(strstr(ls_error_message(), "out of memory") != NULL && status == ls_error_status());
     LS_MUST(ls_comm_barrier(world, NULL) == status);
     if (rank == 1) {
-        pause(); /* its end does not inform the others */
+        pause(); /* its exit would not notify the others */
     }
     return NULL;
 }
@@ -501,7 +501,7 @@ static const char *work_rank(ls_comm *world, int rank, const void *argument) {
     }
     LS_MUST(ls_work_wait(works[0]) == LS_ERR_PEER && strstr(ls_error_message(), "#1: rank 1 ") != NULL);
     LS_MUST(works[1] == NULL || ls_work_wait(works[1]) == LS_ERR_PEER);
-    ls_comm_free(world); /* before works[2] is waited for */
+    ls_comm_free(world); /* before waiting for works[2] */
     LS_MUST(works[2] == NULL || ls_work_wait(works[2]) != LS_OK);
     fflush(NULL);
     _exit(0);

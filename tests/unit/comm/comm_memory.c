@@ -1,5 +1,6 @@
 /*
- * Communicators and memory: no allocation in a steady state, and an error without a leak wherever memory runs out.
+ * Communicators and memory: a steady state makes no allocation, and an allocation failure anywhere causes an error
+ * without a leak.
  *
  * devices: cpu
  */
@@ -11,7 +12,7 @@
 #include "base/status.h"
 #include "comm/frame.h"
 
-/* An allocator that counts, and fails from allocation `fails_at` on (0: never). */
+/* A counting allocator that fails from allocation `fails_at` on; 0 means never. */
 typedef struct counter {
     atomic_int live;
     atomic_int made;
@@ -105,13 +106,13 @@ TEST(no_leak_when_memory_ends) {
         }
         assert_int_equal(c.live, 0);
     }
-    assert_int_equal(status, LS_OK); /* each allocation has failed once */
+    assert_int_equal(status, LS_OK); /* by now, each allocation has failed once */
 }
 
-/* ls_comm_alloc: a rank that aborts during the call may never learn of its memory. */
+/* ls_comm_alloc: a rank that aborts during the call may never learn the address of its memory. */
 typedef struct giving_up {
     counter count;
-    ls_comm *first; /* rank 0's communicator, once it is about to allocate */
+    ls_comm *first; /* rank 0's communicator, set when rank 0 is about to allocate */
 } giving_up;
 
 static void *allocate_and_give_up(size_t size, size_t alignment, void *user) {
@@ -119,7 +120,7 @@ static void *allocate_and_give_up(size_t size, size_t alignment, void *user) {
     void *memory = counted_allocate(size, alignment, &all->count);
     if (all->first != NULL && size > 1 << 20) {
         (void)ls_comm_abort(all->first, ls_fail(LS_ERR_INTERNAL, "ls_comm_alloc: a test"));
-        usleep(100000); /* the other rank, which waits, gets the error */
+        usleep(100000); /* the other rank, which is waiting, gets the error */
     }
     return memory;
 }

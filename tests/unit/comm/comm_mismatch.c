@@ -1,6 +1,6 @@
 /*
- * The second guarantee of communication: if ranks make different calls, all get an error that lists the calls, and no
- * buffer is changed. Also tests ls_run_threads itself.
+ * The second guarantee of communication: if ranks make different calls, all ranks get an error that lists the calls,
+ * and no buffer is changed. Also tests ls_run_threads itself.
  *
  * devices: cpu
  */
@@ -23,7 +23,7 @@ typedef struct one_call {
     int root;
 } one_call;
 
-/* Two calls that do not match; rank `odd` makes the second. */
+/* Two calls that do not match. Rank `odd` makes the second call. */
 typedef struct disagreement {
     one_call usual;
     one_call other;
@@ -96,7 +96,8 @@ static ls_status make(ls_comm *world, const one_call *call, float *buffer, bool 
         }                                                                                                              \
     } while (0)
 
-/* Checks for "rank 1 called TEXT" or, if several ranks made the call, "ranks 0, 2 called TEXT". */
+/* Returns whether the message contains "rank 1 called TEXT" or, if several ranks made the call, "ranks 0, 2 called
+ * TEXT". */
 static bool told(const char *ranks, const char *text) {
     const char *at = strstr(ls_error_message(), text);
     char expected[64];
@@ -122,7 +123,7 @@ static ls_status disagree(ls_comm *world, void *argument) {
     }
     ls_free(buffer);
     LS_TRY(status);
-    float one = 1.0F; /* all ranks got the error and are in step: the communicator stays usable */
+    float one = 1.0F; /* all ranks got the error and are in step, so the communicator stays usable */
     LS_TRY(ls_comm_allreduce(world, &one, &one, 1, LS_F32, LS_SUM, NULL));
     LS_HOLDS(one == (float)size);
     return LS_OK;
@@ -151,7 +152,7 @@ TEST(disagreement_of_processes) {
     assert_true(ls_forks_run(3, 30.0, disagree_process, NULL));
 }
 
-/* A rank skips a call and ends, while the others wait for it. */
+/* A rank skips a call and exits while the others wait for it. */
 static ls_status stay_away(ls_comm *world, void *argument) {
     (void)argument;
     if (ls_comm_rank(world) == 1) {
@@ -169,7 +170,7 @@ TEST(a_missing_rank) {
 static const char *skip_process(ls_comm *world, int rank, const void *argument) {
     (void)argument;
     LS_MUST(world != NULL);
-    if (rank == 1) { /* busy for longer than the others wait */
+    if (rank == 1) { /* busy for longer than the others' timeout */
         const double start = ls_clock_seconds();
         while (ls_clock_seconds() - start < 3.5) {
         }
@@ -199,7 +200,7 @@ static ls_status fail_on_some(ls_comm *world, void *argument) {
 
 enum { MANY = 80 };
 
-/* A list that does not fit into the message ends with a mark. */
+/* A list that does not fit into the message ends with an ellipsis. */
 static ls_status disagree_among_many(ls_comm *world, void *argument) {
     (void)argument;
     float number[2] = {0};
@@ -210,7 +211,7 @@ static ls_status disagree_among_many(ls_comm *world, void *argument) {
     return LS_OK;
 }
 
-/* Rank 1 frees the borrowed world, which makes it leave. */
+/* Rank 1 frees the borrowed world, which makes the rank leave. */
 static ls_status free_on_some(ls_comm *world, void *argument) {
     (void)argument;
     if (ls_comm_rank(world) == 1) {
@@ -228,7 +229,7 @@ static ls_status note_rank(ls_comm *world, void *argument) {
     return ls_comm_barrier(world, NULL);
 }
 
-/* Rank 1 is silent until rank 0 has reported it. */
+/* Rank 1 is silent until rank 0 has reported its silence. */
 static ls_status wait_for_silent(ls_comm *world, void *argument) {
     atomic_bool *told = argument;
     for (int i = 0; ls_comm_rank(world) == 1 && i < 1000 && !atomic_load(told); i++) {

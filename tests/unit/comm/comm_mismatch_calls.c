@@ -1,7 +1,7 @@
 /*
- * Ranks that make different calls, for the calls other than barrier, broadcast and all-reduce (see comm_mismatch.c):
- * all ranks get an error that lists the calls, no buffer is changed, and the communicator stays usable. Also
- * ls_comm_alloc on a backend without its own memory: ordinary memory, on all ranks or on none.
+ * Ranks that make different calls, for all calls except barrier, broadcast and all-reduce (see comm_mismatch.c): all
+ * ranks get an error that lists the calls, no buffer is changed, and the communicator stays usable. Also ls_comm_alloc
+ * on a backend without its own memory: ordinary memory, on all ranks or on none.
  *
  * devices: cpu
  */
@@ -44,7 +44,7 @@ static ls_status scatter(ls_comm *world, const float *send, float *receive, size
     return ls_comm_scatter(world, send, receive, count, LS_F32, 0, NULL);
 }
 
-/* The counts are 5, 6 and `count`. */
+/* Gathers with the counts 5, 6 and `count`. */
 static ls_status allgatherv(ls_comm *world, const float *send, float *receive, size_t count) {
     const size_t counts[RANKS] = {5, 6, count};
     return ls_comm_allgatherv(world, send, receive, counts, NULL, LS_F32, NULL);
@@ -55,7 +55,7 @@ static ls_status reduce_scatterv(ls_comm *world, const float *send, float *recei
     return ls_comm_reduce_scatterv(world, send, receive, counts, LS_F32, LS_SUM, NULL);
 }
 
-/* Rank 0 receives COUNT elements from each rank, which sends `count`. */
+/* Rank 0 receives COUNT elements from each rank, and each rank sends `count`. */
 static ls_status gatherv(ls_comm *world, const float *send, float *receive, size_t count) {
     const size_t counts[RANKS] = {COUNT, COUNT, COUNT};
     return ls_comm_gatherv(world, send, count, receive, counts, NULL, LS_F32, 0, NULL);
@@ -82,7 +82,7 @@ static ls_status split(ls_comm *world, const float *send, float *receive, size_t
     return status;
 }
 
-/* Rank 1 makes the second call, with `odd` as its count. All errors must contain both texts, or the only text. */
+/* Rank 1 makes the second call, with `odd` as its count. All errors must contain both texts (or the only one). */
 static const struct {
     a_call *usual;
     a_call *other;

@@ -1,7 +1,7 @@
 /*
- * Ranks that end, leave or stop while other ranks are in ls_comm_monitored_barrier: LS_ERR_PEER or LS_ERR_TIMEOUT names
- * the rank and the call, and every later call fails in the same way. LOCKSTEP_TEST_BACKEND selects another backend than
- * shm.
+ * Ranks that exit, leave or stop while other ranks are in ls_comm_monitored_barrier: LS_ERR_PEER or LS_ERR_TIMEOUT
+ * names the rank and the call, and every later call fails in the same way. LOCKSTEP_TEST_BACKEND selects a backend
+ * other than shm.
  *
  * devices: cpu
  */
@@ -14,9 +14,9 @@
 #include "base/status.h"
 #include "tests/support/forks.h"
 
-#define LONG    60.0 /* a timeout that no test waits for */
-#define SILENT  5.0  /* a timeout that a test waits for */
-#define AT_ONCE 20.0 /* limit for the guaranteed second on a busy machine */
+#define LONG    60.0 /* a timeout that never expires */
+#define SILENT  5.0  /* a timeout that a test lets expire */
+#define AT_ONCE 20.0 /* limit on a busy machine for the guaranteed second */
 
 enum { SIZE = 4, VICTIM = 1, LATE = 3, CALLS = 3 };
 
@@ -24,12 +24,12 @@ typedef enum way { KILLED, EXITS, LEAVES, KILLED_INSIDE, STOPPED_INSIDE } way;
 
 typedef struct plan {
     way how;
-    int go[2]; /* a pipe: the last rank enters when it has received a byte */
+    int go[2]; /* a pipe: the last rank enters after it has received a byte */
 } plan;
 
 extern uint64_t ls_comm_tell_after_ns;
 
-/* The rank logs that it waits: it has entered. */
+/* The rank logs that it is waiting, so it has entered. */
 static void suffer_inside(ls_log_level level, int rank, const char *line, void *user) {
     (void)level, (void)rank, (void)line;
     raise(*(const way *)user == STOPPED_INSIDE ? SIGSTOP : SIGKILL);
@@ -86,7 +86,7 @@ static const char *rank_of(ls_comm *world, int rank, const void *argument) {
     return survive(world, p->how);
 }
 
-/* The last rank enters when the victim has ended or stopped. */
+/* The last rank enters after the victim has exited or stopped. */
 static void run(way how) {
     ls_forks forks;
     plan p = {.how = how};

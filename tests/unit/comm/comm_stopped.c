@@ -1,6 +1,6 @@
 /*
  * A job that is stopped as a whole, for longer than its timeout, continues afterwards: in calls and in messages, with
- * and without work on another communicator. LOCKSTEP_TEST_BACKEND selects another backend than shm.
+ * and without work on a second communicator. LOCKSTEP_TEST_BACKEND selects a backend other than shm.
  *
  * devices: cpu
  */
@@ -20,9 +20,9 @@ static float in[1];
 
 typedef struct resumption {
     char ready[2][32]; /* files by which the ranks announce that they wait for each other, */
-    char resumed[32];  /* and learn that they were continued */
+    char resumed[32];  /* and a file that tells them that they were continued */
     bool by_message;
-    bool busy; /* work is in progress on another communicator */
+    bool busy; /* work is in progress on a second communicator */
 } resumption;
 
 static void await_file(const char *name) {
@@ -40,8 +40,8 @@ static const char *resumed_rank(ls_comm *world, int rank, const void *argument) 
     LS_MUST(ls_comm_barrier(world, NULL) == LS_OK);
     LS_MUST(test_file(how->ready[rank], "", 0) != NULL);
     if (rank == 1) {
-        await_file(how->resumed); /* the other rank waits meanwhile, and both are stopped */
-        usleep(100000);           /* afterwards it still has to wait */
+        await_file(how->resumed); /* meanwhile, the other rank waits, and both are stopped */
+        usleep(100000);           /* long enough that the other rank still has to wait */
     }
     LS_MUST(!how->by_message ? ls_comm_barrier(world, NULL) == LS_OK
             : rank == 1      ? ls_comm_send(world, out, 1, LS_F32, 0, 0, NULL) == LS_OK
@@ -52,7 +52,7 @@ static const char *resumed_rank(ls_comm *world, int rank, const void *argument) 
     return NULL;
 }
 
-/* Stops all ranks at once. They mostly wait. */
+/* Stops all ranks at once. Most of the time, they are waiting. */
 TEST(a_stopped_job_goes_on) {
     enum { JOBS = 4 };
     resumption how[JOBS];

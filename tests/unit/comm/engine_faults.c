@@ -1,7 +1,7 @@
 /*
- * The engine of collectives on a simulated network: when a rank dies or stops, every other rank fails in time with its
- * name. A failing seed is printed, and LOCKSTEP_ENGINE_SEED=N runs only this seed. LOCKSTEP_ENGINE_SEEDS=N runs N
- * seeds, from 1 or from that seed on, instead of 10,000.
+ * The engine of collectives on a simulated network: when a rank dies or stops, every other rank fails in time with an
+ * error that names it. A failing seed is printed, and LOCKSTEP_ENGINE_SEED=N runs only this seed.
+ * LOCKSTEP_ENGINE_SEEDS=N runs N seeds, beginning with 1 or with that seed, instead of 10,000.
  *
  * devices: cpu
  * timeout: 900
@@ -15,7 +15,7 @@
 #include "tests/support/seeds.h"
 #include "tests/support/unit.h"
 
-/* One rank dies or stops at some moment: all others end with its name, or have made all calls. */
+/* One rank dies or stops at some moment: all other ranks fail with an error that names it, or have made all calls. */
 static void check_fault(uint64_t seed, void *noticed) {
     uint64_t random = seed;
     const int ranks = 2 + (int)call_draw(&random, 40);
@@ -58,7 +58,7 @@ static void check_fault(uint64_t seed, void *noticed) {
 TEST(faults) {
     int noticed = 0; /* by any rank */
     if (seeds_run(10000, check_fault, &noticed)) {
-        check_fault(13449, &noticed); /* two ranks that wait for each other, and both for the stopped rank */
+        check_fault(13449, &noticed); /* two ranks that wait for each other, and both wait for the stopped rank */
         assert_true(noticed > 0);
     }
 }

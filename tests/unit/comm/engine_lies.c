@@ -1,8 +1,8 @@
 /*
  * The engine of collectives against a malicious rank: an endpoint of the simulated network (comm/transport/simulated)
- * driven by hand. First it sends the messages of a correct rank, which checks the test itself. Then it changes one
- * field, and every engine must fail and name it. Then a fuzzer changes the messages, and no engine may hang or access
- * other memory.
+ * that the test drives. First it sends the messages of a correct rank, which checks the test itself. Then it changes
+ * one field, and every engine must fail and name it. Then a fuzzer changes the messages, and no engine may hang or
+ * access memory out of bounds.
  *
  * devices: cpu
  */
@@ -22,7 +22,7 @@
 
 enum { MOST_RANKS = 6, MOST_SAID = 16, ROOM = 50000, PATIENCE = 100000000 };
 
-/* False sizes are requested from the allocator. */
+/* Forged sizes are requested from the allocator. */
 __attribute__((visibility("default"))) const char *__asan_default_options(void);
 const char *__asan_default_options(void) {
     return "allocator_may_return_null=1";
@@ -124,11 +124,11 @@ static unsigned char *say(int to, int channel, size_t bytes) {
 }
 
 /*
- * Sends the envelope of a correct rank in the same call; its data, and the data of others, are zeros. The malicious
- * rank speaks for the ranks from `first` to before `last`.
+ * Sends the envelope that a correct rank sends in this call. Its data, and that of other ranks, are zeros. The
+ * malicious rank speaks for ranks `first` to `last` - 1.
  */
 static void say_envelope(int to, int first, int last) {
-    ls_engine *model = w.ranks[w.liar].engine; /* never runs: it is used only for its formats */
+    ls_engine *model = w.ranks[w.liar].engine; /* never runs; only its message formats are used */
     unsigned char *memory = model->own.memory;
     model->call = w.ranks[w.liar].call;
     model->algorithm = ls_algorithm_select(model);
@@ -141,7 +141,7 @@ static void say_envelope(int to, int first, int last) {
     if (all && ls_flows[model->call.operation].to_root && model->call.root != to) {
         bytes = 0;
     }
-    if (bytes == SIZE_MAX) { /* a table of counts, and the data that is divided */
+    if (bytes == SIZE_MAX) { /* a table of counts, and the data that is split */
         bytes = (size_t)w.size * (sizeof(uint64_t) + model->call.count * sizeof(float));
     }
     bytes = model->payload == LS_PAYLOAD_NONE ? 0 : bytes;
@@ -278,7 +278,7 @@ static void open_world(int size, int liar, const kind *k) {
         }
     }
     static ls_engine model;
-    static ls_endpoint endpoint; /* of a network without calls of its own */
+    static ls_endpoint endpoint; /* of a network without native collectives */
     static unsigned char memory[LS_PACKET_HEADERS_MOST + LS_INLINE_MOST];
     model = (ls_engine){.endpoint = &endpoint, .rank = liar, .size = size, .own = {.memory = memory}};
     ls_headers_find_shape(&model);
@@ -309,7 +309,7 @@ TEST(truth) {
         const kind *k = &kinds[i % KINDS];
         const int *of = worlds[i / KINDS];
         open_world(of[0], of[1], k);
-        if (of[0] == 2 && of[1] == 0 && k->operation != LS_OP_RECV) { /* the other rank of a butterfly */
+        if (of[0] == 2 && of[1] == 0 && k->operation != LS_OP_RECV) { /* the partner rank in a butterfly exchange */
             w.said_count = 0;
             say_envelope(1, 0, 1);
             for (int times = 0; times < 2 && k->operation == LS_OP_ALLREDUCE && k->count == 12000; times++) {
@@ -384,7 +384,7 @@ static const change message_changes[] = {
     {MESSAGE(bytes), UINT64_MAX}, {MESSAGE(bytes), 4095},
 };
 
-/* Returns whether the message of a mismatch names the rank, in the list of calls if there is one. */
+/* Returns whether the message of a mismatch names the rank: in the list of calls if there is one. */
 static bool names_caller(const char *message, int rank) {
     char digits[16];
     char name[16];
@@ -407,7 +407,8 @@ static bool names_caller(const char *message, int rank) {
 }
 
 /*
- * The victim fails and names the malicious rank, and so do ranks that had not made the call yet. -1: all are victims.
+ * The victim fails and names the malicious rank, and so do ranks that had not yet made the call. With -1, all ranks are
+ * victims.
  */
 static void expect_failure_of(const char *what, int victim) {
     run_world(what);
@@ -437,7 +438,7 @@ static void put(const change *c) {
     memcpy(w.said[0].data + c->at, value, c->width);
 }
 
-/* Worlds in which every engine receives the changed message. */
+/* Simulates worlds in which every engine receives the changed message. */
 TEST(changed_fields) {
     char what[96];
     for (size_t i = 0; i < sizeof round_changes / sizeof *round_changes; i++) {
@@ -465,7 +466,7 @@ TEST(changed_fields) {
 
 /* ---- other false messages ---------------------------------------------------------------------------------------- */
 
-/* Less, or more, data than the call has. */
+/* Sends less or more data than the call has. */
 TEST(wrong_sizes) {
     char what[96];
     for (int k = 0; k < KINDS; k++) {
@@ -484,7 +485,7 @@ TEST(wrong_sizes) {
     }
 }
 
-/* Data declared as inline payload although this call sends it separately; counts that cannot differ. */
+/* Declares data as an inline payload although this call sends it separately, and counts that cannot differ. */
 TEST(other_ways) {
     for (int i = 0; i < WORLDS; i++) {
         if (worlds[i][0] == 2 && worlds[i][1] == 0) {
@@ -529,7 +530,7 @@ TEST(notices) {
     }
 }
 
-/* A message for which no rank waits, and then silence: queries about it do not count as progress of the receive. */
+/* A message that no rank expects, and then silence: queries about it do not count as progress of the receive. */
 TEST(another_tag) {
     for (int i = 0; i < WORLDS; i++) {
         open_world(worlds[i][0], worlds[i][1], &kinds[KINDS - 2]);
@@ -555,7 +556,7 @@ static void fuzz_one(uint64_t seed, void *argument) {
     }
     for (size_t times = 1 + fuzz_below(3); times > 0 && w.said_count > 0; times--) {
         said *one = &w.said[fuzz_below((size_t)w.said_count)];
-        /* the fields are in the head */
+        /* the fields are at the beginning */
         one->bytes = fuzz_mutate(one->data, fuzz_below(2) == 0 && one->bytes > 128 ? 128 : one->bytes, ROOM);
     }
     run_world("a fuzzer's lie");
@@ -565,7 +566,8 @@ TEST(mutations) {
     assert_true(fuzz_run("engine lies", 4000, fuzz_one, NULL) > 0);
 }
 
-/* Ranks 2 and 3 of six are combined before rank 0 has either: rank 2's description of its data is checked first. */
+/* Ranks 2 and 3 of six are combined before rank 0 has the data of either: rank 2's description of its data is
+ * checked first. */
 static void data_of_a_pair(void **state) {
     static const kind calls[] = {{LS_OP_ALLGATHER, 500, 0}, {LS_OP_SCATTERV, 3, 3}, {LS_OP_BROADCAST, 9, 3}};
     (void)state;

@@ -1,9 +1,9 @@
 /*
- * Calls that the network executes by its own collectives, over a simulated network (comm/transport/simulated) with such
- * collectives. A rank that waits in one does not know for which rank, so after the timeout it queries all ranks. Ranks
- * die, stop and pause, links break, several at once: all waiting ranks fail in time and name a responsible rank. If all
- * ranks answer, a slow collective continues. A failing seed is printed, and LOCKSTEP_ENGINE_SEED=N runs only this seed;
- * LOCKSTEP_ENGINE_SEEDS=N runs N seeds.
+ * Calls that the network executes with native collectives, over a simulated network (comm/transport/simulated) that has
+ * such collectives. A rank that waits in such a call does not know which rank it waits for, so after the timeout it
+ * queries all ranks. Ranks die, stop and pause, links break, several at once: all waiting ranks fail in time and name a
+ * responsible rank. If all ranks answer, a slow collective continues. A failing seed is printed, and
+ * LOCKSTEP_ENGINE_SEED=N runs only this seed; LOCKSTEP_ENGINE_SEEDS=N runs N seeds.
  *
  * devices: cpu
  */
@@ -27,9 +27,9 @@ enum { CALLS = 6, LEVELS = 7, MOST_RANKS = 100, MOST_FAULTS = 4, CHANNEL = LS_TR
 #define PATIENCE_NS UINT64_C(100000000)
 #define SECOND_NS   UINT64_C(1000000000)
 
-/* A rank's part of a collective of the network: tokens to and from ranks at distances of powers of two. */
+/* A rank's part of a native collective: tokens to and from ranks at distances that are powers of two. */
 typedef struct own_part {
-    ls_transfer *transfer; /* NULL: not begun, ended or withdrawn */
+    ls_transfer *transfer; /* NULL if not begun, ended or canceled */
     uint64_t begun_ns;
     int round;
     bool posted;
@@ -51,7 +51,7 @@ typedef struct rank_state {
     char message[LS_ERROR_CAPACITY];
     call_side side;
     own_part parts[CALLS];
-    int part; /* 1 + the index of its current part; 0: none yet */
+    int part; /* 1 + the index of its current part; 0 if there is none yet */
 } rank_state;
 
 typedef struct world {
@@ -93,7 +93,7 @@ static ls_status own_collective(ls_endpoint *endpoint, const ls_call *call, ls_t
     return LS_OK;
 }
 
-/* Copies the result from the reference: these tests are about waiting, not about results. */
+/* Copies the result from the reference, because these tests check waiting, not results. */
 static void own_end(rank_state *r, own_part *part, bool *moved) {
     call_side_expect(&r->side, current->results[r->done], r->side.call.receive);
     part->transfer->ended = true;
@@ -191,7 +191,7 @@ static void end(rank_state *r) {
     call_side_end(&r->side);
     r->begun = false;
     r->done++;
-    if (r->done == CALLS) { /* as at the end of a program: the rank leaves, then its process ends */
+    if (r->done == CALLS) { /* as at the end of a program: the rank leaves, then its process exits */
         ls_engine_close(r->engine);
         r->engine = NULL;
     }
@@ -284,7 +284,8 @@ static const int sizes[] = {5, 16, 100};
 /* Slow collectives continue while all ranks answer, up to a limit. */
 TEST(slow_collectives_go_on) {
     for (int i = 0; i < 3; i++) {
-        for (uint64_t tenths = 0; tenths <= 70; tenths += 35) { /* of a second: three times the timeout is allowed */
+        for (uint64_t tenths = 0; tenths <= 70;
+             tenths += 35) { /* in tenths of a second; three times the timeout is allowed */
             world w = {.seed = 40 + tenths, .size = sizes[i], .slow_ns = tenths * (SECOND_NS / 10)};
             open_world(&w);
             run_world(&w);
@@ -310,11 +311,12 @@ typedef struct blame {
     bool ranks[MOST_RANKS]; /* ranks that may be named */
     bool gone;              /* some faults are detected */
     bool silent;            /* some are not */
-    bool lost; /* undetected loss of a link whose ends both continue: ranks that wait, or have left, may be named */
+    bool lost; /* undetected loss of a link between two ranks that both continue: ranks that wait, or have left, may be
+                  named */
     char text[256];
 } blame;
 
-/* Returns a rank without a fault so far. */
+/* Returns a rank that has no fault yet. */
 static int draw_victim(const world *w, blame *to, uint64_t *random) {
     int victim;
     do {
@@ -359,7 +361,7 @@ static void add_fault(world *w, blame *to, uint64_t *random) {
 typedef struct tally {
     int worlds;
     int failed;          /* ranks */
-    int asked_all;       /* of these, the ranks that name ranks without an answer */
+    int asked_all;       /* of these, the ranks that name ranks that did not answer */
     uint64_t longest_ns; /* until all had ended */
 } tally;
 
@@ -396,9 +398,9 @@ static void check_faults(uint64_t seed, void *context) {
 TEST(who_is_to_blame_is_named) {
     tally all = {0};
     const bool many = seeds_run(600, check_faults, &all);
-    /* After the timeout, a rank queries another, which may need its own timeout for a query. */
+    /* After the timeout, a rank queries a second rank, which may need its own timeout for a query. */
     assert_true(all.longest_ns < 2 * (uint64_t)(TIMEOUT_S * 1e9) + 3 * SECOND_NS);
-    /* Sanitizers run fewer seeds, of which the first have fewer such ranks. */
+    /* With sanitizers, fewer seeds run, and the first seeds have fewer such ranks. */
     assert_true(!many || (all.failed > all.worlds && all.asked_all > all.worlds / 2));
 }
 

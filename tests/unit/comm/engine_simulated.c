@@ -1,7 +1,7 @@
 /*
  * The engine of collectives on a simulated network (comm/transport/simulated): every call with many numbers of ranks
- * gives the right bits with at most the promised number of messages; if ranks disagree, all get an error. A failing
- * seed is printed. LOCKSTEP_TEST_LONG=1 runs more of all. engine_faults.c tests ranks that end.
+ * gives the exact result with at most the promised number of messages. If ranks disagree, all get an error. A failing
+ * seed is printed. LOCKSTEP_TEST_LONG=1 runs more of everything. engine_faults.c tests ranks that die.
  *
  * devices: cpu
  * timeout: 900
@@ -51,13 +51,13 @@ TEST(right_bits) {
     for (size_t i = 0; i < sizeof many / sizeof *many; i++) {
         check_world(many[i], (uint64_t)many[i], all ? 14 : 10, -1);
     }
-    check_world(330, 333, all ? 14 : 10, -1); /* share cores: three steps down, */
+    check_world(330, 333, all ? 14 : 10, -1); /* with shared cores, three steps down the tree, */
     check_world(1030, 1033, 10, -1);          /* and three up */
 }
 
 /* ---- switches between the algorithms of a reduction -------------------------------------------------------------- */
 
-/* On a network without calls of its own. */
+/* Returns the algorithm on a network without native collectives. */
 static ls_algorithm_id algorithm_over(ls_endpoint *endpoint, int ranks, ls_place place, const call_plan *plan,
                                       size_t count) {
     static ls_engine model; /* never opened: it only selects the algorithm */
@@ -76,7 +76,7 @@ static ls_algorithm_id algorithm_at(int ranks, ls_place place, const call_plan *
     return algorithm_over(&(ls_endpoint){.eager = 0}, ranks, place, plan, count);
 }
 
-/* For ranks that share the cores of one machine. */
+/* Returns the algorithm for ranks that share the cores of one machine. */
 static ls_algorithm_id algorithm_sharing(int ranks, const call_plan *plan, size_t count) {
     return algorithm_over(&(ls_endpoint){.oversubscribed = true}, ranks, (ls_place){0}, plan, count);
 }
@@ -85,7 +85,7 @@ static ls_algorithm_id algorithm_of(int ranks, const call_plan *plan, size_t cou
     return algorithm_at(ranks, (ls_place){0}, plan, count);
 }
 
-/* Adds the plan with counts on both sides of each switch between algorithms, and with `most` elements. */
+/* Adds the plan with the counts just below and above each switch between algorithms, and with `most` elements. */
 static int add_plans(call_plan *plans, int ranks, call_plan plan, size_t most) {
     int count = 0;
     for (size_t low = 1; low < most;) {
@@ -137,7 +137,7 @@ static void check_algorithms(int ranks) {
     check_calls(&(world){.seed = size, .plans = plans, .calls = count, .odd_rank = -1}, ranks);
 }
 
-/* Random calls, also with none or few elements, all with recursive halving. */
+/* Makes random calls, some with none or few elements, all with recursive halving. */
 static void check_halves(int ranks, int calls) {
     call_plan plans[MOST_PLANS];
     int count = 0;
@@ -163,7 +163,7 @@ TEST(algorithms) {
     }
     const call_plan sum = {.operation = LS_OP_ALLREDUCE, .dtype = LS_F32, .reduction = LS_SUM};
     assert_int_equal(algorithm_of(64, &sum, 100),
-                     LS_ALGORITHM_RECURSIVE_DOUBLING); /* otherwise the list above tests another algorithm */
+                     LS_ALGORITHM_RECURSIVE_DOUBLING); /* otherwise the list above tests the wrong algorithm */
     assert_int_equal(algorithm_of(64, &sum, 30000), LS_ALGORITHM_RABENSEIFNER);
     assert_int_equal(algorithm_of(48, &sum, 30000), LS_ALGORITHM_RABENSEIFNER);
     assert_int_equal(algorithm_of(4, &sum, 30000), LS_ALGORITHM_DIRECT);
@@ -174,8 +174,7 @@ TEST(algorithms) {
     static const ls_place eights = {8, 8}, pairs = {2, 2};
     assert_int_equal(algorithm_at(16, eights, &varying, 100), LS_ALGORITHM_TREE);
     assert_int_equal(algorithm_at(16, eights, &varying, 100000), LS_ALGORITHM_HIERARCHICAL);
-    assert_int_equal(algorithm_at(1024, pairs, &varying, 100),
-                     LS_ALGORITHM_DIRECT); /* 512 machines one after the other */
+    assert_int_equal(algorithm_at(1024, pairs, &varying, 100), LS_ALGORITHM_DIRECT); /* 512 machines in sequence */
     assert_int_equal(algorithm_at(1024, pairs, &varying, 100000), LS_ALGORITHM_HIERARCHICAL);
     assert_int_equal(algorithm_of(1024, &varying, 100000), LS_ALGORITHM_DIRECT);
 }
@@ -193,7 +192,7 @@ static uint64_t larger(uint64_t a, uint64_t b) {
     return a > b ? a : b;
 }
 
-/* Returns the maximum of each counter of the machines' links, in a world that has ended. */
+/* Returns the maximum of each counter of the machines' links, in a finished world. */
 static ls_sim_outside most_carried(const world *w, int machine_ranks) {
     ls_sim_outside most = {0};
     for (int first = 0; first < w->size; first += machine_ranks) {
@@ -225,8 +224,8 @@ static ls_sim_outside run_on_machines(const site *at, world w) {
 }
 
 /*
- * One call: a machine's link carries its largest buffer at most this number of times per direction, plus a small
- * amount.
+ * Makes one call. In each direction, a machine's link carries its largest buffer at most this number of times, plus a
+ * small amount.
  */
 static void check_link(const site *at, const call_plan *plan, size_t part, double out, double in) {
     const world w = {.seed = plan->seed + part, .plans = plan, .calls = 1, .odd_rank = -1, .part = part};
@@ -272,7 +271,7 @@ static void check_links(const site *at, size_t part) {
     }
 }
 
-/* One rank of each machine communicates with the other machines. */
+/* Checks that one rank of each machine communicates with the other machines. */
 static void check_messages(const site *at) {
     static const call_plan small[] = {{.operation = LS_OP_ALLREDUCE, .dtype = LS_F32, .reduction = LS_SUM, .count = 3},
                                       {.operation = LS_OP_BARRIER, .dtype = LS_U8}};
@@ -290,8 +289,8 @@ static void check_messages(const site *at) {
 }
 
 /*
- * The load of a machine's link does not grow with its number of ranks. The bits are the same in parts, for any
- * distribution of ranks over machines, and if one of these ranks dies.
+ * The load of a machine's link does not grow with its number of ranks. Results are bit-identical when sent in parts,
+ * for any distribution of ranks over machines, and if one of these ranks dies.
  */
 TEST(machines) {
     static const site blocks[] = {{8, 4}, {8, 2}, {16, 8}, {32, 8}, {12, 4}, {24, 8}, {56, 8}, {14, 4}, {128, 16}};
@@ -335,11 +334,11 @@ TEST(places) {
 
 /* ---- every algorithm, forced ------------------------------------------------------------------------------------- */
 
-/* Random calls of all kinds and sizes, in which each call that has the algorithm uses it if it can. */
+/* Makes random calls of all kinds and sizes. Each call that supports the algorithm uses it if possible. */
 static int check_forced(ls_algorithm_id id, int ranks, int calls) {
     static const int machine_ranks[] = {1, 2, 3, 8};
     int used = 0;
-    int on_machine = 1; /* the largest number of ranks that divides the ranks equally */
+    int on_machine = 1; /* the largest number of ranks per machine that divides the ranks equally */
     for (size_t i = 0; i < sizeof machine_ranks / sizeof *machine_ranks; i++) {
         on_machine = ranks % machine_ranks[i] == 0 && ranks > machine_ranks[i] ? machine_ranks[i] : on_machine;
     }

@@ -1,5 +1,5 @@
 /*
- * How ls_init combines its options and the environment, row by row.
+ * How ls_init combines its options with the environment, case by case.
  *
  * devices: cpu
  */
@@ -95,14 +95,14 @@ static const struct {
      0,
      1,
      NULL},
-    /* A launcher that started one process; launchers inside another launcher. */
+    /* A launcher that started one process, and launchers inside another launcher. */
     {{0}, {"RANK=0", "WORLD_SIZE=1", "PMI_RANK=0", "PMI_SIZE=1"}, "", 0, 1, -1, 0, NULL},
     {{0}, {"RANK=0", "WORLD_SIZE=1", PMIX("0")}, "", 0, 1, -1, 0, NULL},
     {{0}, {"RANK=0", "WORLD_SIZE=1", "PMI_RANK=1", "PMI_SIZE=3", "LOCKSTEP_LAUNCH=x"}, "", 0, 1, -1, 0, NULL},
     {{0}, {"RANK=0", "WORLD_SIZE=1", PMIX("1"), "TORCHELASTIC_RUN_ID=x"}, "", 0, 1, -1, 0, NULL},
-    /* Open MPI's MPI_Init sets PMIx's variables in a process without a launcher. */
+    /* Without a launcher, Open MPI's MPI_Init sets PMIx variables in its process. */
     {{0}, {PMIX("0")}, "", 0, 1, -1, 0, NULL},
-    /* Open MPI's mpirun and srun also set PMIx's variables. */
+    /* Open MPI's mpirun and srun set PMIx variables, too. */
     {{0}, {"OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_SIZE=2", PMIX("1")}, "", 1, 2, -1, 0, NULL},
     {{0}, {"RANK=1", "WORLD_SIZE=2", MASTER, PMIX("1")}, "tcp://10.0.0.7:29500", 1, 2, -1, 0, NULL},
     {{0}, {SLURM, "SLURM_STEP_NODELIST=n1", PMIX("5")}, "tcp://n1:29996", 5, 8, 1, 0, NULL},
@@ -306,7 +306,7 @@ TEST(test_first_host) {
     }
 }
 
-/* The longest supported name, and one byte more, as `open`HOST`close`. */
+/* Tests the longest supported name, and one byte more, as `open`HOST`close`. */
 static void check_longest_host(const char *open, const char *close, bool slurm) {
     for (size_t length = LS_HOST_CAPACITY - 1; length <= LS_HOST_CAPACITY; length++) {
         char name[LS_HOST_CAPACITY + 1] = "", text[LS_HOST_CAPACITY + 32];
@@ -336,7 +336,7 @@ TEST(test_longest_host) {
     check_longest_host("", ",y", true);
 }
 
-/* The longest supported host and URL, and one byte more. */
+/* Tests the longest supported host and URL, and one byte more. */
 TEST(test_longest_place) {
     char host[LS_HOST_CAPACITY + 1] = "", master[LS_HOST_CAPACITY + 32], url[LS_URL_CAPACITY + 1] = "";
     memset(host, 'h', LS_HOST_CAPACITY);

@@ -1,6 +1,6 @@
 /*
- * The hello of every connection: its bytes, the proof in it, and processes of another build, which the store, the
- * sockets of transport/tcp and all ranks that wait refuse at once.
+ * The hello of every connection: its bytes, the proof in it, and processes of a different build. The store, the sockets
+ * of transport/tcp and all waiting ranks refuse them at once.
  *
  * devices: cpu
  */
@@ -53,12 +53,12 @@ TEST(damaged_bytes_and_other_versions) {
     ls_hello_encode(&own, false, right);
     for (size_t i = 0; i < LS_HELLO_SIZE - LS_NONCE_SIZE; i++) {
         memcpy(bytes, right, sizeof bytes);
-        bytes[i] ^= 0x80; /* no printable character, and no flag */
+        bytes[i] ^= 0x80; /* neither a printable character nor a flag */
         const bool is_version = i == 8 || i == 9;
         assert_int_equal(ls_hello_decode(bytes, false, &read), is_version ? LS_ERR_MISMATCH : LS_ERR_FORMAT);
     }
     memcpy(bytes, right, sizeof bytes);
-    memset(bytes + BUILD_AT, 'x', LS_BUILD_CAPACITY); /* a text without an end */
+    memset(bytes + BUILD_AT, 'x', LS_BUILD_CAPACITY); /* a string that is not null-terminated */
     assert_int_equal(ls_hello_decode(bytes, false, &read), LS_ERR_FORMAT);
 }
 
@@ -69,8 +69,8 @@ static void expect_both_builds(void) {
     expect_message(own);
 }
 
-/* A client that knows the key has another build: it and all ranks that wait get the error, and ranks that come later.
- */
+/* A client that knows the key has a different build: the client, all waiting ranks, and ranks that arrive later get
+   the error. */
 TEST(a_store_refuses_another_build_at_once) {
     const ls_key key = make_key(KEY);
     uint8_t bytes[LS_PROVEN_HELLO_SIZE], header[LS_FRAME_HEADER], body[1024];
@@ -107,7 +107,7 @@ TEST(a_store_refuses_another_build_at_once) {
     ls_store_close(store);
 }
 
-/* The proof of rank 1 is right, but it runs another build. */
+/* The proof of rank 1 is valid, but the rank runs a different build. */
 TEST(a_connection_refuses_another_build) {
     tcp_net net;
     ls_status status = LS_OK;

@@ -1,5 +1,5 @@
 /*
- * ls_init, ls_finalize and ls_spawn between real processes, for each kind of meeting.
+ * ls_init, ls_finalize and ls_spawn between real processes, for each kind of rendezvous.
  *
  * devices: cpu
  */
@@ -22,7 +22,7 @@ static char folder[] = "/tmp/lockstep-init-XXXXXX";
 
 typedef struct plan {
     ls_init_options options;
-    int listener; /* env://: passed to rank 0 as a launcher does; -1: none */
+    int listener; /* for env://, passed to rank 0 as a launcher does; -1 if there is none */
     int port;
 } plan;
 
@@ -57,7 +57,7 @@ static const char *init_by_options(int rank, const void *what) {
     return failure;
 }
 
-/* Started as `program <&-`: the first opened descriptor is 0. */
+/* Started as `program <&-`, so the first opened descriptor is 0. */
 static const char *init_without_input(int rank, const void *what) {
     close(STDIN_FILENO);
     return init_by_options(rank, what);
@@ -222,7 +222,7 @@ TEST(test_death_before_finalize) {
     processes_run(3, die_after_init, &p, 1U << 1);
 }
 
-/* A process forked by a rank has no world to leave, and does not affect the rank's ranks or store. */
+/* A process forked by a rank has no world to leave, and does not affect the other ranks or the store. */
 static const char *fork_and_go_on(int rank, const void *what) {
     const plan *p = what;
     ls_init_options options = p->options;
@@ -252,7 +252,7 @@ static const char *disagree_about_backend(int rank, const void *what) {
     const plan *p = what;
     ls_init_options options = p->options;
     options.rank = rank;
-    options.backend = rank == 1 ? "gloo" : rank == 2 ? "shm" : NULL; /* no choice matches any backend */
+    options.backend = rank == 1 ? "gloo" : rank == 2 ? "shm" : NULL; /* the choices match no common backend */
     LS_MUST(ls_init(&options) == NULL);
     LS_MUST(failed_with(LS_ERR_MISMATCH, "rank 0 takes backend \"shm\" and rank 1 \"gloo\": name the same"));
     return NULL;
@@ -267,7 +267,7 @@ TEST(test_backends_differ) {
     processes_run(3, disagree_about_backend, &p, 0);
 }
 
-/* One rank lacks the interface, while the others wait for it. */
+/* One rank lacks the network interface, while the others wait for it. */
 static const char *fail_after_meeting(int rank, const void *what) {
     const plan *p = what;
     ls_init_options options = p->options;
@@ -285,7 +285,8 @@ static const char *fail_after_meeting(int rank, const void *what) {
 TEST(test_one_fails_after_meeting) {
     char url[128];
     snprintf(url, sizeof url, "file://%s/meet", folder);
-    plan p = {.options = {.init = url, .world_size = 2, .timeout = 10}, .port = 0}; /* port: the rank that fails */
+    plan p = {.options = {.init = url, .world_size = 2, .timeout = 10},
+              .port = 0}; /* port is the number of the rank that fails */
     processes_run(2, fail_after_meeting, &p, 0);
     p = (plan){.options = {.init = url, .world_size = 3, .timeout = 10}, .port = 1};
     processes_run(3, fail_after_meeting, &p, 0);
@@ -295,7 +296,7 @@ TEST(test_one_fails_after_meeting) {
 
 /* ---- ls_spawn ---- */
 
-/* The thread sanitizer's runtime starts its own thread, so that ls_spawn rightly refuses. */
+/* The thread sanitizer's runtime starts its own thread, so ls_spawn rightly refuses. */
 #if defined(__SANITIZE_THREAD__)
 #define SKIP_WITH_THREADS() skip()
 #else
@@ -304,7 +305,7 @@ TEST(test_one_fails_after_meeting) {
     } while (0)
 #endif
 
-/* Each spawn test forks first, so that the parent stays single-threaded and can check for leftovers. */
+/* Each spawn test forks first, so that the parent stays single-threaded and can check for remains. */
 typedef struct order {
     int ranks;
     const char *deed; /* rank 1's action */
@@ -423,7 +424,7 @@ static const char *be_orphaned(int number, const void *what) {
     return NULL;
 }
 
-/* When the process that spawned ranks is killed, they end, too: the pipe that they hold ends. */
+/* When the process that spawned ranks is killed, they exit, too: the pipe that they hold is closed. */
 TEST(test_no_orphans) {
     SKIP_WITH_THREADS();
     int ends[2];
@@ -445,7 +446,7 @@ static int set_up(void **state) {
 
 static int tear_down(void **state) {
     (void)state;
-    return rmdir(folder); /* fails if a job left something over */
+    return rmdir(folder); /* fails if a job left something behind */
 }
 
 int main(void) {

@@ -1,6 +1,5 @@
 /*
- * The local address of data connections: requests for existing and for missing interfaces, and the address found
- * without a request.
+ * The local address of data connections: requests for existing and for missing interfaces, and the default address.
  *
  * devices: cpu
  */
@@ -35,10 +34,10 @@ TEST(test_no_wish) {
     assert_int_equal(ls_socket_connect(&there, true, ls_deadline_after(5), &connection, &retry), LS_OK);
     assert_int_equal(ls_interface_address(NULL, connection, true, address), LS_OK);
     assert_string_equal(address, "127.0.0.1");
-    /* Loopback is not reachable from other machines: an external address is used if there is one. */
+    /* Loopback is not reachable from other machines, so an external address is used if there is one. */
     const ls_address all = {.host = "0.0.0.0"};
     int everywhere;
-    assert_int_equal(ls_socket_listen(&all, true, &everywhere), LS_OK); /* nor is that socket's address */
+    assert_int_equal(ls_socket_listen(&all, true, &everywhere), LS_OK); /* nor is this socket's address */
     const ls_status with_all = ls_interface_address(NULL, everywhere, false, address);
     close(everywhere);
     const ls_status with = ls_interface_address(NULL, connection, false, address);

@@ -1,10 +1,10 @@
 /*
- * Messages on a simulated network: every rank first posts all its sends, of any size and tag, to any ranks, and then
- * receives its messages in its own order, which is free except for messages with the same sender and tag. Each message
- * arrives once, in order and complete. Messages without a receive are stored only up to the engine's limit, unless a
- * later message is requested first. With even seeds, receives with tag 0 are from any rank. When a rank dies, all ranks
- * that wait for it get an error with its name. A failing seed is printed, and LOCKSTEP_ENGINE_SEED=N runs only this
- * seed; LOCKSTEP_ENGINE_SEEDS=N runs N seeds of each kind.
+ * Messages on a simulated network: every rank first posts all its sends, of any size and tag, to any ranks. Then it
+ * receives its messages in a random order, which preserves the order of messages with the same sender and tag. Each
+ * message arrives once, in order and complete. Messages without a receive are stored only up to the engine's limit,
+ * unless a later message is requested first. With even seeds, receives with tag 0 are from any rank. When a rank dies,
+ * all ranks that wait for it get an error that names it. A failing seed is printed, and LOCKSTEP_ENGINE_SEED=N runs
+ * only this seed; LOCKSTEP_ENGINE_SEEDS=N runs N seeds of each kind.
  *
  * devices: cpu
  */
@@ -29,7 +29,7 @@ typedef struct message {
     int to;
     int tag;
     size_t bytes;
-    uint64_t turn; /* its position in the order of its receiver */
+    uint64_t turn; /* position in its receiver's order */
 } message;
 
 typedef struct rank_state {
@@ -38,12 +38,12 @@ typedef struct rank_state {
     int rank;
     int sends; /* posted */
     int received;
-    int order[MOST_RANKS * EACH]; /* messages for this rank in the order of its receives, and */
+    int order[MOST_RANKS * EACH]; /* messages for this rank in the order of its receives, */
     int count;                    /* how many */
-    int next;                     /* the next of them to post */
+    int next;                     /* and the next of them to post */
     void *requests[MOST_RANKS * EACH];
-    unsigned char *buffers[MOST_RANKS * EACH]; /* of messages that this rank sends or receives */
-    int sources[MOST_RANKS * EACH];            /* of receives from any rank: the sender, and */
+    unsigned char *buffers[MOST_RANKS * EACH]; /* of the messages that this rank sends or receives */
+    int sources[MOST_RANKS * EACH];            /* for receives from any rank, the sender */
     int got[MOST_RANKS * EACH];                /* the message */
     sim_result result;
 } rank_state;
@@ -54,14 +54,14 @@ typedef struct world {
     int ranks;
     int tags;
     size_t bytes;
-    bool any; /* receives with tag 0 are from any rank, and these messages have one size */
+    bool any; /* receives with tag 0 are from any rank, and these messages have the same size */
     int count;
     message messages[MOST_RANKS * EACH];
     rank_state states[MOST_RANKS];
     bool faulty;
 } world;
 
-/* The first bytes are the number of the message. */
+/* Returns a byte of a message. The first bytes are the number of the message. */
 static unsigned char byte_of(int which, size_t at) {
     return at < sizeof which ? (unsigned char)(which >> (8 * at))
                              : (unsigned char)((size_t)which * 31 + at * 7 + (at >> 8));
@@ -86,7 +86,7 @@ static void draw_messages(world *w, uint64_t *random) {
     }
 }
 
-/* Messages with the same sender and tag keep their order. */
+/* Restores the order of messages with the same sender and tag. */
 static void keep_pairs_in_order(world *w) {
     for (int i = 0; i < w->count; i++) {
         for (int k = i + 1; k < w->count; k++) {
@@ -184,7 +184,7 @@ static void end(rank_state *r, int which) {
     r->buffers[which] = NULL;
 }
 
-/* Checks all posted calls. Stores the number of unfinished calls in `*open`. */
+/* Checks all posted calls. Sets `*open` to the number of unfinished calls. */
 static ls_status look(rank_state *r, int *open) {
     *open = 0;
     for (int i = 0; i < r->world->count; i++) {
@@ -284,7 +284,7 @@ static void run_world(world *w) {
     }
 }
 
-/* Messages of one sender have arrived in the order of the receives, each once. */
+/* Checks that each sender's messages have arrived in the order of the receives, each once. */
 static void check_turns(const rank_state *r) {
     int latest[MOST_RANKS];
     memset(latest, -1, sizeof latest);

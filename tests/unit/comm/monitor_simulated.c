@@ -1,8 +1,8 @@
 /*
  * The protocol of monitored barriers on a simulated network. Ranks enter several barriers in a row, some of them late.
  * A barrier succeeds on all ranks or on none. All ranks that have entered in time list the same late ranks, and no
- * message of one barrier counts for another. When a rank dies, the other ranks get its name. A failing seed is printed,
- * and LOCKSTEP_ENGINE_SEED=N runs only this seed; LOCKSTEP_ENGINE_SEEDS=N runs N seeds of each kind.
+ * message of one barrier counts for another. When a rank dies, the other ranks' errors name it. A failing seed is
+ * printed, and LOCKSTEP_ENGINE_SEED=N runs only this seed; LOCKSTEP_ENGINE_SEEDS=N runs N seeds of each kind.
  *
  * devices: cpu
  */
@@ -39,8 +39,8 @@ typedef struct rank_state {
     int rank;
     int barrier; /* from 0 */
     bool inside;
-    uint64_t next_ns;  /* outside: the time of the next entry */
-    uint64_t ended_ns; /* inside: the time at which the barrier ended; 0: it has not */
+    uint64_t next_ns;  /* while outside: the time of the next entry */
+    uint64_t ended_ns; /* while inside: the time at which the barrier ended, or 0 before */
     visit visits[BARRIERS];
     sim_result result;
 } rank_state;
@@ -63,8 +63,8 @@ static ls_status test(void *context, void *request, bool *finished) {
     return ls_engine_test(context, request, false, finished);
 }
 
-/* Most ranks are early; some are late by one timeout or several. With odd seeds, some enter while the first timeouts
- * pass. */
+/* Most ranks are early; some are late by one or several timeouts. With odd seeds, some enter around the end of the
+ * first timeout. */
 static uint64_t draw_delay(world *w) {
     const uint64_t kind = call_draw(&w->random, 12);
     if (w->seed % 2 == 1 && kind != 1) {
@@ -93,7 +93,7 @@ static void leave(rank_state *r, uint64_t now) {
     r->next_ns = now + draw_delay(r->world);
 }
 
-/* Stores the time of the next turn in `*until`. */
+/* Sets `*until` to the time of the next turn. */
 static ls_status advance(rank_state *r, uint64_t now, uint64_t *until) {
     const ls_monitor_network network = {.context = r->engine, .post = post, .test = test};
     const uint64_t deadline = r->visits[r->barrier].entered_ns + TIMEOUT_NS;
@@ -175,7 +175,7 @@ static void run_world(world *w) {
     }
 }
 
-/* The time at which the first timeout of the barrier passes. */
+/* Returns the time at which the first timeout of the barrier expires. */
 static uint64_t deadline_of(const world *w, int barrier) {
     uint64_t first = UINT64_MAX;
     for (int rank = 0; rank < w->ranks; rank++) {

@@ -1,6 +1,6 @@
 /*
- * ls_init and ls_finalize do not change the state of the process, and the library's team of threads has the rank's
- * share of the cores. Under mpirun the program is one rank (shell/mpi_programs.sh).
+ * ls_init and ls_finalize do not change the state of the process, and the library's thread team has the rank's share of
+ * the cores. Under mpirun, the program is one rank (shell/mpi_programs.sh).
  *
  * devices: cpu
  */
@@ -36,7 +36,7 @@ typedef struct process_state {
 
 static int (*max_threads)(void);
 
-/* MPI's own variables change in MPI_Init. */
+/* MPI_Init changes MPI's own variables. */
 static bool is_of_mpi(const char *variable) {
     static const char *const prefixes[] = {"OMPI_", "PMIX_",  "OPAL_", "PMI_", "MPIR_", "HWLOC_",
                                            "UCX_",  "IPATH_", "PSM2_", "HFI_", "MV2_",  "MPICH_"};
@@ -72,7 +72,7 @@ static process_state read_state(void) {
     return state;
 }
 
-/* Returns the failure of a part of a body. */
+/* Returns the error of a failed part of a body. */
 #define CHECK(call)                                                                                                    \
     do {                                                                                                               \
         const char *failure = call;                                                                                    \
@@ -96,7 +96,8 @@ static const char *compare(const process_state *before, bool by_mpi) {
     return NULL;
 }
 
-/* Computes an f32 and an f64 product, a bf16 product, a convolution and a loop: every library, and our own team. */
+/* Computes an f32 and an f64 product, a bf16 product, a convolution and a loop, to use every library and Lockstep's
+ * own thread team. */
 static const char *compute(void) {
     ls_scope *scope = ls_scope_begin();
     (void)ls_matmul(ls_randn(LS_SHAPE(256, 512), LS_F32), ls_randn(LS_SHAPE(512, 256), LS_F32));
@@ -109,7 +110,7 @@ static const char *compute(void) {
     return NULL;
 }
 
-/* Without OpenMP's library, the numbers of threads are 0 before and after. */
+/* Without the OpenMP library, the thread counts before and after are 0. */
 static void open_openmp(void) {
     void *library = dlopen("libgomp.so.1", RTLD_NOW | RTLD_LOCAL);
     if (library != NULL) {
@@ -192,7 +193,7 @@ TEST(test_the_launcher_asks_for_lines) {
     processes_run(RANKS, be_rank, &(plan){.port = free_port(), .launched = true}, 0);
 }
 
-/* A single process has all cores. A number of threads set by the program takes precedence. */
+/* A single process has all cores. A thread count set by the program takes precedence. */
 static const char *be_alone(int number, const void *what) {
     (void)number;
     (void)what;

@@ -1,5 +1,5 @@
 /*
- * Ranks that meet through a store of either kind, and everything that can go wrong meanwhile. Each rank is a process.
+ * Ranks that meet through a store of either kind, and everything that can go wrong. Each rank is a process.
  *
  * devices: cpu
  */
@@ -16,10 +16,10 @@
 /* Data that the ranks of one test share. */
 typedef struct meeting {
     char url[128];
-    int listener; /* bound before the ranks exist, as by a launcher; -1 for a folder */
+    int listener; /* bound before the ranks exist, as a launcher does; -1 for a folder */
     int size;
     double timeout;
-    volatile int *flag; /* in memory shared by all ranks */
+    volatile int *flag; /* in memory that all ranks share */
 } meeting;
 
 static bool in_folder;
@@ -104,7 +104,7 @@ static const char *meet_again_and_again(int rank, const void *what) {
 /* A rank that returns before rank 0 has removed the old store waits for the new store. */
 TEST(test_the_same_ranks_meet_again) {
     meeting m = prepare(3, 20);
-    finish(&m); /* the port is known; rank 0 listens there again each time */
+    finish(&m); /* the port is known; rank 0 listens on it again each time */
     m.listener = -1;
     processes_run(3, meet_again_and_again, &m, 0);
 }
@@ -236,7 +236,7 @@ TEST(test_world_sizes_differ) {
 
 /*
  * Joins as rank 1 with a peer info of this number of bytes, which begins with `record`. Returns whether the store's
- * refusal contains the text `said`.
+ * refusal contains `said`.
  */
 static bool join_as_another_build(ls_store *store, int size, size_t bytes, const char *record, const char *said) {
     uint8_t peer_info[sizeof(ls_peer_info) + 64] = {0}, message[4096];
@@ -281,8 +281,8 @@ static const char *run_another_build(int rank, const void *what) {
 }
 
 /*
- * Fails at once, not after the timeout. The peer info of the other build has the same size, or is larger, or has no
- * build.
+ * Ranks fail at once, not after the timeout. The peer info of the other build has the same size, or is larger, or
+ * contains no build.
  */
 TEST(test_builds_differ) {
     for (int size = 2; size <= 4; size++) {
@@ -347,7 +347,7 @@ static void note_told(ls_log_level level, int rank, const char *line, void *user
     *flag = *flag || (level == LS_LOG_WARNING && begins && strstr(line, " s for rank 1; rank 0 called it") != NULL);
 }
 
-/* Rank 1 leaves after rank 0 has logged that it waits for it. */
+/* Rank 1 leaves after rank 0 has logged that it is waiting for rank 1. */
 static const char *leave_when_told(int rank, const void *what) {
     const meeting *m = what;
     const double start = ls_clock_seconds();
@@ -374,7 +374,7 @@ static const char *all_die(int rank, const void *what) {
     ls_store *store = enter(rank, m);
     LS_MUST(store != NULL);
     if (*m->flag != 0) {
-        process_kill_self_in(100); /* before all ranks have joined, so that the announcement stays */
+        process_kill_self_in(100); /* before all ranks have joined, so that the announcement remains */
     }
     const ls_status status = join(store, rank, *m->flag != 0 ? 8 : m->size);
     kill(getpid(), SIGKILL);

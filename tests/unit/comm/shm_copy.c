@@ -1,5 +1,5 @@
 /*
- * ls_shm_copy copies the same bytes on each of its code paths, and none outside.
+ * ls_shm_copy copies the same bytes on each of its code paths, and writes none outside.
  *
  * devices: cpu
  */
@@ -26,8 +26,8 @@ static void copy(size_t into, size_t from, size_t bytes, size_t all) {
 }
 
 /*
- * Targets before the source, at the same offset in a page, and shortly after it; sizes around each switch between code
- * paths.
+ * Tests targets before the source, at the same offset in a page, and shortly after it, and sizes around each switch
+ * between code paths.
  */
 TEST(same_bytes) {
     static const size_t sizes[] = {0, 1, 63, 64, 65, 127, 128, 2047, 2048, 2049, 2111, 2112, 4096 + 77};

@@ -1,7 +1,7 @@
 /*
  * A rank damages shared memory (cells, notes, tables and packets, everything except the steps) at random while the
- * ranks make calls. The other rank's calls end with an error or a result, and it writes only to its buffers. (The seed
- * determines the damage, but not its moment.) Also tests headers of messages, as all backends read them.
+ * ranks make calls. The other rank's calls return an error or a result, and write only to their buffers. (The seed
+ * determines the damage, but not its time.) Also tests message headers, as all backends read them.
  *
  * devices: cpu
  */
@@ -21,13 +21,13 @@
 #include "tests/support/fuzz.h"
 
 #define LONG_TIMEOUT 60.0
-#define HURRIED      300000000 /* nanoseconds that a call waits for the other rank, once both have entered */
+#define HURRIED      300000000 /* nanoseconds that a call waits for the other rank once both have entered */
 #define LONGEST      20.0      /* seconds of damage */
 #define GUARD        0x5a
 
 enum { ROUNDS = 25, CALLS = 60, MOST = 40000, AROUND = 4096, OFFERS = 20000 };
 
-/* The address sanitizer would end a process that requests as much memory as a header may claim. */
+/* A header may claim any size. The address sanitizer would end a process that requests so much memory. */
 __attribute__((visibility("default"))) const char *__asan_default_options(void);
 const char *__asan_default_options(void) {
     return "allocator_may_return_null=1";
@@ -39,7 +39,7 @@ const char *__asan_default_options(void) {
 typedef struct damage {
     uint64_t seed;
     unsigned char *cells; /* of this rank */
-    unsigned char *pipe;  /* of packets that it sends */
+    unsigned char *pipe;  /* with the packets that this rank sends */
     size_t pipe_bytes;
     size_t packet_bytes;
     _Atomic bool over;
@@ -63,7 +63,7 @@ static size_t below(damage *d, uint64_t index, size_t bound) {
     return (size_t)ls_random_below(d->seed, 3, index, bound);
 }
 
-/* Damages a number in a cell or in a packet's header, but not the step or turn that determines its owner. */
+/* Damages a number in a cell or in a packet's header, except the step or turn that determines its owner. */
 static void hit(damage *d, uint64_t *index) {
     static const uint64_t numbers[] = {0, 1, 3, 64, 100, 4096, 70000, UINT32_MAX, INT64_MAX, UINT64_MAX - 63};
     const uint64_t number = numbers[below(d, (*index)++, sizeof numbers / sizeof *numbers)];
@@ -74,7 +74,7 @@ static void hit(damage *d, uint64_t *index) {
     memcpy(base + head, &number, below(d, (*index)++, 2) == 0 ? 4 : 8);
 }
 
-/* Damage that makes a rank appear to send forever would keep the other rank busy until the damaging rank dies. */
+/* If the damage makes a rank appear to send forever, the other rank is busy until the damaging rank dies. */
 static void *do_damage(void *argument) {
     damage *d = argument;
     uint64_t index = 0;
@@ -147,7 +147,8 @@ static const char *damaged_rank(ls_comm *world, int rank, const void *argument) 
     LS_MUST(shared != NULL && send != NULL && memory != NULL);
     memset(memory, GUARD, MOST * sizeof(float) + 2 * AROUND);
     prepare(&d, rank);
-    /* When rank 1 returns from this, rank 0 has its memory, but may still be in the barrier when the damage begins. */
+    /* When rank 1 returns from this call, rank 0 has its memory, but may still be in the barrier when the damage
+     * begins. */
     ls_status status = ls_comm_barrier(world, NULL);
     LS_MUST(rank == 0 || pthread_create(&thread, NULL, do_damage, &d) == 0);
     for (uint64_t call = 0; call < CALLS && (status == LS_OK || status == LS_ERR_MISMATCH); call++) {
@@ -208,7 +209,7 @@ static void offer(ls_match *match) {
         return;
     }
     assert_true(header.tag >= 0 && header.bytes == header.count * ls_dtype_size(header.dtype));
-    if (header.bytes > 1 << 20) { /* more than exists: it does not arrive */
+    if (header.bytes > 1 << 20) { /* more than exists, so it does not arrive */
         return;
     }
     if (target.into != NULL && header.bytes != 0) {

@@ -1,5 +1,5 @@
 /*
- * When backend shm treats the cores of its ranks as distant, and when no longer: tests the counting with simulated
+ * When backend shm begins and stops to treat the cores of its ranks as distant: tests the counting with simulated
  * transfer times. All ranks decide equally, whatever each has measured.
  *
  * devices: cpu
@@ -21,8 +21,8 @@ typedef struct job {
 } job;
 
 /*
- * A call with pieces of LARGE bytes, in which cache lines take this time to reach each rank. Returns whether slots are
- * written past the caches.
+ * Simulates a call with pieces of LARGE bytes, in which cache lines take this time to reach each rank. Returns whether
+ * slots are written with non-temporal stores.
  */
 static bool call(job *j, const uint64_t took_ns[RANKS]) {
     const bool past = LARGE > ls_shm_distance_past(&j->ranks[0], LS_SHM_PAST_BY_DISTANCE);
@@ -48,7 +48,7 @@ static const uint64_t all_near[RANKS] = {NEAR_NS, NEAR_NS, NEAR_NS};
 static const uint64_t all_far[RANKS] = {FAR_NS, FAR_NS, FAR_NS};
 static const uint64_t one_far[RANKS] = {NEAR_NS, FAR_NS, NEAR_NS};
 
-/* Returns the number of calls before the first that is, or is not, past the caches. */
+/* Returns the number of calls until the first that does, or does not, bypass the caches. */
 static int calls_until(job *j, const uint64_t took_ns[RANKS], bool past) {
     int calls = 0;
     while (calls < CALLS && call(j, took_ns) != past) {
@@ -64,7 +64,8 @@ TEST(near_stays_near) {
 }
 
 /*
- * A series of slow measurements, a call that announces them, and from the next call on, all ranks assume distant cores.
+ * After a series of slow measurements, a call announces them, and from the next call on, all ranks assume distant
+ * cores.
  */
 TEST(far_is_found_and_tried_again) {
     const uint64_t *const worlds[] = {all_far, one_far};
@@ -84,11 +85,12 @@ TEST(near_again_is_found) {
     (void)calls_until(&j, all_far, true);
     assert_int_equal(calls_until(&j, all_near, false), LS_SHM_FAR_CALLS - 1);
     assert_int_equal(calls_until(&j, all_near, true), CALLS);
-    const int wait = calls_until(&j, all_far, true); /* and distant again, which takes as long as the first time */
+    const int wait = calls_until(
+        &j, all_far, true); /* the cores are distant again, which takes as long to detect as the first time */
     assert_in_range(wait, LS_SHM_SLOW_LOOKS + 1, LS_SHM_LOOK_EVERY + LS_SHM_SLOW_LOOKS);
 }
 
-/* A single slow measurement may have another cause. */
+/* A single slow measurement may have a different cause, so it is ignored. */
 TEST(one_slow_look_is_none) {
     job j = {0};
     for (int i = 0; i < CALLS; i++) {
@@ -102,7 +104,7 @@ TEST(sizes) {
     ls_shm_distance far = {.far_calls = 1};
     assert_true(ls_shm_distance_past(&near, LS_SHM_PAST_BY_DISTANCE) == LS_SHM_NEVER);
     assert_true(ls_shm_distance_past(&far, LS_SHM_PAST_BY_DISTANCE) == LS_SHM_FAR_LEAST);
-    const size_t settings[] = {0, 8192, LS_SHM_NEVER}; /* set by LOCKSTEP_ALGORITHM, for any distance */
+    const size_t settings[] = {0, 8192, LS_SHM_NEVER}; /* set by LOCKSTEP_ALGORITHM, and independent of the distance */
     for (int i = 0; i < 3; i++) {
         assert_true(ls_shm_distance_past(&near, settings[i]) == settings[i]);
         assert_true(ls_shm_distance_past(&far, settings[i]) == settings[i]);

@@ -1,6 +1,5 @@
 /*
- * Backend shm and process ids: processes in which several ranks are threads, reused process ids, and threads that are
- * late.
+ * Backend shm and process ids: processes in which several ranks are threads, reused process ids, and late threads.
  *
  * devices: cpu
  */
@@ -17,8 +16,8 @@
 #include "tests/support/files.h"
 #include "tests/support/forks.h"
 
-#define LONG_TIMEOUT 60.0 /* a timeout that no test waits for */
-#define AT_ONCE      5.0  /* limit for the guaranteed second on a busy machine */
+#define LONG_TIMEOUT 60.0 /* a timeout that never expires */
+#define AT_ONCE      5.0  /* limit on a busy machine for the guaranteed second */
 #define SILENT       0.3
 
 enum { LARGE = 300000, LATE_IN_SPLIT = 8 }; /* the eighth allocation of a split belongs to its second half */
@@ -31,8 +30,8 @@ static float in[LARGE];
 
 typedef struct member {
     int rank;
-    int first; /* of the two ranks that are threads of one process, the rank that frees its world first */
-    bool dies; /* in the end, the other rank dies with the process */
+    int first; /* of the two ranks in one process, the rank that frees its world first */
+    bool dies; /* finally, the other rank dies with the process */
     const char *url;
     const char *failure;
 } member;
@@ -56,7 +55,7 @@ static void *leave_first_as_thread(void *argument) {
     return NULL;
 }
 
-/* A message, long after the other rank of this process has left. */
+/* Sends a message long after the other rank of this process has left. */
 static const char *stay(const member *self, member *other) {
     pthread_t thread;
     LS_MUST(pthread_create(&thread, NULL, leave_first_as_thread, other) == 0);
@@ -64,7 +63,7 @@ static const char *stay(const member *self, member *other) {
     LS_MUST(world != NULL);
     LS_MUST(pthread_join(thread, NULL) == 0);
     LS_MUST(other->failure == NULL);
-    usleep(200000); /* the listener checks every 20 ms whether this rank lives */
+    usleep(200000); /* the listener checks every 20 ms whether this rank is alive */
     LS_MUST(ls_comm_send(world, out, 1, LS_F32, 2, 0, NULL) == LS_OK);
     LS_MUST(ls_comm_recv(world, in, 1, LS_F32, 2, 0, NULL) == LS_OK);
     if (self->dies) {
@@ -160,8 +159,8 @@ TEST(a_number_that_is_given_again) {
 /* ---- threads -------------------------------------------------------------------------------------------------------
  */
 
-static _Thread_local int until_late;      /* allocations of this thread before a slow one; 0: none is slow */
-static _Thread_local ls_comm *to_give_up; /* the communicator that it then aborts for lack of memory; NULL: none */
+static _Thread_local int until_late;      /* allocations of this thread until a slow one; 0 means that none is slow */
+static _Thread_local ls_comm *to_give_up; /* the communicator that it then aborts for lack of memory, or NULL */
 
 static void *allocate_late(size_t size, size_t alignment, void *user) {
     if (until_late != 0 && --until_late == 0) {
@@ -174,7 +173,7 @@ static void *allocate_late(size_t size, size_t alignment, void *user) {
     return test_allocate(size, alignment, user);
 }
 
-/* Rank 2 is late for the second half of the split, when the memory of the new communicator exists. */
+/* Rank 2 is late for the second half of the split, when the memory of the new communicator already exists. */
 static ls_status split_too_late(ls_comm *world, void *argument) {
     atomic_int *timeouts = argument;
     ls_comm *part = NULL;
@@ -199,7 +198,7 @@ TEST(a_split_that_fails_between_threads_gives_all_back) {
 }
 
 /*
- * Rank 2 revokes the world while the others wait in the second half of the split, and then continues with the memory of
+ * Rank 2 revokes the world while the others wait in the second half of the split. Then it continues with the memory of
  * the new communicator, which contains the others' steps.
  */
 static ls_status split_in_vain(ls_comm *world, void *argument) {
@@ -274,7 +273,7 @@ TEST(parts_between_threads_give_all_back) {
 
 /* ---- errors about a rank that waited ----------------------------------------------------------------------------- */
 
-/* Rank 1 sleeps until a message arrives, receives it, and dies: it no longer waited for any message. */
+/* Rank 1 sleeps until a message arrives, receives it, and dies. So it no longer waits for any message. */
 static const char *rank_that_was_served(ls_comm *world, int rank, const void *argument) {
     (void)argument;
     LS_MUST(world != NULL && ls_comm_barrier(world, NULL) == LS_OK);

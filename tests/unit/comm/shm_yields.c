@@ -1,6 +1,6 @@
 /*
- * When ranks of backend shm that share cores stop yielding. Another program that uses the core is simulated by a
- * sched_yield that takes as long as its time slice.
+ * When ranks of backend shm that share cores stop yielding. A sched_yield that takes as long as a time slice simulates
+ * a different program that uses the core.
  *
  * devices: cpu
  */
@@ -36,7 +36,7 @@ static ls_status call(ls_comm *comm, int calls) {
 }
 
 static ls_status wait_on_one_core(ls_comm *comm, void *taken) {
-    LS_TRY(call(comm, FIRST_CALLS)); /* warm-up, and long enough to forget earlier yields */
+    LS_TRY(call(comm, FIRST_CALLS)); /* warm-up, long enough to forget earlier yields */
     atomic_store(&yields, 0);
     atomic_store(&core_is_taken, *(bool *)taken);
     LS_TRY(call(comm, CALLS));
@@ -54,7 +54,7 @@ TEST(ranks_yield_while_it_is_cheap) {
     const unsigned beside_another = yields_where(true);
     print_message("%d barriers of %d ranks: %u yields among themselves, %u where one takes a slice\n", CALLS, RANKS,
                   among_themselves, beside_another);
-    assert_true(among_themselves > 0); /* on a busy machine, yielding is expensive in either case */
+    assert_true(among_themselves > 0); /* on a busy machine, a yield is slow in either case */
     assert_true(beside_another < CALLS);
 }
 

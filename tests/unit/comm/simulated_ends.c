@@ -1,6 +1,6 @@
 /*
- * Ranks that end in the simulated network (comm/transport/simulated): which ranks are notified, which messages still
- * arrive, and links that break between live ranks.
+ * Ranks that die in the simulated network (comm/transport/simulated): which ranks are notified, which messages still
+ * arrive, and broken links between live ranks.
  *
  * devices: cpu
  */
@@ -16,7 +16,8 @@ static bool is_gone(ls_sim_network *network, int rank, int peer) {
     return endpoint->transport->peer(endpoint, peer) == LS_PEER_GONE;
 }
 
-/* Runs all pending turns. `seen[rank][peer]`: when a rank first knew that a peer was dead. */
+/* When each rank learned of each death: `seen[rank][peer]` is the first time at which the rank knew that the peer
+ * was dead. */
 typedef struct sightings {
     uint64_t seen[RANKS][RANKS];
 } sightings;
@@ -36,7 +37,7 @@ static void settle(ls_sim_network *network, sightings *all) {
     }
 }
 
-/* Ranks with different relations to rank 0: 1 sends to it, 2 waits for it, 3 has none. */
+/* Ranks with different relations to rank 0: rank 1 sends to it, rank 2 waits for it, rank 3 does neither. */
 typedef struct world {
     ls_sim_network *network;
     sightings all;
@@ -117,7 +118,7 @@ TEST(a_stop_is_not_noticed_until_it_is_a_death) {
 }
 
 TEST(a_closed_endpoint_is_gone_after_its_messages) {
-    /* A slow link: the second message has left after 2000 ns. */
+    /* A slow link: the second message is sent completely after 2000 ns. */
     enum { LINK = 1000, EAGER = LS_TRANSPORT_LEAST_EAGER };
     static unsigned char data[EAGER], into[2][EAGER];
     for (int lingers = 0; lingers < 2; lingers++) {
@@ -133,7 +134,7 @@ TEST(a_closed_endpoint_is_gone_after_its_messages) {
             sim_receive(network, 1, &in[i]);
         }
         endpoint->transport->close(endpoint, lingers ? 2 * LINK : 2 * LINK - 1, NULL, NULL);
-        memset(out, 0xff, sizeof out); /* its memory belongs to its owner again */
+        memset(out, 0xff, sizeof out); /* the caller may use its memory again */
         settle(network, &all);
         assert_true(in[0].ended);
         assert_int_equal(in[1].ended, lingers);
@@ -142,7 +143,7 @@ TEST(a_closed_endpoint_is_gone_after_its_messages) {
     }
 }
 
-/* During its turn, and between its operations. */
+/* A rank dies during its turn, between two of its operations. */
 TEST(a_rank_dies_after_so_many_packets) {
     enum { MESSAGES = 5 };
     for (int silent = 0; silent < 2; silent++) {
@@ -193,7 +194,7 @@ TEST(a_rank_dies_after_so_many_that_came) {
     }
 }
 
-/* The rank's processor reaches the moment of its end before the network's clock does. */
+/* The rank's simulated processor reaches the time of its death before the network's clock does. */
 TEST(nothing_that_a_rank_does_after_its_end_counts) {
     enum { OVERHEAD = 300 };
     unsigned char byte = 0, came = 0;
@@ -211,7 +212,7 @@ TEST(nothing_that_a_rank_does_after_its_end_counts) {
     ls_sim_free(network);
 }
 
-/* The memory of an ended rank may be freed. */
+/* The memory of a dead rank may already be freed. */
 TEST(the_memory_of_the_dead_is_left_alone) {
     static unsigned char data[LS_TRANSPORT_LEAST_EAGER], into[LS_TRANSPORT_LEAST_EAGER];
     ls_sim_network *network =
@@ -229,7 +230,8 @@ TEST(the_memory_of_the_dead_is_left_alone) {
     ls_sim_free(network);
 }
 
-/* Depending on the seed, all, none or the first of a dead rank's messages in flight arrive; none after the notice. */
+/* Depending on the seed, all, none or the first of a dead rank's messages in flight arrive; none arrives after the
+ * notification. */
 TEST(what_was_under_way_may_arrive) {
     enum { SEEDS = 100, MESSAGES = 8 };
     int how_many[MESSAGES + 1] = {0};
@@ -276,7 +278,7 @@ TEST(a_lost_link_is_seen_by_both_or_never) {
         settle(w.network, &w.all);
         assert_true(w.to.ended);
         assert_seen(&w, 0, noticed ? DEATH + NOTICE : 0, 0, 0);
-        assert_int_equal(w.all.seen[0][1], noticed ? DEATH + NOTICE : 0); /* a message arrived from there */
+        assert_int_equal(w.all.seen[0][1], noticed ? DEATH + NOTICE : 0); /* a message from this rank has arrived */
         assert_int_equal(w.all.seen[0][3], 0);
         ls_transfer lost = {.peer = 0, .channel = 1, .data = &w.byte, .bytes = 1};
         ls_transfer waits = {.peer = 3, .channel = 1, .data = &w.came, .bytes = 1};
@@ -286,14 +288,14 @@ TEST(a_lost_link_is_seen_by_both_or_never) {
         sim_send(w.network, 0, &other);
         end_world(&w);
         assert_false(waits.ended);
-        assert_true(w.from.ended); /* rank 2 still hears from rank 0 */
+        assert_true(w.from.ended); /* rank 2 still receives from rank 0 */
         const uint64_t again = noticed ? DEATH + 2 * NOTICE : 0;
         assert_int_equal(w.all.seen[0][3], again);
         assert_int_equal(w.all.seen[3][0], again);
     }
 }
 
-/* A link breaks, then its other end dies: one turn reports both. */
+/* A link breaks, then the rank at its other end dies: one turn reports both. */
 TEST(what_is_gone_is_told_once) {
     ls_sim_network *network = ls_sim_new(&plain);
     unsigned char came = 0;
@@ -311,7 +313,7 @@ TEST(what_is_gone_is_told_once) {
 
 TEST(a_large_send_to_the_dead_does_not_end) {
     static unsigned char data[LARGE], into[LARGE];
-    /* Before the answer, and while the content is in flight. */
+    /* Before the answer, and while the payload is in flight. */
     const uint64_t times[] = {LATENCY / 2, 2 * LATENCY + LATENCY / 2};
     for (int i = 0; i < 2; i++) {
         ls_sim_network *network = ls_sim_new(&plain);

@@ -1,6 +1,6 @@
 /*
- * The transport for tests of the engine (comm/transport/simulated): messages, their receives, and time.
- * simulated_traffic.c tests many messages, simulated_ends.c ranks that end.
+ * The transport for tests of the engine (comm/transport/simulated): messages, receives, and time. simulated_traffic.c
+ * tests many messages, simulated_ends.c ranks that die.
  *
  * devices: cpu
  */
@@ -11,7 +11,7 @@ enum { LATENCY = 5000, OVERHEAD = 300, SMALL = 1000, LARGE = 100000 };
 
 static const ls_sim_options plain = {.ranks = 3, .latency_ns = LATENCY, .overhead_ns = OVERHEAD, .bytes_per_ns = 2};
 
-/* Runs turns until a transfer has ended, and returns the time on its rank, or LS_SIM_NEVER if it does not end. */
+/* Runs turns until a transfer has ended. Returns the time on its rank, or LS_SIM_NEVER if it does not end. */
 static uint64_t end_of(ls_sim_network *network, const ls_transfer *transfer) {
     for (int rank = 0; !transfer->ended && rank >= 0;) {
         rank = ls_sim_next(network);
@@ -77,7 +77,7 @@ TEST(a_message_takes_what_the_model_says) {
     }
 }
 
-/* A rank's messages leave one after the other. */
+/* A rank's messages are sent one after another. */
 TEST(a_link_carries_one_message_at_a_time) {
     static unsigned char data[SMALL], into[2][SMALL];
     ls_sim_network *network = ls_sim_new(&plain);
@@ -93,7 +93,7 @@ TEST(a_link_carries_one_message_at_a_time) {
     ls_sim_free(network);
 }
 
-/* Two ranks send to one rank at the same time. */
+/* Two ranks send to the same rank at the same time. */
 TEST(a_receivers_link_may_count_too) {
     static unsigned char data[SMALL], into[2][SMALL];
     for (int both = 0; both < 2; both++) {
@@ -111,13 +111,14 @@ TEST(a_receivers_link_may_count_too) {
         const uint64_t first = end_of(network, &in[0]);
         const uint64_t last = in[1].ended ? first : end_of(network, &in[1]);
         const uint64_t alone = 2 * OVERHEAD + LATENCY + SMALL / 2;
-        assert_int_equal(first, both != 0 ? alone : alone + OVERHEAD); /* otherwise it receives both in one turn */
+        assert_int_equal(first,
+                         both != 0 ? alone : alone + OVERHEAD); /* otherwise, the rank receives both in one turn */
         assert_int_equal(last, both != 0 ? alone + SMALL / 2 : first);
         ls_sim_free(network);
     }
 }
 
-/* Messages of one channel keep their order, even if the first is slow on the receiver's link. */
+/* Messages of the same channel keep their order, even if the first is slow on the receiver's link. */
 TEST(what_does_not_travel_is_not_written) {
     static unsigned char data[LARGE], into[2][LARGE];
     ls_sim_options options = plain;
@@ -158,7 +159,7 @@ TEST(a_wait_ends_with_a_turn) {
     ls_sim_free(network);
 }
 
-/* A turn cancels an earlier wait without a trace. */
+/* A turn cancels the rank's earlier waits. Their timers then have no effect. */
 TEST(a_turn_ends_a_wait) {
     ls_sim_network *network = ls_sim_new(&(ls_sim_options){.ranks = 2, .latency_ns = 100});
     unsigned char byte = 1;
@@ -205,7 +206,7 @@ TEST(a_busy_rank_has_its_turn_afterwards) {
     ls_sim_free(network);
 }
 
-/* A process that is stopped and continued: its waits are as long as on other ranks, measured by its own clock. */
+/* A process that is stopped and continued: measured by its own clock, its waits are as long as those of other ranks. */
 TEST(a_paused_rank_has_a_clock_that_stands_still) {
     ls_sim_network *network = ls_sim_new(&(ls_sim_options){.ranks = 2, .latency_ns = 100});
     ls_endpoint *paused = ls_sim_endpoint(network, 1);
@@ -279,7 +280,7 @@ TEST(a_large_send_waits_for_its_receive) {
     settle(network);
     assert_false(large.ended);
     assert_true(small.ended);
-    sim_receive(network, 1, &in); /* the large one was first */
+    sim_receive(network, 1, &in); /* the large message was sent first */
     assert_false(in.ended);
     settle(network);
     assert_true(large.ended && in.ended);

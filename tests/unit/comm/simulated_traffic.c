@@ -1,6 +1,6 @@
 /*
- * Many messages in the simulated network (comm/transport/simulated), in turns of the ranks: their order, replay from a
- * seed, a thousand ranks, and the driver's reports.
+ * Many messages in the simulated network (comm/transport/simulated), sent in the ranks' turns: their order, replay from
+ * a seed, a thousand ranks, and the driver's reports.
  *
  * devices: cpu
  */
@@ -13,7 +13,7 @@ enum { LATENCY = 5000, OVERHEAD = 300 };
 
 enum { TALKERS = 4, EACH = 12, CHANNELS = 3 };
 
-/* A message is number `number` of its channel from `from`. */
+/* The content of a message: its sender, and its number in its channel. */
 typedef struct note {
     int from;
     int number;
@@ -23,7 +23,7 @@ typedef struct note {
 typedef struct talker {
     ls_sim_network *network;
     bool begun;
-    int overtakings; /* messages that overtook an earlier message of another channel */
+    int overtakings; /* messages that overtook an earlier message of a different channel */
     ls_transfer out[TALKERS][CHANNELS][EACH];
     ls_transfer in[TALKERS][CHANNELS][EACH];
     note *said[TALKERS][CHANNELS][EACH];
@@ -79,7 +79,7 @@ static bool talk(void *state, int rank) {
     return open == 0;
 }
 
-/* Runs it and checks the messages. Returns the trace. */
+/* Runs the network and checks the messages. Returns the trace. */
 static uint64_t talk_all(const ls_sim_options *options, int *overtakings) {
     talker *talkers = calloc(TALKERS, sizeof *talkers);
     ls_sim_network *network = ls_sim_new(options);
@@ -140,7 +140,8 @@ TEST(a_seed_is_a_run) {
 
 /* ---- many ranks -------------------------------------------------------------------------------------------------- */
 
-/* A barrier: in round k, each rank sends to the rank 2^k after it and receives from the rank 2^k before it. */
+/* A dissemination barrier: in round k, each rank sends to the rank 2^k after it and receives from the rank 2^k
+ * before it. */
 enum { MANY = 1024, ROUNDS = 10, BARRIERS = 2 };
 
 typedef struct crowd {
@@ -181,7 +182,7 @@ TEST(a_thousand_ranks_are_no_effort) {
     const ls_sim_outcome outcome = ls_sim_run(network, barriers, ranks, sizeof *ranks, 0);
     assert_true(outcome.finished);
     assert_int_equal(outcome.ended_ns, BARRIERS * ROUNDS * (2 * OVERHEAD + LATENCY));
-    /* An initial turn, and an arrival and a turn per message. */
+    /* An initial turn per rank, and an arrival and a turn per message. */
     assert_true(ls_sim_events(network) <= MANY * (1 + 2 * BARRIERS * ROUNDS));
     for (int rank = 0; rank < MANY; rank++) {
         assert_int_equal(ls_sim_endpoint(network, rank)->messages, BARRIERS * ROUNDS);

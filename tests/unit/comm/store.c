@@ -1,5 +1,5 @@
 /*
- * The key-value store with several clients, on TCP and in a folder; and the bytes of the TCP store's protocol.
+ * The key-value store with several clients, on TCP and in a folder, and the wire format of the TCP store.
  *
  * devices: cpu
  */
@@ -147,7 +147,7 @@ TEST(test_counters) {
     assert_int_equal(ls_store_set(store, "word", "9223372036854775808", 19), LS_OK); /* more than 64 bits */
     expect_error(ls_store_add(store, "word", -1, &sum), LS_ERR_FORMAT, "no number");
     static const char zeros[] = "0000000000000000000000000000";
-    for (size_t length = 20; length < sizeof zeros; length++) { /* longer than any number that is written there */
+    for (size_t length = 20; length < sizeof zeros; length++) { /* longer than any number that the store writes */
         assert_int_equal(ls_store_set(store, "word", zeros, length), LS_OK);
         const ls_status status = ls_store_add(store, "word", 1, &sum);
         assert_true(length < LS_COUNTER_SIZE ? status == LS_OK && sum == 1 : status == LS_ERR_FORMAT);
@@ -214,7 +214,7 @@ TEST(test_waiting_for_another) {
     ls_store_close(store);
 }
 
-/* Every client counts up, passes a token by compare_set, and checks the results. */
+/* Every client counts up, passes on a token with compare_set, and checks the results. */
 static ls_status work_together(const client *self, ls_store *store) {
     for (int round = 0; round < ROUNDS; round++) {
         if (ls_store_add(store, "count", 1, NULL) != LS_OK) {
@@ -294,7 +294,7 @@ static void keep_line(ls_log_level level, int rank, const char *line, void *user
     snprintf(user, 512, "%s %s", level == LS_LOG_WARNING ? "warning:" : "?", line);
 }
 
-/* The output for a user who starts ranks by hand, while some of them are missing. */
+/* The output for a user who starts ranks by hand while some of them are missing. */
 TEST(test_missing_ranks_are_told) {
     ls_roster roster = {0};
     char line[512] = "";
@@ -408,12 +408,13 @@ static ls_status use_once(ls_store *store, const char *url) {
     return status;
 }
 
-/* Each allocation fails once: the result is an error (if the server's fails, a lost connection) without a leak. */
+/* Each allocation fails once. The result is an error without a leak; if the server's allocation fails, a lost
+ * connection. */
 TEST(test_out_of_memory) {
     char url[256];
     ls_status status = LS_ERR_MEMORY;
     int failures = 0;
-    ls_log_set_level(LS_LOG_ERROR); /* the server warns of each connection that it closes */
+    ls_log_set_level(LS_LOG_ERROR); /* the server warns about each connection that it closes */
     ls_set_allocator(&(ls_allocator){.allocate = allocate_or_not, .release = release});
     for (fail_at = 0; fail_at < atomic_load(&allocations) || status != LS_OK; fail_at++) {
         atomic_store(&allocations, 0);
@@ -448,7 +449,7 @@ TEST(test_sentences_name_a_call_once) {
     assert_string_equal(ls_error_message(), "ls_in: ls_init: no room");
 }
 
-/* Writes a user's file with this name; checks that it is unchanged. */
+/* Write a user's file with this name, and check that it is unchanged. */
 static void write_own(const char *name) {
     char path[256];
     snprintf(path, sizeof path, "%s/%s", folder, name);
@@ -498,7 +499,7 @@ static int use_folder(void **state) {
 static int leave_folder(void **state) {
     (void)state;
     serve_in_folder = false;
-    return rmdir(folder); /* fails if a store left something over */
+    return rmdir(folder); /* fails if a store left something behind */
 }
 
 #define KIND_TESTS                                                                                                     \

@@ -1,5 +1,5 @@
 /*
- * Many unauthenticated connections that are silent or send wrong data, repeatedly: holders of the key can still join,
+ * Many unauthenticated connections that repeatedly are silent or send invalid data: holders of the key can still join,
  * and the log is not flooded.
  *
  * devices: cpu
@@ -23,7 +23,10 @@
 
 #define KEY "only the ranks know this key"
 
-enum { CROWD = 1500, QUIET = 2 }; /* connections, and processes that each hold this number */
+enum {
+    CROWD = 1500,
+    QUIET = 2
+}; /* the number of connections, and the number of processes, each of which holds an equal part of them */
 
 /* ---- unauthenticated connections ---- */
 
@@ -32,18 +35,18 @@ typedef struct client {
     int port;
     const char *from; /* a loopback address */
     const char *says; /* NULL: nothing */
-    int ready;        /* the write end of a pipe, used when all are connected */
+    int ready;        /* the write end of a pipe, to signal that all are connected */
 } client;
 
 static int connect_as(const client *s) {
     return connect_from(s->from, s->port);
 }
 
-/* Opens many connections, and keeps them. */
+/* Opens many connections, and keeps them open. */
 static const char *crowd(int number, const void *what) {
     const client *s = what;
     (void)number;
-    prctl(PR_SET_PDEATHSIG, SIGKILL); /* its processes end with the test */
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* its processes are killed when the test exits */
     for (int i = 0; i < CROWD / QUIET; i++) {
         LS_MUST(connect_as(s) >= 0);
     }
@@ -52,7 +55,7 @@ static const char *crowd(int number, const void *what) {
     return NULL;
 }
 
-/* Opens connections as fast as possible; each new one replaces the oldest of the last few hundred. */
+/* Opens connections as fast as possible. Each new connection replaces the oldest of the last few hundred. */
 static const char *flood(int number, const void *what) {
     enum { HELD = 800 };
     const client *s = what;
@@ -111,7 +114,7 @@ typedef struct job {
 static const char *meets(int rank, const void *what) {
     const job *j = what;
     char text[32];
-    if (rank == 0) { /* as from a launcher, which bound the port before it was known */
+    if (rank == 0) { /* as a launcher does, which binds the port in advance */
         snprintf(text, sizeof text, "%d", j->listener);
         setenv("LOCKSTEP_STORE_FD", text, 1);
     } else {
@@ -129,7 +132,7 @@ static const char *meets(int rank, const void *what) {
     return ls_finalize() == LS_OK ? NULL : "ls_finalize";
 }
 
-/* More connections than slots, and than the queue holds, exist before rank 0 serves, and stay. */
+/* Before rank 0 serves, there are more connections than slots, and than the backlog holds. They stay open. */
 TEST(silent_connections_keep_no_rank_out) {
     for (int size = 2; size <= 3; size++) {
         pid_t clients[QUIET];
@@ -145,7 +148,8 @@ TEST(silent_connections_keep_no_rank_out) {
     }
 }
 
-/* Connections that are renewed as soon as they are closed: from another address, or from the ranks' own address. */
+/* Connections that are reopened as soon as they are closed: from a different address, or from the ranks' own
+ * address. */
 TEST(renewed_connections_keep_no_rank_out) {
     for (int size = 2; size <= 3; size++) {
         pid_t clients[1];
@@ -187,7 +191,7 @@ TEST(a_slow_one_from_a_lone_address_stays) {
     assert_int_equal(ls_socket_receive(connection, bytes, LS_HELLO_SIZE, deadline), LS_OK);
     assert_int_equal(ls_hello_decode(bytes, false, &theirs), LS_OK);
     start(clients, 1, flood, &s);
-    usleep(2500000); /* longer than a connection from a crowded address may take */
+    usleep(2500000); /* longer than the time allowed for a connection from a crowded address */
     assert_int_equal(ls_hello_make(&own, true), LS_OK);
     ls_hello_prove(&own, &key, "client", theirs.nonce);
     ls_hello_encode(&own, true, bytes);
@@ -218,7 +222,7 @@ static void count_line(ls_log_level level, int rank, const char *line, void *use
     }
 }
 
-/* A few lines name clients; sometimes a line has the number of further ones. */
+/* A few lines name clients. Some lines contain the number of further clients. */
 TEST(the_log_is_not_flooded) {
     static const char nonsense[] =
         "GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nUser-Agent: somebody who takes the store for something else\r\n"
@@ -238,7 +242,7 @@ TEST(the_log_is_not_flooded) {
     stop(clients, 1);
     ls_store_close(store);
     ls_log_set_sink(NULL, NULL);
-    assert_true(atomic_load(&seen.more) > 100); /* reported, and there were many */
+    assert_true(atomic_load(&seen.more) > 100); /* their number was reported, and there were many */
     assert_true(atomic_load(&seen.refusals) > 0);
     assert_true(atomic_load(&seen.refusals) <= 20 * (1 + took / LS_LOG_PERIOD));
 }

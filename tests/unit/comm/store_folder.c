@@ -1,5 +1,5 @@
 /*
- * Trust in the store in a folder: only folders that no other user can write to, and plain files in them.
+ * Trust in a folder store: it accepts only folders that no other user can write to, and plain files in them.
  *
  * devices: cpu
  */
@@ -20,7 +20,7 @@
 
 enum { NOBODY = 65534 };
 
-/* The expected error on each rank of a world of `size`. */
+/* The expected error on each rank of a world of `size` ranks. */
 typedef struct refusal {
     char url[400];
     int size;
@@ -30,14 +30,15 @@ typedef struct refusal {
 
 static const char *be_refused(int rank, const void *what) {
     const refusal *r = what;
-    process_kill_self_in(30000); /* a hanging call should fail here, not at the test's timeout */
+    process_kill_self_in(30000); /* a hanging call should fail here, before the test's timeout */
     LS_MUST(ls_init(&(ls_init_options){
                 .init = r->url, .world_size = r->size, .rank = rank, .timeout = 0.5, .key = KEY}) == NULL);
     LS_MUST(failed_with(r->status, r->says));
     return NULL;
 }
 
-/* Every rank of 2 and of 3. If rank 0 fails, the others may get the same error, or learn that no rank serves. */
+/* Tests every rank of 2 and of 3 ranks. If rank 0 fails, the others may get the same error, or an error that no rank
+ * serves the store. */
 static void all_are_refused(const char *path, const char *says) {
     for (int size = 2; size <= 3; size++) {
         refusal r = {.size = size, .status = LS_ERR_DENIED, .says = says};
@@ -77,9 +78,9 @@ TEST(folders_that_others_can_write_to) {
         const char *path = test_path(name);
         make_folder(path, modes[i]);
         all_are_refused(path, "chmod go-w");
-        assert_int_equal(rmdir(path), 0); /* and nothing was written there */
+        assert_int_equal(rmdir(path), 0); /* nothing was written there */
     }
-    const char *within = test_path("sticky/meet"); /* the remedy in the message */
+    const char *within = test_path("sticky/meet"); /* as the message recommends */
     make_folder(test_path("sticky"), 01777);
     all_meet(within);
 }
@@ -89,7 +90,7 @@ TEST(folders_that_others_can_read) {
     const char *link = test_path("link");
     make_folder(path, 0755);
     all_meet(path);
-    assert_int_equal(symlink(path, link), 0); /* a link made by the user */
+    assert_int_equal(symlink(path, link), 0); /* a symbolic link made by the user */
     all_meet(link);
 }
 
@@ -129,7 +130,7 @@ TEST(links_and_pipes_for_files) {
     all_are_refused(path, "current in the store's folder is no plain file");
 }
 
-/* The file contains a secret that permits its readers to join. */
+/* The file contains a secret. All who can read it may join. */
 TEST(the_secret_is_private) {
     struct stat about;
     char url[400], current[400];
@@ -147,7 +148,7 @@ TEST(the_secret_is_private) {
     umask(before);
 }
 
-/* The file of a killed job: no process holds its lock, and another process may have its address. */
+/* The file of a killed job remains: no process holds its lock, and another process may have its address. */
 TEST(a_job_that_was_killed) {
     const char *path = test_path("killed");
     char current[400], text[LS_ANNOUNCEMENT_CAPACITY];
@@ -168,7 +169,7 @@ static void *find_store(void *url) {
     return ls_store_open(url, &(ls_store_options){.timeout = 60});
 }
 
-/* Opens a socket that listens on loopback, and stores its port. */
+/* Opens a listening socket on loopback, and stores its port. */
 static int listen_on(int *port) {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t size = sizeof address;
@@ -180,7 +181,7 @@ static int listen_on(int *port) {
     return listener;
 }
 
-/* Rank 0 ended and started again elsewhere, while another rank was connecting to it. */
+/* Rank 0 exited and restarted at a different address while another rank was connecting to it. */
 TEST(a_job_that_begins_anew) {
     const char *path = test_path("anew");
     char url[400];

@@ -1,6 +1,6 @@
 /*
- * Damaged bytes and all code that reads foreign bytes: the messages of the TCP store, the announcement of the store in
- * a folder, and a live server.
+ * Damaged bytes, and all code that reads foreign bytes: the messages of the TCP store, the announcement of the folder
+ * store, and a live server.
  *
  * devices: cpu
  */
@@ -21,9 +21,9 @@
 
 enum { ROUNDS = 20000, LIVE_ROUNDS = 300, CLIENT_ROUNDS = 80, ROOM = 768 };
 
-/* Makes a valid request of each operation in turn. */
+/* Makes a valid request. The operations take turns. */
 static size_t make_request(size_t number, uint8_t *bytes) {
-    static char endless[sizeof(ls_peer_info)]; /* a rank's peer info, with unterminated texts */
+    static char endless[sizeof(ls_peer_info)]; /* a rank's peer info, whose strings are not null-terminated */
     memset(endless, 'x', sizeof endless);
     const ls_store_request requests[] = {
         {.operation = LS_STORE_SET, .key = {"key", 3}, .value = {"value", 5}},
@@ -159,7 +159,8 @@ typedef struct announced {
 } announced;
 
 /*
- * Writing the parsed announcement again gives the same bytes, and another secret or host means another key or address.
+ * Serializing the parsed announcement gives the same bytes, and a different secret or host means a different key or
+ * address.
  */
 static void damage_announcement(uint64_t number, void *argument) {
     (void)number;
@@ -212,14 +213,15 @@ static void ignore_line(ls_log_level level, int rank, const char *line, void *us
     (void)user;
 }
 
-/* A served store, and its clients. */
+/* A running store server, and its clients. */
 typedef struct served {
     ls_address address;
     ls_key key;
 } served;
 
 /*
- * One client that greets correctly (or not) and then sends damaged requests. It reads all replies until it is closed.
+ * A client that greets correctly or incorrectly and then sends damaged requests. It reads all replies until the
+ * connection is closed.
  */
 static void annoy(uint64_t round, void *argument) {
     const served *there = argument;
@@ -244,7 +246,7 @@ static void annoy(uint64_t round, void *argument) {
         status = ls_socket_send(fd, bytes, size, deadline);
     }
     shutdown(fd, SHUT_WR);
-    while (recv(fd, bytes, sizeof bytes, MSG_DONTWAIT) != 0) { /* the server ends every such connection */
+    while (recv(fd, bytes, sizeof bytes, MSG_DONTWAIT) != 0) { /* the server closes every such connection */
         struct pollfd item = {.fd = fd, .events = POLLIN};
         if (poll(&item, 1, 20000) == 0) {
             fail_msg("the server neither answers nor closes");
@@ -272,11 +274,12 @@ TEST(test_live_server) {
 
 /* ---- a false server ---------------------------------------------------------------------------------------------- */
 
-/* A server, on its own thread, that greets more or less correctly, answers with damaged bytes and closes. */
+/* A server on a separate thread. It greets more or less correctly, answers with damaged bytes and closes the
+ * connection. */
 typedef struct fool {
     ls_key key;
     int listener;
-    int stop; /* readable: no more clients will connect */
+    int stop; /* becomes readable when no more clients will connect */
     uint64_t number;
 } fool;
 
@@ -320,7 +323,7 @@ static void *mislead_all(void *argument) {
     return NULL;
 }
 
-/* A client of a server that sends arbitrary bytes gets an error or an answer, in time. */
+/* A client of a server that sends arbitrary bytes gets an error or an answer in time. */
 static void be_misled(uint64_t number, void *argument) {
     tally *counts = argument;
     fool server = {.number = number};
@@ -357,7 +360,7 @@ TEST(test_foolish_server) {
     assert_true(rounds < CLIENT_ROUNDS || counts.refused > rounds / 4);
 }
 
-/* A foreign listener may send anything: its text does not reach a terminal unchanged. */
+/* A foreign listener may send any bytes: its text does not reach a terminal unchanged. */
 static const char *rude_server(int listener, const void *key) {
     static const char words[] = "\033]0;owned\a\033[2Jall is well\n\xc2\x9b"
                                 "1A";

@@ -20,7 +20,7 @@
 #include "comm/store_roster.h"
 #include "tests/support/files.h"
 
-#define LONG_TIMEOUT (LS_REPORT_SECONDS + 3) /* a report appears well before the timeout, also on a busy machine */
+#define LONG_TIMEOUT (LS_REPORT_SECONDS + 3) /* a report appears well before the timeout, even on a busy machine */
 
 /* The log lines of ranks that wait for rank 0. */
 typedef struct said {
@@ -47,7 +47,8 @@ static void *find_no_folder(void *status) {
     return NULL;
 }
 
-/* As with a firewall: a listener with a full queue does not answer. At the same time, rank 0 is not in its folder. */
+/* As with a firewall, a listener with a full queue does not answer. At the same time, there is no announcement of
+ * rank 0 in its folder. */
 TEST(test_waiting_for_rank_0_is_told) {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t size = sizeof address;
@@ -80,7 +81,7 @@ TEST(test_waiting_for_rank_0_is_told) {
     close(listener);
 }
 
-/* Many silent connections, then a connection of the job. */
+/* Opens many silent connections, then a connection of the job. */
 static void connect_many(int port_from) {
     int port = 0;
     char url[64];
@@ -107,7 +108,7 @@ TEST(test_unauthenticated_connections_leave_room) {
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
     const pid_t others = fork();
     if (others == 0) {
-        close(ends[1]); /* its read end closes with this process */
+        close(ends[1]); /* its read end is closed when this process exits */
         connect_many(ends[0]);
     }
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &(struct rlimit){.rlim_cur = 100, .rlim_max = before.rlim_max}), 0);
@@ -144,8 +145,8 @@ static void come_once(int port_from) {
 }
 
 /*
- * Rank 0 has no descriptor left for new connections: it reports this once, not at each attempt, and continues when it
- * has one.
+ * Rank 0 has no descriptor left for new connections. It reports this once, not at each attempt, and continues when a
+ * descriptor is free.
  */
 TEST(test_no_descriptor_is_told_once) {
     int ends[2], how = 0;

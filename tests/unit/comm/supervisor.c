@@ -1,5 +1,5 @@
 /*
- * The supervisor of child processes: every event in every phase, without processes.
+ * The supervisor of child processes: every event in every phase, without real processes.
  *
  * devices: cpu
  */
@@ -11,7 +11,7 @@
 
 enum { MOST_SIGNALS = 16 };
 
-/* A record of the calls to the owner. */
+/* Records the supervisor's calls to its owner. */
 typedef struct job_record {
     int signals[MOST_SIGNALS], signal_count;
     double timer;
@@ -114,7 +114,7 @@ TEST(test_a_suspect_failed_first_if_no_other_failure_comes) {
     assert_int_equal(self.phase, LS_SUPERVISOR_RUNNING);
 }
 
-/* With several nodes, node 0 decides; the processes here are ended at once. */
+/* With several nodes, node 0 decides: the processes of this node are ended at once. */
 TEST(test_another_supervisor_decides) {
     job_record record;
     ls_supervisor self = start(&record, 2, true);

@@ -1,5 +1,5 @@
 /*
- * Opening backend tcp over a store that fails: the error names the store, and blames no rank.
+ * Opening backend tcp over a failing store: the error names the store, and blames no rank.
  *
  * devices: cpu
  */
@@ -33,7 +33,7 @@ static const char *greet(int fd, const ls_key *key) {
     return NULL;
 }
 
-/* Answers requests: sets succeed, gets time out. The store ends at the first wait. */
+/* Answers requests: sets succeed, gets time out. The store closes at the first wait. */
 static const char *serve_some(int listener, const void *key) {
     uint8_t bytes[ROOM];
     (void)poll(&(struct pollfd){.fd = listener, .events = POLLIN}, 1, -1);

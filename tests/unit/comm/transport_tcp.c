@@ -1,6 +1,6 @@
 /*
  * Messages over the TCP transport: sizes around every limit, order, any order of calls, both directions at once,
- * simultaneous connects, independence of a finished send from its rank, and leftovers.
+ * simultaneous connects, completed sends that no longer need their rank, and leftover data.
  *
  * devices: cpu
  */
@@ -31,7 +31,7 @@ enum { SIZES = sizeof sizes / sizeof *sizes };
 /* ---- one after the other -------------------------------------------------------------------------------------------
  */
 
-/* Each size, with receives before and after the message. */
+/* Sends each size, with the receive before and after the message. */
 TEST(every_size_arrives) {
     tcp_net net;
     tcp_net_start(&net, 2);
@@ -61,7 +61,7 @@ TEST(every_size_arrives) {
     tcp_net_end(&net);
 }
 
-/* A message may be shorter than its buffer; the receive returns its length and its sender. */
+/* A message may be shorter than its buffer. The receive returns its length and its sender. */
 TEST(a_receive_tells_what_came) {
     tcp_net net;
     tcp_net_start(&net, 3);
@@ -151,7 +151,7 @@ static void end_flow(flow *f) {
     }
 }
 
-/* Two ranks send, receive and poll at random, from the first moment, when both may connect. */
+/* Two ranks send, receive and poll at random from the start, when both may connect. */
 TEST(any_order_of_calls_gives_the_same) {
     static flow flows[2];
     for (seed = 0; seed < ROUNDS; seed++) {
@@ -183,7 +183,7 @@ TEST(any_order_of_calls_gives_the_same) {
 enum { EARLY = 3000 };
 
 /*
- * Small sends end without a receive, once the other rank has read messages for which it had no buffer; larger sends end
+ * Small sends end without a receive, once the other rank has read messages for which it had no buffer. Larger sends end
  * if the other rank is not too far behind.
  */
 TEST(many_messages_come_before_their_receives) {
@@ -221,7 +221,7 @@ TEST(many_messages_come_before_their_receives) {
     tcp_net_end(&net);
 }
 
-/* Sends to rank 1 until a send finds no room, which is withdrawn. Returns the number of sends that ended. */
+/* Sends to rank 1 until a send finds no room, and cancels that send. Returns the number of completed sends. */
 static uint64_t send_while_there_is_room(tcp_net *net, uint64_t most) {
     for (uint64_t i = 0; i < most; i++) {
         ls_transfer send = tcp_net_message(1, 0, LS_TCP_EAGER, i);
@@ -237,7 +237,7 @@ static uint64_t send_while_there_is_room(tcp_net *net, uint64_t most) {
     return most;
 }
 
-/* Only rank 1 polls; it receives all messages whose sends have ended. */
+/* Only rank 1 polls. It receives all messages whose sends have completed. */
 TEST(what_has_ended_needs_its_rank_no_more) {
     tcp_net net;
     bool moved;
@@ -264,8 +264,8 @@ TEST(what_has_ended_needs_its_rank_no_more) {
 }
 
 /*
- * Rank 0 first sends on one communicator, and polls the other only after the send has ended. Rank 1 waits on the first,
- * which it has not polled before, and answers on the second.
+ * Rank 0 first sends on one communicator, and polls the other only after the send has completed. Rank 1 waits on the
+ * first, which it has not polled before, and answers on the second.
  */
 TEST(a_rank_may_go_on_to_another_communicator) {
     tcp_net first, second;
@@ -298,7 +298,7 @@ TEST(a_rank_may_go_on_to_another_communicator) {
     }
 }
 
-/* Receives from any rank: each rank's messages are in order. */
+/* Receives from any rank: the messages of each rank arrive in order. */
 TEST(any_rank_may_send) {
     enum { EACH = 38, RANKS = TCP_NET_MOST };
     tcp_net net;
@@ -332,7 +332,7 @@ TEST(any_rank_may_send) {
 /* ---- at the same time ----------------------------------------------------------------------------------------------
  */
 
-/* A thread that acts for a rank; returns NULL or an error text. */
+/* A thread that acts as a rank. Returns NULL or an error message. */
 typedef struct actor {
     tcp_net *net;
     int rank;
@@ -363,7 +363,7 @@ static void run_actors(tcp_net *net, const char *(*act)(tcp_net *net, int rank))
     }
 }
 
-/* Waits as the engine does. Returns NULL or an error text. */
+/* Waits as the engine does. Returns NULL or an error message. */
 static const char *wait_for(tcp_net *net, int rank, const ls_transfer *transfers, int count) {
     ls_endpoint *end = net->ends[rank];
     const double limit = ls_clock_seconds() + TCP_NET_LONGEST;
@@ -436,7 +436,7 @@ static int count_connections(const tcp_net *net) {
     return count;
 }
 
-/* However the attempts of two ranks cross, they have one connection per direction afterwards, and nothing is lost. */
+/* However the attempts of two ranks overlap, there is finally one connection per direction, and nothing is lost. */
 TEST(all_connect_at_once) {
     for (int round = 0; round < 200; round++) {
         tcp_net net;
@@ -456,8 +456,8 @@ enum { LAST = 4000 };
 static ls_transfer last[2][LAST];
 
 /*
- * Rank 0 sends much data to a rank to which it is not yet connected, and closes. Rank 1 sends much data that no rank
- * reads.
+ * Rank 0 sends much data to a rank to which it is not yet connected, and closes its endpoint. Rank 1 sends much data
+ * that no rank reads.
  */
 static const char *leave_or_listen(tcp_net *net, int rank) {
     ls_endpoint *end = net->ends[rank];
@@ -497,7 +497,7 @@ TEST(what_is_small_still_goes) {
     }
 }
 
-/* Each allocation fails once: the result is an error, and nothing is left over. */
+/* Each allocation fails once. The result is an error, and nothing is left behind. */
 TEST(no_memory_is_an_error) {
     test_allocator allocator;
     int failures = 0;
@@ -547,7 +547,7 @@ TEST(no_memory_is_an_error) {
     assert_true(failures > 8);
 }
 
-/* The time in which a process was stopped does not count as waiting. */
+/* The time during which a process was stopped does not count as waiting time. */
 TEST(time_stands_still_in_a_stopped_process) {
     tcp_net net;
     tcp_net_start(&net, 1);

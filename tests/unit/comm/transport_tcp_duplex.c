@@ -1,7 +1,7 @@
 /*
- * The TCP transport sends large messages in both directions at once: a clear-to-send for the other rank's message is
- * sent soon, although this rank is sending a large message. Rank 1 is on another machine from rank 0's view, and is
- * driven by hand.
+ * The TCP transport sends large messages in both directions at once: although this rank is sending a large message, it
+ * soon sends a clear-to-send for the other rank's message. From rank 0's view, rank 1 is on a different machine. The
+ * test acts as rank 1.
  *
  * devices: cpu
  */
@@ -13,7 +13,7 @@
 
 #include "tests/support/tcp_net.h"
 
-/* More than the kernel buffers between two sockets that are not read. */
+/* More than the kernel buffers between two sockets if neither is read. */
 #define LARGE ((size_t)64 << 20)
 
 enum { TURNS = 50 };
@@ -22,7 +22,7 @@ static ls_tcp_peer *peer_of(const tcp_net *net) {
     return &((ls_tcp *)net->ends[0])->peers[1];
 }
 
-/* Runs rank 0 until the kernel accepts no more of the message, which is not read. */
+/* Runs rank 0 until the kernel accepts no more of the message, which no rank reads. */
 static void fill(tcp_net *net, const ls_transfer *send) {
     size_t before = SIZE_MAX;
     TCP_NET_UNTIL(net, send->moved > 0 && send->moved == before) {
@@ -33,7 +33,7 @@ static void fill(tcp_net *net, const ls_transfer *send) {
     }
 }
 
-/* Reads rank 0's frames until it clears a message. Returns the bytes of content before. */
+/* Reads rank 0's frames until it clears a message. Returns the number of payload bytes before that. */
 static size_t read_to_clear(tcp_net *net, int from) {
     static unsigned char content[LS_TCP_PIECE];
     ls_tcp_header header = {0};

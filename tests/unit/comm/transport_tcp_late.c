@@ -1,6 +1,6 @@
 /*
  * Late or partial data over the TCP transport: a hello after many silent connections, after its time limit, or on a
- * connection that was closed for its lack; frames split at any byte; messages that wait.
+ * connection that was closed because it was missing; frames split at any byte; waiting messages.
  *
  * devices: cpu
  */
@@ -16,7 +16,7 @@
 /* ---- hellos --------------------------------------------------------------------------------------------------------
  */
 
-/* Rank 1, driven by hand, connects to rank 0, which polls. Then rank 1 sends a hello that rank 0 has not read. */
+/* The test acts as rank 1 and connects to rank 0, which polls. Then it sends a hello that rank 0 has not read. */
 static int begin_late(tcp_net *net, int *others, int count) {
     tcp_net_listen(net, 2);
     tcp_net_open(net, 0);
@@ -46,7 +46,7 @@ static void end_late(tcp_net *net, int socket) {
     tcp_net_end(net);
 }
 
-/* The oldest connection makes room for another, but not after it has sent its hello. */
+/* The oldest connection is closed to make room for a new one, but not after it has sent its hello. */
 TEST(a_hello_is_heard_before_room_is_made) {
     tcp_net net;
     int others[LS_TCP_UNPROVEN];
@@ -57,19 +57,19 @@ TEST(a_hello_is_heard_before_room_is_made) {
     }
 }
 
-/* A rank that did not poll for long finds a hello whose time limit has passed. */
+/* A rank that has not polled for a long time finds a hello whose time limit has passed. */
 TEST(a_hello_is_heard_before_its_time_is_over) {
     tcp_net net;
     const int socket = begin_late(&net, NULL, 0);
     ls_tcp *tcp = (ls_tcp *)net.ends[0];
     tcp->awake.ns += UINT64_C(6000000000);
-    assert_int_equal(ls_tcp_tend(tcp), LS_OK); /* as after more events than one poll returns */
+    assert_int_equal(ls_tcp_tend(tcp), LS_OK); /* as if there were more events than one poll returns */
     assert_int_equal(tcp->peers[1].was_connected, 1);
     end_late(&net, socket);
 }
 
 /*
- * A connection opens while its rank does not poll, and the other side closes it after its wait for a hello. Nothing was
+ * A connection opens while its rank does not poll, and the other side closes it after waiting for a hello. Nothing was
  * sent on it, so the rank connects again.
  */
 TEST(who_came_too_late_comes_again) {
@@ -80,7 +80,8 @@ TEST(who_came_too_late_comes_again) {
     const ls_tcp_peer *peer = &((const ls_tcp *)net.ends[0])->peers[1];
     struct pollfd there = {.fd = net.listeners[1], .events = POLLIN};
     assert_int_equal(listen(net.listeners[1], 0), 0);
-    const int first = tcp_net_call(&net, 1); /* there is no room for others, so they wait in the kernel's queue */
+    const int first =
+        tcp_net_call(&net, 1); /* there is no room for further connections, so they wait in the kernel's queue */
     ls_transfer send = tcp_net_message(1, 0, 30, 1);
     assert_int_equal(tcp_net_send(&net, 0, &send), LS_OK);
     assert_int_equal(peer->stage, LS_TCP_CONNECTING);
@@ -116,7 +117,7 @@ static void tell_some(tcp_net *net, int socket, const uint8_t *bytes, size_t siz
     tcp_net_turn(net);
 }
 
-/* Headers and bodies are split anywhere, also with more pending data than is read at once. */
+/* Headers and bodies are split anywhere, even when more data is pending than is read at once. */
 static void cut_frames(uint64_t number, void *argument) {
     (void)number;
     uint8_t *stream = argument;
@@ -172,7 +173,7 @@ TEST(frames_come_in_any_parts) {
 
 enum { WAITING = 150 };
 
-/* More pending data than is written at once, and more is added meanwhile. */
+/* More data is pending than is written at once, and more is added meanwhile. */
 TEST(what_waits_keeps_its_order) {
     static ls_transfer sends[WAITING], receives[WAITING];
     tcp_net net;
@@ -200,7 +201,7 @@ TEST(what_waits_keeps_its_order) {
     tcp_net_end(&net);
 }
 
-/* A large send is withdrawn before its receive exists. */
+/* A large send is canceled before its receive exists. */
 TEST(what_is_cleared_too_late_is_no_lie) {
     tcp_net net;
     tcp_net_start(&net, 2);

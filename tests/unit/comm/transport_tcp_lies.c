@@ -1,6 +1,6 @@
 /*
- * A rank with the key that sends invalid data: an error names it, and no memory outside the buffers is read or written.
- * Also transfers that are withdrawn in flight.
+ * A rank that has the key but sends invalid data: an error names it, and no memory outside the buffers is read or
+ * written. Also transfers that are canceled in flight.
  *
  * devices: cpu
  */
@@ -14,7 +14,7 @@
 
 enum { LARGE = LS_TCP_EAGER + 1000, ROUNDS = 4000 };
 
-/* Runs until rank 0 gets this error, which is not a failure of the test. */
+/* Runs until rank 0 gets the expected error, which is not a failure of the test. */
 static ls_status turn_until_gone(tcp_net *net) {
     ls_endpoint *end = net->ends[0];
     ls_status status = LS_OK;
@@ -37,8 +37,8 @@ typedef struct lie {
 } lie;
 
 /*
- * Rank 0 has a receive of 100 bytes from rank 1 on channel 1, a receive of LARGE bytes on channel 2, for which number 1
- * was cleared, a receive from any rank on channel 3, and a send of LARGE bytes, its number 1, which was cleared.
+ * Rank 0 has a receive of 100 bytes from rank 1 on channel 1; a receive of LARGE bytes on channel 2, for which message
+ * 1 was cleared; a receive from any rank on channel 3; and a send of LARGE bytes, its message 1, which was cleared.
  */
 static const lie lies[] = {
     {{.kind = 0}, "rank 1 sent an invalid header: kind 0, channel 0, 0 bytes, number 0"},
@@ -71,7 +71,7 @@ static const lie lies[] = {
     {{.kind = LS_TCP_CONTENT, .channel = 1, .bytes = 1, .number = 1}, "sent an invalid header"},
 };
 
-/* The state described above; rank 1 is driven by hand. */
+/* The state described above. The test acts as rank 1. */
 typedef struct scene {
     tcp_net net;
     int socket; /* on which rank 1 sends */
@@ -84,7 +84,7 @@ static void tell_header(scene *s, const ls_tcp_header *header) {
     tcp_net_tell(s->socket, header, sizeof *header);
 }
 
-/* Closes it without leaving a port that waits for late packets: there are thousands of rounds. */
+/* Closes the socket without leaving a port in TIME_WAIT, because there are thousands of rounds. */
 static void end_by_hand(int socket) {
     const struct linger none = {.l_onoff = 1};
     assert_int_equal(setsockopt(socket, SOL_SOCKET, SO_LINGER, &none, sizeof none), 0);
@@ -139,7 +139,7 @@ TEST(every_lie_is_an_error) {
     }
 }
 
-/* A message arrived before its receive, whose buffer is too small. */
+/* A message arrived before its receive, and the buffer of the receive is too small. */
 TEST(a_late_receive_without_room_is_an_error) {
     for (int large = 0; large < 2; large++) {
         tcp_net net;
@@ -237,7 +237,7 @@ TEST(damaged_frames_are_errors) {
 
 /* ---- withdrawn transfers ----------------------------------------------------------------------------------------- */
 
-/* The next message belongs to the next receive. */
+/* After a receive from any rank is canceled, the next message belongs to the next receive. */
 TEST(a_receive_from_any_rank_is_taken_back) {
     tcp_net net;
     tcp_net_start(&net, 3);
@@ -256,7 +256,7 @@ TEST(a_receive_from_any_rank_is_taken_back) {
 }
 
 /*
- * A message arrives in two halves, the second after its receive was withdrawn. Later messages are right. If the receive
+ * A message arrives in two halves, and its receive is canceled in between. Later messages are intact. If the receive
  * was late, the next receive gets the message.
  */
 TEST(a_message_on_its_way_is_lost) {
@@ -294,7 +294,7 @@ TEST(a_message_on_its_way_is_lost) {
     }
 }
 
-/* A rank dies during a message to a receive from any rank: the receive then waits for other ranks. */
+/* A rank dies while sending a message to a receive from any rank. The receive then waits for other ranks. */
 TEST(a_torn_message_leaves_its_receive_to_others) {
     for (int late = 0; late < 2; late++) {
         tcp_net net;
@@ -331,14 +331,14 @@ TEST(a_torn_message_leaves_its_receive_to_others) {
 
 enum { HUGE = 2 << 20 };
 
-/* Situations that withdrawals have hit: a piece was being written, or pieces were being received. */
+/* Situations in which cancellations occurred: a piece was being written, or pieces were being received. */
 typedef struct moments {
     int writing, reading;
 } moments;
 
 /*
- * Withdraws one side of a large message after a number of polls. Returns false if it had ended before. A small message
- * still arrives and, if the receive was withdrawn, the large send ends.
+ * Cancels one side of a large message after a number of polls. Returns false if it had ended before. A small message
+ * still arrives and, if the receive was canceled, the large send ends.
  */
 static bool take_back_large(int side, int looks, moments *met) {
     tcp_net net;

@@ -1,6 +1,6 @@
 /*
  * Ranks of one machine over TCP: large messages are read from the sender's memory, or sent over the socket if this is
- * not permitted. Only the memory of the right process is read, and not after the sender has withdrawn the message.
+ * not permitted. Only the memory of the right process is read, and not after the sender has canceled the message.
  *
  * devices: cpu
  */
@@ -69,7 +69,8 @@ TEST(every_size_is_read) {
 }
 
 /*
- * The end of the connection on which a rank sends may be seen before the other rank's last data on its own connection.
+ * A rank may detect the end of the other rank's sending connection before it has read the other rank's last data on its
+ * own connection.
  */
 TEST(what_was_read_before_the_end_has_ended) {
     tcp_net net;
@@ -94,7 +95,7 @@ TEST(what_was_read_before_the_end_has_ended) {
     free(receive.data);
 }
 
-/* All senders' messages make progress, and each poll takes a bounded time, for any number of senders. */
+/* All senders' messages make progress, and each poll takes a bounded time, whatever the number of senders. */
 TEST(senders_have_turns) {
     enum { SENDERS = TCP_NET_MOST - 1, BYTES = 5 * LS_TCP_READ };
     tcp_net net;
@@ -133,7 +134,7 @@ TEST(senders_have_turns) {
     }
 }
 
-/* Withdraws one side after a number of polls. Returns whether it was still in flight. */
+/* Cancels one side after a number of polls. Returns whether it was still in flight. */
 static bool take_back(int side, int looks) {
     tcp_net net;
     start_near(&net, 2);
@@ -162,7 +163,7 @@ static bool take_back(int side, int looks) {
     assert_false(under_way && large[side].ended);
     assert_true(!large[1].ended || tcp_net_holds(&large[1], 1, HUGE));
     for (size_t i = 0; under_way && side == 1 && i < HUGE; i++) {
-        assert_int_equal(((unsigned char *)large[1].data)[i], 0); /* nothing is read into it any more */
+        assert_int_equal(((unsigned char *)large[1].data)[i], 0); /* nothing is read into it after the cancellation */
     }
     tcp_net_end(&net);
     for (int i = 0; i < 2; i++) {
@@ -194,7 +195,7 @@ typedef struct scene {
     ls_transfer receive;
 } scene;
 
-/* Rank 0 receives `bytes` from rank 1, which claims to be `process` and to have its mark at `mark_at`. */
+/* Rank 0 receives `bytes` bytes from rank 1, which claims to be `process` and to have its mark at `mark_at`. */
 static void begin_scene(scene *s, int machines, size_t bytes, int64_t process, const void *mark_at) {
     ls_tcp_hello hello;
     tcp_net_listen_on(&s->net, 2, machines);
@@ -231,7 +232,7 @@ static void end_scene(scene *s) {
     free(s->receive.data);
 }
 
-/* Rank 0 requested it over the socket. */
+/* Sends the content that rank 0 has requested over the socket. */
 static void send_content(scene *s) {
     const ls_tcp_header cleared = hear(s);
     assert_true(cleared.kind == LS_TCP_CLEAR && cleared.number == 1);
@@ -259,7 +260,8 @@ static const char *wait_to_be_killed(int number, const void *what) {
     return NULL;
 }
 
-/* Another process with other memory or none, or with the same memory except for the mark; and invalid addresses. */
+/* The process id belongs to a different process, whose memory is different, missing, or the same except for the
+ * mark. Also invalid addresses. */
 TEST(who_is_not_meant_is_not_read) {
     static const uint8_t other[LS_NONCE_SIZE] = {1};
     const pid_t child = process_start(wait_to_be_killed, 1, NULL);
@@ -289,7 +291,7 @@ TEST(who_is_not_meant_is_not_read) {
     (void)process_wait(child);
 }
 
-/* In the middle: the bytes read so far do not count. */
+/* The mark disappears during the message: the bytes read so far do not count. */
 TEST(a_mark_that_goes_ends_the_reading) {
     scene s;
     begin_scene(&s, 1, HUGE, getpid(), NULL);
@@ -310,7 +312,7 @@ TEST(a_mark_that_goes_ends_the_reading) {
     end_scene(&s);
 }
 
-/* However slowly it is read. */
+/* This must hold however slowly the message is read. */
 TEST(the_owner_hears_now_and_then) {
     scene s;
     begin_scene(&s, 1, HUGE, getpid(), NULL);
@@ -329,7 +331,7 @@ TEST(the_owner_hears_now_and_then) {
     end_scene(&s);
 }
 
-/* A message announced after one with an invalid address is read. */
+/* After a message with an invalid address, the next message is read. */
 TEST(one_wrong_address_ends_no_more) {
     scene s;
     begin_scene(&s, 1, LARGE, getpid(), NULL);
@@ -363,7 +365,7 @@ TEST(what_was_taken_in_part_is_sent_whole) {
     free(heard.data);
 }
 
-/* Rank 0 announces `send` to rank 1 as its number 1, of which nothing has been read. */
+/* Rank 0 announces `send` to rank 1 as its message 1, of which nothing has been read. */
 TEST(lies_are_errors) {
     static const struct {
         int machines;
@@ -419,7 +421,8 @@ static const char *offer_and_wait(int number, const void *what) {
     }
 }
 
-/* While its memory is read: if the process is killed, no more arrives; if it is stopped, everything arrives. */
+/* A rank ends while its memory is read: if the process is killed, no more data arrives; if it is only stopped,
+ * everything arrives. */
 TEST(whose_process_ends_is_gone) {
     for (int stops = 0; stops < 2; stops++) {
         tcp_net net;
@@ -455,7 +458,7 @@ TEST(whose_process_ends_is_gone) {
     }
 }
 
-/* Forbids this thread to read other memory. */
+/* Forbids this thread to read the memory of other processes. */
 static bool forbid_reading(void) {
     struct sock_filter steps[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),

@@ -1,6 +1,6 @@
 /*
- * Admission to the TCP transport: foreign processes are refused and disturb nothing, whatever they send. A rank is
- * admitted once, however its hello arrives. The death of a rank is reported, after its earlier messages have arrived.
+ * Admission to the TCP transport: foreign processes are refused and have no effect, whatever they send. A rank is
+ * admitted once, however its hello arrives. The death of a rank is reported after its earlier messages have arrived.
  *
  * devices: cpu
  */
@@ -15,7 +15,7 @@
 #include "tests/support/tcp_net.h"
 #include "tests/support/unauthenticated.h"
 
-/* One message from each of the two ranks to the other. */
+/* Sends one message from each of the two ranks to the other. */
 static void exchange(tcp_net *net, int first, int second) {
     for (int i = 0; i < 2; i++) {
         const int from = i == 0 ? first : second, to = i == 0 ? second : first;
@@ -51,7 +51,7 @@ static bool is_refused(tcp_net *net, int socket) {
     return !tcp_net_hear(net, socket, &byte, 1);
 }
 
-/* Sends it to a rank, which refuses it and reads no further. */
+/* Sends the entrance to a rank, which refuses it and reads no further. */
 static void try_in_vain(tcp_net *net, int rank, const entrance *e) {
     const ls_tcp *tcp = (const ls_tcp *)net->ends[rank];
     const int socket = tcp_net_call(net, rank);
@@ -84,7 +84,7 @@ TEST(silent_connections_keep_nobody_out) {
     tcp_net_end(&net);
 }
 
-/* An unproven connection that is silent, or sends half of a hello, is closed after a while. */
+/* An unproven connection that is silent, or sends half of a hello, is closed after some time. */
 TEST(silence_ends) {
     tcp_net net;
     tcp_net_start(&net, 2);
@@ -103,7 +103,7 @@ TEST(silence_ends) {
     tcp_net_end(&net);
 }
 
-/* Makes a hello from rank 1 to rank 0 with error number `i`. Returns false if there are no more errors. */
+/* Makes a hello from rank 1 to rank 0 with error number `i`. Returns false if there is no such error. */
 static bool forge(const tcp_net *net, int i, ls_tcp_hello *hello) {
     ls_key other = {0};
     tcp_net elsewhere = *net;
@@ -132,12 +132,12 @@ static bool forge(const tcp_net *net, int i, ls_tcp_hello *hello) {
     case 6: /* rank 1's hello to rank 2 */
         *hello = tcp_net_hello(&net->key, net->peer_infos, net->size, 1, 2);
         return true;
-    case 7: /* rank 1's hello on another communicator */
+    case 7: /* rank 1's hello on a different communicator */
     case 8:
         elsewhere.peer_infos[i - 7].secret[0] ^= 1;
         *hello = tcp_net_hello(&net->key, elsewhere.peer_infos, net->size, 1, 0);
         return true;
-    case 9: /* a holder of the key that claims to be the receiving rank */
+    case 9: /* a holder of the key claims to be the receiving rank */
         *hello = tcp_net_hello(&net->key, net->peer_infos, net->size, 0, 0);
         return true;
     default:
@@ -179,8 +179,8 @@ TEST(garbage_is_turned_away) {
 }
 
 /*
- * A foreign process listens instead of rank 1. Data that rank 0 sends there is lost, and rank 1 counts as dead when the
- * process closes the connection or sends anything. The hello that it received is useless elsewhere.
+ * A foreign process listens instead of rank 1. Data that rank 0 sends there is lost, and rank 1 is treated as dead when
+ * the process closes the connection or sends anything. The hello that the process received is useless elsewhere.
  */
 TEST(a_listener_without_the_key_is_no_rank) {
     for (int speaks = 0; speaks < 2; speaks++) {
@@ -219,7 +219,7 @@ TEST(a_listener_without_the_key_is_no_rank) {
 
 /* ---- ranks ------------------------------------------------------------------------------------------------------- */
 
-/* Rank 1 is driven by hand: its message arrives with its hello in one packet, or byte by byte. */
+/* The test acts as rank 1: the message arrives with its hello in one packet, or byte by byte. */
 TEST(a_hello_may_come_in_any_pieces) {
     for (size_t step = 1; step <= sizeof(entrance); step += sizeof(entrance) - 1) {
         tcp_net net;
@@ -247,7 +247,7 @@ TEST(a_hello_may_come_in_any_pieces) {
     }
 }
 
-/* The same hello again, or another valid hello, is refused while the rank is connected and after it has left. */
+/* The same hello again, or a different valid hello, is refused while the rank is connected and after it has left. */
 TEST(a_rank_gets_in_once) {
     tcp_net net;
     tcp_net_listen(&net, 3);
@@ -278,7 +278,7 @@ TEST(a_rank_gets_in_once) {
     tcp_net_end(&net);
 }
 
-/* A rank that was given up before it connected cannot join later. */
+/* A rank that was declared dead before it connected cannot join later. */
 TEST(who_is_gone_stays_gone) {
     tcp_net net;
     tcp_net_listen(&net, 2);
@@ -297,7 +297,7 @@ TEST(who_is_gone_stays_gone) {
 
 /* ---- ranks that end ---------------------------------------------------------------------------------------------- */
 
-/* Polls a rank once; if `slow`, it has not polled for a long time. */
+/* Polls a rank once. With `slow`, the rank has not polled for a long time. */
 static void look_once(ls_endpoint *end, bool slow) {
     bool moved;
     if (slow) {
@@ -306,7 +306,7 @@ static void look_once(ls_endpoint *end, bool slow) {
     assert_int_equal(end->transport->progress(end, slow ? 0 : 1000000, &moved), LS_OK);
 }
 
-/* Sends to rank 0 until a send finds no room, which is withdrawn. Returns the number of sends that ended. */
+/* Sends to rank 0 until a send finds no room, and cancels that send. Returns the number of completed sends. */
 static int send_while_there_is_room(tcp_net *net) {
     enum { MOST = 400 };
     for (int i = 0; i < MOST; i++) {
@@ -324,8 +324,8 @@ static int send_while_there_is_room(tcp_net *net) {
 }
 
 /*
- * Rank 1 sends as much as fits and ends before rank 0 has accepted its connection, which is queued after `waiting`
- * others. Rank 0 may poll rarely. All messages arrive, and then rank 1 counts as dead.
+ * Rank 1 sends as much as fits and exits before rank 0 has accepted its connection, which is queued after `waiting`
+ * others. Rank 0 may poll rarely. All messages arrive, and then rank 1 is treated as dead.
  */
 static void send_and_end(bool slow, int waiting) {
     tcp_net net;
@@ -368,7 +368,8 @@ TEST(what_was_sent_comes_before_the_end) {
     }
 }
 
-/* Rank 1 in its own process: receives a message from rank 0, answers, and waits for another, which never arrives. */
+/* Rank 1 in its own process: receives a message from rank 0, answers, and waits for another message, which never
+ * arrives. */
 static const char *wait_for_ever(int number, const void *what) {
     tcp_net net = *(const tcp_net *)what;
     bool moved;
@@ -388,7 +389,7 @@ static const char *wait_for_ever(int number, const void *what) {
     }
 }
 
-/* Its last message can still be received. */
+/* The last message of a killed rank can still be received. */
 TEST(a_killed_rank_is_gone) {
     tcp_net net;
     bool moved = false;
@@ -418,7 +419,7 @@ TEST(a_killed_rank_is_gone) {
     assert_true(moved && tcp_net_is_gone(&net, 0, 1));
     assert_int_equal(end->gone, 1);
     assert_false(more.ended);
-    assert_int_equal(tcp_net_send(&net, 0, &send), LS_OK); /* no failure, and no end */
+    assert_int_equal(tcp_net_send(&net, 0, &send), LS_OK); /* neither fails nor completes */
     assert_false(send.ended);
     tcp_net_withdraw(&net, 0, &more);
     tcp_net_withdraw(&net, 0, &send);
@@ -428,7 +429,7 @@ TEST(a_killed_rank_is_gone) {
     tcp_net_end(&net);
 }
 
-/* No process listens any more, or the listener ends before it has accepted. */
+/* No process listens any more, or the listener exits before it has accepted. */
 TEST(a_rank_that_never_connected_is_gone) {
     for (int later = 0; later < 2; later++) {
         tcp_net net;

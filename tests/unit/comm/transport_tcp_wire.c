@@ -1,7 +1,7 @@
 /*
  * LOCKSTEP_WIRE: records that protect the frames of the TCP transport between machines. Messages arrive in each mode. A
- * relay that changes, repeats, drops or swaps bytes on the way is detected, and the rank that receives gets an error
- * instead of wrong data. Different modes of two ranks are refused.
+ * relay that changes, repeats, drops or swaps bytes on the way is detected, and the receiving rank gets an error
+ * instead of wrong data. If two ranks use different modes, they are refused.
  *
  * devices: cpu
  */
@@ -67,7 +67,7 @@ TEST(records_detect_changes) {
 
 static const size_t sizes[MESSAGES] = {0, 1, 3000, LS_TCP_EAGER, LS_TCP_EAGER + 1, (5 << 20) + 17};
 
-/* Each rank sends each other one all messages. */
+/* Each rank sends all messages to each other rank. */
 static void exchange(tcp_net *net) {
     ls_transfer sends[RANKS][RANKS][MESSAGES], receives[RANKS][RANKS][MESSAGES];
     bool all = false;
@@ -124,8 +124,12 @@ TEST(messages_arrive_in_each_mode) {
 
 /* ---- a relay between two ranks ----------------------------------------------------------------------------------- */
 
-/* What the relay does with the bytes of records from `at` on, after the hello. */
-typedef enum damage { CHANGE, DROP, REPEAT } damage; /* CHANGE makes a length smaller, so that nothing waits for more */
+/* What the relay does with the bytes of records beginning at `at`, after the hello. */
+typedef enum damage {
+    CHANGE,
+    DROP,
+    REPEAT
+} damage; /* CHANGE only shortens a length, so that the receiver does not wait for further bytes */
 
 typedef struct relay {
     int listener, from, to;
@@ -157,7 +161,7 @@ static void give(relay *between, const unsigned char *bytes, size_t size) {
     (void)!send(between->to, bytes, size, MSG_NOSIGNAL); /* rank 1 may have closed the connection */
 }
 
-/* Passes on what has come. */
+/* Passes on the data that has arrived. */
 static void pump(tcp_net *net, relay *between) {
     if (between->from < 0) {
         between->from = accept4(between->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -206,7 +210,7 @@ static void check_damage(const char *mode, damage kind, size_t at) {
     assert_int_equal(status, LS_ERR_PEER);
     assert_int_equal(net.ends[1]->blamed, 1 + 0);
     expect_message("a message from rank 0 was changed in transit");
-    for (int i = 0; i < 2; i++) { /* what has arrived is right */
+    for (int i = 0; i < 2; i++) { /* all data that has arrived is intact */
         assert_true(!got[i].ended || tcp_net_holds(&got[i], (uint64_t)(1 + i), BYTES));
         free(got[i].data);
     }

@@ -1,5 +1,5 @@
 /*
- * Ranks without a given key share a key of their user, so that other users of the machine cannot join them.
+ * Ranks without a given key share a key of their user, so other users of the machine cannot join them.
  *
  * devices: cpu
  */
@@ -24,8 +24,8 @@
 enum { AT_ONCE = 12, OTHER_USER = 65534, LONELY = 271828 };
 
 /*
- * Whether /tmp is empty and visible only to this process and its children. Only root can mount it, and act as several
- * users.
+ * Whether /tmp is empty and visible only to this process and its children. Only root can mount such a /tmp and act as
+ * several users.
  */
 static bool has_own_tmp;
 
@@ -37,7 +37,7 @@ static int mount_own_tmp(void **state) {
     return 0;
 }
 
-/* Sets the locations of a process: its session's folder and its home. */
+/* Sets the locations that a process uses: its session's folder and its home. */
 static void live_in(const char *session, const char *home) {
     setenv("XDG_RUNTIME_DIR", session, 1);
     setenv("HOME", home, 1);
@@ -97,7 +97,7 @@ TEST(all_find_one_key) {
             assert_memory_equal(keys[i].bytes, keys[0].bytes, keys[0].size);
         }
         snprintf(name, sizeof name, "session%d/lockstep", round);
-        assert_int_equal(test_folder_count(test_path(name)), 1); /* the key, and no temporary file */
+        assert_int_equal(test_folder_count(test_path(name)), 1); /* contains the key, and no temporary file */
         assert_int_equal(stat(test_path(name), &about), 0);
         assert_int_equal(about.st_mode & 0777, 0700);
         strcat(name, "/key");
@@ -140,7 +140,7 @@ static void write_elsewhere(const char *session, int kind) {
         return;
     }
     assert_int_equal(mkdir(folder, 0700), 0);
-    if (kind == 1) { /* others can write to it */
+    if (kind == 1) { /* others can write to the folder */
         write_text(file, planted, 0600);
         assert_int_equal(chmod(folder, 0777), 0);
     } else if (kind == 2) { /* others can read it */
@@ -186,7 +186,7 @@ static const char *find_in_home(int number, const void *what) {
 }
 
 TEST(unsafe_places_are_left_alone) {
-    const int kinds = geteuid() == 0 ? KINDS : KINDS - 1; /* only root can write a file of another user */
+    const int kinds = geteuid() == 0 ? KINDS : KINDS - 1; /* only root can create a file of another user */
     for (int kind = 0; kind < kinds; kind++) {
         char name[24];
         snprintf(name, sizeof name, "unsafe%d", kind);
@@ -237,7 +237,7 @@ static ls_comm *join(const job *j, int rank, double timeout) {
         snprintf(text, sizeof text, "%d", variables[i].value);
         setenv(variables[i].name, text, 1);
     }
-    setenv("MASTER_ADDR", "localhost", 1); /* as set by torchrun, whose own port is the previous one */
+    setenv("MASTER_ADDR", "localhost", 1); /* as set by torchrun, which itself uses the previous port */
     setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
     return ls_init(&(ls_init_options){.timeout = timeout});
 }
@@ -258,7 +258,7 @@ static const char *rightful(int rank, const void *what) {
 
 static const char *other_user(int rank, const void *what) {
     const job *j = what;
-    if (geteuid() == 0) { /* without root, another folder stands in for another user */
+    if (geteuid() == 0) { /* without root, a different folder simulates another user */
         LS_MUST(setresgid(OTHER_USER, OTHER_USER, OTHER_USER) == 0 &&
                 setresuid(OTHER_USER, OTHER_USER, OTHER_USER) == 0);
     }
@@ -278,7 +278,8 @@ TEST(other_users_cannot_join) {
     char parent[320];
     snprintf(parent, sizeof parent, "%s", session);
     *strrchr(parent, '/') = '\0';
-    assert_int_equal(chmod(parent, 0711), 0); /* the test's folder, so that the other user can reach their own */
+    assert_int_equal(chmod(parent, 0711),
+                     0); /* makes the test's folder accessible, so that the other user can reach theirs */
     for (int size = 2; size <= 3; size++) {
         for (int by_environment = 0; by_environment < 2; by_environment++) {
             pid_t ranks[3];
@@ -347,7 +348,7 @@ TEST(another_user_can_keep_nobody_from_starting) {
 
 /* ---- keys that can be guessed ---- */
 
-/* Counts the warnings with each key of a list. The text of the warning follows the list's NULL. */
+/* Counts the warnings with each key of a list. The expected text of the warning follows the list's NULL. */
 static const char *count_short(int number, const void *what) {
     const char *const *texts = what;
     ls_key key;

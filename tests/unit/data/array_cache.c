@@ -1,6 +1,6 @@
 /*
- * How often an HDF5 data set reads each block of its file, counted at HDF5: once per epoch and window, with strides and
- * samples of several steps, in the largest window that the cache allows.
+ * How often an HDF5 data set reads each block of its file, counted by intercepting HDF5's read function: once per epoch
+ * and window, with strides and samples of several steps, in the largest window that the cache allows.
  *
  * devices: cpu
  */
@@ -16,7 +16,7 @@ enum { STEPS = 1200, WIDTH = 4, CHUNK = 8, CHUNKS = STEPS / CHUNK, CHUNK_BYTES =
 
 static int64_t reads;
 
-/* Takes the place of HDF5's function, also for the plug-in. */
+/* Replaces HDF5's function, for the plug-in, too. */
 __attribute__((visibility("default"))) herr_t H5Dread(hid_t variable, hid_t type, hid_t memory, hid_t file,
                                                       hid_t transfer, void *to) {
     static herr_t (*function)(hid_t, hid_t, hid_t, hid_t, hid_t, void *);
@@ -27,7 +27,7 @@ __attribute__((visibility("default"))) herr_t H5Dread(hid_t variable, hid_t type
     return function(variable, type, memory, file, transfer, to);
 }
 
-/* Variable u [steps, width] in chunks, and label [steps] in other chunks. */
+/* Writes variable u [steps, width] and variable label [steps], each with its own chunk size. */
 static const char *write_steps(void) {
     static char path[320];
     const hsize_t size[] = {STEPS, WIDTH}, chunk[] = {CHUNK, WIDTH}, other[] = {3 * CHUNK / 2};
@@ -54,7 +54,7 @@ static void check_samples(const ls_batch *batch, int64_t steps) {
     }
 }
 
-/* Reads the epoch of a loader, and returns the number of samples. */
+/* Reads the loader's epoch, and returns the number of samples. */
 static int64_t read_epoch(ls_loader *loader, int64_t steps) {
     int64_t samples = 0;
     ls_batch batch;
@@ -67,7 +67,7 @@ static int64_t read_epoch(ls_loader *loader, int64_t steps) {
     return samples;
 }
 
-/* Reads an epoch in the largest window for a cache of `chunks` chunks. Returns the number of reads. */
+/* Reads an epoch with the largest window for a cache of `chunks` chunks. Returns the number of reads. */
 static int64_t count_reads(ls_array_options options, int64_t chunks, int64_t block) {
     const int64_t steps = options.input.steps > 0 ? options.input.steps : 1;
     options.cache_bytes = chunks * CHUNK_BYTES;
@@ -92,7 +92,7 @@ static int64_t count_reads(ls_array_options options, int64_t chunks, int64_t blo
     return reads;
 }
 
-/* The stride does not divide the chunk, so the samples of three chunks are a block. */
+/* The stride does not divide the chunk size, so the samples of three chunks form a block. */
 TEST(stride_across_chunks) {
     const ls_array_options options = {.input = {NAMES("u")}, .target = {NAMES("u")}, .stride = 3};
     assert_int_equal(count_reads(options, 24, CHUNK), CHUNKS);
@@ -103,7 +103,7 @@ TEST(stride_that_divides_chunks) {
     assert_int_equal(count_reads(options, 24, CHUNK / 4), CHUNKS);
 }
 
-/* Each sample begins in a chunk of its own. */
+/* Each sample begins in a separate chunk. */
 TEST(stride_larger_than_chunks) {
     const ls_array_options options = {.input = {NAMES("u"), .steps = 5}, .target = {NAMES("u")}, .stride = 19};
     assert_true(count_reads(options, 24, 1) <= 2 * (STEPS / 19 + 1));
@@ -117,13 +117,13 @@ TEST(several_steps) {
     assert_true(count_reads(strided, 40, CHUNK) <= 5 * CHUNKS / 3);
 }
 
-/* A chunk of u may need two chunks of the labels, which have other sizes. */
+/* A chunk of u may need two chunks of the labels, which have a different size. */
 TEST(chunks_of_several_sizes) {
     const ls_array_options options = {.input = {NAMES("u")}, .target = {NAMES("label")}};
     assert_true(count_reads(options, 16, CHUNK) <= CHUNKS + 4 * CHUNKS / 3);
 }
 
-/* A loader that is moved into the middle of an epoch returns the rest of this epoch, in the same order. */
+/* A loader that is moved to the middle of an epoch returns the rest of this epoch, in the same order. */
 TEST(middle_of_an_epoch) {
     enum { MIDDLE = 71 };
     const ls_array_options options = {.input = {NAMES("u")}, .target = {NAMES("u"), .first = 1}};

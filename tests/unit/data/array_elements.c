@@ -1,6 +1,6 @@
 /*
- * The elements of HDF5 and NetCDF files that a data set must not misread: packed, missing, never written, large, of 16
- * bits, from the sources of virtual variables, or of another kind than numbers.
+ * Elements of HDF5 and NetCDF files that a data set must not misread: packed, missing, never written, large, or 16-bit
+ * elements, elements from the sources of virtual variables, or elements that are not numbers.
  *
  * devices: cpu
  */
@@ -44,7 +44,7 @@ static void expect_refused(open_function *open, const char *path, const char *pa
                 part);
 }
 
-/* Writes variable v of four elements. Close the file. */
+/* Writes variable v of four elements. The caller closes the file. */
 static hid_t write_variable(const char *path, hid_t type, hid_t memory, const void *values) {
     const hid_t file = hdf5_new_file(path);
     assert_true(hdf5_add(file, "v", type, 1, four, NULL, memory, values));
@@ -53,7 +53,7 @@ static hid_t write_variable(const char *path, hid_t type, hid_t memory, const vo
 
 /* ---- values ------------------------------------------------------------------------------------------------------ */
 
-/* The attributes of the CF conventions, in HDF5. */
+/* Tests the attributes of the CF conventions in HDF5. */
 SCOPED_TEST(packed_and_missing) {
     const char *path = test_path("packed.h5");
     const hid_t file = hdf5_new_file(path);
@@ -67,7 +67,7 @@ SCOPED_TEST(packed_and_missing) {
     assert_true(hdf5_add(file, "n", H5T_STD_I16LE, 1, size, NULL, H5T_NATIVE_INT32, values));
     assert_true(hdf5_add_attribute(file, "n", "_FillValue", -999));
     assert_true(hdf5_add(file, "f", H5T_IEEE_F32LE, 1, size, NULL, H5T_NATIVE_DOUBLE, singles));
-    assert_true(hdf5_add_attribute(file, "f", "missing_value", 1e20)); /* a double that f32 rounds */
+    assert_true(hdf5_add_attribute(file, "f", "missing_value", 1e20)); /* a double that f32 cannot represent */
     assert_true(hdf5_add(file, "d", H5T_IEEE_F64LE, 1, size, NULL, H5T_NATIVE_DOUBLE, reals));
     assert_true(hdf5_add_attribute(file, "d", "_FillValue", fill));
     assert_int_equal(H5Fclose(file), 0);
@@ -104,7 +104,7 @@ SCOPED_TEST(packed_and_missing) {
 
 /* ---- attributes -------------------------------------------------------------------------------------------------- */
 
-/* Creates a NetCDF file with variable v of four elements, in define mode. */
+/* Creates a NetCDF file with variable v of four elements, and leaves it in define mode. */
 static int new_netcdf(const char *path, int mode, nc_type type, int *variable) {
     int file, dimension;
     assert_int_equal(nc_create(path, mode | NC_CLOBBER, &file), NC_NOERR);
@@ -140,7 +140,7 @@ SCOPED_TEST(large_integers) {
     expect_elements(ls_netcdf_dataset, path, 1, 4, expected_naturals);
 }
 
-/* The attribute may have more digits than the elements: -9999 is -10000 in f16. */
+/* The attribute may have more digits than the elements: in f16, -9999 is -10000. */
 SCOPED_TEST(sixteen_bits) {
     const char *path = test_path("f16.h5");
     const float values[] = {-9999, 2, 0.5f, -4};
@@ -174,7 +174,7 @@ SCOPED_TEST(attributes_that_are_not_numbers) {
     for (int i = 0; i < 4; i++) {
         int variable;
         int file = new_netcdf(test_path("attributes.nc"), 0, NC_SHORT, &variable);
-        if (i == 2) { /* libnetcdf writes no other _FillValue than of the variable's type */
+        if (i == 2) { /* libnetcdf only writes a _FillValue of the variable's type */
             assert_int_equal(nc_close(file), NC_NOERR);
             continue;
         }
@@ -242,7 +242,8 @@ SCOPED_TEST(never_written) {
     ls_loader_free(loader);
 }
 
-/* NetCDF's default fill value is data in a variable that is not filled, and in an HDF5 file with its own fill value. */
+/* NetCDF's default fill value is ordinary data in a variable without filling, and in an HDF5 file with its own fill
+ * value. */
 SCOPED_TEST(default_fill_values_as_data) {
     const int32_t values[] = {NC_FILL_INT, 2, 3, 4};
     const double expected[] = {NC_FILL_INT, 2, 3, 4};
@@ -261,7 +262,7 @@ SCOPED_TEST(default_fill_values_as_data) {
 
 /* ---- how variables are stored ------------------------------------------------------------------------------------ */
 
-/* Writes v, whose first two elements are virtual: the first two of variable `name` in `source`. */
+/* Writes v. Its first two elements are virtual: the first two elements of variable `name` in `source`. */
 static void write_virtual(const char *path, const char *source, const char *name) {
     const hsize_t two[] = {2}, none[] = {0};
     const hid_t file = hdf5_new_file(path), space = H5Screate_simple(1, four, NULL);
@@ -352,7 +353,8 @@ SCOPED_TEST(elements_that_are_not_numbers) {
     expect_refused(ls_hdf5_dataset, path, "its elements are of a compound type");
 }
 
-/* A list of variables that is too long for a message says so. A failed call of HDF5 gives its reason. */
+/* If a list of variables is too long for a message, the message says so. For a failed HDF5 call, it contains the
+ * reason. */
 SCOPED_TEST(messages) {
     const char *path = test_path("many.h5");
     const hid_t file = hdf5_new_file(path);

@@ -1,6 +1,6 @@
 /*
- * Data sets from HDF5 and NetCDF files: which elements become which sample, conversions, missing elements, the cache of
- * blocks, and the message for each mistake.
+ * Data sets from HDF5 and NetCDF files: the selection of elements for each sample, conversions, missing elements, the
+ * cache of blocks, and the message for each mistake.
  *
  * devices: cpu shadow cuda
  */
@@ -28,8 +28,8 @@ static void assert_has_shape(const ls_tensor *tensor, ls_shape shape) {
 }
 
 /*
- * A file with u and run/v, [steps, height, width] in chunks of 8 steps; label, i64 [steps], without chunks; wide,
- * [height, steps, width] in chunks; short, with one step less; text and pair, which are not numbers.
+ * Writes a file with u and run/v, [steps, height, width] in chunks of 8 steps; label, i64 [steps], without chunks;
+ * wide, [height, steps, width] in chunks; short, which has one step less; text and pair, which are not numbers.
  */
 static const char *write_flow(void) {
     static char path[320];
@@ -129,7 +129,7 @@ static void another_sample_axis(void **state) {
 
 /* ---- conversions ------------------------------------------------------------------------------------------------- */
 
-/* Integers of other sizes and byte orders, booleans of h5py, f16-sized floats by HDF5's conversion. */
+/* Integers of other sizes and byte orders, booleans of h5py, 16-bit floats, which HDF5 converts. */
 static void stored_types(void **state) {
     (void)state;
     const char *path = test_path("types.h5");
@@ -163,7 +163,7 @@ static void stored_types(void **state) {
 
 /* ---- NetCDF ------------------------------------------------------------------------------------------------------ */
 
-/* A file with t [time, x], a class per step, and a group with another variable if the format has groups. */
+/* Writes a file with t [time, x] and a class per step. If the format has groups, a group contains another variable. */
 static const char *write_netcdf(const char *name, int mode) {
     static char path[320];
     int file, time, x, group, t, class, other = 0;
@@ -265,7 +265,7 @@ static void any_cache(void **state) {
     expect_none(ls_hdf5_dataset(path, &options), LS_ERR_ARGUMENT, "set .cache_bytes to at least twice this size");
     options = (ls_array_options){.input = {NAMES("u")}, .target = {NAMES("u")}, .cache_bytes = 4 * block};
     ls_dataset *dataset = ls_hdf5_dataset(path, &options);
-    /* Each block may need another block of the labels, which are not stored in chunks. */
+    /* Each block may need a different block of the labels, which are not stored in chunks. */
     const ls_array_options labels = {
         .input = {NAMES("u")}, .target = {NAMES("label"), .dtype = LS_I64}, .cache_bytes = 6 * (block + STEPS * 8) - 1};
     assert_null(ls_loader_new(ls_hdf5_dataset(path, &labels), &(ls_loader_options){.shuffle_window = 3}));
@@ -333,7 +333,7 @@ static void mistakes(void **state) {
     expect_none(ls_netcdf_dataset(test_path("other.h5"), &good), LS_ERR_FORMAT, "cannot be read as NetCDF");
 }
 
-/* A chunk that was changed after it was written does not fit its checksum; a file that was cut does not open. */
+/* A chunk that was changed after it was written does not match its checksum. A truncated file cannot be opened. */
 static void damaged_files(void **state) {
     (void)state;
     const char *path = write_flow();
@@ -360,7 +360,7 @@ static void damaged_files(void **state) {
     expect_none(ls_hdf5_dataset(path, &options), LS_ERR_FORMAT, "damaged, incomplete");
 }
 
-/* A forked process may not read a file that its parent has opened. */
+/* A forked process must not read a file that its parent has opened. */
 static void forked_process(void **state) {
     (void)state;
     int child = 0;
@@ -395,12 +395,12 @@ static void *read_batches(void *argument) {
     return NULL;
 }
 
-/* In a forked process: the loader of the parent fails, and an own loader reads. Returns an exit status. */
+/* In a forked process, the parent's loader fails, and a new loader can read. Returns an exit status. */
 static int read_in_child(const char *path, const ls_array_options *options, ls_dataset *inherited) {
     ls_batch batch;
     bool more;
-    alarm(20);                           /* ends a process that hangs */
-    if (ls_use_device("cpu") != LS_OK) { /* a forked process does not have the threads of other devices */
+    alarm(20);                           /* kills a process that hangs */
+    if (ls_use_device("cpu") != LS_OK) { /* a forked process lacks the threads of other devices */
         return 3;
     }
     ls_loader *loader = ls_loader_new(inherited, NULL);
@@ -412,12 +412,12 @@ static int read_in_child(const char *path, const ls_array_options *options, ls_d
     return loader != NULL && ls_loader_next(loader, &batch, &more) == LS_OK ? 0 : 2;
 }
 
-/* A process that is forked while another thread reads a block must not wait for this thread's locks. */
+/* A process that is forked while another thread reads a block must not wait for locks that this thread holds. */
 static void forks_while_a_thread_reads(void **state) {
     (void)state;
     enum { FORKS = 60 };
     const char *path = write_flow();
-    /* A block at a time, in random order: nearly every sample is a read. */
+    /* One block at a time, in random order, so nearly every sample is a read. */
     const ls_array_options options = {.input = {NAMES("u")}, .target = {NAMES("u")}, .cache_bytes = 8 * FIELD * 4};
     ls_dataset *dataset = ls_hdf5_dataset(path, &options);
     background_reader reader = {.loader = ls_loader_new(ls_dataset_retain(dataset), NULL)};
@@ -480,7 +480,7 @@ static ls_status save(void) {
     return status == LS_OK ? ended : status;
 }
 
-/* Runs once, with call `n` of the allocator failing. Returns whether this call took place. */
+/* Runs `program` once, with allocator call `n` failing. Returns whether this call took place. */
 static bool run_out(ls_status (*program)(void), long n) {
     test_allocator allocator;
     (void)ls_error_set(LS_OK, "%s", "");
@@ -533,7 +533,7 @@ static void saved_tensors(void **state) {
                  LS_ERR_ARGUMENT, "HDF5 cannot add tensor \"a/b\" to ");
     assert_null(strstr(ls_error_message(), "gives no reason"));
     expect_error(ls_hdf5_save("/nowhere/x.h5", tensors, 2), LS_ERR_IO, "cannot write /nowhere/x.h5");
-    loader = begin(ls_hdf5_dataset(path, &good), 4, &batch); /* the failures left the file as it was */
+    loader = begin(ls_hdf5_dataset(path, &good), 4, &batch); /* the failures did not change the file */
     ls_loader_free(loader);
     assert_int_equal(ls_scope_end(scope), LS_OK);
 }

@@ -1,6 +1,6 @@
 /*
  * Random changes of pictures: geometry and colors compared with torchvision (tests/fixtures/make_pictures.py), the
- * distribution of the draws, and that they depend only on seed, epoch and position.
+ * distribution of the draws, and their dependence on seed, epoch and position only.
  *
  * devices: cpu shadow cuda
  */
@@ -38,7 +38,7 @@ static ls_picture picture_in(room *in, bool bytes, int64_t planes, int64_t heigh
                         .dtype = bytes ? LS_U8 : LS_F32};
 }
 
-/* u8 may round in the other direction. */
+/* u8 values may be rounded in the other direction. */
 static void check_picture(const char *name, const ls_picture *p, const fixture *wanted) {
     assert_int_equal(p->planes * p->height * p->width, wanted->count);
     for (int i = 0; i < wanted->count; i++) {
@@ -102,7 +102,7 @@ TEST(test_agrees_with_torchvision) {
 
 enum { N = 40, SIDE = 5, PIXELS = SIDE * SIDE };
 
-/* Pixel k of sample i is i + k: u8, or f32 divided by 255. */
+/* Pixel k of sample i is i + k as u8, or the same divided by 255 as f32. */
 static ls_dataset *samples(ls_dtype dtype, int64_t planes) {
     ls_tensor *input = ls_empty(LS_SHAPE(N, planes, SIDE, SIDE), LS_U8);
     for (int64_t i = 0; i < ls_numel(input); i++) {
@@ -142,7 +142,7 @@ typedef ls_dataset *maker(ls_dataset *dataset);
 static maker *const makers[] = {crops, flips, turns, colours, erases, cuts, all_of_them};
 enum { MAKERS = sizeof makers / sizeof *makers };
 
-/* The samples of a loader's epoch, one after the other, as numbers from 0 to 255. */
+/* The samples of a loader's epoch, one after another, as numbers from 0 to 255. */
 typedef struct seen {
     float pixels[N][3 * PIXELS];
     int64_t size; /* of a sample */
@@ -177,7 +177,7 @@ static void see_epoch(ls_dataset *dataset, ls_loader_options options, int64_t ep
     ls_loader_free(loader);
 }
 
-/* Draws do not depend on batches or earlier draws. They differ for another epoch, seed or position. */
+/* Draws do not depend on batches or earlier draws. They differ for a different epoch, seed or position. */
 TEST(test_follows_from_seed_epoch_and_place) {
     static seen first, other;
     for (int k = 0; k < 2 * MAKERS; k++) {
@@ -203,7 +203,7 @@ TEST(test_follows_from_seed_epoch_and_place) {
     }
 }
 
-/* Each possible crop occurs, with the right contents; outside is the fill. */
+/* Each possible crop occurs, with the right contents. Outside of the picture is the fill value. */
 TEST(test_crops) {
     static seen now;
     int met[4][5] = {{0}};
@@ -213,7 +213,7 @@ TEST(test_crops) {
         see_epoch(dataset, (ls_loader_options){.no_shuffle = true}, epoch, &now);
         assert_int_equal(now.size, 12);
         for (int i = 0; i < N; i++) {
-            /* At least one pixel is not outside: (1, 1). */
+            /* At least one pixel, (1, 1), is inside. */
             const int corner = (int)now.pixels[i][3 + 1] - i - SIDE - 1, top = (corner + SIDE + 1) / SIDE - 1,
                       left = corner - top * SIDE;
             assert_true(top >= -1 && top <= 2 && left >= -1 && left <= 3);
@@ -225,7 +225,7 @@ TEST(test_crops) {
             }
         }
     }
-    for (int k = 0; k < 20; k++) { /* 24 of 480 each, within five standard deviations */
+    for (int k = 0; k < 20; k++) { /* 24 of 480 expected for each, within five standard deviations */
         assert_true(met[k / 5][k % 5] > 0 && met[k / 5][k % 5] < 24 + 5 * 5);
     }
     ls_dataset_free(dataset);
@@ -261,7 +261,7 @@ TEST(test_flips) {
         assert_true(fabs(often[which] - 10 * N * share) < 5 * sqrt(10 * N * share * (1 - share)));
     }
     ls_dataset_free(dataset);
-    for (int k = 0; k < 4; k++) { /* each alone, always and never */
+    for (int k = 0; k < 4; k++) { /* each change alone, always and never */
         see_epoch(ls_dataset_random_flip(samples(LS_F32, 1), k % 2, k / 2), (ls_loader_options){.no_shuffle = true}, 0,
                   &now);
         for (int i = 0; i < N; i++) {
@@ -273,7 +273,7 @@ TEST(test_flips) {
     }
 }
 
-/* The smallest and the largest factor that were drawn. Pixels without rounding errors change by exactly this factor. */
+/* Finds the smallest and the largest factor drawn. Pixels without rounding errors change by exactly this factor. */
 TEST(test_colours) {
     static seen now, before;
     double least = 9, largest = 0;
@@ -304,8 +304,8 @@ TEST(test_colours) {
 }
 
 /*
- * Returns in how many pixels of the first plane the sample differs from the plain sample, and checks that they form a
- * rectangle.
+ * Returns the number of pixels of the first plane in which the sample differs from the plain sample, and checks that
+ * they form a rectangle.
  */
 static int hole(const float *pixels, const float *before, int *height, int *width) {
     int count = 0, top = SIDE, bottom = -1, left = SIDE, right = -1;
@@ -346,8 +346,7 @@ TEST(test_holes) {
 }
 
 /*
- * Two transforms of one kind draw different numbers, also on a data set made of others, and so do two copies of a
- * sample.
+ * Two transforms of the same kind draw different numbers, even on nested data sets, and so do two copies of a sample.
  */
 TEST(test_each_draws_its_own) {
     static seen now;
@@ -367,7 +366,7 @@ TEST(test_each_draws_its_own) {
     assert_true(unlike > 5 && unlike < N);
 }
 
-/* Transforms that mix samples of a batch get them as they are in the batch. */
+/* Transforms that mix samples of a batch get the partner samples as the batch contains them. */
 TEST(test_partners_are_changed_alike) {
     ls_loader *loader = ls_loader_new(all_of_them(samples(LS_U8, 3)), &(ls_loader_options){.batch_size = 8});
     ls_batch batch;

@@ -1,6 +1,6 @@
 /*
- * The shuffle of a loader by blocks: each sample once, windows of whole blocks, global batches sorted by block, the
- * same order for any number of threads, and parts of data sets.
+ * Block-wise shuffling in the loader: each sample occurs once, windows consist of whole blocks, global batches are
+ * sorted by block, and the order is the same for any number of threads. Also parts of data sets.
  *
  * devices: cpu shadow cuda
  */
@@ -46,7 +46,7 @@ static void expect_permutation(const int64_t *order, int64_t count) {
     }
 }
 
-/* Returns the number of times that a reader with a cache of `cached` blocks reads a block. */
+/* Returns how often a reader with a cache of `cached` blocks must read a block. */
 static int count_reads(const int64_t *order, int64_t count, int64_t first, int cached) {
     int64_t cache[64];
     int reads = 0, size = 0;
@@ -76,7 +76,7 @@ SCOPED_TEST(windows_of_whole_blocks) {
         read_epoch(loader, orders[epoch], SAMPLES);
         expect_permutation(orders[epoch], SAMPLES);
         assert_int_equal(count_reads(orders[epoch], SAMPLES, 0, 2 * WINDOW), BLOCKS);
-        for (int64_t i = 1; i < SAMPLES; i++) { /* in a batch, a block does not return after another block */
+        for (int64_t i = 1; i < SAMPLES; i++) { /* within a batch, a block does not recur after a different block */
             for (int64_t before = i / BATCH * BATCH; before + 1 < i; before++) {
                 assert_true(orders[epoch][before] / BLOCK != orders[epoch][i] / BLOCK ||
                             orders[epoch][before + 1] / BLOCK == orders[epoch][i] / BLOCK);
@@ -84,7 +84,7 @@ SCOPED_TEST(windows_of_whole_blocks) {
         }
     }
     assert_memory_not_equal(orders[0], orders[1], sizeof orders[0]);
-    /* The samples are mixed: a window has several blocks, and a batch draws from more blocks than it needs. */
+    /* The samples are mixed: a window has several blocks, and a batch draws from more blocks than necessary. */
     int mixed = 0;
     for (int64_t batch = 0; batch + BATCH <= SAMPLES; batch += BATCH) {
         mixed += count_reads(orders[0] + batch, BATCH, 0, 64) > (BATCH + BLOCK - 1) / BLOCK;
@@ -96,7 +96,8 @@ SCOPED_TEST(windows_of_whole_blocks) {
     ls_loader_free(loader);
 }
 
-/* A window of all blocks draws each batch from the whole data set; block and window 1 shuffle single samples. */
+/* If the window covers all blocks, each batch is drawn from the whole data set. If block and window are 1, single
+ * samples are shuffled. */
 SCOPED_TEST(extreme_windows) {
     static const int64_t cases[][2] = {{BLOCKS + 5, BLOCK}, {1, 1}, {1, SAMPLES}, {1, 2 * SAMPLES}, {3, 7}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -115,7 +116,7 @@ SCOPED_TEST(extreme_windows) {
     }
 }
 
-/* With contiguous shares of each global batch, a rank reads few blocks besides its part of them. */
+/* With contiguous shares of each global batch, a rank reads few blocks in addition to its share of them. */
 SCOPED_TEST(ranks_read_parts) {
     enum { RANKS = 2, WIDE = 8 };
     int64_t order[SAMPLES], share[SAMPLES];
@@ -135,7 +136,7 @@ SCOPED_TEST(ranks_read_parts) {
     }
 }
 
-/* A contiguous part keeps the blocks, from its own first sample on. */
+/* A contiguous part keeps the blocks, which are counted from its own first sample. */
 SCOPED_TEST(parts_of_data_sets) {
     enum { FIRST = 37, COUNT = 500 };
     int64_t order[COUNT];
@@ -154,7 +155,7 @@ SCOPED_TEST(parts_of_data_sets) {
     ls_loader_free(loader);
 }
 
-/* Blocks of the loader begin where blocks of the data set begin, if they can. */
+/* If possible, blocks of the loader begin where blocks of the data set begin. */
 SCOPED_TEST(blocks_of_a_part) {
     enum { FIRST = 7, COUNT = 500, PART_BLOCKS = 1 + (COUNT - 3 + BLOCK - 1) / BLOCK };
     int64_t order[COUNT];
@@ -173,7 +174,7 @@ SCOPED_TEST(blocks_of_a_part) {
     options.shuffle_window = WINDOW + 1;
     assert_null(ls_loader_new(part, &options));
     expect_message("windows of 4");
-    options.shuffle_block = BLOCK + 2; /* can be in three blocks: 1 + 10 + 1 samples */
+    options.shuffle_block = BLOCK + 2; /* may span three blocks: 1 + 10 + 1 samples */
     assert_null(ls_loader_new(part, &options));
     expect_message("windows of 2");
     options.shuffle_block = BLOCK + 1;

@@ -28,7 +28,7 @@ static ls_dataset *counting_set(int64_t n) {
     return ls_tensor_dataset(input, target);
 }
 
-/* Appends the numbers of an epoch's samples to `seen`. Checks that inputs and targets belong together. */
+/* Appends the numbers of an epoch's samples to `seen`. Checks that inputs and targets match. */
 static int64_t read_epoch(ls_loader *loader, int64_t *seen, int64_t capacity) {
     int64_t count = 0;
     for (;;) {
@@ -282,7 +282,7 @@ TEST(test_csv_set) {
     assert_int_equal(unlink(pipe), 0);
 }
 
-/* A table with a column of text as the target, and one with numbers of classes and empty fields. */
+/* Tests a table with a text column as the target, and a table with class numbers and empty fields. */
 TEST(test_csv_set_of_classes) {
     static const char iris[] = "length,width,species\n5.1,3.5,setosa\n7,3.2,versicolor\n5,3,setosa\n";
     const char *const species[] = {"species"};

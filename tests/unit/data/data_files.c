@@ -1,5 +1,5 @@
 /*
- * Data sets from files of other programs: CIFAR, tokens.
+ * Data sets from files of other programs: CIFAR and tokens.
  *
  * devices: cpu shadow cuda
  */
@@ -22,7 +22,7 @@ static void expect_none(ls_dataset *dataset, ls_status status, const char *part)
     expect_message(part);
 }
 
-/* Returns the data set as one batch of a loader, in order. Free the loader. */
+/* Returns the whole data set as one batch, in order. The caller frees the loader. */
 static ls_loader *load_all(ls_dataset *dataset, ls_batch *batch) {
     bool more;
     assert_non_null(dataset);
@@ -37,7 +37,7 @@ static ls_loader *load_all(ls_dataset *dataset, ls_batch *batch) {
 
 enum { PICTURE = 3 * 32 * 32, MOST_RECORDS = 8 };
 
-/* Returns the folder of the test, which must contain a file. */
+/* Returns the test's folder, which must contain a file. */
 static const char *folder(void) {
     static char path[320];
     snprintf(path, sizeof path, "%s", test_path("."));
@@ -48,7 +48,8 @@ static unsigned char pixel(int record, int at) {
     return (unsigned char)(record * 31 + at * 7 + at / 1024);
 }
 
-/* Writes records from `first` on, each with its number as the last label, and 3 times the number as the other. */
+/* Writes records beginning with record `first`. The last label of each record is its number, the other label three
+ * times its number. */
 static const char *cifar_file(const char *name, int labels, int first, int count, size_t more) {
     static unsigned char bytes[MOST_RECORDS * (2 + PICTURE)];
     unsigned char *at = bytes;
@@ -120,7 +121,7 @@ TEST(test_cifar_100) {
 
 /* ---- tokens ------------------------------------------------------------------------------------------------------ */
 
-/* Returns token i of every file of the tests: wide tokens use all their bytes. */
+/* Returns token i of all files in these tests. Wide tokens use all their bytes. */
 static int64_t token(int i, int width) {
     return width == 1 ? (i * 37) % 256 : width == 2 ? (65535 - i * 41) : INT64_C(4294967295) - i * INT64_C(16777259);
 }
@@ -196,7 +197,7 @@ TEST(test_tokens_that_are_not_there) {
     assert_int_equal(test_descriptors_count(), descriptors);
 }
 
-/* Writes the same tokens of 1 byte, in a large number, gzipped. */
+/* Writes many of the same tokens, 1 byte each, gzipped. */
 static const char *gzipped_file(int count, int missing) {
     const char *path = test_path("tokens.gz");
     gzFile file = gzopen(path, "wb");
@@ -213,7 +214,7 @@ static const char *gzipped_file(int count, int missing) {
 
 TEST(test_gzipped_tokens) {
     const int descriptors = test_descriptors_count();
-    enum { COUNT = (1 << 16) + 1 }; /* one more than the initial room */
+    enum { COUNT = (1 << 16) + 1 }; /* one more than the initial capacity */
     for (int count = COUNT - 2; count <= COUNT; count++) {
         ls_batch batch;
         ls_loader *loader = load_all(
@@ -253,7 +254,7 @@ TEST(test_tokens_that_go) {
     assert_int_equal(test_descriptors_count(), descriptors);
 }
 
-/* The file is larger than the part that is read: it has a hole of a terabyte. */
+/* The file is larger than the part that is read, because it contains a hole of a terabyte. */
 TEST(test_tokens_of_a_large_file) {
     const char *path = tokens_file(2, 9, 0);
     if (truncate(path, (off_t)1 << 40) != 0) {
@@ -336,8 +337,8 @@ static void put_pictures(void) {
 }
 
 /*
- * Runs once, with call `n` of the allocator failing, alone or with all later calls. Returns whether this call took
- * place.
+ * Runs `program` once, with allocator call `n` failing, alone or together with all later calls. Returns whether this
+ * call took place.
  */
 static bool run_out(ls_status (*program)(void), long n, bool once) {
     test_allocator allocator;

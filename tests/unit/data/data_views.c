@@ -1,5 +1,5 @@
 /*
- * Data sets made of others: parts by numbers and at random, concatenations; and ownership.
+ * Data sets composed of others: parts by sample numbers and at random, concatenations, and ownership.
  *
  * devices: cpu shadow cuda
  */
@@ -39,7 +39,7 @@ static ls_dataset *numbers(int64_t count, double offset) {
     return dataset;
 }
 
-/* Returns the first numbers of the inputs, in order, then -1. Takes ownership of the data set. */
+/* Returns the first number of each input, in order, terminated by -1. Takes ownership of the data set. */
 static const int64_t *inputs_of(ls_dataset *dataset) {
     static int64_t seen[256];
     int64_t count = 0;
@@ -99,7 +99,7 @@ TEST(test_select) {
     assert_int_equal(ls_error_status(), LS_ERR_STATE);
 }
 
-/* Batches whose sample numbers do not fit into the fixed buffer. */
+/* Batches whose sample numbers do not fit into the fixed-size buffer. */
 TEST(test_select_for_large_batches) {
     enum { COUNT = 200000 };
     int64_t *wanted = calloc(COUNT, sizeof *wanted);
@@ -157,7 +157,7 @@ static void sizes_are(int64_t samples, int count, const double *fractions, const
     assert_int_equal(ended, 1);
 }
 
-/* The sizes of torch.utils.data.random_split for the same fractions. */
+/* The sizes are those of torch.utils.data.random_split for the same fractions. */
 TEST(test_sizes_of_parts) {
     sizes_are(10, 3, (const double[]){0.8, 0.1, 0.1}, NUMBERS(8, 1, 1));
     sizes_are(11, 3, (const double[]){1.0 / 3, 1.0 / 3, 1.0 / 3}, NUMBERS(4, 4, 3));
@@ -191,7 +191,7 @@ TEST(test_parts_are_random) {
         moved += seen[0][i] != i;
     }
     assert_true(moved > PART / 2);
-    /* The order differs from a loader's order with this seed. */
+    /* The order differs from a loader's order with the same seed. */
     ls_loader *loader = ls_loader_new(numbers(COUNT, 0), &(ls_loader_options){.batch_size = COUNT, .seed = 1});
     ls_batch batch;
     bool more;
@@ -268,7 +268,7 @@ TEST(test_parts_of_a_concatenation) {
     assert_int_equal(sum, 10 * 100 + 15 + 4 * 50 + 6);
 }
 
-/* A transform that returns a view with different strides than its own memory's. */
+/* A transform that returns a view, whose strides are not those of its own memory. */
 static ls_tensor *swap_columns(ls_tensor *batch, const ls_samples *samples, void *user) {
     (void)samples;
     (void)user;
@@ -293,7 +293,7 @@ static ls_tensor *to_integers(ls_tensor *batch, const ls_samples *samples, void 
     return ls_to(batch, LS_I32);
 }
 
-/* Keeps the shape of one sample, but not of several: the result for one sample does not show this. */
+/* Keeps the shape for one sample, but not for several, so the result for one sample does not reveal the error. */
 static ls_tensor *narrow_many(ls_tensor *batch, const ls_samples *samples, void *user) {
     (void)samples;
     (void)user;

@@ -12,11 +12,11 @@
 #include "data/loader.h"
 #include "tensor/device.h"
 
-/* Batch b of epoch e has three rows of 100 e + b; epoch e has 4 + e batches. */
+/* Batch b of epoch e contains three rows of value 100 e + b. Epoch e has 4 + e batches. */
 typedef struct counter {
     int64_t made;
     int64_t sought[3]; /* number of seeks, and the last target */
-    ls_tensor *kept;   /* a tensor owned by the loader, returned repeatedly */
+    ls_tensor *kept;   /* a tensor that the loader owns and returns repeatedly */
     ls_status status;  /* of the next call */
 } counter;
 
@@ -95,7 +95,7 @@ static void epoch_ends(ls_loader *loader, int64_t next) {
     stands_at(loader, next, 0);
 }
 
-/* The loader itself ends an epoch, or the number of batches it was created with does. */
+/* An epoch is ended by the loader itself, or by the number of batches with which it was created. */
 TEST(test_where_epochs_end) {
     for (int counted = 0; counted < 2; counted++) {
         ls_loader *loader = make_counter(counted ? 3 : -1);
@@ -127,7 +127,7 @@ TEST(test_whose_batches_are) {
         ls_scope *inner = ls_scope_begin();
         assert_true(ls_item(ls_sum(ls_add(batch.input, 1))) == 2 * ROWS);
         assert_int_equal(ls_scope_end(inner), LS_OK);
-        ls_release(batch.input); /* not owned by the caller: no effect */
+        ls_release(batch.input); /* not owned by the caller, so it has no effect */
         assert_true(((const double *)elements(batch.input))[0] == 0);
         ls_dataset *kept = ls_tensor_dataset(batch.input, batch.input);
         next_is(loader, 0, 1);
@@ -190,7 +190,7 @@ static ls_status compute_nonsense(ls_loader *self, int64_t epoch, int64_t number
     return give(self, epoch, number, batch, more);
 }
 
-/* Gives the NULL of a failed operation, and says nothing about it. */
+/* Returns the NULL of a failed operation without reporting the failure. */
 static ls_status give_failed(ls_loader *self, int64_t epoch, int64_t number, ls_batch *batch, bool *more) {
     const ls_status status = give(self, epoch, number, batch, more);
     batch->input = ls_matmul(ls_ones(LS_SHAPE(2, 3), LS_F32), ls_ones(LS_SHAPE(2, 3), LS_F32));
@@ -230,7 +230,7 @@ TEST(test_batches_that_are_none) {
     given[1] = ls_ones(LS_SHAPE(5), LS_F32);
     assert_int_equal(ls_scope_end(scope), LS_OK);
     expect_failure(&giving, LS_ERR_STATE, "belongs to a scope that has ended");
-    given[1] = NULL; /* a loader of inputs alone */
+    given[1] = NULL; /* a loader that returns only inputs */
     ls_loader *loader = ls_loader_custom(&giving, 3);
     ls_batch batch;
     bool more;

@@ -1,7 +1,7 @@
 /*
  * Ownership of tensors and data sets: data sets and loaders take ownership once or several times, in scopes and
- * outside, also when they fail. With the leak check of the address sanitizer, the test is complete. Otherwise, data
- * sets that count their destruction show that each is freed once.
+ * outside, even if they fail. With the leak check of the address sanitizer, the test is complete. Otherwise, data sets
+ * that count their destruction show that each is freed once.
  *
  * devices: cpu shadow cuda
  */
@@ -56,7 +56,7 @@ TEST(test_inputs_that_are_their_own_targets) {
         ls_tensor *x = ls_arange(LS_SHAPE(4, 3), LS_F32);
         ls_loader *loader = in_order(ls_tensor_dataset(x, x));
         if (!in_scope) {
-            ls_release(x); /* no longer owned by the caller: no effect */
+            ls_release(x); /* no longer owned by the caller, so it has no effect */
         }
         next_is(loader, 0, 0);
         next_is(loader, 6, 6);
@@ -87,7 +87,7 @@ TEST(test_two_loaders_of_one_data_set) {
         ls_dataset *dataset = counting_set(6);
         ls_loader *loaders[3] = {in_order(dataset), in_order(dataset)};
         loaders[2] = in_order(ls_loader_dataset(loaders[0]));
-        ls_dataset_free(dataset); /* no longer owned by the caller: no effect */
+        ls_dataset_free(dataset); /* no longer owned by the caller, so it has no effect */
         next_is(loaders[0], 0, 0);
         ls_loader_free(loaders[order]);
         next_is(loaders[1 - order], order == 1 ? 2 : 0, order == 1 ? -2 : 0);
@@ -116,7 +116,7 @@ TEST(test_two_subsets_of_one_data_set) {
 
 TEST(test_a_retained_data_set) {
     ls_dataset *dataset = ls_dataset_retain(counting_set(4));
-    for (int i = 0; i < 3; i++) { /* one loader after the other */
+    for (int i = 0; i < 3; i++) { /* one loader after another */
         ls_loader *loader = in_order(dataset);
         next_is(loader, 0, 0);
         ls_loader_free(loader);
@@ -125,7 +125,8 @@ TEST(test_a_retained_data_set) {
     assert_int_equal(ended, 0);
     ls_dataset_free(dataset);
     assert_int_equal(ended, 1);
-    dataset = ls_dataset_retain(counting_set(4)); /* retained, and no object takes ownership: two references */
+    dataset =
+        ls_dataset_retain(counting_set(4)); /* retained, and no object takes ownership, so there are two references */
     ls_dataset_free(dataset);
     assert_int_equal(ls_dataset_count(dataset), 4);
     ls_dataset_free(dataset);
@@ -133,7 +134,7 @@ TEST(test_a_retained_data_set) {
     assert_null(ls_dataset_retain(NULL));
 }
 
-/* The usual order of a C program: objects made last are freed first. */
+/* The usual order in a C program: objects created last are freed first. */
 TEST(test_data_sets_that_are_gone) {
     ls_dataset *dataset = counting_set(4);
     ls_loader *loaders[] = {in_order(dataset), in_order(dataset)};
@@ -167,7 +168,7 @@ TEST(test_a_data_set_that_another_fails_to_take) {
     next_is(loader, 0, 0);
     ls_loader_free(loader);
     assert_int_equal(ended, 1);
-    assert_null(ls_loader_new(counting_set(4), &bad)); /* nested, the constructor frees it */
+    assert_null(ls_loader_new(counting_set(4), &bad)); /* the inner constructor frees the data set */
     assert_int_equal(ended, 1);
     assert_null(ls_dataset_subset(counting_set(4), 0, 5));
     assert_int_equal(ended, 1);
@@ -179,7 +180,7 @@ TEST(test_tensors_that_a_data_set_fails_to_take) {
     for (int in_scope = 0; in_scope < 2; in_scope++) {
         ls_scope *scope = in_scope ? ls_scope_begin() : NULL;
         ls_tensor *x = ls_arange(LS_SHAPE(4), LS_F32);
-        /* Outside a scope, the first of these would free x if no other data set owned it. */
+        /* Outside a scope, freeing the first data set would free x if no other data set owned it. */
         ls_dataset *dataset = in_scope ? NULL : ls_tensor_dataset(x, x);
         assert_null(ls_tensor_dataset(x, NULL));
         assert_null(ls_tensor_dataset(NULL, x));

@@ -26,14 +26,14 @@ typedef struct gate gate;
 struct gate {
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    bool (*may_go)(const gate *g, int64_t batch); /* called under the lock; NULL: every fetch may proceed */
+    bool (*may_go)(const gate *g, int64_t batch); /* called under the lock; NULL lets every fetch proceed */
     int64_t inside, most_inside;
     int64_t entered[BATCHES], left[BATCHES]; /* counts by batch */
     int64_t calls[MOST_CALLS], call_count;   /* batches, in the order of the calls of fetch */
     int64_t goal;                            /* used by the test's may_go */
     const int *order;                        /* used by the test's may_go */
     int yields;                              /* while it is inside */
-    int64_t spoilt;                          /* this batch fails; -1: none */
+    int64_t spoilt;                          /* this batch fails; -1 means none */
     bool silent;                             /* without a message */
 };
 
@@ -74,7 +74,7 @@ static int64_t count_of(gate *g, const int64_t *count) {
     return now;
 }
 
-/* Waits until one of the counts is not 0. */
+/* Waits until a count is not 0. */
 static void wait_for(gate *g, const int64_t *count) {
     pthread_mutex_lock(&g->lock);
     while (*count == 0) {
@@ -83,7 +83,7 @@ static void wait_for(gate *g, const int64_t *count) {
     pthread_mutex_unlock(&g->lock);
 }
 
-/* Returns whether the fetch succeeds. */
+/* Leaves the gate. Returns whether the fetch succeeds. */
 static bool leave(gate *g, int64_t batch) {
     pthread_mutex_lock(&g->lock);
     const bool spoilt = batch == g->spoilt;
@@ -94,7 +94,7 @@ static bool leave(gate *g, int64_t batch) {
     return !spoilt;
 }
 
-/* Sample i is the number i, with target 10 i. The fetch also makes tensors that are freed afterwards. */
+/* Sample i is the number i, with target 10 i. The fetch creates temporary tensors, too. */
 static ls_status gated_fetch(ls_dataset *self, const ls_samples *samples, ls_tensor *input, ls_tensor *target) {
     gate *g = *(gate **)ls_dataset_state(self);
     const bool real = samples->count > 1 || samples->indices[0] == N - 1;
@@ -147,7 +147,7 @@ static void next_is(ls_loader *loader, int64_t number) {
     }
 }
 
-/* Returns the number of threads of this process. A joined thread may still be listed for a moment. */
+/* Returns the number of threads of this process. A joined thread may still be listed briefly. */
 static int count_threads(void) {
     int count = 0;
     DIR *folder = opendir("/proc/self/task");
@@ -173,7 +173,8 @@ static ls_tensor *add_noise(ls_tensor *batch, const ls_samples *samples, void *u
     return ls_add(batch, ls_rand(ls_shape_of(batch), LS_F32));
 }
 
-/* Pictures that are cropped, flipped and covered with noise from an operation with its own random numbers. */
+/* Pictures that are cropped, flipped and covered with noise. The noise is from an operation with its own random
+ * numbers. */
 static ls_dataset *pictures(void) {
     ls_tensor *input = ls_empty(LS_SHAPE(N, 4, 3), LS_U8);
     for (int64_t i = 0; i < ls_numel(input); i++) {
@@ -202,7 +203,7 @@ static void same_batch(ls_loader *a, ls_loader *b) {
     }
 }
 
-/* A sequence of steps and jumps, determined by its seed. */
+/* Runs a sequence of steps and jumps, determined by its seed. */
 static void walk(uint64_t seed, int threads) {
     const int64_t size = 1 + (int64_t)(ls_random_u32(seed, 0, 0) % 6), batches = (N + size - 1) / size;
     ls_loader_options options = {.batch_size = size, .seed = seed, .no_shuffle = seed % 3 == 0};
@@ -231,7 +232,7 @@ TEST(test_the_same_batches) {
     for (uint64_t seed = 0; seed < 24; seed++) {
         walk(seed, 1 + (int)(seed % 4));
     }
-    const ls_random_state after = ls_random_get_state(); /* no random numbers of this thread were drawn */
+    const ls_random_state after = ls_random_get_state(); /* the loader drew no random numbers of this thread */
     assert_true(numbers.seed == after.seed && numbers.stream == after.stream);
     threads_are(before);
 }
@@ -281,7 +282,8 @@ TEST(test_any_thread_may_be_first) {
 /* ---- how far ahead ----------------------------------------------------------------------------------------------- */
 
 /*
- * While one batch is in use, exactly this number of batches is made in advance; this remains when the loader is freed.
+ * While a batch is in use, exactly this number of batches is made in advance. These batches still exist when the loader
+ * is freed.
  */
 TEST(test_how_far_ahead) {
     for (int threads = 1; threads <= 3; threads++) {
@@ -307,7 +309,7 @@ TEST(test_how_far_ahead) {
 
 /* ---- errors ------------------------------------------------------------------------------------------------------ */
 
-/* First without threads, then with threads; repeatedly, until the error is corrected. */
+/* First without threads, then with threads: the error recurs until its cause is corrected. */
 TEST(test_errors_come_with_their_batch) {
     char said[2][LS_ERROR_CAPACITY];
     for (int silent = 0; silent < 2; silent++) {
@@ -366,7 +368,7 @@ TEST(test_one_at_a_time_else) {
     for (int kind = 0; kind < 3; kind++) {
         gate_reset();
         ls_dataset *dataset = gated(kind > 0);
-        if (kind > 0) { /* a custom transform is not thread-safe by default, nor are data sets made with it */
+        if (kind > 0) { /* by default, custom transforms are not thread-safe, nor are data sets that use them */
             dataset = ls_dataset_transform_input(dataset, same, NULL);
         }
         if (kind > 1) {
@@ -384,7 +386,7 @@ TEST(test_one_at_a_time_else) {
     }
 }
 
-/* Nor do the threads of two loaders call it at the same time for parts of one data set. */
+/* Nor do the threads of two loaders call it at the same time for parts of the same data set. */
 TEST(test_one_at_a_time_of_parts) {
     gate_reset();
     the_gate.yields = 200;
@@ -419,7 +421,7 @@ static void *open_gate(void *argument) {
     return NULL;
 }
 
-/* While a batch is being made, the loader is freed or moved to another position or epoch. No thread remains. */
+/* While a batch is being made, the loader is freed or moved to a different position or epoch. No thread remains. */
 TEST(test_ends_in_the_midst) {
     const int before = count_threads();
     for (int way = 0; way < 3; way++) {
@@ -450,7 +452,7 @@ TEST(test_ends_in_the_midst) {
     threads_are(before);
 }
 
-/* Batches that the program keeps are unchanged, and only its thread accesses them. */
+/* Batches that the program keeps stay unchanged, and only its thread accesses them. */
 TEST(test_batches_that_are_kept) {
     gate_reset();
     ls_loader *loader = in_order(gated(true), 3, 2);
@@ -461,7 +463,7 @@ TEST(test_batches_that_are_kept) {
         assert_int_equal(ls_loader_next(loader, &batch, &more), LS_OK);
         kept[number] = ls_tensor_dataset(batch.input, batch.target);
         assert_non_null(kept[number]);
-        ls_dataset_free(for_a_while); /* of the previous batch, whose slot is reused */
+        ls_dataset_free(for_a_while); /* belongs to the previous batch, whose slot is reused */
         for_a_while = ls_tensor_dataset(batch.input, batch.target);
     }
     ls_loader_free(loader);
@@ -478,7 +480,7 @@ TEST(test_batches_that_are_kept) {
 
 /* ---- forks ------------------------------------------------------------------------------------------------------- */
 
-/* Returns 0 if the loader reports the fork, or makes its own batches. */
+/* Returns 0 if the loader reports the fork, or makes its batches by itself. */
 static int in_fork(ls_loader *loader, bool used) {
     ls_batch batch;
     bool more;
@@ -532,7 +534,7 @@ static ls_tensor *take_long(ls_tensor *batch, const ls_samples *samples, void *u
     return ls_reshape(batch, LS_SHAPE(ls_size(batch, 0), 1));
 }
 
-/* The first batch of an epoch begins when it is requested: a trial waits at least for its duration. */
+/* The first batch of an epoch is begun when it is requested, so a trial waits at least as long as the batch takes. */
 TEST(test_waiting_for_data_is_told) {
     enum { EPOCHS = 3 };
     gate_reset();

@@ -1,5 +1,5 @@
 /*
- * The order of samples in loaders: drawn by weights, by a custom order, and their number.
+ * The order of samples in loaders: weighted sampling, a custom order, and the number of samples.
  *
  * devices: cpu shadow cuda
  */
@@ -17,7 +17,7 @@ static ls_dataset *numbers(int64_t count) {
     return ls_tensor_dataset(x, x);
 }
 
-/* Reads the loader's epoch from its position on. */
+/* Reads the loader's epoch from the current position. */
 static int64_t read_epoch(ls_loader *loader, int64_t *seen, int64_t capacity) {
     int64_t count = 0;
     for (;;) {
@@ -39,7 +39,7 @@ static int64_t read_epoch(ls_loader *loader, int64_t *seen, int64_t capacity) {
 enum { N = 6, DRAWS = 3000 };
 static const double weights[N] = {0, 3, 0.5, 0, 6.5, 0};
 
-/* Returns draw i according to the documentation. */
+/* Returns draw i as documented. */
 static int64_t expected_draw(uint64_t seed, uint64_t epoch, uint64_t i) {
     double all = 0;
     double sum = 0;
@@ -87,7 +87,7 @@ TEST(test_draws_follow_the_formula) {
     ls_loader_free(loader);
 }
 
-/* Independent of earlier draws and of the batch size. */
+/* Draws are independent of earlier draws and of the batch size. */
 TEST(test_draws_depend_on_epoch_and_index_only) {
     int64_t first[N];
     int64_t again[N];
@@ -126,7 +126,7 @@ static ls_status fail_in_epoch_1(int64_t epoch, int64_t *order, int64_t count, v
     return epoch == 1 ? LS_ERR_IO : LS_OK;
 }
 
-/* Computed by operations on tensors, one of which fails in epoch 1. */
+/* An order computed by tensor operations, one of which fails in epoch 1. */
 static ls_status by_tensors(int64_t epoch, int64_t *order, int64_t count, void *user) {
     (void)user;
     for (int64_t i = 0; i < count; i++) {
@@ -136,7 +136,7 @@ static ls_status by_tensors(int64_t epoch, int64_t *order, int64_t count, void *
     return LS_OK;
 }
 
-/* The tensors of a sampler are in their own scope. */
+/* A sampler's tensors belong to a separate scope. */
 TEST(test_own_order_by_tensors) {
     ls_batch batch;
     bool more;
@@ -193,7 +193,7 @@ TEST(test_fewer_samples_than_there_are) {
         options.epoch_samples = 5;
         ls_loader *part = ls_loader_new(numbers(9), &options);
         assert_int_equal(ls_loader_batch_count(part), 3);
-        for (int epoch = 0; epoch < 3; epoch++) { /* different in each epoch: the first of its order */
+        for (int epoch = 0; epoch < 3; epoch++) { /* different in each epoch: the first samples of its order */
             assert_int_equal(read_epoch(whole, all, 9), 9);
             assert_int_equal(read_epoch(part, some, 9), 5);
             assert_memory_equal(all, some, 5 * sizeof *all);

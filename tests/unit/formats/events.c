@@ -1,6 +1,6 @@
 /*
- * Writing TensorBoard's event files: the file, byte for byte equal to TensorBoard's own writers, and failed writes. On
- * any device.
+ * Writing TensorBoard's event files, on any device: files that are byte for byte equal to those of TensorBoard's own
+ * writers, and failed writes.
  *
  * devices: cpu shadow cuda
  */
@@ -90,7 +90,7 @@ static void *write_one(void *folder) {
     return good && closed ? folder : NULL;
 }
 
-/* Several writers in one folder, at the same time and one after the other: a file each. */
+/* Several writers in one folder, at the same time and one after another, each have their own file. */
 TEST(test_writers_do_not_share_files) {
     pthread_t threads[THREADS];
     char folder[PATH_ROOM];
@@ -107,7 +107,7 @@ TEST(test_writers_do_not_share_files) {
     assert_int_equal(test_folder_count(folder), THREADS + 1);
 }
 
-/* The name is predictable, so another user may have put a link there: it is not followed. */
+/* The name is predictable, so another user may have created a symbolic link with this name: it is not followed. */
 TEST(test_links_are_not_followed) {
     enum { SECONDS = 100 };
     char folder[PATH_ROOM], host[256] = "", name[2 * PATH_ROOM];
@@ -159,7 +159,8 @@ TEST(test_files_that_cannot_be_made) {
     assert_int_equal(test_descriptors_count(), descriptors);
     assert_int_equal(ls_events_close(NULL), LS_OK);
     assert_null(ls_events_path(NULL));
-    expect_error(ls_events_flush(NULL), LS_ERR_IO, "the writer is NULL"); /* with the reason why the writer is NULL */
+    expect_error(ls_events_flush(NULL), LS_ERR_IO,
+                 "the writer is NULL"); /* contains the reason why the writer is NULL */
 }
 
 TEST(test_descriptors_are_not_inherited) {
@@ -192,7 +193,7 @@ TEST(test_records_wait_for_a_flush) {
     read_into(&list, ls_events_path(events));
     assert_int_equal(list.count, 1);
     const size_t after = size_of(events);
-    for (int i = 0; i < 2000; i++) { /* of about 50 bytes: more than are kept */
+    for (int i = 0; i < 2000; i++) { /* about 50 bytes each, so more than the buffer holds */
         assert_int_equal(ls_events_scalar(events, "a", i, 2), LS_OK);
     }
     assert_true(size_of(events) > after);
@@ -235,8 +236,8 @@ static void limit_files(rlim_t bytes) {
 }
 
 /*
- * A limit of the file size simulates a full disk, in the middle of a record. Earlier records are written when there is
- * room again.
+ * A file size limit simulates a full disk in the middle of a record. Earlier records are written when there is space
+ * again.
  */
 TEST(test_full_disk) {
     events_list list;
@@ -248,7 +249,7 @@ TEST(test_full_disk) {
     expect_error(ls_events_flush(events), LS_ERR_IO, ls_events_path(events));
     expect_error(ls_error_status(), LS_ERR_IO, "ls_events_flush: cannot write ");
     expect_error(ls_error_status(), LS_ERR_IO, ": File too large");
-    assert_int_equal(size_of(events), whole);                     /* and no part of a record */
+    assert_int_equal(size_of(events), whole);                     /* and not a part of a record */
     assert_int_equal(ls_events_scalar(events, "a", 3, 3), LS_OK); /* which waits, too */
     limit_files(RLIM_INFINITY);
     assert_int_equal(ls_events_scalar(events, "a", 4, 4), LS_OK);
@@ -280,7 +281,7 @@ TEST(test_full_disk_at_both_ends) {
     assert_int_equal(list.count, 0);
 }
 
-/* A disk that accepts all bytes and loses them, as a network disk may. */
+/* Simulates a disk that accepts all bytes and loses them, as a network disk may. */
 static bool lost;
 
 int fsync(int fd) {
@@ -300,7 +301,7 @@ TEST(test_disks_that_lose_what_they_took) {
     assert_int_equal(test_descriptors_count(), descriptors);
 }
 
-/* Records that wait for disk space take at most a megabyte, and each is kept whole or dropped. */
+/* Records that wait for disk space take at most a megabyte. Each is kept whole or dropped. */
 TEST(test_what_waits_is_bounded) {
     enum { TEXT = 50000 };
     static char text[TEXT];
@@ -412,7 +413,7 @@ TEST(test_scalars_are_read_back) {
     assert_true(isnan(list.items[4].value));
 }
 
-/* Checks that record `a` of one file equals record `b` of another, except for the time. */
+/* Checks that record `a` of one file equals record `b` of another file, except for the time. */
 static void expect_same(const events_record *a, const events_record *b) {
     uint8_t of_a[1 << 14], of_b[1 << 14];
     assert_true(a->size <= sizeof of_a && b->size <= sizeof of_b);
@@ -426,8 +427,8 @@ static void expect_same(const events_record *a, const events_record *b) {
 }
 
 /*
- * Compares the records after the version, from 1 on: `wanted` lists the numbers of the fixture's records that `path`
- * must have, then 0.
+ * Compares the records after the version record. `wanted` lists the fixture's records that `path` must contain, as
+ * numbers from 1, terminated by 0.
  */
 static void expect_fixture(const char *path, const char *fixture, const int *wanted) {
     size_t size, fixture_size;
@@ -508,7 +509,7 @@ TEST(test_mistakes) {
     assert_int_equal(list.items[0].step, 7);
 }
 
-/* A text of 2 GiB: the same megabyte mapped many times. */
+/* A string of 2 GiB: the same megabyte mapped many times. */
 TEST(test_records_have_a_limit) {
     enum { PART = 1 << 20 };
     const size_t size = (size_t)1 << 31;

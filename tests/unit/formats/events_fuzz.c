@@ -1,7 +1,7 @@
 /*
- * Damaged event files and their reader, based on files of three writers: TensorBoard's, tensorboardX and ours.
+ * Damaged event files and their reader, based on files of three writers: TensorBoard's, tensorboardX's and ours.
  * Checksums detect damage in the file. Events that are damaged before they get valid checksums reach the code after the
- * checksums. The argument of the program, if any, is the one test to run.
+ * checksums. The argument of the program, if any, is the only test to run.
  *
  * devices: cpu
  */
@@ -63,7 +63,7 @@ static int make_files(void **state) {
     return 0;
 }
 
-/* Returns a file in memory, because there are many. */
+/* Returns the path of a file in memory, because there are many files. */
 static const char *file_of(const uint8_t *bytes, size_t size) {
     static int fd = -1;
     static char path[32];
@@ -115,7 +115,7 @@ static void assert_both(const tally *counts) {
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */
 
-/* The items of a damaged file are the first items of the good file. */
+/* The items of a damaged file are the first items of the undamaged file. */
 static void round_file(uint64_t number, void *argument) {
     static uint8_t bytes[ROOM];
     static events_list items;
@@ -141,7 +141,7 @@ TEST(test_files) {
 
 /* ---- events ------------------------------------------------------------------------------------------------------ */
 
-/* Puts the start of a field that the reader looks for, with valid or with unsuitable contents or kinds. */
+/* Inserts the start of a field that the reader looks for, with valid contents and kind or with unsuitable ones. */
 static size_t put_field(uint8_t *event, size_t size) {
     const uint8_t field[] = {(uint8_t)((1 + fuzz_below(9)) << 3 | fuzz_below(8)), (uint8_t)fuzz_below(20)};
     const size_t at = fuzz_below(size + 1);
@@ -150,7 +150,7 @@ static size_t put_field(uint8_t *event, size_t size) {
     return size + sizeof field;
 }
 
-/* Copies a part to another position. */
+/* Copies a part to a different position. */
 static size_t repeat_part(uint8_t *event, size_t size) {
     uint8_t part[GROWTH / 4];
     const size_t most = size < sizeof part ? size : sizeof part, count = 1 + fuzz_below(most);
@@ -172,7 +172,7 @@ static size_t damage(uint8_t *event, size_t size) {
     }
 }
 
-/* Damages a quarter of the events, in valid records. Reading twice gives the same. */
+/* Damages a quarter of the events, in valid records. Reading twice gives the same result. */
 static void round_event(uint64_t number, void *argument) {
     static uint8_t bytes[ROOM], event[ROOM];
     const good_file *file = &files[number % FILES];

@@ -65,7 +65,7 @@ TEST(test_files_of_tensorboardx) {
 
 /* ---- truncated files --------------------------------------------------------------------------------------------- */
 
-/* A prefix of a file has a prefix of its items, and reading ends at the end of a record. */
+/* A prefix of a file contains a prefix of its items, and reading stops after the last complete record. */
 TEST(test_files_that_are_being_written) {
     static events_list whole, part;
     events_record records[16];
@@ -88,7 +88,7 @@ TEST(test_files_that_are_being_written) {
     free(bytes);
 }
 
-/* Any changed byte is detected, and the error has its position. The items before it are read. */
+/* Any changed byte is detected, and the error contains its position. The items before it are read. */
 TEST(test_damaged_files) {
     static events_list list;
     events_record records[16];
@@ -118,7 +118,7 @@ TEST(test_damaged_files) {
     free(bytes);
 }
 
-/* A record with this length, whose checksum of the length is right. */
+/* Returns a record with this length, and a valid checksum of the length. */
 static const char *record_of_length(uint64_t length) {
     uint8_t bytes[64] = {0};
     memcpy(bytes, &length, sizeof length);
@@ -209,7 +209,7 @@ static void put_unknown(ls_proto *event) {
     ls_proto_text(event, 1002, "\xc3\xa4");
 }
 
-/* Fields in any order, with unknown numbers, and repeated: then the last one counts, and values accumulate. */
+/* Fields may be in any order, with unknown numbers, and repeated: then the last one counts, and values accumulate. */
 TEST(test_events_in_other_orders) {
     static events_list list;
     ls_proto event = {0};
@@ -242,7 +242,7 @@ TEST(test_events_in_other_orders) {
     assert_int_equal(list.count, 3);
 }
 
-/* A field of another kind than expected counts as unknown. */
+/* A field whose kind differs from the expected one is treated as unknown. */
 TEST(test_fields_of_other_kinds) {
     static events_list list;
     ls_proto event = {0};
@@ -304,7 +304,7 @@ TEST(test_tensors_that_are_numbers) {
     }
 }
 
-/* Each element in its own field, as old writers store them. */
+/* Each element is in a separate field, as old writers store them. */
 TEST(test_numbers_that_are_not_packed) {
     static events_list list;
     ls_proto event = {0};
@@ -339,7 +339,7 @@ TEST(test_plugins) {
     }
 }
 
-/* Bytes that are not fields, at every depth that is read. */
+/* Bytes that are not valid fields, at every depth that is read. */
 TEST(test_events_that_do_not_fit) {
     static const struct {
         size_t size;
@@ -351,13 +351,13 @@ TEST(test_events_that_do_not_fit) {
         {1, "\x0e"},
         {2, "\x00\x01"}, /* field 0 */
         {5, "\x05\x01\x02\x03\x04"},
-        {1, "\x88"}, /* a number that ends too early */
+        {1, "\x88"}, /* a truncated number */
         {1, "\x08"},
         {3, "\x08\xff\xff"},
         {11, "\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02"},     /* of 65 bits */
         {12, "\x08\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x00"}, /* of 11 bytes */
-        {6, "\x88\x80\x80\x80\x10\x01"},                          /* a field of 30 bits */
-        {3, "\x1a\x02\x01"},                                      /* contents that end too early */
+        {6, "\x88\x80\x80\x80\x10\x01"},                          /* a field number of 30 bits */
+        {3, "\x1a\x02\x01"},                                      /* truncated contents */
         {11, "\x1a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"},
         {8, "\x09\x01\x02\x03\x04\x05\x06\x07"},
         {4, "\x0d\x01\x02\x03"},

@@ -20,7 +20,7 @@ enum { PATH_ROOM = 400 };
 
 typedef ls_status writer(ls_events *events, const char *tag, int64_t step, const ls_tensor *tensor);
 
-/* Returns the message in field `number` of the only value of a file with this tensor. The caller frees `*bytes`. */
+/* Returns the message in field `number` of the only value in a file with this tensor. The caller frees `*bytes`. */
 static const uint8_t *write_one(writer *write, const ls_tensor *tensor, int number, uint8_t **bytes, size_t *size) {
     char path[PATH_ROOM];
     events_record records[2];
@@ -68,7 +68,7 @@ static void histogram_of(const ls_tensor *tensor, histogram *to) {
     free(bytes);
 }
 
-/* Returns the count of the bucket of `value`. Checks that the limits rise, and that the first bucket is empty. */
+/* Returns the count of the bucket of `value`. Checks that the limits increase, and that the first bucket is empty. */
 static double count_at(const histogram *of, double value) {
     size_t at = 0;
     while (at < of->count && of->limits[at] <= value) {
@@ -94,7 +94,7 @@ TEST(test_histograms_of_every_dtype) {
     }
 }
 
-/* Each element counts once, for any strides. */
+/* Each element is counted once, for any strides. */
 SCOPED_TEST(test_histograms_of_views) {
     static histogram of;
     ls_tensor *all = ls_arange(LS_SHAPE(4, 5), LS_F32);
@@ -125,14 +125,14 @@ TEST(test_limits_of_histograms) {
     assert_true(of.numbers[NUM] == 3);
 }
 
-/* A number equal to a limit belongs to the bucket above it. */
+/* A number equal to a limit belongs to the bucket above. */
 TEST(test_edges_of_buckets) {
     static histogram of;
     const double numbers[] = {1e-12, nextafter(1e-12, 0), -1e-12, nextafter(-1e-12, -1), -nextafter(1e-12, 0)};
     ls_tensor *tensor = ls_from(LS_SHAPE(5), LS_F64, numbers);
     histogram_of(tensor, &of);
     ls_release(tensor);
-    assert_int_equal(of.count, 5); /* an empty bucket, and buckets up to -1e-12, 0, 1e-12 and 1.1e-12 */
+    assert_int_equal(of.count, 5); /* an empty bucket, and the buckets up to -1e-12, 0, 1e-12 and 1.1e-12 */
     const double buckets[] = {0, 1, 2, 1, 1};
     assert_memory_equal(of.buckets, buckets, sizeof buckets);
     assert_true(of.limits[1] == -1e-12 && of.limits[2] == 0 && of.limits[3] == 1e-12);
@@ -164,7 +164,7 @@ static uint32_t big_endian(const uint8_t *at) {
     return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
 }
 
-/* Reads one chunk of a PNG file. Returns where its contents begin. */
+/* Reads one chunk of a PNG file. Returns a pointer to its contents. */
 static const uint8_t *next_chunk(const uint8_t **at, const uint8_t *end, const char *type, size_t *size) {
     assert_true(end - *at >= 12);
     const uint8_t *chunk = *at;
@@ -235,7 +235,7 @@ TEST(test_pictures_of_numbers) {
     }
 }
 
-/* Larger than a writer's initial buffer, and random, so that compression does not shrink it. */
+/* Pictures larger than a writer's initial buffer, with random pixels, so that compression does not shrink them. */
 SCOPED_TEST(test_large_pictures) {
     events_list list = {0};
     char path[PATH_ROOM];

@@ -1,5 +1,6 @@
 /*
- * IDX and CSV: round trips, files from other programs, and invalid files. Random damage, to safetensors too.
+ * IDX and CSV: round trips, files from other programs, and invalid files. Also random damage, including safetensors
+ * files.
  *
  * devices: cpu
  */
@@ -81,7 +82,7 @@ TEST(test_idx_errors_name_file_and_reason) {
     expect_idx_error(test_file("none", none, sizeof none), LS_ERR_FORMAT, "the product of its sizes is too large");
 }
 
-/* Reads at most as many axes as a tensor can have. */
+/* Reads files with at most as many axes as a tensor can have. */
 TEST(test_idx_of_many_axes) {
     for (int axes = LS_MAX_DIMS; axes <= LS_MAX_DIMS + 1; axes++) {
         unsigned char bytes[4 + 4 * (LS_MAX_DIMS + 1) + 1] = {0, 0, 8, (unsigned char)axes};
@@ -172,7 +173,7 @@ static void expect_csv_error(const char *text, const ls_csv_options *options, co
     expect_message(part);
 }
 
-/* A carriage return alone ends a line, and an integer takes LS_ZERO for empty fields. */
+/* A lone carriage return ends a line, and LS_ZERO selects 0 for empty fields of an integer. */
 TEST(test_csv_carriage_returns_and_empty_integers) {
     expect_numbers(ls_csv_read(csv("a,b\r1,2\r3,4\r"), NULL), 2, 2, (const float[]){1, 2, 3, 4});
     expect_numbers(ls_csv_read(csv("a,b\r\n1,2\r\r\n3,4"), NULL), 2, 2, (const float[]){1, 2, 3, 4});
@@ -309,7 +310,7 @@ static ls_tensor *read_csv_pipe(const ls_csv_options *options) {
     return tensor;
 }
 
-/* To collect the classes of a column, ls_csv_read reads the file twice. */
+/* Collecting the classes of a column needs to read the file twice. */
 TEST(test_csv_reads_a_pipe_once) {
     ls_csv_text text = {.column = "kind"};
     const ls_csv_options options = {.text = &text, .text_count = 1};
@@ -355,8 +356,8 @@ static void read_safetensors(const char *path) {
 }
 
 /*
- * Flips, cuts and repeats bytes of a good file. Readers must accept or refuse it, but never crash (checked in sanitizer
- * builds).
+ * Flips, removes and repeats bytes of a good file. Readers must accept or refuse the result, but never crash (checked
+ * in sanitizer builds).
  */
 static void fuzz(const unsigned char *good, size_t size, reader read) {
     enum { ROUNDS = 400, ROOM = 2048 };

@@ -1,6 +1,6 @@
 /*
  * Damaged files and all code that reads them: IDX, CSV and safetensors, and loading into models and optimizers. The
- * argument of the program, if any, is the one test to run.
+ * argument of the program, if any, is the only test to run.
  *
  * devices: cpu
  */
@@ -31,7 +31,7 @@ static void round_idx(uint64_t number, void *argument) {
     for (size_t i = 12; i < c.size; i++) {
         c.bytes[i] = (uint8_t)i;
     }
-    if (fuzz_below(4) == 0) { /* one-byte elements with other sizes, which may be valid again */
+    if (fuzz_below(4) == 0) { /* one-byte elements with different sizes, which may be valid again */
         c.bytes[4 + fuzz_below(8)] = (uint8_t)fuzz_below(7);
     } else {
         content_damage(&c);
@@ -94,7 +94,7 @@ TEST(test_csv) {
     tally_assert_both(&counts);
 }
 
-/* Another JSON reader finds exactly the same names in the header. */
+/* A second JSON reader finds exactly the same names in the header. */
 static void check_against_jansson(const ls_safetensors *file, const content *c) {
     uint64_t length = 0;
     memcpy(&length, c->bytes, sizeof length);
@@ -125,7 +125,7 @@ static void check_against_jansson(const ls_safetensors *file, const content *c) 
     json_decref(header);
 }
 
-/* Usually damages the header and corrects its length; sometimes damages any bytes. */
+/* Usually damages the header and corrects its length. Sometimes damages arbitrary bytes. */
 static void damage_safetensors(content *c) {
     uint64_t length = 0;
     memcpy(&length, c->bytes, sizeof length);
@@ -198,7 +198,7 @@ typedef struct loading {
     char weights[320]; /* the file that restores the weights */
 } loading;
 
-/* Also damages the data after the header. */
+/* Damages the data after the header, too. */
 static const char *damaged_state(const content *good) {
     content c = *good;
     if (fuzz_below(2) == 0) {
@@ -288,7 +288,7 @@ static void round_optimizer(uint64_t number, void *argument) {
         return;
     }
     load->counts.accepted++;
-    if (number / KINDS % 8 == 0) { /* a link that leads anywhere must do no harm */
+    if (number / KINDS % 8 == 0) { /* an arbitrary link must do no harm */
         double loss;
         (void)!ls_optimizer_step_closure(load->optimizer, loss_of, load->model, &loss);
         assert_int_equal(ls_module_load(load->model, load->weights), LS_OK);

@@ -1,6 +1,6 @@
 /*
- * Damaged files and the readers of NumPy's arrays, of pictures and of data sets. The argument of the program, if any,
- * is the one test to run.
+ * Damaged files and the readers of NumPy arrays, pictures and data sets. The argument of the program, if any, is the
+ * only test to run.
  *
  * devices: cpu
  */
@@ -28,7 +28,8 @@ static void round_npy(uint64_t number, void *argument) {
     const char *header = headers[number % 4];
     content text = {.size = strlen(header)}, c = {.size = 8};
     memcpy(text.bytes, header, text.size);
-    const bool whole = fuzz_below(4) != 0; /* only the header, with the right length before it; otherwise any bytes */
+    const bool whole =
+        fuzz_below(4) != 0; /* damages only the header, preceded by its correct length; otherwise arbitrary bytes */
     if (whole) {
         content_damage(&text);
     }
@@ -60,7 +61,7 @@ TEST(test_npy) {
     tally_assert_both(&counts);
 }
 
-/* Returns the position of the next header mark of the archive after `at`, or the size if no mark follows. */
+/* Returns the position of the next header mark of the archive after `at`, or the size if there is none. */
 static size_t find_mark(const content *c, size_t at) {
     while (at + 4 <= c->size && memcmp(c->bytes + at, "PK", 2) != 0) {
         at++;
@@ -68,7 +69,7 @@ static size_t find_mark(const content *c, size_t at) {
     return at + 4 <= c->size ? at : c->size;
 }
 
-/* Damages numbers of the headers, or bytes with a corrected checksum, or anything. */
+/* Damages numbers in the headers, or bytes with a corrected checksum, or arbitrary bytes. */
 static void damage_archive(content *c) {
     static const uint32_t numbers[] = {0, 1, 2, 22, 46, 128, 0xffff, 0x7fffffff, 0x80000000, 0xfffffffe, 0xffffffff};
     if (fuzz_below(4) == 0) {
@@ -86,7 +87,7 @@ static void damage_archive(content *c) {
     }
 }
 
-/* Makes an archive of one stored member with damaged bytes and a valid checksum. */
+/* Makes an archive with a single stored member, which has damaged bytes and a valid checksum. */
 static void make_archive(content *c) {
     content array = {.size = 0};
     static const char head[] = "\x93NUMPY\1\0\x40\0{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }    \n";
@@ -152,7 +153,7 @@ TEST(test_npz) {
 
 /* ---- pictures ---------------------------------------------------------------------------------------------------- */
 
-/* Corrects the checksums of a PNG file's chunks, if they exist, so that their contents are read. */
+/* Corrects the checksums of a PNG file's chunks, if there are chunks, so that their contents are read. */
 static void mend_checksums(content *c) {
     for (size_t at = 8; at + 12 <= c->size;) {
         const size_t length = (size_t)c->bytes[at] << 24 | (size_t)c->bytes[at + 1] << 16 |
@@ -168,7 +169,7 @@ static void mend_checksums(content *c) {
     }
 }
 
-/* Damages the rows of a PNG file before they are compressed again. */
+/* Damages the rows of a PNG file, which is then compressed again. */
 static void damage_rows(content *c) {
     content rows = {.size = CONTENT_ROOM};
     uint8_t packed[CONTENT_ROOM];
@@ -258,7 +259,7 @@ static void read_samples(ls_dataset *dataset, tally *counts) {
     ls_loader_free(loader);
 }
 
-/* A file of arbitrary bytes, and options that may not fit it. */
+/* Reads a file of arbitrary bytes, with options that may not match it. */
 static void round_tokens(uint64_t number, void *argument) {
     static const int widths[] = {0, 1, 2, 4, 4, 3, -1};
     content c = {.size = fuzz_below(200)};

@@ -55,7 +55,7 @@ static void check_archive(const char *path) {
 TEST(test_reads_numpy_files) {
     check_archive(LS_FIXTURES "/numpy.npz");
     check_archive(LS_FIXTURES "/numpy_packed.npz");
-    check_archive(LS_FIXTURES "/numpy_64.npz"); /* with the 64-bit numbers of files of 4 GiB and more */
+    check_archive(LS_FIXTURES "/numpy_64.npz"); /* with 64-bit sizes, as in files of 4 GiB and more */
     ls_tensor *tensor = ls_npy_read(LS_FIXTURES "/numpy_fortran.npy"); /* version 3.0, big-endian */
     check_numbers(tensor, LS_F64, LS_SHAPE(2, 3, 4), 0, 1);
     ls_release(tensor);
@@ -71,7 +71,7 @@ static size_t bytes_of(const char *path, unsigned char bytes[ROOM]) {
     return size;
 }
 
-/* If NumPy wrote an array in our order and byte order, we write the same bytes. */
+/* If NumPy wrote an array in our axis order and byte order, we write the same bytes. */
 TEST(test_writes_what_numpy_writes) {
     static const char *const names[] = {"f4", "f8", "f2", "u1", "b1", "number", "none"};
     unsigned char theirs[ROOM], ours[ROOM];
@@ -119,7 +119,7 @@ TEST(test_round_trips) {
     ls_npz_free(file);
 }
 
-/* More than one read, in the other byte order; and gzipped. */
+/* Arrays that need more than one read, in the other byte order, and gzipped. */
 TEST(test_reads_large_arrays) {
     enum { ROWS = 301, COLUMNS = 211 };
     static char bytes[128 + 8 * ROWS * COLUMNS];
@@ -205,7 +205,7 @@ TEST(test_headers) {
     static const struct {
         const char *header;
         size_t size;
-        const char *part; /* NULL: the file is valid, with six zero bytes */
+        const char *part; /* NULL if the file is valid, with six zero bytes */
     } cases[] = {
         {"{'descr': '|u1', 'fortran_order': False, 'shape': (2, 3), }  \n", 6, NULL},
         {"{\"shape\":(2,3),\"descr\":\"|u1\",\"fortran_order\":False}", 6, NULL},
@@ -268,7 +268,7 @@ TEST(test_fronts) {
     assert_int_equal(ls_error_status(), LS_ERR_ARGUMENT);
 }
 
-/* Integers without a dtype are converted, in either order of bytes and of axes. */
+/* Integers without a corresponding dtype are converted, in either byte order and axis order. */
 TEST(test_integers) {
     static const struct {
         const char *descr;
@@ -308,7 +308,7 @@ TEST(test_integers) {
     }
 }
 
-/* An archive with an array that no tensor can hold returns the other arrays. */
+/* From an archive with an array that no tensor can hold, the other arrays can be read. */
 TEST(test_archive_with_complex_numbers) {
     unsigned char bytes[ROOM];
     ls_tensor *ones = ls_ones(LS_SHAPE(2), LS_F32);
@@ -340,7 +340,7 @@ TEST(test_bools) {
 
 /* ---- wrong .npz files -------------------------------------------------------------------------------------------- */
 
-/* Replaces `count` bytes at `at` of the archive of two tensors; negative offsets count from its end. */
+/* Replaces `count` bytes at offset `at` in the archive of two tensors. Negative offsets count from its end. */
 static void expect_damage(const char *fixture, ptrdiff_t at, const char *with, size_t count, const char *part) {
     unsigned char bytes[ROOM];
     const size_t size = bytes_of(fixture, bytes);
@@ -396,7 +396,7 @@ TEST(test_archives) {
 }
 
 /*
- * Python's zipfile does not fill the 64-bit record if the numbers fit into the end record. In this file they do not
+ * Python's zipfile does not fill in the 64-bit record if the numbers fit into the end record. In this file they do not
  * fit.
  */
 TEST(test_archives_of_64_bits) {
@@ -440,7 +440,8 @@ TEST(test_no_archives) {
         assert_null(ls_npz_load(test_file("cut.npz", bytes, size - cut)));
         assert_int_equal(ls_error_status(), LS_ERR_FORMAT);
     }
-    memcpy(bytes + size, "a comment", 9); /* a comment whose length is not stored: it does not belong to the archive */
+    memcpy(bytes + size, "a comment",
+           9); /* a comment whose length is not stored, so it does not belong to the archive */
     assert_null(ls_npz_load(test_file("long.npz", bytes, size + 9)));
     bytes[size - 2] = 9;
     ls_npz *file = ls_npz_load(test_file("comment.npz", bytes, size + 9));

@@ -1,6 +1,6 @@
 /*
- * How files are written: under names that cannot be predicted, in the folder of the new file, so that links and other
- * entries of other users have no effect. Open files are not inherited by other programs.
+ * How files are written: under unpredictable names, in the folder of the new file, so that links and other entries
+ * created by other users have no effect. Open files are not inherited by other programs.
  *
  * devices: cpu
  */
@@ -23,8 +23,8 @@
 
 /* ---- random names ------------------------------------------------------------------------------------------------ */
 
-static bool foreseen;       /* whether the attacker guesses the names: */
-static uint64_t next_guess; /* the number of the next name, and then of later names */
+static bool foreseen;       /* whether the attacker guesses the names, */
+static uint64_t next_guess; /* and the number of the next name, and then of later names */
 
 /* Replaces the C library's function. */
 ssize_t getrandom(void *buffer, size_t length, unsigned flags) {
@@ -83,7 +83,7 @@ enum { WRITERS = sizeof writers / sizeof *writers };
 
 /* ---- links ------------------------------------------------------------------------------------------------------- */
 
-/* Acts as another user if possible, in a folder like /tmp. */
+/* Acts as a different user if possible, in a folder like /tmp. */
 static const char *plant(int number, const void *what) {
     (void)number;
     const char *const *names = what;
@@ -131,7 +131,7 @@ TEST(test_links_are_not_followed) {
     assert_int_equal(test_files_count(), 1 + WRITERS); /* nothing else is left */
 }
 
-/* If the drawn name exists already, another is drawn, a limited number of times. */
+/* If the drawn name already exists, a new name is drawn, a limited number of times. */
 TEST(test_guessed_names_are_left_alone) {
     enum { GUESSES = 100 };
     char path[320], beside[GUESSES][360];
@@ -156,7 +156,7 @@ TEST(test_guessed_names_are_left_alone) {
     assert_int_equal(unlink(path), 0);
 }
 
-/* Renaming would replace a device or a pipe that programs open. */
+/* Renaming would replace a device or a pipe that programs have opened. */
 TEST(test_only_files_are_replaced) {
     struct stat about;
     const char *pipe = test_path("pipe");
@@ -196,7 +196,7 @@ static void *read_pipe(void *path) {
     return read ? path : NULL;
 }
 
-/* Returns a descriptor of the file `path` that an executed program would inherit, or -1. */
+/* Returns a descriptor of the file `path` that an executed program would inherit, or -1 if there is none. */
 static int inheritable(const char *path) {
     struct stat wanted, about;
     assert_int_equal(stat(path, &wanted), 0);
@@ -209,7 +209,7 @@ static int inheritable(const char *path) {
     return -1;
 }
 
-/* A reader that waits for the end of its file, a pipe. */
+/* A reader waits for the end of its file, which is a pipe. */
 TEST(test_open_files_are_not_inherited) {
     static const unsigned char idx[] = {0, 0, 8, 1, 0, 0, 0, 2, 1, 2};
     pthread_t thread;
@@ -218,7 +218,7 @@ TEST(test_open_files_are_not_inherited) {
     snprintf(path, sizeof path, "%s", test_path("slow"));
     assert_int_equal(mkfifo(path, 0600), 0);
     assert_int_equal(pthread_create(&thread, NULL, read_pipe, path), 0);
-    const int end = open(path, O_WRONLY | O_CLOEXEC); /* returns once the reader has opened it */
+    const int end = open(path, O_WRONLY | O_CLOEXEC); /* returns after the reader has opened it */
     assert_int_equal(inheritable(path), -1);
     assert_int_equal(write(end, idx, sizeof idx), sizeof idx);
     close(end);
@@ -227,7 +227,7 @@ TEST(test_open_files_are_not_inherited) {
     assert_int_equal(unlink(path), 0);
 }
 
-/* A process may have permission to make folders in a folder that it cannot list. */
+/* A process may be allowed to create folders in a folder that it cannot list. */
 TEST(test_folders_in_one_that_cannot_be_read) {
     enum { NOBODY = 65534 };
     char parent[320];

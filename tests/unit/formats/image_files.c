@@ -1,5 +1,5 @@
 /*
- * Pictures: comparison with Pillow for the same files, folders of classes, and invalid files.
+ * Pictures: comparison with Pillow on the same files, folders of classes, and invalid files.
  *
  * devices: cpu
  */
@@ -15,7 +15,7 @@
 #include "formats/image.h"
 #include "tests/support/files.h"
 
-/* Without the libraries, the functions say so, and all others work. These tests then end here. */
+/* Without the libraries, the functions report this, and all other functions work. These tests then end here. */
 static void need_libraries(void) {
     if (ls_libpng_open() == NULL || ls_libjpeg_open() == NULL) {
         assert_int_equal(ls_error_status(), LS_ERR_UNSUPPORTED);
@@ -41,7 +41,7 @@ static int close_pictures(void **state) {
     return test_files_teardown(state);
 }
 
-/* Writes one of the picture files under another name, without its last `cut` bytes. */
+/* Writes one of the picture files under a different name, without its last `cut` bytes. */
 static const char *write_picture(const char *name, const char *as, size_t cut) {
     ls_tensor *bytes = ls_npz_find(pictures, name);
     assert_non_null(bytes);
@@ -154,7 +154,7 @@ TEST(test_folder_of_classes) {
     assert_null(ls_image_folder_class(NULL, 0));
 }
 
-/* Every size of the Pillow fixtures, bit by bit. */
+/* Every size of the Pillow fixtures gives bit-identical results. */
 TEST(test_resizes_as_pillow_does) {
     need_libraries();
     char root[320];
@@ -263,7 +263,7 @@ static void expect_promise(size_t size, size_t height, size_t width, int depth, 
     expect_read_error(test_file("promise", bytes, size), part);
 }
 
-/* Bytes before a marker do not belong to the picture; many programs leave some there. */
+/* Bytes before a marker do not belong to the picture. Many programs leave such bytes. */
 TEST(test_bytes_between_markers) {
     need_libraries();
     unsigned char bytes[4096];

@@ -1,5 +1,5 @@
 /*
- * safetensors: round trips, a file of another program, conversions of integers, invalid files, and a full disk.
+ * safetensors: round trips, a file from another program, conversions of integers, invalid files, and a full disk.
  *
  * devices: cpu
  */
@@ -174,7 +174,8 @@ TEST(test_safetensors_refuses_bad_files) {
     assert_int_equal(ls_error_status(), LS_ERR_FORMAT);
 }
 
-/* The first and the last character of each length in UTF-8, and of surrogate pairs. Unpaired surrogates are invalid. */
+/* Tests the first and the last character of each UTF-8 length, and of surrogate pairs. Unpaired surrogates are
+ * invalid. */
 TEST(test_safetensors_escapes) {
     static const char *const rows[][2] = {
         {"\\u0001", "\x01"},
@@ -214,7 +215,7 @@ TEST(test_safetensors_escapes) {
     }
 }
 
-/* In any order of the header. A tensor without elements overlaps no other. */
+/* The header may list the tensors in any order. A tensor without elements does not overlap any other. */
 TEST(test_safetensors_of_empty_tensors) {
     const char header[] = "{\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[1,3]},"
                           "\"none\":{\"dtype\":\"F32\",\"shape\":[0,5],\"data_offsets\":[1,1]},"
@@ -276,7 +277,7 @@ TEST(test_safetensors_leaves_the_old_file_when_it_fails) {
     ls_release(tensor);
 }
 
-/* A limit of the file size simulates a full disk. */
+/* A file size limit simulates a full disk. */
 TEST(test_full_disk_keeps_the_old_file) {
     ls_tensor *small = ls_ones(LS_SHAPE(2), LS_F32);
     ls_tensor *large = ls_ones(LS_SHAPE(100000), LS_F32);

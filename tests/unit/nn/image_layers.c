@@ -1,5 +1,5 @@
 /*
- * Layers for images are initialized as in PyTorch and refuse impossible arguments. Fusion in Sequential does not change
+ * Layers for images are initialized as in PyTorch and refuse invalid arguments. Fusion in Sequential does not change
  * results.
  *
  * devices: cpu shadow cuda
@@ -72,7 +72,7 @@ TEST(test_layers_refuse) {
     assert_refused(ls_nn_batch_norm_2d(0, NULL), "ls_nn_batch_norm_2d: 0 channels: the number must be positive");
 }
 
-/* Each accepts only its number of axes; the first also accepts one axis less. */
+/* Each layer accepts only its number of axes; the first also accepts one axis less. */
 TEST(test_batch_norms_refuse) {
     static ls_module *(*const constructors[])(int64_t, const ls_batch_norm_options *) = {
         ls_nn_batch_norm_1d, ls_nn_batch_norm_2d, ls_nn_batch_norm_3d};
@@ -98,12 +98,12 @@ TEST(test_batch_norms_refuse) {
 
 /* ---- Sequential moves ReLU after a MaxPool ----------------------------------------------------------------------- */
 
-/* relu, then the pool: in Sequential, and in separate calls. */
+/* Compares relu followed by the pool in Sequential with separate calls. */
 static void check_relu_before(ls_module *pool) {
     assert_non_null(pool);
     ls_scope *scope = ls_scope_begin();
     float numbers[2 * 3 * 7 * 9];
-    for (int i = 0; i < 2 * 3 * 7 * 9; i++) { /* windows without, with some and with only positive numbers; ties */
+    for (int i = 0; i < 2 * 3 * 7 * 9; i++) { /* windows with only positive numbers, with some, or with none; ties */
         numbers[i] = i % 53 == 7 ? NAN : (float)(i * 7919 % 17 - 12);
     }
     ls_tensor *x[2], *y[2];

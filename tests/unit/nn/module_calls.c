@@ -15,7 +15,7 @@ typedef struct cell_state {
     ls_tensor *weight;
 } cell_state;
 
-/* From x [n, 2] and the previous hidden state h [n, 2] or NULL: h' = x * weight + h, and h' * h'. */
+/* Computes h' = x * weight + h and h' * h' from x [n, 2] and the previous hidden state h [n, 2], which may be NULL. */
 static ls_status cell_forward(ls_module *self, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
                               int output_count) {
     const cell_state *cell = ls_module_state(self);
@@ -111,7 +111,7 @@ TEST(test_missing_and_foreign_inputs_are_refused) {
     assert_int_equal(ls_forward_many(cell, (ls_tensor *[]){NULL, x}, 2, outputs, 2), LS_ERR_ARGUMENT);
     assert_string_equal(ls_error_message(), "Cell: input 0 is NULL");
     assert_int_equal(ls_scope_end(scope), LS_ERR_ARGUMENT);
-    scope = ls_scope_begin(); /* the operation that should have made the input has set the error */
+    scope = ls_scope_begin(); /* the operation that should have created the input has set the error */
     ls_tensor *none = ls_matmul(x, x);
     assert_null(none);
     assert_int_equal(ls_forward_many(cell, (ls_tensor *[]){none, x}, 2, outputs, 2), LS_ERR_SHAPE);
@@ -125,7 +125,8 @@ TEST(test_missing_and_foreign_inputs_are_refused) {
     ls_module_free(cell);
 }
 
-/* The mistake of a forward function: 0 none, 1 fails without a message, 2 returns NULL, 3 returns a released tensor. */
+/* The mistake of a forward function: 0 makes none, 1 fails without a message, 2 returns NULL, 3 returns a released
+ * tensor. */
 static int fault;
 
 static ls_status faulty_many(ls_module *self, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,

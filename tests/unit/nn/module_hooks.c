@@ -1,5 +1,6 @@
 /*
- * Hooks of modules: the values that they see and replace, their order, adding and removing them, and their failures.
+ * Hooks of modules: the values that they receive and replace, their order, adding and removing hooks, and their
+ * failures.
  *
  * devices: cpu shadow cuda
  */
@@ -10,7 +11,7 @@
 /* ---- hooks that record calls ------------------------------------------------------------------------------------- */
 
 /*
- * The events, in order: "a" when hooks with this letter began a call, "A" when the call ended, "'" in the backward
+ * The events in order: "a" when hooks with this letter began a call, "A" when the call ended, and "'" in the backward
  * pass.
  */
 static char events[64];
@@ -58,7 +59,7 @@ static int add_noting(ls_module *module, const char *letter) {
     return number;
 }
 
-/* One forward and backward pass. */
+/* Runs one forward and one backward pass. */
 static void step(ls_module *model) {
     events[0] = '\0';
     ls_scope *scope = ls_scope_begin();
@@ -179,7 +180,7 @@ static ls_status see_gradients(ls_module_call *call, void *user) {
     return LS_OK;
 }
 
-/* a * b and a * a. */
+/* Returns a * b and a * a. */
 static ls_status pair_forward(ls_module *self, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
                               int output_count) {
     (void)self, (void)input_count, (void)output_count;
@@ -249,7 +250,7 @@ static ls_status fail_once(ls_tensor *x, void *user) {
     return now ? ls_error_set(LS_ERR_IO, "the first pass fails") : LS_OK;
 }
 
-/* A pass that fails between the outputs and the hook leaves nothing for the next pass. */
+/* If a pass fails between the outputs and the hook, nothing remains for the next pass. */
 TEST(test_gradients_of_a_failed_pass_are_forgotten) {
     seen s = {0};
     ls_module *module = pair_new(&s);
@@ -294,7 +295,7 @@ TEST(test_hooks_go_before_the_backward_pass) {
         ls_scope *scope = ls_scope_begin();
         ls_tensor *y = ls_forward(module, ls_ones(LS_SHAPE(1, 3), LS_F32));
         if (freed) {
-            ls_module_free(module); /* the call on the tape holds the module */
+            ls_module_free(module); /* the call on the tape holds a reference to the module */
         } else {
             assert_int_equal(ls_module_remove_hooks(module, number), LS_OK);
         }

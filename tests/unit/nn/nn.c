@@ -1,5 +1,5 @@
 /*
- * Modules: names, modes, custom modules, flat buffers, saving, initialisers, layers.
+ * Modules: names, modes, custom modules, flat buffers, saving, initializers, layers.
  *
  * devices: cpu shadow cuda
  */
@@ -138,11 +138,11 @@ TEST(test_flat_buffers_keep_values_and_handles) {
     assert_ptr_equal(weight->storage->whole, flats[0].parameters);
     const ls_storage *parameters = flats[0].parameters;
     assert_int_equal(ls_module_flatten(model, flats), 1);
-    assert_ptr_equal(flats[0].parameters, parameters); /* parameters in the flat buffer stay in place */
+    assert_ptr_equal(flats[0].parameters, parameters); /* parameters that are already in the flat buffer do not move */
     ls_module_free(model);
 }
 
-/* A lone parameter and its gradient are in order, but their memory ends, or is in use, where the padding belongs. */
+/* A lone parameter and its gradient are in order, but where the padding belongs, their memory ends or is in use. */
 TEST(test_flat_buffers_are_padded) {
     static const ls_module_type type = {.name = "Scale", .state_size = sizeof(scale_state), .forward = scale_forward};
     for (int view = 0; view < 2; view++) {
@@ -255,7 +255,7 @@ TEST(test_initialisers) {
     ls_release(flat);
 }
 
-/* Every layer gives the result of its operation and trains: its parameters get gradients. */
+/* Every layer gives the result of its operation, and its parameters get gradients. */
 TEST(test_layers) {
     ls_seed(2);
     ls_module *layers[] = {
@@ -325,7 +325,7 @@ TEST(test_norm_options_are_checked) {
     ls_module_free(edge);
 }
 
-/* Zero selects the default, LS_ZERO means zero. */
+/* Zero selects the default, and LS_ZERO means zero. */
 SCOPED_TEST(test_norm_options_may_be_zero) {
     ls_tensor *x = ls_from(LS_SHAPE(2, 1), LS_F64, (const double[]){1, 1 + 2e-3}); /* a variance of 1e-6 */
     ls_tensor *row = ls_reshape(x, LS_SHAPE(1, 2));
@@ -346,7 +346,7 @@ SCOPED_TEST(test_norm_options_may_be_zero) {
     }
 }
 
-/* Sequential's fused Linear and ReLU equals the two in sequence, forward and backward. */
+/* Sequential's fused Linear and ReLU equal the separate layers, forward and backward. */
 TEST(test_sequential_fuses_without_changing_results) {
     ls_seed(4);
     ls_module *fused = ls_sequential(ls_nn_linear(6, 5), ls_nn_relu());
@@ -366,7 +366,7 @@ TEST(test_sequential_fuses_without_changing_results) {
     ls_module_free(fused);
 }
 
-/* If they were moved apart, they would silently become two parameters. */
+/* If they were moved to separate memory, they would silently become two parameters. */
 TEST(test_parameters_that_share_memory_are_refused) {
     for (int buffer = 0; buffer < 2; buffer++) {
         ls_module *model = ls_nn_linear(3, 3);
@@ -383,7 +383,7 @@ TEST(test_parameters_that_share_memory_are_refused) {
     assert_null(ls_sgd(aliased, NULL));
     assert_int_equal(ls_error_status(), LS_ERR_UNSUPPORTED);
     expect_message("an ls_alias or ls_detach of \"weight\" exists");
-    ls_module *other = ls_nn_linear(3, 3); /* an alias of another model's parameter */
+    ls_module *other = ls_nn_linear(3, 3); /* an alias of a different model's parameter */
     assert_non_null(ls_module_add_parameter(other, "twin", ls_alias(ls_module_parameter(aliased, 0))));
     assert_null(ls_sgd(other, NULL));
     expect_message("an ls_alias or ls_detach of \"twin\" exists");
@@ -398,7 +398,7 @@ TEST(test_parameters_that_share_memory_are_refused) {
     ls_optimizer_free(unaliased);
     ls_optimizer_free(second);
     ls_module_free(aliased);
-    ls_module *model = ls_nn_linear(3, 3); /* one tensor with both names: one parameter */
+    ls_module *model = ls_nn_linear(3, 3); /* one tensor with both names, so it is one parameter */
     assert_non_null(ls_module_add_parameter(model, "twin", ls_module_parameter(model, 0)));
     ls_optimizer *optimizer = ls_sgd(model, NULL);
     assert_non_null(optimizer);

@@ -11,7 +11,8 @@
 
 FIXTURES(language, "language.txt")
 
-/* Initializes the module's parameters with waves. Stores x and then the parameters in `inputs`. */
+/* Initializes the module's parameters with waves. Stores x and then the parameters in `inputs`. Returns their
+ * number. */
 static int waves_of(ls_module *module, ls_tensor *x, ls_tensor **inputs) {
     assert_non_null(module);
     inputs[0] = x;

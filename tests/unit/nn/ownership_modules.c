@@ -1,6 +1,6 @@
 /*
- * Ownership of tensors and modules: modules take ownership once or several times, in scopes and outside, also when they
- * fail; names of shared tensors in files. With the leak check of the address sanitizer, the test is complete.
+ * Ownership of tensors and modules: modules take ownership once or several times, in scopes and outside, even if they
+ * fail. Also names of shared tensors in files. With the leak check of the address sanitizer, the test is complete.
  * Otherwise, modules that count their destruction show that each is freed once.
  *
  * devices: cpu shadow cuda
@@ -33,7 +33,7 @@ static void module_ends(ls_module *self) {
     ended++;
 }
 
-/* Computes x weight, or x weight^T: the two ways in which an encoder and a decoder use one weight [3, 2]. */
+/* Computes x weight, or x weight^T: the two ways in which an encoder and a decoder use a shared weight [3, 2]. */
 static ls_module *table_new(ls_tensor *weight, bool transposed) {
     static const ls_module_type type = {
         .name = "Table", .state_size = sizeof(table_state), .forward = table_forward, .free_state = module_ends};
@@ -172,7 +172,7 @@ SCOPED_TEST(test_layers_leave_nothing_in_a_scope) {
     ls_module_free(model);
 }
 
-/* The bytes of tensor memory of this thread. */
+/* Returns the bytes of tensor memory of this thread. */
 static int64_t memory_now(void) {
     ls_memory memory;
     assert_int_equal(ls_memory_stats(&memory), LS_OK);
@@ -203,7 +203,7 @@ static ls_tensor *leaving_forward(ls_module *self, ls_tensor *input) {
     return ls_scope_begin() != NULL ? ls_square(input) : NULL;
 }
 
-/* A module that handles an error succeeds, and its input, which it returns, stays the caller's. */
+/* A module that handles an error succeeds. The input that it returns still belongs to the caller. */
 TEST(test_handled_errors_outside_scopes) {
     static const ls_module_type handling = {.name = "Handling", .forward = handling_forward};
     static const ls_module_type twice = {.name = "Twice", .forward_many = twice_forward, .inputs = 1, .outputs = 2};
@@ -250,7 +250,7 @@ TEST(test_calls_outside_scopes_leave_nothing) {
         assert_int_equal(memory_now(), before);
     }
     const int64_t begun = memory_now();
-    assert_null(ls_weight_norm(x, x)); /* whose shapes do not fit */
+    assert_null(ls_weight_norm(x, x)); /* the shapes do not match */
     assert_int_equal(memory_now(), begun);
     ls_tensor *y = ls_forward(models[0], x);
     ls_tensor *loss = ls_mean(y);
@@ -283,7 +283,7 @@ TEST(test_a_module_twice_in_one_model) {
     assert_int_equal(ls_module_parameter_count(model), 4);
     assert_string_equal(ls_module_parameter_name(model, 2), "3.weight");
     assert_ptr_equal(ls_module_find(model, "2.bias"), ls_module_find(model, "0.bias"));
-    ls_module_free(layer); /* no longer owned by the caller: no effect */
+    ls_module_free(layer); /* no longer owned by the caller, so it has no effect */
     ls_module_free(model);
     assert_int_equal(ended, 2);
 
@@ -348,7 +348,7 @@ TEST(test_shared_parts_of_models_that_fail) {
     ended = 0;
     assert_null(ls_sequential(nothing, table, table)); /* freed once */
     assert_int_equal(ended, 1);
-    /* The outer constructor needs an argument that the inner one frees: the user retains it. */
+    /* The outer constructor needs an argument that the inner one frees, so the user retains it. */
     table = ls_module_retain(table_new(new_weight(), false));
     ended = 0;
     assert_null(ls_sequential(table, ls_sequential(table, table, nothing), table));
@@ -404,7 +404,7 @@ TEST(test_a_module_is_not_below_itself) {
     assert_null(ls_module_finish(model));
 }
 
-/* A parameter in one module and a buffer in another: it is one parameter. */
+/* A tensor that is a parameter in one module and a buffer in another is one parameter. */
 TEST(test_a_buffer_that_is_a_parameter_elsewhere) {
     static const ls_module_type type = {.name = "Table", .state_size = sizeof(table_state), .forward = table_forward};
     ls_tensor *weight = new_weight();
@@ -461,7 +461,7 @@ TEST(test_tied_weights_are_saved_once_under_both_names) {
     ls_module_free(tied);
 }
 
-/* A file saved by a model without tied weights, or by a library without sharing. */
+/* A file saved by a model without tied weights, or by a library that does not support sharing. */
 TEST(test_files_with_both_names) {
     const char *path = test_path("apart.safetensors");
     ls_module *apart = separate_model();
@@ -477,7 +477,7 @@ TEST(test_files_with_both_names) {
     expect_message("0.weight and 2.weight are one tensor in the model, but differ in the file");
     assert_true(is_filled(tied, "0.weight", 5));
 
-    /* With only one of the names, either one, and without metadata: enough for the tied model. */
+    /* A file with only one of the names, either one, and without metadata is enough for the tied model. */
     const ls_named second = {.name = "2.weight", .tensor = ls_module_find(apart, "2.weight")};
     assert_int_equal(ls_safetensors_save(path, &second, 1, NULL), LS_OK);
     assert_int_equal(ls_module_load(tied, path), LS_OK);

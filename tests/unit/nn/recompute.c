@@ -1,5 +1,5 @@
 /*
- * ls_recompute: bits equal to training without it, less memory, and errors.
+ * ls_recompute: results bit-identical to training without it, less memory, and errors.
  *
  * devices: cpu
  */
@@ -71,7 +71,7 @@ static void select_children(ls_module *module) {
     }
 }
 
-/* Nested: the module, its children, and their children. */
+/* Selects nested modules: the module, its children, and their children. */
 static void select_all(ls_module *module) {
     assert_int_equal(ls_recompute(module, true), LS_OK);
     for (int i = 0; i < ls_module_child_count(module); i++) {
@@ -79,7 +79,7 @@ static void select_all(ls_module *module) {
     }
 }
 
-/* The same layer is called twice, with an input that also goes around it. */
+/* Calls the same layer twice, with an input that also bypasses it. */
 static ls_tensor *twice_forward(ls_module *self, ls_tensor *input) {
     ls_module *layer = ls_module_child(self, 0);
     ls_tensor *x = ls_forward(layer, input);
@@ -227,7 +227,7 @@ SCOPED_TEST(test_runs) {
     assert_int_equal(runs, 3);
     assert_int_equal(ls_backward_with(loss, &(ls_backward_options){.keep_tape = true}), LS_OK);
     assert_int_equal(runs, 4);
-    assert_false(trained); /* the mode of the call */
+    assert_false(trained); /* the mode of the original call */
     assert_true(ls_module_is_training(module));
     assert_int_equal(ls_backward(loss), LS_OK);
     assert_int_equal(runs, 5);
@@ -280,7 +280,7 @@ static ls_tensor *tricky_forward(ls_module *self, ls_tensor *input) {
     return ls_mul(ls_mul(ls_mul(input, t->factor), t->buffer), t->trick == READ_A_LEAF ? t->leaf : input);
 }
 
-/* Makes a module of a factor and a buffer, and its output for a leaf. */
+/* Makes a module with a factor and a buffer, and its output for a leaf. */
 static ls_module *make_tricky(trick kind, ls_tensor *leaf) {
     static const ls_module_type type = {.name = "Tricky", .state_size = sizeof(tricky), .forward = tricky_forward};
     ls_module *module = ls_module_new(&type);
@@ -325,7 +325,7 @@ static ls_status leave_a_scope(ls_tensor *leaf, void *user) {
     return LS_OK;
 }
 
-/* A hook that leaves a scope open during the walk of the second run (sanitizer builds find a leak). */
+/* A hook leaves a scope open during the backward walk of the recomputation (sanitizer builds detect a leak). */
 TEST(test_hook_leaves_a_scope) {
     ls_scope *scope = ls_scope_begin();
     ls_tensor *leaf = make_leaf();
@@ -336,7 +336,7 @@ TEST(test_hook_leaves_a_scope) {
     ls_module_free(module);
 }
 
-/* Evaluation reads the running statistics, so training must not move them before the backward pass. */
+/* Evaluation reads the running statistics, so training must not change them before the backward pass. */
 TEST(test_batch_norm_of_two_modes) {
     ls_scope *scope = ls_scope_begin();
     ls_module *norm = ls_nn_batch_norm_1d(3, NULL);
@@ -395,7 +395,7 @@ static void count_release(void *memory, void *user) {
 
 enum { LAYERS = 16, WIDTH = 32, ROWS = 2048, ROW_BYTES = ROWS * WIDTH * 4 };
 
-/* Returns the largest number of bytes of a step of 16 blocks of two layers each, above the bytes before it. */
+/* Returns the peak memory in bytes, relative to its start, of a step with 16 blocks of two layers each. */
 static size_t peak_of(bool recompute) {
     ls_thread_end();
     ls_module *blocks[LAYERS];

@@ -1,6 +1,6 @@
 /*
- * Recurrent layers: values and gradients from PyTorch, its weights, sequences of several lengths compared with each
- * alone, the order of axes, dtypes, dropout between layers, empty inputs, refusals.
+ * Recurrent layers: values and gradients compared with PyTorch's, PyTorch's weights, sequences of several lengths
+ * compared with separate sequences, the order of axes, dtypes, dropout between layers, empty inputs, refusals.
  *
  * devices: cpu shadow cuda
  */
@@ -142,7 +142,7 @@ TEST(test_loads_weights_of_pytorch) {
     ls_module_free(own);
 }
 
-/* All are uniform in +-1/sqrt(hidden). */
+/* All parameters are uniform in +-1/sqrt(hidden). */
 TEST(test_starts_as_pytorch) {
     ls_seed(3);
     ls_module *module = ls_nn_gru(30, 64, &(ls_recurrent_options){.layers = 2});
@@ -159,7 +159,7 @@ TEST(test_starts_as_pytorch) {
 
 /* ---- lengths, axes ----------------------------------------------------------------------------------------------- */
 
-/* Sequences of several lengths, one of them empty, give the same as each alone, whatever follows their end. */
+/* Sequences of several lengths, one of them empty, give the same results as each alone, whatever follows their end. */
 static void test_lengths(void **state) {
     (void)state;
     const int64_t lengths[] = {4, 0, 2};
@@ -219,7 +219,7 @@ TEST(test_time_first) {
     }
 }
 
-/* A sequence in two halves, with the final states of the first half. */
+/* Processes a sequence in two halves. The second half begins with the final states of the first. */
 static void test_states_go_on(void **state) {
     (void)state;
     for (int k = 0; k < KINDS; k++) {
@@ -241,7 +241,7 @@ static void test_states_go_on(void **state) {
 
 /* ---- dropout, empty inputs --------------------------------------------------------------------------------------- */
 
-/* Only between layers, and only in training. */
+/* Dropout acts only between layers, and only in training. */
 SCOPED_TEST(test_dropout) {
     ls_module *module = make(&kinds[2], (ls_recurrent_options){.dtype = LS_F64, .layers = 2, .dropout = 1});
     ls_module *plain = make(&kinds[2], (ls_recurrent_options){.dtype = LS_F64, .layers = 2});
@@ -254,7 +254,7 @@ SCOPED_TEST(test_dropout) {
     call(plain, &kinds[2], x, NULL, NULL, kept);
     assert_true(ls_equal(ls_narrow(outputs[1], 1, 0, 1), ls_narrow(kept[1], 1, 0, 1)));
     assert_false(ls_equal(outputs[0], kept[0]));
-    ls_tensor *other = ls_forward(module, ls_mul(x, 0.5)); /* the second layer gets nothing from x */
+    ls_tensor *other = ls_forward(module, ls_mul(x, 0.5)); /* the second layer gets nothing that depends on x */
     assert_true(ls_equal(outputs[0], other));
     ls_tensor *training = ls_forward(one, x); /* no dropout after the last layer */
     ls_module_train(one, false);
@@ -289,7 +289,7 @@ TEST(test_nothing) {
     }
 }
 
-/* As in ls_relu: after NaN, gradients do not become 0, which would hide it. */
+/* As in ls_relu, gradients do not become 0 after NaN, which would hide it. */
 TEST(test_relu_of_nan) {
     for (int k = 0; k < 2; k++) {
         ls_scope *scope = ls_scope_begin();

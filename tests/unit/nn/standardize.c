@@ -1,5 +1,5 @@
 /*
- * A module that standardizes its inputs: fitted to a data set, saved with the model, and equal in another program.
+ * A module that standardizes its inputs: fitted to a data set, saved with the model, and equal in a different program.
  *
  * devices: cpu shadow cuda
  */
@@ -16,7 +16,7 @@
 
 enum { ROWS = 700 };
 
-/* A column of large numbers, a column of small numbers, a constant column, and the target. */
+/* Writes a column of large numbers, a column of small numbers, a constant column, and the target. */
 static const char *write_table(void) {
     static char text[64 * ROWS];
     int length = snprintf(text, sizeof text, "price,share,unit,sold\n");
@@ -60,7 +60,7 @@ SCOPED_TEST(test_columns_of_a_table) {
     ls_tensor *mean = ls_mean_axes(y, LS_AXES(0), false), *square = ls_mean_axes(ls_square(y), LS_AXES(0), false);
     assert_true(ls_allclose(mean, ls_from(LS_SHAPE(3), LS_F32, (const float[]){0, 0, 0}), 0, 2e-3));
     assert_true(ls_allclose(square, ls_from(LS_SHAPE(3), LS_F32, (const float[]){1, 1, 0}), 0, 2e-3));
-    /* Saved with the model: another program that builds it computes the same bits. */
+    /* The statistics are saved with the model: another program that builds it computes bit-identical results. */
     const char *path = test_path("model.safetensors");
     assert_int_equal(ls_module_save(model, path, NULL), LS_OK);
     ls_module *other = model_new();
@@ -72,7 +72,7 @@ SCOPED_TEST(test_columns_of_a_table) {
     ls_module_free(model);
 }
 
-/* u8 pixels, per channel, and numbers far from 0, which would lose precision in squares. */
+/* Tests u8 pixels, per channel, and numbers far from 0, whose squares would lose precision. */
 SCOPED_TEST(test_channels_of_images) {
     enum { COUNT = 20, PIXELS = 6 };
     uint8_t pixels[COUNT * 2 * PIXELS];
@@ -116,7 +116,8 @@ static ls_status fit_column(ls_module *module, const double *numbers, int64_t ro
     return status;
 }
 
-/* A constant column has deviation 1 even if its mean is rounded. The f32 buffers refuse what they cannot hold. */
+/* A constant column has standard deviation 1 even if its mean is rounded. Values that do not fit in the f32 buffers
+ * are refused. */
 SCOPED_TEST(test_columns_of_f64) {
     ls_module *module = ls_nn_standardize(1);
     const double constant[10] = {.1, .1, .1, .1, .1, .1, .1, .1, .1, .1};

@@ -1,6 +1,6 @@
 /*
- * PyTorch's weights for the model of examples/gpt.c: they load by its names, and the results are PyTorch's. Files and
- * script: tests/fixtures/make_examples.py.
+ * PyTorch's weights for the model of examples/gpt.c: they are loaded under its names, and the results are PyTorch's.
+ * Files and script: tests/fixtures/make_examples.py.
  *
  * devices: cpu
  */

@@ -1,5 +1,5 @@
 /*
- * Weights of PyTorch models with batch and layer normalisation, and with convolutions: they load unchanged, and the
+ * Weights of PyTorch models with batch and layer normalization, and with convolutions: they load unchanged, and the
  * results are PyTorch's, in both modes, forward and backward. Files and scripts: tests/fixtures/make_norms.py and
  * make_cnn.py.
  *
@@ -48,7 +48,7 @@ static void assert_close(const ls_safetensors *values, const char *prefix, const
     }
 }
 
-/* Takes ownership of the model. */
+/* Checks the model, and takes ownership of it. */
 static void check_model(ls_module *model, const char *file, const char *values_file, int parameters, int buffers) {
     ls_safetensors *values = ls_safetensors_load(values_file);
     assert_non_null(values);
@@ -128,7 +128,7 @@ static void note_log(ls_log_level level, int rank, const char *line, void *user)
 }
 
 /*
- * A layer of another size keeps its values, and the program's list and the log name it; the layers before it are
+ * A layer of a different size keeps its values, and the program's list and the log name it. The layers before it are
  * loaded.
  */
 TEST(test_mismatched_shapes_are_skipped) {
@@ -163,12 +163,12 @@ TEST(test_mismatched_shapes_are_skipped) {
 }
 
 TEST(test_missing_and_extra_names) {
-    /* The model's first layer, another name of the same size, and a name that the file lacks. */
+    /* The model's first layer, a different name with the same size, and a name that the file lacks. */
     ls_module *part = ls_sequential(ls_nn_linear(6, 8), ls_nn_relu(), ls_nn_linear(2, 2));
     ls_tensor *before = ls_clone(ls_module_find(part, "2.weight"));
     const char *all = "-2.weight -2.bias +1.bias +1.running_mean +1.running_var +1.weight +3.weight +4.running_mean "
                       "+4.running_var +5.bias +5.weight +7.bias +7.weight ";
-    /* Without a matching BatchNorm in the model, counters are ordinary names. */
+    /* If the model has no matching BatchNorm, counters are ordinary names. */
     const char *counters = "+1.num_batches_tracked +4.num_batches_tracked ";
     char want[256];
     snprintf(want, sizeof want, "-2.weight -2.bias %s%s", counters, all + strlen("-2.weight -2.bias "));
@@ -189,14 +189,14 @@ TEST(test_missing_and_extra_names) {
     assert_string_equal(told, "");
     assert_true(ls_equal(ls_module_find(part, "0.weight"), ls_module_find(model, "0.weight")));
     ls_module_free(part);
-    part = ls_sequential(ls_nn_linear(6, 7)); /* existing tensors must still fit */
+    part = ls_sequential(ls_nn_linear(6, 7)); /* existing tensors must still match */
     assert_int_equal(load(part, weights, true, true), LS_ERR_SHAPE);
     ls_module_free(part);
     ls_module_free(model);
     ls_release(before);
 }
 
-/* Names that only resemble a counter of batches are not skipped. */
+/* Names that only resemble a batch counter are not skipped. */
 TEST(test_counters_are_known_by_what_they_are) {
     ls_module *norm = ls_nn_batch_norm_1d(2, NULL);
     ls_tensor *counter = ls_zeros(LS_SCALAR, LS_I64);

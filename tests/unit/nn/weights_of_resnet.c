@@ -1,5 +1,5 @@
 /*
- * PyTorch's weights for the model of examples/resnet.c: they load by torchvision's names, and the results are
+ * PyTorch's weights for the model of examples/resnet.c: they are loaded under torchvision's names, and the results are
  * PyTorch's. Files and script: tests/fixtures/make_examples.py.
  *
  * devices: cpu

@@ -1,6 +1,6 @@
 /*
- * Optimizers that evaluate the loss themselves: conjugate gradients on problems with known minima, and for all of them,
- * losses that are not finite, closures that fail, and parameters that they refuse.
+ * Optimizers that evaluate the loss themselves: conjugate gradients on problems with known minima, and for all such
+ * optimizers, losses that are not finite, closures that fail, and parameters that are refused.
  *
  * devices: cpu shadow cuda
  */
@@ -16,7 +16,7 @@ typedef struct problem {
     ls_tensor *(*loss)(ls_tensor *p);
     ls_tensor *p;
     int evaluations;
-    int fail_at; /* the evaluation that fails; 0: none */
+    int fail_at; /* number of the evaluation that fails; 0 means none */
 } problem;
 
 static problem *problem_new(ls_tensor *(*loss)(ls_tensor *p), ls_dtype dtype, int64_t count, const double *start) {
@@ -56,7 +56,7 @@ static double at(const problem *self, int64_t i) {
     return ls_at(self->p, &i);
 }
 
-/* Curvatures 1, 10 and 100; minimum at 1, 2, 3. */
+/* Has the curvatures 1, 10 and 100, and its minimum at (1, 2, 3). */
 static ls_tensor *bowl(ls_tensor *p) {
     const double curvature[] = {1, 10, 100}, lowest[] = {1, 2, 3};
     ls_tensor *away = ls_sub(p, ls_to(ls_from(LS_SHAPE(3), LS_F64, lowest), ls_dtype_of(p)));
@@ -68,7 +68,7 @@ static ls_tensor *rosenbrock(ls_tensor *p) {
     return ls_add(ls_mul(ls_square(ls_sub(y, ls_square(x))), 100), ls_square(ls_sub(x, 1)));
 }
 
-/* x - log(x), infinite at 0 and NaN below; minimum at 1. */
+/* x - log(x): infinite at 0, NaN below, minimum at 1. */
 static ls_tensor *barrier(ls_tensor *p) {
     return ls_sum(ls_sub(p, ls_log(p)));
 }
@@ -146,7 +146,7 @@ TEST(test_fixed_steps_into_what_is_not_finite_are_an_error) {
     problem_free(self, optimizer);
 }
 
-/* The gradient of the root at 0 is not finite. */
+/* The gradient of the square root at 0 is not finite. */
 static ls_tensor *root(ls_tensor *p) {
     return ls_sum(ls_sqrt(p));
 }
@@ -279,7 +279,7 @@ static ls_tensor *bowl_of_two(ls_tensor *p) {
     return bowl(ls_add(p, second));
 }
 
-/* The directions of the steps before the freeze move `second` too: the optimizer must forget them. */
+/* The directions of the steps before the freeze would move `second`, too, so the optimizer must forget them. */
 static void check_frozen_stays(ls_optimizer *optimizer) {
     problem *self = problem_new(bowl_of_two, LS_F64, 3, (const double[]){0, 0, 0});
     second = ls_ones(LS_SHAPE(3), LS_F64);

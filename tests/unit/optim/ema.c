@@ -1,5 +1,5 @@
 /*
- * Averages of a model's parameters: the formula, swapping, their state, and wrong arguments.
+ * Averages of a model's parameters: the formula, swapping, their state, and invalid arguments.
  *
  * devices: cpu shadow cuda
  */
@@ -28,7 +28,7 @@ static ls_module *make_model(ls_dtype dtype) {
     return model;
 }
 
-/* Element `at` of parameter `index` after this number of steps. */
+/* Returns element `at` of parameter `index` after this number of steps. */
 static double number(int step, int index, int64_t at) {
     return sin(step + 0.3 * index + 0.7 * (double)at);
 }
@@ -80,7 +80,8 @@ TEST(test_formula) {
         ls_module *model = make_model(dtype);
         const uint64_t before = ls_module_hash(model);
         ls_ema *averages = ls_ema_new(model, decay);
-        assert_int_equal(ls_ema_swap(averages), LS_OK); /* before the first update, they equal the model's parameters */
+        assert_int_equal(ls_ema_swap(averages),
+                         LS_OK); /* before the first update, the averages equal the model's parameters */
         assert_true(ls_module_hash(model) == before);
         assert_int_equal(ls_ema_swap(averages), LS_OK);
         run(model, averages, 0, STEPS);
@@ -131,7 +132,7 @@ TEST(test_buffers) {
     const ls_named *tensors = NULL;
     int count = 0;
     assert_int_equal(ls_ema_state(averages, &tensors, &count), LS_OK);
-    assert_int_equal(ls_ema_set_state(other, tensors, count), LS_OK); /* buffers may have any numbers */
+    assert_int_equal(ls_ema_set_state(other, tensors, count), LS_OK); /* buffers may contain any numbers */
     assert_int_equal(ls_ema_put(averages), LS_OK);
     assert_true(ls_at(mask, (int64_t[]){1}) == -(double)INFINITY);
     assert_true(ls_at(statistic, (int64_t[]){1}) == 4);

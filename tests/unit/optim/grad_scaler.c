@@ -1,5 +1,5 @@
 /*
- * Scaled losses: gradients are unscaled, steps that overflow are skipped, and the scale changes as in PyTorch.
+ * Loss scaling: gradients are unscaled, steps that overflow are skipped, and the scale changes as in PyTorch.
  *
  * devices: cpu shadow cuda
  */
@@ -11,7 +11,7 @@
 
 #include <lockstep/lockstep.h>
 
-/* A model of two parameters of 33 and 3 numbers, and an optimizer with state. */
+/* A model with two parameters of 33 and 3 numbers, and an optimizer with state. */
 typedef struct setting {
     ls_module *model;
     ls_optimizer *optimizer;
@@ -31,7 +31,7 @@ static void release(setting *s) {
     ls_module_free(s->model);
 }
 
-/* Runs backward from the scaled mean square of the output for normal numbers, times `factor`. */
+/* Runs backward from the scaled mean square of the output for normally distributed numbers, multiplied by `factor`. */
 static void go_backwards(const setting *s, const ls_grad_scaler *scaler, double factor) {
     ls_scope *scope = ls_scope_begin();
     ls_optimizer_zero_grad(s->optimizer);
@@ -47,7 +47,7 @@ static void step(const setting *s, ls_grad_scaler *scaler, double factor) {
     assert_int_equal(ls_grad_scaler_update(scaler), LS_OK);
 }
 
-/* Scales are powers of two, so that training has the same bits as without scaling. */
+/* Scales are powers of two, so training is bit-identical to training without scaling. */
 TEST(test_scaled_training_is_the_same) {
     setting plain = make(), scaled = make();
     ls_grad_scaler *scaler = ls_grad_scaler_new(NULL);
@@ -58,7 +58,7 @@ TEST(test_scaled_training_is_the_same) {
         assert_int_equal(ls_optimizer_step(plain.optimizer), LS_OK);
         ls_seed((uint64_t)i);
         go_backwards(&scaled, scaler, 1);
-        if (i == 1) { /* in two calls: gradients are unscaled in between */
+        if (i == 1) { /* in two calls, between which gradients are unscaled */
             assert_int_equal(ls_grad_scaler_unscale(scaler, scaled.optimizer), LS_OK);
             for (int k = 0; k < 2; k++) {
                 assert_true(ls_equal(ls_grad(ls_module_parameter(scaled.model, k)),
@@ -129,7 +129,7 @@ TEST(test_scale_grows_and_falls) {
     release(&s);
 }
 
-/* The scale never becomes Inf, and an error occurs when it would become 0. */
+/* The scale never becomes Inf, and if it would become 0, there is an error. */
 TEST(test_scale_stays_a_number) {
     setting s = make();
     ls_grad_scaler *scaler =
@@ -148,7 +148,7 @@ TEST(test_scale_stays_a_number) {
     release(&s);
 }
 
-/* One scaler for several optimizers: the scale falls if any overflows, and the others step. */
+/* One scaler for several optimizers: the scale decreases if any of them overflows, and the others take their steps. */
 TEST(test_two_optimizers) {
     setting a = make(), b = make();
     ls_grad_scaler *scaler = ls_grad_scaler_new(&(ls_grad_scaler_options){.growth_interval = 1});
@@ -174,7 +174,7 @@ TEST(test_two_optimizers) {
     release(&b);
 }
 
-/* Gradients that f16 rounds to zero: below 2^-25, in the operands of the backward pass. */
+/* Gradients that f16 would round to zero, below 2^-25, in the operands of the backward pass. */
 TEST(test_small_gradients_survive) {
     for (int scaled = 0; scaled < 2; scaled++) {
         setting s = make();

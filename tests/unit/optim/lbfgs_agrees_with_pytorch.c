@@ -1,6 +1,6 @@
 /*
- * L-BFGS with the starts and problems of tests/fixtures/make_lbfgs.py: every evaluation in every step is at PyTorch's
- * point.
+ * L-BFGS with the starting points and problems of tests/fixtures/make_lbfgs.py: every evaluation in every step is at
+ * the same point as PyTorch's.
  *
  * devices: cpu shadow cuda
  */

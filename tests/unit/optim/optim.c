@@ -13,10 +13,10 @@ enum { STEPS = 20 };
 /* A number with its optimizer state. */
 typedef struct number {
     double p, first, second, third;
-    int t; /* number of steps, including the current step */
+    int t; /* number of steps, including the current one */
 } number;
 
-/* A kind of optimizer: its constructor, and the reference for one step of one number. */
+/* A kind of optimizer: its constructor, and the reference for one step of a single number. */
 typedef struct kind {
     const char *name;
     ls_optimizer *(*make)(ls_module *model, const void *options);
@@ -104,7 +104,8 @@ static const kind adagrad = {"adagrad", make_adagrad, start_adagrad, step_adagra
 
 /* ---- training against the reference ------------------------------------------------------------------------------ */
 
-/* Parameter 1, in the middle of the flat buffer, misses every third step; 3 begins late; 4 never has a gradient. */
+/* Parameter 1, in the middle of the flat buffer, has no gradient in every third step. Parameter 3 has gradients only
+ * after some steps, parameter 4 never. */
 static bool has_gradient(int index, int step) {
     return index == 1 ? step % 3 != 1 : index == 3 ? step >= 4 : index != 4;
 }
@@ -174,7 +175,7 @@ TEST(test_adam) {
     options.amsgrad = true;
     check_both_dtypes(&adam, &options);
     check_both_dtypes(&adamw, &options);
-    /* LS_ZERO selects no default, and the formulas in this file treat it as 0 */
+    /* LS_ZERO selects zero, not the default; the formulas in this file treat it as 0. */
     const ls_adam_options zero = {.learning_rate = 0.02, .beta1 = LS_ZERO, .beta2 = 0.95, .epsilon = LS_ZERO};
     check_both_dtypes(&adam, &zero);
     check_both_dtypes(

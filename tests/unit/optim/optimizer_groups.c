@@ -7,7 +7,7 @@
 
 /* ---- groups ------------------------------------------------------------------------------------------------------ */
 
-/* Steps once, and returns the decrease of element 0 of the parameter. */
+/* Runs one step, and returns the decrease of element 0 of the parameter. */
 static double fall(ls_optimizer *optimizer, ls_tensor *parameter, int index) {
     const double before = numbers_get(parameter, 0);
     ls_optimizer_zero_grad(optimizer);
@@ -56,7 +56,7 @@ TEST(test_groups_differ) {
     ls_module_free(model);
 }
 
-/* ls_muon's groups: one for matrices, one for other parameters. On request, matrices also belong to AdamW's group. */
+/* ls_muon's groups: one for matrices, one for other parameters. On request, matrices belong to AdamW's group, too. */
 TEST(test_groups_of_muon) {
     ls_module *model = ls_sequential(ls_nn_linear(3, 4), ls_nn_linear(4, 2));
     ls_tensor *p[4];
@@ -168,7 +168,7 @@ TEST(test_clip_by_norm) {
         numbers_expect("direction", numbers_get(ls_grad(ls_module_parameter(model, 3)), 7),
                        gradient_at(dtype, 0, 3, 7) * 0.5 / (whole + 1e-6), tolerance);
         assert_null(ls_grad(ls_module_parameter(model, 1)));
-        ls_tensor *gradient = ls_grad(ls_module_parameter(model, 0)); /* one NaN makes all gradients NaN */
+        ls_tensor *gradient = ls_grad(ls_module_parameter(model, 0)); /* a single NaN makes all gradients NaN */
         ls_scope *scope = ls_scope_begin();
         assert_int_equal(ls_copy_into(gradient, ls_mul(gradient, (double)NAN)), LS_OK);
         assert_int_equal(ls_scope_end(scope), LS_OK);

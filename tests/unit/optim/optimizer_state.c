@@ -1,6 +1,6 @@
 /*
- * The state of optimizers, saved and restored into a new one: interrupted training continues with the same bits. State
- * that does not fit is refused, and everything stays unchanged.
+ * The state of optimizers, saved and restored into a new optimizer: interrupted training continues bit-identically.
+ * State that does not match is refused, and everything stays unchanged.
  *
  * devices: cpu shadow cuda
  */
@@ -33,7 +33,8 @@ typedef struct problem {
 
 static ls_status loss_of_step(void *argument, double *value) {
     const problem *p = argument;
-    ls_seed(100 + (uint64_t)p->step / 2); /* so that methods with a line search use one function for several steps */
+    ls_seed(100 +
+            (uint64_t)p->step / 2); /* so that methods with a line search use the same function for several steps */
     ls_tensor *x = ls_randn(LS_SHAPE(6, 5), LS_F32);
     ls_tensor *loss = ls_mean(ls_square(ls_sub(ls_forward(p->model, x), ls_randn(LS_SHAPE(6, 3), LS_F32))));
     LS_TRY(ls_backward(loss));
@@ -63,7 +64,7 @@ static uint64_t trained(int kind, bool broken_off) {
         ls_module_free(model);
         model = make_model();
         optimizer = optimizer_make(kind, model);
-        if (kind % 2 == 1) { /* it may have had another state before */
+        if (kind % 2 == 1) { /* the new optimizer may have had a different state before */
             train(model, optimizer, 50, 53);
         }
         assert_int_equal(ls_module_load(model, test_path("model")), LS_OK);
@@ -85,7 +86,7 @@ TEST(test_going_on) {
     }
 }
 
-/* Without its state, a method with state gives different results: the test above can fail. */
+/* Without its state, a method that has state gives different results. So the test above is able to fail. */
 TEST(test_state_matters) {
     for (int kind = 1; kind < OPTIMIZERS; kind++) {
         ls_module *model = make_model();
@@ -145,7 +146,7 @@ TEST(test_names) {
     assert_true(ls_item(find(optimizer, "2.bias.mu_product")) < 0.3);
     ls_optimizer_free(optimizer);
     optimizer = optimizer_make(OPTIMIZER_MOMENTUM, NULL);
-    for (int i = 0; i < 4; i++) { /* one group each: numbers continue across groups */
+    for (int i = 0; i < 4; i++) { /* one group each, because numbers continue across groups */
         ls_tensor *parameter = ls_module_parameter(model, i);
         assert_int_equal(ls_optimizer_add_group(optimizer, &parameter, 1, NULL), LS_OK);
     }
@@ -153,7 +154,7 @@ TEST(test_names) {
     assert_non_null(find(optimizer, "param_groups.3.lr"));
     ls_optimizer_free(optimizer);
     optimizer = optimizer_make(OPTIMIZER_LBFGS, model);
-    assert_int_equal(count_of(optimizer), 1); /* no step yet: only the learning rate */
+    assert_int_equal(count_of(optimizer), 1); /* no step yet, so only the learning rate */
     train(model, optimizer, 0, 4);
     assert_int_equal(count_of(optimizer), 1 + 7 + 5 * 3);
     assert_true(ls_item(find(optimizer, "n_iter")) > 5);
@@ -163,7 +164,7 @@ TEST(test_names) {
     ls_module_free(model);
 }
 
-/* An optimizer's own state, and an initial state, which resets it. */
+/* An optimizer's own state, and an initial state, which resets the optimizer. */
 TEST(test_own_state_and_none) {
     for (int kind = 0; kind < OPTIMIZERS; kind++) {
         ls_module *model = make_model();
@@ -239,7 +240,7 @@ TEST(test_what_does_not_fit) {
     ls_module_free(wider);
 }
 
-/* A state with one wrong number: the error names its tensor, and nothing changes. */
+/* Tries a state with one wrong number: the error names its tensor, and nothing changes. */
 static void expect_refused_number(ls_optimizer *optimizer, int index, const void *number, size_t size) {
     const ls_named *own = NULL;
     int count = 0;
@@ -307,7 +308,7 @@ TEST(test_wrong_numbers) {
     }
 }
 
-/* Every failing allocation is an error, leaves the state unchanged, and leaks nothing. */
+/* Every failing allocation causes an error, leaves the state unchanged, and leaks nothing. */
 TEST(test_failing_allocations) {
     const int kinds[] = {OPTIMIZER_AMSGRAD, OPTIMIZER_LBFGS}; /* one with buffers, one with a history */
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {

@@ -1,6 +1,6 @@
 /*
- * The steps of tests/fixtures/make_optimizers.py: parameters equal PyTorch's, or the results of the papers' formulas.
- * In both dtypes, also interrupted and resumed from a saved state.
+ * The steps of tests/fixtures/make_optimizers.py: parameters equal PyTorch's, or the results of the papers' formulas,
+ * in both dtypes, even if interrupted and resumed from a saved state.
  *
  * devices: cpu shadow cuda
  */
@@ -19,7 +19,7 @@ static ls_tensor *pass_through(ls_module *self, ls_tensor *input) {
     return input;
 }
 
-/* As in the script: the last parameter is zero, so LAMB cannot scale by its norm. */
+/* As in the script, the last parameter is zero, so LAMB cannot scale by its norm. */
 static ls_module *make_model(ls_dtype dtype) {
     static const ls_module_type type = {.name = "Numbers", .forward = pass_through};
     static const char *const names[PARAMETERS] = {"a", "b", "c", "d"};
@@ -63,7 +63,7 @@ static void train_step(ls_module *model, ls_optimizer *optimizer, int step) {
 typedef struct row {
     const char *name; /* of the fixture */
     ls_optimizer *(*make)(ls_module *model);
-    const char *word; /* name of a part of its state */
+    const char *word; /* the name of a part of its state */
 } row;
 
 static ls_optimizer *make_adadelta(ls_module *model) {
@@ -202,8 +202,8 @@ TEST(test_steps) {
 }
 
 /*
- * Parameters that are stepped together give the same as each alone, also if they have the same number of steps but
- * different momentum (NAdam's mu_product).
+ * Parameters that are updated together give the same results as each alone, even if they have the same number of steps
+ * but different momentum (NAdam's mu_product).
  */
 TEST(test_together) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

@@ -1,5 +1,5 @@
 /*
- * Schedules: groups, ends, warm-up, state, and wrong arguments.
+ * Schedules: groups, ends, warm-up, state, and invalid arguments.
  *
  * devices: cpu shadow cuda
  */
@@ -56,7 +56,7 @@ static ls_optimizer *two_groups(void) {
     return optimizer;
 }
 
-/* Each group has its own base rate, and a frozen group stays frozen, also if the largest or smallest rate is given. */
+/* Each group has its own base rate, and a frozen group stays frozen, even if the largest or smallest rate is given. */
 TEST(test_groups) {
     ls_optimizer *optimizer = two_groups();
     ls_schedule *schedule = ls_schedule_cosine(optimizer, 4, 0.02);
@@ -207,7 +207,7 @@ TEST(test_names) {
     ls_optimizer_free(optimizer);
 }
 
-/* A state that does not fit: the message, and the schedule continues unchanged. */
+/* Tries a state that does not match. Checks the message, and that the schedule continues unchanged. */
 static void expect_refused_state(ls_schedule *from, ls_schedule *into, ls_optimizer *optimizer, const char *message) {
     const ls_named *tensors = NULL;
     int count = 0;

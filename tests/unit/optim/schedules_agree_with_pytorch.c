@@ -1,6 +1,6 @@
 /*
- * The schedules of tests/fixtures/make_schedules.py: every rate and momentum equals PyTorch's, also with the same bits
- * if the schedule is interrupted and resumed from its state.
+ * The schedules of tests/fixtures/make_schedules.py: every rate and momentum equals PyTorch's, and is bit-identical if
+ * the schedule is interrupted and resumed from its state.
  *
  * devices: cpu
  */
@@ -164,7 +164,7 @@ static ls_schedule *make_plateau_max_absolute(ls_optimizer *o) {
                .larger_is_better = true, .factor = 0.7, .patience = 4, .threshold = 0.03, .absolute = true});
 }
 
-/* Falls, rises a little in between, and stays. */
+/* Decreases, increases slightly in between, and stays constant. */
 static double falling(int64_t step) {
     return 1 / (1 + (double)(step < 18 ? step : 18)) + 0.01 * sin((double)step);
 }

@@ -1,6 +1,6 @@
 /*
  * A rank of a data-parallel module is killed during a backward pass, while buckets of gradients are in flight. The
- * other ranks get an error that names the rank, and can free the module.
+ * other ranks get an error that names the killed rank, and can free the module.
  *
  * devices: cpu
  */
@@ -28,7 +28,7 @@ static ls_status run_pass(ls_module *model) {
     return status != LS_OK ? status : ended;
 }
 
-/* The killed rank dies when the gradient of parameter *argument is complete, in the last step. */
+/* The killed rank dies in the last step, when the gradient of parameter *argument is complete. */
 static const char *train(ls_comm *world, int rank, const void *argument) {
     LS_MUST(world != NULL);
     ls_module *model = ls_data_parallel(
@@ -57,7 +57,7 @@ static void kill_in(int parameter) {
     ls_forks_end(&forks);
 }
 
-/* The first bucket that is launched, one in the middle, and the last. */
+/* Kills a rank in the first bucket that is launched, in one in the middle, and in the last. */
 static void kill_in_buckets(void) {
     kill_in(5);
     kill_in(2);

@@ -1,7 +1,7 @@
 /*
  * The kernels of device/cuda for indices, random numbers, flat runs and optimizer steps, compiled for the host,
- * compared with the CPU's kernels: the same bits unless the order of additions differs, on all code paths, which depend
- * on sizes.
+ * compared with the CPU's kernels: results are bit-identical unless the order of additions differs, on all code paths,
+ * which depend on sizes.
  *
  * devices: cuda teams
  */
@@ -10,7 +10,7 @@
 #include "tensor/device/cpu/cpu_kernels.h"
 #include "tensor/device/cuda/cuda_kernels.h"
 
-/* Numbers whose sums depend on their order. */
+/* Fills the array with numbers whose sums depend on their order. */
 static void fill_random(array *a, uint64_t stream) {
     for (int64_t i = 0; i < a->tensor.count; i++) {
         const double number = ls_random_normal(11, stream, (uint64_t)i);
@@ -157,7 +157,7 @@ static void check_flat(ls_dtype dtype, int64_t count) {
     assert_int_equal(ls_cpu_sum_of_magnitudes(NULL, dtype, count, p, &want), LS_OK);
     assert_int_equal(ls_cuda_sum_of_magnitudes(NULL, dtype, count, p, &got), LS_OK);
     expect_near(got, want);
-    for (int turn = 0; turn < 3; turn++) { /* with a NaN at the end, and in the middle */
+    for (int turn = 0; turn < 3; turn++) { /* with a NaN at the end, and then in the middle */
         assert_int_equal(ls_cpu_largest_magnitude(NULL, dtype, count, p, &want), LS_OK);
         assert_int_equal(ls_cuda_largest_magnitude(NULL, dtype, count, p, &got), LS_OK);
         expect_near(got, want);
@@ -189,7 +189,7 @@ TEST(test_flat) {
     }
 }
 
-/* Parameter, gradient and state for either kernel, not aligned if `count` is odd. */
+/* Parameter, gradient and state for either kernel; unaligned if `count` is odd. */
 enum { ARRAYS = 5 };
 typedef struct numbers {
     array of[ARRAYS];
@@ -221,7 +221,7 @@ static void numbers_compare(const char *what, numbers *a, numbers *b) {
     }
 }
 
-/* Both kernels take the same step, with numbers at different addresses. */
+/* Both kernels take the same step, with the numbers at different addresses. */
 #define CHECK(kernel, ...)                                                                                             \
     do {                                                                                                               \
         numbers cpu = numbers_begin(dtype, count), cuda = numbers_begin(dtype, count);                                 \

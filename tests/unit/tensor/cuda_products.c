@@ -21,7 +21,7 @@ static array row_of(ls_dtype dtype, int64_t count, uint64_t stream) {
     return random_array(dtype, 1, &count, stream);
 }
 
-/* Compares with a tolerance relative to the largest number, because sums have another order. */
+/* Compares with a tolerance relative to the largest number, because sums are added in a different order. */
 static void assert_near(const ls_tensor *a, const ls_tensor *b) {
     double largest = 1;
     for (int64_t i = 0; i < a->count; i++) {
@@ -192,7 +192,7 @@ TEST(test_conv) {
 typedef struct attention_case {
     ls_dtype dtype, rounds_to;
     int64_t batch, heads, queries, keys, width, value_width;
-    bool causal, masks, biased, heads_inside; /* heads_inside: within positions, as after a projection */
+    bool causal, masks, biased, heads_inside; /* heads_inside: heads are inside positions, as after a projection */
 } attention_case;
 
 static array heads_array(const attention_case *c, int64_t length, int64_t width, uint64_t stream) {
@@ -221,7 +221,7 @@ static void check_attention(const attention_case *c) {
     for (int64_t i = 0; i < mask.tensor.count; i++) {
         array_set(&mask.tensor, i, i / c->keys > 0 && array_dice(4) != 0); /* the first batch attends to no key */
     }
-    /* One mask for all batches, with hidden keys. */
+    /* One mask for all batches, which hides keys. */
     array bias = random_array(c->dtype, 4, (const int64_t[]){1, c->heads, c->queries, c->keys}, 22);
     for (int64_t i = 0; i < bias.tensor.count; i += 5) {
         array_set(&bias.tensor, i, -(double)INFINITY);
@@ -235,7 +235,8 @@ static void check_attention(const attention_case *c) {
     assert_int_equal(ls_cuda_attention(NULL, &own[OTHER_Y].tensor, &other_log_sum.tensor, q, k, v, m, b, 0.3, c->causal,
                                        c->rounds_to),
                      LS_OK);
-    const bool same = c->rounds_to == LS_F32 || c->keys <= 256; /* otherwise 16-bit rounding applies to other numbers */
+    const bool same =
+        c->rounds_to == LS_F32 || c->keys <= 256; /* otherwise 16-bit rounding is applied to different numbers */
     if (same) {
         assert_near(&own[Y].tensor, &own[OTHER_Y].tensor);
     }
@@ -284,7 +285,7 @@ TEST(test_attention) {
     }
 }
 
-/* Several blocks of rows, and of heads. */
+/* Tests several blocks of rows, and of heads. */
 TEST(test_attention_in_blocks) {
     for (int way = 0; way < 4; way++) {
         check_attention(&(attention_case){.batch = 2,

@@ -1,6 +1,6 @@
 /*
- * The kernels of device/cuda along axes, compiled for the host, compared with the CPU's: reductions, extremes, running
- * sums, softmax and sorting, on all code paths, which depend on sizes.
+ * The kernels of device/cuda along axes, compiled for the host, compared with the CPU's: reductions, minima and maxima,
+ * running sums, softmax and sorting, on all code paths, which depend on sizes.
  *
  * devices: cuda teams
  */
@@ -12,7 +12,7 @@
 static const ls_dtype dtypes[] = {LS_F32, LS_F64, LS_I64, LS_I32, LS_U8, LS_BOOL};
 enum { DTYPES = sizeof dtypes / sizeof dtypes[0] };
 
-/* Fractions whose sums are exact in f32, so that the order does not matter. */
+/* Draws fractions whose sums are exact in f32, so that the order does not matter. */
 static array random_array(ls_dtype dtype, int ndim, const int64_t *size, array_layout layout) {
     array made = array_new(dtype, ndim, size, layout);
     for (int64_t i = 0; i < made.tensor.count; i++) {
@@ -23,7 +23,7 @@ static array random_array(ls_dtype dtype, int ndim, const int64_t *size, array_l
     return made;
 }
 
-/* Adds several NaN with an infinity before them, and ties. */
+/* Adds several NaN, preceded by an infinity, and ties. */
 static void spoil(array *a) {
     for (int64_t i = 0; i < a->tensor.count; i += 7) {
         array_set(&a->tensor, i, i % 11 == 3 ? (double)NAN : i % 3 == 0 ? -INFINITY : 0.5);
@@ -46,7 +46,7 @@ typedef struct reduction {
     ls_pair_kernel *cpu, *cuda;
 } reduction;
 
-/* The bits of `kept` are the axes that are kept. */
+/* Bit i of `kept` is set if axis i is kept. */
 static void check_reduction(const reduction *r, ls_dtype dtype, int ndim, const int64_t *size, int kept,
                             array_layout layout) {
     int64_t left[LS_MAX_DIMS];
@@ -83,7 +83,8 @@ TEST(test_reductions) {
     }
 }
 
-/* In f64. Ranks that add their sums in a balanced tree rely on this. */
+/* In f64, the sum of equal shares is bit-identical to the sum of the whole. Ranks that add their sums in a balanced
+ * tree rely on this. */
 TEST(test_equal_shares_sum_to_the_bits_of_the_whole) {
     const int64_t counts[] = {10000, 1 << 16, 2 * 10001, 16 * 1001};
     for (size_t c = 0; c < 4; c++) {
@@ -101,7 +102,7 @@ TEST(test_equal_shares_sum_to_the_bits_of_the_whole) {
     }
 }
 
-/* Outer, width, inner: the axis is the middle one. */
+/* Outer size, width, inner size: the reduced axis is the middle one. */
 static const int64_t shapes[][3] = {{3, 1, 1},      {40, 10, 1},   {7, 32, 1},   {5, 33, 1},    {3, 256, 1},
                                     {3, 700, 1},    {2, 1500, 1},  {2, 4096, 1}, {2, 10001, 1}, {2, 17, 5},
                                     {2, 100, 3},    {1, 2050, 2},  {0, 5, 2},    {2, 64, 3},    {130, 3, 130},
@@ -146,7 +147,7 @@ TEST(test_extremes_and_running_sums) {
     }
 }
 
-/* Once into other memory, and once into the memory of an operand: x, then dy. */
+/* Runs the kernel once into separate memory, and once into the memory of an operand: x, then dy. */
 static void check_softmax(ls_dtype dtype, const int64_t *shape, bool spoilt, bool log) {
     ls_along_kernel *const cpu = log ? ls_cpu_log_softmax : ls_cpu_softmax;
     ls_along_kernel *const cuda = log ? ls_cuda_log_softmax : ls_cuda_softmax;
@@ -155,7 +156,8 @@ static void check_softmax(ls_dtype dtype, const int64_t *shape, bool spoilt, boo
     array x = random_array(dtype, 3, shape, ARRAY_DENSE), dy = random_array(dtype, 3, shape, ARRAY_DENSE);
     array y = array_new(dtype, 3, shape, ARRAY_DENSE), dx = array_new(dtype, 3, shape, ARRAY_DENSE);
     array own = array_new(dtype, 3, shape, ARRAY_DENSE);
-    for (int64_t i = 0; spoilt && i < x.tensor.count; i++) { /* a block with NaN, one of -Inf, one mostly so */
+    for (int64_t i = 0; spoilt && i < x.tensor.count;
+         i++) { /* a block with NaN, a block of -Inf, and a block of mostly -Inf */
         const int64_t block = i / (shape[1] * shape[2]);
         if (block == 0 ? i % 5 == 1 : block == 1 || (block == 2 && i % 50 < 49)) {
             array_set(&x.tensor, i, block == 0 ? (double)NAN : -INFINITY);

@@ -1,6 +1,6 @@
 /*
- * Naming a GPU: names that open module cuda, invalid names, and the message if there is no module or no GPU, or if it
- * fails. The module is tests/fake_cuda. A process opens it once, so each case has its own process.
+ * Naming a GPU: names that open module cuda, invalid names, and the message if there is no module or no GPU, or if the
+ * module fails. The module is tests/fake_cuda. A process opens it only once, so each case has its own process.
  *
  * devices: cpu
  */

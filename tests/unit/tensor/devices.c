@@ -1,6 +1,6 @@
 /*
  * Guarantees for programs and for the layers above devices: selecting a device, moving between devices, missing
- * features, errors that are reported later, streams and events. The other device is the device of tests/shadow.
+ * features, errors that are reported later, streams and events. The second device is that of tests/shadow.
  *
  * devices: cpu
  */
@@ -140,7 +140,7 @@ TEST(test_gradients_elsewhere) {
     (void)ls_scope_end(scope);
 }
 
-/* An operation that works on the host and has no inputs, outside any scope. */
+/* An operation that runs on the host and has no inputs, outside any scope. */
 static ls_status three_forward(ls_custom_call *call) {
     call->outputs[0] = ls_full(LS_SHAPE(2), LS_F32, 3);
     return LS_OK;
@@ -189,7 +189,7 @@ TEST(test_what_fails_later) {
     assert_int_equal(ls_use_device(there), LS_OK);
     ls_scope *scope = ls_scope_begin();
     ls_tensor *rows = ls_index_select(ls_ones(LS_SHAPE(3, 2), LS_F32), 0, ls_full(LS_SHAPE(1), LS_I64, 5));
-    assert_non_null(rows); /* the error is not known yet */
+    assert_non_null(rows); /* the error is not yet known */
     expect_error(ls_device_wait(there), LS_ERR_ARGUMENT, "index_select");
     assert_int_equal(ls_device_wait(there), LS_OK); /* reported once */
     rows = ls_index_select(ls_ones(LS_SHAPE(3, 2), LS_F32), 0, ls_full(LS_SHAPE(1), LS_I64, -9));
@@ -199,7 +199,7 @@ TEST(test_what_fails_later) {
     expect_error(ls_device_wait("nowhere"), LS_ERR_ARGUMENT, "ls_device_wait: there is no device \"nowhere\"");
 }
 
-/* A device that equals the CPU, without two of its kernels. */
+/* A device identical to the CPU device, except that it lacks two kernels. */
 TEST(test_a_kernel_that_is_missing) {
     static ls_kernels kernels;
     static ls_device partial;

@@ -1,5 +1,5 @@
 /*
- * The errors of the vectorised f32 functions relative to libm in double precision, over all f32 numbers, in units in
+ * The errors of the vectorized f32 functions relative to libm in double precision, over all f32 numbers, in units in
  * the last place of the true result, as promised by exponential.h.
  *
  * devices: cpu
@@ -11,7 +11,7 @@
 #include "base/float16.h"
 #include "tensor/device/cpu/cpu_kernels.h"
 
-enum { PIECE = 4096, STEP = 4001 /* every STEP-th number; a prime */ };
+enum { PIECE = 4096, STEP = 4001 /* every STEP-th number is tested; STEP is a prime */ };
 
 typedef struct accuracy {
     const char *name;
@@ -33,7 +33,7 @@ static double gelu(double x) {
     return x * erfc(-x * 0.70710678118654752440) / 2;
 }
 
-/* For large arguments the results are tiny, and have only the few digits of a subnormal factor, or of x^2. */
+/* For large arguments, the results are tiny, and have only the few digits of a subnormal factor, or of x^2. */
 static const accuracy cases[] = {
     {"exp", ls_cpu_exp, exp, -INFINITY, INFINITY, 1.5},    {"sigmoid", ls_cpu_sigmoid, sigmoid, -INFINITY, INFINITY, 3},
     {"tanh", ls_cpu_tanh, tanh, -INFINITY, INFINITY, 2},   {"silu", ls_cpu_silu, silu, -87, INFINITY, 4},
@@ -47,7 +47,8 @@ static double unit_of(double truth) {
     return ldexp(1, exponent - 24 < -149 ? -149 : exponent - 24);
 }
 
-/* Returns the difference between a result and the truth in units. Results out of range must be infinite. */
+/* Returns the difference between a result and the true value in units in the last place. Results out of range must
+ * be infinite. */
 static double distance(float is, double truth) {
     if (isnan(truth) || isnan(is)) {
         return isnan(truth) && isnan(is) ? 0 : INFINITY;
@@ -95,7 +96,7 @@ TEST(test_accuracy) {
     }
 }
 
-/* Returns one number's result. It must not depend on neighbors in memory. */
+/* Returns the kernel's result for one number. It must not depend on neighbors in memory. */
 static float one(ls_map_kernel *kernel, float number) {
     float x[40], y[2][20];
     for (int i = 0; i < 40; i++) {

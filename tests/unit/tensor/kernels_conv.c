@@ -1,6 +1,6 @@
 /*
  * f32 convolutions that are large enough for oneDNN compared with f64, which uses plain loops and matrix products: all
- * three computations, over one to three axes, by one thread and by several ranks of one process at once.
+ * three computations, over one to three axes, on one thread and on several ranks of one process at once.
  *
  * devices: cpu
  */
@@ -26,8 +26,8 @@ typedef struct conv_case {
 } conv_case;
 
 /*
- * Samples that do not divide into pieces; strides that omit the end of the image; groups of several channels and of
- * one; channel counts that are multiples of sixteen or not; few channels.
+ * Sample counts that do not divide into equal pieces; strides that omit the end of the image; groups of several
+ * channels and of one; channel counts that are multiples of sixteen or not; few channels.
  */
 static const conv_case cases[] = {
     {2, false, true, 13, 32, 48, 1, {14, 15}, {3, 3}, 1, 1, 1},
@@ -50,7 +50,7 @@ static ls_shape shape_of(int64_t first, int64_t second, const int64_t *rest, int
     return ls_shape_make(2 + count, size);
 }
 
-/* y and the three gradients, as f64. */
+/* Computes y and the three gradients, as f64. */
 static ls_status compute(const conv_case *c, ls_dtype dtype, ls_tensor *results[RESULTS]) {
     ls_seed(7);
     const int64_t channels = c->transposed ? c->in : c->out, others = (c->transposed ? c->out : c->in) / c->groups;
@@ -138,7 +138,7 @@ SCOPED_TEST(test_gradients_add_up) {
     assert_true(ls_item(ls_max(ls_abs(ls_sub(ls_grad(weight), ls_mul(once, 2))))) < 1e-3);
 }
 
-/* Counts the allocator's calls while a convolution and its gradients run several times. */
+/* Counts the allocator's calls while a convolution and its gradients are computed several times. */
 static long calls_in(test_allocator *allocator, int times) {
     const long before = atomic_load(&allocator->calls);
     for (int i = 0; i < times; i++) {

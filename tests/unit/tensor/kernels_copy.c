@@ -1,5 +1,5 @@
 /*
- * Kernels of copies, casts, fills and counting: all dtypes, any strides.
+ * Kernels for copies, casts, fills and counting: all dtypes, any strides.
  *
  * devices: cpu cuda
  */
@@ -7,7 +7,7 @@
 
 #include "tests/support/kernels.h"
 
-/* Integers small enough for every dtype. */
+/* Fills the array with integers small enough for every dtype. */
 static void fill_small(array *a) {
     for (int64_t i = 0; i < a->tensor.count; i++) {
         array_set(&a->tensor, i, (double)array_dice(a->tensor.dtype == LS_BOOL ? 2 : 100));
@@ -45,7 +45,7 @@ TEST(test_copy_and_cast_keep_small_integers) {
     }
 }
 
-/* Larger than a strip, and not a multiple of one. */
+/* Sizes larger than a strip, but not a multiple of it. */
 TEST(test_transposed_copies) {
     static const ls_dtype dtypes[] = {LS_F32, LS_F64, LS_F16, LS_U8};
     const int64_t size[] = {3, 50, 37};
@@ -122,7 +122,7 @@ TEST(test_casts_round_cut_and_hold) {
         {LS_BOOL, LS_I64, 256, 1},
         {LS_F32, LS_BOOL, 1, 1},
         {LS_F32, LS_U8, 255, 255},
-        {LS_I64, LS_BOOL, 2, 1}, /* any value other than 0 is 1 */
+        {LS_I64, LS_BOOL, 2, 1}, /* any value other than 0 becomes 1 */
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char what[64];
@@ -132,7 +132,7 @@ TEST(test_casts_round_cut_and_hold) {
     }
 }
 
-/* Long enough for the vectorised loops, whose values must equal the scalar ones. */
+/* Long enough for the vectorized loops, whose results must equal those of the scalar loops. */
 TEST(test_long_casts_are_those_of_single_numbers) {
     const int64_t size[] = {1000};
     for (int turn = 0; turn < LS_DTYPE_COUNT; turn++) {

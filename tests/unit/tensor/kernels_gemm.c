@@ -14,7 +14,7 @@
 #include "tensor/device/cpu/gemm.h"
 #include "tensor/device/cpu/libraries.h"
 
-/* Numbers of either type in one array, surrounded by marks that must not be overwritten. */
+/* An array with numbers of either type, surrounded by marks that must not be overwritten. */
 enum { FRAME = 32 };
 
 typedef struct matrix {
@@ -62,7 +62,7 @@ static matrix matrix_copy(const matrix *m) {
     return copy;
 }
 
-/* Implementations of a product. Each must support every shape, not only the shapes for which it is chosen. */
+/* Implementations of a product. Each must support every shape, even the shapes for which it is not chosen. */
 static ls_status by_choice(const ls_gemm *gemm) {
     return ls_cpu_gemm(NULL, gemm);
 }
@@ -87,7 +87,7 @@ static ls_status by_library(const ls_gemm *gemm) {
 typedef ls_status way(const ls_gemm *gemm);
 static way *const ways[] = {by_choice, by_plain_loops, by_avx512, by_avx2, by_library};
 
-/* One case; leading dimensions are the widths plus `slack`. */
+/* One case. Leading dimensions are the widths plus `slack`. */
 typedef struct product_case {
     ls_dtype dtype;
     int64_t m, n, k, slack;
@@ -188,7 +188,7 @@ static void check_product(const product_case *c, uint64_t stream) {
     operands_free(&o);
 }
 
-/* All twenty combinations of transposing, accumulating and finishing for one shape. */
+/* Checks all twenty combinations of transposing, accumulating and finishing for one shape. */
 static void check_shape(ls_dtype dtype, int64_t m, int64_t n, int64_t k, int64_t slack, uint64_t stream) {
     for (int kind = 0; kind < 20; kind++) {
         const int finish = kind / 4; /* plain, accumulate, bias, relu, both */
@@ -249,7 +249,7 @@ TEST(test_layer_shapes) {
     check_product(&(product_case){.m = 401, .n = 129, .k = 403, .transpose_a = true, .accumulate = true}, 2);
 }
 
-/* Products that oneDNN's module splits: into rows, columns, both, or parts of the sums. */
+/* Products that module onednn splits: into rows, columns, both, or parts of the sums. */
 TEST(test_products_in_parts) {
     static const int64_t sizes[][3] = {{300, 20, 99}, {9, 515, 260}, {261, 390, 70}, {20, 30, 9001}, {131, 3, 9001}};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {

@@ -1,5 +1,5 @@
 /*
- * Kernels of indexed reads and additions compared with plain loops, and indices out of range.
+ * Kernels for indexed reads and additions compared with plain loops, and indices out of range.
  *
  * devices: cpu cuda
  */
@@ -27,7 +27,7 @@ static double held(ls_dtype dtype, double value) {
     return dtype == LS_BOOL ? value != 0 : value;
 }
 
-/* Draws a shape with at least one axis and no empty axis, and one of its axes. */
+/* Draws a shape with at least one axis and no empty axis, and chooses one of its axes. */
 static int random_shape(int64_t *size, int *axis) {
     for (;;) {
         const int ndim = array_random_shape(size);
@@ -43,8 +43,8 @@ static int random_shape(int64_t *size, int *axis) {
 }
 
 /*
- * Returns the position of element i of a tensor shaped `size`, moved to `place` along the axis of a tensor whose axis
- * has size `along`.
+ * Takes element i of a tensor shaped `size`, and moves it to `place` along the axis. Returns its position in a tensor
+ * whose axis has size `along`.
  */
 static int64_t moved(int ndim, const int64_t *size, int axis, int64_t i, int64_t place, int64_t along) {
     int64_t inner = 1;
@@ -128,7 +128,7 @@ TEST(test_indexed_reads_and_additions) {
     }
 }
 
-/* take_along may use only a part of the other axes. */
+/* take_along may read only a part of the other axes. */
 TEST(test_take_along_from_a_larger_tensor) {
     array x = random_dense(LS_F32, 2, (const int64_t[]){5, 7}, 100);
     array index = random_dense(LS_I64, 2, (const int64_t[]){3, 4}, 7);

@@ -7,10 +7,10 @@
 
 #include "tests/support/kernels.h"
 
-/* Values of operands: any numbers (with ties and zeros), positive numbers, or numbers between 0 and 1. */
+/* Values of operands: arbitrary numbers (with ties and zeros), positive numbers, or numbers between 0 and 1. */
 typedef enum domain { ANY, POSITIVE, UNIT } domain;
 
-/* The dtypes of a kernel: f32 and f64; also integers; also bool. COMPARES returns bool. */
+/* The dtypes of a kernel. FLOATS: f32 and f64. NUMBERS: integers, too. ALL: bool, too. COMPARES returns bool. */
 typedef enum types { FLOATS, NUMBERS, ALL, COMPARES } types;
 
 typedef double (*formula)(double a, double b, double c, double p, double q);
@@ -275,7 +275,7 @@ static double random_number(ls_dtype dtype, domain from) {
     if (!ls_dtype_is_floating(dtype)) {
         return (double)(array_dice(21) - 10);
     }
-    if (from == ANY) { /* half of them are multiples of 0.5, for ties */
+    if (from == ANY) { /* half of the numbers are multiples of 0.5, for ties */
         const double half = (double)(array_dice(9) - 4) / 2;
         return array_dice(2) == 0 ? half : (double)(array_dice(1 << 20) - (1 << 19)) / (1 << 17);
     }
@@ -308,7 +308,7 @@ static double wanted(const map_case *c, ls_dtype dtype, const array *operand, co
     return value;
 }
 
-/* in_place: the first operand is y. */
+/* With in_place, the first operand is y. */
 static void check_case(const map_case *c, ls_dtype dtype, bool in_place) {
     int64_t size[LS_MAX_DIMS];
     const int ndim = array_random_shape(size);
@@ -379,7 +379,7 @@ TEST(test_where_chooses) {
     }
 }
 
-/* Checks one number through a kernel, as f32 and as f64. */
+/* Checks a kernel on one number, as f32 and as f64. */
 static void expect_of(const char *what, size_t kernel, double a, double b, double c, double parameter, double want) {
     const ls_dtype dtypes[] = {LS_F32, LS_F64};
     for (int d = 0; d < 2; d++) {
@@ -428,7 +428,7 @@ TEST(test_edges_of_one_operand) {
     expect_of("0 to the 0", KERNEL(pow_number), 0, 0, 0, 0, 1);
 }
 
-/* The tail of sigmoid keeps its digits in the whole range of f32. */
+/* The tail of sigmoid keeps its precision in the whole range of f32. */
 TEST(test_sigmoid_keeps_its_tail) {
     float x = -87;
     float y = 0;

@@ -10,7 +10,8 @@
 
 static const double epsilon = 1e-5;
 
-/* Mean and 1/sqrt(variance + epsilon) of `count` groups of numbers, `step` apart, each with runs of `run` numbers. */
+/* Mean and 1/sqrt(variance + epsilon) of `count` groups. Each group consists of runs of `run` contiguous numbers,
+ * `step` apart. */
 typedef struct moments {
     double mean, variance, rstd;
 } moments;
@@ -28,7 +29,7 @@ static moments moments_of(const ls_tensor *x, int64_t first, int64_t groups, int
     return m;
 }
 
-/* Computes either normalization for one group, including its gradient. */
+/* Computes layer or batch normalization for one group, including its gradient. */
 typedef struct group {
     int64_t first, groups, step, run;
 } group;

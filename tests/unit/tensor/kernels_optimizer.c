@@ -8,7 +8,7 @@
 #include "base/status.h"
 #include "tests/support/kernels.h"
 
-enum { COUNT = 53, STEPS = 6 }; /* more than a vector, and not a multiple of one */
+enum { COUNT = 53, STEPS = 6 }; /* more than a vector, and not a multiple of it */
 
 /* The numbers of an optimizer, and a copy for the reference. */
 typedef struct training {
@@ -55,7 +55,7 @@ static void training_end(training *t) {
 static void check_sgd(ls_dtype dtype, double momentum, double dampening, bool nesterov, double decay) {
     training t = training_start(dtype);
     for (int i = 0; i < COUNT && momentum != 0; i++) {
-        numbers_set(&t.state[0], i, NAN); /* the kernel must set the buffer before it reads it */
+        numbers_set(&t.state[0], i, NAN); /* the kernel must write the buffer before it reads it */
     }
     for (int n = 1; n <= STEPS; n++) {
         training_draw_gradient(&t, n);
@@ -321,7 +321,7 @@ static void check_muon(ls_dtype dtype, int rows, int columns, bool nesterov) {
     numbers_free(&work);
 }
 
-/* All combinations of full and partial blocks in its products. */
+/* Tests all combinations of full and partial blocks in the products. */
 TEST(test_muon) {
     static const int shapes[][2] = {{1, 1},  {1, 9},  {9, 1},   {3, 4},   {4, 16},
                                     {8, 32}, {5, 17}, {37, 70}, {70, 37}, {33, 129}};
@@ -389,7 +389,7 @@ static void check_unscale(ls_dtype dtype, int64_t count) {
         numbers_expect("unscaled", numbers_get(&y, i), 1.5 * numbers_get(&before, i), numbers_tolerance(dtype));
     }
     for (int64_t i = 0; i < count; i++) {
-        numbers_set(&y, i, bad[i % 4]); /* the last exceeds the largest number when it is multiplied */
+        numbers_set(&y, i, bad[i % 4]); /* the last number exceeds the largest finite number when it is multiplied */
         found = 0;
         assert_int_equal(kernels()->unscale(NULL, dtype, count, 1.5, y.data, &found), LS_OK);
         assert_true(found == 1);

@@ -30,7 +30,7 @@ TEST(test_known_values) {
     array_free(&uniform);
 }
 
-/* Element i is number i for any size: pieces, odd ends and single elements. */
+/* Element i is number i of the stream for any size: whole pieces, odd remainders and single elements. */
 TEST(test_elements_are_numbers_of_the_stream) {
     const int64_t counts[] = {0, 1, 2, 3, 255, 256, 257, 1000};
     const ls_random_state s = state_of_tests;
@@ -77,7 +77,7 @@ TEST(test_ranges_and_moments) {
         squares[1] += z * z;
         fourth += z * z * z * z;
     }
-    /* Each is within about five standard deviations of its expected value. */
+    /* Each value is within about five standard deviations of its expectation. */
     assert_true(fabs(sums[0] / COUNT - 0.5) < 0.0033);
     assert_true(fabs(squares[0] / COUNT - 1 / 3.0) < 0.0034);
     assert_true(fabs(sums[1] / COUNT) < 0.0112);
@@ -91,7 +91,7 @@ TEST(test_ranges_and_moments) {
     array_free(&integer);
 }
 
-/* In f32, many numbers near the upper limit would round to it; none may. */
+/* In f32, many numbers near the upper limit would be rounded to it, but no number may reach it. */
 TEST(test_uniform_never_reaches_its_end) {
     array narrow = vector(LS_F32, 5000);
     assert_int_equal(kernels()->random_uniform(NULL, &narrow.tensor, state_of_tests, 1, 1 + 0x1p-22), LS_OK);

@@ -1,5 +1,5 @@
 /*
- * Kernels of reductions, positions of extremes and running sums: all dtypes, any axes, any strides.
+ * Kernels for reductions, positions of minima and maxima, and running sums: all dtypes, any axes, any strides.
  *
  * devices: cpu cuda
  */
@@ -48,7 +48,7 @@ static const reduction reductions[] = {{"sum", KERNEL(sum), join_sum, 0},
                                        {"max", KERNEL(max), join_max, -INFINITY},
                                        {"min", KERNEL(min), join_min, INFINITY}};
 
-/* Returns the expected y, row-major. y has size 1 along some axes of x. */
+/* Returns the expected y in row-major order. y has size 1 along some axes of x. */
 static double *reduce_plainly(const reduction *r, const ls_tensor *y, const ls_tensor *x) {
     double *const want = calloc((size_t)y->count + 1, sizeof *want);
     for (int64_t i = 0; i < y->count; i++) {
@@ -132,7 +132,7 @@ TEST(test_add_sum_over_missing_axes) {
     }
 }
 
-/* Tiles, blocks of rows and lanes, and their remainders. */
+/* Tests tiles, blocks of rows and lanes, and their remainders. */
 TEST(test_sums_of_matrices) {
     const int64_t sizes[][2] = {{64, 512}, {9, 129}, {100, 10}, {1000, 3}, {1, 300}, {17, 1}, {8, 128}, {3, 1000}};
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
@@ -188,7 +188,7 @@ TEST(test_long_sums_keep_their_digits) {
     array_free(&columns);
 }
 
-/* The same numbers give the same bits at any address. */
+/* The same numbers give bit-identical sums at any address. */
 TEST(test_sums_do_not_depend_on_the_address) {
     float memory[1100];
     float first = 0;

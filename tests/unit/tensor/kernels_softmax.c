@@ -8,7 +8,7 @@
 #include "base/status.h"
 #include "tests/support/kernels.h"
 
-/* Calls `check` for both types, many shapes and every axis. */
+/* Calls `check` for both dtypes, many shapes and every axis. */
 static void for_axes(void (*check)(const ls_tensor *x, int axis, int64_t width, int64_t inner)) {
     const ls_shape shapes[] = {LS_SHAPE(7),       LS_SHAPE(1, 1),     LS_SHAPE(64, 10), LS_SHAPE(3, 100),
                                LS_SHAPE(5, 4, 6), LS_SHAPE(2, 3, 70), LS_SHAPE(9, 33),  LS_SHAPE(2, 17, 3)};
@@ -147,7 +147,7 @@ typedef struct loss_case {
     double smoothing;
 } loss_case;
 
-/* Returns the share of class c in row i's loss. */
+/* Returns the weight of class c in row i's loss. */
 static double share(const loss_case *c, const ls_tensor *weight, int64_t row, int64_t class) {
     if (c->ignore && targets[row] == -100) {
         return 0;
@@ -218,7 +218,7 @@ TEST(test_class_losses) {
     }
 }
 
-/* One gradient for all rows gives the same as the same number for each row. */
+/* One gradient for all rows gives the same result as the same number for each row. */
 TEST(test_one_gradient_for_all_rows) {
     ls_tensor logits = numbers_random(LS_F64, LS_SHAPE(4, 3), 5, 0);
     ls_tensor l = numbers_new(LS_F64, LS_SHAPE(4, 3));
@@ -258,7 +258,7 @@ TEST(test_wrong_targets_are_named) {
     ((int64_t *)target.data)[2] = 10;
     assert_int_equal(kernels()->nll(NULL, &element, &element, &l, &loss), LS_ERR_ARGUMENT);
     assert_string_equal(ls_error_message(), "target[2] is 10, but there are 10 classes");
-    loss.ignore = false; /* then -1 is wrong, too */
+    loss.ignore = false; /* then -1 is not a valid class, either */
     assert_int_equal(kernels()->nll(NULL, &element, &element, &l, &loss), LS_ERR_ARGUMENT);
     assert_string_equal(ls_error_message(), "target[0] is -1, but there are 10 classes");
     numbers_free(&l);

@@ -1,6 +1,6 @@
 /*
- * Pointers that a program keeps after their owners ended: tensors of ended scopes, released tensors, and ended scopes.
- * Every call on them fails with LS_ERR_STATE and a message with the name of the call, also in release builds.
+ * Pointers that a program keeps after the end of their owners: tensors of ended scopes, released tensors, and ended
+ * scopes. Every call on them fails with LS_ERR_STATE and a message with the name of the call, even in release builds.
  *
  * devices: cpu shadow cuda
  */
@@ -19,7 +19,8 @@
 static ls_tensor *f, *i, *b; /* freed: f32 [4, 4], i64 [4], bool [4, 4] */
 static ls_tensor *x, *t, *w; /* valid: f32 [4, 4], i64 [4], f32 [4] */
 static ls_comm *alone;
-static ls_scope *around; /* scope of the calls, so that their scopes do not directly follow the scope of f, i and b */
+static ls_scope
+    *around; /* the scope of the calls, so that their scopes do not directly follow the scope of f, i and b */
 
 static int make_tensors(void **state) {
     (void)state;
@@ -61,7 +62,7 @@ static void check_refused(const char *call, const char *expression, ls_scope *sc
     }
 }
 
-/* Makes the call, which must be refused; the message must contain `call`. */
+/* Makes the call, which must be refused. The message must contain `call`. */
 #define REFUSED_AS(call, why, ...)                                                                                     \
     do {                                                                                                               \
         ls_scope *scope_ = ls_scope_begin();                                                                           \
@@ -206,7 +207,7 @@ TEST(test_communication) {
 
 /* ---- typical causes ---------------------------------------------------------------------------------------------- */
 
-/* A common mistake: a sum over scopes. */
+/* A common mistake: a sum is kept across scopes. */
 TEST(test_a_sum_over_scopes) {
     ls_tensor *sum = ls_zeros(LS_SCALAR, LS_F32);
     ls_tensor *first = sum;
@@ -215,7 +216,7 @@ TEST(test_a_sum_over_scopes) {
     for (; step < 5 && status == LS_OK; step++) {
         ls_scope *scope = ls_scope_begin();
         ls_tensor *loss = ls_sum(ls_rand(LS_SHAPE(8), LS_F32));
-        for (int k = 0; k < 100; k++) { /* which would reuse the record if possible */
+        for (int k = 0; k < 100; k++) { /* would reuse the record if possible */
             (void)ls_add(loss, 1.0);
         }
         sum = ls_add(sum, loss);
@@ -228,7 +229,7 @@ TEST(test_a_sum_over_scopes) {
     ls_release(first);
 }
 
-/* The last scope at each depth is remembered, although the library uses its own scopes meanwhile. */
+/* The last scope at each depth is remembered, although the library meanwhile uses its own scopes. */
 TEST(test_scopes_in_scopes) {
     ls_tensor *of_inner = NULL, *of_outer = NULL;
     ls_tensor *leaf = ls_ones(LS_SHAPE(3), LS_F32);
@@ -298,7 +299,7 @@ TEST(test_scopes_that_cannot_end) {
         ls_error_message(),
         "ls_scope_end: not an open scope of this thread: it has already ended, or belongs to another thread");
     ls_scope *outer = ls_scope_begin();
-    assert_int_equal(ls_scope_end(ended), LS_ERR_STATE); /* and not the scope that was opened since */
+    assert_int_equal(ls_scope_end(ended), LS_ERR_STATE); /* does not end the scope that was opened since */
     ls_scope *inner = ls_scope_begin();
     assert_int_equal(ls_scope_end(outer), LS_ERR_STATE);
     expect_message("not the innermost scope of this thread");
@@ -331,7 +332,7 @@ static ls_status leave_a_model(ls_comm *world, void *argument) {
     return own->gradient != NULL ? LS_OK : ls_error_status();
 }
 
-/* Objects of ended threads live in ls_run_threads' memory, which exists as long. */
+/* Objects of threads that have exited are in ls_run_threads' memory, which lives as long as the objects. */
 TEST(test_models_outlive_their_threads) {
     enum { RANKS = 3 };
     held kept[RANKS] = {{0}};
@@ -347,7 +348,7 @@ TEST(test_models_outlive_their_threads) {
     }
 }
 
-/* Many communicators one after the other: their records do not accumulate. */
+/* Creates many communicators, one after another: their records do not accumulate. */
 TEST(test_freed_communicators_do_not_gather) {
     ls_comm *first = ls_init(NULL);
     ls_comm *part = NULL;
@@ -381,7 +382,7 @@ static void run_steps(int steps) {
     }
 }
 
-/* The number of retained records is bounded, and all are freed with the thread. */
+/* The number of retained records is bounded, and all are freed when the thread exits. */
 TEST(test_memory_does_not_grow) {
     test_allocator allocator;
     test_allocator_start(&allocator);

@@ -1,5 +1,5 @@
 /*
- * The end of a scope restores the modes of its thread: ls_no_grad and ls_autocast.
+ * The end of a scope restores its thread's modes: ls_no_grad and ls_autocast.
  *
  * devices: cpu shadow
  */
@@ -34,7 +34,7 @@ TEST(test_the_end_of_a_scope_restores_the_modes) {
     assert_int_equal(modes(), before);
 }
 
-/* Operations after the scope are recorded again, and a mode that was on outside stays on. */
+/* Operations after the scope are recorded again, and a mode that was on outside the scope stays on. */
 TEST(test_recording_goes_on_after_a_scope) {
     ls_scope *all = ls_scope_begin();
     ls_tensor *x = ls_ones(LS_SHAPE(2), LS_F32);

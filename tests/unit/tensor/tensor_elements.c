@@ -22,7 +22,7 @@ static int begin(void **state) {
 
 static int end(void **state) {
     (void)state;
-    (void)ls_scope_end(scope); /* errors here are the errors that the tests provoke */
+    (void)ls_scope_end(scope); /* the scope contains only errors that the tests provoke */
     return 0;
 }
 
@@ -137,7 +137,7 @@ TEST(test_from_memory) {
     assert_null(ls_from_memory(LS_SHAPE(1), LS_F64, (char *)numbers + 1, count_release, &released));
     assert_null(ls_from_memory(LS_SHAPE(1, -1), LS_F64, numbers, count_release, &released));
     assert_null(ls_from_memory(LS_SHAPE(INT64_MAX, 4), LS_F64, numbers, count_release, &released));
-    assert_int_equal(released, 3); /* after a failure, the memory is released */
+    assert_int_equal(released, 3); /* the memory is released even after a failure */
     ls_tensor *none = ls_from_memory(LS_SHAPE(0, 3), LS_F64, numbers, count_release, &released);
     assert_int_equal(ls_size(none, 1), 3);
     ls_release(none);

@@ -1,5 +1,5 @@
 /*
- * tensor: text in PyTorch's layout. The expected texts are from PyTorch 1.13, with our names of dtypes.
+ * tensor: printing in PyTorch's layout. The expected strings are from PyTorch 1.13, with our names of dtypes.
  *
  * devices: cpu shadow cuda
  */
@@ -143,7 +143,7 @@ static void print_into(const ls_tensor *tensor, char *text, size_t capacity) {
     fclose(file);
 }
 
-/* The text of ls_format and a newline, also if it is longer than the fixed buffer; NULL does not crash. */
+/* Prints the string of ls_format and a newline, even if it is longer than the fixed buffer. NULL does not crash. */
 TEST(test_printing) {
     static char printed[1 << 16], wanted[1 << 16];
     ls_tensor *tensors[] = {FROM(LS_SHAPE(3), LS_F32, float, 1, 2, 3), ls_arange(LS_SHAPE(10, 10, 10), LS_I64), NULL};

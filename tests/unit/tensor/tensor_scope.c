@@ -100,7 +100,7 @@ TEST(test_a_scope_tells_its_first_error) {
     assert_int_equal(ls_error_status(), LS_ERR_ARGUMENT);
     assert_int_equal(ls_scope_end(inner), LS_ERR_SHAPE);
     assert_string_equal(ls_error_message(), first);
-    assert_int_equal(ls_scope_end(outer), LS_OK); /* the inner scope reported its error before */
+    assert_int_equal(ls_scope_end(outer), LS_OK); /* the inner scope has already reported its error */
 }
 
 TEST(test_ending_no_scope) {
@@ -232,7 +232,7 @@ TEST(test_memory_is_aligned_and_used_again) {
         }
         assert_int_equal(ls_scope_end(scope), LS_OK);
 #ifndef LS_SANITIZED
-        if (round < 2) { /* the records of the first wait until the second has ended */
+        if (round < 2) { /* the records of the first round are not reused before the end of the second round */
             atomic_store(&allocator.calls, 0);
         }
         assert_int_equal(atomic_load(&allocator.calls), 0);
@@ -286,7 +286,7 @@ TEST(test_a_cache_has_a_limit) {
     assert_int_equal(cache.held, 0);
 }
 
-/* A cache with blocks of other sizes is emptied before an out-of-memory error. */
+/* A cache with blocks of other sizes is emptied before an out-of-memory error is reported. */
 TEST(test_a_full_cache_is_emptied_when_memory_is_short) {
     test_allocator allocator;
     test_allocator_start(&allocator);

@@ -1,6 +1,6 @@
 /*
  * Training and memory: in its steady state, training does not call the allocator. Wherever memory runs out, from the
- * data files to the saved weights, alone and data-parallel, training fails with a reason and frees everything.
+ * data files to the saved weights, in one process or data-parallel, training fails with a reason and frees everything.
  *
  * devices: cpu
  */
@@ -16,7 +16,7 @@ enum { FEATURES = 20, CLASSES = 10, SIDE = 4 };
 
 /* ---- steady state ------------------------------------------------------------------------------------------------ */
 
-/* Batches of 16 and a smaller last batch. */
+/* Batches of 16 samples and a smaller last batch. */
 enum { STEADY_SAMPLES = 16 * 110 + 5 };
 
 static ls_tensor *as_pictures(ls_tensor *x, const ls_samples *samples, void *user) {
@@ -33,7 +33,7 @@ static ls_dataset *make_samples(int64_t count, bool classes) {
     return ls_scope_end(scope) == LS_OK ? set : NULL;
 }
 
-/* Makes pictures of the features, with random changes. */
+/* Turns the features into pictures, with random changes. */
 static ls_dataset *change_samples(ls_dataset *set) {
     return ls_dataset_flatten(
         ls_dataset_random_flip(ls_dataset_concurrent(ls_dataset_transform_input(set, as_pictures, NULL)), 0.5, 0.5));
@@ -47,7 +47,7 @@ static ls_module *make_model(ls_comm *world, int64_t hidden, int64_t outputs) {
 
 typedef struct steady {
     test_allocator *allocator;
-    long before; /* calls of the allocator at the end of the second epoch, the first that finds all loaders in use */
+    long before; /* allocator calls at the end of the second epoch, from which on all loaders are in use */
     long after;  /* and after the validation of the third epoch */
 } steady;
 
@@ -121,7 +121,7 @@ static ls_status train_by_trial(ls_comm *world, void *argument) {
                      0);
 }
 
-/* Trains on pictures that threads change and put into batches. */
+/* Trains on pictures that threads change and combine into batches. */
 static ls_status train_with_threads(ls_comm *world, void *argument) {
     return run_trial(world, argument, make_model(world, 32, CLASSES), ls_callback_new(&(ls_callback_hooks){0}, NULL),
                      2);
@@ -164,8 +164,8 @@ static ls_status step_by_hand(ls_module *model, ls_optimizer *optimizer, ls_load
 }
 
 /*
- * The loop of the perceptron example: one sample at a time. The tensor records of its first batches wait before they
- * are reused.
+ * The loop of the perceptron example, with one sample at a time. The tensor records of its first batches are not reused
+ * immediately.
  */
 static ls_status train_by_hand(ls_comm *world, void *argument) {
     test_allocator *allocator = argument;
@@ -282,7 +282,7 @@ static ls_status train_and_save(ls_comm *world, ls_module *model, ls_optimizer *
     return status;
 }
 
-/* With a layer that is used twice. */
+/* Makes a model with a layer that is used twice. */
 static ls_module *make_classifier(void) {
     ls_module *shared = ls_nn_linear(5, 5);
     return ls_sequential(ls_nn_linear((int64_t)SIDE * SIDE, 5), ls_nn_relu(), shared, ls_nn_dropout(0.2), shared,
@@ -290,7 +290,8 @@ static ls_module *make_classifier(void) {
 }
 
 /*
- * Does all that the example does, on a small scale. With several ranks, a last barrier reports ranks that left early.
+ * Does everything that the example does, on a small scale. With several ranks, a final barrier reports ranks that left
+ * early.
  */
 static ls_status whole_program(ls_comm *world) {
     ls_loader *loader = open_files(world);
@@ -326,7 +327,7 @@ static ls_status run_rank(ls_comm *world, void *argument) {
     return status;
 }
 
-/* Checks how a rank ended: successfully, out of memory, or because of another rank. */
+/* Checks the status with which a rank ended: successfully, out of memory, or because of another rank. */
 static void check_end(long n, const char *who, int status, const char *message) {
     const bool known = status == LS_OK || status == LS_ERR_MEMORY || status == LS_ERR_PEER;
     if (!known || (status != LS_OK && *message == '\0')) {
@@ -335,8 +336,8 @@ static void check_end(long n, const char *who, int status, const char *message) 
 }
 
 /*
- * Runs once, with call `n` of the allocator failing, alone or with all later calls. Returns whether this call took
- * place.
+ * Runs the program once, with allocator call `n` failing, alone or together with all later calls. Returns whether this
+ * call took place.
  */
 static bool run_once(int ranks, long n, bool once) {
     outcome ended = {.status = {NOT_RUN, NOT_RUN}};

@@ -207,7 +207,7 @@ static ls_status own_step(ls_trial_state *state, void *user) {
     return LS_OK;
 }
 
-/* Callbacks that need hooks of the default step say how to support them in a custom step. */
+/* Callbacks that need hooks of the default step say how a custom step can support them. */
 static void test_steps_of_ones_own(void **unused) {
     (void)unused;
     static const char *const sentences[] = {"call ls_clip_grad_norm there", "call ls_clip_grad_value there",
@@ -268,7 +268,7 @@ static void test_metric_without_a_result(void **unused) {
     free_setting(&s);
 }
 
-/* Inputs and layers that a callback cannot process. */
+/* Tests inputs and layers that a callback cannot process. */
 static void test_samples_that_do_not_fit(void **unused) {
     (void)unused;
     static const char *const layers[] = {"nowhere", NULL};
@@ -294,14 +294,14 @@ static void test_samples_that_do_not_fit(void **unused) {
 
 /* ---- early stopping ---------------------------------------------------------------------------------------------- */
 
-/* Gives a metric the values of a list, one per epoch. */
+/* A metric with the values of a list, one per epoch. */
 static ls_status measure_listed(const ls_trial_state *state, void *user, double *sum, double *weight) {
     *sum = ((const double *)user)[state->epoch];
     *weight = 1;
     return LS_OK;
 }
 
-/* Returns the number of epochs that are run with these values of the metric, up to 8. */
+/* Returns the number of epochs, up to 8, that are run with these values of the metric. */
 static int64_t epochs_of(const char *name, double values[8], const ls_early_stopping_options *how) {
     setting s = make_setting();
     ls_callback *stop = ls_early_stopping(how);
@@ -386,7 +386,7 @@ static void test_weight_decay(void **unused) {
 
 /* ---- a sweep over rates ------------------------------------------------------------------------------------------ */
 
-/* Dropout, batch normalisation and running means of metrics continue as if the callback had not run. */
+/* Dropout, batch normalization and running means of metrics continue as if the callback had not run. */
 static uint64_t train_after(ls_callback *callback, double *loss) {
     setting s = make_setting();
     ls_optimizer_free(s.optimizer);
@@ -441,7 +441,7 @@ static void test_beta(void **unused) {
     }
 }
 
-/* Draws differ for another seed, kind, epoch, batch or position, and are equal for equal arguments. */
+/* Draws differ for a different seed, kind, epoch, batch or position, and are equal for equal arguments. */
 static void test_draws_depend_on_their_place(void **unused) {
     (void)unused;
     const ls_trial_state state = {.epoch = 1, .batch = 2}, epoch = {.epoch = 2, .batch = 2},
@@ -495,7 +495,7 @@ static bool same_state(const ls_callback *callback, const copies *c) {
     return same;
 }
 
-/* A callback after some epochs, and another callback, in live trials. */
+/* A callback after some epochs and a second callback, in live trials. */
 typedef struct worked {
     setting s;
     ls_trial *trial;
@@ -551,7 +551,7 @@ static ls_callback *make_several(ls_optimizer *optimizer) {
     return ls_callbacks_of((ls_callback *[]){make_stopping(optimizer), make_scheduler(optimizer)}, 2);
 }
 
-/* A callback after 3 epochs gives its state to a callback after 1 epoch. */
+/* A callback after 3 epochs passes its state to a callback after 1 epoch. */
 static void round_trip(ls_callback *(*make)(ls_optimizer *optimizer)) {
     worked first = work(make, 3), second = work(make, 1);
     copies c;
@@ -586,7 +586,7 @@ static ls_callback *make_impatient(ls_optimizer *optimizer) {
     return ls_early_stopping(&(ls_early_stopping_options){.monitor = "loss", .mode = LS_MONITOR_MAX});
 }
 
-/* A run that resumes from a stopped run also stops there; the next run continues. */
+/* A run that resumes from a stopped run also stops there, and the next run continues. */
 static void test_stopped_before(void **unused) {
     (void)unused;
     worked first = work(make_impatient, 8), second = work(make_impatient, 0);

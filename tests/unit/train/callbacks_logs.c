@@ -46,9 +46,9 @@ static const char *columns(const char *path, char separator, int count) {
     return all;
 }
 
-static ls_tensor *started; /* the state of the last log */
+static ls_tensor *started; /* the state of the last log that was started */
 
-/* Runs a trial until epoch `to`, after `from` epochs of another trial. */
+/* Runs a trial until epoch `to`. It continues a first trial of `from` epochs. */
 static void log_with(ls_callback *log, int64_t from, int64_t batch, int64_t to) {
     setting s = make_setting();
     const ls_named *remembered;
@@ -122,7 +122,7 @@ static void test_names_with_separators(void **unused) {
     free_setting(&s);
 }
 
-/* Results that an evaluation adds to an epoch of the history have no column in later lines. */
+/* Results that an evaluation adds to an epoch of the history get no column in later lines. */
 static void test_evaluations_between(void **unused) {
     (void)unused;
     const char *path = test_path("between.csv");
@@ -144,7 +144,7 @@ static void test_evaluations_between(void **unused) {
     free_setting(&s);
 }
 
-/* Lines after the checkpoint from which a run resumes are written again, not twice. */
+/* Lines after the checkpoint from which a run resumes are replaced, not duplicated. */
 static void test_goes_on(void **unused) {
     (void)unused;
     const char *path = test_path("again.csv");
@@ -158,12 +158,12 @@ static void test_goes_on(void **unused) {
     assert_string_equal(columns(path, ',', 1), "epoch 0 1 2 3 4 5 ");
     log_run(path, NULL, 2, 0, 3);
     assert_string_equal(columns(path, ',', 1), "epoch 0 1 2 ");
-    test_file("again.csv", "epoch,loss\n0,1\n1,", 17); /* killed in the middle of a line */
+    test_file("again.csv", "epoch,loss\n0,1\n1,", 17); /* as if killed in the middle of a line */
     log_run(path, NULL, 1, 0, 3);
     assert_string_equal(columns(path, ',', 1), "epoch 0 1 2 ");
     const char remark[] = "epoch,loss\n0,1\n# slower from here\n1,1\n2,1\n";
     test_file("again.csv", remark, sizeof remark - 1);
-    log_run(path, NULL, 2, 0, 2); /* a line that somebody added, and the lines after it, stay */
+    log_run(path, NULL, 2, 0, 2); /* a line that a user has added, and the lines after it, are kept */
     assert_string_equal(columns(path, ',', 1), "epoch 0 # slower from here 1 ");
     test_file("again.csv", "", 0);
     log_run(path, NULL, 1, 0, 2);
@@ -179,7 +179,7 @@ static ls_callback *log_again(const char *path, const ls_csv_log_options *how) {
     return log;
 }
 
-/* Earlier lines stay, also if the trial had no line of its own before the checkpoint. */
+/* Earlier lines are kept, even if the trial had written no line before the checkpoint. */
 static void test_goes_on_behind_others(void **unused) {
     (void)unused;
     static const char before[] = "epoch,loss\n0,1\n1,1\n";
@@ -196,7 +196,7 @@ static void test_goes_on_behind_others(void **unused) {
     assert_string_equal(columns(path, ',', 1), "epoch 1 ");
 }
 
-/* The number of the epoch has only one column. */
+/* The epoch number has only one column, even with a metric "epoch". */
 static void test_metric_epoch(void **unused) {
     (void)unused;
     setting s = make_setting();
@@ -227,10 +227,10 @@ static void test_a_line_for_each_batch(void **unused) {
     assert_non_null(strstr(contents(path), "epoch;batch;loss;learning_rate\n"));
 }
 
-/* A damaged log file that a resumed run finds, and what the run keeps of it. */
+/* A damaged log file that a resumed run finds, and the part of it that the run keeps. */
 typedef struct damaged_log {
     ls_trial *trial;
-    tally counts; /* counts accepted files, which are kept whole */
+    tally counts; /* counts of accepted files, which are kept whole */
 } damaged_log;
 
 static void keep_lines(const char *path, const ls_csv_log_options *how, int64_t start, ls_trial_state *state) {
@@ -244,7 +244,7 @@ static void keep_lines(const char *path, const ls_csv_log_options *how, int64_t 
 
 /*
  * The run keeps the beginning of the file, up to the last line that is the header or belongs to an earlier epoch. A
- * second run keeps the same.
+ * second run keeps the same part.
  */
 static void round_log(uint64_t number, void *argument) {
     static const char *const texts[] = {"epoch,loss,val_loss\n0,0.5,1\n1,0.25,nan\n2,0.125,1e-3\n",
@@ -259,7 +259,7 @@ static void round_log(uint64_t number, void *argument) {
     log->trial->state.batch = kind == 1;
     content before = {.size = 0}, after, again;
     content_replace(&before, 0, 0, texts[kind], strlen(texts[kind]));
-    if (fuzz_below(3) == 0) { /* a byte that ends strings, but not lines */
+    if (fuzz_below(3) == 0) { /* a byte that terminates strings, but not lines */
         content_replace(&before, fuzz_below(before.size), 0, "", 1);
     }
     content_damage(&before);
@@ -367,7 +367,7 @@ static int count_of(const char *text, const char *words) {
     return count;
 }
 
-/* For 5 samples in 3 classes. Each row of fractions adds up to 1, or its class does not occur. */
+/* Tests 5 samples in 3 classes. Each row of fractions adds up to 1, unless its class does not occur. */
 static void test_confusion(void **unused) {
     (void)unused;
     const char *text = printed(ls_confusion_printer(NULL, false));

@@ -95,7 +95,7 @@ static ls_status whole_program(void) {
 }
 
 /*
- * Runs once, with call `n` of the allocator failing, alone or with all later calls. Returns whether this call took
+ * Runs once, with allocator call `n` failing, alone or together with all later calls. Returns whether this call took
  * place.
  */
 static bool run_once(long n, bool once) {

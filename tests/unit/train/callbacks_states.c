@@ -1,6 +1,6 @@
 /*
- * Callbacks after a run that failed, the state of other objects after a rate test, and names and states that
- * ls_callback_new refuses.
+ * Callbacks after a failed run, the state of other objects after a rate test, and names and states that ls_callback_new
+ * refuses.
  *
  * devices: cpu
  */
@@ -16,7 +16,7 @@ static ls_status fail_once(ls_trial_state *state, void *user) {
     return (*failures)++ == 0 ? ls_error_set(LS_ERR_IO, "the validation fails") : LS_OK;
 }
 
-/* After a validation that failed, the model has its weights again, not their averages. */
+/* After a failed validation, the model has its weights again, not their averages. */
 TEST(test_averages_after_a_failed_validation) {
     setting s = make_setting();
     int failures = 0;
@@ -56,7 +56,7 @@ static double scale_after(ls_callback *finder, uint64_t *hash) {
     return scale;
 }
 
-/* The steps of a rate test let the scale grow, but the training begins with the scale from before the test. */
+/* The scale grows during the steps of a rate test, but the training begins with the scale from before the test. */
 TEST(test_a_rate_test_restores_the_scaler) {
     uint64_t with, without;
     const ls_rate_finder_options sweep = {.lowest = 1e-6, .highest = 1e-5, .steps = 12};

@@ -1,7 +1,7 @@
 /*
  * Checkpoints of trials in one process: their contents, refusals and their messages. checkpoint_damage.c tests damaged
- * files; checkpoint_faults.c tests writers that fail or are killed; ranks/checkpoints.c tests that training continues
- * with the same bits.
+ * files. checkpoint_faults.c tests writers that fail or are killed. ranks/checkpoints.c tests that resumed training is
+ * bit-identical.
  *
  * devices: cpu
  */
@@ -24,7 +24,7 @@
 
 static bool spoils; /* damages the next file, like a faulty disk or memory */
 
-static char synced[16][PATH_MAX]; /* the first files that were synced since the count was set to 0 */
+static char synced[16][PATH_MAX]; /* the first files that were synced since the counter was reset */
 static int syncs;
 
 static void note_sync(int fd) {
@@ -44,9 +44,9 @@ int nanosleep(const struct timespec *time, struct timespec *rest) {
     return clock_nanosleep(CLOCK_MONOTONIC, 0, time, rest);
 }
 
-/* This test does not cover a loss of power, so nothing waits for a disk. */
+/* This test does not cover a loss of power, so it does not wait for the disk. */
 int fsync(int fd) {
-    if (spoils && pwrite(fd, "X", 1, 100) == 1) { /* a folder cannot be written to */
+    if (spoils && pwrite(fd, "X", 1, 100) == 1) { /* write(2) to a folder fails */
         spoils = false;
     }
     note_sync(fd);
@@ -63,7 +63,7 @@ int renameat2(int from_folder, const char *from, int to_folder, const char *to, 
     return (int)syscall(SYS_renameat2, from_folder, from, to_folder, to, flags);
 }
 
-static atomic_int strays; /* attempts to remove files in the root of the file system */
+static atomic_int strays; /* number of attempts to remove files in the root of the file system */
 
 int unlink(const char *path) {
     if (strrchr(path, '/') == path) {
@@ -112,7 +112,7 @@ TEST(test_spoiled_in_writing) {
     end(&t);
 }
 
-/* The format of Lockstep's first release. */
+/* The format of Lockstep's first release is still read. */
 TEST(test_an_old_manifest) {
     ls_manifest manifest;
     assert_int_equal(ls_checkpoint_verify(LS_FIXTURES "/checkpoint"), LS_OK);
@@ -130,7 +130,7 @@ TEST(test_an_old_manifest) {
     ls_manifest_free(&manifest);
 }
 
-/* Numbers that JSON lacks, and numbers that must not lose a bit. */
+/* Tests numbers that JSON does not support, and numbers that must keep every bit. */
 TEST(test_history_keeps_its_bits) {
     const double values[] = {NAN, INFINITY, -INFINITY, 0.1, 5e-324, -0.0, 1e308, 3};
     training t = begin(NULL, NULL), other = begin(NULL, NULL);
@@ -159,7 +159,7 @@ TEST(test_keeps_the_newest_and_the_best) {
     char best[PATH_MAX], target[PATH_MAX] = "";
     const ls_checkpoint_options options = {.folder = in_root("kept"), .keep = 2, .best = "loss", .highest = true};
     training t = begin(&options, NULL);
-    assert_int_equal(ls_trial_run(t.trial, 6), LS_OK); /* the loss falls: the first epoch has the highest */
+    assert_int_equal(ls_trial_run(t.trial, 6), LS_OK); /* the loss decreases, so the first epoch has the highest */
     assert_int_equal(count_whole(in_root("kept")), 3);
     snprintf(best, sizeof best, "%s", in_root("kept/best"));
     assert_true(readlink(best, target, sizeof target - 1) > 0);
@@ -167,7 +167,7 @@ TEST(test_keeps_the_newest_and_the_best) {
     assert_int_equal(ls_trial_load(t.trial, best), LS_OK);
     assert_int_equal(ls_trial_history_count(t.trial), 1);
     end(&t);
-    /* After resuming, the best value is known. */
+    /* After resuming, the best value is still known. */
     t = begin(&options, in_root("kept"));
     assert_int_equal(ls_trial_run(t.trial, 8), LS_OK);
     assert_int_equal(ls_checkpoint_verify(best), LS_OK);
@@ -209,7 +209,7 @@ static ls_status stop_after_two(ls_trial_state *state, void *user) {
     return LS_OK;
 }
 
-/* A hook ended the run after an epoch: a run that resumes from there has ended, too. */
+/* A hook ended the run after an epoch, so a run that resumes from there has ended, too. */
 TEST(test_a_hook_stops) {
     char folder[PATH_MAX];
     snprintf(folder, sizeof folder, "%s", in_root("stopped"));
@@ -260,7 +260,7 @@ static void expect_kept(const training *t) {
     assert_true(lstat(in_root("file"), &about) == 0 && S_ISREG(about.st_mode));
 }
 
-/* Manifests of other programs, of any format: the folder is not a checkpoint. */
+/* If a folder contains a manifest of a different program, of any format, it is not a checkpoint. */
 static void expect_other_manifests_kept(const training *t) {
     static const char *const texts[] = {"{\"format\": 2, \"name\": \"site\"}", "{\"format\": 1}", "[]", ""};
     assert_int_equal(mkdir(in_root("site"), 0777), 0);
@@ -309,7 +309,7 @@ static void test_wrong_use(void **state) {
     free_setting(&s);
 }
 
-/* Two histories in one folder would be mistaken for one. */
+/* Two histories in one folder would be mistaken for a single history. */
 TEST(test_folder_of_another_run) {
     const ls_checkpoint_options options = {.folder = in_root("further")};
     training t = begin(&options, NULL);
@@ -334,7 +334,8 @@ static ls_status expect_empty(ls_trial_state *state, void *user) {
     return LS_OK;
 }
 
-/* The checkpoints of an earlier run are removed before the first step, not when the epoch of their position ends. */
+/* The checkpoints of an earlier run are removed before the first step, not at the end of the epoch in which they
+ * were written. */
 TEST(test_overwrite_before_the_first_step) {
     char folder[PATH_MAX];
     snprintf(folder, sizeof folder, "%s", in_root("emptied"));
@@ -351,7 +352,8 @@ TEST(test_overwrite_before_the_first_step) {
     options.checkpoint = &each;
     ls_trial *trial = ls_trial_new(&options);
     assert_int_equal(ls_trial_run(trial, 1), LS_OK);
-    assert_in_range(count_whole(folder), 1, 3); /* one at a time: some steps may pass while one is written */
+    assert_in_range(count_whole(folder), 1,
+                    3); /* one at a time, so some steps may pass while a checkpoint is written */
     ls_trial_free(trial);
     free_setting(&s);
 }
@@ -374,8 +376,8 @@ TEST(test_overwrite) {
     const uint64_t fresh = ls_module_hash(t.setting.model);
     assert_int_equal(count_whole(folder), 1);
     assert_int_equal(ls_checkpoint_verify(in_root("again/best")), LS_OK);
-    assert_int_equal(count_names(folder), 4);          /* one and the link, the notes and the folder */
-    assert_int_equal(ls_trial_run(t.trial, 2), LS_OK); /* a further run keeps its own */
+    assert_int_equal(count_names(folder), 4);          /* one checkpoint, the link, the notes and the folder */
+    assert_int_equal(ls_trial_run(t.trial, 2), LS_OK); /* the next run of the same trial keeps its own checkpoints */
     assert_int_equal(count_whole(folder), 2);
     end(&t);
     t = begin(NULL, NULL);
@@ -386,7 +388,7 @@ TEST(test_overwrite) {
     assert_int_equal(ls_trial_run(t.trial, 3), LS_OK);
     assert_int_equal(count_whole(folder), 3);
     end(&t);
-    /* A link with the name of a checkpoint may lead to another program's checkpoint. */
+    /* A link with the name of a checkpoint may point to a different program's checkpoint. */
     assert_int_equal(symlink("epoch-000003-step-0000000009", in_root("again/epoch-000004-step-0000000012")), 0);
     t = begin(&second, NULL);
     expect_failure(ls_trial_run(t.trial, 1), LS_ERR_STATE, "epoch-000004-step-0000000012 is further than this trial");
@@ -400,7 +402,7 @@ static ls_status fail_at_start(ls_trial_state *state, void *user) {
     return ls_fail(LS_ERR_ARGUMENT, "the hook refuses");
 }
 
-/* A run that fails before its first step removes nothing. A hook cannot start another run. */
+/* A run that fails before its first step removes nothing. A hook cannot start a second run. */
 TEST(test_overwrite_after_all_checks) {
     char folder[PATH_MAX];
     snprintf(folder, sizeof folder, "%s", in_root("unharmed"));
@@ -423,7 +425,7 @@ TEST(test_overwrite_after_all_checks) {
     free_setting(&s);
 }
 
-/* LS_ZERO is 0 seconds, so no interval is given. */
+/* LS_ZERO means 0 seconds, so no interval is set. */
 TEST(test_without_an_interval) {
     const ls_checkpoint_options options = {.folder = in_root("usual"), .every_seconds = LS_ZERO};
     training t = begin(&options, NULL);
@@ -447,8 +449,8 @@ TEST(test_folder_of_another_trial) {
 }
 
 /*
- * The names of a folder and its parents are on disk before anything is written there, even if another program has made
- * the folder.
+ * The directory entries of a folder and its parents are on disk before anything is written there, even if a different
+ * program has created the folder.
  */
 TEST(test_the_parent_is_synced) {
     char root[PATH_MAX], inner[PATH_MAX];
@@ -477,7 +479,8 @@ static void make_entry(const char *folder, const char *name, bool is_folder) {
     close(file);
 }
 
-/* In a folder with the user's project, only entries with the form and type of a run's own entries are removed. */
+/* In a folder that contains the user's project, only entries with the name format and type of a run's own entries
+ * are removed. */
 TEST(test_only_own_entries_are_removed) {
     static const struct {
         const char *name;
@@ -530,7 +533,7 @@ TEST(test_files_of_the_user_are_kept) {
     end(&t);
 }
 
-/* A layer that a hook has set to evaluation mode has this mode after another trial resumes. */
+/* A layer that a hook has set to evaluation mode is in this mode after a second trial resumes. */
 TEST(test_modes_of_layers) {
     for (int i = 0; i < 2; i++) {
         setting s = make_setting();
@@ -555,7 +558,7 @@ TEST(test_modes_of_layers) {
     }
 }
 
-/* The state of another trial. */
+/* Loads the state of a different trial. */
 TEST(test_wrong_trial) {
     training t = begin(NULL, NULL);
     assert_int_equal(ls_trial_run(t.trial, 1), LS_OK);

@@ -11,7 +11,7 @@
 
 #include "tests/support/fuzz.h"
 
-/* This test does not cover a loss of power, so nothing waits for a disk. */
+/* This test does not cover a loss of power, so it does not wait for the disk. */
 int fsync(int fd) {
     (void)fd;
     return 0;
@@ -31,7 +31,7 @@ static size_t read_bytes(const char *path, unsigned char *bytes, size_t room) {
     return size;
 }
 
-/* There are two checkpoints. The newer is damaged, and the error names it; the older is used. */
+/* There are two checkpoints. The newer one is damaged, and the error names it; the older one is used. */
 static void expect_refused(const char *folder, const char *file, const char *why) {
     char newest[PATH_MAX], found[PATH_MAX];
     snprintf(newest, sizeof newest, "%s/epoch-000002-step-0000000006", folder);
@@ -50,7 +50,7 @@ static void note_log(ls_log_level level, int rank, const char *line, void *user)
     snprintf(logged, sizeof logged, "%s", line);
 }
 
-/* A trial that did not track the best checkpoint saved no best value. */
+/* A trial that did not track the best checkpoint has saved no best value. */
 TEST(test_no_best_value) {
     char folder[PATH_MAX];
     snprintf(folder, sizeof folder, "%s", in_root("no-best"));
@@ -82,13 +82,13 @@ TEST(test_damaged_files) {
         snprintf(path, sizeof path, "%s/epoch-000002-step-0000000006/%s", folder, files[i]);
         const size_t size = read_bytes(path, bytes, sizeof bytes);
         assert_true(size > 40 && size < sizeof bytes);
-        for (size_t at = 0; at < size; at += i == FILES - 1 ? 1 : 37) { /* every byte of the manifest */
+        for (size_t at = 0; at < size; at += i == FILES - 1 ? 1 : 37) { /* for the manifest, every byte */
             char found[PATH_MAX];
             bytes[at] ^= 2;
             write_bytes(path, bytes, size);
             bytes[at] ^= 2;
             const ls_status status = ls_checkpoint_find(folder, found);
-            /* The change may have increased the number of its format. */
+            /* The change may have increased the manifest's format number. */
             assert_true(status == LS_ERR_UNSUPPORTED ||
                         strcmp(strrchr(found, '/') + 1, "epoch-000001-step-0000000003") == 0);
         }
@@ -113,8 +113,8 @@ TEST(test_damaged_files) {
 }
 
 /*
- * ls_module_load accepts a folder, of which it loads the newest complete checkpoint, one checkpoint, or the link to the
- * best.
+ * ls_module_load accepts a folder, from which it loads the newest complete checkpoint, a single checkpoint, or the link
+ * to the best.
  */
 TEST(test_weights_from_folders) {
     char folder[PATH_MAX];
@@ -145,7 +145,7 @@ TEST(test_weights_from_folders) {
     end(&t);
 }
 
-/* Damages the folder's second checkpoint at the first byte of its manifest, and trains from the first checkpoint. */
+/* Damages the first byte of the manifest of the folder's second checkpoint, and trains from the first checkpoint. */
 static void damage_and_go_on(const ls_checkpoint_options *options, unsigned char byte) {
     training t = begin(options, options->folder);
     assert_int_equal(ls_trial_run(t.trial, 2), LS_OK);
@@ -157,7 +157,8 @@ static void damage_and_go_on(const ls_checkpoint_options *options, unsigned char
     end(&t);
 }
 
-/* After two damages, only the newer damaged checkpoint is kept, under a name that is not a checkpoint's. */
+/* If checkpoints were damaged twice, only the newer damaged checkpoint is kept, under a name that is not a
+ * checkpoint's. */
 TEST(test_damaged_twice) {
     unsigned char byte = 0;
     char folder[PATH_MAX];
@@ -175,7 +176,7 @@ TEST(test_damaged_twice) {
     ls_log_set_level(LS_LOG_WARNING);
 }
 
-/* Replaces a text in the manifest. */
+/* Replaces a string in the manifest. */
 static void change_manifest(const char *path, const char *from, const char *to) {
     unsigned char bytes[16384];
     const size_t size = read_bytes(path, bytes, sizeof bytes - 100);
@@ -195,7 +196,7 @@ TEST(test_newer_format) {
     change_manifest(path, "\"format\": 1", "\"format\": 2");
     expect_failure(ls_trial_load(t.trial, in_root("newer")), LS_ERR_UNSUPPORTED, "has format 2 of a newer Lockstep");
     end(&t);
-    t = begin(NULL, in_root("newer")); /* no fresh start in the same folder */
+    t = begin(NULL, in_root("newer")); /* does not start fresh in the same folder */
     assert_null(t.trial);
     end(&t);
 }
@@ -237,7 +238,7 @@ typedef struct fuzzing {
     int accepted, refused;
 } fuzzing;
 
-/* Makes the checksum right, so that the checks after it are reached. */
+/* Corrects the checksum, so that the checks after it are reached. */
 static void make_whole(uint8_t *bytes, size_t size) {
     static const char begin_text[] = "{\n \"checksum\": \"";
     const size_t at = sizeof begin_text - 1, digits = LS_CHECKSUM_TEXT - 1;

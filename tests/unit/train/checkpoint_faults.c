@@ -1,5 +1,5 @@
 /*
- * A writer of checkpoints whose system calls fail, which is killed at any of them, or whose disk is full.
+ * A checkpoint writer whose system calls fail, which is killed at any of them, or whose disk is full.
  *
  * devices: cpu
  */
@@ -19,7 +19,7 @@
 
 /* ---- system calls that replace the C library's ------------------------------------------------------------------- */
 
-static atomic_int calls, fails_at = -1, dies_at = -1; /* counted from 0; -1: never */
+static atomic_int calls, fails_at = -1, dies_at = -1; /* counted from 0; -1 means never */
 
 /* Returns whether this call must fail. */
 static bool fails(void) {
@@ -38,7 +38,7 @@ int mkdir(const char *path, mode_t mode) {
     return fails() ? -1 : (int)syscall(SYS_mkdirat, AT_FDCWD, path, mode);
 }
 
-/* This test does not cover a loss of power, so nothing waits for a disk. */
+/* This test does not cover a loss of power, so it does not wait for the disk. */
 int fsync(int fd) {
     (void)fd;
     return fails() ? -1 : 0;
@@ -77,7 +77,7 @@ int open(const char *path, int flags, ...) {
 }
 
 /*
- * Sometimes writes half of the bytes, or a number that direct I/O does not support: callers must continue from there.
+ * Sometimes writes half of the bytes, or a number that direct I/O does not support. Callers must continue from there.
  */
 ssize_t write(int fd, const void *bytes, size_t size) {
     static atomic_uint writes;
@@ -107,7 +107,7 @@ static ls_status train_on(int64_t epochs) {
     return train_with(busy(), busy()->folder, epochs);
 }
 
-/* The program runs again and starts fresh. */
+/* Simulates that the program runs again and starts fresh. */
 static ls_status train_again(int64_t epochs) {
     ls_checkpoint_options options = *busy();
     options.overwrite = true;
@@ -120,7 +120,7 @@ static void forget_folder(const char *folder) {
     assert_int_equal(system(command), 0);
 }
 
-/* Writes a file of several blocks and a rest, in parts of any size. Afterwards it is complete or absent. */
+/* Writes a file of several blocks and a partial block, in pieces of any size. Afterwards it is complete or absent. */
 static ls_status write_large(const char *path, const unsigned char *bytes, size_t size, char text[LS_CHECKSUM_TEXT]) {
     ls_new_file file;
     int64_t summed = 0;
@@ -151,7 +151,7 @@ TEST(test_every_call_fails_of_a_large_file) {
     }
     const char *path = in_root("large");
     int good = 0;
-    for (int call = 0; good < 8; call++) { /* eight, so that each write is short once */
+    for (int call = 0; good < 8; call++) { /* eight successes, so that each write is short once */
         int64_t size = 0;
         char made[LS_CHECKSUM_TEXT], read[LS_CHECKSUM_TEXT], expected[LS_CHECKSUM_TEXT];
         atomic_store(&calls, 0);
@@ -174,7 +174,7 @@ TEST(test_every_call_fails_of_a_large_file) {
     free(bytes);
 }
 
-/* From one checkpoint to the third: each call fails once. */
+/* From the first checkpoint to the third, each call fails once. */
 TEST(test_every_call_fails) {
     ls_log_set_level(LS_LOG_OFF);
     int failures = 0;
@@ -192,7 +192,7 @@ TEST(test_every_call_fails) {
             assert_int_equal(ls_checkpoint_verify(in_root("busy/epoch-000003-step-0000000009")), LS_OK);
         }
         failures += status != LS_OK;
-        assert_int_equal(train_on(3), LS_OK); /* training continues, whatever was left */
+        assert_int_equal(train_on(3), LS_OK); /* training continues, whatever files were left */
         assert_int_equal(ls_checkpoint_verify(in_root("busy/epoch-000003-step-0000000009")), LS_OK);
         assert_int_equal(ls_checkpoint_verify(in_root("busy/best")), LS_OK);
         if (over) {
@@ -212,14 +212,14 @@ static const char *train_and_die(int call, const void *run) {
     return NULL;
 }
 
-/* Returns whether it was killed. */
+/* Returns whether the run was killed. */
 static bool killed_at(int call, training_run run) {
     const int ended = process_wait(process_start(train_and_die, call, &run));
     assert_true(ended == 0 || ended == -SIGKILL);
     return ended != 0;
 }
 
-/* The same with SIGKILL. After training has continued, nothing is left over. */
+/* The same with SIGKILL. After training has continued, nothing is left behind. */
 TEST(test_killed_at_every_call) {
     int killed = 0;
     for (bool again = true; again; killed += again) {
@@ -228,7 +228,7 @@ TEST(test_killed_at_every_call) {
         again = killed_at(killed, train_on);
         assert_true(count_whole(busy()->folder) >= 1);
         assert_int_equal(train_on(4), LS_OK);
-        assert_int_equal(count_whole(busy()->folder), 1); /* the newest is the best */
+        assert_int_equal(count_whole(busy()->folder), 1); /* the newest checkpoint is the best */
         assert_int_equal(count_names(busy()->folder), 2); /* it and the link */
     }
     assert_true(killed > 30);
@@ -252,7 +252,7 @@ TEST(test_killed_while_overwriting) {
     assert_true(killed > 30);
 }
 
-/* Trains on a disk with this much room, simulated by a limit of the file size. */
+/* Trains on a disk with this many bytes of space, simulated by a file size limit. */
 static const char *train_on_small_disk(int bytes, const void *what) {
     (void)what;
     signal(SIGXFSZ, SIG_IGN);

@@ -1,6 +1,6 @@
 /*
- * Signals during computation: oneDNN sets the stack pointer into the heap during a product, and a handler without its
- * own stack would write there.
+ * Signals during computation: during a product, oneDNN points the stack pointer into the heap, and a handler without
+ * its own stack would write there.
  *
  * devices: cpu
  */

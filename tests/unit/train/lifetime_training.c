@@ -1,7 +1,6 @@
 /*
- * Pointers that a training program keeps after the objects' owners were freed: loaders and optimizers that were freed,
- * and batches of a loader that has advanced. Every call on them fails with LS_ERR_STATE and a message with the call and
- * the remedy.
+ * Pointers that a training program keeps after the objects were freed: loaders, optimizers, and batches of a loader
+ * that has advanced. Every call on them fails with LS_ERR_STATE and a message with the call and the remedy.
  *
  * devices: cpu shadow cuda
  */
@@ -51,13 +50,13 @@ TEST(test_calls_on_a_freed_optimizer) {
     ls_optimizer_zero_grad(s.optimizer);
     ls_schedule_free(schedule);
     ls_grad_scaler_free(scaler);
-    free_setting(&s); /* frees the optimizer again: no effect */
+    free_setting(&s); /* frees the optimizer a second time, which has no effect */
 }
 
 /* The borrowed object of a trial that is freed before the run. */
 enum { TRAIN_LOADER, VALIDATION_LOADER, OPTIMIZER, MODEL, BORROWED };
 
-/* Frees more modules than the library keeps records of for stale pointers. */
+/* Frees so many modules that the library's records for stale pointers are replaced. */
 static void free_modules(void) {
     ls_module *layers[100];
     for (int i = 0; i < 100; i++) {
@@ -125,7 +124,7 @@ static void expect_past(ls_tensor *tensor) {
     expect_message("ls_sum: ");
 }
 
-/* Releasing a program's own tensors does not shorten the time during which stale batches are recognized. */
+/* Releasing a program's own tensors does not shorten the time during which stale batches are detected. */
 static void release_some(void) {
     for (int i = 0; i < 20; i++) {
         ls_release(ls_zeros(LS_SHAPE(2), LS_F64));
@@ -175,7 +174,7 @@ TEST(test_kept_batches_are_told) {
     check_kept(ls_loader_new(changed, &(ls_loader_options){.batch_size = 2, .no_shuffle = true}));
 }
 
-/* References to a batch, or to its elements, keep them alive. */
+/* References to a batch, or to its elements, keep it alive. */
 TEST(test_what_holds_a_batch_keeps_it) {
     for (int threads = 0; threads < 2; threads++) {
         ls_loader *loader = numbers(&(ls_loader_options){.batch_size = 2, .no_shuffle = true, .threads = threads});
@@ -202,7 +201,7 @@ TEST(test_what_holds_a_batch_keeps_it) {
     }
 }
 
-/* A leaf that the program made of a batch: its gradient does not pass to the next batch. */
+/* The program made a batch tensor a leaf: its gradient is not passed on to the next batch. */
 TEST(test_a_batch_that_wants_a_gradient) {
     ls_loader *loader = numbers(&(ls_loader_options){.batch_size = 2, .no_shuffle = true});
     ls_batch batch = next(loader);

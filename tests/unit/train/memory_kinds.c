@@ -1,6 +1,6 @@
 /*
  * Tensor memory by kind: exact counts for tensors, models, gradients, optimizers and data, peaks, threads, and the
- * budget of a trial.
+ * memory budget of a trial.
  *
  * devices: cpu shadow
  */
@@ -16,7 +16,7 @@
 
 enum { INPUTS = 6, HIDDEN = 20, OUTPUTS = 3, BATCH = 8, SAMPLES = 24 };
 
-/* The bytes of the parameters in f32: each begins at a multiple of 64 bytes. */
+/* The bytes of the parameters in f32. Each parameter begins at a multiple of 64 bytes. */
 enum { WEIGHTS = 4 * (INPUTS * HIDDEN + 8) + 4 * (HIDDEN + 12) + 4 * (HIDDEN * OUTPUTS + 4) + 64 };
 
 static ls_memory stats(void) {
@@ -51,7 +51,7 @@ TEST(test_tensors_and_peaks) {
     ls_tensor *row = ls_narrow(a, 0, 2, 1);
     assert_int_equal(stats().bytes[LS_MEMORY_ACTIVATIONS], before.bytes[LS_MEMORY_ACTIVATIONS] + 424);
     ls_release(a);
-    assert_int_equal(stats().total, before.total + 424); /* the view keeps the memory */
+    assert_int_equal(stats().total, before.total + 424); /* the view keeps the memory alive */
     ls_release(row);
     ls_release(b);
     expect_same(&before);
@@ -69,7 +69,7 @@ TEST(test_arguments_and_names) {
     assert_string_equal(ls_memory_kind_name((ls_memory_kind)-1), "unknown");
 }
 
-/* Memory of the program does not count. */
+/* Memory that the program itself allocates is not counted. */
 TEST(test_memory_of_the_program) {
     float numbers[4] = {0};
     const ls_memory before = stats();
@@ -143,7 +143,7 @@ TEST(test_buffers_and_averages) {
     const ls_memory before = stats();
     ls_module *model = ls_nn_batch_norm_1d(5, NULL);
     const int64_t bytes = stats().bytes[LS_MEMORY_PARAMETERS] - before.bytes[LS_MEMORY_PARAMETERS];
-    assert_true(bytes >= 4 * 4 * 5); /* weight, bias, mean and variance; also a counter */
+    assert_true(bytes >= 4 * 4 * 5); /* weight, bias, mean and variance; there is also a counter */
     expect_kinds(&before, bytes, 0, 0);
     ls_ema *averages = ls_ema_new(model, 0.9);
     expect_kinds(&before, bytes, 0, bytes);
@@ -154,7 +154,7 @@ TEST(test_buffers_and_averages) {
 
 /* ---- optimizers -------------------------------------------------------------------------------------------------- */
 
-/* State tensors per parameter after a few steps. -1: some parameters have fewer. */
+/* Number of state tensors per parameter after a few steps, or -1 if some parameters have fewer. */
 static const int states_of[OPTIMIZERS] = {
     [OPTIMIZER_SGD] = 0,
     [OPTIMIZER_MOMENTUM] = 1,
@@ -176,7 +176,7 @@ static const int states_of[OPTIMIZERS] = {
     [OPTIMIZER_CONJUGATE_GRADIENT] = 6,
 };
 
-/* The predicted bytes are the bytes after a few steps, when L-BFGS has all its pairs. */
+/* The predicted bytes equal the bytes after a few steps, when L-BFGS has all its pairs. */
 TEST(test_optimizers_allocate_as_predicted) {
     for (int i = 0; i < OPTIMIZERS; i++) {
         const ls_memory before = stats();
@@ -233,7 +233,7 @@ static void run_thread(void *(*function)(void *argument), other_thread *self) {
     assert_int_equal(pthread_join(thread, NULL), 0);
 }
 
-/* A thread counts its own tensors. Other threads may free them, also after it has ended. */
+/* A thread counts its own tensors. Other threads may free them, even after it has exited. */
 TEST(test_threads_count_separately) {
     const ls_memory before = stats();
     other_thread self = {.tensor = NULL};
@@ -272,7 +272,7 @@ static ls_dataset *make_data(void) {
     return data;
 }
 
-/* The batches of a loader's threads count for the thread that reads them. */
+/* The batches made by a loader's threads are counted for the thread that reads them. */
 TEST(test_loaders) {
     for (int threads = 0; threads <= 2; threads++) {
         const ls_memory before = stats();
@@ -404,7 +404,7 @@ TEST(test_budget) {
     expect_same(&before);
 }
 
-/* State that the optimizer allocates in its steps counts before the first step. */
+/* State that the optimizer allocates during its steps is already counted before the first step. */
 TEST(test_budget_counts_later_state) {
     setting s = make_setting(100000, true);
     assert_true(s.start < 50000);

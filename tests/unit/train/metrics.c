@@ -1,5 +1,5 @@
 /*
- * Metrics of trials: custom metrics, their ownership, and a trial that resumes in the middle of an epoch.
+ * Trial metrics: custom metrics, their ownership, and a trial that resumes in the middle of an epoch.
  *
  * devices: cpu shadow cuda
  */
@@ -12,7 +12,7 @@ static bool same_bits(double a, double b) {
 
 /* ---- custom metrics ---------------------------------------------------------------------------------------------- */
 
-/* The correlation of the two inputs of a sample: sums of n, x, y, xx, yy, xy. */
+/* Computes the correlation of a sample's two inputs from the sums of n, x, y, xx, yy and xy. */
 static ls_status add_products(const ls_trial_state *state, void *user, double *sums) {
     *(int *)user += 1;
     ls_tensor *x = ls_select(state->input, 1, 0);
@@ -135,7 +135,8 @@ static void expect_released(ls_trial_options *options, ls_metric *second, int *r
     assert_int_equal(*released - before, second != NULL ? 3 : 2);
 }
 
-/* Wrong options, before and after the metrics are checked, a hook that refuses, and a constructor's NULL. */
+/* Tests invalid options, before and after the metrics are checked, a hook that refuses, and the NULL of a failed
+ * constructor. */
 TEST(test_failures_free_metrics) {
     setting s = make_setting();
     int released = 0;
@@ -186,7 +187,7 @@ TEST(test_owners) {
     free_setting(&s);
 }
 
-/* Passed by languages without compound literals. */
+/* Arrays are passed by languages without compound literals. */
 TEST(test_arrays) {
     setting s = make_setting();
     ls_trial_options options = options_of(&s);
@@ -197,7 +198,7 @@ TEST(test_arrays) {
     assert_memory_equal(array, metrics, sizeof metrics);
     options.custom_metrics = array;
     options.custom_metric_count = 3;
-    assert_null(ls_trial_new(&options)); /* and the array is freed with its owner */
+    assert_null(ls_trial_new(&options)); /* the array is freed with its owner */
     expect_message("custom metric 0 is NULL");
     options.custom_metrics = ls_metric_array((ls_metric *const[]){ls_metric_named("nonsense")}, 1);
     options.custom_metric_count = 1;
@@ -225,7 +226,8 @@ TEST(test_metrics_of_constructors) {
 
 /* ---- in the middle of an epoch ----------------------------------------------------------------------------------- */
 
-/* Two epochs of 3 steps at once, and resumed after one of these steps: the same bits. */
+/* Runs two epochs of 3 steps, once without interruption and once resumed after `after` steps: the results are
+ * bit-identical. */
 static void goes_on_after(int64_t after) {
     static const char *const names[] = {"loss",     "acc",     "r",  "running_loss", "running_top_2_acc",
                                         "loss_std", "acc_var", "f1", "lr",           "val_loss",

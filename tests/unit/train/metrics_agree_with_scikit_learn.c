@@ -1,5 +1,6 @@
 /*
- * Metrics over data sets in batches of several sizes: the values of scikit-learn (tests/fixtures/make_metrics.py).
+ * Metrics over data sets in batches of several sizes, compared with the values of scikit-learn
+ * (tests/fixtures/make_metrics.py).
  *
  * devices: cpu shadow cuda
  */
@@ -89,7 +90,7 @@ SCOPED_TEST(test_classes) {
     CHECK(&set, ls_metric_var(ls_metric_named("acc"), true), "acc_var_population");
 }
 
-/* The same with the classes last: [n, 1, classes] with [n, 1]; and as one-hot rows. */
+/* The same values with the classes last, [n, 1, classes] with [n, 1], and with one-hot rows. */
 SCOPED_TEST(test_classes_in_other_shapes) {
     ls_tensor *outputs = scores(1, LS_SHAPE(SAMPLES, CLASSES));
     ls_tensor *targets = score_targets(2, SAMPLES, CLASSES);
@@ -123,7 +124,7 @@ SCOPED_TEST(test_classes_that_do_not_occur) {
     }
 }
 
-/* Targets that the criterion ignores: a class, and a number that is not a class. */
+/* Tests targets that the criterion ignores: a class, and a number that is not a class. */
 SCOPED_TEST(test_ignored_targets) {
     ls_tensor *targets = score_targets(2, SAMPLES, CLASSES);
     for (int64_t ignored = 2; ignored >= -100; ignored -= 102) {
@@ -187,7 +188,7 @@ SCOPED_TEST(test_numbers) {
     ls_tensor *targets = scores(6, LS_SHAPE(SAMPLES));
     ls_tensor *same = ls_full(LS_SHAPE(SAMPLES), LS_F64, 0.25);
     const sample_set set = {outputs, ls_unsqueeze(targets, 1), mean_of_outputs, NULL, 0};
-    /* The mean is a million times the deviation: a batch's mean has six digits fewer. */
+    /* The mean is a million times the standard deviation, so a batch's mean has six digits fewer. */
     const sample_set far = {ls_add(outputs, 0x1p20), ls_add(targets, 0x1p20), ls_criterion_mse, NULL, 1e-9};
     const sample_set columns = {scores(7, LS_SHAPE(SAMPLES, 3)), scores(8, LS_SHAPE(SAMPLES, 3)), ls_criterion_mse,
                                 NULL, 0};

@@ -1,5 +1,6 @@
 /*
- * Metrics of trials: running means and deviations of batches, metrics of the steps of a run, and refusals.
+ * Trial metrics: running means and standard deviations over batches, metrics of the steps of a run, and refused
+ * arguments.
  *
  * devices: cpu shadow cuda
  */
@@ -17,7 +18,7 @@ static void expect_near(double is, double want) {
 
 enum { MOST_BATCHES = 300 };
 
-/* The losses of all training batches, as a hook sees them. */
+/* The losses of all training batches, as a hook receives them. */
 typedef struct seen_losses {
     double loss[MOST_BATCHES];
     double running[MOST_BATCHES]; /* at the end of an epoch */
@@ -40,8 +41,8 @@ static ls_status see_epoch(ls_trial_state *state, void *user) {
 }
 
 /*
- * torchbearer's RunningMean: a queue of the last batches, whose mean is computed at every `every`th batch of an epoch,
- * beginning with the first.
+ * Computes torchbearer's RunningMean: a queue of the last batches, whose mean is updated at every `every`-th batch of
+ * an epoch, beginning with the first.
  */
 static double running_mean(const seen_losses *seen, int64_t per_epoch, int epochs, int64_t window, int64_t every) {
     double result = NAN;
@@ -102,7 +103,7 @@ static void check_batches(int64_t samples, int epochs, const ls_running_options 
     free_setting(&s);
 }
 
-/* Epochs shorter than `every`, equally long, longer than the window, and with a smaller last batch. */
+/* Tests epochs that are shorter than `every`, equally long, or longer than the window, and a smaller last batch. */
 TEST(test_running_means) {
     check_batches(3 * BATCH, 7, NULL);
     check_batches(10 * BATCH, 3, NULL);
@@ -114,7 +115,7 @@ TEST(test_running_means) {
     check_batches(9 * BATCH, 2, &(ls_running_options){.window = 7});
 }
 
-/* An evaluation in the middle of an epoch does not change a metric, including a custom mean. */
+/* An evaluation in the middle of an epoch does not affect metrics, not even a custom mean. */
 static ls_status measure_batch_number(const ls_trial_state *state, void *user, double *sum, double *weight) {
     (void)user;
     *sum = 2 * (double)(state->batch + 1);
@@ -242,7 +243,7 @@ TEST(test_time) {
 
 /* ---- fetches ----------------------------------------------------------------------------------------------------- */
 
-/* Returns how often an evaluation of 3 batches waits for the device of the samples. */
+/* Returns how often an evaluation of 3 batches waits for the samples' device. */
 static int waits_of(ls_dataset *samples, const char *const *metrics, ls_criterion criterion) {
     ls_loader *loader = ls_loader_new(samples, &(ls_loader_options){.batch_size = 4, .device = "shadow:0"});
     ls_module *model = ls_nn_function("AsItIs", as_it_is, NULL);
@@ -258,7 +259,7 @@ static int waits_of(ls_dataset *samples, const char *const *metrics, ls_criterio
     return waits;
 }
 
-/* All data that metrics need of a batch is fetched from the device at once. */
+/* All data of a batch that metrics need is fetched from the device at once. */
 SCOPED_TEST(test_one_fetch_for_all) {
     ls_dataset *classes = ls_dataset_retain(ls_tensor_dataset(scores(1, LS_SHAPE(12, 5)), score_targets(2, 12, 5)));
     ls_tensor *yes_or_no = ls_to(score_targets(4, 12, 2), LS_F64);
@@ -280,7 +281,7 @@ static ls_tensor *loss_on_cpu(ls_tensor *output, ls_tensor *target, void *user) 
     return ls_tensor_to_device(ls_mse_loss(output, target, LS_LOSS_MEAN), "cpu");
 }
 
-/* The loss may be on another device than the output. */
+/* The loss may be on a different device from the output. */
 SCOPED_TEST(test_two_devices) {
     ls_dataset *set = ls_tensor_dataset(scores(3, LS_SHAPE(12)), scores(4, LS_SHAPE(12)));
     ls_loader *loader = ls_loader_new(set, &(ls_loader_options){.batch_size = 4, .device = "shadow:0"});
@@ -387,7 +388,7 @@ TEST(test_wrong_options) {
     assert_int_equal(released, 2);
 }
 
-/* Which object frees a metric: the trial, or the constructor that failed. */
+/* Tests which object frees a metric: the trial, or the constructor that failed. */
 TEST(test_release) {
     setting s = make_setting();
     int released = 0;
@@ -398,7 +399,7 @@ TEST(test_release) {
     options.custom_metric_count = 2;
     ls_trial *trial = ls_trial_new(&options);
     assert_int_equal(ls_trial_run(trial, 1), LS_OK);
-    expect_near(ls_trial_metric(trial, "running_own"), 1); /* made at the first batch */
+    expect_near(ls_trial_metric(trial, "running_own"), 1); /* computed at the first batch */
     assert_int_equal(released, 0);
     ls_trial_free(trial);
     assert_int_equal(released, 1);
@@ -433,7 +434,7 @@ static ls_tensor *zeros(ls_shape shape) {
 
 SCOPED_TEST(test_wrong_samples) {
     ls_tensor *three = zeros(LS_SHAPE(4, 3));
-    ls_tensor *labels = ls_arange(LS_SHAPE(4), LS_I64); /* 3 is not one of three classes */
+    ls_tensor *labels = ls_arange(LS_SHAPE(4), LS_I64); /* class 3 does not exist among three classes */
     expect_refused(three, labels, ls_metric_named("top_5_acc"), LS_ERR_SHAPE,
                    "ls_trial: metric \"top_5_acc\": output [4, 3] has 3 classes, fewer than 5");
     expect_refused(three, labels, ls_metric_named("top_2_acc"), LS_ERR_ARGUMENT,
@@ -457,7 +458,7 @@ SCOPED_TEST(test_wrong_samples) {
     expect_refused(zeros(LS_SHAPE(4)), labels, ls_metric_named("roc_auc"), LS_ERR_ARGUMENT, " is neither 0 nor 1");
 }
 
-/* Outputs of 3 and then of 4 classes. */
+/* Returns outputs with 3 classes, and then with 4. */
 static ls_status next_wider(ls_loader *loader, int64_t epoch, int64_t number, ls_batch *batch, bool *more) {
     (void)loader;
     (void)epoch;

@@ -1,6 +1,6 @@
 /*
  * Trials compared with torchbearer 0.5.5 (tests/fixtures/make_torchbearer.py): with the same weights and batches, the
- * history has the same columns and values, and hooks are called in the same order and number.
+ * history has the same columns and values, and the same hooks are called in the same order.
  *
  * devices: cpu
  */
@@ -38,7 +38,7 @@ static void set_numbers(ls_tensor *tensor, uint64_t seed, uint64_t stream) {
     }
 }
 
-/* The class is how many of the first two numbers are positive. */
+/* A sample's class is the number of positive values among its first two. */
 static ls_loader *make_data(uint64_t stream, int64_t count) {
     ls_tensor *x = ls_empty(LS_SHAPE(count, INPUTS), LS_F64), *target = ls_empty(LS_SHAPE(count), LS_I64);
     set_numbers(x, DATA_SEED, stream);

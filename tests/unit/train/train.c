@@ -1,5 +1,5 @@
 /*
- * Trials in one process: the calls of hooks and their state, and runs that end early or fail.
+ * Trials in one process: the calls of hooks and the state that they receive, and runs that end early or fail.
  *
  * devices: cpu shadow cuda
  */
@@ -7,7 +7,7 @@
 
 /* ---- hooks ------------------------------------------------------------------------------------------------------- */
 
-/* Recording hooks: they note their names, and one of them acts. */
+/* Recording hooks: each notes its name, and one of them acts. */
 typedef struct recorder {
     char log[4096];
     const char *acting; /* the hook that sets `stop` or returns `status` */
@@ -68,7 +68,7 @@ TEST(test_all_hooks_in_order) {
     assert_int_equal(ls_trial_run(trial, 2), LS_OK);
     assert_string_equal(r.log, "init start " WHOLE_EPOCH WHOLE_EPOCH "end ");
     r.log[0] = '\0';
-    assert_int_equal(ls_trial_run(trial, 3), LS_OK); /* one more epoch makes three */
+    assert_int_equal(ls_trial_run(trial, 3), LS_OK); /* one more epoch, so there are three */
     assert_string_equal(r.log, "start " WHOLE_EPOCH "end ");
     r.log[0] = '\0';
     assert_int_equal(ls_trial_run(trial, 3), LS_OK);
@@ -118,7 +118,7 @@ TEST(test_callbacks_in_their_order) {
     free_setting(&s);
 }
 
-/* The state in hooks. on_sample replaces tensors, and the rest of the step must use the new ones. */
+/* Checks the state that hooks receive. on_sample replaces tensors, and the rest of the step must use the new ones. */
 static ls_status check_start(ls_trial_state *state, void *user) {
     const setting *s = user;
     assert_ptr_equal(state->model, s->model);
@@ -221,7 +221,7 @@ static void expect_run(recorder *r, int64_t max_steps, int64_t epochs, ls_status
     free_setting(&s);
 }
 
-/* Stops in the middle of an epoch, or after its last step. As in torchbearer, it does not count as an epoch. */
+/* Stops in the middle of an epoch, or after its last step. As in torchbearer, the stopped epoch does not count. */
 TEST(test_stop) {
     recorder r = {.acting = "step_training", .step = 4, .stop = true};
     expect_run(&r, 0, 5, LS_OK, "init start " WHOLE_EPOCH EPOCH_BEGINS TRAIN_STEP "end_training end ");

@@ -1,5 +1,5 @@
 /*
- * A trial's device: the model and the batches move there, and the results equal the CPU's.
+ * A trial's device: the model and the batches are moved to it, and the results equal the CPU's.
  *
  * devices: cpu
  */
@@ -10,7 +10,7 @@
 
 static const char there[] = "shadow:0";
 
-/* A model on a device and loaders whose batches are on the CPU. */
+/* Makes a model on a device, and loaders whose batches are on the CPU. */
 static setting make_apart(const char *device) {
     const ls_loader_options how = {.batch_size = BATCH, .device = "cpu"};
     setting s = {.train = make_loader_with(0, TRAIN_COUNT, &how), .validate = make_loader_with(1, TEST_COUNT, &how)};
@@ -73,7 +73,7 @@ TEST(test_training) {
     assert_memory_equal(here, away, sizeof here);
 }
 
-/* No optimizer has the model: the trial moves it. */
+/* No optimizer uses the model, so the trial moves it. */
 TEST(test_a_model_that_moves) {
     setting s = make_apart("cpu");
     ls_optimizer_free(s.optimizer);
@@ -120,7 +120,7 @@ TEST(test_a_step_of_ones_own) {
     free_setting(&s);
 }
 
-/* Callbacks that read from the training loader get the batch on the trial's device. */
+/* Callbacks that read from the training loader get batches on the trial's device. */
 TEST(test_callbacks_that_read_batches) {
     setting s = make_apart(there);
     ls_trial_options options = options_on(&s, there);
@@ -150,7 +150,7 @@ TEST(test_what_is_refused) {
     refused(&options, LS_ERR_STATE,
             "the model is on cpu and already belongs to an optimizer: call ls_to_device(model,");
     assert_string_equal(ls_device_of(ls_module_parameter(s.model, 0)), "cpu");
-    options.device = "cpu"; /* the device where it already is */
+    options.device = "cpu"; /* the device on which the model already is */
     ls_trial *trial = ls_trial_new(&options);
     assert_non_null(trial);
     assert_int_equal(ls_trial_run(trial, 1), LS_OK);
@@ -167,7 +167,7 @@ TEST(test_what_is_refused) {
     assert_int_equal(ls_finalize(), LS_OK);
 }
 
-/* Without a device option, the trial does not move batches, and the model reports a mismatch. */
+/* Without a device option, the trial does not move batches, and the model reports the mismatch. */
 TEST(test_batches_elsewhere) {
     setting s = make_apart(there);
     const ls_trial_options options = options_on(&s, NULL);

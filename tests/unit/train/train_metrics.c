@@ -10,7 +10,7 @@ static ls_tensor *same(ls_tensor *x, void *user) {
     return x;
 }
 
-/* Returns the metric for these outputs and targets, in batches of 2; NAN if the trial fails. */
+/* Returns the metric for these outputs and targets in batches of 2, or NAN if the trial fails. */
 static double measured(const char *metric, ls_criterion criterion, ls_tensor *output, ls_tensor *target) {
     ls_loader *loader = ls_loader_new(ls_tensor_dataset(output, target), &(ls_loader_options){.batch_size = 2});
     assert_non_null(loader);
@@ -69,7 +69,7 @@ TEST(test_one_number_a_sample) {
     }
 }
 
-/* With another criterion, the meaning of a single number is unknown. */
+/* With a different criterion, the meaning of a single output is unknown. */
 TEST(test_one_number_and_another_criterion) {
     ls_tensor *output = ls_from(LS_SHAPE(4, 1), LS_F32, F32(0.9F, 0.4F, 0.2F, 0.6F));
     ls_tensor *target = ls_from(LS_SHAPE(4, 1), LS_F32, F32(1, 1, 0, 1));
@@ -92,12 +92,12 @@ TEST(test_classes_along_axis_1) {
     ls_tensor *output = ls_from(LS_SHAPE(2, 3), LS_F32, F32(1, 5, 2, 3, 0, -1));
     assert_true(measured("acc", ls_criterion_cross_entropy, output, ls_from(LS_SHAPE(2), LS_I64, NUMBERS(1, 2))) ==
                 0.5);
-    /* [n, classes, length] with [n, length]: the largest are 1 0 1 0 and 0 0 1 1. */
+    /* [n, classes, length] with [n, length]: the largest classes are 1 0 1 0 and 0 0 1 1. */
     const float values[] = {0, 5, 2, 3, 1, 4, 9, 2, 8, 8, 1, 2, 3, 3, 4, 4};
     output = ls_from(LS_SHAPE(2, 2, 4), LS_F32, values);
     ls_tensor *target = ls_from(LS_SHAPE(2, 4), LS_I64, NUMBERS(1, 0, 1, 1, 0, 0, 1, 1));
     assert_true(measured("acc", ls_criterion_cross_entropy, output, target) == 7.0 / 8);
-    /* With as many classes as positions, axis 1 is still the class axis. */
+    /* Even if there are as many classes as positions, axis 1 is the class axis. */
     output = ls_from(LS_SHAPE(1, 2, 2), LS_F32, F32(0, 5, 9, 3));
     target = ls_from(LS_SHAPE(1, 2), LS_I64, NUMBERS(1, 0));
     assert_true(measured("acc", ls_criterion_cross_entropy, output, target) == 1.0);

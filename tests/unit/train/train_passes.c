@@ -1,5 +1,6 @@
 /*
- * Functions of a trial besides runs: prediction, replay, epochs with a number of steps; and ownership of its callbacks.
+ * Functions of a trial besides runs: prediction, replay, and epochs with a given number of steps. Also ownership of its
+ * callbacks.
  *
  * devices: cpu shadow cuda
  */
@@ -85,7 +86,7 @@ static void expect_predictions(const setting *s, int64_t count, ls_loader *loade
     assert_int_equal(log.released, 1);
 }
 
-/* The rows are in the data set's order, whatever the loader's order is. */
+/* The rows have the data set's order, whatever the order of the loader. */
 TEST(test_prediction) {
     setting s = make_setting();
     ls_loader *in_order = make_loader_with(0, TRAIN_COUNT, &(ls_loader_options){.batch_size = 3, .no_shuffle = true});
@@ -207,7 +208,7 @@ static ls_status recall_validation(ls_trial_state *state, void *user) {
     return LS_OK;
 }
 
-/* A metric's name may contain "val_", and results of evaluations belong to neither pass. */
+/* A metric's name may contain "val_". Results of evaluations belong to neither pass. */
 TEST(test_replay_knows_passes_by_names) {
     setting s = make_setting();
     int calls = 0;
@@ -238,7 +239,7 @@ static ls_status log_batch(ls_trial_state *state, void *user) {
     return note(user, text);
 }
 
-/* Checks the batches of each epoch, "epoch.batch/batches=position of the loader afterwards". */
+/* Checks the batches of each epoch, written as "epoch.batch/batches=position of the loader afterwards". */
 static void expect_batches(const ls_trial_options *options, int64_t epochs, const char *batches) {
     journal log = {.text = ""};
     ls_callback *callback =
@@ -346,7 +347,7 @@ TEST(test_trial_takes_ownership_of_callbacks) {
     ls_trial_free(trial);
     assert_int_equal(log.released + failing.released, 2);
 
-    ls_trial_options options = options_of(&s); /* also for a trial whose constructor fails */
+    ls_trial_options options = options_of(&s); /* also freed for a trial whose constructor fails */
     ls_callback *callback = noting(&log);
     options.callbacks = &callback;
     options.callback_count = 1;
@@ -371,7 +372,7 @@ TEST(test_a_constructor_that_failed) {
     free_setting(&s);
 }
 
-/* A callback belongs to one trial, which frees it. The callbacks of a refused list are freed, once. */
+/* A callback belongs to one trial, which frees it. The callbacks of a refused list are freed exactly once. */
 TEST(test_callbacks_of_two_owners) {
     setting s = make_setting();
     journal log = {.text = ""}, other = {.text = ""};
@@ -403,7 +404,7 @@ TEST(test_callbacks_of_two_owners) {
     free_setting(&s);
 }
 
-/* As with LS_CALLBACKS in C++: the callbacks own the copies of arrays. */
+/* As with LS_CALLBACKS in C++, the callbacks own copies of the arrays. */
 TEST(test_copies_of_arrays) {
     setting s = make_setting();
     journal log = {.text = ""};

@@ -40,7 +40,7 @@ static void expect_near(double is, double want) {
     }
 }
 
-/* A custom metric: the mean of the inputs. */
+/* A custom metric that measures the mean of the inputs. */
 static ls_status measure_inputs(const ls_trial_state *state, void *user, double *sum, double *weight) {
     *(int *)user += 1;
     *sum = ls_item(ls_sum(state->input));
@@ -96,7 +96,7 @@ TEST(test_training_learns) {
     free_setting(&s);
 }
 
-/* Evaluates on another loader during training. */
+/* Evaluates with a different loader during training. */
 static ls_status evaluate_now(ls_trial_state *state, void *user) {
     const ls_tensor *output = state->output;
     assert_int_equal(ls_trial_evaluate(state->trial, user, "now"), LS_OK);
@@ -150,7 +150,7 @@ static ls_status evaluate_behind(ls_trial_state *state, void *user) {
     return ls_trial_evaluate(state->trial, user, "now");
 }
 
-/* A hook that evaluates also does so in an evaluation, once. */
+/* A hook that evaluates in every pass also does so once during an evaluation. */
 TEST(test_evaluate_in_an_evaluation) {
     setting s = make_setting();
     ls_loader *test = make_loader(2, 6);
@@ -201,7 +201,7 @@ TEST(test_history_as_csv) {
         assert_true(fabs(val_acc - ls_trial_history(trial, epoch, "val_acc")) < 1e-8);
     }
     fclose(stream);
-    assert_int_equal(ls_trial_evaluate(trial, s.validate, "test"), LS_OK); /* only for the last epoch */
+    assert_int_equal(ls_trial_evaluate(trial, s.validate, "test"), LS_OK); /* changes only the last epoch */
     assert_int_equal(ls_trial_write_history(trial, path), LS_OK);
     stream = fopen(path, "r");
     assert_string_equal(fgets(text, sizeof text, stream), "epoch,loss,acc,val_loss,val_acc,test_loss,test_acc\n");
@@ -284,7 +284,7 @@ TEST(test_progress) {
     free_setting(&s);
 }
 
-/* One bar for the whole run, with the last results of every metric. */
+/* Shows one bar for the whole run, with the last results of every metric. */
 TEST(test_a_bar_per_run) {
     setting s = make_setting();
     ls_trial_options options = options_of(&s);
@@ -331,7 +331,7 @@ TEST(test_progress_without_an_end) {
     free_setting(&s);
 }
 
-/* Names are written to files, which are UTF-8. */
+/* Names are written to files in UTF-8, so they must be valid UTF-8. */
 TEST(test_names_are_utf_8) {
     setting s = make_setting();
     int calls = 0;
@@ -357,7 +357,7 @@ TEST(test_names_are_utf_8) {
 
 typedef struct sighting {
     const ls_loader *loader;
-    int batches; /* of training, over this loader */
+    int batches; /* number of training batches over this loader */
 } sighting;
 
 static ls_status see_training(const ls_trial_state *state, void *user, double *sum, double *weight) {

@@ -1,5 +1,5 @@
 /*
- * Trials with their own step, and the position of a trial's training loader before and after runs.
+ * Trials with a custom step, and the position of a trial's training loader before and after runs.
  *
  * devices: cpu shadow cuda
  */
@@ -11,7 +11,7 @@
 
 /* ---- custom steps ------------------------------------------------------------------------------------------------ */
 
-/* Notes which hooks are called around the step. */
+/* Records which hooks are called around the step. */
 static ls_status note(void *user, const char *what) {
     strcat(user, what);
     return LS_OK;
@@ -28,7 +28,7 @@ NOTING(criterion)
 NOTING(backward)
 NOTING(step_training)
 
-/* on_sample replaces the input, and the step must see the new one. */
+/* on_sample replaces the input, and the step must use the new input. */
 static ls_status double_input(ls_trial_state *state, void *user) {
     state->input = ls_mul(state->input, 2);
     return note(user, "doubled ");
@@ -85,7 +85,7 @@ TEST(test_hooks_around_a_step) {
     free_setting(&s);
 }
 
-/* Training with the default step and with an equivalent custom step gives the same bits. */
+/* Training with the default step and with an equivalent custom step is bit-identical. */
 TEST(test_the_same_step) {
     double losses[2];
     uint64_t hashes[2];
@@ -216,7 +216,7 @@ static ls_status log_batch(ls_trial_state *state, void *user) {
     return LS_OK;
 }
 
-/* Makes a trial over the loader that appends its batches to `log`, of 256 bytes. */
+/* Makes a trial over the loader that appends its batches to `log`, a buffer of 256 bytes. */
 static ls_trial *logged(const setting *s, ls_loader *train, int64_t max_steps, char *log) {
     ls_callback *callback = ls_callback_new(&(ls_callback_hooks){.on_sample = log_batch}, log);
     ls_trial_options options = options_of(s);
@@ -234,7 +234,7 @@ static void stands_at(const ls_loader *loader, int64_t epoch, int64_t batch) {
     assert_int_equal(is[1], batch);
 }
 
-/* Three batches per epoch; the rest of an epoch counts as an epoch. */
+/* Three batches per epoch. The rest of an epoch counts as an epoch. */
 TEST(test_a_trial_goes_on_where_its_loader_stands) {
     setting s = make_setting();
     char log[256] = "";
@@ -244,7 +244,7 @@ TEST(test_a_trial_goes_on_where_its_loader_stands) {
     assert_string_equal(log, "0.1 0.2 1.0 1.1 1.2 ");
     stands_at(s.train, 9, 0);
     log[0] = '\0';
-    assert_int_equal(ls_loader_seek(s.train, 4, 3), LS_OK); /* at its end: the next epoch begins */
+    assert_int_equal(ls_loader_seek(s.train, 4, 3), LS_OK); /* at the end of the epoch, so the next epoch begins */
     assert_int_equal(ls_trial_run(trial, 3), LS_OK);
     assert_string_equal(log, "2.0 2.1 2.2 ");
     stands_at(s.train, 6, 0);
@@ -252,7 +252,7 @@ TEST(test_a_trial_goes_on_where_its_loader_stands) {
     free_setting(&s);
 }
 
-/* A run that was stopped continues after its last batch. */
+/* A stopped run continues after its last batch. */
 TEST(test_a_stopped_run_goes_on) {
     for (int64_t steps = 1; steps <= 3; steps++) {
         setting s = make_setting();
@@ -287,7 +287,7 @@ static ls_status give_two(ls_loader *self, int64_t epoch, int64_t number, ls_bat
     return *more ? give_ones(self, epoch, number, batch, more) : LS_OK;
 }
 
-/* A loader without a known length is also left at the end of its epoch. */
+/* After the run, even a loader without a known length is at the end of its epoch. */
 TEST(test_a_run_stopped_at_an_end_nobody_knew) {
     static const ls_loader_type type = {.name = "two", .next = give_two};
     setting s = make_setting();
@@ -324,7 +324,7 @@ TEST(test_measuring_on_the_training_data) {
     }
 }
 
-/* Its epoch never ends: a limit of steps ends the run. */
+/* An epoch of the loader never ends, so a limit of steps ends the run. */
 TEST(test_an_endless_loader) {
     static const ls_loader_type type = {.name = "ones", .next = give_ones};
     setting s = make_setting();

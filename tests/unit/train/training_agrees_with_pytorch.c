@@ -17,7 +17,7 @@ enum { STEPS = 200, BATCH = 16, INPUTS = 20, HIDDEN = 32, CLASSES = 10, WEIGHT_S
 
 FIXTURES(fixtures, "training.txt")
 
-/* Element i is (2 u - 1) bound, with number i of the stream as u. */
+/* Sets element i to (2 u - 1) bound, where u is number i of the stream. */
 static void set_uniform(ls_tensor *tensor, uint64_t seed, uint64_t stream, double bound) {
     float *values = elements(tensor);
     for (int64_t i = 0; i < ls_numel(tensor); i++) {
@@ -35,7 +35,7 @@ static ls_module *make_model(void) {
     return model;
 }
 
-/* The class of a row is how many of its first nine numbers are positive. */
+/* Returns the class of each row: the number of positive values among its first nine. */
 static ls_tensor *classes_of(const ls_tensor *x) {
     ls_tensor *target = ls_empty(LS_SHAPE(BATCH), LS_I64);
     const float *values = elements(x);
