@@ -67,8 +67,7 @@ static const argument options[] = {
     {"--quiet", ARGUMENT_FLAG, &quiet, "only the result lines"},
 };
 
-/* ---- data and model ------------------------------------------------------------------------------------------------
- */
+/* ---- data and model ---------------------------------------------------------------------------------------------- */
 
 static ls_loader *open_data(ls_comm *world, bool train) {
     ls_dataset *set = ls_mnist_dataset(data, train);
@@ -89,8 +88,7 @@ static ls_module *build_model(ls_comm *world) {
     return outer_steps > 0 ? model : make_data_parallel(model, world);
 }
 
-/* ---- results -------------------------------------------------------------------------------------------------------
- */
+/* ---- results ----------------------------------------------------------------------------------------------------- */
 
 static ls_status make_folder(const char *path) {
     char part[4096];

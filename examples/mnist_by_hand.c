@@ -39,8 +39,7 @@ static const argument options[] = {
     {"--quiet", ARGUMENT_FLAG, &quiet, "only the result lines"},
 };
 
-/* ---- the three callbacks -------------------------------------------------------------------------------------------
- */
+/* ---- the three callbacks ----------------------------------------------------------------------------------------- */
 
 static ls_status sync_model(ls_trial_state *state, void *user) {
     (void)user;

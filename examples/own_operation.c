@@ -23,8 +23,7 @@ static const argument options[] = {
     {"--quiet", ARGUMENT_FLAG, &quiet, "only the result lines"},
 };
 
-/* ---- the operation: x [rows, n] of A x = b, A from its three diagonals [n] ----------------------------------------
- */
+/* ---- the operation: x [rows, n] of A x = b, A from its three diagonals [n] --------------------------------------- */
 
 enum { BELOW, DIAGONAL, ABOVE, RIGHT, INPUTS };
 
@@ -107,8 +106,7 @@ static ls_tensor *solve(ls_tensor **inputs, int count, void *user) {
     return ls_custom(&tridiagonal_solve, inputs, count, user, NULL);
 }
 
-/* ---- the model ----------------------------------------------------------------------------------------------------
- */
+/* ---- the model --------------------------------------------------------------------------------------------------- */
 
 /* Computes the heat after a time step. `conductivity` [n - 1] is defined between adjacent points. */
 static ls_tensor *step_in_time(ls_tensor *conductivity, ls_tensor *before) {

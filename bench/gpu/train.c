@@ -53,8 +53,7 @@ static const argument options[] = {
     {"--asked", ARGUMENT_FLAG, &asked, "each window waits for a line on standard input, and says what it took"},
 };
 
-/* ---- the networks -------------------------------------------------------------------------------------------------
- */
+/* ---- the networks ------------------------------------------------------------------------------------------------ */
 
 /* 784-512-512-10, as in examples/fashion_mnist.c. */
 static ls_module *build_mlp(void) {
@@ -169,8 +168,7 @@ static ls_status set_up(training *t) {
     return status != LS_OK ? status : t->optimizer != NULL ? LS_OK : ls_error_status();
 }
 
-/* ---- windows ------------------------------------------------------------------------------------------------------
- */
+/* ---- windows ----------------------------------------------------------------------------------------------------- */
 
 static int compare(const void *a, const void *b) {
     const double x = *(const double *)a, y = *(const double *)b;
@@ -272,8 +270,7 @@ static ls_status run_trial(training *t) {
     return status;
 }
 
-/* ---- the results --------------------------------------------------------------------------------------------------
- */
+/* ---- the results ------------------------------------------------------------------------------------------------- */
 
 static void report(training *t) {
     qsort(t->rates, (size_t)t->done, sizeof *t->rates, compare);

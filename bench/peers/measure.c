@@ -46,7 +46,7 @@ static void *get(size_t bytes) {
     return memory;
 }
 
-/* ---- values: small whole numbers, so that sums are exact ------------------------------------------------------ */
+/* ---- values: small whole numbers, so that sums are exact --------------------------------------------------------- */
 
 static float value(int rank, size_t index) {
     return (float)((7 * (index % PERIOD) + 3 * (size_t)rank + 1) % 11);
@@ -113,7 +113,7 @@ static bool check(const bench *b) {
     return wrong == 0;
 }
 
-/* ---- timing ---------------------------------------------------------------------------------------------------- */
+/* ---- timing ------------------------------------------------------------------------------------------------------ */
 
 static double time_calls(const bench *b, int calls) {
     if (b->fresh) {
@@ -218,7 +218,7 @@ static bool measure_size(bench *b, size_t size) {
     return correct;
 }
 
-/* ---- the command line ------------------------------------------------------------------------------------------ */
+/* ---- the command line -------------------------------------------------------------------------------------------- */
 
 static int read_sizes(const char *text, size_t *sizes) {
     int count = 0;

@@ -31,7 +31,7 @@
 extern "C" {
 #endif
 
-/* ---- gradients ------------------------------------------------------------------------------------------------ */
+/* ---- gradients --------------------------------------------------------------------------------------------------- */
 
 /**
  * Sets whether a leaf, a floating tensor that is not the result of a recorded operation, requires a gradient. Fails
@@ -144,7 +144,7 @@ typedef struct ls_gradcheck_options {
 LS_API ls_status ls_gradcheck(ls_function function, ls_tensor **inputs, int count, void *user,
                               const ls_gradcheck_options *options) LS_WARN_UNUSED;
 
-/* ---- custom operations ------------------------------------------------------------------------------------------ */
+/* ---- custom operations ------------------------------------------------------------------------------------------- */
 
 /** Arguments of the functions of a custom operation, which borrow all of them. */
 typedef struct ls_custom_call {
@@ -194,7 +194,7 @@ typedef struct ls_custom_op {
 LS_API ls_tensor *ls_custom(const ls_custom_op *op, ls_tensor *const *inputs, int input_count, void *user,
                             ls_tensor **outputs);
 
-/* ---- functions of one tensor, element by element ---------------------------------------------------------------- */
+/* ---- functions of one tensor, element by element ----------------------------------------------------------------- */
 
 /*
  * Results have x's shape and dtype. Results of integers and bool are f32, with these exceptions:
@@ -270,7 +270,7 @@ LS_API ls_tensor *ls_is_finite(ls_tensor *x);
 /** Returns a bool tensor without gradient: true if x is 0. */
 LS_API ls_tensor *ls_logical_not(ls_tensor *x);
 
-/* ---- functions of two tensors, or of a tensor and a number ------------------------------------------------------ */
+/* ---- functions of two tensors, or of a tensor and a number ------------------------------------------------------- */
 
 /*
  * Shapes broadcast: axes are matched from the last one. If sizes differ, one of them must be 1 or missing. ls_sub of
@@ -374,7 +374,7 @@ LS_API ls_tensor *ls_tril(ls_tensor *x, int64_t diagonal);
 /** Returns the upper triangles of x [..., n, m], with 0 where column < row + diagonal. */
 LS_API ls_tensor *ls_triu(ls_tensor *x, int64_t diagonal);
 
-/* ---- reductions of all elements, or over axes ------------------------------------------------------------------- */
+/* ---- reductions of all elements, or over axes -------------------------------------------------------------------- */
 
 /*
  * Without axes, the result has no dimensions. Reductions over axes (LS_ALL_AXES: all) remove these axes, or keep them
@@ -425,7 +425,7 @@ LS_API ls_tensor *ls_cumsum(ls_tensor *x, int axis);
 /** Returns log(sum(exp(x))) along `axis`, without overflow. Removes the axis unless `keepdim` is true. */
 LS_API ls_tensor *ls_logsumexp(ls_tensor *x, int axis, bool keepdim);
 
-/* ---- products ------------------------------------------------------------------------------------------------- */
+/* ---- products ---------------------------------------------------------------------------------------------------- */
 
 /**
  * Returns the matrix product as NumPy's matmul: [..., n, k] times [..., k, m] is [..., n, m]. Both operands have one
@@ -450,7 +450,7 @@ LS_API ls_tensor *ls_linear(ls_tensor *x, ls_tensor *weight, ls_tensor *bias);
  */
 LS_API ls_tensor *ls_einsum(const char *equation, ls_tensor *const *operands, int count);
 
-/* ---- shapes: views if possible ---------------------------------------------------------------------------------- */
+/* ---- shapes: views if possible ----------------------------------------------------------------------------------- */
 
 /**
  * Returns the same elements in another shape with the same number of elements. One size may be -1, which is computed
@@ -525,7 +525,7 @@ LS_API ls_tensor *ls_roll(ls_tensor *x, int64_t shift, int axis);
  */
 LS_API ls_tensor *ls_repeat(ls_tensor *x, ls_shape times);
 
-/* ---- order along an axis --------------------------------------------------------------------------------------- */
+/* ---- order along an axis ----------------------------------------------------------------------------------------- */
 
 /*
  * Sorting is stable, and NaN counts as the largest, as in PyTorch's stable sort. The gradient of a value flows to its
@@ -542,7 +542,7 @@ LS_API ls_tensor *ls_argsort(ls_tensor *x, int axis, bool descending);
  */
 LS_API ls_tensor *ls_top_k(ls_tensor *x, int64_t k, int axis, bool smallest, ls_tensor **indices);
 
-/* ---- copies and types ------------------------------------------------------------------------------------------ */
+/* ---- copies and types -------------------------------------------------------------------------------------------- */
 
 /** Returns a view of x if x is contiguous, otherwise a dense copy. */
 LS_API ls_tensor *ls_contiguous(ls_tensor *x);
@@ -564,7 +564,7 @@ LS_API ls_tensor *ls_to(ls_tensor *x, ls_dtype dtype);
  */
 LS_API ls_tensor *ls_tensor_to_device(ls_tensor *x, const char *device);
 
-/* ---- softmax, dropout and normalization ------------------------------------------------------------------------- */
+/* ---- softmax, dropout and normalization -------------------------------------------------------------------------- */
 
 /**
  * Returns exp(x) / sum(exp(x)) along `axis`, without overflow, with x's shape. x is floating in all functions of this

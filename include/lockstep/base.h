@@ -60,7 +60,7 @@ LS_API const char *ls_version(void);
 /** Returns LS_ZERO. Intended for languages that cannot use C macros. */
 LS_API double ls_option_zero(void);
 
-/* ---- status and errors ---------------------------------------------------------------------------------------- */
+/* ---- status and errors ------------------------------------------------------------------------------------------- */
 
 /** Status codes. LS_OK is 0. Every other status reports a failure, and ls_error_message() returns the reason. */
 typedef enum ls_status {
@@ -114,7 +114,7 @@ LS_API ls_status ls_error_set(ls_status status, const char *format, ...) LS_PRIN
  */
 LS_API ls_status ls_error_set_text(ls_status status, const char *text);
 
-/* ---- log ------------------------------------------------------------------------------------------------------ */
+/* ---- log --------------------------------------------------------------------------------------------------------- */
 
 /**
  * The severity of a log line. Lines below the current level are dropped. The default level is LS_LOG_WARNING. The
@@ -148,7 +148,7 @@ LS_API void ls_log_write(ls_log_level level, const char *format, ...) LS_PRINTF(
  */
 LS_API void ls_log_write_text(ls_log_level level, const char *text);
 
-/* ---- memory --------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 /** A memory allocator. Several threads may call its functions at the same time. */
 typedef struct ls_allocator {
@@ -165,7 +165,7 @@ typedef struct ls_allocator {
  */
 LS_API void ls_set_allocator(const ls_allocator *allocator);
 
-/* ---- element types -------------------------------------------------------------------------------------------- */
+/* ---- element types ----------------------------------------------------------------------------------------------- */
 
 /** The element type of a tensor or of a communication buffer. */
 typedef enum ls_dtype {
@@ -192,7 +192,7 @@ LS_API const char *ls_dtype_name(ls_dtype dtype);
 /** Returns true if the dtype is a floating-point type (f32, f64, bf16 or f16). */
 LS_API bool ls_dtype_is_floating(ls_dtype dtype);
 
-/* ---- random numbers ------------------------------------------------------------------------------------------- */
+/* ---- random numbers ---------------------------------------------------------------------------------------------- */
 
 /**
  * Seeds this thread's random number generator, and restarts at stream 0. The initial seed is 0. The generator is Philox
@@ -228,7 +228,7 @@ LS_API double ls_random_uniform(uint64_t seed, uint64_t stream, uint64_t index);
  */
 LS_API double ls_random_normal(uint64_t seed, uint64_t stream, uint64_t index);
 
-/* ---- clock ---------------------------------------------------------------------------------------------------- */
+/* ---- clock ------------------------------------------------------------------------------------------------------- */
 
 /** Returns the time of a monotonic clock in nanoseconds. Only differences between two such times are meaningful. */
 LS_API uint64_t ls_clock_ns(void);

@@ -36,7 +36,7 @@
 extern "C" {
 #endif
 
-/* ---- composition ----------------------------------------------------------------------------------------------- */
+/* ---- composition ------------------------------------------------------------------------------------------------- */
 
 /*
  * Callbacks that combine callbacks. These constructors take ownership of their callbacks. A condition applies to each
@@ -56,7 +56,7 @@ LS_API ls_callback *ls_on_rank(ls_callback *callback, int rank);
 /** Combines callbacks into one callback, which calls them in the order of the array. Copies the array. */
 LS_API ls_callback *ls_callbacks_of(ls_callback *const *callbacks, int count);
 
-/* ---- stopping -------------------------------------------------------------------------------------------------- */
+/* ---- stopping ---------------------------------------------------------------------------------------------------- */
 
 /** Which values of a metric are better. */
 typedef enum ls_monitor_mode {
@@ -108,7 +108,7 @@ typedef struct ls_terminate_on_nan_options {
  */
 LS_API ls_callback *ls_terminate_on_nan(const ls_terminate_on_nan_options *options);
 
-/* ---- gradients ------------------------------------------------------------------------------------------------- */
+/* ---- gradients --------------------------------------------------------------------------------------------------- */
 
 /** Calls ls_clip_grad_norm after each backward pass (torchbearer's GradientNormClipping). */
 LS_API ls_callback *ls_gradient_norm_clipping(double max_norm);
@@ -121,7 +121,7 @@ LS_API ls_callback *ls_gradient_value_clipping(double limit);
  */
 LS_API ls_callback *ls_weight_decay(double rate, double p);
 
-/* ---- initial weights ------------------------------------------------------------------------------------------- */
+/* ---- initial weights --------------------------------------------------------------------------------------------- */
 
 /** The distribution of initial weights, as in the function ls_nn_init_NAME. */
 typedef enum ls_weight_rule {
@@ -172,7 +172,7 @@ typedef struct ls_lsuv_options {
  */
 LS_API ls_callback *ls_lsuv(const ls_lsuv_options *options);
 
-/* ---- learning rates -------------------------------------------------------------------------------------------- */
+/* ---- learning rates ---------------------------------------------------------------------------------------------- */
 
 /** Options of ls_scheduler. */
 typedef struct ls_scheduler_options {
@@ -214,7 +214,7 @@ LS_API int64_t ls_rate_finder_count(const ls_callback *callback);
  * may be NULL. Both numbers are NAN if the step is out of range. */
 LS_API void ls_rate_finder_point(const ls_callback *callback, int64_t step, double *rate, double *loss);
 
-/* ---- samples --------------------------------------------------------------------------------------------------- */
+/* ---- samples ----------------------------------------------------------------------------------------------------- */
 
 /*
  * These callbacks replace the inputs and targets of training batches.
@@ -297,7 +297,7 @@ typedef struct ls_manifold_mixup_options {
  */
 LS_API ls_callback *ls_manifold_mixup(const ls_manifold_mixup_options *options);
 
-/* ---- averages of weights --------------------------------------------------------------------------------------- */
+/* ---- averages of weights ----------------------------------------------------------------------------------------- */
 
 /** Options of ls_weight_averaging. */
 typedef struct ls_weight_averaging_options {
@@ -315,7 +315,7 @@ LS_API ls_callback *ls_weight_averaging(const ls_weight_averaging_options *optio
 /** Returns the number of updates of the average; 0 if this is another kind of callback. */
 LS_API int64_t ls_weight_averaging_count(const ls_callback *callback);
 
-/* ---- logs ------------------------------------------------------------------------------------------------------ */
+/* ---- logs -------------------------------------------------------------------------------------------------------- */
 
 /** Options of ls_csv_log. */
 typedef struct ls_csv_log_options {

@@ -37,7 +37,7 @@
 extern "C" {
 #endif
 
-/* ---- joining a job -------------------------------------------------------------------------------------------- */
+/* ---- joining a job ----------------------------------------------------------------------------------------------- */
 
 /** A group of ranks that call collectives together. Opaque. */
 typedef struct ls_comm ls_comm;
@@ -157,7 +157,7 @@ LS_API ls_comm *ls_comm_from_mpi_handle(const char *library, const void *handle,
  */
 LS_API ls_comm *ls_comm_from_mpi_fint(int comm, const ls_init_options *options);
 
-/* ---- communicators -------------------------------------------------------------------------------------------- */
+/* ---- communicators ----------------------------------------------------------------------------------------------- */
 
 /** Returns the rank of this process in the communicator, from 0. Returns -1 for NULL. */
 LS_API int ls_comm_rank(const ls_comm *comm);
@@ -208,7 +208,7 @@ LS_API ls_status ls_comm_set_any_order(ls_comm *comm, bool any_order) LS_WARN_UN
  */
 LS_API void ls_comm_free(ls_comm *comm);
 
-/* ---- collectives on buffers ----------------------------------------------------------------------------------- */
+/* ---- collectives on buffers -------------------------------------------------------------------------------------- */
 
 /** How the values of several ranks are combined. */
 typedef enum ls_reduction {
@@ -478,7 +478,7 @@ LS_API ls_status ls_comm_scatter_object(ls_comm *comm, const ls_object *all, ls_
 /** Frees the data of an object that one of these calls has stored, and makes the object empty. NULL is allowed. */
 LS_API void ls_object_free(ls_object *object);
 
-/* ---- stores --------------------------------------------------------------------------------------------------- */
+/* ---- stores ------------------------------------------------------------------------------------------------------ */
 
 /**
  * A small dictionary that all ranks of a job share while they join. Keys are text of at most 255 bytes. Values have at

@@ -27,7 +27,7 @@ extern "C" {
 
 typedef struct ls_module ls_module; /* see nn.h */
 
-/* ---- data sets ------------------------------------------------------------------------------------------------- */
+/* ---- data sets --------------------------------------------------------------------------------------------------- */
 
 /**
  * Numbered samples, each an input and a target. Opaque. The creator holds one reference. The first constructor that
@@ -288,7 +288,7 @@ LS_API ls_dataset *ls_dataset_random_erasing(ls_dataset *dataset, const ls_rando
  */
 LS_API ls_dataset *ls_dataset_cutout(ls_dataset *dataset, int64_t length, int holes, double fill);
 
-/* ---- parts and combinations of data sets ------------------------------------------------------------------------ */
+/* ---- parts and combinations of data sets ------------------------------------------------------------------------- */
 
 /** Returns the samples from `first` to first + count - 1. Takes ownership of `dataset`. */
 LS_API ls_dataset *ls_dataset_subset(ls_dataset *dataset, int64_t first, int64_t count);
@@ -317,7 +317,7 @@ LS_API ls_dataset *ls_dataset_concat_of(ls_dataset *const *datasets, int count);
                          (int)(sizeof((ls_dataset *[]){__VA_ARGS__}) / sizeof(ls_dataset *)))
 #endif
 
-/* ---- loaders --------------------------------------------------------------------------------------------------- */
+/* ---- loaders ----------------------------------------------------------------------------------------------------- */
 
 /** A source of batches, epoch after epoch, from a data set (ls_loader_new) or of a user-defined kind. Opaque. */
 typedef struct ls_loader ls_loader;

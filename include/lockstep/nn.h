@@ -58,7 +58,7 @@ typedef struct ls_module_type {
                          ls_data_parallel, ranks without samples then take part */
 } ls_module_type;
 
-/* ---- custom modules --------------------------------------------------------------------------------------------- */
+/* ---- custom modules ---------------------------------------------------------------------------------------------- */
 
 /**
  * Returns a new module of this type, in training mode, without parameters. Add parameters, buffers and children, then
@@ -90,7 +90,7 @@ LS_API void *ls_module_state(const ls_module *module);
 /** Returns true if the module is in training mode. */
 LS_API bool ls_module_is_training(const ls_module *module);
 
-/* ---- using modules --------------------------------------------------------------------------------------------- */
+/* ---- using modules ----------------------------------------------------------------------------------------------- */
 
 /**
  * Applies a module with one input and one output. The constructors document their shapes. Returns NULL on failure. All
@@ -262,7 +262,7 @@ typedef struct ls_module_load_options {
 LS_API ls_status ls_module_load_with(ls_module *module, const char *path,
                                      const ls_module_load_options *options) LS_WARN_UNUSED;
 
-/* ---- hooks ----------------------------------------------------------------------------------------------------- */
+/* ---- hooks ------------------------------------------------------------------------------------------------------- */
 
 /** Arguments of the hooks of a module, which borrow all of them. */
 typedef struct ls_module_call {
@@ -312,7 +312,7 @@ LS_API int ls_module_add_hooks(ls_module *module, const ls_module_hooks *hooks) 
  */
 LS_API ls_status ls_module_remove_hooks(ls_module *module, int number);
 
-/* ---- layers ---------------------------------------------------------------------------------------------------- */
+/* ---- layers ------------------------------------------------------------------------------------------------------ */
 
 /*
  * Layers with one input and one output. Names, formulas, defaults and initial values are the same as in PyTorch's

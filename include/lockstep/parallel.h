@@ -24,7 +24,7 @@
 extern "C" {
 #endif
 
-/* ---- differentiable communication ----------------------------------------------------------------------------- */
+/* ---- differentiable communication -------------------------------------------------------------------------------- */
 
 /**
  * Communication of tensors through which gradients flow (docs/explanation/differentiable-communication.md).
@@ -140,7 +140,7 @@ LS_API ls_tensor *ls_join_dummies(ls_tensor *tensor, ls_tensor *const *others, i
 LS_API ls_status ls_gradcheck_distributed(ls_comm *comm, ls_function function, ls_tensor **inputs, int count,
                                           void *user, const ls_gradcheck_options *options) LS_WARN_UNUSED;
 
-/* ---- training on many ranks ----------------------------------------------------------------------------------- */
+/* ---- training on many ranks -------------------------------------------------------------------------------------- */
 
 /**
  * Copies the parameters and buffers of rank `root` to every rank. Fails with LS_ERR_MISMATCH on every rank if the
@@ -461,7 +461,7 @@ LS_API ls_status ls_data_parallel_gather(ls_module *module, bool on) LS_WARN_UNU
 /** Returns a borrowed pointer to the communicator of a data-parallel module. Returns NULL for another module. */
 LS_API ls_comm *ls_data_parallel_comm(const ls_module *module);
 
-/* ---- rare communication ---------------------------------------------------------------------------------------- */
+/* ---- rare communication ------------------------------------------------------------------------------------------ */
 
 /**
  * Local SGD (Stich, arXiv 1805.09767) and DiLoCo (Douillard et al., arXiv 2311.08105), for slow networks: each rank
@@ -556,7 +556,7 @@ LS_API ls_optimizer *ls_outer_optimizer(const ls_outer *outer);
 /** Frees the outer optimizer. The ranks' parameters stay as they are. NULL is allowed. */
 LS_API void ls_outer_free(ls_outer *outer);
 
-/* ---- sharded models -------------------------------------------------------------------------------------------- */
+/* ---- sharded models ---------------------------------------------------------------------------------------------- */
 
 /**
  * Layers whose parameters are sharded over the ranks of `comm`. If a size is not divisible, the first ranks have one

@@ -50,7 +50,7 @@ typedef struct ls_named {
     ls_tensor *tensor;
 } ls_named;
 
-/* ---- shapes --------------------------------------------------------------------------------------------------- */
+/* ---- shapes ------------------------------------------------------------------------------------------------------ */
 
 /**
  * The sizes of a tensor, outermost axis first. A single number has the shape with ndim 0. LS_SHAPE(64, 784) makes a
@@ -106,7 +106,7 @@ LS_API ls_axes ls_axes_make(int count, const int *axis);
 #define LS_ALL_AXES ((ls_axes){0, {0}})
 #endif
 
-/* ---- scopes --------------------------------------------------------------------------------------------------- */
+/* ---- scopes ------------------------------------------------------------------------------------------------------ */
 
 /**
  * Begins a scope on this thread, inside the thread's innermost scope. Returns NULL if out of memory. End the scope with
@@ -159,7 +159,7 @@ LS_API void ls_release(ls_tensor *tensor);
  */
 LS_API ls_tensor *ls_alias(const ls_tensor *tensor);
 
-/* ---- creation --------------------------------------------------------------------------------------------------- */
+/* ---- creation ---------------------------------------------------------------------------------------------------- */
 
 /**
  * Returns a tensor with undefined elements. Like all functions in this section, creates the tensor on the default
@@ -257,7 +257,7 @@ LS_API const char *ls_default_device(void);
  */
 LS_API ls_status ls_device_wait(const char *name) LS_WARN_UNUSED;
 
-/* ---- inspection ------------------------------------------------------------------------------------------------- */
+/* ---- inspection -------------------------------------------------------------------------------------------------- */
 
 /** Returns the number of dimensions, or 0 if `tensor` is NULL. */
 LS_API int ls_ndim(const ls_tensor *tensor);
@@ -364,7 +364,7 @@ LS_API ls_status ls_fill(ls_tensor *tensor, double value) LS_WARN_UNUSED;
  */
 LS_API void ls_mark_changed(ls_tensor *tensor);
 
-/* ---- memory ----------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 /** The kinds of tensor memory. */
 typedef enum ls_memory_kind {

@@ -1,7 +1,7 @@
 /* The backward pass: checks, start, walk and end. */
 #include "autograd/backward.h"
 
-/* Sets the initial gradient, times `weight`. */
+/* Sets the initial gradient of the output, scaled by `weight`. */
 static ls_status seed(ls_tensor *output, ls_tensor *gradient, double weight) {
     if (gradient == NULL) {
         gradient = ls_tensor_like("ls_backward", output, (ls_dtype)output->dtype);
@@ -31,7 +31,7 @@ bool ls_tape_communicates(void) {
     return false;
 }
 
-/* Completes asynchronous work that the program has started and not ended. */
+/* Completes asynchronous operations that the program has started but not finished. */
 static ls_status complete(ls_thread_state *thread) {
     for (ls_scope *scope = thread->scope; scope != NULL; scope = scope->outer) {
         for (ls_tape_link *link = scope->tape.first; link != NULL; link = link->next) {
@@ -102,7 +102,7 @@ static ls_status run_pass(ls_backward_pass *pass, ls_tensor *output, const ls_ba
     return status;
 }
 
-/* Makes the checks before the pass that can fail on this rank alone. */
+/* Before the pass, runs the checks that can fail on this rank alone. */
 static ls_status prepare_pass(ls_thread_state *thread, const ls_tensor *output, const ls_tensor *gradient) {
     if (!ls_tensor_is_here("ls_backward", output) ||
         (gradient != NULL && !ls_tensor_is_here("ls_backward_with", gradient))) {

@@ -5,20 +5,20 @@
 #include "autograd/samples.h"
 #include "autograd/tape.h"
 
-/* Returns whether other ranks may need this node in the present pass of this thread. */
+/* Returns whether other ranks may need this node in the current pass of this thread. */
 static inline bool ls_is_due(const ls_thread_state *thread, const ls_node *node) {
     return node->op->communicates && node->segment == thread->segment;
 }
 
 /*
  * backward_failure.c. Each function keeps the thread's error.
- *   - ls_find_due finds the next node at which other ranks can be notified of a failure: from `link` towards the
+ *   - ls_find_due finds the next node at which other ranks can be notified of a failure: from `link` toward the
  *     beginning of the tape, then in outer scopes.
  *   - ls_fail_at_node notifies the ranks that wait at a node.
  *   - ls_fail_at_end notifies the ranks that wait at the end of the pass.
- *   - ls_fail_before_pass notifies the other ranks that this rank runs no pass.
- *   - ls_abandon_watches calls the watches of a scope and its outer scopes after a failure. `told` is NULL, or the user
- *     that has told the other ranks, which have begun the pass, that this rank has not begun it.
+ *   - ls_fail_before_pass notifies the other ranks that this rank does not run the pass.
+ *   - ls_abandon_watches notifies the watches of a scope and its outer scopes of a failure. `told` is NULL, or the user
+ *     that has notified the other ranks, which have begun the pass, that this rank has not begun it.
  */
 ls_node *ls_find_due(const ls_thread_state *thread, ls_scope *scope, ls_tape_link *link);
 void ls_fail_at_node(ls_node *node);
@@ -40,8 +40,8 @@ void ls_settle_nodes(ls_scope *innermost);
 void ls_note_findings(ls_backward_pass *pass, const ls_node *node, const ls_tensor *gradient);
 
 /*
- * backward_watches.c. ls_begin_watches notifies the watches that a pass begins; `room` stores the findings of the pass.
- * ls_call_watches_back calls the watches at the end of the pass.
+ * backward_watches.c. ls_begin_watches notifies the watches that a pass begins; `room` is memory for the findings of
+ * the pass. ls_call_watches_back calls the watches at the end of the pass.
  */
 ls_status ls_begin_watches(ls_backward_pass *pass, const ls_tensor *output, bool seeded, ls_pass_findings *room);
 ls_status ls_call_watches_back(ls_backward_pass *pass, bool keep_tape);

@@ -16,7 +16,7 @@ void ls_fail_at_node(ls_node *node) {
 }
 
 /*
- * Finds the next node at which other ranks can be notified of a failure: from `link` towards the beginning of the tape,
+ * Finds the next node at which other ranks can be notified of a failure: from `link` toward the beginning of the tape,
  * then in outer scopes.
  */
 ls_node *ls_find_due(const ls_thread_state *thread, ls_scope *scope, ls_tape_link *link) {
@@ -45,7 +45,7 @@ static const ls_scope_callback *find_telling(const ls_scope *scope) {
     return callback;
 }
 
-/* Notifies the other ranks if they wait for this rank at no further node, only at the end of the pass. */
+/* Notifies the other ranks if they wait for this rank only at the end of the pass, and at no further node. */
 void ls_fail_at_end(const ls_backward_pass *pass) {
     const ls_scope_callback *callback = pass->told ? NULL : find_telling(pass->scope);
     if (callback == NULL) {
@@ -58,8 +58,8 @@ void ls_fail_at_end(const ls_backward_pass *pass) {
 }
 
 /*
- * Other ranks may wait in a call that this rank has not reached. That call fails on all ranks, and the other ranks then
- * have no loss either.
+ * Other ranks may wait in a call that this rank has not reached. That call fails on all ranks, and then the other ranks
+ * do not have a loss either.
  */
 #define TRIES 16
 

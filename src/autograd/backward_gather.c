@@ -23,7 +23,7 @@ static bool reduces_to(const ls_tensor *gradient, const ls_tensor *input) {
     return more >= 0;
 }
 
-/* Computes y = sum of x over the axes that y lacks or in which its size is 1. */
+/* Computes y = the sum of x over the axes that y lacks or in which y has size 1. */
 static ls_status sum_to(ls_tensor *y, const ls_tensor *x) {
     ls_tensor padded = *y; /* a view of y, on the stack, with x's number of dimensions */
     const int more = x->ndim - y->ndim;
@@ -35,7 +35,8 @@ static ls_status sum_to(ls_tensor *y, const ls_tensor *x) {
     return ls_kernels_of(y)->sum(ls_stream_of(y), &padded, x);
 }
 
-/* Computes y = x, or y += x. x may have more and larger axes. To add or to sum, both must be f32 or f64. */
+/* Computes y = x, or y += x. x may have more axes than y, and larger ones. For adding or summing, both must be f32
+ * or f64. */
 static ls_status combine(ls_tensor *y, const ls_tensor *x, bool add) {
     const ls_kernels *kernels = ls_kernels_of(y);
     if (ls_tensor_same_shape(y, x)) {
@@ -55,7 +56,7 @@ static ls_tensor *widen(const ls_tensor *x) {
     return wide != NULL && ls_kernels_of(x)->cast(ls_stream_of(x), wide, x) == LS_OK ? wide : NULL;
 }
 
-/* Does the same for any floating dtype; 16-bit floats are computed in f32. */
+/* Same as combine, for any floating dtype; 16-bit floats are computed in f32. */
 static ls_status combine_any(ls_tensor *y, const ls_tensor *x, bool add) {
     if (!is_half(y)) {
         return combine(y, x, add);
@@ -89,7 +90,7 @@ static ls_status gather_in_leaf(ls_backward_pass *pass, ls_leaf *leaf, ls_tensor
     return LS_OK;
 }
 
-/* From its first gradient until its walk, a node holds its output, so that neither is freed. */
+/* From its first gradient until it is walked, a node holds a reference to its output, so that neither is freed. */
 static void start_gradient(ls_node *node, ls_tensor *gradient) {
     node->gradient = gradient;
     if (!node->holds_output) {

@@ -5,7 +5,7 @@
 #include "base/trace.h"
 #include "comm/poll.h"
 
-/* Counts one use less of each leaf among the inputs of a node that the walk has passed. */
+/* Decrements the number of remaining uses of each leaf among the inputs of a node that the walk has passed. */
 static ls_status pass_by(ls_backward_pass *pass, ls_node *node) {
     for (int i = 0; i < node->input_count; i++) {
         if (node->inputs[i] != NULL && node->inputs[i]->leaf != NULL && ls_wants(node, i)) {
@@ -32,7 +32,7 @@ ls_status ls_refuse_changed(const char *call, const ls_tensor *tensor, bool resu
                    result ? "change" : "give that call");
 }
 
-/* Reports which tensor that the node needs was changed in place since. */
+/* Reports which of the tensors that the node needs was changed in place after the node was recorded. */
 __attribute__((noinline, cold)) static ls_status refuse_changed(const ls_node *node, unsigned inputs) {
     const ls_tensor *tensor = node->output;
     for (; inputs != 0; inputs &= inputs - 1) {
@@ -68,7 +68,7 @@ static ls_tensor *weighed_gradient(const ls_node *node, ls_tensor *gradient) {
     return weighed;
 }
 
-/* An input is a gradient that depends on leaves, but this dependence was not recorded. */
+/* Reports that an input is a gradient that depends on leaves, and that this dependence was not recorded. */
 __attribute__((noinline, cold)) static ls_status refuse_gradient(const ls_node *node) {
     int i = 0;
     while (i + 1 < node->input_count && (node->inputs[i] == NULL || node->inputs[i]->node != &ls_tape_gradient)) {
@@ -125,8 +125,8 @@ static ls_status walk_node(ls_backward_pass *pass, ls_node *node) {
 }
 
 /*
- * Returns the reach of a node on this rank. `due`: the other ranks' reach counts, too. A communicating node holds its
- * output, so the output has two references here: the node's and the walk's.
+ * Returns the reach of a node on this rank. If `due`, the other ranks' reach counts, too. A communicating node holds
+ * its output, so the output has two references here: the node's and the walk's.
  */
 static inline ls_reach reach_here(const ls_node *node, bool due) {
     if (node->gradient != NULL) {
@@ -158,8 +158,8 @@ __attribute__((noinline)) static ls_status agree_on_reach(ls_backward_pass *pass
 }
 
 /*
- * Processes one node and returns the previous node. The node may be freed here: because it is used up, or because a
- * hook released its output. Earlier nodes may be freed with it, but never nodes that the walk has passed.
+ * Processes one node and returns the previous node. The node may be freed here, because it is no longer needed or
+ * because a hook released its output. Earlier nodes may be freed with it, but never nodes that the walk has passed.
  */
 static ls_status step(ls_backward_pass *pass, ls_node *node, bool keep_tape, ls_tape_link **previous) {
     ls_tape *tape = node->link.tape;
@@ -200,8 +200,8 @@ static ls_status walk_tape(ls_backward_pass *pass, ls_scope *scope, bool keep_ta
 }
 
 /*
- * Makes the callbacks of a scope callbacks of the pass when its tape is walked. If the tape is kept, they stay with the
- * tape.
+ * When the walk reaches the tape of a scope, adds the scope's callbacks to the pass. If the tape is kept, they stay
+ * with the tape.
  */
 static ls_status adopt_callbacks(ls_backward_pass *pass, ls_scope *scope, bool keep_tape) {
     for (const ls_scope_callback *callback = scope->callbacks; keep_tape && callback != NULL;
@@ -225,8 +225,8 @@ ls_status ls_walk_scopes(ls_backward_pass *pass, ls_scope *innermost, bool keep_
 }
 
 /*
- * Frees the leftovers of a walk on nodes that stay on a tape: unused gradients of a failed pass, and held outputs. Goes
- * from first to last, because freeing a node can free earlier nodes only.
+ * Frees leftovers of a walk on nodes that stay on a tape: unused gradients of a failed pass, and held outputs. Proceeds
+ * from the first node to the last, because freeing a node can only free earlier nodes.
  */
 void ls_settle_nodes(ls_scope *innermost) {
     for (ls_scope *scope = innermost; scope != NULL; scope = scope->outer) {
@@ -265,8 +265,8 @@ static bool is_counted(const ls_node *rule, const ls_leaf *leaf) {
 }
 
 /*
- * Adds the uses of leaves by a new node to the uses that the pass counts. The pass cannot know when the gradient of a
- * leaf is complete if only recorded nodes use the leaf, so such a leaf is refused.
+ * Adds a new node's uses of leaves to the counts of the pass. The pass cannot know when the gradient of a leaf is
+ * complete if only recorded nodes use the leaf, so such a leaf is rejected.
  */
 static ls_status count_uses(const ls_backward_pass *pass, const char *name, const ls_node *rule, const ls_scope *scope,
                             const ls_node *node) {

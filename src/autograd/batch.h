@@ -1,7 +1,7 @@
 /*
- * A global batch of which each rank has some samples. While the model of a data-parallel module runs on such a part,
- * ls_thread_state.batch points to it. Operations that combine samples (batch statistics, random numbers) then work on
- * the global batch.
+ * A global batch whose samples are distributed over ranks. While the model of a data-parallel module runs on this
+ * rank's part, ls_thread_state.batch points to it. Operations that combine samples (batch statistics, random numbers)
+ * then work on the global batch.
  */
 #ifndef LS_AUTOGRAD_BATCH_H
 #define LS_AUTOGRAD_BATCH_H
@@ -20,10 +20,11 @@ struct ls_batch_part {
     /* Records that this rank has changed a tensor in place, and that all ranks have given it the same elements. */
     void (*keep_equal)(ls_batch_part *part, const ls_tensor *changed);
     /*
-     * Ends a call in which a rank has reported a failure (true): see ls_cause_share. Never returns LS_OK. Collective.
+     * Ends a call in which a rank has reported a failure; `failed` means that this rank has failed (see
+     * ls_cause_share). Never returns LS_OK. Collective.
      */
     ls_status (*share_cause)(ls_batch_part *part, bool failed);
-    /* NULL, or keeps the part alive for a node that refers to it (true), until called with false */
+    /* May be NULL. Called with true, keeps the part alive for a node that refers to it, until called with false */
     void (*hold)(ls_batch_part *part, bool hold);
 };
 

@@ -1,6 +1,6 @@
 /*
  * Compares gradients with central differences. The weights of the sum have their own random seed. The thread's
- * generator is restored before every call of the function, so that random operations repeat their numbers.
+ * generator is restored before every call of the function, so that random operations produce the same numbers.
  */
 #include <math.h>
 #include <string.h>
@@ -15,7 +15,7 @@
 
 typedef struct check {
     const char *call;
-    const ls_gradcheck_ranks *ranks; /* ranks over which the sum is taken; NULL: this rank only */
+    const ls_gradcheck_ranks *ranks; /* ranks over which the sum is taken; NULL selects this rank only */
     ls_function function;
     ls_tensor **inputs;
     int count;
@@ -66,7 +66,7 @@ static ls_tensor *call_function(const check *c) {
     return result;
 }
 
-/* Computes the sum for the present values of the inputs. */
+/* Computes the sum for the current values of the inputs. */
 static ls_status evaluate(const check *c, double *sum) {
     ls_scope *scope = ls_scope_begin();
     if (scope == NULL) {
@@ -219,7 +219,7 @@ static ls_status compare_inputs(check *c) {
     return LS_OK;
 }
 
-/* Lets each rank in turn vary its inputs. The other ranks evaluate the sum equally often. */
+/* Lets each rank in turn vary its inputs. The other ranks evaluate the sum the same number of times. */
 static ls_status take_turns(check *c) {
     for (int rank = 0; rank < c->ranks->size; rank++) {
         double elements = 0;

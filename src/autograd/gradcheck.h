@@ -1,4 +1,4 @@
-/* The gradient check over several ranks: what it needs from the caller. */
+/* What the gradient check over several ranks needs from its caller. */
 #ifndef LS_AUTOGRAD_GRADCHECK_H
 #define LS_AUTOGRAD_GRADCHECK_H
 
@@ -11,7 +11,7 @@ typedef struct ls_gradcheck_ranks {
     void *user;
 } ls_gradcheck_ranks;
 
-/* Runs ls_gradcheck on the sum over ranks. `ranks` NULL: this rank only. `call` is named in messages. */
+/* Runs ls_gradcheck on the sum over ranks, or on this rank only if `ranks` is NULL. Error messages name `call`. */
 ls_status ls_gradcheck_with(const char *call, const ls_gradcheck_ranks *ranks, ls_function function, ls_tensor **inputs,
                             int count, void *user, const ls_gradcheck_options *options);
 

@@ -1,7 +1,7 @@
 /*
  * The divisor of a loss. Metrics use it to scale the losses of ranks, and evaluation has no tape from which to derive
- * it. A mean over targets that are partly ignored or have weights notes its divisor in ls_thread_state.divisor, unless
- * that is NULL. Other means divide by a multiple of the number of samples.
+ * it. If targets are weighted or partly ignored, a mean records its divisor in ls_thread_state.divisor, unless this
+ * pointer is NULL. Other means divide by a multiple of the number of samples.
  */
 #ifndef LS_AUTOGRAD_LOSS_DIVISOR_H
 #define LS_AUTOGRAD_LOSS_DIVISOR_H
@@ -9,10 +9,10 @@
 #include "tensor/scope.h"
 
 struct ls_loss_divisor {
-    ls_tensor *least; /* one number, owned: the smallest noted divisor; NULL if no divisor was noted */
+    ls_tensor *least; /* one number, owned: the smallest recorded divisor; NULL if no divisor was recorded */
 };
 
-/* Notes a divisor: one number. `call` is named in messages. */
+/* Records a divisor: a tensor with one number. Error messages name `call`. */
 ls_status ls_loss_divisor_note(const char *call, ls_tensor *divisor);
 
 #endif

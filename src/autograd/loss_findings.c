@@ -9,8 +9,8 @@
 
 /* Constants by which the elements of a sum are multiplied. */
 typedef struct scaling {
-    double number;            /* product of the constants with one element */
-    const ls_tensor *weights; /* the other constant, broadcast to the summed tensor; or NULL */
+    double number;            /* product of the constants that have one element */
+    const ls_tensor *weights; /* a constant with more elements, broadcast to the summed tensor; or NULL */
     bool divides;             /* the elements are divided by `weights` */
 } scaling;
 
@@ -19,7 +19,7 @@ static const ls_node *node_of(const ls_tensor *tensor) {
     return link != NULL && link->tape != NULL ? (const ls_node *)(const void *)link : NULL;
 }
 
-/* Returns the factor of the summed tensor, and looks through products and quotients that have a constant operand. */
+/* Looks through products and quotients with a constant operand. Returns the other factor of the summed tensor. */
 static const ls_tensor *look_through(const ls_tensor *summed, scaling *s) {
     const ls_node *node = node_of(summed);
     ls_constant_factor factor;
@@ -42,10 +42,10 @@ static const ls_tensor *look_through(const ls_tensor *summed, scaling *s) {
 typedef struct weight_sum {
     double sum;
     bool differ; /* between samples */
-    bool binary; /* all are 0 or 1 */
+    bool binary; /* all weights are 0 or 1 */
 } weight_sum;
 
-/* Adds up the weights, whose axis `axis` counts samples. Returns 0 with binary true if they cannot be read. */
+/* Adds up the weights, whose axis `axis` counts samples. If the weights cannot be read, returns 0 and sets `binary`. */
 static weight_sum add_weights(const scaling *s, int axis) {
     const ls_tensor *w = s->weights;
     ls_tensor *host = ls_tensor_dense_on_host("ls_backward", w, LS_F64);
@@ -57,7 +57,7 @@ static weight_sum add_weights(const scaling *s, int axis) {
         inner *= w->size[i];
     }
     for (int64_t i = 0; i < count; i++) {
-        const int64_t first = i - i / inner % samples * inner; /* the same element of the first sample */
+        const int64_t first = i - i / inner % samples * inner; /* index of the same element of the first sample */
         result.sum += s->divides ? 1 / weight[i] : weight[i];
         result.binary &= weight[i] == 0 || weight[i] == 1;
         result.differ |= weight[i] != weight[first];
@@ -67,8 +67,8 @@ static weight_sum add_weights(const scaling *s, int axis) {
 }
 
 /*
- * Returns the total weight of this rank's samples in the loss if constant weights of a program scale them, else 0.
- * `factor` is the gradient of the loss with respect to the sum, times the constants with one element.
+ * If a program scales this rank's samples in the loss by constant weights, returns their total weight; otherwise 0.
+ * `factor` is the gradient of the loss with respect to the sum, times the constants that have one element.
  */
 static double total_weight(const ls_node *node, const scaling *s, double factor) {
     const ls_tensor *summed = node->inputs[0], *w = s->weights;

@@ -23,7 +23,8 @@ static uint8_t spread_of(const ls_tensor *tensor) {
     return tensor != NULL ? ls_mixing_kind(tensor->spread) : (uint8_t)LS_SPREAD_NONE;
 }
 
-/* With one sample, the axis of the samples and an axis of size 1 that a reshape has put before it look the same. */
+/* With one sample, the axis of the samples is indistinguishable from an axis of size 1 that a reshape has put before
+ * it. */
 static bool is_ambiguous(const ls_samples_call *call, uint8_t spread) {
     const ls_tensor *output = call->output;
     return call->single && spread == LS_SPREAD_FIRST && output->ndim > 1 && output->size[0] == 1 &&

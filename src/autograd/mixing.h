@@ -1,6 +1,6 @@
 /*
  * Positions of the samples of a data-parallel module. Every operation on tensors with samples notes in ls_tensor.spread
- * along which axis they lie, or that the operation has combined the samples of this rank. samples.h has the rules.
+ * along which axis they lie, or that the operation has combined the samples of this rank. samples.h states the rules.
  * Notes begin with the first input of the module. They also pass through tensors that are not recorded (ls_no_grad,
  * ls_detach), and continue after the module.
  *

@@ -25,8 +25,8 @@ static inline int ls_mixing_axis(uint32_t note) {
 uint32_t ls_mixing_note(uint8_t kind, const ls_op *op, int axis);
 
 /*
- * Returns the name of the operation that has combined samples of this rank into the tensor, a string constant. Returns
- * NULL if no operation has.
+ * Returns the name, a string constant, of the operation that has combined samples of this rank into the tensor, or NULL
+ * if there is no such operation.
  */
 const char *ls_mixing_operation(const ls_tensor *tensor);
 

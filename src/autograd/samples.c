@@ -53,8 +53,8 @@ bool ls_samples_linear_in(const ls_samples_call *call, int i) {
 }
 
 /*
- * Operations without a rule: element-wise with broadcasting. Samples along different axes are combined in pairs. A
- * single number, and an axis of size 1, are repeated instead.
+ * Handles operations without a rule: element-wise with broadcasting. Samples along different axes are combined in
+ * pairs. A single number, and an axis of size 1, are repeated instead.
  */
 static ls_samples_use align(ls_samples_call *call) {
     const int ndim = call->output->ndim;
@@ -80,7 +80,7 @@ static ls_samples_use align(ls_samples_call *call) {
     return LS_SAMPLES_MOVED;
 }
 
-/* Samples along several axes: only their sum can be recognized. */
+/* Follows samples that lie along several axes: only their sum can be recognized. */
 static ls_samples_use follow_scattered(ls_samples_call *call, uint8_t *spread) {
     call->axis = 0;
     call->leads = false;
@@ -154,7 +154,7 @@ static uint8_t refuse(ls_batch_loss *loss, const ls_node *node) {
     return LS_SPREAD_REFUSED;
 }
 
-/* Returns whether the gradient of input i is computed from a value that itself wants a gradient. */
+/* Returns whether the gradient of input i is computed from a value that itself requires a gradient. */
 static bool is_multiplied(const ls_node *node, int i) {
     const unsigned reads = i < LS_NODE_INPUTS ? node->op->reads[i] : 0;
     bool wanted = false;
@@ -228,7 +228,7 @@ static uint8_t follow(ls_batch_loss *loss, ls_node *node) {
                   : spread == LS_SPREAD_REFUSED ? REFUSED
                                                 : SUMS;
     }
-    if (inputs == 0 || node->op->communicates) { /* the program decides what ranks exchange */
+    if (inputs == 0 || node->op->communicates) { /* the program decides what the ranks exchange */
         return LS_SPREAD_NONE;
     }
     node->has_constant = constant;
@@ -244,7 +244,7 @@ static uint8_t follow(ls_batch_loss *loss, ls_node *node) {
 
 typedef void (*node_visitor)(void *user, ls_node *node);
 
-/* Calls `function` for every node, in the order in which the nodes were recorded. */
+/* Calls `function` for every node, in the order of recording. */
 static void visit(ls_scope *scope, node_visitor function, void *user) {
     if (scope->outer != NULL) {
         visit(scope->outer, function, user);
@@ -263,7 +263,7 @@ static void trace_node(void *user, ls_node *node) {
 typedef struct search {
     int first;
     int count;
-    int number; /* number of the next sum */
+    int number; /* index of the next sum */
     double *divisors;
     const double *weights;
 } search;
@@ -300,7 +300,7 @@ void ls_samples_trace(ls_batch_loss *loss, ls_scope *innermost, const ls_tensor 
     const uint8_t spread = spread_of(output);
     if (has_samples(spread)) {
         loss->by_samples = !seeded;
-        if (seeded) { /* one process would start with the gradients of all ranks */
+        if (seeded) { /* a single process would start with the gradients of all ranks */
             (void)add_sum(loss, (ls_node *)(void *)output->node, INFINITY);
             loss->irregular = true;
         }

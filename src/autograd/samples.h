@@ -1,12 +1,12 @@
 /*
  * Losses of data-parallel modules: how ranks compute them from the module's output, and how their gradients must be
- * scaled to add up to the gradients of one process with the global batch.
+ * scaled so that they add up to the gradients of a single process with the global batch.
  *
  * Each rank has some samples of the global batch, along the first axis of the module's output. Element-wise and
- * sample-wise operations compute the same as in one process. One process would sum, or average, over all samples. The
+ * sample-wise operations compute the same as in a single process, which would sum, or average, over all samples. The
  * gradient of a mean is correct after multiplication by this rank's share of the total divisor. After such a node, only
  * linear operations may follow, because a rank does not know the sum over all ranks. The trace follows the samples from
- * the module's output to the loss and finds those nodes. Other operations on samples are refused.
+ * the module's output to the loss and finds those nodes. Other operations on samples are rejected.
  */
 #ifndef LS_AUTOGRAD_SAMPLES_H
 #define LS_AUTOGRAD_SAMPLES_H
@@ -18,50 +18,53 @@
  * samples.
  */
 enum {
-    LS_SPREAD_NONE,                                 /* no samples: every rank has the same as one process */
-    LS_SPREAD_FIRST,                                /* the outermost part of the first axis, or all of it */
-    LS_SPREAD_AXIS,                                 /* somewhere in the first axis; + 1: in the second; and so on */
+    LS_SPREAD_NONE,  /* no samples: every rank has the same elements as a single process */
+    LS_SPREAD_FIRST, /* the outermost part of the first axis, or all of it */
+    LS_SPREAD_AXIS,  /* somewhere in the first axis; LS_SPREAD_AXIS + 1: in the second; and so on */
     LS_SPREAD_OTHER = LS_SPREAD_AXIS + LS_MAX_DIMS, /* along several axes */
-    LS_SPREAD_REFUSED,                              /* one process would compute a different value */
+    LS_SPREAD_REFUSED,                              /* a single process would compute a different value */
     LS_SPREAD_SUMS,                                 /* summed, in several nodes */
-    LS_SPREAD_SUM                                   /* summed in node 0; and so on up to 255, node 250 */
+    LS_SPREAD_SUM                                   /* summed in node 0; and so on up to 255, which is node 250 */
 };
 
 struct ls_batch_loss {
     const ls_tensor *output; /* the loss */
     ls_scope *innermost;
-    uint32_t segment; /* segment of the program that the pass walks */
+    uint32_t segment; /* segment of the program that the current pass walks */
     bool begun;       /* the trace has reached a node where samples begin */
     bool single;      /* this rank has one sample there */
-    int sums;         /* number of nodes that sum over samples, in the order of the tapes */
-    bool irregular;   /* one scaling factor for the whole gradient is not enough: the ranks must agree on one per sum */
+    int sums;         /* number of nodes that sum over samples, numbered in the order of the tapes */
+    bool irregular;   /* one scaling factor for the whole gradient is not enough: the ranks must agree on one factor per
+                         sum */
     bool weighed;     /* the sums and the loss have their scaling factors */
     double weight;    /* of the whole loss */
-    bool multiplied;  /* a sum is multiplied by a value that wants a gradient */
-    int only;         /* the only mean in the loss, apart from terms of parameters; -1: none, or several sums */
-    double divisor;   /* of that mean */
-    bool by_samples;  /* the loss is one number, and no node has summed samples */
-    bool watched;     /* whether the pass collects ls_pass_findings */
+    bool multiplied;  /* a sum is multiplied by a value that requires a gradient */
+    int only; /* index of the only mean in the loss, not counting terms that depend on parameters only; -1 if there is
+                 none, or several sums */
+    double divisor;  /* of that mean */
+    bool by_samples; /* the loss is one number, and no node has summed samples */
+    bool watched;    /* whether the pass collects ls_pass_findings */
     const ls_node *refused;
-    int refused_axis; /* axis of its samples; -1: it combines sums */
+    int refused_axis; /* axis of the rejected operation's samples; -1 if the operation combines sums */
 };
 
-/* Marks a tensor as a batch divided over ranks: the output of a module, in the present pass and later passes. */
+/* Marks a tensor as a batch that is distributed over ranks: the output of a module, in the current pass and later
+ * passes. */
 void ls_samples_begin(const ls_tensor *output);
 
 /*
- * For rules: returns the axis of input i along which the samples lie, alone or merged with another axis; -1 if input i
- * has no samples.
+ * For rules: returns the axis of input i along which the samples lie, alone or merged with another axis, or -1 if input
+ * i has no samples.
  */
 int ls_sample_axis(const ls_samples_call *call, int i);
 
 /*
- * Follows samples through a call whose inputs have no sums. Sets *spread to their position in the output. Returns
- * LS_SAMPLES_KEPT, SUMMED, MIXED or UNKNOWN.
+ * Follows samples through a call whose inputs contain no sums over samples. Sets *spread to their position in the
+ * output. Returns LS_SAMPLES_KEPT, SUMMED, MIXED or UNKNOWN.
  */
 ls_samples_use ls_samples_follow(ls_samples_call *call, uint8_t *spread);
 
-/* Returns the axis of the samples in the first input that has samples along an axis; -1 if no input has. */
+/* Returns the axis of the samples in the first input that has samples along an axis, or -1 if no input does. */
 int ls_first_sample_axis(const ls_samples_call *call);
 
 /*
@@ -70,24 +73,24 @@ int ls_first_sample_axis(const ls_samples_call *call);
  */
 bool ls_samples_linear_in(const ls_samples_call *call, int i);
 
-/* Fails with LS_ERR_UNSUPPORTED and the message that a call mixes samples. */
+/* Fails with LS_ERR_UNSUPPORTED and a message that the call mixes samples. */
 ls_status ls_samples_refuse(const char *call, const char *operation, int axis);
 
-/* Follows the samples to `output`, where the pass begins. `seeded`: the caller gave an initial gradient. */
+/* Follows the samples to `output`, where the pass begins. `seeded` means that the caller gave an initial gradient. */
 void ls_samples_trace(ls_batch_loss *loss, ls_scope *innermost, const ls_tensor *output, bool seeded);
 
-/* Fails with LS_ERR_UNSUPPORTED and a message if the gradient would differ from the gradient of one process. */
+/* Fails with LS_ERR_UNSUPPORTED and a message if the gradient would differ from the gradient of a single process. */
 ls_status ls_batch_loss_check(const ls_batch_loss *loss);
 
 /*
- * Returns the divisor of the loss on this rank, which has `samples` samples; NAN if the loss is not one mean over
- * samples.
+ * Returns the divisor of the loss on this rank, which has `samples` samples, or NAN if the loss is not a single mean
+ * over samples.
  */
 double ls_batch_loss_divisor(const ls_batch_loss *loss, int64_t samples);
 
 /*
- * Stores the divisors of `count` sums from number `first` on this rank, INFINITY for sums without a divisor; and the
- * scaling factors of their gradients.
+ * Stores the divisors, on this rank, of `count` sums beginning with number `first`, and the scaling factors of their
+ * gradients. Sums without a divisor get INFINITY.
  */
 void ls_batch_loss_divisors(const ls_batch_loss *loss, int first, int count, double *divisors);
 void ls_batch_loss_weigh(const ls_batch_loss *loss, int first, int count, const double *weights);

@@ -16,9 +16,10 @@ static bool is_in_a_scope(const ls_tape *tape) {
 }
 
 /*
- * Moves the nodes that remain on the tape outwards when its scope has dropped its tensors. Kept tensors or
- * communicating nodes hold these nodes. Another rank may need the communication, whether this rank kept tensors or not.
- * When the outermost scope ends with no kept tensor, no pass of this rank can walk the nodes, and all are freed.
+ * When a tape's scope has dropped its tensors, moves the remaining nodes to the outer tape. These nodes are held by
+ * kept tensors, or they communicate: another rank may need the communication, whether or not this rank kept tensors.
+ * When the outermost scope ends without a kept tensor, no pass of this rank can walk the nodes, and all of them are
+ * freed.
  */
 static bool scope_ended(ls_tape *tape, ls_tape *outer) {
     bool kept = false;
@@ -90,7 +91,7 @@ static size_t array_bytes(int count) {
     return (size_t)count * sizeof(ls_tensor *) + words_for(count) * sizeof(uint64_t);
 }
 
-/* Allocates an array for more inputs than fit inside the node, and for their wanted bits. */
+/* Allocates an array for inputs that do not fit inside the node, and for their wanted bits. */
 static bool make_array(ls_thread_state *thread, ls_node *node) {
     node->inputs = ls_cache_allocate(&thread->cache, array_bytes(node->input_count));
     if (node->inputs != NULL) {
@@ -103,7 +104,7 @@ static uint64_t *wanted_words(ls_node *node) {
     return node->inputs == node->inline_inputs ? &node->wanted : (uint64_t *)(void *)(node->inputs + node->input_count);
 }
 
-/* Holds the inputs. Returns the inputs that the wanted gradients need, as bits. */
+/* Takes references to the inputs. Returns, as bits, the inputs that the wanted gradients need. */
 static unsigned hold_inputs(ls_node *node, ls_tensor *const *inputs) {
     uint64_t *wanted = wanted_words(node);
     unsigned reads = 0;
@@ -125,7 +126,7 @@ static unsigned hold_inputs(ls_node *node, ls_tensor *const *inputs) {
     return reads;
 }
 
-/* Notes the versions of these inputs, of the output, and of a communicating node's first input. */
+/* Records the versions of these inputs, of the output, and of a communicating node's first input. */
 static void note_versions(ls_node *node, unsigned reads) {
     for (int k = 0; node->op->optional != 0 && k < node->input_count; k++) {
         reads &= node->inputs[k] != NULL ? ~0U : ~(1U << k);
@@ -201,7 +202,7 @@ static void drop_inputs(ls_node *node) {
 }
 
 void ls_tape_discard(ls_node *node) {
-    /* Remove the node from the tape first: the drops below may free other nodes. */
+    /* Remove the node from the tape first, because the drops below may free other nodes. */
     detach(&node->link);
     if (node->output != NULL) {
         node->output->node = &ls_tape_walked;
@@ -216,7 +217,7 @@ void ls_tape_discard(ls_node *node) {
     if (node->holds_output) {
         ls_tensor_drop(node->output);
     }
-    if (node->op->hold != NULL) { /* last: the context may contain the row */
+    if (node->op->hold != NULL) { /* last, because the context may contain node->op */
         node->op->hold(node->parameters.context, false);
     }
     ls_record_release(node, sizeof *node);

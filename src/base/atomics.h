@@ -1,4 +1,4 @@
-/* Gives C's atomic types and calls the same names in C++, which the kernels of device/cuda are written in. */
+/* Provides C's atomic types and functions under the same names in C++, the language of the kernels of device/cuda. */
 #ifndef LS_BASE_ATOMICS_H
 #define LS_BASE_ATOMICS_H
 

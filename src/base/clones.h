@@ -5,9 +5,9 @@
 #include <stdint.h> /* defines __GLIBC__ */
 
 /*
- * LS_CLONES before a function: the compiler builds it for several levels of x86-64, and the program selects the best
- * level when it starts. This needs gcc and glibc: clang 14 does not know the names of the levels. Sanitizers start
- * before the selection, so builds with sanitizers have one level.
+ * LS_CLONES before a function: the compiler builds it for several x86-64 levels, and the program selects the best level
+ * when it starts. This needs gcc and glibc: clang 14 does not know the names of the levels. Sanitizers start before the
+ * selection, so builds with sanitizers have one level.
  */
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && defined(__GLIBC__) && !defined(LS_SANITIZED)
 #define LS_CLONES __attribute__((target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))
@@ -18,8 +18,8 @@
 
 /*
  * LS_INDEPENDENT before a loop: the iterations are independent. The output may be one of the operands, but not an
- * operand shifted by some elements. LS_ROLLED after it, if the number of iterations is a small constant: gcc does not
- * unroll the loop, because it vectorizes only loops.
+ * operand shifted by some elements. LS_ROLLED after it, if the number of iterations is a small constant: keeps gcc from
+ * unrolling the loop, because gcc vectorizes only loops.
  */
 #if defined(__clang__)
 #pragma clang diagnostic ignored "-Wpass-failed"

@@ -7,8 +7,8 @@
 
 enum { VALUE_LIMIT = 256 };
 
-/* Writes the fewest digits, but at least six, that are read back as the same number: the same in every locale, because
- * the ranks compare the text. */
+/* Writes the fewest digits, but at least six, that are read back as the same number. They are the same in every
+ * locale, because the ranks compare the text. */
 static void write_real(char value[VALUE_LIMIT], double number) {
     int digits = 6;
     do {

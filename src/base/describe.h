@@ -1,5 +1,5 @@
-/* Describes options as text, such as "ls_sgd (momentum 0.9, nesterov 1)". Ranks compare these texts, and messages about
- * differences quote them. */
+/* Describes options as text, such as "ls_sgd (momentum 0.9, nesterov 1)". Ranks compare these descriptions, and
+ * messages about differences quote them. */
 #ifndef LS_BASE_DESCRIBE_H
 #define LS_BASE_DESCRIBE_H
 
@@ -17,7 +17,7 @@ typedef enum ls_field_kind {
     LS_FIELD_TEXT
 } ls_field_kind;
 
-/* One field of a struct of options. The last entry of a list of fields has the name NULL. */
+/* One field of a struct of options. A field whose name is NULL ends a list of fields. */
 typedef struct ls_field {
     const char *name;
     size_t offset;
@@ -36,7 +36,7 @@ typedef struct ls_field {
 
 #define LS_FIELD(struct_type, field) LS_FIELD_IN(struct_type, , field)
 
-/* A field of a struct inside the struct. `part` is the path to the inner struct, with a dot at its end. */
+/* A field of a nested struct. `part` is the path to the nested struct, with a dot at its end. */
 #define LS_FIELD_IN(struct_type, part, field)                                                                          \
     { #field, offsetof(struct_type, part field), LS_FIELD_KIND(((struct_type){0}).part field) }
 
@@ -44,7 +44,7 @@ typedef struct ls_field {
  * writes only the name. */
 void ls_describe(char *text, size_t size, const char *name, const ls_field *fields, const void *options);
 
-/* Appends the values of the fields to a hash (base/hash.h), except texts. `fields` may be NULL. */
+/* Appends the values of the fields, except strings, to a hash (base/hash.h). `fields` may be NULL. */
 uint64_t ls_hash_fields(uint64_t hash, const ls_field *fields, const void *options);
 
 #endif

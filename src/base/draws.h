@@ -10,7 +10,7 @@ typedef struct ls_draws {
     uint64_t drawn; /* numbers so far */
 } ls_draws;
 
-/* Returns the start of a sequence. Purposes that share a seed differ in `salt`. */
+/* Returns the start of a sequence. Uses that share a seed have different values of `salt`. */
 static inline ls_draws ls_draws_salted(uint64_t seed, uint64_t salt, uint64_t stream) {
     return (ls_draws){.seed = seed + salt * 0x9E3779B97F4A7C15U, .stream = stream};
 }

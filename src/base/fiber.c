@@ -30,13 +30,13 @@
 #include <sanitizer/tsan_interface.h>
 #endif
 
-/* Like the main stack of most systems. Pages that a fiber does not use need no memory. */
+/* The same size as the main stack of most systems. Pages that a fiber does not use take no memory. */
 #define STACK_BYTES ((size_t)8 << 20)
 
-/* The registers and the stack of a fiber, or of the code that has resumed it. */
+/* The registers and the stack of a fiber, or of the code that resumed it. */
 typedef struct fiber_place {
     ucontext_t context;
-    void *shadow; /* the address sanitizer's record of the stack */
+    void *shadow; /* the address sanitizer's fake stack */
     void *tsan;   /* the thread sanitizer's record of the fiber */
     const void *stack;
     size_t bytes;
@@ -44,7 +44,7 @@ typedef struct fiber_place {
 
 struct ls_fiber {
     fiber_place own, caller;
-    ls_fiber *outer; /* the fiber that has resumed this one; NULL: none */
+    ls_fiber *outer; /* the fiber that resumed this fiber, or NULL */
     char *memory;    /* a page without access, then the stack */
     size_t bytes;
     void (*run)(void *user);
@@ -54,7 +54,7 @@ struct ls_fiber {
 
 static _Thread_local ls_fiber *running;
 
-/* Tells the sanitizers that execution leaves `from` for `to`. `ends`: `from` never runs again. */
+/* Tells the sanitizers that execution leaves `from` for `to`. `ends` means that `from` never runs again. */
 static void announce(fiber_place *from, const fiber_place *to, bool ends) {
 #ifdef FIBERS_OF_ADDRESS_SANITIZER
     __sanitizer_start_switch_fiber(ends ? NULL : &from->shadow, to->stack, to->bytes);
@@ -67,7 +67,7 @@ static void announce(fiber_place *from, const fiber_place *to, bool ends) {
     (void)ends;
 }
 
-/* Tells the sanitizers that execution continues at `here`. Stores the stack of `from`, which was left. */
+/* Tells the sanitizers that execution continues at `here`. Stores the bounds of the stack of `from`, which was left. */
 static void arrive(const fiber_place *here, fiber_place *from) {
 #ifdef FIBERS_OF_ADDRESS_SANITIZER
     __sanitizer_finish_switch_fiber(here->shadow, &from->stack, &from->bytes);
@@ -76,7 +76,7 @@ static void arrive(const fiber_place *here, fiber_place *from) {
     (void)from;
 }
 
-/* makecontext passes numbers of type int. */
+/* makecontext passes only arguments of type int. */
 static void begin(unsigned high, unsigned low) {
     ls_fiber *fiber = (ls_fiber *)(((uintptr_t)high << 16 << 16) | (uintptr_t)low);
     arrive(&fiber->own, &fiber->caller);

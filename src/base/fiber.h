@@ -1,6 +1,6 @@
 /*
- * Fibers: functions with stacks of their own on one thread, which run in turns. A fiber runs until it suspends itself
- * or returns. It may be resumed only by the thread that made it.
+ * Fibers: functions that run in turns on one thread, each with its own stack. A fiber runs until it suspends itself or
+ * returns. It may be resumed only by the thread that created it.
  */
 #ifndef LS_BASE_FIBER_H
 #define LS_BASE_FIBER_H
@@ -9,7 +9,8 @@
 
 typedef struct ls_fiber ls_fiber;
 
-/* Makes a fiber, which returns to its caller after `run`. Returns ownership to the caller; NULL if out of memory. */
+/* Creates a fiber, which returns to the code that resumed it after `run`. Returns ownership to the caller, or NULL
+ * if out of memory. */
 ls_fiber *ls_fiber_new(void (*run)(void *user), void *user);
 
 /* Runs the fiber until it suspends itself (returns true) or ends (returns false). */

@@ -52,7 +52,7 @@ LS_HOST_DEVICE static inline uint16_t ls_f16_from_float(float value) {
     if (magnitude > 0x7f800000U) {
         return (uint16_t)(sign | 0x7e00U);
     }
-    if (magnitude >= 0x477ff000U) { /* values from 65520 on round to infinity */
+    if (magnitude >= 0x477ff000U) { /* values of 65520 and above round to infinity */
         return (uint16_t)(sign | 0x7c00U);
     }
     if (magnitude < 0x38800000U) { /* below 2^-14: the addition rounds the subnormal */

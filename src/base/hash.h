@@ -7,7 +7,7 @@
 
 #define LS_HASH_START UINT64_C(0xcbf29ce484222325)
 
-/* Appends bytes to the data of `hash`, and returns the new hash. LS_HASH_START is the hash of no bytes. */
+/* Appends bytes to the data of `hash`, and returns the new hash. LS_HASH_START is the hash of an empty sequence. */
 static inline uint64_t ls_hash(uint64_t hash, const void *data, size_t size) {
     const unsigned char *bytes = data;
     for (size_t i = 0; i < size; i++) {
@@ -16,7 +16,7 @@ static inline uint64_t ls_hash(uint64_t hash, const void *data, size_t size) {
     return hash;
 }
 
-/* Does the same with XXH3, whose seed is `hash`. Runs at the speed of memory. */
+/* Same as ls_hash with XXH3, whose seed is `hash`. Runs at memory bandwidth. */
 uint64_t ls_hash_long(uint64_t hash, const void *data, size_t size);
 
 #endif

@@ -1,4 +1,4 @@
-/* LS_HOST_DEVICE marks a function in a header that CUDA files also compile for the GPU. */
+/* LS_HOST_DEVICE marks a function in a header that is also compiled for the GPU when a CUDA file includes it. */
 #ifndef LS_BASE_HOST_DEVICE_H
 #define LS_BASE_HOST_DEVICE_H
 

@@ -1,4 +1,4 @@
-/* Libraries that are not linked, but opened with dlopen at their first use. */
+/* Libraries that are not linked, but opened with dlopen on first use. */
 #ifndef LS_BASE_LIBRARY_H
 #define LS_BASE_LIBRARY_H
 
@@ -13,7 +13,7 @@ typedef struct ls_library {
     const char *package; /* Debian's package, for messages */
     const char *files[LS_LIBRARY_FILES];
     const char *functions[LS_LIBRARY_FUNCTIONS]; /* NULL after the last */
-    int required;                                /* the first functions that the library must have; 0: all */
+    int required; /* number of leading functions that the library must have; 0 means all */
     void *pointers[LS_LIBRARY_FUNCTIONS];
     atomic_int state; /* 0: not tried yet */
     char failure[256];

@@ -11,7 +11,7 @@
 #include "base/text.h"
 
 static _Thread_local int log_rank = -1;
-static _Atomic int log_level = -1; /* -1: not yet read from LOCKSTEP_LOG */
+static _Atomic int log_level = -1; /* -1 means not yet read from LOCKSTEP_LOG */
 static pthread_mutex_t sink_lock = PTHREAD_MUTEX_INITIALIZER;
 static ls_log_sink sink;
 static void *sink_user;
@@ -27,7 +27,7 @@ static void write_to_stderr(ls_log_level level, int rank, const char *line, void
     }
 }
 
-/* Returns the level of this name, or -1 if there is no such level. */
+/* Returns the level with this name, or -1 if there is no such level. */
 static int level_of(const char *name) {
     for (int level = LS_LOG_DEBUG; level <= LS_LOG_OFF; level++) {
         if (strcasecmp(name, level_names[level]) == 0) {
@@ -43,8 +43,8 @@ static void warn_of_unknown(const char *name) {
                  level_names[LS_LOG_WARNING]);
 }
 
-/* Returns the lowest level that is logged. The first call reads LOCKSTEP_LOG. The thread that sets the level warns if
- * the name is wrong. */
+/* Returns the lowest level that is logged. The first call reads LOCKSTEP_LOG. The thread that sets the level warns
+ * if LOCKSTEP_LOG is invalid. */
 static int threshold(void) {
     int level = atomic_load(&log_level);
     if (level >= 0) {
@@ -76,7 +76,7 @@ void ls_log_set_level(ls_log_level level) {
 
 void ls_log_set_rank(int rank) {
     log_rank = rank;
-    if (rank == 0) { /* rank 0 alone warns of a wrong LOCKSTEP_LOG, even if it never logs a line */
+    if (rank == 0) { /* only rank 0 warns about an invalid LOCKSTEP_LOG, even if it never logs a line */
         (void)threshold();
     }
 }
@@ -84,7 +84,8 @@ void ls_log_set_rank(int rank) {
 bool ls_log_limit_pass(ls_log_limit *limit) {
     enum { LINES = 10 };
     const uint64_t now = ls_clock_ns();
-    if (now >= limit->until && limit->hidden == 0) { /* otherwise the caller first logs how many lines were left out */
+    if (now >= limit->until &&
+        limit->hidden == 0) { /* otherwise the caller first logs how many lines were suppressed */
         limit->until = now + (uint64_t)(LS_LOG_PERIOD * 1e9);
         limit->passed = 0;
     }

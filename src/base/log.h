@@ -1,4 +1,5 @@
-/* Internal functions of the log: the rank in this thread's lines, and a limit for lines that outsiders can cause. */
+/* Internal functions of the log: the rank in this thread's lines, and a limit for log lines that outsiders can
+ * trigger. */
 #ifndef LS_BASE_LOG_H
 #define LS_BASE_LOG_H
 
@@ -8,21 +9,21 @@
 void ls_log_set_rank(int rank);
 
 /*
- * Limits the log lines about an event that outsiders can cause as often as they like: at most 10 lines per period, then
- * one line with the number of lines that were left out. A zeroed struct is ready for use.
+ * Limits the log lines about an event that outsiders can trigger as often as they like: at most 10 lines per period,
+ * then one line with the number of suppressed lines. A zeroed struct is ready for use.
  */
 typedef struct ls_log_limit {
-    uint64_t until; /* the end of the period, on ls_clock_ns */
+    uint64_t until; /* end of the period, in time of ls_clock_ns */
     int passed;     /* lines that were logged in the period */
-    int64_t hidden; /* lines that were left out, and not reported yet */
+    int64_t hidden; /* lines that were suppressed, but not yet reported */
 } ls_log_limit;
 
 #define LS_LOG_PERIOD 5.0 /* seconds */
 
-/* Returns true if the caller should log its line. Otherwise counts the line as left out. */
+/* Returns true if the caller should log its line. Otherwise counts the line as suppressed. */
 bool ls_log_limit_pass(ls_log_limit *limit);
 
-/* Returns the number of lines that were left out, for the caller to log, once the period has ended; 0 before. */
+/* After the end of the period, returns the number of suppressed lines, for the caller to log. Returns 0 before. */
 int64_t ls_log_limit_hidden(ls_log_limit *limit);
 
 #endif

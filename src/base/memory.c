@@ -7,7 +7,7 @@
 #include <lockstep/base.h>
 
 #define LS_DEFAULT_ALIGNMENT 16
-#define LS_FIRST_ROOM        4 /* items, a power of two */
+#define LS_FIRST_ROOM        4 /* initial capacity in items, a power of two */
 
 static void *system_allocate(size_t size, size_t alignment, void *user) {
     (void)user;

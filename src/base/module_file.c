@@ -20,14 +20,14 @@
 /* An address in the library or program that contains the core. */
 static const char here;
 
-/* The library or program that contains this code; "" if the system does not say. */
+/* Writes the path of the library or program that contains this code, or "" if the system does not report it. */
 static void find_core(char core[PATH_MAX]) {
     Dl_info info;
     core[0] = '\0';
     if (dladdr((const void *)&here, &info) == 0 || info.dli_fname == NULL) {
         return;
     }
-    /* A program's own name may be relative to a folder that it has left, or found through PATH. */
+    /* The name of the program itself may be relative to a previous working directory, or found through PATH. */
     const bool library = strstr(info.dli_fname, ".so") != NULL;
     const ssize_t length = library ? 0 : readlink("/proc/self/exe", core, PATH_MAX - 1);
     if (length > 0) {
@@ -47,14 +47,14 @@ static void fail(ls_module_file *file, ls_module_file_state state, const char *f
     file->state = state;
 }
 
-/* ---- which files are trusted ----------------------------------------------------------------------------------- */
+/* ---- which files are trusted ------------------------------------------------------------------------------------- */
 
 static bool is_trusted_owner(uid_t owner, const char *core) {
     struct stat about;
     return owner == 0 || owner == geteuid() || (stat(core, &about) == 0 && owner == about.st_uid);
 }
 
-/* Whether nobody but trusted users can have changed the file or folder; false with the reason. */
+/* Returns whether only trusted users can have changed the file or folder. Otherwise, stores the reason. */
 static bool is_trusted(const char *path, const char *core, ls_module_file *file) {
     struct stat about;
     if (stat(path, &about) != 0) {
@@ -85,8 +85,7 @@ static bool file_and_folder_are_trusted(const char *path, const char *core, ls_m
 
 /* ---- opening one ------------------------------------------------------------------------------------------------- */
 
-/* Reads the name of a library that is not installed from the message of dlopen; 0 if the message says something else.
- */
+/* Reads the name of a missing library from the message of dlopen. Returns 0 if the message has a different meaning. */
 static int name_of_missing_library(const char *message, const char *path) {
     const char *end = strstr(message, ": cannot open shared object file: No such file");
     return end == NULL || strncmp(message, path, strlen(path)) == 0 ? 0 : (int)(end - message);
@@ -105,7 +104,8 @@ static void find_enter(void *handle, const char *function, ls_module_file *file)
 }
 
 static void open_file(const char *path, const char *core, const char *function, ls_module_file *file) {
-    char real[PATH_MAX]; /* links resolved: what is examined is what is opened */
+    char
+        real[PATH_MAX]; /* with symbolic links resolved, so that the file that is examined is the file that is opened */
     if (realpath(path, real) == NULL) {
         fail(file, LS_MODULE_BROKEN, "%.300s cannot be opened: %s", path, strerror(errno));
         return;
@@ -129,9 +129,9 @@ static void open_file(const char *path, const char *core, const char *function, 
     }
 }
 
-/* ---- where to look ----------------------------------------------------------------------------------------------- */
+/* ---- search for plug-ins ----------------------------------------------------------------------------------------- */
 
-/* Opens FOLDER/lockstep-NAME.so. False if there is no such file. */
+/* Opens FOLDER/lockstep-NAME.so. Returns false if there is no such file. */
 static bool open_in(const char *folder, int length, const char *core, const char *function, ls_module_file *file) {
     char path[PATH_MAX];
     if (snprintf(path, sizeof path, "%.*s/lockstep-%s.so", length, folder, file->name) >= (int)sizeof path ||

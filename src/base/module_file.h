@@ -1,14 +1,14 @@
 /*
- * The files of plug-ins: parts of Lockstep that need an external library and are opened on demand. Each is one shared
- * library lockstep-NAME.so. There are plug-ins for backends (comm/module.h), for oneDNN
- * (tensor/device/onednn/onednn.h) and for GPUs (tensor/device/cuda/cuda.h).
+ * The files of plug-ins: parts of Lockstep that need an external library and are opened on demand. Each is a shared
+ * library lockstep-NAME.so. There are plug-ins for backends (comm/module.h), for oneDNN (tensor/device/onednn/onednn.h)
+ * and for GPUs (tensor/device/cuda/cuda.h).
  *
  * The search covers the folders of LOCKSTEP_MODULE_PATH (separated by colons; ignored in setuid and setgid programs),
  * then the folder of the library or program that contains the core, and, relative to this folder, lockstep/, ../lib and
- * ../LIBDIR/lockstep for the LIBDIR of the installation. It ends at the first file that exists.
+ * ../LIBDIR/lockstep for the LIBDIR of the installation. It stops at the first file that exists.
  *
- * A plug-in runs with all rights of the process. So it is refused if all users may write to the file or to its folder,
- * or if one of them belongs to a user other than root, the effective user and the owner of the core.
+ * A plug-in runs with all rights of the process. So it is rejected if all users may write to the file or to its folder,
+ * or if the file or folder belongs to a user other than root, the effective user and the owner of the core.
  */
 #ifndef LS_BASE_MODULE_FILE_H
 #define LS_BASE_MODULE_FILE_H
@@ -19,14 +19,14 @@ typedef enum ls_module_file_state {
     LS_MODULE_OPEN = 0,
     LS_MODULE_ABSENT,          /* no such file */
     LS_MODULE_WITHOUT_LIBRARY, /* a library that the plug-in needs is not installed on this machine */
-    LS_MODULE_BROKEN,          /* refused, of another version, or the system cannot open it */
+    LS_MODULE_BROKEN,          /* rejected, from a different version of Lockstep, or the system cannot open it */
 } ls_module_file_state;
 
 typedef struct ls_module_file {
     ls_module_file_state state;
     const char *name;              /* borrowed from the caller of ls_module_file_open */
     void (*enter)(void);           /* the entry function, to be cast to its type; NULL if the plug-in is not open */
-    char reason[LS_MODULE_REASON]; /* why it is not open, as the end of a sentence; "" if it is */
+    char reason[LS_MODULE_REASON]; /* why the plug-in is not open, as the end of a sentence; "" if it is open */
 } ls_module_file;
 
 /*
@@ -37,7 +37,7 @@ ls_module_file ls_module_file_open(const char *name, const char *function);
 
 /*
  * Returns `table`, the result of the plug-in's entry function. If this is NULL although the plug-in is open, the
- * plug-in is of another version of Lockstep; the state becomes LS_MODULE_BROKEN and the reason says so.
+ * plug-in is from a different version of Lockstep; the state becomes LS_MODULE_BROKEN and the reason says so.
  */
 const void *ls_module_file_check(ls_module_file *file, const void *table);
 

@@ -1,9 +1,9 @@
 /*
- * Reference counts of objects that constructors take ownership of: data sets and modules. (For a tensor, the scope
- * takes the creator's part: see ls_tensor_own.) The creator holds one reference. The first constructor that takes
- * ownership of the object gets this reference, so that nested constructors leave nothing to free. Each later
- * constructor gets a new reference. The object is freed with its last reference. A retired record (ls_retire) has no
- * references. The counts are not atomic: one thread uses an object at a time.
+ * Reference counts of objects of which constructors take ownership: data sets and modules. (For a tensor, the scope
+ * replaces the creator: see ls_tensor_own.) The creator holds one reference. The first constructor that takes ownership
+ * of the object gets this reference, so that nested constructors leave nothing to free. Each later constructor gets a
+ * new reference. The object is freed with its last reference. A retired record (ls_retire) has no references. The
+ * counts are not atomic: only one thread may use an object at a time.
  */
 #ifndef LS_BASE_OWNERS_H
 #define LS_BASE_OWNERS_H
@@ -12,7 +12,7 @@
 
 typedef struct ls_owners {
     int references;
-    int retained; /* of these, the references that the user has retained */
+    int retained; /* number of these references that the user has retained */
     bool made;    /* the creator still holds its reference: no constructor has taken ownership yet */
 } ls_owners;
 
@@ -30,7 +30,7 @@ static inline bool ls_owners_are_gone(const ls_owners *owners) {
     return owners->references == 0;
 }
 
-/* Drops a reference. Returns true if it was the last: the caller then frees the object. */
+/* Drops a reference. Returns true if it was the last; the caller must then free the object. */
 static inline bool ls_owners_drop(ls_owners *owners) {
     return owners->references > 0 && --owners->references == 0;
 }
@@ -41,8 +41,8 @@ static inline void ls_owners_retain(ls_owners *owners) {
     owners->retained++;
 }
 
-/* Drops a reference of the user: a retained one, otherwise the creator's. Does nothing if the user has neither. Returns
- * true if it was the last. */
+/* Drops a reference of the user: a retained one if there is one, otherwise the creator's. Does nothing if the user
+ * has neither. Returns true if it was the last reference. */
 static inline bool ls_owners_give_back(ls_owners *owners) {
     if (owners->retained > 0) {
         owners->retained--;

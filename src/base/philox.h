@@ -1,6 +1,6 @@
 /*
  * The arithmetic of random numbers, for the host and for GPUs. The same (seed, stream, block) gives the same words on
- * every device. A block of four words holds two 64-bit numbers: the first two words and the last two words.
+ * every device. A block of four words contains two 64-bit numbers: the first two words and the last two words.
  */
 #ifndef LS_BASE_PHILOX_H
 #define LS_BASE_PHILOX_H
@@ -46,7 +46,8 @@ LS_HOST_DEVICE static inline double ls_unit_of_words(const uint32_t words[2]) {
     return (double)(ls_number_of_words(words) >> 11) * 0x1p-53;
 }
 
-/* Returns an integer in [0, bound), by one multiplication (Lemire, arXiv 1805.10941, without the rejection step). */
+/* Returns an integer in [0, bound), computed by one multiplication (Lemire, arXiv 1805.10941, without the rejection
+ * step). */
 LS_HOST_DEVICE static inline uint64_t ls_below_of_words(const uint32_t words[2], uint64_t bound) {
 #ifdef __CUDA_ARCH__
     return __umul64hi(ls_number_of_words(words), bound);

@@ -21,7 +21,7 @@ const char *ls_processor_level(void) {
 #ifdef __x86_64__
 #include <cpuid.h>
 
-/* __builtin_cpu_supports accepts only a literal. */
+/* A macro, because __builtin_cpu_supports accepts only a literal. */
 #define ADD(name)                                                                                                      \
     length += __builtin_cpu_supports(name) && length < LS_PROCESSOR_CAPACITY                                           \
                   ? (size_t)snprintf(text + length, LS_PROCESSOR_CAPACITY - length, " " name)                          \

@@ -1,5 +1,5 @@
 /*
- * Random numbers inside Lockstep. A random operation takes one stream of its thread's generator. Number i of the
+ * Random numbers inside Lockstep. A random operation uses one stream of its thread's generator. Number i of the
  * operation is a function of (seed, stream, i), so the result does not depend on the number of threads.
  */
 #ifndef LS_BASE_RANDOM_H
@@ -13,14 +13,14 @@ ls_random_state ls_random_next_stream(void);
 /* Computes block `block` of the stream: words 4 * block to 4 * block + 3 of ls_random_u32. */
 void ls_random_block(uint64_t seed, uint64_t stream, uint64_t block, uint32_t words[4]);
 
-/* Computes `count` blocks from block `first` on: 4 * count words. Cheaper than one call per block. */
+/* Computes `count` blocks, beginning with block `first`: 4 * count words. Cheaper than one call per block. */
 void ls_random_blocks(uint64_t seed, uint64_t stream, uint64_t first, int64_t count, uint32_t *words);
 
-/* Computes `count` pairs of numbers of ls_random_uniform or ls_random_normal, from number 2 * first on. */
+/* Computes `count` pairs of numbers of ls_random_uniform or ls_random_normal, beginning with number 2 * first. */
 void ls_random_uniform_pairs(uint64_t seed, uint64_t stream, uint64_t first, int64_t count, double *numbers);
 void ls_random_normal_pairs(uint64_t seed, uint64_t stream, uint64_t first, int64_t count, double *numbers);
 
-/* Returns number `index` of the stream as an integer in [0, bound). The bias is below bound / 2^64. */
+/* Returns number `index` of the stream as an integer in [0, bound). The bias is less than bound / 2^64. */
 uint64_t ls_random_below(uint64_t seed, uint64_t stream, uint64_t index, uint64_t bound);
 
 #endif

@@ -13,8 +13,9 @@ static _Thread_local ls_status last_status;
 _Thread_local uint32_t ls_error_count;
 
 /*
- * The texts of a thread, allocated at its first error. They are not thread-local variables: if dlopen opens the
- * library, these must fit into the few hundred bytes that the C library reserves for all such libraries.
+ * A thread's error messages, allocated at its first error. They are not thread-local variables: if dlopen opens the
+ * library, its thread-local variables must fit into the few hundred bytes that the C library reserves for all such
+ * libraries.
  */
 typedef struct error_texts {
     char last[LS_ERROR_CAPACITY];
@@ -22,7 +23,7 @@ typedef struct error_texts {
     size_t quoted;                   /* the length of the message that `missing` quotes */
 } error_texts;
 
-static _Thread_local error_texts *own_texts; /* NULL before the first error, and if out of memory */
+static _Thread_local error_texts *own_texts; /* NULL before the first error, or if out of memory */
 
 static pthread_key_t texts_key;
 static pthread_once_t texts_key_once = PTHREAD_ONCE_INIT;
@@ -55,7 +56,7 @@ const char *ls_status_name(ls_status status) {
     return index < sizeof status_names / sizeof *status_names ? status_names[index] : "unknown";
 }
 
-/* ---- a thread's texts ----------------------------------------------------------------------------------------- */
+/* ---- a thread's messages ----------------------------------------------------------------------------------------- */
 
 static void free_texts(void *texts) {
     own_texts = NULL;
@@ -66,7 +67,7 @@ static void make_texts_key(void) {
     texts_key_works = pthread_key_create(&texts_key, free_texts) == 0;
 }
 
-/* Uses calloc, because the allocator of ls_set_allocator may be out of memory. Returns NULL if calloc fails too. */
+/* Uses calloc, because the allocator of ls_set_allocator may be out of memory. Returns NULL if calloc also fails. */
 static error_texts *texts_of_thread(void) {
     if (own_texts == NULL) {
         (void)pthread_once(&texts_key_once, make_texts_key);
@@ -86,7 +87,7 @@ const char *ls_error_message(void) {
     return own_texts != NULL ? own_texts->last : ls_error_count == 0 ? none : lost;
 }
 
-/* ---- failing -------------------------------------------------------------------------------------------------- */
+/* ---- failing ----------------------------------------------------------------------------------------------------- */
 
 ls_status ls_error_status(void) {
     return last_status;
@@ -99,7 +100,8 @@ static void format_plain(char text[LS_ERROR_CAPACITY], const char *format, va_li
 }
 
 ls_status ls_error_set(ls_status status, const char *format, ...) {
-    /* The arguments may point into the previous message, so format into another buffer first. */
+    /* The arguments may point into the previous message, so the new message is formatted into a separate buffer
+     * first. */
     char text[LS_ERROR_CAPACITY];
     va_list arguments;
     va_start(arguments, format);

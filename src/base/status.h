@@ -18,7 +18,7 @@
 #define ls_fail           ls_error_set
 #define ls_fail_null(...) ((void)ls_error_set(__VA_ARGS__), NULL)
 
-/* The number of errors of this thread so far. Two readings show whether an error happened in between. */
+/* The number of errors of this thread so far. Comparing two readings shows whether an error has occurred in between. */
 #ifdef __cplusplus
 #define LS_THREAD_LOCAL __thread
 #else
@@ -26,18 +26,18 @@
 #endif
 extern LS_THREAD_LOCAL uint32_t ls_error_count __attribute__((visibility("hidden"), tls_model("initial-exec")));
 
-/* Fails with LS_ERR_MEMORY. Every caller gets the same wording. */
+/* Fails with LS_ERR_MEMORY and the same wording for every caller. */
 ls_status ls_fail_memory(const char *call, size_t bytes);
 
 /*
- * Fails because an argument of the caller is NULL. Either the function that should have made the argument failed, or
- * the caller passed NULL itself; this function cannot distinguish the two. So the new message is the thread's last
- * error, followed by "NAME is NULL". If constructors nest, only the outermost argument is named. Returns the status of
- * the last error, or LS_ERR_ARGUMENT if the thread had no error.
+ * Fails because an argument of the caller is NULL. Either the function that should have created the argument failed, or
+ * the caller passed NULL itself; this function cannot distinguish the two cases. So the new message is the thread's
+ * last error, followed by "NAME is NULL". If constructors are nested, only the outermost argument is named. Returns the
+ * status of the last error, or LS_ERR_ARGUMENT if the thread had no error.
  */
 ls_status ls_fail_missing(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Restores a message that the caller saved before a clean-up that may fail. */
+/* Restores a message that the caller saved before a cleanup that may fail. */
 void ls_error_restore(ls_status status, const char *message);
 
 /* The last error of a thread. */
@@ -46,7 +46,7 @@ typedef struct ls_saved_error {
     char message[LS_ERROR_CAPACITY];
 } ls_saved_error;
 
-/* Saves the thread's last error before a clean-up that may fail. */
+/* Saves the thread's last error before a cleanup that may fail. */
 static inline void ls_error_save(ls_saved_error *saved) {
     saved->status = ls_error_status();
     __builtin_memcpy(saved->message, ls_error_message(), sizeof saved->message);

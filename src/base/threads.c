@@ -19,7 +19,7 @@ int ls_start_thread(pthread_t *thread, const char *name, void *(*function)(void 
     return error;
 }
 
-/* A number for each level of nested parallel regions: "4" or "4,2". */
+/* OMP_NUM_THREADS contains a number for each level of nested parallel regions: "4" or "4,2". */
 ls_threads_setting ls_threads_from_environment(void) {
     const char *text = getenv("OMP_NUM_THREADS");
     if (text == NULL || *text == '\0') {

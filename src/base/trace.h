@@ -12,9 +12,9 @@
 #include <lockstep/base.h>
 
 #define LS_TRACE_NAME_CAPACITY 48
-#define LS_TRACE_SPANS         (1 << 20) /* the most spans of a thread */
+#define LS_TRACE_SPANS         (1 << 20) /* maximum number of spans of a thread */
 
-/* The kind of a span: the field "cat" in the file. */
+/* The kind of a span: the field "cat" in the trace file. */
 typedef enum ls_trace_kind {
     LS_TRACE_USER = 0,
     LS_TRACE_COMM,
@@ -28,7 +28,7 @@ typedef enum ls_trace_kind {
 typedef struct ls_trace_span_record {
     uint64_t began; /* ls_clock_ns */
     uint64_t ended;
-    int64_t bytes; /* that were moved; negative if unknown */
+    int64_t bytes; /* number of bytes moved; negative if unknown */
     uint32_t kind;
     char name[LS_TRACE_NAME_CAPACITY];
 } ls_trace_span_record;
@@ -36,10 +36,10 @@ typedef struct ls_trace_span_record {
 typedef struct ls_trace {
     ls_trace_span_record *spans;
     size_t count;
-    uint64_t lost; /* spans that did not fit */
+    uint64_t lost; /* number of spans that did not fit */
 } ls_trace;
 
-/* This thread's trace; NULL if no trace runs. */
+/* This thread's trace, or NULL if no trace runs. */
 extern _Thread_local ls_trace *ls_trace_present __attribute__((visibility("hidden"), tls_model("initial-exec")));
 
 /* Returns the time if a trace runs, otherwise 0. ls_trace_add ignores spans that began at 0. */
@@ -50,7 +50,7 @@ static inline uint64_t ls_trace_now(void) {
 /* Use ls_trace_add. */
 void ls_trace_note(ls_trace_kind kind, uint64_t began, int64_t bytes, const char *format, ...) LS_PRINTF(4, 5);
 
-/* Adds a span that ends now. A macro, so that the parts of the name are evaluated only while a trace runs. */
+/* Adds a span that ends now. A macro, so that the arguments of the name are evaluated only while a trace runs. */
 #define ls_trace_add(kind, since, ...)                                                                                 \
     do {                                                                                                               \
         if (__builtin_expect((since) != 0, 0)) {                                                                       \
@@ -58,7 +58,7 @@ void ls_trace_note(ls_trace_kind kind, uint64_t began, int64_t bytes, const char
         }                                                                                                              \
     } while (0)
 
-/* Starts this thread's trace, of which there must be none yet. Returns false if out of memory. */
+/* Starts this thread's trace. The thread must not have a trace yet. Returns false if out of memory. */
 bool ls_trace_open(void);
 
 /* Ends this thread's trace. Returns ownership to the caller (ls_trace_free), or NULL if no trace runs. */

@@ -1,6 +1,7 @@
 /*
  * The balanced binary tree over n items in which Lockstep adds numbers. The left subtree of a node of n items has the
- * largest power of two below n. A sum then depends on n only, and not on who computes which node.
+ * largest power of two below n. A sum then depends only on the items and n, and not on which rank or thread computes
+ * which node.
  */
 #ifndef LS_BASE_TREE_H
 #define LS_BASE_TREE_H
@@ -14,7 +15,7 @@ static inline int ls_tree_left(int n) {
     return left;
 }
 
-/* A node: the items from `first` on. */
+/* A node: `count` items, beginning with item `first`. */
 typedef struct ls_tree_node {
     int first;
     int count;
@@ -24,8 +25,8 @@ typedef struct ls_tree_node {
 #define LS_TREE_COVER 24
 
 /*
- * Lists the largest nodes within `node` that have only items from `begin` to before `end`, from left to right, after
- * `used` nodes. Returns the number of nodes in the list.
+ * Lists the largest nodes within `node` that contain only items in [begin, end), from left to right, after the first
+ * `used` nodes of the list. Returns the number of nodes in the list.
  */
 static inline int ls_tree_cover(ls_tree_node node, int begin, int end, ls_tree_node *list, int used) {
     if (node.first >= end || node.first + node.count <= begin) {

@@ -10,7 +10,7 @@
 
 #define SHORTEST_SLEEP_NS UINT64_C(50000)
 #define LONGEST_SLEEP_NS  UINT64_C(20000000)
-#define SHARE_OF_WAIT     32 /* the sleep is this part of the time waited so far */
+#define SHARE_OF_WAIT     32 /* the sleep is 1/32 of the time waited so far */
 #define MINUTE_MS         60000
 
 void ls_sleep_ns(uint64_t ns) {

@@ -77,7 +77,7 @@ static const ls_cli_option options[] = {
      "with --simulate: largest message of the eager protocol (8K)"},
 };
 
-/* ---- the command line ------------------------------------------------------------------------------------------ */
+/* ---- the command line -------------------------------------------------------------------------------------------- */
 
 static ls_status read_size(const char *option, const char *text, size_t length, size_t *size) {
     static const char units[] = "KMG";
@@ -140,7 +140,7 @@ static ls_status read_op(const char *text, ls_reduction *reduction) {
                    text);
 }
 
-/* Refuses options that have no meaning for this collective. */
+/* Rejects options that have no meaning for this collective. */
 static ls_status check_fit(const bench_values *values, const ls_bench_collective *collective) {
     const char *name = collective->name;
     if (!collective->reduces && values->op != NULL) {
@@ -211,7 +211,7 @@ static ls_status make_plan(const bench_values *values, const char *name, ls_benc
     return read_sizes(values->sizes != NULL ? values->sizes : "4,1K,64K,1M,16M,64M", plan);
 }
 
-/* Reads --simulate and its options, and refuses options that do not fit. */
+/* Reads --simulate and its options, and rejects options that conflict with them. */
 static ls_status read_cluster(const bench_values *values, ls_bench_cluster *cluster) {
     const struct {
         const char *name;
@@ -251,7 +251,7 @@ static ls_status read_cluster(const bench_values *values, ls_bench_cluster *clus
     return LS_OK;
 }
 
-/* Reads the options, which may stand before and after COLLECTIVE. */
+/* Reads the options, which may precede or follow COLLECTIVE. */
 static ls_status parse(int argc, char **argv, bench_values *values, const char **collective, bool *help) {
     int rest = 0;
     LS_TRY(ls_options_parse(&ls_bench_command, argc, argv, values, &rest, help));
@@ -280,9 +280,10 @@ static ls_status parse(int argc, char **argv, bench_values *values, const char *
     return LS_OK;
 }
 
-/* ---- running it ------------------------------------------------------------------------------------------------ */
+/* ---- running it -------------------------------------------------------------------------------------------------- */
 
-/* Returns true if argument `i` is this option; `*count` becomes the number of arguments that it takes up. */
+/* Returns true if argument `i` is this option, and then sets *count to the number of arguments that the option
+ * occupies. */
 static bool is_option(char **argv, int i, const char *name, char letter, int *count) {
     const size_t length = strlen(name);
     const bool is_long = strncmp(argv[i], "--", 2) == 0 && strncmp(argv[i] + 2, name, length) == 0;
@@ -293,7 +294,7 @@ static bool is_option(char **argv, int i, const char *name, char letter, int *co
 }
 
 /* Starts this program again as the ranks of a job, with the same arguments except the number of ranks and the
- * algorithm: the environment has it. */
+ * algorithm, which are in the environment. */
 static ls_status start_ranks(int argc, char **argv, int ranks, int *exit_status) {
     char **words = ls_allocate_zeroed((size_t)argc + 2, sizeof *words);
     int count = 0;
@@ -323,7 +324,7 @@ static ls_status start_ranks(int argc, char **argv, int ranks, int *exit_status)
 }
 
 /*
- * Returns whether a launcher, such as mpirun, started this process as a rank. If the environment is wrong, returns
+ * Returns whether a launcher, such as mpirun, started this process as a rank. If the environment is invalid, returns
  * true, so that ls_init reports the error.
  */
 static bool is_rank(const char *backend) {
@@ -332,9 +333,9 @@ static bool is_rank(const char *backend) {
            ls_job_read(&job, &(ls_init_options){.backend = backend}) != LS_OK || job.size > 1;
 }
 
-/* ---- algorithms ------------------------------------------------------------------------------------------------ */
+/* ---- algorithms -------------------------------------------------------------------------------------------------- */
 
-/* Returns the algorithms of the collective on the backend (NULL: shm), as bits. */
+/* Returns the algorithms of the collective on the backend as bits. NULL selects shm. */
 static uint32_t algorithms_of(const char *collective, const char *backend) {
     const bool shm = backend == NULL || strcmp(backend, "shm") == 0;
     const ls_algorithm_list list = shm ? ls_shm_algorithms : ls_engine_algorithms(backend);
@@ -346,7 +347,7 @@ static uint32_t algorithms_of(const char *collective, const char *backend) {
     return 0;
 }
 
-/* Adds "COLLECTIVE:NAME" to the list of the environment, which was `before` at first. */
+/* Adds "COLLECTIVE:NAME" to the list in the environment, which initially was `before`. */
 static ls_status use_algorithm(const char *before, const char *collective, const char *name) {
     char text[MOST_ALGORITHMS];
     const int length = snprintf(text, sizeof text, "%s%s%s:%s", before != NULL ? before : "",

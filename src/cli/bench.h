@@ -1,8 +1,8 @@
 /*
- * `lockstep bench`: the time of a collective, by size. bench.c reads the command line and starts the ranks.
- * bench_collectives.c is the table of collectives. bench_rank.c measures on one rank. bench_values.c makes the values
- * and knows the expected results. bench_simulated.c computes the times in a network model instead, and bench_textbook.c
- * computes the times of well-known algorithms in the same model.
+ * `lockstep bench`: measures the time of a collective for various sizes. bench.c reads the command line and starts the
+ * ranks. bench_collectives.c contains the table of collectives. bench_rank.c measures on one rank. bench_values.c
+ * creates the values and knows the expected results. bench_simulated.c computes the times in a network model instead,
+ * and bench_textbook.c computes the times of well-known algorithms in the same model.
  */
 #ifndef LS_CLI_BENCH_H
 #define LS_CLI_BENCH_H
@@ -20,12 +20,12 @@ typedef struct ls_bench_call {
     size_t count;
     ls_dtype dtype;
     ls_reduction reduction;
-    ls_work **work; /* receives the work of a call that only begins; NULL: the call waits. Ignored by messages */
+    ls_work **work; /* receives the work of a nonblocking call; NULL if the call waits. Ignored by messages */
 } ls_bench_call;
 
 /*
- * The origin of a part of a result: part `part` of the data that `rank` sends. LS_BENCH_ALL: the reduction over all
- * ranks. LS_BENCH_NOBODY: nothing is received.
+ * The origin of a part of a result: part `part` of the data that `rank` sends. LS_BENCH_ALL means the reduction over
+ * all ranks; LS_BENCH_NOBODY means that nothing is received.
  */
 typedef struct ls_bench_origin {
     int rank;
@@ -37,32 +37,34 @@ enum { LS_BENCH_NOBODY = -2, LS_BENCH_ALL = -1, LS_BENCH_ROOT = 0 };
 /* The number of parts of a buffer. */
 typedef enum ls_bench_parts { LS_BENCH_NOTHING = 0, LS_BENCH_ONE, LS_BENCH_ONE_PER_RANK } ls_bench_parts;
 
-/* The rank whose data a result consists of. */
+/* The rank whose data a result contains. */
 typedef enum ls_bench_source {
     LS_BENCH_FROM_ALL = 0, /* the reduction over all ranks */
     LS_BENCH_FROM_ROOT,
-    LS_BENCH_FROM_EACH,    /* part `part` of the result is of rank `part` */
+    LS_BENCH_FROM_EACH,    /* part `part` of the result comes from rank `part` */
     LS_BENCH_FROM_BEFORE,  /* the previous rank */
     LS_BENCH_FROM_PARTNER, /* the other rank of the pair. With an odd number of ranks, the last rank has no partner */
 } ls_bench_source;
 
 /* A row of the table: everything specific to one collective. */
 typedef struct ls_bench_collective {
-    const char *name;       /* NAME of ls_comm_NAME, except sendrecv and pingpong */
+    const char *name;       /* NAME of ls_comm_NAME, except for sendrecv and pingpong */
     ls_operation operation; /* sendrecv and pingpong: LS_OP_SEND */
     ls_status (*run)(const ls_bench_call *call);
     ls_bench_parts send, receive;
     ls_bench_source source;
-    bool own_part;            /* a rank receives only the part for itself of that data */
-    int shares;               /* bus bandwidth / algorithm bandwidth, by nccl-tests: shares (n-1)/n; if 0, 1 */
+    bool own_part; /* a rank receives only its own part of that data */
+    int shares; /* bus bandwidth / algorithm bandwidth, as defined by nccl-tests, is shares (n-1)/n; 1 if `shares` is 0
+                 */
     bool in_place;            /* has only one buffer */
     bool may_be_in_place;     /* supports --in-place */
-    bool both_ways;           /* one call is two consecutive messages: half of its time counts */
-    bool root_alone_receives; /* only the root's buffer changes */
+    bool both_ways;           /* one call is two consecutive messages, so half of its time counts */
+    bool root_alone_receives; /* only the root's buffer is changed */
     bool reduces;
 } ls_bench_collective;
 
-/* Returns the row of this name; dashes and underscores do not count. Fails with an error that lists the names. */
+/* Returns the table row with this name, ignoring dashes and underscores. On failure, the error message lists the
+ * names. */
 const ls_bench_collective *ls_bench_find(const char *name);
 
 /* Returns the origin of part `part` of the data that this rank receives. */
@@ -79,13 +81,13 @@ typedef struct ls_bench_plan {
     ls_reduction reduction;
     size_t sizes[LS_BENCH_SIZES];
     int size_count;
-    int iterations; /* 0: as many as fit into a fixed time */
+    int iterations; /* 0 selects as many as fit into a fixed time */
     bool registered;
-    bool in_place; /* the result replaces the input */
+    bool in_place; /* the result overwrites the input */
     bool fresh;    /* ranks write their input before each call */
     bool any_order;
     bool json;
-    int compute_ms; /* milliseconds of computation between the begin of a call and the wait for it */
+    int compute_ms; /* milliseconds of computation between the start of a call and the wait for it */
 } ls_bench_plan;
 
 /* A simulated cluster: see comm/transport/simulated/network.h. */
@@ -102,16 +104,16 @@ ls_status ls_bench_simulate(const ls_bench_plan *plan, const ls_bench_cluster *c
 
 /*
  * Reads "2us" or "0.5 ms" as nanoseconds, and "12GB/s" or "100Gbit/s" as bytes per nanosecond. Fails with
- * LS_ERR_ARGUMENT, which names the option.
+ * LS_ERR_ARGUMENT and a message that names the option.
  */
 ls_status ls_bench_read_time(const char *option, const char *text, double *ns);
 ls_status ls_bench_read_rate(const char *option, const char *text, double *bytes_per_ns);
 
-/* The cost of an algorithm without agreement. */
+/* The cost of an algorithm, without the agreement. */
 typedef struct ls_bench_estimate {
     const char *name;
     double ns;
-    double messages; /* of the rank that sends most messages */
+    double messages; /* number of messages of the rank that sends the most messages */
     double bytes;
 } ls_bench_estimate;
 
@@ -119,20 +121,20 @@ typedef struct ls_bench_estimate {
 ls_bench_estimate ls_bench_textbook(ls_operation operation, const ls_bench_cluster *cluster, double bytes);
 
 /*
- * Joins the job as one of its ranks and measures; rank 0 prints. Sets *wrong on all ranks if any rank found a wrong
- * result.
+ * Joins the job as one of its ranks and measures; rank 0 prints the results. Sets *wrong on all ranks if any rank found
+ * a wrong result.
  */
 ls_status ls_bench_rank(const ls_bench_plan *plan, bool *wrong);
 
-/* Returns the bytes of one element; for minloc and maxloc, of a pair. */
+/* Returns the size of an element in bytes; for minloc and maxloc, the size of a pair. */
 size_t ls_bench_width(ls_dtype dtype, ls_reduction reduction);
 
 /* Fills `total` elements with the values that `rank` sends. */
 void ls_bench_fill(const ls_bench_call *call, void *buffer, size_t total);
 
 /*
- * Checks part `part` of the received data against its origin. Returns false, with an error message that names the
- * element, if an element is wrong. Sums and products of floating types may differ by their rounding.
+ * Checks part `part` of the received data against its origin. If an element is wrong, returns false with an error
+ * message that names the element. Sums and products of floating types may have rounding differences.
  */
 bool ls_bench_check(const ls_bench_call *call, ls_bench_origin origin, int part);
 

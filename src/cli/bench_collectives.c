@@ -29,7 +29,7 @@ ls_bench_origin ls_bench_origin_of(const ls_bench_collective *collective, const 
     }
 }
 
-/* ---- calls ----------------------------------------------------------------------------------------------------- */
+/* ---- calls ------------------------------------------------------------------------------------------------------- */
 
 static ls_status run_allgather(const ls_bench_call *call) {
     return ls_comm_allgather(call->comm, call->send, call->receive, call->count, call->dtype, call->work);
@@ -80,7 +80,7 @@ static ls_status run_sendrecv(const ls_bench_call *call) {
     return received != LS_OK ? received : sent;
 }
 
-/* The lower rank of a pair sends first, the higher rank answers. */
+/* The lower rank of a pair sends first, and the higher rank replies. */
 static ls_status run_pingpong(const ls_bench_call *call) {
     const int other = partner(call);
     if (other == LS_BENCH_NOBODY) {
@@ -97,7 +97,7 @@ static ls_status run_pingpong(const ls_bench_call *call) {
 #define PER_RANK LS_BENCH_ONE_PER_RANK
 #define FROM(X)  .source = LS_BENCH_FROM_##X
 
-/* Name, operation, call, sent parts, received parts. */
+/* Name, operation, call, parts sent, parts received. */
 static const ls_bench_collective collectives[] = {
     {"allgather", LS_OP_ALLGATHER, run_allgather, ONE, PER_RANK, FROM(EACH), .shares = 1},
     {"allreduce", LS_OP_ALLREDUCE, run_allreduce, ONE, ONE, FROM(ALL), .shares = 2, .reduces = true,

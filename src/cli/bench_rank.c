@@ -10,7 +10,7 @@
 
 /*
  * Calls shorter than GROUP_SECONDS are timed in groups, because reading the clock takes as long as such a call. Without
- * --iterations, a size takes about SIZE_SECONDS.
+ * --iterations, each size takes about SIZE_SECONDS.
  */
 static const double GROUP_SECONDS = 10e-6;
 static const double WARM_SECONDS = 20e-3;
@@ -21,13 +21,13 @@ enum { LARGEST_GROUP = 64, WARM_CALLS = 2000, FEWEST_ITERATIONS = 10, MOST_ITERA
 typedef struct bench {
     const ls_bench_plan *plan;
     ls_bench_call call;
-    size_t bytes;          /* of the larger of the two buffers */
-    void *memory;          /* the send buffer; NULL in place */
-    double *times;         /* seconds per iteration: first of this rank, later of the slowest rank */
+    size_t bytes;          /* size of the larger of the two buffers */
+    void *memory;          /* the send buffer; NULL if the call is in place */
+    double *times;         /* seconds per iteration: first those of this rank, later those of the slowest rank */
     const char *algorithm; /* the algorithm of the last timed call */
-    uint64_t sent[2];      /* messages and bytes of a timed call, each of the rank that sends most */
+    uint64_t sent[2];      /* messages and bytes per timed call, each for the rank that sends the most */
     bool counts;           /* the backend counts messages */
-    int iterations;        /* timed iterations, each of `group` calls */
+    int iterations;        /* number of timed iterations; each has `group` calls */
     int group;
 } bench;
 
@@ -39,7 +39,7 @@ static size_t parts_of(const bench *self, ls_bench_parts parts) {
     return parts == LS_BENCH_ONE_PER_RANK ? (size_t)self->call.ranks : parts;
 }
 
-/* ---- memory ---------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 static ls_status get_buffer(const bench *self, size_t bytes, void **buffer) {
     *buffer = self->plan->registered ? ls_comm_alloc(self->call.comm, bytes) : ls_allocate_aligned(bytes, 64);
@@ -63,7 +63,7 @@ static void close_bench(bench *self) {
     ls_free(self->times);
 }
 
-/* Allocates the buffers: whole elements, at least one in each part. */
+/* Allocates the buffers, which hold only whole elements, and at least one in each part. */
 static ls_status open_bench(bench *self, size_t size) {
     const ls_bench_collective *row = self->plan->collective;
     ls_bench_call *call = &self->call;
@@ -93,11 +93,11 @@ static void write_values(const bench *self) {
     ls_bench_fill(&self->call, (void *)self->call.send, parts * self->call.count);
 }
 
-/* ---- checking -------------------------------------------------------------------------------------------------- */
+/* ---- checking ---------------------------------------------------------------------------------------------------- */
 
 /*
- * Makes a call with known values into a buffer with other contents, and checks the result. A rank that finds a wrong
- * element prints it. All ranks learn whether any rank found one.
+ * Makes a call with known values into a buffer with different contents, and checks the result. A rank that finds a
+ * wrong element prints it. All ranks learn whether any rank found a wrong element.
  */
 static ls_status check(const bench *self, bool *wrong) {
     const ls_bench_collective *row = self->plan->collective;
@@ -123,16 +123,16 @@ static ls_status check(const bench *self, bool *wrong) {
     return LS_OK;
 }
 
-/* ---- timing ---------------------------------------------------------------------------------------------------- */
+/* ---- timing ------------------------------------------------------------------------------------------------------ */
 
-/* Keeps a core busy, without calls of the library. */
+/* Keeps a core busy without calling the library. */
 static void compute(uint64_t ns) {
     const uint64_t end = ls_clock_ns() + ns;
     while (ls_clock_ns() < end) {
     }
 }
 
-/* Begins the call, computes, and waits for the call. */
+/* Starts the call, computes, and waits for the call. */
 static ls_status run_and_compute(const bench *self) {
     ls_work *work = NULL;
     ls_bench_call call = self->call;
@@ -142,7 +142,7 @@ static ls_status run_and_compute(const bench *self) {
     return ls_work_wait(work);
 }
 
-/* Measures the seconds per call on this rank, over `calls` calls, without the computation. */
+/* Measures the seconds per call on this rank over `calls` calls, excluding the computation. */
 static ls_status time_calls(bench *self, int calls, double *seconds) {
     uint64_t before[2] = {0};
     if (self->plan->fresh) {
@@ -166,7 +166,8 @@ static int within(double value, int least, int most) {
     return value <= least ? least : value >= most ? most : (int)value;
 }
 
-/* Warms up, and chooses the number of iterations and of calls per iteration. All ranks choose the same numbers. */
+/* Warms up, and chooses the number of iterations and the number of calls per iteration. All ranks choose the same
+ * numbers. */
 static ls_status choose_iterations(bench *self) {
     double seconds = 0.0;
     int calls = 2;
@@ -190,7 +191,7 @@ static int compare(const void *left, const void *right) {
     return (a > b) - (a < b);
 }
 
-/* Times all iterations. The time of an iteration is the slowest rank's time. Sorts `times`. */
+/* Times all iterations. The time of an iteration is that of the slowest rank. Sorts `times`. */
 static ls_status measure(bench *self) {
     const size_t count = (size_t)self->iterations;
     self->times = ls_allocate_zeroed(count, sizeof *self->times);
@@ -207,14 +208,14 @@ static ls_status measure(bench *self) {
     return LS_OK;
 }
 
-/* ---- printing -------------------------------------------------------------------------------------------------- */
+/* ---- printing ---------------------------------------------------------------------------------------------------- */
 
 static double microseconds(const bench *self, double quantile) {
     const double part = self->plan->collective->both_ways ? 0.5 : 1.0;
     return 1e6 * part * self->times[(size_t)(quantile * (self->iterations - 1) + 0.5)];
 }
 
-/* Formats a count, or returns `otherwise` if the backend does not count. */
+/* Formats a count, or returns `otherwise` if the backend does not count messages and bytes. */
 static const char *count_text(const bench *self, uint64_t count, const char *otherwise, char text[24]) {
     snprintf(text, 24, "%llu", (unsigned long long)count);
     return self->counts ? text : otherwise;
@@ -262,7 +263,7 @@ static void print_heading(const ls_bench_plan *plan, const ls_comm *comm) {
     fflush(stdout);
 }
 
-/* ---- one rank -------------------------------------------------------------------------------------------------- */
+/* ---- one rank ---------------------------------------------------------------------------------------------------- */
 
 /* Checks the results before and after the timed calls. */
 static ls_status bench_size(bench *self, size_t size, bool *wrong) {

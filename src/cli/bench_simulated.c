@@ -13,16 +13,16 @@
 
 #define NEVER_S 1e9                  /* seconds, on the clock of the simulation */
 #define LOOK_NS UINT64_C(1000000000) /* the same */
-#define CONTENT ((size_t)65536)      /* more than the agreement carries inline */
+#define CONTENT ((size_t)65536)      /* more than the inline payload of the agreement */
 
-/* ---- numbers with a unit ----------------------------------------------------------------------------------------- */
+/* ---- numbers with units ------------------------------------------------------------------------------------------ */
 
 typedef struct named_unit {
     const char *name;
     double factor;
 } named_unit;
 
-/* Reads a number of 0 or more, with one of the units directly after it or after a blank. */
+/* Reads a nonnegative number, followed by one of the units, with or without a blank in between. */
 static bool read_number(const char *text, const named_unit *units, size_t count, double *number) {
     char *end = NULL;
     const double value = isdigit((unsigned char)text[0]) ? strtod(text, &end) : 0.0;
@@ -59,7 +59,7 @@ ls_status ls_bench_read_rate(const char *option, const char *text, double *bytes
                          option, text);
 }
 
-/* ---- a call of all ranks ----------------------------------------------------------------------------------------- */
+/* ---- one call on all ranks --------------------------------------------------------------------------------------- */
 
 typedef struct rank_state {
     ls_engine *engine;
@@ -129,13 +129,13 @@ static void close_ranks(simulation *self) {
     ls_error_save(&cause);
     for (int rank = 0; self->ranks != NULL && rank < self->cluster->ranks; rank++) {
         if (self->ranks[rank].engine != NULL) {
-            self->ranks[rank].engine->ended = true; /* no engine is left to be notified */
+            self->ranks[rank].engine->ended = true; /* no engine remains to be notified */
             ls_engine_close(self->ranks[rank].engine);
         }
     }
     ls_sim_free(self->network);
     ls_free(self->ranks);
-    (void)ls_error_put_back(&cause); /* a rank that leaves during a call has its own error */
+    (void)ls_error_put_back(&cause); /* a rank that leaves during a call sets an error of its own */
 }
 
 static ls_status run_call(simulation *self) {
@@ -157,8 +157,8 @@ static ls_status run_call(simulation *self) {
 }
 
 /*
- * Sets the sizes: whole elements, at least one in each part, as on real ranks. All ranks share one set of zeroed
- * buffers.
+ * Sets the sizes, with only whole elements, and at least one in each part, as on real ranks. All ranks share one set of
+ * zeroed buffers.
  */
 static ls_status set_call(simulation *self, size_t size) {
     const ls_bench_plan *plan = self->plan;

@@ -1,7 +1,7 @@
 /*
  * Costs of well-known algorithms in the LogGP model, in closed form (R. Thakur, R. Rabenseifner, W. Gropp,
- * "Optimization of Collective Communication Operations in MPICH", 2005). The steps follow each other, and each step is
- * one message. None of these algorithms includes an agreement.
+ * "Optimization of Collective Communication Operations in MPICH", 2005). The steps of an algorithm run one after
+ * another, and each step is one message. None of these algorithms includes an agreement.
  */
 #include <math.h>
 
@@ -12,8 +12,8 @@ typedef struct model {
     double ranks;
     double bytes;
     double levels; /* ceil(log2 ranks) */
-    double power;  /* the largest power of two up to `ranks` */
-    double folds;  /* 1 if `ranks` is not a power of two */
+    double power;  /* the largest power of two that is at most `ranks` */
+    double folds;  /* 1 if `ranks` is not a power of two, else 0 */
     ls_bench_estimate best;
 } model;
 
@@ -25,7 +25,7 @@ static double message(const model *m, double bytes) {
     return hands * (2 * c->overhead_ns + c->latency_ns) + bytes / c->bytes_per_ns;
 }
 
-/* Adds messages of 1/2, 1/4, ... of the buffer, down to the part of one of `ranks` ranks. */
+/* Adds messages of 1/2, 1/4, ... of the buffer, down to one rank's part among `ranks` ranks. */
 static double halves(const model *m, double ranks) {
     double ns = 0;
     for (int level = 1; exp2(level - 1) < ranks; level++) {
@@ -68,7 +68,7 @@ static void offer_broadcast(model *m) {
           m->levels + m->ranks - 1, 2 * others * m->bytes);
 }
 
-/* All-gather and reduce-scatter: the second is the first in reverse. */
+/* All-gather and reduce-scatter: reduce-scatter is all-gather in reverse. */
 static void offer_parts(model *m, bool reduces) {
     const double others = m->ranks - 1;
     const double fold = reduces ? m->folds * (message(m, m->bytes) + message(m, m->bytes / m->ranks)) : 0;

@@ -7,14 +7,14 @@
 #include "comm/reduce.h"
 #include "tensor/tensor.h"
 
-/* Values repeat after a prime number of elements, so a piece in the wrong place is noticed. */
+/* Values repeat after a prime number of elements, so that a piece at a wrong position is noticed. */
 enum { PERIOD = 251, WIDEST = 16 };
 
 size_t ls_bench_width(ls_dtype dtype, ls_reduction reduction) {
     return reduction >= LS_MINLOC ? ls_reduce_width(dtype, reduction) : ls_dtype_size(dtype);
 }
 
-/* Returns the value of an element. It is a small integer, so every dtype can hold it and sums of it. */
+/* Returns the value of an element. It is a small integer, so that every dtype can represent it and sums of it. */
 static int64_t value_of(const ls_bench_call *call, int rank, size_t index) {
     const unsigned place = (unsigned)(index % PERIOD);
     const unsigned mixed = (place * place + 31U * (unsigned)rank + place * (unsigned)(rank + 1)) / 3;
@@ -56,7 +56,7 @@ static int64_t combine(ls_reduction reduction, int64_t left, int64_t right) {
 
 typedef struct element {
     double value;
-    int64_t location; /* for minloc and maxloc: the rank of the value */
+    int64_t location; /* for minloc and maxloc: the rank that has the value */
 } element;
 
 static element reduced(const ls_bench_call *call, size_t index) {
@@ -68,7 +68,7 @@ static element reduced(const ls_bench_call *call, size_t index) {
         location = whole == before ? location : rank;
     }
     if (call->reduction >= LS_LAND && call->reduction <= LS_LXOR) {
-        whole = whole != 0; /* a single rank combines nothing */
+        whole = whole != 0; /* a single rank has nothing to combine */
     }
     double value = (double)whole;
     if (call->reduction == LS_AVG) {
@@ -128,13 +128,13 @@ void ls_bench_fill(const ls_bench_call *call, void *buffer, size_t total) {
     for (size_t i = 0; i < first; i++) {
         put_element(call, sent(call, call->rank, i), bytes + i * width);
     }
-    /* Copies one period at a time: memcpy writes large pieces past the cache, and a backward pass does not. */
+    /* Copies one period at a time, because memcpy of large pieces bypasses the cache, and a backward pass does not. */
     for (size_t done = first; done < total; done += PERIOD) {
         memcpy(bytes + done * width, bytes, (total - done < PERIOD ? total - done : PERIOD) * width);
     }
 }
 
-/* Returns the relative error that a result of the dtype may have, because a sum or a mean is rounded several times. */
+/* Returns the relative error that a result of the dtype may have due to the rounding of a sum or mean. */
 static double tolerance(const ls_bench_call *call) {
     const bool rounds = call->reduction <= LS_PROD && ls_dtype_is_floating(call->dtype);
     const double unit = call->dtype == LS_F64   ? 0x1p-52
@@ -145,7 +145,7 @@ static double tolerance(const ls_bench_call *call) {
 }
 
 /*
- * Compares `count` elements that differ in some bit with the expected values. Returns the index of the first wrong
+ * Compares `count` elements, some of whose bits differ, with the expected values. Returns the index of the first wrong
  * element.
  */
 static size_t find_wrong(const ls_bench_call *call, const char *received, const char *wanted, size_t count) {

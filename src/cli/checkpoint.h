@@ -1,4 +1,4 @@
-/* `lockstep checkpoint`: looks at the checkpoints of trials. One function for each action. */
+/* `lockstep checkpoint`: inspects the checkpoints of trials. One function for each action. */
 #ifndef LS_CLI_CHECKPOINT_H
 #define LS_CLI_CHECKPOINT_H
 
@@ -6,9 +6,9 @@
 
 #include "train/checkpoint/checkpoint.h"
 
-/* What an action was given. */
+/* The arguments of an action. */
 typedef struct ls_checkpoint_words {
-    const char *const *paths; /* as many as the action takes */
+    const char *const *paths; /* as many paths as the action takes */
     bool json;
     bool hdf5; /* export only */
     int *exit_status;
@@ -19,13 +19,13 @@ typedef ls_status ls_checkpoint_action(const ls_checkpoint_words *words);
 ls_checkpoint_action ls_checkpoint_list, ls_checkpoint_show, ls_checkpoint_check, ls_checkpoint_compare,
     ls_checkpoint_export;
 
-/* LS_OK if there is a folder at the path. */
+/* Returns LS_OK if there is a folder at the path. */
 ls_status ls_checkpoint_check_folder(const char *path);
 
-/* The checkpoint at the path, or the newest whole one in that folder. */
+/* Finds the checkpoint at the path, or the newest complete checkpoint in the folder at the path. */
 ls_status ls_checkpoint_resolve(const char *path, char folder[PATH_MAX]);
 
-/* Prints an object, on one line, and gives up the reference to it. */
+/* Prints an object on one line. Takes ownership of the reference to the object. */
 ls_status ls_checkpoint_print(json_t *object);
 
 int64_t ls_manifest_bytes(const ls_manifest *manifest);

@@ -1,4 +1,4 @@
-/* `lockstep checkpoint diff`: the tensors of two checkpoints, by file and name. */
+/* `lockstep checkpoint diff`: compares the tensors of two checkpoints by file and name. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,7 +14,7 @@ typedef struct comparison {
     int64_t differences;
 } comparison;
 
-/* Writes the difference of one tensor. `elements` -1: the tensors cannot be compared number by number. */
+/* Writes the difference of one tensor. `elements` is -1 if the tensors cannot be compared element by element. */
 static void report(comparison *c, const char *file, const char *name, const char *what, int64_t elements,
                    double largest) {
     c->differences++;
@@ -98,7 +98,8 @@ static bool has_file(const ls_manifest *manifest, const char *name) {
     return false;
 }
 
-/* What ranks have of their own is not compared: how many there were is no difference of two models. */
+/* The state that each rank has for itself is not compared: a different number of ranks is not a difference between
+ * two models. */
 static ls_status compare(comparison *c, const ls_manifest manifests[2]) {
     for (int side = 0; side < 2; side++) {
         for (int i = 0; i < manifests[side].file_count; i++) {

@@ -1,4 +1,4 @@
-/* What the actions of `lockstep checkpoint` share. */
+/* Shared by the actions of `lockstep checkpoint`. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* `lockstep checkpoint show`: a manifest, and what tensors the model's files have. */
+/* `lockstep checkpoint show`: prints the manifest, and the tensors in the model's files. */
 #include <math.h>
 #include <stdio.h>
 

@@ -34,13 +34,13 @@ enum {
     LS_EXIT_SIGNAL = 128 /* plus the number of the signal */
 };
 
-/* A number of bytes for people: "64 MiB", "1.2 KiB". */
+/* A number of bytes in human-readable form: "64 MiB", "1.2 KiB". */
 typedef struct ls_size_text {
     char text[32];
 } ls_size_text;
 ls_size_text ls_size_describe(int64_t bytes);
 
-/* The subcommands, in the order of --help; NULL after the last. */
+/* The subcommands, in the order of --help, terminated by NULL. */
 extern const ls_command *const ls_commands[];
 extern const ls_command ls_run_command;
 extern const ls_command ls_checkpoint_command;

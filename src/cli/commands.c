@@ -1,4 +1,4 @@
-/* The subcommands of `lockstep`. A new subcommand is an element of the list. */
+/* The subcommands of `lockstep`. To add a subcommand, add an element to the list. */
 #include "cli/cli.h"
 
 const ls_command *const ls_commands[] = {&ls_run_command,    &ls_checkpoint_command, &ls_bench_command,

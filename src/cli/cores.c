@@ -9,9 +9,8 @@
 #include "base/status.h"
 
 /*
- * Loads only the cores and hardware threads of the set that this process is bound to. Devices, caches, plug-ins and the
- * x86 probe, which visits every core, would make the start of a job slow on large machines. Returns NULL if hwloc
- * fails.
+ * Loads only the cores and hardware threads to which this process is bound. Devices, caches, plug-ins and the x86
+ * probe, which visits every core, would make the start of a job slow on large machines. Returns NULL if hwloc fails.
  */
 static hwloc_topology_t load_topology(void) {
     static const char plugins[] = "HWLOC_PLUGINS_PATH";
@@ -40,8 +39,8 @@ static hwloc_topology_t load_topology(void) {
 }
 
 /*
- * Returns the units of a rank: its own share, or a share that neighboring ranks use together if the number of ranks is
- * a multiple of the number of units.
+ * Returns the units of a rank: its own share, or a share that several neighboring ranks use together if the number of
+ * ranks is a multiple of the number of units.
  */
 static ls_share units_of(int count, int ranks, int rank) {
     return ranks > count ? (ls_share){.start = rank / (ranks / count), .count = 1} : ls_share_of(count, ranks, rank);

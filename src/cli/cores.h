@@ -1,4 +1,4 @@
-/* Assigns the cores of this machine to ranks. */
+/* Assignment of this machine's cores to ranks. */
 #ifndef LS_CLI_CORES_H
 #define LS_CLI_CORES_H
 
@@ -6,16 +6,16 @@
 #include <sched.h>
 
 typedef struct ls_cores {
-    int threads;     /* of each rank: cores / ranks, at least 1 */
-    size_t set_size; /* bytes of the set of one rank */
-    cpu_set_t *sets; /* one set per rank; NULL if the ranks are not bound */
+    int threads;     /* number of threads of each rank: cores / ranks, at least 1 */
+    size_t set_size; /* size of a rank's set in bytes */
+    cpu_set_t *sets; /* one set per rank, or NULL if the ranks are not bound */
 } ls_cores;
 
 /*
- * Divides the cores that this process may use among `ranks` ranks. A rank gets neighboring cores. With more ranks than
- * cores, it divides hardware threads. With more ranks than hardware threads, the same number of neighboring ranks
- * shares each thread, because the kernel may leave one idle too long for ranks that wait for each other. If the numbers
- * do not divide evenly, no rank is bound.
+ * Divides the cores that this process may use among `ranks` ranks. A rank gets neighboring cores. If there are more
+ * ranks than cores, divides hardware threads instead. If there are more ranks than hardware threads, the same number of
+ * neighboring ranks shares each thread, because the kernel may otherwise leave a thread idle too long for ranks that
+ * wait for each other. If the numbers do not divide evenly, no rank is bound.
  */
 ls_status ls_cores_share(ls_cores *cores, int ranks, bool bind);
 

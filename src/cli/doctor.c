@@ -16,7 +16,7 @@ static const ls_cli_option options[] = {
      "train small models, and print hashes of their bits, instead of the checks"},
 };
 
-/* In the order of the output. */
+/* The tables in the order of the output. */
 static const ls_doctor_check *const tables[] = {ls_doctor_backends, ls_doctor_devices, ls_doctor_machine,
                                                 ls_doctor_network, ls_doctor_software};
 

@@ -1,6 +1,6 @@
 /*
- * The backends: whether each is available, and whether its ranks can compute. Backend mpi is checked with each MPI
- * library.
+ * The backends: whether each backend is available, and whether its ranks can compute. Backend mpi is checked with each
+ * MPI library.
  */
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -21,11 +21,10 @@ typedef struct backend_outcome {
     bool available, broken, tested, passed;
     int ranks;
     const char *reason;  /* may be "" */
-    const char *version; /* of the backend's library; may be "" */
+    const char *version; /* version of the backend's library; may be "" */
 } backend_outcome;
 
-/* ---- the self-test --------------------------------------------------------------------------------------------------
- */
+/* ---- the self-test ----------------------------------------------------------------------------------------------- */
 
 /* In the child process: runs this program with standard error connected to `complaints`. */
 static void become_bench(const char *backend, int ranks, const char *launcher, int complaints) {
@@ -44,11 +43,11 @@ static void become_bench(const char *backend, int ranks, const char *launcher, i
         dup2(complaints, STDERR_FILENO) >= 0) {
         setenv("LOCKSTEP_TIMEOUT", "60", 1); /* the machine may be busy; a dead rank is reported at once */
         setenv("LOCKSTEP_LOG", "off", 1);
-        unsetenv("RANK"); /* a job that the shell is prepared for is not the job of the test */
+        unsetenv("RANK"); /* the job for which the shell is prepared is not the job of this test */
         unsetenv("WORLD_SIZE");
         unsetenv("LOCKSTEP_BACKEND");   /* --backend selects the backend */
-        unsetenv("LOCKSTEP_ALGORITHM"); /* names of one backend are wrong for the others */
-        /* Open MPI refuses to run as root, and with fewer cores than ranks, unless these variables allow it. */
+        unsetenv("LOCKSTEP_ALGORITHM"); /* the algorithm names of one backend are invalid for other backends */
+        /* Open MPI refuses to run as root, or with fewer cores than ranks, unless these variables allow it. */
         setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
         setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
         setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 0);
@@ -57,7 +56,7 @@ static void become_bench(const char *backend, int ranks, const char *launcher, i
     _exit(127);
 }
 
-/* Reads to the end, so that the writer never waits. Keeps the beginning. */
+/* Reads to the end of the file, so that the writer never blocks. Keeps only the beginning. */
 static void read_all(int fd, char *text, size_t capacity) {
     size_t size = 0;
     char piece[1024];
@@ -70,7 +69,7 @@ static void read_all(int fd, char *text, size_t capacity) {
     text[size] = '\0';
 }
 
-/* Makes one line of the output of the ranks. Removes the launcher's summary at its end, which adds nothing. */
+/* Joins the output of the ranks into one line. Removes the launcher's summary at its end, which adds nothing. */
 static void keep_complaints(char *text) {
     char *summary = strstr(text, "\nlockstep: rank");
     if (summary != NULL) {
@@ -85,8 +84,9 @@ static void keep_complaints(char *text) {
 }
 
 /*
- * Runs this program as `ranks` ranks of the backend, which compute and check an all-reduce: under the launcher at path
- * `launcher`, or by lockstep bench if `launcher` is NULL. On failure, `reason` has the reason.
+ * Runs this program as `ranks` ranks of the backend, which compute and check an all-reduce. The ranks are started by
+ * the launcher at path `launcher`, or by lockstep bench if `launcher` is NULL. On failure, stores the reason in
+ * `reason`.
  */
 static bool run_self_test(const char *backend, int ranks, const char *launcher, char *reason, size_t capacity) {
     int ends[2];
@@ -132,15 +132,14 @@ static void report_backend(ls_doctor_report *report, const backend_outcome *outc
     }
 }
 
-/* ---- most backends --------------------------------------------------------------------------------------------------
- */
+/* ---- most backends ----------------------------------------------------------------------------------------------- */
 
 /* The requirements of a backend. */
 typedef struct backend_row {
     int ranks;           /* of its self-test */
-    const char *library; /* a required library; NULL: none */
-    const char *package; /* the Debian package of that library */
-    bool gpus;           /* opens only if there are GPUs; its self-test uses host memory */
+    const char *library; /* a required library, or NULL */
+    const char *package; /* the Debian package that contains the library */
+    bool gpus;           /* the backend is available only if there are GPUs; its self-test uses host memory */
 } backend_row;
 
 static void explain_absence(const backend_row *row, const void *library, char *reason, size_t capacity) {
@@ -151,7 +150,7 @@ static void explain_absence(const backend_row *row, const void *library, char *r
     }
 }
 
-/* Returns whether the ranks report that the backend found no GPU, and keeps only this sentence. */
+/* Returns whether the ranks report that the backend found no GPU. If so, keeps only this sentence. */
 static bool keep_missing_gpu(const char *name, char *reason, size_t capacity) {
     char begin[64];
     char rest[LS_ERROR_CAPACITY];
@@ -161,7 +160,7 @@ static bool keep_missing_gpu(const char *name, char *reason, size_t capacity) {
         return false;
     }
     at += strlen(begin);
-    const char *rank = strstr(at, " (rank "); /* the launcher adds the rank that printed the line first */
+    const char *rank = strstr(at, " (rank "); /* the launcher appends the rank that first printed the line */
     const size_t line = strcspn(at, "|");
     snprintf(rest, sizeof rest, "%.*s", rank != NULL && rank < at + line ? (int)(rank - at) : (int)line, at);
     snprintf(reason, capacity, "%s", rest);
@@ -199,17 +198,16 @@ static void check_backend(ls_doctor_report *report, const ls_doctor_check *check
     report_backend(report, &outcome);
 }
 
-/* ---- mpi ------------------------------------------------------------------------------------------------------------
- */
+/* ---- mpi --------------------------------------------------------------------------------------------------------- */
 
-enum { VERSION_CAPACITY = 8192 /* the most that MPI_Get_library_version of MPICH writes */ };
+enum { VERSION_CAPACITY = 8192 /* maximum length of MPICH's MPI_Get_library_version */ };
 
 typedef struct flavour {
     const char *name; /* of the plug-in */
     const char *title;
     const char *library;
-    const char *launcher; /* the name in Debian; other systems call it mpirun */
-    const char *mark;     /* a text in its --version output */
+    const char *launcher; /* the launcher's name in Debian; other systems call it mpirun */
+    const char *mark;     /* a string in its --version output */
 } flavour;
 
 static const flavour flavours[] = {
@@ -236,7 +234,7 @@ static bool find_library(const flavour *self, char *text, size_t capacity) {
     return true;
 }
 
-/* Returns whether this mpirun belongs to the library. */
+/* Returns whether the mpirun at `path` belongs to the library. */
 static bool is_own(const flavour *self, const char *path) {
     char command[PATH_MAX + 64];
     char text[4096];
@@ -250,7 +248,7 @@ static bool is_own(const flavour *self, const char *path) {
     return pclose(output) == 0 && strstr(text, self->mark) != NULL;
 }
 
-/* Finds the path of the launcher. Returns false, with the reason, if no launcher is usable. */
+/* Finds the path of the launcher. If there is no usable launcher, returns false with the reason. */
 static bool find_launcher(const flavour *self, char path[PATH_MAX], char *reason, size_t capacity) {
     int exit_status = 0;
     if (getenv("OMPI_COMM_WORLD_RANK") != NULL || getenv("PMI_RANK") != NULL) {
@@ -282,7 +280,7 @@ static void test_flavour(const flavour *self, backend_outcome *outcome, char *fa
     ls_report_append(list, LS_ERROR_CAPACITY, ": ", reason);
 }
 
-/* Checks the plug-in of each MPI library, and two ranks under its launcher. */
+/* Checks the plug-in for each MPI library, and two ranks under its launcher. */
 static void check_mpi(ls_doctor_report *report, const ls_doctor_check *check) {
     char failures[LS_ERROR_CAPACITY] = "";
     char gaps[LS_ERROR_CAPACITY] = "";
@@ -318,8 +316,7 @@ static void check_mpi(ls_doctor_report *report, const ls_doctor_check *check) {
     }
 }
 
-/* ---- the table ------------------------------------------------------------------------------------------------------
- */
+/* ---- the table --------------------------------------------------------------------------------------------------- */
 
 static const backend_row self = {.ranks = 1};
 static const backend_row plain = {.ranks = 2};

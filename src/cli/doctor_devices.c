@@ -16,12 +16,12 @@
 
 enum { MOST_GPUS = 32, MOST_SECONDS = 20, REASON = LS_ERROR_CAPACITY, VERSION = 32 };
 
-/* The report of that process, as one block of bytes. */
+/* The report of the separate process, as one block of bytes. */
 typedef struct gpu_report {
     bool broken; /* the plug-in */
     int count;
     int versions[4];     /* in the order of ls_cuda: driver, runtime, cuBLAS, cuDNN */
-    char reason[REASON]; /* why there are no GPUs; "" if there are some */
+    char reason[REASON]; /* why there are no GPUs; "" if there are GPUs */
     struct {
         bool known;
         ls_cuda_info info;
@@ -55,7 +55,9 @@ static void examine_and_send(int fd, gpu_report *found) {
     signal(SIGALRM, SIG_DFL);
     alarm(MOST_SECONDS);
     examine(found);
-    _exit(write(fd, found, sizeof *found) == (ssize_t)sizeof *found ? 0 : 1); /* a pipe takes all bytes or fails */
+    _exit(write(fd, found, sizeof *found) == (ssize_t)sizeof *found
+              ? 0
+              : 1); /* this write to a pipe either writes all bytes or fails */
 }
 
 static void examine_in_child(gpu_report *found) {
@@ -91,8 +93,7 @@ static void examine_in_child(gpu_report *found) {
     }
 }
 
-/* ---- the facts ------------------------------------------------------------------------------------------------------
- */
+/* ---- the facts --------------------------------------------------------------------------------------------------- */
 
 /* Formats a version: CUDA's 13000 as "13.0", cuBLAS's 130002 and cuDNN's 91200 as "13.0.2" and "9.12.0", 0 as "". */
 static void write_version(int number, bool is_cuda, char text[VERSION]) {

@@ -1,6 +1,6 @@
 /*
- * `lockstep doctor --hashes`: hashes of small trained models, and what these bits depend on. Two machines with equal
- * hashes train these models with equal bits.
+ * `lockstep doctor --hashes`: prints hashes of small trained models, and the settings on which their bits depend. Two
+ * machines with equal hashes train these models bit-identically.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@
 #include "tensor/device/cpu/libraries.h"
 #include "tensor/scope.h"
 
-/* Slices have 32 samples, so that products are large enough for oneDNN and OpenBLAS. */
+/* Slices have 32 samples, so that the products are large enough for oneDNN and OpenBLAS. */
 enum { SAMPLES = 320, HEIGHT = 16, WIDTH = 16, CLASSES = 10, BATCH = 128, SHARDS = 4, STEPS = 10, SEED = 1 };
 
 /* ---- the models -------------------------------------------------------------------------------------------------- */
@@ -21,7 +21,7 @@ enum { SAMPLES = 320, HEIGHT = 16, WIDTH = 16, CLASSES = 10, BATCH = 128, SHARDS
 typedef struct reference_model {
     ls_module *(*make)(void);
     ls_dtype dtype;
-    bool images; /* samples are [1, HEIGHT, WIDTH], otherwise [HEIGHT, WIDTH] */
+    bool images; /* samples have shape [1, HEIGHT, WIDTH], otherwise [HEIGHT, WIDTH] */
 } reference_model;
 
 static ls_module *make_mlp(void) {
@@ -89,7 +89,7 @@ typedef struct reference_training {
     uint64_t hash;
 } reference_training;
 
-/* Trains on one rank, whatever job the environment describes. */
+/* Trains on one rank, regardless of the job that the environment describes. */
 static ls_status train_on(ls_comm *world, void *user) {
     reference_training *t = user;
     LS_TRY(ls_use_device("cpu"));

@@ -13,10 +13,9 @@
 enum { LINE = 256, FEW_FILES = 1024 };
 static const uint64_t SMALL_SHM = (uint64_t)256 << 20;
 
-/* ---- cores ----------------------------------------------------------------------------------------------------------
- */
+/* ---- cores ------------------------------------------------------------------------------------------------------- */
 
-/* Returns the first hardware thread of the core of `cpu`: `cpu` itself if it is the only one. */
+/* Returns the first hardware thread of the core that contains `cpu`: `cpu` itself if it is the only one. */
 static int first_sibling(int cpu) {
     char path[128];
     char line[LINE];
@@ -24,7 +23,7 @@ static int first_sibling(int cpu) {
     return ls_report_read_line(path, line, sizeof line) ? atoi(line) : cpu;
 }
 
-/* Returns the CPU quota of the cgroup, in cores; 0: no quota. */
+/* Returns the CPU quota of the cgroup, in cores, or 0 if there is no quota. */
 static double read_quota(void) {
     char line[LINE];
     double quota = 0.0;
@@ -37,7 +36,7 @@ typedef struct usable_cores {
     int count;
     int physical;
     json_t *list;    /* their numbers */
-    char text[LINE]; /* the same list as "0-3,8" */
+    char text[LINE]; /* the same list as text, such as "0-3,8" */
 } usable_cores;
 
 static void add_range(usable_cores *self, int first, int last) {
@@ -83,7 +82,7 @@ static void check_online(ls_doctor_report *report, const ls_doctor_check *check)
     ls_report_fact(report, check->name, json_integer(online), "%ld", online);
 }
 
-/* Reports the usable cores, how many of them are physical, and the quota of their time. */
+/* Reports the number of usable cores, how many of them are physical, and the CPU quota. */
 static void check_usable(ls_doctor_report *report, const ls_doctor_check *check) {
     usable_cores usable;
     const double quota = read_quota();
@@ -115,14 +114,13 @@ static void check_virtual_machine(ls_doctor_report *report, const ls_doctor_chec
     ls_report_fact(report, check->name, json_boolean(is_virtual), is_virtual ? "yes" : "no");
 }
 
-/* ---- memory ---------------------------------------------------------------------------------------------------------
- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 static void report_bytes(ls_doctor_report *report, const char *key, uint64_t bytes) {
     ls_report_fact(report, key, json_integer((json_int_t)bytes), "%s", ls_size_describe((int64_t)bytes).text);
 }
 
-/* Reports a value of /proc/meminfo, or 0 if it is missing. The check's data is its name there. */
+/* Reports a value of /proc/meminfo, or 0 if it is missing. The check's data is the name of the value in this file. */
 static void check_meminfo(ls_doctor_report *report, const ls_doctor_check *check) {
     char kilobytes[LINE] = "";
     (void)ls_report_read_field("/proc/meminfo", check->data, kilobytes, sizeof kilobytes);
@@ -159,7 +157,7 @@ static void check_shm(ls_doctor_report *report, const ls_doctor_check *check) {
     }
 }
 
-/* ---- limits ---------------------------------------------------------------------------------------------------- */
+/* ---- limits ------------------------------------------------------------------------------------------------------ */
 
 static void check_locked_memory(ls_doctor_report *report, const ls_doctor_check *check) {
     struct rlimit limit;
@@ -186,7 +184,7 @@ static void check_open_files(ls_doctor_report *report, const ls_doctor_check *ch
     }
 }
 
-/* Checks, by the setting of the Yama module, whether a rank may read another rank's memory (process_vm_readv). */
+/* Checks whether the setting of the Yama module allows a rank to read another rank's memory (process_vm_readv). */
 static void check_ptrace(ls_doctor_report *report, const ls_doctor_check *check) {
     static const char *const meanings[] = {
         "ranks may read each other's memory", "ranks may not read each other's memory without being asked (Yama)",
@@ -201,8 +199,7 @@ static void check_ptrace(ls_doctor_report *report, const ls_doctor_check *check)
                    meanings[scope < 0 || scope > 3 ? 3 : scope]);
 }
 
-/* ---- the table ------------------------------------------------------------------------------------------------------
- */
+/* ---- the table --------------------------------------------------------------------------------------------------- */
 
 const ls_doctor_check ls_doctor_machine[] = {
     {"model", "cores", check_model, NULL},

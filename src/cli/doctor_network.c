@@ -15,7 +15,7 @@
 
 enum { NAMES = 1024 };
 
-/* ---- addresses ------------------------------------------------------------------------------------------------- */
+/* ---- addresses --------------------------------------------------------------------------------------------------- */
 
 /* Formats an address. Returns false if it is not an IP address. */
 static bool to_text(const struct sockaddr *address, char text[INET6_ADDRSTRLEN]) {
@@ -34,7 +34,7 @@ static struct ifaddrs *list_interfaces(void) {
     return getifaddrs(&interfaces) == 0 ? interfaces : NULL;
 }
 
-/* Returns the interface with this address (text after '%' does not count), or NULL. */
+/* Returns the interface with this address (ignoring text after '%'), or NULL. */
 static const struct ifaddrs *find_interface(const struct ifaddrs *interfaces, const char *address) {
     const size_t length = strcspn(address, "%");
     for (const struct ifaddrs *at = interfaces; at != NULL; at = at->ifa_next) {
@@ -46,9 +46,9 @@ static const struct ifaddrs *find_interface(const struct ifaddrs *interfaces, co
     return NULL;
 }
 
-/* ---- interfaces ------------------------------------------------------------------------------------------------ */
+/* ---- interfaces -------------------------------------------------------------------------------------------------- */
 
-/* Returns the addresses of an interface as JSON, and writes them as text. */
+/* Returns the addresses of an interface as JSON, and writes them to `list` as text. */
 static json_t *addresses_of(const struct ifaddrs *interfaces, const char *name, char *list, size_t capacity) {
     json_t *addresses = json_array();
     for (const struct ifaddrs *at = interfaces; at != NULL; at = at->ifa_next) {
@@ -82,8 +82,7 @@ static void check_interfaces(ls_doctor_report *report, const ls_doctor_check *ch
     freeifaddrs(interfaces);
 }
 
-/* ---- routes ---------------------------------------------------------------------------------------------------------
- */
+/* ---- routes ------------------------------------------------------------------------------------------------------ */
 
 static void report_route(ls_doctor_report *report, const char *key, const struct ifaddrs *interfaces,
                          const char *address, const char *when) {
@@ -119,7 +118,7 @@ static void check_other_machines(ls_doctor_report *report, const ls_doctor_check
     }
 }
 
-/* ---- the own name ---------------------------------------------------------------------------------------------- */
+/* ---- this machine's host name ------------------------------------------------------------------------------------ */
 
 static void judge_host(ls_doctor_report *report, const char *host, int found, int here, int outward) {
     if (found == 0) {

@@ -57,7 +57,7 @@ void ls_report_append(char *list, size_t capacity, const char *gap, const char *
     snprintf(list + length, capacity - length, "%s%s", length > 0 ? gap : "", text);
 }
 
-/* Adds a value, and takes ownership of it. */
+/* Adds a value, of which it takes ownership. */
 static void add(ls_doctor_report *report, json_t *object, const char *key, json_t *value) {
     if (json_object_set_new(object, key, value) != 0) {
         report->out_of_memory = true;
@@ -89,7 +89,7 @@ void ls_report_section(ls_doctor_report *report, const char *group) {
     }
 }
 
-/* Formats a key for people: "shm_free_bytes" becomes "shm free". Names of variables are unchanged. */
+/* Formats a key for humans: "shm_free_bytes" becomes "shm free". Names of variables are unchanged. */
 static void make_label(const char *key, char *label, size_t capacity) {
     static const char unit[] = "_bytes";
     snprintf(label, capacity, "%s", key);
@@ -149,7 +149,7 @@ void ls_report_problem(ls_doctor_report *report, const char *format, ...) {
 
 bool ls_report_plugin_is_broken(const char *name) {
     const ls_module_file_state state = ls_module_file_open(name, "ls_backend_module").state;
-    return state == LS_MODULE_BROKEN || state == LS_MODULE_OPEN; /* open, but from another version of Lockstep */
+    return state == LS_MODULE_BROKEN || state == LS_MODULE_OPEN; /* open, but from a different version of Lockstep */
 }
 
 void ls_report_broken(ls_doctor_report *report, const char *key, json_t *value, const char *reason) {
@@ -157,7 +157,7 @@ void ls_report_broken(ls_doctor_report *report, const char *key, json_t *value, 
     ls_report_problem(report, "the plug-in for %s is broken: %s", key, reason);
 }
 
-/* Problems are printed where they were found and again at the end, where nobody overlooks them. */
+/* Problems are printed where they were found, and again at the end, where they are hard to overlook. */
 static void print_end(const ls_doctor_report *report) {
     const size_t count = json_array_size(report->problems);
     if (count == 0) {

@@ -11,7 +11,7 @@
 #include "formats/image.h"
 #include "tensor/device/cpu/libraries.h"
 
-/* ---- libraries ------------------------------------------------------------------------------------------------- */
+/* ---- libraries --------------------------------------------------------------------------------------------------- */
 
 enum { VERSION = 160 };
 
@@ -45,7 +45,7 @@ static json_t *missing_library(const char *reason) {
 /* A library that Lockstep opens on demand. */
 typedef struct library_row {
     const void *(*open)(void); /* returns a table of functions, or NULL with the error */
-    void (*read_version)(void *library, char version[VERSION]); /* NULL: the library does not report its version */
+    void (*read_version)(void *library, char version[VERSION]); /* NULL if the library does not report its version */
     bool needed;                                                /* Lockstep does not work without this library */
 } library_row;
 
@@ -118,9 +118,9 @@ static const library_row libpng = {ls_libpng_open, libpng_version, false};
 static const library_row libjpeg = {ls_libjpeg_open, NULL, false};
 static const ls_array_library hdf5 = LS_ARRAY_HDF5, netcdf = LS_ARRAY_NETCDF;
 
-/* ---- environment ----------------------------------------------------------------------------------------------- */
+/* ---- environment ------------------------------------------------------------------------------------------------- */
 
-/* Prefixes of the variables that matter to Lockstep or to launchers. */
+/* Prefixes of the variables that affect Lockstep or launchers. */
 static const char *const beginnings[] = {"LOCKSTEP_",
                                          "OMPI_COMM_WORLD_",
                                          "PMI_",
@@ -175,8 +175,7 @@ static void check_environment(ls_doctor_report *report, const ls_doctor_check *c
     }
 }
 
-/* ---- the table ------------------------------------------------------------------------------------------------------
- */
+/* ---- the table --------------------------------------------------------------------------------------------------- */
 
 const ls_doctor_check ls_doctor_software[] = {
     {"onednn", "libraries", check_onednn, NULL},

@@ -60,7 +60,7 @@ static void fill(own_variables *own, const ls_rank_place *place) {
 
 static bool is_own(const own_variables *own, const char *variable) {
     /*
-     * Variables of an outer job do not apply to this one. The second variable says that MASTER_PORT belongs to
+     * Variables of an outer job do not apply to this job. The second variable indicates that MASTER_PORT belongs to
      * torchrun.
      */
     static const char *const outer[] = {"LOCKSTEP_STORE_FD=", "TORCHELASTIC_USE_AGENT_STORE="};

@@ -1,6 +1,6 @@
 /*
- * Makes the environment of a rank: the launcher's own, without the variables of an outer job, plus the variables of the
- * rank.
+ * Creates the environment of a rank: the launcher's own environment, without the variables of an outer job, plus the
+ * variables of the rank.
  */
 #ifndef LS_CLI_ENVIRONMENT_H
 #define LS_CLI_ENVIRONMENT_H
@@ -14,8 +14,8 @@ typedef struct ls_rank_place {
     int local_rank;
     int local_ranks;
     const ls_start *start;
-    const char *interface; /* NULL: the launcher's value, if set */
-    int store_fd;          /* the inherited listening socket; -1 if none */
+    const char *interface; /* NULL keeps the launcher's value, if set */
+    int store_fd;          /* the inherited listening socket, or -1 */
     int report_fd;         /* the socket on which the rank reports its failure */
     int restarts;
     int threads;
@@ -24,7 +24,7 @@ typedef struct ls_rank_place {
 } ls_rank_place;
 
 /*
- * Makes the environment for execve in one block; the caller frees it with ls_free. The block borrows the launcher's
+ * Creates the environment for execve in one block; the caller frees it with ls_free. The block borrows the launcher's
  * strings. Returns NULL on failure.
  */
 char **ls_environment_make(const ls_rank_place *place);

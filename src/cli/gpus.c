@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 /*
- * Counts the files nvidia0, nvidia1, ... In a container, or if a batch system separates GPUs, only the files that can
- * be opened belong to GPUs that CUDA finds. CUDA numbers these GPUs from 0, whatever the names of the files are.
+ * Counts the files nvidia0, nvidia1, ... In a container, or if a batch system separates GPUs, CUDA finds only the GPUs
+ * whose files can be opened. CUDA numbers these GPUs from 0, regardless of the names of the files.
  */
 static int count_files(const char *path) {
     static const char beginning[] = "nvidia";
@@ -29,7 +29,7 @@ static int count_files(const char *path) {
     return count;
 }
 
-/* Counts the entries as CUDA does: the list ends at the first invalid entry, for example -1. */
+/* Counts the entries as CUDA does: the first invalid entry, such as -1, ends the list. */
 static int count_entries(const char *list) {
     int count = 0;
     for (list += strspn(list, " "); isalnum((unsigned char)*list) && strcmp(list, "NoDevFiles") != 0; count++) {

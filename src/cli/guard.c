@@ -19,7 +19,7 @@
 enum { WINDOW = 64 * 1024, MOST_ROUNDS = 5000 };
 
 static bool environment_holds(const char *pid, const char *mark) {
-    static char window[WINDOW]; /* static, because the guard is its own process with one thread */
+    static char window[WINDOW]; /* static, because the guard is a separate process with one thread */
     const size_t mark_size = strlen(mark);
     snprintf(window, sizeof window, "/proc/%.20s/environ", pid);
     const int fd = open(window, O_RDONLY | O_CLOEXEC);
@@ -35,14 +35,14 @@ static bool environment_holds(const char *pid, const char *mark) {
         }
         const size_t filled = kept + (size_t)size;
         found = memmem(window, filled, mark, mark_size) != NULL;
-        kept = filled < mark_size ? filled : mark_size - 1; /* the mark may cross two reads */
+        kept = filled < mark_size ? filled : mark_size - 1; /* the mark may be split between two reads */
         memmove(window, window + filled - kept, kept);
     }
     close(fd);
     return found;
 }
 
-/* Kills the processes that it finds. Returns false if it found none. */
+/* Kills the processes whose environment contains the mark. Returns false if there were none. */
 static bool kill_holders(const char *mark) {
     DIR *folder = opendir("/proc");
     bool found = false;
@@ -63,8 +63,8 @@ static _Noreturn void watch(int pipe, const char *mark) {
     sigprocmask(SIG_SETMASK, &every, NULL);
     setsid();
     prctl(PR_SET_NAME, "lockstep-guard");
-    uv_set_process_title("lockstep-guard"); /* so that a search for the name of the program does not find the guard */
-    /* A reader that waits for the end of the launcher's output must not wait for the guard. */
+    uv_set_process_title("lockstep-guard"); /* so that a search for the program by name does not find the guard */
+    /* A reader that waits until the launcher's output is closed must not wait for the guard. */
     const int nothing = open("/dev/null", O_RDWR);
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
         dup2(nothing, fd);
@@ -75,7 +75,7 @@ static _Noreturn void watch(int pipe, const char *mark) {
     while (read(STDERR_FILENO + 1, &byte, 1) < 0 && errno == EINTR) {
     }
     for (int round = 0; round < MOST_ROUNDS && kill_holders(mark); round++) {
-        ls_sleep_ns(1000000); /* killed processes take a moment to disappear */
+        ls_sleep_ns(1000000); /* killed processes take a moment to exit */
     }
     _exit(0);
 }
@@ -102,7 +102,7 @@ ls_status ls_guard_start(ls_guard *guard, const char *mark) {
 
 void ls_guard_stop(ls_guard *guard) {
     if (guard->pid > 0) {
-        kill(guard->pid, SIGKILL); /* before its pipe closes, which would start its search */
+        kill(guard->pid, SIGKILL); /* before the guard's pipe closes, which would start its search */
         waitpid(guard->pid, NULL, 0);
         ls_guard_forget(guard);
     }

@@ -18,12 +18,12 @@
 #include "cli/tree.h"
 #include "comm/supervisor.h"
 
-#define READER_NS UINT64_C(1000000000) /* for a slow reader, after the deadline of the ranks */
+#define READER_NS UINT64_C(1000000000) /* time for a slow reader after the deadline of the ranks */
 
 typedef struct job {
     const ls_job_options *options;
     uv_loop_t loop;
-    uv_poll_t signals;  /* of signal_fd: signals from a user, a terminal or a batch system */
+    uv_poll_t signals;  /* watches signal_fd: signals from a user, a terminal or a batch system */
     uv_poll_t children; /* of child_fd: SIGCHLD */
     uv_timer_t timer;
     int signal_fd;
@@ -34,12 +34,13 @@ typedef struct job {
     ls_guard guard;
     ls_tree tree;
     ls_rank *ranks;
-    ls_supervisor supervisor; /* of the ranks here; settled: other nodes may still have processes */
-    pid_t skip_group;         /* a process group that has the signal to end already; 0: none */
+    ls_supervisor supervisor; /* supervises the ranks on this machine; once it has settled, other nodes may still have
+                                 processes */
+    pid_t skip_group;         /* a process group that has already received the signal to end; 0 means none */
     bool done;
     bool restart;      /* valid when done: node 0 has decided to start the job again */
-    int64_t oom_kills; /* the machine's OOM kills before any rank ran */
-    int interrupt;     /* the signal that ended the job; the verdict then has no failure. 0: none */
+    int64_t oom_kills; /* number of OOM kills on this machine before any rank ran */
+    int interrupt;     /* the signal that ended the job, in which case the verdict has no failure; 0 means none */
     char notice[256];  /* a line to print when no write is in progress */
     ls_nodes_events events;
     ls_relay relay;
@@ -47,7 +48,7 @@ typedef struct job {
     char remark[64]; /* that rest */
 } job;
 
-/* ---- ending ---------------------------------------------------------------------------------------------------- */
+/* ---- ending ------------------------------------------------------------------------------------------------------ */
 
 static void signal_ranks(const job *self, int signal) {
     for (int i = 0; i < self->options->ranks; i++) {
@@ -95,7 +96,7 @@ static void set_timer(void *user, double seconds) {
 
 /*
  * Returns whether the reader of the output has closed it. The ranks then get a broken pipe, as without the launcher, so
- * the launcher adds nothing.
+ * the launcher reports nothing.
  */
 static bool has_lost_output(const job *self) {
     return self->relay.output.failure != 0 && self->relay.output.failure != EPIPE;
@@ -106,9 +107,7 @@ static bool has_failed(const job *self) {
     return self->supervisor.verdict.decided && self->interrupt == 0;
 }
 
-/*
- * A rank that stopped with status 75 wants to resume later: others need its machine, so the job does not start again.
- */
+/* A rank that exited with status 75 wants to resume later: others need its machine, so the job is not restarted. */
 static bool wants_restart(void *user) {
     const job *self = user;
     const ls_failure *failure = &self->supervisor.verdict.failure;
@@ -118,7 +117,7 @@ static bool wants_restart(void *user) {
            self->launch.restarts < self->options->most_restarts;
 }
 
-/* When all ranks have ended, ends the processes that they left behind. Then the job is done. */
+/* After all ranks have ended, ends the processes that they left behind. Then the job is done. */
 static void settle(job *self) {
     if (self->supervisor.running > 0 || self->supervisor.settled) {
         return;
@@ -147,9 +146,10 @@ static void settle(job *self) {
     }
 }
 
-/* ---- signals --------------------------------------------------------------------------------------------------- */
+/* ---- signals ----------------------------------------------------------------------------------------------------- */
 
-/* Stops and wakes the ranks with the launcher: Ctrl-Z on the terminal reaches only the launcher's process group. */
+/* Stops and continues the ranks together with the launcher: Ctrl-Z in the terminal reaches only the launcher's
+ * process group. */
 static void pause_job(job *self) {
     signal_job(self, SIGSTOP, 0);
     raise(SIGSTOP);
@@ -159,7 +159,7 @@ static void pause_job(job *self) {
 /* Passes a signal to all processes. `where` is empty or names its origin. */
 static void pass_signal(job *self, int signal, const char *where, pid_t skip_group) {
     self->interrupt = signal;
-    self->supervisor.verdict.decided = true; /* failures from here on have the signal as their cause */
+    self->supervisor.verdict.decided = true; /* from now on, the signal counts as the cause of failures */
     ls_lines_interrupted(&self->relay.lines);
     snprintf(self->notice, sizeof self->notice,
              "lockstep: SIG%s%s was passed on to %d rank%s; what still runs after %g s is killed, another Ctrl-C kills "
@@ -184,7 +184,7 @@ static void interrupt_job(job *self, const struct signalfd_siginfo *info) {
     pass_signal(self, signal, "", info->ssi_code == SI_KERNEL ? getpgrp() : 0);
 }
 
-/* Returns the rank with this number in the world, or NULL if it runs on another node. */
+/* Returns the rank with this number in the world, or NULL if the rank runs on another node. */
 static ls_rank *find_rank(const job *self, int rank) {
     const int local = rank - self->launch.start.first_rank;
     return local >= 0 && local < self->options->ranks ? &self->ranks[local] : NULL;
@@ -197,7 +197,7 @@ static void take_signals(job *self) {
             pause_job(self);
         } else if (info.ssi_signo == SIGUSR1 || info.ssi_signo == SIGUSR2) {
             signal_ranks(self,
-                         (int)info.ssi_signo); /* a signal of a scheduler or a user to the ranks, which continue */
+                         (int)info.ssi_signo); /* a signal from a scheduler or user to the ranks, which continue */
         } else {
             interrupt_job(self, &info);
         }
@@ -219,8 +219,8 @@ static void on_signal(uv_poll_t *poll, int status, int events) {
 }
 
 /*
- * Waits until the output accepts bytes, and handles signals meanwhile. After the end of the job, the reader has one
- * second.
+ * Waits until the output accepts bytes, and handles signals in the meantime. After the end of the job, the reader has
+ * one second.
  */
 static bool wait_for_reader(int fd, void *user) {
     job *self = user;
@@ -241,7 +241,7 @@ static bool wait_for_reader(int fd, void *user) {
     }
 }
 
-/* ---- the end of ranks ------------------------------------------------------------------------------------------ */
+/* ---- when ranks end ---------------------------------------------------------------------------------------------- */
 
 /* Handles the first failure of the job, on any node. */
 static void on_decided(void *user, const ls_failure *failure) {
@@ -284,8 +284,8 @@ static void rank_ended(job *self, ls_rank *rank, int wait_status) {
 }
 
 /*
- * Returns whether the launcher's own sentence explains this line: a rank that reports the end of another rank adds
- * nothing.
+ * Returns whether the launcher's own sentence makes this line redundant: a rank that reports the end of another rank
+ * adds nothing.
  */
 static bool is_reported(void *user, int rank, const char *line) {
     const job *self = user;
@@ -293,7 +293,7 @@ static bool is_reported(void *user, int rank, const char *line) {
     return self->supervisor.verdict.decided && report->status == LS_ERR_PEER && strstr(line, report->sentence) != NULL;
 }
 
-/* The event loop reports ends in the order in which they happened; waitpid does not. */
+/* The event loop reports the ends of ranks in the order in which they happened; waitpid does not. */
 static void on_rank_end(uv_poll_t *poll, int status, int events) {
     (void)status;
     (void)events;
@@ -306,7 +306,8 @@ static void on_rank_end(uv_poll_t *poll, int status, int events) {
 }
 
 /*
- * Waits for orphans that became children of the launcher, for a guard that was killed, and, without pidfds, for ranks.
+ * Waits for orphans that became children of the launcher, for a guard that was killed, and, if there are no pidfds, for
+ * ranks.
  */
 static void on_child(uv_poll_t *poll, int status, int events) {
     (void)status;
@@ -332,7 +333,7 @@ static void on_child(uv_poll_t *poll, int status, int events) {
     print_notice(self);
 }
 
-/* ---- other nodes ----------------------------------------------------------------------------------------------- */
+/* ---- other nodes ------------------------------------------------------------------------------------------------- */
 
 static void on_failed(void *user, const ls_failure *failure) {
     job *self = user;
@@ -361,7 +362,7 @@ static void on_over(void *user, bool restart) {
     self->restart = restart;
 }
 
-/* ---- starting -------------------------------------------------------------------------------------------------- */
+/* ---- starting ---------------------------------------------------------------------------------------------------- */
 
 static ls_status watch(job *self, uv_poll_t *poll, int fd, uv_poll_cb callback) {
     int failure = uv_poll_init(&self->loop, poll, fd);
@@ -373,7 +374,7 @@ static ls_status watch(job *self, uv_poll_t *poll, int fd, uv_poll_cb callback) 
                         : ls_fail(LS_ERR_IO, "lockstep run: cannot watch a descriptor: %s", uv_strerror(failure));
 }
 
-/* Opens the descriptors of signals, and makes orphans of the job children of this process. */
+/* Opens the signal descriptors, and makes orphans of the job children of this process. */
 static ls_status open_signals(job *self) {
     sigset_t passed;
     sigset_t child;
@@ -447,7 +448,7 @@ static ls_status start_ranks(job *self, int *exit_status) {
     return ls_guard_start(&self->guard, self->launch.mark);
 }
 
-/* ---- to the end ------------------------------------------------------------------------------------------------ */
+/* ---- the end of the job ------------------------------------------------------------------------------------------ */
 
 static int exit_status_of(const job *self) {
     return self->interrupt != 0    ? LS_EXIT_SIGNAL + self->interrupt
@@ -457,7 +458,7 @@ static int exit_status_of(const job *self) {
 }
 
 /*
- * Returns whether SIGPIPE ended the failed rank because the output was closed: the lost output is then the cause to
+ * Returns whether SIGPIPE ended the failed rank because the output was closed: the closed output is then the cause to
  * report.
  */
 static bool ended_by_lost_output(const job *self) {
@@ -491,7 +492,7 @@ static void conclude(job *self, ls_job_outcome *outcome) {
     }
     outcome->restart = self->options->nodes != NULL ? self->restart : wants_restart(self);
     if (outcome->restart) {
-        char most[24] = ""; /* on several machines, node 0 has the number */
+        char most[24] = ""; /* on several machines, node 0 knows the number */
         if (self->options->most_restarts > self->launch.restarts) {
             snprintf(most, sizeof most, " of %d", self->options->most_restarts);
         }
@@ -527,7 +528,7 @@ static void close_job(job *self) {
     }
 }
 
-/* Ends the ranks that started before another rank failed to start, here or on another node. */
+/* Ends the ranks that were started before another rank, on this or another node, failed to start. */
 static void give_up(job *self, const char *reason) {
     if (self->options->nodes != NULL) {
         ls_failure failure = {.rank = -1};
@@ -578,7 +579,7 @@ ls_status ls_job_run(const ls_job_options *options, int restarts, ls_job_outcome
     self->oom_kills = ls_oom_kills();
     self->launch = (ls_launch){.options = options, .restarts = restarts};
     const int failure =
-        uv_loop_init(&self->loop); /* first, because libuv aborts the process if it runs out of descriptors later */
+        uv_loop_init(&self->loop); /* first, because libuv aborts the process if it has no descriptors left later */
     if (failure != 0) {
         ls_free(self);
         return ls_fail(LS_ERR_IO, "lockstep run: no event loop: %s", uv_strerror(failure));

@@ -1,6 +1,6 @@
 /*
  * One start of a job: the ranks on this machine, from their first instruction until none of their processes is left.
- * With several nodes, until that is true on every node.
+ * With several nodes, until this is true on every node.
  */
 #ifndef LS_CLI_JOB_H
 #define LS_CLI_JOB_H
@@ -13,26 +13,26 @@
 
 typedef struct ls_job_options {
     const char *path;  /* the file of the program */
-    char *const *argv; /* its arguments, starting with its name */
+    char *const *argv; /* its arguments, beginning with its name */
     const ls_cores *cores;
-    const ls_gpus *gpus;   /* NULL: ranks see all GPUs that this process sees */
+    const ls_gpus *gpus;   /* NULL if ranks see all GPUs that this process sees */
     int ranks;             /* here */
-    ls_nodes *nodes;       /* NULL: a job on this machine only */
-    const char *interface; /* for data; NULL: chosen automatically */
+    ls_nodes *nodes;       /* NULL for a job on this machine only */
+    const char *interface; /* network interface for data; NULL selects it automatically */
     bool prefix;
     double grace;           /* seconds between SIGTERM and SIGKILL */
-    const char *output_dir; /* NULL: the launcher passes the output on */
+    const char *output_dir; /* NULL if the launcher forwards the output */
     int most_restarts;
 } ls_job_options;
 
 typedef struct ls_job_outcome {
     int exit_status;
-    bool restart; /* a rank failed, and the job should start again */
+    bool restart; /* a rank failed, and the job should be restarted */
 } ls_job_outcome;
 
 /*
- * Runs the job as start number `restarts`. Passes on output and signals, and prints why the job failed. Fails only if
- * the ranks could not be started; outcome->exit_status may then have a more specific status than 1.
+ * Runs the job as start number `restarts`. Forwards output and signals, and prints why the job failed. Fails only if
+ * the ranks could not be started; outcome->exit_status may then be more specific than 1.
  */
 ls_status ls_job_run(const ls_job_options *options, int restarts, ls_job_outcome *outcome);
 

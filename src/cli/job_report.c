@@ -57,7 +57,7 @@ ls_failure ls_failure_of(const ls_rank *rank, const ls_rank *cause) {
     return failure;
 }
 
-/* Describes the OOM kills since the job began. The kernel reports only their number, not the processes. */
+/* Describes the OOM kills since the job began. The kernel reports only how many processes it killed, not which. */
 static void describe_cause(const ls_job_report *report, char *text, size_t size) {
     const int wait_status = report->failure->wait_status;
     text[0] = '\0';
@@ -69,7 +69,7 @@ static void describe_cause(const ls_job_report *report, char *text, size_t size)
     }
 }
 
-/* Describes the end of the other ranks. */
+/* Describes how the other ranks ended. */
 static void describe_others(const ls_job_report *report, char *text, size_t size) {
     const int ended = report->ended;
     text[0] = '\0';

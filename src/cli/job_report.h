@@ -1,4 +1,4 @@
-/* The launcher's report about the first failure of a job, and the exit status. */
+/* The launcher's report about the first failure of a job, and its exit status. */
 #ifndef LS_CLI_JOB_REPORT_H
 #define LS_CLI_JOB_REPORT_H
 
@@ -10,17 +10,17 @@ typedef struct ls_job_report {
     const ls_job_options *options;
     const ls_failure *failure;
     const ls_rank *rank; /* the rank that failed; NULL if it ran on another node, or if a node failed */
-    int ended;           /* other ranks that ran here at that moment */
-    int64_t oom_kills;   /* since before the first rank started */
+    int ended;           /* number of other ranks on this machine that were running at that moment */
+    int64_t oom_kills;   /* number of OOM kills since before the first rank started */
     int nodes;           /* the number of nodes of the job */
 } ls_job_report;
 
-/* Returns the number of processes that the OOM killer of this machine has killed since boot, or 0 if unknown. */
+/* Returns the number of processes that the OOM killer has killed on this machine since boot, or 0 if unknown. */
 int64_t ls_oom_kills(void);
 
 /*
- * Returns the failure of a rank that has ended. `cause`, unless NULL, is the rank on this machine that it names as
- * the cause.
+ * Returns the failure of a rank that has ended. `cause`, unless NULL, is a rank on this machine that the failed rank
+ * reports as the cause.
  */
 ls_failure ls_failure_of(const ls_rank *rank, const ls_rank *cause);
 

@@ -18,7 +18,7 @@ struct ls_held_line {
     char data[];
 };
 
-/* ---- passing on ------------------------------------------------------------------------------------------------ */
+/* ---- passing on -------------------------------------------------------------------------------------------------- */
 
 static void pass(ls_line_source *source, const char *data, size_t size) {
     ls_outlet *outlet = source->outlet;
@@ -31,7 +31,7 @@ static void pass(ls_line_source *source, const char *data, size_t size) {
     outlet->unfinished = data[size - 1] == '\n' ? NULL : source;
 }
 
-/* Returns whether another rank has printed the line as often as this rank, with the current line included. */
+/* Returns whether another rank has printed the line as often as this rank, including the current line. */
 static bool was_printed(const ls_lines *lines, uint64_t hash, int rank) {
     int own = 1, shown = 0;
     for (size_t i = 0; i < lines->passed_count && i < LS_LINES_REMEMBERED; i++) {
@@ -80,7 +80,7 @@ static void release_first(ls_lines *lines) {
     ls_free(line);
 }
 
-/* Releases the lines that came before `limit`. */
+/* Releases the lines that arrived before `limit`. */
 static void release(ls_lines *lines, double limit) {
     ls_outlet *outlet = NULL;
     while (lines->first != NULL && lines->first->time <= limit) {
@@ -99,7 +99,7 @@ void ls_lines_flush(ls_lines *lines) {
     release(lines, INFINITY);
 }
 
-/* ---- holding back ---------------------------------------------------------------------------------------------- */
+/* ---- holding back ------------------------------------------------------------------------------------------------ */
 
 static void on_timer(uv_timer_t *timer) {
     ls_lines *lines = (ls_lines *)timer;
@@ -110,7 +110,7 @@ static void on_timer(uv_timer_t *timer) {
     }
 }
 
-/* Holds a line back. Returns false if out of memory. */
+/* Holds back a line. Returns false if out of memory. */
 static bool hold_back(ls_lines *lines, ls_line_source *source, const char *data, size_t size) {
     ls_held_line *line = ls_allocate(sizeof *line + size + 1);
     if (line == NULL) {
@@ -160,15 +160,15 @@ void ls_lines_put(ls_lines *lines, ls_line_source *source, const char *data, siz
     }
 }
 
-/* ---- the end of the job ---------------------------------------------------------------------------------------- */
+/* ---- the end of the job ------------------------------------------------------------------------------------------ */
 
 void ls_lines_interrupted(ls_lines *lines) {
     lines->ending = true;
 }
 
 /*
- * Returns the line in which the rank gives `sentence`. If `sentence` is empty, returns the only recent line of the
- * rank. Returns NULL if the line is no longer held.
+ * Returns the line in which the rank prints `sentence`. If `sentence` is empty, returns the rank's only recent line.
+ * Returns NULL if the line is no longer held.
  */
 static const ls_held_line *find_reason(const ls_lines *lines, int rank, const char *sentence) {
     const ls_held_line *found = NULL;
@@ -206,7 +206,7 @@ void ls_lines_open(ls_lines *lines, uv_loop_t *loop, bool hold, ls_lines_filter 
     uv_timer_init(loop, &lines->timer);
     lines->hold = hold;
     lines->hold_seconds =
-        0.3; /* enough for a rank to end after it has printed its reason, and too short for a user to notice */
+        0.3; /* long enough for a rank to exit after it has printed its reason, and too short for a user to notice */
     lines->failed = -1;
     lines->is_reported = is_reported;
     lines->user = user;

@@ -11,7 +11,8 @@
 #include "base/text.h"
 #include "cli/cli.h"
 
-/* If one of the three standard descriptors is closed, the next opened file would get its number and receive output. */
+/* If one of the three standard descriptors is closed, the next opened file would get its number, and output would be
+ * written to that file. */
 static void open_standard_files(void) {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
         if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) < 0) {

@@ -50,7 +50,7 @@ static bool find_word(ls_bytes name, ls_node_word *word) {
     return false;
 }
 
-/* Reads "NUMBER " as snprintf writes it. */
+/* Reads "NUMBER ", in the form in which snprintf writes it. */
 static bool read_number(char **at, int *number) {
     char *end;
     errno = 0;

@@ -22,11 +22,12 @@
 enum { MOST_PENDING = LS_UNPROVEN_MOST + 128, MOST_SECONDS = 60 };
 
 static const double report_seconds = 5;
-static const double join_seconds = 30; /* time for a launcher to join after it has proved the key */
-static const double grace_seconds = 1; /* node 0 reports its own timeout and closes the connection */
+static const double join_seconds = 30; /* time for a launcher to join after it has proved that it has the key */
+static const double grace_seconds =
+    1; /* extra time in which node 0 reports its own timeout and closes the connection */
 static const double flush_seconds = 1;
 
-/* ---- talking --------------------------------------------------------------------------------------------------- */
+/* ---- talking ----------------------------------------------------------------------------------------------------- */
 
 void ls_node_tell(ls_remote_node *node, const ls_node_message *message) {
     uint8_t frame[LS_NODE_FRAME];
@@ -66,7 +67,8 @@ void ls_node_name_host(char host[64]) {
     host[63] = '\0';
 }
 
-/* Enables keepalive, so that the kernel detects a machine that has failed or is cut off while no messages are sent. */
+/* Enables keepalive, so that the kernel detects that a machine has failed or is disconnected even while no messages
+ * are sent. */
 static void notice_silence(int socket, double timeout) {
     const int seconds = timeout < 2 ? 2 : timeout > MOST_SECONDS ? MOST_SECONDS : (int)timeout;
     const int yes = 1, idle = seconds > 3 ? seconds / 3 : 1, probes = 3;
@@ -79,7 +81,7 @@ static void notice_silence(int socket, double timeout) {
     setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
 }
 
-/* ---- node 0: gathering the others ------------------------------------------------------------------------------ */
+/* ---- node 0: waiting for the other nodes ------------------------------------------------------------------------- */
 
 typedef struct gathering {
     ls_nodes *nodes;
@@ -96,7 +98,7 @@ static int count_missing(const ls_nodes *nodes) {
     return missing;
 }
 
-/* Writes "node 1 of 4 (here: node 2 on hostb)". */
+/* Writes, for example, "node 1 of 4 (here: node 2 on hostb)". */
 static void describe_missing(const ls_nodes *nodes, char *text, size_t capacity) {
     const int missing = count_missing(nodes);
     size_t used = (size_t)snprintf(text, capacity, missing == 1 ? "node" : "nodes");
@@ -126,7 +128,7 @@ static void report(ls_nodes *nodes) {
     ls_nodes_tell_all(nodes, &news, NULL);
 }
 
-/* Prints why a node is refused, for a limited number of refusals. */
+/* Prints why a node is rejected, up to a maximum number of rejections. */
 static void tell_refusal(gathering *self, const char *sentence) {
     if (ls_log_limit_pass(&self->admission.told)) {
         fprintf(stderr, "lockstep: %s\n", sentence);
@@ -175,7 +177,7 @@ static void accept_pending(gathering *self) {
     }
 }
 
-/* Returns why this node cannot join, or NULL if it can. */
+/* Returns why this node cannot join, or NULL if it can join. */
 static const char *judge(const ls_nodes *nodes, const ls_node_message *message, char *why, size_t capacity) {
     const int node = message->numbers[0], total = message->numbers[1], ranks = message->numbers[2];
     if (message->word != LS_NODE_JOIN || ranks < 1 || ranks > LS_RANKS_MAX) {
@@ -224,7 +226,7 @@ static void listen_to(gathering *self, ls_connection **connection) {
     if (!(*connection)->greeted) {
         const ls_status status = ls_admission_hear(&self->admission, *connection);
         if (status != LS_OK &&
-            status != LS_ERR_PEER) { /* otherwise the connection only checked whether the port is open */
+            status != LS_ERR_PEER) { /* otherwise the connection was only a check whether the port is open */
             tell_refusal(self, ls_error_message());
         } else if ((*connection)->greeted) {
             (*connection)->deadline = ls_deadline_after(join_seconds);
@@ -238,7 +240,8 @@ static void listen_to(gathering *self, ls_connection **connection) {
     }
 }
 
-/* A node that has joined sends nothing before the start: a message or an end of file means that it has ended. */
+/* A node that has joined sends nothing before the start, so a message or an end of file means that the node has
+ * ended. */
 static void lose(ls_remote_node *node) {
     fprintf(stderr, "lockstep: node %d on %s went away before the job began\n", node->number, node->host);
     ls_connection_free(node->link);
@@ -246,8 +249,8 @@ static void lose(ls_remote_node *node) {
 }
 
 /*
- * Fills the poll list: the listener, the nodes that have joined, and the pending connections. Returns the end of the
- * wait.
+ * Fills the poll list with the listener, the nodes that have joined, and the pending connections. Returns the end of
+ * the wait.
  */
 static ls_deadline prepare(const gathering *self, struct pollfd *polls, ls_deadline until) {
     const ls_nodes *nodes = self->nodes;
@@ -267,7 +270,7 @@ static ls_deadline prepare(const gathering *self, struct pollfd *polls, ls_deadl
     return until;
 }
 
-/* Waits for events and handles them. */
+/* Waits once for events and handles them. */
 static void gather_once(gathering *self, struct pollfd *polls, ls_deadline until) {
     ls_nodes *nodes = self->nodes;
     const int total = nodes->options.nodes;
@@ -331,7 +334,7 @@ static ls_status gather(ls_nodes *nodes) {
     return status;
 }
 
-/* ---- the others: coming to node 0 ------------------------------------------------------------------------------ */
+/* ---- other nodes: connecting to node 0 --------------------------------------------------------------------------- */
 
 static ls_status come(ls_nodes *nodes) {
     const ls_greeting_target target = {.address = nodes->address, .server = "node 0", .thing = "the launcher"};
@@ -355,8 +358,8 @@ static ls_status come(ls_nodes *nodes) {
 }
 
 /*
- * Waits for the start. Node 0 reports every few seconds which nodes are missing, and aborts by itself. A stopped node 0
- * does neither, so this wait has a timeout, too.
+ * Waits for the start. Node 0 reports every few seconds which nodes are missing, and gives up on its own. A stopped
+ * node 0 does neither, so this wait also has a timeout.
  */
 static ls_status await_start(ls_nodes *nodes, ls_node_message *message) {
     ls_remote_node *zero = &nodes->others[0];
@@ -389,9 +392,9 @@ static ls_status await_start(ls_nodes *nodes, ls_node_message *message) {
     }
 }
 
-/* ---- starts ---------------------------------------------------------------------------------------------------- */
+/* ---- starts ------------------------------------------------------------------------------------------------------ */
 
-/* Derives the key of one start from the job's key and a salt of node 0. The key itself is never sent. */
+/* Derives the key of one start from the job's key and a salt from node 0. The job's key itself is never sent. */
 static void derive_key(const ls_nodes *nodes, const char *salt, char key[LS_KEY_TEXT_SIZE]) {
     uint8_t nonce[LS_NONCE_SIZE] = {0}, proof[LS_PROOF_SIZE];
     size_t size;
@@ -410,7 +413,7 @@ static void find_interface(const ls_nodes *nodes, char *interface, size_t capaci
     }
 }
 
-/* On node 0: gives the listening socket to the caller and notifies the other nodes. */
+/* On node 0: passes the listening socket to the caller and notifies the other nodes. */
 static ls_status give_start(ls_nodes *nodes, int restarts, ls_start *start, char salt[LS_NODE_TEXT]) {
     uint8_t nonce[LS_NONCE_SIZE];
     if (nodes->listener < 0) {
@@ -475,7 +478,7 @@ ls_status ls_start_alone(int ranks, ls_start *start) {
     return LS_OK;
 }
 
-/* ---- opening --------------------------------------------------------------------------------------------------- */
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
 
 static ls_status open_nodes(ls_nodes *nodes) {
     const ls_nodes_options *options = &nodes->options;

@@ -31,7 +31,7 @@ typedef struct ls_nodes_options {
     double grace;           /* seconds for the ranks to end after a failure */
 } ls_nodes_options;
 
-/* One start of a job, from the view of this node. */
+/* One start of a job, as seen by this node. */
 typedef struct ls_start {
     int first_rank; /* here */
     int world;
@@ -39,8 +39,9 @@ typedef struct ls_start {
     char key[LS_KEY_TEXT_SIZE];
     char host[LS_HOST_CAPACITY]; /* address of rank 0's store */
     int port;
-    int listener; /* a socket that listens there, for rank 0; owned by the caller. -1: rank 0 is on another node */
-    char interface[64]; /* the address by which other nodes know this node; empty: no other nodes */
+    int listener; /* a socket that listens at this address, for rank 0; owned by the caller. -1 if rank 0 is on another
+                     node */
+    char interface[64]; /* the address by which other nodes know this node; empty if there are no other nodes */
 } ls_start;
 
 /* Events from other nodes while ranks run. The loop calls these functions; ls_nodes_failed also calls `failed`. */
@@ -48,8 +49,8 @@ typedef struct ls_nodes_events {
     void (*failed)(void *user, const ls_failure *failure);
     void (*interrupted)(void *user, int signal, int node);
     void (*over)(void *user, bool restart);
-    void (*print)(void *user, const char *line); /* for standard error, without a newline */
-    bool (*wants_restart)(void *user); /* of node 0; called when no rank runs anywhere and the first failure is known */
+    void (*print)(void *user, const char *line); /* prints a line, without a newline, to standard error */
+    bool (*wants_restart)(void *user); /* on node 0: called when no rank runs anywhere and the first failure is known */
     void *user;
 } ls_nodes_events;
 
@@ -65,25 +66,26 @@ ls_status ls_nodes_open(const ls_nodes_options *options, ls_nodes **nodes);
 /* Agrees on the next start. Waits for node 0. */
 ls_status ls_nodes_start(ls_nodes *nodes, int restarts, ls_start *start);
 
-/* Prepares a start of a job on this machine only, on loopback. */
+/* Prepares the start of a job on this machine only, using loopback. */
 ls_status ls_start_alone(int ranks, ls_start *start);
 
-/* Serves the other nodes in the loop until ls_nodes_unwatch. Borrows `events` until then. */
+/* Handles messages of the other nodes in the loop until ls_nodes_unwatch. Borrows `events` until then. */
 ls_status ls_nodes_watch(ls_nodes *nodes, uv_loop_t *loop, const ls_nodes_events *events);
 void ls_nodes_unwatch(ls_nodes *nodes);
 
 /*
- * Notes that a rank failed here, or with rank -1 a node. events->failed follows once the first failure is known. The
- * text is the rank's host, a space, and the reason if known; for a node, the sentence.
+ * Records that a rank failed on this node, or, with rank -1, that a node failed. events->failed follows once the first
+ * failure is known. The text is the rank's host, a space, and the reason if known; for a node, the text is the sentence
+ * to report.
  */
 void ls_nodes_failed(ls_nodes *nodes, const ls_failure *failure);
 
-/* Notes that the user ends the job here. */
+/* Records that the user ends the job on this node. */
 void ls_nodes_interrupt(ls_nodes *nodes, int signal);
 
 /*
- * Notes that no process of this start is left here. events->over follows once this is true on all nodes; node 0 then
- * decides how to continue.
+ * Records that no process of this start is left on this node. events->over follows once this is true on all nodes; node
+ * 0 then decides how to continue.
  */
 void ls_nodes_done(ls_nodes *nodes);
 

@@ -1,10 +1,10 @@
-/* Nodes while ranks run: an event on one node becomes the same action on all nodes. */
+/* Communication between nodes while ranks run: an event on one node leads to the same action on all nodes. */
 #include <stdio.h>
 #include <string.h>
 
 #include "cli/nodes_state.h"
 
-enum { QUERIES = 4 }; /* the number of times that a silent launcher is queried within the timeout */
+enum { QUERIES = 4 }; /* how often a silent launcher is queried within the timeout */
 
 static bool is_zero(const ls_nodes *nodes) {
     return nodes->options.node == 0;
@@ -13,8 +13,8 @@ static bool is_zero(const ls_nodes *nodes) {
 static void on_silence(uv_timer_t *timer);
 
 /*
- * After a failure, when no process is left here: the other nodes have the grace time and the timeout to report the
- * same.
+ * After a failure, once no process is left on this node: the other nodes have the grace time plus the timeout to report
+ * the same.
  */
 static void limit_silence(ls_nodes *nodes) {
     const double seconds = nodes->options.timeout + nodes->options.grace;
@@ -28,9 +28,9 @@ static void note_failing(ls_nodes *nodes) {
     limit_silence(nodes);
 }
 
-/* ---- verdicts -------------------------------------------------------------------------------------------------- */
+/* ---- verdicts ---------------------------------------------------------------------------------------------------- */
 
-/* Notes the first failure. Node 0 decides which failure is the first. */
+/* Records the first failure. Node 0 decides which failure is the first. */
 static void decide(ls_nodes *nodes, const ls_failure *failure) {
     if (!ls_verdict_decide(&nodes->verdict, failure)) {
         return;
@@ -54,7 +54,7 @@ static void on_blame_timeout(uv_timer_t *timer) {
     decide_suspect(timer->data);
 }
 
-/* On node 0: if a rank names another rank as the cause, waits for the end of that rank. */
+/* On node 0: if the failed rank reports another rank as the cause, waits for that rank to end. */
 static void note_failure(ls_nodes *nodes, const ls_failure *failure) {
     note_failing(nodes);
     if (!failure->blames) {
@@ -64,7 +64,8 @@ static void note_failure(ls_nodes *nodes, const ls_failure *failure) {
     }
 }
 
-/* Finishes the start: on node 0 when no process is left anywhere, on other nodes also when node 0 is lost. */
+/* Finishes the start: on node 0 when no process is left anywhere, and on other nodes also when the connection to
+ * node 0 is lost. */
 static void conclude(ls_nodes *nodes) {
     bool done = nodes->done && !nodes->over, lost = false;
     for (int i = 0; i < nodes->count; i++) {
@@ -84,7 +85,7 @@ static void conclude(ls_nodes *nodes) {
     nodes->events->over(nodes->events->user, restart);
 }
 
-/* ---- what others say ------------------------------------------------------------------------------------------- */
+/* ---- messages from other nodes ----------------------------------------------------------------------------------- */
 
 static void lose(ls_remote_node *node, const char *why) {
     ls_nodes *nodes = node->nodes;
@@ -112,7 +113,7 @@ static void abandon(ls_remote_node *node, const char *why) {
     lose(node, why);
 }
 
-/* The node's launcher is stopped or hangs. */
+/* Handles a node whose launcher is stopped or hangs. */
 static void on_silence(uv_timer_t *timer) {
     ls_nodes *nodes = timer->data;
     char why[96];
@@ -128,9 +129,9 @@ static void on_silence(uv_timer_t *timer) {
 }
 
 /*
- * No process is left here, but the job continues elsewhere, possibly for long. A launcher that is stopped would never
- * report the end, so this queries it. It counts the queries, not seconds, because this process may be
- * stopped, too.
+ * No process is left on this node, but the job continues elsewhere, possibly for a long time. A stopped launcher would
+ * never report the end, so this function queries the launchers. It counts queries, not seconds, because this process
+ * may be stopped, too.
  */
 static void on_pulse(uv_timer_t *timer) {
     ls_nodes *nodes = timer->data;
@@ -205,7 +206,7 @@ static void on_link(uv_poll_t *poll, int status, int events) {
     }
 }
 
-/* ---- for the launcher ------------------------------------------------------------------------------------------ */
+/* ---- functions for the launcher ---------------------------------------------------------------------------------- */
 
 ls_status ls_nodes_watch(ls_nodes *nodes, uv_loop_t *loop, const ls_nodes_events *events) {
     nodes->loop = loop;

@@ -76,7 +76,7 @@ static ls_status store_value(const ls_command *command, const ls_cli_option *opt
  * Converts the table into getopt's two forms. A code below HELP_CODE is a letter; other codes are indices of the table.
  */
 static void describe(const ls_command *command, struct option *longs, char *letters) {
-    *letters++ = '+'; /* stop at PROGRAM: later arguments belong to the program */
+    *letters++ = '+'; /* stop at PROGRAM, because later arguments belong to the program */
     *letters++ = ':'; /* distinguish a missing argument from an unknown option */
     *letters++ = 'h';
     for (size_t i = 0; i < command->option_count; i++) {
@@ -121,7 +121,7 @@ static ls_status fail_option(const ls_command *command, const char *typed, int c
 
 /*
  * Returns whether the whole name was typed. getopt accepts any prefix (--n for --no-bind), which is more likely a
- * mistake.
+ * mistake than intended.
  */
 static bool is_whole_name(const struct option *longs, int code, const char *typed) {
     while (longs->val != code) {

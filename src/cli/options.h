@@ -1,6 +1,6 @@
 /*
- * Subcommands and their options. One table has the name, the argument and the effect of each option, for parsing,
- * for --help, and for man pages and the completion of shells (cli/manual).
+ * Subcommands and their options. One table contains the name, the argument and the effect of each option, for parsing,
+ * for --help, and for man pages and shell completion (cli/manual).
  */
 #ifndef LS_CLI_OPTIONS_H
 #define LS_CLI_OPTIONS_H
@@ -20,10 +20,10 @@ typedef struct ls_cli_option {
     const char *name; /* without dashes */
     char letter;      /* 0: none */
     ls_option_kind kind;
-    const char *argument; /* the name of its argument in --help; NULL for flags */
-    size_t offset;        /* of its field in the subcommand's values struct */
+    const char *argument; /* the name of the option's argument in --help; NULL for flags */
+    size_t offset;        /* offset of the option's field in the subcommand's values struct */
     int least, most;
-    const char *help; /* the text of --help, which is indented when printed */
+    const char *help; /* the description in --help, which is indented when printed */
 } ls_cli_option;
 
 typedef struct ls_command {
@@ -36,7 +36,7 @@ typedef struct ls_command {
     size_t option_count;
     /*
      * Prints the possible values of an option, or of the first argument if `option` is NULL, separated by blanks or
-     * commas. Prints nothing if any value is possible. For man pages and the completion of shells; may be NULL.
+     * commas. Prints nothing if any value is possible. For man pages and shell completion; may be NULL.
      */
     void (*list_values)(const char *option, FILE *stream);
     /*
@@ -47,12 +47,12 @@ typedef struct ls_command {
 } ls_command;
 
 /*
- * Reads the options of argv (argv[0] is the name of the subcommand) into the struct at `values`, which holds the
- * defaults. Stops at the first word that is not an option: argv[*rest]. Sets *help at --help, and stops there.
+ * Reads the options of argv (argv[0] is the name of the subcommand) into the struct at `values`, which initially
+ * contains the defaults. Stops at the first word that is not an option: argv[*rest]. On --help, sets *help and stops.
  */
 ls_status ls_options_parse(const ls_command *command, int argc, char **argv, void *values, int *rest, bool *help);
 
-/* Returns whether the usage of the subcommand has an argument with this name, such as "PROGRAM". */
+/* Returns whether the usage of the subcommand contains an argument with this name, such as "PROGRAM". */
 bool ls_options_take(const ls_command *command, const char *argument);
 
 /* Prints the --help of the subcommand to standard output. */

@@ -14,7 +14,7 @@ static void write_out(ls_outlet *outlet, const char *data, size_t size) {
         if (!outlet->wait(outlet->fd, outlet->user)) {
             return;
         }
-        /* A ready pipe accepts this number of bytes at once, so the write does not block. */
+        /* A pipe that is ready accepts this many bytes at once, so the write does not block. */
         const ssize_t wrote = write(outlet->fd, data, size < PIPE_BUF ? size : PIPE_BUF);
         if (wrote < 0 && errno != EINTR && errno != EAGAIN) {
             outlet->failure = errno;

@@ -7,15 +7,15 @@
 enum { LS_OUTLET_BUFFER = 1 << 16, LS_OUTLET_LINE = LS_ERROR_CAPACITY + 2048 };
 
 /*
- * Called before each write. Returns true when `fd` accepts bytes, and false if the bytes should be dropped because the
+ * Called before each write. Returns true once `fd` accepts bytes, or false if the bytes should be dropped because the
  * job has ended and the reader is too slow.
  */
 typedef bool (*ls_outlet_wait)(int fd, void *user);
 
 typedef struct ls_outlet {
     int fd;
-    int failure;            /* errno of a failed write, after which nothing is written; 0: none */
-    const void *unfinished; /* the stream whose line has no end yet; NULL: the next byte starts a line */
+    int failure;            /* errno of a failed write, after which nothing is written; 0 means none */
+    const void *unfinished; /* the stream whose last line is not terminated; NULL if the next byte starts a line */
     ls_outlet_wait wait;
     void *user;
     uint64_t total; /* all bytes so far */
@@ -27,12 +27,12 @@ typedef struct ls_outlet {
 void ls_outlet_put(ls_outlet *outlet, const char *data, size_t size);
 void ls_outlet_flush(ls_outlet *outlet);
 
-/* Ends an unfinished line unless it belongs to `owner`. */
+/* Terminates an unfinished line unless it belongs to `owner`. */
 void ls_outlet_end_line(ls_outlet *outlet, const void *owner);
 
 /*
- * Prints a line of the launcher, in printf's format, without its newline, of at most LS_OUTLET_LINE bytes. Makes it
- * printable (base/text.h).
+ * Prints a line of the launcher itself, given as a printf format without a newline, with at most LS_OUTLET_LINE bytes.
+ * Makes it printable (base/text.h).
  */
 void ls_outlet_print(ls_outlet *outlet, const char *format, ...) LS_PRINTF(2, 3);
 

@@ -7,8 +7,9 @@
 #include <unistd.h>
 
 /*
- * Runs in the child of vfork, on the parent's memory and with all signals blocked, so it makes only plain system calls.
- * (posix_spawn supports neither the death signal nor the cores.) Returns errno if the program cannot be started.
+ * Runs in the child of vfork, in the parent's memory and with all signals blocked, so it makes only plain system calls.
+ * (posix_spawn supports neither the death signal nor the binding to cores.) Returns errno if the program cannot be
+ * started.
  */
 static int become_program(const ls_process_spec *spec, pid_t launcher) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -32,7 +33,7 @@ static int become_program(const ls_process_spec *spec, pid_t launcher) {
         sched_setaffinity(0, spec->cores_size,
                           spec->cores); /* if these cores are no longer available, the rank runs unbound */
     }
-    /* A shell starts background jobs with SIGINT ignored; the launcher receives it and passes it on. */
+    /* A shell starts background jobs with SIGINT ignored, but the launcher handles it and passes it on. */
     const struct sigaction usual = {.sa_handler = SIG_DFL};
     sigaction(SIGINT, &usual, NULL);
     sigaction(SIGQUIT, &usual, NULL);

@@ -13,18 +13,18 @@ typedef struct ls_process_spec {
     char *const *argv;
     char *const *environment;
     int standard_fds[3]; /* the descriptors for standard input, output and error */
-    int kept_fds[2];     /* descriptors that the program inherits under their numbers; -1: none */
+    int kept_fds[2];     /* descriptors that the program inherits with the same numbers; -1 means none */
     bool own_group;      /* a new process group, which the terminal does not signal */
     const cpu_set_t *cores;
     size_t cores_size;
     const sigset_t *mask;                /* the signal mask of the program */
-    const struct sigaction *broken_pipe; /* the action of the program on SIGPIPE */
+    const struct sigaction *broken_pipe; /* the program's action for SIGPIPE */
     const struct rlimit *files;          /* the program's limit of open files */
 } ls_process_spec;
 
 /*
- * Starts the program. The kernel kills it when the calling thread ends for any reason. Returns the process id. Returns
- * -1 on failure, with the errno of the failed call (execve included) in *error.
+ * Starts the program. The kernel kills it when the calling thread ends for any reason. Returns the process id. On
+ * failure, returns -1, with the errno of the failed call (including execve) in *error.
  */
 pid_t ls_process_start(const ls_process_spec *spec, int *error);
 

@@ -76,7 +76,7 @@ ls_status ls_program_find(const char *name, char path[PATH_MAX], int *exit_statu
                      : ls_fail(LS_ERR_IO, "lockstep run: there is no program '%s' here or along PATH", name);
 }
 
-/* The link itself also works if the file was replaced. Its target also works under an emulator or valgrind. */
+/* The link itself works even if the file was replaced. Its target works even under an emulator or valgrind. */
 const char *ls_program_self(char path[PATH_MAX]) {
     static const char self[] = "/proc/self/exe";
     const ssize_t length = readlink(self, path, PATH_MAX - 1);

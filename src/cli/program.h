@@ -1,4 +1,5 @@
-/* Finds the file of a program by its name before anything is started, so that a wrong name gives one clear sentence. */
+/* Finds the file of a program by its name before anything is started, so that a wrong name gives one clear error
+ * message. */
 #ifndef LS_CLI_PROGRAM_H
 #define LS_CLI_PROGRAM_H
 
@@ -11,7 +12,7 @@
  */
 ls_status ls_program_find(const char *name, char path[PATH_MAX], int *exit_status);
 
-/* Writes the path of this command, for starting it again. Returns `path`. */
+/* Writes the path of this command, for restarting it. Returns `path`. */
 const char *ls_program_self(char path[PATH_MAX]);
 
 #endif

@@ -14,13 +14,13 @@
 #include "cli/cli.h"
 #include "cli/process.h"
 
-enum { REPORT_FD = STDERR_FILENO + 1, MOST_REPORTS = 1000 /* more than the buffer of a socket holds */ };
+enum { REPORT_FD = STDERR_FILENO + 1, MOST_REPORTS = 1000 /* more than the buffer of a socket can hold */ };
 
-/* ---- what ranks have in common -------------------------------------------------------------------------------- */
+/* ---- shared by all ranks ----------------------------------------------------------------------------------------- */
 
 /*
- * Examines the path itself, which may be a link. Removes trailing slashes and dots first, because lstat would follow
- * the link.
+ * Examines the path itself, which may be a symbolic link. First removes trailing slashes and dots, because with them
+ * lstat would follow the link.
  */
 static bool stat_link(const char *path, struct stat *there) {
     char name[PATH_MAX];
@@ -32,8 +32,8 @@ static bool stat_link(const char *path, struct stat *there) {
 }
 
 /*
- * Opens the folder, so that it cannot be exchanged later. A link to it must belong to this user or root, because the
- * link of another user could lead anywhere.
+ * Opens the folder, so that it cannot be replaced later. A link to it must belong to this user or root, because another
+ * user's link could lead anywhere.
  */
 static ls_status open_output_dir(ls_launch *launch) {
     const char *path = launch->options->output_dir;
@@ -77,7 +77,7 @@ void ls_launch_close(ls_launch *launch) {
     }
 }
 
-/* ---- one rank ------------------------------------------------------------------------------------------------- */
+/* ---- one rank ---------------------------------------------------------------------------------------------------- */
 
 void ls_rank_log_path(const ls_job_options *options, int rank, char *path, size_t size) {
     snprintf(path, size, "%s/rank-%d.log", options->output_dir, rank);
@@ -85,7 +85,7 @@ void ls_rank_log_path(const ls_job_options *options, int rank, char *path, size_
 
 /*
  * Opens a log file. If other users can write to the folder, a name could lead to a file elsewhere. So the file must be
- * new, or a plain file of this user with only one name.
+ * new, or a regular file of this user with only one hard link.
  */
 static int open_own(int folder, const char *name) {
     const int flags = O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
@@ -136,7 +136,7 @@ static ls_status open_pipe(ls_relay_stream *stream, const ls_launch *launch, int
 
 /*
  * Opens an output stream. A rank writes directly if lines cannot mix: if it is the only rank, or for rank 0's standard
- * output on a terminal, where progress bars need it. All other output goes through a pipe and is passed on line by
+ * output on a terminal, where progress bars need it. All other output goes through a pipe and is forwarded line by
  * line.
  */
 static ls_status open_stream(ls_rank *rank, const ls_launch *launch, int fd, int *standard_fd) {
@@ -156,7 +156,7 @@ static ls_status open_stream(ls_rank *rank, const ls_launch *launch, int fd, int
     return open_pipe(stream, launch, standard_fd);
 }
 
-/* Packets separate valid reports from garbage, and neither side waits for the other. */
+/* Packets keep valid reports separate from garbage, and neither side waits for the other. */
 static ls_status open_report(ls_rank *rank, int *fd) {
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) {
@@ -171,7 +171,7 @@ const ls_rank_report *ls_rank_read_report(ls_rank *rank) {
     char text[LS_REPORT_TEXT];
     for (int i = 0; i < MOST_REPORTS; i++) {
         const ssize_t size = recv(rank->report_fd, text, sizeof text - 1, 0);
-        if (size < 0) { /* 0 is the end, or an empty packet */
+        if (size < 0) { /* 0 means the end, or an empty packet */
             break;
         }
         ls_rank_report heard;

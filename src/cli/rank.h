@@ -13,34 +13,34 @@
 #include "comm/rank_report.h"
 
 typedef struct ls_rank {
-    uv_poll_t watch; /* of pidfd; first member: libuv returns a pointer to it */
-    int pidfd;       /* readable when the process has ended; -1: not open */
+    uv_poll_t watch; /* watches pidfd; first member: libuv returns a pointer to it */
+    int pidfd;       /* readable when the process has ended; -1 if not open */
     int rank;        /* in the world */
     int local_rank;
     pid_t pid; /* 0: not started */
     bool running;
     int wait_status;
-    int report_fd;         /* where the rank reports the reason of its failure; -1: not open */
+    int report_fd;         /* the descriptor on which the rank reports the reason of its failure; -1 if not open */
     ls_rank_report report; /* the last report */
     ls_relay_stream output;
     ls_relay_stream error;
 } ls_rank;
 
-/* The common state of all ranks of one start on this machine. */
+/* The state that all ranks of one start on this machine share. */
 typedef struct ls_launch {
     const ls_job_options *options;
     ls_start start;
     ls_relay *relay;
     int restarts;
-    char mark[LS_KEY_TEXT_SIZE]; /* in the environment of all processes of this start on this machine */
+    char mark[LS_KEY_TEXT_SIZE]; /* contained in the environment of all processes of this start on this machine */
     int nothing_fd;              /* /dev/null */
-    int output_dir;              /* the folder of options->output_dir; -1: none */
-    sigset_t mask;               /* the caller's signal mask, which ranks get */
+    int output_dir;              /* the folder options->output_dir, or -1 */
+    sigset_t mask;               /* the caller's signal mask, which is passed to the ranks */
     struct sigaction broken_pipe;
-    struct rlimit files; /* the caller's limit, which ranks get; the launcher raises its own */
+    struct rlimit files; /* the caller's limit, which is passed to the ranks; the launcher raises its own limit */
 } ls_launch;
 
-/* Prepares the start: a new key, and a socket of the store that is bound before any rank starts. */
+/* Prepares the start: creates a new key, and a socket for the store that is bound before any rank starts. */
 ls_status ls_launch_open(ls_launch *launch);
 
 void ls_launch_close(ls_launch *launch);

@@ -9,7 +9,7 @@
 
 enum { MOST_READS = 64, PROMPT_MS = 50 };
 
-/* ---- lines ---------------------------------------------------------------------------------------------------- */
+/* ---- lines ------------------------------------------------------------------------------------------------------- */
 
 static void put_lines(ls_relay_stream *stream, const char *data, size_t size) {
     while (size > 0 && ls_lines_one_by_one(&stream->relay->lines, &stream->source)) {
@@ -22,7 +22,7 @@ static void put_lines(ls_relay_stream *stream, const char *data, size_t size) {
     ls_lines_put(&stream->relay->lines, &stream->source, data, size);
 }
 
-/* Passes on the beginning of a line. */
+/* Forwards the held beginning of a line. */
 static void pass_held(ls_relay_stream *stream) {
     ls_lines_put(&stream->relay->lines, &stream->source, stream->held, stream->held_size);
     stream->held_size = 0;
@@ -35,8 +35,8 @@ static void on_prompt_timeout(uv_timer_t *timer) {
 }
 
 /*
- * Holds the beginning of a line until its end arrives. A line that does not fit, or for which memory is missing, is
- * passed on in pieces.
+ * Holds the beginning of a line until its end arrives. If a line does not fit, or there is no memory for it, it is
+ * forwarded in pieces.
  */
 static void hold(ls_relay_stream *stream, const char *data, size_t size) {
     if (stream->held_size + size > stream->held_capacity && stream->held_size + size <= LS_RELAY_LINE) {
@@ -99,7 +99,7 @@ bool ls_relay_stream_out_of_sight(const ls_relay_stream *stream) {
     return outlet != NULL && outlet->total - stream->source.passed_on > SCREENFUL;
 }
 
-/* ---- streams -------------------------------------------------------------------------------------------------- */
+/* ---- streams ----------------------------------------------------------------------------------------------------- */
 
 static void shut(ls_relay_stream *stream) {
     pass_held(stream);
@@ -123,7 +123,7 @@ static bool read_some(ls_relay_stream *stream) {
     if (size > 0) {
         take(stream, data, (size_t)size);
         if (stream->source.outlet->failure != 0) {
-            shut(stream); /* the rank gets a broken pipe at its next write, as if it wrote to the output itself */
+            shut(stream); /* the rank gets a broken pipe at its next write, as if it wrote directly to the output */
         }
         return stream->fd >= 0;
     }
@@ -154,7 +154,7 @@ ls_status ls_relay_stream_open(ls_relay_stream *stream, ls_relay *relay, int fd)
 }
 
 void ls_relay_stream_drain(ls_relay_stream *stream) {
-    /* The limit exceeds the capacity of any pipe; a process that never stops writing is not waited for. */
+    /* The limit exceeds the capacity of any pipe, so that this loop ends even if a process never stops writing. */
     for (int i = 0; i < MOST_READS && stream->fd >= 0 && read_some(stream); i++) {
     }
 }
@@ -183,7 +183,7 @@ const char *ls_relay_stream_last_lines(const ls_relay_stream *stream, int lines,
     return stream->tail + start;
 }
 
-/* ---- the relay ------------------------------------------------------------------------------------------------ */
+/* ---- the relay --------------------------------------------------------------------------------------------------- */
 
 void ls_relay_open(ls_relay *relay, uv_loop_t *loop, const ls_relay_options *options) {
     relay->loop = loop;

@@ -1,7 +1,8 @@
 /*
- * The path of the output of a job. A stream reads the standard output or standard error pipe of one rank and splits its
- * bytes into lines. lines.h holds lines back, and drops copies. outlet.h writes, also the lines of the launcher itself.
- * The bytes are unchanged unless lines get a prefix. A line longer than LS_RELAY_LINE is passed on in pieces.
+ * The path that the output of a job takes. A stream reads the standard output or standard error pipe of one rank and
+ * splits its bytes into lines. lines.h holds lines back, and drops duplicates. outlet.h writes them, and the lines of
+ * the launcher itself. The bytes are unchanged unless lines get a prefix. A line longer than LS_RELAY_LINE is forwarded
+ * in pieces.
  */
 #ifndef LS_CLI_RELAY_H
 #define LS_CLI_RELAY_H
@@ -20,7 +21,7 @@ typedef struct ls_relay {
 } ls_relay;
 
 typedef struct ls_relay_options {
-    bool hold;           /* hold lines of standard error back */
+    bool hold;           /* hold back lines of standard error */
     ls_outlet_wait wait; /* waits for the readers of both outlets */
     ls_lines_filter is_reported;
     void *user; /* of both functions */
@@ -31,7 +32,7 @@ typedef struct ls_relay_stream {
     int fd;         /* -1: not open */
     ls_line_source source;
     ls_relay *relay;
-    bool prompts; /* the output is a terminal: the beginning of a line is passed on soon */
+    bool prompts; /* the output is a terminal, so incomplete lines are forwarded promptly */
     uv_timer_t prompt_timer;
     char *held; /* the beginning of an unfinished line */
     size_t held_size;
@@ -42,29 +43,29 @@ typedef struct ls_relay_stream {
 
 void ls_relay_open(ls_relay *relay, uv_loop_t *loop, const ls_relay_options *options);
 
-/* Prints all held lines and closes, after all streams. The memory must stay valid until the next iteration of the loop.
- */
+/* Prints all held lines and closes. Call it after all streams are closed. The memory must remain valid until the
+   next iteration of the loop. */
 void ls_relay_close(ls_relay *relay);
 
 /*
- * Takes ownership of `fd` (non-blocking, with its own file description) and passes on its bytes until the end. The
- * caller has set `prompts` and the source, except for its outlet.
+ * Takes ownership of `fd` (non-blocking, with its own file description) and forwards its bytes until the end. The
+ * caller must have set `prompts` and the source, except for its outlet.
  */
 ls_status ls_relay_stream_open(ls_relay_stream *stream, ls_relay *relay, int fd);
 
-/* Passes on the available bytes without waiting. */
+/* Forwards the available bytes without waiting. */
 void ls_relay_stream_drain(ls_relay_stream *stream);
 
 /*
- * Passes on the available bytes, with an unfinished line, and closes. The stream's memory must stay valid until the
- * next iteration of the event loop.
+ * Forwards the available bytes, including an unfinished line, and closes. The stream's memory must remain valid until
+ * the next iteration of the event loop.
  */
 void ls_relay_stream_close(ls_relay_stream *stream);
 
-/* Returns whether other streams printed more than a screenful after this stream's last lines. */
+/* Returns whether other streams have printed more than a screenful since this stream's last lines. */
 bool ls_relay_stream_out_of_sight(const ls_relay_stream *stream);
 
-/* Returns the last whole lines of the stream, at most `lines`, within `tail`. Stores their size in *size. */
+/* Returns the last complete lines of the stream, at most `lines`, within `tail`. Stores their size in *size. */
 const char *ls_relay_stream_last_lines(const ls_relay_stream *stream, int lines, size_t *size);
 
 #endif

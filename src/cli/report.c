@@ -54,7 +54,7 @@ static ls_status write_stream(FILE *stream, ls_run_record *runs, int count, bool
     return json ? LS_OK : ls_page_write(stream, runs, count);
 }
 
-/* Finds the default: report.html in the folder of the run. */
+/* Finds the default output file: report.html in the folder of the run. */
 static ls_status find_output(const char *run, char path[PATH_MAX]) {
     struct stat about;
     const char *slash = strrchr(run, '/');

@@ -15,7 +15,7 @@
 
 /* ---- records ----------------------------------------------------------------------------------------------------- */
 
-/* Points in the order of x. A y that is not finite is a gap. */
+/* Points in the order of x. A y value that is not finite is a gap. */
 typedef struct ls_curve {
     double *x, *y;
     size_t count, room;
@@ -23,38 +23,37 @@ typedef struct ls_curve {
 
 /* The content of a record. */
 typedef struct ls_run_record {
-    const char *path; /* as on the command line; borrowed */
-    json_t *start;    /* the line "start" of the last start, with the time of the first */
+    const char *path; /* as given on the command line; borrowed */
+    json_t *start;    /* the line "start" of the last start, but with the time of the first start */
     json_t *epochs;   /* the lines "epoch" */
     json_t *results;  /* last value of every metric since the last start, from the lines "results" and "end" */
     ls_curve loss;    /* over steps */
     ls_curve rate;    /* learning rate over steps */
-    int resumes;      /* starts that resumed from a checkpoint */
+    int resumes;      /* number of starts that resumed from a checkpoint */
     bool ended;       /* the last run of the trial has ended */
-    bool incomplete;  /* the last line is incomplete, and was skipped */
+    bool incomplete;  /* the last line was incomplete and therefore skipped */
 } ls_run_record;
 
 /*
- * Reads a record: a file, or the file run.jsonl of a folder. An incomplete last line is not an error. Fails with
- * LS_ERR_IO if the regular file does not exist. Fails with LS_ERR_FORMAT and the number of the line if a line is
- * damaged.
+ * Reads a record: a file, or the file run.jsonl in a folder. An incomplete last line is not an error. Fails with
+ * LS_ERR_IO if there is no such regular file, and with LS_ERR_FORMAT and the line number if a line is damaged.
  */
 ls_status ls_run_record_read(const char *path, ls_run_record *record);
 void ls_run_record_free(ls_run_record *record);
-/* Returns a number of an object; NAN if it is null or missing. */
+/* Returns a number of an object, or NAN if it is null or missing. */
 double ls_record_number(const json_t *object, const char *key);
 
 ls_status ls_curve_add(ls_curve *curve, double x, double y);
 void ls_curve_free(ls_curve *curve);
 /*
- * Reduces a curve to at most `most` points, at least 5: divides the points into equal parts, and keeps the first
- * minimum, the first maximum and the first gap of each part. The first and the last point are kept, too.
+ * Reduces a curve to at most `most` points; `most` is at least 5. Divides the points into equal parts, and keeps the
+ * first minimum, the first maximum and the first gap of each part. Also keeps the first and the last point.
  */
 void ls_curve_reduce(ls_curve *curve, size_t most);
 
 /* ---- pages ------------------------------------------------------------------------------------------------------- */
 
-/* Curves that one chart may show. */
+/* Maximum numbers of curves in a chart and of points in a curve. */
 enum { LS_CHART_CURVES = 16, LS_CHART_POINTS = 2000 };
 
 typedef struct ls_chart_curve {
@@ -71,12 +70,12 @@ typedef struct ls_chart {
     int count;
 } ls_chart;
 
-/* Writes text of HTML in which no character has a special meaning. */
+/* Writes HTML text that contains no special characters. */
 void ls_page_put(FILE *page, const char *text);
 /* Writes the chart, if it has points, and frees its curves. */
 void ls_chart_write(FILE *page, ls_chart *chart);
 
-/* Writes the page, and takes the curves of the records. Errors of writing stay in the stream. */
+/* Writes the page. Takes ownership of the curves of the records. Write errors are reported by the stream. */
 ls_status ls_page_write(FILE *page, ls_run_record *runs, int count);
 extern const char ls_page_style[];
 

@@ -1,6 +1,6 @@
 /*
- * Draws curves as SVG. The drawing is stretched to the width of the page, and its texts are HTML, so that they keep
- * their size on narrow screens.
+ * Draws curves as SVG. The drawing is stretched to the width of the page; its labels are HTML, so that they keep their
+ * size on narrow screens.
  */
 #include <math.h>
 #include <string.h>
@@ -22,7 +22,7 @@ void ls_page_put(FILE *page, const char *text) {
 /* The range of an axis. */
 typedef struct axis {
     double from, to;
-    bool logarithmic; /* from and to are logarithms to base 10 */
+    bool logarithmic; /* from and to are base-10 logarithms */
     double ticks[MOST_TICKS + 2];
     int count;
 } axis;
@@ -71,7 +71,7 @@ static bool find_ranges(const ls_chart *chart, axis *x, axis *y) {
     return x->from <= x->to;
 }
 
-/* Chooses round numbers: 1, 2 or 5 times a power of 10. */
+/* Chooses ticks at multiples of 1, 2 or 5 times a power of 10. */
 static void choose_ticks(axis *a, double least_step) {
     const double rough = (a->to - a->from) / (MOST_TICKS - 1), power = pow(10, floor(log10(rough)));
     const double ratio = rough / power;
@@ -113,7 +113,7 @@ static void put_grid(FILE *page, const axis *y) {
     fputs("\"/>", page);
 }
 
-/* A curve with few points gets dots: lines of length 0 with round ends. */
+/* A curve with few points gets dots, which are lines of length 0 with round ends. */
 static void put_curve(FILE *page, const ls_chart_curve *shown, const axis *x, const axis *y) {
     const ls_curve *curve = &shown->curve;
     for (int dots = curve->count <= 40; dots >= 0; dots--) {

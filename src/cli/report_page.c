@@ -1,4 +1,4 @@
-/* Writes the page about one or several runs. Runs are the columns of tables. */
+/* Writes the page about one or several runs. In tables, each run is a column. */
 #include <math.h>
 #include <string.h>
 #include <time.h>
@@ -9,7 +9,7 @@
 
 enum { COLORS = 8, MOST_RANKS = 64, MOST_EPOCHS = 200, MOST_METRICS = 64, MOST_PHASES = 16 };
 
-/* Writes a text that may be missing. */
+/* Writes a text that may be NULL. */
 static void put_text(FILE *page, const char *text) {
     ls_page_put(page, text != NULL ? text : "");
 }
@@ -20,7 +20,7 @@ typedef struct words {
     char text[512];
 } words;
 
-/* The path on the command line may have any bytes. */
+/* The path on the command line may contain arbitrary bytes. */
 static words name_of(const ls_run_record *run) {
     words name;
     (void)snprintf(name.text, sizeof name.text, "%s", run->path);
@@ -49,7 +49,7 @@ static double metric_of(const ls_run_record *run, size_t i, const char *name) {
     return ls_record_number(json_object_get(epoch_of(run, i), "metrics"), name);
 }
 
-/* NULL if the run has no epochs. */
+/* Returns NULL if the run has no epochs. */
 static const json_t *last_epoch_of(const ls_run_record *run) {
     return epoch_of(run, json_array_size(run->epochs) - 1);
 }
@@ -58,7 +58,7 @@ static bool is_in_last_epoch(const ls_run_record *run, const char *name) {
     return json_object_get(json_object_get(last_epoch_of(run), "metrics"), name) != NULL;
 }
 
-/* Returns the value after the last epoch. A metric that the epoch does not have is a result of an evaluation. */
+/* Returns the value after the last epoch. A metric that is not in the epoch is a result of an evaluation. */
 static double last_of(const ls_run_record *run, const char *name) {
     return ls_record_number(is_in_last_epoch(run, name) ? json_object_get(last_epoch_of(run), "metrics") : run->results,
                             name);
@@ -79,7 +79,7 @@ static double steps_of(const ls_run_record *run) {
     return in_epochs > in_curve ? in_epochs : in_curve;
 }
 
-/* Returns the index of the key; `count` if it is not in the list. */
+/* Returns the index of the key, or `count` if it is not in the list. */
 static int find_key(const char *const *keys, int count, const char *key) {
     int k = 0;
     while (k < count && strcmp(keys[k], key) != 0) {
@@ -88,7 +88,7 @@ static int find_key(const char *const *keys, int count, const char *key) {
     return k;
 }
 
-/* Adds the keys that an object of the epochs has, in the order of their first appearance. Borrows the keys. */
+/* Adds the keys of an object in the epochs, in the order of their first appearance. Borrows the keys. */
 static int add_keys(const ls_run_record *run, const char *object, const char **keys, int count, int most) {
     for (size_t i = 0; i < json_array_size(run->epochs); i++) {
         const char *key;
@@ -132,7 +132,7 @@ static words time_text(double seconds) {
     return text;
 }
 
-/* The last epoch plus 1, of the planned ones. */
+/* Returns the number of completed epochs, and of planned epochs if known, as text. */
 static words epochs_text(const ls_run_record *run) {
     const double planned = ls_record_number(run->start, "epochs");
     const words done =
@@ -171,19 +171,20 @@ static void put_run(FILE *page, const ls_run_record *run, const char *const *met
 
 /* ---- curves ------------------------------------------------------------------------------------------------------ */
 
-/* Adds an empty curve. With one run, curves differ in color; otherwise runs do, and curves of validation are dashed. */
+/* Adds an empty curve. With one run, each curve has its own color. With several runs, each run has its own color,
+ * and validation curves are dashed. */
 static ls_chart_curve *add_curve(ls_chart *chart, const ls_run_record *runs, int count, int r, const char *name) {
     ls_chart_curve *added = &chart->curves[chart->count];
     *added = (ls_chart_curve){.color = count == 1 ? chart->count % COLORS : r % COLORS,
                               .dashed = strncmp(name, "val_", 4) == 0};
     (void)snprintf(added->label, sizeof added->label, "%.64s%s%.120s", name, count > 1 ? " of " : "",
                    count > 1 ? name_of(&runs[r]).text : "");
-    ls_text_make_printable(added->label); /* each part may end with a part of a character */
+    ls_text_make_printable(added->label); /* each part may end within a character */
     chart->count++;
     return added;
 }
 
-/* Takes the curves of the records. */
+/* Takes ownership of the curves of the records. */
 static void chart_steps(FILE *page, ls_run_record *runs, int count, bool rate) {
     ls_chart chart = {.title = rate ? "Learning rate" : "Training loss", .axis = "step"};
     for (int r = 0; r < count; r++) {
@@ -208,7 +209,7 @@ static ls_status add_epochs(ls_chart *chart, const ls_run_record *runs, int coun
     return status;
 }
 
-/* The chart of a metric also has the metric of validation. */
+/* The chart of a metric also contains the validation metric. */
 static ls_status chart_metric(FILE *page, const ls_run_record *runs, int count, const char *const *metrics,
                               int metric_count, int m) {
     char pair[256];
@@ -217,7 +218,7 @@ static ls_status chart_metric(FILE *page, const ls_run_record *runs, int count, 
     (void)snprintf(pair, sizeof pair, "%s%s", validation ? "" : "val_", validation ? name + 4 : name);
     const int other = find_key(metrics, metric_count, pair);
     if (validation && other < metric_count) {
-        return LS_OK; /* in the chart of the metric of training */
+        return LS_OK; /* already in the chart of the training metric */
     }
     ls_chart chart = {.title = name, .axis = "epoch"};
     ls_status status = add_epochs(&chart, runs, count, name);
@@ -243,7 +244,7 @@ static ls_status put_curves(FILE *page, ls_run_record *runs, int count, const ch
     return LS_OK;
 }
 
-/* The numbers of the last epochs. */
+/* Writes the numbers of the last epochs. */
 static void put_epochs(FILE *page, const ls_run_record *run, const char *const *metrics, int metric_count) {
     const size_t epochs = json_array_size(run->epochs), shown = epochs < MOST_EPOCHS ? epochs : MOST_EPOCHS;
     fputs("<details class=\"card run\"><summary>Epochs of ", page);
@@ -269,7 +270,7 @@ static void put_epochs(FILE *page, const ls_run_record *run, const char *const *
 
 /* ---- phases ------------------------------------------------------------------------------------------------------ */
 
-/* Seconds of all epochs. Communication is also counted in the other phases, and is not in `longest`. */
+/* Seconds, summed over all epochs. Communication is also counted in the other phases, and not in `longest`. */
 typedef struct phases {
     const char *names[MOST_PHASES];
     int count, ranks;
@@ -354,7 +355,7 @@ static void put_phases(FILE *page, const ls_run_record *run) {
 
 /* ---- configuration and machine ----------------------------------------------------------------------------------- */
 
-/* Writes a value of the line "start": a text, a number, or a list of texts, one per line without repetitions. */
+/* Writes a value of the line "start": a string, a number, or a list of strings, one per line without duplicates. */
 static void put_value(FILE *page, const json_t *value) {
     if (json_is_number(value)) {
         ls_fprintf(page, "%.15g", json_number_value(value));

@@ -10,7 +10,7 @@
 
 static const char *const call = "lockstep report";
 
-/* Bytes of a line, with the final zero byte. */
+/* Maximum size of a line in bytes, including the final zero byte. */
 enum { LINE_LIMIT = 16 << 20 };
 
 /* ---- curves ------------------------------------------------------------------------------------------------------ */
@@ -27,7 +27,7 @@ ls_status ls_curve_add(ls_curve *curve, double x, double y) {
             memcpy(numbers + room, curve->y, curve->count * sizeof *numbers);
         }
         ls_free(curve->x);
-        curve->x = numbers; /* one block of both arrays */
+        curve->x = numbers; /* one block contains both arrays */
         curve->y = numbers + room;
         curve->room = room;
     }
@@ -41,7 +41,7 @@ void ls_curve_free(ls_curve *curve) {
     *curve = (ls_curve){.count = 0};
 }
 
-/* Finds the first minimum and the first maximum of points `from` to `to`; numbers that are not finite do not count. */
+/* Finds the first minimum and the first maximum of points `from` to `to`, ignoring numbers that are not finite. */
 static void find_extremes(const ls_curve *curve, size_t from, size_t to, size_t *least, size_t *largest) {
     *least = *largest = from;
     for (size_t i = from + 1; i < to; i++) {
@@ -56,7 +56,7 @@ void ls_curve_reduce(ls_curve *curve, size_t most) {
         return;
     }
     const size_t last = curve->count - 1, buckets = (most - 2) / 3;
-    size_t kept = 1; /* the first point is in its place */
+    size_t kept = 1; /* the first point is already in place */
     for (size_t b = 0; b < buckets; b++) {
         const size_t from = 1 + b * (last - 1) / buckets, to = 1 + (b + 1) * (last - 1) / buckets;
         size_t least, largest;
@@ -83,12 +83,13 @@ double ls_record_number(const json_t *object, const char *key) {
     return json_is_number(value) ? json_number_value(value) : NAN;
 }
 
-/* Clears the results of earlier runs, and keeps the time of the first start. */
+/* Clears the results of earlier runs, but keeps the time of the first start. */
 static ls_status take_start(ls_run_record *record, json_t *line) {
     if (!(ls_record_number(line, "epoch") >= 0) || !(ls_record_number(line, "step") >= 0)) {
         return LS_ERR_FORMAT;
     }
-    (void)json_object_set(line, "time", json_object_get(record->start, "time")); /* changes nothing without a time */
+    (void)json_object_set(line, "time",
+                          json_object_get(record->start, "time")); /* changes nothing if there is no time */
     (void)json_object_clear(record->results);
     record->resumes += json_is_true(json_object_get(line, "resumes"));
     record->ended = false;
@@ -119,7 +120,7 @@ static ls_status take_results(ls_run_record *record, const json_t *line, bool en
     return json_is_object(metrics) && json_object_update(record->results, metrics) == 0 ? LS_OK : LS_ERR_FORMAT;
 }
 
-/* Lines of other kinds are skipped: they may come from a later version. Fails with LS_ERR_FORMAT, without a message. */
+/* Skips lines of other kinds, which may come from a later version. Fails with LS_ERR_FORMAT, without a message. */
 static ls_status take_line(ls_run_record *record, json_t *line) {
     const char *kind = json_string_value(json_object_get(line, "kind"));
     if (kind == NULL || (record->start == NULL && strcmp(kind, "start") != 0)) {
@@ -133,7 +134,7 @@ static ls_status take_line(ls_run_record *record, json_t *line) {
                                           : LS_OK;
 }
 
-/* Returns whether there is a line. A process that was killed may have written a part of the last line. */
+/* Returns whether there is a line. A process that was killed may have written only a part of the last line. */
 static bool read_line(FILE *file, char *text, ls_run_record *record) {
     if (fgets(text, LINE_LIMIT, file) == NULL) {
         return false;
@@ -175,7 +176,7 @@ static ls_status read_file(FILE *file, const char *path, ls_run_record *record) 
     return status;
 }
 
-/* Finds the file. A pipe or a device may have no end. */
+/* Finds the record file, which must be a regular file, because a pipe or a device may have no end. */
 static ls_status find_file(const char *path, char file_path[PATH_MAX]) {
     struct stat about;
     bool found = stat(path, &about) == 0;

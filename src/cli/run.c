@@ -1,4 +1,4 @@
-/* `lockstep run`: checks the options, then runs the job, and starts it again after failures if requested. */
+/* `lockstep run`: checks the options, then runs the job, and restarts it after failures if requested. */
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -71,7 +71,7 @@ static ls_status check_gpus(const run_values *values) {
                : ls_fail(LS_ERR_ARGUMENT, "lockstep run: --gpus '%s': must be each or none", values->gpus);
 }
 
-/* ---- several machines ------------------------------------------------------------------------------------------ */
+/* ---- several machines -------------------------------------------------------------------------------------------- */
 
 static ls_status check_nodes(const run_values *values) {
     if (values->nodes == 0) {
@@ -101,7 +101,7 @@ static ls_status check_nodes(const run_values *values) {
     return LS_OK;
 }
 
-/* Random bytes would often contain a NUL or a newline early, which would leave a short key. */
+/* Random bytes would often contain a NUL or a newline early, which would shorten the key. */
 static bool is_text(const char *bytes, size_t size) {
     for (size_t i = 0; i < size; i++) {
         const unsigned char byte = (unsigned char)bytes[i];
@@ -123,7 +123,7 @@ static ls_status read_key_file(const char *path, char key[KEY_TEXT]) {
         }
         return ls_fail(LS_ERR_ARGUMENT, "lockstep run: --key-file %s: cannot read it: %s", path, strerror(reason));
     }
-    if (S_ISDIR(about.st_mode)) { /* the advice to use chmod, below, would be wrong for a folder */
+    if (S_ISDIR(about.st_mode)) { /* the advice below to use chmod would be wrong for a folder */
         fclose(file);
         return ls_fail(LS_ERR_ARGUMENT, "lockstep run: --key-file %s: this is a folder", path);
     }
@@ -150,8 +150,8 @@ static ls_status read_key_file(const char *path, char key[KEY_TEXT]) {
 }
 
 /*
- * Opens the connections to the other nodes. Returns ownership of *nodes to the caller, NULL for a job on this machine
- * only.
+ * Opens the connections to the other nodes. Returns ownership of *nodes to the caller; *nodes is NULL for a job on this
+ * machine only.
  */
 static ls_status open_nodes(const run_values *values, ls_nodes **nodes) {
     char key[KEY_TEXT];
@@ -175,7 +175,7 @@ static ls_status open_nodes(const run_values *values, ls_nodes **nodes) {
     return status;
 }
 
-/* ---- the job --------------------------------------------------------------------------------------------------- */
+/* ---- the job ----------------------------------------------------------------------------------------------------- */
 
 static ls_status start_job(const ls_job_options *job, const run_values *values, int *exit_status) {
     ls_job_options whole = *job;
@@ -220,13 +220,10 @@ static ls_status run_job(const run_values *values, char **program, int *exit_sta
     return status;
 }
 
-/*
- * Finds -n or --ranks among the arguments of PROGRAM, where it may be misplaced. Returns NULL if there is no such
- * option.
- */
+/* Finds -n or --ranks among the arguments of PROGRAM, where it may be misplaced. Returns NULL if it is not there. */
 static const char *misplaced_ranks(char **program, const char **number) {
     static const struct {
-        const char *prefix, *option; /* --ranks=2, -n2, and -n 2 */
+        const char *prefix, *option; /* --ranks=2, -n2, or -n 2 */
         bool is_parted;
     } forms[] = {{"--ranks=", "--ranks", false},
                  {"--ranks", "--ranks", true},
@@ -247,7 +244,7 @@ static const char *misplaced_ranks(char **program, const char **number) {
     return NULL;
 }
 
-/* Warns of settings that are valid but probably unintended. */
+/* Warns about settings that are valid but probably unintended. */
 static void warn_of_settings(bool ranks_given, char **program) {
     const char *number = NULL, *option = ranks_given ? NULL : misplaced_ranks(program, &number);
     if (option != NULL) {

@@ -92,8 +92,8 @@ static bool is_spared(const ls_tree *tree, pid_t pid) {
 }
 
 /*
- * Marks all descendants. A child may come before its parent, because process ids wrap around; so this repeats until a
- * pass finds no new descendant.
+ * Marks all descendants. A child may precede its parent in the list, because process ids wrap around, so the function
+ * repeats until a pass finds no new descendant.
  */
 static void mark_descendants(const ls_tree *tree, process_list *list) {
     const pid_t self = getpid();

@@ -54,8 +54,7 @@ ls_status ls_comm_call(ls_comm *comm, ls_call *call, ls_work **work) {
     return status;
 }
 
-/* ---- collectives ----------------------------------------------------------------------------------------------------
- */
+/* ---- collectives ------------------------------------------------------------------------------------------------- */
 
 /* Sets the fields one by one: clearing all fields at once would take as long as the rest of a small call. */
 static inline void fill(ls_call *call, ls_operation operation, ls_dtype dtype, size_t count, const void *send,
@@ -201,8 +200,7 @@ ls_status ls_comm_alltoallv(ls_comm *comm, const void *send, const size_t *send_
     return ls_comm_call(comm, &call, work);
 }
 
-/* ---- messages ------------------------------------------------------------------------------------------------------
- */
+/* ---- messages ---------------------------------------------------------------------------------------------------- */
 
 ls_status ls_comm_send(ls_comm *comm, const void *buffer, size_t count, ls_dtype dtype, int dest, int tag,
                        ls_work **work) {

@@ -58,8 +58,7 @@ static inline bool in_place(const ls_flow *flow, const ls_call *call, size_t own
             (flow->in_place == LS_IN_PLACE_OR_START && call->send == call->receive));
 }
 
-/* ---- parts of equal counts ----------------------------------------------------------------------------------------
- */
+/* ---- parts of equal counts --------------------------------------------------------------------------------------- */
 
 static inline ls_status check_even(const ls_flow *flow, const ls_comm *comm, const ls_call *call, bool sends,
                                    bool receives) {
@@ -86,8 +85,7 @@ static inline ls_status check_even(const ls_flow *flow, const ls_comm *comm, con
     return LS_OK;
 }
 
-/* ---- parts with counts --------------------------------------------------------------------------------------------
- */
+/* ---- parts with counts ------------------------------------------------------------------------------------------- */
 
 /* One buffer of a call. Sizes are in elements. */
 typedef struct call_side {
@@ -186,8 +184,7 @@ static ls_status check_uneven(const ls_flow *flow, const ls_comm *comm, ls_call 
     return fails ? fail_overlap(flow->name) : LS_OK;
 }
 
-/* ---- all calls ----------------------------------------------------------------------------------------------------
- */
+/* ---- all calls --------------------------------------------------------------------------------------------------- */
 
 ls_status ls_call_check(const ls_comm *comm, ls_call *call) {
     const ls_flow *flow = &ls_flows[call->operation];

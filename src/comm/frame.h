@@ -229,8 +229,7 @@ void ls_work_abandon(ls_comm *comm);
 /* In waiting.c: the time in nanoseconds after which a waiting call first logs its wait; tests shorten it. */
 extern uint64_t ls_comm_tell_after_ns __attribute__((visibility("hidden")));
 
-/* ---- leave.c: ranks that make no more calls on any communicator ----------------------------------------------------
- */
+/* ---- leave.c: ranks that make no more calls on any communicator -------------------------------------------------- */
 
 /* Records that `part` was split from `comm`. */
 void ls_comm_add_split(ls_comm *comm, ls_comm *part);

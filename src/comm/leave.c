@@ -65,8 +65,7 @@ ls_status ls_comm_meet_leaving(ls_comm *comm) {
     return comm->backend->finalize_barrier != NULL ? comm->backend->finalize_barrier(comm->state) : LS_OK;
 }
 
-/* ---- one communicator ---------------------------------------------------------------------------------------------
- */
+/* ---- one communicator -------------------------------------------------------------------------------------------- */
 
 /* Frees the state, or only leaves the communicator if a reference may still use its memory. */
 static void leave_state(ls_comm *comm) {

@@ -17,8 +17,7 @@ static const ls_core core = {LS_CORE_FUNCTIONS(CORE_FUNCTION, CORE_PROCEDURE).lo
 
 static const ls_backend *const backends[] = {&ls_backend_self, &ls_backend_shm, &ls_backend_tcp};
 
-/* ---- backends by name ----------------------------------------------------------------------------------------------
- */
+/* ---- backends by name -------------------------------------------------------------------------------------------- */
 
 /* A name becomes part of a path, so only letters, digits and underscores are allowed. */
 static bool is_name(const char *name) {

@@ -53,7 +53,7 @@ static int count_threads(void) {
     return count;
 }
 
-/* ---- in a rank's process ---- */
+/* ---- in a rank's process ----------------------------------------------------------------------------------------- */
 
 static ls_status run_rank(const spawn *self, int rank, ls_rank_function function, void *user) {
     char url[64];
@@ -100,7 +100,7 @@ static _Noreturn void be_rank(const spawn *self, int rank, int pipe, pid_t paren
     _exit(result.status == LS_OK ? 0 : 1);
 }
 
-/* ---- in the parent's process ---- */
+/* ---- in the parent's process ------------------------------------------------------------------------------------- */
 
 static void signal_all(void *user, int signal_number) {
     const spawn *self = user;

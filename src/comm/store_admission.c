@@ -23,7 +23,7 @@ void ls_admission_open(ls_admission *self, const ls_key *key, const char *who) {
     }
 }
 
-/* ---- limit on connections --------------------------------------------------------------------------------------- */
+/* ---- limit on connections ---------------------------------------------------------------------------------------- */
 
 /* Stores the part of an address that identifies a machine: the whole IPv4 address, but only the first 64 bits of an
  * IPv6 address, because a machine may have any number of addresses in its network. */
@@ -93,7 +93,7 @@ static bool make_room(int limit, ls_connection *const *all, size_t count, ls_con
     return true;
 }
 
-/* ---- accepting ------------------------------------------------------------------------------------------------- */
+/* ---- accepting --------------------------------------------------------------------------------------------------- */
 
 /* Closes a connection without a valid proof if the process has reached its limit on file descriptors. */
 static bool free_descriptor(ls_connection *const *all, size_t count) {
@@ -143,7 +143,7 @@ int ls_admission_accept(ls_admission *self, int listener, ls_connection *const *
     return 0;
 }
 
-/* ---- the greeting ---------------------------------------------------------------------------------------------- */
+/* ---- the greeting ------------------------------------------------------------------------------------------------ */
 
 static ls_status refuse(const ls_admission *self, ls_connection *connection, ls_status status, const char *why) {
     char peer[96];

@@ -16,7 +16,7 @@ static uint64_t take(const uint8_t *bytes, size_t size) {
     return value;
 }
 
-/* ---- frames ---- */
+/* ---- frames ------------------------------------------------------------------------------------------------------ */
 
 ls_status ls_frame_size(const uint8_t header[LS_FRAME_HEADER], size_t smallest, size_t largest, size_t *size) {
     const size_t length = (size_t)take(header, LS_FRAME_HEADER);
@@ -35,7 +35,7 @@ static uint8_t *append(uint8_t *at, ls_bytes bytes) {
     return at + bytes.size;
 }
 
-/* ---- requests ---- */
+/* ---- requests ---------------------------------------------------------------------------------------------------- */
 
 /* The parts that a request of each operation has. */
 typedef struct request_rule {
@@ -116,7 +116,7 @@ ls_status ls_request_decode(const uint8_t *body, size_t size, ls_store_request *
     return check_request(request);
 }
 
-/* ---- replies ---- */
+/* ---- replies ----------------------------------------------------------------------------------------------------- */
 
 size_t ls_reply_size(const ls_store_reply *reply) {
     return LS_FRAME_HEADER + LS_REPLY_FIXED + reply->value.size;

@@ -229,7 +229,7 @@ void ls_store_close(ls_store *store) {
     ls_free(store);
 }
 
-/* ---- properties of a store -------------------------------------------------------------------------------------- */
+/* ---- properties of a store --------------------------------------------------------------------------------------- */
 
 /* On rank 0, this is the listening socket, because the other ranks reach rank 0 at its address. */
 int ls_store_connection(const ls_store *store) {

@@ -37,7 +37,7 @@ struct ls_store_server {
     ls_deadline accept_again, complain_again, report;
 };
 
-/* ---- answering ---- */
+/* ---- answering --------------------------------------------------------------------------------------------------- */
 
 static void lose(ls_store_server *server, ls_connection *connection);
 
@@ -115,7 +115,7 @@ static void lose(ls_store_server *server, ls_connection *connection) {
     }
 }
 
-/* ---- requests ---- */
+/* ---- requests ---------------------------------------------------------------------------------------------------- */
 
 static void keep_waiting(ls_connection *connection) {
     connection->waiting = true;
@@ -268,7 +268,7 @@ static void (*const handlers[LS_STORE_OPERATION_END])(ls_store_server *, ls_conn
     [LS_STORE_LEAVE] = handle_leave,
 };
 
-/* ---- connections ---- */
+/* ---- connections ------------------------------------------------------------------------------------------------- */
 
 /* Logs processes that connect without the key, with a limit on the number of lines. */
 static void hear_unproven(ls_store_server *server, ls_connection *connection) {
@@ -355,7 +355,7 @@ static void accept_all(ls_store_server *server) {
     }
 }
 
-/* ---- the loop ---- */
+/* ---- the loop ---------------------------------------------------------------------------------------------------- */
 
 /* Handles a request or greeting whose deadline has passed. */
 static void expire(ls_store_server *server, ls_connection *connection) {
@@ -472,7 +472,7 @@ static void *serve(void *argument) {
     }
 }
 
-/* ---- start and stop ---- */
+/* ---- start and stop ---------------------------------------------------------------------------------------------- */
 
 static void free_server(ls_store_server *server) {
     for (size_t i = 0; i < server->count; i++) {

@@ -40,7 +40,7 @@ ls_status ls_comm_fail_contested(ls_comm *comm, ls_operation operation) {
     return ls_comm_abort(comm, fail(operation));
 }
 
-/* ---- communicators that the progress thread may use ------------------------------------------------------------- */
+/* ---- communicators that the progress thread may use -------------------------------------------------------------- */
 
 bool ls_comm_take(ls_comm *comm) {
     int state = LS_COMM_IDLE;

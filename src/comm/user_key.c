@@ -19,7 +19,7 @@ enum { KEY_SIZE = LS_KEY_TEXT_SIZE - 1 };
 
 static const char key_file[] = "key";
 
-/* ---- the file -------------------------------------------------------------------------------------------------- */
+/* ---- the file ---------------------------------------------------------------------------------------------------- */
 
 static bool is_key(const char *text) {
     return strspn(text, "0123456789abcdef") == KEY_SIZE && text[KEY_SIZE] == '\0';
@@ -62,7 +62,7 @@ static ls_status make_key(int folder) {
     return fine ? LS_OK : ls_fail(LS_ERR_IO, "cannot write a key: %s", strerror(error));
 }
 
-/* ---- its place ------------------------------------------------------------------------------------------------- */
+/* ---- its place --------------------------------------------------------------------------------------------------- */
 
 /* Reads the key in the folder `name` of `parent`. Creates the folder and the key if necessary. */
 static ls_status share_key(int parent, const char *name, ls_key *key) {

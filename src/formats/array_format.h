@@ -109,7 +109,7 @@ static inline bool ls_array_default_fill(ls_array_kind kind, int bytes, ls_array
     return bytes > 1;
 }
 
-/* ---- reasons that both plug-ins have. They return false -------------------------------------------------------- */
+/* ---- reasons that both plug-ins have. They return false ---------------------------------------------------------- */
 
 static inline bool ls_array_refuse_type(const char *elements, char reason[LS_ARRAY_REASON]) {
     (void)snprintf(reason, LS_ARRAY_REASON, "its elements are %s, but must be integers or floating-point numbers",

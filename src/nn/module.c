@@ -372,7 +372,7 @@ ls_module *ls_module_find_child(const ls_module *module, const char *name) {
     return found;
 }
 
-/* ---- lists of everything below a module ------------------------------------------------------------------------- */
+/* ---- lists of everything below a module -------------------------------------------------------------------------- */
 
 static char *join_names(const char *prefix, const char *name) {
     const size_t size = strlen(prefix) + strlen(name) + 2;

@@ -40,8 +40,7 @@
 #include "parallel/divisor_sums.h"
 #include "parallel/slices.h"
 
-/* ---- gradients -----------------------------------------------------------------------------------------------------
- */
+/* ---- gradients --------------------------------------------------------------------------------------------------- */
 
 /*
  * Averages the gradients over the ranks, scaled by each rank's own.weight. Sets *mean to the mean of the tails. If the

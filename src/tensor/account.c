@@ -99,8 +99,8 @@ static void take(const ls_account *account, ls_memory_watch *watch) {
 }
 
 /*
- * Another thread may have set the limit to INT64_MIN since the last call of collect. Its change is then collected with
- * the next one, or by ls_memory_stats.
+ * Another thread may have set the limit to INT64_MIN after the last call of collect. Its change is then collected
+ * together with the next change, or by ls_memory_stats.
  */
 static void set_limit(ls_account *account) {
     int64_t least = INT64_MAX;

@@ -3,8 +3,8 @@
  * the thread allocates. The threads of a loader use the account of the thread that reads its batches.
  *
  * Only the owner of an account writes its counts, without atomic operations. Other threads, which free the owner's
- * tensors or allocate for it, add to `others`; the owner moves these changes to its counts later. An account is freed
- * when its thread has ended and all its memory is freed.
+ * tensors or allocate for the owner, add to `others`; the owner moves these changes to its counts later. An account is
+ * freed after its thread has ended and all its memory has been freed.
  */
 #ifndef LS_TENSOR_ACCOUNT_H
 #define LS_TENSOR_ACCOUNT_H
@@ -22,30 +22,30 @@ typedef struct ls_memory_watch {
 
 struct ls_account {
     int64_t total;
-    int64_t bytes[LS_MEMORY_KINDS]; /* except LS_MEMORY_ACTIVATIONS: the rest of the total */
+    int64_t bytes[LS_MEMORY_KINDS]; /* all kinds except LS_MEMORY_ACTIVATIONS, which is the rest of the total */
     /*
-     * If the total exceeds this number, the owner must call ls_account_update. It is the least total of the watches, or
-     * INT64_MIN if another thread has added to `others`.
+     * If the total exceeds this number, the owner must call ls_account_update. It is the smallest total of the watches,
+     * or INT64_MIN if another thread has added to `others`.
      */
     _Atomic(int64_t) limit;
     ls_memory_watch *watches;    /* the last is since_reset */
     ls_memory_watch since_reset; /* for ls_memory_stats */
-    int64_t collected;           /* the sum of the bytes that were moved from `others` */
+    int64_t collected;           /* number of bytes moved from `others` so far */
     _Atomic(int64_t) others[LS_MEMORY_KINDS];
     /*
-     * The bytes that other threads have allocated minus freed, the number of ls_account_hold, and LS_ACCOUNT_OWNED or,
-     * after the owner has ended, the owner's bytes.
+     * The sum of the bytes that other threads have allocated minus freed, the number of calls of ls_account_hold, and
+     * LS_ACCOUNT_OWNED or, after the owner has ended, the owner's bytes.
      */
     _Atomic(int64_t) held;
 };
 
 #define LS_ACCOUNT_OWNED ((int64_t)1 << 62)
 
-/* Makes the account of a new thread; NULL without message if out of memory. */
+/* Creates the account of a new thread. Returns NULL, without a message, if out of memory. */
 ls_account *ls_account_new(void);
 /* Must be called when the thread ends. */
 void ls_account_leave(ls_thread_state *thread);
-/* Gives the thread, which has allocated nothing yet, the account of another thread. NULL is allowed. */
+/* Assigns another thread's account to a thread that has not allocated anything yet. NULL is allowed. */
 void ls_account_join(ls_thread_state *thread, ls_account *account);
 
 /* Returns the account for memory that the thread allocates. */
@@ -53,13 +53,13 @@ static inline ls_account *ls_account_of(const ls_thread_state *thread) {
     return __builtin_expect(thread->account != NULL, 1) ? thread->account : thread->joined_account;
 }
 
-/* Keep an account for other threads than its owner. NULL is allowed. */
+/* Keeps an account alive for threads that do not own it. NULL is allowed. */
 ls_account *ls_account_hold(ls_account *account);
 void ls_account_drop(ls_account *account);
 
-/* Adds bytes, which may be negative, on a thread that does not own the account. May free the account. */
+/* Adds bytes, possibly negative, from a thread that does not own the account. May free the account. */
 void ls_account_add_elsewhere(ls_account *account, ls_memory_kind kind, int64_t bytes);
-/* Moves the changes of other threads to the counts, and updates the watches that have no larger total. */
+/* Adds the changes made by other threads to the counts, and updates the watches whose maximum was exceeded. */
 void ls_account_update(ls_account *account);
 
 static inline bool ls_account_is_own(const ls_thread_state *thread, const ls_account *account) {
@@ -67,8 +67,8 @@ static inline bool ls_account_is_own(const ls_thread_state *thread, const ls_acc
 }
 
 /*
- * Counts activations on the thread that owns the account. Does nothing and returns false if the account must be
- * updated.
+ * Counts activations on the thread that owns the account. If the account must be updated first, does nothing and
+ * returns false.
  */
 static inline bool ls_account_try_add(ls_account *account, size_t bytes) {
     const int64_t total = account->total + (int64_t)bytes;
@@ -79,7 +79,7 @@ static inline bool ls_account_try_add(ls_account *account, size_t bytes) {
     return fits;
 }
 
-/* Counts a new block, which must not be empty. `thread` is the calling thread. */
+/* Counts a new, nonempty block. `thread` is the calling thread. */
 static inline void ls_account_begin(const ls_thread_state *thread, ls_account *account, ls_memory_kind kind,
                                     size_t bytes) {
     if (!ls_account_is_own(thread, account)) {
@@ -108,7 +108,7 @@ static inline void ls_account_end(const ls_thread_state *thread, ls_account *acc
     }
 }
 
-/* Counts a block as another kind. `thread` is the calling thread. */
+/* Moves the count of a block to a different kind. `thread` is the calling thread. */
 void ls_account_move(const ls_thread_state *thread, ls_account *account, ls_memory_kind from, ls_memory_kind to,
                      size_t bytes);
 
@@ -118,10 +118,11 @@ void ls_account_move(const ls_thread_state *thread, ls_account *account, ls_memo
 void ls_account_copy(const ls_account *account, int64_t bytes[LS_MEMORY_KINDS]);
 void ls_account_watch(ls_account *account, ls_memory_watch *watch);
 void ls_account_unwatch(ls_account *account, ls_memory_watch *watch);
-/* Starts the peak of ls_memory_stats at the present total. */
+/* Resets the peak of ls_memory_stats to the current total. */
 void ls_account_reset(ls_account *account);
 
-/* memory.c: watches the calling thread's account from now on. Fails with LS_ERR_MEMORY, and in a thread of a loader. */
+/* memory.c: watches the calling thread's account from now on. Fails with LS_ERR_MEMORY if out of memory, and also
+ * fails in a thread of a loader. */
 ls_status ls_memory_watch_begin(const char *call, ls_memory_watch *watch) LS_WARN_UNUSED;
 /* Must be called on the same thread. */
 void ls_memory_watch_end(ls_memory_watch *watch);

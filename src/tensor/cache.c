@@ -24,7 +24,7 @@ void *ls_cache_fetch(ls_cache *cache, size_t bytes) {
     }
 #ifdef LS_SANITIZED
     (void)cache;
-    return ls_allocate_aligned(bytes, LS_CACHE_ALIGNMENT); /* the exact size, so that overruns are detected */
+    return ls_allocate_aligned(bytes, LS_CACHE_ALIGNMENT); /* the exact size, so that sanitizers detect overruns */
 #else
     const size_t size = ls_cache_bin_bytes(bin);
     void *memory = ls_allocate_aligned(size, LS_CACHE_ALIGNMENT);

@@ -1,9 +1,9 @@
 /*
- * Each thread's cache of memory blocks, for tensor records and for the CPU's tensors. In its steady state, a program
- * makes no call to the allocator. Blocks come in size classes (64 bytes apart up to 1 KiB, then four per doubling). A
- * freed block goes to the cache of the thread that frees it, and is reused last in, first out.
+ * Each thread's cache of memory blocks, for tensor records and for the CPU's tensors. In steady state, a program does
+ * not call the allocator. Blocks have size classes (64 bytes apart up to 1 KiB, then four per doubling). A freed block
+ * goes to the cache of the thread that frees it, and is reused last in, first out.
  *
- * Under a sanitizer nothing is cached, so that the sanitizer sees every use after free.
+ * Nothing is cached under a sanitizer, so that it detects every use after free.
  */
 #ifndef LS_TENSOR_CACHE_H
 #define LS_TENSOR_CACHE_H
@@ -21,8 +21,8 @@ typedef struct ls_cache_block {
 } ls_cache_block;
 
 /*
- * `held` may not exceed `limit`: 64 MiB, or the maximum that this thread itself has allocated and not returned, if that
- * is more. So a thread that only frees other threads' memory does not accumulate memory without limit.
+ * `held` may not exceed `limit`: 64 MiB, or the maximum that this thread itself has allocated and not freed, if that is
+ * larger. So a thread that only frees other threads' memory does not accumulate memory without limit.
  */
 typedef struct ls_cache {
     ls_cache_block *bins[LS_CACHE_BINS];
@@ -36,7 +36,7 @@ void ls_cache_init(ls_cache *cache);
 /* Returns every block to the allocator. */
 void ls_cache_empty(ls_cache *cache);
 
-/* The slow paths of the calls below. */
+/* The slow paths of the inline functions below. */
 void *ls_cache_fetch(ls_cache *cache, size_t bytes);
 void ls_cache_give_back(ls_cache *cache, void *memory, size_t bytes);
 
@@ -55,7 +55,8 @@ static inline size_t ls_cache_bin_bytes(int bin) {
     return (size_t)(5 + bin % 4) << (8 + (bin - LS_CACHE_FINE_BINS) / 4);
 }
 
-/* Returns `bytes` bytes aligned to 64, not cleared; NULL, without message, if out of memory. */
+/* Returns `bytes` bytes of uninitialized memory aligned to 64 bytes. Returns NULL, without a message, if out of
+ * memory. */
 static inline void *ls_cache_allocate(ls_cache *cache, size_t bytes) {
 #ifndef LS_SANITIZED
     const int bin = ls_cache_bin(bytes);
@@ -69,7 +70,7 @@ static inline void *ls_cache_allocate(ls_cache *cache, size_t bytes) {
     return ls_cache_fetch(cache, bytes);
 }
 
-/* Frees memory from any thread's ls_cache_allocate; `bytes` is the requested size. */
+/* Frees memory returned by ls_cache_allocate on any thread; `bytes` is the requested size. */
 static inline void ls_cache_release(ls_cache *cache, void *memory, size_t bytes) {
 #ifndef LS_SANITIZED
     const int bin = ls_cache_bin(bytes);

@@ -190,8 +190,7 @@ ls_status ls_fill(ls_tensor *tensor, double value) {
     return status;
 }
 
-/* ---- moving --------------------------------------------------------------------------------------------------------
- */
+/* ---- moving ------------------------------------------------------------------------------------------------------ */
 
 static void release_part(void *memory, void *whole) {
     (void)memory;

@@ -48,8 +48,7 @@ ls_status ls_device_add(const ls_device *device) {
     return status;
 }
 
-/* ---- to the host and back ------------------------------------------------------------------------------------------
- */
+/* ---- to the host and back ---------------------------------------------------------------------------------------- */
 
 ls_status ls_device_fetch(const ls_device *device, void *host, const void *memory, size_t bytes) {
     ls_stream *stream = ls_device_stream(device);

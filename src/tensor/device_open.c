@@ -1,4 +1,4 @@
-/* GPUs become devices of this process when the program first names one: module cuda, opened on demand. */
+/* Registers a GPU as a device of this process when the program first names a GPU. Opens plug-in cuda on demand. */
 
 #include <pthread.h>
 #include <stdio.h>
@@ -41,13 +41,14 @@ const char *ls_cuda_failure(void) {
                                      : "CUDA finds no GPU";
 }
 
-/* ---- names ----------------------------------------------------------------------------------------------------- */
+/* ---- names ------------------------------------------------------------------------------------------------------- */
 
 static bool is_gpu(const char *name) {
     return strncmp(name, "cuda", 4) == 0 && (name[4] == '\0' || name[4] == ':');
 }
 
-/* Returns the N of "cuda:N", 0 for "cuda", and -1 for other names. A device has one name, so "cuda:00" is invalid. */
+/* Returns N for "cuda:N", 0 for "cuda", and -1 for any other name. A device has only one name, so "cuda:00" is
+ * invalid. */
 static int index_of(const char *name) {
     if (name[4] == '\0') {
         return 0;
@@ -89,7 +90,7 @@ static const ls_device *open_gpu(const char *call, const char *name, int index) 
     return ls_device_add(device) == LS_OK ? device : NULL;
 }
 
-/* Returns the GPU if it is already registered, perhaps by another thread a moment ago. */
+/* Returns the GPU if it is already registered, possibly by another thread in the meantime. */
 static const ls_device *find_gpu(int index) {
     char name[16];
     (void)snprintf(name, sizeof name, "cuda:%d", index);
@@ -134,8 +135,7 @@ const ls_device *ls_device_find(const char *call, const char *name) {
     return ls_scope_failed();
 }
 
-/* ---- the default ---------------------------------------------------------------------------------------------------
- */
+/* ---- the default ------------------------------------------------------------------------------------------------- */
 
 const ls_device *ls_device_default(void) {
     ls_thread_state *thread = ls_thread();

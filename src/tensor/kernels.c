@@ -1,4 +1,4 @@
-/* Replacements for kernels that a device lacks. */
+/* Replacements for kernels that a device does not have. */
 #include "tensor/device.h"
 
 #include "base/status.h"

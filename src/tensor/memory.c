@@ -1,9 +1,9 @@
-/* The public counts of memory, and watches, for the calling thread. */
+/* The public memory counts, and memory watches, of the calling thread. */
 #include <string.h>
 
 #include "tensor/account.h"
 
-/* Returns the calling thread's account, updated; NULL with the error set. */
+/* Returns the calling thread's account, updated, or NULL with the error set. */
 static ls_account *own_account(const char *call) {
     ls_thread_state *thread = ls_thread();
     if (thread == NULL) {

@@ -1,4 +1,5 @@
-/* Records of tensors: freed with the last reference. A program that still uses a freed tensor gets an error. */
+/* Records of tensors, which are freed with the last reference. A program that still uses a freed tensor gets an
+ * error. */
 #include <stdio.h>
 
 #include "tensor/scope.h"
@@ -29,7 +30,7 @@ static void free_with_history(ls_tensor *tensor) {
     free_record(tensor);
 }
 
-/* Freeing a tensor with a node may free more tensors: they are queued, so that the stack stays shallow. */
+/* Freeing a tensor with a node may free more tensors. They are queued, so that the recursion stays shallow. */
 static void queue_free(ls_thread_state *thread, ls_tensor *tensor) {
     tensor->scope_older = thread->free_queue;
     thread->free_queue = tensor;

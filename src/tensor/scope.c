@@ -1,4 +1,4 @@
-/* Scopes: their begin and end, and the tensors that they hold. */
+/* Scopes: how they begin and end, and the tensors that they hold. */
 #include "tensor/scope.h"
 
 /* Returns the scope that holds the tensor's reference, or NULL. */
@@ -75,7 +75,7 @@ ls_status ls_scope_add_callback(ls_scope *scope, const ls_scope_callback *callba
 void ls_scope_give_callback(ls_scope *scope, ls_scope_callback *callback) {
     ls_scope_callback *kept = ls_scope_find_callback(scope, callback->watch, callback->user);
     if (kept != NULL) {
-        kept->origin = callback->origin; /* keep the outer scope of the two, where the callback lives longer */
+        kept->origin = callback->origin; /* keep the outer of the two scopes, in which the callback lives longer */
         ls_scope_drop_callback(callback);
     } else {
         append_callback(scope, callback);
@@ -124,7 +124,8 @@ ls_scope *ls_scope_begin(void) {
 }
 
 /*
- * The records of the previous scope at the same depth have waited long enough. A scope without tensors changes nothing.
+ * Keeps the records of `scope`, and releases the records of the previous scope at the same depth, which have waited
+ * long enough. A scope without tensors changes nothing.
  */
 static void keep_records(ls_thread_state *thread, const ls_scope *scope) {
     if (scope->gone != NULL) {
@@ -134,8 +135,8 @@ static void keep_records(ls_thread_state *thread, const ls_scope *scope) {
 }
 
 /*
- * Ends the innermost scope and drops its tensors. `gone` is the list for their records; NULL: the records can be reused
- * at once.
+ * Ends the innermost scope and drops its tensors. `gone` is the list for their records, or NULL if the records can be
+ * reused immediately.
  */
 static ls_status end_scope(ls_thread_state *thread, ls_scope *scope, ls_tensor **gone) {
     ls_tensor **before = thread->gone;
@@ -181,7 +182,7 @@ static ls_status refuse_end(const ls_thread_state *thread, const ls_scope *scope
 }
 
 ls_status ls_scope_end(ls_scope *scope) {
-    if (scope == NULL) { /* ls_scope_begin failed: keep its message */
+    if (scope == NULL) { /* ls_scope_begin has failed: keep its message */
         return ls_error_status() != LS_OK ? ls_error_status() : ls_fail(LS_ERR_ARGUMENT, "ls_scope_end: scope is NULL");
     }
     ls_thread_state *thread = ls_thread();
@@ -235,7 +236,7 @@ ls_tensor *ls_keep(ls_tensor *tensor) {
     return tensor;
 }
 
-/* Returns the position of the record that has waited longest. The caller stores another record there. */
+/* Returns the position of the record that has waited longest. The caller stores a new record there. */
 static ls_tensor **oldest_place(ls_record_ring *ring) {
     ls_tensor **place = &ring->records[ring->next];
     ring->next = ring->next + 1 < ring->size ? ring->next + 1 : 0;
@@ -344,7 +345,7 @@ ls_tensor *ls_tensor_give(ls_tensor *tensor) {
     if (tensor == NULL) {
         return NULL;
     }
-    if (holder(tensor) != NULL) { /* the scope's reference is enough */
+    if (holder(tensor) != NULL) { /* if a scope also holds a reference, it is enough */
         ls_tensor_drop(tensor);
         return tensor;
     }

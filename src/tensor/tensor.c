@@ -23,7 +23,7 @@ __attribute__((always_inline)) static inline ls_tensor *record_new(ls_thread_sta
 
 /* Sets sizes, dense strides and count. Returns false if a size is negative or the count overflows. */
 static inline bool lay_out_dense(ls_tensor *tensor, const int64_t *size) {
-    int64_t step = 1; /* the product of the sizes, with 0 counted as 1 */
+    int64_t step = 1; /* the product of the sizes, counting 0 as 1 */
     int64_t signs = 0;
     bool none = false;
     bool fits = true;
@@ -39,7 +39,7 @@ static inline bool lay_out_dense(ls_tensor *tensor, const int64_t *size) {
     return fits && signs >= 0;
 }
 
-/* Reports the error in a layout whose count or size in bytes is invalid. */
+/* Reports the error in a layout whose number of elements or size in bytes is invalid. */
 __attribute__((noinline, cold)) static void *refuse_layout(const char *call, int ndim, const int64_t *size) {
     bool negative = false;
     for (int i = 0; i < ndim; i++) {

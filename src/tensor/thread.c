@@ -1,6 +1,7 @@
 /*
- * The thread's state, and functions on it that files below scopes need. It is made on first use. A key's destructor
- * frees it when the thread ends; for the thread that exits the program, a destructor of the library does.
+ * The thread's state, and functions on it that are needed by files of layers below scopes. The state is created on
+ * first use. A key's destructor frees it when the thread ends; for the thread that exits the program, a destructor of
+ * the library frees it.
  */
 #include "tensor/scope.h"
 

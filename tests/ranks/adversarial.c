@@ -206,8 +206,7 @@ static ls_status usual_order(ls_comm *world) {
     return LS_OK;
 }
 
-/* ---- collectives of the program's own ------------------------------------------------------------------------------
- */
+/* ---- collectives of the program's own ---------------------------------------------------------------------------- */
 
 enum { COLLECTIVES = 6 };
 

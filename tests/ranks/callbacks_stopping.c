@@ -142,7 +142,7 @@ static ls_status not_finite(ls_comm *world) {
     return LS_OK;
 }
 
-/* ---- limits and rates ------------------------------------------------------------------------------------------ */
+/* ---- limits and rates -------------------------------------------------------------------------------------------- */
 
 typedef ls_callback *(*maker)(ls_optimizer *optimizer);
 

@@ -17,8 +17,7 @@
 
 enum { RANKS_MOST = 8 };
 
-/* ---- reductions ----------------------------------------------------------------------------------------------------
- */
+/* ---- reductions -------------------------------------------------------------------------------------------------- */
 
 static ls_status one_allreduce(ls_comm *world, ls_dtype dtype, ls_reduction reduction, size_t count) {
     step s = {.call = STEP_ALLREDUCE,
@@ -82,8 +81,7 @@ static ls_status integers_wrap_and_average(ls_comm *world) {
     return LS_OK;
 }
 
-/* ---- memory of ls_comm_alloc ---------------------------------------------------------------------------------------
- */
+/* ---- memory of ls_comm_alloc ------------------------------------------------------------------------------------- */
 
 static ls_status cleared_and_aligned(ls_comm *world) {
     const size_t count = 300001;
@@ -195,8 +193,7 @@ static ls_status between_allocations(ls_comm *world) {
     return LS_OK;
 }
 
-/* ---- work ----------------------------------------------------------------------------------------------------------
- */
+/* ---- work -------------------------------------------------------------------------------------------------------- */
 
 /* Starts more work than any queue holds, and waits for it in reverse order, with a blocking call in the middle. */
 static ls_status asynchronous(ls_comm *world) {
@@ -228,8 +225,7 @@ static ls_status asynchronous(ls_comm *world) {
     return ls_work_wait(NULL);
 }
 
-/* ---- wrong input ---------------------------------------------------------------------------------------------------
- */
+/* ---- wrong input ------------------------------------------------------------------------------------------------- */
 
 static ls_status wrong_input(ls_comm *world) {
     float x[8] = {0};

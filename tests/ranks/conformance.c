@@ -59,8 +59,7 @@ typedef struct conformance {
     uint64_t from;  /* the first case to run */
 } conformance;
 
-/* ---- sizes ---------------------------------------------------------------------------------------------------------
- */
+/* ---- sizes ------------------------------------------------------------------------------------------------------- */
 
 static const size_t switch_overs[] = LS_SHM_SWITCH_OVERS;
 static const size_t few[] = {0, 1, 3, 7};
@@ -100,8 +99,7 @@ static size_t most_bytes(size_t ranks) {
     return most + 64; /* one more element, plus gaps */
 }
 
-/* ---- kinds ---------------------------------------------------------------------------------------------------------
- */
+/* ---- kinds ------------------------------------------------------------------------------------------------------- */
 
 static void list_kinds(conformance *c, step_call call) {
     memset(c->kind_count, 0, sizeof c->kind_count);
@@ -116,8 +114,7 @@ static void list_kinds(conformance *c, step_call call) {
     }
 }
 
-/* ---- one case ------------------------------------------------------------------------------------------------------
- */
+/* ---- one case ---------------------------------------------------------------------------------------------------- */
 
 static ls_status end_pending(conformance *c) {
     for (int i = 0; i < c->pending_count; i++) {
@@ -172,8 +169,7 @@ static ls_status run_case(conformance *c, step_call call, const int level[AXES])
     return run_step(c, s, level[MODE]);
 }
 
-/* ---- all cases of a call -------------------------------------------------------------------------------------------
- */
+/* ---- all cases of a call ----------------------------------------------------------------------------------------- */
 
 static bool has_root(step_call call) {
     return call == STEP_BROADCAST || call == STEP_REDUCE || call == STEP_GATHER || call == STEP_GATHERV ||
@@ -334,8 +330,7 @@ static ls_status large(conformance *c, step_call call) {
     return run_step(c, s, WAITING);
 }
 
-/* ---- the list ------------------------------------------------------------------------------------------------------
- */
+/* ---- the list ---------------------------------------------------------------------------------------------------- */
 
 static ls_status make_groups(conformance *c, ls_comm *world) {
     const int rank = ls_comm_rank(world);

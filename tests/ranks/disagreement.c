@@ -105,8 +105,7 @@ static ls_status check_told(const trial *t, bool odd, int call, const step *s) {
     return LS_OK;
 }
 
-/* ---- one trial -----------------------------------------------------------------------------------------------------
- */
+/* ---- one trial --------------------------------------------------------------------------------------------------- */
 
 static ls_status make(ls_comm *world, int call, step *s, bool later) {
     if (call == ALLOC) {
@@ -193,8 +192,7 @@ static step describe(const trial *t, int call) {
                   .seed = 7};
 }
 
-/* ---- all kinds -----------------------------------------------------------------------------------------------------
- */
+/* ---- all kinds --------------------------------------------------------------------------------------------------- */
 
 /* Tests every pair of different calls. If two ranks make two calls in opposite order, each gets two errors. */
 static ls_status other_calls(trial *t) {
@@ -326,8 +324,7 @@ static ls_status every_lateness(ls_comm *world) {
     return LS_OK;
 }
 
-/* ---- messages ------------------------------------------------------------------------------------------------------
- */
+/* ---- messages ---------------------------------------------------------------------------------------------------- */
 
 static ls_status other_messages(ls_comm *world, float *values, size_t count) {
     const int rank = ls_comm_rank(world);

@@ -37,8 +37,7 @@ static const size_t sizes[] = {0, 1, 24, 88, 89, 4096, 8280, 8281, 16384, 70000,
 
 enum { SIZES = sizeof sizes / sizeof sizes[0] };
 
-/* ---- messages ------------------------------------------------------------------------------------------------------
- */
+/* ---- messages ---------------------------------------------------------------------------------------------------- */
 
 /* Tests one pair after another, in both directions, including a rank with itself. The buffers have odd addresses. */
 static ls_status every_pair(ls_comm *comm, unsigned char *out, unsigned char *in) {
@@ -230,8 +229,7 @@ static ls_status messages(ls_comm *comm) {
     return LS_OK;
 }
 
-/* ---- groups --------------------------------------------------------------------------------------------------------
- */
+/* ---- groups ------------------------------------------------------------------------------------------------------ */
 
 static ls_status sum_of(ls_comm *comm, int64_t value, int64_t *sum) {
     return ls_comm_allreduce(comm, &value, sum, 1, LS_I64, LS_SUM, NULL);

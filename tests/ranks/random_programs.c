@@ -43,8 +43,7 @@ static uint64_t draw(uint64_t *state, uint64_t below) {
     return *state % below;
 }
 
-/* ---- ending steps --------------------------------------------------------------------------------------------------
- */
+/* ---- ending steps ------------------------------------------------------------------------------------------------ */
 
 static ls_status end_one(program *p, group *g, int index) {
     step *s = g->open[index];
@@ -89,8 +88,7 @@ static ls_status end_all(program *p) {
     return LS_OK;
 }
 
-/* ---- drawing steps -------------------------------------------------------------------------------------------------
- */
+/* ---- drawing steps ----------------------------------------------------------------------------------------------- */
 
 static size_t draw_count(uint64_t *state) {
     static const size_t scales[] = {1, 4, 30, 400, 6000, 40000};
@@ -164,8 +162,7 @@ static ls_status run_step(program *p, group *g) {
     return LS_OK;
 }
 
-/* ---- communicators and memory --------------------------------------------------------------------------------------
- */
+/* ---- communicators and memory ------------------------------------------------------------------------------------ */
 
 /* Splits a randomly chosen communicator with an index below `index`. */
 static ls_status make_group(program *p, int index) {
@@ -204,8 +201,7 @@ static void free_group(program *p, group *g) {
     }
 }
 
-/* ---- programs ------------------------------------------------------------------------------------------------------
- */
+/* ---- programs ---------------------------------------------------------------------------------------------------- */
 
 static ls_status run_steps(program *p, int groups) {
     const int steps = 4 + (int)draw(&p->state, STEPS_MOST - 4);

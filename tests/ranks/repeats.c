@@ -42,8 +42,7 @@ static bool holds(const unsigned char *data, size_t bytes, int from, int number)
     return true;
 }
 
-/* ---- rows ----------------------------------------------------------------------------------------------------------
- */
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
 
 /* Series of every size, one message after the other. */
 static ls_status every_size(const ring *r) {
@@ -68,8 +67,7 @@ static ls_status every_size(const ring *r) {
     return LS_OK;
 }
 
-/* ---- among other messages ------------------------------------------------------------------------------------------
- */
+/* ---- among other messages ---------------------------------------------------------------------------------------- */
 
 typedef struct message {
     int tag;
@@ -364,8 +362,7 @@ static ls_status busy(ls_comm *comm) {
     return ls_comm_barrier(comm, NULL);
 }
 
-/* ---- the end -------------------------------------------------------------------------------------------------------
- */
+/* ---- the end ----------------------------------------------------------------------------------------------------- */
 
 enum { ENDING = 30000 };
 

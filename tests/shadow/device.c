@@ -21,8 +21,7 @@
 
 enum { MOST_LATE = 200 };
 
-/* ---- memory --------------------------------------------------------------------------------------------------------
- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 /* Size of the device's memory, and of the range of inaccessible addresses that tensors have instead. */
 #define ARENA ((size_t)4 << 30)
@@ -105,8 +104,7 @@ static void give_block(void *memory, size_t bytes) {
     pthread_mutex_unlock(&arena_lock);
 }
 
-/* ---- streams -------------------------------------------------------------------------------------------------------
- */
+/* ---- streams ----------------------------------------------------------------------------------------------------- */
 
 struct ls_stream {
     pthread_t thread;
@@ -392,7 +390,7 @@ static ls_status copy_from_host(ls_stream *stream, void *memory, const void *hos
     return push_bytes(stream, run_copy, shadow_inside(memory), host, bytes);
 }
 
-/* ---- events ----------------------------------------------------------------------------------------------------- */
+/* ---- events ------------------------------------------------------------------------------------------------------ */
 
 static ls_event *event_new(const ls_device *self) {
     (void)self;
@@ -462,7 +460,7 @@ static void *library_stream(ls_stream *stream) {
     return stream;
 }
 
-/* ---- the device ------------------------------------------------------------------------------------------------- */
+/* ---- the device -------------------------------------------------------------------------------------------------- */
 
 static ls_device shadow = {
     .name = "shadow:0",

@@ -5,7 +5,7 @@
 #include "tensor/device/cpu/cpu.h"
 #include "tests/shadow/shadow.h"
 
-/* ---- tensors of a job ------------------------------------------------------------------------------------------- */
+/* ---- tensors of a job -------------------------------------------------------------------------------------------- */
 
 /* A storage on "cpu", for kernels that check it. */
 static ls_storage on_host = {.device = &ls_cpu, .whole = &on_host};
@@ -33,7 +33,7 @@ static ls_tensor *at(shadow_job *made, int i) {
     return made->there[i] ? &made->tensor[i] : NULL;
 }
 
-/* ---- kernels ---------------------------------------------------------------------------------------------------- */
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
 /*
  * KIND(type, pack, call): `pack` stores the arguments of a kernel type in a job, and `call` later calls the CPU's

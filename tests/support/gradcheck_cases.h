@@ -18,7 +18,7 @@
 #include "autograd/ops/ops.h"
 #include "autograd/ops/recurrent.h"
 
-/* ---- functions: element by element ----------------------------------------------------------------------------- */
+/* ---- functions: element by element ------------------------------------------------------------------------------- */
 
 #define FUNCTION(name, expression)                                                                                     \
     static ls_tensor *name(ls_tensor **x, int count, void *user) {                                                     \
@@ -69,7 +69,7 @@ FUNCTION(f_minimum_number, ls_minimum(x[0], 0.3))
 FUNCTION(f_same_twice, ls_mul(x[0], ls_add(x[0], x[0])))
 FUNCTION(f_where, ls_where(ls_lt(ls_sin(ls_arange(ls_shape_of(x[0]), LS_F64)), 0.2), x[0], x[1]))
 
-/* ---- functions: reductions ------------------------------------------------------------------------------------- */
+/* ---- functions: reductions --------------------------------------------------------------------------------------- */
 
 #define REDUCTION(name)                                                                                                \
     FUNCTION(f_##name##_all, ls_##name(x[0]))                                                                          \
@@ -94,7 +94,7 @@ FUNCTION(f_norm_largest, ls_norm_axes(x[0], (double)INFINITY, LS_AXES(1), true))
 FUNCTION(f_cumsum_first, ls_cumsum(x[0], 0))
 FUNCTION(f_cumsum_last, ls_cumsum(x[0], -1))
 
-/* ---- functions: views, joins, indices, copies ------------------------------------------------------------------ */
+/* ---- functions: views, joins, indices, copies -------------------------------------------------------------------- */
 
 FUNCTION(f_reshape, ls_reshape(x[0], LS_SHAPE(-1, ls_size(x[0], 0))))
 FUNCTION(f_flatten, ls_flatten(x[0], 0, 1))
@@ -156,7 +156,7 @@ static ls_tensor *f_split(ls_tensor **x, int count, void *user) {
     return n == 2 ? ls_concat((ls_tensor *[]){parts[1], parts[0]}, 2, 0) : n < 0 ? NULL : ls_neg(parts[0]);
 }
 
-/* ---- functions: products, normalisation, losses ----------------------------------------------------------------- */
+/* ---- functions: products, normalisation, losses ------------------------------------------------------------------ */
 
 FUNCTION(f_matmul, ls_matmul(x[0], x[1]))
 FUNCTION(f_linear, ls_linear(x[0], x[1], count > 2 ? x[2] : NULL))
@@ -318,7 +318,7 @@ static ls_tensor *f_cross_entropy_options(ls_tensor **x, int count, void *user) 
     return ls_cross_entropy(x[0], classes_for(x[0]), &options);
 }
 
-/* ---- the table ------------------------------------------------------------------------------------------------- */
+/* ---- the table --------------------------------------------------------------------------------------------------- */
 
 #define ONE_TENSOR  "ij . ijk"
 #define TWO_TENSORS "ij,ij ij,j i1,1j .,ij ij,. ijk,1k j,ij"

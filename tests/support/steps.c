@@ -140,8 +140,7 @@ static void lay_out_received(step *s) {
     }
 }
 
-/* ---- memory --------------------------------------------------------------------------------------------------------
- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 static size_t width_of(const step *s) {
     return step_reduces(s->call) ? reference_width(s->dtype, s->reduction) : ls_dtype_size(s->dtype);
@@ -230,8 +229,7 @@ static void write_received(const step *s) {
     }
 }
 
-/* ---- the calls -----------------------------------------------------------------------------------------------------
- */
+/* ---- the calls --------------------------------------------------------------------------------------------------- */
 
 static ls_status begin_message(step *s, ls_work **work) {
     const int rank = ls_comm_rank(s->comm);

@@ -2,7 +2,7 @@
 #include "autograd/ops/operand.h"
 #include "autograd/ops/ops.h"
 
-/* Returns size - 1, ..., 1, 0 on x's device. */
+/* Returns size - 1, ..., 1, 0 as a tensor on x's device. */
 static ls_tensor *backwards(const char *call, const ls_tensor *x, int64_t size) {
     ls_tensor *count = ls_tensor_new(call, ls_tensor_device(x), 1, &size, LS_I64);
     if (count != NULL && ls_kernels_of(count)->count_up(ls_stream_of(count), count) != LS_OK) {

@@ -13,7 +13,7 @@
 enum { Q, K, V, BIAS, MASK, INPUTS };
 enum { SAVED_OUTPUT, SAVED_LOG_SUM };
 
-/* Views [length, width] and [batch, length, width] as the kernels' [batch, heads, length, width]. */
+/* Views [length, width] or [batch, length, width] in the kernels' shape [batch, heads, length, width]. */
 static ls_tensor with_four_axes(const ls_tensor *x) {
     int64_t size[4], stride[4];
     for (int i = 3, from = x->ndim - 1; i >= 0; i--) {
@@ -25,8 +25,8 @@ static ls_tensor with_four_axes(const ls_tensor *x) {
 }
 
 /*
- * Returns a tensor of these sizes with the memory order of q. If a projection has left the heads inside the positions,
- * so does the result, and merging the heads is then a view.
+ * Returns a tensor of these sizes with the memory order of q. If the projection stores the heads of each position
+ * together, so does the result, and merging the heads is then a view.
  */
 static ls_tensor *laid_out_like(const char *call, const ls_tensor *q, const ls_tensor *x, int64_t width) {
     int64_t size[LS_MAX_DIMS] = {0};
@@ -148,7 +148,7 @@ static const ls_op attention_op = {.name = "ls_attention",
                                              [K] = 1U << Q | 1U << K | 1U << V | 1U << BIAS | 1U << MASK,
                                              [V] = 1U << Q | 1U << K | 1U << BIAS | 1U << MASK}};
 
-/* ---- of one projection ------------------------------------------------------------------------------------------- */
+/* ---- attention of one projection --------------------------------------------------------------------------------- */
 
 /* Views a tensor [batch, length, parts * width] as the kernels' [batch, heads, length, width / heads] of one part. */
 static ls_tensor part_of(const ls_tensor *x, int part, int parts, int64_t heads) {
@@ -308,7 +308,7 @@ static ls_tensor *dense_rows(ls_tensor *mask, int64_t keys) {
 }
 
 /*
- * Returns the bias that is added to the scores, of shape [..., queries, keys], of the kernels' dtype and with dense
+ * Returns the bias that is added to the scores, of shape [..., queries, keys], in the kernels' dtype and with dense
  * rows. The expansion to all scores is a view.
  */
 static ls_tensor *bias_of(ls_tensor *const *inputs, ls_tensor *mask) {

@@ -1,5 +1,5 @@
 /*
- * Cross entropy and negative log likelihood. Both are one node over [rows, classes]; inputs of other shapes are first
+ * Cross entropy and negative log likelihood. Each is one node over [rows, classes]; inputs of other shapes are first
  * permuted to that shape. Cross entropy saves log softmax(logits), from which one kernel computes the gradient of the
  * logits.
  */
@@ -11,7 +11,7 @@
 #include "autograd/ops/promote.h"
 #include "autograd/samples.h"
 
-/* Indices of the node's inputs, of its saved tensors, and of integer[] and number[] of its parameters. */
+/* Indices of the node's inputs and saved tensors, and in integer[] and number[] of its parameters. */
 enum { X, TARGET, WEIGHT, INPUTS };
 enum { LOG_PROBABILITY, DIVISOR };
 enum { REDUCTION, IGNORE, IGNORE_INDEX };
@@ -124,8 +124,8 @@ static ls_status divide_unless_none(ls_tensor *g, const ls_tensor *gradient, con
 }
 
 /*
- * Returns the gradient of the rows before the kernel's scaling, dense: g, divided by the sum of the weights if the loss
- * was.
+ * Returns the gradient of the rows before the kernel's scaling, as a dense tensor: `gradient`, divided by the sum of
+ * the weights if the loss was divided by it.
  */
 static ls_tensor *row_gradient(const ls_node *node, ls_tensor *gradient) {
     const ls_tensor *divisor = node->saved[DIVISOR];
@@ -326,7 +326,7 @@ static ls_status check_probabilities(const char *call, ls_tensor *x, const ls_cl
 }
 
 /*
- * Computes -sum over classes of weight target log softmax(x), by separate operations that have their own rules for
+ * Computes -sum over classes of weight * target * log softmax(x), as separate operations that have their own rules for
  * samples.
  */
 static ls_tensor *entropy_of_rows(ls_tensor *x, ls_tensor *target, const ls_class_loss_options *options) {

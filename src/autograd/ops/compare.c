@@ -2,7 +2,7 @@
 #include "autograd/ops/ops.h"
 #include "autograd/ops/promote.h"
 
-/* ---- comparisons ---------------------------------------------------------------------------------------------- */
+/* ---- comparisons ------------------------------------------------------------------------------------------------- */
 
 static ls_status shape_bool(ls_op_call *call) {
     return ls_shape_broadcast(call, LS_BOOL);
@@ -34,7 +34,7 @@ static ls_tensor *compare(const ls_op *op, ls_tensor *a, ls_tensor *b) {
     return ls_apply_as(op, inputs, 2, 2, NULL, ls_compute_dtype(ls_promote(a, b)), LS_BOOL);
 }
 
-/* The kernels compare integers with an exact double, including its fraction. */
+/* The kernels compare integers exactly with a double, including its fractional part. */
 static ls_tensor *compare_number(const ls_op *op, ls_tensor *a, double number) {
     const ls_op_parameters parameters = {.number = {number}};
     if (a == NULL) {
@@ -47,7 +47,8 @@ static ls_tensor *compare_integer(const ls_op *op, const ls_op *tensor_op, ls_te
     return a == NULL ? compare_number(op, a, 0) : ls_compare_integer(op, tensor_op, a, number);
 }
 
-/* A number above the range of i64 is larger than every integer tensor element; its double is, too. */
+/* A number above the range of i64 is larger than every element of an integer tensor, and so is its conversion to
+ * double. */
 static ls_tensor *compare_unsigned(const ls_op *op, const ls_op *tensor_op, ls_tensor *a, uint64_t number) {
     return number <= INT64_MAX ? compare_integer(op, tensor_op, a, (int64_t)number)
                                : compare_number(op, a, (double)number);
@@ -73,7 +74,6 @@ FORMS(le)
 FORMS(gt)
 FORMS(ge)
 
-/* Applies a test to one tensor. */
 static ls_tensor *test(const ls_op *op, ls_tensor *x) {
     return x == NULL ? ls_apply(op, &x, 1, NULL)
                      : ls_apply_as(op, &x, 1, 1, NULL, ls_compute_dtype((ls_dtype)x->dtype), LS_BOOL);
@@ -87,7 +87,7 @@ ls_tensor *ls_is_finite(ls_tensor *x) {
     return test(&is_finite_op, x);
 }
 
-/* ---- logic: on the conversion to bool of any dtype -------------------------------------------------------------- */
+/* ---- logic: on tensors of any dtype, converted to bool ----------------------------------------------------------- */
 
 static const ls_op logical_not_op = COMPARISON(logical_not, eq_number);
 static const ls_op logical_and_op = COMPARISON(logical_and, minimum);
@@ -115,9 +115,9 @@ ls_tensor *ls_logical_xor(ls_tensor *a, ls_tensor *b) {
     return logic(&logical_xor_op, a, b);
 }
 
-/* ---- where ---------------------------------------------------------------------------------------------------- */
+/* ---- where ------------------------------------------------------------------------------------------------------- */
 
-/* The inputs are (a, b, condition): first the two that share a dtype and have gradients. */
+/* The inputs are (a, b, condition): first the two inputs that share a dtype and have gradients. */
 enum { WHERE_A, WHERE_B, WHERE_CONDITION };
 
 static ls_status where_shape(ls_op_call *call) {

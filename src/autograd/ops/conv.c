@@ -6,7 +6,7 @@
 
 enum { X, WEIGHT, BIAS, CONV_INPUTS };
 
-/* Returns the number of positions from the first of a window to its last, inclusive. */
+/* Returns the extent of a window along an axis: the number of positions from its first to its last, inclusive. */
 static int64_t reach(const ls_window *window, int axis) {
     return (int64_t)window->dilation[axis] * (window->kernel[axis] - 1) + 1;
 }
@@ -105,7 +105,7 @@ static ls_status conv_backward(ls_node *node, ls_tensor *gradient) {
     return status;
 }
 
-/* Samples stay apart if they are groups of channels with separate weights. */
+/* Samples stay separate if they are groups of channels with separate weights. */
 static ls_samples_use conv_samples(ls_samples_call *call) {
     if (ls_sample_axis(call, X) == 0 && ls_sample_axis(call, WEIGHT) < 0 && ls_sample_axis(call, BIAS) < 0) {
         return LS_SAMPLES_KEPT;

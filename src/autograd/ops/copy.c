@@ -22,7 +22,7 @@ ls_tensor *ls_detach(ls_tensor *x) {
     return x == NULL ? ls_clone(x) : ls_alias(x);
 }
 
-/* ---- to ------------------------------------------------------------------------------------------------------- */
+/* ---- to ---------------------------------------------------------------------------------------------------------- */
 
 static ls_status to_shape(ls_op_call *call) {
     const ls_tensor *x = call->inputs[0];
@@ -63,7 +63,7 @@ ls_tensor *ls_to(ls_tensor *x, ls_dtype dtype) {
     return ls_apply(ls_dtype_is_floating(dtype) ? &to_op : &to_integer_op, &x, 1, &parameters);
 }
 
-/* ---- to_device ------------------------------------------------------------------------------------------------ */
+/* ---- to_device --------------------------------------------------------------------------------------------------- */
 
 static ls_status to_device_shape(ls_op_call *call) {
     const ls_tensor *x = call->inputs[0];

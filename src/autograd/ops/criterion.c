@@ -1,4 +1,4 @@
-/* Losses in the form that trials and pipelines take. */
+/* Losses in the form that trials and pipelines accept. */
 #include <lockstep/loss.h>
 
 ls_tensor *ls_criterion_cross_entropy(ls_tensor *output, ls_tensor *target, void *user) {

@@ -50,7 +50,7 @@ static const char *read_letters(const char *text, const char *at, char *letter, 
     return at;
 }
 
-/* Without an arrow: the output has the letters that occur once, in alphabetical order, capitals first. */
+/* Without an arrow, the output has the letters that occur once, in alphabetical order, capitals first. */
 static ls_status implicit_output(const char *text, equation *e) {
     int times[LETTERS] = {0};
     for (int i = 0; i < e->operands; i++) {
@@ -135,11 +135,9 @@ static ls_status check_sizes(const char *text, ls_tensor *const *operands, equat
     return LS_OK;
 }
 
-/*
- * ---- computing: each function consumes its tensors. NULL is allowed, and NULL marks a failure ---------------------
- */
+/* ---- computation: each function consumes its tensors. NULL is allowed, and marks a failure ----------------------- */
 
-/* Replaces x's tensor by `next`, which was computed from it. */
+/* Replaces x's tensor with `next`, which was computed from it. */
 static void replace(labelled *x, ls_tensor *next) {
     x->tensor = ls_replaced(next, x->tensor, NULL);
 }
@@ -158,7 +156,7 @@ static void order(labelled *x, const char *letter, int count) {
     memcpy(x->letter, letter, (size_t)count);
 }
 
-/* Replaces two axes with the same letter by their diagonal, as the last axis. */
+/* Replaces two axes with the same letter by their diagonal, which becomes the last axis. */
 static void take_diagonal(labelled *x, int first, int second) {
     const int count = x->tensor->ndim;
     const int64_t size = x->tensor->size[first];
@@ -208,7 +206,7 @@ static void sum_the_rest(const equation *e, labelled *x, const labelled *other) 
     }
 }
 
-/* The letters of a pair: in both and needed later, in one only, and in both and summed over. */
+/* The letters of two operands: in both and needed later, in only one, and in both and summed over. */
 typedef struct split {
     char both[LS_MAX_DIMS], summed[LS_MAX_DIMS], only[2][LS_MAX_DIMS];
     int boths, sums, onlys[2];
@@ -298,7 +296,7 @@ static labelled multiply(const equation *e, const char *text, labelled a, labell
     return y;
 }
 
-/* Returns operand i, with the diagonals of repeated letters, and subtracts its uses of letters. */
+/* Returns operand i, with the diagonals of repeated letters, and subtracts its letters from the remaining uses. */
 static labelled take_operand(equation *e, ls_tensor *const *operands, int i) {
     labelled x = {.tensor = ls_view_as_is(operands[i])};
     memcpy(x.letter, e->letter[i], (size_t)e->axes[i]);

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-/* ---- rules ---------------------------------------------------------------------------------------------------- */
+/* ---- rules ------------------------------------------------------------------------------------------------------- */
 
 static ls_status backward_from_input(ls_node *node, ls_tensor *gradient) {
     return ls_accumulate_map(node, 0, gradient, node->op->kernel_backward,
@@ -79,9 +79,9 @@ static ls_status extreme_backward(ls_node *node, ls_tensor *gradient) {
     return LS_OK;
 }
 
-/* ---- rows ----------------------------------------------------------------------------------------------------- */
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
 
-enum { A = 1, B = 2 }; /* bits of .reads: the first input, the second */
+enum { A = 1, B = 2 }; /* bits of .reads for the first and the second input */
 
 #define UNARY(name_, gradient_kernel, rule)                                                                            \
     {                                                                                                                  \
@@ -198,9 +198,9 @@ bool ls_find_constant_factor(const ls_node *node, ls_constant_factor *factor) {
     return !ls_wants(node, constant);
 }
 
-/* ---- one tensor ----------------------------------------------------------------------------------------------- */
+/* ---- one tensor -------------------------------------------------------------------------------------------------- */
 
-/* Applies a function of real numbers. Integers become f32. */
+/* Applies a function of real numbers; integers are converted to f32. */
 static ls_tensor *real_function(const ls_op *op, ls_tensor *x, const ls_op_parameters *parameters) {
     if (x == NULL || ls_is_plain(x->dtype)) {
         return ls_apply(op, &x, 1, parameters);
@@ -312,7 +312,7 @@ ls_tensor *ls_clamp(ls_tensor *x, double low, double high) {
     return any_function(&clamp_op, x, &parameters);
 }
 
-/* ---- two tensors ---------------------------------------------------------------------------------------------- */
+/* ---- two tensors ------------------------------------------------------------------------------------------------- */
 
 static bool ready(const ls_tensor *a, const ls_tensor *b) {
     return a == NULL || b == NULL || (a->dtype == b->dtype && ls_is_plain(a->dtype));
@@ -327,14 +327,14 @@ static ls_tensor *arithmetic(const ls_op *op, ls_tensor *a, ls_tensor *b) {
     return ls_apply_as(op, inputs, 2, 2, NULL, ls_compute_dtype(result), result);
 }
 
-/* Arithmetic with a double on the right. */
+/* Applies arithmetic with a double as right operand. */
 static ls_tensor *arithmetic_number(const ls_op *op, ls_tensor *a, double number) {
     return real_function(op, a, &(ls_op_parameters){.number = {number}});
 }
 
 /*
- * Arithmetic with an integer on the right. `tensor_op` is the same operation on two tensors. Results that are too large
- * wrap around.
+ * Applies arithmetic with an integer as right operand. `tensor_op` is the same operation on two tensors. Results that
+ * are too large wrap around.
  */
 static ls_tensor *arithmetic_integer(const ls_op *op, const ls_op *tensor_op, bool saturates, ls_tensor *a,
                                      int64_t number) {
@@ -412,8 +412,8 @@ ls_tensor *ls_div_unsigned(ls_tensor *a, uint64_t b) {
 }
 
 /*
- * Integer powers are computed in i64, which is exact and wraps around as products do. A whole exponent that f32 cannot
- * represent could change from odd to even by rounding, so powers with such exponents are computed in f64.
+ * Integer powers are computed in i64, which is exact and wraps around like products. Rounding to f32 could change an
+ * integral exponent from odd to even, so powers with exponents that f32 cannot represent are computed in f64.
  */
 static ls_dtype power_dtype(ls_dtype result) {
     return ls_dtype_is_floating(result) ? ls_compute_dtype(result) : LS_I64;
@@ -456,8 +456,7 @@ ls_tensor *ls_pow_unsigned(ls_tensor *a, uint64_t b) {
     return b <= INT64_MAX ? ls_pow_integer(a, (int64_t)b) : ls_refuse_unsigned("ls_pow", b);
 }
 
-/* ---- a number on the left ------------------------------------------------------------------------------------------
- */
+/* ---- a number as left operand ------------------------------------------------------------------------------------ */
 
 static ls_tensor *beside(ls_tensor *(*function)(ls_tensor *a, ls_tensor *b), ls_tensor *number, ls_tensor *b) {
     if (number == NULL) {
@@ -468,7 +467,8 @@ static ls_tensor *beside(ls_tensor *(*function)(ls_tensor *a, ls_tensor *b), ls_
     if (y == NULL || !ls_dtype_is_floating(b->dtype) || y->dtype == b->dtype) {
         return y;
     }
-    ls_tensor *own = ls_to(y, b->dtype); /* b is a 16-bit float and has no dimensions: the number is f32, to be exact */
+    ls_tensor *own =
+        ls_to(y, b->dtype); /* b is a 16-bit float and has no dimensions, so the number is f32, to be exact */
     ls_release(y);
     return own;
 }

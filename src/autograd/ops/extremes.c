@@ -2,7 +2,7 @@
 #include "autograd/ops/promote.h"
 #include "autograd/ops/reduce.h"
 
-/* ---- the gradient: to the first extreme of each group --------------------------------------------------------- */
+/* ---- the gradient: to the first extreme of each group ------------------------------------------------------------ */
 
 /* Views x with its reduced axes last. */
 static ls_tensor groups_last(const ls_tensor *x, const ls_op_parameters *parameters) {
@@ -19,7 +19,7 @@ static ls_tensor groups_last(const ls_tensor *x, const ls_op_parameters *paramet
     return ls_stack_view(x, x->ndim, size, stride, 0);
 }
 
-/* Views a dense tensor of that axis order in x's order. The caller owns the returned reference. */
+/* Views a dense tensor of that axis order in x's order. Returns ownership of the reference to the caller. */
 static ls_tensor *groups_back(const ls_tensor *dense, const ls_tensor *x, const ls_op_parameters *parameters) {
     int64_t stride[LS_MAX_DIMS];
     int64_t step = 1;
@@ -67,7 +67,7 @@ ls_tensor *ls_spread_to_extreme(const char *call, const ls_tensor *x, const ls_t
     return result;
 }
 
-/* ---- max and min ---------------------------------------------------------------------------------------------- */
+/* ---- max and min ------------------------------------------------------------------------------------------------- */
 
 static ls_status check_elements(const ls_op_call *call) {
     if (call->parameters->integer[LS_REDUCE_GROUP] == 0) {
@@ -134,7 +134,7 @@ ls_tensor *ls_min_axes(ls_tensor *x, ls_axes axes, bool keepdim) {
     return extreme(&min_op, x, axes, keepdim);
 }
 
-/* ---- argmax and argmin ---------------------------------------------------------------------------------------- */
+/* ---- argmax and argmin ------------------------------------------------------------------------------------------- */
 
 static int single_axis(const ls_op_parameters *parameters) {
     int axis = 0;

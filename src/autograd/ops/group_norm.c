@@ -1,4 +1,4 @@
-/* Normalization of groups of channels: the layer norm of the same elements in another shape. */
+/* Group normalization: the layer norm of the same elements in another shape. */
 #include "autograd/ops/operand.h"
 #include "autograd/ops/ops.h"
 
@@ -23,7 +23,7 @@ static ls_status check(const ls_tensor *x, int64_t groups, const ls_tensor *weig
     return ls_check_floating(call, (ls_tensor *[]){(ls_tensor *)x, (ls_tensor *)weight, (ls_tensor *)bias}, 3);
 }
 
-/* Multiplies y by `part` [channels], or adds it. `part` may be NULL. Consumes y. */
+/* Multiplies y by `part` [channels], or adds `part` to y. `part` may be NULL. Consumes y. */
 static ls_tensor *with(ls_tensor *y, ls_tensor *part, ls_tensor *(*function)(ls_tensor *a, ls_tensor *b)) {
     if (y == NULL || part == NULL) {
         return y;

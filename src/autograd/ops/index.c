@@ -1,4 +1,5 @@
-/* Elements selected by index: index_select, embedding, take_along. The gradient is added at the selected positions. */
+/* Selection of elements by index: index_select, embedding, take_along. The gradient is added at the selected
+ * positions. */
 #include "autograd/ops/ops.h"
 #include "autograd/ops/promote.h"
 #include "autograd/samples.h"
@@ -12,7 +13,7 @@ static int axis_of(const ls_op_parameters *parameters) {
     return (int)parameters->integer[0];
 }
 
-/* Replaces the kernel's name in its message about an index out of range by the name of the user's call. */
+/* In a kernel's message about an index out of range, replaces the kernel's name with the name of the user's call. */
 static ls_status rename_failure(const char *call, ls_status status) {
     char message[LS_ERROR_CAPACITY];
     snprintf(message, sizeof message, "%s", ls_error_message());
@@ -33,7 +34,7 @@ static ls_status pick(const ls_op_call *call, ls_tensor *y, const ls_tensor *ind
     return status == LS_OK ? LS_OK : rename_failure(call->op->name, status);
 }
 
-/* Adds the gradient, viewed with `ndim` sizes, to the selected elements of x's gradient. */
+/* Views the gradient with `ndim` sizes and adds it to the selected elements of x's gradient. */
 static ls_status put_back(ls_node *node, ls_tensor *gradient, int ndim, const int64_t *size, const ls_tensor *index) {
     ls_tensor *g = ls_dense(node->op->name, gradient);
     ls_tensor *place = g == NULL ? NULL : ls_gradient_place_zeroed(node, X);
@@ -82,7 +83,7 @@ static ls_tensor *apply_to_null(const ls_op *op, ls_tensor *x, ls_tensor *index)
     return ls_apply(op, (ls_tensor *[]){x, index}, 2, NULL);
 }
 
-/* ---- index_select --------------------------------------------------------------------------------------------- */
+/* ---- index_select ------------------------------------------------------------------------------------------------ */
 
 static ls_status select_shape(ls_op_call *call) {
     const ls_tensor *x = call->inputs[X], *index = call->inputs[INDEX];
@@ -121,7 +122,7 @@ ls_tensor *ls_index_select(ls_tensor *x, int axis, ls_tensor *index) {
     return along < 0 ? NULL : apply_indexed(&index_select_op, x, along, index);
 }
 
-/* ---- embedding: index_select along axis 0, for an index of any shape ------------------------------------------ */
+/* ---- embedding: index_select along axis 0, with an index of any shape -------------------------------------------- */
 
 static ls_status embedding_shape(ls_op_call *call) {
     const ls_tensor *weight = call->inputs[X], *index = call->inputs[INDEX];
@@ -154,7 +155,7 @@ static ls_status embedding_backward(ls_node *node, ls_tensor *gradient) {
     return put_back(node, gradient, 2, (const int64_t[]){index->count, node->inputs[X]->size[1]}, &flat);
 }
 
-/* The samples may select rows, but may not be the rows. */
+/* Samples may lie along the index, but not along the rows of the table. */
 static ls_samples_use embedding_samples(ls_samples_call *call) {
     return ls_sample_axis(call, X) < 0 ? LS_SAMPLES_KEPT : LS_SAMPLES_MIXED;
 }
@@ -173,7 +174,7 @@ ls_tensor *ls_embedding(ls_tensor *weight, ls_tensor *index) {
                                            : apply_indexed(&embedding_op, weight, 0, index);
 }
 
-/* ---- take_along ----------------------------------------------------------------------------------------------- */
+/* ---- take_along -------------------------------------------------------------------------------------------------- */
 
 static ls_status take_along_shape(ls_op_call *call) {
     const ls_tensor *x = call->inputs[X], *index = call->inputs[INDEX];

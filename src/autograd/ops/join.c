@@ -3,9 +3,9 @@
 #include "autograd/ops/promote.h"
 #include "autograd/samples.h"
 
-/* ---- concat and stack ----------------------------------------------------------------------------------------- */
+/* ---- concat and stack -------------------------------------------------------------------------------------------- */
 
-/* For concat, whose parameter is the axis: views the part of y from input i, which begins at `start`. */
+/* For concat, whose parameter is the axis: views the part of y that comes from input i and begins at `start`. */
 static ls_tensor concat_part(const ls_tensor *y, const ls_op_parameters *parameters, const ls_tensor *input,
                              int64_t start) {
     const int axis = (int)parameters->integer[0];
@@ -106,7 +106,7 @@ static ls_status stack_backward(ls_node *node, ls_tensor *gradient) {
     return LS_OK;
 }
 
-/* If samples lie along different axes, one process would have tensors of different shapes. */
+/* If samples lie along different axes, a single process would have tensors of different shapes. */
 static ls_samples_use stack_samples(ls_samples_call *call) {
     for (int i = 0; i < call->input_count; i++) {
         const int axis = ls_sample_axis(call, i);
@@ -142,7 +142,7 @@ static const ls_op stack_op = {.name = "ls_stack",
                                .backward = stack_backward,
                                .over_samples = stack_samples};
 
-/* Returns the dtype to which all tensors promote; they have the same number of dimensions. */
+/* Returns the dtype to which all tensors promote. The tensors have the same number of dimensions. */
 static ls_dtype common_dtype(ls_tensor *const *tensors, int count) {
     ls_tensor together = *tensors[0];
     for (int i = 1; i < count; i++) {
@@ -188,7 +188,7 @@ ls_tensor *ls_stack(ls_tensor *const *tensors, int count, int axis) {
     return index < 0 ? NULL : join(&stack_op, tensors, count, index);
 }
 
-/* ---- pad ------------------------------------------------------------------------------------------------------ */
+/* ---- pad --------------------------------------------------------------------------------------------------------- */
 
 enum { PAD_AXIS, PAD_BEFORE, PAD_AFTER };
 

@@ -13,7 +13,7 @@ typedef struct affine {
     bool x_transposed, weight_transposed;
 } affine;
 
-/* Distinguishes the two rows: only the gradient of relu needs the output. */
+/* Distinguishes the two operations: only the gradient of relu needs the output. */
 static bool is_relu(const ls_op *op) {
     return op->saves_output;
 }
@@ -32,12 +32,12 @@ static bool matrix_of(const ls_tensor *tensor, int64_t rows, int64_t columns, in
            ls_matrix_layout(rows, columns, tensor->stride[0], tensor->stride[1], leading, transposed);
 }
 
-/* Copies of x and weight, rounded once for the forward and the backward pass; NULL: not rounded ahead. */
+/* Copies of x and weight, rounded once for the forward and the backward pass; NULL if not rounded in advance. */
 enum { SAVED_X = 1, SAVED_WEIGHT = 2 };
 
 /*
- * Rounds a matrix that several products use. Gives ownership of the copy to *rounded; NULL: each product rounds the
- * matrix itself.
+ * Rounds a matrix that several products use. Gives ownership of the copy to *rounded, or sets it to NULL if each
+ * product rounds the matrix itself.
  */
 __attribute__((noinline)) static ls_status round_ahead(const char *call, const ls_tensor *x, ls_dtype rounds_to,
                                                        ls_tensor **rounded) {
@@ -51,7 +51,7 @@ __attribute__((noinline)) static ls_status round_ahead(const char *call, const l
     return ls_kernels_of(x)->cast(ls_stream_of(x), *rounded, x);
 }
 
-/* Has the product use the rounded copies of A and B, except NULL. */
+/* Makes the product use the rounded copies of A and B, unless they are NULL. */
 __attribute__((noinline)) static void use_rounded(ls_gemm *gemm, const ls_tensor *a, const ls_tensor *b) {
     if (a != NULL) {
         gemm->a = a->data;
@@ -209,7 +209,7 @@ static ls_status give_bias(ls_node *node, const ls_tensor *dz, const affine *map
     return kernels->sum(stream, &sums, &matrix);
 }
 
-/* Returns the gradient before the activation, dense. The caller owns the reference. */
+/* Returns the gradient before the activation, as a dense tensor. Returns ownership of the reference to the caller. */
 static ls_tensor *before_activation(const ls_node *node, ls_tensor *gradient) {
     if (!is_relu(node->op)) {
         return ls_dense(node->op->name, gradient);
@@ -225,7 +225,7 @@ static ls_tensor *before_activation(const ls_node *node, ls_tensor *gradient) {
     return dz;
 }
 
-/* Uses dz, and its rounded copy if that is not NULL, for the gradients of x and weight. */
+/* Computes the gradients of x and weight from dz, and from its rounded copy if that is not NULL. */
 static ls_status give_products(ls_node *node, const ls_tensor *dz, const ls_tensor *rounded, const affine *map) {
     if (ls_wants(node, 0)) {
         LS_TRY(give_x(node, dz, rounded, map));
@@ -233,7 +233,7 @@ static ls_status give_products(ls_node *node, const ls_tensor *dz, const ls_tens
     return ls_wants(node, 1) ? give_weight(node, dz, rounded, map) : LS_OK;
 }
 
-/* Does the same, and rounds dz once for both gradients. */
+/* Same as give_products, but rounds dz once for both gradients. */
 __attribute__((noinline)) static ls_status give_rounded(ls_node *node, const ls_tensor *dz, const affine *map) {
     ls_tensor *rounded = NULL;
     ls_status status = LS_OK;
@@ -283,7 +283,7 @@ static const ls_op linear_relu_op = {.name = "ls_linear",
 
 const ls_op *const ls_linear_ops[] = {&linear_op, &linear_relu_op, NULL};
 
-/* Returns the inputs that gemm cannot read in place. The shape rule refuses inputs that are not matrices. */
+/* Returns the inputs that gemm cannot read in place, as bits. The shape rule rejects inputs that are not matrices. */
 static unsigned must_copy(const ls_tensor *x, const ls_tensor *weight) {
     enum { X = 1, WEIGHT = 2, BIAS = 4 };
     affine map;

@@ -1,4 +1,4 @@
-/* Linear map and activation as one node of the tape: used for a Linear followed by a ReLU. */
+/* Linear map and activation as one node of the tape: used for a Linear module followed by a ReLU. */
 #ifndef LS_AUTOGRAD_OPS_LINEAR_H
 #define LS_AUTOGRAD_OPS_LINEAR_H
 

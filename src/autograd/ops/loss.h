@@ -6,15 +6,15 @@
 
 #include "tensor/tensor.h"
 
-/* Fails unless `reduction` is a valid value. */
+/* Fails if `reduction` is not a valid value. */
 ls_status ls_loss_check_reduction(const char *call, ls_loss_reduction reduction);
 
-/* Computes total = factor * the sum of all elements. `total` has one element; both are dense. */
+/* Computes total = factor * the sum of all elements. `total` has one element; both tensors are dense. */
 ls_status ls_loss_sum(ls_tensor *total, const ls_tensor *elements, double factor);
 
 /*
- * Returns the mean or the sum of the elements, or the elements. Consumes `elements`; NULL gives NULL. For losses that
- * are composed of other operations.
+ * Returns the mean or the sum of the elements, or the elements themselves. Consumes `elements`; returns NULL for NULL.
+ * For losses that are composed of other operations.
  */
 ls_tensor *ls_loss_reduced(ls_tensor *elements, ls_loss_reduction reduction);
 

@@ -1,7 +1,7 @@
-/* Elements selected by masks and by position, composed of comparisons and ls_where. */
+/* Selection of elements by mask or by position, composed of comparisons and ls_where. */
 #include "autograd/ops/ops.h"
 
-/* Returns a tensor without dimensions, of x's dtype and device. */
+/* Returns the value as a tensor without dimensions, with x's dtype and device. */
 static ls_tensor *number_beside(const char *call, const ls_tensor *x, double value) {
     return ls_tensor_give(ls_number_owned(call, ls_tensor_device(x), (ls_dtype)x->dtype, value));
 }
@@ -40,7 +40,7 @@ ls_tensor *ls_masked_fill(ls_tensor *x, ls_tensor *mask, double value) {
     return y;
 }
 
-/* Returns 0, 1, ... along one axis of a tensor of [rows, columns], on x's device. */
+/* Returns a [rows, columns] tensor that counts 0, 1, ... along one axis, on x's device. */
 static ls_tensor *counted(const char *call, const ls_tensor *x, int64_t rows, int64_t columns) {
     ls_tensor *y = ls_tensor_new(call, ls_tensor_device(x), 2, (const int64_t[]){rows, columns}, LS_I64);
     if (y != NULL && ls_kernels_of(y)->count_up(ls_stream_of(y), y) != LS_OK) {

@@ -10,7 +10,8 @@ typedef struct operand {
     const ls_tensor *tensor;
     int64_t rows, columns;
     int64_t row_stride, column_stride;
-    int64_t batch_stride[LS_MAX_DIMS]; /* along the product's batch axes; 0 along axes where the matrix repeats */
+    int64_t
+        batch_stride[LS_MAX_DIMS]; /* strides along the product's batch axes; 0 along axes where the matrix repeats */
 } operand;
 
 /* Computes c = a b for every index of the batch axes. */
@@ -101,7 +102,7 @@ static batched_product product_of(const ls_tensor *a, const ls_tensor *b, const 
     return result;
 }
 
-/* Advances to the next index of the batch. Returns false after the last. */
+/* Advances to the next index of the batch. Returns false after the last index. */
 static bool next_index(const batched_product *p, int64_t *index) {
     for (int i = p->batch_ndim - 1; i >= 0; i--) {
         if (++index[i] < p->batch[i]) {
@@ -120,7 +121,7 @@ static char *matrix_at(const operand *o, const batched_product *p, const int64_t
     return (char *)o->tensor->data + offset * (int64_t)ls_dtype_size((ls_dtype)o->tensor->dtype);
 }
 
-/* Returns whether a matrix of `o` that repeats along batch axes was visited before `index`. */
+/* Returns whether a matrix of `o` that repeats along batch axes was already visited before `index`. */
 static bool visited(const operand *o, const batched_product *p, const int64_t *index) {
     for (int i = 0; i < p->batch_ndim; i++) {
         if (index[i] > 0 && o->batch_stride[i] == 0) {
@@ -144,7 +145,7 @@ static void set_b(ls_gemm *gemm, const operand *o, bool transpose) {
 
 /*
  * Computes target (+)= left right for every index of the batch. Each factor may be transposed; k is the inner size. The
- * target is dense. A target that repeats along batch axes receives the sum over them.
+ * target is dense. If it repeats along batch axes, it receives the sum over them.
  */
 static ls_status multiply(const batched_product *p, const operand *left, bool transpose_left, const operand *right,
                           bool transpose_right, const operand *target, bool accumulate) {
@@ -195,7 +196,8 @@ static ls_status refuse(const char *why, const ls_op_call *call) {
                    LS_SHAPE_TEXT(call->inputs[1]), why);
 }
 
-/* Returns the common size of a's and b's batch axes at `from_end` (1: the last batch axis); -1 if they do not fit. */
+/* Returns the common size of a's and b's batch axes at `from_end` (1: the last batch axis), or -1 if their sizes do
+ * not match. */
 static int64_t batch_size(const ls_tensor *a, const ls_tensor *b, int from_end) {
     const int a_axis = a->ndim - matrix_axes(a) - from_end;
     const int b_axis = b->ndim - matrix_axes(b) - from_end;
@@ -245,7 +247,7 @@ static ls_status matmul_forward(ls_op_call *call) {
     return multiply(&p, &p.a, false, &p.b, false, &p.c, false);
 }
 
-/* Computes da = dc b^T and db = a^T dc, directly in the gradients' memory. */
+/* Computes da = dc b^T and db = a^T dc, directly into the memory of the gradients. */
 static ls_status matmul_gradients(ls_node *node, const ls_tensor *gradient) {
     bool accumulate;
     if (ls_wants(node, 0)) {
@@ -276,8 +278,8 @@ static ls_status matmul_backward(ls_node *node, ls_tensor *gradient) {
 }
 
 /*
- * Returns the axis of input i's samples in the product, counted from the last axis, which is 1. Returns 0 if it has no
- * samples, and -1 if they are summed over. A vector has no axis in the product.
+ * Returns the axis of the product along which input i's samples lie, counted from the last axis, which is 1. Returns 0
+ * if input i has no samples, and -1 if the product sums over them. A vector has no axis in the product.
  */
 static int place_from_end(const ls_samples_call *call, int i) {
     const int ndim = call->inputs[i]->ndim, axis = ls_sample_axis(call, i);
@@ -288,7 +290,7 @@ static int place_from_end(const ls_samples_call *call, int i) {
     return place == inner ? -1 : place - (call->inputs[1 - i]->ndim == 1 && place > other_inner);
 }
 
-/* If both inputs have samples, these lie along the same axis of the product, which is not the inner axis. */
+/* If both inputs have samples, the samples must lie along the same axis of the product, which is not the inner axis. */
 static ls_samples_use matmul_samples(ls_samples_call *call) {
     const int a = place_from_end(call, 0), b = place_from_end(call, 1);
     if (a < 0 || b < 0 || (a > 0 && b > 0 && a != b)) {

@@ -4,7 +4,7 @@
 #include "autograd/ops/ops.h"
 #include "autograd/ops/promote.h"
 
-/* The inputs, common to both norms first. batch_norm adds the statistics that it computed. */
+/* The inputs; the inputs common to both norms come first. batch_norm adds the statistics that it computed. */
 enum { X, WEIGHT, BIAS, MEAN, RSTD };
 
 static ls_status check_epsilon(const char *call, double epsilon) {
@@ -14,7 +14,7 @@ static ls_status check_epsilon(const char *call, double epsilon) {
     return LS_OK;
 }
 
-/* Outputs for the gradients of a norm; NULL for gradients that are not wanted. */
+/* Outputs for the gradients of a norm; NULL for gradients that are not required. */
 typedef struct norm_gradients {
     ls_tensor *dx, *weight, *bias;
 } norm_gradients;
@@ -100,7 +100,7 @@ static const ls_op rms_norm_op = {.name = "ls_rms_norm",
                                   .reads = {[X] = 1U << X | 1U << WEIGHT, [WEIGHT] = 1U << X},
                                   .optional = 1U << WEIGHT | 1U << BIAS};
 
-/* Returns whether `part` (may be NULL) has the last `axes` sizes of x. */
+/* Returns whether the sizes of `part` (which may be NULL) are the last `axes` sizes of x. */
 static bool ends(const ls_tensor *x, const ls_tensor *part, int axes) {
     bool fits = part == NULL || part->ndim == axes;
     for (int i = 0; part != NULL && fits && i < axes; i++) {
@@ -207,7 +207,7 @@ static const ls_op batch_norm_op = {
 
 const ls_op *const ls_norm_ops[] = {&layer_norm_op, &rms_norm_op, &batch_norm_op, NULL};
 
-/* ---- batch_norm of a batch that ranks share ---------------------------------------------------------------------- */
+/* ---- batch_norm of a batch that is distributed over ranks -------------------------------------------------------- */
 
 static ls_status convert(ls_tensor *y, const ls_tensor *x) {
     const ls_kernels *kernels = ls_kernels_of(y);
@@ -221,7 +221,7 @@ static ls_status add_over_ranks(ls_batch_part *part, const ls_tensor *numbers) {
     return ls_host_view_end(&view, part->add(part, view.memory, numbers->count));
 }
 
-/* Computes d += sums, times `factor` unless that is NULL, in the dtype of d. */
+/* Computes d += sums, in the dtype of d. The sums are multiplied by `factor`, unless it is NULL. */
 static ls_status add_sums(ls_tensor *d, const ls_tensor *sums, const ls_tensor *factor) {
     const ls_kernels *kernels = ls_kernels_of(d);
     ls_stream *stream = ls_stream_of(d);
@@ -239,9 +239,9 @@ static ls_status add_sums(ls_tensor *d, const ls_tensor *sums, const ls_tensor *
 }
 
 /*
- * Indices in saved[] of the node of shared_norm_op during a backward pass. Each tensor has, per channel, the sum of g,
- * then, per channel, the sum of (x - mean) g. The sums of all ranks are followed by three numbers: the number of ranks
- * that have a gradient in this pass, that may have one in a later pass, and on which the pass has failed.
+ * Indices in saved[] of the node of shared_norm_op during a backward pass. Each tensor contains the sum of g for each
+ * channel, then the sum of (x - mean) g for each channel. The sums of all ranks are followed by three numbers: how many
+ * ranks have a gradient in this pass, how many may have one in a later pass, and on how many the pass has failed.
  */
 enum { OWN_SUMS, ALL_SUMS };
 enum { SUMS_A_CHANNEL = 2 };
@@ -260,7 +260,7 @@ static ls_tensor *new_sums(const ls_node *node, int64_t more) {
     return ls_tensor_new_owned(node->op->name, ls_tensor_device(x), 1, &size, LS_F64);
 }
 
-/* Computes this rank's sums; they are zeros without a gradient. */
+/* Computes this rank's sums, which are zero without a gradient. */
 static ls_status compute_sums(const ls_node *node, ls_tensor *sums) {
     const ls_kernels *kernels = ls_kernels_of(sums);
     ls_stream *stream = ls_stream_of(sums);
@@ -310,7 +310,7 @@ static ls_status shared_norm_agree(ls_node *node, ls_reach *reach) {
     ls_status status = ls_made(node->saved[ALL_SUMS]);
     if (status == LS_OK) {
         if (compute_sums(node, node->saved[OWN_SUMS]) != LS_OK) {
-            *reach = LS_REACH_FAILED; /* the other ranks wait for this one */
+            *reach = LS_REACH_FAILED; /* the other ranks are waiting for this rank */
         }
         status = add_sums_over_ranks(node, reach);
     }
@@ -356,7 +356,7 @@ static void hold_part(void *context, bool hold) {
     }
 }
 
-/* Samples stay apart, because the statistics are of the global batch. */
+/* Samples stay separate, because the statistics are those of the global batch. */
 static ls_samples_use shared_norm_samples(ls_samples_call *call) {
     return call->axis != 1 ? LS_SAMPLES_KEPT : LS_SAMPLES_UNKNOWN;
 }
@@ -375,7 +375,7 @@ static const ls_op shared_norm_op = {
 
 /*
  * Computes mean and (biased) variance over all ranks in two passes, as for one batch: the deviations are from the
- * global mean, which avoids cancellation. `room` holds a number per channel, and one more.
+ * global mean, which avoids cancellation. `room` has space for one number per channel, plus one.
  */
 static ls_status sum_over_ranks(ls_batch_part *part, const ls_tensor *x, ls_tensor *mean, ls_tensor *variance,
                                 ls_tensor *room, double *values) {
@@ -400,7 +400,7 @@ static ls_status sum_over_ranks(ls_batch_part *part, const ls_tensor *x, ls_tens
     return convert(variance, &sums);
 }
 
-/* Replaces `*values`, the number of values per channel here, by the number on all ranks. */
+/* Replaces `*values`, this rank's number of values per channel, by the number on all ranks. */
 static ls_status shared_statistics(ls_batch_part *part, const ls_tensor *x, ls_tensor *mean, ls_tensor *variance,
                                    double *values) {
     const int64_t size = mean->count + 1;
@@ -418,7 +418,7 @@ typedef struct batch_norm {
     ls_tensor *x, *running_mean, *running_var, *weight, *bias;
     bool training;
     double momentum, epsilon;
-    ls_batch_part *part; /* if ranks share the batch, in training; or NULL */
+    ls_batch_part *part; /* the batch part if ranks share the batch in training; otherwise NULL */
 } batch_norm;
 
 static ls_status check_channels(const batch_norm *norm) {
@@ -434,7 +434,8 @@ static ls_status check_channels(const batch_norm *norm) {
             return ls_fail(LS_ERR_SHAPE, "ls_batch_norm: %s is %s, must be [%lld] for %s", names[i],
                            LS_SHAPE_TEXT(part), (long long)norm->x->size[1], LS_SHAPE_TEXT(norm->x));
         }
-        const bool own = i >= 2 && part->dtype == norm->x->dtype; /* weight and bias may be 16-bit floats if x is */
+        const bool own =
+            i >= 2 && part->dtype == norm->x->dtype; /* weight and bias may be 16-bit floats if x has that dtype */
         if (part->dtype != compute && !own) {
             return ls_fail(LS_ERR_SHAPE, "ls_batch_norm: %s is %s, must be %s for x of %s", names[i],
                            ls_dtype_name((ls_dtype)part->dtype), ls_dtype_name(compute),

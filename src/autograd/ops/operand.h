@@ -1,6 +1,7 @@
 /*
- * Operands for kernels of matrices, axes and losses. Most of these kernels take only dense tensors of f32 or f64.
- * Copies and conversions that they need are recorded like any operation, so that gradients pass through them.
+ * Operands for kernels that compute with matrices, axes and losses. Most of these kernels accept only dense tensors of
+ * f32 or f64. The necessary copies and conversions are recorded like any operation, so that gradients pass through
+ * them.
  */
 #ifndef LS_AUTOGRAD_OPS_OPERAND_H
 #define LS_AUTOGRAD_OPS_OPERAND_H
@@ -8,17 +9,18 @@
 #include "autograd/op.h"
 
 /*
- * Runs ls_apply after making the inputs with bits in `dense` (bit i: input i) contiguous, and converting bf16 and f16
- * among the first `converted` inputs to f32. The result is then converted back to the dtype of inputs[0]. There may be
- * at most LS_NODE_INPUTS inputs. All but the first may be NULL, as in ls_apply.
+ * Runs ls_apply after making the inputs whose bits are set in `dense` (bit i: input i) contiguous, and converting bf16
+ * and f16 among the first `converted` inputs to f32. The result is then converted back to the dtype of inputs[0]. There
+ * may be at most LS_NODE_INPUTS inputs. All but the first may be NULL, as in ls_apply.
  */
 ls_tensor *ls_apply_dense(const ls_op *op, ls_tensor *const *inputs, int input_count, int converted,
                           const ls_op_parameters *parameters, unsigned dense);
 
-/* Returns LS_OK if every tensor that is not NULL has the dtype of the first, and the dtype is floating. */
+/* Returns LS_OK if the dtype of the first tensor is floating, and every other tensor that is not NULL has the same
+ * dtype. */
 ls_status ls_check_floating(const char *call, ls_tensor *const *inputs, int input_count);
 
-/* Returns the status of a call that returned `tensor`: the thread's error if it is NULL. */
+/* Returns the status of a call that returned `tensor`: LS_OK, or the thread's error if `tensor` is NULL. */
 static inline ls_status ls_made(const ls_tensor *tensor) {
     return tensor != NULL ? LS_OK : ls_error_status();
 }
@@ -34,8 +36,8 @@ static inline ls_tensor *ls_replaced(ls_tensor *next, ls_tensor *previous, const
 }
 
 /*
- * Returns the leading dimension for gemm of a matrix with these strides, directly or transposed. Returns false if there
- * is no such dimension and the matrix must be copied.
+ * Returns the leading dimension with which gemm can read a matrix with these strides, directly or transposed. Returns
+ * false if there is no such dimension, so that the matrix must be copied.
  */
 bool ls_matrix_layout(int64_t rows, int64_t columns, int64_t row_stride, int64_t column_stride, int64_t *leading,
                       bool *transposed);

@@ -29,7 +29,7 @@ int ls_op_axis(const char *call, const ls_tensor *x, int axis) {
     return index;
 }
 
-/* "the last axis" reads better than a number, which would differ between operands. */
+/* "the last axis" reads better than an index, which would differ between operands. */
 static ls_status broadcast_failed(const char *call, const ls_tensor *a, const ls_tensor *b, int from_end) {
     const int64_t a_size = a->size[a->ndim - from_end], b_size = b->size[b->ndim - from_end];
     char axis[32];
@@ -59,7 +59,7 @@ ls_status ls_broadcast_shapes(const char *call, const ls_tensor *a, const ls_ten
 ls_status ls_shape_broadcast(ls_op_call *call, ls_dtype dtype) {
     const char *name = call->op->name;
     const ls_tensor *first = call->inputs[0];
-    ls_tensor together; /* only ndim and size: the broadcast shape of the inputs so far */
+    ls_tensor together; /* only ndim and size are used: the broadcast shape of the inputs so far */
     for (int i = 1; i < call->input_count; i++) {
         const ls_tensor *next = call->inputs[i];
         if (!ls_tensor_same_shape(first, next)) {
@@ -99,7 +99,7 @@ ls_tensor *ls_dense(const char *call, ls_tensor *x) {
     return dense;
 }
 
-/* ---- stack views ---------------------------------------------------------------------------------------------- */
+/* ---- stack views ------------------------------------------------------------------------------------------------- */
 
 void ls_dense_strides(int ndim, const int64_t *size, int64_t *stride) {
     int64_t step = 1;
@@ -170,7 +170,7 @@ ls_tensor ls_stack_view_select(const ls_tensor *base, int axis, int64_t index) {
     return ls_stack_view(base, base->ndim - 1, size, stride, index * base->stride[axis]);
 }
 
-/* ---- rules ---------------------------------------------------------------------------------------------------- */
+/* ---- rules ------------------------------------------------------------------------------------------------------- */
 
 ls_status ls_shape_as_input(ls_op_call *call) {
     const ls_tensor *x = call->inputs[0];

@@ -1,11 +1,12 @@
-/* Pooling: the maximum or the mean of windows. Adaptive pooling derives the windows from the sizes. */
+/* Pooling: the maximum or the mean of windows. Adaptive pooling derives the windows from the sizes of input and
+ * output. */
 #include "autograd/ops/operand.h"
 #include "autograd/ops/ops.h"
 #include "autograd/ops/window.h"
 
 /* ---- rules ------------------------------------------------------------------------------------------------------- */
 
-/* number[]: the sizes of the output's spatial axes. */
+/* number[] contains the sizes of the output's spatial axes. */
 static ls_status pool_shape(ls_op_call *call) {
     int64_t out[LS_SPATIAL];
     for (int i = 0; i < LS_SPATIAL; i++) {
@@ -24,7 +25,7 @@ static ls_status max_forward(ls_op_call *call) {
     return ls_kernels_of(&x)->max_pool(ls_stream_of(&x), &y, &places, &x, &call->parameters->window);
 }
 
-/* Views x as [n * channels, all other axes]. */
+/* Views x as [n * channels, ...]. */
 static ls_tensor by_planes(const ls_tensor *x) {
     const int64_t planes = x->size[0] * x->size[1];
     return ls_stack_view_dense(x, 2, (const int64_t[]){planes, planes > 0 ? x->count / planes : 0});
@@ -91,7 +92,7 @@ const ls_op *const ls_pool_ops[] = {&max_pool_op, &average_pool_op, &adaptive_ma
 
 /* ---- calls ------------------------------------------------------------------------------------------------------- */
 
-/* Returns the number of windows along an axis of `size`; 0 or less without any window. */
+/* Returns the number of windows along an axis of `size`, or a number <= 0 if no window fits. */
 static int64_t windows_along(const ls_window *window, int axis, int64_t size, bool ceil_mode) {
     const int64_t stride = window->stride[axis], before = window->before[axis];
     const int64_t room = size + 2 * before - (int64_t)window->dilation[axis] * (window->kernel[axis] - 1) - 1;
@@ -105,7 +106,7 @@ static int64_t windows_along(const ls_window *window, int axis, int64_t size, bo
     return room + stride > 0 ? count : 0;
 }
 
-/* Returns whether each of `count` windows covers a position of the image. */
+/* Returns whether each of `count` windows covers at least one position of the image. */
 static bool all_see(const ls_window *window, int axis, int64_t size, int64_t count) {
     const int64_t step = window->dilation[axis], kernel = window->kernel[axis];
     for (int64_t o = 0; o < count; o++) {
@@ -200,7 +201,7 @@ static ls_status fill_adaptive(const char *call, const ls_tensor *x, const ls_sh
     return LS_OK;
 }
 
-/* Applies pooling with options, or with an output size. */
+/* Applies pooling with the given options, or with a given output size. */
 static ls_tensor *apply_pool(const ls_op *op, ls_tensor *x, const ls_pool_numbers *options, const ls_shape *size) {
     if (x == NULL || !ls_inputs_are_here(op->name, &x, 1)) {
         return ls_apply(op, &x, 1, NULL); /* reports the error */

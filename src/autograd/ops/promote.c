@@ -11,7 +11,8 @@ static category category_of(ls_dtype dtype) {
     return dtype == LS_BOOL ? CATEGORY_BOOL : ls_dtype_is_floating(dtype) ? CATEGORY_FLOATING : CATEGORY_INTEGER;
 }
 
-/* Returns the rank of a dtype: the larger rank wins. bf16 and f16 share a rank, because neither holds the other. */
+/* Returns the rank of a dtype: the larger rank wins. bf16 and f16 share a rank, because neither can represent all
+ * values of the other. */
 static int place_of(ls_dtype dtype) {
     static const int place[LS_DTYPE_COUNT] = {
         [LS_BOOL] = 0, [LS_U8] = 1, [LS_I32] = 2, [LS_I64] = 3, [LS_F16] = 4, [LS_BF16] = 4, [LS_F32] = 5, [LS_F64] = 6,
@@ -35,7 +36,7 @@ ls_dtype ls_promote_integer(ls_dtype dtype) {
     return dtype == LS_BOOL ? LS_I64 : dtype;
 }
 
-/* Returns whether a double, the type of the kernels' numbers, holds the 64-bit number exactly. */
+/* Returns whether a double, the type of the kernels' numbers, represents the 64-bit number exactly. */
 static bool is_double(int64_t number) {
     return number >= -((int64_t)1 << 53) && number <= (int64_t)1 << 53;
 }
@@ -47,7 +48,7 @@ static bool holds(ls_dtype dtype, int64_t number) {
                              : true;
 }
 
-/* Returns a tensor for a number that a double does not hold, in an operation with `a`. */
+/* Returns a tensor with a number that a double cannot represent, for an operation with `a`. */
 static ls_tensor *exact_number(const char *call, const ls_tensor *a, int64_t number) {
     ls_tensor *exact = ls_tensor_new(call, ls_tensor_device(a), 0, NULL, LS_I64);
     if (exact != NULL && ls_device_store(ls_tensor_device(a), exact->data, &number, sizeof number) != LS_OK) {

@@ -1,6 +1,6 @@
 /*
- * Dropout. Number i of a random stream decides about element i of a tensor. If ranks share a batch, or the last axis of
- * a tensor, i is the element's index in the tensor that one process would have.
+ * Dropout. Number i of a random stream decides whether element i of a tensor is dropped. If ranks share a batch, or the
+ * last axis of a tensor, i is the element's index in the tensor that a single process would have.
  */
 #include "autograd/ops/random.h"
 
@@ -11,8 +11,8 @@
 #include "base/random.h"
 
 /*
- * Indices in integer[] of the parameters: the number of the first element; the size of the last axis here; its size in
- * the whole tensor.
+ * Indices in integer[] of the parameters: the index of the first element; the size of the last axis on this rank; its
+ * size in the whole tensor.
  */
 enum { FIRST, WIDTH, WHOLE };
 
@@ -38,7 +38,7 @@ static ls_status dropout_forward(ls_op_call *call) {
     return dropout(call->output, call->inputs[0], call->parameters);
 }
 
-/* The same numbers select the same elements again, so no mask is stored. */
+/* The same random numbers select the same elements again, so no mask is stored. */
 static ls_status dropout_backward(ls_node *node, ls_tensor *gradient) {
     ls_tensor *dense = ls_dense(node->op->name, gradient);
     LS_TRY(ls_made(dense));

@@ -5,8 +5,8 @@
 #include <lockstep/autograd.h>
 
 /*
- * Runs ls_dropout on x as the shard, from `start` on, of a tensor whose last axis has size `whole`. 0: x is the whole
- * tensor.
+ * Runs ls_dropout on x, the shard that begins at `start` of a tensor whose last axis has size `whole`. If `whole` is 0,
+ * x is the whole tensor.
  */
 ls_tensor *ls_dropout_part(ls_tensor *x, double p, int64_t start, int64_t whole);
 

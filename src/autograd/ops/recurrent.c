@@ -1,5 +1,5 @@
 /*
- * Recurrent layers: one ls_op row for all steps of a layer in one direction. A step is a matrix product and a kernel
+ * Recurrent layers: one operation for all steps of a layer in one direction. A step is a matrix product and a kernel
  * for the cell's gates. The gradients of weight and bias are computed from all steps at once.
  */
 #include "autograd/ops/recurrent.h"
@@ -13,7 +13,7 @@ enum { X, WEIGHT, BIAS, STATE, LENGTHS, INPUTS };
 enum { SAVED_OUTPUT, SAVED_GATES, SAVED_CELLS };
 /* Indices in integer[] of the parameters. */
 enum { KIND, REVERSE };
-/* From this number of steps on, transposing the weight pays. */
+/* With at least this number of steps, transposing the weight pays off. */
 enum { FEW_STEPS = 4 };
 
 int64_t ls_recurrence_gates(ls_recurrence kind) {
@@ -24,11 +24,11 @@ int64_t ls_recurrence_states(ls_recurrence kind) {
     return kind == LS_RECURRENCE_LSTM ? 2 : 1;
 }
 
-/* Properties of a call that forward and backward need. */
+/* Properties of a call that the forward and backward rules need. */
 typedef struct pass {
     ls_recurrence kind;
     bool reverse;
-    int64_t steps, n, hidden, gates; /* gates: count of numbers in all gates */
+    int64_t steps, n, hidden, gates; /* gates: total width of all gates */
     const ls_kernels *kernels;
     ls_stream *stream;
     ls_dtype dtype;
@@ -46,7 +46,8 @@ static pass pass_of(const ls_tensor *x, const ls_tensor *weight, const ls_op_par
                   .dtype = (ls_dtype)x->dtype};
 }
 
-/* Step `i` of the pass is position step_at of x. The states before and after it are these rows of the output. */
+/* Step `i` of the pass processes position step_at of x. The states before and after the step are these rows of the
+ * output. */
 static int64_t step_at(const pass *p, int64_t i) {
     return p->reverse ? p->steps - 1 - i : i;
 }
@@ -69,7 +70,7 @@ static ls_status recur_shape(ls_op_call *call) {
 
 /* ---- forwards ---------------------------------------------------------------------------------------------------- */
 
-/* Copies state `which` of the input, or zeros. */
+/* Copies state `which` of the input, or writes zeros if it is NULL. */
 static ls_status begin_state(const pass *p, ls_tensor *row, const ls_tensor *state, int64_t which) {
     if (state == NULL) {
         return p->kernels->fill(p->stream, row, 0);
@@ -78,10 +79,11 @@ static ls_status begin_state(const pass *p, ls_tensor *row, const ls_tensor *sta
     return p->kernels->copy(p->stream, row, &from);
 }
 
-/* Memory that the steps of a call use in addition to its tensors. */
+/* Memory that the steps of a call need in addition to its tensors. */
 typedef struct workspace {
     ls_tensor *recurrent; /* [n, gates] */
-    ls_tensor *turned; /* [hidden, gates]: the weight transposed, with which products are faster; NULL: too few steps */
+    ls_tensor *turned; /* [hidden, gates]: the transposed weight, with which products are faster; NULL if there are few
+                          steps */
 } workspace;
 
 static ls_status forward_step(const ls_op_call *call, const pass *p, int64_t i, const workspace *work) {
@@ -190,7 +192,7 @@ typedef struct gradients {
     ls_tensor *g;           /* of the output, dense */
     ls_tensor *d_x;         /* [steps, n, gates] */
     ls_tensor *d_recurrent; /* [steps, n, gates]: d_x itself, except for GRU */
-    ls_tensor *state;       /* [states, n, hidden]: at the present step of the pass */
+    ls_tensor *state;       /* [states, n, hidden]: the gradient at the current step of the pass */
 } gradients;
 
 static ls_status backward_step(const ls_node *node, const pass *p, const gradients *d, int64_t i) {
@@ -255,7 +257,7 @@ static ls_status backward_steps(const ls_node *node, const pass *p, const gradie
     return p->kernels->axpy(p->stream, p->dtype, first.count, 1, first.data, dh.data);
 }
 
-/* One product over all steps: the gates of each step with its previous state. */
+/* Computes one product over all steps: the gates of each step with its previous state. */
 static ls_status give_weight(ls_node *node, const pass *p, const gradients *d) {
     bool accumulate;
     ls_tensor *dw = ls_gradient_place(node, WEIGHT, &accumulate);

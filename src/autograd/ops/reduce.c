@@ -1,11 +1,12 @@
 /*
- * Reductions over any axes, indices of extremes, and running sums. statistics.c has the reductions with special rules.
+ * Reductions over any axes, indices of extremes, and running sums. statistics.c contains the reductions with special
+ * rules.
  */
 #include "autograd/ops/reduce.h"
 
 #include "autograd/ops/promote.h"
 
-/* ---- shared by all reductions ---------------------------------------------------------------------------------- */
+/* ---- shared by all reductions ------------------------------------------------------------------------------------ */
 
 static ls_status axes_mask(const char *call, const ls_tensor *x, const ls_axes *axes, int64_t *mask) {
     if (axes->count < 0 || axes->count > LS_MAX_DIMS) {
@@ -26,7 +27,7 @@ static ls_status axes_mask(const char *call, const ls_tensor *x, const ls_axes *
     return LS_OK;
 }
 
-/* Sets the parameters of reduce.h. LS_ERR_ARGUMENT names an invalid axis. */
+/* Sets the parameters of reduce.h. The message of LS_ERR_ARGUMENT names an invalid axis. */
 static ls_status prepare(const char *call, const ls_tensor *x, const ls_axes *axes, bool keepdim,
                          ls_op_parameters *parameters) {
     LS_TRY(axes_mask(call, x, axes, &parameters->integer[LS_REDUCE_MASK]));
@@ -125,7 +126,7 @@ static ls_status reduce_forward(ls_op_call *call) {
     return ls_reduce_into(call->op->kernel, call->output, call->inputs[0], call->parameters);
 }
 
-/* ---- sum, mean, prod ------------------------------------------------------------------------------------------ */
+/* ---- sum, mean, prod --------------------------------------------------------------------------------------------- */
 
 static ls_status sum_backward(ls_node *node, ls_tensor *gradient) {
     const ls_tensor view = ls_reduce_view(gradient, node->inputs[0], &node->parameters);
@@ -153,8 +154,9 @@ static ls_status mean_backward(ls_node *node, ls_tensor *gradient) {
 }
 
 /*
- * Computes, for each element, the product of the others. With P the product of the nonzero elements of its group, this
- * is P / x if the others hold no zero (x itself counts as 1 if it is the only zero), and otherwise 0.
+ * Computes, for each element, the product of the other elements of its group. With P the product of the nonzero
+ * elements of the group, this is P / x if no other element is zero (x itself counts as 1 if it is the only zero), and
+ * otherwise 0.
  */
 static ls_status product_of_others(ls_tensor *y, const ls_tensor *x, const ls_op_parameters *parameters,
                                    ls_tensor *const *temporaries) {
@@ -226,7 +228,7 @@ static const ls_op prod_op = {.name = "ls_prod",
                               .reads = {1},
                               .kernel = LS_KERNEL(prod)};
 
-/* Sums and products of integers and bools are i64, as in PyTorch. */
+/* Sums and products of integers and bools have dtype i64, as in PyTorch. */
 static ls_tensor *total(const ls_op *op, ls_tensor *x, ls_axes axes, bool keepdim) {
     if (x == NULL) {
         return ls_apply(op, &x, 1, NULL);
@@ -271,7 +273,7 @@ ls_tensor *ls_reduce_real(const ls_op *op, ls_tensor *x, ls_axes axes, bool keep
     return ls_reduce_apply(op, x, axes, keepdim, number, ls_compute_dtype(dtype), dtype);
 }
 
-/* ---- cumsum --------------------------------------------------------------------------------------------------- */
+/* ---- cumsum ------------------------------------------------------------------------------------------------------ */
 
 static ls_status cumsum_forward(ls_op_call *call) {
     const ls_tensor *x = call->inputs[0];
@@ -279,7 +281,7 @@ static ls_status cumsum_forward(ls_op_call *call) {
     return ls_kernels_of(x)->cumsum(ls_stream_of(x), call->output, x, axis, false);
 }
 
-/* Each element contributes to the sums from its own position on. */
+/* Each element contributes to the sums at its own and all later positions. */
 static ls_status cumsum_backward(ls_node *node, ls_tensor *gradient) {
     ls_tensor *share = ls_tensor_like(node->op->name, gradient, gradient->dtype);
     if (share == NULL) {

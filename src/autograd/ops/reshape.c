@@ -1,4 +1,4 @@
-/* Views of the same elements in another shape, if no element must move. */
+/* Views of the same elements in another shape, if no element has to be moved. */
 #include "autograd/ops/ops.h"
 
 /* The sizes are stored in the integer parameters, and their count in the first number. */
@@ -12,8 +12,8 @@ ls_op_parameters ls_shape_parameters(int ndim, const int64_t *size) {
 
 /*
  * Computes the strides that view x in another shape without moving elements. Returns false if no such strides exist.
- * Both shapes are divided, from the end, into the shortest runs of axes with equally many elements. x's axes of a run
- * must be contiguous with one another in memory.
+ * Both shapes are divided, from the end, into the shortest runs of axes with the same number of elements. The axes of x
+ * in a run must be contiguous with one another in memory.
  */
 bool ls_view_strides(const ls_tensor *x, int ndim, const int64_t *size, int64_t *stride) {
     if (x->count == 0 || x->contiguous) {
@@ -27,7 +27,7 @@ bool ls_view_strides(const ls_tensor *x, int ndim, const int64_t *size, int64_t 
             continue;
         }
         int64_t step = x->stride[from];
-        int64_t x_run = x->size[from], run = 1; /* number of elements of the run on either side */
+        int64_t x_run = x->size[from], run = 1; /* number of elements of the run in each shape */
         int64_t next = step * x_run;            /* the stride with which the previous axis joins the run */
         from--;
         while (to >= 0 && (run < x_run || size[to] == 1)) {
@@ -78,8 +78,8 @@ static ls_status reshape_backward(ls_node *node, ls_tensor *gradient) {
 }
 
 /*
- * Returns the axis of y that has the elements of axis `axis` of x, alone or merged with others; -1 if several axes have
- * them.
+ * Returns the axis of y that contains the elements of axis `axis` of x, alone or merged with other axes, or -1 if they
+ * are spread over several axes.
  */
 static int axis_in(const ls_tensor *x, int axis, const ls_tensor *y) {
     const int64_t size = x->size[axis];
@@ -99,8 +99,8 @@ static int axis_in(const ls_tensor *x, int axis, const ls_tensor *y) {
 }
 
 /*
- * Leading samples stay in front, after axes of size 1. An axis of a single sample looks like any other axis of size 1:
- * if it leads, it is assumed to be the first; otherwise new axes make it unknown.
+ * Samples along the outermost part stay outermost, after axes of size 1. An axis of a single sample looks like any
+ * other axis of size 1: if it leads, it is assumed to be the first; otherwise new axes make its position unknown.
  */
 static ls_samples_use reshape_samples(ls_samples_call *call) {
     const ls_tensor *x = call->inputs[0], *y = call->output;

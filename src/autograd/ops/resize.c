@@ -1,4 +1,4 @@
-/* Resizing of images, one axis after the other, and conversions between channels and positions. */
+/* Resizing of images, one axis after another, and conversions between channels and positions. */
 #include "autograd/ops/operand.h"
 #include "autograd/ops/ops.h"
 #include "autograd/ops/promote.h"
@@ -6,7 +6,7 @@
 
 /* ---- resizing ---------------------------------------------------------------------------------------------------- */
 
-/* Indices in integer[] of the parameters; ls_mixes_along_axis reads the first. */
+/* Indices in integer[] of the parameters; ls_mixes_along_axis reads the first one. */
 enum { AXIS, OUT, LINEAR, CORNERS };
 
 static ls_status resize_shape(ls_op_call *call) {
@@ -86,7 +86,7 @@ ls_tensor *ls_resize(ls_tensor *x, ls_shape size, const ls_resize_options *optio
     return y == x ? ls_view_as_is(x) : y;
 }
 
-/* ---- channels as positions --------------------------------------------------------------------------------------- */
+/* ---- conversion of channels to positions and back ---------------------------------------------------------------- */
 
 static bool is_four_axes(const char *call, ls_tensor *x, int64_t factor) {
     if (!ls_inputs_are_given(call, &x, 1)) {

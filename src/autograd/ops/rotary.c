@@ -1,4 +1,5 @@
-/* Rotary position embedding, composed of other operations: pairs of numbers times a table of cosines and sines. */
+/* Rotary position embedding, composed of other operations: multiplies pairs of numbers by a table of cosines and
+ * sines. */
 #include <lockstep/attention.h>
 
 #include "autograd/ops/operand.h"
@@ -10,7 +11,7 @@
 
 static const char call[] = "ls_rotary";
 
-/* Returns 0, 1, ... in f64 on x's device. */
+/* Returns 0, 1, ... as an f64 tensor on x's device. */
 static ls_tensor *counted(const ls_tensor *x, int ndim, const int64_t *size) {
     ls_tensor *y = ls_tensor_new(call, ls_tensor_device(x), ndim, size, LS_F64);
     if (y != NULL && ls_kernels_of(y)->count_up(ls_stream_of(y), y) != LS_OK) {
@@ -55,7 +56,7 @@ static ls_tensor *sum_of_products(ls_tensor *a, ls_tensor *b, ls_tensor *c, ls_t
     return y;
 }
 
-/* Rotates the pairs by the angles and joins them in the order that `halves` gives. */
+/* Rotates the pairs by the angles and joins them in the order that `halves` selects. */
 static ls_tensor *turned(ls_tensor *const pair[2], ls_tensor *cosine, ls_tensor *sine, bool halves) {
     ls_tensor *both[2] = {sum_of_products(pair[0], cosine, pair[1], sine, -1), NULL};
     both[1] = both[0] == NULL ? NULL : sum_of_products(pair[0], sine, pair[1], cosine, 1);

@@ -1,4 +1,4 @@
-/* Views: the same elements in another shape, order or number. */
+/* Views: the same elements with another shape or order, or a subset or repetition of them. */
 #include "autograd/ops/ops.h"
 #include "autograd/ops/promote.h"
 
@@ -7,9 +7,9 @@ static ls_status made_view(ls_op_call *call, int ndim, const int64_t *size, cons
     return call->output == NULL ? ls_error_status() : LS_OK;
 }
 
-/* ---- reshape -------------------------------------------------------------------------------------------------- */
+/* ---- reshape ----------------------------------------------------------------------------------------------------- */
 
-/* Reshapes x, not NULL, to a shape with as many elements. */
+/* Reshapes x, which is not NULL, to a shape with the same number of elements. */
 static ls_tensor *reshaped(ls_tensor *x, int ndim, const int64_t *size) {
     const ls_op_parameters parameters = ls_shape_parameters(ndim, size);
     int64_t stride[LS_MAX_DIMS];
@@ -22,7 +22,7 @@ static ls_tensor *reshaped(ls_tensor *x, int ndim, const int64_t *size) {
     return y;
 }
 
-/* Computes the size for which -1 stands. */
+/* Computes the size that replaces -1. */
 static ls_status resolve_shape(const ls_tensor *x, ls_shape *shape) {
     const ls_shape asked = *shape;
     int64_t known = 1, bytes = (int64_t)ls_dtype_size((ls_dtype)x->dtype);
@@ -39,7 +39,7 @@ static ls_status resolve_shape(const ls_tensor *x, ls_shape *shape) {
         }
         unknown = is_unknown ? i : unknown;
         if (!is_unknown && __builtin_mul_overflow(known, asked.size[i], &known)) {
-            known = INT64_MAX; /* exceeds every tensor; refused below */
+            known = INT64_MAX; /* larger than every tensor; rejected below */
         }
         fits = !__builtin_mul_overflow(bytes, asked.size[i] > 0 ? asked.size[i] : 1, &bytes) && fits;
     }
@@ -137,7 +137,7 @@ ls_tensor *ls_unsqueeze(ls_tensor *x, int axis) {
     return reshaped(x, x->ndim + 1, size);
 }
 
-/* ---- permute -------------------------------------------------------------------------------------------------- */
+/* ---- permute ----------------------------------------------------------------------------------------------------- */
 
 static ls_status permute_shape(ls_op_call *call) {
     const ls_tensor *x = call->inputs[0];
@@ -209,7 +209,7 @@ ls_tensor *ls_transpose(ls_tensor *x, int a, int b) {
     return ls_apply(&permute_op, &x, 1, &parameters);
 }
 
-/* ---- expand --------------------------------------------------------------------------------------------------- */
+/* ---- expand ------------------------------------------------------------------------------------------------------ */
 
 static ls_status expand_shape(ls_op_call *call) {
     const ls_tensor *x = call->inputs[0];
@@ -255,7 +255,7 @@ ls_tensor *ls_expand(ls_tensor *x, ls_shape shape) {
         shape.size[i] = size;
         fits = !__builtin_mul_overflow(bytes, size != 0 ? size : 1, &bytes) && fits;
     }
-    if (!fits) { /* the view needs no memory, but element counts have 64 bits */
+    if (!fits) { /* the view needs no memory, but the number of elements must fit into 64 bits */
         return ls_fail_noted(LS_ERR_SHAPE,
                              "ls_expand: %s cannot become %s: it has more elements than int64_t can count",
                              LS_SHAPE_TEXT(x), asked.text);
@@ -264,7 +264,7 @@ ls_tensor *ls_expand(ls_tensor *x, ls_shape shape) {
     return ls_apply(&expand_op, &x, 1, &parameters);
 }
 
-/* ---- slice ---------------------------------------------------------------------------------------------------- */
+/* ---- slice ------------------------------------------------------------------------------------------------------- */
 
 enum { SLICE_AXIS, SLICE_START, SLICE_LENGTH, SLICE_STEP, SLICE_DROPS_AXIS };
 
@@ -283,8 +283,8 @@ static ls_status slice_shape(ls_op_call *call) {
 }
 
 /*
- * The gradient is 0 outside the slice. It is added in place, so each of many slices of a tensor touches only its own
- * elements.
+ * The gradient is 0 outside the slice. It is added in place, so that each of many slices of a tensor touches only its
+ * own elements.
  */
 static ls_status slice_backward(ls_node *node, ls_tensor *gradient) {
     bool accumulate = false;
@@ -301,7 +301,7 @@ static ls_status slice_backward(ls_node *node, ls_tensor *gradient) {
     return kernels->copy(ls_stream_of(place), &part, gradient);
 }
 
-/* A rank with one sample still has only a part of the batch. */
+/* Even a rank with a single sample has only a part of the batch, so dropping the axis of the samples mixes samples. */
 static ls_samples_use slice_samples(ls_samples_call *call) {
     const int64_t *integer = call->parameters->integer;
     if (!integer[SLICE_DROPS_AXIS]) {
@@ -334,7 +334,7 @@ ls_tensor *ls_narrow(ls_tensor *x, int axis, int64_t start, int64_t length) {
     return ls_apply(&slice_op, &x, 1, &parameters);
 }
 
-/* Returns a position in Python's sense: negative counts from the end; clamped to 0..size. */
+/* Normalizes a position like Python: a negative position counts from the end; the result is clamped to 0..size. */
 static int64_t held_position(int64_t position, int64_t size) {
     const int64_t from_start = position < 0 ? position + size : position;
     return from_start < 0 ? 0 : from_start > size ? size : from_start;

@@ -3,7 +3,7 @@
 #include "autograd/ops/operand.h"
 #include "autograd/ops/ops.h"
 
-/* Returns |x| along the axis, which stays with size 1, at least epsilon. */
+/* Returns max(|x|, epsilon), where |x| is the norm along the axis, which is kept with size 1. */
 static ls_tensor *length_of(ls_tensor *x, int axis, double epsilon) {
     ls_tensor *norm = ls_norm_axes(x, 2, LS_AXES(axis), true);
     return norm == NULL ? NULL : ls_replaced(ls_maximum_number(norm, epsilon), norm, NULL);
@@ -45,8 +45,8 @@ ls_tensor *ls_cosine_similarity(ls_tensor *a, ls_tensor *b, int axis, double eps
 }
 
 /*
- * Returns x [n, width] / sqrt(x . x + 1e-12): divides by the norm of x extended by one number, which no dtype rounds to
- * 0.
+ * Returns x [n, width] / sqrt(x . x + 1e-12): divides by the norm of x extended by one number, which is never rounded
+ * to 0 in any dtype.
  */
 static ls_tensor *direction_of_row(ls_tensor *x) {
     ls_tensor *longer = ls_pad(x, 1, 0, 1, 1e-6);

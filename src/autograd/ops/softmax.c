@@ -12,7 +12,7 @@ static int axis_of(const ls_op_parameters *parameters) {
     return (int)parameters->integer[AXIS];
 }
 
-/* ---- softmax and its logarithm ---------------------------------------------------------------------------------- */
+/* ---- softmax and its logarithm ----------------------------------------------------------------------------------- */
 
 static ls_status softmax_forward(ls_op_call *call) {
     const ls_tensor *x = call->inputs[0];
@@ -173,8 +173,7 @@ static const ls_op logsumexp_op = {.name = "ls_logsumexp",
 
 const ls_op *const ls_softmax_ops[] = {&softmax_op, &log_softmax_op, &logsumexp_op, NULL};
 
-/* ---- the calls ----------------------------------------------------------------------------------------------------
- */
+/* ---- the calls --------------------------------------------------------------------------------------------------- */
 
 static ls_tensor *apply_along(const ls_op *op, ls_tensor *x, int axis, bool keepdim, bool dense) {
     if (x == NULL) {

@@ -36,7 +36,7 @@ static ls_tensor *order(const ls_op *op, ls_tensor *x, int axis, bool descending
     return ls_apply_as(op, &x, 1, 1, &parameters, ls_compute_dtype((ls_dtype)x->dtype), LS_I64);
 }
 
-/* Returns the elements of x at `index`. Stores the index in *indices unless that is NULL. */
+/* Returns the elements of x at `index`. Stores the index in *indices unless this pointer is NULL. */
 static ls_tensor *take(ls_tensor *x, int axis, ls_tensor *index, ls_tensor **indices) {
     ls_tensor *values = index == NULL ? NULL : ls_take_along_axis(x, axis, index);
     if (values != NULL && indices != NULL) {

@@ -4,12 +4,12 @@
 
 #include <math.h>
 
-/* Returns an empty tensor like this one, for temporary use in a rule, which drops it. */
+/* Returns an uninitialized tensor like `like`, for temporary use in a rule, which drops it. */
 static ls_tensor *scratch_like(const char *call, const ls_tensor *like) {
     return ls_tensor_like_owned(call, like, like->dtype);
 }
 
-/* ---- var ------------------------------------------------------------------------------------------------------ */
+/* ---- var --------------------------------------------------------------------------------------------------------- */
 
 static double degrees_of_freedom(const ls_op_parameters *parameters) {
     return fmax(0, (double)parameters->integer[LS_REDUCE_GROUP] - parameters->number[0]);
@@ -73,7 +73,7 @@ ls_tensor *ls_var_axes(ls_tensor *x, ls_axes axes, int correction, bool keepdim)
     return ls_reduce_real(&var_op, x, axes, keepdim, correction);
 }
 
-/* ---- norm: a row for each p with a faster rule, and one for all others ---------------------------------------- */
+/* ---- norm: an operation for each p with a faster rule, and one for all other p ----------------------------------- */
 
 /* Computes y = the reduction of map(x). The power, if given, is applied after the map. */
 static ls_status reduce_mapped(ls_op_call *call, size_t map, const double *power, size_t reduction) {
@@ -129,7 +129,7 @@ static ls_status norm_1_backward(ls_node *node, ls_tensor *gradient) {
     return ls_accumulate(node, 0, share);
 }
 
-/* Computes factor = g y^(1 - p), and 0 if the norm is 0, where the gradient is defined as 0. */
+/* Computes factor = g y^(1 - p), or 0 if the norm is 0, because the gradient is then defined as 0. */
 static ls_status norm_factor(ls_tensor *factor, const ls_tensor *g, const ls_tensor *y, double p) {
     const double power = 1 - p;
     LS_TRY(ls_map(LS_KERNEL(pow_number), factor, &y, &power));
@@ -137,7 +137,7 @@ static ls_status norm_factor(ls_tensor *factor, const ls_tensor *g, const ls_ten
     return ls_map(LS_KERNEL(relu_backward), factor, (const ls_tensor *[]){factor, y}, NULL);
 }
 
-/* Returns this factor with x's number of dimensions. The caller owns the reference. */
+/* Returns norm_factor with x's number of dimensions. Returns ownership of the reference to the caller. */
 static ls_tensor *new_norm_factor(ls_node *node, const ls_tensor *gradient, double p) {
     const ls_tensor *x = node->inputs[0];
     const ls_tensor g = ls_reduce_view(gradient, x, &node->parameters);
@@ -163,7 +163,7 @@ static ls_status norm_2_backward(ls_node *node, ls_tensor *gradient) {
     return status == LS_OK ? ls_accumulate(node, 0, share) : status;
 }
 
-/* Computes |x|^(p - 1) factor, with x's sign, and 0 where x is 0, also for p < 1. */
+/* Computes |x|^(p - 1) factor, with x's sign. The result is 0 where x is 0, even for p < 1. */
 static ls_status norm_p_share(ls_tensor *share, ls_tensor *magnitude, const ls_tensor *x, const ls_tensor *factor,
                               double p) {
     const double power = p - 1;

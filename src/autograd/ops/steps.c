@@ -1,4 +1,4 @@
-/* Piecewise constant functions, whose gradient is 0: rounding and signs. */
+/* Piecewise constant functions, whose gradient is 0: rounding and sign. */
 #include "autograd/ops/ops.h"
 #include "autograd/ops/promote.h"
 

@@ -1,4 +1,4 @@
-/* The norms with which weight normalization starts. */
+/* The initial norms of weight normalization. */
 #ifndef LS_AUTOGRAD_OPS_WEIGHT_NORM_H
 #define LS_AUTOGRAD_OPS_WEIGHT_NORM_H
 

@@ -9,7 +9,8 @@
 enum { LS_SPATIAL = 3 };
 
 /*
- * Views x [n, channels, ...] with 1 to 3 spatial axes in the kernels' shape, with sizes of 1 before the spatial axes.
+ * Views x [n, channels, ...] with 1 to 3 spatial axes in the kernels' shape, which has axes of size 1 before the
+ * spatial axes.
  */
 ls_tensor ls_image_view(const ls_tensor *x);
 
@@ -17,9 +18,9 @@ ls_tensor ls_image_view(const ls_tensor *x);
 ls_status ls_check_image(const char *call, const ls_tensor *x);
 
 /*
- * Stores an option's numbers for `axes` spatial axes in the last elements of number[3]. The elements before are set to
- * `usual`, and so are all if no number was given. Fails with LS_ERR_ARGUMENT for another count of numbers, or a number
- * below `least`.
+ * Stores an option's numbers for `axes` spatial axes in the last elements of number[3]. The elements before them are
+ * set to `usual`; all elements are, if no number was given. Fails with LS_ERR_ARGUMENT if the count of numbers is wrong
+ * or a number is below `least`.
  */
 ls_status ls_spatial_numbers(const char *call, const char *option, const ls_shape *given, int axes, int64_t least,
                              int32_t usual, int32_t *number);
@@ -54,7 +55,7 @@ typedef struct ls_pool_numbers {
 
 ls_pool_numbers ls_max_pool_numbers(const ls_max_pool_options *options);
 ls_pool_numbers ls_average_pool_numbers(const ls_average_pool_options *options);
-/* Sets the window of pooling over `axes` spatial axes, like ls_conv_window. */
+/* Sets the window for pooling over `axes` spatial axes, like ls_conv_window. */
 ls_status ls_pool_window(const char *call, int axes, const ls_pool_numbers *numbers, ls_window *window);
 
 #endif

@@ -1,4 +1,4 @@
-/* Completion for bash. Does not need the package bash-completion, except to complete the arguments of PROGRAM. */
+/* Completion for bash. Needs the package bash-completion only to complete the arguments of PROGRAM. */
 #include "cli/manual/manual.h"
 
 static const char head[] =

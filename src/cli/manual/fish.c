@@ -28,12 +28,12 @@ static void print_values(FILE *stream, ls_value_kind kind, const char *list) {
     }
 }
 
-/* Prints the beginning of a line for words after `lockstep COMMAND`. */
+/* Prints the beginning of a fish line for words after `lockstep COMMAND`. */
 static void print_begin(FILE *stream, const ls_command *command) {
     fprintf(stream, "complete -c lockstep -n '__fish_seen_subcommand_from %s'", command->name);
 }
 
-/* The options with a value, which fish skips when it looks for PROGRAM. */
+/* Prints the options that take a value, which fish must skip to find PROGRAM. */
 static void print_program(FILE *stream, const ls_command *command) {
     print_begin(stream, command);
     fputs(" -x -a '(__fish_complete_subcommand --fcs-skip=2", stream);

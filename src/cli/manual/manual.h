@@ -13,20 +13,20 @@
 
 /* The values of an option or of an argument, for completion. */
 typedef enum ls_value_kind {
-    LS_VALUE_NONE = 0, /* no value: a flag, or no such argument */
-    LS_VALUE_ANY,      /* a number, an address: nothing to suggest */
+    LS_VALUE_NONE = 0, /* no value, because the option is a flag or there is no such argument */
+    LS_VALUE_ANY,      /* any value, such as a number or address: nothing to suggest */
     LS_VALUE_LIST,
     LS_VALUE_FILE,
     LS_VALUE_FOLDER,
-    LS_VALUE_PROGRAM /* a program, and all that follows belongs to it */
+    LS_VALUE_PROGRAM /* a program, to which all later arguments belong */
 } ls_value_kind;
 
 enum { LS_VALUE_NAME = 32, LS_VALUE_TEXT = 512 };
 
 typedef struct ls_values {
     ls_value_kind kind;
-    char name[LS_VALUE_NAME]; /* of the argument: N, COLLECTIVE */
-    char list[LS_VALUE_TEXT]; /* LS_VALUE_LIST: the values, separated by single blanks */
+    char name[LS_VALUE_NAME]; /* name of the argument, such as N or COLLECTIVE */
+    char list[LS_VALUE_TEXT]; /* for LS_VALUE_LIST: the values, separated by single blanks */
 } ls_values;
 
 /* Returns the values of an option, or of the first argument of the subcommand if `option` is NULL. */
@@ -38,10 +38,10 @@ ls_value_kind ls_values_of_rest(const ls_command *command);
 /* Prints the text, with `escape` before each of the characters `special`; newlines become blanks. */
 void ls_manual_print(FILE *stream, const char *text, const char *special, const char *escape);
 
-/* The man page of a subcommand, or of `lockstep` itself if `command` is NULL. `date` is YYYY-MM-DD. */
+/* Writes the man page of a subcommand, or of `lockstep` itself if `command` is NULL. `date` is YYYY-MM-DD. */
 void ls_manual_page(FILE *stream, const ls_command *command, const char *date);
 
-/* The script that completes command lines in this shell. */
+/* Writes the script that completes command lines in this shell. */
 void ls_manual_bash(FILE *stream);
 void ls_manual_zsh(FILE *stream);
 void ls_manual_fish(FILE *stream);

@@ -15,7 +15,7 @@
 
 enum { INDENT = 2, WIDTH = 60, LONGEST_BLOCK = 4096 };
 
-/* Prints text as roff reads it. Breaks lines at the first blank after `width` characters. */
+/* Prints text in the form that roff reads. Breaks lines at the first blank after `width` characters. */
 static void print_wrapped(FILE *stream, const char *text, size_t size, size_t width) {
     size_t column = 0;
     for (size_t i = 0; i < size; i++) {
@@ -41,7 +41,7 @@ static void print_all(FILE *stream, const char *text) {
     print(stream, text, strlen(text));
 }
 
-/* The size of the text up to the next two blanks, or up to `end`. */
+/* Returns the size of the text up to the next two blanks, or up to `end`. */
 static size_t field(const char *text, const char *end) {
     for (const char *at = text; at + 1 < end; at++) {
         if (at[0] == ' ' && at[1] == ' ') {
@@ -58,11 +58,11 @@ static void print_item(FILE *stream, const char *key, size_t size) {
 
 typedef struct page_state {
     FILE *stream;
-    bool examples;  /* in the section of examples */
-    bool paragraph; /* the last line belongs to a paragraph, or to the title of a section */
+    bool examples;  /* the current section contains examples */
+    bool paragraph; /* the last line belongs to a paragraph, or to a section title */
 } page_state;
 
-/* Prints an indented line: items, more text of the item before, or a paragraph. */
+/* Prints an indented line: items, a continuation of the previous item, or a paragraph. */
 static void print_indented(page_state *page, const char *line, const char *end) {
     const char *text = line + strspn(line, " ");
     const size_t size = field(text, end);
@@ -88,7 +88,7 @@ static void print_indented(page_state *page, const char *line, const char *end) 
     }
 }
 
-/* Prints the title of a section, in capitals except the names of options. */
+/* Prints a section title in capitals, except for the names of options. */
 static void print_title(FILE *stream, const char *title, size_t size) {
     fputs(".SH ", stream);
     bool is_option = false;
@@ -99,7 +99,7 @@ static void print_title(FILE *stream, const char *title, size_t size) {
     fputc('\n', stream);
 }
 
-/* Prints the lines of a block that are not indented, joined to one: a title, a title with a remark, or a paragraph. */
+/* Prints the unindented lines of a block, joined into one line: a title, a title with a remark, or a paragraph. */
 static void print_start(page_state *page, const char *text, bool first) {
     const size_t size = strlen(text);
     page->paragraph = false;
@@ -117,13 +117,13 @@ static void print_start(page_state *page, const char *text, bool first) {
     }
 }
 
-/* Whether the lines of the block end here: at the end of a sentence, or before a line that is empty or indented. */
+/* Returns whether the lines of the block end here: at the end of a sentence, or before an empty or indented line. */
 static bool ends(const char *block, const char *next) {
     const size_t size = strlen(block);
     return size > 0 && (block[size - 1] == '.' || *next == '\0' || *next == '\n' || *next == ' ');
 }
 
-/* Prints a text of --help. `first`: the text continues a section that has just begun. */
+/* Prints a text of --help. `first` means that the text continues a section that has just begun. */
 static void print_text(FILE *stream, const char *text, bool first) {
     page_state page = {.stream = stream};
     char start[LONGEST_BLOCK] = "";

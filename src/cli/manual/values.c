@@ -8,7 +8,7 @@ void ls_manual_print(FILE *stream, const char *text, const char *special, const 
     }
 }
 
-/* Replaces runs of commas, bars and blanks by single blanks, and removes them at the end. */
+/* Replaces runs of commas, bars and blanks by single blanks, and removes such runs at the end. */
 static void normalize(char *list) {
     char *end = list;
     for (const char *from = list; *from != '\0';) {
@@ -36,7 +36,7 @@ static void list(const ls_command *command, const char *option, ls_values *value
     normalize(values->list);
 }
 
-/* The first word of the usage that is not in brackets. */
+/* Returns the first word of the usage that is not in brackets. */
 static const char *first_argument(const ls_command *command) {
     const char *word = command->usage;
     while (*word == '[') {

@@ -1,9 +1,9 @@
-/* Completion for zsh: a specification for _arguments of each subcommand. */
+/* Completion for zsh: an _arguments specification for each subcommand. */
 #include "cli/manual/manual.h"
 
 #include <string.h>
 
-/* Within single quotes, a quote ends them; brackets and colons have a meaning for _arguments. */
+/* A quote would end the single-quoted string; brackets and colons have special meaning for _arguments. */
 static void print_text(FILE *stream, const char *text) {
     for (; *text != '\0'; text++) {
         fputs(*text == '\'' ? "'\\'" : strchr("[]:\\", *text) != NULL ? "\\" : "", stream);

@@ -217,8 +217,7 @@ double ls_cost_native(const ls_engine *engine) {
     return engine->call.stream != NULL ? -HUGE_VAL : -1;
 }
 
-/* ---- native collectives -------------------------------------------------------------------------------------------
- */
+/* ---- native collectives ------------------------------------------------------------------------------------------ */
 
 /* The minimum number of ranks and bytes from which native collectives are faster than the engine's algorithms.
  * Measured: see docs/internals/performance.md. */

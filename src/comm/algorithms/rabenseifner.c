@@ -236,7 +236,7 @@ ls_status ls_rabenseifner_prepare(ls_engine *engine) {
     return LS_OK;
 }
 
-/* ---- halving, and sending sums to the first block --------------------------------------------------------------- */
+/* ---- halving, and sending sums to the first block ---------------------------------------------------------------- */
 
 /* Adds the data received in `room` to the sums of these positions, which begin at `kept`. */
 static void add(ls_engine *engine, unsigned char *kept, span positions, bool before) {

@@ -43,8 +43,7 @@ static bool has_machines(const ls_engine *engine) {
     return has_partners(engine) && ls_cost_has_equal_machines(engine);
 }
 
-/* ---- the table -----------------------------------------------------------------------------------------------------
- */
+/* ---- the table --------------------------------------------------------------------------------------------------- */
 
 /* If algorithms have the same cost, the first is used. */
 static const ls_algorithm table[] = {

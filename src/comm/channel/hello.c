@@ -32,8 +32,7 @@ ls_status ls_hello_check_build(const ls_hello *hello, const char *sender) {
                          sender, hello->build, own);
 }
 
-/* ---- bytes: magic, version (2 bytes), keyed (2), zeros (4), build, nonce, proof; numbers are little-endian ---------
- */
+/* ---- bytes: magic, version (2 bytes), keyed (2), zeros (4), build, nonce, proof; numbers are little-endian ------- */
 
 void ls_hello_encode(const ls_hello *hello, bool with_proof, uint8_t *bytes) {
     memset(bytes, 0, LS_HELLO_SIZE);

@@ -273,7 +273,7 @@ ls_status ls_engine_exchange(ls_engine *engine, const void *own, void *all, size
     return status;
 }
 
-/* ---- posted messages -------------------------------------------------------------------------------------------- */
+/* ---- posted messages --------------------------------------------------------------------------------------------- */
 
 ls_status ls_engine_test(void *state, void *request, bool wait, bool *finished) {
     ls_engine *engine = state;

@@ -23,8 +23,7 @@ enum {
     ALL_TOLD = 64 /* in a communicator of at most this size, a leaving rank notifies all ranks */
 };
 
-/* ---- leaving and aborting -----------------------------------------------------------------------------------------
- */
+/* ---- leaving and aborting ---------------------------------------------------------------------------------------- */
 
 /* Returns true if the cyclic distance of the ranks is a power of two. */
 static bool is_neighbour(const ls_engine *engine, int rank) {
@@ -150,7 +149,7 @@ void ls_engine_leave(void *state, ls_leave_reason reason) {
     ls_failure_leave(state, reason);
 }
 
-/* ---- notices from other ranks ----------------------------------------------------------------------------------- */
+/* ---- notices from other ranks ------------------------------------------------------------------------------------ */
 
 static ls_status receive_next(ls_engine *engine) {
     engine->notice = (ls_transfer){.peer = -1,
@@ -245,7 +244,7 @@ ls_status ls_failure_hear(ls_engine *engine) {
     return LS_OK;
 }
 
-/* ---- waits that cannot succeed ---------------------------------------------------------------------------------- */
+/* ---- waits that cannot succeed ----------------------------------------------------------------------------------- */
 
 static const char *name_of(const ls_engine_wait *wait, char name[64]) {
     return ls_call_describe(wait->call->operation, wait->call->sequence, name, 64);

@@ -24,8 +24,7 @@
 #include "comm/algorithms/table.h"
 #include "comm/engine/inside.h"
 
-/* ---- combining the headers of blocks of ranks ---------------------------------------------------------------------
- */
+/* ---- combining the headers of blocks of ranks -------------------------------------------------------------------- */
 
 static void add_callers(ls_call_group *group, const ls_call_group *more) {
     for (int i = 0; i < more->callers && i < LS_ENGINE_LISTED && group->callers + i < LS_ENGINE_LISTED; i++) {
@@ -79,8 +78,7 @@ static void join(const ls_engine *engine, ls_packet *into, const ls_packet *othe
     into->bytes = sizeof *own + count * sizeof *groups + own->bytes;
 }
 
-/* ---- packets that have arrived -------------------------------------------------------------------------------------
- */
+/* ---- packets that have arrived ----------------------------------------------------------------------------------- */
 
 static ls_status fail_unsound(const ls_engine *engine, int from, const char *why) {
     char name[64];
@@ -220,8 +218,7 @@ static ls_status conclude(ls_engine *engine, bool *finished) {
     return ls_payload_deliver(engine);
 }
 
-/* ---- recursive doubling --------------------------------------------------------------------------------------------
- */
+/* ---- recursive doubling ------------------------------------------------------------------------------------------ */
 
 static ls_status read_partner(ls_engine *engine, bool *finished);
 static ls_status tell_children(ls_engine *engine);

@@ -349,7 +349,7 @@ void ls_headers_find_shape(ls_engine *engine);
  * number. */
 int ls_headers_partners(const ls_engine *engine, int partners[LS_ENGINE_PARTNERS]);
 
-/* ---- payload.c -------------------------------------------------------------------------------------------------- */
+/* ---- payload.c --------------------------------------------------------------------------------------------------- */
 
 /* Returns true if the data of the call is small enough to be inline. Ranks that agree on a call get the same answer,
  * except in a scatterv, in which only the root knows. The other ranks get true there, and the envelope says whether
@@ -386,8 +386,7 @@ uint64_t ls_counts_balance(const ls_engine *engine);
 /* The stage after an agreement whose balance is not 0: finds the mismatched counts and fails. */
 ls_status ls_counts_find(ls_engine *engine, bool *finished);
 
-/* ---- algorithms/ --------------------------------------------------------------------------------------------------
- */
+/* ---- algorithms/ ------------------------------------------------------------------------------------------------- */
 
 /* Returns the number of elements in a pipeline segment of an all-reduce. If machines have several ranks, their link
  * carries some segments while the ranks reduce others; otherwise the whole vector is one segment. */

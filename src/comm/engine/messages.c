@@ -193,7 +193,7 @@ ls_status ls_messages_move(ls_engine *engine, bool *moved) {
     return engine->held != NULL ? begin_kept(engine) : LS_OK;
 }
 
-/* ---- posted messages -------------------------------------------------------------------------------------------- */
+/* ---- posted messages --------------------------------------------------------------------------------------------- */
 
 /* Returns the number of messages received from all ranks. */
 static uint64_t count_taken(const ls_engine *engine) {

@@ -8,7 +8,7 @@
 #include "base/status.h"
 #include "comm/engine/inside.h"
 
-/* ---- messages sent without waiting for completion --------------------------------------------------------------- */
+/* ---- messages sent without waiting for completion ---------------------------------------------------------------- */
 
 /* Stays allocated until the transport no longer uses it. */
 struct ls_engine_notice {
@@ -41,7 +41,7 @@ void ls_engine_notify(ls_engine *engine, int to, ls_channel channel, const void 
     (void)engine->endpoint->transport->send(engine->endpoint, &notice->transfer);
 }
 
-/* ---- the program's messages when a rank leaves ------------------------------------------------------------------ */
+/* ---- the program's messages when a rank leaves ------------------------------------------------------------------- */
 
 void ls_messages_say_left(ls_engine *engine, int to, ls_leave_reason reason) {
     const ls_call_header header = {.operation = LS_MESSAGE_LEFT, .reduction = (int32_t)reason, .root = engine->rank};

@@ -114,7 +114,7 @@ void ls_payload_fill(ls_engine *engine, bool has_payload, size_t bytes) {
     engine->own.bytes = sizeof *own + sizeof(ls_call_group) + bytes;
 }
 
-/* ---- the data that a rank contributes --------------------------------------------------------------------------- */
+/* ---- the data that a rank contributes ---------------------------------------------------------------------------- */
 
 static void put_sum(const ls_engine *engine, unsigned char *data) {
     const ls_call *call = &engine->call;
@@ -216,7 +216,7 @@ void ls_payload_join(const ls_engine *engine, ls_packet *into, const ls_packet *
     }
 }
 
-/* ---- where the data is stored ----------------------------------------------------------------------------------- */
+/* ---- where the data is stored ------------------------------------------------------------------------------------ */
 
 static void deliver_sum(const ls_engine *engine, const unsigned char *data) {
     const ls_call *call = &engine->call;

@@ -37,8 +37,7 @@ static const named_metric table[] = {
 };
 enum { NAMES = sizeof table / sizeof *table };
 
-/* ---- forms: combinations of means, and averages over classes, in the order of ls_average --------------------------
- */
+/* ---- forms: combinations of means, and averages over classes, in the order of ls_average ------------------------- */
 
 enum { PLAIN = 0, RUNNING, VAR, STD, MACRO, MICRO, PER_CLASS, FORMS };
 

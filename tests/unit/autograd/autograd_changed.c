@@ -98,8 +98,7 @@ TEST(test_results) {
     expect_change(ls_sum(y), "ls_exp saved its result", "ls_fill");
 }
 
-/* ---- optimizers ----------------------------------------------------------------------------------------------------
- */
+/* ---- optimizers -------------------------------------------------------------------------------------------------- */
 
 static ls_status bowl(void *argument, double *loss) {
     ls_tensor *value = ls_sum(ls_square(argument));
@@ -133,8 +132,7 @@ TEST(test_optimizers) {
     }
 }
 
-/* ---- modules -------------------------------------------------------------------------------------
- */
+/* ---- modules ----------------------------------------------------------------------------------------------------- */
 
 TEST(test_loading) {
     ls_module *model = one_parameter();
@@ -159,8 +157,7 @@ TEST(test_running_statistics) {
     assert_int_equal(ls_backward(second), LS_OK);
 }
 
-/* ---- gradients -----------------------------------------------------------------------------------------------------
- */
+/* ---- gradients --------------------------------------------------------------------------------------------------- */
 
 TEST(test_clipped_gradients) {
     for (int value = 0; value < 2; value++) {

@@ -299,7 +299,7 @@ TEST(test_communication_again_with_a_kept_tape) {
     assert_true(GRAD(x) == 2);
 }
 
-/* ---- ls_gradcheck ---------------------------------------------------------------------------------------------- */
+/* ---- ls_gradcheck ------------------------------------------------------------------------------------------------ */
 
 static ls_tensor *product_of_squares(ls_tensor **inputs, int count, void *user) {
     (void)count;

@@ -132,8 +132,7 @@ TEST(garbage_is_turned_away) {
     let_in(&forks);
 }
 
-/* ---- a death while others connect -----------------------------------------------------------------------------------
- */
+/* ---- a death while others connect -------------------------------------------------------------------------------- */
 
 typedef struct contended {
     char url[128];
@@ -227,8 +226,7 @@ TEST(a_death_is_seen_whoever_connects) {
     }
 }
 
-/* ---- damaged announcements -----------------------------------------------------------------------------------------
- */
+/* ---- damaged announcements --------------------------------------------------------------------------------------- */
 
 static const char *misled_rank(ls_comm *world, int rank, const void *argument) {
     (void)rank;
@@ -282,8 +280,7 @@ TEST(a_rank_that_does_not_listen_is_named) {
     unsetenv("LOCKSTEP_TEST_BACKEND");
 }
 
-/* ---- another key ---------------------------------------------------------------------------------------------------
- */
+/* ---- another key ------------------------------------------------------------------------------------------------- */
 
 typedef struct keys {
     char url[128];

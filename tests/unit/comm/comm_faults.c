@@ -57,8 +57,7 @@ static struct board {
 
 static const fault *mine; /* in a victim: its fault */
 
-/* ---- the calls -----------------------------------------------------------------------------------------------------
- */
+/* ---- the calls --------------------------------------------------------------------------------------------------- */
 
 static const char *name_of(int what) {
     return what == ALLOC ? "alloc" : what == SPLIT ? "split" : step_name((step_call)what);
@@ -93,8 +92,7 @@ static ls_status make(ls_comm *world, const fault *f, step *s, bool later) {
     return step_verify(s);
 }
 
-/* ---- the victim ----------------------------------------------------------------------------------------------------
- */
+/* ---- the victim -------------------------------------------------------------------------------------------------- */
 
 static void end_yourself(way how) {
     atomic_store(&board->ended[mine->job], ls_clock_seconds());
@@ -251,8 +249,7 @@ static const char *fault_rank(ls_comm *world, int rank, const void *argument) {
     return rank == f->victim ? suffer(world, f) : survive(world, f);
 }
 
-/* ---- many jobs at once ---------------------------------------------------------------------------------------------
- */
+/* ---- many jobs at once ------------------------------------------------------------------------------------------- */
 
 typedef struct job {
     ls_forks forks;

@@ -40,8 +40,7 @@ static bool skips(const char *test, const char *why) {
     return !is_shm();
 }
 
-/* ---- messages -------------------------------------------------------------------------------------------------------
- */
+/* ---- messages ---------------------------------------------------------------------------------------------------- */
 
 /* The call through which a rank learns of another rank's death. */
 static const char *message_rank(ls_comm *world, int rank, const void *argument) {
@@ -371,8 +370,7 @@ TEST(children_leave_open_work_alone) {
     ls_forks_end(&forks);
 }
 
-/* ---- joining --------------------------------------------------------------------------------------------------------
- */
+/* ---- joining ----------------------------------------------------------------------------------------------------- */
 
 static const char *early_rank(ls_comm *world, int rank, const void *argument) {
     (void)rank;
@@ -392,8 +390,7 @@ TEST(a_rank_that_never_joins) {
     ls_forks_end(&forks);
 }
 
-/* ---- too little memory ----------------------------------------------------------------------------------------------
- */
+/* ---- too little memory ------------------------------------------------------------------------------------------- */
 
 static const char *poor_rank(ls_comm *world, int rank, const void *argument) {
     (void)argument;
@@ -482,8 +479,7 @@ TEST(a_starving_rank_tells_the_others) {
     }
 }
 
-/* ---- work -----------------------------------------------------------------------------------------------------------
- */
+/* ---- work -------------------------------------------------------------------------------------------------------- */
 
 static const char *work_rank(ls_comm *world, int rank, const void *argument) {
     (void)argument;

@@ -26,7 +26,7 @@ typedef struct plan {
     int port;
 } plan;
 
-/* ---- ls_init ---- */
+/* ---- ls_init ----------------------------------------------------------------------------------------------------- */
 
 static const char *work(ls_comm *world, int rank, int size) {
     LS_MUST(world != NULL);
@@ -294,7 +294,7 @@ TEST(test_one_fails_after_meeting) {
     processes_run(3, fail_after_meeting, &p, 0);
 }
 
-/* ---- ls_spawn ---- */
+/* ---- ls_spawn ---------------------------------------------------------------------------------------------------- */
 
 /* The thread sanitizer's runtime starts its own thread, so ls_spawn rightly refuses. */
 #if defined(__SANITIZE_THREAD__)

@@ -33,8 +33,7 @@ const char *__asan_default_options(void) {
     return "allocator_may_return_null=1";
 }
 
-/* ---- a rank's own memory -------------------------------------------------------------------------------------------
- */
+/* ---- a rank's own memory ----------------------------------------------------------------------------------------- */
 
 typedef struct damage {
     uint64_t seed;
@@ -100,8 +99,7 @@ static void prepare(damage *d, int rank) {
     d->pipe = layout.point.pipes + (size_t)(2 * rank + (1 - rank)) * d->pipe_bytes;
 }
 
-/* ---- calls ---------------------------------------------------------------------------------------------------------
- */
+/* ---- calls ------------------------------------------------------------------------------------------------------- */
 
 static ls_status call_at(ls_comm *world, uint64_t seed, uint64_t number, float *send, float *receive, float *shared) {
     static const size_t counts[] = {1, 16, 500, 3000, MOST / 2};

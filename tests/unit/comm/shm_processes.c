@@ -25,8 +25,7 @@ enum { LARGE = 300000, LATE_IN_SPLIT = 8 }; /* the eighth allocation of a split 
 static float out[LARGE];
 static float in[LARGE];
 
-/* ---- two ranks in one process --------------------------------------------------------------------------------------
- */
+/* ---- two ranks in one process ------------------------------------------------------------------------------------ */
 
 typedef struct member {
     int rank;
@@ -156,8 +155,7 @@ TEST(a_number_that_is_given_again) {
     ls_forks_end(&forks);
 }
 
-/* ---- threads -------------------------------------------------------------------------------------------------------
- */
+/* ---- threads ----------------------------------------------------------------------------------------------------- */
 
 static _Thread_local int until_late;      /* allocations of this thread until a slow one; 0 means that none is slow */
 static _Thread_local ls_comm *to_give_up; /* the communicator that it then aborts for lack of memory, or NULL */

@@ -28,7 +28,7 @@ enum {
     QUIET = 2
 }; /* the number of connections, and the number of processes, each of which holds an equal part of them */
 
-/* ---- unauthenticated connections ---- */
+/* ---- unauthenticated connections --------------------------------------------------------------------------------- */
 
 /* The address of a client. */
 typedef struct client {
@@ -104,7 +104,7 @@ static void stop(const pid_t *processes, int count) {
     }
 }
 
-/* ---- ranks ---- */
+/* ---- ranks ------------------------------------------------------------------------------------------------------- */
 
 typedef struct job {
     int size, listener, port;
@@ -203,7 +203,7 @@ TEST(a_slow_one_from_a_lone_address_stays) {
     ls_log_set_sink(NULL, NULL);
 }
 
-/* ---- the log ---- */
+/* ---- the log ----------------------------------------------------------------------------------------------------- */
 
 typedef struct lines {
     atomic_int refusals;

@@ -13,8 +13,7 @@
 #include "tests/support/fuzz.h"
 #include "tests/support/tcp_net.h"
 
-/* ---- hellos --------------------------------------------------------------------------------------------------------
- */
+/* ---- hellos ------------------------------------------------------------------------------------------------------ */
 
 /* The test acts as rank 1 and connects to rank 0, which polls. Then it sends a hello that rank 0 has not read. */
 static int begin_late(tcp_net *net, int *others, int count) {
@@ -101,8 +100,7 @@ TEST(who_came_too_late_comes_again) {
     tcp_net_end(&net);
 }
 
-/* ---- frames -------------------------------------------------------------------------------------------------------
- */
+/* ---- frames ------------------------------------------------------------------------------------------------------ */
 
 enum { PARTS = 60, STREAM = PARTS * (LS_TCP_EAGER + sizeof(ls_tcp_header)) };
 
@@ -168,8 +166,7 @@ TEST(frames_come_in_any_parts) {
     free(stream);
 }
 
-/* ---- messages ------------------------------------------------------------------------------------------------------
- */
+/* ---- messages ---------------------------------------------------------------------------------------------------- */
 
 enum { WAITING = 150 };
 

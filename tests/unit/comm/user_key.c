@@ -56,7 +56,7 @@ static void write_text(const char *path, const char *text, mode_t mode) {
     close(file);
 }
 
-/* ---- one key for all ---- */
+/* ---- one key for all --------------------------------------------------------------------------------------------- */
 
 typedef struct race {
     const char *session;
@@ -214,7 +214,7 @@ TEST(nothing_is_made_in_the_home_of_another_user) {
     assert_int_equal(how, 0);
 }
 
-/* ---- other users ---- */
+/* ---- other users ------------------------------------------------------------------------------------------------- */
 
 typedef struct job {
     int port, size;
@@ -346,7 +346,7 @@ TEST(another_user_can_keep_nobody_from_starting) {
     }
 }
 
-/* ---- keys that can be guessed ---- */
+/* ---- keys that can be guessed ------------------------------------------------------------------------------------ */
 
 /* Counts the warnings with each key of a list. The expected text of the warning follows the list's NULL. */
 static const char *count_short(int number, const void *what) {

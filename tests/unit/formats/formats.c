@@ -207,8 +207,7 @@ TEST(test_csv_errors_name_line_and_column) {
     expect_csv_error("a,a\n1,2\n", &(ls_csv_options){.columns = twice, .column_count = 1}, "more than one");
 }
 
-/* ---- CSV: text and empty fields -----------------------------------------------------------------------------------
- */
+/* ---- CSV: text and empty fields ---------------------------------------------------------------------------------- */
 
 static const char passengers[] = "Name,Sex,Age,Fare\n"
                                  "\"Smith, \"\"Jo\"\"\",male,22,7.25\n"

@@ -219,8 +219,7 @@ TEST(test_a_loss_that_is_not_finite_is_refused) {
     problem_free(self, optimizer);
 }
 
-/* ---- why a step stopped -------------------------------------------------------------------------------------------
- */
+/* ---- why a step stopped ------------------------------------------------------------------------------------------ */
 
 static void expect_stop(ls_optimizer *optimizer, const double *start, ls_stop_reason reason, int iterations) {
     problem *self = problem_new(bowl, LS_F64, 3, start);

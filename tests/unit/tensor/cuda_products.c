@@ -37,7 +37,7 @@ static void assert_near(const ls_tensor *a, const ls_tensor *b) {
     }
 }
 
-/* ---- matrix products ---- */
+/* ---- matrix products --------------------------------------------------------------------------------------------- */
 
 static int64_t row_length(int64_t columns) {
     return columns + (array_dice(2) == 0 ? 0 : array_dice(4)) + (columns == 0);
@@ -118,7 +118,7 @@ TEST(test_nan_stays) {
     assert_true(ls_cuda_gains_by(LS_BF16) && ls_cuda_gains_by(LS_F16) && !ls_cuda_gains_by(LS_F32));
 }
 
-/* ---- convolution ---- */
+/* ---- convolution ------------------------------------------------------------------------------------------------- */
 
 typedef struct conv_case {
     ls_dtype dtype, rounds_to;
@@ -187,7 +187,7 @@ TEST(test_conv) {
     }
 }
 
-/* ---- attention ---- */
+/* ---- attention --------------------------------------------------------------------------------------------------- */
 
 typedef struct attention_case {
     ls_dtype dtype, rounds_to;

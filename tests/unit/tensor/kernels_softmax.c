@@ -136,7 +136,7 @@ TEST(test_empty_softmax) {
     numbers_free(&z);
 }
 
-/* ---- class losses ---- */
+/* ---- class losses ------------------------------------------------------------------------------------------------ */
 
 enum { ROWS = 6, CLASSES = 5 };
 static const int64_t targets[ROWS] = {0, 4, -100, 2, 2, 4};

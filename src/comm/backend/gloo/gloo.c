@@ -52,7 +52,7 @@ typedef struct ls_gloo {
     bool failed; /* valid after `done` is true */
 } ls_gloo;
 
-/* ---- calls that Gloo supports ----------------------------------------------------------------------------------- */
+/* ---- calls that Gloo supports ------------------------------------------------------------------------------------ */
 
 static bool is_integer(ls_dtype dtype) {
     return dtype == LS_I64 || dtype == LS_I32 || dtype == LS_U8 || dtype == LS_BOOL;
@@ -243,7 +243,7 @@ static ls_status start_thread(ls_gloo *gloo) {
     return error == 0 ? LS_OK : ls_fail(LS_ERR_MEMORY, "a thread for Gloo: %s", strerror(error));
 }
 
-/* ---- functions of ls_collective_library ------------------------------------------------------------------------- */
+/* ---- functions of ls_collective_library -------------------------------------------------------------------------- */
 
 static ls_status gloo_prepare(ls_collectives *own) {
     ls_gloo *gloo = (ls_gloo *)own;

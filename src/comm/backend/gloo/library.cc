@@ -207,7 +207,7 @@ struct ls_gloo_context {
     uint32_t tag = 0; /* tag of the latest collective */
 };
 
-/* ---- opening and closing ---------------------------------------------------------------------------------------- */
+/* ---- opening and closing ----------------------------------------------------------------------------------------- */
 
 ls_gloo_context *ls_gloo_new(const char *host, int rank, int size, char *why) {
     try {

@@ -205,7 +205,7 @@ static void mpi_close(void *state) {
     ls_engine_close(state);
 }
 
-/* ---- the program's own communicators ---------------------------------------------------------------------------- */
+/* ---- the program's own communicators ----------------------------------------------------------------------------- */
 
 /* MPI allows all functions called here before MPI_Init and after MPI_Finalize. */
 static ls_status check_running(void) {

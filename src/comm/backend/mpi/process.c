@@ -36,7 +36,7 @@ static struct {
 #define READ_NS          1000000000U          /* for each of two files; the total is less than FLUSH_SECONDS */
 #define REPORTS_NS       UINT64_C(2000000000) /* time for other ranks to report the failure */
 
-/* ---- receiving the last messages -------------------------------------------------------------------------------- */
+/* ---- receiving the last messages --------------------------------------------------------------------------------- */
 
 /* Receives the last messages: at finalization, some MPI libraries complain about unreceived messages. */
 static void await_last_messages(void) {

@@ -154,7 +154,7 @@ ls_library_state ls_nccl_ran(const ls_nccl_group *group, char why[LS_LIBRARY_WHY
     return cuda_did(error, "a call in progress", why) ? LS_LIBRARY_DONE : LS_LIBRARY_FAILED;
 }
 
-/* ---- reductions that NCCL supports ------------------------------------------------------------------------------ */
+/* ---- reductions that NCCL supports ------------------------------------------------------------------------------- */
 
 static bool type_of(ls_dtype dtype, ncclDataType_t *type) {
     static const ncclDataType_t types[LS_DTYPE_COUNT] = {

@@ -73,8 +73,7 @@ static ls_status read_word(const char *word, size_t length, ls_shm_sizes *sizes)
                    (int)(length < 40 ? length : 40), word);
 }
 
-/* ---- algorithms by name --------------------------------------------------------------------------------------------
- */
+/* ---- algorithms by name ------------------------------------------------------------------------------------------ */
 
 #define BIT(operation) (UINT32_C(1) << (operation))
 #define NAMES(a, b, c, d)                                                                                              \

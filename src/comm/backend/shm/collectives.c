@@ -25,7 +25,7 @@ static bool goes_whole(const ls_shm *shm) {
     return call_bytes(shm) <= shm->sizes[shm->call.operation].whole || (shm->past_caches && shm->size == 2);
 }
 
-/* ---- the positions of the buffers ------------------------------------------------------------------------------- */
+/* ---- the positions of the buffers -------------------------------------------------------------------------------- */
 
 /* Returns true if this rank receives the result of the reduction. */
 static bool takes_result(const ls_shm *shm) {
@@ -127,7 +127,7 @@ ls_status ls_shm_end(ls_shm *shm, bool *finished) {
     return LS_OK;
 }
 
-/* ---- all-reduce and reduce -------------------------------------------------------------------------------------- */
+/* ---- all-reduce and reduce --------------------------------------------------------------------------------------- */
 
 /* Copies the whole chunk at `from` into this rank's next slot. */
 static void put_whole(const ls_shm *shm, size_t from) {

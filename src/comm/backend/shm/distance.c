@@ -12,8 +12,7 @@
 
 _Static_assert(sizeof(ls_shm_note) <= LS_SHM_PAYLOAD, "it travels in cells");
 
-/* ---- counting ------------------------------------------------------------------------------------------------------
- */
+/* ---- counting ---------------------------------------------------------------------------------------------------- */
 
 bool ls_shm_distance_looks(ls_shm_distance *distance) {
     return distance->far_calls == 0 && (distance->slow_looks != 0 || distance->looks++ % LS_SHM_LOOK_EVERY == 0);
@@ -44,7 +43,7 @@ size_t ls_shm_distance_past(const ls_shm_distance *distance, size_t setting) {
     return distance->far_calls != 0 ? LS_SHM_FAR_LEAST : LS_SHM_NEVER;
 }
 
-/* ---- measuring and publishing ----------------------------------------------------------------------------------- */
+/* ---- measuring and publishing ------------------------------------------------------------------------------------ */
 
 void ls_shm_tell_distance(ls_shm *shm, ls_shm_cell *cell, size_t bytes) {
     const uint32_t far = ls_shm_distance_is_far(&shm->distance);

@@ -32,8 +32,7 @@ typedef struct verdict {
 
 _Static_assert(sizeof(ls_shm_note) + sizeof(verdict) <= LS_SHM_PAYLOAD, "these travel in cells");
 
-/* ---- the call ------------------------------------------------------------------------------------------------------
- */
+/* ---- the call ---------------------------------------------------------------------------------------------------- */
 
 /* Returns true if only the sender knows its pieces. */
 static bool has_table(const ls_call *call) {
@@ -95,8 +94,7 @@ static bool leaves(const ls_shm *shm, const ls_shm_cell *cell, size_t largest) {
     return cell->region != 0 || largest > most_unread(shm);
 }
 
-/* ---- moving --------------------------------------------------------------------------------------------------------
- */
+/* ---- moving ------------------------------------------------------------------------------------------------------ */
 
 static unsigned char *target_of(const ls_shm *shm, ls_piece piece) {
     return (unsigned char *)shm->call.receive + piece.at * shm->call.width;
@@ -174,7 +172,7 @@ static void take_pieces(const ls_shm *shm, size_t done) {
     }
 }
 
-/* ---- directly from the senders' buffers ------------------------------------------------------------------------- */
+/* ---- directly from the senders' buffers -------------------------------------------------------------------------- */
 
 /* Tells the other ranks where this rank's buffer is, if its largest piece is large enough. */
 static void declare_buffer(const ls_shm *shm, ls_shm_cell *cell, size_t largest) {
@@ -227,8 +225,7 @@ static ls_status read_pieces(ls_shm *shm) {
     return LS_OK;
 }
 
-/* ---- stages --------------------------------------------------------------------------------------------------------
- */
+/* ---- stages ------------------------------------------------------------------------------------------------------ */
 
 static ls_status exchange_rounds(ls_shm *shm, bool *finished) {
     const size_t next = shm->done + place_bytes(shm);

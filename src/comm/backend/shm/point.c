@@ -32,8 +32,7 @@ static size_t packet_room(const ls_shm_point *point) {
     return point->stride - offsetof(ls_shm_packet, payload);
 }
 
-/* ---- writing -------------------------------------------------------------------------------------------------------
- */
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
 
 /* Returns the next packet to `to` if this rank may write it; otherwise NULL. */
 static ls_shm_packet *next_free(const ls_shm *shm, int to) {
@@ -169,8 +168,7 @@ static void enqueue(ls_shm *shm, int to, ls_shm_sending *sending) {
     push(shm, to, &moved);
 }
 
-/* ---- reading -------------------------------------------------------------------------------------------------------
- */
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 /* Implements ls_match_fetch: reads an announced message and answers. */
 static ls_status fetch(void *context, const ls_match_header *header, const ls_call *call, bool refused) {
@@ -271,8 +269,7 @@ ls_status ls_shm_point_poll(ls_shm *shm, bool *moved) {
     return LS_OK;
 }
 
-/* ---- sends and receives --------------------------------------------------------------------------------------------
- */
+/* ---- sends and receives ------------------------------------------------------------------------------------------ */
 
 bool ls_shm_point_has_finished(const ls_shm *shm, const ls_shm_request *asked) {
     if (!asked->sends) {
@@ -529,7 +526,7 @@ ls_status ls_shm_test_message(void *state, void *asked, bool wait, bool *finishe
     return status;
 }
 
-/* ---- opening and closing ---------------------------------------------------------------------------------------- */
+/* ---- opening and closing ----------------------------------------------------------------------------------------- */
 
 ls_status ls_shm_point_open(ls_shm *shm) {
     ls_shm_point *point = &shm->point;

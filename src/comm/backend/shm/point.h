@@ -107,8 +107,7 @@ bool ls_shm_point_has_finished(const ls_shm *shm, const ls_shm_request *asked);
 ls_status ls_shm_post_message(void *state, const ls_call *call, void **request);
 ls_status ls_shm_test_message(void *state, void *request, bool wait, bool *finished);
 
-/* ---- point_look.c --------------------------------------------------------------------------------------------------
- */
+/* ---- point_look.c ------------------------------------------------------------------------------------------------ */
 
 /* Fails if there is a reason to end `call`: the communicator was revoked, a rank died, the partner has left, or
  * `asked` has waited longer than the timeout. `asked` is NULL if there is no request yet. */

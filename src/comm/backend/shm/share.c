@@ -132,8 +132,7 @@ ls_status ls_shm_share_find(const ls_join_context *join, ls_shm_connect_request 
     return LS_OK;
 }
 
-/* ---- rank 0 --------------------------------------------------------------------------------------------------------
- */
+/* ---- rank 0 ------------------------------------------------------------------------------------------------------ */
 
 static bool same_user(int connection) {
     struct ucred peer;

@@ -147,7 +147,7 @@ struct ls_shm {
     ls_shm_point point;
 };
 
-/* ---- segment.c, free_memory.c: memory --------------------------------------------------------------------------- */
+/* ---- segment.c, free_memory.c: memory ---------------------------------------------------------------------------- */
 
 /* Returns the size in bytes of the shared memory for `size` ranks, and sets the addresses of its parts. */
 size_t ls_shm_layout(ls_shm *shm, unsigned char *base);
@@ -206,7 +206,7 @@ ls_status ls_shm_attach(ls_shm *shm, const ls_join_context *join, const ls_shm_c
 /* Takes the first step, after which all ranks have published their data and choose how to wait and to read. */
 ls_status ls_shm_settle_in(ls_shm *shm);
 
-/* ---- sync.c: steps, waiting, failures ------------------------------------------------------------------------- */
+/* ---- sync.c: steps, waiting, failures ---------------------------------------------------------------------------- */
 
 static inline ls_shm_cell *ls_shm_cell_at(const ls_shm *shm, int rank, uint64_t step) {
     return &shm->cells[LS_SHM_CELLS * (size_t)rank + step % LS_SHM_CELLS];
@@ -333,7 +333,7 @@ static inline void ls_shm_claim(const void *line) {
  * read it. */
 void ls_shm_copy(void *into, const void *from, size_t bytes, size_t all);
 
-/* ---- distance.c: the distance between the cores ----------------------------------------------------------------- */
+/* ---- distance.c: the distance between the cores ------------------------------------------------------------------ */
 
 /* Before the first step of a call: publishes this rank's measurement in `cell`, and chooses how it writes its slots,
  * for pieces of up to `bytes` bytes. */
@@ -364,7 +364,7 @@ static inline void ls_shm_put_for(const ls_shm *shm, int to, void *slot, const v
     ls_shm_copy(slot, from, bytes, shm->past_caches && !beside ? SIZE_MAX : 0);
 }
 
-/* ---- peer_read.c: reading from the memory of other ranks -------------------------------------------------------- */
+/* ---- peer_read.c: reading from the memory of other ranks --------------------------------------------------------- */
 
 /* Publish the address of this rank's test number, and test whether this rank can read the number of the next rank. */
 void ls_shm_peer_read_offer(ls_shm *shm);
@@ -423,7 +423,7 @@ bool ls_shm_fits_cells(const ls_shm *shm, const ls_call *call);
 ls_status ls_shm_begin_cells(void *state, const ls_call *call);
 bool ls_shm_quick(void *state, const ls_call *call, ls_status *status);
 
-/* ---- collectives.c, alloc.c ------------------------------------------------------------------------------------- */
+/* ---- collectives.c, alloc.c -------------------------------------------------------------------------------------- */
 
 ls_status ls_shm_broadcast(void *state, const ls_call *call);
 ls_status ls_shm_reduce(void *state, const ls_call *call); /* allreduce too */

@@ -24,7 +24,7 @@
  * transfers; a short delay costs at most that. */
 #define FIRST_BACKOFFS 3
 
-/* ---- steps ------------------------------------------------------------------------------------------------------ */
+/* ---- steps ------------------------------------------------------------------------------------------------------- */
 
 /* Returns the bit by which the kernel distinguishes sleeping ranks. */
 static uint32_t bit_of(int rank) {
@@ -80,8 +80,7 @@ static bool came(const ls_shm *shm, int rank) {
     return atomic_load(&ls_shm_cell_at(shm, rank, shm->step)->step) == shm->step;
 }
 
-/* ---- failures -----------------------------------------------------------------------------------------------------
- */
+/* ---- failures ---------------------------------------------------------------------------------------------------- */
 
 /* Returns the failure again, after waiting until no rank reads this rank's buffers: a caller that gets this result
  * may free them. */
@@ -263,8 +262,7 @@ void ls_shm_leave(ls_shm *shm, ls_leave_reason reason) {
     wake(shm, LS_FUTEX_ALL);
 }
 
-/* ---- waiting --------------------------------------------------------------------------------------------------------
- */
+/* ---- waiting ----------------------------------------------------------------------------------------------------- */
 
 void ls_shm_tell_core(ls_shm *shm) {
     const int core = sched_getcpu();

@@ -120,7 +120,7 @@ void ls_mpi_withdraw(ls_endpoint *endpoint, ls_transfer *transfer) {
     }
 }
 
-/* ---- closed endpoints ------------------------------------------------------------------------------------------- */
+/* ---- closed endpoints -------------------------------------------------------------------------------------------- */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static ls_mpi *_Atomic closing; /* changed only while holding the lock */

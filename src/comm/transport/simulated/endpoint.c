@@ -418,7 +418,7 @@ const ls_transport ls_sim_transport = {
     .close = close_endpoint,
 };
 
-/* ---- what a rank is waiting for --------------------------------------------------------------------------------- */
+/* ---- what a rank is waiting for ---------------------------------------------------------------------------------- */
 
 typedef struct ls_sim_text {
     char *text;

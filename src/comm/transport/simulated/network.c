@@ -16,7 +16,7 @@ static uint64_t most(uint64_t a, uint64_t b) {
     return a > b ? a : b;
 }
 
-/* ---- memory and random numbers ---------------------------------------------------------------------------------- */
+/* ---- memory and random numbers ----------------------------------------------------------------------------------- */
 
 void *ls_sim_allocate(ls_sim_network *network, size_t size) {
     void *memory = ls_allocate_zeroed(1, size);

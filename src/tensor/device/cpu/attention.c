@@ -1,8 +1,8 @@
 /*
  * Attention in blocks of queries and keys. The forward pass sums softmax(scale q k^T) v over blocks of keys, with a
  * running maximum and a running sum (Rabe and Staats, arXiv 2112.05682). The backward pass recomputes each block of
- * probabilities from the logarithms of the sums (Dao et al., arXiv 2205.14135). So the matrix of all scores never
- * exists. Sums of f32 have one order, for any number of threads.
+ * probabilities from the logarithms of the sums (Dao et al., arXiv 2205.14135). So the matrix of all scores is never
+ * stored. The order of f32 sums does not depend on the number of threads.
  */
 #include <math.h>
 #include <string.h>
@@ -12,19 +12,19 @@
 #include "tensor/device/cpu/gemm.h"
 #include "tensor/scope.h"
 
-/* Products of these sizes run at about the speed of large products, and two blocks of scores fit into the L2 cache. */
+/* Products of these sizes are almost as fast as large products, and two blocks of scores fit into the L2 cache. */
 enum { QUERIES = 128, KEYS = 256 };
 
 /* A block of scores [rows, columns], and the indices of its first query and key. */
 typedef struct block {
     int64_t rows, columns;
     int64_t query, key;
-    const uint8_t *mask; /* of its keys, or NULL */
-    const void *bias;    /* of its scores, with rows bias_step elements apart, or NULL */
+    const uint8_t *mask; /* mask of the block's keys, or NULL */
+    const void *bias;    /* bias of the block's scores, with rows bias_step elements apart, or NULL */
     int64_t bias_step;
     bool causal;
     double scale;
-    int64_t width; /* of the rows of y */
+    int64_t width; /* width of the rows of y */
     int64_t y_step;
 } block;
 
@@ -60,7 +60,7 @@ static matrix head_of(const ls_tensor *x, int64_t batch, int64_t head) {
                     x->size[2] > 1 ? x->stride[2] : x->size[3]};
 }
 
-/* The common data of both passes. */
+/* The data that both passes share. */
 typedef struct heads {
     ls_dtype dtype;
     int64_t element; /* bytes */
@@ -110,7 +110,7 @@ static block block_at(const heads *h, int64_t query, int64_t key) {
                    .y_step = h->y.step};
 }
 
-/* Returns the number of keys that a block of queries sees. */
+/* Returns the number of keys that are visible to a block of queries. */
 static int64_t keys_for(const heads *h, int64_t query) {
     const int64_t last = query + QUERIES < h->q.rows ? query + QUERIES : h->q.rows;
     return h->causal && last < h->k.rows ? last : h->k.rows;
@@ -124,7 +124,7 @@ static ls_status scores_of(const heads *h, const block *b, matrix scores) {
 /* Calls name_f32 or name_f64. */
 #define CALL(h, name, ...) ((h)->dtype == LS_F32 ? name##_f32(__VA_ARGS__) : name##_f64(__VA_ARGS__))
 
-/* Needs room for a block in `scores`, and for its rows in `largest` and `sum`. */
+/* `scores` has room for one block; `largest` and `sum` have room for its rows. */
 static ls_status forward_rows(const heads *h, int64_t query, char *scores, void *largest, double *sum) {
     block b = block_at(h, query, 0);
     const matrix y = rows_from(h, &h->y, query, b.rows);

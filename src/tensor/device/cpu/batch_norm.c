@@ -8,7 +8,7 @@ typedef struct channel_view {
     int64_t n, channels, inner;
 } channel_view;
 
-/* Bytes of a tensor that several passes process while they are in the cache. */
+/* Size of the part of a tensor that several passes process while it is in the cache. */
 enum { BLOCK_BYTES = 512 * 1024 };
 
 #define REAL     float

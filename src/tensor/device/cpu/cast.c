@@ -1,4 +1,4 @@
-/* Conversions between all dtypes, and ls_arange's counting in all of them. */
+/* Conversions between all dtypes, and ls_arange for all dtypes. */
 #include "base/clones.h"
 #include "base/status.h"
 #include "tensor/device/cpu/cpu_kernels.h"
@@ -33,7 +33,7 @@ typedef uint8_t memory_b8;
 #define FLOATING_TO_u8(x)   ls_u8_of((double)(x))
 #define FLOATING_TO_b8(x)   ((x) != 0)
 
-/* Conversions from an integer. The value wraps around if it does not fit into another integer type. */
+/* Conversions from an integer. The value wraps around if it does not fit into the integer type. */
 #define INTEGER_TO_f32(x)  FLOATING_TO_f32(x)
 #define INTEGER_TO_f64(x)  FLOATING_TO_f64(x)
 #define INTEGER_TO_bf16(x) FLOATING_TO_bf16(x)
@@ -95,11 +95,11 @@ ls_status ls_cpu_cast(ls_stream *stream, ls_tensor *y, const ls_tensor *x) {
 }
 
 ls_status ls_cpu_fill(ls_stream *stream, ls_tensor *y, double value) {
-    if (y->dtype == LS_F32 && y->count == 1) { /* where every backward pass begins */
+    if (y->dtype == LS_F32 && y->count == 1) { /* the start of every backward pass */
         *(float *)y->data = (float)value;
         return LS_OK;
     }
-    _Alignas(uint64_t) char element[sizeof(uint64_t)] = {0}; /* has room for any dtype */
+    _Alignas(uint64_t) char element[sizeof(uint64_t)] = {0}; /* can hold an element of any dtype */
     const ls_tensor number = {.data = &value, .count = 1, .dtype = LS_F64, .contiguous = true};
     ls_tensor one = {.data = element, .count = 1, .dtype = y->dtype, .contiguous = true};
     LS_TRY(ls_cpu_cast(stream, &one, &number));

@@ -1,5 +1,5 @@
 /*
- * Losses of log-probabilities for class numbers. With label smoothing s over C classes and class weights w, a row with
+ * Losses of log-probabilities for class indices. With label smoothing s over C classes and class weights w, a row with
  * target t has the loss sum over c of q[c] * -log_probability[c]. Here q[c] = w[c] s / C, plus (1 - s) w[t] at c = t.
  * Ignored rows have q = 0.
  */
@@ -13,7 +13,7 @@ static bool is_ignored(const ls_class_loss *loss, int64_t target) {
     return loss->ignore && target == loss->ignore_index;
 }
 
-/* Refuses targets outside [0, classes) before anything is read or written with them. */
+/* Rejects targets outside [0, classes) before they are used as indices. */
 static ls_status check_targets(const ls_class_loss *loss, int64_t rows, int64_t classes) {
     const int64_t *target = loss->target->data;
     for (int64_t i = 0; i < rows; i++) {
@@ -45,7 +45,8 @@ ls_status ls_cpu_nll(ls_stream *stream, ls_tensor *element, ls_tensor *row_weigh
                        log_probability->data, loss);
 }
 
-/* Computes either gradient. Only the gradient of the logits reads the log-probabilities. */
+/* Computes the gradient of the log-probabilities or of the logits. Only the gradient of the logits reads the
+ * log-probabilities. */
 static ls_status class_loss_backward(ls_tensor *dx, const ls_tensor *g, double scale, const ls_tensor *log_probability,
                                      const ls_class_loss *loss, bool logits) {
     const int64_t rows = log_probability->size[0];

@@ -14,18 +14,18 @@
 #include <string.h>
 
 /*
- * One sample and group of both sides of a convolution: the large side, which windows see, and the small side, which has
- * one output per window.
+ * One sample and group of both sides of a convolution: the large side, from which windows are taken, and the small
+ * side, which has one output per window.
  */
 typedef struct conv_part {
     const ls_window *window;
-    int64_t channels, size[3], plane; /* of the large side; `plane` is the size of a channel */
+    int64_t channels, size[3], plane; /* sizes of the large side; `plane` is the size of a channel */
     int64_t outputs, out[3], positions;
     int64_t taps;   /* channels times positions of the window: the height of a column */
     bool is_column; /* the large side is itself the matrix of columns */
 } conv_part;
 
-/* Bytes of the columns of one product. */
+/* Size of the columns of one product in bytes, and its minimum number of positions. */
 enum { COLUMN_BYTES = 256 * 1024, FEWEST_POSITIONS = 32 };
 
 #define REAL     float
@@ -70,7 +70,7 @@ static int64_t positions_at_once(const conv_part *part, ls_dtype dtype) {
 typedef struct conv_sides {
     const conv_part *part;
     ls_dtype dtype;
-    char *large, *small, *weight; /* of one sample and group */
+    char *large, *small, *weight; /* data of one sample and group */
 } conv_sides;
 
 static void move_columns(const conv_sides *sides, int64_t first, int64_t count, void *columns, bool back) {
@@ -85,7 +85,7 @@ static void move_columns(const conv_sides *sides, int64_t first, int64_t count, 
     }
 }
 
-/* Computes the product for `count` positions from position `first` on. */
+/* Computes the product for `count` positions, beginning with position `first`. */
 static ls_status multiply(const conv_sides *sides, ls_conv_work work, int64_t first, int64_t count, void *room) {
     const conv_part *part = sides->part;
     void *columns = part->is_column ? sides->large : room;
@@ -157,15 +157,15 @@ static ls_status add_bias(ls_tensor *y, const ls_tensor *bias) {
     return LS_FLOATING(y->dtype, add_to_planes, y->size[0], y->size[1], plane, y->data, bias->data);
 }
 
-/* ---- oneDNN --------------------------------------------------------------------------------------------------------
- */
+/* ---- oneDNN ------------------------------------------------------------------------------------------------------ */
 
-/* The fewest multiplications for oneDNN. Below, oneDNN saves less time than it takes to generate its code. */
+/* The minimum number of multiplications for oneDNN. Below it, oneDNN saves less time than it needs to generate its
+ * code. */
 enum { FEWEST_MULTIPLICATIONS = 1 << 20, FEW_CHANNELS = 5 };
 
 /*
- * oneDNN copies the operands of a 1x1 convolution, which our products read in place. oneDNN's gradient of an image with
- * few channels computes sixteen channels.
+ * oneDNN copies the operands of a 1x1 convolution, which our products read in place. For an image with few channels,
+ * oneDNN's gradient computes sixteen channels.
  */
 static bool is_for_onednn(const conv_part *part, ls_conv_work work, int64_t samples) {
     const double groups = (double)part->window->groups;
@@ -175,14 +175,14 @@ static bool is_for_onednn(const conv_part *part, ls_conv_work work, int64_t samp
     return multiplications >= FEWEST_MULTIPLICATIONS && !part->is_column && !(work == LS_CONV_LARGE && few);
 }
 
-/* The tensors of one call, and the dtype that operands are rounded to. */
+/* The tensors of one call, and the dtype to which operands are rounded. */
 typedef struct conv_call {
     ls_conv_work work;
     const ls_tensor *large, *small, *weight, *bias;
     ls_dtype rounds_to;
 } conv_call;
 
-/* Returns LS_ERR_UNSUPPORTED, and sets no error, if our own code must compute the convolution. */
+/* Returns LS_ERR_UNSUPPORTED, without setting an error, if our own code must compute the convolution. */
 static ls_status by_onednn(const conv_part *part, const conv_call *call) {
     if (call->large->dtype != LS_F32 || !is_for_onednn(part, call->work, call->large->size[0])) {
         return LS_ERR_UNSUPPORTED;
@@ -239,8 +239,7 @@ static ls_status convolve(const conv_part *part, const conv_call *call) {
     return rounds ? make_rounded(part, call) : make(part, call);
 }
 
-/* ---- kernels -------------------------------------------------------------------------------------------------------
- */
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
 ls_status ls_cpu_conv(ls_stream *stream, ls_tensor *y, const ls_tensor *x, const ls_tensor *weight,
                       const ls_tensor *bias, const ls_window *window, ls_dtype rounds_to) {

@@ -1,4 +1,4 @@
-/* Copies between tensors of one dtype. Elements are moved as words of their size. */
+/* Copies between tensors of the same dtype. Elements are moved as words of their size. */
 #include <string.h>
 
 #include "base/clones.h"
@@ -11,12 +11,12 @@ typedef uint16_t word2 __attribute__((may_alias));
 typedef uint32_t word4 __attribute__((may_alias));
 typedef uint64_t word8 __attribute__((may_alias));
 
-/* The rows of a strip when a matrix is transposed: their cache lines stay in the cache. */
+/* The number of rows in a strip when a matrix is transposed; their cache lines stay in the cache. */
 enum { STRIP = 16 };
 
 /*
- * row_N copies one row; either side may have strides or repeat. transpose_N copies a matrix whose columns are dense in
- * x and whose rows are dense in y: the rows are the last axis but one of the loop, the columns the last.
+ * row_N copies one row; either side may be strided or repeated. transpose_N copies a matrix whose columns are dense in
+ * x and whose rows are dense in y: the rows are the loop's second-to-last axis, the columns its last axis.
  */
 #define COPY_WORDS(N)                                                                                                  \
     static void row_##N(int64_t n, void *const *at, const int64_t *step, const void *context) {                        \
@@ -76,7 +76,7 @@ static void axes_swap(ls_loop *loop, int i, int j) {
     memcpy(loop->step[j], before.step[i], sizeof before.step[j]);
 }
 
-/* Returns whether x is dense along another axis than y, and makes that axis the last but one. */
+/* Returns whether x and y are dense along different axes. If so, makes the dense axis of x the second-to-last axis. */
 static bool find_transposition(ls_loop *loop) {
     const int last = loop->ndim - 1;
     if (loop->step[last][0] != 1 || loop->step[last][1] <= 1) {

@@ -1,6 +1,6 @@
 /*
- * The kernels of the CPU: ls_cpu_NAME for each kernel of the list in tensor/kernels.h, which describes them. table.c
- * makes the table. Kernels run in the calling thread and ignore `stream`.
+ * The kernels of the CPU: ls_cpu_NAME for each kernel in the list in tensor/kernels.h, which describes the kernels.
+ * table.c creates the table. Kernels run in the calling thread and ignore `stream`.
  */
 #ifndef LS_TENSOR_DEVICE_CPU_CPU_KERNELS_H
 #define LS_TENSOR_DEVICE_CPU_CPU_KERNELS_H
@@ -14,7 +14,7 @@ LS_OTHER_KERNELS(DECLARE)
 #undef DECLARE_MAP
 #undef DECLARE
 
-/* Fills y with an element of its dtype. */
+/* Fills y with `element`, which has the dtype of y. */
 void ls_cpu_repeat(ls_tensor *y, const void *element);
 
 #endif

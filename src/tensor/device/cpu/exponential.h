@@ -15,12 +15,12 @@
 /*
  * Computes exp(x) = 2^n exp(r) with n = round(x / ln 2) and r = x - n ln 2. ln 2 is split into two parts; the first is
  * short enough that its product with n is exact. exp(r) is 1 + r + r^2 q(r), where q interpolates at the Chebyshev
- * points of |r| <= ln 2 / 2. 2^n is split into two factors, because n exceeds the exponents of f32.
+ * points of |r| <= ln 2 / 2. 2^n is split into two factors, because n may exceed the exponent range of f32.
  */
 LS_HOST_DEVICE static inline float ls_exp_f32(float x) {
-    const float above = x > 89.0F ? 89.0F : x; /* infinity from 88.73 on, 0 below -103.98 */
+    const float above = x > 89.0F ? 89.0F : x; /* the result is infinity from 88.73 on, and 0 below -103.98 */
     const float inside = above < -105.0F ? -105.0F : above;
-    const float rounder = 0x1.8p23F; /* adding this number leaves the rounded integer in the low bits */
+    const float rounder = 0x1.8p23F; /* adding this number rounds to an integer, which is in the low bits */
     const float shifted = inside * 0x1.715476p0F + rounder;
     const float n = shifted - rounder;
     const float r = (inside - n * 0x1.62e4p-1F) - n * 0x1.7f7d1cp-20F;
@@ -68,8 +68,8 @@ LS_HOST_DEVICE static inline float ls_tanh_f32(float x) {
 
 /*
  * Computes exp(-x^2 / 2). x is split into a short number, whose square is exact, and a remainder, because rounding x^2
- * would cause a relative error of x^2 2^-25. The contribution of the remainder is at most 0.03 of x^2 / 2, and comes
- * from a series. From |x| = 15 on the result is 0.
+ * would cause a relative error of x^2 2^-25. The contribution of the remainder is at most 0.03 of x^2 / 2, and is
+ * computed by a series. For |x| >= 15 the result is 0.
  */
 LS_HOST_DEVICE static inline float ls_bell_f32(float x) {
     const float size = fabsf(x) > 15.0F ? 15.0F : fabsf(x);

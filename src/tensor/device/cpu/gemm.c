@@ -4,21 +4,21 @@
 #include "tensor/device/cpu/floating.h"
 
 /*
- * Numbers of multiplications up to which an implementation is faster than the next one in ls_cpu_gemm. A library checks
- * its arguments, copies operands and, at its first call, generates code (25 ms).
+ * Numbers of multiplications up to which an implementation is faster than the next implementation in ls_cpu_gemm. A
+ * library checks its arguments, copies operands and, on its first call, generates code (25 ms).
  */
 enum {
-    MOST_IN_STRIPS = 131072, /* our vector code, B not transposed */
-    MOST_IN_DOTS = 4096,     /* our vector code, B transposed */
+    MOST_IN_STRIPS = 131072, /* for our vector code, with B not transposed */
+    MOST_IN_DOTS = 4096,     /* for our vector code, with B transposed */
     MOST_IN_PLAIN_LOOPS = 1024
 };
 
-/* Returns whether the product reads one matrix once and does little else, so that a library cannot be faster. */
+/* Returns whether the product reads one matrix once and does little other work, so that a library cannot be faster. */
 static bool is_one_pass(const ls_gemm *gemm) {
     return gemm->k == 1 || (gemm->m == 1 && !gemm->transpose_a);
 }
 
-/* Computes the products one after the other. */
+/* Computes the products one after another. */
 __attribute__((noinline)) static ls_status multiply_batch(const ls_gemm *gemm) {
     const int64_t width = (int64_t)ls_dtype_size(gemm->dtype);
     ls_gemm each = *gemm;

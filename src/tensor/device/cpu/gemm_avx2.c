@@ -38,7 +38,8 @@ INLINE vector load_part(part lanes, const float *at) {
 }
 
 /*
- * Stores 4, 2 and 1 numbers: on the processors without AVX-512, a masked store takes as long as twelve normal stores.
+ * Stores 4, 2 and 1 numbers, because on processors without AVX-512 a masked store takes as long as twelve normal
+ * stores.
  */
 INLINE void store_part(part lanes, float *at, vector v) {
     if (lanes.count == LANES) {

@@ -1,4 +1,4 @@
-/* Small f32 products in AVX-512, where loads and stores of the first lanes of a vector cost nothing extra. */
+/* Small f32 products in AVX-512, where loading and storing only the first lanes of a vector costs nothing extra. */
 #include "tensor/device/cpu/gemm.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)

@@ -1,8 +1,8 @@
 /*
  * Large matrix products: oneDNN for f32, OpenBLAS for f64. oneDNN is fastest if it can read both operands in place. It
- * copies transposed operands; for a layer, this is mainly the weights (B transposed). If a smaller matrix can be
+ * copies transposed operands; for a layer, these are mainly the weights (B transposed). If a smaller matrix can be
  * transposed instead, this file transposes it. Rows at a distance of a large power of two share few sets of the L1
- * cache, so matrices made here have rows at an odd number of cache lines.
+ * cache, so in matrices created here the distance of rows is an odd number of cache lines.
  */
 #include <string.h>
 
@@ -13,7 +13,7 @@
 #include "tensor/device/cpu/libraries.h"
 #include "tensor/scope.h"
 
-/* Four numbers of a row, at any alignment. */
+/* Four numbers of a row, with any alignment. */
 typedef float four __attribute__((vector_size(16), aligned(4), may_alias));
 
 static inline void transpose_four(const float *from, int64_t from_step, float *to, int64_t to_step) {
@@ -32,9 +32,9 @@ static inline void transpose_four(const float *from, int64_t from_step, float *t
 }
 
 /*
- * Computes to[j][i] = from[i][j]. It reads a block of sixteen columns to its end before the next block: each cache line
- * of `from` is read whole, and the sixteen written rows of `to` stay in the L1 cache. If these rows are multiples of a
- * page apart, only eight fit.
+ * Computes to[j][i] = from[i][j]. Reads a block of sixteen columns to its end before the next block: each cache line of
+ * `from` is read completely, and the sixteen written rows of `to` stay in the L1 cache. If the distance of these rows
+ * is a multiple of the page size, only eight rows fit.
  */
 static void transpose(int64_t rows, int64_t columns, const float *from, int64_t from_step, float *to, int64_t to_step) {
     const int64_t even_rows = rows - rows % 4;
@@ -55,7 +55,7 @@ static void transpose(int64_t rows, int64_t columns, const float *from, int64_t 
     }
 }
 
-/* Calls OpenBLAS with its present number of threads. */
+/* Calls OpenBLAS with its current number of threads. */
 static ls_status openblas_multiply(const ls_gemm *gemm) {
     const ls_openblas *openblas = ls_openblas_open();
     const CBLAS_TRANSPOSE a = gemm->transpose_a ? CblasTrans : CblasNoTrans;
@@ -95,15 +95,15 @@ static ls_status f32_product(const ls_gemm *gemm) {
     return status == LS_ERR_UNSUPPORTED ? openblas_product(gemm) : status;
 }
 
-/* Returns the row stride of a matrix of our own: an odd number of cache lines. */
+/* Returns the row stride of a matrix created here: an odd number of cache lines. */
 static int64_t step_of(int64_t columns) {
     return ((columns + 15) / 16 | 1) * 16;
 }
 
-/* Rows that get their bias and activation while they are in the L1 cache. */
+/* The number of rows whose bias and activation are applied while the rows are in the L1 cache. */
 enum { FINISHED_AT_ONCE = 16 };
 
-/* Computes some rows of C from columns of its transpose. Adds the old values if the product accumulates. */
+/* Computes some rows of C from columns of its transpose. Adds the previous values if the product accumulates. */
 static void rows_from_columns(const ls_gemm *rows, const float *columns, int64_t step, float *added) {
     if (!rows->accumulate) {
         transpose(rows->n, rows->m, columns, step, rows->c, rows->ldc);
@@ -120,8 +120,8 @@ static void rows_from_columns(const ls_gemm *rows, const float *columns, int64_t
 }
 
 /*
- * Computes C transposed = op(B) transposed op(A) transposed, with both operands read in place, and then C. One of A and
- * B is already transposed; the other is transposed here.
+ * Computes the transpose of C as op(B)^T op(A)^T, with both operands read in place, and then C. One of A and B is
+ * already transposed; this function transposes the other.
  */
 static ls_status turned_result(const ls_gemm *gemm) {
     const bool turns_b = gemm->transpose_a;
@@ -155,7 +155,7 @@ static ls_status turned_result(const ls_gemm *gemm) {
     return status;
 }
 
-/* Transposes A, or copies B with a larger row stride, or both, before oneDNN reads them. */
+/* Before oneDNN reads the operands, transposes A, copies B with a larger row stride, or both. */
 static ls_status moved_operands(const ls_gemm *gemm, bool transpose_a, bool spread_b) {
     const int64_t a_step = transpose_a ? step_of(gemm->k) : 0;
     const int64_t b_step = spread_b ? step_of(gemm->n) : 0;
@@ -185,8 +185,8 @@ static ls_status moved_operands(const ls_gemm *gemm, bool transpose_a, bool spre
 }
 
 /*
- * oneDNN's AVX2 code reads B in place, and loses a third of its speed if the rows are multiples of 2 KiB apart. Its
- * AVX-512 code does not.
+ * oneDNN's AVX2 code reads B in place, and is a third slower if the distance of the rows is a multiple of 2 KiB. Its
+ * AVX-512 code is not slower.
  */
 static bool is_slow_to_read(int64_t step) {
 #if defined(__x86_64__)
@@ -198,9 +198,9 @@ static bool is_slow_to_read(int64_t step) {
 }
 
 /*
- * Decides whether transposing pays. The result: if the matrix that is transposed for it is smaller than the copy that
- * oneDNN would make (B), or than A, which would be transposed otherwise. An operand: if A is a large enough part of the
- * work. Measured with 16 to 1024 rows and layers of 10 to 1024.
+ * Decides whether transposing pays off. The result: if the matrix that is transposed for it is smaller than the copy
+ * that oneDNN would make (B), or smaller than A, which would otherwise be transposed. An operand: if A is a large
+ * enough part of the work. Measured with 16 to 1024 rows and layers of 10 to 1024.
  */
 static bool is_result_worth_transposing(const ls_gemm *gemm) {
     if (gemm->transpose_a && !gemm->transpose_b) {
@@ -215,7 +215,7 @@ static bool is_operand_worth_transposing(const ls_gemm *gemm) {
     return gemm->transpose_a && !gemm->transpose_b && gemm->k >= 16 && gemm->m >= 32 && gemm->n >= 128;
 }
 
-/* With few rows of A, a copy of B does not pay. */
+/* With few rows of A, a copy of B does not pay off. */
 static bool is_operand_worth_spreading(const ls_gemm *gemm) {
     return !gemm->transpose_b && gemm->m >= 24 && is_slow_to_read(gemm->ldb);
 }

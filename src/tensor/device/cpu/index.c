@@ -4,7 +4,7 @@
 #include "tensor/device/cpu/floating.h"
 #include "tensor/device/cpu/loop.h"
 
-/* Sees a tensor as [outer, axis, inner]. */
+/* Views a tensor as [outer, axis, inner]. */
 static int64_t sizes_product(const ls_tensor *x, int from, int to) {
     int64_t product = 1;
     for (int axis = from; axis < to; axis++) {
@@ -13,7 +13,7 @@ static int64_t sizes_product(const ls_tensor *x, int from, int to) {
     return product;
 }
 
-/* Fails if an index is outside [0, size), and names the first. */
+/* Fails if an index is outside [0, size). The message names the first such index. */
 static ls_status check_index(const char *name, const ls_tensor *index, int axis, int64_t size) {
     const int64_t *const at = index->data;
     for (int64_t i = 0; i < index->count; i++) {
@@ -42,8 +42,8 @@ ls_status ls_cpu_index_select(ls_stream *stream, ls_tensor *y, const ls_tensor *
 }
 
 /*
- * Per type: to[i] += from[i], and the bodies of take_along and scatter_add, which process one element after the other
- * with its index. `context` is the stride along the indexed axis.
+ * For each type: to[i] += from[i], and the bodies of take_along and scatter_add, which process one element after
+ * another with its index. `context` is the stride along the indexed axis.
  */
 #define INDEXED(name, T, R, U)                                                                                         \
     LS_CLONES static void add_run_##name(int64_t n, void *y, const void *x) {                                          \

@@ -25,7 +25,7 @@ const ls_openblas *ls_openblas_open(void) {
 }
 
 static pthread_mutex_t limit_lock = PTHREAD_MUTEX_INITIALIZER;
-static int limited_calls; /* of all threads, at present */
+static int limited_calls; /* current number, over all threads */
 static int usual_threads;
 
 static bool is_on_openmp(const ls_openblas *library) {
@@ -67,8 +67,7 @@ void ls_openblas_limit_end(int before) {
     (void)pthread_mutex_unlock(&limit_lock);
 }
 
-/* ---- oneDNN --------------------------------------------------------------------------------------------------------
- */
+/* ---- oneDNN ------------------------------------------------------------------------------------------------------ */
 
 static pthread_once_t onednn_once = PTHREAD_ONCE_INIT;
 static const ls_onednn *_Atomic onednn;
@@ -113,7 +112,7 @@ static int openblas_threads(const ls_openblas *library) {
     return threads < ls_threads_limit() ? threads : ls_threads_limit();
 }
 
-/* OpenBLAS builds the text of get_config in one buffer of the process, so two threads must not call it at once. */
+/* get_config of OpenBLAS writes into one buffer per process, so two threads must not call it at the same time. */
 static void describe(void) {
     const ls_onednn *module = ls_onednn_open();
     const ls_openblas *library = ls_openblas_open();

@@ -28,7 +28,7 @@ void ls_loop_walk(const ls_loop *loop, int axes, ls_loop_body body, const void *
     }
 }
 
-/* ---- on several threads ------------------------------------------------------------------------------------------ */
+/* ---- loops on several threads ------------------------------------------------------------------------------------ */
 
 typedef struct spread_loop {
     const ls_loop *loop;
@@ -59,8 +59,9 @@ void ls_loop_spread_walk(const ls_loop *loop, int axes, int64_t block, ls_loop_b
 /* ---- dense tensors ----------------------------------------------------------------------------------------------- */
 
 /*
- * Dense tensors of one count and single elements need no plan: an operand that broadcasts to a shape with as many
- * elements has that shape. Returns false for other tensors; `flat` then has no meaning.
+ * Tensors that are single elements, or dense with the same number of elements, need no plan: an operand that broadcasts
+ * to a shape with the same number of elements has that shape. Returns false for other tensors; `flat` is then
+ * undefined.
  */
 static bool lie_flat(ls_loop *flat, int tensors, const ls_tensor *const *tensor) {
     flat->size[0] = tensor[0]->count;

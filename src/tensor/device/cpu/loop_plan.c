@@ -1,15 +1,16 @@
-/* The plan of a loop, in a file of its own: plug-in cuda compiles it too, so it must not call the core's threads. */
+/* The plan of a loop, in a separate file, because it is also compiled for plug-in cuda and therefore must not call
+ * the core's threads. */
 #include <string.h>
 
 #include "tensor/device/cpu/loop.h"
 
-/* The step of tensor t along `axis` of the first tensor. */
+/* Returns the step of tensor t along `axis` of the first tensor. */
 static int64_t step_along(const ls_tensor *t, const ls_tensor *first, int axis) {
     const int own = axis - (first->ndim - t->ndim);
     return own < 0 || t->size[own] == 1 ? 0 : t->stride[own];
 }
 
-/* Returns whether the outer axis i continues at the end of the inner axis j in every tensor. */
+/* Returns whether, in every tensor, the outer axis i continues where the inner axis j ends. */
 static bool axes_join(const ls_loop *loop, int i, int j) {
     for (int t = 0; t < loop->tensors; t++) {
         if (loop->step[i][t] != loop->step[j][t] * loop->size[j]) {
@@ -24,12 +25,12 @@ static void axis_copy(ls_loop *loop, int to, int from) {
     memcpy(loop->step[to], loop->step[from], sizeof loop->step[to]);
 }
 
-/* Repeated axes count as the outermost, so that the inner loops run over memory. */
+/* Repeated axes count as the outermost axes, so that the inner loops run over memory. */
 static bool axis_is_outside(const int64_t *step, const int64_t *other) {
     return step[0] == 0 ? other[0] != 0 : other[0] != 0 && step[0] > other[0];
 }
 
-/* Puts an axis of more than one element in its place among those already there. */
+/* Inserts an axis of more than one element at its position among the existing axes. */
 static void axis_insert(ls_loop *loop, int64_t size, const int64_t *step) {
     int at = loop->ndim++;
     for (; at > 0 && axis_is_outside(step, loop->step[at - 1]); at--) {
@@ -69,7 +70,7 @@ void ls_loop_plan(ls_loop *loop, int tensors, const ls_tensor *const *tensor) {
             axis_insert(loop, first->size[axis], step);
         }
     }
-    if (loop->ndim == 0) { /* one element: its steps do not matter, and 1 takes the short way */
+    if (loop->ndim == 0) { /* one element: its steps do not matter, and steps of 1 select the fast path */
         axis_insert(loop, 1, (const int64_t[LS_LOOP_TENSORS]){1, 1, 1, 1});
     }
     axes_merge(loop);

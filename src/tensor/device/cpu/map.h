@@ -48,7 +48,7 @@ ls_status ls_map_run(const char *name, const ls_loop_body *bodies, int operands,
     const T one = LS_NUMBER_AT(0);                                                                                     \
     const T other = LS_NUMBER_AT(1)
 
-/* Parts of expressions: see exponential.h. */
+/* Building blocks of expressions: see exponential.h. */
 #define LS_SIGN(x)        ((T)(((x) > 0) - ((x) < 0)))
 #define LS_BY_T(f32, f64) _Generic((T)0, float : f32, double : f64)
 #define LS_EXP(x)         LS_BY_T(ls_exp_f32, (exp))(x)
@@ -57,7 +57,7 @@ ls_status ls_map_run(const char *name, const ls_loop_body *bodies, int operands,
 #define LS_NORMAL(x)      LS_BY_T(ls_normal_f32, ls_normal_f64)(x)
 #define LS_BELL(x)        LS_BY_T(ls_bell_f32, ls_bell_f64)(x)
 
-/* The head of a body: T, U and R (the type of the result), the output `to`, and the parameters. */
+/* The head of a body: defines T, U and R (the type of the result), the output `to`, and the parameters. */
 #define LS_BODY_HEAD(name, T_, U_, R_, take)                                                                           \
     static void name(int64_t n, void *const *at, const int64_t *step, const void *context) {                           \
         typedef T_ T;                                                                                                  \
@@ -67,7 +67,8 @@ ls_status ls_map_run(const char *name, const ls_loop_body *bodies, int operands,
         const int64_t sy = step[0];                                                                                    \
         take;
 
-/* Loops that read the operands a, b and c by literal indices, or before the loop, so that the loops vectorize. */
+/* Loops that read each of the operands a, b and c either by a literal index or before the loop, so that they
+ * vectorize. */
 #define LS_LOOP1(index, read_a, a, expression)                                                                         \
     LS_INDEPENDENT                                                                                                     \
     for (int64_t i = 0; i < n; i++) {                                                                                  \
@@ -133,7 +134,8 @@ ls_status ls_map_run(const char *name, const ls_loop_body *bodies, int operands,
     const T number = one[0];                                                                                           \
     if (sy == 1 && sa == 1 && sb == 1 && sc == 1) {                                                                    \
         LS_LOOP3(i, one[i], two[i], three[i], a, b, c, expression)                                                     \
-    } else if (sy == 1 && sa == 0 && sb == 1 && sc == 1) { /* a single gradient for all elements, as below a sum */    \
+    } else if (sy == 1 && sa == 0 && sb == 1 &&                                                                        \
+               sc == 1) { /* the same gradient for all elements, as for the input of a sum */                          \
         LS_LOOP3(i, number, two[i], three[i], a, b, c, expression)                                                     \
     } else {                                                                                                           \
         LS_LOOP3(i *sy, one[i * sa], two[i * sb], three[i * sc], a, b, c, expression)                                  \

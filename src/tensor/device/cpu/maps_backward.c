@@ -1,4 +1,4 @@
-/* Gradients of the maps: g is the gradient of the output y, x (or a and b) the operands. */
+/* Gradients of the maps: g is the gradient of the output y, and x (or a and b) are the operands. */
 #include "tensor/device/cpu/map.h"
 
 #include "tensor/device/maps_backward.inc"

@@ -1,4 +1,4 @@
-/* Maps of two operands, or of one and a number. */
+/* Maps of two operands, or of one operand and a number. */
 #include "tensor/device/cpu/map.h"
 
 #include "tensor/device/maps_binary.inc"

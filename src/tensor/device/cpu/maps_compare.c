@@ -1,7 +1,8 @@
-/* Comparisons, which return bool, and the selection by a bool. */
+/* Comparisons, which return bool, and selection by a bool. */
 #include "tensor/device/cpu/map.h"
 
-/* A number that is compared with integers must keep its fraction. long double holds all integers and the fraction. */
+/* A number that is compared with integers must keep its fraction. long double represents all integers and the
+ * fraction. */
 #define TAKE_WIDE(b) const long double b = (long double)((const double *)context)[0]
 
 /* clang-format off */

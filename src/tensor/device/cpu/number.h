@@ -1,5 +1,5 @@
 /*
- * Converts a double into an element of any dtype. Integers truncate towards zero, saturate at their limits, and take
+ * Converts a double to an element of any dtype. Integers are truncated toward zero, saturate at their limits, and treat
  * NaN as 0. A bool is "not 0". bf16 and f16 are rounded from f32.
  */
 #ifndef LS_TENSOR_DEVICE_CPU_NUMBER_H

@@ -21,9 +21,9 @@
 #include "tensor/device/cpu/optimizer.inc"
 
 /*
- * If a gradient becomes zero (for example of a dead ReLU), its momentum and averages shrink by a factor at each step
- * until they are subnormal, and stay there. Arithmetic on subnormals is a hundred times slower. So the steps treat
- * subnormals as zero, which is too small a change to affect a parameter.
+ * If a gradient becomes zero (for example, the gradient of a dead ReLU), its momentum and averages shrink by a factor
+ * at each step until they are subnormal, and remain subnormal. Arithmetic on subnormals is a hundred times slower. So
+ * the steps treat subnormals as zero, a change that is too small to affect a parameter.
  */
 #if defined(__SSE__)
 #define FLUSH_SUBNORMALS 0x8040U /* the bits "flush to zero" and "denormals are zero" */
@@ -55,7 +55,7 @@ static void flush_end(unsigned before) {
         return status;                                                                                                 \
     }
 
-/* Advances the pointers to the numbers of a step: parameter, gradient and state, or NULL. */
+/* Advances the pointers to the arrays of a step: parameter, gradient and state. A pointer may be NULL. */
 static void advance(void *arrays, int count, int64_t bytes) {
     for (int i = 0; i < count; i++) {
         char *array = NULL;
@@ -65,7 +65,7 @@ static void advance(void *arrays, int count, int64_t bytes) {
     }
 }
 
-/* Runs a step of independent numbers in pieces on several threads. `last` is its last array. */
+/* Runs a step whose elements are independent in pieces on several threads. `last` is its last array. */
 #define STEP_OF_EACH(kernel, last)                                                                                     \
     STEP(kernel)                                                                                                       \
     static void run_piece_of_##kernel(int64_t begin, int64_t end, const void *context) {                               \

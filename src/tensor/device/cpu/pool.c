@@ -3,26 +3,26 @@
 
 #include <math.h>
 
-/* An image and its outputs. A window covers, along an axis, every `step`-th position from `start` to before `end`. */
+/* An image and its outputs. Along an axis, a window covers every `step`-th position in [start, end). */
 typedef struct pool {
     const ls_window *window;
     int64_t planes, size[3], plane, out[3], positions;
-    bool by_rows;  /* all windows of a row are alike, and an offset within a row fits 32 bits */
-    bool by_pairs; /* also, windows are 2 by 2, do not overlap, and see no padding */
+    bool by_rows;  /* all windows of a row have the same shape, and an offset within a row fits into 32 bits */
+    bool by_pairs; /* in addition, windows are 2 by 2, do not overlap, and contain no padding */
 } pool;
 
 enum { LANES = 16, AT_ONCE = 4 * LANES /* windows of a row */ };
 
 typedef struct pool_span {
     int64_t start, end, step;
-    int64_t divisor; /* the number of positions that an average divides by */
+    int64_t divisor; /* the number of positions by which an average is divided */
 } pool_span;
 
 static inline int64_t least(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-/* Returns the part of the image that window `o` sees along an axis. */
+/* Returns the part of the image that window `o` covers along an axis. */
 static inline pool_span span_of(const pool *p, int axis, int64_t o) {
     const ls_window *window = p->window;
     const int64_t size = p->size[axis];
@@ -39,7 +39,7 @@ static inline pool_span span_of(const pool *p, int axis, int64_t o) {
     const int64_t reach = from + (window->kernel[axis] - 1) * span.step + 1;
     span.start = from < 0 ? (span.step - 1 - from) / span.step * span.step + from : from;
     span.end = least(reach, size);
-    /* As in PyTorch, the part of a last window that exceeds the padding (ceil_mode) does not count. */
+    /* As in PyTorch, the part of the last window beyond the padding (ceil_mode) does not count. */
     span.divisor = window->exclude_padding ? span.end - span.start : least(reach, size + before) - from;
     return span;
 }

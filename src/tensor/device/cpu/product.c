@@ -1,7 +1,7 @@
 /*
- * Large products in parts. A library divides a product, and also long sums, by its number of threads, and selects its
- * code by this number, so the last bits depend on it. Here, the division follows from the sizes alone, and one thread
- * of the library computes each part. So the bits do not depend on the threads.
+ * Large products in parts. A library splits a product, and even long sums, according to its number of threads, and
+ * selects its code accordingly, so the last bits depend on this number. Here, the split depends only on the sizes, and
+ * one thread of the library computes each part. So the bits do not depend on the number of threads.
  */
 #include <stdatomic.h>
 
@@ -10,14 +10,15 @@
 #include "tensor/scope.h"
 
 /*
- * The limits for dividing. Above them, two calls take at most a few percent longer than one (measured in
- * docs/internals/notes/matmul.md). Libraries may copy what they read from both operands, so narrow parts cost more.
+ * The limits for splitting. Above them, two calls take at most a few percent longer than one (measured in
+ * docs/internals/notes/matmul.md). Libraries may copy the data that they read from both operands, so narrow parts cost
+ * more.
  */
 enum { MOST_PARTS = 16, FEWEST_MULTIPLICATIONS = 1 << 18, SHORTEST_SIDE = 64, SHORTEST_SUM = 2048 };
-#define MOST_COPIED (1.0 / 48) /* copied numbers per multiplication; equal to a square of 96 rows */
-#define MORE_COPIED 1.5        /* or this factor more than without dividing */
+#define MOST_COPIED (1.0 / 48) /* copied numbers per multiplication, as for a square of 96 rows */
+#define MORE_COPIED 1.5        /* or more by this factor than without splitting */
 
-/* One of the three sizes, in parts of whole blocks; the last part may be shorter. */
+/* One of the three sizes, in parts that consist of whole blocks; the last part may be shorter. */
 typedef struct side {
     int64_t size, block;
     int parts;
@@ -27,18 +28,17 @@ typedef struct product {
     const ls_gemm *gemm;
     ls_product_part *multiply;
     side rows, columns, sums;
-    char *partial; /* C of each part of the sums except the first, dense */
+    char *partial; /* C for each part of the sums except the first; dense */
 } product;
 
-/* The parts of a product that threads take. */
+/* The parts of a product, which are distributed over threads. */
 typedef struct product_work {
     const product *product;
     atomic_int next;   /* the first part that no thread has started */
-    atomic_int failed; /* the largest status of all parts */
+    atomic_int failed; /* the maximum status of all parts */
 } product_work;
 
-/* ---- dividing ------------------------------------------------------------------------------------------------------
- */
+/* ---- dividing ---------------------------------------------------------------------------------------------------- */
 
 static int64_t begin_of(const side *of, int part) {
     const int64_t blocks = (of->size + of->block - 1) / of->block;
@@ -67,7 +67,7 @@ static bool is_worth_halving(const product *p, const side *longer, const side *s
            (copied <= MOST_COPIED || copied <= MORE_COPIED * whole);
 }
 
-/* Halves the longer side while the halves are wide enough. If this gives few parts, divides long sums. */
+/* Halves the longer side as long as the halves are wide enough. If this gives few parts, also splits long sums. */
 static void divide(product *p) {
     for (;;) {
         side *longer = length_of(&p->rows) > length_of(&p->columns) ? &p->rows : &p->columns;
@@ -82,8 +82,7 @@ static void divide(product *p) {
     }
 }
 
-/* ---- computing -----------------------------------------------------------------------------------------------------
- */
+/* ---- computing --------------------------------------------------------------------------------------------------- */
 
 static ls_status run_part(const product *p, int part) {
     const ls_gemm *gemm = p->gemm;
@@ -107,7 +106,7 @@ static ls_status run_part(const product *p, int part) {
     return p->multiply(&own);
 }
 
-/* Computes parts until none is left. */
+/* Computes parts until no part is left. */
 static void take_parts(int thread, const void *context) {
     (void)thread;
     product_work *work = *(product_work *const *)context;
@@ -182,7 +181,8 @@ static ls_status run_product(product *p, const ls_onednn *onednn, int threads) {
 }
 
 ls_status ls_product_divided(const ls_gemm *gemm, const ls_onednn *onednn, ls_product_part *multiply) {
-    /* Parts begin at a cache line of C, if C does, and at whole vectors of columns of the libraries' code. */
+    /* Parts begin at a cache line of C, if C itself does, and at a multiple of the vectors of columns in the
+     * libraries' code. */
     product p = {.gemm = gemm,
                  .multiply = multiply,
                  .rows = {.size = gemm->m, .block = 8, .parts = 1},

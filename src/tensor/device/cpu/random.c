@@ -1,6 +1,6 @@
 /*
- * Random numbers. Element i is number i of the stream, whatever the size of the tensor and the order of filling.
- * Numbers are made as doubles or 64-bit integers, piece by piece, and converted.
+ * Random numbers. Element i is number i of the stream, regardless of the size of the tensor and the order in which it
+ * is filled. Numbers are generated as doubles or 64-bit integers, in pieces, and then converted.
  */
 #include <math.h>
 
@@ -9,16 +9,16 @@
 
 enum { PIECE = 256 }; /* numbers per piece; even */
 
-/* What numbers are made from. */
+/* The parameters from which numbers are generated. */
 typedef struct ls_distribution {
     ls_random_state state;
-    double start, scale; /* of floating numbers: start + scale * number */
+    double start, scale; /* floating numbers are start + scale * number */
     double limit;        /* the upper limit of floating numbers */
-    int64_t low;         /* of integers: in [low, low + range) */
+    int64_t low;         /* integers are in [low, low + range) */
     uint64_t range;
 } ls_distribution;
 
-/* Makes numbers first, first + 1, ... of a piece, each of 8 bytes; `first` is even. */
+/* Generates numbers first, first + 1, ... of a piece, each of 8 bytes; `first` is even. */
 typedef void (*ls_piece_maker)(const ls_distribution *source, uint64_t first, int64_t count, void *piece);
 
 static ls_status fill_by_pieces(ls_stream *stream, ls_tensor *y, ls_dtype made_as, ls_piece_maker make,
@@ -37,7 +37,7 @@ static ls_status fill_by_pieces(ls_stream *stream, ls_tensor *y, ls_dtype made_a
     return LS_OK;
 }
 
-/* The piece has room for the second number of its last pair. */
+/* The piece has room for both numbers of its last pair. */
 static void make_uniform(const ls_distribution *source, uint64_t first, int64_t count, void *piece) {
     double *const number = piece;
     ls_random_uniform_pairs(source->state.seed, source->state.stream, first / 2, (count + 1) / 2, number);
@@ -64,7 +64,7 @@ static void make_integers(const ls_distribution *source, uint64_t first, int64_t
     }
 }
 
-/* Returns the largest number of the dtype below `high`, which rounding must not reach. */
+/* Returns the largest number of the dtype below `high`, because rounding must not reach `high`. */
 static double largest_below(double high, ls_dtype dtype) {
     if (dtype != LS_F32) {
         return nextafter(high, -INFINITY);
@@ -108,7 +108,7 @@ DROPOUT(dropout_piece_f64, double)
         const uint64_t threshold = (uint64_t)ceil(p * 0x1p32);                                                         \
         const T scale = (T)(p < 1 ? 1 / (1 - p) : 0);                                                                  \
         const uint64_t block = start / 4,                                                                              \
-                       before = start % 4; /* words of the first block that belong to earlier elements */              \
+                       before = start % 4; /* words of the first block that belong to previous elements */             \
         for (int64_t first = 0; first < y->count; first += PIECE) {                                                    \
             uint32_t word[PIECE + 4];                                                                                  \
             const int64_t count = y->count - first < PIECE ? y->count - first : PIECE;                                 \

@@ -1,10 +1,10 @@
 /*
  * Reductions over any axes. After merging, an axis of x is either reduced (y repeats along it) or kept. If the
  * innermost axis is kept, the loop reduces a tile of columns, row by row. If it is reduced, the loop reads the row as
- * rows of LANES numbers, so both cases are the same loop. Eight rows are joined as a tree and then joined to the
- * running value of their column, which is a double for sums of f32. The order depends on sizes and strides only. A
- * whole dense tensor is first halved as often as possible: so its sum in f64 has the bits of the sums of equal shares
- * that a balanced tree of ranks adds up.
+ * several rows of LANES numbers, so both cases use the same loop. Eight rows are combined as a tree, and the result is
+ * combined with the running value of their column, which is a double for sums of f32. The order depends only on sizes
+ * and strides. A whole dense tensor is first halved as often as possible. In f64, its sum is then bit-identical to the
+ * sum that a balanced tree of ranks computes from the sums of equal shares.
  */
 #include <math.h>
 
@@ -28,15 +28,15 @@ typedef struct ls_reduction_kernel {
     void (*start)(ls_running *running, int64_t columns);
     void (*rows)(ls_running *running, const void *x, int64_t rows, int64_t row_step, int64_t columns,
                  int64_t column_step);
-    void (*fold)(ls_running *running);                          /* joins LANES columns into the first column */
-    void (*join)(ls_running *running, const ls_running *other); /* joins the first columns of two */
+    void (*fold)(ls_running *running);                          /* combines LANES columns into the first column */
+    void (*join)(ls_running *running, const ls_running *other); /* combines the first columns of both */
     void (*put)(const ls_running *running, int64_t columns, void *y, int64_t step,
-                bool onto); /* stores the result; `onto`: joins it to y */
+                bool onto); /* stores the result; with `onto`, combines it with y */
 } ls_reduction_kernel;
 
 /*
- * T and R are the types in memory that are read and written. B is the type in a tree of rows. RUNNING is the member
- * with the running values, of type A. `joining` combines a and b.
+ * T and R are the types that are read from and written to memory. B is the type within a tree of rows. RUNNING is the
+ * member with the running values, of type A. `joining` combines a and b.
  */
 #define REDUCTION(BUILD, name, T, R, B, A, RUNNING, identity, joining)                                                 \
     static inline B name##_join_rows(B a, B b) {                                                                       \
@@ -113,7 +113,7 @@ REDUCTION(, prod_i32, int32_t, int32_t, uint64_t, uint64_t, u64, 1, return a * b
 REDUCTION(, prod_u8, uint8_t, uint8_t, uint64_t, uint64_t, u64, 1, return a * b;)
 REDUCTION(, prod_b8, uint8_t, bool, uint64_t, uint64_t, u64, 1, return a * b;)
 
-/* NaN wins. Written in two steps without a branch, so that loops vectorize. */
+/* NaN wins. Written as two steps without a branch, so that loops vectorize. */
 #define MAXIMUM                                                                                                        \
     const __typeof__(a) larger = a > b ? a : b;                                                                        \
     return a != a ? a : larger;
@@ -142,12 +142,12 @@ TABLE(prod, b8)
 TABLE(max, u8)
 TABLE(min, u8)
 
-/* A reduction in progress: the reduced axes, and the data of the loop. */
+/* A reduction in progress: the reduced axes, and the data for the loop. */
 typedef struct ls_reducing {
     const ls_reduction_kernel *reduction;
     bool onto;
     bool by_columns;
-    int64_t element;  /* bytes of an element of x and y */
+    int64_t element;  /* size of an element of x and y in bytes */
     ls_loop *reduced; /* of x alone */
     ls_running *running;
     int64_t columns; /* of the present tile */
@@ -172,7 +172,7 @@ static void reduce_rows_body(int64_t n, void *const *at, const int64_t *step, co
     }
 }
 
-/* Computes all columns, or the single number, of y for one position of the outer kept axes. */
+/* Computes all columns of y, or its single number, for one position of the outer kept axes. */
 static void reduce_place(int64_t n, void *const *at, const int64_t *step, const void *context) {
     ls_reducing reducing = *(const ls_reducing *)context;
     const ls_reduction_kernel *const reduction = reducing.reduction;
@@ -224,8 +224,8 @@ static void reduce_planned(const ls_reduction_kernel *reduction, ls_tensor *y, c
 }
 
 /*
- * Reduces into the first running value: each half separately, while the halves are equal and long enough for this to be
- * cheap.
+ * Reduces into the first running value. Processes the halves separately, as long as they are equal and long enough that
+ * this is cheap.
  */
 static void reduce_halves(const ls_reduction_kernel *reduction, ls_running *running, int64_t element, int64_t n,
                           const char *x) {
@@ -248,7 +248,7 @@ static void reduce_all(const ls_reduction_kernel *reduction, ls_tensor *y, const
     reduction->put(&running, 1, y->data, 1, onto);
 }
 
-/* Stores the result of reducing no elements. */
+/* Stores the result of a reduction of no elements. */
 static ls_status put_start(const ls_reduction_kernel *reduction, ls_stream *stream, ls_tensor *y) {
     ls_running running;
     uint64_t element = 0;
@@ -296,7 +296,7 @@ ls_status ls_cpu_add_sum(ls_stream *stream, ls_tensor *y, const ls_tensor *x) {
     if (reduction->start == NULL) {
         return ls_no_kernel("add_sum", x->dtype);
     }
-    if (x->count == y->count) { /* no axis is reduced: y is a copy, or a sum of two */
+    if (x->count == y->count) { /* no axis is reduced: y is a copy of x, or the combination of x and y */
         return ls_cpu_add(stream, y, (const ls_tensor *const[]){y, x}, NULL);
     }
     if (x->count > 0 && y->count == 1 && x->contiguous) {

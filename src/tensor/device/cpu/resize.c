@@ -1,14 +1,14 @@
-/* Resizes one axis: the nearest position, or the mean of two neighbors weighted by distance. */
+/* Resizes one axis: selects the nearest position, or averages two neighbors weighted by distance. */
 #include "tensor/device/cpu/floating.h"
 
 /* The axis, the sizes outside and inside of it, and the mapping from outputs to inputs. */
 typedef struct stretch {
     int64_t outer, in, out, inner;
     bool linear;
-    double scale, shift; /* linear: output o is at o * scale + shift, at least 0 */
+    double scale, shift; /* linear: output o corresponds to input position o * scale + shift, but at least 0 */
 } stretch;
 
-/* Returns the input below output o. *part is the weight of the input above. */
+/* Returns the index of the input below output o. Sets *part to the weight of the next input. */
 static inline int64_t below(const stretch *s, int64_t o, double *part) {
     if (!s->linear) {
         *part = 0;
@@ -29,7 +29,8 @@ static inline int64_t below(const stretch *s, int64_t o, double *part) {
 #define FN(name) name##_f64
 #include "tensor/device/cpu/resize.inc"
 
-/* Describes the change of an axis from size `in` to size `out`, in tensors that otherwise have the shape of `like`. */
+/* Describes the resizing of an axis from size `in` to size `out`, in tensors that otherwise have the shape of
+ * `like`. */
 static stretch stretch_of(const ls_tensor *like, int64_t in, int64_t out, int axis, bool linear, bool align_corners) {
     stretch s = {.outer = 1, .in = in, .out = out, .inner = 1, .linear = linear};
     for (int i = 0; i < like->ndim; i++) {

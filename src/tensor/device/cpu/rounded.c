@@ -1,8 +1,8 @@
 /*
- * f32 products of operands that are rounded to bf16 or f16. If the processor is fast in bf16 (Intel's AMX, AMD's
- * vectors), oneDNN computes the larger ones. Otherwise, they are f32 products of rounded copies, which have the same
- * values: the product of two 16-bit floats is exact in f32. Intel's bf16 vectors do not help: oneDNN's bf16 product is
- * slower than its f32 product (docs/internals/notes/matmul.md).
+ * f32 products of operands that are rounded to bf16 or f16. If the processor computes fast in bf16 (Intel's AMX, AMD's
+ * vectors), oneDNN computes the larger products. Otherwise, they are f32 products of rounded copies, which have the
+ * same values: the product of two 16-bit floats is exact in f32. Intel's bf16 vectors do not help: oneDNN's bf16
+ * product is slower than its f32 product (docs/internals/notes/matmul.md).
  */
 #include "base/clones.h"
 #include "base/float16.h"
@@ -10,7 +10,7 @@
 #include "tensor/device/cpu/libraries.h"
 #include "tensor/scope.h"
 
-/* Below this limit, f32 is as fast. */
+/* Below this limit, f32 is equally fast. */
 enum { FEWEST_MULTIPLICATIONS = 1 << 20 };
 
 bool ls_rounding_pays(ls_dtype rounds_to) {
@@ -34,11 +34,11 @@ LS_CLONES static void round_row_to_f16(int64_t count, const float *restrict from
         const uint32_t bits = ls_bits_of_float(from[i]);
         const uint32_t magnitude = bits & 0x7fffffffU;
         const uint32_t rounded = (magnitude + 0xfffU + (magnitude >> 13 & 1U)) & 0xffffe000U;
-        /* Below 2^-14, numbers are multiples of 2^-24, as f32 numbers from 0.5 to 1 are. */
+        /* Below 2^-14, f16 numbers are multiples of 2^-24, like f32 numbers from 0.5 to 1. */
         const uint32_t small = ls_bits_of_float(ls_float_of_bits(magnitude) + 0.5F - 0.5F);
         const uint32_t finite = magnitude < 0x38800000U ? small : rounded;
         const uint32_t large =
-            magnitude > 0x7f800000U ? 0x7fc00000U : 0x7f800000U; /* values from 65520 on become infinite */
+            magnitude > 0x7f800000U ? 0x7fc00000U : 0x7f800000U; /* values of 65520 and above become infinite */
         to[i] = ls_float_of_bits((bits & 0x80000000U) | (magnitude >= 0x477ff000U ? large : finite));
     }
 }

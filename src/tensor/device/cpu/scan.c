@@ -2,7 +2,7 @@
 #include "tensor/device/cpu/floating.h"
 #include "tensor/device/cpu/loop.h"
 
-/* The axis, for bodies that are called for the positions of the other axes. */
+/* Describes the axis, for bodies that are called for the positions of the other axes. */
 typedef struct ls_axis {
     int64_t size;
     int64_t x_step;
@@ -35,8 +35,8 @@ static ls_status run_along(const char *name, const ls_loop_body *bodies, ls_tens
 }
 
 /*
- * Finds the first element that no other element beats; `holds` is true if a does not lose to b. A comparison with NaN
- * is false, so NaN beats every number, and the first NaN ends the search.
+ * Finds the first element that is not beaten by any other element; `holds` is true if a does not lose to b. A
+ * comparison with NaN is false, so NaN beats every number, and the first NaN ends the search.
  */
 #define FIND(name, T, holds)                                                                                           \
     static void name(int64_t n, void *const *at, const int64_t *step, const void *context) {                           \
@@ -78,7 +78,7 @@ ls_status ls_cpu_argmin(ls_stream *stream, ls_tensor *y, const ls_tensor *x, int
     return run_along("argmin", argmin_bodies, y, x, axis, false);
 }
 
-/* T and R are the types in memory that are read and written. The sum has type A. */
+/* T and R are the types that are read from and written to memory. The sum has type A. */
 #define RUN_SUM(name, T, R, A)                                                                                         \
     static void name(int64_t n, void *const *at, const int64_t *step, const void *context) {                           \
         const ls_axis *const axis = context;                                                                           \

@@ -7,7 +7,8 @@
 #include <string.h>
 
 /*
- * A contiguous tensor seen along one axis: `outer` blocks of `width` rows of `inner` numbers. No blocks if it is empty.
+ * A contiguous tensor viewed along one axis: `outer` blocks of `width` rows of `inner` numbers. An empty tensor has no
+ * blocks.
  */
 typedef struct axis_view {
     int64_t outer, width, inner;

@@ -2,7 +2,7 @@
 #include "tensor/device/cpu/floating.h"
 #include "tensor/scope.h"
 
-enum { FIRST_RUN = 16 }; /* runs of this length are sorted by insertion */
+enum { FIRST_RUN = 16 }; /* initial runs of this length are sorted by insertion */
 
 /* A contiguous tensor as `outer` blocks of `width` rows of `inner` elements. A line is a column of a block. */
 typedef struct lines {
@@ -46,7 +46,7 @@ ls_status ls_cpu_argsort(ls_stream *stream, ls_tensor *y, const ls_tensor *x, in
     for (int i = 0; i < x->ndim; i++) {
         *(i < axis ? &all.outer : &all.inner) *= i == axis ? 1 : x->size[i];
     }
-    const size_t bytes = 2 * (size_t)all.width * sizeof(pair_f64); /* the largest type of a pair */
+    const size_t bytes = 2 * (size_t)all.width * sizeof(pair_f64); /* the largest pair type */
     void *room = ls_record_allocate(bytes);
     if (room == NULL) {
         return ls_fail_memory("argsort", bytes);

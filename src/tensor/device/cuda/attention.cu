@@ -1,10 +1,10 @@
 /*
  * Attention by products of blocks. Only the scores of some heads and some rows of queries, with all keys, are in memory
- * at a time, up to most_numbers. The forward pass stores exp(scale q k^T - largest). Its product with v is divided by
- * the sum of the row. The backward pass computes the probabilities again from the logarithms of the sums. Blocks run
- * one after the other, so that dk and dv are always summed in one order.
+ * at a time, at most most_numbers. The forward pass stores exp(scale q k^T - largest) and divides its product with v by
+ * the sum of the row. The backward pass recomputes the probabilities from the logarithms of the sums. Blocks run one
+ * after another, so that dk and dv are always summed in the same order.
  *
- * For 16-bit floats, the library is tried first, which has kernels for some shapes.
+ * For 16-bit floats, first tries the library, which has kernels for some shapes.
  */
 #include "tensor/device/cuda/attention.cuh"
 #include "tensor/device/cuda/products.cuh"
@@ -12,17 +12,17 @@
 namespace {
 
 /*
- * Number of scores in memory at once: 48 MiB of f32, twice that in the backward pass, and temporary memory for products
- * of 16-bit floats.
+ * Maximum number of scores in memory at once: 48 MiB of f32, twice that in the backward pass, plus temporary memory for
+ * products of 16-bit floats.
  */
 constexpr int64_t most_numbers = (int64_t)12 << 20;
 /*
- * With the causal mask, rows are divided into this number of blocks, each with the keys that it uses. A block has at
- * least fewest_rows rows.
+ * With the causal mask, rows are divided into this number of blocks, each with only the keys that it uses. A block has
+ * at least fewest_rows rows.
  */
 constexpr int64_t causal_blocks = 8, fewest_rows = 256;
 
-/* Matrices of a tensor: element (i, j) of head h of a run is data[h * head + i * row + j]. */
+/* The matrices of a tensor: element (i, j) of head h of a run is data[h * head + i * row + j]. */
 template <class T> struct heads {
     T *data; /* nullptr: not wanted */
     int64_t head, row;
@@ -36,14 +36,14 @@ template <class T> struct heads {
 struct call {
     const ls_tensor *q, *k, *v, *mask, *bias;
     int64_t runs, count, queries, keys, width, value_width;
-    bool is_one_run; /* all batches are one run: head h is h % heads of batch h / heads */
+    bool is_one_run; /* all batches form a single run: head h is h % heads of batch h / heads */
     int64_t heads;
     double scale;
     bool causal;
     ls_dtype rounds_to;
 };
 
-/* Returns whether the stride between heads continues from one batch to the next. */
+/* Returns whether the stride between heads is the same from one batch to the next. */
 bool goes_on(const ls_tensor *x) {
     return x == nullptr || x->size[0] <= 1 || x->size[1] * x->stride[1] == x->stride[0] ||
            (x->size[1] == 1 && x->stride[0] >= 0);
@@ -76,10 +76,10 @@ call call_of(const ls_tensor *q, const ls_tensor *k, const ls_tensor *v, const l
     return c;
 }
 
-/* Rows `row` to row + rows of heads `head` to head + count of a run, and the number of keys that they use. */
+/* Rows [row, row + rows) of heads [head, head + count) of a run, and the number of keys that they use. */
 struct block {
     int64_t run, head, count, row, rows, keys;
-    int64_t leading; /* leading dimension of its scores; heads are rows * leading apart */
+    int64_t leading; /* leading dimension of the block's scores; heads are rows * leading apart */
 };
 
 /* Chooses the number of rows and heads of a block. */
@@ -102,7 +102,8 @@ int64_t room_of(const block &b) {
     return b.count * b.rows * b.leading;
 }
 
-/* Advances b to the next block, starting from all zeros. Returns false after the last. Blocks of rows are innermost. */
+/* Advances b, initially all zeros, to the next block. Returns false after the last block. Blocks of rows are
+ * innermost. */
 bool next_block(const call &c, const block &largest, block *b) {
     if (b->count == 0) {
         *b = {0, 0, 0, 0, 0, 0, 0};
@@ -121,7 +122,7 @@ bool next_block(const call &c, const block &largest, block *b) {
     return b->run < c.runs;
 }
 
-/* Computes c (+)= op(a) op(b) for each head of a block. */
+/* An operand of multiply, which computes c (+)= op(a) op(b) for each head of a block. */
 template <class T> struct factor {
     heads<T> matrix;
     bool transpose;
@@ -147,7 +148,7 @@ template <class T> heads<const T> constant(const heads<T> &x) {
     return {x.data, x.head, x.row};
 }
 
-/* Computes scores = q k^T of a block. */
+/* Computes scores = q k^T for a block. */
 template <class T> ls_status scores_of(ls_stream *stream, const call &c, const block &b, const heads<T> &scores) {
     const heads<const T> q = constant(run_of<T>(c, c.q, b.run).from(b.head, b.row));
     const heads<const T> k = constant(run_of<T>(c, c.k, b.run).from(b.head, 0));
@@ -158,12 +159,12 @@ template <class T> ls_status scores_of(ls_stream *stream, const call &c, const b
 template <class T> struct rows_of_block {
     int64_t rows, keys, leading, row, head, queries;
     bool causal;
-    const uint8_t *mask; /* of the first head's batch, or nullptr */
+    const uint8_t *mask; /* mask of the first head's batch, or nullptr */
     int64_t first_head, heads, mask_step;
-    const T *bias; /* of the first batch and head, or nullptr */
+    const T *bias; /* bias of the first batch and head, or nullptr */
     int64_t bias_batch, bias_head, bias_row;
 
-    /* Returns how many of its keys row `line` of a head uses, apart from the mask. */
+    /* Returns how many keys row `line` of a head uses, ignoring the mask. */
     LS_HOST_DEVICE int64_t visible(int64_t line) const {
         return causal && row + line + 1 < keys ? row + line + 1 : keys;
     }
@@ -208,12 +209,12 @@ LS_HOST_DEVICE double exponential(double x) {
     return exp(x);
 }
 
-/* Returns a score with its bias. */
+/* Returns a score plus its bias. */
 template <class T> LS_HOST_DEVICE T biased(T score, const T *bias, int64_t j) {
     return bias == nullptr ? score : score + bias[j];
 }
 
-/* Replaces scores by exp(score - the largest of the row), or 0 for hidden keys. Stores the rows' sums in `sums`. */
+/* Replaces scores by exp(score - the maximum of the row), or by 0 for hidden keys. Stores the rows' sums in `sums`. */
 template <class T>
 ls_status exponentials(ls_stream *stream, const call &c, const block &b, T *scores, double *sums, T *log_sum) {
     const rows_of_block<T> r = rows_of<T>(c, b);
@@ -226,7 +227,7 @@ ls_status exponentials(ls_stream *stream, const call &c, const block &b, T *scor
         T largest = -(T)INFINITY;
         for (int64_t j = t.lane; j < seen; j += t.size) {
             const T score = mask == nullptr || mask[j] != 0 ? biased(s[j] * scale, bias, j) : -(T)INFINITY;
-            largest = score <= largest ? largest : score; /* NaN counts as the largest, and stays */
+            largest = score <= largest ? largest : score; /* NaN counts as the maximum and is kept */
             if (largest != largest) {
                 break;
             }
@@ -285,8 +286,8 @@ struct gradients {
 };
 
 /*
- * Replaces scores by probabilities p = exp(score - log_sum). Replaces d, the gradient of the probabilities, by the
- * gradient of q k^T: scale p (d - sum(g y)). Without d, computes only the probabilities.
+ * Replaces scores by probabilities p = exp(score - log_sum), and d, the gradient of the probabilities, by the gradient
+ * of q k^T: scale p (d - sum(g y)). Without d, computes only the probabilities.
  */
 template <class T>
 ls_status probabilities(ls_stream *stream, const call &c, const block &b, T *scores, T *d, const heads<const T> &g,

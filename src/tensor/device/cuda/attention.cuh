@@ -1,6 +1,6 @@
 /*
  * The library's attention for attention.cu, with kernels for some shapes of 16-bit floats (attention_library.cu), and
- * its graphs for cuDNN (attention_graph.cuh).
+ * its cuDNN graphs (attention_graph.cuh).
  */
 #ifndef LS_TENSOR_DEVICE_CUDA_ATTENTION_CUH
 #define LS_TENSOR_DEVICE_CUDA_ATTENTION_CUH
@@ -10,8 +10,8 @@
 namespace ls {
 
 /*
- * The parameters of a call on f32 whose operands are rounded to a 16-bit float. dq, dk and dv may be NULL; these and g
- * are for the backward pass.
+ * The parameters of a call on f32 tensors whose operands are rounded to a 16-bit float. dq, dk and dv may be NULL; they
+ * and g are for the backward pass.
  */
 struct attention_call {
     const ls_tensor *q, *k, *v, *mask, *bias;
@@ -22,7 +22,7 @@ struct attention_call {
     ls_dtype half;
 };
 
-/* LS_ERR_UNSUPPORTED, with no error set: the library has no kernel for this. */
+/* Returns LS_ERR_UNSUPPORTED, without setting an error, if the library has no kernel for the call. */
 ls_status library_attention(ls_stream *stream, const attention_call &call);
 ls_status library_attention_backward(ls_stream *stream, const attention_call &call);
 

@@ -1,7 +1,7 @@
 /*
- * Attention as graphs of cuDNN's operations. cuDNN has one kernel for a whole graph only if it recognizes the graph. So
- * the operations, their order and the types between them follow cuDNN's documentation and its C++ front end. This
- * includes operations that look superfluous: a product by one, and reshapes that only mark a matrix as transposed.
+ * Attention as graphs of cuDNN's operations. cuDNN has a single kernel for a whole graph only if it recognizes the
+ * graph. So the operations, their order and the types between them follow cuDNN's documentation and its C++ front end.
+ * This includes operations that look superfluous: a product by one, and reshapes that only mark a matrix as transposed.
  *
  * The backward pass computes the gradient of q as one product with the gradient of the scores, which cuDNN then stores
  * in memory. cuDNN's alternative adds parts of dq by atomic operations, in any order.
@@ -15,12 +15,12 @@
 
 namespace ls {
 
-/* Only 64-bit members, so that there is no padding. Heads are stored one after the other, with rows of `width`. */
+/* Has only 64-bit members, so that there is no padding. Heads are stored one after another, with rows of `width`. */
 struct attention_shape {
     int64_t backward, is_bf16, causal, batch, heads, queries, keys, width;
 };
 
-/* Identifiers of tensors when the graph runs. */
+/* Identifiers of tensors when a graph is executed. */
 enum attention_tensor {
     ATTENTION_Q = 1,
     ATTENTION_K,
@@ -28,17 +28,17 @@ enum attention_tensor {
     ATTENTION_Y,
     ATTENTION_LOG_SUM,
     ATTENTION_SCALE,  /* a number on the host, f32 */
-    ATTENTION_HIDDEN, /* the value of a hidden score, also a number on the host, f32 */
+    ATTENTION_HIDDEN, /* the value of a hidden score; also a number on the host, f32 */
     ATTENTION_ONE,    /* 1, a number on the host */
     ATTENTION_G,
     ATTENTION_DQ,
     ATTENTION_DK,
     ATTENTION_DV,
     ATTENTION_DOT,   /* memory for the sums of g y: f32 [batch, heads, queries] */
-    ATTENTION_INSIDE /* identifiers from here on have no memory */
+    ATTENTION_INSIDE /* tensors with this or a larger identifier are not in memory */
 };
 
-/* Descriptors of one graph, all kept until it ends. After a failure, further calls do nothing. */
+/* Descriptors of one graph, all kept until the graph is destroyed. After a failure, further calls do nothing. */
 struct attention_graph {
     typedef cudnnBackendDescriptor_t descriptor;
     enum { MOST = 192, MOST_OPERATIONS = 32 };
@@ -95,7 +95,8 @@ struct attention_graph {
         int64_t size[4], step[4];
     };
 
-    /* A tensor in memory; a number on the host if is_number; or an intermediate result if id is ATTENTION_INSIDE. */
+    /* Describes a tensor in memory, a number on the host if is_number, or an intermediate result if id is
+     * ATTENTION_INSIDE. */
     descriptor tensor(int64_t id, cudnnDataType_t type, const layout &l, bool is_number = false) {
         const char *const what = "a tensor";
         const int64_t alignment = 16;
@@ -145,7 +146,7 @@ struct attention_graph {
         add(d, what);
         return c;
     }
-    /* For one, two or three operands; b and t may be NULL. */
+    /* Adds an operation with one, two or three operands; b and t may be NULL. */
     descriptor each(const char *what, cudnnPointwiseMode_t mode, descriptor x, descriptor b, descriptor t, descriptor y,
                     cudnnDataType_t precision = CUDNN_DATA_FLOAT, int64_t axis = -1) {
         const float one = 1;
@@ -192,7 +193,7 @@ struct attention_graph {
         return y;
     }
 
-    /* Combines the operations to one graph. */
+    /* Combines the operations into one graph. */
     descriptor whole(cudnnHandle_t handle) {
         const char *const what = "the graph";
         const descriptor d = make(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, what);
@@ -205,9 +206,9 @@ struct attention_graph {
     }
 };
 
-/* ---- layouts ---- */
+/* ---- layouts ----------------------------------------------------------------------------------------------------- */
 
-/* A matrix per head, or the layout that reads it as its transpose. */
+/* Returns the layout of one matrix per head, or the layout that reads it as its transpose. */
 inline attention_graph::layout matrices_of(const attention_shape &s, int64_t rows, int64_t columns) {
     return {{s.batch, s.heads, rows, columns}, {s.heads * rows * columns, rows * columns, columns, 1}};
 }
@@ -215,7 +216,7 @@ inline attention_graph::layout transposes_of(const attention_shape &s, int64_t r
     return {{s.batch, s.heads, columns, rows}, {s.heads * rows * columns, rows * columns, 1, columns}};
 }
 
-/* ---- graphs ---- */
+/* ---- graphs ------------------------------------------------------------------------------------------------------ */
 
 /* Replaces the scores of keys after their query by ATTENTION_HIDDEN. */
 inline cudnnBackendDescriptor_t causal_scores(attention_graph *g, const attention_shape &s,

@@ -1,8 +1,8 @@
 /*
  * Attention of 16-bit floats by cuDNN's fused kernels, which keep scores and probabilities on the chip. Operands are
- * packed as 16-bit floats, [batch, heads, length, width], and results are converted back to f32 in their own strides.
- * If cuDNN refuses a shape, attention.cu computes it. LOCKSTEP_LOG=debug logs once per shape which of them is used, and
- * why.
+ * packed as 16-bit floats, [batch, heads, length, width], and results are converted back to f32 with their own strides.
+ * If cuDNN does not support a shape, attention.cu computes it. With LOCKSTEP_LOG=debug, one line per shape logs which
+ * implementation is used, and why.
  */
 #include "tensor/device/cuda/attention.cuh"
 
@@ -40,7 +40,7 @@ using ls::attention_graph;
 using ls::attention_shape;
 using ls::packed_parts;
 
-/* ---- 16-bit floats ---- */
+/* ---- 16-bit floats ----------------------------------------------------------------------------------------------- */
 
 ls_status pack(ls_stream *stream, const attention_call &call, const packed_parts &all) {
     return call.half == LS_BF16 ? ls::pack_halves<LS_BF16>(stream, all) : ls::pack_halves<LS_F16>(stream, all);
@@ -50,16 +50,16 @@ ls_status unpack(ls_stream *stream, const attention_call &call, const packed_par
     return call.half == LS_BF16 ? ls::unpack_halves<LS_BF16>(stream, all) : ls::unpack_halves<LS_F16>(stream, all);
 }
 
-/* ---- plans ---- */
+/* ---- plans ------------------------------------------------------------------------------------------------------- */
 
 /* The library is not used for shorter sequences or wider heads. */
 constexpr int64_t shortest = 64, widest = 128;
-/* Limit for the gradients of scores that the backward pass keeps at once, for as many heads as fit. */
+/* Limit for the gradients of scores that the backward pass stores at once, for as many heads as fit. */
 constexpr int64_t most_workspace = (int64_t)512 << 20;
 
 struct plan {
     attention_shape key;
-    bool is_used, is_known; /* is_known: cuDNN has a kernel */
+    bool is_used, is_known; /* is_known: cuDNN has a kernel for the key */
     attention_graph graph;
     cudnnBackendDescriptor_t chosen;
     int64_t workspace;
@@ -70,9 +70,9 @@ constexpr int most_told = 64;
 struct library {
     cudnnHandle_t handle;
     size_t version;
-    int capability; /* compute capability of the GPU, major number */
+    int capability; /* major compute capability of the GPU */
     ls::plan_table<plan, 256> plans;
-    attention_shape told[most_told]; /* shapes for which the library is not used, and this was logged */
+    attention_shape told[most_told]; /* shapes for which it was logged that the library is not used */
     int told_count;
 };
 
@@ -101,7 +101,7 @@ bool is_wanted() {
     return wanted;
 }
 
-/* The library has no handle if cuDNN is not wanted or does not start. */
+/* Sets *found to a library without a handle if cuDNN is disabled or fails to initialize. */
 ls_status library_of(ls_stream *stream, library **found) {
     void **const slot = ls_cuda_stream_slot(stream, LS_CUDA_SLOT_ATTENTION, end);
     *found = static_cast<library *>(*slot);
@@ -112,7 +112,7 @@ ls_status library_of(ls_stream *stream, library **found) {
     if (l == nullptr) {
         return ls_fail_memory("attention", sizeof *l);
     }
-    const cudaStream_t cuda = ls_cuda_stream(stream); /* makes its GPU the thread's current one */
+    const cudaStream_t cuda = ls_cuda_stream(stream); /* also makes the stream's GPU the thread's current GPU */
     if (is_wanted() && cudnnCreate(&l->handle) != CUDNN_STATUS_SUCCESS) {
         l->handle = nullptr;
         (void)cudaGetLastError();
@@ -131,7 +131,7 @@ ls_status library_of(ls_stream *stream, library **found) {
     return LS_OK;
 }
 
-/* "attention [2, 3, 128 x 128, 64] of bf16, causal" */
+/* Logs a shape, such as "attention [2, 3, 128 x 128, 64] of bf16, causal". */
 void tell(const attention_shape &s, ls_log_level level, const char *what) {
     ls_cuda_host->log_write(level, "attention%s [%lld, %lld, %lld x %lld, %lld] of %s%s: %s",
                             s.backward ? " backward" : "", (long long)s.batch, (long long)s.heads, (long long)s.queries,
@@ -141,13 +141,14 @@ void tell(const attention_shape &s, ls_log_level level, const char *what) {
 
 void tell_refusal(const plan *p, const char *at, cudnnStatus_t status) {
     char text[640], why[384] = "";
-    (void)cudaGetLastError(); /* clear errors of cuDNN's attempts, which the next kernel would report */
+    (void)cudaGetLastError(); /* clear errors of cuDNN's attempts, which the next kernel would otherwise report */
     cudnnGetLastErrorString(why, sizeof why);
     (void)snprintf(text, sizeof text, "cuDNN has no kernel: %s: %s %s", at, cudnnGetErrorString(status), why);
     tell(p->key, LS_LOG_DEBUG, text);
 }
 
-/* Gets the engine of a configuration: its number, and whether cuDNN notes that its bits may change from run to run. */
+/* Gets the number of a configuration's engine, and whether cuDNN's notes say that its bits may change from run to
+ * run. */
 bool engine_of(cudnnBackendDescriptor_t configuration, int64_t *number, bool *changes) {
     cudnnBackendDescriptor_t engine = nullptr;
     cudnnBackendNumericalNote_t note[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
@@ -172,15 +173,15 @@ bool engine_of(cudnnBackendDescriptor_t configuration, int64_t *number, bool *ch
 }
 
 /*
- * Returns whether a plan's use of memory is acceptable. A backward plan must store at least the gradients of the
- * scores: otherwise it would add to dq in any order, which cuDNN's notes do not say.
+ * Returns whether the memory use of a plan is acceptable. A backward plan must store at least the gradients of the
+ * scores: otherwise it would add to dq in any order, which cuDNN's notes do not report.
  */
 bool is_fit(const attention_shape &s, int64_t workspace) {
     const int64_t scores = s.batch * s.heads * s.queries * s.keys;
     return workspace <= 2 * most_workspace && (!s.backward || workspace >= scores * (int64_t)sizeof(uint16_t));
 }
 
-/* Tries to make the plan from a configuration. */
+/* Tries to create the plan from a configuration. */
 bool take(library *l, plan *p, cudnnBackendDescriptor_t configuration) {
     cudnnBackendDescriptor_t made = nullptr;
     int64_t bytes = 0, count = 0;
@@ -212,7 +213,7 @@ bool take(library *l, plan *p, cudnnBackendDescriptor_t configuration) {
     return true;
 }
 
-/* Adds the configurations of a heuristic to the graph, which owns them. */
+/* Adds the configurations of a heuristic to the graph, which takes ownership of them. */
 int heuristics(attention_graph *g, cudnnBackendDescriptor_t whole, cudnnBackendHeurMode_t mode,
                cudnnBackendDescriptor_t *found, int most) {
     const char *const what = "the heuristic";
@@ -232,7 +233,7 @@ int heuristics(attention_graph *g, cudnnBackendDescriptor_t whole, cudnnBackendH
     return g->is_good() ? (int)(count < most ? count : most) : 0;
 }
 
-/* Chooses the first engine that cuDNN lists for the graph, except engines whose bits may change. */
+/* Chooses the first engine in cuDNN's list for the graph, skipping engines whose bits may change. */
 void choose(library *l, plan *p, cudnnBackendDescriptor_t whole) {
     enum { MOST = 12 };
     for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
@@ -271,7 +272,7 @@ void tell_once(library *l, const attention_shape &shape, const char *why_not) {
     }
 }
 
-/* Returns the plan for a shape, or NULL if cuDNN has none. */
+/* Returns the plan for a shape, or NULL if cuDNN has no plan for it. */
 plan *plan_for(library *l, const attention_shape &shape) {
     bool is_new;
     plan *const p = l->plans.find(shape, clear, &is_new);
@@ -294,7 +295,7 @@ plan *plan_for(library *l, const attention_shape &shape) {
     return p->is_known ? p : nullptr;
 }
 
-/* ---- accepted calls ---- */
+/* ---- accepted calls ---------------------------------------------------------------------------------------------- */
 
 attention_shape shape_of(const attention_call &call, bool backward) {
     const ls_tensor *const q = call.q;
@@ -303,9 +304,9 @@ attention_shape shape_of(const attention_call &call, bool backward) {
 }
 
 /*
- * Versions 9.10.0 and 9.10.1 are known to be wrong. Versions up to 9.15.0 are wrong in the backward pass if the last
- * keys do not fill a block. On GPUs other than Hopper, the backward pass uses other kernels, and it is not known
- * whether their bits are always the same.
+ * Versions 9.10.0 and 9.10.1 are known to compute wrong results. Versions up to 9.15.0 compute wrong gradients if the
+ * last keys do not fill a block. On GPUs other than Hopper, the backward pass uses different kernels, which are not
+ * known to be reproducible.
  */
 const char *why_not(const library *l, const attention_call &call, const attention_shape &s) {
     if (!is_wanted()) {
@@ -338,9 +339,9 @@ const char *why_not(const library *l, const attention_call &call, const attentio
     return nullptr;
 }
 
-/* ---- running ---- */
+/* ---- running ----------------------------------------------------------------------------------------------------- */
 
-/* Tensors of the graph and their addresses. */
+/* The tensors of the graph and their addresses. */
 struct places {
     int64_t name[16];
     void *memory[16];
@@ -352,7 +353,7 @@ struct places {
     }
 };
 
-/* Returns LS_ERR_UNSUPPORTED, also for later calls, if cuDNN fails to run the plan. */
+/* Returns LS_ERR_UNSUPPORTED if cuDNN fails to run the plan, and then also for later calls. */
 ls_status run(ls_stream *stream, const library *l, plan *p, const places &at) {
     attention_graph g = {};
     const char *const what = "its tensors' places";
@@ -379,14 +380,14 @@ ls_status run(ls_stream *stream, const library *l, plan *p, const places &at) {
     return ls_cuda_launched(stream, p->key.backward ? "attention_backward (cuDNN)" : "attention (cuDNN)");
 }
 
-/* Returns the value of a hidden score: before 9.10, cuDNN needs a finite number. */
+/* Returns the value of a hidden score. cuDNN before 9.10 needs a finite number. */
 float hidden_score(const library *l) {
     return l->version < 91000 ? -FLT_MAX : -INFINITY;
 }
 
 /*
- * Returns how many heads the backward pass processes at once: all heads of some batches, or some heads, in equal parts,
- * such that log_sum begins at multiples of 16 bytes; 0 if not even one head fits.
+ * Returns how many heads the backward pass processes at once: all heads of some batches, or some heads of one batch, in
+ * equal parts, such that log_sum begins at multiples of 16 bytes. Returns 0 if not even one head fits.
  */
 int64_t heads_at_once(const attention_shape &s) {
     const int64_t one = (s.queries + 63) / 64 * 64 * ((s.keys + 127) / 128 * 128) * 2;
@@ -409,7 +410,8 @@ attention_shape part_of(attention_shape s, int64_t heads) {
     return s;
 }
 
-/* Memory of the backward pass: packed 16-bit tensors like q (q, y, g, dq) and like k (k, v, dk, dv). */
+/* Memory for the backward pass: packed 16-bit tensors in the shape of q (q, y, g, dq) and in the shape of k (k, v,
+ * dk, dv). */
 struct packed {
     uint16_t *q, *y, *g, *dq, *k, *v, *dk, *dv;
     float *dot;
@@ -523,7 +525,7 @@ ls_status ls::library_attention_backward(ls_stream *stream, const attention_call
     const attention_shape first = part_of(shape, step);
     plan *const most = plan_for(l, first), *const last = plan_for(l, part_of(shape, left));
     if (most == nullptr || last == nullptr || memcmp(&most->key, &first, sizeof first) != 0) {
-        return LS_ERR_UNSUPPORTED; /* making the plan of the last part has replaced the other plan */
+        return LS_ERR_UNSUPPORTED; /* creating the plan for the last part has replaced the other plan */
     }
     return backward_of(stream, l, call, most, last);
 }

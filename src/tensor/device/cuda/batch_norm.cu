@@ -15,14 +15,15 @@ double samples_of(const ls::channel_view &view) {
     return (double)view.n * (double)view.inner;
 }
 
-/* Calls finish(channel, the sum of x over its elements). */
+/* Calls finish(channel, sum of x over the channel's elements) for every channel. */
 template <class T, class Finish>
 ls_status plain_sums(ls_stream *stream, const char *name, const ls::channel_view &view, const T *x, Finish finish) {
     return ls::channel_sums<T, 1>(
         stream, name, view, [=] LS_BODY(int64_t at, int64_t, int64_t, T * chain) { chain[0] += x[at]; }, finish);
 }
 
-/* Calls finish(channel, the sum over its elements of (x - mean) g, or of (x - mean)^2 if g is NULL). */
+/* Calls finish(channel, sum) for every channel, with the sum over its elements of (x - mean) g, or of (x - mean)^2
+ * if g is NULL. */
 template <class T, class Finish>
 ls_status product_sums(ls_stream *stream, const char *name, const ls::channel_view &view, const T *g, const T *x,
                        const T *mean, Finish finish) {
@@ -60,7 +61,7 @@ template <class T> ls_status batch_norm(LS_PARAMETERS_batch_norm) {
 template <class T> struct gradient_terms {
     T *dx;
     const T *g, *x, *mean, *rstd, *weight; /* weight may be NULL */
-    const T *shift, *slope;                /* per channel: the mean of g, and the mean of g xhat times rstd */
+    const T *shift, *slope;                /* for each channel: the mean of g, and the mean of g xhat times rstd */
 };
 
 template <class T>
@@ -72,7 +73,7 @@ ls_status input_gradient(ls_stream *stream, const char *name, const ls::channel_
 }
 
 /*
- * Computes both sums over the batch, for the gradients of weight and bias (which may be NULL) and for shift and slope
+ * Computes both sums over the batch, for the gradients of weight and bias (which may be NULL), and for shift and slope
  * of gradient_terms.
  */
 template <class T>

@@ -1,9 +1,10 @@
-/* Cells of recurrent layers and their gradients: one thread per unit of each sequence, for all gates of the unit. */
+/* Cells of recurrent layers and their gradients: one thread per unit of each sequence computes all gates of the
+ * unit. */
 #include "tensor/device/cuda/scalar.cuh"
 
 namespace {
 
-/* ls_cell with GPU pointers; absent tensors are NULL. */
+/* ls_cell with GPU pointers; missing tensors are NULL. */
 template <class T> struct cell_data {
     const T *x, *recurrent, *h_before, *c_before;
     T *h, *c, *kept;
@@ -55,8 +56,8 @@ template <class T> struct gradient_data {
           relu(cell->relu) {
     }
     /*
-     * If sequence i has ended, passes the gradient of unit k on, sets the gradients of its gates to zero, and returns
-     * true.
+     * If sequence i has ended, passes the gradient of unit k through, sets the gradients of its gates to zero, and
+     * returns true.
      */
     LS_BODY bool stays(int64_t i, int64_t k) const {
         if (lengths == nullptr || step < lengths[i]) {
@@ -173,7 +174,7 @@ template <class T> ls_status gru_cell_backward(ls_stream *stream, const ls_cell_
     });
 }
 
-/* Once for all steps, at step 0, which every pass over a sequence includes. */
+/* Checks the lengths once for all steps, at step 0, which every pass over a sequence includes. */
 ls_status check_lengths(ls_stream *stream, const char *name, const ls_cell *cell) {
     if (cell->lengths == nullptr || cell->step != 0) {
         return LS_OK;

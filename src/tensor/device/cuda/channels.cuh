@@ -1,7 +1,7 @@
 /*
- * Tensors [n, channels, inner]: sums over everything but the channels, and maps with one or two numbers per channel. A
- * channel's elements are summed in parts, since there may be fewer channels than a GPU has threads. Then the parts are
- * summed, always in the same order.
+ * Tensors [n, channels, inner]: sums over all axes except the channels, and maps with one or two numbers per channel. A
+ * channel's elements are summed in parts, because there may be fewer channels than a GPU has threads. Then the parts
+ * are summed, always in the same order.
  */
 #ifndef LS_TENSOR_DEVICE_CUDA_CHANNELS_CUH
 #define LS_TENSOR_DEVICE_CUDA_CHANNELS_CUH
@@ -35,7 +35,8 @@ template <int N, class Finish> struct joined_parts {
     }
 };
 
-/* Parts of rows if inner is 1: one thread per part of each channel, so that adjacent threads read adjacent elements. */
+/* Sums parts of rows if inner is 1: one thread per part of each channel, so that adjacent threads read adjacent
+ * elements. */
 template <class T, int N, class Add>
 ls_status sum_columns(ls_stream *stream, const char *name, channel_view view, int64_t parts, double *partial, Add add) {
     const int64_t channels = view.channels, n = view.n, length = (n + parts - 1) / parts;
@@ -59,7 +60,7 @@ ls_status sum_columns(ls_stream *stream, const char *name, channel_view view, in
     });
 }
 
-/* A team per part of each channel, whose members read adjacent elements, row after row. */
+/* Sums parts with one team per part of each channel. The team's members read adjacent elements, row after row. */
 template <class T, int N, class Add>
 ls_status sum_planes(ls_stream *stream, const char *name, channel_view view, int64_t parts, double *partial, Add add) {
     const int64_t channels = view.channels, inner = view.inner, count = view.n * inner;
@@ -67,7 +68,7 @@ ls_status sum_planes(ls_stream *stream, const char *name, channel_view view, int
     return teams<256>(stream, name, parts * channels, [=] LS_BODY(team & t, int64_t i) {
         const int64_t part = quotient(i, channels), channel = i - part * channels;
         const int64_t last = least(count, (part + 1) * length);
-        /* distance from one element of a member to its next */
+        /* distance between successive elements of a member */
         const int64_t rows_on = t.size / inner, on = t.size - rows_on * inner;
         int64_t e = part * length + t.lane;
         int64_t row = quotient(e, inner), within = e - row * inner;
@@ -95,7 +96,7 @@ ls_status sum_planes(ls_stream *stream, const char *name, channel_view view, int
 }
 
 /*
- * Calls finish(channel, sums) for every channel. The N sums are over its elements: add(at, row, channel, chain) adds
+ * Calls finish(channel, sums) for every channel, with N sums over its elements: add(at, row, channel, chain) adds
  * element `at` of the tensor, which is in row `row` of n, to the N numbers of `chain`.
  */
 template <class T, int N, class Add, class Finish>

@@ -1,4 +1,4 @@
-/* Messages of checks that kernels make: the same as for the CPU's kernels. */
+/* Error messages of checks in kernels: the same as those of the CPU's kernels. */
 #include "base/status.h"
 #include "tensor/device/cuda/stream.h"
 

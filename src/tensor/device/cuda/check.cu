@@ -1,6 +1,6 @@
 /*
  * Checks of numbers on the GPU. The first wrong number is stored in host memory, which stream_wait reads. On the host,
- * tests/shadow has this function.
+ * tests/shadow implements this function.
  */
 #ifdef __CUDACC__
 
@@ -8,7 +8,7 @@
 
 namespace {
 
-constexpr int64_t part_size = 8192; /* numbers that one team checks */
+constexpr int64_t part_size = 8192; /* count of numbers that one team checks */
 
 /* The permitted numbers: 0 up to limit, and `allowed` if has_allowed. */
 struct permitted {
@@ -20,7 +20,7 @@ struct permitted {
     }
 };
 
-/* Returns to each member the index of the first wrong number of a part; INT64_MAX: none. */
+/* Returns to every member the index of the first wrong number of a part, or INT64_MAX if there is none. */
 LS_BODY int64_t first_wrong(const ls::team &t, const permitted &rule, const int64_t *numbers, int64_t part,
                             int64_t count) {
     const int64_t end = (part + 1) * part_size < count ? (part + 1) * part_size : count;

@@ -1,6 +1,6 @@
 /*
- * Losses of log-probabilities and class numbers, with the formulas of device/cpu/class_loss.c. An invalid target
- * becomes an error of the stream; its row is treated as ignored.
+ * Losses of log-probabilities for class indices, with the formulas of device/cpu/class_loss.c. An invalid target
+ * becomes an error of the stream, and its row is treated as ignored.
  */
 #include "tensor/device/cuda/rows.cuh"
 
@@ -15,7 +15,7 @@ struct targets {
     explicit targets(const ls_class_loss *loss, int64_t classes)
         : target(ls::data<int64_t>(loss->target)), classes(classes), ignored(loss->ignore_index), ignore(loss->ignore) {
     }
-    /* -1: the row is ignored */
+    /* Returns -1 if the row is ignored. */
     LS_BODY int64_t of(int64_t row) const {
         const int64_t number = target[row];
         return (ignore && number == ignored) || number < 0 || number >= classes ? -1 : number;
@@ -63,7 +63,7 @@ template <class T> ls_status nll(LS_PARAMETERS_nll) {
                                ls::data<T>(log_probability), ls::data<T>(loss->weight), (T)loss->label_smoothing});
 }
 
-/* sum[0] = the sum of the weights of the classes. */
+/* Computes sum[0] = the sum of the class weights. */
 template <class T> struct weights_sum {
     int64_t classes;
     const T *weight;
@@ -80,8 +80,8 @@ template <class T> struct weights_sum {
 };
 
 /*
- * The gradient of one row: -factor q with respect to the log-probabilities; factor (p sum(q) - q) with respect to the
- * logits.
+ * Computes the gradient of one row: -factor q with respect to the log-probabilities, or factor (p sum(q) - q) with
+ * respect to the logits.
  */
 template <class T, bool LOGITS> struct class_gradient {
     targets target;
@@ -91,7 +91,7 @@ template <class T, bool LOGITS> struct class_gradient {
     T scale;
     const T *log_probability;
     const T *weight, *sum_of_weights; /* both may be NULL */
-    T smoothing, hit, share;          /* q at the target, and q elsewhere, before the weights */
+    T smoothing, hit, share;          /* q at the target and q elsewhere, before weighting */
 
     template <class Team> LS_BODY void operator()(const Team &t, int64_t row) const {
         const int64_t classes = target.classes, own = target.of(row);

@@ -1,7 +1,7 @@
 /*
- * Convolution by cuDNN (conv_library.cu), or, if that refuses (padding that differs between the two sides; everything
- * on the host), by simple gather kernels: one thread per element of the result, or one team for gradients of the
- * weight. Gradients of small weights are matrix products.
+ * Convolution by cuDNN (conv_library.cu). If cuDNN does not support it (padding that differs between the two sides;
+ * everything on the host), it is computed by simple gather kernels: one thread per element of the result, or one team
+ * per element for gradients of the weight. Gradients of small weights are matrix products.
  */
 #include "tensor/device/cuda/conv.cuh"
 
@@ -28,7 +28,7 @@ conv_shape shape_of(const ls_tensor *large, const ls_tensor *small, const ls_win
     return shape;
 }
 
-/* Splits index i of an array whose last three axes have these sizes. Returns the index of the channel. */
+/* Splits index i of an array whose last three axes have these sizes into *at. Returns the index of the channel. */
 LS_HOST_DEVICE int64_t place_of(int64_t i, const int64_t *size, int64_t *at) {
     for (int axis = 2; axis >= 0; axis--) {
         const int64_t rest = ls::quotient(i, size[axis]);
@@ -39,7 +39,8 @@ LS_HOST_DEVICE int64_t place_of(int64_t i, const int64_t *size, int64_t *at) {
 }
 
 /*
- * Returns the offset in a channel of the large side of a tap of the window at output position `at`; -1: in the padding.
+ * Returns the offset, in a channel of the large side, of a tap of the window at output position `at`, or -1 if the tap
+ * is in the padding.
  */
 LS_HOST_DEVICE int64_t seen_at(const conv_shape &s, const int64_t *at, int64_t a, int64_t b, int64_t c) {
     const int64_t z = at[0] * s.stride[0] - s.before[0] + a * s.dilation[0];
@@ -50,7 +51,7 @@ LS_HOST_DEVICE int64_t seen_at(const conv_shape &s, const int64_t *at, int64_t a
 }
 
 /*
- * Returns the output position along an axis whose tap `tap` reads position `at` of the large side; -1 if there is no
+ * Returns the output position along an axis whose tap `tap` reads position `at` of the large side, or -1 if there is no
  * such position.
  */
 LS_HOST_DEVICE int64_t seer_of(const conv_shape &s, int axis, int64_t at, int64_t tap) {
@@ -63,7 +64,7 @@ LS_HOST_DEVICE int64_t product_of(const int64_t *size) {
     return size[0] * size[1] * size[2];
 }
 
-/* ---- the three kinds of work; sums are computed in double precision ---- */
+/* ---- the three kinds of work; sums are computed in double precision ---------------------------------------------- */
 
 template <class T> LS_BODY T small_number(const conv_shape &s, int64_t i, const T *large, const T *weight) {
     int64_t at[3];
@@ -159,14 +160,14 @@ template <class T> ls_status make(ls_stream *stream, conv_work work, const conv_
                           });
 }
 
-/* ---- the gradient of the weight as a matrix product ---- */
+/* ---- the gradient of the weight as a matrix product -------------------------------------------------------------- */
 
 constexpr int64_t most_weights = (int64_t)1 << 16, most_bytes = (int64_t)1 << 28;
 
 /*
  * Returns whether to compute the gradient of the weight as one product over all positions of all samples. cuDNN's
- * kernels with reproducible bits use one block of threads for 32 x 32 weights, so they leave most of a GPU idle if
- * there are few weights.
+ * reproducible kernels use one thread block for 32 x 32 weights, so they leave most of a GPU idle if there are few
+ * weights.
  */
 bool is_for_product(conv_work work, const conv_shape &s, const conv_data &data) {
     const int64_t columns = s.channels * product_of(s.kernel), positions = s.samples * product_of(s.out);
@@ -218,7 +219,7 @@ ls_status weight_by_product(ls_stream *stream, const conv_shape &s, const conv_d
     return ls_cuda_gemm(stream, &gemm);
 }
 
-/* rounds_to: the dtype to which the operands have been rounded; LS_F32: not rounded. */
+/* `rounds_to` is the dtype to which the operands have been rounded, or LS_F32 if they have not been rounded. */
 ls_status convolve(ls_stream *stream, conv_work work, const conv_shape &shape, const conv_data &data,
                    ls_dtype rounds_to) {
     if (is_for_product(work, shape, data)) {

@@ -1,7 +1,7 @@
 /*
  * Convolution by cuDNN. As for matrix products, each stream keeps plans (descriptors, and the algorithm that cuDNN's
- * heuristic selects). Excluded are algorithms whose bits depend on the order in which their parts end, or whose
- * transforms lose digits.
+ * heuristic selects). Algorithms are excluded if their bits depend on the order in which their parts finish, or if
+ * their transforms lose digits.
  */
 #include "tensor/device/cuda/conv.cuh"
 
@@ -31,10 +31,10 @@ using ls::conv_data;
 using ls::conv_shape;
 using ls::conv_work;
 
-/* If the fastest algorithm needs more, a slower one with less memory is used. */
+/* If the fastest algorithm needs more memory, a slower algorithm that needs less is used. */
 constexpr size_t most_workspace = (size_t)1 << 30;
 
-/* Only 64-bit members, so that there is no padding. */
+/* Has only 64-bit members, so that there is no padding. */
 struct plan_key {
     int64_t work, dtype, tensor_units;
     conv_shape shape;
@@ -42,7 +42,7 @@ struct plan_key {
 
 struct plan {
     plan_key key;
-    bool is_used, is_known; /* is_known: the library has an algorithm */
+    bool is_used, is_known; /* is_known: the library has an algorithm for the key */
     cudnnTensorDescriptor_t large, small;
     cudnnFilterDescriptor_t weight;
     cudnnConvolutionDescriptor_t convolution;
@@ -55,7 +55,7 @@ struct library {
     ls::plan_table<plan, 512> plans;
 };
 
-/* The first failure of some calls. */
+/* Records the first failure of several calls. */
 struct first_failure {
     cudnnStatus_t status = CUDNN_STATUS_SUCCESS;
 
@@ -68,7 +68,7 @@ ls_status failed(const char *what, cudnnStatus_t status) {
     return ls_fail(LS_ERR_DEVICE, "convolution: cuDNN %s: %s", what, cudnnGetErrorString(status));
 }
 
-/* The library refuses, which is not a failure. */
+/* Returns whether the status means that the library does not support the call, which is not a failure. */
 bool is_refusal(cudnnStatus_t status) {
     return CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_NOT_SUPPORTED ||
            CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_BAD_PARAM;
@@ -124,14 +124,14 @@ ls_status library_of(ls_stream *stream, library **found) {
     return LS_OK;
 }
 
-/* ---- accepted calls ---- */
+/* ---- accepted calls ---------------------------------------------------------------------------------------------- */
 
-/* Returns the first axis that cuDNN sees: of an image, or of a volume. */
+/* Returns the first axis that is passed to cuDNN: for an image, or for a volume. */
 int first_axis(const conv_shape &s) {
     return s.size[0] == 1 && s.out[0] == 1 && s.kernel[0] == 1 && s.before[0] == 0 ? 1 : 0;
 }
 
-/* cuDNN pads equally on both sides of an image, and computes the sizes of the small side itself. */
+/* cuDNN pads both sides of an image equally, and computes the sizes of the small side itself. */
 bool is_for_it(const conv_shape &s) {
     int64_t large = s.samples * s.groups * s.channels, small = s.samples * s.groups * s.outputs;
     for (int i = 0; i < 3; i++) {
@@ -145,7 +145,7 @@ bool is_for_it(const conv_shape &s) {
     return large > 0 && small > 0 && large <= INT32_MAX && small <= INT32_MAX;
 }
 
-/* ---- making plans ---- */
+/* ---- making plans ------------------------------------------------------------------------------------------------ */
 
 cudnnStatus_t describe_tensor(cudnnTensorDescriptor_t *tensor, cudnnDataType_t type, int64_t samples, int64_t channels,
                               const int64_t *size, int axes) {
@@ -207,8 +207,8 @@ cudnnStatus_t describe(plan *p) {
 }
 
 /*
- * Fourier transforms lose digits, and so do Winograd transforms with larger tiles, the "nonfused" ones. For operands
- * rounded to 11 bits, no transform is allowed.
+ * Fourier transforms lose digits, and so do Winograd transforms with larger tiles (the "nonfused" algorithms). For
+ * operands rounded to 11 bits, no transform is allowed.
  */
 bool keeps_digits(const plan *p, int algorithm) {
     switch (p->key.work) {
@@ -281,7 +281,7 @@ cudnnStatus_t choose(const library *l, plan *p) {
 }
 
 /*
- * Returns the plan for a convolution. If it is not in the table, makes it, and replaces another plan if the table is
+ * Returns the plan for a convolution. If it is not in the table, creates it, and replaces another plan if the table is
  * full.
  */
 ls_status plan_for(library *l, const plan_key &key, plan **found) {
@@ -296,7 +296,7 @@ ls_status plan_for(library *l, const plan_key &key, plan **found) {
     if (all.status == CUDNN_STATUS_SUCCESS) {
         all(choose(l, place));
     }
-    (void)cudaGetLastError(); /* clear errors of the library's attempts, which the next kernel would report */
+    (void)cudaGetLastError(); /* clear errors of the library's attempts, which the next kernel would otherwise report */
     if (all.status != CUDNN_STATUS_SUCCESS && !is_refusal(all.status)) {
         clear(place);
         return failed("cannot plan", all.status);
@@ -305,7 +305,7 @@ ls_status plan_for(library *l, const plan_key &key, plan **found) {
     return LS_OK;
 }
 
-/* ---- running ---- */
+/* ---- running ----------------------------------------------------------------------------------------------------- */
 
 cudnnStatus_t start(const library *l, const plan *p, const conv_data &data, void *room) {
     const float one = 1, zero = 0;

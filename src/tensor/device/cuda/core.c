@@ -1,4 +1,4 @@
-/* Calls of the core's functions, which the module gets as pointers when it is opened. */
+/* Calls to the core's functions, which the plug-in receives as pointers when it is opened. */
 #include <stdarg.h>
 #include <stdio.h>
 

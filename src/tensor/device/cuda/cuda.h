@@ -1,11 +1,11 @@
 /*
- * Module cuda (lockstep-cuda.so): the GPUs of this process as devices "cuda:0", "cuda:1", ... The core opens it when a
- * program first names a GPU (tensor/device_open.c), so that other processes neither need CUDA's libraries nor pay for
- * loading them. This header is the whole interface between the two sides. CUDA's own headers are included in this
- * folder only.
+ * Plug-in cuda (lockstep-cuda.so): the GPUs of this process as devices "cuda:0", "cuda:1", ... The core opens it when a
+ * program first names a GPU (tensor/device_open.c), so that other processes do not need CUDA's libraries and do not
+ * spend time on loading them. This header is the whole interface between the two sides. CUDA's own headers are included
+ * only in this folder.
  *
- * The module exports ls_cuda_module (lockstep/sys/module.h) and needs no symbol of the core. Without a GPU or a driver,
- * the function returns a table whose device_count is 0.
+ * The plug-in exports ls_cuda_module (lockstep/sys/module.h) and needs no symbol of the core. Without a GPU or a
+ * driver, the function returns a table whose device_count is 0.
  */
 #ifndef LS_TENSOR_DEVICE_CUDA_CUDA_H
 #define LS_TENSOR_DEVICE_CUDA_CUDA_H
@@ -15,7 +15,7 @@
 #include "base/status.h"
 #include "tensor/device.h"
 
-/* Functions of the core for the module: see the declarations of the functions with ls_. */
+/* Functions of the core for the plug-in: see the declarations of the functions with prefix ls_. */
 struct ls_cuda_core {
     void (*error_restore)(ls_status status, const char *message);
     ls_status (*fail_memory)(const char *call, size_t bytes);
@@ -25,30 +25,30 @@ struct ls_cuda_core {
     void (*kernels_complete)(ls_kernels *kernels);
 };
 
-/* The information of `lockstep doctor` about a GPU. */
+/* What `lockstep doctor` reports about a GPU. */
 typedef struct ls_cuda_info {
     char name[256];    /* "NVIDIA H100 80GB HBM3" */
-    char bus[32];      /* address on the PCI bus: "0000:19:00.0" */
+    char bus[32];      /* address on the PCI bus, such as "0000:19:00.0" */
     size_t total;      /* bytes of its memory */
-    size_t free_bytes; /* bytes that are free; 0 if unknown */
+    size_t free_bytes; /* number of free bytes; 0 if unknown */
     int major, minor;  /* its compute capability */
     int multiprocessors;
 } ls_cuda_info;
 
 struct ls_cuda {
-    int device_count; /* GPUs that this process may use; 0 does not mean that the module failed */
-    const char
-        *failure; /* why there is no GPU, as the end of a sentence: "no driver answers"; NULL if there are GPUs */
+    int device_count;    /* number of GPUs that this process may use; 0 does not mean that the plug-in failed */
+    const char *failure; /* why there is no GPU, as the end of a sentence, such as "no driver answers"; NULL if there
+                            are GPUs */
 
     /*
-     * In the libraries' format: 13000 for CUDA is 13.0, 130002 for cuBLAS 13.0.2, 91200 for cuDNN 9.12.0; 0 if unknown.
-     * driver_version is the newest CUDA that the driver supports.
+     * In the libraries' formats: 13000 for CUDA means 13.0, 130002 for cuBLAS 13.0.2, 91200 for cuDNN 9.12.0; 0 if
+     * unknown. driver_version is the newest CUDA version that the driver supports.
      */
     int driver_version, runtime_version, cublas_version, cudnn_version;
 
     /*
-     * Returns the device "cuda:INDEX", always the same object; any thread may call it. NULL with the error set:
-     * LS_ERR_DEVICE.
+     * Returns the device "cuda:INDEX", always the same object. Any thread may call this function. On failure, returns
+     * NULL with the error LS_ERR_DEVICE.
      */
     const ls_device *(*device)(int index);
 
@@ -56,11 +56,13 @@ struct ls_cuda {
     bool (*info)(int index, ls_cuda_info *info);
 };
 
-/* ---- the core's side ------------------------------------------------------------------------------------------- */
+/* ---- the core's side --------------------------------------------------------------------------------------------- */
 
-/* Returns the opened module, the same for the whole process; NULL, with no error set, if it cannot be opened. */
+/* Returns the opened plug-in, which is the same for the whole process, or NULL, without setting an error, if it
+ * cannot be opened. */
 const ls_cuda *ls_cuda_open(void);
-/* Returns why the module cannot be opened or has no GPU; "" if it has a GPU, and before ls_cuda_open was called. */
+/* Returns why the plug-in cannot be opened or has no GPU. Returns "" if it has a GPU, or before ls_cuda_open was
+ * called. */
 const char *ls_cuda_failure(void);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * The GPU's kernels: ls_cuda_NAME for each kernel in tensor/kernels.h, which says what it computes; table.c collects
+ * The GPU's kernels: ls_cuda_NAME for each kernel in tensor/kernels.h, which describes the kernels; table.c collects
  * them. They submit work to the stream and return. The next wait for the stream reports later failures. The symbols are
  * weak: without a C++ compiler, tests are built without the kernels, and the symbols are NULL.
  */
@@ -15,10 +15,10 @@ LS_OTHER_KERNELS(DECLARE)
 #undef DECLARE_MAP
 #undef DECLARE
 
-/* Returns the kernels of this folder; a missing kernel fails with its name. */
+/* Returns the kernels of this folder. A missing kernel fails with an error that names it. */
 const ls_kernels *ls_cuda_kernels(void);
 
-/* Returns whether products of f32 with operands rounded to this dtype are faster than others. */
+/* Returns whether f32 products with operands rounded to this dtype are faster than other f32 products. */
 bool ls_cuda_gains_by(ls_dtype rounds_to);
 
 #endif

@@ -2,7 +2,7 @@
 #include "tensor/device/cuda/runtime.h"
 
 cudaError_t ls_cuda_use_index(int index) {
-    static _Thread_local int present = -1; /* all of this module changes the device here */
+    static _Thread_local int present = -1; /* only this file changes the current device */
     if (present == index) {
         return cudaSuccess;
     }
@@ -12,5 +12,5 @@ cudaError_t ls_cuda_use_index(int index) {
 }
 
 void ls_cuda_use(const ls_gpu *gpu) {
-    (void)ls_cuda_use_index(gpu->device.index); /* if this fails, the next work for the other GPU fails, too */
+    (void)ls_cuda_use_index(gpu->device.index); /* if this fails, later work for the other GPU also fails */
 }

@@ -1,4 +1,5 @@
-/* Contiguous runs of elements, four of each array per thread: accesses of 16 bytes use the full memory bandwidth. */
+/* Contiguous runs of elements, with four elements of each array per thread, because 16-byte accesses use the full
+ * memory bandwidth. */
 #ifndef LS_TENSOR_DEVICE_CUDA_FOUR_CUH
 #define LS_TENSOR_DEVICE_CUDA_FOUR_CUH
 
@@ -13,7 +14,7 @@ template <class T, int N> struct arrays {
     T *of[N];
     int64_t count;
 
-    /* Returns whether every fourth element of each array is at a multiple of 16 bytes. */
+    /* Returns whether every group of four elements of each array begins at a multiple of 16 bytes. */
     bool aligned() const {
         bool all = true;
         for (int k = 0; k < N; k++) {
@@ -23,7 +24,8 @@ template <class T, int N> struct arrays {
     }
 };
 
-/* Reads elements 4 t and following of an array. `whole`: all four exist and the array is aligned. */
+/* Reads the four elements of an array that begin at element 4 t. `whole` means that all four exist and the array is
+ * aligned. */
 template <class T> LS_HOST_DEVICE void read_four(T (&to)[4], const T *from, int64_t t, int64_t count, bool whole) {
     if (whole && from != nullptr) {
         const four<T> read = reinterpret_cast<const four<T> *>(from)[t];
@@ -56,7 +58,7 @@ template <class T> LS_HOST_DEVICE void write_four(T *to, const T (&from)[4], int
 
 /*
  * Calls f(v) for every index; v[k] is the element of array k, or 0 if bit k of UNREAD is set. If bit k of WRITTEN is
- * set, array k gets v[k] afterwards.
+ * set, v[k] is then written to array k.
  */
 template <unsigned WRITTEN, unsigned UNREAD = 0, class T, int N, class F>
 ls_status each_four(ls_stream *stream, const char *name, const arrays<T, N> a, F f) {
@@ -87,7 +89,7 @@ ls_status each_four(ls_stream *stream, const char *name, const arrays<T, N> a, F
     });
 }
 
-/* Casts an argument of a kernel to its element type. Pointers to const are not written. */
+/* Casts a kernel's argument to its element type. The kernel does not write through pointers to const. */
 template <class T> T *numbers(const void *memory) {
     return static_cast<T *>(const_cast<void *>(memory));
 }

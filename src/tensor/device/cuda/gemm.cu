@@ -1,6 +1,6 @@
 /*
- * Matrix products: rounding of operands, bias and activation are computed here, the products by a library
- * (gemm_library.cu) or, if it refuses, in simple loops.
+ * Matrix products. Operands are rounded, and bias and activation are applied, in this file; the products are computed
+ * by a library (gemm_library.cu), or in simple loops if the library does not support them.
  */
 #include "tensor/device/cuda/products.cuh"
 
@@ -28,7 +28,7 @@ ls_status halves_one_by_one(ls_stream *stream, const ls::matrices &m, int64_t le
     });
 }
 
-/* All strides and sizes are multiples of four, and the addresses are aligned to four elements. */
+/* Requires that all strides and sizes are multiples of four and that the addresses are aligned to four elements. */
 template <int HALF> ls_status halves_by_four(ls_stream *stream, const ls::matrices &m, int64_t leading, uint16_t *to) {
     const float *const from = static_cast<const float *>(m.data);
     const int64_t rows = m.rows, groups = m.columns / 4, from_leading = m.leading, step = m.step;
@@ -52,7 +52,7 @@ template <int HALF> ls_status halves_of(ls_stream *stream, ls::matrices m, int64
     if (m.count == 1) {
         m.step = m.rows * m.leading;
     }
-    /* all matrices as one long row */
+    /* treats all matrices as one long row */
     if (m.leading == m.columns && leading == m.columns && m.step == m.rows * m.columns) {
         m.columns *= m.rows * m.count;
         m.rows = m.count = 1;
@@ -71,7 +71,7 @@ template <int HALF> ls_status rounded_to(ls_stream *stream, const float *from, i
     });
 }
 
-/* ---- operands in memory ---- */
+/* ---- operands in memory ------------------------------------------------------------------------------------------ */
 
 template <class T> struct plain {
     typedef T type;
@@ -92,7 +92,7 @@ struct plain_f16 {
     }
 };
 
-/* One thread per element of C, which sums in double precision. */
+/* Uses one thread per element of C, which sums in double precision. */
 template <class FROM, class T> ls_status in_loops(ls_stream *stream, const ls_gemm &gemm) {
     const ls_gemm p = gemm;
     const typename FROM::type *const all_a = static_cast<const typename FROM::type *>(p.a);
@@ -126,7 +126,7 @@ ls_status loops_for(ls_stream *stream, const ls_gemm &gemm) {
     }
 }
 
-/* Adds the bias, then applies the activation, after a product, or, if it is empty, to zeros. */
+/* Adds the bias and then applies the activation to a product, or to zeros if the product is empty. */
 template <class T> ls_status finish(ls_stream *stream, const ls_gemm &gemm, bool add_bias, bool is_empty) {
     const T *const bias = add_bias ? static_cast<const T *>(gemm.bias) : nullptr;
     const bool relu = gemm.activation == LS_ACTIVATION_RELU;
@@ -167,7 +167,7 @@ ls_status by_library(ls_stream *stream, const ls_gemm &gemm, bool *has_bias) {
         } else {
             LS_TRY(status);
         }
-        if (part.bias != nullptr && !added && gemm.batch > most_at_once) { /* `added` may differ between parts */
+        if (part.bias != nullptr && !added && gemm.batch > most_at_once) { /* `added` may differ between the parts */
             part.activation = LS_ACTIVATION_NONE;
             LS_TRY(finish_as(stream, part, gemm.dtype == LS_F64 ? LS_F64 : LS_F32, true, false));
             added = true;
@@ -188,7 +188,7 @@ ls_status multiply(ls_stream *stream, const ls_gemm &gemm, ls_dtype dtype) {
     return finish_as(stream, gemm, dtype, !has_bias, false);
 }
 
-/* Row length for 16-bit floats with which all rows start at multiples of 16 bytes. */
+/* Returns a row length for 16-bit floats such that all rows begin at multiples of 16 bytes. */
 int64_t aligned_row(int64_t columns) {
     return (columns + 7) / 8 * 8;
 }
@@ -213,7 +213,7 @@ ls::matrices matrices_b(const ls_gemm &gemm) {
             gemm.step_b};
 }
 
-/* An operand of a product, rounded to 16-bit floats: a copy, unless it is rounded already. */
+/* An operand of a product, rounded to 16-bit floats: a copy, unless the operand is already rounded. */
 struct rounded_operand {
     const ls::matrices from;
     const bool is_rounded;

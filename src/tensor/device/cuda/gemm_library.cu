@@ -1,10 +1,10 @@
 /*
- * Products by cuBLAS, which uses column-major matrices: a row-major C is its transpose there. So it computes C^T =
- * op(B)^T op(A)^T, with our B first, and the bias of a column of C is the bias of a row.
+ * Products by cuBLAS, which uses column-major matrices: for cuBLAS, a row-major C is its transpose. So it computes C^T
+ * = op(B)^T op(A)^T, with our B first, and the bias of a column of C is the bias of a row.
  *
  * A plan holds the descriptors of a product and the algorithm that cuBLAS's heuristic selects. Each stream keeps its
- * plans in a table, so that a training step in its steady state makes none. The choice follows from shapes and
- * alignments alone. Algorithms whose bits depend on the order in which their parts end are excluded.
+ * plans in a table, so that a training step in steady state creates no plans. The choice depends only on shapes and
+ * alignments. Algorithms whose bits depend on the order in which their parts finish are excluded.
  *
  * On the host, the CPU computes the products, so that the surrounding code can be tested.
  */
@@ -62,9 +62,9 @@ ls_status ls::library_gemm(ls_stream *stream, const ls_gemm &gemm, bool *has_bia
 namespace {
 
 constexpr size_t workspace_bytes = (size_t)32 << 20;
-constexpr uint32_t highest_alignment = 16; /* required by the widest load of a kernel */
+constexpr uint32_t highest_alignment = 16; /* required by the widest loads of a kernel */
 
-/* All properties on which a plan depends: only 64-bit members, so that there is no padding. */
+/* All properties on which a plan depends. Has only 64-bit members, so that there is no padding. */
 struct plan_key {
     int64_t dtype, m, n, k, lda, ldb, ldc, batch, step_a, step_b, step_c;
     int64_t flags; /* transposes, bias */
@@ -73,7 +73,7 @@ struct plan_key {
 
 struct plan {
     plan_key key;
-    bool is_used, is_known; /* is_known: the library has an algorithm */
+    bool is_used, is_known; /* is_known: the library has an algorithm for the key */
     bool has_bias;
     cublasLtMatmulDesc_t product;
     cublasLtMatrixLayout_t first, second, result;
@@ -144,7 +144,7 @@ int64_t alignment_of(const void *pointer, int64_t element) {
     return alignment;
 }
 
-/* The leading dimension of a single row may be any number, but the library needs a valid one. */
+/* The leading dimension of a single row may be arbitrary, but the library needs a valid value. */
 int64_t leading_of(int64_t rows, int64_t columns, int64_t leading) {
     return rows <= 1 && leading < columns ? columns : leading;
 }
@@ -168,13 +168,13 @@ plan_key key_of(const ls_gemm &gemm) {
     return key;
 }
 
-/* ---- making plans ---- */
+/* ---- making plans ------------------------------------------------------------------------------------------------ */
 
 cudaDataType_t type_of(int64_t dtype) {
     return dtype == LS_F64 ? CUDA_R_64F : dtype == LS_BF16 ? CUDA_R_16BF : dtype == LS_F16 ? CUDA_R_16F : CUDA_R_32F;
 }
 
-/* The first failure of some calls. */
+/* Records the first failure of several calls. */
 struct first_failure {
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
 
@@ -183,7 +183,7 @@ struct first_failure {
     }
 };
 
-/* Makes the layout of a row-major matrix. */
+/* Creates the layout of a row-major matrix. */
 cublasStatus_t make_layout(cublasLtMatrixLayout_t *layout, cudaDataType_t type, int64_t rows, int64_t columns,
                            int64_t leading, int64_t batch, int64_t step) {
     first_failure all;
@@ -247,7 +247,7 @@ cublasStatus_t set_preference(cublasLtMatmulPreference_t preference, const plan_
     return all.status;
 }
 
-/* Selects the best algorithm, if there is one: p->is_known. */
+/* Selects the best algorithm. Sets p->is_known if there is an algorithm. */
 cublasStatus_t choose(const library *l, plan *p) {
     cublasLtMatmulPreference_t preference = nullptr;
     cublasStatus_t status = cublasLtMatmulPreferenceCreate(&preference);
@@ -289,7 +289,8 @@ cublasStatus_t make(const library *l, plan *p, const ls_gemm &gemm) {
 }
 
 /*
- * Returns the plan for a product. If it is not in the table, makes it, and replaces another plan if the table is full.
+ * Returns the plan for a product. If it is not in the table, creates it, and replaces another plan if the table is
+ * full.
  */
 ls_status plan_for(library *l, const ls_gemm &gemm, plan **found) {
     bool is_new;
@@ -299,7 +300,7 @@ ls_status plan_for(library *l, const ls_gemm &gemm, plan **found) {
         return LS_OK;
     }
     const cublasStatus_t status = make(l, place, gemm);
-    (void)cudaGetLastError(); /* clear errors of the library's attempts, which the next kernel would report */
+    (void)cudaGetLastError(); /* clear errors of the library's attempts, which the next kernel would otherwise report */
     if (status != CUBLAS_STATUS_SUCCESS) {
         clear(place);
         return failed("cannot plan a product", status);

@@ -21,7 +21,7 @@ struct single {
     }
 };
 
-/* A bool in memory; the user's bytes may also be larger than 1, which means true. */
+/* A bool in memory. The user's bytes may be larger than 1, which also means true. */
 struct truth {
     uint8_t byte;
 
@@ -37,7 +37,8 @@ template <int SIZE> struct group {
     static constexpr int size = SIZE;
     int lane;
 
-    /* Every member gets the same result: the joins are commutative, and each step joins two halves of equal size. */
+    /* Every member gets the same result, because the joins are commutative and each step joins two halves of equal
+     * size. */
     template <class T, class Join> __device__ T reduce(T value, Join join) const {
         const unsigned mine =
             SIZE == 32 ? 0xffffffffU : ((1U << (SIZE % 32)) - 1U) << (threadIdx.x & 31U & ~(SIZE - 1U));
@@ -59,7 +60,7 @@ template <int SIZE, class F> __global__ void __launch_bounds__(256) groups_kerne
 template <int SIZE> struct group : single {};
 #endif
 
-/* Calls f(group, i) for every i of n: SIZE members call it for each i together. */
+/* Calls f(group, i) for every i below n: SIZE members call it together for each i. */
 template <int SIZE, class F> ls_status groups(ls_stream *stream, const char *name, int64_t n, F f) {
     static_assert(SIZE == 8 || SIZE == 16 || SIZE == 32, "a group is of one warp");
     if (n <= 0) {

@@ -1,13 +1,13 @@
 /*
- * Reading and adding at positions given by an index. The stream checks indices; kernels ignore wrong ones. Elements for
- * one position are added in the order of the index, so the result has the bits of the CPU's.
+ * Reading and adding at positions given by an index. The stream checks indices; kernels ignore invalid ones. Elements
+ * for the same position are added in the order of the index, so the result is bit-identical to the CPU's.
  */
 #include "tensor/device/cuda/four.cuh"
 #include "tensor/device/cuda/order.cuh"
 
 namespace {
 
-/* How elements are added: numbers (integers wrap around), truth values, and four numbers at once. */
+/* How elements are added: as numbers (integers wrap around), as truth values, or as four numbers at once. */
 template <class T> struct of_number {
     typedef T type;
     static LS_HOST_DEVICE T sum(T a, T b) {
@@ -35,7 +35,7 @@ struct of_four {
     }
 };
 
-/* Calls function<E>(...) for the dtype. */
+/* Calls function<E>(...) with the element type E of the dtype. */
 #define OF_ELEMENT(name, dtype, function, ...)                                                                         \
     ((dtype) == LS_F32    ? function<of_number<float>>(__VA_ARGS__)                                                    \
      : (dtype) == LS_F64  ? function<of_number<double>>(__VA_ARGS__)                                                   \
@@ -59,7 +59,7 @@ struct alignas(16) sixteen {
     uint64_t half[2];
 };
 
-/* Copies runs of `run` words W, which may be parts of elements or several elements. */
+/* Copies runs of `run` words of type W. A word may be a part of an element or several elements. */
 template <class W>
 ls_status select_words(ls_stream *stream, ls_tensor *y, const ls_tensor *x, int axis, const ls_tensor *index,
                        int64_t run) {
@@ -77,14 +77,14 @@ ls_status select_words(ls_stream *stream, ls_tensor *y, const ls_tensor *x, int 
     });
 }
 
-/* ---- adding rows at the positions in an ordered list ------------------------------------------------------------- */
+/* ---- adding rows at the positions given by an ordered list ------------------------------------------------------- */
 
-/* The key of ignored elements: after all others. */
+/* The key of ignored elements, which sorts after all other keys. */
 constexpr int64_t NOWHERE = INT64_MAX;
 
 /*
- * Sources in the order of their destination. The first source of each destination has the number of its sources; the
- * others have 0.
+ * Sources in the order of their destinations. The first source of each destination stores the number of sources for
+ * this destination; the other sources store 0.
  */
 struct ordered {
     ls::placed sources;
@@ -92,7 +92,7 @@ struct ordered {
     int64_t many;
 };
 
-/* `keys` is the first quarter of the memory, which has room for 4 n numbers; the keys are overwritten. */
+/* The keys are in the first quarter of the memory, which has room for 4 n numbers; they are overwritten. */
 ls_status order_sources(ls_stream *stream, const char *name, int64_t n, int64_t *memory, ordered *result) {
     const ls::placed room[2] = {{memory + 2 * n, memory + 3 * n}, {memory, memory + n}};
     int which;
@@ -106,7 +106,8 @@ ls_status order_sources(ls_stream *stream, const char *name, int64_t n, int64_t 
     });
 }
 
-/* For each of `outer` blocks of y, [size, inner], and x, [many, inner]: y[key] += x[source], source by source. */
+/* For each of `outer` blocks of y, [size, inner], and x, [many, inner]: y[key] += x[source], one source after
+ * another. */
 template <class E>
 ls_status add_ordered(ls_stream *stream, const char *name, int64_t outer, int64_t size, int64_t inner,
                       const ordered list, typename E::type *y, const typename E::type *x) {
@@ -140,10 +141,9 @@ ls_status add_ordered(ls_stream *stream, const char *name, int64_t outer, int64_
     });
 }
 
-/* ---- index_add -----------------------------------------------------------------------------------------------------
- */
+/* ---- index_add --------------------------------------------------------------------------------------------------- */
 
-/* For few rows: each element's thread reads the whole index. */
+/* For few rows: the thread of each element reads the whole index. */
 template <class E>
 ls_status add_few(ls_stream *stream, const ls::axis_view &view, const int64_t *index, int64_t many, typename E::type *y,
                   const typename E::type *x) {
@@ -179,10 +179,9 @@ ls_status add_rows(ls_stream *stream, const ls::axis_view view, const int64_t *i
     return add_ordered<E>(stream, "index_add", view.outer, size, view.inner, list, y, x);
 }
 
-/* ---- take_along and scatter_add ------------------------------------------------------------------------------------
- */
+/* ---- take_along and scatter_add ---------------------------------------------------------------------------------- */
 
-/* Views the tensor into which the index points with the shape of the index: stride 0 along the axis. */
+/* Views the tensor into which the index points with the shape of the index, using stride 0 along the axis. */
 ls_tensor beside(const ls_tensor *x, int axis, const ls_tensor *index) {
     ls_tensor still = *x;
     memcpy(still.size, index->size, sizeof still.size);
@@ -214,7 +213,7 @@ ls_status take(ls_stream *stream, ls_tensor *y, const ls_tensor *x, int axis, co
 
 /* A column: the elements along the axis at one position of the other axes. */
 template <class T> struct columns {
-    ls::walk<2> walk; /* offsets of its first element in index (and x), and in y */
+    ls::walk<2> walk; /* offsets of the column's first element in index (and x), and in y */
     int64_t length, step;
     int64_t along, size; /* of y */
     const int64_t *index;
@@ -242,8 +241,8 @@ template <class E> ls_status scatter_by_threads(ls_stream *stream, const columns
 }
 
 /*
- * One warp per column. Its members read 32 sources at once. Of the sources with one destination, the first member adds
- * them all, in their order.
+ * Uses one warp per column, whose lanes read 32 sources at once. For sources with the same destination, the lane of the
+ * first source adds all of them, in order.
  */
 template <class E> ls_status scatter_by_warps(ls_stream *stream, const columns<typename E::type> &of) {
     const columns<typename E::type> c = of;
@@ -284,7 +283,7 @@ template <class E> ls_status scatter_by_warps(ls_stream *stream, const columns<t
     });
 }
 
-/* For few long columns: uses an ordered list of all sources. */
+/* For few, long columns: uses an ordered list of all sources. */
 template <class E>
 ls_status scatter_ordered(ls_stream *stream, const ls_tensor *y, const ls_tensor *x, int axis, const ls_tensor *index) {
     const ls_tensor still = beside(y, axis, index);
@@ -308,8 +307,8 @@ ls_status scatter_ordered(ls_stream *stream, const ls_tensor *y, const ls_tensor
 }
 
 /*
- * Selects the faster method: a turn of a column's loop takes about a microsecond, ordering about a nanosecond per
- * source.
+ * Selects the faster method: each iteration over a column takes about a microsecond, and ordering takes about a
+ * nanosecond per source.
  */
 template <class E>
 ls_status scatter(ls_stream *stream, const ls_tensor *y, const ls_tensor *x, int axis, const ls_tensor *index) {

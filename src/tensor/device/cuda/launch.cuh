@@ -41,18 +41,18 @@ extern "C" {
 
 namespace ls {
 
-/* The threads that work on one item together. lane: the index of this thread, below size. */
+/* The threads that process one item together. lane: the index of this thread, less than size. */
 struct team {
     int lane, size;
 #ifdef __CUDACC__
-    void *joined; /* shared memory for 32 numbers of at most 8 bytes, for reduce */
+    void *joined; /* shared memory for 32 numbers of at most 8 bytes, used by reduce */
 
     __device__ void sync() const {
         __syncthreads();
     }
     /*
-     * Joins the values of all members by `join`, in an order that follows from the size alone. Every member gets the
-     * result.
+     * Combines the values of all members with `join`, in an order that depends only on the team's size. Every member
+     * gets the result.
      */
     template <class T, class Join> __device__ T reduce(T value, Join join) const {
         static_assert(sizeof(T) <= 8, "there is room for so much of each warp");
@@ -72,7 +72,7 @@ struct team {
         return all;
     }
 #else
-    ls_cuda_host_team *others; /* NULL: the team has one member */
+    ls_cuda_host_team *others; /* NULL if the team has one member */
 
     void sync() const {
         if (others != nullptr) {
@@ -93,7 +93,7 @@ struct team {
             memcpy(&next, each[i], sizeof next);
             all = join(all, next);
         }
-        sync(); /* before the memory is written again */
+        sync(); /* before the memory is overwritten */
         return all;
     }
 #endif
@@ -122,7 +122,7 @@ template <int THREADS, class F> __global__ void __launch_bounds__(THREADS) teams
 }
 #endif
 
-/* Calls f(i) for every i of n, in any order, in parallel. */
+/* Calls f(i) for every i below n, in any order, in parallel. */
 template <class F> ls_status each(ls_stream *stream, const char *name, int64_t n, F f) {
     if (n <= 0) {
         return LS_OK;
@@ -152,12 +152,12 @@ template <class F> void member_of_teams(void *argument, int lane, int size, ls_c
     team t{lane, size, others};
     for (int64_t i = 0; i < call->n; i++) {
         (*call->f)(t, i);
-        t.sync(); /* teams run one after the other here: the next team may reuse the shared memory */
+        t.sync(); /* on the host, teams run one after another, and the next team may reuse the shared memory */
     }
 }
 #endif
 
-/* Calls f(team, i) for every i of n: THREADS members (a multiple of 32) call it for each i together. */
+/* Calls f(team, i) for every i below n: THREADS members (a multiple of 32) call it together for each i. */
 template <int THREADS, class F> ls_status teams(ls_stream *stream, const char *name, int64_t n, F f) {
     static_assert(THREADS % 32 == 0 && THREADS <= 1024, "a team is of whole warps");
     if (n <= 0) {
@@ -180,7 +180,7 @@ template <int THREADS, class F> ls_status teams(ls_stream *stream, const char *n
 #endif
 }
 
-/* Device memory for the time of a kernel call, released in the stream's order by the destructor. */
+/* Device memory for the duration of a kernel call; the destructor releases it in stream order. */
 struct scratch {
     ls_stream *stream;
     size_t bytes;
@@ -204,14 +204,14 @@ struct scratch {
     }
 };
 
-/* Returns a / b for nonnegative numbers: 64-bit division is ten times slower on a GPU. */
+/* Returns a / b for nonnegative numbers. Avoids 64-bit division, which is ten times slower on a GPU. */
 LS_HOST_DEVICE inline int64_t quotient(int64_t a, int64_t b) {
     return ((a | b) >> 32) == 0 ? (int64_t)((uint32_t)a / (uint32_t)b) : a / b;
 }
 
 /*
- * The offsets of element i in N tensors. The axes are like ls_loop's; the first tensor has the shape, and the others
- * broadcast to it. at(i, offset) sets the offsets, in elements, from each tensor's first element.
+ * The offsets of element i in N tensors. The axes are as in ls_loop: the first tensor determines the shape, and the
+ * other tensors broadcast to it. at(i, offset) sets the offsets, in elements, from the first element of each tensor.
  */
 template <int N> struct walk {
     int ndim;
@@ -283,8 +283,9 @@ inline ls_status no_kernel(const char *name, int dtype) {
 } // namespace ls
 
 /*
- * Call function<T>(...) for the C type of f32 or f64; and of all dtypes but 16-bit floats, with uint8_t for bool. (GPU
- * lambdas are not allowed in generic lambdas, but in template functions.)
+ * LS_OF_FLOATS calls function<T>(...) with the C type of f32 or f64. The second macro accepts all dtypes except 16-bit
+ * floats, with uint8_t for bool. (GPU lambdas are not allowed in generic lambdas, but they are allowed in template
+ * functions.)
  */
 #define LS_OF_FLOATS(dtype, function, ...)                                                                             \
     ((dtype) == LS_F32   ? function<float>(__VA_ARGS__)                                                                \

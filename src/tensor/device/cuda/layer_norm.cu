@@ -36,7 +36,7 @@ template <class T> struct normalise_row {
 };
 
 /*
- * Computes dx = rstd (gw - mean(gw) - xhat mean(gw xhat)) with gw = g weight; without mean(gw) if x was not centered.
+ * Computes dx = rstd (gw - mean(gw) - xhat mean(gw xhat)) with gw = g weight, without mean(gw) if x was not centered.
  */
 template <class T> struct row_gradient {
     int64_t width;
@@ -70,7 +70,7 @@ template <class T> ls_status layer_norm(LS_PARAMETERS_layer_norm) {
                                      ls::data<T>(weight), ls::data<T>(bias), (T)epsilon});
 }
 
-/* Adds the sums over all rows to the gradients of weight and bias, of which one may be NULL. */
+/* Adds the sums over all rows to the gradients of weight and bias, one of which may be NULL. */
 template <class T>
 ls_status parameter_gradients(ls_stream *stream, ls::channel_view view, T *d_weight, T *d_bias, const T *g, const T *x,
                               const T *mean, const T *rstd) {

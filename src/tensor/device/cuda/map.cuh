@@ -1,6 +1,6 @@
 /*
- * Generates the GPU's map kernels from the same rows as the CPU's (tensor/device/maps_*.inc). T is the element type, U
- * the type of the computation. The macros that the rows use, such as LS_TAKE and LS_EXP, are defined here.
+ * Generates the GPU's map kernels from the same rows as the CPU's (tensor/device/maps_*.inc). T is the element type,
+ * and U is the type for computation. The macros used in the rows, such as LS_TAKE and LS_EXP, are defined here.
  */
 #ifndef LS_TENSOR_DEVICE_CUDA_MAP_CUH
 #define LS_TENSOR_DEVICE_CUDA_MAP_CUH
@@ -10,7 +10,7 @@
 
 namespace ls {
 
-/* A parameter of a map, as T. */
+/* Returns a parameter of a map, as T. */
 template <class T> LS_HOST_DEVICE inline T number(double value);
 template <> LS_HOST_DEVICE inline float number<float>(double value) {
     return (float)value;
@@ -28,7 +28,7 @@ template <> LS_HOST_DEVICE inline uint8_t number<uint8_t>(double value) {
     return ls_u8_of(value);
 }
 
-/* Integers are computed as unsigned numbers, which wrap around; small ones with 32 bits. */
+/* Integers are computed as unsigned numbers, which wrap around; small integers are computed with 32 bits. */
 template <class T> struct computing { typedef T type; };
 template <> struct computing<int64_t> { typedef uint64_t type; };
 template <> struct computing<int32_t> { typedef uint32_t type; };
@@ -45,7 +45,7 @@ LS_OF_TWO(normal_of, ls_normal_f32, ls_normal_f64)
 LS_OF_TWO(bell_of, ls_bell_f32, ls_bell_f64)
 #undef LS_OF_TWO
 
-/* Maps of dense tensors with elements of one type, of four or eight bytes. */
+/* Maps of dense tensors whose elements all have the same type, of four or eight bytes. */
 template <class T, class F>
 ls_status dense_map1(ls_stream *stream, const char *name, int64_t count, T *to, const T *a, F f) {
     const arrays<T, 2> all = {{to, numbers<T>(a)}, count};
@@ -61,8 +61,8 @@ ls_status dense_map2(ls_stream *stream, const char *name, int64_t count, T *to, 
 template <class R, class T> constexpr bool by_four = std::is_same<R, T>::value && sizeof(T) >= 4;
 
 /*
- * y = f(operands), with elements of type R computed from type T. F is a class, not a lambda, because rows name their
- * operands.
+ * Computes y = f(operands), with elements of type R computed from type T. F is a class, not a lambda, because rows name
+ * their operands.
  */
 template <class R, class T, class F>
 ls_status map1(ls_stream *stream, const char *name, ls_tensor *y, const ls_tensor *const *operand, F f) {
@@ -101,7 +101,7 @@ ls_status map2(ls_stream *stream, const char *name, ls_tensor *y, const ls_tenso
     });
 }
 
-/* The first operand may have another type: the condition of `where`. */
+/* The first operand may have a different type: the condition of `where`. */
 template <class R, class C, class T, class F>
 ls_status map3(ls_stream *stream, const char *name, ls_tensor *y, const ls_tensor *const *operand, F f) {
     const ls_tensor *const all[4] = {y, operand[0], operand[1], operand[2]};
@@ -145,11 +145,11 @@ struct map_numbers {
 #define LS_NORMAL(x)  ls::normal_of(x)
 #define LS_BELL(x)    ls::bell_of(x)
 
-/* Number of parameters of each map, from the list of kernels. */
+/* Number of parameters of each map, according to the list of kernels. */
 #define LS_COUNT_OF(name, operands, parameters) enum { ls_parameters_of_##name = parameters };
 LS_MAPS(LS_COUNT_OF)
 
-/* The function of a map, and the map for one type. TRUTH: for bool; the result is then "is not 0". */
+/* The function of a map, and the map for one type. TRUTH is the variant for bool, whose result is "is not 0". */
 #define LS_FUNCTION1(name, take, a, expression)                                                                        \
     template <class T, bool TRUTH> struct name##_of {                                                                  \
         typedef typename ls::computing<T>::type U;                                                                     \
@@ -199,7 +199,7 @@ LS_MAPS(LS_COUNT_OF)
                                  name##_of<T, TRUTH>{ls::map_numbers(given, ls_parameters_of_##name)});                \
     }
 
-/* The kernel, for the dtype of the last operand. */
+/* Defines the kernel, which selects the function by the dtype of the last operand. */
 #define LS_MAP_OF_FLOATS(name, operands)                                                                               \
     ls_status ls_cuda_##name(ls_stream *stream, ls_tensor *y, const ls_tensor *const *operand,                         \
                              const double *parameters) {                                                               \

@@ -3,7 +3,7 @@
 
 #include "tensor/device/maps_binary.inc"
 
-/* Wraps around as products do. With a negative exponent, truncates the fraction. */
+/* Wraps around like products. For a negative exponent, truncates the fraction. */
 static LS_HOST_DEVICE inline int64_t raised(int64_t base, int64_t exponent) {
     if (exponent < 0) {
         return base == 1 ? 1 : base == -1 ? (exponent % 2 != 0 ? -1 : 1) : 0;

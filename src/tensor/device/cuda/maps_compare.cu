@@ -1,9 +1,10 @@
-/* Comparisons, which return bool, and the selection by a bool. */
+/* Comparisons, which return bool, and selection by a bool. */
 #include "tensor/device/cuda/map.cuh"
 
 /*
- * Returns -1, 0 or 1 if integer a is below, equal to, or above a number that may have a fraction, and 2 if the number
- * is NaN. A double does not hold every i64 exactly, so compares the whole part, then the fraction.
+ * Returns -1, 0 or 1 if integer a is less than, equal to, or greater than a number that may have a fraction, and 2 if
+ * the number is NaN. A double cannot represent every i64 exactly, so the function compares the integral part, then the
+ * fraction.
  */
 static LS_HOST_DEVICE inline int compared(int64_t a, double number) {
     if (number != number) {

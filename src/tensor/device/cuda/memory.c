@@ -1,5 +1,5 @@
 /*
- * Memory of a GPU. Blocks come in the size classes of tensor/cache.h. Small blocks are cut from slabs, which are never
+ * Memory of a GPU. Blocks have the size classes of tensor/cache.h. Small blocks are cut from slabs, which are never
  * returned to CUDA. Large blocks are returned when CUDA is out of memory.
  */
 #include <stdlib.h>
@@ -18,7 +18,7 @@ static void *pop(ls_cuda_blocks *blocks, int bin) {
     return from->block[--from->count];
 }
 
-/* Returns false if out of memory for the list. */
+/* Returns false if there is no memory for the list. */
 static bool push(ls_cuda_blocks *blocks, int bin, void *memory) {
     ls_cuda_bin *to = &blocks->bin[bin];
     if (to->count == to->room) {
@@ -90,8 +90,8 @@ static void *take_locked(ls_stream *stream, int bin) {
 }
 
 /*
- * Called without the lock, because the program may have its own log function. The unused memory of other threads is
- * unknown here.
+ * Called without holding the lock, because the program may have installed its own log function. The unused memory of
+ * other threads is unknown here.
  */
 static void say_how_much(const ls_stream *stream, size_t bytes, size_t taken, size_t pool) {
     size_t left = 0, total = 0;

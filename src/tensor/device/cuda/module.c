@@ -1,4 +1,4 @@
-/* The module's entry point, and the list of GPUs. */
+/* The plug-in's entry point, and the list of GPUs. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,8 +9,7 @@
 #include "tensor/device/cuda/cuda_kernels.h"
 #include "tensor/device/cuda/runtime.h"
 
-/* ---- GPUs ----------------------------------------------------------------------------------------------------------
- */
+/* ---- GPUs -------------------------------------------------------------------------------------------------------- */
 
 static ls_kernels kernels;
 static ls_gpu *gpus[LS_MOST_DEVICES];

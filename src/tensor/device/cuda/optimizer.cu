@@ -1,6 +1,6 @@
 /*
  * Optimizer steps, each in one pass over parameters, gradients and state, with the formulas of
- * device/cpu/optimizer.inc. Values that are equal for all elements are computed first, in double precision.
+ * device/cpu/optimizer.inc. Values that are the same for all elements are computed first, in double precision.
  */
 #include "tensor/device/cuda/parts.cuh"
 
@@ -19,7 +19,7 @@ template <class T> ls_status sgd(ls_stream *stream, const ls_sgd_step *step) {
         const T g = v[2] + decay * v[0];
         T change = g;
         if (buffered) {
-            /* Before its first step, the content of the buffer is not used, because it may be NaN. */
+            /* The first step does not use the content of the buffer, because it may be NaN. */
             v[1] = first ? g : momentum * v[1] + take * g;
             change = nesterov ? g + momentum * v[1] : v[1];
         }
@@ -125,11 +125,9 @@ template <class T> ls_status lion(ls_stream *stream, const ls_lion_step *step) {
     });
 }
 
-/*
- * ---- lamb: norms that are known only after a pass scale the step, so it is computed twice --------------------------
- */
+/* ---- lamb: norms that are known only after a pass scale the step, so it is computed twice ------------------------ */
 
-/* The step before scaling, from an element and its moments. */
+/* Computes the step before scaling, from an element and its moments. */
 template <class T> struct lamb_change {
     T scale, root, epsilon, decay;
 
@@ -143,7 +141,7 @@ template <class T> struct lamb_change {
 };
 
 /*
- * Computes the moments, and for each part the sums of squares of the parameters, square[p], and of the step,
+ * Computes the moments, and for each part p the sum of squares of the parameters, square[p], and of the step,
  * square[parts + p].
  */
 template <class T> ls_status lamb_moments(ls_stream *stream, const ls_lamb_step *step, double *square) {
@@ -153,7 +151,7 @@ template <class T> ls_status lamb_moments(ls_stream *stream, const ls_lamb_step 
     const ls::arrays<T, 4> all = {{ls::numbers<T>(step->parameter), ls::numbers<T>(step->gradient),
                                    ls::numbers<T>(step->first_moment), ls::numbers<T>(step->second_moment)},
                                   step->count};
-    const ls::parts part(step->count); /* the ends are multiples of four, except the last */
+    const ls::parts part(step->count); /* all ends except the last are multiples of four */
     const bool aligned = all.aligned();
     return ls::teams<256>(stream, "lamb", part.count, [=] LS_BODY(ls::team & t, int64_t p) {
         double of_parameter = 0, of_change = 0;
@@ -209,12 +207,11 @@ template <class T> ls_status lamb(ls_stream *stream, const ls_lamb_step *step) {
                             [=] LS_BODY(T(&v)[3]) { v[0] -= (T)*rate * change(v[1], v[2], v[0]); });
 }
 
-/* ---- muon ----------------------------------------------------------------------------------------------------------
- */
+/* ---- muon -------------------------------------------------------------------------------------------------------- */
 
 /*
- * The direction X, row-major like the parameter. Its smaller side is m. The iteration works on a matrix with m rows: X,
- * or X^T if X is tall, which gemm reads transposed.
+ * The direction X, stored row-major like the parameter. m is its smaller side. The iteration works on a matrix with m
+ * rows: X, or X^T if X is tall, which gemm reads transposed.
  */
 template <class T> struct muon_matrices {
     int64_t rows, columns, side;
@@ -243,7 +240,7 @@ template <class T> ls_gemm product(int64_t m, int64_t n, int64_t k, const T *a, 
     return gemm;
 }
 
-/* Computes gram = X X^T, or X^T X. */
+/* Computes gram = X X^T, or X^T X if X is tall. */
 template <class T> ls_status muon_gram(ls_stream *stream, const muon_matrices<T> &of) {
     ls_gemm gemm = product(of.side, of.side, of.tall ? of.rows : of.columns, of.x, of.x, of.gram);
     gemm.lda = gemm.ldb = of.columns;
@@ -259,7 +256,7 @@ template <class T> ls_status combine(ls_stream *stream, int64_t count, double a,
     return ls::each_four<1>(stream, "muon", both, [=] LS_BODY(T(&v)[2]) { v[0] = factor * v[1] + keep * v[0]; });
 }
 
-/* Multiplies X by `square`, from the left or from the right. `square` is symmetric except for rounding. */
+/* Multiplies X by `square` from the left or right. `square` is symmetric except for rounding. */
 template <class T> ls_status muon_iteration(ls_stream *stream, const ls_muon_step *step, const muon_matrices<T> &of) {
     const int64_t m = of.side;
     LS_TRY(muon_gram(stream, of));

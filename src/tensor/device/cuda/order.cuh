@@ -1,7 +1,7 @@
 /*
- * Stable sort of the indices 0 to n - 1 by a key per index. Short runs are sorted by counting the keys before each
- * index. Then four runs at a time are merged: each index finds its rank in the other three by bisection. So no step
- * depends on the order in which threads run.
+ * Stable sort of the indices 0 to n - 1 by their keys. Short runs are sorted by counting the keys that precede each
+ * index. Then four runs at a time are merged: each index finds its rank in the other three runs by bisection. So no
+ * step depends on the order in which threads run.
  */
 #ifndef LS_TENSOR_DEVICE_CUDA_ORDER_CUH
 #define LS_TENSOR_DEVICE_CUDA_ORDER_CUH
@@ -10,7 +10,7 @@
 
 namespace ls {
 
-/* Returns how many of the sorted keys [begin, end) are below `key`, or not above it. */
+/* Returns how many of the sorted keys [begin, end) are below `key`, or at most `key`. */
 LS_HOST_DEVICE inline int64_t keys_below(const int64_t *keys, int64_t begin, int64_t end, int64_t key, bool or_equal) {
     const int64_t from = begin;
     while (begin < end) {
@@ -29,7 +29,7 @@ struct placed {
     int64_t *key, *place;
 };
 
-/* Sorts each run of `length`. */
+/* Sorts each run of length `length`. */
 inline ls_status order_runs(ls_stream *stream, const char *name, int64_t n, int64_t length, const int64_t *keys,
                             const placed to) {
     return each(stream, name, n, [=] LS_BODY(int64_t i) {
@@ -48,7 +48,7 @@ inline ls_status order_runs(ls_stream *stream, const char *name, int64_t n, int6
     });
 }
 
-/* Merges each four sorted runs of `length` to one. */
+/* Merges every four sorted runs of length `length` into one run. */
 inline ls_status order_merge(ls_stream *stream, const char *name, int64_t n, int64_t length, const placed from,
                              const placed to) {
     return each(stream, name, n, [=] LS_BODY(int64_t i) {
@@ -68,8 +68,8 @@ inline ls_status order_merge(ls_stream *stream, const char *name, int64_t n, int
 }
 
 /*
- * Sorts with two buffers of n keys and indices each, and says which of them has the result. `keys` may be the keys of
- * the second buffer.
+ * Sorts with two buffers of n keys and n indices each, and reports which buffer contains the result. `keys` may be the
+ * keys of the second buffer.
  */
 inline ls_status order_places(ls_stream *stream, const char *name, int64_t n, const int64_t *keys,
                               const placed (&room)[2], int *result) {

@@ -1,7 +1,7 @@
 /*
- * Conversion of tensors [batch, heads, rows, width] between f32 with any strides and dense 16-bit floats. Several
- * tensors in one kernel, eight elements of a row per thread. Widths are multiples of eight, and the stride of the last
- * axis is 1.
+ * Conversion of tensors [batch, heads, rows, width] between f32 with any strides and dense 16-bit floats. One kernel
+ * converts several tensors, with eight elements of a row per thread. Widths are multiples of eight, and the stride of
+ * the last axis is 1.
  */
 #ifndef LS_TENSOR_DEVICE_CUDA_PACKED_CUH
 #define LS_TENSOR_DEVICE_CUDA_PACKED_CUH
@@ -21,14 +21,15 @@ struct alignas(8) half_of_packed {
 };
 
 /*
- * One tensor [batch, heads, rows, 8 groups]. Item i covers elements 8 (i - first) and following of the packed tensor.
+ * One tensor [batch, heads, rows, 8 groups]. Item i covers the eight elements of the packed tensor that begin at
+ * element 8 (i - first).
  */
 struct packed_part {
     float *wide;
     packed_halves *halves;
     int64_t batch_step, head_step, row_step, heads, rows, groups;
-    int64_t first, end; /* range of its items among the items of all parts */
-    bool by_four;       /* f32 is accessed in vectors of four */
+    int64_t first, end; /* range of the tensor's items among the items of all parts */
+    bool by_four;       /* f32 elements are accessed in vectors of four */
 
     LS_HOST_DEVICE float *place(int64_t item) const {
         const int64_t row = ls::quotient(item, groups), head = ls::quotient(row, rows);
@@ -88,7 +89,7 @@ template <int HALF> ls_status pack_halves(ls_stream *stream, const packed_parts 
     });
 }
 
-/* Four elements per thread, so that the threads of a warp write adjacent vectors. */
+/* Converts four elements per thread, so that the threads of a warp write adjacent vectors. */
 template <int HALF> ls_status unpack_halves(ls_stream *stream, const packed_parts &given) {
     const packed_parts all = given;
     return ls::each(stream, "attention: from halves", 2 * all.items, [=] LS_BODY(int64_t i) {

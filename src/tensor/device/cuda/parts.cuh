@@ -1,4 +1,5 @@
-/* Reductions of many numbers to one, in parts, one per team. The lengths of parts follow from the count alone. */
+/* Reductions of many numbers to one number, in parts, with one team per part. The lengths of the parts depend only
+ * on the count. */
 #ifndef LS_TENSOR_DEVICE_CUDA_PARTS_CUH
 #define LS_TENSOR_DEVICE_CUDA_PARTS_CUH
 
@@ -19,7 +20,7 @@ struct larger {
     }
 };
 
-/* At least 8192 numbers per part, and at most as many parts as run at once. */
+/* Each part has at least 8192 numbers, and there are at most as many parts as can run at once. */
 struct parts {
     int64_t total, length, count;
 
@@ -54,7 +55,7 @@ LS_BODY double join_stretch(const team &t, int64_t begin, int64_t end, Join join
     return t.reduce(join(join(four[0], four[1]), join(four[2], four[3])), join);
 }
 
-/* *result = the join of term(0), term(1), ... for `count` terms, starting from 0. */
+/* Computes result = the join of term(0), term(1), ... for `count` terms, starting from 0. */
 template <class Join, class Term>
 ls_status join_all(ls_stream *stream, const char *name, int64_t count, Join join, double *result, Term term) {
     const parts part(count);

@@ -1,7 +1,7 @@
 /*
- * Tables of plans: a library's data for a call, cached by its key, so that a training step in its steady state makes
- * none. Each stream has separate tables. A PLAN has a `key` with only 64-bit members, without padding, and `is_used`;
- * all zeros is an empty plan.
+ * Tables of plans. A plan is a library's data for a call, cached by a key, so that a training step in steady state
+ * creates no plans. Each stream has its own tables. A PLAN has a `key` with only 64-bit members, without padding, and
+ * `is_used`; a plan of all zeros is empty.
  */
 #ifndef LS_TENSOR_DEVICE_CUDA_PLANS_CUH
 #define LS_TENSOR_DEVICE_CUDA_PLANS_CUH
@@ -26,8 +26,8 @@ template <class PLAN, int SIZE> struct plan_table {
     PLAN plan[SIZE];
 
     /*
-     * Returns the plan of the key. If no such plan exists, sets *is_new, and returns an empty plan, or a plan that
-     * `clear` has emptied, with the key set. The caller that makes the plan sets is_used.
+     * Returns the plan with this key. If there is no such plan, sets *is_new, and returns an empty plan, or a plan that
+     * `clear` has emptied, with the key set. The caller then creates the plan and sets is_used.
      */
     template <class KEY> PLAN *find(const KEY &key, void (*clear)(PLAN *), bool *is_new) {
         constexpr int probes = 8;

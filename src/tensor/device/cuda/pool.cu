@@ -3,7 +3,7 @@
 
 namespace {
 
-/* The positions of a window along an axis: every `step`-th from `start` up to `end`. */
+/* The positions of a window along an axis: every `step`-th position in [start, end). */
 struct span {
     int64_t start, end, step;
     int64_t divisor; /* number of positions by which an average divides */
@@ -37,11 +37,11 @@ struct pool {
         const int64_t reach = from + (window.kernel[axis] - 1) * step + 1;
         const int64_t start = from < 0 ? ls::quotient(step - 1 - from, step) * step + from : from;
         const int64_t end = ls::least(reach, in);
-        /* The part of a last window after the padding (ceil_mode) does not count, as in PyTorch. */
+        /* As in PyTorch, the part of the last window beyond the padding (ceil_mode) does not count. */
         return {start, end, step, window.exclude_padding ? end - start : ls::least(reach, in + before) - from};
     }
 
-    /* Returns the windows that cover position p of an axis: `start` up to `end`; for windows without dilation. */
+    /* Returns the windows that cover position p of an axis: [start, end). Only for windows without dilation. */
     LS_BODY span seen_by(int axis, int64_t p) const {
         const int64_t in = size[axis], o = out[axis];
         if (window.adaptive) {
@@ -91,7 +91,7 @@ template <class T> ls_status max_pool(ls_stream *stream, const pool &images, T *
     });
 }
 
-/* The mean of one window; members of a team share its positions. */
+/* Computes the mean of one window; the members of a team share its positions. */
 template <class T> struct window_mean {
     pool p;
     T *y;

@@ -1,6 +1,6 @@
 /*
- * Shared by gemm.cu, conv.cu and attention.cu: rounding of matrices to 16-bit floats, and products by a library:
- * cuBLAS, or the CPU's kernels if these files are built for the host.
+ * Shared by gemm.cu, conv.cu and attention.cu: rounding of matrices to 16-bit floats, and products by a library, which
+ * is cuBLAS, or the CPU's kernels if these files are built for the host.
  */
 #ifndef LS_TENSOR_DEVICE_CUDA_PRODUCTS_CUH
 #define LS_TENSOR_DEVICE_CUDA_PRODUCTS_CUH
@@ -18,7 +18,7 @@ struct matrices {
 };
 
 /*
- * Converts f32 matrices to bf16 or f16, in dense matrices with rows of `leading` elements. Elements after a row's
+ * Converts f32 matrices to bf16 or f16 matrices that are dense with rows of `leading` elements. Elements after a row's
  * columns are not written.
  */
 ls_status to_halves(ls_stream *stream, const matrices &from, ls_dtype half, int64_t leading, uint16_t *to);
@@ -28,14 +28,12 @@ ls_status rounded(ls_stream *stream, const float *from, ls_dtype half, int64_t c
 
 /*
  * Computes the product of operands of dtype gemm.dtype: f32, f64, bf16 or f16; for 16-bit floats, C is f32. m, n, k and
- * batch must not be 0; compute, rounds_to and the activation are ignored. *has_bias: whether it has added the bias.
- * LS_ERR_UNSUPPORTED, with no error set: the library has no kernel for this.
+ * batch must not be 0; compute, rounds_to and the activation are ignored. Sets *has_bias to whether the bias was added.
+ * Returns LS_ERR_UNSUPPORTED, without setting an error, if the library has no kernel for the product.
  */
 ls_status library_gemm(ls_stream *stream, const ls_gemm &gemm, bool *has_bias);
 
-/*
- * Returns whether LOCKSTEP_TF32 is 1: products of f32 may then round their operands to 11 bits, on much faster units.
- */
+/* Returns whether LOCKSTEP_TF32 is 1: f32 products may then round their operands to 11 bits, for much faster units. */
 inline bool allows_tf32() {
     static const bool allows = [] {
         const char *const text = getenv("LOCKSTEP_TF32");

@@ -1,8 +1,8 @@
 /*
- * LOCKSTEP_CUDA_PROFILE=1: a table of GPU time per kernel, on standard error when the program ends. An event is
+ * LOCKSTEP_CUDA_PROFILE=1: prints a table of GPU time per kernel to standard error when the program exits. An event is
  * recorded after each kernel. A kernel's time is the time since the previous event, so time in which the GPU waits for
- * the host counts for the next kernel. A stream's first kernel has no time. Kernels of the program's first thread after
- * its last wait are not counted.
+ * the host is counted for the next kernel. The first kernel of a stream has no time. Kernels that the program's first
+ * thread starts after its last wait are not counted.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -23,7 +23,7 @@ typedef struct kernel_time {
 static kernel_time table[MOST_NAMES];
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Events of a stream that are not added up yet. The first event is the start of the first kernel. */
+/* Events of a stream whose times have not been added up yet. The first event marks the start of the first kernel. */
 struct ls_cuda_profile {
     int count;
     cudaEvent_t event[PENDING + 1];

@@ -1,6 +1,6 @@
 /*
- * Random numbers: element i is number i of the stream, equal to the CPU's (base/philox.h). A thread makes a block: two
- * numbers, or four words for dropout.
+ * Random numbers: element i is number i of the stream, identical to the CPU's (base/philox.h). A thread generates a
+ * block: two numbers, or four words for dropout.
  */
 #include "tensor/device/cuda/four.cuh"
 
@@ -27,7 +27,7 @@ template <class T, class V> LS_HOST_DEVICE void write_pair(T *y, int64_t count, 
     }
 }
 
-/* Returns the largest number of the dtype below `high`, which rounding must not reach. */
+/* Returns the largest number of the dtype below `high`, because rounding must not reach `high`. */
 double largest_below(double high, int dtype) {
     if (dtype != LS_F32) {
         return nextafter(high, -INFINITY);
@@ -95,7 +95,7 @@ ls_status dropout(ls_stream *stream, ls_tensor *to, const ls_tensor *from, ls_ra
     T *const y = ls::data<T>(to);
     const T *const x = ls::data<T>(from);
     const int64_t count = to->count;
-    const int64_t before = (int64_t)(first % 4); /* words of the first block that belong to earlier elements */
+    const int64_t before = (int64_t)(first % 4); /* words of the first block that belong to previous elements */
     const bool aligned = before == 0 && (uintptr_t)y % 16 == 0 && (uintptr_t)x % 16 == 0;
     return ls::each(stream, "dropout", (before + count + 3) / 4, [=] LS_BODY(int64_t t) {
         uint32_t words[4];

@@ -2,10 +2,10 @@
  * Reductions over any axes. After merging, each axis of x is either reduced or kept.
  * - If the innermost axis is kept, adjacent threads compute adjacent elements of y, each separately.
  * - If it is reduced, a group or a team computes one element together.
- * - If y has few elements, each is reduced in parts, and a second pass joins them. The number of parts follows from
- *   sizes alone.
- * - A whole dense tensor is first halved repeatedly, as on the CPU. In f64, its sum then has the bits of a balanced
- *   tree of ranks that adds up the sums of equal shares.
+ * - If y has few elements, each is reduced in parts, and a second pass joins the parts. The number of parts depends
+ *   only on sizes.
+ * - A whole dense tensor is first halved repeatedly, as on the CPU. In f64, its sum is then bit-identical to the sum
+ *   that a balanced tree of ranks computes from the sums of equal shares.
  */
 #include <limits>
 
@@ -14,8 +14,8 @@
 namespace {
 
 /*
- * Types of a reduction: elements in memory are `in`; a few are joined in type `few`, all in type `all`. Bool is `truth`
- * if values are converted to 0 or 1, and uint8_t if values are only selected.
+ * Types of a reduction: elements in memory have type `in`; a few elements are joined in type `few`, and all elements in
+ * type `all`. Bool is `truth` if values are converted to 0 or 1, and uint8_t if values are only selected.
  */
 template <class T> struct wide { typedef uint64_t few, all; };
 template <> struct wide<float> {
@@ -106,13 +106,13 @@ struct axes {
 constexpr int TREE = 8;
 constexpr int64_t LEAF = 1024, PIECE = 4096, THREADS_WANTED = 1 << 17, MOST_PARTS = 1 << 14;
 
-/* A reduction by OP from elements of type IN: OP::in, or OP::all for parts of such a reduction. */
+/* A reduction by OP of elements of type IN, which is OP::in, or OP::all for the parts of such a reduction. */
 template <class OP, class IN> struct job {
     typedef typename OP::in T;
     typedef typename OP::all ALL;
     const IN *x;
     T *y;
-    ALL *partial; /* if set, gets the parts' values instead of y: part p of element o is at o * parts + p */
+    ALL *partial; /* if set, receives the values of the parts instead of y: part p of element o is at o * parts + p */
     int64_t parts;
     bool onto; /* joins the result with y */
     axes kept, reduced;
@@ -127,8 +127,8 @@ template <class OP, class IN> struct job {
     }
 
     /*
-     * Joins numbers begin, begin + step, ... before `end` of an element of y. Along one axis, loads TREE of them at a
-     * time. (With more axes, that many parallel divisions take a minute to compile.)
+     * Joins numbers begin, begin + step, ... before `end` of an element of y. Along one axis, loads TREE numbers at a
+     * time. (With more axes, so many parallel divisions take a minute to compile.)
      */
     LS_BODY ALL joined(int64_t place, int64_t begin, int64_t end, int64_t step) const {
         typedef typename std::conditional<std::is_same<IN, T>::value, typename OP::few, ALL>::type FEW;
@@ -154,7 +154,7 @@ template <class OP, class IN> struct job {
     }
 };
 
-/* Part p of an element is PIECE consecutive numbers, or all numbers if there is one part. */
+/* Part p of an element consists of PIECE consecutive numbers, or of all numbers if there is only one part. */
 template <class OP, class IN> ls_status pass_by_rows(ls_stream *stream, const char *name, const job<OP, IN> &j) {
     const job<OP, IN> work = j;
     const int64_t width = j.reduced.count;
@@ -182,8 +182,8 @@ template <class OP, class IN> ls_status pass_by_rows(ls_stream *stream, const ch
 }
 
 /*
- * Part p of an element is numbers p, p + parts, ...: adjacent threads read adjacent numbers, even if y has few
- * elements.
+ * Part p of an element consists of numbers p, p + parts, ..., so that adjacent threads read adjacent numbers, even if y
+ * has few elements.
  */
 template <class OP> ls_status pass_by_columns(ls_stream *stream, const char *name, const job<OP, typename OP::in> &j) {
     const job<OP, typename OP::in> work = j;
@@ -195,7 +195,7 @@ template <class OP> ls_status pass_by_columns(ls_stream *stream, const char *nam
     });
 }
 
-/* Returns the job that joins the parts of `first`, which are in `partial`, to the result of `first`. */
+/* Returns the job that joins the parts of `first`, which are in `partial`, into the result of `first`. */
 template <class OP, class IN>
 job<OP, typename OP::all> joining_parts(const job<OP, IN> &first, const typename OP::all *partial, int64_t parts) {
     job<OP, typename OP::all> last = {partial, first.y, first.partial, 1, first.onto, first.kept, axes()};
@@ -230,8 +230,8 @@ ls_status run(ls_stream *stream, const char *name, const job<OP, typename OP::in
 }
 
 /*
- * Joins n values, a power of two, as a binary tree of neighbours. One team does it, TREE values per thread at a time.
- * The memory after the values has room for n more.
+ * Joins n values, a power of two, as a binary tree of neighbors, with a single team that processes TREE values per
+ * thread at a time. The memory after the values has room for n more values.
  */
 template <class OP>
 ls_status join_tree(ls_stream *stream, const char *name, int64_t n, typename OP::all *values, typename OP::in *y,
@@ -266,7 +266,7 @@ ls_status join_tree(ls_stream *stream, const char *name, int64_t n, typename OP:
     });
 }
 
-/* Reduces n contiguous numbers: splits them into halves, while these are equal and long enough. */
+/* Reduces n contiguous numbers: splits them into halves as long as the halves are equal and long enough. */
 template <class OP>
 ls_status run_halves(ls_stream *stream, const char *name, job<OP, typename OP::in> whole, int64_t n) {
     typedef typename OP::all ALL;

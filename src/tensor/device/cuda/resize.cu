@@ -3,11 +3,11 @@
 
 namespace {
 
-/* `out` outputs on `in` inputs of an axis, in blocks of `inner` elements. */
+/* `out` outputs from `in` inputs of an axis, in blocks of `inner` elements. */
 struct stretch {
     int64_t outer, in, out, inner;
     bool linear;
-    double scale, shift; /* linear: output o is at o * scale + shift, at least 0 */
+    double scale, shift; /* linear: output o corresponds to input position o * scale + shift, but at least 0 */
 
     stretch(const ls_tensor *like, int64_t in, int64_t out, int axis, bool linear, bool align_corners)
         : outer(1), in(in), out(out), inner(1), linear(linear), shift(0) {
@@ -23,14 +23,14 @@ struct stretch {
         }
     }
 
-    /* Returns the input below output o; *part is the weight of the input above. */
+    /* Returns the index of the input below output o. Sets *part to the weight of the next input. */
     LS_BODY int64_t below(int64_t o, double *part) const {
         if (!linear) {
             *part = 0;
             return ls::quotient(o * in, out);
         }
 #ifdef __CUDA_ARCH__
-        const double at = __dadd_rn(__dmul_rn((double)o, scale), shift); /* rounded twice, as the CPU does */
+        const double at = __dadd_rn(__dmul_rn((double)o, scale), shift); /* rounded twice, as on the CPU */
 #else
         const double at = (double)o * scale + shift;
 #endif
@@ -41,7 +41,8 @@ struct stretch {
         return inside ? position : in - 1;
     }
 
-    /* Returns the first output whose lower input is at least p: estimated, then corrected in a few steps. */
+    /* Returns the first output whose lower input is at least p: estimates it, and corrects the estimate in a few
+     * steps. */
     LS_BODY int64_t first_at(int64_t p) const {
         double part;
         double guess = linear ? ((double)p - shift) / scale : (double)p * (double)out / (double)in;
@@ -69,7 +70,7 @@ template <class T> ls_status resize_to(ls_stream *stream, const stretch &axis, T
     });
 }
 
-/* Each input sums over the outputs of which it is the lower or the upper input. */
+/* Each input sums over the outputs for which it is the lower or upper input. */
 template <class T> ls_status resize_from(ls_stream *stream, const stretch &axis, T *dx, const T *g) {
     const stretch s = axis;
     return ls::each(stream, "resize_backward", s.outer * s.in * s.inner, [=] LS_BODY(int64_t at) {

@@ -1,7 +1,7 @@
 /*
- * Kernels over the rows of a matrix: the number of threads per row, and sums along it. Numbers are summed in their own
- * type in chains of CHAIN, and the chains in double precision. This is exact enough for rows of any length and needs
- * few conversions.
+ * Kernels over the rows of a matrix: the number of threads per row, and sums along the row. Numbers are summed in their
+ * own type in chains of CHAIN, and the chains in double precision. This is exact enough for rows of any length and
+ * needs few conversions.
  */
 #ifndef LS_TENSOR_DEVICE_CUDA_ROWS_CUH
 #define LS_TENSOR_DEVICE_CUDA_ROWS_CUH
@@ -12,7 +12,7 @@ namespace ls {
 
 enum { CHAIN = 32 };
 
-/* Replaces a team: a single thread that processes a row. */
+/* A single thread that processes a row, in place of a team. */
 struct alone {
     static constexpr int lane = 0;
     static constexpr int size = 1;
@@ -38,7 +38,7 @@ template <class F> ls_status rows(ls_stream *stream, const char *name, int64_t c
     return width <= 8192 ? teams<256>(stream, name, count, f) : teams<512>(stream, name, count, f);
 }
 
-/* Sums over all i of count; add(i, part) adds to the N numbers of `part`. Every member gets the sums. */
+/* Sums over all i below count; add(i, part) adds to the N numbers of `part`. Every member gets the sums. */
 template <class T, int N, class Team, class Add>
 LS_BODY void row_sums(const Team &t, int64_t count, double (&sum)[N], Add add) {
     for (int k = 0; k < N; k++) {

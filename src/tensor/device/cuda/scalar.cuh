@@ -1,4 +1,4 @@
-/* Scalar functions by type. The f32 functions have the CPU's formulas, so that both agree up to rounding. */
+/* Scalar functions by type. The f32 functions use the CPU's formulas, so that both agree up to rounding. */
 #ifndef LS_TENSOR_DEVICE_CUDA_SCALAR_CUH
 #define LS_TENSOR_DEVICE_CUDA_SCALAR_CUH
 

@@ -1,4 +1,4 @@
-/* Operations along one axis, line by line: the index of the extreme, and running sums. Any strides. */
+/* Operations along one axis, line by line, with any strides: the index of the extreme, and running sums. */
 #include "tensor/device/cuda/groups.cuh"
 
 namespace {
@@ -31,7 +31,7 @@ template <class T, bool LARGEST> LS_BODY bool beats(T a, T b) {
     return b == b && !(LARGEST ? a <= b : a >= b);
 }
 
-/* Returns the index in a line of the first element that no other beats. */
+/* Returns the index within a line of the first element that is not beaten by any other element. */
 template <class T, bool LARGEST, class TEAM>
 LS_BODY int64_t found_by(const TEAM &t, const T *x, int64_t width, int64_t step) {
     int64_t found = t.lane < width ? t.lane : width - 1;
@@ -103,13 +103,14 @@ ls_status find_any(ls_stream *stream, const char *name, ls_tensor *y, const ls_t
     }
 }
 
-/* If there are too few lines to keep the GPU busy, a line is summed in parts of PART numbers, one thread each. */
+/* If there are too few lines to keep the GPU busy, a line is summed in parts of PART numbers, with one thread per
+ * part. */
 constexpr int64_t PART = 32, MANY_LINES = 16384, SHORT_LINE = 64;
 
-/* Part p of a line: its numbers, from the end if `reverse`. */
+/* Part p of a line: its numbers, counted from the end if `reverse`. */
 struct parts {
     int64_t width, length, count, x_step, y_step;
-    bool reverse, beside; /* neighbouring threads take neighbouring lines, not parts */
+    bool reverse, beside; /* neighboring threads process neighboring lines instead of neighboring parts */
 
     LS_BODY int64_t place(int64_t k) const {
         return reverse ? width - 1 - k : k;
@@ -142,7 +143,7 @@ ls_status sum_parts(ls_stream *stream, const ls::walk<2> &walk, const parts &p, 
     });
 }
 
-/* Computes running sums of each part, which start with the sum of the previous parts, if any. y may be x. */
+/* Computes running sums of each part, beginning with the sum of the previous parts, if any. y may be x. */
 template <class IN, class OUT, class SUM>
 ls_status run_parts(ls_stream *stream, const ls::walk<2> &walk, const parts &p, const IN *x, OUT *y,
                     const SUM *before) {
@@ -160,7 +161,7 @@ ls_status run_parts(ls_stream *stream, const ls::walk<2> &walk, const parts &p, 
     });
 }
 
-/* A dense matrix, of which only sizes and strides are used. */
+/* Returns a dense matrix, of which only sizes and strides are used. */
 ls_tensor matrix(int64_t rows, int64_t columns) {
     ls_tensor dense = {};
     dense.count = rows * columns;
@@ -174,7 +175,7 @@ ls_tensor matrix(int64_t rows, int64_t columns) {
     return dense;
 }
 
-/* The sums of parts are summed in the same way, recursively. */
+/* Sums the sums of the parts in the same way, recursively. */
 template <class IN, class OUT, class SUM>
 ls_status run_sums(ls_stream *stream, const lines &along, bool reverse, const IN *x, OUT *y) {
     const ls::walk<2> walk(along.both);

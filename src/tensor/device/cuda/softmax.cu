@@ -1,7 +1,7 @@
 /*
  * Softmax and its logarithm along one axis, and their gradients. If the axis is the last and a row fits into the
- * registers of its threads, memory is read once. Longer rows, and rows along another axis, are read twice. y may be x,
- * and dx may be dy: each thread reads its numbers before it writes them.
+ * registers of its threads, memory is read once. Longer rows, and rows along any other axis, are read twice. y may be
+ * x, and dx may be dy, because each thread reads its numbers before it writes them.
  */
 #include "tensor/device/cuda/groups.cuh"
 
@@ -14,14 +14,14 @@ LS_BODY inline double logarithm_of(double x) {
     return log(x);
 }
 
-/* Skips NaN, which the exponentials produce again. */
+/* Ignores NaN, because the exponentials produce it again. */
 template <class T> LS_BODY T larger(T a, T b) {
     return a > b ? a : b;
 }
 
 /*
- * Number of elements that a member holds of a row of up to EACH times the size of its team, TEAM. If the team has one
- * member, it holds all.
+ * The number of elements that a member holds of a row of up to EACH times the team size SIZE. If the team has one
+ * member, it holds all elements.
  */
 template <int SIZE, int EACH> struct held {
 #ifdef __CUDACC__
@@ -61,18 +61,19 @@ LS_BODY void held_row(const TEAM &t, T *y, const T *x, int width) {
     }
 }
 
-/* Number of elements loaded before the first is written, because the compiler cannot know that they do not overlap. */
+/* The number of elements that are loaded before the first is written, because the compiler cannot know that they do
+ * not overlap. */
 constexpr int WRITTEN = 4;
 
-/* A member's results for a row: the maximum, and the sum of exponentials relative to it. */
+/* A member's results for a row: the maximum, and the sum of exponentials relative to the maximum. */
 template <class T> struct seen {
     T largest;
     double sum;
 };
 
 /*
- * Processes PIECE numbers at a time, so that the sum is rarely rescaled to a new maximum. -Inf adds nothing until
- * another number was seen.
+ * Processes PIECE numbers at a time, so that the sum is rarely rescaled to a new maximum. -Inf adds nothing until a
+ * different number was read.
  */
 template <class T, class TEAM> LS_BODY seen<T> look(const TEAM &t, const T *x, int64_t width, int64_t step) {
     constexpr int PIECE = 8;
@@ -123,7 +124,7 @@ LS_BODY void long_row(const TEAM &t, T *y, const T *x, int64_t width, int64_t st
     }
 }
 
-/* dx = y (dy - sum(dy y)), or dx = dy - exp(y) sum(dy) if y is the logarithm. */
+/* Computes dx = y (dy - sum(dy y)), or dx = dy - exp(y) sum(dy) if y is the logarithm. */
 template <class T, bool LOG> LS_BODY T gradient(T dy, T y, T sum) {
     return LOG ? dy - ls::exp_of(y) * sum : y * (dy - sum);
 }
@@ -183,7 +184,7 @@ LS_BODY void long_row_backward(const TEAM &t, T *dx, const T *dy, const T *y, in
     }
 }
 
-/* Memory of one call: forward, or backward if dy is set. */
+/* The arrays of one call: forward, or backward if dy is set. */
 template <class T> struct place {
     T *out;
     const T *dy, *x; /* backward: x is y */

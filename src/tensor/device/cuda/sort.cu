@@ -1,8 +1,8 @@
 /*
  * Sorting along one axis: a merge sort in which each element computes its own position. First, runs of SHORT elements
  * are sorted by counting. Then each pass merges pairs of adjacent runs: an element's position is its index in its run
- * plus the number of elements before it in the other run, found by binary search. Equal elements of the left run come
- * first, so that the sort is stable.
+ * plus the number of elements that precede it in the other run, found by binary search. If elements are equal, those of
+ * the left run come first, so that the sort is stable.
  */
 #include "tensor/device/cuda/groups.cuh"
 
@@ -32,7 +32,7 @@ template <class T> struct runs {
     int64_t *index;
 };
 
-/* Stores the order in y, unless it is NULL; otherwise stores the runs in `to`. */
+/* Stores the order in y if y is not NULL; otherwise stores the runs in `to`. */
 template <class T>
 ls_status first_runs(ls_stream *stream, const lines &all, int64_t count, int64_t *y, const T *x, const runs<T> &to) {
     const lines l = all;
@@ -57,7 +57,7 @@ ls_status first_runs(ls_stream *stream, const lines &all, int64_t count, int64_t
     });
 }
 
-/* Returns how many of the n sorted keys come before `key`; with `equal`, counts equal keys, too. */
+/* Returns how many of the n sorted keys precede `key`; with `equal`, equal keys also count. */
 template <class T> LS_BODY int64_t count_before(const T *keys, int64_t n, T key, bool equal, bool descending) {
     int64_t low = 0;
     for (int64_t high = n; low < high;) {
@@ -80,7 +80,7 @@ ls_status merge(ls_stream *stream, const lines &all, int64_t count, int64_t run,
     return ls::each(stream, "argsort", count, [=] LS_BODY(int64_t i) {
         const int64_t line = ls::quotient(i, l.width);
         const int64_t own = i - line * l.width;
-        const int64_t begin = own & ~(2 * run - 1); /* runs are powers of two */
+        const int64_t begin = own & ~(2 * run - 1); /* the length of a run is a power of two */
         const int64_t middle = begin + run < l.width ? begin + run : l.width;
         const int64_t end = middle + run < l.width ? middle + run : l.width;
         const T *const keys = runs_from.key + line * l.width;

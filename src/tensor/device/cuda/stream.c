@@ -1,25 +1,24 @@
 /*
- * Streams, events and copies of a GPU. Each thread has a default stream on each GPU, made on first use and freed with
- * the thread.
+ * Streams, events and copies of a GPU. Each thread has a default stream on each GPU, which is created on first use and
+ * freed with the thread.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "tensor/device/cuda/runtime.h"
 
-/* ---- errors --------------------------------------------------------------------------------------------------------
- */
+/* ---- errors ------------------------------------------------------------------------------------------------------ */
 
 ls_status ls_cuda_status(const ls_gpu *gpu, const char *doing, cudaError_t error) {
     if (error == cudaSuccess) {
         return LS_OK;
     }
-    (void)cudaGetLastError(); /* otherwise the next kernel would report this error */
+    (void)cudaGetLastError(); /* the next kernel would otherwise report this error */
     return ls_fail(LS_ERR_DEVICE, "%s: %s: %s (%s)", gpu->name, doing, cudaGetErrorString(error),
                    cudaGetErrorName(error));
 }
 
-/* Reports a failure of earlier work: CUDA does not say in which kernel. */
+/* Reports a failure of earlier work. CUDA does not say which kernel failed. */
 static ls_status late_status(const ls_stream *stream, cudaError_t error) {
     return error == cudaSuccess
                ? LS_OK
@@ -64,8 +63,7 @@ ls_cuda_fault *ls_cuda_stream_fault(ls_stream *stream) {
     return stream->fault;
 }
 
-/* ---- making and ending ---------------------------------------------------------------------------------------------
- */
+/* ---- creation and destruction ------------------------------------------------------------------------------------ */
 
 static ls_gpu *gpu_of(const ls_device *device) {
     return device->state;
@@ -115,7 +113,7 @@ static ls_stream *stream_new(const ls_device *self) {
 }
 
 void **ls_cuda_stream_slot(ls_stream *stream, ls_cuda_slot which, void (*end)(void *state)) {
-    ls_cuda_use(stream->gpu); /* the caller is about to call the library */
+    ls_cuda_use(stream->gpu); /* so that the GPU is current when the caller calls the library */
     stream->slot[which].end = end;
     return &stream->slot[which].state;
 }
@@ -160,8 +158,8 @@ ls_stream *ls_cuda_own_stream(ls_gpu *gpu) {
 }
 
 /*
- * The thread that opens a GPU makes its default stream then, and gets an error if that fails. For a later thread, there
- * is no way to report an error.
+ * The thread that opens a GPU creates its default stream then, and gets an error if that fails. For later threads,
+ * there is no way to report an error.
  */
 static ls_stream *default_stream(const ls_device *self) {
     ls_stream *stream = ls_cuda_own_stream(gpu_of(self));
@@ -171,8 +169,7 @@ static ls_stream *default_stream(const ls_device *self) {
     return stream;
 }
 
-/* ---- memory --------------------------------------------------------------------------------------------------------
- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 static void *allocate(const ls_device *self, size_t bytes) {
     return ls_cuda_memory_take(default_stream(self), bytes);
@@ -198,8 +195,7 @@ void ls_cuda_scratch_give(ls_stream *stream, void *memory, size_t bytes) {
     ls_cuda_memory_give(stream, memory, bytes);
 }
 
-/* ---- waiting and copies --------------------------------------------------------------------------------------------
- */
+/* ---- waiting and copies ------------------------------------------------------------------------------------------ */
 
 static ls_status stream_wait(ls_stream *stream) {
     ls_cuda_use(stream->gpu);
@@ -241,8 +237,7 @@ static ls_status clear(ls_stream *stream, void *memory, size_t bytes) {
                       : ls_cuda_status(stream->gpu, "clear", cudaMemsetAsync(memory, 0, bytes, ls_cuda_stream(stream)));
 }
 
-/* ---- events --------------------------------------------------------------------------------------------------------
- */
+/* ---- events ------------------------------------------------------------------------------------------------------ */
 
 struct ls_event {
     const ls_gpu *gpu;
@@ -283,7 +278,7 @@ static ls_status event_wait(ls_event *event, ls_stream *stream) {
 static bool event_done(const ls_event *event) {
     ls_cuda_use(event->gpu);
     const bool done = cudaEventQuery(event->cuda) != cudaErrorNotReady;
-    (void)cudaGetLastError(); /* otherwise the next kernel would report "not ready" */
+    (void)cudaGetLastError(); /* the next kernel would otherwise report "not ready" */
     return done;
 }
 

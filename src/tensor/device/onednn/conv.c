@@ -1,7 +1,7 @@
 /*
- * Convolution. Images come as [n, channels, ...], and oneDNN's fast code wants blocks of channels. So a few samples at
- * a time are reordered, which are then still in the second-level cache when they are used. The threads share out these
- * pieces. The number of samples of a piece follows from the shapes alone, and the gradient of the weight is the sum
+ * Convolution. Images have the shape [n, channels, ...], but oneDNN's fast code needs blocks of channels. So pieces of
+ * a few samples are reordered, which are then still in the L2 cache when they are used. The pieces are distributed over
+ * the threads. The number of samples in a piece depends only on the shapes, and the gradient of the weight is the sum
  * over pieces in their order, so the bits do not depend on the number of threads.
  */
 #include <stdlib.h>
@@ -10,12 +10,12 @@
 #include "tensor/device/onednn/plan.h"
 
 /*
- * A piece has this number of bytes of both images. For the gradient of the weight, where each piece produces a matrix
- * to add, it has at least this number of positions.
+ * The size of a piece in bytes of both images. For the gradient of the weight, for which each piece produces a matrix
+ * to add, a piece also has at least this number of positions.
  */
 enum { PIECE_BYTES = 512 * 1024, WEIGHT_POSITIONS = 1500 };
 
-/* Operands of a plan, in this order. */
+/* The operands of a plan, in this order. */
 enum { LARGE, SMALL, WEIGHT, BIAS };
 
 enum { ALIGNMENT = 64 };
@@ -36,8 +36,7 @@ typedef struct conv_arguments {
     const float *bias;
 } conv_arguments;
 
-/* ---- plans ---------------------------------------------------------------------------------------------------------
- */
+/* ---- plans ------------------------------------------------------------------------------------------------------- */
 
 typedef struct conv_task {
     const conv_shape *shape;
@@ -68,7 +67,7 @@ static ls_plan_key key_of(const conv_task *task) {
 
 /*
  * Blocks of 16 channels are fastest if few of their channels are empty. If more than a fifth would be empty, the
- * channels-last layout, for any number of channels, is faster. A few input channels are read directly. For depthwise
+ * channels-last layout is faster, for any number of channels. A few input channels are read directly. For depthwise
  * convolutions, only blocks are fast.
  */
 static dnnl_format_tag_t best_tag(const conv_shape *shape, bool volume) {
@@ -80,19 +79,20 @@ static dnnl_format_tag_t best_tag(const conv_shape *shape, bool volume) {
     return volume ? dnnl_ndhwc : dnnl_nhwc;
 }
 
-/* Returns the first of the axes that oneDNN sees, which are the axes of an image or of a volume. */
+/* Returns the first axis that is passed to oneDNN, which gets the axes of an image or of a volume. */
 static int first_axis(const conv_shape *shape) {
     return shape->size[0] == 1 && shape->out[0] == 1 && shape->window->kernel[0] == 1 ? 1 : 0;
 }
 
-/* Returns the padding after the image in the last window: negative if strides leave out the end of the image. */
+/* Returns the padding after the image in the last window. It is negative if strides skip the end of the image. */
 static int64_t padding_after(const conv_shape *shape, int i) {
     const ls_window *w = shape->window;
     const int64_t reach = (int64_t)w->dilation[i] * (w->kernel[i] - 1) + 1;
     return (shape->out[i] - 1) * w->stride[i] + reach - shape->size[i] - w->before[i];
 }
 
-/* Layouts of a convolution: as given (with the bias), as wanted, and of the forward pass for a gradient. */
+/* Layouts of a convolution: as given (with the bias), as wanted by oneDNN, and, for a gradient, those of the forward
+ * pass. */
 enum { GIVEN = 0, WANTED = 4, HINT = 7, LAYOUTS = 10 };
 typedef struct conv_layouts {
     ls_layout own[LAYOUTS];
@@ -147,7 +147,7 @@ static bool make_layouts(const conv_task *task, conv_layouts *layouts) {
     layouts->own[GIVEN + BIAS] = ls_layout_new(1, &outputs, dnnl_f32, dnnl_a);
     const dnnl_data_type_t from = shape->in_bf16 ? dnnl_bf16 : dnnl_f32;
     const ls_conv_work work = shape->work;
-    /* oneDNN computes a gradient in f32 for a forward pass in bf16 */
+    /* for a forward pass in bf16, oneDNN computes a gradient in f32 */
     for (int i = WANTED; i <= HINT; i += HINT - WANTED) {
         const bool hint = i == HINT;
         layouts->own[i + LARGE] = ls_layout_new(2 + axes, large, work == LS_CONV_LARGE && !hint ? dnnl_f32 : from, tag);
@@ -179,7 +179,7 @@ static dnnl_status_t describe(const conv_task *task, const conv_layouts *layouts
     return status;
 }
 
-/* oneDNN's reference code is slower than this project's. */
+/* oneDNN's reference code is slower than our own code. */
 static bool is_worth_it(const_dnnl_primitive_desc_t description) {
     const char *name = NULL;
     return dnnl_primitive_desc_query(description, dnnl_query_impl_info_str, 0, (void *)&name) == dnnl_success &&
@@ -214,8 +214,7 @@ static dnnl_status_t make_plan(ls_plan *plan, int slots, const void *context) {
     return status;
 }
 
-/* ---- running -------------------------------------------------------------------------------------------------------
- */
+/* ---- running ----------------------------------------------------------------------------------------------------- */
 
 /* A plan for pieces of `samples` samples, with its memory. */
 typedef struct conv_run {
@@ -223,7 +222,7 @@ typedef struct conv_run {
     ls_plan *plan;
     int64_t samples;
     int threads;
-    size_t offset[3], scratch, slot; /* offsets within a thread's part of the memory, and the size of the part */
+    size_t offset[3], scratch, slot; /* offsets within a thread's part of the memory; `slot` is the size of the part */
     char *weight;                    /* the weight in the plan's layout, or the sum of its gradients */
     char *parts;                     /* the threads' parts of the memory */
 } conv_run;
@@ -244,7 +243,7 @@ static size_t divide_room(conv_run *run) {
     return aligned(run->plan->operand[WEIGHT].bytes) + (size_t)run->threads * run->slot;
 }
 
-/* Runs one piece. A gradient of the weight stays in the primitive's layout. */
+/* Runs one piece. For the gradient of the weight, the result stays in the primitive's layout. */
 static dnnl_status_t run_piece(const conv_run *run, int slot, int64_t first) {
     const conv_arguments *call = run->call;
     char *room = run->parts + (size_t)slot * run->slot;
@@ -274,7 +273,7 @@ static dnnl_status_t run_piece(const conv_run *run, int slot, int64_t first) {
     return status;
 }
 
-/* Runs pieces `first` up to `last`, one after the other in each thread. */
+/* Runs the pieces [first, last), one after another in each thread. */
 static dnnl_status_t run_pieces(const conv_run *run, int64_t first, int64_t last) {
     int failed = (int)dnnl_success; /* a dnnl_status_t */
 #ifdef _OPENMP
@@ -296,7 +295,7 @@ static dnnl_status_t run_pieces(const conv_run *run, int64_t first, int64_t last
 static dnnl_status_t sum_gradients(const conv_run *run, int64_t pieces) {
     const size_t count = run->plan->operand[WEIGHT].bytes / sizeof(float);
     float *restrict sum = (float *)(void *)run->weight;
-    conv_run wave = *run; /* a piece for each thread */
+    conv_run wave = *run; /* one piece for each thread */
     for (int64_t first = 0; first < pieces; first += wave.threads) {
         wave.threads = pieces - first < run->threads ? (int)(pieces - first) : run->threads;
         const dnnl_status_t status = run_pieces(&wave, first, first + wave.threads);
@@ -378,8 +377,7 @@ static ls_status run_plan(const conv_arguments *call, int64_t samples, int64_t p
     return status;
 }
 
-/* ---- calls ---------------------------------------------------------------------------------------------------------
- */
+/* ---- calls ------------------------------------------------------------------------------------------------------- */
 
 static int64_t product(const int64_t size[3]) {
     return size[0] * size[1] * size[2];
@@ -409,7 +407,7 @@ static bool is_refused(const conv_arguments *call, int64_t samples, int threads)
     return refused;
 }
 
-/* Runs all whole pieces, and the remaining samples. */
+/* Runs all full pieces, and then the remaining samples. */
 static ls_status run_call(const conv_arguments *call, int threads) {
     threads = threads < LS_PLAN_SLOTS ? threads : LS_PLAN_SLOTS;
     const int64_t samples = samples_at_once(call);
@@ -445,7 +443,7 @@ ls_status ls_onednn_conv(ls_conv_work work, const ls_tensor *large, const ls_ten
         call.shape.size[i] = large->size[2 + i];
         call.shape.out[i] = small->size[2 + i];
         if (padding_after(&call.shape, i) <= -window->stride[i]) {
-            return LS_ERR_UNSUPPORTED; /* positions that no window covers: more than oneDNN accepts as rounding */
+            return LS_ERR_UNSUPPORTED; /* positions that no window covers, beyond what oneDNN accepts as rounding */
         }
     }
     call.large_step = call.shape.channels * product(call.shape.size);

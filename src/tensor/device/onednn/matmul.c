@@ -1,16 +1,16 @@
 /*
- * Products of f32 that are computed in bf16. Reorders round the operands and keep B's layout: the product itself
+ * f32 products that are computed in bf16. Reorders round the operands and keep B's layout, because the product itself
  * changes the layout faster than the reorders could (docs/internals/notes/matmul.md). A transposed A is reordered to
  * row-major.
  */
 #include "tensor/device/onednn/plan.h"
 
 enum { A, B, C, MATRICES };
-enum { ALIGNMENT = 64, KIND = -1 }; /* no convolution's key begins with this number */
+enum { ALIGNMENT = 64, KIND = -1 }; /* the key of a convolution never begins with this number */
 
 typedef struct matmul_task {
     const ls_gemm *gemm;
-    int threads; /* oneDNN may divide the work by the number of threads */
+    int threads; /* oneDNN may divide the work according to the number of threads */
 } matmul_task;
 
 static ls_plan_key key_of(const matmul_task *task) {

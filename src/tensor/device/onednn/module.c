@@ -29,7 +29,8 @@ static bool has_isa(dnnl_cpu_isa_t isa) {
     return (dnnl_get_effective_cpu_isa() & isa) == isa;
 }
 
-/* Intel's bf16 vector instructions are slower than those for f32, AMD's are faster (docs/internals/notes/matmul.md). */
+/* Intel's bf16 vector instructions are slower than its f32 instructions, AMD's are faster
+ * (docs/internals/notes/matmul.md). */
 static bool is_amd(void) {
 #ifdef __x86_64__
     return __builtin_cpu_is("amd");
@@ -38,7 +39,7 @@ static bool is_amd(void) {
 #endif
 }
 
-/* Writes the name of oneDNN's instruction set, or its number if this file does not know the name. */
+/* Writes the name of oneDNN's instruction set, or its number if the name is unknown to this file. */
 static void describe_isa(char *text, size_t capacity) {
     static const struct {
         dnnl_cpu_isa_t isa;

@@ -157,7 +157,7 @@ ls_plan *ls_plan_take(const ls_plan_key *key, int slots, ls_plan_maker *make, co
     return plan != NULL ? plan : plan_new(key, slots, make, context);
 }
 
-/* A plan is in the list if `used`, which counts from 1, is not 0. */
+/* A plan is in the list if `used`, which counts from 1, is nonzero. */
 void ls_plan_give(ls_plan *plan) {
     pthread_mutex_lock(&lock);
     bool kept = plan->used > 0;
@@ -173,8 +173,7 @@ void ls_plan_give(ls_plan *plan) {
     }
 }
 
-/* ---- running -------------------------------------------------------------------------------------------------------
- */
+/* ---- running ----------------------------------------------------------------------------------------------------- */
 
 dnnl_status_t ls_plan_place(ls_plan *plan, int slot, int operand, void *given, void *wanted) {
     const ls_plan_slot *own = &plan->slot[slot];

@@ -1,7 +1,7 @@
 /* The number of threads that oneDNN uses. */
 #include "tensor/device/onednn/plan.h"
 
-/* Functions of OpenMP's library, if oneDNN uses one. */
+/* Functions of the OpenMP library, if oneDNN uses one. */
 extern int omp_get_max_threads(void) __attribute__((weak));
 extern void omp_set_num_threads(int threads) __attribute__((weak));
 
