@@ -91,8 +91,7 @@ static ls_status check_tensors(const ls_named *tensors, int count) {
                          LS_SAFETENSORS_METADATA);
 }
 
-ls_status ls_safetensors_write(ls_new_file *file, const ls_named *tensors, int count, const char *const *metadata) {
-    LS_TRY(check_tensors(tensors, count));
+static ls_status write_checked(ls_new_file *file, const ls_named *tensors, int count, const char *const *metadata) {
     size_t header_size = 0;
     char *header = make_header(tensors, count, metadata, &header_size);
     if (header == NULL) {
@@ -106,10 +105,16 @@ ls_status ls_safetensors_write(ls_new_file *file, const ls_named *tensors, int c
     return status;
 }
 
+ls_status ls_safetensors_write(ls_new_file *file, const ls_named *tensors, int count, const char *const *metadata) {
+    LS_TRY(check_tensors(tensors, count));
+    return write_checked(file, tensors, count, metadata);
+}
+
 ls_status ls_safetensors_save(const char *path, const ls_named *tensors, int count, const char *const *metadata) {
     ls_new_file file;
+    LS_TRY(check_tensors(tensors, count)); /* before a file is created */
     LS_TRY(ls_file_create(save, path, &file));
-    return ls_file_commit(save, &file, ls_safetensors_write(&file, tensors, count, metadata));
+    return ls_file_commit(save, &file, write_checked(&file, tensors, count, metadata));
 }
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */

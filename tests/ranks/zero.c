@@ -286,6 +286,7 @@ static ls_status test_absent(ls_comm *world) {
         const ls_status saved = ls_module_save(module, "zero-never.safetensors", NULL);
         (void)remove("zero-never.safetensors"); /* only a wrong save leaves a file */
         LS_CHECK(saved == LS_ERR_STATE);
+        LS_CHECK(ls_module_save(module, "zero-no-such-folder/never", NULL) == LS_ERR_STATE); /* creates no file */
         LS_CHECK(ls_scope_end(scope) == LS_ERR_STATE);
         LS_TRY(ls_data_parallel_gather(module, true));
         LS_CHECK(ls_module_hash(module) != 0);
