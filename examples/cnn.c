@@ -50,6 +50,7 @@ static const argument options[] = {
     {"--limit", ARGUMENT_COUNT, &limit, "number of samples of each set to use (0: all)"},
     {"--report", ARGUMENT_TEXT, &run_record, "folder for the record of `lockstep report`"},
     {"--bf16", ARGUMENT_FLAG, &bf16, "matrix products and convolutions in bf16, the rest and the weights in f32"},
+    RECOMPUTE_ARGUMENT,
     DATA_PARALLEL_ARGUMENTS,
     {"--quiet", ARGUMENT_FLAG, &quiet, "only the result lines"},
 };

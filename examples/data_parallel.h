@@ -14,6 +14,7 @@ static bool no_overlap = false;
 static long zero = 0;
 static long shards = 0;
 static long global_batch_size = 0;
+static bool recompute;
 
 #define SHARD_ARGUMENTS                                                                                                \
     {"--global-batch-size", ARGUMENT_SIZE, &global_batch_size,                                                         \
@@ -30,6 +31,34 @@ static long global_batch_size = 0;
         {"--zero", ARGUMENT_COUNT, &zero,                                                                              \
          "what ranks share (ZeRO): 1 optimizer, 2 also gradients, 3 also parameters (0)"},                             \
         SHARD_ARGUMENTS
+
+#define RECOMPUTE_ARGUMENT                                                                                             \
+    { "--recompute", ARGUMENT_FLAG, &recompute, "a second forward pass of each part instead of memory for its tensors" }
+
+/*
+ * Recomputes the parts of a model, such as layers and blocks. Batch normalization, which has buffers, cannot be
+ * recomputed, because it computes over the samples of all ranks: the parts of a block that contains it are recomputed.
+ */
+static inline ls_status recompute_parts(ls_module *module) {
+    const bool divides = strcmp(ls_module_type_name(module), "Sequential") == 0 || ls_module_buffer_count(module) > 0;
+    if (!divides && ls_module_parameter_count(module) > 0) {
+        return ls_recompute(module, true);
+    }
+    ls_status status = LS_OK;
+    for (int i = 0; i < ls_module_child_count(module) && status == LS_OK; i++) {
+        status = recompute_parts(ls_module_child(module, i));
+    }
+    return status;
+}
+
+/* Returns the model, whose parts are recomputed with --recompute; NULL if that failed. Takes ownership of the model. */
+static inline ls_module *make_recomputed(ls_module *model) {
+    if (model != NULL && recompute && recompute_parts(model) != LS_OK) {
+        ls_module_free(model);
+        return NULL;
+    }
+    return model;
+}
 
 /* Returns a module that the ranks train together, with these options. Takes ownership of the model. */
 static inline ls_module *make_data_parallel(ls_module *model, ls_comm *world) {
@@ -52,7 +81,7 @@ static inline ls_module *make_data_parallel(ls_module *model, ls_comm *world) {
                                               .overlap = no_overlap         ? LS_OVERLAP_OFF
                                                          : bucket_bytes > 0 ? LS_OVERLAP_ON
                                                                             : LS_OVERLAP_AUTO};
-    return ls_data_parallel(model, world, &options);
+    return ls_data_parallel(make_recomputed(model), world, &options);
 }
 
 /*

@@ -63,6 +63,7 @@ static const argument options[] = {
     {"--outer", ARGUMENT_COUNT, &outer_steps, "steps that each rank trains alone, as in DiLoCo (0: average gradients)"},
     {"--outer-lr", ARGUMENT_NUMBER, &outer_rate, "outer learning rate (0.5)"},
     {"--outer-momentum", ARGUMENT_PART, &outer_momentum, "outer Nesterov momentum (0.8)"},
+    RECOMPUTE_ARGUMENT,
     DATA_PARALLEL_ARGUMENTS,
     {"--quiet", ARGUMENT_FLAG, &quiet, "only the result lines"},
 };
@@ -85,7 +86,7 @@ static ls_loader *open_data(ls_comm *world, bool train) {
 static ls_module *build_model(ls_comm *world) {
     ls_module *model = ls_sequential(ls_nn_linear(784, hidden), ls_nn_relu(), ls_nn_linear(hidden, hidden),
                                      ls_nn_relu(), ls_nn_linear(hidden, 10));
-    return outer_steps > 0 ? model : make_data_parallel(model, world);
+    return outer_steps > 0 ? make_recomputed(model) : make_data_parallel(model, world);
 }
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */

@@ -31,7 +31,6 @@ static double temperature = 0.8;
 static double dropout = 0;
 static bool learned;
 static bool bf16;
-static bool recompute;
 static bool quiet;
 
 static const argument options[] = {
@@ -51,7 +50,7 @@ static const argument options[] = {
     {"--temperature", ARGUMENT_NUMBER, &temperature, "below 1 it keeps to what is likely (0.8)"},
     {"--seed", ARGUMENT_COUNT, &seed, "of weights, order and sample (1)"},
     {"--bf16", ARGUMENT_FLAG, &bf16, "matrix products in bf16, the rest and the weights in f32"},
-    {"--recompute", ARGUMENT_FLAG, &recompute, "a second forward pass of each block instead of memory for its tensors"},
+    RECOMPUTE_ARGUMENT,
     DATA_PARALLEL_ARGUMENTS,
     {"--quiet", ARGUMENT_FLAG, &quiet, "only the result lines"},
 };
@@ -71,9 +70,6 @@ static ls_module *build_model(void) {
     ls_module *blocks[MOST];
     for (long i = 0; i < layers; i++) {
         blocks[i] = ls_nn_transformer_block(width, heads, &block);
-        if (recompute && ls_recompute(blocks[i], true) != LS_OK) {
-            return NULL;
-        }
     }
     ls_module *positions = learned ? ls_nn_positions(context, width, LS_F32) : ls_sequential_of(NULL, 0);
     return ls_sequential_named({"embedding", ls_nn_embedding(BYTES, width)}, {"positions", positions},

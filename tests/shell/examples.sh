@@ -216,6 +216,8 @@ for zero in 0 1 2 3; do
     check "gpt --zero $zero: the same bits" cmp -s sharded.0.hash sharded.$zero.hash
     check "gpt --zero $zero: the same file" cmp -s sharded.0 sharded.$zero
 done
+launch run -n 3 "$examples/gpt" "${small[@]}" --recompute </dev/null
+check "gpt --recompute: the same bits" is "$status $(hashes)" "0 $(cat sharded.0.hash)"
 gzip -k text
 alone "$examples/gpt" --file text.gz --layers 1 --heads 2 --width 32 --context 25 --steps 0 --sample 0 --quiet --load gpt.1
 check "gpt --load, of a gzipped file: what was saved" is "$status $(number 'test loss')" "0 $(cat loss.1)"
@@ -339,7 +341,7 @@ launch run -n 3 "${quick[@]}" </dev/null
 check "fashion_mnist: the same seed, the same bits" is "$(hashes)" "$before"
 check "fashion_mnist: and the same file" cmp -s saved3/weights.safetensors again/weights.safetensors
 check "fashion_mnist --quiet: result lines only" only '^(rank [012] parameters|throughput:|test accuracy:) '
-for how in "--bucket-bytes 2000" --no-overlap "--zero 1" "--zero 2" "--zero 3"; do
+for how in "--bucket-bytes 2000" --no-overlap "--zero 1" "--zero 2" "--zero 3" --recompute "--recompute --zero 2"; do
     launch run -n 3 "${quick[@]}" $how </dev/null
     check "fashion_mnist $how: the same bits" is "$(hashes)" "$before"
 done
@@ -438,6 +440,8 @@ for name in cnn resnet; do
         hashes >"model$bf16"
     done
     check "$name --bf16: another model" differs model model--bf16
+    launch run -n 2 "$examples/$name" --max-steps 3 --limit 300 --quiet --recompute </dev/null # all but the norms
+    check "$name --recompute: the same bits" is "$status $(complaints err) $(hashes)" "0  $(cat model)"
 done
 launch run -n 2 "$examples/cnn" --deep --epochs 2 --limit 300 --channels 4 --quiet </dev/null # to the end of its cycle
 check "cnn --deep: ends well" is "$status $(complaints err)" "0 "
