@@ -279,6 +279,9 @@ typedef struct ls_division {
     /* replaces the number by its sum over the ranks; collective. NULL: not sharded */
     ls_status (*add)(void *user, double *number);
     void *user; /* identifies the ranks: equal for equal ranks */
+    /* of a sharded tensor: the shard begins at index `first` of `whole` indices along `axis` of the whole tensor */
+    int axis;
+    int64_t first, whole;
 } ls_division;
 
 enum { LS_DIVIDED_TENSOR, LS_DIVIDED_MODEL, LS_DIVISIONS };

@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "cli/cli.h"
 #include "formats/file.h"
+#include "formats/named.h"
 
 enum { MOST_WORDS = 3, PIECE = 1 << 18 };
 
@@ -158,8 +159,7 @@ static ls_status copy_file(const char *from, const char *to) {
 }
 
 /* Copies the tensors of a safetensors file into an HDF5 file. */
-static ls_status convert_file(const char *from, const char *to) {
-    ls_safetensors *file = ls_safetensors_load(from);
+static ls_status convert(const ls_safetensors *file, const char *to) {
     if (file == NULL) {
         return ls_error_status();
     }
@@ -175,26 +175,49 @@ static ls_status convert_file(const char *from, const char *to) {
         status = ls_hdf5_save(to, tensors, count);
     }
     ls_free(tensors);
+    return status;
+}
+
+/* Joins the parts of a sharded model. */
+static ls_status export_parts(const ls_checkpoint_words *words, const char *folder, const ls_manifest *manifest) {
+    ls_layout whole = {0};
+    if (manifest->layout.count == 0) {
+        return ls_fail(
+            LS_ERR_UNSUPPORTED,
+            "lockstep checkpoint: the model of %s is divided over %d ranks, without a list of the parts: its "
+            "weights are in one file of each rank, model-0000.safetensors and so on",
+            folder, manifest->world_size);
+    }
+    ls_status status = ls_layout_add_rest(&whole, &manifest->layout, LS_MODEL_NAME);
+    ls_safetensors *file =
+        status == LS_OK ? ls_layout_join(&manifest->layout, folder, LS_MODEL_NAME, &whole, NULL) : NULL;
+    status =
+        words->hdf5 || file == NULL ? convert(file, words->paths[1]) : ls_safetensors_save_file(words->paths[1], file);
+    ls_safetensors_free(file);
+    ls_layout_free(&whole);
+    return status;
+}
+
+static ls_status export_file(const ls_checkpoint_words *words, const char *folder) {
+    char path[PATH_MAX];
+    LS_TRY(ls_path_join(path, folder, LS_MODEL_NAME ".safetensors"));
+    if (!words->hdf5) {
+        return copy_file(path, words->paths[1]);
+    }
+    ls_safetensors *file = ls_safetensors_load(path);
+    const ls_status status = convert(file, words->paths[1]);
     ls_safetensors_free(file);
     return status;
 }
 
 ls_status ls_checkpoint_export(const ls_checkpoint_words *words) {
-    char folder[PATH_MAX], path[PATH_MAX];
+    char folder[PATH_MAX];
     ls_manifest manifest;
     LS_TRY(ls_checkpoint_resolve(words->paths[0], folder));
     LS_TRY(ls_manifest_read(folder, &manifest));
-    const int ranks = manifest.world_size;
-    const bool divided = manifest.divided;
+    const ls_status status = manifest.divided ? export_parts(words, folder, &manifest) : export_file(words, folder);
     ls_manifest_free(&manifest);
-    if (divided) {
-        return ls_fail(LS_ERR_UNSUPPORTED,
-                       "lockstep checkpoint: the model of %s is divided over %d ranks: its weights are in one file of "
-                       "each rank, model-0000.safetensors and so on",
-                       folder, ranks);
-    }
-    LS_TRY(ls_path_join(path, folder, "model.safetensors"));
-    LS_TRY(words->hdf5 ? convert_file(path, words->paths[1]) : copy_file(path, words->paths[1]));
+    LS_TRY(status);
     return words->json ? ls_checkpoint_print(json_pack("{s:s, s:s}", "checkpoint", folder, "file", words->paths[1]))
                        : LS_OK;
 }

@@ -45,6 +45,21 @@ void ls_named_set_free(ls_named_set *set);
 /* Returns the tensors of a safetensors file. */
 const ls_named_set *ls_safetensors_set(const ls_safetensors *file);
 
+/* Returns whether to read a tensor of the file. */
+typedef bool ls_safetensors_choice(void *user, const char *name, const ls_shape *shape);
+/* Loads the chosen tensors of a file, and reads the bytes of no other tensor. */
+ls_safetensors *ls_safetensors_load_some(const char *path, ls_safetensors_choice *chooses, void *user);
+
+/*
+ * A file in memory: ls_safetensors_new returns an empty one with room for `count` tensors. ls_safetensors_add borrows
+ * the name and takes ownership of the tensor. ls_safetensors_add_metadata adds the metadata of another file.
+ * ls_safetensors_save_file writes it.
+ */
+ls_safetensors *ls_safetensors_new(const char *call, size_t count);
+void ls_safetensors_add(ls_safetensors *file, const char *name, ls_tensor *tensor);
+ls_status ls_safetensors_add_metadata(const char *call, ls_safetensors *to, const ls_safetensors *from);
+ls_status ls_safetensors_save_file(const char *path, const ls_safetensors *file);
+
 /* Returns the size of a contiguous tensor in bytes. */
 size_t ls_tensor_bytes(const ls_tensor *tensor);
 

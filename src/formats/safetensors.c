@@ -160,18 +160,13 @@ static ls_status read_header(ls_source *source, ls_safetensors *file, size_t *le
     return got == *length ? LS_OK : ls_source_fail_short(source);
 }
 
-/* Skips the bytes of a tensor that is not read. */
-static ls_status skip(ls_source *source, size_t size) {
-    char part[PART];
-    size_t got;
-    for (; size > 0; size -= got) {
-        LS_TRY(ls_source_read(source, part, size < PART ? size : PART, &got));
-        if (got == 0) {
-            return ls_source_fail_short(source);
-        }
-    }
-    return LS_OK;
-}
+/* The file that is read: its data begins at byte `begin`. */
+typedef struct reading {
+    ls_source source;
+    size_t begin;
+    ls_safetensors_choice *chooses; /* NULL: all tensors */
+    void *user;
+} reading;
 
 static ls_status refuse_dtype(const ls_source *source, const ls_safetensors_entry *entry) {
     return ls_fail(LS_ERR_UNSUPPORTED,
@@ -181,21 +176,18 @@ static ls_status refuse_dtype(const ls_source *source, const ls_safetensors_entr
 }
 
 /* Fails with LS_ERR_UNSUPPORTED if the tensor cannot hold a value. All its bytes are read in this case, too. */
-static ls_status read_elements(ls_source *source, const ls_safetensors_entry *entry, ls_tensor *tensor) {
+static ls_status read_elements(const reading *r, const ls_safetensors_entry *entry, ls_tensor *tensor) {
+    const ls_source *source = &r->source;
     char what[512];
-    size_t got;
     char *to = ls_elements_begin(entry->element, ls_host_data(tensor), ls_numel(tensor));
-    LS_TRY(ls_source_read(source, to, entry->end - entry->begin, &got));
-    if (got < entry->end - entry->begin) {
-        return ls_source_fail_short(source);
-    }
+    LS_TRY(ls_source_read_at(source, r->begin + entry->begin, to, entry->end - entry->begin));
     snprintf(what, sizeof what, "%.400s: tensor %.100s", source->path, entry->name);
     return ls_elements_widen(entry->element, ls_host_data(tensor), ls_numel(tensor), source->call, what);
 }
 
-static ls_status read_tensor(ls_source *source, const ls_safetensors_entry *entry, ls_named_set *tensors) {
+static ls_status read_tensor(const reading *r, const ls_safetensors_entry *entry, ls_named_set *tensors) {
+    const ls_source *source = &r->source;
     if (entry->element == NULL) {
-        LS_TRY(skip(source, entry->end - entry->begin));
         (void)refuse_dtype(source, entry);
         return ls_named_set_refuse(source->call, tensors, entry->name);
     }
@@ -204,7 +196,7 @@ static ls_status read_tensor(ls_source *source, const ls_safetensors_entry *entr
     if (tensor == NULL) {
         return ls_error_status();
     }
-    const ls_status status = read_elements(source, entry, tensor);
+    const ls_status status = read_elements(r, entry, tensor);
     if (status == LS_OK) {
         tensors->items[tensors->count++] = (ls_named){.name = entry->name, .tensor = tensor};
         return LS_OK;
@@ -214,15 +206,19 @@ static ls_status read_tensor(ls_source *source, const ls_safetensors_entry *entr
 }
 
 /* Reads all tensors in the order of the file. Gaps and overlaps have been refused before. */
-static ls_status read_tensors(ls_source *source, const ls_safetensors_header *header, ls_safetensors *file) {
-    LS_TRY(ls_named_set_reserve(source->call, &file->tensors, header->count));
+static ls_status read_tensors(const reading *r, const ls_safetensors_header *header, ls_safetensors *file) {
+    LS_TRY(ls_named_set_reserve(r->source.call, &file->tensors, header->count));
     for (size_t i = 0; i < header->count; i++) {
-        LS_TRY(read_tensor(source, &header->entries[i], &file->tensors));
+        const ls_safetensors_entry *entry = &header->entries[i];
+        if (r->chooses == NULL || r->chooses(r->user, entry->name, &entry->shape)) {
+            LS_TRY(read_tensor(r, entry, &file->tensors));
+        }
     }
     return LS_OK;
 }
 
-static ls_status read_file(ls_source *source, ls_safetensors *file) {
+static ls_status read_file(reading *r, ls_safetensors *file) {
+    ls_source *source = &r->source;
     ls_safetensors_header header = {0};
     size_t length = 0;
     LS_TRY(read_header(source, file, &length));
@@ -231,26 +227,87 @@ static ls_status read_file(ls_source *source, ls_safetensors *file) {
     if (status == LS_OK) {
         file->metadata = header.metadata;
         file->metadata_end = header.metadata_end;
-        status = read_tensors(source, &header, file);
+        r->begin = LENGTH_SIZE + length;
+        status = read_tensors(r, &header, file);
     }
     ls_free(header.entries);
     return status;
 }
 
-ls_safetensors *ls_safetensors_load(const char *path) {
-    ls_source source;
-    if (ls_source_open("ls_safetensors_load", path, false, &source) != LS_OK) {
+ls_safetensors *ls_safetensors_load_some(const char *path, ls_safetensors_choice *chooses, void *user) {
+    reading r = {.chooses = chooses, .user = user};
+    if (ls_source_open("ls_safetensors_load", path, false, &r.source) != LS_OK) {
         return NULL;
     }
     ls_safetensors *file = ls_allocate_zeroed(1, sizeof *file);
     if (file == NULL) {
         (void)ls_fail_memory("ls_safetensors_load", sizeof *file);
-    } else if (read_file(&source, file) != LS_OK) {
+    } else if (read_file(&r, file) != LS_OK) {
         ls_safetensors_free(file);
         file = NULL;
     }
-    ls_source_close(&source);
+    ls_source_close(&r.source);
     return file;
+}
+
+ls_safetensors *ls_safetensors_load(const char *path) {
+    return ls_safetensors_load_some(path, NULL, NULL);
+}
+
+/* ---- files in memory --------------------------------------------------------------------------------------------- */
+
+ls_safetensors *ls_safetensors_new(const char *call, size_t count) {
+    ls_safetensors *file = ls_allocate_zeroed(1, sizeof *file);
+    if (file == NULL) {
+        (void)ls_fail_memory(call, sizeof *file);
+    } else if (ls_named_set_reserve(call, &file->tensors, count) != LS_OK) {
+        ls_safetensors_free(file);
+        file = NULL;
+    }
+    return file;
+}
+
+void ls_safetensors_add(ls_safetensors *file, const char *name, ls_tensor *tensor) {
+    file->tensors.items[file->tensors.count++] = (ls_named){.name = name, .tensor = tensor};
+}
+
+ls_status ls_safetensors_add_metadata(const char *call, ls_safetensors *to, const ls_safetensors *from) {
+    const size_t before = (size_t)(to->metadata_end - to->metadata);
+    const size_t more = (size_t)(from->metadata_end - from->metadata);
+    char *texts = ls_allocate(before + more + 1);
+    if (texts == NULL) {
+        return ls_fail_memory(call, before + more + 1);
+    }
+    if (before > 0) {
+        memcpy(texts, to->metadata, before);
+    }
+    if (more > 0) {
+        memcpy(texts + before, from->metadata, more);
+    }
+    ls_free(to->texts);
+    to->texts = texts;
+    to->metadata = texts;
+    to->metadata_end = texts + before + more;
+    return LS_OK;
+}
+
+ls_status ls_safetensors_save_file(const char *path, const ls_safetensors *file) {
+    size_t texts = 0;
+    for (const char *at = file->metadata; at != file->metadata_end; at += strlen(at) + 1) {
+        texts++;
+    }
+    const char **metadata = ls_allocate_zeroed(texts + 1, sizeof *metadata);
+    if (metadata == NULL) {
+        return ls_fail_memory(save, (texts + 1) * sizeof *metadata);
+    }
+    size_t count = 0;
+    for (const char *at = file->metadata; at != file->metadata_end; at += strlen(at) + 1) {
+        metadata[count++] = at;
+    }
+    const ls_status status =
+        ls_safetensors_save(path, file->tensors.items, file->tensors.count, texts > 0 ? metadata : NULL);
+    ls_free(metadata);
+    return status;
 }
 
 const ls_named_set *ls_safetensors_set(const ls_safetensors *file) {

@@ -259,10 +259,20 @@ static ls_status copy_all(const loading *load) {
     return status;
 }
 
-ls_status ls_module_load_file(const char *call, ls_module *module, const char *path,
+ls_status ls_module_load_from(const char *call, ls_module *module, const char *path, const ls_safetensors *file,
                               const ls_module_load_options *options) {
     static const ls_module_load_options defaults;
     options = options != NULL ? options : &defaults;
+    const loading load = {.call = call, .path = path, .module = module, .file = file};
+    report(&load, options);
+    LS_TRY(check_names(&load, options));
+    LS_TRY(!options->skip_mismatched ? check_shapes(&load) : LS_OK);
+    LS_TRY(check_aliases(&load));
+    return copy_all(&load);
+}
+
+ls_status ls_module_load_file(const char *call, ls_module *module, const char *path,
+                              const ls_module_load_options *options) {
     if (module == NULL) {
         return ls_fail_missing("%s: the module", call);
     }
@@ -273,12 +283,7 @@ ls_status ls_module_load_file(const char *call, ls_module *module, const char *p
     if (file == NULL) {
         return ls_error_status();
     }
-    const loading load = {.call = call, .path = path, .module = module, .file = file};
-    report(&load, options);
-    ls_status status = check_names(&load, options);
-    status = status == LS_OK && !options->skip_mismatched ? check_shapes(&load) : status;
-    status = status == LS_OK ? check_aliases(&load) : status;
-    status = status == LS_OK ? copy_all(&load) : status;
+    const ls_status status = ls_module_load_from(call, module, path, file, options);
     ls_safetensors_free(file);
     return status;
 }

@@ -6,6 +6,7 @@
 #ifndef LS_OPTIM_OPTIMIZER_H
 #define LS_OPTIM_OPTIMIZER_H
 
+#include <lockstep/formats.h>
 #include <lockstep/optim.h>
 
 #include "autograd/op.h"
@@ -48,8 +49,8 @@ typedef struct ls_state_word {
  * a separate tensor with all elements. If `sharding` is NULL, the item is over the state itself.
  */
 typedef struct ls_state_shard {
-    const struct ls_optimizer_slot *slot;
-    ls_sharding *sharding; /* borrowed */
+    const struct ls_optimizer_slot *slot; /* also of a state that is not sharded; NULL: the state of no parameter */
+    ls_sharding *sharding;                /* borrowed */
     char *memory;
 } ls_state_shard;
 
@@ -224,6 +225,12 @@ ls_status ls_state_list_keep(const ls_state_list *list);
 /* Notes that the whole state was restored, see ls_sharding.restored. */
 void ls_optimizer_restored(const ls_optimizer *optimizer);
 
+/*
+ * Returns the parameter of item `index` of the last ls_optimizer_state; NULL if the item is the state of no parameter.
+ */
+const ls_tensor *ls_optimizer_state_parameter(const ls_optimizer *optimizer, int index);
+/* Does the work of ls_optimizer_load with the tensors of the file, which is at `path`. */
+ls_status ls_optimizer_load_from(ls_optimizer *optimizer, const char *path, const ls_safetensors *file);
 /* Frees the tensors of the last ls_optimizer_state. */
 void ls_optimizer_forget_state(ls_optimizer *optimizer);
 

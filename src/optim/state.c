@@ -36,6 +36,7 @@ static ls_status list_slot(const ls_optimizer *optimizer, const ls_parameter_gro
     const ls_tensor *parameter = slot->parameter;
     char room[16];
     const char *name = parameter_name(optimizer, parameter, number, room);
+    const int first = list->count;
     for (int k = 0; k < states; k++) {
         char *memory = group->state[k] + slot->state_offset;
         const ls_state_shard shard = {.slot = slot, .sharding = group->sharding, .memory = memory};
@@ -47,8 +48,12 @@ static ls_status list_slot(const ls_optimizer *optimizer, const ls_parameter_gro
         LS_TRY(ls_state_add(list, name, (ls_state_word){type->product_word, LS_STATE_NOT_NEGATIVE}, LS_SCALAR, LS_F64,
                             &ls_cpu, &slot->product));
     }
-    return ls_state_add(list, name, (ls_state_word){"step", LS_STATE_NOT_NEGATIVE}, LS_SCALAR, LS_I64, &ls_cpu,
-                        &slot->t);
+    LS_TRY(
+        ls_state_add(list, name, (ls_state_word){"step", LS_STATE_NOT_NEGATIVE}, LS_SCALAR, LS_I64, &ls_cpu, &slot->t));
+    for (int i = first; i < list->count; i++) {
+        list->shards[i].slot = slot;
+    }
+    return LS_OK;
 }
 
 static ls_status list_all(ls_optimizer *optimizer, ls_state_list *list) {
@@ -80,6 +85,11 @@ ls_status ls_optimizer_state(ls_optimizer *optimizer, const ls_named **tensors, 
     *tensors = optimizer->listed.items;
     *count = optimizer->listed.count;
     return LS_OK;
+}
+
+const ls_tensor *ls_optimizer_state_parameter(const ls_optimizer *optimizer, int index) {
+    const ls_optimizer_slot *slot = optimizer->listed.shards[index].slot;
+    return slot != NULL ? slot->parameter : NULL;
 }
 
 void ls_optimizer_forget_state(ls_optimizer *optimizer) {
@@ -215,9 +225,12 @@ ls_status ls_optimizer_load(ls_optimizer *optimizer, const char *path) {
     }
     LS_TRY(ls_optimizer_check_here("ls_optimizer_load", optimizer));
     ls_safetensors *file = ls_safetensors_load(path);
-    if (file == NULL) {
-        return ls_error_status();
-    }
+    const ls_status status = file != NULL ? ls_optimizer_load_from(optimizer, path, file) : ls_error_status();
+    ls_safetensors_free(file);
+    return status;
+}
+
+ls_status ls_optimizer_load_from(ls_optimizer *optimizer, const char *path, const ls_safetensors *file) {
     const int count = ls_safetensors_count(file);
     ls_named *given = ls_allocate_zeroed((size_t)count, sizeof *given);
     ls_status status = given != NULL ? LS_OK : ls_fail_memory("ls_optimizer_load", (size_t)count * sizeof *given);
@@ -230,6 +243,5 @@ ls_status ls_optimizer_load(ls_optimizer *optimizer, const char *path) {
         status = set_state(call, optimizer, given, count);
     }
     ls_free(given);
-    ls_safetensors_free(file);
     return status;
 }

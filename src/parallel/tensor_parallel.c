@@ -103,7 +103,13 @@ static ls_tensor *add_part(ls_module *module, ls_comm *comm, const sharded_tenso
     }
     ls_tensor *added = ls_out_of_scope(ls_module_add_parameter(module, p->name, status == LS_OK ? own : NULL));
     if (added != NULL && added->leaf != NULL && p->axis >= 0) {
-        added->leaf->divisions[LS_DIVIDED_TENSOR] = (ls_division){.add = ls_add_over_ranks, .user = comm};
+        const int64_t size = p->shape.size[p->axis];
+        added->leaf->divisions[LS_DIVIDED_TENSOR] =
+            (ls_division){.add = ls_add_over_ranks,
+                          .user = comm,
+                          .axis = p->axis,
+                          .first = ls_share_of(size, ls_comm_size(comm), ls_comm_rank(comm)).start,
+                          .whole = size};
     }
     return added;
 }

@@ -14,7 +14,9 @@
  * All files are written to a temporary folder in the same parent folder, which is renamed when everything is on disk.
  * So each checkpoint is always complete or missing, whenever a process is killed. Names sort by time.
  *
- *   content.c    the table of a checkpoint's contents     copies.c     lists of copies of tensors
+ *   content.c    the table of a checkpoint's contents     tensors.c    its rows of the model and the optimizers
+ *   split.c      loads into a model that is sharded in another way        copies.c     lists of copies of tensors
+ *   layout.c     the parts of tensors in all files        join.c       tensors from the files of several ranks
  *   manifest.c   the manifest, to and from its file       snapshot.c   copies of all contents of a trial
  *   folder.c     folders: names, syncing, removing        write.c      the files of a snapshot, and the renaming
  *   verify.c     finds complete checkpoints               writer.c     the thread that writes
@@ -39,6 +41,66 @@
 #define LS_LINK_SUFFIX       ".link" /* suffix of the temporary name of the link to the best checkpoint */
 #define LS_SPARE_SUFFIX      ".old"  /* suffix of the temporary name of a checkpoint that is being replaced */
 #define LS_FILE_NAME_LIMIT   64
+
+/* The names of the files of the model and the optimizer. */
+#define LS_MODEL_NAME     "model"
+#define LS_OPTIMIZER_NAME "optimizer"
+
+/* ---- layout.c ---------------------------------------------------------------------------------------------------- */
+
+#define LS_PART_HASH 17 /* 64 bits in hexadecimal digits, and the final zero byte */
+
+/* The part of a tensor that a rank has: a range along one axis, or the whole tensor. */
+typedef struct ls_part {
+    char *name;              /* of the tensor; owned */
+    char of[12];             /* the file that has the part: LS_MODEL_NAME or LS_OPTIMIZER_NAME, */
+    int rank;                /* of this rank; -1: the only file of this name */
+    bool buffer;             /* the tensor is a buffer of the model */
+    ls_shape shape;          /* of the whole tensor */
+    int axis;                /* -1: the part is the whole tensor */
+    int64_t first, count;    /* indices along the axis; 0 and 1 of a whole tensor */
+    char hash[LS_PART_HASH]; /* of the elements, to tell replicas from different tensors; "": unknown */
+} ls_part;
+
+typedef struct ls_layout {
+    ls_part *parts; /* in the order of the files */
+    int count;
+} ls_layout;
+
+void ls_layout_free(ls_layout *layout);
+/* Adds a part with a copy of the name. */
+ls_status ls_layout_add(ls_layout *layout, const char *name, ls_part part);
+/* Adds the parts that this rank has, in the order of the file. `tensors` is the result of ls_optimizer_state. */
+ls_status ls_layout_add_model(ls_layout *layout, const ls_module *model, int rank);
+ls_status ls_layout_add_optimizer(ls_layout *layout, const ls_optimizer *optimizer, const ls_named *tensors, int count,
+                                  int rank);
+/*
+ * Returns whether the state can be sharded in another way: every tensor has the name of its parameter in the model, and
+ * the method has no vectors of all parameters.
+ */
+bool ls_optimizer_has_layout(const ls_optimizer *optimizer, const ls_module *model, const ls_named *tensors, int count);
+/* Adds the tensors of a file as whole tensors. */
+ls_status ls_layout_add_file(ls_layout *layout, const char *folder, const char *of, int rank);
+/* Adds the tensors of `layout` that `wanted` does not have, as whole tensors: parameters, then buffers. */
+ls_status ls_layout_add_rest(ls_layout *wanted, const ls_layout *layout, const char *of);
+/* Returns the first part of the tensor; NULL: none. */
+const ls_part *ls_layout_find(const ls_layout *layout, const char *of, const char *name);
+bool ls_layout_has(const ls_layout *layout, const char *of);
+/* Returns whether both are the same range of a tensor. */
+bool ls_part_is_same(const ls_part *a, const ls_part *b);
+/* Gathers the parts of all ranks on rank 0. Collective; `comm` is NULL for one process. */
+ls_status ls_layout_gather(ls_layout *layout, ls_comm *comm);
+
+/* ---- join.c ------------------------------------------------------------------------------------------------------ */
+
+/*
+ * Reads the wanted parts of tensors in the files `of` of the checkpoint, whichever files hold their elements. Sets
+ * used[i] to 1 for every part of the layout that belongs to a wanted tensor; `used` may be NULL. Wanted tensors that
+ * the layout lacks are missing in the result. The result borrows the names of the layout. Fails with LS_ERR_FORMAT if
+ * elements are in no file or in several, and with LS_ERR_UNSUPPORTED if ranks have different tensors of one name.
+ */
+ls_safetensors *ls_layout_join(const ls_layout *layout, const char *folder, const char *of, const ls_layout *wanted,
+                               uint8_t *used);
 
 /* ---- manifest.c -------------------------------------------------------------------------------------------------- */
 
@@ -68,6 +130,7 @@ typedef struct ls_manifest {
     ls_history history;
     ls_manifest_file *files;
     int file_count;
+    ls_layout layout; /* of a sharded model and its optimizer; empty if Lockstep could not list it */
 } ls_manifest;
 
 void ls_manifest_free(ls_manifest *manifest);
@@ -143,6 +206,8 @@ ls_status ls_copies_add_numbers(ls_copies *copies, const char *name, ls_dtype dt
 /* Copies the metadata of a model: pairs with a final NULL. */
 ls_status ls_copies_add_metadata(ls_copies *copies, const char *const *metadata);
 void ls_copies_free(ls_copies *copies);
+/* Stores the hashes of the copies in the parts of a layout from `first` on (layout.c). */
+void ls_layout_hash(ls_layout *layout, int first, const ls_copies *copies);
 
 /* ---- snapshot.c -------------------------------------------------------------------------------------------------- */
 
@@ -189,8 +254,11 @@ typedef struct ls_resumption {
     ls_safetensors *own;     /* file of this rank; file of rank 0 if the rank is new */
     const ls_named *tensors; /* tensors of the current part in that file, without their prefix */
     int count;
-    int64_t batch;        /* position in the trial's epoch, in its global batches */
-    int64_t loader_batch; /* position in the loader's epoch */
+    bool joins;                        /* the model is sharded in another way than in the checkpoint */
+    ls_layout layout;                  /* of the files, if the checkpoint's model is not sharded */
+    ls_safetensors *model, *optimizer; /* this rank's tensors, if `joins` */
+    int64_t batch;                     /* position in the trial's epoch, in its global batches */
+    int64_t loader_batch;              /* position in the loader's epoch */
 } ls_resumption;
 
 /*
@@ -199,6 +267,25 @@ typedef struct ls_resumption {
  */
 ls_status ls_checkpoint_get_contents(ls_trial *trial, ls_checkpoint *to);
 ls_status ls_checkpoint_set_contents(ls_resumption *from);
+
+/* ---- tensors.c --------------------------------------------------------------------------------------------------- */
+
+ls_status ls_checkpoint_get_model(ls_trial *trial, const char *prefix, ls_checkpoint *to);
+ls_status ls_checkpoint_get_optimizer(ls_trial *trial, const char *prefix, ls_checkpoint *to);
+ls_status ls_checkpoint_get_outer(ls_trial *trial, const char *prefix, ls_checkpoint *to);
+ls_status ls_checkpoint_set_model(ls_resumption *from);
+ls_status ls_checkpoint_set_optimizer(ls_resumption *from);
+ls_status ls_checkpoint_set_outer(ls_resumption *from);
+/* Returns whether the checkpoint has the file of this name and rank. */
+bool ls_checkpoint_has_part(const ls_resumption *from, const char *name, int rank);
+
+/* ---- split.c ----------------------------------------------------------------------------------------------------- */
+
+/*
+ * Decides with all ranks whether the model is sharded in another way than in the checkpoint. If so, reads this rank's
+ * tensors. Fails on every rank if the checkpoint and the model do not have the same tensors. Collective.
+ */
+ls_status ls_checkpoint_split(ls_resumption *from);
 
 /* ---- write.c ----------------------------------------------------------------------------------------------------- */
 

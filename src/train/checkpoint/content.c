@@ -44,121 +44,7 @@ static bool read_numbers(const ls_named *tensors, int count, ls_dtype dtype, int
     return true;
 }
 
-/* ---- model and optimizer ----------------------------------------------------------------------------------------- */
-
-static bool has_part(const ls_resumption *from, const char *name, int rank) {
-    char file[LS_FILE_NAME_LIMIT];
-    ls_part_name(file, name, rank);
-    for (int i = 0; i < from->manifest.file_count; i++) {
-        if (strcmp(from->manifest.files[i].name, file) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static ls_status part_path(const ls_resumption *from, const char *name, int rank, char path[PATH_MAX]) {
-    char file[LS_FILE_NAME_LIMIT];
-    ls_part_name(file, name, rank);
-    return ls_path_join(path, from->folder, file);
-}
-
-static ls_status copy_model(ls_trial *trial, ls_checkpoint *to) {
-    ls_saved saved;
-    LS_TRY(ls_module_list_saved(trial->state.model, NULL, &saved));
-    ls_status status = ls_copies_add(&to->model, "", saved.tensors, saved.count);
-    if (status == LS_OK && saved.metadata[0] != NULL) {
-        status = ls_copies_add_metadata(&to->model, saved.metadata);
-    }
-    ls_saved_free(&saved);
-    return status;
-}
-
-/* Ends ls_data_parallel_make_whole. If the work before has failed, keeps its status and message. */
-static ls_status end_whole(ls_module *model, ls_status status) {
-    ls_saved_error error;
-    ls_error_save(&error);
-    const ls_status ended = ls_data_parallel_make_whole(model, false);
-    return status != LS_OK ? ls_error_put_back(&error) : ended;
-}
-
-static ls_status get_model(ls_trial *trial, const char *prefix, ls_checkpoint *to) {
-    (void)prefix;
-    LS_TRY(ls_data_parallel_make_whole(trial->state.model, true));
-    return end_whole(trial->state.model, to->writes_model ? copy_model(trial, to) : LS_OK);
-}
-
-static ls_status set_model(ls_resumption *from) {
-    char path[PATH_MAX];
-    ls_module *model = from->trial->state.model;
-    LS_TRY(part_path(from, "model", from->manifest.divided ? from->rank : -1, path));
-    LS_TRY(ls_data_parallel_make_whole(model, true));
-    return end_whole(model, ls_module_load(model, path));
-}
-
-static ls_status get_optimizer(ls_trial *trial, const char *prefix, ls_checkpoint *to) {
-    const ls_named *tensors = NULL;
-    int count = 0;
-    (void)prefix;
-    ls_optimizer *optimizer = trial->options.optimizer;
-    if (optimizer == NULL || (!to->writes_optimizer && !ls_optimizer_is_sharded(optimizer))) {
-        return LS_OK;
-    }
-    LS_TRY(ls_optimizer_state(optimizer, &tensors, &count));
-    const ls_status status = to->writes_optimizer ? ls_copies_add(&to->optimizer, "", tensors, count) : LS_OK;
-    ls_optimizer_forget_state(optimizer);
-    return status;
-}
-
-/*
- * With `.outer`, each rank has a state of its own. A rank without one, and all ranks of a trial without `.outer`, take
- * the state of rank 0.
- */
-static ls_status set_optimizer(ls_resumption *from) {
-    char path[PATH_MAX];
-    if (from->trial->options.optimizer == NULL) {
-        return LS_OK;
-    }
-    const bool has_own =
-        from->manifest.divided || (from->trial->options.outer != NULL && has_part(from, "optimizer", from->rank));
-    const int rank = has_own ? from->rank : has_part(from, "optimizer", 0) ? 0 : -1;
-    LS_TRY(part_path(from, "optimizer", rank, path));
-    return ls_optimizer_load(from->trial->options.optimizer, path);
-}
-
-static ls_status get_outer(ls_trial *trial, const char *prefix, ls_checkpoint *to) {
-    ls_optimizer *optimizer = ls_outer_optimizer(trial->options.outer);
-    const ls_named *tensors = NULL;
-    int count = 0;
-    (void)prefix;
-    if (!to->writes_model || optimizer == NULL) {
-        return LS_OK;
-    }
-    LS_TRY(ls_optimizer_state(optimizer, &tensors, &count));
-    return ls_copies_add(&to->outer, "", tensors, count);
-}
-
-/* Follows the row of the model. */
-static ls_status set_outer(ls_resumption *from) {
-    ls_outer *outer = from->trial->options.outer;
-    ls_optimizer *optimizer = ls_outer_optimizer(outer);
-    if (outer == NULL) {
-        return LS_OK;
-    }
-    const int part = from->manifest.divided ? from->rank : -1;
-    char path[PATH_MAX];
-    LS_TRY(ls_outer_restart(outer));
-    if (optimizer != NULL && has_part(from, "outer", part)) {
-        LS_TRY(part_path(from, "outer", part, path));
-        return ls_optimizer_load(optimizer, path);
-    }
-    if (optimizer != NULL) {
-        ls_log_write(LS_LOG_WARNING,
-                     "checkpoint: %s has no state of the outer optimizer, which keeps its present momentum",
-                     from->folder);
-    }
-    return LS_OK;
-}
+/* ---- modes ------------------------------------------------------------------------------------------------------- */
 
 /* The training modes of all layers, which hooks may have changed. */
 static ls_status get_modes(ls_trial *trial, const char *prefix, ls_checkpoint *to) {
@@ -169,12 +55,12 @@ static ls_status get_modes(ls_trial *trial, const char *prefix, ls_checkpoint *t
     return status;
 }
 
-/* If the layers differ, the model keeps its modes. */
+/* If the layers differ, also because the model is sharded in another way, the model keeps its modes. */
 static ls_status set_modes(ls_resumption *from) {
     ls_module *model = from->trial->state.model;
     ls_modes modes;
     LS_TRY(ls_modes_take(&modes, model));
-    if (from->count == 1 && ls_dtype_of(from->tensors->tensor) == LS_BOOL &&
+    if (!from->joins && from->count == 1 && ls_dtype_of(from->tensors->tensor) == LS_BOOL &&
         ls_numel(from->tensors->tensor) == modes.count) {
         for (int i = 0; i < modes.count; i++) {
             modes.training[i] = ((const uint8_t *)ls_host_data(from->tensors->tensor))[i] != 0;
@@ -411,8 +297,8 @@ static ls_status set_averaging(ls_resumption *from) {
     ls_averaging_memory memory;
     double numbers[2];
     if (ls_data_parallel_memory(model, &memory) && read_numbers(from->tensors, from->count, LS_F64, 2, numbers)) {
-        const bool same = shares_of(ls_trial_shards(from->trial), from->size) ==
-                          shares_of(from->manifest.shards, from->manifest.world_size);
+        const bool same = !from->joins && shares_of(ls_trial_shards(from->trial), from->size) ==
+                                              shares_of(from->manifest.shards, from->manifest.world_size);
         memory = (ls_averaging_memory){.usual = same ? numbers[0] : 0, .agrees = numbers[1] != 0};
         ls_data_parallel_remember(model, memory);
     }
@@ -430,8 +316,8 @@ static ls_status set_powersgd(ls_resumption *from) {
     ls_module *model = from->trial->state.model;
     int64_t count = 0;
     float *numbers = ls_data_parallel_powersgd(model, &count);
-    if (numbers == NULL ||
-        (from->size == from->manifest.world_size && read_numbers(from->tensors, from->count, LS_F32, count, numbers))) {
+    if (numbers == NULL || (!from->joins && from->size == from->manifest.world_size &&
+                            read_numbers(from->tensors, from->count, LS_F32, count, numbers))) {
         return LS_OK;
     }
     ls_data_parallel_restart_powersgd(model);
@@ -528,9 +414,9 @@ static const struct content {
     ls_status (*get)(ls_trial *trial, const char *prefix, ls_checkpoint *to);
     ls_status (*set)(ls_resumption *from);
 } contents[] = {
-    {IN_FILES, "model", get_model, set_model},
-    {IN_FILES, "optimizer", get_optimizer, set_optimizer},
-    {IN_FILES, "outer", get_outer, set_outer},
+    {IN_FILES, "model", ls_checkpoint_get_model, ls_checkpoint_set_model},
+    {IN_FILES, "optimizer", ls_checkpoint_get_optimizer, ls_checkpoint_set_optimizer},
+    {IN_FILES, "outer", ls_checkpoint_get_outer, ls_checkpoint_set_outer},
     {IN_RANK_FILE, "modes", get_modes, set_modes},
     {IN_RANK_FILE, metric_prefix, get_metrics, set_metrics},
     {IN_RANK_FILE, "best", get_best, set_best},

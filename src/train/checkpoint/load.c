@@ -48,9 +48,10 @@ static ls_status place_data(ls_resumption *load) {
 
 static ls_status check_fits(ls_resumption *load) {
     const ls_manifest *manifest = &load->manifest;
-    if (manifest->divided && manifest->world_size != load->size) {
+    if (manifest->divided && manifest->layout.count == 0 && manifest->world_size != load->size) {
         return ls_fail(LS_ERR_UNSUPPORTED,
-                       "checkpoint: %s has a model that is sharded over %d ranks: resume it on %d ranks, not on %d",
+                       "checkpoint: %s has a model that is sharded over %d ranks, and no list of its parts: resume it "
+                       "on %d ranks, not on %d; the next checkpoint has the list",
                        load->folder, manifest->world_size, manifest->world_size, load->size);
     }
     if (manifest->optimizer != (load->trial->options.optimizer != NULL)) {
@@ -67,7 +68,9 @@ static ls_status load_parts(ls_resumption *load) {
     ls_part_name(file, "rank", load->rank < load->manifest.world_size ? load->rank : 0);
     LS_TRY(ls_path_join(path, load->folder, file));
     load->own = ls_safetensors_load(path);
-    return load->own != NULL ? ls_checkpoint_set_contents(load) : ls_error_status();
+    LS_TRY(load->own != NULL ? ls_checkpoint_split(load) : ls_error_status());
+    LS_TRY(load->joins ? ls_trial_agree_at_end(load->trial, LS_OK) : LS_OK); /* no rank changes its model alone */
+    return ls_checkpoint_set_contents(load);
 }
 
 static ls_status load_from(ls_trial *trial, const char *folder) {
@@ -76,6 +79,9 @@ static ls_status load_from(ls_trial *trial, const char *folder) {
     LS_TRY(ls_manifest_read(folder, &load.manifest));
     const ls_status status = load_parts(&load);
     ls_safetensors_free(load.own);
+    ls_safetensors_free(load.model);
+    ls_safetensors_free(load.optimizer);
+    ls_layout_free(&load.layout);
     ls_manifest_free(&load.manifest);
     return status;
 }

@@ -22,12 +22,14 @@ enum { SIZE_LIMIT = 1 << 28, MOST_FILES = 1 << 16 };
 #define FORMAT_KEY "format"
 #define SUM_KEY    "xxh3"
 #define STEPS_KEY  "train_steps"
+#define AXIS_KEY   "axis"
 
 _Static_assert(sizeof ZEROS == LS_CHECKSUM_TEXT, "as many zeros as digits");
 
 void ls_manifest_free(ls_manifest *manifest) {
     ls_history_free(&manifest->history);
     ls_free(manifest->files);
+    ls_layout_free(&manifest->layout);
     *manifest = (ls_manifest){0};
 }
 
@@ -42,7 +44,7 @@ typedef struct reading {
     ls_json json;
     const char *path;
     bool sum_is_good;
-    int64_t most_files; /* capacity */
+    int64_t most_files, most_parts; /* capacities */
     int64_t format;
     ls_history_entry entry; /* current epoch */
     ls_manifest_file file;  /* current file */
@@ -62,7 +64,7 @@ typedef struct field {
 
 #define COUNT_OF(fields) (sizeof(fields) / sizeof *(fields))
 
-enum { MOST_FIELDS = 16 };
+enum { MOST_FIELDS = 24 };
 
 static void put_fields(ls_json_writer *json, const field *fields, size_t count, const void *from) {
     for (size_t i = 0; i < count; i++) {
@@ -268,7 +270,7 @@ static bool read_history(reading *r, const field *how, void *to) {
     return r->json.expected == NULL;
 }
 
-/* ---- files and loader -------------------------------------------------------------------------------------------- */
+/* ---- files ------------------------------------------------------------------------------------------------------- */
 
 static const field file_fields[] = {
     {"name", put_word, read_word, offsetof(ls_manifest_file, name), 0, LS_FILE_NAME_LIMIT, false},
@@ -305,6 +307,95 @@ static bool read_files(reading *r, const field *how, void *to) {
     return r->json.expected == NULL;
 }
 
+/* ---- parts of tensors -------------------------------------------------------------------------------------------- */
+
+static void put_name(ls_json_writer *json, const field *how, const void *from) {
+    ls_json_put_text(json, how->key, *(char *const *)from);
+}
+
+static bool read_name(reading *r, const field *how, void *to) {
+    char **name = to;
+    const char *word;
+    (void)how;
+    if (!ls_json_word(&r->json, &word)) {
+        return false;
+    }
+    *name = ls_duplicate_string(word);
+    r->status = *name != NULL ? LS_OK : ls_fail_memory("checkpoint", strlen(word) + 1);
+    return *name != NULL;
+}
+
+static void put_shape(ls_json_writer *json, const field *how, const void *from) {
+    const ls_shape *shape = from;
+    ls_json_open(json, how->key, '[');
+    for (int i = 0; i < shape->ndim; i++) {
+        ls_json_put_integer(json, NULL, shape->size[i]);
+    }
+    ls_json_close(json, ']');
+}
+
+static bool read_shape(reading *r, const field *how, void *to) {
+    ls_shape *shape = to;
+    (void)how;
+    for (int64_t n = 0; ls_json_item(&r->json, &n);) {
+        if (shape->ndim == LS_MAX_DIMS || !ls_json_size(&r->json, &shape->size[shape->ndim++])) {
+            return false;
+        }
+    }
+    return r->json.expected == NULL;
+}
+
+static const field part_fields[] = {
+    {"file", put_word, read_word, offsetof(ls_part, of), 0, sizeof((ls_part *)NULL)->of, false},
+    {"rank", put_int, read_int, offsetof(ls_part, rank), 0, 0, false},
+    {"name", put_name, read_name, offsetof(ls_part, name), 0, 0, false},
+    {"buffer", put_flag, read_flag, offsetof(ls_part, buffer), 0, 0, false},
+    {"shape", put_shape, read_shape, offsetof(ls_part, shape), 0, 0, false},
+    {AXIS_KEY, put_int, read_int, offsetof(ls_part, axis), -1, 0, false},
+    {"first", put_count, read_count, offsetof(ls_part, first), 0, 0, false},
+    {"count", put_count, read_count, offsetof(ls_part, count), 0, 0, false},
+    {"hash", put_word, read_word, offsetof(ls_part, hash), 0, LS_PART_HASH, false},
+};
+
+/* Only a sharded model has parts. */
+static void put_parts(ls_json_writer *json, const field *how, const void *from) {
+    const ls_layout *layout = from;
+    if (layout->count == 0) {
+        return;
+    }
+    ls_json_open(json, how->key, '[');
+    for (int i = 0; i < layout->count; i++) {
+        put_object(json, NULL, part_fields, COUNT_OF(part_fields), &layout->parts[i]);
+    }
+    ls_json_close(json, ']');
+}
+
+static bool is_part(const ls_part *part) {
+    const int64_t whole = part->axis < 0 ? 1 : part->axis < part->shape.ndim ? part->shape.size[part->axis] : -1;
+    return part->count <= whole && part->first <= whole - part->count;
+}
+
+static bool read_part(reading *r, ls_layout *layout) {
+    if (layout->count >= r->most_parts) {
+        return false;
+    }
+    ls_part *part = &layout->parts[layout->count++]; /* cleared */
+    return read_object(r, part_fields, COUNT_OF(part_fields), part) && is_part(part);
+}
+
+static bool read_parts(reading *r, const field *how, void *to) {
+    (void)how;
+    for (int64_t n = 0; ls_json_item(&r->json, &n);) {
+        if (!read_part(r, to)) {
+            r->status = fail_here(r, "it lists an invalid part of a tensor");
+            return false;
+        }
+    }
+    return r->json.expected == NULL;
+}
+
+/* ---- the loader -------------------------------------------------------------------------------------------------- */
+
 static const field loader_fields[] = {
     {"epoch", put_count, read_count, offsetof(ls_manifest, loader_epoch), -1, 0, false},
     {"batch", put_count, read_count, offsetof(ls_manifest, loader_batch), 0, 0, false},
@@ -340,6 +431,7 @@ static const field manifest_fields[] = {
     {"latest", put_values, read_values, offsetof(ls_manifest, latest), 0, 0, false},
     {"history", put_history, read_history, offsetof(ls_manifest, history), 0, 0, false},
     {"files", put_files, read_files, 0, 0, 0, false},
+    {"tensors", put_parts, read_parts, offsetof(ls_manifest, layout), 0, 0, true},
 };
 
 _Static_assert(COUNT_OF(manifest_fields) < MOST_FIELDS, "room to note which were seen");
@@ -413,15 +505,22 @@ static size_t most_of(const char *text, size_t size, const char *word, size_t sh
 }
 
 /* Reserves memory for everything that the text can hold, so that no array grows later. */
-static ls_status make_room(const char *text, size_t size, ls_manifest *manifest, int64_t *files) {
+static ls_status make_room(const char *text, size_t size, ls_manifest *manifest, int64_t *files, int64_t *parts) {
     const size_t epochs =
         most_of(text, size, "\"" STEPS_KEY "\"", sizeof "{'train_steps':0,'validate_steps':0,'values':{}");
     const size_t pairs = most_of(text, size, ":", sizeof "'a':1");
     const size_t sums = most_of(text, size, "\"" SUM_KEY "\"", sizeof "{'name':'a','bytes':0,'xxh3':''" + DIGITS);
+    const size_t axes = most_of(text, size, "\"" AXIS_KEY "\"",
+                                sizeof "{'file':'a','rank':0,'name':'','buffer':true,'shape':[],'axis':0,'first':0,"
+                                       "'count':0,'hash':'a'}");
     *files = (int64_t)(sums < MOST_FILES ? sums : MOST_FILES);
+    *parts = (int64_t)axes;
     LS_TRY(ls_history_reserve(&manifest->history, epochs, pairs));
     manifest->files = ls_allocate_zeroed((size_t)*files, sizeof *manifest->files);
-    return manifest->files != NULL ? LS_OK : ls_fail_memory("checkpoint", (size_t)*files * sizeof *manifest->files);
+    manifest->layout.parts = axes > 0 ? ls_allocate_zeroed(axes, sizeof *manifest->layout.parts) : NULL;
+    return manifest->files != NULL && (axes == 0 || manifest->layout.parts != NULL)
+               ? LS_OK
+               : ls_fail_memory("checkpoint", (size_t)*files * sizeof *manifest->files + axes * sizeof(ls_part));
 }
 
 static ls_status read_whole(reading *r, size_t size, ls_manifest *manifest) {
@@ -472,7 +571,7 @@ static ls_status parse(char *text, size_t size, const char *path, ls_manifest *m
     }
     text[size] = '\0';
     reading r = {.path = path, .sum_is_good = check_sum(text, size), .json = ls_json_of(text)};
-    LS_TRY(make_room(text, size, manifest, &r.most_files));
+    LS_TRY(make_room(text, size, manifest, &r.most_files, &r.most_parts));
     return read_whole(&r, size, manifest);
 }
 

@@ -2,37 +2,74 @@
 #include <sys/stat.h>
 
 #include "nn/module.h"
+#include "parallel/parallel.h"
 #include "train/checkpoint/checkpoint.h"
 
-/* Finds the model's file of the checkpoint in `folder`, or of the newest complete checkpoint in `folder`. */
-static ls_status find_weights(const char *call, const char *folder, char path[PATH_MAX]) {
-    char found[PATH_MAX], file[LS_FILE_NAME_LIMIT];
+/*
+ * Loads a model that is sharded in another way than the checkpoint's model, from the parts in all files. A tensor that
+ * the module lacks is read, too: the load refuses it, or the options allow it.
+ */
+static ls_status load_parts(const char *call, ls_module *module, const char *found, const ls_layout *saved,
+                            const ls_module_load_options *options) {
+    ls_layout wanted = {0};
+    ls_status status = ls_layout_add_model(&wanted, module, 0);
+    status = status == LS_OK ? ls_layout_add_rest(&wanted, saved, LS_MODEL_NAME) : status;
+    ls_safetensors *joined = status == LS_OK ? ls_layout_join(saved, found, LS_MODEL_NAME, &wanted, NULL) : NULL;
+    status = joined != NULL ? ls_module_load_from(call, module, found, joined, options) : ls_error_status();
+    ls_safetensors_free(joined);
+    ls_layout_free(&wanted);
+    return status;
+}
+
+static ls_status load_weights(const char *call, ls_module *module, const char *found, const ls_manifest *manifest,
+                              const ls_module_load_options *options) {
+    char path[PATH_MAX];
+    ls_layout whole = {0};
+    if (manifest->divided && manifest->layout.count == 0) {
+        return ls_fail(LS_ERR_UNSUPPORTED,
+                       "%s: the model of %s is sharded over ranks, and has no list of its parts: each rank loads its "
+                       "own file, model-0000.safetensors on rank 0",
+                       call, found);
+    }
+    if (manifest->divided) {
+        return load_parts(call, module, found, &manifest->layout, options);
+    }
+    if (!ls_model_is_divided(module)) {
+        LS_TRY(ls_path_join(path, found, LS_MODEL_NAME ".safetensors"));
+        return ls_module_load_file(call, module, path, options);
+    }
+    ls_status status = ls_layout_add_file(&whole, found, LS_MODEL_NAME, -1);
+    status = status == LS_OK ? load_parts(call, module, found, &whole, options) : status;
+    ls_layout_free(&whole);
+    return status;
+}
+
+/* Loads from the checkpoint at `folder`, or from the newest complete checkpoint in `folder`. */
+static ls_status load_checkpoint(const char *call, ls_module *module, const char *folder,
+                                 const ls_module_load_options *options) {
+    char found[PATH_MAX];
     ls_manifest manifest;
     LS_TRY(ls_checkpoint_find(folder, found));
     if (found[0] == '\0') {
         return ls_fail(LS_ERR_IO, "%s: the folder %s is not a checkpoint and contains no complete checkpoint", call,
                        folder);
     }
+    if (!ls_module_list(module)) {
+        return ls_error_status();
+    }
     LS_TRY(ls_manifest_read(found, &manifest));
-    const bool sharded = manifest.divided;
+    const ls_status status = load_weights(call, module, found, &manifest, options);
     ls_manifest_free(&manifest);
-    ls_part_name(file, "model", sharded ? 0 : -1);
-    LS_TRY(ls_path_join(path, found, file));
-    return sharded ? ls_fail(LS_ERR_UNSUPPORTED,
-                             "%s: the model of %s is sharded over ranks: each rank loads its own file, %s on rank 0",
-                             call, found, file)
-                   : LS_OK;
+    return status;
 }
 
 static ls_status load_from(const char *call, ls_module *module, const char *path,
                            const ls_module_load_options *options) {
-    char file[PATH_MAX];
     struct stat about;
-    if (path == NULL || stat(path, &about) != 0 || !S_ISDIR(about.st_mode)) {
+    if (module == NULL || path == NULL || stat(path, &about) != 0 || !S_ISDIR(about.st_mode)) {
         return ls_module_load_file(call, module, path, options);
     }
-    LS_TRY(find_weights(call, path, file));
-    return ls_module_load_file(call, module, file, options);
+    return load_checkpoint(call, module, path, options);
 }
 
 ls_status ls_module_load_with(ls_module *module, const char *path, const ls_module_load_options *options) {

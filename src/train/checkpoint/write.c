@@ -78,6 +78,12 @@ ls_status ls_checkpoint_write(ls_checkpoint *snapshot) {
         LS_TRY(write_part(snapshot, LS_OPTIMIZER_PART, "optimizer", snapshot->own_optimizer ? rank : -1,
                           &snapshot->optimizer));
     }
+    if (snapshot->manifest.layout.count > 0) {
+        ls_layout_hash(&snapshot->manifest.layout, 0, &snapshot->model);
+    }
+    if (snapshot->manifest.layout.count > snapshot->model.count) {
+        ls_layout_hash(&snapshot->manifest.layout, snapshot->model.count, &snapshot->optimizer);
+    }
     if (snapshot->outer.count > 0) {
         LS_TRY(write_part(snapshot, LS_OUTER_PART, "outer", part, &snapshot->outer));
     }
@@ -119,7 +125,7 @@ ls_status ls_checkpoint_gather(ls_checkpoint *snapshot, ls_comm *comm) {
             manifest->files[manifest->file_count++] = manifest->files[i];
         }
     }
-    return LS_OK;
+    return manifest->divided ? ls_layout_gather(&manifest->layout, comm) : LS_OK;
 }
 
 /* If the ranks do not share the folder, files are missing. */

@@ -1,0 +1,215 @@
+/* Layouts: which part of which tensor is in the file of which rank. The manifest of a sharded model has one. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "base/memory.h"
+#include "formats/named.h"
+#include "nn/module.h"
+#include "optim/optimizer.h"
+#include "train/checkpoint/checkpoint.h"
+
+void ls_layout_free(ls_layout *layout) {
+    for (int i = 0; i < layout->count; i++) {
+        ls_free(layout->parts[i].name);
+    }
+    ls_free(layout->parts);
+    *layout = (ls_layout){0};
+}
+
+ls_status ls_layout_add(ls_layout *layout, const char *name, ls_part part) {
+    ls_part *parts = ls_grow(layout->parts, (size_t)layout->count, sizeof *parts);
+    layout->parts = parts != NULL ? parts : layout->parts;
+    part.name = parts != NULL ? ls_duplicate_string(name) : NULL;
+    if (part.name == NULL) {
+        return ls_fail_memory("checkpoint", ((size_t)layout->count + 1) * sizeof *parts);
+    }
+    parts[layout->count++] = part;
+    return LS_OK;
+}
+
+const ls_part *ls_layout_find(const ls_layout *layout, const char *of, const char *name) {
+    for (int i = 0; i < layout->count; i++) {
+        if (strcmp(layout->parts[i].name, name) == 0 && strcmp(layout->parts[i].of, of) == 0) {
+            return &layout->parts[i];
+        }
+    }
+    return NULL;
+}
+
+bool ls_layout_has(const ls_layout *layout, const char *of) {
+    bool has = false;
+    for (int i = 0; i < layout->count && !has; i++) {
+        has = strcmp(layout->parts[i].of, of) == 0;
+    }
+    return has;
+}
+
+bool ls_part_is_same(const ls_part *a, const ls_part *b) {
+    return strcmp(a->name, b->name) == 0 && a->axis == b->axis && a->first == b->first && a->count == b->count &&
+           a->shape.ndim == b->shape.ndim &&
+           memcmp(a->shape.size, b->shape.size, (size_t)a->shape.ndim * sizeof *a->shape.size) == 0;
+}
+
+/* ---- models and optimizers --------------------------------------------------------------------------------------- */
+
+/* Describes a tensor that is sharded like the parameter if it has the parameter's shape. */
+static ls_part describe(const char *of, int rank, const ls_tensor *tensor, const ls_tensor *parameter) {
+    ls_part part = {.rank = rank, .shape = ls_shape_of(tensor), .axis = -1, .count = 1};
+    const ls_leaf *leaf = parameter != NULL ? parameter->leaf : NULL;
+    snprintf(part.of, sizeof part.of, "%s", of);
+    if (leaf != NULL && leaf->divisions[LS_DIVIDED_TENSOR].add != NULL && ls_tensor_same_shape(tensor, parameter)) {
+        const ls_division *division = &leaf->divisions[LS_DIVIDED_TENSOR];
+        part.axis = division->axis;
+        part.first = division->first;
+        part.count = part.shape.size[division->axis];
+        part.shape.size[division->axis] = division->whole;
+    }
+    return part;
+}
+
+ls_status ls_layout_add_model(ls_layout *layout, const ls_module *model, int rank) {
+    for (int i = 0; i < ls_module_parameter_count(model); i++) {
+        const ls_tensor *parameter = ls_module_parameter(model, i);
+        LS_TRY(ls_layout_add(layout, ls_module_parameter_name(model, i),
+                             describe(LS_MODEL_NAME, rank, parameter, parameter)));
+    }
+    for (int i = 0; i < ls_module_buffer_count(model); i++) {
+        ls_part part = describe(LS_MODEL_NAME, rank, ls_module_buffer(model, i), NULL);
+        part.buffer = true;
+        LS_TRY(ls_layout_add(layout, ls_module_buffer_name(model, i), part));
+    }
+    return LS_OK;
+}
+
+/* Returns whether the state is named like its parameter in the model: "0.weight.exp_avg". */
+static bool has_name_of(const ls_module *model, const char *state, const ls_tensor *parameter) {
+    const char *name = ls_module_name_of(model, parameter);
+    const size_t length = name != NULL ? strlen(name) : 0;
+    return name != NULL && strncmp(state, name, length) == 0 && state[length] == '.';
+}
+
+bool ls_optimizer_has_layout(const ls_optimizer *optimizer, const ls_module *model, const ls_named *tensors,
+                             int count) {
+    bool has = optimizer->type->list == NULL;
+    for (int i = 0; i < count && has; i++) {
+        const ls_tensor *parameter = ls_optimizer_state_parameter(optimizer, i);
+        has = parameter == NULL || has_name_of(model, tensors[i].name, parameter);
+    }
+    return has;
+}
+
+ls_status ls_layout_add_optimizer(ls_layout *layout, const ls_optimizer *optimizer, const ls_named *tensors, int count,
+                                  int rank) {
+    for (int i = 0; i < count; i++) {
+        LS_TRY(ls_layout_add(
+            layout, tensors[i].name,
+            describe(LS_OPTIMIZER_NAME, rank, tensors[i].tensor, ls_optimizer_state_parameter(optimizer, i))));
+    }
+    return LS_OK;
+}
+
+/* The target of list_tensor. */
+typedef struct listing {
+    ls_layout *layout;
+    const char *of;
+    int rank;
+    ls_status status;
+} listing;
+
+/* Chooses no tensor: only the header is read. */
+static bool list_tensor(void *user, const char *name, const ls_shape *shape) {
+    listing *list = user;
+    ls_part part = {.rank = list->rank, .shape = *shape, .axis = -1, .count = 1};
+    snprintf(part.of, sizeof part.of, "%s", list->of);
+    list->status = list->status == LS_OK ? ls_layout_add(list->layout, name, part) : list->status;
+    return false;
+}
+
+ls_status ls_layout_add_file(ls_layout *layout, const char *folder, const char *of, int rank) {
+    char name[LS_FILE_NAME_LIMIT], path[PATH_MAX];
+    listing list = {.layout = layout, .of = of, .rank = rank};
+    ls_part_name(name, of, rank);
+    LS_TRY(ls_path_join(path, folder, name));
+    ls_safetensors *file = ls_safetensors_load_some(path, list_tensor, &list);
+    ls_safetensors_free(file);
+    return file != NULL ? list.status : ls_error_status();
+}
+
+ls_status ls_layout_add_rest(ls_layout *wanted, const ls_layout *layout, const char *of) {
+    for (int pass = 0; pass < 2; pass++) { /* parameters, then buffers, as in the file of a model that is not sharded */
+        for (int i = 0; i < layout->count; i++) {
+            ls_part part = layout->parts[i];
+            if (strcmp(part.of, of) == 0 && part.buffer == (pass == 1) &&
+                ls_layout_find(wanted, of, part.name) == NULL) {
+                part.axis = -1;
+                part.first = 0;
+                part.count = 1;
+                LS_TRY(ls_layout_add(wanted, part.name, part));
+            }
+        }
+    }
+    return LS_OK;
+}
+
+/* ---- all ranks --------------------------------------------------------------------------------------------------- */
+
+void ls_layout_hash(ls_layout *layout, int first, const ls_copies *copies) {
+    for (int i = 0; i < copies->count; i++) {
+        const ls_tensor *tensor = copies->items[i].tensor;
+        snprintf(layout->parts[first + i].hash, LS_PART_HASH, "%016" PRIx64,
+                 ls_hash_long(LS_HASH_START, ls_host_data(tensor), ls_tensor_bytes(tensor)));
+    }
+}
+
+/* Writes the parts one after the other, each followed by its name. */
+static ls_status pack(const ls_layout *layout, ls_object *packed) {
+    *packed = (ls_object){.data = NULL};
+    for (int i = 0; i < layout->count; i++) {
+        packed->bytes += sizeof(ls_part) + strlen(layout->parts[i].name) + 1;
+    }
+    packed->data = ls_allocate(packed->bytes + 1);
+    char *to = packed->data;
+    for (int i = 0; to != NULL && i < layout->count; i++) {
+        const size_t length = strlen(layout->parts[i].name) + 1;
+        memcpy(to, &layout->parts[i], sizeof(ls_part));
+        memcpy(to + sizeof(ls_part), layout->parts[i].name, length);
+        to += sizeof(ls_part) + length;
+    }
+    return to != NULL ? LS_OK : ls_fail_memory("checkpoint", packed->bytes + 1);
+}
+
+static ls_status unpack(ls_layout *layout, const ls_object *packed) {
+    for (size_t at = 0; at < packed->bytes;) {
+        ls_part part;
+        const char *from = (const char *)packed->data + at;
+        memcpy(&part, from, sizeof part);
+        LS_TRY(ls_layout_add(layout, from + sizeof part, part));
+        at += sizeof part + strlen(from + sizeof part) + 1;
+    }
+    return LS_OK;
+}
+
+ls_status ls_layout_gather(ls_layout *layout, ls_comm *comm) {
+    const int size = comm != NULL ? ls_comm_size(comm) : 1;
+    const int rank = comm != NULL ? ls_comm_rank(comm) : 0;
+    if (size == 1) {
+        return LS_OK;
+    }
+    ls_object own;
+    ls_object *all = ls_allocate_zeroed((size_t)size, sizeof *all);
+    ls_status status = all != NULL ? pack(layout, &own) : ls_fail_memory("checkpoint", (size_t)size * sizeof *all);
+    if (status == LS_OK) {
+        status = ls_comm_gather_object(comm, &own, all, 0);
+        ls_free(own.data);
+    }
+    for (int i = 1; i < size && rank == 0; i++) {
+        status = status == LS_OK ? unpack(layout, &all[i]) : status;
+    }
+    for (int i = 0; i < size && all != NULL; i++) {
+        ls_object_free(&all[i]);
+    }
+    ls_free(all);
+    return status;
+}

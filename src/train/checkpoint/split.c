@@ -1,0 +1,151 @@
+/*
+ * Loads a checkpoint into a model that is sharded in another way: over other ranks, in other stages, or not at all.
+ * Each rank reads its tensors, or its parts of them, from the files that have them (join.c).
+ */
+#include <string.h>
+
+#include "base/memory.h"
+#include "nn/module.h"
+#include "optim/optimizer.h"
+#include "parallel/parallel.h"
+#include "train/checkpoint/checkpoint.h"
+
+/* ---- the decision ------------------------------------------------------------------------------------------------ */
+
+/* Returns whether the rank's files have the same parts as its model. */
+static bool is_same_split(const ls_layout *saved, const ls_layout *wanted, int rank) {
+    int count = 0;
+    bool same = true;
+    for (int i = 0; i < saved->count && same; i++) {
+        const ls_part *part = &saved->parts[i];
+        if (part->rank == rank && strcmp(part->of, LS_MODEL_NAME) == 0) {
+            same = count < wanted->count && ls_part_is_same(part, &wanted->parts[count]);
+            count++;
+        }
+    }
+    return same && count == wanted->count;
+}
+
+/* A manifest without a layout is of an older version: every rank reads its own file. */
+static bool wants_join(const ls_resumption *from, const ls_layout *wanted) {
+    const ls_manifest *manifest = &from->manifest;
+    return !manifest->divided ? ls_model_is_divided(from->trial->state.model)
+                              : manifest->layout.count > 0 && (manifest->world_size != from->size ||
+                                                               !is_same_split(&manifest->layout, wanted, from->rank));
+}
+
+/* Replaces each number by the largest of all ranks. */
+static ls_status largest(const ls_resumption *from, uint8_t *numbers, size_t count) {
+    ls_comm *comm = from->trial->state.comm;
+    return comm != NULL ? ls_comm_allreduce(comm, numbers, numbers, count, LS_U8, LS_MAX, NULL) : LS_OK;
+}
+
+/* ---- what cannot be sharded in another way ----------------------------------------------------------------------- */
+
+static ls_status refuse(const ls_resumption *from, const char *what) {
+    return ls_fail(LS_ERR_UNSUPPORTED,
+                   "checkpoint: the model of %s is sharded in another way than this trial's, and %s cannot be: resume "
+                   "it on %d rank%s with the model that it was saved with",
+                   from->folder, what, from->manifest.world_size, from->manifest.world_size == 1 ? "" : "s");
+}
+
+static bool ends_with(const char *text, const char *end) {
+    const size_t length = strlen(text), size = strlen(end);
+    return length > size && strcmp(text + length - size, end) == 0;
+}
+
+/* Callbacks with a copy of the model, such as averages of weights, would take the parts of another rank. */
+static ls_status check_callbacks(const ls_resumption *from, const ls_layout *wanted) {
+    for (int i = 0; i < ls_safetensors_count(from->own); i++) {
+        const char *name = ls_safetensors_at(from->own, i).name;
+        for (int k = 0; strncmp(name, "callback/", 9) == 0 && k < wanted->count; k++) {
+            if (ends_with(name, wanted->parts[k].name)) {
+                return refuse(from, "the state of a callback, with a copy of the weights,");
+            }
+        }
+    }
+    return LS_OK;
+}
+
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
+
+/* Lists the parts in all files. */
+static ls_status list_saved(ls_resumption *from) {
+    if (from->manifest.divided) {
+        return LS_OK;
+    }
+    const int rank = ls_checkpoint_has_part(from, LS_OPTIMIZER_NAME, 0) ? 0 : -1;
+    LS_TRY(ls_layout_add_file(&from->layout, from->folder, LS_MODEL_NAME, -1));
+    return from->manifest.optimizer ? ls_layout_add_file(&from->layout, from->folder, LS_OPTIMIZER_NAME, rank) : LS_OK;
+}
+
+static const ls_layout *saved_layout(const ls_resumption *from) {
+    return from->manifest.divided ? &from->manifest.layout : &from->layout;
+}
+
+static ls_status join_optimizer(ls_resumption *from, uint8_t *used) {
+    ls_optimizer *optimizer = from->trial->options.optimizer;
+    const ls_layout *saved = saved_layout(from);
+    const ls_named *tensors = NULL;
+    ls_layout wanted = {0};
+    int count = 0;
+    if (optimizer == NULL) {
+        return LS_OK;
+    }
+    LS_TRY(ls_optimizer_state(optimizer, &tensors, &count));
+    ls_status status = ls_layout_has(saved, LS_OPTIMIZER_NAME) &&
+                               ls_optimizer_has_layout(optimizer, from->trial->state.model, tensors, count)
+                           ? ls_layout_add_optimizer(&wanted, optimizer, tensors, count, from->rank)
+                           : refuse(from, "the state of its optimizer");
+    ls_optimizer_forget_state(optimizer);
+    if (status == LS_OK) {
+        from->optimizer = ls_layout_join(saved, from->folder, LS_OPTIMIZER_NAME, &wanted, used);
+        status = from->optimizer != NULL ? LS_OK : ls_error_status();
+    }
+    ls_layout_free(&wanted);
+    return status;
+}
+
+/* Fails if the checkpoint has a tensor that no rank's model, or optimizer, has. */
+static ls_status check_used(const ls_resumption *from, uint8_t *used) {
+    const ls_layout *saved = saved_layout(from);
+    LS_TRY(largest(from, used, (size_t)saved->count));
+    for (int i = 0; i < saved->count; i++) {
+        const ls_part *part = &saved->parts[i];
+        if (!used[i]) {
+            return ls_fail(LS_ERR_FORMAT,
+                           "checkpoint: %s: the %s there has a tensor %s that this trial's does not have", from->folder,
+                           part->of, part->name);
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status join(ls_resumption *from, const ls_layout *wanted) {
+    LS_TRY(from->trial->options.outer == NULL ? check_callbacks(from, wanted) : refuse(from, "an outer optimizer"));
+    LS_TRY(list_saved(from));
+    const ls_layout *saved = saved_layout(from);
+    uint8_t *used = ls_allocate_zeroed((size_t)saved->count + 1, 1);
+    if (used == NULL) {
+        return ls_fail_memory("checkpoint", (size_t)saved->count + 1);
+    }
+    from->model = ls_layout_join(saved, from->folder, LS_MODEL_NAME, wanted, used);
+    ls_status status = from->model != NULL ? join_optimizer(from, used) : ls_error_status();
+    status = status == LS_OK ? check_used(from, used) : status;
+    ls_free(used);
+    return status;
+}
+
+ls_status ls_checkpoint_split(ls_resumption *from) {
+    const ls_module *model = from->trial->state.model;
+    ls_layout wanted = {0};
+    ls_status status = ls_layout_add_model(&wanted, model, from->rank);
+    if (status == LS_OK) {
+        uint8_t joins = wants_join(from, &wanted);
+        status = largest(from, &joins, 1);
+        from->joins = joins != 0;
+    }
+    status = status == LS_OK && from->joins ? join(from, &wanted) : status;
+    ls_layout_free(&wanted);
+    return status;
+}

@@ -1,0 +1,136 @@
+/* The tensors of a checkpoint: the rows of content.c for the model, its optimizer and an outer optimizer. */
+#include <string.h>
+
+#include "nn/module.h"
+#include "optim/optimizer.h"
+#include "parallel/data_parallel.h"
+#include "parallel/outer.h"
+#include "train/checkpoint/checkpoint.h"
+
+/* ---- model and optimizer ----------------------------------------------------------------------------------------- */
+
+bool ls_checkpoint_has_part(const ls_resumption *from, const char *name, int rank) {
+    char file[LS_FILE_NAME_LIMIT];
+    ls_part_name(file, name, rank);
+    for (int i = 0; i < from->manifest.file_count; i++) {
+        if (strcmp(from->manifest.files[i].name, file) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static ls_status part_path(const ls_resumption *from, const char *name, int rank, char path[PATH_MAX]) {
+    char file[LS_FILE_NAME_LIMIT];
+    ls_part_name(file, name, rank);
+    return ls_path_join(path, from->folder, file);
+}
+
+static ls_status copy_model(ls_trial *trial, ls_checkpoint *to) {
+    ls_saved saved;
+    LS_TRY(ls_module_list_saved(trial->state.model, NULL, &saved));
+    ls_status status = ls_copies_add(&to->model, "", saved.tensors, saved.count);
+    if (status == LS_OK && to->manifest.divided) {
+        status = ls_layout_add_model(&to->manifest.layout, trial->state.model, to->rank);
+    }
+    if (status == LS_OK && saved.metadata[0] != NULL) {
+        status = ls_copies_add_metadata(&to->model, saved.metadata);
+    }
+    ls_saved_free(&saved);
+    return status;
+}
+
+/* Ends ls_data_parallel_make_whole. If the work before has failed, keeps its status and message. */
+static ls_status end_whole(ls_module *model, ls_status status) {
+    ls_saved_error error;
+    ls_error_save(&error);
+    const ls_status ended = ls_data_parallel_make_whole(model, false);
+    return status != LS_OK ? ls_error_put_back(&error) : ended;
+}
+
+ls_status ls_checkpoint_get_model(ls_trial *trial, const char *prefix, ls_checkpoint *to) {
+    (void)prefix;
+    LS_TRY(ls_data_parallel_make_whole(trial->state.model, true));
+    return end_whole(trial->state.model, to->writes_model ? copy_model(trial, to) : LS_OK);
+}
+
+ls_status ls_checkpoint_set_model(ls_resumption *from) {
+    char path[PATH_MAX];
+    ls_module *model = from->trial->state.model;
+    LS_TRY(part_path(from, "model", from->manifest.divided ? from->rank : -1, path));
+    LS_TRY(ls_data_parallel_make_whole(model, true));
+    return end_whole(model, from->model != NULL
+                                ? ls_module_load_from("ls_trial_load", model, from->folder, from->model, NULL)
+                                : ls_module_load(model, path));
+}
+
+ls_status ls_checkpoint_get_optimizer(ls_trial *trial, const char *prefix, ls_checkpoint *to) {
+    const ls_named *tensors = NULL;
+    int count = 0;
+    (void)prefix;
+    ls_optimizer *optimizer = trial->options.optimizer;
+    if (optimizer == NULL || (!to->writes_optimizer && !ls_optimizer_is_sharded(optimizer))) {
+        return LS_OK;
+    }
+    LS_TRY(ls_optimizer_state(optimizer, &tensors, &count));
+    ls_status status = to->writes_optimizer ? ls_copies_add(&to->optimizer, "", tensors, count) : LS_OK;
+    if (status == LS_OK && to->manifest.divided && trial->options.outer == NULL &&
+        ls_optimizer_has_layout(optimizer, trial->state.model, tensors, count)) {
+        status = ls_layout_add_optimizer(&to->manifest.layout, optimizer, tensors, count, to->rank);
+    }
+    ls_optimizer_forget_state(optimizer);
+    return status;
+}
+
+/*
+ * With `.outer`, each rank has a state of its own. A rank without one, and all ranks of a trial without `.outer`, take
+ * the state of rank 0.
+ */
+ls_status ls_checkpoint_set_optimizer(ls_resumption *from) {
+    char path[PATH_MAX];
+    if (from->trial->options.optimizer == NULL) {
+        return LS_OK;
+    }
+    if (from->optimizer != NULL) {
+        return ls_optimizer_load_from(from->trial->options.optimizer, from->folder, from->optimizer);
+    }
+    const bool has_own = from->manifest.divided ||
+                         (from->trial->options.outer != NULL && ls_checkpoint_has_part(from, "optimizer", from->rank));
+    const int rank = has_own ? from->rank : ls_checkpoint_has_part(from, "optimizer", 0) ? 0 : -1;
+    LS_TRY(part_path(from, "optimizer", rank, path));
+    return ls_optimizer_load(from->trial->options.optimizer, path);
+}
+
+ls_status ls_checkpoint_get_outer(ls_trial *trial, const char *prefix, ls_checkpoint *to) {
+    ls_optimizer *optimizer = ls_outer_optimizer(trial->options.outer);
+    const ls_named *tensors = NULL;
+    int count = 0;
+    (void)prefix;
+    if (!to->writes_model || optimizer == NULL) {
+        return LS_OK;
+    }
+    LS_TRY(ls_optimizer_state(optimizer, &tensors, &count));
+    return ls_copies_add(&to->outer, "", tensors, count);
+}
+
+/* Follows the row of the model. */
+ls_status ls_checkpoint_set_outer(ls_resumption *from) {
+    ls_outer *outer = from->trial->options.outer;
+    ls_optimizer *optimizer = ls_outer_optimizer(outer);
+    if (outer == NULL) {
+        return LS_OK;
+    }
+    const int part = from->manifest.divided ? from->rank : -1;
+    char path[PATH_MAX];
+    LS_TRY(ls_outer_restart(outer));
+    if (optimizer != NULL && ls_checkpoint_has_part(from, "outer", part)) {
+        LS_TRY(part_path(from, "outer", part, path));
+        return ls_optimizer_load(optimizer, path);
+    }
+    if (optimizer != NULL) {
+        ls_log_write(LS_LOG_WARNING,
+                     "checkpoint: %s has no state of the outer optimizer, which keeps its present momentum",
+                     from->folder);
+    }
+    return LS_OK;
+}
