@@ -1,0 +1,57 @@
+# Checkpoints of models that are sharded over ranks: the same bits on another number of ranks, and one file for all.
+. "$LS_SOURCE/tests/support/checks.sh"
+
+program=$LS_BUILD/tests/split_program
+run() { # RANKS WAY LOAD SAVE EPOCHS
+    launch run -n "$1" "$program" "$2" "$3" "$4" "$5" </dev/null
+    check "$2 on $1 ranks: $3 to $4" is "$status $(cat err)" "0 "
+}
+same() { # FOLDER FOLDER: two checkpoints of models that are not sharded have equal bits
+    check "$2: the weights of $1" cmp "$1/model.safetensors" "$2/model.safetensors"
+    check "$2: the optimizer of $1" cmp "$1/optimizer.safetensors" "$2/optimizer.safetensors"
+}
+
+for way in tensor stages; do
+    # trained on 2 ranks, then passed on from one number of ranks to another, without a step
+    run 2 $way - $way.2 1
+    run 4 $way $way.2 $way.4 1
+    run 3 $way $way.4 $way.3 1
+    run 1 $way $way.3 $way.1 1
+    for ranks in 1 2 3 4; do
+        run 1 unsplit $way.$ranks $way.whole.$ranks 1
+        same $way.whole.1 $way.whole.$ranks
+        launch checkpoint export $way.$ranks $way.$ranks.file
+        check "export of $way on $ranks ranks" is "$status $(cat out err)" "0 "
+        check "export of $way on $ranks ranks: the file of a model that is not sharded" \
+            cmp $way.$ranks.file $way.whole.1/model.safetensors
+        launch checkpoint verify $way.$ranks
+        check "verify of $way on $ranks ranks" is "$status" 0
+    done
+    run 3 $way $way.whole.1 $way.back 1 # and from a model that is not sharded
+    run 1 unsplit $way.back $way.whole.back 1
+    same $way.whole.1 $way.whole.back
+done
+run 2 stages tensor.3 crossed 1
+run 1 unsplit crossed crossed.whole 1
+same tensor.whole.1 crossed.whole
+if [ -e "$LS_BUILD/lib/lockstep-hdf5.so" ]; then
+    launch checkpoint export tensor.3 joined.h5 --hdf5
+    check "export --hdf5 of a sharded model" is "$status $(cat out err)" "0 "
+    if /usr/bin/python3 -c 'import h5py' 2>/dev/null; then
+        check "export --hdf5 of a sharded model: h5py reads the tensors" /usr/bin/python3 \
+            "$LS_SOURCE/tests/shell/h5py_reads.py" joined.h5 tensor.whole.1/model.safetensors
+    fi
+fi
+
+# A lost file is found before anything is loaded, and the message is on every rank.
+cp -r tensor.3 lost
+rm lost/model-0001.safetensors
+launch run -n 2 "$program" tensor lost never 1 </dev/null
+check "a lost file: refused on every rank" is "$status $(grep -c 'model-0001.safetensors is missing' err)" "1 2"
+launch checkpoint export lost never
+check "export with a lost file" is "$status $(cat err)" "1 lockstep checkpoint: lost/model-0001.safetensors is missing"
+check "a lost file: nothing is left" is "$(ls -d never* 2>/dev/null)" ""
+launch checkpoint export "$LS_SOURCE/tests/fixtures/checkpoint_sharded" never
+check "export of an older checkpoint" is "$status $(grep -c 'without a list of the parts' err)" "1 1"
+
+finish
