@@ -87,13 +87,15 @@ LS_API ls_status ls_trial_save(ls_trial *trial, const char *folder) LS_WARN_UNUS
  * - Modes of layers (ls_module_train) are restored, too.
  * - On another number of ranks, training continues at the same sample. New ranks get the random numbers and the states
  *   of callbacks of rank 0.
+ * - A model that is sharded over ranks (tensor parallelism, pipelines) may be sharded over other ranks than in the
+ *   checkpoint, or not at all. Weights and the state of the optimizer keep their bits.
  *
  * Fails with:
  *
  * - LS_ERR_FORMAT if a file is damaged, with the name of the file
  * - LS_ERR_IO if `folder` is not a checkpoint and contains no complete checkpoint
- * - LS_ERR_UNSUPPORTED if a newer Lockstep wrote the checkpoint, or if the model is sharded over another number of
- * ranks
+ * - LS_ERR_UNSUPPORTED if a newer Lockstep wrote the checkpoint, or if the model is sharded in another way than the
+ *   checkpoint's model and a part of the checkpoint cannot be (docs/reference/checkpoint-format.md)
  * - LS_ERR_ARGUMENT on another number of ranks, if no global batch begins at the sample of the checkpoint
  * - LS_ERR_STATE in a hook
  * - the errors of ls_module_load and ls_optimizer_load if the model or the optimizer does not match

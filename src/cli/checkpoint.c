@@ -317,6 +317,7 @@ const ls_command ls_checkpoint_command = {
              "  verify PATH        whether all files are as they were written; of a folder, of all in it\n"
              "  diff PATH PATH     which parameters, buffers and numbers of the optimizer differ, and by how much\n"
              "  export PATH FILE   the weights alone, as one safetensors file (ls_module_load reads it)\n"
+             "                     joins the parts of a model that is sharded over ranks\n"
              "                     or, with --hdf5, as an HDF5 file (h5py reads it)\n"
              "\n"
              "PATH is a checkpoint, or a folder of them: then the newest whole one is meant.\n",

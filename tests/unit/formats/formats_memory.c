@@ -428,6 +428,9 @@ typedef struct repeated {
     "\"divided\":false,\"optimizer\":false,\"epochs_run\":0,\"step\":0,\"batch\":0,\"continues\":false,"               \
     "\"stopped\":false,\"loader\":{\"epoch\":0,\"batch\":0,\"batches\":0,\"global_batch\":0},\"latest\":{}"
 #define MANIFEST_FILE "{\"name\":\"a\",\"bytes\":0,\"xxh3\":\"00000000000000000000000000000000\"}"
+#define MANIFEST_PART                                                                                                  \
+    "{\"file\":\"a\",\"rank\":0,\"name\":\"\",\"buffer\":true,\"shape\":[],\"axis\":-1,\"first\":0,\"count\":1,"       \
+    "\"hash\":\"a\"}"
 #define EPOCH(values) "{\"train_steps\":0,\"validate_steps\":0,\"values\":{" values "}},"
 
 /* Writes an epoch with the largest number of values, with names of one letter. */
@@ -477,6 +480,10 @@ TEST(test_manifests) {
         {MANIFEST_HEAD, ",\"k%d\":[{}]", ",\"history\":[],\"files\":[" MANIFEST_FILE "]}", 2 * MIB / 15, LS_OK},
         {MANIFEST_HEAD ",\"history\":[],\"files\":[", MANIFEST_FILE ",", MANIFEST_FILE "]}", 2 * MIB / 64, LS_OK},
         {MANIFEST_HEAD ",\"history\":[],\"files\":[", "\"xxh3\":", "]}", 2 * MIB / 7, LS_ERR_FORMAT},
+        {MANIFEST_HEAD ",\"history\":[],\"files\":[" MANIFEST_FILE "],\"tensors\":[", MANIFEST_PART ",",
+         MANIFEST_PART "]}", 2 * MIB / 100, LS_OK},
+        {MANIFEST_HEAD ",\"history\":[],\"files\":[" MANIFEST_FILE "],\"tensors\":[", "\"axis\":", "]}", 2 * MIB / 7,
+         LS_ERR_FORMAT},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         size_t size = 0;
