@@ -61,6 +61,7 @@ typedef struct ls_state_list {
     ls_state_range *ranges; /* of the items */
     ls_state_shard *shards; /* of the items */
     int count;
+    bool shapes; /* items of sharded states have a shape only */
 } ls_state_list;
 
 typedef struct ls_optimizer_type {
@@ -219,16 +220,23 @@ bool ls_optimizer_is_sharded(const ls_optimizer *optimizer);
 ls_status ls_optimizer_check_shards(const ls_optimizer *optimizer);
 /* Ends a step of this rank's elements, whose result is `status`. Returns the result of all ranks. Collective. */
 ls_status ls_optimizer_share_step(const ls_optimizer *optimizer, ls_status status);
-/* Fills the whole tensors of a list with the states of all ranks. Collective. ls_state_list_keep does the opposite. */
+/*
+ * Fills the whole tensors of a list with the states of all ranks. Collective. ls_state_list_keep does the opposite.
+ * ls_state_share fills one whole tensor.
+ */
 ls_status ls_state_list_share(const ls_state_list *list);
+ls_status ls_state_share(const ls_state_shard *shard, const ls_tensor *whole);
 ls_status ls_state_list_keep(const ls_state_list *list);
 /* Notes that the whole state was restored, see ls_sharding.restored. */
 void ls_optimizer_restored(const ls_optimizer *optimizer);
 
 /*
- * Returns the parameter of item `index` of the last ls_optimizer_state; NULL if the item is the state of no parameter.
+ * Visits the state tensor by tensor. `parameter` is NULL for the state of no parameter. With `gathers`, a sharded state
+ * is gathered on every rank for its visit only, so the call is collective, and the rank visits no more tensors after a
+ * failure. Otherwise the tensor of a sharded state has a shape, but no elements.
  */
-const ls_tensor *ls_optimizer_state_parameter(const ls_optimizer *optimizer, int index);
+typedef ls_status ls_state_visitor(void *user, const ls_named *state, const ls_tensor *parameter);
+ls_status ls_optimizer_visit_state(ls_optimizer *optimizer, bool gathers, ls_state_visitor *visit, void *user);
 /* Does the work of ls_optimizer_load with the tensors of the file, which is at `path`. */
 ls_status ls_optimizer_load_from(ls_optimizer *optimizer, const char *path, const ls_safetensors *file);
 /* Frees the tensors of the last ls_optimizer_state. */

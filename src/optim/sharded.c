@@ -158,13 +158,15 @@ static ls_status copy_own(const ls_state_shard *shard, const ls_tensor *tensor, 
                         (size_t)shard->slot->own.count * width);
 }
 
+ls_status ls_state_share(const ls_state_shard *shard, const ls_tensor *whole) {
+    LS_TRY(copy_own(shard, whole, true));
+    return shard->sharding->share_tensor(shard->sharding, shard->slot->parameter, whole);
+}
+
 ls_status ls_state_list_share(const ls_state_list *list) {
     for (int i = 0; i < list->count; i++) {
         const ls_state_shard *shard = &list->shards[i];
-        if (shard->sharding != NULL) {
-            LS_TRY(copy_own(shard, list->items[i].tensor, true));
-            LS_TRY(shard->sharding->share_tensor(shard->sharding, shard->slot->parameter, list->items[i].tensor));
-        }
+        LS_TRY(shard->sharding != NULL ? ls_state_share(shard, list->items[i].tensor) : LS_OK);
     }
     return LS_OK;
 }

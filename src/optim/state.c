@@ -87,9 +87,33 @@ ls_status ls_optimizer_state(ls_optimizer *optimizer, const ls_named **tensors, 
     return LS_OK;
 }
 
-const ls_tensor *ls_optimizer_state_parameter(const ls_optimizer *optimizer, int index) {
-    const ls_optimizer_slot *slot = optimizer->listed.shards[index].slot;
-    return slot != NULL ? slot->parameter : NULL;
+/* Visits a state of which this rank has a part, as a whole tensor. */
+static ls_status visit_whole(const ls_state_list *list, int i, ls_state_visitor *visit, void *user,
+                             ls_status *visited) {
+    const ls_tensor *parameter = list->shards[i].slot->parameter;
+    ls_tensor *whole = ls_tensor_like_owned("list of states", parameter, (ls_dtype)parameter->dtype);
+    const ls_status status = whole != NULL ? ls_state_share(&list->shards[i], whole) : ls_error_status();
+    if (status == LS_OK && *visited == LS_OK) {
+        *visited = visit(user, &(ls_named){.name = list->names[i], .tensor = whole}, parameter);
+    }
+    ls_tensor_drop(whole);
+    return status;
+}
+
+ls_status ls_optimizer_visit_state(ls_optimizer *optimizer, bool gathers, ls_state_visitor *visit, void *user) {
+    ls_state_list list = {.shapes = true};
+    LS_TRY(ls_optimizer_check_here("ls_optimizer_state", optimizer));
+    ls_status status = list_all(optimizer, &list), visited = LS_OK;
+    for (int i = 0; i < list.count && status == LS_OK; i++) {
+        const ls_optimizer_slot *slot = list.shards[i].slot;
+        if (gathers && list.shards[i].sharding != NULL) {
+            status = visit_whole(&list, i, visit, user, &visited);
+        } else if (visited == LS_OK) {
+            visited = visit(user, &list.items[i], slot != NULL ? slot->parameter : NULL);
+        }
+    }
+    ls_state_forget(&list);
+    return status != LS_OK ? status : visited;
 }
 
 void ls_optimizer_forget_state(ls_optimizer *optimizer) {

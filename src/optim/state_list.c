@@ -58,7 +58,12 @@ ls_status ls_state_add(ls_state_list *list, const char *owner, ls_state_word wor
 
 ls_status ls_state_add_shard(ls_state_list *list, const char *owner, ls_state_word word, ls_state_shard shard) {
     const ls_tensor *parameter = shard.slot->parameter;
-    return add(list, owner, word, ls_tensor_like_owned("list of states", parameter, (ls_dtype)parameter->dtype), shard);
+    const ls_dtype dtype = (ls_dtype)parameter->dtype;
+    const ls_shape shape = ls_shape_of(parameter);
+    return add(list, owner, word,
+               list->shapes ? ls_tensor_over(&ls_cpu, &shape, dtype, NULL)
+                            : ls_tensor_like_owned("list of states", parameter, dtype),
+               shard);
 }
 
 int ls_state_select(const ls_named *all, int count, const char *prefix, ls_named *found) {

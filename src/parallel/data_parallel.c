@@ -466,6 +466,12 @@ ls_status ls_data_parallel_make_whole(ls_module *module, bool on) {
                                                  : LS_OK;
 }
 
+ls_status ls_data_parallel_gather_one(ls_module *module, const ls_tensor *parameter) {
+    return ls_data_parallel_comm(module) != NULL
+               ? ls_units_gather_one(((data_parallel_state *)module->state)->shards, parameter)
+               : LS_OK;
+}
+
 ls_status ls_data_parallel_gather(ls_module *module, bool on) {
     return state_of("ls_data_parallel_gather", module) != NULL ? ls_data_parallel_make_whole(module, on)
                                                                : ls_error_status();

@@ -187,6 +187,11 @@ ls_status ls_data_parallel_join_forward(ls_module *module);
 
 /* Gives this rank all parameters of a data-parallel module (true), or ends that. Any other module is allowed. */
 ls_status ls_data_parallel_make_whole(ls_module *module, bool on);
+/*
+ * Gives this rank all elements of `parameter` until the next such call; NULL ends that. Uses the memory of one unit
+ * (parallel/units.h). Collective. Any other module is allowed.
+ */
+ls_status ls_data_parallel_gather_one(ls_module *module, const ls_tensor *parameter);
 
 /* Keeps the module alive for nodes on a tape (true), even after it was freed, until called with false. */
 void ls_data_parallel_hold(ls_data_parallel_state *state, bool hold);

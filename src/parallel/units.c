@@ -138,6 +138,29 @@ ls_status ls_units_gather(ls_shards *shards, bool on) {
     return LS_OK;
 }
 
+static bool has_parameter(const ls_sharded_unit *unit, const ls_tensor *parameter) {
+    bool has = false;
+    for (int i = 0; i < unit->parameter_count && !has; i++) {
+        has = unit->parameters[i] == parameter;
+    }
+    return has;
+}
+
+ls_status ls_units_gather_one(ls_shards *shards, const ls_tensor *parameter) {
+    ls_sharded_unit *wanted = NULL;
+    if (shards == NULL || shards->stage < 3 || shards->gathered) {
+        return LS_OK;
+    }
+    for (int i = 0; i < shards->unit_count; i++) {
+        if (has_parameter(&shards->units[i], parameter)) {
+            wanted = &shards->units[i];
+        } else {
+            reshard(&shards->units[i]);
+        }
+    }
+    return wanted != NULL ? gather(wanted) : LS_OK;
+}
+
 /* ---- gradients --------------------------------------------------------------------------------------------------- */
 
 /* A hook would see neither the mean nor all elements. */

@@ -70,15 +70,20 @@ typedef struct ls_layout {
 void ls_layout_free(ls_layout *layout);
 /* Adds a part with a copy of the name. */
 ls_status ls_layout_add(ls_layout *layout, const char *name, ls_part part);
-/* Adds the parts that this rank has, in the order of the file. `tensors` is the result of ls_optimizer_state. */
-ls_status ls_layout_add_model(ls_layout *layout, const ls_module *model, int rank);
-ls_status ls_layout_add_optimizer(ls_layout *layout, const ls_optimizer *optimizer, const ls_named *tensors, int count,
-                                  int rank);
+/* Removes the parts from `count` on. */
+void ls_layout_cut(ls_layout *layout, int count);
 /*
- * Returns whether the state can be sharded in another way: every tensor has the name of its parameter in the model, and
- * the method has no vectors of all parameters.
+ * Adds the parts that this rank has: of a model, in the order of its file, and of a state of an optimizer, with its
+ * parameter or NULL (ls_optimizer_visit_state).
  */
-bool ls_optimizer_has_layout(const ls_optimizer *optimizer, const ls_module *model, const ls_named *tensors, int count);
+ls_status ls_layout_add_model(ls_layout *layout, const ls_module *model, int rank);
+ls_status ls_layout_add_state(ls_layout *layout, const ls_named *state, const ls_tensor *parameter, int rank);
+/*
+ * Returns whether the state can be sharded in another way: it has the name of its parameter in the model, and the
+ * method has no vectors of all parameters.
+ */
+bool ls_state_has_layout(const ls_optimizer *optimizer, const ls_module *model, const ls_named *state,
+                         const ls_tensor *parameter);
 /* Adds the tensors of a file as whole tensors. */
 ls_status ls_layout_add_file(ls_layout *layout, const char *folder, const char *of, int rank);
 /* Adds the tensors of `layout` that `wanted` does not have, as whole tensors: parameters, then buffers. */

@@ -10,10 +10,14 @@
 #include "optim/optimizer.h"
 #include "train/checkpoint/checkpoint.h"
 
-void ls_layout_free(ls_layout *layout) {
-    for (int i = 0; i < layout->count; i++) {
-        ls_free(layout->parts[i].name);
+void ls_layout_cut(ls_layout *layout, int count) {
+    while (layout->count > count) {
+        ls_free(layout->parts[--layout->count].name);
     }
+}
+
+void ls_layout_free(ls_layout *layout) {
+    ls_layout_cut(layout, 0);
     ls_free(layout->parts);
     *layout = (ls_layout){0};
 }
@@ -90,24 +94,13 @@ static bool has_name_of(const ls_module *model, const char *state, const ls_tens
     return name != NULL && strncmp(state, name, length) == 0 && state[length] == '.';
 }
 
-bool ls_optimizer_has_layout(const ls_optimizer *optimizer, const ls_module *model, const ls_named *tensors,
-                             int count) {
-    bool has = optimizer->type->list == NULL;
-    for (int i = 0; i < count && has; i++) {
-        const ls_tensor *parameter = ls_optimizer_state_parameter(optimizer, i);
-        has = parameter == NULL || has_name_of(model, tensors[i].name, parameter);
-    }
-    return has;
+bool ls_state_has_layout(const ls_optimizer *optimizer, const ls_module *model, const ls_named *state,
+                         const ls_tensor *parameter) {
+    return optimizer->type->list == NULL && (parameter == NULL || has_name_of(model, state->name, parameter));
 }
 
-ls_status ls_layout_add_optimizer(ls_layout *layout, const ls_optimizer *optimizer, const ls_named *tensors, int count,
-                                  int rank) {
-    for (int i = 0; i < count; i++) {
-        LS_TRY(ls_layout_add(
-            layout, tensors[i].name,
-            describe(LS_OPTIMIZER_NAME, rank, tensors[i].tensor, ls_optimizer_state_parameter(optimizer, i))));
-    }
-    return LS_OK;
+ls_status ls_layout_add_state(ls_layout *layout, const ls_named *state, const ls_tensor *parameter, int rank) {
+    return ls_layout_add(layout, state->name, describe(LS_OPTIMIZER_NAME, rank, state->tensor, parameter));
 }
 
 /* The target of list_tensor. */

@@ -83,26 +83,33 @@ static const ls_layout *saved_layout(const ls_resumption *from) {
     return from->manifest.divided ? &from->manifest.layout : &from->layout;
 }
 
+typedef struct wish {
+    const ls_resumption *from;
+    ls_layout wanted;
+} wish;
+
+static ls_status want_state(void *user, const ls_named *state, const ls_tensor *parameter) {
+    wish *own = user;
+    const ls_trial *trial = own->from->trial;
+    return ls_state_has_layout(trial->options.optimizer, trial->state.model, state, parameter)
+               ? ls_layout_add_state(&own->wanted, state, parameter, own->from->rank)
+               : refuse(own->from, "the state of its optimizer");
+}
+
 static ls_status join_optimizer(ls_resumption *from, uint8_t *used) {
     ls_optimizer *optimizer = from->trial->options.optimizer;
     const ls_layout *saved = saved_layout(from);
-    const ls_named *tensors = NULL;
-    ls_layout wanted = {0};
-    int count = 0;
+    wish own = {.from = from};
     if (optimizer == NULL) {
         return LS_OK;
     }
-    LS_TRY(ls_optimizer_state(optimizer, &tensors, &count));
-    ls_status status = ls_layout_has(saved, LS_OPTIMIZER_NAME) &&
-                               ls_optimizer_has_layout(optimizer, from->trial->state.model, tensors, count)
-                           ? ls_layout_add_optimizer(&wanted, optimizer, tensors, count, from->rank)
-                           : refuse(from, "the state of its optimizer");
-    ls_optimizer_forget_state(optimizer);
+    LS_TRY(ls_layout_has(saved, LS_OPTIMIZER_NAME) ? LS_OK : refuse(from, "the state of its optimizer"));
+    ls_status status = ls_optimizer_visit_state(optimizer, false, want_state, &own);
     if (status == LS_OK) {
-        from->optimizer = ls_layout_join(saved, from->folder, LS_OPTIMIZER_NAME, &wanted, used);
+        from->optimizer = ls_layout_join(saved, from->folder, LS_OPTIMIZER_NAME, &own.wanted, used);
         status = from->optimizer != NULL ? LS_OK : ls_error_status();
     }
-    ls_layout_free(&wanted);
+    ls_layout_free(&own.wanted);
     return status;
 }
 

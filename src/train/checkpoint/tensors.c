@@ -26,14 +26,31 @@ static ls_status part_path(const ls_resumption *from, const char *name, int rank
     return ls_path_join(path, from->folder, file);
 }
 
-static ls_status copy_model(ls_trial *trial, ls_checkpoint *to) {
+/*
+ * Copies the tensors one after the other, so that a rank needs no memory for the parameters of other ranks (ZeRO, stage
+ * 3), except for its copies. A rank whose copy fails gathers on with the other ranks.
+ */
+static ls_status copy_tensors(ls_module *model, const ls_saved *saved, ls_checkpoint *to) {
+    ls_status status = LS_OK, copied = LS_OK;
+    for (int i = 0; i < saved->count && status == LS_OK; i++) {
+        status = ls_data_parallel_gather_one(model, saved->tensors[i].tensor);
+        if (status == LS_OK && copied == LS_OK && to->writes_model) {
+            copied = ls_copies_add(&to->model, "", &saved->tensors[i], 1);
+        }
+    }
+    const ls_status ended = ls_data_parallel_gather_one(model, NULL);
+    return status != LS_OK ? status : ended != LS_OK ? ended : copied;
+}
+
+ls_status ls_checkpoint_get_model(ls_trial *trial, const char *prefix, ls_checkpoint *to) {
     ls_saved saved;
+    (void)prefix;
     LS_TRY(ls_module_list_saved(trial->state.model, NULL, &saved));
-    ls_status status = ls_copies_add(&to->model, "", saved.tensors, saved.count);
+    ls_status status = copy_tensors(trial->state.model, &saved, to);
     if (status == LS_OK && to->manifest.divided) {
         status = ls_layout_add_model(&to->manifest.layout, trial->state.model, to->rank);
     }
-    if (status == LS_OK && saved.metadata[0] != NULL) {
+    if (status == LS_OK && to->writes_model && saved.metadata[0] != NULL) {
         status = ls_copies_add_metadata(&to->model, saved.metadata);
     }
     ls_saved_free(&saved);
@@ -48,12 +65,6 @@ static ls_status end_whole(ls_module *model, ls_status status) {
     return status != LS_OK ? ls_error_put_back(&error) : ended;
 }
 
-ls_status ls_checkpoint_get_model(ls_trial *trial, const char *prefix, ls_checkpoint *to) {
-    (void)prefix;
-    LS_TRY(ls_data_parallel_make_whole(trial->state.model, true));
-    return end_whole(trial->state.model, to->writes_model ? copy_model(trial, to) : LS_OK);
-}
-
 ls_status ls_checkpoint_set_model(ls_resumption *from) {
     char path[PATH_MAX];
     ls_module *model = from->trial->state.model;
@@ -64,22 +75,36 @@ ls_status ls_checkpoint_set_model(ls_resumption *from) {
                                 : ls_module_load(model, path));
 }
 
+typedef struct copying {
+    ls_checkpoint *to;
+    const ls_optimizer *optimizer;
+    const ls_module *model;
+    bool lists; /* the state is in the layout */
+} copying;
+
+static ls_status copy_state(void *user, const ls_named *state, const ls_tensor *parameter) {
+    copying *copy = user;
+    LS_TRY(copy->to->writes_optimizer ? ls_copies_add(&copy->to->optimizer, "", state, 1) : LS_OK);
+    copy->lists = copy->lists && ls_state_has_layout(copy->optimizer, copy->model, state, parameter);
+    return copy->lists ? ls_layout_add_state(&copy->to->manifest.layout, state, parameter, copy->to->rank) : LS_OK;
+}
+
 ls_status ls_checkpoint_get_optimizer(ls_trial *trial, const char *prefix, ls_checkpoint *to) {
-    const ls_named *tensors = NULL;
-    int count = 0;
+    ls_layout *layout = &to->manifest.layout;
+    copying copy = {.to = to,
+                    .optimizer = trial->options.optimizer,
+                    .model = trial->state.model,
+                    .lists = to->manifest.divided && trial->options.outer == NULL};
+    const int before = layout->count;
     (void)prefix;
-    ls_optimizer *optimizer = trial->options.optimizer;
-    if (optimizer == NULL || (!to->writes_optimizer && !ls_optimizer_is_sharded(optimizer))) {
+    if (copy.optimizer == NULL || (!to->writes_optimizer && !ls_optimizer_is_sharded(copy.optimizer))) {
         return LS_OK;
     }
-    LS_TRY(ls_optimizer_state(optimizer, &tensors, &count));
-    ls_status status = to->writes_optimizer ? ls_copies_add(&to->optimizer, "", tensors, count) : LS_OK;
-    if (status == LS_OK && to->manifest.divided && trial->options.outer == NULL &&
-        ls_optimizer_has_layout(optimizer, trial->state.model, tensors, count)) {
-        status = ls_layout_add_optimizer(&to->manifest.layout, optimizer, tensors, count, to->rank);
+    LS_TRY(ls_optimizer_visit_state(trial->options.optimizer, true, copy_state, &copy));
+    if (!copy.lists) {
+        ls_layout_cut(layout, before);
     }
-    ls_optimizer_forget_state(optimizer);
-    return status;
+    return LS_OK;
 }
 
 /*
