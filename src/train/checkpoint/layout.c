@@ -162,8 +162,8 @@ static ls_status pack(const ls_layout *layout, ls_object *packed) {
     for (int i = 0; i < layout->count; i++) {
         packed->bytes += sizeof(ls_part) + strlen(layout->parts[i].name) + 1;
     }
-    packed->data = ls_allocate(packed->bytes + 1);
-    char *to = packed->data;
+    char *to = ls_allocate(packed->bytes + 1);
+    packed->data = to;
     for (int i = 0; to != NULL && i < layout->count; i++) {
         const size_t length = strlen(layout->parts[i].name) + 1;
         memcpy(to, &layout->parts[i], sizeof(ls_part));
@@ -173,13 +173,13 @@ static ls_status pack(const ls_layout *layout, ls_object *packed) {
     return to != NULL ? LS_OK : ls_fail_memory("checkpoint", packed->bytes + 1);
 }
 
-static ls_status unpack(ls_layout *layout, const ls_object *packed) {
-    for (size_t at = 0; at < packed->bytes;) {
+static ls_status unpack(ls_layout *layout, const char *packed, size_t bytes) {
+    for (size_t at = 0; at < bytes;) {
         ls_part part;
-        const char *from = (const char *)packed->data + at;
-        memcpy(&part, from, sizeof part);
-        LS_TRY(ls_layout_add(layout, from + sizeof part, part));
-        at += sizeof part + strlen(from + sizeof part) + 1;
+        memcpy(&part, packed + at, sizeof part);
+        const char *name = packed + at + sizeof part;
+        LS_TRY(ls_layout_add(layout, name, part));
+        at += sizeof part + strlen(name) + 1;
     }
     return LS_OK;
 }
@@ -198,7 +198,7 @@ ls_status ls_layout_gather(ls_layout *layout, ls_comm *comm) {
         ls_free(own.data);
     }
     for (int i = 1; i < size && rank == 0; i++) {
-        status = status == LS_OK ? unpack(layout, &all[i]) : status;
+        status = status == LS_OK ? unpack(layout, all[i].data, all[i].bytes) : status;
     }
     for (int i = 0; i < size && all != NULL; i++) {
         ls_object_free(&all[i]);
