@@ -14,14 +14,14 @@
  * All files are written to a temporary folder in the same parent folder, which is renamed when everything is on disk.
  * So each checkpoint is always complete or missing, whenever a process is killed. Names sort by time.
  *
- *   content.c    the table of a checkpoint's contents     tensors.c    its rows of the model and the optimizers
- *   split.c      loads into a model that is sharded in another way        copies.c     lists of copies of tensors
- *   layout.c     the parts of tensors in all files        join.c       tensors from the files of several ranks
- *   manifest.c   the manifest, to and from its file       snapshot.c   copies of all contents of a trial
- *   folder.c     folders: names, syncing, removing        write.c      the files of a snapshot, and the renaming
- *   verify.c     finds complete checkpoints               writer.c     the thread that writes
- *   signals.c    SIGTERM and SIGUSR1                      options.c    the checkpointer
- *   load.c       restores a trial                         runs.c       when to write; work between two steps
+ *   content.c    the table of a checkpoint's contents     copies.c     lists of copies of tensors
+ *   tensors.c    its rows of the model and optimizers     snapshot.c   copies of all contents of a trial
+ *   manifest.c   the manifest, to and from its file       write.c      the files of a snapshot, and the renaming
+ *   layout.c     the parts of tensors in all files        join.c       reads tensors from the files of several ranks
+ *   folder.c     folders: names, syncing, removing        writer.c     the thread that writes
+ *   verify.c     finds complete checkpoints               options.c    the checkpointer
+ *   signals.c    SIGTERM and SIGUSR1                      runs.c       when to write; work between two steps
+ *   load.c       restores a trial                         split.c      loads with another sharding of the model
  *   weights.c    ls_module_load of a file or a checkpoint
  */
 #ifndef LS_TRAIN_CHECKPOINT_H
