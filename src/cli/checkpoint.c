@@ -180,7 +180,7 @@ static ls_status convert(const ls_safetensors *file, const char *to) {
 
 /* Joins the parts of a sharded model. */
 static ls_status export_parts(const ls_checkpoint_words *words, const char *folder, const ls_manifest *manifest) {
-    ls_layout whole = {0};
+    ls_part_layout whole = {0};
     if (manifest->layout.count == 0) {
         return ls_fail(
             LS_ERR_UNSUPPORTED,
@@ -188,13 +188,13 @@ static ls_status export_parts(const ls_checkpoint_words *words, const char *fold
             "weights are in one file of each rank, model-0000.safetensors and so on",
             folder, manifest->world_size);
     }
-    ls_status status = ls_layout_add_rest(&whole, &manifest->layout, LS_MODEL_NAME);
+    ls_status status = ls_part_layout_add_rest(&whole, &manifest->layout, LS_MODEL_NAME);
     ls_safetensors *file =
-        status == LS_OK ? ls_layout_join(&manifest->layout, folder, LS_MODEL_NAME, &whole, NULL) : NULL;
+        status == LS_OK ? ls_part_layout_join(&manifest->layout, folder, LS_MODEL_NAME, &whole, NULL) : NULL;
     status =
         words->hdf5 || file == NULL ? convert(file, words->paths[1]) : ls_safetensors_save_file(words->paths[1], file);
     ls_safetensors_free(file);
-    ls_layout_free(&whole);
+    ls_part_layout_free(&whole);
     return status;
 }
 

@@ -117,7 +117,8 @@ ls_status ls_safetensors_save(const char *path, const ls_named *tensors, int cou
     return ls_file_commit(save, &file, write_checked(&file, tensors, count, metadata));
 }
 
-/* ---- reading ----------------------------------------------------------------------------------------------------- */
+/* ---- file_reading
+ * ----------------------------------------------------------------------------------------------------- */
 
 struct ls_safetensors {
     char *texts; /* names and metadata */
@@ -161,12 +162,12 @@ static ls_status read_header(ls_source *source, ls_safetensors *file, size_t *le
 }
 
 /* The file that is read: its data begins at byte `begin`. */
-typedef struct reading {
+typedef struct file_reading {
     ls_source source;
     size_t begin;
     ls_safetensors_choice *chooses; /* NULL: all tensors */
     void *user;
-} reading;
+} file_reading;
 
 static ls_status refuse_dtype(const ls_source *source, const ls_safetensors_entry *entry) {
     return ls_fail(LS_ERR_UNSUPPORTED,
@@ -176,7 +177,7 @@ static ls_status refuse_dtype(const ls_source *source, const ls_safetensors_entr
 }
 
 /* Fails with LS_ERR_UNSUPPORTED if the tensor cannot hold a value. All its bytes are read in this case, too. */
-static ls_status read_elements(const reading *r, const ls_safetensors_entry *entry, ls_tensor *tensor) {
+static ls_status read_elements(const file_reading *r, const ls_safetensors_entry *entry, ls_tensor *tensor) {
     const ls_source *source = &r->source;
     char what[512];
     char *to = ls_elements_begin(entry->element, ls_host_data(tensor), ls_numel(tensor));
@@ -185,7 +186,7 @@ static ls_status read_elements(const reading *r, const ls_safetensors_entry *ent
     return ls_elements_widen(entry->element, ls_host_data(tensor), ls_numel(tensor), source->call, what);
 }
 
-static ls_status read_tensor(const reading *r, const ls_safetensors_entry *entry, ls_named_set *tensors) {
+static ls_status read_tensor(const file_reading *r, const ls_safetensors_entry *entry, ls_named_set *tensors) {
     const ls_source *source = &r->source;
     if (entry->element == NULL) {
         (void)refuse_dtype(source, entry);
@@ -206,7 +207,7 @@ static ls_status read_tensor(const reading *r, const ls_safetensors_entry *entry
 }
 
 /* Reads all tensors in the order of the file. Gaps and overlaps have been refused before. */
-static ls_status read_tensors(const reading *r, const ls_safetensors_header *header, ls_safetensors *file) {
+static ls_status read_tensors(const file_reading *r, const ls_safetensors_header *header, ls_safetensors *file) {
     LS_TRY(ls_named_set_reserve(r->source.call, &file->tensors, header->count));
     for (size_t i = 0; i < header->count; i++) {
         const ls_safetensors_entry *entry = &header->entries[i];
@@ -217,7 +218,7 @@ static ls_status read_tensors(const reading *r, const ls_safetensors_header *hea
     return LS_OK;
 }
 
-static ls_status read_file(reading *r, ls_safetensors *file) {
+static ls_status read_file(file_reading *r, ls_safetensors *file) {
     ls_source *source = &r->source;
     ls_safetensors_header header = {0};
     size_t length = 0;
@@ -235,7 +236,7 @@ static ls_status read_file(reading *r, ls_safetensors *file) {
 }
 
 ls_safetensors *ls_safetensors_load_some(const char *path, ls_safetensors_choice *chooses, void *user) {
-    reading r = {.chooses = chooses, .user = user};
+    file_reading r = {.chooses = chooses, .user = user};
     if (ls_source_open("ls_safetensors_load", path, false, &r.source) != LS_OK) {
         return NULL;
     }

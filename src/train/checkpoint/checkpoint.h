@@ -62,22 +62,22 @@ typedef struct ls_part {
     char hash[LS_PART_HASH]; /* of the elements, to tell replicas from different tensors; "": unknown */
 } ls_part;
 
-typedef struct ls_layout {
+typedef struct ls_part_layout {
     ls_part *parts; /* in the order of the files */
     int count;
-} ls_layout;
+} ls_part_layout;
 
-void ls_layout_free(ls_layout *layout);
+void ls_part_layout_free(ls_part_layout *layout);
 /* Adds a part with a copy of the name. */
-ls_status ls_layout_add(ls_layout *layout, const char *name, ls_part part);
+ls_status ls_part_layout_add(ls_part_layout *layout, const char *name, ls_part part);
 /* Removes the parts from `count` on. */
-void ls_layout_cut(ls_layout *layout, int count);
+void ls_part_layout_cut(ls_part_layout *layout, int count);
 /*
  * Adds the parts that this rank has: of a model, in the order of its file, and of a state of an optimizer, with its
  * parameter or NULL (ls_optimizer_visit_state).
  */
-ls_status ls_layout_add_model(ls_layout *layout, const ls_module *model, int rank);
-ls_status ls_layout_add_state(ls_layout *layout, const ls_named *state, const ls_tensor *parameter, int rank);
+ls_status ls_part_layout_add_model(ls_part_layout *layout, const ls_module *model, int rank);
+ls_status ls_part_layout_add_state(ls_part_layout *layout, const ls_named *state, const ls_tensor *parameter, int rank);
 /*
  * Returns whether the state can be sharded in another way: it has the name of its parameter in the model, and the
  * method has no vectors of all parameters.
@@ -85,16 +85,16 @@ ls_status ls_layout_add_state(ls_layout *layout, const ls_named *state, const ls
 bool ls_state_has_layout(const ls_optimizer *optimizer, const ls_module *model, const ls_named *state,
                          const ls_tensor *parameter);
 /* Adds the tensors of a file as whole tensors. */
-ls_status ls_layout_add_file(ls_layout *layout, const char *folder, const char *of, int rank);
+ls_status ls_part_layout_add_file(ls_part_layout *layout, const char *folder, const char *of, int rank);
 /* Adds the tensors of `layout` that `wanted` does not have, as whole tensors: parameters, then buffers. */
-ls_status ls_layout_add_rest(ls_layout *wanted, const ls_layout *layout, const char *of);
+ls_status ls_part_layout_add_rest(ls_part_layout *wanted, const ls_part_layout *layout, const char *of);
 /* Returns the first part of the tensor; NULL: none. */
-const ls_part *ls_layout_find(const ls_layout *layout, const char *of, const char *name);
-bool ls_layout_has(const ls_layout *layout, const char *of);
+const ls_part *ls_part_layout_find(const ls_part_layout *layout, const char *of, const char *name);
+bool ls_part_layout_has(const ls_part_layout *layout, const char *of);
 /* Returns whether both are the same range of a tensor. */
 bool ls_part_is_same(const ls_part *a, const ls_part *b);
 /* Gathers the parts of all ranks on rank 0. Collective; `comm` is NULL for one process. */
-ls_status ls_layout_gather(ls_layout *layout, ls_comm *comm);
+ls_status ls_part_layout_gather(ls_part_layout *layout, ls_comm *comm);
 
 /* ---- join.c ------------------------------------------------------------------------------------------------------ */
 
@@ -104,8 +104,8 @@ ls_status ls_layout_gather(ls_layout *layout, ls_comm *comm);
  * the layout lacks are missing in the result. The result borrows the names of the layout. Fails with LS_ERR_FORMAT if
  * elements are in no file or in several, and with LS_ERR_UNSUPPORTED if ranks have different tensors of one name.
  */
-ls_safetensors *ls_layout_join(const ls_layout *layout, const char *folder, const char *of, const ls_layout *wanted,
-                               uint8_t *used);
+ls_safetensors *ls_part_layout_join(const ls_part_layout *layout, const char *folder, const char *of,
+                                    const ls_part_layout *wanted, uint8_t *used);
 
 /* ---- manifest.c -------------------------------------------------------------------------------------------------- */
 
@@ -135,7 +135,7 @@ typedef struct ls_manifest {
     ls_history history;
     ls_manifest_file *files;
     int file_count;
-    ls_layout layout; /* of a sharded model and its optimizer; empty if Lockstep could not list it */
+    ls_part_layout layout; /* of a sharded model and its optimizer; empty if Lockstep could not list it */
 } ls_manifest;
 
 void ls_manifest_free(ls_manifest *manifest);
@@ -212,7 +212,7 @@ ls_status ls_copies_add_numbers(ls_copies *copies, const char *name, ls_dtype dt
 ls_status ls_copies_add_metadata(ls_copies *copies, const char *const *metadata);
 void ls_copies_free(ls_copies *copies);
 /* Stores the hashes of the copies in the parts of a layout from `first` on (layout.c). */
-void ls_layout_hash(ls_layout *layout, int first, const ls_copies *copies);
+void ls_part_layout_hash(ls_part_layout *layout, int first, const ls_copies *copies);
 
 /* ---- snapshot.c -------------------------------------------------------------------------------------------------- */
 
@@ -260,7 +260,7 @@ typedef struct ls_resumption {
     const ls_named *tensors; /* tensors of the current part in that file, without their prefix */
     int count;
     bool joins;                        /* the model is sharded in another way than in the checkpoint */
-    ls_layout layout;                  /* of the files, if the checkpoint's model is not sharded */
+    ls_part_layout layout;             /* of the files, if the checkpoint's model is not sharded */
     ls_safetensors *model, *optimizer; /* this rank's tensors, if `joins` */
     int64_t batch;                     /* position in the trial's epoch, in its global batches */
     int64_t loader_batch;              /* position in the loader's epoch */

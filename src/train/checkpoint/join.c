@@ -12,7 +12,7 @@
 
 typedef struct joining {
     const char *folder;
-    const ls_layout *layout, *wanted;
+    const ls_part_layout *layout, *wanted;
     const char *of;
     const ls_part **parts; /* of the file `of`, by name, then by range, then by rank */
     int *targets;          /* for each of these parts: the wanted part to which it contributes; -1: none */
@@ -85,7 +85,7 @@ static const char *shape_text(const ls_shape *shape, ls_shape_text *room) {
 }
 
 static bool is_replica(const ls_part *part, const ls_part *before) {
-    return before != NULL && part->first == before->first && part->count == before->count;
+    return part->first == before->first && part->count == before->count;
 }
 
 static ls_status fail_range(const joining *join, const ls_part *part, int64_t from, int64_t to, const char *where) {
@@ -107,7 +107,7 @@ static ls_status check_parts(const joining *join, const ls_part *const *parts, i
                            "is damaged, use another one",
                            join->folder, parts[0]->rank, part->rank, part->name);
         }
-        if (is_replica(part, before)) {
+        if (before != NULL && is_replica(part, before)) {
             if (strcmp(part->hash, before->hash) != 0) {
                 return ls_fail(LS_ERR_UNSUPPORTED,
                                "checkpoint: %s: %s of rank %d differs from %s of rank %d: such a model can be resumed "
@@ -286,8 +286,8 @@ static ls_status join_all(joining *join, ls_safetensors *joined, uint8_t *used) 
     return read_files(join, joined);
 }
 
-ls_safetensors *ls_layout_join(const ls_layout *layout, const char *folder, const char *of, const ls_layout *wanted,
-                               uint8_t *used) {
+ls_safetensors *ls_part_layout_join(const ls_part_layout *layout, const char *folder, const char *of,
+                                    const ls_part_layout *wanted, uint8_t *used) {
     joining join = {.folder = folder, .layout = layout, .wanted = wanted, .of = of};
     ls_safetensors *joined = ls_safetensors_new("checkpoint", (size_t)wanted->count);
     if (joined != NULL && join_all(&join, joined, used) != LS_OK) {

@@ -10,19 +10,27 @@
 #include "optim/optimizer.h"
 #include "train/checkpoint/checkpoint.h"
 
-void ls_layout_cut(ls_layout *layout, int count) {
+void ls_part_name(char file[LS_FILE_NAME_LIMIT], const char *name, int rank) {
+    if (rank < 0) {
+        snprintf(file, LS_FILE_NAME_LIMIT, "%s.safetensors", name);
+    } else {
+        snprintf(file, LS_FILE_NAME_LIMIT, "%s-%04d.safetensors", name, rank);
+    }
+}
+
+void ls_part_layout_cut(ls_part_layout *layout, int count) {
     while (layout->count > count) {
         ls_free(layout->parts[--layout->count].name);
     }
 }
 
-void ls_layout_free(ls_layout *layout) {
-    ls_layout_cut(layout, 0);
+void ls_part_layout_free(ls_part_layout *layout) {
+    ls_part_layout_cut(layout, 0);
     ls_free(layout->parts);
-    *layout = (ls_layout){0};
+    *layout = (ls_part_layout){0};
 }
 
-ls_status ls_layout_add(ls_layout *layout, const char *name, ls_part part) {
+ls_status ls_part_layout_add(ls_part_layout *layout, const char *name, ls_part part) {
     ls_part *parts = ls_grow(layout->parts, (size_t)layout->count, sizeof *parts);
     layout->parts = parts != NULL ? parts : layout->parts;
     part.name = parts != NULL ? ls_duplicate_string(name) : NULL;
@@ -33,7 +41,7 @@ ls_status ls_layout_add(ls_layout *layout, const char *name, ls_part part) {
     return LS_OK;
 }
 
-const ls_part *ls_layout_find(const ls_layout *layout, const char *of, const char *name) {
+const ls_part *ls_part_layout_find(const ls_part_layout *layout, const char *of, const char *name) {
     for (int i = 0; i < layout->count; i++) {
         if (strcmp(layout->parts[i].name, name) == 0 && strcmp(layout->parts[i].of, of) == 0) {
             return &layout->parts[i];
@@ -42,7 +50,7 @@ const ls_part *ls_layout_find(const ls_layout *layout, const char *of, const cha
     return NULL;
 }
 
-bool ls_layout_has(const ls_layout *layout, const char *of) {
+bool ls_part_layout_has(const ls_part_layout *layout, const char *of) {
     bool has = false;
     for (int i = 0; i < layout->count && !has; i++) {
         has = strcmp(layout->parts[i].of, of) == 0;
@@ -73,16 +81,16 @@ static ls_part describe(const char *of, int rank, const ls_tensor *tensor, const
     return part;
 }
 
-ls_status ls_layout_add_model(ls_layout *layout, const ls_module *model, int rank) {
+ls_status ls_part_layout_add_model(ls_part_layout *layout, const ls_module *model, int rank) {
     for (int i = 0; i < ls_module_parameter_count(model); i++) {
         const ls_tensor *parameter = ls_module_parameter(model, i);
-        LS_TRY(ls_layout_add(layout, ls_module_parameter_name(model, i),
-                             describe(LS_MODEL_NAME, rank, parameter, parameter)));
+        LS_TRY(ls_part_layout_add(layout, ls_module_parameter_name(model, i),
+                                  describe(LS_MODEL_NAME, rank, parameter, parameter)));
     }
     for (int i = 0; i < ls_module_buffer_count(model); i++) {
         ls_part part = describe(LS_MODEL_NAME, rank, ls_module_buffer(model, i), NULL);
         part.buffer = true;
-        LS_TRY(ls_layout_add(layout, ls_module_buffer_name(model, i), part));
+        LS_TRY(ls_part_layout_add(layout, ls_module_buffer_name(model, i), part));
     }
     return LS_OK;
 }
@@ -99,13 +107,14 @@ bool ls_state_has_layout(const ls_optimizer *optimizer, const ls_module *model, 
     return optimizer->type->list == NULL && (parameter == NULL || has_name_of(model, state->name, parameter));
 }
 
-ls_status ls_layout_add_state(ls_layout *layout, const ls_named *state, const ls_tensor *parameter, int rank) {
-    return ls_layout_add(layout, state->name, describe(LS_OPTIMIZER_NAME, rank, state->tensor, parameter));
+ls_status ls_part_layout_add_state(ls_part_layout *layout, const ls_named *state, const ls_tensor *parameter,
+                                   int rank) {
+    return ls_part_layout_add(layout, state->name, describe(LS_OPTIMIZER_NAME, rank, state->tensor, parameter));
 }
 
 /* The target of list_tensor. */
 typedef struct listing {
-    ls_layout *layout;
+    ls_part_layout *layout;
     const char *of;
     int rank;
     ls_status status;
@@ -116,11 +125,11 @@ static bool list_tensor(void *user, const char *name, const ls_shape *shape) {
     listing *list = user;
     ls_part part = {.rank = list->rank, .shape = *shape, .axis = -1, .count = 1};
     snprintf(part.of, sizeof part.of, "%s", list->of);
-    list->status = list->status == LS_OK ? ls_layout_add(list->layout, name, part) : list->status;
+    list->status = list->status == LS_OK ? ls_part_layout_add(list->layout, name, part) : list->status;
     return false;
 }
 
-ls_status ls_layout_add_file(ls_layout *layout, const char *folder, const char *of, int rank) {
+ls_status ls_part_layout_add_file(ls_part_layout *layout, const char *folder, const char *of, int rank) {
     char name[LS_FILE_NAME_LIMIT], path[PATH_MAX];
     listing list = {.layout = layout, .of = of, .rank = rank};
     ls_part_name(name, of, rank);
@@ -130,16 +139,16 @@ ls_status ls_layout_add_file(ls_layout *layout, const char *folder, const char *
     return file != NULL ? list.status : ls_error_status();
 }
 
-ls_status ls_layout_add_rest(ls_layout *wanted, const ls_layout *layout, const char *of) {
+ls_status ls_part_layout_add_rest(ls_part_layout *wanted, const ls_part_layout *layout, const char *of) {
     for (int pass = 0; pass < 2; pass++) { /* parameters, then buffers, as in the file of a model that is not sharded */
         for (int i = 0; i < layout->count; i++) {
             ls_part part = layout->parts[i];
             if (strcmp(part.of, of) == 0 && part.buffer == (pass == 1) &&
-                ls_layout_find(wanted, of, part.name) == NULL) {
+                ls_part_layout_find(wanted, of, part.name) == NULL) {
                 part.axis = -1;
                 part.first = 0;
                 part.count = 1;
-                LS_TRY(ls_layout_add(wanted, part.name, part));
+                LS_TRY(ls_part_layout_add(wanted, part.name, part));
             }
         }
     }
@@ -148,7 +157,7 @@ ls_status ls_layout_add_rest(ls_layout *wanted, const ls_layout *layout, const c
 
 /* ---- all ranks --------------------------------------------------------------------------------------------------- */
 
-void ls_layout_hash(ls_layout *layout, int first, const ls_copies *copies) {
+void ls_part_layout_hash(ls_part_layout *layout, int first, const ls_copies *copies) {
     for (int i = 0; i < copies->count; i++) {
         const ls_tensor *tensor = copies->items[i].tensor;
         snprintf(layout->parts[first + i].hash, LS_PART_HASH, "%016" PRIx64,
@@ -157,7 +166,7 @@ void ls_layout_hash(ls_layout *layout, int first, const ls_copies *copies) {
 }
 
 /* Writes the parts one after the other, each followed by its name. */
-static ls_status pack(const ls_layout *layout, ls_object *packed) {
+static ls_status pack(const ls_part_layout *layout, ls_object *packed) {
     *packed = (ls_object){.data = NULL};
     for (int i = 0; i < layout->count; i++) {
         packed->bytes += sizeof(ls_part) + strlen(layout->parts[i].name) + 1;
@@ -173,18 +182,18 @@ static ls_status pack(const ls_layout *layout, ls_object *packed) {
     return to != NULL ? LS_OK : ls_fail_memory("checkpoint", packed->bytes + 1);
 }
 
-static ls_status unpack(ls_layout *layout, const char *packed, size_t bytes) {
+static ls_status unpack(ls_part_layout *layout, const char *packed, size_t bytes) {
     for (size_t at = 0; at < bytes;) {
         ls_part part;
         memcpy(&part, packed + at, sizeof part);
         const char *name = packed + at + sizeof part;
-        LS_TRY(ls_layout_add(layout, name, part));
+        LS_TRY(ls_part_layout_add(layout, name, part));
         at += sizeof part + strlen(name) + 1;
     }
     return LS_OK;
 }
 
-ls_status ls_layout_gather(ls_layout *layout, ls_comm *comm) {
+ls_status ls_part_layout_gather(ls_part_layout *layout, ls_comm *comm) {
     const int size = comm != NULL ? ls_comm_size(comm) : 1;
     const int rank = comm != NULL ? ls_comm_rank(comm) : 0;
     if (size == 1) {

@@ -81,7 +81,7 @@ static ls_status load_from(ls_trial *trial, const char *folder) {
     ls_safetensors_free(load.own);
     ls_safetensors_free(load.model);
     ls_safetensors_free(load.optimizer);
-    ls_layout_free(&load.layout);
+    ls_part_layout_free(&load.layout);
     ls_manifest_free(&load.manifest);
     return status;
 }

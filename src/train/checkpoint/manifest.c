@@ -29,7 +29,7 @@ _Static_assert(sizeof ZEROS == LS_CHECKSUM_TEXT, "as many zeros as digits");
 void ls_manifest_free(ls_manifest *manifest) {
     ls_history_free(&manifest->history);
     ls_free(manifest->files);
-    ls_layout_free(&manifest->layout);
+    ls_part_layout_free(&manifest->layout);
     *manifest = (ls_manifest){0};
 }
 
@@ -359,7 +359,7 @@ static const field part_fields[] = {
 
 /* Only a sharded model has parts. */
 static void put_parts(ls_json_writer *json, const field *how, const void *from) {
-    const ls_layout *layout = from;
+    const ls_part_layout *layout = from;
     if (layout->count == 0) {
         return;
     }
@@ -375,7 +375,7 @@ static bool is_part(const ls_part *part) {
     return part->count <= whole && part->first <= whole - part->count;
 }
 
-static bool read_part(reading *r, ls_layout *layout) {
+static bool read_part(reading *r, ls_part_layout *layout) {
     if (layout->count >= r->most_parts) {
         return false;
     }

@@ -13,7 +13,7 @@
 /* ---- the decision ------------------------------------------------------------------------------------------------ */
 
 /* Returns whether the rank's files have the same parts as its model. */
-static bool is_same_split(const ls_layout *saved, const ls_layout *wanted, int rank) {
+static bool is_same_split(const ls_part_layout *saved, const ls_part_layout *wanted, int rank) {
     int count = 0;
     bool same = true;
     for (int i = 0; i < saved->count && same; i++) {
@@ -27,7 +27,7 @@ static bool is_same_split(const ls_layout *saved, const ls_layout *wanted, int r
 }
 
 /* A manifest without a layout is of an older version: every rank reads its own file. */
-static bool wants_join(const ls_resumption *from, const ls_layout *wanted) {
+static bool wants_join(const ls_resumption *from, const ls_part_layout *wanted) {
     const ls_manifest *manifest = &from->manifest;
     return !manifest->divided ? ls_model_is_divided(from->trial->state.model)
                               : manifest->layout.count > 0 && (manifest->world_size != from->size ||
@@ -55,7 +55,7 @@ static bool ends_with(const char *text, const char *end) {
 }
 
 /* Callbacks with a copy of the model, such as averages of weights, would take the parts of another rank. */
-static ls_status check_callbacks(const ls_resumption *from, const ls_layout *wanted) {
+static ls_status check_callbacks(const ls_resumption *from, const ls_part_layout *wanted) {
     for (int i = 0; i < ls_safetensors_count(from->own); i++) {
         const char *name = ls_safetensors_at(from->own, i).name;
         for (int k = 0; strncmp(name, "callback/", 9) == 0 && k < wanted->count; k++) {
@@ -75,47 +75,48 @@ static ls_status list_saved(ls_resumption *from) {
         return LS_OK;
     }
     const int rank = ls_checkpoint_has_part(from, LS_OPTIMIZER_NAME, 0) ? 0 : -1;
-    LS_TRY(ls_layout_add_file(&from->layout, from->folder, LS_MODEL_NAME, -1));
-    return from->manifest.optimizer ? ls_layout_add_file(&from->layout, from->folder, LS_OPTIMIZER_NAME, rank) : LS_OK;
+    LS_TRY(ls_part_layout_add_file(&from->layout, from->folder, LS_MODEL_NAME, -1));
+    return from->manifest.optimizer ? ls_part_layout_add_file(&from->layout, from->folder, LS_OPTIMIZER_NAME, rank)
+                                    : LS_OK;
 }
 
-static const ls_layout *saved_layout(const ls_resumption *from) {
+static const ls_part_layout *saved_layout(const ls_resumption *from) {
     return from->manifest.divided ? &from->manifest.layout : &from->layout;
 }
 
-typedef struct wish {
+typedef struct wanted_state {
     const ls_resumption *from;
-    ls_layout wanted;
-} wish;
+    ls_part_layout wanted;
+} wanted_state;
 
 static ls_status want_state(void *user, const ls_named *state, const ls_tensor *parameter) {
-    wish *own = user;
+    wanted_state *own = user;
     const ls_trial *trial = own->from->trial;
     return ls_state_has_layout(trial->options.optimizer, trial->state.model, state, parameter)
-               ? ls_layout_add_state(&own->wanted, state, parameter, own->from->rank)
+               ? ls_part_layout_add_state(&own->wanted, state, parameter, own->from->rank)
                : refuse(own->from, "the state of its optimizer");
 }
 
 static ls_status join_optimizer(ls_resumption *from, uint8_t *used) {
     ls_optimizer *optimizer = from->trial->options.optimizer;
-    const ls_layout *saved = saved_layout(from);
-    wish own = {.from = from};
+    const ls_part_layout *saved = saved_layout(from);
+    wanted_state own = {.from = from};
     if (optimizer == NULL) {
         return LS_OK;
     }
-    LS_TRY(ls_layout_has(saved, LS_OPTIMIZER_NAME) ? LS_OK : refuse(from, "the state of its optimizer"));
+    LS_TRY(ls_part_layout_has(saved, LS_OPTIMIZER_NAME) ? LS_OK : refuse(from, "the state of its optimizer"));
     ls_status status = ls_optimizer_visit_state(optimizer, false, want_state, &own);
     if (status == LS_OK) {
-        from->optimizer = ls_layout_join(saved, from->folder, LS_OPTIMIZER_NAME, &own.wanted, used);
+        from->optimizer = ls_part_layout_join(saved, from->folder, LS_OPTIMIZER_NAME, &own.wanted, used);
         status = from->optimizer != NULL ? LS_OK : ls_error_status();
     }
-    ls_layout_free(&own.wanted);
+    ls_part_layout_free(&own.wanted);
     return status;
 }
 
 /* Fails if the checkpoint has a tensor that no rank's model, or optimizer, has. */
 static ls_status check_used(const ls_resumption *from, uint8_t *used) {
-    const ls_layout *saved = saved_layout(from);
+    const ls_part_layout *saved = saved_layout(from);
     LS_TRY(largest(from, used, (size_t)saved->count));
     for (int i = 0; i < saved->count; i++) {
         const ls_part *part = &saved->parts[i];
@@ -128,15 +129,15 @@ static ls_status check_used(const ls_resumption *from, uint8_t *used) {
     return LS_OK;
 }
 
-static ls_status join(ls_resumption *from, const ls_layout *wanted) {
+static ls_status join(ls_resumption *from, const ls_part_layout *wanted) {
     LS_TRY(from->trial->options.outer == NULL ? check_callbacks(from, wanted) : refuse(from, "an outer optimizer"));
     LS_TRY(list_saved(from));
-    const ls_layout *saved = saved_layout(from);
+    const ls_part_layout *saved = saved_layout(from);
     uint8_t *used = ls_allocate_zeroed((size_t)saved->count + 1, 1);
     if (used == NULL) {
         return ls_fail_memory("checkpoint", (size_t)saved->count + 1);
     }
-    from->model = ls_layout_join(saved, from->folder, LS_MODEL_NAME, wanted, used);
+    from->model = ls_part_layout_join(saved, from->folder, LS_MODEL_NAME, wanted, used);
     ls_status status = from->model != NULL ? join_optimizer(from, used) : ls_error_status();
     status = status == LS_OK ? check_used(from, used) : status;
     ls_free(used);
@@ -145,14 +146,14 @@ static ls_status join(ls_resumption *from, const ls_layout *wanted) {
 
 ls_status ls_checkpoint_split(ls_resumption *from) {
     const ls_module *model = from->trial->state.model;
-    ls_layout wanted = {0};
-    ls_status status = ls_layout_add_model(&wanted, model, from->rank);
+    ls_part_layout wanted = {0};
+    ls_status status = ls_part_layout_add_model(&wanted, model, from->rank);
     if (status == LS_OK) {
         uint8_t joins = wants_join(from, &wanted);
         status = largest(from, &joins, 1);
         from->joins = joins != 0;
     }
     status = status == LS_OK && from->joins ? join(from, &wanted) : status;
-    ls_layout_free(&wanted);
+    ls_part_layout_free(&wanted);
     return status;
 }

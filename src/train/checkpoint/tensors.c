@@ -48,7 +48,7 @@ ls_status ls_checkpoint_get_model(ls_trial *trial, const char *prefix, ls_checkp
     LS_TRY(ls_module_list_saved(trial->state.model, NULL, &saved));
     ls_status status = copy_tensors(trial->state.model, &saved, to);
     if (status == LS_OK && to->manifest.divided) {
-        status = ls_layout_add_model(&to->manifest.layout, trial->state.model, to->rank);
+        status = ls_part_layout_add_model(&to->manifest.layout, trial->state.model, to->rank);
     }
     if (status == LS_OK && to->writes_model && saved.metadata[0] != NULL) {
         status = ls_copies_add_metadata(&to->model, saved.metadata);
@@ -86,11 +86,11 @@ static ls_status copy_state(void *user, const ls_named *state, const ls_tensor *
     copying *copy = user;
     LS_TRY(copy->to->writes_optimizer ? ls_copies_add(&copy->to->optimizer, "", state, 1) : LS_OK);
     copy->lists = copy->lists && ls_state_has_layout(copy->optimizer, copy->model, state, parameter);
-    return copy->lists ? ls_layout_add_state(&copy->to->manifest.layout, state, parameter, copy->to->rank) : LS_OK;
+    return copy->lists ? ls_part_layout_add_state(&copy->to->manifest.layout, state, parameter, copy->to->rank) : LS_OK;
 }
 
 ls_status ls_checkpoint_get_optimizer(ls_trial *trial, const char *prefix, ls_checkpoint *to) {
-    ls_layout *layout = &to->manifest.layout;
+    ls_part_layout *layout = &to->manifest.layout;
     copying copy = {.to = to,
                     .optimizer = trial->options.optimizer,
                     .model = trial->state.model,
@@ -102,7 +102,7 @@ ls_status ls_checkpoint_get_optimizer(ls_trial *trial, const char *prefix, ls_ch
     }
     LS_TRY(ls_optimizer_visit_state(trial->options.optimizer, true, copy_state, &copy));
     if (!copy.lists) {
-        ls_layout_cut(layout, before);
+        ls_part_layout_cut(layout, before);
     }
     return LS_OK;
 }

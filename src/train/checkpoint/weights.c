@@ -9,22 +9,22 @@
  * Loads a model that is sharded in another way than the checkpoint's model, from the parts in all files. A tensor that
  * the module lacks is read, too: the load refuses it, or the options allow it.
  */
-static ls_status load_parts(const char *call, ls_module *module, const char *found, const ls_layout *saved,
+static ls_status load_parts(const char *call, ls_module *module, const char *found, const ls_part_layout *saved,
                             const ls_module_load_options *options) {
-    ls_layout wanted = {0};
-    ls_status status = ls_layout_add_model(&wanted, module, 0);
-    status = status == LS_OK ? ls_layout_add_rest(&wanted, saved, LS_MODEL_NAME) : status;
-    ls_safetensors *joined = status == LS_OK ? ls_layout_join(saved, found, LS_MODEL_NAME, &wanted, NULL) : NULL;
+    ls_part_layout wanted = {0};
+    ls_status status = ls_part_layout_add_model(&wanted, module, 0);
+    status = status == LS_OK ? ls_part_layout_add_rest(&wanted, saved, LS_MODEL_NAME) : status;
+    ls_safetensors *joined = status == LS_OK ? ls_part_layout_join(saved, found, LS_MODEL_NAME, &wanted, NULL) : NULL;
     status = joined != NULL ? ls_module_load_from(call, module, found, joined, options) : ls_error_status();
     ls_safetensors_free(joined);
-    ls_layout_free(&wanted);
+    ls_part_layout_free(&wanted);
     return status;
 }
 
 static ls_status load_weights(const char *call, ls_module *module, const char *found, const ls_manifest *manifest,
                               const ls_module_load_options *options) {
     char path[PATH_MAX];
-    ls_layout whole = {0};
+    ls_part_layout whole = {0};
     if (manifest->divided && manifest->layout.count == 0) {
         return ls_fail(LS_ERR_UNSUPPORTED,
                        "%s: the model of %s is sharded over ranks, and has no list of its parts: each rank loads its "
@@ -38,9 +38,9 @@ static ls_status load_weights(const char *call, ls_module *module, const char *f
         LS_TRY(ls_path_join(path, found, LS_MODEL_NAME ".safetensors"));
         return ls_module_load_file(call, module, path, options);
     }
-    ls_status status = ls_layout_add_file(&whole, found, LS_MODEL_NAME, -1);
+    ls_status status = ls_part_layout_add_file(&whole, found, LS_MODEL_NAME, -1);
     status = status == LS_OK ? load_parts(call, module, found, &whole, options) : status;
-    ls_layout_free(&whole);
+    ls_part_layout_free(&whole);
     return status;
 }
 

@@ -27,14 +27,6 @@ ls_status ls_checkpoint_place(ls_checkpoint *snapshot, const char *parent, const
     return ls_path_join(snapshot->folder, parent, name);
 }
 
-void ls_part_name(char file[LS_FILE_NAME_LIMIT], const char *name, int rank) {
-    if (rank < 0) {
-        snprintf(file, LS_FILE_NAME_LIMIT, "%s.safetensors", name);
-    } else {
-        snprintf(file, LS_FILE_NAME_LIMIT, "%s-%04d.safetensors", name, rank);
-    }
-}
-
 /* ---- this rank's files ------------------------------------------------------------------------------------------- */
 
 /*
@@ -79,10 +71,10 @@ ls_status ls_checkpoint_write(ls_checkpoint *snapshot) {
                           &snapshot->optimizer));
     }
     if (snapshot->manifest.layout.count > 0) {
-        ls_layout_hash(&snapshot->manifest.layout, 0, &snapshot->model);
+        ls_part_layout_hash(&snapshot->manifest.layout, 0, &snapshot->model);
     }
     if (snapshot->manifest.layout.count > snapshot->model.count) {
-        ls_layout_hash(&snapshot->manifest.layout, snapshot->model.count, &snapshot->optimizer);
+        ls_part_layout_hash(&snapshot->manifest.layout, snapshot->model.count, &snapshot->optimizer);
     }
     if (snapshot->outer.count > 0) {
         LS_TRY(write_part(snapshot, LS_OUTER_PART, "outer", part, &snapshot->outer));
@@ -125,7 +117,7 @@ ls_status ls_checkpoint_gather(ls_checkpoint *snapshot, ls_comm *comm) {
             manifest->files[manifest->file_count++] = manifest->files[i];
         }
     }
-    return manifest->divided ? ls_layout_gather(&manifest->layout, comm) : LS_OK;
+    return manifest->divided ? ls_part_layout_gather(&manifest->layout, comm) : LS_OK;
 }
 
 /* If the ranks do not share the folder, files are missing. */
