@@ -199,7 +199,7 @@ ls_status ls_part_layout_gather(ls_part_layout *layout, ls_comm *comm) {
     if (size == 1) {
         return LS_OK;
     }
-    ls_object own;
+    ls_object own = {.data = NULL};
     ls_object *all = ls_allocate_zeroed((size_t)size, sizeof *all);
     ls_status status = all != NULL ? pack(layout, &own) : ls_fail_memory("checkpoint", (size_t)size * sizeof *all);
     if (status == LS_OK) {
