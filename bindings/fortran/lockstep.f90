@@ -1344,6 +1344,9 @@ module lockstep
   interface ls_alltoall
     procedure ls_alltoall_i8, ls_alltoall_i4
   end interface
+  interface ls_alltoall_begin
+    procedure ls_alltoall_begin_i8, ls_alltoall_begin_i4
+  end interface
   interface ls_nn_column_parallel
     procedure ls_nn_column_parallel_i8, ls_nn_column_parallel_i4
   end interface
@@ -1535,34 +1538,35 @@ module lockstep
   private :: ls_schedule_step_i4, ls_schedule_cosine_i8, ls_schedule_cosine_i4, ls_schedule_cosine_warm_restarts_i8
   private :: ls_schedule_cosine_warm_restarts_i4, ls_schedule_linear_i8, ls_schedule_linear_i4, ls_schedule_polynomial_i8
   private :: ls_schedule_polynomial_i4, ls_schedule_warm_up_i8, ls_schedule_warm_up_i4, ls_scatter_i8
-  private :: ls_scatter_i4, ls_alltoall_i8, ls_alltoall_i4, ls_nn_column_parallel_i8
-  private :: ls_nn_column_parallel_i4, ls_nn_row_parallel_i8, ls_nn_row_parallel_i4, ls_nn_parallel_embedding_i8
-  private :: ls_nn_parallel_embedding_i4, ls_trial_run_i8, ls_trial_run_i4, ls_trial_history_i8
-  private :: ls_trial_history_i4, ls_rate_finder_point_i8, ls_rate_finder_point_i4, ls_label_smoothing_i8
-  private :: ls_label_smoothing_i4, is_null_tensor, is_null_scope, is_null_comm
-  private :: is_null_work, is_null_store, is_null_csv_classes, is_null_safetensors
-  private :: is_null_npz, is_null_events, is_null_module, is_null_dataset
-  private :: is_null_loader, is_null_metric, is_null_optimizer, is_null_schedule
-  private :: is_null_grad_scaler, is_null_ema, is_null_handle, is_null_reducer
-  private :: is_null_outer, is_null_trial, is_null_callback, check_status
-  private :: check_tensor, check_scope, check_comm, check_work
-  private :: check_store, check_csv_classes, check_safetensors, check_npz
-  private :: check_events, check_module, check_dataset, check_loader
-  private :: check_metric, check_optimizer, check_schedule, check_grad_scaler
-  private :: check_ema, check_handle, check_reducer, check_outer
-  private :: check_trial, check_callback, ls_from_c, ls_from_f32_1
-  private :: ls_from_f32_2, ls_from_f32_3, ls_from_f32_4, ls_from_f64_1
-  private :: ls_from_f64_2, ls_from_f64_3, ls_from_f64_4, ls_from_i32_1
-  private :: ls_from_i32_2, ls_from_i32_3, ls_from_i32_4, ls_from_i64_1
-  private :: ls_from_i64_2, ls_from_i64_3, ls_from_i64_4, ls_view_f32_1
-  private :: ls_view_f32_2, ls_view_f32_3, ls_view_f32_4, ls_view_f64_1
-  private :: ls_view_f64_2, ls_view_f64_3, ls_view_f64_4, ls_view_i32_1
-  private :: ls_view_i32_2, ls_view_i32_3, ls_view_i32_4, ls_view_i64_1
-  private :: ls_view_i64_2, ls_view_i64_3, ls_view_i64_4, ls_array_f32_1
-  private :: ls_array_f32_2, ls_array_f32_3, ls_array_f32_4, ls_array_f64_1
-  private :: ls_array_f64_2, ls_array_f64_3, ls_array_f64_4, ls_array_i32_1
-  private :: ls_array_i32_2, ls_array_i32_3, ls_array_i32_4, ls_array_i64_1
-  private :: ls_array_i64_2, ls_array_i64_3, ls_array_i64_4
+  private :: ls_scatter_i4, ls_alltoall_i8, ls_alltoall_i4, ls_alltoall_begin_i8
+  private :: ls_alltoall_begin_i4, ls_nn_column_parallel_i8, ls_nn_column_parallel_i4, ls_nn_row_parallel_i8
+  private :: ls_nn_row_parallel_i4, ls_nn_parallel_embedding_i8, ls_nn_parallel_embedding_i4, ls_trial_run_i8
+  private :: ls_trial_run_i4, ls_trial_history_i8, ls_trial_history_i4, ls_rate_finder_point_i8
+  private :: ls_rate_finder_point_i4, ls_label_smoothing_i8, ls_label_smoothing_i4, is_null_tensor
+  private :: is_null_scope, is_null_comm, is_null_work, is_null_store
+  private :: is_null_csv_classes, is_null_safetensors, is_null_npz, is_null_events
+  private :: is_null_module, is_null_dataset, is_null_loader, is_null_metric
+  private :: is_null_optimizer, is_null_schedule, is_null_grad_scaler, is_null_ema
+  private :: is_null_handle, is_null_reducer, is_null_outer, is_null_trial
+  private :: is_null_callback, check_status, check_tensor, check_scope
+  private :: check_comm, check_work, check_store, check_csv_classes
+  private :: check_safetensors, check_npz, check_events, check_module
+  private :: check_dataset, check_loader, check_metric, check_optimizer
+  private :: check_schedule, check_grad_scaler, check_ema, check_handle
+  private :: check_reducer, check_outer, check_trial, check_callback
+  private :: ls_from_c, ls_from_f32_1, ls_from_f32_2, ls_from_f32_3
+  private :: ls_from_f32_4, ls_from_f64_1, ls_from_f64_2, ls_from_f64_3
+  private :: ls_from_f64_4, ls_from_i32_1, ls_from_i32_2, ls_from_i32_3
+  private :: ls_from_i32_4, ls_from_i64_1, ls_from_i64_2, ls_from_i64_3
+  private :: ls_from_i64_4, ls_view_f32_1, ls_view_f32_2, ls_view_f32_3
+  private :: ls_view_f32_4, ls_view_f64_1, ls_view_f64_2, ls_view_f64_3
+  private :: ls_view_f64_4, ls_view_i32_1, ls_view_i32_2, ls_view_i32_3
+  private :: ls_view_i32_4, ls_view_i64_1, ls_view_i64_2, ls_view_i64_3
+  private :: ls_view_i64_4, ls_array_f32_1, ls_array_f32_2, ls_array_f32_3
+  private :: ls_array_f32_4, ls_array_f64_1, ls_array_f64_2, ls_array_f64_3
+  private :: ls_array_f64_4, ls_array_i32_1, ls_array_i32_2, ls_array_i32_3
+  private :: ls_array_i32_4, ls_array_i64_1, ls_array_i64_2, ls_array_i64_3
+  private :: ls_array_i64_4
 
   interface
   ! double ls_option_zero(void)
@@ -3858,6 +3862,51 @@ module lockstep
     integer(c_int), value, intent(in) :: dtype
     integer(c_int), value, intent(in) :: source
     integer(c_int), value, intent(in) :: tag
+    type(ls_handle) :: returned
+  end function
+  ! ls_handle *ls_allreduce_begin(ls_comm *comm, ls_tensor *tensor, ls_reduction reduction)
+  function ls_allreduce_begin(comm, tensor, reduction) bind(c, name="ls_allreduce_begin") result(returned)
+    import
+    type(ls_comm), value, intent(in) :: comm
+    type(ls_tensor), value, intent(in) :: tensor
+    integer(c_int), value, intent(in) :: reduction
+    type(ls_handle) :: returned
+  end function
+  ! ls_handle *ls_allgather_begin(ls_comm *comm, ls_tensor *tensor, int axis)
+  function ls_allgather_begin(comm, tensor, axis) bind(c, name="ls_allgather_begin") result(returned)
+    import
+    type(ls_comm), value, intent(in) :: comm
+    type(ls_tensor), value, intent(in) :: tensor
+    integer(c_int), value, intent(in) :: axis
+    type(ls_handle) :: returned
+  end function
+  ! ls_handle *ls_reduce_scatter_begin(ls_comm *comm, ls_tensor *tensor, int axis, ls_reduction reduction)
+  function ls_reduce_scatter_begin(comm, tensor, axis, reduction) bind(c, name="ls_reduce_scatter_begin") &
+      result(returned)
+    import
+    type(ls_comm), value, intent(in) :: comm
+    type(ls_tensor), value, intent(in) :: tensor
+    integer(c_int), value, intent(in) :: axis
+    integer(c_int), value, intent(in) :: reduction
+    type(ls_handle) :: returned
+  end function
+  ! ls_handle *ls_broadcast_begin(ls_comm *comm, ls_tensor *tensor, int root)
+  function ls_broadcast_begin(comm, tensor, root) bind(c, name="ls_broadcast_begin") result(returned)
+    import
+    type(ls_comm), value, intent(in) :: comm
+    type(ls_tensor), value, intent(in) :: tensor
+    integer(c_int), value, intent(in) :: root
+    type(ls_handle) :: returned
+  end function
+  ! ls_handle *ls_alltoall_begin(ls_comm *comm, ls_tensor *tensor, int gather_axis, int scatter_axis, int64_t count)
+  function ls_alltoall_begin_i8(comm, tensor, gather_axis, scatter_axis, count) bind(c, name="ls_alltoall_begin") &
+      result(returned)
+    import
+    type(ls_comm), value, intent(in) :: comm
+    type(ls_tensor), value, intent(in) :: tensor
+    integer(c_int), value, intent(in) :: gather_axis
+    integer(c_int), value, intent(in) :: scatter_axis
+    integer(c_int64_t), value, intent(in) :: count
     type(ls_handle) :: returned
   end function
   ! ls_tensor *ls_handle_wait(ls_handle *handle)
@@ -10622,6 +10671,16 @@ contains
     integer(c_int), value, intent(in) :: count
     type(ls_tensor) :: returned
     returned = ls_alltoall_i8(comm, tensor, gather_axis, scatter_axis, int(count, c_int64_t))
+  end function
+
+  function ls_alltoall_begin_i4(comm, tensor, gather_axis, scatter_axis, count) result(returned)
+    type(ls_comm), value, intent(in) :: comm
+    type(ls_tensor), value, intent(in) :: tensor
+    integer(c_int), value, intent(in) :: gather_axis
+    integer(c_int), value, intent(in) :: scatter_axis
+    integer(c_int), value, intent(in) :: count
+    type(ls_handle) :: returned
+    returned = ls_alltoall_begin_i8(comm, tensor, gather_axis, scatter_axis, int(count, c_int64_t))
   end function
 
   ! ls_tensor *ls_join_dummies(ls_tensor *tensor, ls_tensor *const *others, int count)

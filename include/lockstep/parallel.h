@@ -86,7 +86,10 @@ LS_API ls_tensor *ls_scatter(ls_comm *comm, ls_tensor *tensor, int axis, int64_t
  */
 LS_API ls_tensor *ls_alltoall(ls_comm *comm, ls_tensor *tensor, int gather_axis, int scatter_axis, int64_t count);
 
-/** A message in progress. Opaque. The innermost scope owns the handle until ls_handle_wait. */
+/**
+ * A message or a collective call in progress. Opaque. The innermost scope owns the handle until ls_handle_wait. Every
+ * handle needs one ls_handle_wait before its scope ends.
+ */
 typedef struct ls_handle ls_handle;
 
 /**
@@ -102,18 +105,53 @@ LS_API ls_handle *ls_isend(ls_comm *comm, ls_tensor *tensor, int dest, int tag);
 LS_API ls_handle *ls_irecv(ls_comm *comm, ls_shape shape, ls_dtype dtype, int source, int tag);
 
 /**
- * Waits for the message, and returns the received tensor, or the sent tensor (through which its gradient continues).
+ * These functions start a collective call, and ls_handle_wait returns its result, with the bits and the gradient of the
+ * call without `_begin`. Other ranks may make that call instead.
+ *
+ * ```c
+ * ls_handle *handle = ls_allreduce_begin(world, x, LS_SUM);
+ * ls_tensor *output = ls_forward(model, x); // while the ranks exchange x
+ * ls_tensor *sum = ls_handle_wait(handle);
+ * ```
+ *
+ * - All ranks start the calls of a communicator in the same order. They may wait in any order, also in different
+ * orders.
+ * - The start waits until the ranks have agreed on shapes, and until earlier calls on the communicator have ended. So
+ *   one call of each communicator is in progress at a time. The elements move during other calls of the library on this
+ *   thread, or in a progress thread (`.progress_thread` of ls_init_options).
+ * - The backward pass communicates in the opposite order of the starts, whatever the order of the waits was.
+ * - Do not change the tensor before ls_handle_wait, which otherwise fails with LS_ERR_STATE.
+ */
+LS_API ls_handle *ls_allreduce_begin(ls_comm *comm, ls_tensor *tensor, ls_reduction reduction);
+
+/** Starts ls_allgather. */
+LS_API ls_handle *ls_allgather_begin(ls_comm *comm, ls_tensor *tensor, int axis);
+
+/** Starts ls_reduce_scatter. */
+LS_API ls_handle *ls_reduce_scatter_begin(ls_comm *comm, ls_tensor *tensor, int axis, ls_reduction reduction);
+
+/** Starts ls_broadcast. */
+LS_API ls_handle *ls_broadcast_begin(ls_comm *comm, ls_tensor *tensor, int root);
+
+/** Starts ls_alltoall. */
+LS_API ls_handle *ls_alltoall_begin(ls_comm *comm, ls_tensor *tensor, int gather_axis, int scatter_axis, int64_t count);
+
+/**
+ * Waits for the message or the collective call. Returns the result of the call, the received tensor, or the sent tensor
+ * (through which its gradient continues).
  *
  * Fails with LS_ERR_MISMATCH if rank `source` sent another shape or dtype. The message is dropped, and the communicator
  * stays usable. Fails with LS_ERR_STATE if the program has already waited for the handle, or if its scope has ended.
  *
  * If the program does not wait for a handle:
  *
- * - ls_scope_end waits for the message, until the timeout, ls_comm_free, the death of a rank of the communicator, or
+ * - ls_scope_end waits for a collective call, and then returns LS_ERR_STATE, or the error of the call, with the name of
+ *   the call.
+ * - ls_scope_end waits for a message, until the timeout, ls_comm_free, the death of a rank of the communicator, or
  *   ls_finalize of the partner. If nothing failed before, it then returns LS_ERR_TIMEOUT or LS_ERR_PEER with the rank
  *   and the tag.
- * - ls_backward receives messages of ls_irecv before it starts, because the sender may need the gradient.
- *   ls_handle_wait still returns the tensor afterwards.
+ * - ls_backward ends recorded collective calls before it starts, and receives messages of ls_irecv, because the sender
+ *   may need the gradient. ls_handle_wait still returns the tensor afterwards.
  */
 LS_API ls_tensor *ls_handle_wait(ls_handle *handle);
 

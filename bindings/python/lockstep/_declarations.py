@@ -589,6 +589,11 @@ FUNCTIONS = {
     'ls_alltoall': ('ls_tensor *', (('ls_comm *', 'comm'), ('ls_tensor *', 'tensor'), ('int', 'gather_axis'), ('int', 'scatter_axis'), ('int64_t', 'count'))),
     'ls_isend': ('ls_handle *', (('ls_comm *', 'comm'), ('ls_tensor *', 'tensor'), ('int', 'dest'), ('int', 'tag'))),
     'ls_irecv': ('ls_handle *', (('ls_comm *', 'comm'), ('ls_shape', 'shape'), ('ls_dtype', 'dtype'), ('int', 'source'), ('int', 'tag'))),
+    'ls_allreduce_begin': ('ls_handle *', (('ls_comm *', 'comm'), ('ls_tensor *', 'tensor'), ('ls_reduction', 'reduction'))),
+    'ls_allgather_begin': ('ls_handle *', (('ls_comm *', 'comm'), ('ls_tensor *', 'tensor'), ('int', 'axis'))),
+    'ls_reduce_scatter_begin': ('ls_handle *', (('ls_comm *', 'comm'), ('ls_tensor *', 'tensor'), ('int', 'axis'), ('ls_reduction', 'reduction'))),
+    'ls_broadcast_begin': ('ls_handle *', (('ls_comm *', 'comm'), ('ls_tensor *', 'tensor'), ('int', 'root'))),
+    'ls_alltoall_begin': ('ls_handle *', (('ls_comm *', 'comm'), ('ls_tensor *', 'tensor'), ('int', 'gather_axis'), ('int', 'scatter_axis'), ('int64_t', 'count'))),
     'ls_handle_wait': ('ls_tensor *', (('ls_handle *', 'handle'),)),
     'ls_send': ('ls_tensor *', (('ls_comm *', 'comm'), ('ls_tensor *', 'tensor'), ('int', 'dest'), ('int', 'tag'))),
     'ls_recv': ('ls_tensor *', (('ls_comm *', 'comm'), ('ls_shape', 'shape'), ('ls_dtype', 'dtype'), ('int', 'source'), ('int', 'tag'))),
@@ -2059,6 +2064,11 @@ ls_tensor *ls_alltoall(ls_comm *comm, ls_tensor *tensor, int gather_axis, int sc
 typedef struct ls_handle ls_handle;
 ls_handle *ls_isend(ls_comm *comm, ls_tensor *tensor, int dest, int tag);
 ls_handle *ls_irecv(ls_comm *comm, ls_shape shape, ls_dtype dtype, int source, int tag);
+ls_handle *ls_allreduce_begin(ls_comm *comm, ls_tensor *tensor, ls_reduction reduction);
+ls_handle *ls_allgather_begin(ls_comm *comm, ls_tensor *tensor, int axis);
+ls_handle *ls_reduce_scatter_begin(ls_comm *comm, ls_tensor *tensor, int axis, ls_reduction reduction);
+ls_handle *ls_broadcast_begin(ls_comm *comm, ls_tensor *tensor, int root);
+ls_handle *ls_alltoall_begin(ls_comm *comm, ls_tensor *tensor, int gather_axis, int scatter_axis, int64_t count);
 ls_tensor *ls_handle_wait(ls_handle *handle);
 ls_tensor *ls_send(ls_comm *comm, ls_tensor *tensor, int dest, int tag);
 ls_tensor *ls_recv(ls_comm *comm, ls_shape shape, ls_dtype dtype, int source, int tag);
