@@ -207,7 +207,15 @@ static ls_status scopes_and_no_grad(ls_comm *comm) {
     LS_TRY(ls_scope_end(inner));
     LS_TRY(ls_backward(ls_sum(kept)));
     LS_CHECK(ls_at(ls_grad(x), (int64_t[]){0}) == 2 * size);
-    LS_CHECK(ls_sum(y) == NULL); /* it belonged to the inner scope */
+    LS_TRY(ls_scope_end(scope));
+
+    scope = ls_scope_begin(); /* a result that no tape holds ends with the scope of the wait */
+    handle = ls_allreduce_begin(comm, ls_ones(LS_SHAPE(MANY), LS_F64), LS_SUM);
+    inner = ls_scope_begin();
+    y = ls_handle_wait(handle);
+    LS_CHECK(ls_at(y, (int64_t[]){0}) == size);
+    LS_TRY(ls_scope_end(inner));
+    LS_CHECK(ls_sum(y) == NULL);
     LS_EXPECT_MESSAGE("a scope that has ended");
     (void)ls_scope_end(scope);
 
