@@ -180,6 +180,9 @@ module lockstep
   type, bind(c) :: ls_reducer
     type(c_ptr) :: ptr = c_null_ptr
   end type ls_reducer
+  type, bind(c) :: ls_wire_format
+    type(c_ptr) :: ptr = c_null_ptr
+  end type ls_wire_format
   type, bind(c) :: ls_outer
     type(c_ptr) :: ptr = c_null_ptr
   end type ls_outer
@@ -739,10 +742,19 @@ module lockstep
     integer(c_size_t) :: bucket_bytes = 0
     logical(c_bool) :: asynchronous = .false.
   end type ls_reducer_options
+  type, bind(c) :: ls_wire_functions
+    type(c_ptr) :: name = c_null_ptr
+    integer(c_int) :: dtype = 0
+    type(c_funptr) :: length = c_null_funptr
+    type(c_funptr) :: encode = c_null_funptr
+    type(c_funptr) :: decode = c_null_funptr
+    type(c_funptr) :: release = c_null_funptr
+  end type ls_wire_functions
   type, bind(c) :: ls_data_parallel_options
     logical(c_bool) :: no_initial_sync = .false.
     integer(c_int) :: reduce_dtype = 0
     integer(c_int) :: powersgd_rank = 0
+    type(ls_wire_format) :: wire
     integer(c_int) :: overlap = 0
     integer(c_size_t) :: bucket_bytes = 0
     integer(c_int) :: zero = 0
@@ -1344,6 +1356,9 @@ module lockstep
   interface ls_alltoall
     procedure ls_alltoall_i8, ls_alltoall_i4
   end interface
+  interface ls_alltoall_begin
+    procedure ls_alltoall_begin_i8, ls_alltoall_begin_i4
+  end interface
   interface ls_nn_column_parallel
     procedure ls_nn_column_parallel_i8, ls_nn_column_parallel_i4
   end interface
@@ -1451,13 +1466,13 @@ module lockstep
     procedure is_null_tensor, is_null_scope, is_null_comm, is_null_work, is_null_store, is_null_csv_classes, &
         is_null_safetensors, is_null_npz, is_null_events, is_null_module, is_null_dataset, is_null_loader, &
         is_null_metric, is_null_optimizer, is_null_schedule, is_null_grad_scaler, is_null_ema, is_null_handle, &
-        is_null_reducer, is_null_outer, is_null_trial, is_null_callback
+        is_null_reducer, is_null_wire_format, is_null_outer, is_null_trial, is_null_callback
   end interface
   interface ls_check
     procedure check_status, check_tensor, check_scope, check_comm, check_work, check_store, check_csv_classes, &
         check_safetensors, check_npz, check_events, check_module, check_dataset, check_loader, check_metric, &
-        check_optimizer, check_schedule, check_grad_scaler, check_ema, check_handle, check_reducer, check_outer, &
-        check_trial, check_callback
+        check_optimizer, check_schedule, check_grad_scaler, check_ema, check_handle, check_reducer, &
+        check_wire_format, check_outer, check_trial, check_callback
   end interface
   interface ls_from
     procedure ls_from_c, ls_from_f32_1, ls_from_f32_2, ls_from_f32_3, ls_from_f32_4, ls_from_f64_1, ls_from_f64_2, &
@@ -1535,21 +1550,22 @@ module lockstep
   private :: ls_schedule_step_i4, ls_schedule_cosine_i8, ls_schedule_cosine_i4, ls_schedule_cosine_warm_restarts_i8
   private :: ls_schedule_cosine_warm_restarts_i4, ls_schedule_linear_i8, ls_schedule_linear_i4, ls_schedule_polynomial_i8
   private :: ls_schedule_polynomial_i4, ls_schedule_warm_up_i8, ls_schedule_warm_up_i4, ls_scatter_i8
-  private :: ls_scatter_i4, ls_alltoall_i8, ls_alltoall_i4, ls_nn_column_parallel_i8
-  private :: ls_nn_column_parallel_i4, ls_nn_row_parallel_i8, ls_nn_row_parallel_i4, ls_nn_parallel_embedding_i8
-  private :: ls_nn_parallel_embedding_i4, ls_trial_run_i8, ls_trial_run_i4, ls_trial_history_i8
-  private :: ls_trial_history_i4, ls_rate_finder_point_i8, ls_rate_finder_point_i4, ls_label_smoothing_i8
-  private :: ls_label_smoothing_i4, is_null_tensor, is_null_scope, is_null_comm
-  private :: is_null_work, is_null_store, is_null_csv_classes, is_null_safetensors
-  private :: is_null_npz, is_null_events, is_null_module, is_null_dataset
-  private :: is_null_loader, is_null_metric, is_null_optimizer, is_null_schedule
-  private :: is_null_grad_scaler, is_null_ema, is_null_handle, is_null_reducer
-  private :: is_null_outer, is_null_trial, is_null_callback, check_status
-  private :: check_tensor, check_scope, check_comm, check_work
-  private :: check_store, check_csv_classes, check_safetensors, check_npz
-  private :: check_events, check_module, check_dataset, check_loader
-  private :: check_metric, check_optimizer, check_schedule, check_grad_scaler
-  private :: check_ema, check_handle, check_reducer, check_outer
+  private :: ls_scatter_i4, ls_alltoall_i8, ls_alltoall_i4, ls_alltoall_begin_i8
+  private :: ls_alltoall_begin_i4, ls_nn_column_parallel_i8, ls_nn_column_parallel_i4, ls_nn_row_parallel_i8
+  private :: ls_nn_row_parallel_i4, ls_nn_parallel_embedding_i8, ls_nn_parallel_embedding_i4, ls_trial_run_i8
+  private :: ls_trial_run_i4, ls_trial_history_i8, ls_trial_history_i4, ls_rate_finder_point_i8
+  private :: ls_rate_finder_point_i4, ls_label_smoothing_i8, ls_label_smoothing_i4, is_null_tensor
+  private :: is_null_scope, is_null_comm, is_null_work, is_null_store
+  private :: is_null_csv_classes, is_null_safetensors, is_null_npz, is_null_events
+  private :: is_null_module, is_null_dataset, is_null_loader, is_null_metric
+  private :: is_null_optimizer, is_null_schedule, is_null_grad_scaler, is_null_ema
+  private :: is_null_handle, is_null_reducer, is_null_wire_format, is_null_outer
+  private :: is_null_trial, is_null_callback, check_status, check_tensor
+  private :: check_scope, check_comm, check_work, check_store
+  private :: check_csv_classes, check_safetensors, check_npz, check_events
+  private :: check_module, check_dataset, check_loader, check_metric
+  private :: check_optimizer, check_schedule, check_grad_scaler, check_ema
+  private :: check_handle, check_reducer, check_wire_format, check_outer
   private :: check_trial, check_callback, ls_from_c, ls_from_f32_1
   private :: ls_from_f32_2, ls_from_f32_3, ls_from_f32_4, ls_from_f64_1
   private :: ls_from_f64_2, ls_from_f64_3, ls_from_f64_4, ls_from_i32_1
@@ -3860,6 +3876,51 @@ module lockstep
     integer(c_int), value, intent(in) :: tag
     type(ls_handle) :: returned
   end function
+  ! ls_handle *ls_allreduce_begin(ls_comm *comm, ls_tensor *tensor, ls_reduction reduction)
+  function ls_allreduce_begin(comm, tensor, reduction) bind(c, name="ls_allreduce_begin") result(returned)
+    import
+    type(ls_comm), value, intent(in) :: comm
+    type(ls_tensor), value, intent(in) :: tensor
+    integer(c_int), value, intent(in) :: reduction
+    type(ls_handle) :: returned
+  end function
+  ! ls_handle *ls_allgather_begin(ls_comm *comm, ls_tensor *tensor, int axis)
+  function ls_allgather_begin(comm, tensor, axis) bind(c, name="ls_allgather_begin") result(returned)
+    import
+    type(ls_comm), value, intent(in) :: comm
+    type(ls_tensor), value, intent(in) :: tensor
+    integer(c_int), value, intent(in) :: axis
+    type(ls_handle) :: returned
+  end function
+  ! ls_handle *ls_reduce_scatter_begin(ls_comm *comm, ls_tensor *tensor, int axis, ls_reduction reduction)
+  function ls_reduce_scatter_begin(comm, tensor, axis, reduction) bind(c, name="ls_reduce_scatter_begin") &
+      result(returned)
+    import
+    type(ls_comm), value, intent(in) :: comm
+    type(ls_tensor), value, intent(in) :: tensor
+    integer(c_int), value, intent(in) :: axis
+    integer(c_int), value, intent(in) :: reduction
+    type(ls_handle) :: returned
+  end function
+  ! ls_handle *ls_broadcast_begin(ls_comm *comm, ls_tensor *tensor, int root)
+  function ls_broadcast_begin(comm, tensor, root) bind(c, name="ls_broadcast_begin") result(returned)
+    import
+    type(ls_comm), value, intent(in) :: comm
+    type(ls_tensor), value, intent(in) :: tensor
+    integer(c_int), value, intent(in) :: root
+    type(ls_handle) :: returned
+  end function
+  ! ls_handle *ls_alltoall_begin(ls_comm *comm, ls_tensor *tensor, int gather_axis, int scatter_axis, int64_t count)
+  function ls_alltoall_begin_i8(comm, tensor, gather_axis, scatter_axis, count) bind(c, name="ls_alltoall_begin") &
+      result(returned)
+    import
+    type(ls_comm), value, intent(in) :: comm
+    type(ls_tensor), value, intent(in) :: tensor
+    integer(c_int), value, intent(in) :: gather_axis
+    integer(c_int), value, intent(in) :: scatter_axis
+    integer(c_int64_t), value, intent(in) :: count
+    type(ls_handle) :: returned
+  end function
   ! ls_tensor *ls_handle_wait(ls_handle *handle)
   function ls_handle_wait(handle) bind(c, name="ls_handle_wait") result(returned)
     import
@@ -3925,6 +3986,11 @@ module lockstep
     type(ls_reducer), value, intent(in) :: reducer
     integer(c_int) :: returned
   end function
+  ! void ls_wire_format_free(ls_wire_format *format)
+  subroutine ls_wire_format_free(format) bind(c, name="ls_wire_format_free")
+    import
+    type(ls_wire_format), value, intent(in) :: format
+  end subroutine
   ! ls_status ls_data_parallel_skip(ls_module *module)
   function ls_data_parallel_skip(module) bind(c, name="ls_data_parallel_skip") result(returned)
     import
@@ -10624,6 +10690,16 @@ contains
     returned = ls_alltoall_i8(comm, tensor, gather_axis, scatter_axis, int(count, c_int64_t))
   end function
 
+  function ls_alltoall_begin_i4(comm, tensor, gather_axis, scatter_axis, count) result(returned)
+    type(ls_comm), value, intent(in) :: comm
+    type(ls_tensor), value, intent(in) :: tensor
+    integer(c_int), value, intent(in) :: gather_axis
+    integer(c_int), value, intent(in) :: scatter_axis
+    integer(c_int), value, intent(in) :: count
+    type(ls_handle) :: returned
+    returned = ls_alltoall_begin_i8(comm, tensor, gather_axis, scatter_axis, int(count, c_int64_t))
+  end function
+
   ! ls_tensor *ls_join_dummies(ls_tensor *tensor, ls_tensor *const *others, int count)
   function ls_join_dummies(tensor, others, count) result(returned)
     type(ls_tensor), value, intent(in) :: tensor
@@ -10720,6 +10796,28 @@ contains
     p_options = c_null_ptr
     if (present(options)) p_options = c_loc(options)
     returned = c_ls_reducer_new(comm, p_options)
+  end function
+
+  ! ls_wire_format *ls_wire_format_new(const ls_wire_functions *functions, void *user)
+  function ls_wire_format_new(functions, user) result(returned)
+    type(ls_wire_functions), intent(in), optional, target :: functions
+    type(c_ptr), intent(in), optional :: user
+    type(c_ptr) :: p_functions
+    type(c_ptr) :: p_user
+    type(ls_wire_format) :: returned
+    interface
+      function c_ls_wire_format_new(functions, user) bind(c, name="ls_wire_format_new") result(returned)
+        import
+        type(c_ptr), value :: functions
+        type(c_ptr), value :: user
+        type(ls_wire_format) :: returned
+      end function
+    end interface
+    p_functions = c_null_ptr
+    if (present(functions)) p_functions = c_loc(functions)
+    p_user = c_null_ptr
+    if (present(user)) p_user = user
+    returned = c_ls_wire_format_new(p_functions, p_user)
   end function
 
   ! ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_data_parallel_options *options)
@@ -11975,6 +12073,16 @@ contains
 
   subroutine check_reducer(handle)
     type(ls_reducer), intent(in) :: handle
+    if (.not. c_associated(handle%ptr)) call stop_with_message()
+  end subroutine
+
+  pure logical function is_null_wire_format(handle)
+    type(ls_wire_format), intent(in) :: handle
+    is_null_wire_format = .not. c_associated(handle%ptr)
+  end function
+
+  subroutine check_wire_format(handle)
+    type(ls_wire_format), intent(in) :: handle
     if (.not. c_associated(handle%ptr)) call stop_with_message()
   end subroutine
 

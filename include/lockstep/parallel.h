@@ -86,7 +86,10 @@ LS_API ls_tensor *ls_scatter(ls_comm *comm, ls_tensor *tensor, int axis, int64_t
  */
 LS_API ls_tensor *ls_alltoall(ls_comm *comm, ls_tensor *tensor, int gather_axis, int scatter_axis, int64_t count);
 
-/** A message in progress. Opaque. The innermost scope owns the handle until ls_handle_wait. */
+/**
+ * A message or a collective call in progress. Opaque. The innermost scope owns the handle until ls_handle_wait. Every
+ * handle needs one ls_handle_wait before its scope ends.
+ */
 typedef struct ls_handle ls_handle;
 
 /**
@@ -102,18 +105,53 @@ LS_API ls_handle *ls_isend(ls_comm *comm, ls_tensor *tensor, int dest, int tag);
 LS_API ls_handle *ls_irecv(ls_comm *comm, ls_shape shape, ls_dtype dtype, int source, int tag);
 
 /**
- * Waits for the message, and returns the received tensor, or the sent tensor (through which its gradient continues).
+ * These functions start a collective call, and ls_handle_wait returns its result, with the bits and the gradient of the
+ * call without `_begin`. Other ranks may make that call instead.
+ *
+ * ```c
+ * ls_handle *handle = ls_allreduce_begin(world, x, LS_SUM);
+ * ls_tensor *output = ls_forward(model, x); // while the ranks exchange x
+ * ls_tensor *sum = ls_handle_wait(handle);
+ * ```
+ *
+ * - All ranks start the calls of a communicator in the same order. They may wait in any order, also in different
+ * orders.
+ * - The start waits until the ranks have agreed on shapes, and until earlier calls on the communicator have ended. So
+ *   one call of each communicator is in progress at a time. The elements move during other calls of the library on this
+ *   thread, or in a progress thread (`.progress_thread` of ls_init_options).
+ * - The backward pass communicates in the opposite order of the starts, whatever the order of the waits was.
+ * - Do not change the tensor before ls_handle_wait, which otherwise fails with LS_ERR_STATE.
+ */
+LS_API ls_handle *ls_allreduce_begin(ls_comm *comm, ls_tensor *tensor, ls_reduction reduction);
+
+/** Starts ls_allgather. */
+LS_API ls_handle *ls_allgather_begin(ls_comm *comm, ls_tensor *tensor, int axis);
+
+/** Starts ls_reduce_scatter. */
+LS_API ls_handle *ls_reduce_scatter_begin(ls_comm *comm, ls_tensor *tensor, int axis, ls_reduction reduction);
+
+/** Starts ls_broadcast. */
+LS_API ls_handle *ls_broadcast_begin(ls_comm *comm, ls_tensor *tensor, int root);
+
+/** Starts ls_alltoall. */
+LS_API ls_handle *ls_alltoall_begin(ls_comm *comm, ls_tensor *tensor, int gather_axis, int scatter_axis, int64_t count);
+
+/**
+ * Waits for the message or the collective call. Returns the result of the call, the received tensor, or the sent tensor
+ * (through which its gradient continues).
  *
  * Fails with LS_ERR_MISMATCH if rank `source` sent another shape or dtype. The message is dropped, and the communicator
  * stays usable. Fails with LS_ERR_STATE if the program has already waited for the handle, or if its scope has ended.
  *
  * If the program does not wait for a handle:
  *
- * - ls_scope_end waits for the message, until the timeout, ls_comm_free, the death of a rank of the communicator, or
+ * - ls_scope_end waits for a collective call, and then returns LS_ERR_STATE, or the error of the call, with the name of
+ *   the call.
+ * - ls_scope_end waits for a message, until the timeout, ls_comm_free, the death of a rank of the communicator, or
  *   ls_finalize of the partner. If nothing failed before, it then returns LS_ERR_TIMEOUT or LS_ERR_PEER with the rank
  *   and the tag.
- * - ls_backward receives messages of ls_irecv before it starts, because the sender may need the gradient.
- *   ls_handle_wait still returns the tensor afterwards.
+ * - ls_backward ends recorded collective calls before it starts, and receives messages of ls_irecv, because the sender
+ *   may need the gradient. ls_handle_wait still returns the tensor afterwards.
  */
 LS_API ls_tensor *ls_handle_wait(ls_handle *handle);
 
@@ -215,6 +253,46 @@ LS_API void ls_reducer_free(ls_reducer *reducer);
  */
 LS_API ls_status ls_distribute_gradients(ls_module *model, ls_reducer *reducer) LS_WARN_UNUSED;
 
+/**
+ * Functions of a wire format: how the ranks of a data-parallel module send their gradients, as in the communication
+ * hooks of PyTorch's DistributedDataParallel. Each rank encodes its gradients, the ranks average the encoded numbers
+ * element by element (LS_AVG), and each rank decodes the averages. So the format must be linear, apart from rounding.
+ *
+ * - The functions are called on the thread of ls_backward, for adjacent parameters: `count` numbers from number `first`
+ *   of all gradients of the model. Each parameter has a multiple of 16 numbers: its gradient, then zeros. The position
+ *   of a gradient never changes, so the format can keep the part of each gradient that was not sent, and add it in the
+ *   next pass (error feedback).
+ * - The gradients are scaled so that the average is the gradient of the global batch.
+ * - All ranks need equal formats. A function that fails on one rank fails the pass on all ranks, with the name of the
+ *   format and the rank. Then no rank has gradients.
+ * - On one rank, they are not called.
+ */
+typedef struct ls_wire_functions {
+    const char *name; /**< name in messages (copied), at most 32 bytes */
+    ls_dtype dtype;   /**< of the encoded numbers: LS_F32, which is zero, LS_F64, LS_BF16 or LS_F16 */
+    /** Returns to how many numbers, 0 to `count`, `count` gradients are encoded. Must be equal on all ranks. NULL:
+     * `count`. */
+    int64_t (*length)(int64_t count, void *user);
+    /** Writes the encoded gradients. */
+    ls_status (*encode)(const float *gradients, int64_t first, int64_t count, void *encoded, void *user);
+    /** Writes the averaged gradients, from the averages of the encoded numbers. */
+    ls_status (*decode)(const void *encoded, int64_t first, int64_t count, float *gradients, void *user);
+    void (*release)(void *user); /**< function that frees `user` with the format; NULL: the format borrows `user` */
+} ls_wire_functions;
+
+/** A wire format. Opaque. */
+typedef struct ls_wire_format ls_wire_format;
+
+/**
+ * Makes a wire format for `.wire` of ls_data_parallel_options from functions of your own. Copies `functions` and passes
+ * `user` to each of them. Takes ownership of `user` if `release` is set, otherwise borrows it. Returns ownership to the
+ * caller, who frees the format with ls_wire_format_free. Returns NULL on failure.
+ */
+LS_API ls_wire_format *ls_wire_format_new(const ls_wire_functions *functions, void *user);
+
+/** Frees the format, when the modules that use it are freed, too. NULL is allowed. */
+LS_API void ls_wire_format_free(ls_wire_format *format);
+
 /** When a data-parallel module averages its gradients. All choices give the same bits. */
 typedef enum ls_overlap_mode {
     LS_OVERLAP_AUTO = 0, /**< on for backends tcp and mpi if the gradients have 512 KiB or more; otherwise off */
@@ -250,6 +328,13 @@ typedef struct ls_data_parallel_options {
      * `.reduce_dtype` or `.zero` = 2 or 3, if a parameter is f64, and if the model is on a GPU.
      */
     int powersgd_rank;
+    /**
+     * A wire format of your own (ls_wire_format_new), for gradients of f32. The module holds a reference. All ranks
+     * pass a format of the same name, dtype and functions. A checkpoint does not contain the state of its functions.
+     * Fails with LS_ERR_UNSUPPORTED together with `.reduce_dtype`, `.powersgd_rank`, `.shards`, or `.zero` = 2 or 3, if
+     * a parameter is f64, and if the model is on a GPU. NULL: off.
+     */
+    ls_wire_format *wire;
     /**
      * Whether gradients are averaged during the backward pass, as in PyTorch's DistributedDataParallel. While it is on:
      *

@@ -112,6 +112,12 @@ ls_status ls_gradients_explain(ls_status status);
 ls_status ls_averaging_share_cause(ls_data_parallel_state *state, bool failed);
 
 /*
+ * Called after the buckets of a pass were averaged and decoded with `status`. If a format of the program has failed on
+ * a rank, fails on all ranks. Collective for such a format.
+ */
+ls_status ls_gradients_agree(ls_data_parallel_state *state, ls_status status);
+
+/*
  * Averages the gradients after the backward pass: see average_gradients in averaging.c. Stores in `kept` copies of
  * accumulated gradients, for the caller to drop.
  */

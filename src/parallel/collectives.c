@@ -9,6 +9,7 @@
 #include "autograd/ops/operand.h"
 #include "autograd/ops/ops.h"
 #include "parallel/buffers.h"
+#include "parallel/handle.h"
 #include "parallel/move.h"
 #include "parallel/reductions.h"
 
@@ -16,6 +17,10 @@
 
 static ls_move forward_move(const ls_op_call *call, ls_move_kind kind) {
     return ls_move_of(call->op->name, ls_call_agreement(call), kind, call->inputs[0], call->output);
+}
+
+static ls_status start_move(const ls_op_call *call, const ls_move *move) {
+    return ls_flight_begun(call, ls_move_start(move, ls_meeting_of(call)->flight));
 }
 
 static ls_move backward_move(const ls_node *node, ls_move_kind kind, const ls_tensor *gradient, ls_tensor *share) {
@@ -85,7 +90,7 @@ static ls_status gather_shape(ls_op_call *call) {
 
 static ls_status gather_forward(ls_op_call *call) {
     const ls_move move = forward_move(call, LS_MOVE_GATHER);
-    return ls_move_carry_out(&move);
+    return start_move(call, &move);
 }
 
 /* Splits the root's gradient like the whole. The gradients of other ranks' empty results are ignored. */
@@ -104,7 +109,7 @@ ls_status ls_allgather_shape(ls_op_call *call) {
 
 ls_status ls_allgather_forward(ls_op_call *call) {
     const ls_move move = forward_move(call, LS_MOVE_ALLGATHER);
-    return ls_move_carry_out(&move);
+    return start_move(call, &move);
 }
 
 /* Every rank used this rank's part: sums the gradients of all ranks with respect to it. */
@@ -143,6 +148,10 @@ ls_tensor *ls_allgather(ls_comm *comm, ls_tensor *tensor, int axis) {
     return ls_meet(&allgather, &(ls_proposal){.comm = comm, .tensor = tensor, .axis = {axis}});
 }
 
+ls_handle *ls_allgather_begin(ls_comm *comm, ls_tensor *tensor, int axis) {
+    return ls_meet_begin(&allgather, &(ls_proposal){.comm = comm, .tensor = tensor, .axis = {axis}});
+}
+
 /* ---- broadcast and scatter: only the root's tensor matters ------------------------------------------------------- */
 
 static ls_status broadcast_shape(ls_op_call *call) {
@@ -157,8 +166,9 @@ static ls_status broadcast_forward(ls_op_call *call) {
     const int root = meeting->root;
     const bool carried = meeting->carried;
     const ls_device *on = ls_meeting_device(meeting, y, (ls_reduction)0);
-    ls_host_view result;
-    LS_TRY(ls_buffer_begin(&result, y, LS_HOST_WRITE, on));
+    ls_flight *flight = meeting->flight;
+    LS_TRY(ls_buffer_begin(&flight->result, y, LS_HOST_WRITE, on));
+    void *memory = flight->result.memory;
     ls_status status = LS_OK;
     if (on != NULL && meeting->rank == root) {
         const ls_tensor from = ls_stack_view_dense(meeting->dense, y->ndim, y->size);
@@ -166,14 +176,14 @@ static ls_status broadcast_forward(ls_op_call *call) {
     } else if ((carried || meeting->rank == root) && y->count != 0) {
         const void *elements =
             meeting->rank == root ? ls_host_data(meeting->dense) : ls_offer_elements(&meeting->offers[root]);
-        memcpy(result.memory, elements, (size_t)y->count * ls_dtype_size((ls_dtype)y->dtype));
+        memcpy(memory, elements, (size_t)y->count * ls_dtype_size((ls_dtype)y->dtype));
     }
     if (status == LS_OK && !carried) {
-        status = LS_ON_DEVICE(
-            meeting->comm, on,
-            ls_comm_broadcast(meeting->comm, result.memory, (size_t)y->count, (ls_dtype)y->dtype, root, NULL));
+        status = LS_ON_DEVICE(meeting->comm, on,
+                              ls_comm_broadcast(meeting->comm, memory, (size_t)y->count, (ls_dtype)y->dtype, root,
+                                                ls_flight_work(flight)));
     }
-    return ls_host_view_end(&result, status);
+    return ls_flight_begun(call, status);
 }
 
 /* Every rank used the root's tensor: sums the gradients of all ranks on the root. */
@@ -214,7 +224,7 @@ static ls_status scatter_shape(ls_op_call *call) {
 
 static ls_status scatter_forward(ls_op_call *call) {
     const ls_move move = forward_move(call, LS_MOVE_SCATTER);
-    return ls_move_carry_out(&move);
+    return start_move(call, &move);
 }
 
 /* Concatenates the gradients of all parts on the root. */
@@ -251,6 +261,10 @@ ls_tensor *ls_broadcast(ls_comm *comm, ls_tensor *tensor, int root) {
     return ls_meet(&broadcast, &(ls_proposal){.comm = comm, .tensor = tensor, .root = root});
 }
 
+ls_handle *ls_broadcast_begin(ls_comm *comm, ls_tensor *tensor, int root) {
+    return ls_meet_begin(&broadcast, &(ls_proposal){.comm = comm, .tensor = tensor, .root = root});
+}
+
 ls_tensor *ls_scatter(ls_comm *comm, ls_tensor *tensor, int axis, int64_t count, int root) {
     return ls_meet(&scatter,
                    &(ls_proposal){.comm = comm, .tensor = tensor, .axis = {axis}, .count = count, .root = root});
@@ -278,7 +292,7 @@ static ls_status alltoall_shape(ls_op_call *call) {
 static ls_status alltoall_forward(ls_op_call *call) {
     ls_move move = forward_move(call, LS_MOVE_EXCHANGE);
     move.from_axis = ls_call_agreement(call)->axis[1];
-    return ls_move_carry_out(&move);
+    return start_move(call, &move);
 }
 
 /* Gathers the scattered axis, and scatters the gathered axis. */
@@ -305,4 +319,9 @@ static const ls_collective alltoall = {.op = {.name = "ls_alltoall",
 ls_tensor *ls_alltoall(ls_comm *comm, ls_tensor *tensor, int gather_axis, int scatter_axis, int64_t count) {
     return ls_meet(&alltoall,
                    &(ls_proposal){.comm = comm, .tensor = tensor, .axis = {gather_axis, scatter_axis}, .count = count});
+}
+
+ls_handle *ls_alltoall_begin(ls_comm *comm, ls_tensor *tensor, int gather_axis, int scatter_axis, int64_t count) {
+    const ls_proposal proposal = {.comm = comm, .tensor = tensor, .axis = {gather_axis, scatter_axis}, .count = count};
+    return ls_meet_begin(&alltoall, &proposal);
 }

@@ -69,7 +69,8 @@ typedef struct ls_data_parallel_state {
     ls_module *model;
     ls_comm *comm;
     ls_gradient_reducer reducer;
-    uint64_t sent; /* hash of the gradients that its buckets send */
+    ls_wire_format *own_format; /* held; NULL: no format of the program */
+    uint64_t sent;              /* hash of the gradients that its buckets send */
     ls_overlap overlap;
     ls_powersgd *powersgd; /* NULL: gradients are sent unchanged, or as 16-bit floats */
     ls_shards *shards;     /* NULL: every rank has the whole state of optimizers */

@@ -104,11 +104,41 @@ ls_status ls_gradients_restore(const ls_data_parallel_state *state, ls_tensor *c
     return LS_OK;
 }
 
+ls_status ls_gradients_agree(ls_data_parallel_state *state, ls_status status) {
+    if (state->reducer.format->functions == NULL) {
+        return status;
+    }
+    ls_saved_error cause;
+    ls_error_save(&cause);
+    int32_t failed = status != LS_OK;
+    const ls_status agreed = ls_comm_allreduce(state->comm, &failed, &failed, 1, LS_I32, LS_MAX, NULL);
+    if (status != LS_OK) {
+        (void)ls_error_put_back(&cause);
+    }
+    return agreed == LS_OK && failed > 0 ? ls_averaging_share_cause(state, status != LS_OK)
+           : status != LS_OK             ? status
+                                         : agreed;
+}
+
 /* Starts and ends the all-reduce of a bucket. */
 static ls_status average_bucket(const ls_data_parallel_state *state, ls_bucket *bucket) {
     const ls_status status = ls_packet_start(&bucket->packet, state->comm, true);
-    const ls_status decoded = ls_bucket_decode(&state->reducer, bucket);
+    const bool decodes = status == LS_OK || bucket->packet.format->functions == NULL;
+    const ls_status decoded = decodes ? ls_bucket_decode(&state->reducer, bucket) : LS_OK;
     return status != LS_OK ? ls_gradients_explain(status) : decoded;
+}
+
+/* Averages all buckets, also after a failure of a format of the program, because the other ranks wait for them. */
+static ls_status average_buckets(ls_data_parallel_state *state) {
+    ls_gradient_reducer *reducer = &state->reducer;
+    ls_saved_error cause = {.status = LS_OK};
+    for (int i = 0; i < reducer->bucket_count; i++) {
+        const ls_status status = average_bucket(state, &reducer->buckets[i]);
+        if (status != LS_OK && cause.status == LS_OK) {
+            ls_error_save(&cause);
+        }
+    }
+    return ls_gradients_agree(state, cause.status == LS_OK ? LS_OK : ls_error_put_back(&cause));
 }
 
 /* Averages the tail first, which shows whether there is anything to average and which gradients the ranks have. */
@@ -130,10 +160,7 @@ static ls_status average_after_tail(ls_data_parallel_state *state, const ls_tail
         LS_TRY(ls_bucket_prepare(reducer, &reducer->buckets[i], own->weight / mean->weight));
     }
     LS_TRY(ls_tail_read_marks(state));
-    for (int i = 0; i < reducer->bucket_count; i++) {
-        LS_TRY(average_bucket(state, &reducer->buckets[i]));
-    }
-    return LS_OK;
+    return average_buckets(state);
 }
 
 /* Prepares this rank's gradients. `kept` receives copies that the caller frees. */

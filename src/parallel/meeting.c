@@ -8,6 +8,7 @@
 #include "comm/reduce.h"
 #include "parallel/buffers.h"
 #include "parallel/cause.h"
+#include "parallel/move.h"
 
 static const char *const names[LS_MEET_KINDS] = {
     [LS_MEET_ALLREDUCE] = "ls_allreduce",
@@ -259,7 +260,14 @@ ls_status ls_check_backward_comm(const char *name, const ls_comm *comm) {
 }
 
 ls_status ls_node_check_comm(ls_node *node) {
-    return ls_check_backward_comm(node->op->name, ls_node_agreement(node)->comm);
+    const ls_agreement *agreement = ls_node_agreement(node);
+    LS_TRY(ls_check_backward_comm(node->op->name, agreement->comm));
+    if (agreement->flight == NULL || agreement->flight->failed) {
+        return LS_OK;
+    }
+    const ls_status status = ls_flight_end(agreement->flight, LS_OK);
+    agreement->flight->failed = status != LS_OK;
+    return status;
 }
 
 ls_status ls_node_agreed(const ls_node *node, ls_reach *reach, ls_reach most) {
@@ -323,7 +331,7 @@ static ls_status meet_others(ls_meeting *meeting, ls_status status) {
     return status != LS_OK ? status : met != LS_OK ? met : examine(meeting);
 }
 
-static ls_tensor *meet(ls_meeting *meeting, const ls_proposal *proposal) {
+static ls_tensor *meet(ls_meeting *meeting, const ls_proposal *proposal, ls_agreement **started) {
     if (meet_others(meeting, make_offer(meeting, proposal)) != LS_OK) {
         return ls_scope_failed();
     }
@@ -334,11 +342,28 @@ static ls_tensor *meet(ls_meeting *meeting, const ls_proposal *proposal) {
     meeting->parameters.context = agreement;
     ls_tensor *brought = (meeting->own.state & LS_OFFER_EMPTY) != 0 ? NULL : proposal->tensor;
     ls_tensor *result = apply_unseen(&meeting->what->op, brought, &meeting->parameters);
+    if (result != NULL && !meeting->flight->waits) {
+        agreement->flight = meeting->flight;
+        *started = agreement;
+        return result;
+    }
+    if (result == NULL && meeting->flight->work != NULL) { /* the call was started, but its node was not recorded */
+        ls_saved_error cause;
+        ls_error_save(&cause);
+        (void)ls_flight_end(meeting->flight, LS_OK);
+        (void)ls_error_put_back(&cause);
+    }
     ls_agreement_hold(agreement, false);
     return result;
 }
 
 ls_tensor *ls_meet(const ls_collective *what, const ls_proposal *proposal) {
+    ls_flight flight = {.waits = true};
+    return ls_meet_by(what, proposal, &flight, NULL);
+}
+
+ls_tensor *ls_meet_by(const ls_collective *what, const ls_proposal *proposal, ls_flight *flight,
+                      ls_agreement **agreement) {
     ls_meeting meeting;
     if (proposal->comm == NULL || ls_thread() == NULL) {
         return ls_fail_noted(LS_ERR_ARGUMENT, "%s: the communicator is NULL", what->op.name);
@@ -351,6 +376,7 @@ ls_tensor *ls_meet(const ls_collective *what, const ls_proposal *proposal) {
     meeting.rank = ls_comm_rank(proposal->comm);
     meeting.size = ls_comm_size(proposal->comm);
     meeting.root = proposal->root;
+    meeting.flight = flight;
     meeting.dense = NULL;
     meeting.wanted = false;
     meeting.carried = false;
@@ -364,7 +390,7 @@ ls_tensor *ls_meet(const ls_collective *what, const ls_proposal *proposal) {
             return ls_scope_failed();
         }
     }
-    ls_tensor *result = meet(&meeting, proposal);
+    ls_tensor *result = meet(&meeting, proposal, agreement);
     ls_tensor_drop(meeting.dense);
     if (meeting.offers != meeting.few) {
         ls_record_release(meeting.offers, bytes);

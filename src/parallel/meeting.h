@@ -86,9 +86,12 @@ typedef struct ls_parts {
     int64_t *length;
 } ls_parts;
 
+typedef struct ls_flight ls_flight; /* move.h */
+
 /* The result of the exchange: the context of the call and of its node. */
 typedef struct ls_agreement {
     int references;
+    ls_flight *flight; /* of a call that does not wait, which a backward pass ends; or NULL */
     size_t bytes;
     ls_comm *comm; /* held */
     ls_reduction reduction;
@@ -108,6 +111,7 @@ typedef struct ls_meeting {
     int rank;
     int size;
     int root;
+    ls_flight *flight;
     ls_tensor *dense; /* the tensor's elements, contiguous: on the tensor's device if ls_meeting_device returns one,
                          else on the host; NULL if this rank supplies none */
     bool wanted;      /* a rank wants a gradient: all ranks record the call */
@@ -122,6 +126,13 @@ typedef struct ls_meeting {
  * rank, with the cause.
  */
 ls_tensor *ls_meet(const ls_collective *what, const ls_proposal *proposal);
+
+/*
+ * Does the same with a flight of the caller. If it does not wait, only starts the call: the caller keeps the flight
+ * until ls_flight_end, and gets a reference in *agreement.
+ */
+ls_tensor *ls_meet_by(const ls_collective *what, const ls_proposal *proposal, ls_flight *flight,
+                      ls_agreement **agreement);
 
 /*
  * Returns the device on which tensors like this are reduced or moved; NULL if the elements are in the offers, or are

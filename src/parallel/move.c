@@ -93,15 +93,6 @@ static interval got_from(const ls_move *move, int rank) {
 
 /* ---- one side of a move ------------------------------------------------------------------------------------------ */
 
-/* The elements that the communicator moves: in the tensor, or packed, one part after the other. */
-typedef struct packed_side {
-    ls_host_view view;
-    ls_tensor *packed; /* on the tensor's device; NULL: the elements are in the tensor */
-    size_t *counts;    /* elements for or from each rank */
-    size_t *places;
-    size_t bytes; /* size of the memory for counts and offsets */
-} packed_side;
-
 static int64_t product(const int64_t *size, int first, int last) {
     int64_t count = 1;
     for (int axis = first; axis < last; axis++) {
@@ -122,7 +113,8 @@ static bool lies_well(const ls_tensor *tensor, int axis, bool whole) {
 }
 
 /* Copies part after part between the tensor and the packed memory. */
-static ls_status copy_parts(const ls_move *move, const ls_tensor *tensor, int axis, bool sends, const packed_side *s) {
+static ls_status copy_parts(const ls_move *move, const ls_tensor *tensor, int axis, bool sends,
+                            const ls_packed_side *s) {
     for (int rank = 0; rank < ls_comm_size(move->comm); rank++) {
         const interval part = sends ? sent_to(move, rank) : got_from(move, rank);
         if (s->counts[rank] == 0) {
@@ -138,7 +130,7 @@ static ls_status copy_parts(const ls_move *move, const ls_tensor *tensor, int ax
     return LS_OK;
 }
 
-static void free_side(packed_side *s) {
+static void free_side(ls_packed_side *s) {
     ls_tensor_drop(s->packed);
     if (s->counts != NULL) {
         ls_record_release(s->counts, s->bytes);
@@ -147,7 +139,7 @@ static void free_side(packed_side *s) {
 
 /* Allocates memory for `total` elements and, when sending, packs them. */
 static ls_status pack(const ls_move *move, const ls_tensor *tensor, int axis, bool sends, int64_t total,
-                      packed_side *s) {
+                      ls_packed_side *s) {
     s->packed = is_whole(move, sends)
                     ? ls_tensor_dense(move->name, tensor, (ls_dtype)tensor->dtype)
                     : ls_tensor_new_owned(move->name, ls_tensor_device(tensor), 1, &total, (ls_dtype)tensor->dtype);
@@ -158,11 +150,11 @@ static ls_status pack(const ls_move *move, const ls_tensor *tensor, int axis, bo
 }
 
 /* Prepares counts and memory, and packs elements to send. After a failure, the caller need not close it. */
-static ls_status open_side(const ls_move *move, bool sends, const ls_device *on, packed_side *s) {
+static ls_status open_side(const ls_move *move, bool sends, const ls_device *on, ls_packed_side *s) {
     const ls_tensor *tensor = sends ? move->from : move->to;
     const int axis = sends ? move->from_axis : move->to_axis;
     const int ranks = ls_comm_size(move->comm);
-    *s = (packed_side){.bytes = 2 * (size_t)ranks * sizeof *s->counts};
+    *s = (ls_packed_side){.bytes = 2 * (size_t)ranks * sizeof *s->counts};
     s->counts = ls_record_allocate(s->bytes);
     if (s->counts == NULL) {
         return ls_fail_memory(move->name, s->bytes);
@@ -191,7 +183,7 @@ static ls_status open_side(const ls_move *move, bool sends, const ls_device *on,
 }
 
 /* Copies received elements to the tensor if `status` is LS_OK; otherwise returns `status`. */
-static ls_status close_side(const ls_move *move, bool sends, packed_side *s, ls_status status) {
+static ls_status close_side(const ls_move *move, bool sends, ls_packed_side *s, ls_status status) {
     status = ls_host_view_end(&s->view, status);
     if (!sends && status == LS_OK && s->packed != NULL) {
         status = copy_parts(move, move->to, move->to_axis, false, s);
@@ -215,7 +207,9 @@ static ls_dtype dtype_of(const ls_move *move) {
 }
 
 /* If all ranks have equally many elements, no counts are needed. All ranks decide alike. */
-static ls_status carry(const ls_move *move, const packed_side *from, const packed_side *to) {
+static ls_status carry(const ls_move *move, ls_flight *flight) {
+    const ls_packed_side *from = &flight->from, *to = &flight->to;
+    ls_work **work = ls_flight_work(flight);
     ls_comm *comm = move->comm;
     const int own = ls_comm_rank(comm);
     const int ranks = ls_comm_size(comm);
@@ -225,35 +219,29 @@ static ls_status carry(const ls_move *move, const packed_side *from, const packe
     switch (move->kind) {
     case LS_MOVE_GATHER:
         return equal_gathered ? ls_comm_gather(comm, from->view.memory, to->view.memory, from->counts[move->root],
-                                               dtype, move->root, NULL)
+                                               dtype, move->root, work)
                               : ls_comm_gatherv(comm, from->view.memory, from->counts[move->root], to->view.memory,
-                                                to->counts, to->places, dtype, move->root, NULL);
+                                                to->counts, to->places, dtype, move->root, work);
     case LS_MOVE_SCATTER:
         return equal_scattered ? ls_comm_scatter(comm, from->view.memory, to->view.memory, to->counts[move->root],
-                                                 dtype, move->root, NULL)
+                                                 dtype, move->root, work)
                                : ls_comm_scatterv(comm, from->view.memory, from->counts, from->places, to->view.memory,
-                                                  to->counts[move->root], dtype, move->root, NULL);
+                                                  to->counts[move->root], dtype, move->root, work);
     case LS_MOVE_ALLGATHER:
         return equal_gathered
-                   ? ls_comm_allgather(comm, from->view.memory, to->view.memory, from->counts[own], dtype, NULL)
-                   : ls_comm_allgatherv(comm, from->view.memory, to->view.memory, to->counts, to->places, dtype, NULL);
+                   ? ls_comm_allgather(comm, from->view.memory, to->view.memory, from->counts[own], dtype, work)
+                   : ls_comm_allgatherv(comm, from->view.memory, to->view.memory, to->counts, to->places, dtype, work);
     case LS_MOVE_REDUCE:
         return equal_scattered ? ls_comm_reduce_scatter(comm, from->view.memory, to->view.memory, from->counts[own],
-                                                        dtype, move->reduction, NULL)
+                                                        dtype, move->reduction, work)
                                : ls_comm_reduce_scatterv(comm, from->view.memory, to->view.memory, from->counts, dtype,
-                                                         move->reduction, NULL);
+                                                         move->reduction, work);
     default:
         return move->from_axis != move->to_axis && equal_gathered && equal_scattered
-                   ? ls_comm_alltoall(comm, from->view.memory, to->view.memory, from->counts[own], dtype, NULL)
+                   ? ls_comm_alltoall(comm, from->view.memory, to->view.memory, from->counts[own], dtype, work)
                    : ls_comm_alltoallv(comm, from->view.memory, from->counts, from->places, to->view.memory, to->counts,
-                                       to->places, dtype, NULL);
+                                       to->places, dtype, work);
     }
-}
-
-static ls_status carry_and_unpack(const ls_move *move, const packed_side *from, const ls_device *on) {
-    packed_side to;
-    LS_TRY(open_side(move, false, on, &to));
-    return close_side(move, false, &to, LS_ON_DEVICE(move->comm, on, carry(move, from, &to)));
 }
 
 /* Returns the device on which the parts are moved; NULL: through host memory. */
@@ -263,9 +251,59 @@ static const ls_device *device_of(const ls_move *move) {
                                         : ls_moving_device(move->comm, device, dtype_of(move));
 }
 
-ls_status ls_move_carry_out(const ls_move *move) {
+ls_status ls_move_start(const ls_move *move, ls_flight *flight) {
     const ls_device *on = device_of(move);
-    packed_side from;
-    LS_TRY(open_side(move, true, on, &from));
-    return close_side(move, true, &from, carry_and_unpack(move, &from, on));
+    LS_TRY(open_side(move, true, on, &flight->from));
+    const ls_status opened = open_side(move, false, on, &flight->to);
+    if (opened != LS_OK) {
+        return close_side(move, true, &flight->from, opened);
+    }
+    flight->move = *move;
+    return LS_ON_DEVICE(move->comm, on, carry(move, flight));
+}
+
+ls_status ls_flight_end(ls_flight *flight, ls_status status) {
+    ls_work *work = flight->work;
+    flight->work = NULL;
+    if (work != NULL) {
+        status = ls_work_wait(work);
+    }
+    status = ls_host_view_end(&flight->result, status);
+    if (flight->move.comm != NULL) {
+        status = close_side(&flight->move, false, &flight->to, status);
+        status = close_side(&flight->move, true, &flight->from, status);
+        flight->move.comm = NULL;
+    }
+    const ls_tensor *input = flight->held[0];
+    if (status == LS_OK && input != NULL && input->storage->version != flight->version) {
+        status = ls_fail(LS_ERR_STATE,
+                         "%s_begin: its tensor %s was changed in place (by %s) before ls_handle_wait: change it "
+                         "afterwards, or pass a copy (ls_clone)",
+                         flight->name, LS_SHAPE_TEXT(input), input->storage->changed_by);
+    }
+    for (int i = 0; i < 3; i++) {
+        ls_tensor_drop(flight->held[i]);
+        flight->held[i] = NULL;
+    }
+    return status;
+}
+
+ls_status ls_flight_begun(const ls_op_call *call, ls_status status) {
+    const ls_meeting *meeting = ls_meeting_of(call);
+    ls_flight *flight = meeting->flight;
+    if (flight->waits || status != LS_OK) {
+        return ls_flight_end(flight, status);
+    }
+    ls_tensor *const tensors[] = {call->inputs[0], call->output, meeting->dense};
+    flight->name = call->op->name;
+    flight->version = tensors[0] != NULL ? tensors[0]->storage->version : 0;
+    for (int i = 0; i < 3; i++) {
+        flight->held[i] = tensors[i] != NULL ? ls_tensor_hold(tensors[i]) : NULL;
+    }
+    return LS_OK;
+}
+
+ls_status ls_move_carry_out(const ls_move *move) {
+    ls_flight flight = {.waits = true};
+    return ls_flight_end(&flight, ls_move_start(move, &flight));
 }

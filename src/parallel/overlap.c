@@ -205,15 +205,22 @@ ls_status ls_overlap_recover(ls_data_parallel_state *state, const ls_tail *own) 
     return mean.stale == 1 ? LS_OK : refuse_stale();
 }
 
-/* Ends a pass whose buckets and tail have arrived. */
-static ls_status finish(ls_data_parallel_state *state, ls_tensor *const *kept, const ls_tail *mean) {
+static ls_status decode_buckets(const ls_data_parallel_state *state) {
     const ls_gradient_reducer *reducer = &state->reducer;
-    if (!ls_tail_is_given(state, mean)) {
-        return ls_gradients_restore(state, kept);
-    }
     LS_TRY(ls_tail_read_marks(state));
     for (int i = 0; i < reducer->bucket_count; i++) {
         LS_TRY(ls_bucket_decode(reducer, &reducer->buckets[i]));
+    }
+    return LS_OK;
+}
+
+/* Ends a pass whose buckets and tail have arrived, with `status`. */
+static ls_status finish(ls_data_parallel_state *state, ls_tensor *const *kept, const ls_tail *mean, ls_status status) {
+    const ls_gradient_reducer *reducer = &state->reducer;
+    const bool given = ls_tail_is_given(state, mean);
+    LS_TRY(ls_gradients_agree(state, status == LS_OK && given ? decode_buckets(state) : status));
+    if (!given) {
+        return ls_gradients_restore(state, kept);
     }
     LS_TRY(reducer->format->converts ? LS_OK : ls_gradient_reducer_scale(reducer, 1 / mean->weight));
     return agree_on_order(state);
@@ -257,7 +264,7 @@ ls_status ls_overlap_end(ls_data_parallel_state *state, ls_tail own, ls_tensor *
         (void)(own.failed > 0 ? ls_error_put_back(&cause) : LS_OK);
         return ls_averaging_share_cause(state, own.failed > 0);
     }
-    return averaged == LS_OK ? finish(state, kept, mean) : ls_gradients_explain(averaged);
+    return finish(state, kept, mean, averaged == LS_OK ? LS_OK : ls_gradients_explain(averaged));
 }
 
 /* ---- making and freeing ------------------------------------------------------------------------------------------ */

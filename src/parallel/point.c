@@ -14,7 +14,7 @@
 #include "autograd/ops/ops.h"
 #include "autograd/tape.h"
 #include "comm/hold.h"
-#include "parallel/meeting.h"
+#include "parallel/handle.h"
 
 /* Tags of gradients have this bit; tags of users are smaller. */
 #define GRADIENT_TAG (1 << 30)
@@ -34,11 +34,11 @@ typedef struct notice {
  * elements that is the output of the first node. The handle is the token.
  */
 typedef struct message {
+    ls_handle_record record;
     ls_comm *comm;
     bool sends;
     int peer;
     int tag;
-    bool waited; /* ls_handle_wait was called */
     bool wanted; /* a gradient is sent back */
     notice notice;
     ls_work *notice_work;
@@ -60,7 +60,7 @@ static int gradient_tag(const message *m) {
 }
 
 static message *message_of(const ls_tensor *token) {
-    return token->storage->memory;
+    return ls_handle_record_of(token);
 }
 
 /* Waits for both parts of a transfer. Returns the first failure. */
@@ -80,13 +80,9 @@ static ls_status settle(message *m) {
     return second;
 }
 
-/*
- * The last reference to the message was dropped. Waits, because a buffer must live while a transfer writes to it. The
- * scope reports a failure when it ends.
- */
-static void forget(void *memory, void *user) {
-    message *m = memory;
-    (void)user;
+/* The scope reports a failure of the message when it ends. */
+static void forget(ls_handle_record *record) {
+    message *m = (message *)(void *)record;
     const ls_status status = settle(m);
     /* LS_ERR_STATE: this rank may have freed the communicator before */
     if (status != LS_OK && status != LS_ERR_STATE) {
@@ -99,23 +95,20 @@ static void forget(void *memory, void *user) {
     ls_tensor_drop(m->gradient);
     ls_tensor_drop(m->early);
     ls_comm_drop(m->comm);
-    ls_record_release(m, sizeof *m);
 }
 
-/* Returns a token over a copy of the message. It has no elements. Its device is the device of the received tensor. */
-static ls_tensor *token_new(const char *call, const ls_device *device, const message *made) {
-    message *m = device != NULL ? ls_record_allocate(sizeof *m) : NULL;
-    ls_storage *storage = m != NULL ? ls_storage_wrap(device, m, sizeof *m, forget, NULL) : NULL;
-    if (storage == NULL) {
-        if (m != NULL) {
-            ls_record_release(m, sizeof *m);
-        }
-        return device != NULL ? ls_fail_null(LS_ERR_MEMORY, "%s: out of memory", call) : NULL;
+static ls_tensor *end_send(ls_tensor *token);
+static ls_tensor *end_receive(ls_tensor *token);
+
+/* Returns a token for the message. Its device is the device of the received tensor. */
+static ls_tensor *token_new(const char *call, const ls_device *device, message *made) {
+    made->record =
+        (ls_handle_record){.bytes = sizeof *made, .end = made->sends ? end_send : end_receive, .forget = forget};
+    ls_tensor *token = ls_handle_new(call, device, &made->record);
+    if (token != NULL) {
+        (void)ls_comm_hold(made->comm);
     }
-    *m = *made;
-    (void)ls_comm_hold(m->comm);
-    ls_tensor *token = ls_tensor_of_storage(storage, 1, (const int64_t[]){0}, LS_F32);
-    return token != NULL ? ls_tensor_give(token) : ls_fail_null(LS_ERR_MEMORY, "%s: out of memory", call);
+    return token;
 }
 
 static ls_status check_arguments(const char *call, const ls_comm *comm, const char *what, int peer, int tag) {
@@ -247,7 +240,7 @@ ls_handle *ls_isend(ls_comm *comm, ls_tensor *tensor, int dest, int tag) {
     memcpy(made.notice.size, tensor->size, (size_t)tensor->ndim * sizeof *tensor->size);
     ls_tensor *token = token_new(call, ls_tensor_device(tensor), &made);
     if (token == NULL) {
-        return ls_scope_failed();
+        return NULL;
     }
     message *m = message_of(token);
     m->tensor = ls_tensor_hold(tensor);
@@ -284,8 +277,6 @@ static ls_status irecv_backward(ls_node *node, ls_tensor *gradient) {
     return LS_OK;
 }
 
-static ls_tensor *end_receive(ls_tensor *token);
-
 /*
  * A pass begins before ls_handle_wait was called. The sender may still want a gradient, so receives the tensor now and
  * keeps it for ls_handle_wait.
@@ -293,19 +284,19 @@ static ls_tensor *end_receive(ls_tensor *token);
 static ls_status irecv_complete(ls_node *node) {
     message *m = message_of(node->output);
     LS_TRY(ls_check_backward_comm(node->op->name, m->comm));
-    if (m->waited || m->early != NULL) {
+    if (m->record.waited || m->early != NULL) {
         return LS_OK;
     }
     const ls_status noticed = ls_work_wait(m->notice_work);
     m->notice_work = NULL;
-    m->waited = noticed != LS_OK;
+    m->record.waited = noticed != LS_OK;
     LS_TRY(noticed);
     if (!m->notice.wants) {
         return LS_OK;
     }
     ls_tensor *received = end_receive(node->output);
     m->early = received != NULL ? ls_tensor_hold(received) : NULL;
-    m->waited = received == NULL; /* nothing is left for ls_handle_wait */
+    m->record.waited = received == NULL; /* nothing is left for ls_handle_wait */
     return received != NULL ? LS_OK : ls_error_status();
 }
 
@@ -341,10 +332,10 @@ ls_handle *ls_irecv(ls_comm *comm, ls_shape shape, ls_dtype dtype, int source, i
     if (ls_thread() == NULL || check_arguments(call, comm, "source", source, tag) != LS_OK) {
         return ls_scope_failed();
     }
-    const message made = {.comm = comm, .peer = source, .tag = tag};
+    message made = {.comm = comm, .peer = source, .tag = tag};
     ls_tensor *token = token_new(call, ls_device_default(), &made);
     if (token == NULL) {
-        return ls_scope_failed();
+        return NULL;
     }
     message *m = message_of(token);
     m->content = ls_tensor_new_owned(call, &ls_cpu, shape.ndim, shape.size, dtype);
@@ -393,30 +384,6 @@ static ls_tensor *end_receive(ls_tensor *token) {
         ls_tape_discard((ls_node *)token->node);
     }
     return status == LS_OK ? ls_as_seen(ls_apply(&received_op, &token, 1, NULL)) : ls_scope_failed();
-}
-
-/* ---- both -------------------------------------------------------------------------------------------------------- */
-
-ls_tensor *ls_handle_wait(ls_handle *handle) {
-    ls_tensor *token = (ls_tensor *)handle;
-    if (token == NULL) {
-        return ls_scope_explains_null(ls_thread())
-                   ? ls_scope_failed()
-                   : ls_fail_noted(LS_ERR_ARGUMENT, "ls_handle_wait: the handle is NULL");
-    }
-    if (ls_tensor_is_gone(token) ? token->scope == NULL : message_of(token)->waited) {
-        return ls_fail_noted(LS_ERR_STATE, "ls_handle_wait: this handle was already waited for");
-    }
-    if (token->scope == &ls_nowhere) { /* the tape may keep it alive */
-        return ls_fail_noted(
-            LS_ERR_STATE,
-            "ls_handle_wait: the scope of this handle has ended; call ls_handle_wait before ls_scope_end");
-    }
-    message *m = message_of(token);
-    m->waited = true;
-    ls_tensor *result = m->sends ? end_send(token) : end_receive(token);
-    ls_release(token);
-    return result;
 }
 
 ls_tensor *ls_send(ls_comm *comm, ls_tensor *tensor, int dest, int tag) {

@@ -49,12 +49,14 @@ static bool chooses_overlap(const ls_data_parallel_state *state, const ls_data_p
 /* Fails on every rank if the options differ between the ranks. `overlaps` is the choice for `.overlap`. */
 static ls_status compare_options(const ls_data_parallel_state *state, const ls_data_parallel_options *options,
                                  bool overlaps) {
-    char text[240];
+    char text[320];
     snprintf(text, sizeof text,
              ".zero = %d, .powersgd_rank = %d, .reduce_dtype = %s, .overlap = %d (%s), .bucket_bytes = %zu, "
-             ".no_initial_sync = %d, .shards = %d",
+             ".no_initial_sync = %d, .shards = %d, .wire = \"%s\" of %s",
              options->zero, options->powersgd_rank, ls_dtype_name(options->reduce_dtype), (int)options->overlap,
-             overlaps ? "on" : "off", options->bucket_bytes, options->no_initial_sync, options->shards);
+             overlaps ? "on" : "off", options->bucket_bytes, options->no_initial_sync, options->shards,
+             options->wire != NULL ? options->wire->name : "",
+             ls_dtype_name(options->wire != NULL ? options->wire->dtype : LS_F32));
     return ls_options_compare("ls_data_parallel", state->comm, text);
 }
 
@@ -93,6 +95,18 @@ static ls_status check_powersgd(const ls_data_parallel_options *options, setting
     return LS_OK;
 }
 
+static ls_status check_wire(const ls_data_parallel_options *options, setting of) {
+    if (options->wire != NULL && (options->reduce_dtype != LS_F32 || options->powersgd_rank > 0 || options->zero > 1 ||
+                                  options->shards > 0 || !of.on_host)) {
+        return ls_fail(
+            LS_ERR_UNSUPPORTED,
+            "ls_data_parallel: .wire (\"%s\") cannot be combined with .reduce_dtype, .powersgd_rank, .shards, "
+            ".zero = 2, .zero = 3 or a model on a GPU: omit one of them",
+            options->wire->name);
+    }
+    return LS_OK;
+}
+
 /* Fails unless the sums over slices have the same bits at every world size. */
 static ls_status check_slices(const ls_data_parallel_state *state, const ls_data_parallel_options *options,
                               setting of) {
@@ -127,6 +141,12 @@ static ls_status check_dtype(const ls_wire_format *format, int powersgd_rank, ls
                        "ls_data_parallel: .powersgd_rank is %d, but a parameter is of f64: omit "
                        ".powersgd_rank, or use a model of f32",
                        powersgd_rank);
+    }
+    if (format->functions != NULL && dtype != LS_F32) {
+        return ls_fail(
+            LS_ERR_UNSUPPORTED,
+            "ls_data_parallel: .wire is \"%s\", but a parameter is of f64: omit .wire, or use a model of f32",
+            format->name);
     }
     return !format->converts || dtype == LS_F32
                ? LS_OK
@@ -171,9 +191,12 @@ ls_status ls_data_parallel_prepare(ls_data_parallel_state *state, const ls_data_
                        ls_dtype_name(dtype));
     }
     int zero = 0;
+    LS_TRY(check_wire(options, of));
     LS_TRY(check_zero(state, options, of, &zero));
     LS_TRY(check_powersgd(options, of));
     LS_TRY(check_slices(state, options, of));
+    state->own_format = ls_wire_format_hold(options->wire);
+    reducer->format = options->wire != NULL ? options->wire : reducer->format;
     const int flat_count = ls_module_flatten_in(state->model, ls_shards_memory(zero), reducer->flats);
     if (flat_count < 0) {
         return ls_error_status();
@@ -215,5 +238,6 @@ void ls_data_parallel_close(ls_data_parallel_state *state) {
     ls_powersgd_close(state->powersgd);
     ls_slices_close(state->slices, state->parameter_count);
     ls_gradient_reducer_close(&state->reducer);
+    ls_wire_format_free(state->own_format);
     ls_comm_drop(state->comm);
 }

@@ -359,10 +359,27 @@ static void clear_gaps(const ls_gradient_reducer *reducer, const ls_bucket *buck
     }
 }
 
+/* Clears the numbers after each gradient, into which a format of the program may have decoded something. */
+static void clear_padding(const ls_gradient_reducer *reducer, const ls_bucket *bucket) {
+    const int64_t step = LS_FLAT_ALIGNMENT / (int64_t)width_of(reducer, bucket->flat);
+    for (int k = 0; k < bucket->span_count; k++) {
+        for (int i = bucket->spans[k].first; i <= bucket->spans[k].last; i++) {
+            const ls_leaf *leaf = reducer->model->parameters.items[i].tensor->leaf;
+            if (leaf != NULL && ls_gradient_reducer_flat_of(reducer, leaf) == bucket->flat) {
+                char *end = ls_host_data(leaf->gradient);
+                end += (size_t)leaf->gradient->count * width_of(reducer, bucket->flat);
+                memset(end, 0, (size_t)(-leaf->gradient->count & (step - 1)) * width_of(reducer, bucket->flat));
+            }
+        }
+    }
+}
+
 ls_status ls_bucket_decode(const ls_gradient_reducer *reducer, const ls_bucket *bucket) {
     LS_TRY(bucket->packet.format->decode(&bucket->packet));
     if (!reducer->in_place && reducer->wire[bucket->flat] == reducer->flats[bucket->flat].gradients) {
         clear_gaps(reducer, bucket);
+    } else if (reducer->format->functions != NULL) {
+        clear_padding(reducer, bucket);
     }
     return LS_OK;
 }

@@ -14,6 +14,7 @@
 #include "base/share.h"
 #include "comm/reduce.h"
 #include "parallel/buffers.h"
+#include "parallel/handle.h"
 #include "parallel/move.h"
 #include "parallel/parallel.h"
 
@@ -54,17 +55,18 @@ ls_status ls_allreduce_forward(ls_op_call *call) {
     const ls_tensor *y = call->output;
     const ls_reduction reduction = (ls_reduction)meeting->own.reduction;
     const ls_device *on = ls_meeting_device(meeting, y, reduction);
-    ls_host_view result;
-    LS_TRY(ls_buffer_begin(&result, y, LS_HOST_WRITE, on));
+    ls_flight *flight = meeting->flight;
+    LS_TRY(ls_buffer_begin(&flight->result, y, LS_HOST_WRITE, on));
     ls_status status = LS_OK;
     if (meeting->carried) {
-        reduce_carried(meeting, y, result.memory);
+        reduce_carried(meeting, y, flight->result.memory);
     } else {
-        status = LS_ON_DEVICE(meeting->comm, on,
-                              ls_comm_allreduce(meeting->comm, ls_buffer_data(meeting->dense), result.memory,
-                                                (size_t)y->count, (ls_dtype)y->dtype, reduction, NULL));
+        status =
+            LS_ON_DEVICE(meeting->comm, on,
+                         ls_comm_allreduce(meeting->comm, ls_buffer_data(meeting->dense), flight->result.memory,
+                                           (size_t)y->count, (ls_dtype)y->dtype, reduction, ls_flight_work(flight)));
     }
-    return ls_host_view_end(&result, status);
+    return ls_flight_begun(call, status);
 }
 
 /* ---- the derivative of a product or an extreme ------------------------------------------------------------------- */
@@ -377,7 +379,7 @@ static ls_status reduce_scatter_forward(ls_op_call *call) {
     const ls_agreement *agreement = ls_call_agreement(call);
     ls_move move = ls_move_of(call->op->name, agreement, LS_MOVE_REDUCE, call->inputs[0], call->output);
     move.reduction = agreement->reduction;
-    return ls_move_carry_out(&move);
+    return ls_flight_begun(call, ls_move_start(&move, ls_meeting_of(call)->flight));
 }
 
 /* Concatenates the parts of all ranks to a tensor like the input. */
@@ -412,6 +414,10 @@ ls_tensor *ls_allreduce(ls_comm *comm, ls_tensor *tensor, ls_reduction reduction
     return ls_meet(&allreduce, &(ls_proposal){.comm = comm, .tensor = tensor, .reduction = reduction});
 }
 
+ls_handle *ls_allreduce_begin(ls_comm *comm, ls_tensor *tensor, ls_reduction reduction) {
+    return ls_meet_begin(&allreduce, &(ls_proposal){.comm = comm, .tensor = tensor, .reduction = reduction});
+}
+
 static const ls_collective reduce = {.op = {.name = "ls_reduce",
                                             .shape = ls_allreduce_shape,
                                             .forward = reduce_forward,
@@ -439,4 +445,9 @@ static const ls_collective reduce_scatter = {.op = {.name = "ls_reduce_scatter",
 ls_tensor *ls_reduce_scatter(ls_comm *comm, ls_tensor *tensor, int axis, ls_reduction reduction) {
     return ls_meet(&reduce_scatter,
                    &(ls_proposal){.comm = comm, .tensor = tensor, .axis = {axis}, .reduction = reduction});
+}
+
+ls_handle *ls_reduce_scatter_begin(ls_comm *comm, ls_tensor *tensor, int axis, ls_reduction reduction) {
+    return ls_meet_begin(&reduce_scatter,
+                         &(ls_proposal){.comm = comm, .tensor = tensor, .axis = {axis}, .reduction = reduction});
 }

@@ -1,9 +1,10 @@
 #include "parallel/wire.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "autograd/ops/ops.h"
-#include "base/status.h"
+#include "base/memory.h"
 #include "parallel/buffers.h"
 
 /* Returns the first byte of a piece. */
@@ -96,9 +97,141 @@ const ls_wire_format *ls_wire_of(ls_dtype dtype) {
     return dtype == LS_F32 ? &ls_wire_plain : dtype == LS_BF16 ? &ls_wire_bf16 : dtype == LS_F16 ? &ls_wire_f16 : NULL;
 }
 
+/* ---- formats of the program -------------------------------------------------------------------------------------- */
+
+enum { NAME_LIMIT = 32 };
+
+typedef struct own_format {
+    ls_wire_format format; /* first member */
+    ls_wire_functions functions;
+    char name[NAME_LIMIT + 1];
+} own_format;
+
+/* Returns the number of encoded elements of a piece. A number that is not from 0 to piece->count is refused. */
+static int64_t encoded_length(const ls_wire_format *format, const ls_wire_piece *piece) {
+    return format->functions->length != NULL ? format->functions->length(piece->count, format->user) : piece->count;
+}
+
+static ls_status check_lengths(const ls_wire_packet *packet) {
+    for (int i = 0; i < packet->piece_count; i++) {
+        const int64_t count = packet->pieces[i].count, length = encoded_length(packet->format, &packet->pieces[i]);
+        if (length < 0 || length > count) {
+            return ls_fail(
+                LS_ERR_ARGUMENT,
+                "ls_data_parallel: `length` of the wire format \"%s\" has returned %lld for %lld gradients on "
+                "rank %d, must be 0 to %lld",
+                packet->format->name, (long long)length, (long long)count, packet->rank, (long long)count);
+        }
+    }
+    return LS_OK;
+}
+
+/* Reports the failure of a function. LS_ERR_MISMATCH would mean that another rank has failed. */
+static ls_status refuse_function(const ls_wire_packet *packet, const char *function, ls_status status, bool silent) {
+    char message[LS_ERROR_CAPACITY];
+    snprintf(message, sizeof message, "%s", silent ? ls_status_name(status) : ls_error_message());
+    return ls_fail(status != LS_ERR_MISMATCH ? status : LS_ERR_STATE,
+                   "ls_data_parallel: `%s` of the wire format \"%s\" has failed on rank %d: %s", function,
+                   packet->format->name, packet->rank, message);
+}
+
+/* Calls the functions for one piece after the other, in the order of their encoded elements. */
+static ls_status call_functions(const ls_wire_packet *packet, bool back) {
+    const ls_wire_functions *functions = packet->format->functions;
+    void *user = packet->format->user;
+    char *encoded = packet->buffer;
+    for (int i = packet->piece_count - 1; i >= 0; i--) {
+        const ls_wire_piece *piece = &packet->pieces[i];
+        float *own = (float *)(void *)memory_of(packet, piece);
+        const uint32_t errors = ls_error_count;
+        const ls_status status = back ? functions->decode(encoded, piece->offset, piece->count, own, user)
+                                      : functions->encode(own, piece->offset, piece->count, encoded, user);
+        if (status != LS_OK) {
+            return refuse_function(packet, back ? "decode" : "encode", status, ls_error_count == errors);
+        }
+        encoded += (size_t)encoded_length(packet->format, piece) * ls_dtype_size(functions->dtype);
+    }
+    return LS_OK;
+}
+
+static ls_status encode_own(const ls_wire_packet *packet) {
+    LS_TRY(check_lengths(packet));
+    return call_functions(packet, false);
+}
+
+static ls_status decode_own(const ls_wire_packet *packet) {
+    return call_functions(packet, true);
+}
+
+static ls_status check_functions(const ls_wire_functions *functions) {
+    static const char call[] = "ls_wire_format_new";
+    if (functions == NULL || functions->name == NULL || functions->encode == NULL || functions->decode == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: set .name, .encode and .decode", call);
+    }
+    if (functions->name[0] == '\0' || strlen(functions->name) > NAME_LIMIT) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: .name \"%.64s\" must have 1 to %d bytes", call, functions->name,
+                       NAME_LIMIT);
+    }
+    return functions->dtype == LS_F32 || functions->dtype == LS_F64 || functions->dtype == LS_BF16 ||
+                   functions->dtype == LS_F16
+               ? LS_OK
+               : ls_fail(LS_ERR_ARGUMENT, "%s: .dtype of \"%s\" is %s, must be f32, f64, bf16 or f16", call,
+                         functions->name, ls_dtype_name(functions->dtype));
+}
+
+ls_wire_format *ls_wire_format_new(const ls_wire_functions *functions, void *user) {
+    const ls_status status = check_functions(functions);
+    own_format *own = status == LS_OK ? ls_allocate_zeroed(1, sizeof *own) : NULL;
+    if (own == NULL) {
+        if (functions != NULL && functions->release != NULL) {
+            functions->release(user);
+        }
+        return status == LS_OK ? ls_fail_null(LS_ERR_MEMORY, "ls_wire_format_new: out of memory") : NULL;
+    }
+    snprintf(own->name, sizeof own->name, "%s", functions->name);
+    own->functions = *functions;
+    own->format = (ls_wire_format){.name = own->name,
+                                   .converts = true,
+                                   .dtype = functions->dtype,
+                                   .encode = encode_own,
+                                   .decode = decode_own,
+                                   .functions = &own->functions,
+                                   .user = user,
+                                   .references = 1};
+    return &own->format;
+}
+
+ls_wire_format *ls_wire_format_hold(ls_wire_format *format) {
+    if (format != NULL) {
+        atomic_fetch_add_explicit(&format->references, 1, memory_order_relaxed);
+    }
+    return format;
+}
+
+void ls_wire_format_free(ls_wire_format *format) {
+    if (format == NULL || atomic_fetch_sub(&format->references, 1) > 1) {
+        return;
+    }
+    if (format->functions->release != NULL) {
+        format->functions->release(format->user);
+    }
+    ls_free(format);
+}
+
 /* ---- packets ----------------------------------------------------------------------------------------------------- */
 
+/* Returns the number of elements in the buffer. The other ranks expect this rank, also after wrong lengths. */
+static int64_t count_encoded(const ls_wire_packet *packet) {
+    int64_t count = packet->extra;
+    for (int i = 0; i < packet->piece_count && packet->format->functions != NULL; i++) {
+        const int64_t length = encoded_length(packet->format, &packet->pieces[i]), most = packet->pieces[i].count;
+        count += length < 0 ? 0 : length < most ? length : most;
+    }
+    return packet->format->functions != NULL ? count : packet->total + packet->extra;
+}
+
 ls_status ls_packet_start(ls_wire_packet *packet, ls_comm *comm, bool wait) {
+    packet->rank = ls_comm_rank(comm);
     const ls_status encoded = packet->format->encode(packet);
     ls_saved_error cause;
     if (encoded != LS_OK) {
@@ -107,7 +240,7 @@ ls_status ls_packet_start(ls_wire_packet *packet, ls_comm *comm, bool wait) {
     const ls_device *on = packet->in_place && !packet->device->is_host ? packet->device : NULL;
     const ls_status started =
         LS_ON_DEVICE(comm, on,
-                     ls_comm_allreduce(comm, packet->buffer, packet->buffer, (size_t)(packet->total + packet->extra),
+                     ls_comm_allreduce(comm, packet->buffer, packet->buffer, (size_t)count_encoded(packet),
                                        ls_packet_dtype(packet), packet->reduction, wait ? NULL : &packet->work));
     return encoded != LS_OK ? ls_error_put_back(&cause) : started;
 }

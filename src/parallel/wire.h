@@ -5,6 +5,10 @@
 #ifndef LS_PARALLEL_WIRE_H
 #define LS_PARALLEL_WIRE_H
 
+#include <stdatomic.h>
+
+#include <lockstep/parallel.h>
+
 #include "comm/device_buffers.h"
 #include "tensor/device.h"
 
@@ -17,14 +21,18 @@ typedef struct ls_wire_piece {
 
 typedef struct ls_wire_packet ls_wire_packet;
 
-typedef struct ls_wire_format {
+struct ls_wire_format {
     const char *name;
     bool converts;  /* the elements on the wire have the dtype `dtype`, not the pieces' own */
     ls_dtype dtype; /* if `converts` */
     /* Writes the pieces to the buffer, or the buffer to the pieces. */
     ls_status (*encode)(const ls_wire_packet *packet);
     ls_status (*decode)(const ls_wire_packet *packet);
-} ls_wire_format;
+    /* Of a format of the program, which may fail on one rank; NULL for the others. */
+    const ls_wire_functions *functions;
+    void *user;
+    atomic_int references;
+};
 
 struct ls_wire_packet {
     const ls_wire_format *format;
@@ -42,6 +50,7 @@ struct ls_wire_packet {
      */
     char *buffer;
     ls_wire_piece converted; /* for formats that convert: the encoded pieces on `device`; the buffer, or its source */
+    int rank;                /* this rank, for messages; set by ls_packet_start */
     ls_work *work;           /* of the started all-reduce; NULL if it has ended */
 };
 
@@ -53,6 +62,9 @@ const ls_wire_format *ls_wire_of(ls_dtype dtype);
 static inline ls_dtype ls_packet_dtype(const ls_wire_packet *packet) {
     return packet->format->converts ? packet->format->dtype : packet->dtype;
 }
+
+/* References to a format of the program. NULL is allowed. */
+ls_wire_format *ls_wire_format_hold(ls_wire_format *format);
 
 /*
  * Encodes the pieces and starts their all-reduce, also if encoding fails, because the other ranks wait for it. Returns

@@ -25,7 +25,7 @@ typedef struct program {
     uint64_t seed;
 } program;
 
-/* A message that was begun and not waited for. */
+/* A message or collective that was begun and not waited for. */
 typedef struct pending {
     ls_handle *handle;
     bool receives;
@@ -80,37 +80,6 @@ static int64_t cut_share(const ls_comm *group, int64_t total) {
     return ls_comm_rank(group) == ls_comm_size(group) - 1 ? total - each * (ls_comm_size(group) - 1) : each;
 }
 
-static ls_tensor *collective(run *r, ls_comm *group) {
-    const int kind = common_dice(r, 8);
-    const ls_reduction reduction = (ls_reduction)common_dice(r, LS_MAX + 1);
-    /* The root is valid for groups of any size. */
-    const int root = common_dice(r, 60) % ls_comm_size(group);
-    const int64_t rows = 1 + common_dice(r, 4);
-    switch (kind) {
-    case 0:
-        return ls_allreduce(group, turned(r, with_rows(pick(r), rows)), reduction);
-    case 1:
-        return ls_reduce(group, with_rows(pick(r), rows), reduction, root);
-    case 2:
-        return ls_reduce_scatter(group, turned(r, with_rows(pick(r), rows)), 0, reduction);
-    case 3:
-        return ls_broadcast(group, ls_comm_rank(group) == root ? turned(r, pick(r)) : NULL, root);
-    case 4:
-        return ls_gather(group, turned(r, pick(r)), 0, root);
-    case 5:
-        return ls_allgather(group, turned(r, pick(r)), 0);
-    case 6:
-        return ls_scatter(group, ls_comm_rank(group) == root ? turned(r, with_rows(pick(r), rows + 3)) : NULL, 0,
-                          cut_share(group, rows + 3), root);
-    default:
-        /* The ranks' rows next to each other, then divided into rows again. */
-        return ls_expand(
-            ls_sum_axes(ls_alltoall(group, turned(r, with_rows(pick(r), rows + 3)), 1, 0, cut_share(group, rows + 3)),
-                        LS_AXES(1), true),
-            LS_SHAPE(-1, WIDTH));
-    }
-}
-
 static void wait_for_one(run *r, int index) {
     ls_tensor *result = ls_handle_wait(r->open[index].handle);
     if (r->open[index].receives || private_dice(r, 2) == 0) {
@@ -124,6 +93,48 @@ static void begin(run *r, ls_handle *handle, bool receives) {
         wait_for_one(r, private_dice(r, PENDING));
     }
     r->open[r->open_count++] = (pending){handle, receives};
+}
+
+/* Starts a collective, and returns NULL. */
+static ls_tensor *later(run *r, ls_handle *handle) {
+    begin(r, handle, true);
+    return NULL;
+}
+
+/* Returns the result of a collective; NULL if this rank has only started it, whatever the other ranks do. */
+static ls_tensor *collective(run *r, ls_comm *group) {
+    const int kind = common_dice(r, 8);
+    const ls_reduction reduction = (ls_reduction)common_dice(r, LS_MAX + 1);
+    /* The root is valid for groups of any size. */
+    const int root = common_dice(r, 60) % ls_comm_size(group);
+    const int64_t rows = 1 + common_dice(r, 4);
+    const bool waits = private_dice(r, 2) == 0;
+    ls_tensor *x = turned(r, kind == 3 || kind == 5 ? pick(r) : with_rows(pick(r), rows));
+    switch (kind) {
+    case 0:
+        return waits ? ls_allreduce(group, x, reduction) : later(r, ls_allreduce_begin(group, x, reduction));
+    case 1:
+        return ls_reduce(group, x, reduction, root);
+    case 2:
+        return waits ? ls_reduce_scatter(group, x, 0, reduction)
+                     : later(r, ls_reduce_scatter_begin(group, x, 0, reduction));
+    case 3:
+        x = ls_comm_rank(group) == root ? x : NULL;
+        return waits ? ls_broadcast(group, x, root) : later(r, ls_broadcast_begin(group, x, root));
+    case 4:
+        return ls_gather(group, turned(r, pick(r)), 0, root);
+    case 5:
+        return waits ? ls_allgather(group, x, 0) : later(r, ls_allgather_begin(group, x, 0));
+    case 6:
+        return ls_scatter(group, ls_comm_rank(group) == root ? turned(r, with_rows(pick(r), rows + 3)) : NULL, 0,
+                          cut_share(group, rows + 3), root);
+    default:
+        /* The ranks' rows next to each other, then divided into rows again. */
+        return ls_expand(
+            ls_sum_axes(ls_alltoall(group, turned(r, with_rows(pick(r), rows + 3)), 1, 0, cut_share(group, rows + 3)),
+                        LS_AXES(1), true),
+            LS_SHAPE(-1, WIDTH));
+    }
 }
 
 /* One message from a rank to another, or to itself. Several may be in progress. */
@@ -150,7 +161,10 @@ static void group_step(run *r) {
         r->common += COLLECTIVE_DICE;
         return;
     }
-    use(r, collective(r, p->groups[number]));
+    ls_tensor *result = collective(r, p->groups[number]);
+    if (result != NULL) {
+        use(r, result);
+    }
 }
 
 static void step(run *r) {

@@ -175,7 +175,7 @@ check_level() {
 check_programs() {
     local flavour=$1 ranks=$2 name
     for name in conformance points_and_groups several_communicators disagreement repeats random_programs differentiable random_gradients \
-        messages early_messages threads freed_early objects monitored_barrier any_source model_parallel pipeline data_parallel data_parallel_losses \
+        messages begun_collectives early_messages threads freed_early objects monitored_barrier any_source model_parallel pipeline data_parallel data_parallel_losses \
         data_parallel_overlap zero trial_ends lifetime; do
         # Both libraries use the same engine: the ordinary list runs all programs with one of them.
         case $flavour-${LOCKSTEP_TEST_LONG:-short}-$name in

@@ -22,18 +22,18 @@ hashes() {
     sed -n 's/^rank [0-9]* parameters \([0-9a-f]\{16\}\)\r*$/\1/p' out | sort -u
 }
 
-for name in differentiable random_gradients messages lifetime; do
+for name in differentiable random_gradients messages begun_collectives lifetime; do
     job 1 "$programs/ranks_$name"
     check "a world of one: $name" is "$status" 0
 done
 if [ -n "${LOCKSTEP_TEST_LONG:-}" ]; then counts="2 4"; else counts=3; fi
 for ranks in $counts; do
-    for name in messages early_messages model_parallel pipeline descriptors threads two_threads freed_early objects \
+    for name in messages begun_collectives early_messages model_parallel pipeline descriptors threads two_threads freed_early objects \
         monitored_barrier any_source zero trial_ends lifetime; do
         job $ranks "$programs/ranks_$name"
         check "$ranks ranks: $name" is "$status" 0
     done
-    for name in progress_thread messages freed_early two_threads trial_ends; do
+    for name in progress_thread messages begun_collectives freed_early two_threads trial_ends; do
         LOCKSTEP_PROGRESS_THREAD=1 job $ranks "$programs/ranks_$name"
         check "$ranks ranks with a progress thread: $name" is "$status" 0
     done

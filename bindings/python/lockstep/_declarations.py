@@ -3,7 +3,7 @@
 VERSION = "0.1.0"
 
 # The handles: pointers to opaque objects.
-HANDLES = ('ls_tensor', 'ls_scope', 'ls_comm', 'ls_work', 'ls_store', 'ls_csv_classes', 'ls_safetensors', 'ls_npz', 'ls_events', 'ls_module', 'ls_dataset', 'ls_loader', 'ls_metric', 'ls_optimizer', 'ls_schedule', 'ls_grad_scaler', 'ls_ema', 'ls_handle', 'ls_reducer', 'ls_outer', 'ls_trial', 'ls_callback')
+HANDLES = ('ls_tensor', 'ls_scope', 'ls_comm', 'ls_work', 'ls_store', 'ls_csv_classes', 'ls_safetensors', 'ls_npz', 'ls_events', 'ls_module', 'ls_dataset', 'ls_loader', 'ls_metric', 'ls_optimizer', 'ls_schedule', 'ls_grad_scaler', 'ls_ema', 'ls_handle', 'ls_reducer', 'ls_wire_format', 'ls_outer', 'ls_trial', 'ls_callback')
 # The types of callbacks.
 CALLBACKS = ('ls_callback_function', 'ls_callback_predicate', 'ls_closure', 'ls_criterion', 'ls_function', 'ls_grad_hook', 'ls_log_sink', 'ls_loss_function', 'ls_module_hook', 'ls_rank_function', 'ls_sampler', 'ls_transform')
 # Options for which the C value LS_ZERO, not 0, selects 0.
@@ -589,6 +589,11 @@ FUNCTIONS = {
     'ls_alltoall': ('ls_tensor *', (('ls_comm *', 'comm'), ('ls_tensor *', 'tensor'), ('int', 'gather_axis'), ('int', 'scatter_axis'), ('int64_t', 'count'))),
     'ls_isend': ('ls_handle *', (('ls_comm *', 'comm'), ('ls_tensor *', 'tensor'), ('int', 'dest'), ('int', 'tag'))),
     'ls_irecv': ('ls_handle *', (('ls_comm *', 'comm'), ('ls_shape', 'shape'), ('ls_dtype', 'dtype'), ('int', 'source'), ('int', 'tag'))),
+    'ls_allreduce_begin': ('ls_handle *', (('ls_comm *', 'comm'), ('ls_tensor *', 'tensor'), ('ls_reduction', 'reduction'))),
+    'ls_allgather_begin': ('ls_handle *', (('ls_comm *', 'comm'), ('ls_tensor *', 'tensor'), ('int', 'axis'))),
+    'ls_reduce_scatter_begin': ('ls_handle *', (('ls_comm *', 'comm'), ('ls_tensor *', 'tensor'), ('int', 'axis'), ('ls_reduction', 'reduction'))),
+    'ls_broadcast_begin': ('ls_handle *', (('ls_comm *', 'comm'), ('ls_tensor *', 'tensor'), ('int', 'root'))),
+    'ls_alltoall_begin': ('ls_handle *', (('ls_comm *', 'comm'), ('ls_tensor *', 'tensor'), ('int', 'gather_axis'), ('int', 'scatter_axis'), ('int64_t', 'count'))),
     'ls_handle_wait': ('ls_tensor *', (('ls_handle *', 'handle'),)),
     'ls_send': ('ls_tensor *', (('ls_comm *', 'comm'), ('ls_tensor *', 'tensor'), ('int', 'dest'), ('int', 'tag'))),
     'ls_recv': ('ls_tensor *', (('ls_comm *', 'comm'), ('ls_shape', 'shape'), ('ls_dtype', 'dtype'), ('int', 'source'), ('int', 'tag'))),
@@ -602,6 +607,8 @@ FUNCTIONS = {
     'ls_reducer_finish': ('ls_status', (('ls_reducer *', 'reducer'),)),
     'ls_reducer_free': ('void', (('ls_reducer *', 'reducer'),)),
     'ls_distribute_gradients': ('ls_status', (('ls_module *', 'model'), ('ls_reducer *', 'reducer'))),
+    'ls_wire_format_new': ('ls_wire_format *', (('const ls_wire_functions *', 'functions'), ('void *', 'user'))),
+    'ls_wire_format_free': ('void', (('ls_wire_format *', 'format'),)),
     'ls_data_parallel': ('ls_module *', (('ls_module *', 'model'), ('ls_comm *', 'comm'), ('const ls_data_parallel_options *', 'options'))),
     'ls_data_parallel_no_sync': ('ls_status', (('ls_module *', 'module'), ('bool', 'on'))),
     'ls_data_parallel_step': ('ls_status', (('ls_module *', 'module'), ('const ls_batch *', 'batch'), ('ls_loss_function', 'function'), ('void *', 'user'))),
@@ -763,7 +770,8 @@ STRUCTS = {
     'ls_plateau_options': (('double', 'factor'), ('int64_t', 'patience'), ('double', 'threshold'), ('int64_t', 'cooldown'), ('double', 'minimum'), ('double', 'epsilon'), ('bool', 'no_patience'), ('bool', 'larger_is_better'), ('bool', 'absolute')),
     'ls_grad_scaler_options': (('double', 'initial_scale'), ('double', 'growth_factor'), ('double', 'backoff_factor'), ('int64_t', 'growth_interval')),
     'ls_reducer_options': (('double', 'scale'), ('size_t', 'bucket_bytes'), ('bool', 'asynchronous')),
-    'ls_data_parallel_options': (('bool', 'no_initial_sync'), ('ls_dtype', 'reduce_dtype'), ('int', 'powersgd_rank'), ('ls_overlap_mode', 'overlap'), ('size_t', 'bucket_bytes'), ('int', 'zero'), ('int', 'shards')),
+    'ls_wire_functions': (('const char *', 'name'), ('ls_dtype', 'dtype'), ('function', 'length'), ('function', 'encode'), ('function', 'decode'), ('function', 'release')),
+    'ls_data_parallel_options': (('bool', 'no_initial_sync'), ('ls_dtype', 'reduce_dtype'), ('int', 'powersgd_rank'), ('ls_wire_format *', 'wire'), ('ls_overlap_mode', 'overlap'), ('size_t', 'bucket_bytes'), ('int', 'zero'), ('int', 'shards')),
     'ls_outer_options': (('int64_t', 'steps'), ('double', 'learning_rate'), ('double', 'momentum')),
     'ls_parallel_linear_options': (('ls_dtype', 'dtype'), ('bool', 'no_bias')),
     'ls_pipeline_options': (('int', 'micro_batches'), ('ls_pipeline_schedule', 'schedule'), ('const int *', 'cut'), ('ls_tensor *', 'sample')),
@@ -2059,6 +2067,11 @@ ls_tensor *ls_alltoall(ls_comm *comm, ls_tensor *tensor, int gather_axis, int sc
 typedef struct ls_handle ls_handle;
 ls_handle *ls_isend(ls_comm *comm, ls_tensor *tensor, int dest, int tag);
 ls_handle *ls_irecv(ls_comm *comm, ls_shape shape, ls_dtype dtype, int source, int tag);
+ls_handle *ls_allreduce_begin(ls_comm *comm, ls_tensor *tensor, ls_reduction reduction);
+ls_handle *ls_allgather_begin(ls_comm *comm, ls_tensor *tensor, int axis);
+ls_handle *ls_reduce_scatter_begin(ls_comm *comm, ls_tensor *tensor, int axis, ls_reduction reduction);
+ls_handle *ls_broadcast_begin(ls_comm *comm, ls_tensor *tensor, int root);
+ls_handle *ls_alltoall_begin(ls_comm *comm, ls_tensor *tensor, int gather_axis, int scatter_axis, int64_t count);
 ls_tensor *ls_handle_wait(ls_handle *handle);
 ls_tensor *ls_send(ls_comm *comm, ls_tensor *tensor, int dest, int tag);
 ls_tensor *ls_recv(ls_comm *comm, ls_shape shape, ls_dtype dtype, int source, int tag);
@@ -2080,6 +2093,17 @@ ls_status ls_reducer_add(ls_reducer *reducer, ls_tensor *tensor);
 ls_status ls_reducer_finish(ls_reducer *reducer);
 void ls_reducer_free(ls_reducer *reducer);
 ls_status ls_distribute_gradients(ls_module *model, ls_reducer *reducer);
+typedef struct ls_wire_functions {
+    const char *name;
+    ls_dtype dtype;
+    int64_t (*length)(int64_t count, void *user);
+    ls_status (*encode)(const float *gradients, int64_t first, int64_t count, void *encoded, void *user);
+    ls_status (*decode)(const void *encoded, int64_t first, int64_t count, float *gradients, void *user);
+    void (*release)(void *user);
+} ls_wire_functions;
+typedef struct ls_wire_format ls_wire_format;
+ls_wire_format *ls_wire_format_new(const ls_wire_functions *functions, void *user);
+void ls_wire_format_free(ls_wire_format *format);
 typedef enum ls_overlap_mode {
     LS_OVERLAP_AUTO = 0,
     LS_OVERLAP_ON,
@@ -2089,6 +2113,7 @@ typedef struct ls_data_parallel_options {
     bool no_initial_sync;
     ls_dtype reduce_dtype;
     int powersgd_rank;
+    ls_wire_format *wire;
     ls_overlap_mode overlap;
     size_t bucket_bytes;
     int zero;
