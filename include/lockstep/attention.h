@@ -10,8 +10,8 @@
  * ls_tensor *y = ls_attention(ls_rotary(q, NULL), ls_rotary(k, NULL), v, &causal);
  * ```
  *
- * Tensors are floating. 16-bit floats are computed in f32. Errors: LS_ERR_SHAPE if sizes or dtypes do not fit,
- * LS_ERR_ARGUMENT if an option is out of range.
+ * Tensors are floating-point, except masks. 16-bit floats are computed in f32. Errors: LS_ERR_SHAPE if sizes or dtypes
+ * are incompatible, LS_ERR_ARGUMENT if an option is out of range.
  */
 #ifndef LOCKSTEP_ATTENTION_H
 #define LOCKSTEP_ATTENTION_H
@@ -24,12 +24,12 @@ extern "C" {
 
 /** Options of ls_attention. Zero fields select the defaults. */
 typedef struct ls_attention_options {
-    bool causal;          /**< attention of query i to keys 0 to i only */
-    ls_tensor *key_mask;  /**< bool or u8 [batch, keys], 0 for keys to ignore; NULL: no mask */
-    ls_tensor *attn_mask; /**< mask that broadcasts to [batch, heads, queries, keys]; NULL: no mask. bool: true if the
-                             query attends to the key. q's dtype: added to scale q k^T. Must not require a gradient
-                             (LS_ERR_UNSUPPORTED) */
-    double scale;         /**< factor of q k^T; 0 selects 1 / sqrt(width) */
+    bool causal;          /**< query i attends only to keys 0 to i */
+    ls_tensor *key_mask;  /**< bool or u8 [batch, keys]: 0 for keys to ignore; NULL selects no mask */
+    ls_tensor *attn_mask; /**< mask that broadcasts to [batch, heads, queries, keys]. A bool mask is true if the query
+                             attends to the key; a mask of q's dtype is added to scale q k^T. Must not require a
+                             gradient (LS_ERR_UNSUPPORTED). NULL selects no mask */
+    double scale;         /**< factor that multiplies q k^T; 0 selects the default, 1 / sqrt(width) */
 } ls_attention_options;
 
 /**
@@ -37,7 +37,7 @@ typedef struct ls_attention_options {
  * scaled_dot_product_attention). `options` may be NULL.
  * - q is [batch, heads, queries, width], k [batch, heads, keys, width], v [batch, heads, keys, value width].
  * - The result is [batch, heads, queries, value width]. All tensors may omit the heads, or the heads and the batch.
- * - A query without keys gets 0.
+ * - The result of a query without keys is 0.
  * - Memory grows with the lengths, not with their product: scores are computed in blocks, and again in the backward
  *   pass (Dao et al., arXiv 2205.14135; Rabe and Staats, arXiv 2112.05682).
  * - If q is a view of [batch, queries, heads, width], the result has the same memory layout. ls_contiguous changes it.
@@ -46,15 +46,15 @@ LS_API ls_tensor *ls_attention(ls_tensor *q, ls_tensor *k, ls_tensor *v, const l
 
 /** Options of ls_rotary. Zero fields select the defaults. */
 typedef struct ls_rotary_options {
-    double base;   /**< base of the angles; 0 selects 10000 */
+    double base;   /**< base of the rotation angles; 0 selects the default, 10000 */
     int64_t first; /**< index of the first position */
-    bool halves;   /**< pairs of elements i and i + width / 2, as in GPT-NeoX and LLaMA, instead of 2 i and 2 i + 1 */
+    bool halves;   /**< pairs elements i and i + width / 2 (GPT-NeoX, LLaMA) instead of elements 2 i and 2 i + 1 */
 } ls_rotary_options;
 
 /**
  * Rotates pair i of the last axis of x [..., positions, width] by the angle (first + position) base^(-2 i / width), so
- * that products of queries and keys depend on the distance of their positions (Su et al., arXiv 2104.09864). The width
- * is even. The result has x's shape. Fails with LS_ERR_SHAPE if x has LS_MAX_DIMS axes, except with `halves`. `options`
+ * that products of queries and keys depend on their relative positions (Su et al., arXiv 2104.09864). The width must be
+ * even. The result has x's shape. Fails with LS_ERR_SHAPE if x has LS_MAX_DIMS axes, except with `halves`. `options`
  * may be NULL.
  */
 LS_API ls_tensor *ls_rotary(ls_tensor *x, const ls_rotary_options *options);

@@ -12,12 +12,13 @@
  * ```
  *
  * - An operation returns a new tensor or a view, in the innermost scope.
- * - An operation with a NULL argument returns NULL. So an expression needs one check: of its result or of ls_scope_end.
+ * - An operation with a NULL argument returns NULL, so one check per expression is enough: check its result or
+ *   ls_scope_end.
  * - Shapes broadcast as in NumPy. Negative axes count from the end.
- * - Mixed dtypes give the result dtype of PyTorch. A number never changes the dtype of a floating tensor.
+ * - Mixed dtypes are promoted as in PyTorch. A number never changes the dtype of a floating tensor.
  *
  * All operations have these errors, in addition to the errors in their own comments:
- * - LS_ERR_SHAPE: shapes or dtypes that do not fit the operation or each other.
+ * - LS_ERR_SHAPE: shapes or dtypes that are incompatible with the operation or with each other.
  * - LS_ERR_ARGUMENT: an axis that does not exist, a NULL without an earlier failure, or another invalid value.
  * - LS_ERR_STATE: a tensor that was freed.
  * - LS_ERR_MEMORY: out of memory.
@@ -34,37 +35,37 @@ extern "C" {
 /* ---- gradients --------------------------------------------------------------------------------------------------- */
 
 /**
- * Sets whether a leaf, a floating tensor that is not the result of a recorded operation, requires a gradient. Fails
- * with LS_ERR_ARGUMENT if the tensor is not floating, and with LS_ERR_STATE if it is the result of a recorded
- * operation.
+ * Sets whether a leaf requires a gradient. A leaf is a floating-point tensor that is not the result of a recorded
+ * operation. Fails with LS_ERR_ARGUMENT if the tensor is not floating-point, and with LS_ERR_STATE if it is the result
+ * of a recorded operation.
  */
 LS_API ls_status ls_set_requires_grad(ls_tensor *tensor, bool requires_grad);
 /** Returns true if a gradient can flow to the tensor. */
 LS_API bool ls_requires_grad(const ls_tensor *tensor);
 /**
  * Returns a borrowed pointer to the gradient of a leaf, or NULL if it has no gradient yet. The gradient has the leaf's
- * shape and dtype, and changes with the next backward pass. Fails with LS_ERR_STATE for parameters of which this rank
- * has only a part of the gradient (.zero = 2 or 3 of ls_data_parallel).
+ * shape and dtype, and changes with the next backward pass. Fails with LS_ERR_STATE if this rank has only a part of the
+ * parameter's gradient (.zero = 2 or 3 of ls_data_parallel).
  *
- * Gradients of gradients are not available. ls_backward fails with LS_ERR_UNSUPPORTED if it reaches a recorded
+ * Second-order gradients are not supported. ls_backward fails with LS_ERR_UNSUPPORTED if it reaches a recorded
  * operation on a gradient that depends on the values of leaves, or on a tensor computed from such a gradient. ls_detach
- * makes it a constant.
+ * turns such a tensor into a constant.
  */
 LS_API ls_tensor *ls_grad(const ls_tensor *tensor);
 /** Clears the gradient of a leaf. ls_grad returns NULL until the next backward pass. */
 LS_API void ls_zero_grad(ls_tensor *tensor);
 
 /**
- * Adds the gradient of `loss` (one floating number) to the gradient of every leaf that it depends on. Consumes the part
- * of the tape that leads to `loss`. Fails with
+ * Adds the gradient of `loss` (one floating-point number) to the gradient of every leaf that it depends on. Consumes
+ * the part of the tape that leads to `loss`. Fails with
  * - LS_ERR_SHAPE if `loss` has more than one element,
  * - LS_ERR_STATE if `loss` depends on no leaf, if its tape was already consumed, or if a tensor that the tape needs was
  *   changed in place.
  *
- * If a data-parallel module (ls_data_parallel) or a communication of parallel.h is on the tape, the call is collective.
- * Every rank must then call ls_backward, even if its `loss` is NULL because an earlier operation failed. The other
- * ranks then get LS_ERR_MISMATCH with the failed rank and its message. After a data-parallel module, there are two more
- * errors:
+ * If a data-parallel module (ls_data_parallel) or a communication operation of parallel.h is on the tape, the call is
+ * collective. Every rank must then call ls_backward, even if its `loss` is NULL because an earlier operation failed.
+ * The other ranks then get LS_ERR_MISMATCH with the failed rank and its message. After a data-parallel module, there
+ * are two more errors:
  * - LS_ERR_MISMATCH if the losses or the frozen parameters of the ranks differ,
  * - LS_ERR_UNSUPPORTED if the loss combines the samples of one rank in a way that is wrong on several ranks
  *   (docs/explanation/data-parallel.md).
@@ -73,26 +74,27 @@ LS_API ls_status ls_backward(ls_tensor *loss) LS_WARN_UNUSED;
 
 /** Options of ls_backward_with. Zero fields select the behavior of ls_backward. */
 typedef struct ls_backward_options {
-    ls_tensor *gradient; /**< initial gradient, with the shape and dtype of the output; NULL selects 1, for an output of
-                            one element */
+    ls_tensor *gradient; /**< initial gradient, with the shape and dtype of the output; NULL selects 1, for an output
+                            with one element */
     bool keep_tape;      /**< keeps the tape, so that another backward pass can use it */
 } ls_backward_options;
 
 /**
  * Does the same as ls_backward for an output of any shape. `options` may be NULL. Fails with LS_ERR_SHAPE if the
- * initial gradient has another shape or dtype than the output.
+ * initial gradient does not have the output's shape and dtype.
  */
 LS_API ls_status ls_backward_with(ls_tensor *output, const ls_backward_options *options) LS_WARN_UNUSED;
 
 /**
- * Switches recording on this thread off (`on` is true) or on. While it is off, operations record nothing for the
- * backward pass. Returns the state before the call. ls_scope_end restores the state at ls_scope_begin.
+ * Disables recording on this thread if `on` is true, otherwise enables it. While recording is disabled, operations
+ * record nothing for the backward pass. Returns the state before the call. ls_scope_end restores the state at
+ * ls_scope_begin.
  */
 LS_API bool ls_no_grad(bool on);
 
 /**
- * Sets the dtype of products on this thread: LS_BF16 or LS_F16 for mixed precision, LS_F32 to end it. Returns the dtype
- * before the call. ls_scope_end restores the dtype at ls_scope_begin.
+ * Sets the dtype of products on this thread: LS_BF16 or LS_F16 for mixed precision, LS_F32 to disable it. Returns the
+ * dtype before the call. ls_scope_end restores the dtype at ls_scope_begin.
  *
  * ```c
  * ls_dtype before = ls_autocast(LS_BF16);
@@ -102,21 +104,21 @@ LS_API bool ls_no_grad(bool on);
  * ```
  *
  * - ls_linear, ls_matmul, ls_conv, ls_conv_transpose and ls_attention round f32 operands to the dtype. So do the
- *   products in their backward rules, also if ls_backward runs without autocast.
+ *   products in their backward rules, even if ls_backward runs without autocast.
  * - Sums and results are f32. torch.autocast("cpu", torch.bfloat16) rounds the results, too.
  * - Parameters, gradients, losses, softmax, norms and reductions stay f32. f64 stays f64.
  * - f16 has a much smaller range than bf16 and loses small gradients: scale the loss (ls_grad_scaler in optim.h).
- * - If the processor has no fast bf16, or without oneDNN, or in f16, products are slower than in f32: a warning in the
- *   log says so once per dtype.
+ * - Products are slower than in f32 if the processor has no fast bf16, without oneDNN, and in f16. A warning is logged
+ *   once per dtype.
  *
- * Fails with LS_ERR_ARGUMENT for other dtypes: the scope keeps the error, and the dtype does not change.
- * docs/reference/training.md has more on mixed precision.
+ * Fails with LS_ERR_ARGUMENT for other dtypes. The scope then keeps the error, and the dtype does not change.
+ * docs/reference/training.md describes mixed precision in detail.
  */
 LS_API ls_dtype ls_autocast(ls_dtype dtype);
 
 /**
- * A function that ls_backward calls with a leaf after its gradient of the pass is complete. It may change ls_grad(leaf)
- * in place.
+ * A function that ls_backward calls with a leaf after the pass has completed the leaf's gradient. It may change
+ * ls_grad(leaf) in place.
  */
 typedef ls_status (*ls_grad_hook)(ls_tensor *leaf, void *user);
 
@@ -129,16 +131,16 @@ LS_API ls_status ls_add_grad_hook(ls_tensor *leaf, ls_grad_hook hook, void *user
 /** A function for ls_gradcheck. Its result may have any shape. */
 typedef ls_tensor *(*ls_function)(ls_tensor **inputs, int count, void *user);
 
-/** Options of ls_gradcheck. Zero fields select defaults, which are for f64. */
+/** Options of ls_gradcheck. Zero fields select defaults suited to f64. */
 typedef struct ls_gradcheck_options {
-    double step;     /**< step of the central difference; 0 selects 1e-6 */
-    double absolute; /**< absolute tolerance; 0 selects 1e-5 */
-    double relative; /**< relative tolerance; 0 selects 1e-3 */
+    double step;     /**< step of the central difference; 0 selects the default, 1e-6 */
+    double absolute; /**< absolute tolerance; 0 selects the default, 1e-5 */
+    double relative; /**< relative tolerance; 0 selects the default, 1e-3 */
 } ls_gradcheck_options;
 
 /**
- * Compares the gradients of sum(w * function(inputs)), with a fixed random w, with central differences, for every
- * element of every f64 input that requires a gradient. Fails with LS_ERR_MISMATCH if they differ: the message has the
+ * Checks the gradients of sum(w * function(inputs)), with a fixed random w, against central differences, for every
+ * element of every f64 input that requires a gradient. Fails with LS_ERR_MISMATCH if they differ; the message has the
  * input, the element and both values. `options` may be NULL.
  */
 LS_API ls_status ls_gradcheck(ls_function function, ls_tensor **inputs, int count, void *user,
@@ -146,49 +148,51 @@ LS_API ls_status ls_gradcheck(ls_function function, ls_tensor **inputs, int coun
 
 /* ---- custom operations ------------------------------------------------------------------------------------------- */
 
-/** Arguments of the functions of a custom operation, which borrow all of them. */
+/** The arguments of a custom operation's functions. The functions borrow all of them. */
 typedef struct ls_custom_call {
     ls_tensor *const *inputs; /**< inputs of the call; contiguous, so ls_data_const returns their elements */
     int input_count;
-    ls_tensor **outputs;                /**< outputs: set by `forward`, in its innermost scope; read by `backward` */
-    ls_tensor **saved;                  /**< tensors that `forward` saves for `backward` */
-    ls_tensor *const *output_gradients; /**< output gradients in `backward`: contiguous, zeros if none arrived */
-    ls_tensor **input_gradients; /**< gradients of the inputs, with their shapes and dtypes: `backward` sets the wanted
-                                    ones; NULL means zero */
+    ls_tensor **outputs; /**< outputs: set by `forward`, in its innermost scope; read by `backward` */
+    ls_tensor **saved;   /**< tensors that `forward` saves for `backward` */
+    ls_tensor *const
+        *output_gradients; /**< gradients of the outputs, for `backward`: contiguous; zeros if no gradient arrived */
+    ls_tensor **input_gradients; /**< gradients of the inputs, with the inputs' shapes and dtypes: `backward` sets the
+                                    wanted gradients; NULL means zero */
     const bool *wanted;          /**< true for each input that a gradient can flow to */
     void *user;                  /**< the `user` of ls_custom */
 } ls_custom_call;
 
-/** A custom operation. ls_custom copies it, except the name. */
+/** A custom operation. ls_custom copies the struct, but not the name. */
 typedef struct ls_custom_op {
     const char *name; /**< name in messages and traces; not copied */
     /** Creates the outputs and the saved tensors. May use other operations, which are not recorded. */
     ls_status (*forward)(ls_custom_call *call);
     /**
-     * Computes the gradients of the inputs from the gradients of the outputs. NULL: no gradient. May run more than once
-     * (keep_tape), or never.
+     * Computes the gradients of the inputs from the gradients of the outputs. NULL means that no gradient flows through
+     * the operation. May run more than once (keep_tape), or never.
      */
     ls_status (*backward)(ls_custom_call *call);
-    void (*release)(void *user); /**< NULL, or called with `user` when the call and the tape no longer use it */
-    int outputs;                 /**< number of outputs; 0 selects 1 */
-    int saved;                   /**< number of tensors in `saved` */
-    bool by_sample; /**< promise for data-parallel losses: the first axis of the outputs, and of each input with
-                       samples, counts samples, and each result depends only on its sample and on inputs without
-                       samples. Without it, such a loss refuses the operation on samples */
-    bool on_host;   /**< access to elements on the host (ls_data_const, ls_data): the functions get copies on "cpu" of
-                       tensors on other devices and create tensors on "cpu"; results and gradients are copied to the
-                       device */
+    void (*release)(
+        void *user); /**< called with `user` when neither the call nor the tape uses it any more; may be NULL */
+    int outputs;     /**< number of outputs; 0 selects the default, 1 */
+    int saved;       /**< number of tensors in `saved` */
+    bool by_sample;  /**< promise for data-parallel losses: the first axis of the outputs, and of each input with
+                        samples, counts samples, and each result depends only on its sample and on inputs without
+                        samples. Without this promise, such a loss rejects the operation on samples */
+    bool on_host; /**< the functions access elements on the host (ls_data_const, ls_data): they get copies on "cpu" of
+                     tensors on other devices, and create tensors on "cpu"; results and gradients are copied to the
+                     device */
 } ls_custom_op;
 
 /**
  * Applies a custom operation. Returns its first output, in the innermost scope. Gradients flow through it.
  *
  * `outputs` has room for all outputs, and may be NULL if there is only one. Borrows the inputs. Takes ownership of
- * `user` if the operation has `release`, also on failure. If `forward` fails, returns NULL with its status and message;
- * if `backward` fails, the backward pass does the same. Further errors:
+ * `user` if the operation has `release`, even on failure. If `forward` fails, returns NULL with its status and message.
+ * If `backward` fails, the backward pass fails with its status and message. Further errors:
  * - LS_ERR_STATE if `forward` leaves an output or a saved tensor NULL,
- * - LS_ERR_SHAPE if a gradient has another shape or dtype than its input,
- * - LS_ERR_ARGUMENT if a gradient is on another device than its input,
+ * - LS_ERR_SHAPE if a gradient does not have the shape and dtype of its input,
+ * - LS_ERR_ARGUMENT if a gradient is not on the device of its input,
  * - LS_ERR_STATE from a backward pass, if an input, an output or a saved tensor was changed in place since the call.
  */
 LS_API ls_tensor *ls_custom(const ls_custom_op *op, ls_tensor *const *inputs, int input_count, void *user,
@@ -256,7 +260,7 @@ LS_API ls_tensor *ls_clamp(ls_tensor *x, double low, double high);
 LS_API ls_tensor *ls_floor(ls_tensor *x);
 /** Rounds up to an integer value. Integers keep their value and dtype. */
 LS_API ls_tensor *ls_ceil(ls_tensor *x);
-/** Rounds to the nearest integer value, and to the even value on a tie. Integers keep their value and dtype. */
+/** Rounds to the nearest integer value; ties round to the even value. Integers keep their value and dtype. */
 LS_API ls_tensor *ls_round(ls_tensor *x);
 /**
  * Returns -1, 0 or 1 in x's dtype, and 0 for NaN. ls_floor, ls_ceil, ls_round and ls_sign fail with LS_ERR_SHAPE for
@@ -319,7 +323,7 @@ LS_DECLARE_LEFT(pow)
 #undef LS_DECLARE_LEFT
 
 #ifndef __cplusplus
-/* Selects the function for a tensor or for the type of a number. Other pointers do not compile. */
+/* Selects the function by the type of the argument: a tensor or a number. Other pointer types do not compile. */
 #define LS_FORM(name, of_tensor, number)                                                                               \
     _Generic((number),                                                                                                 \
         ls_tensor *: of_tensor,                                                                                        \
@@ -355,18 +359,20 @@ LS_DECLARE_LEFT(pow)
 #define ls_ge(a, b) LS_BINARY(ge, a, b)
 #endif
 
-/** Returns a bool tensor without gradient: true if both elements are not 0. Tensors of any dtypes broadcast. */
+/** Returns a bool tensor without gradient: true if both elements are nonzero. The tensors may have any dtypes, and
+ * broadcast. */
 LS_API ls_tensor *ls_logical_and(ls_tensor *a, ls_tensor *b);
-/** Returns true if one or both elements are not 0, like ls_logical_and. */
+/** Returns a bool tensor as ls_logical_and does: true if at least one element is nonzero. */
 LS_API ls_tensor *ls_logical_or(ls_tensor *a, ls_tensor *b);
-/** Returns true if exactly one element is not 0, like ls_logical_and. */
+/** Returns a bool tensor as ls_logical_and does: true if exactly one element is nonzero. */
 LS_API ls_tensor *ls_logical_xor(ls_tensor *a, ls_tensor *b);
-/** Returns a if condition (bool or u8) is not 0, otherwise b. The three tensors broadcast to one shape. */
+/** Returns a where `condition` (bool or u8) is nonzero, and b elsewhere. The three tensors broadcast to a common
+ * shape. */
 LS_API ls_tensor *ls_where(ls_tensor *condition, ls_tensor *a, ls_tensor *b);
 
 /**
- * Returns `value` if mask (bool or u8) is not 0, otherwise x. The mask broadcasts to x. The result has x's shape and
- * dtype. Fails with LS_ERR_ARGUMENT if x's dtype cannot hold the value.
+ * Returns `value` where `mask` (bool or u8) is nonzero, and x elsewhere. The mask broadcasts to x. The result has x's
+ * shape and dtype. Fails with LS_ERR_ARGUMENT if x's dtype cannot hold the value.
  */
 LS_API ls_tensor *ls_masked_fill(ls_tensor *x, ls_tensor *mask, double value);
 /** Returns the lower triangles of x [..., n, m], with 0 where column > row + diagonal. */
@@ -377,43 +383,44 @@ LS_API ls_tensor *ls_triu(ls_tensor *x, int64_t diagonal);
 /* ---- reductions of all elements, or over axes -------------------------------------------------------------------- */
 
 /*
- * Without axes, the result has no dimensions. Reductions over axes (LS_ALL_AXES: all) remove these axes, or keep them
- * with size 1 if `keepdim` is true. They fail with LS_ERR_ARGUMENT if an axis appears twice. Sums and products of
- * integers and bool are i64. Means, variances and norms of integers and bool fail with LS_ERR_SHAPE.
+ * Reductions of all elements return a tensor without dimensions. Reductions over axes (LS_ALL_AXES selects all axes)
+ * remove these axes, or keep them with size 1 if `keepdim` is true. They fail with LS_ERR_ARGUMENT if an axis appears
+ * twice. Sums and products of integers and bool are i64. Means, variances and norms of integers and bool fail with
+ * LS_ERR_SHAPE.
  */
 
 /** Returns the sum of all elements. */
 LS_API ls_tensor *ls_sum(ls_tensor *x);
-/** Returns sums over axes. */
+/** Returns the sum over the given axes. */
 LS_API ls_tensor *ls_sum_axes(ls_tensor *x, ls_axes axes, bool keepdim);
 /** Returns the mean of all elements. */
 LS_API ls_tensor *ls_mean(ls_tensor *x);
-/** Returns means over axes. */
+/** Returns the mean over the given axes. */
 LS_API ls_tensor *ls_mean_axes(ls_tensor *x, ls_axes axes, bool keepdim);
 /** Returns the product of all elements. */
 LS_API ls_tensor *ls_prod(ls_tensor *x);
-/** Returns products over axes. */
+/** Returns the product over the given axes. */
 LS_API ls_tensor *ls_prod_axes(ls_tensor *x, ls_axes axes, bool keepdim);
 /**
- * Returns the largest element. On a tie, the gradient flows to the first. ls_max, ls_min, ls_argmax and ls_argmin of no
- * elements fail with LS_ERR_SHAPE.
+ * Returns the maximum of all elements. On a tie, the gradient flows to the first maximum. ls_max, ls_min, ls_argmax and
+ * ls_argmin fail with LS_ERR_SHAPE if there are no elements.
  */
 LS_API ls_tensor *ls_max(ls_tensor *x);
-/** Returns the largest elements over axes. */
+/** Returns the maximum over the given axes. */
 LS_API ls_tensor *ls_max_axes(ls_tensor *x, ls_axes axes, bool keepdim);
-/** Returns the smallest element. On a tie, the gradient flows to the first. */
+/** Returns the minimum of all elements. On a tie, the gradient flows to the first minimum. */
 LS_API ls_tensor *ls_min(ls_tensor *x);
-/** Returns the smallest elements over axes. */
+/** Returns the minimum over the given axes. */
 LS_API ls_tensor *ls_min_axes(ls_tensor *x, ls_axes axes, bool keepdim);
-/** Returns the variance: the sum of squared deviations over (n - 1), as PyTorch's var. */
+/** Returns the variance: the sum of squared deviations divided by (n - 1), like PyTorch's var. */
 LS_API ls_tensor *ls_var(ls_tensor *x);
-/** Returns variances over axes, divided by (n - correction). */
+/** Returns the variance over the given axes: the sum of squared deviations divided by (n - correction). */
 LS_API ls_tensor *ls_var_axes(ls_tensor *x, ls_axes axes, int correction, bool keepdim);
 /** Returns the Euclidean norm. */
 LS_API ls_tensor *ls_norm(ls_tensor *x);
 /**
- * Returns p-norms over axes: (sum |x|^p)^(1/p). INFINITY selects the largest |x|. Fails with LS_ERR_ARGUMENT if p is
- * not positive.
+ * Returns the p-norm over the given axes: (sum |x|^p)^(1/p). INFINITY selects the largest |x|. Fails with
+ * LS_ERR_ARGUMENT if p is not positive.
  */
 LS_API ls_tensor *ls_norm_axes(ls_tensor *x, double p, ls_axes axes, bool keepdim);
 /** Returns the index (i64) of the largest element along `axis`, the first on a tie. */
@@ -428,25 +435,25 @@ LS_API ls_tensor *ls_logsumexp(ls_tensor *x, int axis, bool keepdim);
 /* ---- products ---------------------------------------------------------------------------------------------------- */
 
 /**
- * Returns the matrix product as NumPy's matmul: [..., n, k] times [..., k, m] is [..., n, m]. Both operands have one
- * floating dtype. Leading dimensions are batches and broadcast. A 1-d operand is a vector, and its axis is removed.
- * Transposed views are not copied.
+ * Returns the matrix product, like NumPy's matmul: [..., n, k] times [..., k, m] is [..., n, m]. Both operands have the
+ * same floating dtype. Leading dimensions are batches and broadcast. A 1-d operand is a vector; its axis is removed
+ * from the result. Transposed views are not copied.
  */
 LS_API ls_tensor *ls_matmul(ls_tensor *a, ls_tensor *b);
 /**
- * Returns x [..., in] times weight [out, in] transposed, plus bias [out] (may be NULL): [..., out]. All have one
- * floating dtype.
+ * Returns x [..., in] times the transpose of weight [out, in], plus bias [out] (may be NULL). The result is [..., out].
+ * All tensors have the same floating dtype.
  */
 LS_API ls_tensor *ls_linear(ls_tensor *x, ls_tensor *weight, ls_tensor *bias);
 
 /**
- * Sums products of `count` operands (1 to 16, of one floating dtype), as PyTorch's and NumPy's einsum do: "ij,jk->ik"
- * is the matrix product.
+ * Sums products of `count` operands (1 to 16, of the same floating dtype), as PyTorch's and NumPy's einsum do:
+ * "ij,jk->ik" is the matrix product.
  *
  * Each axis of each operand has a letter. Letters that are not in the result are summed over. A repeated letter in an
  * operand selects its diagonal. Without "->", the result has the letters that appear once, in alphabetical order,
  * capitals first. Operands are combined from left to right, by matrix products. Fails with LS_ERR_ARGUMENT if the
- * equation is invalid or has an ellipsis, and with LS_ERR_SHAPE if a letter has two sizes (1 does not broadcast).
+ * equation is invalid or has an ellipsis, and with LS_ERR_SHAPE if a letter has different sizes (1 does not broadcast).
  */
 LS_API ls_tensor *ls_einsum(const char *equation, ls_tensor *const *operands, int count);
 
@@ -462,8 +469,8 @@ LS_API ls_tensor *ls_transpose(ls_tensor *x, int a, int b);
 /** Permutes the axes: axis i of the result is axis axes.axis[i] of x. Each axis appears once. Returns a view. */
 LS_API ls_tensor *ls_permute(ls_tensor *x, ls_axes axes);
 /**
- * Repeats axes of size 1, and new axes in front, to `shape`. A size of -1 stays unchanged. Returns a view. Fails with
- * LS_ERR_SHAPE if another size would change.
+ * Expands x to `shape`: repeats axes of size 1, and adds new axes in front. A size of -1 leaves an axis unchanged.
+ * Returns a view. Fails with LS_ERR_SHAPE if the size of any other axis would change.
  */
 LS_API ls_tensor *ls_expand(ls_tensor *x, ls_shape shape);
 /**
@@ -472,8 +479,8 @@ LS_API ls_tensor *ls_expand(ls_tensor *x, ls_shape shape);
  */
 LS_API ls_tensor *ls_narrow(ls_tensor *x, int axis, int64_t start, int64_t length);
 /**
- * Selects positions start, start + step, ... below stop along `axis`. Negative and overlong ends mean the same as in
- * Python. step > 0. Returns a view.
+ * Selects the positions start, start + step, ... before `stop` along `axis`. Negative and out-of-range values of
+ * `start` and `stop` have the same meaning as in Python. `step` must be positive. Returns a view.
  */
 LS_API ls_tensor *ls_slice(ls_tensor *x, int axis, int64_t start, int64_t stop, int64_t step);
 /**
@@ -481,47 +488,49 @@ LS_API ls_tensor *ls_slice(ls_tensor *x, int axis, int64_t start, int64_t stop, 
  * LS_ERR_ARGUMENT if the position does not exist.
  */
 LS_API ls_tensor *ls_select(ls_tensor *x, int axis, int64_t index);
-/** Merges axes first to last into one axis. Without axes, the result is [1]. Returns a view if possible. */
+/** Merges axes `first` to `last` into one axis. If x has no axes, the result has shape [1]. Returns a view if
+ * possible. */
 LS_API ls_tensor *ls_flatten(ls_tensor *x, int first, int last);
 /** Removes `axis`, which must have size 1. Returns a view. */
 LS_API ls_tensor *ls_squeeze(ls_tensor *x, int axis);
 /**
- * Inserts an axis of size 1 before `axis` (-1: after the last). Returns a view. Fails with LS_ERR_SHAPE if x has
- * LS_MAX_DIMS axes.
+ * Inserts an axis of size 1 before `axis`; -1 inserts it after the last axis. Returns a view. Fails with LS_ERR_SHAPE
+ * if x has LS_MAX_DIMS axes.
  */
 LS_API ls_tensor *ls_unsqueeze(ls_tensor *x, int axis);
-/** Adds `before` and `after` positions (not negative) of `value` along `axis`. */
+/** Pads `axis` with `value`: adds `before` positions at the start and `after` positions at the end. Neither number
+ * may be negative. */
 LS_API ls_tensor *ls_pad(ls_tensor *x, int axis, int64_t before, int64_t after, double value);
-/** Concatenates one or more tensors along `axis`. Their other sizes are equal. */
+/** Concatenates one or more tensors along `axis`. Their other sizes must be equal. */
 LS_API ls_tensor *ls_concat(ls_tensor *const *tensors, int count, int axis);
-/** Stacks one or more tensors of one shape along a new axis before `axis`. */
+/** Stacks one or more tensors of the same shape along a new axis before `axis`. */
 LS_API ls_tensor *ls_stack(ls_tensor *const *tensors, int count, int axis);
 /**
- * Splits x along `axis` into parts of `size` (the last may be smaller). Stores views of them in `parts`. Returns their
- * number, or -1 on failure. Fails with LS_ERR_ARGUMENT if there are more than `capacity`.
+ * Splits x along `axis` into parts of `size` (the last may be smaller). Stores views of the parts in `parts`. Returns
+ * the number of parts, or -1 on failure. Fails with LS_ERR_ARGUMENT if there are more than `capacity` parts.
  */
 LS_API int ls_split(ls_tensor *x, int axis, int64_t size, ls_tensor **parts, int capacity);
 /**
  * Returns result[i][j] = x[index[i][j]][j] for axis 0, and so on (PyTorch's gather, NumPy's take_along_axis). `index`
  * (i64 or i32) has as many axes as x. Only its size along `axis` may be larger than x's. The result has the shape of
- * `index`. This and the next two fail with LS_ERR_ARGUMENT if an index is out of range.
+ * `index`. ls_take_along_axis, ls_index_select and ls_embedding fail with LS_ERR_ARGUMENT if an index is out of range.
  */
 LS_API ls_tensor *ls_take_along_axis(ls_tensor *x, int axis, ls_tensor *index);
-/** Selects the positions `index` (1-d, i64 or i32) along `axis`, which gets the size of `index`. */
+/** Selects the positions in `index` (1-d, i64 or i32) along `axis`. The axis gets the size of `index`. */
 LS_API ls_tensor *ls_index_select(ls_tensor *x, int axis, ls_tensor *index);
 /** Selects rows of weight [n, width] by index (any shape, i64 or i32). Returns [..., width]. */
 LS_API ls_tensor *ls_embedding(ls_tensor *weight, ls_tensor *index);
 
 /**
- * Reverses the positions along these axes (LS_ALL_AXES: all). If the first axis counts the samples of ls_data_parallel,
- * positions in ls_flip, ls_roll, ls_tril and ls_triu are positions in this rank's share.
+ * Reverses the order of the positions along the given axes (LS_ALL_AXES selects all axes). If the first axis counts the
+ * samples of ls_data_parallel, positions in ls_flip, ls_roll, ls_tril and ls_triu are relative to this rank's share.
  */
 LS_API ls_tensor *ls_flip(ls_tensor *x, ls_axes axes);
 /** Rolls x along `axis`: position i moves to (i + shift) modulo the size. */
 LS_API ls_tensor *ls_roll(ls_tensor *x, int64_t shift, int axis);
 /**
- * Repeats x times.size[i] times along axis i. `times` has a number for each axis, after the numbers for new axes in
- * front (PyTorch's Tensor.repeat, NumPy's tile).
+ * Repeats x times.size[i] times along axis i. If `times` has more numbers than x has axes, the first numbers apply to
+ * new axes in front (PyTorch's Tensor.repeat, NumPy's tile).
  */
 LS_API ls_tensor *ls_repeat(ls_tensor *x, ls_shape times);
 
@@ -538,7 +547,7 @@ LS_API ls_tensor *ls_sort(ls_tensor *x, int axis, bool descending, ls_tensor **i
 LS_API ls_tensor *ls_argsort(ls_tensor *x, int axis, bool descending);
 /**
  * Returns the k largest elements along `axis` in descending order, or the k smallest in ascending order. The axis gets
- * size k. Fails with LS_ERR_ARGUMENT if k is negative or larger than its size.
+ * size k. Fails with LS_ERR_ARGUMENT if k is negative or larger than the axis.
  */
 LS_API ls_tensor *ls_top_k(ls_tensor *x, int64_t k, int axis, bool smallest, ls_tensor **indices);
 
@@ -551,37 +560,37 @@ LS_API ls_tensor *ls_clone(ls_tensor *x);
 /** Returns a tensor with the same memory, but without history: no gradient flows through it. */
 LS_API ls_tensor *ls_detach(ls_tensor *x);
 /**
- * Converts x to another dtype, and its gradient back. Integers have no gradient. Returns a view if x has the dtype
- * already. Fails with LS_ERR_ARGUMENT if `dtype` is not a dtype.
+ * Converts x to `dtype`, and converts the gradient back. Integers have no gradient. Returns a view if x already has
+ * this dtype. Fails with LS_ERR_ARGUMENT if `dtype` is not a dtype.
  *
  * Conversion of floats to integers truncates towards zero. Values out of range become the nearest limit, and NaN
  * becomes 0. Conversion between integer dtypes wraps around.
  */
 LS_API ls_tensor *ls_to(ls_tensor *x, ls_dtype dtype);
 /**
- * Copies x to the device with this name (ls_use_device), and its gradient back. Returns a view of x if it is already
- * there. ls_to_device (nn.h) selects this function or ls_module_to_device. Has the errors of ls_use_device.
+ * Copies x to the device with this name (ls_use_device), and copies the gradient back. Returns a view of x if it is
+ * already there. ls_to_device (nn.h) selects this function or ls_module_to_device. Fails as ls_use_device does.
  */
 LS_API ls_tensor *ls_tensor_to_device(ls_tensor *x, const char *device);
 
 /* ---- softmax, dropout and normalization -------------------------------------------------------------------------- */
 
 /**
- * Returns exp(x) / sum(exp(x)) along `axis`, without overflow, with x's shape. x is floating in all functions of this
- * section.
+ * Returns exp(x) / sum(exp(x)) along `axis`, without overflow, with x's shape. x must be floating-point in all
+ * functions of this section.
  */
 LS_API ls_tensor *ls_softmax(ls_tensor *x, int axis);
 /** Returns x - log(sum(exp(x))) along `axis`, without overflow, with x's shape. */
 LS_API ls_tensor *ls_log_softmax(ls_tensor *x, int axis);
 /**
  * Zeroes each element with probability p (0 to 1) and divides the others by (1 - p) (Srivastava et al., JMLR 15, 2014).
- * Uses the next stream of the generator (ls_seed). In ls_data_parallel, the random numbers of a sample follow from its
- * index in the global batch, so x's first axis must count samples (otherwise LS_ERR_UNSUPPORTED).
+ * Uses the next stream of the generator (ls_seed). In ls_data_parallel, the random numbers of a sample are derived from
+ * its index in the global batch, so x's first axis must count samples (otherwise LS_ERR_UNSUPPORTED).
  */
 LS_API ls_tensor *ls_dropout(ls_tensor *x, double p);
 /**
  * Returns (x - mean) / sqrt(var + epsilon) * weight + bias over the last `axes` axes, with x's shape (Ba et al., arXiv
- * 1607.06450). Weight and bias have the sizes of these axes and x's dtype. Either may be NULL. `epsilon` is not
+ * 1607.06450). Weight and bias have the sizes of these axes and x's dtype. Either may be NULL. `epsilon` must not be
  * negative.
  */
 LS_API ls_tensor *ls_layer_norm(ls_tensor *x, int axes, ls_tensor *weight, ls_tensor *bias, double epsilon);
@@ -594,7 +603,7 @@ LS_API ls_tensor *ls_rms_norm(ls_tensor *x, int axes, ls_tensor *weight, double 
  * Returns (x - mean) / sqrt(var + epsilon) * weight + bias for each sample and each of `groups` groups of neighboring
  * channels of x [n, channels, ...], with x's shape (Wu and He, arXiv 1803.08494). With one channel per group, this is
  * instance normalization (Ulyanov et al., arXiv 1607.08022). Weight and bias are [channels], of x's dtype. Either may
- * be NULL. Fails with LS_ERR_SHAPE if `groups` does not divide the channels.
+ * be NULL. Fails with LS_ERR_SHAPE if the number of channels is not a multiple of `groups`.
  */
 LS_API ls_tensor *ls_group_norm(ls_tensor *x, int64_t groups, ls_tensor *weight, ls_tensor *bias, double epsilon);
 /**
@@ -603,17 +612,17 @@ LS_API ls_tensor *ls_group_norm(ls_tensor *x, int64_t groups, ls_tensor *weight,
  * - In training, it uses the mean and the (biased) variance of the batch. running_mean and running_var (may be NULL)
  *   move towards the batch's mean and unbiased variance by `momentum`.
  * - Otherwise it uses running_mean and running_var.
- * - weight and bias may be NULL. `epsilon` is not negative.
+ * - weight and bias may be NULL. `epsilon` must not be negative.
  * - For x of bf16 or f16, the running statistics are f32, and weight and bias are f32 or of x's dtype.
  *
- * Fails with LS_ERR_SHAPE in training with one value per channel. Fails with LS_ERR_ARGUMENT without running statistics
- * if not in training, or with only one of them.
+ * Fails with LS_ERR_SHAPE in training if a channel has only one value. Fails with LS_ERR_ARGUMENT if the running
+ * statistics are missing outside training, or if only one of them is given.
  */
 LS_API ls_tensor *ls_batch_norm(ls_tensor *x, ls_tensor *running_mean, ls_tensor *running_var, ls_tensor *weight,
                                 ls_tensor *bias, bool training, double momentum, double epsilon);
 
 /**
- * Returns length direction / |direction| for each position of the first axis (Salimans and Kingma, arXiv 1602.07868;
+ * Returns length * direction / |direction| for each position of the first axis (Salimans and Kingma, arXiv 1602.07868;
  * PyTorch's weight_norm with dim=0). The result has the shape of `direction` [n, ...]. |direction| is the Euclidean
  * norm over all other axes. `length` is [n, 1, ...].
  */

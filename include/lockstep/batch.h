@@ -1,6 +1,6 @@
 /**
  * @file
- * A batch of samples, as loaders (data.h) make it and training steps (parallel.h, train.h) use it.
+ * A batch of samples, which loaders (data.h) make and training steps (parallel.h, train.h) use.
  */
 #ifndef LOCKSTEP_BATCH_H
 #define LOCKSTEP_BATCH_H

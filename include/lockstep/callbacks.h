@@ -13,18 +13,19 @@
  *                                                    LS_CALLBACKS(stop, ls_console(NULL))});
  * ```
  *
- * docs/reference/training.md lists all callbacks; docs/explanation/trials.md has the order of hooks.
+ * docs/reference/training.md lists all callbacks; docs/explanation/trials.md describes the order of hooks.
  *
  * - A constructor returns ownership of a callback to the caller, or NULL on failure. ls_trial_new, and constructors
  *   that combine callbacks, take ownership. If an element of `.callbacks` is NULL, ls_trial_new fails with the error of
  *   the constructor.
  * - Functions of a callback read its results (`ls_early_stopping_best(stop)`) until the trial is freed.
  * - Options may be NULL. A zero field selects the default.
- * - Every rank makes the same callbacks in the same order, because some callbacks exchange numbers. ls_trial_run fails
- *   with LS_ERR_MISMATCH if the callbacks or their options differ between ranks (`describe` of ls_callback_hooks).
+ * - Every rank must create the same callbacks in the same order, because some callbacks exchange numbers. ls_trial_run
+ *   fails with LS_ERR_MISMATCH if the callbacks or their options differ between ranks (`describe` of
+ *   ls_callback_hooks).
  * - Callbacks write files and print on rank 0 only.
  * - Checkpoints contain the state of callbacks (`state` and `set_state` of ls_callback_hooks).
- * - A trial with a user step does not call on_forward, on_criterion and on_backward. ls_trial_new fails if a callback
+ * - A trial with a user step does not call on_forward, on_criterion or on_backward. ls_trial_new fails if a callback
  *   needs one of these hooks. The message names the function to call in the user step instead.
  */
 #ifndef LOCKSTEP_CALLBACKS_H
@@ -45,7 +46,8 @@ extern "C" {
 
 /** Calls each hook once (torchbearer's once). Checkpoints record the hooks that were called. */
 LS_API ls_callback *ls_once(ls_callback *callback);
-/** Calls each hook once per epoch, at its first time (torchbearer's once_per_epoch). Checkpoints record the epochs. */
+/** Calls each hook once per epoch, the first time that it occurs (torchbearer's once_per_epoch). Checkpoints record
+ * the epochs. */
 LS_API ls_callback *ls_once_per_epoch(ls_callback *callback);
 /** Returns true to call the hook, false to skip it. */
 typedef bool (*ls_callback_predicate)(const ls_trial_state *state, void *user);
@@ -58,7 +60,7 @@ LS_API ls_callback *ls_callbacks_of(ls_callback *const *callbacks, int count);
 
 /* ---- stopping ---------------------------------------------------------------------------------------------------- */
 
-/** Which values of a metric are better. */
+/** Selects which values of a metric are better. */
 typedef enum ls_monitor_mode {
     LS_MONITOR_AUTO = 0, /**< larger values if the metric's name contains "acc", otherwise smaller values */
     LS_MONITOR_MIN,
@@ -69,27 +71,28 @@ typedef enum ls_monitor_mode {
 typedef struct ls_early_stopping_options {
     const char *monitor;  /**< name of the metric for ls_trial_metric (copied); NULL selects "val_loss" */
     ls_monitor_mode mode; /**< which values are better */
-    double min_delta;     /**< change that an improvement must exceed; not negative */
-    int64_t patience;     /**< consecutive epochs without improvement that end the run; 0 selects the default, 1 */
-    bool restore_best;    /**< return to the parameters and buffers of the best epoch at the end of the run */
+    double min_delta;     /**< an improvement must change the metric by more than this value; not negative */
+    int64_t
+        patience; /**< number of consecutive epochs without improvement that end the run; 0 selects the default, 1 */
+    bool restore_best; /**< restores the parameters and buffers of the best epoch at the end of the run */
 } ls_early_stopping_options;
 
 /**
  * Ends a run when a metric has stopped improving (torchbearer's EarlyStopping). Compares values after each epoch. All
  * ranks have the same values. A value that is not finite is not an improvement. A run that resumes from the checkpoint
- * of a stopped run ends at once. If the trial does not have the metric, on_start fails with LS_ERR_ARGUMENT; if
+ * of a stopped run ends immediately. If the trial does not have the metric, on_start fails with LS_ERR_ARGUMENT; if
  * callbacks of the program may compute the metric, the failure comes after the first epoch.
  */
 LS_API ls_callback *ls_early_stopping(const ls_early_stopping_options *options);
-/** Returns the best value so far; NAN before the first epoch, and if this is another kind of callback. */
+/** Returns the best value so far. Returns NAN before the first epoch, and for a callback of a different kind. */
 LS_API double ls_early_stopping_best(const ls_callback *callback);
 /** Returns whether the callback has ended a run. */
 LS_API bool ls_early_stopping_stopped(const ls_callback *callback);
 
 /** Options of ls_terminate_on_nan. */
 typedef struct ls_terminate_on_nan_options {
-    bool by_layer; /**< check of the output of every module, to name the first module with such a number; slower,
-                      because modules with hooks are not fused with their neighbors */
+    bool by_layer; /**< checks the output of every module, to name the first module with such a number; slower, because
+                      modules with hooks are not fused with their neighbors */
 } ls_terminate_on_nan_options;
 
 /**
@@ -98,8 +101,8 @@ typedef struct ls_terminate_on_nan_options {
  *
  * - The check takes place before the optimizer's step. In a trial with a user step, it takes place after the step, and
  *   covers the output and the loss.
- * - The message names the tensor, the rank and the step: the first such tensor in the step, on the lowest rank.
- *   Gradients of a data-parallel module are already averaged over ranks.
+ * - The message names the first such tensor in the step, the lowest rank that has it, and the step. Gradients of a
+ *   data-parallel module are already averaged over ranks.
  * - In validation, the check covers outputs and losses, and the run ends after the pass.
  * - If all targets of a rank are ignored, its loss may be NaN: the gradient of this loss is 0.
  * - If the trial has a `.grad_scaler`, gradients are not checked, because the scaler skips such steps.
@@ -136,27 +139,29 @@ typedef enum ls_weight_rule {
 /** Options of ls_initialize. */
 typedef struct ls_initialize_options {
     ls_weight_rule rule;
-    double slope;               /**< slope of the leaky ReLU after the layer, for Kaiming's rules */
-    double gain;                /**< gain of the other rules; 0 selects the default, 1 */
-    bool zero_bias;             /**< value 0 for parameters "bias" (torchbearer's ZeroBias) */
-    const char *const *targets; /**< words (borrowed) with a final NULL; a module is selected if its type name contains
-                                   one of the words and it is not sharded over ranks; NULL selects "Linear", "Conv" */
+    double slope;   /**< slope of the leaky ReLU after the layer, for the Kaiming rules */
+    double gain;    /**< gain of the other rules; 0 selects the default, 1 */
+    bool zero_bias; /**< sets parameters named "bias" to 0 (torchbearer's ZeroBias) */
+    const char *const
+        *targets; /**< words (borrowed), terminated by NULL: a module is selected if its type name contains one of the
+                     words and it is not sharded over ranks; NULL selects "Linear" and "Conv" */
     uint64_t seed;
 } ls_initialize_options;
 
 /**
  * Initializes the parameter "weight" of the selected modules in ls_trial_new, if it has at least two axes
- * (torchbearer's KaimingUniform and similar callbacks). The numbers are functions of the seed and the parameter's name:
- * all ranks have the same numbers, whatever their own seeds are, also in a pipeline. Load weights after ls_trial_new.
+ * (torchbearer's KaimingUniform and similar callbacks). The numbers are functions of the seed and the parameter's name.
+ * All ranks get the same numbers, even if their own seeds differ, and even in a pipeline. Load weights after
+ * ls_trial_new.
  */
 LS_API ls_callback *ls_initialize(const ls_initialize_options *options);
 
 /** Options of ls_lsuv. */
 typedef struct ls_lsuv_options {
     double deviation;           /**< standard deviation of each layer's outputs; 0 selects the default, 1 */
-    double tolerance;           /**< largest error of the standard deviation; 0 selects the default, 0.1 */
-    int attempts;               /**< largest number of attempts per layer; 0 selects the default, 10 */
-    bool keep_weights;          /**< existing weights as the start, instead of orthonormal weights */
+    double tolerance;           /**< largest accepted error of the standard deviation; 0 selects the default, 0.1 */
+    int attempts;               /**< maximum number of attempts per layer; 0 selects the default, 10 */
+    bool keep_weights;          /**< starts from the existing weights instead of orthonormal weights */
     const char *const *targets; /**< as in ls_initialize_options */
     uint64_t seed;
 } ls_lsuv_options;
@@ -164,7 +169,7 @@ typedef struct ls_lsuv_options {
 /**
  * Initializes layers by layer-sequential unit variance before the first step of a trial (Mishkin and Matas, arXiv
  * 1511.06422; torchbearer's LsuvInit). Goes through the layers in the order of the model's children, makes the weights
- * orthonormal, and scales them until the layer's outputs have the deviation.
+ * orthonormal, and scales them until the layer's outputs have the requested standard deviation.
  *
  * - The model's input is the first training batch on all ranks. The model is in evaluation mode.
  * - A trial that resumes from a checkpoint skips the initialization.
@@ -176,13 +181,13 @@ LS_API ls_callback *ls_lsuv(const ls_lsuv_options *options);
 
 /** Options of ls_scheduler. */
 typedef struct ls_scheduler_options {
-    bool per_step;       /**< advance after each training step, not after each epoch */
-    const char *monitor; /**< name for ls_trial_metric (copied) of the metric of ls_schedule_plateau, whose value all
-                            ranks share; not with per_step */
+    bool per_step;       /**< advances the schedule after each training step instead of after each epoch */
+    const char *monitor; /**< metric for ls_schedule_plateau: a name for ls_trial_metric (copied), whose value is the
+                            same on all ranks; not with per_step */
 } ls_scheduler_options;
 
-/** Advances a schedule after each epoch of training. Takes ownership of the schedule: free the trial before the
- * optimizer of the schedule. */
+/** Advances a schedule after each training epoch. Takes ownership of the schedule: free the trial before the
+ * schedule's optimizer. */
 LS_API ls_callback *ls_scheduler(ls_schedule *schedule, const ls_scheduler_options *options);
 
 /** Options of ls_rate_finder. */
@@ -190,9 +195,11 @@ typedef struct ls_rate_finder_options {
     double lowest;     /**< first rate; 0 selects the default, 1e-7 */
     double highest;    /**< last rate; 0 selects the default, 10 */
     int64_t steps;     /**< number of training steps; 0 selects the default, 100 */
-    double smoothing;  /**< factor of the previous smoothed loss, below 1; 0 selects 0.9, LS_ZERO no smoothing */
-    double divergence; /**< smoothed loss that ends the test, in multiples of its minimum; 0 selects the default, 4 */
-    bool apply;        /**< training with the suggested rate; schedules keep the rates of their construction */
+    double smoothing;  /**< weight of the previous smoothed loss, below 1; 0 selects the default, 0.9, and LS_ZERO
+                          selects no smoothing */
+    double divergence; /**< smoothed loss that ends the test, as a multiple of the smallest smoothed loss; 0 selects the
+                          default, 4 */
+    bool apply;        /**< trains with the suggested rate; schedules keep the rates with which they were created */
 } ls_rate_finder_options;
 
 /**
@@ -205,8 +212,8 @@ typedef struct ls_rate_finder_options {
  * - A trial that resumes from a checkpoint skips the test.
  */
 LS_API ls_callback *ls_rate_finder(const ls_rate_finder_options *options);
-/** Returns the rate with the steepest fall of the smoothed loss over the logarithm of the rate, the same on all ranks.
- * Returns NAN before a run, and if the loss never falls. */
+/** Returns the rate at which the smoothed loss falls most steeply over the logarithm of the rate. The result is the
+ * same on all ranks. Returns NAN before a run, and if the loss never falls. */
 LS_API double ls_rate_finder_suggestion(const ls_callback *callback);
 /** Returns the number of steps of the test. */
 LS_API int64_t ls_rate_finder_count(const ls_callback *callback);
@@ -223,8 +230,8 @@ LS_API void ls_rate_finder_point(const ls_callback *callback, int64_t step, doub
  *   that are mixed in) come from the data set, not from another rank. So the samples are bit-identical on any number of
  *   ranks, without communication.
  * - A partner is read from the data set again, without the changes of earlier callbacks.
- * - Class numbers [n] as targets become rows [n, classes] of f32, which ls_cross_entropy takes as probabilities. Rows
- *   as targets remain rows.
+ * - Targets that are class numbers [n] become f32 rows [n, classes], which ls_cross_entropy treats as probabilities.
+ *   Targets that are rows remain rows.
  * - on_sample fails with LS_ERR_ARGUMENT if the inputs are not floating-point, or if a class number is not below
  *   `classes`.
  */
@@ -235,7 +242,8 @@ typedef struct ls_mixup_options {
                           default, 1 */
     double lambda;     /**< fixed lambda, at most 1; 0 selects a random lambda for each batch */
     int64_t classes;   /**< number of classes, if targets are class numbers; otherwise 0 */
-    bool keep_targets; /**< unchanged targets; with lambda 0.5, SamplePairing (Inoue, arXiv 1801.02929) */
+    bool keep_targets; /**< keeps the targets unchanged; with lambda 0.5, this is SamplePairing (Inoue, arXiv
+                          1801.02929) */
     uint64_t seed;
 } ls_mixup_options;
 
@@ -253,8 +261,8 @@ typedef struct ls_cutmix_options {
 
 /**
  * Replaces a rectangle of each input [n, ..., height, width] by the same rectangle of its partner (see ls_mixup). The
- * rectangle is sqrt(1 - lambda) times as high and as wide as the picture, lies around a random point and is clipped at
- * the edges. It is the same for all inputs of a batch. Mixes targets in proportion to the areas (Yun et al., arXiv
+ * rectangle is sqrt(1 - lambda) times as high and as wide as the picture, is centered on a random point and is clipped
+ * at the edges. It is the same for all inputs of a batch. Mixes targets in proportion to the areas (Yun et al., arXiv
  * 1905.04899, algorithm A1). torchbearer's CutMix mixes targets by lambda, even if the rectangle is clipped.
  */
 LS_API ls_callback *ls_cutmix(const ls_cutmix_options *options);
@@ -264,7 +272,8 @@ typedef struct ls_cutout_options {
     int64_t length; /**< side of a square, in pixels */
     int holes;      /**< number of squares per picture; 0 selects the default, 1 */
     double fill;    /**< value of the pixels in a square */
-    bool noise;     /**< uniform noise from 0 to 1 per pixel and channel, not `fill` (torchbearer's RandomErase) */
+    bool noise; /**< fills with uniform noise from 0 to 1 per pixel and channel, instead of with `fill` (torchbearer's
+                   RandomErase) */
     uint64_t seed;
 } ls_cutout_options;
 
@@ -272,9 +281,9 @@ typedef struct ls_cutout_options {
  * (DeVries and Taylor, arXiv 1708.04552; torchbearer's Cutout). */
 LS_API ls_callback *ls_cutout(const ls_cutout_options *options);
 
-/** Replaces targets by (1 - epsilon) target + epsilon / classes, for losses without such an option (Szegedy et al.,
- * arXiv 1512.00567, section 7; torchbearer's LabelSmoothingRegularisation). `classes` is needed if targets are class
- * numbers, otherwise 0. */
+/** Replaces targets by (1 - epsilon) target + epsilon / classes, for losses without an option for label smoothing
+ * (Szegedy et al., arXiv 1512.00567, section 7; torchbearer's LabelSmoothingRegularisation). `classes` is required
+ * if targets are class numbers; otherwise it is 0. */
 LS_API ls_callback *ls_label_smoothing(double epsilon, int64_t classes);
 
 /** Options of ls_manifold_mixup. */
@@ -282,7 +291,7 @@ typedef struct ls_manifold_mixup_options {
     double alpha;              /**< as in ls_mixup_options */
     double lambda;             /**< as in ls_mixup_options */
     int64_t classes;           /**< as in ls_mixup_options */
-    const char *const *layers; /**< names of layers (copied) with a final NULL, one of which is drawn for each batch;
+    const char *const *layers; /**< names of layers (copied), terminated by NULL; one of them is drawn for each batch;
                                   NULL selects the children of the model */
     uint64_t seed;
 } ls_manifold_mixup_options;
@@ -291,9 +300,9 @@ typedef struct ls_manifold_mixup_options {
  * Applies ls_mixup to the outputs of a layer instead of the inputs (Verma et al., arXiv 1806.05236; torchbearer's
  * ManifoldMixup). The first axis of these outputs must count samples.
  *
- * The model gets 2 n rows, the samples and their partners, and the layer's outputs are reduced to n rows. So all layers
- * up to this layer compute both samples, without communication. In ls_data_parallel, no later layer may depend on the
- * global batch (ls_nn_batch_norm_1d, ls_nn_dropout).
+ * The model gets 2 n rows, the samples and their partners, and the layer's outputs are reduced to n rows. All layers up
+ * to this layer therefore process both samples, without communication. In ls_data_parallel, no later layer may depend
+ * on the global batch (ls_nn_batch_norm_1d, ls_nn_dropout).
  */
 LS_API ls_callback *ls_manifold_mixup(const ls_manifold_mixup_options *options);
 
@@ -304,15 +313,15 @@ typedef struct ls_weight_averaging_options {
     double decay; /**< decay factor, above 0 and below 1: average = decay average + (1 - decay) weights after each step
                      (exponential moving average); 0 selects the mean of all epochs, updated after each epoch
                      (stochastic weight averaging: Izmailov et al., arXiv 1803.05407) */
-    int64_t first_epoch; /**< first epoch of averaging, which starts with the weights at this time */
-    bool no_swap;        /**< validation of the weights, not of the averages */
-    bool keep;           /**< replacement of the model's weights by the averages at the end of a run */
+    int64_t first_epoch; /**< first epoch of averaging; the average starts from the weights at this time */
+    bool no_swap;        /**< validates the weights instead of the averages */
+    bool keep;           /**< replaces the model's weights by the averages at the end of a run */
 } ls_weight_averaging_options;
 
-/** Averages parameters and buffers over training. Validation and ls_trial_evaluate use the averages. Statistics of
+/** Averages parameters and buffers during training. Validation and ls_trial_evaluate use the averages. Statistics of
  * batch normalization are averaged, not recomputed. */
 LS_API ls_callback *ls_weight_averaging(const ls_weight_averaging_options *options);
-/** Returns the number of updates of the average; 0 if this is another kind of callback. */
+/** Returns the number of updates of the average, or 0 for a callback of a different kind. */
 LS_API int64_t ls_weight_averaging_count(const ls_callback *callback);
 
 /* ---- logs -------------------------------------------------------------------------------------------------------- */
@@ -320,26 +329,27 @@ LS_API int64_t ls_weight_averaging_count(const ls_callback *callback);
 /** Options of ls_csv_log. */
 typedef struct ls_csv_log_options {
     char separator; /**< separator of fields; 0 selects a comma */
-    bool per_batch; /**< a line for each training batch with epoch, batch, loss over all ranks (one small all-reduce),
-                       and learning rate of group 0 */
-    bool no_header; /**< no line of names */
-    bool append;    /**< an existing file is continued, also by a trial that starts at epoch 0 */
+    bool per_batch; /**< adds a line for each training batch with epoch, batch, loss over all ranks (one small
+                       all-reduce), and learning rate of group 0 */
+    bool no_header; /**< omits the header line with the column names */
+    bool append;    /**< appends to an existing file, even if the trial starts at epoch 0 */
 } ls_csv_log_options;
 
 /**
  * Writes a CSV file on rank 0 (torchbearer's CSVLogger): a line for each epoch with its number and the metrics of the
- * history. Each line is in the file before the next hook runs. A trial that resumes from a checkpoint keeps the earlier
- * lines and removes later ones, so the file has each line once. Fails with LS_ERR_IO if the file cannot be written.
- * Copies the path.
+ * history. Each line is written to the file before the next hook runs. A trial that resumes from a checkpoint keeps the
+ * earlier lines and removes later ones, so the file has each line once. Fails with LS_ERR_IO if the file cannot be
+ * written. Copies the path.
  */
 LS_API ls_callback *ls_csv_log(const char *path, const ls_csv_log_options *options);
 
 /** Options of ls_tensorboard. */
 typedef struct ls_tensorboard_options {
-    int64_t every_steps; /**< interval in training steps for the loss over all ranks and the learning rates; 0: never */
-    int64_t images;      /**< number of inputs of rank 0's first batch to show, if they are pictures; 0: none */
-    bool no_histograms;  /**< no histograms of the parameters after each epoch */
-    bool no_model;       /**< no text and no graph of the model */
+    int64_t every_steps; /**< interval in training steps for the loss over all ranks and the learning rates; 0 means
+                            never */
+    int64_t images;      /**< number of inputs of rank 0's first batch to show, if they are pictures; 0 shows none */
+    bool no_histograms;  /**< omits the histograms of the parameters after each epoch */
+    bool no_model;       /**< omits the text and the graph of the model */
 } ls_tensorboard_options;
 
 /**
@@ -348,8 +358,9 @@ typedef struct ls_tensorboard_options {
  *
  * - Tags are "epoch/NAME" for each metric of the history, "batch/loss", "batch/learning_rate/GROUP", "parameters/NAME"
  *   and "input/NUMBER".
- * - The model is written as text and as a graph, in which children follow each other in the order of their addition.
- * - Values that TensorBoard cannot show are left out, for example parameters that are not finite.
+ * - The model is written as text and as a graph, in which children follow each other in the order in which they were
+ *   added.
+ * - Values that TensorBoard cannot show are omitted, for example parameters that are not finite.
  * - The folder and its files are kept: a trial that resumes adds a file.
  *
  * Copies the path.
@@ -360,30 +371,31 @@ LS_API ls_callback *ls_tensorboard(const char *folder, const ls_tensorboard_opti
 typedef struct ls_run_log_options {
     int64_t every_steps; /**< interval in training steps for the loss over all ranks (one small all-reduce) and the
                             learning rate; 0 selects the default, 10 */
-    bool no_steps;       /**< no lines for steps, only for epochs */
+    bool no_steps;       /**< omits the lines for steps, and writes only lines for epochs */
 } ls_run_log_options;
 
 /**
- * Writes the record of a run on rank 0: the file run.jsonl in the folder. `lockstep report FOLDER` makes a page of it.
+ * Writes the record of a run on rank 0: the file run.jsonl in the folder. `lockstep report FOLDER` renders it as a
+ * page.
  *
  * - The file has one JSON object per line: the configuration and the machine at the start, the loss of steps, and after
  *   each epoch its metrics, its duration, the throughput and the time of the phases of every rank (ls_time).
  * - Each line is in the file before the next hook runs, so the record of a killed run is readable.
- * - A trial that resumes from a checkpoint cuts the lines after the checkpoint, and appends. Any other trial replaces
- *   the record in the folder. Later runs of the same trial append.
- * - A failure to write makes the hook, and so the run, fail with LS_ERR_IO on all ranks.
- * - The record has the command line of rank 0.
+ * - A trial that resumes from a checkpoint removes the lines after the checkpoint, and appends. Any other trial
+ *   replaces the record in the folder. Later runs of the same trial append.
+ * - If writing fails, the hook and the run fail with LS_ERR_IO on all ranks.
+ * - The record contains the command line of rank 0.
  *
- * The run makes the folder if it is missing. Put the callback last in the list of callbacks: it counts the time of a
- * later callback in the next phase. Copies the path. Returns NULL with LS_ERR_ARGUMENT if the folder is NULL or empty,
- * or if `.every_steps` is negative.
+ * The run creates the folder if it is missing. Put the callback last in the list of callbacks: the time of a later
+ * callback is counted in the next phase. Copies the path. Returns NULL with LS_ERR_ARGUMENT if the folder is NULL or
+ * empty, or if `.every_steps` is negative.
  */
 LS_API ls_callback *ls_run_log(const char *folder, const ls_run_log_options *options);
 
 /** Options of ls_console. */
 typedef struct ls_console_options {
     int digits;     /**< significant digits of each number, at most 17; 0 selects the default, 4 */
-    bool per_batch; /**< also a line for each batch, with rank 0's metrics so far */
+    bool per_batch; /**< adds a line for each batch, with rank 0's metrics so far */
 } ls_console_options;
 
 /** Prints a line for each pass on rank 0 (torchbearer's ConsolePrinter), such as "0/3(t): loss=0.4521, acc=0.8412". The
@@ -406,42 +418,44 @@ typedef enum ls_time {
     LS_TIME_BACKWARD,      /**< the backward pass, including the communication of gradients */
     LS_TIME_OPTIMIZER,     /**< on_backward of other callbacks, the optimizer's step and the metrics */
     LS_TIME_USER_STEP,     /**< user step, instead of the previous three parts */
-    LS_TIME_WAITING,       /**< waiting for the slowest rank after a step, with `waiting` */
-    LS_TIME_VALIDATION,    /**< passes of validation */
-    LS_TIME_COMMUNICATION, /**< communication calls of this thread, with the wait for other ranks; also counted in the
-                                part during which they occur */
-    LS_TIME_TOTAL,         /**< runs from beginning to end */
+    LS_TIME_WAITING,       /**< waiting for the slowest rank after a step; measured only with `waiting` */
+    LS_TIME_VALIDATION,    /**< validation passes */
+    LS_TIME_COMMUNICATION, /**< communication calls of this thread, including the wait for other ranks; also counted in
+                              the part during which they occur */
+    LS_TIME_TOTAL,         /**< runs, from beginning to end */
     LS_TIMES               /**< the number of parts */
 } ls_time;
 
 /** Options of ls_timer. */
 typedef struct ls_timer_options {
-    bool waiting;  /**< measurement of the wait for the slowest rank, with one barrier per step */
-    bool no_table; /**< no table at the end of a run */
+    bool waiting;  /**< measures the wait for the slowest rank, with one barrier per step */
+    bool no_table; /**< omits the table at the end of a run */
 } ls_timer_options;
 
 /**
  * Measures the time of the parts of a run in this process (torchbearer's TimerMetric). A device's work counts in the
  * part in which the process waits for the device. At the end of a run, rank 0 prints a table in seconds: minimum, mean
- * and maximum over ranks. A second table has the peak of tensor memory in this run, and the megabytes of each kind at
- * that time (ls_memory_kind). The last line has the megabytes that rank 0 passed to communication calls. Put the
+ * and maximum over ranks. A second table shows the peak of tensor memory in this run, and the megabytes of each kind at
+ * that time (ls_memory_kind). The last line shows the megabytes that rank 0 passed to communication calls. Put the
  * callback last in the list of callbacks.
  */
 LS_API ls_callback *ls_timer(const ls_timer_options *options);
-/** Returns the seconds of this rank so far; NAN if this is another kind of callback. */
+/** Returns this rank's seconds in the part `what` so far, or NAN for a callback of a different kind. */
 LS_API double ls_timer_seconds(const ls_callback *callback, ls_time what);
 /**
  * Returns the bytes of the elements that this rank passed to communication calls in the last run that ended without a
- * failure; 0 before. A call with parts for several ranks counts this rank's part. An all-to-all counts all parts that
- * this rank sends. Returns NAN for another kind of callback.
+ * failure, or 0 before such a run. A call with parts for several ranks counts this rank's part. An all-to-all counts
+ * all parts that this rank sends. Returns NAN for a callback of a different kind.
  */
 LS_API double ls_timer_bytes(const ls_callback *callback);
-/** Sets the minimum, mean and maximum over ranks of the last run, in seconds; NAN before. Pointers may be NULL. */
+/** Sets the minimum, mean and maximum over ranks of the seconds of the part `what` in the last run, or NAN before the
+ * first run. Pointers may be NULL. */
 LS_API void ls_timer_over_ranks(const ls_callback *callback, ls_time what, double *least, double *mean,
                                 double *largest);
 /**
- * Sets the minimum, mean and maximum over ranks of the bytes of a kind at the time when the rank's total had its peak
- * in the last run that ended without a failure; NAN before. LS_MEMORY_KINDS stands for the total. Pointers may be NULL.
+ * Sets the minimum, mean and maximum over ranks of the bytes of a kind in the last run that ended without a failure, or
+ * NAN before such a run. Each rank's bytes are those at the peak of its total. LS_MEMORY_KINDS selects the total.
+ * Pointers may be NULL.
  */
 LS_API void ls_timer_memory_over_ranks(const ls_callback *callback, ls_memory_kind kind, double *least, double *mean,
                                        double *largest);

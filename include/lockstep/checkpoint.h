@@ -13,9 +13,9 @@
  * });
  * ```
  *
- * A trial that resumes from a checkpoint, also within an epoch, finishes with results that are bit-identical to an
- * uninterrupted run. docs/reference/checkpoint-format.md describes the content of a checkpoint, and
- * docs/tutorial/5-checkpoint-and-resume.md the duties of the program.
+ * A trial that resumes from a checkpoint, even within an epoch, finishes with results that are bit-identical to those
+ * of an uninterrupted run. docs/reference/checkpoint-format.md describes the contents of a checkpoint, and
+ * docs/tutorial/5-checkpoint-and-resume.md describes what the program must do.
  */
 #ifndef LOCKSTEP_CHECKPOINT_H
 #define LOCKSTEP_CHECKPOINT_H
@@ -28,7 +28,7 @@ extern "C" {
 
 /**
  * When and where a trial writes checkpoints: `.checkpoint` of ls_trial_options. If all intervals are 0, the trial
- * writes a checkpoint after every epoch. Every rank gives the same options. docs/reference/checkpoint-format.md
+ * writes a checkpoint after every epoch. Every rank must pass the same options. docs/reference/checkpoint-format.md
  * describes folders and signals.
  *
  * - Checkpoints are copied after a step or an epoch, when all hooks have run, and then written by a thread. One
@@ -36,7 +36,7 @@ extern "C" {
  *   when all checkpoints are complete. If a checkpoint cannot be written, the run ends on all ranks.
  * - During the run, SIGTERM or SIGUSR1 on any rank causes a checkpoint after the current step (in validation: after the
  *   epoch). ls_trial_run then returns LS_ERR_STOPPED on all ranks, without on_end. The program should exit with
- *   LS_EXIT_STOPPED. After the run, the signals have their previous handlers.
+ *   LS_EXIT_STOPPED. After the run, the previous signal handlers are restored.
  * - If a hook stops the run, the checkpoint records the stop. The first ls_trial_run of a trial that resumes from it
  *   ends immediately, and the next ls_trial_run continues.
  * - Before a checkpoint of a data-parallel model is written, the ranks compare their parameters. If the parameters
@@ -50,22 +50,22 @@ extern "C" {
  * - ls_trial_run fails with LS_ERR_STATE if the folder has complete checkpoints of a later position than the trial's
  *   (by epoch, then by step), because the folder would contain two histories. With `overwrite`, ls_trial_run removes
  *   these checkpoints before its first step, after all checks and on_start: all if the trial starts fresh, and none if
- * `.resume` found the newest. It removes no other files.
+ *   `.resume` found the newest. It removes no other files.
  */
 struct ls_checkpoint_options {
     const char *folder;   /**< folder of the checkpoints (copied); created if missing */
-    int64_t every_steps;  /**< interval in training steps; 0: none */
-    double every_seconds; /**< interval in seconds, by rank 0's clock; 0: none */
-    int64_t every_epochs; /**< interval in epochs, with their validation; 0: none */
+    int64_t every_steps;  /**< interval in training steps; 0 selects none */
+    double every_seconds; /**< interval in seconds, by rank 0's clock; 0 selects none */
+    int64_t every_epochs; /**< interval in epochs; the checkpoint follows the epoch's validation; 0 selects none */
     int keep;             /**< number of newest checkpoints to keep; 0 selects the default, 3. Older checkpoints are
                              removed when a new one is complete. */
     /** Name of a metric for ls_trial_metric (copied), such as "val_loss". If an epoch has the best value so far, the
-     * trial writes a checkpoint after it, in addition to `every_epochs`. The link `best` in the folder points to this
-     * checkpoint, which is kept until a better one is complete. NULL: no best checkpoint. */
+     * trial writes a checkpoint after it, in addition to `every_epochs`. The link `best` in the folder points to
+     * this checkpoint, which is kept until a better one is complete. NULL selects no best checkpoint. */
     const char *best;
-    bool highest;    /**< highest value is best, not the lowest */
-    bool no_signals; /**< no handling of SIGTERM and SIGUSR1 */
-    bool overwrite;  /**< removal of checkpoints of an earlier run at later positions than this trial */
+    bool highest;    /**< the highest value is best, instead of the lowest */
+    bool no_signals; /**< does not handle SIGTERM and SIGUSR1 */
+    bool overwrite;  /**< removes checkpoints of an earlier run at later positions than this trial's */
 };
 
 /**
@@ -73,7 +73,7 @@ struct ls_checkpoint_options {
  * if the trial has a communicator. Fails with:
  *
  * - LS_ERR_IO if `folder` exists and is not a checkpoint, such as a link, or a folder without a manifest of Lockstep
- * - LS_ERR_STATE in a hook: set `state->save` there
+ * - LS_ERR_STATE if a hook calls it: set `state->save` in the hook instead
  * - LS_ERR_MISMATCH if the ranks of a data-parallel model have different parameters, as in ls_trial_run
  */
 LS_API ls_status ls_trial_save(ls_trial *trial, const char *folder) LS_WARN_UNUSED;

@@ -19,7 +19,7 @@
  *   The communicator is then revoked: later calls fail at once with the same status and message.
  * - If ranks make different calls, all of them fail with LS_ERR_MISMATCH, and the message lists the calls.
  * - Every rank receives the same bits.
- * - Buffers have any size, including zero, and any alignment.
+ * - Buffers may have any size, including zero, and any alignment.
  * - After 10 s of waiting, and then every minute, a call logs which ranks it is waiting for.
  *
  * One thread at a time uses a communicator. If two threads make calls at the same time, the calls fail with
@@ -45,13 +45,13 @@ typedef struct ls_comm ls_comm;
 /** A call in progress. Opaque; see ls_work_wait. */
 typedef struct ls_work ls_work;
 
-/** How to join a job. A zero field selects the value of the environment. */
+/** How to join a job. A zero field selects the value from the environment. */
 typedef struct ls_init_options {
     /**
      * URL of the meeting point of the ranks. NULL selects env:// if RANK and WORLD_SIZE are set, otherwise mpi:// under
-     * mpirun, otherwise the tasks of the step under Slurm's srun, otherwise a world of one.
+     * mpirun, otherwise the tasks of the job step under Slurm's srun, otherwise a world of one rank.
      *
-     * - "env://": RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT of the environment
+     * - "env://": RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT from the environment
      * - "tcp://HOST:PORT": rank 0 listens there
      * - "file://PATH": a folder that all ranks see, in which rank 0 writes its address; created if missing
      * - "mpi://": the ranks that mpirun started
@@ -62,20 +62,21 @@ typedef struct ls_init_options {
      * the placement of the ranks.
      */
     const char *backend;
-    int world_size; /**< number of ranks, at most 4096; 0: WORLD_SIZE of the environment */
+    int world_size; /**< number of ranks, at most 4096; 0 selects WORLD_SIZE of the environment */
     int rank;       /**< rank of this process; only used if world_size is not 0 */
-    double timeout; /**< seconds that a call waits for a silent rank; 0: LOCKSTEP_TIMEOUT, otherwise 300 */
+    double timeout; /**< seconds that a call waits for a silent rank; 0 selects LOCKSTEP_TIMEOUT, otherwise 300 */
     /**
      * The job's key, a shared secret. NULL selects LOCKSTEP_KEY. Without it, ranks on loopback use a key that the
      * processes of this user share automatically.
      */
     const char *key;
     /**
-     * Starts a progress thread, which moves calls that were begun with an ls_work while the program computes. Without
-     * it, such calls move during other calls of the library on the same thread: calls on communicators, ls_work_done
-     * and ls_backward. false selects LOCKSTEP_PROGRESS_THREAD (0 or 1), otherwise no thread. The thread sleeps while no
-     * call has begun. It is useful if a core is free for it. Without effect on backend nccl, whose library moves calls
-     * itself, and on backend mpi unless MPI was started with MPI_THREAD_MULTIPLE.
+     * Starts a progress thread, which advances calls that were started with an ls_work while the program computes.
+     * Without the thread, such calls advance during other calls of the library on the same thread: calls on
+     * communicators, ls_work_done and ls_backward. false selects LOCKSTEP_PROGRESS_THREAD (0 or 1), otherwise no
+     * thread. The thread sleeps while no call is in progress. It is useful if a core is free for it. Has no effect on
+     * backend nccl, whose library advances calls itself, and on backend mpi unless MPI was started with
+     * MPI_THREAD_MULTIPLE.
      */
     bool progress_thread;
 } ls_init_options;
@@ -85,11 +86,12 @@ typedef struct ls_init_options {
  * has one rank. Returns NULL if the process cannot join: the message names the wrong value in the environment, or the
  * ranks that have not joined within the timeout. `options` may be NULL.
  *
- * The call does not change environment, buffering of standard output, signal handlers and OpenMP's number of threads.
- * Two exceptions:
+ * The call does not change the environment, the buffering of standard output, signal handlers or OpenMP's number of
+ * threads. Two exceptions:
  *
  * - Under `lockstep run`, which sets LOCKSTEP_LAUNCH, standard output is written line by line if it is a pipe.
- * - Under mpirun, the call also calls MPI_Init if the program has not. MPI libraries change the process in MPI_Init.
+ * - Under mpirun, the call also calls MPI_Init if the program has not called it. MPI libraries change the process in
+ *   MPI_Init.
  *
  * The library computes with several threads. On a machine with several ranks, each rank uses at most the cores of the
  * process divided by the number of ranks on the machine. OMP_NUM_THREADS replaces this share. If its value is not a
@@ -99,7 +101,7 @@ LS_API ls_comm *ls_init(const ls_init_options *options);
 
 /**
  * Leaves the job: waits until every rank of the world has called this function or failed, then frees the world of this
- * thread. Frees the world also on failure. Does nothing without a world. ls_init may join the same job again
+ * thread. Frees the world even on failure. Does nothing without a world. ls_init may join the same job again
  * afterwards.
  *
  * The other ranks notice the call at once. Earlier messages of this rank still arrive. A call that waits for more from
@@ -107,29 +109,30 @@ LS_API ls_comm *ls_init(const ls_init_options *options);
  * called ls_finalize"). A process that exits without this call is reported in the same way. If its exit status is 0, it
  * also logs a warning.
  *
- * Returns LS_OK if all ranks have called this function, even after failures of other calls. Exception: ranks that met
- * over MPI, without a store. If a communicator of such a rank has failed, the rank gets the same failure again, and the
- * other ranks get LS_ERR_PEER.
+ * Returns LS_OK if all ranks have called this function, even after failures of other calls. Exception: ranks that
+ * joined over MPI, without a store. If a communicator of such a rank has failed, the rank gets the same failure again,
+ * and the other ranks get LS_ERR_PEER.
  *
  * - LS_ERR_PEER: a rank died, or exited without this call.
  * - LS_ERR_TIMEOUT: a rank has not made this call within the timeout.
- * - LS_ERR_STATE: the ranks met over MPI, and the program has already called MPI_Finalize.
+ * - LS_ERR_STATE: the ranks joined over MPI, and the program has already called MPI_Finalize.
  */
 LS_API ls_status ls_finalize(void);
 
 /** Returns a borrowed pointer to the world of this thread. Returns NULL without a world. */
 LS_API ls_comm *ls_world(void);
 
-/** The function of a rank of ls_spawn or ls_run_threads. Borrows `world`; ls_comm_free leaves it at once. */
+/** The function that each rank of ls_spawn or ls_run_threads runs. Borrows `world`, but may free it with ls_comm_free
+ * to leave at once. */
 typedef ls_status (*ls_rank_function)(ls_comm *world, void *user);
 
 /**
  * Starts `ranks` processes on this machine. Each process joins a new job and calls `function(world, user)`. Waits for
  * all of them. The processes are forks, so each rank has its own copy of the caller's memory and of `user`.
  *
- * If a rank fails, the other ranks are ended. Returns the status and message of the first rank that failed; LS_ERR_PEER
- * if a signal ended it. Fails with LS_ERR_STATE, and the number of threads, if this process has other threads: call it
- * before any function that starts threads.
+ * If a rank fails, the other ranks are terminated. Returns the status and message of the first rank that failed, or
+ * LS_ERR_PEER if a signal terminated this rank. Fails with LS_ERR_STATE if this process has other threads; the message
+ * has their number. Call ls_spawn before any function that starts threads.
  */
 LS_API ls_status ls_spawn(int ranks, ls_rank_function function, void *user) LS_WARN_UNUSED;
 
@@ -141,9 +144,9 @@ LS_API ls_status ls_spawn(int ranks, ls_rank_function function, void *user) LS_W
 LS_API ls_status ls_run_threads(int ranks, ls_rank_function function, void *user) LS_WARN_UNUSED;
 
 /**
- * Returns a communicator of the ranks of the program's own MPI communicator. `library` is "openmpi" or "mpich".
+ * Returns a communicator with the ranks of an MPI communicator of the program. `library` is "openmpi" or "mpich".
  * `handle` points to an MPI_Comm of this library. ls_comm_from_mpi (mpi.h) describes options, ownership and errors, and
- * is the short form for C and C++. Fails with LS_ERR_ARGUMENT if the process is linked with another MPI library.
+ * is the short form for C and C++. Fails with LS_ERR_ARGUMENT if the process is linked with a different MPI library.
  */
 LS_API ls_comm *ls_comm_from_mpi_handle(const char *library, const void *handle, const ls_init_options *options);
 
@@ -172,19 +175,19 @@ LS_API int ls_comm_local_rank(const ls_comm *comm);
 LS_API int ls_comm_local_size(const ls_comm *comm);
 
 /**
- * Returns the name of the communicator's backend: "shm", "self", "mpi", ... Returns an empty text for NULL. The string
- * is valid until the program ends.
+ * Returns the name of the communicator's backend: "shm", "self", "mpi", ... Returns an empty string for NULL. The
+ * string is valid until the program exits.
  */
 LS_API const char *ls_comm_backend(const ls_comm *comm);
 
 /**
  * Splits the ranks into new communicators. Ranks with the same `color` get one communicator, ordered by `key`, and by
- * the rank in `comm` if keys are equal. A rank with a negative color gets NULL. All ranks of `comm` call it, in the
- * same order as their other calls.
+ * the rank in `comm` if keys are equal. A rank with a negative color gets NULL. All ranks of `comm` must call it, in
+ * the same order as their other calls.
  *
  * Returns ownership of `*result` to the caller. Free it with ls_comm_free. `comm` may be freed first, unless it is the
  * world. On failure, `*result` is NULL. Calls on different communicators are independent. A rank that belongs to
- * several must make its calls in a compatible order.
+ * several communicators must make its calls in a compatible order.
  */
 LS_API ls_status ls_comm_split(ls_comm *comm, int color, int key, ls_comm **result) LS_WARN_UNUSED;
 
@@ -194,16 +197,16 @@ LS_API ls_status ls_comm_split(ls_comm *comm, int color, int key, ls_comm **resu
  * (MPI_Iallreduce, ...), which are optimized for the network. The last bits of floating-point sums then differ from
  * other backends and libraries. Other backends ignore the setting.
  *
- * All ranks call it with the same value, in the same order as their other calls. The call waits for all ranks. Fails
- * with LS_ERR_MISMATCH, and changes nothing, if the values differ; the message lists them. ls_comm_split copies the
- * current setting to the new communicators.
+ * All ranks must call it with the same value, in the same order as their other calls. The call waits for all ranks.
+ * Fails with LS_ERR_MISMATCH, and changes nothing, if the values differ; the message lists them. ls_comm_split copies
+ * the current setting to the new communicators.
  */
 LS_API ls_status ls_comm_set_any_order(ls_comm *comm, bool any_order) LS_WARN_UNUSED;
 
 /**
- * Frees a communicator without waiting for the other ranks. NULL is allowed. Unfinished work fails with LS_ERR_STATE,
- * on other ranks with LS_ERR_PEER, and no longer uses its buffers. On backend mpi, MPI may use these buffers until
- * ls_work_wait has returned for the work. Objects that hold the communicator (a data-parallel module, the
+ * Frees a communicator without waiting for the other ranks. NULL is allowed. Unfinished work fails with LS_ERR_STATE on
+ * this rank and with LS_ERR_PEER on other ranks, and no longer uses its buffers. On backend mpi, MPI may use these
+ * buffers until ls_work_wait has returned for the work. Objects that hold the communicator (a data-parallel module, the
  * tape) can be freed afterwards; their communication fails with LS_ERR_STATE.
  */
 LS_API void ls_comm_free(ls_comm *comm);
@@ -215,8 +218,8 @@ typedef enum ls_reduction {
     LS_SUM = 0,
     LS_AVG, /**< sum divided by the number of ranks; integers round towards zero */
     LS_PROD,
-    LS_MIN, /**< minimum; NaN wins, as in NumPy */
-    LS_MAX, /**< maximum; NaN wins, as in NumPy */
+    LS_MIN, /**< minimum; NaN propagates, as in NumPy */
+    LS_MAX, /**< maximum; NaN propagates, as in NumPy */
     LS_LAND,
     LS_LOR,
     LS_LXOR, /**< logical: any non-zero value is true; results are 0 and 1 */
@@ -224,7 +227,7 @@ typedef enum ls_reduction {
     LS_BOR,
     LS_BXOR, /**< bitwise: integers and bool only */
     LS_MINLOC,
-    LS_MAXLOC, /**< pairs of value and location (see ls_loc_f32); the lowest location wins a tie */
+    LS_MAXLOC, /**< pairs of value and location (see ls_loc_f32); a tie selects the lowest location */
     LS_REDUCTION_COUNT
 } ls_reduction;
 
@@ -282,8 +285,8 @@ LS_API ls_status ls_comm_barrier(ls_comm *comm, ls_work **work) LS_WARN_UNUSED;
  *   The message lists all late ranks. The communicator stays usable.
  * - A rank that enters late gets LS_ERR_TIMEOUT: the message says that the other ranks have given up. It gets this
  *   error at once if the other ranks have exchanged messages with it before, or are in a call on this communicator.
- * - Fails with LS_ERR_PEER if a rank dies or leaves. If a rank has entered but does not go on within the communicator's
- *   timeout, fails with LS_ERR_TIMEOUT. Both revoke the communicator.
+ * - Fails with LS_ERR_PEER if a rank dies or leaves. If a rank has entered but does not continue within the
+ *   communicator's timeout, fails with LS_ERR_TIMEOUT. Both revoke the communicator.
  * - Fails with LS_ERR_ARGUMENT if `timeout` is negative or NaN. Such a call is not one of the n calls below.
  *
  * The n-th calls of all ranks belong together, independent of the order of their other calls. So a late rank must still
@@ -304,8 +307,8 @@ LS_API ls_status ls_comm_allreduce(ls_comm *comm, const void *send, void *receiv
                                    ls_reduction reduction, ls_work **work) LS_WARN_UNUSED;
 
 /**
- * Computes the same reduction, with the same bits, on rank `root` only. `receive` is used on the root only and may be
- * NULL on the other ranks. In place on the root: receive is send.
+ * Computes the same reduction, with a bit-identical result, on rank `root` only. `receive` is used on the root only and
+ * may be NULL on the other ranks. In place on the root: receive is send.
  */
 LS_API ls_status ls_comm_reduce(ls_comm *comm, const void *send, void *receive, size_t count, ls_dtype dtype,
                                 ls_reduction reduction, int root, ls_work **work) LS_WARN_UNUSED;
@@ -335,8 +338,8 @@ LS_API ls_status ls_comm_allgatherv(ls_comm *comm, const void *send, void *recei
                                     const size_t *displacements, ls_dtype dtype, ls_work **work) LS_WARN_UNUSED;
 
 /**
- * Sends the r-th `count` elements of `send` on rank `root` to rank r. `send` is used on the root only. In place on the
- * root: receive is its part of send.
+ * Sends the r-th block of `count` elements of `send` on rank `root` to rank r. `send` is used on the root only. In
+ * place on the root: receive is its part of send.
  */
 LS_API ls_status ls_comm_scatter(ls_comm *comm, const void *send, void *receive, size_t count, ls_dtype dtype, int root,
                                  ls_work **work) LS_WARN_UNUSED;
@@ -346,9 +349,9 @@ LS_API ls_status ls_comm_scatterv(ls_comm *comm, const void *send, const size_t 
                                   void *receive, size_t count, ls_dtype dtype, int root, ls_work **work) LS_WARN_UNUSED;
 
 /**
- * Reduces `send`, of size * count elements, over the ranks. Rank r receives the r-th `count` elements of the result,
- * with the bits of ls_comm_allreduce. In place: receive is send (the result is at its start), or this rank's part of
- * send.
+ * Reduces `send`, of size * count elements, over the ranks. Rank r receives the r-th block of `count` elements of the
+ * result, which is bit-identical to that of ls_comm_allreduce. In place: receive is send (the result is at its start),
+ * or this rank's part of send.
  */
 LS_API ls_status ls_comm_reduce_scatter(ls_comm *comm, const void *send, void *receive, size_t count, ls_dtype dtype,
                                         ls_reduction reduction, ls_work **work) LS_WARN_UNUSED;
@@ -360,8 +363,8 @@ LS_API ls_status ls_comm_reduce_scatterv(ls_comm *comm, const void *send, void *
                                          ls_dtype dtype, ls_reduction reduction, ls_work **work) LS_WARN_UNUSED;
 
 /**
- * Sends the r-th `count` elements of every rank's `send` to rank r, which receives them ordered by rank. In place:
- * receive is send.
+ * Sends the r-th block of `count` elements of every rank's `send` to rank r, which receives them ordered by rank. In
+ * place: receive is send.
  */
 LS_API ls_status ls_comm_alltoall(ls_comm *comm, const void *send, void *receive, size_t count, ls_dtype dtype,
                                   ls_work **work) LS_WARN_UNUSED;
@@ -383,23 +386,23 @@ LS_API ls_status ls_comm_send(ls_comm *comm, const void *buffer, size_t count, l
                               ls_work **work) LS_WARN_UNUSED;
 
 /**
- * Receives the next message from rank `source` with this tag. Fails with LS_ERR_MISMATCH if the message has another
- * count or dtype: the message is dropped, the buffer is unchanged, and the communicator stays usable.
+ * Receives the next message from rank `source` with this tag. Fails with LS_ERR_MISMATCH if the count or dtype of the
+ * message differs: the message is dropped, the buffer is unchanged, and the communicator stays usable.
  */
 LS_API ls_status ls_comm_recv(ls_comm *comm, void *buffer, size_t count, ls_dtype dtype, int source, int tag,
                               ls_work **work) LS_WARN_UNUSED;
 
 /**
- * Receives the next message with this tag from any rank of the communicator, this rank included. Checks count and dtype
- * as ls_comm_recv does.
+ * Receives the next message with this tag from any rank of the communicator, including this rank. Checks count and
+ * dtype as ls_comm_recv does.
  *
  * Sets `*source` to -1 first, and to the sender by the time the call, or ls_work_wait, returns LS_OK or
  * LS_ERR_MISMATCH. After any other error, `*source` is unspecified. `source` may be NULL. The library borrows `source`
  * until ls_work_wait.
  *
- * The order of messages from different ranks depends on timing. If messages of several ranks wait, the call takes the
- * message of the next rank after the previous sender, so no rank waits forever. Messages of one rank with one tag
- * arrive in order, also if ls_comm_recv receives some of them.
+ * The order of messages from different ranks depends on timing. If messages of several ranks are waiting, the call
+ * takes the message of the next rank after the previous sender, so no rank waits forever. Messages of the same rank
+ * with the same tag arrive in order, even if ls_comm_recv receives some of them.
  *
  * Fails with LS_ERR_PEER at once if all other ranks have left. If a rank dies, fails as every other call on the
  * communicator does.
@@ -411,23 +414,23 @@ LS_API ls_status ls_comm_recv_any(ls_comm *comm, void *buffer, size_t count, ls_
  * Allocates memory that all ranks of the machine can access, cleared and aligned to 64 bytes. An all-reduce needs no
  * copies if all ranks send from one such block and receive into one such block, at any offset. Use it for gradients.
  *
- * Each rank gets its own `size` bytes; 0 is allowed. All ranks call it with the same `size`, in the same order as their
- * other calls. The communicator owns the memory and frees it at the latest when it is freed itself. Returns NULL on
- * every rank on failure; LS_ERR_MEMORY names the rank and the bytes if the machine cannot reserve them.
+ * Each rank gets its own `size` bytes; 0 is allowed. All ranks must call it with the same `size`, in the same order as
+ * their other calls. The communicator owns the memory and frees it at the latest when it is freed itself. Returns NULL
+ * on every rank on failure; LS_ERR_MEMORY names the rank and the bytes if the machine cannot reserve them.
  */
 LS_API void *ls_comm_alloc(ls_comm *comm, size_t size);
 
 /**
- * Frees memory of ls_comm_alloc before the communicator. Concerns this rank only, and does not wait. No call that uses
- * the memory may be in progress. NULL is allowed.
+ * Frees memory from ls_comm_alloc before the communicator is freed. Affects this rank only, and does not wait. No call
+ * that uses the memory may be in progress. NULL is allowed.
  */
 LS_API void ls_comm_release(ls_comm *comm, void *memory);
 
 /**
  * Waits for the work, frees it, and returns the status of its call. Returns LS_OK for NULL. On backend mpi, for work
  * that was unfinished at ls_comm_free, this waits until MPI has finished with its buffers, at most the timeout. Fails
- * with LS_ERR_STATE, and does not free the work, if another thread is using the communicator or if MPI forbids calls of
- * this thread. Then let another thread wait, or call ls_work_wait again after ls_comm_free.
+ * with LS_ERR_STATE, and does not free the work, if another thread is using the communicator or if MPI forbids calls
+ * from this thread. Then let another thread wait, or call ls_work_wait again after ls_comm_free.
  */
 LS_API ls_status ls_work_wait(ls_work *work) LS_WARN_UNUSED;
 
@@ -448,18 +451,17 @@ LS_API ls_status ls_work_wait_for(ls_work *work, double seconds) LS_WARN_UNUSED;
 /**
  * Cancels the call of the work, and frees the work. Returns LS_OK if the call had already finished without an error.
  * Otherwise revokes the communicator, because other ranks may have finished the call: this rank's calls on the
- * communicator fail with the returned error (LS_ERR_STATE), and calls of the other ranks with LS_ERR_PEER. Buffers are
- * unused as after ls_work_wait; their contents are undefined. On backend mpi, MPI cannot end while ranks have not
- * finished the call: the process then ends with status 1. NULL is allowed.
+ * communicator fail with the returned error (LS_ERR_STATE), and calls of the other ranks with LS_ERR_PEER. As after
+ * ls_work_wait, the library no longer uses the buffers; their contents are undefined. On backend mpi, MPI cannot shut
+ * down while ranks have not finished the call: the process then exits with status 1. NULL is allowed.
  */
 LS_API ls_status ls_work_cancel(ls_work *work);
 
 /* ---- objects ------------------------------------------------------------------------------------------------------
- * Blocks of bytes whose lengths the other ranks do not know, such as texts or serialized records. These calls wait.
- * Every rank of the communicator makes the call. An object that a call stores in an ls_object belongs to the caller,
- * who frees it with ls_object_free; a zero byte follows its data, so that it may be used as a text. On failure, the
- * calls store empty objects.
- */
+ * Blocks of bytes whose lengths the other ranks do not know, such as strings or serialized records. These calls
+ * wait. Every rank of the communicator makes the call. An object that a call stores in an ls_object belongs to the
+ * caller, who frees it with ls_object_free; a zero byte follows its data, so that it may be used as a string. On
+ * failure, the calls store empty objects. */
 
 /** A block of bytes. */
 typedef struct ls_object {
@@ -481,8 +483,8 @@ LS_API void ls_object_free(ls_object *object);
 /* ---- stores ------------------------------------------------------------------------------------------------------ */
 
 /**
- * A small dictionary that all ranks of a job share while they join. Keys are text of at most 255 bytes. Values have at
- * most 1 MiB. One thread at a time uses a store. Opaque.
+ * A small dictionary that all ranks of a job share while they join. Keys are strings of at most 255 bytes. Values have
+ * at most 1 MiB. One thread at a time uses a store. Opaque.
  */
 typedef struct ls_store ls_store;
 
@@ -493,10 +495,10 @@ typedef struct ls_store_options {
      * "file://", it listens at the address by which other machines reach this machine.
      */
     bool serve;
-    double timeout; /**< seconds that a call waits; 0: 300 */
+    double timeout; /**< seconds that a call waits; 0 selects the default, 300 */
     /**
-     * The job's key. "tcp://" needs it beyond loopback. On loopback, processes of this user share a key automatically.
-     * "file://" does not need it: the folder holds a secret that only this user's processes can read.
+     * The job's key. "tcp://" requires it beyond loopback. On loopback, processes of this user share a key
+     * automatically. "file://" does not require it: the folder holds a secret that only this user's processes can read.
      */
     const char *key;
 } ls_store_options;
@@ -536,7 +538,7 @@ LS_API ls_status ls_store_wait(ls_store *store, const char *key, double timeout)
 
 /**
  * Sets `key` to `desired` if its value is `expected`, atomically. `expected_size` 0 means that the key does not exist.
- * Sets `*swapped` to whether it did so.
+ * Sets `*swapped` to true if it has set the value, otherwise to false.
  */
 LS_API ls_status ls_store_compare_set(ls_store *store, const char *key, const void *expected, size_t expected_size,
                                       const void *desired, size_t desired_size, bool *swapped) LS_WARN_UNUSED;

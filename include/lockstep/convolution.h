@@ -17,8 +17,8 @@
  * - Options with a number per spatial axis are shapes: LS_SHAPE(2) selects 2 for all axes, LS_SHAPE(2, 1) selects a
  *   number for each axis, and an empty shape selects the default.
  *
- * Errors: LS_ERR_SHAPE if sizes or dtypes do not fit, or if the output would be empty. LS_ERR_ARGUMENT if an option is
- * out of range.
+ * Errors: LS_ERR_SHAPE if sizes or dtypes are incompatible, or if the output would be empty. LS_ERR_ARGUMENT if an
+ * option is out of range.
  */
 #ifndef LOCKSTEP_CONVOLUTION_H
 #define LOCKSTEP_CONVOLUTION_H
@@ -31,11 +31,12 @@ extern "C" {
 
 /** Options of ls_conv. Zero fields select the defaults. */
 typedef struct ls_conv_options {
-    ls_shape stride;   /**< distance between windows, positive; default 1 */
-    ls_shape padding;  /**< number of zeros on each side of an axis, not negative; default 0 */
-    bool same;         /**< padding that keeps the sizes, an odd zero at the end; instead of `padding`; strides of 1 */
+    ls_shape stride;  /**< distance between windows, positive; default 1 */
+    ls_shape padding; /**< number of zeros on each side of an axis, not negative; default 0 */
+    bool same; /**< pads so that the sizes are kept, with an odd zero at the end; replaces `padding`; requires strides
+                  of 1 */
     ls_shape dilation; /**< distance between positions of a window, positive; default 1 */
-    int64_t groups;    /**< number of equal groups of channels that are convolved separately; 0 selects 1 */
+    int64_t groups; /**< number of equal groups of channels that are convolved separately; 0 selects the default, 1 */
 } ls_conv_options;
 
 /**
@@ -50,10 +51,10 @@ LS_API ls_tensor *ls_conv(ls_tensor *x, ls_tensor *weight, ls_tensor *bias, cons
 
 /** Options of ls_conv_transpose. Zero fields select the defaults. */
 typedef struct ls_conv_transpose_options {
-    ls_shape stride;         /**< distance between windows, positive; default 1 */
-    ls_shape padding;        /**< number of positions removed on each side of the output, not negative; default 0 */
-    ls_shape dilation;       /**< distance between positions of a window, positive; default 1 */
-    int64_t groups;          /**< number of equal groups of channels that are convolved separately; 0 selects 1 */
+    ls_shape stride;   /**< distance between windows, positive; default 1 */
+    ls_shape padding;  /**< number of positions removed on each side of the output, not negative; default 0 */
+    ls_shape dilation; /**< distance between positions of a window, positive; default 1 */
+    int64_t groups; /**< number of equal groups of channels that are convolved separately; 0 selects the default, 1 */
     ls_shape output_padding; /**< number of positions added at the end of the output, less than stride or dilation;
                                 default 0 */
 } ls_conv_transpose_options;
@@ -70,7 +71,7 @@ LS_API ls_tensor *ls_conv_transpose(ls_tensor *x, ls_tensor *weight, ls_tensor *
 /** Options of ls_max_pool. Zero fields except `kernel` select the defaults. */
 typedef struct ls_max_pool_options {
     ls_shape kernel;   /**< sizes of the window, each positive; required */
-    ls_shape stride;   /**< distance between windows, positive; default: the kernel */
+    ls_shape stride;   /**< distance between windows, positive; defaults to the kernel */
     ls_shape padding;  /**< padding on each side, at most half of the kernel; default 0 */
     ls_shape dilation; /**< distance between positions of a window, positive; default 1 */
     bool ceil_mode;    /**< rounds sizes up: the last window may extend beyond the padding */
@@ -79,16 +80,17 @@ typedef struct ls_max_pool_options {
 /** Options of ls_average_pool. Zero fields except `kernel` select the defaults. */
 typedef struct ls_average_pool_options {
     ls_shape kernel;      /**< sizes of the window, each positive; required */
-    ls_shape stride;      /**< distance between windows, positive; default: the kernel */
+    ls_shape stride;      /**< distance between windows, positive; defaults to the kernel */
     ls_shape padding;     /**< zeros on each side, at most half of the kernel; default 0 */
     bool ceil_mode;       /**< rounds sizes up: the last window may extend beyond the padding */
     bool exclude_padding; /**< excludes padding from the mean (PyTorch: count_include_pad=False) */
 } ls_average_pool_options;
 
 /**
- * Returns the largest number in each window of each channel. y is [n, channels, ...] with sizes floor((size + 2 padding
- * - dilation (kernel - 1) - 1) / stride) + 1, or rounded up with `ceil_mode`. NaN is the largest. On a tie, the
- *   gradient flows to the first. Fails with LS_ERR_ARGUMENT if a window contains only padding.
+ * Returns the largest number in each window of each channel. y is [n, channels, ...].
+ * - Sizes are floor((size + 2 padding - dilation (kernel - 1) - 1) / stride) + 1, or rounded up with `ceil_mode`.
+ * - NaN is the largest number. On a tie, the gradient flows to the first position.
+ * - Fails with LS_ERR_ARGUMENT if a window contains only padding.
  */
 LS_API ls_tensor *ls_max_pool(ls_tensor *x, const ls_max_pool_options *options);
 /** Returns the mean of each window. Padding counts as zeros. Sizes are the same as for ls_max_pool. */

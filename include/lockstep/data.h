@@ -38,7 +38,7 @@ typedef struct ls_dataset ls_dataset;
 
 /**
  * The samples to fetch from a data set. Derive random changes of a sample from seed, epoch and place (ls_random_u32,
- * ...), not from the state of a generator. They are then equal on any number of ranks and threads, and after
+ * ...), not from the state of a generator. The changes are then the same on any number of ranks and threads, and after
  * ls_loader_seek.
  */
 typedef struct ls_samples {
@@ -49,7 +49,7 @@ typedef struct ls_samples {
     int64_t epoch;
 } ls_samples;
 
-/** A kind of data set. Keep one static const of it per kind. */
+/** A kind of data set. Define one static const object per kind. */
 typedef struct ls_dataset_type {
     const char *name;
     size_t state_size; /**< bytes of ls_dataset_state, initially zero */
@@ -80,20 +80,20 @@ LS_API void *ls_dataset_state(const ls_dataset *dataset);
 LS_API int64_t ls_dataset_count(const ls_dataset *dataset);
 /**
  * Returns the number of samples of a block: samples that the data set reads together, such as the samples of a
- * compressed chunk. Returns 0 for a data set without blocks and for NULL. Parts of a data set keep its blocks if they
- * are contiguous (ls_dataset_subset).
+ * compressed chunk. Returns 0 for a data set without blocks and for NULL. Contiguous parts of a data set keep its
+ * blocks (ls_dataset_subset).
  */
 LS_API int64_t ls_dataset_block(const ls_dataset *dataset);
 /** Returns the layout of a sample after all transforms. */
 LS_API ls_sample_layout ls_dataset_layout(const ls_dataset *dataset);
 /**
  * Drops the creator's reference, or a reference of ls_dataset_retain. The last reference frees the data set. Does
- * nothing if a constructor has taken ownership, also directly after this owner was freed. NULL is allowed.
+ * nothing if a constructor has taken ownership, even if that owner was just freed. NULL is allowed.
  */
 LS_API void ls_dataset_free(ls_dataset *dataset);
 /**
- * Adds a reference for the caller, which no constructor takes. Drop it with ls_dataset_free. Returns the data set. NULL
- * is allowed.
+ * Adds a reference that belongs to the caller and that no constructor takes. Drop it with ls_dataset_free. Returns the
+ * data set. NULL is allowed.
  */
 LS_API ls_dataset *ls_dataset_retain(ls_dataset *dataset);
 
@@ -102,7 +102,7 @@ LS_API ls_dataset *ls_dataset_retain(ls_dataset *dataset);
  * tensor. Their first sizes must be equal. Copies tensors on other devices to "cpu".
  */
 LS_API ls_dataset *ls_tensor_dataset(ls_tensor *input, ls_tensor *target);
-/** Returns the images and labels of two IDX files, whose counts must be equal. */
+/** Returns a data set of the images and labels of two IDX files, whose counts must be equal. */
 LS_API ls_dataset *ls_idx_dataset(const char *images, const char *labels);
 /**
  * Returns MNIST or Fashion-MNIST from a folder with its four files under their original names (train-images-idx3-ubyte,
@@ -111,8 +111,8 @@ LS_API ls_dataset *ls_idx_dataset(const char *images, const char *labels);
  */
 LS_API ls_dataset *ls_mnist_dataset(const char *folder, bool train);
 /**
- * Returns CIFAR-10: images u8 [3, 32, 32] (red, green, blue) and classes u8 from 0 to 9. The folder has the files of
- * the binary version (https://www.cs.toronto.edu/~kriz/cifar.html): data_batch_1.bin to data_batch_5.bin, or
+ * Returns CIFAR-10: images u8 [3, 32, 32] (red, green, blue) and classes u8 from 0 to 9. The folder must contain the
+ * files of the binary version (https://www.cs.toronto.edu/~kriz/cifar.html): data_batch_1.bin to data_batch_5.bin, or
  * test_batch.bin if `train` is false. Reads all files into memory. LS_ERR_IO names a missing file.
  */
 LS_API ls_dataset *ls_cifar10_dataset(const char *folder, bool train);
@@ -122,9 +122,9 @@ LS_API ls_dataset *ls_cifar10_dataset(const char *folder, bool train);
  */
 LS_API ls_dataset *ls_cifar100_dataset(const char *folder, bool train, bool coarse);
 /**
- * Returns the rows of a CSV file. The columns in `targets` are the target. All other columns, or options->columns, are
- * the input. If the target is one column of text (`.text`), or if `.class_target` is set, targets are i64 [rows] for
- * ls_cross_entropy, and an empty target is an error.
+ * Returns a data set of the rows of a CSV file. The columns in `targets` are the target. All other columns, or
+ * options->columns, are the input. If the target is one column of text (`.text`), or if `.class_target` is set, targets
+ * are i64 [rows] for ls_cross_entropy, and an empty target is an error.
  */
 LS_API ls_dataset *ls_csv_dataset(const char *path, const char *const *targets, int target_count,
                                   const ls_csv_options *options);
@@ -132,39 +132,39 @@ LS_API ls_dataset *ls_csv_dataset(const char *path, const char *const *targets, 
 /** How to read images. Zero fields select three channels, and the size of the first image for all images. */
 typedef struct ls_image_options {
     int64_t height, width; /**< size of all images after resizing, in pixels; see ls_image_folder_dataset */
-    int64_t channels;      /**< 1: gray; 3: red, green, blue; 0: 3 */
+    int64_t channels;      /**< 1 selects gray, 3 selects red, green and blue, and 0 selects the default, 3 */
 } ls_image_options;
 
 /**
- * Returns the images of a folder with one subfolder per class, like torchvision's ImageFolder. Reads .png, .jpg and
- * .jpeg; ignores other files and names that begin with a dot. Inputs are u8 [channels, height, width], targets i64.
- * `options` may be NULL.
+ * Returns a data set of the images of a folder with one subfolder per class, like torchvision's ImageFolder. Reads
+ * .png, .jpg and .jpeg; ignores other files and names that begin with a dot. Inputs are u8 [channels, height, width],
+ * targets i64. `options` may be NULL.
  *
  * Classes, and the samples of a class, are sorted by the bytes of their names. Each batch decodes its images
  * (ls_image_read). Resizing is bilinear, and averages over the covered pixels if an image becomes smaller (Pillow's
  * BILINEAR).
  *
  * - LS_ERR_IO, LS_ERR_ARGUMENT: something is missing; the message names it.
- * - LS_ERR_SHAPE, from ls_loader_next: an image has another size than the first.
+ * - LS_ERR_SHAPE, from ls_loader_next: the size of an image differs from the first image's.
  */
 LS_API ls_dataset *ls_image_folder_dataset(const char *folder, const ls_image_options *options);
 /**
- * Returns a borrowed pointer to the name of a class. Returns NULL after the last class, and for another kind of data
- * set.
+ * Returns a borrowed pointer to the name of a class. Returns NULL after the last class, and for a data set of a
+ * different kind.
  */
 LS_API const char *ls_image_folder_class(const ls_dataset *dataset, int64_t number);
 
 /** How to read tokens. Only `context` is required. */
 typedef struct ls_tokens_options {
     int64_t context;    /**< tokens per sample */
-    int64_t stride;     /**< tokens between the starts of two samples; 0: `context` */
-    int width;          /**< bytes per token: 1, 2 or 4, unsigned, little-endian; 0: 1 */
+    int64_t stride;     /**< distance in tokens between the starts of two samples; 0 selects `context` */
+    int width;          /**< bytes per token: 1, 2 or 4, unsigned, little-endian; 0 selects the default, 1 */
     int64_t skip_bytes; /**< bytes to skip at the beginning of the file */
 } ls_tokens_options;
 
 /**
- * Returns the samples of a file of tokens without header, the usual format of prepared text for language models. Any
- * file is valid with tokens of one byte (256 kinds of token). The input of sample i is `context` tokens, i64, from
+ * Returns a data set of the samples of a file of tokens without header, the usual format of prepared text for language
+ * models. With one-byte tokens (256 kinds), any file is valid. The input of sample i is `context` tokens, i64, from
  * token i * stride on. The target is the same range, one token later. Incomplete samples at the end are dropped. Fails
  * with LS_ERR_ARGUMENT if no sample is complete.
  *
@@ -175,7 +175,7 @@ typedef struct ls_tokens_options {
 LS_API ls_dataset *ls_tokens_dataset(const char *path, const ls_tokens_options *options);
 
 /**
- * Transforms a batch [n, ...] of these samples. Returns the new batch, or NULL on failure. It runs in its own scope on
+ * Transforms a batch [n, ...] of these samples. Returns the new batch, or NULL on failure. Runs in its own scope on
  * "cpu", without recording and without ls_autocast. Random operations in it (ls_rand, ...) depend on seed, epoch and
  * the place of the first sample.
  */
@@ -183,16 +183,16 @@ typedef ls_tensor *(*ls_transform)(ls_tensor *batch, const ls_samples *samples, 
 
 /**
  * Appends a transform to the inputs (or targets) of a data set. Takes ownership of the data set, and borrows `user`.
- * Returns the data set, so that calls nest. On failure, returns NULL and frees the data set. If the data set has
- * another owner (a loader) or is retained, it stays unchanged, and the result is another data set over the same
+ * Returns the data set, so that calls can be nested. On failure, returns NULL and frees the data set. If the data set
+ * has another owner (a loader) or is retained, it stays unchanged, and the result is a new data set over the same
  * samples. The same applies to the calls below.
  */
 LS_API ls_dataset *ls_dataset_transform_input(ls_dataset *dataset, ls_transform transform, void *user);
 LS_API ls_dataset *ls_dataset_transform_target(ls_dataset *dataset, ls_transform transform, void *user);
 /**
  * Declares that several threads may call the user's fetch and transforms of this data set at the same time: they only
- * read `user`, and the transforms return new tensors. Otherwise one thread at a time calls them, also for parts of the
- * data set in several loaders. Takes and returns the data set like ls_dataset_transform_input.
+ * read `user`, and the transforms return new tensors. Otherwise only one thread at a time calls them, even for parts of
+ * the data set in several loaders. Takes and returns the data set like ls_dataset_transform_input.
  */
 LS_API ls_dataset *ls_dataset_concurrent(ls_dataset *dataset);
 /**
@@ -201,15 +201,15 @@ LS_API ls_dataset *ls_dataset_concurrent(ls_dataset *dataset);
  */
 LS_API ls_dataset *ls_dataset_normalize(ls_dataset *dataset, double mean, double deviation);
 /**
- * Sets mean and deviation of an ls_nn_standardize from the inputs of all samples, after the data set's transforms: per
- * channel of [channels, ...] or per column of [columns]. The deviation divides by the number of elements; a constant
- * channel gets 1. Reads all samples on every rank, so all ranks get the same bits without communication. Borrows both
- * arguments. The f32 mean has an error of up to |mean| / 2^24, so subtract an offset first (ls_dataset_transform_input)
- * if the deviation is not much larger, as for times in seconds since 1970.
+ * Sets the mean and deviation of an ls_nn_standardize module from the inputs of all samples, after the data set's
+ * transforms: per channel of [channels, ...] or per column of [columns]. The deviation divides by the number of
+ * elements; a constant channel gets 1. Reads all samples on every rank, so all ranks get bit-identical values without
+ * communication. Borrows both arguments. The f32 mean has an error of up to |mean| / 2^24, so subtract an offset first
+ * (ls_dataset_transform_input) if the deviation is not much larger, as for times in seconds since 1970.
  *
- * - LS_ERR_ARGUMENT: another module, a data set without samples, inputs that are NaN or infinite, or a mean or
- *   deviation that f32 cannot hold
- * - LS_ERR_SHAPE: another number of channels
+ * - LS_ERR_ARGUMENT: a module of a different kind, a data set without samples, inputs that are NaN or infinite, or a
+ *   mean or deviation that f32 cannot hold
+ * - LS_ERR_SHAPE: a different number of channels
  */
 LS_API ls_status ls_nn_standardize_fit(ls_module *standardize, ls_dataset *dataset) LS_WARN_UNUSED;
 /** Flattens inputs to one axis. */
@@ -222,17 +222,17 @@ LS_API ls_dataset *ls_dataset_preload(ls_dataset *dataset);
 /* ---- random transforms of images --------------------------------------------------------------------------------- */
 
 /*
- * Inputs are [n, ..., height, width], u8 or f32. The random numbers of a sample follow from the loader's seed, the
- * epoch and the sample's place in the epoch. They are equal on any number of ranks and threads, and different for each
- * transform of a data set. Results equal torchvision's for the same random numbers. For u8, color transforms
- * round down, and rotations round to the nearest. ls_dataset_preload keeps the results of its first pass.
+ * Inputs are [n, ..., height, width], u8 or f32. The random numbers of a sample are derived from the loader's seed, the
+ * epoch and the sample's place in the epoch. They are the same on any number of ranks and threads, and different for
+ * each transform of a data set. Results equal torchvision's for the same random numbers. For u8, color transforms round
+ * down, and rotations round to the nearest. ls_dataset_preload keeps the results of its first pass.
  */
 
 /** Options of ls_dataset_random_crop. */
 typedef struct ls_random_crop_options {
-    int64_t height;  /**< height of the result, in pixels; 0: unchanged */
-    int64_t width;   /**< width of the result, in pixels; 0: unchanged */
-    int64_t padding; /**< pixels of `fill` that are first added on each side */
+    int64_t height;  /**< height of the result, in pixels; 0 leaves it unchanged */
+    int64_t width;   /**< width of the result, in pixels; 0 leaves it unchanged */
+    int64_t padding; /**< width of the border of value `fill`, in pixels, added on each side before cropping */
     double fill;
 } ls_random_crop_options;
 
@@ -247,68 +247,69 @@ LS_API ls_dataset *ls_dataset_random_flip(ls_dataset *dataset, double horizontal
 
 /**
  * Rotates inputs about the center by a random angle between -degrees and degrees, positive counterclockwise, with
- * bilinear interpolation. Pixels outside the image are `fill`. torchvision's RandomRotation gives the same result
- * without a fill; with a fill, it applies the weights of edge pixels twice.
+ * bilinear interpolation. Pixels outside the image get the value `fill`. torchvision's RandomRotation gives the same
+ * result without a fill; with a fill, it applies the weights of edge pixels twice.
  */
 LS_API ls_dataset *ls_dataset_random_rotation(ls_dataset *dataset, double degrees, double fill);
 
 /** Options of ls_dataset_color_jitter. Each factor is drawn between max(0, 1 - x) and 1 + x. */
 typedef struct ls_color_jitter_options {
-    double brightness; /**< range x of the factor of the image */
-    double contrast;   /**< range x of the factor of the distance from the image's mean gray */
-    double saturation; /**< range x of the factor of the distance from the pixel's gray; no effect on one channel */
+    double brightness; /**< range x of the factor that multiplies the image */
+    double contrast;   /**< range x of the factor that multiplies the distance from the image's mean gray */
+    double saturation; /**< range x of the factor that multiplies the distance from the pixel's gray; no effect on one
+                          channel */
 } ls_color_jitter_options;
 
 /**
  * Changes brightness, contrast and saturation in random order (torchvision's ColorJitter). Inputs are [n, 3, height,
  * width], or, with one channel, [n, 1, height, width] or [n, height, width]. Values are from 0 to 255 (u8) or from 0 to
- * 1 (f32), before and after: call ls_dataset_normalize with a mean later. Gray is 0.2989 red + 0.587 green + 0.114
- * blue.
+ * 1 (f32), before and after. If ls_dataset_normalize subtracts a mean, call it after this function. Gray is 0.2989 red
+ * + 0.587 green + 0.114 blue.
  */
 LS_API ls_dataset *ls_dataset_color_jitter(ls_dataset *dataset, const ls_color_jitter_options *options);
 
 /** Options of ls_dataset_random_erasing. */
 typedef struct ls_random_erasing_options {
-    double probability; /**< probability that a sample is changed; 0: 0.5 */
-    double least_area;  /**< smallest area of the rectangle, as a fraction of the image; 0: 0.02 */
-    double most_area;   /**< largest area of the rectangle, as a fraction of the image; 0: 0.33 */
-    double least_ratio; /**< smallest ratio of height to width; 0: 0.3 */
-    double most_ratio;  /**< largest ratio of height to width; 0: 3.3 */
+    double probability; /**< probability that a sample is changed; 0 selects the default, 0.5 */
+    double least_area;  /**< smallest area of the rectangle, as a fraction of the image; 0 selects the default, 0.02 */
+    double most_area;   /**< largest area of the rectangle, as a fraction of the image; 0 selects the default, 0.33 */
+    double least_ratio; /**< smallest ratio of height to width; 0 selects the default, 0.3 */
+    double most_ratio;  /**< largest ratio of height to width; 0 selects the default, 3.3 */
     double fill;        /**< value of the rectangle */
-    bool noise;         /**< noise instead of `fill`: normal with deviation 1 (f32), or uniform (u8) */
+    bool noise; /**< fills with noise instead of with `fill`: normal with standard deviation 1 (f32), or uniform (u8) */
 } ls_random_erasing_options;
 
 /** Fills a random rectangle of each input (Zhong et al., arXiv 1708.04896; torchvision's RandomErasing). */
 LS_API ls_dataset *ls_dataset_random_erasing(ls_dataset *dataset, const ls_random_erasing_options *options);
 
 /**
- * Fills `holes` squares of each input, with `length` pixels per side, around random points. They may extend past the
- * edges (DeVries and Taylor, arXiv 1708.04552). The callback ls_cutout does the same on the batch's device, for any
+ * Fills `holes` squares of each input, with `length` pixels per side, around random points. The squares may extend past
+ * the edges (DeVries and Taylor, arXiv 1708.04552). The callback ls_cutout does the same on the batch's device, for any
  * floating-point dtype.
  */
 LS_API ls_dataset *ls_dataset_cutout(ls_dataset *dataset, int64_t length, int holes, double fill);
 
 /* ---- parts and combinations of data sets ------------------------------------------------------------------------- */
 
-/** Returns the samples from `first` to first + count - 1. Takes ownership of `dataset`. */
+/** Returns a data set of the samples `first` to first + count - 1. Takes ownership of `dataset`. */
 LS_API ls_dataset *ls_dataset_subset(ls_dataset *dataset, int64_t first, int64_t count);
 /**
- * Returns the samples indices[0 .. count-1] in this order. An index may occur several times. Copies the indices. Takes
- * ownership of `dataset`.
+ * Returns a data set of the samples indices[0 .. count-1], in this order. An index may occur several times. Copies the
+ * indices. Takes ownership of `dataset`.
  */
 LS_API ls_dataset *ls_dataset_select(ls_dataset *dataset, const int64_t *indices, int64_t count);
 /**
- * Splits the samples at random into `count` data sets: parts[i] gets fractions[i] of them. The fractions are from 0 to
- * 1 and add up to 1. Sizes are as in PyTorch's random_split: each is rounded down, and the first parts get one more
- * sample until none is left. The choice depends on the seed only (shuffle of ls_loader_options), so every rank gets the
- * same parts. Takes ownership of `dataset`, and returns ownership of the parts to the caller. On failure, all parts are
- * NULL.
+ * Splits the samples at random into `count` data sets: parts[i] gets the share fractions[i] of the samples. The
+ * fractions are from 0 to 1 and add up to 1. Sizes are as in PyTorch's random_split: each is rounded down, and the
+ * first parts get one more sample until none is left. The choice depends on the seed only (see the shuffle of
+ * ls_loader_options), so every rank gets the same parts. Takes ownership of `dataset`, and returns ownership of the
+ * parts to the caller. On failure, all parts are NULL.
  */
 LS_API ls_status ls_dataset_split(ls_dataset *dataset, const double *fractions, int count, uint64_t seed,
                                   ls_dataset **parts) LS_WARN_UNUSED;
 /**
- * Returns the concatenation of several data sets. Takes ownership of them. Their layouts after the transforms must be
- * equal: LS_ERR_SHAPE names the data sets and the difference.
+ * Returns the concatenation of several data sets. Takes ownership of the data sets. Their layouts after the transforms
+ * must be equal: LS_ERR_SHAPE names the data sets and the difference.
  */
 LS_API ls_dataset *ls_dataset_concat_of(ls_dataset *const *datasets, int count);
 #ifndef __cplusplus
@@ -324,8 +325,9 @@ typedef struct ls_loader ls_loader;
 
 /**
  * Fills order[0 .. count-1] with the indices of the samples of an epoch. Indices may be repeated or missing. Every rank
- * must fill in the same order, and the same again for the same epoch. So use ls_random_u32 by epoch and index, not the
- * state of a generator. It runs in its own scope, without recording. A failed operation in it fails ls_loader_next.
+ * must produce the same order, and the same order again for the same epoch. Therefore use ls_random_u32 with the epoch
+ * and the index, not the state of a generator. Runs in its own scope, without recording. If an operation in it fails,
+ * ls_loader_next fails.
  */
 typedef ls_status (*ls_sampler)(int64_t epoch, int64_t *order, int64_t count, void *user);
 
@@ -341,22 +343,24 @@ typedef ls_status (*ls_sampler)(int64_t epoch, int64_t *order, int64_t count, vo
  *   For example, three ranks get 4, 3 and 3 of 10 samples, with ls_batch.first 0, 4 and 7.
  */
 typedef struct ls_loader_options {
-    int64_t batch_size;        /**< samples per rank and step; the global batch has this number times the ranks; 0: 1 */
+    int64_t batch_size; /**< samples per rank and step; the global batch has this number times the number of ranks; 0
+                           selects the default, 1 */
     int64_t global_batch_size; /**< samples per step over all ranks, instead of batch_size */
-    ls_comm *comm;             /**< borrowed; its ranks divide the batches; NULL: this process gets all samples */
+    ls_comm *comm; /**< borrowed communicator, whose ranks share each global batch; with NULL, this process gets all
+                      samples */
     /** Device of the batches (see ls_use_device). NULL selects the device of the thread that creates the loader. */
     const char *device;
     uint64_t seed;
-    bool no_shuffle; /**< order of the data set instead of a shuffle */
-    bool drop_last;  /**< no incomplete last global batch */
+    bool no_shuffle; /**< keeps the order of the data set instead of shuffling */
+    bool drop_last;  /**< drops an incomplete last global batch */
     /**
-     * Weights of the samples, 0 or more. Copies them. Samples are drawn with replacement, with probabilities
-     * proportional to the weights. Draw i of an epoch is the first sample at which the cumulative weight exceeds
+     * Weights of the samples (copied), 0 or more. Samples are drawn with replacement, with probabilities proportional
+     * to the weights. Draw i of an epoch is the first sample at which the cumulative weight exceeds
      * ls_random_uniform(seed, epoch, i) times the total weight (inversion: Devroye, Non-Uniform Random Variate
      * Generation, 1986, section III.2).
      */
     const double *weights;
-    int64_t weight_count; /**< number of weights: the number of samples */
+    int64_t weight_count; /**< number of weights; must equal the number of samples */
     ls_sampler sampler;   /**< user-defined order */
     void *sampler_user;   /**< borrowed argument of the sampler */
     /**
@@ -369,32 +373,33 @@ typedef struct ls_loader_options {
      *   loader. They prepare the first batches of an epoch when the first one is requested.
      */
     int threads;
-    int64_t prefetch; /**< largest number of prepared batches; 0: 2 per thread */
+    int64_t prefetch; /**< maximum number of prepared batches; 0 selects 2 per thread */
     /**
-     * Samples per epoch: the first of the order. 0 selects the number of samples of the data set. More are allowed only
-     * with weights or a sampler.
+     * Samples per epoch, from the start of the order. 0 selects the number of samples of the data set. A larger number
+     * is allowed only with weights or a sampler.
      */
     int64_t epoch_samples;
     /**
-     * The number of slices into which each global batch is cut, at least the number of ranks. Each rank gets the
-     * samples of its slices. Set it to `.shards` of ls_data_parallel_options. 0: one slice per rank. Fails with
-     * LS_ERR_ARGUMENT without global_batch_size: batch_size makes the global batch depend on the number of ranks.
+     * Number of slices into which each global batch is divided; at least the number of ranks. Each rank gets the
+     * samples of its slices. Set it to `.shards` of ls_data_parallel_options. 0 selects one slice per rank. Fails with
+     * LS_ERR_ARGUMENT without global_batch_size, because batch_size makes the global batch depend on the number of
+     * ranks.
      */
     int shards;
     /**
-     * Shuffles blocks of consecutive samples, and then the samples within each window of this number of blocks. 0:
+     * Shuffles blocks of consecutive samples, and then the samples within each window of this number of blocks. 0
      * shuffles single samples. Use it for data sets that read whole blocks, such as compressed chunks
      * (ls_hdf5_dataset). If a window has more samples than a global batch and each sample is within one block, one
      * process reads each block once per epoch instead of once per sample.
      *
      * - Every global batch draws evenly from the blocks of its window. A larger window mixes samples better.
      * - Two windows must fit the cache of the data set. This is not checked after ls_dataset_concat.
-     * - The samples of a global batch are sorted by block, so each rank reads few blocks besides its part. The order
+     * - The samples of a global batch are sorted by block, so each rank reads few blocks outside its part. The order
      *   depends on the seed, the epoch, the global batch size and these two options, not on the number of ranks.
-     * - Sampler, weights and no_shuffle cannot be combined with it.
+     * - It cannot be combined with a sampler, weights or no_shuffle.
      */
     int64_t shuffle_window;
-    int64_t shuffle_block; /**< samples per block; 0: the blocks of the data set (ls_dataset_block) */
+    int64_t shuffle_block; /**< samples per block; 0 selects the blocks of the data set (ls_dataset_block) */
 } ls_loader_options;
 
 /**
@@ -405,7 +410,7 @@ LS_API ls_loader *ls_loader_new(ls_dataset *dataset, const ls_loader_options *op
 /** Returns a borrowed pointer to the data set. Returns NULL for a user-defined kind of loader. */
 LS_API ls_dataset *ls_loader_dataset(const ls_loader *loader);
 
-/** A kind of loader, for example of generated samples or of a stream. Keep one static const of it per kind. */
+/** A kind of loader, for example of generated samples or of a stream. Define one static const object per kind. */
 typedef struct ls_loader_type {
     const char *name;  /**< name for messages */
     size_t state_size; /**< bytes of ls_loader_state, initially zero */
@@ -420,8 +425,8 @@ typedef struct ls_loader_type {
      */
     ls_status (*next)(ls_loader *self, int64_t epoch, int64_t number, ls_batch *batch, bool *more);
     /**
-     * Prepares for `next` at another position than the present one, during ls_loader_seek. May fail. NULL if `next`
-     * depends on its arguments only.
+     * Prepares for `next` at a different position, during ls_loader_seek. May fail. NULL if `next` depends only on its
+     * arguments.
      */
     ls_status (*seek)(ls_loader *self, int64_t epoch, int64_t batch);
     void (*free_state)(ls_loader *self); /**< frees the resources of the state; may be NULL */
@@ -438,13 +443,13 @@ LS_API void *ls_loader_state(const ls_loader *loader);
 /** Returns the number of global batches per epoch. Returns -1 if it is unknown. */
 LS_API int64_t ls_loader_batch_count(const ls_loader *loader);
 /**
- * Sets `*epoch` and `*batch` to the position of the next batch. Batch ls_loader_batch_count is the end of the epoch.
- * Either pointer may be NULL. Loaders start at epoch 0, batch 0.
+ * Sets `*epoch` and `*batch` to the position of the next batch. The end of the epoch has the batch number
+ * ls_loader_batch_count. Either pointer may be NULL. Loaders start at epoch 0, batch 0.
  */
 LS_API void ls_loader_position(const ls_loader *loader, int64_t *epoch, int64_t *batch);
 /**
- * Moves the loader to batch `batch` of epoch `epoch` (both from 0). It then returns the same batches as it would after
- * reading up to this position.
+ * Moves the loader to batch `batch` of epoch `epoch` (both from 0). The loader then returns the same batches as if it
+ * had read up to this position.
  */
 LS_API ls_status ls_loader_seek(ls_loader *loader, int64_t epoch, int64_t batch) LS_WARN_UNUSED;
 /**

@@ -17,7 +17,7 @@
  *   - CSV: one line of text (with its numbers as doubles), the names of columns and classes, and the tensor
  *   - safetensors, .npz: the tensors, and less than 1 KiB per tensor
  *   - event files: the largest record
- * - Writers (except of event files) create a new file next to `path`, sync it and rename it to `path`. So other
+ * - Writers, except those of event files, create a new file next to `path`, sync it and rename it to `path`. So other
  *   processes see the old file or the complete new file. A symbolic link at `path` is replaced, not followed. Fails
  *   with LS_ERR_IO if `path` is a device, a pipe or a socket.
  */
@@ -40,63 +40,65 @@ LS_API ls_tensor *ls_idx_read(const char *path);
 /** Writes a tensor of u8, i32, f32 or f64 as an IDX file, gzipped if `path` ends in ".gz". */
 LS_API ls_status ls_idx_write(const char *path, const ls_tensor *tensor) LS_WARN_UNUSED;
 
-/** The different texts of a CSV column, sorted by their bytes; the number of a text is its class. Opaque. */
+/** The distinct strings of a CSV column, sorted by their bytes; the position of a string is its class number. Opaque.
+ */
 typedef struct ls_csv_classes ls_csv_classes;
 
 /** A CSV column of text. */
 typedef struct ls_csv_text {
     const char *column;            /**< name or number of the column */
-    const ls_csv_classes *classes; /**< borrowed classes of the texts; NULL: the classes of this file */
+    const ls_csv_classes *classes; /**< borrowed classes of the strings; NULL selects the classes of this file */
 } ls_csv_text;
 
 /**
- * How to read a CSV file. Zero fields: a header line, commas, all columns, f32, no text, no empty fields. A column is
- * named by its name in the header or, if no column has that name, by its number from "0" on.
+ * How to read a CSV file. Zero fields select a header line, commas, all columns, f32, no text and no empty fields. A
+ * column is identified by its name in the header or, if no column has that name, by its number, starting with "0".
  */
 typedef struct ls_csv_options {
     char separator;             /**< 0: ',' */
     bool no_header;             /**< whether the first line is data; the columns are then named "0", "1", ... */
-    const char *const *columns; /**< the columns to read, in this order; NULL: all */
+    const char *const *columns; /**< the columns to read, in this order; NULL selects all */
     int column_count;
     bool all_but; /**< whether to read all columns except `columns`, in the file's order */
     ls_dtype dtype;
     const ls_csv_text *text; /**< the columns of text, which are read as class numbers */
     int text_count;
-    double empty;      /**< the value of an empty field, which may be NAN; 0: an error, LS_ZERO: 0 */
+    double empty;      /**< the value of an empty field, which may be NAN; 0 makes an empty field an error, and LS_ZERO
+                          selects 0 */
     bool class_target; /**< for ls_csv_dataset: whether the only target column holds class numbers */
 } ls_csv_options;
 
 /**
  * Reads numbers from a CSV file, gzipped or not, as a tensor [rows, columns]. `options` may be NULL.
  *
- * - Fields may be quoted (RFC 4180), and a line may have 16 MiB. Lines end with LF, CR LF or CR.
+ * - Fields may be quoted (RFC 4180), and a line may have up to 16 MiB. Lines end with LF, CR LF or CR.
  * - Spaces around a field without quotes are ignored.
- * - A text of a column in `.text` becomes its class number. Without given classes, each such column needs one more pass
- *   over the file.
+ * - A string in a column of `.text` becomes its class number. If its classes are not given, each such column needs one
+ *   more pass over the file.
  * - Fails with LS_ERR_FORMAT, with the line and the column, if a field is empty (see `empty`), is not a number, does
  *   not fit the integer dtype, or is not one of the classes.
  */
 LS_API ls_tensor *ls_csv_read(const char *path, const ls_csv_options *options);
 
 /**
- * Reads the classes of a column, given by its name or number: its distinct texts that are not empty, at most 10,000.
- * Uses `separator` and `no_header` of the options, which may be NULL. Use the result in ls_csv_text to read several
- * files with the same class numbers. Returns ownership to the caller; free it with ls_csv_classes_free after the last
- * use. Returns NULL on failure.
+ * Reads the classes of a column, given by its name or number: its distinct nonempty strings, at most 10,000. Uses
+ * `separator` and `no_header` of the options, which may be NULL. Use the result in ls_csv_text to read several files
+ * with the same class numbers. Returns ownership to the caller; free it with ls_csv_classes_free after the last use.
+ * Returns NULL on failure.
  */
 LS_API ls_csv_classes *ls_csv_classes_read(const char *path, const char *column, const ls_csv_options *options);
 /** Returns the number of classes. Returns 0 for NULL. */
 LS_API int ls_csv_classes_count(const ls_csv_classes *classes);
-/** Returns a borrowed pointer to the text of a class. Returns NULL after the last class. */
+/** Returns a borrowed pointer to the string of a class. Returns NULL after the last class. */
 LS_API const char *ls_csv_classes_name(const ls_csv_classes *classes, int64_t number);
-/** Returns the class of a text. Returns -1 if no class has this text. */
+/** Returns the class of a string. Returns -1 if no class has this string. */
 LS_API int ls_csv_classes_find(const ls_csv_classes *classes, const char *name);
 /** Frees the classes. NULL is allowed. */
 LS_API void ls_csv_classes_free(ls_csv_classes *classes);
 
 /**
- * Writes the tensors (contiguous) as a safetensors file. `metadata` contains keys and values in turn, and ends with
- * NULL. It may be NULL.
+ * Writes the tensors (contiguous) as a safetensors file. `metadata` contains keys and values alternately, terminated by
+ * NULL. `metadata` may be NULL.
  */
 LS_API ls_status ls_safetensors_save(const char *path, const ls_named *tensors, int count,
                                      const char *const *metadata) LS_WARN_UNUSED;
@@ -109,9 +111,9 @@ typedef struct ls_safetensors ls_safetensors;
  * is invalid: names must be unique, the tensors' bytes must have no gaps, and an entry must have dtype, shape and
  * data_offsets. Elements may have any value, including NaN.
  *
- * Integers without a dtype in this library are converted: I8, I16 and U16 to i32, U32 and U64 to i64. A tensor with
- * another dtype (F8_E4M3, ...), or with a U64 that does not fit, is skipped. ls_safetensors_find then fails for its
- * name.
+ * Integers without a dtype in this library are converted: I8, I16 and U16 to i32, U32 and U64 to i64. A tensor with a
+ * different dtype (F8_E4M3, ...), or with a U64 that does not fit i64, is skipped. ls_safetensors_find then fails for
+ * its name.
  */
 LS_API ls_safetensors *ls_safetensors_load(const char *path);
 /** Returns the number of tensors. */
@@ -132,10 +134,10 @@ LS_API const char *ls_safetensors_metadata(const ls_safetensors *file, const cha
 LS_API void ls_safetensors_free(ls_safetensors *file);
 
 /**
- * Reads a PNG or JPEG file as u8 [channels, height, width]: 1 channel is gray, 3 are red, green and blue, and 0 selects
- * the channels of the file. Ignores opacity, keeps the upper 8 of 16 bits, and converts colors to gray by ITU-R BT.601.
- * Needs the memory of the file and twice the image; for JPEG, five times the image. Opens libpng and libjpeg at the
- * first such file.
+ * Reads a PNG or JPEG file as u8 [channels, height, width]: 1 channel for gray, 3 channels for red, green and blue, and
+ * 0 for the channels of the file. Ignores opacity, keeps the upper 8 of 16 bits, and converts colors to gray by ITU-R
+ * BT.601. Needs memory for the file and twice the image (for JPEG, five times the image). Loads libpng or libjpeg when
+ * the first such file is read.
  *
  * - LS_ERR_IO: the file cannot be read.
  * - LS_ERR_FORMAT: the file is damaged or truncated, has more than 2^28 pixels or more pixels than its bytes can
@@ -148,7 +150,7 @@ LS_API ls_tensor *ls_image_read(const char *path, int64_t channels);
  * ---- NumPy ------------------------------------------------------------------------------------------------------
  * Arrays of floating-point numbers, integers and bool, as in np.save and np.savez. Integers without a dtype in this
  * library are converted by the readers: int8, int16 and uint16 to i32, uint32 and uint64 to i64. Fails with
- * LS_ERR_UNSUPPORTED if a value does not fit, or for another dtype. NumPy has no bf16, so bf16 cannot be written.
+ * LS_ERR_UNSUPPORTED if a value does not fit, or for any other dtype. NumPy has no bf16, so bf16 cannot be written.
  */
 
 /**
@@ -189,7 +191,7 @@ LS_API ls_tensor *ls_npz_find(const ls_npz *file, const char *name);
 LS_API void ls_npz_free(ls_npz *file);
 
 /**
- * Writes the tensors (contiguous) to an HDF5 file, each as a variable with its name, for h5py. Slashes in a name make
+ * Writes the tensors (contiguous) to an HDF5 file, each as a variable with its name, for h5py. Slashes in a name create
  * groups. HDF5 has no bf16: such tensors are written as f32. Fails with LS_ERR_UNSUPPORTED if the plug-in
  * lockstep-hdf5.so or the HDF5 library is not installed. ls_hdf5_dataset (hdf5.h) reads HDF5 files.
  */
@@ -197,13 +199,13 @@ LS_API ls_status ls_hdf5_save(const char *path, const ls_named *tensors, int cou
 
 /*
  * ---- TensorBoard's event files ----------------------------------------------------------------------------------
- * `tensorboard --logdir FOLDER` shows the files of a folder during writing. A tag names a series; slashes group series.
- * A step is the position of a value in its series. Tags and texts are UTF-8. One thread at a time uses a writer.
- * Several writers may write into one folder.
+ * `tensorboard --logdir FOLDER` shows the files of a folder while they are written. A tag names a series; slashes group
+ * series. A step is the position of a value in its series. Tags and texts are UTF-8. One thread at a time uses a
+ * writer. Several writers may write into one folder.
  *
  * - LS_ERR_ARGUMENT, LS_ERR_SHAPE: the value cannot be shown, and is not written.
  * - LS_ERR_IO: the disk is full or fails; the message names the file. The writer keeps up to 1 MiB of records and
- *   writes them when there is room again. The file ends with a complete record.
+ *   writes them when space is available again. The file ends with a complete record.
  */
 
 /** A writer of an event file. Opaque. */
@@ -216,7 +218,7 @@ typedef struct ls_events_options {
      * at once.
      */
     double flush_seconds;
-    const char *suffix; /**< end of the file name; NULL: none */
+    const char *suffix; /**< suffix of the file name; NULL selects none */
 } ls_events_options;
 
 /**
@@ -229,13 +231,13 @@ LS_API ls_events *ls_events_open(const char *folder, const ls_events_options *op
 /** Returns a borrowed pointer to the path of the file. Returns NULL for NULL. */
 LS_API const char *ls_events_path(const ls_events *events);
 
-/** Writes a number of a curve, as f32. Does not allocate memory. */
+/** Writes a point of a curve, with its value as f32. Does not allocate memory. */
 LS_API ls_status ls_events_scalar(ls_events *events, const char *tag, int64_t step, double value) LS_WARN_UNUSED;
 
 /**
  * Writes the distribution of the elements of a tensor of any shape, dtype and device: number, minimum, maximum, sum,
- * sum of squares, and the counts in TensorBoard's buckets (powers of 1.1). The tensor must have elements, and all must
- * be finite.
+ * sum of squares, and the counts in TensorBoard's buckets (powers of 1.1). The tensor must not be empty, and all
+ * elements must be finite.
  */
 LS_API ls_status ls_events_histogram(ls_events *events, const char *tag, int64_t step,
                                      const ls_tensor *tensor) LS_WARN_UNUSED;
@@ -247,14 +249,14 @@ LS_API ls_status ls_events_histogram(ls_events *events, const char *tag, int64_t
 LS_API ls_status ls_events_image(ls_events *events, const char *tag, int64_t step,
                                  const ls_tensor *tensor) LS_WARN_UNUSED;
 
-/** Writes a text, which TensorBoard shows as Markdown. */
+/** Writes text, which TensorBoard renders as Markdown. */
 LS_API ls_status ls_events_text(ls_events *events, const char *tag, int64_t step, const char *text) LS_WARN_UNUSED;
 
 /** A node of a graph, for example of a model. Names must be unique; slashes in names group nodes. */
 typedef struct ls_events_node {
     const char *name;
     const char *op;            /**< operation of the node, for example "Linear" */
-    const char *const *inputs; /**< names of the input nodes, terminated by NULL; NULL: no inputs */
+    const char *const *inputs; /**< names of the input nodes, terminated by NULL; NULL means no inputs */
 } ls_events_node;
 
 /** Writes a graph. TensorBoard shows one graph per file. */
@@ -263,7 +265,7 @@ LS_API ls_status ls_events_graph(ls_events *events, const ls_events_node *nodes,
 /** Writes all pending records to the file. */
 LS_API ls_status ls_events_flush(ls_events *events) LS_WARN_UNUSED;
 
-/** Writes the pending records, syncs and closes the file, and frees the writer, also on failure. NULL is allowed. */
+/** Writes the pending records, syncs and closes the file, and frees the writer, even on failure. NULL is allowed. */
 LS_API ls_status ls_events_close(ls_events *events) LS_WARN_UNUSED;
 
 /** The kind of an item in an event file. */
@@ -282,15 +284,15 @@ typedef struct ls_events_item {
     const char *tag; /**< borrowed until the callback returns */
     int64_t step;
     double wall_time; /**< seconds since 1970 */
-    double value;     /**< value of a scalar; 0 for other kinds */
+    double value;     /**< value of a scalar; 0 for items of other kinds */
 } ls_events_item;
 
 /**
  * Calls `each` with every item of an event file, in the file's order. Reads files of any writer, including scalars that
  * TensorFlow 2 writes as tensors. An incomplete last record ends the reading without an error, because the file is
  * still being written. If `each` returns a status other than LS_OK, stops and returns this status. Fails with LS_ERR_IO
- * if the file cannot be read, and with LS_ERR_FORMAT and the byte offset, after the items before it, if a record is
- * damaged.
+ * if the file cannot be read. If a record is damaged, fails with LS_ERR_FORMAT after the items before this record; the
+ * message has the byte offset.
  */
 LS_API ls_status ls_events_read(const char *path, ls_status (*each)(const ls_events_item *item, void *user),
                                 void *user) LS_WARN_UNUSED;

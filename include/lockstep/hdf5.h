@@ -12,8 +12,8 @@
  * ls_loader_free(batches);
  * ```
  *
- * The plug-ins lockstep-hdf5.so and lockstep-netcdf.so contain all code that needs HDF5 or NetCDF. The library opens
- * them at the first use.
+ * The plug-ins lockstep-hdf5.so and lockstep-netcdf.so contain all code that needs HDF5 or NetCDF. The library loads
+ * them on first use.
  */
 #ifndef LOCKSTEP_HDF5_H
 #define LOCKSTEP_HDF5_H
@@ -32,18 +32,20 @@ extern "C" {
  * stacked along a first axis: [variables, steps, slab...]. Their slabs must have the same shape.
  */
 typedef struct ls_array_field {
-    const char *const *variables; /**< names of the variables, with their groups: "run1/u" */
+    const char *const *variables; /**< names of the variables, including their groups, such as "run1/u" */
     int variable_count;
     /**
-     * The dtype of the batches: f32, f64, i64, i32 or u8. Integers must be stored as integers that always fit. f32 and
-     * f64 round values that they cannot hold.
+     * The dtype of the batches: f32, f64, i64, i32 or u8. For an integer dtype, the file must store the variables in an
+     * integer type whose whole range fits. f32 and f64 round values that they cannot represent.
      */
     ls_dtype dtype;
-    int64_t first; /**< first step, counted from the sample's step; 0 or more. For a forecast, 1 in the target */
-    int64_t steps; /**< number of consecutive steps, as an axis of the sample; 0: one step, without the axis */
+    int64_t first; /**< offset of the first step from the sample's own step, at least 0; use 1 for the target of a
+                      forecast */
+    int64_t steps; /**< number of consecutive steps, as an axis of the sample; 0 selects one step, without the axis */
     /** First index along each axis other than the sample axis. The empty shape selects 0 for all axes. */
     ls_shape offset;
-    /** Number of elements along each axis other than the sample axis; 0 and the empty shape select the rest. */
+    /** Number of elements along each axis other than the sample axis; 0 selects the rest of the axis, and the empty
+     * shape selects the rest of all axes. */
     ls_shape extent;
 } ls_array_field;
 
@@ -52,20 +54,21 @@ typedef struct ls_array_options {
     ls_array_field input;
     ls_array_field target;
     int axis;       /**< sample axis of all variables, whose sizes along it must be equal */
-    int64_t stride; /**< steps along the sample axis between two samples; 0: 1 */
-    double missing; /**< value of missing elements, which may be NAN; 0: a missing element is an error; LS_ZERO: 0 */
+    int64_t stride; /**< stride between samples, in steps along the sample axis; 0 selects the default, 1 */
+    double missing; /**< value of missing elements, which may be NAN; 0 makes a missing element an error, and LS_ZERO
+                       selects 0 */
     /**
-     * Memory for blocks of all variables together, in bytes: their elements in the slab, decompressed, in the dtype of
-     * the batches. Memory that HDF5 or NetCDF use themselves is not included. 0: 64 MiB, or twice the blocks that a
-     * sample needs if these are larger.
+     * Size of the cache for the blocks of all variables together, in bytes. Counts the decompressed elements in the
+     * slab, in the dtype of the batches. Memory that HDF5 or NetCDF use themselves is not included. 0 selects 64 MiB,
+     * or twice the size of the blocks that a sample needs if this is larger.
      */
     int64_t cache_bytes;
 } ls_array_options;
 
 /**
- * Returns the samples of variables of an HDF5 file. Sample i begins at step i * stride of the sample axis. Incomplete
- * samples at the end are dropped. Copies the path, the options and the names. Returns ownership to the caller; free the
- * data set with ls_dataset_free.
+ * Returns a data set of the samples of variables of an HDF5 file. Sample i begins at step i * stride of the sample
+ * axis. Incomplete samples at the end are dropped. Copies the path, the options and the names. Returns ownership to the
+ * caller; free the data set with ls_dataset_free.
  *
  * - The file stays open and may be larger than memory. Each batch reads the blocks that it needs: whole chunks along
  *   the sample axis, or 64 KiB of a variable without chunks. The least recently used blocks are evicted.
@@ -75,14 +78,14 @@ typedef struct ls_array_options {
  *   default fill value in a NetCDF-4 file. In other HDF5 files, elements that were never written have the fill value of
  *   the variable (0 by default), as HDF5 reads them.
  * - Values of variables with the attributes `scale_factor` and `add_offset` are unpacked, into f32 or f64.
- * - HDF5 is called by one thread at a time. A program that calls HDF5 itself while a loader with threads works needs an
- *   HDF5 built with thread safety, such as Debian's.
+ * - HDF5 is called by one thread at a time. A program that calls HDF5 itself while a loader with threads is running
+ *   needs an HDF5 built with thread safety, such as Debian's.
  *
  * Fails with:
  *
- * - LS_ERR_UNSUPPORTED: the plug-in or the HDF5 library is not installed, or a variable cannot be used. It has elements
- *   other than numbers, a compression that this HDF5 lacks, an attribute that is not a number or is `_Unsigned`, or
- *   virtual storage whose sources are missing, virtual too, or named by a pattern
+ * - LS_ERR_UNSUPPORTED: the plug-in or the HDF5 library is not installed, or a variable cannot be used. The variable
+ *   then has elements that are not numbers, a compression that this HDF5 lacks, an attribute that is not a number or is
+ *   `_Unsigned`, or virtual storage whose sources are missing, virtual too, or named by a pattern
  * - LS_ERR_IO: the file cannot be opened; from ls_loader_next: a block is damaged
  * - LS_ERR_STATE, from ls_loader_next: the data set was created before ls_spawn or fork
  * - LS_ERR_FORMAT: not an HDF5 file; from ls_loader_next: an element is missing, without `.missing`
@@ -92,15 +95,15 @@ typedef struct ls_array_options {
 LS_API ls_dataset *ls_hdf5_dataset(const char *path, const ls_array_options *options);
 
 /**
- * Returns the samples of variables of a NetCDF file, classic (CDF-1, CDF-2, CDF-5) or NetCDF-4. Ownership, copies,
- * blocks and errors are as for ls_hdf5_dataset.
+ * Returns a data set of the samples of variables of a NetCDF file, classic (CDF-1, CDF-2, CDF-5) or NetCDF-4.
+ * Ownership, copies, blocks and errors are as for ls_hdf5_dataset.
  *
  * - Elements that were never written are missing: without the attribute `_FillValue`, an element is missing if it
- * equals NetCDF's default fill value for its type. Bytes have no default fill value, nor have variables of NetCDF-4
- * files in no-fill mode.
+ *   equals NetCDF's default fill value for its type. Bytes, and variables of NetCDF-4 files in no-fill mode, have no
+ *   default fill value.
  * - Virtual variables of HDF5 fail with LS_ERR_UNSUPPORTED: use ls_hdf5_dataset.
- * - The NetCDF library switches off HDF5's printing of errors when it opens its first file, also for the rest of the
- *   program. A program that wants HDF5 to print errors calls H5Eset_auto2 after ls_netcdf_dataset.
+ * - When the NetCDF library opens its first file, it switches off HDF5's error printing for the whole program. A
+ *   program that wants HDF5 to print errors must call H5Eset_auto2 after ls_netcdf_dataset.
  */
 LS_API ls_dataset *ls_netcdf_dataset(const char *path, const ls_array_options *options);
 

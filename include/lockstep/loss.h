@@ -22,7 +22,7 @@
 extern "C" {
 #endif
 
-/** The reduction of the losses of the elements: mean, sum or none. */
+/** Selects how the losses of the elements are reduced: to their mean, to their sum, or not at all. */
 typedef enum ls_loss_reduction { LS_LOSS_MEAN = 0, LS_LOSS_SUM, LS_LOSS_NONE } ls_loss_reduction;
 
 /** Computes (x - target)^2. */
@@ -31,7 +31,7 @@ LS_API ls_tensor *ls_mse_loss(ls_tensor *x, ls_tensor *target, ls_loss_reduction
 LS_API ls_tensor *ls_l1_loss(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction);
 /**
  * Computes d^2 / 2 if |d| <= delta, otherwise delta * (|d| - delta / 2), with d = x - target (Huber, Ann. Math. Stat.
- * 35, 1964). delta is positive.
+ * 35, 1964). delta must be positive.
  */
 LS_API ls_tensor *ls_huber_loss(ls_tensor *x, ls_tensor *target, double delta, ls_loss_reduction reduction);
 
@@ -40,19 +40,19 @@ typedef struct ls_class_loss_options {
     ls_loss_reduction reduction;
     ls_tensor *weight; /**< class weights [classes], or NULL; the mean then divides by the sum of the targets' weights;
                           must not require a gradient (LS_ERR_UNSUPPORTED) */
-    double label_smoothing; /**< part of the target, 0 to 1, that is spread over all classes (Szegedy et al., arXiv
+    double label_smoothing; /**< fraction of the target, 0 to 1, that is spread over all classes (Szegedy et al., arXiv
                                1512.00567) */
     bool ignore;            /**< skips targets equal to ignore_index */
     int64_t ignore_index;
 } ls_class_loss_options;
 
 /**
- * Computes -log softmax(logits)[target], as PyTorch's cross_entropy. `options` may be NULL.
+ * Computes -log softmax(logits)[target], like PyTorch's cross_entropy. `options` may be NULL.
  * - logits are [n, classes] or [n, classes, ...].
  * - target is [n] or [n, ...], of i64, i32 or u8. A target that is out of range fails with LS_ERR_ARGUMENT, and the
  *   message has its value.
  * - A floating target of the logits' shape holds probabilities. The loss is then -sum over classes of target log
- *   softmax(logits). Its mean divides by n, also with weights. `ignore` fails with LS_ERR_UNSUPPORTED.
+ *   softmax(logits). Its mean divides by n, even with weights. `ignore` then fails with LS_ERR_UNSUPPORTED.
  */
 LS_API ls_tensor *ls_cross_entropy(ls_tensor *logits, ls_tensor *target, const ls_class_loss_options *options);
 
@@ -68,16 +68,17 @@ typedef struct ls_nll_loss_options {
 LS_API ls_tensor *ls_nll_loss(ls_tensor *log_probabilities, ls_tensor *target, const ls_nll_loss_options *options);
 /**
  * Computes -(target * log p + (1 - target) * log(1 - p)). Each log is at least -100, as in PyTorch. Fails with
- * LS_ERR_ARGUMENT if a p is outside 0 to 1.
+ * LS_ERR_ARGUMENT if any p is outside 0 to 1.
  */
 LS_API ls_tensor *ls_bce_loss(ls_tensor *probability, ls_tensor *target, ls_loss_reduction reduction);
 /** Options of ls_bce_with_logits_loss. Zero fields select the defaults. */
 typedef struct ls_bce_with_logits_options {
     ls_loss_reduction reduction;
-    ls_tensor *weight;     /**< factor of the loss of each element, or NULL; broadcasts to the logits' shape; the mean
-                              divides by the number of elements, as in PyTorch */
-    ls_tensor *pos_weight; /**< factor of the loss of positive targets, or NULL; broadcasts to the logits' shape. Above
-                              1 it raises recall, for example negatives / positives of each column */
+    ls_tensor *weight; /**< factor that multiplies the loss of each element; broadcasts to the logits' shape; may be
+                          NULL; the mean divides by the number of elements, as in PyTorch */
+    ls_tensor
+        *pos_weight; /**< factor that multiplies the loss of positive targets; broadcasts to the logits' shape; may be
+                        NULL. A factor above 1 raises recall, for example negatives / positives of each column */
 } ls_bce_with_logits_options;
 
 /**
@@ -94,13 +95,13 @@ LS_API ls_tensor *ls_kl_div_loss(ls_tensor *log_probabilities, ls_tensor *target
 
 /**
  * Computes a . b / (max(|a|, epsilon) max(|b|, epsilon)) along `axis`, and removes the axis (PyTorch's
- * cosine_similarity, with epsilon 1e-8 by default). a and b have the same number of axes and broadcast. `epsilon` is
- * not negative.
+ * cosine_similarity, with epsilon 1e-8 by default). a and b have the same number of axes and broadcast. `epsilon` must
+ * not be negative.
  */
 LS_API ls_tensor *ls_cosine_similarity(ls_tensor *a, ls_tensor *b, int axis, double epsilon);
 /**
  * Computes 1 - cos if target is above 0, otherwise max(cos - margin, 0), with cos = a . b / sqrt((a . a + 1e-12) (b . b
- * + 1e-12)) for each row of a and b [n, width]. target is [n] with 1 and -1, of any dtype (PyTorch's
+ * + 1e-12)) for each row of a and b [n, width]. target is [n], of any dtype, and contains 1 and -1 (PyTorch's
  * cosine_embedding_loss).
  */
 LS_API ls_tensor *ls_cosine_embedding_loss(ls_tensor *a, ls_tensor *b, ls_tensor *target, double margin,

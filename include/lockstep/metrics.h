@@ -12,8 +12,8 @@
  *
  * A metric is a number that a trial computes in each pass over a loader: "loss" of training, "val_loss" of validation,
  * "test_loss" of an evaluation with the label "test". At the end of a pass, the trial merges the sums of all ranks and
- * divides once. So the value equals the value of one process with all samples, for every distribution of the samples
- * over ranks. docs/reference/training.md compares the metrics with other libraries.
+ * divides once. The value therefore equals that of one process with all samples, however the samples are distributed
+ * over ranks. docs/reference/training.md compares the metrics with those of other libraries.
  */
 #ifndef LOCKSTEP_METRICS_H
 #define LOCKSTEP_METRICS_H
@@ -31,40 +31,41 @@ typedef struct ls_trial_state ls_trial_state;
 typedef struct ls_metric ls_metric;
 
 /**
- * The functions of a metric of your own, for ls_metric_new. Set either `mean` alone, or `width`, `update` and `result`,
- * and optionally `merge` and `init`. The trial calls `mean` or `update` after each step, if this rank's share of the
- * batch is not empty. A status other than LS_OK ends the run, like the status of a hook.
+ * The functions of a custom metric, for ls_metric_new. Set either `mean` alone, or `width`, `update` and `result`, and
+ * optionally `merge` and `init`. The trial calls `mean` or `update` after each step, if this rank's share of the batch
+ * is not empty. A status other than LS_OK ends the run, like the status of a hook.
  */
 typedef struct ls_metric_functions {
     const char *name; /**< name in results (copied), at most 32 bytes of UTF-8 */
     /** For a mean: sets the sum and the weight of the batch. The metric is the sum of `sum` over all batches and ranks
      * of the pass, divided by the sum of `weight`. */
     ls_status (*mean)(const ls_trial_state *state, void *user, double *sum, double *weight);
-    /** For any other metric: the number of numbers that each rank accumulates. */
+    /** For any other metric: how many numbers each rank accumulates. */
     int width;
-    /** Sets the `width` numbers at the beginning of a pass; they are 0 before. NULL: they stay 0. Needs `merge`. */
+    /** Sets the `width` numbers, which are 0 before the call, at the beginning of a pass. Requires `merge`. NULL
+     * leaves the numbers at 0. */
     void (*init)(double *numbers, void *user);
     /** Adds the batch to the numbers of this rank. */
     ls_status (*update)(const ls_trial_state *state, void *user, double *numbers);
     /** Merges the numbers of another rank into `numbers`, at the end of a pass. The trial starts with the numbers of
-     * `init` and merges the ranks in ascending order. So a merge into the numbers of `init` must return the numbers of
-     * the other rank. NULL: the numbers of all ranks are added. */
+     * `init` and merges the ranks in ascending order. A merge into the numbers of `init` must therefore return the
+     * numbers of the other rank. NULL adds the numbers of all ranks. */
     void (*merge)(double *numbers, const double *other, void *user);
     /** Returns the value of the metric from the numbers of all ranks, or from this rank's numbers so far. */
     double (*result)(const double *numbers, void *user);
-    void (*release)(void *user); /**< function that frees `user` with the metric; NULL: the metric borrows `user` */
+    void (*release)(void *user); /**< frees `user` with the metric; NULL means that the metric borrows `user` */
 } ls_metric_functions;
 
 /**
- * Makes a metric from functions of your own. Copies `functions` and passes `user` to each of them. Takes ownership of
- * `user` if `release` is set, otherwise borrows it. Returns ownership to the caller, or NULL on failure.
+ * Creates a metric from user-defined functions. Copies `functions` and passes `user` to each of them. Takes ownership
+ * of `user` if `release` is set, otherwise borrows it. Returns ownership to the caller, or NULL on failure.
  */
 LS_API ls_metric *ls_metric_new(const ls_metric_functions *functions, void *user);
 
 /** Frees a metric. Does nothing if a trial owns the metric. NULL is allowed. */
 LS_API void ls_metric_free(ls_metric *metric);
 
-/** Returns the name of the metric, a borrowed pointer. Results of a trial have a prefix and this name. */
+/** Returns the name of the metric, a borrowed pointer. Names of a trial's results consist of a prefix and this name. */
 LS_API const char *ls_metric_name(const ls_metric *metric);
 
 /**
@@ -116,12 +117,12 @@ typedef enum ls_outputs {
  *     in which all targets are ignored does not count. Exception: if the criterion adds such a class loss and other
  *     terms, all terms have the weights of the class loss, and the result on several ranks is an approximation. The
  *     gradients are exact.
- *   - "acc": the share of targets that are predicted. Outputs [n, classes, ...] predict the class with the largest
- *     number. Targets are class numbers [n, ...], or one-hot rows of the shape of the outputs. The classes may also be
- *     the last axis, [n, ..., classes], if only this fits. With ls_criterion_bce, "acc" is "binary_acc"; with
- *     ls_criterion_bce_with_logits, "binary_acc_logits". Otherwise outputs [n] or [n, 1] are LS_ERR_SHAPE, and so are
- *     shapes that do not fit. Targets that ls_criterion_cross_entropy ignores do not count in "acc" and in all other
- *     metrics of classes.
+ *   - "acc": the share of targets that are predicted correctly. Outputs [n, classes, ...] predict the class with the
+ *     largest number. Targets are class numbers [n, ...], or one-hot rows of the shape of the outputs. The classes may
+ *     also be the last axis, [n, ..., classes], if only this fits. With ls_criterion_bce, "acc" is "binary_acc"; with
+ *     ls_criterion_bce_with_logits, "binary_acc_logits". Otherwise outputs [n] or [n, 1] cause LS_ERR_SHAPE, as do
+ *     shapes that do not match. Targets that ls_criterion_cross_entropy ignores do not count in "acc" or in any other
+ *     classification metric.
  *   - "binary_acc": the share of outputs (probabilities) for which output > 0.5 equals target > 0.5. Output and target
  *     have the same shape; [n] and [n, 1] are equivalent.
  *   - "binary_acc_logits": the same for outputs that are logits, which are compared with 0.
@@ -131,19 +132,21 @@ typedef enum ls_outputs {
  *   - "r2": 1 - sum (output - target)^2 / sum (target - mean of targets)^2 for each column of a sample, and the mean
  *     over columns, like scikit-learn's r2_score. If all targets are equal: 1 if all outputs are exact, otherwise 0.
  *     NAN for fewer than two samples.
- *   - "precision", "recall", "f1", and these with "_macro", "_micro" and "_per_class": see ls_metric_precision.
+ *   - "precision", "recall", "f1", and each of these names with "_macro", "_micro" or "_per_class": see
+ *     ls_metric_precision.
  *   - "confusion": see ls_metric_confusion.
  *   - "roc_auc": the area under the curve of true positives over false positives (Hanley and McNeil, Radiology 143,
- *     1982; scikit-learn's roc_auc_score). Outputs are scores [n] or [n, 1], or [n, 2] for two classes. Targets other
- *     than 0 and 1 are LS_ERR_ARGUMENT. NAN if only one class occurs, or if a score is NaN. Keeps two numbers per
- *     sample of the pass; at the end of the pass, each rank has the numbers of all ranks.
+ *     1982; scikit-learn's roc_auc_score). Outputs are scores [n] or [n, 1], or [n, 2] for two classes. Targets must be
+ *     0 or 1 (LS_ERR_ARGUMENT). NAN if only one class occurs, or if a score is NaN. Keeps two numbers per sample of the
+ *     pass; at the end of the pass, each rank has the numbers of all ranks.
  *
  * Metrics of the run:
  *   - "lr": the learning rate of group 0 at the end of training (see ls_metric_lr); only in training.
  *   - "epoch": the number of the epoch, from 0.
- *   - "samples_per_second": the samples of all ranks in the pass, divided by its time with hooks and pauses.
+ *   - "samples_per_second": the samples of all ranks in the pass, divided by the time of the pass, including hooks and
+ *     pauses.
  *   - "data_wait": the seconds of the pass in which a rank waited for its loader; the mean over ranks.
- *   - "comm_wait": the seconds of the pass that the trial's thread spent in calls of communicators, with the wait for
+ *   - "comm_wait": the seconds of the pass that the trial's thread spent in communicator calls, including the wait for
  *     slower ranks; the mean over ranks. For asynchronous work (ls_work), only its start and ls_work_wait count.
  *
  * Combinations, for each NAME above that is a mean ("loss", the accuracies, "mse", "mae"):
@@ -166,48 +169,52 @@ typedef enum ls_outputs {
 /*
  * ---- constructors -----------------------------------------------------------------------------------------------
  * Each constructor returns ownership of a metric to the caller, or NULL on failure. ls_trial_new takes ownership of the
- * metrics in its list, also if it fails. If a metric in the list is NULL, ls_trial_new fails with the error of the
+ * metrics in its list, even if it fails. If a metric in the list is NULL, ls_trial_new fails with the error of the
  * constructor. A metric belongs to one trial: a second trial fails with LS_ERR_STATE.
  */
 
-/** Returns the metric with a name that LS_METRICS lists. */
+/** Returns the metric with this name, one of the names that LS_METRICS lists. */
 LS_API ls_metric *ls_metric_named(const char *name);
 
-/** Returns "top_K_acc": the share of targets whose class is among the k largest outputs. If outputs are equal, lower
- * classes come first. Shapes are as for "acc". Outputs with fewer than k classes are LS_ERR_SHAPE. */
+/** Returns the metric "top_K_acc": the share of targets whose class is among the k largest outputs. If outputs are
+ * equal, lower classes come first. Shapes are as for "acc". During the run, outputs with fewer than k classes cause
+ * LS_ERR_SHAPE. */
 LS_API ls_metric *ls_metric_top_k_acc(int k);
 
-/** How a metric averages over classes. */
+/** Selects how a metric averages over classes. */
 typedef enum ls_average {
-    LS_AVERAGE_USUAL = 0, /**< macro for classes; the positive class alone for binary outputs (ls_outputs) */
+    LS_AVERAGE_USUAL = 0, /**< macro average for outputs with classes; for binary outputs (ls_outputs), the value of the
+                             positive class */
     LS_AVERAGE_MACRO,     /**< mean over all classes that are predicted, or are a target, in the pass */
-    LS_AVERAGE_MICRO,     /**< value from the sums of the counts of all classes */
-    LS_AVERAGE_NONE       /**< one value for each class: ls_trial_metric_values */
+    LS_AVERAGE_MICRO,     /**< value computed from the counts summed over all classes */
+    LS_AVERAGE_NONE       /**< one value for each class; see ls_trial_metric_values */
 } ls_average;
 
-/** Options of metrics of classes. */
+/** Options of classification metrics. */
 typedef struct ls_class_metric_options {
     ls_average average;
     ls_outputs outputs;
 } ls_class_metric_options;
 
 /**
- * Returns "precision", "precision_macro", "precision_micro" or "precision_per_class": the share of predictions of a
- * class that are correct; 0 if no prediction is this class (like scikit-learn's precision_score). Shapes are as for
- * "acc", or as for "binary_acc" if outputs are binary. During the run, a target that is not a class is LS_ERR_ARGUMENT,
- * and a change of the number of classes is LS_ERR_SHAPE. `options` may be NULL.
+ * Returns the metric "precision", "precision_macro", "precision_micro" or "precision_per_class": the share of
+ * predictions of a class that are correct, or 0 if this class is never predicted (like scikit-learn's precision_score).
+ * Shapes are as for "acc", or as for "binary_acc" if outputs are binary. During the run, a target that is not a valid
+ * class causes LS_ERR_ARGUMENT, and a change of the number of classes causes LS_ERR_SHAPE. `options` may be NULL.
  */
 LS_API ls_metric *ls_metric_precision(const ls_class_metric_options *options);
-/** Returns "recall", ...: the share of targets of a class that are predicted as this class. */
+/** Returns the metric "recall" (or "recall_macro" and so on): the share of targets of a class that are predicted as
+ * this class. */
 LS_API ls_metric *ls_metric_recall(const ls_class_metric_options *options);
-/** Returns "f1", ...: 2 precision recall / (precision + recall) of a class. The macro average is the mean of these. */
+/** Returns the metric "f1" (or "f1_macro" and so on): 2 precision recall / (precision + recall) of a class. The macro
+ * average is the mean of the values of the classes. */
 LS_API ls_metric *ls_metric_f1(const ls_class_metric_options *options);
-/** Returns "confusion": the number of targets of class i with prediction j, at index i * classes + j of
+/** Returns the metric "confusion": the number of targets of class i with prediction j is at index i * classes + j of
  * ls_trial_metric_values. Ignores .average. For binary outputs, the negative class is class 0. */
 LS_API ls_metric *ls_metric_confusion(const ls_class_metric_options *options);
 
-/** Returns "lr" for group 0, "lr_1" for group 1, ...: the learning rate of the group at the end of training, after the
- * hooks of the last step. ls_trial_new fails if the optimizer does not have this group. */
+/** Returns the metric "lr" for group 0, "lr_1" for group 1, and so on: the learning rate of the group at the end of
+ * training, after the hooks of the last step. ls_trial_new fails if the optimizer does not have this group. */
 LS_API ls_metric *ls_metric_lr(int group);
 
 /** Options of ls_metric_running. */
@@ -217,27 +224,28 @@ typedef struct ls_running_options {
 } ls_running_options;
 
 /**
- * Returns "running_NAME" for a metric that is a mean: the mean of the values of the last batches, which may belong to
- * earlier epochs (torchbearer 0.5's RunningMean). Takes ownership of the metric `of`. The value of a batch is the value
- * over all ranks; all ranks have the same number of batches. The metric exists in training only. The result of an epoch
- * is the mean at its last update. `options` may be NULL.
+ * Returns the metric "running_NAME" for the metric `of`, which must be a mean: the mean of the values of the last
+ * batches, which may belong to earlier epochs (torchbearer 0.5's RunningMean). Takes ownership of `of`. The value of a
+ * batch is its value over all ranks; all ranks have the same number of batches. The metric exists in training only. The
+ * result of an epoch is the mean at its last update. `options` may be NULL.
  */
 LS_API ls_metric *ls_metric_running(ls_metric *of, const ls_running_options *options);
 
 /**
- * Returns "NAME_var" for a metric that is a mean: the variance in a pass, sum (x - mean)^2 / (n - 1), or / n with
- * `population`. Takes ownership of the metric `of`. Accuracies, "mse" and "mae" have a value x for each sample or
- * element. "loss" and metrics of your own have a value for each batch, and all batches have the same weight. NAN if n
- * is too small.
+ * Returns the metric "NAME_var" for the metric `of`, which must be a mean: the variance of its values x in a pass, sum
+ * (x - mean)^2 / (n - 1), or / n with `population`. Takes ownership of `of`. Accuracies, "mse" and "mae" have a value x
+ * for each sample or element. "loss" and custom metrics have a value for each batch, and all batches have the same
+ * weight. The result is NAN if n is too small.
  */
 LS_API ls_metric *ls_metric_var(ls_metric *of, bool population);
-/** Returns "NAME_std": the square root of "NAME_var". Takes ownership of the metric `of`. */
+/** Returns the metric "NAME_std": the square root of "NAME_var". Takes ownership of the metric `of`. */
 LS_API ls_metric *ls_metric_std(ls_metric *of, bool population);
 
 #ifdef __cplusplus
 }
 
-/* For LS_CUSTOM_METRICS and LS_METRICS: one name more than a trial takes, and NULL. */
+/* Array size for LS_CUSTOM_METRICS and LS_METRICS: one more than the number of names that a trial accepts, plus one
+ * for NULL. */
 #define LS_METRIC_NAMES 34
 using ls_metric_pointers = ls_metric *[];
 

@@ -36,7 +36,7 @@ extern "C" {
 #endif
 
 /**
- * Returns a communicator of the ranks of `comm`, in their order. All ranks of `comm` call it, between MPI_Init and
+ * Returns a communicator of the ranks of `comm`, in their order. All ranks of `comm` must call it, between MPI_Init and
  * MPI_Finalize. Returns ownership to the caller; free it with ls_comm_free before MPI_Finalize.
  *
  * - Duplicates `comm`, so the program's messages on `comm` never mix with Lockstep's. The program may free `comm`
@@ -55,12 +55,12 @@ extern "C" {
  *
  * Returns NULL on failure:
  *
- * - LS_ERR_ARGUMENT: `comm` is MPI_COMM_NULL or a handle that MPI rejects, or the backend is another one. Also if the
- *   process is linked with another MPI library than the library of this <mpi.h>, or if Lockstep has no plug-in for this
- *   library. The message says how to build the plug-in.
+ * - LS_ERR_ARGUMENT: `comm` is MPI_COMM_NULL or a handle that MPI rejects, or `backend` is neither "mpi" nor "shm".
+ *   Also if the process is linked with an MPI library that is not the library of this <mpi.h>, or if Lockstep has no
+ *   plug-in for this library. The message says how to build the plug-in.
  * - LS_ERR_STATE: MPI is not running.
  * - LS_ERR_UNSUPPORTED: `comm` is an intercommunicator, or "shm" was selected on several machines. Also if the plug-in
- *   cannot be opened or belongs to another version of Lockstep.
+ *   cannot be opened or belongs to a different version of Lockstep.
  * - LS_ERR_MISMATCH: the ranks select different backends.
  * - LS_ERR_TIMEOUT: ranks are missing; the message names them. `comm` then cannot be used for collective calls.
  */

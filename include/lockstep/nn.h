@@ -12,7 +12,7 @@
  * ```
  *
  * - Constructors return NULL and set an error on failure.
- * - Constructors take ownership of their modules and tensors, also if they fail, so nested constructors need no checks.
+ * - Constructors take ownership of their modules and tensors, even if they fail, so nested constructors need no checks.
  *   A constructor with a NULL argument names the argument and quotes the previous error.
  * - The creator of a module holds one reference. The first constructor that takes ownership of the module gets this
  *   reference, and each later one gets a new reference. So several modules may share a module. The last reference frees
@@ -50,8 +50,8 @@ typedef struct ls_module_type {
      */
     ls_status (*forward_many)(ls_module *self, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
                               int output_count);
-    int inputs;        /**< number of inputs of forward_many; 0: any number, and each may be NULL */
-    int outputs;       /**< number of outputs of forward_many; 0: any number */
+    int inputs;        /**< number of inputs of forward_many; 0 allows any number, and each may be NULL */
+    int outputs;       /**< number of outputs of forward_many; 0 allows any number */
     uint64_t optional; /**< inputs that may be NULL, if `inputs` is not 0: bit i for input i, below 64 */
     void (*free_state)(ls_module *self); /**< frees the state's memory, except parameters and children; may be NULL */
     bool whole_batch; /**< promise that `forward` in training mode calls ls_batch_norm or ls_dropout directly; in
@@ -67,20 +67,20 @@ typedef struct ls_module_type {
  */
 LS_API ls_module *ls_module_new(const ls_module_type *type);
 /**
- * Adds a parameter, and takes ownership of the tensor. Another module may own it too: it is then shared. A floating
- * parameter requires a gradient from then on. Returns a borrowed pointer to it.
+ * Adds a parameter, and takes ownership of the tensor. If another module owns the tensor too, the parameter is shared.
+ * A floating-point parameter requires a gradient from then on. Returns a borrowed pointer to the parameter.
  */
 LS_API ls_tensor *ls_module_add_parameter(ls_module *module, const char *name, ls_tensor *tensor);
 /**
  * Adds a tensor that is saved and synchronized but not trained, and takes ownership of it, like
  * ls_module_add_parameter. A tensor that is also a parameter of the model counts as a parameter. Returns a borrowed
- * pointer to it.
+ * pointer to the buffer.
  */
 LS_API ls_tensor *ls_module_add_buffer(ls_module *module, const char *name, ls_tensor *tensor);
 /**
- * Adds a child, and takes ownership of it. Another module may own it too: it is then shared. Full names in the child
- * start with "name.", or have no prefix if `name` is empty. Returns a borrowed pointer to it. A module cannot contain
- * itself.
+ * Adds a child, and takes ownership of it. If another module owns the child too, it is shared. Full names in the child
+ * start with "name.", or have no prefix if `name` is empty. Returns a borrowed pointer to the child. A module cannot
+ * contain itself.
  */
 LS_API ls_module *ls_module_add_child(ls_module *module, const char *name, ls_module *child);
 /** Returns `module` if all its additions succeeded. Otherwise frees it, restores the first error and returns NULL. */
@@ -97,13 +97,14 @@ LS_API bool ls_module_is_training(const ls_module *module);
  * calls of modules, also by other modules, go through ls_forward or ls_forward_many, so hooks see each call.
  *
  * Outside any scope, a new output belongs to the caller, who frees it with ls_release. The call frees the other tensors
- * that the layers made, so hooks copy what they keep. Some modules return their input, such as dropout in evaluation.
+ * that the layers created, so hooks must copy tensors that they keep. Some modules return their input, such as dropout
+ * in evaluation mode.
  */
 LS_API ls_tensor *ls_forward(ls_module *module, ls_tensor *input);
 /**
  * Applies a module to `input_count` tensors, which it borrows. Stores `output_count` results in `outputs`, which must
  * not be the array of the inputs. The results belong to the innermost scope. On failure all outputs are NULL. Fails
- * with LS_ERR_ARGUMENT if the module has another number of inputs or outputs, or if an input is NULL that is not
+ * with LS_ERR_ARGUMENT if the module has a different number of inputs or outputs, or if an input is NULL but not
  * optional (ls_module_type).
  */
 LS_API ls_status ls_forward_many(ls_module *module, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
@@ -133,13 +134,13 @@ LS_API ls_status ls_recompute(ls_module *module, bool on);
 LS_API void ls_module_train(ls_module *module, bool training);
 /**
  * Drops a reference from ls_module_retain, or else the creator's reference. The last reference frees the module, and
- * its children that nothing else holds. Does nothing if a constructor has taken ownership of the module, even if that
- * owner was just freed. NULL is allowed.
+ * those of its children that nothing else references. Does nothing if a constructor has taken ownership of the module,
+ * even if that owner was just freed. NULL is allowed.
  */
 LS_API void ls_module_free(ls_module *module);
 /**
- * Adds a reference for the caller, which no constructor takes. Drop it with ls_module_free. Returns the module. NULL is
- * allowed.
+ * Adds a reference that belongs to the caller and that no constructor takes. Drop it with ls_module_free. Returns the
+ * module. NULL is allowed.
  */
 LS_API ls_module *ls_module_retain(ls_module *module);
 
@@ -202,11 +203,11 @@ LS_API int64_t ls_module_size(const ls_module *module);
 LS_API void ls_module_zero_grad(ls_module *module);
 /**
  * Freezes all parameters of the module and of all modules in it (`requires_grad` is false), or unfreezes them.
- * - A frozen parameter loses its gradient and gets none. Optimizers do not change it, not even by weight decay. They
- *   may be created before or after.
+ * - A frozen parameter loses its gradient and gets no new one. Optimizers do not change it, not even by weight decay.
+ *   They may be created before or after this call.
  * - A shared parameter is frozen everywhere.
- * - In a data-parallel model, call it equally on all ranks, between two backward passes: gradients of frozen parameters
- *   are not sent.
+ * - In a data-parallel model, call it in the same way on all ranks, between two backward passes: gradients of frozen
+ *   parameters are not sent.
  */
 LS_API ls_status ls_module_set_requires_grad(ls_module *module, bool requires_grad) LS_WARN_UNUSED;
 /**
@@ -242,13 +243,13 @@ LS_API ls_status ls_module_load(ls_module *module, const char *path) LS_WARN_UNU
 
 /** Options of ls_module_load_with. Zero fields select the behavior of ls_module_load. */
 typedef struct ls_module_load_options {
-    bool allow_missing;   /**< leaves a tensor unchanged if the file does not have it */
+    bool allow_missing;   /**< leaves a tensor unchanged if the file does not contain it */
     bool allow_extra;     /**< ignores a tensor that only the file has */
-    bool skip_mismatched; /**< leaves a tensor unchanged if it has another shape in the file, and logs a warning with
-                             both shapes: for a new last layer on the weights of an old model */
+    bool skip_mismatched; /**< leaves a tensor unchanged if its shape in the file differs, and logs a warning with both
+                             shapes; use it to load an old model's weights into a model with a new last layer */
     /**
-     * NULL, or a function that is called with each such name (borrowed during the call), also if the option does not
-     * allow it, in the model's order.
+     * Called with each such name (borrowed during the call), in the model's order, even if the option does not allow
+     * it. May be NULL.
      */
     void (*on_missing)(const char *name, void *user);
     void (*on_extra)(const char *name, void *user);      /**< the same, in the file's order */
@@ -257,15 +258,15 @@ typedef struct ls_module_load_options {
 } ls_module_load_options;
 
 /**
- * Does the same as ls_module_load with options, for a part of a model's weights or for weights of a larger model.
- * `options` may be NULL.
+ * Does the same as ls_module_load with options for loading a part of a model's weights, or the weights of a larger
+ * model. `options` may be NULL.
  */
 LS_API ls_status ls_module_load_with(ls_module *module, const char *path,
                                      const ls_module_load_options *options) LS_WARN_UNUSED;
 
 /* ---- hooks ------------------------------------------------------------------------------------------------------- */
 
-/** Arguments of the hooks of a module, which borrow all of them. */
+/** The arguments of a module's hooks. The hooks borrow all of them. */
 typedef struct ls_module_call {
     ls_module *module;
     ls_tensor **inputs; /**< NULL in `backward`; an element is NULL if an optional input is absent */
@@ -290,26 +291,26 @@ typedef ls_status (*ls_module_hook)(ls_module_call *call, void *user);
 typedef struct ls_module_hooks {
     void *user;                 /**< argument of each hook */
     ls_module_hook forward_pre; /**< called before the module runs; may replace inputs */
-    ls_module_hook forward;     /**< called after the module ran; may replace outputs */
+    ls_module_hook forward;     /**< called after the module has run; may replace outputs */
     /**
      * Called when ls_backward has finished with the call. May read gradients, but not change them. Not called if no
      * gradient reached the outputs, or under ls_no_grad.
      */
     ls_module_hook backward;
-    void (*release)(void *user); /**< NULL, or called with `user` when the hooks are no longer used */
+    void (*release)(void *user); /**< called with `user` when the hooks are no longer used; may be NULL */
 } ls_module_hooks;
 
 /**
- * Adds hooks, which it copies, after the module's other hooks. They run in each call of this module. Returns their
- * number, from 1, for ls_module_remove_hooks. On failure calls `release`, sets an error and returns 0.
+ * Adds a copy of `hooks` after the module's other hooks. The hooks run in each call of this module. Returns the number
+ * of these hooks, from 1, for ls_module_remove_hooks. On failure calls `release`, sets an error and returns 0.
  * - ls_sequential does not fuse a module that has hooks with its neighbor.
  * - Hooks see the calls of this rank. In ls_data_parallel, these calls have this rank's samples (none if it skips), and
  *   gradients before averaging. In ls_pipeline, there is a call per micro-batch, and the calls that time the layers.
  */
 LS_API int ls_module_add_hooks(ls_module *module, const ls_module_hooks *hooks) LS_WARN_UNUSED;
 /**
- * Removes the hooks with this number. A hook may do this. Backward passes no longer call them. Fails with
- * LS_ERR_ARGUMENT if the module has no hooks with this number.
+ * Removes the hooks with this number. A hook may call this function. Backward passes no longer call the removed hooks.
+ * Fails with LS_ERR_ARGUMENT if the module has no hooks with this number.
  */
 LS_API ls_status ls_module_remove_hooks(ls_module *module, int number);
 
@@ -318,27 +319,27 @@ LS_API ls_status ls_module_remove_hooks(ls_module *module, int number);
 /*
  * Layers with one input and one output. Names, formulas, defaults and initial values are the same as in PyTorch's
  * layer. A constructor fails with LS_ERR_ARGUMENT if a size is not positive or an option is out of range. ls_forward
- * has the errors of the layer's operation (autograd.h).
+ * fails as the layer's operation does (autograd.h).
  */
 
 /** Options of ls_nn_linear_with. Zero fields select the defaults. */
 typedef struct ls_linear_options {
     ls_dtype dtype;   /**< dtype of the parameters; default LS_F32 */
-    bool no_bias;     /**< a layer without bias */
+    bool no_bias;     /**< omits the bias */
     bool weight_norm; /**< weight normalization: parameters weight_g (length of the weight's rows) and weight_v
                          (direction) instead of weight, as in PyTorch's weight_norm; see ls_weight_norm */
 } ls_linear_options;
 
 /**
- * Returns a layer y = x weight^T + bias (PyTorch's Linear; ls_linear). x is [..., in] and y is [..., out]. weight
- * [out, in] and bias [out] start uniform in +-1/sqrt(in).
+ * Returns a layer y = x weight^T + bias (PyTorch's Linear; ls_linear). x is [..., in] and y is [..., out]. weight [out,
+ * in] and bias [out] are initialized uniformly in +-1/sqrt(in).
  */
 LS_API ls_module *ls_nn_linear(int64_t in, int64_t out);
 /** Returns ls_nn_linear with options, which may be NULL. */
 LS_API ls_module *ls_nn_linear_with(int64_t in, int64_t out, const ls_linear_options *options);
 /**
- * Returns an activation: the operation of its name on every element (ls_relu). x has any shape, and y has x's shape.
- * The next eight functions also return activations.
+ * Returns an activation layer, which applies the operation of its name to every element (ls_relu). x has any shape, and
+ * y has x's shape. The next eight functions also return activation layers.
  */
 LS_API ls_module *ls_nn_relu(void);
 /** See ls_leaky_relu. */
@@ -373,8 +374,8 @@ LS_API ls_module *ls_nn_dropout(double p);
 LS_API ls_module *ls_nn_flatten(void);
 /**
  * Selects rows of weight [count, width], of f32, by index (PyTorch's Embedding; ls_embedding). x is [...] of i64 or
- * i32, and y is [..., width]. The weight starts standard normal. ls_forward fails with LS_ERR_ARGUMENT if an index is
- * out of range.
+ * i32, and y is [..., width]. The weight is initialized from the standard normal distribution. ls_forward fails with
+ * LS_ERR_ARGUMENT if an index is out of range.
  */
 LS_API ls_module *ls_nn_embedding(int64_t count, int64_t width);
 
@@ -382,39 +383,40 @@ LS_API ls_module *ls_nn_embedding(int64_t count, int64_t width);
  * Computes (x - mean) / deviation for each channel. x and y are [n, channels, ...]. y has x's dtype, or f32 for
  * integers. The f32 buffers mean and deviation [channels] start as zeros and ones, and ls_nn_standardize_fit computes
  * them from a data set. They are saved with the model, so a program that loads it standardizes its inputs in the same
- * way. ls_forward fails with LS_ERR_SHAPE if x has another number of channels.
+ * way. ls_forward fails with LS_ERR_SHAPE if x has a different number of channels.
  */
 LS_API ls_module *ls_nn_standardize(int64_t channels);
 
 /** Options of ls_nn_layer_norm and ls_nn_group_norm. Zero fields select the defaults. */
 typedef struct ls_norm_options {
     ls_dtype dtype; /**< dtype of the parameters; default LS_F32 */
-    bool no_affine; /**< a layer without weight and bias */
-    bool no_bias;   /**< a layer without bias */
-    double epsilon; /**< epsilon, not negative; 0 selects 1e-5, LS_ZERO selects 0 */
+    bool no_affine; /**< omits weight and bias */
+    bool no_bias;   /**< omits the bias */
+    double epsilon; /**< epsilon, not negative; 0 selects the default, 1e-5, and LS_ZERO selects 0 */
 } ls_norm_options;
 
 /** Options of ls_nn_rms_norm. Zero fields select the defaults. */
 typedef struct ls_rms_norm_options {
     ls_dtype dtype; /**< dtype of the weight; default LS_F32 */
-    bool no_affine; /**< a layer without weight */
-    double epsilon; /**< epsilon, not negative; 0 selects 1e-5, LS_ZERO selects 0 */
+    bool no_affine; /**< omits the weight */
+    double epsilon; /**< epsilon, not negative; 0 selects the default, 1e-5, and LS_ZERO selects 0 */
 } ls_rms_norm_options;
 
 /** Options of ls_nn_instance_norm. Zero fields select the defaults. */
 typedef struct ls_instance_norm_options {
     ls_dtype dtype; /**< dtype of the parameters; default LS_F32 */
-    bool affine;    /**< a layer with weight and bias */
-    double epsilon; /**< epsilon, not negative; 0 selects 1e-5, LS_ZERO selects 0 */
+    bool affine;    /**< adds weight and bias */
+    double epsilon; /**< epsilon, not negative; 0 selects the default, 1e-5, and LS_ZERO selects 0 */
 } ls_instance_norm_options;
 
 /** Options of ls_nn_batch_norm_1d to ls_nn_batch_norm_3d. Zero fields select the defaults. */
 typedef struct ls_batch_norm_options {
     ls_dtype dtype;  /**< dtype of the parameters; default LS_F32 */
-    bool no_affine;  /**< a layer without weight and bias */
-    bool no_bias;    /**< a layer without bias */
-    double epsilon;  /**< epsilon, not negative; 0 selects 1e-5, LS_ZERO selects 0 */
-    double momentum; /**< momentum of the running statistics, 0 to 1; 0 selects 0.1, LS_ZERO leaves them unchanged */
+    bool no_affine;  /**< omits weight and bias */
+    bool no_bias;    /**< omits the bias */
+    double epsilon;  /**< epsilon, not negative; 0 selects the default, 1e-5, and LS_ZERO selects 0 */
+    double momentum; /**< momentum of the running statistics, 0 to 1; 0 selects the default, 0.1, and LS_ZERO leaves the
+                        statistics unchanged */
 } ls_batch_norm_options;
 
 /**
@@ -446,7 +448,7 @@ LS_API ls_module *ls_nn_instance_norm(int64_t channels, const ls_instance_norm_o
  * - In training mode it uses the mean and the variance of the batch, and the buffers running_mean and running_var move
  *   towards them by `momentum`. Otherwise it uses these buffers.
  * - weight, bias and the two buffers are [channels] and start as ones, zeros, zeros and ones.
- * - ls_forward fails with LS_ERR_SHAPE if x has other axes, or in training with one value per channel.
+ * - ls_forward fails with LS_ERR_SHAPE if x has other axes, or in training if a channel has only one value.
  */
 LS_API ls_module *ls_nn_batch_norm_1d(int64_t channels, const ls_batch_norm_options *options);
 /** Does the same for x [n, channels, height, width] (PyTorch's BatchNorm2d). */
@@ -461,7 +463,7 @@ typedef struct ls_conv_layer_options {
     ls_shape stride, padding, dilation; /**< see ls_conv_options */
     bool same;                          /**< see ls_conv_options */
     int64_t groups;                     /**< see ls_conv_options */
-    bool no_bias;                       /**< a layer without bias */
+    bool no_bias;                       /**< omits the bias */
     bool weight_norm;                   /**< see ls_linear_options; over the first axis of the weight */
     ls_dtype dtype;                     /**< dtype of the parameters; default LS_F32 */
 } ls_conv_layer_options;
@@ -473,16 +475,16 @@ typedef struct ls_conv_layer_options {
 typedef struct ls_conv_transpose_layer_options {
     ls_shape stride, padding, dilation, output_padding; /**< see ls_conv_transpose_options */
     int64_t groups;                                     /**< see ls_conv_transpose_options */
-    bool no_bias;                                       /**< a layer without bias */
+    bool no_bias;                                       /**< omits the bias */
     bool weight_norm;                                   /**< see ls_linear_options; over the first axis of the weight */
     ls_dtype dtype;                                     /**< dtype of the parameters; default LS_F32 */
 } ls_conv_transpose_layer_options;
 
 /**
- * Returns a convolution over one axis (PyTorch's Conv1d; ls_conv has formula and options). x is [n, in, length], y is
- * [n, out, ...]. weight [out, in / groups, kernel] and bias [out] start uniform in +-1/sqrt(in / groups * kernel).
- * `kernel` has the sizes of the window, one for all axes or one for each. `groups` divides in and out. `options` may be
- * NULL.
+ * Returns a convolution over one axis (PyTorch's Conv1d; see ls_conv for the formula and the options). x is [n, in,
+ * length], y is [n, out, ...]. weight [out, in / groups, kernel] and bias [out] are initialized uniformly in
+ * +-1/sqrt(in / groups * kernel). `kernel` has the sizes of the window, one for all axes or one for each. `groups` must
+ * divide in and out. `options` may be NULL.
  */
 LS_API ls_module *ls_nn_conv_1d(int64_t in, int64_t out, ls_shape kernel, const ls_conv_layer_options *options);
 /** Does the same over two axes: x [n, in, height, width], weight [out, in / groups, kernel...] (PyTorch's Conv2d). */
@@ -491,8 +493,8 @@ LS_API ls_module *ls_nn_conv_2d(int64_t in, int64_t out, ls_shape kernel, const 
 LS_API ls_module *ls_nn_conv_3d(int64_t in, int64_t out, ls_shape kernel, const ls_conv_layer_options *options);
 /**
  * Returns a transposed convolution over one axis (PyTorch's ConvTranspose1d; ls_conv_transpose). x is [n, in, length],
- * y is [n, out, ...]. weight [in, out / groups, kernel] and bias [out] start uniform in +-1/sqrt(out / groups *
- * kernel).
+ * y is [n, out, ...]. weight [in, out / groups, kernel] and bias [out] are initialized uniformly in +-1/sqrt(out /
+ * groups * kernel).
  */
 LS_API ls_module *ls_nn_conv_transpose_1d(int64_t in, int64_t out, ls_shape kernel,
                                           const ls_conv_transpose_layer_options *options);
@@ -527,28 +529,29 @@ LS_API ls_module *ls_nn_pixel_unshuffle(int64_t factor);
 typedef struct ls_attention_layer_options {
     ls_dtype dtype; /**< dtype of the parameters; default LS_F32 */
     bool no_bias;
-    bool causal;                 /**< attention of position i to positions 0 to i only */
-    bool rotary;                 /**< rotation of queries and keys by their positions (ls_rotary) */
+    bool causal;                 /**< position i attends only to positions 0 to i */
+    bool rotary;                 /**< rotates queries and keys by their positions (ls_rotary) */
     ls_rotary_options positions; /**< options of `rotary` */
 } ls_attention_layer_options;
 
 /**
- * Returns attention with several heads (Vaswani et al., arXiv 1706.03762). Queries, keys and values are linear maps of
- * the inputs. Each of `heads` equal parts attends separately (ls_attention), and a linear map combines the results.
- * Fails with LS_ERR_ARGUMENT if `heads` does not divide `width`. `options` may be NULL.
+ * Returns multi-head attention (Vaswani et al., arXiv 1706.03762). Queries, keys and values are linear maps of the
+ * inputs. Each of `heads` equal parts attends separately (ls_attention), and a linear map combines the results. Fails
+ * with LS_ERR_ARGUMENT if `heads` does not divide `width`. `options` may be NULL.
  * - One input x [n, length, width] gives self-attention.
- * - ls_forward_many accepts up to five inputs: query, key (NULL: the query), value (NULL: the key), and key_mask
- *   [n, keys] and attn_mask of ls_attention_options (NULL: no mask). The output is like the query.
+ * - ls_forward_many accepts up to five inputs: query, key (NULL selects the query), value (NULL selects the key), and
+ *   key_mask [n, keys] and attn_mask of ls_attention_options (NULL selects no mask). The output has the query's shape.
  * - Parameters are the same as in PyTorch's MultiheadAttention (batch_first, without dropout of weights).
- *   in_proj_weight [3 width, width] starts Xavier uniform, in_proj_bias [3 width] and out_proj.bias start as zeros, and
- *   out_proj.weight starts as in ls_nn_linear.
- * - PyTorch's key_padding_mask and bool attn_mask are the inverse: true for keys to ignore. A floating attn_mask is the
- *   same.
+ *   in_proj_weight [3 width, width] is initialized Xavier-uniformly, in_proj_bias [3 width] and out_proj.bias start as
+ *   zeros, and out_proj.weight starts as in ls_nn_linear.
+ * - PyTorch's key_padding_mask and bool attn_mask have the inverse meaning: true for keys to ignore. A floating-point
+ *   attn_mask has the same meaning.
  */
 LS_API ls_module *ls_nn_multi_head_attention(int64_t width, int64_t heads, const ls_attention_layer_options *options);
 /**
- * Adds learned positions (as in GPT-2; Radford et al., 2019): x [..., positions, width] plus the first rows of weight
- * [count, width]. There are at most `count` positions. The weight has `dtype` and starts normal with deviation 0.02.
+ * Adds learned position embeddings (as in GPT-2; Radford et al., 2019): x [..., positions, width] plus the first rows
+ * of weight [count, width]. There are at most `count` positions. The weight has `dtype` and is initialized normally
+ * with standard deviation 0.02.
  */
 LS_API ls_module *ls_nn_positions(int64_t count, int64_t width, ls_dtype dtype);
 
@@ -560,11 +563,11 @@ typedef enum ls_mlp_activation { LS_MLP_RELU = 0, LS_MLP_GELU, LS_MLP_GELU_TANH 
  * PyTorch's (TransformerEncoderLayer).
  */
 typedef struct ls_transformer_options {
-    bool norm_first; /**< normalization of the inputs of attention and MLP, instead of the sums after them */
-    ls_mlp_activation activation;         /**< activation in the MLP */
-    int64_t hidden;                       /**< width in the MLP; 0 selects 4 * width */
-    double dropout;                       /**< probability of dropout, after attention, in the MLP and after it */
-    double epsilon;                       /**< epsilon of the layer norms; see ls_norm_options */
+    bool norm_first;              /**< normalizes the inputs of attention and MLP, instead of the sums after them */
+    ls_mlp_activation activation; /**< activation in the MLP */
+    int64_t hidden;               /**< width of the hidden layer of the MLP; 0 selects the default, 4 * width */
+    double dropout;               /**< probability of dropout after attention, in the MLP and after the MLP */
+    double epsilon;               /**< epsilon of the layer norms; see ls_norm_options */
     ls_attention_layer_options attention; /**< options of attention; dtype and no_bias apply to all layers */
 } ls_transformer_options;
 
@@ -584,12 +587,12 @@ LS_API ls_module *ls_nn_transformer_block(int64_t width, int64_t heads, const ls
 /** Options of recurrent layers. Zero fields select the defaults. */
 typedef struct ls_recurrent_options {
     ls_dtype dtype;     /**< dtype of the parameters; default LS_F32 */
-    int layers;         /**< number of layers, at most 64; 0 selects 1. Each uses the y of the previous layer */
-    bool bidirectional; /**< layers that also run from the end to the start, with separate parameters: y is twice as
-                           wide, first forward, then backward */
-    double dropout;     /**< probability of dropout of y between layers, in training mode */
+    int layers;         /**< number of layers, at most 64; 0 selects the default, 1. Each uses the previous layer's y */
+    bool bidirectional; /**< bidirectional layers: the backward direction has its own parameters, and y is twice as wide
+                           (forward outputs, then backward outputs) */
+    double dropout;     /**< dropout probability of y between layers, in training mode */
     bool no_bias;
-    bool time_first; /**< steps before samples: x and y are [length, n, ...], states [layers, n, hidden]; not for
+    bool time_first; /**< puts steps before samples: x and y are [length, n, ...], states [layers, n, hidden]; not for
                         ls_data_parallel, which needs samples first */
 } ls_recurrent_options;
 
@@ -599,15 +602,15 @@ typedef struct ls_recurrent_options {
  * last layer. `options` may be NULL.
  *
  * ls_forward_many has inputs x, h, lengths and outputs y, h. All except x and y are optional.
- * - h [n, layers, hidden] is the initial state (NULL: zeros) and the final state. With two directions, each layer has
- *   two, forward and backward. PyTorch swaps the first two axes.
+ * - h [n, layers, hidden] is the initial state (NULL selects zeros) and the final state. With two directions, each
+ *   layer has two states, forward and backward. PyTorch swaps the first two axes.
  * - lengths [n] (i64 or i32, 0 to length) has the number of steps of each sequence, as PyTorch's packed sequences have.
  *   After these steps, y is zero and x must be finite. The final state is the state after the sequence's last step, and
  *   the backward direction starts at this step. Fails with LS_ERR_ARGUMENT if a length is out of range.
  *
  * Parameters are weight_ih_l0 [hidden, in], weight_hh_l0 [hidden, hidden], bias_ih_l0 and bias_hh_l0 [hidden], and so
  * on for l1 (where `in` is the width of the previous y), as in PyTorch. Names of the backward direction end with
- * "_reverse". All start uniform in +-1/sqrt(hidden).
+ * "_reverse". All are initialized uniformly in +-1/sqrt(hidden).
  */
 LS_API ls_module *ls_nn_rnn(int64_t in, int64_t hidden, const ls_recurrent_options *options);
 /** Returns ls_nn_rnn with ls_relu instead of ls_tanh (PyTorch's RNN with nonlinearity="relu"). */
@@ -634,14 +637,15 @@ LS_API ls_module *ls_nn_gru(int64_t in, int64_t hidden, const ls_recurrent_optio
 LS_API ls_module *ls_nn_function(const char *name, ls_tensor *(*function)(ls_tensor *x, void *user), void *user);
 
 /**
- * Returns x + f(x). `f` has one input and one output of the same shape, and is child "0" (He et al., arXiv 1512.03385).
+ * Returns a layer that computes x + f(x). `f` has one input and one output of the same shape, and is child "0" (He et
+ * al., arXiv 1512.03385).
  */
 LS_API ls_module *ls_nn_residual(ls_module *f);
 
 /**
- * Applies modules with one input and one output, one after the other. Their names are "0", "1", ... Without modules,
- * the output is the input. A ReLU before a MaxPool without padding runs after the MaxPool, on fewer elements, unless
- * one of them has hooks. Values and gradients are the same.
+ * Returns a module that applies modules with one input and one output, one after the other. The modules' names are "0",
+ * "1", ... If `count` is 0, the output is the input. A ReLU before a MaxPool without padding runs after the MaxPool, on
+ * fewer elements, unless one of them has hooks. Values and gradients are the same.
  */
 LS_API ls_module *ls_sequential_of(ls_module *const *modules, int count);
 #ifndef __cplusplus
@@ -657,8 +661,8 @@ typedef struct ls_named_module {
 } ls_named_module;
 
 /**
- * Does the same as ls_sequential_of with other names, as PyTorch's Sequential(OrderedDict(...)). Names have no dots, as
- * in ls_module_add_child.
+ * Does the same as ls_sequential_of, with the given names, like PyTorch's Sequential(OrderedDict(...)). Names must not
+ * contain dots, as in ls_module_add_child.
  *
  * ```c
  * ls_module *layers = ls_sequential_named({"hidden", ls_nn_linear(4, 3)}, {"act", ls_nn_relu()});
@@ -672,8 +676,7 @@ LS_API ls_module *ls_sequential_named_of(const ls_named_module *modules, int cou
 #endif
 
 /* ---- initialization of floating tensors -------------------------------------------------------------------------
- * All except ls_nn_init_constant use the next stream of the generator (ls_seed).
- */
+ * All these functions except ls_nn_init_constant use the next stream of the generator (ls_seed). */
 
 /** Sets every element to `value`. */
 LS_API ls_status ls_nn_init_constant(ls_tensor *tensor, double value) LS_WARN_UNUSED;
@@ -686,7 +689,7 @@ LS_API ls_status ls_nn_init_truncated_normal(ls_tensor *tensor, double mean, dou
                                              double high) LS_WARN_UNUSED;
 /**
  * Draws elements uniformly from +-sqrt(6 / ((1 + slope^2) fan_in)) (He et al., arXiv 1502.01852). fan_in is the product
- * of all sizes except the first. `slope` is the slope of the following leaky ReLU (0: ReLU).
+ * of all sizes except the first. `slope` is the slope of the following leaky ReLU (0 for ReLU).
  */
 LS_API ls_status ls_nn_init_kaiming_uniform(ls_tensor *tensor, double slope) LS_WARN_UNUSED;
 /** Draws elements from a normal distribution with deviation sqrt(2 / ((1 + slope^2) fan_in)). */
@@ -696,7 +699,7 @@ LS_API ls_status ls_nn_init_xavier_uniform(ls_tensor *tensor, double gain) LS_WA
 /** Draws elements from a normal distribution with deviation gain sqrt(2 / (fan_in + fan_out)). */
 LS_API ls_status ls_nn_init_xavier_normal(ls_tensor *tensor, double gain) LS_WARN_UNUSED;
 /**
- * Sets the rows (or the columns, if they are fewer) to orthogonal vectors of length `gain` (Saxe et al., arXiv
+ * Sets the rows (or the columns, if there are fewer columns) to orthogonal vectors of length `gain` (Saxe et al., arXiv
  * 1312.6120). Axes after the first count as one.
  */
 LS_API ls_status ls_nn_init_orthogonal(ls_tensor *tensor, double gain) LS_WARN_UNUSED;

@@ -14,7 +14,7 @@
  * ```
  *
  * Formulas, defaults and the order of operations are PyTorch's. If 0 selects the default of an option, LS_ZERO selects
- * 0: for beta1 of Adam, or for the learning rate of a frozen group.
+ * 0, for example for beta1 of Adam or for the learning rate of a frozen group.
  */
 #ifndef LOCKSTEP_OPTIM_H
 #define LOCKSTEP_OPTIM_H
@@ -44,7 +44,8 @@ typedef struct ls_adam_options {
     double beta1;         /**< 0 selects the default, 0.9 */
     double beta2;         /**< 0 selects the default, 0.999 */
     double epsilon;       /**< 0 selects the default, 1e-8 */
-    double weight_decay;  /**< ls_adam: added to the gradient. ls_adamw: decoupled; 0 selects 0.01, LS_ZERO no decay */
+    double weight_decay;  /**< ls_adam adds it to the gradient; ls_adamw decouples it, and there 0 selects the default,
+                             0.01, and LS_ZERO selects no decay */
     bool amsgrad;
 } ls_adam_options;
 
@@ -122,7 +123,7 @@ typedef struct ls_lion_options {
 /**
  * You et al., arXiv 1904.00962, algorithm 2, for large batches: p -= learning_rate |p| / |r| r, where r is the
  * direction of Adam plus weight_decay p. Norms are per parameter. If a norm is 0, the factor |p| / |r| is 1. Parameters
- * that are sharded over ranks (ls_nn_column_parallel) are refused.
+ * that are sharded over ranks (ls_nn_column_parallel) are rejected.
  */
 typedef struct ls_lamb_options {
     double learning_rate; /**< 0 selects the default, 1e-3 */
@@ -132,7 +133,7 @@ typedef struct ls_lamb_options {
     double weight_decay;  /**< 0 selects the default, 0.01 */
 } ls_lamb_options;
 
-/** How ls_muon adjusts its learning rate to the shape of a matrix. */
+/** Selects how ls_muon adjusts its learning rate to the shape of a matrix. */
 typedef enum ls_muon_rates {
     LS_MUON_ORIGINAL = 0, /**< factor sqrt(max(1, rows / columns)) */
     LS_MUON_AS_ADAMW,     /**< factor 0.2 sqrt(max(rows, columns)), like "match_rms_adamw" in PyTorch */
@@ -140,13 +141,14 @@ typedef enum ls_muon_rates {
 
 /**
  * Jordan et al., Muon: An optimizer for hidden layers in neural networks (2024), as in PyTorch. Makes the momentum
- * matrix M nearly orthogonal by `iterations` of X = a X + (b X X^T + c (X X^T)^2) X, starting with X = M / |M|, in the
- * dtype of the parameter (PyTorch: in bf16). Then p -= learning_rate weight_decay p, p -= adjusted learning_rate X.
+ * matrix M nearly orthogonal by `iterations` iterations of X = a X + (b X X^T + c (X X^T)^2) X, starting with X = M /
+ * |M|, in the dtype of the parameter (PyTorch uses bf16). Then p -= learning_rate weight_decay p, p -= adjusted
+ * learning_rate X.
  *
- * - Of a model, group 0 gets the parameters [m, n], and group 1 gets all other parameters and uses ls_adamw.
- * - A group of ls_optimizer_add_group uses ls_adamw if it has no matrix, or if its options set `.adamw`. Set it for
- *   embeddings and the last layer, which train better so.
- * - Sharded parameters are refused, as in ls_lamb.
+ * - For a model, group 0 gets the parameters [m, n], and group 1 gets all other parameters and uses ls_adamw.
+ * - A group of ls_optimizer_add_group uses ls_adamw if it contains no matrix, or if its options set `.adamw`. Set it
+ *   for embeddings and the last layer, which train better with ls_adamw.
+ * - Sharded parameters are rejected, as in ls_lamb.
  * - A step takes 2 n m^2 + m^3 multiplications per iteration and matrix [m, n], where m is the smaller side, in one
  *   thread. It needs memory for two such matrices and two matrices [m, m].
  */
@@ -154,18 +156,18 @@ typedef struct ls_muon_options {
     double learning_rate; /**< 0 selects the default, 1e-3 */
     double weight_decay;  /**< 0 selects the default, 0.1 */
     double momentum;      /**< 0 selects the default, 0.95 */
-    double a, b, c;       /**< coefficients; all 0 selects the default, 3.4445, -4.7750, 2.0315 */
+    double a, b, c;       /**< coefficients; if all are 0, the defaults are 3.4445, -4.7750 and 2.0315 */
     double epsilon;       /**< smallest divisor |M|; 0 selects the default, 1e-7 */
-    int iterations;       /**< 1 to 99; 0 selects the default, 5 */
+    int iterations;       /**< number of iterations, 1 to 99; 0 selects the default, 5 */
     ls_muon_rates rates;
     bool no_nesterov;
-    ls_adam_options adamw; /**< options of the parameters that are not matrices */
+    ls_adam_options adamw; /**< options for the parameters that are not matrices */
 } ls_muon_options;
 
 /**
  * Limited-memory BFGS (Nocedal and Wright, Numerical Optimization, 2nd ed., algorithms 7.4 and 7.5): quasi-Newton
  * directions from the last `history_size` steps. Call ls_optimizer_step_closure. All parameters are in one group, of
- * one dtype, without weight decay. Fields have the meaning and the defaults of PyTorch's LBFGS. With LS_ZERO as a
+ * the same dtype, without weight decay. Fields have the meaning and the defaults of PyTorch's LBFGS. With LS_ZERO as a
  * tolerance, a step ends only if nothing changes.
  *
  * Set `comm` if the parameters are sharded over ranks, for example a field that is distributed over the ranks of a
@@ -177,41 +179,43 @@ typedef struct ls_muon_options {
  * - Steps are collective over `comm`.
  * - The closure must return the same loss on every rank (ls_allreduce), otherwise LS_ERR_MISMATCH.
  * - Every rank must have at least one parameter, which may be empty.
- * - If a rank has no parameters, or if the closure fails on a rank, the step fails on all ranks. This rank gets its own
- *   error, and the other ranks get LS_ERR_MISMATCH with the number of this rank.
+ * - If a rank has no parameters, or if the closure fails on a rank, the step fails on all ranks. The failing rank gets
+ *   its own error, and the other ranks get LS_ERR_MISMATCH with its rank number.
  *
  * Fails with LS_ERR_UNSUPPORTED if tensor parallelism shards a parameter, because such a model also has replicated
  * parameters. Also fails with LS_ERR_UNSUPPORTED if the model is a stage of a pipeline and `comm` is NULL.
  */
 typedef struct ls_lbfgs_options {
-    double learning_rate;      /**< fixed step, or first step of a line search; 0 selects the default, 1 */
-    int history_size;          /**< previous steps, each in two vectors of all parameters; 0 selects the default, 100 */
-    int max_iterations;        /**< largest number of directions per step; 0 selects the default, 20 */
-    int max_evaluations;       /**< limit per step, checked after each direction; 0 selects 5/4 max_iterations */
+    double learning_rate; /**< fixed step, or first step of a line search; 0 selects the default, 1 */
+    int history_size; /**< number of previous steps in the history, each stored as two vectors as long as all parameters
+                         together; 0 selects the default, 100 */
+    int max_iterations;        /**< maximum number of directions per step; 0 selects the default, 20 */
+    int max_evaluations;       /**< maximum number of evaluations per step, checked after each direction; 0 selects 5/4
+                                  max_iterations */
     double tolerance_gradient; /**< largest element of the gradient at convergence; 0 selects the default, 1e-7 */
     double tolerance_change;   /**< change of loss or parameters at convergence; 0 selects the default, 1e-9 */
-    bool strong_wolfe;         /**< line search for a point that meets the strong Wolfe conditions */
-    ls_comm *comm;             /**< ranks over which the parameters are sharded (borrowed); NULL: not sharded */
+    bool strong_wolfe; /**< searches along each direction for a point that satisfies the strong Wolfe conditions */
+    ls_comm *comm;     /**< ranks over which the parameters are sharded (borrowed); NULL if they are not sharded */
 } ls_lbfgs_options;
 
-/** The formula of beta, the factor of the previous direction in a conjugate direction. */
+/** The formula for beta, the factor of the previous direction in a new conjugate direction. */
 typedef enum ls_conjugate_formula { LS_POLAK_RIBIERE = 0, LS_FLETCHER_REEVES } ls_conjugate_formula;
 
 /**
  * Nonlinear conjugate gradients (Nocedal and Wright, algorithm 5.4). Needs less memory than ls_lbfgs, because it has no
- * history. Always searches along the direction, with tighter conditions than ls_lbfgs. Restarts with steepest descent
- * after `restart_every` directions, if gradients are far from orthogonal (5.52), and if a direction does not descend.
- * Steps, parameters and the other fields are as in ls_lbfgs.
+ * history. Always uses a line search, with tighter conditions than ls_lbfgs. Restarts with steepest descent after
+ * `restart_every` directions, if gradients are far from orthogonal (5.52), and if a direction is not a descent
+ * direction. Steps, parameters and the other fields are as in ls_lbfgs.
  */
 typedef struct ls_conjugate_gradient_options {
-    ls_conjugate_formula formula; /**< LS_POLAK_RIBIERE, which is 0: beta is never negative (5.44, 5.45) */
-    double learning_rate;         /**< factor of the first trial step; 0 selects the default, 1 */
-    int restart_every;            /**< number of directions; 0 selects the number of elements in all parameters */
-    int max_iterations;           /**< 0 selects the default, 20 */
-    int max_evaluations;          /**< 0 selects 5/2 max_iterations */
-    double tolerance_gradient;    /**< 0 selects the default, 1e-7 */
-    double tolerance_change;      /**< 0 selects the default, 1e-9 */
-    ls_comm *comm;                /**< as in ls_lbfgs_options */
+    ls_conjugate_formula formula; /**< 0 selects LS_POLAK_RIBIERE, with which beta is never negative (5.44, 5.45) */
+    double learning_rate;         /**< factor that multiplies the first trial step; 0 selects the default, 1 */
+    int restart_every; /**< number of directions between restarts; 0 selects the number of elements in all parameters */
+    int max_iterations;        /**< 0 selects the default, 20 */
+    int max_evaluations;       /**< 0 selects 5/2 max_iterations */
+    double tolerance_gradient; /**< 0 selects the default, 1e-7 */
+    double tolerance_change;   /**< 0 selects the default, 1e-9 */
+    ls_comm *comm;             /**< as in ls_lbfgs_options */
 } ls_conjugate_gradient_options;
 
 /**
@@ -245,11 +249,11 @@ LS_API ls_optimizer *ls_lbfgs(ls_module *model, const ls_lbfgs_options *options)
 /** Does the same as ls_sgd with ls_conjugate_gradient_options. */
 LS_API ls_optimizer *ls_conjugate_gradient(ls_module *model, const ls_conjugate_gradient_options *options);
 
-/** Options of a group of parameters that differ from the options of the optimizer. */
+/** Options of a parameter group that override the options of the optimizer. */
 typedef struct ls_group_options {
-    double learning_rate; /**< 0 selects the optimizer's rate, LS_ZERO a frozen group */
-    double weight_decay;  /**< 0 selects the optimizer's decay, LS_ZERO no decay */
-    bool adamw;           /**< for ls_muon: ls_adamw instead, also for matrices */
+    double learning_rate; /**< 0 selects the optimizer's rate, and LS_ZERO freezes the group */
+    double weight_decay;  /**< 0 selects the optimizer's decay, and LS_ZERO selects no decay */
+    bool adamw;           /**< for ls_muon: uses ls_adamw instead, even for matrices */
 } ls_group_options;
 
 /** Adds a group of `count` parameters (borrowed). A parameter may be in one group only. */
@@ -257,17 +261,17 @@ LS_API ls_status ls_optimizer_add_group(ls_optimizer *optimizer, ls_tensor *cons
                                         const ls_group_options *options) LS_WARN_UNUSED;
 /** Returns the number of groups. */
 LS_API int ls_optimizer_group_count(const ls_optimizer *optimizer);
-/** Returns a group's learning rate; 0 if there is no such group. */
+/** Returns a group's learning rate, or 0 if there is no such group. */
 LS_API double ls_optimizer_learning_rate(const ls_optimizer *optimizer, int group);
-/** Sets the learning rate of a group; of all groups if `group` is -1. */
+/** Sets the learning rate of a group, or of all groups if `group` is -1. */
 LS_API ls_status ls_optimizer_set_learning_rate(ls_optimizer *optimizer, int group,
                                                 double learning_rate) LS_WARN_UNUSED;
-/** Returns the momentum of ls_sgd, ls_rmsprop and ls_muon, and beta1 of Adam's variants; 0 for other methods. */
+/** Returns the momentum of ls_sgd, ls_rmsprop and ls_muon, beta1 of Adam's variants, or 0 for other methods. */
 LS_API double ls_optimizer_momentum(const ls_optimizer *optimizer);
 /**
  * Sets the momentum of all groups, between 0 and 1 exclusive. ls_optimizer_state does not contain it. Fails with
- * LS_ERR_STATE for a method without momentum, and for ls_sgd and ls_rmsprop made without momentum, which have no buffer
- * for it.
+ * LS_ERR_STATE for a method without momentum, and for ls_sgd and ls_rmsprop created without momentum, which have no
+ * buffer for it.
  */
 LS_API ls_status ls_optimizer_set_momentum(ls_optimizer *optimizer, double momentum) LS_WARN_UNUSED;
 
@@ -275,27 +279,27 @@ LS_API ls_status ls_optimizer_set_momentum(ls_optimizer *optimizer, double momen
  * Updates every parameter that has a gradient. Fails with LS_ERR_STATE for ls_lbfgs and ls_conjugate_gradient, which
  * need ls_optimizer_step_closure.
  *
- * With .zero of ls_data_parallel, a collective call. It then fails with LS_ERR_MISMATCH if the ranks' methods, options,
- * rates or numbers of steps differ, or if another rank fails, and with LS_ERR_STATE if gradients are not averaged yet,
- * or an earlier step has failed.
+ * With .zero of ls_data_parallel, the call is collective. It then fails with LS_ERR_MISMATCH if the ranks' methods,
+ * options, rates or numbers of steps differ, or if another rank fails, and with LS_ERR_STATE if gradients are not
+ * averaged yet, or if an earlier step has failed.
  */
 LS_API ls_status ls_optimizer_step(ls_optimizer *optimizer) LS_WARN_UNUSED;
 
 /**
  * Computes the loss for the current parameters, runs the backward pass and stores the loss in `*loss`. The optimizer
- * calls it in a scope of its own, with gradients enabled, after it has cleared the gradients of its parameters.
+ * first clears the gradients of its parameters. It calls the closure in a separate scope, with gradients enabled.
  */
 typedef ls_status (*ls_closure)(void *user, double *loss);
 
 /**
- * Takes one step, and evaluates the loss by `closure(user, ...)`. ls_lbfgs and ls_conjugate_gradient follow up to
+ * Takes one step, and evaluates the loss with `closure(user, ...)`. ls_lbfgs and ls_conjugate_gradient follow up to
  * max_iterations directions, with any number of evaluations. Other optimizers evaluate once and call ls_optimizer_step.
  * Sets `*loss` (may be NULL) to the loss before the step.
  *
  * - On several ranks, the closure must return the same loss on all ranks (ls_allreduce), and the same gradients unless
  *   the parameters are sharded (`comm` of ls_lbfgs_options). The ranks then take the same steps.
- * - Fails with LS_ERR_STATE if the loss is not finite. ls_lbfgs and ls_conjugate_gradient start again with steepest
- *   descent after parameters were frozen or unfrozen.
+ * - Fails with LS_ERR_STATE if the loss is not finite. ls_lbfgs and ls_conjugate_gradient restart with steepest descent
+ *   after parameters were frozen or unfrozen.
  * - After a failure in a line search, the parameters have their values from the start of the search. With fixed steps,
  *   they have their values from the last evaluation.
  */
@@ -305,10 +309,10 @@ LS_API ls_status ls_optimizer_step_closure(ls_optimizer *optimizer, ls_closure c
 /** Why ls_optimizer_step_closure stopped. */
 typedef enum ls_stop_reason {
     LS_STOP_NONE = 0, /**< no step yet */
-    LS_STOP_FAILED,   /**< error of the step */
-    LS_STOP_ONE_STEP, /**< one step per call, as all optimizers take except ls_lbfgs and ls_conjugate_gradient */
+    LS_STOP_FAILED,   /**< the step failed */
+    LS_STOP_ONE_STEP, /**< one step per call: all optimizers except ls_lbfgs and ls_conjugate_gradient */
     LS_STOP_GRADIENT, /**< converged: no element of the gradient is larger than tolerance_gradient */
-    LS_STOP_CHANGE,   /**< converged: the last move changed the loss, or every parameter, by tolerance_change at most */
+    LS_STOP_CHANGE,   /**< converged: the last move changed the loss, or every parameter, by at most tolerance_change */
     LS_STOP_DIRECTION,   /**< the loss falls along the direction with a slope of at most tolerance_change */
     LS_STOP_ITERATIONS,  /**< max_iterations directions were taken */
     LS_STOP_EVALUATIONS, /**< max_evaluations was reached */
@@ -323,7 +327,8 @@ typedef struct ls_step_info {
 
 /**
  * Returns the result of the last ls_optimizer_step_closure. The reason is LS_STOP_NONE before the first step, and if
- * `optimizer` is NULL. After a successful step, the result is the same on every rank if the loss and the gradients are.
+ * `optimizer` is NULL. After a successful step, the result is the same on every rank if the loss and the gradients are
+ * the same.
  */
 LS_API ls_step_info ls_optimizer_last_step(const ls_optimizer *optimizer);
 /** Returns the reason in words, such as "max_iterations reached". */
@@ -337,8 +342,8 @@ LS_API void ls_optimizer_zero_grad(ls_optimizer *optimizer);
  * ls_optimizer_state or ls_optimizer_free. Names are PyTorch's:
  *
  * - "param_groups.0.lr" (f64) for each group
- * - "PARAMETER.STATE" for each parameter, such as "0.weight.exp_avg". PARAMETER is the name in the model of the
- *   optimizer. If groups were added, it is the number of the parameter, counted over all groups.
+ * - "PARAMETER.STATE" for each parameter, such as "0.weight.exp_avg". PARAMETER is the parameter's name in the
+ *   optimizer's model or, if groups were added, the number of the parameter, counted over all groups.
  * - STATE is step (i64) and: momentum_buffer (ls_sgd, ls_rmsprop, ls_muon), exp_avg, exp_avg_sq, max_exp_avg_sq (Adam's
  *   variants), mu_product (f64, ls_nadam), square_avg, grad_avg (ls_rmsprop), acc_delta (ls_adadelta), sum (ls_adagrad)
  * - For ls_lbfgs and ls_conjugate_gradient, vectors of all parameters: d, prev_flat_grad, and, oldest first,
@@ -346,22 +351,23 @@ LS_API void ls_optimizer_zero_grad(ls_optimizer *optimizer);
  */
 LS_API ls_status ls_optimizer_state(ls_optimizer *optimizer, const ls_named **tensors, int *count) LS_WARN_UNUSED;
 /**
- * Restores the state of an optimizer of the same kind, options and parameters. Copies the tensors. If the parameters
+ * Restores the state of an optimizer with the same kind, options and parameters. Copies the tensors. If the parameters
  * are also restored, later steps are bit-identical. Names, shapes and dtypes must be exactly as in ls_optimizer_state.
- * All numbers must be finite; counters and averages of squares must not be negative. Otherwise changes nothing, and the
- * error names the first difference.
+ * All numbers must be finite; counters and averages of squares must not be negative. On failure, nothing changes, and
+ * the error names the first difference.
  */
 LS_API ls_status ls_optimizer_set_state(ls_optimizer *optimizer, const ls_named *tensors, int count) LS_WARN_UNUSED;
 /**
- * Writes ls_optimizer_state to a safetensors file, in the way of ls_safetensors_save. A collective call, of which every
- * rank writes its own path, with .zero of ls_data_parallel.
+ * Saves ls_optimizer_state to a safetensors file, as ls_safetensors_save does. With .zero of ls_data_parallel, the call
+ * is collective, and every rank writes to its own path.
  */
 LS_API ls_status ls_optimizer_save(ls_optimizer *optimizer, const char *path,
                                    const char *const *metadata) LS_WARN_UNUSED;
 /** Calls ls_optimizer_set_state with the tensors of a safetensors file. */
 LS_API ls_status ls_optimizer_load(ls_optimizer *optimizer, const char *path) LS_WARN_UNUSED;
 
-/** Frees the optimizer, not the parameters. NULL is allowed. A later call on the optimizer fails with LS_ERR_STATE. */
+/** Frees the optimizer, but not the parameters. NULL is allowed. A later call on the optimizer fails with
+ * LS_ERR_STATE. */
 LS_API void ls_optimizer_free(ls_optimizer *optimizer);
 
 /**
@@ -369,15 +375,15 @@ LS_API void ls_optimizer_free(ls_optimizer *optimizer);
  * first.
  *
  * - Formulas, defaults and the step at which a rate changes follow torch.optim.lr_scheduler, in closed form.
- * - The rates depend only on the number of steps t and on `base`, the rate of each group when the schedule was made. So
- *   ranks that advance equally have the same rates.
+ * - The rates depend only on the number of steps t and on `base`, the rate of each group when the schedule was created.
+ *   Ranks that advance equally therefore have the same rates.
  * - A group with base 0 is frozen and stays frozen.
  * - A step is a call of ls_schedule_advance: after each training step, or after each epoch.
  * - The constructors set the rates of step 0 and return ownership to the caller. They return NULL if a number is out of
  *   range or if the optimizer is NULL.
  * - ls_schedule_advance fails if a group was added to the optimizer later.
  *
- * A formula below is the rate at step t. The last word is the name in PyTorch.
+ * Each formula below is the rate at step t. The last word of each comment is the name in PyTorch.
  */
 typedef struct ls_schedule ls_schedule;
 
@@ -396,8 +402,8 @@ LS_API ls_schedule *ls_schedule_exponential(ls_optimizer *optimizer, double gamm
  */
 LS_API ls_schedule *ls_schedule_cosine(ls_optimizer *optimizer, int64_t steps, double minimum);
 /**
- * The schedule of the same paper with restarts: after `steps` the rate starts again at base, and the next cycle is
- * `multiplier` times as long; 0 selects the default, 1. CosineAnnealingWarmRestarts.
+ * The schedule of the same paper, with restarts: after `steps`, the rate restarts at base, and the next cycle is
+ * `multiplier` times as long. `multiplier` 0 selects the default, 1. CosineAnnealingWarmRestarts.
  */
 LS_API ls_schedule *ls_schedule_cosine_warm_restarts(ls_optimizer *optimizer, int64_t steps, int64_t multiplier,
                                                      double minimum);
@@ -409,8 +415,8 @@ LS_API ls_schedule *ls_schedule_linear(ls_optimizer *optimizer, int64_t steps, d
 /** base (1 - min(t, steps) / steps)^power; `power` 0 selects the default, 1. PolynomialLR. */
 LS_API ls_schedule *ls_schedule_polynomial(ls_optimizer *optimizer, int64_t steps, double power);
 /**
- * base factor(t, user). Each step calls `factor` once for each group. It must return the same number for the same t. If
- * the number is negative or not finite, ls_schedule_advance fails. LambdaLR.
+ * base factor(t, user). Each step calls `factor` once for each group. `factor` must return the same number for the same
+ * t. If the number is negative or not finite, ls_schedule_advance fails. LambdaLR.
  */
 LS_API ls_schedule *ls_schedule_function(ls_optimizer *optimizer, double (*factor)(int64_t step, void *user),
                                          void *user);
@@ -422,21 +428,22 @@ LS_API ls_schedule *ls_schedule_function(ls_optimizer *optimizer, double (*facto
  */
 typedef struct ls_one_cycle_options {
     int64_t steps;
-    double max_learning_rate; /**< largest rate of all groups that are not frozen; 0 selects base of each group */
-    double rising;            /**< share of the steps in which the rate rises, up to 1; 0 selects the default, 0.3 */
-    double initial_divisor;   /**< 0 selects the default, 25 */
-    double final_divisor;     /**< 0 selects the default, 1e4 */
-    double min_momentum;      /**< 0 selects the default, 0.85 */
-    double max_momentum;      /**< 0 selects the default, 0.95 */
-    bool three_phases;        /**< a fall as long as the rise, then a third phase to the end; `rising` is at most 0.5 */
-    bool linear;              /**< linear, not cosine, changes */
-    bool no_momentum;         /**< constant momentum, for methods without momentum (ls_optimizer_set_momentum) */
+    double max_learning_rate; /**< largest rate of all groups that are not frozen; 0 selects each group's base rate */
+    double rising; /**< fraction of the steps during which the rate rises, up to 1; 0 selects the default, 0.3 */
+    double initial_divisor; /**< 0 selects the default, 25 */
+    double final_divisor;   /**< 0 selects the default, 1e4 */
+    double min_momentum;    /**< 0 selects the default, 0.85 */
+    double max_momentum;    /**< 0 selects the default, 0.95 */
+    bool three_phases; /**< makes the fall as long as the rise, followed by a third phase to the end; `rising` is at
+                          most 0.5 */
+    bool linear;       /**< changes the values linearly instead of along a cosine */
+    bool no_momentum;  /**< keeps the momentum constant, for methods without momentum (ls_optimizer_set_momentum) */
 } ls_one_cycle_options;
 
-/** Makes the schedule of the options. ls_schedule_advance after `steps` fails with LS_ERR_STATE. */
+/** Creates a one-cycle schedule. ls_schedule_advance fails with LS_ERR_STATE after `steps`. */
 LS_API ls_schedule *ls_schedule_one_cycle(ls_optimizer *optimizer, const ls_one_cycle_options *options);
 
-/** How the height of the cycles of ls_schedule_cyclic changes. */
+/** Selects how the height of the cycles of ls_schedule_cyclic changes. */
 typedef enum ls_cycle_heights {
     LS_CYCLES_EQUAL = 0, /**< "triangular" */
     LS_CYCLES_HALVED,    /**< each cycle is half as high as the previous cycle: "triangular2" */
@@ -448,7 +455,7 @@ typedef enum ls_cycle_heights {
  * falls again. Meanwhile momentum falls and rises. CyclicLR.
  */
 typedef struct ls_cyclic_options {
-    double min_learning_rate; /**< lowest rate of all groups that are not frozen; 0 selects base of each group */
+    double min_learning_rate; /**< lowest rate of all groups that are not frozen; 0 selects each group's base rate */
     double max_learning_rate;
     int64_t steps_up;   /**< 0 selects the default, 2000 */
     int64_t steps_down; /**< 0 selects steps_up */
@@ -456,29 +463,30 @@ typedef struct ls_cyclic_options {
     double gamma;        /**< base of LS_CYCLES_SHRINKING; 0 selects the default, 1 */
     double min_momentum; /**< 0 selects the default, 0.8 */
     double max_momentum; /**< 0 selects the default, 0.9 */
-    bool no_momentum;    /**< constant momentum, for methods without momentum (ls_optimizer_set_momentum) */
+    bool no_momentum;    /**< keeps the momentum constant, for methods without momentum (ls_optimizer_set_momentum) */
 } ls_cyclic_options;
 
-/** Makes the schedule of the options. */
+/** Creates a cyclic schedule. */
 LS_API ls_schedule *ls_schedule_cyclic(ls_optimizer *optimizer, const ls_cyclic_options *options);
 
 /**
- * Multiplies the rates by `factor` if more than `patience` metrics of ls_schedule_advance_by in a row are not better. A
- * metric is better if it is less than best (1 - threshold). ReduceLROnPlateau.
+ * Multiplies the rates by `factor` if more than `patience` consecutive metrics passed to ls_schedule_advance_by are not
+ * better. A metric is better if it is less than best (1 - threshold). ReduceLROnPlateau.
  */
 typedef struct ls_plateau_options {
-    double factor;         /**< factor of the rates at a reduction, below 1; 0 selects the default, 0.1 */
-    int64_t patience;      /**< number of metrics in a row that may be no better; 0 selects the default, 10 */
+    double factor;         /**< factor that multiplies the rates at a reduction, below 1; 0 selects the default, 0.1 */
+    int64_t patience;      /**< number of consecutive metrics that may be no better; 0 selects the default, 10 */
     double threshold;      /**< 0 selects the default, 1e-4 */
-    int64_t cooldown;      /**< number of metrics after a reduction that do not count */
+    int64_t cooldown;      /**< number of metrics after a reduction that are not counted against `patience` */
     double minimum;        /**< smallest rate */
-    double epsilon;        /**< largest change of a rate that is skipped; 0 selects the default, 1e-8 */
-    bool no_patience;      /**< a patience of 0: the first metric that is not better reduces the rates */
+    double epsilon;        /**< largest change of a rate that is skipped as too small; 0 selects the default, 1e-8 */
+    bool no_patience;      /**< selects a patience of 0: the first metric that is not better reduces the rates */
     bool larger_is_better; /**< a metric is better if it is more than best (1 + threshold) */
     bool absolute;         /**< a metric is better if it is less than best - threshold, or more than best + threshold */
 } ls_plateau_options;
 
-/** Makes the schedule of the options, which may be NULL. Advance it with ls_schedule_advance_by. */
+/** Creates a schedule that reduces the rates on a plateau. `options` may be NULL. Advance it with
+ * ls_schedule_advance_by. */
 LS_API ls_schedule *ls_schedule_plateau(ls_optimizer *optimizer, const ls_plateau_options *options);
 
 /**
@@ -495,8 +503,9 @@ LS_API ls_schedule *ls_schedule_warm_up(ls_schedule *schedule, int64_t steps, do
  */
 LS_API ls_status ls_schedule_advance(ls_schedule *schedule) LS_WARN_UNUSED;
 /**
- * Does the same with a metric, which only ls_schedule_plateau uses. NaN is not better. For the same rates on all ranks,
- * give the same metric on all ranks: a value that is reduced over them (ls_comm_allreduce, ls_trial_metric).
+ * Does the same with a metric, which only ls_schedule_plateau uses. NaN is not better. To get the same rates on all
+ * ranks, pass the same metric on all ranks: a value that is reduced over the ranks (ls_comm_allreduce,
+ * ls_trial_metric).
  */
 LS_API ls_status ls_schedule_advance_by(ls_schedule *schedule, double metric) LS_WARN_UNUSED;
 
@@ -517,7 +526,7 @@ LS_API void ls_schedule_free(ls_schedule *schedule);
 
 /**
  * A scaler keeps small gradients above zero if products are computed in f16 (ls_autocast). It multiplies the loss by a
- * scale and divides the gradients by it. If a gradient is Inf or NaN, it skips the step and reduces the scale.
+ * scale and divides the gradients by this scale. If a gradient is Inf or NaN, it skips the step and reduces the scale.
  * Defaults, names of the state and errors are PyTorch's, as in GradScaler. Opaque.
  *
  * ```c
@@ -532,20 +541,22 @@ LS_API void ls_schedule_free(ls_schedule *schedule);
  * ```
  *
  * All ranks skip the same steps, because their gradients are the same (ls_data_parallel, ls_sync_gradients). If a model
- * is sharded over ranks (ls_pipeline, ls_nn_column_parallel), these ranks agree. A trial with `.grad_scaler` makes
- * these calls itself.
+ * is sharded over ranks (ls_pipeline, ls_nn_column_parallel), these ranks agree on the steps to skip. A trial with
+ * `.grad_scaler` makes these calls itself.
  */
 typedef struct ls_grad_scaler ls_grad_scaler;
 
 /** Options of ls_grad_scaler_new. */
 typedef struct ls_grad_scaler_options {
     double initial_scale;    /**< 0 selects the default, 65536 */
-    double growth_factor;    /**< factor of the scale after growth_interval good updates; 0 selects the default, 2 */
-    double backoff_factor;   /**< factor of the scale after a skipped step, below 1; 0 selects the default, 0.5 */
+    double growth_factor;    /**< factor that multiplies the scale after growth_interval consecutive updates without a
+                                skipped step; 0 selects the default, 2 */
+    double backoff_factor;   /**< factor that multiplies the scale after a skipped step, below 1; 0 selects the default,
+                                0.5 */
     int64_t growth_interval; /**< 0 selects the default, 2000 */
 } ls_grad_scaler_options;
 
-/** Makes a scaler. `options` may be NULL. Returns ownership to the caller, or NULL if an option is out of range. */
+/** Creates a scaler. `options` may be NULL. Returns ownership to the caller, or NULL if an option is out of range. */
 LS_API ls_grad_scaler *ls_grad_scaler_new(const ls_grad_scaler_options *options);
 /** Returns the loss times the scale, for ls_backward. */
 LS_API ls_tensor *ls_grad_scaler_scale(const ls_grad_scaler *scaler, ls_tensor *loss);
@@ -564,46 +575,47 @@ LS_API ls_status ls_grad_scaler_unscale(ls_grad_scaler *scaler, ls_optimizer *op
 LS_API ls_status ls_grad_scaler_step(ls_grad_scaler *scaler, ls_optimizer *optimizer) LS_WARN_UNUSED;
 /**
  * Sets the scale of the next step: reduces it if a step was skipped. Call it once after the steps of all optimizers.
- * Fails with LS_ERR_STATE if no ls_grad_scaler_unscale or ls_grad_scaler_step came before, and if the scale is so small
- * that it cannot be the cause of Inf or NaN.
+ * Fails with LS_ERR_STATE if neither ls_grad_scaler_unscale nor ls_grad_scaler_step was called since the last update,
+ * and if the scale is so small that it cannot be the cause of Inf or NaN.
  */
 LS_API ls_status ls_grad_scaler_update(ls_grad_scaler *scaler) LS_WARN_UNUSED;
 /** Returns the scale. */
 LS_API double ls_grad_scaler_get_scale(const ls_grad_scaler *scaler);
 /** Returns the number of skipped steps. */
 LS_API int64_t ls_grad_scaler_skipped(const ls_grad_scaler *scaler);
-/** Lists the state: scale (f64), _growth_tracker and skipped (i64). Borrowed pointers, as in ls_schedule_state. */
+/** Lists the state: scale (f64), _growth_tracker and skipped (i64). Returns borrowed pointers, as ls_schedule_state
+ * does. */
 LS_API ls_status ls_grad_scaler_state(ls_grad_scaler *scaler, const ls_named **tensors, int *count) LS_WARN_UNUSED;
 /** Restores the state of a scaler with the same options. Checks the tensors like ls_optimizer_set_state. */
 LS_API ls_status ls_grad_scaler_set_state(ls_grad_scaler *scaler, const ls_named *tensors, int count) LS_WARN_UNUSED;
 /** Frees the scaler. NULL is allowed. */
 LS_API void ls_grad_scaler_free(ls_grad_scaler *scaler);
 
-/** Averages of a model's parameters over its training. Opaque. Borrows the model: free the averages first. */
+/** Averages of a model's parameters during training. Opaque. Borrows the model: free the averages first. */
 typedef struct ls_ema ls_ema;
 
 /**
- * Makes exponential moving averages. Each ls_ema_update sets average = decay average + (1 - decay) parameter, with
- * `decay` from 0 to below 1, usually 0.999. With decay 0, the average is the mean of all updates (stochastic weight
- * averaging: Izmailov et al., arXiv 1803.05407). The first update copies the parameters. Buffers, such as the
+ * Creates exponential moving averages. Each ls_ema_update sets average = decay average + (1 - decay) parameter, with
+ * `decay` at least 0 and below 1, usually 0.999. With decay 0, the average is the mean of all updates (stochastic
+ * weight averaging: Izmailov et al., arXiv 1803.05407). The first update copies the parameters. Buffers, such as the
  * statistics of batch normalization, are averaged too; integer buffers are copied. Returns ownership to the caller, or
  * NULL if `decay` is out of range.
  */
 LS_API ls_ema *ls_ema_new(ls_module *model, double decay);
-/** Adds the current parameters to the averages. Call it after ls_optimizer_step. Fails with LS_ERR_STATE while
- * ls_ema_swap has put the averages into the model. */
+/** Adds the current parameters to the averages. Call it after ls_optimizer_step. Fails with LS_ERR_STATE while the
+ * averages are swapped into the model (ls_ema_swap). */
 LS_API ls_status ls_ema_update(ls_ema *ema) LS_WARN_UNUSED;
 /** Exchanges the averages and the parameters, to evaluate or save the averages. The next call exchanges them again. */
 LS_API ls_status ls_ema_swap(ls_ema *ema) LS_WARN_UNUSED;
-/** Copies the averages into the model. Fails with LS_ERR_STATE while ls_ema_swap has put the averages into the model.
- */
+/** Copies the averages into the model. Fails with LS_ERR_STATE while the averages are swapped into the model
+   (ls_ema_swap). */
 LS_API ls_status ls_ema_put(ls_ema *ema) LS_WARN_UNUSED;
 /** Returns the number of updates. */
 LS_API int64_t ls_ema_count(const ls_ema *ema);
 /**
  * Lists the averages as named tensors, with the names of parameters and buffers in the model, and "n_averaged" (i64,
- * ls_ema_count). Returns borrowed pointers, valid until the next call on `ema`. Fails with LS_ERR_STATE while
- * ls_ema_swap has put the averages into the model.
+ * ls_ema_count). Returns borrowed pointers, valid until the next call on `ema`. Fails with LS_ERR_STATE while the
+ * averages are swapped into the model (ls_ema_swap).
  */
 LS_API ls_status ls_ema_state(ls_ema *ema, const ls_named **tensors, int *count) LS_WARN_UNUSED;
 /** Restores averages of the same model and decay. Later averages are bit-identical. Checks the tensors like
@@ -614,8 +626,8 @@ LS_API void ls_ema_free(ls_ema *ema);
 
 /**
  * Scales all gradients of the model so that their common Euclidean norm is at most `max_norm`. Sets `*norm` (may be
- * NULL) to the norm before. If the model is sharded over ranks (ls_pipeline, ls_nn_column_parallel, .zero = 2 or 3),
- * the call is collective, and the norm covers the complete model and is bit-identical on these ranks. Fails with
+ * NULL) to the norm before scaling. If the model is sharded over ranks (ls_pipeline, ls_nn_column_parallel, .zero = 2
+ * or 3), the call is collective, and the norm covers the complete model and is bit-identical on these ranks. Fails with
  * LS_ERR_ARGUMENT if `max_norm` is not positive.
  */
 LS_API ls_status ls_clip_grad_norm(ls_module *model, double max_norm, double *norm) LS_WARN_UNUSED;

@@ -32,22 +32,23 @@ extern "C" {
  * - ls_backward computes on each rank the gradient of the *sum of all ranks' losses*. A rank without a loss calls
  *   ls_backward(ls_scalar(0, LS_F32)).
  * - During each call, the ranks agree whether a gradient is needed. Some ranks may pass a tensor without gradient, or
- *   call it under ls_no_grad. If any rank needs a gradient, all ranks of the call must call ls_backward. The backward
- *   pass communicates in the opposite order.
+ *   make the call under ls_no_grad. If any rank needs a gradient, all ranks of the call must call ls_backward. The
+ *   backward pass communicates in the opposite order.
  * - During the backward pass, the ranks agree on each collective. If the losses reach its result on some rank, all
- *   ranks take part. Otherwise (ls_detach, another loss) it stays on the tape for a later pass as long as some rank
- *   refers to its result.
+ *   ranks take part. Otherwise (ls_detach, a different loss) the collective stays on the tape for a later pass as long
+ *   as some rank refers to its result.
  * - The calls are collective, and borrow the communicator until the backward pass. A backward pass after ls_comm_free
  *   fails with LS_ERR_STATE.
- * - If a rank's tensor is NULL because an earlier operation failed, the other ranks fail with LS_ERR_MISMATCH, with
- *   that rank and its message. The same happens if the loss of a rank is NULL, or if its backward pass fails.
+ * - If a rank's tensor is NULL because an earlier operation failed, the other ranks fail with LS_ERR_MISMATCH; the
+ *   message names that rank and quotes its message. The same happens if the loss of a rank is NULL, or if its backward
+ *   pass fails.
  */
 
 /**
- * Returns the reduction over ranks of `tensor`, which has any dtype and the same shape on all ranks. Every rank gets
- * the same bits as from ls_comm_allreduce. Gradients exist for LS_SUM, LS_AVG, LS_PROD, LS_MIN and LS_MAX. The gradient
- * of LS_MIN and LS_MAX goes to the rank with the extreme value; on a tie, to the lowest rank. Fails with
- * LS_ERR_MISMATCH if shapes, dtypes or reductions differ; the message names the ranks.
+ * Returns the reduction over ranks of `tensor`, which has any dtype and the same shape on all ranks. The result on
+ * every rank is bit-identical to that of ls_comm_allreduce. Gradients exist for LS_SUM, LS_AVG, LS_PROD, LS_MIN and
+ * LS_MAX. The gradient of LS_MIN and LS_MAX goes to the rank with the extreme value; on a tie, to the lowest rank.
+ * Fails with LS_ERR_MISMATCH if shapes, dtypes or reductions differ; the message names the ranks.
  */
 LS_API ls_tensor *ls_allreduce(ls_comm *comm, ls_tensor *tensor, ls_reduction reduction);
 
@@ -56,7 +57,7 @@ LS_API ls_tensor *ls_reduce(ls_comm *comm, ls_tensor *tensor, ls_reduction reduc
 
 /**
  * Returns this rank's part of the same reduction, split along `axis`. If the size is not divisible by the number of
- * ranks, the first ranks have one position more. Axes may be negative, here and below.
+ * ranks, the first ranks get one more position. Axes may be negative, here and below.
  */
 LS_API ls_tensor *ls_reduce_scatter(ls_comm *comm, ls_tensor *tensor, int axis, ls_reduction reduction);
 
@@ -172,8 +173,8 @@ LS_API ls_tensor *ls_join_dummies(ls_tensor *tensor, ls_tensor *const *others, i
 /**
  * Checks gradients over several ranks. Compares the gradients of the sum over ranks of sum(w * function(inputs)) with
  * central differences, for every element of every input that requires a gradient. Inputs may differ between ranks, and
- * a rank may have none. All ranks call it, and fail if any gradient is wrong. The rank of the input has the details in
- * its message.
+ * a rank may have none. All ranks must call it, and all ranks fail if any gradient is wrong. The message on the rank of
+ * the input has the details.
  */
 LS_API ls_status ls_gradcheck_distributed(ls_comm *comm, ls_function function, ls_tensor **inputs, int count,
                                           void *user, const ls_gradcheck_options *options) LS_WARN_UNUSED;
@@ -188,7 +189,7 @@ LS_API ls_status ls_sync_parameters(ls_module *model, ls_comm *comm, int root) L
 
 /**
  * Replaces every gradient by its mean over ranks. A missing gradient counts as zero if another rank has a gradient of
- * the parameter; otherwise the parameter keeps none.
+ * the parameter; otherwise it stays missing.
  *
  * Gradients of an ls_pipeline are scaled by the samples of ls_pipeline_backward, so that the result is the mean over
  * the samples of all ranks. A rank without samples contributes nothing. Fails with LS_ERR_STATE if several steps were
@@ -198,10 +199,10 @@ LS_API ls_status ls_sync_parameters(ls_module *model, ls_comm *comm, int root) L
 LS_API ls_status ls_sync_gradients(ls_module *model, ls_comm *comm) LS_WARN_UNUSED;
 
 /**
- * Replaces each tensor by its reduction over the ranks, with the bits of ls_comm_allreduce. One call on the
- * communicator per dtype, without copies of tensors that follow each other in memory. All ranks pass tensors of the
- * same dtypes and numbers of elements in the same order. Gradients do not flow through it; see ls_allreduce. Fails with
- * LS_ERR_ARGUMENT if a tensor is not contiguous.
+ * Replaces each tensor by its reduction over the ranks, bit-identical to ls_comm_allreduce. Makes one call on the
+ * communicator per dtype, and does not copy tensors that follow each other in memory. All ranks must pass tensors of
+ * the same dtypes and numbers of elements in the same order. Gradients do not flow through it; see ls_allreduce. Fails
+ * with LS_ERR_ARGUMENT if a tensor is not contiguous.
  */
 LS_API ls_status ls_allreduce_many(ls_comm *comm, ls_tensor *const *tensors, int count,
                                    ls_reduction reduction) LS_WARN_UNUSED;
@@ -220,36 +221,38 @@ typedef struct ls_reducer ls_reducer;
 
 /** Options of ls_reducer_new. Zero fields select the defaults. */
 typedef struct ls_reducer_options {
-    /** Factor of the sums, for tensors of f32 or f64; 1: sums of any dtype; 0: means over the ranks, of any dtype. */
+    /** Factor that multiplies the sums, for tensors of f32 or f64 only. 1 selects plain sums, of any dtype. 0 selects
+     * means over the ranks, of any dtype. */
     double scale;
     /**
-     * Tensors of one dtype are reduced together as soon as they have this number of bytes. 0: each tensor is reduced by
-     * itself in ls_reducer_add.
+     * Tensors of the same dtype are reduced together as soon as they have this number of bytes. With 0, ls_reducer_add
+     * reduces each tensor by itself.
      */
     size_t bucket_bytes;
-    bool asynchronous; /**< ls_reducer_add does not wait; the tensors have their results after ls_reducer_finish */
+    bool asynchronous; /**< ls_reducer_add does not wait; the tensors contain the results after ls_reducer_finish */
 } ls_reducer_options;
 
-/** Returns ownership to the caller; free it with ls_reducer_free. Borrows `comm`. `options` may be NULL. */
+/** Creates a reducer. Returns ownership to the caller; free it with ls_reducer_free. Borrows `comm`. `options` may be
+ * NULL. */
 LS_API ls_reducer *ls_reducer_new(ls_comm *comm, const ls_reducer_options *options);
 
 /**
- * Adds a contiguous tensor, which the reducer replaces by its scaled sum over the ranks at the latest in
- * ls_reducer_finish. Do not change the tensor before. All ranks add tensors of the same dtypes and numbers of elements
- * in the same order. A collective call if it completes a bucket.
+ * Adds a contiguous tensor, which the reducer replaces by its scaled sum over the ranks, in ls_reducer_finish at the
+ * latest. Do not change the tensor before that. All ranks must add tensors of the same dtypes and numbers of elements
+ * in the same order. The call is collective if it completes a bucket.
  */
 LS_API ls_status ls_reducer_add(ls_reducer *reducer, ls_tensor *tensor) LS_WARN_UNUSED;
 
-/** Reduces the tensors that are left, and waits for all. Returns the first error. A collective call. */
+/** Reduces the remaining tensors, and waits for all reductions. Returns the first error. A collective call. */
 LS_API ls_status ls_reducer_finish(ls_reducer *reducer) LS_WARN_UNUSED;
 
 /** Frees the reducer. Tensors that were not reduced keep their elements. NULL is allowed. */
 LS_API void ls_reducer_free(ls_reducer *reducer);
 
 /**
- * Reduces all gradients of a model by a reducer, and finishes it. A missing gradient counts as zero if another rank has
- * a gradient of the parameter; otherwise the parameter keeps none. The model is not data-parallel: ls_data_parallel
- * averages gradients itself. A collective call.
+ * Reduces all gradients of a model with `reducer`, and calls ls_reducer_finish. A missing gradient counts as zero if
+ * another rank has a gradient of the parameter; otherwise it stays missing. The model must not be data-parallel:
+ * ls_data_parallel averages gradients itself. A collective call.
  */
 LS_API ls_status ls_distribute_gradients(ls_module *model, ls_reducer *reducer) LS_WARN_UNUSED;
 
@@ -293,7 +296,7 @@ LS_API ls_wire_format *ls_wire_format_new(const ls_wire_functions *functions, vo
 /** Frees the format, when the modules that use it are freed, too. NULL is allowed. */
 LS_API void ls_wire_format_free(ls_wire_format *format);
 
-/** When a data-parallel module averages its gradients. All choices give the same bits. */
+/** Selects when a data-parallel module averages its gradients. All choices give bit-identical results. */
 typedef enum ls_overlap_mode {
     LS_OVERLAP_AUTO = 0, /**< on for backends tcp and mpi if the gradients have 512 KiB or more; otherwise off */
     LS_OVERLAP_ON,       /**< in buckets, during the backward pass, which computes the other gradients meanwhile */
@@ -302,7 +305,7 @@ typedef enum ls_overlap_mode {
 
 /** Options of ls_data_parallel. A zero field selects the default. */
 typedef struct ls_data_parallel_options {
-    bool no_initial_sync; /**< no initial copy: the ranks' parameters and buffers are already equal */
+    bool no_initial_sync; /**< omits the initial copy; the ranks' parameters and buffers must already be equal */
     /**
      * LS_BF16 or LS_F16 sends gradients in half the bytes, as PyTorch's bf16_compress_hook does. Rabenseifner's
      * algorithm, for large vectors on many ranks, needs three quarters, because it sends partial sums in f32
@@ -312,20 +315,23 @@ typedef struct ls_data_parallel_options {
      * the mean m of the magnitudes, the error of an element is at most u (m + |g|); u is 2^-8 for bf16 and 2^-11 for
      * f16. f16 overflows to Inf beyond 65504, and has steps of 2^-24 below 2^-14.
      *
-     * All ranks still get the same bits. Other data stays f32. Fails with LS_ERR_UNSUPPORTED if a parameter is f64.
+     * The results are still bit-identical on all ranks. Other data stays f32. Fails with LS_ERR_UNSUPPORTED if a
+     * parameter is f64.
      */
     ls_dtype reduce_dtype;
     /**
      * A positive number r sends gradients by PowerSGD (Vogels et al., arXiv 1905.13727): a gradient of n rows and m
-     * columns is averaged as the product of two matrices of r columns. A tensor of more axes is a matrix of size[0]
-     * rows. Tensors of one axis, and gradients with (n + m) r >= n m, are sent unchanged. 0: off.
+     * columns is averaged as the product of two matrices of r columns. A tensor with more axes is treated as a matrix
+     * with size[0] rows. Tensors with one axis, and gradients with (n + m) r >= n m, are sent unchanged. 0 switches
+     * PowerSGD off.
      *
      * The averaged gradients are approximate: see docs/explanation/data-parallel.md. Each rank adds the part of its
      * gradients that was not sent to its gradients of the next pass (error feedback). This part needs memory of the
-     * size of the gradients. All ranks still get the same bits. A checkpoint of a trial contains the part of each rank.
+     * size of the gradients. The results are still bit-identical on all ranks. A checkpoint of a trial contains the
+     * part of each rank.
      *
-     * All ranks pass the same value. On one rank, gradients are unchanged. Fails with LS_ERR_UNSUPPORTED together with
-     * `.reduce_dtype` or `.zero` = 2 or 3, if a parameter is f64, and if the model is on a GPU.
+     * All ranks must pass the same value. On one rank, gradients are unchanged. Fails with LS_ERR_UNSUPPORTED together
+     * with `.reduce_dtype` or `.zero` = 2 or 3, if a parameter is f64, and if the model is on a GPU.
      */
     int powersgd_rank;
     /**
@@ -342,8 +348,8 @@ typedef struct ls_data_parallel_options {
      *   parameters may already be averaged, or may be in use by the communication.
      * - The module has two private communicators, so that other calls do not wait for gradients.
      *
-     * Ignored (off) on one rank, with `.powersgd_rank`, if the gradients are on a GPU, and if another data-parallel
-     * module shares parameters with this module. All ranks pass the same value.
+     * Ignored (off) if there is only one rank, with `.powersgd_rank`, if the gradients are on a GPU, and if another
+     * data-parallel module shares parameters with this module. All ranks must pass the same value.
      */
     ls_overlap_mode overlap;
     /**
@@ -352,7 +358,8 @@ typedef struct ls_data_parallel_options {
      */
     size_t bucket_bytes;
     /**
-     * Stage of ZeRO: what the ranks divide, instead of each having all of it (docs/explanation/sharded-state.md).
+     * Stage of ZeRO: selects what is divided among the ranks, instead of replicated
+     * (docs/explanation/sharded-state.md).
      *
      * - 0: nothing
      * - 1: the state of optimizers
@@ -361,10 +368,10 @@ typedef struct ls_data_parallel_options {
      * - 3: the parameters of units, too. A rank has all parameters of a unit only while the unit runs.
      *
      * With Adam in f32 on P ranks, N parameters need 16N, 8N + 8N/P, 4N + 12N/P and 16N/P bytes, and up to two units.
-     * The bits are the same as in stage 0, except if ranks have different numbers of samples, or if gradients of
+     * Results are bit-identical to stage 0, except if ranks have different numbers of samples, or if gradients of
      * several passes add up.
      *
-     * All ranks pass the same stage. Create optimizers after ls_data_parallel, for the module that it returns.
+     * All ranks must pass the same stage. Create optimizers after ls_data_parallel, for the module that it returns.
      * ls_optimizer_step, ls_optimizer_state and ls_optimizer_save are then collective calls; in stages 2 and 3,
      * ls_forward, ls_clip_grad_norm and ls_grad_scaler_unscale are, too. ls_lamb and ls_muon keep whole parameters on a
      * rank. Fails with LS_ERR_UNSUPPORTED in stages 2 and 3 on a GPU, with .reduce_dtype and with LS_OVERLAP_ON;
@@ -374,10 +381,10 @@ typedef struct ls_data_parallel_options {
      */
     int zero;
     /**
-     * A number S from the number of ranks to 4,096: the training has the same bits on 1 to S ranks
-     * (docs/explanation/same-bits.md). Each global batch is cut into S slices. A rank runs several slices, and all sums
-     * over slices have the order of one tree. The results equal the results of S ranks without this option. 0:
-     * off.
+     * A number S from the number of ranks to 4,096: training is bit-identical on 1 to S ranks
+     * (docs/explanation/same-bits.md). Each global batch is divided into S slices. A rank runs several slices, and all
+     * sums over slices have the order of one tree. The results equal the results of S ranks without this option. 0
+     * switches this off.
      *
      * Set `.shards` of ls_loader_options to the same number. Train with ls_data_parallel_step or a trial: ls_forward
      * outside of them fails with LS_ERR_STATE, except under ls_no_grad. Gradients are averaged after the last slice, so
@@ -387,7 +394,7 @@ typedef struct ls_data_parallel_options {
      * slices need statistics of the global batch: they take turns from layer to layer, so the memory of all slices is
      * in use at the same time, and each slice has gradients of its own.
      *
-     * All ranks pass the same number. Fails with LS_ERR_ARGUMENT if S is less than the number of ranks, and with
+     * All ranks must pass the same number. Fails with LS_ERR_ARGUMENT if S is less than the number of ranks, and with
      * LS_ERR_UNSUPPORTED together with .reduce_dtype, .powersgd_rank, .zero = 2 or 3 or LS_OVERLAP_ON, for a model on a
      * GPU, and if another data-parallel module has some of the parameters. A step fails with LS_ERR_UNSUPPORTED if the
      * forward pass communicates, or changes a buffer other than the running statistics of batch normalization.
@@ -403,12 +410,12 @@ typedef struct ls_data_parallel_options {
  * Takes ownership of `model`, and borrows `comm`. `options` may be NULL. A collective call. Fails with LS_ERR_MISMATCH
  * on every rank if the options differ between the ranks.
  *
- * - Parameters and buffers start as rank 0's.
+ * - Parameters and buffers start as copies of rank 0's.
  * - The first axis of inputs and outputs counts samples. Ranks may have different numbers of samples; a rank without
  *   samples calls ls_data_parallel_skip.
  * - A mean divides by the denominator of the global batch: elements, weights of targets, or targets that are not
- *   ignored. A sum is the sum over all ranks. Terms of the parameters alone count once. If the loss is not a single
- *   mean, the ranks exchange a few numbers before the pass.
+ *   ignored. A sum is the sum over all ranks. Terms that depend only on the parameters count once. If the loss is not a
+ *   single mean, the ranks exchange a few numbers before the pass.
  * - A divisor that the program computes must be the global one: ls_batch.global_count, or ls_allreduce of this rank's
  *   count. The same applies to statistics that reach the loss as constants (ls_detach, ls_no_grad). In the first 100
  *   passes, rank 0 warns once of a divisor that equals a count of this rank, differs between ranks, or was computed
@@ -433,35 +440,35 @@ typedef struct ls_data_parallel_options {
  *   equally, keep their bits.
  * - The gradient of a frozen parameter is not sent, unless it has a gradient from an earlier pass. Freeze and unfreeze
  *   on all ranks equally; otherwise every rank gets LS_ERR_MISMATCH.
- * - With several inputs (ls_forward_many), the first that is not NULL counts samples. Pass inputs per sample as this
- *   rank's share, inputs for all samples (a mask of positions) whole, and an absent mask or hidden state as NULL. An
- *   output may also be one number, a mean over the samples. If the module is called several times before the pass, each
- *   call must have the same samples.
+ * - With several inputs (ls_forward_many), the first input that is not NULL counts samples. Pass inputs per sample as
+ *   this rank's share, inputs for all samples (a mask of positions) whole, and an absent mask or hidden state as NULL.
+ *   An output may also be one number, a mean over the samples. If the module is called several times before the pass,
+ *   each call must have the same samples.
  */
 LS_API ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_data_parallel_options *options);
 
 /**
  * Switches local accumulation on or off. While it is on, backward passes add gradients on each rank without
- * communication of gradients. The first backward pass after it is switched off averages the sum over the ranks. The
- * result is the sum of the gradients of all these passes' global batches, for any distribution of the samples.
+ * communicating them. The first backward pass after it is switched off averages the sum over the ranks. The result is
+ * the sum of the gradients of all these passes' global batches, for any distribution of the samples.
  *
- * All ranks make the same call. Each of these passes has two small all-reduces: before it for the denominators of the
- * loss, and after it to agree whether it gave the model a gradient. ls_trial_run does not compare the replicas while it
- * is on. For local SGD, see ls_outer.
+ * All ranks must make the same call. Each of these passes has two small all-reduces: before it for the denominators of
+ * the loss, and after it to agree whether it gave the model a gradient. ls_trial_run does not compare the replicas
+ * while it is on. For local SGD, see ls_outer.
  */
 LS_API ls_status ls_data_parallel_no_sync(ls_module *module, bool on) LS_WARN_UNUSED;
 
 /**
  * Returns the loss of the samples in `batch`, which ls_backward accepts, or NULL with an error. ls_data_parallel_step
- * calls it in a scope of its own.
+ * calls it in a separate scope.
  */
 typedef ls_tensor *(*ls_loss_function)(const ls_batch *batch, void *user);
 
 /**
  * Computes the gradients of one global batch. Calls `function` for the samples of this rank, and ls_backward for the
  * loss that it returns; then all ranks have the gradients of the global batch. The program's optimizer takes its step
- * afterwards. Works for every data-parallel module. A collective call: every rank calls it for every batch, also if its
- * share of the batch is empty.
+ * afterwards. Works for every data-parallel module. A collective call: every rank must call it for every batch, even if
+ * its share of the batch is empty.
  *
  * ```c
  * static ls_tensor *loss_of(const ls_batch *batch, void *user) {
@@ -483,9 +490,9 @@ typedef ls_tensor *(*ls_loss_function)(const ls_batch *batch, void *user);
  * function must not communicate. If slices take turns (see `.shards`), calls for several slices are in progress at the
  * same time: the function must not keep data of a call in variables that all calls share.
  *
- * After it, ls_data_parallel_loss(module, NULL) returns the loss of the global batch. Fails with LS_ERR_ARGUMENT for
- * another module, if `batch` or `function` is NULL, and if the share is not the samples of this rank's slices. A step
- * that fails on one rank fails on all ranks.
+ * After this call, ls_data_parallel_loss(module, NULL) returns the loss of the global batch. Fails with LS_ERR_ARGUMENT
+ * if `module` is not data-parallel, if `batch` or `function` is NULL, and if the share is not the samples of this
+ * rank's slices. A step that fails on one rank fails on all ranks.
  */
 LS_API ls_status ls_data_parallel_step(ls_module *module, const ls_batch *batch, ls_loss_function function,
                                        void *user) LS_WARN_UNUSED;
@@ -506,11 +513,11 @@ LS_API ls_status ls_data_parallel_skip(ls_module *module) LS_WARN_UNUSED;
 /**
  * Returns the loss of the global batch, the same number on every rank: the mean of the ranks' losses, scaled by their
  * denominators. `loss` is one mean over the samples of the last forward pass. A collective call, with one small
- * all-reduce. On one rank it is ls_item.
+ * all-reduce. On one rank, returns ls_item(loss).
  *
  * Call it before or after ls_backward. If a rank has no samples, this rank passes NULL after ls_data_parallel_skip, and
- * all ranks call it after ls_backward. After ls_data_parallel_step, all ranks pass NULL. Returns NAN without an error
- * if no target of the global batch counts. On failure, returns NAN on every rank and sets the error:
+ * all other ranks make the call after ls_backward. After ls_data_parallel_step, all ranks pass NULL. Returns NAN
+ * without an error if no target of the global batch counts. On failure, returns NAN on every rank and sets the error:
  *
  * - LS_ERR_UNSUPPORTED: the loss is a sum, or a sum of several terms. Call the function for each mean before
  *   ls_backward, and add up sums with ls_comm_allreduce.
@@ -525,25 +532,26 @@ LS_API double ls_data_parallel_loss(ls_module *module, ls_tensor *loss);
  * parameters and one small all-reduce. A collective call.
  *
  * Fails with LS_ERR_MISMATCH on every rank if parameters differ. The message names the first such parameter, with both
- * values and ranks. Fails with LS_ERR_ARGUMENT for another module.
+ * values and ranks. Fails with LS_ERR_ARGUMENT if `module` is not data-parallel.
  */
 LS_API ls_status ls_data_parallel_check(ls_module *module) LS_WARN_UNUSED;
 
 /**
- * Gives every rank all parameters of a data-parallel module with .zero = 3 (true), until it is called with false. Call
- * it before the program itself reads or changes parameters: ls_module_save, ls_module_load, ls_module_hash,
- * ls_sync_parameters. Change parameters on all ranks alike. Does nothing for other stages. A collective call.
+ * Gives every rank all parameters of a data-parallel module with .zero = 3 if `on` is true, until the function is
+ * called with false. Call it before the program itself reads or changes parameters: ls_module_save, ls_module_load,
+ * ls_module_hash, ls_sync_parameters. Change parameters in the same way on all ranks. Does nothing for other stages. A
+ * collective call.
  *
  * With false, it fails in the following cases, and the rank keeps all parameters:
  *
  * - LS_ERR_MISMATCH: the ranks have changed parameters differently. Call ls_sync_parameters first.
  * - LS_ERR_STATE: an ls_alias or ls_detach of a parameter exists, which would lose its elements.
  *
- * Fails with LS_ERR_ARGUMENT for another module, and with LS_ERR_STATE after ls_comm_free.
+ * Fails with LS_ERR_ARGUMENT if `module` is not data-parallel, and with LS_ERR_STATE after ls_comm_free.
  */
 LS_API ls_status ls_data_parallel_gather(ls_module *module, bool on) LS_WARN_UNUSED;
 
-/** Returns a borrowed pointer to the communicator of a data-parallel module. Returns NULL for another module. */
+/** Returns a borrowed pointer to the communicator of a data-parallel module. Returns NULL for any other module. */
 LS_API ls_comm *ls_data_parallel_comm(const ls_module *module);
 
 /* ---- rare communication ------------------------------------------------------------------------------------------ */
@@ -552,7 +560,7 @@ LS_API ls_comm *ls_data_parallel_comm(const ls_module *module);
  * Local SGD (Stich, arXiv 1805.09767) and DiLoCo (Douillard et al., arXiv 2311.08105), for slow networks: each rank
  * trains a replica of the model with its own optimizer on its own samples. Every `.steps` training steps, an outer step
  * makes the replicas equal. The gradient of its outer optimizer is the mean over the ranks of the parameters after the
- * last outer step minus the present parameters. Between two outer steps, ls_outer_step does not communicate.
+ * last outer step minus the current parameters. Between two outer steps, ls_outer_step does not communicate.
  *
  * ```c
  * ls_optimizer *adam = ls_adam(model, NULL);
@@ -571,29 +579,30 @@ LS_API ls_comm *ls_data_parallel_comm(const ls_module *module);
 typedef struct ls_outer ls_outer;
 
 /**
- * Options of ls_outer_new. A zero field selects the default. All ranks pass the same values.
+ * Options of ls_outer_new. A zero field selects the default. All ranks must pass the same values.
  *
  * The defaults are DiLoCo's, for long runs. In short runs, they can lose accuracy: examples/fashion_mnist, with 32
  * training steps between outer steps, needs a learning rate of 0.5 and momentum 0.8.
  */
 typedef struct ls_outer_options {
-    int64_t steps;        /**< training steps from one outer step to the next; 0 selects the default, 32 */
-    double learning_rate; /**< of the outer optimizer; 0 selects the default, 0.7 */
-    double momentum;      /**< Nesterov momentum of the outer optimizer; 0 selects the default, 0.9; LS_ZERO: none */
+    int64_t steps;        /**< number of training steps from one outer step to the next; 0 selects the default, 32 */
+    double learning_rate; /**< learning rate of the outer optimizer; 0 selects the default, 0.7 */
+    double
+        momentum; /**< Nesterov momentum of the outer optimizer; 0 selects the default, 0.9, and LS_ZERO selects none */
 } ls_outer_options;
 
 /**
- * Makes an outer optimizer. Copies the parameters and buffers of rank 0 to every rank, as ls_sync_parameters does.
+ * Creates an outer optimizer. Copies the parameters and buffers of rank 0 to every rank, as ls_sync_parameters does.
  * Keeps references to `model` and `comm`. `options` may be NULL. Returns ownership to the caller: free it with
  * ls_outer_free. Returns NULL on failure. A collective call.
  *
- * - `model` is not data-parallel over `comm`, unless ls_data_parallel_no_sync is on. It may be data-parallel over other
- *   ranks, for example over the ranks of each machine.
+ * - `model` must not be data-parallel over `comm`, unless ls_data_parallel_no_sync is on. It may be data-parallel over
+ *   other ranks, for example over the ranks of each machine.
  * - With `.learning_rate = 1` and `.momentum = LS_ZERO`, an outer step replaces the parameters by their mean over the
  *   ranks (local SGD).
- * - Floating buffers, such as the statistics of batch normalization, are averaged in outer steps. Integer buffers
+ * - Floating-point buffers, such as the statistics of batch normalization, are averaged in outer steps. Integer buffers
  *   become equal to rank 0's. Batch normalization and dropout otherwise work on each rank's samples.
- * - Load weights and add layers before. Freeze and unfreeze parameters on all ranks equally.
+ * - Load weights and add layers before this call. Freeze and unfreeze parameters on all ranks equally.
  * - On each rank, the outer optimizer needs memory of twice the size of the trained parameters: for the parameters
  *   after the last outer step, and for the momentum. Local SGD needs none.
  * - One rank runs the same outer steps, without communication.
@@ -608,9 +617,10 @@ typedef struct ls_outer_options {
 LS_API ls_outer *ls_outer_new(ls_module *model, ls_comm *comm, const ls_outer_options *options);
 
 /**
- * Counts a training step. Call it on every rank after every step of the rank's optimizer, also if the rank had no
- * samples. Every `.steps` steps, it is a collective call and runs the outer step: afterwards, all ranks have the same
- * bits. With momentum, or another learning rate than 1, the outer step clears all gradients.
+ * Counts a training step. Call it on every rank after every step of the rank's optimizer, even if the rank had no
+ * samples. Every `.steps` steps, it is a collective call and runs the outer step: afterwards, the parameters are
+ * bit-identical on all ranks. With momentum, or with a learning rate that is not 1, the outer step clears all
+ * gradients.
  *
  * Between two outer steps, the parameters of the ranks differ, except with one rank. Evaluations of a trial,
  * checkpoints, ls_module_save, ls_module_hash and ls_data_parallel_check then fail with LS_ERR_STATE.
@@ -627,14 +637,14 @@ LS_API ls_outer *ls_outer_new(ls_module *model, ls_comm *comm, const ls_outer_op
 LS_API ls_status ls_outer_step(ls_outer *outer) LS_WARN_UNUSED;
 
 /**
- * Runs an outer step at once if any training step was taken since the last outer step. The next `.steps` steps count
- * from here. A collective call. Fails like ls_outer_step.
+ * Runs an outer step immediately if any training step was taken since the last outer step. The next `.steps` steps
+ * count from here. A collective call. Fails as ls_outer_step does.
  */
 LS_API ls_status ls_outer_sync(ls_outer *outer) LS_WARN_UNUSED;
 
 /**
- * Returns a borrowed pointer to the outer optimizer, an ls_sgd: to save its momentum (ls_optimizer_save), or to change
- * its learning rate on all ranks equally. Returns NULL for plain averaging, which has no state.
+ * Returns a borrowed pointer to the outer optimizer, an ls_sgd. Use it to save its momentum (ls_optimizer_save), or to
+ * change its learning rate on all ranks equally. Returns NULL for plain averaging, which has no state.
  */
 LS_API ls_optimizer *ls_outer_optimizer(const ls_outer *outer);
 
@@ -644,11 +654,11 @@ LS_API void ls_outer_free(ls_outer *outer);
 /* ---- sharded models ---------------------------------------------------------------------------------------------- */
 
 /**
- * Layers whose parameters are sharded over the ranks of `comm`. If a size is not divisible, the first ranks have one
- * row or column more.
+ * Layers whose parameters are sharded over the ranks of `comm`. If a size is not divisible, the first ranks get one
+ * more row or column.
  *
  * - The layers borrow `comm`. `options` may be NULL.
- * - All ranks use the same input and compute the same loss, which counts once.
+ * - All ranks must use the same input and compute the same loss, which counts once.
  * - Each rank gets the gradient of its shard, and of parameters that all ranks have, as one process would.
  * - With the same seed on all ranks, the shards start as the parts of one process's parameters.
  * - To combine with data parallelism, split the world with ls_comm_split, and use ls_data_parallel over the ranks with
@@ -657,7 +667,7 @@ LS_API void ls_outer_free(ls_outer *outer);
 
 /** Options of ls_nn_column_parallel and ls_nn_row_parallel. Zero fields select the defaults. */
 typedef struct ls_parallel_linear_options {
-    ls_dtype dtype; /**< dtype of the parameters; 0: LS_F32 */
+    ls_dtype dtype; /**< dtype of the parameters; 0 selects LS_F32 */
     bool no_bias;   /**< no bias */
 } ls_parallel_linear_options;
 
@@ -668,31 +678,34 @@ LS_API ls_module *ls_nn_column_parallel(ls_comm *comm, int64_t in, int64_t out,
                                         const ls_parallel_linear_options *options);
 /**
  * Returns a linear layer that is sharded along its inputs. It takes this rank's part of the input (the output of
- * ls_nn_column_parallel), and adds y up over the ranks.
+ * ls_nn_column_parallel), and sums y over the ranks.
  */
 LS_API ls_module *ls_nn_row_parallel(ls_comm *comm, int64_t in, int64_t out, const ls_parallel_linear_options *options);
 /**
- * Returns a layer that concatenates the parts of all ranks along the last axis, for a next layer that is not sharded.
+ * Returns a layer that concatenates the parts of all ranks along the last axis, for a following layer that is not
+ * sharded.
  */
 LS_API ls_module *ls_nn_gather_parallel(ls_comm *comm);
 /**
  * Returns an ls_nn_dropout for values that are sharded along the last axis (after ls_nn_column_parallel). With the same
- * seed on all ranks, the result is the result of one process. Use ls_nn_dropout for values that all ranks have. A
+ * seed on all ranks, the result equals that of one process. Use ls_nn_dropout for values that all ranks have. A
  * collective call in training mode.
  */
 LS_API ls_module *ls_nn_parallel_dropout(ls_comm *comm, double p);
 /** Returns an ls_nn_embedding with the rows of its table sharded over the ranks. */
 LS_API ls_module *ls_nn_parallel_embedding(ls_comm *comm, int64_t count, int64_t width);
 
-/** The order of a stage's micro-batches. 1F1B holds fewer of them at the same time. Both give the same bits. */
+/** The order of a stage's micro-batches. 1F1B holds fewer micro-batches at the same time. Both orders give
+ * bit-identical results. */
 typedef enum ls_pipeline_schedule { LS_PIPELINE_1F1B = 0, LS_PIPELINE_GPIPE } ls_pipeline_schedule;
 
 /** Options of ls_pipeline. Zero fields select the defaults. */
 typedef struct ls_pipeline_options {
-    int micro_batches;             /**< number of micro-batches per batch; 0: twice the number of stages */
-    ls_pipeline_schedule schedule; /**< order of the micro-batches; 0: LS_PIPELINE_1F1B */
-    const int *cut;                /**< indices of the first layers of stages 1, 2, ...; NULL: balanced */
-    ls_tensor *sample; /**< borrowed input on rank 0, to time the layers for balancing; NULL: balance the parameters */
+    int micro_batches;             /**< number of micro-batches per batch; 0 selects twice the number of stages */
+    ls_pipeline_schedule schedule; /**< order of the micro-batches; 0 selects LS_PIPELINE_1F1B */
+    const int *cut;    /**< indices of the first layers of stages 1, 2, ...; NULL selects a balanced split */
+    ls_tensor *sample; /**< borrowed input on rank 0, used to time the layers for balancing; NULL balances the stages by
+                          their parameters */
 } ls_pipeline_options;
 
 /**
@@ -713,14 +726,14 @@ LS_API ls_module *ls_pipeline(ls_module *model, ls_comm *comm, const ls_pipeline
 /**
  * Runs one batch forward and backward through the pipeline. Adds the gradients of the mean of the criterion over all
  * samples to the gradients of each stage. Rank 0 passes `input`; the last rank passes `target`, `criterion` and `user`.
- * Other arguments are ignored. The first axis counts samples, which the micro-batches divide. Sets `*loss`, which may
- * be NULL, to the mean on every rank. A collective call.
+ * Other arguments are ignored. The first axis counts samples, which are divided among the micro-batches. Sets `*loss`,
+ * which may be NULL, to the mean on every rank. A collective call.
  *
  * The criterion must be a mean in which all samples count equally. Fails with LS_ERR_UNSUPPORTED for a sum, a weighted
  * mean, or a mean that excludes ignored targets.
  *
  * If a stage fails during the step, the other stages fail with LS_ERR_MISMATCH and its message. A stage that has
- * already finished the step fails in its next step. The pipeline refuses further steps (with LS_ERR_STATE on the failed
+ * already finished the step fails in its next step. The pipeline rejects further steps (with LS_ERR_STATE on the failed
  * stage). The communicator stays usable.
  */
 LS_API ls_status ls_pipeline_backward(ls_module *pipeline, ls_tensor *input, ls_tensor *target, ls_criterion criterion,

@@ -18,7 +18,7 @@
  * - A tensor that a function returns belongs to the innermost scope of the thread. ls_scope_end frees the tensor.
  * - A tensor created outside any scope belongs to the caller, who frees it with ls_release.
  * - Constructors (of data.h, nn.h and parallel.h) take ownership of the tensors, data sets and modules that they are
- *   given, also if they fail. Each owner holds one reference, and dropping the last reference frees the object. One
+ *   given, even if they fail. Each owner holds one reference, and dropping the last reference frees the object. One
  *   tensor may therefore be a parameter of two modules, and one data set may feed two loaders.
  * - If a constructor takes ownership of a tensor in a scope, the tensor also stays in the scope until the scope ends.
  *   If a constructor takes ownership of a tensor created outside any scope, the tensor no longer belongs to the caller.
@@ -115,7 +115,7 @@ LS_API ls_axes ls_axes_make(int count, const int *axis);
 LS_API ls_scope *ls_scope_begin(void);
 
 /**
- * Ends the scope. Call this function also if an operation in the scope failed.
+ * Ends the scope. Call this function even if an operation in the scope failed.
  *
  * - Frees everything created in the scope, except tensors that ls_keep moved or that a constructor owns. Later use of a
  *   freed tensor fails with LS_ERR_STATE.
@@ -131,7 +131,7 @@ LS_API ls_status ls_scope_end(ls_scope *scope);
 /**
  * Ends the open scopes of this thread, whose handles become invalid, and frees its tape and the memory that it keeps
  * for reuse. The library does this when a thread ends. Call this function earlier if release functions of
- * ls_from_memory must run before, for example in an interpreter that ends. Tensors outside any scope stay valid, and
+ * ls_from_memory must run before that, for example when an interpreter exits. Tensors outside any scope stay valid, and
  * the thread can continue to use the library.
  */
 LS_API void ls_thread_end(void);
@@ -155,7 +155,7 @@ LS_API void ls_release(ls_tensor *tensor);
  *
  * Optimizers, ls_data_parallel and ls_sync_parameters move the parameters of a model into new memory once. They fail
  * with LS_ERR_UNSUPPORTED if an alias of a parameter exists at this time (ls_alias, ls_detach), or if two parameters
- * share memory. Make an alias after these calls. To tie two layers, add the same tensor to both.
+ * share memory. Create an alias after these calls. To tie two layers, add the same tensor to both.
  */
 LS_API ls_tensor *ls_alias(const ls_tensor *tensor);
 
@@ -221,7 +221,7 @@ LS_API ls_tensor *ls_from_memory(ls_shape shape, ls_dtype dtype, void *data, voi
  */
 LS_API ls_tensor *ls_from_strided(ls_shape shape, const int64_t *stride, ls_dtype dtype, void *data,
                                   void (*release)(void *data, void *user), void *user);
-/** Returns `value` as a tensor of shape []. Has the same errors as ls_full. */
+/** Returns `value` as a tensor of shape []. Fails as ls_full does. */
 LS_API ls_tensor *ls_scalar(double value, ls_dtype dtype);
 
 /* ---- devices ----------------------------------------------------------------------------------------------------
@@ -253,7 +253,7 @@ LS_API ls_status ls_use_device(const char *name) LS_WARN_UNUSED;
 LS_API const char *ls_default_device(void);
 /**
  * Waits until the device has finished all work that this thread started on it. Returns the first error of this work
- * since the previous wait. Also has the errors of ls_use_device.
+ * since the previous wait. Also fails as ls_use_device does.
  */
 LS_API ls_status ls_device_wait(const char *name) LS_WARN_UNUSED;
 
@@ -318,8 +318,8 @@ LS_API double ls_at(const ls_tensor *tensor, const int64_t *index);
 LS_API bool ls_equal(const ls_tensor *a, const ls_tensor *b);
 /**
  * Returns true if the shapes are equal and |a - b| <= absolute + relative * |b| for all elements. The dtypes may
- * differ. NaN counts as equal to NaN, and an infinity only to the same infinity. Returns false if a tensor is NULL. Has
- * the same errors as ls_equal.
+ * differ. NaN counts as equal to NaN, and an infinity only to the same infinity. Returns false if a tensor is NULL.
+ * Fails as ls_equal does.
  */
 LS_API bool ls_allclose(const ls_tensor *a, const ls_tensor *b, double relative, double absolute);
 
@@ -369,9 +369,9 @@ LS_API void ls_mark_changed(ls_tensor *tensor);
 /** The kinds of tensor memory. */
 typedef enum ls_memory_kind {
     LS_MEMORY_PARAMETERS = 0, /**< parameters and buffers of modules */
-    LS_MEMORY_GRADIENTS,      /**< gradients of parameters, also if they are sent from where they are */
+    LS_MEMORY_GRADIENTS,      /**< gradients of parameters, even those that are sent in place */
     LS_MEMORY_OPTIMIZER,      /**< state of optimizers and of ls_outer, and averages of weights (ls_ema) */
-    LS_MEMORY_BUCKETS,        /**< buffers of ls_data_parallel and ls_reducer; errors of PowerSGD */
+    LS_MEMORY_BUCKETS,        /**< buffers of ls_data_parallel and ls_reducer; error feedback of PowerSGD */
     LS_MEMORY_DATA,           /**< data sets in memory, and batches of loaders */
     LS_MEMORY_ACTIVATIONS,    /**< all other tensors: results of operations, and tensors of the program */
     LS_MEMORY_KINDS           /**< the number of kinds */
@@ -380,8 +380,8 @@ typedef enum ls_memory_kind {
 /** Bytes of tensor memory by kind. */
 typedef struct ls_memory {
     int64_t total;                  /**< sum of `bytes` */
-    int64_t peak_total;             /**< maximum of the total since ls_memory_reset_peak, or the thread's beginning */
-    int64_t bytes[LS_MEMORY_KINDS]; /**< present bytes of each kind */
+    int64_t peak_total;             /**< maximum of the total since ls_memory_reset_peak, or since the thread started */
+    int64_t bytes[LS_MEMORY_KINDS]; /**< current bytes of each kind */
     int64_t peak[LS_MEMORY_KINDS];  /**< bytes of each kind at the time of `peak_total`, which is their sum */
 } ls_memory;
 
@@ -402,7 +402,7 @@ typedef struct ls_memory {
  * - Fails with LS_ERR_ARGUMENT if `memory` is NULL, and with LS_ERR_STATE in a thread of a loader.
  */
 LS_API ls_status ls_memory_stats(ls_memory *memory) LS_WARN_UNUSED;
-/** Starts a new peak at the present total. Fails with LS_ERR_STATE in a thread of a loader. */
+/** Resets the peak to the current total. Fails with LS_ERR_STATE in a thread of a loader. */
 LS_API ls_status ls_memory_reset_peak(void);
 /** Returns the name of a kind, for example "gradients", or "unknown" if the value is not a kind. */
 LS_API const char *ls_memory_kind_name(ls_memory_kind kind);

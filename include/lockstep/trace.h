@@ -30,8 +30,8 @@ extern "C" {
 LS_API ls_status ls_trace_start(void) LS_WARN_UNUSED;
 
 /**
- * Stops the trace, and writes the traces of all ranks of `comm` into one file on rank 0. All ranks call it; only rank
- * 0's `path` is used. Fails with LS_ERR_STATE if no trace is running, and with LS_ERR_IO on every rank if the file
+ * Stops the trace, and writes the traces of all ranks of `comm` into one file on rank 0. All ranks must call it; only
+ * rank 0's `path` is used. Fails with LS_ERR_STATE if no trace is running, and with LS_ERR_IO on every rank if the file
  * cannot be written.
  *
  * The file has Chrome's trace event format, which chrome://tracing and ui.perfetto.dev open. Each rank is a process in

@@ -54,7 +54,7 @@ struct ls_trial_state {
     ls_trial *trial;
     ls_module *model;
     ls_optimizer *optimizer;
-    ls_comm *comm;          /**< communicator of the trial; NULL: one process */
+    ls_comm *comm;          /**< communicator of the trial; NULL for one process */
     ls_trial_phase phase;   /**< current pass */
     ls_loader *loader;      /**< loader of the pass; NULL in LS_PHASE_NONE and LS_PHASE_REPLAY */
     ls_criterion criterion; /**< criterion of the following steps; a hook may replace it */
@@ -62,8 +62,8 @@ struct ls_trial_state {
     int64_t epoch;          /**< index of the epoch in the trial, from 0 */
     int64_t epochs;         /**< argument `epochs` of ls_trial_run: total number of epochs */
     int64_t batch;          /**< index of the batch in the epoch, from 0 */
-    int64_t batches;        /**< number of batches in the epoch; -1 if the loader does not know */
-    int64_t step;           /**< number of training steps since the trial was made */
+    int64_t batches;        /**< number of batches in the epoch; -1 if unknown */
+    int64_t step;           /**< number of training steps since the trial was created */
     int64_t first;          /**< index in the global batch of this rank's first sample; see ls_batch */
     int64_t count;          /**< number of samples in this rank's share of the batch */
     int64_t global_count;   /**< number of samples in the global batch */
@@ -72,7 +72,7 @@ struct ls_trial_state {
     ls_tensor *output;      /**< output of the model */
     ls_tensor *loss;        /**< loss of the criterion, or of the user step */
     /**
-     * Request to end the run on all ranks after this step. A hook or a user step on any rank sets it.
+     * Request to end the run on all ranks after this step. A hook or a user step on any rank may set it.
      *
      * - In training, on_end_training follows, but no validation and no on_end_epoch. The epoch is not in the history
      *   (torchbearer's STOP_TRAINING).
@@ -81,12 +81,12 @@ struct ls_trial_state {
      */
     bool stop;
     bool save; /**< request for a checkpoint after this step or epoch, if the trial has `.checkpoint`; a hook or a user
-                    step on any rank sets it */
+                  step on any rank may set it */
 };
 
 /**
  * A hook. If it returns a status other than LS_OK on any rank, the run ends with this status on all ranks. Set the
- * message with ls_error_set: the other ranks get it with the number of the rank and the name of the hook.
+ * message with ls_error_set: the other ranks get this message with the rank number and the name of the hook.
  */
 typedef ls_status (*ls_callback_function)(ls_trial_state *state, void *user);
 
@@ -96,40 +96,41 @@ typedef ls_status (*ls_callback_function)(ls_trial_state *state, void *user);
  *
  * - If a rank's share of a batch is empty, it skips on_sample, on_forward and on_criterion. Every rank calls the other
  *   hooks.
- * - A trial with a user step does not call on_forward, on_criterion and on_backward.
+ * - A trial with a user step does not call on_forward, on_criterion or on_backward.
  * - ls_trial_evaluate and ls_trial_predict also call the hooks of validation.
  */
 typedef struct ls_callback_hooks {
-    const char *name;              /**< name in messages and checkpoints (copied); NULL: "callback N", counted from 0 */
-    ls_callback_function on_init;  /**< end of ls_trial_new, before `.resume` */
-    ls_callback_function on_start; /**< beginning of a run */
+    const char *name; /**< name in messages and checkpoints (copied); NULL selects "callback N", counted from 0 */
+    ls_callback_function on_init;  /**< called at the end of ls_trial_new, before `.resume` */
+    ls_callback_function on_start; /**< called at the beginning of a run */
     ls_callback_function on_start_epoch;
     ls_callback_function on_start_training;
-    ls_callback_function on_sample;        /**< state->input and state->target are set */
-    ls_callback_function on_forward;       /**< state->output is set */
-    ls_callback_function on_criterion;     /**< state->loss is set */
-    ls_callback_function on_backward;      /**< the gradients are complete */
-    ls_callback_function on_step_training; /**< the optimizer has changed the parameters */
-    ls_callback_function on_end_training;  /**< the training metrics of the epoch are complete */
+    ls_callback_function on_sample;        /**< called when state->input and state->target are set */
+    ls_callback_function on_forward;       /**< called when state->output is set */
+    ls_callback_function on_criterion;     /**< called when state->loss is set */
+    ls_callback_function on_backward;      /**< called when the gradients are complete */
+    ls_callback_function on_step_training; /**< called when the optimizer has changed the parameters */
+    ls_callback_function on_end_training;  /**< called when the training metrics of the epoch are complete */
     ls_callback_function on_start_validation;
     ls_callback_function on_sample_validation;
     ls_callback_function on_forward_validation;
     ls_callback_function on_criterion_validation;
     ls_callback_function on_step_validation;
-    ls_callback_function on_end_validation; /**< the validation metrics are complete */
-    ls_callback_function on_end_epoch;      /**< the epoch is in the history */
-    ls_callback_function on_checkpoint;     /**< the epoch is complete: save files of your own here */
-    ls_callback_function on_end;            /**< end of a run */
-    /** Lists the state of the callback as named tensors, for checkpoints. The trial borrows the tensors until it calls
-     * another function of the callback. NULL: checkpoints do not contain the callback's state. */
+    ls_callback_function on_end_validation; /**< called when the validation metrics are complete */
+    ls_callback_function on_end_epoch;      /**< called when the epoch is in the history */
+    ls_callback_function
+        on_checkpoint;           /**< called when the epoch is complete; the program may save its own files here */
+    ls_callback_function on_end; /**< called at the end of a run */
+    /** Lists the state of the callback as named tensors, for checkpoints. The trial borrows the tensors until it
+     * calls another function of the callback. If NULL, checkpoints do not contain the callback's state. */
     ls_status (*state)(void *user, const ls_named **tensors, int *count);
-    /** Copies the state from a checkpoint when a trial resumes. Returns an error if the tensors do not fit. */
+    /** Copies the state from a checkpoint when a trial resumes. Returns an error if the tensors do not match. */
     ls_status (*set_state)(void *user, const ls_named *tensors, int count);
     /** Frees `user` when the callback is freed. */
     void (*release)(void *user);
-    /** Writes the kind and the options of the callback into `text`, which has `size` bytes, with a final NUL. Only the
-     * first 511 bytes count. ls_trial_run fails with LS_ERR_MISMATCH if the texts of the ranks differ. If `describe` is
-     * NULL or writes an empty text, the ranks do not compare the callback. */
+    /** Writes the kind and the options of the callback into `text`, which has `size` bytes, terminated by NUL. Only
+     * the first 511 bytes count. ls_trial_run fails with LS_ERR_MISMATCH if the strings of the ranks differ. If
+     * `describe` is NULL or writes an empty string, the ranks do not compare the callback. */
     void (*describe)(void *user, char *text, size_t size);
 } ls_callback_hooks;
 
@@ -137,7 +138,7 @@ typedef struct ls_callback_hooks {
 typedef struct ls_callback ls_callback;
 
 /**
- * Makes a callback from hooks of your own. Copies `hooks` and passes `user` to every function. Takes ownership of
+ * Creates a callback from user-defined hooks. Copies `hooks` and passes `user` to every function. Takes ownership of
  * `user` if `release` is set, otherwise borrows it. Returns ownership to the caller, or NULL on failure. Pass the
  * callback to ls_trial_new, which takes ownership, or free it with ls_callback_free.
  *
@@ -175,9 +176,9 @@ LS_API ls_callback *const *ls_callback_array(ls_callback *const *callbacks, int 
     .callback_count = (int)(sizeof((ls_callback *const[]){__VA_ARGS__}) / sizeof(ls_callback *))
 #endif
 
-/** Options of ls_trial_new. The trial takes ownership of callbacks and metrics, also if ls_trial_new fails. It borrows
- * all other objects: free the trial first. ls_trial_run fails with LS_ERR_STATE if the model, a loader or the optimizer
- * was freed. */
+/** Options of ls_trial_new. The trial takes ownership of callbacks and metrics, even if ls_trial_new fails. It
+ * borrows all other objects: free the trial first. ls_trial_run fails with LS_ERR_STATE if the model, a loader or
+ * the optimizer was freed. */
 typedef struct ls_trial_options {
     ls_module *model;
     ls_optimizer *optimizer; /**< optimizer of the default step; may be NULL with a user step, and for a trial that only
@@ -192,28 +193,28 @@ typedef struct ls_trial_options {
      * - The function gets the batch in `state`. It may make any number of passes and optimizer steps.
      * - It must set state->output and state->loss, which metrics read. If the loss is a number, set state->loss to
      *   `ls_scalar(loss, LS_F64)`.
-     * - The trial calls it in a scope of its own, and does not clear gradients before.
+     * - The trial calls it in a separate scope, and does not clear gradients beforehand.
      * - Every rank calls it. If the share of a rank is empty (state->count is 0), the function still takes part in the
      *   communication of the other ranks (ls_data_parallel_skip).
      * - A status other than LS_OK ends the run on all ranks, like the status of a hook.
      */
     ls_callback_function step;
-    void *step_user;            /**< argument of the user step */
-    ls_loader *train;           /**< loader of training; NULL: no training */
-    ls_loader *validate;        /**< loader of validation; NULL: no validation */
-    ls_comm *comm;              /**< communicator for metrics and agreement; NULL selects the communicator of .outer,
-                                   or the model's, if ls_data_parallel made the model. With both, it must be set */
+    void *step_user;     /**< argument of the user step */
+    ls_loader *train;    /**< loader of training; NULL selects no training */
+    ls_loader *validate; /**< loader of validation; NULL selects no validation */
+    ls_comm *comm; /**< communicator for metrics and agreement; NULL selects the communicator of .outer, or of a model
+                      that ls_data_parallel returned; if both exist, this field must be set */
     const char *const *metrics; /**< LS_METRICS("loss", "acc"); NULL selects "loss" */
-    /** Metric objects, after `metrics`; see LS_CUSTOM_METRICS. The trial takes ownership of the metrics, also if
+    /** Metric objects, after `metrics`; see LS_CUSTOM_METRICS. The trial takes ownership of the metrics, even if
      * ls_trial_new fails, and copies the array. */
     ls_metric *const *custom_metrics;
     int custom_metric_count;
     /** Callbacks in the order of their calls; see LS_CALLBACKS. The trial copies the array. A callback belongs to one
-     * trial: a second trial fails with LS_ERR_STATE, and a repeated element is LS_ERR_ARGUMENT. If an element is NULL,
-     * ls_trial_new fails with the error of the constructor. */
+     * trial: a second trial fails with LS_ERR_STATE, and a repeated element causes LS_ERR_ARGUMENT. If an element is
+     * NULL, ls_trial_new fails with the error of the constructor. */
     ls_callback *const *callbacks;
     int callback_count;
-    /** Time and folder of checkpoints (copied); see checkpoint.h. NULL: no checkpoints. */
+    /** When and where the trial writes checkpoints (copied); see checkpoint.h. NULL selects no checkpoints. */
     const ls_checkpoint_options *checkpoint;
     /**
      * Number of batches in an epoch of training; 0 selects the length of the loader's epoch. A larger number continues
@@ -224,32 +225,32 @@ typedef struct ls_trial_options {
     int64_t evaluate_steps; /**< the same for ls_trial_evaluate and ls_trial_predict */
     bool endless;           /**< with train_steps: an epoch begins at the loader's position after the previous epoch */
     int64_t max_steps;      /**< total number of training steps after which a run ends; the epoch then ends with its
-                               validation, even if it is incomplete; 0: no limit */
+                               validation, even if it is incomplete; 0 means no limit */
     /** Folder with checkpoints (checkpoint.h). ls_trial_new restores the newest complete checkpoint, as ls_trial_load
-     * does, logs the names of damaged ones, and is then collective if the trial has a communicator. If the folder has
-     * no complete checkpoint, the trial starts fresh. NULL: the trial starts fresh. */
+     * does, logs the names of damaged checkpoints, and is then collective if the trial has a communicator. If the
+     * folder has no complete checkpoint, the trial starts fresh. With NULL, the trial starts fresh. */
     const char *resume;
-    /** LS_BF16 or LS_F16 runs the model, the criterion and the user step under ls_autocast (autograd.h), also in
+    /** LS_BF16 or LS_F16 runs the model, the criterion and the user step under ls_autocast (autograd.h), including
      * validation, evaluation and prediction. LS_F32, which is 0, leaves autocast as it is. */
     ls_dtype autocast;
-    /** Scaler of losses, for LS_F16. Steps that overflow are skipped. Hooks see losses and gradients without the scale.
-     * A user step must call the scaler itself. Checkpoints contain its state. NULL: no scaling. */
+    /** Scaler of losses, for LS_F16. Steps that overflow are skipped. Hooks see losses and gradients without the
+     * scale. A user step must call the scaler itself. Checkpoints contain its state. NULL selects no scaling. */
     ls_grad_scaler *grad_scaler;
     /**
      * Device such as "cuda:0". Each batch is moved to the device before on_sample, and ls_trial_new moves the model to
-     * it. NULL: batches stay on the loader's device. ls_trial_new fails with:
+     * it. With NULL, batches stay on the loader's device. ls_trial_new fails with:
      *
-     * - LS_ERR_STATE if the model is on another device and belongs to an optimizer or to ls_data_parallel, because it
-     *   can no longer move
+     * - LS_ERR_STATE if the model is on a different device and belongs to an optimizer or to ls_data_parallel, because
+     *   it can no longer move
      * - LS_ERR_UNSUPPORTED if the model is on two devices
      * - the errors of ls_use_device
      */
     const char *device;
-    bool quiet;       /**< no progress on standard output; otherwise rank 0 prints it */
-    bool bar_per_run; /**< one progress bar for all epochs of a run, instead of one for each pass */
+    bool quiet;       /**< suppresses the progress that rank 0 otherwise prints to standard output */
+    bool bar_per_run; /**< shows one progress bar for all epochs of a run, instead of one for each pass */
     /**
-     * Budget: the bytes of tensor memory that a rank may use, counted as in ls_memory_stats; 0: no limit. ls_trial_run
-     * fails with LS_ERR_MEMORY on all ranks, and with the bytes of each kind in the message:
+     * Maximum number of bytes of tensor memory that a rank may use, counted as in ls_memory_stats. 0 means no limit.
+     * ls_trial_run fails with LS_ERR_MEMORY on all ranks, and with the bytes of each kind in the message:
      *
      * - before the first step, if the existing tensors, missing gradients and the state that the optimizer allocates
      *   later exceed the limit
@@ -260,17 +261,17 @@ typedef struct ls_trial_options {
      */
     int64_t memory_limit;
     /**
-     * Outer optimizer of the model, for local SGD and DiLoCo (ls_outer_new); borrowed. NULL: none.
+     * Outer optimizer of the model, for local SGD and DiLoCo (ls_outer_new); borrowed. NULL selects none.
      *
      * - The trial calls ls_outer_step after each training step.
      * - An outer step also ends the training of each epoch, before its validation, and a run that a hook has stopped.
-     * - A checkpoint within an epoch, also after a signal, waits for the next outer step. Checkpoints contain the state
+     * - A checkpoint within an epoch, even after a signal, waits for the next outer step. Checkpoints contain the state
      *   of every rank's optimizer, and the momentum of the outer optimizer.
      */
     ls_outer *outer;
 } ls_trial_options;
 
-/** Makes a trial and calls on_init. Returns ownership to the caller: free it with ls_trial_free. Returns NULL if an
+/** Creates a trial and calls on_init. Returns ownership to the caller: free it with ls_trial_free. Returns NULL if an
  * option is missing or invalid, or if a metric is unknown. */
 LS_API ls_trial *ls_trial_new(const ls_trial_options *options);
 
@@ -301,8 +302,8 @@ LS_API ls_trial *ls_trial_new(const ls_trial_options *options);
  * - LS_ERR_ARGUMENT if `epochs` is negative, the trial lacks a training loader or an optimizer, the training loader has
  *   no batches, or the optimizer has no parameter of the model
  * - LS_ERR_MEMORY if a rank needs more memory than its `.memory_limit`
- * - LS_ERR_STATE if layers were added to the model after ls_data_parallel or the optimizer was made, or if a hook or
- *   the user step of this trial calls ls_trial_run
+ * - LS_ERR_STATE if layers were added to the model after ls_data_parallel was called or the optimizer was created, or
+ *   if a hook or the user step of this trial calls ls_trial_run
  */
 LS_API ls_status ls_trial_run(ls_trial *trial, int64_t epochs) LS_WARN_UNUSED;
 
@@ -326,10 +327,10 @@ LS_API ls_status ls_trial_evaluate(ls_trial *trial, ls_loader *loader, const cha
  * the trial has a communicator.
  *
  * - `*outputs` [samples, ...] is on the CPU and belongs to the innermost scope.
- * - Rank 0 gets the outputs, and the other ranks get NULL. With `on_all_ranks`, every rank gets them.
+ * - Rank 0 gets the outputs, and the other ranks get NULL. With `on_all_ranks`, every rank gets the outputs.
  * - Rows are in the order of the data set, whatever the loader's order is. If the loader has no data set, rows are in
  *   the order of batches, and within a batch in the order of ranks.
- * - Calls the hooks of ls_trial_evaluate except on_criterion_validation. There are no targets, losses and metrics.
+ * - Calls the hooks of ls_trial_evaluate except on_criterion_validation. There are no targets, losses or metrics.
  * - Fails with LS_ERR_SHAPE if outputs differ in dtype, or in shape beyond the first axis, and with LS_ERR_STATE if a
  *   hook of another prediction of this trial calls it.
  */
@@ -338,10 +339,9 @@ LS_API ls_status ls_trial_predict(ls_trial *trial, ls_loader *loader, bool on_al
 
 /**
  * Calls the hooks of callbacks for every epoch in the history of the trial, without computation and without tensors
- * (torchbearer's replay). Borrows the callbacks until it returns: their owner does not change. ls_trial_metric returns
- * the results of the epoch. With `one_batch`, each pass has one batch. If a hook sets state->stop, the replay ends.
- * Does not call on_init and on_checkpoint. Fails with LS_ERR_ARGUMENT if a callback is NULL, and with LS_ERR_STATE if
- * the trial is in a run.
+ * (torchbearer's replay). Borrows the callbacks until it returns. ls_trial_metric returns the results of the epoch.
+ * With `one_batch`, each pass has one batch. If a hook sets state->stop, the replay ends. Does not call on_init or
+ * on_checkpoint. Fails with LS_ERR_ARGUMENT if a callback is NULL, and with LS_ERR_STATE if the trial is running.
  */
 LS_API ls_status ls_trial_replay(ls_trial *trial, ls_callback *const *callbacks, int count,
                                  bool one_batch) LS_WARN_UNUSED;
@@ -368,9 +368,9 @@ LS_API const double *ls_trial_metric_values(const ls_trial *trial, const char *n
 
 /** Returns the number of epochs in the history. */
 LS_API int64_t ls_trial_history_count(const ls_trial *trial);
-/** Returns a metric's value in an epoch of the history; NAN if the epoch does not have the metric. */
+/** Returns a metric's value in an epoch of the history, or NAN if the epoch does not have the metric. */
 LS_API double ls_trial_history(const ls_trial *trial, int64_t epoch, const char *name);
-/** Writes the history as a CSV file with a line per epoch and a column per metric; "nan" is a missing value. */
+/** Writes the history as a CSV file with a line per epoch and a column per metric; "nan" marks a missing value. */
 LS_API ls_status ls_trial_write_history(const ls_trial *trial, const char *path) LS_WARN_UNUSED;
 
 /**

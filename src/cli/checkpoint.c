@@ -1,4 +1,4 @@
-/* `lockstep checkpoint`: selects the action, and has the short actions: ls, verify, export. */
+/* `lockstep checkpoint`: selects the action. Contains the short actions ls, verify and export. */
 #include "cli/checkpoint.h"
 
 #include <stdio.h>
@@ -261,7 +261,7 @@ static ls_status act(const char *const *words, int count, const checkpoint_value
     return fail_unknown(words[0]);
 }
 
-/* Options may stand before, between and after the words. */
+/* Options may stand before, between and after the positional arguments. */
 static ls_status read_and_act(int argc, char **argv, int *exit_status) {
     checkpoint_values values = {0};
     const char *words[MOST_WORDS];
@@ -286,7 +286,7 @@ static ls_status read_and_act(int argc, char **argv, int *exit_status) {
     return act(words, count, &values, exit_status);
 }
 
-/* What the library says begins with the name of a call, which nobody here has made. */
+/* The library's error messages begin with the name of a call, which the user of this command has not made. */
 static ls_status run(int argc, char **argv, int *exit_status) {
     static const char own[] = "lockstep checkpoint: ";
     char message[LS_ERROR_CAPACITY];

@@ -1,6 +1,6 @@
 /*
- * Trials that resume from checkpoints, on any number of ranks. A checkpoint may have been written anywhere, also in the
- * middle of an epoch: training ends with the same bits as an uninterrupted run. checkpoints_ends.c tests how runs end
+ * Trials that resume from checkpoints, on any number of ranks. A checkpoint may have been written at any step, even in
+ * the middle of an epoch: the result is bit-identical to an uninterrupted run. checkpoints_ends.c tests how runs end
  * early.
  *
  * ranks: 1 2 3 4 5
@@ -8,7 +8,7 @@
  */
 #include "tests/support/resumed.h"
 
-/* This test does not cover a loss of power, so nothing waits for a disk. */
+/* This test does not cover a loss of power, so it does not wait for the disk. */
 int fsync(int fd) {
     (void)fd;
     return 0;
@@ -17,8 +17,8 @@ int fsync(int fd) {
 /* ---- the same bits ----------------------------------------------------------------------------------------------- */
 
 /*
- * Interrupts at step `step`; 0: at the end of an epoch. Each checkpoint is written once the previous one is on disk, at
- * whatever time.
+ * Interrupts at step `step`; 0 means at the end of an epoch. Each checkpoint is written as soon as the previous one is
+ * on disk, at whatever step.
  */
 static ls_status interrupted_at(ls_comm *world, cut how, int64_t step, const outcome *want) {
     const plan plain = {.cut = how};
@@ -47,7 +47,7 @@ static ls_status same_bits(ls_comm *world) {
     return interrupted_at(world, HALF, want.skipped + 2, &want); /* the scale is about to grow */
 }
 
-/* A resumed trial may begin or cease to scale losses. */
+/* A resumed trial may start or stop scaling losses. */
 static ls_status scaler_that_is_new(ls_comm *world) {
     training t;
     outcome ignored;
@@ -91,7 +91,7 @@ static ls_status pipelines(ls_comm *world) {
     return interrupted_at(world, PIPELINE, 0, &want);
 }
 
-/* Rank 0's clock decides, and all ranks follow. */
+/* Rank 0's clock decides for all ranks. */
 static ls_status by_time(ls_comm *world) {
     outcome want, is;
     ls_folder_names names;
@@ -106,7 +106,7 @@ static ls_status by_time(ls_comm *world) {
     return LS_OK;
 }
 
-/* A checkpoint is written a few steps after it was due, also in the middle of an epoch. */
+/* A checkpoint is written a few steps after it was due, even in the middle of an epoch. */
 static ls_status in_the_midst(ls_comm *world) {
     training t;
     char path[PATH_MAX + 128];
@@ -140,7 +140,7 @@ static ls_status parts_of_others(ls_comm *world) {
     return ls_comm_barrier(world, NULL);
 }
 
-/* Epochs with fewer and with more steps than the loader has. */
+/* Epochs with fewer or more steps than the loader has batches. */
 static ls_status epochs_of_steps(ls_comm *world) {
     for (int64_t steps = 3; steps <= 7; steps += 4) {
         outcome want, is;
@@ -170,7 +170,7 @@ static ls_status seen_from(ls_comm *comm, const plan *how, const char *checkpoin
     return LS_OK;
 }
 
-/* After the first `step` steps, all steps have the same samples. */
+/* All steps after the first `step` steps use the same samples. */
 static ls_status saw_the_same(const double *is, const double *want, int64_t step) {
     for (int64_t i = 0; i < EPOCHS * SAMPLES; i++) {
         LS_CHECK(is[i] == (i < step ? 0 : want[i]));
@@ -202,7 +202,7 @@ static ls_status other_numbers_of_ranks(ls_comm *world) {
         LS_CHECK(ls_trial_load(t.trial, checkpoint_at("each", 0, 2)) != LS_OK || ranks * 6 % 5 == 0);
         end(&t);
     }
-    /* the other way round: from rank 0 alone to all ranks */
+    /* the opposite direction: from rank 0 alone to all ranks */
     char own[32];
     snprintf(own, sizeof own, "alone-%d", ls_comm_rank(world));
     const ls_checkpoint_options single = {.folder = in_scratch(own), .every_steps = 7, .keep = 100};
@@ -214,7 +214,7 @@ static ls_status other_numbers_of_ranks(ls_comm *world) {
     return LS_OK;
 }
 
-/* The program runs again. With .overwrite, it trains on all ranks as if there had been no earlier run. */
+/* The program runs again with .overwrite: it trains on all ranks as if there had been no earlier run. */
 static ls_status run_again(ls_comm *world) {
     outcome want, is;
     ls_checkpoint_options options = {.folder = in_scratch("again"), .every_steps = 4, .keep = 100};

@@ -1,8 +1,8 @@
 /*
  * Random programs of differentiable communication: collectives and messages over the world, its splits and pairs.
- * Random choices decide whether each rank uses or neglects a result. The gradient of the sum of all ranks' losses is
- * compared with finite differences. LOCKSTEP_TEST_PROGRAMS is the number of programs (24), LOCKSTEP_TEST_SEED the first
- * seed (0). A failure prints its seed.
+ * Random choices decide whether each rank uses or ignores a result. The gradient of the sum of all ranks' losses is
+ * compared with finite differences. LOCKSTEP_TEST_PROGRAMS is the number of programs (default 24), LOCKSTEP_TEST_SEED
+ * the first seed (default 0). A failure prints its seed.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -50,20 +50,20 @@ static int private_dice(run *r, int bound) {
     return (int)(ls_random_u32(r->program->seed, stream, r->private ++) % (unsigned)bound);
 }
 
-/* Picks a tensor of the pool. Sometimes detaches it from the inputs. */
+/* Picks a tensor from the pool, and sometimes detaches it from the inputs. */
 static ls_tensor *pick(run *r) {
     ls_tensor *x = r->pool[private_dice(r, POOL)];
     const int cut = private_dice(r, 5);
     return cut == 0 ? ls_full(LS_SHAPE(ls_size(x, 0), WIDTH), LS_F64, 0.3 + 0.1 * private_dice(r, 7)) : x;
 }
 
-/* Makes `rows` rows out of all rows of x. */
+/* Combines all rows of x into `rows` rows. */
 static ls_tensor *with_rows(ls_tensor *x, int64_t rows) {
     ls_tensor *row = ls_tanh(ls_sum_axes(x, LS_AXES(0), true));
     return ls_mul(ls_expand(row, LS_SHAPE(rows, -1)), ls_add(ls_arange(LS_SHAPE(rows, 1), LS_F64), 0.5));
 }
 
-/* Keeps a result, or neglects it. */
+/* Keeps a result, or ignores it. */
 static void use(run *r, ls_tensor *result) {
     if (private_dice(r, 3) != 0) {
         r->pool[private_dice(r, POOL)] = ls_tanh(ls_add(result, 0.1));
@@ -129,7 +129,7 @@ static ls_tensor *collective(run *r, ls_comm *group) {
         return ls_scatter(group, ls_comm_rank(group) == root ? turned(r, with_rows(pick(r), rows + 3)) : NULL, 0,
                           cut_share(group, rows + 3), root);
     default:
-        /* The ranks' rows next to each other, then divided into rows again. */
+        /* The ranks' rows are placed next to each other, then split into rows again. */
         return ls_expand(
             ls_sum_axes(ls_alltoall(group, turned(r, with_rows(pick(r), rows + 3)), 1, 0, cut_share(group, rows + 3)),
                         LS_AXES(1), true),
@@ -137,7 +137,7 @@ static ls_tensor *collective(run *r, ls_comm *group) {
     }
 }
 
-/* One message from a rank to another, or to itself. Several may be in progress. */
+/* Sends one message from a rank to another, or to itself. Several may be in progress. */
 static void message(run *r) {
     ls_comm *world = r->program->world;
     const int from = common_dice(r, ls_comm_size(world));
@@ -152,7 +152,7 @@ static void message(run *r) {
     }
 }
 
-/* A collective, sometimes only of the first half of a split world. */
+/* Runs a collective, sometimes only on the first half of a split world. */
 static void group_step(run *r) {
     const program *p = r->program;
     const int number = common_dice(r, GROUPS);

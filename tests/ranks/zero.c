@@ -1,7 +1,7 @@
 /*
- * Sharded state of optimizers (.zero of ls_data_parallel): every method gives the bits of the unsharded training, for
- * parameters and states. States go from sharded to unsharded optimizers and back. Wrong uses fail on every rank, and
- * the ranks stay in step.
+ * Sharded optimizer state (.zero of ls_data_parallel): for every method, parameters and states are bit-identical to
+ * unsharded training. States can be moved from sharded to unsharded optimizers and back. Misuse fails on every rank,
+ * and the ranks stay in step.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -27,7 +27,7 @@ typedef struct network {
     ls_module *first, *never, *middle, *last;
 } network;
 
-/* The layer `never` gets no gradient. The last layer has f64. */
+/* The layer `never` gets no gradient. The last layer is f64. */
 static ls_tensor *network_forward(ls_module *self, ls_tensor *input) {
     const network *n = ls_module_state(self);
     ls_tensor *x = ls_tanh(ls_forward(n->first, input));
@@ -47,7 +47,7 @@ static ls_module *make(void) {
     return ls_module_finish(module);
 }
 
-/* Stages 2 and 3 shard what is recomputed: all layers but the last. */
+/* Stages 2 and 3 shard the recomputed layers: all layers except the last. */
 static ls_module *wrap(ls_comm *world, int zero) {
     ls_module *model = make();
     const network *n = ls_module_state(model);
@@ -61,7 +61,7 @@ static ls_module *wrap(ls_comm *world, int zero) {
 
 /* ---- training ---------------------------------------------------------------------------------------------------- */
 
-/* Makes the gradients of a step. The ranks have different numbers of samples. */
+/* Computes the gradients of a step. The ranks have different numbers of samples. */
 static ls_status backward(ls_module *module, const ls_comm *world, int step) {
     const int rank = ls_comm_rank(world);
     ls_seed(100 + (uint64_t)(10 * step + rank));
@@ -69,7 +69,7 @@ static ls_status backward(ls_module *module, const ls_comm *world, int step) {
     return ls_backward(ls_mse_loss(ls_forward(module, x), y, LS_LOSS_MEAN));
 }
 
-/* In the passes 0 and 1, the loss is 2^40 times as large. */
+/* In passes 0 and 1, the loss is multiplied by 2^40. */
 static ls_status backward_scaled(ls_module *module, ls_grad_scaler *scaler, const ls_comm *world, int step) {
     const int rank = ls_comm_rank(world);
     ls_seed(100 + (uint64_t)(10 * step + rank));
@@ -128,7 +128,7 @@ static ls_status check_equal(ls_module *a, ls_module *b) {
     return ls_data_parallel_gather(b, false);
 }
 
-/* Bytes of the states on this rank. */
+/* Returns the bytes of the states on this rank. */
 static size_t state_bytes(const ls_optimizer *optimizer) {
     size_t bytes = 0;
     for (int g = 0; g < optimizer->group_count; g++) {
@@ -139,7 +139,7 @@ static size_t state_bytes(const ls_optimizer *optimizer) {
     return bytes;
 }
 
-/* The ranks together have every state once. */
+/* Checks that the ranks together hold every state exactly once. */
 static ls_status check_bytes(const ls_optimizer *whole, const ls_optimizer *sharded, ls_comm *world) {
     int64_t all = (int64_t)state_bytes(sharded);
     const size_t bytes = state_bytes(whole);
@@ -151,11 +151,12 @@ static ls_status check_bytes(const ls_optimizer *whole, const ls_optimizer *shar
     return LS_OK;
 }
 
-/* Trains both, and exchanges the states in the middle. */
+/* Trains both models, and exchanges their states in the middle. */
 static ls_status compare(int kind, int zero, ls_comm *world) {
     ls_scope *scope = ls_scope_begin();
     ls_module *whole = wrap(world, 0), *sharded = wrap(world, zero);
-    if (zero > 1) { /* the ranks have different numbers of samples: agrees on factors before each pass, too */
+    if (zero >
+        1) { /* the ranks have different numbers of samples, so they also agree on scaling factors before each pass */
         ls_data_parallel_remember(whole, (ls_averaging_memory){.agrees = true});
     }
     ls_optimizer *a = optimizer_make(kind, whole), *b = optimizer_make(kind, sharded);
@@ -188,7 +189,8 @@ static ls_status compare(int kind, int zero, ls_comm *world) {
     return ls_scope_end(scope);
 }
 
-/* Two groups in another order than the model's, and a third optimizer for the rest, give the same bits. */
+/* Two groups in a different order from the model's, and a third optimizer for the remaining parameters, give
+ * bit-identical results. */
 static ls_status test_groups(ls_comm *world) {
     uint64_t hash[2];
     for (int zero = 0; zero < 2; zero++) {
@@ -220,7 +222,7 @@ static ls_status test_groups(ls_comm *world) {
 
 /* ---- stages 2 and 3 ---------------------------------------------------------------------------------------------- */
 
-/* The last rank has no samples in step 1. Two passes add up. Steps under no_grad need all ranks. */
+/* The last rank has no samples in step 1. Gradients of two passes accumulate. Steps under no_grad need all ranks. */
 static ls_status train_unevenly(ls_module *module, ls_optimizer *optimizer, ls_grad_scaler *scaler, ls_comm *world) {
     const bool last = ls_comm_rank(world) == ls_comm_size(world) - 1 && ls_comm_size(world) > 1;
     for (int step = 0; step < STEPS; step++) {
@@ -242,7 +244,7 @@ static ls_status train_unevenly(ls_module *module, ls_optimizer *optimizer, ls_g
     return LS_OK;
 }
 
-/* The scaled gradients overflow in step 0, far above the largest f32, and only there. All ranks skip this step. */
+/* Only in step 0, the scaled gradients exceed the largest f32 by far. All ranks skip this step. */
 static ls_status test_uneven(int zero, ls_comm *world) {
     ls_scope *scope = ls_scope_begin();
     ls_module *whole = wrap(world, 0), *sharded = wrap(world, zero);
@@ -254,7 +256,8 @@ static ls_status test_uneven(int zero, ls_comm *world) {
     LS_TRY(train_unevenly(sharded, b, of_b, world));
     LS_CHECK(ls_grad_scaler_skipped(of_a) == 1 && ls_grad_scaler_skipped(of_b) == 1);
     LS_TRY(ls_data_parallel_gather(sharded, true));
-    for (int i = 0; i < ls_module_parameter_count(whole); i++) { /* sums of two passes are added in another order */
+    for (int i = 0; i < ls_module_parameter_count(whole);
+         i++) { /* gradients of two passes are added in a different order */
         LS_CHECK(ls_allclose(ls_module_parameter(whole, i), ls_module_parameter(sharded, i), 1e-4, 1e-5));
     }
     LS_TRY(ls_data_parallel_gather(sharded, false));
@@ -268,7 +271,7 @@ static ls_status test_uneven(int zero, ls_comm *world) {
     return ls_scope_end(scope);
 }
 
-/* Parameters and gradients that this rank has in part cannot be read. */
+/* Parameters and gradients of which this rank has only a part cannot be read. */
 static ls_status test_absent(ls_comm *world) {
     ls_module *module = wrap(world, 3);
     ls_optimizer *optimizer = ls_sgd(module, NULL);
@@ -284,14 +287,14 @@ static ls_status test_absent(ls_comm *world) {
         LS_EXPECT_MESSAGE("only a part of the gradient");
         LS_CHECK(ls_module_hash(module) == 0 && ls_ema_new(module, 0.9) == NULL);
         const ls_status saved = ls_module_save(module, "zero-never.safetensors", NULL);
-        (void)remove("zero-never.safetensors"); /* only a wrong save leaves a file */
+        (void)remove("zero-never.safetensors"); /* only a save that should have failed leaves a file */
         LS_CHECK(saved == LS_ERR_STATE);
         LS_CHECK(ls_module_save(module, "zero-no-such-folder/never", NULL) == LS_ERR_STATE); /* creates no file */
         LS_CHECK(ls_scope_end(scope) == LS_ERR_STATE);
         LS_TRY(ls_data_parallel_gather(module, true));
         LS_CHECK(ls_module_hash(module) != 0);
         LS_TRY(ls_optimizer_step(optimizer));
-        LS_TRY(ls_data_parallel_check(module)); /* of all parameters: the step shared them */
+        LS_TRY(ls_data_parallel_check(module)); /* the step exchanged all parameters, so all of them are checked */
         LS_TRY(ls_data_parallel_gather(module, false));
     }
     ls_optimizer_free(optimizer);
@@ -323,7 +326,7 @@ static ls_status test_refused(ls_comm *world) {
     return LS_OK;
 }
 
-/* A training whose step fails, and its state before this step. */
+/* A training run whose step fails, and its state before this step. */
 typedef struct failing {
     ls_module *module;
     ls_optimizer *optimizer;
@@ -339,7 +342,7 @@ static ls_status begin_failing(failing *f, ls_comm *world, int zero) {
     return copy_state(f->optimizer, f->state, &f->count);
 }
 
-/* After the state is loaded, a step succeeds. */
+/* After the saved state is loaded, a step succeeds. */
 static ls_status end_failing(failing *f, ls_comm *world) {
     LS_TRY(ls_optimizer_set_state(f->optimizer, f->state, f->count));
     LS_TRY(backward(f->module, world, 1));
@@ -351,7 +354,7 @@ static ls_status end_failing(failing *f, ls_comm *world) {
     return LS_OK;
 }
 
-/* Rank 0 fails before its first unit, so the others fail in it. Until a state is loaded, no step succeeds. */
+/* Rank 0 fails before its first unit, so the others fail in this unit. Until a state is loaded, no step succeeds. */
 static ls_status test_fault(ls_comm *world) {
     if (ls_comm_size(world) == 1) {
         return LS_OK;
@@ -404,7 +407,7 @@ static ls_status test_no_sync(ls_comm *world) {
     LS_TRY(backward(module, world, 1));
     LS_TRY(ls_optimizer_step(optimizer));
     LS_TRY(ls_data_parallel_check(module));
-    if (ls_comm_size(world) > 1) { /* elements were cut for Adam */
+    if (ls_comm_size(world) > 1) { /* parameters were already sharded by element for Adam */
         LS_CHECK(ls_lamb(module, NULL) == NULL && ls_error_status() == LS_ERR_UNSUPPORTED);
         LS_EXPECT_MESSAGE("create this optimizer first");
     }
@@ -423,7 +426,7 @@ static ls_status test_options(ls_comm *world) {
     return LS_OK;
 }
 
-/* Rank 0 moves a parameter to other memory: its step fails there, and so on all ranks. */
+/* Rank 0 moves a parameter to different memory: the step fails there, and therefore on all ranks. */
 static ls_status test_failure(ls_comm *world) {
     if (ls_comm_size(world) == 1) {
         return LS_OK;
@@ -444,7 +447,7 @@ static ls_status test_failure(ls_comm *world) {
     return end_failing(&f, world);
 }
 
-/* Stages 2 and 3 are for models on the CPU. */
+/* Stages 2 and 3 support only models on the CPU. */
 static bool is_on_host(void) {
     ls_scope *scope = ls_scope_begin();
     const ls_tensor *tensor = ls_ones(LS_SHAPE(1), LS_F32);

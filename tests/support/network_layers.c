@@ -1,4 +1,4 @@
-/* Makes the modules for the lines of networks.txt. */
+/* Makes the modules described by the lines of networks.txt. */
 #include "tests/support/elements.h"
 #include "tests/support/networks.h"
 #include "tests/support/unit.h"
@@ -214,13 +214,13 @@ static ls_module *final_new(void) {
 
 typedef struct given_state {
     ls_module *of;
-    ls_tensor *parameters[2]; /* keys; or the initial states of a recurrent layer */
+    ls_tensor *parameters[2]; /* keys, or the initial states of a recurrent layer */
     int parameter_count;
     bool masked, lengths, last, time_first;
     place at;
 } given_state;
 
-/* Makes a mask with 0 for masked keys; the first key is never masked. */
+/* Makes a mask with 0 for masked keys. The first key is never masked. */
 static ls_tensor *key_mask(const given_state *state, const ls_tensor *keys) {
     ls_tensor *mask = ls_empty(LS_SHAPE(ls_size(keys, 0), ls_size(keys, 1)), LS_U8);
     uint8_t *values = elements(mask);
@@ -411,7 +411,7 @@ static ls_module *layer_of(place at) {
     return module;
 }
 
-/* Makes the layers from line *line on. Afterwards *line is after the matching "end", or at the loss. */
+/* Makes the layers beginning at line *line. Afterwards *line is after the matching "end", or at the loss. */
 static ls_module *sequence_of(const network *one, ls_dtype dtype, int *line, const char **failed) {
     ls_module *layers[NETWORK_LINES];
     int count = 0;

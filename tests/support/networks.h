@@ -1,6 +1,6 @@
 /*
- * The networks of tests/fixtures/networks.txt (its script describes the lines): reads them, computes their numbers, and
- * makes the modules of their lines.
+ * The networks of tests/fixtures/networks.txt, whose script describes the lines: reads the file, computes the networks'
+ * numbers, and makes the modules of their lines.
  */
 #ifndef LS_TESTS_SUPPORT_NETWORKS_H
 #define LS_TESTS_SUPPORT_NETWORKS_H
@@ -11,7 +11,7 @@
 
 enum { NETWORK_LINES = 32, NETWORK_LINE = 128, NETWORK_TENSORS = 20, NETWORK_PRODUCTS = 3, NETWORK_WORDS = 16 };
 
-/* Indices of the tensors other than the input, parameters and buffers. */
+/* Indices of the tensors that are not the input, parameters or buffers. */
 enum {
     NETWORK_LAYER = 500, /* plus the line number: a mask or lengths */
     NETWORK_TARGET = 600,
@@ -24,7 +24,7 @@ enum {
 /* PyTorch's values of a gradient, or of a buffer after the step. */
 typedef struct network_tensor {
     bool is_buffer;
-    double length; /* 0: zero except for rounding */
+    double length; /* 0 means that it is zero except for rounding */
     double products[NETWORK_PRODUCTS];
 } network_tensor;
 
@@ -38,8 +38,8 @@ typedef struct network {
 } network;
 
 /*
- * Reads the next network, which must have this number. Returns false at the end of the file. Fails the test at an
- * unknown line.
+ * Reads the next network, which must have this number. Returns false at the end of the file. Fails the test if a line
+ * is unknown.
  */
 bool network_read(FILE *file, int number, network *one);
 
@@ -65,22 +65,23 @@ typedef struct network_words {
     } word[NETWORK_WORDS];
 } network_words;
 
-/* Returns false if the line has another form. */
+/* Splits a line into words. Returns false if the line has a different form. */
 bool network_words_read(const char *line, network_words *words);
-/* Returns the value of the word, "" if it has no value, NULL if there is no such word. The pointer is borrowed. */
+/* Returns the value of the word, "" if it has no value, or NULL if there is no such word. The pointer is borrowed. */
 const char *network_text(network_words *words, const char *key);
 /* Returns whether the word exists without a value. */
 bool network_flag(network_words *words, const char *key);
 /* Returns the number of the word, or `otherwise` if there is no such word. */
 double network_number(network_words *words, const char *key, double otherwise);
-/* Returns the word's comma-separated integers, none if there is no such word. */
+/* Returns the word's comma-separated integers, or an empty shape if there is no such word. */
 ls_shape network_shape(network_words *words, const char *key);
 /* Returns whether all words were used. */
 bool network_all_used(const network_words *words);
 
-/* Makes a module of all layers of the network. Returns NULL with the line in *failed if a line is unknown or fails. */
+/* Makes a module of all layers of the network. If a line is unknown or fails, returns NULL and stores the line in
+ * *failed. */
 ls_module *network_module(const network *one, ls_dtype dtype, const char **failed);
-/* Returns whether the layers support f64: a table of rows (Embedding) is only f32. */
+/* Returns whether the layers support f64: a table of rows (Embedding) supports only f32. */
 bool network_has_f64(const network *one);
 
 #endif

@@ -20,11 +20,11 @@
  * | `lockstep-hdf5.so`, `lockstep-netcdf.so` | `ls_array_format_module` | files of HDF5 and NetCDF |
  *
  * The library calls `ls_backend_module` at each search for the backend, and each of the other functions once per
- * plug-in. It passes the version of the interface and a table of the library's functions, which stays valid. Files need
- * no such table. The function returns the plug-in's table, or NULL if it does not know this version.
+ * plug-in. It passes the version of the interface and a table of the library's functions, which stays valid. Plug-ins
+ * for files get no such table. The function returns the plug-in's table, or NULL if it does not know this version.
  *
- * The tables are opaque here, because their layout changes from version to version. So plug-ins are built in Lockstep's
- * source tree until 1.0 (CONTRIBUTING.md), and the library refuses a plug-in of another version.
+ * The tables are opaque here, because their layout changes from version to version. Until 1.0, plug-ins are therefore
+ * built in Lockstep's source tree (CONTRIBUTING.md), and the library rejects a plug-in of a different version.
  */
 #ifndef LOCKSTEP_SYS_MODULE_H
 #define LOCKSTEP_SYS_MODULE_H

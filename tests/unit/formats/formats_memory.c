@@ -1,7 +1,7 @@
 /*
- * Files that aim to waste a reader's memory: reading takes at most twice the promised and present bytes, and a
- * constant, for any contents. The test measures the maximum of allocated bytes and, without a sanitizer, the growth of
- * the process.
+ * Files that aim to exhaust a reader's memory: for any contents, reading takes at most twice the bytes that are both
+ * promised and present, plus a constant. The test measures the maximum of allocated bytes and, without a sanitizer, the
+ * growth of the process.
  *
  * devices: cpu
  */
@@ -63,7 +63,7 @@ static size_t resident(void) {
     return (size_t)usage.ru_maxrss * KIB;
 }
 
-/* Runs in its own process, whose memory maximum is this reader's. */
+/* Runs in a separate process, whose memory maximum is that of this reader. */
 static const char *read_counted(int number, const void *what) {
     (void)number;
     const bomb *given = what;
@@ -84,7 +84,7 @@ static const char *read_counted(int number, const void *what) {
         return "too much memory";
     }
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-    if (grown > most + 2 * (size_t)MIB) { /* zlib, the C library, and pages that were shared before */
+    if (grown > most + 2 * (size_t)MIB) { /* tolerates zlib, the C library, and pages that were shared before */
         fprintf(stderr, "%s: the process grew by %zu bytes, %zu are allowed\n", given->path, grown, most);
         return "too much memory outside of the allocator";
     }
@@ -151,7 +151,7 @@ static ls_status read_events(const char *path) {
 
 /* ---- making files ------------------------------------------------------------------------------------------------ */
 
-/* Writes a gzipped file: the head, then `unit` repeated up to `size` bytes. */
+/* Writes a gzipped file: the head, then `unit` repeated until there are `size` bytes. */
 static const char *gzipped(const char *name, const void *head, size_t head_size, const char *unit, size_t unit_size,
                            size_t size) {
     const char *path = test_path(name);
@@ -209,7 +209,7 @@ static const char *headed(const char *name, const char *open, const char *item, 
 TEST(test_idx_promises) {
     static const unsigned char six[] = {0, 0, 8, 2, 0, 0, 0, 2, 0, 0, 0, 3};
     static const unsigned char many[] = {0, 0, 0x0E, 2, 0, 1, 0, 0, 0, 1, 0, 0}; /* 32 GiB */
-    static const unsigned char four[] = {0, 0, 0x09, 1, 0, 0x40, 0, 0};          /* one byte each, i32 in memory */
+    static const unsigned char four[] = {0, 0, 0x09, 1, 0, 0x40, 0, 0}; /* one byte each in the file, i32 in memory */
     expect((bomb){gzipped("zeros.gz", six, sizeof six, "\0", 1, 24 * MIB), read_idx, 6, LS_ERR_FORMAT, "less data"});
     expect((bomb){gzipped("many.gz", many, sizeof many, "\0", 1, KIB), read_idx, 0, LS_ERR_FORMAT, "more data"});
     expect((bomb){test_file("many", many, sizeof many), read_idx, 0, LS_ERR_FORMAT, "more data"});
@@ -223,7 +223,7 @@ TEST(test_npy_promises) {
     char head[90];
     static const struct {
         const char *text;
-        size_t size, worth; /* bytes of elements, and the bytes that are promised and present */
+        size_t size, worth; /* bytes of elements, and bytes that are both promised and present */
         const char *part;
     } cases[] = {
         {NPY("|u1", "False", "6"), 24 * MIB, 6, "less data"},
@@ -239,7 +239,7 @@ TEST(test_npy_promises) {
     }
 }
 
-/* 8000 empty arrays; then the first member's bytes for all of them. */
+/* Reads 8000 empty arrays, and then an archive in which all of them refer to the first member's bytes. */
 TEST(test_npz_of_many) {
     enum { MANY = 8000 };
     static ls_named tensors[MANY];
@@ -278,7 +278,7 @@ static size_t put_chunk(uint8_t *to, const char *name, const void *bytes, size_t
     return size + 12;
 }
 
-/* 8-bit gray, 2048 x 2048, after 400 texts that would inflate to 4 MiB each. */
+/* 8-bit gray, 2048 x 2048, after 400 text chunks that would inflate to 4 MiB each. */
 TEST(test_pictures) {
     enum { SIDE = 2048, TEXTS = 400, ROWS = SIDE * (SIDE + 1) };
     static uint8_t file[8 * MIB], text[4 * MIB], rows[ROWS], packed[MIB];
@@ -292,7 +292,7 @@ TEST(test_pictures) {
     size += put_chunk(file + size, "IHDR", head, sizeof head);
     uLongf length = sizeof packed - 3;
     memcpy(packed, "a\0", 3);
-    memset(text, 'a', sizeof text); /* a zero byte would end it */
+    memset(text, 'a', sizeof text); /* a zero byte would terminate it */
     assert_int_equal(compress(packed + 3, &length, text, sizeof text), Z_OK);
     for (int i = 0; i < TEXTS; i++) {
         size += put_chunk(file + size, "zTXt", packed, length + 3);
@@ -303,7 +303,7 @@ TEST(test_pictures) {
     size += put_chunk(file + size, "IEND", "", 0);
     assert_true(size < sizeof file);
     expect((bomb){test_file("texts.png", file, size), read_image, SIDE * SIDE * 3 + size / 2, LS_OK, NULL});
-    file[16] = 64; /* much wider than the bytes can contain */
+    file[16] = 64; /* promises much more than the bytes can contain */
     expect((bomb){test_file("wide.png", file, size), read_image, size / 2, LS_ERR_FORMAT, NULL});
 }
 
@@ -320,7 +320,7 @@ TEST(test_csv_tables) {
     enum { ROWS = 3 * MIB / 4 };
     expect((bomb){gzipped("rows.csv.gz", "a,b\n", 4, "1,2\n", 4, 4 * (size_t)ROWS), read_csv, 2 * (size_t)ROWS * 4,
                   LS_OK, NULL});
-    /* One line: while a line is read, each number is a double. */
+    /* A single line: while a line is read, each number is a double. */
     expect((bomb){gzipped("columns.csv.gz", "a", 1, ",a", 2, 4 * MIB), read_csv, 4 * MIB + 2 * MIB * 8, LS_OK, NULL});
     expect((bomb){gzipped("both.csv.gz", "1", 1, ",1", 2, 4 * MIB - KIB), read_csv_of_one_line, 4 * MIB + 2 * MIB * 8,
                   LS_OK, NULL});
@@ -334,21 +334,21 @@ TEST(test_safetensors_are_not_inflated) {
                   0, LS_ERR_FORMAT, "it is gzipped"});
 }
 
-/* Two thousand tensors that claim the same megabyte. */
+/* Two thousand tensors claim the same megabyte. */
 TEST(test_safetensors_overlapping) {
     const char item[] = "\"%zu\":{\"dtype\":\"U8\",\"shape\":[1048576],\"data_offsets\":[0,1048576]}";
     const char *path = headed("overlap.safetensors", "{", item, 2000, "}", MIB);
     expect((bomb){path, read_safetensors, MIB + 2000 * KIB, LS_ERR_FORMAT, "overlap"});
 }
 
-/* Headers of 3 MiB. A tensor takes less than 1 KiB besides its data. */
+/* Headers of 3 MiB. A tensor takes less than 1 KiB in addition to its data. */
 TEST(test_safetensors_headers) {
     const char entry[] = "\"%zu\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[%zu,%zu]}";
     const size_t entries = 3 * MIB / (sizeof entry + 6);
     const struct {
         const char *open, *item, *close;
         size_t count, data_size, tensors;
-        const char *part; /* NULL: the file is valid */
+        const char *part; /* NULL if the file is valid */
     } cases[] = {
         {"[", "[]", "]", MIB, 0, 0, "not a JSON object"},
         {"{\"a\":[", "[]", "]}", MIB, 0, 0, "must be '{'"},
@@ -367,7 +367,7 @@ TEST(test_safetensors_headers) {
     }
 }
 
-/* Any length is accepted in the header; it has no effect if the file is shorter. */
+/* The header may claim any length, which has no effect if the file is shorter. */
 TEST(test_safetensors_lengths) {
     const unsigned char length[8] = {0, 0, 0, 5};
     expect((bomb){test_file("length.safetensors", length, sizeof length), read_safetensors, 0, LS_ERR_FORMAT,
@@ -381,11 +381,11 @@ static void put_record(FILE *stream, uint8_t *room, const void *event, size_t si
     assert_int_equal(fwrite(room, 1, whole, stream), whole);
 }
 
-/* Only the largest record takes memory, for any number of records. A record that the file lacks takes none. */
+/* Only the largest record takes memory, for any number of records. A missing record takes none. */
 TEST(test_event_files) {
     static const char scalar[] = "\x2a\x0a\x0a\x08\x0a\x01"
                                  "a\x15\0\0\x80\x3f";                      /* a summary, a value, its tag, its number */
-    static uint8_t room[9 * MIB], event[8 * MIB] = "\x22\xfb\xff\xff\x03"; /* a graph to its end */
+    static uint8_t room[9 * MIB], event[8 * MIB] = "\x22\xfb\xff\xff\x03"; /* a graph that extends to the end */
     const char *path = test_path("many.events");
     FILE *stream = fopen(path, "wbe");
     for (int i = 0; i < 24 * MIB / 32; i++) {
@@ -399,7 +399,7 @@ TEST(test_event_files) {
     put_record(stream, room, scalar, sizeof scalar - 1);
     put_record(stream, room, event, sizeof event);
     assert_int_equal(fclose(stream), 0);
-    expect((bomb){path, read_events, 4 * MIB, LS_OK, NULL}); /* twice the size, and a constant */
+    expect((bomb){path, read_events, 4 * MIB, LS_OK, NULL}); /* twice the size, plus a constant */
     expect((bomb){test_file("cut.events", room, MIB), read_events, 0, LS_OK, NULL});
 }
 
@@ -414,10 +414,10 @@ static ls_status read_manifest(const char *path) {
     return status;
 }
 
-/* A part of the manifest that is repeated up to about 2 MiB: its history, its files or another. */
+/* A part of the manifest that is repeated up to about 2 MiB: its history, its files or another list. */
 typedef struct repeated {
     const char *before;
-    const char *what; /* a format for a number */
+    const char *what; /* a format string for a number */
     const char *after;
     int count;
     ls_status status;
@@ -433,7 +433,7 @@ typedef struct repeated {
     "\"hash\":\"a\"}"
 #define EPOCH(values) "{\"train_steps\":0,\"validate_steps\":0,\"values\":{" values "}},"
 
-/* Writes an epoch with the largest number of values, with names of one letter. */
+/* Writes an epoch with the maximum number of values, with one-letter names. */
 static void put_epoch_of_many(FILE *stream) {
     fprintf(stream, "{\"train_steps\":0,\"validate_steps\":0,\"values\":{");
     for (int i = 0; i < LS_RESULT_LIMIT; i++) {
@@ -463,7 +463,7 @@ static const char *manifest_of(const repeated *r, size_t *size) {
     return path;
 }
 
-/* Numbers take more memory than their text: up to four times the file. */
+/* Numbers take more memory than their text: up to four times the size of the file. */
 TEST(test_manifests) {
     static const char epochs[] = MANIFEST_HEAD ",\"history\":[", end_epochs[] = EPOCH("\"a\":1") "{}]}";
     static const char last_epoch[] =
@@ -493,7 +493,7 @@ TEST(test_manifests) {
     }
 }
 
-/* An epoch with one metric of training and of validation takes little more than its values. */
+/* An epoch with one training metric and one validation metric takes little more memory than its values. */
 TEST(test_history_of_many_epochs) {
     enum { EPOCHS = 50000, MOST_BYTES = 200 };
     ls_history history = {.count = 0};
@@ -516,7 +516,7 @@ TEST(test_history_of_many_epochs) {
     ls_set_allocator(NULL);
 }
 
-/* Epochs with different names, and results that ls_trial_evaluate adds to the last epoch. */
+/* Epochs with different metric names, and results that ls_trial_evaluate adds to the last epoch. */
 TEST(test_history_of_other_names) {
     ls_history history = {.count = 0}, copy;
     static const char *const names[] = {"s", "loss", "", "los", "test_loss"};

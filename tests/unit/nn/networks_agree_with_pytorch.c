@@ -1,6 +1,6 @@
 /*
  * 300 small random networks have PyTorch's loss, gradients and statistics for the same numbers: to 1e-9 in f64, if
- * their layers support it, and to 1e-4 in f32 (tests/fixtures/make_networks.py).
+ * their layers support f64, and to 1e-4 in f32 (tests/fixtures/make_networks.py).
  *
  * devices: cpu shadow cuda
  */
@@ -101,7 +101,7 @@ static ls_tensor *element_loss(network_words *words, ls_tensor *y, int number) {
     return NULL;
 }
 
-/* Makes the loss of the network's last line, "loss NAME OPTIONS". Returns NULL if it is unknown. */
+/* Returns the loss in the network's last line, "loss NAME OPTIONS", or NULL if it is unknown. */
 static ls_tensor *loss_of(const network *one, ls_tensor *y) {
     network_words words;
     if (!network_words_read(one->lines[one->line_count - 1] + strlen("loss "), &words)) {
@@ -121,7 +121,7 @@ static ls_tensor *loss_of(const network *one, ls_tensor *y) {
 
 /* ---- networks ---------------------------------------------------------------------------------------------------- */
 
-/* Makes the input of a line "x SIZES" or "index SIZES of COUNT". Returns NULL for other lines. */
+/* Returns the input described by a line "x SIZES" or "index SIZES of COUNT", or NULL for other lines. */
 static ls_tensor *input_of(const network *one, ls_dtype dtype) {
     const char *at = strchr(one->lines[0], ' ');
     const bool index = strncmp(one->lines[0], "index ", 6) == 0;
@@ -159,7 +159,7 @@ static double element_of(const ls_tensor *tensor, const void *values, int64_t i)
     return ls_dtype_of(tensor) == LS_F64 ? ((const double *)values)[i] : (double)((const float *)values)[i];
 }
 
-/* Returns whether tensor `is`, number `index` of the network, has PyTorch's products; prints a difference. */
+/* Returns whether tensor `is`, number `index` of the network, has PyTorch's products. Prints a difference. */
 static bool compare(const network *one, int index, const char *name, const ls_tensor *is, double largest,
                     double tolerance) {
     const network_tensor *right = &one->tensors[index];
@@ -186,7 +186,7 @@ static bool compare(const network *one, int index, const char *name, const ls_te
     return true;
 }
 
-/* Compares all values that PyTorch provides for a tensor. */
+/* Compares all tensors for which PyTorch's values are available. */
 static bool compare_all(const network *one, const ls_tensor *x, const ls_module *model, double loss, double tolerance) {
     const int parameters = ls_module_parameter_count(model), buffers = ls_module_buffer_count(model);
     const int first = ls_grad(x) != NULL ? 1 : 0;
@@ -213,7 +213,7 @@ static bool compare_all(const network *one, const ls_tensor *x, const ls_module 
     return same;
 }
 
-/* Returns whether the network has PyTorch's numbers; prints a difference. */
+/* Returns whether the network has PyTorch's numbers. Prints a difference. */
 static bool check_network(const network *one, ls_dtype dtype, double tolerance) {
     const char *failed = NULL;
     bool same = false;
