@@ -39,7 +39,7 @@ static float *piece_of(const ring *self, int piece, size_t *length) {
     return self->vector + begin(self, piece);
 }
 
-/* Sends one piece to the next rank and receives another from the previous rank, into `arrived`. */
+/* Sends one piece to the next rank and receives a different piece from the previous rank into `arrived`. */
 static ls_status exchange(const ring *self, int send, int receive, float *arrived) {
     const int next = (self->rank + 1) % self->size;
     const int previous = (self->rank + self->size - 1) % self->size;
@@ -81,7 +81,8 @@ static ls_status all_reduce(const ring *self) {
     return LS_OK;
 }
 
-/* Computes both on the same numbers. They are whole, so that the order of the additions does not change the result. */
+/* Runs both all-reduces on the same numbers. The numbers are integers, so the order of the additions does not change
+ * the result. */
 static ls_status compare(ring *self, float *expected, bool *same) {
     for (long i = 0; i < count; i++) {
         self->vector[i] = expected[i] = (float)((i + 1) % 1000 * (self->rank + 1));

@@ -1,7 +1,7 @@
 /*
- * Command lines of the examples: a table of options, read by name, and --device, which all examples have. Only the
- * environment variable LOCKSTEP_DEVICE belongs to Lockstep: --device sets it, and it selects the device of new tensors
- * (ls_use_device).
+ * Command lines of the examples: a table of options, read by name, and --device, which all examples accept. Lockstep
+ * itself reads only the environment variable LOCKSTEP_DEVICE: --device sets this variable, which selects the device of
+ * new tensors (ls_use_device).
  */
 #ifndef LS_EXAMPLES_ARGUMENTS_H
 #define LS_EXAMPLES_ARGUMENTS_H
@@ -16,12 +16,12 @@
 #include <unistd.h>
 
 typedef enum argument_kind {
-    ARGUMENT_COUNT,  /* a whole number from 0 to INT_MAX, stored in a long */
+    ARGUMENT_COUNT,  /* an integer from 0 to INT_MAX, stored in a long */
     ARGUMENT_SIZE,   /* the same, from 1 */
     ARGUMENT_NUMBER, /* a number above 0, stored in a double */
     ARGUMENT_PART,   /* a number in [0, 1), stored in a double */
     ARGUMENT_TEXT,   /* stored in a const char * */
-    ARGUMENT_FLAG    /* without a value, stored in a bool */
+    ARGUMENT_FLAG    /* an option without a value, stored in a bool */
 } argument_kind;
 
 typedef struct argument {
@@ -42,7 +42,7 @@ static inline void arguments_help(const char *program, const char *about, const 
     printf("  %-19s %-5s %s\n", "-h, --help", "", "this text");
 }
 
-/* Stores one value. Returns false if the text does not have the right form. */
+/* Stores one value. Returns false if the string is malformed. */
 static inline bool argument_store(const argument *option, const char *text) {
     char *end = NULL;
     errno = 0;
@@ -63,7 +63,7 @@ static inline bool argument_store(const argument *option, const char *text) {
 
 static const char *arguments_program;
 
-/* Fails if standard output could not be written: lost results are not a success. */
+/* Fails if standard output could not be written: a run that loses its results must not succeed. */
 static inline void arguments_check_output(void) {
     if (fflush(stdout) != 0 || ferror(stdout) != 0) {
         fprintf(stderr, "%s: cannot write to standard output: %s\n", arguments_program, strerror(errno));
@@ -71,7 +71,7 @@ static inline void arguments_check_output(void) {
     }
 }
 
-/* Reads the command line. If it is wrong, prints one sentence and exits with status 2. */
+/* Reads the command line. If it is invalid, prints one sentence and exits with status 2. */
 static inline void arguments_read(int argc, char **argv, const char *about, const argument *table, int count) {
     const char *device = NULL;
     const argument on_device = {"--device", ARGUMENT_TEXT, &device, NULL};

@@ -33,7 +33,7 @@ typedef struct gradient_norms {
     long steps;
 } gradient_norms;
 
-/* Called when the gradients are averaged over all ranks, before the optimizer uses them. */
+/* Called after the gradients are averaged over all ranks and before the optimizer uses them. */
 static ls_status measure_gradient(ls_trial_state *state, void *user) {
     gradient_norms *norms = user;
     double norm;
@@ -57,7 +57,8 @@ static ls_status tell_gradient(ls_trial_state *state, void *user) {
 
 /* ---- a custom metric: the mean probability of the right class ---------------------------------------------------- */
 
-/* The mean probability of the targets: this rank's sum, and its number of samples. The trial adds up the ranks. */
+/* The mean probability of the targets: this rank's sum and number of samples. The trial adds up the values of all
+ * ranks. */
 static ls_status measure_sureness(const ls_trial_state *state, void *user, double *sum, double *weight) {
     (void)user;
     ls_tensor *probability = ls_softmax(state->output, 1);

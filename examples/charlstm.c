@@ -75,7 +75,7 @@ static int next_of(ls_module *model, int byte, ls_tensor **h, ls_tensor **c) {
     return ls_scope_end(scope) == LS_OK ? next : -1;
 }
 
-/* Begins after a newline, and draws one byte after the other. */
+/* Starts after a newline, and draws one byte at a time. */
 static ls_status write_sample(ls_module *model) {
     ls_tensor *h = NULL, *c = NULL;
     ls_module_train(model, false);

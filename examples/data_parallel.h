@@ -1,4 +1,4 @@
-/* Options of data-parallel training, and the report of the parameters, that several examples have. */
+/* Options of data-parallel training and a report of the parameters, shared by several examples. */
 #ifndef LS_EXAMPLES_DATA_PARALLEL_H
 #define LS_EXAMPLES_DATA_PARALLEL_H
 
@@ -60,7 +60,7 @@ static inline ls_module *make_recomputed(ls_module *model) {
     return model;
 }
 
-/* Returns a module that the ranks train together, with these options. Takes ownership of the model. */
+/* Wraps the model for data-parallel training with these options. Takes ownership of the model. */
 static inline ls_module *make_data_parallel(ls_module *model, ls_comm *world) {
     static const ls_dtype formats[] = {LS_F32, LS_BF16, LS_F16};
     const bool powersgd = strcmp(wire, "powersgd") == 0;
@@ -85,7 +85,7 @@ static inline ls_module *make_data_parallel(ls_module *model, ls_comm *world) {
 }
 
 /*
- * Returns the options of a loader that the ranks share: `global` samples per step or, if that is 0, `own` samples for
+ * Returns options for a loader that all ranks share: `global` samples per step or, if `global` is 0, `own` samples for
  * each rank or, with --shards, for each shard.
  */
 static inline ls_loader_options loader_options(ls_comm *world, long own, long global) {

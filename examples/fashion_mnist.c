@@ -8,7 +8,7 @@
  *
  *     lockstep run -n 2 --max-restarts 3 build/examples/fashion_mnist --checkpoint 200 --resume --tensorboard board
  *
- * With these options, the weights have the same bits on one to eight ranks, also if a training continues on another
+ * With these options, the weights are bit-identical on one to eight ranks, even if training resumes on a different
  * number of ranks:
  *
  *     lockstep run -n 2 build/examples/fashion_mnist --shards 8 --global-batch-size 128
@@ -108,7 +108,7 @@ static ls_status make_folder(const char *path) {
                : ls_error_set(LS_ERR_IO, "--save: cannot write to the folder %s: %s", path, strerror(errno));
 }
 
-/* Returns the path of a file in the folder of --save. */
+/* Returns the path of a file in the --save folder. */
 static const char *in_folder(char path[4096 + 64], const char *name) {
     snprintf(path, 4096 + 64, "%s/%s", save, name);
     return path;
@@ -171,7 +171,7 @@ static ls_trial *make_trial(const parts *p) {
 static bool make_parts(ls_comm *world, parts *p) {
     p->training = open_data(world, true);
     p->test = p->training != NULL ? open_data(world, false) : NULL;
-    /* Errors should appear now, not after the training. */
+    /* Errors should appear before the training, not after it. */
     if (outer_steps > 0 && (strcmp(wire, "f32") != 0 || zero > 0 || shards > 0)) {
         (void)ls_error_set(LS_ERR_ARGUMENT,
                            "--wire, --zero and --shards are for averaged gradients: omit them, or omit --outer");

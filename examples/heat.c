@@ -23,7 +23,7 @@ static const argument arguments[] = {
     {"--quiet", ARGUMENT_FLAG, &quiet, "only the last iteration's line"},
 };
 
-static const double diffusion = 0.25; /* factor of a point's difference to its neighbors, per step */
+static const double diffusion = 0.25; /* factor applied to a point's difference from its neighbors in each step */
 
 /* This rank's part of the rod: `count` points from `start` on. */
 typedef struct part {
@@ -40,7 +40,7 @@ static part part_of(ls_comm *comm) {
                   .count = points / ls_comm_size(comm) + (rank < more)};
 }
 
-/* Returns the adjacent point on rank `other`, which gets our `edge`. No heat leaves at the ends of the rod. */
+/* Sends our `edge` to rank `other`, and returns that rank's adjacent point. No heat leaves at the ends of the rod. */
 static ls_tensor *neighbour(const part *p, ls_tensor *edge, int other) {
     if (other < 0 || other >= ls_comm_size(p->comm)) {
         return edge;
@@ -70,7 +70,7 @@ static ls_tensor *true_heat(const part *p) {
     return ls_add(first, ls_mul(ls_exp(ls_mul(ls_square(ls_sub(x, 0.75)), -120)), 0.5));
 }
 
-/* This rank's part of the guess of the initial heat, and of the measured final heat. */
+/* This rank's part of the guessed initial heat, and of the measured final heat. */
 typedef struct problem {
     const part *part;
     ls_tensor *guess;
@@ -85,7 +85,8 @@ static ls_status evaluate(void *user, double *value) {
     const problem *self = user;
     ls_tensor *difference = ls_sub(solve(self->part, self->guess), self->measured);
     ls_tensor *loss = ls_sum(ls_square(difference));
-    if (ls_backward(loss) != LS_OK) { /* the gradient of the sum over ranks: the loss of the whole rod */
+    if (ls_backward(loss) !=
+        LS_OK) { /* computes the gradient of the sum over ranks, which is the loss of the whole rod */
         return ls_error_status();
     }
     *value = ls_item(loss);

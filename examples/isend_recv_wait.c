@@ -1,6 +1,6 @@
 /*
  * mpi4torch's ring: each rank sends a tensor to the next rank, and adds the tensor that it receives from the previous
- * rank. The gradient of the sum of all ranks' results with respect to each tensor is 2: one from its own rank, one from
+ * rank. The gradient of the sum of all ranks' results with respect to each tensor is 2: 1 from its own rank and 1 from
  * the next rank. The backward pass orders its messages by itself.
  *
  *     lockstep run -n 3 build/examples/isend_recv_wait

@@ -1,7 +1,7 @@
 /*
  * mpi4torch's linear regression: finds the curve y = a + b x + c x^2 through 10,000 points, which are distributed over
- * the ranks. The program does not send gradients: the loss is the loss of all points, and two calls of ls_allreduce
- * carry values forward and gradients back. The answer does not depend on the number of ranks.
+ * the ranks. The program does not send gradients: the loss covers all points, and two calls of ls_allreduce carry
+ * values forward and gradients back. The answer does not depend on the number of ranks.
  *
  *     lockstep run -n 4 build/examples/linear_regression
  */
@@ -35,7 +35,8 @@ static ls_tensor *curve(ls_tensor *x, ls_tensor *p) {
     return ls_add(ls_mul(slope, x), ls_select(p, 0, 0));
 }
 
-/* Makes this rank's share of the points. The first ranks have one more point if the number is not divisible. */
+/* Makes this rank's share of the points. If the number of points is not divisible by the number of ranks, the first
+ * ranks have one more point. */
 static ls_status make_points(problem *self) {
     const long rank = ls_comm_rank(self->world), size = ls_comm_size(self->world);
     const long share = points / size, rest = points % size;

@@ -23,13 +23,13 @@ static const argument options[] = {
     {"--quiet", ARGUMENT_FLAG, &quiet, "only the result lines"},
 };
 
-/* ---- the operation: x [rows, n] of A x = b, A from its three diagonals [n] --------------------------------------- */
+/* ---- the operation: solves A x = b for x [rows, n]; A is given by its three diagonals [n] ------------------------ */
 
 enum { BELOW, DIAGONAL, ABOVE, RIGHT, INPUTS };
 
 /*
- * Solves for one row by the Thomas algorithm (Golub and Van Loan, Matrix Computations, 4.3.6), which needs no pivoting
- * if A is diagonally dominant. `turned`: with A transposed.
+ * Solves one row by the Thomas algorithm (Golub and Van Loan, Matrix Computations, 4.3.6), which needs no pivoting if A
+ * is diagonally dominant. If `turned` is set, uses the transpose of A.
  */
 static bool solve_row(ls_tensor *const *inputs, bool turned, const double *b, double *x, double *ratio) {
     const int64_t n = ls_numel(inputs[DIAGONAL]);
@@ -52,7 +52,7 @@ static bool solve_row(ls_tensor *const *inputs, bool turned, const double *b, do
     return true;
 }
 
-/* Solves for all rows of b. */
+/* Solves the system for all rows of b. */
 static ls_tensor *solve_rows(ls_custom_call *call, bool turned, ls_tensor *b) {
     const int64_t n = ls_numel(call->inputs[DIAGONAL]), rows = ls_size(b, 0);
     ls_tensor *x = ls_empty(ls_shape_of(b), LS_F64), *ratios = ls_empty(LS_SHAPE(n), LS_F64);
@@ -76,10 +76,7 @@ static ls_status solve_forward(ls_custom_call *call) {
     return call->outputs[0] != NULL ? LS_OK : ls_error_status();
 }
 
-/*
- * With A^T y = g, the gradient of b is y, and the gradient of A is -y x^T, of which only the three diagonals are
- * needed.
- */
+/* With A^T y = g, the gradient of b is y, and the gradient of A is -y x^T. Only its three diagonals are needed. */
 static ls_status solve_backward(ls_custom_call *call) {
     ls_tensor *x = call->outputs[0], *y = solve_rows(call, true, call->output_gradients[0]);
     if (y == NULL) {

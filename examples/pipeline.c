@@ -1,6 +1,6 @@
 /*
- * A perceptron on Fashion-MNIST, divided into stages, one per rank: while one stage processes a part of a batch, the
- * next stage processes the previous part. The result is the same as for the undivided model.
+ * A perceptron on Fashion-MNIST, split into stages, one per rank: while one stage processes a part of a batch, the next
+ * stage processes the previous part. The result is the same as for the model on one rank.
  *
  *     lockstep run -n 2 build/examples/pipeline
  */
@@ -136,7 +136,7 @@ static ls_status test(ls_module *model, ls_loader *loader, double *accuracy) {
     return status;
 }
 
-/* Errors should appear now, not after the training. */
+/* Errors should appear before the training, not after it. */
 static ls_status check_trace(void) {
     char path[4096];
     snprintf(path, sizeof path, "%s", trace);

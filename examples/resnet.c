@@ -120,7 +120,7 @@ static ls_module *block(int64_t in, int64_t out, int64_t stride) {
     return ls_module_finish(module);
 }
 
-/* Makes `depth` blocks, of which the first has `in` input channels. */
+/* Makes `depth` blocks; the first block has `in` input channels. */
 static ls_module *stage(int64_t in, int64_t out, int64_t stride) {
     ls_module *blocks[100];
     for (long i = 0; i < depth; i++) {
@@ -149,7 +149,7 @@ static ls_status report(ls_trial *trial, ls_comm *world, const ls_module *model)
     if (status != LS_OK || ls_comm_rank(world) != 0) {
         return status;
     }
-    if (throughput > 0) { /* 0: no training took place */
+    if (throughput > 0) { /* 0 if no training took place */
         printf("throughput: %.0f samples/s\n", throughput);
     }
     printf("test accuracy: %.4f\n", ls_trial_metric(trial, "test_acc"));
@@ -188,7 +188,8 @@ static ls_status train(ls_comm *world) {
     ls_trial *trial = optimizer != NULL ? make_trial(parallel, optimizer, training, test) : NULL;
     ls_status status = trial != NULL ? ls_trial_run(trial, epochs) : ls_error_status();
     status = status == LS_OK ? ls_trial_evaluate(trial, test, "test") : status;
-    status = status == LS_OK ? ls_data_parallel_gather(parallel, true) : status; /* with --zero 3, a rank has a part */
+    status = status == LS_OK ? ls_data_parallel_gather(parallel, true)
+                             : status; /* with --zero 3, each rank has only a part */
     status = status == LS_OK ? report(trial, world, model) : status;
     ls_trial_free(trial);
     ls_optimizer_free(optimizer);

@@ -1,6 +1,6 @@
 /*
- * Numbers travel around a ring: each rank sends its current number to the next rank, while it receives another from the
- * previous rank, until it has seen all numbers.
+ * Numbers travel around a ring: each rank sends its current number to the next rank, while it receives a number from
+ * the previous rank, until it has seen all numbers.
  *
  *     lockstep run -n 4 build/examples/ring
  */

@@ -1,5 +1,5 @@
 /*
- * The smallest program of two ranks: rank 0 sends two numbers to rank 1.
+ * The smallest program for two ranks: rank 0 sends two numbers to rank 1.
  *
  *     lockstep run -n 2 build/examples/send_recv
  */

@@ -1,6 +1,6 @@
 /*
- * Makes the models of all ranks equal by hand, as in PyTorch's notes on distributed training: rank 0 sends each
- * parameter to each other rank. (ls_sync_parameters does this in one broadcast, and ls_data_parallel calls it.)
+ * Makes the models of all ranks identical by hand, as in PyTorch's notes on distributed training: rank 0 sends each
+ * parameter to every other rank. (ls_sync_parameters does this in one broadcast, and ls_data_parallel calls it.)
  *
  *     lockstep run -n 3 build/examples/sync_parameters
  */
@@ -11,7 +11,7 @@
 
 #include "arguments.h"
 
-/* The tag is the parameter's number. */
+/* The tag is the parameter's index. */
 static ls_status sync_parameter(ls_tensor *parameter, ls_comm *world, int tag) {
     ls_tensor *here = ls_to_device(ls_detach(parameter), "cpu"); /* the parameter itself, unless it is on a GPU */
     void *numbers = here != NULL ? ls_data(here) : NULL;

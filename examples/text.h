@@ -16,7 +16,7 @@
 
 enum { BYTES = 256, TOP = 20 };
 
-/* The Jargon File, 1.7 MB, where Debian's jargon-text puts it. */
+/* The Jargon File, 1.7 MB, as installed by Debian's package jargon-text. */
 #define TEXT "/usr/share/doc/jargon-text/jargon.txt.gz"
 
 /* Treats each position as a sample: its logits are compared with the next byte. */
@@ -25,7 +25,7 @@ static inline ls_tensor *next_byte(ls_tensor *output, ls_tensor *target, void *u
     return ls_cross_entropy(ls_reshape(output, LS_SHAPE(-1, BYTES)), ls_reshape(target, LS_SHAPE(-1)), NULL);
 }
 
-/* Draws one of the most probable bytes, by probability. Returns -1 on failure. */
+/* Samples from the most probable bytes. Returns -1 on failure. */
 static inline int draw_byte(ls_tensor *logits, double temperature) {
     ls_tensor *indices = NULL;
     ls_tensor *values = ls_top_k(logits, TOP, 0, false, &indices);
@@ -36,18 +36,19 @@ static inline int draw_byte(ls_tensor *logits, double temperature) {
     return byte != NULL ? (int)ls_item(byte) : -1;
 }
 
-/* The model, the optimizer and the options of a training. */
+/* The model, the optimizer and the training options. */
 typedef struct text_task {
     const char *file;
-    const char *load, *save;                       /* files of weights to load first and to save; NULL: none */
-    long context, batch_size, steps, sample, seed; /* bytes per piece; pieces per rank and step; ...; bytes to write */
+    const char *load, *save; /* weight files to load before and to save after the training; NULL for none */
+    long context, batch_size, steps, sample,
+        seed; /* context in bytes per piece, batch_size in pieces per rank and step, sample in bytes to write */
     double learning_rate;
     bool bf16, quiet;
     ls_module *(*build_model)(void);
     ls_status (*write_sample)(ls_module *model);
 } text_task;
 
-/* Reports the results; rank 0 prints most of them, last. Losses are in nats per byte. */
+/* Reports the results. Rank 0 prints most of them, after the other ranks' lines. Losses are in nats per byte. */
 static inline ls_status report(ls_trial *trial, ls_comm *world, ls_module *model, const text_task *task) {
     const double samples = ls_trial_throughput(trial); /* collective: every rank must call it */
     const ls_status status = report_parameters(world, model);
@@ -63,12 +64,13 @@ static inline ls_status report(ls_trial *trial, ls_comm *world, ls_module *model
     return LS_OK;
 }
 
-/* The training data, and the data that is only measured. */
+/* The training data and the held-out data. */
 typedef struct text_parts {
     ls_loader *train, *test;
 } text_parts;
 
-/* Cuts pieces from the first nine tenths of the file, one at every quarter of the context, and from the rest. */
+/* Splits the file into training pieces (the first nine tenths) and test pieces (the rest). A piece starts at every
+ * quarter of the context. */
 static inline text_parts open_text(ls_comm *world, const text_task *task) {
     if (strcmp(task->file, TEXT) == 0 && access(TEXT, R_OK) != 0) {
         (void)ls_error_set(LS_ERR_IO, "there is no %s: install Debian's jargon-text, or say --file FILE", TEXT);
@@ -119,7 +121,8 @@ static inline ls_status train_on_text(ls_comm *world, const text_task *task) {
     ls_trial *trial = optimizer != NULL ? make_trial(parallel, optimizer, text.train, task) : NULL;
     ls_status status = trial != NULL ? ls_trial_run(trial, task->steps > 0) : ls_error_status();
     status = status == LS_OK ? ls_trial_evaluate(trial, text.test, "test") : status;
-    status = status == LS_OK ? ls_data_parallel_gather(parallel, true) : status; /* with --zero 3, a rank has a part */
+    status = status == LS_OK ? ls_data_parallel_gather(parallel, true)
+                             : status; /* with --zero 3, each rank has only a part */
     status = status == LS_OK ? report(trial, world, model, task) : status;
     if (status == LS_OK && ls_comm_rank(world) == 0) {
         status = task->save != NULL ? ls_module_save(model, task->save, NULL) : LS_OK;

@@ -1,4 +1,4 @@
-/* Data sets of HDF5 and NetCDF files: copies rows of cached blocks into batches. */
+/* Data sets from HDF5 and NetCDF files: copies rows of cached blocks into batches. */
 #include <pthread.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@
 
 enum { DEFAULT_CACHE = 64 << 20 };
 
-/* The input or the target of a sample. */
+/* The input or target of a sample. */
 typedef struct sample_field {
     int64_t first, steps; /* at least 1 step */
     int count;
@@ -106,7 +106,7 @@ static ls_status check_options(const char *call, const ls_array_options *options
                : ls_fail(LS_ERR_ARGUMENT, "%s: .stride and .cache_bytes must be 0 or more", call);
 }
 
-/* Returns the number of an open variable with the same elements; -1 if no variable matches. */
+/* Returns the index of an open variable with the same elements, or -1 if no variable matches. */
 static int find_open_variable(const arrays_state *state, const ls_blocks *like) {
     for (int i = 0; i < state->block_count; i++) {
         const ls_blocks *b = &state->blocks[i];
@@ -174,7 +174,7 @@ static ls_status open_field(arrays_state *state, const ls_array_field *given, co
     return LS_OK;
 }
 
-/* Returns the shape of a field of a sample: [variables, steps, slab...]. */
+/* Returns the shape of a sample's input or target: [variables, steps, slab...]. */
 static ls_status shape_of(const arrays_state *state, const ls_array_field *given, const sample_field *f,
                           ls_shape *shape) {
     const ls_shape slab = ls_blocks_slab(&state->blocks[f->variables[0]]);
@@ -194,7 +194,7 @@ static ls_status shape_of(const arrays_state *state, const ls_array_field *given
     return LS_OK;
 }
 
-/* Returns the number of consecutive steps of which a sample needs some. */
+/* Returns the number of consecutive steps that contain all steps of a sample. */
 static int64_t sample_span(const arrays_state *state) {
     const sample_field *f = state->fields;
     const int64_t ends[] = {f[0].first + f[0].steps, f[1].first + f[1].steps};
@@ -222,15 +222,15 @@ static int64_t greatest_divisor(int64_t a, int64_t b) {
     return a;
 }
 
-/* Returns the largest number of blocks of a variable in which `rows` rows are, if they begin at a multiple of `step`.
- */
+/* Returns the largest number of blocks that `rows` rows of a variable can touch if the first row is a multiple of
+   `step`. */
 static int64_t count_blocks(const ls_blocks *b, int64_t step, int64_t rows) {
     const int64_t last_begin = b->block_rows - greatest_divisor(b->block_rows, step); /* in a block */
     const int64_t count = (last_begin + rows - 1) / b->block_rows + 1;
     return count < b->block_count ? count : b->block_count;
 }
 
-/* Returns the variable with the largest steps. Its blocks are the blocks of the data set. */
+/* Returns the variable with the most bytes per step. Its blocks are the blocks of the data set. */
 static const ls_blocks *largest(const arrays_state *state) {
     const ls_blocks *found = &state->blocks[0];
     for (int i = 1; i < state->block_count; i++) {
@@ -239,15 +239,15 @@ static const ls_blocks *largest(const arrays_state *state) {
     return found;
 }
 
-/* Returns how many blocks of a variable must be in memory for one block of the largest variable. */
+/* Returns how many blocks of this variable must be in memory for one block of the largest variable. */
 static int64_t blocks_for_one(const arrays_state *state, const ls_blocks *b) {
     const int64_t rows = largest(state)->block_rows;
     return count_blocks(b, rows, rows);
 }
 
 /*
- * Sets the number of samples of a block. Returns the number of blocks of the largest variable that they need. With a
- * stride, the samples of several of these blocks are one block, if a sample would otherwise begin in the next block.
+ * Sets the number of samples per block of the data set. Returns how many blocks of the largest variable these samples
+ * need. With a stride that does not divide the variable's blocks, several of them become one block of the data set.
  */
 static int64_t set_block(const arrays_state *state, ls_sample_storage *storage) {
     enum { MOST_JOINED = 8 };
@@ -261,10 +261,10 @@ static int64_t set_block(const arrays_state *state, ls_sample_storage *storage) 
     return count_blocks(b, storage->block * state->stride, rows);
 }
 
-/* Divides the memory of the cache. Sets how many blocks of samples fit. */
+/* Divides the cache memory among the variables, and sets the number of blocks of samples that fit. */
 static ls_status reserve(const arrays_state *state, int64_t cache_bytes, ls_sample_storage *storage) {
     const int64_t needed = set_block(state, storage);
-    double least = 0; /* bytes for one block of the largest variable; may exceed int64_t */
+    double least = 0; /* bytes for one block of the largest variable; may exceed INT64_MAX */
     for (int i = 0; i < state->block_count; i++) {
         const ls_blocks *b = &state->blocks[i];
         least += (double)b->row_bytes * (double)b->block_rows * (double)blocks_for_one(state, b);

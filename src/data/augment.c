@@ -11,7 +11,7 @@
 
 /* ---- all pictures of a batch ------------------------------------------------------------------------------------- */
 
-/* Changes a picture, which is a copy, in place, or computes it from another picture, whose size was its own before. */
+/* Changes `picture`, a copy of `from`, in place, or computes it from `from`, which has the size before the change. */
 typedef void picture_change(const ls_augmentation *own, ls_draws *draws, const ls_picture *from,
                             const ls_picture *picture);
 
@@ -28,7 +28,7 @@ static ls_draws draws_of(const ls_samples *samples, uint64_t salt, int64_t i) {
     return ls_draws_salted(samples->seed, salt, ((uint64_t)samples->epoch << 40) + (uint64_t)samples->places[i]);
 }
 
-/* Makes a new batch of this height and width. */
+/* Returns a new batch of the given height and width. */
 static ls_tensor *change_pictures(const ls_tensor *x, const ls_samples *samples, const ls_augmentation *own,
                                   int64_t height, int64_t width, picture_change *change) {
     int64_t size[LS_MAX_DIMS];
@@ -67,9 +67,9 @@ static void copy_picture(const ls_picture *from, const ls_picture *to) {
     memcpy(to->pixels, from->pixels, (size_t)(to->planes * to->height * to->width) * ls_dtype_size(to->dtype));
 }
 
-/* The random streams: different for each kind, and for each position among a data set's transforms. */
+/* The random streams differ for each kind of transform, and for each position among a data set's transforms. */
 enum { CROP, FLIP, ROTATION, JITTER, ERASING, CUTOUT, KINDS };
-enum { FIRST_SALT = 64 }; /* after the salts of callbacks; dataset.c's follow */
+enum { FIRST_SALT = 64 }; /* after the salts of callbacks; dataset.c's salts come after these */
 
 static ls_dataset *add(ls_dataset *dataset, ls_transform function, int kind, ls_augmentation own) {
     if (dataset == NULL) {
@@ -89,7 +89,7 @@ static const ls_augmentation *own_of(const void *user) {
     return &((const ls_step_options *)user)->augmentation;
 }
 
-/* Checks that u8 can hold the number. */
+/* Checks that the dtype of the inputs can represent `fill`. */
 static ls_status check_fill(const ls_dataset *dataset, const char *call, double fill) {
     const bool bytes = dataset != NULL && dataset->layout.input_dtype == LS_U8;
     return bytes ? ls_option_within(call, "fill", fill, 0, 255)
@@ -249,7 +249,8 @@ static double between(ls_draws *draws, double least, double most) {
 }
 
 /*
- * Draws area and ratio (uniform in its logarithm) until the rectangle is smaller than the picture, at most ten times.
+ * Draws the area and the aspect ratio (uniform in its logarithm) until the rectangle is smaller than the picture, at
+ * most ten times.
  */
 static bool draw_rectangle(const ls_random_erasing_options *o, ls_draws *draws, const ls_picture *p,
                            ls_rectangle *hole) {

@@ -1,4 +1,4 @@
-/* Random changes of pictures: the state of the transforms in augment.c, and functions that callbacks use, too. */
+/* Random changes of pictures: the state of the transforms in augment.c, and functions that callbacks also use. */
 #ifndef LS_DATA_AUGMENT_H
 #define LS_DATA_AUGMENT_H
 
@@ -29,7 +29,7 @@ typedef struct ls_augmentation {
     };
 } ls_augmentation;
 
-/* Returns the part inside the picture of a square around a random point of the picture. */
+/* Returns a square around a random point of the picture, clipped to the picture. */
 ls_rectangle ls_draw_square(ls_draws *draws, int64_t height, int64_t width, int64_t length);
 
 #endif

@@ -14,7 +14,7 @@ static bool is_floating(ls_dtype dtype) {
     return dtype == LS_F32 || dtype == LS_F64;
 }
 
-/* Whether every stored integer fits. */
+/* Returns whether `dtype` can represent every stored integer. */
 static bool holds(ls_dtype dtype, const ls_array *array) {
     const int bits = 8 * array->bytes;
     if (array->kind == LS_ARRAY_FLOATING) {
@@ -53,7 +53,7 @@ static ls_status check_dtype(const ls_blocks *b) {
                          ls_dtype_name(b->dtype));
 }
 
-/* Sets the slab along one axis. `index` counts the axes other than the sample axis. */
+/* Sets the slab along one axis. `index` counts the axes without the sample axis. */
 static ls_status set_extent(ls_blocks *b, const ls_array_field *field, int axis, int index) {
     const int64_t size = b->array.size[axis];
     const int64_t start = field->offset.ndim > 0 ? field->offset.size[index] : 0;
@@ -170,7 +170,7 @@ ls_status ls_blocks_reserve(ls_blocks *b, int64_t slots) {
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
-/* The elements of a block in the file's order: [outer, rows, inner]. In memory, the order is [rows, outer, inner]. */
+/* The layout of a block in the file: [outer, rows, inner]. In memory, the layout is [rows, outer, inner]. */
 typedef struct block_order {
     int64_t outer, rows, inner;
 } block_order;
@@ -208,7 +208,7 @@ static bool is_missing(const ls_array *array, ls_array_number element) {
     return false;
 }
 
-/* Returns a stored element, of the dtype of unpacking_dtype. */
+/* Returns a stored element; `dtype` is the result of unpacking_dtype. */
 static ls_array_number read_element(const ls_array *array, ls_dtype dtype, const void *from, int64_t at) {
     ls_array_number element = {.kind = array->kind};
     if (dtype == LS_I64) {
@@ -252,7 +252,7 @@ static bool unpack_run(const ls_blocks *b, ls_dtype dtype, const void *from, int
     return true;
 }
 
-/* Unpacks the elements of a block, which have the dtype of unpacking_dtype and the file's order. */
+/* Unpacks the elements of a block. They have the dtype of unpacking_dtype, and the order of the file. */
 static ls_status unpack(const ls_blocks *b, block_order order, ls_dtype dtype, int64_t first, const void *from,
                         void *to) {
     for (int64_t outer = 0; outer < order.outer; outer++) {
@@ -270,7 +270,7 @@ static ls_status unpack(const ls_blocks *b, block_order order, ls_dtype dtype, i
     return LS_OK;
 }
 
-/* Returns a dtype in which stored elements are exact, so that they can be compared with the missing values. */
+/* Returns a dtype that represents stored elements exactly, so that they can be compared with the missing values. */
 static ls_dtype unpacking_dtype(const ls_blocks *b) {
     return b->array.kind != LS_ARRAY_FLOATING ? LS_I64 : b->array.bytes <= 4 ? LS_F32 : LS_F64;
 }

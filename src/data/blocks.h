@@ -1,6 +1,6 @@
 /*
- * Blocks of a variable: the slab of consecutive rows along the sample axis, decompressed, converted, and cached. A
- * block consists of whole chunks. Rows of a block are dense, whatever the sample axis.
+ * Blocks of a variable: slabs of consecutive rows along the sample axis, decompressed, converted and cached. A block
+ * consists of whole chunks. The rows of a block are contiguous, whatever the sample axis is.
  */
 #ifndef LS_DATA_BLOCKS_H
 #define LS_DATA_BLOCKS_H
@@ -21,31 +21,31 @@ typedef struct ls_blocks {
     ls_array array;
     int axis;
     ls_dtype dtype;
-    double missing;                                  /* replaces missing elements; 0: they are errors */
-    int64_t start[LS_MAX_DIMS], extent[LS_MAX_DIMS]; /* the slab; along the sample axis, all rows */
+    double missing;                                  /* replaces missing elements; 0 makes them errors */
+    int64_t start[LS_MAX_DIMS], extent[LS_MAX_DIMS]; /* the slab; includes all rows along the sample axis */
     int64_t rows;                                    /* in the file */
     int64_t row_elements;
     size_t row_bytes;
-    int64_t block_rows;  /* of every block but the last */
+    int64_t block_rows;  /* rows in every block except the last */
     int64_t block_count; /* of the file */
-    int32_t *slot_of;    /* of each block; -1: not cached */
+    int32_t *slot_of;    /* slot of each block; -1 if the block is not cached */
     ls_block_slot *slots;
     int32_t slot_count;
     uint64_t time;
 } ls_blocks;
 
-/* The sizes of a slab other than the sample axis. */
+/* Returns the sizes of a slab without the sample axis. */
 ls_shape ls_blocks_slab(const ls_blocks *blocks);
 
-/* Opens a variable with the slab of the field. Close it also after a failure. */
+/* Opens a variable with the slab of the field. Close the variable even on failure. */
 ls_status ls_blocks_open(const ls_array_file *file, const char *name, const ls_array_field *field,
                          const ls_array_options *options, ls_blocks *blocks);
 void ls_blocks_close(ls_blocks *blocks);
 
-/* Sets the number of blocks that are cached. Called once, before the first row. */
+/* Sets the number of blocks to cache. Call it once, before reading the first row. */
 ls_status ls_blocks_reserve(ls_blocks *blocks, int64_t slots);
 
-/* Finds a row, valid until the next call, and reads its block if it is not cached. */
+/* Finds a row, and reads its block if the block is not cached. The row is valid until the next call. */
 ls_status ls_blocks_row(ls_blocks *blocks, int64_t row, const void **address);
 
 #endif

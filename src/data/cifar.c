@@ -9,7 +9,7 @@
 
 enum { SIDE = 32, CHANNELS = 3, PICTURE = CHANNELS * SIDE * SIDE, MOST_LABELS = 2, MOST_FILES = 5 };
 
-/* The options of a call. */
+/* The options of a CIFAR call. */
 typedef struct cifar {
     const char *call;
     const char *title;
@@ -32,7 +32,7 @@ static ls_status open_file(const cifar *kind, const char *path, ls_source *sourc
     return LS_OK;
 }
 
-/* Writes the path of a file in the folder, and adds the number of its records to `*count`. */
+/* Writes the path of a file in the folder, and adds the file's number of records to `*count`. */
 static ls_status count_records(const cifar *kind, const char *folder, const char *name, char *path, size_t capacity,
                                int64_t *count) {
     ls_source source;
@@ -45,7 +45,7 @@ static ls_status count_records(const cifar *kind, const char *folder, const char
     return status;
 }
 
-/* Reads the records of a file, at most `count`, into the rows from `*row` on. */
+/* Reads at most `count` records of a file into the rows that start at `*row`. */
 static ls_status read_records(const cifar *kind, ls_source *source, int64_t count, int64_t *row, ls_tensor *input,
                               ls_tensor *target) {
     unsigned char record[MOST_LABELS + PICTURE];

@@ -116,7 +116,7 @@ static ls_tensor *new_batch(int64_t n, ls_shape sample, ls_dtype dtype) {
     return batch;
 }
 
-/* Returns the tensor of the previous batch if it can hold this batch, otherwise a new tensor. */
+/* Returns the tensor of the previous batch if it can hold this batch, or else a new tensor. */
 static ls_tensor *reuse_or_new(ls_tensor *old, int64_t n, ls_shape sample, ls_dtype dtype) {
     if (old != NULL && old->size[0] == n && ls_tensor_is_alone(old)) {
         return old;
@@ -125,7 +125,7 @@ static ls_tensor *reuse_or_new(ls_tensor *old, int64_t n, ls_shape sample, ls_dt
     return new_batch(n, sample, dtype);
 }
 
-/* Runs the steps in their own scope, without recording. Takes ownership of `batch`. */
+/* Runs the transforms in their own scope, without recording. Takes ownership of `batch`. */
 static ls_tensor *run_chain(const ls_transform_chain *chain, const ls_samples *samples, ls_tensor *batch) {
     ls_scope *scope = ls_scope_begin();
     if (scope == NULL) {
@@ -135,7 +135,7 @@ static ls_tensor *run_chain(const ls_transform_chain *chain, const ls_samples *s
     (void)ls_no_grad(true);
     ls_thread_state *thread = ls_thread();
     const ls_device *device = thread->device;
-    thread->device = &ls_cpu; /* the device of the batch; tensors that the steps create belong there, too */
+    thread->device = &ls_cpu; /* the device of the batch, and of tensors that the steps create */
     ls_tensor *x = ls_tensor_give(batch);
     for (int i = 0; i < chain->count && x != NULL; i++) {
         const ls_transform_step *step = &chain->steps[i];
@@ -178,7 +178,7 @@ static ls_tensor *transform(const ls_transform_chain *chain, const ls_samples *s
 }
 
 static ls_status make_batch(ls_dataset *dataset, const ls_samples *samples, ls_tensor **input, ls_tensor **target) {
-    /* fetch must not fill a tensor that a transform made, so only untransformed batches are reused */
+    /* Untransformed batches alone are reused: fetch must not fill a tensor that a transform made. */
     if (dataset->input.count > 0) {
         ls_tensor_drop(*input);
         *input = NULL;
@@ -200,7 +200,7 @@ static ls_status make_batch(ls_dataset *dataset, const ls_samples *samples, ls_t
     return status;
 }
 
-/* Seeds the operations in a program's own functions: their numbers follow from the samples, not from the thread. */
+/* Seeds the operations in a program's own functions: the random numbers depend on the samples, not on the thread. */
 static ls_random_state random_state_of(const ls_dataset *dataset, const ls_samples *samples) {
     enum { FIRST_SALT = 1024 }; /* after the salts of augment.c */
     const uint64_t place = samples->count > 0 ? (uint64_t)samples->places[0] : 0;
@@ -239,7 +239,7 @@ typedef struct sample_request {
 static ls_status make(void *argument) {
     const sample_request *m = argument;
     const ls_random_state before = ls_random_get_state();
-    const ls_dtype autocast = ls_autocast(LS_F32); /* the loader's threads do not have it */
+    const ls_dtype autocast = ls_autocast(LS_F32); /* the loader's threads do not inherit the setting */
     ls_random_set_state(random_state_of(m->dataset, m->samples));
     const ls_status status = make_batch(m->dataset, m->samples, m->input, m->target);
     ls_random_set_state(before);

@@ -1,6 +1,6 @@
 /*
- * data: data sets, samplers, loaders. This header defines the inside of a data set. Each kind of data set copies raw
- * samples; transforms then change whole batches.
+ * data: data sets, samplers, loaders. This header defines the internals of a data set. Each kind of data set copies raw
+ * samples. Transforms then change whole batches.
  */
 #ifndef LS_DATA_DATASET_H
 #define LS_DATA_DATASET_H
@@ -17,7 +17,7 @@
 
 #define LS_TRANSFORM_LIMIT 16
 
-/* The data set's own copy of the options of its built-in transforms. */
+/* The data set's copy of the options of its built-in transforms. */
 typedef union ls_step_options {
     double numbers[2];
     ls_augmentation augmentation;
@@ -27,7 +27,7 @@ typedef union ls_step_options {
 typedef struct ls_transform_step {
     ls_transform function;
     void *user;
-    bool built_in; /* it gets the options instead of `user` */
+    bool built_in; /* the function gets the options instead of `user` */
     ls_step_options options;
 } ls_transform_step;
 
@@ -37,9 +37,9 @@ typedef struct ls_transform_chain {
     int count;
 } ls_transform_chain;
 
-/* How the samples are stored: in blocks of consecutive samples, each of which is read as a whole. */
+/* How samples are stored: in blocks of consecutive samples. Each block is read as a whole. */
 typedef struct ls_sample_storage {
-    int64_t block;  /* samples per block; 0: samples are not stored in blocks */
+    int64_t block;  /* samples per block; 0 if samples are not stored in blocks */
     int64_t first;  /* samples before the first complete block */
     int64_t cached; /* blocks that the data set can hold in memory */
 } ls_sample_storage;
@@ -54,31 +54,31 @@ struct ls_dataset {
     ls_transform_chain input;
     ls_transform_chain target;
     /*
-     * Its type or a transform belongs to the program and was not declared thread-safe (`serial`). It then runs under
-     * the lock of `guard`. The guard is the data set itself, or the data set of which it is a part and whose functions
-     * it shares. A data set is locked before the data sets that it consists of.
+     * The data set's type or a transform belongs to the program and was not declared thread-safe (`serial`). The data
+     * set then runs under the lock of `guard`. The guard is the data set itself or, for a part of another data set, the
+     * data set whose functions it shares. A data set is locked before the data sets that it consists of.
      */
     bool serial;
-    bool copies; /* fetch only copies elements: it makes no tensors and draws no random numbers */
+    bool copies; /* fetch only copies elements: it neither makes tensors nor draws random numbers */
     ls_dataset *guard;
     ls_sample_storage storage;
     pthread_mutex_t lock;
-    int earlier_steps; /* steps that the inputs have passed before this data set's own */
+    int earlier_steps; /* steps applied to the inputs before this data set's own */
 };
 
 /*
- * Returns a reference for a new owner, to be released with ls_dataset_drop. NULL is allowed. Returns NULL with an error
+ * Adds a reference for a new owner, who releases it with ls_dataset_drop. NULL is allowed. Returns NULL with an error
  * if the data set was freed.
  */
 ls_dataset *ls_dataset_take(ls_dataset *dataset);
 void ls_dataset_drop(ls_dataset *dataset);
 
-/* Takes ownership and releases it: for constructors that fail or do not need the data set. */
+/* Takes ownership of the data set and releases it: for constructors that fail or do not need the data set. */
 static inline void ls_dataset_consume(ls_dataset *dataset) {
     ls_dataset_drop(ls_dataset_take(dataset));
 }
 
-/* Makes a data set of samples from dense tensors. Takes ownership of both references, also on failure. */
+/* Makes a data set of samples from dense tensors. Takes ownership of both references, even on failure. */
 ls_dataset *ls_dataset_of_tensors(ls_tensor *input, ls_tensor *target);
 
 /* Returns the shape of one sample of a batch. */
@@ -91,12 +91,12 @@ static inline ls_shape ls_sample_shape(const ls_tensor *batch) {
 }
 
 /*
- * Calls the function in its own scope, without recording; tensors that it leaves in the scope are freed. A failure
- * keeps its message, if it has one.
+ * Calls the function in its own scope, without recording, and frees the tensors that the function leaves in the scope.
+ * Keeps the error message of a failure, if there is one.
  */
 ls_status ls_without_recording(ls_status (*function)(void *argument), void *argument);
 
-/* Adds a step for the inputs or the targets, with the rules of ls_dataset_transform_input. */
+/* Adds a step for the inputs or the targets, by the rules of ls_dataset_transform_input. */
 ls_dataset *ls_dataset_add_step(ls_dataset *given, bool of_targets, ls_transform_step step);
 
 /*

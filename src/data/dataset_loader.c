@@ -1,4 +1,4 @@
-/* Loaders of data sets: split the order of an epoch into global batches, of which each rank gets its share. */
+/* Loaders of data sets: split the samples of an epoch into global batches, and give each rank its share. */
 #include <math.h>
 
 #include "base/describe.h"
@@ -13,7 +13,7 @@
 #include "tensor/device.h"
 #include "tensor/scope.h"
 
-/* A batch: positions in the order of the epoch. */
+/* A batch: positions in the epoch's order. */
 typedef struct share {
     int64_t begin; /* the first */
     int64_t all;   /* number of samples of all ranks */
@@ -23,18 +23,19 @@ typedef struct share {
 
 typedef struct loader_state {
     ls_dataset *dataset;
-    ls_loader_options options; /* its weights are valid only while the loader is created */
-    double *sums;              /* cumulative weights; NULL: samples are not drawn by weight */
+    ls_loader_options options; /* `weights` is valid only while the loader is created */
+    double *sums;              /* cumulative weights; NULL if samples are not drawn by weight */
     int rank;
     int world_size;
     int64_t global_batch;
     int64_t samples;       /* per epoch */
-    int64_t *order;        /* sample numbers of the epoch, then the samples that it leaves out */
+    int64_t *order;        /* sample indices of the epoch, then the samples that the epoch leaves out */
     ls_block_order blocks; /* used if options.shuffle_window > 0 */
-    int64_t ordered_epoch; /* the epoch of `order`; -1: none yet */
+    int64_t ordered_epoch; /* the epoch of `order`; -1 before the first epoch */
     share lent_share;      /* the share of the last batch */
-    ls_prefetch *prefetch; /* makes batches on threads; NULL: batches are made here, into `input` and `target` */
-    ls_tensor *input;      /* of the last batch; reused if there are no other references */
+    ls_prefetch *prefetch; /* makes batches on threads; NULL if batches are made on the caller's thread, into `input`
+                              and `target` */
+    ls_tensor *input;      /* input of the last batch; reused if there are no other references */
     ls_tensor *target;
 } loader_state;
 
@@ -77,12 +78,12 @@ static ls_status check_threads(const ls_loader_options *options) {
                          (long long)options->prefetch);
 }
 
-/* Whether each block of the loader consists of whole blocks of the data set. */
+/* Returns whether each block of the loader consists of whole blocks of the data set. */
 static bool is_aligned(const ls_sample_storage *storage, int64_t block) {
     return storage->block > 0 && block % storage->block == 0;
 }
 
-/* Returns in how many blocks of the data set the samples of one block of the loader can be. */
+/* Returns the largest number of data-set blocks that the samples of one loader block can occupy. */
 static int64_t storage_blocks(const ls_sample_storage *storage, int64_t block) {
     if (block == 0 || storage->block == 0) {
         return 1;
@@ -90,7 +91,8 @@ static int64_t storage_blocks(const ls_sample_storage *storage, int64_t block) {
     return is_aligned(storage, block) ? block / storage->block : block > 1 ? 2 + (block - 2) / storage->block : 1;
 }
 
-/* Checks the shuffle by blocks. A window that does not fit the cache would read each block once per sample. */
+/* Checks the options of the block-wise shuffle. A window that does not fit in the cache would read each block once
+ * per sample. */
 static ls_status check_blocks(const ls_loader_options *options, const ls_dataset *dataset) {
     const int64_t window = options->shuffle_window, block = options->shuffle_block;
     if (window < 0 || block < 0 || (block > 0 && window == 0)) {
@@ -237,7 +239,7 @@ static share share_of(const loader_state *state, int64_t number) {
     return (share){.begin = begin, .all = all, .mine = begin + first, .count = last.start + last.count - first};
 }
 
-/* Fetches from the epoch of `order`; on any thread. */
+/* Fetches samples of the epoch in `order`. May run on any thread. */
 static ls_status fetch(const loader_state *state, const int64_t *indices, const int64_t *places, int64_t count,
                        ls_tensor **input, ls_tensor **target) {
     const ls_samples samples = {.indices = indices,
@@ -270,7 +272,7 @@ static ls_status take(ls_loader *self, int64_t number, ls_tensor **input, ls_ten
     if (state->prefetch != NULL) {
         return ls_prefetch_take(state->prefetch, number, self->batches, !self->lent_copies, input, target);
     }
-    if (!self->lent_copies) { /* the elements stay in place, for the next batch */
+    if (!self->lent_copies) { /* the elements stay where they are, for the next batch */
         state->input = ls_tensor_renew(state->input);
         state->target = ls_tensor_renew(state->target);
     }
@@ -282,9 +284,9 @@ static ls_status take(ls_loader *self, int64_t number, ls_tensor **input, ls_ten
 
 static ls_status dataset_next(ls_loader *self, int64_t epoch, int64_t number, ls_batch *batch, bool *more) {
     loader_state *state = self->state;
-    (void)more; /* the loader's fixed number of batches decides */
+    (void)more; /* the loader's fixed number of batches determines the end */
     if (state->ordered_epoch != epoch) {
-        ls_prefetch_halt(state->prefetch); /* its threads read the order */
+        ls_prefetch_halt(state->prefetch); /* the threads of `prefetch` read the order */
         LS_TRY(order_epoch(state, epoch));
     }
     LS_TRY(take(self, number, &batch->input, &batch->target));
@@ -312,8 +314,7 @@ static const ls_loader_type dataset_type = {.name = "of a data set",
                                             .free_state = dataset_free_state};
 
 /*
- * Functions of the program are called by one thread, in the order of batches, unless the program has declared them
- * thread-safe.
+ * One thread calls the program's functions, in the order of batches, unless the program has declared them thread-safe.
  */
 static ls_status make_threads(loader_state *state) {
     const ls_loader_options *options = &state->options;
@@ -327,7 +328,7 @@ static ls_status make_threads(loader_state *state) {
     return state->prefetch != NULL ? LS_OK : ls_error_status();
 }
 
-/* Takes ownership of the caller's reference to `dataset`, also on failure. */
+/* Takes ownership of the caller's reference to `dataset`, even on failure. */
 static ls_loader *loader_of(ls_dataset *dataset, const ls_loader_options *options) {
     const int world_size = options->comm != NULL ? ls_comm_size(options->comm) : 1;
     const int64_t samples = options->epoch_samples > 0 ? options->epoch_samples : dataset->count;

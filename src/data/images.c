@@ -1,5 +1,5 @@
 /*
- * Folders of PNG and JPEG files, one subfolder per class, as in torchvision's ImageFolder. Pictures are decoded on
+ * Folders of PNG and JPEG files with one subfolder per class, as in torchvision's ImageFolder. Pictures are decoded on
  * demand.
  */
 #include <dirent.h>
@@ -73,7 +73,7 @@ static int by_bytes(const void *left, const void *right) {
     return strcmp(*(char *const *)left, *(char *const *)right);
 }
 
-/* Lists all names that do not begin with a dot, sorted by bytes. */
+/* Lists all names that do not begin with a dot, sorted by byte values. */
 static ls_status list_folder(const char *path, names *found) {
     DIR *folder = opendir(path);
     if (folder == NULL) {
@@ -120,7 +120,7 @@ static bool ends_with(const char *name, const char *const *endings) {
     return false;
 }
 
-/* Adds a picture as a sample; ignores other files. Takes ownership of the path. */
+/* Adds a picture as a sample. Ignores files of other types. Takes ownership of the path. */
 static ls_status add_file(image_state *state, char *path, int64_t class) {
     static const char *const read[] = {".png", ".jpg", ".jpeg", NULL};
     static const char *const other[] = {".bmp", ".gif", ".pgm", ".ppm", ".tif", ".tiff", ".webp", NULL};
@@ -143,7 +143,7 @@ static ls_status add_file(image_state *state, char *path, int64_t class) {
     return status;
 }
 
-/* Adds the pictures of a class from the folder with its name. */
+/* Adds the pictures of a class from the subfolder of the same name. */
 static ls_status add_class(image_state *state, const char *folder, const char *name) {
     names files = {.count = 0};
     const size_t before = state->count;

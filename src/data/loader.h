@@ -1,4 +1,4 @@
-/* The inside of a loader of any kind: its position in the epochs, and its current batch. */
+/* The internals of a loader of any kind: its position in the epochs, and its current batch. */
 #ifndef LS_DATA_LOADER_H
 #define LS_DATA_LOADER_H
 
@@ -9,15 +9,15 @@
 struct ls_loader {
     const ls_loader_type *type;
     void *state;
-    int64_t batches;         /* per epoch; -1: not known */
-    bool of_dataset;         /* its kind makes no tensors in scopes, so its calls need no scope */
-    bool undivided;          /* its batches are global batches, although there may be several ranks */
-    const ls_device *device; /* receives the batches; NULL: batches stay where the kind makes them */
+    int64_t batches;         /* batches per epoch; -1 if unknown */
+    bool of_dataset;         /* a loader of a data set: it makes no tensors in scopes, so its calls need no scope */
+    bool undivided;          /* its batches are global batches, even if there are several ranks */
+    const ls_device *device; /* the device of batches; NULL leaves batches where the loader kind makes them */
     int64_t epoch;
     int64_t batch;    /* number of the next batch */
-    ls_tensor *input; /* of the current batch; the loader holds a reference */
+    ls_tensor *input; /* input of the current batch; the loader holds a reference */
     ls_tensor *target;
-    bool lent_copies; /* the current batch was made on another device; the program has copies of it */
+    bool lent_copies; /* the current batch was made on a different device; the program has copies of it */
 };
 
 /* Returns false, with LS_ERR_STATE, if the loader was freed. */
@@ -28,16 +28,15 @@ bool ls_loader_is_here(const char *call, const ls_loader *loader);
 ls_status ls_loader_next_on(ls_loader *loader, const ls_device *device, ls_batch *batch, bool *more);
 
 /*
- * Returns the numbers, in the data set, of this rank's samples of the current batch. Returns NULL for other kinds of
+ * Returns the indices, in the data set, of this rank's samples of the current batch. Returns NULL for other kinds of
  * loaders.
  */
 const int64_t *ls_loader_samples(const ls_loader *loader);
 
 /*
- * Copies samples at these positions, from 0, of the current global batch, including samples of other ranks. They are
- * read from the data set and transformed as in the batch, on "cpu". *input and *target have the rules of
- * ls_dataset_batch. `places` are replaced by positions in the epoch. Fails with LS_ERR_UNSUPPORTED for other kinds of
- * loaders.
+ * Copies the samples at the given positions, counted from 0, in the current global batch, including samples of other
+ * ranks. Reads and transforms them as for the batch, on "cpu". *input and *target follow the rules of ls_dataset_batch.
+ * Replaces `places` by positions in the epoch. Fails with LS_ERR_UNSUPPORTED for other kinds of loaders.
  */
 ls_status ls_loader_fetch(ls_loader *loader, int64_t *places, int64_t count, ls_tensor **input, ls_tensor **target);
 
@@ -47,11 +46,11 @@ int64_t ls_loader_global_batch(const ls_loader *loader);
 /* Returns `.shards`; -1 for other kinds of loaders. */
 int ls_loader_shards(const ls_loader *loader);
 
-/* Returns whether this is a loader of a data set and divides its batches over `ranks` ranks. */
+/* Returns whether this is a loader of a data set that splits its batches over `ranks` ranks. */
 bool ls_loader_divides(const ls_loader *loader, int ranks);
 
-/* Writes the properties of the loader that must be equal on all ranks into `text`: samples, order and batch size. If
- * the loader does not divide its batches over `ranks` ranks, the text is the same for all such loaders. */
+/* Writes into `text` the properties of the loader that must be equal on all ranks: samples, order and batch size.
+ * All loaders that do not split their batches over `ranks` ranks have the same text. */
 void ls_loader_describe(const ls_loader *loader, int ranks, char *text, size_t size);
 
 #endif

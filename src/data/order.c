@@ -12,8 +12,8 @@ void ls_order_identity(int64_t *order, int64_t count) {
 }
 
 /*
- * Fisher-Yates shuffle (Knuth, The Art of Computer Programming, vol. 2, algorithm 3.4.2P). Number base + i of the
- * stream decides step i.
+ * Fisher-Yates shuffle (Knuth, The Art of Computer Programming, vol. 2, algorithm 3.4.2P). Step i uses random number
+ * base + i of the stream.
  */
 static void shuffle(int64_t *order, int64_t count, uint64_t seed, uint64_t stream, uint64_t base) {
     for (int64_t i = count - 1; i > 0; i--) {
@@ -29,8 +29,8 @@ void ls_order_shuffle(int64_t *order, int64_t count, uint64_t seed, uint64_t str
 }
 
 /*
- * By inversion (Devroye, Non-Uniform Random Variate Generation, 1986, section III.2): takes the first sample whose
- * cumulative weight exceeds a uniform number times the total. Number i of the stream decides draw i.
+ * Samples by inversion (Devroye, Non-Uniform Random Variate Generation, 1986, section III.2): takes the first sample
+ * whose cumulative weight exceeds a uniform random number times the total. Draw i uses random number i of the stream.
  */
 void ls_order_draw(int64_t *order, int64_t count, const double *sums, int64_t n, uint64_t seed, uint64_t stream) {
     for (int64_t i = 0; i < count; i++) {
@@ -51,7 +51,7 @@ void ls_order_draw(int64_t *order, int64_t count, const double *sums, int64_t n,
 
 /* ---- blocks ------------------------------------------------------------------------------------------------------ */
 
-/* The samples before the first complete block are block 0. */
+/* The samples before the first complete block form block 0. */
 static int64_t block_of(const ls_block_order *self, int64_t sample) {
     return self->first == 0       ? sample / self->block
            : sample < self->first ? 0
@@ -62,7 +62,7 @@ static int64_t begin_of(const ls_block_order *self, int64_t block) {
     return self->first == 0 ? block * self->block : block == 0 ? 0 : self->first + (block - 1) * self->block;
 }
 
-/* Sorts by `major`, then by `minor`. No two keys are equal. */
+/* Sorted by `major`, then by `minor`. All keys differ. */
 struct ls_sort_key {
     double major, minor;
     int64_t sample;
@@ -72,7 +72,7 @@ static int64_t smaller(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-/* Returns the number of samples of a window; the last windows may have fewer. */
+/* Returns the number of samples in a window. The last windows may contain fewer. */
 static int64_t window_samples(const ls_block_order *self, int64_t count) {
     return self->window < count / self->block ? self->window * self->block : count;
 }
@@ -110,9 +110,9 @@ static void sort_by_keys(const ls_block_order *self, int64_t *order, int64_t cou
 }
 
 /*
- * Sorts the samples of a global batch by the number of their block in its window. Ranks have contiguous shares of the
- * batch, so each rank needs the same few blocks of the window for all batches. Otherwise every rank would read all of
- * them.
+ * Sorts the samples of a global batch by the position of their block in the window. Ranks have contiguous shares of the
+ * batch, so each rank needs the same few blocks of the window for all batches. Without the sort, every rank would read
+ * all blocks.
  */
 static void sort_batch(const ls_block_order *self, int64_t *batch, int64_t count) {
     for (int64_t i = 0; i < count; i++) {
@@ -123,15 +123,15 @@ static void sort_batch(const ls_block_order *self, int64_t *batch, int64_t count
 }
 
 /*
- * Writes the shuffled samples of a block, and their keys for the order of the window: sample i of n is at a random
- * point between i / n and (i + 1) / n. So every batch draws evenly from the blocks of the window. `done` samples are
- * ordered already. Returns the number of samples.
+ * Writes the shuffled samples of a block, and their sort keys within the window: sample i of n gets a random key
+ * between i / n and (i + 1) / n. Every batch thus draws evenly from the blocks of the window. `done` samples are
+ * already ordered. Returns the number of samples in the block.
  */
 static int64_t put_block(const ls_block_order *self, int64_t number, int64_t done, int64_t count, uint64_t seed,
                          uint64_t stream, int64_t *order, struct ls_sort_key *keys) {
     const int64_t begin = begin_of(self, number), end = begin_of(self, number + 1);
     const int64_t size = smaller(end, count) - begin;
-    const uint64_t base = (uint64_t)(self->blocks + done); /* the numbers before it decide about other things */
+    const uint64_t base = (uint64_t)(self->blocks + done); /* earlier random numbers are used elsewhere */
     for (int64_t i = 0; i < size; i++) {
         order[i] = begin + i;
     }
@@ -146,7 +146,7 @@ static int64_t put_block(const ls_block_order *self, int64_t number, int64_t don
 void ls_block_order_fill(ls_block_order *self, int64_t *order, int64_t count, uint64_t seed, uint64_t stream) {
     ls_order_identity(self->ids, self->blocks);
     shuffle(self->ids, self->blocks, seed, stream, 0);
-    int64_t begin = 0, done = 0; /* the first sample of the window, and the first that is not ordered yet */
+    int64_t begin = 0, done = 0; /* the first sample of the window, and the number of samples that are ordered */
     for (int64_t i = 0; i < self->blocks; i++) {
         self->positions[self->ids[i]] = i;
         done += put_block(self, self->ids[i], done, count, seed, stream, order + done, self->keys + (done - begin));

@@ -15,7 +15,7 @@ static inline float load(const void *data, bool bytes, int64_t i) {
     return bytes ? (float)((const uint8_t *)data)[i] : ((const float *)data)[i];
 }
 
-/* u8 elements drop the fraction. */
+/* For u8, the fraction is dropped. */
 static inline void store(void *data, bool bytes, int64_t i, float value) {
     if (bytes) {
         ((uint8_t *)data)[i] = (uint8_t)value;
@@ -128,7 +128,7 @@ static inline float blend(float x, float other, float ratio, float rest, float b
     return value < 0 ? 0 : value > bound ? bound : value;
 }
 
-/* Computes factor x + (1 - factor) other for all elements. */
+/* Computes factor * x + (1 - factor) * other for all elements. */
 static inline void blend_all(const ls_picture *p, bool bytes, double factor, float other) {
     const int64_t count = p->planes * p->height * p->width;
     const float ratio = (float)factor, rest = (float)(1 - factor), bound = bytes ? 255 : 1;
@@ -137,7 +137,7 @@ static inline void blend_all(const ls_picture *p, bool bytes, double factor, flo
     }
 }
 
-/* Has its own loops for each dtype. */
+/* Separate loops for each dtype. */
 static void blend_with(const ls_picture *p, double factor, float other) {
     if (p->dtype == LS_U8) {
         blend_all(p, true, factor, other);

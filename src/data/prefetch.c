@@ -14,17 +14,17 @@
 enum { NONE = -1 };
 
 typedef struct slot {
-    int64_t number; /* of the finished batch, also if it failed; NONE: no batch is finished */
+    int64_t number; /* number of the finished batch, even if it failed; NONE if no batch is finished */
     ls_tensor *input;
     ls_tensor *target;
     ls_status status;
-    bool silent; /* if it failed, it gave no message */
+    bool silent; /* the batch failed without an error message */
     char message[LS_ERROR_CAPACITY];
 } slot;
 
 typedef struct worker {
     ls_prefetch *prefetch;
-    int64_t next; /* number of its next batch */
+    int64_t next; /* number of the worker's next batch */
     pthread_t thread;
 } worker;
 
@@ -32,9 +32,9 @@ struct ls_prefetch {
     ls_make_batch *make;
     void *user;
     int rank;
-    const ls_device *device; /* the current device of the thread that started the threads: for tensors that the
+    const ls_device *device; /* current device of the thread that started the workers; used for tensors that the
                                 program's functions create */
-    ls_account *account;     /* of the thread that started the threads; held */
+    ls_account *account;     /* account of the thread that started the workers; holds a reference */
     pid_t process;           /* the process of the threads */
     int threads;
     int started;
@@ -43,14 +43,15 @@ struct ls_prefetch {
     worker *workers;
     slot *batches;
     /*
-     * Protects the fields below, `number` of slots and `next` of workers; `changed` signals changes of them. The other
-     * fields of a slot belong to its worker from when it may make the batch until `number` is set, then to the user.
+     * Protects the fields below, `number` of slots and `next` of workers; `changed` signals changes of these fields.
+     * The other fields of a slot belong to its worker while the worker makes a batch, and to the consumer once `number`
+     * is set.
      */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     int64_t taken; /* number of the last batch taken: the next `ahead` batches may be made */
-    int64_t end;   /* batches from here on may not be made */
-    int busy;      /* workers that are making a batch */
+    int64_t end;   /* number of the first batch that must not be made */
+    int busy;      /* workers that are currently making a batch */
     bool stops;
 };
 
@@ -100,10 +101,11 @@ static void *work(void *argument) {
     return NULL;
 }
 
-/* ---- start and end ----------------------------------------------------------------------------------------------- */
+/* ---- start and stop ---------------------------------------------------------------------------------------------- */
 
 ls_prefetch *ls_prefetch_new(int threads, int64_t ahead, int rank, ls_make_batch *make_batch, void *user) {
-    const int64_t slots = (ahead + threads) / threads * threads; /* `ahead` + 1, rounded up */
+    const int64_t slots =
+        (ahead + threads) / threads * threads; /* `ahead` + 1, rounded up to a multiple of `threads` */
     ls_prefetch *self = ls_allocate_zeroed(1, sizeof *self);
     slot *batches = ls_allocate_zeroed((size_t)slots, sizeof *batches);
     worker *workers = ls_allocate_zeroed((size_t)threads, sizeof *workers);
@@ -204,7 +206,7 @@ void ls_prefetch_halt(ls_prefetch *self) {
     }
 }
 
-/* Requires the lock. Restarts at `number`, the next batch to be taken. */
+/* Restarts at batch `number`, which will be taken next. The caller must hold the lock. */
 static void begin_anew(ls_prefetch *self, int64_t number, int64_t count) {
     halt(self);
     for (int64_t i = 0; i < self->slots; i++) {
@@ -217,7 +219,8 @@ static void begin_anew(ls_prefetch *self, int64_t number, int64_t count) {
     self->end = count;
 }
 
-/* Returns NULL if the tensor has other references: the thread that makes the next batch must not write to it. */
+/* Returns NULL if the tensor has other references, because the thread that makes the next batch must not write to
+ * it. */
 static ls_tensor *renew(ls_tensor *tensor) {
     ls_tensor *renewed = ls_tensor_renew(tensor);
     if (renewed != NULL && !ls_tensor_is_alone(renewed)) {

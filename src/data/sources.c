@@ -1,4 +1,4 @@
-/* Data sets of tensors, IDX files, MNIST folders and CSV files, and in-memory copies of any data set. */
+/* Data sets from tensors, IDX files, MNIST folders and CSV files, and in-memory copies of any data set. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -12,7 +12,7 @@
 typedef struct tensor_state {
     ls_tensor *input; /* as passed by the caller */
     ls_tensor *target;
-    ls_tensor *rows[2]; /* the same on the host, where batches are assembled */
+    ls_tensor *rows[2]; /* the same tensors on the host, where batches are assembled */
 } tensor_state;
 
 static void copy_rows(const ls_tensor *from, const ls_samples *samples, ls_tensor *to) {
@@ -128,7 +128,7 @@ static ls_status find_file(const char *folder, const char *name, char *path, siz
                    name, name, folder);
 }
 
-/* Detects exchanged images and labels, and other files under these names. */
+/* Detects swapped images and labels, and other files under these names. */
 static ls_dataset *check_mnist(ls_dataset *dataset, const char *images, const char *labels) {
     const ls_sample_layout layout = ls_dataset_layout(dataset);
     if (dataset != NULL && (layout.input_shape.ndim != 2 || layout.target_shape.ndim != 0)) {
@@ -164,7 +164,7 @@ ls_dataset *ls_mnist_dataset(const char *folder, bool train) {
     return check_mnist(ls_idx_dataset(images, labels), images, labels);
 }
 
-/* Reads the target columns; the caller owns the result. Class numbers are i64 [rows]. */
+/* Reads the target columns. The caller owns the result. Class numbers have dtype i64 and shape [rows]. */
 static ls_tensor *read_csv_target(const char *path, const char *const *targets, int count,
                                   const ls_csv_options *options) {
     bool classes = options->class_target;
@@ -230,7 +230,7 @@ static ls_tensor *whole_tensor(int64_t count, ls_shape sample, ls_dtype dtype) {
     return ls_tensor_new_owned("ls_dataset_preload", &ls_cpu, sample.ndim + 1, size, dtype);
 }
 
-/* Copies a batch into the rows from `first` on. */
+/* Copies a batch into the rows starting at `first`. */
 static ls_status put_rows(ls_tensor *whole, int64_t first, const ls_tensor *batch) {
     int64_t size[LS_MAX_DIMS];
     memcpy(size, whole->size, sizeof size);

@@ -8,17 +8,17 @@
 #include "nn/module.h"
 #include "tensor/device.h"
 
-/* Samples are read in batches of about this many numbers. */
+/* Approximate number of elements per batch of samples. */
 enum { NUMBERS = 1 << 20 };
 
-/* State after the samples so far. */
+/* Running state over the samples so far. */
 typedef struct statistics {
     ls_dataset *dataset;
     int64_t channels;
     int64_t inner; /* elements of a channel in one sample */
     int64_t count; /* samples */
     double *mean;
-    double *squares; /* sums of squared distances from the mean; at the end, the deviations */
+    double *squares; /* sums of squared distances from the mean; in the end, the standard deviations */
     double *least, *most;
 } statistics;
 
@@ -29,7 +29,7 @@ static ls_status fail_number(int64_t channel, int64_t first, int64_t rows) {
                    (long long)channel, (long long)first, (long long)(first + rows - 1));
 }
 
-/* The buffers are of f32, and a deviation below its normal numbers would lose digits or become 0. */
+/* The buffers have dtype f32: a deviation below the smallest normal number would lose digits or become 0. */
 static ls_status fail_range(const statistics *s, int64_t channel) {
     return ls_fail(LS_ERR_ARGUMENT,
                    "ls_nn_standardize_fit: channel %lld has numbers from %g to %g, which are too %s: f32 cannot hold "
@@ -46,7 +46,7 @@ static bool all_finite(const double *numbers, int64_t count) {
     return i == count;
 }
 
-/* Extends the range of a channel by the numbers of one sample. */
+/* Extends the range of a channel by the values of one sample. */
 static void add_range(statistics *s, int64_t channel, const double *numbers) {
     for (int64_t k = 0; k < s->inner; k++) {
         s->least[channel] = numbers[k] < s->least[channel] ? numbers[k] : s->least[channel];

@@ -11,8 +11,8 @@ static const char call[] = "ls_tokens_dataset";
 typedef struct tokens_state {
     char *path;
     ls_source source;
-    char *bytes; /* contents of a gzipped file, inflated; the source then has their size. NULL: tokens are read from the
-                    source */
+    char *bytes; /* inflated contents of a gzipped file; the size of `source` is then their size. NULL if tokens are
+                    read from `source` */
     int64_t context, stride, skip;
     size_t width;
 } tokens_state;
@@ -24,9 +24,9 @@ static int64_t token_at(const char *bytes, int64_t index, size_t width) {
 }
 
 /*
- * Reads the bytes of a sample into its row of the targets, which is larger: context + 1 tokens of at most 4 bytes, and
- * room for `context` elements of 8 bytes. Then fills the row of the inputs, and the row of the targets from its end, so
- * that each token is written past the bytes that are still to be read.
+ * Reads the bytes of a sample into its row of the targets: context + 1 tokens of at most 4 bytes fit, because the row
+ * holds `context` elements of 8 bytes. Then fills the row of the inputs, and the row of the targets from its end, so
+ * that no token overwrites bytes that are still to be read.
  */
 static ls_status tokens_fetch(ls_dataset *self, const ls_samples *samples, ls_tensor *input, ls_tensor *target) {
     const tokens_state *state = self->state;
@@ -91,10 +91,7 @@ static ls_status count_samples(const tokens_state *state, int64_t *count) {
     return LS_OK;
 }
 
-/*
- * Checks the file name: the contents cannot tell, because tokens may have any bytes, including the magic number of
- * gzip.
- */
+/* Checks the file name. The contents cannot tell: tokens may contain any bytes, including gzip's magic number. */
 static bool is_gzipped(const char *path) {
     const size_t length = path != NULL ? strlen(path) : 0;
     return length > 3 && strcmp(path + length - 3, ".gz") == 0;

@@ -21,8 +21,8 @@ static ls_status find_layout(ls_dataset *dataset) {
     return LS_OK;
 }
 
-/* Returns the data set itself if the caller is its only owner; otherwise a view, since other owners keep it unchanged.
- */
+/* Returns the data set itself if the caller is its only owner. Otherwise returns a view, because the other owners
+   need it unchanged. */
 static ls_dataset *to_be_changed(ls_dataset *dataset) {
     return dataset->owners.made && dataset->owners.references == 1 ? dataset
                                                                    : ls_dataset_subset(dataset, 0, dataset->count);
@@ -67,7 +67,7 @@ ls_dataset *ls_dataset_concurrent(ls_dataset *given) {
     return dataset;
 }
 
-/* numbers: factor and shift, so that scaling is one product and one sum. */
+/* `numbers` contains the factor and the shift: scaling is one multiplication and one addition. */
 static ls_tensor *scale_and_shift(ls_tensor *batch, const ls_samples *samples, void *user) {
     (void)samples;
     const double *numbers = ((const ls_step_options *)user)->numbers;

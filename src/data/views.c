@@ -1,4 +1,4 @@
-/* Data sets that share the samples of other data sets: parts of one, and concatenations of several. */
+/* Data sets that share the samples of other data sets: parts of one data set, and concatenations of several. */
 #include <math.h>
 #include <string.h>
 
@@ -14,7 +14,7 @@
 typedef struct part_state {
     ls_dataset *whole;
     int64_t first;
-    int64_t *numbers; /* sample numbers in the whole data set; NULL: first, first + 1, ... */
+    int64_t *numbers; /* sample indices in the whole data set; NULL selects first, first + 1, ... */
 } part_state;
 
 static ls_status part_fetch(ls_dataset *self, const ls_samples *samples, ls_tensor *input, ls_tensor *target) {
@@ -42,8 +42,8 @@ static void part_free_state(ls_dataset *self) {
 }
 
 /*
- * Makes a part of `count` samples of the whole, with its transforms. Takes ownership of the reference to the whole and
- * of `numbers`, also on failure.
+ * Makes a part of the whole data set with `count` samples and the same transforms. Takes ownership of the reference to
+ * the whole data set and of `numbers`, even on failure.
  */
 static ls_dataset *part_of(ls_dataset *whole, int64_t first, int64_t *numbers, int64_t count) {
     static const ls_dataset_type type = {
@@ -84,7 +84,7 @@ ls_dataset *ls_dataset_subset(ls_dataset *dataset, int64_t first, int64_t count)
     return part_of(dataset, first, NULL, count);
 }
 
-/* Copies the numbers of samples, and checks that they exist. Returns NULL with an error. */
+/* Copies sample indices, and checks that the samples exist. Returns NULL with an error. */
 static int64_t *copy_numbers(const ls_dataset *dataset, const int64_t *indices, int64_t count) {
     if (count < 0 || (indices == NULL && count > 0)) {
         return ls_fail_null(LS_ERR_ARGUMENT, "ls_dataset_select: %lld indices%s", (long long)count,
@@ -120,7 +120,7 @@ ls_dataset *ls_dataset_select(ls_dataset *dataset, const int64_t *indices, int64
 
 /* ---- random parts ------------------------------------------------------------------------------------------------ */
 
-#define SPLIT_STREAM UINT64_MAX /* the stream of random numbers: no epoch of a loader uses it */
+#define SPLIT_STREAM UINT64_MAX /* a stream of random numbers that no epoch of a loader uses */
 
 static ls_status check_fractions(const double *fractions, int count) {
     double sum = 0;
@@ -131,14 +131,14 @@ static ls_status check_fractions(const double *fractions, int count) {
         }
         sum += fractions[i];
     }
-    return sum >= 1 - 1e-9 && sum <= 1 + 1e-12 /* otherwise the parts might have more samples than the whole */
+    return sum >= 1 - 1e-9 && sum <= 1 + 1e-12 /* otherwise the parts might contain more samples than the whole */
                ? LS_OK
                : ls_fail(LS_ERR_ARGUMENT, "ls_dataset_split: the fractions add up to %.13g, must be 1", sum);
 }
 
 /*
- * Returns the number of samples of a part: its fraction, rounded down. The remaining samples go to the first parts, one
- * each.
+ * Returns the number of samples in a part: its fraction of the samples, rounded down. Each of the first parts also gets
+ * one of the remaining samples.
  */
 static int64_t part_size(int64_t samples, const double *fractions, int count, int part) {
     int64_t left = samples;
@@ -207,7 +207,7 @@ typedef struct concat_state {
     int count;
 } concat_state;
 
-/* Returns whether samples of these shapes and dtypes are alike. */
+/* Returns whether samples have the same shape and dtype. */
 static bool same_sample(ls_shape a, ls_dtype a_dtype, ls_shape b, ls_dtype b_dtype) {
     return a_dtype == b_dtype && a.ndim == b.ndim && memcmp(a.size, b.size, (size_t)a.ndim * sizeof *a.size) == 0;
 }
@@ -235,8 +235,8 @@ static ls_status put_rows(ls_tensor *to, const ls_tensor *from, const int64_t *r
 }
 
 /*
- * Fetches the samples of a batch that belong to one part; the part's first sample is number `first` of all. `scratch`
- * has room for three numbers per sample.
+ * Fetches the samples of a batch that belong to one part. `first` is the index of the part's first sample in the
+ * concatenation. `scratch` has room for three numbers per sample.
  */
 static ls_status fetch_part(ls_dataset *part, int64_t first, const ls_samples *samples, int64_t *scratch,
                             ls_tensor *input, ls_tensor *target) {
@@ -325,7 +325,7 @@ static ls_status find_layout(ls_dataset *const *parts, int count, ls_sample_layo
     return LS_OK;
 }
 
-/* The new data set takes the references to the parts. */
+/* The new data set takes ownership of the references to the parts. */
 static ls_dataset *concat(ls_dataset *const *parts, int count) {
     static const ls_dataset_type type = {.name = "concatenation",
                                          .state_size = sizeof(concat_state),

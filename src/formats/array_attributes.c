@@ -1,4 +1,4 @@
-/* The attributes of variables that change their values: the CF conventions. */
+/* Attributes that change a variable's values: the CF conventions. */
 #include <math.h>
 #include <stdio.h>
 
@@ -11,7 +11,7 @@ typedef struct reader {
     char *reason;
 } reader;
 
-/* Refuses an attribute that is not numbers: the values would be wrong without it. Returns the count of the numbers. */
+/* Rejects a non-numeric attribute, because ignoring it would give wrong values. Returns the number of values. */
 static bool read_attribute(const reader *r, const char *name, bool as_elements, int most, ls_array_number *numbers,
                            int *count) {
     *count = r->format->attribute(r->array, name, as_elements, numbers);
@@ -36,7 +36,7 @@ static bool read_packing(const reader *r, const char *name, double *value) {
     return true;
 }
 
-/* Makes a number comparable with stored elements. Returns false if no element can be equal to it. */
+/* Makes a number comparable with stored elements. Returns false if no element can equal it. */
 static bool convert_to_element(const ls_array *array, ls_array_number *number) {
     const bool is_unsigned = array->kind == LS_ARRAY_UNSIGNED;
     if (number->kind == array->kind) {

@@ -19,7 +19,7 @@ typedef struct library {
     ls_module_file file;
 } library;
 
-/* A call into the plug-ins needs this lock. */
+/* Every call into the plug-ins needs this lock. */
 static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t forks_once = PTHREAD_ONCE_INIT;
 static pthread_once_t plugins_once[LS_ARRAY_LIBRARIES] = {PTHREAD_ONCE_INIT, PTHREAD_ONCE_INIT};
@@ -34,9 +34,10 @@ static void unlock_plugins(void) {
     (void)pthread_mutex_unlock(&one_at_a_time);
 }
 
-/* A fork waits for the call of another thread, so the lock is free in the child, and its plug-ins are between calls. */
+/* A fork waits until no thread is in a plug-in. In the child, the lock is free, and the plug-ins are in a consistent
+ * state. */
 static void watch_forks(void) {
-    (void)pthread_atfork(lock_plugins, unlock_plugins, unlock_plugins); /* fails only if there is no memory */
+    (void)pthread_atfork(lock_plugins, unlock_plugins, unlock_plugins); /* fails only if out of memory */
 }
 
 static void open_plugin(library *own) {
@@ -76,7 +77,7 @@ ls_status ls_array_file_need(const char *call, ls_array_library which) {
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */
 
-/* Returns the beginning of the advice for a file that the library cannot open. */
+/* Returns the first part of the advice for a file that the library cannot open. */
 static const char *advice_for(const ls_array_file *file) {
     char magic[3] = "";
     const int fd = file->library == LS_ARRAY_HDF5 ? open(file->path, O_RDONLY | O_CLOEXEC) : -1;
@@ -130,7 +131,7 @@ void ls_array_file_close(ls_array_file *file) {
 
 /* ---- variables --------------------------------------------------------------------------------------------------- */
 
-/* The names of the variables of a file, as many as fit, then ", ..." if some do not. */
+/* The names of a file's variables, as many as fit, then ", ..." if some do not fit. */
 typedef struct name_list {
     char text[512];
     size_t length;
@@ -161,7 +162,7 @@ static ls_status fail_absent(const ls_array_file *file, const char *name) {
                    list.text);
 }
 
-/* Describes a variable with its attributes. The caller holds the lock. */
+/* Describes a variable and reads its attributes. The caller holds the lock. */
 static ls_array_found find(const ls_array_file *file, const char *name, ls_array *array, char reason[LS_ARRAY_REASON]) {
     const ls_array_format *format = libraries[file->library].format;
     const ls_array_found found = format->find(file->id, name, array, reason);

@@ -1,6 +1,6 @@
 /*
- * Files of arrays (HDF5, NetCDF), which plug-ins read and write: formats/array_format.h. All calls into the plug-ins,
- * of all threads, are made one at a time.
+ * Array files (HDF5, NetCDF), which plug-ins read and write: formats/array_format.h. Only one thread at a time calls
+ * into the plug-ins.
  */
 #ifndef LS_FORMATS_ARRAY_FILE_H
 #define LS_FORMATS_ARRAY_FILE_H
@@ -22,12 +22,12 @@ typedef struct ls_array_file {
 } ls_array_file;
 
 /*
- * Returns the plug-in for files of this library. Returns NULL, and sets `*reason` to the end of a sentence, if the
- * plug-in cannot be used.
+ * Returns the plug-in for files of this library. If the plug-in cannot be used, returns NULL and sets `*reason` to the
+ * end of a sentence.
  */
 const ls_array_format *ls_array_format_open(ls_array_library library, const char **reason);
 
-/* Fails with LS_ERR_UNSUPPORTED, and names the remedy, if the plug-in cannot be used. */
+/* Fails with LS_ERR_UNSUPPORTED, and states the remedy, if the plug-in cannot be used. */
 ls_status ls_array_file_need(const char *call, ls_array_library library);
 
 /* Opens a file for reading. */
@@ -36,8 +36,8 @@ ls_status ls_array_file_open(const char *call, ls_array_library library, const c
 void ls_array_file_close(ls_array_file *file);
 
 /*
- * Describes a variable. Release it with ls_array_file_release. Fails with LS_ERR_ARGUMENT, and lists the variables of
- * the file, if there is no such variable, and with LS_ERR_UNSUPPORTED if no tensor can hold it.
+ * Describes a variable. Release it with ls_array_file_release. Fails with LS_ERR_ARGUMENT, and lists the file's
+ * variables, if there is no such variable. Fails with LS_ERR_UNSUPPORTED if no tensor can hold the variable.
  */
 ls_status ls_array_file_find(const ls_array_file *file, const char *name, ls_array *array);
 void ls_array_file_release(const ls_array_file *file, const ls_array *array);
@@ -49,8 +49,8 @@ void ls_array_file_release(const ls_array_file *file, const ls_array *array);
 bool ls_array_read_attributes(const ls_array_format *format, ls_array *array, char reason[LS_ARRAY_REASON]);
 
 /*
- * Whether this process inherited the file by a fork. It must not read then: it would share the position in the file
- * with its parent.
+ * Returns whether this process inherited the file through a fork. The process must not read it then, because it shares
+ * the file position with its parent.
  */
 bool ls_array_file_is_inherited(const ls_array_file *file);
 
@@ -58,7 +58,8 @@ bool ls_array_file_is_inherited(const ls_array_file *file);
 ls_status ls_array_file_read(const ls_array_file *file, const char *name, const ls_array *array, const int64_t *start,
                              const int64_t *count, ls_dtype dtype, void *to);
 
-/* Overwrites the HDF5 file `temporary`. Messages name `path`. Fails with LS_ERR_ARGUMENT if a name is wrong. */
+/* Overwrites the HDF5 file `temporary`. Messages name `path` instead. Fails with LS_ERR_ARGUMENT if a name is
+ * invalid. */
 ls_status ls_array_file_write(const char *call, const char *temporary, const char *path, const ls_array_data *arrays,
                               int count);
 

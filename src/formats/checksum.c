@@ -1,7 +1,6 @@
 /*
- * XXH3, from xxHash's header. It detects any accidental damage, it can serve to compare two files, and it is fifteen
- * times as fast as BLAKE2b. It does not protect against deliberate changes: an attacker could also replace the
- * checksum.
+ * XXH3, from xxHash's header. It detects accidental damage, can be used to compare two files, and is fifteen times as
+ * fast as BLAKE2b. It does not protect against deliberate changes: an attacker could also replace the checksum.
  */
 #define XXH_INLINE_ALL
 #include <xxhash.h>

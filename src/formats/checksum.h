@@ -1,4 +1,4 @@
-/* Checksums of files: XXH3 of 128 bits, as hexadecimal digits. */
+/* Checksums of files: 128-bit XXH3 in hexadecimal digits. */
 #ifndef LS_FORMATS_CHECKSUM_H
 #define LS_FORMATS_CHECKSUM_H
 
@@ -7,9 +7,9 @@
 
 #include "base/status.h"
 
-#define LS_CHECKSUM_TEXT 33 /* 128 bits in hexadecimal digits, and the final zero byte */
+#define LS_CHECKSUM_TEXT 33 /* 128 bits in hexadecimal digits, and a terminating zero byte */
 
-/* The checksum of bytes that arrive piece by piece. */
+/* A checksum that is computed incrementally. */
 typedef struct ls_checksum ls_checksum;
 
 /* Returns NULL, with an error, if out of memory. */

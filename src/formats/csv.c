@@ -11,7 +11,7 @@
 #include "tensor/device.h"
 #include "tensor/tensor.h"
 
-enum { BLOCK = 1 << 15 }; /* numbers in a block, if a row has fewer */
+enum { BLOCK = 1 << 15 }; /* numbers in a block, unless a row contains more */
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
@@ -19,21 +19,21 @@ enum { BLOCK = 1 << 15 }; /* numbers in a block, if a row has fewer */
 typedef struct csv_text {
     int column;
     const ls_csv_classes *classes;
-    ls_csv_classes *own; /* the same table, if it was made from this file */
+    ls_csv_classes *own; /* the same table, if it was created from this file */
 } csv_text;
 
-/* Numbers, gathered row by row and converted block by block, so that memory holds at most two copies of them. */
+/* Numbers, read row by row and converted block by block, so that memory holds at most two copies of them. */
 typedef struct csv_table {
     ls_dtype dtype;
     double empty; /* the value of an empty field; INFINITY refuses empty fields */
     ls_csv_columns columns;
-    int *take; /* take[i]: column of field i in the row; -1: the field is not used */
+    int *take; /* take[i] is the output column of field i; -1 if the field is not used */
     int taken;
     csv_text *texts;
     int text_count;
-    double *numbers; /* rows of the next block */
+    double *numbers; /* rows that are not yet in a block */
     int64_t pending; /* the number of them */
-    int64_t rows;    /* including the rows of the blocks */
+    int64_t rows;    /* number of rows, including the rows in the blocks */
     ls_tensor **blocks;
     size_t count;
 } csv_table;
@@ -97,7 +97,7 @@ static ls_status find_class(const ls_csv_reader *reader, const csv_table *table,
     return LS_OK;
 }
 
-/* Returns the largest number up to which a dtype represents all whole numbers. */
+/* Returns the largest n for which the dtype can represent all integers up to n. */
 static double whole_numbers_of(ls_dtype dtype) {
     static const double largest[LS_DTYPE_COUNT] = {
         [LS_F32] = 0x1p24, [LS_F64] = 0x1p53,    [LS_BF16] = 0x1p8,   [LS_F16] = 0x1p11,
@@ -105,7 +105,7 @@ static double whole_numbers_of(ls_dtype dtype) {
     return largest[dtype];
 }
 
-/* Returns whether the dtype can hold the number. Integer dtypes hold only whole numbers within their range. */
+/* Returns whether the dtype can represent the number. Integer dtypes represent only integers within their range. */
 static bool fits(ls_dtype dtype, double number) {
     const double largest = whole_numbers_of(dtype), least = dtype == LS_U8 ? 0 : -largest - 1;
     return ls_dtype_is_floating(dtype) || dtype == LS_BOOL ||
@@ -156,7 +156,7 @@ static ls_status read_row(ls_csv_reader *reader, csv_table *table, int fields) {
 
 /* ---- selecting columns ------------------------------------------------------------------------------------------- */
 
-/* Determines the column of the row for each field. */
+/* Determines the output column for each field. */
 static ls_status plan_columns(const ls_csv_reader *reader, const ls_csv_options *options, csv_table *table) {
     const bool by_place = options->columns == NULL || options->all_but;
     table->take = ls_allocate_zeroed((size_t)table->columns.count, sizeof *table->take);
@@ -182,7 +182,7 @@ static ls_status plan_columns(const ls_csv_reader *reader, const ls_csv_options 
     return LS_OK;
 }
 
-/* Determines the classes of a column of text, if the column is used. */
+/* Determines the classes of a text column, if the column is used. */
 static ls_status plan_text(const ls_csv_reader *reader, const ls_csv_options *options, csv_table *table,
                            const ls_csv_text *given) {
     csv_text *text = &table->texts[table->text_count];
@@ -241,12 +241,12 @@ static ls_status read_table(ls_csv_reader *reader, const ls_csv_options *options
         LS_TRY(ls_csv_next_row(reader, &fields));
     }
     LS_TRY(table->pending > 0 ? finish_block(table) : LS_OK);
-    ls_free(table->numbers); /* before the tensor is allocated in its stead */
+    ls_free(table->numbers); /* freed before the tensor is allocated, to save memory */
     table->numbers = NULL;
     return LS_OK;
 }
 
-/* Concatenates the blocks into a tensor, and frees each block after its copy. */
+/* Concatenates the blocks into a tensor. Frees each block after copying it. */
 static ls_tensor *to_tensor(csv_table *table) {
     const int64_t size[] = {table->rows, table->taken};
     ls_tensor *tensor = ls_tensor_new("ls_csv_read", &ls_cpu, 2, size, table->dtype);

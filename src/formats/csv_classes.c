@@ -1,10 +1,10 @@
-/* The texts of a CSV column: a table sorted by bytes. The index of a text is its class number. */
+/* The strings of a CSV column: a table sorted by bytes. The index of a string is its class number. */
 #include <string.h>
 
 #include "base/memory.h"
 #include "formats/csv_reader.h"
 
-enum { MOST_CLASSES = 10000 }; /* a column with more texts holds identifiers or prose */
+enum { MOST_CLASSES = 10000 }; /* a column with more distinct strings contains identifiers or prose */
 
 struct ls_csv_classes {
     char **names; /* sorted */
@@ -19,7 +19,7 @@ static ls_csv_classes *classes_new(void) {
     return classes;
 }
 
-/* Returns the index of the first name that does not sort before the text. */
+/* Returns the index of the first name that is not less than `text`. */
 static int search(const ls_csv_classes *classes, const char *text) {
     int low = 0, high = classes->count;
     while (low < high) {
@@ -33,7 +33,7 @@ static int search(const ls_csv_classes *classes, const char *text) {
     return low;
 }
 
-/* Adds a text if it is missing. Returns LS_ERR_FORMAT, without a message, if the table is full. */
+/* Adds a string if it is not yet in the table. Returns LS_ERR_FORMAT, without a message, if the table is full. */
 static ls_status add(ls_csv_classes *classes, const char *text) {
     const int at = search(classes, text);
     if (at < classes->count && strcmp(classes->names[at], text) == 0) {

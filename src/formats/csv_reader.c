@@ -1,4 +1,4 @@
-/* Rows, fields and columns of CSV: a line per row; fields may be quoted, with "" for a quote inside (RFC 4180). */
+/* Rows, fields and columns of CSV: one row per line. Fields may be quoted, with "" for a quote inside (RFC 4180). */
 #include "formats/csv_reader.h"
 
 #include <errno.h>
@@ -17,7 +17,7 @@ static ls_status csv_error(const ls_csv_reader *reader, const char *what) {
 
 /* ---- lines ------------------------------------------------------------------------------------------------------- */
 
-/* Makes room for more bytes of the line at the start of the buffer. */
+/* Makes room in the buffer for more bytes of the line, which moves to the start. */
 static ls_status grow(ls_csv_reader *reader) {
     if (reader->capacity >= LINE_LIMIT) {
         return csv_error(reader, "a line has more than 16 MiB");
@@ -33,7 +33,7 @@ static ls_status grow(ls_csv_reader *reader) {
 }
 
 /*
- * Reads more of the file. Only UTF-8 is read: text in UTF-16 or UTF-32 contains zero bytes, which would end fields
+ * Reads more of the file. Only UTF-8 is supported: text in UTF-16 or UTF-32 contains zero bytes, which would end fields
  * early.
  */
 static ls_status refill(ls_csv_reader *reader) {
@@ -60,16 +60,16 @@ static ls_status refill(ls_csv_reader *reader) {
 }
 
 /*
- * Returns whether a carriage return ends a line without a newline, as in files of the classic Mac OS. At the end of the
- * buffer, the rest of the file decides.
+ * Returns whether a carriage return ends a line without a newline, as in classic Mac OS files. At the end of the
+ * buffer, reads more of the file to decide.
  */
 static bool is_lone_return(const ls_csv_reader *reader, const char *at) {
     return *at == '\r' && at[1] != '\n' && (at[1] != '\0' || reader->ended);
 }
 
 /*
- * Finds the newline that ends the row at `from`; newlines in quotes do not count. Returns NULL if the buffer does not
- * contain it. Stores the number of fields of the row, and the number of its lines in the file.
+ * Finds the newline that ends the row at `from`, ignoring newlines in quotes. Returns NULL if the buffer does not
+ * contain it. Stores the number of fields in the row, and the number of file lines in the row.
  */
 static char *find_newline(const ls_csv_reader *reader, char *from, int *fields, int64_t *lines) {
     bool quoted = false, begins = true; /* a field */
@@ -98,7 +98,7 @@ static char *find_newline(const ls_csv_reader *reader, char *from, int *fields, 
     return NULL;
 }
 
-/* Cuts out the next row that is not a blank line. Stores its number of fields, or 0 at the end of the file. */
+/* Extracts the next row that is not a blank line. Stores the number of its fields, or 0 at the end of the file. */
 ls_status ls_csv_next_row(ls_csv_reader *reader, int *fields) {
     for (;;) {
         int64_t lines = 0;
@@ -150,7 +150,7 @@ static ls_status read_quoted(ls_csv_reader *reader, ls_csv_field *field) {
     return LS_OK;
 }
 
-/* Reads a field without quotes. Spaces around the text are dropped. */
+/* Reads an unquoted field, without the spaces around it. */
 static void read_plain(ls_csv_reader *reader, ls_csv_field *field) {
     field->text = reader->at;
     while (reader->at < reader->end && *reader->at != reader->separator) {
@@ -185,7 +185,7 @@ bool ls_csv_is_empty(const ls_csv_field *field) {
     return field->text[strspn(field->text, " \t")] == '\0';
 }
 
-/* Checks a name or a text: other programs would end it at a quote in the middle. */
+/* Rejects a name or a string with a quote in the middle: other programs would end the string there. */
 ls_status ls_csv_check_text(const ls_csv_reader *reader, const ls_csv_field *field) {
     return field->quoted || strchr(field->text, '"') == NULL
                ? LS_OK
@@ -245,7 +245,7 @@ static void list_columns(const ls_csv_columns *columns, char list[NAMES_ROOM]) {
     }
 }
 
-/* Finds the column by name, or, if no column has this name, by number. */
+/* Finds the column by name, or by number if no column has this name. */
 ls_status ls_csv_find_column(const ls_csv_reader *reader, const ls_csv_columns *columns, const char *wanted,
                              int *index) {
     int found = 0;
@@ -272,7 +272,7 @@ ls_status ls_csv_find_column(const ls_csv_reader *reader, const ls_csv_columns *
                    reader->source.path, found == 0 ? "no" : "more than one", NAME_ROOM - 1, wanted, list);
 }
 
-/* Sets an error about the field of a column in the current row. */
+/* Sets an error about a column's field in the current row. */
 ls_status ls_csv_field_error(const ls_csv_reader *reader, const ls_csv_columns *columns, int column, const char *what) {
     char name[NAME_ROOM];
     return ls_fail(LS_ERR_FORMAT, "%s: %s, line %lld, column \"%s\"%s", reader->source.call, reader->source.path,
@@ -288,7 +288,7 @@ ls_status ls_csv_check_width(const ls_csv_reader *reader, const ls_csv_columns *
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */
 
-/* Skips the byte order mark, with which some editors begin UTF-8 files. */
+/* Skips the byte order mark that some editors write at the start of UTF-8 files. */
 static ls_status skip_mark(ls_csv_reader *reader) {
     static const char byte_order_mark[] = "\xEF\xBB\xBF";
     LS_TRY(refill(reader));

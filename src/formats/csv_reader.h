@@ -4,19 +4,19 @@
 
 #include "formats/file.h"
 
-/* A text that is read line by line. Fields are cut out of a line in place. */
+/* A text file that is read line by line. Fields are extracted in place. */
 typedef struct ls_csv_reader {
     ls_source source;
     char *buffer;
-    size_t capacity; /* without two extra bytes at the end */
+    size_t capacity; /* size of the buffer without two extra bytes at the end */
     size_t next;     /* offset of the next line */
     size_t filled;   /* two zero bytes follow */
-    bool ended;      /* the file has no more bytes */
+    bool ended;      /* the end of the file was reached */
     char *at;        /* position in the current line */
     char *end;       /* end of the current line, a zero byte */
     char separator;
-    int64_t line;      /* in the file, from 1 */
-    int64_t next_line; /* the line at which the next row begins */
+    int64_t line;      /* line number in the file, from 1 */
+    int64_t next_line; /* number of the line where the next row begins */
 } ls_csv_reader;
 
 typedef struct ls_csv_field {
@@ -24,34 +24,36 @@ typedef struct ls_csv_field {
     bool quoted;
 } ls_csv_field;
 
-/* The names of the columns, one after another, each with a final zero byte. Without a header, the names are numbers. */
+/* The names of the columns, one after another, each with a terminating zero byte. Without a header, the names are
+ * numbers. */
 typedef struct ls_csv_columns {
     int count;
-    char *names; /* NULL: the file has no header */
+    char *names; /* NULL if the file has no header */
 } ls_csv_columns;
 
-/* Opens the file. ls_csv_close closes it, except after a failure. Messages begin with `call`. */
+/* Opens the file. Close it with ls_csv_close, except on failure. Messages begin with `call`. */
 ls_status ls_csv_open(const char *call, const char *path, const ls_csv_options *options, ls_csv_reader *reader);
 void ls_csv_close(ls_csv_reader *reader);
 
-/* Reads the first row, which is usually the header. The caller frees columns->names, also on failure. */
+/* Reads the first row, which is usually the header. The caller frees columns->names, even on failure. */
 ls_status ls_csv_begin(ls_csv_reader *reader, const ls_csv_options *options, ls_csv_columns *columns);
-/* Cut out the first row of data, and the next row. `*fields` is the number of its fields, 0 at the end of the file. */
+/* Extract the first row of data, and the next row. Set `*fields` to the number of fields in the row, or 0 at the end
+ * of the file. */
 ls_status ls_csv_first_row(ls_csv_reader *reader, const ls_csv_columns *columns, int *fields);
 ls_status ls_csv_next_row(ls_csv_reader *reader, int *fields);
-/* Fails with LS_ERR_FORMAT if a row has another number of fields than the first row. */
+/* Fails with LS_ERR_FORMAT if the number of fields in a row differs from that of the first row. */
 ls_status ls_csv_check_width(const ls_csv_reader *reader, const ls_csv_columns *columns, int fields);
 
 /* Reads the next field of the row. */
 ls_status ls_csv_read_field(ls_csv_reader *reader, ls_csv_field *field);
 bool ls_csv_is_empty(const ls_csv_field *field);
-/* Fails with LS_ERR_FORMAT if a text has a quote in the middle. */
+/* Fails with LS_ERR_FORMAT if a string has a quote in the middle. */
 ls_status ls_csv_check_text(const ls_csv_reader *reader, const ls_csv_field *field);
 
-/* Finds the column by name, or, if no column has this name, by number. */
+/* Finds the column by name, or by number if no column has this name. */
 ls_status ls_csv_find_column(const ls_csv_reader *reader, const ls_csv_columns *columns, const char *wanted,
                              int *index);
-/* Sets LS_ERR_FORMAT for the field of a column in the current row. `what` follows the column's name in the message. */
+/* Sets LS_ERR_FORMAT for a column's field in the current row. `what` follows the column's name in the message. */
 ls_status ls_csv_field_error(const ls_csv_reader *reader, const ls_csv_columns *columns, int column, const char *what);
 
 #endif

@@ -64,7 +64,7 @@ ls_status ls_elements_widen(const ls_element *element, void *memory, int64_t cou
     const char *from = ls_elements_begin(element, memory, count);
     const size_t width = ls_dtype_size(element->dtype);
     for (int64_t i = 0; element->widened && i < count;
-         i++) { /* the file's elements are at the end: none is overwritten */
+         i++) { /* the file's elements are at the end, so none is overwritten before it is read */
         const int64_t value = value_at(element, from + (size_t)i * element->bytes);
         if (value < 0 && !element->is_signed) {
             return ls_fail(LS_ERR_UNSUPPORTED, "%s: %s: element %" PRId64 " is %" PRIu64 ", which i64 cannot hold",

@@ -1,4 +1,4 @@
-/* Writing event files: the file, its records, and scalars, texts and graphs. */
+/* Writes event files: the file, its records, scalars, text and graphs. */
 #include "formats/events.h"
 
 #include <errno.h>
@@ -16,9 +16,9 @@
 enum {
     FLUSH_AT = 1 << 16,   /* bytes */
     FIRST_ROOM = 1 << 17, /* enough for scalars */
-    KEPT_MOST = 1 << 20,  /* limit of the bytes that wait for disk space */
+    KEPT_MOST = 1 << 20,  /* maximum number of bytes that wait for disk space */
     NAME_ATTEMPTS = 10000,
-    GRAPH_PRODUCER = 22 /* the version of TensorFlow's graphs that PyTorch's writer also names */
+    GRAPH_PRODUCER = 22 /* the TensorFlow graph version that PyTorch's writer uses, too */
 };
 
 #define FLUSH_SECONDS 10
@@ -26,7 +26,7 @@ enum {
 
 /* ---- records ----------------------------------------------------------------------------------------------------- */
 
-/* Works four bits at a time: the table fits on a line, and the speed suffices compared with the making of messages. */
+/* Processes four bits at a time: the table is small, and the checksum takes less time than building the messages. */
 uint32_t ls_record_checksum(const void *bytes, size_t size) {
     static const uint32_t table[16] = {
         0x00000000, 0x105ec76f, 0x20bd8ede, 0x30e349b1, 0x417b1dbc, 0x5125dad3, 0x61c69362, 0x7198540d,
@@ -42,7 +42,7 @@ uint32_t ls_record_checksum(const void *bytes, size_t size) {
     return (crc >> 15 | crc << 17) + 0xa282ead8;
 }
 
-/* Truncates the part of a record that a failed write left: no reader could read past it. */
+/* Truncates the partial record that a failed write left, because no reader could read past it. */
 static bool cut(ls_events *events) {
     events->torn = events->torn && ftruncate(events->fd, (off_t)events->size) != 0;
     return !events->torn;
@@ -115,7 +115,7 @@ ls_proto *ls_events_begin(ls_events *events, int64_t step) {
         records->used += LS_RECORD_HEAD;
     }
     ls_proto_double(records, LS_EVENT_WALL_TIME, (double)now.tv_sec + (double)now.tv_nsec * 1e-9);
-    if (step != 0) { /* protobuf.dev: numbers that are 0 are left out */
+    if (step != 0) { /* protobuf omits numbers that are 0 (protobuf.dev) */
         ls_proto_integer(records, LS_EVENT_STEP, step);
     }
     return records;
@@ -163,8 +163,8 @@ ls_status ls_events_end(const char *call, ls_events *events) {
 /* ---- the file ---------------------------------------------------------------------------------------------------- */
 
 /*
- * The name follows TensorBoard's own writers, so that files sort by creation time. The last number distinguishes files
- * that one process makes within a second.
+ * File names follow TensorBoard's own writers, so that files sort by creation time. The last number distinguishes files
+ * that one process creates within the same second.
  */
 static ls_status open_file(const char *call, ls_events *events, const char *folder, const char *suffix) {
     char host[256] = "";
@@ -267,7 +267,7 @@ ls_status ls_events_scalar(ls_events *events, const char *tag, int64_t step, dou
     return ls_events_end(call, events);
 }
 
-/* Puts a scalar tensor of one string, for TensorBoard's text plugin. */
+/* Writes a scalar string tensor for TensorBoard's text plugin. */
 ls_status ls_events_text(ls_events *events, const char *tag, int64_t step, const char *text) {
     static const char call[] = "ls_events_text";
     LS_TRY(ls_events_check(call, events, tag));

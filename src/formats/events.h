@@ -10,7 +10,8 @@
 #include "base/status.h"
 #include "formats/protobuf.h"
 
-/* A record: its length (64 bits, little-endian), a checksum of the length, the event, a checksum of the event. */
+/* A record: the length of the event (64 bits, little-endian), a checksum of the length, the event, and a checksum of
+ * the event. */
 enum { LS_RECORD_HEAD = 12, LS_RECORD_FOOT = 4 };
 
 /* Returns the CRC32C (RFC 3720), masked as in TFRecord: rotated by 15 bits, plus a constant. */
@@ -23,7 +24,7 @@ enum {
     LS_EVENT_GRAPH = 4, /* GraphDef, as bytes */
     LS_EVENT_SUMMARY = 5,
     LS_SUMMARY_VALUE = 1,
-    LS_VALUE_TAG = 1, /* Summary.Value: the tag, one of the values that follow it here, and metadata */
+    LS_VALUE_TAG = 1, /* Summary.Value: the tag, one of the values that follow in this list, and metadata */
     LS_VALUE_SIMPLE = 2,
     LS_VALUE_OLD_HISTOGRAM = 3,
     LS_VALUE_IMAGE = 4,
@@ -53,27 +54,28 @@ enum {
 struct ls_events {
     int fd;
     char *path;
-    uint64_t size;      /* size of the file: whole records only */
-    bool torn;          /* the file may have a part of a record after them */
-    ls_proto records;   /* records that are not in the file yet; the last one may be incomplete */
-    size_t record;      /* where the last record begins */
+    uint64_t size;      /* size of the complete records in the file */
+    bool torn;          /* the file may end with a partial record */
+    ls_proto records;   /* records not yet written to the file; the last one may be incomplete */
+    size_t record;      /* offset of the last record */
     double flush_every; /* seconds */
-    double flushed;     /* time of the last flush, by ls_clock_seconds */
+    double flushed;     /* time of the last flush, from ls_clock_seconds */
 };
 
-/* Fails with LS_ERR_ARGUMENT if the writer, the tag or the tensor is NULL, with LS_ERR_STATE if the tensor was freed.
- */
+/* Fails with LS_ERR_ARGUMENT if the writer, the tag or the tensor is NULL, and with LS_ERR_STATE if the tensor was
+   freed. */
 ls_status ls_events_check(const char *call, const ls_events *events, const char *tag);
 ls_status ls_events_check_tensor(const char *call, const ls_events *events, const char *tag, const ls_tensor *tensor);
 
 /*
- * Between these two calls, the caller puts the fields of an event into events->records. ls_events_end closes the open
- * messages and returns the first error. It drops the record if the event failed.
+ * Begin and end an event. Between the two calls, the caller writes the event's fields into events->records.
+ * ls_events_end closes the open messages and returns the first error. If the event failed, ls_events_end drops the
+ * record.
  */
 ls_proto *ls_events_begin(ls_events *events, int64_t step);
 ls_status ls_events_end(const char *call, ls_events *events);
 
-/* Does the same as ls_events_begin, and opens a summary and its one value, with the tag. */
+/* Does the same as ls_events_begin, and opens a summary with one value, which has the given tag. */
 ls_proto *ls_events_begin_value(ls_events *events, const char *tag, int64_t step);
 
 #endif

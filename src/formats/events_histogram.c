@@ -1,4 +1,4 @@
-/* Histograms with TensorBoard's own limits (tensorflow/core/lib/histogram/histogram.cc). */
+/* Histograms with TensorBoard's bucket limits (tensorflow/core/lib/histogram/histogram.cc). */
 #include <float.h>
 #include <math.h>
 
@@ -17,7 +17,7 @@ enum {
     HISTOGRAM_BUCKETS = 7
 };
 
-/* 0, the powers of 1.1 from 1e-12 to 1e20 and their negatives, and the largest number with both signs. */
+/* The limits are 0, the powers of 1.1 from 1e-12 to 1e20, the largest number, and the negatives of these numbers. */
 enum { SIDE = 775, LIMITS = 2 * SIDE + 1 };
 
 typedef struct histogram {
@@ -40,7 +40,7 @@ static void make_limits(histogram *all) {
     }
 }
 
-/* Returns the first bucket whose limit is above the value. The largest number belongs to the last bucket. */
+/* Returns the first bucket whose limit exceeds the value. The largest number belongs to the last bucket. */
 static int bucket_of(const histogram *all, double value) {
     int low = 0, high = LIMITS - 1;
     while (low < high) {
@@ -54,7 +54,7 @@ static int bucket_of(const histogram *all, double value) {
     return low;
 }
 
-/* Returns false if the number is not finite: it has no bucket. */
+/* Returns false if the number is not finite, because it has no bucket. */
 static bool count_one(histogram *all, double value) {
     if (!isfinite(value)) {
         return false;
@@ -69,8 +69,8 @@ static bool count_one(histogram *all, double value) {
 }
 
 /*
- * Leaves out empty buckets at both ends, but keeps one before the first filled bucket, because it marks where that
- * bucket begins.
+ * Omits empty buckets at both ends, except one before the first filled bucket, which marks where the filled bucket
+ * begins.
  */
 static void put_histogram(ls_proto *to, const histogram *all) {
     int first = bucket_of(all, all->min);

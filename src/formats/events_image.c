@@ -1,4 +1,4 @@
-/* Images as PNG (ISO/IEC 15948) without filters: the rows, compressed by zlib, in four chunks. */
+/* Images as PNG (ISO/IEC 15948) without filters: the rows, compressed with zlib, in four chunks. */
 #include <zlib.h>
 
 #include "base/memory.h"
@@ -9,10 +9,10 @@
 /* Summary.Image. */
 enum { IMAGE_HEIGHT = 1, IMAGE_WIDTH = 2, IMAGE_COLORSPACE = 3, IMAGE_ENCODED = 4 };
 
-/* PNG's color type by the number of channels: gray, colors, colors and opacity. */
+/* PNG's color type by the number of channels: gray (1), RGB (3), RGB with opacity (4). */
 static const int8_t color_types[5] = {-1, 0, -1, 2, 6};
 
-/* Pixels on the host, channel by channel: floats or bytes. */
+/* Pixels on the host, channel by channel, as floats or bytes. */
 typedef struct picture {
     size_t channels, height, width;
     const float *floats;
@@ -40,7 +40,7 @@ static void put_big_endian(uint8_t *bytes, size_t value) {
     }
 }
 
-/* Begins a chunk. The caller puts the contents between begin and end. Returns where the chunk begins. */
+/* Begins a chunk, and returns its offset. The caller writes the contents before it ends the chunk. */
 static size_t begin_chunk(ls_proto *to, const char type[5]) {
     ls_proto_append(to, "\0\0\0", 4);
     ls_proto_append(to, type, 4);
@@ -86,7 +86,7 @@ static bool deflate_rows(ls_proto *to, z_stream *stream, const picture *from, ui
     return code == Z_STREAM_END;
 }
 
-/* If out of memory, `to` fails. */
+/* If out of memory, sets the error of `to`. */
 static void put_rows(ls_proto *to, const picture *from) {
     const size_t row_size = 1 + from->width * from->channels;
     z_stream stream = {.zalloc = zlib_allocate, .zfree = zlib_free};
@@ -102,7 +102,8 @@ static void put_rows(ls_proto *to, const picture *from) {
 }
 
 static void put_png(ls_proto *to, const picture *from) {
-    uint8_t header[13] = {[8] = 8, [9] = (uint8_t)color_types[from->channels]}; /* 8 bits; no filters, not interlaced */
+    uint8_t header[13] = {
+        [8] = 8, [9] = (uint8_t)color_types[from->channels]}; /* 8 bits per sample, no filters, not interlaced */
     put_big_endian(header, from->width);
     put_big_endian(header + 4, from->height);
     ls_proto_append(to, "\x89PNG\r\n\x1a\n", 8);

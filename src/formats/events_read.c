@@ -46,7 +46,7 @@ static ls_status make_room(events_reader *in, size_t size) {
     return LS_OK;
 }
 
-/* Reads until the window has `size` bytes, if the file has this number of bytes. */
+/* Reads until the window contains `size` bytes, or until the end of the file. */
 static ls_status want(events_reader *in, size_t size, bool *there) {
     size_t got = 0;
     *there = size <= in->source.size - in->offset;
@@ -66,7 +66,7 @@ static bool is_checked(const uint8_t *bytes, size_t size) {
     return check == ls_record_checksum(bytes, size);
 }
 
-/* Reads the next record's event completely. `there` is false at the end of the file. */
+/* Reads the complete event of the next record. Sets `there` to false at the end of the file. */
 static ls_status next_event(events_reader *in, size_t *size, bool *there) {
     uint64_t length;
     LS_TRY(want(in, LS_RECORD_HEAD, there));
@@ -96,7 +96,7 @@ static bool is_bytes(const ls_proto_field *field, int number) {
     return field->number == number && field->wire == LS_PROTO_BYTES;
 }
 
-/* The one number in a tensor, if it has one. */
+/* The number in a tensor of one element. */
 typedef struct tensor_number {
     uint64_t dtype;
     ls_proto_field shape, content, floats, doubles;
@@ -163,8 +163,8 @@ static const char *parse_metadata(ls_proto_view from, ls_events_kind *kind) {
 }
 
 /*
- * Returns the text of a field with a final zero byte. To make room, it moves the text one byte ahead, over the length.
- * Returns NULL if the text is not UTF-8.
+ * Returns the text of a field with a terminating zero byte. To make room, moves the text forward by one byte, over its
+ * length. Returns NULL if the text is not UTF-8.
  */
 static const char *text_of(const ls_proto_field *field) {
     char *text = (char *)field->bytes - 1;
@@ -178,7 +178,7 @@ static const char *text_of(const ls_proto_field *field) {
     return at == text + field->size ? text : NULL;
 }
 
-/* Reads a field with the contents of a value. If there are several, the last one counts. */
+/* Reads a field with the contents of a value. If there are several such fields, the last one counts. */
 static const char *parse_content(const ls_proto_field *field, ls_events_item *item) {
     float value;
     switch (field->number) {
@@ -235,7 +235,7 @@ static ls_status give_values(const events_reader *in, ls_proto_view summary, con
     return summary.damaged ? fail_record(in, not_fitting) : LS_OK;
 }
 
-/* Reads the time and the step first: they may come after the values in the event. */
+/* Reads the time and the step first, because they may follow the values in the event. */
 static ls_status give_event(const events_reader *in, ls_proto_view event) {
     ls_events_item item = {.kind = LS_EVENTS_OTHER, .tag = ""};
     ls_proto_view from = event;

@@ -21,14 +21,15 @@ static const char *kind_of(mode_t mode) {
     return S_ISDIR(mode) ? "folder" : S_ISCHR(mode) || S_ISBLK(mode) ? "device" : S_ISFIFO(mode) ? "pipe" : "socket";
 }
 
-/* Refuses pipes and devices: a pipe has no size to check the contents against, and some devices never end. */
+/* Rejects pipes and devices: a pipe has no size to check the contents against, and some devices never end. */
 static ls_status check_kind(const ls_source *source, const struct stat *status, bool pipes) {
     return S_ISREG(status->st_mode) || (pipes && S_ISFIFO(status->st_mode))
                ? LS_OK
                : ls_fail(LS_ERR_IO, "%s: %s is a %s, not a file", source->call, source->path, kind_of(status->st_mode));
 }
 
-/* Checks the kind of the file before it opens it, too: opening a device may have effects, and opening a pipe blocks. */
+/* Checks the kind of the file before opening it too: opening a device may have side effects, and opening a pipe
+ * blocks. */
 static ls_status open_file(ls_source *source, bool pipes) {
     struct stat status;
     if (stat(source->path, &status) == 0) {
@@ -67,7 +68,7 @@ static ls_status fail_read(const ls_source *source) {
     return ls_fail(LS_ERR_IO, "%s: cannot read %s: %s", source->call, source->path, strerror(errno));
 }
 
-/* Reads some of the next bytes; 0 bytes at the end of the file. */
+/* Reads some of the next bytes. Sets `*got` to 0 at the end of the file. */
 static ls_status read_inflating(ls_source *source, void *bytes, size_t size, size_t *got) {
     const int count = gzread(source->inflating, bytes, (unsigned)size);
     int code = Z_OK;
@@ -80,7 +81,7 @@ static ls_status read_inflating(ls_source *source, void *bytes, size_t size, siz
         return ls_fail(LS_ERR_FORMAT, "%s: %s is a gzip file that ends too early: fetch it again", source->call,
                        source->path);
     }
-    const char *words = strstr(reason, ": "); /* after the number of the descriptor */
+    const char *words = strstr(reason, ": "); /* text after the number of the descriptor */
     return code == Z_ERRNO ? fail_read(source)
                            : ls_fail(LS_ERR_FORMAT, "%s: %s is a damaged gzip file: %s", source->call, source->path,
                                      words != NULL ? words + 2 : reason);
@@ -176,7 +177,7 @@ ls_status ls_checksum_file(const char *call, const char *path, int64_t *bytes, c
 
 enum { NAME_ATTEMPTS = 100 };
 
-/* Refuses targets that other programs open, such as /dev/null: renaming would replace them. */
+/* Rejects targets that other programs open, such as /dev/null, because renaming would replace them. */
 static ls_status check_target(const char *call, const char *path) {
     struct stat status;
     if (lstat(path, &status) == 0 && !S_ISREG(status.st_mode) && !S_ISLNK(status.st_mode)) {
@@ -186,8 +187,8 @@ static ls_status check_target(const char *call, const char *path) {
 }
 
 /*
- * Creates a file that did not exist before, so that no other user with write access to the folder can have put a link
- * there. Returns the descriptor, or -1 with errno.
+ * Creates a file that did not exist before, so that no user with write access to the folder can have put a link there.
+ * Returns the descriptor, or -1 with errno set.
  */
 static int create_temporary(const char *path, char *temporary, size_t size) {
     int fd = -1;
@@ -252,7 +253,7 @@ bool ls_sync_folder(const char *path) {
     return synced;
 }
 
-/* Syncs the folder that holds the path: otherwise a new name may be lost in a crash. */
+/* Syncs the folder that contains the path. Otherwise a crash could lose a new name. */
 static bool sync_parent(const char *path) {
     char copy[PATH_MAX]; /* file names cannot be longer */
     snprintf(copy, sizeof copy, "%s", path);
@@ -268,7 +269,7 @@ static bool set_direct(int fd, bool direct) {
     return flags >= 0 && fcntl(fd, F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT) == 0;
 }
 
-/* Writes all bytes. If a direct write is refused or ends within a disk block, continues with ordinary writes. */
+/* Writes all bytes. If a direct write is rejected or ends within a disk block, continues with ordinary writes. */
 static ls_status write_bytes(const char *call, const ls_new_file *file, const unsigned char *bytes, size_t size) {
     const int fd = fileno(file->stream);
     bool direct = size % DISK_BLOCK == 0 && set_direct(fd, true);
@@ -288,12 +289,12 @@ static ls_status write_bytes(const char *call, const ls_new_file *file, const un
     return good ? LS_OK : ls_fail(LS_ERR_IO, "%s: cannot write %s: %s", call, file->path, strerror(errno));
 }
 
-/* Computes the checksum here, while the bytes are in the cache. */
+/* Computes the checksum at this point because the bytes are still in the cache. */
 static ls_status write_block(const char *call, ls_new_file *file) {
     if (file->sum != NULL) {
         ls_checksum_add(file->sum, file->block, file->held);
     }
-    const size_t whole = file->held == BLOCK ? BLOCK : 0; /* a small rest of a file is not worth a direct write */
+    const size_t whole = file->held == BLOCK ? BLOCK : 0; /* a small remainder of a file is not worth a direct write */
     LS_TRY(write_bytes(call, file, file->block, whole));
     LS_TRY(write_bytes(call, file, file->block + whole, file->held - whole));
     file->held = 0;
@@ -357,7 +358,7 @@ ls_status ls_file_write(const char *call, ls_new_file *file, const void *bytes, 
                : ls_fail(LS_ERR_IO, "%s: cannot write %s: is the disk full?", call, file->path);
 }
 
-/* Returns 0 or an errno value. If `sync` is set, syncs the parent even if the folder existed before. */
+/* Returns 0 or an errno value. If `sync` is set, syncs the parent even if the folder already existed. */
 static int make_one_folder(const char *path, bool sync) {
     struct stat about;
     const bool made = mkdir(path, 0777) == 0;
@@ -369,7 +370,7 @@ static int make_one_folder(const char *path, bool sync) {
 }
 
 ls_status ls_folder_make(const char *call, const char *path) {
-    char part[PATH_MAX + 1] = ""; /* a truncated path is too long in any case */
+    char part[PATH_MAX + 1] = ""; /* a truncated path is too long anyway */
     int reason = 0;
     for (const char *end = path; reason == 0 && *end != '\0';) {
         end += 1 + strcspn(end + 1, "/");

@@ -1,4 +1,4 @@
-/* Tensors as HDF5 files, which plug-in hdf5 writes. */
+/* Saves tensors as HDF5 files through the plug-in hdf5. */
 #include "base/memory.h"
 #include "formats/array_file.h"
 #include "formats/named.h"
@@ -6,7 +6,7 @@
 
 static const char call[] = "ls_hdf5_save";
 
-/* Describes the tensors for the plug-in. `dense` gets references to their elements on the host. */
+/* Describes the tensors for the plug-in. Stores references to the elements on the host in `dense`. */
 static ls_status describe(const ls_named *tensors, int count, ls_tensor **dense, ls_array_data *arrays) {
     for (int i = 0; i < count; i++) {
         const ls_tensor *tensor = tensors[i].tensor;

@@ -1,5 +1,5 @@
-/* IDX: two zero bytes, a type code, the number of axes, each size as a big-endian 32-bit integer, then big-endian
- * elements. */
+/* IDX: two zero bytes, a type code, the number of axes, the size of each axis as a big-endian 32-bit integer, then
+ * big-endian elements. */
 #include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
@@ -10,9 +10,9 @@
 #include "tensor/device.h"
 #include "tensor/tensor.h"
 
-enum { PART = 1 << 15 }; /* bytes per read: a multiple of every width */
+enum { PART = 1 << 15 }; /* bytes per read, a multiple of every element width */
 
-/* The stored type of the elements of each type code, and the resulting dtype. */
+/* For each type code, the stored element type and the resulting dtype. */
 typedef struct idx_type {
     unsigned char code;
     size_t width;
@@ -43,7 +43,7 @@ static uint64_t read_big_endian(const unsigned char *bytes, size_t width) {
 typedef struct idx_header {
     const idx_type *type;
     ls_shape shape;
-    size_t bytes; /* of the elements in the file */
+    size_t bytes; /* size of an element in the file */
 } idx_header;
 
 static ls_status fail_amount(const char *path, const idx_header *header, const char *amount) {
@@ -62,7 +62,7 @@ static ls_status parse_sizes(const char *path, const unsigned char *bytes, idx_h
                          "ls_idx_read: %s has an impossible header: the product of its sizes is too large", path);
 }
 
-/* Reads the header. Checks that the file can be large enough for the promised elements. */
+/* Reads the header. Checks that the file is large enough for the number of elements in the header. */
 static ls_status read_header(ls_source *source, idx_header *header) {
     const char *path = source->path;
     unsigned char bytes[4 + 4 * LS_MAX_DIMS];
@@ -87,7 +87,7 @@ static ls_status read_header(ls_source *source, idx_header *header) {
     return header->bytes > ls_source_most(source) ? fail_amount(path, header, "more") : LS_OK;
 }
 
-/* Decodes elements from number `first` on. */
+/* Decodes elements, starting with element `first`. */
 static void decode(const idx_type *type, const unsigned char *from, size_t count, void *to, size_t first) {
     const size_t width = type->width;
     if (type->dtype == LS_U8) {
@@ -114,7 +114,7 @@ static void decode(const idx_type *type, const unsigned char *from, size_t count
 }
 
 /*
- * Reads the elements. Reads end at the boundary of an element, or of the file. The file must end after the last
+ * Reads the elements. Each read ends at an element boundary or at the end of the file. The file must end after the last
  * element.
  */
 static ls_status read_elements(ls_source *source, const idx_header *header, void *elements) {
@@ -177,7 +177,7 @@ static size_t encode(const ls_tensor *tensor, const idx_type *type, unsigned cha
     const unsigned char *from = ls_host_data(tensor);
     for (int64_t i = 0; i < ls_numel(tensor); i++, from += type->width) {
         for (size_t byte = type->width; byte-- > 0;) {
-            *at++ = from[byte]; /* the memory is little-endian: write the highest byte first */
+            *at++ = from[byte]; /* memory is little-endian: the most significant byte comes first in the file */
         }
     }
     return (size_t)(at - to);

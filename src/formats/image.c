@@ -84,15 +84,15 @@ static void make_gray(ls_raster *picture) {
     picture->channels = 1;
 }
 
-/* The range of source pixels, and their weights, for each pixel of a resized line. */
+/* For each pixel of a resized line, the range of source pixels and their weights. */
 typedef struct taps {
-    int32_t *weights; /* `width` for each pixel; their sum is 1 << WEIGHT_BITS */
+    int32_t *weights; /* `width` weights for each pixel; their sum is 1 << WEIGHT_BITS */
     int64_t *first;
     int64_t *count;
     int64_t width;
 } taps;
 
-enum { WEIGHT_BITS = 22 }; /* leaves 8 bits for a pixel, and the sign */
+enum { WEIGHT_BITS = 22 }; /* leaves 8 bits for the pixel, and one for the sign */
 
 static void free_taps(taps *t) {
     ls_free(t->weights);
@@ -109,8 +109,8 @@ static int64_t clamp(double x, int64_t most) {
 }
 
 /*
- * Triangle filter: it extends to the centers of the neighboring pixels, measured in pixels of the shorter line. The
- * result is bit-identical to Pillow's BILINEAR.
+ * Computes the weights of a triangle filter. It extends to the centers of the neighboring pixels, measured in pixels of
+ * the shorter line. The result is bit-identical to Pillow's BILINEAR.
  */
 static void weigh(int64_t from, int64_t to, int64_t index, taps *t) {
     const double scale = (double)from / (double)to, reach = scale > 1 ? scale : 1;
@@ -145,7 +145,8 @@ static ls_status make_taps(const char *call, int64_t from, int64_t to, taps *t) 
 }
 
 /*
- * Computes pixels `begin` to `end` - 1 of a line, `made_step` bytes apart, from a line whose pixels are `step` apart.
+ * Computes pixels `begin` to `end` - 1 of a line, `made_step` bytes apart, from a source line whose pixels are `step`
+ * bytes apart.
  */
 static void resize_line(const taps *t, int64_t begin, int64_t end, const unsigned char *line, int64_t step,
                         unsigned char *made, int64_t made_step) {
@@ -162,7 +163,8 @@ static void resize_line(const taps *t, int64_t begin, int64_t end, const unsigne
 }
 
 /*
- * Resizes along the rows into `narrow`, then along the columns, for at most as many columns at once as the picture has.
+ * Resizes along the rows into `narrow`, then along the columns, in groups of at most as many columns as the picture
+ * has.
  */
 static void resize(const ls_raster *picture, const taps *rows, const taps *columns, int64_t height, int64_t width,
                    unsigned char *narrow, unsigned char *planes) {

@@ -25,7 +25,7 @@ typedef struct libjpeg_functions {
 
 static ls_library library = {.use = "JPEG images",
                              .title = "libjpeg",
-#if JPEG_LIB_VERSION >= 90 /* the library's file name has the number of its interface */
+#if JPEG_LIB_VERSION >= 90 /* the library's file name contains its interface version */
                              .package = "libjpeg9",
                              .files = {"libjpeg.so.9"},
 #elif JPEG_LIB_VERSION >= 80
@@ -46,13 +46,13 @@ const void *ls_libjpeg_open(void) {
 }
 
 enum {
-    MOST_SCANS = 500, /* of progressive files, as libjpeg-turbo advises: each scan covers the whole picture */
-    MOST_PIXELS =
-        1024, /* per byte: a block of 64 takes a bit of the largest component, and that may be twice as large */
-    INK = 4   /* components of cyan, magenta, yellow and black */
+    MOST_SCANS = 500, /* maximum for progressive files, as libjpeg-turbo advises: each scan covers the whole picture */
+    MOST_PIXELS = 1024, /* pixels per byte: a block of 64 samples takes at least one bit of the largest component, and
+                           may cover twice as many pixels */
+    INK = 4             /* cyan, magenta, yellow and black */
 };
 
-/* libjpeg gets a pointer to the first member. After a failure, the callbacks longjmp out with the status set. */
+/* libjpeg gets a pointer to the first member. On failure, the callbacks set the status and call longjmp. */
 typedef struct jpeg_reader {
     struct jpeg_error_mgr errors;
     struct jpeg_progress_mgr progress;
@@ -81,8 +81,8 @@ static _Noreturn void on_error(j_common_ptr state) {
 }
 
 /*
- * Some programs write files that violate the standard without harm to the picture. After any other warning, the picture
- * has holes.
+ * Some programs write files that violate the standard without damage to the picture. After any other warning, parts of
+ * the picture are missing.
  */
 static void on_message(j_common_ptr state, int level) {
     static const int harmless[] = {JWRN_ADOBE_XFORM, JWRN_EXTRANEOUS_DATA, JWRN_JFIF_MAJOR, JWRN_TOO_MUCH_DATA};
@@ -129,7 +129,7 @@ static void begin(jpeg_reader *r) {
     }
 }
 
-/* Converts CMYK to RGB. The file stores inverted ink (the remaining light), as Adobe's programs do. */
+/* Converts CMYK to RGB. The file stores inverted ink values, as Adobe's programs do. */
 static void ink_to_light(const unsigned char *ink, size_t width, unsigned char *light) {
     for (size_t i = 0; i < width; i++) {
         const unsigned char *here = ink + INK * i;

@@ -50,7 +50,7 @@ bool ls_json_end(ls_json *json, size_t size) {
 }
 
 /*
- * Returns whether entry `*count` of an object or array with these delimiters follows. Returns false at its end and on
+ * Returns whether entry `*count` of an object or array with these delimiters follows. Returns false at the end, and on
  * failure.
  */
 static bool next_entry(ls_json *json, int64_t *count, char open, char close) {
@@ -76,7 +76,7 @@ bool ls_json_key(ls_json *json, int64_t *count, const char **key) {
 
 /* ---- texts ------------------------------------------------------------------------------------------------------- */
 
-/* Returns the four hexadecimal digits of an escape, or UINT32_MAX if they are not hexadecimal. */
+/* Returns the value of the four hexadecimal digits of an escape, or UINT32_MAX if they are invalid. */
 static uint32_t read_unit(const char *at) {
     uint32_t unit = 0;
     for (int i = 0; i < 4; i++) {
@@ -105,7 +105,8 @@ static char *put_character(char *to, uint32_t c) {
 }
 
 /*
- * Reads the character of a \u escape, or of two escapes for a surrogate pair. Returns false if it is invalid or zero.
+ * Reads the character of a \u escape, or of two escapes that form a surrogate pair. Returns false if the character is
+ * invalid or zero.
  */
 static bool read_digits(ls_json *json, uint32_t *c) {
     *c = read_unit(json->at);
@@ -122,7 +123,7 @@ static bool read_digits(ls_json *json, uint32_t *c) {
     return *c != 0 && (*c < 0xd800 || *c > 0xdfff);
 }
 
-/* Reads an escape, after its backslash. */
+/* Reads an escape sequence, after its backslash. */
 static bool read_escape(ls_json *json, char **to) {
     static const char from[] = "\"\\/bfnrt", into[] = "\"\\/\b\f\n\r\t";
     const char kind = *json->at++;
@@ -203,7 +204,7 @@ static size_t count_digits(const char *at) {
     return strspn(at, "0123456789");
 }
 
-/* Returns the length of the number at the start of the text, or 0. strtod alone would accept more than JSON does. */
+/* Returns the length of the number at the start of the text, or 0. strtod alone would accept more than JSON allows. */
 static size_t number_length(const char *text) {
     const char *at = text + (*text == '-');
     const size_t whole = count_digits(at);

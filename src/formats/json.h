@@ -1,9 +1,9 @@
 /*
- * Reads and writes JSON (RFC 8259) value by value, without a tree. A tree, as jansson builds it, takes many times the
- * memory of its text: too much for text from outside, and for the manifest of a training run with many epochs.
+ * Reads and writes JSON (RFC 8259) value by value, without a tree. A tree, such as jansson's, takes many times the
+ * memory of the text: too much for untrusted text, and for the manifest of a training run with many epochs.
  *
- * Reading decodes strings in place, so it changes the text. Every function returns false if the text has another kind
- * of value, and sets `expected` to the kind that was expected. A loop over an object (over an array: ls_json_item):
+ * Reading decodes strings in place, so it changes the text. Every function returns false if the text has a different
+ * kind of value, and sets `expected` to the expected kind. A loop over an object (over an array: ls_json_item):
  *
  *     const char *key;
  *     for (int64_t n = 0; ls_json_key(json, &n, &key);) {
@@ -20,8 +20,8 @@
 #include <stdio.h>
 
 /*
- * Strings that are kept lie one after the other up to `packed`, which never passes `at`: a decoded string with its
- * final zero byte takes at most as many bytes as the string and its quotes took.
+ * Kept strings are stored one after another up to `packed`, which never passes `at`: a decoded string with its
+ * terminating zero byte takes no more bytes than the string with its quotes.
  */
 typedef struct ls_json {
     char *begin;
@@ -31,7 +31,7 @@ typedef struct ls_json {
     char mark[4];         /* buffer for `expected` */
 } ls_json;
 
-/* Returns a reader of a text that ends with a zero byte. */
+/* Returns a reader of a null-terminated text. */
 static inline ls_json ls_json_of(char *text) {
     return (ls_json){.begin = text, .at = text, .packed = text};
 }
@@ -41,17 +41,18 @@ static inline size_t ls_json_position(const ls_json *json) {
     return (size_t)(json->at - json->begin);
 }
 
-/* Skips white space, and the mark if it comes next. A missing mark is not an error. */
+/* Skips white space, and `mark` if it comes next. A missing mark is not an error. */
 bool ls_json_accept(ls_json *json, char mark);
 bool ls_json_expect(ls_json *json, char mark);
 
 /*
- * Reads a string. The first is valid as long as the text that is read, the second only until the next string is read.
+ * Read a string. The string from the first function is valid as long as the text; the string from the second function
+ * is valid until the next string is read.
  */
 bool ls_json_text(ls_json *json, const char **text);
 bool ls_json_word(ls_json *json, const char **word);
 
-/* Reads an integer: non-negative, and of any sign. */
+/* Read an integer: the first function accepts only non-negative integers. */
 bool ls_json_size(ls_json *json, int64_t *size);
 bool ls_json_integer(ls_json *json, int64_t *integer);
 bool ls_json_number(ls_json *json, double *number);
@@ -61,18 +62,18 @@ bool ls_json_flag(ls_json *json, bool *flag);
 bool ls_json_skip(ls_json *json);
 
 /*
- * Moves to the next key of an object (a word), or to the next item of an array. Returns false also at the end. `*count`
- * starts at 0.
+ * Move to the next key of an object, or to the next item of an array. Return false at the end too. `*count` starts at
+ * 0.
  */
 bool ls_json_key(ls_json *json, int64_t *count, const char **key);
 bool ls_json_item(ls_json *json, int64_t *count);
 
-/* Returns whether only white space follows, up to `size` bytes from the start. */
+/* Returns whether only white space follows, until `size` bytes from the start. */
 bool ls_json_end(ls_json *json, size_t size);
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
-/* Writes one value per line, indented by a space per level, or all values in one line. Errors stay in the stream. */
+/* Writes one value per line, indented by one space per level, or all values on one line. The stream records errors. */
 typedef struct ls_json_writer {
     FILE *stream;
     int depth;
@@ -81,15 +82,15 @@ typedef struct ls_json_writer {
 } ls_json_writer;
 
 /*
- * A value in an object has a key (UTF-8); otherwise the key is NULL. ls_json_open begins an object '{' or an array '[',
- * and ls_json_close ends it.
+ * The key (UTF-8) of a value is NULL unless the value is in an object. ls_json_open begins an object ('{') or an array
+ * ('['), and ls_json_close ends it.
  */
 void ls_json_open(ls_json_writer *json, const char *key, char mark);
 void ls_json_close(ls_json_writer *json, char mark);
 void ls_json_put_text(ls_json_writer *json, const char *key, const char *text);
 void ls_json_put_integer(ls_json_writer *json, const char *key, int64_t integer);
 void ls_json_put_flag(ls_json_writer *json, const char *key, bool flag);
-/* Writes a number, of which reading returns the same bits; null if the number is not finite. */
+/* Writes a number so that reading it back gives the same bits. Writes null if the number is not finite. */
 void ls_json_put_number(ls_json_writer *json, const char *key, double number);
 
 #endif

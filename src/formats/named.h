@@ -1,4 +1,4 @@
-/* Lists of named tensors, the contents of files with several tensors. */
+/* Lists of named tensors: the contents of files with several tensors. */
 #ifndef LS_FORMATS_NAMED_H
 #define LS_FORMATS_NAMED_H
 
@@ -9,20 +9,20 @@
 
 /*
  * Fails with LS_ERR_ARGUMENT if the list is NULL, or if a tensor is NULL, is not contiguous, has no name, or has the
- * name of another tensor. Fails with LS_ERR_STATE if a tensor was freed.
+ * same name as another tensor. Fails with LS_ERR_STATE if a tensor was freed.
  */
 ls_status ls_named_check(const char *call, const ls_named *tensors, int count);
 
 /* Returns the tensor with this name, or NULL. */
 ls_tensor *ls_named_find(const ls_named *tensors, int count, const char *name);
 
-/* A tensor of a file that Lockstep cannot represent. */
+/* A tensor in a file that Lockstep cannot represent. */
 typedef struct ls_refused {
-    const char *name; /* points into the texts of the file */
+    const char *name; /* points into the file's strings */
     char *reason;
 } ls_refused;
 
-/* The tensors of a file: the tensors that were read, owned by the set, and the tensors that were refused. */
+/* The tensors of a file: those that were read, which the set owns, and those that were rejected. */
 typedef struct ls_named_set {
     ls_named *items;
     int count;
@@ -32,12 +32,13 @@ typedef struct ls_named_set {
 
 /* Makes room for `count` tensors of each kind. */
 ls_status ls_named_set_reserve(const char *call, ls_named_set *set, size_t count);
-/* Adds a tensor that was refused. The reason is the thread's current error. */
+/* Adds a rejected tensor. The reason is the thread's current error. */
 ls_status ls_named_set_refuse(const char *call, ls_named_set *set, const char *name);
-/* Returns item `index`, empty if the index is out of range. */
+/* Returns item `index`, or an empty item if the index is out of range. */
 ls_named ls_named_set_at(const ls_named_set *set, int index);
 /*
- * Returns the tensor with this name. Returns NULL if it is missing, and NULL with LS_ERR_UNSUPPORTED if it was refused.
+ * Returns the tensor with this name. Returns NULL if there is no such tensor, and NULL with LS_ERR_UNSUPPORTED if the
+ * tensor was rejected.
  */
 ls_tensor *ls_named_set_find(const ls_named_set *set, const char *name);
 void ls_named_set_free(ls_named_set *set);
@@ -63,7 +64,7 @@ ls_status ls_safetensors_save_file(const char *path, const ls_safetensors *file)
 /* Returns the size of a contiguous tensor in bytes. */
 size_t ls_tensor_bytes(const ls_tensor *tensor);
 
-/* Does the work of ls_safetensors_save, into an open file. */
+/* Writes the contents of ls_safetensors_save into an open file. */
 ls_status ls_safetensors_write(ls_new_file *file, const ls_named *tensors, int count, const char *const *metadata);
 
 #endif

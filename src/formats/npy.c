@@ -9,7 +9,7 @@
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 enum {
-    PART = 1 << 15,      /* bytes per read if their order changes: a multiple of every width */
+    PART = 1 << 15,      /* bytes per read if the elements are reordered; a multiple of every element width */
     HEADER_LIMIT = 10000 /* NumPy's own */
 };
 
@@ -23,7 +23,7 @@ static ls_status fail_cut(const ls_source *source) {
     return ls_fail(LS_ERR_FORMAT, "%s: %s ends within its header", source->call, source->path);
 }
 
-/* Reads the length of the header, from the bytes before it. */
+/* Reads the length of the header from the preceding bytes. */
 static ls_status read_length(ls_source *source, size_t *length) {
     static const char mark[] = "\x93NUMPY";
     enum { MARK = sizeof mark - 1, FRONT = MARK + 2 };
@@ -51,7 +51,7 @@ static ls_status read_length(ls_source *source, size_t *length) {
     return got == width ? LS_OK : fail_cut(source);
 }
 
-/* Reads the header. Checks that the file can be large enough for the promised elements. */
+/* Reads the header. Checks that the file is large enough for the number of elements in the header. */
 static ls_status read_header(ls_source *source, ls_npy_header *header) {
     char text[HEADER_LIMIT + 1];
     size_t length = 0, got;
@@ -114,7 +114,7 @@ static void turn_bytes(char *bytes, size_t size, size_t width) {
     }
 }
 
-/* Reads the elements. The source must end after them. */
+/* Reads the elements. The source must end after the last element. */
 static ls_status read_elements(ls_source *source, const ls_npy_header *header, ls_tensor *tensor) {
     char more, *bytes = ls_elements_begin(header->element, ls_host_data(tensor), tensor->count);
     size_t got;

@@ -19,22 +19,22 @@ typedef struct ls_npy_header {
 } ls_npy_header;
 
 /*
- * Parses `text`, which has `size` bytes and a final zero byte. Fails with LS_ERR_FORMAT, or with LS_ERR_UNSUPPORTED for
- * elements that no tensor can hold. The message begins with the source's call and path.
+ * Parses `text`, which has `size` bytes and a terminating zero byte. Fails with LS_ERR_FORMAT, or with
+ * LS_ERR_UNSUPPORTED for elements that no tensor can hold. Messages begin with the source's call and path.
  */
 ls_status ls_npy_parse(const ls_source *source, const char *text, size_t size, ls_npy_header *header);
 
 /*
- * Reads the source to its end as an array on the CPU. The caller owns the result. Returns NULL on failure, with
+ * Reads the source to its end as an array on the CPU. The caller owns the result. Returns NULL on failure; the error is
  * LS_ERR_UNSUPPORTED if no tensor can hold the array.
  */
 ls_tensor *ls_npy_read_source(ls_source *source);
 
-enum { LS_NPY_HEAD = 512 }; /* enough for the largest number of axes of a tensor */
+enum { LS_NPY_HEAD = 512 }; /* enough for a tensor with the largest number of axes */
 
 /*
- * Writes the bytes before the elements of `tensor`, and returns their number. Returns 0 with LS_ERR_ARGUMENT for a
- * dtype that NumPy does not have.
+ * Writes the bytes that precede the elements of `tensor`, and returns their number. Returns 0 with LS_ERR_ARGUMENT for
+ * a dtype that NumPy lacks.
  */
 size_t ls_npy_head(const char *call, const ls_tensor *tensor, char head[LS_NPY_HEAD]);
 

@@ -21,7 +21,7 @@ static void skip_space(header_parser *p) {
     }
 }
 
-/* Skips the mark if it comes next, and returns whether it did. */
+/* Skips `mark` if it comes next, and returns whether it did. */
 static bool accept(header_parser *p, char mark) {
     skip_space(p);
     const bool found = *p->at == mark;
@@ -34,7 +34,7 @@ static ls_status expect(header_parser *p, char mark) {
     return accept(p, mark) ? LS_OK : fail_at(p, expected);
 }
 
-/* Reads a text in single or double quotes, without escapes, shorter than `room` bytes. */
+/* Reads a string of fewer than `room` bytes in single or double quotes, without escapes. */
 static ls_status read_text(header_parser *p, char *text, size_t room) {
     skip_space(p);
     const char quote = *p->at;
@@ -87,7 +87,7 @@ static ls_status read_order(header_parser *p, ls_npy_header *header) {
     return fail_at(p, "True or False");
 }
 
-/* Reads a non-negative integer. Python 2 wrote an L after large integers. */
+/* Reads a non-negative integer. Python 2 appended an L to large integers. */
 static ls_status read_size(header_parser *p, int64_t *size) {
     skip_space(p);
     const char *first = p->at;
@@ -124,7 +124,7 @@ static ls_status read_shape(header_parser *p, ls_npy_header *header) {
     return LS_OK;
 }
 
-/* Reads the entries: any order, each exactly once. */
+/* Reads the entries, in any order. Each must occur exactly once. */
 static ls_status read_entries(header_parser *p, ls_npy_header *header) {
     static const struct {
         const char *name;
@@ -170,7 +170,7 @@ ls_status ls_npy_parse(const ls_source *source, const char *text, size_t size, l
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
-/* NumPy's layout: version 1.0, padded with spaces to a multiple of 64 bytes, and a newline. */
+/* Uses NumPy's layout: version 1.0, padded with spaces to a multiple of 64 bytes including a final newline. */
 size_t ls_npy_head(const char *call, const ls_tensor *tensor, char head[LS_NPY_HEAD]) {
     enum { FRONT = 10, ALIGNMENT = 64 };
     const ls_dtype dtype = ls_dtype_of(tensor);

@@ -1,4 +1,5 @@
-/* NumPy's .npz: a ZIP archive of .npy files. Each file has the name of its array, followed by ".npy". */
+/* NumPy's .npz format: a ZIP archive of .npy files. The name of each file is the name of its array, followed by
+ * ".npy". */
 #include <string.h>
 
 #include "base/memory.h"
@@ -50,7 +51,7 @@ static ls_status read_array(ls_npz *file, size_t index, ls_zip_member *member) {
     } else if (status == LS_ERR_UNSUPPORTED) {
         status = ls_named_set_refuse(load, &file->tensors, name);
     }
-    name[length - ENDING] = '\0'; /* after the checks above, whose messages have the whole name */
+    name[length - ENDING] = '\0'; /* after the checks above, whose messages contain the whole name */
     return status;
 }
 
@@ -99,12 +100,12 @@ ls_tensor *ls_npz_find(const ls_npz *file, const char *name) {
 
 enum { NAME_ROOM = 1024 };
 
-/* Writes a member's name. Returns false if it is not UTF-8 or too long. */
+/* Writes a member's name. Returns false if the name is not UTF-8 or is too long. */
 static bool member_name(const char *name, char text[NAME_ROOM]) {
     return ls_text_is_utf8(name) && snprintf(text, NAME_ROOM, "%s%s", name, ending) < NAME_ROOM;
 }
 
-/* Refuses tensors that the format cannot represent, before a file is created. */
+/* Rejects tensors that the format cannot represent, before a file is created. */
 static ls_status check(const ls_named *tensors, int count) {
     char name[NAME_ROOM], head[LS_NPY_HEAD];
     size_t whole = LS_ZIP_END;
@@ -133,7 +134,7 @@ static ls_status write_elements(ls_new_file *file, const char *name, ls_zip_line
     const size_t bytes = ls_tensor_bytes(view->tensor);
     line->size = (uint32_t)(size + bytes);
     line->crc = (uint32_t)crc32_z(0, (const unsigned char *)head, size);
-    if (bytes > 0) { /* with a NULL buffer, crc32_z would start again */
+    if (bytes > 0) { /* with a NULL buffer, crc32_z would reset the checksum */
         line->crc = (uint32_t)crc32_z(line->crc, view->memory, bytes);
     }
     LS_TRY(ls_zip_put_local(save, file, name, line));
@@ -141,7 +142,7 @@ static ls_status write_elements(ls_new_file *file, const char *name, ls_zip_line
     return ls_file_write(save, file, view->memory, bytes);
 }
 
-/* Writes the member that begins at `*at`, and adds its size to `*at`. */
+/* Writes the member at file offset `*at`, and adds the member's size to `*at`. */
 static ls_status write_member(ls_new_file *file, const ls_named *named, ls_zip_line *line, size_t *at) {
     char name[NAME_ROOM], head[LS_NPY_HEAD];
     ls_host_view view;

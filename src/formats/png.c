@@ -48,7 +48,7 @@ const void *ls_libpng_open(void) {
     return ls_library_get(&library);
 }
 
-/* The state of libpng's callbacks. After a failure, they longjmp out with the status set. */
+/* The state of libpng's callbacks. On failure, they set the status and call longjmp. */
 typedef struct png_reader {
     const ls_encoded *file;
     const libpng_functions *png;
@@ -65,7 +65,7 @@ static _Noreturn void leave(png_reader *r, ls_status status) {
     longjmp(r->out, 1);
 }
 
-/* For callbacks, which receive only libpng's object. */
+/* Returns the functions for callbacks, which receive only libpng's object. */
 static const libpng_functions *opened(void) {
     return (const libpng_functions *)library.pointers;
 }
@@ -90,7 +90,7 @@ static void give_bytes(png_structp state, png_bytep bytes, size_t size) {
     r->at += size;
 }
 
-/* Reads only the chunks that make up the picture: texts and profiles may inflate to any size. */
+/* Reads only the chunks that form the picture, because text and profile chunks may inflate to any size. */
 static void begin(png_reader *r) {
     const libpng_functions *png = r->png;
     r->state = png->create_read_struct(PNG_LIBPNG_VER_STRING, r, on_error, on_warning);
@@ -105,7 +105,7 @@ static void begin(png_reader *r) {
     png->read_info(r->state, r->info);
 }
 
-/* Converts all kinds of pictures to bytes of gray, or of red, green and blue, without opacity. */
+/* Converts any kind of picture to 8-bit gray or RGB, without opacity. */
 static void read_picture(png_reader *r) {
     const libpng_functions *png = r->png;
     png_uint_32 width, height;

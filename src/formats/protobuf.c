@@ -91,7 +91,7 @@ static bool is_text(const char *text) {
 
 void ls_proto_text(ls_proto *to, int field, const char *text) {
     const size_t size = text != NULL ? strlen(text) : 0;
-    if (!ls_proto_reserve(to, size)) { /* before the check of each character */
+    if (!ls_proto_reserve(to, size)) { /* after a failure, skips the check of each character */
         return;
     }
     if (text == NULL || !is_text(text)) {
@@ -109,7 +109,7 @@ void ls_proto_begin(ls_proto *to, int field) {
     to->open[to->depth++] = to->used;
 }
 
-/* Writes the length before the contents. It takes a varying number of bytes. */
+/* Writes the length before the contents, because the length takes a varying number of bytes. */
 void ls_proto_end(ls_proto *to) {
     const size_t begun = to->open[--to->depth], size = to->used - begun;
     uint8_t length[VARINT_MOST];

@@ -1,6 +1,6 @@
 /*
  * The safetensors format: the header's length (64 bits, little-endian), a JSON header {name: {"dtype", "shape",
- * "data_offsets"}, "__metadata__": {text: text}}, then the data, without gaps.
+ * "data_offsets"}, "__metadata__": {string: string}}, then the data, without gaps.
  */
 #include <inttypes.h>
 #include <jansson.h>
@@ -41,8 +41,8 @@ static bool add_metadata(json_t *header, const char *const *metadata) {
 }
 
 /*
- * Returns the text of the header, padded with spaces so that the data is aligned; from malloc. Returns NULL if out of
- * memory.
+ * Returns the text of the header, allocated with malloc. It is padded with spaces so that the data is aligned. Returns
+ * NULL if out of memory.
  */
 static char *make_header(const ls_named *tensors, int count, const char *const *metadata, size_t *size) {
     json_t *header = json_object();
@@ -176,7 +176,7 @@ static ls_status refuse_dtype(const ls_source *source, const ls_safetensors_entr
                    source->call, source->path, entry->name, entry->dtype);
 }
 
-/* Fails with LS_ERR_UNSUPPORTED if the tensor cannot hold a value. All its bytes are read in this case, too. */
+/* Fails with LS_ERR_UNSUPPORTED if the tensor cannot hold a value. Even then, reads all bytes of the entry. */
 static ls_status read_elements(const file_reading *r, const ls_safetensors_entry *entry, ls_tensor *tensor) {
     const ls_source *source = &r->source;
     char what[512];
@@ -206,7 +206,7 @@ static ls_status read_tensor(const file_reading *r, const ls_safetensors_entry *
     return status == LS_ERR_UNSUPPORTED ? ls_named_set_refuse(source->call, tensors, entry->name) : status;
 }
 
-/* Reads all tensors in the order of the file. Gaps and overlaps have been refused before. */
+/* Reads all tensors in the order of the file. Gaps and overlaps have already been rejected. */
 static ls_status read_tensors(const file_reading *r, const ls_safetensors_header *header, ls_safetensors *file) {
     LS_TRY(ls_named_set_reserve(r->source.call, &file->tensors, header->count));
     for (size_t i = 0; i < header->count; i++) {

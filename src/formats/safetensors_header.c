@@ -14,11 +14,11 @@
 typedef struct parser {
     ls_json json;
     const char *path;
-    const char *tensor; /* the tensor of this entry, for messages; NULL: not an entry of a tensor */
+    const char *tensor; /* the tensor of this entry, for messages; NULL outside tensor entries */
     const char *field;  /* the current field of the entry */
 } parser;
 
-/* Names in files have any length. A message has room for the beginning of a name. */
+/* Names in files may have any length. Messages show only the beginning. */
 #define NAME "%.100s"
 
 static ls_status fail_at(const parser *p, const char *expected) {
@@ -51,7 +51,7 @@ static ls_status read_word(parser *p, const char **word) {
     return check(p, ls_json_word(&p->json, word));
 }
 
-/* A list of at most `limit` sizes. */
+/* Reads a list of at most `limit` sizes. */
 static ls_status read_sizes(parser *p, int64_t *sizes, int limit, int *count) {
     LS_TRY(expect(p, '['));
     *count = 0;
@@ -91,7 +91,7 @@ static ls_status check_entry(const parser *p, const ls_safetensors_entry *entry)
                : fail_entry(p, entry, "its shape and its data_offsets do not fit together");
 }
 
-/* {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, in any order. */
+/* Reads {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, in any order. */
 static ls_status read_entry(parser *p, size_t data_size, ls_safetensors_entry *entry) {
     static const char *const words[] = {"dtype", "shape", "data_offsets"};
     enum { DTYPE, SHAPE, OFFSETS, WORDS };
@@ -143,7 +143,7 @@ static ls_status add_entry(ls_safetensors_header *header, ls_safetensors_entry *
     return LS_OK;
 }
 
-/* {"key": "value", ...}: the strings are adjacent in memory, because no other string is kept between them. */
+/* Reads {"key": "value", ...}. The strings are adjacent in memory, because no other string is kept between them. */
 static ls_status read_metadata(parser *p, ls_safetensors_header *header) {
     if (header->metadata != NULL) {
         return fail_at(p, "one __metadata__ at most");
@@ -185,7 +185,7 @@ static int by_name(const void *left, const void *right) {
     return strcmp(a->name, b->name);
 }
 
-/* Orders by offset. A tensor without elements comes before a tensor with elements at the same offset. */
+/* Sorts by offset. At equal offsets, a tensor without elements comes first. */
 static int by_place(const void *left, const void *right) {
     const ls_safetensors_entry *a = left, *b = right;
     return a->begin != b->begin ? (a->begin > b->begin) - (a->begin < b->begin) : (a->end > b->end) - (a->end < b->end);

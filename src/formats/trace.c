@@ -1,6 +1,6 @@
 /*
  * Traces in Chrome's trace event format (Trace Event Format, Google 2016): "X" events with start and duration in
- * microseconds, one process per rank.
+ * microseconds, and one process per rank.
  */
 #include <jansson.h>
 #include <lockstep/trace.h>
@@ -22,9 +22,9 @@ static const char *const kind_names[LS_TRACE_KINDS] = {"user", "comm", "forward"
 typedef struct introduction {
     uint64_t count; /* spans */
     uint64_t lost;
-    uint64_t first; /* earliest start; UINT64_MAX: no spans */
+    uint64_t first; /* earliest start; UINT64_MAX if there are no spans */
     uint64_t now;   /* the rank's clock just after a barrier */
-    char boot[40];  /* boot id of the machine: ranks of one machine share a clock */
+    char boot[40];  /* boot id of the machine: ranks with the same boot id share a clock */
     char host[64];
 } introduction;
 
@@ -32,7 +32,7 @@ ls_status ls_trace_start(void) {
     if (ls_trace_present != NULL) {
         return ls_fail(LS_ERR_STATE, "ls_trace_start: a trace is already running");
     }
-    if (ls_thread() == NULL) { /* the end of the thread frees a trace that was not stopped */
+    if (ls_thread() == NULL) { /* if the trace was not stopped, it is freed when the thread ends */
         return ls_error_status();
     }
     return ls_trace_open() ? LS_OK : ls_fail_memory("ls_trace_start", sizeof(ls_trace));
@@ -57,14 +57,14 @@ static void introduce(const ls_trace *trace, introduction *own) {
 
 /* ---- rank 0 ------------------------------------------------------------------------------------------------------ */
 
-/* All ranks' spans, in the order of the ranks. */
+/* All ranks' spans, ordered by rank. */
 typedef struct merged {
     const introduction *ranks;
     int size;
     const ls_trace_span_record *spans;
 } merged;
 
-/* Returns the difference between rank 0's clock and a rank's clock. */
+/* Returns the clock of rank 0 minus the clock of `rank`. */
 static uint64_t shift_of(const merged *all, int rank) {
     const bool same = strcmp(all->ranks[rank].boot, all->ranks[0].boot) == 0;
     return same ? 0 : all->ranks[0].now - all->ranks[rank].now;
@@ -103,14 +103,14 @@ static bool write_name(FILE *stream, const introduction *own, int rank) {
                        rank == 0);
 }
 
-/* Converts to microseconds, to the nanosecond. */
+/* Converts nanoseconds to microseconds, without loss of precision. */
 static json_t *microseconds(uint64_t ns) {
     return json_real((double)ns / 1e3);
 }
 
 /*
- * Returns a name as JSON. If it is not UTF-8 (it may have been truncated), only its ASCII characters remain. Names from
- * other ranks may lack the final zero byte.
+ * Returns a name as a JSON string. If the name is not UTF-8 (it may have been truncated), keeps only its ASCII
+ * characters. Names from other ranks may lack the terminating zero byte.
  */
 static json_t *text_of(const char *name) {
     const size_t length = strnlen(name, LS_TRACE_NAME_CAPACITY);
@@ -164,7 +164,7 @@ static ls_status write_file(const char *path, const merged *all) {
 
 /* ---- all ranks --------------------------------------------------------------------------------------------------- */
 
-/* Gathers all spans on rank 0 into `*spans`, allocated there. */
+/* Gathers all spans on rank 0 into `*spans`, which is allocated there. */
 static ls_status gather(ls_comm *comm, const ls_trace *trace, const introduction *ranks, ls_trace_span_record **spans) {
     const int size = ls_comm_size(comm);
     size_t *counts = ls_allocate_zeroed((size_t)size, sizeof *counts);
@@ -185,7 +185,8 @@ static ls_status gather(ls_comm *comm, const ls_trace *trace, const introduction
     return status;
 }
 
-/* Checks the values from other ranks: the number of spans must be possible, and the texts get a final zero byte. */
+/* Checks the values from other ranks: the number of spans must be plausible. Terminates the strings with a zero
+ * byte. */
 static ls_status check(introduction *ranks, int size) {
     for (int rank = 0; rank < size; rank++) {
         ranks[rank].boot[sizeof ranks[rank].boot - 1] = '\0';
@@ -242,7 +243,7 @@ ls_status ls_trace_stop(ls_comm *comm, const char *path) {
     ls_status status = ranks != NULL ? merge(comm, trace != NULL ? trace : &nothing, ranks, path)
                                      : ls_fail_memory(call, (size_t)ls_comm_size(comm) * sizeof *ranks);
     ls_free(ranks);
-    if (trace == NULL && status == LS_OK) { /* the other ranks have finished: none waits for this rank */
+    if (trace == NULL && status == LS_OK) { /* the other ranks have finished, so none waits for this rank */
         status = ls_fail(LS_ERR_STATE, "%s: no trace is running on this rank; call ls_trace_start first", call);
     }
     ls_trace_free(trace);

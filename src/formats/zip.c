@@ -12,9 +12,9 @@ enum {
     END_MARK = 0x06054b50,
     END64_MARK = 0x06064b50,
     LOCATOR_MARK = 0x07064b50,
-    LOCATOR = 20, /* bytes; the 64-bit record comes directly before the end record */
+    LOCATOR = 20, /* bytes; the 64-bit end record directly precedes the end record */
     END64 = 56,
-    EXTRA64 = 1, /* the extra field with a member's 64-bit numbers */
+    EXTRA64 = 1, /* id of the extra field with a member's 64-bit numbers */
     STORED = 0,
     DEFLATED = 8,
     ENCRYPTED = 1, /* of the flags */
@@ -45,7 +45,7 @@ static ls_status fail_entry(const ls_source *source, const char *name, const cha
 
 /* ---- the directory ----------------------------------------------------------------------------------------------- */
 
-/* Finds the record at the end of the file. Only a comment may follow, whose length it contains. */
+/* Finds the end record. Only a comment may follow; the record contains the comment's length. */
 static ls_status find_end(const ls_source *source, char end[LS_ZIP_END], size_t *at) {
     const size_t room = (size_t)LS_ZIP_END + COMMENT_LIMIT;
     const size_t size = source->size < room ? source->size : room;
@@ -71,12 +71,12 @@ static ls_status find_end(const ls_source *source, char end[LS_ZIP_END], size_t 
     return status;
 }
 
-/* The offset of the directory, and its number of members. */
+/* The offset of the directory, and the number of its members. */
 typedef struct directory_place {
     uint64_t count, size, offset;
 } directory_place;
 
-/* If a number does not fit into the end record, another record has all numbers in 64 bits. */
+/* If a number does not fit in the end record, a second record contains all numbers in 64 bits. */
 static ls_status read_end64(const ls_source *source, size_t at, directory_place *directory) {
     char locator[LOCATOR], end[END64];
     if (at < LOCATOR) {
@@ -88,9 +88,7 @@ static ls_status read_end64(const ls_source *source, size_t at, directory_place 
         return fail(source, "it lacks the record of its 64-bit numbers");
     }
     LS_TRY(ls_source_read_at(source, offset, end, END64));
-    /*
-     * The numbers of this disk and of the directory's disk must be 0, and the members on this disk must be all members.
-     */
+    /* The numbers of this disk and of the directory's disk must be 0, and all members must be on this disk. */
     if (get32(end) != END64_MARK || get32(end + 16) != 0 || get32(end + 20) != 0 ||
         get64(end + 24) != get64(end + 32)) {
         return fail(source, "the record of its 64-bit numbers is damaged");
@@ -116,7 +114,7 @@ static ls_status find_directory(const ls_source *source, directory_place *direct
 }
 
 /*
- * Reads a number that does not fit into 32 bits: it is the next number of the extra field, which has `left` more bytes.
+ * Reads a number that does not fit in 32 bits: it is the next number in the extra field, which has `left` bytes left.
  */
 static bool widen(size_t *number, const char **extra, size_t *left) {
     if (*number != UINT32_MAX) {
@@ -131,7 +129,7 @@ static bool widen(size_t *number, const char **extra, size_t *left) {
     return true;
 }
 
-/* Reads the 64-bit numbers from the extra fields. Returns false if one is missing. */
+/* Reads the 64-bit numbers from the extra fields. Returns false if a number is missing. */
 static bool read_numbers64(ls_zip_entry *entry, const char *extra, size_t left) {
     size_t size = 0;
     for (; left >= 4; extra += 4 + size, left -= 4 + size) {
@@ -149,8 +147,8 @@ static bool read_numbers64(ls_zip_entry *entry, const char *extra, size_t left) 
 }
 
 /*
- * Reads the record at `*at` of the directory, which has `*left` more bytes. Moves the name to make room for a final
- * zero byte.
+ * Reads the directory record at `*at`; the directory has `*left` bytes left. Moves the name to make room for a
+ * terminating zero byte.
  */
 static ls_status read_entry(const ls_source *source, char **at, size_t *left, ls_zip_entry *entry) {
     char *record = *at;
@@ -201,7 +199,8 @@ static int by_place(const void *left, const void *right) {
     return (a->offset > b->offset) - (a->offset < b->offset);
 }
 
-/* Checks that names differ, and that each member ends before the next one's header, the last before `directory`. */
+/* Checks that names differ, and that each member ends before the header of the next member, or before `directory`
+ * for the last member. */
 static ls_status check_entries(ls_zip *zip, size_t directory) {
     if (zip->count == 0) {
         return LS_OK;
@@ -297,7 +296,7 @@ static ls_status copy_some(ls_zip_member *member, void *bytes, size_t size, size
     return LS_OK;
 }
 
-/* Reads from a member. At its end, the size and the checksum must agree with the directory. */
+/* Reads from a member. At its end, checks the size and the checksum against the directory. */
 static ls_status read_member(ls_source *self, void *bytes, size_t size, size_t *got) {
     ls_zip_member *member = (ls_zip_member *)self;
     const ls_zip_entry *entry = member->entry;
@@ -351,8 +350,9 @@ static char *put(char *to, uint32_t value, int width) {
 }
 
 /*
- * Writes the fields that both headers of a member share: version, flags, method, time, checksum, sizes, lengths of the
- * name and of the extra field. The time is the earliest of the format, so that equal tensors give equal files.
+ * Writes the fields that both headers of a member share: version, flags, method, time, checksum, sizes, and the lengths
+ * of the name and of the extra field. The time is the format's earliest, so that identical tensors give identical
+ * files.
  */
 static char *put_common(char *to, const char *name, const ls_zip_line *line) {
     enum { VERSION = 20, FIRST_DAY = 1 << 5 | 1 };

@@ -1,4 +1,4 @@
-/* Layers of attention: multi-head attention, learned positions, and the Transformer block. */
+/* Attention layers: multi-head attention, learned positions, and the Transformer block. */
 
 #include "autograd/ops/attention.h"
 #include "nn/module.h"
@@ -6,7 +6,7 @@
 /* ---- multi-head attention ---------------------------------------------------------------------------------------- */
 
 typedef struct attention_state {
-    ls_tensor *in_weight; /* [3 width, width]: of queries, keys and values */
+    ls_tensor *in_weight; /* [3 width, width]: queries, keys and values */
     ls_tensor *in_bias;   /* [3 width] or NULL */
     ls_module *out;
     int64_t width, heads;
@@ -16,7 +16,7 @@ typedef struct attention_state {
 
 enum { QUERY, KEY, VALUE, KEY_MASK, ATTN_MASK, INPUTS };
 
-/* Views [n, length, width] as [n, heads, length, width / heads]; NULL for NULL. */
+/* Views [n, length, width] as [n, heads, length, width / heads]. Returns NULL for NULL. */
 static ls_tensor *heads_apart(const attention_state *state, ls_tensor *x) {
     if (x == NULL) {
         return NULL;
@@ -25,7 +25,7 @@ static ls_tensor *heads_apart(const attention_state *state, ls_tensor *x) {
         ls_reshape(x, LS_SHAPE(ls_size(x, 0), ls_size(x, 1), state->heads, state->width / state->heads)), 1, 2);
 }
 
-/* Divides the queries, keys and values of one input, which are in one tensor. */
+/* Splits a tensor that contains the queries, keys and values of one input. */
 static void divide(const attention_state *state, ls_tensor *all, ls_tensor **parts) {
     for (int i = 0; i < 3; i++) {
         parts[i] = heads_apart(state, ls_narrow(all, -1, i * state->width, state->width));
@@ -73,7 +73,7 @@ static ls_tensor *attend(const attention_state *state, ls_tensor **parts, ls_ten
                             : ls_reshape(together, LS_SHAPE(ls_size(together, 0), ls_size(together, 1), state->width));
 }
 
-/* Computes the attention of x to itself. One product makes its queries, keys and values. */
+/* Computes self-attention of x, with a single product for the queries, keys and values. */
 static ls_tensor *attend_to_itself(const attention_state *state, ls_tensor *const *given) {
     ls_tensor *all = ls_linear(given[QUERY], state->in_weight, state->in_bias);
     if (all == NULL) {
@@ -111,7 +111,7 @@ static ls_status attention_forward(ls_module *self, ls_tensor *const *inputs, in
     return outputs[0] != NULL ? LS_OK : ls_error_status();
 }
 
-/* Adds the projections' parameters: weights by the initialiser, biases of zeros. */
+/* Adds the parameters of the projections: weights from the initialiser, and zero biases. */
 static void add_projections(ls_module *module, const ls_attention_layer_options *options) {
     attention_state *state = module->state;
     const int64_t width = state->width;

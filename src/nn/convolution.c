@@ -1,6 +1,6 @@
 /*
- * Layers for images. convolution.h has the formulas of their operations; this file has their parameters and initial
- * values.
+ * Layers for images. convolution.h documents the formulas of their operations. This file defines their parameters and
+ * initial values.
  */
 #include <math.h>
 
@@ -158,7 +158,7 @@ static ls_module *pool_new(const ls_module_type *type, pool_state initial) {
     return module;
 }
 
-/* Returns the number of spatial axes that the shapes imply: the largest number of sizes in a shape. */
+/* Returns the number of spatial axes that the shapes imply: the largest number of sizes in any shape. */
 static int axes_of(const ls_shape *const *shapes, int count) {
     int axes = 1;
     for (int i = 0; i < count; i++) {

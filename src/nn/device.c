@@ -1,4 +1,4 @@
-/* Moving a model to another device. */
+/* Moves a model to a different device. */
 #include "nn/module.h"
 
 static ls_status move(ls_tensor *tensor, const ls_device *device) {

@@ -11,7 +11,7 @@ int64_t ls_flat_offset(const ls_flat *flat, const ls_tensor *parameter) {
     return ((const char *)parameter->data - base) / (int64_t)ls_dtype_size(flat->dtype);
 }
 
-/* Returns whether the gradient exists and lies in the storage at the parameter's own offset. */
+/* Returns whether the gradient exists and lies in the storage at the same offset as the parameter. */
 static bool gradient_in_place(const ls_flat *flat, const ls_tensor *parameter, int64_t offset) {
     const ls_tensor *gradient = parameter->leaf != NULL ? parameter->leaf->gradient : NULL;
     return gradient != NULL && gradient->storage->whole == flat->gradients &&
@@ -19,7 +19,7 @@ static bool gradient_in_place(const ls_flat *flat, const ls_tensor *parameter, i
                (const char *)flat->gradients->memory + offset * (int64_t)ls_dtype_size(flat->dtype);
 }
 
-/* Finds buffers that already hold all parameters of the dtype in order. */
+/* Finds buffers that already contain all parameters of the dtype in order. */
 static bool already_flat(const ls_named_list *list, ls_flat *flat) {
     int64_t offset = 0;
     for (int i = 0; i < list->count; i++) {
@@ -37,12 +37,12 @@ static bool already_flat(const ls_named_list *list, ls_flat *flat) {
         }
         offset += padded(parameter->count, flat->dtype);
     }
-    /* A tensor's own storage may end before the padding, or contain other data there. */
+    /* A tensor's own storage may end before the padding, or contain other data in the padding. */
     const size_t bytes = (size_t)flat->count * ls_dtype_size(flat->dtype);
     return flat->parameters->bytes == bytes && flat->gradients->bytes >= bytes;
 }
 
-/* Gives a parameter without a gradient tensor one in the storage at the offset. */
+/* Creates a missing gradient tensor for the parameter, at `offset` in the storage. */
 static bool lay_gradient(ls_tensor *parameter, ls_storage *storage, int64_t offset) {
     ls_leaf *leaf = parameter->leaf;
     if (leaf->gradient == NULL) {
@@ -59,13 +59,13 @@ static size_t bytes_of(const ls_tensor *tensor) {
     return (size_t)tensor->count * ls_dtype_size((ls_dtype)tensor->dtype);
 }
 
-/* Assumes that both are contiguous, as all parameters and buffers are. */
+/* Returns whether two contiguous tensors share memory. All parameters and buffers are contiguous. */
 static bool share_memory(const ls_tensor *a, const ls_tensor *b) {
     const uintptr_t begin_a = (uintptr_t)a->data, begin_b = (uintptr_t)b->data;
     return a->storage->whole == b->storage->whole && begin_a < begin_b + bytes_of(b) && begin_b < begin_a + bytes_of(a);
 }
 
-/* Refuses different tensors that share memory: moving would separate them. */
+/* Rejects different tensors that share memory, because moving would separate them. */
 static bool check_ties(const ls_named_list *parameters, const ls_named_list *others, bool same) {
     for (int i = 0; i < parameters->count; i++) {
         for (int k = same ? i + 1 : 0; k < others->count; k++) {
@@ -81,7 +81,7 @@ static bool check_ties(const ls_named_list *parameters, const ls_named_list *oth
     return true;
 }
 
-/* Refuses parameters of which the program has an alias, which would keep the old memory. */
+/* Rejects parameters with an alias in the program, because the alias would keep the old memory. */
 static bool check_aliases(const ls_named_list *parameters) {
     for (int i = 0; i < parameters->count; i++) {
         if (ls_tensor_has_alias(parameters->items[i].tensor)) {
@@ -96,7 +96,7 @@ static bool check_aliases(const ls_named_list *parameters) {
     return true;
 }
 
-/* Refuses parameters that ranks share out (ZeRO): their owners and other ranks know the present layout. */
+/* Rejects parameters that are sharded over ranks (ZeRO), because other code relies on their current layout. */
 static bool check_shards(const ls_named_list *parameters) {
     for (int i = 0; i < parameters->count; i++) {
         const ls_tensor *parameter = parameters->items[i].tensor;
@@ -140,12 +140,12 @@ static bool lay_out(const ls_named_list *list, const ls_device *device, ls_flat_
             good = lay_gradient(parameter, flat->gradients, offset) &&
                    ls_tensor_move_storage(parameter, flat->parameters, offset, true) == LS_OK;
             offset += padded(parameter->count, flat->dtype);
-            if (memory != allocate) { /* the caller saves memory: gives back what the parameter had */
+            if (memory != allocate) { /* the caller saves memory, so the parameter's old memory is freed */
                 ls_cache_empty(&ls_thread()->cache);
             }
         }
     }
-    /* From here on, the tensors hold the storages. */
+    /* From here on, the tensors hold references to the storages. */
     if (flat->parameters != NULL) {
         ls_storage_drop(flat->parameters);
     }

@@ -7,7 +7,7 @@
 typedef struct model_text {
     char *text;
     size_t capacity;
-    size_t length; /* of the whole text, even if it does not fit */
+    size_t length; /* length of the complete text, even if it does not fit */
 } model_text;
 
 static void write_text(model_text *out, const char *format, ...) LS_PRINTF(2, 3);

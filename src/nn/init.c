@@ -1,4 +1,4 @@
-/* Initialisers. Numbers are drawn in double precision and converted, so every dtype starts from the same numbers. */
+/* Initialisers. Numbers are drawn in double precision and converted, so that all dtypes start from the same numbers. */
 #include <math.h>
 
 #include "base/random.h"
@@ -15,7 +15,8 @@ static ls_status check_target(const char *call, const ls_tensor *tensor) {
     return LS_OK;
 }
 
-/* Copies numbers into a parameter, with recording off, because recording forbids this. Consumes `values`. */
+/* Copies values into a parameter, with recording off, because recording forbids changing a parameter. Consumes
+ * `values`. */
 static ls_status put(ls_tensor *tensor, ls_tensor *values) {
     if (values == NULL) {
         return ls_error_status();
@@ -27,7 +28,7 @@ static ls_status put(ls_tensor *tensor, ls_tensor *values) {
     return status;
 }
 
-/* Makes the tensor on the host. */
+/* Creates the tensor on the host. */
 static ls_tensor *numbers_like(const char *call, const ls_tensor *tensor) {
     return ls_tensor_new_owned(call, &ls_cpu, tensor->ndim, tensor->size, LS_F64);
 }
@@ -62,7 +63,8 @@ ls_status ls_nn_init_normal(ls_tensor *tensor, double mean, double deviation) {
     return put(tensor, values);
 }
 
-/* Returns number i of the stream, or the first of i + count, i + 2 count, ... that lies in the interval. */
+/* Returns number i of the stream if it lies in the interval, or else the first of i + count, i + 2 count, ... that
+ * does. */
 static double normal_within(ls_random_state state, int64_t i, int64_t count, double low, double high) {
     enum { TRIES = 1000 };
     double number = 0;
@@ -72,7 +74,7 @@ static double normal_within(ls_random_state state, int64_t i, int64_t count, dou
             return number;
         }
     }
-    return number < low ? low : high; /* for an interval far in a tail: its nearer end */
+    return number < low ? low : high; /* for an interval far in a tail, the bound nearer to the center */
 }
 
 ls_status ls_nn_init_truncated_normal(ls_tensor *tensor, double mean, double deviation, double low, double high) {
@@ -92,7 +94,7 @@ ls_status ls_nn_init_truncated_normal(ls_tensor *tensor, double mean, double dev
     return put(tensor, values);
 }
 
-/* [out, in, kernel...]: fan_in = in * kernel, fan_out = out * kernel. */
+/* For [out, in, kernel...], fan_in = in * kernel and fan_out = out * kernel. */
 static ls_status fans(const char *call, const ls_tensor *tensor, double *fan_in, double *fan_out) {
     LS_TRY(check_target(call, tensor));
     if (tensor->ndim < 2 || tensor->count == 0) {
@@ -134,9 +136,7 @@ ls_status ls_nn_init_xavier_normal(ls_tensor *tensor, double gain) {
     return ls_nn_init_normal(tensor, 0, gain * sqrt(2.0 / (fan_in + fan_out)));
 }
 
-/*
- * Element j of vector i. The vectors are the rows if there are at most as many rows as columns, otherwise the columns.
- */
+/* Vectors in a matrix. They are the rows if there are at most as many rows as columns, otherwise the columns. */
 typedef struct vectors {
     double *numbers;
     int64_t count, length;
@@ -151,7 +151,7 @@ static double dot(const vectors *v, int64_t a, int64_t b) {
     return sum;
 }
 
-/* Modified Gram-Schmidt, applied twice, which is as accurate as a QR decomposition for this purpose. */
+/* Modified Gram-Schmidt, applied twice. For this purpose, it is as accurate as a QR decomposition. */
 static void orthonormalise(const vectors *v) {
     for (int64_t a = 0; a < v->count; a++) {
         for (int pass = 0; pass < 2; pass++) {

@@ -1,4 +1,5 @@
-/* Layers. autograd.h has the formulas of their operations; this file has their parameters and initial values. */
+/* Layers. autograd.h documents the formulas of their operations. This file defines their parameters and initial
+ * values. */
 #include <math.h>
 
 #include "base/option.h"
@@ -263,7 +264,7 @@ typedef struct norm_state {
 } norm_state;
 
 /*
- * Creates a weight of ones and a bias of zeros, unless the options say otherwise. The options of batch norm include all
+ * Creates a weight of ones and a zero bias, unless the options say otherwise. The options of batch norm include all
  * options of the other norms.
  */
 static norm_state *norm_begin(const char *call, ls_module *module, ls_shape shape,

@@ -1,4 +1,4 @@
-/* Training and evaluation mode of a module and all modules below it. */
+/* Training and evaluation mode of a module and all its descendants. */
 #include "nn/module.h"
 #include "tensor/scope.h"
 
@@ -69,7 +69,7 @@ void ls_modes_free(ls_modes *modes) {
 void ls_modes_set(const ls_modes *modes, ls_module *module) {
     if (count_modules(module) == modes->count) {
         (void)put_modes(module, modes->training);
-    } else { /* layers were added since the modes were taken */
+    } else { /* layers were added after the modes were recorded */
         ls_module_train(module, modes->training[0]);
     }
 }

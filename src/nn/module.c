@@ -18,7 +18,7 @@ static void named_list_clear(ls_named_list *list, bool owns_tensors) {
     *list = (ls_named_list){0};
 }
 
-/* Consumes `name`, also on failure. */
+/* Takes ownership of `name`, even on failure. */
 static bool named_list_add(ls_named_list *list, char *name, ls_tensor *tensor) {
     ls_named_tensor *items = name != NULL ? ls_grow(list->items, (size_t)list->count, sizeof *items) : NULL;
     if (items == NULL) {
@@ -146,7 +146,7 @@ static bool name_is_good(const ls_module *module, const char *name) {
     return true;
 }
 
-/* Reports a NULL that should be added to the module. */
+/* Returns whether `added` exists. Reports NULL as an error. */
 static bool is_there(const ls_module *module, const char *name, const void *added) {
     if (added == NULL && name != NULL && name[0] != '\0') {
         (void)ls_fail_missing("%s: what should become \"%s\"", module->type->name, name);
@@ -156,7 +156,7 @@ static bool is_there(const ls_module *module, const char *name, const void *adde
     return added != NULL;
 }
 
-/* Parameters and buffers must be contiguous, because they are copied, reduced and updated as one range of memory. */
+/* Checks that a tensor is contiguous. Parameters and buffers are copied, reduced and updated as one range of memory. */
 static bool is_dense(const ls_module *module, const char *name, const ls_tensor *tensor) {
     if (!tensor->contiguous) {
         (void)ls_fail(LS_ERR_ARGUMENT, "%s: \"%s\" %s is not contiguous: ls_contiguous first", module->type->name, name,
@@ -174,7 +174,7 @@ static bool list_has(const ls_named_list *list, const ls_tensor *tensor) {
     return false;
 }
 
-/* A tensor cannot be both parameter and buffer of one module. */
+/* Checks that a tensor is not both a parameter and a buffer of one module. */
 static bool is_one_kind(const ls_module *module, const ls_named_list *list, const char *name, const ls_tensor *tensor) {
     const bool buffer = list == &module->own_buffers;
     if (!list_has(buffer ? &module->own_parameters : &module->own_buffers, tensor)) {
@@ -186,8 +186,8 @@ static bool is_one_kind(const ls_module *module, const ls_named_list *list, cons
 }
 
 /*
- * Refuses a tensor. The module keeps it, without a name, until ls_module_finish, because the caller may use it in the
- * next call. Takes the caller's reference.
+ * Rejects a tensor. The module keeps it, without a name, until ls_module_finish, because the caller may use it in the
+ * next call. Takes ownership of the caller's reference.
  */
 static ls_tensor *refuse_tensor(ls_module *module, ls_tensor *owned) {
     if (module != NULL) {
@@ -245,7 +245,7 @@ static bool contains(const ls_module *module, const ls_module *sought) {
 }
 
 /*
- * Refuses a child that contains the module. If the child owns the module, the ownership returns to the module's creator
+ * Rejects a child that contains the module. If the child owns the module, ownership returns to the module's creator
  * before the child is freed.
  */
 static ls_module *refuse_circle(ls_module *module, const char *name, ls_module *child) {
@@ -262,7 +262,7 @@ static ls_module *refuse_circle(ls_module *module, const char *name, ls_module *
     return NULL;
 }
 
-/* Takes the caller's reference to the child. Returns false if out of memory. */
+/* Takes ownership of the caller's reference to the child. Returns false if out of memory. */
 static bool put_child(ls_module *module, const char *name, ls_module *owned) {
     char *copy = ls_duplicate_string(name);
     if (copy == NULL || !grow_children(module)) {
@@ -290,7 +290,7 @@ ls_module *ls_module_add_child(ls_module *module, const char *name, ls_module *c
     if (owned == NULL) {
         return NULL;
     }
-    /* A refused module is kept until ls_module_finish, like refused tensors. */
+    /* A rejected module is kept until ls_module_finish, like rejected tensors. */
     forget_lists(module);
     if (!put_child(module, good ? name : "", owned)) {
         module->failed = true;
@@ -345,8 +345,8 @@ const char *ls_module_child_name(const ls_module *module, int index) {
 }
 
 /*
- * Returns the rest of `name` after the child's name and dot, or NULL if `name` does not begin with them. A child
- * without a name is skipped.
+ * Returns the rest of `name` after the child's name and dot, or NULL if `name` does not begin with them. If the child's
+ * name is empty, returns `name`.
  */
 static const char *behind_child(const char *child, const char *name) {
     const size_t length = strlen(child);
@@ -383,7 +383,7 @@ static char *join_names(const char *prefix, const char *name) {
     return joined;
 }
 
-/* Adds new tensors to `list`, and further names of listed tensors to the aliases. */
+/* Adds new tensors to `list`, and additional names of listed tensors to the aliases. */
 static bool gather_own(ls_module *into, ls_named_list *list, const ls_named_list *own, const char *prefix) {
     for (int i = 0; i < own->count; i++) {
         ls_tensor *tensor = own->items[i].tensor;
@@ -440,7 +440,7 @@ bool ls_module_list(ls_module *module) {
     return module->listed;
 }
 
-/* The lists are a cache, so filling them does not change the module. */
+/* The lists are a cache, so filling them does not count as changing the module. */
 static const ls_named_list *listed(const ls_module *module, bool buffers) {
     static const ls_named_list empty;
     ls_module *cached = (ls_module *)module;

@@ -1,4 +1,4 @@
-/* nn: modules, layers, initialisers. This header: the members of a module, and flat buffers for parameters. */
+/* nn: modules, layers, initialisers. This header defines the members of a module, and flat buffers for parameters. */
 #ifndef LS_NN_MODULE_H
 #define LS_NN_MODULE_H
 
@@ -9,10 +9,10 @@
 #include "base/owners.h"
 #include "base/status.h"
 
-/* A tensor with its full name, as seen from the module that lists it. */
+/* A tensor with its full name relative to the module that lists it. */
 typedef struct ls_named_tensor {
     char *name;
-    ls_tensor *tensor; /* held by the modules that have it in their own lists */
+    ls_tensor *tensor; /* the modules that list the tensor directly hold references */
 } ls_named_tensor;
 
 typedef struct ls_named_list {
@@ -26,8 +26,8 @@ typedef struct ls_child {
 } ls_child;
 
 /*
- * Parameters of one dtype in one buffer, each at a multiple of LS_FLAT_ALIGNMENT bytes, and their gradients at the same
- * offsets of a second buffer. The gaps are always zero.
+ * All parameters of one dtype in one buffer, each aligned to LS_FLAT_ALIGNMENT bytes, and their gradients at the same
+ * offsets in a second buffer. The gaps are always zero.
  */
 typedef struct ls_flat {
     ls_dtype dtype;
@@ -39,19 +39,20 @@ typedef struct ls_flat {
 #define LS_FLAT_ALIGNMENT 64
 
 /*
- * What a recomputed module does around its runs if its parameters or gradients are sharded over ranks (stages 2 and 3
- * of ZeRO; parallel/units.c). `enter` makes them whole, `leave` keeps this rank's part and returns the status of the
- * run, or its own. `backward`: the run is the backward pass. Collective.
+ * Work around the runs of a recomputed module whose parameters or gradients are sharded over ranks (stages 2 and 3 of
+ * ZeRO; parallel/units.c). `enter` gathers them. `leave` keeps this rank's shard, and returns the status of the run, or
+ * its own status. `backward` means that the run is the backward pass. Collective.
  */
 typedef struct ls_unit ls_unit;
 struct ls_unit {
     ls_status (*enter)(ls_unit *unit, bool backward);
     ls_status (*leave)(ls_unit *unit, bool backward, ls_status status);
-    /* Fails if an output of the forward run, or an ls_alias or ls_detach, shares memory with the parameters. */
+    /* Fails if an output of the forward run, or an ls_alias or ls_detach of an output, shares memory with the
+     * parameters. */
     ls_status (*check_output)(const ls_unit *unit, const ls_tensor *output);
 };
 
-/* Hooks that were added by one call. */
+/* The hooks that one call added. */
 typedef struct ls_hook {
     struct ls_hook *next;
     ls_module_hooks own;
@@ -62,19 +63,19 @@ typedef struct ls_hook {
 struct ls_module {
     const ls_module_type *type;
     void *state;
-    ls_hook *hooks; /* in the order of their calls; NULL: no hooks */
+    ls_hook *hooks; /* in call order; NULL if there are no hooks */
     /* Runs a module with its hooks. The arguments must have passed the checks of ls_forward_many. */
     ls_status (*run_hooked)(ls_module *module, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
                             int output_count);
-    /* Runs a module that is recomputed (ls_recompute), without hooks. NULL: it is not recomputed. */
+    /* Runs a recomputed module (ls_recompute) without hooks. NULL if the module is not recomputed. */
     ls_status (*run_recomputed)(ls_module *module, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
                                 int output_count);
-    ls_unit *unit; /* of a recomputed module; NULL: this rank always has its parameters and gradients */
+    ls_unit *unit; /* unit of a recomputed module; NULL if this rank always has the complete parameters and gradients */
     int last_hook; /* the number of the latest hook */
     int hooks_run; /* number of running calls of hooks */
     ls_owners owners;
     bool training;
-    bool told;           /* the warning of ls_sync_gradients was given */
+    bool told;           /* ls_sync_gradients has already logged its warning */
     bool failed;         /* an added object was NULL or could not be stored */
     bool unsynchronized; /* the ranks' parameters differ until the next outer step (ls_outer) */
     ls_named_list own_parameters;
@@ -82,38 +83,38 @@ struct ls_module {
     ls_child *children;
     int child_count;
     /*
-     * Tensors of this module and all modules below it, with full names. Collected on first use, discarded when an
+     * Tensors of this module and all its descendants, with full names. Collected on first use, and discarded when an
      * object is added.
      */
     bool listed;
-    ls_named_list parameters; /* each once, under its first name */
-    ls_named_list buffers;    /* each once, except buffers that are also parameters */
+    ls_named_list parameters; /* each parameter once, under its first name */
+    ls_named_list buffers;    /* each buffer once, except buffers that are also parameters */
     ls_named_list aliases;    /* further names of both */
 };
 
 /* Returns false for NULL, and for a freed module, with an error. */
 bool ls_module_is_here(const ls_module *module);
 
-/* Makes the checks of ls_forward_many: returns LS_OK, or an error that names the module. */
+/* Performs the checks of ls_forward_many. Returns LS_OK, or an error that names the module. */
 ls_status ls_module_check_call(const ls_module *module, ls_tensor *const *inputs, int input_count, int output_count);
 
 /* Runs the module without hooks. After LS_OK, all outputs exist. */
 ls_status ls_module_run(ls_module *module, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
                         int output_count);
 
-/* Runs the forward function once, also of a module that is recomputed. Needs the same checks. */
+/* Runs the forward function once, even for a recomputed module. Requires the same checks. */
 ls_status ls_module_run_once(ls_module *module, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
                              int output_count);
 
 /* Returns LS_OK if no element of `outputs` is NULL. */
 ls_status ls_module_check_outputs(const ls_module *module, ls_tensor *const *outputs, int count, uint32_t errors);
 
-/* Releases the user's data of the hooks, and frees them. */
+/* Releases the user data of the hooks, and frees the hooks. */
 void ls_hook_free(ls_hook *hook);
 
 /*
- * Returns a reference for an object that takes ownership of the module; ls_module_drop releases it. NULL is allowed.
- * Returns NULL with an error if the module was freed.
+ * Returns a reference for an object that takes ownership of the module; release it with ls_module_drop. NULL is
+ * allowed. Returns NULL with an error if the module was freed.
  */
 ls_module *ls_module_take(ls_module *module);
 void ls_module_drop(ls_module *module);
@@ -123,18 +124,18 @@ static inline void ls_module_hold(ls_module *module) {
     module->owners.references++;
 }
 
-/* Takes ownership and drops the module: for constructors that do not use it, or fail. */
+/* Takes ownership of the module and drops it: for constructors that fail or do not use the module. */
 static inline void ls_module_consume(ls_module *module) {
     ls_module_drop(ls_module_take(module));
 }
 
 /*
- * Returns the first name of a parameter or buffer of a module with collected lists, as a borrowed pointer; NULL if the
- * tensor is not in the lists.
+ * Returns the first name of a parameter or buffer as a borrowed pointer, or NULL if the tensor is not in the module's
+ * lists. The lists must be collected.
  */
 const char *ls_module_name_of(const ls_module *module, const ls_tensor *tensor);
 
-/* save.c: the contents for ls_module_save: borrowed tensors with names, and pairs of metadata, ended by NULL. */
+/* save.c: the contents for ls_module_save: borrowed tensors with names, and NULL-terminated metadata pairs. */
 typedef struct ls_saved {
     ls_named *tensors;
     int count;
@@ -143,35 +144,35 @@ typedef struct ls_saved {
 ls_status ls_module_list_saved(const ls_module *module, const char *const *metadata, ls_saved *saved);
 void ls_saved_free(ls_saved *saved);
 
-/* save.c: loads a safetensors file like ls_module_load_with. `call` is the user's call; `options` may be NULL. */
+/* save.c: loads a safetensors file like ls_module_load_with. `call` names the user's call. `options` may be NULL. */
 ls_status ls_module_load_file(const char *call, ls_module *module, const char *path,
                               const ls_module_load_options *options);
 /* Does its work with the tensors of a file, which is at `path`. The module is listed (ls_module_list). */
 ls_status ls_module_load_from(const char *call, ls_module *module, const char *path, const ls_safetensors *file,
                               const ls_module_load_options *options);
 
-/* The modes (training or evaluation) of a module and all modules below it. */
+/* The modes (training or evaluation) of a module and all its descendants. */
 typedef struct ls_modes {
     bool *training;
     int count;
 } ls_modes;
 ls_status ls_modes_take(ls_modes *modes, const ls_module *module);
-/* Sets the modes that were taken. */
+/* Restores the recorded modes. */
 void ls_modes_set(const ls_modes *modes, ls_module *module);
-/* Sets the modes, and frees them. */
+/* Restores the recorded modes, and frees the record. */
 void ls_modes_put(ls_modes *modes, ls_module *module);
 void ls_modes_free(ls_modes *modes);
 
 /*
- * Returns whether a module below has parameters that the lists lack, because they were added after the lists were
- * collected. Buffers do not count: a layer may register a cache in its first forward pass.
+ * Returns whether a descendant has parameters that are missing in the lists, because they were added after the lists
+ * were collected. Ignores buffers: a layer may register a cache in its first forward pass.
  */
 bool ls_module_has_grown(const ls_module *module);
 
 /* Returns whether the module was made by ls_sequential or ls_sequential_named. */
 bool ls_module_is_sequential(const ls_module *module);
 
-/* Records, for the module and all modules below it, whether the ranks' parameters differ until the next outer step. */
+/* Records, for the module and all its descendants, whether the ranks' parameters differ until the next outer step. */
 void ls_module_set_unsynchronized(ls_module *module, bool unsynchronized);
 /* Fails with LS_ERR_STATE while the ranks' parameters differ until the next outer step. */
 ls_status ls_module_check_synchronized(const char *call, const ls_module *module);
@@ -180,8 +181,8 @@ ls_status ls_module_check_synchronized(const char *call, const ls_module *module
 bool ls_module_list(ls_module *module);
 
 /*
- * Returns a module, this one or one below it, that computes over the global batch (ls_module_type), in training mode,
- * or in any mode if `ever`. Returns NULL if no module does.
+ * Returns this module or a descendant that computes over the global batch (ls_module_type): in training mode, or in any
+ * mode if `ever` is set. Returns NULL if there is no such module.
  */
 const ls_module *ls_module_of_whole_batch(const ls_module *module, bool ever);
 
@@ -189,27 +190,29 @@ const ls_module *ls_module_of_whole_batch(const ls_module *module, bool ever);
 bool ls_module_has_batch_statistics(const ls_module *module);
 
 /*
- * Returns the device of all its parameters, or the CPU without parameters. Fails with LS_ERR_UNSUPPORTED if they are on
- * several devices.
+ * Returns the device of all parameters, or the CPU if there are none. Fails with LS_ERR_UNSUPPORTED if the parameters
+ * are on several devices.
  */
 ls_status ls_module_device(ls_module *module, const char *call, const ls_device **device);
 
-/* Number of dtypes that parameters can have: the floating ones. */
+/* Number of dtypes that parameters can have: the floating-point dtypes. */
 #define LS_FLAT_LIMIT 4
 
 /*
- * Places the parameters of the module and their gradients in flat buffers, one pair per dtype. Returns the number of
- * pairs (at most LS_FLAT_LIMIT), -1 on failure. Buffers that are already flat are kept. The storages are borrowed.
+ * Places the parameters of the module and their gradients in flat buffers, with one pair of buffers per dtype. Returns
+ * the number of pairs (at most LS_FLAT_LIMIT), or -1 on failure. Keeps buffers that are already flat. The storages are
+ * borrowed.
  */
 int ls_module_flatten(ls_module *module, ls_flat flats[LS_FLAT_LIMIT]);
 
-/* Does the same in new buffers, for which `memory` returns cleared storages. NULL: ls_module_flatten. */
+/* Does the same in new buffers. `memory` returns zeroed storages for them. If `memory` is NULL, works like
+ * ls_module_flatten. */
 typedef ls_storage *ls_flat_memory(const ls_device *device, size_t bytes);
 int ls_module_flatten_in(ls_module *module, ls_flat_memory *memory, ls_flat flats[LS_FLAT_LIMIT]);
 
 /*
- * Moves gradients of the dtype that lie elsewhere into `storage`, each to its offset in the flat buffer, for which
- * there must be space. The storage is borrowed; each gradient in it holds a reference.
+ * Moves gradients of the dtype that lie elsewhere into `storage`, each to its offset in the flat buffer. `storage` must
+ * be large enough. It is borrowed; each gradient in it holds a reference.
  */
 ls_status ls_module_move_gradients(ls_module *module, ls_dtype dtype, ls_storage *storage);
 

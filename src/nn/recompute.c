@@ -1,7 +1,7 @@
 /*
  * Recomputation (activation checkpointing; Chen et al., arXiv 1604.06174). A call of the module runs without recording,
- * and one node represents it on the tape. The rule of the node runs the module again, with recording, and walks the
- * nodes that this run has recorded.
+ * and a single node represents the call on the tape. In the backward pass, this node runs the module again, with
+ * recording, and processes the nodes that this run recorded.
  */
 #include <string.h>
 
@@ -13,7 +13,7 @@
 
 /* A call of the module, with the state that its second run needs. */
 typedef struct recomputation {
-    ls_batch_part part;    /* first, for `locate`; the part of a global batch during both runs, if `in_batch` */
+    ls_batch_part part;    /* first member, for `locate`; the part of a global batch during both runs, if `in_batch` */
     ls_batch_part *global; /* the module's part during the first run, then NULL */
     bool in_batch;
     uint64_t located; /* communication calls of `locate` */
@@ -25,8 +25,9 @@ typedef struct recomputation {
     int tensor_count; /* inputs and parameters */
     int buffer_count;
     size_t bytes;
-    uint32_t *versions;   /* of the storages of the inputs and parameters at the call, and of the buffers after it */
-    ls_tensor *tensors[]; /* inputs, then parameters; the node holds them */
+    uint32_t
+        *versions; /* versions of the storages of the inputs and parameters at the call, and of the buffers after it */
+    ls_tensor *tensors[]; /* inputs, then parameters; the node holds references */
 } recomputation;
 
 static void free_recomputation(recomputation *r) {
@@ -35,14 +36,14 @@ static void free_recomputation(recomputation *r) {
     ls_record_release(r, r->bytes);
 }
 
-/* The call and its node each hold the record, one after the other. */
+/* The call and its node each hold a reference to the record, one after the other. */
 static void hold_recomputation(void *context, bool hold) {
     if (!hold) {
         free_recomputation(context);
     }
 }
 
-/* The first run needs the index of its samples. The second run uses the same index. */
+/* The first run computes the index of its samples. The second run reuses this index. */
 static ls_status locate(ls_batch_part *part) {
     recomputation *r = (recomputation *)part;
     if (r->global != NULL) {
@@ -66,7 +67,7 @@ static ls_status keep_cause(ls_batch_part *part, bool failed) {
     return ls_error_status();
 }
 
-/* Runs the module once in `scope`, the innermost scope. */
+/* Runs the module once in `scope`, which is the innermost scope. */
 static ls_status run_in(const ls_thread_state *thread, const ls_scope *scope, ls_module *module,
                         ls_tensor *const *inputs, int input_count, ls_tensor **output) {
     LS_TRY(ls_module_run_once(module, inputs, input_count, output, 1));
@@ -93,7 +94,7 @@ static bool was_training(const recomputation *r) {
     return all;
 }
 
-/* In training mode, batch normalization only moves its running statistics, and does not read them. */
+/* In training mode, batch normalization only updates its running statistics, and does not read them. */
 static bool may_move(const recomputation *r, const ls_tensor *buffer) {
     return was_training(r) && strcmp(buffer->storage->changed_by, "ls_batch_norm") == 0;
 }
@@ -116,7 +117,7 @@ static ls_status check_buffers(const recomputation *r) {
     return LS_OK;
 }
 
-/* Checks that a second run can give the gradients of the first run. */
+/* Checks that a second run can produce the gradients of the first run. */
 static ls_status check_unchanged(const recomputation *r, const ls_node *node) {
     for (int i = 0; i < r->tensor_count; i++) {
         const ls_tensor *tensor = node->inputs[i];
@@ -142,7 +143,7 @@ static ls_status check_output(const recomputation *r, const ls_tensor *output, c
                          LS_SHAPE_TEXT(gradient), ls_dtype_name((ls_dtype)gradient->dtype));
 }
 
-/* Runs the module as in the first run, with recording, in the innermost scope. */
+/* Runs the module again as in the first run, but with recording, in the innermost scope. */
 static ls_status run_again(recomputation *r, ls_thread_state *thread, ls_tensor *const *inputs, ls_tensor **output) {
     const ls_scope *scope = thread->scope;
     ls_modes present;
@@ -198,7 +199,7 @@ static ls_status recompute_backward(ls_node *node, ls_tensor *gradient) {
     return leave(r->module, true, walk_again(r, node, gradient));
 }
 
-/* After a data-parallel module, only the module could say what it does with samples. */
+/* After a data-parallel module, only the module itself could tell how its output depends on the samples. */
 static ls_samples_use unknown_samples(ls_samples_call *call) {
     (void)call;
     return LS_SAMPLES_UNKNOWN;
@@ -313,7 +314,8 @@ static ls_status run_recorded(ls_thread_state *thread, recomputation *r, ls_tens
     ls_status status = run_first(thread, r->module, inputs, r->input_count, outputs);
     thread->batch = r->global;
     r->global = NULL;
-    if (status == LS_OK && ls_comm_metered.calls - calls != r->located) { /* all ranks have communicated, and fail */
+    if (status == LS_OK &&
+        ls_comm_metered.calls - calls != r->located) { /* all ranks have communicated, and all fail */
         status = ls_fail(LS_ERR_UNSUPPORTED,
                          "ls_recompute: %s communicates, which the second forward pass must not repeat: recompute only "
                          "modules that do not communicate",
@@ -337,7 +339,7 @@ static ls_status run(ls_module *module, ls_tensor *const *inputs, int input_coun
         return LS_ERR_MEMORY;
     }
     const bool recorded = !thread->no_grad && wants_gradient(module, inputs, input_count);
-    if (!recorded && output_count == 1) { /* frees the tensors between input and output, as with recording */
+    if (!recorded && output_count == 1) { /* frees intermediate tensors, as with recording */
         return run_first(thread, module, inputs, input_count, outputs);
     }
     if (!recorded) {

@@ -1,4 +1,4 @@
-/* Recurrent layers: RNN, LSTM and GRU, with several layers and both directions. */
+/* Recurrent layers: RNN, LSTM and GRU, with multiple layers and bidirectional variants. */
 #include <math.h>
 #include <stdio.h>
 
@@ -9,9 +9,9 @@
 
 enum { MOST_LAYERS = 64 };
 
-/* One layer in one direction. */
+/* One direction of one layer. */
 typedef struct direction {
-    ls_tensor *weight_ih, *weight_hh, *bias_ih, *bias_hh; /* the biases are NULL if the layer has none */
+    ls_tensor *weight_ih, *weight_hh, *bias_ih, *bias_hh; /* the biases are NULL if the layer has no biases */
 } direction;
 
 typedef struct recurrent_state {
@@ -23,10 +23,10 @@ typedef struct recurrent_state {
     ls_module *dropout;
 } recurrent_state;
 
-/* The arguments of a call; x with the steps first. */
+/* The arguments of a call; the steps are the first axis of x. */
 typedef struct call {
     ls_tensor *x, *states[2], *lengths;
-    ls_tensor *last[2][2 * MOST_LAYERS]; /* h and c of each layer and direction */
+    ls_tensor *last[2][2 * MOST_LAYERS]; /* final h and c of each layer and direction */
 } call;
 
 /* ---- arguments --------------------------------------------------------------------------------------------------- */
@@ -102,7 +102,7 @@ static ls_status take_inputs(const ls_module *self, ls_tensor *const *inputs, in
 }
 
 /*
- * Returns the initial states of direction `index`: [states, n, hidden]. NULL means zeros, or, with *good false, a
+ * Returns the initial states of direction `index`: [states, n, hidden]. NULL means zeros or, with *good set to false, a
  * failure.
  */
 static ls_tensor *first_states(const recurrent_state *state, const call *c, int index, bool *good) {
@@ -123,7 +123,7 @@ static ls_tensor *first_states(const recurrent_state *state, const call *c, int 
 
 /* ---- running ----------------------------------------------------------------------------------------------------- */
 
-/* Returns y [length, n, hidden] of one layer in one direction. Stores its last states in the call. */
+/* Returns y [length, n, hidden] of one layer in one direction. Stores the final states in the call. */
 static ls_tensor *run_direction(const recurrent_state *state, call *c, int index) {
     const direction *d = &state->of[index];
     const bool reverse = state->directions == 2 && index % 2 == 1;
@@ -154,7 +154,8 @@ static ls_tensor *run_layer(const recurrent_state *state, call *c, int layer) {
     return state->directions == 1 ? y[0] : ls_concat(y, 2, 2);
 }
 
-/* Applies dropout to a tensor with the steps first, after moving the samples first, as dropout requires. */
+/* Applies dropout to a tensor whose first axis is the steps. Dropout needs the samples first, so moves them there
+ * and back. */
 static ls_tensor *drop(const recurrent_state *state, ls_tensor *y) {
     if (y == NULL || !ls_module_is_training(state->dropout)) {
         return y;

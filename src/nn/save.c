@@ -1,7 +1,7 @@
 /*
- * Models in safetensors files. The format has one name per tensor. So a shared tensor is saved under its first name,
- * and for each further name, a pair of the metadata gives the first: "decoder.weight": "encoder.weight". PyTorch's
- * safetensors.torch.save_model writes the same.
+ * Models in safetensors files. The format has one name per tensor. A shared tensor is therefore saved under its first
+ * name, and a metadata pair maps each additional name to the first name: "decoder.weight": "encoder.weight". PyTorch's
+ * safetensors.torch.save_model writes the same pairs.
  */
 #include <lockstep/formats.h>
 
@@ -29,7 +29,7 @@ static size_t pair_count(const char *const *metadata) {
     return count;
 }
 
-/* Adds the metadata pair for a further name of a shared tensor, at `pair`. */
+/* Writes the metadata pair for an additional name of a shared tensor to `pair`. */
 static ls_status add_alias(const ls_module *module, const ls_named_tensor *alias, const char *const *metadata,
                            const char **pair) {
     for (; metadata != NULL && metadata[0] != NULL; metadata += 2) {
@@ -95,7 +95,7 @@ ls_status ls_module_save(const ls_module *module, const char *path, const char *
     return status;
 }
 
-/* What is loaded, and the user's call. */
+/* The objects to load, and the name of the user's call. */
 typedef struct loading {
     const char *call;
     const char *path;
@@ -103,7 +103,7 @@ typedef struct loading {
     const ls_safetensors *file;
 } loading;
 
-/* Returns the tensor with that name, which may be a further name. */
+/* Returns the tensor with this name, which may be an additional name. */
 static const ls_tensor *find_saved(const ls_safetensors *file, const char *name) {
     const ls_tensor *saved = ls_safetensors_find(file, name);
     return saved != NULL ? saved : ls_safetensors_find(file, ls_safetensors_metadata(file, name));
@@ -119,7 +119,7 @@ static const ls_tensor *find_any(const ls_module *module, const ls_safetensors *
     return saved;
 }
 
-/* A file may have a tensor for each name of a shared one, if all are equal. */
+/* For a shared tensor, a file may contain a tensor under each name if all these tensors are equal. */
 static ls_status check_aliases(const loading *load) {
     const ls_module *module = load->module;
     for (int i = 0; i < module->aliases.count; i++) {
@@ -140,8 +140,8 @@ static ls_status check_aliases(const loading *load) {
 }
 
 /*
- * Returns whether it is the counter that PyTorch keeps with the statistics of a BatchNorm. By default, no result
- * depends on it.
+ * Returns whether the tensor is the counter that PyTorch saves with the statistics of a BatchNorm. By default, no
+ * result depends on this counter.
  */
 static bool is_counter(const ls_module *module, ls_named saved) {
     static const char counter[] = "num_batches_tracked";
@@ -166,13 +166,13 @@ static bool is_extra(const ls_module *module, ls_named saved) {
     return ls_module_find(module, saved.name) == NULL && !is_counter(module, saved);
 }
 
-/* Returns the file's tensor if its shape differs from the model's. */
+/* Returns the file's tensor if its shape differs from the shape in the model. */
 static const ls_tensor *mismatch(const loading *load, const ls_named_tensor *own) {
     const ls_tensor *saved = find_any(load->module, load->file, own);
     return saved != NULL && !ls_tensor_same_shape(saved, own->tensor) ? saved : NULL;
 }
 
-/* Reports the names that the file or the model lacks, and names with different shapes. */
+/* Reports names that are missing in the file or in the model, and names with different shapes. */
 static void report(const loading *load, const ls_module_load_options *options) {
     const ls_module *module = load->module;
     const ls_safetensors *file = load->file;
@@ -199,7 +199,7 @@ static void report(const loading *load, const ls_module_load_options *options) {
     }
 }
 
-/* Fails with the first name, missing or extra, that the options do not allow. */
+/* Fails with the first missing or extra name that the options do not allow. */
 static ls_status check_names(const loading *load, const ls_module_load_options *options) {
     const ls_module *module = load->module;
     const ls_safetensors *file = load->file;

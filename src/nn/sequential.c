@@ -1,6 +1,6 @@
 /*
- * A sequence of modules. A Linear followed by a ReLU runs as one fused operation. A ReLU followed by a MaxPool runs
- * after the MaxPool.
+ * A sequence of modules. A Linear followed by a ReLU runs as one fused operation. A ReLU before a MaxPool runs after
+ * the MaxPool instead.
  */
 #include <stdio.h>
 
@@ -8,7 +8,7 @@
 #include "nn/layers.h"
 #include "nn/module.h"
 
-/* Returns whether ls_sequential may run the module together with another one. */
+/* Returns whether ls_sequential may fuse or reorder the module with a neighboring module. */
 static bool can_fuse(const ls_module *module) {
     return module != NULL && module->hooks == NULL && module->run_recomputed == NULL;
 }
@@ -39,10 +39,11 @@ bool ls_module_is_sequential(const ls_module *module) {
     return module->type->forward == sequential_forward;
 }
 
-/* Makes a sequence of the modules of `named`, or of `numbered` under their numbers; the other is NULL. */
+/* Makes a sequence of the modules in `named`, or of the modules in `numbered`, whose names are their numbers. The
+ * other argument is NULL. */
 static ls_module *sequential_new(const ls_named_module *named, ls_module *const *numbered, int count) {
     static const ls_module_type type = {.name = "Sequential", .forward = sequential_forward};
-    /* A module that is given several times must not be freed before its last use is added. */
+    /* A module that occurs several times must not be freed before its last occurrence is added. */
     for (int i = 0; i < count; i++) {
         (void)ls_module_take(named != NULL ? named[i].module : numbered[i]);
     }

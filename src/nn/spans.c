@@ -1,6 +1,7 @@
 #include "nn/spans.h"
 
-/* Returns the offset of a parameter's gradient in the flat buffer, in elements; -1 if it is in another buffer. */
+/* Returns the offset of a parameter's gradient in the flat buffer, in elements; -1 if the gradient is in a different
+ * buffer. */
 static int64_t offset_in(const ls_flat *flat, const ls_leaf *leaf) {
     if (leaf == NULL || leaf->gradient->storage->whole != flat->gradients) {
         return -1;
@@ -13,13 +14,13 @@ static bool is_full(const ls_span *span, size_t width, size_t bytes) {
     return bytes > 0 && (size_t)span->count * width >= bytes;
 }
 
-/* Cuts a span of a flat buffer. Returns the number of spans. */
+/* Splits a span of a flat buffer. Returns the number of spans. */
 static int cut_span(const ls_module *module, const ls_flat *flat, const ls_span *whole, const ls_span_rule *rule,
                     ls_span *spans) {
     const size_t width = ls_dtype_size(flat->dtype);
     int used = 0;
     ls_span *open = NULL;
-    int64_t end = whole->offset + whole->count; /* of the parameter, with the gap after it */
+    int64_t end = whole->offset + whole->count; /* end of the parameter, including the gap after it */
     for (int i = whole->last; i >= whole->first; i--) {
         const ls_leaf *leaf = module->parameters.items[i].tensor->leaf;
         const int64_t offset = offset_in(flat, leaf);

@@ -1,14 +1,12 @@
-/*
- * Nonlinear conjugate gradients: Nocedal and Wright, Numerical Optimization, 2nd ed., algorithm 5.4 and section 5.2.
- */
+/* Nonlinear conjugate gradients: Nocedal and Wright, Numerical Optimization, 2nd ed., algorithm 5.4 and section 5.2. */
 #include <math.h>
 
 #include "optim/descent.h"
 
-/* Gradients that share this fraction are far from orthogonal: nu of (5.52). */
+/* Threshold nu of (5.52): above it, two successive gradients are far from orthogonal. */
 #define TOO_SIMILAR 0.1
 
-/* Computes beta of the present gradient, by (5.41a) or (5.45); 0 to restart along steepest descent. */
+/* Computes beta for the current gradient by (5.41a) or (5.45), or sets it to 0 to restart along steepest descent. */
 static ls_status weigh(const ls_descent *descent, ls_conjugate_formula formula, double *beta) {
     const void *gradient = descent->gradient[0], *previous = descent->previous_gradient;
     double square = 0, previous_square = 0, shared = 0;
@@ -22,14 +20,14 @@ static ls_status weigh(const ls_descent *descent, ls_conjugate_formula formula, 
     return LS_OK;
 }
 
-/* Computes direction = beta direction - gradient. *slope is the loss's derivative along it. */
+/* Computes direction = beta * direction - gradient. Sets *slope to the derivative of the loss along the direction. */
 static ls_status conjugate(ls_descent *descent, double beta, double *slope) {
     LS_TRY(ls_vector_scale(descent, beta, descent->direction));
     LS_TRY(ls_vector_add(descent, -1, descent->gradient[0], descent->direction));
     return ls_vector_dot(descent, descent->gradient[0], descent->direction, slope);
 }
 
-/* Sets the number of directions between restarts: by default, the number of elements of all parameters. */
+/* Sets the number of directions between restarts. The default is the number of elements of all parameters. */
 static ls_status find_restart(ls_descent *descent) {
     double directions = descent->optimizer->options.conjugate_gradient.restart_every;
     if (directions == 0) {
@@ -43,7 +41,7 @@ static ls_status find_restart(ls_descent *descent) {
 }
 
 static ls_status direct(ls_optimizer *optimizer, ls_descent *descent) {
-    /* A step of 0: at the start, or if the last search found no lower loss. */
+    /* The step is 0 at the start, and if the last search found no lower loss. */
     if (descent->step == 0 || descent->forgets) {
         descent->restarted = descent->iterations;
         return ls_descent_steepest(descent, optimizer->groups[0].learning_rate);

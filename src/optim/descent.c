@@ -1,4 +1,4 @@
-/* The loop of L-BFGS and conjugate gradients: its start, its state, and steps along a direction. */
+/* The loop shared by L-BFGS and conjugate gradients: its start, its state, and steps along a direction. */
 #include "optim/descent.h"
 
 #include <math.h>
@@ -6,7 +6,7 @@
 #include "base/memory.h"
 #include "nn/module.h"
 
-/* ---- beginning and ending ---------------------------------------------------------------------------------------- */
+/* ---- start and end ----------------------------------------------------------------------------------------------- */
 
 ls_status ls_descent_check_group(const ls_optimizer *optimizer, const ls_parameter_group *group) {
     const char *call = optimizer->type->name;
@@ -99,7 +99,7 @@ static bool has_parameters(const ls_optimizer *optimizer) {
     return optimizer->group_count > 0 && optimizer->groups[0].count > 0;
 }
 
-/* Makes optimizer->descent on the first step. */
+/* Creates optimizer->descent on the first step. */
 static ls_status begin(ls_optimizer *optimizer, bool searches) {
     if (optimizer->descent != NULL) {
         return LS_OK;
@@ -165,13 +165,13 @@ ls_status ls_descent_make_room(ls_optimizer *optimizer, bool searches, const ls_
         return LS_OK;
     }
     LS_TRY(begin(optimizer, searches));
-    optimizer->descent->iterations = 1; /* any positive number; the true count is in the given state */
+    optimizer->descent->iterations = 1; /* any positive number; the true count comes from the given state */
     return LS_OK;
 }
 
 /* ---- stepping ---------------------------------------------------------------------------------------------------- */
 
-/* Evaluates at the present parameters, where the loss must be finite. */
+/* Evaluates the loss at the current parameters. The loss must be finite there. */
 static ls_status arrive(ls_descent *descent) {
     LS_TRY(ls_descent_evaluate(descent, descent->gradient[0], &descent->loss));
     if (!isfinite(descent->loss)) {
@@ -183,7 +183,8 @@ static ls_status arrive(ls_descent *descent) {
     return LS_OK;
 }
 
-/* Moves along the direction. With fixed steps, the last move is not evaluated: the next step begins with that. */
+/* Moves along the direction. With fixed steps, the last move is not evaluated, because the next step begins with
+ * this evaluation. */
 static ls_status move(ls_descent *descent, const ls_descent_options *options, bool last) {
     if (options->searches) {
         LS_TRY(ls_descent_gather_parameters(descent, descent->start));
@@ -240,9 +241,9 @@ static ls_status iterate(ls_descent *descent, const ls_descent_options *options,
 }
 
 /*
- * Lets the method forget its previous directions if parameters were frozen or unfrozen since the last step: the
- * directions belong to another set of variables. The first step after `begin` only records the set, since a resumed
- * program freezes its parameters before or after it loads the state. Collective if the parameters are sharded.
+ * Makes the method forget its previous directions if parameters were frozen or unfrozen since the last step, because
+ * these directions belong to a different set of variables. The first step after `begin` only records the set: a resumed
+ * program may freeze its parameters before or after it loads the state. Collective if the parameters are sharded.
  */
 static ls_status compare_frozen(ls_descent *descent) {
     double changed = 0;
@@ -272,7 +273,7 @@ ls_status ls_descend(ls_optimizer *optimizer, const ls_descent_options *options,
         return ls_optimizer_evaluate(optimizer, closure, user, first_loss);
     }
     const ls_status begun = begin_part(optimizer, options->searches);
-    if (begun != LS_OK) { /* fails in the first evaluation of the other ranks */
+    if (begun != LS_OK) { /* fails during the first evaluation of the other ranks */
         return ls_descent_agree(optimizer, begun, first_loss);
     }
     ls_descent *descent = optimizer->descent;

@@ -1,27 +1,28 @@
-/* Evaluations of a descent. Ranks that hold shards of the parameters agree on the results. */
+/* Evaluates the loss for a descent. Ranks that hold shards of the parameters agree on the results. */
 #include <math.h>
 #include <stdio.h>
 
 #include "optim/descent.h"
 
 /*
- * After a failure, this rank's calls do not match the calls in the other ranks' closures. Closures make fewer calls
- * than this.
+ * After a failure, this rank's calls do not match the calls in the other ranks' closures. A closure makes fewer calls
+ * than this limit.
  */
 enum { UNMATCHED_CALLS = 1000 };
 
-/* Values that the ranks compare by their maximum. The first rank that failed has the largest -order. */
+/* Values whose maximum the ranks compute. The first rank that failed has the largest -order. */
 enum { LOSS, MINUS_LOSS, MINUS_ORDER, COMPARED };
 
-/* Orders ranks that failed by themselves before ranks that failed after another rank, and these before the others. */
+/* Orders ranks: first those that failed on their own, then those that failed because another rank failed, then all
+ * others. */
 static int order_of(const ls_comm *comm, ls_status status) {
     const int size = ls_comm_size(comm), rank = ls_comm_rank(comm);
     return status == LS_OK ? 2 * size : status != LS_ERR_MISMATCH ? rank : size + rank;
 }
 
 /*
- * A failed rank repeats the call until the closures of the other ranks, which may wait for it in other calls, have
- * ended.
+ * Exchanges this rank's values. A failed rank repeats the call until the closures of the other ranks, which may be
+ * waiting for it in other calls, have ended.
  */
 static ls_status exchange(ls_comm *comm, ls_status status, const double *own, double *all) {
     ls_status exchanged = ls_comm_allreduce(comm, own, all, COMPARED, LS_F64, LS_MAX, NULL);

@@ -1,4 +1,5 @@
-/* Vectors of a descent, each as long as all parameters together, and the parameters as such a vector. */
+/* Vectors of a descent. Each vector is as long as all parameters together. The parameters are treated as such a
+ * vector too. */
 #include <math.h>
 
 #include "optim/descent.h"
@@ -62,7 +63,7 @@ ls_status ls_descent_gather_parameters(const ls_descent *descent, char *vector) 
     return LS_OK;
 }
 
-/* The gradient of a parameter that is frozen or has no gradient is zero. */
+/* The gradient counts as zero if the parameter is frozen or has no gradient. */
 ls_status ls_descent_gather_gradient(const ls_descent *descent, char *vector) {
     const ls_device *device = descent->group->device;
     for (int i = 0; i < descent->group->count; i++) {

@@ -21,7 +21,8 @@ double *ls_divided_sum(const char *call, ls_divided_sums *sums, const ls_divisio
 }
 
 /*
- * First sums over the shards of tensors, then over the shards of the model, which have whole tensors and tensor shards.
+ * Sums first over the shards of tensors, then over the shards of the model, which contain whole tensors and tensor
+ * shards.
  */
 ls_status ls_divided_total(ls_divided_sums *all, double *total) {
     ls_divided_sum_of *sums = all->sums;

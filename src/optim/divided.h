@@ -6,7 +6,7 @@
 
 enum { LS_MOST_DIVIDED_SUMS = 16 };
 
-/* The sum over parameters that are sharded over the same ranks in the same way. Starts as zeros. */
+/* The sum over all parameters that are sharded over the same ranks in the same way. Initially zero. */
 typedef struct ls_divided_sum_of {
     ls_division divisions[LS_DIVISIONS];
     double sum;
@@ -18,9 +18,9 @@ typedef struct ls_divided_sums {
 } ls_divided_sums;
 
 /*
- * Returns this rank's sum for a parameter with these divisions, and creates it if missing. Call it also for parameters
- * that add nothing, because other ranks may add to the sum. Returns NULL with LS_ERR_UNSUPPORTED if there are too many
- * sums.
+ * Returns a pointer to this rank's sum for a parameter with these divisions, and creates the sum if necessary. Call it
+ * even for parameters that add nothing, because other ranks may add to the sum. Returns NULL with LS_ERR_UNSUPPORTED if
+ * there are too many sums.
  */
 double *ls_divided_sum(const char *call, ls_divided_sums *sums, const ls_division *divisions);
 

@@ -1,6 +1,6 @@
 /*
  * Limited-memory BFGS: Nocedal and Wright, Numerical Optimization, 2nd ed., algorithms 7.4 and 7.5. The choice of
- * stored pairs, first steps and limits are PyTorch's.
+ * stored pairs, the first steps and the limits are the same as in PyTorch.
  */
 #include <math.h>
 #include <stdio.h>
@@ -9,7 +9,7 @@
 #include "base/memory.h"
 #include "optim/descent.h"
 
-/* A move s and the change y of the gradient by it. */
+/* A move s, and the resulting change y of the gradient. */
 typedef struct pair {
     void *move;
     void *change;
@@ -17,12 +17,12 @@ typedef struct pair {
     double alpha;   /* of the present direction */
 } pair;
 
-/* A ring of pairs: the k-th oldest is [(oldest + k) % capacity]. */
+/* A ring buffer of pairs: the k-th oldest pair has index (oldest + k) % capacity. */
 typedef struct history {
     int capacity;
     int oldest;
     int used;
-    double scale; /* gamma of (7.20): the diagonal of the first approximation */
+    double scale; /* gamma of (7.20): the diagonal of the initial inverse Hessian approximation */
     pair pairs[];
 } history;
 
@@ -42,7 +42,7 @@ static history *history_new(const char *call, int capacity) {
     return past;
 }
 
-/* Empties the ring and keeps the memory of its vectors. */
+/* Empties the ring buffer, but keeps the memory of its vectors. */
 static void forget_pairs(history *past) {
     past->oldest = 0;
     past->used = 0;
@@ -68,7 +68,7 @@ static ls_status remember(ls_descent *descent, history *past) {
     if (newest->move == NULL || newest->change == NULL) {
         return ls_error_status();
     }
-    /* The direction and gradient[1] are free here: their memory becomes the pair's. */
+    /* The direction and gradient[1] are free here, so the pair can use their memory. */
     LS_TRY(ls_vector_scale(descent, descent->step, descent->direction));
     void *const move = newest->move;
     newest->move = descent->direction;

@@ -1,8 +1,8 @@
 /*
- * A line search for the strong Wolfe conditions (Nocedal and Wright, 2nd ed., (3.7)): algorithm 3.5, which brackets a
- * point that meets them, and algorithm 3.6, which narrows the bracket, with cubic interpolation (3.59). Limits and
- * safeguards equal those in PyTorch's LBFGS, so that both take the same paths. A point whose loss is not finite counts
- * as too high. If the interpolation fails, the interval is halved.
+ * A line search for the strong Wolfe conditions (Nocedal and Wright, 2nd ed., (3.7)). Algorithm 3.5 brackets a point
+ * that satisfies them. Algorithm 3.6 narrows the bracket by cubic interpolation (3.59). Limits and safeguards are the
+ * same as in PyTorch's LBFGS, so that both take the same paths. A point whose loss is not finite counts as too high. If
+ * the interpolation fails, the interval is halved.
  */
 #include "optim/descent.h"
 
@@ -32,7 +32,7 @@ static void swap_points(point *a, point *b) {
     *b = held;
 }
 
-/* Evaluates at `step`, and stores the gradient in the point. */
+/* Evaluates the loss at `step`, and stores the loss and the gradient in the point. */
 static ls_status evaluate(line_search *search, double step, point *at) {
     ls_descent *descent = search->descent;
     at->step = step;
@@ -50,14 +50,14 @@ static bool is_high(const line_search *search, const point *at) {
     return at->loss > search->start.loss + DECREASE * at->step * search->start.slope;
 }
 
-/* Returns whether (3.7b) is met. */
+/* Returns whether (3.7b) is satisfied. */
 static bool is_flat(const line_search *search, const point *at) {
     return fabs(at->slope) <= -search->curvature * search->start.slope;
 }
 
 /*
- * Returns the minimum within [low, high] of the cubic through both points with their slopes, or the middle if there is
- * no minimum.
+ * Returns the minimum in [low, high] of the cubic that interpolates both points and their slopes, or the midpoint if
+ * there is no minimum.
  */
 static double interpolate(const point *a, const point *b, double low, double high) {
     const point *left = a->step <= b->step ? a : b;
@@ -70,8 +70,8 @@ static double interpolate(const point *a, const point *b, double low, double hig
 }
 
 /*
- * Algorithm 3.5: extends the step until `ends` bracket a good point, or (*found) until a good point is found, which is
- * then both ends. `spare` is memory for a gradient; the gradient of the start is overwritten, too.
+ * Algorithm 3.5: extends the step until `ends` bracket a good point. If it finds a good point itself, sets both ends to
+ * this point, and *found to true. `spare` is memory for a gradient. The gradient of the start is overwritten too.
  */
 static ls_status bracket(line_search *search, double step, void *spare, point ends[2], bool *found) {
     ls_descent *descent = search->descent;
@@ -90,7 +90,7 @@ static ls_status bracket(line_search *search, double step, void *spare, point en
         swap_points(&previous, &at);
         LS_TRY(evaluate(search, next, &at));
     }
-    /* The loss falls all the way. The start's own gradient may be overwritten; the descent has a copy. */
+    /* The loss decreased in all steps. The gradient at the start may be overwritten, because the descent has a copy. */
     LS_TRY(ls_vector_copy(descent, previous.gradient, descent->previous_gradient));
     ends[0] = search->start;
     ends[0].gradient = previous.gradient;
@@ -99,8 +99,8 @@ static ls_status bracket(line_search *search, double step, void *spare, point en
 }
 
 /*
- * Returns the next trial step in the bracket: the minimum of the cubic. If that is at an end, or close to an end for
- * the second time in a row (*stuck), returns the point a tenth of the bracket away from this end.
+ * Returns the next trial step in the bracket: the minimum of the cubic. If this minimum is at an end, or is close to an
+ * end for the second time in a row (*stuck), returns the point at a tenth of the bracket from this end.
  */
 static double next_step(const point ends[2], bool *stuck) {
     const double low = fmin(ends[0].step, ends[1].step);
@@ -116,7 +116,7 @@ static double next_step(const point ends[2], bool *stuck) {
     return fabs(step - high) < fabs(step - low) ? high - margin : low + margin;
 }
 
-/* Algorithm 3.6: narrows the bracket around a good point. *lowest is the index of the better end. */
+/* Algorithm 3.6: narrows the bracket around a good point. Sets *lowest to the index of the better end. */
 static ls_status zoom(line_search *search, const ls_descent_options *options, void *spare, point ends[2], int *lowest) {
     double largest = 0;
     const ls_descent *descent = search->descent;
@@ -145,7 +145,7 @@ static ls_status zoom(line_search *search, const ls_descent_options *options, vo
     return LS_OK;
 }
 
-/* Makes the point the present point of the descent. */
+/* Makes `at` the current point of the descent. */
 static ls_status settle(ls_descent *descent, const point *at) {
     for (int i = 1; i < LS_DESCENT_GRADIENTS; i++) {
         if (descent->gradient[i] == at->gradient) {

@@ -10,8 +10,8 @@ static int muon_states(const ls_optimizer *optimizer, ls_state_word words[LS_OPT
 }
 
 /*
- * Adjusts the rate: orthogonal matrices of all shapes have singular values of 1, but the size of their elements depends
- * on the shape.
+ * Adjusts the learning rate: orthogonal matrices of all shapes have singular values of 1, but the size of their
+ * elements depends on the shape.
  */
 static double adjusted_rate(ls_muon_rates rates, double learning_rate, double rows, double columns) {
     return rates == LS_MUON_AS_ADAMW ? learning_rate * 0.2 * sqrt(fmax(rows, columns))

@@ -3,8 +3,8 @@
 #include "optim/optimizer.h"
 
 /*
- * Returns the factor of the step for the variance of the second moment at step t, section 3.3 of the paper; 0 if the
- * variance is not tractable, as at the first steps.
+ * Returns the factor of the step that rectifies the variance of the second moment at step t (section 3.3 of the paper),
+ * or 0 if the variance is not tractable, as in the first steps.
  */
 static double rectification(double beta2, double t) {
     const double most = 2 / (1 - beta2) - 1, power = pow(beta2, t);
@@ -17,7 +17,7 @@ static ls_status radam_step(const ls_optimizer *optimizer, const ls_kernels *ker
     const ls_radam_options *options = &optimizer->options.radam;
     const double t = (double)run->t, rate = learning_rate / (1 - pow(options->beta1, t));
     const double rectified = rectification(options->beta2, t);
-    /* If it is 0, the second moment is not used: the divisor is 0 sqrt(v) + 1. */
+    /* If the factor is 0, the second moment is not used: the divisor is 0 * sqrt(v) + 1. */
     ls_adam_step step = ls_adam_step_of(run, options->beta1, options->beta2, rectified > 0 ? options->epsilon : 1);
     step.parameter_decay = options->decoupled ? learning_rate * weight_decay : 0;
     step.gradient_decay = options->decoupled ? 0 : weight_decay;

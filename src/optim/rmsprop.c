@@ -3,8 +3,8 @@
 #include "optim/optimizer.h"
 
 /*
- * State 0: the average of squares; 1: the momentum buffer, or the average of gradients; 2: the average of gradients if
- * there is also a momentum buffer.
+ * State 0 is the average of squares. State 1 is the momentum buffer or, without momentum, the average of gradients.
+ * State 2 is the average of gradients if there is also a momentum buffer.
  */
 static int rmsprop_states(const ls_optimizer *optimizer, ls_state_word words[LS_OPTIMIZER_STATES]) {
     const ls_rmsprop_options *options = &optimizer->options.rmsprop;

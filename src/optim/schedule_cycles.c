@@ -1,9 +1,9 @@
-/* Schedules that also set the momentum: one cycle, or many. */
+/* Schedules that also set the momentum: one cycle or many. */
 #include <math.h>
 
 #include "optim/schedule.h"
 
-/* Sets momenta of zero to defaults, and checks momenta that are cycled. */
+/* Replaces momenta of zero by defaults, and checks the momenta of a cycle. */
 static ls_status check_momenta(const char *call, double *least, double usual_least, double *most, double usual_most) {
     const double above_zero = nextafter(0, 1), below_one = nextafter(1, 0);
     *least = ls_option(*least, usual_least);
@@ -16,13 +16,14 @@ static ls_status check_momenta(const char *call, double *least, double usual_lea
 
 enum { POINTS = 4 };
 
-/* Values at the start, at the end of the first phase, at the end of the second of three phases, and at the end. */
+/* Values at the start, at the end of the first phase, at the end of the second phase (if there are three), and at
+ * the end. */
 typedef struct curve {
     double values[POINTS];
 } curve;
 
 /*
- * Returns the value of the curve at the step. Phases end between steps, as PyTorch's do, and may be shorter than a
+ * Returns the value of the curve at a step. As in PyTorch, phases may end between steps, and may be shorter than a
  * step.
  */
 static double curve_at(curve c, const ls_one_cycle_options *options, int64_t step) {
@@ -98,7 +99,7 @@ ls_schedule *ls_schedule_one_cycle(ls_optimizer *optimizer, const ls_one_cycle_o
 
 /* ---- cycles ------------------------------------------------------------------------------------------------------ */
 
-/* Returns the height in the present cycle, from 0 to 1, times the present scale. */
+/* Returns the height in the current cycle, from 0 to 1, times the current scale. */
 static double height_at(const ls_cyclic_options *options, int64_t step) {
     const int64_t period = options->steps_up + options->steps_down;
     const int64_t cycle = step / period, at = step % period;

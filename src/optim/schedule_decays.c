@@ -1,4 +1,5 @@
-/* Schedules whose rate is the base times a factor of the step, or lies between the base and a minimum. */
+/* Schedules whose rate is the base rate times a factor that depends on the step, or lies between the base rate and a
+ * minimum. */
 #include <math.h>
 #include <string.h>
 
@@ -6,7 +7,7 @@
 #include "base/memory.h"
 #include "optim/schedule.h"
 
-/* Checks `gamma`, and sets it to its default if it is 0. */
+/* Checks `gamma`, and replaces 0 by the default. */
 static ls_status check_gamma(const char *call, double *gamma) {
     *gamma = ls_option(*gamma, 0.1);
     return ls_option_within(call, "gamma", *gamma, 0, INFINITY);
@@ -112,7 +113,7 @@ static double half_wave(double base, double minimum, double part) {
 
 static double cosine_rate(const ls_schedule *schedule, double base, int64_t step) {
     const int64_t steps = schedule->options.cosine.steps;
-    /* The wave repeats: small arguments are more accurate. */
+    /* The wave is periodic, and small arguments are more accurate. */
     return half_wave(base, schedule->options.cosine.minimum, (double)(step % (2 * steps)) / (double)steps);
 }
 

@@ -1,10 +1,10 @@
-/* Rates that fall when a metric stops improving. */
+/* Rates that are reduced when a metric stops improving. */
 #include <float.h>
 #include <math.h>
 
 #include "optim/schedule.h"
 
-/* Applies the reductions one by one, until they change nothing. */
+/* Applies the reductions one by one, until they have no further effect. */
 static double plateau_rate(const ls_schedule *schedule, double base, int64_t step) {
     (void)step;
     const ls_plateau_options *options = &schedule->options.plateau;

@@ -1,4 +1,4 @@
-/* Groups of which this rank steps only its own elements, see optim/sharding.h. */
+/* Groups in which this rank updates only its own elements: see optim/sharding.h. */
 #include <string.h>
 
 #include "base/hash.h"
@@ -9,7 +9,7 @@ static size_t padded(size_t bytes) {
     return (bytes + LS_FLAT_ALIGNMENT - 1) / LS_FLAT_ALIGNMENT * LS_FLAT_ALIGNMENT;
 }
 
-/* Takes the sharding of the group's parameters, which must be the same for all. */
+/* Stores the sharding of the group's parameters, which must be the same for all parameters. */
 static ls_status take_sharding(const ls_optimizer *optimizer, ls_parameter_group *group) {
     const char *call = optimizer->type->name;
     ls_sharding *sharding = group->count > 0 ? group->slots[0].parameter->leaf->sharding : NULL;
@@ -52,8 +52,8 @@ static ls_status refuse_moved(const ls_optimizer *optimizer, int i) {
 }
 
 /*
- * Adjacent parameters keep their distance in the blocks, including gaps, so that a run of them is one range of each
- * block.
+ * Keeps the distance between adjacent parameters in the blocks, including gaps, so that a run of parameters is one
+ * range in each block.
  */
 ls_status ls_group_lay_out(const ls_optimizer *optimizer, ls_parameter_group *group) {
     LS_TRY(take_sharding(optimizer, group));
@@ -125,7 +125,7 @@ ls_status ls_optimizer_check_shards(const ls_optimizer *optimizer) {
     return sharding != NULL ? sharding->check(sharding, optimizer->type->name) : LS_OK;
 }
 
-/* Returns a hash of what all ranks must step with: methods, options, rates and numbers of steps. */
+/* Returns a hash of the values that must be equal on all ranks in a step: methods, options, rates and step counts. */
 static uint64_t hash_method(const ls_optimizer *optimizer) {
     uint64_t hash = LS_HASH_START;
     for (int g = 0; g < optimizer->group_count; g++) {
@@ -149,7 +149,7 @@ ls_status ls_optimizer_share_step(const ls_optimizer *optimizer, ls_status statu
                : status;
 }
 
-/* Copies this rank's own elements between its state and the whole tensor. */
+/* Copies this rank's own elements between its state and the complete tensor. */
 static ls_status copy_own(const ls_state_shard *shard, const ls_tensor *tensor, bool to_tensor) {
     const ls_device *device = ls_tensor_device(tensor);
     const size_t width = ls_dtype_size((ls_dtype)tensor->dtype);

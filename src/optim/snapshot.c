@@ -36,7 +36,7 @@ ls_status ls_snapshot_make(const char *call, ls_snapshot *snapshot, const ls_mod
     return ls_snapshot_take(snapshot);
 }
 
-/* Without recording: parameters want gradients, which would forbid the change. */
+/* Copies without recording, because parameters require gradients, and recording would forbid the change. */
 static ls_status copy(ls_tensor *destination, const ls_tensor *source) {
     const bool before = ls_no_grad(true);
     const ls_status status = ls_copy_into(destination, source);
@@ -58,7 +58,7 @@ ls_status ls_snapshot_put(const ls_snapshot *snapshot) {
     return LS_OK;
 }
 
-/* Uses a copy of one tensor at a time. */
+/* Copies only one tensor at a time. */
 static ls_status swap_with(ls_tensor *own, ls_tensor *other) {
     ls_tensor *room = ls_tensor_like_owned("ls_snapshot_swap", own, (ls_dtype)own->dtype);
     if (room == NULL) {

@@ -11,11 +11,11 @@ typedef struct ls_snapshot {
     int count;
 } ls_snapshot;
 
-/* Allocates the copies, and copies the model. */
+/* Allocates the copies, and copies the model into them. */
 ls_status ls_snapshot_make(const char *call, ls_snapshot *snapshot, const ls_module *model);
 /* Returns tensor i of the copied model. */
 ls_tensor *ls_snapshot_source(const ls_snapshot *snapshot, int i);
-/* Copies the model into the snapshot; the snapshot into the model; and exchanges both. */
+/* Copy the model into the snapshot; copy the snapshot into the model; exchange both. */
 ls_status ls_snapshot_take(const ls_snapshot *snapshot);
 ls_status ls_snapshot_put(const ls_snapshot *snapshot);
 ls_status ls_snapshot_swap(const ls_snapshot *snapshot);

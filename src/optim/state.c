@@ -1,6 +1,6 @@
 /*
- * The state of an optimizer, as named tensors over its memory, and restoring it. A name is the parameter's name and
- * PyTorch's word for the state.
+ * The state of an optimizer, as named tensors that use its memory, and the restoring of this state. A name consists of
+ * the parameter's name and PyTorch's name for the state.
  */
 #include <lockstep/formats.h>
 
@@ -15,7 +15,7 @@
 
 /* ---- the list ---------------------------------------------------------------------------------------------------- */
 
-/* Returns the model's name for the parameter, or its number, as text in `room`. */
+/* Returns the model's name for the parameter, or writes the parameter's number into `room` and returns it. */
 static const char *parameter_name(const ls_optimizer *optimizer, const ls_tensor *parameter, int number,
                                   char room[16]) {
     const int count = optimizer->model != NULL ? ls_module_parameter_count(optimizer->model) : 0;
@@ -122,7 +122,7 @@ void ls_optimizer_forget_state(ls_optimizer *optimizer) {
 
 /* ---- restoring --------------------------------------------------------------------------------------------------- */
 
-/* Fails unless the given tensors have the names, shapes and dtypes of the list. */
+/* Fails unless the given tensors match the list in names, shapes and dtypes. */
 static ls_status check_fits(const char *call, const char *type, const ls_state_list *list, const ls_named *given,
                             int count) {
     for (int i = 0; i < list->count; i++) {
@@ -146,7 +146,7 @@ static ls_status check_fits(const char *call, const char *type, const ls_state_l
     return LS_OK;
 }
 
-/* Computes the minimum and the maximum of a nonempty tensor; NaN if an element is NaN. */
+/* Computes the minimum and the maximum of a nonempty tensor. Both are NaN if any element is NaN. */
 static ls_status find_extremes(const ls_tensor *tensor, double *least, double *largest) {
     ls_scope *scope = ls_scope_begin();
     if (scope == NULL) {
@@ -157,7 +157,7 @@ static ls_status find_extremes(const ls_tensor *tensor, double *least, double *l
     return ls_scope_end(scope);
 }
 
-/* Checks the numbers, because a wrong number would reach the weights in the next step. */
+/* Checks the numbers, because an invalid number would reach the weights in the next step. */
 static ls_status check_numbers(const char *call, const ls_state_list *list, const ls_named *given, int count) {
     for (int i = 0; i < list->count; i++) {
         const ls_tensor *tensor = ls_state_find(given, count, list->items[i].name);
@@ -200,8 +200,8 @@ static ls_status copy_fitting(const char *call, ls_optimizer *optimizer, const l
 }
 
 /*
- * For methods whose state grows, makes a new state for the given tensors. The old state is freed if they fit, otherwise
- * restored.
+ * For methods whose state grows, creates a new state for the given tensors. If they fit, frees the old state; otherwise
+ * restores it.
  */
 static ls_status set_state(const char *call, ls_optimizer *optimizer, const ls_named *given, int count) {
     const ls_optimizer_type *type = optimizer->type;

@@ -1,4 +1,4 @@
-/* A list of named states, over their owner's memory. */
+/* A list of named states that point into their owner's memory. */
 #include <stdio.h>
 #include <string.h>
 
@@ -33,7 +33,7 @@ static ls_status make_room(ls_state_list *list) {
                                 (count + 1) * (sizeof *items + sizeof *names + sizeof *ranges + sizeof *shards));
 }
 
-/* Adds a tensor, of which it takes ownership, also on failure. NULL: there was no memory for it. */
+/* Adds a tensor, and takes ownership of it, even on failure. A NULL tensor means out of memory. */
 static ls_status add(ls_state_list *list, const char *owner, ls_state_word word, ls_tensor *tensor,
                      ls_state_shard shard) {
     const size_t length = strlen(owner) + 1 + strlen(word.word) + 1;

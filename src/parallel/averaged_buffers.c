@@ -1,12 +1,12 @@
 /*
- * The buffers of a data-parallel module. They are equal on all ranks at first. A storage counts its changes, so a rank
- * knows which buffers it has changed since they were last equal. It sends a mark per buffer after the gradients. Only
- * if a rank has changed a buffer, there is another call: one all-reduce for all changed buffers of floating numbers.
+ * The buffers of a data-parallel module. Initially, they are equal on all ranks. A storage counts its changes, so a
+ * rank knows which buffers it has changed since they were last equal. After the gradients, it sends a mark for each
+ * buffer. If any rank has changed a buffer, a second all-reduce averages all changed floating-point buffers.
  *
  * The mean over samples is computed in f64. A rank with n samples adds n x, and the sum is divided by the sum of n. A
- * buffer that is equal on all ranks keeps its bits: for x of f32, n x and its sums are exact in f64; for x of f64, the
- * upper and the lower half of the digits of x are added separately. n is scaled by a power of two so that no finite x
- * overflows. Elements of f64 below 1e-297 lose digits, because n x is then subnormal.
+ * buffer that is equal on all ranks stays bit-identical: for f32, n x and its sums are exact in f64; for f64, the upper
+ * and lower halves of the digits of x are summed separately. n is scaled by a power of two so that no finite x
+ * overflows. f64 elements below 1e-297 lose digits, because n x is then subnormal.
  */
 #include <math.h>
 #include <string.h>
@@ -16,7 +16,7 @@
 #include "tensor/scope.h"
 
 static const double SAMPLE = 0x1p-32; /* the weight of one sample */
-static const double NOTHING = -0.0;   /* x + NOTHING is x, also for x = -0.0 */
+static const double NOTHING = -0.0;   /* x + NOTHING is x, even for x = -0.0 */
 
 static ls_tensor *buffer_at(const ls_averaged_buffers *buffers, int i) {
     return buffers->model->buffers.items[i].tensor;
@@ -70,12 +70,12 @@ static bool has_mean(const ls_tensor *buffer) {
     return ls_dtype_is_floating((ls_dtype)buffer->dtype);
 }
 
-/* Returns the number of elements in the sum for the buffer. */
+/* Returns the number of summands that the buffer needs. */
 static size_t summands_of(const ls_tensor *buffer) {
     return (size_t)buffer->count * (buffer->dtype == LS_F64 ? 2 : 1);
 }
 
-/* Returns the upper half of the digits. */
+/* Returns the upper half of the digits of x. */
 static double upper_half(double x) {
     uint64_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -84,7 +84,7 @@ static double upper_half(double x) {
     return x;
 }
 
-/* Writes this rank's summands. A rank without samples adds nothing, whatever the buffer holds. */
+/* Writes this rank's summands. A rank without samples adds nothing, whatever the buffer contains. */
 static ls_status write_summands(const char *call, ls_tensor *buffer, double weight, double *to) {
     ls_tensor *numbers = ls_tensor_dense_on_host(call, buffer, LS_F64);
     if (numbers == NULL) {
@@ -103,7 +103,7 @@ static ls_status write_summands(const char *call, ls_tensor *buffer, double weig
     return LS_OK;
 }
 
-/* Stores f64 elements on the host in the buffer. */
+/* Stores f64 elements from host memory in the buffer. */
 static ls_status store(const char *call, ls_tensor *buffer, double *numbers) {
     const ls_shape shape = ls_shape_of(buffer);
     ls_tensor *host = ls_tensor_over(&ls_cpu, &shape, LS_F64, numbers);
@@ -130,7 +130,7 @@ static ls_status store_mean(const char *call, ls_tensor *buffer, double weight, 
     return store(call, buffer, sums);
 }
 
-/* Calls the function for each floating buffer that a rank has changed, with its elements in `sums`. */
+/* Calls the function for each floating-point buffer that any rank has changed, with the buffer's elements in `sums`. */
 static ls_status for_each_mean(const ls_averaged_buffers *buffers, double weight, double *sums,
                                ls_status (*function)(const char *call, ls_tensor *buffer, double weight,
                                                      double *sums)) {
@@ -144,7 +144,7 @@ static ls_status for_each_mean(const ls_averaged_buffers *buffers, double weight
     return LS_OK;
 }
 
-/* numbers[0] is the sum of the samples' weights; the `count` summands of the buffers follow. */
+/* numbers[0] is the sum of the samples' weights. The `count` summands of the buffers follow. */
 static ls_status average_numbers(const ls_averaged_buffers *buffers, double samples, void *room, size_t count) {
     double *numbers = room;
     numbers[0] = samples * SAMPLE;
@@ -159,7 +159,7 @@ static size_t bytes_of(const ls_tensor *buffer) {
     return (size_t)buffer->count * ls_dtype_size((ls_dtype)buffer->dtype);
 }
 
-/* Copies the integer buffers that a rank has changed to `bytes`, or back. */
+/* Copies the integer buffers that any rank has changed to `bytes`, or back. */
 static ls_status copy_integers(const ls_averaged_buffers *buffers, char *bytes, bool back) {
     for (int i = 0; i < buffers->count; i++) {
         const ls_tensor *buffer = buffer_at(buffers, i);
@@ -178,7 +178,7 @@ static ls_status copy_integers(const ls_averaged_buffers *buffers, char *bytes, 
     return LS_OK;
 }
 
-/* Integers have no mean: all ranks take the integers of the first rank that has samples. */
+/* Integers have no mean: all ranks take the integer buffers of the first rank that has samples. */
 static ls_status take_integers(const ls_averaged_buffers *buffers, double samples, void *room, size_t count) {
     int64_t first = samples > 0 ? ls_comm_rank(buffers->comm) : INT64_MAX;
     LS_TRY(copy_integers(buffers, room, false));

@@ -1,32 +1,34 @@
 /*
- * Averages the gradients of a data-parallel module over the ranks, so that they equal the gradients of one process with
- * the global batch.
+ * Averages the gradients of a data-parallel module over the ranks, so that they equal the gradients that a single
+ * process would compute for the global batch.
  *
- * Usually the loss is one mean over samples (samples.h). Its divisor d_r is this rank's part of the divisor in one
- * process: samples, elements, or the weights of the targets that count. The gradient of one process is
- * sum(d_r g_r) / sum(d_r). Each rank scales its own gradient by w_r = d_r / d, where d is one number on which all ranks
- * agree: the largest divisor of the first pass. w_r is mostly 1, and then there is nothing to do. The numbers after the
- * gradients, the tail, begin with w_r. The average over ranks of w_r g_r, divided by the average of w_r, is the
- * gradient of one process. Terms of the loss that depend on parameters alone are equal on all ranks, and stay so.
+ * Usually the loss is one mean over samples (samples.h). Its divisor d_r is rank r's part of the divisor in a single
+ * process: the number of samples or elements, or the total weight of the targets that are not ignored. The gradient of
+ * a single process is sum(d_r g_r) / sum(d_r). Each rank scales its own gradient by w_r = d_r / d, where d is a number
+ * on which all ranks agree: the largest divisor of the first pass. w_r is usually 1, and no scaling is needed. The
+ * tail, the numbers sent after the gradients, begins with w_r. The average over ranks of w_r g_r, divided by the
+ * average of w_r, is the gradient of a single process. Terms of the loss that depend only on parameters are equal on
+ * all ranks, and remain equal.
  *
- * The tail also has the number of samples, a mark per parameter, which is 1 if this rank has a gradient of it, and a
- * mark per buffer, which is 1 if this rank has changed it (averaged_buffers.c). All ranks thus learn which parameters
- * any rank has used, and which buffers are no longer equal.
+ * The tail also contains the number of samples, and a mark for each parameter and buffer. A parameter's mark is 1 if
+ * this rank has a gradient for it. A buffer's mark is 1 if this rank has changed it (averaged_buffers.c). All ranks
+ * thus learn which parameters any rank has used, and which buffers are no longer equal.
  *
- * Otherwise the ranks agree before the backward pass on the sums D of the divisors. These cases are: sums; several sums
- * or means; communication inside the model; gradients accumulated under no_sync. With P ranks, a loss that is one mean
- * is scaled by P d_r / D. Any other loss is scaled by P / R, with R the number of ranks that have samples: its terms of
- * parameters alone then count once. In such a loss, the gradient of each mean is scaled by R d_r / D, and the gradient
- * of each sum by R. The plain average over ranks is then the gradient of one process.
+ * In other cases, the ranks agree on the sums D of the divisors before the backward pass. These cases are losses that
+ * are a sum, losses with several sums or means, communication inside the model, and gradients accumulated under
+ * no_sync. With P ranks, a loss that is one mean is scaled by P d_r / D. Any other loss is scaled by P / R, where R is
+ * the number of ranks that have samples, so that terms of parameters alone count once. In such a loss, the gradient of
+ * each mean is scaled by R d_r / D, and the gradient of each sum by R. The plain average over ranks is then the
+ * gradient of a single process.
  *
- * If gradients are exchanged as 16-bit floats (reduce_dtype) or by PowerSGD, the tail is sent first, by itself, in f32.
- * The average of the w_r is then known before the gradients are encoded, and each rank scales its own by w_r over this
- * average.
+ * If gradients are exchanged as 16-bit floats (reduce_dtype) or by PowerSGD, the tail is sent first, separately, in
+ * f32. The average of w_r is then known before the gradients are encoded, and each rank scales its gradients by w_r
+ * divided by this average.
  *
- * A pass may give no parameter of the model a gradient on any rank, because ls_detach has cut the model off or the loss
- * does not depend on it. Then the gradients stay as they are, and the module watches the next pass. The ranks learn
- * this from the tail, or under no_sync from a small call. If the tail is sent with the gradients, a rank whose model
- * got no gradient keeps a copy of its older gradients until then.
+ * A pass may produce no gradient for the model on any rank, because ls_detach has detached the model or the loss does
+ * not depend on it. The gradients then stay unchanged, and the module watches the next pass. The ranks learn this from
+ * the tail, or under no_sync from a small call. If the tail is sent with the gradients, a rank whose model got no
+ * gradient keeps a copy of its older gradients until then.
  *
  * The program, which is the same on all ranks, decides whether the ranks agree before a pass. But a rank without
  * samples does not run the program. So the ranks first average once with a tail that only marks this case. They agree
@@ -44,7 +46,8 @@
 
 /*
  * Averages the gradients over the ranks, scaled by each rank's own.weight. Sets *mean to the mean of the tails. If the
- * pass gave the model a gradient on no rank, the gradients stay unchanged. After a failure, the model has no gradients.
+ * pass produced no gradient for the model on any rank, leaves the gradients unchanged. After a failure, the model has
+ * no gradients.
  */
 static ls_status average_gradients(ls_data_parallel_state *state, ls_tail own, ls_tail *mean) {
     LS_TRY(ls_gradients_check(state));
@@ -66,8 +69,8 @@ static ls_status average_gradients(ls_data_parallel_state *state, ls_tail own, l
 /* ---- the usual case ---------------------------------------------------------------------------------------------- */
 
 /*
- * Averages with the losses' divisors as weights: d_r is `divisor`. `own` is the rest of the tail. The first pass, which
- * agrees on the usual divisor at its end, averages all gradients at once.
+ * Averages with the divisors of the losses as weights: d_r is `divisor`. `own` contains the rest of the tail. The first
+ * pass agrees on the usual divisor only at its end, and averages all gradients at once.
  */
 static ls_status average_by_divisor(ls_data_parallel_state *state, double divisor, ls_tail own, ls_tail *mean) {
     if (state->usual == 0) {
@@ -89,7 +92,7 @@ static bool agrees(void *user, const ls_batch_loss *loss) {
     return agrees_anyway(user) || loss->irregular || loss->weighed;
 }
 
-/* Agrees on the scaling factors of a pass, and begins it. */
+/* Agrees on the scaling factors of a pass, and begins the pass. */
 static ls_status begin_agreed(ls_data_parallel_state *state, ls_batch_loss *loss) {
     LS_TRY(ls_agree_on_factors(state, loss, false));
     return state->no_sync ? LS_OK : ls_overlap_begin(state, 1);
@@ -116,7 +119,7 @@ static ls_status pass_begins(void *user, ls_batch_loss *loss, bool agreed) {
     return begin_agreed(state, loss);
 }
 
-/* Ends a pass whose gradients stay on each rank until a later pass averages them. */
+/* Ends a pass whose gradients stay on their ranks until a later pass averages them. */
 static ls_status gather(ls_data_parallel_state *state, const ls_tail *own, ls_tail *mean) {
     double numbers[] = {own->given, own->failed};
     LS_TRY(ls_comm_allreduce(state->comm, numbers, numbers, 2, LS_F64, LS_AVG, NULL));
@@ -125,8 +128,8 @@ static ls_status gather(ls_data_parallel_state *state, const ls_tail *own, ls_ta
 }
 
 /*
- * If a pass gave the model no gradient on any rank, the module watches the next pass. A rank that has skipped the pass
- * cannot know this.
+ * If a pass produced no gradient for the model on any rank, the module watches the next pass. A rank that skipped the
+ * pass cannot detect this itself.
  */
 static ls_status decide_pending(ls_data_parallel_state *state, const ls_tail *mean) {
     state->pending = !ls_tail_is_given(state, mean);
@@ -182,7 +185,7 @@ static ls_status pass_ends(void *user, const ls_pass_findings *findings) {
 static ls_telling pass_fails(void *user, bool begun) {
     ls_data_parallel_state *state = user;
     if (state->slices != NULL) {
-        return LS_TOLD; /* ls_slices_step tells the other ranks */
+        return LS_TOLD; /* ls_slices_step notifies the other ranks */
     }
     state->told = false;
     ls_tail mean = {.agree = 1};
@@ -228,7 +231,7 @@ const ls_pass_watch ls_data_parallel_watch = {.agrees = agrees,
                                               .stays = pass_stays,
                                               .hold = hold_watched};
 
-/* Makes the communication of the model's backward pass on a rank without samples. */
+/* Performs the communication of the model's backward pass on a rank without samples. */
 static ls_status walk_empty(const ls_data_parallel_state *state, ls_tensor *output) {
     if (output == NULL || (!ls_tape_communicates() && !ls_data_parallel_has_units(state))) {
         return LS_OK;

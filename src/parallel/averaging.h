@@ -8,35 +8,35 @@
 #include "autograd/tape.h"
 #include "parallel/data_parallel.h"
 
-/* Values that ranks exchange after the gradients; after an averaging, their mean over ranks. */
+/* Values that ranks exchange after the gradients. After an averaging, their mean over ranks. */
 typedef struct ls_tail {
     double weight;
     double samples;
-    double agree;  /* positive: the ranks must agree on scaling factors, and then average again */
-    double given;  /* 1: this pass gave the model a gradient; SKIPPED: this rank has skipped it */
-    double failed; /* positive: the pass has failed on this rank */
-    double stale;  /* positive: this rank's buckets belong to an earlier pass (overlap.h) */
+    double agree;  /* positive if the ranks must agree on scaling factors, and then average again */
+    double given;  /* 1 if this pass produced a gradient for the model; SKIPPED if this rank skipped the pass */
+    double failed; /* positive if the pass failed on this rank */
+    double stale;  /* positive if this rank's buckets belong to an earlier pass (overlap.h) */
 } ls_tail;
 
 /*
- * A rank that skips a pass does not know whether the pass gives the model a gradient. The values of all ranks together
- * are less than one half.
+ * A rank that skips a pass does not know whether the pass produces a gradient for the model. The sum of this value over
+ * all ranks is less than one half.
  */
 static const double SKIPPED = 0x1p-20;
 
 /*
- * Returns the leaf of parameter `index` of the model, whose lists must be collected; NULL if the parameter wants no
- * gradient.
+ * Returns the leaf of the model's parameter `index`, or NULL if the parameter requires no gradient. The model's lists
+ * must be collected.
  */
 static inline ls_leaf *ls_data_parallel_leaf(const ls_data_parallel_state *state, int index) {
     return state->model->parameters.items[index].tensor->leaf;
 }
 
-/* gradient_tail.c: prepares the memory of the tail. ls_tail_count returns the number of its elements. */
+/* gradient_tail.c: prepares the memory of the tail. ls_tail_count returns the number of elements in the tail. */
 ls_status ls_tail_open(ls_data_parallel_state *state);
 int64_t ls_tail_count(const ls_data_parallel_state *state);
 
-/* Returns the elements of the tail, on the host, and their dtype. */
+/* Returns the elements of the tail in host memory, and their dtype. */
 void *ls_tail_memory(const ls_data_parallel_state *state);
 ls_dtype ls_tail_dtype(const ls_data_parallel_state *state);
 
@@ -46,33 +46,34 @@ void ls_tail_write(const ls_data_parallel_state *state, const ls_tail *own);
 /* Averages the tail over the ranks, in a separate call. */
 ls_status ls_tail_average(const ls_data_parallel_state *state);
 
-/* Returns the tail, which is the mean over ranks after an averaging. */
+/* Returns the tail; after an averaging, this is the mean over ranks. */
 ls_tail ls_tail_read(const ls_data_parallel_state *state);
 
 /*
- * With PowerSGD: returns whether a parameter's gradient must be averaged, according to an averaged tail. Otherwise no
- * rank has a gradient, or all ranks have an equal gradient of an earlier pass, which keeps its bits.
+ * With PowerSGD: returns whether a parameter's gradient must be averaged, according to an averaged tail. If not, either
+ * no rank has a gradient, or all ranks have the same gradient from an earlier pass, which stays bit-identical.
  */
 bool ls_tail_has_new_gradient(const ls_data_parallel_state *state, int index);
 
-/* Learns from an averaged tail which parameters have a gradient, and which buffers have changed, on any rank. */
+/* Reads from an averaged tail which parameters have a gradient, and which buffers have changed, on any rank. */
 ls_status ls_tail_read_marks(const ls_data_parallel_state *state);
 
 /*
- * Returns whether the pass gave the model a gradient on any rank, or all ranks have skipped it: then there is an
- * average.
+ * Returns whether there is an average: the pass produced a gradient for the model on some rank, or all ranks skipped
+ * the pass.
  */
 bool ls_tail_is_given(const ls_data_parallel_state *state, const ls_tail *mean);
 
-/* Starts to average the scaling factors, with the bits of the tail. ls_weight_read returns the mean. */
+/* Starts averaging the scaling factors, with results bit-identical to those of the tail. ls_weight_read returns the
+ * mean. */
 ls_status ls_weight_start(ls_data_parallel_state *state, double weight, ls_work **work);
 double ls_weight_read(const ls_data_parallel_state *state);
 
 /*
- * overlap.c. ls_overlap_open prepares the private communicators. ls_overlap_begin begins a pass on this rank, whose
- * scaling factor is `weight`, unless it has begun. ls_overlap_end averages the rest; `kept` receives copies of
- * gradients that the caller drops. ls_overlap_abandon leaves a pass that has failed. ls_overlap_recover begins the
- * averaging of the next pass, if ls_overlap.stale.
+ * overlap.c. ls_overlap_open prepares the private communicators. ls_overlap_begin begins a pass on this rank with
+ * scaling factor `weight`, unless it has already begun. ls_overlap_end averages the remaining gradients, and stores
+ * copies of gradients in `kept`, which the caller drops. ls_overlap_abandon ends a pass that has failed.
+ * ls_overlap_recover begins the averaging of the next pass if ls_overlap.stale is set.
  */
 ls_status ls_overlap_open(ls_data_parallel_state *state);
 void ls_overlap_close(ls_data_parallel_state *state);
@@ -87,28 +88,30 @@ ls_status ls_overlap_end(ls_data_parallel_state *state, ls_tail own, ls_tensor *
  */
 bool ls_gradient_is_sent(const void *user, const ls_leaf *leaf);
 
-/* Makes the buckets of the gradients that are sent, unless they are the buckets of the last pass. Returns whether. */
+/* Creates the buckets of the gradients that are sent, unless they are the same as in the last pass. Returns whether
+ * it created them. */
 bool ls_gradients_cut(ls_data_parallel_state *state);
 
-/* Returns whether the present pass has given the model a gradient on this rank. */
+/* Returns whether the current pass has produced a gradient for the model on this rank. */
 bool ls_gradients_were_given(const ls_data_parallel_state *state);
 
-/* Checks that the model still has the parameters and buffers that it had at first. Collects its lists. */
+/* Checks that the model still has its initial parameters and buffers. Collects its lists. */
 ls_status ls_gradients_check(const ls_data_parallel_state *state);
 
 /*
- * Copies the existing gradients: kept[i], which the caller drops, is the copy of flat buffer i. ls_gradients_restore
+ * Copies the existing gradients: kept[i], which the caller drops, is a copy of flat buffer i. ls_gradients_restore
  * copies them back.
  */
 ls_status ls_gradients_keep(const ls_data_parallel_state *state, ls_tensor **kept);
 ls_status ls_gradients_restore(const ls_data_parallel_state *state, ls_tensor *const *kept);
 
 /*
- * cause.c: explains the present error if it may come from ranks that send different gradients. Returns its status.
+ * cause.c: adds an explanation to the current error if ranks that send different gradients may have caused it. Returns
+ * its status.
  */
 ls_status ls_gradients_explain(ls_status status);
 
-/* Ends a call in which a rank has reported that the pass failed there. */
+/* Ends a call in which a rank reported a failed pass. */
 ls_status ls_averaging_share_cause(ls_data_parallel_state *state, bool failed);
 
 /*

@@ -1,7 +1,7 @@
 /*
- * The elements of a tensor as buffers for calls on a communicator. If the communicator accepts memory of the tensor's
- * device, the buffer is there, and the call runs on the device's stream. Otherwise the buffer is host memory, and the
- * elements are copied. All ranks of a call decide alike if their tensors are on devices of one kind.
+ * Exposes the elements of a tensor as buffers for calls on a communicator. If the communicator accepts memory of the
+ * tensor's device, the buffer is on the device, and the call runs on the device's stream. Otherwise, the elements are
+ * copied to host memory. All ranks of a call make the same choice if their tensors are on devices of the same kind.
  */
 #ifndef LS_PARALLEL_BUFFERS_H
 #define LS_PARALLEL_BUFFERS_H
@@ -9,20 +9,21 @@
 #include "comm/device_buffers.h"
 #include "tensor/device.h"
 
-/* Returns the device if reducing calls accept elements of the dtype there; NULL if they need host memory. */
+/* Returns the device if reducing calls accept elements of the dtype on it, or NULL if these calls need host memory. */
 const ls_device *ls_reducing_device(const ls_comm *comm, const ls_device *device, ls_dtype dtype,
                                     ls_reduction reduction);
 
-/* The same for calls that only move elements. */
+/* Does the same for calls that only move elements. */
 const ls_device *ls_moving_device(const ls_comm *comm, const ls_device *device, ls_dtype dtype);
 
 /*
- * `on` is the result of one of these two functions, for the tensor's device. If it is NULL, acts like
- * ls_host_view_begin. ls_host_view_end ends the view.
+ * Begins a view of the tensor's elements. `on` is the result of one of the two functions above for the tensor's device.
+ * If `on` is NULL, works like ls_host_view_begin. ls_host_view_end ends the view.
  */
 ls_status ls_buffer_begin(ls_host_view *view, const ls_tensor *tensor, int access, const ls_device *on);
 
-/* Returns the elements of a tensor, dense, in its own dtype, on `on` or on the host; NULL with an error. */
+/* Returns a dense tensor with the same elements and dtype, on the device `on`, or on the host if `on` is NULL.
+ * Returns NULL with an error. */
 ls_tensor *ls_buffer_dense(const char *call, const ls_tensor *tensor, const ls_device *on);
 
 /* Returns the address of these elements. */
@@ -31,8 +32,8 @@ static inline void *ls_buffer_data(const ls_tensor *dense) {
 }
 
 /*
- * Orders the next calls of the communicator after the calling thread's work on the device. NULL: their buffers are in
- * host memory.
+ * Orders the next calls of the communicator after the calling thread's work on the device. NULL means that the buffers
+ * of these calls are in host memory.
  */
 void ls_comm_use_device(ls_comm *comm, const ls_device *on);
 

@@ -10,7 +10,8 @@ typedef struct cause {
     char message[LS_ERROR_CAPACITY];
 } cause;
 
-/* Orders ranks that failed by themselves before ranks that failed after another rank, and these before the others. */
+/* Orders ranks: first those that failed on their own, then those that failed because another rank failed, then all
+ * others. */
 static int32_t order_of(const ls_comm *comm, const cause *own, bool failed) {
     const int size = ls_comm_size(comm), rank = ls_comm_rank(comm);
     return !failed ? 2 * size : own->status != LS_ERR_MISMATCH ? rank : size + rank;
@@ -45,7 +46,7 @@ void ls_data_parallel_forget_gradients(const ls_data_parallel_state *state) {
     }
 }
 
-/* Ends a call in which a rank has reported that the pass failed there. */
+/* Ends a call in which a rank reported a failed pass. */
 ls_status ls_averaging_share_cause(ls_data_parallel_state *state, bool failed) {
     state->told = true;
     if (ls_module_list(state->model)) {

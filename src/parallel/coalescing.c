@@ -12,12 +12,12 @@
 /* Tensors of one dtype on one device that are reduced together. */
 typedef struct tensor_bucket {
     ls_wire_packet packet;
-    ls_tensor **tensors;   /* held, in the order of ls_reducer_add */
+    ls_tensor **tensors;   /* holds references, in the order of ls_reducer_add */
     ls_wire_piece *pieces; /* in the opposite order */
     int count;
     int capacity;
     size_t bytes;
-    ls_storage *memory; /* for tensors that do not follow each other */
+    ls_storage *memory; /* buffer for tensors that are not adjacent in memory */
 } tensor_bucket;
 
 struct ls_reducer {
@@ -27,12 +27,12 @@ struct ls_reducer {
     size_t bucket_bytes;
     bool asynchronous;
     tensor_bucket *buckets; /* reused after ls_reducer_finish */
-    int count;              /* number of buckets with tensors; the last may take further tensors */
-    int started;            /* number of these whose all-reduce was started */
+    int count;              /* number of buckets with tensors; tensors may still be added to the last bucket */
+    int started;            /* number of buckets whose all-reduce has started */
     int capacity;
 };
 
-/* Makes room for one element more in an array of `count` elements. Returns false, with an error, on failure. */
+/* Makes room for one more element in an array of `count` elements. Returns false with an error on failure. */
 static bool grow(void **array, int count, int *capacity, size_t width) {
     if (count < *capacity) {
         return true;
@@ -50,7 +50,7 @@ static bool grow(void **array, int count, int *capacity, size_t width) {
     return true;
 }
 
-/* Lists the pieces of a bucket, each of tensors that follow each other in memory. */
+/* Lists the pieces of a bucket. The tensors of a piece are adjacent in memory. */
 static ls_status list_pieces(tensor_bucket *bucket) {
     ls_wire_packet *packet = &bucket->packet;
     const size_t width = ls_dtype_size(packet->dtype);
@@ -90,7 +90,8 @@ static void drop_memory(tensor_bucket *bucket) {
     }
 }
 
-/* Chooses the buffer of the all-reduce: the only piece itself, if the communicator accepts its memory. */
+/* Chooses the buffer of the all-reduce: the piece itself if it is the only piece and the communicator accepts its
+ * memory. */
 static ls_status choose_buffer(const ls_reducer *reducer, tensor_bucket *bucket) {
     ls_wire_packet *packet = &bucket->packet;
     const size_t width = ls_dtype_size(packet->dtype), bytes = (size_t)packet->total * width;
@@ -113,7 +114,7 @@ static ls_status choose_buffer(const ls_reducer *reducer, tensor_bucket *bucket)
     return LS_OK;
 }
 
-/* Writes the results of a bucket whose all-reduce has ended. */
+/* Writes the results of a bucket whose all-reduce has finished. */
 static ls_status end_bucket(const ls_reducer *reducer, tensor_bucket *bucket) {
     ls_wire_packet *packet = &bucket->packet;
     LS_TRY(packet->format->decode(packet));
@@ -150,7 +151,7 @@ static void empty(tensor_bucket *bucket) {
     bucket->bytes = 0;
 }
 
-/* Returns the bucket for a tensor; NULL with an error on failure. */
+/* Returns the bucket for a tensor, or NULL with an error. */
 static tensor_bucket *bucket_for(ls_reducer *reducer, const ls_tensor *tensor) {
     tensor_bucket *last = reducer->started < reducer->count ? &reducer->buckets[reducer->count - 1] : NULL;
     const ls_device *device = ls_tensor_device(tensor);

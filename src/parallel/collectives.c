@@ -1,8 +1,8 @@
 /*
- * Collectives that move tensors. The gradient of a move is the reverse move: a tensor sent to several ranks receives
- * the sum of their gradients, and a concatenated tensor's gradient is split. Each call is one row. The shape rule makes
- * the plan (the part of the whole for each rank), the forward rule executes it, and the backward rule executes its
- * reverse.
+ * Collectives that move tensors. The gradient of a move is the reverse move: the gradient of a tensor that is sent to
+ * several ranks is the sum of their gradients, and the gradient of a concatenated tensor is split. Each collective is
+ * one table row. The shape rule plans the part of the whole for each rank, the forward rule executes this plan, and the
+ * backward rule executes its reverse.
  */
 #include <string.h>
 
@@ -37,13 +37,13 @@ static ls_tensor *new_like_input(const ls_node *node) {
     return ls_tensor_like(node->op->name, x, (ls_dtype)x->dtype);
 }
 
-/* Executes the move that returns this rank's gradient, and accumulates it. */
+/* Executes the move that returns this rank's gradient, and accumulates this gradient. */
 static ls_status accumulate_moved(ls_node *node, const ls_move *move) {
     LS_TRY(ls_move_carry_out(move));
     return move->to != NULL ? ls_accumulate(node, 0, move->to) : LS_OK;
 }
 
-/* Makes the output: the shape of the offer with `length` along `axis`. */
+/* Creates the output: the shape of the offer, with `length` along `axis`. */
 static ls_status new_output(ls_op_call *call, const ls_offer *offer, int axis, int64_t length) {
     int64_t size[LS_MAX_DIMS];
     memcpy(size, offer->size, (size_t)offer->ndim * sizeof *size);
@@ -93,7 +93,7 @@ static ls_status gather_forward(ls_op_call *call) {
     return start_move(call, &move);
 }
 
-/* Splits the root's gradient like the whole. The gradients of other ranks' empty results are ignored. */
+/* Splits the root's gradient like the whole tensor. Ignores the gradients of the other ranks' empty results. */
 static ls_status gather_backward(ls_node *node, ls_tensor *gradient) {
     ls_tensor *share = new_like_input(node);
     LS_TRY(ls_made(share));
@@ -112,7 +112,7 @@ ls_status ls_allgather_forward(ls_op_call *call) {
     return start_move(call, &move);
 }
 
-/* Every rank used this rank's part: sums the gradients of all ranks with respect to it. */
+/* Every rank used this rank's part, so its gradient is the sum of all ranks' gradients with respect to it. */
 static ls_status allgather_backward(ls_node *node, ls_tensor *gradient) {
     ls_tensor *share = new_like_input(node);
     LS_TRY(ls_made(share));
@@ -186,7 +186,7 @@ static ls_status broadcast_forward(ls_op_call *call) {
     return ls_flight_begun(call, status);
 }
 
-/* Every rank used the root's tensor: sums the gradients of all ranks on the root. */
+/* Every rank used the root's tensor, so its gradient is the sum of all ranks' gradients. */
 static ls_status broadcast_backward(ls_node *node, ls_tensor *gradient) {
     const ls_agreement *agreement = ls_node_agreement(node);
     const ls_dtype dtype = (ls_dtype)gradient->dtype;

@@ -14,15 +14,15 @@
 #include "parallel/parallel.h"
 #include "parallel/shards.h"
 
-/* Properties of an input that a rank sends to the others. */
+/* Properties of an input that a rank sends to the other ranks. */
 typedef struct ls_input_kind {
-    int64_t there; /* 0: the input is NULL */
+    int64_t there; /* 0 if the input is NULL */
     int64_t dtype;
     int64_t ndim;
     int64_t size[LS_MAX_DIMS];
 } ls_input_kind;
 
-/* Properties of a call that a rank sends to the others, followed by the kinds of its inputs. */
+/* Properties of a call that a rank sends to the other ranks, followed by the kinds of its inputs. */
 typedef struct ls_rank_inputs {
     int64_t samples;
     int64_t inputs;
@@ -31,18 +31,18 @@ typedef struct ls_rank_inputs {
 } ls_rank_inputs;
 
 /*
- * The first LS_DATA_PARALLEL_CHECKS backward passes check for a mean that divides by the count of one rank (means.c).
- * As many forward passes check for operations that mix samples. After these, one forward pass in LS_DATA_PARALLEL_EVERY
- * does, because following the samples costs about 5 % of a small step.
+ * The first LS_DATA_PARALLEL_CHECKS backward passes check for means that divide by the count of a single rank
+ * (means.c). The same number of forward passes checks for operations that mix samples. After these, only one in
+ * LS_DATA_PARALLEL_EVERY forward passes is checked, because tracking the samples takes about 5 % of a small step.
  */
 #define LS_DATA_PARALLEL_CHECKS 100
 #define LS_DATA_PARALLEL_EVERY  16
 
-/* The loss of ls_data_parallel_step, on a rank or in a slice. */
+/* The loss of ls_data_parallel_step on a rank or in a slice. */
 typedef struct ls_step_loss {
     double loss;      /* times the divisor */
-    double divisor;   /* of the mean; samples if the loss is not one mean over samples */
-    double irregular; /* not 0: the loss is not one mean */
+    double divisor;   /* divisor of the mean; number of samples if the loss is not one mean over samples */
+    double irregular; /* nonzero if the loss is not one mean over samples */
 } ls_step_loss;
 
 typedef struct ls_powersgd ls_powersgd;
@@ -50,13 +50,13 @@ typedef struct ls_slices ls_slices;
 
 /* A buffer of the model. */
 typedef struct ls_buffer_record {
-    uint32_t version; /* version of its storage when all ranks last had the same elements */
+    uint32_t version; /* version of its storage when the buffer was last equal on all ranks */
     bool changed;     /* changed on any rank since then, according to the last averaging of gradients */
 } ls_buffer_record;
 
 /* The buffers of a model that the ranks average. */
 typedef struct ls_averaged_buffers {
-    const char *call; /* the public function, for messages */
+    const char *call; /* name of the public function, for messages */
     ls_module *model; /* borrowed, like `comm` */
     ls_comm *comm;
     ls_buffer_record *records;
@@ -72,121 +72,124 @@ typedef struct ls_data_parallel_state {
     ls_wire_format *own_format; /* held; NULL: no format of the program */
     uint64_t sent;              /* hash of the gradients that its buckets send */
     ls_overlap overlap;
-    ls_powersgd *powersgd; /* NULL: gradients are sent unchanged, or as 16-bit floats */
-    ls_shards *shards;     /* NULL: every rank has the whole state of optimizers */
+    ls_powersgd *powersgd; /* NULL if gradients are sent unchanged, or as 16-bit floats */
+    ls_shards *shards;     /* NULL if every rank has the complete state of optimizers */
     ls_slices *slices;     /* of `.shards`; NULL: without */
-    void *tail; /* values that are sent besides the gradients; NULL if they follow the gradients on the wire */
+    void *tail; /* values that are sent separately from the gradients; NULL if they follow the gradients on the wire */
     int parameter_count;
     ls_averaged_buffers buffers;
-    bool whole_batch;         /* a module of the model computes over the global batch when it trains */
-    bool located;             /* the shares of the present forward pass were exchanged */
+    bool whole_batch;         /* a module of the model computes over the global batch in training mode */
+    bool located;             /* the shares of the current forward pass have been exchanged */
     ls_tensor *const *inputs; /* of that pass; borrowed */
     int input_count;          /* 0 on a rank without samples */
     int output_count;
-    ls_objects shares; /* an ls_rank_inputs of each rank */
-    int64_t samples;   /* of the last forward pass */
+    ls_objects shares; /* an ls_rank_inputs for each rank */
+    int64_t samples;   /* number of samples in the last forward pass */
     bool no_sync;
     bool gathering; /* there were passes under no_sync since the last averaging */
-    bool agrees;    /* ranks agree on scaling factors before every pass, because one pass was irregular */
-    bool agreed;    /* the scaling factors of the present pass are set */
-    bool pending;   /* the last pass gave the model no gradient on any rank: a later pass may */
+    bool agrees;    /* ranks agree on scaling factors before every pass, because an earlier pass was irregular */
+    bool agreed;    /* the scaling factors of the current pass are set */
+    bool pending;   /* the last pass produced no gradient for the model on any rank, but a later pass may */
     bool told;      /* the ranks have shared the cause of a failure */
     bool compared;  /* the ranks have compared their batches */
-    double usual;   /* divisor of a loss, or samples, that has weight 1; 0 before the first averaging */
-    /* of the last backward pass since the last forward pass, only for comparison; NULL: no such pass */
+    double usual;   /* divisor of a loss (or number of samples) that has weight 1; 0 before the first averaging */
+    /* Loss of the last backward pass since the last forward pass, only for comparison; NULL if there was no such
+     * pass. */
     const ls_tensor *loss;
-    double divisor;     /* of that loss, or samples; NAN: the loss is not one mean over samples */
-    ls_step_loss last;  /* of the last ls_data_parallel_step without `.shards`, until the next forward pass */
-    double all_samples; /* total over ranks in the present pass, if they have agreed */
+    double divisor;     /* divisor of that loss, or number of samples; NAN if the loss is not one mean over samples */
+    ls_step_loss last;  /* loss of the last ls_data_parallel_step without `.shards`, until the next forward pass */
+    double all_samples; /* total number of samples over all ranks in the current pass, if they have agreed */
     uint64_t runs;      /* number of forward passes of the model */
-    bool follows;       /* the present forward pass follows the samples (mixing.h) */
-    int mean_checks;    /* number of further backward passes that means.c checks */
-    int own_divisions;  /* number of the latest passes, one after the other, that divided a sum by a count of this rank
-                         */
-    double factor;      /* sum, in the last pass, of the gradients of the loss with respect to its sums over samples */
+    bool follows;       /* the current forward pass tracks the samples (mixing.h) */
+    int mean_checks;    /* number of remaining backward passes that means.c checks */
+    int own_divisions;  /* number of most recent consecutive passes that divided a sum by a count of this rank */
+    double factor; /* sum, over the last pass, of the gradients of the loss with respect to its sums over samples */
 } ls_data_parallel_state;
 
 /*
- * prepare.c: agrees on the options with the other ranks, checks them, and prepares the memory. The state has its
- * module, model and communicator. Collective. ls_data_parallel_close frees what the state owns, also after a failure.
+ * prepare.c: agrees on the options with the other ranks, checks them, and allocates the memory. The module, the model
+ * and the communicator of the state are already set. Collective. ls_data_parallel_close frees the members of the state,
+ * even after a failure.
  */
 ls_status ls_data_parallel_prepare(ls_data_parallel_state *state, const ls_data_parallel_options *options);
 void ls_data_parallel_close(ls_data_parallel_state *state);
 
 /*
- * Numbers that affect a data-parallel module's results since its first pass. A checkpoint stores them, so that a
+ * Numbers that have affected a data-parallel module's results since its first pass. A checkpoint stores them, so that a
  * restored module computes bit-identical results.
  */
 typedef struct ls_averaging_memory {
-    double usual; /* like the member of its state */
+    double usual; /* like the member of the module's state */
     bool agrees;
 } ls_averaging_memory;
 
 /*
- * Returns false while gradients are not averaged: no_sync is on, or gradients from a pass under no_sync are not
- * averaged yet. Returns true for any other module.
+ * Returns false while gradients are not averaged: no_sync is on, or gradients from a pass under no_sync have not yet
+ * been averaged. Returns true for modules of other types.
  */
 bool ls_data_parallel_averages(const ls_module *module);
 
-/* Stores the numbers. Returns false for any other module. */
+/* Stores the numbers. Returns false for modules of other types. */
 bool ls_data_parallel_memory(const ls_module *module, ls_averaging_memory *memory);
 void ls_data_parallel_remember(ls_module *module, ls_averaging_memory memory);
 
 /*
- * Returns the numbers that this rank's PowerSGD (powersgd.h) keeps from one pass to the next, and their number:
- * borrowed. NULL for a module without PowerSGD. ls_data_parallel_restart_powersgd sets them to their first values.
+ * Returns a borrowed pointer to the numbers that this rank's PowerSGD (powersgd.h) keeps between passes, and sets
+ * *count. Returns NULL for a module without PowerSGD. ls_data_parallel_restart_powersgd resets them to their initial
+ * values.
  */
 float *ls_data_parallel_powersgd(const ls_module *module, int64_t *count);
 void ls_data_parallel_restart_powersgd(ls_module *module);
 
 /*
- * means.c: warns if a loss divides a sum over samples by the count of one rank. ls_means_check checks the sums that a
- * backward pass has found on this rank. ls_means_compare compares state->factor over the ranks that have a factor: its
- * arguments are the number of these ranks, the sum of the factors and the sum of their squares.
+ * means.c: warns if a loss divides a sum over samples by the count of a single rank. ls_means_check checks the sums
+ * that a backward pass found on this rank. ls_means_compare compares state->factor over the ranks that have a factor.
+ * Its arguments are the number of these ranks, the sum of the factors and the sum of their squares.
  */
 void ls_means_check(ls_data_parallel_state *state, const ls_pass_findings *findings);
 void ls_means_compare(ls_data_parallel_state *state, double ranks, double sum, double sum_of_squares);
 
 /*
- * same_batches.c: warns, after the first pass, if all ranks have trained on the same batch of loaders that do not
- * divide batches. Collective.
+ * same_batches.c: warns after the first pass if all ranks trained on the same batch, from loaders that do not split
+ * batches. Collective.
  */
 ls_status ls_batches_compare(ls_data_parallel_state *state);
 
 /*
- * averaged_buffers.c: notes that the model's buffers, whose lists are collected, are equal on all ranks. `buffers` is
- * zero at first, and is closed by ls_buffers_close. Another call replaces its content.
+ * averaged_buffers.c: records that the model's buffers are equal on all ranks. The model's lists must be collected.
+ * `buffers` is initially zero; close it with ls_buffers_close. A second call replaces its contents.
  */
 ls_status ls_buffers_watch(ls_averaged_buffers *buffers, const char *call, ls_module *model, ls_comm *comm);
 void ls_buffers_close(ls_averaged_buffers *buffers);
-/* Returns whether this rank has changed buffer i since all ranks had equal buffers. */
+/* Returns whether this rank has changed buffer i since the buffers were last equal on all ranks. */
 bool ls_buffer_has_changed(const ls_averaged_buffers *buffers, int i);
-/* Notes that this rank has just changed a tensor in the same way as all other ranks. Call it once per change. */
+/* Records that this rank has just changed a tensor in the same way as all other ranks. Call it once per change. */
 void ls_buffers_keep_equal(ls_averaged_buffers *buffers, const ls_tensor *changed);
 /*
- * Replaces the buffers that a rank has changed by their mean over samples. This rank has `samples`; at least one rank
- * must have samples. Collective.
+ * Replaces the buffers that any rank has changed by their mean over samples. `samples` is this rank's number of
+ * samples; at least one rank must have samples. Collective.
  */
 ls_status ls_buffers_average(ls_averaged_buffers *buffers, double samples);
 
 /*
- * cause.c: removes the gradients of the model, whose lists are collected, because a pass has failed on a
- * rank.
+ * cause.c: removes the gradients of the model after a pass has failed on a rank. The model's lists must be collected.
  */
 void ls_data_parallel_forget_gradients(const ls_data_parallel_state *state);
 
-/* Returns the borrowed slices of a data-parallel module with `.shards`; NULL for any other module. */
+/* Returns the slices of a data-parallel module with `.shards` as a borrowed pointer. Returns NULL for other modules. */
 ls_slices *ls_data_parallel_slices(const ls_module *module);
 
-/* Returns whether gradients, or gradients and parameters, are sharded, so that every pass needs all ranks. */
+/* Returns whether gradients, and possibly parameters, are sharded, so that every pass needs all ranks. */
 static inline bool ls_data_parallel_has_units(const ls_data_parallel_state *state) {
     return state->shards != NULL && state->shards->stage >= 2;
 }
 
-/* On a rank without samples: takes part in a forward pass without gradients, if it needs all ranks. Collective then. */
+/* On a rank without samples, takes part in a forward pass without gradients if the pass needs all ranks; the call is
+ * then collective. */
 ls_status ls_data_parallel_join_forward(ls_module *module);
 
-/* Gives this rank all parameters of a data-parallel module (true), or ends that. Any other module is allowed. */
+/* Gathers all parameters of a data-parallel module on this rank (true), or reduces them to its shard again (false).
+ * Other modules are allowed. */
 ls_status ls_data_parallel_make_whole(ls_module *module, bool on);
 /*
  * Gives this rank all elements of `parameter` until the next such call; NULL ends that. Uses the memory of one unit
@@ -194,15 +197,15 @@ ls_status ls_data_parallel_make_whole(ls_module *module, bool on);
  */
 ls_status ls_data_parallel_gather_one(ls_module *module, const ls_tensor *parameter);
 
-/* Keeps the module alive for nodes on a tape (true), even after it was freed, until called with false. */
+/* Keeps the module alive for nodes on a tape, even after the module was freed, until called with false. */
 void ls_data_parallel_hold(ls_data_parallel_state *state, bool hold);
 
-/* The module's functions for a backward pass; the user is the state. */
+/* The module's functions for a backward pass. Their user argument is the state. */
 extern const ls_pass_watch ls_data_parallel_watch;
 
 /*
  * Takes part in a pass without samples. `output` is the model's output for an empty batch, whose communication must be
- * walked; or NULL.
+ * performed, or NULL.
  */
 ls_status ls_data_parallel_pass_without_samples(ls_data_parallel_state *state, ls_tensor *output);
 

@@ -6,8 +6,8 @@
 #include "parallel/slices.h"
 
 /*
- * The weight of a rank that has no divisor. It is negligible next to other ranks' weights. If no rank has a divisor, it
- * keeps previously accumulated gradients in the average.
+ * The weight of a rank without a divisor. It is negligible compared with other ranks' weights. If no rank has a
+ * divisor, it keeps previously accumulated gradients in the average.
  */
 static const double NO_WEIGHT = 0x1p-80;
 

@@ -1,51 +1,52 @@
 /*
- * The divisors of losses, and the scaling factors that follow from them: averaging.c has the formulas. If a loss is not
- * one mean over samples, the ranks agree on its factors before the backward pass.
+ * The divisors of losses, and the scaling factors derived from them; averaging.c explains the formulas. If a loss is
+ * not one mean over samples, the ranks agree on its scaling factors before the backward pass.
  */
 #ifndef LS_PARALLEL_DIVISOR_SUMS_H
 #define LS_PARALLEL_DIVISOR_SUMS_H
 
 #include "parallel/data_parallel.h"
 
-/* Returns the weight of the gradients of a loss with this divisor; negligible if it is 0. */
+/* Returns the weight of the gradients of a loss with this divisor. The weight is negligible if the divisor is 0. */
 double ls_divisor_weight(const ls_data_parallel_state *state, double divisor);
 
-/* The ranks agree on the divisor with weight 1: the largest, or 1 if no rank has a divisor. Collective. */
+/* Agrees on the divisor that has weight 1: the largest divisor of all ranks, or 1 if no rank has a divisor.
+ * Collective. */
 ls_status ls_agree_on_usual(ls_data_parallel_state *state, double divisor);
 
-/* Returns the loss of the pass that has just ended on this rank, or in a slice. */
+/* Returns the loss of the pass that has just ended, on this rank or in a slice. */
 ls_step_loss ls_step_loss_of(const ls_data_parallel_state *state, const ls_tensor *loss);
 
-/* Numbers of a rank that all ranks add up; the divisors are exchanged a few at a time. */
+/* Numbers that are summed over all ranks. The divisors are exchanged a few at a time. */
 enum { LS_DIVISORS = 8 };
 typedef struct ls_divisor_sums {
-    double ranks; /* ranks that run the pass */
-    double sums;  /* number of sums on each of them */
+    double ranks; /* number of ranks that run the pass */
+    double sums;  /* number of sums in the loss, on each of these ranks */
     double squares;
     double samples;
-    double failed;  /* ranks on which the pass has failed */
-    double factors; /* ranks that have a factor: see state->factor */
+    double failed;  /* number of ranks on which the pass failed */
+    double factors; /* number of ranks that have a factor: see state->factor */
     double factor;
     double factor_square;
     double divisor[LS_DIVISORS];
 } ls_divisor_sums;
 
 /*
- * Returns the numbers of this rank, with the divisors from `first` on. `loss` is NULL on a rank that does not run the
- * pass, or on which it has failed.
+ * Returns this rank's numbers, with the divisors from index `first`. `loss` is NULL on a rank that does not run the
+ * pass, or on which the pass has failed.
  */
 ls_divisor_sums ls_divisor_sums_of(const ls_data_parallel_state *state, const ls_batch_loss *loss, int first,
                                    bool failed);
 
-/* Returns the number of sums in the loss, according to the numbers of all ranks together. */
+/* Returns the number of sums in the loss. `all` contains the totals over all ranks. */
 double ls_divisor_sums_sums(const ls_divisor_sums *all);
 
-/* Fails with LS_ERR_MISMATCH if the losses of the ranks have different numbers of sums. */
+/* Fails with LS_ERR_MISMATCH if the number of sums in the loss differs between ranks. */
 ls_status ls_divisor_sums_check(const ls_divisor_sums *own, const ls_divisor_sums *all);
 
 /*
- * Sets the scaling factors of the sums from `first` on. A loss that is one mean, and terms of parameters, are scaled as
- * a whole.
+ * Sets the scaling factors of the sums from index `first`. A loss that is one mean is scaled as a whole, and so are
+ * terms of parameters.
  */
 void ls_divisor_sums_weigh(ls_data_parallel_state *state, ls_batch_loss *loss, int first, const ls_divisor_sums *own,
                            const ls_divisor_sums *all);

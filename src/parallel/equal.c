@@ -1,4 +1,4 @@
-/* Comparison of ranks by hashes. */
+/* Compares ranks by hashes. */
 #include <string.h>
 
 #include "base/hash.h"

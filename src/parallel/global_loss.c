@@ -19,7 +19,7 @@ static ls_status check_mean(bool is_mean) {
                              call);
 }
 
-/* Finds the divisor of the loss: stored by its backward pass, or derived from the tape. */
+/* Finds the divisor of the loss: its backward pass has stored the divisor, or it is derived from the tape. */
 static ls_status find_divisor(const ls_data_parallel_state *state, const ls_tensor *loss, double *divisor) {
     if (is_recorded(loss)) {
         ls_batch_loss made;
@@ -46,7 +46,8 @@ typedef struct summands {
 
 static ls_status weigh(const ls_data_parallel_state *state, const ls_tensor *loss, summands *own) {
     const ls_thread_state *thread = ls_thread();
-    if (loss == NULL) { /* the loss of ls_data_parallel_step, or no samples, unless an operation has failed */
+    if (loss ==
+        NULL) { /* the loss of ls_data_parallel_step, or a rank without samples, unless an operation has failed */
         own->loss = state->last.loss;
         own->divisor = state->last.divisor;
         LS_TRY(check_mean(state->last.irregular == 0));

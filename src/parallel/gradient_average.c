@@ -18,7 +18,7 @@ bool ls_gradients_cut(ls_data_parallel_state *state) {
     return changed;
 }
 
-/* Returns whether the present pass has given the model a gradient on this rank. */
+/* Returns whether the current pass has produced a gradient for the model on this rank. */
 bool ls_gradients_were_given(const ls_data_parallel_state *state) {
     const uint64_t pass = ls_thread_present->pass;
     for (int i = 0; i < state->parameter_count; i++) {
@@ -43,7 +43,7 @@ ls_status ls_gradients_check(const ls_data_parallel_state *state) {
                          parameters, buffers, state->parameter_count, state->buffers.count);
 }
 
-/* Returns the number of gradients of a flat buffer that are kept: all or, if some are sharded, the gradients in
+/* Returns the number of gradients of a flat buffer to copy: all gradients or, if some are sharded, the gradients in
  * buckets. */
 static int64_t count_kept(const ls_gradient_reducer *reducer, int flat) {
     int64_t count = reducer->keeps_memory ? 0 : reducer->flats[flat].count;
@@ -53,7 +53,7 @@ static int64_t count_kept(const ls_gradient_reducer *reducer, int flat) {
     return count;
 }
 
-/* Copies `count` gradients of a flat buffer to `kept`, or back, and moves `kept` to the next ones. */
+/* Copies `count` gradients of a flat buffer to `kept`, or back, and advances `kept`. */
 static ls_status copy_span(const ls_flat *flat, int64_t offset, int64_t count, char **kept, bool back) {
     const ls_device *device = flat->gradients->device;
     const size_t width = ls_dtype_size(flat->dtype), bytes = (size_t)count * width;
@@ -120,7 +120,7 @@ ls_status ls_gradients_agree(ls_data_parallel_state *state, ls_status status) {
                                          : agreed;
 }
 
-/* Starts and ends the all-reduce of a bucket. */
+/* Starts the all-reduce of a bucket and waits for its end. */
 static ls_status average_bucket(const ls_data_parallel_state *state, ls_bucket *bucket) {
     const ls_status status = ls_packet_start(&bucket->packet, state->comm, true);
     const bool decodes = status == LS_OK || bucket->packet.format->functions == NULL;
@@ -141,7 +141,7 @@ static ls_status average_buckets(ls_data_parallel_state *state) {
     return ls_gradients_agree(state, cause.status == LS_OK ? LS_OK : ls_error_put_back(&cause));
 }
 
-/* Averages the tail first, which shows whether there is anything to average and which gradients the ranks have. */
+/* Averages the tail first. The tail shows whether there is anything to average, and which gradients the ranks have. */
 static ls_status average_after_tail(ls_data_parallel_state *state, const ls_tail *own, ls_tail *mean) {
     ls_gradient_reducer *reducer = &state->reducer;
     ls_tail_write(state, own);

@@ -1,4 +1,4 @@
-/* The tail: numbers after the gradients that ranks exchange when they average gradients. */
+/* The tail: numbers that ranks exchange after the gradients when they average gradients. */
 #include <math.h>
 
 #include "base/memory.h"
@@ -6,11 +6,11 @@
 
 bool ls_gradient_is_sent(const void *user, const ls_leaf *leaf) {
     const ls_data_parallel_state *state = user;
-    /* An older gradient is equal on all ranks, unless accumulated under no_sync, and must keep its value. */
+    /* An older gradient is equal on all ranks, unless it was accumulated under no_sync, and must keep its value. */
     return !leaf->shard && (leaf->tensor->needs_grad || leaf->has_gradient || state->gathering);
 }
 
-/* Layout after the gradients of the widest dtype: these numbers, then the marks. */
+/* Layout of the tail, which follows the gradients of the widest dtype: these numbers, then the marks. */
 enum { WEIGHT, SAMPLES, AGREE, GIVEN, FAILED, STALE, MARKS };
 
 int64_t ls_tail_count(const ls_data_parallel_state *state) {
@@ -21,7 +21,7 @@ ls_dtype ls_tail_dtype(const ls_data_parallel_state *state) {
     return state->reducer.flats[state->reducer.flat_count - 1].dtype;
 }
 
-/* The tail follows the gradients of its dtype on the wire, or is in memory of its own. */
+/* The tail follows the gradients of its dtype on the wire, or has its own memory. */
 void *ls_tail_memory(const ls_data_parallel_state *state) {
     return state->tail != NULL ? state->tail : ls_gradient_reducer_extra(&state->reducer);
 }
@@ -34,7 +34,7 @@ ls_status ls_tail_open(ls_data_parallel_state *state) {
                : ls_fail_memory("ls_data_parallel", bytes);
 }
 
-/* Writes number `index` of the tail, which is f64 if `wide`, else f32. */
+/* Writes number `index` of the tail, as f64 if `wide` is set, otherwise as f32. */
 static void write_number(void *tail, bool wide, int64_t index, double value) {
     if (wide) {
         ((double *)tail)[index] = value;
@@ -52,8 +52,8 @@ static bool is_tail_wide(const ls_data_parallel_state *state) {
 }
 
 /*
- * Returns whether the pass gave the model a gradient on any rank, or all ranks have skipped it: then there is an
- * average.
+ * Returns whether there is an average: the pass produced a gradient for the model on some rank, or all ranks skipped
+ * the pass.
  */
 bool ls_tail_is_given(const ls_data_parallel_state *state, const ls_tail *mean) {
     const double ranks = ls_data_parallel_ranks(state);
@@ -61,17 +61,17 @@ bool ls_tail_is_given(const ls_data_parallel_state *state, const ls_tail *mean) 
 }
 
 /*
- * Returns the mark of a parameter whose gradient this rank does not exchange. It is larger than all other marks
- * together. So the mean over ranks equals this mark if the parameter is frozen on all ranks, is 2 or more if it is
- * frozen on some, and at most 1 if on none.
+ * Returns the mark of a parameter whose gradient this rank does not exchange. It is larger than the sum of all other
+ * marks. The mean over ranks therefore equals this mark if the parameter is frozen on all ranks, is at least 2 if it is
+ * frozen on some ranks, and is at most 1 if it is frozen on no rank.
  */
 static double frozen_mark(const ls_data_parallel_state *state) {
     return 2.0 * ls_data_parallel_ranks(state);
 }
 
 /*
- * With PowerSGD, the mark of a parameter whose gradient belongs to earlier passes, and is equal on all ranks. The
- * values of all ranks together are less than one half.
+ * With PowerSGD, the mark of a parameter whose gradient is from earlier passes and equal on all ranks. The sum of this
+ * mark over all ranks is less than one half.
  */
 static const double OLD = 0x1p-20;
 
@@ -109,12 +109,12 @@ void ls_tail_write(const ls_data_parallel_state *state, const ls_tail *own) {
     }
 }
 
-/* Returns whether a mark, the mean over ranks, means that the parameter is frozen on some ranks only. */
+/* Returns whether the mean of a mark over ranks shows that the parameter is frozen on only some ranks. */
 static bool is_frozen_in_part(const ls_data_parallel_state *state, double mark) {
     return mark > 1.5 && mark < frozen_mark(state) - 0.75;
 }
 
-/* Fails on all ranks, because all see the same marks. */
+/* Fails on all ranks, because all ranks read the same marks. */
 static ls_status refuse_frozen(const ls_data_parallel_state *state, int index, double mark) {
     return ls_fail(LS_ERR_MISMATCH,
                    "ls_data_parallel: the parameter \"%s\" is frozen (ls_set_requires_grad) on %d of %d %s: "

@@ -1,20 +1,21 @@
 /*
- * Detects a loss that divides a sum over samples by the count of one rank.
+ * Detects a loss that divides a sum over samples by the sample count of a single rank.
  *
- * ls_backward adds the gradients of such sums up over the ranks. sum(l) / n is therefore right if n is the count of the
- * global batch. With the count of this rank, the program means the mean, but the gradient is P times too large on P
- * ranks. Three signs of this mistake are visible in the gradient of the loss with respect to the sum: it is one over a
- * count of this rank, it differs between ranks, or the weights of this rank's samples add up to one. Rank 0 warns once.
+ * ls_backward sums the gradients of such a loss over the ranks. sum(l) / n is therefore correct if n is the count of
+ * the global batch. If n is the count of this rank, the gradient is P times too large on P ranks. Three signs of this
+ * mistake are visible in the gradient of the loss with respect to the sum: it is the reciprocal of a count of this
+ * rank, it differs between ranks, or the weights of this rank's samples add up to one. Rank 0 warns once.
  */
 #include <math.h>
 
 #include "base/log.h"
 #include "parallel/data_parallel.h"
 
-/* A mistake divides by this rank's count in every pass. A count of the global batch may equal it in some passes. */
+/* The mistake divides by this rank's count in every pass. A count of the global batch may equal this rank's count in
+ * some passes. */
 enum { LEAST_REPEATS = 4 };
 
-/* `constant` is the operation that computed a constant from the samples of this rank; NULL: the loss is a sum. */
+/* `constant` is the operation that computed a constant from this rank's samples, or NULL if the loss is a sum. */
 static void warn(ls_data_parallel_state *state, const char *constant) {
     state->mean_checks = 0;
     if (ls_comm_rank(state->comm) != 0) {
@@ -38,9 +39,9 @@ static bool is_one_over(double factor, double count) {
 }
 
 /*
- * Returns whether the factor of a sum is one over a count of this rank, and not one over a count of the global batch.
- * `sizes` are the element counts of the summed tensors on this rank. A size divided by `share` is the size in one
- * process.
+ * Returns whether the factor of a sum is the reciprocal of a count of this rank, and not of a count of the global
+ * batch. `sizes` are the element counts of the summed tensors on this rank. A size divided by `share` is the size in a
+ * single process.
  */
 static bool is_divided_by_own_count(const ls_data_parallel_state *state, double factor, const double *sizes) {
     const double own = (double)state->samples;
@@ -54,7 +55,7 @@ static bool is_divided_by_own_count(const ls_data_parallel_state *state, double 
     return by_own && !by_all;
 }
 
-/* Returns whether the constant weights of this rank's samples add up to one, as the weights of all samples would. */
+/* Returns whether the constant weights of this rank's samples add up to one, as the weights of all samples should. */
 static bool is_normalized(const ls_data_parallel_state *state, const ls_found_sum *sum) {
     const bool alone = state->agreed && (double)state->samples == state->all_samples;
     return is_one_over(sum->total_weight, 1) && !alone;
@@ -79,7 +80,7 @@ void ls_means_check(ls_data_parallel_state *state, const ls_pass_findings *findi
     }
 }
 
-/* If every rank divides by the same number, the factors are equal and their variance is zero. */
+/* If every rank divides by the same number, all factors are equal, so their variance is zero. */
 void ls_means_compare(ls_data_parallel_state *state, double ranks, double sum, double sum_of_squares) {
     const double square = sum * sum;
     if (state->mean_checks > 0 && ranks * sum_of_squares - square > 1e-8 * square) {

@@ -42,7 +42,7 @@ static interval part_of(ls_parts parts, int rank) {
     return (interval){parts.start[rank], parts.length[rank]};
 }
 
-/* Returns the intersection of two ranges of the whole, counted from `origin`. */
+/* Returns the intersection of two ranges of the whole, relative to `origin`. */
 static interval common(interval a, interval b, int64_t origin) {
     const int64_t start = a.start > b.start ? a.start : b.start;
     const int64_t a_end = a.start + a.length;
@@ -101,7 +101,7 @@ static int64_t product(const int64_t *size, int first, int last) {
     return count;
 }
 
-/* Returns whether the whole tensor is one part, the same for every rank. */
+/* Returns whether the whole tensor is a single part that is the same for every rank. */
 static bool is_whole(const ls_move *move, bool sends) {
     return sends ? move->kind == LS_MOVE_GATHER || move->kind == LS_MOVE_ALLGATHER
                  : move->kind == LS_MOVE_SCATTER || move->kind == LS_MOVE_REDUCE;
@@ -112,7 +112,7 @@ static bool lies_well(const ls_tensor *tensor, int axis, bool whole) {
     return tensor->contiguous && (whole || product(tensor->size, 0, axis) == 1);
 }
 
-/* Copies part after part between the tensor and the packed memory. */
+/* Copies the parts, one after another, between the tensor and the packed memory. */
 static ls_status copy_parts(const ls_move *move, const ls_tensor *tensor, int axis, bool sends,
                             const ls_packed_side *s) {
     for (int rank = 0; rank < ls_comm_size(move->comm); rank++) {
@@ -137,7 +137,7 @@ static void free_side(ls_packed_side *s) {
     }
 }
 
-/* Allocates memory for `total` elements and, when sending, packs them. */
+/* Allocates memory for `total` elements. When sending, packs the elements. */
 static ls_status pack(const ls_move *move, const ls_tensor *tensor, int axis, bool sends, int64_t total,
                       ls_packed_side *s) {
     s->packed = is_whole(move, sends)
@@ -149,7 +149,7 @@ static ls_status pack(const ls_move *move, const ls_tensor *tensor, int axis, bo
     return sends && !is_whole(move, sends) ? copy_parts(move, tensor, axis, true, s) : LS_OK;
 }
 
-/* Prepares counts and memory, and packs elements to send. After a failure, the caller need not close it. */
+/* Prepares counts and memory, and packs the elements to send. On failure, the caller need not call close_side. */
 static ls_status open_side(const ls_move *move, bool sends, const ls_device *on, ls_packed_side *s) {
     const ls_tensor *tensor = sends ? move->from : move->to;
     const int axis = sends ? move->from_axis : move->to_axis;
@@ -182,7 +182,7 @@ static ls_status open_side(const ls_move *move, bool sends, const ls_device *on,
     return status;
 }
 
-/* Copies received elements to the tensor if `status` is LS_OK; otherwise returns `status`. */
+/* If `status` is LS_OK, copies the received elements to the tensor. Otherwise returns `status`. */
 static ls_status close_side(const ls_move *move, bool sends, ls_packed_side *s, ls_status status) {
     status = ls_host_view_end(&s->view, status);
     if (!sends && status == LS_OK && s->packed != NULL) {
@@ -206,7 +206,7 @@ static ls_dtype dtype_of(const ls_move *move) {
     return (ls_dtype)(move->from != NULL ? move->from->dtype : move->to->dtype);
 }
 
-/* If all ranks have equally many elements, no counts are needed. All ranks decide alike. */
+/* If all ranks have the same number of elements, no counts are needed. All ranks make the same choice. */
 static ls_status carry(const ls_move *move, ls_flight *flight) {
     const ls_packed_side *from = &flight->from, *to = &flight->to;
     ls_work **work = ls_flight_work(flight);
@@ -244,7 +244,7 @@ static ls_status carry(const ls_move *move, ls_flight *flight) {
     }
 }
 
-/* Returns the device on which the parts are moved; NULL: through host memory. */
+/* Returns the device on which the parts are moved, or NULL to move them through host memory. */
 static const ls_device *device_of(const ls_move *move) {
     const ls_device *device = ls_tensor_device(move->from != NULL ? move->from : move->to);
     return move->kind == LS_MOVE_REDUCE ? ls_reducing_device(move->comm, device, dtype_of(move), move->reduction)

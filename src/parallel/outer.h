@@ -14,11 +14,11 @@ ls_status ls_outer_check_here(const char *call, const ls_outer *outer);
 const ls_module *ls_outer_model(const ls_outer *outer);
 ls_comm *ls_outer_comm(const ls_outer *outer);
 
-/* Fails with LS_ERR_MISMATCH if the ranks' parameters differ. Collective; only directly after an outer step. */
+/* Fails with LS_ERR_MISMATCH if the ranks' parameters differ. Collective. Call it only directly after an outer step. */
 ls_status ls_outer_check(const ls_outer *outer);
 
 /*
- * Begins again at the present parameters and buffers, which are equal on all ranks: the program may have changed them
+ * Restarts from the current parameters and buffers, which must be equal on all ranks: the program may have changed them
  * since the last outer step. Keeps the momentum.
  */
 ls_status ls_outer_restart(ls_outer *outer);

@@ -47,7 +47,7 @@ static void launch(ls_data_parallel_state *state) {
     note_status(overlap, ls_packet_start(&bucket->packet, overlap->lanes[(number + 1) % LS_OVERLAP_LANES], false));
 }
 
-/* Launches the next buckets as long as they are complete; `all`: also the others. */
+/* Launches the next buckets while they are complete. With `all`, launches all remaining buckets. */
 static void launch_next(ls_data_parallel_state *state, bool all) {
     const ls_overlap *overlap = &state->overlap;
     while (overlap->launched < state->reducer.bucket_count &&
@@ -56,7 +56,7 @@ static void launch_next(ls_data_parallel_state *state, bool all) {
     }
 }
 
-/* Ends the exchange of scaling factors. */
+/* Completes the exchange of scaling factors. */
 static void wait_for_weights(ls_data_parallel_state *state) {
     ls_overlap *overlap = &state->overlap;
     ls_work *work = overlap->weights;
@@ -93,7 +93,8 @@ static void leaf_complete(void *user, const ls_leaf *leaf) {
     }
 }
 
-/* Returns whether all buckets of a failed pass have arrived. Waits at most a second: a rank may not send them. */
+/* Returns whether all buckets of a failed pass have arrived. Waits at most one second, because a rank may never send
+ * them. */
 static bool have_arrived(const ls_data_parallel_state *state) {
     const ls_overlap *overlap = &state->overlap;
     ls_wait wait = {.longest_ns = 100 * 1000};
@@ -200,7 +201,7 @@ ls_status ls_overlap_recover(ls_data_parallel_state *state, const ls_tail *own) 
     ls_tail_write(state, &with_stale);
     LS_TRY(ls_tail_average(state));
     const ls_tail mean = ls_tail_read(state);
-    (void)wait_for_all(state); /* errors of the failed pass; now all ranks have sent their buckets */
+    (void)wait_for_all(state); /* ignores errors of the failed pass; after this, all ranks have sent their buckets */
     overlap->stale = overlap->begun = overlap->abandoned = false;
     return mean.stale == 1 ? LS_OK : refuse_stale();
 }
@@ -228,7 +229,7 @@ static ls_status finish(ls_data_parallel_state *state, ls_tensor *const *kept, c
 
 ls_status ls_overlap_end(ls_data_parallel_state *state, ls_tail own, ls_tensor **kept, ls_tail *mean) {
     ls_overlap *overlap = &state->overlap;
-    ls_saved_error cause; /* if this rank has failed */
+    ls_saved_error cause; /* set if this rank has failed */
     if (own.given < 1 && own.failed == 0) {
         note_status(overlap, ls_gradients_keep(state, kept));
     }
@@ -240,12 +241,12 @@ ls_status ls_overlap_end(ls_data_parallel_state *state, ls_tail own, ls_tensor *
     }
     ls_tail_write(state, &own);
     const ls_status status = ls_tail_average(state);
-    if (status == LS_ERR_MISMATCH) { /* another rank has failed; if this rank has failed, the caller tries again */
+    if (status == LS_ERR_MISMATCH) { /* another rank has failed; if this rank has failed too, the caller tries again */
         launch_next(state, true);
         overlap->abandoned = own.failed == 0;
         return status;
     }
-    if (status != LS_OK) { /* a rank is dead or silent: ends the buckets, too */
+    if (status != LS_OK) { /* a rank is dead or silent, so the calls for the buckets must end too */
         stop(state);
         return status;
     }
@@ -267,7 +268,7 @@ ls_status ls_overlap_end(ls_data_parallel_state *state, ls_tail own, ls_tensor *
     return finish(state, kept, mean, averaged == LS_OK ? LS_OK : ls_gradients_explain(averaged));
 }
 
-/* ---- making and freeing ------------------------------------------------------------------------------------------ */
+/* ---- creation and destruction ------------------------------------------------------------------------------------ */
 
 ls_status ls_overlap_open(ls_data_parallel_state *state) {
     ls_overlap *overlap = &state->overlap;

@@ -1,5 +1,5 @@
 /*
- * parallel: combines tensors and communication. Synchronised models, data-parallel training, pipelines and tensor
+ * parallel: combines tensors and communication. Synchronized models, data-parallel training, pipelines and tensor
  * parallelism.
  */
 #ifndef LS_PARALLEL_PARALLEL_H
@@ -9,13 +9,13 @@
 
 #include "tensor/device.h"
 
-/* Replaces a number by its sum over the ranks of a communicator; see ls_division. Collective. */
+/* Replaces a number by its sum over the ranks of a communicator (see ls_division). Collective. */
 ls_status ls_add_over_ranks(void *comm, double *number);
 
 /* Views a flat buffer (ls_module_flatten) as a tensor on the stack. */
 ls_tensor ls_flat_view(ls_storage *storage, ls_dtype dtype, int64_t count);
 
-/* Replaces the elements of a dense tensor by the root's, or by the reduction over all ranks. Collective. */
+/* Replaces the elements of a dense tensor by the root's elements, or by the reduction over all ranks. Collective. */
 ls_status ls_broadcast_in_place(ls_comm *comm, const ls_tensor *tensor, int root);
 ls_status ls_allreduce_in_place(ls_comm *comm, const ls_tensor *tensor, ls_reduction reduction);
 
@@ -25,21 +25,21 @@ ls_status ls_hash_elements(const ls_tensor *tensor, uint64_t *hash);
 /* Returns the communicator of a reducer. */
 ls_comm *ls_reducer_comm(const ls_reducer *reducer);
 
-/* Sets *equal if all ranks have the same nonnegative number: a hash, shifted right. Collective. */
+/* Sets *equal to whether all ranks have the same nonnegative number, for example a right-shifted hash. Collective. */
 ls_status ls_ranks_have_equal(ls_comm *comm, int64_t number, bool *equal);
 
 /*
- * Fails with LS_ERR_MISMATCH if the ranks have different texts. `text` describes all options of the call, such as
+ * Fails with LS_ERR_MISMATCH if the strings of the ranks differ. `text` describes all options of the call, such as
  * ".steps = 32", for the message. Collective.
  */
 ls_status ls_options_compare(const char *call, ls_comm *comm, const char *text);
 
-/* Sets *equal if all ranks have bit-identical parameters. Collective. */
+/* Sets *equal to whether all ranks have bit-identical parameters. Collective. */
 ls_status ls_replicas_are_equal(ls_module *model, ls_comm *comm, bool *equal);
 
 /*
- * Fails with LS_ERR_MISMATCH and the first difference if the ranks' parameters differ, and with LS_ERR_STATE between
- * two outer steps. Collective.
+ * Fails with LS_ERR_MISMATCH, and reports the first difference, if the ranks' parameters differ. Fails with
+ * LS_ERR_STATE between two outer steps. Collective.
  */
 ls_status ls_replicas_compare(const char *call, ls_module *model, ls_comm *comm);
 

@@ -11,12 +11,13 @@
 #include "parallel/slices.h"
 #include "parallel/units.h"
 
-/* The smallest bucket, and the largest by default: a call's latency is then a small part of its time on a network. */
+/* The smallest bucket size, and the default limit of the largest. With these sizes, latency is a small part of a
+ * call's time on a network. */
 static const size_t LEAST_BYTES = (size_t)256 << 10, MOST_BYTES = (size_t)4 << 20;
 
 /* ---- the options ------------------------------------------------------------------------------------------------- */
 
-/* Returns the bytes of the gradients of the model, whose lists must be collected. */
+/* Returns the size in bytes of the model's gradients. The model's lists must be collected. */
 static size_t gradient_bytes(const ls_module *model) {
     size_t bytes = 0;
     for (int i = 0; i < model->parameters.count; i++) {
@@ -26,14 +27,15 @@ static size_t gradient_bytes(const ls_module *model) {
     return bytes;
 }
 
-/* What the choice of the averaging depends on, besides the options. */
+/* Properties besides the options that determine how gradients are averaged. */
 typedef struct setting {
-    bool shares;  /* another data-parallel module has some of the parameters */
+    bool shares;  /* another data-parallel module contains some of the parameters */
     bool on_host; /* the model is on the CPU */
 } setting;
 
 /*
- * Returns whether buckets are averaged during the backward pass: by default on networks, if there are several buckets.
+ * Returns whether buckets are averaged during the backward pass. By default, this is done on networks if there are
+ * several buckets.
  */
 static bool chooses_overlap(const ls_data_parallel_state *state, const ls_data_parallel_options *options, setting of) {
     if (of.shares || options->zero > 1 || options->powersgd_rank > 0 || options->shards > 1 ||
@@ -46,7 +48,7 @@ static bool chooses_overlap(const ls_data_parallel_state *state, const ls_data_p
                                                : options->overlap == LS_OVERLAP_ON;
 }
 
-/* Fails on every rank if the options differ between the ranks. `overlaps` is the choice for `.overlap`. */
+/* Fails on every rank if the options differ between ranks. `overlaps` is the effective value of `.overlap`. */
 static ls_status compare_options(const ls_data_parallel_state *state, const ls_data_parallel_options *options,
                                  bool overlaps) {
     char text[320];
@@ -60,7 +62,7 @@ static ls_status compare_options(const ls_data_parallel_state *state, const ls_d
     return ls_options_compare("ls_data_parallel", state->comm, text);
 }
 
-/* Sets *zero to the stage of ZeRO: 0 for a single rank. */
+/* Sets *zero to the ZeRO stage, which is 0 for a single rank. */
 static ls_status check_zero(const ls_data_parallel_state *state, const ls_data_parallel_options *options, setting of,
                             int *zero) {
     *zero = options->zero;
@@ -107,7 +109,7 @@ static ls_status check_wire(const ls_data_parallel_options *options, setting of)
     return LS_OK;
 }
 
-/* Fails unless the sums over slices have the same bits at every world size. */
+/* Fails unless the sums over slices are bit-identical at every world size. */
 static ls_status check_slices(const ls_data_parallel_state *state, const ls_data_parallel_options *options,
                               setting of) {
     const int shards = options->shards, ranks = ls_comm_size(state->comm);
@@ -164,7 +166,7 @@ static ls_status open_overlap(ls_data_parallel_state *state, size_t bucket_bytes
     return ls_overlap_open(state);
 }
 
-/* Parameters that differ between ranks would be mixed without an error. */
+/* Fails if parameters differ between ranks, because sharding would mix them silently. */
 static ls_status open_shards(ls_data_parallel_state *state, int zero, bool synced) {
     const ls_gradient_reducer *reducer = &state->reducer;
     state->shards = ls_shards_open(state->module, state->model, state->comm, zero, reducer->flats, reducer->flat_count);
@@ -184,7 +186,7 @@ ls_status ls_data_parallel_prepare(ls_data_parallel_state *state, const ls_data_
     const setting of = {.shares = ls_module_list(state->model) && ls_gradient_reducer_claim(state->model),
                         .on_host = device->is_host};
     const bool overlaps = chooses_overlap(state, options, of);
-    LS_TRY(compare_options(state, options, overlaps)); /* before the checks that may fail on this rank only */
+    LS_TRY(compare_options(state, options, overlaps)); /* before the checks that may fail on only this rank */
     LS_TRY(found);
     if (reducer->format == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel: .reduce_dtype is %s, must be bf16 or f16, or f32 for none",

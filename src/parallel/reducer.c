@@ -10,7 +10,7 @@ static const char call[] = "ls_data_parallel";
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-/* Memory of the communicator that a storage uses; returned to the communicator with the last reference. */
+/* Communicator memory that a storage uses. It is returned to the communicator when the last reference is dropped. */
 typedef struct comm_memory {
     ls_comm *comm;
     bool shared; /* a later reducer averages gradients that were here */
@@ -105,8 +105,8 @@ static bool are_accepted(const ls_gradient_reducer *reducer) {
 }
 
 /*
- * Checks that the sizes are equal on all ranks. Allocating communicator memory for gradients would otherwise check
- * this.
+ * Checks that the sizes are equal on all ranks. Without this function, only the allocation of communicator memory for
+ * gradients would check this.
  */
 static ls_status agree_on_sizes(const ls_gradient_reducer *reducer) {
     int64_t least[2 * LS_FLAT_LIMIT] = {0};
@@ -124,7 +124,7 @@ static ls_status agree_on_sizes(const ls_gradient_reducer *reducer) {
     return LS_OK;
 }
 
-/* Prepares the wire of a flat buffer, which then has `count` elements. */
+/* Prepares the wire of a flat buffer. The buffer then has `count` elements. */
 static ls_status open_wire(ls_gradient_reducer *reducer, int index, int64_t count) {
     ls_flat *flat = &reducer->flats[index];
     const ls_device *device = device_of(reducer);
@@ -230,7 +230,7 @@ static size_t width_of(const ls_gradient_reducer *reducer, int flat) {
     return ls_dtype_size(reducer->flats[flat].dtype);
 }
 
-/* Begins a bucket whose encoded gradients end at `end`. Its spans follow `used` spans. */
+/* Begins a bucket whose encoded gradients end at `end`. Its spans start after the first `used` spans. */
 static ls_bucket *begin_bucket(ls_gradient_reducer *reducer, int index, int64_t end, int used) {
     ls_bucket *bucket = &reducer->buckets[reducer->bucket_count++];
     const ls_flat *flat = &reducer->flats[index];
@@ -273,7 +273,7 @@ ls_status ls_gradient_reducer_divide(ls_gradient_reducer *reducer, size_t bytes)
     return LS_OK;
 }
 
-/* Makes the buckets of an extent. Device memory is not moved, so each of its spans needs a bucket. */
+/* Creates the buckets of an extent. Device memory is not moved, so each span on a device needs its own bucket. */
 static int cut_extent(ls_gradient_reducer *reducer, const ls_span *extent, const ls_span_rule *rule, int used) {
     const int count = ls_spans_cut(reducer->model, reducer->flats, reducer->flat_count, rule, reducer->spans + used);
     if (!reducer->in_place || reducer->format->converts) {
@@ -347,7 +347,7 @@ ls_status ls_bucket_prepare(const ls_gradient_reducer *reducer, const ls_bucket 
     return LS_OK;
 }
 
-/* The gaps between parameters must be zero, so clears gaps that encoded gradients have overwritten. */
+/* Clears the gaps that encoded gradients have overwritten, because gaps between parameters must be zero. */
 static void clear_gaps(const ls_gradient_reducer *reducer, const ls_bucket *bucket) {
     const size_t width = width_of(reducer, bucket->flat);
     char *memory = reducer->wire[bucket->flat]->memory;

@@ -1,9 +1,9 @@
 /*
- * Reductions over ranks and their gradients. Let y = op(x_0, ..., x_n-1) on every rank, and g_r the gradient of rank
- * r's loss with respect to its y. The sum of all losses has the gradient (g_0 + ... + g_n-1) dy/dx_r with respect to
- * x_r. The derivative is 1 for a sum and 1/n for a mean. For a product, it is the product of the other ranks' numbers
- * (computed as such, so that zeros are right). For a minimum or maximum, it is 1 on the one rank that holds the
- * extreme.
+ * Reductions over ranks and their gradients. Let y = op(x_0, ..., x_n-1) on every rank, and let g_r be the gradient of
+ * rank r's loss with respect to its y. The gradient of the sum of all losses with respect to x_r is (g_0 + ... + g_n-1)
+ * dy/dx_r. The derivative dy/dx_r is 1 for a sum and 1/n for a mean. For a product, it is the product of the other
+ * ranks' numbers, computed without division, so that zeros are handled correctly. For a minimum or maximum, it is 1 on
+ * a single rank that holds the extreme, and 0 on the other ranks.
  */
 #include "parallel/reductions.h"
 
@@ -20,7 +20,7 @@
 
 /* ---- forwards ---------------------------------------------------------------------------------------------------- */
 
-/* The gradient of a sum or mean does not depend on values. */
+/* Returns whether the gradient is independent of values, as for a sum or a mean. */
 static bool is_sum(ls_reduction reduction) {
     return reduction == LS_SUM || reduction == LS_AVG;
 }
@@ -34,7 +34,8 @@ ls_status ls_allreduce_shape(ls_op_call *call) {
 }
 
 /*
- * The offers contain the elements of all ranks. Computes the same reduction as ls_comm_allreduce, with the same bits.
+ * Computes the reduction from the offers, which contain the elements of all ranks. The result is bit-identical to that
+ * of ls_comm_allreduce.
  */
 static void reduce_carried(const ls_meeting *meeting, const ls_tensor *y, void *result) {
     const void *sources[LS_FEW_RANKS];
@@ -71,10 +72,10 @@ ls_status ls_allreduce_forward(ls_op_call *call) {
 
 /* ---- the derivative of a product or an extreme ------------------------------------------------------------------- */
 
-/* Index in saved[] of the node of an all-reduce during a backward pass: the reduced gradient, or NULL. */
+/* Index in saved[], for the node of an all-reduce during a backward pass: the reduced gradient, or NULL. */
 enum { TOTAL };
 
-/* Elements of each rank that are processed together. */
+/* Number of elements of each rank that are processed together. */
 #define PRODUCT_PIECE 16384
 
 static ls_tensor *new_like(const ls_node *node, const ls_tensor *x, ls_dtype dtype) {
@@ -102,7 +103,7 @@ static ls_status multiply_piece(ls_comm *comm, ls_dtype dtype, int64_t count, co
     return LS_OK;
 }
 
-/* Does the same for `count` elements at x, all on the host. */
+/* Does the same for any number of elements `count` at x, all on the host. */
 static ls_status multiply_others(ls_comm *comm, ls_dtype dtype, int64_t count, const char *x, char *others) {
     const size_t ranks = (size_t)ls_comm_size(comm);
     const int64_t piece = count < PRODUCT_PIECE ? count : PRODUCT_PIECE;
@@ -142,8 +143,8 @@ static ls_tensor *product_of_others(const ls_node *node, ls_comm *comm, const ls
 }
 
 /*
- * Returns a bool tensor: whether this rank is the lowest rank that holds the extreme y. NaN counts as equal to NaN.
- * Collective.
+ * Returns a bool tensor that is true where this rank is the lowest rank that holds the extreme y. NaN counts as equal
+ * to NaN. Collective.
  */
 static ls_tensor *where_held(const ls_node *node, ls_comm *comm, ls_tensor *x, ls_tensor *y) {
     ls_tensor *own = new_like(node, x, LS_I32), *none = new_like(node, x, LS_I32);
@@ -163,7 +164,7 @@ static ls_tensor *where_held(const ls_node *node, ls_comm *comm, ls_tensor *x, l
 
 /*
  * Returns `total`, the gradient with respect to the reduced value y, times the derivative with respect to this rank's
- * x. For products and extremes, this is collective, and all ranks call it whether their x wants a gradient or not.
+ * x. Collective for products and extremes: all ranks call it, whether or not their x requires a gradient.
  */
 static ls_tensor *share_of(const ls_node *node, ls_tensor *total, ls_tensor *y) {
     ls_comm *comm = ls_node_agreement(node)->comm;
@@ -191,8 +192,8 @@ static bool is_extreme(const ls_node *node) {
 }
 
 /*
- * Checks, before anything is sent, that the tensors which share_of reads are unchanged. `has_y`: this rank's output is
- * read, too.
+ * Before anything is sent, checks that the tensors that share_of reads are unchanged. `has_y` means that this includes
+ * this rank's output.
  */
 static ls_status check_share(const ls_node *node, bool has_y) {
     const bool extreme = is_extreme(node);
@@ -204,7 +205,7 @@ static ls_reduction gradient_reduction(const ls_node *node) {
     return ls_node_agreement(node)->reduction == LS_AVG ? LS_AVG : LS_SUM;
 }
 
-/* A gradient of a few bytes is sent together with the reach of its node. Zeros without a gradient. */
+/* A small gradient is sent together with the reach of its node. It is zero if there is no gradient. */
 typedef struct small_gradient {
     int64_t reach;
     unsigned char elements[LS_OFFER_ROOM];
@@ -225,7 +226,7 @@ static ls_status fill_small(const ls_node *node, small_gradient *own) {
     return LS_OK;
 }
 
-/* Computes the same bits as ls_comm_allreduce. */
+/* Computes results bit-identical to those of ls_comm_allreduce. */
 static ls_status reduce_small(ls_node *node, const small_gradient *all, int ranks) {
     const ls_tensor *y = node->output;
     const void *sources[LS_FEW_RANKS];
@@ -256,7 +257,7 @@ ls_status ls_allreduce_agree(ls_node *node, ls_reach *reach) {
     }
     small_gradient own = {.reach = *reach}, all[LS_FEW_RANKS];
     if (fill_small(node, &own) != LS_OK) {
-        own.reach = *reach = LS_REACH_FAILED; /* the other ranks wait for this one */
+        own.reach = *reach = LS_REACH_FAILED; /* the other ranks wait for this rank */
     }
     LS_TRY(ls_comm_allgather(comm, &own, all, sizeof own, LS_U8, NULL));
     int64_t most = own.reach;
@@ -267,7 +268,7 @@ ls_status ls_allreduce_agree(ls_node *node, ls_reach *reach) {
     return *reach == LS_REACH_NOW ? reduce_small(node, all, ranks) : LS_OK;
 }
 
-/* Returns the reduced gradients of all ranks. */
+/* Returns the gradients of all ranks, reduced. */
 static ls_tensor *total_of(ls_node *node, const ls_tensor *gradient) {
     if (node->saved[TOTAL] != NULL) {
         ls_tensor *total = node->saved[TOTAL];
@@ -300,7 +301,7 @@ ls_status ls_allreduce_backward(ls_node *node, ls_tensor *gradient) {
     return share != NULL ? ls_accumulate(node, 0, share) : ls_error_status();
 }
 
-/* Writes zeros on all ranks but the root, so that results computed from them are defined. */
+/* On all ranks except the root, writes zeros, so that results computed from them are defined. */
 static ls_status reduce_forward(ls_op_call *call) {
     const ls_meeting *meeting = ls_meeting_of(call);
     ls_tensor *y = call->output;
@@ -344,7 +345,7 @@ static ls_tensor *averaged(const ls_node *node, ls_tensor *total) {
                : total;
 }
 
-/* The gradient of the root's output counts. */
+/* Only the gradient of the root's output counts. */
 static ls_status reduce_backward(ls_node *node, ls_tensor *gradient) {
     LS_TRY(check_share(node, ls_comm_rank(ls_node_agreement(node)->comm) == ls_node_agreement(node)->root));
     ls_tensor *total = averaged(node, from_root(node, gradient));
@@ -382,7 +383,7 @@ static ls_status reduce_scatter_forward(ls_op_call *call) {
     return ls_flight_begun(call, ls_move_start(&move, ls_meeting_of(call)->flight));
 }
 
-/* Concatenates the parts of all ranks to a tensor like the input. */
+/* Concatenates the parts of all ranks into a tensor like the input. */
 static ls_tensor *together(const ls_node *node, const ls_tensor *part) {
     const ls_tensor *x = node->inputs[0];
     ls_tensor *whole = new_like(node, x, (ls_dtype)x->dtype);

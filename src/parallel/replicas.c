@@ -1,6 +1,6 @@
 /*
- * Checks that the ranks of a data-parallel module have equal parameters: compares a hash, and, if it differs, finds the
- * first differing element.
+ * Checks that the ranks of a data-parallel module have equal parameters. Compares a hash; if the hashes differ, finds
+ * the first element that differs.
  */
 #include <string.h>
 
@@ -11,7 +11,7 @@
 #include "parallel/parallel.h"
 #include "tensor/tensor.h"
 
-/* Returns whether each rank has only its own elements of the parameter, so that there is nothing to compare. */
+/* Returns whether each rank has only its own elements of the parameter, so that nothing can be compared. */
 static bool is_sharded(const ls_tensor *parameter) {
     return ls_tensor_is_gone(parameter);
 }
@@ -39,7 +39,7 @@ bool ls_model_is_divided(const ls_module *model) {
 
 /* ---- a difference ------------------------------------------------------------------------------------------------ */
 
-/* The first of this rank's elements that differs from rank 0's; -1: all are equal. */
+/* The first element of this rank that differs from rank 0's element; -1 if all are equal. */
 typedef struct difference {
     double element;
     double here, there;
@@ -54,7 +54,7 @@ static double read_element(const ls_tensor *tensor, int64_t i) {
     return ls_at(tensor, index);
 }
 
-/* `own` and `first`, rank 0's tensor, are dense and on the host. */
+/* Finds the first difference. `own` and `first` (rank 0's tensor) are dense and on the host. */
 static void compare_elements(const ls_tensor *own, const ls_tensor *first, difference *found) {
     const size_t width = ls_dtype_size((ls_dtype)own->dtype);
     const char *here = ls_host_data(own), *there = ls_host_data(first);
@@ -67,7 +67,7 @@ static void compare_elements(const ls_tensor *own, const ls_tensor *first, diffe
     }
 }
 
-/* The lowest rank whose parameter differs from rank 0's sends the difference to all. */
+/* The lowest rank whose parameter differs from rank 0's sends the difference to all ranks. */
 static ls_status compare_with_first(ls_comm *comm, const ls_tensor *own, ls_tensor *first, int *rank,
                                     difference *found) {
     const size_t bytes = (size_t)own->count * ls_dtype_size((ls_dtype)own->dtype);

@@ -1,11 +1,12 @@
 /*
- * Detects ranks that train on the same samples. A loader without .comm returns global batches. This is right if each
- * rank has a data set of its own, but not if all ranks have the same batch.
+ * Detects ranks that train on the same samples. A loader without .comm returns global batches. This is correct if each
+ * rank has its own data set, but not if all ranks load the same batch.
  */
 #include "base/hash.h"
 #include "parallel/data_parallel.h"
 
-/* Sets a positive hash of this rank's batch; 0 if its loader divides batches, or if the pass did not use a loader. */
+/* Sets *hash to a positive hash of this rank's batch, or to 0 if its loader splits batches or the pass did not use a
+ * loader. */
 static ls_status hash_batch(int64_t *hash) {
     const ls_thread_state *thread = ls_thread();
     uint64_t all = LS_HASH_START;

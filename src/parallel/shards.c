@@ -16,8 +16,8 @@ static ls_shards *shards_of(const ls_sharding *sharding) {
 /* ---- ownership --------------------------------------------------------------------------------------------------- */
 
 /*
- * Returns the boundary nearest to an element, from 0 to count: between two parameters or, unless `whole`, two blocks of
- * one parameter.
+ * Returns the boundary nearest to an element, from 0 to count. Boundaries are between two parameters or, unless `whole`
+ * is set, between two blocks of one parameter.
  */
 static int64_t nearest_boundary(const ls_shards *self, const ls_flat *flat, int64_t element) {
     int64_t nearest = flat->count;
@@ -116,13 +116,13 @@ ls_status ls_shards_check(const ls_shards *self, const char *call) {
                                    call);
 }
 
-/* Notes a failure, after which the ranks may have different parameters. */
+/* Records a failure, after which the ranks may have different parameters. */
 static ls_status note(ls_shards *self, ls_status status) {
     self->failed = self->failed || status != LS_OK;
     return status;
 }
 
-/* Sets the counts of an exchange of a range, and the displacements, relative to element `base`. */
+/* Sets the counts and displacements of an exchange of a range. Displacements are relative to element `base`. */
 static void count(const ls_shards *self, const ls_range *range, int64_t base) {
     for (int r = 0; r < self->base.ranks; r++) {
         const ls_range own = owned_by(self, range, r);
@@ -131,14 +131,14 @@ static void count(const ls_shards *self, const ls_range *range, int64_t base) {
     }
 }
 
-/* Returns a number that only this range has. Ranges of different units may have equal counts. */
+/* Returns a number unique to this range, because ranges of different units may have equal counts. */
 static uint64_t sign_of(const ls_range *range) {
     return (uint64_t)range->offset * LS_FLAT_LIMIT + (uint64_t)range->flat + 1;
 }
 
 /*
- * Gives every rank all elements of a range, with the counts and displacements of `count`. `tensor` is dense. Fails if
- * the ranks share different ranges.
+ * Sends all elements of a range to every rank, with the counts and displacements of `count`. `tensor` is dense. Fails
+ * if the ranks share different ranges.
  */
 static ls_status share(ls_shards *self, const ls_range *range, const ls_tensor *tensor) {
     const ls_dtype dtype = (ls_dtype)tensor->dtype;
@@ -326,7 +326,7 @@ static ls_shards *make(ls_comm *comm, int stage, const ls_flat *flats, int flat_
     return self;
 }
 
-/* Sets the sharding of all leaves that have the sharding `from`. */
+/* Sets the sharding of all leaves whose sharding is `from`. */
 static void mark(const ls_module *model, ls_sharding *from, ls_sharding *to) {
     for (int i = 0; i < model->parameters.count; i++) {
         ls_leaf *leaf = model->parameters.items[i].tensor->leaf;

@@ -11,20 +11,20 @@
 
 static const char call[] = "ls_data_parallel_step";
 
-/* A slice of this rank. Its gradients and leaves stay from step to step. */
+/* A slice of this rank. It keeps its gradients and leaves from step to step. */
 struct ls_slice_run {
     ls_data_parallel_state *state;
     ls_slice_function *function;
     void *user;
     int slice; /* over all ranks */
     ls_fiber *fiber;
-    bool runs;        /* it has begun and not ended */
+    bool runs;        /* it has begun and has not yet ended */
     ls_status status; /* after its end */
-    double *numbers;  /* its summands while it waits; NULL: it does not wait */
+    double *numbers;  /* its summands while it waits; NULL if it does not wait */
     int64_t count;
-    ls_random_state random; /* while it does not run, like the following */
+    ls_random_state random; /* valid while the slice does not run, like the following members */
     char *exchanged;        /* the elements of the exchanged memory */
-    ls_leaf **leaves;       /* by the index of a parameter */
+    ls_leaf **leaves;       /* by parameter index */
     ls_leaf *memory;        /* of the leaves */
     ls_storage *gradients[LS_FLAT_LIMIT];
 };
@@ -36,7 +36,7 @@ enum { PIECES = 32 };
 #define PIECE(object)                                                                                                  \
     { &(object), sizeof(object) }
 
-/* Lists the memory that has other elements in each slice, except the leaves of the parameters. */
+/* Lists the memory whose contents differ between slices, except the leaves of the parameters. */
 static int list_pieces(ls_data_parallel_state *state, ls_slice_piece pieces[PIECES]) {
     ls_thread_state *thread = ls_thread_present;
     ls_slices *slices = state->slices;
@@ -73,7 +73,7 @@ static void swap_leaves(const ls_slice_run *run) {
     }
 }
 
-/* Exchanges the memory of the slice with the present one: before it runs, and after it. */
+/* Swaps the memory of the slice with the current memory, before and after the slice runs. */
 static void exchange(ls_slice_run *run) {
     ls_data_parallel_state *state = run->state;
     ls_slice_piece pieces[PIECES] = {{NULL, 0}};
@@ -89,9 +89,9 @@ static void exchange(ls_slice_run *run) {
     run->random = random;
 }
 
-/* The slice starts with the memory as it is now. Its passes have numbers of their own. */
+/* The slice starts with a copy of the current memory. Its passes have their own numbers. */
 static ls_status copy_pieces(ls_slice_run *run) {
-    enum { PASSES = 16 }; /* of one slice in one step */
+    enum { PASSES = 16 }; /* maximum number of passes of one slice in one step */
     ls_slice_piece pieces[PIECES] = {{NULL, 0}};
     const int count = list_pieces(run->state, pieces);
     size_t bytes = 0;
@@ -119,7 +119,7 @@ static size_t bytes_of(const ls_gradient_reducer *reducer, int flat) {
     return (size_t)reducer->flats[flat].count * ls_dtype_size(reducer->flats[flat].dtype);
 }
 
-/* Places the gradients of the slice's leaves, which the model has now, in memory of the slice. */
+/* Moves the gradients of the slice's leaves, which are currently the model's leaves, into the slice's memory. */
 static ls_status place_gradients(ls_slice_run *run) {
     const ls_gradient_reducer *reducer = &run->state->reducer;
     for (int i = 0; i < reducer->flat_count; i++) {
@@ -128,7 +128,7 @@ static ls_status place_gradients(ls_slice_run *run) {
             return ls_fail_memory(call, bytes_of(reducer, i));
         }
         ls_storage_set_kind(run->gradients[i], LS_MEMORY_GRADIENTS);
-        memset(run->gradients[i]->memory, 0, bytes_of(reducer, i)); /* also the gaps between gradients */
+        memset(run->gradients[i]->memory, 0, bytes_of(reducer, i)); /* includes the gaps between gradients */
         LS_TRY(ls_module_move_gradients(run->state->model, reducer->flats[i].dtype, run->gradients[i]));
     }
     return LS_OK;
@@ -153,7 +153,7 @@ static ls_status make_leaves(ls_slice_run *run) {
     return status;
 }
 
-/* The slice starts with the hooks and gradients of the model, but gathers gradients in memory of its own. */
+/* The slice starts with the hooks and gradients of the model, but accumulates gradients in its own memory. */
 static void copy_leaves(ls_slice_run *run) {
     const ls_data_parallel_state *state = run->state;
     bool any = false;
@@ -222,12 +222,12 @@ ls_status ls_slice_meet(ls_data_parallel_state *state, double *numbers, int64_t 
     return run->status;
 }
 
-/* The state of a rank's slices. The ranks exchange the largest numbers. */
+/* The state of a rank's slices. The ranks exchange the maximum of each number. */
 typedef struct slice_notice {
     double failed; /* a slice has failed */
-    double waits;  /* a slice waits for a sum */
-    double ended;  /* a slice has ended; a rank without slices waits for the others */
-    double most;   /* the count of the sum */
+    double waits;  /* nonzero if a slice waits for a sum */
+    double ended;  /* nonzero if a slice has ended; a rank without slices waits for the others */
+    double most;   /* number of elements of the sum */
     double least;  /* times -1 */
 } slice_notice;
 
@@ -246,7 +246,7 @@ static slice_notice describe(const ls_slices *slices) {
     return own;
 }
 
-/* Adds up the numbers of all slices that wait. */
+/* Adds up the numbers of all waiting slices. */
 static ls_status add_numbers(const ls_data_parallel_state *state, size_t count) {
     const ls_slices *slices = state->slices;
     double *own = ls_allocate_zeroed(((size_t)slices->count + 1) * count, sizeof *own);
@@ -270,8 +270,8 @@ static ls_status add_numbers(const ls_data_parallel_state *state, size_t count) 
 }
 
 /*
- * The slices of all ranks meet. Sets *more to false if all have ended. `begun` is not LS_OK if this rank could not
- * begin its slices.
+ * Synchronizes the slices of all ranks. Sets *more to false if all slices have ended. `begun` is not LS_OK if this rank
+ * could not begin its slices.
  */
 static ls_status meet(ls_data_parallel_state *state, ls_status begun, bool *more) {
     const uint64_t calls = ls_comm_metered.calls;
@@ -293,7 +293,7 @@ static ls_status meet(ls_data_parallel_state *state, ls_status begun, bool *more
 
 /* ---- fibers ------------------------------------------------------------------------------------------------------ */
 
-/* Runs a slice on its fiber, from its beginning to its end. */
+/* Runs a slice on its fiber from beginning to end. */
 static void run_slice(void *user) {
     ls_slice_run *run = user;
     run->status = run->function(run->user, run->slice);
@@ -325,7 +325,7 @@ static ls_status begin(ls_data_parallel_state *state, ls_slice_function *functio
     return run->runs ? LS_OK : ls_fail_memory(call, sizeof *run);
 }
 
-/* Lets all slices continue with their sums. */
+/* Resumes all slices with their sums. */
 static void resume_all(const ls_slices *slices) {
     for (int i = 0; i < slices->count; i++) {
         if (slices->runs[i].runs) {
@@ -334,7 +334,7 @@ static void resume_all(const ls_slices *slices) {
     }
 }
 
-/* Lets all slices end with the error in `cause`. */
+/* Ends all slices with the error in `cause`. */
 static void end_all(const ls_slices *slices, const ls_saved_error *cause) {
     for (int i = 0; i < slices->count && slices->runs != NULL; i++) {
         ls_slice_run *run = &slices->runs[i];

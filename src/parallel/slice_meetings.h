@@ -1,11 +1,10 @@
 /*
- * Slices that meet: models with statistics of the global batch, such as batch normalization. All slices of a rank run
- * in turns, each on a fiber (base/fiber.h). A slice that needs a sum over the batch waits for the others. When all
- * slices of the rank wait, the ranks add up their numbers, and the slices continue.
+ * Slices that synchronize within a step, for models with statistics of the global batch, such as batch normalization.
+ * The slices of a rank take turns, each on its own fiber (base/fiber.h). A slice that needs a sum over the batch waits
+ * for the others. When all slices of a rank wait, the ranks add up their numbers, and the slices continue.
  *
- * Each slice has gradients of its own, because the backward passes of slices are in progress at the same time. What a
- * slice has in memory that all slices use (the state of the thread, for example) is exchanged when another slice
- * continues.
+ * Each slice has its own gradients, because several backward passes are in progress at the same time. The contents of
+ * memory that all slices use (the state of the thread, for example) are swapped when another slice continues.
  */
 #ifndef LS_PARALLEL_SLICE_MEETINGS_H
 #define LS_PARALLEL_SLICE_MEETINGS_H
@@ -16,18 +15,18 @@ typedef struct ls_slice_run ls_slice_run;
 
 /*
  * Runs the function for each slice of this rank that has samples, until all slices of all ranks have ended. `samples`
- * returns the number of samples of a slice. The function gets the slice's number over all ranks. If it fails on a rank,
- * returns its error there and LS_ERR_MISMATCH on the other ranks. `before` is the status of this rank: if it is not
+ * returns the number of samples in a slice. The function gets the slice's number over all ranks. If it fails on a rank,
+ * returns its error there, and LS_ERR_MISMATCH on the other ranks. `before` is the status of this rank; if it is not
  * LS_OK, no slice runs on any rank. Collective.
  */
 typedef ls_status ls_slice_function(void *user, int slice);
 ls_status ls_slices_run_together(ls_data_parallel_state *state, ls_status before, ls_slice_function *function,
                                  void *user, int64_t (*samples)(const void *user, int slice));
 
-/* Sums the numbers over all slices. The running slice waits for the others. */
+/* Sums the numbers over all slices. The running slice waits for the other slices. */
 ls_status ls_slice_meet(ls_data_parallel_state *state, double *numbers, int64_t count);
 
-/* Gives the model's leaves and flat buffers the gradients of a slice of this rank, from 0. */
+/* Copies the gradients of a slice of this rank, counted from 0, to the model's leaves and flat buffers. */
 void ls_slice_run_fetch(ls_data_parallel_state *state, int index);
 
 void ls_slice_runs_free(ls_slice_run *runs, int count, int parameter_count);

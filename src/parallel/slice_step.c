@@ -1,7 +1,7 @@
 /*
- * A training step by slices. The program's function runs for one slice after the other, or for all slices in turns if
- * they meet (slice_meetings.h). In the first step, and if a loss is not one mean over samples, all forward passes run
- * once more before it: the slices agree on scaling factors.
+ * A training step by slices. The program's function runs for one slice after another, or for all slices in turns if
+ * they synchronize (slice_meetings.h). In the first step, and if a loss is not one mean over samples, all forward
+ * passes are run once before the step, so that the slices can agree on scaling factors.
  */
 #include <string.h>
 
@@ -22,14 +22,14 @@ typedef struct slice_step {
     const ls_batch *batch;
     ls_loss_function function;
     void *user;
-    ls_random_state before, after;  /* the generator, of every slice */
+    ls_random_state before, after;  /* the generator's state before and after every slice */
     ls_tensor *kept[LS_FLAT_LIMIT]; /* the gradients of earlier passes */
-    bool *had;                      /* by the index of a parameter: it has such a gradient */
-    ls_tail *tails;                 /* of this rank's slices that run together */
-    struct slice_note *notes;       /* of the parameters, then of the buffers, before the step */
-    bool *counted;                  /* of this rank's slices: the function has run for a backward pass */
-    bool begun;                     /* the buckets have the gradients of an earlier slice */
-    ls_saved_error cause;           /* of the failure of a slice */
+    bool *had;                      /* by parameter index: whether it has such a gradient */
+    ls_tail *tails;                 /* tails of this rank's slices, if they run together */
+    struct slice_note *notes;       /* notes about the parameters, then about the buffers, before the step */
+    bool *counted;                  /* for each slice of this rank: the function has already run for a backward pass */
+    bool begun;                     /* the buckets contain the gradients of an earlier slice */
+    ls_saved_error cause;           /* cause of a slice's failure */
 } slice_step;
 
 static bool has_failed(const slice_step *s) {
@@ -43,7 +43,7 @@ static void fail(slice_step *s, ls_status status) {
     }
 }
 
-/* Gives all ranks the cause of the failure of a slice. Never returns LS_OK. */
+/* Sends the cause of a slice's failure to all ranks. Never returns LS_OK. */
 static ls_status share_cause(slice_step *s) {
     if (has_failed(s)) {
         (void)ls_error_put_back(&s->cause);
@@ -55,7 +55,7 @@ static int64_t samples_of(const slice_step *s, int slice) {
     return ls_share_of(s->batch->global_count, s->state->slices->total, slice).count;
 }
 
-/* What a call of the function must leave unchanged, in a parameter or buffer. */
+/* The properties of a parameter or buffer that a call of the function must leave unchanged. */
 typedef struct slice_note {
     uint32_t version;
     bool needs_grad;
@@ -77,7 +77,8 @@ static ls_status note_model(slice_step *s) {
     return s->notes != NULL ? LS_OK : ls_fail_memory(call, (size_t)count * sizeof *s->notes);
 }
 
-/* What a slice changes would differ in the slices of other ranks. One slice of a rank moves running statistics. */
+/* Checks that a slice has not changed the model: the change would be missing in the slices of other ranks. Only one
+ * slice of a rank may update running statistics. */
 static ls_status check_model(const slice_step *s) {
     const ls_data_parallel_state *state = s->state;
     LS_TRY(ls_gradients_check(state));
@@ -102,7 +103,7 @@ static ls_status check_model(const slice_step *s) {
     return LS_OK;
 }
 
-/* Returns the number of calls of communicators outside of meetings. */
+/* Returns the number of communicator calls outside the synchronization of slices. */
 static uint64_t count_calls(const ls_slices *slices) {
     return ls_comm_metered.calls - slices->calls;
 }
@@ -117,7 +118,7 @@ static ls_status check_calls(const ls_slices *slices, uint64_t before) {
                      call);
 }
 
-/* Checks what the function has done, besides its loss. */
+/* Checks the side effects of the function. */
 static ls_status check_function(const slice_step *s, uint64_t calls) {
     const ls_slices *slices = s->state->slices;
     LS_TRY(check_calls(slices, calls));
@@ -133,7 +134,7 @@ static ls_status check_function(const slice_step *s, uint64_t calls) {
     return check_model(s);
 }
 
-/* Calls the program's function for a slice, and returns its loss in *loss. */
+/* Calls the program's function for a slice, and stores its loss in *loss. */
 static ls_status call_function(slice_step *s, int slice, ls_tensor **loss) {
     ls_slices *slices = s->state->slices;
     bool *counted = &s->counted[slice - slices->first];
@@ -156,7 +157,7 @@ static ls_status call_function(slice_step *s, int slice, ls_tensor **loss) {
     return check_function(s, calls);
 }
 
-/* Records what the other slices need to know about the loss of slice `index` of this rank. */
+/* Records the properties of the loss of this rank's slice `index` that the other slices need. */
 static void record(const ls_data_parallel_state *state, int index, const ls_batch_loss *loss) {
     ls_slice_record *own = &state->slices->own[index];
     *own = (ls_slice_record){.divisor = ls_batch_loss_divisor(loss, state->samples), .irregular = loss->irregular};
@@ -165,7 +166,7 @@ static void record(const ls_data_parallel_state *state, int index, const ls_batc
     }
 }
 
-/* Runs the forward pass of a slice for its record. */
+/* Runs the forward pass of a slice to fill in its record. */
 static ls_status measure_in(slice_step *s, int slice) {
     ls_data_parallel_state *state = s->state;
     ls_tensor *loss = NULL;
@@ -177,7 +178,7 @@ static ls_status measure_in(slice_step *s, int slice) {
     return LS_OK;
 }
 
-/* Runs both passes of a slice. */
+/* Runs the forward and backward passes of a slice. */
 static ls_status train_in(slice_step *s, int slice) {
     ls_data_parallel_state *state = s->state;
     ls_tensor *loss = NULL;
@@ -195,15 +196,15 @@ static ls_status train_in(slice_step *s, int slice) {
 typedef ls_status pass_of_slice(slice_step *s, int slice);
 
 /*
- * Runs the passes of a slice in a scope of their own. If they need the statistics of all slices, the step is repeated
- * with slices that meet.
+ * Runs the passes of a slice in their own scope. If they need the statistics of all slices, the step is repeated with
+ * slices that synchronize.
  */
 static ls_status run_in_scope(slice_step *s, int slice, pass_of_slice *passes) {
     ls_scope *scope = ls_scope_begin();
     ls_status status = scope != NULL ? passes(s, slice) : ls_error_status();
     if (scope != NULL) {
         ls_scope_end_inner(scope);
-        ls_tape_clear(scope); /* of a forward pass that no backward pass follows */
+        ls_tape_clear(scope); /* the tape of a forward pass without a backward pass */
         status = ls_scope_end_after(scope, status);
     }
     if (status != LS_OK && !s->state->slices->must_meet) {
@@ -212,12 +213,12 @@ static ls_status run_in_scope(slice_step *s, int slice, pass_of_slice *passes) {
     return status;
 }
 
-/* Returns whether the following slices of this rank need not run. */
+/* Returns whether the remaining slices of this rank need not run. */
 static bool is_over(const slice_step *s) {
     return has_failed(s) || s->state->slices->must_meet;
 }
 
-/* Returns whether the slice is the first of this rank that has samples. */
+/* Returns whether the slice is this rank's first slice with samples. */
 static bool is_first(const slice_step *s, int slice) {
     int first = s->state->slices->first;
     while (first < slice && samples_of(s, first) == 0) {
@@ -237,7 +238,7 @@ static ls_tail tail_of(const slice_step *s, int slice) {
                      .weight = state->agrees ? 1 : ls_divisor_weight(state, state->divisor)};
 }
 
-/* Among slices that run together, one moves the running statistics of the model. */
+/* Of the slices that run together, only one updates the running statistics of the model. */
 static ls_status measure_together(void *user, int slice) {
     ls_thread_present->recomputes = true;
     return run_in_scope(user, slice, measure_in);
@@ -272,7 +273,7 @@ static ls_status add_records(slice_step *s, double *failed) {
     return LS_OK;
 }
 
-/* Returns the largest divisor of this rank's slices. */
+/* Returns the largest divisor of any slice of this rank. */
 static double largest_divisor(const ls_slices *slices) {
     double largest = 0;
     for (int i = 0; i < slices->count; i++) {
@@ -281,7 +282,7 @@ static double largest_divisor(const ls_slices *slices) {
     return largest;
 }
 
-/* Runs the forward passes of the slices for their records. */
+/* Runs the forward passes of the slices to fill in their records. */
 static ls_status measure(slice_step *s) {
     ls_slices *slices = s->state->slices;
     memset(slices->own, 0, (size_t)slices->count * sizeof *slices->own);
@@ -297,7 +298,7 @@ static ls_status measure(slice_step *s) {
     return LS_OK;
 }
 
-/* Measures the slices, and agrees on the scaling factors, and on whether the slices must meet. */
+/* Measures the slices. Agrees on the scaling factors, and on whether the slices must synchronize. */
 static ls_status agree(slice_step *s) {
     ls_data_parallel_state *state = s->state;
     ls_slices *slices = state->slices;
@@ -327,7 +328,7 @@ static ls_status agree(slice_step *s) {
 
 /* ---- gradients --------------------------------------------------------------------------------------------------- */
 
-/* Copies the gradients of earlier passes, from which each slice starts. */
+/* Copies the gradients of earlier passes. Each slice starts from these gradients. */
 static ls_status keep_gradients(slice_step *s) {
     const ls_data_parallel_state *state = s->state;
     s->had = ls_allocate_zeroed((size_t)state->parameter_count, sizeof *s->had);
@@ -370,7 +371,8 @@ static ls_status encode(const ls_data_parallel_state *state, double weight) {
     return LS_OK;
 }
 
-/* Runs the passes of a slice, or fetches their results if the slices have run together. Sets *own to its tail. */
+/* Runs the passes of a slice, or fetches their results if the slices have run together. Sets *own to the slice's
+ * tail. */
 static ls_status pass(slice_step *s, int slice, ls_tail *own) {
     ls_data_parallel_state *state = s->state;
     const int index = slice - state->slices->first;
@@ -392,7 +394,7 @@ static ls_status pass(slice_step *s, int slice, ls_tail *own) {
     return LS_OK;
 }
 
-/* Writes the gradients of a slice, scaled, and its tail. */
+/* Writes the scaled gradients of a slice, and its tail. */
 static void run_slice(void *user, int slice) {
     slice_step *s = user;
     ls_data_parallel_state *state = s->state;
@@ -414,7 +416,7 @@ static void run_slice(void *user, int slice) {
     }
 }
 
-/* Runs the passes of slices that meet. Their gradients stay in memory of the slices. */
+/* Runs the passes of slices that synchronize. Their gradients stay in the slices' memory. */
 static ls_status run_together(slice_step *s) {
     const ls_status status = ls_slices_run_together(s->state, s->cause.status, train_together, s, samples_of_user);
     if (status != LS_OK) {
@@ -424,7 +426,7 @@ static ls_status run_together(slice_step *s) {
     return LS_OK;
 }
 
-/* Averages the gradients of all slices, unless they must agree on factors first: then sets *again. */
+/* Averages the gradients of all slices. If the slices must first agree on factors, sets *again instead. */
 static ls_status average(slice_step *s, bool *again) {
     ls_data_parallel_state *state = s->state;
     state->slices->irregular = state->slices->must_meet = false;
@@ -466,7 +468,7 @@ static ls_status prepare(slice_step *s) {
     return keep_gradients(s);
 }
 
-/* A rank without samples draws no random numbers, but continues with the streams of the other ranks. */
+/* A rank without samples draws no random numbers, but must continue with the same streams as the other ranks. */
 static ls_status agree_on_random(const slice_step *s) {
     ls_random_state state = s->after;
     if (s->batch->global_count < s->state->slices->total) {
@@ -478,7 +480,7 @@ static ls_status agree_on_random(const slice_step *s) {
     return LS_OK;
 }
 
-/* A rank without samples has not moved the running statistics of its model. Rank 0 has samples. */
+/* A rank without samples has not updated the running statistics of its model. Rank 0 always has samples. */
 static ls_status share_buffers(const slice_step *s) {
     ls_data_parallel_state *state = s->state;
     const bool shares = state->slices->meets && s->batch->global_count < state->slices->total;

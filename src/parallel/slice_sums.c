@@ -1,10 +1,10 @@
 /*
  * Sums over slices, in the order of the balanced tree over all slices of the job.
  *
- * A rank adds up the nodes of the tree that have only its own slices. If each rank has one such node, and the nodes are
- * equally large powers of two, the tree over them is the tree over the ranks: one all-reduce adds them up. Otherwise
- * each rank gets one part of the vectors of all nodes (all-to-all), adds it up by the tree, and sends the sum to all
- * ranks (all-gather).
+ * A rank computes the sums of the tree nodes that contain only its own slices. If each rank has one such node, and the
+ * nodes have the same size, a power of two, then the tree over these nodes is the tree over the ranks, and one
+ * all-reduce adds them up. Otherwise, each rank gets one part of the vectors of all nodes (all-to-all), adds up this
+ * part in tree order, and sends the sum to all ranks (all-gather).
  */
 #include <string.h>
 
@@ -17,7 +17,7 @@
 
 static const char call[] = "ls_data_parallel_step";
 
-/* Numbers of one dtype that are added up. */
+/* Numbers of the same dtype that are added up. */
 typedef struct sum_vector {
     char *memory;
     size_t count;
@@ -31,13 +31,13 @@ typedef struct addition {
     const ls_slices *slices;
     void (*run)(void *user, int slice);
     void *user;
-    sum_vector vectors[VECTORS]; /* where `run` leaves the numbers of a slice, and where the result lies */
+    sum_vector vectors[VECTORS]; /* `run` stores the numbers of a slice here, and the result is stored here */
     int vector_count;
     size_t bytes; /* of all vectors */
     ls_tree_node nodes[LS_TREE_COVER];
     int node_count;
-    char *levels; /* unfinished sums: one set of vectors per level of the tree */
-    char *parts;  /* the sums of `nodes`, if the tree over them is not the tree over the ranks */
+    char *levels; /* unfinished sums, one set of vectors per tree level */
+    char *parts;  /* the sums of `nodes`, if the tree over the nodes is not the tree over the ranks */
 } addition;
 
 static size_t bytes_of(const sum_vector *v) {
@@ -90,7 +90,7 @@ static void store(const addition *s, char *to) {
     }
 }
 
-/* Adds the vectors in `left` to the vectors. */
+/* Adds the vectors in `left` to the vectors of `s`. */
 static void add(const addition *s, const char *left) {
     for (int i = 0; i < s->vector_count; i++) {
         const sum_vector *v = &s->vectors[i];
@@ -99,7 +99,7 @@ static void add(const addition *s, const char *left) {
     }
 }
 
-/* Computes the sum of a node of this rank in the vectors. */
+/* Computes the sum of a tree node of this rank, and stores it in the vectors. */
 static void run_node(const addition *s, ls_tree_node node, int level) {
     if (node.count == 1) {
         s->run(s->user, node.first);
@@ -121,7 +121,7 @@ static int depth_of(int count) {
     return depth;
 }
 
-/* Returns memory for the unfinished sums. */
+/* Allocates memory for the unfinished sums. */
 static ls_status make_room(addition *s) {
     ls_slices *slices = s->state->slices;
     const size_t levels = (size_t)depth_of(slices->count) + 1;
@@ -155,7 +155,7 @@ typedef struct span_exchange {
     char *levels;
 } span_exchange;
 
-/* Returns the sum of a node in the span: received, or computed in the level's memory. */
+/* Returns the sum of a node in the span. The sum was received, or is computed in the level's memory. */
 static const char *sum_node(const span_exchange *x, ls_tree_node node, int level) {
     const size_t bytes = x->count * ls_dtype_size(x->dtype);
     for (int i = 0; i < x->node_count; i++) {
@@ -171,12 +171,12 @@ static const char *sum_node(const span_exchange *x, ls_tree_node node, int level
     return own;
 }
 
-/* Counts and displacements of the two collective calls, one per rank. */
+/* Counts and displacements of the two collective calls, one of each per rank. */
 typedef struct span_layout {
     size_t *sent, *sent_at, *received, *received_at, *spans, *spans_at;
 } span_layout;
 
-/* Sends span d of each node of this rank to rank d, and the sum of this rank's span to all ranks. */
+/* Sends span d of each node of this rank to rank d, and sends the sum of this rank's span to all ranks. */
 static ls_status exchange_spans(const addition *s, span_exchange *x, const span_layout *l, const sum_vector *v,
                                 const char *part, char *packed) {
     const ls_comm *comm = s->state->comm;
@@ -203,7 +203,7 @@ static ls_status exchange_spans(const addition *s, span_exchange *x, const span_
     return ls_comm_allgatherv(s->state->comm, sum, v->memory, l->spans, l->spans_at, v->dtype, NULL);
 }
 
-/* Adds up one sum_vector of all nodes. `part` is this rank's sum_vector of its first node. */
+/* Adds up one sum_vector over all nodes. `part` is the sum_vector of this rank's first node. */
 static ls_status exchange_vector(const addition *s, span_exchange *x, const sum_vector *v, const char *part) {
     const ls_comm *comm = s->state->comm;
     const size_t ranks = (size_t)ls_comm_size(comm), width = ls_dtype_size(v->dtype);
@@ -255,7 +255,7 @@ static ls_status exchange_vectors(const addition *s) {
     return status;
 }
 
-/* Adds up the sums of all ranks, in the vectors. */
+/* Adds up the sums of all ranks, and stores the result in the vectors. */
 static ls_status add_over_ranks(const addition *s) {
     ls_comm *comm = s->state->comm;
     if (!is_regular(s->slices, comm)) {

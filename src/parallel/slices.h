@@ -1,9 +1,10 @@
 /*
- * The same bits at every world size (.shards of ls_data_parallel_options).
+ * Bit-identical results at every world size (.shards of ls_data_parallel_options).
  *
- * With S shards, a global batch is cut into S slices: the shares of S ranks. Each rank runs some slices, one after the
- * other, with the shapes and the scaling factors that S ranks would have. All sums over slices have the order of the
- * balanced tree over S (base/tree.h). So the results equal the results of S ranks.
+ * With S shards, a global batch is split into S slices, which are the shares that S ranks would have. Each rank runs
+ * some of the slices, one after another, with the shapes and the scaling factors that S ranks would have. All sums over
+ * slices are computed in the order of the balanced tree over S (base/tree.h). The results therefore equal the results
+ * of S ranks.
  */
 #ifndef LS_PARALLEL_SLICES_H
 #define LS_PARALLEL_SLICES_H
@@ -11,18 +12,18 @@
 #include "parallel/averaging.h"
 #include "parallel/divisor_sums.h"
 
-/* Blocks of LS_DIVISORS sums over samples. A loss has fewer than 256 sums (autograd/samples.h). */
+/* Number of blocks of LS_DIVISORS sums over samples. A loss has fewer than 256 sums (autograd/samples.h). */
 enum { LS_FACTOR_BLOCKS = 32 };
 
-/* What the ranks learn about a slice before the backward passes. */
+/* The properties of a slice that the ranks exchange before the backward passes. */
 typedef struct ls_slice_record {
-    double divisor;   /* of the loss: see averaging.c */
-    double irregular; /* 1: the loss is not one mean over samples */
-    double meets;     /* 1: a layer has asked for the statistics of all slices */
+    double divisor;   /* divisor of the loss: see averaging.c */
+    double irregular; /* 1 if the loss is not one mean over samples */
+    double meets;     /* 1 if a layer has requested the statistics of all slices */
     ls_divisor_sums blocks[LS_FACTOR_BLOCKS];
 } ls_slice_record;
 
-/* Memory that has other elements in each slice (slice_meetings.h). */
+/* Pieces of memory whose contents differ between slices (slice_meetings.h). */
 enum { LS_SLICE_PIECES = 4 };
 typedef struct ls_slice_piece {
     void *memory;
@@ -32,28 +33,28 @@ typedef struct ls_slice_piece {
 struct ls_slices {
     int total;            /* S */
     int first, count;     /* slices of this rank */
-    int running;          /* the slice of this rank, from 0, for which a function runs; -1: none */
-    int64_t first_sample; /* of that slice, in the global batch */
+    int running;          /* the slice of this rank, from 0, for which a function currently runs; -1 if none */
+    int64_t first_sample; /* index of that slice's first sample in the global batch */
     bool begins;          /* the function has called ls_forward of the module for that slice */
-    bool measures;        /* the function runs only for the scaling factors: it will run again */
-    bool counts;          /* it runs for the first time with a backward pass: metrics count it once */
-    double loss_factor;   /* of the losses in `losses`: they may have the factor of a gradient scaler */
-    bool irregular;       /* a loss of this step is not one mean, and the slices have not agreed on factors */
+    bool measures;        /* the function runs only to determine the scaling factors, and will run again */
+    bool counts;          /* the function runs for the first time with a backward pass, so metrics count this run */
+    double loss_factor;   /* factor of the losses in `losses`, which may include the factor of a gradient scaler */
+    bool irregular; /* a loss of this step is not one mean over samples, and the slices have not agreed on factors */
     ls_slice_record sum;  /* of all slices */
     ls_slice_record *own; /* of this rank's slices */
-    ls_step_loss *losses; /* of this rank's slices in the last step */
+    ls_step_loss *losses; /* losses of this rank's slices in the last step */
     ls_storage *room;     /* slice_sums.c */
     /* slice_meetings.c */
-    bool must_meet;               /* a layer has asked for the statistics of all slices, but the slices do not meet */
-    bool meets;                   /* the slices run together, and meet */
-    struct ls_slice_run *runs;    /* of this rank's slices; NULL until they meet */
-    struct ls_slice_run *present; /* that runs; NULL: none */
-    uint64_t calls;               /* number of calls of the communicator in meetings */
+    bool must_meet; /* a layer has requested the statistics of all slices, but the slices do not synchronize */
+    bool meets;     /* the slices run together, and synchronize */
+    struct ls_slice_run *runs;              /* this rank's slices; NULL until the slices first synchronize */
+    struct ls_slice_run *present;           /* that runs; NULL: none */
+    uint64_t calls;                         /* number of communicator calls that synchronize slices */
     ls_slice_piece pieces[LS_SLICE_PIECES]; /* of the trial; borrowed */
     int piece_count;
 };
 
-/* Returns the number of ranks whose gradients are averaged: with `.shards`, the number of slices. */
+/* Returns the number of ranks whose gradients are averaged or, with `.shards`, the number of slices. */
 static inline int ls_data_parallel_ranks(const ls_data_parallel_state *state) {
     return state->slices != NULL ? state->slices->total : ls_comm_size(state->comm);
 }
@@ -62,28 +63,29 @@ static inline int ls_data_parallel_ranks(const ls_data_parallel_state *state) {
 ls_status ls_slices_open(ls_data_parallel_state *state, int shards);
 void ls_slices_close(ls_slices *slices, int parameter_count);
 
-/* Prepares the forward pass of the running slice. Fails with LS_ERR_STATE if none runs. */
+/* Prepares the forward pass of the running slice. Fails with LS_ERR_STATE if no slice is running. */
 ls_status ls_slice_begin_forward(ls_data_parallel_state *state);
 
-/* Begins the backward pass of a slice: sets the scaling factors of its loss. */
+/* Begins the backward pass of a slice, and sets the scaling factors of its loss. */
 ls_status ls_slice_begin_backward(ls_data_parallel_state *state, ls_batch_loss *loss);
 
-/* slice_step.c: runs a training step: see ls_data_parallel_step. */
+/* slice_step.c: runs a training step; see ls_data_parallel_step. */
 ls_status ls_slices_step(ls_data_parallel_state *state, const ls_batch *batch, ls_loss_function function, void *user);
 
-/* Fails with LS_ERR_ARGUMENT if the batch is not the share of this rank. */
+/* Fails with LS_ERR_ARGUMENT if the batch is not this rank's share. */
 ls_status ls_slices_check_batch(const ls_slices *slices, const ls_batch *batch);
 
-/* Sets *part to a slice, numbered over all ranks, of the batch. Its tensors are in the innermost scope. */
+/* Sets *part to a slice of the batch; `slice` is numbered over all ranks. The tensors of *part belong to the
+ * innermost scope. */
 ls_status ls_slice_cut(const ls_slices *slices, const ls_batch *batch, int slice, ls_batch *part);
 
-/* Called before and after a function runs for the slice. */
+/* Call these before and after a function runs for the slice. */
 void ls_slice_enter(ls_slices *slices, int slice, const ls_batch *part);
 void ls_slice_leave(ls_slices *slices);
 
 /*
- * Calls the function for each slice of this rank, also if the slice is empty, in a scope of its own. Fails with
- * LS_ERR_ARGUMENT if the batch is not the share of this rank.
+ * Calls the function for each slice of this rank, even if the slice is empty, in its own scope. Fails with
+ * LS_ERR_ARGUMENT if the batch is not this rank's share.
  */
 ls_status ls_slices_visit(ls_slices *slices, const ls_batch *batch,
                           ls_status (*function)(const ls_batch *slice, void *user), void *user);
@@ -93,12 +95,12 @@ ls_status ls_slices_loss(const ls_data_parallel_state *state, ls_step_loss *sums
 
 /*
  * slice_sums.c: averages the gradients and tails of all slices. `run` prepares the buckets and the tail of a slice,
- * numbered over all ranks, and does not fail. Collective.
+ * whose number counts over all ranks. It must not fail. Collective.
  */
 ls_status ls_slices_average(ls_data_parallel_state *state, void (*run)(void *user, int slice), void *user);
 
 /*
- * Adds up `width` numbers per slice in the order of the tree. `numbers` has the numbers of this rank's slices.
+ * Adds up `width` numbers per slice in the order of the tree. `numbers` contains the numbers of this rank's slices.
  * Collective.
  */
 ls_status ls_slices_add(const ls_data_parallel_state *state, const double *numbers, size_t width, double *sums);

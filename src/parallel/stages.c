@@ -1,4 +1,5 @@
-/* Dividing a model into the stages of a pipeline: at given layers, or so that the costs of the stages balance. */
+/* Partitions a model into the stages of a pipeline: at given layers, or so that the costs of the stages are
+ * balanced. */
 #include <math.h>
 #include <string.h>
 
@@ -7,7 +8,8 @@
 #include "parallel/pipeline.h"
 #include "tensor/scope.h"
 
-/* Marks the parameters of a stage as distributed over ranks: the stages together have all parameters of the model. */
+/* Marks the parameters of a stage as distributed over ranks: only all stages together contain all parameters of the
+ * model. */
 static void mark_parts(const ls_module *stage, ls_division division) {
     for (int i = 0; i < ls_module_parameter_count(stage); i++) {
         ls_leaf *leaf = ls_module_parameter(stage, i)->leaf;
@@ -36,8 +38,9 @@ static const char call[] = "ls_pipeline";
 enum { REPETITIONS = 5 };
 
 /*
- * Returns the seconds of one forward and backward pass, as in the pipeline: no rank needs the gradient of the first
- * layer's input. *output is the layer's output, in the scope around the innermost; NULL if a pass failed.
+ * Returns the time in seconds of one forward and backward pass, as in the pipeline: no rank needs the gradient of the
+ * first layer's input. Sets *output to the layer's output, in the scope around the innermost scope, or to NULL if a
+ * pass failed.
  */
 static double time_layer(ls_module *layer, bool first, ls_tensor *input, ls_tensor **output) {
     ls_scope *scope = ls_scope_begin();
@@ -72,7 +75,7 @@ static bool time_layers(const ls_module *model, ls_tensor *sample, double *costs
     return ls_scope_close(scope) == LS_OK && x != NULL;
 }
 
-/* Copies the buffers of the model, for example the running statistics of a batch normalization. */
+/* Copies the buffers of the model, such as the running statistics of batch normalization. */
 static bool copy_buffers(const ls_module *model, ls_tensor **copies) {
     for (int i = 0; i < ls_module_buffer_count(model); i++) {
         copies[i] = ls_clone(ls_module_buffer(model, i));
@@ -95,8 +98,8 @@ static bool restore_buffers(const ls_module *model, ls_tensor *const *copies) {
 }
 
 /*
- * Measures the costs of all layers. Only rank 0 measures, so the buffers of the model and the random state must stay
- * unchanged. Returns false if a layer failed.
+ * Measures the costs of all layers. Must leave the model's buffers and the random state unchanged, because only rank 0
+ * measures. Returns false if a layer failed.
  */
 static bool measure(const ls_module *model, ls_tensor *sample, double *costs) {
     const size_t bytes = ((size_t)ls_module_buffer_count(model) + 1) * sizeof(ls_tensor *);
@@ -125,8 +128,8 @@ static bool measure(const ls_module *model, ls_tensor *sample, double *costs) {
 }
 
 /*
- * A layer with parameters has three products of their size: its output and two gradients. The first layer needs no
- * gradient of its input.
+ * A layer with parameters computes three products of their size: its output and two gradients. The first layer does not
+ * compute the gradient of its input.
  */
 static void estimate(const ls_module *model, double *costs) {
     for (int i = 0; i < model->child_count; i++) {
@@ -134,17 +137,17 @@ static void estimate(const ls_module *model, double *costs) {
     }
 }
 
-/* ---- ends of stages ---------------------------------------------------------------------------------------------- */
+/* ---- boundaries of stages ---------------------------------------------------------------------------------------- */
 
 /*
- * Returns the number of stages needed if no stage may cost more than `most`, while at least one layer remains for each
- * later stage. Stores their ends.
+ * Returns the number of stages that are needed if no stage may cost more than `most` and each later stage must have at
+ * least one layer. Stores the ends of the stages.
  */
 static int fill_stages(const double *costs, int layers, int stages, double most, int *ends) {
     int stage = 0;
     double sum = 0;
     for (int i = 0; i < layers; i++) {
-        const bool must = layers - i == stages - stage - 1; /* one layer for each remaining stage */
+        const bool must = layers - i == stages - stage - 1; /* each remaining stage needs one layer */
         if (i > 0 && (sum + costs[i] > most || must) && sum > 0) {
             if (stage < stages) {
                 ends[stage] = i;
@@ -160,7 +163,8 @@ static int fill_stages(const double *costs, int layers, int stages, double most,
     return stage + 1;
 }
 
-/* Finds the division whose most expensive stage is cheapest. That cost is the sum of a run of layers. */
+/* Finds the partition that minimizes the cost of the most expensive stage. This cost is the sum over consecutive
+ * layers. */
 static void balance(const double *costs, int layers, int stages, int *ends) {
     double best = INFINITY;
     for (int first = 0; first < layers; first++) {
@@ -190,8 +194,8 @@ static ls_status take_cut(const int *cut, int layers, int stages, int *ends) {
 }
 
 /*
- * Finds the index after the last layer of each stage, equal on all ranks: rank 0 measures and broadcasts, or the
- * options give it.
+ * Finds the end (one past the last layer) of each stage, equal on all ranks. The ends come from the options, or rank 0
+ * measures and broadcasts them.
  */
 static ls_status find_ends(const ls_module *model, ls_comm *comm, const ls_pipeline_options *options, int *ends) {
     const int layers = model->child_count;
@@ -208,7 +212,7 @@ static ls_status find_ends(const ls_module *model, ls_comm *comm, const ls_pipel
         estimate(model, costs);
     } else if (ls_comm_rank(comm) == 0 && !measure(model, options->sample, costs)) {
         status = ls_error_status();
-        costs[0] = NAN; /* the broadcast notifies the other ranks */
+        costs[0] = NAN; /* the broadcast of NAN notifies the other ranks */
     }
     const ls_status sent = ls_comm_broadcast(comm, costs, (size_t)layers, LS_F64, 0, NULL);
     const bool failed = isnan(costs[0]);
@@ -224,7 +228,7 @@ static ls_status find_ends(const ls_module *model, ls_comm *comm, const ls_pipel
 
 /* ---- construction ------------------------------------------------------------------------------------------------ */
 
-/* Returns the layers from `begin` up to `end`, under their names in the model. */
+/* Returns the layers from `begin` to `end` - 1, with their names in the model. */
 static ls_module *take_layers(const ls_module *model, int begin, int end) {
     ls_module *stage = ls_module_new(model->type);
     for (int i = begin; i < end; i++) {
@@ -241,7 +245,7 @@ static int stage_of(const int *ends, int layer) {
     return stage;
 }
 
-/* Refuses a tensor shared by two stages, because it would become two tensors, one on each rank. */
+/* Rejects a tensor that two stages share, because it would become two tensors on different ranks. */
 static ls_status check_shared(const ls_module *model, const int *ends, const ls_child *a, const ls_child *b) {
     const int first = stage_of(ends, (int)(a - model->children));
     const int second = stage_of(ends, (int)(b - model->children));
@@ -323,7 +327,7 @@ static double share_of_step(const ls_gathered_steps *own, const ls_gathered_step
     return all->samples[step] > 0 ? (double)own->samples[step] / (double)all->samples[step] : 0;
 }
 
-/* One factor is enough only if all steps were divided over the ranks in the same way. */
+/* A single factor is correct only if all steps were distributed over the ranks in the same proportions. */
 static ls_status check_steps(const ls_gathered_steps *own, const ls_gathered_steps *all, ls_comm *comm) {
     const int64_t known = own->count < LS_STEPS_KNOWN ? own->count : LS_STEPS_KNOWN;
     int64_t wrong = (own->any && own->count * all->any != all->count) || (own->count > known && own->differ);

@@ -1,8 +1,8 @@
 /*
  * Layers sharded over ranks (Shoeybi et al., "Megatron-LM", arXiv 1909.08053). All ranks of the group compute the same
- * loss, and it counts once. So between the shards, a gradient is not the gradient of a sum of losses. For a tensor that
- * all ranks share (`share_op`), it is the sum over the shards. For a sum or concatenation of the shards' results, it is
- * equal on every rank, and is passed on or split.
+ * loss, which counts only once. Between the shards, a gradient is therefore not the gradient of a sum of losses. For a
+ * tensor that all ranks share (`share_op`), the gradient is the sum over the shards. For a sum or concatenation of the
+ * shards' results, the gradient is equal on every rank, and is passed on or split.
  */
 #include <math.h>
 
@@ -17,7 +17,7 @@
 
 /* ---- between the shards ------------------------------------------------------------------------------------------ */
 
-/* Passes a tensor that is equal on all ranks into their shards. */
+/* Passes a tensor that is equal on all ranks to the shards. */
 static ls_status share_shape(ls_op_call *call) {
     const ls_tensor *x = call->inputs[0];
     call->records = ls_meeting_of(call)->wanted;
@@ -46,7 +46,7 @@ static const ls_collective adding = {.op = {.name = "ls_nn_row_parallel",
                                      .bringers = LS_BRING_EQUAL,
                                      .reduces = true};
 
-/* Backward rule of a concatenation along the last axis; each rank's gradient is its part. */
+/* Backward rule of a concatenation along the last axis: each rank's gradient is its part of the given gradient. */
 static ls_status joining_backward(ls_node *node, ls_tensor *gradient) {
     const ls_agreement *agreement = ls_node_agreement(node);
     const ls_parts parts = agreement->gathered;
@@ -69,11 +69,11 @@ typedef struct parallel_state {
     ls_comm *comm;
     ls_tensor *weight;
     ls_tensor *bias;
-    int64_t start; /* embedding: index of its first row in the whole table */
-    int64_t whole; /* embedding: number of rows of the whole table */
+    int64_t start; /* embedding: index of this rank's first row in the complete table */
+    int64_t whole; /* embedding: number of rows in the complete table */
 } parallel_state;
 
-/* The whole parameter is drawn on every rank, so that the shards equal the parameters of one process. */
+/* Every rank draws the complete parameter, so that the shards equal the parameters of a single process. */
 static ls_tensor *part_of(ls_tensor *whole, const ls_comm *comm, int axis) {
     if (whole == NULL) {
         return NULL;
@@ -88,8 +88,8 @@ typedef struct sharded_tensor {
     const char *name;
     ls_shape shape; /* of the whole parameter */
     ls_dtype dtype;
-    int axis;     /* axis along which it is sharded; -1: whole on every rank */
-    double bound; /* uniform in +-bound; 0: normal */
+    int axis;     /* axis along which the parameter is sharded; -1 if every rank has the complete parameter */
+    double bound; /* uniform in +-bound; 0 selects a normal distribution */
 } sharded_tensor;
 
 static ls_tensor *add_part(ls_module *module, ls_comm *comm, const sharded_tensor *p) {
@@ -155,9 +155,7 @@ static ls_module *linear(const char *call, const ls_module_type *type, ls_comm *
     const double bound = 1.0 / sqrt((double)in);
     state->weight = add_part(module, comm, &(sharded_tensor){"weight", LS_SHAPE(out, in), options->dtype, axis, bound});
     if (!options->no_bias) {
-        /*
-         * A layer sharded by columns has a shard of the bias; a layer sharded by rows adds the whole bias to the sum.
-         */
+        /* A column-sharded layer has a shard of the bias. A row-sharded layer adds the complete bias to the sum. */
         state->bias =
             add_part(module, comm, &(sharded_tensor){"bias", LS_SHAPE(out), options->dtype, axis == 0 ? 0 : -1, bound});
     }
@@ -217,7 +215,8 @@ typedef struct dropout_state {
 } dropout_state;
 
 /*
- * Finds this rank's shard. Always asks all ranks: a rank whose width is unchanged cannot know that another's is, too.
+ * Finds this rank's shard. Always communicates with all ranks: a rank whose width is unchanged cannot know whether the
+ * width of another rank has changed.
  */
 static ls_status find_part(ls_comm *comm, int64_t width, int64_t *start, int64_t *whole) {
     const size_t bytes = (size_t)ls_comm_size(comm) * sizeof(int64_t);
@@ -271,8 +270,8 @@ ls_module *ls_nn_parallel_dropout(ls_comm *comm, double p) {
 }
 
 /*
- * Computes which rows are here: `index` relative to this rank's first row, or 0 if the row is on another rank, and
- * whether it is here. All on the host.
+ * For each index, computes the row relative to this rank's first row (0 if the row is on another rank), and whether the
+ * row is on this rank. All tensors are on the host.
  */
 static ls_status split_index(const parallel_state *state, const ls_tensor *index, int64_t *local, bool *here) {
     const int64_t rows = ls_size(state->weight, 0);
@@ -288,7 +287,7 @@ static ls_status split_index(const parallel_state *state, const ls_tensor *index
     return LS_OK;
 }
 
-/* Returns the rows that are here, and zeros for the others. `index` is dense and on the host. */
+/* Returns this rank's rows, and zeros for rows on other ranks. `index` is dense and on the host. */
 static ls_tensor *own_rows(const parallel_state *state, const ls_tensor *index) {
     static const char call[] = "ls_nn_parallel_embedding";
     const ls_device *device = ls_tensor_device(state->weight);

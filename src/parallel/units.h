@@ -1,7 +1,7 @@
 /*
- * Units of sharded parameters and gradients (stages 2 and 3 of ZeRO): recomputed modules, whose forward functions are
- * the only code that uses their parameters. A rank has all parameters of a unit only while the unit runs, in the
- * forward and in the backward pass (stage 3), and keeps only the mean gradients of its own elements (stages 2 and 3).
+ * Units of sharded parameters and gradients (stages 2 and 3 of ZeRO): recomputed modules. Only their forward functions
+ * use their parameters. In stage 3, a rank has all parameters of a unit only while the unit runs, in the forward or the
+ * backward pass. In stages 2 and 3, it keeps only the mean gradients of its own elements.
  */
 #ifndef LS_PARALLEL_UNITS_H
 #define LS_PARALLEL_UNITS_H
@@ -12,25 +12,27 @@ typedef struct ls_sharded_unit {
     ls_unit base; /* first member */
     ls_shards *shards;
     ls_module *module;
-    ls_range *ranges; /* of the parameters that only this module has */
+    ls_range *ranges; /* ranges of the parameters that only this module has */
     int range_count;
     ls_tensor **parameters; /* borrowed */
     int parameter_count;
-    int64_t gradient_bytes; /* counted gradients on this rank */
-    int runs;               /* runs that have entered it, and not left */
-    bool absent;            /* the parameters have the mark LS_ABSENT */
-    char *earlier;  /* gradients of earlier passes of this rank's own elements, while the backward pass runs; or NULL */
-    uint8_t *marks; /* of the parameters, which the ranks agree on in the backward pass */
+    int64_t gradient_bytes; /* bytes of gradients on this rank, as counted in the account */
+    int runs;               /* number of runs that have entered and not yet left the unit */
+    bool absent;            /* the parameters are marked LS_ABSENT */
+    char *earlier;  /* while the backward pass runs, the gradients of earlier passes for this rank's own elements; or
+                       NULL */
+    uint8_t *marks; /* marks of the parameters, on which the ranks agree in the backward pass */
 } ls_sharded_unit;
 
 /*
- * Makes the units of a model: its modules with ls_recompute, or the layers of an ls_sequential without such modules,
- * for which it calls ls_recompute. Sets the ranges of `shards`. Stage 1 has no units.
+ * Creates the units of a model: its modules with ls_recompute or, if there are none, the layers of an ls_sequential, on
+ * which it calls ls_recompute. Sets the ranges of `shards`. Stage 1 has no units.
  */
 ls_status ls_units_open(ls_shards *shards);
 void ls_units_close(ls_shards *shards);
 
-/* Gives this rank all parameters until called with false. Collective with true. `shards` may be NULL. */
+/* Gathers all parameters on this rank, and keeps them until called with false. Collective if `on` is true. `shards`
+ * may be NULL. */
 ls_status ls_units_gather(ls_shards *shards, bool on);
 
 /*

@@ -1,6 +1,6 @@
 /*
  * Wire formats: how elements are encoded for an all-reduce. A packet is one all-reduce of elements that may lie in
- * several pieces. A wire format is one row in wire.c.
+ * several pieces. The wire formats are defined in wire.c.
  */
 #ifndef LS_PARALLEL_WIRE_H
 #define LS_PARALLEL_WIRE_H
@@ -12,7 +12,7 @@
 #include "comm/device_buffers.h"
 #include "tensor/device.h"
 
-/* Elements in one block of device memory. */
+/* Elements in a single block of device memory. */
 typedef struct ls_wire_piece {
     ls_storage *storage; /* borrowed */
     int64_t offset;      /* elements */
@@ -23,9 +23,9 @@ typedef struct ls_wire_packet ls_wire_packet;
 
 struct ls_wire_format {
     const char *name;
-    bool converts;  /* the elements on the wire have the dtype `dtype`, not the pieces' own */
+    bool converts;  /* elements on the wire have the dtype `dtype`, not the dtype of the pieces */
     ls_dtype dtype; /* if `converts` */
-    /* Writes the pieces to the buffer, or the buffer to the pieces. */
+    /* The first function writes the pieces to the buffer, the second writes the buffer to the pieces. */
     ls_status (*encode)(const ls_wire_packet *packet);
     ls_status (*decode)(const ls_wire_packet *packet);
     /* Of a format of the program, which may fail on one rank; NULL for the others. */
@@ -38,25 +38,26 @@ struct ls_wire_packet {
     const ls_wire_format *format;
     const ls_device *device;     /* of the pieces */
     ls_dtype dtype;              /* of the pieces */
-    const ls_wire_piece *pieces; /* from the highest address to the lowest if they overlap with the buffer */
+    const ls_wire_piece *pieces; /* in descending order of address if they overlap with the buffer */
     int piece_count;
     int64_t total; /* elements of the pieces */
     ls_reduction reduction;
-    int64_t extra; /* elements after the pieces in the buffer, which the owner writes and reads */
-    bool in_place; /* the buffer is on `device`, whose memory the communicator accepts; otherwise on the host */
+    int64_t extra; /* elements after the pieces in the buffer; the packet's owner writes and reads them */
+    bool in_place; /* the buffer is on `device`, whose memory the communicator accepts; otherwise it is on the host */
     /*
-     * The encoded pieces, the last piece first. It may overlap with the pieces, if no element moves to a lower address
-     * by encoding.
+     * The encoded pieces, starting with the last piece. May overlap with the pieces if encoding moves no element to a
+     * lower address.
      */
     char *buffer;
-    ls_wire_piece converted; /* for formats that convert: the encoded pieces on `device`; the buffer, or its source */
-    int rank;                /* this rank, for messages; set by ls_packet_start */
-    ls_work *work;           /* of the started all-reduce; NULL if it has ended */
+    ls_wire_piece
+        converted; /* for formats that convert, the encoded pieces on `device`: the buffer itself, or its source */
+    int rank;      /* this rank, for messages; set by ls_packet_start */
+    ls_work *work; /* the started all-reduce; NULL if it has finished */
 };
 
 extern const ls_wire_format ls_wire_plain, ls_wire_bf16, ls_wire_f16;
 
-/* Returns the format that sends f32 elements as `dtype`; NULL for another dtype. */
+/* Returns the format that sends f32 elements as `dtype`, or NULL if there is none. */
 const ls_wire_format *ls_wire_of(ls_dtype dtype);
 
 static inline ls_dtype ls_packet_dtype(const ls_wire_packet *packet) {
@@ -67,8 +68,8 @@ static inline ls_dtype ls_packet_dtype(const ls_wire_packet *packet) {
 ls_wire_format *ls_wire_format_hold(ls_wire_format *format);
 
 /*
- * Encodes the pieces and starts their all-reduce, also if encoding fails, because the other ranks wait for it. Returns
- * the first error. `wait`: also waits for the all-reduce. A collective call.
+ * Encodes the pieces and starts their all-reduce, even if the encoding fails, because the other ranks wait for it.
+ * Returns the first error. With `wait`, also waits for the all-reduce. Collective.
  */
 ls_status ls_packet_start(ls_wire_packet *packet, ls_comm *comm, bool wait);
 

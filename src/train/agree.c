@@ -1,8 +1,9 @@
 /*
- * The ranks of a trial end together. A callback or a user step may fail, or stop the run, on one rank alone. The other
+ * The ranks of a trial end together. A callback or a user step may fail, or stop the run, on only one rank. The other
  * ranks would then wait for this rank in their next collective call.
  * - A rank that fails starts an agreement, one all-reduce, before it returns. The other ranks are then in another
- *   collective call of the step, which fails with LS_ERR_MISMATCH. So their step fails, and they join the agreement.
+ *   collective call of the step, which fails with LS_ERR_MISMATCH. Their step therefore fails, and they join the
+ *   agreement.
  * - In the agreement, all ranks get the status and the message of the rank that failed first-hand, not by
  *   LS_ERR_MISMATCH.
  * - If any rank has callbacks or a user step, all ranks also agree at the end of every batch and epoch, so that a run
@@ -16,11 +17,12 @@
 #include "base/wait.h"
 #include "comm/abort.h"
 
-#define TIMEOUT_NS UINT64_C(10000000000) /* limit for an agreement that other ranks do not join */
-#define TRIES      1000                  /* attempts that may meet other calls of the other ranks */
-#define LONGEST_NS 100000                /* between two polls */
+#define TIMEOUT_NS UINT64_C(10000000000) /* time limit for an agreement that the other ranks do not join */
+#define TRIES      1000 /* maximum number of attempts, each of which may coincide with a different call of the other ranks \
+                         */
+#define LONGEST_NS 100000 /* between two polls */
 
-/* The outcome of a step on a rank. The largest outcome of all ranks counts. */
+/* The outcome of a step on a rank. The largest outcome over all ranks counts. */
 enum { GOES_ON = 0, STOPS, FAILS_WITH_OTHERS, FAILS };
 
 typedef struct report {
@@ -32,7 +34,7 @@ static bool is_alone(const ls_trial *trial) {
     return ls_comm_size(trial->state.comm) <= 1;
 }
 
-/* The content of an agreement: the outcome of a rank, its request, and the progress of its checkpoint. */
+/* The contents of an agreement: the outcome of a rank, its request, and the progress of its checkpoint. */
 enum { OUTCOME, ASKS, WRITING, PARTS };
 typedef struct vote {
     ls_loc_i64 parts[PARTS];
@@ -48,15 +50,15 @@ static vote vote_of(const ls_trial *trial, ls_status status) {
 }
 
 /*
- * The all-reduce of an agreement. No other call here has this form. If several ranks have the same outcome, the lowest
- * rank counts.
+ * The all-reduce of an agreement. No other call has the same arguments. If several ranks have the same outcome, the
+ * lowest rank counts.
  */
 static ls_status meet(ls_comm *comm, const vote *mine, vote *worst, ls_work **work) {
     return ls_comm_allreduce(comm, mine, worst, PARTS, LS_I64, LS_MAXLOC, work);
 }
 
 /*
- * The all-reduce of a rank that failed. If the other ranks wait in other calls, the communicator is revoked after
+ * The all-reduce of a rank that failed. If the other ranks are waiting in other calls, revokes the communicator after
  * TIMEOUT_NS.
  */
 static ls_status meet_in_failure(ls_comm *comm, vote *outcome, const report *own) {
@@ -66,7 +68,7 @@ static ls_status meet_in_failure(ls_comm *comm, vote *outcome, const report *own
         vote worst = *outcome;
         ls_work *work = NULL;
         status = meet(comm, outcome, &worst, &work);
-        if (status == LS_ERR_MEMORY) { /* the asynchronous call allocates memory, the blocking call does not */
+        if (status == LS_ERR_MEMORY) { /* the asynchronous call allocates memory, but the blocking call does not */
             status = meet(comm, outcome, &worst, NULL);
         }
         while (status == LS_OK && !ls_work_done(work)) {
@@ -81,7 +83,7 @@ static ls_status meet_in_failure(ls_comm *comm, vote *outcome, const report *own
     return status;
 }
 
-/* Returns the failure of this rank, for the other ranks. */
+/* Returns a report of this rank's failure for the other ranks. */
 static report report_of(const ls_trial *trial, ls_status status, const char *reason) {
     static const char prefix[] = "ls_trial: ";
     const size_t known = strncmp(reason, prefix, sizeof prefix - 1) == 0 ? sizeof prefix - 1 : 0;
@@ -93,8 +95,8 @@ static report report_of(const ls_trial *trial, ls_status status, const char *rea
 }
 
 /*
- * Gives every rank the failure of the rank that counts. If all ranks have failed with the same status, each rank keeps
- * its own message.
+ * Sends the failure of the rank that counts to every rank. If all ranks have failed with the same status, each rank
+ * keeps its own message.
  */
 static ls_status take_over(ls_comm *comm, int failed_rank, ls_status status, const char *reason, const report *own) {
     report theirs = *own;
@@ -151,7 +153,7 @@ ls_status ls_trial_agree_at_end(ls_trial *trial, ls_status status) {
     return status;
 }
 
-/* Returns whether the program has made a callback itself. */
+/* Returns whether any callback was made by the program itself. */
 static bool has_user_hooks(const ls_trial *trial) {
     bool has = false;
     for (int i = 0; i < trial->options.callback_count; i++) {
@@ -160,7 +162,7 @@ static bool has_user_hooks(const ls_trial *trial) {
     return has;
 }
 
-/* What the ranks exchange about their setups. */
+/* The values that the ranks exchange about their setups. */
 enum { CALLED, USER_HOOKS, USER_STEP, SETUPS };
 
 ls_status ls_trial_begin_agreeing(ls_trial *trial) {

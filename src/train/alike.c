@@ -1,6 +1,7 @@
 /*
- * Compares the setups of the ranks of a trial. Each rank describes its setup as text, one line for each object, and the
- * ranks compare a hash. If hashes differ, the ranks exchange the texts and name the first line that differs.
+ * Compares the setups of the ranks of a trial. Each rank describes its setup as text, with one line per object, and the
+ * ranks compare a hash of this text. If the hashes differ, the ranks exchange the texts and report the first line that
+ * differs.
  */
 #include "train/alike.h"
 
@@ -20,7 +21,7 @@
 
 enum { LINE_LIMIT = 512 };
 
-/* The subject of a line: its first character. */
+/* The first character of a line gives its subject. */
 enum { TRAINING = 'a', VALIDATION, CHECKPOINTS, OUTER, OPTIMIZER, METRIC, CALLBACK, NOTHING };
 
 static const char *const differ[] = {
@@ -35,7 +36,7 @@ static const char *const differ[] = {
 };
 
 typedef struct text {
-    char *bytes; /* lines with a final NUL */
+    char *bytes; /* lines, with a terminating NUL */
     size_t length;
 } text;
 
@@ -126,7 +127,7 @@ static ls_status find_rank(ls_comm *comm, int64_t hash, int *rank) {
     return status;
 }
 
-/* Returns a copy of that rank's text. Returns ownership to the caller. */
+/* Returns a copy of the text of rank `rank`. Returns ownership to the caller. */
 static ls_status fetch(ls_comm *comm, const text *own, int rank, char **copy) {
     int64_t size = (int64_t)own->length + 1;
     LS_TRY(ls_comm_broadcast(comm, &size, 1, LS_I64, rank, NULL));
@@ -140,7 +141,7 @@ static ls_status fetch(ls_comm *comm, const text *own, int rank, char **copy) {
     return ls_comm_broadcast(comm, *copy, (size_t)size, LS_U8, rank, NULL);
 }
 
-/* Removes the next line from the text and returns it without its end; "" after the last line. */
+/* Removes the next line from the text, and returns it without the newline. Returns "" after the last line. */
 static char *next_line(char **rest) {
     char *line = *rest;
     const size_t length = strcspn(line, "\n");

@@ -12,7 +12,7 @@ ls_status ls_trial_check_alike(const ls_trial *trial);
 
 /*
  * Calls `each` for every line of this rank's setup, for example with "optimizer" and "ls_adam (learning_rate 0.001)".
- * Both texts are printable.
+ * Both strings are printable.
  */
 ls_status ls_trial_describe(const ls_trial *trial, void (*each)(const char *subject, const char *line, void *user),
                             void *user);

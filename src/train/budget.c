@@ -10,7 +10,7 @@ typedef struct bytes_text {
     char text[LS_MEMORY_KINDS * 40];
 } bytes_text;
 
-/* Returns the bytes of each kind, for example "parameters 400, gradients 400". */
+/* Returns the number of bytes of each kind as text, for example "parameters 400, gradients 400". */
 static bytes_text describe(const int64_t bytes[LS_MEMORY_KINDS]) {
     bytes_text list = {.text = ""};
     size_t used = 0;
@@ -25,7 +25,7 @@ static bytes_text describe(const int64_t bytes[LS_MEMORY_KINDS]) {
 
 /* ---- before training --------------------------------------------------------------------------------------------- */
 
-/* Returns the bytes of the gradients that the first backward pass allocates. */
+/* Returns the number of bytes of gradients that the first backward pass will allocate. */
 static int64_t missing_gradients(const ls_module *model) {
     int64_t bytes = 0;
     for (int i = 0; i < ls_module_parameter_count(model); i++) {

@@ -18,7 +18,7 @@ static bool describe_number(hid_t type, ls_array *array, char reason[LS_ARRAY_RE
                                 reason);
 }
 
-/* An enumeration, such as h5py's type of booleans, counts as its integers. */
+/* An enumeration, such as h5py's type for booleans, is treated as its integer type. */
 static bool describe_type(hid_t variable, ls_array *array, char reason[LS_ARRAY_REASON]) {
     const hid_t type = H5Dget_type(variable);
     if (type < 0) {
@@ -46,7 +46,7 @@ static bool describe_shape(hid_t variable, ls_array *array, char reason[LS_ARRAY
     return good;
 }
 
-/* Refuses a filter that this HDF5 does not have. */
+/* Rejects a filter that this HDF5 library does not have. */
 static bool check_filter(hid_t creation, unsigned number, char reason[LS_ARRAY_REASON]) {
     unsigned flags = 0, configuration = 0;
     size_t values = 0;
@@ -56,7 +56,7 @@ static bool check_filter(hid_t creation, unsigned number, char reason[LS_ARRAY_R
     return H5Zfilter_avail(filter) > 0 || ls_array_refuse_filter(filter, name, reason);
 }
 
-/* NetCDF-4 stores its default fill value in the variable. Another fill value may also be data, such as 0. */
+/* NetCDF-4 stores its default fill value in the variable. A different fill value, such as 0, may also be data. */
 static bool has_default_fill(hid_t creation, const ls_array *array) {
     H5D_fill_value_t defined = H5D_FILL_VALUE_UNDEFINED;
     ls_array_number fill;
@@ -114,7 +114,7 @@ static void round_to_elements(const ls_array *array, size_t count, double *reals
     }
 }
 
-/* Returns the kind of the numbers of an attribute, and their count, or -1 if the attribute is something else. */
+/* Returns the kind of the numbers in an attribute. Sets their count, or -1 if the attribute is not numeric. */
 static ls_array_kind inspect(hid_t attribute, int *count) {
     const hid_t type = H5Aget_type(attribute), space = H5Aget_space(attribute);
     const H5T_class_t class = H5Tget_class(type);

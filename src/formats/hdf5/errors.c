@@ -1,4 +1,4 @@
-/* Errors of HDF5: silence and reasons. */
+/* Switches HDF5's error messages off, and returns them as reasons. */
 #include "formats/hdf5/hdf5_file.h"
 
 ls_hdf5_silence ls_hdf5_silence_errors(void) {

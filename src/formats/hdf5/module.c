@@ -41,7 +41,7 @@ static void hdf5_list(int64_t file, ls_array_add_name *add, void *user) {
 /* ---- variables --------------------------------------------------------------------------------------------------- */
 
 static ls_array_found find(hid_t file, const char *name, ls_array *array, char reason[LS_ARRAY_REASON]) {
-    if (H5Lexists(file, name, H5P_DEFAULT) <= 0) { /* fails if a group of the path is missing */
+    if (H5Lexists(file, name, H5P_DEFAULT) <= 0) { /* fails if a parent group of the path is missing */
         return LS_ARRAY_ABSENT;
     }
     array->id = H5Dopen2(file, name, H5P_DEFAULT);

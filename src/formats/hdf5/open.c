@@ -4,7 +4,7 @@
 hid_t ls_hdf5_open_for_reading(const char *path, char reason[LS_ARRAY_REASON]) {
     const hid_t access = H5Pcreate(H5P_FILE_ACCESS);
 #if H5_VERSION_GE(1, 10, 7)
-    (void)H5Pset_file_locking(access, true, true); /* file systems without locks are allowed */
+    (void)H5Pset_file_locking(access, true, true); /* file systems that do not support locks are allowed */
 #endif
     const hid_t id = H5Fopen(path, H5F_ACC_RDONLY, access);
     if (id < 0) {

@@ -1,4 +1,4 @@
-/* Virtual variables: HDF5 reads fill values, without an error, in the place of sources that it does not find. */
+/* Virtual variables: if HDF5 does not find a source, it reads fill values without an error. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -6,7 +6,7 @@
 
 typedef ssize_t get_name_function(hid_t id, size_t index, char *name, size_t size);
 
-/* Returns a name of a source. Free it. Returns NULL on failure. */
+/* Returns a name of a source, or NULL on failure. The caller frees it. */
 static char *get_name(get_name_function *get, hid_t creation, size_t index) {
     const ssize_t length = get(creation, index, NULL, 0);
     char *name = length >= 0 ? calloc(1, (size_t)length + 1) : NULL;
@@ -16,7 +16,8 @@ static char *get_name(get_name_function *get, hid_t creation, size_t index) {
     return name;
 }
 
-/* Returns the path of a source file: HDF5 looks for a relative path in the folder of the variable's file. Free it. */
+/* Returns the path of a source file. HDF5 looks up a relative path in the folder of the variable's file. The caller
+ * frees the path. */
 static char *source_path(hid_t variable, const char *file) {
     const ssize_t length = H5Fget_name(variable, NULL, 0);
     const size_t size = (size_t)(length > 0 ? length : 0) + strlen(file) + 1;
@@ -26,7 +27,7 @@ static char *source_path(hid_t variable, const char *file) {
         return NULL;
     }
     (void)H5Fget_name(variable, path, (size_t)length + 1);
-    if (strcmp(file, ".") != 0) { /* "." is the file itself */
+    if (strcmp(file, ".") != 0) { /* "." is the variable's own file */
         char *slash = file[0] == '/' ? NULL : strrchr(path, '/');
         char *end = slash != NULL ? slash + 1 : path;
         (void)snprintf(end, size - (size_t)(end - path), "%s", file);
@@ -34,7 +35,7 @@ static char *source_path(hid_t variable, const char *file) {
     return path;
 }
 
-/* Whether the source exists and stores its elements itself. */
+/* Returns whether the source exists and stores its elements itself. */
 static bool is_stored(const char *path, const char *name) {
     char reason[LS_ARRAY_REASON];
     const hid_t file = ls_hdf5_open_for_reading(path, reason);

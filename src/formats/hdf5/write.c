@@ -3,7 +3,7 @@
 
 #include "formats/hdf5/hdf5_file.h"
 
-/* IEEE 754 binary16: the sign at bit 15, 5 bits of exponent, 10 bits of fraction. */
+/* IEEE 754 binary16: sign in bit 15, 5 exponent bits, 10 fraction bits. */
 static hid_t half_type(void) {
     const hid_t type = H5Tcopy(H5T_IEEE_F32LE);
     if (H5Tset_fields(type, 15, 10, 5, 0, 10) < 0 || H5Tset_ebias(type, 15) < 0 || H5Tset_size(type, 2) < 0) {
@@ -21,7 +21,8 @@ static hid_t bool_type(void) {
     return type;
 }
 
-/* The type of the elements in the file and in memory. The core has converted bf16, which HDF5 does not have, to f32. */
+/* Returns the type of the elements in the file and in memory. The core has already converted bf16, which HDF5 lacks,
+ * to f32. */
 static hid_t new_type(ls_dtype dtype) {
     switch (dtype) {
     case LS_F32:
@@ -51,7 +52,7 @@ static hid_t new_space(ls_shape shape) {
     return shape.ndim > 0 ? H5Screate_simple(shape.ndim, size, NULL) : H5Screate(H5S_SCALAR);
 }
 
-/* `creation` makes the groups that a name with slashes needs. */
+/* `creation` makes HDF5 create the groups for a name with slashes. */
 static bool write_one(hid_t file, hid_t creation, const ls_array_data *array, bool *refused,
                       char reason[LS_ARRAY_REASON]) {
     const hid_t type = new_type(array->dtype);
@@ -81,7 +82,7 @@ bool ls_hdf5_write(const char *path, const ls_array_data *arrays, int count, int
         good = write_one(file, creation, &arrays[i], &refused_name, reason);
         *refused = refused_name ? i : *refused;
     }
-    if (file >= 0 && H5Fclose(file) < 0 && good) { /* writes what HDF5 still holds */
+    if (file >= 0 && H5Fclose(file) < 0 && good) { /* writes the data that HDF5 still buffers */
         good = ls_hdf5_explain(reason);
     }
     (void)H5Pclose(creation);

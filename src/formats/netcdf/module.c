@@ -1,4 +1,4 @@
-/* Plug-in netcdf: reads variables of NetCDF files, classic (CDF-1, CDF-2, CDF-5) and NetCDF-4. */
+/* Plug-in netcdf: reads variables from NetCDF files, classic (CDF-1, CDF-2, CDF-5) and NetCDF-4. */
 #include <netcdf.h>
 #include <netcdf_filter.h>
 #include <netcdf_meta.h>
@@ -28,7 +28,7 @@ static void netcdf_close(int64_t file) {
 
 /* ---- names ------------------------------------------------------------------------------------------------------- */
 
-/* Returns the path of a group. Free it. Returns NULL on failure. */
+/* Returns the path of a group, or NULL on failure. The caller frees it. */
 static char *group_path(int group) {
     size_t length = 0;
     char *path = nc_inq_grpname_full(group, &length, NULL) == NC_NOERR ? calloc(1, length + 1) : NULL;
@@ -69,7 +69,7 @@ static void netcdf_list(int64_t file, ls_array_add_name *add, void *user) {
 
 /* ---- variables --------------------------------------------------------------------------------------------------- */
 
-/* Finds the group of a path of `length` bytes, "GROUP" or "/GROUP". */
+/* Finds a group by its path of `length` bytes: "GROUP" or "/GROUP". */
 static bool find_group(int file, const char *path, size_t length, int *group) {
     char *full = malloc(length + 2);
     if (full == NULL) {
@@ -135,14 +135,15 @@ static bool describe_shape(ls_array *array, char reason[LS_ARRAY_REASON]) {
     return true;
 }
 
-/* Before version 4.9, libnetcdf does not tell which filters HDF5 has: then the first read fails. */
+/* Before version 4.9, libnetcdf does not report which filters HDF5 has. A missing filter then makes the first read
+ * fail. */
 #if NC_VERSION_MAJOR > 4 || NC_VERSION_MINOR >= 9
 #define IS_ABSENT(group, filter) (nc_inq_filter_avail(group, filter) != NC_NOERR)
 #else
 #define IS_ABSENT(group, filter) false
 #endif
 
-/* Refuses a filter that HDF5 does not have. Classic files have none. */
+/* Rejects a filter that HDF5 does not have. Classic files have no filters. */
 static bool check_filters(const ls_array *array, char reason[LS_ARRAY_REASON]) {
     size_t count = 0;
     const int group = array->group, id = (int)array->id;

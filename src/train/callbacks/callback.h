@@ -1,7 +1,7 @@
 /*
- * callbacks: one file for each callback. A constructor allocates the struct of a callback, and `release` frees it. The
- * state of a callback is a list of named tensors over this struct (ls_state_list, as in optimizers). This header
- * declares the functions that callbacks share.
+ * callbacks: one file per callback. A constructor allocates the struct of a callback, and `release` frees it. The state
+ * of a callback is a list of named tensors that use the memory of this struct (ls_state_list, as for optimizers). This
+ * header declares the functions that callbacks share.
  */
 #ifndef LS_TRAIN_CALLBACKS_CALLBACK_H
 #define LS_TRAIN_CALLBACKS_CALLBACK_H
@@ -17,28 +17,28 @@
 #include "optim/snapshot.h"
 #include "train/trial.h"
 
-/* `describe` of a callback that may differ between ranks, because it does not communicate. */
+/* `describe` for callbacks that may differ between ranks, because they do not communicate. */
 void ls_callback_describe_nothing(void *user, char *text, size_t size);
 
-/* Allocates the struct of a callback, filled with zeros. Returns NULL on failure. */
+/* Allocates the zeroed struct of a callback. Returns NULL on failure. */
 void *ls_callback_allocate(const char *call, size_t size);
 
-/* Returns the struct of a callback of the kind that has this `release`; NULL for another kind. */
+/* Returns the struct of a callback whose kind has this `release`, or NULL for other kinds. */
 void *ls_callback_memory(const ls_callback *callback, void (*release)(void *user));
 
-/* Returns whether a hook is called by ls_trial_run, not by ls_trial_evaluate. */
+/* Returns whether ls_trial_run calls the hook, not ls_trial_evaluate. */
 static inline bool ls_callback_in_run(const ls_trial_state *state) {
     return state->trial->running;
 }
 
-/* Returns whether a hook is called by ls_trial_replay, which computes nothing. */
+/* Returns whether ls_trial_replay, which computes nothing, calls the hook. */
 static inline bool ls_callback_in_replay(const ls_trial_state *state) {
     return state->phase == LS_PHASE_REPLAY;
 }
 
 /*
- * For on_init: fails with LS_ERR_ARGUMENT if the trial has a user step. The message says to call `instead` in the user
- * step.
+ * For on_init: fails with LS_ERR_ARGUMENT if the trial has a user step. The message recommends calling `instead` in the
+ * user step.
  */
 ls_status ls_callback_needs_hooks(const ls_trial_state *state, const char *call, const char *instead);
 
@@ -46,10 +46,10 @@ ls_status ls_callback_needs_hooks(const ls_trial_state *state, const char *call,
 ls_status ls_callback_check_name(const char *call, const char *name);
 void ls_callback_copy_name(char copy[LS_METRIC_NAME_LIMIT], const char *name);
 
-/* Gets the last value of a metric. Fails with LS_ERR_ARGUMENT if the trial does not have the metric. */
+/* Gets the last value of a metric. Fails with LS_ERR_ARGUMENT if the trial lacks the metric. */
 ls_status ls_callback_metric(const ls_trial_state *state, const char *call, const char *name, double *value);
 
-/* Computes the mean of the step's loss over the samples of all ranks; NAN without a loss. Collective. */
+/* Computes the mean of the step's loss over the samples of all ranks; NAN if there is no loss. Collective. */
 ls_status ls_callback_batch_loss(const ls_trial_state *state, double *loss);
 
 /* Returns whether this is rank 0, the only rank that prints and writes files. */
@@ -58,16 +58,16 @@ static inline bool ls_callback_is_first_rank(const ls_trial_state *state) {
 }
 
 /*
- * For a file that a trial continues: keeps the complete lines up to the first one that `keeps` refuses, from the file
- * position on. Cuts the file there, and moves to its end. Returns false, with errno, on failure.
+ * For a file that a trial continues: from the current file position, keeps complete lines until `keeps` rejects a line,
+ * truncates the file there, and seeks to its end. Returns false with errno on failure.
  */
 typedef bool (*ls_callback_keeps)(void *user, const char *line);
 bool ls_callback_cut_lines(FILE *file, ls_callback_keeps keeps, void *user);
 
-/* Returns a group that has the name and the description of its first callback. Takes ownership of the callbacks. */
+/* Returns a group with the name and the description of its first callback. Takes ownership of the callbacks. */
 ls_callback *ls_callbacks_as_first(const char *call, ls_callback *const *callbacks, int count);
 
-/* Returns a timer that only measures: without state, without a table, and without numbers over ranks. */
+/* Returns a timer that only measures: it has no state, prints no table, and computes no values over ranks. */
 ls_callback *ls_timer_bare(const char *call);
 const char *ls_time_name(ls_time what);
 
@@ -75,8 +75,8 @@ const char *ls_time_name(ls_time what);
 ls_status ls_callback_list_real(ls_state_list *list, const char *word, double *number);
 ls_status ls_callback_list_count(ls_state_list *list, const char *word, int64_t *number);
 
-/* Implements `state` of ls_callback_hooks with a function that fills a list. `listed` is the list until the next call.
- */
+/* Implements `state` of ls_callback_hooks through a function that fills a list. `listed` contains the list until the
+   next call. */
 typedef ls_status (*ls_callback_list)(void *self, ls_state_list *list);
 ls_status ls_callback_state(void *self, ls_callback_list make, ls_state_list *listed, const ls_named **tensors,
                             int *count);

@@ -15,7 +15,7 @@ typedef struct confusion {
     bool shares;
 } confusion;
 
-/* Rows are targets, columns are predictions. */
+/* Rows are targets, and columns are predictions. */
 static void print_row(const confusion *self, const double *row, int classes, int target) {
     double sum = 0;
     for (int i = 0; i < classes; i++) {

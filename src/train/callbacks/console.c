@@ -1,4 +1,4 @@
-/* Prints plain lines on standard output. */
+/* Prints plain lines to standard output. */
 #include "train/callbacks/callback.h"
 
 #include <math.h>

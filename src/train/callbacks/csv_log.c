@@ -1,4 +1,4 @@
-/* Writes a CSV file that grows while a trial runs. */
+/* Writes a CSV file during a trial. */
 #include "train/callbacks/callback.h"
 
 #include <errno.h>
@@ -15,9 +15,9 @@ static const char *const maker = "ls_csv_log";
 typedef struct csv_log {
     ls_csv_log_options options;
     char *path;
-    FILE *file;    /* on rank 0, from the first run on */
-    bool begun;    /* the file has a header line, or needs none */
-    int64_t start; /* offset of the trial's own lines in the file */
+    FILE *file;    /* open on rank 0, from the first run on */
+    bool begun;    /* the file has a header line, or does not need one */
+    int64_t start; /* file offset of the trial's own lines */
     ls_state_list listed;
 } csv_log;
 
@@ -27,15 +27,15 @@ static ls_status cannot(const csv_log *self, const char *what) {
 
 /* ---- the file ---------------------------------------------------------------------------------------------------- */
 
-/* The position of a trial that resumes. */
+/* The position at which a trial resumes. */
 typedef struct position {
     int64_t epoch, batch;
     char separator;
     bool per_batch;
-    bool header; /* the next line has the names of the columns */
+    bool header; /* the next line contains the names of the columns */
 } position;
 
-/* Returns whether a line belongs to an epoch, or a batch, before the position, or was added by somebody else. */
+/* Returns whether a line belongs to an epoch or a batch before the position, or was not written by the trial. */
 static bool is_before(void *user, const char *line) {
     position *at = user;
     if (at->header) {
@@ -52,7 +52,8 @@ static bool is_before(void *user, const char *line) {
 }
 
 /*
- * Opens the file for a trial that resumes. Later lines of the previous run are removed, because they are written again.
+ * Reopens the file for a trial that resumes. Removes later lines of the previous run, because the trial writes them
+ * again.
  */
 static ls_status open_again(csv_log *self, int64_t epoch, int64_t batch) {
     self->file = fopen(self->path, "r+e");
@@ -63,7 +64,7 @@ static ls_status open_again(csv_log *self, int64_t epoch, int64_t batch) {
     }
     struct stat about;
     const bool known = fstat(fileno(self->file), &about) == 0;
-    self->start = known && self->start <= about.st_size ? self->start : 0; /* otherwise it is another file */
+    self->start = known && self->start <= about.st_size ? self->start : 0; /* otherwise it is a different file */
     if (!known || fseek(self->file, (long)self->start, SEEK_SET) != 0) {
         return cannot(self, "read");
     }
@@ -104,12 +105,12 @@ static ls_status end_line(csv_log *self) {
     return fflush(self->file) == 0 ? LS_OK : cannot(self, "write");
 }
 
-/* The first column is the number of the epoch, like the metric "epoch". */
+/* The first column is the epoch number, as in the metric "epoch". */
 static bool is_epoch(const char *name) {
     return strcmp(name, "epoch") == 0;
 }
 
-/* Writes the name of a metric; in quotes if it contains the separator or a quote (RFC 4180). */
+/* Writes the name of a metric, in quotes if it contains the separator or a quote (RFC 4180). */
 static void write_name(const csv_log *self, const char *name) {
     const char special[] = {'"', self->options.separator, '\0'};
     const bool quoted = strpbrk(name, special) != NULL;
@@ -165,7 +166,7 @@ static ls_status on_end_epoch(ls_trial_state *state, void *user) {
     if (self->options.per_batch || self->file == NULL || !ls_callback_in_run(state)) {
         return LS_OK;
     }
-    /* All epochs of a run have the same names. Results of ls_trial_evaluate are added later. */
+    /* All epochs of a run have the same metrics. Results of ls_trial_evaluate are added later. */
     const bool replay = ls_callback_in_replay(state);
     ls_history_entry columns;
     ls_history_entry_of(&trial->history, replay ? 0 : trial->history.count - 1, &columns);
@@ -193,7 +194,7 @@ static ls_status set_state(void *user, const ls_named *tensors, int count) {
     return ls_callback_set_state(maker, user, list, tensors, count);
 }
 
-/* Without lines of batches, the log does not communicate. */
+/* If the log has no lines for batches, it does not communicate. */
 static void describe(void *user, char *text, size_t size) {
     static const ls_field fields[] = {LS_FIELD(ls_csv_log_options, per_batch), {.name = NULL}};
     const csv_log *self = user;

@@ -1,4 +1,4 @@
-/* Replaces rectangles of pictures by rectangles of other samples. */
+/* Replaces rectangles of pictures by rectangles from other samples. */
 #include "train/callbacks/samples.h"
 
 #include <math.h>
@@ -12,7 +12,7 @@ typedef struct cutmix {
     ls_partners partners;
 } cutmix;
 
-/* Positions from `start` to before `end` along an axis. */
+/* Positions from `start` to `end` - 1 along an axis. */
 typedef struct box_side {
     int64_t start, end;
 } box_side;

@@ -24,7 +24,7 @@ static void mark_hole(const pictures *p, int64_t length, ls_draws *draws, bool *
     }
 }
 
-/* Draws the holes, and the noise [n, planes, height, width] that fills them. */
+/* Draws the holes, and the noise [n, planes, height, width] to fill them. */
 static void draw(const ls_cutout_options *o, const ls_trial_state *state, const pictures *p, bool *mask, float *noise) {
     const int64_t pixels = p->height * p->width;
     for (int64_t i = 0; i < p->count; i++) {
@@ -38,7 +38,7 @@ static void draw(const ls_cutout_options *o, const ls_trial_state *state, const 
     }
 }
 
-/* Returns a tensor of zeros in host memory. */
+/* Returns a zero tensor in host memory. */
 static ls_tensor *make(const pictures *p, int64_t planes, ls_dtype dtype) {
     const int64_t size[] = {p->count, planes, p->height, p->width};
     ls_tensor *tensor = ls_tensor_new(maker, &ls_cpu, 4, size, dtype);

@@ -11,11 +11,11 @@ typedef struct early_stopping {
     char monitor[LS_METRIC_NAME_LIMIT];
     bool larger_is_better;
     int64_t seen; /* number of epochs */
-    int64_t wait; /* number of last epochs without improvement */
+    int64_t wait; /* number of most recent epochs without improvement */
     int64_t stopped;
     double best;
-    bool resumed;      /* the state comes from a checkpoint, and no run has begun since */
-    ls_snapshot model; /* the model of the best epoch */
+    bool resumed;      /* the state comes from a checkpoint, and no run has begun since then */
+    ls_snapshot model; /* the model after the best epoch */
     ls_state_list listed;
 } early_stopping;
 
@@ -28,7 +28,7 @@ static bool has_waited(const early_stopping *self) {
     return self->wait > 0 && self->wait >= self->options.patience;
 }
 
-/* The checkpoint after the last epoch belongs to a run that has ended. */
+/* A checkpoint after the last epoch belongs to a run that has ended. */
 static ls_status on_start(ls_trial_state *state, void *user) {
     early_stopping *self = user;
     if (ls_callback_in_run(state) && !ls_callback_in_replay(state)) {

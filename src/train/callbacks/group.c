@@ -1,4 +1,4 @@
-/* Callbacks that combine callbacks: a group calls the hooks of its callbacks if its gate is open. */
+/* Callbacks that combine other callbacks: a group calls the hooks of its callbacks if its gate is open. */
 #include "train/callbacks/callback.h"
 
 #include <stdio.h>
@@ -16,16 +16,16 @@ enum { ALL_HOOKS(HOOK_NUMBER) HOOKS };
 
 typedef struct group group;
 
-/* Returns whether hook number `hook` is called now. */
+/* Returns whether to call hook number `hook` now. */
 typedef bool (*gate)(group *self, const ls_trial_state *state, int hook);
 
 struct group {
     const char *maker;
-    bool as_first; /* has the name and the description of the first callback */
+    bool as_first; /* uses the name and description of the first callback */
     ls_callback **callbacks;
     int count;
     gate gate;           /* NULL: always open */
-    const char *word;    /* name of the gate's state in checkpoints; NULL: no state */
+    const char *word;    /* name of the gate's state in checkpoints; NULL if there is no state */
     int64_t seen[HOOKS]; /* the state of the gate */
     ls_callback_predicate predicate;
     void *predicate_user;
@@ -61,7 +61,7 @@ static bool has_hook(const group *self, size_t offset) {
     return has;
 }
 
-/* ---- state: "1.best" is "best" of callback 1 --------------------------------------------------------------------- */
+/* ---- state: "1.best" is the state "best" of callback 1 ----------------------------------------------------------- */
 
 static ls_status list_seen(void *user, ls_state_list *list) {
     group *self = user;
@@ -157,8 +157,8 @@ static ls_status set_state(void *user, const ls_named *tensors, int count) {
 /* ---- making ------------------------------------------------------------------------------------------------------ */
 
 /*
- * Writes the texts of the callbacks after the name of the constructor. All of them have `describe`. Writes an empty
- * text if all texts are empty.
+ * Writes the name of the constructor, then the descriptions of the callbacks, which all have `describe`. Writes an
+ * empty string if all descriptions are empty.
  */
 static void describe(void *user, char *text, size_t size) {
     const group *self = user;
@@ -211,7 +211,7 @@ static group *take(const char *name, ls_callback *const *callbacks, int count) {
     return self;
 }
 
-/* Checkpoints do not contain a group without state. */
+/* Checkpoints omit groups without state. */
 static bool has_state(const group *self) {
     bool does = self->word != NULL;
     for (int i = 0; i < self->count; i++) {
@@ -269,7 +269,7 @@ ls_callback *ls_once(ls_callback *callback) {
     return finish(self);
 }
 
-/* Stores the epoch plus 1: 0 means that the hook was never called. */
+/* Stores the epoch plus 1, because 0 means that the hook has not been called. */
 static bool is_first_in_epoch(group *self, const ls_trial_state *now, int hook) {
     const int64_t before = self->seen[hook];
     self->seen[hook] = now->epoch + 1;
