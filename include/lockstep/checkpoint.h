@@ -13,8 +13,8 @@
  * });
  * ```
  *
- * A trial that resumes from a checkpoint, even within an epoch, finishes with results that are bit-identical to those
- * of an uninterrupted run. docs/reference/checkpoint-format.md describes the contents of a checkpoint, and
+ * A trial that resumes from a checkpoint, even within an epoch, finishes with results that are bit-identical to the
+ * results of an uninterrupted run. docs/reference/checkpoint-format.md describes the contents of a checkpoint, and
  * docs/tutorial/5-checkpoint-and-resume.md describes what the program must do.
  */
 #ifndef LOCKSTEP_CHECKPOINT_H

@@ -350,8 +350,8 @@ LS_API ls_status ls_comm_scatterv(ls_comm *comm, const void *send, const size_t 
 
 /**
  * Reduces `send`, of size * count elements, over the ranks. Rank r receives the r-th block of `count` elements of the
- * result, which is bit-identical to that of ls_comm_allreduce. In place: receive is send (the result is at its start),
- * or this rank's part of send.
+ * result, which is bit-identical to the result of ls_comm_allreduce. In place: receive is send (the result is at its
+ * start), or this rank's part of send.
  */
 LS_API ls_status ls_comm_reduce_scatter(ls_comm *comm, const void *send, void *receive, size_t count, ls_dtype dtype,
                                         ls_reduction reduction, ls_work **work) LS_WARN_UNUSED;

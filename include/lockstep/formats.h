@@ -17,8 +17,8 @@
  *   - CSV: one line of text (with its numbers as doubles), the names of columns and classes, and the tensor
  *   - safetensors, .npz: the tensors, and less than 1 KiB per tensor
  *   - event files: the largest record
- * - Writers, except those of event files, create a new file next to `path`, sync it and rename it to `path`. So other
- *   processes see the old file or the complete new file. A symbolic link at `path` is replaced, not followed. Fails
+ * - Writers, except the writer of event files, create a new file next to `path`, sync it and rename it to `path`. So
+ * other processes see the old file or the complete new file. A symbolic link at `path` is replaced, not followed. Fails
  *   with LS_ERR_IO if `path` is a device, a pipe or a socket.
  */
 #ifndef LOCKSTEP_FORMATS_H

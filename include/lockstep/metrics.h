@@ -12,8 +12,8 @@
  *
  * A metric is a number that a trial computes in each pass over a loader: "loss" of training, "val_loss" of validation,
  * "test_loss" of an evaluation with the label "test". At the end of a pass, the trial merges the sums of all ranks and
- * divides once. The value therefore equals that of one process with all samples, however the samples are distributed
- * over ranks. docs/reference/training.md compares the metrics with those of other libraries.
+ * divides once. The value therefore equals the value of one process with all samples, however the samples are
+ * distributed over ranks. docs/reference/training.md compares the metrics with other libraries' metrics.
  */
 #ifndef LOCKSTEP_METRICS_H
 #define LOCKSTEP_METRICS_H

@@ -134,7 +134,7 @@ LS_API ls_status ls_recompute(ls_module *module, bool on);
 LS_API void ls_module_train(ls_module *module, bool training);
 /**
  * Drops a reference from ls_module_retain, or else the creator's reference. The last reference frees the module, and
- * those of its children that nothing else references. Does nothing if a constructor has taken ownership of the module,
+ * the children that nothing else references. Does nothing if a constructor has taken ownership of the module,
  * even if that owner was just freed. NULL is allowed.
  */
 LS_API void ls_module_free(ls_module *module);

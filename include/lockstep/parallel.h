@@ -46,8 +46,8 @@ extern "C" {
 
 /**
  * Returns the reduction over ranks of `tensor`, which has any dtype and the same shape on all ranks. The result on
- * every rank is bit-identical to that of ls_comm_allreduce. Gradients exist for LS_SUM, LS_AVG, LS_PROD, LS_MIN and
- * LS_MAX. The gradient of LS_MIN and LS_MAX goes to the rank with the extreme value; on a tie, to the lowest rank.
+ * every rank is bit-identical to the result of ls_comm_allreduce. Gradients exist for LS_SUM, LS_AVG, LS_PROD, LS_MIN
+ * and LS_MAX. The gradient of LS_MIN and LS_MAX goes to the rank with the extreme value; on a tie, to the lowest rank.
  * Fails with LS_ERR_MISMATCH if shapes, dtypes or reductions differ; the message names the ranks.
  */
 LS_API ls_tensor *ls_allreduce(ls_comm *comm, ls_tensor *tensor, ls_reduction reduction);
@@ -688,7 +688,7 @@ LS_API ls_module *ls_nn_row_parallel(ls_comm *comm, int64_t in, int64_t out, con
 LS_API ls_module *ls_nn_gather_parallel(ls_comm *comm);
 /**
  * Returns an ls_nn_dropout for values that are sharded along the last axis (after ls_nn_column_parallel). With the same
- * seed on all ranks, the result equals that of one process. Use ls_nn_dropout for values that all ranks have. A
+ * seed on all ranks, the result equals the result of one process. Use ls_nn_dropout for values that all ranks have. A
  * collective call in training mode.
  */
 LS_API ls_module *ls_nn_parallel_dropout(ls_comm *comm, double p);

@@ -158,7 +158,7 @@ __attribute__((noinline)) static ls_status agree_on_reach(ls_backward_pass *pass
 }
 
 /*
- * Processes one node and returns the previous node. The node may be freed here, because it is no longer needed or
+ * Processes one node and returns the previous node. The node may be freed here, because the pass no longer needs it or
  * because a hook released its output. Earlier nodes may be freed with it, but never nodes that the walk has passed.
  */
 static ls_status step(ls_backward_pass *pass, ls_node *node, bool keep_tape, ls_tape_link **previous) {

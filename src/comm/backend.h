@@ -214,7 +214,7 @@ typedef struct ls_backend {
      * Begins a send or receive, independently of other calls; any number may be in progress. Sets `*request` to NULL if
      * it has already finished. Otherwise the caller calls test until it reports completion or fails, which frees the
      * request. close frees the remaining requests. A receive fails with LS_ERR_MISMATCH if its count or dtype differs
-     * from that of the message. A receive from any rank fails if all other ranks have left.
+     * from the message's number. A receive from any rank fails if all other ranks have left.
      */
     ls_status (*post)(void *state, const ls_call *call, void **request);
     ls_status (*test)(void *state, void *request, bool wait, bool *finished);

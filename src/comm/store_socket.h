@@ -28,7 +28,7 @@ struct sockaddr;
 /* Returns true if the address cannot be reached from other machines. */
 bool ls_socket_is_loopback(const struct sockaddr *address);
 
-/* Returns the port of a socket, or 0 if it has none. */
+/* Returns the port of a socket, or 0 if the socket has no port. */
 int ls_socket_port(int socket);
 
 /*

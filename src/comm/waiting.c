@@ -34,7 +34,7 @@ static void tell_latest(const ls_waiting *waiting, char *text, size_t capacity) 
 }
 
 void ls_comm_tell_waiting(const ls_waiting *waiting) {
-    if (waiting->waited_ns < *waiting->told_ns) { /* a different wait than the one that was logged */
+    if (waiting->waited_ns < *waiting->told_ns) { /* a different wait from the logged wait */
         *waiting->told_ns = 0;
     }
     const uint64_t due = *waiting->told_ns == 0 ? ls_comm_tell_after_ns : *waiting->told_ns + TELL_AGAIN_NS;

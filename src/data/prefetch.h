@@ -22,8 +22,8 @@ ls_prefetch *ls_prefetch_new(int threads, int64_t ahead, int rank, ls_make_batch
 /*
  * Waits for batch `number` of `count`. The batch is valid until the next call. If `number` does not follow the previous
  * number, the threads restart at `number`, so a failed batch can be requested again. On failure, the error message is
- * the one of `make`. `lent` means that the program got the tensors of the previous batch, not copies, so the next batch
- * in that slot gets new tensor records.
+ * the `user` of `make`. `lent` means that the program got the tensors of the previous batch, not copies, so the next
+ * batch in that slot gets new tensor records.
  */
 ls_status ls_prefetch_take(ls_prefetch *self, int64_t number, int64_t count, bool lent, ls_tensor **input,
                            ls_tensor **target);

@@ -41,7 +41,7 @@ ls_status ls_csv_begin(ls_csv_reader *reader, const ls_csv_options *options, ls_
  * of the file. */
 ls_status ls_csv_first_row(ls_csv_reader *reader, const ls_csv_columns *columns, int *fields);
 ls_status ls_csv_next_row(ls_csv_reader *reader, int *fields);
-/* Fails with LS_ERR_FORMAT if the number of fields in a row differs from that of the first row. */
+/* Fails with LS_ERR_FORMAT if the number of fields in a row differs from the number in the first row. */
 ls_status ls_csv_check_width(const ls_csv_reader *reader, const ls_csv_columns *columns, int fields);
 
 /* Reads the next field of the row. */

@@ -22,7 +22,7 @@ typedef struct ls_refused {
     char *reason;
 } ls_refused;
 
-/* The tensors of a file: those that were read, which the set owns, and those that were rejected. */
+/* The tensors of a file: tensors that were read, which the set owns, and tensors that were rejected. */
 typedef struct ls_named_set {
     ls_named *items;
     int count;

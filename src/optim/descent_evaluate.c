@@ -13,7 +13,7 @@ enum { UNMATCHED_CALLS = 1000 };
 /* Values whose maximum the ranks compute. The first rank that failed has the largest -order. */
 enum { LOSS, MINUS_LOSS, MINUS_ORDER, COMPARED };
 
-/* Orders ranks: first those that failed on their own, then those that failed because another rank failed, then all
+/* Orders ranks: first ranks that failed on their own, then ranks that failed because another rank failed, then all
  * others. */
 static int order_of(const ls_comm *comm, ls_status status) {
     const int size = ls_comm_size(comm), rank = ls_comm_rank(comm);

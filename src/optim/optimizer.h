@@ -194,7 +194,8 @@ bool ls_group_next_run(const ls_parameter_group *group, bool one_by_one, int *fi
  * Returns NULL before ls_grad_scaler_unscale. */
 bool *ls_grad_scaler_skips(const ls_grad_scaler *scaler, const ls_optimizer *optimizer);
 
-/* Fails with LS_ERR_STATE if the device or the sharding of a parameter differs from that of its state. */
+/* Fails with LS_ERR_STATE if the device or the sharding of a parameter differs from the device or the sharding of its
+ * state. */
 ls_status ls_group_check_place(const ls_optimizer *optimizer, const ls_parameter_group *group);
 
 /* Evaluates the loss with the closure, and counts the evaluation. */

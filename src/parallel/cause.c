@@ -10,7 +10,7 @@ typedef struct cause {
     char message[LS_ERROR_CAPACITY];
 } cause;
 
-/* Orders ranks: first those that failed on their own, then those that failed because another rank failed, then all
+/* Orders ranks: first ranks that failed on their own, then ranks that failed because another rank failed, then all
  * others. */
 static int32_t order_of(const ls_comm *comm, const cause *own, bool failed) {
     const int size = ls_comm_size(comm), rank = ls_comm_rank(comm);

@@ -34,8 +34,8 @@ ls_status ls_allreduce_shape(ls_op_call *call) {
 }
 
 /*
- * Computes the reduction from the offers, which contain the elements of all ranks. The result is bit-identical to that
- * of ls_comm_allreduce.
+ * Computes the reduction from the offers, which contain the elements of all ranks. The result is bit-identical to the
+ * result of ls_comm_allreduce.
  */
 static void reduce_carried(const ls_meeting *meeting, const ls_tensor *y, void *result) {
     const void *sources[LS_FEW_RANKS];
@@ -226,7 +226,7 @@ static ls_status fill_small(const ls_node *node, small_gradient *own) {
     return LS_OK;
 }
 
-/* Computes results bit-identical to those of ls_comm_allreduce. */
+/* Computes results that are bit-identical to ls_comm_allreduce's results. */
 static ls_status reduce_small(ls_node *node, const small_gradient *all, int ranks) {
     const ls_tensor *y = node->output;
     const void *sources[LS_FEW_RANKS];

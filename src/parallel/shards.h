@@ -34,8 +34,8 @@ struct ls_shards {
     ls_account *account; /* counts the elements on this rank; holds a reference; NULL if the storages are counted */
     int64_t present[LS_MEMORY_KINDS]; /* counted bytes */
     size_t *counts;                   /* one count per rank for one exchange, followed by one displacement per rank */
-    ls_range
-        *ranges; /* the ranges of all parameters: those of units (units.h) and, from unit_range_count on, the rest */
+    ls_range *ranges; /* the ranges of all parameters: the ranges of units (units.h) and, from unit_range_count on, the
+                         rest */
     int range_count;
     int unit_range_count;
     struct ls_sharded_unit *units; /* units.c */

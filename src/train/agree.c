@@ -18,8 +18,7 @@
 #include "comm/abort.h"
 
 #define TIMEOUT_NS UINT64_C(10000000000) /* time limit for an agreement that the other ranks do not join */
-#define TRIES      1000 /* maximum number of attempts, each of which may coincide with a different call of the other ranks \
-                         */
+#define TRIES      1000   /* attempts, each of which may coincide with a different call of the other ranks */
 #define LONGEST_NS 100000 /* between two polls */
 
 /* The outcome of a step on a rank. The largest outcome over all ranks counts. */

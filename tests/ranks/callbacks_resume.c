@@ -1,6 +1,6 @@
 /*
  * A run that is interrupted in the middle of an epoch and resumes from a checkpoint: the state of its callbacks is
- * restored, so its parameters are bit-identical to those of an uninterrupted run, and its log is the same.
+ * restored, so its parameters are bit-identical to the parameters of an uninterrupted run, and its log is the same.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda

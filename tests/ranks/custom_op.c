@@ -1,6 +1,6 @@
 /*
- * A program's own operation under data parallelism: the gradients equal those of one process with the global batch,
- * with shares of different sizes or empty shares, and with the operation inside a model or as its last layer. An
+ * A program's own operation under data parallelism: the gradients equal the gradients of one process with the global
+ * batch, with shares of different sizes or empty shares, and with the operation inside a model or as its last layer. An
  * operation that does not declare that it keeps samples apart is refused if samples pass through it.
  *
  * ranks: 1 2 3 4 5

@@ -1,6 +1,6 @@
 /*
  * Data-parallel training: for any number of ranks and any distribution of the batches, the parameters are bit-identical
- * on all ranks, and equal, up to rounding, those of one process with the global batch.
+ * on all ranks, and equal, up to rounding, the gradients of one process with the global batch.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda

@@ -1,6 +1,6 @@
 /*
- * The gradient of a data-parallel module equals that of one process with the global batch: for every loss with every
- * reduction and option, for custom sums and means, and for combinations of losses; with shares that are equal,
+ * The gradient of a data-parallel module equals the gradient of one process with the global batch: for every loss with
+ * every reduction and option, for custom sums and means, and for combinations of losses; with shares that are equal,
  * different or empty, with ranks on which all targets are ignored, with and without accumulation under no_sync. The
  * loss of the global batch is equal, too. Unsupported cases are refused.
  *
@@ -261,7 +261,7 @@ static bool is_one_mean(const loss_case *c) {
     return c->make == loss_with_decay || (reduces && (c->reduction == LS_LOSS_MEAN || c->then_mean));
 }
 
-/* Checks that the loss of the global batch equals that of one process, and is bit-identical on all ranks. */
+/* Checks that the loss of the global batch equals the loss of one process, and is bit-identical on all ranks. */
 static ls_status compare_loss(ls_comm *world, const loss_case *c, const global_loss *is, double want,
                               const char *what) {
     double first = is->value;
@@ -474,8 +474,8 @@ static ls_status refused_losses(ls_comm *world) {
     return LS_OK;
 }
 
-/* If the program itself calls an all-reduce, the gradient equals that of one process: here for the square root of a
- * mean, with equal shares. */
+/* If the program itself calls an all-reduce, the gradient equals the gradient of one process: here for the square root
+ * of a mean, with equal shares. */
 static ls_status by_allreduce(ls_comm *world) {
     static const loss_case alone = {.name = "root of the mean", .make = root_of_mean};
     pair p;

@@ -1,6 +1,6 @@
 /*
  * Tapes of data-parallel modules on any number of ranks: tapes that outlive a scope, a pass or the module, tapes with
- * other data alongside the samples, and samples with one axis. Gradients equal those of one process.
+ * other data alongside the samples, and samples with one axis. Gradients equal the gradients of one process.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda

@@ -1,6 +1,6 @@
 /*
  * The gradients of frozen parameters of a data-parallel module are not sent, whichever parameters are frozen, and
- * whenever. The gradients of the other parameters equal those of one process.
+ * whenever. The gradients of the other parameters equal the gradients of one process.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda

@@ -1,7 +1,7 @@
 /*
- * Metrics on several ranks: with the same global batches, every value equals that of one process and is bit-identical
- * on all ranks, for any distribution of the samples, even if ranks get no samples of a batch or of a pass, or if
- * training resumes in the middle of an epoch.
+ * Metrics on several ranks: with the same global batches, every value equals the value of one process and is
+ * bit-identical on all ranks, for any distribution of the samples, even if ranks get no samples of a batch or of a
+ * pass, or if training resumes in the middle of an epoch.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -244,7 +244,7 @@ static ls_status same_as(const participant *one, const participant *other, const
     return LS_OK;
 }
 
-/* Resumes the second epoch after one of its 8 batches: the values are bit-identical to those of an uninterrupted
+/* Resumes the second epoch after one of its 8 batches: the values are bit-identical to the values of an uninterrupted
  * run. */
 static ls_status goes_on(ls_comm *world, bool classes, int64_t done) {
     kept_state kept = {.after = 8 + done};

@@ -275,7 +275,7 @@ static ls_status silent_criterion(ls_comm *world) {
     return LS_OK;
 }
 
-/* All stages refuse a criterion whose value over micro-batches would differ from its value over the whole batch. */
+/* All stages refuse a criterion whose value over micro-batches would differ from its value over all samples. */
 static ls_status criteria(ls_comm *world) {
     static const ls_criterion wrong[] = {sum_criterion, root_criterion, ignoring_criterion};
     for (int i = 0; i < 4; i++) {

@@ -221,7 +221,7 @@ static ls_status other_loader(ls_comm *world) {
     return LS_OK;
 }
 
-/* Predictions have the order of the data set, and are bit-identical to those of W ranks. */
+/* Predictions have the order of the data set, and are bit-identical to the predictions of W ranks. */
 static ls_status predict(ls_comm *comm, int shards, uint64_t *hash) {
     objects o;
     ls_scope *scope = ls_scope_begin();

@@ -1,5 +1,5 @@
 /*
- * Trials on several ranks: with the same global batches, every measured value equals that of one process and is
+ * Trials on several ranks: with the same global batches, every measured value equals the value of one process and is
  * bit-identical on all ranks, for any distribution of the samples. All ranks call the same hooks.
  *
  * ranks: 1 2 3 4 5

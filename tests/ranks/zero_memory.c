@@ -128,7 +128,7 @@ static ls_status test_resident(ls_comm *world) {
 }
 
 ls_status rank_test(ls_comm *world) {
-    LS_TRY(test_resident(world)); /* first, because the peak is that of the whole process */
+    LS_TRY(test_resident(world)); /* first, because the peak counts the whole process */
     for (int zero = 0; zero <= 3; zero++) {
         double bytes = 0;
         LS_TRY(train(world, zero, WIDTH, &bytes));

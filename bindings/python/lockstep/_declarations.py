@@ -7,7 +7,7 @@ HANDLES = ('ls_tensor', 'ls_scope', 'ls_comm', 'ls_work', 'ls_store', 'ls_csv_cl
 # The types of callbacks.
 CALLBACKS = ('ls_callback_function', 'ls_callback_predicate', 'ls_closure', 'ls_criterion', 'ls_function', 'ls_grad_hook', 'ls_log_sink', 'ls_loss_function', 'ls_module_hook', 'ls_rank_function', 'ls_sampler', 'ls_transform')
 # Options for which the C value LS_ZERO, not 0, selects 0.
-ZERO_FIELDS = ('ls_attention_options.scale', 'ls_rotary_options.base', 'ls_gradcheck_options.step', 'ls_gradcheck_options.absolute', 'ls_gradcheck_options.relative', 'ls_initialize_options.gain', 'ls_lsuv_options.deviation', 'ls_lsuv_options.tolerance', 'ls_rate_finder_options.lowest', 'ls_rate_finder_options.highest', 'ls_rate_finder_options.smoothing', 'ls_rate_finder_options.divergence', 'ls_mixup_options.alpha', 'ls_mixup_options.lambda', 'ls_cutmix_options.alpha', 'ls_weight_averaging_options.decay', 'ls_store_options.timeout', 'ls_random_erasing_options.probability', 'ls_random_erasing_options.least_area', 'ls_random_erasing_options.most_area', 'ls_random_erasing_options.least_ratio', 'ls_random_erasing_options.most_ratio', 'ls_csv_options.empty', 'ls_array_options.missing', 'ls_norm_options.epsilon', 'ls_rms_norm_options.epsilon', 'ls_instance_norm_options.epsilon', 'ls_batch_norm_options.epsilon', 'ls_batch_norm_options.momentum', 'ls_sgd_options.learning_rate', 'ls_adam_options.learning_rate', 'ls_adam_options.beta1', 'ls_adam_options.beta2', 'ls_adam_options.epsilon', 'ls_adam_options.weight_decay', 'ls_rmsprop_options.learning_rate', 'ls_rmsprop_options.alpha', 'ls_rmsprop_options.epsilon', 'ls_adagrad_options.learning_rate', 'ls_adagrad_options.epsilon', 'ls_adadelta_options.learning_rate', 'ls_adadelta_options.rho', 'ls_adadelta_options.epsilon', 'ls_nadam_options.learning_rate', 'ls_nadam_options.beta1', 'ls_nadam_options.beta2', 'ls_nadam_options.epsilon', 'ls_nadam_options.momentum_decay', 'ls_radam_options.learning_rate', 'ls_radam_options.beta1', 'ls_radam_options.beta2', 'ls_radam_options.epsilon', 'ls_lion_options.learning_rate', 'ls_lion_options.beta1', 'ls_lion_options.beta2', 'ls_lamb_options.learning_rate', 'ls_lamb_options.beta1', 'ls_lamb_options.beta2', 'ls_lamb_options.epsilon', 'ls_lamb_options.weight_decay', 'ls_muon_options.learning_rate', 'ls_muon_options.weight_decay', 'ls_muon_options.momentum', 'ls_muon_options.a', 'ls_muon_options.b', 'ls_muon_options.c', 'ls_muon_options.epsilon', 'ls_lbfgs_options.learning_rate', 'ls_lbfgs_options.tolerance_gradient', 'ls_lbfgs_options.tolerance_change', 'ls_conjugate_gradient_options.learning_rate', 'ls_conjugate_gradient_options.tolerance_gradient', 'ls_conjugate_gradient_options.tolerance_change', 'ls_group_options.learning_rate', 'ls_group_options.weight_decay', 'ls_one_cycle_options.max_learning_rate', 'ls_one_cycle_options.rising', 'ls_one_cycle_options.initial_divisor', 'ls_one_cycle_options.final_divisor', 'ls_one_cycle_options.min_momentum', 'ls_one_cycle_options.max_momentum', 'ls_cyclic_options.min_learning_rate', 'ls_cyclic_options.gamma', 'ls_cyclic_options.min_momentum', 'ls_cyclic_options.max_momentum', 'ls_plateau_options.factor', 'ls_plateau_options.threshold', 'ls_plateau_options.epsilon', 'ls_grad_scaler_options.initial_scale', 'ls_grad_scaler_options.growth_factor', 'ls_grad_scaler_options.backoff_factor', 'ls_outer_options.learning_rate', 'ls_outer_options.momentum')
+ZERO_FIELDS = ('ls_attention_options.scale', 'ls_rotary_options.base', 'ls_gradcheck_options.step', 'ls_gradcheck_options.absolute', 'ls_gradcheck_options.relative', 'ls_initialize_options.gain', 'ls_lsuv_options.deviation', 'ls_lsuv_options.tolerance', 'ls_rate_finder_options.lowest', 'ls_rate_finder_options.highest', 'ls_rate_finder_options.smoothing', 'ls_rate_finder_options.divergence', 'ls_mixup_options.alpha', 'ls_mixup_options.lambda', 'ls_cutmix_options.alpha', 'ls_weight_averaging_options.decay', 'ls_checkpoint_options.every_seconds', 'ls_init_options.timeout', 'ls_store_options.timeout', 'ls_random_erasing_options.probability', 'ls_random_erasing_options.least_area', 'ls_random_erasing_options.most_area', 'ls_random_erasing_options.least_ratio', 'ls_random_erasing_options.most_ratio', 'ls_csv_options.empty', 'ls_array_options.missing', 'ls_norm_options.epsilon', 'ls_rms_norm_options.epsilon', 'ls_instance_norm_options.epsilon', 'ls_batch_norm_options.epsilon', 'ls_batch_norm_options.momentum', 'ls_sgd_options.learning_rate', 'ls_adam_options.learning_rate', 'ls_adam_options.beta1', 'ls_adam_options.beta2', 'ls_adam_options.epsilon', 'ls_adam_options.weight_decay', 'ls_rmsprop_options.learning_rate', 'ls_rmsprop_options.alpha', 'ls_rmsprop_options.epsilon', 'ls_adagrad_options.learning_rate', 'ls_adagrad_options.epsilon', 'ls_adadelta_options.learning_rate', 'ls_adadelta_options.rho', 'ls_adadelta_options.epsilon', 'ls_nadam_options.learning_rate', 'ls_nadam_options.beta1', 'ls_nadam_options.beta2', 'ls_nadam_options.epsilon', 'ls_nadam_options.momentum_decay', 'ls_radam_options.learning_rate', 'ls_radam_options.beta1', 'ls_radam_options.beta2', 'ls_radam_options.epsilon', 'ls_lion_options.learning_rate', 'ls_lion_options.beta1', 'ls_lion_options.beta2', 'ls_lamb_options.learning_rate', 'ls_lamb_options.beta1', 'ls_lamb_options.beta2', 'ls_lamb_options.epsilon', 'ls_lamb_options.weight_decay', 'ls_muon_options.learning_rate', 'ls_muon_options.weight_decay', 'ls_muon_options.momentum', 'ls_muon_options.epsilon', 'ls_lbfgs_options.learning_rate', 'ls_lbfgs_options.tolerance_gradient', 'ls_lbfgs_options.tolerance_change', 'ls_conjugate_gradient_options.learning_rate', 'ls_conjugate_gradient_options.tolerance_gradient', 'ls_conjugate_gradient_options.tolerance_change', 'ls_group_options.learning_rate', 'ls_group_options.weight_decay', 'ls_one_cycle_options.max_learning_rate', 'ls_one_cycle_options.rising', 'ls_one_cycle_options.initial_divisor', 'ls_one_cycle_options.final_divisor', 'ls_one_cycle_options.min_momentum', 'ls_one_cycle_options.max_momentum', 'ls_cyclic_options.min_learning_rate', 'ls_cyclic_options.gamma', 'ls_cyclic_options.min_momentum', 'ls_cyclic_options.max_momentum', 'ls_plateau_options.factor', 'ls_plateau_options.threshold', 'ls_plateau_options.epsilon', 'ls_grad_scaler_options.initial_scale', 'ls_grad_scaler_options.growth_factor', 'ls_grad_scaler_options.backoff_factor', 'ls_outer_options.learning_rate')
 
 # The type and the parameters of each function.
 FUNCTIONS = {
@@ -1008,7 +1008,8 @@ typedef struct ls_custom_call {
     int input_count;
     ls_tensor **outputs;
     ls_tensor **saved;
-    ls_tensor *const *output_gradients;
+    ls_tensor *const
+        *output_gradients;
     ls_tensor **input_gradients;
     const bool *wanted;
     void *user;
@@ -1017,7 +1018,8 @@ typedef struct ls_custom_op {
     const char *name;
     ls_status (*forward)(ls_custom_call *call);
     ls_status (*backward)(ls_custom_call *call);
-    void (*release)(void *user);
+    void (*release)(
+        void *user);
     int outputs;
     int saved;
     bool by_sample;
@@ -1500,7 +1502,8 @@ ls_tensor *ls_bce_loss(ls_tensor *probability, ls_tensor *target, ls_loss_reduct
 typedef struct ls_bce_with_logits_options {
     ls_loss_reduction reduction;
     ls_tensor *weight;
-    ls_tensor *pos_weight;
+    ls_tensor
+        *pos_weight;
 } ls_bce_with_logits_options;
 ls_tensor *ls_bce_with_logits_loss(ls_tensor *logits, ls_tensor *target,
                                           const ls_bce_with_logits_options *options);
@@ -2133,7 +2136,8 @@ typedef struct ls_outer ls_outer;
 typedef struct ls_outer_options {
     int64_t steps;
     double learning_rate;
-    double momentum;
+    double
+        momentum;
 } ls_outer_options;
 ls_outer *ls_outer_new(ls_module *model, ls_comm *comm, const ls_outer_options *options);
 ls_status ls_outer_step(ls_outer *outer);
@@ -2214,7 +2218,8 @@ typedef struct ls_callback_hooks {
     ls_callback_function on_step_validation;
     ls_callback_function on_end_validation;
     ls_callback_function on_end_epoch;
-    ls_callback_function on_checkpoint;
+    ls_callback_function
+        on_checkpoint;
     ls_callback_function on_end;
     ls_status (*state)(void *user, const ls_named **tensors, int *count);
     ls_status (*set_state)(void *user, const ls_named *tensors, int count);
@@ -2284,7 +2289,8 @@ typedef struct ls_early_stopping_options {
     const char *monitor;
     ls_monitor_mode mode;
     double min_delta;
-    int64_t patience;
+    int64_t
+        patience;
     bool restore_best;
 } ls_early_stopping_options;
 ls_callback *ls_early_stopping(const ls_early_stopping_options *options);
@@ -2310,7 +2316,8 @@ typedef struct ls_initialize_options {
     double slope;
     double gain;
     bool zero_bias;
-    const char *const *targets;
+    const char *const
+        *targets;
     uint64_t seed;
 } ls_initialize_options;
 ls_callback *ls_initialize(const ls_initialize_options *options);

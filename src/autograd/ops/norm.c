@@ -356,7 +356,7 @@ static void hold_part(void *context, bool hold) {
     }
 }
 
-/* Samples stay separate, because the statistics are those of the global batch. */
+/* Samples stay separate, because the statistics cover the global batch. */
 static ls_samples_use shared_norm_samples(ls_samples_call *call) {
     return call->axis != 1 ? LS_SAMPLES_KEPT : LS_SAMPLES_UNKNOWN;
 }

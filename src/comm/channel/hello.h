@@ -51,7 +51,7 @@ static inline const uint8_t *ls_hello_nonce(const uint8_t bytes[LS_HELLO_SIZE]) 
 }
 
 /* Decodes a hello of one of these sizes. Fails with LS_ERR_FORMAT if the bytes are not a hello, and with
- * LS_ERR_MISMATCH if their format is that of a different version. */
+ * LS_ERR_MISMATCH if their format belongs to a different version. */
 ls_status ls_hello_decode(const uint8_t *bytes, bool with_proof, ls_hello *hello);
 
 #endif

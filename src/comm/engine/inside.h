@@ -448,7 +448,7 @@ void ls_messages_free(ls_engine *engine);
  * learns of the event when this rank has exited. */
 void ls_engine_notify(ls_engine *engine, int to, ls_channel channel, const void *data, size_t bytes);
 
-/* Frees all notices, or only those that have been sent. */
+/* Frees all notices, or only the notices that have been sent. */
 void ls_engine_drop_notices(ls_engine *engine, bool all);
 
 /* Notifies a rank, after all messages to it, that no more messages follow. */

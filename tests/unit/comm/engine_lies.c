@@ -124,7 +124,7 @@ static unsigned char *say(int to, int channel, size_t bytes) {
 }
 
 /*
- * Sends the envelope that a correct rank sends in this call. Its data, and that of other ranks, are zeros. The
+ * Sends the envelope that a correct rank sends in this call. Its data, and the data of other ranks, are zeros. The
  * malicious rank speaks for ranks `first` to `last` - 1.
  */
 static void say_envelope(int to, int first, int last) {

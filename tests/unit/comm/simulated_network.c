@@ -206,7 +206,8 @@ TEST(a_busy_rank_has_its_turn_afterwards) {
     ls_sim_free(network);
 }
 
-/* A process that is stopped and continued: measured by its own clock, its waits are as long as those of other ranks. */
+/* A process that is stopped and continued: measured by its own clock, its waits are as long as the waits of other
+ * ranks. */
 TEST(a_paused_rank_has_a_clock_that_stands_still) {
     ls_sim_network *network = ls_sim_new(&(ls_sim_options){.ranks = 2, .latency_ns = 100});
     ls_endpoint *paused = ls_sim_endpoint(network, 1);

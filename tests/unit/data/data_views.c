@@ -157,7 +157,7 @@ static void sizes_are(int64_t samples, int count, const double *fractions, const
     assert_int_equal(ended, 1);
 }
 
-/* The sizes are those of torch.utils.data.random_split for the same fractions. */
+/* The sizes equal torch.utils.data.random_split's sizes for the same fractions. */
 TEST(test_sizes_of_parts) {
     sizes_are(10, 3, (const double[]){0.8, 0.1, 0.1}, NUMBERS(8, 1, 1));
     sizes_are(11, 3, (const double[]){1.0 / 3, 1.0 / 3, 1.0 / 3}, NUMBERS(4, 4, 3));
@@ -268,7 +268,7 @@ TEST(test_parts_of_a_concatenation) {
     assert_int_equal(sum, 10 * 100 + 15 + 4 * 50 + 6);
 }
 
-/* A transform that returns a view, whose strides are not those of its own memory. */
+/* A transform that returns a view, whose strides differ from the strides of its memory. */
 static ls_tensor *swap_columns(ls_tensor *batch, const ls_samples *samples, void *user) {
     (void)samples;
     (void)user;

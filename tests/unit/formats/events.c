@@ -1,6 +1,6 @@
 /*
- * Writing TensorBoard's event files, on any device: files that are byte for byte equal to those of TensorBoard's own
- * writers, and failed writes.
+ * Writing TensorBoard's event files, on any device: files that are byte for byte equal to the files of TensorBoard's
+ * own writers, and failed writes.
  *
  * devices: cpu shadow cuda
  */

@@ -63,7 +63,7 @@ static size_t resident(void) {
     return (size_t)usage.ru_maxrss * KIB;
 }
 
-/* Runs in a separate process, whose memory maximum is that of this reader. */
+/* Runs in a separate process, whose memory maximum belongs to this reader. */
 static const char *read_counted(int number, const void *what) {
     (void)number;
     const bomb *given = what;

@@ -1,6 +1,6 @@
 /*
  * Guarantees for programs and for the layers above devices: selecting a device, moving between devices, missing
- * features, errors that are reported later, streams and events. The second device is that of tests/shadow.
+ * features, errors that are reported later, streams and events. The second device is the device of tests/shadow.
  *
  * devices: cpu
  */

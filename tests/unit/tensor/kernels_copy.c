@@ -132,7 +132,7 @@ TEST(test_casts_round_cut_and_hold) {
     }
 }
 
-/* Long enough for the vectorized loops, whose results must equal those of the scalar loops. */
+/* Long enough for the vectorized loops, whose results must equal the results of the scalar loops. */
 TEST(test_long_casts_are_those_of_single_numbers) {
     const int64_t size[] = {1000};
     for (int turn = 0; turn < LS_DTYPE_COUNT; turn++) {

@@ -56,7 +56,7 @@ TEST(test_calls_on_a_freed_optimizer) {
 /* The borrowed object of a trial that is freed before the run. */
 enum { TRAIN_LOADER, VALIDATION_LOADER, OPTIMIZER, MODEL, BORROWED };
 
-/* Frees so many modules that the library's records for stale pointers are replaced. */
+/* Frees enough modules that the library's records for stale pointers are replaced. */
 static void free_modules(void) {
     ls_module *layers[100];
     for (int i = 0; i < 100; i++) {

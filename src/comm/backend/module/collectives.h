@@ -19,7 +19,7 @@ typedef enum ls_library_state { LS_LIBRARY_BUSY = 0, LS_LIBRARY_DONE, LS_LIBRARY
 
 /* The collectives of an endpoint. The library's own struct must begin with this struct. */
 typedef struct ls_collectives {
-    ls_transport entries; /* functions of the endpoint, which replace those of the TCP transport */
+    ls_transport entries; /* functions of the endpoint, which replace the TCP transport's functions */
     const ls_transport *tcp;
     ls_endpoint *endpoint;
     const struct ls_collective_library *library;

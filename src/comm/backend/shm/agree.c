@@ -1,5 +1,5 @@
 /* The properties of a call that ranks must agree on. Each rank publishes them with the first step of a call, and
- * compares them with those of the other ranks. */
+ * compares them with the other ranks' headers. */
 #include "base/memory.h"
 #include "comm/agreement.h"
 #include "comm/backend/shm/shm.h"

@@ -4,7 +4,7 @@
  *  - Above LS_SHM_DIRECT_MOVES, if all sent data lies in memory of ls_comm_alloc, each rank reads its pieces directly
  *    from there, and a second step ends the call.
  *  - Above the same size, pieces in other memory are read from the senders' own buffers if the kernel allows it,
- *    between threads of a process or if there are so many ranks that a slot has little room for each.
+ *    between threads of a process or if the number of ranks leaves each rank little room in a slot.
  *  - All other data passes through the slots in rounds of one step each.
  * If only the sender knows its counts, a call begins with an additional step in which all ranks compare counts, so that
  * no rank writes results before.

@@ -128,7 +128,7 @@ template <class OP, class IN> struct job {
 
     /*
      * Joins numbers begin, begin + step, ... before `end` of an element of y. Along one axis, loads TREE numbers at a
-     * time. (With more axes, so many parallel divisions take a minute to compile.)
+     * time. (With more axes, the parallel divisions take a minute to compile.)
      */
     LS_BODY ALL joined(int64_t place, int64_t begin, int64_t end, int64_t step) const {
         typedef typename std::conditional<std::is_same<IN, T>::value, typename OP::few, ALL>::type FEW;

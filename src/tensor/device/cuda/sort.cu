@@ -1,8 +1,8 @@
 /*
  * Sorting along one axis: a merge sort in which each element computes its own position. First, runs of SHORT elements
  * are sorted by counting. Then each pass merges pairs of adjacent runs: an element's position is its index in its run
- * plus the number of elements that precede it in the other run, found by binary search. If elements are equal, those of
- * the left run come first, so that the sort is stable.
+ * plus the number of elements that precede it in the other run, found by binary search. If elements are equal, the
+ * elements of the left run come first, so that the sort is stable.
  */
 #include "tensor/device/cuda/groups.cuh"
 

@@ -91,8 +91,8 @@ static int64_t padding_after(const conv_shape *shape, int i) {
     return (shape->out[i] - 1) * w->stride[i] + reach - shape->size[i] - w->before[i];
 }
 
-/* Layouts of a convolution: as given (with the bias), as wanted by oneDNN, and, for a gradient, those of the forward
- * pass. */
+/* Layouts of a convolution: as given (with the bias), as wanted by oneDNN, and, for a gradient, the layouts of the
+ * forward pass. */
 enum { GIVEN = 0, WANTED = 4, HINT = 7, LAYOUTS = 10 };
 typedef struct conv_layouts {
     ls_layout own[LAYOUTS];
