@@ -36,8 +36,8 @@ static bool recompute;
     { "--recompute", ARGUMENT_FLAG, &recompute, "a second forward pass of each part instead of memory for its tensors" }
 
 /*
- * Recomputes the parts of a model, such as layers and blocks. Batch normalization, which has buffers, cannot be
- * recomputed, because it computes over the samples of all ranks: the parts of a block that contains it are recomputed.
+ * Recomputes the parts of a model, such as layers and blocks. Batch normalization cannot be recomputed, because it has
+ * buffers and computes over the samples of all ranks. In a block that contains it, only the other parts are recomputed.
  */
 static inline ls_status recompute_parts(ls_module *module) {
     const bool divides = strcmp(ls_module_type_name(module), "Sequential") == 0 || ls_module_buffer_count(module) > 0;
@@ -51,7 +51,7 @@ static inline ls_status recompute_parts(ls_module *module) {
     return status;
 }
 
-/* Returns the model, whose parts are recomputed with --recompute; NULL if that failed. Takes ownership of the model. */
+/* Returns the model, with recomputed parts if --recompute is set, or NULL on failure. Takes ownership of the model. */
 static inline ls_module *make_recomputed(ls_module *model) {
     if (model != NULL && recompute && recompute_parts(model) != LS_OK) {
         ls_module_free(model);

@@ -85,8 +85,7 @@ static ls_status evaluate(void *user, double *value) {
     const problem *self = user;
     ls_tensor *difference = ls_sub(solve(self->part, self->guess), self->measured);
     ls_tensor *loss = ls_sum(ls_square(difference));
-    if (ls_backward(loss) !=
-        LS_OK) { /* computes the gradient of the sum over ranks, which is the loss of the whole rod */
+    if (ls_backward(loss) != LS_OK) { /* the gradient of the loss of the whole rod */
         return ls_error_status();
     }
     *value = ls_item(loss);

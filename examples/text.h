@@ -40,8 +40,7 @@ static inline int draw_byte(ls_tensor *logits, double temperature) {
 typedef struct text_task {
     const char *file;
     const char *load, *save; /* weight files to load before and to save after the training; NULL for none */
-    long context, batch_size, steps, sample,
-        seed; /* context in bytes per piece, batch_size in pieces per rank and step, sample in bytes to write */
+    long context, batch_size, steps, sample, seed; /* context and sample in bytes, batch_size in pieces */
     double learning_rate;
     bool bf16, quiet;
     ls_module *(*build_model)(void);
@@ -121,8 +120,7 @@ static inline ls_status train_on_text(ls_comm *world, const text_task *task) {
     ls_trial *trial = optimizer != NULL ? make_trial(parallel, optimizer, text.train, task) : NULL;
     ls_status status = trial != NULL ? ls_trial_run(trial, task->steps > 0) : ls_error_status();
     status = status == LS_OK ? ls_trial_evaluate(trial, text.test, "test") : status;
-    status = status == LS_OK ? ls_data_parallel_gather(parallel, true)
-                             : status; /* with --zero 3, each rank has only a part */
+    status = status == LS_OK ? ls_data_parallel_gather(parallel, true) : status; /* with --zero 3, ranks have parts */
     status = status == LS_OK ? report(trial, world, model, task) : status;
     if (status == LS_OK && ls_comm_rank(world) == 0) {
         status = task->save != NULL ? ls_module_save(model, task->save, NULL) : LS_OK;

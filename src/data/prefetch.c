@@ -104,8 +104,7 @@ static void *work(void *argument) {
 /* ---- start and stop ---------------------------------------------------------------------------------------------- */
 
 ls_prefetch *ls_prefetch_new(int threads, int64_t ahead, int rank, ls_make_batch *make_batch, void *user) {
-    const int64_t slots =
-        (ahead + threads) / threads * threads; /* `ahead` + 1, rounded up to a multiple of `threads` */
+    const int64_t slots = (ahead + threads) / threads * threads; /* `ahead` + 1, rounded up to full rounds */
     ls_prefetch *self = ls_allocate_zeroed(1, sizeof *self);
     slot *batches = ls_allocate_zeroed((size_t)slots, sizeof *batches);
     worker *workers = ls_allocate_zeroed((size_t)threads, sizeof *workers);

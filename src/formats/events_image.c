@@ -102,8 +102,7 @@ static void put_rows(ls_proto *to, const picture *from) {
 }
 
 static void put_png(ls_proto *to, const picture *from) {
-    uint8_t header[13] = {
-        [8] = 8, [9] = (uint8_t)color_types[from->channels]}; /* 8 bits per sample, no filters, not interlaced */
+    uint8_t header[13] = {[8] = 8, [9] = (uint8_t)color_types[from->channels]}; /* 8 bits; no filter; not interlaced */
     put_big_endian(header, from->width);
     put_big_endian(header + 4, from->height);
     ls_proto_append(to, "\x89PNG\r\n\x1a\n", 8);

@@ -48,13 +48,13 @@ const ls_named_set *ls_safetensors_set(const ls_safetensors *file);
 
 /* Returns whether to read a tensor of the file. */
 typedef bool ls_safetensors_choice(void *user, const char *name, const ls_shape *shape);
-/* Loads the chosen tensors of a file, and reads the bytes of no other tensor. */
+/* Loads only the chosen tensors of a file. Does not read the bytes of other tensors. */
 ls_safetensors *ls_safetensors_load_some(const char *path, ls_safetensors_choice *chooses, void *user);
 
 /*
- * A file in memory: ls_safetensors_new returns an empty one with room for `count` tensors. ls_safetensors_add borrows
- * the name and takes ownership of the tensor. ls_safetensors_add_metadata adds the metadata of another file.
- * ls_safetensors_save_file writes it.
+ * A file in memory. ls_safetensors_new returns an empty file with room for `count` tensors. ls_safetensors_add borrows
+ * the name, and takes ownership of the tensor. ls_safetensors_add_metadata adds the metadata of another file.
+ * ls_safetensors_save_file writes the file.
  */
 ls_safetensors *ls_safetensors_new(const char *call, size_t count);
 void ls_safetensors_add(ls_safetensors *file, const char *name, ls_tensor *tensor);

@@ -112,7 +112,7 @@ ls_status ls_safetensors_write(ls_new_file *file, const ls_named *tensors, int c
 
 ls_status ls_safetensors_save(const char *path, const ls_named *tensors, int count, const char *const *metadata) {
     ls_new_file file;
-    LS_TRY(check_tensors(tensors, count)); /* before a file is created */
+    LS_TRY(check_tensors(tensors, count)); /* before the file is created */
     LS_TRY(ls_file_create(save, path, &file));
     return ls_file_commit(save, &file, write_checked(&file, tensors, count, metadata));
 }
@@ -161,7 +161,7 @@ static ls_status read_header(ls_source *source, ls_safetensors *file, size_t *le
     return got == *length ? LS_OK : ls_source_fail_short(source);
 }
 
-/* The file that is read: its data begins at byte `begin`. */
+/* The file that is being read. Its data begins at byte `begin`. */
 typedef struct file_reading {
     ls_source source;
     size_t begin;

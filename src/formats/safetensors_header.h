@@ -24,8 +24,7 @@ typedef struct ls_safetensors_entry {
 typedef struct ls_safetensors_header {
     ls_safetensors_entry *entries; /* in the order of the data after the check */
     size_t count;
-    const char *
-        metadata; /* key, value, key, value: strings, each with a terminating zero byte; NULL if there is no metadata */
+    const char *metadata; /* key, value, key, value: zero-terminated strings; NULL if there are none */
     const char *metadata_end;
 } ls_safetensors_header;
 

@@ -147,7 +147,8 @@ void ls_saved_free(ls_saved *saved);
 /* save.c: loads a safetensors file like ls_module_load_with. `call` names the user's call. `options` may be NULL. */
 ls_status ls_module_load_file(const char *call, ls_module *module, const char *path,
                               const ls_module_load_options *options);
-/* Does its work with the tensors of a file, which is at `path`. The module is listed (ls_module_list). */
+/* Does the work of ls_module_load_file with the tensors of the file at `path`. The module's lists must be collected
+ * (ls_module_list). */
 ls_status ls_module_load_from(const char *call, ls_module *module, const char *path, const ls_safetensors *file,
                               const ls_module_load_options *options);
 

@@ -314,8 +314,7 @@ static ls_status run_recorded(ls_thread_state *thread, recomputation *r, ls_tens
     ls_status status = run_first(thread, r->module, inputs, r->input_count, outputs);
     thread->batch = r->global;
     r->global = NULL;
-    if (status == LS_OK &&
-        ls_comm_metered.calls - calls != r->located) { /* all ranks have communicated, and all fail */
+    if (status == LS_OK && ls_comm_metered.calls - calls != r->located) { /* all ranks have communicated; all fail */
         status = ls_fail(LS_ERR_UNSUPPORTED,
                          "ls_recompute: %s communicates, which the second forward pass must not repeat: recompute only "
                          "modules that do not communicate",

@@ -17,8 +17,7 @@ typedef struct ls_span {
 /* Defines the boundaries of spans. With all fields zero, each flat buffer is one span. */
 typedef struct ls_span_rule {
     size_t bytes; /* a span that has reached this number of bytes gets no further parameter; 0 for no limit */
-    bool (*includes)(const void *user,
-                     const ls_leaf *leaf); /* returns whether spans include the parameter; NULL includes all */
+    bool (*includes)(const void *user, const ls_leaf *leaf); /* NULL includes all parameters */
     const void *user;
     const ls_span *within; /* splits only this span; NULL splits all flat buffers */
 } ls_span_rule;

@@ -49,7 +49,7 @@ typedef struct ls_state_word {
  * separate tensor with all elements. If `sharding` is NULL, the list's tensor uses the state's memory.
  */
 typedef struct ls_state_shard {
-    const struct ls_optimizer_slot *slot; /* also of a state that is not sharded; NULL: the state of no parameter */
+    const struct ls_optimizer_slot *slot; /* also set without sharding; NULL for no parameter */
     ls_sharding *sharding;                /* borrowed */
     char *memory;
 } ls_state_shard;
@@ -61,7 +61,7 @@ typedef struct ls_state_list {
     ls_state_range *ranges; /* of the items */
     ls_state_shard *shards; /* of the items */
     int count;
-    bool shapes; /* items of sharded states have a shape only */
+    bool shapes; /* tensors for sharded states have a shape but no elements */
 } ls_state_list;
 
 typedef struct ls_optimizer_type {
@@ -228,8 +228,8 @@ ls_status ls_optimizer_check_shards(const ls_optimizer *optimizer);
 /* Ends a step of this rank's elements with result `status`. Returns the combined result of all ranks. Collective. */
 ls_status ls_optimizer_share_step(const ls_optimizer *optimizer, ls_status status);
 /*
- * Fills the whole tensors of a list with the states of all ranks. Collective. ls_state_list_keep does the opposite.
- * ls_state_share fills one whole tensor.
+ * Fills the complete tensors of a list with the states of all ranks. Collective. ls_state_list_keep does the opposite.
+ * ls_state_share fills one complete tensor.
  */
 ls_status ls_state_list_share(const ls_state_list *list);
 ls_status ls_state_share(const ls_state_shard *shard, const ls_tensor *whole);
@@ -238,13 +238,13 @@ ls_status ls_state_list_keep(const ls_state_list *list);
 void ls_optimizer_restored(const ls_optimizer *optimizer);
 
 /*
- * Visits the state tensor by tensor. `parameter` is NULL for the state of no parameter. With `gathers`, a sharded state
- * is gathered on every rank for its visit only, so the call is collective, and the rank visits no more tensors after a
- * failure. Otherwise the tensor of a sharded state has a shape, but no elements.
+ * Visits the state one tensor at a time. `parameter` is NULL if the state belongs to no parameter. With `gathers`, a
+ * sharded state is gathered on every rank, only for the duration of its visit. The call is then collective, and a rank
+ * visits no more tensors after a failure. Without `gathers`, the tensor of a sharded state has a shape but no elements.
  */
 typedef ls_status ls_state_visitor(void *user, const ls_named *state, const ls_tensor *parameter);
 ls_status ls_optimizer_visit_state(ls_optimizer *optimizer, bool gathers, ls_state_visitor *visit, void *user);
-/* Does the work of ls_optimizer_load with the tensors of the file, which is at `path`. */
+/* Does the work of ls_optimizer_load with the tensors of the file at `path`. */
 ls_status ls_optimizer_load_from(ls_optimizer *optimizer, const char *path, const ls_safetensors *file);
 /* Frees the tensors of the last ls_optimizer_state. */
 void ls_optimizer_forget_state(ls_optimizer *optimizer);

@@ -87,7 +87,7 @@ ls_status ls_optimizer_state(ls_optimizer *optimizer, const ls_named **tensors, 
     return LS_OK;
 }
 
-/* Visits a state of which this rank has a part, as a whole tensor. */
+/* Visits a state of which this rank has only a part, as a complete tensor. */
 static ls_status visit_whole(const ls_state_list *list, int i, ls_state_visitor *visit, void *user,
                              ls_status *visited) {
     const ls_tensor *parameter = list->shards[i].slot->parameter;

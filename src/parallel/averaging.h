@@ -115,8 +115,8 @@ ls_status ls_gradients_explain(ls_status status);
 ls_status ls_averaging_share_cause(ls_data_parallel_state *state, bool failed);
 
 /*
- * Called after the buckets of a pass were averaged and decoded with `status`. If a format of the program has failed on
- * a rank, fails on all ranks. Collective for such a format.
+ * Call this after the buckets of a pass have been averaged and decoded with result `status`. If a user-defined format
+ * has failed on any rank, fails on all ranks. Collective for such formats.
  */
 ls_status ls_gradients_agree(ls_data_parallel_state *state, ls_status status);
 

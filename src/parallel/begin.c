@@ -1,7 +1,7 @@
 /*
- * Collective calls that a program starts, and waits for later. The start makes the agreement, and records the node of
- * the result. So the nodes are on the tape in the order of the starts, which is the same on all ranks, and the program
- * may wait in any order.
+ * Collective calls that a program starts and completes later. The start performs the agreement, and records the node of
+ * the result. The nodes are therefore on the tape in the order of the starts, which is the same on all ranks, and the
+ * program may wait in any order.
  */
 #include "parallel/handle.h"
 #include "parallel/move.h"
@@ -10,11 +10,11 @@ typedef struct collective {
     ls_handle_record record;
     const char *name;
     ls_flight flight;
-    ls_agreement *agreement; /* held; NULL: the call has not begun */
+    ls_agreement *agreement; /* holds a reference; NULL before the call has begun */
     ls_tensor *result;       /* held */
 } collective;
 
-/* Waits for the call. Returns its status, with the error. */
+/* Waits for the call. Returns its status, with the error set. */
 static ls_status settle(collective *c) {
     if (c->flight.failed) {
         return ls_fail(LS_ERR_STATE,
@@ -33,7 +33,7 @@ static ls_tensor *end(ls_tensor *token) {
     return ls_tensor_give(result);
 }
 
-/* The scope reports at its end that the program has not waited. */
+/* When the scope ends, it reports that the program has not waited. */
 static void forget(ls_handle_record *record) {
     collective *c = (collective *)(void *)record;
     if (c->agreement == NULL) {

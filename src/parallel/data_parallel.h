@@ -69,7 +69,7 @@ typedef struct ls_data_parallel_state {
     ls_module *model;
     ls_comm *comm;
     ls_gradient_reducer reducer;
-    ls_wire_format *own_format; /* held; NULL: no format of the program */
+    ls_wire_format *own_format; /* holds a reference; NULL if no user-defined format is used */
     uint64_t sent;              /* hash of the gradients that its buckets send */
     ls_overlap overlap;
     ls_powersgd *powersgd; /* NULL if gradients are sent unchanged, or as 16-bit floats */
@@ -192,8 +192,8 @@ ls_status ls_data_parallel_join_forward(ls_module *module);
  * Other modules are allowed. */
 ls_status ls_data_parallel_make_whole(ls_module *module, bool on);
 /*
- * Gives this rank all elements of `parameter` until the next such call; NULL ends that. Uses the memory of one unit
- * (parallel/units.h). Collective. Any other module is allowed.
+ * Gathers all elements of `parameter` on this rank until the next such call; NULL releases them. Uses the memory of one
+ * unit (parallel/units.h). Collective. Other modules are allowed.
  */
 ls_status ls_data_parallel_gather_one(ls_module *module, const ls_tensor *parameter);
 

@@ -46,8 +46,7 @@ typedef struct summands {
 
 static ls_status weigh(const ls_data_parallel_state *state, const ls_tensor *loss, summands *own) {
     const ls_thread_state *thread = ls_thread();
-    if (loss ==
-        NULL) { /* the loss of ls_data_parallel_step, or a rank without samples, unless an operation has failed */
+    if (loss == NULL) { /* after ls_data_parallel_step, or without samples */
         own->loss = state->last.loss;
         own->divisor = state->last.divisor;
         LS_TRY(check_mean(state->last.irregular == 0));

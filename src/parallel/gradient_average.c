@@ -128,7 +128,7 @@ static ls_status average_bucket(const ls_data_parallel_state *state, ls_bucket *
     return status != LS_OK ? ls_gradients_explain(status) : decoded;
 }
 
-/* Averages all buckets, also after a failure of a format of the program, because the other ranks wait for them. */
+/* Averages all buckets, even after a user-defined format has failed, because the other ranks wait for them. */
 static ls_status average_buckets(ls_data_parallel_state *state) {
     ls_gradient_reducer *reducer = &state->reducer;
     ls_saved_error cause = {.status = LS_OK};

@@ -1,7 +1,7 @@
 /*
- * Handles of asynchronous calls. A handle is a token: a tensor without elements, so that a scope owns it. The memory of
- * the token is the record of the call, which begins with an ls_handle_record. Messages (point.c) and collectives
- * (begin.c) have such records.
+ * Handles of asynchronous calls. A handle is a token: an empty tensor, so that a scope can own it. The token's memory
+ * is the record of the call, which begins with an ls_handle_record. Messages (point.c) and collectives (begin.c) have
+ * such records.
  */
 #ifndef LS_PARALLEL_HANDLE_H
 #define LS_PARALLEL_HANDLE_H
@@ -13,15 +13,16 @@ typedef struct ls_handle_record ls_handle_record;
 struct ls_handle_record {
     size_t bytes;
     bool waited; /* ls_handle_wait was called */
-    /* Waits, and returns the result for the innermost scope; NULL with the error noted. */
+    /* Waits, and returns the result for the innermost scope, or NULL with the error set. */
     ls_tensor *(*end)(ls_tensor *token);
-    /* The last reference to the token was dropped: waits, because a buffer must live while a call writes to it. */
+    /* Called when the last reference to the token is dropped. Waits, because a buffer must stay valid while a call
+     * writes to it. */
     void (*forget)(ls_handle_record *record);
 };
 
 /*
- * Returns a token on a device, with a copy of the record of `record->bytes`. On failure, returns NULL with the error
- * noted, and does not call `forget`. If the device is NULL, the caller has set the error.
+ * Returns a token on a device, which contains a copy of the record of `record->bytes` bytes. On failure, returns NULL
+ * with the error set, and does not call `forget`. A NULL device means that the caller has already set the error.
  */
 ls_tensor *ls_handle_new(const char *call, const ls_device *device, const ls_handle_record *record);
 

@@ -92,7 +92,7 @@ typedef struct ls_flight ls_flight; /* move.h */
 /* The result of the exchange, which is the context of the call and of its node. */
 typedef struct ls_agreement {
     int references;
-    ls_flight *flight; /* of a call that does not wait, which a backward pass ends; or NULL */
+    ls_flight *flight; /* the flight of a call that does not wait, which a backward pass may complete; or NULL */
     size_t bytes;
     ls_comm *comm; /* held */
     ls_reduction reduction;
@@ -129,8 +129,8 @@ typedef struct ls_meeting {
 ls_tensor *ls_meet(const ls_collective *what, const ls_proposal *proposal);
 
 /*
- * Does the same with a flight of the caller. If it does not wait, only starts the call: the caller keeps the flight
- * until ls_flight_end, and gets a reference in *agreement.
+ * Does the same with the caller's flight. If the flight does not wait, only starts the call: the caller keeps the
+ * flight until ls_flight_end, and gets a reference in *agreement.
  */
 ls_tensor *ls_meet_by(const ls_collective *what, const ls_proposal *proposal, ls_flight *flight,
                       ls_agreement **agreement);

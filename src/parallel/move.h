@@ -31,7 +31,7 @@ typedef struct ls_move {
     ls_parts scattered;    /* each rank's share of the result */
 } ls_move;
 
-/* The elements that the communicator sends or receives: in the tensor, or packed, one part after the other. */
+/* The elements that the communicator sends or receives: in the tensor, or packed, one part after another. */
 typedef struct ls_packed_side {
     ls_host_view view;
     ls_tensor *packed; /* on the tensor's device; NULL: the elements are in the tensor */
@@ -40,45 +40,46 @@ typedef struct ls_packed_side {
     size_t bytes; /* size of the memory for counts and offsets */
 } ls_packed_side;
 
-/* A collective call from its start to its end. All members start as zero, except `waits`. */
+/* A collective call from its start to its completion. All members except `waits` are initially zero. */
 struct ls_flight {
-    bool waits;          /* the start waits for the end */
-    bool failed;         /* a backward pass has ended the call with an error */
-    ls_host_view result; /* if the call is not a move */
-    ls_move move;        /* if the call is a move; comm is NULL before the start and after the end */
+    bool waits;          /* the start also waits for completion */
+    bool failed;         /* a backward pass has completed the call with an error */
+    ls_host_view result; /* used if the call is not a move */
+    ls_move move;        /* used if the call is a move; comm is NULL before the start and after the completion */
     ls_packed_side from;
     ls_packed_side to;
-    /* The following members are only set between the start and the end of a call that does not wait. */
-    ls_work *work; /* NULL: the elements are in the offers */
+    /* The following members are set only between the start and the completion of a call that does not wait. */
+    ls_work *work; /* NULL if the elements are in the offers */
     const char *name;
     ls_tensor *held[3]; /* input, output and dense elements of the call, or NULL */
-    uint32_t version;   /* of the input's storage at the start */
+    uint32_t version;   /* version of the input's storage at the start */
 };
 
-/* Returns the last argument for the call on the communicator. */
+/* Returns the last argument for the communicator call. */
 static inline ls_work **ls_flight_work(ls_flight *flight) {
     return flight->waits ? NULL : &flight->work;
 }
 
 /*
- * Waits for the call, whose start has returned `status`, and stores the result. Returns the first error. Fails with
- * LS_ERR_STATE if the program has changed the input between the start and the end. Does nothing after the end.
+ * Waits for the call, whose start returned `status`, and stores the result. Returns the first error. Fails with
+ * LS_ERR_STATE if the program has changed the input between the start and the completion. Does nothing if the call has
+ * already completed.
  */
 ls_status ls_flight_end(ls_flight *flight, ls_status status);
 
 /*
- * The last step of a forward rule: the start of its call has returned `status`. Ends the call if the start waits or has
- * failed. Otherwise holds the tensors until ls_flight_end.
+ * The last step of a forward rule, whose start of the call returned `status`. Completes the call if the start waits or
+ * has failed. Otherwise holds the tensors until ls_flight_end.
  */
 ls_status ls_flight_begun(const ls_op_call *call, ls_status status);
 
 /*
- * Starts the move. The caller passes the returned status to ls_flight_end, also after a failure. Collective. Kind,
+ * Starts the move. The caller passes the returned status to ls_flight_end, even after a failure. Collective. Kind,
  * root, reduction and parts must be equal on all ranks.
  */
 ls_status ls_move_start(const ls_move *move, ls_flight *flight);
 
-/* Executes the move: both of the above. */
+/* Executes the move: starts it, and waits for its completion. */
 ls_status ls_move_carry_out(const ls_move *move);
 
 /* Returns the move that the ranks have agreed on. `name` is the name of the call. */

@@ -215,7 +215,7 @@ static ls_status decode_buckets(const ls_data_parallel_state *state) {
     return LS_OK;
 }
 
-/* Ends a pass whose buckets and tail have arrived, with `status`. */
+/* Ends a pass whose buckets and tail have arrived with result `status`. */
 static ls_status finish(ls_data_parallel_state *state, ls_tensor *const *kept, const ls_tail *mean, ls_status status) {
     const ls_gradient_reducer *reducer = &state->reducer;
     const bool given = ls_tail_is_given(state, mean);

@@ -4,12 +4,11 @@
  * A pass makes these calls, on all ranks in the same order:
  *
  * 1. If the gradients are sent as 16-bit floats, an exchange of the scaling factors, because gradients are scaled
- * before they are
- *    rounded. 2. An all-reduce per bucket. A rank launches a bucket when the bucket's gradients are complete and all
- *    earlier
- *    buckets are launched. The end of the pass launches the rest. After the first pass, the order of the launches is
- *    the order in which rank 0 has completed the buckets. 3. The tail, with the scaling factors and the mark of each
- *    parameter (averaging.h).
+ *    before they are rounded.
+ * 2. An all-reduce per bucket. A rank launches a bucket when the bucket's gradients are complete and all earlier
+ *    buckets are launched. The end of the pass launches the remaining buckets. After the first pass, buckets are
+ *    launched in the order in which rank 0 completed them.
+ * 3. The tail, with the scaling factors and the mark of each parameter (averaging.h).
  *
  * The buckets use two private communicators in turn, so that the wire is not idle between two buckets, and other calls
  * of the program do not wait for buckets. The tail uses the module's communicator, and a rank waits for buckets only
@@ -22,8 +21,8 @@
  * A failed pass may also end without a tail, after a failure in communication inside the loss or in another module in
  * the same loss. The rank then launches the remaining buckets. These buckets are stale: they complete during the next
  * pass, which launches no buckets. Its tail shows whether the buckets of all ranks were stale. If so, this pass
- * averages the gradients at its end. Otherwise a rank has not taken part in the failed pass, and this pass fails on all
- * ranks.
+ * averages the gradients at its end. Otherwise, some rank has not taken part in the failed pass, and this pass fails on
+ * all ranks.
  */
 #ifndef LS_PARALLEL_OVERLAP_H
 #define LS_PARALLEL_OVERLAP_H

@@ -359,7 +359,7 @@ static void clear_gaps(const ls_gradient_reducer *reducer, const ls_bucket *buck
     }
 }
 
-/* Clears the numbers after each gradient, into which a format of the program may have decoded something. */
+/* Clears the elements after each gradient, into which a user-defined format may have decoded values. */
 static void clear_padding(const ls_gradient_reducer *reducer, const ls_bucket *bucket) {
     const int64_t step = LS_FLAT_ALIGNMENT / (int64_t)width_of(reducer, bucket->flat);
     for (int k = 0; k < bucket->span_count; k++) {

@@ -40,8 +40,7 @@ struct ls_shards {
     int unit_range_count;
     struct ls_sharded_unit *units; /* units.c */
     int unit_count;
-    void (*on_decided)(
-        ls_shards *shards); /* called once the ranks own their elements; NULL if there is nothing to do */
+    void (*on_decided)(ls_shards *shards);       /* called when sharding is decided; may be NULL */
     bool (*averages)(const ls_module *replicas); /* returns false while the ranks may have different gradients */
     uint64_t versions; /* versions of the units' parameters when they were gathered; units.c */
     bool gathered;     /* this rank has all parameters of the units until ls_units_gather(false) */

@@ -36,8 +36,8 @@ void ls_units_close(ls_shards *shards);
 ls_status ls_units_gather(ls_shards *shards, bool on);
 
 /*
- * Gives this rank the parameters of the unit that has `parameter`, and no other unit's; NULL: of no unit. Without this
- * call, a unit has them after ls_units_gather only. Collective. `shards` may be NULL.
+ * Gathers on this rank the parameters of only the unit that contains `parameter`; NULL selects no unit. Without this
+ * call, a unit has its parameters only after ls_units_gather. Collective. `shards` may be NULL.
  */
 ls_status ls_units_gather_one(ls_shards *shards, const ls_tensor *parameter);
 

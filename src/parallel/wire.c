@@ -97,7 +97,7 @@ const ls_wire_format *ls_wire_of(ls_dtype dtype) {
     return dtype == LS_F32 ? &ls_wire_plain : dtype == LS_BF16 ? &ls_wire_bf16 : dtype == LS_F16 ? &ls_wire_f16 : NULL;
 }
 
-/* ---- formats of the program -------------------------------------------------------------------------------------- */
+/* ---- user-defined formats ---------------------------------------------------------------------------------------- */
 
 enum { NAME_LIMIT = 32 };
 
@@ -107,7 +107,7 @@ typedef struct own_format {
     char name[NAME_LIMIT + 1];
 } own_format;
 
-/* Returns the number of encoded elements of a piece. A number that is not from 0 to piece->count is refused. */
+/* Returns the number of encoded elements of a piece. Rejects numbers outside 0 to piece->count. */
 static int64_t encoded_length(const ls_wire_format *format, const ls_wire_piece *piece) {
     return format->functions->length != NULL ? format->functions->length(piece->count, format->user) : piece->count;
 }
@@ -135,7 +135,7 @@ static ls_status refuse_function(const ls_wire_packet *packet, const char *funct
                    packet->format->name, packet->rank, message);
 }
 
-/* Calls the functions for one piece after the other, in the order of their encoded elements. */
+/* Calls the functions for one piece after another, in the order of their encoded elements. */
 static ls_status call_functions(const ls_wire_packet *packet, bool back) {
     const ls_wire_functions *functions = packet->format->functions;
     void *user = packet->format->user;
@@ -220,7 +220,7 @@ void ls_wire_format_free(ls_wire_format *format) {
 
 /* ---- packets ----------------------------------------------------------------------------------------------------- */
 
-/* Returns the number of elements in the buffer. The other ranks expect this rank, also after wrong lengths. */
+/* Returns the number of elements in the buffer. The other ranks wait for this rank, even after invalid lengths. */
 static int64_t count_encoded(const ls_wire_packet *packet) {
     int64_t count = packet->extra;
     for (int i = 0; i < packet->piece_count && packet->format->functions != NULL; i++) {

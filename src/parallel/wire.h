@@ -25,10 +25,10 @@ struct ls_wire_format {
     const char *name;
     bool converts;  /* elements on the wire have the dtype `dtype`, not the dtype of the pieces */
     ls_dtype dtype; /* if `converts` */
-    /* The first function writes the pieces to the buffer, the second writes the buffer to the pieces. */
+    /* `encode` writes the pieces to the buffer, and `decode` writes the buffer to the pieces. */
     ls_status (*encode)(const ls_wire_packet *packet);
     ls_status (*decode)(const ls_wire_packet *packet);
-    /* Of a format of the program, which may fail on one rank; NULL for the others. */
+    /* Functions of a user-defined format, which may fail on a single rank; NULL for built-in formats. */
     const ls_wire_functions *functions;
     void *user;
     atomic_int references;
@@ -49,10 +49,9 @@ struct ls_wire_packet {
      * lower address.
      */
     char *buffer;
-    ls_wire_piece
-        converted; /* for formats that convert, the encoded pieces on `device`: the buffer itself, or its source */
-    int rank;      /* this rank, for messages; set by ls_packet_start */
-    ls_work *work; /* the started all-reduce; NULL if it has finished */
+    ls_wire_piece converted; /* for formats that convert: the encoded pieces on `device` */
+    int rank;                /* this rank, for messages; set by ls_packet_start */
+    ls_work *work;           /* the started all-reduce; NULL if it has finished */
 };
 
 extern const ls_wire_format ls_wire_plain, ls_wire_bf16, ls_wire_f16;
@@ -64,7 +63,7 @@ static inline ls_dtype ls_packet_dtype(const ls_wire_packet *packet) {
     return packet->format->converts ? packet->format->dtype : packet->dtype;
 }
 
-/* References to a format of the program. NULL is allowed. */
+/* Adds a reference to a user-defined format. NULL is allowed. */
 ls_wire_format *ls_wire_format_hold(ls_wire_format *format);
 
 /*

@@ -4,7 +4,7 @@
  * - A rank that fails starts an agreement, one all-reduce, before it returns. The other ranks are then in another
  *   collective call of the step, which fails with LS_ERR_MISMATCH. Their step therefore fails, and they join the
  *   agreement.
- * - In the agreement, all ranks get the status and the message of the rank that failed first-hand, not by
+ * - In the agreement, all ranks get the status and the message of a rank that failed on its own, not with
  *   LS_ERR_MISMATCH.
  * - If any rank has callbacks or a user step, all ranks also agree at the end of every batch and epoch, so that a run
  *   stops on all ranks after the same batch. At the end of a run, they always agree.

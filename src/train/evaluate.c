@@ -1,4 +1,4 @@
-/* Evaluation and prediction: one pass over a loader between runs, or within a run if a hook asks for it. */
+/* Evaluation and prediction: one pass over a loader, between runs or, if a hook requests it, within a run. */
 #include "train/evaluate.h"
 
 #include <stdio.h>
@@ -9,7 +9,7 @@
 #include "train/agree.h"
 #include "train/replicas.h"
 
-/* Returns whether a hook is running, of a run or of an evaluation. */
+/* Returns whether a hook of a run or an evaluation is currently running. */
 static bool is_within(const ls_trial *trial) {
     return trial->running || trial->measuring;
 }
@@ -27,7 +27,7 @@ static ls_status pass_with_hooks(ls_trial *trial, const ls_trial_pass *pass) {
     return LS_CALL(trial, on_end);
 }
 
-/* Runs a pass for a hook, within a run or another evaluation, which continues afterwards. */
+/* Runs a pass for a hook within a run or an evaluation, which continues afterwards. */
 static ls_status pass_within_another(ls_trial *trial, const ls_trial_pass *pass) {
     const int hooks = trial->options.callback_count;
     trial->options.callback_count = 0;
@@ -63,7 +63,7 @@ ls_status ls_trial_evaluation_pass(ls_trial *trial, const ls_trial_pass *pass) {
     ls_module_train(state.model, false);
     trial->continues = false;
     trial->divisor.least = NULL;
-    /* If a pass within another pass fails, the hook that started it gets the error. */
+    /* If a pass inside another pass fails, the hook that started it gets the error. */
     const ls_status status = is_within(trial) ? pass_within_another(trial, pass) : pass_between_runs(trial, pass);
     ls_metrics_pop(trial);
     ls_modes_put(&modes, state.model);
@@ -106,6 +106,6 @@ ls_status ls_trial_evaluate(ls_trial *trial, ls_loader *loader, const char *labe
                                 .prefix = prefix,
                                 .entry = &results};
     LS_TRY(ls_trial_evaluation_pass(trial, &pass));
-    /* The results belong to the last epoch of the history, as in torchbearer. */
+    /* The results belong to the last epoch in the history, as in torchbearer. */
     return is_within(trial) ? LS_OK : ls_history_extend(&trial->history, &results);
 }

@@ -4,7 +4,7 @@
 
 #include "train/pass.h"
 
-/* Runs the pass with hooks, or without hooks if a hook is running. Restores the state of the trial. */
+/* Runs the pass with hooks, or without hooks if it is called from a hook. Restores the state of the trial. */
 ls_status ls_trial_evaluation_pass(ls_trial *trial, const ls_trial_pass *pass);
 
 #endif

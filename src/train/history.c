@@ -42,8 +42,8 @@ double ls_history_get(const ls_history_entry *entry, const char *name) {
 
 /* ---- all epochs -------------------------------------------------------------------------------------------------- */
 
-/* Grows an array with `used` items to room for at least `wanted` items, at least doubling it. Returns the array, or
- * NULL if there is no memory or if `wanted` is 0. */
+/* Grows an array with `used` items to at least `wanted` items, and at least doubles its capacity. Returns the array,
+ * or NULL if out of memory or if `wanted` is 0. */
 static void *make_room(void *items, size_t *room, size_t used, size_t wanted, size_t width) {
     if (wanted <= *room) {
         return items;
@@ -76,12 +76,12 @@ ls_status ls_history_reserve(ls_history *history, size_t epochs, size_t values) 
     return numbers != NULL || values == 0 ? LS_OK : fail_memory(values, sizeof *numbers);
 }
 
-/* Returns the names of an epoch, one after the other. */
+/* Returns the names of an epoch, one after another. */
 static const char *names_of(const ls_history *history, const ls_history_epoch *epoch) {
     return epoch->count > 0 ? history->names + epoch->names : "";
 }
 
-/* Finds existing copies of these names among the latest, which are usually the same. */
+/* Finds existing copies of these names among the latest names, which are usually the same. */
 static bool find_names(const ls_history *history, const char *names, size_t size, size_t *offset) {
     enum { LATEST = 2 * LS_RESULT_LIMIT * LS_METRIC_NAME_LIMIT };
     size_t at = history->names_size > LATEST ? history->names_size - LATEST : 0;
@@ -91,7 +91,7 @@ static bool find_names(const ls_history *history, const char *names, size_t size
             return false;
         }
         *offset = (size_t)(found - history->names);
-        if (*offset == 0 || found[-1] == '\0') { /* not a part of a longer name */
+        if (*offset == 0 || found[-1] == '\0') { /* not part of a longer name */
             return true;
         }
         at = *offset + 1;
@@ -156,7 +156,7 @@ ls_status ls_history_extend(ls_history *history, const ls_history_entry *results
     LS_TRY(ls_history_reserve(history, 0, history->value_count + (size_t)results->count));
     LS_TRY(reserve_names(history, history->names_size + sizeof last.values));
     history->value_count = history->epochs[--history->count].first;
-    return ls_history_append(history, &last); /* ls_history_reserve has made room for it */
+    return ls_history_append(history, &last); /* ls_history_reserve has already made room for it */
 }
 
 ls_status ls_history_copy(ls_history *to, const ls_history *from) {
@@ -194,8 +194,8 @@ double ls_history_value(const ls_history *history, int64_t epoch, const char *wa
     return NAN;
 }
 
-/* Epochs measure the same names, except that ls_trial_evaluate adds to the last epoch of its time. The metric "epoch"
- * equals the first column of the file. */
+/* All epochs contain the same names, except that ls_trial_evaluate adds names to the epoch that is last when it is
+ * called. The metric "epoch" is the first column of the file. */
 ls_status ls_history_columns(const ls_history *history, ls_history_entry *columns) {
     for (int64_t epoch = 0; epoch < history->count; epoch++) {
         const ls_history_epoch *of = &history->epochs[epoch];

@@ -17,7 +17,7 @@ static bool is_done(const ls_trial *trial, const ls_trial_pass *pass) {
            (pass->steps > 0 && trial->state.batch >= pass->steps);
 }
 
-/* The step after the warm-up resets the throughput. Shorter training is measured with its warm-up. */
+/* The throughput is reset at the first step after the warm-up. Shorter training is measured including its warm-up. */
 static void measure_step(ls_trial *trial, uint64_t nanoseconds, int64_t samples) {
     if (trial->state.step == WARM_UP_STEPS + 1) {
         trial->training_ns = 0;
@@ -48,7 +48,7 @@ static ls_status no_batches(const ls_trial_pass *pass) {
 }
 
 static ls_status run_batches(ls_trial *trial, const ls_trial_pass *pass) {
-    /* If a run stopped after the last batch of an epoch, the loader is still at the end of this epoch. */
+    /* If a run stopped after the last batch of an epoch, the loader is still at the end of that epoch. */
     bool at_an_end = pass->steps == 0 && trial->state.batch > 0 && !trial->continues;
     int ends = 0;
     trial->continues = false;
@@ -100,7 +100,7 @@ static ls_status run_pass(ls_trial *trial, const ls_trial_pass *pass) {
     return LS_OK;
 }
 
-/* Skips the rest of the loader's epoch, unless the run has ended within the epoch. */
+/* Skips the rest of the loader's epoch, unless the run ended within the epoch. */
 static ls_status skip_rest(const ls_trial *trial, const ls_trial_pass *pass) {
     int64_t epoch, batch;
     ls_loader_position(pass->loader, &epoch, &batch);

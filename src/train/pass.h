@@ -7,22 +7,22 @@
 typedef struct ls_trial_pass {
     ls_loader *loader;
     ls_trial_phase phase;
-    int64_t steps; /* number of batches; 0: the rest of the loader's epoch */
+    int64_t steps; /* number of batches; 0 selects the rest of the loader's epoch */
     ls_trial_step_function *step;
     const char *label;       /* label on the progress line */
-    const char *prefix;      /* prefix of the results' names; NULL: no results */
-    ls_history_entry *entry; /* entry that also receives the results */
+    const char *prefix;      /* prefix of the results' names; NULL if there are no results */
+    ls_history_entry *entry; /* entry in which the results are also stored */
 } ls_trial_pass;
 
-/* Trains from the position of the loader. */
+/* Trains from the loader's position. */
 ls_status ls_trial_train_pass(ls_trial *trial, const ls_trial_pass *pass);
 
-/* Computes metrics on epoch 0 of the loader. If it is the training loader, restores its position. */
+/* Computes metrics on epoch 0 of the loader. If this is the training loader, restores its position. */
 ls_status ls_trial_measure_pass(ls_trial *trial, const ls_trial_pass *pass);
 
 void ls_trial_enter(ls_trial *trial, ls_trial_phase phase, ls_loader *loader);
 
-/* Returns whether a hook or the limit of steps has ended the run, possibly within an epoch. */
+/* Returns whether a hook or the step limit has ended the run, possibly within an epoch. */
 bool ls_trial_has_ended(const ls_trial *trial);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * The outputs of all ranks in the order of the data set. Each rank keeps its rows with a key for each row: the sample's
- * number or, if the loader has no data set, the batch's number. At the end, the receiving ranks gather rows and keys,
- * and sort the rows.
+ * The outputs of all ranks in the order of the data set. Each rank stores its rows with a key for each row: the
+ * sample's index or, if the loader has no data set, the batch's number. At the end, the receiving ranks gather rows and
+ * keys, and sort the rows.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -15,10 +15,10 @@
 
 /* The format of a rank's rows. */
 typedef struct outline {
-    int64_t count; /* number of rows; 0: the other fields are not set */
+    int64_t count; /* number of rows; if 0, the other fields are not set */
     int64_t dtype;
     int64_t ndim;
-    int64_t size[LS_MAX_DIMS]; /* sizes of a batch, without the first */
+    int64_t size[LS_MAX_DIMS]; /* sizes of a batch, without the first axis */
 } outline;
 
 struct ls_prediction {
@@ -103,7 +103,7 @@ static ls_status add_rows(ls_trial *trial) {
            (size_t)state->count * self->row_size);
     ls_tensor_drop(rows);
     const int64_t *samples = ls_loader_samples(state->loader);
-    const int64_t before = state->first - trial->batch->first; /* samples of earlier slices of this rank */
+    const int64_t before = state->first - trial->batch->first; /* samples in earlier slices of this rank */
     for (int64_t i = 0; i < state->count; i++) {
         self->places[self->own.count++] = samples != NULL ? samples[before + i] : state->batch;
     }
@@ -119,10 +119,7 @@ static ls_status prediction_step(ls_trial *trial) {
 
 /* ---- together ---------------------------------------------------------------------------------------------------- */
 
-/*
- * Combines the formats of all ranks. Every rank checks all of them, so all ranks have the same error. `whole` is the
- * result.
- */
+/* Combines the formats of all ranks into `whole`. Every rank checks all formats, so all ranks get the same error. */
 static ls_status join_outlines(const outline *outlines, int ranks, outline *whole) {
     *whole = (outline){.count = 0};
     for (int i = 0; i < ranks; i++) {
@@ -163,7 +160,7 @@ static int compare_places(const void *a, const void *b) {
     return same ? (x->row > y->row) - (x->row < y->row) : (x->place > y->place) - (x->place < y->place);
 }
 
-/* Returns a tensor of all rows, sorted by their keys. If keys are equal, the earlier row comes first. */
+/* Returns a tensor of all rows, sorted by their keys. Rows with equal keys keep their order. */
 static ls_status put_in_order(const outline *whole, const char *rows, const int64_t *places, size_t row_size,
                               ls_tensor **outputs) {
     ls_shape shape = {.ndim = whole->ndim > 0 ? (int)whole->ndim : 1, .size = {whole->count}};
@@ -254,7 +251,7 @@ ls_status ls_trial_predict(ls_trial *trial, ls_loader *loader, bool on_all_ranks
     trial->prediction = NULL;
     if (status == LS_OK) {
         status = collect(trial->state.comm, &prediction, on_all_ranks, outputs);
-        /* In a hook, the agreement of the run follows. */
+        /* In a hook, the agreement of the run follows later. */
         status = trial->running || trial->measuring ? status : ls_trial_agree_at_end(trial, status);
     }
     ls_free(prediction.rows);

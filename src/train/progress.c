@@ -1,5 +1,5 @@
 /*
- * The progress line, in the layout that torchbearer users know from tqdm:
+ * The progress line, in the tqdm layout that torchbearer users know:
  *
  *     0/3(t):  42%|####      | 197/469 [00:01<00:02, 161.20it/s, loss=0.4521, acc=0.8412,
  *                                                 20634 samples/s]
@@ -55,7 +55,7 @@ static void append_metrics(const ls_trial *trial, char *line, const char *prefix
     }
 }
 
-/* Formats `done` of `total` batches or epochs; `total` -1: unknown. */
+/* Formats `done` of `total` batches or epochs. A `total` of -1 means unknown. */
 static void format_bar(const ls_progress *progress, char line[LINE_CAPACITY], int64_t done, int64_t total,
                        double elapsed) {
     const double share = total > 0 ? (double)done / (double)total : 1;
@@ -103,11 +103,11 @@ static void begin_bar(const ls_trial *trial, ls_progress *progress, const char *
 void ls_progress_begin(ls_trial *trial, const char *label) {
     begin_bar(trial, &trial->progress, label, trial->state.batch);
     if (trial->options.bar_per_run && trial->running) {
-        trial->progress.shown = trial->progress.terminal = false; /* the bar of the run occupies the line */
+        trial->progress.shown = trial->progress.terminal = false; /* the run's bar occupies the line */
     }
 }
 
-/* The length of a terminal row. A line that wraps could not be redrawn in place. */
+/* Returns the width of the terminal. A line that wraps could not be redrawn in place. */
 static int row_length(void) {
     struct winsize size;
     return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1 : LINE_CAPACITY;
@@ -140,7 +140,7 @@ void ls_progress_end(ls_trial *trial, const char *prefix) {
     fflush(stdout);
 }
 
-/* ---- of a run ---------------------------------------------------------------------------------------------------- */
+/* ---- the line of a run ------------------------------------------------------------------------------------------- */
 
 static void draw_run(const ls_trial *trial, const char *end) {
     char line[LINE_CAPACITY];

@@ -1,4 +1,4 @@
-/* The progress lines: one for each pass over a loader, or one for all epochs of a run. */
+/* Progress lines: one for each pass over a loader, or one for all epochs of a run. */
 #ifndef LS_TRAIN_PROGRESS_H
 #define LS_TRAIN_PROGRESS_H
 
@@ -8,7 +8,7 @@ void ls_progress_begin_run(ls_trial *trial);
 void ls_progress_epoch(ls_trial *trial);
 void ls_progress_end_run(ls_trial *trial);
 
-/* `label` is "0/3(t)" for training, "0/3(v)" for validation. */
+/* Begins a progress line. `label` is "0/3(t)" for training, and "0/3(v)" for validation. */
 void ls_progress_begin(ls_trial *trial, const char *label);
 void ls_progress_step(ls_trial *trial);
 void ls_progress_end(ls_trial *trial, const char *prefix);

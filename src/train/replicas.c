@@ -7,7 +7,8 @@
 #include "parallel/slices.h"
 #include "train/agree.h"
 
-/* With two levels, a communicator of one level lacks ranks. Then metrics and failures would not reach all ranks. */
+/* With two levels of replicas, the communicator of one level lacks some ranks, so metrics and failures would not
+ * reach all ranks. */
 static ls_status check_ranks(const ls_trial_options *options) {
     const ls_comm *between = ls_outer_comm(options->outer), *inside = ls_data_parallel_comm(options->model);
     const ls_comm *comm = options->comm != NULL ? options->comm : between;
@@ -50,8 +51,8 @@ bool ls_trial_awaits_outer_step(const ls_trial *trial) {
 }
 
 /*
- * With two levels, the checks compare the ranks of two communicators. So all ranks run both checks, and share the
- * result.
+ * With two levels of replicas, the checks compare the ranks of two communicators. All ranks therefore run both checks,
+ * and share the result.
  */
 ls_status ls_trial_check_replicas(ls_trial *trial) {
     ls_module *model = trial->state.model;
@@ -76,7 +77,7 @@ int ls_trial_shards(const ls_trial *trial) {
 
 static ls_status check_loader(const char *call, const ls_loader *loader, int shards) {
     const int own = loader != NULL ? ls_loader_shards(loader) : -1;
-    const bool equal = own == shards || (own == 1 && shards == 0); /* one slice: a single rank */
+    const bool equal = own == shards || (own == 1 && shards == 0); /* one slice is equivalent to a single rank */
     return own < 0 || equal
                ? LS_OK
                : ls_fail(LS_ERR_ARGUMENT,

@@ -1,4 +1,4 @@
-/* The results of a trial for users: the last values, the history and its file. */
+/* Access to the results of a trial: the latest values, the history and its file. */
 #include <math.h>
 #include <stdio.h>
 

@@ -14,7 +14,7 @@
 #include "train/replicas.h"
 #include "train/setup.h"
 
-/* An epoch of a checkpoint taken within this epoch has already begun. */
+/* If the trial resumes from a checkpoint within an epoch, that epoch has already begun. */
 static ls_status begin_epoch(ls_trial *trial) {
     if (trial->continues) {
         ls_trial_enter(trial, LS_PHASE_TRAINING, trial->options.train);
@@ -89,12 +89,12 @@ static ls_status end_epoch(ls_trial *trial, ls_history_entry *entry) {
     return LS_CALL(trial, on_checkpoint);
 }
 
-/* If the training of an epoch is stopped, the epoch has no validation and is not in the history, as in torchbearer. */
+/* If training stops within an epoch, the epoch has no validation and is not in the history, as in torchbearer. */
 static ls_status run_epoch(ls_trial *trial) {
     ls_history_entry entry = {.count = 0};
     LS_TRY(begin_epoch(trial));
     LS_TRY(train(trial, &entry));
-    LS_TRY(ls_trial_agree(trial, LS_OK)); /* a hook of one rank may have stopped the run after the last step */
+    LS_TRY(ls_trial_agree(trial, LS_OK)); /* a hook on one rank may have stopped the run after the last step */
     const bool whole = !trial->state.stop;
     LS_TRY(whole ? end_epoch(trial, &entry) : LS_OK);
     LS_TRY(ls_trial_watch_epoch(trial));
@@ -102,12 +102,12 @@ static ls_status run_epoch(ls_trial *trial) {
     return whole ? ls_trial_end_of_step(trial, true) : LS_OK;
 }
 
-/* A trial that resumes after its last step, within an epoch, still has to end this epoch. */
+/* A trial that resumes after its last step, within an epoch, must still finish this epoch. */
 static bool has_more(const ls_trial *trial) {
     return trial->continues || !ls_trial_has_ended(trial);
 }
 
-/* The borrowed objects must not have been freed. */
+/* Checks that the borrowed objects have not been freed. */
 static ls_status check_borrowed(const ls_trial *trial) {
     const char *const call = "ls_trial_run";
     const ls_trial_options *options = &trial->options;

@@ -1,7 +1,7 @@
 /*
- * Setups that a program cannot intend. A trial that would train nothing fails. If the ranks train separate models, rank
- * 0 logs one warning: after the first step, or after the first epoch if a user step or hooks of the program may still
- * synchronize the ranks.
+ * Detects setups that a program cannot intend. A trial that would train nothing fails. If the ranks train separate
+ * models, rank 0 logs one warning: after the first step, or after the first epoch if a user step or hooks of the
+ * program may still synchronize the ranks.
  */
 #include "train/setup.h"
 
@@ -24,7 +24,7 @@ static ls_status check_grown(const ls_module *model) {
                : LS_OK;
 }
 
-/* Checks that the optimizer has every parameter of its own model. */
+/* Checks that the optimizer contains every parameter of its own model. */
 static ls_status check_complete(const ls_optimizer *optimizer) {
     const ls_module *model = optimizer->model;
     LS_TRY(check_grown(model));
@@ -77,13 +77,14 @@ ls_status ls_trial_check_setup(const ls_trial *trial) {
     return check_batches(trial);
 }
 
-/* ---- ranks that train apart -------------------------------------------------------------------------------------- */
+/* ---- ranks that train separate models ---------------------------------------------------------------------------- */
 
 static bool speaks(const ls_comm *comm) {
     return ls_comm_rank(comm) == 0;
 }
 
-/* For a trial without a communicator in a job of several ranks. If nothing communicates, each rank trains alone. */
+/* Checks a trial without a communicator in a job with several ranks. If nothing communicates, each rank trains
+ * alone. */
 static void look_alone(const ls_trial *trial) {
     const ls_comm *world = ls_world();
     const ls_module *model = trial->state.model;
@@ -100,8 +101,8 @@ static void look_alone(const ls_trial *trial) {
 }
 
 /*
- * For a trial of several ranks without ls_data_parallel. Hooks may synchronize the ranks. If a model communicates, its
- * parameters may differ between ranks, as the parts of a domain do.
+ * Checks a trial with several ranks but without ls_data_parallel. Hooks may synchronize the ranks. If a model
+ * communicates, its parameters may differ between ranks, for example if each rank has a part of a domain.
  */
 static ls_status look_at_models(ls_trial *trial) {
     ls_comm *comm = trial->state.comm;

@@ -1,4 +1,4 @@
-/* Checks of setups that a program cannot intend. */
+/* Checks for setups that a program cannot intend. */
 #ifndef LS_TRAIN_SETUP_H
 #define LS_TRAIN_SETUP_H
 
@@ -8,9 +8,9 @@
 ls_status ls_trial_check_setup(const ls_trial *trial);
 
 /*
- * ls_trial_watch_begin watches a trial from its first step, at most to the end of its first epoch. ls_trial_watch_step
- * (after a training step) and ls_trial_watch_epoch (after an epoch) log one warning per trial if the ranks train
- * separate models; both are collective. ls_trial_watch_end ends the watch with the run.
+ * ls_trial_watch_begin watches a trial from its first step, at most until the end of its first epoch. If the ranks
+ * train separate models, ls_trial_watch_step (after a training step) and ls_trial_watch_epoch (after an epoch) log one
+ * warning per trial; both are collective. ls_trial_watch_end ends the watch at the end of the run.
  */
 void ls_trial_watch_begin(ls_trial *trial);
 ls_status ls_trial_watch_step(ls_trial *trial);

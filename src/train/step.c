@@ -1,4 +1,4 @@
-/* One step of training or validation, in its own scope, and the agreement of the ranks at its end. */
+/* One step of training or validation in its own scope, and the agreement of the ranks at its end. */
 #include "train/step.h"
 
 #include "base/share.h"
@@ -13,13 +13,13 @@
 #include "train/metrics/metric.h"
 #include "train/replicas.h"
 
-/* Calls the hook of training, or the corresponding hook of validation. */
+/* Calls the training hook, or the corresponding validation hook. */
 #define CALL(trial, hook)                                                                                              \
     ((trial)->state.phase == LS_PHASE_TRAINING ? LS_CALL(trial, hook) : LS_CALL(trial, hook##_validation))
 
 /* ---- modes ------------------------------------------------------------------------------------------------------- */
 
-/* The modes of the thread before the program's code runs: the model, the criterion or the user step. */
+/* The modes of the thread before it runs the program's code: the model, the criterion or the user step. */
 typedef struct thread_modes {
     ls_dtype autocast;
     ls_loss_divisor *divisor;
@@ -28,8 +28,8 @@ typedef struct thread_modes {
 } thread_modes;
 
 /*
- * Sets the modes of the trial's options. Losses store their divisors in `divisor`. Without the option autocast,
- * autocast does not change.
+ * Sets the modes from the trial's options. Losses store their divisors in `divisor`. If the option autocast is not set,
+ * autocast stays unchanged.
  */
 static thread_modes begin_modes(const ls_trial *trial, ls_loss_divisor *divisor) {
     ls_thread_state *thread = ls_thread_present;
@@ -53,8 +53,8 @@ static void end_modes(ls_trial *trial, thread_modes before) {
 }
 
 /*
- * Returns the error of the program's code if `made` is NULL. If the code set no error since `errors` were counted, sets
- * one.
+ * Returns the error of the program's code if `made` is NULL. If the error count is still `errors`, the code set no
+ * error, so this function sets one.
  */
 static ls_status check_made(const char *what, const ls_tensor *made, uint32_t errors) {
     if (made != NULL) {
@@ -72,7 +72,7 @@ ls_status ls_trial_forward(ls_trial *trial) {
         return state->phase == LS_PHASE_TRAINING ? LS_OK : ls_data_parallel_join_forward(state->model);
     }
     LS_TRY(CALL(trial, on_sample));
-    ls_loss_divisor *outer = ls_thread_present->divisor; /* a loss within the model is not the loss of the trial */
+    ls_loss_divisor *outer = ls_thread_present->divisor; /* a loss inside the model is not the loss of the trial */
     const thread_modes before = begin_modes(trial, outer);
     state->output = ls_forward(state->model, state->input);
     end_modes(trial, before);
@@ -101,7 +101,7 @@ static ls_status backward_from_loss(ls_trial *trial) {
     return status;
 }
 
-/* On a rank whose share is empty: takes part in the averaging of gradients. */
+/* On a rank with an empty share, takes part in the averaging of gradients. */
 static ls_status backward_without_samples(const ls_trial *trial) {
     ls_module *model = trial->state.model;
     return ls_data_parallel_comm(model) != NULL ? ls_data_parallel_skip(model) : LS_OK;
@@ -162,7 +162,7 @@ static void take_batch(ls_trial_state *state, const ls_batch *batch) {
     state->global_count = batch->global_count;
 }
 
-/* Removes the tensors of a batch or slice from the state. The end of the scope frees them. */
+/* Removes the tensors of a batch or slice from the state. They are freed at the end of the scope. */
 static void forget_batch(ls_trial *trial) {
     ls_trial_state *state = &trial->state;
     state->input = state->target = state->output = state->loss = NULL;
@@ -170,7 +170,8 @@ static void forget_batch(ls_trial *trial) {
     trial->divisor.least = NULL;
 }
 
-/* Runs a step for a slice of this rank, with the metrics of the slice. Returns the loss in *loss, unless it is NULL. */
+/* Runs a step for a slice of this rank, with the metrics of the slice. Stores the loss in *loss, unless `loss` is
+ * NULL. */
 static ls_status run_slice(ls_trial *trial, const ls_batch *slice, int index, ls_trial_step_function *step,
                            ls_tensor **loss) {
     take_batch(&trial->state, slice);
@@ -209,7 +210,7 @@ static ls_tensor *loss_of_slice(const ls_batch *slice, void *user) {
     return scaler != NULL ? ls_grad_scaler_scale(scaler, loss) : loss;
 }
 
-/* Slices without samples count in the metrics, as ranks without samples do. */
+/* Slices without samples count in the metrics, like ranks without samples. */
 static ls_status count_empty_slices(ls_trial *trial, const ls_batch *batch) {
     const ls_slices *slices = ls_data_parallel_slices(trial->state.model);
     ls_status status = LS_OK;
@@ -221,7 +222,8 @@ static ls_status count_empty_slices(ls_trial *trial, const ls_batch *batch) {
     return status;
 }
 
-/* Slices that meet (parallel/slice_meetings.h) take turns, so each has its own part of the trial's state. */
+/* Slices that synchronize (parallel/slice_meetings.h) take turns, so each slice has its own part of the trial's
+ * state. */
 static void share_pieces(ls_trial *trial, ls_slices *slices) {
     ls_trial_state *state = &trial->state;
     slices->piece_count = 0;
@@ -263,14 +265,14 @@ static ls_status visit_slice(const ls_batch *slice, void *user) {
     return run_slice(v->trial, slice, ls_data_parallel_slices(v->trial->state.model)->running, v->step, NULL);
 }
 
-/* ---- the user's step --------------------------------------------------------------------------------------------- */
+/* ---- the user step ----------------------------------------------------------------------------------------------- */
 
-/* Fails if a scope of the user step has freed the tensor, which the metrics need. */
+/* Fails if a scope of the user step has freed the tensor. The metrics need this tensor. */
 static ls_status check_not_freed(const char *what, const ls_tensor *tensor) {
     return tensor == NULL || ls_tensor_is_here(what, tensor) ? LS_OK : ls_error_status();
 }
 
-/* Also runs on a rank whose share is empty, because only the user step knows its communication. */
+/* Runs even on a rank with an empty share, because only the user step knows which communication it performs. */
 static ls_status user_step(ls_trial *trial) {
     ls_trial_state *state = &trial->state;
     LS_TRY(state->count > 0 ? LS_CALL(trial, on_sample) : LS_OK);
@@ -291,7 +293,7 @@ ls_status ls_trial_training_step(ls_trial *trial) {
     LS_TRY(trial->options.step != NULL ? user_step(trial) : slices ? train_slices(trial) : default_step(trial));
     LS_TRY(ls_trial_outer_step(trial));
     trial->state.step++;
-    LS_TRY(slices ? LS_OK : ls_metrics_add(trial)); /* the slices have added their numbers */
+    LS_TRY(slices ? LS_OK : ls_metrics_add(trial)); /* the slices have already added their numbers */
     LS_TRY(ls_trial_check_first_step(trial));
     return LS_CALL(trial, on_step_training);
 }
@@ -303,7 +305,7 @@ ls_status ls_trial_validation_step(ls_trial *trial) {
     return LS_CALL(trial, on_step_validation);
 }
 
-/* Ends the scope after a failure, and keeps the message of the failure. */
+/* Ends the scope after a failure, and keeps the error message. */
 static ls_status end_failed_scope(ls_scope *scope, ls_status status) {
     ls_saved_error cause;
     ls_error_save(&cause);
@@ -330,6 +332,6 @@ ls_status ls_trial_step(ls_trial *trial, const ls_batch *batch, ls_trial_step_fu
 
 ls_status ls_trial_end_of_step(ls_trial *trial, bool epoch) {
     LS_TRY(ls_trial_agree(trial, ls_checkpoints_vote(trial, epoch)));
-    LS_TRY(trial->state.stop ? ls_trial_outer_sync(trial) : LS_OK); /* a last checkpoint cannot wait */
+    LS_TRY(trial->state.stop ? ls_trial_outer_sync(trial) : LS_OK); /* the last checkpoint needs this step now */
     return ls_checkpoints_act(trial, epoch);
 }

@@ -14,7 +14,8 @@ enum { NAME_ROOM = 256 };
 
 /* ---- modules ----------------------------------------------------------------------------------------------------- */
 
-/* Returns whether the module is selected. A layer that is sharded over ranks is not: this rank has only its shard. */
+/* Returns whether the module is selected. A layer that is sharded over ranks is never selected, because this rank
+ * has only a shard of it. */
 static bool is_meant(const ls_module *module, const char *const *words) {
     static const char *const usual[] = {"Linear", "Conv", NULL};
     const char *type = ls_module_type_name(module);

@@ -1,4 +1,4 @@
-/* Scales weights so that each layer's outputs have the same standard deviation. */
+/* Scales weights so that the outputs of every layer have the same standard deviation. */
 #include "train/callbacks/weights.h"
 
 #include <math.h>
@@ -12,8 +12,8 @@ typedef struct lsuv {
     ls_lsuv_options options;
     int64_t done;
     const ls_trial_state *state;
-    ls_tensor *input; /* first batch, during the initialization; NULL: this rank has no samples */
-    double sums[3];   /* number, sum and sum of squares of the layer's outputs */
+    ls_tensor *input; /* first batch, during the initialization; NULL if this rank has no samples */
+    double sums[3];   /* count, sum and sum of squares of the layer's outputs */
     ls_state_list listed;
 } lsuv;
 
@@ -39,7 +39,7 @@ static ls_status forward(lsuv *self) {
     return ls_scope_end(scope);
 }
 
-/* Computes the standard deviation of the layer's outputs for the global batch. */
+/* Computes the standard deviation of the layer's outputs over the global batch. */
 static ls_status measure(lsuv *self, ls_module *layer, double *deviation) {
     self->sums[0] = self->sums[1] = self->sums[2] = 0;
     if (self->input != NULL) {

@@ -1,10 +1,10 @@
-/* Makes and frees callbacks, and records their owners. */
+/* Creates and frees callbacks, and records their owners. */
 #include "base/memory.h"
 #include "train/trial.h"
 
 #include <string.h>
 
-/* A copy of an array, owned by one of its callbacks. */
+/* A copy of an array, owned by one of the callbacks in it. */
 struct ls_callback_copy {
     struct ls_callback_copy *next;
     ls_callback *items[];
@@ -33,7 +33,7 @@ ls_callback *ls_callback_make(const ls_callback_hooks *hooks, void *user) {
     return make(hooks, user, true);
 }
 
-/* In a checkpoint, the name of a callback begins the names of its tensors. */
+/* Checks the name: in a checkpoint, the names of a callback's tensors begin with it. */
 static ls_status check_hooks(const ls_callback_hooks *hooks) {
     const char *name = hooks->name != NULL ? hooks->name : "";
     if (strlen(name) > LS_CALLBACK_NAME_LIMIT || strchr(name, '/') != NULL) {
@@ -115,7 +115,7 @@ static int find_first(ls_callback *const *callbacks, int count) {
     return first;
 }
 
-/* Frees the callbacks without an owner, each of them once, and the owner of the array last. */
+/* Frees each callback without an owner once, and the owner of the array last. */
 static void drop(ls_callback *const *callbacks, int count) {
     const int first = find_first(callbacks, count);
     for (int i = count - 1; i >= first; i--) {

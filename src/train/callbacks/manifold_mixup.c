@@ -1,4 +1,4 @@
-/* Mixes outputs of a layer with the outputs for other samples, which follow in the model's input. */
+/* Mixes the outputs of a layer with its outputs for other samples, which are appended to the model's input. */
 #include "train/callbacks/samples.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@ enum { SALT = 4 };
 static const char *const maker = "ls_manifold_mixup";
 
 typedef struct layer {
-    char *name; /* NULL for the children of the model */
+    char *name; /* NULL selects the children of the model */
     ls_module *module;
     int hooks;
 } layer;
@@ -21,7 +21,7 @@ typedef struct manifold {
     ls_partners partners;
     layer *layers;
     int count;
-    const ls_module *chosen; /* layer to mix in this batch, until it is mixed; NULL: none */
+    const ls_module *chosen; /* layer to mix in this batch, until it has been mixed; NULL if there is none */
     double share;
 } manifold;
 
@@ -53,7 +53,8 @@ static ls_status add_layer(manifold *self, ls_module *module, const char *name) 
     return name == NULL || layers[self->count - 1].name != NULL ? LS_OK : ls_fail_memory(maker, strlen(name) + 1);
 }
 
-/* A wrapper such as ls_data_parallel has the model as its only child, without a name. */
+/* Returns the model inside wrappers. A wrapper such as ls_data_parallel has the model as its only child, without a
+ * name. */
 static ls_module *unwrapped(ls_module *model) {
     const char *name = ls_module_child_name(model, 0);
     return ls_module_child_count(model) == 1 && name != NULL && name[0] == '\0' ? unwrapped(ls_module_child(model, 0))
@@ -93,7 +94,7 @@ static ls_status on_sample(ls_trial_state *state, void *user) {
         return LS_OK;
     }
     const ls_slices *slices = ls_data_parallel_slices(state->model);
-    if (slices != NULL && slices->meets) { /* the slices take turns, but the callback mixes one at a time */
+    if (slices != NULL && slices->meets) { /* the slices take turns, but the callback can mix only one at a time */
         return ls_fail(LS_ERR_UNSUPPORTED, "%s: cannot be combined with .shards and batch normalization", maker);
     }
     ls_draws draws = ls_draws_of(state, self->options.seed, SALT, LS_WHOLE_BATCH);
@@ -107,7 +108,7 @@ static ls_status on_sample(ls_trial_state *state, void *user) {
     return LS_OK;
 }
 
-/* Fails if the model has not called the layer. */
+/* Fails if the model did not call the chosen layer. */
 static ls_status on_forward(ls_trial_state *state, void *user) {
     manifold *self = user;
     if (!ls_callback_in_replay(state) && self->chosen != NULL) {

@@ -16,7 +16,7 @@ typedef struct rate_finder {
     double *losses; /* loss of each step, over all ranks */
     double *smooth; /* smoothed losses */
     int64_t count;  /* steps taken */
-    int64_t done;   /* the test has run once */
+    int64_t done;   /* nonzero if the test has already run */
     double best;    /* smoothed loss */
     double suggestion;
     ls_callback *recorder; /* the only callback of the trial during the test */
@@ -28,7 +28,7 @@ static double rate_at(const rate_finder *self, int64_t step) {
     return o->lowest * pow(o->highest / o->lowest, (double)step / (double)(o->steps - 1));
 }
 
-/* ---- what is put back -------------------------------------------------------------------------------------------- */
+/* ---- saved and restored state ------------------------------------------------------------------------------------ */
 
 /* Everything that a training step changes. */
 typedef struct before {
@@ -98,7 +98,7 @@ static ls_status set_rates(ls_optimizer *optimizer, double rate) {
     return LS_OK;
 }
 
-/* The only hook of the test. Corrects the bias of the average like Adam, because it begins at 0. */
+/* The only hook of the test. Corrects the bias of the average as in Adam, because the average starts at 0. */
 static ls_status on_step(ls_trial_state *state, void *user) {
     rate_finder *self = user;
     const double keep = self->options.smoothing;
@@ -115,7 +115,7 @@ static bool has_diverged(const rate_finder *self) {
     return !isfinite(last) || last > self->options.divergence * self->best;
 }
 
-/* At the end of its epoch, the loader continues with the next epoch. */
+/* At the end of an epoch, the loader continues with the next epoch. */
 static ls_status next_batch(const ls_trial *trial, ls_batch *batch) {
     ls_loader *loader = trial->options.train;
     bool more;
@@ -144,8 +144,8 @@ static ls_status sweep(rate_finder *self, ls_trial *trial) {
 }
 
 /*
- * Finds the steepest fall of the smoothed loss by central differences, because rates have equal distances on a
- * logarithmic scale. Skips the first tenth, where the average has few values.
+ * Finds the steepest descent of the smoothed loss by central differences, because the rates are equally spaced on a
+ * logarithmic scale. Skips the first tenth, where the average covers few values.
  */
 static void suggest(rate_finder *self) {
     double steepest = 0;
@@ -166,7 +166,7 @@ static ls_status on_init(ls_trial_state *state, void *user) {
                : ls_fail(LS_ERR_ARGUMENT, "%s: the trial needs an optimizer and a training loader", maker);
 }
 
-/* Returns the first failure, even if the restoration fails too. */
+/* Returns the first error, even if the restoration fails too. */
 static ls_status sweep_and_put_back(rate_finder *self, ls_trial *trial) {
     before b = {.epoch = 0};
     ls_saved_error cause;

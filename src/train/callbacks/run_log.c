@@ -24,13 +24,13 @@ enum { HOST_ROOM = 64, DEFAULT_EVERY_STEPS = 10, COMMAND_ROOM = 8192 };
 typedef struct run_log {
     ls_run_log_options options;
     char *folder;
-    FILE *file;              /* on rank 0, from the first run on */
-    ls_callback *timer;      /* measures the phases; borrowed from the group of both callbacks */
-    uint64_t began;          /* beginning of the epoch: of the run, or the end of the previous epoch */
-    uint64_t mark;           /* beginning of the training of the epoch */
-    uint64_t training;       /* nanoseconds of the training of the epoch */
-    int64_t samples;         /* of all ranks in the training of the epoch */
-    double before[LS_TIMES]; /* seconds of each phase until the end of the previous epoch */
+    FILE *file;              /* open on rank 0, from the first run on */
+    ls_callback *timer;      /* measures the phases; borrowed from the group that contains both callbacks */
+    uint64_t began;          /* start of the epoch: start of the run, or end of the previous epoch */
+    uint64_t mark;           /* start of the epoch's training */
+    uint64_t training;       /* duration of the epoch's training in nanoseconds */
+    int64_t samples;         /* samples of all ranks in the epoch's training */
+    double before[LS_TIMES]; /* total seconds of each phase up to the end of the previous epoch */
 } run_log;
 
 static ls_status cannot(const run_log *self, const char *what) {
@@ -62,15 +62,16 @@ static void put_values(ls_json_writer *json, const ls_history_entry *entry) {
     ls_json_close(json, '}');
 }
 
-/* ---- the beginning of a run -------------------------------------------------------------------------------------- */
+/* ---- start of a run ---------------------------------------------------------------------------------------------- */
 
-/* Reads the number after the text with which a line begins. Returns `otherwise` for other lines. */
+/* Returns the number that follows `begin` at the start of the line, or `otherwise` if the line does not start with
+ * `begin`. */
 static long long number_after(const char *line, const char *begin, long long otherwise) {
     const size_t length = strlen(begin);
     return strncmp(line, begin, length) == 0 ? strtoll(line + length, NULL, 10) : otherwise;
 }
 
-/* Returns whether the trial does not compute the line again. */
+/* Returns whether the trial will not compute the line again. */
 static bool is_before(void *user, const char *line) {
     const ls_trial_state *state = user;
     return number_after(line, "{\"kind\": \"step\",\"step\": ", 0) <= state->step &&
@@ -78,8 +79,8 @@ static bool is_before(void *user, const char *line) {
 }
 
 /*
- * Opens the file, and cuts the lines that the trial writes again: a trial resumes from a checkpoint, or runs again
- * after a failure.
+ * Opens the file, and removes the lines that the trial will write again, because it resumes from a checkpoint or runs
+ * again after a failure.
  */
 static ls_status open_file(run_log *self, ls_trial_state *state, bool resumes) {
     char path[PATH_MAX];
@@ -178,7 +179,7 @@ static ls_status write_start(const run_log *self, const ls_trial_state *state, c
     return status == LS_OK ? end_line(self, &json) : status;
 }
 
-/* Gathers blocks of `size` bytes from all ranks to rank 0. Returns ownership of `*all`. */
+/* Gathers blocks of `size` bytes from all ranks on rank 0. Returns ownership of `*all` to the caller. */
 static ls_status gather(const ls_trial_state *state, const void *own, size_t size, void **all) {
     const size_t ranks = (size_t)ls_trial_size(state);
     *all = ls_callback_allocate(maker, ranks * size);
@@ -297,7 +298,7 @@ static ls_status on_end_epoch(ls_trial_state *state, void *user) {
     return status;
 }
 
-/* Also after ls_trial_evaluate, whose results are written. */
+/* Also called after ls_trial_evaluate, to write its results. */
 static ls_status on_end(ls_trial_state *state, void *user) {
     run_log *self = user;
     if (self->file == NULL || ls_callback_in_replay(state)) {
@@ -367,7 +368,7 @@ ls_callback *ls_run_log(const char *folder, const ls_run_log_options *options) {
                                                              .describe = describe,
                                                              .release = release},
                                         self);
-    /* A log that is NULL fails with its error, and the timer is freed. The log comes first: the timer counts its time.
-     */
+    /* If the log is NULL, this fails with the log's error, and frees the timer. The log comes first, so that the
+       timer measures the log's time. */
     return ls_callbacks_as_first(maker, (ls_callback *const[]){log, self->timer}, 2);
 }

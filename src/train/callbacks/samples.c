@@ -21,7 +21,7 @@ ls_status ls_first_place(const ls_trial_state *state, const char *call, int64_t 
     if (state->count == state->global_count || ranks <= 1 || *first > 0 || rank == 0) {
         return LS_OK;
     }
-    /* A loader of the program has not set the position of this rank's share. */
+    /* If the loader belongs to the program, it has not set the position of this rank's share. */
     const ls_share even = ls_share_of(state->global_count, ranks, rank);
     *first = even.start;
     return state->count == even.count
@@ -82,7 +82,7 @@ ls_tensor *ls_target_rows(const char *call, ls_tensor *target, int64_t classes) 
                             call, LS_SHAPE_TEXT(target), (long long)classes);
     }
     const double largest = ls_item(ls_max(target)), least = ls_item(ls_min(target));
-    if (isnan(largest) || isnan(least)) { /* the numbers are integers, so NaN means that a call failed */
+    if (isnan(largest) || isnan(least)) { /* the numbers are integers, so NaN means that a call has failed */
         return NULL;
     }
     if (largest >= (double)classes || least < 0) {
@@ -102,7 +102,7 @@ ls_tensor *ls_mix_targets(const char *call, ls_tensor *target, ls_tensor *other,
     if (rows == NULL) {
         return NULL;
     }
-    /* Another callback may have made the rows; `other` is as in the data set. */
+    /* Another callback may have converted the targets to rows; `other` still has the form in the data set. */
     const bool made = !ls_dtype_is_floating(ls_dtype_of(other)) && ls_ndim(rows) == 2;
     return ls_mix(rows, ls_target_rows(call, other, made ? ls_size(rows, 1) : classes), share);
 }

@@ -1,4 +1,4 @@
-/* Advances a schedule of learning rates. */
+/* Advances a learning-rate schedule. */
 #include "train/callbacks/callback.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* Writes events of a run for TensorBoard. */
+/* Writes the events of a run for TensorBoard. */
 #include "train/callbacks/callback.h"
 
 #include <stdio.h>
@@ -11,18 +11,18 @@ enum { TAG_ROOM = 300, NODE_LIMIT = 512 };
 typedef struct board {
     ls_tensorboard_options options;
     char *folder;
-    ls_events *events; /* on rank 0, from the first run on */
+    ls_events *events; /* open on rank 0, from the first run on */
     bool shown;        /* the inputs were written */
 } board;
 
-/* Ignores values that TensorBoard cannot show: a parameter that is not finite, an input that is not a picture. */
+/* Ignores values that TensorBoard cannot display: a parameter that is not finite, or an input that is not a picture. */
 static ls_status left_out(ls_status status) {
     return status == LS_ERR_ARGUMENT || status == LS_ERR_SHAPE ? LS_OK : status;
 }
 
 /* ---- the model --------------------------------------------------------------------------------------------------- */
 
-/* A graph under construction: one node for each module without children, and the origin of its input. */
+/* A graph under construction: one node for each module without children, with the source of its input. */
 typedef struct graph {
     ls_events_node nodes[NODE_LIMIT];
     char names[NODE_LIMIT][TAG_ROOM];
@@ -41,7 +41,7 @@ static const char *add_node(graph *g, const char *name, const char *op, const ch
     return g->names[i];
 }
 
-/* Returns the node that makes the module's output. Assumes that children follow each other. */
+/* Returns the node that produces the module's output. Assumes that the children run one after another. */
 static const char *add_module(graph *g, const ls_module *module, const char *name, const char *input) {
     const int children = ls_module_child_count(module);
     for (int i = 0; i < children; i++) {
@@ -164,7 +164,7 @@ static ls_status on_end(ls_trial_state *state, void *user) {
     return self->events != NULL ? ls_events_flush(self->events) : LS_OK;
 }
 
-/* Without the loss of batches, the log does not communicate. */
+/* If the log does not contain the loss of batches, it does not communicate. */
 static void describe(void *user, char *text, size_t size) {
     static const ls_field fields[] = {LS_FIELD(ls_tensorboard_options, every_steps), {.name = NULL}};
     const board *self = user;

@@ -1,4 +1,4 @@
-/* Ends a run at the first number that is not finite, and names its tensor. */
+/* Ends a run at the first value that is not finite, and reports which tensor contains it. */
 #include "train/callbacks/callback.h"
 
 #include <math.h>
@@ -9,13 +9,13 @@
 
 static const char *const maker = "ls_terminate_on_nan";
 
-/* In the order of a step. */
+/* In the order in which a step computes them. */
 enum { NOTHING, IN_OUTPUT, IN_LOSS, IN_GRADIENT, PLACES };
 enum { MESSAGE = 512 };
 
 typedef struct watch {
     bool by_layer;
-    bool looks; /* checks outputs of layers now: between on_sample and on_forward */
+    bool looks; /* whether layer outputs are currently checked: from on_sample to on_forward */
     int found;
     char message[MESSAGE];
     ls_module **modules; /* with hooks */
@@ -26,7 +26,7 @@ typedef struct watch {
 
 /* ---- looking ----------------------------------------------------------------------------------------------------- */
 
-/* Adds the sum of 0 x to `*sum`: 0 if all numbers are finite, otherwise NaN. */
+/* Adds the sum of 0 * x to `*sum`: 0 if all values are finite, otherwise NaN. */
 static void add_zeros(ls_tensor **sum, ls_tensor *x) {
     if (x != NULL && ls_dtype_is_floating(ls_dtype_of(x)) && ls_numel(x) > 0) {
         ls_tensor *zeros = ls_to(ls_sum(ls_mul(x, 0.0)), LS_F64);
@@ -35,8 +35,8 @@ static void add_zeros(ls_tensor **sum, ls_tensor *x) {
 }
 
 /*
- * Checks whether all numbers of a tensor, and of the gradients of a model, are finite, with one fetch from the device.
- * Either may be NULL.
+ * Checks whether all values of a tensor and all gradients of a model are finite, with a single fetch from the device.
+ * Either argument may be NULL.
  */
 static ls_status are_finite(ls_tensor *x, const ls_module *model, bool *finite) {
     ls_scope *scope = ls_scope_begin();
@@ -54,7 +54,7 @@ static ls_status are_finite(ls_tensor *x, const ls_module *model, bool *finite) 
     return ls_scope_end(scope);
 }
 
-/* Returns whether a tensor that is not finite has a NaN. */
+/* Returns whether a tensor that is not finite contains a NaN. */
 static bool has_nan(ls_tensor *x) {
     ls_scope *scope = ls_scope_begin();
     if (scope == NULL) {
@@ -83,7 +83,7 @@ static ls_status look(watch *self, int place, ls_tensor *x, const char *what) {
     return LS_OK;
 }
 
-/* Without targets, the loss is NaN but its gradient is 0, and other ranks may have targets that count. */
+/* Without targets, the loss is NaN, but its gradient is 0, and other ranks may have targets that count. */
 static ls_status look_at_loss(watch *self, const ls_trial_state *state) {
     ls_tensor *divisor = ls_trial_loss_divisor(state->trial);
     const bool looks = self->found == NOTHING;
@@ -104,7 +104,7 @@ static ls_status look_at_gradients(watch *self, const ls_module *model) {
     return LS_OK;
 }
 
-/* Checks all gradients at once, because nearly all steps have only finite numbers. */
+/* Checks all gradients at once, because in nearly all steps all values are finite. */
 static ls_status check_gradients(watch *self, const ls_module *model) {
     bool finite = true;
     LS_TRY(are_finite(NULL, model, &finite));
@@ -113,7 +113,8 @@ static ls_status check_gradients(watch *self, const ls_module *model) {
 
 /* ---- layers ------------------------------------------------------------------------------------------------------ */
 
-/* Finds the name of a module within another one, in the form of parameter names. Returns false if it is not there. */
+/* Finds the name of `module` inside the module `in`, in the form of parameter names. Returns false if it is not
+ * there. */
 static bool find_name(const ls_module *in, const ls_module *module, char *name, size_t room) {
     for (int i = 0; i < ls_module_child_count(in); i++) {
         const char *own = ls_module_child_name(in, i);
@@ -174,14 +175,14 @@ static ls_status watch_layers(watch *self, ls_module *module) {
 
 /* ---- together ---------------------------------------------------------------------------------------------------- */
 
-/* All ranks fail with the first tensor in the step, on the lowest rank that has it. */
+/* All ranks fail with the tensor that comes first in the step, on the lowest rank where it is not finite. */
 static ls_status agree(watch *self, const ls_trial_state *state, const char *when) {
     const int rank = ls_trial_rank(state);
     const bool alone = ls_comm_size(state->comm) <= 1;
     const size_t length = self->found != NOTHING ? strlen(self->message) : 0;
     const int64_t hash = (int64_t)(ls_hash(LS_HASH_START, self->message, length) >> 2);
     /*
-     * The place, and the maximum and minimum of the messages' hashes: if they are equal, all ranks have the same
+     * The place, and the maximum and minimum of the hashes of the messages. If they are equal, all ranks have the same
      * message.
      */
     ls_loc_i64 all[] = {{self->found != NOTHING ? PLACES - self->found : 0, rank}, {hash, rank}, {-hash, rank}};
@@ -233,7 +234,7 @@ static ls_status on_backward(ls_trial_state *state, void *user) {
     if (ls_callback_in_replay(state)) {
         return LS_OK;
     }
-    /* the scaler skips steps whose gradients are not finite */
+    /* the scaler skips steps with gradients that are not finite */
     const bool skips = state->trial->options.grad_scaler != NULL;
     LS_TRY(self->found == NOTHING && !skips ? check_gradients(self, state->model) : LS_OK);
     return agree(self, state, "");

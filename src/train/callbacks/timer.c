@@ -1,4 +1,4 @@
-/* Measures the parts of the run time. */
+/* Measures how long the parts of a run take. */
 #include "train/callbacks/callback.h"
 
 #include <math.h>
@@ -21,15 +21,15 @@ typedef struct timer {
     bool bare; /* only measures */
     bool waits;
     bool prints;
-    uint64_t began; /* beginning of the run; 0: no run */
-    uint64_t mark;  /* time of the last hook of a step */
+    uint64_t began; /* start of the run; 0 if no run is in progress */
+    uint64_t mark;  /* time of the last hook in a step */
     uint64_t validation;
-    uint64_t communication; /* communication time at the beginning of the run */
-    uint64_t bytes_before;  /* bytes of communication calls of this thread before the run */
-    uint64_t bytes;         /* of communication calls in the last run that ended */
+    uint64_t communication; /* communication time at the start of the run */
+    uint64_t bytes_before;  /* bytes of this thread's communication calls before the run */
+    uint64_t bytes;         /* bytes of communication calls in the last completed run */
     int64_t nanoseconds[LS_TIMES];
     double over_ranks[LS_TIMES][SIDES];
-    double peaks[PEAKS][SIDES]; /* of the last run that ended, over ranks: of each kind, and of the total */
+    double peaks[PEAKS][SIDES]; /* peaks of the last completed run, over ranks: of each kind, and of the total */
     ls_state_list listed;
 } timer;
 
@@ -41,13 +41,13 @@ static ls_status mark(timer *self, ls_time what) {
     return LS_OK;
 }
 
-/* Returns the nanoseconds of communication of all runs, also of the current run. */
+/* Returns the communication time, in nanoseconds, of all runs including the current one. */
 static int64_t communication_of(const timer *self) {
     const uint64_t current = self->began != 0 ? ls_comm_metered.nanoseconds - self->communication : 0;
     return self->nanoseconds[LS_TIME_COMMUNICATION] + (int64_t)current;
 }
 
-/* A run that failed did not call on_end. */
+/* A failed run did not call on_end. */
 static void stop(timer *self) {
     self->nanoseconds[LS_TIME_COMMUNICATION] = communication_of(self);
     ls_comm_metered.users -= self->began != 0;
@@ -82,7 +82,7 @@ static ls_status on_criterion(ls_trial_state *state, void *user) {
     return mark(user, LS_TIME_FORWARD);
 }
 
-/* Also on a rank without samples, which waits for the gradients of the other ranks. */
+/* Also called on a rank without samples, which waits for the gradients of the other ranks. */
 static ls_status on_backward(ls_trial_state *state, void *user) {
     (void)state;
     return mark(user, LS_TIME_BACKWARD);
@@ -221,7 +221,7 @@ static void set_unknown(double row[SIDES]) {
     row[LEAST] = row[MEAN] = row[LARGEST] = NAN;
 }
 
-/* Without a state, a trial can resume from checkpoints of a trial without the timer. */
+/* The timer has no state, so that a trial can resume from checkpoints of a trial without the timer. */
 static ls_callback *make(const char *call, timer options) {
     timer *self = ls_callback_allocate(call, sizeof *self);
     if (self == NULL) {
@@ -281,7 +281,7 @@ double ls_timer_bytes(const ls_callback *callback) {
     return self != NULL ? (double)self->bytes : NAN;
 }
 
-/* Copies a row to pointers, which may be NULL. Without a row, the numbers are NAN. */
+/* Copies a row to the pointers, which may be NULL. If there is no row, sets NAN. */
 static void copy_row(const double *row, double *least, double *mean, double *largest) {
     double *const places[SIDES] = {least, mean, largest};
     for (int i = 0; i < SIDES; i++) {

@@ -1,4 +1,4 @@
-/* Averages of a model's weights over its training. */
+/* Averages a model's weights over training. */
 #include "train/callbacks/callback.h"
 
 static const char *const maker = "ls_weight_averaging";
@@ -27,13 +27,13 @@ static ls_status on_step_training(ls_trial_state *state, void *user) {
     return is_time(self, state, true) && !state->model->unsynchronized ? ls_ema_update(self->averages) : LS_OK;
 }
 
-/* Updates before validation, so that the averages include the epoch. */
+/* Updates the averages before validation, so that they include the epoch. */
 static ls_status on_end_training(ls_trial_state *state, void *user) {
     const averaging *self = user;
     return is_time(self, state, false) ? ls_ema_update(self->averages) : LS_OK;
 }
 
-/* After a validation that failed, the averages are still in the model. */
+/* After a failed validation, the averages are still in the model. */
 static ls_status on_start_validation(ls_trial_state *state, void *user) {
     averaging *self = user;
     if (self->swapped) {
@@ -95,7 +95,7 @@ ls_callback *ls_weight_averaging(const ls_weight_averaging_options *options) {
     self->options = *options;
     return ls_callback_make(
         &(ls_callback_hooks){.on_init = on_init,
-                             .on_start = on_end_validation, /* of an earlier run that failed in its validation */
+                             .on_start = on_end_validation, /* for an earlier run that failed during validation */
                              .on_step_training = on_step_training,
                              .on_end_training = on_end_training,
                              .on_start_validation = on_start_validation,

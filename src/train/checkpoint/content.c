@@ -1,7 +1,7 @@
 /*
- * The content of a checkpoint: one table. Each row copies a part of the trial into a snapshot and restores it. Saving
- * and loading use this table only. Loading fails if a tensor of the checkpoint belongs to no row. It ignores the state
- * of callbacks that the trial does not have, with a warning.
+ * The contents of a checkpoint, as one table. Each row copies a part of the trial into a snapshot, and restores it.
+ * Saving and loading both use this table. Loading fails if a tensor of the checkpoint belongs to no row. Loading
+ * ignores the state of callbacks that the trial lacks, with a warning.
  */
 #include <stdio.h>
 #include <string.h>
@@ -19,7 +19,7 @@
 
 /* ---- tensors in files -------------------------------------------------------------------------------------------- */
 
-/* Lists all tensors of the file. The caller frees the array, which has room for at least one tensor. */
+/* Lists all tensors in the file. The caller frees the array, which has room for at least one tensor. */
 static ls_named *list_file(const ls_safetensors *file) {
     const int count = ls_safetensors_count(file);
     ls_named *all = ls_allocate_zeroed((size_t)count + 1, sizeof *all);
@@ -33,7 +33,8 @@ static ls_named *list_file(const ls_safetensors *file) {
 }
 
 /*
- * Copies the numbers of a part that consists of one tensor. Returns false if the tensor is missing or has another form.
+ * Copies the numbers of a part that consists of a single tensor. Returns false if the tensor is missing, or has a
+ * different dtype or length.
  */
 static bool read_numbers(const ls_named *tensors, int count, ls_dtype dtype, int64_t length, void *numbers) {
     if (count != 1 || tensors->name[0] != '\0' || ls_dtype_of(tensors->tensor) != dtype ||
@@ -46,7 +47,7 @@ static bool read_numbers(const ls_named *tensors, int count, ls_dtype dtype, int
 
 /* ---- modes ------------------------------------------------------------------------------------------------------- */
 
-/* The training modes of all layers, which hooks may have changed. */
+/* Copies the training modes of all layers, which hooks may have changed. */
 static ls_status get_modes(ls_trial *trial, const char *prefix, ls_checkpoint *to) {
     ls_modes modes;
     LS_TRY(ls_modes_take(&modes, trial->state.model));
@@ -55,7 +56,7 @@ static ls_status get_modes(ls_trial *trial, const char *prefix, ls_checkpoint *t
     return status;
 }
 
-/* If the layers differ, also because the model is sharded in another way, the model keeps its modes. */
+/* If the layers differ, for example because the model is sharded differently, the model keeps its modes. */
 static ls_status set_modes(ls_resumption *from) {
     ls_module *model = from->trial->state.model;
     ls_modes modes;
@@ -70,7 +71,7 @@ static ls_status set_modes(ls_resumption *from) {
     return LS_OK;
 }
 
-/* ---- what each rank has of its own ------------------------------------------------------------------------------- */
+/* ---- state of each rank ------------------------------------------------------------------------------------------ */
 
 static const char metric_prefix[] = "metric/";
 
@@ -81,7 +82,7 @@ static ls_status get_metrics_of(ls_trial *trial, const char *prefix, ls_checkpoi
     return ls_copies_add(&to->own, prefix, tensors, count);
 }
 
-/* Writes "metric/3/", the prefix of the numbers of slice 3. */
+/* Writes a prefix such as "metric/3/", for the numbers of slice 3. */
 static void name_slice(int slice, char name[32]) {
     snprintf(name, 32, "%s%d/", metric_prefix, slice);
 }
@@ -105,7 +106,7 @@ static ls_status add_metrics(ls_trial *trial, const ls_named *tensors, int count
     return ls_metrics_add_state(trial, tensors, count, false);
 }
 
-/* Uses the numbers with the prefix in the file of a rank. */
+/* Uses the numbers with this prefix in the file of a rank. */
 static ls_status use_metrics_of(const ls_resumption *from, int rank, const char *prefix, use_metrics *use) {
     char name[LS_FILE_NAME_LIMIT], path[PATH_MAX];
     ls_part_name(name, "rank", rank);
@@ -122,7 +123,7 @@ static ls_status use_metrics_of(const ls_resumption *from, int rank, const char 
     return status;
 }
 
-/* The rank that had the slice may be another one. */
+/* The slice may have belonged to a different rank. */
 static ls_status set_metrics_of_slice(const ls_resumption *from, int slice) {
     const int ranks = from->manifest.world_size;
     char name[32];
@@ -146,8 +147,8 @@ static ls_status set_metrics_of_slices(const ls_resumption *from) {
 }
 
 /*
- * If there were more ranks, each rank adds the numbers of some of them, so that the sums over all ranks do not change.
- * With `.shards`, each slice keeps its numbers.
+ * If the checkpoint has more ranks, each rank adds the numbers of several of them, so that the sums over all ranks stay
+ * the same. With `.shards`, each slice keeps its numbers.
  */
 static ls_status set_metrics(ls_resumption *from) {
     const int shards = ls_trial_shards(from->trial);
@@ -172,7 +173,7 @@ static ls_status set_metrics(ls_resumption *from) {
     return LS_OK;
 }
 
-/* Writes "NAME/", or "NAME#2/" for the second callback of this name. */
+/* Writes "NAME/", or "NAME#2/" for the second callback with this name. */
 static void name_callback(const ls_trial *trial, int i, char name[128]) {
     char number[24], other[24];
     const char *own = ls_trial_callback_name(trial->own_callbacks[i], i, number);
@@ -243,7 +244,7 @@ static ls_status set_callbacks(ls_resumption *from) {
     return status;
 }
 
-/* The best value of the metric so far, for the link to the best checkpoint. */
+/* Copies the best value of the metric so far, for the link to the best checkpoint. */
 static ls_status get_best(ls_trial *trial, const char *prefix, ls_checkpoint *to) {
     return trial->checkpointer != NULL ? ls_copies_add_numbers(&to->own, prefix, LS_F64, 2, trial->checkpointer->best)
                                        : LS_OK;
@@ -286,12 +287,12 @@ static ls_status get_averaging(ls_trial *trial, const char *prefix, ls_checkpoin
                : LS_OK;
 }
 
-/* Returns the number of shares of a global batch. */
+/* Returns the number of shares in a global batch. */
 static int shares_of(int shards, int ranks) {
     return shards > 0 ? shards : ranks;
 }
 
-/* With another number of shares, they have another size. */
+/* If the number of shares differs, the sizes differ too. */
 static ls_status set_averaging(ls_resumption *from) {
     ls_module *model = from->trial->state.model;
     ls_averaging_memory memory;
@@ -311,7 +312,7 @@ static ls_status get_powersgd(ls_trial *trial, const char *prefix, ls_checkpoint
     return numbers != NULL ? ls_copies_add_numbers(&to->own, prefix, LS_F32, count, numbers) : LS_OK;
 }
 
-/* With another number of ranks, or another .powersgd_rank, the numbers have another meaning. */
+/* If the number of ranks or .powersgd_rank differs, the numbers have a different meaning. */
 static ls_status set_powersgd(ls_resumption *from) {
     ls_module *model = from->trial->state.model;
     int64_t count = 0;
@@ -410,7 +411,7 @@ enum content_place { IN_FILES = 0, IN_RANK_FILE, IN_MANIFEST };
 
 static const struct content {
     enum content_place place;
-    const char *prefix; /* prefix of the tensors' names in the file of a rank */
+    const char *prefix; /* prefix of the tensors' names in a rank's file */
     ls_status (*get)(ls_trial *trial, const char *prefix, ls_checkpoint *to);
     ls_status (*set)(ls_resumption *from);
 } contents[] = {

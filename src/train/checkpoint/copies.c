@@ -1,4 +1,4 @@
-/* Lists of named copies of tensors: the content of one file of a checkpoint. */
+/* Lists of named copies of tensors: the contents of one file in a checkpoint. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* Folders of checkpoints: names, syncing, replacing, removing. */
+/* Checkpoint folders: names, syncing, replacing, removing. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -18,7 +18,7 @@ static ls_status fail_io(const char *what, const char *path) {
 }
 
 ls_status ls_path_join(char path[PATH_MAX], const char *folder, const char *name) {
-    if (folder[0] == '\0') { /* otherwise the path would begin at the root of the file system */
+    if (folder[0] == '\0') { /* with an empty folder, the path would begin at the root of the file system */
         return ls_fail(LS_ERR_ARGUMENT, "checkpoint: the folder of %.50s has no name", name);
     }
     const int length = snprintf(path, PATH_MAX, "%s%s%s", folder, *name != '\0' ? "/" : "", name);
@@ -32,8 +32,8 @@ ls_status ls_folder_sync(const char *path) {
 }
 
 /*
- * Exchanges two folders. If the file system cannot exchange them in one operation, `to` is missing for a moment; a
- * program that is killed then resumes from an older checkpoint.
+ * Swaps two folders. If the file system cannot swap them atomically, `to` is briefly missing; if the program is killed
+ * at that moment, it resumes from an older checkpoint.
  */
 static ls_status swap(const char *from, const char *to) {
     char spare[PATH_MAX];
@@ -106,7 +106,7 @@ bool ls_is_checkpoint_name(const char *text) {
     return strcmp(name, text) == 0;
 }
 
-/* Returns whether the text is a checkpoint's name followed by `suffix`. */
+/* Returns whether `text` is a checkpoint's name followed by `suffix`. */
 static bool is_name_with(const char *text, const char *suffix) {
     char name[LS_CHECKPOINT_NAME_LIMIT];
     const size_t length = strlen(text), end = strlen(suffix);

@@ -1,6 +1,6 @@
 /*
  * Joins tensors from the files of a checkpoint: reads any range of a tensor, along any axis, from the parts that the
- * layout lists. Parts with the same range on several ranks are replicas, of which one is read.
+ * layout lists. Parts with the same range on several ranks are replicas; only one of them is read.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -14,11 +14,11 @@ typedef struct joining {
     const char *folder;
     const ls_part_layout *layout, *wanted;
     const char *of;
-    const ls_part **parts; /* of the file `of`, by name, then by range, then by rank */
-    int *targets;          /* for each of these parts: the wanted part to which it contributes; -1: none */
+    const ls_part **parts; /* parts of the file `of`, sorted by name, range and rank */
+    int *targets;          /* for each of these parts, the wanted part to which it contributes; -1 if none */
     int count;
     int rank;           /* whose file is read */
-    ls_tensor **made;   /* for each wanted part; NULL: none yet */
+    ls_tensor **made;   /* for each wanted part, its tensor; NULL until it is created */
     const char **names; /* of these tensors */
 } joining;
 
@@ -31,7 +31,8 @@ static int compare(const void *a, const void *b) {
                                   : x->rank - y->rank;
 }
 
-/* Finds the parts of a tensor: `*count` parts from the result on; none if the layout does not have it. */
+/* Finds the parts of a tensor: `*count` parts, starting at the returned index. Sets *count to 0 if the layout lacks
+ * the tensor. */
 static int find(const joining *join, const char *name, int *count) {
     int low = 0, high = join->count;
     while (low < high) {
@@ -55,7 +56,8 @@ static void range_of(const ls_part *part, int axis, int64_t *first, int64_t *cou
     *count = axis == part->axis ? part->count : part->shape.size[axis];
 }
 
-/* Finds the indices along the axis that both parts have, from `*first` on; none if the result is not positive. */
+/* Returns the number of indices along the axis that both parts contain, starting at `*first`. If the result is not
+ * positive, there are none. */
 static int64_t common(const ls_part *a, const ls_part *b, int axis, int64_t *first) {
     int64_t from[2], count[2];
     range_of(a, axis, &from[0], &count[0]);
@@ -65,7 +67,7 @@ static int64_t common(const ls_part *a, const ls_part *b, int axis, int64_t *fir
     return (ends[0] < ends[1] ? ends[0] : ends[1]) - *first;
 }
 
-/* Returns whether the wanted part needs elements of the part. */
+/* Returns whether the wanted part needs elements of `part`. */
 static bool needs(const ls_part *want, const ls_part *part) {
     int64_t first;
     return want->axis < 0 ? part->count > 0
@@ -95,7 +97,7 @@ static ls_status fail_range(const joining *join, const ls_part *part, int64_t fr
                    join->folder, (long long)from, (long long)to - 1, part->name, part->axis, where);
 }
 
-/* Checks that the parts of a tensor, without replicas, are the whole tensor, each element once. */
+/* Checks that the parts of a tensor, ignoring replicas, contain each element of the complete tensor exactly once. */
 static ls_status check_parts(const joining *join, const ls_part *const *parts, int count) {
     const ls_part *before = NULL;
     int64_t end = 0;
@@ -127,7 +129,7 @@ static ls_status check_parts(const joining *join, const ls_part *const *parts, i
     return end == whole ? LS_OK : fail_range(join, parts[0], end, whole, "no file");
 }
 
-/* ---- what is read ------------------------------------------------------------------------------------------------ */
+/* ---- selection of parts ------------------------------------------------------------------------------------------ */
 
 /* Selects the parts that contribute to wanted part `k`. */
 static ls_status select_parts(joining *join, int k, uint8_t *used) {
@@ -135,7 +137,7 @@ static ls_status select_parts(joining *join, int k, uint8_t *used) {
     int count;
     const int first = find(join, want->name, &count);
     if (count == 0) {
-        return LS_OK; /* the load of the model or optimizer reports it */
+        return LS_OK; /* loading the model or optimizer reports the missing tensor */
     }
     const ls_part *const *parts = join->parts + first;
     ls_shape_text there, here;
@@ -156,7 +158,7 @@ static ls_status select_parts(joining *join, int k, uint8_t *used) {
     return LS_OK;
 }
 
-/* Returns the part of the tensor that is wanted from the file that is read; -1: none. */
+/* Returns the part of the tensor that must be read from the current file, or -1 if none. */
 static int find_target(const joining *join, const char *name) {
     int count;
     const int first = find(join, name, &count);
@@ -175,7 +177,7 @@ static bool is_wanted(void *user, const char *name, const ls_shape *shape) {
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
-/* Copies the elements that both have. */
+/* Copies the elements that both parts contain. */
 static ls_status copy_common(ls_tensor *to, const ls_part *want, ls_tensor *from, const ls_part *part) {
     ls_scope *scope = ls_scope_begin();
     const bool before = ls_no_grad(true);
@@ -198,7 +200,7 @@ static ls_status copy_common(ls_tensor *to, const ls_part *want, ls_tensor *from
     return status != LS_OK ? status : ended;
 }
 
-/* Returns the shape of a part. A wanted whole tensor has the shape of the layout. */
+/* Returns the shape of a part. For a complete wanted tensor, this is the shape in the layout. */
 static ls_shape shape_of(const ls_part *part, const ls_shape *whole) {
     ls_shape shape = *whole;
     if (part->axis >= 0) {
@@ -228,7 +230,7 @@ static ls_status add_part(const joining *join, ls_named named) {
     return copy_common(join->made[k], &want, named.tensor, part);
 }
 
-/* Reads the wanted parts in the file of a rank. */
+/* Reads the wanted parts from a rank's file. */
 static ls_status read_file(joining *join, ls_safetensors *joined) {
     char name[LS_FILE_NAME_LIMIT], path[PATH_MAX];
     ls_part_name(name, join->of, join->rank);

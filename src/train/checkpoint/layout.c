@@ -1,4 +1,4 @@
-/* Layouts: which part of which tensor is in the file of which rank. The manifest of a sharded model has one. */
+/* Layouts: which part of which tensor is in which rank's file. The manifest of a sharded model contains a layout. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -66,7 +66,7 @@ bool ls_part_is_same(const ls_part *a, const ls_part *b) {
 
 /* ---- models and optimizers --------------------------------------------------------------------------------------- */
 
-/* Describes a tensor that is sharded like the parameter if it has the parameter's shape. */
+/* Describes a tensor. If it has the parameter's shape, it is sharded like the parameter. */
 static ls_part describe(const char *of, int rank, const ls_tensor *tensor, const ls_tensor *parameter) {
     ls_part part = {.rank = rank, .shape = ls_shape_of(tensor), .axis = -1, .count = 1};
     const ls_leaf *leaf = parameter != NULL ? parameter->leaf : NULL;
@@ -95,7 +95,7 @@ ls_status ls_part_layout_add_model(ls_part_layout *layout, const ls_module *mode
     return LS_OK;
 }
 
-/* Returns whether the state is named like its parameter in the model: "0.weight.exp_avg". */
+/* Returns whether the name of the state begins with its parameter's name in the model, as in "0.weight.exp_avg". */
 static bool has_name_of(const ls_module *model, const char *state, const ls_tensor *parameter) {
     const char *name = ls_module_name_of(model, parameter);
     const size_t length = name != NULL ? strlen(name) : 0;
@@ -120,7 +120,7 @@ typedef struct listing {
     ls_status status;
 } listing;
 
-/* Chooses no tensor: only the header is read. */
+/* Selects no tensor, so that only the header is read. */
 static bool list_tensor(void *user, const char *name, const ls_shape *shape) {
     listing *list = user;
     ls_part part = {.rank = list->rank, .shape = *shape, .axis = -1, .count = 1};
@@ -140,7 +140,7 @@ ls_status ls_part_layout_add_file(ls_part_layout *layout, const char *folder, co
 }
 
 ls_status ls_part_layout_add_rest(ls_part_layout *wanted, const ls_part_layout *layout, const char *of) {
-    for (int pass = 0; pass < 2; pass++) { /* parameters, then buffers, as in the file of a model that is not sharded */
+    for (int pass = 0; pass < 2; pass++) { /* parameters, then buffers, as in the file of an unsharded model */
         for (int i = 0; i < layout->count; i++) {
             ls_part part = layout->parts[i];
             if (strcmp(part.of, of) == 0 && part.buffer == (pass == 1) &&
@@ -165,7 +165,7 @@ void ls_part_layout_hash(ls_part_layout *layout, int first, const ls_copies *cop
     }
 }
 
-/* Writes the parts one after the other, each followed by its name. */
+/* Writes the parts one after another, each followed by its name. */
 static ls_status pack(const ls_part_layout *layout, ls_object *packed) {
     *packed = (ls_object){.data = NULL};
     for (int i = 0; i < layout->count; i++) {

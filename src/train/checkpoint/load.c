@@ -6,7 +6,7 @@
 /* ---- the position in the data ------------------------------------------------------------------------------------ */
 
 /*
- * Converts a number of batches of the checkpoint to batches of `now` samples. Returns -1 if the result is not an
+ * Converts a number of batches in the checkpoint to batches of `now` samples. Returns -1 if the result is not an
  * integer.
  */
 static int64_t convert(const ls_resumption *load, int64_t batches, int64_t now) {
@@ -61,7 +61,7 @@ static ls_status check_fits(ls_resumption *load) {
     return place_data(load);
 }
 
-/* A new rank uses the file of rank 0. */
+/* A new rank uses rank 0's file. */
 static ls_status load_parts(ls_resumption *load) {
     char file[LS_FILE_NAME_LIMIT], path[PATH_MAX];
     LS_TRY(check_fits(load));
@@ -69,7 +69,7 @@ static ls_status load_parts(ls_resumption *load) {
     LS_TRY(ls_path_join(path, load->folder, file));
     load->own = ls_safetensors_load(path);
     LS_TRY(load->own != NULL ? ls_checkpoint_split(load) : ls_error_status());
-    LS_TRY(load->joins ? ls_trial_agree_at_end(load->trial, LS_OK) : LS_OK); /* no rank changes its model alone */
+    LS_TRY(load->joins ? ls_trial_agree_at_end(load->trial, LS_OK) : LS_OK); /* no rank changes its model on its own */
     return ls_checkpoint_set_contents(load);
 }
 
@@ -86,7 +86,7 @@ static ls_status load_from(ls_trial *trial, const char *folder) {
     return status;
 }
 
-/* Rank 0 searches and sends the path to all ranks; "" if no checkpoint exists. */
+/* Rank 0 searches, and sends the path to all ranks. The path is "" if there is no checkpoint. */
 static ls_status find_for_all(ls_trial *trial, const char *folder, bool needed, char path[PATH_MAX]) {
     ls_comm *comm = trial->state.comm;
     ls_status status = LS_OK;

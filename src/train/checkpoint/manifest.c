@@ -1,8 +1,8 @@
 /*
- * Manifests: JSON with one value per line, for people too. A manifest begins with the checksum of its own text,
- * computed with zeros in place of the checksum. Numbers are written so that they are read back bit-identically. Numbers
- * that JSON does not have are text: "nan", "inf", "-inf". The reader builds no tree: it uses less than four times the
- * memory of the file.
+ * Manifests: human-readable JSON with one value per line. A manifest begins with the checksum of its own text, computed
+ * with zeros in place of the checksum. Numbers are written so that reading them back gives the same bits. Numbers that
+ * JSON cannot represent are strings: "nan", "inf", "-inf". The reader does not build a tree: it uses less than four
+ * times the memory of the file.
  */
 #include <math.h>
 #include <stddef.h>
@@ -48,10 +48,10 @@ typedef struct reading {
     int64_t format;
     ls_history_entry entry; /* current epoch */
     ls_manifest_file file;  /* current file */
-    ls_status status;       /* status of a failure that has its own message */
+    ls_status status;       /* status of a failure that already has a message */
 } reading;
 
-/* A member of an object: its key, its format and its offset in the struct. */
+/* A member of an object: its key, its format, and its offset in the struct. */
 typedef struct field {
     const char *key;
     void (*put)(ls_json_writer *json, const struct field *how, const void *from);
@@ -59,7 +59,7 @@ typedef struct field {
     size_t offset;
     int64_t least; /* smallest count */
     size_t room;   /* capacity of a text */
-    bool optional; /* older versions did not write it */
+    bool optional; /* older versions did not write this field */
 } field;
 
 #define COUNT_OF(fields) (sizeof(fields) / sizeof *(fields))
@@ -78,8 +78,8 @@ static void put_object(ls_json_writer *json, const char *key, const field *field
     ls_json_close(json, '}');
 }
 
-/* Reads an object that has each of these fields once, except optional fields. Skips other fields: a newer version wrote
- * them. */
+/* Reads an object that contains each of these fields once; optional fields may be missing. Skips unknown fields,
+ * which a newer version wrote. */
 static bool read_object(reading *r, const field *fields, size_t count, void *to) {
     bool seen[MOST_FIELDS] = {false};
     const char *key;
@@ -139,7 +139,7 @@ static void put_word(ls_json_writer *json, const field *how, const void *from) {
     ls_json_put_text(json, how->key, from);
 }
 
-/* Reads text of at least one character. */
+/* Reads a string of at least one character. */
 static bool read_word(reading *r, const field *how, void *to) {
     const char *word;
     const size_t length = ls_json_word(&r->json, &word) ? strlen(word) : 0;
@@ -160,7 +160,7 @@ static void put_format(ls_json_writer *json, const field *how, const void *from)
     ls_json_put_integer(json, how->key, LS_CHECKPOINT_FORMAT);
 }
 
-/* A file of a newer format may have any content after this field, and another checksum. */
+/* In a newer format, the content after this field and the checksum may differ. */
 static bool read_format(reading *r, const field *how, void *to) {
     (void)to;
     if (!read_count(r, how, &r->format)) {
@@ -201,7 +201,7 @@ static bool read_number(ls_json *json, double *number) {
     if (!ls_json_accept(json, '"')) {
         return ls_json_number(json, number);
     }
-    json->at--; /* the quotation mark is the first character of the text */
+    json->at--; /* the quotation mark is the first character of the string */
     if (!ls_json_word(json, &word)) {
         return false;
     }
@@ -287,7 +287,7 @@ static void put_files(ls_json_writer *json, const field *how, const void *from) 
     ls_json_close(json, ']');
 }
 
-/* Reads a plain file name, which must not lead to another folder. */
+/* Reads a plain file name, which must not refer to a different folder. */
 static bool read_file(reading *r) {
     const ls_manifest_file *file = &r->file;
     return read_object(r, file_fields, COUNT_OF(file_fields), &r->file) && strchr(file->name, '/') == NULL &&
@@ -357,7 +357,7 @@ static const field part_fields[] = {
     {"hash", put_word, read_word, offsetof(ls_part, hash), 0, LS_PART_HASH, false},
 };
 
-/* Only a sharded model has parts. */
+/* Only sharded models have parts. */
 static void put_parts(ls_json_writer *json, const field *how, const void *from) {
     const ls_part_layout *layout = from;
     if (layout->count == 0) {
@@ -451,7 +451,7 @@ static void put_manifest(FILE *stream, const ls_manifest *manifest) {
 static const char beginning[] = "{\n \"checksum\": \"";
 enum { AT = sizeof beginning - 1 };
 
-/* Computes the checksum of a text with this beginning. Overwrites the checksum in the text with zeros. */
+/* Computes the checksum of a text that starts like this. Overwrites the checksum in the text with zeros. */
 static void sum_up(char *text, size_t size, char checksum[LS_CHECKSUM_TEXT]) {
     memset(text + AT, '0', DIGITS);
     ls_checksum_text(text, size, checksum);
@@ -492,8 +492,9 @@ ls_status ls_manifest_write(const ls_manifest *manifest, const char *folder) {
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 /*
- * Counts a word in the text, up to the number of its smallest possible objects that fit into the text. Not with strstr:
- * the sanitizer measures the whole text in each call, and the test of long texts would take minutes.
+ * Counts the occurrences of a word in the text, limited to the number of its smallest possible objects that fit in the
+ * text. Does not use strstr, because the sanitizer measures the whole text in each call, and the test with long texts
+ * would take minutes.
  */
 static size_t most_of(const char *text, size_t size, const char *word, size_t shortest) {
     const size_t length = strlen(word);
@@ -504,7 +505,7 @@ static size_t most_of(const char *text, size_t size, const char *word, size_t sh
     return count;
 }
 
-/* Reserves memory for everything that the text can hold, so that no array grows later. */
+/* Reserves memory for everything that the text can contain, so that no array grows later. */
 static ls_status make_room(const char *text, size_t size, ls_manifest *manifest, int64_t *files, int64_t *parts) {
     const size_t epochs =
         most_of(text, size, "\"" STEPS_KEY "\"", sizeof "{'train_steps':0,'validate_steps':0,'values':{}");
@@ -549,7 +550,7 @@ static bool check_sum(char *text, size_t size) {
     return strcmp(checksum, stored) == 0;
 }
 
-/* Returns the bytes of the file, with room for a final NUL. Returns ownership of `*text` to the caller. */
+/* Reads the file, with room for a terminating NUL. Returns ownership of `*text` to the caller. */
 static ls_status read_text(const char *path, char **text, size_t *size) {
     ls_source source;
     LS_TRY(ls_source_open("checkpoint", path, false, &source));
@@ -566,7 +567,7 @@ static ls_status read_text(const char *path, char **text, size_t *size) {
 }
 
 static ls_status parse(char *text, size_t size, const char *path, ls_manifest *manifest) {
-    if (!begins_as_manifest(text, size)) { /* not even a manifest of a newer format */
+    if (!begins_as_manifest(text, size)) { /* not even a manifest in a newer format */
         return fail_format(path, "it is not a manifest of a checkpoint");
     }
     text[size] = '\0';

@@ -1,4 +1,4 @@
-/* The checkpointer of a trial: its options. */
+/* The checkpointer of a trial, created from its options. */
 #include <math.h>
 
 #include "base/describe.h"

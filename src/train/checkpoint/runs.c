@@ -1,11 +1,12 @@
 /*
- * When checkpoints are written. All ranks decide together, at the end of each step and epoch (ls_trial_end_of_step in
- * step.c). Each rank votes with its requests and the phase of its writing. The agreement of agree.c carries the votes.
- * Then each rank acts. So ranks need no other collective call, and the threads that write make none:
+ * Decides when checkpoints are written. All ranks decide together, at the end of each step and epoch
+ * (ls_trial_end_of_step in step.c). Each rank votes with its requests and the phase of its writing. The agreement of
+ * agree.c carries the votes. Then each rank acts. Ranks therefore need no other collective call, and the writing
+ * threads make none:
  *
  *   all ranks LS_IDLE, a checkpoint is due   each rank copies its part and starts to write it: LS_WRITING
- *   no rank is LS_WRITING                    rank 0 makes a checkpoint of the files of all ranks: LS_SETTLING
- *   rank 0 has made it                       LS_IDLE
+ *   no rank is LS_WRITING                    rank 0 makes all ranks' files a checkpoint: LS_SETTLING
+ *   rank 0 has finished                      LS_IDLE
  *
  * If a thread fails, its rank fails at the next agreement.
  */
@@ -30,11 +31,11 @@
 
 static const char *const maker = "checkpoint";
 
-#define WAIT_NS UINT64_C(500000000) /* for another process or machine */
+#define WAIT_NS UINT64_C(500000000) /* time to wait for a different process or machine */
 
-/* ---- where writing is -------------------------------------------------------------------------------------------- */
+/* ---- progress of writing ----------------------------------------------------------------------------------------- */
 
-/* Joins the thread if it is done. With `wait`, waits for it. */
+/* Joins the thread if it has finished. With `wait`, waits for the thread. */
 static ls_status collect(ls_checkpointer *self, bool wait) {
     if (!self->writer.started || (!wait && !atomic_load(&self->writer.done))) {
         return LS_OK;
@@ -49,7 +50,7 @@ static ls_status collect(ls_checkpointer *self, bool wait) {
     return LS_OK;
 }
 
-/* When no rank is writing: makes a checkpoint of the files of all ranks. */
+/* If no rank is writing, makes the files of all ranks a checkpoint. */
 static ls_status settle(ls_trial *trial) {
     ls_checkpointer *self = trial->checkpointer;
     if (self->snapshot == NULL || self->committing) {
@@ -104,7 +105,7 @@ static ls_status begin_writing(ls_trial *trial, bool best) {
     return ls_writer_start(&self->writer, ls_checkpoint_write, self->snapshot);
 }
 
-/* Ends the run after a signal of the cluster. */
+/* Ends the run after a signal from the cluster. */
 static ls_status pause_run(ls_trial *trial, int signal, bool best) {
     ls_checkpointer *self = trial->checkpointer;
     const bool continues = trial->state.phase == LS_PHASE_TRAINING;
@@ -120,9 +121,9 @@ static ls_status pause_run(ls_trial *trial, int signal, bool best) {
                    signal == SIGTERM ? "SIGTERM" : "SIGUSR1", (long long)trial->state.step, self->options.folder, name);
 }
 
-/* ---- what is due ------------------------------------------------------------------------------------------------- */
+/* ---- what to write ----------------------------------------------------------------------------------------------- */
 
-/* Compares the metric at the end of an epoch, when its value is the same on all ranks. */
+/* Compares the metric with the best value at the end of an epoch. At this point, the metric is equal on all ranks. */
 static ls_status note_best(const ls_trial *trial, bool *best) {
     ls_checkpointer *self = trial->checkpointer;
     *best = false;
@@ -185,7 +186,7 @@ ls_status ls_checkpoints_act(ls_trial *trial, bool epoch) {
     }
     self->due = ballot.asks == LS_ASKS_TO_SAVE || (self->due && waits);
     if (self->due && epoch) {
-        LS_TRY(finish(trial)); /* the run does not return to the end of this epoch */
+        LS_TRY(finish(trial)); /* the run will not return to the end of this epoch */
     } else if (ballot.writing != LS_IDLE || waits) {
         return LS_OK;
     }
@@ -195,8 +196,8 @@ ls_status ls_checkpoints_act(ls_trial *trial, bool epoch) {
 /* ---- runs -------------------------------------------------------------------------------------------------------- */
 
 /*
- * Locks the folder. A process that was just killed may still hold the lock. If the file system has no locks, there is
- * no protection.
+ * Locks the folder. A process that was just killed may still hold the lock. If the file system does not support locks,
+ * the folder is not protected.
  */
 static ls_status lock_folder(ls_checkpointer *self) {
     const char *folder = self->options.folder;
@@ -229,7 +230,8 @@ static ls_status finish_link(const char *folder, const char *name) {
                : LS_OK;
 }
 
-/* Removes an entry that a killed run left. An entry of another type does not belong to a run, whatever its name is. */
+/* Removes an entry that a killed run left behind. An entry of a different type does not belong to a run, whatever
+ * its name is. */
 static ls_status remove_leftover(const char *folder, const char *name) {
     char path[PATH_MAX];
     struct stat about;
@@ -263,8 +265,8 @@ static ls_status clean_up(const char *folder) {
 }
 
 /*
- * Checks a checkpoint that is later than the trial. A complete one belongs to another history. A damaged one, which
- * .resume skipped, is renamed.
+ * Checks a checkpoint that is later than the trial. A complete checkpoint belongs to a different history, and is an
+ * error. A damaged checkpoint, which .resume skipped, is renamed.
  */
 static ls_status check_later(const char *folder, const char *name) {
     char path[PATH_MAX], damaged[PATH_MAX], renamed[NAME_MAX + 1];
@@ -282,10 +284,10 @@ static ls_status check_later(const char *folder, const char *name) {
     snprintf(renamed, sizeof renamed, "damaged-%s", name);
     LS_TRY(ls_path_join(damaged, folder, renamed));
     LS_TRY(ls_folder_replace(folder, path, damaged));
-    return ls_folder_delete(path); /* the exchange moved an earlier damaged checkpoint here */
+    return ls_folder_delete(path); /* the swap moved an earlier damaged checkpoint here */
 }
 
-/* Returns whether the entry is a folder with a manifest of Lockstep, in this format or a newer one. */
+/* Returns whether the entry is a folder with a Lockstep manifest, in this format or a newer one. */
 static bool is_checkpoint(const char *path) {
     struct stat about;
     ls_manifest manifest;
@@ -308,7 +310,7 @@ static ls_status unlink_best(const char *folder, const char *name) {
                : ls_fail(LS_ERR_IO, "checkpoint: cannot remove the link %s: %s", best, strerror(errno));
 }
 
-/* Removes a checkpoint of an earlier run. Entries that are not checkpoints are handled as without .overwrite. */
+/* Removes a checkpoint of an earlier run. Handles entries that are not checkpoints as it would without .overwrite. */
 static ls_status overwrite(const char *folder, const char *name) {
     char path[PATH_MAX];
     LS_TRY(ls_path_join(path, folder, name));
@@ -320,8 +322,8 @@ static ls_status overwrite(const char *folder, const char *name) {
 }
 
 /*
- * Applies `act` to each checkpoint of a later position than the trial's. Newest first: if the process is killed, the
- * remaining checkpoints are a shorter history of the earlier run.
+ * Applies `act` to each checkpoint that is later than the trial's position, newest first. If the process is killed, the
+ * remaining checkpoints thus form a shorter history of the earlier run.
  */
 static ls_status for_later(const ls_trial *trial, ls_status (*act)(const char *folder, const char *name)) {
     const char *folder = trial->checkpointer->options.folder;
@@ -337,7 +339,7 @@ static ls_status for_later(const ls_trial *trial, ls_status (*act)(const char *f
     return status;
 }
 
-/* The link to the best checkpoint must not replace a file of the user. */
+/* Checks that the link to the best checkpoint would not replace a user's file. */
 static ls_status check_best(const ls_checkpoint_options *options) {
     char best[PATH_MAX];
     struct stat about;
@@ -359,7 +361,8 @@ static ls_status open_folder(const ls_trial *trial) {
     return self->options.overwrite ? LS_OK : for_later(trial, check_later);
 }
 
-/* Shards of a model on ranks outside of the trial's communicator would be missing. */
+/* Checks that no shards of the model are on ranks outside the trial's communicator, because their files would be
+ * missing. */
 static ls_status check_ranks(const ls_trial *trial, bool divided) {
     const int size = ls_trial_size(&trial->state);
     ls_comm *world = ls_world();
@@ -373,7 +376,7 @@ static ls_status check_ranks(const ls_trial *trial, bool divided) {
 }
 
 /*
- * Exchanges the facts that all ranks need before they write: the number in temporary names, and whether the model is
+ * Exchanges the values that all ranks need before they write: the number in temporary names, and whether the model is
  * sharded.
  */
 static ls_status meet(ls_trial *trial, uint64_t *nonce, bool *divided) {
@@ -392,7 +395,8 @@ static ls_status meet(ls_trial *trial, uint64_t *nonce, bool *divided) {
     return ls_trial_agree_at_end(trial, check_ranks(trial, *divided));
 }
 
-/* Checks that this rank sees the entry of rank 0. A network file system may show it after a delay. */
+/* Checks that this rank sees the entry that rank 0 created. On a network file system, the entry may appear with a
+ * delay. */
 static ls_status look_for(const char *probe, const char *folder) {
     struct stat about;
     ls_wait wait = {.limit_ns = WAIT_NS};
@@ -411,7 +415,8 @@ static ls_status look_for(const char *probe, const char *folder) {
                : ls_fail(LS_ERR_IO, "checkpoint: cannot write to the folder %s: %s", folder, strerror(errno));
 }
 
-/* Before the first step, rank 0 makes an entry with a temporary name, and the other ranks look for it. */
+/* Checks, before the first step, that all ranks share the folder: rank 0 creates an entry with a temporary name, and
+ * the other ranks look for it. */
 static ls_status check_shared(ls_trial *trial) {
     ls_checkpointer *self = trial->checkpointer;
     char name[LS_CHECKPOINT_NAME_LIMIT], entry[NAME_MAX + 1], probe[PATH_MAX];
@@ -467,7 +472,8 @@ ls_status ls_checkpoints_finish(ls_trial *trial) {
     return trial->checkpointer != NULL ? finish(trial) : LS_OK;
 }
 
-/* After a failure, waits for the thread and removes its files. A thread that is making the checkpoint completes it. */
+/* After a failure, waits for the thread and removes its files. If the thread is already committing the checkpoint,
+ * it completes this. */
 static void give_up(ls_checkpointer *self) {
     ls_saved_error cause;
     ls_error_save(&cause);
@@ -499,7 +505,7 @@ void ls_checkpoints_end(ls_trial *trial) {
     self->begun = false;
 }
 
-/* ---- one at once ------------------------------------------------------------------------------------------------- */
+/* ---- one checkpoint, written immediately ------------------------------------------------------------------------- */
 
 /* Splits "a/b/c" into "a/b" and "c". */
 static ls_status split_path(const char *path, char parent[PATH_MAX], char name[PATH_MAX]) {

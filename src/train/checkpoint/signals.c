@@ -1,8 +1,8 @@
 /*
- * SIGTERM and SIGUSR1, which clusters send before they end a job. Signals belong to the process, and so do these
- * handlers: they are installed while any trial of the process needs them, and only count signals.
- * The handlers run on a stack of their own. During products of f32, oneDNN (2.6, seen with AVX2 and AVX-512) uses the
- * stack pointer as a pointer into the heap: the kernel would overwrite the heap with the frame of a handler.
+ * SIGTERM and SIGUSR1, which clusters send before they end a job. Signal handlers are per process. These handlers are
+ * installed while any trial of the process needs them, and only count signals. They run on their own stack: during f32
+ * products, oneDNN (2.6, observed with AVX2 and AVX-512) uses the stack pointer as a pointer into the heap, so the
+ * kernel would overwrite the heap with the handler's frame.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -11,7 +11,7 @@
 #include "base/memory.h"
 #include "train/checkpoint/checkpoint.h"
 
-enum { STACK_SIZE = 1 << 16 }; /* the vectors and matrix tiles of a thread take 11 KiB */
+enum { STACK_SIZE = 1 << 16 }; /* the vector registers and matrix tiles of a thread take 11 KiB */
 
 static const int numbers[] = {SIGTERM, SIGUSR1};
 enum { NUMBERS = sizeof numbers / sizeof *numbers };
@@ -28,8 +28,8 @@ static void hear(int number) {
 }
 
 /*
- * Makes a signal stack for this thread, unless it has one. The kernel usually delivers a signal of the process to its
- * first thread, which usually trains.
+ * Creates a signal stack for this thread if it has none. The kernel usually delivers a signal for the process to its
+ * first thread, which usually runs the training.
  */
 static ls_status make_stack(void **made) {
     stack_t stack;

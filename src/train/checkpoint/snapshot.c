@@ -1,4 +1,4 @@
-/* Snapshots of a trial, taken between two steps, so that training can continue while they are written. */
+/* Snapshots of a trial. They are taken between two steps, so that training can continue while they are written. */
 #include "base/memory.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/replicas.h"

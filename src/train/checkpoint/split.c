@@ -1,6 +1,6 @@
 /*
- * Loads a checkpoint into a model that is sharded in another way: over other ranks, in other stages, or not at all.
- * Each rank reads its tensors, or its parts of them, from the files that have them (join.c).
+ * Loads a checkpoint into a model with a different sharding: over different ranks, in different stages, or not sharded
+ * at all. Each rank reads its tensors, or its parts of them, from the files that contain them (join.c).
  */
 #include <string.h>
 
@@ -12,7 +12,7 @@
 
 /* ---- the decision ------------------------------------------------------------------------------------------------ */
 
-/* Returns whether the rank's files have the same parts as its model. */
+/* Returns whether the rank's files contain the same parts as its model. */
 static bool is_same_split(const ls_part_layout *saved, const ls_part_layout *wanted, int rank) {
     int count = 0;
     bool same = true;
@@ -26,7 +26,7 @@ static bool is_same_split(const ls_part_layout *saved, const ls_part_layout *wan
     return same && count == wanted->count;
 }
 
-/* A manifest without a layout is of an older version: every rank reads its own file. */
+/* A manifest without a layout was written by an older version: every rank reads its own file. */
 static bool wants_join(const ls_resumption *from, const ls_part_layout *wanted) {
     const ls_manifest *manifest = &from->manifest;
     return !manifest->divided ? ls_model_is_divided(from->trial->state.model)
@@ -34,13 +34,13 @@ static bool wants_join(const ls_resumption *from, const ls_part_layout *wanted) 
                                                                !is_same_split(&manifest->layout, wanted, from->rank));
 }
 
-/* Replaces each number by the largest of all ranks. */
+/* Replaces each number by its maximum over all ranks. */
 static ls_status largest(const ls_resumption *from, uint8_t *numbers, size_t count) {
     ls_comm *comm = from->trial->state.comm;
     return comm != NULL ? ls_comm_allreduce(comm, numbers, numbers, count, LS_U8, LS_MAX, NULL) : LS_OK;
 }
 
-/* ---- what cannot be sharded in another way ----------------------------------------------------------------------- */
+/* ---- contents that cannot be resharded --------------------------------------------------------------------------- */
 
 static ls_status refuse(const ls_resumption *from, const char *what) {
     return ls_fail(LS_ERR_UNSUPPORTED,
@@ -54,7 +54,8 @@ static bool ends_with(const char *text, const char *end) {
     return length > size && strcmp(text + length - size, end) == 0;
 }
 
-/* Callbacks with a copy of the model, such as averages of weights, would take the parts of another rank. */
+/* Rejects callbacks with a copy of the model, such as averages of weights, because they would get another rank's
+ * parts. */
 static ls_status check_callbacks(const ls_resumption *from, const ls_part_layout *wanted) {
     for (int i = 0; i < ls_safetensors_count(from->own); i++) {
         const char *name = ls_safetensors_at(from->own, i).name;
@@ -114,7 +115,7 @@ static ls_status join_optimizer(ls_resumption *from, uint8_t *used) {
     return status;
 }
 
-/* Fails if the checkpoint has a tensor that no rank's model, or optimizer, has. */
+/* Fails if the checkpoint contains a tensor that is missing in every rank's model or optimizer. */
 static ls_status check_used(const ls_resumption *from, uint8_t *used) {
     const ls_part_layout *saved = saved_layout(from);
     LS_TRY(largest(from, used, (size_t)saved->count));

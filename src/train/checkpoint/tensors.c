@@ -1,4 +1,4 @@
-/* The tensors of a checkpoint: the rows of content.c for the model, its optimizer and an outer optimizer. */
+/* The tensors of a checkpoint: the table rows in content.c for the model, its optimizer and an outer optimizer. */
 #include <string.h>
 
 #include "nn/module.h"
@@ -27,8 +27,8 @@ static ls_status part_path(const ls_resumption *from, const char *name, int rank
 }
 
 /*
- * Copies the tensors one after the other, so that a rank needs no memory for the parameters of other ranks (ZeRO, stage
- * 3), except for its copies. A rank whose copy fails gathers on with the other ranks.
+ * Copies one tensor after another, so that a rank needs no memory for the parameters of other ranks (ZeRO stage 3),
+ * except for its copies. A rank whose copy fails continues gathering with the other ranks.
  */
 static ls_status copy_tensors(ls_module *model, const ls_saved *saved, ls_checkpoint *to) {
     ls_status status = LS_OK, copied = LS_OK;

@@ -36,7 +36,7 @@ ls_status ls_checkpoint_verify(const char *folder) {
     return status;
 }
 
-/* Tries the newest first. Skips damaged checkpoints with a warning, and returns any other failure. */
+/* Tries the newest checkpoint first. Skips damaged checkpoints with a warning. Returns any other failure. */
 static ls_status find_newest(const char *folder, const ls_folder_names *names, char path[PATH_MAX]) {
     for (int i = names->count - 1; i >= 0; i--) {
         LS_TRY(ls_path_join(path, folder, names->items[i]));

@@ -6,8 +6,8 @@
 #include "train/checkpoint/checkpoint.h"
 
 /*
- * Loads a model that is sharded in another way than the checkpoint's model, from the parts in all files. A tensor that
- * the module lacks is read, too: the load refuses it, or the options allow it.
+ * Loads a model whose sharding differs from that of the checkpoint's model, from the parts in all files. Also reads
+ * tensors that the module lacks: the load then rejects them, unless the options allow them.
  */
 static ls_status load_parts(const char *call, ls_module *module, const char *found, const ls_part_layout *saved,
                             const ls_module_load_options *options) {

@@ -29,9 +29,7 @@ ls_status ls_checkpoint_place(ls_checkpoint *snapshot, const char *parent, const
 
 /* ---- this rank's files ------------------------------------------------------------------------------------------- */
 
-/*
- * Computes the checksum from the data in memory, not from the file, so that a later reader detects errors of the disk.
- */
+/* Computes the checksum from the data in memory, not from the file, so that a later reader can detect disk errors. */
 static ls_status write_part(ls_checkpoint *snapshot, int part, const char *name, int rank, const ls_copies *copies) {
     ls_manifest_file *file = &snapshot->written[part];
     char path[PATH_MAX];
@@ -120,7 +118,7 @@ ls_status ls_checkpoint_gather(ls_checkpoint *snapshot, ls_comm *comm) {
     return manifest->divided ? ls_part_layout_gather(&manifest->layout, comm) : LS_OK;
 }
 
-/* If the ranks do not share the folder, files are missing. */
+/* Checks that all files exist. Files are missing if the ranks do not share the folder. */
 static ls_status find_files(const ls_checkpoint *snapshot) {
     for (int i = 0; i < snapshot->manifest.file_count; i++) {
         const ls_manifest_file *file = &snapshot->manifest.files[i];
@@ -140,7 +138,7 @@ static ls_status find_files(const ls_checkpoint *snapshot) {
     return LS_OK;
 }
 
-/* Removes checkpoints older than the `keep` newest up to this one, except the best. */
+/* Keeps the `keep` newest checkpoints up to this one, and the best one. Removes all older checkpoints. */
 static ls_status remove_older(const ls_checkpoint *snapshot) {
     char best[PATH_MAX] = "", link[PATH_MAX];
     ls_folder_names names;
@@ -150,7 +148,7 @@ static ls_status remove_older(const ls_checkpoint *snapshot) {
     LS_TRY(ls_folder_list(snapshot->parent, NULL, &names));
     int end = names.count;
     while (end > 0 && strcmp(names.items[end - 1], strrchr(snapshot->folder, '/') + 1) > 0) {
-        end--; /* skips damaged checkpoints that are later: the run resumed from an earlier one */
+        end--; /* skips later checkpoints that are damaged: the run resumed from an earlier one */
     }
     ls_status status = LS_OK;
     for (int i = 0; status == LS_OK && i < end - snapshot->keep; i++) {
@@ -161,8 +159,8 @@ static ls_status remove_older(const ls_checkpoint *snapshot) {
 }
 
 /*
- * Returns whether the folder is empty or a checkpoint: a complete one, one of a newer format, or a damaged one with the
- * name of a checkpoint.
+ * Returns whether the folder is empty or a checkpoint. The checkpoint may be complete, in a newer format, or damaged if
+ * its name is a checkpoint's name.
  */
 static bool may_replace(const char *folder) {
     ls_manifest manifest;
@@ -175,7 +173,7 @@ static bool may_replace(const char *folder) {
     return status == LS_OK || status == LS_ERR_UNSUPPORTED;
 }
 
-/* Replaces an existing checkpoint of this name. The old one then has the temporary name and is deleted. */
+/* Replaces an existing checkpoint with this name. The old checkpoint gets the temporary name, and is deleted. */
 static ls_status put_in_place(const ls_checkpoint *snapshot) {
     struct stat about;
     const bool there = lstat(snapshot->folder, &about) == 0;
@@ -190,8 +188,8 @@ static ls_status put_in_place(const ls_checkpoint *snapshot) {
 }
 
 /*
- * Makes the link to the best checkpoint under a temporary name first. If a run is killed between the two renames, the
- * run that resumes from this checkpoint finds the link and renames it.
+ * First creates the link to the best checkpoint under a temporary name. If the run is killed between the two renames,
+ * the run that resumes from this checkpoint finds the link and renames it.
  */
 static ls_status put_in_place_as_best(const ls_checkpoint *snapshot) {
     char link[PATH_MAX];

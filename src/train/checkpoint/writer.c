@@ -1,4 +1,4 @@
-/* The thread that writes a snapshot while training continues. It accesses only the snapshot. */
+/* The thread that writes a snapshot while training continues. It accesses nothing but the snapshot. */
 #include "train/checkpoint/checkpoint.h"
 
 #include <sched.h>
@@ -9,10 +9,7 @@
 
 static void *run_writer(void *argument) {
     ls_writer *writer = argument;
-    /*
-     * The thread often waits for the disk. With the default policy, each wake-up would take the core from a training
-     * thread.
-     */
+    /* The thread often waits for the disk. With the default policy, each wake-up would preempt a training thread. */
     (void)sched_setscheduler(0, SCHED_BATCH, &(struct sched_param){.sched_priority = 0});
     writer->status = writer->function(writer->snapshot);
     memcpy(writer->message, writer->status != LS_OK ? ls_error_message() : "",

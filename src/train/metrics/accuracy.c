@@ -1,4 +1,4 @@
-/* Accuracies: the share of targets that are predicted. */
+/* Accuracies: the fraction of targets that are predicted correctly. */
 #include <math.h>
 #include <stdio.h>
 
@@ -14,10 +14,10 @@ static ls_tensor *judge(const ls_metric *metric, const ls_trial_state *state, ls
     return ls_eq(answers.predicted, answers.targets);
 }
 
-/* ---- of the k largest -------------------------------------------------------------------------------------------- */
+/* ---- top-k accuracy ---------------------------------------------------------------------------------------------- */
 
-/* The number of classes before the target in the order of outputs, largest first: larger outputs (NaN is the largest),
- * and equal outputs of classes with smaller numbers. */
+/* Returns the number of classes that come before the target in descending order of outputs. NaN is the largest
+ * output. Among equal outputs, lower class numbers come first. */
 static ls_tensor *ranks_of(ls_tensor *output, int axis, ls_tensor *targets) {
     ls_tensor *index = ls_unsqueeze(targets, axis);
     ls_tensor *score = ls_take_along_axis(output, axis, index);

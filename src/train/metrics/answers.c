@@ -10,7 +10,7 @@ static bool have_one_shape(const ls_tensor *a, const ls_tensor *b) {
     return one.ndim == other.ndim && memcmp(one.size, other.size, (size_t)one.ndim * sizeof *one.size) == 0;
 }
 
-/* [n] or [n, 1]: one number per sample. */
+/* Returns whether the shape is [n] or [n, 1]: one number per sample. */
 static bool is_column(const ls_tensor *tensor) {
     return ls_ndim(tensor) == 1 || (ls_ndim(tensor) == 2 && ls_size(tensor, 1) == 1);
 }
@@ -74,7 +74,7 @@ static bool refuse_numbers(const ls_metric *metric, const ls_tensor *output) {
     return false;
 }
 
-/* Classes are along axis 1, as in ls_cross_entropy, or along the last axis if only this axis fits. */
+/* The class axis is axis 1, as in ls_cross_entropy, or the last axis if only the last axis fits. */
 bool ls_class_layout_find(const ls_metric *metric, const ls_trial_state *state, ls_class_layout *layout) {
     const ls_tensor *output = state->output;
     const ls_tensor *target = state->target;

@@ -1,6 +1,6 @@
 /*
- * Precision, recall, F1 and the confusion matrix, for classes and for binary outputs. They count predictions and
- * targets of a pass by class.
+ * Precision, recall, F1 and the confusion matrix, for classes and for binary outputs. These metrics count the
+ * predictions and targets of a pass by class.
  */
 #include <math.h>
 #include <stdio.h>
@@ -10,8 +10,8 @@
 
 /* ---- counting ----------------------------------------------------------------------------------------------------
  *
- * The host gets one number for each answer, classes * target + prediction; NaN if the answer does not count.
- */
+ * The host gets one number for each prediction: classes * target + prediction, or NaN if the prediction does not
+ * count. */
 
 static ls_tensor *ask(const ls_metric *metric, const ls_trial_state *state) {
     ls_answers answers;
@@ -27,8 +27,8 @@ static ls_status prepare(ls_metric *metric, const ls_trial_options *options) {
     return LS_OK;
 }
 
-/* A metric with a score has three numbers for each class; the confusion matrix has a number for each pair of classes.
- */
+/* A metric with a score has three numbers for each class. The confusion matrix has one number for each pair of
+   classes. */
 enum { MATCHED = 0, PREDICTED, TARGETED, PER_CLASS };
 
 static void count(ls_tally *tally, int64_t classes, int64_t target, int64_t prediction) {
@@ -62,7 +62,7 @@ static ls_status update(ls_tally *tally, const ls_batch_numbers *batch) {
 
 /* ---- scores ------------------------------------------------------------------------------------------------------ */
 
-/* Returns 0 for a divisor of 0, like scikit-learn. */
+/* Returns 0 if the divisor is 0, like scikit-learn. */
 static double share(double part, double whole) {
     return whole > 0 ? part / whole : 0;
 }
@@ -79,7 +79,7 @@ double ls_score_f1(const double counts[]) {
     return share(2 * counts[MATCHED], counts[PREDICTED] + counts[TARGETED]);
 }
 
-/* Returns the mean over the classes that are predicted, or are a target. */
+/* Returns the mean over the classes that occur as predictions or targets. */
 static double macro(const ls_tally *tally) {
     double sum = 0;
     int64_t classes = 0;

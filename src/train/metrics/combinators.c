@@ -1,4 +1,4 @@
-/* Metrics that derive from a mean: the mean of a pass, running means, variances and standard deviations. */
+/* Metrics derived from a mean: the mean over a pass, running means, variances and standard deviations. */
 #include <math.h>
 
 #include "train/metrics/metric.h"
@@ -28,11 +28,11 @@ const ls_metric_type ls_type_root_mean = {.width = 2, .update = add_to_mean, .re
 
 /* ---- running means -----------------------------------------------------------------------------------------------
  *
- * Like torchbearer 0.5's RunningMean: the mean of the means of the last batches of training, which may belong to
- * earlier epochs, updated at the first batch of an epoch and after each `every` batches. The value of a batch comes
- * from the sums and weights of all ranks, so every rank keeps the sum and weight of its share, in a ring after the
- * head. The head counts batches: in total, up to the last update of the mean, and in this epoch.
- */
+ * Like torchbearer 0.5's RunningMean: the mean of the means of the last training batches, which may belong to
+ * earlier epochs. It is updated at the first batch of an epoch, and then every `every` batches. The value of a batch
+ * depends on the sums and weights of all ranks, so every rank keeps the sum and weight of its share in a ring buffer
+ * after the head. The head contains three batch counts: the total, the count at the last update of the mean, and the
+ * count in this epoch. */
 enum { SEEN, UPDATED_AT, IN_EPOCH, HEAD };
 
 enum { WINDOW_LIMIT = 10000 };
@@ -109,10 +109,9 @@ ls_metric *ls_metric_running(ls_metric *of, const ls_running_options *options) {
 
 /* ---- variances ---------------------------------------------------------------------------------------------------
  *
- * If a mean has elements, the variance is over elements: count, mean and sum of squared differences from the mean are
+ * If a mean is over elements, so is the variance: count, mean and sum of squared differences from the mean are
  * merged batch by batch and rank by rank (Chan, Golub and LeVeque, 1979), so that no digits are lost if the mean is
- * large. Otherwise the variance is over batches, whose sums and weights are kept.
- */
+ * large. Otherwise the variance is over batches, whose sums and weights are stored. */
 void ls_moments_add(double moments[LS_MOMENTS], double count, double mean_of_these, double scatter) {
     const double total = moments[0] + count;
     const double apart = mean_of_these - moments[1];
@@ -146,7 +145,7 @@ static double spread_of_elements(const ls_tally *tally) {
     return spread(tally->metric, tally->items);
 }
 
-/* A batch in which all shares are empty has no value. */
+/* A batch whose shares are all empty has no value. */
 static ls_status add_batch(ls_tally *tally, const ls_batch_numbers *batch) {
     LS_TRY(ls_tally_resize(tally, tally->count + 2));
     tally->items[tally->count - 2] = batch->sum;

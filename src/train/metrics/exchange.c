@@ -1,11 +1,11 @@
 /*
  * The exchange at the end of a pass, which merges the numbers of all ranks: one all-reduce of sums for all metrics. The
- * numbers of metrics with `merge` have a slot for each rank; other ranks put zeros into it. If ranks may have different
- * counts of numbers, the counts also have such slots. A second round then exchanges the remaining numbers, after the
- * first `known` numbers that all ranks have.
+ * numbers of metrics with `merge` have a slot for each rank, where all other ranks write zeros. If the counts of
+ * numbers may differ between ranks, the counts have such slots too. A second round then exchanges the numbers after the
+ * first `known` numbers, which all ranks have.
  *
- * With `.shards`, the slices take the place of the ranks, and all numbers have slots: each rank adds them up in the
- * order of the tree over the slices.
+ * With `.shards`, slices take the place of ranks, and all numbers have slots. Each rank adds them up in the order of
+ * the tree over the slices.
  */
 #include <string.h>
 
@@ -19,9 +19,9 @@ typedef struct exchange {
     const ls_trial_state *state;
     size_t parts; /* ranks or slices */
     bool sliced;
-    bool open[LS_METRIC_LIMIT];            /* ranks may have different counts */
-    size_t known[LS_METRIC_LIMIT];         /* numbers that all ranks have */
-    const double *counts[LS_METRIC_LIMIT]; /* count of each part, if `open` */
+    bool open[LS_METRIC_LIMIT];            /* counts may differ between ranks */
+    size_t known[LS_METRIC_LIMIT];         /* number of values that all ranks have */
+    const double *counts[LS_METRIC_LIMIT]; /* count of each part, if `open` is set */
     const double *parts_of[LS_METRIC_LIMIT][2];
 } exchange;
 
@@ -32,7 +32,7 @@ static void look_at(exchange *x, int i) {
     x->known[i] = !on ? 0 : x->open[i] ? metric->width : x->metrics->set->tallies[i].count;
 }
 
-/* Returns the number of numbers of metric i that a part has in a round. */
+/* Returns how many numbers of metric i a part contributes in a round. */
 static size_t size_of(const exchange *x, int i, size_t part, int round) {
     return round == KNOWN ? x->known[i] : x->open[i] ? (size_t)x->counts[i][part] - x->known[i] : 0;
 }
@@ -42,7 +42,7 @@ static bool has_slots(const exchange *x, int i) {
     return x->sliced || x->metrics->items[i]->type->merge != NULL;
 }
 
-/* Returns the number of numbers of metric i in the buffer of a round. */
+/* Returns how many numbers metric i has in the buffer of a round. */
 static size_t room_of(const exchange *x, int i, int round) {
     size_t sum = 0, largest = 0;
     for (size_t part = 0; part < x->parts; part++) {
@@ -53,7 +53,7 @@ static size_t room_of(const exchange *x, int i, int round) {
     return has_slots(x, i) ? sum : largest;
 }
 
-/* Returns the offset of a part's numbers of metric i in them. */
+/* Returns the offset of a part within the numbers of metric i. */
 static size_t offset_of(const exchange *x, int i, int round, size_t part) {
     size_t offset = 0;
     for (size_t before = 0; before < part && has_slots(x, i); before++) {
@@ -62,7 +62,7 @@ static size_t offset_of(const exchange *x, int i, int round, size_t part) {
     return offset;
 }
 
-/* Puts the numbers of a part at their offset. Numbers that are the same on all parts count only on part 0. */
+/* Writes the numbers of a part at their offset. Numbers that are equal on all parts count only on part 0. */
 static void put(const exchange *x, int i, int round, const ls_metric_set *set, size_t part, double *to) {
     const ls_metric_type *type = x->metrics->items[i]->type;
     const double *own = set->tallies[i].items;
@@ -74,7 +74,7 @@ static void put(const exchange *x, int i, int round, const ls_metric_set *set, s
     }
 }
 
-/* Puts the numbers of metric i of this rank, and their counts if they follow the numbers. */
+/* Writes this rank's numbers of metric i, and their counts if the counts are exchanged with the numbers. */
 static void put_own(const exchange *x, int i, int round, double *to, double *counts) {
     size_t part = (size_t)x->metrics->first_part;
     for (const ls_metric_set *set = x->metrics->set; set != NULL; set = set->next) {
@@ -95,7 +95,7 @@ static ls_status run_round(exchange *x, int round) {
     for (int i = 0; i < count; i++) {
         total += room_of(x, i, round) + (round == KNOWN && x->open[i] ? x->parts : 0);
     }
-    buffer->count = 0; /* then the resized buffer is all zeros */
+    buffer->count = 0; /* the resized buffer is then all zeros */
     LS_TRY(ls_tally_resize(buffer, total));
     double *to = buffer->items;
     for (int i = 0; i < count; i++) {
@@ -114,7 +114,7 @@ static ls_status run_round(exchange *x, int round) {
                : LS_OK;
 }
 
-/* Adds up number j of a node of the tree over the parts. */
+/* Adds up number j over a node of the tree over the parts. */
 static double add_node(const exchange *x, int i, int round, size_t j, ls_tree_node node) {
     if (node.count > 1) {
         const int left = ls_tree_left(node.count);
@@ -142,7 +142,7 @@ static ls_status merge_sums(const exchange *x, int i, int round) {
     return LS_OK;
 }
 
-/* Adds the numbers of a round to the merged tally. Numbers of metrics with `merge` are all in one round. */
+/* Adds the numbers of a round to the merged tally. All numbers of metrics with `merge` are in the same round. */
 static ls_status merge(const exchange *x, int i, int round) {
     ls_tally *merged = &x->metrics->merged[i];
     const double *numbers = x->parts_of[i][round];
@@ -157,7 +157,7 @@ static ls_status merge(const exchange *x, int i, int round) {
     return LS_OK;
 }
 
-/* If the first batch of a metric sets the count, the metric has this count in all later passes. */
+/* If the first batch determines the count of a metric, the metric keeps this count in all later passes. */
 static ls_status settle(const exchange *x, int i) {
     ls_metric *metric = x->metrics->items[i];
     size_t settled = 0;

@@ -1,6 +1,6 @@
 /*
- * Copies the tensors of a batch that metrics need to the host in one fetch, because each fetch waits for the device,
- * whatever its size.
+ * Copies the tensors of a batch that metrics need to the host with a single fetch, because each fetch waits for the
+ * device, whatever its size.
  */
 #include <string.h>
 
@@ -10,9 +10,9 @@
 
 /* The tensors that the metrics need, on one device. */
 typedef struct request {
-    ls_tensor *elements[LS_METRIC_LIMIT]; /* elements of metric i, as f64; NULL: no elements */
+    ls_tensor *elements[LS_METRIC_LIMIT]; /* elements of metric i, as f64; NULL if there are none */
     ls_tensor *kept[LS_METRIC_LIMIT];
-    ls_tensor *rows[LS_METRIC_LIMIT]; /* the tensors to copy, as f64 in one dimension */
+    ls_tensor *rows[LS_METRIC_LIMIT]; /* the tensors to copy, as one-dimensional f64 tensors */
     int count;                        /* of rows */
 } request;
 
@@ -114,7 +114,7 @@ ls_status ls_metrics_fetch(ls_metrics *metrics, const ls_trial_state *state) {
     const ls_device *usual = thread->device;
     const bool before = ls_no_grad(true);
     if (state->output != NULL && !ls_tensor_is_gone(state->output)) {
-        thread->device = ls_tensor_device(state->output); /* metrics make tensors on the device of the output */
+        thread->device = ls_tensor_device(state->output); /* metrics create tensors on the device of the output */
     }
     const ls_status status = fetch(metrics, state);
     thread->device = usual;

@@ -1,11 +1,11 @@
 /*
  * The loss of the criterion: the mean over samples of the losses of global batches.
  * - The loss of a global batch is the mean of the losses of its shares, weighted by the criterion's divisor.
- * - If the divisor is the number of samples, shares are added up like batches.
+ * - If the divisor is the number of samples, shares are summed in the same way as batches.
  * - Otherwise the loss of a batch is unknown until the ranks exchange their numbers at the end of the pass, so each
- *   batch has a row of its own.
- * - If no target of a share counts, its loss is NaN, and it adds nothing. If no target of a batch counts, the batch
- *   is left out.
+ *   batch has its own row.
+ * - If no target of a share counts, its loss is NaN, and the share adds nothing. If no target of a batch counts, the
+ *   batch is ignored.
  */
 #include <math.h>
 
@@ -50,7 +50,7 @@ const ls_batch_mean ls_mean_of_loss = {.ask = ask, .measure = measure};
 
 /* ---- a pass ------------------------------------------------------------------------------------------------------ */
 
-/* Sum and weight of the batches that are added up, then one row per batch. */
+/* Sum and weight of the batches that are summed, followed by one row per batch. */
 enum { SUM, WEIGHT, HEAD };
 enum { ROW_SAMPLES = HEAD, ROW };
 

@@ -1,4 +1,4 @@
-/* Makes, names and frees metrics and their tallies. */
+/* Creates, names and frees metrics and their tallies. */
 #include <stdio.h>
 #include <string.h>
 
@@ -6,7 +6,7 @@
 #include "tensor/tensor.h"
 #include "train/metrics/metric.h"
 
-/* A copy of an array, owned by one of its metrics. */
+/* A copy of an array, owned by one of the metrics in it. */
 struct ls_metric_copy {
     struct ls_metric_copy *next;
     ls_metric *items[];
@@ -135,7 +135,7 @@ static int find_first(ls_metric *const *metrics, int count) {
     return metrics != NULL ? first : count;
 }
 
-/* The first metric may own the array, so it is freed last. */
+/* Frees the first metric last, because it may own the array. */
 void ls_metrics_drop(ls_metric *const *metrics, int count) {
     const int first = find_first(metrics, count);
     for (int i = count - 1; i >= first; i--) {

@@ -1,4 +1,4 @@
-/* The metrics of a trial in its passes: updates them with each batch, and computes results at the end. */
+/* The metrics of a trial during its passes: updates them with each batch, and computes results at the end. */
 #include <math.h>
 #include <stdio.h>
 
@@ -32,7 +32,7 @@ void ls_metrics_begin(ls_trial *trial, const char *prefix, bool continues) {
     }
 }
 
-/* Sets sum and weight of the batch, if the metric is a mean. */
+/* If the metric is a mean, sets the sum and the weight of the batch. */
 static ls_status take_mean(const ls_metric *metric, const ls_asked *asked, ls_batch_numbers *batch) {
     const ls_batch_mean *of = metric->of;
     if (of == NULL || of->elements == NULL) {
@@ -53,7 +53,7 @@ void ls_metrics_waited(ls_trial *trial, uint64_t nanoseconds) {
     trial->metrics->set->data_ns += nanoseconds;
 }
 
-/* Returns the part of a batch that is the same for all metrics. */
+/* Returns the batch numbers that are the same for all metrics. */
 static ls_batch_numbers begin_batch(ls_metrics *metrics, const ls_trial_state *state) {
     ls_metric_set *set = metrics->set;
     if (set->further) {
@@ -129,6 +129,6 @@ ls_status ls_metrics_end(ls_trial *trial, ls_history_entry *entry) {
     for (int i = 0; i < metrics->count; i++) {
         LS_TRY(ls_metric_is_on(metrics->items[i], &trial->state) ? store(trial, &merged[i], entry) : LS_OK);
     }
-    ls_metrics_begin(trial, NULL, false); /* a checkpoint between passes has no numbers of a pass */
+    ls_metrics_begin(trial, NULL, false); /* a checkpoint between passes contains no numbers of a pass */
     return LS_OK;
 }

@@ -5,7 +5,8 @@
 #include "base/text.h"
 #include "train/metrics/metric.h"
 
-/* A metric of classes has a score, or counts cells. Other metrics have a type, and a mean if the type needs one. */
+/* A classification metric has a score, or counts confusion-matrix cells. Other metrics have a type, and a mean if
+ * the type needs one. */
 typedef struct named_metric {
     const char *name;
     const ls_metric_type *type;
@@ -83,7 +84,8 @@ static ls_metric *make_form(int index, int k) {
 }
 
 /*
- * Rewrites "running_top_3_acc" as "running_top_5_acc", the form in the table, and returns 3. Returns 5 for other names.
+ * Rewrites "running_top_3_acc" as "running_top_5_acc", the form in the table, and returns 3. Returns 5 for names
+ * without a number.
  */
 static int read_number(const char *name, char usual[LS_METRIC_NAME_LIMIT]) {
     const size_t prefix = strncmp(name, running, sizeof running - 1) == 0 ? sizeof running - 1 : 0;
@@ -98,7 +100,7 @@ static int read_number(const char *name, char usual[LS_METRIC_NAME_LIMIT]) {
 
 /* ---- unknown names ----------------------------------------------------------------------------------------------- */
 
-/* Returns the distance of two names; at most 2 if one name is the beginning of the other. */
+/* Returns the edit distance of two names, limited to 2 if one name is a prefix of the other. */
 static size_t distance_of(const char *name, const char *candidate) {
     const size_t length = strlen(name) < strlen(candidate) ? strlen(name) : strlen(candidate);
     const size_t distance = ls_word_distance(name, candidate);

@@ -79,10 +79,10 @@ static ls_status check(const ls_metric_functions *own) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: the metric's name \"%s\" is longer than %d bytes", maker, own->name,
                        LS_METRIC_NAME_LIMIT / 2);
     }
-    if (!ls_text_is_utf8(own->name)) { /* as in names of files */
+    if (!ls_text_is_utf8(own->name)) { /* file names must be UTF-8 too */
         return ls_fail(LS_ERR_ARGUMENT, "%s: the metric's name \"%s\" is not UTF-8", maker, own->name);
     }
-    if (has_controls(own->name)) { /* they would break lines of logs */
+    if (has_controls(own->name)) { /* control characters would break lines in logs */
         return ls_fail(LS_ERR_ARGUMENT, "%s: a metric's name contains a control character, such as a line end", maker);
     }
     return check_functions(own);

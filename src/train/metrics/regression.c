@@ -1,4 +1,4 @@
-/* Errors of regressions: "mse", "rmse", "mae" and "r2". */
+/* Regression errors: "mse", "rmse", "mae" and "r2". */
 #include <math.h>
 
 #include "tensor/tensor.h"
@@ -25,12 +25,11 @@ static ls_tensor *sizes(const ls_metric *metric, const ls_trial_state *state, ls
 /* ---- r2 ----------------------------------------------------------------------------------------------------------
  *
  * 1 - (sum of squared errors) / (sum of squared differences of the targets from their mean), for each column of a
- * sample, and the mean over columns, like scikit-learn's r2_score. A column has four numbers: the sum of squared
- * errors, and count, mean and scatter of the targets.
- */
+ * sample, averaged over columns, like scikit-learn's r2_score. A column has four numbers: the sum of squared errors,
+ * and the count, mean and scatter of the targets. */
 enum { ERRORS = 0, TARGETS, R2_NUMBERS = TARGETS + LS_MOMENTS };
 
-/* Returns three rows: squared errors, sums of targets, their scatter. */
+/* Returns three rows: squared errors, sums of targets, and the scatter of targets. */
 static ls_tensor *ask_r2(const ls_metric *metric, const ls_trial_state *state) {
     ls_tensor *errors = errors_of(metric, state);
     if (errors == NULL) {
@@ -69,7 +68,8 @@ static ls_status merge_r2(ls_tally *tally, const double *other, size_t count) {
     return LS_OK;
 }
 
-/* If all targets are equal, returns 1 if all outputs are exact, otherwise 0. Returns NAN for one sample. */
+/* If all targets are equal, returns 1 if all outputs are exact, otherwise 0. Returns NAN if there is only one
+ * sample. */
 static double explained(double errors, const double targets[LS_MOMENTS]) {
     return targets[0] < 2 ? (double)NAN : targets[2] != 0 ? 1 - errors / targets[2] : errors == 0;
 }

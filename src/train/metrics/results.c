@@ -1,4 +1,4 @@
-/* The results of metrics: their names, the values so far in a pass, and lists of values. */
+/* The results of metrics: their names, their values so far in a pass, and lists of values. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -47,13 +47,13 @@ bool ls_metrics_describe(const ls_trial *trial, int index, char *text, size_t si
 
 /* ---- values so far in a pass ------------------------------------------------------------------------------------- */
 
-/* Returns the value of this rank's numbers; NAN before the first batch. */
+/* Returns the value computed from this rank's numbers, or NAN before the first batch. */
 static double value_so_far(const ls_metric_set *set, int i) {
     const ls_tally *tally = &set->tallies[i];
     return set->begun && tally->count > 0 ? tally->metric->type->result(tally) : (double)NAN;
 }
 
-/* Returns the index of the metric with this name in the results of the current pass; -1 if there is no such metric. */
+/* Returns the index of the metric whose result has this name in the current pass, or -1 if there is no such metric. */
 static int find_under_way(const ls_trial *trial, const char *name) {
     const ls_metric_set *set = trial->metrics->set;
     const size_t length = strlen(set->prefix);
@@ -73,7 +73,8 @@ double ls_trial_metric(const ls_trial *trial, const char *name) {
     return i >= 0 ? value_so_far(trial->metrics->set, i) : ls_history_get(&trial->latest, name);
 }
 
-/* Returns the index of number `index` of the metrics with one value in this pass; -1 after the last. */
+/* Returns the position, among all metrics, of the `index`-th metric of this pass that has a single value, or -1
+ * after the last. */
 static int find_shown(const ls_trial *trial, int index) {
     for (int i = 0; i < trial->metrics->count; i++) {
         const ls_metric *metric = trial->metrics->items[i];
@@ -137,8 +138,8 @@ const double *ls_trial_metric_values(const ls_trial *trial, const char *name, in
 static const char validation[] = "val_";
 
 /*
- * Returns whether a pass of training, or of validation, has a result of the metric: one number, or with `several` also
- * several numbers.
+ * Returns whether a training or validation pass has a result of the metric. The result is a single number or, with
+ * `several`, possibly several numbers.
  */
 static bool has_result(const ls_metric *metric, bool validates, bool several) {
     return (several || !metric->several) && !(validates && metric->type->training_only);

@@ -1,8 +1,8 @@
 /*
- * The area under the curve of true over false positives, from the scores of positives (1) and negatives (0): the share
- * of pairs of a positive and a negative in which the positive has the larger score. A pair with equal scores counts one
- * half (Hanley and McNeil, Radiology 143, 1982). A rank keeps two numbers for each of its samples. The exchange gives
- * all numbers to all ranks.
+ * The area under the ROC curve, which plots true positives over false positives. It is computed from the scores of
+ * positives (1) and negatives (0), as the fraction of pairs of a positive and a negative in which the positive has the
+ * larger score. A pair with equal scores counts one half (Hanley and McNeil, Radiology 143, 1982). A rank keeps two
+ * numbers for each of its samples. The exchange sends all numbers to all ranks.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #include "tensor/tensor.h"
 #include "train/metrics/answers.h"
 
-/* Returns the difference of the outputs of class 1 and class 0 as the score, for logits and for probabilities. */
+/* Returns the difference between the outputs of class 1 and class 0 as the score, for logits and for probabilities. */
 static ls_tensor *scores_of_two(const ls_trial_state *state) {
     ls_tensor *output = ls_to(state->output, LS_F64);
     return ls_sub(ls_select(output, 1, 1), ls_select(output, 1, 0));
@@ -76,7 +76,7 @@ static bool has_nan(const ls_tally *tally) {
     return has;
 }
 
-/* Counts pairs and half pairs, which is exact: the order of equal scores does not matter. */
+/* Counts pairs and half pairs. This is exact: the order of equal scores does not matter. */
 static double result(const ls_tally *tally) {
     double *numbers = tally->items;
     double halves = 0;

@@ -1,4 +1,4 @@
-/* Makes the metrics of a trial from its options, with the numbers of each pass in progress, and frees them. */
+/* Creates the metrics of a trial from its options, with the numbers of each pass in progress, and frees them. */
 #include <string.h>
 
 #include "base/memory.h"
@@ -53,7 +53,7 @@ static void free_set(ls_metric_set *set) {
     }
 }
 
-/* Makes the sets of all parts of this rank. */
+/* Creates the sets for all parts of this rank. */
 static ls_metric_set *make_set(const ls_metrics *metrics) {
     ls_metric_set *first = NULL;
     for (int part = 0; part < metrics->own_parts; part++) {

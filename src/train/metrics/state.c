@@ -1,5 +1,5 @@
-/* The numbers of metrics as named tensors, for checkpoints: saved, and restored in a trial that resumes in the middle
- * of an epoch. */
+/* The numbers of metrics as named tensors in checkpoints: saves them, and restores them in a trial that resumes in
+ * the middle of an epoch. */
 #include <string.h>
 
 #include "optim/optimizer.h"
@@ -34,7 +34,7 @@ ls_status ls_metrics_state(ls_trial *trial, const ls_named **tensors, int *count
 
 /* ---- and back ---------------------------------------------------------------------------------------------------- */
 
-/* Returns whether a metric can have this count of numbers in a pass. */
+/* Returns whether this count of numbers is valid for a metric in a pass. */
 static bool fits(const ls_metric *metric, size_t count) {
     const size_t unit = (size_t)metric->type->unit;
     const size_t first = metric->type->settles ? 0 : metric->width;
@@ -84,7 +84,7 @@ static ls_status copy(ls_tally *tally, const double *numbers, size_t count) {
     return LS_OK;
 }
 
-/* Adds the numbers of a rank that no longer exists to the numbers of this rank. */
+/* Adds the numbers of a rank that no longer exists to this rank's numbers. */
 static ls_status join(ls_tally *tally, const double *numbers, size_t count) {
     const ls_metric_type *type = tally->metric->type;
     if (type->merge != NULL) {
@@ -97,7 +97,7 @@ static ls_status join(ls_tally *tally, const double *numbers, size_t count) {
     return LS_OK;
 }
 
-/* For a new rank: begins with the count of another rank's numbers, and copies its first `kept` numbers. */
+/* For a new rank: starts with the same count as another rank's numbers, and copies the first `kept` numbers. */
 static ls_status begin_like(ls_tally *tally, const double *numbers, size_t count) {
     const ls_metric_type *type = tally->metric->type;
     tally->count = 0;

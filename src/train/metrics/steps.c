@@ -1,4 +1,4 @@
-/* Metrics of the steps of a trial: learning rate, epoch, samples per second and waiting times. */
+/* Step metrics of a trial: learning rate, epoch, samples per second and waiting times. */
 #include <math.h>
 #include <stdio.h>
 
