@@ -71,7 +71,7 @@ struct ls_callback {
 
 struct ls_trial {
     ls_trial_options options;
-    ls_callback *const *callbacks; /* the callbacks to call: those of the trial, or those of a replay */
+    ls_callback *const *callbacks; /* the callbacks to call: the trial's callbacks, or a replay's callbacks */
     ls_callback **own_callbacks;
     struct ls_metrics *metrics;
     ls_trial_state state;

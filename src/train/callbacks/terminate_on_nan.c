@@ -175,7 +175,7 @@ static ls_status watch_layers(watch *self, ls_module *module) {
 
 /* ---- together ---------------------------------------------------------------------------------------------------- */
 
-/* All ranks fail with the tensor that comes first in the step, on the lowest rank where it is not finite. */
+/* All ranks fail with the tensor that comes first in the step, on the lowest rank whose tensor is not finite. */
 static ls_status agree(watch *self, const ls_trial_state *state, const char *when) {
     const int rank = ls_trial_rank(state);
     const bool alone = ls_comm_size(state->comm) <= 1;

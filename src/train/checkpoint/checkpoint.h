@@ -264,7 +264,7 @@ typedef struct ls_resumption {
     ls_safetensors *own;     /* file of this rank, or of rank 0 if the rank is new */
     const ls_named *tensors; /* tensors of the current part in that file, without their prefix */
     int count;
-    bool joins;                        /* the model's sharding differs from that of the checkpoint */
+    bool joins;                        /* the model's sharding differs from the checkpoint's */
     ls_part_layout layout;             /* layout of the files, if the checkpoint's model is not sharded */
     ls_safetensors *model, *optimizer; /* this rank's tensors, if `joins` is set */
     int64_t batch;                     /* position in the trial's epoch, in global batches of the trial */
@@ -292,7 +292,7 @@ bool ls_checkpoint_has_part(const ls_resumption *from, const char *name, int ran
 /* ---- split.c ----------------------------------------------------------------------------------------------------- */
 
 /*
- * Agrees with all ranks whether the model's sharding differs from that of the checkpoint. If so, reads this rank's
+ * Agrees with all ranks whether the model's sharding differs from the checkpoint's sharding. If so, reads this rank's
  * tensors. Fails on every rank if the checkpoint and the model do not contain the same tensors. Collective.
  */
 ls_status ls_checkpoint_split(ls_resumption *from);

@@ -28,7 +28,7 @@ static void hear(int number) {
 }
 
 /*
- * Creates a signal stack for this thread if it has none. The kernel usually delivers a signal for the process to its
+ * Creates a signal stack for this thread if the thread has no signal stack. The kernel usually delivers a signal for the process to its
  * first thread, which usually runs the training.
  */
 static ls_status make_stack(void **made) {

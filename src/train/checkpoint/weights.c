@@ -6,7 +6,7 @@
 #include "train/checkpoint/checkpoint.h"
 
 /*
- * Loads a model whose sharding differs from that of the checkpoint's model, from the parts in all files. Also reads
+ * Loads a model whose sharding differs from the sharding in the checkpoint, from the parts in all files. Also reads
  * tensors that the module lacks: the load then rejects them, unless the options allow them.
  */
 static ls_status load_parts(const char *call, ls_module *module, const char *found, const ls_part_layout *saved,
