@@ -19,6 +19,7 @@ static long samples = 10000;
 static long seed = 1;
 static long max_steps = 0;
 static double learning_rate = 1e-4;
+static bool capture;
 static bool quiet;
 
 static const argument options[] = {
@@ -29,6 +30,7 @@ static const argument options[] = {
     {"--seed", ARGUMENT_COUNT, &seed, "of data, weights and shuffling (1)"},
     {"--max-steps", ARGUMENT_COUNT, &max_steps, "number of steps (0: no limit)"},
     SHARD_ARGUMENTS,
+    {"--capture", ARGUMENT_FLAG, &capture, "record the first step, and replay it"},
     {"--quiet", ARGUMENT_FLAG, &quiet, "only the result lines"},
 };
 
@@ -77,13 +79,53 @@ static ls_status step(ls_module *model, ls_optimizer *optimizer, const ls_batch 
     return status == LS_OK ? ls_optimizer_step(optimizer) : status;
 }
 
+/* A step of fixed shapes that is captured, and its inputs. */
+typedef struct captured {
+    ls_module *model;
+    ls_optimizer *optimizer;
+    ls_tensor *input, *target;
+    ls_step *step; /* NULL before the first batch */
+} captured;
+
+static ls_tensor *captured_step(void *user) {
+    captured *self = user;
+    ls_optimizer_zero_grad(self->optimizer);
+    ls_tensor *loss = ls_mse_loss(ls_forward(self->model, self->input), self->target, LS_LOSS_MEAN);
+    return ls_backward(loss) == LS_OK && ls_optimizer_step(self->optimizer) == LS_OK ? loss : NULL;
+}
+
+/* Does the same as `step`. Captures the first batch, and replays the step for each other batch of this shape. */
+static ls_status step_captured(captured *self, const ls_batch *batch, double *loss_sum) {
+    if (self->step == NULL) {
+        self->input = ls_clone(batch->input);
+        self->target = ls_clone(batch->target);
+        self->step = ls_step_capture(captured_step, self, &(ls_step_capture_options){.fallback = true});
+    } else if (batch->count != ls_shape_of(self->input).size[0]) {
+        return step(self->model, self->optimizer, batch, loss_sum);
+    } else if (ls_copy_into(self->input, batch->input) != LS_OK || ls_copy_into(self->target, batch->target) != LS_OK ||
+               ls_step_replay(self->step) != LS_OK) {
+        return ls_error_status();
+    }
+    if (self->step == NULL) {
+        return ls_error_status();
+    }
+    *loss_sum += ls_item(ls_step_result(self->step)) * (double)batch->count;
+    return LS_OK;
+}
+
+static void free_captured(captured *self) {
+    ls_step_free(self->step);
+    ls_release(self->input);
+    ls_release(self->target);
+}
+
 typedef struct progress {
     long steps;
     long timed_samples;
     double seconds;
 } progress;
 
-static ls_status epoch(ls_module *model, ls_optimizer *optimizer, ls_loader *loader, double sums[2], progress *done) {
+static ls_status epoch(captured *self, ls_loader *loader, double sums[2], progress *done) {
     double began = ls_clock_seconds();
     ls_batch batch;
     bool more = true;
@@ -94,7 +136,8 @@ static ls_status epoch(ls_module *model, ls_optimizer *optimizer, ls_loader *loa
             began = ls_clock_seconds();
         }
         if (status == LS_OK && more) {
-            status = step(model, optimizer, &batch, &sums[0]);
+            status =
+                capture ? step_captured(self, &batch, &sums[0]) : step(self->model, self->optimizer, &batch, &sums[0]);
         }
         if (status != LS_OK) {
             return status;
@@ -113,12 +156,12 @@ static ls_status epoch(ls_module *model, ls_optimizer *optimizer, ls_loader *loa
     }
 }
 
-static ls_status train(ls_comm *world, ls_module *model, ls_optimizer *optimizer, ls_loader *loader) {
+static ls_status train(ls_comm *world, captured *self, ls_loader *loader) {
     progress done = {0};
     double error = 0;
     for (long i = 0; i < epochs && (max_steps == 0 || done.steps < max_steps); i++) {
         double sums[2] = {0, 0};
-        ls_status status = epoch(model, optimizer, loader, sums, &done);
+        ls_status status = epoch(self, loader, sums, &done);
         if (status == LS_OK) {
             status = ls_comm_allreduce(world, sums, sums, 2, LS_F64, LS_SUM, NULL);
         }
@@ -131,7 +174,7 @@ static ls_status train(ls_comm *world, ls_module *model, ls_optimizer *optimizer
             fflush(stdout);
         }
     }
-    const ls_status status = report_parameters(world, model);
+    const ls_status status = report_parameters(world, self->model);
     if (status == LS_OK && ls_comm_rank(world) == 0) {
         if (quiet) {
             printf("Mean Squared Error: %g\n", error);
@@ -154,7 +197,9 @@ static ls_status run(ls_comm *world) {
     ls_module *model = loader != NULL ? build_model(world) : NULL;
     ls_optimizer *optimizer =
         model != NULL ? ls_sgd(model, &(ls_sgd_options){.learning_rate = learning_rate, .momentum = 0.9}) : NULL;
-    const ls_status status = optimizer != NULL ? train(world, model, optimizer, loader) : ls_error_status();
+    captured self = {.model = model, .optimizer = optimizer};
+    const ls_status status = optimizer != NULL ? train(world, &self, loader) : ls_error_status();
+    free_captured(&self);
     ls_optimizer_free(optimizer);
     ls_module_free(model);
     ls_loader_free(loader);

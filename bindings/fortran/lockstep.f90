@@ -129,6 +129,9 @@ module lockstep
   type, bind(c) :: ls_scope
     type(c_ptr) :: ptr = c_null_ptr
   end type ls_scope
+  type, bind(c) :: ls_step
+    type(c_ptr) :: ptr = c_null_ptr
+  end type ls_step
   type, bind(c) :: ls_comm
     type(c_ptr) :: ptr = c_null_ptr
   end type ls_comm
@@ -234,6 +237,9 @@ module lockstep
     type(ls_tensor) :: gradient
     logical(c_bool) :: keep_tape = .false.
   end type ls_backward_options
+  type, bind(c) :: ls_step_capture_options
+    logical(c_bool) :: fallback = .false.
+  end type ls_step_capture_options
   type, bind(c) :: ls_gradcheck_options
     real(c_double) :: step = 0
     real(c_double) :: absolute = 0
@@ -1463,15 +1469,15 @@ module lockstep
     procedure ls_ge_tensor, ls_ge_number, ls_ge_integer_i8, ls_ge_integer_i4
   end interface
   interface ls_is_null
-    procedure is_null_tensor, is_null_scope, is_null_comm, is_null_work, is_null_store, is_null_csv_classes, &
-        is_null_safetensors, is_null_npz, is_null_events, is_null_module, is_null_dataset, is_null_loader, &
-        is_null_metric, is_null_optimizer, is_null_schedule, is_null_grad_scaler, is_null_ema, is_null_handle, &
-        is_null_reducer, is_null_wire_format, is_null_outer, is_null_trial, is_null_callback
+    procedure is_null_tensor, is_null_scope, is_null_step, is_null_comm, is_null_work, is_null_store, &
+        is_null_csv_classes, is_null_safetensors, is_null_npz, is_null_events, is_null_module, is_null_dataset, &
+        is_null_loader, is_null_metric, is_null_optimizer, is_null_schedule, is_null_grad_scaler, is_null_ema, &
+        is_null_handle, is_null_reducer, is_null_wire_format, is_null_outer, is_null_trial, is_null_callback
   end interface
   interface ls_check
-    procedure check_status, check_tensor, check_scope, check_comm, check_work, check_store, check_csv_classes, &
-        check_safetensors, check_npz, check_events, check_module, check_dataset, check_loader, check_metric, &
-        check_optimizer, check_schedule, check_grad_scaler, check_ema, check_handle, check_reducer, &
+    procedure check_status, check_tensor, check_scope, check_step, check_comm, check_work, check_store, &
+        check_csv_classes, check_safetensors, check_npz, check_events, check_module, check_dataset, check_loader, &
+        check_metric, check_optimizer, check_schedule, check_grad_scaler, check_ema, check_handle, check_reducer, &
         check_wire_format, check_outer, check_trial, check_callback
   end interface
   interface ls_from
@@ -1555,30 +1561,31 @@ module lockstep
   private :: ls_nn_row_parallel_i4, ls_nn_parallel_embedding_i8, ls_nn_parallel_embedding_i4, ls_trial_run_i8
   private :: ls_trial_run_i4, ls_trial_history_i8, ls_trial_history_i4, ls_rate_finder_point_i8
   private :: ls_rate_finder_point_i4, ls_label_smoothing_i8, ls_label_smoothing_i4, is_null_tensor
-  private :: is_null_scope, is_null_comm, is_null_work, is_null_store
-  private :: is_null_csv_classes, is_null_safetensors, is_null_npz, is_null_events
-  private :: is_null_module, is_null_dataset, is_null_loader, is_null_metric
-  private :: is_null_optimizer, is_null_schedule, is_null_grad_scaler, is_null_ema
-  private :: is_null_handle, is_null_reducer, is_null_wire_format, is_null_outer
-  private :: is_null_trial, is_null_callback, check_status, check_tensor
-  private :: check_scope, check_comm, check_work, check_store
-  private :: check_csv_classes, check_safetensors, check_npz, check_events
-  private :: check_module, check_dataset, check_loader, check_metric
-  private :: check_optimizer, check_schedule, check_grad_scaler, check_ema
-  private :: check_handle, check_reducer, check_wire_format, check_outer
-  private :: check_trial, check_callback, ls_from_c, ls_from_f32_1
-  private :: ls_from_f32_2, ls_from_f32_3, ls_from_f32_4, ls_from_f64_1
-  private :: ls_from_f64_2, ls_from_f64_3, ls_from_f64_4, ls_from_i32_1
-  private :: ls_from_i32_2, ls_from_i32_3, ls_from_i32_4, ls_from_i64_1
-  private :: ls_from_i64_2, ls_from_i64_3, ls_from_i64_4, ls_view_f32_1
-  private :: ls_view_f32_2, ls_view_f32_3, ls_view_f32_4, ls_view_f64_1
-  private :: ls_view_f64_2, ls_view_f64_3, ls_view_f64_4, ls_view_i32_1
-  private :: ls_view_i32_2, ls_view_i32_3, ls_view_i32_4, ls_view_i64_1
-  private :: ls_view_i64_2, ls_view_i64_3, ls_view_i64_4, ls_array_f32_1
-  private :: ls_array_f32_2, ls_array_f32_3, ls_array_f32_4, ls_array_f64_1
-  private :: ls_array_f64_2, ls_array_f64_3, ls_array_f64_4, ls_array_i32_1
-  private :: ls_array_i32_2, ls_array_i32_3, ls_array_i32_4, ls_array_i64_1
-  private :: ls_array_i64_2, ls_array_i64_3, ls_array_i64_4
+  private :: is_null_scope, is_null_step, is_null_comm, is_null_work
+  private :: is_null_store, is_null_csv_classes, is_null_safetensors, is_null_npz
+  private :: is_null_events, is_null_module, is_null_dataset, is_null_loader
+  private :: is_null_metric, is_null_optimizer, is_null_schedule, is_null_grad_scaler
+  private :: is_null_ema, is_null_handle, is_null_reducer, is_null_wire_format
+  private :: is_null_outer, is_null_trial, is_null_callback, check_status
+  private :: check_tensor, check_scope, check_step, check_comm
+  private :: check_work, check_store, check_csv_classes, check_safetensors
+  private :: check_npz, check_events, check_module, check_dataset
+  private :: check_loader, check_metric, check_optimizer, check_schedule
+  private :: check_grad_scaler, check_ema, check_handle, check_reducer
+  private :: check_wire_format, check_outer, check_trial, check_callback
+  private :: ls_from_c, ls_from_f32_1, ls_from_f32_2, ls_from_f32_3
+  private :: ls_from_f32_4, ls_from_f64_1, ls_from_f64_2, ls_from_f64_3
+  private :: ls_from_f64_4, ls_from_i32_1, ls_from_i32_2, ls_from_i32_3
+  private :: ls_from_i32_4, ls_from_i64_1, ls_from_i64_2, ls_from_i64_3
+  private :: ls_from_i64_4, ls_view_f32_1, ls_view_f32_2, ls_view_f32_3
+  private :: ls_view_f32_4, ls_view_f64_1, ls_view_f64_2, ls_view_f64_3
+  private :: ls_view_f64_4, ls_view_i32_1, ls_view_i32_2, ls_view_i32_3
+  private :: ls_view_i32_4, ls_view_i64_1, ls_view_i64_2, ls_view_i64_3
+  private :: ls_view_i64_4, ls_array_f32_1, ls_array_f32_2, ls_array_f32_3
+  private :: ls_array_f32_4, ls_array_f64_1, ls_array_f64_2, ls_array_f64_3
+  private :: ls_array_f64_4, ls_array_i32_1, ls_array_i32_2, ls_array_i32_3
+  private :: ls_array_i32_4, ls_array_i64_1, ls_array_i64_2, ls_array_i64_3
+  private :: ls_array_i64_4
 
   interface
   ! double ls_option_zero(void)
@@ -1869,6 +1876,23 @@ module lockstep
     integer(c_int), value, intent(in) :: dtype
     integer(c_int) :: returned
   end function
+  ! ls_status ls_step_replay(ls_step *step)
+  function ls_step_replay(step) bind(c, name="ls_step_replay") result(returned)
+    import
+    type(ls_step), value, intent(in) :: step
+    integer(c_int) :: returned
+  end function
+  ! const ls_tensor *ls_step_result(const ls_step *step)
+  function ls_step_result(step) bind(c, name="ls_step_result") result(returned)
+    import
+    type(ls_step), value, intent(in) :: step
+    type(ls_tensor) :: returned
+  end function
+  ! void ls_step_free(ls_step *step)
+  subroutine ls_step_free(step) bind(c, name="ls_step_free")
+    import
+    type(ls_step), value, intent(in) :: step
+  end subroutine
   ! ls_tensor *ls_neg(ls_tensor *x)
   function ls_neg(x) bind(c, name="ls_neg") result(returned)
     import
@@ -5006,6 +5030,44 @@ contains
     p_user = c_null_ptr
     if (present(user)) p_user = user
     returned = c_ls_add_grad_hook(leaf, hook, p_user)
+  end function
+
+  ! ls_step *ls_step_capture(ls_step_function function, void *user, const ls_step_capture_options *options)
+  function ls_step_capture(function, user, options) result(returned)
+    type(c_funptr), value, intent(in) :: function
+    type(c_ptr), intent(in), optional :: user
+    type(ls_step_capture_options), intent(in), optional, target :: options
+    type(c_ptr) :: p_user
+    type(c_ptr) :: p_options
+    type(ls_step) :: returned
+    interface
+      function c_ls_step_capture(function, user, options) bind(c, name="ls_step_capture") result(returned)
+        import
+        type(c_funptr), value, intent(in) :: function
+        type(c_ptr), value :: user
+        type(c_ptr), value :: options
+        type(ls_step) :: returned
+      end function
+    end interface
+    p_user = c_null_ptr
+    if (present(user)) p_user = user
+    p_options = c_null_ptr
+    if (present(options)) p_options = c_loc(options)
+    returned = c_ls_step_capture(function, p_user, p_options)
+  end function
+
+  ! bool ls_step_is_captured(const ls_step *step)
+  function ls_step_is_captured(step) result(returned)
+    type(ls_step), value, intent(in) :: step
+    logical :: returned
+    interface
+      function c_ls_step_is_captured(step) bind(c, name="ls_step_is_captured") result(returned)
+        import
+        type(ls_step), value, intent(in) :: step
+        logical(c_bool) :: returned
+      end function
+    end interface
+    returned = logical(c_ls_step_is_captured(step))
   end function
 
   ! ls_status ls_gradcheck(ls_function function, ls_tensor **inputs, int count, void *user, const ls_gradcheck_options
@@ -11903,6 +11965,16 @@ contains
 
   subroutine check_scope(handle)
     type(ls_scope), intent(in) :: handle
+    if (.not. c_associated(handle%ptr)) call stop_with_message()
+  end subroutine
+
+  pure logical function is_null_step(handle)
+    type(ls_step), intent(in) :: handle
+    is_null_step = .not. c_associated(handle%ptr)
+  end function
+
+  subroutine check_step(handle)
+    type(ls_step), intent(in) :: handle
     if (.not. c_associated(handle%ptr)) call stop_with_message()
   end subroutine
 

@@ -1,5 +1,6 @@
 #include <stdatomic.h>
 
+#include "autograd/captured_step.h"
 #include "autograd/mixing.h"
 #include "autograd/tape.h"
 #include "base/log.h"
@@ -100,6 +101,9 @@ static ls_tensor *apply(const ls_op *op, ls_tensor *const *inputs, int input_cou
         } else if (i >= 8 || (op->optional >> i & 1U) == 0) {
             return refuse_missing(thread, op, i);
         }
+    }
+    if (__builtin_expect(thread->capture != NULL, 0)) {
+        ls_capture_operation(thread->capture, op, inputs, input_count);
     }
     ls_op_call call = {.op = op,
                        .inputs = inputs,

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "autograd/tape.h"
+#include "tensor/capture.h"
 
 typedef struct custom {
     ls_op op;
@@ -392,6 +393,9 @@ static void apply_on_host(custom *c, const ls_device *device, ls_tensor *const *
 
 ls_tensor *ls_custom(const ls_custom_op *op, ls_tensor *const *inputs, int input_count, void *user,
                      ls_tensor **outputs) {
+    ls_capture_refuse_here(
+        op != NULL && op->name != NULL ? op->name : "ls_custom",
+        "calls functions of the program, which a replay does not: run the step without ls_step_capture");
     ls_tensor *only = NULL;
     if (op == NULL) {
         (void)ls_fail(LS_ERR_ARGUMENT, "ls_custom: the operation is NULL");

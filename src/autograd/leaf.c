@@ -1,4 +1,5 @@
 /* Leaves: tensors that want a gradient, the accumulation of the gradient, and the hooks called when it is complete. */
+#include "autograd/captured_step.h"
 #include "autograd/tape.h"
 
 static void free_leaf(ls_leaf *leaf) {
@@ -66,9 +67,13 @@ ls_tensor *ls_grad(const ls_tensor *tensor) {
 }
 
 void ls_zero_grad(ls_tensor *tensor) {
-    if (tensor != NULL && ls_tensor_exists("ls_zero_grad", tensor) && tensor->leaf != NULL) {
-        tensor->leaf->has_gradient = false;
+    if (tensor == NULL) {
+        return;
     }
+    if (__builtin_expect(ls_thread_present != NULL && ls_thread_present->capture != NULL, 0)) {
+        ls_capture_zero_grad(ls_thread_present->capture, tensor);
+    }
+    ls_leaf_forget_gradient(tensor);
 }
 
 ls_status ls_add_grad_hook(ls_tensor *leaf, ls_grad_hook hook, void *user) {

@@ -317,6 +317,13 @@ struct ls_leaf {
     bool lent;             /* ls_grad has returned the gradient: the program may have computed with it */
 };
 
+/* ls_zero_grad of a tensor that is not NULL, on a thread that captures no step. */
+static inline void ls_leaf_forget_gradient(ls_tensor *tensor) {
+    if (ls_tensor_exists("ls_zero_grad", tensor) && tensor->leaf != NULL) {
+        tensor->leaf->has_gradient = false;
+    }
+}
+
 /* Calls ls_tensor_changed on the gradient if the program may have seen it. */
 static inline void ls_leaf_changed(const ls_leaf *leaf, const char *by) {
     if (__builtin_expect(leaf->lent, 0)) {

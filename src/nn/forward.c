@@ -1,6 +1,7 @@
 /* Calls of a module, with their checks. If the module has hooks, hooks.c runs it. */
 #include <stdio.h>
 
+#include "autograd/captured_step.h"
 #include "nn/module.h"
 #include "tensor/scope.h"
 
@@ -141,6 +142,37 @@ INLINE ls_status run_with_hooks(ls_module *module, ls_tensor *const *inputs, int
                : module->run_hooked(module, inputs, input_count, outputs, output_count);
 }
 
+/* A captured step does the same only while the modules that it calls stay in their modes. */
+static ls_status check_captured(void *object, bool training) {
+    const ls_module *module = object;
+    if (module->owners.references <= 1) {
+        return ls_fail(LS_ERR_STATE, "ls_step_replay: a module of the step, %s, was freed: capture the step again",
+                       module->type->name);
+    }
+    return module->training == training ? LS_OK
+                                        : ls_fail(LS_ERR_STATE,
+                                                  "ls_step_replay: %s was in %s mode when the step was captured: call "
+                                                  "ls_module_train before the replay, or capture the step again",
+                                                  module->type->name, training ? "training" : "evaluation");
+}
+
+static void hold_captured(void *module, bool hold) {
+    if (hold) {
+        ls_module_hold(module);
+    } else {
+        ls_module_drop(module);
+    }
+}
+
+__attribute__((noinline, cold)) static void note_captured(ls_capture *capture, ls_module *module) {
+    const ls_capture_guard guard = {
+        .check = check_captured, .hold = hold_captured, .object = module, .state = module->training};
+    ls_capture_add_guard(capture, &guard);
+    for (int i = 0; i < module->own_buffers.count; i++) {
+        capture->note_tensor(capture, module->type->name, module->own_buffers.items[i].tensor);
+    }
+}
+
 INLINE bool is_outside(void) {
     const ls_thread_state *thread = ls_thread();
     return thread != NULL && thread->scope->outer == NULL;
@@ -178,6 +210,9 @@ INLINE ls_status forward(ls_module *module, ls_tensor *const *inputs, int input_
         outputs[i] = NULL;
     }
     if (status == LS_OK) {
+        if (__builtin_expect(ls_thread_present != NULL && ls_thread_present->capture != NULL, 0)) {
+            note_captured(ls_thread_present->capture, module);
+        }
         status = __builtin_expect(is_outside(), 0) ? run_outside(module, inputs, input_count, outputs, output_count)
                                                    : run_with_hooks(module, inputs, input_count, outputs, output_count);
     }

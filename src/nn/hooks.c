@@ -7,6 +7,7 @@
 
 #include "base/memory.h"
 #include "nn/module.h"
+#include "tensor/capture.h"
 #include "tensor/scope.h"
 
 /* ---- lists ------------------------------------------------------------------------------------------------------- */
@@ -274,6 +275,9 @@ static ls_status run_between(ls_module_call *call) {
 
 static ls_status run_hooked(ls_module *module, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
                             int output_count) {
+    ls_capture_refuse_here(
+        module->type->name,
+        "has hooks, which a replay does not call: remove them, or run the step without ls_step_capture");
     const size_t bytes = ((size_t)input_count + 1) * sizeof(ls_tensor *);
     ls_tensor **own = ls_record_allocate(bytes); /* a copy: the caller's array stays unchanged */
     if (own == NULL) {

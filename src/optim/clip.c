@@ -5,6 +5,7 @@
 #include "nn/module.h"
 #include "optim/divided.h"
 #include "optim/optimizer.h"
+#include "tensor/capture.h"
 
 /* Sets a view of the gradient's elements that this rank has, from *first on. Returns false if it has no element. */
 static bool view_gradient(const ls_tensor *parameter, ls_tensor *view, int64_t *first) {
@@ -145,6 +146,8 @@ static ls_status sum_squares(ls_module *model, ls_divided_sums *sums) {
 /* ---- clipping ---------------------------------------------------------------------------------------------------- */
 
 ls_status ls_clip_grad_norm(ls_module *model, double max_norm, double *norm) {
+    ls_capture_refuse_here("ls_clip_grad_norm", "reads the norm on the host, which a replay does not: run the step "
+                                                "without ls_step_capture, or use ls_clip_grad_value");
     if (model == NULL || !(max_norm > 0)) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_clip_grad_norm: the model is NULL or the norm %g is not positive",
                        max_norm);

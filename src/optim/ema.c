@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 #include "optim/snapshot.h"
+#include "tensor/capture.h"
 #include "tensor/scope.h"
 
 struct ls_ema {
@@ -68,6 +69,7 @@ static ls_status average_one(ls_tensor *average, ls_tensor *present, double keep
 }
 
 ls_status ls_ema_update(ls_ema *ema) {
+    ls_capture_refuse_here("ls_ema_update", LS_CAPTURE_STATE);
     if (ema == NULL) {
         return ls_fail_missing("ls_ema_update: the averages");
     }
@@ -83,6 +85,7 @@ ls_status ls_ema_update(ls_ema *ema) {
 }
 
 ls_status ls_ema_swap(ls_ema *ema) {
+    ls_capture_refuse_here("ls_ema_swap", LS_CAPTURE_STATE);
     if (ema == NULL) {
         return ls_fail_missing("ls_ema_swap: the averages");
     }

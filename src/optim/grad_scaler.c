@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "optim/divided.h"
 #include "optim/optimizer.h"
+#include "tensor/capture.h"
 #include "tensor/scope.h"
 
 /* State of an optimizer's gradients since the last update. */
@@ -171,6 +172,7 @@ static ls_status check(const char *call, const ls_grad_scaler *scaler, const ls_
 }
 
 ls_status ls_grad_scaler_unscale(ls_grad_scaler *scaler, ls_optimizer *optimizer) {
+    ls_capture_refuse_here("ls_grad_scaler_unscale", LS_CAPTURE_STATE);
     LS_TRY(check("ls_grad_scaler_unscale", scaler, optimizer));
     if (find(scaler, optimizer) != NULL) {
         return ls_fail(LS_ERR_STATE,
@@ -207,6 +209,7 @@ bool *ls_grad_scaler_skips(const ls_grad_scaler *scaler, const ls_optimizer *opt
 }
 
 ls_status ls_grad_scaler_step(ls_grad_scaler *scaler, ls_optimizer *optimizer) {
+    ls_capture_refuse_here("ls_grad_scaler_step", LS_CAPTURE_STATE);
     LS_TRY(check("ls_grad_scaler_step", scaler, optimizer));
     if (find(scaler, optimizer) == NULL) {
         LS_TRY(ls_grad_scaler_unscale(scaler, optimizer));
@@ -223,6 +226,7 @@ ls_status ls_grad_scaler_step(ls_grad_scaler *scaler, ls_optimizer *optimizer) {
 }
 
 ls_status ls_grad_scaler_update(ls_grad_scaler *scaler) {
+    ls_capture_refuse_here("ls_grad_scaler_update", LS_CAPTURE_STATE);
     if (scaler == NULL) {
         return ls_fail_missing("ls_grad_scaler_update: the scaler");
     }

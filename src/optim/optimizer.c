@@ -4,11 +4,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "autograd/captured_step.h"
 #include "autograd/ops/ops.h"
 #include "base/memory.h"
 #include "base/trace.h"
 #include "comm/separate.h"
 #include "nn/module.h"
+#include "tensor/capture.h"
 #include "tensor/scope.h"
 
 /* ---- groups ------------------------------------------------------------------------------------------------------ */
@@ -273,6 +275,7 @@ double ls_optimizer_learning_rate(const ls_optimizer *optimizer, int group) {
 }
 
 ls_status ls_optimizer_set_learning_rate(ls_optimizer *optimizer, int group, double learning_rate) {
+    ls_capture_refuse_here("ls_optimizer_set_learning_rate", LS_CAPTURE_STATE);
     if (optimizer == NULL) {
         return ls_fail_missing("ls_optimizer_set_learning_rate: the optimizer");
     }
@@ -307,6 +310,7 @@ double ls_optimizer_momentum(const ls_optimizer *optimizer) {
 }
 
 ls_status ls_optimizer_set_momentum(ls_optimizer *optimizer, double momentum) {
+    ls_capture_refuse_here("ls_optimizer_set_momentum", LS_CAPTURE_STATE);
     if (optimizer == NULL) {
         return ls_fail_missing("ls_optimizer_set_momentum: the optimizer");
     }
@@ -441,6 +445,21 @@ static ls_status step_groups(ls_optimizer *optimizer) {
     return LS_OK;
 }
 
+/* A captured step repeats the step of the optimizer as one call, so rates and counters change as usual. */
+static ls_status replay_step(void *optimizer) {
+    return ls_optimizer_step(optimizer);
+}
+
+__attribute__((noinline, cold)) static ls_status capture_step(ls_optimizer *optimizer, ls_capture *capture) {
+    if (ls_optimizer_is_sharded(optimizer)) {
+        ls_capture_refuse(capture, "ls_optimizer_step", LS_CAPTURE_COMMUNICATES);
+    }
+    ls_capture_call_begin(capture);
+    const ls_status status = ls_optimizer_step(optimizer);
+    ls_capture_call_end(capture, status, replay_step, optimizer);
+    return status;
+}
+
 ls_status ls_optimizer_step(ls_optimizer *optimizer) {
     if (optimizer == NULL) {
         return ls_fail_missing("ls_optimizer_step: the optimizer");
@@ -451,6 +470,10 @@ ls_status ls_optimizer_step(ls_optimizer *optimizer) {
                        "ls_optimizer_step: %s evaluates the loss itself: call ls_optimizer_step_closure with a "
                        "function that evaluates it",
                        optimizer->type->name);
+    }
+    ls_capture *capture = ls_thread_present != NULL ? ls_thread_present->capture : NULL;
+    if (__builtin_expect(capture != NULL && capture->paused == 0, 0)) {
+        return capture_step(optimizer, capture);
     }
     LS_TRY(ls_optimizer_check_shards(optimizer));
     begin_step(optimizer);
@@ -485,6 +508,7 @@ static ls_status evaluate_and_step(ls_optimizer *optimizer, ls_closure closure, 
 }
 
 ls_status ls_optimizer_step_closure(ls_optimizer *optimizer, ls_closure closure, void *user, double *loss) {
+    ls_capture_refuse_here("ls_optimizer_step_closure", LS_CAPTURE_STATE);
     if (optimizer == NULL) {
         return ls_fail_missing("ls_optimizer_step_closure: the optimizer");
     }
@@ -526,9 +550,15 @@ const char *ls_stop_reason_name(ls_stop_reason reason) {
 }
 
 void ls_optimizer_zero_grad(ls_optimizer *optimizer) {
+    const bool captures = ls_thread_present != NULL && ls_thread_present->capture != NULL;
     for (int g = 0; optimizer != NULL && g < optimizer->group_count; g++) {
         for (int i = 0; i < optimizer->groups[g].count; i++) {
-            ls_zero_grad(optimizer->groups[g].slots[i].parameter);
+            ls_tensor *parameter = optimizer->groups[g].slots[i].parameter;
+            if (__builtin_expect(captures, 0)) {
+                ls_zero_grad(parameter);
+            } else {
+                ls_leaf_forget_gradient(parameter);
+            }
         }
     }
 }

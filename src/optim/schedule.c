@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "tensor/capture.h"
 
 /* ---- the rates of a step ----------------------------------------------------------------------------------------- */
 
@@ -158,6 +159,7 @@ static ls_status advance(ls_schedule *schedule, double metric) {
 }
 
 ls_status ls_schedule_advance(ls_schedule *schedule) {
+    ls_capture_refuse_here("ls_schedule_advance", LS_CAPTURE_STATE);
     if (schedule == NULL) {
         return ls_fail_missing("ls_schedule_advance: the schedule");
     }
@@ -169,6 +171,7 @@ ls_status ls_schedule_advance(ls_schedule *schedule) {
 }
 
 ls_status ls_schedule_advance_by(ls_schedule *schedule, double metric) {
+    ls_capture_refuse_here("ls_schedule_advance_by", LS_CAPTURE_STATE);
     return schedule != NULL ? advance(schedule, metric) : ls_fail_missing("ls_schedule_advance_by: the schedule");
 }
 

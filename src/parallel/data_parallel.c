@@ -12,6 +12,7 @@
 #include "parallel/powersgd.h"
 #include "parallel/slice_meetings.h"
 #include "parallel/units.h"
+#include "tensor/capture.h"
 
 typedef ls_data_parallel_state data_parallel_state;
 
@@ -375,6 +376,7 @@ bool ls_data_parallel_averages(const ls_module *module) {
 }
 
 ls_status ls_data_parallel_skip(ls_module *module) {
+    ls_capture_refuse_here("ls_data_parallel_skip", LS_CAPTURE_COMMUNICATES);
     data_parallel_state *state = state_of("ls_data_parallel_skip", module);
     if (state == NULL) {
         return ls_error_status();
@@ -426,6 +428,7 @@ static ls_status run_step_in_scope(data_parallel_state *state, const ls_batch *b
 }
 
 ls_status ls_data_parallel_step(ls_module *module, const ls_batch *batch, ls_loss_function function, void *user) {
+    ls_capture_refuse_here("ls_data_parallel_step", LS_CAPTURE_COMMUNICATES);
     data_parallel_state *state = state_of("ls_data_parallel_step", module);
     if (state == NULL) {
         return ls_error_status();

@@ -9,6 +9,7 @@
 #include "parallel/buffers.h"
 #include "parallel/cause.h"
 #include "parallel/move.h"
+#include "tensor/capture.h"
 
 static const char *const names[LS_MEET_KINDS] = {
     [LS_MEET_ALLREDUCE] = "ls_allreduce",
@@ -364,6 +365,7 @@ ls_tensor *ls_meet(const ls_collective *what, const ls_proposal *proposal) {
 
 ls_tensor *ls_meet_by(const ls_collective *what, const ls_proposal *proposal, ls_flight *flight,
                       ls_agreement **agreement) {
+    ls_capture_refuse_here(what->op.name, LS_CAPTURE_COMMUNICATES);
     ls_meeting meeting;
     if (proposal->comm == NULL || ls_thread() == NULL) {
         return ls_fail_noted(LS_ERR_ARGUMENT, "%s: the communicator is NULL", what->op.name);

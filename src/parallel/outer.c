@@ -26,6 +26,7 @@
 #include "nn/module.h"
 #include "parallel/data_parallel.h"
 #include "parallel/parallel.h"
+#include "tensor/capture.h"
 
 struct ls_outer {
     ls_module *model; /* held; NULL in a record that ls_outer_free has retired */
@@ -229,6 +230,7 @@ static ls_status check(const char *call, ls_outer *outer) {
 }
 
 ls_status ls_outer_step(ls_outer *outer) {
+    ls_capture_refuse_here("ls_outer_step", LS_CAPTURE_COMMUNICATES);
     LS_TRY(check("ls_outer_step", outer));
     outer->total++;
     set_since(outer, outer->since + 1);
@@ -236,6 +238,7 @@ ls_status ls_outer_step(ls_outer *outer) {
 }
 
 ls_status ls_outer_sync(ls_outer *outer) {
+    ls_capture_refuse_here("ls_outer_sync", LS_CAPTURE_COMMUNICATES);
     LS_TRY(check("ls_outer_sync", outer));
     return run_outer_step("ls_outer_sync", outer);
 }

@@ -18,6 +18,7 @@
 #include "base/share.h"
 #include "base/trace.h"
 #include "comm/hold.h"
+#include "tensor/capture.h"
 #include "tensor/scope.h"
 
 enum { FORWARD_TAG = 1 << 28, BACKWARD_TAG, RESULT_TAG };
@@ -546,6 +547,7 @@ static ls_pipeline_state *state_of(const char *call, const ls_module *module) {
 
 ls_status ls_pipeline_backward(ls_module *module, ls_tensor *input, ls_tensor *target, ls_criterion criterion,
                                void *user, double *loss) {
+    ls_capture_refuse_here("ls_pipeline_backward", LS_CAPTURE_COMMUNICATES);
     static const char call[] = "ls_pipeline_backward";
     ls_pipeline_state *state = state_of(call, module);
     if (state == NULL) {
@@ -595,6 +597,7 @@ static ls_tensor *pass_on(const ls_pipeline_state *state, ls_tensor *input) {
 }
 
 ls_tensor *ls_pipeline_forward(ls_module *self, ls_tensor *input) {
+    ls_capture_refuse_here("ls_pipeline", LS_CAPTURE_COMMUNICATES);
     const bool before = ls_no_grad(true);
     ls_tensor *output = pass_on(self->state, input);
     (void)ls_no_grad(before);

@@ -15,6 +15,7 @@
 #include "autograd/tape.h"
 #include "comm/hold.h"
 #include "parallel/handle.h"
+#include "tensor/capture.h"
 
 /* Tags of gradients have this bit; tags of users are smaller. */
 #define GRADIENT_TAG (1 << 30)
@@ -387,10 +388,12 @@ static ls_tensor *end_receive(ls_tensor *token) {
 }
 
 ls_tensor *ls_send(ls_comm *comm, ls_tensor *tensor, int dest, int tag) {
+    ls_capture_refuse_here("ls_send", LS_CAPTURE_COMMUNICATES);
     return ls_handle_wait(ls_isend(comm, tensor, dest, tag));
 }
 
 ls_tensor *ls_recv(ls_comm *comm, ls_shape shape, ls_dtype dtype, int source, int tag) {
+    ls_capture_refuse_here("ls_recv", LS_CAPTURE_COMMUNICATES);
     return ls_handle_wait(ls_irecv(comm, shape, dtype, source, tag));
 }
 

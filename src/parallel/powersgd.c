@@ -147,18 +147,18 @@ float *ls_powersgd_numbers(const ls_powersgd *powersgd, int64_t *count) {
  */
 static double dot(const float *x, const float *y, int64_t count) {
     double sum = 0;
-    (void)ls_cpu.kernels->dot(ls_device_stream(&ls_cpu), LS_F32, count, x, y, &sum);
+    (void)ls_device_kernels(&ls_cpu)->dot(ls_device_stream(&ls_cpu), LS_F32, count, x, y, &sum);
     return sum;
 }
 
 /* Computes y += a x. */
 static void add_scaled(float *y, const float *x, float a, int64_t count) {
-    (void)ls_cpu.kernels->axpy(ls_device_stream(&ls_cpu), LS_F32, count, a, x, y);
+    (void)ls_device_kernels(&ls_cpu)->axpy(ls_device_stream(&ls_cpu), LS_F32, count, a, x, y);
 }
 
 static bool is_finite(const float *x, int64_t count) {
     double largest = 0;
-    (void)ls_cpu.kernels->largest_magnitude(ls_device_stream(&ls_cpu), LS_F32, count, x, &largest);
+    (void)ls_device_kernels(&ls_cpu)->largest_magnitude(ls_device_stream(&ls_cpu), LS_F32, count, x, &largest);
     return isfinite(largest);
 }
 
@@ -234,7 +234,7 @@ static ls_status locate(const ls_data_parallel_state *state, int64_t *first, int
 }
 
 static ls_status multiply(const ls_gemm *gemm) {
-    return ls_cpu.kernels->gemm(ls_device_stream(&ls_cpu), gemm);
+    return ls_device_kernels(&ls_cpu)->gemm(ls_device_stream(&ls_cpu), gemm);
 }
 
 /* Computes P = M Q. */
@@ -271,8 +271,9 @@ static ls_status scale(const powersgd_matrix *own, double factor) {
         memset(own->gradient, 0, (size_t)own->count * sizeof(float));
         return LS_OK;
     }
-    return factor != 1 ? ls_cpu.kernels->scale(ls_device_stream(&ls_cpu), LS_F32, own->count, factor, own->gradient)
-                       : LS_OK;
+    return factor != 1
+               ? ls_device_kernels(&ls_cpu)->scale(ls_device_stream(&ls_cpu), LS_F32, own->count, factor, own->gradient)
+               : LS_OK;
 }
 
 static ls_status encode_first(const ls_powersgd *powersgd, double factor) {

@@ -8,6 +8,7 @@
 #include "parallel/buffers.h"
 #include "parallel/parallel.h"
 #include "parallel/pipeline.h"
+#include "tensor/capture.h"
 #include "tensor/scope.h"
 
 static ls_status check(const char *call, const ls_module *model, const ls_comm *comm) {
@@ -18,6 +19,7 @@ static ls_status check(const char *call, const ls_module *model, const ls_comm *
 }
 
 ls_status ls_broadcast_in_place(ls_comm *comm, const ls_tensor *tensor, int root) {
+    ls_capture_refuse_here("ls_sync_parameters or ls_sync_gradients", LS_CAPTURE_COMMUNICATES);
     const ls_dtype dtype = (ls_dtype)tensor->dtype;
     const ls_device *on = ls_moving_device(comm, ls_tensor_device(tensor), dtype);
     ls_host_view view;
@@ -27,6 +29,7 @@ ls_status ls_broadcast_in_place(ls_comm *comm, const ls_tensor *tensor, int root
 }
 
 ls_status ls_allreduce_in_place(ls_comm *comm, const ls_tensor *tensor, ls_reduction reduction) {
+    ls_capture_refuse_here("ls_sync_parameters or ls_sync_gradients", LS_CAPTURE_COMMUNICATES);
     const ls_dtype dtype = (ls_dtype)tensor->dtype;
     const ls_device *on = ls_reducing_device(comm, ls_tensor_device(tensor), dtype, reduction);
     ls_host_view view;
@@ -217,6 +220,7 @@ ls_status ls_sync_gradients(ls_module *model, ls_comm *comm) {
 }
 
 ls_status ls_distribute_gradients(ls_module *model, ls_reducer *reducer) {
+    ls_capture_refuse_here("ls_distribute_gradients", LS_CAPTURE_COMMUNICATES);
     const char *const call = "ls_distribute_gradients";
     if (model == NULL || reducer == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: the %s is NULL", call, model == NULL ? "model" : "reducer");

@@ -241,8 +241,8 @@ static ls_status add_earlier(ls_sharded_unit *unit) {
     for (int k = 0; k < unit->range_count && from != NULL; k++) {
         const ls_range own = ls_shards_own(unit->shards, &unit->ranges[k]);
         const ls_dtype dtype = unit->shards->flats[own.flat].dtype;
-        LS_TRY(ls_cpu.kernels->axpy(ls_device_stream(&ls_cpu), dtype, own.count, 1, from,
-                                    ls_shards_elements(unit->shards, &own, true)));
+        LS_TRY(ls_device_kernels(&ls_cpu)->axpy(ls_device_stream(&ls_cpu), dtype, own.count, 1, from,
+                                                ls_shards_elements(unit->shards, &own, true)));
         from += (size_t)own.count * ls_dtype_size(dtype);
     }
     return LS_OK;

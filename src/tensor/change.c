@@ -1,4 +1,5 @@
 /* Changes the elements of a tensor, or moves them to other memory. */
+#include "tensor/capture.h"
 #include "tensor/device.h"
 #include "tensor/scope.h"
 
@@ -150,6 +151,8 @@ static ls_status copy_into(ls_tensor *destination, const ls_tensor *source) {
         return ls_fail(LS_ERR_SHAPE, "%s: %s does not broadcast to %s", call, LS_SHAPE_TEXT(source),
                        LS_SHAPE_TEXT(destination));
     }
+    ls_capture_note_here(call, destination);
+    ls_capture_note_here(call, source);
     ls_tensor_changed(destination, call);
     ls_tensor *there = ls_tensor_on_device(call, source, ls_tensor_device(destination));
     if (there == NULL) {
@@ -169,6 +172,7 @@ ls_status ls_copy_into(ls_tensor *destination, const ls_tensor *source) {
 }
 
 void ls_mark_changed(ls_tensor *tensor) {
+    ls_capture_refuse_here("ls_mark_changed", LS_CAPTURE_WRITES);
     if (tensor != NULL && ls_tensor_is_here("ls_mark_changed", tensor)) {
         ls_tensor_changed(tensor, "ls_mark_changed");
     }
@@ -181,6 +185,7 @@ ls_status ls_fill(ls_tensor *tensor, double value) {
                          ls_dtype_name((ls_dtype)tensor->dtype));
     }
     if (status == LS_OK) {
+        ls_capture_note_here("ls_fill", tensor);
         ls_tensor_changed(tensor, "ls_fill");
         status = ls_kernels_of(tensor)->fill(ls_stream_of(tensor), tensor, value);
     }

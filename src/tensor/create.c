@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "base/random.h"
+#include "tensor/capture.h"
 #include "tensor/device.h"
 #include "tensor/scope.h"
 
@@ -315,6 +316,7 @@ static ls_tensor *view_of_storage(ls_storage *storage, const ls_shape *shape, co
 /* Returns a tensor over the program's memory. Without `stride`, or without elements, the memory is dense. */
 static ls_tensor *from_memory(const char *call, const ls_shape *shape, const int64_t *stride, ls_dtype dtype,
                               void *data, void (*release)(void *data, void *user), void *user) {
+    ls_capture_refuse_here(call, LS_CAPTURE_WRITES);
     void (*const releases)(void *, void *) = release != NULL ? release : release_nothing;
     const int64_t count = checked_count(call, shape, dtype, data);
     const bool is_dense = stride == NULL || count <= 0;

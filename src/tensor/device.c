@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/status.h"
+#include "tensor/capture.h"
 
 static const ls_device *devices[LS_MOST_DEVICES] = {&ls_cpu};
 static atomic_int device_count = 1;
@@ -57,6 +58,7 @@ ls_status ls_device_fetch(const ls_device *device, void *host, const void *memor
 }
 
 ls_status ls_device_store(const ls_device *device, void *memory, const void *host, size_t bytes) {
+    ls_capture_refuse_here("an operation", LS_CAPTURE_WRITES);
     ls_stream *stream = ls_device_stream(device);
     LS_TRY(device->copy_from_host(stream, memory, host, bytes));
     return device->stream_wait(stream);
@@ -68,6 +70,7 @@ static size_t bytes_of(const ls_tensor *tensor) {
 
 ls_status ls_host_view_begin(ls_host_view *view, const ls_tensor *tensor, int access) {
     const ls_device *device = ls_tensor_device(tensor);
+    ls_capture_refuse_here("an operation", LS_CAPTURE_READS);
     *view = (ls_host_view){.memory = tensor->data, .tensor = tensor, .write = (access & LS_HOST_WRITE) != 0};
     if (device->is_host) {
         return LS_OK;

@@ -17,11 +17,11 @@
 typedef struct ls_event ls_event;
 
 struct ls_device {
-    const char *name; /* the public name: "cpu", "cuda:1" */
-    int index;        /* index among the devices of its kind, from 0 */
-    bool is_host;     /* a kernel's work is done when it returns, in memory that any code can read: the CPU */
-    const ls_kernels *kernels;
-    void *state; /* owned by the device */
+    const char *name;          /* the public name: "cpu", "cuda:1" */
+    int index;                 /* index among the devices of its kind, from 0 */
+    bool is_host;              /* a kernel's work is done when it returns, in memory that any code can read: the CPU */
+    const ls_kernels *kernels; /* read by ls_device_kernels; the CPU's changes while a step is captured */
+    void *state;               /* owned by the device */
     /* whether products with operands rounded to this dtype are faster; NULL: unknown */
     bool (*gains_by)(const ls_device *self, ls_dtype rounds_to);
     bool uses_cache;    /* memory is the calling thread's cache (cache.h), which callers may use directly */
@@ -66,7 +66,7 @@ struct ls_device {
     ls_status (*copy_from_host)(ls_stream *stream, void *memory, const void *host, size_t bytes);
 };
 
-extern const ls_device ls_cpu;
+extern ls_device ls_cpu;
 
 /* The registered devices: the CPU, and added devices. The index is stable for the life of the process. */
 enum { LS_MOST_DEVICES = 64 };
@@ -90,9 +90,13 @@ void ls_kernels_complete(ls_kernels *kernels);
  */
 const ls_device *ls_device_default(void);
 
+static inline const ls_kernels *ls_device_kernels(const ls_device *device) {
+    return __atomic_load_n(&device->kernels, __ATOMIC_RELAXED);
+}
+
 /* The kernels and the default stream of a tensor's device. */
 static inline const ls_kernels *ls_kernels_of(const ls_tensor *tensor) {
-    return tensor->storage->device->kernels;
+    return ls_device_kernels(tensor->storage->device);
 }
 static inline ls_stream *ls_device_stream(const ls_device *device) {
     return device->default_stream(device);

@@ -10,6 +10,7 @@
 
 #include "base/locale.h"
 #include "base/memory.h"
+#include "tensor/capture.h"
 #include "tensor/scope.h"
 
 enum { DIGITS = 4, LINE_WIDTH = 80, EDGE = 3, WHOLE_UP_TO = 1000, ELEMENT_TEXT = 400 };
@@ -250,6 +251,7 @@ static void put_tensor(printer *p) {
 }
 
 size_t ls_format(const ls_tensor *tensor, char *text, size_t capacity) {
+    ls_capture_refuse_here("ls_format", LS_CAPTURE_READS);
     printer state = {.tensor = tensor, .out = {.text = text, .capacity = capacity > 0 ? capacity - 1 : 0}};
     if (tensor == NULL || !ls_tensor_is_here("ls_format", tensor)) {
         put_text(&state.out, "NULL");
@@ -269,6 +271,7 @@ size_t ls_format(const ls_tensor *tensor, char *text, size_t capacity) {
 }
 
 void ls_print(const ls_tensor *tensor) {
+    ls_capture_refuse_here("ls_print", LS_CAPTURE_READS);
     char local[2048];
     const size_t length = ls_format(tensor, local, sizeof local);
     char *text = length < sizeof local ? local : ls_allocate(length + 1);

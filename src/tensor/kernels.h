@@ -204,85 +204,136 @@ typedef struct ls_cell_gradient {
 /* ---- the types of kernels ---------------------------------------------------------------------------------------- */
 
 /*
+ * The arguments after the stream of a kernel type, as one list: tensors that it writes or adds to (OUT), tensors that
+ * it only reads (IN), values, and pointers to structs. Both kinds of tensors may be NULL where the type says so.
+ */
+#define LS_PARAMETER_OUT(name)          , ls_tensor *name
+#define LS_PARAMETER_IN(name)           , const ls_tensor *name
+#define LS_PARAMETER_VALUE(type, name)  , type name
+#define LS_PARAMETER_STRUCT(type, name) , const type *name
+#define LS_PARAMETERS_OF(list)                                                                                         \
+    ls_stream *stream list(LS_PARAMETER_OUT, LS_PARAMETER_IN, LS_PARAMETER_VALUE, LS_PARAMETER_STRUCT)
+
+/*
  * map: element-wise: y = f(operands...; parameters). The operands have one dtype, which is also y's except for
  * comparisons (bool) and where (first operand bool or u8). y may be one of the operands (same memory, same strides).
  */
 #define LS_PARAMETERS_map ls_stream *stream, ls_tensor *y, const ls_tensor *const *operands, const double *parameters
 /* pair: computes y from x. */
-#define LS_PARAMETERS_pair     ls_stream *stream, ls_tensor *y, const ls_tensor *x
-#define LS_PARAMETERS_fill     ls_stream *stream, ls_tensor *y, double value
-#define LS_PARAMETERS_count_up ls_stream *stream, ls_tensor *y
+#define LS_ARGUMENTS_pair(OUT, IN, VALUE, STRUCT)     OUT(y) IN(x)
+#define LS_ARGUMENTS_fill(OUT, IN, VALUE, STRUCT)     OUT(y) VALUE(double, value)
+#define LS_ARGUMENTS_count_up(OUT, IN, VALUE, STRUCT) OUT(y)
 /* random: element i is number i of the stream. */
-#define LS_PARAMETERS_random         ls_stream *stream, ls_tensor *y, ls_random_state state, double a, double b
-#define LS_PARAMETERS_random_integer ls_stream *stream, ls_tensor *y, ls_random_state state, int64_t low, int64_t high
-#define LS_PARAMETERS_dropout                                                                                          \
-    ls_stream *stream, ls_tensor *y, const ls_tensor *x, ls_random_state state, uint64_t first, double p
-#define LS_PARAMETERS_along          ls_stream *stream, ls_tensor *y, const ls_tensor *x, int axis
-#define LS_PARAMETERS_along_backward ls_stream *stream, ls_tensor *dx, const ls_tensor *dy, const ls_tensor *y, int axis
+#define LS_ARGUMENTS_random(OUT, IN, VALUE, STRUCT)                                                                    \
+    OUT(y) VALUE(ls_random_state, state) VALUE(double, a) VALUE(double, b)
+#define LS_ARGUMENTS_random_integer(OUT, IN, VALUE, STRUCT)                                                            \
+    OUT(y) VALUE(ls_random_state, state) VALUE(int64_t, low) VALUE(int64_t, high)
+#define LS_ARGUMENTS_dropout(OUT, IN, VALUE, STRUCT)                                                                   \
+    OUT(y) IN(x) VALUE(ls_random_state, state) VALUE(uint64_t, first) VALUE(double, p)
+#define LS_ARGUMENTS_along(OUT, IN, VALUE, STRUCT)          OUT(y) IN(x) VALUE(int, axis)
+#define LS_ARGUMENTS_along_backward(OUT, IN, VALUE, STRUCT) OUT(dx) IN(dy) IN(y) VALUE(int, axis)
 /* directed: from the end of the axis instead of its start, or the largest first. */
-#define LS_PARAMETERS_directed ls_stream *stream, ls_tensor *y, const ls_tensor *x, int axis, bool reverse
-#define LS_PARAMETERS_index    ls_stream *stream, ls_tensor *y, const ls_tensor *x, int axis, const ls_tensor *index
-#define LS_PARAMETERS_gemm     ls_stream *stream, const ls_gemm *gemm
-#define LS_PARAMETERS_nll                                                                                              \
-    ls_stream *stream, ls_tensor *element, ls_tensor *row_weight, const ls_tensor *log_probability,                    \
-        const ls_class_loss *loss
-#define LS_PARAMETERS_class_loss_backward                                                                              \
-    ls_stream *stream, ls_tensor *d, const ls_tensor *g, double scale, const ls_tensor *log_probability,               \
-        const ls_class_loss *loss
-#define LS_PARAMETERS_layer_norm                                                                                       \
-    ls_stream *stream, ls_tensor *y, ls_tensor *mean, ls_tensor *rstd, const ls_tensor *x, int64_t width,              \
-        const ls_tensor *weight, const ls_tensor *bias, double epsilon
-#define LS_PARAMETERS_layer_norm_backward                                                                              \
-    ls_stream *stream, ls_tensor *dx, ls_tensor *d_weight, ls_tensor *d_bias, const ls_tensor *g, const ls_tensor *x,  \
-        int64_t width, const ls_tensor *weight, const ls_tensor *mean, const ls_tensor *rstd
-#define LS_PARAMETERS_batch_norm_statistics ls_stream *stream, ls_tensor *mean, ls_tensor *variance, const ls_tensor *x
-#define LS_PARAMETERS_batch_norm                                                                                       \
-    ls_stream *stream, ls_tensor *y, const ls_tensor *x, const ls_tensor *mean, const ls_tensor *rstd,                 \
-        const ls_tensor *weight, const ls_tensor *bias
-#define LS_PARAMETERS_batch_norm_backward                                                                              \
-    ls_stream *stream, ls_tensor *dx, ls_tensor *d_weight, ls_tensor *d_bias, const ls_tensor *g, const ls_tensor *x,  \
-        const ls_tensor *mean, const ls_tensor *rstd, const ls_tensor *weight, bool training
-#define LS_PARAMETERS_batch_norm_sums                                                                                  \
-    ls_stream *stream, ls_tensor *sums, const ls_tensor *g, const ls_tensor *x, const ls_tensor *mean
-#define LS_PARAMETERS_batch_norm_dx                                                                                    \
-    ls_stream *stream, ls_tensor *dx, const ls_tensor *g, const ls_tensor *x, const ls_tensor *mean,                   \
-        const ls_tensor *rstd, const ls_tensor *weight, const ls_tensor *of_g, const ls_tensor *of_product
-#define LS_PARAMETERS_conv                                                                                             \
-    ls_stream *stream, ls_tensor *y, const ls_tensor *x, const ls_tensor *weight, const ls_tensor *bias,               \
-        const ls_window *window, ls_dtype rounds_to
-#define LS_PARAMETERS_conv_weight                                                                                      \
-    ls_stream *stream, ls_tensor *d_weight, const ls_tensor *large, const ls_tensor *small, const ls_window *window,   \
-        ls_dtype rounds_to
-#define LS_PARAMETERS_max_pool                                                                                         \
-    ls_stream *stream, ls_tensor *y, ls_tensor *index, const ls_tensor *x, const ls_window *window
-#define LS_PARAMETERS_pool ls_stream *stream, ls_tensor *y, const ls_tensor *x, const ls_window *window
-#define LS_PARAMETERS_resize                                                                                           \
-    ls_stream *stream, ls_tensor *y, const ls_tensor *x, int axis, bool linear, bool align_corners
-#define LS_PARAMETERS_attention                                                                                        \
-    ls_stream *stream, ls_tensor *y, ls_tensor *log_sum, const ls_tensor *q, const ls_tensor *k, const ls_tensor *v,   \
-        const ls_tensor *mask, const ls_tensor *bias, double scale, bool causal, ls_dtype rounds_to
-#define LS_PARAMETERS_attention_backward                                                                               \
-    ls_stream *stream, ls_tensor *dq, ls_tensor *dk, ls_tensor *dv, const ls_tensor *g, const ls_tensor *y,            \
-        const ls_tensor *log_sum, const ls_tensor *q, const ls_tensor *k, const ls_tensor *v, const ls_tensor *mask,   \
-        const ls_tensor *bias, double scale, bool causal, ls_dtype rounds_to
-/* Contiguous runs of elements; results are f64 numbers on the device. */
-#define LS_PARAMETERS_cell          ls_stream *stream, const ls_cell *cell
-#define LS_PARAMETERS_cell_backward ls_stream *stream, const ls_cell_gradient *cell
-/* For optimizers and norms; pointers are to elements of the dtype. */
-#define LS_PARAMETERS_axpy    ls_stream *stream, ls_dtype dtype, int64_t count, double a, const void *x, void *y
-#define LS_PARAMETERS_scale   ls_stream *stream, ls_dtype dtype, int64_t count, double a, void *y
-#define LS_PARAMETERS_dot     ls_stream *stream, ls_dtype dtype, int64_t count, const void *x, const void *y, double *sum
-#define LS_PARAMETERS_measure ls_stream *stream, ls_dtype dtype, int64_t count, const void *x, double *result
+#define LS_ARGUMENTS_directed(OUT, IN, VALUE, STRUCT) OUT(y) IN(x) VALUE(int, axis) VALUE(bool, reverse)
+#define LS_ARGUMENTS_index(OUT, IN, VALUE, STRUCT)    OUT(y) IN(x) VALUE(int, axis) IN(index)
+#define LS_ARGUMENTS_gemm(OUT, IN, VALUE, STRUCT)     STRUCT(ls_gemm, gemm)
+#define LS_ARGUMENTS_nll(OUT, IN, VALUE, STRUCT)                                                                       \
+    OUT(element) OUT(row_weight) IN(log_probability) STRUCT(ls_class_loss, loss)
+#define LS_ARGUMENTS_class_loss_backward(OUT, IN, VALUE, STRUCT)                                                       \
+    OUT(d) IN(g) VALUE(double, scale) IN(log_probability) STRUCT(ls_class_loss, loss)
+#define LS_ARGUMENTS_layer_norm(OUT, IN, VALUE, STRUCT)                                                                \
+    OUT(y) OUT(mean) OUT(rstd) IN(x) VALUE(int64_t, width) IN(weight) IN(bias) VALUE(double, epsilon)
+#define LS_ARGUMENTS_layer_norm_backward(OUT, IN, VALUE, STRUCT)                                                       \
+    OUT(dx) OUT(d_weight) OUT(d_bias) IN(g) IN(x) VALUE(int64_t, width) IN(weight) IN(mean) IN(rstd)
+#define LS_ARGUMENTS_batch_norm_statistics(OUT, IN, VALUE, STRUCT) OUT(mean) OUT(variance) IN(x)
+#define LS_ARGUMENTS_batch_norm(OUT, IN, VALUE, STRUCT)            OUT(y) IN(x) IN(mean) IN(rstd) IN(weight) IN(bias)
+#define LS_ARGUMENTS_batch_norm_backward(OUT, IN, VALUE, STRUCT)                                                       \
+    OUT(dx) OUT(d_weight) OUT(d_bias) IN(g) IN(x) IN(mean) IN(rstd) IN(weight) VALUE(bool, training)
+#define LS_ARGUMENTS_batch_norm_sums(OUT, IN, VALUE, STRUCT) OUT(sums) IN(g) IN(x) IN(mean)
+#define LS_ARGUMENTS_batch_norm_dx(OUT, IN, VALUE, STRUCT)                                                             \
+    OUT(dx) IN(g) IN(x) IN(mean) IN(rstd) IN(weight) IN(of_g) IN(of_product)
+#define LS_ARGUMENTS_conv(OUT, IN, VALUE, STRUCT)                                                                      \
+    OUT(y) IN(x) IN(weight) IN(bias) STRUCT(ls_window, window) VALUE(ls_dtype, rounds_to)
+#define LS_ARGUMENTS_conv_weight(OUT, IN, VALUE, STRUCT)                                                               \
+    OUT(d_weight) IN(large) IN(small) STRUCT(ls_window, window) VALUE(ls_dtype, rounds_to)
+#define LS_ARGUMENTS_max_pool(OUT, IN, VALUE, STRUCT) OUT(y) OUT(index) IN(x) STRUCT(ls_window, window)
+#define LS_ARGUMENTS_pool(OUT, IN, VALUE, STRUCT)     OUT(y) IN(x) STRUCT(ls_window, window)
+#define LS_ARGUMENTS_resize(OUT, IN, VALUE, STRUCT)                                                                    \
+    OUT(y) IN(x) VALUE(int, axis) VALUE(bool, linear) VALUE(bool, align_corners)
+#define LS_ARGUMENTS_attention(OUT, IN, VALUE, STRUCT)                                                                 \
+    OUT(y)                                                                                                             \
+    OUT(log_sum) IN(q) IN(k) IN(v) IN(mask) IN(bias) VALUE(double, scale) VALUE(bool, causal) VALUE(ls_dtype, rounds_to)
+#define LS_ARGUMENTS_attention_backward(OUT, IN, VALUE, STRUCT)                                                        \
+    OUT(dq)                                                                                                            \
+    OUT(dk)                                                                                                            \
+    OUT(dv)                                                                                                            \
+    IN(g)                                                                                                              \
+    IN(y)                                                                                                              \
+    IN(log_sum) IN(q) IN(k) IN(v) IN(mask) IN(bias) VALUE(double, scale) VALUE(bool, causal) VALUE(ls_dtype, rounds_to)
+#define LS_ARGUMENTS_cell(OUT, IN, VALUE, STRUCT)          STRUCT(ls_cell, cell)
+#define LS_ARGUMENTS_cell_backward(OUT, IN, VALUE, STRUCT) STRUCT(ls_cell_gradient, cell)
+/* For optimizers and norms: pointers to contiguous elements of the dtype; results are f64 numbers on the device. */
+#define LS_ARGUMENTS_axpy(OUT, IN, VALUE, STRUCT)                                                                      \
+    VALUE(ls_dtype, dtype) VALUE(int64_t, count) VALUE(double, a) VALUE(const void *, x) VALUE(void *, y)
+#define LS_ARGUMENTS_scale(OUT, IN, VALUE, STRUCT)                                                                     \
+    VALUE(ls_dtype, dtype) VALUE(int64_t, count) VALUE(double, a) VALUE(void *, y)
+#define LS_ARGUMENTS_dot(OUT, IN, VALUE, STRUCT)                                                                       \
+    VALUE(ls_dtype, dtype) VALUE(int64_t, count) VALUE(const void *, x) VALUE(const void *, y) VALUE(double *, sum)
+#define LS_ARGUMENTS_measure(OUT, IN, VALUE, STRUCT)                                                                   \
+    VALUE(ls_dtype, dtype) VALUE(int64_t, count) VALUE(const void *, x) VALUE(double *, result)
 /* y *= a; sets *found to 1 if a product is Inf or NaN, otherwise leaves it unchanged. */
-#define LS_PARAMETERS_unscale  ls_stream *stream, ls_dtype dtype, int64_t count, double a, void *y, double *found
-#define LS_PARAMETERS_sgd      ls_stream *stream, const ls_sgd_step *step
-#define LS_PARAMETERS_adam     ls_stream *stream, const ls_adam_step *step
-#define LS_PARAMETERS_rmsprop  ls_stream *stream, const ls_rmsprop_step *step
-#define LS_PARAMETERS_adagrad  ls_stream *stream, const ls_adagrad_step *step
-#define LS_PARAMETERS_adadelta ls_stream *stream, const ls_adadelta_step *step
-#define LS_PARAMETERS_lion     ls_stream *stream, const ls_lion_step *step
-#define LS_PARAMETERS_lamb     ls_stream *stream, const ls_lamb_step *step
-#define LS_PARAMETERS_muon     ls_stream *stream, const ls_muon_step *step
+#define LS_ARGUMENTS_unscale(OUT, IN, VALUE, STRUCT)                                                                   \
+    VALUE(ls_dtype, dtype) VALUE(int64_t, count) VALUE(double, a) VALUE(void *, y) VALUE(double *, found)
+#define LS_ARGUMENTS_sgd(OUT, IN, VALUE, STRUCT)      STRUCT(ls_sgd_step, step)
+#define LS_ARGUMENTS_adam(OUT, IN, VALUE, STRUCT)     STRUCT(ls_adam_step, step)
+#define LS_ARGUMENTS_rmsprop(OUT, IN, VALUE, STRUCT)  STRUCT(ls_rmsprop_step, step)
+#define LS_ARGUMENTS_adagrad(OUT, IN, VALUE, STRUCT)  STRUCT(ls_adagrad_step, step)
+#define LS_ARGUMENTS_adadelta(OUT, IN, VALUE, STRUCT) STRUCT(ls_adadelta_step, step)
+#define LS_ARGUMENTS_lion(OUT, IN, VALUE, STRUCT)     STRUCT(ls_lion_step, step)
+#define LS_ARGUMENTS_lamb(OUT, IN, VALUE, STRUCT)     STRUCT(ls_lamb_step, step)
+#define LS_ARGUMENTS_muon(OUT, IN, VALUE, STRUCT)     STRUCT(ls_muon_step, step)
+/* The parameters of these types. */
+#define LS_PARAMETERS_pair                  LS_PARAMETERS_OF(LS_ARGUMENTS_pair)
+#define LS_PARAMETERS_fill                  LS_PARAMETERS_OF(LS_ARGUMENTS_fill)
+#define LS_PARAMETERS_count_up              LS_PARAMETERS_OF(LS_ARGUMENTS_count_up)
+#define LS_PARAMETERS_random                LS_PARAMETERS_OF(LS_ARGUMENTS_random)
+#define LS_PARAMETERS_random_integer        LS_PARAMETERS_OF(LS_ARGUMENTS_random_integer)
+#define LS_PARAMETERS_dropout               LS_PARAMETERS_OF(LS_ARGUMENTS_dropout)
+#define LS_PARAMETERS_along                 LS_PARAMETERS_OF(LS_ARGUMENTS_along)
+#define LS_PARAMETERS_along_backward        LS_PARAMETERS_OF(LS_ARGUMENTS_along_backward)
+#define LS_PARAMETERS_directed              LS_PARAMETERS_OF(LS_ARGUMENTS_directed)
+#define LS_PARAMETERS_index                 LS_PARAMETERS_OF(LS_ARGUMENTS_index)
+#define LS_PARAMETERS_gemm                  LS_PARAMETERS_OF(LS_ARGUMENTS_gemm)
+#define LS_PARAMETERS_nll                   LS_PARAMETERS_OF(LS_ARGUMENTS_nll)
+#define LS_PARAMETERS_class_loss_backward   LS_PARAMETERS_OF(LS_ARGUMENTS_class_loss_backward)
+#define LS_PARAMETERS_layer_norm            LS_PARAMETERS_OF(LS_ARGUMENTS_layer_norm)
+#define LS_PARAMETERS_layer_norm_backward   LS_PARAMETERS_OF(LS_ARGUMENTS_layer_norm_backward)
+#define LS_PARAMETERS_batch_norm_statistics LS_PARAMETERS_OF(LS_ARGUMENTS_batch_norm_statistics)
+#define LS_PARAMETERS_batch_norm            LS_PARAMETERS_OF(LS_ARGUMENTS_batch_norm)
+#define LS_PARAMETERS_batch_norm_backward   LS_PARAMETERS_OF(LS_ARGUMENTS_batch_norm_backward)
+#define LS_PARAMETERS_batch_norm_sums       LS_PARAMETERS_OF(LS_ARGUMENTS_batch_norm_sums)
+#define LS_PARAMETERS_batch_norm_dx         LS_PARAMETERS_OF(LS_ARGUMENTS_batch_norm_dx)
+#define LS_PARAMETERS_conv                  LS_PARAMETERS_OF(LS_ARGUMENTS_conv)
+#define LS_PARAMETERS_conv_weight           LS_PARAMETERS_OF(LS_ARGUMENTS_conv_weight)
+#define LS_PARAMETERS_max_pool              LS_PARAMETERS_OF(LS_ARGUMENTS_max_pool)
+#define LS_PARAMETERS_pool                  LS_PARAMETERS_OF(LS_ARGUMENTS_pool)
+#define LS_PARAMETERS_resize                LS_PARAMETERS_OF(LS_ARGUMENTS_resize)
+#define LS_PARAMETERS_attention             LS_PARAMETERS_OF(LS_ARGUMENTS_attention)
+#define LS_PARAMETERS_attention_backward    LS_PARAMETERS_OF(LS_ARGUMENTS_attention_backward)
+#define LS_PARAMETERS_cell                  LS_PARAMETERS_OF(LS_ARGUMENTS_cell)
+#define LS_PARAMETERS_cell_backward         LS_PARAMETERS_OF(LS_ARGUMENTS_cell_backward)
+#define LS_PARAMETERS_axpy                  LS_PARAMETERS_OF(LS_ARGUMENTS_axpy)
+#define LS_PARAMETERS_scale                 LS_PARAMETERS_OF(LS_ARGUMENTS_scale)
+#define LS_PARAMETERS_dot                   LS_PARAMETERS_OF(LS_ARGUMENTS_dot)
+#define LS_PARAMETERS_measure               LS_PARAMETERS_OF(LS_ARGUMENTS_measure)
+#define LS_PARAMETERS_unscale               LS_PARAMETERS_OF(LS_ARGUMENTS_unscale)
+#define LS_PARAMETERS_sgd                   LS_PARAMETERS_OF(LS_ARGUMENTS_sgd)
+#define LS_PARAMETERS_adam                  LS_PARAMETERS_OF(LS_ARGUMENTS_adam)
+#define LS_PARAMETERS_rmsprop               LS_PARAMETERS_OF(LS_ARGUMENTS_rmsprop)
+#define LS_PARAMETERS_adagrad               LS_PARAMETERS_OF(LS_ARGUMENTS_adagrad)
+#define LS_PARAMETERS_adadelta              LS_PARAMETERS_OF(LS_ARGUMENTS_adadelta)
+#define LS_PARAMETERS_lion                  LS_PARAMETERS_OF(LS_ARGUMENTS_lion)
+#define LS_PARAMETERS_lamb                  LS_PARAMETERS_OF(LS_ARGUMENTS_lamb)
+#define LS_PARAMETERS_muon                  LS_PARAMETERS_OF(LS_ARGUMENTS_muon)
 
 typedef ls_status ls_map_kernel(LS_PARAMETERS_map);
 typedef ls_status ls_pair_kernel(LS_PARAMETERS_pair);

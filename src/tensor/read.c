@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/float16.h"
+#include "tensor/capture.h"
 #include "tensor/device.h"
 #include "tensor/scope.h"
 
@@ -47,6 +48,7 @@ static double read_element(const ls_tensor *tensor, int64_t offset) {
 }
 
 double ls_item(const ls_tensor *tensor) {
+    ls_capture_refuse_here("ls_item", LS_CAPTURE_READS);
     if (tensor == NULL) {
         const ls_thread_state *thread = ls_thread();
         if (thread != NULL && !ls_scope_explains_null(thread)) {
@@ -66,6 +68,7 @@ double ls_item(const ls_tensor *tensor) {
 }
 
 double ls_at(const ls_tensor *tensor, const int64_t *index) {
+    ls_capture_refuse_here("ls_at", LS_CAPTURE_READS);
     if (tensor == NULL || (index == NULL && tensor->ndim > 0)) {
         (void)ls_fail(LS_ERR_ARGUMENT, "ls_at: %s is NULL", tensor == NULL ? "tensor" : "index");
         return fail_nan();
@@ -93,6 +96,7 @@ typedef struct host_pair {
 } host_pair;
 
 ls_tensor *ls_tensor_dense_on_host(const char *call, const ls_tensor *x, ls_dtype dtype) {
+    ls_capture_refuse_here(call, LS_CAPTURE_READS);
     if (!ls_tensor_is_here(call, x)) {
         return NULL;
     }
@@ -116,6 +120,7 @@ static void drop_pair(host_pair *dense) {
 
 /* Returns whether both exist; notes an error for a freed tensor. */
 static bool are_here(const char *call, const ls_tensor *a, const ls_tensor *b) {
+    ls_capture_refuse_here(call, LS_CAPTURE_READS);
     const ls_tensor *const both[] = {a, b};
     for (int i = 0; i < 2; i++) {
         if (both[i] == NULL || (ls_tensor_is_gone(both[i]) && ls_tensor_refuse_gone(call, i + 1, both[i]) != LS_OK)) {

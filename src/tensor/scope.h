@@ -11,6 +11,7 @@
 
 typedef struct ls_tape ls_tape;
 typedef struct ls_loss_divisor ls_loss_divisor;
+typedef struct ls_capture ls_capture; /* capture.h */
 
 /* Callbacks of autograd. */
 typedef struct ls_tape_listener {
@@ -132,6 +133,7 @@ typedef struct ls_thread_state {
     ls_tensor *past_batch_records[LS_PAST_BATCH_RECORDS];
     ls_retired_ring retired[LS_RETIRED_KINDS];
     ls_loss_divisor *divisor;   /* for autograd: class losses note their divisors here; or NULL */
+    ls_capture *capture;        /* records the kernel calls of the running step; or NULL */
     ls_account *account;        /* counts the tensor memory: account.h; NULL in a thread of a loader */
     ls_account *joined_account; /* instead, the account of another thread, held */
     ls_cache cache;

@@ -1,6 +1,7 @@
 /* Queries of a tensor's properties, without access to its elements. */
 #include <stdio.h>
 
+#include "tensor/capture.h"
 #include "tensor/device.h"
 #include "tensor/scope.h"
 
@@ -74,6 +75,7 @@ bool ls_is_contiguous(const ls_tensor *tensor) {
 
 /* Returns the elements, if the program can access them. Only some calls accept tensors that are not contiguous. */
 static void *data_of(const char *call, const ls_tensor *tensor, bool any_strides) {
+    ls_capture_refuse_here(call, LS_CAPTURE_READS);
     if (tensor == NULL) {
         (void)ls_fail(LS_ERR_ARGUMENT, "%s: tensor is NULL", call);
         return ls_scope_failed();

@@ -1,4 +1,5 @@
 #include "tensor/account.h"
+#include "tensor/capture.h"
 #include "tensor/device.h"
 
 static inline ls_storage *make(ls_thread_state *thread, const ls_device *device, void *memory, size_t bytes) {
@@ -40,8 +41,11 @@ void ls_storage_count(ls_storage *storage, ls_memory_kind kind) {
 }
 
 /* Counts a new storage in the cases that are rare. */
-__attribute__((noinline, cold)) static ls_storage *count_elsewhere(ls_storage *storage) {
+__attribute__((noinline, cold)) static ls_storage *count_elsewhere(ls_thread_state *thread, ls_storage *storage) {
     ls_storage_count(storage, LS_MEMORY_ACTIVATIONS);
+    if (thread->capture != NULL) {
+        thread->capture->add_block(thread->capture, storage);
+    }
     return storage;
 }
 
@@ -60,8 +64,9 @@ ls_storage *ls_storage_new(const ls_device *device, size_t bytes) {
         return NULL;
     }
     ls_account *account = thread->account;
-    if (__builtin_expect(bytes == 0 || account == NULL || !ls_account_try_add(account, bytes), 0)) {
-        return count_elsewhere(storage);
+    if (__builtin_expect(
+            bytes == 0 || account == NULL || thread->capture != NULL || !ls_account_try_add(account, bytes), 0)) {
+        return count_elsewhere(thread, storage);
     }
     storage->account = account;
     return storage;

@@ -222,13 +222,18 @@ typedef struct given_state {
 
 /* Makes a mask with 0 for masked keys. The first key is never masked. */
 static ls_tensor *key_mask(const given_state *state, const ls_tensor *keys) {
-    ls_tensor *mask = ls_empty(LS_SHAPE(ls_size(keys, 0), ls_size(keys, 1)), LS_U8);
+    const int number = state->at.one->number, index = NETWORK_LAYER + state->at.line;
+    ls_tensor *mask = network_find_kept(number, index, LS_U8);
+    if (mask != NULL) {
+        return mask;
+    }
+    mask = ls_empty(LS_SHAPE(ls_size(keys, 0), ls_size(keys, 1)), LS_U8);
     uint8_t *values = elements(mask);
     for (int64_t i = 0; i < ls_numel(mask); i++) {
-        const double value = network_value(state->at.one->number, NETWORK_LAYER + state->at.line, i);
+        const double value = network_value(number, index, i);
         values[i] = value >= -0.25 || i % ls_size(keys, 1) == 0;
     }
-    return mask;
+    return network_keep(number, index, mask);
 }
 
 static ls_tensor *attention_forward(ls_module *self, ls_tensor *x) {

@@ -1,5 +1,7 @@
 /* Reads networks.txt, and computes the numbers that its script and the test share. */
 #include "tests/support/networks.h"
+
+#include "tensor/tensor.h"
 #include "tests/support/elements.h"
 #include "tests/support/unit.h"
 
@@ -107,21 +109,70 @@ void network_fill(ls_tensor *tensor, int number, int index, double scale, double
     }
 }
 
+/* ---- tensors that are kept --------------------------------------------------------------------------------------- */
+
+enum { KEPT = 32 };
+
+static struct {
+    bool on;
+    int count;
+    struct {
+        int number, index;
+        ls_dtype dtype;
+        ls_tensor *tensor;
+    } tensors[KEPT];
+} kept;
+
+void network_keep_tensors(bool on) {
+    while (kept.count > 0) {
+        ls_tensor_drop(kept.tensors[--kept.count].tensor);
+    }
+    kept.on = on;
+}
+
+ls_tensor *network_find_kept(int number, int index, ls_dtype dtype) {
+    for (int i = 0; i < kept.count; i++) {
+        if (kept.tensors[i].number == number && kept.tensors[i].index == index && kept.tensors[i].dtype == dtype) {
+            return kept.tensors[i].tensor;
+        }
+    }
+    return NULL;
+}
+
+ls_tensor *network_keep(int number, int index, ls_tensor *tensor) {
+    if (kept.on) {
+        assert_true(kept.count < KEPT);
+        kept.tensors[kept.count].number = number;
+        kept.tensors[kept.count].index = index;
+        kept.tensors[kept.count].dtype = ls_dtype_of(tensor);
+        kept.tensors[kept.count++].tensor = ls_tensor_take(tensor);
+    }
+    return tensor;
+}
+
 ls_tensor *network_tensor_of(int number, int index, ls_shape shape, ls_dtype dtype, double scale, double shift) {
-    ls_tensor *tensor = ls_empty(shape, dtype);
-    assert_non_null(tensor);
-    network_fill(tensor, number, index, scale, shift);
+    ls_tensor *tensor = network_find_kept(number, index, dtype);
+    if (tensor == NULL) {
+        tensor = ls_empty(shape, dtype);
+        assert_non_null(tensor);
+        network_fill(tensor, number, index, scale, shift);
+        tensor = network_keep(number, index, tensor);
+    }
     return tensor;
 }
 
 ls_tensor *network_below(int number, int index, ls_shape shape, int64_t count) {
-    ls_tensor *tensor = ls_empty(shape, LS_I64);
+    ls_tensor *tensor = network_find_kept(number, index, LS_I64);
+    if (tensor != NULL) {
+        return tensor;
+    }
+    tensor = ls_empty(shape, LS_I64);
     assert_non_null(tensor);
     int64_t *values = elements(tensor);
     for (int64_t i = 0; i < ls_numel(tensor); i++) {
         values[i] = (int64_t)((network_value(number, index, i) + 1) / 2 * (double)count);
     }
-    return tensor;
+    return network_keep(number, index, tensor);
 }
 
 /* ---- the words of a line ----------------------------------------------------------------------------------------- */

@@ -55,6 +55,24 @@ ls_tensor *network_tensor_of(int number, int index, ls_shape shape, ls_dtype dty
 /* Makes an i64 tensor with values from 0 to `count` - 1. */
 ls_tensor *network_below(int number, int index, ls_shape shape, int64_t count);
 
+/*
+ * While on, network_tensor_of and network_below return the same tensor for the same network, index and dtype. It lives
+ * until the call with false.
+ */
+void network_keep_tensors(bool on);
+
+/* Returns the kept tensor; NULL if it was not kept. */
+ls_tensor *network_find_kept(int number, int index, ls_dtype dtype);
+/* Keeps the tensor if this is on. Returns it. */
+ls_tensor *network_keep(int number, int index, ls_tensor *tensor);
+
+/* Makes the loss of the network's last line, "loss NAME OPTIONS". Returns NULL if it is unknown. */
+ls_tensor *network_loss(const network *one, ls_tensor *y);
+/* Makes the input of a line "x SIZES" or "index SIZES of COUNT". Returns NULL for other lines. */
+ls_tensor *network_input(const network *one, ls_dtype dtype);
+/* Sets the parameters and buffers of the network's module. */
+void network_set_numbers(const network *one, ls_module *model);
+
 /* A line: its name, then words "KEY=VALUE" or "KEY". */
 typedef struct network_words {
     char name[32];

@@ -3,9 +3,9 @@
 VERSION = "0.1.0"
 
 # The handles: pointers to opaque objects.
-HANDLES = ('ls_tensor', 'ls_scope', 'ls_comm', 'ls_work', 'ls_store', 'ls_csv_classes', 'ls_safetensors', 'ls_npz', 'ls_events', 'ls_module', 'ls_dataset', 'ls_loader', 'ls_metric', 'ls_optimizer', 'ls_schedule', 'ls_grad_scaler', 'ls_ema', 'ls_handle', 'ls_reducer', 'ls_wire_format', 'ls_outer', 'ls_trial', 'ls_callback')
+HANDLES = ('ls_tensor', 'ls_scope', 'ls_step', 'ls_comm', 'ls_work', 'ls_store', 'ls_csv_classes', 'ls_safetensors', 'ls_npz', 'ls_events', 'ls_module', 'ls_dataset', 'ls_loader', 'ls_metric', 'ls_optimizer', 'ls_schedule', 'ls_grad_scaler', 'ls_ema', 'ls_handle', 'ls_reducer', 'ls_wire_format', 'ls_outer', 'ls_trial', 'ls_callback')
 # The types of callbacks.
-CALLBACKS = ('ls_callback_function', 'ls_callback_predicate', 'ls_closure', 'ls_criterion', 'ls_function', 'ls_grad_hook', 'ls_log_sink', 'ls_loss_function', 'ls_module_hook', 'ls_rank_function', 'ls_sampler', 'ls_transform')
+CALLBACKS = ('ls_callback_function', 'ls_callback_predicate', 'ls_closure', 'ls_criterion', 'ls_function', 'ls_grad_hook', 'ls_log_sink', 'ls_loss_function', 'ls_module_hook', 'ls_rank_function', 'ls_sampler', 'ls_step_function', 'ls_transform')
 # Options for which the C value LS_ZERO, not 0, selects 0.
 ZERO_FIELDS = ('ls_attention_options.scale', 'ls_rotary_options.base', 'ls_gradcheck_options.step', 'ls_gradcheck_options.absolute', 'ls_gradcheck_options.relative', 'ls_initialize_options.gain', 'ls_lsuv_options.deviation', 'ls_lsuv_options.tolerance', 'ls_rate_finder_options.lowest', 'ls_rate_finder_options.highest', 'ls_rate_finder_options.smoothing', 'ls_rate_finder_options.divergence', 'ls_mixup_options.alpha', 'ls_mixup_options.lambda', 'ls_cutmix_options.alpha', 'ls_weight_averaging_options.decay', 'ls_checkpoint_options.every_seconds', 'ls_init_options.timeout', 'ls_store_options.timeout', 'ls_random_erasing_options.probability', 'ls_random_erasing_options.least_area', 'ls_random_erasing_options.most_area', 'ls_random_erasing_options.least_ratio', 'ls_random_erasing_options.most_ratio', 'ls_csv_options.empty', 'ls_array_options.missing', 'ls_norm_options.epsilon', 'ls_rms_norm_options.epsilon', 'ls_instance_norm_options.epsilon', 'ls_batch_norm_options.epsilon', 'ls_batch_norm_options.momentum', 'ls_sgd_options.learning_rate', 'ls_adam_options.learning_rate', 'ls_adam_options.beta1', 'ls_adam_options.beta2', 'ls_adam_options.epsilon', 'ls_adam_options.weight_decay', 'ls_rmsprop_options.learning_rate', 'ls_rmsprop_options.alpha', 'ls_rmsprop_options.epsilon', 'ls_adagrad_options.learning_rate', 'ls_adagrad_options.epsilon', 'ls_adadelta_options.learning_rate', 'ls_adadelta_options.rho', 'ls_adadelta_options.epsilon', 'ls_nadam_options.learning_rate', 'ls_nadam_options.beta1', 'ls_nadam_options.beta2', 'ls_nadam_options.epsilon', 'ls_nadam_options.momentum_decay', 'ls_radam_options.learning_rate', 'ls_radam_options.beta1', 'ls_radam_options.beta2', 'ls_radam_options.epsilon', 'ls_lion_options.learning_rate', 'ls_lion_options.beta1', 'ls_lion_options.beta2', 'ls_lamb_options.learning_rate', 'ls_lamb_options.beta1', 'ls_lamb_options.beta2', 'ls_lamb_options.epsilon', 'ls_lamb_options.weight_decay', 'ls_muon_options.learning_rate', 'ls_muon_options.weight_decay', 'ls_muon_options.momentum', 'ls_muon_options.epsilon', 'ls_lbfgs_options.learning_rate', 'ls_lbfgs_options.tolerance_gradient', 'ls_lbfgs_options.tolerance_change', 'ls_conjugate_gradient_options.learning_rate', 'ls_conjugate_gradient_options.tolerance_gradient', 'ls_conjugate_gradient_options.tolerance_change', 'ls_group_options.learning_rate', 'ls_group_options.weight_decay', 'ls_one_cycle_options.max_learning_rate', 'ls_one_cycle_options.rising', 'ls_one_cycle_options.initial_divisor', 'ls_one_cycle_options.final_divisor', 'ls_one_cycle_options.min_momentum', 'ls_one_cycle_options.max_momentum', 'ls_cyclic_options.min_learning_rate', 'ls_cyclic_options.gamma', 'ls_cyclic_options.min_momentum', 'ls_cyclic_options.max_momentum', 'ls_plateau_options.factor', 'ls_plateau_options.threshold', 'ls_plateau_options.epsilon', 'ls_grad_scaler_options.initial_scale', 'ls_grad_scaler_options.growth_factor', 'ls_grad_scaler_options.backoff_factor', 'ls_outer_options.learning_rate')
 
@@ -91,6 +91,11 @@ FUNCTIONS = {
     'ls_no_grad': ('bool', (('bool', 'on'),)),
     'ls_autocast': ('ls_dtype', (('ls_dtype', 'dtype'),)),
     'ls_add_grad_hook': ('ls_status', (('ls_tensor *', 'leaf'), ('ls_grad_hook', 'hook'), ('void *', 'user'))),
+    'ls_step_capture': ('ls_step *', (('ls_step_function', 'function'), ('void *', 'user'), ('const ls_step_capture_options *', 'options'))),
+    'ls_step_replay': ('ls_status', (('ls_step *', 'step'),)),
+    'ls_step_result': ('const ls_tensor *', (('const ls_step *', 'step'),)),
+    'ls_step_is_captured': ('bool', (('const ls_step *', 'step'),)),
+    'ls_step_free': ('void', (('ls_step *', 'step'),)),
     'ls_gradcheck': ('ls_status', (('ls_function', 'function'), ('ls_tensor **', 'inputs'), ('int', 'count'), ('void *', 'user'), ('const ls_gradcheck_options *', 'options'))),
     'ls_custom': ('ls_tensor *', (('const ls_custom_op *', 'op'), ('const ls_tensor **', 'inputs'), ('int', 'input_count'), ('void *', 'user'), ('ls_tensor **', 'outputs'))),
     'ls_neg': ('ls_tensor *', (('ls_tensor *', 'x'),)),
@@ -699,6 +704,7 @@ STRUCTS = {
     'ls_attention_options': (('bool', 'causal'), ('ls_tensor *', 'key_mask'), ('ls_tensor *', 'attn_mask'), ('double', 'scale')),
     'ls_rotary_options': (('double', 'base'), ('int64_t', 'first'), ('bool', 'halves')),
     'ls_backward_options': (('ls_tensor *', 'gradient'), ('bool', 'keep_tape')),
+    'ls_step_capture_options': (('bool', 'fallback'),),
     'ls_gradcheck_options': (('double', 'step'), ('double', 'absolute'), ('double', 'relative')),
     'ls_custom_call': (('const ls_tensor **', 'inputs'), ('int', 'input_count'), ('ls_tensor **', 'outputs'), ('ls_tensor **', 'saved'), ('const ls_tensor **', 'output_gradients'), ('ls_tensor **', 'input_gradients'), ('const bool *', 'wanted'), ('void *', 'user')),
     'ls_custom_op': (('const char *', 'name'), ('function', 'forward'), ('function', 'backward'), ('function', 'release'), ('int', 'outputs'), ('int', 'saved'), ('bool', 'by_sample'), ('bool', 'on_host')),
@@ -995,6 +1001,17 @@ bool ls_no_grad(bool on);
 ls_dtype ls_autocast(ls_dtype dtype);
 typedef ls_status (*ls_grad_hook)(ls_tensor *leaf, void *user);
 ls_status ls_add_grad_hook(ls_tensor *leaf, ls_grad_hook hook, void *user);
+typedef struct ls_step ls_step;
+typedef ls_tensor *(*ls_step_function)(void *user);
+typedef struct ls_step_capture_options {
+    bool
+        fallback;
+} ls_step_capture_options;
+ls_step *ls_step_capture(ls_step_function function, void *user, const ls_step_capture_options *options);
+ls_status ls_step_replay(ls_step *step);
+const ls_tensor *ls_step_result(const ls_step *step);
+bool ls_step_is_captured(const ls_step *step);
+void ls_step_free(ls_step *step);
 typedef ls_tensor *(*ls_function)(ls_tensor **inputs, int count, void *user);
 typedef struct ls_gradcheck_options {
     double step;

@@ -4,6 +4,7 @@
 #include "autograd/ops/operand.h"
 #include "autograd/ops/ops.h"
 #include "autograd/ops/promote.h"
+#include "tensor/capture.h"
 
 /* Index in integer[] of the parameters; number[] holds the kernel's numbers. */
 enum { REDUCTION };
@@ -293,6 +294,8 @@ static ls_status check_probabilities(ls_tensor *probability) {
     if (probability == NULL || probability->count == 0 || probability->dtype == LS_BOOL) {
         return LS_OK;
     }
+    ls_capture_refuse_here("ls_bce_loss", "checks its probabilities on the host, which a replay does not: use "
+                                          "ls_bce_with_logits_loss");
     const bool before = ls_no_grad(true);
     ls_tensor *least = ls_min(probability), *largest = ls_max(probability);
     (void)ls_no_grad(before);

@@ -96,7 +96,7 @@ static bool gains_by(const ls_device *self, ls_dtype rounds_to) {
     return ls_rounding_pays(rounds_to);
 }
 
-const ls_device ls_cpu = {
+ls_device ls_cpu = {
     .name = "cpu",
     .is_host = true,
     .uses_cache = true,

@@ -1,0 +1,501 @@
+/* Captured steps: the inputs, the gradients and the objects on which a record depends, and the public calls. */
+#include "autograd/captured_step.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "autograd/tape.h"
+#include "base/log.h"
+#include "base/memory.h"
+#include "base/trace.h"
+
+/* A tensor that exists before the step and is an input of its operations. */
+typedef struct captured_input {
+    ls_tensor *tensor; /* held */
+    const void *data;  /* its first element */
+    const char *operation;
+    int argument; /* from 1 */
+    bool needs_grad;
+    /* of a leaf */
+    bool zeroed;     /* the step clears the gradient before it uses it */
+    bool has_before; /* it had a gradient before the step */
+    uint64_t given;  /* ls_leaf.given before the step */
+    const ls_tensor *gradient;
+    const void *gradient_data;
+} captured_input;
+
+/* The modes of a thread that decide what operations do. */
+typedef struct captured_modes {
+    bool no_grad;
+    ls_dtype autocast;
+} captured_modes;
+
+struct ls_step {
+    ls_capture capture; /* the first member: the hooks convert its address */
+    ls_step_function function;
+    void *user;
+    bool eager; /* a replay calls the function */
+    const ls_thread_state *thread;
+    captured_modes modes;
+    captured_input *inputs;
+    int input_count;
+    ls_capture_guard *guards;
+    int guard_count;
+    ls_tensor *result; /* a view without history */
+};
+
+static ls_step *step_of(ls_capture *capture) {
+    return (ls_step *)(void *)capture;
+}
+
+/* ---- inputs ------------------------------------------------------------------------------------------------------ */
+
+static captured_input *find_input(const ls_step *step, const ls_tensor *tensor) {
+    for (int i = 0; i < step->input_count; i++) {
+        if (step->inputs[i].tensor == tensor) {
+            return &step->inputs[i];
+        }
+    }
+    return NULL;
+}
+
+static void refuse_memory(ls_step *step) {
+    if (step->capture.status == LS_OK) {
+        step->capture.status = LS_ERR_MEMORY;
+        strcpy(step->capture.message, "out of memory for the record");
+    }
+}
+
+static void check_leaf(ls_step *step, const char *operation, const ls_tensor *tensor) {
+    const ls_leaf *leaf = tensor->leaf;
+    if (leaf->hooks != NULL) {
+        ls_capture_refuse(&step->capture, operation,
+                          "uses a leaf with a gradient hook, which a replay does not call: change the gradient by "
+                          "operations of the step");
+    }
+    if (leaf->shard || leaf->sharding != NULL || leaf->divisions[LS_DIVIDED_TENSOR].add != NULL ||
+        leaf->divisions[LS_DIVIDED_MODEL].add != NULL) {
+        ls_capture_refuse(&step->capture, operation,
+                          "uses a parameter that ranks share (.zero or .shards of ls_data_parallel, or a sharded "
+                          "layer): run the step without ls_step_capture");
+    }
+}
+
+static captured_input *add_input(ls_step *step, ls_tensor *tensor, const char *operation, int argument) {
+    captured_input *inputs = ls_grow(step->inputs, (size_t)step->input_count, sizeof *inputs);
+    if (inputs == NULL) {
+        refuse_memory(step);
+        return NULL;
+    }
+    step->inputs = inputs;
+    captured_input *input = &inputs[step->input_count++];
+    *input = (captured_input){.tensor = ls_tensor_hold(tensor),
+                              .data = tensor->data,
+                              .operation = operation,
+                              .argument = argument,
+                              .needs_grad = tensor->needs_grad};
+    ls_leaf *leaf = tensor->leaf;
+    if (leaf != NULL) {
+        check_leaf(step, operation, tensor);
+        input->has_before = leaf->has_gradient;
+        input->given = leaf->given;
+        if (leaf->gradient != NULL) {
+            (void)ls_capture_add_storage(&step->capture, leaf->gradient->storage);
+        }
+    }
+    return input;
+}
+
+/* Notes argument `argument` of an operation. */
+static void note_input(ls_step *step, ls_tensor *input, const char *operation, int argument) {
+    if (ls_tensor_device(input) != &ls_cpu) {
+        ls_capture_refuse(&step->capture, operation,
+                          "computes on another device than \"cpu\": only steps on the CPU can be captured");
+    } else if (ls_capture_add_storage(&step->capture, input->storage) && find_input(step, input) == NULL) {
+        (void)add_input(step, input, operation, argument);
+    }
+}
+
+void ls_capture_operation(ls_capture *capture, const ls_op *op, ls_tensor *const *inputs, int input_count) {
+    if (!ls_capture_records(capture)) {
+        return;
+    }
+    capture->operation = op->name;
+    if (op->communicates) {
+        ls_capture_refuse(capture, op->name, LS_CAPTURE_COMMUNICATES);
+    }
+    for (int i = 0; i < input_count && ls_capture_records(capture); i++) {
+        if (inputs[i] != NULL) {
+            note_input(step_of(capture), inputs[i], op->name, i + 1);
+        }
+    }
+}
+
+static void note_tensor(ls_capture *capture, const char *call, ls_tensor *tensor) {
+    if (ls_capture_records(capture)) {
+        note_input(step_of(capture), tensor, call, 0);
+    }
+}
+
+void ls_capture_zero_grad(ls_capture *capture, ls_tensor *tensor) {
+    ls_step *step = step_of(capture);
+    if (!ls_capture_records(capture) || ls_tensor_is_freed(tensor) || tensor->leaf == NULL ||
+        !ls_capture_add_storage(capture, tensor->storage)) {
+        return;
+    }
+    captured_input *input = find_input(step, tensor);
+    const bool unused = input == NULL || input->given == tensor->leaf->given;
+    input = input != NULL ? input : add_input(step, tensor, "ls_zero_grad", 1);
+    if (input != NULL && unused) {
+        input->zeroed = true;
+    }
+}
+
+/* ---- gradients --------------------------------------------------------------------------------------------------- */
+
+/* The arguments of a recorded call that marks which leaves have gradients. */
+typedef struct gradient_marks {
+    int count;
+    struct {
+        ls_leaf *leaf;
+        bool has_gradient;
+        bool given; /* by this step */
+    } marks[];
+} gradient_marks;
+
+static ls_status mark_gradients(void *arguments) {
+    const gradient_marks *all = arguments;
+    for (int i = 0; i < all->count; i++) {
+        ls_leaf *leaf = all->marks[i].leaf;
+        leaf->has_gradient = all->marks[i].has_gradient;
+        if (all->marks[i].given) {
+            ls_leaf_changed(leaf, "ls_step_replay");
+        }
+    }
+    return LS_OK;
+}
+
+/* Adds a call that marks the gradients as they are marked now. */
+static void record_marks(ls_step *step) {
+    gradient_marks *all = ls_capture_add_call(&step->capture, mark_gradients,
+                                              sizeof *all + (size_t)step->input_count * sizeof all->marks[0]);
+    for (int i = 0; all != NULL && i < step->input_count; i++) {
+        const captured_input *input = &step->inputs[i];
+        ls_leaf *leaf = input->tensor->leaf;
+        if (leaf != NULL) {
+            all->marks[all->count].leaf = leaf;
+            all->marks[all->count].has_gradient = leaf->has_gradient;
+            all->marks[all->count++].given = leaf->given != input->given;
+        }
+    }
+}
+
+/* ---- calls and guards -------------------------------------------------------------------------------------------- */
+
+typedef struct library_call {
+    ls_status (*run)(void *object);
+    void *object;
+} library_call;
+
+static ls_status run_library_call(void *arguments) {
+    const library_call *call = arguments;
+    return call->run(call->object);
+}
+
+void ls_capture_call_begin(ls_capture *capture) {
+    if (ls_capture_records(capture)) {
+        record_marks(step_of(capture));
+    }
+    capture->paused++;
+}
+
+void ls_capture_call_end(ls_capture *capture, ls_status status, ls_status (*run)(void *object), void *object) {
+    capture->paused--;
+    if (status != LS_OK || !ls_capture_records(capture)) {
+        return;
+    }
+    library_call *call = ls_capture_add_call(capture, run_library_call, sizeof *call);
+    if (call != NULL) {
+        *call = (library_call){.run = run, .object = object};
+    }
+}
+
+void ls_capture_add_guard(ls_capture *capture, const ls_capture_guard *guard) {
+    ls_step *step = step_of(capture);
+    if (!ls_capture_records(capture)) {
+        return;
+    }
+    ls_capture_guard *guards = ls_grow(step->guards, (size_t)step->guard_count, sizeof *guards);
+    if (guards == NULL) {
+        refuse_memory(step);
+        return;
+    }
+    guard->hold(guard->object, true);
+    guards[step->guard_count++] = *guard;
+    step->guards = guards;
+}
+
+/* ---- capturing --------------------------------------------------------------------------------------------------- */
+
+static captured_modes modes_of(const ls_thread_state *thread) {
+    return (captured_modes){.no_grad = thread->no_grad, .autocast = thread->autocast};
+}
+
+/* Replaces the result of the step by a view without history, which belongs to the step. */
+static ls_status take_result(ls_step *step, const char *call, const ls_tensor *result, uint32_t errors) {
+    if (result == NULL) {
+        return ls_error_count != errors && ls_error_status() != LS_OK
+                   ? ls_error_status()
+                   : ls_fail(LS_ERR_ARGUMENT, "%s: the function of the step returned NULL without an error", call);
+    }
+    if (!ls_tensor_is_here(call, result)) {
+        return ls_error_status();
+    }
+    ls_tensor *view = ls_tensor_view_owned(result, result->ndim, result->size, result->stride, 0);
+    if (view == NULL) {
+        return ls_error_status();
+    }
+    view->scope = &ls_nowhere; /* borrowed by the program: ls_release has no effect */
+    ls_tensor_drop(step->result);
+    step->result = view;
+    return LS_OK;
+}
+
+/* Runs the function of the step in a scope of its own. */
+static ls_status run_function(ls_step *step, const char *call) {
+    ls_scope *scope = ls_scope_begin();
+    if (scope == NULL) {
+        return ls_error_status();
+    }
+    const uint32_t errors = ls_error_count;
+    const ls_tensor *result = step->function(step->user);
+    return ls_scope_end_after(scope, take_result(step, call, result, errors));
+}
+
+/* Drops tensors that were made in the step over memory that existed before it: only the record holds them now. */
+static void drop_temporary_inputs(ls_step *step) {
+    int count = 0;
+    for (int i = 0; i < step->input_count; i++) {
+        const captured_input input = step->inputs[i];
+        if (input.tensor->references == 1) {
+            if (input.tensor->leaf != NULL) {
+                ls_capture_refuse(&step->capture, input.operation,
+                                  "uses a leaf that the step makes over other memory: make it before the step");
+            }
+            ls_tensor_drop(input.tensor);
+        } else {
+            step->inputs[count++] = input;
+        }
+    }
+    step->input_count = count;
+}
+
+static void note_gradients(ls_step *step) {
+    for (int i = 0; i < step->input_count; i++) {
+        captured_input *input = &step->inputs[i];
+        const ls_leaf *leaf = input->tensor->leaf;
+        input->gradient = leaf != NULL ? leaf->gradient : NULL;
+        input->gradient_data = input->gradient != NULL ? input->gradient->data : NULL;
+    }
+}
+
+static ls_status capture(ls_step *step) {
+    ls_capture_begin(&step->capture);
+    ls_status status = run_function(step, "ls_step_capture");
+    drop_temporary_inputs(step);
+    if (status == LS_OK && ls_capture_records(&step->capture)) {
+        record_marks(step);
+    }
+    ls_capture_end(&step->capture);
+    note_gradients(step);
+    return status;
+}
+
+/* Frees the record, but not the result. */
+static void forget(ls_step *step) {
+    for (int i = 0; i < step->input_count; i++) {
+        ls_tensor_drop(step->inputs[i].tensor);
+    }
+    for (int i = 0; i < step->guard_count; i++) {
+        step->guards[i].hold(step->guards[i].object, false);
+    }
+    ls_free(step->inputs);
+    ls_free(step->guards);
+    step->inputs = NULL;
+    step->guards = NULL;
+    step->input_count = step->guard_count = 0;
+    ls_capture_clear(&step->capture);
+}
+
+static ls_status check_caller(const char *call, const ls_thread_state *thread) {
+    if (thread->capture != NULL) {
+        ls_capture_refuse(thread->capture, call, "is called inside a step that is captured: capture one of both steps");
+        return ls_fail(LS_ERR_STATE, "%s: called inside a step that is captured: capture one of both steps", call);
+    }
+    return thread->walking == NULL
+               ? LS_OK
+               : ls_fail(LS_ERR_STATE, "%s: called during a backward pass, by a hook or a backward function", call);
+}
+
+static void *noted(ls_step *step) {
+    ls_step_free(step);
+    return ls_scope_failed();
+}
+
+ls_step *ls_step_capture(ls_step_function function, void *user, const ls_step_capture_options *options) {
+    const char *const call = "ls_step_capture";
+    const ls_thread_state *thread = ls_thread();
+    if (thread == NULL) {
+        return NULL;
+    }
+    if (function == NULL) {
+        (void)ls_fail(LS_ERR_ARGUMENT, "%s: the function is NULL", call);
+        return ls_scope_failed();
+    }
+    if (check_caller(call, thread) != LS_OK) {
+        return ls_scope_failed();
+    }
+    ls_step *step = ls_allocate_zeroed(1, sizeof *step);
+    if (step == NULL) {
+        (void)ls_fail_memory(call, sizeof *step);
+        return ls_scope_failed();
+    }
+    step->function = function;
+    step->user = user;
+    step->thread = thread;
+    step->modes = modes_of(thread);
+    step->capture.note_tensor = note_tensor;
+    if (capture(step) != LS_OK) {
+        return noted(step);
+    }
+    ls_saved_error before;
+    ls_error_save(&before);
+    const ls_status status = ls_capture_plan(&step->capture);
+    if (status == LS_ERR_UNSUPPORTED && options != NULL && options->fallback) {
+        ls_log_write(LS_LOG_WARNING, "%s; every step runs the function", ls_error_message());
+        (void)ls_error_put_back(&before);
+        step->eager = true;
+        forget(step);
+        return step;
+    }
+    return status == LS_OK ? step : noted(step);
+}
+
+/* ---- replaying --------------------------------------------------------------------------------------------------- */
+
+static ls_status refuse_input(const captured_input *input, const char *what) {
+    char which[32] = "a tensor";
+    if (input->argument > 0) {
+        snprintf(which, sizeof which, "argument %d", input->argument);
+    }
+    return ls_fail(LS_ERR_STATE, "ls_step_replay: %s of %s, %s, %s: capture the step again", which, input->operation,
+                   LS_SHAPE_TEXT(input->tensor), what);
+}
+
+/* Returns whether a leaf is as it was when the step was captured. */
+static ls_status check_gradient(const captured_input *input) {
+    const ls_leaf *leaf = input->tensor->leaf;
+    if (leaf->hooks != NULL) {
+        return refuse_input(input, "has a gradient hook now, which a replay does not call");
+    }
+    if (leaf->gradient != input->gradient || (leaf->gradient != NULL && leaf->gradient->data != input->gradient_data)) {
+        return refuse_input(input, "has its gradient in other memory than in the captured step");
+    }
+    if (!input->zeroed && leaf->has_gradient != input->has_before) {
+        return refuse_input(input, leaf->has_gradient
+                                       ? "has a gradient, which the captured step overwrites instead of adding to it; "
+                                         "call ls_zero_grad in the function or before each replay"
+                                       : "has no gradient, but had one when the step was captured");
+    }
+    return LS_OK;
+}
+
+static ls_status check_input(const captured_input *input) {
+    const ls_tensor *tensor = input->tensor;
+    if (__builtin_expect(tensor->references <= 1, 0)) {
+        return refuse_input(input, "was freed");
+    }
+    if (__builtin_expect(tensor->data != input->data, 0)) {
+        return refuse_input(input, "has moved to other memory (a new optimizer, or ls_module_to_device)");
+    }
+    if (__builtin_expect(tensor->needs_grad != input->needs_grad, 0)) {
+        return refuse_input(input, tensor->needs_grad ? "requires a gradient now" : "requires no gradient any more");
+    }
+    return tensor->leaf != NULL ? check_gradient(input) : LS_OK;
+}
+
+static ls_status check_step(ls_step *step) {
+    const ls_thread_state *thread = ls_thread_present;
+    const captured_modes modes = modes_of(thread);
+    if (modes.no_grad != step->modes.no_grad || modes.autocast != step->modes.autocast) {
+        return ls_fail(LS_ERR_STATE, "ls_step_replay: ls_no_grad or ls_autocast have changed since ls_step_capture: "
+                                     "call it in the same mode, or set the mode in the function");
+    }
+    for (int i = 0; i < step->input_count; i++) {
+        LS_TRY(check_input(&step->inputs[i]));
+    }
+    for (int i = 0; i < step->guard_count; i++) {
+        LS_TRY(step->guards[i].check(step->guards[i].object, step->guards[i].state));
+    }
+    return LS_OK;
+}
+
+static ls_status replay(ls_step *step) {
+    LS_TRY(check_step(step));
+    for (int i = 0; i < step->input_count; i++) {
+        if (step->inputs[i].zeroed) {
+            step->inputs[i].tensor->leaf->has_gradient = false;
+        }
+    }
+    return ls_capture_run(&step->capture);
+}
+
+static ls_status check_here(const char *call, const ls_step *step) {
+    if (step == NULL) {
+        return ls_fail_missing("ls_step_replay: the step");
+    }
+    if (step->function == NULL) {
+        return ls_fail(LS_ERR_STATE, "%s: the step was freed (ls_step_free) before; free it after its last use", call);
+    }
+    return LS_OK;
+}
+
+static ls_status check_replay(const ls_step *step) {
+    const ls_thread_state *thread = ls_thread();
+    if (thread == NULL) {
+        return LS_ERR_MEMORY;
+    }
+    LS_TRY(check_here("ls_step_replay", step));
+    if (thread != step->thread) {
+        return ls_fail(LS_ERR_STATE, "ls_step_replay: another thread has captured the step: replay it there");
+    }
+    return check_caller("ls_step_replay", thread);
+}
+
+ls_status ls_step_replay(ls_step *step) {
+    ls_status status = check_replay(step);
+    if (status == LS_OK) {
+        const uint64_t began = ls_trace_now();
+        status = step->eager ? run_function(step, "ls_step_replay") : replay(step);
+        ls_trace_add(LS_TRACE_TRAINING, began, -1, "replay");
+    }
+    return status == LS_OK ? LS_OK : ls_scope_failed_status();
+}
+
+bool ls_step_is_captured(const ls_step *step) {
+    return step != NULL && check_here("ls_step_is_captured", step) == LS_OK && !step->eager;
+}
+
+const ls_tensor *ls_step_result(const ls_step *step) {
+    return step != NULL && check_here("ls_step_result", step) == LS_OK ? step->result : ls_scope_failed();
+}
+
+void ls_step_free(ls_step *step) {
+    if (step == NULL || step->function == NULL) {
+        return;
+    }
+    forget(step);
+    ls_tensor_drop(step->result);
+    *step = (ls_step){.function = NULL};
+    ls_retire(step, LS_RETIRED_BORROWED);
+}
