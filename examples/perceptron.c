@@ -4,7 +4,7 @@
  *
  *     lockstep run -n 2 build/examples/perceptron
  *
- * With these options, the parameters have the same bits on one to eight ranks:
+ * With these options, the parameters are bit-identical on one to eight ranks:
  *
  *     lockstep run -n 2 build/examples/perceptron --shards 8 --global-batch-size 64
  */
@@ -50,7 +50,7 @@ static ls_tensor *loss_of(const ls_batch *batch, void *model) {
     return ls_mse_loss(ls_forward(model, batch->input), batch->target, LS_LOSS_MEAN);
 }
 
-/* Computes the loss and its gradients, and adds the loss, weighted by the samples, to *loss_sum. */
+/* Computes the loss and its gradients, and adds the loss, weighted by the number of samples, to *loss_sum. */
 static ls_status backward(ls_module *model, const ls_batch *batch, double *loss_sum) {
     ls_scope *scope = ls_scope_begin();
     ls_tensor *loss = loss_of(batch, model);
@@ -60,17 +60,14 @@ static ls_status backward(ls_module *model, const ls_batch *batch, double *loss_
     return status != LS_OK ? status : ended;
 }
 
-/* Does the same with --shards, also if the share of the batch is empty. */
+/* Does the same with --shards, even if this rank's share of the batch is empty. */
 static ls_status backward_in_slices(ls_module *model, const ls_batch *batch, double *loss_sum) {
     const ls_status status = ls_data_parallel_step(model, batch, loss_of, model);
     *loss_sum += status == LS_OK ? ls_data_parallel_loss(model, NULL) * (double)batch->count : 0;
     return status;
 }
 
-/*
- * Makes one step on one batch. A rank with an empty share of the last batch steps with the gradients of the other
- * ranks.
- */
+/* Takes one step on one batch. A rank with an empty share of the last batch uses the gradients of the other ranks. */
 static ls_status step(ls_module *model, ls_optimizer *optimizer, const ls_batch *batch, double *loss_sum) {
     ls_optimizer_zero_grad(optimizer);
     const ls_status status = shards > 0         ? backward_in_slices(model, batch, loss_sum)

@@ -128,7 +128,7 @@ typedef ls_status (*ls_grad_hook)(ls_tensor *leaf, void *user);
  */
 LS_API ls_status ls_add_grad_hook(ls_tensor *leaf, ls_grad_hook hook, void *user) LS_WARN_UNUSED;
 
-/* ---- captured steps ------------------------------------------------------------------------------------------- */
+/* ---- captured steps ---------------------------------------------------------------------------------------------- */
 
 /** A step that was recorded by ls_step_capture. */
 typedef struct ls_step ls_step;

@@ -3,8 +3,8 @@
 #include "tensor/capture.h"
 
 /*
- * Returns a callback that also watches the next pass to the scope from which the pass took it. This does not depend on
- * the nodes left on the tape, because ranks may hold different outputs.
+ * Gives a callback that also watches the next pass back to the scope from which the pass took it. This does not depend
+ * on the nodes left on the tape, because ranks may hold different outputs.
  */
 static void leave_callback(ls_scope_callback *callback) {
     if (callback->origin != NULL) {
@@ -33,7 +33,7 @@ ls_status ls_call_watches_back(ls_backward_pass *pass, bool keep_tape) {
     return status;
 }
 
-/* Returns whether an inner scope has the same callback, which was notified already. */
+/* Returns whether an inner scope has the same callback, which was already notified. */
 static bool is_told(const ls_scope *innermost, const ls_scope *scope, const ls_scope_callback *callback) {
     bool told = false;
     for (; innermost != scope && !told; innermost = innermost->outer) {
@@ -87,7 +87,7 @@ __attribute__((noinline)) static ls_status tell_watches(ls_backward_pass *pass, 
     return LS_OK;
 }
 
-/* `room` stores the findings of the pass. */
+/* `room` is memory for the findings of the pass. */
 ls_status ls_begin_watches(ls_backward_pass *pass, const ls_tensor *output, bool seeded, ls_pass_findings *room) {
     ls_scope *innermost = pass->scope->outer;
     bool watched = false;

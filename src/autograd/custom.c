@@ -1,7 +1,7 @@
 /*
- * Operations of the program (ls_custom). Each call has its own ls_op rows, in a record that its nodes share. There is a
- * node for the call and, if it has several outputs, a node for each output. The nodes of the outputs store their
- * gradients in the record, for the node of the call.
+ * Operations defined by the program (ls_custom). Each call has its own ls_op rows, in a record that its nodes share.
+ * There is a node for the call and, if it has several outputs, a node for each output. The nodes of the outputs store
+ * their gradients in the record, for the node of the call.
  */
 #include <string.h>
 
@@ -15,10 +15,10 @@ typedef struct custom {
     ls_custom_op own;
     ls_custom_call call;
     int output_count;
-    ls_tensor **gradients; /* of the outputs, in the backward pass `pass`; owned */
+    ls_tensor **gradients; /* gradients of the outputs in the backward pass `pass`; owned */
     uint64_t pass;
     ls_tensor **input_gradients; /* results of the backward function; borrowed */
-    uint32_t *versions;          /* of the storages of inputs, outputs and saved tensors after the forward function */
+    uint32_t *versions;          /* storage versions of inputs, outputs and saved tensors after the forward function */
     bool *wanted;
     size_t bytes;
     ls_tensor *tensors[]; /* storage for `call` and the two lists above: inputs, outputs and saved tensors first */
@@ -67,7 +67,7 @@ static ls_status run(custom *c, const char *what, ls_status (*function)(ls_custo
     const uint32_t errors = ls_error_count;
     ls_thread_state *thread = ls_thread();
     const ls_device *device = thread->device;
-    if (c->own.on_host) { /* tensors that it creates are then on the host, too */
+    if (c->own.on_host) { /* so that the tensors it creates are on the host, too */
         thread->device = &ls_cpu;
     }
     const ls_status status = function(&c->call);
@@ -97,7 +97,7 @@ static ls_status check_unchanged(const custom *c) {
     return LS_OK;
 }
 
-/* Replaces a tensor from the forward function by the record's own reference to its elements. */
+/* Replaces a tensor from the forward function with the record's own reference to its elements. */
 static ls_status keep(const custom *c, const char *what, int i, ls_tensor **place) {
     ls_tensor *made = *place;
     *place = NULL;
@@ -244,7 +244,7 @@ static ls_status custom_backward(ls_node *node, ls_tensor *gradient) {
 
 /* ---- the call ---------------------------------------------------------------------------------------------------- */
 
-/* Only the program can say whether the function keeps samples apart. */
+/* Only the program can know whether the function processes samples separately. */
 static ls_samples_use keeps_samples(ls_samples_call *call) {
     return call->axis == 0 ? LS_SAMPLES_KEPT : LS_SAMPLES_UNKNOWN;
 }
@@ -317,7 +317,7 @@ static ls_status check_op(const ls_custom_op *op, ls_tensor *const *inputs, int 
     return LS_OK;
 }
 
-/* Returns the outputs of a call that has several. */
+/* Returns the outputs of a call with several outputs. */
 static ls_tensor *show_parts(custom *c, ls_tensor *all, ls_tensor **outputs) {
     bool good = true;
     for (int i = 0; i < c->output_count && good; i++) {

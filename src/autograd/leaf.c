@@ -1,4 +1,5 @@
-/* Leaves: tensors that want a gradient, the accumulation of the gradient, and the hooks called when it is complete. */
+/* Leaves: tensors that require a gradient, the accumulation of the gradient, and the hooks called when it is
+ * complete. */
 #include "autograd/captured_step.h"
 #include "autograd/tape.h"
 
@@ -135,7 +136,7 @@ ls_status ls_leaf_touch(ls_backward_pass *pass, ls_leaf *leaf) {
     return LS_OK;
 }
 
-/* Calls the hooks and the observers: the gradient of this pass is complete. */
+/* Calls the hooks and the observers, because the gradient of this pass is complete. */
 static ls_status complete(const ls_backward_pass *pass, ls_leaf *leaf) {
     leaf->touched = false;
     for (ls_leaf_hook *hook = leaf->hooks; hook != NULL; hook = hook->next) {
@@ -162,7 +163,7 @@ ls_status ls_leaf_passed(ls_backward_pass *pass, ls_leaf *leaf) {
 }
 
 ls_status ls_leaves_settle(ls_backward_pass *pass, ls_status status) {
-    /* The list runs from the last touched leaf to the first. Hooks are called in the order of the walk. */
+    /* The list runs from the leaf touched last to the leaf touched first. Hooks are called in the order of the walk. */
     ls_leaf *ordered = NULL;
     while (pass->touched != NULL) {
         ls_leaf *leaf = pass->touched;

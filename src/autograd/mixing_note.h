@@ -6,8 +6,8 @@
 
 /*
  * Layout of ls_tensor.spread. The lowest byte is the kind: a value from samples.h, or that an operation has combined
- * samples. A note of a combination also has the axis of the samples and the operation, as its index in the families of
- * operations. So it means the same on every thread.
+ * samples. A note of a combination also contains the axis of the samples and the operation, as its index in the
+ * families of operations. So a note has the same meaning on every thread.
  *
  *     bits 0-7: kind; 8-15: axis + 1, 0: sums were combined; 16-23: row in the family; 24-31: family + 1, 0: unknown
  */

@@ -33,14 +33,14 @@ typedef enum ls_reach {
     LS_REACH_NEVER, /* no gradient can reach the node, now or later: the ranks drop the node */
     LS_REACH_LATER, /* no gradient in this pass, but the output is still referenced: the ranks keep the node */
     LS_REACH_NOW,   /* this pass has a gradient for the output: all ranks run the backward rule */
-    LS_REACH_FAILED /* the pass has failed on this rank: it ends on all ranks */
+    LS_REACH_FAILED /* the pass has failed on this rank, and therefore fails on all ranks */
 } ls_reach;
 
 typedef struct ls_batch_loss ls_batch_loss; /* samples.h */
 
 /* Arguments of an operation other than its inputs, copied into its node. Each operation defines their meaning. */
 typedef struct ls_op_parameters {
-    void *context; /* shared by the rules of this call; the node keeps it alive if the row has `hold` */
+    void *context; /* shared by the gradient rules of this call; the node keeps it alive if the operation sets `hold` */
     double number[4];
     union {
         int64_t integer[LS_MAX_DIMS];
@@ -56,24 +56,24 @@ typedef struct ls_op_call {
     int input_count;
     const ls_op_parameters *parameters;
     ls_tensor *output;               /* made by the shape rule */
-    ls_tensor *saved[LS_NODE_SAVED]; /* references for the node, from ls_tensor_new_owned and the like; dropped if
+    ls_tensor *saved[LS_NODE_SAVED]; /* references for the node, for example from ls_tensor_new_owned; dropped if
                                         nothing is recorded */
     bool records;                    /* a node will be recorded, so saving tensors is useful */
-    bool depends;                    /* the gradient also depends on values other than `reads` and `saved` name */
+    bool depends;                    /* the gradient also depends on values that neither `reads` nor `saved` contains */
     bool of_gradient;                /* an input is a gradient, or was computed from one: see ls_tape_gradient */
-    ls_dtype rounds_to;              /* the dtype to which f32 inputs of matrix products are rounded: ls_autocast */
+    ls_dtype rounds_to;              /* the dtype to which ls_autocast rounds f32 inputs of matrix products */
 } ls_op_call;
 
 /* What an operation does with samples along one axis of some of its inputs (samples.h). */
 typedef enum ls_samples_use {
     LS_SAMPLES_KEPT,   /* the samples lie along the same axis of the output */
-    LS_SAMPLES_MOVED,  /* the samples lie along axis call->axis of the output; -1: along several axes */
+    LS_SAMPLES_MOVED,  /* the samples lie along axis call->axis of the output; -1 means along several axes */
     LS_SAMPLES_SUMMED, /* the output is the sum or the mean over the samples */
-    LS_SAMPLES_MIXED,  /* the result for one sample depends on other samples, and is not a sum */
+    LS_SAMPLES_MIXED,  /* the result for one sample depends on other samples, but is not a sum over them */
     LS_SAMPLES_UNKNOWN /* the rule cannot tell */
 } ls_samples_use;
 
-/* One call of an operation, as input of its rule for samples. */
+/* One call of an operation, as input to its rule for samples. */
 typedef struct ls_samples_call {
     const ls_op *op;
     ls_tensor *const *inputs;
@@ -94,15 +94,15 @@ typedef ls_samples_use (*ls_samples_rule)(ls_samples_call *call);
 struct ls_op {
     const char *name; /* public name, for messages: "ls_matmul" */
     ls_status (*shape)(ls_op_call *call);
-    ls_status (*forward)(ls_op_call *call); /* NULL: the shape rule made a view, and nothing is computed */
-    /* NULL: not differentiable. `gradient` is borrowed and may have any strides */
+    ls_status (*forward)(ls_op_call *call); /* NULL if the shape rule makes a view, so that nothing is computed */
+    /* NULL if not differentiable. `gradient` is borrowed and may have any strides */
     ls_status (*backward)(ls_node *node, ls_tensor *gradient);
-    ls_status (*complete)(ls_node *node); /* NULL, or called before a pass that will reach the node, to end the
+    ls_status (*complete)(ls_node *node); /* may be NULL; called before a pass that will reach the node, to complete the
                                              program's unfinished asynchronous work; may record more nodes */
-    ls_samples_rule over_samples;         /* NULL: each element depends only on the elements at its position */
+    ls_samples_rule over_samples;         /* NULL if each element depends only on the input elements at its position */
     /*
-     * NULL, or called with the context of the parameters when a node is recorded (true) and when it is freed (false);
-     * the context may contain the row
+     * May be NULL. Called with the context of the parameters when a node is recorded (true) and when it is freed
+     * (false); the context may contain this ls_op
      */
     void (*hold)(void *context, bool hold);
     size_t kernel; /* offset of a map kernel in ls_kernels, for families that share rules: LS_KERNEL(exp) */
@@ -113,43 +113,43 @@ struct ls_op {
                           it, or until the outermost scope ends with no other node on the tape */
     /*
      * For a communicating operation: raises *reach from this rank's value to the maximum over the ranks of the call. If
-     * the maximum is LS_REACH_FAILED, all ranks fail with the first rank's cause. NULL: the backward rule runs in every
-     * pass.
+     * the maximum is LS_REACH_FAILED, all ranks fail with the first rank's cause. If `agree` is NULL, the backward rule
+     * runs in every pass.
      */
     ls_status (*agree)(ls_node *node, ls_reach *reach);
     uint8_t optional;              /* bit i: input i may be NULL */
     uint8_t reads[LS_NODE_INPUTS]; /* bit k of entry i: the gradient of input i needs the elements of input k; a pass
-                                      fails if they were changed since */
+                                      fails if they were changed after the call */
 };
 
 #define LS_KERNEL(name) offsetof(ls_kernels, name)
-/* Returns the kernel of a type (kernels.h) at the offset that a row gives. */
+/* Returns the kernel of a type (kernels.h) at the offset that an ls_op contains. */
 #define LS_KERNEL_AT(type, kernels, at) (*(ls_##type##_kernel *const *)(const void *)((const char *)(kernels) + (at)))
 
 struct ls_node {
     ls_tape_link link; /* first member: a pointer to the link is a pointer to the node */
     const ls_op *op;
-    ls_tensor *output;   /* weak, never NULL: the node is freed with its output; held while there is a gradient */
-    ls_tensor *gradient; /* of the output, accumulated so far; owned; maybe shared with other nodes */
+    ls_tensor *output;   /* weak, never NULL: the node is freed with its output; strong while there is a gradient */
+    ls_tensor *gradient; /* gradient of the output, accumulated so far; owned; may be shared with other nodes */
     int input_count;
     bool holds_output;
-    bool begins_samples; /* the output is a data-parallel module's; samples.h explains the following members */
+    bool begins_samples; /* the output belongs to a data-parallel module; samples.h explains the following members */
     uint8_t spread;
     bool sums_samples;
     bool divides;      /* a mean over samples with its own divisor */
-    bool has_constant; /* an input without history was computed from samples of this rank */
+    bool has_constant; /* an input without history was computed from this rank's samples */
     bool of_gradient;  /* of the call */
-    uint8_t rounds_to; /* an ls_dtype; of the call */
-    bool depends;      /* gradients of the inputs depend on values that depend on leaves */
+    uint8_t rounds_to; /* rounds_to of the call: an ls_dtype */
+    bool depends;      /* gradients of the inputs depend on values that in turn depend on leaves */
     bool weighed;      /* the gradient of the output is multiplied by parameters.number[LS_NODE_WEIGHT] */
-    uint32_t segment;  /* 0, or a segment of the program that is walked separately: a pass walks only the communication
-                          of its own segment (a pipeline's micro-batches) */
+    uint32_t segment;  /* segment of the program (a pipeline's micro-batch), or 0; a pass walks only the communicating
+                          nodes of its own segment */
     uint64_t wanted;   /* bit i: input i wants a gradient; see ls_wants */
     unsigned reads;    /* bit k: a wanted gradient needs the elements of input k */
     /* of the storages of the first inputs and of the output, when the node was recorded */
     uint32_t versions[LS_NODE_INPUTS + 1];
     ls_tensor **inputs; /* owned references; points to inline_inputs, or to a separate array (concat and similar
-                           operations), with the words of wanted bits after the inputs */
+                           operations) in which the words of wanted bits follow the inputs */
     ls_tensor *inline_inputs[LS_NODE_INPUTS];
     ls_tensor *saved[LS_NODE_SAVED];
     ls_op_parameters parameters;
@@ -163,7 +163,7 @@ ls_tensor *ls_apply(const ls_op *op, ls_tensor *const *inputs, int input_count, 
 
 /*
  * Returns false, with the error noted, if an input was freed. Inputs may be NULL. For callers that read inputs before
- * ls_apply, which makes the same check.
+ * they call ls_apply, which makes the same check.
  */
 bool ls_inputs_are_here(const char *call, ls_tensor *const *inputs, int input_count);
 
@@ -177,23 +177,23 @@ static inline bool ls_wants(const ls_node *node, int i) {
 
 /*
  * Fails with LS_ERR_STATE if the elements of one of these inputs (bit k: input k), or of the output, were changed in
- * place since the node was recorded. For communicating rules that read more than `reads` says. Versions are noted only
- * of the first input and the output.
+ * place after the node was recorded. For communicating rules that read more than `reads` states: their nodes also
+ * record the versions of the first input and of the output.
  */
 ls_status ls_check_unchanged(const ls_node *node, unsigned inputs, bool output);
 
 /*
  * Adds a gradient for input i, if it wants one. Sums over axes that broadcasting has enlarged. NULL means that the call
  * that made the gradient failed. A tensor of the innermost scope without other references is consumed; any other tensor
- * is shared. The rule may pass the same tensor (also its own `gradient`, or a view) for several inputs. It must not
- * write to a passed tensor afterwards, nor to its borrowed `gradient`.
+ * is shared. The rule may pass the same tensor (even its own `gradient`, or a view) for several inputs. It must not
+ * write to a passed tensor afterward, nor to its borrowed `gradient`.
  */
 ls_status ls_accumulate(ls_node *node, int i, ls_tensor *gradient);
 
 /*
  * Returns a dense tensor of the input's shape, borrowed, into which a rule can write the gradient of input i, which
- * wants one. If *accumulate is true, it holds a gradient to which the rule must add; otherwise its elements are not
- * set. Returns NULL on failure.
+ * must want one. If *accumulate is true, the tensor contains a gradient to which the rule must add; otherwise its
+ * elements are uninitialized. Returns NULL on failure.
  */
 ls_tensor *ls_gradient_place(ls_node *node, int i, bool *accumulate);
 
@@ -201,10 +201,11 @@ enum { LS_FOUND_SUMS = 4, LS_FOUND_SIZES = 3 };
 
 /* A sum or mean over samples (samples.h) to one number in a loss. */
 typedef struct ls_found_sum {
-    bool is_mean;  /* it has its own divisor */
-    double factor; /* the gradient of the loss with respect to it, times the constant numbers that scale its elements */
-    double total_weight; /* sum of the constant weights of this rank's samples in the loss; 0: there are no weights, or
-                            they say nothing about a mean */
+    bool is_mean;        /* the sum has its own divisor */
+    double factor;       /* the gradient of the loss with respect to the sum, times the constant numbers that scale its
+                            elements */
+    double total_weight; /* sum of the constant weights of this rank's samples in the loss; 0 if there are no weights,
+                            or if they do not indicate a mean */
     double sizes[LS_FOUND_SIZES]; /* sizes of the summed tensors; 0 ends the list */
 } ls_found_sum;
 
@@ -219,8 +220,8 @@ typedef struct ls_pass_findings {
 /* Whether the other ranks have received an error of this rank. */
 typedef enum ls_telling {
     LS_NOT_TOLD,
-    LS_TOLD,        /* in the pass, or before the pass */
-    LS_TOLD_IN_PASS /* in a pass that this rank has not begun */
+    LS_TOLD,        /* notified in the pass, or before the pass */
+    LS_TOLD_IN_PASS /* notified in a pass that this rank has not begun */
 } ls_telling;
 
 /*
@@ -231,28 +232,28 @@ typedef enum ls_telling {
  */
 typedef struct ls_pass_watch {
     /*
-     * NULL, or returns whether its ranks must agree on scaling factors before the pass. If one watch of a pass needs
-     * it, all take part.
+     * May be NULL. Returns whether the watch's ranks must agree on scaling factors before the pass. If one watch of a
+     * pass needs this, all watches take part.
      */
     bool (*agrees)(void *user, const ls_batch_loss *loss);
-    /* NULL, or called before the first node is walked. */
+    /* May be NULL. Called before the first node is walked. */
     ls_status (*begin)(void *user, ls_batch_loss *loss, bool agreed);
     /* Called after a successful pass. `findings` is NULL if no watch asked for them (ls_batch_loss.watched). */
     ls_status (*end)(void *user, const ls_pass_findings *findings);
     /*
-     * NULL, or called if the pass fails on this rank before it begins (`begun` is false) or before its end. Makes the
-     * call that the other ranks make at that time, and sends them the thread's error. If they have not received it,
-     * LS_ERR_MISMATCH means that they were in another call, and can be notified later.
+     * May be NULL. Called if the pass fails on this rank before it begins (`begun` is false) or before it ends. Makes
+     * the call that the other ranks make at that time, and sends them the thread's error. If the other ranks have not
+     * received the error, LS_ERR_MISMATCH means that they were in a different call, and can be notified later.
      */
     ls_telling (*fail)(void *user, bool begun);
     /*
-     * NULL, or called for each other watch of a pass that has failed, after `begin`, `end` or `fail`. Leaves the user
-     * ready for the next pass. `missed`: this rank has not begun the pass, which other ranks have begun.
+     * May be NULL. Called for every other watch of a pass that has failed, after `begin`, `end` or `fail`. Prepares the
+     * user for the next pass. `missed` means that other ranks have begun the pass, but this rank has not.
      */
     void (*abandon)(void *user, bool missed);
-    bool (*stays)(void *user); /* NULL, or called after `end` of a pass that has not kept the tape; returns whether the
-                                  user also watches the next pass */
-    /* NULL, or keeps the user alive while it watches (true), until called with false */
+    bool (*stays)(void *user); /* may be NULL; called after `end` of a pass that has not kept the tape; returns whether
+                                  the user also watches the next pass */
+    /* May be NULL. Called with true, keeps the user alive while it watches, until called with false */
     void (*hold)(void *user, bool hold);
 } ls_pass_watch;
 
@@ -260,11 +261,11 @@ ls_status ls_watch_pass(const ls_pass_watch *watch, void *user);
 
 /*
  * Sends the other ranks the thread's error, which prevents the pass on this rank: calls `fail` until all ranks are in
- * the same call. If this rank's error is only the consequence of another rank's error, it becomes that error.
+ * the same call. If this rank's error is only the consequence of another rank's error, replaces it with that error.
  */
 ls_telling ls_watch_tell(const ls_pass_watch *watch, void *user, bool begun);
 
-/* A hook of a leaf that wants a gradient. */
+/* A hook of a leaf that requires a gradient. */
 typedef struct ls_leaf_hook {
     ls_grad_hook function;
     void *user;
@@ -272,13 +273,13 @@ typedef struct ls_leaf_hook {
 } ls_leaf_hook;
 
 /*
- * Ranks over which a tensor is sharded, of which a leaf is this rank's shard. A sum over parameters (a norm) must also
- * be summed over these ranks.
+ * Ranks over which a tensor is sharded; the leaf is this rank's shard. A sum over parameters (a norm) must also be
+ * summed over these ranks.
  */
 typedef struct ls_division {
-    /* replaces the number by its sum over the ranks; collective. NULL: not sharded */
+    /* replaces the number by its sum over the ranks; collective. NULL if the tensor is not sharded */
     ls_status (*add)(void *user, double *number);
-    void *user; /* identifies the ranks: equal for equal ranks */
+    void *user; /* identifies the ranks: equal pointers mean the same ranks */
     /* of a sharded tensor: the shard begins at index `first` of `whole` indices along `axis` of the whole tensor */
     int axis;
     int64_t first, whole;
@@ -305,16 +306,16 @@ struct ls_leaf {
     ls_division divisions[LS_DIVISIONS];
     ls_sharding *sharding; /* how ranks share the state of optimizers for the tensor (optim/sharding.h); or NULL */
     uint64_t pass;         /* the pass in which `remaining` was counted */
-    uint64_t given;        /* the last pass that gave it a gradient */
-    int uses;              /* number of inputs of nodes on tapes that are this leaf */
-    int remaining;         /* number of these inputs that the present pass has not passed yet */
-    bool has_gradient;     /* false: the next gradient overwrites, and ls_grad returns NULL */
-    bool touched;          /* the present pass has given it a gradient, and its hooks are not called yet */
-    bool listed;           /* in the list of leaves touched by the present pass */
-    bool fresh;            /* it had no gradient before the present pass */
-    bool shard;            /* of the gradient, this rank has its own elements only (ls_sharding); ls_grad fails */
-    bool open;             /* of a shard: all elements of the gradient are here, for the module's backward pass */
-    bool lent;             /* ls_grad has returned the gradient: the program may have computed with it */
+    uint64_t given;        /* the last pass that gave the leaf a gradient */
+    int uses;              /* number of node inputs, on all tapes, that are this leaf */
+    int remaining;         /* number of these inputs that the current pass has not passed yet */
+    bool has_gradient;     /* if false, the next gradient overwrites `gradient`, and ls_grad returns NULL */
+    bool touched;          /* the current pass has given it a gradient, but has not called its hooks yet */
+    bool listed;           /* in the list of leaves touched by the current pass */
+    bool fresh;            /* it had no gradient before the current pass */
+    bool shard;            /* this rank has only its own elements of the gradient (ls_sharding), so ls_grad fails */
+    bool open; /* for a shard: all elements of the gradient are on this rank, for the module's backward pass */
+    bool lent; /* ls_grad has returned the gradient: the program may have computed with it */
 };
 
 /* ls_zero_grad of a tensor that is not NULL, on a thread that captures no step. */

@@ -1,8 +1,9 @@
 /*
- * base: the lowest layer. This header: how Lockstep's own code reports errors.
+ * base: the lowest layer. This header defines how Lockstep's own code reports errors.
  *
  *     return ls_fail(LS_ERR_ARGUMENT, "ls_foo: width is %d, must be positive", width);
  *     return ls_fail_null(LS_ERR_ARGUMENT, "ls_foo: width is %d, must be positive", width);
+ *
  * Functions that return a pointer use ls_fail_null.
  *
  * A message is one sentence: the call, the wrong values, and the remedy if it is not obvious. Quoted text is made

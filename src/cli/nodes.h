@@ -1,16 +1,16 @@
 /*
- * A job on several machines. On each of them, a node, runs a launcher; node 0's is where the others connect, and it
- * decides what all do: when the ranks start, which failure was the first, and whether the job starts again. Connections
- * are made once and kept; both sides prove that they know the key. The port at which the launchers met is handed to
- * rank 0 for its store.
+ * A job on several machines. On each machine (node) runs a launcher. The other launchers connect to node 0's launcher,
+ * which decides when the ranks start, which failure was the first, and whether the job is restarted. Connections are
+ * made once and kept; both sides prove that they know the key. The port on which node 0 accepted the launchers is
+ * passed to rank 0 for its store.
  *
- *   the others                          node 0
+ *   other nodes                         node 0
  *   join              ----------->
  *                     <-----------      start       as soon as all have joined, and at each restart
  *   failed            ----------->
- *                     <-----------      end         the verdict, the same for all; everybody ends its ranks
- *   done              ----------->                  nothing runs here any more
- *                     <-----------      over        when all are done
+ *                     <-----------      end         the verdict, the same for all; every node ends its ranks
+ *   done              ----------->                  no process is left on this node
+ *                     <-----------      over        when all nodes are done
  */
 #ifndef LS_CLI_NODES_H
 #define LS_CLI_NODES_H

@@ -1,5 +1,5 @@
 /*
- * `lockstep report`: a page about a run, from the record that ls_run_log writes.
+ * `lockstep report`: creates a page about a run from the record that ls_run_log writes.
  *
  *   report.c        the command              report_record.c  reads a record
  *   report_page.c   writes the page          report_chart.c   draws curves

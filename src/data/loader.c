@@ -1,4 +1,4 @@
-/* Loaders of any kind: their position, and the ownership of their batches. */
+/* Loaders of all kinds: their position, and the ownership of their batches. */
 #include "data/loader.h"
 
 #include "autograd/op.h"
@@ -86,7 +86,7 @@ void ls_loader_position(const ls_loader *loader, int64_t *epoch, int64_t *batch)
     }
 }
 
-/* Reports the failure of a function of a kind, with a message even if the function gave none. */
+/* Reports the failure of a function of a loader kind, with a message even if the function set none. */
 static ls_status explain(const ls_loader *loader, const char *what, ls_status status, uint32_t errors) {
     return status == LS_OK || ls_error_count != errors ? status
                                                        : ls_fail(status, "ls_loader_%s: the loader %s failed with %s",
@@ -120,15 +120,15 @@ ls_status ls_loader_seek(ls_loader *loader, int64_t epoch, int64_t batch) {
 /* ---- batches ----------------------------------------------------------------------------------------------------- */
 
 /*
- * Returns a reference to a tensor of a batch. If `scope` is not NULL, the kind made the tensor in this scope; otherwise
- * the kind keeps it elsewhere.
+ * Returns a reference to a tensor of a batch. If `scope` is not NULL, the loader kind made the tensor in this scope.
+ * Otherwise the loader kind keeps the tensor elsewhere.
  */
 static ls_tensor *hold(ls_tensor *tensor, const ls_scope *scope) {
     return tensor != NULL && (scope == NULL || tensor->scope != scope) ? ls_tensor_hold(tensor)
                                                                        : ls_tensor_take(tensor);
 }
 
-/* Replaces a tensor of a batch, of which the caller holds a reference, by a copy on the device. NULL is allowed. */
+/* Replaces a tensor of a batch by a copy on the device. The caller holds a reference to the tensor. NULL is allowed. */
 static ls_status move(ls_tensor **tensor, const ls_device *device) {
     ls_tensor *before = *tensor;
     if (before == NULL || device == NULL || ls_tensor_device(before) == device) {
@@ -145,7 +145,7 @@ static void count_as_data(const ls_tensor *tensor) {
     }
 }
 
-/* Checks the kind's batch, and fills in the fields that the kind left empty. */
+/* Checks the batch that the loader kind returned, and sets the fields that it left empty. */
 static ls_status complete(const ls_loader *loader, ls_batch *batch) {
     if (batch->input == NULL || ls_ndim(batch->input) < 1) {
         return ls_fail(LS_ERR_ARGUMENT,
@@ -177,12 +177,12 @@ static ls_status complete(const ls_loader *loader, ls_batch *batch) {
 
 typedef struct making {
     ls_loader *loader;
-    const ls_device *device; /* of the batch; NULL: where the kind makes it */
+    const ls_device *device; /* device of the batch; NULL leaves the batch where the loader kind makes it */
     ls_batch *batch;
     bool *more;
 } making;
 
-/* Makes a batch in its own scope. If the kind needs no scope, `scope` is NULL. */
+/* Makes a batch in its own scope. `scope` is NULL if the loader kind needs no scope. */
 static ls_status make_in(const making *m, const ls_scope *scope) {
     ls_loader *loader = m->loader;
     ls_batch *batch = m->batch;
@@ -194,7 +194,7 @@ static ls_status make_in(const making *m, const ls_scope *scope) {
     if (!ls_inputs_are_here("ls_loader_next", (ls_tensor *[]){batch->input, batch->target}, 2)) {
         return ls_error_status();
     }
-    LS_TRY(scope != NULL ? scope->status : LS_OK); /* a failed operation may have given the kind NULL */
+    LS_TRY(scope != NULL ? scope->status : LS_OK); /* if an operation failed, the loader kind may have received NULL */
     LS_TRY(complete(loader, batch));
     loader->input = hold(batch->input, scope);
     loader->target = hold(batch->target, scope);
@@ -212,7 +212,7 @@ static ls_status make(void *argument) {
     return make_in(argument, ls_thread()->scope);
 }
 
-/* Notes for the warnings of data-parallel training that this rank has a new batch. */
+/* Records, for the warnings of data-parallel training, that this rank has a new batch. */
 static void note_batch(const ls_loader *loader) {
     ls_thread()->whole_batch[0] = loader->undivided ? loader->input : NULL;
     ls_thread()->whole_batch[1] = loader->undivided ? loader->target : NULL;

@@ -1,11 +1,11 @@
-/* Calls of a module, with their checks. If the module has hooks, hooks.c runs it. */
+/* Calls of a module, with their checks. Modules with hooks are run by hooks.c. */
 #include <stdio.h>
 
 #include "autograd/captured_step.h"
 #include "nn/module.h"
 #include "tensor/scope.h"
 
-/* Writes a number of inputs or outputs in words: "2 inputs". */
+/* Writes a count of inputs or outputs in words: "2 inputs". */
 static void count_in_words(char *text, size_t capacity, int count, const char *what) {
     if (count == 0) {
         snprintf(text, capacity, "any number of %ss", what);
@@ -24,7 +24,8 @@ __attribute__((noinline, cold)) static ls_status refuse_counts(const ls_module *
                    inputs == 1 && outputs == 1 ? "ls_forward_many calls it with more" : "ls_forward_many");
 }
 
-/* An input is NULL if the operation that made it failed (the error is noted already), or if the caller erred. */
+/* An input is NULL if the operation that should make it failed (with an error already set), or if the caller made a
+ * mistake. */
 __attribute__((noinline, cold)) static ls_status refuse_missing(const ls_module *module, int i) {
     const ls_thread_state *thread = ls_thread();
     if (thread == NULL) {
@@ -38,13 +39,13 @@ __attribute__((noinline, cold)) static ls_status refuse_missing(const ls_module 
     return ls_error_status();
 }
 
-/* A call without hooks is inlined into both entry points, because every layer of every step makes it. */
+/* The call without hooks is inlined into both entry points, because every layer in every step makes it. */
 #define INLINE __attribute__((always_inline)) static inline
 
 INLINE ls_status check_inputs(const ls_module *module, ls_tensor *const *inputs, int count) {
     for (int i = 0; i < count; i++) {
         if (__builtin_expect(inputs[i] == NULL, 0)) {
-            /* A module with any number of inputs checks them itself. */
+            /* A module with a variable number of inputs checks them itself. */
             const bool known = module->type->forward != NULL || module->type->inputs > 0;
             const bool optional = !known || (i < 64 && (module->type->optional >> i & 1U) != 0);
             LS_TRY(optional ? LS_OK : refuse_missing(module, i));
@@ -73,8 +74,8 @@ INLINE ls_status check_call(const ls_module *module, ls_tensor *const *inputs, i
 }
 
 /*
- * Reports an output that is NULL or was freed. It is NULL because an operation failed, if the error count is above
- * `errors`; otherwise because the forward function erred.
+ * Reports an output that is NULL or was freed. A NULL output comes from a failed operation if the error count is above
+ * `errors`, otherwise from a mistake in the forward function.
  */
 __attribute__((noinline, cold)) static ls_status refuse_output(const ls_module *module, const ls_tensor *output, int i,
                                                                uint32_t errors) {
@@ -98,8 +99,8 @@ INLINE ls_status check_outputs(const ls_module *module, ls_tensor *const *output
 }
 
 /*
- * Returns the status of a forward function that failed. The cause is an error since the count was `errors`, or an
- * earlier failure that made an input NULL. Otherwise the function has set no error, and this function does.
+ * Returns the status of a failed forward function. The cause is an error since the error count was `errors`, or an
+ * earlier failure that made an input NULL. If the function has set no error, sets one.
  */
 __attribute__((noinline, cold)) static ls_status failed(const ls_module *module, ls_status status, uint32_t errors) {
     const ls_thread_state *thread = ls_thread();
@@ -179,8 +180,8 @@ INLINE bool is_outside(void) {
 }
 
 /*
- * Runs the module in a scope of its own, because outside any scope nothing else frees the tensors between its layers.
- * An error that the module has handled remains in the scope: the call succeeds, as in a scope of the caller.
+ * Runs the module in its own scope: outside any scope, nothing else frees the tensors between its layers. The scope
+ * absorbs errors that the module has handled, so the call succeeds, as it does in a caller's scope.
  */
 __attribute__((noinline)) static ls_status run_outside(ls_module *module, ls_tensor *const *inputs, int input_count,
                                                        ls_tensor **outputs, int output_count) {
@@ -190,7 +191,7 @@ __attribute__((noinline)) static ls_status run_outside(ls_module *module, ls_ten
     }
     ls_status status = run_with_hooks(module, inputs, input_count, outputs, output_count);
     if (status == LS_OK) {
-        ls_scope_end_inner(scope); /* frees an output in a scope that the module left open */
+        ls_scope_end_inner(scope); /* frees an output that belongs to a scope that the module left open */
         status = check_outputs(module, outputs, output_count, ls_error_count);
     }
     if (status != LS_OK) {

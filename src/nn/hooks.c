@@ -1,7 +1,8 @@
 /*
- * Hooks of modules: their lists, and the call of a module with hooks. For backward hooks, the inputs and outputs of the
- * call pass through operations that only store the gradients that flow back through them. A node that was recorded
- * before the module ran, and so is walked after all of the module's nodes, calls the hooks with these gradients.
+ * Hooks of modules: their lists, and calls of modules with hooks. For backward hooks, the inputs and outputs of the
+ * call pass through gate operations, which only store the gradients that flow back through them. A node that is
+ * recorded before the module runs calls the hooks with these gradients. The backward pass reaches this node after all
+ * nodes of the module.
  */
 #include <string.h>
 
@@ -12,7 +13,7 @@
 
 /* ---- lists ------------------------------------------------------------------------------------------------------- */
 
-/* Frees removed hooks when no call iterates over the list. */
+/* Frees removed hooks if no call is iterating over the list. */
 static void sweep(ls_module *module) {
     if (module->hooks_run > 0) {
         return;
@@ -28,7 +29,7 @@ static void sweep(ls_module *module) {
             place = &hook->next;
         }
     }
-    while (removed != NULL) { /* the list is consistent here: `release` may use it again */
+    while (removed != NULL) { /* the list is consistent here, because `release` may use it */
         ls_hook *hook = removed;
         removed = hook->next;
         ls_hook_free(hook);
@@ -61,7 +62,7 @@ static ls_module_hook function_of(const ls_hook *hook, hook_kind kind) {
     return kind == FORWARD_PRE ? hook->own.forward_pre : kind == FORWARD ? hook->own.forward : hook->own.backward;
 }
 
-/* Returns whether a hook up to number `last` has a function of this kind. */
+/* Returns whether a hook with a number up to `last` has a function of this kind. */
 static bool has_hook(const ls_module *module, hook_kind kind, int last) {
     bool has = false;
     for (const ls_hook *hook = module->hooks; hook != NULL && !has; hook = hook->next) {
@@ -70,14 +71,14 @@ static bool has_hook(const ls_module *module, hook_kind kind, int last) {
     return has;
 }
 
-/* Checks the call again after a hook, which may have changed it. */
+/* Repeats the checks of the call after a hook, which may have changed the call. */
 static ls_status check(const ls_module_call *call, hook_kind kind, uint32_t errors) {
     return kind == FORWARD_PRE ? ls_module_check_call(call->module, call->inputs, call->input_count, call->output_count)
            : kind == FORWARD   ? ls_module_check_outputs(call->module, call->outputs, call->output_count, errors)
                                : LS_OK;
 }
 
-/* Calls the hooks of the kind, up to number `last`. Stops at the first failure. */
+/* Calls the hooks of this kind with numbers up to `last`. Stops at the first failure. */
 static ls_status call_hooks(ls_module_call *call, hook_kind kind, int last) {
     static const char *const names[] = {"forward_pre", "forward", "backward"};
     ls_module *module = call->module;
@@ -113,7 +114,7 @@ typedef struct passage {
     int output_count;
     uint64_t pass; /* the backward pass to which the gradients belong */
     size_t bytes;
-    ls_tensor *gradients[]; /* of the inputs, then of the outputs; owned */
+    ls_tensor *gradients[]; /* gradients of the inputs, then of the outputs; owned */
 } passage;
 
 static void forget_gradients(passage *p) {
@@ -140,14 +141,14 @@ static void hold_passage(void *context, bool hold) {
     }
 }
 
-/* Makes a tensor without elements, which represents the call on the tape. */
+/* Makes an empty tensor, which represents the call on the tape. */
 static ls_status token_shape(ls_op_call *call) {
     const ls_device *device = call->input_count > 0 ? ls_tensor_device(call->inputs[0]) : ls_device_default();
     call->output = device != NULL ? ls_tensor_new(call->op->name, device, 1, &(int64_t){0}, LS_F32) : NULL;
     return call->output != NULL ? LS_OK : ls_error_status();
 }
 
-/* All nodes that the module has recorded have been walked. */
+/* At this point, the backward pass has processed all nodes that the module recorded. */
 static ls_status token_backward(ls_node *node, ls_tensor *gradient) {
     (void)gradient;
     passage *p = node->parameters.context;
@@ -161,7 +162,7 @@ static ls_status token_backward(ls_node *node, ls_tensor *gradient) {
     return status;
 }
 
-/* Makes a view of the whole tensor, as an output that the tape records. */
+/* Makes a view of the whole tensor, so that the tape records it as an output. */
 static ls_status gate_shape(ls_op_call *call) {
     ls_tensor *x = call->inputs[0];
     call->output = ls_tensor_view(x, x->ndim, x->size, x->stride, 0);
@@ -181,7 +182,7 @@ static ls_status gate_backward(ls_node *node, ls_tensor *gradient) {
     if (*place == NULL) {
         return ls_error_status();
     }
-    if (node->input_count > 1) { /* an output: makes the walk reach the node of the call */
+    if (node->input_count > 1) { /* an output: its second input makes the backward pass reach the node of the call */
         LS_TRY(ls_accumulate(
             node, 1, ls_tensor_new(node->op->name, ls_tensor_device(node->inputs[1]), 1, &(int64_t){0}, LS_F32)));
     }
@@ -212,19 +213,19 @@ static passage *make_passage(const ls_module_call *call, int last) {
     return p;
 }
 
-/* Returns the output of gate `number` of the call; `token` is NULL for an input. */
+/* Returns the output of the call's gate `number`. `token` is NULL for an input. */
 static ls_tensor *through_gate(passage *p, int number, ls_tensor *tensor, ls_tensor *token) {
     const ls_op_parameters parameters = {.context = p, .integer = {number}};
     return ls_apply(&gate_op, (ls_tensor *[]){tensor, token}, token != NULL ? 2 : 1, &parameters);
 }
 
-/* Records the node of the call, with a private leaf as input, because the call's inputs may want no gradients. */
+/* Records the node of the call. Its input is a private leaf, because the call's inputs may not require gradients. */
 static ls_tensor *make_token(passage *p) {
     ls_tensor *leaf = ls_zeros(LS_SHAPE(0), LS_F32);
     const ls_op_parameters parameters = {.context = p};
     ls_tensor *token =
         leaf != NULL && ls_set_requires_grad(leaf, true) == LS_OK ? ls_apply(&token_op, &leaf, 1, &parameters) : NULL;
-    ls_release(leaf); /* the node holds the leaf */
+    ls_release(leaf); /* the node holds a reference to the leaf */
     return token;
 }
 
@@ -252,7 +253,7 @@ static ls_status run_watched(ls_module_call *call, passage *p) {
             status = call->outputs[i] != NULL ? LS_OK : ls_error_status();
         }
     }
-    ls_release(token); /* the gates of the outputs hold the token */
+    ls_release(token); /* the gates of the outputs hold references to the token */
     return status;
 }
 

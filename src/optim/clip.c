@@ -7,7 +7,8 @@
 #include "optim/optimizer.h"
 #include "tensor/capture.h"
 
-/* Sets a view of the gradient's elements that this rank has, from *first on. Returns false if it has no element. */
+/* Sets `view` to the elements of the gradient that this rank has, which start at *first. Returns false if it has
+ * none. */
 static bool view_gradient(const ls_tensor *parameter, ls_tensor *view, int64_t *first) {
     const ls_leaf *leaf = parameter->leaf;
     if (leaf == NULL || !leaf->has_gradient) {
@@ -26,8 +27,8 @@ static bool view_gradient(const ls_tensor *parameter, ls_tensor *view, int64_t *
 /* ---- the norm ---------------------------------------------------------------------------------------------------- */
 
 /*
- * Returns the number of elements of a block. Only gradients on the CPU are sharded. On other devices, where each call
- * has a cost, a gradient is one block.
+ * Returns the number of elements in a block. Only gradients on the CPU are split into blocks. On other devices, where
+ * each call has a cost, a gradient is one block.
  */
 static int64_t block_size(const ls_tensor *tensor) {
     return ls_tensor_device(tensor)->is_host || tensor->count == 0 ? LS_NORM_BLOCK : tensor->count;
@@ -38,8 +39,8 @@ static int64_t blocks_of(const ls_tensor *parameter) {
     return (parameter->count + size - 1) / size;
 }
 
-/* Computes the sums of squares of the blocks of a parameter's gradient, of which `gradient` has elements from `first`.
- */
+/* Computes the sums of squares of the blocks of a parameter's gradient. `gradient` contains the elements from
+   `first`. */
 static ls_status measure_blocks(const ls_tensor *parameter, const ls_tensor *gradient, int64_t first, double *squares) {
     const size_t width = ls_dtype_size((ls_dtype)gradient->dtype);
     const int64_t size = block_size(parameter);
@@ -52,8 +53,8 @@ static ls_status measure_blocks(const ls_tensor *parameter, const ls_tensor *gra
     return LS_OK;
 }
 
-/* Computes the sums of squares of all gradients of a model, on their device. Blocks without gradient stay as they are.
- */
+/* Computes the sums of squares of all gradients of a model, on their device. Leaves blocks without a gradient
+   unchanged. */
 static ls_status measure_squares(const ls_module *model, double *squares) {
     for (int i = 0; i < ls_module_parameter_count(model); i++) {
         const ls_tensor *parameter = ls_module_parameter(model, i);
@@ -67,7 +68,7 @@ static ls_status measure_squares(const ls_module *model, double *squares) {
     return LS_OK;
 }
 
-/* Copies these sums to the host, with one wait. */
+/* Copies these sums to the host, waiting for the device only once. */
 static ls_tensor *fetch_squares(ls_module *model) {
     const char *const call = "ls_clip_grad_norm";
     const ls_device *device = NULL;
@@ -89,7 +90,7 @@ static ls_tensor *fetch_squares(ls_module *model) {
     return fetched;
 }
 
-/* Adds up the sums of gradients that are sharded by data-parallel ranks. Each block has one owner. */
+/* Adds up the sums of gradients that are sharded over data-parallel ranks. Each block has one owner. */
 static ls_status add_shards(const ls_module *model, double *squares, int64_t count) {
     ls_sharding *sharding = NULL;
     double *block = squares;
@@ -106,7 +107,7 @@ static ls_status add_shards(const ls_module *model, double *squares, int64_t cou
         const ls_tensor *parameter = ls_module_parameter(model, i);
         const bool elsewhere = parameter->leaf != NULL && !parameter->leaf->shard && sharding->rank > 0;
         for (int64_t k = 0; k < blocks_of(parameter); k++, block++) {
-            *block = elsewhere ? 0 : *block; /* every rank has these: rank 0 counts them */
+            *block = elsewhere ? 0 : *block; /* every rank has these blocks, so only rank 0 counts them */
         }
     }
     return sharding != NULL ? sharding->add(sharding, squares, count) : LS_OK;
@@ -161,7 +162,7 @@ ls_status ls_clip_grad_norm(ls_module *model, double max_norm, double *norm) {
         *norm = total;
     }
     const double factor = max_norm / (total + 1e-6);
-    /* also for NaN: it makes all gradients NaN, which shows the problem, as in PyTorch */
+    /* also true for NaN, which makes all gradients NaN and so exposes the problem, as in PyTorch */
     const bool scales = !(factor >= 1);
     for (int i = 0; scales && i < ls_module_parameter_count(model); i++) {
         ls_tensor gradient;

@@ -9,12 +9,12 @@
 struct ls_ema {
     double decay; /* 0: the plain mean */
     int64_t updates;
-    ls_snapshot averages; /* the averages; or the model's values, while the averages are in the model */
+    ls_snapshot averages; /* the averages or, while the averages are in the model, the model's values */
     bool swapped;
     ls_state_list listed;
 };
 
-/* ---- making and freeing ------------------------------------------------------------------------------------------ */
+/* ---- creation and destruction ------------------------------------------------------------------------------------ */
 
 ls_ema *ls_ema_new(ls_module *model, double decay) {
     if (model == NULL) {
@@ -52,7 +52,7 @@ static ls_status check_here(const char *call, const ls_ema *ema) {
     return !ema->swapped ? LS_OK : ls_fail(LS_ERR_STATE, "%s: the averages are in the model: ls_ema_swap first", call);
 }
 
-/* Computes average = keep average + (1 - keep) present; copies counters */
+/* Computes average = keep * average + (1 - keep) * present. Copies counters. */
 static ls_status average_one(ls_tensor *average, ls_tensor *present, double keep) {
     ls_scope *scope = ls_scope_begin();
     if (scope == NULL) {

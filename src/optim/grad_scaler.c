@@ -1,4 +1,4 @@
-/* Scaling of losses whose gradients pass through f16, like PyTorch's GradScaler. */
+/* Scales losses whose gradients pass through f16, like PyTorch's GradScaler. */
 #include <float.h>
 #include <math.h>
 
@@ -18,14 +18,14 @@ typedef struct unscaled {
 struct ls_grad_scaler {
     ls_grad_scaler_options options;
     double scale;
-    int64_t good;     /* updates since the scale changed, or since an overflow */
+    int64_t good;     /* updates since the last change of the scale or the last overflow */
     int64_t skipped;  /* total number of skipped steps */
-    unscaled *recent; /* capacity `room`, of which `count` are used */
+    unscaled *recent; /* array with capacity `room`; `count` entries are used */
     int count, room;
     ls_state_list listed;
 };
 
-/* ---- making and freeing ------------------------------------------------------------------------------------------ */
+/* ---- creation and destruction ------------------------------------------------------------------------------------ */
 
 ls_grad_scaler *ls_grad_scaler_new(const ls_grad_scaler_options *options) {
     static const char call[] = "ls_grad_scaler_new";
@@ -79,8 +79,8 @@ ls_tensor *ls_grad_scaler_scale(const ls_grad_scaler *scaler, ls_tensor *loss) {
 }
 
 /*
- * Divides the gradients of a group by the scale, in one kernel call per contiguous run. Sets *found to 1 if a result is
- * not finite.
+ * Divides the gradients of a group by the scale, with one kernel call per contiguous run. Sets *found to 1 if a result
+ * is not finite.
  */
 static ls_status unscale_group(const ls_parameter_group *group, double scale, double *found) {
     for (int first = 0, last; ls_group_next_run(group, false, &first, &last); first = last + 1) {
@@ -98,8 +98,8 @@ static ls_status unscale_group(const ls_parameter_group *group, double scale, do
 }
 
 /*
- * Adds 1 to *number if a gradient of the group is not finite. The group's kernels set a flag on its device, which is
- * read once.
+ * Adds 1 to *number if a gradient of the group is not finite. The kernels of the group set a flag on the device, which
+ * is read once.
  */
 static ls_status look_at_group(const ls_parameter_group *group, double scale, double *number) {
     static const char call[] = "ls_grad_scaler_unscale";
@@ -113,7 +113,7 @@ static ls_status look_at_group(const ls_parameter_group *group, double scale, do
     return status;
 }
 
-/* Returns the sharding of the optimizer's gradients, of which each rank has its own elements only; or NULL. */
+/* Returns the sharding of the optimizer's gradients if each rank has only its own elements, otherwise NULL. */
 static ls_sharding *sharding_of_gradients(const ls_optimizer *optimizer) {
     for (int g = 0; g < optimizer->group_count; g++) {
         for (int i = 0; i < optimizer->groups[g].count; i++) {
@@ -127,7 +127,7 @@ static ls_sharding *sharding_of_gradients(const ls_optimizer *optimizer) {
 }
 
 /*
- * Computes whether a gradient is not finite on any rank that has a shard of the model. The other ranks have the same
+ * Computes whether a gradient is not finite on any rank with a shard of the model. All other ranks have the same
  * gradients as this rank.
  */
 static ls_status agree(const ls_optimizer *optimizer, double own, bool *found) {
@@ -192,7 +192,7 @@ ls_status ls_grad_scaler_unscale(ls_grad_scaler *scaler, ls_optimizer *optimizer
     for (int g = 0; g < optimizer->group_count; g++) {
         LS_TRY(ls_group_check_place(optimizer, &optimizer->groups[g]));
     }
-    /* After this point, a failure leaves some gradients divided and others not: they must not be used in a step. */
+    /* If a later call fails, some gradients are already divided and others are not, so a step must not use them. */
     unscaled *made = &scaler->recent[scaler->count++];
     *made = (unscaled){.optimizer = optimizer, .overflowed = true};
     for (int g = 0; g < optimizer->group_count; g++) {

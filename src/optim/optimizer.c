@@ -128,7 +128,7 @@ static bool is_matrix(const ls_tensor *parameter) {
     return parameter != NULL && !ls_tensor_is_freed(parameter) && parameter->ndim == 2;
 }
 
-/* Returns the optimizer for a group of these parameters: `others` if it exists and the group has no matrix. */
+/* Returns the optimizer for a group of these parameters: `others` if it exists and the group contains no matrix. */
 static const ls_optimizer *choose_method(const ls_optimizer *optimizer, ls_tensor *const *parameters, int count,
                                          bool others) {
     bool matrices = count == 0;
@@ -174,11 +174,11 @@ ls_status ls_optimizer_add_group(ls_optimizer *optimizer, ls_tensor *const *para
     return LS_OK;
 }
 
-/* ---- making and freeing ------------------------------------------------------------------------------------------ */
+/* ---- creation and destruction ------------------------------------------------------------------------------------ */
 
 /*
- * Adds a group of the parameters that want a gradient. For a method for matrices, takes only the matrices or only the
- * other parameters.
+ * Adds a group of the parameters that require a gradient. For a matrix method, takes either only the matrices or only
+ * the other parameters.
  */
 static ls_status add_trained(ls_optimizer *optimizer, const ls_module *model, bool matrices) {
     const int count = ls_module_parameter_count(model);
@@ -336,8 +336,8 @@ static bool takes_part(const ls_optimizer_slot *slot) {
 }
 
 /*
- * Returns whether `next` begins at the end of the padding after `slot`, in parameters and gradients alike, and has
- * taken as many steps.
+ * Returns whether `next` begins at the end of the padding after `slot`, for both parameters and gradients, and has
+ * taken the same number of steps.
  */
 static bool adjoins(const ls_optimizer_slot *slot, const ls_optimizer_slot *next) {
     const size_t distance = next->offset - slot->offset;
@@ -363,7 +363,7 @@ bool ls_group_next_run(const ls_parameter_group *group, bool one_by_one, int *fi
     return *first < group->count;
 }
 
-/* Steps the slots from `first` to `last`, which follow each other in the state buffers. Sets run->product. */
+/* Steps the slots from `first` to `last`, which are adjacent in the state buffers. Sets run->product. */
 static ls_status step_own(const ls_parameter_group *group, const ls_optimizer_slot *first,
                           const ls_optimizer_slot *last, ls_run *run) {
     const ls_tensor *parameter = first->parameter;

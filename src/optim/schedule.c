@@ -1,4 +1,4 @@
-/* The framework of all schedules: steps, the rates and the momentum of a step, warm-up, state. */
+/* The framework of all schedules: step count, the rates and momentum of a step, warm-up, and state. */
 #include "optim/schedule.h"
 
 #include <float.h>
@@ -10,7 +10,7 @@
 
 /* ---- the rates of a step ----------------------------------------------------------------------------------------- */
 
-/* Returns the schedule's own step, which counts from the end of the warm-up. */
+/* Returns the schedule's own step, counted from the end of the warm-up. */
 static int64_t own_step(const ls_schedule *schedule) {
     return schedule->step > schedule->warm_up ? schedule->step - schedule->warm_up : 0;
 }
@@ -27,7 +27,7 @@ static double rate_of(const ls_schedule *schedule, double base) {
     return rate * (start + (1 - start) * (double)schedule->step / (double)schedule->warm_up);
 }
 
-/* Sets the rates and the momentum of the step in the optimizer, or changes nothing on failure. */
+/* Sets the step's rates and momentum in the optimizer. On failure, changes nothing. */
 static ls_status apply(const ls_schedule *schedule) {
     ls_optimizer *optimizer = schedule->optimizer;
     const char *call = schedule->type->name;
@@ -54,10 +54,10 @@ static ls_status apply(const ls_schedule *schedule) {
     return LS_OK;
 }
 
-/* ---- making and freeing ------------------------------------------------------------------------------------------ */
+/* ---- creation and destruction ------------------------------------------------------------------------------------ */
 
 ls_status ls_schedule_check_steps(const char *call, const char *option, int64_t number, int64_t least) {
-    const int64_t most = INT64_C(1) << 53; /* larger integers are not all exact in a double */
+    const int64_t most = INT64_C(1) << 53; /* a double cannot represent all larger integers exactly */
     return number >= least && number <= most
                ? LS_OK
                : ls_fail(LS_ERR_ARGUMENT, "%s: %s is %lld, must lie between %lld and 2^53", call, option,
@@ -216,7 +216,7 @@ ls_status ls_schedule_state(ls_schedule *schedule, const ls_named **tensors, int
     return LS_OK;
 }
 
-/* Restores into a copy of the schedule, which replaces the schedule only on success. */
+/* Restores the state into a copy, which replaces the schedule only on success. */
 static ls_status restore(ls_schedule *schedule, const ls_named *given, int count) {
     const char *const call = "ls_schedule_set_state";
     ls_state_list list = {0};

@@ -1,6 +1,6 @@
 /*
- * Data-parallel training. The gradients of each dtype lie in one flat buffer in memory that all ranks of the machine
- * can access. So averaging them (averaging.c) is one all-reduce per dtype without a copy.
+ * Data-parallel training. The gradients of each dtype lie in one flat buffer, in memory that all ranks of the machine
+ * can access. Averaging them (averaging.c) is therefore one all-reduce per dtype without copies.
  */
 #include "parallel/averaging.h"
 #include "parallel/cause.h"
@@ -32,10 +32,10 @@ static const ls_rank_inputs *share_of(const data_parallel_state *state, int rank
     return ls_object_of(&state->shares, rank);
 }
 
-/* Number of samples that a rank reports if it has no input because of a failure. */
+/* Reported as the number of samples by a rank that has no input because of a failure. */
 enum { FAILED = -1 };
 
-/* Exchanges the number and kind of samples of each rank. */
+/* Exchanges the number and the kind of each rank's samples. */
 static ls_status exchange_shares(data_parallel_state *state) {
     const size_t bytes = sizeof(ls_rank_inputs) + (size_t)state->input_count * sizeof(ls_input_kind);
     ls_rank_inputs *own = ls_record_allocate(bytes);
@@ -57,7 +57,7 @@ static ls_status exchange_shares(data_parallel_state *state) {
     return failed ? ls_cause_share(state->comm, "ls_forward", state->part.samples == FAILED) : status;
 }
 
-/* Finds this rank's samples in the global batch, which has the samples of the ranks in rank order. */
+/* Finds the position of this rank's samples in the global batch, which contains the samples in rank order. */
 static ls_status locate(ls_batch_part *part) {
     data_parallel_state *state = (data_parallel_state *)(void *)part;
     if (state->located) {
@@ -96,7 +96,7 @@ static void hold_part(ls_batch_part *part, bool hold) {
     ls_data_parallel_hold((data_parallel_state *)(void *)part, hold);
 }
 
-/* Returns the first input that is not NULL, whose first axis counts the samples; or NULL. */
+/* Returns the first input that is not NULL, or NULL if there is none. Its first axis counts the samples. */
 static ls_tensor *first_input(ls_tensor *const *inputs, int count) {
     for (int i = 0; i < count; i++) {
         if (inputs[i] != NULL) {
@@ -116,7 +116,7 @@ static bool needs_all_ranks(const data_parallel_state *state) {
                                      (state->whole_batch && ls_module_of_whole_batch(state->model, false) != NULL));
 }
 
-/* Begins a forward pass on this rank's part of the batch. Without inputs, the rank has no samples. */
+/* Begins a forward pass on this rank's part of the batch. If there are no inputs, the rank has no samples. */
 static ls_status begin_forward(data_parallel_state *state, ls_tensor *const *inputs, int input_count,
                                int output_count) {
     state->samples = count_samples(first_input(inputs, input_count));
@@ -152,8 +152,8 @@ static ls_status run_model(data_parallel_state *state, ls_tensor *const *inputs,
 }
 
 /*
- * The input is NULL because of a failure, so the model fails, too. The other ranks learn of it in the exchange of
- * shares, or in the backward pass.
+ * The input is NULL because of a failure, so the model fails too. The other ranks learn of the failure in the exchange
+ * of shares, or in the backward pass.
  */
 static ls_status forward_without_input(data_parallel_state *state, ls_tensor *const *inputs, int input_count,
                                        ls_tensor **outputs, int output_count) {
@@ -174,8 +174,8 @@ static ls_status forward_without_input(data_parallel_state *state, ls_tensor *co
 }
 
 /*
- * Watches a forward pass that failed in a scope, so that ls_backward(NULL) notifies the other ranks, unless they know
- * the cause. Returns `status`.
+ * Watches a forward pass that failed in a scope, so that ls_backward(NULL) notifies the other ranks unless they already
+ * know the cause. Returns `status`.
  */
 static ls_status watch_failure(data_parallel_state *state, ls_status status) {
     const ls_thread_state *thread = ls_thread();
@@ -229,7 +229,7 @@ static ls_status data_parallel_forward(ls_module *self, ls_tensor *const *inputs
 
 /* ---- a rank without samples -------------------------------------------------------------------------------------- */
 
-/* Returns whether the first axis of input i counts the samples, on all ranks that have samples. */
+/* Returns whether the first axis of input i counts the samples on every rank that has samples. */
 static bool counts_samples(const data_parallel_state *state, int i) {
     bool counts = true;
     for (int rank = 0; rank < ls_comm_size(state->comm) && counts; rank++) {
@@ -242,7 +242,8 @@ static bool counts_samples(const data_parallel_state *state, int i) {
     return counts;
 }
 
-/* Makes empty inputs like the inputs of `rank`, which has samples. Inputs that do not count samples are zeros. */
+/* Creates empty inputs like the inputs of `rank`, which has samples. Inputs whose first axis does not count samples
+ * are filled with zeros. */
 static ls_status make_inputs(const data_parallel_state *state, int rank, ls_tensor **inputs) {
     const ls_device *device = NULL;
     LS_TRY(ls_module_device(state->model, "ls_data_parallel_skip", &device));
@@ -263,7 +264,7 @@ static ls_status make_inputs(const data_parallel_state *state, int rank, ls_tens
     return LS_OK;
 }
 
-/* Returns an output for the backward pass: any output of a floating dtype. */
+/* Returns an output for the backward pass: any output with a floating-point dtype. */
 static ls_tensor *floating_one(ls_tensor *const *outputs, int count) {
     int i = 0;
     while (i < count && !ls_dtype_is_floating((ls_dtype)outputs[i]->dtype)) {
@@ -272,8 +273,8 @@ static ls_tensor *floating_one(ls_tensor *const *outputs, int count) {
     return i < count ? outputs[i] : NULL;
 }
 
-/* Runs the model on an empty batch like the batch of a rank. Sets *output to an output for the backward pass, or NULL.
- */
+/* Runs the model on an empty batch that is like the batch of `rank`. Sets *output to an output for the backward
+   pass, or to NULL. */
 static ls_status run_like(data_parallel_state *state, int rank, ls_tensor **output) {
     const ls_rank_inputs *share = share_of(state, rank);
     const size_t count = (size_t)(share->inputs + share->outputs);
@@ -290,9 +291,7 @@ static ls_status run_like(data_parallel_state *state, int rank, ls_tensor **outp
     return status;
 }
 
-/*
- * Runs the model on an empty batch, so that its communication and its random numbers stay in step with the other ranks.
- */
+/* Runs the model on an empty batch, so that its communication and random numbers stay in step with the other ranks. */
 static ls_status run_empty(data_parallel_state *state, ls_tensor **output) {
     *output = NULL;
     LS_TRY(begin_forward(state, NULL, 0, 0));
@@ -406,7 +405,7 @@ ls_slices *ls_data_parallel_slices(const ls_module *module) {
     return ls_data_parallel_comm(module) != NULL ? ((data_parallel_state *)module->state)->slices : NULL;
 }
 
-/* Runs both passes of this rank's samples. */
+/* Runs the forward and backward passes for this rank's samples. */
 static ls_status run_step(data_parallel_state *state, const ls_batch *batch, ls_loss_function function, void *user) {
     if (batch->input == NULL) {
         const ls_status status = ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel_step: the input of the batch is NULL");
@@ -414,13 +413,13 @@ static ls_status run_step(data_parallel_state *state, const ls_batch *batch, ls_
         return status;
     }
     ls_tensor *loss = function(batch, user);
-    LS_TRY(ls_backward(loss)); /* also if the loss is NULL: it tells the other ranks */
+    LS_TRY(ls_backward(loss)); /* even if the loss is NULL, because this call notifies the other ranks */
     const bool alone = ls_comm_size(state->comm) == 1;
     state->last = alone ? (ls_step_loss){.loss = ls_item(loss), .divisor = 1} : ls_step_loss_of(state, loss);
     return LS_OK;
 }
 
-/* Runs a step in a scope of its own. */
+/* Runs a step in its own scope. */
 static ls_status run_step_in_scope(data_parallel_state *state, const ls_batch *batch, ls_loss_function function,
                                    void *user) {
     ls_scope *scope = ls_scope_begin();

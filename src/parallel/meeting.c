@@ -130,7 +130,7 @@ static ls_status make_offer(ls_meeting *meeting, const ls_proposal *proposal) {
 
 /* ---- all offers -------------------------------------------------------------------------------------------------- */
 
-/* Compares shapes, which may differ along the axes of the call. */
+/* Compares shapes, which may differ only along the axes of the call. */
 static bool shapes_fit(const ls_collective *what, const ls_offer *a, const ls_offer *b) {
     bool fit = a->ndim == b->ndim;
     for (int axis = 0; fit && axis < a->ndim; axis++) {
@@ -148,7 +148,7 @@ static ls_status refuse_shapes(const ls_meeting *meeting, int first, int other) 
                    ls_shape_describe(b->ndim, b->size).text, ls_dtype_name((ls_dtype)b->dtype));
 }
 
-/* Compares the arguments that must be equal on all ranks, also on ranks without a tensor. */
+/* Compares the arguments that must be equal on all ranks, including ranks without a tensor. */
 static ls_status compare_arguments(const ls_meeting *meeting, int other) {
     const ls_offer *a = &meeting->offers[0];
     const ls_offer *b = &meeting->offers[other];
@@ -184,7 +184,7 @@ static ls_status compare_tensors(const ls_meeting *meeting, int first, int other
     return LS_OK;
 }
 
-/* Checks the offers. Every rank gets the same result. */
+/* Checks the offers. All ranks get the same result. */
 static ls_status examine(ls_meeting *meeting) {
     for (int rank = 0; rank < meeting->size; rank++) {
         LS_TRY(compare_arguments(meeting, rank));
@@ -295,8 +295,8 @@ ls_tensor *ls_as_seen(ls_tensor *result) {
 }
 
 /*
- * Runs ls_apply for operations that other ranks may record while ls_no_grad is on here. The node's input then wants no
- * gradient, and the result has no history. `input` may be NULL if the operation allows it.
+ * Runs ls_apply for operations that other ranks may record while ls_no_grad is on here. The node's input then requires
+ * no gradient, and the result has no history. `input` may be NULL if the operation allows NULL.
  */
 static ls_tensor *apply_unseen(const ls_op *op, ls_tensor *input, const ls_op_parameters *parameters) {
     if (!ls_thread()->no_grad) {
@@ -316,7 +316,7 @@ static bool has_failed(const ls_meeting *meeting) {
     return failed;
 }
 
-/* Exchanges the offers. `status` is the status of this rank's make_offer. */
+/* Exchanges the offers. `status` is the result of this rank's make_offer. */
 static ls_status meet_others(ls_meeting *meeting, ls_status status) {
     ls_saved_error cause;
     if (status != LS_OK) {

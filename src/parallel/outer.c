@@ -3,10 +3,10 @@
  * Distributed Low-Communication Training of Language Models, 2023, algorithm 1).
  *
  * Between outer steps, each rank trains alone. In an outer step, each rank computes the difference between the
- * parameters after the last outer step, the anchors, and its present parameters. The mean of the differences over the
+ * parameters after the last outer step (the anchors) and its current parameters. The mean of the differences over the
  * ranks is the gradient of the outer optimizer, which starts from the anchors. The differences are written to the flat
- * buffers of the gradients, so an outer step is one all-reduce per dtype. All ranks get the same bits, because they
- * have equal anchors, differences and momentum.
+ * buffers of the gradients, so an outer step is one all-reduce per dtype. All ranks get bit-identical results, because
+ * their anchors, differences and momentum are equal.
  *
  * With learning rate 1 and without momentum, the result is the mean of the parameters. The ranks then average the
  * parameters themselves, and need no anchors.
@@ -29,16 +29,16 @@
 #include "tensor/capture.h"
 
 struct ls_outer {
-    ls_module *model; /* held; NULL in a record that ls_outer_free has retired */
+    ls_module *model; /* holds a reference; NULL in a record that ls_outer_free has retired */
     ls_comm *comm;    /* held */
     ls_outer_options options;
-    ls_optimizer *optimizer; /* NULL if outer steps only average the parameters; then there are no anchors */
+    ls_optimizer *optimizer; /* NULL if outer steps only average the parameters; there are then no anchors */
     ls_flat flats[LS_FLAT_LIMIT];
     ls_storage *anchors[LS_FLAT_LIMIT];
     int flat_count;
     ls_averaged_buffers buffers;
-    int64_t total; /* training steps since the start */
-    int64_t since; /* of these, training steps since the last outer step */
+    int64_t total; /* total number of training steps */
+    int64_t since; /* training steps since the last outer step */
     bool compared; /* the ranks have compared their replicas before an outer step */
 };
 
@@ -56,7 +56,8 @@ static ls_tensor anchors_of(const ls_outer *outer, int flat) {
     return ls_flat_view(outer->anchors[flat], outer->flats[flat].dtype, outer->flats[flat].count);
 }
 
-/* Finds the flat buffers, which move if another module laid them out again. Fails if a layer was added. */
+/* Finds the flat buffers, which move when a different module lays out the parameters again. Fails if a layer was
+ * added. */
 static ls_status find_flats(const char *call, ls_outer *outer) {
     ls_flat flats[LS_FLAT_LIMIT];
     LS_TRY(ls_module_is_here(outer->model) ? LS_OK : LS_ERR_STATE);
@@ -93,7 +94,7 @@ static ls_status average_parameters(const ls_outer *outer) {
     return LS_OK;
 }
 
-/* Writes the mean differences to the gradients, and the anchors to the parameters. */
+/* Writes the mean differences to the gradients, and copies the anchors to the parameters. */
 static ls_status average_differences(const ls_outer *outer) {
     for (int i = 0; i < outer->flat_count; i++) {
         ls_tensor difference = gradients_of(outer, i), parameters = parameters_of(outer, i);
@@ -117,7 +118,7 @@ static ls_status take_anchors(const ls_outer *outer) {
     return LS_OK;
 }
 
-/* The gradients hold the mean differences, but the program's own gradients, which they replace, may be missing. */
+/* The gradients contain the mean differences. The program's own gradients, which these replace, may be missing. */
 static ls_status step_optimizer(const ls_outer *outer) {
     ls_module_zero_grad(outer->model);
     for (int i = 0; i < ls_module_parameter_count(outer->model); i++) {
@@ -171,7 +172,7 @@ static ls_status agree_on_steps(const char *call, const ls_outer *outer) {
                            call, (long long)outer->total);
 }
 
-/* Warns, before the first outer step, if all ranks have trained alike. */
+/* Warns before the first outer step if the training so far was identical on all ranks. */
 static ls_status compare_replicas(ls_outer *outer) {
     bool equal = false;
     if (outer->compared || ls_comm_size(outer->comm) == 1) {
@@ -264,7 +265,7 @@ static ls_status compare_options(const ls_outer *outer) {
     return ls_options_compare("ls_outer_new", outer->comm, text);
 }
 
-/* Refuses models whose ranks do not train replicas alone. */
+/* Rejects models whose ranks do not train independent replicas. */
 static ls_status check_model(const ls_outer *outer) {
     if (ls_data_parallel_comm(outer->model) == outer->comm && ls_data_parallel_averages(outer->model)) {
         return ls_fail(LS_ERR_ARGUMENT,

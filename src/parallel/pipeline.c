@@ -1,12 +1,13 @@
 /*
- * A sequence of layers, partitioned into stages, one per rank. A batch is divided into micro-batches, which pass
- * through the stages one after the other. The schedule sends the messages itself: a stage's input is a leaf, whose
- * gradient is sent to the previous stage. Sends are started and only waited for at the end of the step; receives are
- * waited for. So stages can run ahead of each other, and no stage can block another stage's schedule.
+ * A sequence of layers, partitioned into stages, one per rank. A batch is split into micro-batches, which pass through
+ * the stages one after another. The schedule sends the messages itself: a stage's input is a leaf, whose gradient is
+ * sent to the previous stage. Sends are started immediately, and waited for at the end of the step; receives are waited
+ * for immediately. Stages can therefore run ahead of each other, and no stage can block another stage's schedule.
  *
- * GPipe (Huang et al., arXiv 1811.06965): all micro-batches forwards, then all backwards. 1F1B (Narayanan et al., arXiv
- * 1806.03377): when the gradient of a micro-batch has returned, the next micro-batch starts, so a stage holds at most
- * as many as there are stages from it to the last. Both compute the same sums in the same order, thus the same bits.
+ * GPipe (Huang et al., arXiv 1811.06965) runs all forward passes, then all backward passes. 1F1B (Narayanan et al.,
+ * arXiv 1806.03377) starts the next micro-batch when the gradient of an earlier one has returned, so a stage holds at
+ * most as many micro-batches as there are stages from this stage to the last. Both compute the same sums in the same
+ * order, so their results are bit-identical.
  */
 #include "parallel/pipeline.h"
 
@@ -25,9 +26,9 @@ enum { FORWARD_TAG = 1 << 28, BACKWARD_TAG, RESULT_TAG };
 
 /* ---- messages between stages ------------------------------------------------------------------------------------- */
 
-/* Precedes a tensor, or the error message that replaces it. */
+/* Precedes a tensor, or the error message sent instead of it. */
 typedef struct announcement {
-    int64_t failed; /* 0, or 1 + the stage that failed */
+    int64_t failed; /* 0, or 1 + the number of the failed stage */
     int64_t dtype;
     int64_t ndim;
     int64_t size[LS_MAX_DIMS];
@@ -36,11 +37,11 @@ typedef struct announcement {
 /* A tensor that is being sent to another stage. */
 typedef struct stage_message {
     announcement head;
-    ls_tensor *content; /* dense, on the host, held; NULL: an error message, whose memory belongs to the step */
+    ls_tensor *content; /* dense, on the host, held; NULL for an error message, which the step owns */
     ls_work *work[2];
 } stage_message;
 
-/* The cause why a step cannot be finished. */
+/* The reason why a step cannot complete. */
 typedef struct failure {
     bool happened;
     int stage; /* the failed stage */
@@ -74,7 +75,7 @@ static ls_status settle(stage_message *p) {
     return head != LS_OK ? head : content;
 }
 
-/* Stores this thread's error as the failure of this stage. */
+/* Records this thread's error as the failure of this stage. */
 static void note_failure(failure *why, int stage) {
     if (!why->happened) {
         why->happened = true;
@@ -83,7 +84,7 @@ static void note_failure(failure *why, int stage) {
     }
 }
 
-/* Receives the error message of a failed stage, which replaces a tensor. */
+/* Receives the error message that a failed stage sends instead of a tensor. */
 static ls_tensor *hear_failure(ls_comm *comm, const announcement *head, int from, int tag, failure *why) {
     const size_t length = (size_t)head->size[0] % sizeof why->text;
     why->happened = true;
@@ -97,7 +98,8 @@ static ls_tensor *hear_failure(ls_comm *comm, const announcement *head, int from
 }
 
 /*
- * Receives a message without its content: receiving with another count than was sent drops the message on both sides.
+ * Receives a message without its content: a receive whose count differs from the sent count drops the message on both
+ * sides.
  */
 static ls_status refuse(ls_comm *comm, int from, int tag) {
     const ls_status status = ls_comm_recv(comm, NULL, 0, LS_U8, from, tag, NULL);
@@ -105,8 +107,8 @@ static ls_status refuse(ls_comm *comm, int from, int tag) {
 }
 
 /*
- * Receives the next tensor from another stage, in the innermost scope. Returns NULL with an error; sets `*why` if the
- * other stage failed, or this stage cannot store the tensor.
+ * Receives the next tensor from another stage, in the innermost scope. On failure, returns NULL with an error. Sets
+ * `*why` if the other stage failed, or if this stage cannot store the tensor.
  */
 static ls_tensor *fetch(ls_comm *comm, int from, int tag, failure *why) {
     announcement head;
@@ -138,14 +140,14 @@ static ls_tensor *fetch(ls_comm *comm, int from, int tag, failure *why) {
 
 /* ---- one step ---------------------------------------------------------------------------------------------------- */
 
-/* The two directions of a micro-batch, and the tags of their messages. */
+/* The two directions of a micro-batch, which are also the tags of its messages. */
 enum { FORWARDS = 0, BACKWARDS, WAYS };
 static const int tags[WAYS] = {FORWARD_TAG, BACKWARD_TAG};
 
 /* A micro-batch between its forward and its backward pass. */
 typedef struct microbatch {
     ls_tensor *input;  /* a leaf, if there is a previous stage */
-    ls_tensor *output; /* on the last stage, the loss weighted by its samples */
+    ls_tensor *output; /* on the last stage, the loss weighted by its number of samples */
     stage_message sent[WAYS];
 } microbatch;
 
@@ -162,9 +164,9 @@ typedef struct step {
     void *user; /* argument of the criterion */
     microbatch *microbatches;
     double loss;
-    double per_sample; /* how many numbers of each sample the criterion averages; 0: not known yet */
-    int sent[WAYS];    /* micro-batches sent to the next stage in that direction */
-    int got[WAYS];     /* micro-batches received from the other side */
+    double per_sample; /* number of elements of each sample that the criterion averages; 0 if not yet known */
+    int sent[WAYS];    /* number of micro-batches sent in each direction */
+    int got[WAYS];     /* number of micro-batches received in each direction */
     failure failure;
     stage_message notices[WAYS];
 } step;
@@ -173,7 +175,8 @@ static bool is_last(const step *t) {
     return t->stage == t->stages - 1;
 }
 
-/* Return the stage to which this stage sends in that direction, and the stage from which it receives; -1: none. */
+/* Return the stage to which this stage sends in the given direction, and the stage from which it receives; -1 if
+ * there is none. */
 static int stage_behind(const step *t, int way) {
     const int stage = way == FORWARDS ? t->stage + 1 : t->stage - 1;
     return stage < t->stages ? stage : -1;
@@ -200,7 +203,7 @@ static ls_tensor *rows_of(const step *t, ls_tensor *all, int number) {
     return ls_narrow(all, 0, rows.start, rows.count);
 }
 
-/* Returns the stage's input: a part of the batch, or the previous stage's output, as a leaf. */
+/* Returns the stage's input as a leaf: a part of the batch, or the previous stage's output. */
 static ls_tensor *stage_input(step *t, int number) {
     if (t->stage == 0) {
         return rows_of(t, t->input, number);
@@ -213,8 +216,9 @@ static ls_tensor *stage_input(step *t, int number) {
 }
 
 /*
- * Micro-batches are weighted by their samples before all are known. So the criterion must be a mean over equally many
- * numbers of every sample: not a sum, nor a mean over some of them or with weights.
+ * Checks the criterion. Micro-batches are weighted by their number of samples before all losses are known. The
+ * criterion must therefore be a mean to which every sample contributes the same number of elements. It must not be a
+ * sum, a weighted mean, or a mean over only some elements.
  */
 static ls_status check_criterion(step *t, const ls_tensor *loss, int64_t rows) {
     ls_batch_loss made;
@@ -267,7 +271,7 @@ static ls_status go_forward_in_scope(step *t, int number) {
     if (output == NULL) {
         return ls_scope_failed_status();
     }
-    /* Tensors that are needed in the backward pass belong to the step, not to the scope. */
+    /* The step, not the scope, holds the tensors that the backward pass needs. */
     j->input = ls_tensor_hold(input);
     j->output = ls_tensor_hold(output);
     (void)ls_keep(output);
@@ -323,7 +327,7 @@ static ls_status go_backward(step *t, int number) {
     return status != LS_OK ? status : ended;
 }
 
-/* Returns how many micro-batches start before the first returns. */
+/* Returns how many micro-batches start before the first one returns. */
 static int lead_of(const step *t) {
     if (t->state->schedule == LS_PIPELINE_GPIPE) {
         return t->count;
@@ -346,7 +350,8 @@ static ls_status run_schedule(step *t) {
     return LS_OK;
 }
 
-/* Receives and drops the remaining messages of the neighbour in this direction, up to its own failure if any. */
+/* Receives and drops the remaining messages of the neighbor in this direction, up to the neighbor's own failure
+ * message if there is one. */
 static ls_status clear(step *t, int way) {
     const int from = stage_before(t, way);
     while (from >= 0 && t->got[way] < t->count) {
@@ -359,8 +364,8 @@ static ls_status clear(step *t, int way) {
 }
 
 /*
- * Ends the step after a failure. Notifies the neighbours that wait for this stage, and they notify theirs. All stages
- * receive the messages that are still being sent to them, so that no sender waits forever.
+ * Ends the step after a failure. Notifies the neighbors that wait for this stage; they notify their neighbors. All
+ * stages receive the messages that are still being sent to them, so that no sender waits forever.
  */
 static void give_up(step *t) {
     note_failure(&t->failure, t->stage);
@@ -376,7 +381,7 @@ static void give_up(step *t) {
     }
 }
 
-/* Waits for all sends, and frees the remains of a failed step. */
+/* Waits for all sends, and frees what a failed step has left. */
 static ls_status unpack(step *t) {
     ls_status status = LS_OK;
     for (int number = 0; t->microbatches != NULL && number < t->count; number++) {
@@ -409,7 +414,7 @@ typedef struct result {
     int64_t failed;
 } result;
 
-/* Uses point-to-point messages: the last stage finishes first, and in a broadcast it would wait for the others. */
+/* Uses point-to-point messages: the last stage finishes first, and would have to wait for the others in a broadcast. */
 static ls_status share_result(step *t, bool failed) {
     result own = {.loss = t->loss, .failed = failed};
     if (!is_last(t)) {
@@ -452,14 +457,14 @@ static ls_status check_step(const step *t) {
 }
 
 /*
- * Exchanges the number of rows. The first stage has the input, the last the target. All stages learn the number, or
- * that the two differ, or which stage cannot take part.
+ * Exchanges the number of rows. The first stage has the input, and the last stage has the target. All stages learn the
+ * number of rows, or that the two numbers differ, or which stage cannot take part.
  */
 static ls_status agree_on_rows(step *t) {
     const ls_status own = check_step(t);
     ls_saved_error cause;
     ls_error_save(&cause);
-    /* rows of the input, rows of the target, the stage that cannot take part */
+    /* rows of the input, rows of the target, and the stage that cannot take part */
     int64_t known[3] = {INT64_MAX, INT64_MAX, own != LS_OK ? t->stage : INT64_MAX};
     if (own == LS_OK && t->stage == 0) {
         known[0] = t->input->size[0];
@@ -490,7 +495,7 @@ static ls_status agree_on_rows(step *t) {
     return LS_OK;
 }
 
-/* Notes the samples of a step. Earlier steps are forgotten when the gradients are cleared. */
+/* Records the number of samples of a step. The record of earlier steps is dropped when the gradients are cleared. */
 static void note_samples(const step *t) {
     ls_gathered_steps *steps = &t->state->steps;
     bool gathered = false;

@@ -1,12 +1,13 @@
 /*
- * Point-to-point messages with gradients, which flow in the opposite direction. One call starts each message (ls_isend,
- * ls_irecv) and another ends it (ls_handle_wait). Both record a node. In the backward pass, the node of the end starts
- * the message with the gradient, and the node of the start waits for it. The backward pass is the same program in
- * reverse order. So a program that cannot deadlock in the forward pass cannot deadlock in the backward pass.
+ * Point-to-point messages with gradients, which flow in the opposite direction. One call starts a message (ls_isend,
+ * ls_irecv), and a second call completes it (ls_handle_wait). Both calls record a node. In the backward pass, the node
+ * of the second call starts the message with the gradient, and the node of the first call waits for it. The backward
+ * pass is the same program in reverse order, so a program that cannot deadlock in the forward pass cannot deadlock in
+ * the backward pass either.
  *
- * A header precedes every message: shape, dtype, whether the sender wants a gradient, and a number that is unique for
- * the sender. The tag of the gradient is derived from this number, so gradients find their messages in whatever order
- * either side waits.
+ * A header precedes every message. It contains the shape, the dtype, whether the sender requires a gradient, and a
+ * number that is unique to the sender. The tag of the gradient is derived from this number, so gradients match their
+ * messages in whatever order either side waits.
  */
 #include <string.h>
 
@@ -17,7 +18,7 @@
 #include "parallel/handle.h"
 #include "tensor/capture.h"
 
-/* Tags of gradients have this bit; tags of users are smaller. */
+/* Tags of gradients have this bit set; user tags are smaller. */
 #define GRADIENT_TAG (1 << 30)
 
 /* The header that precedes a message. */
@@ -25,14 +26,14 @@ typedef struct notice {
     uint8_t dtype;
     int8_t ndim;
     bool wants;  /* the sender expects a gradient */
-    bool failed; /* the sender has failed and has nothing to send */
+    bool failed; /* the sender has failed and sends no tensor */
     uint32_t number;
     int64_t size[LS_MAX_DIMS];
 } notice;
 
 /*
- * One message, shared by its two nodes and the handle. It is stored in the storage of a token: a tensor without
- * elements that is the output of the first node. The handle is the token.
+ * A message, shared by its two nodes and the handle. It is stored in the storage of a token: an empty tensor that is
+ * the output of the first node. The handle is the token.
  */
 typedef struct message {
     ls_handle_record record;
@@ -44,13 +45,13 @@ typedef struct message {
     notice notice;
     ls_work *notice_work;
     ls_work *work;
-    ls_tensor *tensor;   /* the tensor to send, as given; until ls_handle_wait */
-    ls_tensor *content;  /* the elements to send, or memory to receive them, dense, on the host; during the transfer */
+    ls_tensor *tensor;   /* the tensor to send, as passed by the user; kept until ls_handle_wait */
+    ls_tensor *content;  /* during the transfer: elements to send or memory to receive them, dense, on the host */
     ls_tensor *gradient; /* the gradient to receive or to send, during its transfer */
-    ls_tensor *early;    /* the result for ls_handle_wait, if a pass needed it before */
+    ls_tensor *early;    /* the result for ls_handle_wait, if a backward pass needed it earlier */
 } message;
 
-/* Makes numbers that differ, so that the two ranks never confuse the gradients of two messages. */
+/* Returns a new number for each message, so that the two ranks never confuse the gradients of two messages. */
 static uint32_t next_number(void) {
     static _Thread_local uint32_t last;
     return last = (last + 1) % GRADIENT_TAG;
@@ -64,7 +65,7 @@ static message *message_of(const ls_tensor *token) {
     return ls_handle_record_of(token);
 }
 
-/* Waits for both parts of a transfer. Returns the first failure. */
+/* Waits for both parts of a transfer. Returns the first error. */
 static ls_status settle(message *m) {
     const ls_status status = ls_work_wait(m->notice_work);
     m->notice_work = NULL;
@@ -81,11 +82,11 @@ static ls_status settle(message *m) {
     return second;
 }
 
-/* The scope reports a failure of the message when it ends. */
+/* When the scope ends, it reports a failure of the message. */
 static void forget(ls_handle_record *record) {
     message *m = (message *)(void *)record;
     const ls_status status = settle(m);
-    /* LS_ERR_STATE: this rank may have freed the communicator before */
+    /* LS_ERR_STATE: this rank may already have freed the communicator */
     if (status != LS_OK && status != LS_ERR_STATE) {
         (void)ls_fail(status, "%s rank %d with tag %d, which the program never waited for: %s",
                       m->sends ? "ls_isend to" : "ls_irecv from", m->peer, m->tag, ls_error_message());
@@ -160,11 +161,11 @@ static ls_status begin_shape(ls_op_call *call) {
     return LS_OK;
 }
 
-/* Waits for the gradient of the sent tensor, at the latest here. */
+/* Waits for the gradient of the sent tensor, unless it has already arrived. */
 static ls_status isend_backward(ls_node *node, ls_tensor *gradient) {
     message *m = message_of(node->output);
     (void)gradient;
-    if (m->gradient == NULL) { /* ls_handle_wait was not called: there is no second node */
+    if (m->gradient == NULL) { /* ls_handle_wait was not called, so there is no second node */
         LS_TRY(begin_gradient_in(node, m, node->inputs[0]));
     }
     LS_TRY(settle(m));
@@ -184,7 +185,7 @@ static const ls_op isend_op = {.name = "ls_isend",
                                .complete = isend_complete,
                                .communicates = true};
 
-/* ls_handle_wait of a sent message returns the tensor itself. */
+/* For a sent message, ls_handle_wait returns the tensor itself. */
 static ls_status sent_shape(ls_op_call *call) {
     const ls_tensor *x = call->inputs[0];
     call->records = message_of(call->inputs[1])->wanted;
@@ -208,7 +209,7 @@ static ls_status post_send(message *m) {
     return ls_comm_send(m->comm, data, count, (ls_dtype)m->notice.dtype, m->peer, m->tag, &m->work);
 }
 
-/* Notifies the receiver that no tensor follows, and why this rank fails: the tensor is NULL or was freed. */
+/* Notifies the receiver that no tensor follows, and sets this rank's error: the tensor is NULL or was freed. */
 static ls_handle *send_failure(ls_comm *comm, const ls_tensor *tensor, int dest, int tag) {
     if (tensor != NULL) {
         (void)ls_tensor_refuse_gone("ls_isend", 0, tensor);
@@ -268,7 +269,7 @@ static ls_tensor *end_send(ls_tensor *token) {
 
 /* ---- receiving --------------------------------------------------------------------------------------------------- */
 
-/* Waits until the gradient of the received tensor was sent, at the latest here. */
+/* Waits until the gradient of the received tensor has been sent, unless this has already happened. */
 static ls_status irecv_backward(ls_node *node, ls_tensor *gradient) {
     message *m = message_of(node->output);
     (void)gradient;
@@ -279,8 +280,8 @@ static ls_status irecv_backward(ls_node *node, ls_tensor *gradient) {
 }
 
 /*
- * A pass begins before ls_handle_wait was called. The sender may still want a gradient, so receives the tensor now and
- * keeps it for ls_handle_wait.
+ * A backward pass begins before ls_handle_wait was called. The sender may still require a gradient, so receives the
+ * tensor now, and keeps it for ls_handle_wait.
  */
 static ls_status irecv_complete(ls_node *node) {
     message *m = message_of(node->output);
@@ -297,13 +298,13 @@ static ls_status irecv_complete(ls_node *node) {
     }
     ls_tensor *received = end_receive(node->output);
     m->early = received != NULL ? ls_tensor_hold(received) : NULL;
-    m->record.waited = received == NULL; /* nothing is left for ls_handle_wait */
+    m->record.waited = received == NULL; /* nothing is left to do in ls_handle_wait */
     return received != NULL ? LS_OK : ls_error_status();
 }
 
 /*
- * Recorded before it is known whether the sender wants a gradient; if it does not, ls_handle_wait removes the node from
- * the tape.
+ * The node is recorded before it is known whether the sender requires a gradient. If it does not, ls_handle_wait
+ * removes the node from the tape.
  */
 static const ls_op irecv_op = {.name = "ls_irecv",
                                .shape = begin_shape,
@@ -350,7 +351,7 @@ ls_handle *ls_irecv(ls_comm *comm, ls_shape shape, ls_dtype dtype, int source, i
     return (ls_handle *)ls_apply(&irecv_op, NULL, 0, &(ls_op_parameters){.context = token});
 }
 
-/* Compares the received message with the expected one. `status` is the communicator's. */
+/* Compares the received message with the expected message. `status` is the communicator's result. */
 static ls_status examine(const message *m, ls_status status, bool noticed) {
     const notice *n = &m->notice;
     const ls_tensor *wanted = m->content;
@@ -381,7 +382,7 @@ static ls_tensor *end_receive(ls_tensor *token) {
     const ls_status settled = settle(m);
     const ls_status status = examine(m, noticed != LS_OK ? noticed : settled, noticed == LS_OK);
     m->wanted = status == LS_OK && m->notice.wants;
-    if (!m->wanted && token->node != NULL && token->node->tape != NULL) { /* a pass may have removed the node already */
+    if (!m->wanted && token->node != NULL && token->node->tape != NULL) { /* a pass may already have removed the node */
         ls_tape_discard((ls_node *)token->node);
     }
     return status == LS_OK ? ls_as_seen(ls_apply(&received_op, &token, 1, NULL)) : ls_scope_failed();

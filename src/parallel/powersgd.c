@@ -8,34 +8,35 @@
 static const char call[] = "ls_data_parallel";
 
 /*
- * The gradient of a parameter as a matrix. Matrices of `rank` columns are stored transposed: each column is contiguous.
+ * The gradient of a parameter as a matrix. Matrices with `rank` columns are stored transposed, so that each column is
+ * contiguous.
  */
 typedef struct powersgd_matrix {
     int64_t count;         /* elements */
-    int64_t rows, columns; /* of a compressed gradient; 0: the gradient is sent unchanged */
+    int64_t rows, columns; /* sizes of a compressed gradient; 0 if the gradient is sent unchanged */
     float *error;          /* [rows, columns] */
-    float *q;              /* [rank, columns], of the last pass */
+    float *q;              /* [rank, columns], from the last pass */
     /* of the present pass */
     bool given;      /* this rank has a gradient */
-    float *gradient; /* NULL: no rank has a new gradient */
-    float *sent;     /* in the first message: P [rank, rows], or the gradient */
+    float *gradient; /* NULL if no rank has a new gradient */
+    float *sent;     /* part of the first message: P [rank, rows], or the gradient */
     float *next_q;   /* in the second message */
-    bool finite;     /* the averages of the ranks have neither Inf nor NaN */
+    bool finite;     /* the averages over ranks contain neither Inf nor NaN */
 } powersgd_matrix;
 
 struct ls_powersgd {
     int rank;
-    powersgd_matrix *matrices; /* by the index of the parameter */
+    powersgd_matrix *matrices; /* by parameter index */
     int matrix_count;
-    ls_storage *memory; /* all errors, then all Q */
+    ls_storage *memory; /* the error feedback of all matrices, then all matrices Q */
     int64_t error_count, q_count;
-    ls_storage *message; /* of the communicator. Each of the two messages ends with the number of failed ranks */
+    ls_storage *message; /* communicator memory; each of the two messages ends with the number of failed ranks */
     int64_t capacity;    /* elements of `message` */
 };
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-/* Returns the matrix of a parameter: its shape, and whether compression makes its gradient smaller. */
+/* Returns the matrix of a parameter: its sizes, and whether compression makes its gradient smaller. */
 static powersgd_matrix matrix_of(const ls_tensor *parameter, int rank) {
     powersgd_matrix made = {.count = parameter->count};
     const int64_t rows = parameter->ndim > 1 ? parameter->size[0] : 0;
@@ -47,7 +48,7 @@ static powersgd_matrix matrix_of(const ls_tensor *parameter, int rank) {
     return made;
 }
 
-/* Lists the matrices. Sets the sizes of the memory. */
+/* Lists the matrices, and sets the sizes of the memory. */
 static ls_status list_matrices(ls_powersgd *powersgd, const ls_data_parallel_state *state) {
     powersgd->capacity = 2;
     powersgd->matrix_count = state->parameter_count;
@@ -113,8 +114,8 @@ void ls_powersgd_close(ls_powersgd *powersgd) {
 }
 
 /*
- * Draws a column of a matrix Q. The numbers depend on the parameter and the column only: all ranks must draw the same,
- * and the program's random numbers must not depend on PowerSGD.
+ * Draws a column of a matrix Q. The numbers depend only on the parameter and the column, because all ranks must draw
+ * the same numbers, and the program's random numbers must not depend on PowerSGD.
  */
 static void draw_column(const ls_powersgd *powersgd, int index, int column) {
     static const uint64_t seed = UINT64_C(0x506f776572534744);
@@ -142,8 +143,8 @@ float *ls_powersgd_numbers(const ls_powersgd *powersgd, int64_t *count) {
 /* ---- numbers ----------------------------------------------------------------------------------------------------- */
 
 /*
- * The ranks compute these functions separately and must get the same bits. The bits of these kernels depend neither on
- * the processor nor on the number of threads. The kernels of the CPU cannot fail for f32.
+ * Each rank computes these functions on its own, and all must get bit-identical results. The results of these kernels
+ * depend neither on the processor nor on the number of threads. For f32, the CPU kernels cannot fail.
  */
 static double dot(const float *x, const float *y, int64_t count) {
     double sum = 0;
@@ -162,13 +163,13 @@ static bool is_finite(const float *x, int64_t count) {
     return isfinite(largest);
 }
 
-/* A column whose rest after the projections is smaller than this part of it has only rounding errors left. */
+/* If the projections leave less than this fraction of a column, the remainder consists only of rounding errors. */
 static const double DEPENDENT = 1e-5;
 
 /*
- * Makes the columns of P orthonormal, by Gram-Schmidt. Each projection is repeated, because the first leaves rounding
- * errors in the directions of the other columns. Columns that depend on earlier columns become zero: random matrices
- * (nn/init.c) have no such columns, but gradients of low rank do.
+ * Makes the columns of P orthonormal by Gram-Schmidt. Each projection is repeated, because the first one leaves
+ * rounding errors in the directions of the other columns. Columns that depend on earlier columns become zero. Random
+ * matrices (nn/init.c) have no such columns, but low-rank gradients do.
  */
 static void orthogonalize(float *p, int rank, int64_t rows) {
     for (int k = 0; k < rank; k++) {
@@ -186,7 +187,7 @@ static void orthogonalize(float *p, int rank, int64_t rows) {
     }
 }
 
-/* Replaces M by P Q^T, and stores the difference in `error` unless it is NULL. */
+/* Replaces M by P Q^T. Stores the difference in `error`, unless `error` is NULL. */
 static void decode_matrix(const powersgd_matrix *own, int rank, float *error) {
     for (int64_t i = 0; i < own->rows; i++) {
         float *row = own->gradient + i * own->columns;
@@ -206,7 +207,7 @@ static void decode_matrix(const powersgd_matrix *own, int rank, float *error) {
 
 /* ---- a pass ------------------------------------------------------------------------------------------------------ */
 
-/* Finds the gradients of the pass, and their offsets in the messages. Sets the lengths of the messages. */
+/* Finds the gradients of the pass and their offsets in the messages, and sets the lengths of the messages. */
 static ls_status locate(const ls_data_parallel_state *state, int64_t *first, int64_t *second) {
     const ls_powersgd *powersgd = state->powersgd;
     const int64_t rank = powersgd->rank;
@@ -310,7 +311,7 @@ static ls_status encode_second(const ls_powersgd *powersgd) {
     return LS_OK;
 }
 
-/* Averages a message. If a rank reports that it has failed to write its message, all ranks fail. */
+/* Averages a message. If any rank reports that it could not write its message, all ranks fail. */
 static ls_status exchange(ls_data_parallel_state *state, float *message, int64_t count, ls_status written) {
     message[count] = written != LS_OK ? 1 : 0;
     LS_TRY(ls_gradients_explain(
@@ -318,7 +319,7 @@ static ls_status exchange(ls_data_parallel_state *state, float *message, int64_t
     return message[count] > 0 ? ls_averaging_share_cause(state, written != LS_OK) : LS_OK;
 }
 
-/* Stores Q for the next pass. A column that is zero would stay zero, so it is drawn again. */
+/* Stores Q for the next pass. A zero column would stay zero, so it is drawn again. */
 static void keep_q(const ls_powersgd *powersgd, int index) {
     const powersgd_matrix *own = &powersgd->matrices[index];
     memcpy(own->q, own->next_q, (size_t)(own->columns * powersgd->rank) * sizeof(float));
@@ -350,7 +351,7 @@ static void decode(const ls_powersgd *powersgd, bool finite) {
     }
 }
 
-/* Learns which gradients exist: on this rank, and then on any rank. */
+/* Reads which gradients exist: first on this rank, then on any rank. */
 static ls_status read_marks(ls_data_parallel_state *state) {
     for (int i = 0; i < state->powersgd->matrix_count; i++) {
         const ls_leaf *leaf = ls_data_parallel_leaf(state, i);

@@ -1,4 +1,4 @@
-/* Making ranks equal: broadcasts parameters from one rank, and averages gradients over all ranks. */
+/* Synchronizes ranks: broadcasts parameters from one rank, and averages gradients over all ranks. */
 #include <string.h>
 
 #include "autograd/ops/ops.h"
@@ -95,7 +95,8 @@ static ls_status compare_layouts(const layout *all, int ranks) {
     return LS_OK;
 }
 
-/* Fails on every rank if a rank has another model, whose parameters could otherwise be mistaken for this model's. */
+/* Fails on every rank if the ranks have different models, because the parameters of one could otherwise be mistaken
+ * for those of another. */
 static ls_status agree_on_layout(const ls_module *model, ls_comm *comm) {
     const int ranks = ls_comm_size(comm);
     const layout own = layout_of(model);
@@ -141,7 +142,7 @@ ls_status ls_sync_parameters(ls_module *model, ls_comm *comm, int root) {
     return LS_OK;
 }
 
-/* Zeroes the gradients of parameters without a gradient, so that they add nothing. */
+/* Creates zero gradients for parameters without a gradient, so that they add nothing. */
 static ls_status clear_missing_gradients(const char *call, ls_module *model) {
     for (int i = 0; i < ls_module_parameter_count(model); i++) {
         ls_leaf *leaf = ls_module_parameter(model, i)->leaf;
@@ -182,7 +183,8 @@ static ls_status agree_on_gradients(const char *call, ls_module *model, ls_comm 
     return status;
 }
 
-/* Warns once about modules whose results depend on each rank's samples, which averaging gradients does not correct. */
+/* Warns once about modules whose results depend on each rank's samples. Averaging gradients does not correct this
+ * dependence. */
 static void tell_of_parts(ls_module *model, const ls_comm *comm) {
     const ls_module *of_whole_batch = model->told ? NULL : ls_module_of_whole_batch(model, false);
     model->told = true;

@@ -65,7 +65,7 @@ static ls_status gather(ls_sharded_unit *unit) {
     return LS_OK;
 }
 
-/* Keeps only this rank's own parameters, unless the unit runs, or no rank owns parameters yet. */
+/* Discards the parameters that this rank does not own, unless the unit is running or no rank owns parameters yet. */
 static void reshard(ls_sharded_unit *unit) {
     if (!unit->shards->decided || unit->shards->stage < 3 || unit->shards->gathered || unit->runs > 0 || unit->absent) {
         return;
@@ -99,7 +99,7 @@ static ls_status check_aliases(const ls_shards *shards) {
     return LS_OK;
 }
 
-/* Returns a number that grows with every change of a parameter of the units. */
+/* Returns a number that increases with every change of a unit's parameter. */
 static uint64_t versions_of(const ls_shards *shards) {
     uint64_t sum = 0;
     for (int i = 0; i < shards->unit_count; i++) {
@@ -110,8 +110,8 @@ static uint64_t versions_of(const ls_shards *shards) {
     return sum;
 }
 
-/* If a rank has changed parameters, all ranks must have changed them alike: after resharding, the ranks cannot detect a
- * difference. */
+/* If a rank has changed parameters, all ranks must have made the same change, because the ranks cannot detect a
+ * difference after resharding. */
 static ls_status check_before_resharding(const ls_shards *shards) {
     LS_TRY(check_aliases(shards));
     uint8_t changed = versions_of(shards) != shards->versions;
@@ -163,7 +163,7 @@ ls_status ls_units_gather_one(ls_shards *shards, const ls_tensor *parameter) {
 
 /* ---- gradients --------------------------------------------------------------------------------------------------- */
 
-/* A hook would see neither the mean nor all elements. */
+/* Rejects hooks: a hook would see neither the mean nor all elements. */
 static ls_status refuse_hooks(const ls_sharded_unit *unit) {
     for (int i = 0; i < unit->parameter_count; i++) {
         if (unit->parameters[i]->leaf->hooks != NULL) {
@@ -177,7 +177,7 @@ static ls_status refuse_hooks(const ls_sharded_unit *unit) {
     return LS_OK;
 }
 
-/* The marks of a parameter that ranks agree on. */
+/* The marks of a parameter, on which the ranks agree. */
 enum { GIVEN = 1, FROZEN = 2, TRAINED = 4 };
 
 /* Zeroes missing gradients. */
@@ -191,7 +191,8 @@ static ls_status clear_missing(const ls_sharded_unit *unit) {
     return LS_OK;
 }
 
-/* Keeps the gradients of earlier passes elsewhere: they are means already, of which this rank has its own elements. */
+/* Moves the gradients of earlier passes elsewhere: they are already means, and this rank has its own elements of
+ * them. */
 static ls_status keep_earlier(ls_sharded_unit *unit) {
     bool any = false;
     for (int i = 0; i < unit->parameter_count; i++) {
@@ -248,7 +249,8 @@ static ls_status add_earlier(ls_sharded_unit *unit) {
     return LS_OK;
 }
 
-/* Agrees which parameters have a gradient on any rank. Fails on all ranks if one is frozen on some ranks only. */
+/* Agrees on which parameters have a gradient on any rank. Fails on all ranks if a parameter is frozen on only some
+ * ranks. */
 static ls_status agree_on_marks(ls_sharded_unit *unit) {
     const size_t count = (size_t)unit->parameter_count;
     for (size_t i = 0; i < count; i++) {
@@ -358,7 +360,7 @@ static ls_status count_unit(ls_shards *shards, ls_module *module) {
     return LS_OK;
 }
 
-/* Counts the modules outside of `unit`, from `module` on, that have the parameter themselves. */
+/* Counts the modules outside `unit`, starting at `module`, that directly contain the parameter. */
 static int owners_outside(const ls_module *module, const ls_module *unit, const ls_tensor *parameter) {
     int count = 0;
     for (int i = 0; module != unit && i < module->own_parameters.count; i++) {
@@ -370,7 +372,7 @@ static int owners_outside(const ls_module *module, const ls_module *unit, const 
     return count;
 }
 
-/* Adds the range of a parameter, with the gap after it, to a list. Ranges that follow each other become one. */
+/* Adds the range of a parameter, including the gap after it, to a list. Adjacent ranges are merged. */
 static void add_range(const ls_shards *shards, const ls_tensor *parameter, ls_range *ranges, int *count) {
     ls_range range = {.count = 0};
     (void)ls_shards_find(shards, parameter, &range);
@@ -384,7 +386,7 @@ static void add_range(const ls_shards *shards, const ls_tensor *parameter, ls_ra
     }
 }
 
-/* Makes the lists of a unit. */
+/* Creates the lists of a unit. */
 static ls_status fill_unit(ls_sharded_unit *unit) {
     ls_shards *shards = unit->shards;
     const size_t most = (size_t)ls_module_parameter_count(unit->module);
@@ -407,7 +409,7 @@ static ls_status fill_unit(ls_sharded_unit *unit) {
 
 static ls_status add_unit(ls_shards *shards, ls_module *module) {
     for (int i = 0; i < shards->unit_count; i++) {
-        if (shards->units[i].module == module) { /* a module that the model has twice */
+        if (shards->units[i].module == module) { /* a module that occurs twice in the model */
             return LS_OK;
         }
     }
@@ -419,7 +421,8 @@ static ls_status add_unit(ls_shards *shards, ls_module *module) {
 }
 
 /*
- * Recomputes the layers of an ls_sequential, and of those in it. Layers with buffers (batch normalization) stay whole.
+ * Applies ls_recompute to the layers of an ls_sequential, including nested ones. Layers with buffers (batch
+ * normalization) are not recomputed.
  */
 static ls_status recompute_layers(const ls_module *model) {
     for (int i = 0; i < model->child_count && ls_module_is_sequential(model); i++) {
@@ -433,7 +436,7 @@ static ls_status recompute_layers(const ls_module *model) {
     return LS_OK;
 }
 
-/* Lists the ranges of the units, and then the rest. */
+/* Lists the ranges of the units, then all other ranges. */
 static ls_status list_ranges(ls_shards *shards) {
     const ls_named_list *list = &shards->model->parameters;
     shards->ranges = ls_allocate_zeroed((size_t)list->count, sizeof *shards->ranges);
@@ -490,14 +493,14 @@ static ls_status make_units(ls_shards *shards) {
 ls_status ls_units_open(ls_shards *shards) {
     LS_TRY(shards->stage >= 2 ? make_units(shards) : LS_OK);
     LS_TRY(list_ranges(shards));
-    if (shards->stage >= 2) { /* the memory of the parameters before they were laid out */
+    if (shards->stage >= 2) { /* the old memory of the parameters, before the new layout */
         ls_cache_empty(&ls_thread()->cache);
         ls_pages_trim();
     }
     return LS_OK;
 }
 
-/* Parameters that are absent stay so: the program may have them in another module, too. */
+/* Absent parameters stay absent, because the program may also have them in a different module. */
 void ls_units_close(ls_shards *shards) {
     for (int i = 0; shards != NULL && i < shards->unit_count; i++) {
         ls_sharded_unit *unit = &shards->units[i];

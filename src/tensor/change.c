@@ -1,4 +1,4 @@
-/* Changes the elements of a tensor, or moves them to other memory. */
+/* Changes to the elements of a tensor, and moves to other memory. */
 #include "tensor/capture.h"
 #include "tensor/device.h"
 #include "tensor/scope.h"
@@ -42,7 +42,7 @@ static bool broadcasts_to(const ls_tensor *source, const ls_tensor *destination)
     return more >= 0;
 }
 
-/* Computes the first byte of a nonempty tensor and the byte after its last. */
+/* Computes the address of the first byte of a nonempty tensor and the address after its last byte. */
 static void reach(const ls_tensor *tensor, const char **first, const char **end) {
     int64_t last = 0; /* strides are never negative */
     for (int i = 0; i < tensor->ndim; i++) {
@@ -62,7 +62,7 @@ static bool overlap(const ls_tensor *a, const ls_tensor *b) {
     return first_a < end_b && first_b < end_a;
 }
 
-/* Copies elements on one device, with conversion. */
+/* Copies elements on one device, converting the dtype. */
 static ls_status move_elements(ls_tensor *destination, const ls_tensor *source) {
     const ls_kernels *kernels = ls_kernels_of(destination);
     return destination->dtype == source->dtype ? kernels->copy(ls_stream_of(destination), destination, source)
@@ -78,7 +78,7 @@ static ls_tensor *dense_copy(const char *call, const ls_tensor *x, ls_dtype dtyp
     return copy;
 }
 
-/* Another reference is not a visible change, so x may be const. */
+/* A new reference is not a visible change, so x may be const. */
 static ls_tensor *hold(const ls_tensor *x) {
     union {
         const ls_tensor *lent;
@@ -94,7 +94,7 @@ ls_tensor *ls_tensor_dense(const char *call, const ls_tensor *x, ls_dtype dtype)
     return dense_copy(call, x, dtype);
 }
 
-/* Copies the bytes of one dense tensor to one of the same size on another device. */
+/* Copies the bytes of a dense tensor to a dense tensor of the same size on another device. */
 static ls_status transfer(ls_tensor *to, const ls_tensor *from) {
     const size_t bytes = (size_t)from->count * ls_dtype_size((ls_dtype)from->dtype);
     const ls_device *target = ls_tensor_device(to), *source = ls_tensor_device(from);
@@ -202,7 +202,8 @@ static void release_part(void *memory, void *whole) {
     ls_storage_drop(whole);
 }
 
-/* Returns a part of `whole` for the tensor's elements, with the tensor's version, since the elements do not change. */
+/* Returns a part of `whole` for the tensor's elements. It gets the tensor's version, because the elements do not
+ * change. */
 static ls_storage *part_for(const ls_tensor *tensor, ls_storage *whole, int64_t offset) {
     const size_t width = ls_dtype_size((ls_dtype)tensor->dtype);
     ls_storage *part = ls_storage_wrap(whole->device, (char *)whole->memory + (size_t)offset * width,
@@ -252,6 +253,6 @@ ls_status ls_tensor_move_device(ls_tensor *tensor, const ls_device *device) {
     tensor->data = there->data;
     there->storage = old;
     ls_tensor_drop(there);
-    ls_tensor_changed(tensor, "ls_to_device"); /* for tapes that saved the tensor: it is now on another device */
+    ls_tensor_changed(tensor, "ls_to_device"); /* notifies tapes that saved the tensor: it is now on another device */
     return LS_OK;
 }

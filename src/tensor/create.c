@@ -1,4 +1,4 @@
-/* Tensors made from a shape: empty, filled, counted, random, or over memory of the caller. */
+/* Tensors created from a shape: empty, filled, counted, random, or over memory of the caller. */
 #include <math.h>
 
 #include "base/random.h"
@@ -145,7 +145,7 @@ ls_tensor *ls_randn(ls_shape shape, ls_dtype dtype) {
                        dtype);
 }
 
-/* Computes the range of integers that the dtype holds exactly. Returns false if the range is all of int64_t. */
+/* Computes the range of integers that the dtype represents exactly. Returns false if the range is all of int64_t. */
 static bool integer_range(ls_dtype dtype, int64_t *least, int64_t *most) {
     static const int floating_bits[LS_DTYPE_COUNT] = {[LS_F32] = 24, [LS_F64] = 53, [LS_BF16] = 8, [LS_F16] = 11};
     if (dtype == LS_I64) {
@@ -178,7 +178,7 @@ ls_tensor *ls_randint(ls_shape shape, ls_dtype dtype, int64_t low, int64_t high)
                        &shape, dtype);
 }
 
-/* Fisher-Yates shuffle, from the end. */
+/* Fisher-Yates shuffle, starting at the end. */
 static void shuffle(int64_t *numbers, int64_t n) {
     const ls_random_state random = ls_random_next_stream();
     for (int64_t i = 0; i < n; i++) {
@@ -224,7 +224,7 @@ ls_tensor *ls_from(ls_shape shape, ls_dtype dtype, const void *data) {
                                           (size_t)tensor->count * ls_dtype_size(dtype)));
 }
 
-/* For memory whose owner needs no callback. */
+/* For memory whose owner does not need a callback. */
 static void release_nothing(void *data, void *user) {
     (void)data;
     (void)user;
@@ -264,7 +264,8 @@ static int64_t checked_count(const char *call, const ls_shape *shape, ls_dtype d
     return count;
 }
 
-/* Orders the axes with several positions by their strides, the smallest first. Returns the number of these axes. */
+/* Orders the axes that have more than one position by their strides, the smallest first. Returns the number of these
+ * axes. */
 static int order_axes(const ls_shape *shape, const int64_t *stride, int order[LS_MAX_DIMS]) {
     int count = 0;
     for (int axis = 0; axis < shape->ndim; axis++) {
@@ -279,7 +280,7 @@ static int order_axes(const ls_shape *shape, const int64_t *stride, int order[LS
     return count;
 }
 
-/* Returns the number of elements from the first to the last, or -1 with the error set if elements share memory. */
+/* Returns the number of elements from the first to the last in memory, or -1 with the error set if elements overlap. */
 static int64_t strided_span(const char *call, const ls_shape *shape, const int64_t *stride) {
     int order[LS_MAX_DIMS];
     const int axes = order_axes(shape, stride, order);
@@ -304,7 +305,7 @@ static int64_t strided_span(const char *call, const ls_shape *shape, const int64
     return span;
 }
 
-/* Returns a tensor of `shape` and `stride` over the storage, which it consumes, also on failure. */
+/* Returns a tensor of `shape` and `stride` over the storage. Consumes the storage, even on failure. */
 static ls_tensor *view_of_storage(ls_storage *storage, const ls_shape *shape, const int64_t *stride, int64_t span,
                                   ls_dtype dtype) {
     ls_tensor *all = ls_tensor_of_storage(storage, 1, &span, dtype);
@@ -313,7 +314,7 @@ static ls_tensor *view_of_storage(ls_storage *storage, const ls_shape *shape, co
     return view;
 }
 
-/* Returns a tensor over the program's memory. Without `stride`, or without elements, the memory is dense. */
+/* Returns a tensor over the program's memory. If `stride` is missing, or there are no elements, the memory is dense. */
 static ls_tensor *from_memory(const char *call, const ls_shape *shape, const int64_t *stride, ls_dtype dtype,
                               void *data, void (*release)(void *data, void *user), void *user) {
     ls_capture_refuse_here(call, LS_CAPTURE_WRITES);

@@ -1,7 +1,7 @@
 /*
- * Tensors as text, in PyTorch's layout: one format for all elements, which depends on the printed elements. Lines have
- * at most 80 characters. If there are more than 1,000 elements, prints only the first and last three along each axis.
- * Prints the dtype unless it is f32, i64 or bool.
+ * Tensors as text, in PyTorch's layout: all elements have the same format, which depends on the printed elements. Lines
+ * have at most 80 characters. If there are more than 1,000 elements, only the first and last three along each axis are
+ * printed. The dtype is printed unless it is f32, i64 or bool.
  */
 #include <math.h>
 #include <stdarg.h>
@@ -17,7 +17,7 @@ enum { DIGITS = 4, LINE_WIDTH = 80, EDGE = 3, WHOLE_UP_TO = 1000, ELEMENT_TEXT =
 
 static const char prefix[] = "tensor(";
 
-/* Text that is truncated at the capacity; the full length is counted. */
+/* Text that is truncated at the capacity, while the full length is counted. */
 typedef struct writer {
     char *text;
     size_t capacity;
@@ -55,9 +55,9 @@ typedef struct printer {
     writer out;
     bool floating;
     bool cut;        /* omit the middle */
-    bool whole;      /* all finite numbers are whole */
-    bool scientific; /* too large, too small or too different for fixed-point notation */
-    double least;    /* of the finite, nonzero magnitudes; 0 if there are no such elements */
+    bool whole;      /* all finite numbers are integers */
+    bool scientific; /* values are too large, too small or too different for fixed-point notation */
+    double least;    /* smallest nonzero finite magnitude; 0 if there is no such element */
     double largest;
     int width; /* of an element */
 } printer;
@@ -68,7 +68,7 @@ static bool is_shown(const printer *p, int64_t size, int64_t i) {
     return !p->cut || size <= 2 * EDGE || i < EDGE || i >= size - EDGE;
 }
 
-/* Calls `visit` with every element that will be printed. */
+/* Calls `visit` for every element that will be printed. */
 static void visit_shown(printer *p, int axis, int64_t offset, element_visitor visit) {
     const ls_tensor *tensor = p->tensor;
     if (axis == tensor->ndim) {
@@ -276,7 +276,7 @@ void ls_print(const ls_tensor *tensor) {
     const size_t length = ls_format(tensor, local, sizeof local);
     char *text = length < sizeof local ? local : ls_allocate(length + 1);
     if (text == NULL) {
-        text = local; /* the beginning of the text is better than nothing */
+        text = local; /* a truncated text is better than none */
     } else if (text != local) {
         (void)ls_format(tensor, text, length + 1);
     }

@@ -1,12 +1,13 @@
 /*
- * The kernels of a device. The caller of a kernel has already checked the tensors and made the outputs. A kernel fails
- * only if out of memory, or with LS_ERR_UNSUPPORTED, naming the kernel and the dtype, for a dtype that it does not
- * support.
+ * The kernels of a device. The caller of a kernel has already checked the tensors and created the outputs. A kernel
+ * fails only if out of memory, or with LS_ERR_UNSUPPORTED if it does not support the dtype; the message names the
+ * kernel and the dtype.
  *
- * Dtypes: f32 and f64 in all kernels; i64, i32, u8 and bool where the list says "any dtype". The caller converts bf16
- * and f16 (cast), so only cast and fill receive them.
- * Strides: maps, copy, cast, fill and reductions take any strides and broadcast (an operand's missing or size-1 axes
- * repeat); all others take contiguous tensors.
+ * Dtypes: all kernels support f32 and f64; where the list says "any dtype", also i64, i32, u8 and bool. The caller
+ * converts bf16 and f16 (cast), so only cast and fill receive them.
+ *
+ * Strides: maps, copy, cast, fill and reductions accept any strides and broadcast (an operand's missing or size-1 axes
+ * repeat); all other kernels accept only contiguous tensors.
  */
 #ifndef LS_TENSOR_KERNELS_H
 #define LS_TENSOR_KERNELS_H
@@ -34,20 +35,20 @@ typedef struct ls_gemm {
     bool transpose_b;
     void *c;
     int64_t ldc;
-    bool accumulate;          /* C += instead of C = ; then without bias and activation */
+    bool accumulate;          /* C += instead of C =, without bias and activation */
     const void *bias;         /* [n], added to every row; may be NULL */
     ls_activation activation; /* applied last */
-    int64_t batch; /* number of products, 0 means 1; consecutive products are `step` elements apart; their outputs do
-                      not overlap */
+    int64_t batch; /* number of products, where 0 means 1; consecutive products are `step` elements apart; their outputs
+                      do not overlap */
     int64_t step_a, step_b, step_c;
-    ls_dtype compute;   /* sums are computed in the wider of this and `dtype` */
-    ls_dtype rounds_to; /* for f32: LS_BF16 or LS_F16 rounds the elements of A and B to it; sums and C stay f32. LS_F32,
-                           which is zero: no rounding */
-    ls_dtype a_rounded, b_rounded; /* rounds_to, if A or B has elements of that dtype already, with rows of a multiple
-                                      of 8 elements; else LS_F32. For a device with takes_rounded */
+    ls_dtype compute;   /* sums are computed in the wider of this dtype and `dtype` */
+    ls_dtype rounds_to; /* for f32: LS_BF16 or LS_F16 rounds the elements of A and B to this dtype; sums and C stay f32.
+                           LS_F32, which is zero, means no rounding */
+    ls_dtype a_rounded, b_rounded; /* equal to rounds_to if A or B already has elements of that dtype, with rows of a
+                                      multiple of 8 elements; otherwise LS_F32. For a device with takes_rounded */
 } ls_gemm;
 
-/* One optimizer step over `count` adjacent elements, f32 or f64. optim.h explains the fields. */
+/* One optimizer step over `count` contiguous elements of f32 or f64. optim.h explains the fields. */
 typedef struct ls_sgd_step {
     ls_dtype dtype;
     int64_t count;
@@ -56,7 +57,7 @@ typedef struct ls_sgd_step {
     void *momentum_buffer; /* NULL without momentum */
     double learning_rate, momentum, dampening, weight_decay;
     bool nesterov;
-    bool first; /* the momentum buffer starts as the gradient */
+    bool first; /* the momentum buffer is initialized with the gradient */
 } ls_sgd_step;
 
 /*
@@ -70,7 +71,7 @@ typedef struct ls_adam_step {
     const void *gradient;
     void *first_moment;
     void *second_moment;
-    void *largest_second_moment; /* AMSGrad: replaces v in the fraction; else NULL */
+    void *largest_second_moment; /* for AMSGrad, replaces v in the fraction; otherwise NULL */
     double beta1, beta2, epsilon;
     double parameter_decay, gradient_decay;
     double rate, gradient_rate, root;
@@ -115,7 +116,7 @@ typedef struct ls_lion_step {
     double learning_rate, beta1, beta2, weight_decay;
 } ls_lion_step;
 
-/* The elements must be one parameter, because the step uses its norm. Sums are computed in double precision. */
+/* The elements must belong to one parameter, because the step uses its norm. Sums are computed in double precision. */
 typedef struct ls_lamb_step {
     ls_dtype dtype;
     int64_t count;
@@ -128,8 +129,8 @@ typedef struct ls_lamb_step {
 } ls_lamb_step;
 
 /*
- * One parameter, a matrix, row-major. The order of sums in its products must depend only on the shape: each rank
- * computes them separately, and all must get bit-identical results.
+ * The parameter must be one row-major matrix. The order of sums in its products must depend only on the shape: each
+ * rank computes them separately, and all ranks must get bit-identical results.
  */
 typedef struct ls_muon_step {
     ls_dtype dtype;
@@ -137,14 +138,14 @@ typedef struct ls_muon_step {
     void *parameter;
     const void *gradient;
     void *momentum_buffer;
-    void *work; /* ls_muon_work elements of the dtype, as temporary memory */
+    void *work; /* temporary memory for ls_muon_work elements of the dtype */
     double rate, momentum, parameter_decay, epsilon;
     double a, b, c; /* coefficients of an iteration: X = a X + (b X X^T + c (X X^T)^2) X */
     int iterations;
     bool nesterov;
 } ls_muon_step;
 
-/* Two matrices of the parameter's shape, and two square ones with its smaller side. */
+/* Returns the size of two matrices of the parameter's shape and of two square matrices with its smaller side. */
 static inline int64_t ls_muon_work(int64_t rows, int64_t columns) {
     const int64_t side = rows < columns ? rows : columns;
     return 2 * (rows * columns + side * side);
@@ -160,40 +161,42 @@ typedef struct ls_class_loss {
 } ls_class_loss;
 
 /*
- * Windows over the three spatial axes of an image [n, channels, depth, height, width] (fewer axes: sizes of 1 first).
- * For output position o, tap t is at o * stride - before + t * dilation; positions outside the image are padding.
+ * Windows over the three spatial axes of an image [n, channels, depth, height, width] (with fewer axes, the first sizes
+ * are 1). For output position o, tap t is at o * stride - before + t * dilation; positions outside the image are
+ * padding.
  */
 typedef struct ls_window {
     int32_t kernel[3], stride[3], dilation[3];
     int32_t before[3], after[3]; /* padding; kernels can ignore `after`, because the output's sizes include it */
     int32_t groups;              /* convolution: number of independent groups of channels */
-    bool adaptive;               /* pooling: output o covers floor(o in / out) up to ceil((o + 1) in / out) */
-    bool exclude_padding;        /* average: divides by the number of positions inside the image only */
+    bool adaptive;               /* pooling: output o covers [floor(o in / out), ceil((o + 1) in / out)) */
+    bool exclude_padding;        /* average pooling divides by the number of positions inside the image only */
 } ls_window;
 
 /*
  * One step of a recurrent layer for n sequences. Tensors are contiguous; the gates are adjacent in each row. Sequence i
- * has lengths[i] steps, which must be 0 to `steps` (LS_ERR_ARGUMENT). After its last step, its state stays unchanged.
+ * has lengths[i] steps, which must be between 0 and `steps` (otherwise LS_ERR_ARGUMENT). After its last step, its state
+ * stays unchanged.
  */
 typedef struct ls_cell {
-    const ls_tensor *x;                   /* [n, gates * hidden]: the input's part */
-    const ls_tensor *recurrent;           /* [n, gates * hidden]: the previous step's part */
-    const ls_tensor *h_before, *c_before; /* [n, hidden]; c: LSTM only, as below */
+    const ls_tensor *x;                   /* [n, gates * hidden]: the input's contribution */
+    const ls_tensor *recurrent;           /* [n, gates * hidden]: the previous step's contribution */
+    const ls_tensor *h_before, *c_before; /* [n, hidden]; here and below, c is for LSTM only */
     ls_tensor *h, *c;
-    ls_tensor *kept;          /* [n, 4 * hidden], saved for the gradient, except for the plain cell; NULL: not needed */
-    const ls_tensor *lengths; /* i64 [n], or NULL: all sequences have all steps */
+    ls_tensor *kept; /* [n, 4 * hidden], saved for the gradient, except for the plain cell; NULL if not needed */
+    const ls_tensor *lengths; /* i64 [n], or NULL if all sequences have all steps */
     int64_t step, steps;
     bool relu; /* plain cell: relu instead of tanh */
 } ls_cell;
 
-/* Its gradient. For a sequence that has ended, d_x and d_recurrent get zeros. */
+/* The gradient of ls_cell. For a sequence that has ended, d_x and d_recurrent are set to zero. */
 typedef struct ls_cell_gradient {
-    ls_tensor *d_x;         /* [n, gates * hidden] */
-    ls_tensor *d_recurrent; /* [n, gates * hidden] for the GRU; for the others it is d_x */
-    ls_tensor *dh, *dc;    /* [n, hidden], of this step, without `g`; become the gradients of the previous step, without
-                              the part through `recurrent` */
-    const ls_tensor *g;    /* [n, hidden], added to dh */
-    const ls_tensor *kept; /* of ls_cell */
+    ls_tensor *d_x;          /* [n, gates * hidden] */
+    ls_tensor *d_recurrent;  /* [n, gates * hidden] for the GRU; the same tensor as d_x for the other cells */
+    ls_tensor *dh, *dc;      /* [n, hidden], of this step, without `g`; replaced by the gradients of the previous step,
+                                without the contribution through `recurrent` */
+    const ls_tensor *g;      /* [n, hidden], added to dh */
+    const ls_tensor *kept;   /* of ls_cell */
     const ls_tensor *before; /* [n, hidden]: c_before of the LSTM, h_before of the GRU */
     const ls_tensor *after;  /* [n, hidden]: c of the LSTM, h of the plain cell */
     const ls_tensor *lengths;
@@ -215,8 +218,9 @@ typedef struct ls_cell_gradient {
     ls_stream *stream list(LS_PARAMETER_OUT, LS_PARAMETER_IN, LS_PARAMETER_VALUE, LS_PARAMETER_STRUCT)
 
 /*
- * map: element-wise: y = f(operands...; parameters). The operands have one dtype, which is also y's except for
- * comparisons (bool) and where (first operand bool or u8). y may be one of the operands (same memory, same strides).
+ * map: element-wise: y = f(operands...; parameters). The operands have the same dtype, which is also y's, except for
+ * comparisons (y is bool) and where (the first operand is bool or u8). y may be one of the operands (same memory, same
+ * strides).
  */
 #define LS_PARAMETERS_map ls_stream *stream, ls_tensor *y, const ls_tensor *const *operands, const double *parameters
 /* pair: computes y from x. */
@@ -232,7 +236,7 @@ typedef struct ls_cell_gradient {
     OUT(y) IN(x) VALUE(ls_random_state, state) VALUE(uint64_t, first) VALUE(double, p)
 #define LS_ARGUMENTS_along(OUT, IN, VALUE, STRUCT)          OUT(y) IN(x) VALUE(int, axis)
 #define LS_ARGUMENTS_along_backward(OUT, IN, VALUE, STRUCT) OUT(dx) IN(dy) IN(y) VALUE(int, axis)
-/* directed: from the end of the axis instead of its start, or the largest first. */
+/* directed: processes the axis from its end instead of its start, or puts the largest element first. */
 #define LS_ARGUMENTS_directed(OUT, IN, VALUE, STRUCT) OUT(y) IN(x) VALUE(int, axis) VALUE(bool, reverse)
 #define LS_ARGUMENTS_index(OUT, IN, VALUE, STRUCT)    OUT(y) IN(x) VALUE(int, axis) IN(index)
 #define LS_ARGUMENTS_gemm(OUT, IN, VALUE, STRUCT)     STRUCT(ls_gemm, gemm)
@@ -280,7 +284,7 @@ typedef struct ls_cell_gradient {
     VALUE(ls_dtype, dtype) VALUE(int64_t, count) VALUE(const void *, x) VALUE(const void *, y) VALUE(double *, sum)
 #define LS_ARGUMENTS_measure(OUT, IN, VALUE, STRUCT)                                                                   \
     VALUE(ls_dtype, dtype) VALUE(int64_t, count) VALUE(const void *, x) VALUE(double *, result)
-/* y *= a; sets *found to 1 if a product is Inf or NaN, otherwise leaves it unchanged. */
+/* y *= a; sets *found to 1 if a product is Inf or NaN, otherwise leaves *found unchanged. */
 #define LS_ARGUMENTS_unscale(OUT, IN, VALUE, STRUCT)                                                                   \
     VALUE(ls_dtype, dtype) VALUE(int64_t, count) VALUE(double, a) VALUE(void *, y) VALUE(double *, found)
 #define LS_ARGUMENTS_sgd(OUT, IN, VALUE, STRUCT)      STRUCT(ls_sgd_step, step)
@@ -394,7 +398,7 @@ typedef ls_status ls_muon_kernel(LS_PARAMETERS_muon);
     MAP(sqrt, 1, 0) MAP(exp, 1, 0) MAP(log, 1, 0) MAP(log1p, 1, 0) MAP(sin, 1, 0) MAP(cos, 1, 0) MAP(tanh, 1, 0)       \
     MAP(erf, 1, 0) MAP(sigmoid, 1, 0) MAP(relu, 1, 0) MAP(gelu, 1, 0) MAP(gelu_tanh, 1, 0) MAP(silu, 1, 0) MAP(softplus, 1, 0)              \
     MAP(leaky_relu, 1, 1) /* slope */ MAP(elu, 1, 1) /* alpha */                                                       \
-    /* gradients of these: operands (g, x) ... */                                                                      \
+    /* gradients of these maps: operands (g, x) ... */                                                                      \
     MAP(abs_backward, 2, 0) MAP(square_backward, 2, 0) MAP(log1p_backward, 2, 0) MAP(sin_backward, 2, 0)               \
     MAP(cos_backward, 2, 0) MAP(erf_backward, 2, 0) MAP(gelu_backward, 2, 0) MAP(gelu_tanh_backward, 2, 0) MAP(silu_backward, 2, 0)                  \
     MAP(softplus_backward, 2, 0) MAP(leaky_relu_backward, 2, 1) MAP(elu_backward, 2, 1) MAP(clamp_backward, 2, 2)      \
@@ -409,12 +413,12 @@ typedef ls_status ls_muon_kernel(LS_PARAMETERS_muon);
     MAP(lt_number, 1, 1) MAP(le_number, 1, 1) MAP(gt_number, 1, 1) MAP(ge_number, 1, 1)                                \
     MAP(is_nan, 1, 0) MAP(is_finite, 1, 0) /* any; y bool */                                                           \
     MAP(where, 3, 0) /* (condition, a, b) */                                                                           \
-    /* gradients of these; maximum and minimum halve the gradient on a tie */                                          \
+    /* gradients of these maps; maximum and minimum halve the gradient on a tie */                                          \
     MAP(div_backward_divisor, 3, 0)  /* (g, a, b): -g a / b^2 */                                                       \
     MAP(pow_backward_base, 3, 0)     /* (g, a, b) */                                                                   \
     MAP(pow_backward_exponent, 3, 0) /* (g, a, b): 0 where a is 0 and b >= 0 */                                        \
     MAP(pow_number_backward, 2, 1)   /* (g, a; b) */                                                                   \
-    MAP(maximum_backward, 3, 0)      /* (g, a, b): for a; swap them for b */                                           \
+    MAP(maximum_backward, 3, 0)      /* (g, a, b): for a; exchange a and b for the gradient of b */                                           \
     MAP(minimum_backward, 3, 0)                                                                                        \
     MAP(maximum_number_backward, 2, 1) MAP(minimum_number_backward, 2, 1) /* (g, a; b) */                              \
     /* element-wise losses (x, target), and gradients (g, x, target) with respect to x */                              \
@@ -424,59 +428,62 @@ typedef ls_status ls_muon_kernel(LS_PARAMETERS_muon);
     MAP(kl_div, 2, 0) /* (log_probability, target) */
 
 #define LS_OTHER_KERNELS(KERNEL)                                                                                       \
-    /* moving and filling; any dtype. copy: of one dtype. cast: any dtype to any other. count_up: 0, 1, 2, ...;        \
-     * contiguous */                                                                                                   \
+    /* moving and filling; any dtype. copy: x and y have the same dtype. cast: any dtype to any other. count_up: 0,    \
+     * 1, 2, ...; contiguous */                                                                                                   \
     KERNEL(copy, pair) KERNEL(cast, pair) KERNEL(fill, fill) KERNEL(count_up, count_up)                                \
-    /* random numbers; contiguous: in [a, b), or with mean a and deviation b */                                        \
+    /* random numbers; contiguous: in [a, b), or with mean a and standard deviation b */                                        \
     KERNEL(random_uniform, random) KERNEL(random_normal, random) KERNEL(random_integer, random_integer)                \
-    /* y = x / (1 - p) with probability 1 - p, else 0; number first + i decides on element i. The same state gives     \
-     * the same choice again (the gradient is the same call on g) */                                                   \
+    /* y = x / (1 - p) with probability 1 - p, else 0; number first + i of the stream decides whether element i is     \
+     * dropped. The same state repeats the choice (so the gradient is the same call on g) */                                                   \
     KERNEL(dropout, dropout)                                                                                           \
     /* reductions, any dtype: y has x's number of dimensions, with size 1 along reduced axes. Sums of f32 are          \
      * pairwise or in lanes, never one long chain. add_sum: y += the sum of x over the axes that y lacks */            \
     KERNEL(sum, pair) KERNEL(prod, pair) KERNEL(min, pair) KERNEL(max, pair) KERNEL(add_sum, pair)                     \
-    KERNEL(argmax, along) KERNEL(argmin, along) /* y i64, size 1 along the axis */                                     \
+    KERNEL(argmax, along) KERNEL(argmin, along) /* y is i64, with size 1 along the axis */                                     \
     KERNEL(cumsum, directed)                                                                                           \
     KERNEL(gemm, gemm)                                                                                                 \
     /* along an axis of contiguous tensors */                                                                          \
     KERNEL(softmax, along) KERNEL(softmax_backward, along_backward)                                                    \
     KERNEL(log_softmax, along) KERNEL(log_softmax_backward, along_backward)                                            \
     /* Class losses. nll: element[n] = the loss of each row; row_weight[n] = its weight in the mean (0 if ignored).    \
-     * A target that is not a class fails with LS_ERR_ARGUMENT, which names it. nll_backward: d = -scale * g[row] *    \
-     * (smoothed, weighted target). cross_entropy_backward: takes log_probability = log_softmax(logits) and computes   \
-     * the gradient of the logits in one pass. g is [n], or one number for all rows. */                                \
+     * Fails with LS_ERR_ARGUMENT, and names the target, if a target is not a class. nll_backward: d = -scale *        \
+     * g[row] * (smoothed, weighted target). cross_entropy_backward: computes the gradient of the logits in one pass   \
+     * from log_probability = log_softmax(logits). g is [n], or one number for all rows. */                                \
     KERNEL(nll, nll) KERNEL(nll_backward, class_loss_backward) KERNEL(cross_entropy_backward, class_loss_backward)     \
-    /* x as [rows, width]; mean and rstd [rows] are saved for the gradient; weight, bias and their gradients may be    \
-     * NULL; weight gradients accumulate. If mean is NULL, 0 is used: the RMS norm */                                  \
+    /* x is viewed as [rows, width]; mean and rstd [rows] are saved for the gradient; weight, bias and their           \
+     * gradients may be NULL; weight gradients accumulate. If mean is NULL, it is treated as 0: the RMS norm */                                  \
     KERNEL(layer_norm, layer_norm) KERNEL(layer_norm_backward, layer_norm_backward)                                    \
-    /* x [n, channels, inner]; mean and rstd [channels]: computed in training (and the biased variance [channels]),    \
-     * otherwise given */                                                                                              \
+    /* x [n, channels, inner]; mean and rstd [channels] are computed in training (with the biased variance             \
+     * [channels]), otherwise given */                                                                                              \
     KERNEL(batch_norm_statistics, batch_norm_statistics) KERNEL(batch_norm, batch_norm)                                \
     KERNEL(batch_norm_backward, batch_norm_backward)                                                                   \
-    /* The same in parts, for a batch that is larger than x. sums: f64 [channels] over the batch: of x; with a mean,   \
-     * of (x - mean) g, or of (x - mean)^2 if g is NULL. dx: in training, from the means of g and of (x - mean) g. */  \
+    /* The same in parts, for a batch that is larger than x. sums: f64 [channels], the sums over the batch of x; if    \
+     * a mean is given, of (x - mean) g, or of (x - mean)^2 if g is NULL. dx: in training, from the means of g and     \
+     * of (x - mean) g. */  \
     KERNEL(batch_norm_sums, batch_norm_sums) KERNEL(batch_norm_dx, batch_norm_dx)                                      \
     /* Images, all with five axes (ls_window). conv: y [n, out, ...] = bias [out] (may be NULL) + the                  \
      * cross-correlation of x with weight [out, in / groups, ...]. conv_transpose: the transpose of that map, plus     \
      * bias: its x has the sizes of conv's y. conv_weight: d_weight += the gradient; `small` has y's sizes, `large` has\
      * x's. rounds_to, here and below: as in ls_gemm. */                                                               \
     KERNEL(conv, conv) KERNEL(conv_transpose, conv) KERNEL(conv_weight, conv_weight)                                   \
-    /* max_pool: index (i64) is the offset of the first maximum, or of a NaN, in its channel's image; every window     \
-     * has a tap inside. average_pool_backward: y += the gradient, computed from x, the gradient of the output. */     \
+    /* max_pool: index (i64) is the offset of the first maximum, or of a NaN, in the channel's image; every window     \
+     * has a tap inside the image. average_pool_backward: y += the gradient, computed from x, the gradient of the      \
+     * output. */     \
     KERNEL(max_pool, max_pool) KERNEL(average_pool, pool) KERNEL(average_pool_backward, pool)                          \
-    /* y is x with another size of one axis. Output o is position floor(o in / out), or, if linear, is interpolated    \
-     * at max((o + 0.5) in / out - 0.5, 0), or with align_corners at o (in - 1) / (out - 1). resize_backward: y += the \
-     * gradient, computed from x, the gradient of the output. Contiguous; in is not 0 */                               \
+    /* y is x with a different size along one axis. Output o is position floor(o in / out), or, if linear, is          \
+     * interpolated at max((o + 0.5) in / out - 0.5, 0), or with align_corners at o (in - 1) / (out - 1).              \
+     * resize_backward: y += the gradient, computed from x, the gradient of the output. Contiguous; in is not 0 */                               \
     KERNEL(resize, resize) KERNEL(resize_backward, resize)                                                             \
-    /* y i64, x's shape: the indices along the axis in sorted order; the sort is stable, and NaN is the largest;       \
-     * contiguous */                                                                                                   \
+    /* y is i64 with x's shape: the indices along the axis in sorted order; the sort is stable, and NaN is the         \
+     * largest; contiguous */                                                                                                   \
     KERNEL(argsort, directed)                                                                                          \
     /* y = softmax(scale q k^T) v for each matrix of q [batch, heads, queries, width], k [.., keys, width] and v       \
-     * [.., keys, value width]. Any strides but 1 along the last axis. With causal, query i uses only keys j <= i. With\
-     * a mask (contiguous [batch, keys] of truth values, or NULL), only keys whose mask is not 0. y is 0 for a query   \
-     * without keys. log_sum (contiguous [batch, heads, queries]) is the logarithm of the sum of exp(scale q k^T),     \
-     * infinite for a query without keys. g is like y, dq like q and so on; a NULL gradient is not computed. Additional\
-     * memory does not grow with the lengths. */                                                                       \
+     * [.., keys, value width]. The stride of the last axis is 1, all other strides are arbitrary. With causal,        \
+     * query i uses only keys j <= i. With a mask (contiguous [batch, keys] of truth values, or NULL), only keys       \
+     * whose mask is not 0 are used. y is 0 for a query without keys. log_sum (contiguous [batch, heads, queries])     \
+     * is the logarithm of the sum of exp(scale q k^T), infinite for a query without keys. g has the shape of y, dq    \
+     * the shape of q, and so on; a gradient is not computed if it is NULL. Additional memory does not grow with the   \
+     * lengths. */                                                                       \
     KERNEL(attention, attention) KERNEL(attention_backward, attention_backward)                                        \
     /* Cells of recurrent layers, with a = x + recurrent. rnn_cell: h = tanh(a) or relu(a). lstm_cell, with gates      \
      * (i, f, g, o): c = sigmoid(f) c_before + sigmoid(i) tanh(g), h = sigmoid(o) tanh(c). gru_cell, with gates (r, z, \
@@ -484,10 +491,10 @@ typedef ls_status ls_muon_kernel(LS_PARAMETERS_muon);
     KERNEL(rnn_cell, cell) KERNEL(lstm_cell, cell) KERNEL(gru_cell, cell)                                              \
     KERNEL(rnn_cell_backward, cell_backward) KERNEL(lstm_cell_backward, cell_backward)                                 \
     KERNEL(gru_cell_backward, cell_backward)                                                                           \
-    /* indexing, any dtype; index is i64 and checked: LS_ERR_ARGUMENT names the first that is out of range. The        \
-     * index of take_along and scatter_add may be smaller than x (or y) along the other axes. */                       \
+    /* indexing, any dtype; index is i64 and checked: the message of LS_ERR_ARGUMENT names the first invalid index.    \
+     * The index of take_along and scatter_add may be smaller than x (or y) along the other axes. */                       \
     KERNEL(index_select, index) KERNEL(index_add, index) KERNEL(take_along, index) KERNEL(scatter_add, index)          \
-    /* y += a x; y *= a; in double precision: the sum of products, the sum of magnitudes and the largest magnitude     \
+    /* y += a x; y *= a; in double precision: the sum of products, the sum of magnitudes, and the maximum magnitude    \
      * (NaN is the largest) */                                                                                         \
     KERNEL(axpy, axpy) KERNEL(scale, scale) KERNEL(dot, dot)                                                           \
     KERNEL(sum_of_magnitudes, measure) KERNEL(largest_magnitude, measure) KERNEL(unscale, unscale)                     \

@@ -1,4 +1,4 @@
-/* Reading elements: one, or all elements of two tensors to compare them. */
+/* Reading elements: one element, or all elements of two tensors for a comparison. */
 #include <math.h>
 #include <string.h>
 
@@ -89,7 +89,7 @@ double ls_at(const ls_tensor *tensor, const int64_t *index) {
     return read_element(tensor, offset);
 }
 
-/* Two tensors as dense host memory of one dtype, or nothing. */
+/* Two tensors as dense host memory of the same dtype, or nothing. */
 typedef struct host_pair {
     ls_tensor *a;
     ls_tensor *b;
@@ -118,7 +118,7 @@ static void drop_pair(host_pair *dense) {
     ls_tensor_drop(dense->b);
 }
 
-/* Returns whether both exist; notes an error for a freed tensor. */
+/* Returns whether both tensors exist. Notes an error if a tensor was freed. */
 static bool are_here(const char *call, const ls_tensor *a, const ls_tensor *b) {
     ls_capture_refuse_here(call, LS_CAPTURE_READS);
     const ls_tensor *const both[] = {a, b};

@@ -1,6 +1,7 @@
 /*
- * Scopes and the state of a thread. A scope lists the tensors made in it and holds the tape of the operations recorded
- * in it. autograd fills the tape. This layer only keeps its ends and notifies autograd when a tensor or a scope ends.
+ * Scopes and the state of a thread. A scope lists the tensors created in it and holds the tape of the operations
+ * recorded in it. autograd fills the tape. This layer only stores the ends of the tape, and notifies autograd when a
+ * tensor or a scope ends.
  */
 #ifndef LS_TENSOR_SCOPE_H
 #define LS_TENSOR_SCOPE_H
@@ -18,17 +19,17 @@ typedef struct ls_tape_listener {
     /* The output of this node is being freed. No live node refers to it. */
     void (*output_died)(ls_tape_link *node);
     /*
-     * The scope ended and these nodes are left on its tape: moves them to `outer` (true) or frees them. `outer` is NULL
-     * when the thread ends.
+     * Called when a scope has ended and these nodes are left on its tape. Moves them to `outer` and returns true, or
+     * frees them. `outer` is NULL when the thread ends.
      */
     bool (*scope_ended)(ls_tape *tape, ls_tape *outer);
 } ls_tape_listener;
 
-/* The head of every node, which links it in program order. */
+/* The head of every node, which links the nodes in program order. */
 struct ls_tape_link {
     ls_tape_link *previous;
     ls_tape_link *next;
-    ls_tape *tape; /* NULL: the node was walked and freed */
+    ls_tape *tape; /* NULL if the node was walked and freed */
     const ls_tape_listener *listener;
 };
 
@@ -38,15 +39,15 @@ struct ls_tape {
 };
 
 /*
- * A callback to be called once per backward pass over this scope. If the scope ends first, the callback moves outwards
- * with the nodes, or is dropped.
+ * A callback to be called once per backward pass over this scope. If the scope ends first, the callback moves to the
+ * outer scope with the nodes, or is dropped.
  */
 typedef struct ls_scope_callback {
     const struct ls_pass_watch *watch; /* for autograd */
     void *user;
-    /* NULL, or called when the record is made (true) and when it is freed (false) */
+    /* may be NULL; called when the record is created (true) and when it is freed (false) */
     void (*hold)(void *user, bool hold);
-    ls_scope *origin; /* the scope from which a backward pass took it; NULL: none */
+    ls_scope *origin; /* the scope from which a backward pass took the callback, or NULL */
     struct ls_scope_callback *next;
 } ls_scope_callback;
 
@@ -58,14 +59,14 @@ struct ls_scope {
     ls_tensor *gone;  /* records of the tensors of the last scope that ended inside this scope: see ls_thread_state */
     ls_status status; /* the first failure in the scope */
     uint32_t errors;  /* ls_error_count at its begin */
-    bool no_grad;     /* the thread's modes at its begin, which its end restores */
+    bool no_grad;     /* the thread's modes at the begin of the scope, restored at its end */
     ls_dtype autocast;
     char message[LS_ERROR_CAPACITY];
 };
 
 /*
  * Value of ls_tensor.scope for a tensor to which only nodes, modules or data sets hold references. A user who borrows
- * it can neither release it nor give it away. Only the address is used.
+ * such a tensor can neither release it nor give it away. Only the address is used.
  */
 extern ls_scope ls_nowhere;
 
@@ -73,13 +74,14 @@ extern ls_scope ls_nowhere;
 extern ls_scope ls_past_batch;
 
 /*
- * The maximum numbers of waiting records: of released tensors, and of earlier batches. Records of batches wait 30
- * batches: more would not fit into the first cache, and cost a small step 2 percent. A record is then reused by every
- * 31st batch, a prime number, so that a program which reads kept batches at regular intervals still gets the error.
+ * The maximum numbers of waiting records: of released tensors, and of earlier batches. Records of batches wait for 30
+ * batches: more would not fit into the L1 cache, and would cost a small step 2 percent. A record is then reused by
+ * every 31st batch. This is a prime number, so that a program that reads kept batches at regular intervals still gets
+ * the error.
  */
 #define LS_RELEASED_RECORDS   32
 #define LS_PAST_BATCH_RECORDS 60
-/* The maximum number of freed objects of each kind that wait before their memory is freed. */
+/* The maximum number of freed objects of each kind that wait until their memory is freed. */
 #define LS_RETIRED_OBJECTS 64
 
 /*
@@ -96,7 +98,7 @@ typedef struct ls_retired_ring {
 
 /* Records that wait before they are reused. The record that has waited longest is reused first. */
 typedef struct ls_record_ring {
-    ls_tensor **records; /* NULL if the position is empty */
+    ls_tensor **records; /* an entry is NULL if its position is empty */
     unsigned size;
     unsigned next; /* the position of the record that has waited longest */
 } ls_record_ring;
@@ -104,38 +106,38 @@ typedef struct ls_record_ring {
 /*
  * The state of a thread.
  *
- * A program may hold a pointer to a freed tensor. To give it an error, the record of such a tensor is not reused at
- * once (its memory is). Records of a scope that a user ended wait until the next scope has ended at the same depth.
- * Records of ls_release wait until a number of other tensors were released. Records of batches wait separately, so that
- * many calls of ls_release between two batches do not shorten their wait.
+ * A program may hold a pointer to a freed tensor. So that the program gets an error, the record of such a tensor is not
+ * reused immediately (its memory is). Records of a scope that a user ended wait until the next scope at the same depth
+ * has ended. Records of ls_release wait until a number of other tensors were released. Records of batches wait
+ * separately, so that many calls of ls_release between two batches do not shorten their wait.
  */
 typedef struct ls_thread_state {
     ls_scope *scope;       /* the innermost scope; never NULL */
-    ls_tensor *free_queue; /* tensors to free one after the other, so that a long chain needs no deep stack */
+    ls_tensor *free_queue; /* tensors to free one after another, so that freeing a long chain needs no deep recursion */
     struct ls_backward_pass *walking; /* for autograd: the running backward pass, or NULL */
     uint64_t pass;                    /* number of this thread's backward passes */
-    uint32_t segment;                 /* segment of the program for recorded nodes; see ls_node */
-    const ls_device *device;          /* for new tensors; NULL: not determined yet */
-    struct ls_batch_part *batch; /* for autograd: the samples of the running module, if ranks share a batch; or NULL */
-    /* input and target of the last batch, if each rank's loader returns global batches; borrowed from the loader */
+    uint32_t segment;                 /* program segment of the nodes being recorded; see ls_node */
+    const ls_device *device;          /* device of new tensors; NULL if not determined yet */
+    struct ls_batch_part *batch;      /* for autograd: the running module's samples if ranks share a batch; or NULL */
+    /* input and target of the last batch if each rank's loader returns global batches; borrowed from the loader */
     const ls_tensor *whole_batch[2];
     bool no_grad;       /* record nothing */
-    ls_dtype autocast;  /* for matrix products: LS_BF16 or LS_F16; LS_F32: off */
+    ls_dtype autocast;  /* for matrix products: LS_BF16 or LS_F16; LS_F32 means off */
     bool single_sample; /* for autograd: the running module has one sample (mixing.h) */
     bool recomputes;    /* a module runs a second time (ls_recompute), and must not change its buffers again */
     bool freeing;       /* the free queue is being emptied */
-    void (*end_scopes)(struct ls_thread_state *thread); /* ends all scopes; NULL: no scope was begun yet */
-    ls_scope *ended;  /* the last scope that a user ended: its record is reused when another scope has ended */
-    ls_tensor **gone; /* the list for records of freed tensors; NULL: they can be reused at once */
+    void (*end_scopes)(struct ls_thread_state *thread); /* ends all scopes; NULL if no scope was begun yet */
+    ls_scope *ended;  /* the last scope that a user ended; its record is reused when another scope has ended */
+    ls_tensor **gone; /* the list for records of freed tensors; NULL if the records can be reused immediately */
     ls_record_ring released;
     ls_record_ring past_batches;
     ls_tensor *released_records[LS_RELEASED_RECORDS];
     ls_tensor *past_batch_records[LS_PAST_BATCH_RECORDS];
     ls_retired_ring retired[LS_RETIRED_KINDS];
-    ls_loss_divisor *divisor;   /* for autograd: class losses note their divisors here; or NULL */
+    ls_loss_divisor *divisor;   /* for autograd: class losses record their divisors here; or NULL */
     ls_capture *capture;        /* records the kernel calls of the running step; or NULL */
     ls_account *account;        /* counts the tensor memory: account.h; NULL in a thread of a loader */
-    ls_account *joined_account; /* instead, the account of another thread, held */
+    ls_account *joined_account; /* another thread's account, held, which is used instead */
     ls_cache cache;
     ls_scope root;
 } ls_thread_state;
@@ -143,12 +145,12 @@ typedef struct ls_thread_state {
 extern _Thread_local ls_thread_state *ls_thread_present
     __attribute__((visibility("hidden"), tls_model("initial-exec")));
 
-/* Makes this thread's state; NULL with the error set if out of memory. */
+/* Creates this thread's state. Returns NULL with the error set if out of memory. */
 ls_thread_state *ls_thread_make(void);
 
 /*
- * Returns this thread's state, made on first use and freed when the thread ends. NULL with the error set if out of
- * memory.
+ * Returns this thread's state, which is created on first use and freed when the thread ends. Returns NULL with the
+ * error set if out of memory.
  */
 static inline ls_thread_state *ls_thread(void) {
     ls_thread_state *thread = ls_thread_present;
@@ -156,7 +158,7 @@ static inline ls_thread_state *ls_thread(void) {
 }
 
 /*
- * Returns memory for records (tensors, storages, nodes) from this thread's cache; NULL without message if out of
+ * Returns memory for records (tensors, storages, nodes) from this thread's cache, or NULL, without a message, if out of
  * memory.
  */
 static inline void *ls_record_allocate(size_t bytes) {
@@ -175,57 +177,59 @@ static inline void ls_record_release(void *record, size_t bytes) {
     }
 }
 
-/* Drops the tensors of the scope, which stays open. */
+/* Drops the tensors of the scope but leaves it open. */
 void ls_scope_sweep(ls_scope *scope);
 
 /* Ends the scopes inside `scope` that a function of the program has left open. */
 void ls_scope_end_inner(const ls_scope *scope);
 /*
- * Ends `scope`, after a function of the program that returned `status`, and the scopes inside it. Returns `status` and
+ * Ends `scope`, and the scopes inside it, after a function of the program that returned `status`. Returns `status` and
  * keeps its error. If `status` is LS_OK, returns the first failure of a scope.
  */
 ls_status ls_scope_end_after(ls_scope *scope, ls_status status);
-/* ls_scope_end for the library's own scopes, whose tensors no user has seen: their records are reused at once. */
+/* Same as ls_scope_end for the library's own scopes, whose tensors the user has never seen, so that their records
+ * are reused immediately. */
 ls_status ls_scope_close(ls_scope *scope);
 
 /* Makes the waiting records of the scope available for reuse. */
 void ls_scope_release_records(ls_thread_state *thread, ls_scope *scope);
 
 /*
- * Drops the reference to a tensor of a batch. If it is the last, a program that kept the pointer gets an error. NULL is
- * allowed.
+ * Drops the reference to a tensor of a batch. If it is the last reference, a program that kept the pointer gets an
+ * error. NULL is allowed.
  */
 void ls_tensor_withdraw(ls_tensor *tensor);
 
-/* Withdraws the tensor, and returns a new record of its elements; NULL if there are other references to the tensor. */
+/* Withdraws the tensor and returns a new record of its elements, or NULL if there are other references to the
+ * tensor. */
 ls_tensor *ls_tensor_renew(ls_tensor *tensor);
 
 /*
  * Keeps the memory of a freed object, which ls_allocate returned, for programs that still have the pointer. The object
  * is cleared, except for the mark that it was freed. The memory is freed after LS_RETIRED_OBJECTS more objects of the
- * kind, or with the thread.
+ * kind were retired, or with the thread.
  */
 void ls_retire(void *object, ls_retired_kind kind);
 
-/* The callbacks of a scope: each pair of watch and user occurs once. */
+/* The callbacks of a scope: each pair of watch and user occurs at most once. */
 ls_scope_callback *ls_scope_find_callback(const ls_scope *scope, const struct ls_pass_watch *watch, const void *user);
 ls_status ls_scope_add_callback(ls_scope *scope, const ls_scope_callback *callback);
 void ls_scope_move_callbacks(ls_scope *from, ls_scope *to);
 /*
- * Appends a callback, which must be in no scope, to the scope's callbacks. Frees it if the scope already has the same
- * pair.
+ * Appends a callback, which must not be in any scope, to the scope's callbacks. Frees it if the scope already has the
+ * same pair.
  */
 void ls_scope_give_callback(ls_scope *scope, ls_scope_callback *callback);
 void ls_scope_drop_callback(ls_scope_callback *callback);
 void ls_scope_forget_callbacks(ls_scope *scope);
 
 /*
- * Notes the thread's present error in its innermost scope, if it is the first there. Every failed operation calls it.
- * Returns NULL, for `return ls_scope_failed();`.
+ * Notes the thread's current error in its innermost scope, if it is the first error there. Every failed operation must
+ * call this function. Returns NULL, for `return ls_scope_failed();`.
  */
 void *ls_scope_failed(void);
 
-/* Does the same for functions that return ls_status: returns the thread's present status. */
+/* Same as ls_scope_failed, for functions that return ls_status: returns the thread's current status. */
 static inline ls_status ls_scope_failed_status(void) {
     (void)ls_scope_failed();
     return ls_error_status();
@@ -233,7 +237,7 @@ static inline ls_status ls_scope_failed_status(void) {
 
 /*
  * Returns whether an earlier failure in the innermost scope (or anywhere in the thread, if no scope is open) explains a
- * NULL argument of a call. If not, the caller erred.
+ * NULL argument of a call. If not, the error is the caller's.
  */
 bool ls_scope_explains_null(const ls_thread_state *thread);
 

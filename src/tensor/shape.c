@@ -73,7 +73,7 @@ bool ls_is_contiguous(const ls_tensor *tensor) {
     return is_there("ls_is_contiguous", tensor) && tensor->contiguous;
 }
 
-/* Returns the elements, if the program can access them. Only some calls accept tensors that are not contiguous. */
+/* Returns the elements if the program can access them. Only some calls accept tensors that are not contiguous. */
 static void *data_of(const char *call, const ls_tensor *tensor, bool any_strides) {
     ls_capture_refuse_here(call, LS_CAPTURE_READS);
     if (tensor == NULL) {

@@ -72,7 +72,8 @@ static ls_status loss_forward(ls_op_call *call) {
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
-/* Computes in d the gradient of one input from the gradient of the elements (of x's shape, or one number for all). */
+/* Computes the gradient of one input from the gradient of the elements (of x's shape, or one number for all), and
+ * stores it in d. */
 typedef ls_status (*gradient_rule)(const ls_node *node, ls_tensor *d, const ls_tensor *g);
 
 static ls_status accumulate_by_rule(ls_node *node, int i, const ls_tensor *g, gradient_rule rule) {
@@ -174,7 +175,8 @@ static ls_status kl_of_x(const ls_node *node, ls_tensor *d, const ls_tensor *g) 
     return negative_product(d, g, node->inputs[1]);
 }
 
-/* Computes d = g (log t + 1 - x) where t > 0, else 0. The other tensors are memory for the condition and for the 0. */
+/* Computes d = g (log t + 1 - x) where t > 0, else 0. The other tensors are temporary memory for the condition and
+ * the zero. */
 static ls_status kl_of_target_with(const ls_node *node, ls_tensor *d, const ls_tensor *g, ls_tensor *positive,
                                    ls_tensor *zero) {
     const ls_kernels *kernels = ls_kernels_of(d);
@@ -203,7 +205,7 @@ static ls_status kl_backward(ls_node *node, ls_tensor *gradient) {
     return loss_backward(node, gradient, kl_of_x, kl_of_target);
 }
 
-/* ---- rows and calls ---------------------------------------------------------------------------------------------- */
+/* ---- operations and calls ---------------------------------------------------------------------------------------- */
 
 static ls_samples_use loss_samples(ls_samples_call *call) {
     const ls_loss_reduction reduction = (ls_loss_reduction)call->parameters->integer[REDUCTION];
@@ -287,7 +289,7 @@ ls_tensor *ls_huber_loss(ls_tensor *x, ls_tensor *target, double delta, ls_loss_
 }
 
 /*
- * Checks that elements are in [0, 1], because logits given by mistake could give a plausible loss. NaN is accepted, as
+ * Checks that elements are in [0, 1], because logits passed by mistake could give a plausible loss. NaN is accepted, as
  * in every loss.
  */
 static ls_status check_probabilities(ls_tensor *probability) {
@@ -343,7 +345,7 @@ static ls_tensor *positive_factor(ls_tensor *target, ls_tensor *pos_weight) {
     return more == NULL ? NULL : ls_replaced(ls_add_number(more, 1), more, NULL);
 }
 
-/* Computes the factor times log(1 + exp(-x)). */
+/* Computes positive_factor * log(1 + exp(-x)). */
 static ls_tensor *positive_part(ls_tensor *x, ls_tensor *target, ls_tensor *pos_weight) {
     ls_tensor *part = ls_neg(x);
     part = part == NULL ? NULL : ls_replaced(ls_softplus(part), part, NULL);

@@ -28,8 +28,8 @@ static void hear(int number) {
 }
 
 /*
- * Creates a signal stack for this thread if the thread has no signal stack. The kernel usually delivers a signal for the process to its
- * first thread, which usually runs the training.
+ * Creates a signal stack for this thread if the thread has no signal stack. The kernel usually delivers a signal for
+ * the process to its first thread, which usually runs the training.
  */
 static ls_status make_stack(void **made) {
     stack_t stack;

@@ -1,10 +1,10 @@
 /*
- * Convolution. oneDNN computes the larger f32 convolutions. All others are matrix products over im2col: the values that
- * a window sees at one output position form a column, and the columns of several positions form a matrix. For each
- * sample and group,
+ * Convolution. oneDNN computes the larger f32 convolutions. All others are matrix products over im2col: the values in a
+ * window at one output position form a column, and the columns of several positions form a matrix. For each sample and
+ * group,
  *     y = weight columns     d_weight = d_y columns^T     d_columns = weight^T d_y
- * The number of positions per product follows from the sizes alone: their columns fit into the L2 cache. If a window is
- * a single position, the image itself is the matrix of columns.
+ * The number of positions per product depends only on the sizes: their columns fit into the L2 cache. If a window is a
+ * single position, the image itself is the matrix of columns.
  */
 #include "tensor/device/cpu/floating.h"
 #include "tensor/device/cpu/gemm.h"

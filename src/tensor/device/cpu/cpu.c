@@ -1,6 +1,6 @@
 /*
- * The CPU in the table of devices. Memory comes from the cache of the calling thread. Work is finished before a call
- * returns, so one stream and one event, both empty, are enough.
+ * The CPU device. Memory comes from the cache of the calling thread. Work is finished before a call returns, so one
+ * stream and one event, both empty, are enough.
  */
 #include "tensor/device/cpu/cpu.h"
 

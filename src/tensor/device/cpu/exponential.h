@@ -1,7 +1,7 @@
 /*
- * The exponential and functions made from it. For f32 they have no calls and no branches, so loops over them vectorize
- * (libm's do not). For f64 they call libm. Subnormal results, infinities and NaN are right. The errors for f32, in
- * units in the last place, as tests/unit/tensor/kernels_accuracy.c measures them:
+ * The exponential and functions derived from it. For f32 they contain no calls and no branches, so loops over them
+ * vectorize (unlike loops over libm's functions). For f64 they call libm. Subnormal results, infinities and NaN are
+ * correct. The errors for f32, in units in the last place, as measured by tests/unit/tensor/kernels_accuracy.c:
  *     exp 1.5, sigmoid 3, tanh 2; the normal distribution function 6 (12 below -6, where it is below 1e-9)
  */
 #ifndef LS_TENSOR_DEVICE_CPU_EXPONENTIAL_H

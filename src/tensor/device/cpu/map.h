@@ -1,11 +1,11 @@
 /*
- * Makes the kernels of maps from one expression each. For example,
+ * Generates kernels of maps from one expression each. For example,
  *     LS_MAP2(bce_backward_of_ones, LS_NONE, p, target, (p - target) / (p * (1 - p)))
- * defines ls_cpu_bce_backward_of_ones for f32 and f64. The expression must be valid for each type. Functions come
- * from <tgmath.h>, T is the element type, and U is the type for computation (unsigned for integers, so that they wrap
- * around). LS_MAPn makes loops that vectorize. LS_MAPn_CALLS is for expressions that call libm, which more loops would
- * not accelerate; LS_MAPn_F64_CALLS for expressions that call libm only for f64. LS_MAPn_ANY adds integers and bool: a
- * bool is 0 or 1 as an operand, and "not 0" as a result.
+ * defines ls_cpu_bce_backward_of_ones for f32 and f64. The expression must be valid for each type. Functions come from
+ * <tgmath.h>, T is the element type, and U is the type for computation (unsigned for integers, so that they wrap
+ * around). LS_MAPn generates loops that vectorize. LS_MAPn_CALLS is for expressions that call libm, which additional
+ * loops would not accelerate; LS_MAPn_F64_CALLS is for expressions that call libm only for f64. LS_MAPn_ANY adds
+ * integers and bool: a bool is 0 or 1 as an operand, and "not 0" as a result.
  */
 #ifndef LS_TENSOR_DEVICE_CPU_MAP_H
 #define LS_TENSOR_DEVICE_CPU_MAP_H

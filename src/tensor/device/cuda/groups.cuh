@@ -1,6 +1,6 @@
 /*
- * Small groups of threads: 8 or 32 threads that work on one row together without shared memory, if a team of launch.cuh
- * would mostly wait,
+ * Small groups of threads: 8 or 32 threads that process one row together without shared memory, for rows on which a
+ * team of launch.cuh would mostly wait,
  *
  *     ls::groups<32>(stream, "name", n, [=] LS_BODY(const ls::group<32> &g, int64_t i) { ... });
  *

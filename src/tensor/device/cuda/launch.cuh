@@ -2,16 +2,16 @@
  * How kernels of device/cuda are written and started. A kernel's arithmetic is a lambda marked LS_BODY, started over an
  * index space by one of
  *
- *     ls::each(stream, "name", n, [=] LS_BODY(int64_t i) { ... });              one thread for each i of n
- *     ls::teams<256>(stream, "name", n, [=] LS_BODY(ls::team &t, int64_t i) { ... });   256 threads for each i of n
+ *     ls::each(stream, "name", n, [=] LS_BODY(int64_t i) { ... });              one thread for each i below n
+ *     ls::teams<256>(stream, "name", n, [=] LS_BODY(ls::team &t, int64_t i) { ... });   256 threads for each i below n
  *
  * With nvcc these start kernels. With any other C++ compiler they are loops on the host, in which a team has one
- * member, or a number of threads that a test sets (ls_cuda_host_members). So every kernel's arithmetic, bounds and
- * synchronization are tested without a GPU (tests/shadow runs them as device "shadow:1"). Results of a lambda must not
- * depend on the number of members of its team, except for the order of a sum.
+ * member, or a number of threads that a test sets (ls_cuda_host_members). So the arithmetic, bounds and synchronization
+ * of every kernel are tested without a GPU (tests/shadow runs the kernels as device "shadow:1"). Results of a lambda
+ * must not depend on the number of members of its team, except for the order of a sum.
  *
  * Results are the same in every run: atomic operations are used only if their order has no effect, and the sizes of
- * teams and of parts follow from shapes alone.
+ * teams and parts depend only on shapes.
  */
 #ifndef LS_TENSOR_DEVICE_CUDA_LAUNCH_CUH
 #define LS_TENSOR_DEVICE_CUDA_LAUNCH_CUH
