@@ -23,7 +23,7 @@ typedef struct bench {
     ls_bench_call call;
     size_t bytes;          /* size of the larger of the two buffers */
     void *memory;          /* the send buffer; NULL if the call is in place */
-    double *times;         /* seconds per iteration: first those of this rank, later those of the slowest rank */
+    double *times;         /* seconds per iteration: first of this rank, later of the slowest rank */
     const char *algorithm; /* the algorithm of the last timed call */
     uint64_t sent[2];      /* messages and bytes per timed call, each for the rank that sends the most */
     bool counts;           /* the backend counts messages */

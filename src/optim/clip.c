@@ -7,8 +7,8 @@
 #include "optim/optimizer.h"
 #include "tensor/capture.h"
 
-/* Sets `view` to the elements of the gradient that this rank has, which start at *first. Returns false if it has
- * none. */
+/* Sets `view` to the elements of the gradient that this rank has, which start at *first. Returns false if it
+ * has no elements. */
 static bool view_gradient(const ls_tensor *parameter, ls_tensor *view, int64_t *first) {
     const ls_leaf *leaf = parameter->leaf;
     if (leaf == NULL || !leaf->has_gradient) {

@@ -95,8 +95,8 @@ static ls_status compare_layouts(const layout *all, int ranks) {
     return LS_OK;
 }
 
-/* Fails on every rank if the ranks have different models, because the parameters of one could otherwise be mistaken
- * for those of another. */
+/* Fails on every rank if the ranks have different models, because the parameters of one model could otherwise be
+ * mistaken for the parameters of another model. */
 static ls_status agree_on_layout(const ls_module *model, ls_comm *comm) {
     const int ranks = ls_comm_size(comm);
     const layout own = layout_of(model);

@@ -396,12 +396,12 @@ typedef ls_status ls_muon_kernel(LS_PARAMETERS_muon);
     MAP(neg, 1, 0) MAP(abs, 1, 0) MAP(square, 1, 0) MAP(clamp, 1, 2) MAP(sign, 1, 0)                                   \
     MAP(floor, 1, 0) MAP(ceil, 1, 0) MAP(round, 1, 0) /* half to even */                                               \
     MAP(sqrt, 1, 0) MAP(exp, 1, 0) MAP(log, 1, 0) MAP(log1p, 1, 0) MAP(sin, 1, 0) MAP(cos, 1, 0) MAP(tanh, 1, 0)       \
-    MAP(erf, 1, 0) MAP(sigmoid, 1, 0) MAP(relu, 1, 0) MAP(gelu, 1, 0) MAP(gelu_tanh, 1, 0) MAP(silu, 1, 0) MAP(softplus, 1, 0)              \
-    MAP(leaky_relu, 1, 1) /* slope */ MAP(elu, 1, 1) /* alpha */                                                       \
-    /* gradients of these maps: operands (g, x) ... */                                                                      \
+    MAP(erf, 1, 0) MAP(sigmoid, 1, 0) MAP(relu, 1, 0) MAP(gelu, 1, 0) MAP(gelu_tanh, 1, 0) MAP(silu, 1, 0)             \
+    MAP(softplus, 1, 0) MAP(leaky_relu, 1, 1) /* slope */ MAP(elu, 1, 1) /* alpha */                                   \
+    /* gradients of these maps: operands (g, x) ... */                                                                 \
     MAP(abs_backward, 2, 0) MAP(square_backward, 2, 0) MAP(log1p_backward, 2, 0) MAP(sin_backward, 2, 0)               \
-    MAP(cos_backward, 2, 0) MAP(erf_backward, 2, 0) MAP(gelu_backward, 2, 0) MAP(gelu_tanh_backward, 2, 0) MAP(silu_backward, 2, 0)                  \
-    MAP(softplus_backward, 2, 0) MAP(leaky_relu_backward, 2, 1) MAP(elu_backward, 2, 1) MAP(clamp_backward, 2, 2)      \
+    MAP(cos_backward, 2, 0) MAP(erf_backward, 2, 0) MAP(gelu_backward, 2, 0) MAP(gelu_tanh_backward, 2, 0)             \
+    MAP(silu_backward, 2, 0) MAP(softplus_backward, 2, 0) MAP(leaky_relu_backward, 2, 1) MAP(elu_backward, 2, 1) MAP(clamp_backward, 2, 2)\
     /* ... or (g, y), if the output is saved */                                                                        \
     MAP(sqrt_backward, 2, 0) MAP(tanh_backward, 2, 0) MAP(sigmoid_backward, 2, 0) MAP(relu_backward, 2, 0)             \
     /* of two operands, any dtype; the caller converts the operands of integer division and powers */                  \
@@ -413,12 +413,12 @@ typedef ls_status ls_muon_kernel(LS_PARAMETERS_muon);
     MAP(lt_number, 1, 1) MAP(le_number, 1, 1) MAP(gt_number, 1, 1) MAP(ge_number, 1, 1)                                \
     MAP(is_nan, 1, 0) MAP(is_finite, 1, 0) /* any; y bool */                                                           \
     MAP(where, 3, 0) /* (condition, a, b) */                                                                           \
-    /* gradients of these maps; maximum and minimum halve the gradient on a tie */                                          \
+    /* gradients of these maps; maximum and minimum halve the gradient on a tie */                                     \
     MAP(div_backward_divisor, 3, 0)  /* (g, a, b): -g a / b^2 */                                                       \
     MAP(pow_backward_base, 3, 0)     /* (g, a, b) */                                                                   \
     MAP(pow_backward_exponent, 3, 0) /* (g, a, b): 0 where a is 0 and b >= 0 */                                        \
     MAP(pow_number_backward, 2, 1)   /* (g, a; b) */                                                                   \
-    MAP(maximum_backward, 3, 0)      /* (g, a, b): for a; exchange a and b for the gradient of b */                                           \
+    MAP(maximum_backward, 3, 0)      /* (g, a, b): for a; exchange a and b for the gradient of b */                    \
     MAP(minimum_backward, 3, 0)                                                                                        \
     MAP(maximum_number_backward, 2, 1) MAP(minimum_number_backward, 2, 1) /* (g, a; b) */                              \
     /* element-wise losses (x, target), and gradients (g, x, target) with respect to x */                              \
@@ -429,17 +429,17 @@ typedef ls_status ls_muon_kernel(LS_PARAMETERS_muon);
 
 #define LS_OTHER_KERNELS(KERNEL)                                                                                       \
     /* moving and filling; any dtype. copy: x and y have the same dtype. cast: any dtype to any other. count_up: 0,    \
-     * 1, 2, ...; contiguous */                                                                                                   \
+     * 1, 2, ...; contiguous */                                                                                        \
     KERNEL(copy, pair) KERNEL(cast, pair) KERNEL(fill, fill) KERNEL(count_up, count_up)                                \
-    /* random numbers; contiguous: in [a, b), or with mean a and standard deviation b */                                        \
+    /* random numbers; contiguous: in [a, b), or with mean a and standard deviation b */                               \
     KERNEL(random_uniform, random) KERNEL(random_normal, random) KERNEL(random_integer, random_integer)                \
     /* y = x / (1 - p) with probability 1 - p, else 0; number first + i of the stream decides whether element i is     \
-     * dropped. The same state repeats the choice (so the gradient is the same call on g) */                                                   \
+     * dropped. The same state repeats the choice (so the gradient is the same call on g) */                           \
     KERNEL(dropout, dropout)                                                                                           \
     /* reductions, any dtype: y has x's number of dimensions, with size 1 along reduced axes. Sums of f32 are          \
      * pairwise or in lanes, never one long chain. add_sum: y += the sum of x over the axes that y lacks */            \
     KERNEL(sum, pair) KERNEL(prod, pair) KERNEL(min, pair) KERNEL(max, pair) KERNEL(add_sum, pair)                     \
-    KERNEL(argmax, along) KERNEL(argmin, along) /* y is i64, with size 1 along the axis */                                     \
+    KERNEL(argmax, along) KERNEL(argmin, along) /* y is i64, with size 1 along the axis */                             \
     KERNEL(cumsum, directed)                                                                                           \
     KERNEL(gemm, gemm)                                                                                                 \
     /* along an axis of contiguous tensors */                                                                          \
@@ -448,18 +448,18 @@ typedef ls_status ls_muon_kernel(LS_PARAMETERS_muon);
     /* Class losses. nll: element[n] = the loss of each row; row_weight[n] = its weight in the mean (0 if ignored).    \
      * Fails with LS_ERR_ARGUMENT, and names the target, if a target is not a class. nll_backward: d = -scale *        \
      * g[row] * (smoothed, weighted target). cross_entropy_backward: computes the gradient of the logits in one pass   \
-     * from log_probability = log_softmax(logits). g is [n], or one number for all rows. */                                \
+     * from log_probability = log_softmax(logits). g is [n], or one number for all rows. */                            \
     KERNEL(nll, nll) KERNEL(nll_backward, class_loss_backward) KERNEL(cross_entropy_backward, class_loss_backward)     \
     /* x is viewed as [rows, width]; mean and rstd [rows] are saved for the gradient; weight, bias and their           \
-     * gradients may be NULL; weight gradients accumulate. If mean is NULL, it is treated as 0: the RMS norm */                                  \
+     * gradients may be NULL; weight gradients accumulate. If mean is NULL, it is treated as 0: the RMS norm */        \
     KERNEL(layer_norm, layer_norm) KERNEL(layer_norm_backward, layer_norm_backward)                                    \
     /* x [n, channels, inner]; mean and rstd [channels] are computed in training (with the biased variance             \
-     * [channels]), otherwise given */                                                                                              \
+     * [channels]), otherwise given */                                                                                 \
     KERNEL(batch_norm_statistics, batch_norm_statistics) KERNEL(batch_norm, batch_norm)                                \
     KERNEL(batch_norm_backward, batch_norm_backward)                                                                   \
     /* The same in parts, for a batch that is larger than x. sums: f64 [channels], the sums over the batch of x; if    \
      * a mean is given, of (x - mean) g, or of (x - mean)^2 if g is NULL. dx: in training, from the means of g and     \
-     * of (x - mean) g. */  \
+     * of (x - mean) g. */                                                                                             \
     KERNEL(batch_norm_sums, batch_norm_sums) KERNEL(batch_norm_dx, batch_norm_dx)                                      \
     /* Images, all with five axes (ls_window). conv: y [n, out, ...] = bias [out] (may be NULL) + the                  \
      * cross-correlation of x with weight [out, in / groups, ...]. conv_transpose: the transpose of that map, plus     \
@@ -468,14 +468,14 @@ typedef ls_status ls_muon_kernel(LS_PARAMETERS_muon);
     KERNEL(conv, conv) KERNEL(conv_transpose, conv) KERNEL(conv_weight, conv_weight)                                   \
     /* max_pool: index (i64) is the offset of the first maximum, or of a NaN, in the channel's image; every window     \
      * has a tap inside the image. average_pool_backward: y += the gradient, computed from x, the gradient of the      \
-     * output. */     \
+     * output. */                                                                                                      \
     KERNEL(max_pool, max_pool) KERNEL(average_pool, pool) KERNEL(average_pool_backward, pool)                          \
     /* y is x with a different size along one axis. Output o is position floor(o in / out), or, if linear, is          \
      * interpolated at max((o + 0.5) in / out - 0.5, 0), or with align_corners at o (in - 1) / (out - 1).              \
-     * resize_backward: y += the gradient, computed from x, the gradient of the output. Contiguous; in is not 0 */                               \
+     * resize_backward: y += the gradient, computed from x, the gradient of the output. Contiguous; in is not 0 */     \
     KERNEL(resize, resize) KERNEL(resize_backward, resize)                                                             \
     /* y is i64 with x's shape: the indices along the axis in sorted order; the sort is stable, and NaN is the         \
-     * largest; contiguous */                                                                                                   \
+     * largest; contiguous */                                                                                          \
     KERNEL(argsort, directed)                                                                                          \
     /* y = softmax(scale q k^T) v for each matrix of q [batch, heads, queries, width], k [.., keys, width] and v       \
      * [.., keys, value width]. The stride of the last axis is 1, all other strides are arbitrary. With causal,        \
@@ -483,7 +483,7 @@ typedef ls_status ls_muon_kernel(LS_PARAMETERS_muon);
      * whose mask is not 0 are used. y is 0 for a query without keys. log_sum (contiguous [batch, heads, queries])     \
      * is the logarithm of the sum of exp(scale q k^T), infinite for a query without keys. g has the shape of y, dq    \
      * the shape of q, and so on; a gradient is not computed if it is NULL. Additional memory does not grow with the   \
-     * lengths. */                                                                       \
+     * lengths. */                                                                                                     \
     KERNEL(attention, attention) KERNEL(attention_backward, attention_backward)                                        \
     /* Cells of recurrent layers, with a = x + recurrent. rnn_cell: h = tanh(a) or relu(a). lstm_cell, with gates      \
      * (i, f, g, o): c = sigmoid(f) c_before + sigmoid(i) tanh(g), h = sigmoid(o) tanh(c). gru_cell, with gates (r, z, \
@@ -492,7 +492,7 @@ typedef ls_status ls_muon_kernel(LS_PARAMETERS_muon);
     KERNEL(rnn_cell_backward, cell_backward) KERNEL(lstm_cell_backward, cell_backward)                                 \
     KERNEL(gru_cell_backward, cell_backward)                                                                           \
     /* indexing, any dtype; index is i64 and checked: the message of LS_ERR_ARGUMENT names the first invalid index.    \
-     * The index of take_along and scatter_add may be smaller than x (or y) along the other axes. */                       \
+     * The index of take_along and scatter_add may be smaller than x (or y) along the other axes. */                   \
     KERNEL(index_select, index) KERNEL(index_add, index) KERNEL(take_along, index) KERNEL(scatter_add, index)          \
     /* y += a x; y *= a; in double precision: the sum of products, the sum of magnitudes, and the maximum magnitude    \
      * (NaN is the largest) */                                                                                         \

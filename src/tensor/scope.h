@@ -237,7 +237,7 @@ static inline ls_status ls_scope_failed_status(void) {
 
 /*
  * Returns whether an earlier failure in the innermost scope (or anywhere in the thread, if no scope is open) explains a
- * NULL argument of a call. If not, the error is the caller's.
+ * NULL argument of a call. If not, the caller caused the error.
  */
 bool ls_scope_explains_null(const ls_thread_state *thread);
 
