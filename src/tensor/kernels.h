@@ -401,7 +401,8 @@ typedef ls_status ls_muon_kernel(LS_PARAMETERS_muon);
     /* gradients of these maps: operands (g, x) ... */                                                                 \
     MAP(abs_backward, 2, 0) MAP(square_backward, 2, 0) MAP(log1p_backward, 2, 0) MAP(sin_backward, 2, 0)               \
     MAP(cos_backward, 2, 0) MAP(erf_backward, 2, 0) MAP(gelu_backward, 2, 0) MAP(gelu_tanh_backward, 2, 0)             \
-    MAP(silu_backward, 2, 0) MAP(softplus_backward, 2, 0) MAP(leaky_relu_backward, 2, 1) MAP(elu_backward, 2, 1) MAP(clamp_backward, 2, 2)\
+    MAP(silu_backward, 2, 0) MAP(softplus_backward, 2, 0) MAP(leaky_relu_backward, 2, 1) MAP(elu_backward, 2, 1)       \
+    MAP(clamp_backward, 2, 2)                                                                                          \
     /* ... or (g, y), if the output is saved */                                                                        \
     MAP(sqrt_backward, 2, 0) MAP(tanh_backward, 2, 0) MAP(sigmoid_backward, 2, 0) MAP(relu_backward, 2, 0)             \
     /* of two operands, any dtype; the caller converts the operands of integer division and powers */                  \
