@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/trace.h"
+#include "comm/meter.h"
 
 /* A tensor that exists before the step and is an input of its operations. */
 typedef struct captured_input {
@@ -300,8 +301,12 @@ static void note_gradients(ls_step *step) {
 }
 
 static ls_status capture(ls_step *step) {
+    const uint64_t calls = ls_comm_metered.calls;
     ls_capture_begin(&step->capture);
     ls_status status = run_function(step, "ls_step_capture");
+    if (ls_comm_metered.calls != calls) {
+        ls_capture_refuse(&step->capture, "a call on a communicator", LS_CAPTURE_COMMUNICATES);
+    }
     drop_temporary_inputs(step);
     if (status == LS_OK && ls_capture_records(&step->capture)) {
         record_marks(step);

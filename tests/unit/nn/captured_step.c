@@ -323,6 +323,11 @@ static ls_tensor *communicate(training *self, ls_tensor *loss) {
     return ls_allreduce(self->comm, loss, LS_SUM);
 }
 
+static ls_tensor *sum_numbers(training *self, ls_tensor *loss) {
+    double number = 1;
+    return ls_comm_allreduce(self->comm, &number, &number, 1, LS_F64, LS_SUM, NULL) == LS_OK ? loss : NULL;
+}
+
 SCOPED_TEST(test_steps_that_are_refused) {
     static const struct {
         ls_tensor *(*also)(training *self, ls_tensor *loss);
@@ -337,6 +342,7 @@ SCOPED_TEST(test_steps_that_are_refused) {
         {clip, "ls_clip_grad_norm reads the norm on the host"},
         {apply_custom, "twice calls functions of the program"},
         {communicate, "ls_allreduce communicates, which is not recorded"},
+        {sum_numbers, "a call on a communicator communicates, which is not recorded"},
     };
     ls_comm *comm = ls_init(NULL);
     assert_non_null(comm);
