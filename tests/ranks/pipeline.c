@@ -409,7 +409,8 @@ static ls_status fail_once(ls_comm *world, ls_pipeline_schedule schedule, int fa
     LS_CHECK(status == LS_OK || strstr(ls_error_message(), rank == failing ? "trap" : name) != NULL);
     status = ls_pipeline_backward(pipeline, x, x, criterion, &factor, &loss);
     LS_CHECK(status == LS_ERR_STATE || (status == LS_ERR_MISMATCH && rank > failing));
-    LS_CHECK(rank == failing || strstr(ls_error_message(), "an earlier step of this pipeline failed on stage") != NULL ||
+    LS_CHECK(rank == failing ||
+             strstr(ls_error_message(), "an earlier step of this pipeline failed on stage") != NULL ||
              strstr(ls_error_message(), "cannot take part") != NULL);
     ls_module_free(pipeline);
     ls_release(x);
