@@ -100,7 +100,7 @@ static ls_status run(ls_comm *world, bool *same) {
     float *expected = malloc(bytes);
     ring self = {world, ls_comm_rank(world), ls_comm_size(world), malloc(bytes), malloc(bytes)};
     if (expected == NULL || self.vector == NULL || self.arrived == NULL) {
-        fprintf(stderr, "all_reduce_by_hand: no memory for vectors of %ld numbers\n", count);
+        fprintf(stderr, "all_reduce_by_hand: out of memory for vectors of %ld numbers\n", count);
         exit(1);
     }
     const ls_status status = compare(&self, expected, same);

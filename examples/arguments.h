@@ -38,7 +38,7 @@ static inline void arguments_help(const char *program, const char *about, const 
         printf("  %-19s %-5s %s\n", table[i].name, kinds[table[i].kind], table[i].help);
     }
     printf("  %-19s %-5s %s\n", "--device", "TEXT",
-           "what computes: cpu, or a GPU as cuda:0 (LOCKSTEP_DEVICE, else cpu)");
+           "compute device: cpu, or a GPU such as cuda:0 (LOCKSTEP_DEVICE, else cpu)");
     printf("  %-19s %-5s %s\n", "-h, --help", "", "this text");
 }
 
@@ -87,8 +87,8 @@ static inline void arguments_read(int argc, char **argv, const char *about, cons
             option = strcmp(argv[i], table[k].name) == 0 ? &table[k] : NULL;
         }
         if (option == NULL) {
-            fprintf(stderr, "%s: %s %s: --help lists what there is\n", argv[0],
-                    argv[i][0] == '-' ? "unknown option" : "there are only options, not", argv[i]);
+            fprintf(stderr, "%s: %s %s: --help lists the options\n", argv[0],
+                    argv[i][0] == '-' ? "unknown option" : "unexpected argument", argv[i]);
             exit(2);
         }
         if (option->kind == ARGUMENT_FLAG) {
@@ -96,9 +96,9 @@ static inline void arguments_read(int argc, char **argv, const char *about, cons
         } else if (i + 1 == argc || !argument_store(option, argv[i + 1])) {
             static const char *const wants[] = {"a whole number from 0 to 2147483647",
                                                 "a whole number from 1 to 2147483647", "a number above 0",
-                                                "a number from 0 to below 1", "a text"};
+                                                "a number from 0 to below 1", "a string"};
             const char *given = i + 1 == argc ? "(nothing)" : argv[i + 1][0] == '\0' ? "''" : argv[i + 1];
-            fprintf(stderr, "%s: %s %s: it takes %s\n", argv[0], argv[i], given, wants[option->kind]);
+            fprintf(stderr, "%s: %s %s: expected %s\n", argv[0], argv[i], given, wants[option->kind]);
             exit(2);
         } else {
             i++;

@@ -18,9 +18,9 @@ static const char *log_path;
 static bool quiet;
 
 static const argument options[] = {
-    {"--epochs", ARGUMENT_COUNT, &epochs, "at most (40)"},
-    {"--samples", ARGUMENT_SIZE, &samples, "for training, over all ranks (600)"},
-    {"--seed", ARGUMENT_COUNT, &seed, "of data, weights and shuffling (1)"},
+    {"--epochs", ARGUMENT_COUNT, &epochs, "maximum number of epochs (40)"},
+    {"--samples", ARGUMENT_SIZE, &samples, "number of training samples, over all ranks (600)"},
+    {"--seed", ARGUMENT_COUNT, &seed, "random seed of data, weights and shuffling (1)"},
     {"--log", ARGUMENT_TEXT, &log_path, "write a line for each epoch to this CSV file"},
     {"--quiet", ARGUMENT_FLAG, &quiet, "only the result lines"},
 };

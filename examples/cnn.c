@@ -34,18 +34,18 @@ static const char *run_record;
 static bool quiet;
 
 static const argument options[] = {
-    {"--epochs", ARGUMENT_COUNT, &epochs, "times over the training data (5; --deep: 12)"},
+    {"--epochs", ARGUMENT_COUNT, &epochs, "passes over the training data (5; --deep: 12)"},
     {"--batch-size", ARGUMENT_SIZE, &batch_size, "samples per rank and step (64)"},
-    {"--lr", ARGUMENT_NUMBER, &learning_rate, "Adam's learning rate (0.002); --deep: SGD's at its highest (0.1)"},
+    {"--lr", ARGUMENT_NUMBER, &learning_rate, "learning rate of Adam (0.002); --deep: peak learning rate of SGD (0.1)"},
     {"--channels", ARGUMENT_SIZE, &channels,
      "of the first convolution; twice as many after each pooling (16; --deep: 32)"},
-    {"--seed", ARGUMENT_COUNT, &seed, "of weights and shuffling (1)"},
+    {"--seed", ARGUMENT_COUNT, &seed, "random seed of weights and shuffling (1)"},
     {"--data", ARGUMENT_TEXT, &data, "folder with the four IDX files (Debian's dataset-fashion-mnist)"},
     {"--deep", ARGUMENT_FLAG, &deep,
      "five convolutions in place of two, pictures as of --augment; by its defaults, on two ranks, 0.934 of the test "
      "pictures were right"},
-    {"--augment", ARGUMENT_FLAG, &augment, "moves and flips pictures at random"},
-    {"--threads", ARGUMENT_COUNT, &threads, "that prepare batches ahead (0: none)"},
+    {"--augment", ARGUMENT_FLAG, &augment, "shift and flip pictures at random"},
+    {"--threads", ARGUMENT_COUNT, &threads, "threads that prepare batches ahead (0: none)"},
     {"--max-steps", ARGUMENT_COUNT, &max_steps, "number of steps (0: no limit)"},
     {"--limit", ARGUMENT_COUNT, &limit, "number of samples of each set to use (0: all)"},
     {"--report", ARGUMENT_TEXT, &run_record, "folder for the record of `lockstep report`"},

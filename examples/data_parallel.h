@@ -29,11 +29,11 @@ static bool recompute;
         {"--bucket-bytes", ARGUMENT_COUNT, &bucket_bytes, "bytes of gradients per all-reduce (0: automatic)"},         \
         {"--no-overlap", ARGUMENT_FLAG, &no_overlap, "average gradients after the backward pass"},                     \
         {"--zero", ARGUMENT_COUNT, &zero,                                                                              \
-         "what ranks share (ZeRO): 1 optimizer, 2 also gradients, 3 also parameters (0)"},                             \
+         "ZeRO stage: 1 shards the optimizer state, 2 also gradients, 3 also parameters (0)"},                         \
         SHARD_ARGUMENTS
 
 #define RECOMPUTE_ARGUMENT                                                                                             \
-    { "--recompute", ARGUMENT_FLAG, &recompute, "a second forward pass of each part instead of memory for its tensors" }
+    { "--recompute", ARGUMENT_FLAG, &recompute, "recompute each part in the backward pass, to save memory" }
 
 /*
  * Recomputes the parts of a model, such as layers and blocks. Batch normalization cannot be recomputed, because it has

@@ -47,15 +47,15 @@ static bool resume;
 static bool quiet;
 
 static const argument options[] = {
-    {"--epochs", ARGUMENT_COUNT, &epochs, "times over the training data (10)"},
+    {"--epochs", ARGUMENT_COUNT, &epochs, "passes over the training data (10)"},
     {"--batch-size", ARGUMENT_SIZE, &batch_size, "samples per rank and step (64)"},
     {"--lr", ARGUMENT_NUMBER, &learning_rate, "Adam's learning rate (0.001)"},
     {"--hidden", ARGUMENT_SIZE, &hidden, "width of the two hidden layers (512)"},
-    {"--seed", ARGUMENT_COUNT, &seed, "of weights and shuffling (1)"},
+    {"--seed", ARGUMENT_COUNT, &seed, "random seed of weights and shuffling (1)"},
     {"--data", ARGUMENT_TEXT, &data, "folder with the four IDX files (Debian's dataset-fashion-mnist)"},
     {"--save", ARGUMENT_TEXT, &save, "folder for weights, log and checkpoints (runs/fashion_mnist)"},
     {"--checkpoint", ARGUMENT_COUNT, &checkpoint, "steps from one checkpoint to the next (0: none)"},
-    {"--resume", ARGUMENT_FLAG, &resume, "go on from the newest checkpoint, if there is one"},
+    {"--resume", ARGUMENT_FLAG, &resume, "resume from the newest checkpoint, if there is one"},
     {"--report", ARGUMENT_TEXT, &run_record, "folder for the record of `lockstep report`"},
     {"--tensorboard", ARGUMENT_TEXT, &tensorboard, "folder for TensorBoard's event files"},
     {"--max-steps", ARGUMENT_COUNT, &max_steps, "number of steps (0: no limit)"},
@@ -99,7 +99,7 @@ static ls_status make_folder(const char *path) {
     for (char *at = strchr(part + 1, '/'); at != NULL; at = strchr(at + 1, '/')) {
         *at = '\0';
         if (mkdir(part, 0777) != 0 && errno != EEXIST) {
-            return ls_error_set(LS_ERR_IO, "--save: cannot make the folder %s: %s", part, strerror(errno));
+            return ls_error_set(LS_ERR_IO, "--save: cannot create the folder %s: %s", part, strerror(errno));
         }
         *at = '/';
     }
@@ -173,8 +173,8 @@ static bool make_parts(ls_comm *world, parts *p) {
     p->test = p->training != NULL ? open_data(world, false) : NULL;
     /* Errors should appear before the training, not after it. */
     if (outer_steps > 0 && (strcmp(wire, "f32") != 0 || zero > 0 || shards > 0)) {
-        (void)ls_error_set(LS_ERR_ARGUMENT,
-                           "--wire, --zero and --shards are for averaged gradients: omit them, or omit --outer");
+        (void)ls_error_set(LS_ERR_ARGUMENT, "--wire, --zero and --shards cannot be combined with --outer, which does "
+                                            "not average gradients: omit one of them");
         return false;
     }
     const bool ready = p->test != NULL && (ls_comm_rank(world) != 0 || make_folder(save) == LS_OK);

@@ -34,21 +34,21 @@ static bool bf16;
 static bool quiet;
 
 static const argument options[] = {
-    {"--file", ARGUMENT_TEXT, &file, "what to learn, any file, gzipped or not (Debian's jargon-text)"},
-    {"--layers", ARGUMENT_SIZE, &layers, "blocks of attention and MLP (4)"},
-    {"--heads", ARGUMENT_SIZE, &heads, "of attention (4)"},
-    {"--width", ARGUMENT_SIZE, &width, "numbers a position, a multiple of the heads (128)"},
-    {"--context", ARGUMENT_SIZE, &context, "bytes that it sees (128)"},
-    {"--batch-size", ARGUMENT_SIZE, &batch_size, "pieces of the file per rank and step (16)"},
-    {"--steps", ARGUMENT_COUNT, &steps, "of training (2000)"},
-    {"--lr", ARGUMENT_NUMBER, &learning_rate, "AdamW's learning rate at its highest (0.003)"},
-    {"--dropout", ARGUMENT_PART, &dropout, "the part of the numbers that training leaves out (0)"},
+    {"--file", ARGUMENT_TEXT, &file, "training text: any file, gzipped or not (Debian's jargon-text)"},
+    {"--layers", ARGUMENT_SIZE, &layers, "number of transformer blocks (4)"},
+    {"--heads", ARGUMENT_SIZE, &heads, "number of attention heads (4)"},
+    {"--width", ARGUMENT_SIZE, &width, "embedding width, a multiple of the number of heads (128)"},
+    {"--context", ARGUMENT_SIZE, &context, "context length in bytes (128)"},
+    {"--batch-size", ARGUMENT_SIZE, &batch_size, "sequences per rank and step (16)"},
+    {"--steps", ARGUMENT_COUNT, &steps, "number of training steps (2000)"},
+    {"--lr", ARGUMENT_NUMBER, &learning_rate, "peak learning rate of AdamW (0.003)"},
+    {"--dropout", ARGUMENT_PART, &dropout, "dropout probability (0)"},
     {"--learned", ARGUMENT_FLAG, &learned, "learned positions instead of rotary ones"},
-    {"--load", ARGUMENT_TEXT, &load, "begin with the weights of this safetensors file"},
+    {"--load", ARGUMENT_TEXT, &load, "start from the weights in this safetensors file"},
     {"--save", ARGUMENT_TEXT, &save, "write the weights to this safetensors file"},
-    {"--sample", ARGUMENT_COUNT, &sample, "bytes to write at the end (600)"},
-    {"--temperature", ARGUMENT_NUMBER, &temperature, "below 1 it keeps to what is likely (0.8)"},
-    {"--seed", ARGUMENT_COUNT, &seed, "of weights, order and sample (1)"},
+    {"--sample", ARGUMENT_COUNT, &sample, "bytes to generate at the end (600)"},
+    {"--temperature", ARGUMENT_NUMBER, &temperature, "sampling temperature: low values prefer likely bytes (0.8)"},
+    {"--seed", ARGUMENT_COUNT, &seed, "random seed of weights, order and sample (1)"},
     {"--bf16", ARGUMENT_FLAG, &bf16, "matrix products in bf16, the rest and the weights in f32"},
     RECOMPUTE_ARGUMENT,
     DATA_PARALLEL_ARGUMENTS,
@@ -60,7 +60,7 @@ static const argument options[] = {
 static ls_module *build_model(void) {
     enum { MOST = 100 };
     if (layers > MOST) {
-        (void)ls_error_set(LS_ERR_ARGUMENT, "--layers: %ld are more than %d", layers, MOST);
+        (void)ls_error_set(LS_ERR_ARGUMENT, "--layers: %ld exceeds the limit of %d", layers, MOST);
         return NULL;
     }
     const ls_transformer_options block = {.norm_first = true,

@@ -17,9 +17,9 @@ static long iterations = 60;
 static bool quiet;
 
 static const argument arguments[] = {
-    {"--points", ARGUMENT_SIZE, &points, "of the rod, divided over the ranks (64)"},
-    {"--steps", ARGUMENT_SIZE, &steps, "of the solver (100)"},
-    {"--iterations", ARGUMENT_SIZE, &iterations, "of the fit (60)"},
+    {"--points", ARGUMENT_SIZE, &points, "points of the rod, divided over the ranks (64)"},
+    {"--steps", ARGUMENT_SIZE, &steps, "time steps of the solver (100)"},
+    {"--iterations", ARGUMENT_SIZE, &iterations, "iterations of the fit (60)"},
     {"--quiet", ARGUMENT_FLAG, &quiet, "only the last iteration's line"},
 };
 

@@ -15,9 +15,9 @@ static long seed = 42;
 static bool quiet;
 
 static const argument options[] = {
-    {"--points", ARGUMENT_SIZE, &points, "in all, divided over the ranks (10000)"},
-    {"--fits", ARGUMENT_SIZE, &fits, "do it so often, to measure it (1)"},
-    {"--seed", ARGUMENT_COUNT, &seed, "of the points (42)"},
+    {"--points", ARGUMENT_SIZE, &points, "total number, divided over the ranks (10000)"},
+    {"--fits", ARGUMENT_SIZE, &fits, "repetitions of the fit, for measurements (1)"},
+    {"--seed", ARGUMENT_COUNT, &seed, "random seed of the points (42)"},
     {"--quiet", ARGUMENT_FLAG, &quiet, "only the result lines"},
 };
 

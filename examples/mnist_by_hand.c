@@ -25,16 +25,16 @@ static bool resume;
 static bool quiet;
 
 static const argument options[] = {
-    {"--world-size", ARGUMENT_COUNT, &world_size, "number of ranks (0: one, alone)"},
-    {"--rank", ARGUMENT_COUNT, &rank, "of this process, from 0"},
+    {"--world-size", ARGUMENT_COUNT, &world_size, "number of ranks (0: a single process)"},
+    {"--rank", ARGUMENT_COUNT, &rank, "rank of this process, from 0"},
     {"--host", ARGUMENT_TEXT, &host, "address of rank 0 (127.0.0.1)"},
-    {"--port", ARGUMENT_SIZE, &port, "where rank 0 listens (29500)"},
-    {"--epochs", ARGUMENT_COUNT, &epochs, "times over the training data (3)"},
-    {"--seed", ARGUMENT_COUNT, &seed, "of weights and shuffling (1)"},
+    {"--port", ARGUMENT_SIZE, &port, "port on which rank 0 listens (29500)"},
+    {"--epochs", ARGUMENT_COUNT, &epochs, "passes over the training data (3)"},
+    {"--seed", ARGUMENT_COUNT, &seed, "random seed of weights and shuffling (1)"},
     {"--data", ARGUMENT_TEXT, &data, "folder with the four IDX files (Debian's dataset-fashion-mnist)"},
     {"--save", ARGUMENT_TEXT, &save, "folder for checkpoints (runs/mnist_by_hand)"},
     {"--checkpoint", ARGUMENT_COUNT, &checkpoint, "steps from one checkpoint to the next (0: none)"},
-    {"--resume", ARGUMENT_FLAG, &resume, "go on from the newest checkpoint, if there is one"},
+    {"--resume", ARGUMENT_FLAG, &resume, "resume from the newest checkpoint, if there is one"},
     {"--max-steps", ARGUMENT_COUNT, &max_steps, "number of steps (0: no limit)"},
     {"--quiet", ARGUMENT_FLAG, &quiet, "only the result lines"},
 };
@@ -114,7 +114,7 @@ static ls_status train(ls_comm *world) {
 int main(int argc, char **argv) {
     ARGUMENTS_READ(argc, argv, "Trains on Fashion-MNIST, every rank started by hand.", options);
     if (rank > 0 && world_size == 0) {
-        fprintf(stderr, "mnist_by_hand: --rank %ld needs --world-size, with the number of ranks\n", rank);
+        fprintf(stderr, "mnist_by_hand: --rank %ld needs --world-size: set it to the number of ranks\n", rank);
         return 2;
     }
     char url[512];

@@ -16,10 +16,10 @@ static long epochs = 40;
 static bool quiet;
 
 static const argument options[] = {
-    {"--points", ARGUMENT_SIZE, &points, "of the rod, 2 at least (32)"},
-    {"--samples", ARGUMENT_SIZE, &samples, "measured, divided over the ranks (256)"},
+    {"--points", ARGUMENT_SIZE, &points, "points of the rod, at least 2 (32)"},
+    {"--samples", ARGUMENT_SIZE, &samples, "measured samples, divided over the ranks (256)"},
     {"--batch-size", ARGUMENT_SIZE, &batch_size, "samples per step, of all ranks (32)"},
-    {"--epochs", ARGUMENT_SIZE, &epochs, "times over the data (40)"},
+    {"--epochs", ARGUMENT_SIZE, &epochs, "passes over the data (40)"},
     {"--quiet", ARGUMENT_FLAG, &quiet, "only the result lines"},
 };
 
@@ -70,7 +70,8 @@ static ls_status solve_forward(ls_custom_call *call) {
     const int64_t n = ls_numel(call->inputs[DIAGONAL]);
     if (ls_ndim(call->inputs[RIGHT]) != 2 || ls_size(call->inputs[RIGHT], 1) != n ||
         ls_numel(call->inputs[BELOW]) != n || ls_numel(call->inputs[ABOVE]) != n) {
-        return ls_error_set(LS_ERR_SHAPE, "tridiagonal_solve: it takes three diagonals [n] and a right side [rows, n]");
+        return ls_error_set(LS_ERR_SHAPE,
+                            "tridiagonal_solve: expected three diagonals [n] and a right-hand side [rows, n]");
     }
     call->outputs[0] = solve_rows(call, false, call->inputs[RIGHT]);
     return call->outputs[0] != NULL ? LS_OK : ls_error_status();
@@ -184,8 +185,8 @@ static ls_status run(ls_comm *world) {
     ls_trial *trial = ls_trial_new(&trying);
     status = trial != NULL ? ls_trial_run(trial, epochs) : ls_error_status();
     if (status == LS_OK && ls_comm_rank(world) == 0) {
-        printf("gradients: as differences say\n");
-        printf("conductivity: at most %.1e off\n", error_of(rod));
+        printf("gradients: match finite differences\n");
+        printf("conductivity: maximum error %.1e\n", error_of(rod));
     }
     ls_trial_free(trial);
     ls_loader_free(loader);
@@ -197,7 +198,7 @@ static ls_status run(ls_comm *world) {
 int main(int argc, char **argv) {
     ARGUMENTS_READ(argc, argv, "Finds how a rod conducts heat, through a solver with a gradient of its own.", options);
     if (points < 2) {
-        fprintf(stderr, "own_operation: a rod of %ld points conducts nothing; --points must be 2 at least\n", points);
+        fprintf(stderr, "own_operation: --points is %ld, but must be at least 2\n", points);
         return 2;
     }
     ls_comm *world = ls_init(NULL);

@@ -23,11 +23,11 @@ static bool capture;
 static bool quiet;
 
 static const argument options[] = {
-    {"--epochs", ARGUMENT_COUNT, &epochs, "times over the data (100)"},
+    {"--epochs", ARGUMENT_COUNT, &epochs, "passes over the data (100)"},
     {"--batch-size", ARGUMENT_SIZE, &batch_size, "samples per rank and step (1)"},
-    {"--samples", ARGUMENT_SIZE, &samples, "in all, divided over the ranks (10000)"},
+    {"--samples", ARGUMENT_SIZE, &samples, "total number, divided over the ranks (10000)"},
     {"--lr", ARGUMENT_NUMBER, &learning_rate, "learning rate (0.0001)"},
-    {"--seed", ARGUMENT_COUNT, &seed, "of data, weights and shuffling (1)"},
+    {"--seed", ARGUMENT_COUNT, &seed, "random seed of data, weights and shuffling (1)"},
     {"--max-steps", ARGUMENT_COUNT, &max_steps, "number of steps (0: no limit)"},
     SHARD_ARGUMENTS,
     {"--capture", ARGUMENT_FLAG, &capture, "record the first step, and replay it"},

@@ -28,14 +28,14 @@ static const char *trace;
 
 static const argument options[] = {
     {"--data", ARGUMENT_TEXT, &data, "folder with the four IDX files (Debian's dataset-fashion-mnist)"},
-    {"--epochs", ARGUMENT_COUNT, &epochs, "times over the data (1)"},
+    {"--epochs", ARGUMENT_COUNT, &epochs, "passes over the data (1)"},
     {"--batch-size", ARGUMENT_SIZE, &batch_size, "samples per step (256)"},
     {"--hidden", ARGUMENT_SIZE, &hidden, "width of the hidden layers (512)"},
     {"--layers", ARGUMENT_SIZE, &layers, "hidden layers, at most 100 (4: stages of 2 and of 4 ranks cost the same)"},
-    {"--micro-batches", ARGUMENT_SIZE, &micro_batches, "parts of a batch that follow each other (8)"},
+    {"--micro-batches", ARGUMENT_SIZE, &micro_batches, "micro-batches per batch (8)"},
     {"--max-steps", ARGUMENT_COUNT, &max_steps, "number of steps (0: no limit)"},
-    {"--seed", ARGUMENT_COUNT, &seed, "of weights and shuffling (1)"},
-    {"--gpipe", ARGUMENT_FLAG, &gpipe, "all parts forwards, then all backwards"},
+    {"--seed", ARGUMENT_COUNT, &seed, "random seed of weights and shuffling (1)"},
+    {"--gpipe", ARGUMENT_FLAG, &gpipe, "GPipe schedule: all forward passes, then all backward passes"},
     {"--trace", ARGUMENT_TEXT, &trace, "write a trace of the training, for ui.perfetto.dev, to this file"},
     {"--quiet", ARGUMENT_FLAG, &quiet, "only the result lines"},
 };
@@ -183,7 +183,7 @@ static ls_status run(ls_comm *world) {
 int main(int argc, char **argv) {
     ARGUMENTS_READ(argc, argv, "Trains a perceptron on Fashion-MNIST in stages, one per rank.", options);
     if (layers > MOST_LAYERS) {
-        fprintf(stderr, "pipeline: --layers %ld: it takes a whole number from 1 to %d\n", layers, MOST_LAYERS);
+        fprintf(stderr, "pipeline: --layers %ld: must be a whole number from 1 to %d\n", layers, MOST_LAYERS);
         return 2;
     }
     ls_comm *world = ls_init(NULL);

@@ -35,16 +35,16 @@ static bool bf16;
 static bool quiet;
 
 static const argument options[] = {
-    {"--epochs", ARGUMENT_COUNT, &epochs, "times over the training data (10)"},
+    {"--epochs", ARGUMENT_COUNT, &epochs, "passes over the training data (10)"},
     {"--batch-size", ARGUMENT_SIZE, &batch_size, "samples per rank and step (64)"},
-    {"--lr", ARGUMENT_NUMBER, &learning_rate, "the learning rate at its highest (0.1)"},
+    {"--lr", ARGUMENT_NUMBER, &learning_rate, "peak learning rate (0.1)"},
     {"--depth", ARGUMENT_SIZE, &depth, "blocks of two convolutions in each of the three stages (1)"},
-    {"--width", ARGUMENT_SIZE, &width, "channels of the first stage; each further one has twice as many (16)"},
-    {"--seed", ARGUMENT_COUNT, &seed, "of weights, shuffling and changes of pictures (1)"},
-    {"--cifar", ARGUMENT_TEXT, &cifar, "folder with CIFAR-10's binary files, to learn these instead"},
+    {"--width", ARGUMENT_SIZE, &width, "channels of the first stage; each later stage has twice as many (16)"},
+    {"--seed", ARGUMENT_COUNT, &seed, "random seed of weights, shuffling and augmentation (1)"},
+    {"--cifar", ARGUMENT_TEXT, &cifar, "folder with CIFAR-10's binary files, to train on instead"},
     {"--data", ARGUMENT_TEXT, &data, "folder with the four IDX files (Debian's dataset-fashion-mnist)"},
-    {"--threads", ARGUMENT_COUNT, &threads, "that prepare batches ahead (0: none)"},
-    {"--load", ARGUMENT_TEXT, &load, "begin with the weights of this safetensors file"},
+    {"--threads", ARGUMENT_COUNT, &threads, "threads that prepare batches ahead (0: none)"},
+    {"--load", ARGUMENT_TEXT, &load, "start from the weights in this safetensors file"},
     {"--save", ARGUMENT_TEXT, &save, "write the weights to this safetensors file"},
     {"--max-steps", ARGUMENT_COUNT, &max_steps, "number of steps (0: no limit)"},
     {"--limit", ARGUMENT_COUNT, &limit, "number of samples of each set to use (0: all)"},
@@ -131,7 +131,7 @@ static ls_module *stage(int64_t in, int64_t out, int64_t stride) {
 
 static ls_module *build_model(void) {
     if (depth > 100) {
-        (void)ls_error_set(LS_ERR_ARGUMENT, "--depth: %ld blocks are more than 100", depth);
+        (void)ls_error_set(LS_ERR_ARGUMENT, "--depth: %ld blocks exceed the limit of 100", depth);
         return NULL;
     }
     return ls_sequential_named(

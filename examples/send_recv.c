@@ -30,7 +30,7 @@ int main(int argc, char **argv) {
     arguments_read(argc, argv, "Rank 0 sends [1, -1] to rank 1, and both print it.", NULL, 0);
     ls_comm *world = ls_init(NULL);
     if (world != NULL && ls_comm_size(world) < 2) {
-        fprintf(stderr, "send_recv: it takes two ranks: lockstep run -n 2 %s\n", argv[0]);
+        fprintf(stderr, "send_recv: exactly two ranks are needed: lockstep run -n 2 %s\n", argv[0]);
         return 2;
     }
     if (world == NULL || run(world) != LS_OK || ls_finalize() != LS_OK) {

@@ -72,7 +72,8 @@ typedef struct text_parts {
  * quarter of the context. */
 static inline text_parts open_text(ls_comm *world, const text_task *task) {
     if (strcmp(task->file, TEXT) == 0 && access(TEXT, R_OK) != 0) {
-        (void)ls_error_set(LS_ERR_IO, "there is no %s: install Debian's jargon-text, or say --file FILE", TEXT);
+        (void)ls_error_set(LS_ERR_IO, "%s does not exist: install the Debian package jargon-text, or pass --file FILE",
+                           TEXT);
         return (text_parts){0};
     }
     ls_loader_options by = loader_options(world, task->batch_size, global_batch_size);

@@ -103,7 +103,7 @@ static bool check(const bench *b) {
     b->self->run(&b->call);
     for (size_t i = 0; i < b->received && !alone && wrong == 0; i++) {
         if (b->call.receive[i] != expected(b, i)) {
-            fprintf(stderr, "%s: %s of %zu bytes: element %zu on rank %d is %g, should be %g\n", b->self->name,
+            fprintf(stderr, "%s: %s of %zu bytes: element %zu on rank %d is %g, but should be %g\n", b->self->name,
                     rows[b->call.collective].name, b->bytes, i, b->self->rank, (double)b->call.receive[i],
                     (double)expected(b, i));
             wrong = 1;

@@ -24,7 +24,7 @@ ls_dtype ls_autocast(ls_dtype dtype) {
     const ls_dtype before = thread->autocast;
     if (dtype != LS_F32 && dtype != LS_BF16 && dtype != LS_F16) {
         (void)ls_fail(LS_ERR_ARGUMENT,
-                      "ls_autocast: the dtype is %s, must be LS_BF16 or LS_F16, or LS_F32 to end autocast",
+                      "ls_autocast: the dtype is %s, but must be LS_BF16 or LS_F16, or LS_F32 to end autocast",
                       ls_dtype_name(dtype));
         (void)ls_scope_failed();
         return before;
@@ -33,7 +33,7 @@ ls_dtype ls_autocast(ls_dtype dtype) {
     const ls_device *device = dtype != LS_F32 && dtype != before ? ls_device_default() : NULL;
     if (device != NULL && device->gains_by != NULL && !device->gains_by(device, dtype) &&
         !atomic_exchange(&told[dtype], true)) {
-        ls_log_write(LS_LOG_WARNING, "ls_autocast: device %s has no products in %s that are faster than in f32",
+        ls_log_write(LS_LOG_WARNING, "ls_autocast: on device %s, matrix products in %s are not faster than in f32",
                      device->name, ls_dtype_name(dtype));
     }
     return before;

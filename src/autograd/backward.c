@@ -65,9 +65,10 @@ static ls_status check_output(const ls_tensor *output, const ls_tensor *gradient
                        ls_tensor_device(gradient)->name, ls_tensor_device(output)->name);
     }
     if (!output->needs_grad && !ls_tape_communicates()) {
-        return ls_fail(LS_ERR_STATE, "ls_backward: the loss has no history: nothing that it was made from requires a "
-                                     "gradient, or what does went through a comparison, ls_argmax, integers or "
-                                     "ls_detach, or recording was off (ls_no_grad)");
+        return ls_fail(
+            LS_ERR_STATE,
+            "ls_backward: the loss has no history: no tensor that it was computed from requires a gradient, or "
+            "recording was off (ls_no_grad), or a comparison, ls_argmax, integers or ls_detach cut the history");
     }
     if (output->needs_grad && output->leaf == NULL && (output->node == NULL || output->node->tape == NULL)) {
         return ls_fail(LS_ERR_STATE, "ls_backward: an earlier backward pass has used up the tape of this loss; set "

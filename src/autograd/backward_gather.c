@@ -157,9 +157,11 @@ static ls_node *gathering_node(const char *call, const ls_tensor *input) {
 ls_status ls_gather_gradient(const char *call, int i, ls_tensor *input, ls_tensor *gradient) {
     ls_backward_pass *pass = ls_thread()->walking;
     if (gradient->dtype != input->dtype || !reduces_to(gradient, input)) {
-        return ls_fail(LS_ERR_INTERNAL, "%s: its backward function gave input %d, %s of %s, a gradient of %s of %s",
-                       call, i, LS_SHAPE_TEXT(input), ls_dtype_name((ls_dtype)input->dtype), LS_SHAPE_TEXT(gradient),
-                       ls_dtype_name((ls_dtype)gradient->dtype));
+        return ls_fail(
+            LS_ERR_INTERNAL,
+            "%s: its backward function returned for input %d, which is %s of %s, a gradient that is %s of %s", call, i,
+            LS_SHAPE_TEXT(input), ls_dtype_name((ls_dtype)input->dtype), LS_SHAPE_TEXT(gradient),
+            ls_dtype_name((ls_dtype)gradient->dtype));
     }
     if (ls_tensor_device(gradient) != ls_tensor_device(input)) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: the gradient of argument %d is on %s, but the argument is on %s", call,
@@ -179,7 +181,7 @@ ls_status ls_accumulate(ls_node *node, int i, ls_tensor *gradient) {
     if (gradient == NULL) {
         return ls_error_status() != LS_OK
                    ? ls_error_status()
-                   : ls_fail(LS_ERR_INTERNAL, "%s: its backward function gave no gradient", node->op->name);
+                   : ls_fail(LS_ERR_INTERNAL, "%s: its backward function returned no gradient", node->op->name);
     }
     return ls_wants(node, i) ? ls_gather_gradient(node->op->name, i, node->inputs[i], gradient) : LS_OK;
 }
@@ -216,8 +218,8 @@ __attribute__((noinline, cold)) static ls_status change_lent(const ls_node *node
     for (int k = 0; node->reads >> k != 0; k++) {
         if ((node->reads >> k & 1U) != 0 && node->inputs[k]->storage == leaf->gradient->storage) {
             return ls_fail(LS_ERR_STATE,
-                           "ls_backward: %s was given the gradient %s of a leaf, which this pass changes: give it a "
-                           "copy (ls_clone)",
+                           "ls_backward: %s was given the gradient %s of a leaf, which this backward pass modifies: "
+                           "pass a copy (ls_clone)",
                            node->op->name, LS_SHAPE_TEXT(leaf->gradient));
         }
     }

@@ -26,10 +26,10 @@ static ls_tensor *zeros_like(const ls_tensor *tensor) {
 
 ls_status ls_refuse_changed(const char *call, const ls_tensor *tensor, bool result) {
     return ls_fail(LS_ERR_STATE,
-                   "ls_backward: %s saved %s %s that was changed in place afterwards (by %s): change it after the "
-                   "backward pass, or %s a copy (ls_clone)",
+                   "ls_backward: %s saved %s %s that was later modified in place (by %s): modify it after the backward "
+                   "pass, or %s a copy (ls_clone)",
                    call, result ? "its result" : "a tensor", LS_SHAPE_TEXT(tensor), tensor->storage->changed_by,
-                   result ? "change" : "give that call");
+                   result ? "modify" : "pass that call");
 }
 
 /* Reports which of the tensors that the node needs was changed in place after the node was recorded. */
@@ -74,11 +74,10 @@ __attribute__((noinline, cold)) static ls_status refuse_gradient(const ls_node *
     while (i + 1 < node->input_count && (node->inputs[i] == NULL || node->inputs[i]->node != &ls_tape_gradient)) {
         i++;
     }
-    return ls_fail(
-        LS_ERR_UNSUPPORTED,
-        "ls_backward: argument %d of %s, %s, is a gradient (ls_grad) or was computed from one, and there are "
-        "no gradients of gradients: ls_detach makes a constant of it",
-        i + 1, node->op->name, LS_SHAPE_TEXT(node->inputs[i]));
+    return ls_fail(LS_ERR_UNSUPPORTED,
+                   "ls_backward: argument %d of %s, %s, is a gradient (ls_grad) or was computed from one, but "
+                   "gradients of gradients are not supported: use ls_detach to treat it as a constant",
+                   i + 1, node->op->name, LS_SHAPE_TEXT(node->inputs[i]));
 }
 
 /* Checks that the rule of a node can run, and scales the gradient of the node's output. */

@@ -207,11 +207,11 @@ static ls_status give_input(ls_node *node, int i, ls_tensor *gradient) {
         return ls_tensor_refuse_gone(node->op->name, 0, gradient);
     }
     if (gradient->dtype != input->dtype || !ls_tensor_same_shape(gradient, input)) {
-        return ls_fail(
-            LS_ERR_SHAPE,
-            "%s: its backward function made the gradient of argument %d %s of %s, but the argument is %s of %s",
-            node->op->name, i + 1, LS_SHAPE_TEXT(gradient), ls_dtype_name((ls_dtype)gradient->dtype),
-            LS_SHAPE_TEXT(input), ls_dtype_name((ls_dtype)input->dtype));
+        return ls_fail(LS_ERR_SHAPE,
+                       "%s: its backward function returned a gradient of argument %d that is %s of %s, but the "
+                       "argument is %s of %s",
+                       node->op->name, i + 1, LS_SHAPE_TEXT(gradient), ls_dtype_name((ls_dtype)gradient->dtype),
+                       LS_SHAPE_TEXT(input), ls_dtype_name((ls_dtype)input->dtype));
     }
     return ls_accumulate(node, i, gradient);
 }
@@ -307,8 +307,9 @@ static ls_status check_op(const ls_custom_op *op, ls_tensor *const *inputs, int 
         return ls_fail(LS_ERR_ARGUMENT, "ls_custom: the operation needs a name and a forward function");
     }
     if (op->outputs < 0 || op->saved < 0 || input_count < 0 || (inputs == NULL && input_count > 0)) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: %d inputs, %d outputs, %d saved tensors", op->name, input_count,
-                       op->outputs, op->saved);
+        return ls_fail(LS_ERR_ARGUMENT,
+                       "%s: %d inputs, %d outputs, %d saved tensors: a number is negative, or the inputs are NULL",
+                       op->name, input_count, op->outputs, op->saved);
     }
     if (op->outputs > 1 && outputs == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: it has %d outputs, but the array of outputs is NULL", op->name,

@@ -76,8 +76,8 @@ static ls_status evaluate(const check *c, double *sum) {
     const ls_tensor *result = call_function(c);
     ls_status status = result != NULL ? LS_OK : ls_error_status();
     if (status == LS_OK && !ls_tensor_same_shape(result, c->weight)) {
-        status = ls_fail(LS_ERR_SHAPE, "%s: the function's result was %s at first, and is %s now", c->call,
-                         LS_SHAPE_TEXT(c->weight), LS_SHAPE_TEXT(result));
+        status = ls_fail(LS_ERR_SHAPE, "%s: the function's result was %s in the first call, but is %s in a later call",
+                         c->call, LS_SHAPE_TEXT(c->weight), LS_SHAPE_TEXT(result));
     }
     if (status == LS_OK) {
         status = weigh(c, result, sum);
@@ -164,9 +164,9 @@ static ls_status compare_input(check *c, int number) {
         LS_TRY(difference(c, input, offset, &by_difference));
         const double error = fabs(by_tape - by_difference);
         if (!(error <= c->absolute + c->relative * fabs(by_difference)) && c->found == LS_OK) {
-            c->found =
-                ls_fail(LS_ERR_MISMATCH, "%s: input %d, element %s: the gradient is %.9g, the central difference %.9g",
-                        c->call, number, index.text, by_tape, by_difference);
+            c->found = ls_fail(LS_ERR_MISMATCH,
+                               "%s: input %d, element %s: the gradient is %.9g, but the central difference is %.9g",
+                               c->call, number, index.text, by_tape, by_difference);
             memcpy(c->message, ls_error_message(), sizeof c->message);
         }
         if (c->found != LS_OK && c->ranks == NULL) {
@@ -242,9 +242,10 @@ static ls_status take_turns(check *c) {
         ls_error_restore(c->found, c->message);
         return c->found;
     }
-    return found == 0 ? LS_OK
-                      : ls_fail(LS_ERR_MISMATCH, "%s: a gradient of another rank is wrong: its own message says which",
-                                c->call);
+    return found == 0
+               ? LS_OK
+               : ls_fail(LS_ERR_MISMATCH,
+                         "%s: a gradient on a different rank is wrong: see the error message of that rank", c->call);
 }
 
 /* Computes the gradient of every input, then compares every element. */

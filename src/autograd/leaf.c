@@ -58,8 +58,9 @@ ls_tensor *ls_grad(const ls_tensor *tensor) {
         return NULL;
     }
     if (tensor->leaf->shard) {
-        (void)ls_fail(LS_ERR_STATE, "ls_grad: this rank has only a part of the gradient, because of .zero of "
-                                    "ls_data_parallel: use ls_clip_grad_norm and the optimizer, or .zero = 1");
+        (void)ls_fail(LS_ERR_STATE,
+                      "ls_grad: with this .zero of ls_data_parallel, each rank holds only a part of the gradient: clip "
+                      "with ls_clip_grad_norm and step with the optimizer, or set .zero = 1");
         return ls_scope_failed();
     }
     tensor->leaf->lent = true;
@@ -85,7 +86,7 @@ ls_status ls_add_grad_hook(ls_tensor *leaf, ls_grad_hook hook, void *user) {
         (void)ls_fail(LS_ERR_ARGUMENT, "ls_add_grad_hook: %s",
                       leaf == NULL   ? "leaf is NULL"
                       : hook == NULL ? "hook is NULL"
-                                     : "the tensor is no leaf that requires a gradient");
+                                     : "the tensor is not a leaf that requires a gradient");
         return ls_scope_failed_status();
     }
     ls_leaf_hook *added = ls_record_allocate(sizeof *added);
@@ -118,9 +119,9 @@ ls_status ls_leaf_make_room(ls_leaf *leaf) {
 ls_status ls_leaf_touch(ls_backward_pass *pass, ls_leaf *leaf) {
     if (__builtin_expect(leaf->shard && !leaf->open, 0)) {
         return ls_fail(LS_ERR_UNSUPPORTED,
-                       "ls_backward: a parameter %s gets a gradient outside of its module, which .zero of "
-                       "ls_data_parallel shards: use the parameter only in the forward function of the module, which "
-                       "must be recomputed (ls_recompute), or use .zero = 1",
+                       "ls_backward: a parameter %s receives a gradient outside its module, which .zero of "
+                       "ls_data_parallel shards: use the parameter only in the forward function of that module, which "
+                       "must be recomputed (ls_recompute), or set .zero = 1",
                        LS_SHAPE_TEXT(leaf->tensor));
     }
     leaf->touched = true;

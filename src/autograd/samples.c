@@ -334,11 +334,10 @@ ls_status ls_batch_loss_check(const ls_batch_loss *loss) {
         return ls_samples_refuse("ls_backward", loss->refused->op->name, loss->refused_axis);
     }
     if (loss->irregular && loss->multiplied && loss->only < 0) {
-        return ls_fail(
-            LS_ERR_UNSUPPORTED,
-            "ls_backward: a sum or mean over the samples of a data-parallel module's output is multiplied by "
-            "something that wants a gradient, and the loss has other terms with other weights: all-reduce the "
-            "sum or mean first (ls_allreduce)");
+        return ls_fail(LS_ERR_UNSUPPORTED,
+                       "ls_backward: a sum or mean over the samples of a data-parallel module's output is multiplied "
+                       "by a tensor that requires a gradient, and the loss has terms with different weights: "
+                       "all-reduce the sum or mean first (ls_allreduce)");
     }
     return LS_OK;
 }

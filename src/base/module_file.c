@@ -92,7 +92,7 @@ static int name_of_missing_library(const char *message, const char *path) {
 }
 
 static void fail_version(ls_module_file *file) {
-    fail(file, LS_MODULE_BROKEN, "lockstep-%s.so is of another version of Lockstep", file->name);
+    fail(file, LS_MODULE_BROKEN, "lockstep-%s.so belongs to a different version of Lockstep", file->name);
 }
 
 static void find_enter(void *handle, const char *function, ls_module_file *file) {

@@ -83,7 +83,7 @@ static error_texts *texts_of_thread(void) {
 
 const char *ls_error_message(void) {
     static const char none[LS_ERROR_CAPACITY] = "";
-    static const char lost[LS_ERROR_CAPACITY] = "out of memory (also for the text of the error)";
+    static const char lost[LS_ERROR_CAPACITY] = "out of memory (even for the error message)";
     return own_texts != NULL ? own_texts->last : ls_error_count == 0 ? none : lost;
 }
 

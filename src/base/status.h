@@ -1,8 +1,8 @@
 /*
  * base: the lowest layer. This header defines how Lockstep's own code reports errors.
  *
- *     return ls_fail(LS_ERR_ARGUMENT, "ls_foo: width is %d, must be positive", width);
- *     return ls_fail_null(LS_ERR_ARGUMENT, "ls_foo: width is %d, must be positive", width);
+ *     return ls_fail(LS_ERR_ARGUMENT, "ls_foo: width is %d, but must be positive", width);
+ *     return ls_fail_null(LS_ERR_ARGUMENT, "ls_foo: width is %d, but must be positive", width);
  *
  * Functions that return a pointer use ls_fail_null.
  *

@@ -53,7 +53,7 @@ static const ls_cli_option options[] = {
     {"iterations", 0, LS_OPTION_COUNT, "K", offsetof(bench_values, iterations), 1, MOST_ITERATIONS,
      "timed iterations of each size (as many as fit into 0.25 s)"},
     {"algorithm", 0, LS_OPTION_TEXT, "A", offsetof(bench_values, algorithm), 0, 0,
-     "algorithm of the call (the fastest by model and\nmeasurement); all: one after another"},
+     "algorithm of the call (the fastest by model and\nmeasurement); all: each algorithm in turn"},
     {"registered", 0, LS_OPTION_FLAG, NULL, offsetof(bench_values, registered), 0, 0,
      "buffers from ls_comm_alloc instead of ordinary memory"},
     {"in-place", 0, LS_OPTION_FLAG, NULL, offsetof(bench_values, in_place), 0, 0,
@@ -63,7 +63,7 @@ static const ls_cli_option options[] = {
     {"any-order", 0, LS_OPTION_FLAG, NULL, offsetof(bench_values, any_order), 0, 0,
      "reductions in any order, so that backends mpi and gloo can\nuse the collectives of their library"},
     {"compute", 0, LS_OPTION_COUNT, "MS", offsetof(bench_values, compute), 1, MOST_COMPUTE_MS,
-     "begin each call, compute for MS milliseconds, and wait for\nit; the times are those beyond the computation"},
+     "start each call, compute for MS milliseconds, and wait for\nthe call; the times exclude the computation"},
     {"json", 0, LS_OPTION_FLAG, NULL, offsetof(bench_values, json), 0, 0, "one JSON object per size and line"},
     {"simulate", 0, LS_OPTION_COUNT, "P", offsetof(bench_values, simulate), 1, MOST_RANKS,
      "start no ranks: compute the time for P ranks in a network\nmodel (allreduce if COLLECTIVE is missing)"},
@@ -93,8 +93,8 @@ static ls_status read_size(const char *option, const char *text, size_t length, 
     const bool fits = errno == 0 && number >= 1 && number <= MOST_BYTES >> shift;
     if (text[0] < '0' || text[0] > '9' || end != text + length || !fits) {
         return ls_fail(LS_ERR_ARGUMENT,
-                       "lockstep bench: --%s: '%.*s' is no size; sizes are bytes like 4, 64K, 16M or 1G, from 1 to "
-                       "1024G%s",
+                       "lockstep bench: --%s: '%.*s' is not a size; expected a number of bytes such as 4, 64K, 16M or "
+                       "1G, from 1 to 1024G%s",
                        option, (int)(length < 64 ? length : 64), text,
                        strcmp(option, "sizes") == 0 ? ", separated by commas" : "");
     }
@@ -124,7 +124,7 @@ static ls_status read_dtype(const char *text, ls_dtype *dtype) {
         }
     }
     return ls_fail(LS_ERR_ARGUMENT,
-                   "lockstep bench: there is no dtype '%s'; there are: f32, f64, bf16, f16, i64, i32, u8, bool", text);
+                   "lockstep bench: unknown dtype '%s'; available: f32, f64, bf16, f16, i64, i32, u8, bool", text);
 }
 
 static ls_status read_op(const char *text, ls_reduction *reduction) {
@@ -135,7 +135,7 @@ static ls_status read_op(const char *text, ls_reduction *reduction) {
         }
     }
     return ls_fail(LS_ERR_ARGUMENT,
-                   "lockstep bench: there is no reduction '%s'; there are: sum, avg, prod, min, max, land, lor, lxor, "
+                   "lockstep bench: unknown reduction '%s'; available: sum, avg, prod, min, max, land, lor, lxor, "
                    "band, bor, bxor, minloc, maxloc",
                    text);
 }
@@ -144,26 +144,26 @@ static ls_status read_op(const char *text, ls_reduction *reduction) {
 static ls_status check_fit(const bench_values *values, const ls_bench_collective *collective) {
     const char *name = collective->name;
     if (!collective->reduces && values->op != NULL) {
-        return ls_fail(LS_ERR_ARGUMENT, "lockstep bench: --op %s: %s reduces nothing", values->op, name);
+        return ls_fail(LS_ERR_ARGUMENT, "lockstep bench: --op %s: %s is not a reduction", values->op, name);
     }
     if (!collective->reduces && values->any_order) {
-        return ls_fail(LS_ERR_ARGUMENT, "lockstep bench: --any-order: %s reduces nothing", name);
+        return ls_fail(LS_ERR_ARGUMENT, "lockstep bench: --any-order: %s is not a reduction", name);
     }
     if (collective->receive == LS_BENCH_NOTHING &&
         (values->sizes != NULL || values->dtype != NULL || values->registered || values->fresh)) {
-        return ls_fail(LS_ERR_ARGUMENT, "lockstep bench: %s moves no data: --%s does not fit", name,
+        return ls_fail(LS_ERR_ARGUMENT, "lockstep bench: %s moves no data, so --%s cannot be used", name,
                        values->sizes != NULL   ? "sizes"
                        : values->dtype != NULL ? "dtype"
                        : values->registered    ? "registered"
                                                : "fresh");
     }
     if (values->compute != 0 && (collective->operation == LS_OP_SEND || values->fresh)) {
-        return ls_fail(LS_ERR_ARGUMENT, "lockstep bench: --compute does not go with %s",
+        return ls_fail(LS_ERR_ARGUMENT, "lockstep bench: --compute cannot be combined with %s",
                        values->fresh ? "--fresh" : "messages between two ranks");
     }
     if (values->in_place && !collective->may_be_in_place) {
-        return ls_fail(LS_ERR_ARGUMENT, "lockstep bench: --in-place is for allreduce; %s %s", name,
-                       collective->in_place                      ? "has one buffer in any case"
+        return ls_fail(LS_ERR_ARGUMENT, "lockstep bench: --in-place is supported for allreduce only; %s %s", name,
+                       collective->in_place                      ? "always has one buffer"
                        : collective->receive == LS_BENCH_NOTHING ? "has no buffer"
                                                                  : "needs two buffers");
     }
@@ -178,7 +178,7 @@ static ls_status check_backend(const char *name, int ranks) {
         return ls_fail(LS_ERR_ARGUMENT, "lockstep bench: --backend: %s", reason);
     }
     if (backend == &ls_backend_self && ranks > 1) {
-        return ls_fail(LS_ERR_ARGUMENT, "lockstep bench: --backend self is for one rank: it goes with -n 1, not -n %d",
+        return ls_fail(LS_ERR_ARGUMENT, "lockstep bench: --backend self supports one rank only: use -n 1, not -n %d",
                        ranks);
     }
     return LS_OK;
@@ -201,7 +201,7 @@ static ls_status make_plan(const bench_values *values, const char *name, ls_benc
     LS_TRY(read_dtype(values->dtype != NULL ? values->dtype : "f32", &plan->dtype));
     LS_TRY(read_op(values->op != NULL ? values->op : "sum", &plan->reduction));
     if (plan->collective->reduces && ls_reduce_check("", plan->dtype, plan->reduction) != LS_OK) {
-        return ls_fail(LS_ERR_ARGUMENT, "lockstep bench: --op %s means nothing on --dtype %s",
+        return ls_fail(LS_ERR_ARGUMENT, "lockstep bench: --op %s is not defined for --dtype %s",
                        ls_reduction_name(plan->reduction), ls_dtype_name(plan->dtype));
     }
     if (plan->collective->receive == LS_BENCH_NOTHING) {
@@ -245,8 +245,8 @@ static ls_status read_cluster(const bench_values *values, ls_bench_cluster *clus
     LS_TRY(values->overhead != NULL ? ls_bench_read_time("overhead", values->overhead, &cluster->overhead_ns) : LS_OK);
     LS_TRY(values->eager != NULL ? read_size("eager", values->eager, strlen(values->eager), &cluster->eager) : LS_OK);
     if (cluster->eager < LS_TRANSPORT_LEAST_EAGER) {
-        return ls_fail(LS_ERR_ARGUMENT, "lockstep bench: --eager %s: it is at least %d bytes on every network",
-                       values->eager, LS_TRANSPORT_LEAST_EAGER);
+        return ls_fail(LS_ERR_ARGUMENT, "lockstep bench: --eager %s: must be at least %d bytes", values->eager,
+                       LS_TRANSPORT_LEAST_EAGER);
     }
     return LS_OK;
 }
@@ -264,7 +264,7 @@ static ls_status parse(int argc, char **argv, bench_values *values, const char *
         return LS_OK;
     }
     if (rest == argc) {
-        return ls_fail(LS_ERR_ARGUMENT, "lockstep bench: no COLLECTIVE given; there are: %s",
+        return ls_fail(LS_ERR_ARGUMENT, "lockstep bench: no COLLECTIVE given; available: %s",
                        ls_bench_names(names, sizeof names));
     }
     *collective = argv[rest];
@@ -272,10 +272,10 @@ static ls_status parse(int argc, char **argv, bench_values *values, const char *
     argv += rest;
     LS_TRY(ls_options_parse(&ls_bench_command, argc, argv, values, &rest, help));
     if (!*help && rest < argc) {
-        return ls_fail(LS_ERR_ARGUMENT,
-                       "lockstep bench: '%s' is too much: one COLLECTIVE at a time (usage: lockstep "
-                       "bench %s)",
-                       argv[rest], ls_bench_command.usage);
+        return ls_fail(
+            LS_ERR_ARGUMENT,
+            "lockstep bench: unexpected argument '%s': only one COLLECTIVE can be given (usage: lockstep bench %s)",
+            argv[rest], ls_bench_command.usage);
     }
     return LS_OK;
 }
@@ -409,8 +409,9 @@ static ls_status run(int argc, char **argv, int *exit_status) {
     const bool in_job = values.ranks == 0 && is_rank(values.backend);
     const bool compares = values.algorithm != NULL && strcmp(values.algorithm, "all") == 0;
     if (compares && in_job) {
-        return ls_fail(LS_ERR_ARGUMENT,
-                       "lockstep bench: --algorithm all starts a job for each algorithm: not inside a job");
+        return ls_fail(
+            LS_ERR_ARGUMENT,
+            "lockstep bench: --algorithm all starts a job for each algorithm, so it cannot run inside a job");
     }
     const int ranks = values.ranks != 0 ? values.ranks : USUAL_RANKS;
     if (values.backend != NULL) {
@@ -418,8 +419,8 @@ static ls_status run(int argc, char **argv, int *exit_status) {
     }
     if (!in_job && values.backend != NULL && strcmp(values.backend, "mpi") == 0) {
         return ls_fail(LS_ERR_ARGUMENT,
-                       "lockstep bench: --backend mpi measures ranks that mpirun started: mpirun -np %d lockstep bench "
-                       "%s --backend mpi",
+                       "lockstep bench: --backend mpi needs ranks that mpirun started: mpirun -np %d lockstep bench %s "
+                       "--backend mpi",
                        ranks, collective);
     }
     if (compares) {

@@ -147,6 +147,6 @@ const ls_bench_collective *ls_bench_find(const char *name) {
         }
     }
     char names[256];
-    return ls_fail_null(LS_ERR_ARGUMENT, "lockstep bench: there is no collective '%s'; there are: %s", name,
+    return ls_fail_null(LS_ERR_ARGUMENT, "lockstep bench: unknown collective '%s'; available: %s", name,
                         ls_bench_names(names, sizeof names));
 }

@@ -43,9 +43,10 @@ ls_status ls_bench_read_time(const char *option, const char *text, double *ns) {
     static const named_unit units[] = {{"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}};
     return read_number(text, units, 4, ns) && *ns <= 1e10
                ? LS_OK
-               : ls_fail(LS_ERR_ARGUMENT,
-                         "lockstep bench: --%s '%.40s' is no time; times are like 300ns, 2us, 0.5ms, up to 10s", option,
-                         text);
+               : ls_fail(
+                     LS_ERR_ARGUMENT,
+                     "lockstep bench: --%s '%.40s' is not a time; expected a time such as 300ns, 2us, 0.5ms, up to 10s",
+                     option, text);
 }
 
 ls_status ls_bench_read_rate(const char *option, const char *text, double *bytes_per_ns) {
@@ -54,8 +55,8 @@ ls_status ls_bench_read_rate(const char *option, const char *text, double *bytes
     return read_number(text, units, 6, bytes_per_ns) && *bytes_per_ns >= 1e-4 && *bytes_per_ns <= 1e4
                ? LS_OK
                : ls_fail(LS_ERR_ARGUMENT,
-                         "lockstep bench: --%s '%.40s' is no bandwidth; bandwidths are like 500MB/s, 12GB/s or "
-                         "100Gbit/s, from 0.1 MB/s to 10 TB/s",
+                         "lockstep bench: --%s '%.40s' is not a bandwidth; expected a bandwidth such as 500MB/s, "
+                         "12GB/s or 100Gbit/s, from 0.1 MB/s to 10 TB/s",
                          option, text);
 }
 
@@ -221,7 +222,8 @@ static void print_result(const simulation *self) {
 
 ls_status ls_bench_simulate(const ls_bench_plan *plan, const ls_bench_cluster *cluster) {
     if (plan->collective->operation == LS_OP_SEND) {
-        return ls_fail(LS_ERR_ARGUMENT, "lockstep bench: --simulate is for collectives; %s is single messages",
+        return ls_fail(LS_ERR_ARGUMENT,
+                       "lockstep bench: --simulate supports collectives only; %s sends single messages",
                        plan->collective->name);
     }
     ls_comm_tell_after_ns = UINT64_MAX; /* no warnings about waiting: the clock is simulated */

@@ -178,8 +178,8 @@ bool ls_bench_check(const ls_bench_call *call, ls_bench_origin origin, int part)
         const char *piece = received + done * width;
         const size_t wrong = memcmp(piece, wanted, count * width) == 0 ? count : find_wrong(call, piece, wanted, count);
         if (wrong < count) {
-            (void)ls_fail(LS_ERR_INTERNAL, "element %zu of part %d on rank %d is %g, should be %g", done + wrong, part,
-                          call->rank, ls_element_number(call->dtype, piece + wrong * width),
+            (void)ls_fail(LS_ERR_INTERNAL, "element %zu of part %d on rank %d is %g, but should be %g", done + wrong,
+                          part, call->rank, ls_element_number(call->dtype, piece + wrong * width),
                           ls_element_number(call->dtype, wanted + wrong * width));
             return false;
         }

@@ -94,7 +94,7 @@ ls_status ls_checkpoint_list(const ls_checkpoint_words *words) {
         status = list_one(names.items[i], best, words);
     }
     if (names.count == 0) {
-        status = ls_fail(LS_ERR_IO, "lockstep checkpoint: %s holds no checkpoints%s", folder,
+        status = ls_fail(LS_ERR_IO, "lockstep checkpoint: %s contains no checkpoints%s", folder,
                          ls_checkpoint_is_one(folder) ? ": it is one; see `lockstep checkpoint show`" : "");
     }
     ls_folder_names_free(&names);
@@ -236,7 +236,7 @@ static ls_status fail_unknown(const char *word) {
                        actions[nearest].name);
     }
     return ls_fail(LS_ERR_ARGUMENT,
-                   "lockstep checkpoint: unknown action '%s'; there are ls, show, verify, diff and export", word);
+                   "lockstep checkpoint: unknown action '%s'; available: ls, show, verify, diff and export", word);
 }
 
 static ls_status act(const char *const *words, int count, const checkpoint_values *values, int *exit_status) {
@@ -253,7 +253,8 @@ static ls_status act(const char *const *words, int count, const checkpoint_value
                            actions[i].name, count - 1, count == 2 ? "" : "s", actions[i].usage);
         }
         if (values->hdf5 && actions[i].act != ls_checkpoint_export) {
-            return ls_fail(LS_ERR_ARGUMENT, "lockstep checkpoint: %s: only export has --hdf5", actions[i].name);
+            return ls_fail(LS_ERR_ARGUMENT, "lockstep checkpoint: %s: --hdf5 is an option of export only",
+                           actions[i].name);
         }
         return actions[i].act(&(ls_checkpoint_words){
             .paths = words + 1, .json = values->json, .hdf5 = values->hdf5, .exit_status = exit_status});
@@ -276,8 +277,9 @@ static ls_status read_and_act(int argc, char **argv, int *exit_status) {
         }
         at += rest;
         if (at < argc && count == MOST_WORDS) {
-            return ls_fail(LS_ERR_ARGUMENT, "lockstep checkpoint: '%s' is too much (usage: lockstep checkpoint %s)",
-                           argv[at], ls_checkpoint_command.usage);
+            return ls_fail(LS_ERR_ARGUMENT,
+                           "lockstep checkpoint: unexpected argument '%s' (usage: lockstep checkpoint %s)", argv[at],
+                           ls_checkpoint_command.usage);
         }
         if (at < argc) {
             words[count++] = argv[at];

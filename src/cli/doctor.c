@@ -51,8 +51,8 @@ static ls_status run(int argc, char **argv, int *exit_status) {
         return LS_OK;
     }
     if (rest < argc) {
-        return ls_fail(LS_ERR_ARGUMENT, "lockstep doctor: '%s' is too much (usage: lockstep doctor %s)", argv[rest],
-                       ls_doctor_command.usage);
+        return ls_fail(LS_ERR_ARGUMENT, "lockstep doctor: unexpected argument '%s' (usage: lockstep doctor %s)",
+                       argv[rest], ls_doctor_command.usage);
     }
     ls_doctor_report report;
     LS_TRY(ls_report_begin(&report, values.json));
@@ -68,10 +68,9 @@ const ls_command ls_doctor_command = {
     .summary = "look at this machine: backends, GPUs, cores, memory, network",
     .usage = "[--json] [--hashes]",
     .about =
-        "Looks at what this machine has for Lockstep and why something is not there, and lets two ranks of each\n"
-        "backend compute and check an all-reduce (mpi: under the launcher of each MPI library that is here). It "
-        "takes a\n"
-        "few seconds and changes nothing.\n"
+        "Reports what this machine offers Lockstep and why something is missing. Two ranks of each backend\n"
+        "compute and check an all-reduce (mpi: under the launcher of each installed MPI library). The command\n"
+        "takes a few seconds and changes nothing.\n"
         "\n"
         "With --hashes, trains small models in this process instead, with .shards = 4, for about a second. Prints a "
         "hash\n"
@@ -105,7 +104,7 @@ const ls_command ls_doctor_command = {
         "  hashes       for mlp, convolutions, attention, lstm_f64: the hash, 16 hexadecimal digits (null: no hash)\n"
         "\n"
         "exit status:\n"
-        "  0    all that is needed works     1    there are problems     2    the command line is wrong\n",
+        "  0    everything required works     1    there are problems     2    the command line is wrong\n",
     .options = options,
     .option_count = sizeof options / sizeof options[0],
     .run = run,

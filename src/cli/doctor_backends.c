@@ -259,7 +259,7 @@ static bool find_launcher(const flavour *self, char path[PATH_MAX], char *reason
         (ls_program_find("mpirun", path, &exit_status) == LS_OK && is_own(self, path))) {
         return true;
     }
-    snprintf(reason, capacity, "there is no %s along PATH, and no mpirun of it", self->launcher);
+    snprintf(reason, capacity, "there is no %s in PATH, and no mpirun that belongs to it", self->launcher);
     return false;
 }
 

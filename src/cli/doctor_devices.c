@@ -176,8 +176,7 @@ static void check_cuda(ls_doctor_report *report, const ls_doctor_check *check) {
     if (found.count == 0 && files.count > 0 && getenv("CUDA_VISIBLE_DEVICES") == NULL) {
         ls_report_note(
             report,
-            "this machine has %d NVIDIA GPU%s that Lockstep cannot use: docs/reference/gpu.md tells what that "
-            "needs",
+            "this machine has %d NVIDIA GPU%s that Lockstep cannot use: docs/reference/gpu.md explains what is needed",
             files.count, files.count == 1 ? "" : "s");
     }
 }

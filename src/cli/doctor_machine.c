@@ -143,17 +143,17 @@ static void check_shm(ls_doctor_report *report, const ls_doctor_check *check) {
     if (statvfs("/dev/shm", &about) != 0) {
         ls_report_fact(report, check->name, json_null(), "/dev/shm is missing");
         ls_report_fact(report, "shm_free_bytes", json_null(), "/dev/shm is missing");
-        ls_report_note(report, "there is no /dev/shm: MPI and other libraries want it (backend shm does not)");
+        ls_report_note(report, "there is no /dev/shm: MPI and other libraries need it (backend shm does not)");
         return;
     }
     const uint64_t total = (uint64_t)about.f_blocks * about.f_frsize;
     report_bytes(report, check->name, total);
     report_bytes(report, "shm_free_bytes", (uint64_t)about.f_bavail * about.f_frsize);
     if (total < SMALL_SHM) {
-        ls_report_note(report,
-                       "/dev/shm holds %s, as in a container: MPI and other libraries may want more (backend shm does "
-                       "not use it)",
-                       ls_size_describe((int64_t)total).text);
+        ls_report_note(
+            report,
+            "/dev/shm holds %s, as in a container: MPI and other libraries may need more (backend shm does not use it)",
+            ls_size_describe((int64_t)total).text);
     }
 }
 
@@ -178,8 +178,8 @@ static void check_open_files(ls_doctor_report *report, const ls_doctor_check *ch
     ls_report_fact(report, check->name, json_integer((json_int_t)most), "%llu", most);
     if (most < FEW_FILES) {
         ls_report_note(report,
-                       "%llu open files are few: rank 0 of a large job and its launcher hold some per rank "
-                       "(ulimit -n)",
+                       "the limit of %llu open files is low: rank 0 of a large job and its launcher need several per "
+                       "rank (ulimit -n)",
                        most);
     }
 }

@@ -161,7 +161,7 @@ void ls_report_broken(ls_doctor_report *report, const char *key, json_t *value, 
 static void print_end(const ls_doctor_report *report) {
     const size_t count = json_array_size(report->problems);
     if (count == 0) {
-        printf("\nall that is needed works\n");
+        printf("\neverything required works\n");
         return;
     }
     printf("\n%zu problem%s:\n", count, count == 1 ? "" : "s");

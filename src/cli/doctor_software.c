@@ -167,7 +167,7 @@ static void check_environment(ls_doctor_report *report, const ls_doctor_check *c
         count++;
     }
     if (count == 0 && !report->as_json) {
-        printf("  (none that matters here)\n");
+        printf("  (none relevant here)\n");
     }
     ls_job job;
     if (ls_job_read(&job, NULL) != LS_OK) {

@@ -83,7 +83,7 @@ static _Noreturn void watch(int pipe, const char *mark) {
 ls_status ls_guard_start(ls_guard *guard, const char *mark) {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0) {
-        return ls_fail(LS_ERR_IO, "lockstep run: no pipe for the guard: %s", strerror(errno));
+        return ls_fail(LS_ERR_IO, "lockstep run: cannot create a pipe for the guard process: %s", strerror(errno));
     }
     const pid_t pid = fork();
     if (pid == 0) {

@@ -162,8 +162,8 @@ static void pass_signal(job *self, int signal, const char *where, pid_t skip_gro
     self->supervisor.verdict.decided = true; /* from now on, the signal counts as the cause of failures */
     ls_lines_interrupted(&self->relay.lines);
     snprintf(self->notice, sizeof self->notice,
-             "lockstep: SIG%s%s was passed on to %d rank%s; what still runs after %g s is killed, another Ctrl-C kills "
-             "at once",
+             "lockstep: SIG%s%s was passed on to %d rank%s; ranks that still run after %g s are killed; a second "
+             "Ctrl-C kills them at once",
              sigabbrev_np(signal), where, self->supervisor.running, self->supervisor.running == 1 ? "" : "s",
              self->options->grace);
     self->skip_group = skip_group;
@@ -398,7 +398,7 @@ static ls_status open_signals(job *self) {
     self->signal_fd = signalfd(-1, &passed, SFD_CLOEXEC | SFD_NONBLOCK);
     self->child_fd = signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
     if (self->signal_fd < 0 || self->child_fd < 0) {
-        return ls_fail(LS_ERR_IO, "lockstep run: no descriptor for signals: %s", strerror(errno));
+        return ls_fail(LS_ERR_IO, "lockstep run: cannot create a descriptor for signals: %s", strerror(errno));
     }
     LS_TRY(watch(self, &self->signals, self->signal_fd, on_signal));
     return watch(self, &self->children, self->child_fd, on_child);
@@ -582,7 +582,7 @@ ls_status ls_job_run(const ls_job_options *options, int restarts, ls_job_outcome
         uv_loop_init(&self->loop); /* first, because libuv aborts the process if it has no descriptors left later */
     if (failure != 0) {
         ls_free(self);
-        return ls_fail(LS_ERR_IO, "lockstep run: no event loop: %s", uv_strerror(failure));
+        return ls_fail(LS_ERR_IO, "lockstep run: cannot create an event loop: %s", uv_strerror(failure));
     }
     ls_status status = ls_launch_open(&self->launch); /* may wait for other nodes; Ctrl-C ends the wait */
     if (status == LS_OK) {

@@ -63,8 +63,8 @@ static void describe_cause(const ls_job_report *report, char *text, size_t size)
     text[0] = '\0';
     if (report->oom_kills > 0 && WIFSIGNALED(wait_status) && WTERMSIG(wait_status) == SIGKILL) {
         snprintf(text, size,
-                 " (out of memory? the kernel has killed %" PRId64
-                 " process%s of this machine for want of it since the job began)",
+                 " (out of memory? the OOM killer has killed %" PRId64
+                 " process%s on this machine since the job started)",
                  report->oom_kills, report->oom_kills == 1 ? "" : "es");
     }
 }

@@ -26,8 +26,8 @@ static void print_help(void) {
     for (const ls_command *const *command = ls_commands; *command != NULL; command++) {
         printf("  %-10s %s\n", (*command)->name, (*command)->summary);
     }
-    printf("\n  %-10s print this; `lockstep COMMAND --help` tells more\n  %-10s print the version\n", "--help",
-           "--version");
+    printf("\n  %-10s print this help; `lockstep COMMAND --help` explains a command\n  %-10s print the version\n",
+           "--help", "--version");
 }
 
 static ls_status fail_unknown(const char *name) {
@@ -40,7 +40,7 @@ static ls_status fail_unknown(const char *name) {
     if (ls_word_is_near(name, ls_word_distance(name, nearest))) {
         return ls_fail(LS_ERR_ARGUMENT, "lockstep: unknown command '%s'; did you mean 'lockstep %s'?", name, nearest);
     }
-    return ls_fail(LS_ERR_ARGUMENT, "lockstep: unknown command '%s'; `lockstep --help` lists what there is", name);
+    return ls_fail(LS_ERR_ARGUMENT, "lockstep: unknown command '%s'; `lockstep --help` lists the commands", name);
 }
 
 static ls_status run_command(int argc, char **argv, int *exit_status) {
@@ -54,7 +54,7 @@ static ls_status run_command(int argc, char **argv, int *exit_status) {
 
 static ls_status obey(int argc, char **argv, int *exit_status) {
     if (argc < 2) {
-        return ls_fail(LS_ERR_ARGUMENT, "lockstep: no command given; `lockstep --help` lists what there is");
+        return ls_fail(LS_ERR_ARGUMENT, "lockstep: no command given; `lockstep --help` lists the commands");
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
         print_help();

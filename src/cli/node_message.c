@@ -72,7 +72,7 @@ ls_status ls_node_message_read(const uint8_t *body, size_t size, ls_node_message
     if (request.operation != LS_STORE_SET || request.value.size >= sizeof value ||
         !find_word(request.key, &message->word)) {
         return ls_fail(LS_ERR_FORMAT,
-                       "a launcher says something that this one does not know: is it of another version?");
+                       "a launcher sent a message that this one does not know: is it a different version of Lockstep?");
     }
     memcpy(value, request.value.data, request.value.size);
     value[request.value.size] = '\0';
@@ -80,12 +80,13 @@ ls_status ls_node_message_read(const uint8_t *body, size_t size, ls_node_message
     char *at = value;
     for (int i = 0; i < rule->numbers; i++) {
         if (!read_number(&at, &message->numbers[i])) {
-            return ls_fail(LS_ERR_FORMAT, "a launcher's \"%s\" lacks a number", rule->name);
+            return ls_fail(LS_ERR_FORMAT, "a launcher's message \"%s\" lacks a number", rule->name);
         }
     }
     const size_t text = request.value.size - (size_t)(at - value);
     if (text >= LS_NODE_TEXT || (text > 0 && !rule->text) || strlen(at) != text) {
-        return ls_fail(LS_ERR_FORMAT, "a launcher's \"%s\" has a text that is too long or unexpected", rule->name);
+        return ls_fail(LS_ERR_FORMAT, "a launcher's message \"%s\" contains a string that is too long or unexpected",
+                       rule->name);
     }
     memcpy(message->text, at, text);
     ls_text_make_printable(message->text);

@@ -181,7 +181,7 @@ static void accept_pending(gathering *self) {
 static const char *judge(const ls_nodes *nodes, const ls_node_message *message, char *why, size_t capacity) {
     const int node = message->numbers[0], total = message->numbers[1], ranks = message->numbers[2];
     if (message->word != LS_NODE_JOIN || ranks < 1 || ranks > LS_RANKS_MAX) {
-        return "it does not say what a launcher says first";
+        return "it did not send the first message of a launcher";
     }
     if (total != nodes->options.nodes) {
         snprintf(why, capacity, "%.63s was started with --nnodes %d, node 0 with --nnodes %d", message->text, total,
@@ -243,7 +243,7 @@ static void listen_to(gathering *self, ls_connection **connection) {
 /* A node that has joined sends nothing before the start, so a message or an end of file means that the node has
  * ended. */
 static void lose(ls_remote_node *node) {
-    fprintf(stderr, "lockstep: node %d on %s went away before the job began\n", node->number, node->host);
+    fprintf(stderr, "lockstep: node %d on %s disconnected before the job started\n", node->number, node->host);
     ls_connection_free(node->link);
     node->link = NULL;
 }
@@ -304,7 +304,7 @@ static ls_status fail_gathering(const gathering *self) {
         snprintf(refused, sizeof refused, "; refused because of a wrong or missing key: %d", self->admission.refused);
     }
     describe_missing(self->nodes, missing, sizeof missing);
-    return ls_fail(LS_ERR_TIMEOUT, "lockstep run: %s did not come to %s within %g s%s", missing,
+    return ls_fail(LS_ERR_TIMEOUT, "lockstep run: %s did not connect to %s within %g s%s", missing,
                    self->nodes->options.rendezvous, self->nodes->options.timeout, refused);
 }
 
@@ -374,8 +374,8 @@ static ls_status await_start(ls_nodes *nodes, ls_node_message *message) {
         }
         if (!whole && ls_deadline_passed(deadline)) {
             return ls_fail(LS_ERR_TIMEOUT,
-                           "lockstep run: node 0 at %s neither started the job nor said anything within %g s: is its "
-                           "launcher stopped, or the way to it cut?",
+                           "lockstep run: node 0 at %s neither started the job nor sent a message within %g s: is its "
+                           "launcher stopped, or the network between the machines down?",
                            nodes->options.rendezvous, timeout);
         }
         if (!whole) {
@@ -383,8 +383,8 @@ static ls_status await_start(ls_nodes *nodes, ls_node_message *message) {
         } else if (message->word == LS_NODE_START) {
             return LS_OK;
         } else if (message->word == LS_NODE_REFUSED) {
-            return ls_fail(LS_ERR_ARGUMENT, "lockstep run: node 0 at %s refuses: %s", nodes->options.rendezvous,
-                           message->text);
+            return ls_fail(LS_ERR_ARGUMENT, "lockstep run: node 0 at %s refused this node: %s",
+                           nodes->options.rendezvous, message->text);
         } else if (message->word == LS_NODE_NEWS) {
             fprintf(stderr, "lockstep: %s\n", message->text);
             deadline = ls_deadline_after(timeout + grace_seconds);
@@ -427,7 +427,7 @@ static ls_status give_start(ls_nodes *nodes, int restarts, ls_start *start, char
     }
     start->world = first;
     if (start->world > LS_RANKS_MAX) {
-        return ls_fail(LS_ERR_ARGUMENT, "lockstep run: all nodes together have %d ranks, at most %d are allowed",
+        return ls_fail(LS_ERR_ARGUMENT, "lockstep run: all nodes together have %d ranks, but at most %d are allowed",
                        start->world, LS_RANKS_MAX);
     }
     first = nodes->options.ranks;
@@ -471,7 +471,7 @@ ls_status ls_start_alone(int ranks, ls_start *start) {
     *start = (ls_start){.world = ranks, .nodes = 1, .listener = -1};
     LS_TRY(ls_key_make(start->key));
     if (ls_socket_listen(&anywhere, true, &start->listener) != LS_OK) {
-        return ls_fail(LS_ERR_IO, "lockstep run: where the ranks meet: %s", ls_error_message());
+        return ls_fail(LS_ERR_IO, "lockstep run: cannot open the port at which the ranks meet: %s", ls_error_message());
     }
     snprintf(start->host, sizeof start->host, "%s", anywhere.host);
     start->port = ls_socket_port(start->listener);

@@ -27,7 +27,7 @@ static ls_status check_path(const char *path, int *exit_status) {
         return ls_fail(LS_ERR_IO, "lockstep run: '%s' is a folder, not a program", path);
     }
     if (access(path, X_OK) != 0) {
-        return ls_fail(LS_ERR_DENIED, "lockstep run: '%s' may not be executed (%s); if it is a program: chmod +x %s",
+        return ls_fail(LS_ERR_DENIED, "lockstep run: '%s' is not executable (%s); if it is a program, run chmod +x %s",
                        path, strerror(errno), path);
     }
     *exit_status = 0;
@@ -69,11 +69,11 @@ ls_status ls_program_find(const char *name, char path[PATH_MAX], int *exit_statu
     }
     *exit_status = forbidden ? LS_EXIT_CANNOT_EXECUTE : LS_EXIT_NOT_FOUND;
     if (is_file(name)) {
-        return ls_fail(LS_ERR_IO, "lockstep run: no program '%s' along PATH; for the file in this folder write ./%s",
+        return ls_fail(LS_ERR_IO, "lockstep run: no program '%s' in PATH; for the file in this folder, write ./%s",
                        name, name);
     }
-    return forbidden ? ls_fail(LS_ERR_DENIED, "lockstep run: the '%s' found along PATH may not be executed", name)
-                     : ls_fail(LS_ERR_IO, "lockstep run: there is no program '%s' here or along PATH", name);
+    return forbidden ? ls_fail(LS_ERR_DENIED, "lockstep run: the file '%s' in PATH is not executable", name)
+                     : ls_fail(LS_ERR_IO, "lockstep run: there is no program '%s' in this folder or in PATH", name);
 }
 
 /* The link itself works even if the file was replaced. Its target works even under an emulator or valgrind. */

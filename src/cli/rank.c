@@ -48,7 +48,8 @@ static ls_status open_output_dir(ls_launch *launch) {
     const bool good = S_ISLNK(there.st_mode) ? there.st_uid == geteuid() || there.st_uid == 0
                                              : there.st_dev == opened.st_dev && there.st_ino == opened.st_ino;
     return good ? LS_OK
-                : ls_fail(LS_ERR_DENIED, "lockstep run: --output-dir %s is a symbolic link of another user's", path);
+                : ls_fail(LS_ERR_DENIED,
+                          "lockstep run: --output-dir %s is a symbolic link that belongs to a different user", path);
 }
 
 ls_status ls_launch_open(ls_launch *launch) {
@@ -113,15 +114,15 @@ static ls_status open_log(const ls_launch *launch, int rank, int *fd) {
     }
     return ls_fail(LS_ERR_IO, "lockstep run: cannot write %s: %s", path,
                    errno == ELOOP || errno == ENXIO
-                       ? "something is there that is not a plain file of this user's; remove it"
+                       ? "the path exists, but is not a regular file of this user; remove it"
                        : strerror(errno));
 }
 
 static ls_status open_pipe(ls_relay_stream *stream, const ls_launch *launch, int *fd) {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0) {
-        return ls_fail(LS_ERR_IO, "lockstep run: no pipe for the output of %d ranks: %s", launch->options->ranks,
-                       strerror(errno));
+        return ls_fail(LS_ERR_IO, "lockstep run: cannot create a pipe for the output of %d ranks: %s",
+                       launch->options->ranks, strerror(errno));
     }
     fcntl(ends[0], F_SETFL, O_NONBLOCK);
     const ls_status status = ls_relay_stream_open(stream, launch->relay, ends[0]);
@@ -160,7 +161,8 @@ static ls_status open_stream(ls_rank *rank, const ls_launch *launch, int fd, int
 static ls_status open_report(ls_rank *rank, int *fd) {
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) {
-        return ls_fail(LS_ERR_IO, "lockstep run: no socket for what rank %d reports: %s", rank->rank, strerror(errno));
+        return ls_fail(LS_ERR_IO, "lockstep run: cannot create a socket for the reports of rank %d: %s", rank->rank,
+                       strerror(errno));
     }
     rank->report_fd = ends[0];
     *fd = ends[1];

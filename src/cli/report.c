@@ -126,7 +126,7 @@ static ls_status run(int argc, char **argv, int *exit_status) {
 
 const ls_command ls_report_command = {
     .name = "report",
-    .summary = "make a page about training runs: curves, phases, machine",
+    .summary = "create a page about training runs: curves, phases, machine",
     .usage = "RUN [RUN...] [-o FILE] [--json]",
     .about =
         "Writes an HTML page about a training run, from the record that the callback ls_run_log writes: curves of the\n"

@@ -159,7 +159,7 @@ static ls_status read_lines(FILE *file, const char *path, char *text, ls_run_rec
         return ls_fail(LS_ERR_IO, "%s: cannot read %s: %s", call, path, strerror(errno));
     }
     if (status == LS_OK && record->start == NULL) {
-        return ls_fail(LS_ERR_FORMAT, "%s: %s %s: has the run begun?", call, path,
+        return ls_fail(LS_ERR_FORMAT, "%s: %s %s: has the run started?", call, path,
                        record->incomplete ? "has no complete line" : "is empty");
     }
     return status;

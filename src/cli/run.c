@@ -61,7 +61,7 @@ static ls_status make_output_dir(const char *path) {
     if (mkdir(path, 0777) == 0 || (errno == EEXIST && stat(path, &about) == 0 && S_ISDIR(about.st_mode))) {
         return LS_OK;
     }
-    return ls_fail(LS_ERR_ARGUMENT, "lockstep run: --output-dir %s: cannot make this folder: %s", path,
+    return ls_fail(LS_ERR_ARGUMENT, "lockstep run: --output-dir %s: cannot create this folder: %s", path,
                    strerror(errno));
 }
 
@@ -79,18 +79,18 @@ static ls_status check_nodes(const run_values *values) {
                             : values->rendezvous != NULL ? "--rendezvous"
                             : values->key_file != NULL   ? "--key-file"
                                                          : NULL;
-        return given == NULL
-                   ? LS_OK
-                   : ls_fail(LS_ERR_ARGUMENT, "lockstep run: %s needs --nnodes, with the number of machines", given);
+        return given == NULL ? LS_OK
+                             : ls_fail(LS_ERR_ARGUMENT,
+                                       "lockstep run: %s needs --nnodes: set it to the number of machines", given);
     }
     if (values->nodes == 1 && values->node <= 0) {
         return LS_OK;
     }
     if (values->node < 0 || values->node >= values->nodes) {
-        return ls_fail(LS_ERR_ARGUMENT,
-                       "lockstep run: --nnodes %d needs --node-rank, from 0 to %d, another on each "
-                       "machine",
-                       values->nodes, values->nodes - 1);
+        return ls_fail(
+            LS_ERR_ARGUMENT,
+            "lockstep run: --nnodes %d needs --node-rank, a number from 0 to %d that is different on each machine",
+            values->nodes, values->nodes - 1);
     }
     if (values->rendezvous == NULL) {
         return ls_fail(LS_ERR_ARGUMENT,
@@ -132,12 +132,14 @@ static ls_status read_key_file(const char *path, char key[KEY_TEXT]) {
     fclose(file);
     if ((about.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
         return ls_fail(LS_ERR_DENIED,
-                       "lockstep run: --key-file %s: others may read or change this secret: chmod 600 %s", path, path);
+                       "lockstep run: --key-file %s: other users can read or change this secret: run chmod 600 %s",
+                       path, path);
     }
     if (!is_text(key, size)) {
-        return ls_fail(LS_ERR_ARGUMENT,
-                       "lockstep run: --key-file %s: this is no text: head -c 32 /dev/urandom | base64 makes a key",
-                       path);
+        return ls_fail(
+            LS_ERR_ARGUMENT,
+            "lockstep run: --key-file %s: this file is not text; create a key with head -c 32 /dev/urandom | base64",
+            path);
     }
     key[size] = '\0';
     const size_t length = strcspn(key, "\r\n");
@@ -249,8 +251,8 @@ static void warn_of_settings(bool ranks_given, char **program) {
     const char *number = NULL, *option = ranks_given ? NULL : misplaced_ranks(program, &number);
     if (option != NULL) {
         fprintf(stderr,
-                "lockstep: 1 rank is started, and %s %s is left to %s: options of `lockstep run` go before the program "
-                "(lockstep run -n %s %s ...)\n",
+                "lockstep: only 1 rank is started, and %s %s is passed to %s: place options of `lockstep run` before "
+                "the program (lockstep run -n %s %s ...)\n",
                 option, number, program[0], number, program[0]);
     }
     if (ls_threads_from_environment() == LS_THREADS_WRONG) {

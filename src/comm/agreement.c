@@ -133,7 +133,7 @@ ls_status ls_agreement_check(const ls_call *call, const ls_call_header *const *h
             char calls[768];
             char name[64];
             tell_calls(headers, size, calls, sizeof calls);
-            return ls_fail(LS_ERR_MISMATCH, "%s: ranks called different things: %s",
+            return ls_fail(LS_ERR_MISMATCH, "%s: the ranks made different calls: %s",
                            ls_call_describe(call->operation, call->sequence, name, sizeof name), calls);
         }
     }

@@ -149,7 +149,7 @@ static ls_status refuse_old_variables(void) {
     for (size_t i = 0; i < sizeof old / sizeof *old; i++) {
         if (getenv(old[i].variable) != NULL) {
             return ls_fail(LS_ERR_ARGUMENT,
-                           "%s is not read any more: unset it, and set " LS_ALGORITHM_VARIABLE ", for example %s",
+                           "%s is no longer supported: unset it, and set " LS_ALGORITHM_VARIABLE ", for example %s",
                            old[i].variable, old[i].example);
         }
     }

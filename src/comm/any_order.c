@@ -13,8 +13,10 @@ static ls_status check_same(ls_comm *comm, void *records, void *argument) {
     }
     return groups[0].count == 0 || groups[1].count == 0
                ? LS_OK
-               : ls_fail(LS_ERR_MISMATCH, "ls_comm_set_any_order: the ranks differ: %s said true, %s false",
-                         groups[1].text, groups[0].text);
+               : ls_fail(
+                     LS_ERR_MISMATCH,
+                     "ls_comm_set_any_order: the ranks passed different values: %s passed true, but %s passed false",
+                     groups[1].text, groups[0].text);
 }
 
 ls_status ls_comm_set_any_order(ls_comm *comm, bool any_order) {

@@ -27,7 +27,7 @@ static inline size_t check_type(const ls_flow *flow, const ls_call *call) {
 
 static ls_status check_rank(const char *name, const ls_comm *comm, const char *what, int rank) {
     if (rank < 0 || rank >= comm->size) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: %s %d is no rank of %d", name, what, rank, comm->size);
+        return ls_fail(LS_ERR_ARGUMENT, "%s: %s %d is not one of the %d ranks", name, what, rank, comm->size);
     }
     return LS_OK;
 }

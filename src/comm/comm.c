@@ -192,8 +192,8 @@ bool ls_comm_traffic(const ls_comm *comm, uint64_t *messages, uint64_t *bytes) {
 ls_status ls_comm_check(const ls_comm *comm) {
     if (ls_comm_is_inherited(comm)) {
         return ls_fail(LS_ERR_STATE,
-                       "this communicator is rank %d's, and process %d is a fork of it, no rank; ls_spawn and lockstep "
-                       "run start ranks",
+                       "this communicator belongs to rank %d, and process %d is a fork of that rank, not a rank; start "
+                       "ranks with ls_spawn or lockstep run",
                        comm->rank, (int)getpid());
     }
     if (comm->failed != LS_OK) {

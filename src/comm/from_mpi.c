@@ -27,9 +27,10 @@ static ls_status check_options(const ls_init_options *options) {
                         : options->rank != 0       ? "rank"
                         : options->key != NULL     ? "key"
                                                    : NULL;
-    return given == NULL ? LS_OK
-                         : ls_fail(LS_ERR_ARGUMENT,
-                                   "%s is set, but the MPI communicator says it: set backend and timeout only", given);
+    return given == NULL
+               ? LS_OK
+               : ls_fail(LS_ERR_ARGUMENT,
+                         "%s is set, but the MPI communicator determines it: set only backend and timeout", given);
 }
 
 /*

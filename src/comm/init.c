@@ -145,7 +145,7 @@ ls_comm *ls_init_job(const ls_job *job) {
     ls_rendezvous_result meeting;
     ls_joined();
     if (current() != NULL) {
-        return ls_fail_null(LS_ERR_STATE, "this thread is already rank %d of %d, ls_finalize comes first",
+        return ls_fail_null(LS_ERR_STATE, "this thread is already rank %d of %d; call ls_finalize first",
                             ls_comm_rank(mine->comm), ls_comm_size(mine->comm));
     }
     ls_saved_error earlier;

@@ -79,17 +79,16 @@ static ls_status take_wanted(const char *wanted, char address[LS_ADDRESS_CAPACIT
     struct ifaddrs *interfaces = NULL;
     char list[512];
     if (getifaddrs(&interfaces) != 0) {
-        return ls_fail(LS_ERR_IO, "the system does not list the network interfaces of this machine");
+        return ls_fail(LS_ERR_IO, "the system cannot list the network interfaces of this machine");
     }
     const bool found = find_wanted(interfaces, wanted, address);
     list_interfaces(interfaces, list, sizeof list);
     freeifaddrs(interfaces);
-    return found
-               ? LS_OK
-               : ls_fail(LS_ERR_ARGUMENT,
-                         "'%s' is neither a network interface of this machine that is up nor an address of one: there "
-                         "are %s",
-                         wanted, list);
+    return found ? LS_OK
+                 : ls_fail(LS_ERR_ARGUMENT,
+                           "'%s' is neither a network interface of this machine that is up nor an address of one; "
+                           "available: %s",
+                           wanted, list);
 }
 
 /* Finds the source address that packets from this machine to `host`, a different machine, would have. Sends nothing. */
@@ -164,6 +163,6 @@ ls_status ls_interface_address(const char *wanted, int connection, bool local, c
         find_connected(address)) {
         return LS_OK;
     }
-    return ls_fail(LS_ERR_IO, "no network interface of this machine but loopback is up: bring one up, or name the "
-                              "interface by which the other ranks reach this machine in LOCKSTEP_INTERFACE");
+    return ls_fail(LS_ERR_IO, "no network interface of this machine except loopback is up: bring one up, or set "
+                              "LOCKSTEP_INTERFACE to the interface through which the other ranks reach this machine");
 }

@@ -28,7 +28,7 @@ static bool agrees(const ls_match_header *header, const ls_call *call) {
 
 static ls_status fail_refused(const ls_match_header *header, const ls_call *call) {
     char name[64];
-    return ls_fail(LS_ERR_MISMATCH, "%s: rank %d sent %zu %s with tag %d, but this rank wants %zu %s",
+    return ls_fail(LS_ERR_MISMATCH, "%s: rank %d sent %zu %s with tag %d, but this rank expects %zu %s",
                    ls_call_describe(call->operation, call->sequence, name, sizeof name), header->from, header->count,
                    ls_dtype_name(header->dtype), header->tag, call->count, ls_dtype_name(call->dtype));
 }

@@ -20,9 +20,9 @@ static ls_status agree(ls_comm *comm, size_t size, bool mine) {
                           .total = size};
     LS_TRY(comm->backend->begin[LS_OP_ALLREDUCE](comm->state, &call));
     LS_TRY(ls_comm_finish(comm));
-    return lacking == comm->size
-               ? LS_OK
-               : ls_fail(LS_ERR_MEMORY, "ls_comm_alloc: rank %d has no %zu bytes of memory", (int)lacking, size);
+    return lacking == comm->size ? LS_OK
+                                 : ls_fail(LS_ERR_MEMORY, "ls_comm_alloc: rank %d cannot allocate %zu bytes of memory",
+                                           (int)lacking, size);
 }
 
 static ls_status alloc_block(ls_comm *comm, size_t size, void **memory) {

@@ -45,7 +45,7 @@ static const ls_backend *find_module(const char *backend_name, const char *name)
                             backend_name, file.reason, known ? "; `scripts/install-deps --" : "",
                             known ? backend_name : "",
                             known                               ? "` and building Lockstep again make it"
-                            : strcmp(backend_name, "nccl") == 0 ? "; docs/reference/gpu.md says what it is built with"
+                            : strcmp(backend_name, "nccl") == 0 ? "; docs/reference/gpu.md explains how to build it"
                                                                 : "");
     }
     ls_backend_module_function *enter = (ls_backend_module_function *)file.enter;
@@ -61,7 +61,7 @@ const ls_backend *ls_backend_find(const char *name) {
         }
     }
     if (name == NULL || !is_name(name)) {
-        return ls_fail_null(LS_ERR_ARGUMENT, "\"%s\" is no name of a backend", name == NULL ? "" : name);
+        return ls_fail_null(LS_ERR_ARGUMENT, "\"%s\" is not the name of a backend", name == NULL ? "" : name);
     }
     return find_module(name, module_of(name));
 }
@@ -69,7 +69,7 @@ const ls_backend *ls_backend_find(const char *name) {
 const ls_backend *ls_backend_find_mpi(const char *library) {
     char name[64];
     if (snprintf(name, sizeof name, "mpi_%s", library) >= (int)sizeof name || !is_name(name)) {
-        return ls_fail_null(LS_ERR_ARGUMENT, "\"%s\" is no name of an MPI library", library);
+        return ls_fail_null(LS_ERR_ARGUMENT, "\"%s\" is not the name of an MPI library", library);
     }
     return find_module("mpi", name);
 }

@@ -54,7 +54,7 @@ static ls_status wait_for_change(ls_comm *comm, uint64_t limit_ns, uint64_t numb
 static ls_status fail_silent(ls_comm *comm, uint64_t number) {
     const ls_rank_list silent = ls_monitor_awaited(comm->monitor);
     const ls_status status =
-        ls_fail(LS_ERR_TIMEOUT, "ls_comm_monitored_barrier #%llu: %s entered, but did not go on within %g s",
+        ls_fail(LS_ERR_TIMEOUT, "ls_comm_monitored_barrier #%llu: %s entered, but did not proceed within %g s",
                 (unsigned long long)number, silent.text, comm->timeout);
     ls_comm_tell_origins(comm, status);
     return ls_comm_abort_for(comm, status, silent.first);
@@ -107,7 +107,8 @@ ls_status ls_comm_monitored_barrier(ls_comm *comm, double timeout) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_comm_monitored_barrier: the communicator is NULL");
     }
     if (!(timeout >= 0)) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_comm_monitored_barrier: timeout is %g, must be 0 or more seconds", timeout);
+        return ls_fail(LS_ERR_ARGUMENT, "ls_comm_monitored_barrier: timeout is %g, but must be 0 or more seconds",
+                       timeout);
     }
     LS_TRY(ls_comm_begin_call(comm, LS_OP_MONITORED_BARRIER));
     const uint64_t began = ls_trace_now(), metered = ls_comm_meter_begin();

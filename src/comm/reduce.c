@@ -25,10 +25,10 @@ ls_status ls_reduce_check(const char *call, ls_dtype dtype, ls_reduction reducti
         return ls_fail(LS_ERR_ARGUMENT, "%s: %d is not a dtype", call, (int)dtype);
     }
     if ((unsigned)reduction >= LS_REDUCTION_COUNT) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: %d is no reduction", call, (int)reduction);
+        return ls_fail(LS_ERR_ARGUMENT, "%s: %d is not a reduction", call, (int)reduction);
     }
     if (ls_reduce_find(dtype, reduction)->combine == NULL) {
-        return ls_fail(LS_ERR_UNSUPPORTED, "%s: %s means nothing on %s", call, ls_reduction_name(reduction),
+        return ls_fail(LS_ERR_UNSUPPORTED, "%s: %s is not defined for %s", call, ls_reduction_name(reduction),
                        ls_dtype_name(dtype));
     }
     return LS_OK;

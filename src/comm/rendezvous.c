@@ -86,8 +86,8 @@ static ls_status check_backends(const ls_job *job, const ls_roster *world) {
             first = name;
         } else if (strcmp(name, first) != 0) {
             return ls_fail(LS_ERR_MISMATCH,
-                           "rank 0 takes backend \"%s\" and rank %d \"%s\": name the same for all ranks, in "
-                           "LOCKSTEP_BACKEND or by the program, or none",
+                           "rank 0 selects backend \"%s\", but rank %d selects \"%s\": select the same backend on all "
+                           "ranks, in LOCKSTEP_BACKEND or in the program, or none",
                            first, rank, name);
         }
     }
@@ -106,12 +106,13 @@ static ls_status choose_backend(const ls_job *job, const ls_roster *world, const
         return ls_error_status();
     }
     if (*backend == &ls_backend_self && job->size > 1) {
-        return ls_fail(LS_ERR_ARGUMENT, "backend \"self\" carries a world of one, this one has %d ranks", job->size);
+        return ls_fail(LS_ERR_ARGUMENT, "backend \"self\" supports one rank only, but this job has %d ranks",
+                       job->size);
     }
     if (*backend == &ls_backend_shm && away >= 0) {
         return ls_fail(LS_ERR_UNSUPPORTED,
-                       "rank %d is on %s and rank %d on %s, which do not share memory (other machines or containers), "
-                       "and backend \"shm\" needs that",
+                       "rank %d is on %s and rank %d on %s, which do not share memory (different machines or "
+                       "containers), as backend \"shm\" requires",
                        job->rank, world->peer_infos[job->rank].host, away, world->peer_infos[away].host);
     }
     if (*backend == &ls_backend_tcp) { /* backends gloo and nccl also open tcp, but have more algorithms */

@@ -20,7 +20,7 @@ ls_status ls_timeout_read(const ls_init_options *options, double *timeout) {
     const char *text = ls_environment_text("LOCKSTEP_TIMEOUT");
     *timeout = ls_option_timeout(options->timeout, 0);
     if (!(*timeout >= 0)) {
-        return ls_fail(LS_ERR_ARGUMENT, "timeout is %g s, must not be negative", options->timeout);
+        return ls_fail(LS_ERR_ARGUMENT, "timeout is %g s, but must not be negative", options->timeout);
     }
     if (*timeout == 0 && text != NULL) {
         *timeout = read_number(text);
@@ -52,11 +52,11 @@ static bool slurm_counts(void) {
 static ls_status read_place(ls_job *job, const ls_init_options *options) {
     if (options->world_size != 0) {
         if (options->world_size < 1 || options->world_size > LS_RANKS_MAX) {
-            return ls_fail(LS_ERR_ARGUMENT, "world_size is %d, must be from 1 to %d", options->world_size,
+            return ls_fail(LS_ERR_ARGUMENT, "world_size is %d, but must be from 1 to %d", options->world_size,
                            LS_RANKS_MAX);
         }
         if (options->rank < 0 || options->rank >= options->world_size) {
-            return ls_fail(LS_ERR_ARGUMENT, "rank is %d, must be from 0 to %d in a world of %d", options->rank,
+            return ls_fail(LS_ERR_ARGUMENT, "rank is %d, but must be from 0 to %d in a world of %d", options->rank,
                            options->world_size - 1, options->world_size);
         }
         job->rank = options->rank;
@@ -101,16 +101,17 @@ static ls_status read_master(ls_job *job) {
     int port;
     if (host == NULL) {
         return ls_fail(LS_ERR_ARGUMENT,
-                       "MASTER_ADDR is not set in the environment: it names the host of rank 0, where the ranks meet");
+                       "MASTER_ADDR is not set in the environment: set it to the host of rank 0, where the ranks meet");
     }
     if (strlen(host) >= LS_HOST_CAPACITY) {
-        return ls_fail(LS_ERR_ARGUMENT, "MASTER_ADDR has %zu bytes, at most %d are allowed", strlen(host),
+        return ls_fail(LS_ERR_ARGUMENT, "MASTER_ADDR has %zu bytes, but at most %d are allowed", strlen(host),
                        LS_HOST_CAPACITY - 1);
     }
     LS_TRY(ls_environment_number("MASTER_PORT", 1, 65535, &port));
     if (agent != NULL && strcmp(agent, "True") == 0) { /* torchrun's own store listens at this port */
         if (++port > 65535) {
-            return ls_fail(LS_ERR_ARGUMENT, "MASTER_PORT=65535 is torchrun's own and leaves no port above it for ours");
+            return ls_fail(LS_ERR_ARGUMENT,
+                           "MASTER_PORT=65535 is used by torchrun and leaves no higher port for Lockstep");
         }
     }
     LS_TRY(read_listener(job, port));
@@ -163,12 +164,11 @@ static bool pmix_started_this(void) {
 }
 
 static ls_status refuse_pmix(void) {
-    return ls_fail(
-        LS_ERR_ARGUMENT,
-        "a PMIx launcher started this process (PMIX_NAMESPACE=%s, PMIX_RANK=%s), which does not say how many "
-        "processes there are: start the program with mpirun, srun or `lockstep run`, or set RANK, "
-        "WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
-        getenv("PMIX_NAMESPACE"), getenv("PMIX_RANK"));
+    return ls_fail(LS_ERR_ARGUMENT,
+                   "a PMIx launcher started this process (PMIX_NAMESPACE=%s, PMIX_RANK=%s), which does not report the "
+                   "number of processes: start the program with mpirun, srun or `lockstep run`, or set RANK, "
+                   "WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
+                   getenv("PMIX_NAMESPACE"), getenv("PMIX_RANK"));
 }
 
 /*
@@ -187,7 +187,7 @@ static ls_status check_alone(const ls_job *job) {
                ? LS_OK
                : ls_fail(LS_ERR_ARGUMENT,
                          "WORLD_SIZE is 1, but a launcher started several processes (%s=%s), each of which would be a "
-                         "job of its own: unset RANK and WORLD_SIZE",
+                         "separate job: unset RANK and WORLD_SIZE",
                          name, text);
 }
 
@@ -195,8 +195,8 @@ ls_status ls_job_check_mpi_backend(const char *backend, const char *otherwise) {
     return backend == NULL || strcmp(backend, "mpi") == 0 || strcmp(backend, "shm") == 0
                ? LS_OK
                : ls_fail(LS_ERR_ARGUMENT,
-                         "the ranks of an MPI job have backend \"mpi\" or, on one machine, \"shm\", not \"%s\": %s",
-                         backend, otherwise);
+                         "an MPI job can use backend \"mpi\" or, on one machine, \"shm\", not \"%s\": %s", backend,
+                         otherwise);
 }
 
 /* Reads the job from MPI's variables. The ranks of an MPI job already know each other, so they need no store. */
@@ -226,11 +226,12 @@ static ls_status check_url(const ls_job *job, const char *init) {
         return LS_OK;
     }
     if (strlen(init) >= sizeof job->url) {
-        return ls_fail(LS_ERR_ARGUMENT, "init has %zu bytes, at most %zu are allowed", strlen(init),
+        return ls_fail(LS_ERR_ARGUMENT, "init has %zu bytes, but at most %zu are allowed", strlen(init),
                        sizeof job->url - 1);
     }
     if (strncmp(init, "tcp://", strlen("tcp://")) != 0 && strncmp(init, "file://", strlen("file://")) != 0) {
-        return ls_fail(LS_ERR_ARGUMENT, "init is \"%s\", must be env://, tcp://HOST:PORT, file://PATH or mpi://", init);
+        return ls_fail(LS_ERR_ARGUMENT, "init is \"%s\", but must be env://, tcp://HOST:PORT, file://PATH or mpi://",
+                       init);
     }
     return ls_store_check_url(init);
 }

@@ -15,7 +15,7 @@ ls_status ls_slurm_first_host(const char *list, char host[LS_HOST_CAPACITY]) {
         const size_t length = choice ? strcspn(part, "-,]") : 1;
         if (used + length >= LS_HOST_CAPACITY ||
             (choice ? end == NULL || length == 0 || strspn(part, "0123456789") != length : *at == ']')) {
-            return ls_fail(LS_ERR_ARGUMENT, "\"%s\" is no list of hosts as Slurm writes them", list);
+            return ls_fail(LS_ERR_ARGUMENT, "\"%s\" is not a list of hosts in Slurm's format", list);
         }
         memcpy(host + used, part, length);
         used += length;

@@ -205,7 +205,8 @@ static ls_status start_rank(spawn *self, int rank, ls_rank_function function, vo
     int ends[2];
     const pid_t parent = getpid();
     if (pipe2(ends, O_CLOEXEC) != 0) {
-        return ls_fail(LS_ERR_IO, "ls_spawn: no pipe for rank %d of %d: %s", rank, self->ranks, strerror(errno));
+        return ls_fail(LS_ERR_IO, "ls_spawn: cannot create a pipe for rank %d of %d: %s", rank, self->ranks,
+                       strerror(errno));
     }
     const pid_t process = fork();
     if (process == 0) {
@@ -216,7 +217,8 @@ static ls_status start_rank(spawn *self, int rank, ls_rank_function function, vo
     close(ends[1]);
     if (process < 0) {
         close(ends[0]);
-        return ls_fail(LS_ERR_IO, "ls_spawn: no process for rank %d of %d: %s", rank, self->ranks, strerror(error));
+        return ls_fail(LS_ERR_IO, "ls_spawn: cannot create a process for rank %d of %d: %s", rank, self->ranks,
+                       strerror(error));
     }
     self->children[rank].process = process;
     self->children[rank].pipe = ends[0];
@@ -254,17 +256,17 @@ static ls_status check(int ranks, ls_rank_function function) {
     if (ranks < 1 || ranks > LS_RANKS_MAX || function == NULL) {
         return function == NULL
                    ? ls_fail(LS_ERR_ARGUMENT, "ls_spawn: function is NULL")
-                   : ls_fail(LS_ERR_ARGUMENT, "ls_spawn: ranks is %d, must be from 1 to %d", ranks, LS_RANKS_MAX);
+                   : ls_fail(LS_ERR_ARGUMENT, "ls_spawn: ranks is %d, but must be from 1 to %d", ranks, LS_RANKS_MAX);
     }
     if (ls_world() != NULL) {
-        return ls_fail(LS_ERR_STATE, "ls_spawn: this process is rank %d of a job already, ls_finalize comes first",
+        return ls_fail(LS_ERR_STATE, "ls_spawn: this process is rank %d of a job already; call ls_finalize first",
                        ls_comm_rank(ls_world()));
     }
     const int threads = count_threads();
     if (threads > 1) {
         return ls_fail(LS_ERR_STATE,
-                       "ls_spawn: this process has %d threads, which its forks would not have: call it before "
-                       "anything starts threads",
+                       "ls_spawn: this process has %d threads, which forked children would not inherit: call ls_spawn "
+                       "before any thread is started",
                        threads);
     }
     return LS_OK;

@@ -93,12 +93,12 @@ static ls_status check(const char *call, const ls_store *store, const char *key,
     }
     *name = (ls_bytes){key, strlen(key)};
     if (name->size == 0 || name->size > LS_STORE_KEY_MAX) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: the key has %zu bytes, must have 1 to %d", call, name->size,
+        return ls_fail(LS_ERR_ARGUMENT, "%s: the key has %zu bytes, but must have 1 to %d", call, name->size,
                        LS_STORE_KEY_MAX);
     }
     if (value_size > LS_STORE_VALUE_MAX) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: key \"%s\": the value has %zu bytes, at most %u are allowed", call, key,
-                       value_size, LS_STORE_VALUE_MAX);
+        return ls_fail(LS_ERR_ARGUMENT, "%s: key \"%s\": the value has %zu bytes, but at most %u are allowed", call,
+                       key, value_size, LS_STORE_VALUE_MAX);
     }
     return LS_OK;
 }
@@ -124,7 +124,8 @@ static ls_status get(ls_store *store, ls_bytes key, void *value, size_t capacity
     ls_store_reply reply;
     LS_TRY(ask(store, (ls_store_request){.operation = LS_STORE_GET, .key = key}, store->timeout, &reply));
     if (reply.value.size > capacity) {
-        return ls_fail(LS_ERR_ARGUMENT, "its value has %zu bytes, there is room for %zu", reply.value.size, capacity);
+        return ls_fail(LS_ERR_ARGUMENT, "its value has %zu bytes, but there is room for only %zu", reply.value.size,
+                       capacity);
     }
     memcpy(value, reply.value.data, reply.value.size);
     *size = reply.value.size;
@@ -156,7 +157,7 @@ ls_status ls_store_wait(ls_store *store, const char *key, double timeout) {
     ls_bytes name;
     LS_TRY(check("ls_store_wait", store, key, 0, &name));
     if (!(timeout >= 0)) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_store_wait: key \"%s\": timeout is %g s, must not be negative", key,
+        return ls_fail(LS_ERR_ARGUMENT, "ls_store_wait: key \"%s\": timeout is %g s, but must not be negative", key,
                        timeout);
     }
     ls_store_reply reply;
@@ -193,7 +194,7 @@ ls_status ls_store_join(ls_store *store, int rank, int size, const ls_peer_info 
                                       .amount = ((int64_t)rank << 32) | (int64_t)size};
     LS_TRY(ask(store, request, store->timeout, &reply));
     if (reply.value.size != (size_t)size * sizeof *peer_infos) {
-        return ls_fail(LS_ERR_FORMAT, "the store told of %zu bytes of ranks, expected are %zu", reply.value.size,
+        return ls_fail(LS_ERR_FORMAT, "the store sent %zu bytes of rank data, but %zu were expected", reply.value.size,
                        (size_t)size * sizeof *peer_infos);
     }
     memcpy(peer_infos, reply.value.data, reply.value.size);

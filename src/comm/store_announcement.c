@@ -87,12 +87,13 @@ static ls_status check_free(const ls_gathering *gathering) {
     ls_announcement other;
     const ls_status found = read_current(gathering->folder, &other);
     if (found == LS_OK) {
-        return ls_fail(LS_ERR_STATE, "another job is gathering its ranks in %s just now, choose another folder",
+        return ls_fail(LS_ERR_STATE,
+                       "a different job is gathering its ranks in %s at the moment: choose a different folder",
                        gathering->path);
     }
     return found == LS_ERR_STATE
                ? LS_OK /* otherwise "current" may be a user's file, which must not be overwritten */
-               : ls_fail(found, "%s, choose another folder than %s", ls_error_message(), gathering->path);
+               : ls_fail(found, "%s: choose a folder other than %s", ls_error_message(), gathering->path);
 }
 
 ls_status ls_gathering_open(const char *path, ls_gathering *gathering) {
@@ -102,7 +103,7 @@ ls_status ls_gathering_open(const char *path, ls_gathering *gathering) {
     }
     gathering->made = mkdir(path, 0700) == 0;
     if (!gathering->made && errno != EEXIST) {
-        return ls_fail(LS_ERR_IO, "cannot make the folder %s: %s", path, strerror(errno));
+        return ls_fail(LS_ERR_IO, "cannot create the folder %s: %s", path, strerror(errno));
     }
     LS_TRY(ls_folder_open(AT_FDCWD, path, &gathering->folder));
     return check_free(gathering);
@@ -172,11 +173,11 @@ ls_status ls_gathering_find(const char *path, ls_deadline deadline, double limit
             return status;
         }
         if (ls_deadline_passed(deadline)) {
-            return ls_fail(LS_ERR_TIMEOUT, "rank 0 did not make the store in %s within %g s (%s)", path, limit,
+            return ls_fail(LS_ERR_TIMEOUT, "rank 0 did not create the store in %s within %g s (%s)", path, limit,
                            ls_error_message());
         }
         if (ls_deadline_passed(report)) {
-            ls_log_write(LS_LOG_WARNING, "waiting for rank 0 to make the store in %s (%s)", path, ls_error_message());
+            ls_log_write(LS_LOG_WARNING, "waiting for rank 0 to create the store in %s (%s)", path, ls_error_message());
             report = LS_DEADLINE_NEVER;
         }
         (void)ls_wait_pause(&wait);

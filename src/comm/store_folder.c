@@ -19,20 +19,19 @@ static bool try_lock(int file) {
 static ls_status check_folder(int folder, const char *path) {
     struct stat about;
     if (fstat(folder, &about) != 0) {
-        return ls_fail(LS_ERR_IO, "cannot look at the folder %s: %s", path, strerror(errno));
+        return ls_fail(LS_ERR_IO, "cannot examine the folder %s: %s", path, strerror(errno));
     }
     if (about.st_uid != geteuid()) {
-        return ls_fail(
-            LS_ERR_DENIED,
-            "the folder %s belongs to user %ld and this process to user %ld: name one of your own, such as a "
-            "new one, which rank 0 makes",
-            path, (long)about.st_uid, (long)geteuid());
+        return ls_fail(LS_ERR_DENIED,
+                       "the folder %s belongs to user %ld and this process to user %ld: choose a folder of this user, "
+                       "or a new folder, which rank 0 creates",
+                       path, (long)about.st_uid, (long)geteuid());
     }
     if ((about.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
-        return ls_fail(
-            LS_ERR_DENIED,
-            "others may write to the folder %s: chmod go-w %s, or name a new folder in it, which rank 0 makes", path,
-            path);
+        return ls_fail(LS_ERR_DENIED,
+                       "other users can write to the folder %s: run chmod go-w %s, or choose a new folder in it, which "
+                       "rank 0 creates",
+                       path, path);
     }
     return LS_OK;
 }
@@ -66,7 +65,7 @@ static ls_status open_file(int folder, const char *name, int flags, int *file) {
         if (opened >= 0) {
             close(opened);
         }
-        return ls_fail(LS_ERR_DENIED, "%s in the store's folder is no plain file of this user's", name);
+        return ls_fail(LS_ERR_DENIED, "%s in the store's folder is not a regular file of this user", name);
     }
     *file = opened;
     return LS_OK;
@@ -116,11 +115,11 @@ bool ls_file_is_locked(int file) {
 ls_status ls_file_read(int file, const char *name, void *bytes, size_t capacity, size_t *size) {
     struct stat about;
     if (fstat(file, &about) != 0) {
-        return ls_fail(LS_ERR_IO, "cannot look at %s in the store's folder: %s", name, strerror(errno));
+        return ls_fail(LS_ERR_IO, "cannot examine %s in the store's folder: %s", name, strerror(errno));
     }
     *size = (size_t)about.st_size;
     if (*size > capacity) {
-        return ls_fail(LS_ERR_FORMAT, "%s in the store's folder is not a file of Lockstep", name);
+        return ls_fail(LS_ERR_FORMAT, "%s in the store's folder was not written by Lockstep", name);
     }
     for (size_t done = 0; done < *size;) {
         const ssize_t step = read(file, (char *)bytes + done, *size - done);

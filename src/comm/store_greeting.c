@@ -24,7 +24,7 @@ const char *ls_greeting_refusal(const ls_key *key, const uint8_t nonce[LS_NONCE_
                "it does for processes of different users or containers: set LOCKSTEP_KEY to the same secret for all";
     }
     const char *why = ls_greeting_compare_keys(hello->keyed, key->given);
-    return why != NULL ? why : "this process has another key than the job (LOCKSTEP_KEY)";
+    return why != NULL ? why : "this process has a different key than the job (LOCKSTEP_KEY)";
 }
 
 /* Receives the answer to this process's hello: the server's proof, or a sentence with the reason for a refusal. Sets
@@ -44,7 +44,8 @@ static ls_status receive_proof(int socket, ls_deadline deadline, uint8_t proof[L
         return ls_fail(reply.status, "%.*s", (int)reply.value.size, (const char *)reply.value.data);
     }
     if (reply.value.size != LS_PROOF_SIZE) {
-        return ls_fail(LS_ERR_FORMAT, "the process that listens there gives a proof of %zu bytes", reply.value.size);
+        return ls_fail(LS_ERR_FORMAT, "the process that listens there sent a proof of invalid size, %zu bytes",
+                       reply.value.size);
     }
     memcpy(proof, reply.value.data, LS_PROOF_SIZE);
     return LS_OK;

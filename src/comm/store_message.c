@@ -21,8 +21,8 @@ static uint64_t take(const uint8_t *bytes, size_t size) {
 ls_status ls_frame_size(const uint8_t header[LS_FRAME_HEADER], size_t smallest, size_t largest, size_t *size) {
     const size_t length = (size_t)take(header, LS_FRAME_HEADER);
     if (length < smallest || length > largest) {
-        return ls_fail(LS_ERR_FORMAT, "a message of %zu bytes was announced, allowed are %zu to %zu", length, smallest,
-                       largest);
+        return ls_fail(LS_ERR_FORMAT, "a message of %zu bytes was announced, but only %zu to %zu are allowed", length,
+                       smallest, largest);
     }
     *size = length;
     return LS_OK;
@@ -73,11 +73,11 @@ static ls_status check_request(const ls_store_request *request) {
     if (rule->key ? request->key.size == 0 || request->key.size > LS_STORE_KEY_MAX ||
                         memchr(request->key.data, 0, request->key.size) != NULL
                   : request->key.size > 0) {
-        return ls_fail(LS_ERR_FORMAT, "a request has a key that is missing, too long, unexpected or not text");
+        return ls_fail(LS_ERR_FORMAT, "a request's key is missing, too long, unexpected or not text");
     }
     if (request->expected.size > (rule->expected ? LS_STORE_VALUE_MAX : 0) ||
         request->value.size > (rule->value ? LS_STORE_VALUE_MAX : 0) || (request->amount != 0 && !rule->amount)) {
-        return ls_fail(LS_ERR_FORMAT, "a request has a value that is too long or unexpected");
+        return ls_fail(LS_ERR_FORMAT, "a request's value is too long or unexpected");
     }
     if (request->operation == LS_STORE_JOIN) {
         const int64_t rank = request->amount >> 32;
@@ -92,11 +92,11 @@ static ls_status check_request(const ls_store_request *request) {
 
 ls_status ls_request_decode(const uint8_t *body, size_t size, ls_store_request *request) {
     if (size < LS_REQUEST_FIXED) {
-        return ls_fail(LS_ERR_FORMAT, "a request has %zu bytes, at least %d are needed", size, LS_REQUEST_FIXED);
+        return ls_fail(LS_ERR_FORMAT, "a request has %zu bytes, but at least %d are needed", size, LS_REQUEST_FIXED);
     }
     const unsigned operation = (unsigned)take(body, 2);
     if (operation < LS_STORE_SET || operation >= LS_STORE_OPERATION_END) {
-        return ls_fail(LS_ERR_FORMAT, "a request asks for unknown operation %u", operation);
+        return ls_fail(LS_ERR_FORMAT, "a request has the unknown operation %u", operation);
     }
     const size_t key_size = (size_t)take(body + 2, 2);
     const size_t expected_size = (size_t)take(body + 4, 4);
@@ -137,11 +137,11 @@ ls_status ls_reply_decode(const uint8_t *body, size_t size, ls_store_reply *repl
     }
     const unsigned status = (unsigned)take(body, 4);
     if (status > LS_ERR_DEVICE) {
-        return ls_fail(LS_ERR_FORMAT, "a reply has unknown status %u", status);
+        return ls_fail(LS_ERR_FORMAT, "a reply has the unknown status %u", status);
     }
     if (size - LS_REPLY_FIXED > LS_STORE_VALUE_MAX) {
-        return ls_fail(LS_ERR_FORMAT, "a reply has a value of %zu bytes, at most %u are allowed", size - LS_REPLY_FIXED,
-                       LS_STORE_VALUE_MAX);
+        return ls_fail(LS_ERR_FORMAT, "a reply has a value of %zu bytes, but at most %u are allowed",
+                       size - LS_REPLY_FIXED, LS_STORE_VALUE_MAX);
     }
     *reply = (ls_store_reply){
         .status = (ls_status)status,

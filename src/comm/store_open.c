@@ -42,7 +42,8 @@ ls_status ls_address_parse(const char *url, ls_address *address) {
     char *rest = NULL;
     const long port = colon[1] >= '0' && colon[1] <= '9' ? strtol(colon + 1, &rest, 10) : -1;
     if (port < 0 || port > 65535 || *rest != '\0') {
-        return ls_fail(LS_ERR_ARGUMENT, "\"%s\": the port is \"%s\", must be a number from 0 to 65535", url, colon + 1);
+        return ls_fail(LS_ERR_ARGUMENT, "\"%s\": the port is \"%s\", but must be a number from 0 to 65535", url,
+                       colon + 1);
     }
     snprintf(address->host, sizeof address->host, "%.*s", (int)(end - host), host);
     address->port = (int)port;
@@ -87,8 +88,10 @@ static ls_status open_address(ls_store *store, const ls_store_place *place, ls_a
         return serve(store, address);
     }
     const ls_greeting_target target = {.address = *address, .server = "rank 0", .thing = "the store"};
-    return address->port != 0 ? ls_greeting_connect(&target, &store->key, store->timeout, &store->fd)
-                              : ls_fail(LS_ERR_ARGUMENT, "\"%s\": port 0 is for who serves the store only", place->url);
+    return address->port != 0
+               ? ls_greeting_connect(&target, &store->key, store->timeout, &store->fd)
+               : ls_fail(LS_ERR_ARGUMENT, "\"%s\": port 0 is allowed only for the process that serves the store",
+                         place->url);
 }
 
 /* Starts the server at this machine's address, or on loopback if no other interface is up, and writes the address to
@@ -146,12 +149,11 @@ static ls_status find_folder(ls_store *store, const ls_store_place *place, const
     if (why != NULL && status == LS_ERR_DENIED) { /* the server only knows of a wrong key, and has notified rank 0 */
         return ls_fail(LS_ERR_DENIED, "%s", why);
     }
-    return status == LS_ERR_TIMEOUT
-               ? ls_fail(status,
-                         "%s; on several machines name the interface by which others reach rank 0, there, in "
-                         "LOCKSTEP_INTERFACE",
-                         ls_error_message())
-               : status;
+    return status == LS_ERR_TIMEOUT ? ls_fail(status,
+                                              "%s; on several machines, set LOCKSTEP_INTERFACE on rank 0 to the "
+                                              "interface through which the other ranks reach rank 0",
+                                              ls_error_message())
+                                    : status;
 }
 
 static ls_status open_place(ls_store *store, const ls_store_place *place) {
@@ -198,7 +200,8 @@ ls_store *ls_store_open(const char *url, const ls_store_options *options) {
     const ls_store_options defaults = {0};
     options = options != NULL ? options : &defaults;
     if (!(options->timeout >= 0)) {
-        return ls_fail_null(LS_ERR_ARGUMENT, "ls_store_open: timeout is %g s, must not be negative", options->timeout);
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_store_open: timeout is %g s, but must not be negative",
+                            options->timeout);
     }
     const ls_store_place place = {.url = url,
                                   .serve = options->serve,

@@ -60,12 +60,12 @@ ls_status ls_roster_enter(ls_roster *roster, int rank, int size, const ls_peer_i
         LS_TRY(ls_roster_make(roster, size));
     }
     if (size != roster->size) {
-        return ls_fail(LS_ERR_MISMATCH, "process %s on %s says that the world has %d ranks, others say %d",
+        return ls_fail(LS_ERR_MISMATCH, "process %s on %s reports a world of %d ranks, but others report %d",
                        peer_info->process, peer_info->host, size, roster->size);
     }
     if (roster->states[rank] != LS_RANK_MISSING) {
         const ls_peer_info *first = &roster->peer_infos[rank];
-        return ls_fail(LS_ERR_ARGUMENT, "two processes came as rank %d: process %s on %s and process %s on %s", rank,
+        return ls_fail(LS_ERR_ARGUMENT, "two processes joined as rank %d: process %s on %s and process %s on %s", rank,
                        first->process, first->host, peer_info->process, peer_info->host);
     }
     const int first = find_here(roster);
@@ -128,7 +128,7 @@ void ls_roster_report_missing(const ls_roster *roster) {
     char here[160];
     char hosts[512] = "nowhere";
     list_hosts(roster, hosts, sizeof hosts);
-    ls_log_write(LS_LOG_WARNING, "waiting for %s of %d; %s came from %s",
+    ls_log_write(LS_LOG_WARNING, "waiting for %s of %d; %s joined from %s",
                  text_of(roster, LS_RANK_MISSING, missing, sizeof missing), roster->size,
                  text_of(roster, LS_RANK_HERE, here, sizeof here), hosts);
 }
@@ -160,7 +160,7 @@ ls_status ls_roster_fail_missing(const ls_roster *roster, double seconds) {
     if (roster->refused > 0) {
         snprintf(refused, sizeof refused, " (refused because of a wrong or missing key: %d)", roster->refused);
     }
-    return ls_fail(LS_ERR_TIMEOUT, "%s of %d did not come within %g s%s",
+    return ls_fail(LS_ERR_TIMEOUT, "%s of %d did not join within %g s%s",
                    text_of(roster, LS_RANK_MISSING, missing, sizeof missing), roster->size, seconds, refused);
 }
 

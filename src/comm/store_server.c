@@ -210,8 +210,8 @@ static ls_status read_peer_info(int rank, ls_bytes given, ls_peer_info *peer_inf
         const bool names_build = memmem(given.data, length, " (layout ", strlen(" (layout ")) != NULL;
         return ls_fail(LS_ERR_MISMATCH,
                        "rank %d runs %s%.*s, but rank 0 runs Lockstep %s: run the same build of Lockstep on all ranks",
-                       rank, names_build ? "Lockstep " : "another version of Lockstep", names_build ? (int)length : 0,
-                       (const char *)given.data, own);
+                       rank, names_build ? "Lockstep " : "a different version of Lockstep",
+                       names_build ? (int)length : 0, (const char *)given.data, own);
     }
     memcpy(peer_info, given.data, sizeof *peer_info);
     peer_info->build[sizeof peer_info->build - 1] = peer_info->backend[sizeof peer_info->backend - 1] = '\0';
@@ -367,7 +367,7 @@ static void expire(ls_store_server *server, ls_connection *connection) {
     } else if (connection->request.operation == LS_STORE_LEAVE) {
         answer_error(server, connection, ls_roster_fail_staying(&server->roster, seconds));
     } else {
-        answer_error(server, connection, ls_fail(LS_ERR_TIMEOUT, "nobody set it within %g s", seconds));
+        answer_error(server, connection, ls_fail(LS_ERR_TIMEOUT, "no process set it within %g s", seconds));
     }
 }
 

@@ -86,8 +86,8 @@ ls_status ls_socket_listen(const ls_address *address, bool keyed, int *listener)
     if (allowed != LS_OK || error == 0) {
         return allowed;
     }
-    const char *why = error == EADDRINUSE      ? "the port is in use by another program, choose another"
-                      : error == EADDRNOTAVAIL ? "this is no address of this machine, where rank 0 runs"
+    const char *why = error == EADDRINUSE      ? "the port is in use by a different program: choose a different port"
+                      : error == EADDRNOTAVAIL ? "this is not an address of this machine, where rank 0 runs"
                                                : strerror(error);
     return ls_fail(error == EACCES ? LS_ERR_DENIED : LS_ERR_IO, "cannot listen on %s:%d: %s", address->host,
                    address->port, why);
@@ -100,7 +100,7 @@ ls_status ls_socket_adopt(int listener, bool keyed) {
     socklen_t address_size = sizeof address;
     if (getsockopt(listener, SOL_SOCKET, SO_ACCEPTCONN, &listening, &size) != 0 || !listening ||
         getsockname(listener, (struct sockaddr *)&address, &address_size) != 0) {
-        return ls_fail(LS_ERR_ARGUMENT, "file descriptor %d is no listening socket", listener);
+        return ls_fail(LS_ERR_ARGUMENT, "file descriptor %d is not a listening socket", listener);
     }
     const struct addrinfo bound = {.ai_addr = (struct sockaddr *)&address};
     LS_TRY(check_reach(&bound, "the inherited socket", keyed));

@@ -100,7 +100,7 @@ ls_status ls_counter_add(ls_bytes current, int64_t amount, char text[LS_COUNTER_
             value = strtoll(copy, &end, 10);
         }
         if (end != copy + current.size || copy[0] == ' ' || errno != 0) {
-            return ls_fail(LS_ERR_FORMAT, "the value there (%zu bytes) is no number", current.size);
+            return ls_fail(LS_ERR_FORMAT, "the value there (%zu bytes) is not a number", current.size);
         }
     }
     if (__builtin_add_overflow(value, amount, result)) {

@@ -35,7 +35,7 @@ static ls_status read_key(int folder, ls_key *key) {
     const bool whole = read(file, text, KEY_SIZE) == KEY_SIZE && is_key(text);
     close(file);
     if (!private || !whole) {
-        return ls_fail(LS_ERR_FORMAT, "the file %s there %s", key_file, private ? "holds none" : "is not private");
+        return ls_fail(LS_ERR_FORMAT, "the file %s there %s", key_file, private ? "contains no key" : "is not private");
     }
     memcpy(key->bytes, text, KEY_SIZE);
     key->size = KEY_SIZE;
@@ -130,11 +130,10 @@ static void find_user_key(ls_key *key) {
         return;
     }
     if (!atomic_flag_test_and_set(&told)) {
-        ls_log_write(
-            LS_LOG_WARNING,
-            "this job has no key, and none can be kept for its user (%s): other users of this machine may join "
-            "it; set LOCKSTEP_KEY to the same secret for all ranks",
-            ls_error_message());
+        ls_log_write(LS_LOG_WARNING,
+                     "this job has no key, and no key can be stored for its user (%s): other users of this machine can "
+                     "join the job; set LOCKSTEP_KEY to the same secret for all ranks",
+                     ls_error_message());
     }
 }
 

@@ -380,7 +380,7 @@ ls_status ls_work_wait(ls_work *work) {
 
 ls_status ls_work_wait_for(ls_work *work, double seconds) {
     if (!(seconds >= 0)) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_work_wait_for: %g s must not be negative", seconds);
+        return ls_fail(LS_ERR_ARGUMENT, "ls_work_wait_for: timeout is %g s, but must not be negative", seconds);
     }
     char why[64];
     const ls_deadline deadline = ls_deadline_after(seconds);

@@ -87,17 +87,17 @@ static void arrays_free_state(ls_dataset *self) {
 
 static ls_status check_field(const char *call, const char *which, const ls_array_field *given) {
     if (given->variables == NULL || given->variable_count < 1) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: no variable of the %s is named: set .%s.variables", call, which, which);
+        return ls_fail(LS_ERR_ARGUMENT, "%s: no variable is named for the %s: set .%s.variables", call, which, which);
     }
     return given->first >= 0 && given->steps >= 0 && given->first < INT64_MAX / 4 && given->steps < INT64_MAX / 4
                ? LS_OK
-               : ls_fail(LS_ERR_ARGUMENT, "%s: .first is %lld and .steps is %lld of the %s: both must be 0 or more",
+               : ls_fail(LS_ERR_ARGUMENT, "%s: .first is %lld and .steps is %lld for the %s: both must be 0 or more",
                          call, (long long)given->first, (long long)given->steps, which);
 }
 
 static ls_status check_options(const char *call, const ls_array_options *options) {
     if (options == NULL) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: the options are NULL: they name the variables", call);
+        return ls_fail(LS_ERR_ARGUMENT, "%s: the options are NULL, but must name the variables", call);
     }
     LS_TRY(check_field(call, "input", &options->input));
     LS_TRY(check_field(call, "target", &options->target));
@@ -129,12 +129,11 @@ static ls_status check_same_layout(const arrays_state *state, const ls_blocks *f
     }
     const ls_shape slab = ls_blocks_slab(b), other = ls_blocks_slab(first);
     if (slab.ndim != other.ndim || memcmp(slab.size, other.size, (size_t)slab.ndim * sizeof *slab.size) != 0) {
-        return ls_fail(
-            LS_ERR_SHAPE,
-            "%s: variables of one field must have slabs of one shape, but a step of \"%s\" is %s, and a step "
-            "of \"%s\" is %s: set .offset and .extent",
-            b->file->call, b->name, ls_shape_describe(slab.ndim, slab.size).text, first->name,
-            ls_shape_describe(other.ndim, other.size).text);
+        return ls_fail(LS_ERR_SHAPE,
+                       "%s: variables of the same field must have slabs of the same shape, but a step of \"%s\" is %s, "
+                       "and a step of \"%s\" is %s: set .offset and .extent",
+                       b->file->call, b->name, ls_shape_describe(slab.ndim, slab.size).text, first->name,
+                       ls_shape_describe(other.ndim, other.size).text);
     }
     return LS_OK;
 }
@@ -180,7 +179,7 @@ static ls_status shape_of(const arrays_state *state, const ls_array_field *given
     const ls_shape slab = ls_blocks_slab(&state->blocks[f->variables[0]]);
     const int extra = (given->variable_count > 1) + (given->steps > 0);
     if (slab.ndim + extra >= LS_MAX_DIMS) {
-        return ls_fail(LS_ERR_SHAPE, "%s: a batch of variable \"%s\" would have %d axes, the limit is %d",
+        return ls_fail(LS_ERR_SHAPE, "%s: a batch of variable \"%s\" would have %d axes, but the limit is %d",
                        state->file.call, given->variables[0], slab.ndim + extra + 1, LS_MAX_DIMS);
     }
     *shape = (ls_shape){.ndim = extra + slab.ndim};

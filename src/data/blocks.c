@@ -31,7 +31,7 @@ static ls_status check_dtype(const ls_blocks *b) {
         return LS_OK;
     }
     if (b->dtype != LS_I64 && b->dtype != LS_I32 && b->dtype != LS_U8) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: .dtype is %s, must be f32, f64, i64, i32 or u8", call,
+        return ls_fail(LS_ERR_ARGUMENT, "%s: .dtype is %s, but must be f32, f64, i64, i32 or u8", call,
                        ls_dtype_name(b->dtype));
     }
     if (b->array.packed) {

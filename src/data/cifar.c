@@ -26,8 +26,9 @@ static size_t record_size(const cifar *kind) {
 static ls_status open_file(const cifar *kind, const char *path, ls_source *source) {
     LS_TRY(ls_source_open(kind->call, path, false, source));
     if (source->size == 0 || source->size % record_size(kind) != 0) {
-        return ls_fail(LS_ERR_FORMAT, "%s: %s has %zu bytes: %s's binary version has records of %zu", kind->call, path,
-                       source->size, kind->title, record_size(kind));
+        return ls_fail(LS_ERR_FORMAT,
+                       "%s: %s has %zu bytes, but files of %s's binary version consist of records of %zu", kind->call,
+                       path, source->size, kind->title, record_size(kind));
     }
     return LS_OK;
 }
@@ -90,7 +91,8 @@ static ls_dataset *read_dataset(const cifar *kind, const char *folder) {
     char path[4096];
     int64_t count = 0;
     if (folder == NULL) {
-        return ls_fail_null(LS_ERR_ARGUMENT, "%s: name the folder with the files of %s's binary version", kind->call,
+        return ls_fail_null(LS_ERR_ARGUMENT,
+                            "%s: the folder is NULL: pass the folder with the files of %s's binary version", kind->call,
                             kind->title);
     }
     for (int i = 0; i < MOST_FILES && kind->files[i] != NULL; i++) {

@@ -156,9 +156,10 @@ static ls_tensor *run_chain(const ls_transform_chain *chain, const ls_samples *s
 
 static bool check_rows(const ls_tensor *batch, int64_t n, const char *which) {
     if (batch->ndim < 1 || batch->size[0] != n) {
-        (void)ls_fail(LS_ERR_SHAPE,
-                      "ls_loader_next: a transform of the %ss made %s of %lld samples: the first axis must stay", which,
-                      LS_SHAPE_TEXT(batch), (long long)n);
+        (void)ls_fail(
+            LS_ERR_SHAPE,
+            "ls_loader_next: a transform of the %ss returned %s for %lld samples: it must keep the first axis", which,
+            LS_SHAPE_TEXT(batch), (long long)n);
         return false;
     }
     return true;

@@ -52,7 +52,7 @@ static ls_status check_sizes(const ls_loader_options *options) {
     const int ranks = options->comm != NULL ? ls_comm_size(options->comm) : 1;
     if (options->shards < 0 || (options->shards > 0 && options->shards < ranks)) {
         return ls_fail(LS_ERR_ARGUMENT,
-                       "ls_loader_new: .shards is %d, must be 0 (off) or at least the number of ranks (%d)",
+                       "ls_loader_new: .shards is %d, but must be 0 (off) or at least the number of ranks (%d)",
                        options->shards, ranks);
     }
     if (options->shards > 0 && options->global_batch_size == 0) {
@@ -113,7 +113,7 @@ static ls_status check_blocks(const ls_loader_options *options, const ls_dataset
                ? LS_OK
                : ls_fail(LS_ERR_ARGUMENT,
                          "ls_loader_new: .shuffle_window is %lld blocks, but the cache of the data set is sufficient "
-                         "for windows of %lld: set a smaller window, or a larger .cache_bytes of the data set",
+                         "only for windows of %lld: set a smaller window, or a larger .cache_bytes of the data set",
                          (long long)window, (long long)(most > 0 ? most : 0));
 }
 
@@ -130,8 +130,8 @@ static ls_status check_order(const ls_loader_options *options, int64_t count) {
     const bool repeats = options->weights != NULL || options->sampler != NULL;
     if (options->epoch_samples < 0 || (options->epoch_samples > count && (!repeats || count == 0))) {
         return ls_fail(LS_ERR_ARGUMENT,
-                       "ls_loader_new: %lld samples in an epoch: the data set has only %lld; set .weights or .sampler "
-                       "to draw samples several times",
+                       "ls_loader_new: an epoch has %lld samples, but the data set has only %lld; set .weights or "
+                       ".sampler to draw samples several times",
                        (long long)options->epoch_samples, (long long)count);
     }
     return LS_OK;
@@ -149,8 +149,8 @@ static ls_status add_weights(double *sums, const double *weights, int64_t count)
         sums[i] = sum;
     }
     if (count > 0 && (!(sum > 0) || !isfinite(sum))) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_loader_new: the weights add up to %g: that must be positive, and finite",
-                       sum);
+        return ls_fail(LS_ERR_ARGUMENT,
+                       "ls_loader_new: the weights add up to %g, but their sum must be positive and finite", sum);
     }
     return LS_OK;
 }

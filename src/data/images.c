@@ -221,12 +221,13 @@ static ls_status check_options(const char *folder, const ls_image_options *optio
     }
     if (options->height < 0 || options->width < 0 || options->height > MOST || options->width > MOST ||
         (options->height == 0) != (options->width == 0)) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: a height of %lld and a width of %lld: give both, up to %d, or none", call,
+        return ls_fail(LS_ERR_ARGUMENT, "%s: .height is %lld and .width is %lld: set both, up to %d, or neither", call,
                        (long long)options->height, (long long)options->width, MOST);
     }
     return options->channels == 0 || options->channels == 1 || options->channels == 3
                ? LS_OK
-               : ls_fail(LS_ERR_ARGUMENT, "%s: %lld channels: must be 1 or 3", call, (long long)options->channels);
+               : ls_fail(LS_ERR_ARGUMENT, "%s: .channels is %lld, but must be 1 or 3", call,
+                         (long long)options->channels);
 }
 
 /* Uses the size of the first picture as the size of all pictures. */

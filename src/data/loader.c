@@ -11,11 +11,10 @@
 
 ls_loader *ls_loader_custom(const ls_loader_type *type, int64_t batches) {
     if (type == NULL || type->next == NULL || type->name == NULL || batches < -1) {
-        return ls_fail_null(
-            LS_ERR_ARGUMENT,
-            "ls_loader_custom: a type with a name and next, and a number of batches are needed (-1: not "
-            "known; is %lld)",
-            (long long)batches);
+        return ls_fail_null(LS_ERR_ARGUMENT,
+                            "ls_loader_custom: needs a type with a name and next, and a number of batches of at least "
+                            "0, or -1 if it is unknown (is %lld)",
+                            (long long)batches);
     }
     ls_loader *loader = ls_allocate_zeroed(1, sizeof *loader);
     void *state = ls_allocate_zeroed(1, type->state_size);
@@ -161,14 +160,15 @@ static ls_status complete(const ls_loader *loader, ls_batch *batch) {
     }
     if (batch->count < 0 || batch->global_count < batch->count) {
         return ls_fail(LS_ERR_ARGUMENT,
-                       "ls_loader_next: the loader %s gave batch %lld of epoch %lld %lld samples of %lld of all ranks",
+                       "ls_loader_next: the loader %s returned batch %lld of epoch %lld with %lld samples on this "
+                       "rank, but %lld on all ranks together",
                        loader->type->name, (long long)loader->batch, (long long)loader->epoch, (long long)batch->count,
                        (long long)batch->global_count);
     }
     if (batch->first < 0 || batch->first > batch->global_count - batch->count) {
         return ls_fail(LS_ERR_ARGUMENT,
-                       "ls_loader_next: the loader %s gave batch %lld of epoch %lld samples %lld to %lld of %lld: set "
-                       ".first to the index of this rank's first sample",
+                       "ls_loader_next: the loader %s returned batch %lld of epoch %lld with samples %lld to %lld of "
+                       "%lld: set .first to the index of this rank's first sample",
                        loader->type->name, (long long)loader->batch, (long long)loader->epoch, (long long)batch->first,
                        (long long)(batch->first + batch->count - 1), (long long)batch->global_count);
     }

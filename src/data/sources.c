@@ -133,7 +133,7 @@ static ls_dataset *check_mnist(ls_dataset *dataset, const char *images, const ch
     const ls_sample_layout layout = ls_dataset_layout(dataset);
     if (dataset != NULL && (layout.input_shape.ndim != 2 || layout.target_shape.ndim != 0)) {
         const bool good = layout.input_shape.ndim == 2;
-        (void)ls_fail(LS_ERR_FORMAT, "ls_mnist_dataset: %s has %d axes, must have %d: it does not hold %s",
+        (void)ls_fail(LS_ERR_FORMAT, "ls_mnist_dataset: %s has %d axes, but must have %d: it does not hold %s",
                       good ? labels : images, 1 + (good ? layout.target_shape.ndim : layout.input_shape.ndim),
                       good ? 1 : 3, good ? "labels" : "images");
         ls_dataset_free(dataset);

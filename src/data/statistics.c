@@ -24,16 +24,16 @@ typedef struct statistics {
 
 static ls_status fail_number(int64_t channel, int64_t first, int64_t rows) {
     return ls_fail(LS_ERR_ARGUMENT,
-                   "ls_nn_standardize_fit: channel %lld has a number that is NaN or infinite in samples %lld to %lld; "
-                   "replace it, or leave the samples out",
+                   "ls_nn_standardize_fit: channel %lld contains NaN or infinity in samples %lld to %lld; replace the "
+                   "value, or omit the samples",
                    (long long)channel, (long long)first, (long long)(first + rows - 1));
 }
 
 /* The buffers have dtype f32: a deviation below the smallest normal number would lose digits or become 0. */
 static ls_status fail_range(const statistics *s, int64_t channel) {
     return ls_fail(LS_ERR_ARGUMENT,
-                   "ls_nn_standardize_fit: channel %lld has numbers from %g to %g, which are too %s: f32 cannot hold "
-                   "their mean and deviation; multiply them by a constant first (ls_dataset_transform_input)",
+                   "ls_nn_standardize_fit: channel %lld contains values from %g to %g, which are too %s: f32 cannot "
+                   "hold their mean and deviation; multiply them by a constant first (ls_dataset_transform_input)",
                    (long long)channel, s->least[channel], s->most[channel],
                    fmax(fabs(s->least[channel]), fabs(s->most[channel])) > 1 ? "large" : "close together");
 }
@@ -163,7 +163,7 @@ static ls_status fit(ls_module *module, ls_dataset *dataset, int64_t inner) {
 ls_status ls_nn_standardize_fit(ls_module *standardize, ls_dataset *dataset) {
     static const char call[] = "ls_nn_standardize_fit";
     if (standardize == NULL || standardize->type != &ls_standardize_type) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: takes a module of ls_nn_standardize, not %s", call,
+        return ls_fail(LS_ERR_ARGUMENT, "%s: expected a module of ls_nn_standardize, not %s", call,
                        standardize == NULL ? "NULL" : ls_module_type_name(standardize));
     }
     if (ls_dataset_count(dataset) == 0) {
@@ -176,7 +176,7 @@ ls_status ls_nn_standardize_fit(ls_module *standardize, ls_dataset *dataset) {
         inner *= shape.size[i];
     }
     if (shape.ndim < 1 || shape.size[0] != channels || inner < 1) {
-        return ls_fail(LS_ERR_SHAPE, "%s: inputs are %s, must be [%lld, ...]", call,
+        return ls_fail(LS_ERR_SHAPE, "%s: inputs are %s, but must be [%lld, ...]", call,
                        ls_shape_describe(shape.ndim, shape.size).text, (long long)channels);
     }
     return fit(standardize, dataset, inner);

@@ -69,7 +69,7 @@ static ls_status check_options(const ls_tokens_options *options) {
     }
     return options->width == 0 || options->width == 1 || options->width == 2 || options->width == 4
                ? LS_OK
-               : ls_fail(LS_ERR_ARGUMENT, "%s: tokens have %d bytes, must have 1, 2 or 4", call, options->width);
+               : ls_fail(LS_ERR_ARGUMENT, "%s: tokens have %d bytes, but must have 1, 2 or 4", call, options->width);
 }
 
 /* Computes the number of samples in the file. */
@@ -77,14 +77,14 @@ static ls_status count_samples(const tokens_state *state, int64_t *count) {
     const ls_source *source = &state->source;
     const int64_t size = (int64_t)source->size - state->skip, width = (int64_t)state->width;
     if (size >= 0 && size % width != 0) {
-        return ls_fail(
-            LS_ERR_FORMAT,
-            "%s: %s has %zu bytes: after the first %lld, the rest is not a multiple of %lld, the bytes of a token",
-            call, source->path, source->size, (long long)state->skip, (long long)width);
+        return ls_fail(LS_ERR_FORMAT,
+                       "%s: %s has %zu bytes: after the first %lld, the number of remaining bytes is not a multiple of "
+                       "%lld, the size of a token",
+                       call, source->path, source->size, (long long)state->skip, (long long)width);
     }
     const int64_t tokens = size / width;
     if (tokens <= state->context) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: %s has %zu bytes, %lld tokens, but a sample needs %lld + 1 tokens", call,
+        return ls_fail(LS_ERR_ARGUMENT, "%s: %s has %zu bytes (%lld tokens), but a sample needs %lld + 1 tokens", call,
                        source->path, source->size, tokens > 0 ? (long long)tokens : 0LL, (long long)state->context);
     }
     *count = (tokens - 1 - state->context) / state->stride + 1;

@@ -76,8 +76,9 @@ ls_dataset *ls_dataset_subset(ls_dataset *dataset, int64_t first, int64_t count)
         return NULL;
     }
     if (first < 0 || count < 0 || first > dataset->count || count > dataset->count - first) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "ls_dataset_subset: %lld samples from %lld on: there are %lld", (long long)count,
-                      (long long)first, (long long)dataset->count);
+        (void)ls_fail(LS_ERR_ARGUMENT,
+                      "ls_dataset_subset: cannot take %lld samples, starting at %lld, from a data set of %lld",
+                      (long long)count, (long long)first, (long long)dataset->count);
         ls_dataset_drop(dataset);
         return NULL;
     }
@@ -92,7 +93,8 @@ static int64_t *copy_numbers(const ls_dataset *dataset, const int64_t *indices, 
     }
     for (int64_t i = 0; i < count; i++) {
         if (indices[i] < 0 || indices[i] >= dataset->count) {
-            return ls_fail_null(LS_ERR_ARGUMENT, "ls_dataset_select: index %lld is %lld: the data set has %lld samples",
+            return ls_fail_null(LS_ERR_ARGUMENT,
+                                "ls_dataset_select: index %lld is %lld, but the data set has %lld samples",
                                 (long long)i, (long long)indices[i], (long long)dataset->count);
         }
     }
@@ -133,7 +135,7 @@ static ls_status check_fractions(const double *fractions, int count) {
     }
     return sum >= 1 - 1e-9 && sum <= 1 + 1e-12 /* otherwise the parts might contain more samples than the whole */
                ? LS_OK
-               : ls_fail(LS_ERR_ARGUMENT, "ls_dataset_split: the fractions add up to %.13g, must be 1", sum);
+               : ls_fail(LS_ERR_ARGUMENT, "ls_dataset_split: the fractions add up to %.13g, but must add up to 1", sum);
 }
 
 /*
@@ -191,11 +193,12 @@ ls_status ls_dataset_split(ls_dataset *dataset, const double *fractions, int cou
     if (dataset == NULL) {
         return ls_fail_missing("ls_dataset_split: the data set");
     }
-    const ls_status status =
-        fractions != NULL && count > 0 && parts != NULL
-            ? split_at_random(dataset, fractions, count, seed, parts)
-            : ls_fail(LS_ERR_ARGUMENT, "ls_dataset_split: %d parts: their fractions and room for them are needed",
-                      count);
+    const ls_status status = fractions != NULL && count > 0 && parts != NULL
+                                 ? split_at_random(dataset, fractions, count, seed, parts)
+                                 : ls_fail(LS_ERR_ARGUMENT,
+                                           "ls_dataset_split: %d parts: at least one part is needed, and the fractions "
+                                           "and the array of parts must not be NULL",
+                                           count);
     ls_dataset_drop(dataset);
     return status;
 }
@@ -216,8 +219,8 @@ static bool same_sample(ls_shape a, ls_dtype a_dtype, ls_shape b, ls_dtype b_dty
 static ls_status put_rows(ls_tensor *to, const ls_tensor *from, const int64_t *rows, const char *which) {
     if (!same_sample(ls_sample_shape(from), (ls_dtype)from->dtype, ls_sample_shape(to), (ls_dtype)to->dtype)) {
         return ls_fail(LS_ERR_SHAPE,
-                       "ls_dataset_concat: a batch of %ss became %s of %s, but earlier samples became %s of %s: a "
-                       "transform must return the same shape and dtype for all",
+                       "ls_dataset_concat: a batch of %ss is %s of %s, but earlier samples were %s of %s: a transform "
+                       "must return the same shape and dtype for all",
                        which, LS_SHAPE_TEXT(from), ls_dtype_name((ls_dtype)from->dtype), LS_SHAPE_TEXT(to),
                        ls_dtype_name((ls_dtype)to->dtype));
     }

@@ -87,7 +87,7 @@ static const char *advice_for(const ls_array_file *file) {
         (void)close(fd);
     }
     return classic ? "it is a classic NetCDF file: use ls_netcdf_dataset"
-                   : "it is damaged, incomplete or of another format";
+                   : "it is damaged, incomplete or in a different format";
 }
 
 static ls_status check_path(const char *call, const char *path) {

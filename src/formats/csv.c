@@ -79,7 +79,7 @@ static ls_status parse_number(const ls_csv_reader *reader, const csv_table *tabl
     }
     char what[200];
     snprintf(what, sizeof what,
-             ": \"%.40s\" is not a number; if the texts of this column are classes, list it in .text", text);
+             ": \"%.40s\" is not a number; if the strings of this column are classes, list it in .text", text);
     return ls_csv_field_error(reader, &table->columns, column, what);
 }
 
@@ -283,7 +283,7 @@ static void table_free(csv_table *table) {
 static ls_status check_options(const ls_csv_options *options) {
     if (options->column_count < 0 || (options->columns == NULL && options->column_count > 0)) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_csv_read: .column_count is %d%s", options->column_count,
-                       options->column_count < 0 ? ", must be 0 or more" : " and .columns is NULL");
+                       options->column_count < 0 ? ", but must be 0 or more" : " and .columns is NULL");
     }
     for (int i = 0; options->columns != NULL && i < options->column_count; i++) {
         if (options->columns[i] == NULL) {
@@ -292,7 +292,7 @@ static ls_status check_options(const ls_csv_options *options) {
     }
     if (options->text_count < 0 || (options->text == NULL && options->text_count > 0)) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_csv_read: .text_count is %d%s", options->text_count,
-                       options->text_count < 0 ? ", must be 0 or more" : " and .text is NULL");
+                       options->text_count < 0 ? ", but must be 0 or more" : " and .text is NULL");
     }
     for (int i = 0; i < options->text_count; i++) {
         if (options->text[i].column == NULL) {

@@ -99,7 +99,7 @@ static ls_status read_classes(ls_csv_reader *reader, const ls_csv_options *optio
         const ls_status added = ls_csv_is_empty(&field) ? LS_OK : add(classes, field.text);
         if (added == LS_ERR_FORMAT) {
             char what[80];
-            snprintf(what, sizeof what, " has more than %d different texts; are they classes?", MOST_CLASSES);
+            snprintf(what, sizeof what, " has more than %d different strings; are they classes?", MOST_CLASSES);
             return ls_csv_field_error(reader, columns, wanted, what);
         }
         LS_TRY(added);

@@ -88,7 +88,7 @@ static ls_status fail_event(const char *call, const ls_events *events) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: %s: a record must be smaller than 2 GiB", call, events->path);
     default:
         return records->text == NULL
-                   ? ls_fail(LS_ERR_ARGUMENT, "%s: %s: a text is NULL", call, events->path)
+                   ? ls_fail(LS_ERR_ARGUMENT, "%s: %s: a string is NULL", call, events->path)
                    : ls_fail(LS_ERR_ARGUMENT, "%s: %s: '%.100s' is not UTF-8", call, events->path, records->text);
     }
 }
@@ -215,7 +215,7 @@ ls_events *ls_events_open(const char *folder, const ls_events_options *options) 
         return ls_fail_null(LS_ERR_ARGUMENT, "%s: the folder is empty", call);
     }
     if (!(seconds >= 0)) {
-        return ls_fail_null(LS_ERR_ARGUMENT, "%s: flush_seconds is %g, must not be negative", call, seconds);
+        return ls_fail_null(LS_ERR_ARGUMENT, "%s: flush_seconds is %g, but must not be negative", call, seconds);
     }
     ls_events *events = ls_allocate_zeroed(1, sizeof *events);
     if (events == NULL) {

@@ -76,7 +76,7 @@ static ls_status next_event(events_reader *in, size_t *size, bool *there) {
     memcpy(&length, in->bytes + in->from, sizeof length);
     if (!is_checked(in->bytes + in->from, sizeof length)) {
         return fail_record(in, in->offset > 0 ? "is damaged: the checksum of its length is wrong"
-                                              : "is none: this is no event file");
+                                              : "is invalid: this is not an event file");
     }
     if (length > LS_PROTO_MOST) {
         return fail_record(in, "says that it has more than 2 GiB");

@@ -78,8 +78,7 @@ static ls_status read_inflating(ls_source *source, void *bytes, size_t size, siz
         return LS_OK;
     }
     if (code == Z_BUF_ERROR) {
-        return ls_fail(LS_ERR_FORMAT, "%s: %s is a gzip file that ends too early: fetch it again", source->call,
-                       source->path);
+        return ls_fail(LS_ERR_FORMAT, "%s: %s is a truncated gzip file: download it again", source->call, source->path);
     }
     const char *words = strstr(reason, ": "); /* text after the number of the descriptor */
     return code == Z_ERRNO ? fail_read(source)
@@ -378,6 +377,6 @@ ls_status ls_folder_make(const char *call, const char *path) {
         reason = make_one_folder(part, *end == '\0');
     }
     return reason == 0 ? LS_OK
-                       : ls_fail(LS_ERR_IO, "%s: cannot make the folder %.500s: %s%s", call, part, strerror(reason),
+                       : ls_fail(LS_ERR_IO, "%s: cannot create the folder %.500s: %s%s", call, part, strerror(reason),
                                  reason == EEXIST ? " and is not a folder: choose another path" : "");
 }

@@ -48,7 +48,7 @@ typedef struct idx_header {
 
 static ls_status fail_amount(const char *path, const idx_header *header, const char *amount) {
     return ls_fail(LS_ERR_FORMAT,
-                   "ls_idx_read: %s: its header, %s of %zu bytes each, announces %s data than the file contains", path,
+                   "ls_idx_read: %s: its header, %s of %zu bytes each, declares %s data than the file contains", path,
                    ls_shape_describe(header->shape.ndim, header->shape.size).text, header->type->width, amount);
 }
 

@@ -57,7 +57,7 @@ ls_tensor *ls_image_read(const char *path, int64_t channels) {
     static const char call[] = "ls_image_read";
     ls_raster picture;
     if (channels != 0 && channels != 1 && channels != 3) {
-        return ls_fail_null(LS_ERR_ARGUMENT, "%s: %lld channels: must be 1 or 3", call, (long long)channels);
+        return ls_fail_null(LS_ERR_ARGUMENT, "%s: .channels is %lld, but must be 1 or 3", call, (long long)channels);
     }
     if (ls_raster_read(call, path, &picture) != LS_OK) {
         return NULL;

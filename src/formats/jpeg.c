@@ -92,7 +92,7 @@ static void on_message(j_common_ptr state, int level) {
         known = known || r->errors.msg_code == harmless[i];
     }
     if (r->errors.msg_code == JWRN_JPEG_EOF) {
-        leave(r, ls_fail(LS_ERR_FORMAT, "%s: %s is a JPEG file that ends too early: fetch it again", r->file->call,
+        leave(r, ls_fail(LS_ERR_FORMAT, "%s: %s is a truncated JPEG file: download it again", r->file->call,
                          r->file->path));
     }
     if (!known) {
@@ -185,8 +185,8 @@ ls_status ls_jpeg_decode(const ls_encoded *file, ls_raster *picture) {
 #else
 
 const void *ls_libjpeg_open(void) {
-    return ls_fail_null(LS_ERR_UNSUPPORTED,
-                        "JPEG images: Lockstep was built without libjpeg: install libjpeg-dev and build it again");
+    return ls_fail_null(LS_ERR_UNSUPPORTED, "JPEG images cannot be read, because Lockstep was built without libjpeg: "
+                                            "install libjpeg-dev and build Lockstep again");
 }
 
 ls_status ls_jpeg_decode(const ls_encoded *file, ls_raster *picture) {

@@ -157,7 +157,7 @@ bool ls_json_text(ls_json *json, const char **text) {
         uint32_t c;
         const size_t length = ls_text_character(json->at, &c);
         if (length == 0 || c < 0x20) {
-            return fail(json, "a text of UTF-8 and the '\"' that ends it");
+            return fail(json, "a UTF-8 string and the '\"' that ends it");
         }
         memmove(to, json->at, length);
         to += length;

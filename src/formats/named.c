@@ -19,7 +19,7 @@ ls_status ls_named_check(const char *call, const ls_named *tensors, int count) {
         }
         if (tensor == NULL || !tensor->contiguous) {
             return ls_fail(LS_ERR_ARGUMENT, "%s: tensor %d (%s) is %s", call, i, tensors[i].name,
-                           tensor == NULL ? "NULL" : "not contiguous: ls_contiguous first");
+                           tensor == NULL ? "NULL" : "not contiguous: call ls_contiguous first");
         }
         if (ls_named_find(tensors, i, tensors[i].name) != NULL) {
             return ls_fail(LS_ERR_ARGUMENT, "%s: two tensors are named %s", call, tensors[i].name);

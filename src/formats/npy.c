@@ -14,7 +14,7 @@ enum {
 };
 
 static ls_status fail_amount(const ls_source *source, const ls_npy_header *header, const char *amount) {
-    return ls_fail(LS_ERR_FORMAT, "%s: %s: its header, %s of %zu bytes each, announces %s data than the file contains",
+    return ls_fail(LS_ERR_FORMAT, "%s: %s: its header, %s of %zu bytes each, declares %s data than the file contains",
                    source->call, source->path, ls_shape_describe(header->shape.ndim, header->shape.size).text,
                    (size_t)header->element->bytes, amount);
 }
@@ -39,7 +39,7 @@ static ls_status read_length(ls_source *source, size_t *length) {
     }
     const unsigned char *version = bytes + MARK;
     if (version[0] < 1 || version[0] > 3 || version[1] != 0) {
-        return ls_fail(LS_ERR_FORMAT, "%s: %s is of version %d.%d of the format: 1.0, 2.0 and 3.0 can be read",
+        return ls_fail(LS_ERR_FORMAT, "%s: %s has version %d.%d of the format, but only 1.0, 2.0 and 3.0 are supported",
                        source->call, source->path, version[0], version[1]);
     }
     const size_t width = version[0] == 1 ? 2 : 4;

@@ -11,7 +11,7 @@ typedef struct header_parser {
 } header_parser;
 
 static ls_status fail_at(const header_parser *p, const char *expected) {
-    return ls_fail(LS_ERR_FORMAT, "%s: %s: its header is not one of NumPy's: at byte %zu of it must be %s",
+    return ls_fail(LS_ERR_FORMAT, "%s: %s: its header is not a NumPy header: at byte %zu, %s was expected",
                    p->source->call, p->source->path, (size_t)(p->at - p->begin), expected);
 }
 

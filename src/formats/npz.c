@@ -123,10 +123,10 @@ static ls_status check(const ls_named *tensors, int count) {
     }
     return whole < UINT32_MAX && count < UINT16_MAX
                ? LS_OK
-               : ls_fail(
-                     LS_ERR_ARGUMENT,
-                     "%s: %d tensors would make a file of %zu bytes: it must have less than 4 GiB and 65535 tensors",
-                     save, count, whole);
+               : ls_fail(LS_ERR_ARGUMENT,
+                         "%s: %d tensors would make a file of %zu bytes: the file must be smaller than 4 GiB and have "
+                         "fewer than 65535 tensors",
+                         save, count, whole);
 }
 
 static ls_status write_elements(ls_new_file *file, const char *name, ls_zip_line *line, const char *head, size_t size,

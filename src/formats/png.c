@@ -83,7 +83,7 @@ static void on_warning(png_structp state, png_const_charp message) {
 static void give_bytes(png_structp state, png_bytep bytes, size_t size) {
     png_reader *r = opened()->get_io_ptr(state);
     if (size > r->file->size - r->at) {
-        leave(r, ls_fail(LS_ERR_FORMAT, "%s: %s is a PNG file that ends too early: fetch it again", r->file->call,
+        leave(r, ls_fail(LS_ERR_FORMAT, "%s: %s is a truncated PNG file: download it again", r->file->call,
                          r->file->path));
     }
     memcpy(bytes, r->file->bytes + r->at, size);
@@ -97,7 +97,7 @@ static void begin(png_reader *r) {
     r->info = r->state != NULL ? png->create_info_struct(r->state) : NULL;
     if (r->info == NULL) {
         leave(r, ls_fail(LS_ERR_UNSUPPORTED,
-                         "%s: libpng is of another version than " PNG_LIBPNG_VER_STRING ", or has no memory",
+                         "%s: libpng has a different version than " PNG_LIBPNG_VER_STRING ", or is out of memory",
                          r->file->call));
     }
     png->set_read_fn(r->state, r, give_bytes);
@@ -125,7 +125,7 @@ static void read_picture(png_reader *r) {
     png->read_update_info(r->state, r->info);
     const size_t row = (size_t)width * (size_t)r->picture->channels;
     if (png->get_rowbytes(r->state, r->info) != row) {
-        png->error(r->state, "its rows have another size than they should");
+        png->error(r->state, "its rows do not have the expected size");
     }
     for (int pass = 0; pass < passes; pass++) {
         for (size_t i = 0; i < height; i++) {
@@ -156,8 +156,8 @@ ls_status ls_png_decode(const ls_encoded *file, ls_raster *picture) {
 #else
 
 const void *ls_libpng_open(void) {
-    return ls_fail_null(LS_ERR_UNSUPPORTED,
-                        "PNG images: Lockstep was built without libpng: install libpng-dev and build it again");
+    return ls_fail_null(LS_ERR_UNSUPPORTED, "PNG images cannot be read, because Lockstep was built without libpng: "
+                                            "install libpng-dev and build Lockstep again");
 }
 
 ls_status ls_png_decode(const ls_encoded *file, ls_raster *picture) {

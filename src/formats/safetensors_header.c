@@ -26,9 +26,10 @@ static ls_status fail_at(const parser *p, const char *expected) {
     if (p->tensor != NULL) {
         snprintf(where, sizeof where, " (the %s of tensor " NAME ")", p->field, p->tensor);
     }
-    return ls_fail(LS_ERR_FORMAT,
-                   "ls_safetensors_load: %s: the header is not a JSON object of tensors: at byte %zu%s must be %s",
-                   p->path, ls_json_position(&p->json), where, expected);
+    return ls_fail(
+        LS_ERR_FORMAT,
+        "ls_safetensors_load: %s: the header is not a JSON object of tensors: at byte %zu%s, %s was expected", p->path,
+        ls_json_position(&p->json), where, expected);
 }
 
 static ls_status check(const parser *p, bool read) {

@@ -192,7 +192,7 @@ static ls_status check(introduction *ranks, int size) {
         ranks[rank].boot[sizeof ranks[rank].boot - 1] = '\0';
         ranks[rank].host[sizeof ranks[rank].host - 1] = '\0';
         if (ranks[rank].count > LS_TRACE_SPANS) {
-            return ls_fail(LS_ERR_FORMAT, "%s: rank %d says that it has %llu spans; %d can be", call, rank,
+            return ls_fail(LS_ERR_FORMAT, "%s: rank %d reports %llu spans, but at most %d are possible", call, rank,
                            (unsigned long long)ranks[rank].count, LS_TRACE_SPANS);
         }
     }
@@ -204,7 +204,8 @@ static ls_status tell(ls_comm *comm, ls_status status) {
     int32_t outcome = (int32_t)status;
     LS_TRY(ls_comm_broadcast(comm, &outcome, 1, LS_I32, 0, NULL));
     if (ls_comm_rank(comm) != 0 && outcome != (int32_t)LS_OK) {
-        return ls_fail((ls_status)outcome, "%s: rank 0 could not write the file; its own message says why", call);
+        return ls_fail((ls_status)outcome, "%s: rank 0 could not write the file; see the error message of rank 0",
+                       call);
     }
     return status;
 }

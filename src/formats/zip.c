@@ -179,7 +179,7 @@ static ls_status read_entry(const ls_source *source, char **at, size_t *left, ls
         return fail_entry(source, entry->name, "it is encrypted");
     }
     if (method != STORED && method != DEFLATED) {
-        return fail_entry(source, entry->name, "it is packed by another method than deflate");
+        return fail_entry(source, entry->name, "it is compressed by a method other than deflate");
     }
     if (entry->packed > source->size || entry->offset > source->size) {
         return fail_entry(source, entry->name, "it does not lie in the archive");
@@ -216,7 +216,7 @@ static ls_status check_entries(ls_zip *zip, size_t directory) {
         ls_zip_entry *entry = &zip->entries[i];
         entry->end = i + 1 < zip->count ? zip->entries[i + 1].offset : directory;
         if (entry->end < entry->offset || entry->end - entry->offset < LS_ZIP_LOCAL + entry->packed) {
-            return fail_entry(zip->source, entry->name, "it overlaps another one, or the end of the archive");
+            return fail_entry(zip->source, entry->name, "it overlaps another member, or the end of the archive");
         }
     }
     return LS_OK;
@@ -280,7 +280,7 @@ static ls_status inflate_some(ls_zip_member *member, void *bytes, size_t size, s
             return ls_fail_memory(member->source.call, sizeof *stream);
         }
         if (code != Z_OK && code != Z_STREAM_END) {
-            return fail_damaged(member, stream->msg != NULL ? stream->msg : "its deflated bytes end too early");
+            return fail_damaged(member, stream->msg != NULL ? stream->msg : "its deflated bytes are truncated");
         }
         member->finished = code == Z_STREAM_END;
     }

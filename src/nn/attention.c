@@ -51,7 +51,7 @@ static ls_status check_inputs(const ls_module *self, ls_tensor *const *inputs, i
     for (int i = 0; i < input_count && i <= VALUE; i++) {
         const ls_tensor *x = inputs[i];
         if (x != NULL && (ls_ndim(x) != 3 || ls_size(x, 2) != state->width)) {
-            return ls_fail(LS_ERR_SHAPE, "%s: input %d is %s, must be [n, length, %lld]", self->type->name, i + 1,
+            return ls_fail(LS_ERR_SHAPE, "%s: input %d is %s, but must be [n, length, %lld]", self->type->name, i + 1,
                            LS_SHAPE_TEXT(x), (long long)state->width);
         }
     }
@@ -165,7 +165,7 @@ static ls_tensor *positions_forward(ls_module *self, ls_tensor *input) {
     const int64_t count = ls_size(state->weight, 0), width = ls_size(state->weight, 1);
     const int ndim = ls_ndim(input);
     if (ndim < 2 || ls_size(input, -1) != width || ls_size(input, -2) > count) {
-        (void)ls_fail(LS_ERR_SHAPE, "%s: x is %s, must be [..., positions, %lld] of at most %lld positions",
+        (void)ls_fail(LS_ERR_SHAPE, "%s: x is %s, but must be [..., positions, %lld] with at most %lld positions",
                       self->type->name, LS_SHAPE_TEXT(input), (long long)width, (long long)count);
         return ls_scope_failed();
     }
@@ -272,11 +272,11 @@ ls_module *ls_nn_transformer_block(int64_t width, int64_t heads, const ls_transf
                             (int)options->activation);
     }
     if (options->hidden < 0) {
-        return ls_fail_null(LS_ERR_ARGUMENT, "ls_nn_transformer_block: .hidden is %lld, must not be negative",
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_nn_transformer_block: .hidden is %lld, but must not be negative",
                             (long long)options->hidden);
     }
     if (!(options->dropout >= 0 && options->dropout <= 1)) {
-        return ls_fail_null(LS_ERR_ARGUMENT, "ls_nn_transformer_block: .dropout is %g, must be from 0 to 1",
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_nn_transformer_block: .dropout is %g, but must be from 0 to 1",
                             options->dropout);
     }
     ls_module *module = ls_module_new(&type);

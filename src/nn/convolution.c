@@ -235,8 +235,8 @@ static ls_tensor *upsample_forward(ls_module *self, ls_tensor *input) {
         const int64_t factor = state->factors.size[state->factors.ndim == 1 ? 0 : i];
         if ((state->factors.ndim != 1 && state->factors.ndim != size.ndim) ||
             __builtin_mul_overflow(ls_size(input, i + 2), factor, &size.size[i])) {
-            (void)ls_fail(LS_ERR_SHAPE, "%s: x is %s, with %d factors", self->type->name, LS_SHAPE_TEXT(input),
-                          state->factors.ndim);
+            (void)ls_fail(LS_ERR_SHAPE, "%s: x is %s, which does not fit %d factors", self->type->name,
+                          LS_SHAPE_TEXT(input), state->factors.ndim);
             return ls_scope_failed();
         }
     }
@@ -267,7 +267,7 @@ ls_module *ls_nn_upsample(ls_shape factor, const ls_resize_options *options) {
         static const ls_module_type type = {                                                                           \
             .name = (text), .state_size = sizeof(resize_state), .forward = shuffle_forward};                           \
         if (factor < 1) {                                                                                              \
-            return ls_fail_null(LS_ERR_ARGUMENT, "%s: a factor of %lld: must be positive", #constructor,               \
+            return ls_fail_null(LS_ERR_ARGUMENT, "%s: the factor is %lld, but must be positive", #constructor,         \
                                 (long long)factor);                                                                    \
         }                                                                                                              \
         ls_module *module = ls_module_new(&type);                                                                      \

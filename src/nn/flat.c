@@ -87,7 +87,7 @@ static bool check_aliases(const ls_named_list *parameters) {
         if (ls_tensor_has_alias(parameters->items[i].tensor)) {
             (void)ls_fail(LS_ERR_UNSUPPORTED,
                           "laying out the parameters: an ls_alias or ls_detach of \"%s\" exists, which would keep the "
-                          "old memory: release it before, or make it after the optimizer and ls_data_parallel; to tie "
+                          "old memory: release it first, or create it after the optimizer and ls_data_parallel; to tie "
                           "two models, add the same tensor to both",
                           parameters->items[i].name);
             return false;

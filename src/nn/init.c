@@ -9,7 +9,7 @@ static ls_status check_target(const char *call, const ls_tensor *tensor) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: the tensor is NULL", call);
     }
     if (!ls_dtype_is_floating(ls_dtype_of(tensor))) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: a tensor of %s cannot be initialized: must be floating-point", call,
+        return ls_fail(LS_ERR_ARGUMENT, "%s: a tensor of %s cannot be initialized: it must be floating-point", call,
                        ls_dtype_name(ls_dtype_of(tensor)));
     }
     return LS_OK;

@@ -223,7 +223,7 @@ static ls_tensor *standardize_forward(ls_module *self, ls_tensor *input) {
     const standardize_state *state = self->state;
     const ls_dtype dtype = ls_dtype_of(input);
     if (ls_ndim(input) < 2 || ls_size(input, 1) != ls_size(state->mean, 0)) {
-        (void)ls_fail(LS_ERR_SHAPE, "%s: x is %s, must be [n, %lld, ...]", self->type->name, LS_SHAPE_TEXT(input),
+        (void)ls_fail(LS_ERR_SHAPE, "%s: x is %s, but must be [n, %lld, ...]", self->type->name, LS_SHAPE_TEXT(input),
                       (long long)ls_size(state->mean, 0));
         return ls_scope_failed();
     }
@@ -373,8 +373,8 @@ static ls_tensor *batch_norm_forward(ls_module *self, ls_tensor *input) {
     const norm_state *norm = self->state;
     const int axes = ls_ndim(input) - 2;
     if (axes != norm->axes && (axes != 0 || norm->axes != 1)) {
-        (void)ls_fail(LS_ERR_SHAPE, "%s: x is %s, must be [n, channels, %s]", self->type->name, LS_SHAPE_TEXT(input),
-                      wanted[norm->axes - 1]);
+        (void)ls_fail(LS_ERR_SHAPE, "%s: x is %s, but must be [n, channels, %s]", self->type->name,
+                      LS_SHAPE_TEXT(input), wanted[norm->axes - 1]);
         return ls_scope_failed();
     }
     return ls_batch_norm(input, norm->running_mean, norm->running_var, norm->weight, norm->bias, self->training,

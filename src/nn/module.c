@@ -149,7 +149,7 @@ static bool name_is_good(const ls_module *module, const char *name) {
 /* Returns whether `added` exists. Reports NULL as an error. */
 static bool is_there(const ls_module *module, const char *name, const void *added) {
     if (added == NULL && name != NULL && name[0] != '\0') {
-        (void)ls_fail_missing("%s: what should become \"%s\"", module->type->name, name);
+        (void)ls_fail_missing("%s: the object added as \"%s\"", module->type->name, name);
     } else if (added == NULL) {
         (void)ls_fail_missing("%s: its module", module->type->name);
     }
@@ -159,8 +159,8 @@ static bool is_there(const ls_module *module, const char *name, const void *adde
 /* Checks that a tensor is contiguous. Parameters and buffers are copied, reduced and updated as one range of memory. */
 static bool is_dense(const ls_module *module, const char *name, const ls_tensor *tensor) {
     if (!tensor->contiguous) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "%s: \"%s\" %s is not contiguous: ls_contiguous first", module->type->name, name,
-                      LS_SHAPE_TEXT(tensor));
+        (void)ls_fail(LS_ERR_ARGUMENT, "%s: \"%s\" %s is not contiguous: call ls_contiguous first", module->type->name,
+                      name, LS_SHAPE_TEXT(tensor));
     }
     return tensor->contiguous;
 }
@@ -180,7 +180,7 @@ static bool is_one_kind(const ls_module *module, const ls_named_list *list, cons
     if (!list_has(buffer ? &module->own_parameters : &module->own_buffers, tensor)) {
         return true;
     }
-    (void)ls_fail(LS_ERR_ARGUMENT, "%s: what should become the %s \"%s\" is already a %s of this module",
+    (void)ls_fail(LS_ERR_ARGUMENT, "%s: the tensor added as %s \"%s\" is already a %s of this module",
                   module->type->name, buffer ? "buffer" : "parameter", name, buffer ? "parameter" : "buffer");
     return false;
 }
@@ -250,7 +250,7 @@ static bool contains(const ls_module *module, const ls_module *sought) {
  */
 static ls_module *refuse_circle(ls_module *module, const char *name, ls_module *child) {
     module->failed = true;
-    (void)ls_fail(LS_ERR_ARGUMENT, "%s: what should become \"%s\" is %s", module->type->name, name != NULL ? name : "",
+    (void)ls_fail(LS_ERR_ARGUMENT, "%s: the module added as \"%s\" is %s", module->type->name, name != NULL ? name : "",
                   child == module ? "the module itself" : "a module that it is part of");
     if (child != module) {
         if (!module->owners.made) {

@@ -101,7 +101,7 @@ static bool may_move(const recomputation *r, const ls_tensor *buffer) {
 
 static ls_status check_buffers(const recomputation *r) {
     if (ls_module_buffer_count(r->module) != r->buffer_count) {
-        return ls_fail(LS_ERR_STATE, "ls_recompute: %s has got another number of buffers since the forward pass",
+        return ls_fail(LS_ERR_STATE, "ls_recompute: the number of buffers of %s has changed since the forward pass",
                        r->module->type->name);
     }
     for (int i = 0; i < r->buffer_count; i++) {
@@ -137,10 +137,11 @@ static ls_status check_unchanged(const recomputation *r, const ls_node *node) {
 static ls_status check_output(const recomputation *r, const ls_tensor *output, const ls_tensor *gradient) {
     return output->dtype == gradient->dtype && ls_tensor_same_shape(output, gradient)
                ? LS_OK
-               : ls_fail(LS_ERR_STATE,
-                         "ls_recompute: the second forward pass of %s gave %s of %s, but the first gave %s of %s",
-                         r->module->type->name, LS_SHAPE_TEXT(output), ls_dtype_name((ls_dtype)output->dtype),
-                         LS_SHAPE_TEXT(gradient), ls_dtype_name((ls_dtype)gradient->dtype));
+               : ls_fail(
+                     LS_ERR_STATE,
+                     "ls_recompute: the second forward pass of %s returned %s of %s, but the first returned %s of %s",
+                     r->module->type->name, LS_SHAPE_TEXT(output), ls_dtype_name((ls_dtype)output->dtype),
+                     LS_SHAPE_TEXT(gradient), ls_dtype_name((ls_dtype)gradient->dtype));
 }
 
 /* Runs the module again as in the first run, but with recording, in the innermost scope. */
@@ -345,7 +346,7 @@ static ls_status run(ls_module *module, ls_tensor *const *inputs, int input_coun
         return ls_module_run_once(module, inputs, input_count, outputs, output_count);
     }
     if (output_count != 1) {
-        return ls_fail(LS_ERR_UNSUPPORTED, "ls_recompute: %s gives %d outputs, but recomputation needs exactly one",
+        return ls_fail(LS_ERR_UNSUPPORTED, "ls_recompute: %s returns %d outputs, but recomputation needs exactly one",
                        module->type->name, output_count);
     }
     recomputation *r = make_recomputation(thread, module, inputs, input_count);

@@ -37,7 +37,7 @@ static ls_status check_x(const ls_module *self, const ls_tensor *x) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: x is NULL", self->type->name);
     }
     if (ls_ndim(x) != 3 || ls_size(x, 2) != state->in) {
-        return ls_fail(LS_ERR_SHAPE, "%s: x is %s, must be [%s, %lld]", self->type->name, LS_SHAPE_TEXT(x),
+        return ls_fail(LS_ERR_SHAPE, "%s: x is %s, but must be [%s, %lld]", self->type->name, LS_SHAPE_TEXT(x),
                        state->time_first ? "length, n" : "n, length", (long long)state->in);
     }
     return LS_OK;
@@ -51,7 +51,7 @@ static ls_status check_state(const ls_module *self, const ls_tensor *given, int6
                           ls_size(given, 2) == state->hidden)) {
         return LS_OK;
     }
-    return ls_fail(LS_ERR_SHAPE, "%s: %s is %s, must be [%lld, %lld, %lld]", self->type->name, name,
+    return ls_fail(LS_ERR_SHAPE, "%s: %s is %s, but must be [%lld, %lld, %lld]", self->type->name, name,
                    LS_SHAPE_TEXT(given), (long long)(samples == 0 ? n : count), (long long)(samples == 0 ? count : n),
                    (long long)state->hidden);
 }
@@ -61,11 +61,11 @@ static ls_status check_lengths(const ls_module *self, const ls_tensor *lengths, 
         return LS_OK;
     }
     if (ls_dtype_of(lengths) != LS_I64 && ls_dtype_of(lengths) != LS_I32) {
-        return ls_fail(LS_ERR_SHAPE, "%s: the lengths are a tensor of %s, must be i64 or i32", self->type->name,
+        return ls_fail(LS_ERR_SHAPE, "%s: the lengths are a tensor of %s, but must be i64 or i32", self->type->name,
                        ls_dtype_name(ls_dtype_of(lengths)));
     }
     if (ls_ndim(lengths) != 1 || ls_size(lengths, 0) != n) {
-        return ls_fail(LS_ERR_SHAPE, "%s: the lengths are %s, must be [%lld], one per sequence", self->type->name,
+        return ls_fail(LS_ERR_SHAPE, "%s: the lengths are %s, but must be [%lld], one per sequence", self->type->name,
                        LS_SHAPE_TEXT(lengths), (long long)n);
     }
     return LS_OK;
@@ -77,8 +77,8 @@ static ls_status take_inputs(const ls_module *self, ls_tensor *const *inputs, in
     const int states = (int)ls_recurrence_states(state->kind);
     if (input_count < 1 || input_count > states + 2 || output_count < 1 || output_count > states + 1) {
         return ls_fail(LS_ERR_ARGUMENT,
-                       "%s: takes x%s and lengths, of which all but x may be left out, and gives y%s: not %d "
-                       "inputs and %d outputs",
+                       "%s: takes x%s and lengths, of which all but x may be omitted, and returns y%s, but was called "
+                       "with %d inputs and %d outputs",
                        self->type->name, states > 1 ? ", h, c" : ", h", states > 1 ? ", h and c" : " and h",
                        input_count, output_count);
     }
@@ -253,7 +253,7 @@ static ls_module *recurrent(const char *name, const ls_module_type *type, ls_rec
                                .time_first = options->time_first};
     state->of = ls_allocate_zeroed((size_t)(state->layers * state->directions), sizeof *state->of);
     if (state->of == NULL) {
-        (void)ls_fail(LS_ERR_MEMORY, "%s: no memory for %d layers", name, state->layers);
+        (void)ls_fail(LS_ERR_MEMORY, "%s: out of memory for %d layers", name, state->layers);
         module->failed = true;
         return ls_module_finish(module);
     }

@@ -132,7 +132,7 @@ static ls_status check_aliases(const loading *load) {
             if (ls_error_count != errors) {
                 return ls_error_status();
             }
-            return ls_fail(LS_ERR_FORMAT, "%s: %s: %s and %s are one tensor in the model, but differ in the file",
+            return ls_fail(LS_ERR_FORMAT, "%s: %s: %s and %s are the same tensor in the model, but differ in the file",
                            load->call, load->path, name, alias->name);
         }
     }
@@ -232,7 +232,7 @@ static ls_status check_shapes(const loading *load) {
         const ls_named_tensor *own = item(load->module, i);
         const ls_tensor *saved = mismatch(load, own);
         if (saved != NULL) {
-            return ls_fail(LS_ERR_SHAPE, "%s: %s: %s is %s there and %s in the model", load->call, load->path,
+            return ls_fail(LS_ERR_SHAPE, "%s: %s: %s is %s in the file and %s in the model", load->call, load->path,
                            own->name, LS_SHAPE_TEXT(saved), LS_SHAPE_TEXT(own->tensor));
         }
     }

@@ -14,8 +14,8 @@ ls_status ls_descent_check_group(const ls_optimizer *optimizer, const ls_paramet
         return ls_fail(LS_ERR_UNSUPPORTED, "%s: it already has a group of parameters, and can have only one", call);
     }
     if (group->weight_decay != 0) {
-        return ls_fail(LS_ERR_UNSUPPORTED, "%s: weight_decay is %g; add the decay to the loss", call,
-                       group->weight_decay);
+        return ls_fail(LS_ERR_UNSUPPORTED, "%s: weight_decay is %g, but must be 0; add the decay to the loss instead",
+                       call, group->weight_decay);
     }
     LS_TRY(ls_group_check_whole(optimizer, group));
     for (int i = 0; i < group->count && optimizer->comm == NULL; i++) {
@@ -29,8 +29,9 @@ ls_status ls_descent_check_group(const ls_optimizer *optimizer, const ls_paramet
     for (int i = 1; i < group->count; i++) {
         const int first = group->slots[0].parameter->dtype, dtype = group->slots[i].parameter->dtype;
         if (dtype != first) {
-            return ls_fail(LS_ERR_UNSUPPORTED, "%s: parameter %d is %s, but parameter 0 is %s; all must have one dtype",
-                           call, i, ls_dtype_name((ls_dtype)dtype), ls_dtype_name((ls_dtype)first));
+            return ls_fail(LS_ERR_UNSUPPORTED,
+                           "%s: parameter %d is %s, but parameter 0 is %s; all must have the same dtype", call, i,
+                           ls_dtype_name((ls_dtype)dtype), ls_dtype_name((ls_dtype)first));
         }
     }
     return LS_OK;

@@ -9,7 +9,7 @@ double *ls_divided_sum(const char *call, ls_divided_sums *sums, const ls_divisio
         }
     }
     if (sums->count == LS_MOST_DIVIDED_SUMS) {
-        return ls_fail_null(LS_ERR_UNSUPPORTED, "%s: the model is divided over more than %d groups of ranks", call,
+        return ls_fail_null(LS_ERR_UNSUPPORTED, "%s: the model is sharded over more than %d groups of ranks", call,
                             LS_MOST_DIVIDED_SUMS);
     }
     ls_divided_sum_of *made = &sums->sums[sums->count++];

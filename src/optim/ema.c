@@ -49,7 +49,8 @@ void ls_ema_free(ls_ema *ema) {
 
 /* Fails with LS_ERR_STATE while the averages are in the model. */
 static ls_status check_here(const char *call, const ls_ema *ema) {
-    return !ema->swapped ? LS_OK : ls_fail(LS_ERR_STATE, "%s: the averages are in the model: ls_ema_swap first", call);
+    return !ema->swapped ? LS_OK
+                         : ls_fail(LS_ERR_STATE, "%s: the averages are in the model: call ls_ema_swap first", call);
 }
 
 /* Computes average = keep * average + (1 - keep) * present. Copies counters. */

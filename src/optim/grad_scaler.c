@@ -175,9 +175,8 @@ ls_status ls_grad_scaler_unscale(ls_grad_scaler *scaler, ls_optimizer *optimizer
     ls_capture_refuse_here("ls_grad_scaler_unscale", LS_CAPTURE_STATE);
     LS_TRY(check("ls_grad_scaler_unscale", scaler, optimizer));
     if (find(scaler, optimizer) != NULL) {
-        return ls_fail(LS_ERR_STATE,
-                       "ls_grad_scaler_unscale: the gradients of this optimizer were divided by the scale already, "
-                       "since the last ls_grad_scaler_update");
+        return ls_fail(LS_ERR_STATE, "ls_grad_scaler_unscale: the gradients of this optimizer have already been "
+                                     "divided by the scale since the last ls_grad_scaler_update");
     }
     if (scaler->count == scaler->room) {
         unscaled *recent = ls_grow(scaler->recent, (size_t)scaler->count, sizeof *recent);
@@ -286,7 +285,7 @@ static ls_status check_scale(const char *call, const ls_named *given, int count)
     }
     return scale >= (double)FLT_MIN && scale <= (double)FLT_MAX
                ? LS_OK
-               : ls_fail(LS_ERR_FORMAT, "%s: scale is %g, must be between %g and %g", call, scale, (double)FLT_MIN,
+               : ls_fail(LS_ERR_FORMAT, "%s: scale is %g, but must be between %g and %g", call, scale, (double)FLT_MIN,
                          (double)FLT_MAX);
 }
 

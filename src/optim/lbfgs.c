@@ -177,7 +177,7 @@ static ls_status lbfgs_make_room(const char *call, ls_optimizer *optimizer, cons
             continue;
         }
         if (past->used == capacity) {
-            return ls_fail(LS_ERR_SHAPE, "%s: there are more steps in it than the history_size %d of this ls_lbfgs",
+            return ls_fail(LS_ERR_SHAPE, "%s: the state contains more steps than the history_size %d of this ls_lbfgs",
                            call, capacity);
         }
         pair *each = &past->pairs[past->used++];

@@ -60,8 +60,8 @@ static ls_status muon_check_group(const ls_optimizer *optimizer, const ls_parame
         const ls_tensor *parameter = group->slots[i].parameter;
         if (parameter->ndim != 2) {
             return ls_fail(LS_ERR_SHAPE,
-                           "ls_muon: parameter %d is %s, but the group has matrices too: put it in a group of its own, "
-                           "or set .adamw of the group",
+                           "ls_muon: parameter %d is %s, but the group also has matrices: put the parameter in a "
+                           "separate group, or set .adamw of the group",
                            i, LS_SHAPE_TEXT(parameter));
         }
     }

@@ -82,7 +82,7 @@ static ls_status check_parameter(const ls_optimizer *optimizer, const ls_paramet
     }
     if (parameter == NULL || parameter->leaf == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: parameter %d %s", call, index,
-                       parameter == NULL ? "is NULL" : "wants no gradient: ls_set_requires_grad first");
+                       parameter == NULL ? "is NULL" : "does not require a gradient: call ls_set_requires_grad first");
     }
     if (parameter->dtype != LS_F32 && parameter->dtype != LS_F64) {
         return ls_fail(LS_ERR_UNSUPPORTED, "%s: parameter %d is of %s; optimizers work on f32 and f64", call, index,
@@ -152,7 +152,7 @@ ls_status ls_optimizer_add_group(ls_optimizer *optimizer, ls_tensor *const *para
     LS_TRY(ls_option_within(optimizer->type->name, "learning_rate", options->learning_rate, 0, INFINITY));
     LS_TRY(ls_option_within(optimizer->type->name, "weight_decay", options->weight_decay, 0, INFINITY));
     if (options->adamw && optimizer->others == NULL) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: .adamw of a group is for ls_muon", optimizer->type->name);
+        return ls_fail(LS_ERR_ARGUMENT, "%s: .adamw of a group is supported by ls_muon only", optimizer->type->name);
     }
     const ls_optimizer *by = choose_method(optimizer, parameters, count, options->adamw);
     ls_parameter_group group = {
@@ -319,11 +319,11 @@ ls_status ls_optimizer_set_momentum(ls_optimizer *optimizer, double momentum) {
     double *own = optimizer->type->momentum != NULL ? optimizer->type->momentum(optimizer) : NULL;
     if (own == NULL) {
         return ls_fail(LS_ERR_STATE, "ls_optimizer_set_momentum: %s %s", call,
-                       optimizer->type->momentum != NULL ? "was made without momentum: make it with some"
+                       optimizer->type->momentum != NULL ? "was created without momentum: create it with a momentum"
                                                          : "is a method without momentum");
     }
     if (!(momentum > 0 && momentum < 1)) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: momentum is %g, must lie between 0 and 1", call, momentum);
+        return ls_fail(LS_ERR_ARGUMENT, "%s: momentum is %g, but must be between 0 and 1", call, momentum);
     }
     *own = momentum;
     return LS_OK;
@@ -404,7 +404,7 @@ ls_status ls_group_check_whole(const ls_optimizer *optimizer, const ls_parameter
     for (int i = 0; i < group->count; i++) {
         if (group->slots[i].parameter->leaf->divisions[LS_DIVIDED_TENSOR].add != NULL) {
             return ls_fail(LS_ERR_UNSUPPORTED,
-                           "%s: parameter %d is divided over ranks, and this method needs whole tensors",
+                           "%s: parameter %d is sharded over ranks, but this method needs whole tensors",
                            optimizer->type->name, i);
         }
     }
@@ -415,9 +415,10 @@ ls_status ls_group_check_place(const ls_optimizer *optimizer, const ls_parameter
     for (int i = 0; i < group->count; i++) {
         const ls_device *device = ls_tensor_device(group->slots[i].parameter);
         if (__builtin_expect(device != group->device, 0)) {
-            return ls_fail(LS_ERR_STATE,
-                           "%s: parameter %d is on %s, its state on %s: create the optimizer after moving the model",
-                           optimizer->type->name, i, device->name, group->device->name);
+            return ls_fail(
+                LS_ERR_STATE,
+                "%s: parameter %d is on %s, but its state is on %s: create the optimizer after moving the model",
+                optimizer->type->name, i, device->name, group->device->name);
         }
         LS_TRY(ls_slot_check_sharding(optimizer, group, i));
     }

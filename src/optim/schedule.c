@@ -41,7 +41,7 @@ static ls_status apply(const ls_schedule *schedule) {
         const double rate = schedule->rates[g] = rate_of(schedule, schedule->bases[g]);
         if (!(rate >= 0 && rate <= DBL_MAX)) {
             return ls_fail(LS_ERR_ARGUMENT,
-                           "%s: at step %lld the learning rate of group %d is %g, must be finite and not negative",
+                           "%s: at step %lld the learning rate of group %d is %g, but must be finite and not negative",
                            call, (long long)schedule->step, g, rate);
         }
     }
@@ -60,7 +60,7 @@ ls_status ls_schedule_check_steps(const char *call, const char *option, int64_t 
     const int64_t most = INT64_C(1) << 53; /* a double cannot represent all larger integers exactly */
     return number >= least && number <= most
                ? LS_OK
-               : ls_fail(LS_ERR_ARGUMENT, "%s: %s is %lld, must lie between %lld and 2^53", call, option,
+               : ls_fail(LS_ERR_ARGUMENT, "%s: %s is %lld, but must be between %lld and 2^53", call, option,
                          (long long)number, (long long)least);
 }
 
@@ -121,8 +121,8 @@ static ls_status warm_up(ls_schedule *schedule, int64_t steps, double start) {
     LS_TRY(ls_schedule_check_steps(call, "steps", steps, 0));
     LS_TRY(ls_option_within(call, "start", start, 0, 1));
     if (schedule->step > 0 || schedule->warm_up > 0) {
-        return ls_fail(LS_ERR_STATE, "%s: the %s %s: it comes first, and once", call, schedule->type->name,
-                       schedule->step > 0 ? "has been advanced" : "has a warm-up");
+        return ls_fail(LS_ERR_STATE, "%s: the %s %s: add one warm-up, before the first step", call,
+                       schedule->type->name, schedule->step > 0 ? "has been advanced" : "has a warm-up");
     }
     schedule->warm_up = steps;
     schedule->warm_up_start = start;
@@ -228,7 +228,7 @@ static ls_status restore(ls_schedule *schedule, const ls_named *given, int count
     ls_state_forget(&list);
     LS_TRY(status);
     if (schedule->end > 0 && own_step(schedule) > schedule->end) {
-        return ls_fail(LS_ERR_FORMAT, "%s: last_epoch holds %lld, this %s has %lld steps", call,
+        return ls_fail(LS_ERR_FORMAT, "%s: last_epoch is %lld, but this %s has %lld steps", call,
                        (long long)schedule->step, schedule->type->name, (long long)(schedule->warm_up + schedule->end));
     }
     return apply(schedule);

@@ -134,7 +134,7 @@ static ls_status check_cyclic(const char *call, ls_cyclic_options *options) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: %d is not an ls_cycle_heights", call, (int)options->heights);
     }
     if (!(options->max_learning_rate > 0 && options->max_learning_rate < INFINITY)) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: max_learning_rate is %g, must be given and above 0", call,
+        return ls_fail(LS_ERR_ARGUMENT, "%s: max_learning_rate is %g, but must be set and above 0", call,
                        options->max_learning_rate);
     }
     LS_TRY(ls_option_within(call, "min_learning_rate", options->min_learning_rate, 0, INFINITY));

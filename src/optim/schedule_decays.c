@@ -76,7 +76,7 @@ static ls_status check_milestones(const char *call, const int64_t *milestones, i
         const int64_t before = i > 0 ? milestones[i - 1] : 0;
         if (milestones[i] < before) {
             return ls_fail(LS_ERR_ARGUMENT,
-                           "%s: milestone %d is %lld, must be at least %lld, because milestones ascend", call, i,
+                           "%s: milestone %d is %lld, but must be at least %lld, because milestones ascend", call, i,
                            (long long)milestones[i], (long long)before);
         }
     }

@@ -16,8 +16,8 @@ static ls_status take_sharding(const ls_optimizer *optimizer, ls_parameter_group
     for (int i = 1; i < group->count; i++) {
         if (group->slots[i].parameter->leaf->sharding != sharding) {
             return ls_fail(LS_ERR_UNSUPPORTED,
-                           "%s: parameter %d belongs to another ls_data_parallel with .zero than the parameters before "
-                           "it, or to none: add it with another group",
+                           "%s: parameter %d does not belong to the same ls_data_parallel with .zero as the parameters "
+                           "before it: add it in a separate group",
                            call, i);
         }
     }
@@ -100,11 +100,10 @@ bool ls_run_gradients(const ls_parameter_group *group, int first, int last, ls_r
 
 ls_status ls_slot_refuse_sharding(const ls_optimizer *optimizer, const ls_parameter_group *group, int i) {
     return group->slots[i].parameter->leaf->sharding != group->sharding
-               ? ls_fail(
-                     LS_ERR_STATE,
-                     "%s: parameter %d belongs to an ls_data_parallel with .zero that was made, or freed, after the "
-                     "optimizer: create the optimizer after ls_data_parallel",
-                     optimizer->type->name, i)
+               ? ls_fail(LS_ERR_STATE,
+                         "%s: parameter %d belongs to an ls_data_parallel with .zero that was created, or freed, after "
+                         "the optimizer: create the optimizer after ls_data_parallel",
+                         optimizer->type->name, i)
                : refuse_moved(optimizer, i);
 }
 

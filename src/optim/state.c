@@ -168,7 +168,7 @@ static ls_status check_numbers(const char *call, const ls_state_list *list, cons
             LS_TRY(find_extremes(tensor, &least, &largest));
         }
         if (!(least >= lowest && largest <= highest)) {
-            return ls_fail(LS_ERR_FORMAT, "%s: %s holds %g, must hold numbers between %g and %g", call,
+            return ls_fail(LS_ERR_FORMAT, "%s: %s contains %g, but its values must be between %g and %g", call,
                            list->items[i].name, least >= lowest ? largest : least, lowest, highest);
         }
     }

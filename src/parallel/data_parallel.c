@@ -351,7 +351,7 @@ ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_data_paral
 static data_parallel_state *state_of(const char *call, const ls_module *module) {
     if (module == NULL || module->type != &data_parallel_type) {
         return ls_fail_null(LS_ERR_ARGUMENT, "%s: the module %s", call,
-                            module == NULL ? "is NULL" : "was not made by ls_data_parallel");
+                            module == NULL ? "is NULL" : "was not created by ls_data_parallel");
     }
     return module->state;
 }
@@ -381,8 +381,9 @@ ls_status ls_data_parallel_skip(ls_module *module) {
         return ls_error_status();
     }
     if (state->slices != NULL) {
-        return ls_fail(LS_ERR_STATE, "ls_data_parallel_skip: .shards is set: call ls_data_parallel_step on every rank, "
-                                     "also without samples");
+        return ls_fail(
+            LS_ERR_STATE,
+            "ls_data_parallel_skip: .shards is set: call ls_data_parallel_step on every rank, even without samples");
     }
     if (ls_comm_size(state->comm) == 1) {
         return LS_OK;
@@ -483,7 +484,7 @@ ls_status ls_data_parallel_check(ls_module *module) {
     ls_comm *comm = ls_data_parallel_comm(module);
     if (comm == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel_check: the module %s",
-                       module == NULL ? "is NULL" : "was not made by ls_data_parallel");
+                       module == NULL ? "is NULL" : "was not created by ls_data_parallel");
     }
     return ls_replicas_compare("ls_data_parallel", module, comm);
 }

@@ -27,9 +27,10 @@ ls_status ls_options_compare(const char *call, ls_comm *comm, const char *text) 
     bool equal = true;
     const uint64_t hash = ls_hash(LS_HASH_START, text, strlen(text));
     LS_TRY(ls_ranks_have_equal(comm, (int64_t)(hash >> 1), &equal));
-    return equal ? LS_OK
-                 : ls_fail(LS_ERR_MISMATCH,
-                           "%s: the options differ between the ranks: this rank has %s. Pass equal options on every "
-                           "rank",
-                           call, text);
+    return equal
+               ? LS_OK
+               : ls_fail(
+                     LS_ERR_MISMATCH,
+                     "%s: the options differ between the ranks: this rank has %s. Pass the same options on every rank",
+                     call, text);
 }

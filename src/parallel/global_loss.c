@@ -30,8 +30,8 @@ static ls_status find_divisor(const ls_data_parallel_state *state, const ls_tens
     } else {
         return ls_fail(
             LS_ERR_STATE,
-            "%s: the loss was made under ls_no_grad, or is not the loss of the last ls_backward: its divisor is not "
-            "recorded. Compute the loss with gradients, and call %s before or directly after its ls_backward",
+            "%s: the loss was computed under ls_no_grad, or is not the loss of the last ls_backward: its divisor is "
+            "not recorded. Compute the loss with gradients, and call %s before or directly after its ls_backward",
             call, call);
     }
     return check_mean(!isnan(*divisor));
@@ -89,7 +89,7 @@ double ls_data_parallel_loss(ls_module *module, ls_tensor *loss) {
     summands all = {0};
     if (comm == NULL) {
         (void)ls_fail(LS_ERR_ARGUMENT, "%s: the module %s", call,
-                      module == NULL ? "is NULL" : "was not made by ls_data_parallel");
+                      module == NULL ? "is NULL" : "was not created by ls_data_parallel");
     } else if (ls_data_parallel_slices(module) != NULL) {
         double mean = (double)NAN;
         if (sum_over_slices(module->state, loss, &mean) == LS_OK) {

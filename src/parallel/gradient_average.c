@@ -38,8 +38,8 @@ ls_status ls_gradients_check(const ls_data_parallel_state *state) {
     return parameters == state->parameter_count && buffers == state->buffers.count
                ? LS_OK
                : ls_fail(LS_ERR_STATE,
-                         "ls_data_parallel: the model has %d parameters and %d buffers, but had %d and %d at "
-                         "ls_data_parallel: add parameters first",
+                         "ls_data_parallel: the model has %d parameters and %d buffers, but had %d and %d when "
+                         "ls_data_parallel was called: add all of them first",
                          parameters, buffers, state->parameter_count, state->buffers.count);
 }
 

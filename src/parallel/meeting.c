@@ -66,9 +66,9 @@ static ls_status check_arguments(const ls_meeting *meeting, const ls_proposal *p
                            LS_SHAPE_TEXT(tensor), tensor->ndim);
         }
     }
-    return proposal->count >= 0
-               ? LS_OK
-               : ls_fail(LS_ERR_ARGUMENT, "%s: the count is %lld, must be 0 or more", name, (long long)proposal->count);
+    return proposal->count >= 0 ? LS_OK
+                                : ls_fail(LS_ERR_ARGUMENT, "%s: the count is %lld, but must be 0 or more", name,
+                                          (long long)proposal->count);
 }
 
 const ls_device *ls_meeting_device(const ls_meeting *meeting, const ls_tensor *tensor, ls_reduction reduction) {

@@ -67,7 +67,8 @@ static ls_status find_flats(const char *call, ls_outer *outer) {
         same = flats[i].dtype == outer->flats[i].dtype && flats[i].count == outer->flats[i].count;
     }
     if (count >= 0 && !same) {
-        return ls_fail(LS_ERR_STATE, "%s: the model has other parameters than in ls_outer_new: add layers first", call);
+        return ls_fail(LS_ERR_STATE, "%s: the model's parameters have changed since ls_outer_new: add all layers first",
+                       call);
     }
     for (int i = 0; i < count; i++) {
         outer->flats[i] = flats[i];
@@ -249,7 +250,8 @@ ls_status ls_outer_sync(ls_outer *outer) {
 static ls_status choose_options(ls_outer_options *options) {
     const char *const call = "ls_outer_new";
     if (options->steps < 0) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: .steps is %lld, must not be negative", call, (long long)options->steps);
+        return ls_fail(LS_ERR_ARGUMENT, "%s: .steps is %lld, but must not be negative", call,
+                       (long long)options->steps);
     }
     options->steps = options->steps > 0 ? options->steps : 32;
     options->learning_rate = ls_option(options->learning_rate, 0.7);

@@ -401,8 +401,8 @@ static ls_status unpack(step *t) {
     }
     if (status == LS_ERR_MISMATCH) {
         return ls_fail(status,
-                       "ls_pipeline_backward: a neighbour of stage %d (rank %d) failed before it received the data; "
-                       "see its error message",
+                       "ls_pipeline_backward: a neighbor of stage %d (rank %d) failed before it received the data; see "
+                       "its error message",
                        t->stage, t->stage);
     }
     return status;
@@ -436,7 +436,7 @@ static ls_status check_step(const step *t) {
     if (t->state->broken) {
         return ls_fail(
             LS_ERR_STATE,
-            "%s: a step of this pipeline failed on stage %d (rank %d) before: free the pipeline and create it again",
+            "%s: an earlier step of this pipeline failed on stage %d (rank %d): free the pipeline and create it again",
             call, t->stage, t->stage);
     }
     if (t->stage == 0 && !ls_inputs_are_here(call, &t->input, 1)) {
@@ -545,7 +545,7 @@ static ls_status run(step *t, double *loss) {
 static ls_pipeline_state *state_of(const char *call, const ls_module *module) {
     if (module == NULL || module->type != &ls_pipeline_type) {
         return ls_fail_null(LS_ERR_ARGUMENT, "%s: the module %s", call,
-                            module == NULL ? "is NULL" : "was not made by ls_pipeline");
+                            module == NULL ? "is NULL" : "was not created by ls_pipeline");
     }
     return module->state;
 }

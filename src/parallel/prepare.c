@@ -67,7 +67,7 @@ static ls_status check_zero(const ls_data_parallel_state *state, const ls_data_p
                             int *zero) {
     *zero = options->zero;
     if (*zero < 0 || *zero > 3) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel: .zero is %d, must be from 0 to 3", *zero);
+        return ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel: .zero is %d, but must be from 0 to 3", *zero);
     }
     if (*zero > 0 && of.shares) {
         return ls_fail(LS_ERR_UNSUPPORTED, "ls_data_parallel: .zero is set, but another data-parallel module has some "
@@ -86,7 +86,8 @@ static ls_status check_zero(const ls_data_parallel_state *state, const ls_data_p
 static ls_status check_powersgd(const ls_data_parallel_options *options, setting of) {
     const int rank = options->powersgd_rank;
     if (rank < 0) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel: .powersgd_rank is %d, must be 0 (off) or positive", rank);
+        return ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel: .powersgd_rank is %d, but must be 0 (off) or positive",
+                       rank);
     }
     if (rank > 0 && (options->reduce_dtype != LS_F32 || options->zero > 1 || !of.on_host)) {
         return ls_fail(LS_ERR_UNSUPPORTED,
@@ -114,10 +115,10 @@ static ls_status check_slices(const ls_data_parallel_state *state, const ls_data
                               setting of) {
     const int shards = options->shards, ranks = ls_comm_size(state->comm);
     if (shards < 0 || shards > LS_REDUCE_MAX_RANKS || (shards > 0 && shards < ranks)) {
-        return ls_fail(LS_ERR_ARGUMENT,
-                       "ls_data_parallel: .shards is %d, must be 0 (off), or at least the number of ranks (%d) and at "
-                       "most %d",
-                       shards, ranks, LS_REDUCE_MAX_RANKS);
+        return ls_fail(
+            LS_ERR_ARGUMENT,
+            "ls_data_parallel: .shards is %d, but must be 0 (off), or at least the number of ranks (%d) and at most %d",
+            shards, ranks, LS_REDUCE_MAX_RANKS);
     }
     if (shards > 0 && (options->reduce_dtype != LS_F32 || options->powersgd_rank > 0 || options->zero > 1 ||
                        options->overlap == LS_OVERLAP_ON || !of.on_host || of.shares)) {
@@ -189,7 +190,8 @@ ls_status ls_data_parallel_prepare(ls_data_parallel_state *state, const ls_data_
     LS_TRY(compare_options(state, options, overlaps)); /* before the checks that may fail on only this rank */
     LS_TRY(found);
     if (reducer->format == NULL) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel: .reduce_dtype is %s, must be bf16 or f16, or f32 for none",
+        return ls_fail(LS_ERR_ARGUMENT,
+                       "ls_data_parallel: .reduce_dtype is %s, but must be bf16 or f16, or f32 to disable it",
                        ls_dtype_name(dtype));
     }
     int zero = 0;

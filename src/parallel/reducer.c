@@ -117,7 +117,8 @@ static ls_status agree_on_sizes(const ls_gradient_reducer *reducer) {
     LS_TRY(ls_comm_allreduce(reducer->comm, least, least, 2 * LS_FLAT_LIMIT, LS_I64, LS_MIN, NULL));
     for (int i = 0; i < LS_FLAT_LIMIT; i++) {
         if (least[i] != -least[LS_FLAT_LIMIT + i]) {
-            return ls_fail(LS_ERR_MISMATCH, "%s: the models differ: they have %lld to %lld numbers", call,
+            return ls_fail(LS_ERR_MISMATCH,
+                           "%s: the models of the ranks differ: they have from %lld to %lld parameter elements", call,
                            (long long)least[i], (long long)-least[LS_FLAT_LIMIT + i]);
         }
     }

@@ -96,12 +96,12 @@ static ls_status report_difference(const char *call, ls_module *model, ls_comm *
     ls_tensor_drop(first);
     return status != LS_OK
                ? status
-               : ls_fail(LS_ERR_MISMATCH,
-                         "%s: the parameters of the ranks differ: element %.0f of \"%s\" is %.*g on rank "
-                         "0 and %.*g on rank %d; change parameters on all ranks alike, or call ls_sync_parameters "
-                         "afterwards",
-                         call, found.element, ls_module_parameter_name(model, i), digits, found.there, digits,
-                         found.here, rank);
+               : ls_fail(
+                     LS_ERR_MISMATCH,
+                     "%s: the parameters of the ranks differ: element %.0f of \"%s\" is %.*g on rank 0 and %.*g on "
+                     "rank %d; change parameters in the same way on all ranks, or call ls_sync_parameters afterwards",
+                     call, found.element, ls_module_parameter_name(model, i), digits, found.there, digits, found.here,
+                     rank);
 }
 
 static ls_status find_difference(const char *call, ls_module *model, ls_comm *comm) {

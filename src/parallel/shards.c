@@ -211,11 +211,13 @@ static ls_status share_parameters(ls_sharding *sharding, const char *call, bool 
         return note(self, ls_cause_share(self->comm, call, failed));
     }
     if (most[1] != -most[2]) {
-        return note(self, ls_fail(LS_ERR_MISMATCH,
-                                  "%s: the ranks have different optimizers, options, learning rates, weight decays or "
-                                  "numbers of steps: with .zero, each rank steps a part of the parameters, so set them "
-                                  "on all ranks alike",
-                                  call));
+        return note(
+            self,
+            ls_fail(
+                LS_ERR_MISMATCH,
+                "%s: the ranks have different optimizers, options, learning rates, weight decays or numbers of steps: "
+                "with .zero, each rank updates a part of the parameters, so use the same settings on all ranks",
+                call));
     }
     for (int i = self->stage < 3 || self->gathered ? 0 : self->unit_range_count; i < self->range_count; i++) {
         LS_TRY(ls_shards_share(self, &self->ranges[i]));

@@ -461,8 +461,8 @@ static ls_status prepare(slice_step *s) {
     LS_TRY(note_model(s));
     if (ls_comm_has_any_order(state->comm)) {
         return ls_fail(LS_ERR_UNSUPPORTED,
-                       "%s: .shards gives the same bits at every world size, but "
-                       "ls_comm_set_any_order is on: switch one of them off",
+                       "%s: .shards makes results bit-identical at every world size, but ls_comm_set_any_order is on: "
+                       "switch one of them off",
                        call);
     }
     return keep_gradients(s);

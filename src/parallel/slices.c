@@ -103,9 +103,8 @@ ls_status ls_slice_cut(const ls_slices *slices, const ls_batch *batch, int slice
         return own.count == 0 ? LS_OK : ls_fail(LS_ERR_ARGUMENT, "%s: the input of the batch is NULL", call);
     }
     if (!has_rows(batch->input, batch->count) || (batch->target != NULL && !has_rows(batch->target, batch->count))) {
-        return ls_fail(LS_ERR_SHAPE,
-                       "%s: the input or target of the batch has another number of rows than .count, %lld", call,
-                       (long long)batch->count);
+        return ls_fail(LS_ERR_SHAPE, "%s: the number of rows of the batch's input or target differs from .count, %lld",
+                       call, (long long)batch->count);
     }
     part->input = ls_narrow(batch->input, 0, own.start - batch->first, own.count);
     part->target = batch->target != NULL ? ls_narrow(batch->target, 0, own.start - batch->first, own.count) : NULL;

@@ -262,8 +262,8 @@ static ls_status check_shared(const ls_module *model, const int *ends, const ls_
             if (name != NULL) {
                 return ls_fail(
                     LS_ERR_UNSUPPORTED,
-                    "%s: \"%s.%s\" in stage %d (rank %d) and \"%s.%s\" in stage %d (rank %d) are one tensor, "
-                    "which cannot lie on two ranks: choose a cut with both in one stage, or use separate tensors",
+                    "%s: \"%s.%s\" in stage %d (rank %d) and \"%s.%s\" in stage %d (rank %d) are the same tensor, "
+                    "which cannot be on two ranks: choose stages with both in the same stage, or use separate tensors",
                     call, a->name, lists[k]->items[i].name, first, first, b->name, name, second, second);
             }
         }
@@ -290,8 +290,8 @@ static ls_status check(const ls_module *model, const ls_comm *comm) {
     LS_TRY(ls_comm_check_open(call, comm));
     if (strcmp(model->type->name, "Sequential") != 0 || model->child_count < ls_comm_size(comm)) {
         return ls_fail(LS_ERR_ARGUMENT,
-                       "%s: %s of %d layers cannot be cut into %d stages: it needs an ls_sequential with at least one "
-                       "layer per stage",
+                       "%s: %s of %d layers cannot be split into %d stages: it needs an ls_sequential with at least "
+                       "one layer per stage",
                        call, model->type->name, model->child_count, ls_comm_size(comm));
     }
     return LS_OK;
@@ -336,10 +336,9 @@ static ls_status check_steps(const ls_gathered_steps *own, const ls_gathered_ste
     }
     LS_TRY(ls_comm_allreduce(comm, &wrong, &wrong, 1, LS_I64, LS_MAX, NULL));
     return !wrong ? LS_OK
-                  : ls_fail(LS_ERR_STATE,
-                            "ls_sync_gradients: the gradients of several ls_pipeline_backward are gathered whose "
-                            "samples were divided over the ranks in different ways: call ls_sync_gradients after each "
-                            "ls_pipeline_backward");
+                  : ls_fail(LS_ERR_STATE, "ls_sync_gradients: several calls of ls_pipeline_backward, which divided "
+                                          "their samples over the ranks in different ways, have accumulated gradients: "
+                                          "call ls_sync_gradients after each ls_pipeline_backward");
 }
 
 ls_status ls_pipeline_weigh(ls_pipeline_state *state, ls_comm *comm, double *weight) {

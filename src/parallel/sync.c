@@ -83,13 +83,12 @@ static layout layout_of(const ls_module *model) {
 static ls_status compare_layouts(const layout *all, int ranks) {
     for (int r = 1; r < ranks; r++) {
         if (memcmp(&all[r], &all[0], sizeof *all) != 0) {
-            return ls_fail(
-                LS_ERR_MISMATCH,
-                "ls_sync_parameters: the models differ: rank 0's has %lld parameters (%lld numbers) and %lld "
-                "buffers, rank %d's %lld (%lld) and %lld%s",
-                (long long)all[0].parameters, (long long)all[0].numbers, (long long)all[0].buffers, r,
-                (long long)all[r].parameters, (long long)all[r].numbers, (long long)all[r].buffers,
-                all[r].numbers == all[0].numbers ? ", with other names, shapes or dtypes" : "");
+            return ls_fail(LS_ERR_MISMATCH,
+                           "ls_sync_parameters: the models differ: rank 0's has %lld parameters (%lld numbers) and "
+                           "%lld buffers, but rank %d's has %lld (%lld) and %lld%s",
+                           (long long)all[0].parameters, (long long)all[0].numbers, (long long)all[0].buffers, r,
+                           (long long)all[r].parameters, (long long)all[r].numbers, (long long)all[r].buffers,
+                           all[r].numbers == all[0].numbers ? ", with different names, shapes or dtypes" : "");
         }
     }
     return LS_OK;
@@ -189,11 +188,10 @@ static void tell_of_parts(ls_module *model, const ls_comm *comm) {
     const ls_module *of_whole_batch = model->told ? NULL : ls_module_of_whole_batch(model, false);
     model->told = true;
     if (of_whole_batch != NULL && ls_comm_size(comm) > 1 && ls_comm_rank(comm) == 0) {
-        ls_log_write(
-            LS_LOG_WARNING,
-            "ls_sync_gradients: %s in the model works on each rank's samples alone (its statistics, its random "
-            "numbers); in ls_data_parallel it works on the global batch",
-            of_whole_batch->type->name);
+        ls_log_write(LS_LOG_WARNING,
+                     "ls_sync_gradients: %s in the model computes statistics or random numbers from each rank's "
+                     "samples alone; in ls_data_parallel, it uses the global batch",
+                     of_whole_batch->type->name);
     }
 }
 

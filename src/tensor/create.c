@@ -121,7 +121,7 @@ static ls_status run_integer(const filler *how, const ls_kernels *kernels, ls_st
 
 ls_tensor *ls_arange(ls_shape shape, ls_dtype dtype) {
     if (dtype == LS_BOOL) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "ls_arange: the dtype is bool, must be a number");
+        (void)ls_fail(LS_ERR_ARGUMENT, "ls_arange: the dtype is bool, but must be numeric");
         return ls_scope_failed();
     }
     return make_filled(&(filler){.call = "ls_arange", .run = run_count_up, .by_way_of = LS_I64}, &shape, dtype);

@@ -130,7 +130,7 @@ const ls_device *ls_device_find(const char *call, const char *name) {
     (void)(name == NULL
                ? ls_fail(LS_ERR_ARGUMENT, "%s: the name of the device is NULL", call)
                : ls_fail(LS_ERR_ARGUMENT,
-                         "%s: there is no device \"%.64s\"; there are: %s (GPUs are \"cuda:0\", \"cuda:1\" and so on)",
+                         "%s: there is no device \"%.64s\"; available: %s (GPUs are \"cuda:0\", \"cuda:1\" and so on)",
                          call, name, names));
     return ls_scope_failed();
 }

@@ -11,8 +11,8 @@ static ls_account *own_account(const char *call) {
     }
     if (thread->account == NULL) {
         return ls_fail_null(LS_ERR_STATE,
-                            "%s: this is a thread of a loader, whose tensors count for the thread that reads the "
-                            "batches: call it there",
+                            "%s: this is a thread of a loader, and its tensors are counted for the thread that reads "
+                            "the batches: make the call in that thread",
                             call);
     }
     ls_account_update(thread->account);

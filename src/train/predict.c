@@ -234,7 +234,8 @@ static ls_status collect(ls_comm *comm, const ls_prediction *self, bool all, ls_
 
 ls_status ls_trial_predict(ls_trial *trial, ls_loader *loader, bool on_all_ranks, ls_tensor **outputs) {
     if (trial == NULL || loader == NULL || outputs == NULL) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_trial_predict: the trial, the loader or the place for outputs is NULL");
+        return ls_fail(LS_ERR_ARGUMENT,
+                       "ls_trial_predict: the trial, the loader or the pointer to the outputs is NULL");
     }
     *outputs = NULL;
     if (trial->prediction != NULL) {

@@ -76,7 +76,7 @@ static ls_status check(const ls_trial *trial, ls_callback *const *callbacks, int
         return ls_fail_missing("%s: the trial", call);
     }
     if (trial->running) {
-        return ls_fail(LS_ERR_STATE, "%s: the trial is in a run: call it after the run", call);
+        return ls_fail(LS_ERR_STATE, "%s: the trial is running: call this function after the run", call);
     }
     LS_TRY(ls_callbacks_check_list(call, callbacks, count));
     for (int i = 0; i < count; i++) {

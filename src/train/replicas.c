@@ -28,8 +28,9 @@ ls_status ls_trial_check_outer(const ls_trial_options *options) {
     }
     LS_TRY(ls_outer_check_here("ls_trial_new", outer));
     if (ls_outer_model(outer) != options->model) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_trial_new: .outer was made for another model: pass the trial's .model to "
-                                        "ls_outer_new");
+        return ls_fail(
+            LS_ERR_ARGUMENT,
+            "ls_trial_new: .outer was created for a different model: pass the trial's .model to ls_outer_new");
     }
     return check_ranks(options);
 }

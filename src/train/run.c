@@ -153,7 +153,7 @@ ls_status ls_trial_run(ls_trial *trial, int64_t epochs) {
                        trial->running ? "in a run" : "in an evaluation or prediction");
     }
     if (epochs < 0) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_trial_run: epochs is %lld, must not be negative", (long long)epochs);
+        return ls_fail(LS_ERR_ARGUMENT, "ls_trial_run: epochs is %lld, but must not be negative", (long long)epochs);
     }
     LS_TRY(ls_memory_watch_begin("ls_trial_run", &trial->memory));
     trial->state.epochs = epochs;

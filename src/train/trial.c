@@ -33,7 +33,7 @@ static ls_status choose_device(ls_trial *trial) {
     if (options->optimizer != NULL || options->outer != NULL || parallel) {
         return ls_fail(LS_ERR_STATE,
                        "ls_trial_new: .device is %s, but the model is on %s and already belongs to %s: call "
-                       "ls_to_device(model, \"%s\") first, or ls_use_device before the model is made",
+                       "ls_to_device(model, \"%s\") first, or ls_use_device before the model is created",
                        trial->device->name, home->name, parallel ? "ls_data_parallel" : "an optimizer",
                        trial->device->name);
     }
@@ -75,7 +75,7 @@ static ls_status check_numbers(const ls_trial_options *options) {
         return ls_fail_missing("ls_trial_new: the array of %d custom metrics", options->custom_metric_count);
     }
     if (options->autocast != LS_F32 && options->autocast != LS_BF16 && options->autocast != LS_F16) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_trial_new: autocast is %s, must be bf16 or f16, or f32 for none",
+        return ls_fail(LS_ERR_ARGUMENT, "ls_trial_new: autocast is %s, but must be bf16 or f16, or f32 to disable it",
                        ls_dtype_name(options->autocast));
     }
     const struct {
@@ -89,7 +89,7 @@ static ls_status check_numbers(const ls_trial_options *options) {
                   {"evaluate_steps", options->evaluate_steps}};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         if (counts[i].number < 0) {
-            return ls_fail(LS_ERR_ARGUMENT, "ls_trial_new: .%s is %lld, must not be negative", counts[i].option,
+            return ls_fail(LS_ERR_ARGUMENT, "ls_trial_new: .%s is %lld, but must not be negative", counts[i].option,
                            (long long)counts[i].number);
         }
     }
@@ -102,7 +102,7 @@ static ls_status check(const ls_trial_options *options) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_trial_new: a trial needs a model, and a criterion or a user step");
     }
     if (options->criterion == NULL && options->validate != NULL) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_trial_new: validation needs a criterion, also with a user step");
+        return ls_fail(LS_ERR_ARGUMENT, "ls_trial_new: validation needs a criterion, even with a user step");
     }
     LS_TRY(ls_trial_check_outer(options));
     return ls_trial_check_shards(options);

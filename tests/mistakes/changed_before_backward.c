@@ -2,7 +2,7 @@
  * A parameter changes between the forward and the backward pass.
  *
  * ranks: 1
- * says: ls_backward: .*chang
+ * says: ls_backward: .*modified in place
  */
 #include "tests/mistakes/mistake.h"
 

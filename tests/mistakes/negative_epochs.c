@@ -2,7 +2,7 @@
  * A negative number of epochs, for example from a command line.
  *
  * ranks: 1
- * says: ls_trial_run: epochs is -3, must not be negative
+ * says: ls_trial_run: epochs is -3, but must not be negative
  */
 #include "tests/mistakes/mistake.h"
 

@@ -2,7 +2,7 @@
  * Names a metric that does not exist.
  *
  * ranks: 1
- * says: ls_trial_new: there is no metric "accuracy"; the nearest is "acc"
+ * says: ls_trial_new: there is no metric "accuracy"; did you mean "acc"
  */
 #include "tests/mistakes/mistake.h"
 

@@ -328,7 +328,7 @@ static bool move_message(const group *g, op *o) {
         return false;
     }
     if (b->bytes != bytes) {
-        double_die("rank %d sends %zu bytes to rank %d, which wants %zu", o->root, b->bytes, own, bytes);
+        double_die("rank %d sends %zu bytes to rank %d, which expects %zu", o->root, b->bytes, own, bytes);
     }
     memcpy(o->receive, room_of(g, o->root) + b->at, bytes);
     atomic_fetch_add(&b->taken, 1);

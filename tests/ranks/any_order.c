@@ -35,8 +35,9 @@ static ls_status differ(ls_comm *world) {
         return LS_OK;
     }
     LS_CHECK(ls_comm_set_any_order(world, odd) == LS_ERR_MISMATCH);
-    LS_CHECK(strstr(ls_error_message(), "ls_comm_set_any_order: the ranks differ: rank ") == ls_error_message());
-    LS_EXPECT_MESSAGE(" said true, rank");
+    LS_CHECK(strstr(ls_error_message(), "ls_comm_set_any_order: the ranks passed different values: rank ") ==
+             ls_error_message());
+    LS_EXPECT_MESSAGE(" passed true, but rank");
     LS_EXPECT_MESSAGE(" false");
     return LS_OK;
 }

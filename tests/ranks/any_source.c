@@ -169,7 +169,7 @@ static ls_status another_count(ls_comm *comm) {
     if (ls_comm_rank(comm) == 0) {
         LS_CHECK(ls_comm_recv_any(comm, buffer, 1, LS_I32, TAG, &source, NULL) == LS_ERR_MISMATCH && source == last);
         LS_EXPECT_MESSAGE("ls_comm_recv_any #");
-        LS_EXPECT_MESSAGE("sent 2 i32 with tag 3, but this rank wants 1 i32");
+        LS_EXPECT_MESSAGE("sent 2 i32 with tag 3, but this rank expects 1 i32");
         source = -1;
         LS_TRY(ls_comm_recv_any(comm, buffer, 1, LS_I32, TAG, &source, NULL));
         LS_CHECK(source == last && buffer[0] == 5);

@@ -140,7 +140,7 @@ static ls_status no_folder(ls_comm *world) {
     training t;
     LS_TRY(training_begin(&t, &(training_plan){.callbacks = &board, .callback_count = 1}, world));
     LS_CHECK(ls_trial_run(t.trial, EPOCHS) == LS_ERR_IO);
-    LS_EXPECT_MESSAGE("cannot make the folder /dev/null");
+    LS_EXPECT_MESSAGE("cannot create the folder /dev/null");
     training_end(&t);
     return LS_OK;
 }

@@ -18,7 +18,7 @@ static ls_tensor *leaf(ls_tensor *x) {
 
 static ls_status expect_change(ls_tensor *loss, const char *operation, const char *by) {
     char expected[200];
-    snprintf(expected, sizeof expected, "that was changed in place afterwards (by %s)", by);
+    snprintf(expected, sizeof expected, "that was later modified in place (by %s)", by);
     LS_CHECK(ls_backward(loss) == LS_ERR_STATE);
     LS_EXPECT_MESSAGE(operation);
     LS_EXPECT_MESSAGE(expected);

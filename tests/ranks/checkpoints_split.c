@@ -278,7 +278,8 @@ static ls_status other_models(ls_comm *world) {
     char tensor[64], stages[64];
     LS_TRY(save_as(world, ls_comm_size(world), TENSOR, tensor));
     LS_TRY(save_as(world, ls_comm_size(world), STAGES, stages));
-    LS_TRY(expect(world, tensor, UNSPLIT, WIDER, LS_ERR_SHAPE, "0.weight is [8, 6] there and [9, 6] in the model"));
+    LS_TRY(
+        expect(world, tensor, UNSPLIT, WIDER, LS_ERR_SHAPE, "0.weight is [8, 6] in the file and [9, 6] in the model"));
     LS_TRY(expect(world, stages, TENSOR, WIDER, LS_ERR_SHAPE, "0.weight is [8, 6] there and [9, 6] in the model"));
     LS_TRY(expect(world, tensor, STAGES, SHORTER, LS_ERR_FORMAT, "has a tensor 5.weight that this trial's does not"));
     LS_TRY(expect(world, stages, TENSOR, LONGER, LS_ERR_FORMAT, "has no tensor 6.weight"));

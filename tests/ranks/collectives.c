@@ -309,7 +309,7 @@ static ls_status wrong_partners(ls_comm *world) {
     for (int i = 0; i < 2; i++) {
         LS_CHECK(ls_comm_send(world, x, 1, LS_U8, partners[i], 0, NULL) == LS_ERR_ARGUMENT);
         LS_CHECK(ls_comm_recv(world, x, 1, LS_U8, partners[i], 0, NULL) == LS_ERR_ARGUMENT);
-        LS_EXPECT_MESSAGE("is no rank of");
+        LS_EXPECT_MESSAGE("is not one of the ");
     }
     LS_CHECK(ls_comm_send(world, x, 1, LS_U8, 0, -1, NULL) == LS_ERR_ARGUMENT);
     LS_CHECK(ls_comm_recv(world, x, 1, LS_U8, 0, -1, NULL) == LS_ERR_ARGUMENT);

@@ -429,7 +429,7 @@ static ls_status wrong_input(ls_comm *world) {
     LS_EXPECT_MESSAGE("bf16");
     ls_module *plain = make_mlp(LS_F32);
     LS_CHECK(ls_data_parallel_no_sync(plain, true) == LS_ERR_ARGUMENT);
-    LS_EXPECT_MESSAGE("was not made by ls_data_parallel");
+    LS_EXPECT_MESSAGE("was not created by ls_data_parallel");
     LS_CHECK(ls_data_parallel_skip(plain) == LS_ERR_ARGUMENT);
     LS_CHECK(ls_data_parallel_no_sync(NULL, true) == LS_ERR_ARGUMENT);
     LS_CHECK(ls_data_parallel_skip(NULL) == LS_ERR_ARGUMENT);

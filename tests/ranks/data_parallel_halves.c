@@ -205,7 +205,7 @@ static ls_status wrong_input(ls_comm *world) {
     LS_EXPECT_MESSAGE("a parameter is of f64");
     LS_CHECK(ls_data_parallel(make(), world, &(ls_data_parallel_options){.reduce_dtype = LS_I64}) == NULL);
     LS_CHECK(ls_error_status() == LS_ERR_ARGUMENT);
-    LS_EXPECT_MESSAGE(".reduce_dtype is i64, must be bf16 or f16");
+    LS_EXPECT_MESSAGE(".reduce_dtype is i64, but must be bf16 or f16");
     return LS_OK;
 }
 

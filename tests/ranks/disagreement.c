@@ -248,7 +248,7 @@ static bool differs(const trial *t, const step *usual, const step *other, int fr
                     size_t capacity) {
     const size_t sent = step_piece(from == t->odd ? other : usual, from, to);
     const size_t wanted = step_piece(to == t->odd ? other : usual, from, to);
-    snprintf(text, capacity, ": rank %d sends %zu f32 to rank %d, which wants %zu", from, sent, to, wanted);
+    snprintf(text, capacity, ": rank %d sends %zu f32 to rank %d, which expects %zu", from, sent, to, wanted);
     return sent != wanted;
 }
 
@@ -342,7 +342,7 @@ static ls_status other_messages(ls_comm *world, float *values, size_t count) {
         memset(values, 0, count * sizeof *values);
         LS_CHECK(ls_comm_recv(world, values, count - 1, LS_F32, 0, 5, NULL) == LS_ERR_MISMATCH);
         LS_EXPECT_MESSAGE("rank 0 sent ");
-        LS_EXPECT_MESSAGE("but this rank wants ");
+        LS_EXPECT_MESSAGE("but this rank expects ");
         LS_CHECK(values[0] == 0 && values[count - 1] == 0);
         LS_CHECK(ls_comm_recv(world, values, count, LS_F32, 0, 5, NULL) == LS_OK);
         LS_CHECK(values[0] == 2 && values[count - 1] == 2);

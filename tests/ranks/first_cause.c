@@ -16,7 +16,7 @@
 
 enum { ROWS = 8, WIDTH = 4 };
 
-static const char reason[] = "ls_add: [8, 4] with [3, 3]";
+static const char reason[] = "ls_add: [8, 4] does not broadcast with [3, 3]";
 
 /* ---- checks ------------------------------------------------------------------------------------------------------ */
 
@@ -35,7 +35,7 @@ static ls_status expect_cause(ls_comm *world, ls_status status, ls_status own, c
     snprintf(expected, sizeof expected, "rank %d failed: %s", failing_rank(world), words);
     LS_CHECK(status == (fails_here(world) ? own : LS_ERR_MISMATCH));
     LS_EXPECT_MESSAGE(fails_here(world) ? words : expected);
-    LS_CHECK(strstr(ls_error_message(), "different things") == NULL);
+    LS_CHECK(strstr(ls_error_message(), "different calls") == NULL);
     return LS_OK;
 }
 
@@ -128,7 +128,7 @@ static ls_status expect_failure(ls_comm *world, ls_status status, skipped how) {
     snprintf(expected, sizeof expected, "rank %d failed: ", origin);
     LS_CHECK(own ? status != LS_OK && status != LS_ERR_MISMATCH : status == LS_ERR_MISMATCH);
     LS_CHECK(own || strstr(ls_error_message(), expected) != NULL);
-    LS_CHECK(strstr(ls_error_message(), "different things") == NULL);
+    LS_CHECK(strstr(ls_error_message(), "different calls") == NULL);
     return LS_OK;
 }
 

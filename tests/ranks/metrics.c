@@ -383,7 +383,7 @@ static ls_status different_classes(ls_comm *world) {
     const ls_status status = ls_trial_run(trial, 1);
     LS_CHECK(ls_comm_size(world) == 1 ? status == LS_OK : status == LS_ERR_SHAPE);
     LS_CHECK(status == LS_OK ||
-             strstr(ls_error_message(), "metric \"f1\": the outputs of ranks have different numbers of classes") !=
+             strstr(ls_error_message(), "metric \"f1\": the outputs of the ranks have different numbers of classes") !=
                  NULL);
     ls_trial_free(trial);
     ls_loader_free(train);

@@ -169,7 +169,7 @@ static ls_status wrong_input(ls_comm *comm) {
     LS_CHECK(ls_comm_monitored_barrier(NULL, 1) == LS_ERR_ARGUMENT);
     LS_EXPECT_MESSAGE("ls_comm_monitored_barrier: the communicator is NULL");
     LS_CHECK(ls_comm_monitored_barrier(comm, -1) == LS_ERR_ARGUMENT);
-    LS_EXPECT_MESSAGE("ls_comm_monitored_barrier: timeout is -1, must be 0 or more seconds");
+    LS_EXPECT_MESSAGE("ls_comm_monitored_barrier: timeout is -1, but must be 0 or more seconds");
     LS_CHECK(ls_comm_monitored_barrier(comm, (double)NAN) == LS_ERR_ARGUMENT);
     return passes(comm, 0); /* the communicator's timeout */
 }

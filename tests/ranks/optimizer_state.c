@@ -110,9 +110,9 @@ static ls_status check_divided(ls_comm *world) {
     ls_module *model = ls_sequential(ls_nn_column_parallel(world, 4, 8 * ls_comm_size(world), NULL));
     LS_CHECK(model != NULL);
     LS_CHECK(ls_lamb(model, NULL) == NULL && ls_error_status() == LS_ERR_UNSUPPORTED);
-    LS_EXPECT_MESSAGE("ls_lamb: parameter 0 is divided over ranks");
+    LS_EXPECT_MESSAGE("ls_lamb: parameter 0 is sharded over ranks");
     LS_CHECK(ls_muon(model, NULL) == NULL && ls_error_status() == LS_ERR_UNSUPPORTED);
-    LS_EXPECT_MESSAGE("ls_muon: parameter 0 is divided over ranks");
+    LS_EXPECT_MESSAGE("ls_muon: parameter 0 is sharded over ranks");
     ls_optimizer *optimizer = ls_lion(model, NULL);
     LS_CHECK(optimizer != NULL);
     ls_optimizer_free(optimizer);

@@ -315,7 +315,7 @@ static ls_status layer_added_later(ls_comm *world, bool to_model) {
     LS_CHECK(ls_module_add_child(to_model ? model : ls_module_child(model, 0), "more", layer) != NULL);
     for (int i = 0; i < 2; i++) {
         LS_CHECK(ls_outer_step(outer) == LS_ERR_STATE);
-        LS_EXPECT_MESSAGE("the model has other parameters than in ls_outer_new: add layers first");
+        LS_EXPECT_MESSAGE("the model's parameters have changed since ls_outer_new: add all layers first");
     }
     ls_outer_free(outer);
     ls_module_free(model);

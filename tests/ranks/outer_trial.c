@@ -205,7 +205,7 @@ static ls_status refusals(ls_comm *world) {
     ls_module *model = make_model(world, OUTER);
     ls_outer *other = ls_outer_new(model, world, NULL);
     LS_CHECK(run(world, &(fault){.world = world}, false, other) == LS_ERR_ARGUMENT);
-    LS_EXPECT_MESSAGE("ls_trial_new: .outer was made for another model");
+    LS_EXPECT_MESSAGE("ls_trial_new: .outer was created for a different model");
     ls_outer_free(other);
     ls_module_free(model);
     return LS_OK;

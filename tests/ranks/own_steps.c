@@ -93,7 +93,7 @@ static ls_status same_parameters(const ls_module *is, const ls_module *want, dou
 
 static ls_status same_number(const char *what, double is, double want, double tolerance) {
     return fabs(is - want) <= tolerance ? LS_OK
-                                        : ls_fail(LS_ERR_INTERNAL, "%s is %.17g, must be %.17g", what, is, want);
+                                        : ls_fail(LS_ERR_INTERNAL, "%s is %.17g, but must be %.17g", what, is, want);
 }
 
 /* ---- inputs that are their own targets --------------------------------------------------------------------------- */

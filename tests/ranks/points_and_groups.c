@@ -193,8 +193,8 @@ static ls_status told_apart(ls_comm *comm, unsigned char *out, unsigned char *in
                 LS_TRY(ls_comm_recv(comm, in, counts[k] + 1, LS_F32, before, 4, &receive));
             }
             LS_CHECK(ls_work_wait(receive) == LS_ERR_MISMATCH);
-            snprintf(expected, sizeof expected, "rank %d sent %zu f32 with tag 4, but this rank wants %zu f32", before,
-                     counts[k], counts[k] + 1);
+            snprintf(expected, sizeof expected, "rank %d sent %zu f32 with tag 4, but this rank expects %zu f32",
+                     before, counts[k], counts[k] + 1);
             LS_EXPECT_MESSAGE(expected);
             LS_CHECK(in[0] == 9 && in[counts[k] * 4] == 9);
             const ls_status ended = ls_work_wait(send);

@@ -391,7 +391,7 @@ static ls_status wrong_input(ls_comm *world) {
     LS_TRY(refused(world, wide, (ls_data_parallel_options){.powersgd_rank = 2}, LS_ERR_UNSUPPORTED,
                    ".powersgd_rank is 2, but a parameter is of f64"));
     LS_TRY(refused(world, make(), (ls_data_parallel_options){.powersgd_rank = -1}, LS_ERR_ARGUMENT,
-                   ".powersgd_rank is -1, must be 0 (off) or positive"));
+                   ".powersgd_rank is -1, but must be 0 (off) or positive"));
     for (int i = 0; i < 3; i++) {
         const ls_data_parallel_options options = {.powersgd_rank = 2,
                                                   .zero = i == 1   ? 2

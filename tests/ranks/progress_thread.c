@@ -105,7 +105,7 @@ static ls_status fork_during_progress(ls_comm *world) {
         atomic_store(&world->busy, LS_COMM_DRIVEN);
         const bool refused = ls_comm_barrier(world, NULL) == LS_ERR_STATE;
         ls_comm_free(world);
-        _exit(refused && strstr(ls_error_message(), "is a fork of it") != NULL ? 0 : 1);
+        _exit(refused && strstr(ls_error_message(), "is a fork of that rank") != NULL ? 0 : 1);
     }
     LS_CHECK(waitpid(child, &result, 0) == child && WIFEXITED(result) && WEXITSTATUS(result) == 0);
     return ls_comm_barrier(world, NULL);

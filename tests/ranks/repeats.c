@@ -137,7 +137,7 @@ static ls_status end_receive(const ring *r, const message *sent, message *m, int
     const ls_status status = ls_work_wait(m->work);
     if (m->refused) {
         char expected[128];
-        snprintf(expected, sizeof expected, "rank %d sent %zu %s with tag %d, but this rank wants %zu %s", r->before,
+        snprintf(expected, sizeof expected, "rank %d sent %zu %s with tag %d, but this rank expects %zu %s", r->before,
                  sent->count, ls_dtype_name(sent->dtype), sent->tag, m->count, ls_dtype_name(m->dtype));
         LS_CHECK(status == LS_ERR_MISMATCH);
         LS_EXPECT_MESSAGE(expected);

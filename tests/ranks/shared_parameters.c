@@ -226,9 +226,10 @@ static ls_status pipelines(ls_comm *world) {
     cut[size - 2] = size;
     LS_CHECK(ls_pipeline(with_shared_end(size), world, &options) == NULL && ls_error_status() == LS_ERR_UNSUPPORTED);
     char sentence[200];
-    snprintf(sentence, sizeof sentence,
-             "ls_pipeline: \"%d.weight\" in stage %d (rank %d) and \"%d.weight\" in stage %d (rank %d) are one tensor",
-             size - 1, size - 2, size - 2, size, size - 1, size - 1);
+    snprintf(
+        sentence, sizeof sentence,
+        "ls_pipeline: \"%d.weight\" in stage %d (rank %d) and \"%d.weight\" in stage %d (rank %d) are the same tensor",
+        size - 1, size - 2, size - 2, size, size - 1, size - 1);
     LS_EXPECT_MESSAGE(sentence);
     return LS_OK;
 }

@@ -129,12 +129,12 @@ static ls_status models_that_differ(ls_comm *world) {
     const bool odd = ls_comm_rank(world) == 1;
     ls_module *wider = ls_nn_linear(3, odd ? 70 : 7);
     LS_CHECK(ls_sync_parameters(wider, world, 0) == LS_ERR_MISMATCH);
-    LS_EXPECT_MESSAGE("rank 0's has 2 parameters (28 numbers) and 0 buffers, rank 1's 2 (280) and 0");
+    LS_EXPECT_MESSAGE("rank 0's has 2 parameters (28 numbers) and 0 buffers, but rank 1's has 2 (280) and 0");
     LS_CHECK(ls_sync_gradients(wider, world) == LS_ERR_MISMATCH);
     ls_module_free(wider);
     ls_module *turned = odd ? ls_sequential(ls_nn_linear(3, 8)) : ls_sequential(ls_nn_linear(7, 4)); /* 32 numbers */
     LS_CHECK(ls_sync_parameters(turned, world, 0) == LS_ERR_MISMATCH);
-    LS_EXPECT_MESSAGE("with other names, shapes or dtypes");
+    LS_EXPECT_MESSAGE("with different names, shapes or dtypes");
     ls_module_free(turned);
     ls_module *more = odd ? ls_sequential(ls_nn_linear(3, 7), ls_nn_linear(7, 7)) : ls_nn_linear(3, 7);
     LS_CHECK(ls_sync_gradients(more, world) == LS_ERR_MISMATCH);

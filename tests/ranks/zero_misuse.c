@@ -407,9 +407,9 @@ static ls_status test_stage(ls_comm *world, int zero) {
     LS_TRY(test_fails(world, zero, freeze_on_first, "frozen"));
     LS_TRY(test_fails(world, zero, set_other_rate, "learning rates"));
     if (zero > 1) {
-        LS_TRY(test_fails(world, zero, run_other_block, "ranks called different things"));
-        LS_TRY(test_fails(world, zero, add_penalty, "gets a gradient outside of its module"));
-        LS_TRY(test_fails(world, zero, stop_recomputing, "gets a gradient outside of its module"));
+        LS_TRY(test_fails(world, zero, run_other_block, "the ranks made different calls"));
+        LS_TRY(test_fails(world, zero, add_penalty, "receives a gradient outside its module"));
+        LS_TRY(test_fails(world, zero, stop_recomputing, "receives a gradient outside its module"));
     }
     if (ls_comm_size(world) > 1) {
         LS_TRY(test_parts(world, zero));

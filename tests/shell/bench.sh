@@ -27,7 +27,7 @@ bus() {
 
 # ---- every collective it knows ----
 launch bench </dev/null
-known=$(sed 's/.*there are: //; s/,//g' err)
+known=$(sed 's/.*available: //; s/,//g' err)
 for collective in $known; do
     sizes="--sizes 1,1K,100001"
     wanted=3
@@ -107,7 +107,7 @@ for progress in 0 1; do
 done
 launch bench pingpong --compute 3 </dev/null
 check "pingpong --compute: refused" is "$status $(cat err)" \
-    "2 lockstep bench: --compute does not go with messages between two ranks"
+    "2 lockstep bench: --compute cannot be combined with messages between two ranks"
 LOCKSTEP_PROGRESS_THREAD=yes launch bench barrier --iterations 1 </dev/null
 check "a wrong LOCKSTEP_PROGRESS_THREAD: said" says err "LOCKSTEP_PROGRESS_THREAD=yes must be 0 or 1"
 launch bench alltoall -n 3 --fresh --sizes 1K --iterations 2 </dev/null
@@ -179,26 +179,26 @@ refuses() {
     check "$name: in one line" lines err 1
     check "$name: nothing on standard output" is "$(wc -c <out)" 0
 }
-refuses "no collective" "no COLLECTIVE given; there are: .*allreduce"
-refuses "an unknown collective" "no collective 'allredcue'; there are: .*allreduce.*broadcast" allredcue
-refuses "two collectives" "'broadcast' is too much" allreduce broadcast
+refuses "no collective" "no COLLECTIVE given; available: .*allreduce"
+refuses "an unknown collective" "unknown collective 'allredcue'; available: .*allreduce.*broadcast" allredcue
+refuses "two collectives" "unexpected argument 'broadcast'" allreduce broadcast
 refuses "-n 0" "-n '0': N must be a whole number from 1" allreduce -n 0
 refuses "-n of no number" "-n 'two': N must be" allreduce -n two
 refuses "--iterations 0" "--iterations '0': K must be a whole number from 1" allreduce --iterations 0
 for sizes in 0 "" , 4, 4,,8 4X 4KK -4 K 0x10 99999999999999999999 17179869184G 2000G; do
-    refuses "--sizes '$sizes'" "--sizes: '.*' is no size; sizes are bytes like" allreduce --sizes "$sizes"
+    refuses "--sizes '$sizes'" "--sizes: '.*' is not a size; expected a number of bytes such as" allreduce --sizes "$sizes"
 done
 refuses "too many sizes" "more than 64 sizes" allreduce --sizes "$(seq -s, 65)"
-refuses "an unknown dtype" "no dtype 'f33'; there are: f32" allreduce --dtype f33
-refuses "an unknown reduction" "no reduction 'mean'; there are: sum, avg" allreduce --op mean
-refuses "bits of floats" "band means nothing on --dtype f32" allreduce --op band
-refuses "a mean of bool" "avg means nothing on --dtype bool" allreduce --op avg --dtype bool
-refuses "a reduction where nothing is reduced" "--op sum: broadcast reduces nothing" broadcast --op sum
-refuses "a barrier with sizes" "barrier moves no data: --sizes does not fit" barrier --sizes 4
-refuses "a barrier with a dtype" "barrier moves no data: --dtype does not fit" barrier --dtype f32
-refuses "a barrier with values" "barrier moves no data: --fresh does not fit" barrier --fresh
-refuses "in place where there are two buffers" "--in-place is for allreduce; alltoall needs two" alltoall --in-place
-refuses "in place where there is one buffer" "broadcast has one buffer in any case" broadcast --in-place
+refuses "an unknown dtype" "unknown dtype 'f33'; available: f32" allreduce --dtype f33
+refuses "an unknown reduction" "unknown reduction 'mean'; available: sum, avg" allreduce --op mean
+refuses "bits of floats" "band is not defined for --dtype f32" allreduce --op band
+refuses "a mean of bool" "avg is not defined for --dtype bool" allreduce --op avg --dtype bool
+refuses "a reduction where nothing is reduced" "--op sum: broadcast is not a reduction" broadcast --op sum
+refuses "a barrier with sizes" "barrier moves no data, so --sizes cannot be used" barrier --sizes 4
+refuses "a barrier with a dtype" "barrier moves no data, so --dtype cannot be used" barrier --dtype f32
+refuses "a barrier with values" "barrier moves no data, so --fresh cannot be used" barrier --fresh
+refuses "in place where there are two buffers" "--in-place is supported for allreduce only; alltoall needs two" alltoall --in-place
+refuses "in place where there is one buffer" "broadcast always has one buffer" broadcast --in-place
 refuses "in place where there is none" "barrier has no buffer" barrier --in-place
 refuses "an unknown backend" "no backend \"smh\"" allreduce --backend smh
 if [ -e "$LS_BUILD/lib/lockstep-mpi_openmpi.so" ]; then
@@ -210,18 +210,18 @@ refuses "--simulate 0" "--simulate '0': P must be a whole number from 1" allredu
 refuses "a network without --simulate" "--latency is for --simulate P" allreduce --latency 2us
 refuses "--simulate with ranks" "--ranks does not go with --simulate" allreduce --simulate 8 $cluster -n 2
 refuses "--simulate with a backend" "--backend does not go with --simulate" allreduce --simulate 8 $cluster --backend tcp
-refuses "single messages, simulated" "is for collectives; pingpong is single messages" pingpong --simulate 8 $cluster
+refuses "single messages, simulated" "supports collectives only; pingpong sends single messages" pingpong --simulate 8 $cluster
 for time in 2 us -2us 2parsecs 0x2us 11s 2us4 nan ""; do
-    refuses "--latency '$time'" "--latency '$time' is no time; times are like 300ns, 2us" allreduce --simulate 8 --latency "$time" --bandwidth 12GB/s
+    refuses "--latency '$time'" "--latency '$time' is not a time; expected a time such as 300ns, 2us" allreduce --simulate 8 --latency "$time" --bandwidth 12GB/s
 done
 for rate in 12 GB/s 0GB/s 12GB 12Gb/s 99TB/s; do
-    refuses "--bandwidth '$rate'" "--bandwidth '$rate' is no bandwidth; bandwidths are like 500MB/s" \
+    refuses "--bandwidth '$rate'" "--bandwidth '$rate' is not a bandwidth; expected a bandwidth such as 500MB/s" \
         allreduce --simulate 8 --latency 2us --bandwidth "$rate"
 done
-refuses "--overhead of no time" "--overhead 'x' is no time" allreduce --simulate 8 $cluster --overhead x
-refuses "--eager of no size" "--eager: 'x' is no size" allreduce --simulate 8 $cluster --eager x
-refuses "--eager too small" "--eager 64: it is at least 3840 bytes" allreduce --simulate 8 $cluster --eager 64
-refuses "backend self for two ranks" "self is for one rank" allreduce --backend self -n 2
+refuses "--overhead of no time" "--overhead 'x' is not a time" allreduce --simulate 8 $cluster --overhead x
+refuses "--eager of no size" "--eager: 'x' is not a size" allreduce --simulate 8 $cluster --eager x
+refuses "--eager too small" "--eager 64: must be at least 3840 bytes" allreduce --simulate 8 $cluster --eager 64
+refuses "backend self for two ranks" "self supports one rank only" allreduce --backend self -n 2
 refuses "an option nearly right" "unknown option --size; did you mean --sizes?" allreduce --size 4
 refuses "a letter that is no option, which half of --op is" "unknown option -o (see lockstep bench --help)" allreduce -o sum
 refuses "an option far off" "unknown option --frobnicate (see lockstep bench --help)" allreduce --frobnicate
@@ -259,7 +259,7 @@ ways broadcast 4M direct --registered
 LOCKSTEP_ALGORITHM=shm:reed=never
 launch bench barrier </dev/null
 check "no setting of LOCKSTEP_ALGORITHM: exit status 2" is "$status" 2
-check "no setting of LOCKSTEP_ALGORITHM: says so" says err "LOCKSTEP_ALGORITHM: 'shm:reed=never' is not a size of backend shm; there are cells="
+check "no setting of LOCKSTEP_ALGORITHM: says so" says err "LOCKSTEP_ALGORITHM: 'shm:reed=never' is not a size of backend shm; available: cells="
 LOCKSTEP_ALGORITHM=allreduce:chunks,alltoall:read
 ways allreduce 1K chunks
 ways alltoall 1K read

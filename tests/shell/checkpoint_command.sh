@@ -32,8 +32,8 @@ check "ls --json" is "$(python3 -c 'import json,sys; l=[json.loads(x) for x in o
 print(len(l), l[-1]["step"], l[-1]["epochs_run"], l[-1]["world_size"], l[-1]["readable"], sum(x["best"] for x in l))')" \
     "$(ls run | grep -c epoch-) 126 6 2 True 1"
 mkdir empty
-wrong 1 "lockstep checkpoint: empty holds no checkpoints" ls empty
-wrong 1 "lockstep checkpoint: $newest holds no checkpoints: it is one; see \`lockstep checkpoint show\`" ls $newest
+wrong 1 "lockstep checkpoint: empty contains no checkpoints" ls empty
+wrong 1 "lockstep checkpoint: $newest contains no checkpoints: it is one; see \`lockstep checkpoint show\`" ls $newest
 wrong 1 "lockstep checkpoint: cannot read nowhere: No such file or directory" ls nowhere
 
 cp -r run unreadable
@@ -102,15 +102,15 @@ if [ -e "$LS_BUILD/lib/lockstep-hdf5.so" ]; then
 else
     echo "SKIPPED export --hdf5: plug-in hdf5 is not built"
 fi
-wrong 2 "lockstep checkpoint: ls: only export has --hdf5" ls run --hdf5
+wrong 2 "lockstep checkpoint: ls: --hdf5 is an option of export only" ls run --hdf5
 wrong 1 "lockstep checkpoint: cannot write nowhere/x: No such file or directory" export run nowhere/x
 
 # ---- what cannot be meant ----
 wrong 2 "lockstep checkpoint: no action given (usage: lockstep checkpoint ACTION PATH [PATH] [--json] [--hdf5])"
 wrong 2 "lockstep checkpoint: unknown action 'verfy'; did you mean 'verify'?" verfy run
-wrong 2 "lockstep checkpoint: unknown action 'what'; there are ls, show, verify, diff and export" what
+wrong 2 "lockstep checkpoint: unknown action 'what'; available: ls, show, verify, diff and export" what
 wrong 2 "lockstep checkpoint: diff: 1 path given (usage: lockstep checkpoint diff PATH PATH)" diff run
-wrong 2 "lockstep checkpoint: 'c' is too much (usage: lockstep checkpoint ACTION PATH [PATH] [--json] [--hdf5])" diff a b c
+wrong 2 "lockstep checkpoint: unexpected argument 'c' (usage: lockstep checkpoint ACTION PATH [PATH] [--json] [--hdf5])" diff a b c
 wrong 2 "lockstep checkpoint: unknown option --jsn; did you mean --json?" ls run --jsn
 
 finish

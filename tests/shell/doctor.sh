@@ -14,7 +14,7 @@ is_json() {
 # ---- for people ----
 launch doctor </dev/null
 check "ends well here" is "$status" 0
-check "says so" says out "^all that is needed works"
+check "says so" says out "^everything required works"
 check "nothing on standard error" is "$(wc -c <err)" 0
 for section in backends devices cores memory limits network libraries environment; do
     check "tells of $section" says out "^$section\$"
@@ -36,7 +36,7 @@ if compgen -G "$LS_BUILD/lib/lockstep-mpi_*.so" >/dev/null; then
     check "mpi within a job of MPI: not tested" says out "^  mpi  *here, not tested: .*within a job of MPI"
     check "mpi within a job of MPI: no problem" is "$status" 0
     PATH=$scratch/absent launch doctor </dev/null
-    check "mpi without mpirun: not tested" says out "^  mpi  *here, not tested: .*there is no mpirun.*along PATH"
+    check "mpi without mpirun: not tested" says out "^  mpi  *here, not tested: .*there is no mpirun.*in PATH"
     launch doctor </dev/null
 else
     echo "SKIPPED the self-test of backend mpi: this build has no module for it (scripts/install-deps --mpi)"
@@ -83,7 +83,7 @@ if [ -e "$LS_BUILD/tests/fake_cuda/lockstep-cuda.so" ]; then
     check "a driver that ends its process does not end the doctor" is "$status $(grep -c '^cores' out)" "0 1"
     check "and is told of" says out "^  cuda  *not here: looking for GPUs was ended by: Aborted"
     imagined older
-    check "a module of another version" says out "^  cuda  *broken: lockstep-cuda.so is of another version of Lockstep"
+    check "a module of another version" says out "^  cuda  *broken: lockstep-cuda.so belongs to a different version of Lockstep"
     launch doctor </dev/null
 fi
 
@@ -154,7 +154,7 @@ refuses() {
     check "$name: in one line" lines err 1
     check "$name: nothing on standard output" is "$(wc -c <out)" 0
 }
-refuses "a word too many" "'shm' is too much" doctor shm
+refuses "a word too many" "unexpected argument 'shm'" doctor shm
 refuses "an option nearly right" "unknown option --jsn; did you mean --json?" doctor --jsn
 refuses "a value for a flag" "takes no value" doctor --json=1
 refuses "the command nearly right" "did you mean 'lockstep doctor'?" docter

@@ -51,10 +51,10 @@ refuses() {
     check "$name: says so" says err "$sentence"
     check "$name: in one line, with no results" is "$(wc -l <err) $(wc -l <out)" "1 0"
 }
-refuses "a device that is none" 'there is no device "nowhere"; there are: cpu' --device nowhere
+refuses "a device that is none" 'there is no device "nowhere"; available: cpu' --device nowhere
 refuses "a GPU that is none" '"cuda:x" is not a device: GPUs are "cuda:0"' --device cuda:x
-refuses "--device without its name" "--device (nothing): it takes a text" --device
-refuses "--device of nothing" "--device '': it takes a text" --device ""
+refuses "--device without its name" "--device (nothing): expected a string" --device
+refuses "--device of nothing" "--device '': expected a string" --device ""
 export LOCKSTEP_MODULE_PATH=$LS_BUILD/tests/fake_cuda
 FAKE_CUDA=0 refuses "no driver" 'no device "cuda:0": no driver answers' --device cuda:0
 FAKE_CUDA=1 refuses "a GPU too many" 'this process has one GPU, "cuda:0"' --device cuda:5
@@ -63,5 +63,5 @@ LS_TEST_MARK=$mark LOCKSTEP_DEVICE=nowhere "$LS_BUILD/examples/perceptron" --max
     >out 2>err </dev/null
 check "--device comes before LOCKSTEP_DEVICE" is "$? $(cat err)" "0 "
 launch run -n 1 "$LS_BUILD/examples/perceptron" --help </dev/null
-check "--help tells of it" says out "^  --device  *TEXT  *what computes: cpu, or a GPU as cuda:0"
+check "--help tells of it" says out "^  --device  *TEXT  *compute device: cpu, or a GPU such as cuda:0"
 finish

@@ -20,7 +20,7 @@ check_differing() {
         sh "$programs/ranks_any_order" </dev/null
     check "ranks that differ in LOCKSTEP_ALGORITHM: refused" test "$status" != 0
     check "ranks that differ in LOCKSTEP_ALGORITHM: said" says err \
-        "ranks called different things (LOCKSTEP_ALGORITHM must be the same on all ranks): rank 0 called .*, algorithm native (#1); rank 1 called .*, not algorithm native"
+        "the ranks made different calls (LOCKSTEP_ALGORITHM must be the same on all ranks): rank 0 called .*, algorithm native (#1); rank 1 called .*, not algorithm native"
     LOCKSTEP_ALGORITHM=all:gloo launch run -n 2 "$programs/ranks_any_order" </dev/null
     check "no algorithm: said" says err "LOCKSTEP_ALGORITHM: backend .* has no algorithm 'gloo' for all; available: "
 }

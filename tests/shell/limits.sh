@@ -39,7 +39,7 @@ launch run -n 2 ./take 8 </dev/null
 check "no limit: fine" is "$status" 0
 limited "-f 64" 1
 check "files of 64 KiB: ls_init fails" is "$status" 2
-check "files of 64 KiB: says so" says out "^LS_ERR_MEMORY: ls_init: .* bytes of shared memory are over .*ulimit -f"
+check "files of 64 KiB: says so" says out "^LS_ERR_MEMORY: ls_init: .* bytes of shared memory exceed .*ulimit -f"
 limited "-f 6000" 8
 check "files of 6 MB: ls_comm_alloc fails" is "$status" 3
 check "files of 6 MB: says so" says out "^LS_ERR_MEMORY: ls_comm_alloc: 8388608 bytes .*ulimit -f"

@@ -38,5 +38,5 @@ check "--quiet --fits 20: how fast" holds "$(sed -n 's/^throughput: \(.*\) fits\
 launch run -n 4 "$program" --quiet --points 3 </dev/null
 check "a rank without points: within 1e-10 of the truth" within 1e-10 $(parameters out) 0.1 1 -2
 launch run -n 1 "$program" --fits 0 </dev/null
-check "--fits 0: refused" says err "linear_regression: --fits 0: it takes a whole number from 1"
+check "--fits 0: refused" says err "linear_regression: --fits 0: expected a whole number from 1"
 finish

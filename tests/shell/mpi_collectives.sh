@@ -24,7 +24,7 @@ check_ending() {
     case $what in
     stop)
         check "$flavour, $call: who is stopped is named" says out \
-            "^[02]: LS_ERR_TIMEOUT: ls_comm_$call #[0-9]*: rank 1 did not go on with this call within $seconds s"
+            "^[02]: LS_ERR_TIMEOUT: ls_comm_$call #[0-9]*: rank 1 did not proceed with this call within $seconds s"
         ;;
     fail)
         check "$flavour, $call: whose MPI fails gets its error" says out \
@@ -34,7 +34,7 @@ check_ending() {
         ;;
     never)
         check "$flavour, $call: that never ends, though all ranks are there: ends" says out \
-            "^[0-2]: LS_ERR_TIMEOUT: ls_comm_[a-z]* #[0-9]*: .*the network's own collective did not end within"
+            "^[0-2]: LS_ERR_TIMEOUT: ls_comm_[a-z]* #[0-9]*: .*the network's collective did not finish within"
         ;;
     esac
 }
@@ -55,7 +55,7 @@ check_differing() {
         sh "$programs/ranks_any_order"
     check "$flavour: ranks that differ in LOCKSTEP_ALGORITHM: refused" test "$status" != 0 -a "$status" != 124
     check "$flavour: ranks that differ in LOCKSTEP_ALGORITHM: said" says err \
-        "ranks called different things (LOCKSTEP_ALGORITHM must be the same on all ranks): rank 0 called .*, algorithm native (#1); rank 1 called .*, not algorithm native"
+        "the ranks made different calls (LOCKSTEP_ALGORITHM must be the same on all ranks): rank 0 called .*, algorithm native (#1); rank 1 called .*, not algorithm native"
     mpi "$flavour" 2 env LOCKSTEP_ALGORITHM=all:mpi "$programs/ranks_any_order"
     check "$flavour: no algorithm: said" says err "LOCKSTEP_ALGORITHM: backend .* has no algorithm 'mpi' for all; available: "
 }

@@ -24,17 +24,17 @@ check_missing() {
     check "$flavour, rank 1 does not come to $where: $how: nothing is left" nobody_soon
     case $where in
     start) check "$flavour: MPI that does not start is said" says out \
-        "^[02]: LS_ERR_TIMEOUT: ls_init: MPI_Init_thread did not end within 5 s: some rank" ;;
+        "^[02]: LS_ERR_TIMEOUT: ls_init: MPI_Init_thread did not finish within 5 s: a rank" ;;
     world) check "$flavour, $how: who is missing in ls_init is named" says out \
-        "^[02]: LS_ERR_TIMEOUT: ls_init: rank 1 of 3 did not come within 3 s; LS_ERR_STATE: .*earlier attempt" ;;
+        "^[02]: LS_ERR_TIMEOUT: ls_init: rank 1 of 3 did not join within 3 s; LS_ERR_STATE: .*earlier attempt" ;;
     part) check "$flavour, $how: who is missing in ls_comm_from_mpi is named" says out \
-        "^[02]: LS_ERR_TIMEOUT: ls_comm_from_mpi: rank 1 of 3 did not come within 3 s" ;;
+        "^[02]: LS_ERR_TIMEOUT: ls_comm_from_mpi: rank 1 of 3 did not join within 3 s" ;;
     leave) check "$flavour, $how: who does not call ls_finalize is named" says out \
         "^[02]: LS_ERR_TIMEOUT: ls_finalize: rank 1 did not call ls_finalize within 3 s" ;;
     end) check "$flavour, $how: who does not end is named" says err \
-        "error: MPI could not be ended, so this process ends with status 1: rank 1 of 2 did not come within 3 s" ;;
+        "error: MPI could not be finalized, so this process exits with status 1: rank 1 of 2 did not join within 3 s" ;;
     finalize) check "$flavour: MPI that does not end is said" says err \
-        "error: MPI could not be ended, so this process ends with status 1: MPI_Finalize did not end within 5 s" ;;
+        "error: MPI could not be finalized, so this process exits with status 1: MPI_Finalize did not finish within 5 s" ;;
     esac
     case $where in end | finalize) check "$flavour, $where, $how: what was printed is there" says out "^[02]: LS_OK" ;; esac
 }
@@ -44,7 +44,7 @@ check_late() {
     mpi "$flavour" 3 "$scratch/missing_$flavour" end late
     check "$flavour, rank 1 comes to the end late: ends well" is "$status" 0
     check "$flavour, rank 1 comes to the end late: who waits says for whom" \
-        says err "waiting for rank 1 of 3; ranks 0 and 2 came from "
+        says err "waiting for rank 1 of 3; ranks 0 and 2 joined from "
 }
 
 check_killed() {

@@ -90,7 +90,7 @@ static void choose_backend(int size) {
     if (size > 1) {
         CHECK(ls_comm_from_mpi(MPI_COMM_WORLD, &(ls_init_options){.backend = rank == 1 ? "mpi" : "shm"}) == NULL);
         CHECK(ls_error_status() == LS_ERR_MISMATCH);
-        CHECK(strstr(ls_error_message(), "rank 0 takes backend \"shm\" and rank 1 \"mpi\"") != NULL);
+        CHECK(strstr(ls_error_message(), "rank 0 selects backend \"shm\", but rank 1 selects \"mpi\"") != NULL);
     }
 }
 
@@ -201,9 +201,8 @@ static void *call_from_thread(void *argument) {
 
 /* Calls from a thread other than the main thread are refused, and the communicator stays usable. */
 static int call_from_wrong_thread(void) {
-    static const char said[] =
-        ", which allows calls from the main thread only: call this from there, or start MPI with "
-        "MPI_THREAD_MULTIPLE";
+    static const char said[] = ", which allows calls from the main thread only: make this call in the main thread, or "
+                               "start MPI with MPI_THREAD_MULTIPLE";
     pthread_t thread;
     call own = {.comm = ls_comm_from_mpi(MPI_COMM_WORLD, &(ls_init_options){.backend = "mpi"})};
     CHECK(own.comm != NULL && pthread_create(&thread, NULL, call_from_thread, &own) == 0);
@@ -233,7 +232,7 @@ enum { PATIENCE = 60 }; /* seconds until the test gives up and fails */
  */
 static int call_at_once(const char *file) {
     static const char said[] = "MPI was started with MPI_THREAD_SERIALIZED, which allows one thread at a time, and "
-                               "another thread is in a call";
+                               "a different thread is inside a call";
     ls_comm *comm = ls_comm_from_mpi(MPI_COMM_WORLD, &(ls_init_options){.backend = "mpi"});
     ls_comm *other = ls_comm_from_mpi(MPI_COMM_WORLD, &(ls_init_options){.backend = "mpi"});
     float number = 1;

@@ -203,7 +203,7 @@ check_flavour() {
     check "$flavour: a program with lockstep/mpi.h builds" \
         mpi_builds "$flavour" "$LS_SOURCE/tests/shell/mpi_program.c" program_$flavour
     beside check_never_made "$flavour" part \
-        "ls_comm_split: in the new communicator: MPI_Comm_create_group did not end within 10 s"
+        "ls_comm_split: in the new communicator: MPI_Comm_create_group did not finish within 10 s"
     check_programs "$flavour" 3
     for name in conformance disagreement several_communicators; do # along wide trees, where cores are fewer
         beside check_program "$flavour" 8 $name
@@ -211,7 +211,7 @@ check_flavour() {
     beside check_transport "$flavour" 3
     beside check_transport "$flavour" 2
     beside check_straggler "$flavour"
-    beside check_never_made "$flavour" copy "ls_comm_from_mpi: all ranks came, but MPI_Comm_idup did not end within 10 s"
+    beside check_never_made "$flavour" copy "ls_comm_from_mpi: all ranks joined, but MPI_Comm_idup did not finish within 10 s"
     beside check_no_thread "$flavour"
     beside check_process_state "$flavour"
     beside check_untaken "$flavour"
@@ -450,7 +450,7 @@ if [ -e "$LS_BUILD/lib/lockstep-mpi_openmpi.so" ]; then
     said=$(grep -c 'ring: ls_init: .*MPI says that this process is alone, but the job has 2 ranks' err)
     # Ignores what Open MPI ([host:1]) and libevent ([warn]) may print while a process ends, warnings that MPI takes
     # long, and the launcher's lines about the other rank if it ended first.
-    lines=$(grep -vc '^\[\|^lockstep warning: waiting in MPI_Init\|^lockstep: rank .*MPI says that this process is alone' err)
+    lines=$(grep -vc '^\[\|^lockstep warning: still waiting in MPI_Init\|^lockstep: rank .*MPI says that this process is alone' err)
     check "backend mpi under another launcher: says so, once" is "$said $lines" "1 1"
 fi
 

@@ -48,7 +48,7 @@ echo 'void missing(void) {}' | cc -shared -fPIC -x c - -o libgone.so
 check "plug-ins that need a library build" make_plugins needy "$PWD/libgone.so" -Wl,-rpath,"$PWD"
 doctor needy
 check "another version of Lockstep: exit status 1" is "$status" 1
-check "another version of Lockstep: broken" says out "^  cuda  *broken: lockstep-cuda.so is of another version of Lockstep"
+check "another version of Lockstep: broken" says out "^  cuda  *broken: lockstep-cuda.so belongs to a different version of Lockstep"
 rm libgone.so
 doctor needy
 check "a library that is not installed: exit status 0" is "$status" 0

@@ -168,7 +168,7 @@ if mkdir "$group" 2>/dev/null && echo 64M 2>/dev/null >"$group/$limit"; then
     launch run -n 2 bash -c '[ $RANK = 1 ] || exec sleep 300; echo $$ >"$1/cgroup.procs" || exit 9
         x=xxxxxxxxxxxxxxxx; while :; do x=$x$x; done' - "$group" </dev/null
     check "a rank that the kernel ends for want of memory" is "$status" 137
-    check "the report asks about that" says err '^lockstep: rank 1 (pid [0-9]*) was killed by SIGKILL (out of memory? the kernel has killed [0-9]* process[es]* of this machine for want of it since the job began); the other was ended$'
+    check "the report asks about that" says err '^lockstep: rank 1 (pid [0-9]*) was killed by SIGKILL (out of memory? the OOM killer has killed [0-9]* process[es]* on this machine since the job started); the other was ended$'
 else
     echo "SKIPPED out of memory: no memory group may be made here"
 fi

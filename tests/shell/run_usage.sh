@@ -40,7 +40,7 @@ refuses "a key for one machine" 2 "--key-file needs --nnodes" run -n 2 --key-fil
 refuses "a folder for a key" 2 "--key-file ./folder: this is a folder" run --nnodes 2 --node-rank 0 \
     --rendezvous 127.0.0.1:1 --key-file ./folder ./trainer
 (umask 077; printf 'A\0rest of the secret\n' >random; : >empty; printf '%0257d\n' 1 >long)
-for key in "random: this is no text" "empty: its first line must be" "long: its first line must be"; do
+for key in "random: this file is not text" "empty: its first line must be" "long: its first line must be"; do
     refuses "a key file that is ${key%%:*}" 2 "--key-file $key" run --nnodes 2 --node-rank 0 --rendezvous 127.0.0.1:1 \
         --key-file "${key%%:*}" ./trainer
 done
@@ -49,14 +49,14 @@ refuses "a value for a flag" 2 "--no-bind=2: this option takes no value" run --n
 refuses "no command" 2 "no command given"
 refuses "a command nearly right" 2 "unknown command 'rnu'; did you mean 'lockstep run'?" rnu -n 2 ./trainer
 refuses "a command far off" 2 "unknown command 'frobnicate'" frobnicate
-refuses "an output folder that cannot be" 2 "--output-dir /proc/no: cannot make" run --output-dir /proc/no ./trainer
+refuses "an output folder that cannot be" 2 "--output-dir /proc/no: cannot create" run --output-dir /proc/no ./trainer
 
-refuses "a program that is nowhere" 127 "no program 'no-such-program' here or along PATH" run -n 2 no-such-program
+refuses "a program that is nowhere" 127 "no program 'no-such-program' in this folder or in PATH" run -n 2 no-such-program
 refuses "a path that is nowhere" 127 "cannot find the program './no-such': No such file" run -n 2 ./no-such
 refuses "a program in this folder without ./" 127 "write ./trainer" run -n 2 trainer
 refuses "an empty name" 127 "name is empty" run -n 2 ""
 refuses "a script whose interpreter is missing" 127 "interpreter" run -n 2 ./orphan
-refuses "a file that is no program" 126 "'./plain.c' may not be executed.*chmod +x" run -n 2 ./plain.c
+refuses "a file that is no program" 126 "'./plain.c' is not executable.*chmod +x" run -n 2 ./plain.c
 refuses "a folder" 126 "'./folder' is a folder" run -n 2 ./folder
 refuses "a script without its first line" 126 "first line like #!/bin/sh" run -n 2 ./trainer
 check "none of them started anything" test ! -e started
@@ -71,7 +71,7 @@ hints() {
     check "$name: $wanted hints" lines err "$wanted"
 }
 hints "-n after the program" 1 bash -c true -n 2
-check "it says what to write" says err "1 rank is started, and -n 2 is left to bash: options of .lockstep run. go before the program (lockstep run -n 2 bash"
+check "it says what to write" says err "only 1 rank is started, and -n 2 is passed to bash: place options of .lockstep run. before the program (lockstep run -n 2 bash"
 hints "-np after the program" 1 bash -c true -np 4
 hints "--ranks after the program" 1 bash -c true --ranks 2
 hints "--ranks=2 after the program" 1 bash -c true --ranks=2

@@ -211,13 +211,13 @@ for name in $programs; do
     for option in --shards --global-batch-size; do
         check "$name --help tells of $option" says help "^  $option  *N  "
         for wrong in 0 -1 many 1.5; do
-            refused 2 2 "$option $wrong: it takes a whole number from 1" "$name" $option $wrong
+            refused 2 2 "$option $wrong: expected a whole number from 1" "$name" $option $wrong
         done
     done
-    refused 3 1 "\.shards is 2, must be 0 (off) or at least the number of ranks (3)" "$name" --shards 2
-    refused 2 1 "\.shards is 5000, must be 0 (off), or .* at most 4096" "$name" --shards 5000
+    refused 3 1 "\.shards is 2, but must be 0 (off) or at least the number of ranks (3)" "$name" --shards 2
+    refused 2 1 "\.shards is 5000, but must be 0 (off), or .* at most 4096" "$name" --shards 5000
 done
-refused 2 1 "omit them, or omit --outer" fashion_mnist --shards 4 --outer 2
+refused 2 1 "cannot be combined with --outer" fashion_mnist --shards 4 --outer 2
 refused 2 1 "\.shards = 4 cannot be combined with .reduce_dtype" gpt --shards 4 --wire bf16
 command_of perceptron
 check "a global batch of fewer samples than shards: the same bits" \

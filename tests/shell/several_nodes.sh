@@ -59,15 +59,15 @@ node 0 -n 1 --nnodes 2 --key-file key bash who
 node 1 -n 1 --nnodes 2 --key-file other bash who
 ends 1
 check "a wrong key: exit status 1" is "$statuses" 1
-check "a wrong key: the one who came is told" says err.1 "the launcher at $meet: this process has another key than the job"
+check "a wrong key: the one who came is told" says err.1 "the launcher at $meet: this process has a different key than the job"
 check "a wrong key: in one line" lines err.1 1
-check "a wrong key: the one who waits is told" says err.0 "refused a launcher at 127.0.0.1 port [0-9]*: this process has another key"
+check "a wrong key: the one who waits is told" says err.0 "refused a launcher at 127.0.0.1 port [0-9]*: this process has a different key"
 node 1 -n 1 --nnodes 2 bash who
 ends 1
 check "no key: the one who came is told" says err.1 "the job has a key, but this process was given none"
 node 1 -n 1 --nnodes 3 --key-file key bash who
 ends 1
-check "another number of nodes" says err.1 "node 0 at $meet refuses: .* was started with --nnodes 3, node 0 with --nnodes 2"
+check "another number of nodes" says err.1 "node 0 at $meet refused this node: .* was started with --nnodes 3, node 0 with --nnodes 2"
 node 1 -n 1 --nnodes 2 --key-file key bash who
 ends 0 1
 check "the right one still comes" is "$statuses" "0 0"
@@ -75,10 +75,10 @@ LOCKSTEP_TIMEOUT=1 node 0 -n 1 --nnodes 3 --key-file key bash who
 LOCKSTEP_TIMEOUT=1 node 2 -n 1 --nnodes 3 --key-file key bash who
 ends 0 2
 check "a node that does not come" is "$statuses" "1 1"
-check "it is named, and who is here" says err.0 "node 1 of 3 (here: node 2 on $(hostname)) did not come to $meet within 1 s"
+check "it is named, and who is here" says err.0 "node 1 of 3 (here: node 2 on $(hostname)) did not connect to $meet within 1 s"
 LOCKSTEP_TIMEOUT=1 node 0 -n 1 --nnodes 2 --key-file key bash who
 ends 0
-check "it is named where nobody else is here" says err.0 "node 1 of 2 did not come to $meet within 1 s"
+check "it is named where nobody else is here" says err.0 "node 1 of 2 did not connect to $meet within 1 s"
 check "the one that came is told" says err.2 "node 0 at $meet has ended"
 LOCKSTEP_TIMEOUT=1 node 1 -n 1 --nnodes 2 --key-file key bash who
 ends 1
@@ -246,8 +246,8 @@ refuses() { # NAME STATUS SENTENCE ARGUMENTS...
     check "$name: says so" says err "$sentence"
     check "$name: in one line" lines err 1
 }
-refuses "no --node-rank" 2 "--nnodes 2 needs --node-rank, from 0 to 1" --nnodes 2 --rendezvous $meet
-refuses "a --node-rank too high" 2 "--nnodes 2 needs --node-rank, from 0 to 1" --nnodes 2 --node-rank 2 --rendezvous $meet
+refuses "no --node-rank" 2 "--nnodes 2 needs --node-rank, a number from 0 to 1" --nnodes 2 --rendezvous $meet
+refuses "a --node-rank too high" 2 "--nnodes 2 needs --node-rank, a number from 0 to 1" --nnodes 2 --node-rank 2 --rendezvous $meet
 refuses "no --rendezvous" 2 "needs --rendezvous HOST:PORT" --nnodes 2 --node-rank 0
 refuses "a --rendezvous without a port" 2 "--rendezvous here: must be HOST:PORT" --nnodes 2 --node-rank 0 --rendezvous here
 refuses "a --node-rank alone" 2 "--node-rank needs --nnodes" --node-rank 1
@@ -255,6 +255,6 @@ refuses "an --interface that is not there" 2 "--interface: 'nosuch0' is neither"
 refuses "a key file that is not there" 2 "--key-file nokey: cannot read it" --nnodes 2 --node-rank 0 --rendezvous $meet --key-file nokey
 chmod 644 other
 refuses "a key file that others can read" 1 "chmod 600 other" --nnodes 2 --node-rank 0 --rendezvous $meet --key-file other
-refuses "an address of another machine" 1 "cannot listen on 192.0.2.1:$port: this is no address of this machine" \
+refuses "an address of another machine" 1 "cannot listen on 192.0.2.1:$port: this is not an address of this machine" \
     --nnodes 2 --node-rank 0 --rendezvous 192.0.2.1:$port --key-file key
 finish

@@ -130,9 +130,9 @@ check "by hand without a key: refused" says err.0 "10.77.0.1 is reachable from o
 limit=2 by_hand 0 "one key for this test" &
 zero=$!
 limit=10 by_hand 1 "another key"
-check "by hand with another key: who came is told" says err.1 "this process has another key than the job"
+check "by hand with another key: who came is told" says err.1 "this process has a different key than the job"
 wait "$zero"
-check "by hand with another key: who waits is told" says err.0 "rank 1 of 2 did not come within 2 s (refused because of a wrong or missing key: 1)"
+check "by hand with another key: who waits is told" says err.0 "rank 1 of 2 did not join within 2 s (refused because of a wrong or missing key: 1)"
 by_hand 0 "one key for this test" &
 zero=$!
 by_hand 1 "one key for this test"

@@ -43,7 +43,7 @@ refuses "a file for a folder" "there is no folder good/train-images-idx3-ubyte" 
 damaged && rm bad/t10k-labels-idx1-ubyte.gz
 refuses "a file that is missing" "there is no t10k-labels-idx1-ubyte or t10k-labels-idx1-ubyte.gz in bad" --data bad
 damaged && gzip bad/train-images-idx3-ubyte && truncate -s 9000 bad/train-images-idx3-ubyte.gz
-refuses "a gzip file cut short" "bad/train-images-idx3-ubyte.gz is a gzip file that ends too early" --data bad
+refuses "a gzip file cut short" "bad/train-images-idx3-ubyte.gz is a truncated gzip file" --data bad
 damaged && gzip bad/train-images-idx3-ubyte &&
     bytes 255 255 255 255 | dd of=bad/train-images-idx3-ubyte.gz bs=1 seek=9000 conv=notrunc status=none
 refuses "a gzip file with wrong bytes" "bad/train-images-idx3-ubyte.gz is a damaged gzip file" --data bad
@@ -57,14 +57,14 @@ damaged && labels 39 7 >bad/train-labels-idx1-ubyte
 refuses "fewer labels than images" \
     "bad/train-images-idx3-ubyte has 40 samples, but bad/train-labels-idx1-ubyte has 39: the files do not belong together" --data bad
 damaged && mv bad/train-labels-idx1-ubyte bad/train-images-idx3-ubyte && labels 40 7 >bad/train-labels-idx1-ubyte
-refuses "labels where images should be" "bad/train-images-idx3-ubyte has 1 axes, must have 3: .* not hold images" --data bad
+refuses "labels where images should be" "bad/train-images-idx3-ubyte has 1 axes, but must have 3: .* not hold images" --data bad
 damaged && mv bad/train-images-idx3-ubyte bad/train-labels-idx1-ubyte && images 40 28 28 >bad/train-images-idx3-ubyte
-refuses "images where labels should be" "bad/train-labels-idx1-ubyte has 3 axes, must have 1: .* not hold labels" --data bad
+refuses "images where labels should be" "bad/train-labels-idx1-ubyte has 3 axes, but must have 1: .* not hold labels" --data bad
 damaged && images 40 20 20 >bad/train-images-idx3-ubyte
 refuses "images of another size" "400.*784" --data bad
 damaged && labels 40 10 >bad/train-labels-idx1-ubyte
 refuses "a label that is no class" "target.* is 10, but there are 10 classes" --data bad
-refuses "a folder that cannot be made" "--save: cannot make the folder /proc/no: " --data good --save /proc/no
+refuses "a folder that cannot be made" "--save: cannot create the folder /proc/no: " --data good --save /proc/no
 refuses "a file where results should go" "--save: cannot write to the folder /dev/null: " --data good --save /dev/null
 
 # ---- the environment ----
@@ -76,10 +76,10 @@ misread() {
     check "$1: no results" is "$(cat out)" ""
 }
 misread LOCKSTEP_TIMEOUT=soon "LOCKSTEP_TIMEOUT=soon is not a positive number of seconds"
-misread LOCKSTEP_BACKEND=../shm '"../shm" is no name of a backend'
-misread LOCKSTEP_BACKEND=self 'backend "self" carries a world of one, this one has 2 ranks'
+misread LOCKSTEP_BACKEND=../shm '"../shm" is not the name of a backend'
+misread LOCKSTEP_BACKEND=self 'backend "self" supports one rank only, but this job has 2 ranks'
 misread LOCKSTEP_ALGORITHM=shm:whole=1T \
-    "LOCKSTEP_ALGORITHM: whole: '1T' is no size; sizes are bytes like 0, 4096 or 64K"
+    "LOCKSTEP_ALGORITHM: whole: '1T' is not a size; expected a number of bytes such as 0, 4096 or 64K"
 nothing_left "the environment"
 
 # ---- the launcher ----

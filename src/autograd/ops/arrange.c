@@ -82,19 +82,20 @@ static ls_status check_repeat(const char *call, const ls_tensor *x, const ls_sha
     const int added = times->ndim - x->ndim;
     int64_t bytes = (int64_t)ls_dtype_size((ls_dtype)x->dtype);
     if (added < 0) {
-        return ls_fail(LS_ERR_SHAPE, "%s: %d numbers for %s: one for each axis, or more", call, times->ndim,
-                       LS_SHAPE_TEXT(x));
+        return ls_fail(LS_ERR_SHAPE, "%s: %d repeat counts are given for %s, but at least one for each axis is needed",
+                       call, times->ndim, LS_SHAPE_TEXT(x));
     }
     shape->ndim = times->ndim;
     for (int i = 0; i < times->ndim; i++) {
         const int64_t size = i < added ? 1 : x->size[i - added];
         if (times->size[i] < 0) {
-            return ls_fail(LS_ERR_ARGUMENT, "%s: axis %d %lld times", call, i, (long long)times->size[i]);
+            return ls_fail(LS_ERR_ARGUMENT, "%s: cannot repeat axis %d %lld times", call, i, (long long)times->size[i]);
         }
         if (__builtin_mul_overflow(bytes, size > 0 ? size : 1, &bytes) ||
             __builtin_mul_overflow(bytes, times->size[i] > 0 ? times->size[i] : 1, &bytes)) {
-            return ls_fail(LS_ERR_SHAPE, "%s: %s, axis %d of it %lld times, has more elements than int64_t can count",
-                           call, LS_SHAPE_TEXT(x), i, (long long)times->size[i]);
+            return ls_fail(LS_ERR_SHAPE,
+                           "%s: %s with axis %d repeated %lld times has more elements than int64_t can count", call,
+                           LS_SHAPE_TEXT(x), i, (long long)times->size[i]);
         }
         shape->size[i] = size;
     }

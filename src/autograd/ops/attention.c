@@ -251,11 +251,11 @@ static ls_status check_key_mask(ls_tensor *const *inputs) {
         return LS_OK;
     }
     if (mask->dtype != LS_BOOL && mask->dtype != LS_U8) {
-        return ls_fail(LS_ERR_SHAPE, "ls_attention: the key mask is a tensor of %s, must be bool or u8",
+        return ls_fail(LS_ERR_SHAPE, "ls_attention: the key mask is a tensor of %s, but must be bool or u8",
                        ls_dtype_name((ls_dtype)mask->dtype));
     }
     if (k->ndim < 3 || mask->ndim != 2 || mask->size[0] != k->size[0] || mask->size[1] != k->size[k->ndim - 2]) {
-        return ls_fail(LS_ERR_SHAPE, "ls_attention: the key mask is %s, must be [batch, keys] of k %s",
+        return ls_fail(LS_ERR_SHAPE, "ls_attention: the key mask is %s, but must be [batch, keys] for k %s",
                        LS_SHAPE_TEXT(mask), LS_SHAPE_TEXT(k));
     }
     return LS_OK;
@@ -279,16 +279,20 @@ static ls_status check_attn_mask(ls_tensor *const *inputs, const ls_tensor *mask
         return LS_OK;
     }
     if (mask->dtype != LS_BOOL && mask->dtype != q->dtype) {
-        return ls_fail(LS_ERR_SHAPE, "ls_attention: attn_mask is a tensor of %s, must be bool or %s, the dtype of q",
+        return ls_fail(LS_ERR_SHAPE,
+                       "ls_attention: attn_mask is a tensor of %s, but must be bool or %s, the dtype of q",
                        ls_dtype_name((ls_dtype)mask->dtype), ls_dtype_name((ls_dtype)q->dtype));
     }
     if (!mask_broadcasts(inputs, mask)) {
-        return ls_fail(LS_ERR_SHAPE,
-                       "ls_attention: attn_mask is %s, must broadcast to [batch, heads, queries, keys] of q %s, k %s",
-                       LS_SHAPE_TEXT(mask), LS_SHAPE_TEXT(q), LS_SHAPE_TEXT(k));
+        return ls_fail(
+            LS_ERR_SHAPE,
+            "ls_attention: attn_mask is %s, but must broadcast to [batch, heads, queries, keys] for q %s and k %s",
+            LS_SHAPE_TEXT(mask), LS_SHAPE_TEXT(q), LS_SHAPE_TEXT(k));
     }
     if (mask->needs_grad && !ls_thread()->no_grad) {
-        return ls_fail(LS_ERR_UNSUPPORTED, "ls_attention: attn_mask has no gradient: give it through ls_detach");
+        return ls_fail(
+            LS_ERR_UNSUPPORTED,
+            "ls_attention: attn_mask requires a gradient, which is not supported: pass ls_detach(attn_mask)");
     }
     return LS_OK;
 }

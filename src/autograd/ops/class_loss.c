@@ -201,18 +201,19 @@ static ls_status check_options(const char *call, const ls_tensor *x, int64_t cla
     const ls_tensor *weight = options->weight;
     LS_TRY(ls_loss_check_reduction(call, options->reduction));
     if (!(options->label_smoothing >= 0.0 && options->label_smoothing <= 1.0)) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: label_smoothing is %g, must be from 0 to 1", call,
+        return ls_fail(LS_ERR_ARGUMENT, "%s: label_smoothing is %g, but must be from 0 to 1", call,
                        options->label_smoothing);
     }
     if (weight == NULL) {
         return LS_OK;
     }
     if (weight->ndim != 1 || weight->size[0] != classes) {
-        return ls_fail(LS_ERR_SHAPE, "%s: weight is %s, must be [%lld] for %s", call, LS_SHAPE_TEXT(weight),
+        return ls_fail(LS_ERR_SHAPE, "%s: weight is %s, but must be [%lld] for %s", call, LS_SHAPE_TEXT(weight),
                        (long long)classes, LS_SHAPE_TEXT(x));
     }
     if (weight->needs_grad) {
-        return ls_fail(LS_ERR_UNSUPPORTED, "%s: class weights have no gradient; pass ls_detach(weight)", call);
+        return ls_fail(LS_ERR_UNSUPPORTED,
+                       "%s: weight requires a gradient, which is not supported; pass ls_detach(weight)", call);
     }
     return LS_OK;
 }
@@ -220,7 +221,7 @@ static ls_status check_options(const char *call, const ls_tensor *x, int64_t cla
 /* Checks that target has the shape of x without its class axis (axis 1, or axis 0 of a vector). */
 static ls_status check_target(const char *call, const ls_tensor *x, const ls_tensor *target) {
     if (target->dtype != LS_I64 && target->dtype != LS_I32 && target->dtype != LS_U8) {
-        return ls_fail(LS_ERR_SHAPE, "%s: target is %s; class numbers are i64, i32 or u8", call,
+        return ls_fail(LS_ERR_SHAPE, "%s: target is %s, but class numbers must be i64, i32 or u8", call,
                        ls_dtype_name((ls_dtype)target->dtype));
     }
     const int class_axis = x->ndim > 1 ? 1 : 0;
@@ -229,10 +230,10 @@ static ls_status check_target(const char *call, const ls_tensor *x, const ls_ten
         fits = target->size[i] == x->size[i < class_axis ? i : i + 1];
     }
     if (!fits) {
-        return ls_fail(LS_ERR_SHAPE,
-                       "%s: %s with target %s: must be [n, classes] with [n], or [n, classes, ...] with "
-                       "[n, ...]",
-                       call, LS_SHAPE_TEXT(x), LS_SHAPE_TEXT(target));
+        return ls_fail(
+            LS_ERR_SHAPE,
+            "%s: shape %s does not fit target %s: expected [n, classes] with [n], or [n, classes, ...] with [n, ...]",
+            call, LS_SHAPE_TEXT(x), LS_SHAPE_TEXT(target));
     }
     return LS_OK;
 }
@@ -320,7 +321,7 @@ static ls_status check_probabilities(const char *call, ls_tensor *x, const ls_cl
     ls_tensor *const floating[] = {x, options->weight};
     LS_TRY(ls_check_floating(call, floating, 2));
     if (options->ignore) {
-        return ls_fail(LS_ERR_UNSUPPORTED, "%s: targets that are probabilities have no index to ignore", call);
+        return ls_fail(LS_ERR_UNSUPPORTED, "%s: ignore cannot be set for targets that are probabilities", call);
     }
     return check_options(call, x, x->size[x->ndim > 1 ? 1 : 0], options);
 }

@@ -123,7 +123,7 @@ enum { WHERE_A, WHERE_B, WHERE_CONDITION };
 static ls_status where_shape(ls_op_call *call) {
     const ls_tensor *condition = call->inputs[WHERE_CONDITION];
     if (condition->dtype != LS_BOOL && condition->dtype != LS_U8) {
-        return ls_fail(LS_ERR_SHAPE, "ls_where: the condition is a tensor of %s, must be bool or u8",
+        return ls_fail(LS_ERR_SHAPE, "ls_where: the condition is a tensor of %s, but must be bool or u8",
                        ls_dtype_name(condition->dtype));
     }
     return ls_shape_broadcast(call, call->inputs[WHERE_A]->dtype);

@@ -23,7 +23,7 @@ static ls_status conv_shape(ls_op_call *call) {
         if (padded < reach(window, i)) {
             return ls_fail(
                 LS_ERR_SHAPE,
-                "%s: x %s, weight %s: the window covers %lld positions, but there are %lld, padding included",
+                "%s: x %s, weight %s: the window covers %lld positions, but x has only %lld, including padding",
                 call->op->name, LS_SHAPE_TEXT(call->inputs[X]), LS_SHAPE_TEXT(weight), (long long)reach(window, i),
                 (long long)padded);
         }
@@ -138,16 +138,16 @@ static ls_status check_channels(const convolution *c, int64_t groups) {
     const int64_t in = c->options->transposed ? weight->size[0] : weight->size[1] * groups;
     const int64_t out = c->options->transposed ? weight->size[1] * groups : weight->size[0];
     if (x->size[1] != in) {
-        return ls_fail(LS_ERR_SHAPE, "%s: x %s, weight %s in groups of %lld takes %lld channels", c->op->name,
+        return ls_fail(LS_ERR_SHAPE, "%s: x is %s, but weight %s with %lld groups needs %lld channels", c->op->name,
                        LS_SHAPE_TEXT(x), LS_SHAPE_TEXT(weight), (long long)groups, (long long)in);
     }
     if ((c->options->transposed ? in : out) % groups != 0) {
-        return ls_fail(LS_ERR_SHAPE, "%s: weight %s cannot be divided into groups of %lld", c->op->name,
+        return ls_fail(LS_ERR_SHAPE, "%s: weight %s cannot be divided into %lld groups", c->op->name,
                        LS_SHAPE_TEXT(weight), (long long)groups);
     }
     if (bias != NULL && (bias->ndim != 1 || bias->size[0] != out)) {
-        return ls_fail(LS_ERR_SHAPE, "%s: bias is %s, must be [%lld] for weight %s", c->op->name, LS_SHAPE_TEXT(bias),
-                       (long long)out, LS_SHAPE_TEXT(weight));
+        return ls_fail(LS_ERR_SHAPE, "%s: bias is %s, but must be [%lld] for weight %s", c->op->name,
+                       LS_SHAPE_TEXT(bias), (long long)out, LS_SHAPE_TEXT(weight));
     }
     return LS_OK;
 }
@@ -160,7 +160,7 @@ static ls_status check_tensors(const convolution *c) {
     }
     for (int i = 2; i < c->weight->ndim; i++) {
         if (c->weight->size[i] < 1 || c->weight->size[i] > INT32_MAX) {
-            return ls_fail(LS_ERR_SHAPE, "%s: weight is %s: the window's sizes must be positive, below 2^31",
+            return ls_fail(LS_ERR_SHAPE, "%s: weight is %s: the window's sizes must be positive and below 2^31",
                            c->op->name, LS_SHAPE_TEXT(c->weight));
         }
     }
@@ -186,7 +186,7 @@ static ls_status check_axis(const char *call, const ls_conv_numbers *options, co
 ls_status ls_conv_window(const char *call, int axes, const ls_conv_numbers *options, ls_window *window) {
     int32_t more[LS_SPATIAL];
     if (options->groups < 0 || options->groups > INT32_MAX) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: groups is %lld, must be positive", call, (long long)options->groups);
+        return ls_fail(LS_ERR_ARGUMENT, "%s: groups is %lld, but must be positive", call, (long long)options->groups);
     }
     window->groups = (int32_t)(options->groups != 0 ? options->groups : 1);
     LS_TRY(ls_spatial_numbers(call, "stride", &options->stride, axes, 1, 1, window->stride));

@@ -77,7 +77,7 @@ static ls_status check_output(const char *text, const equation *e) {
         }
         if (!there || memchr(e->output, e->output[i], (size_t)i) != NULL) {
             return ls_fail(LS_ERR_ARGUMENT, "%s: \"%s\": letter %c of the result %s", call, text, e->output[i],
-                           there ? "is there twice" : "is in no operand");
+                           there ? "occurs twice" : "does not occur in an operand");
         }
     }
     return LS_OK;
@@ -261,7 +261,7 @@ static labelled multiply_matrices(const equation *e, const char *text, labelled 
     const split s = split_letters(e, a, b);
     ls_shape shape = {.ndim = s.boths + s.onlys[0] + s.onlys[1]};
     if (shape.ndim > LS_MAX_DIMS) {
-        (void)refuse(text, "a product on the way has too many axes: put the operands in another order");
+        (void)refuse(text, "an intermediate product has too many axes: change the order of the operands");
         (void)ls_scope_failed();
         return y;
     }

@@ -443,7 +443,7 @@ ls_tensor *ls_pow_integer(ls_tensor *a, int64_t b) {
     }
     if (b < 0) {
         return ls_fail_noted(LS_ERR_ARGUMENT,
-                             "ls_pow: exponent %lld of a tensor of %s gives fractions; convert the tensor to a "
+                             "ls_pow: exponent %lld of a tensor of %s would produce fractions; convert the tensor to a "
                              "floating-point dtype with ls_to",
                              (long long)b, ls_dtype_name(a->dtype));
     }

@@ -7,16 +7,17 @@ static const char call[] = "ls_group_norm";
 static ls_status check(const ls_tensor *x, int64_t groups, const ls_tensor *weight, const ls_tensor *bias,
                        double epsilon) {
     if (x->ndim < 2 || groups < 1 || x->size[1] % groups != 0) {
-        return ls_fail(LS_ERR_SHAPE, "%s: %lld equal groups of the channels of %s, which must be [n, channels, ...]",
+        return ls_fail(LS_ERR_SHAPE,
+                       "%s: cannot form %lld equal groups of the channels of %s, which must be [n, channels, ...]",
                        call, (long long)groups, LS_SHAPE_TEXT(x));
     }
     if (!(epsilon >= 0.0)) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: epsilon is %g, must not be negative", call, epsilon);
+        return ls_fail(LS_ERR_ARGUMENT, "%s: epsilon is %g, but must not be negative", call, epsilon);
     }
     const ls_tensor *const parts[] = {weight, bias};
     for (int i = 0; i < 2; i++) {
         if (parts[i] != NULL && (parts[i]->ndim != 1 || parts[i]->size[0] != x->size[1])) {
-            return ls_fail(LS_ERR_SHAPE, "%s: %s is %s, must be [%lld] for %s", call, i == 0 ? "weight" : "bias",
+            return ls_fail(LS_ERR_SHAPE, "%s: %s is %s, but must be [%lld] for %s", call, i == 0 ? "weight" : "bias",
                            LS_SHAPE_TEXT(parts[i]), (long long)x->size[1], LS_SHAPE_TEXT(x));
         }
     }

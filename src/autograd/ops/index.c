@@ -55,7 +55,7 @@ static ls_tensor *apply_indexed(const ls_op *op, ls_tensor *x, int axis, ls_tens
         return NULL;
     }
     if (index->dtype != LS_I64 && index->dtype != LS_I32) {
-        return ls_fail_noted(LS_ERR_SHAPE, "%s: the index is a tensor of %s, must be i64 or i32", op->name,
+        return ls_fail_noted(LS_ERR_SHAPE, "%s: the index is a tensor of %s, but must be i64 or i32", op->name,
                              ls_dtype_name(index->dtype));
     }
     ls_tensor *ready = NULL;
@@ -88,7 +88,8 @@ static ls_tensor *apply_to_null(const ls_op *op, ls_tensor *x, ls_tensor *index)
 static ls_status select_shape(ls_op_call *call) {
     const ls_tensor *x = call->inputs[X], *index = call->inputs[INDEX];
     if (index->ndim != 1) {
-        return ls_fail(LS_ERR_SHAPE, "ls_index_select: the index is %s, must have one dimension", LS_SHAPE_TEXT(index));
+        return ls_fail(LS_ERR_SHAPE, "ls_index_select: the index is %s, but must have one dimension",
+                       LS_SHAPE_TEXT(index));
     }
     int64_t size[LS_MAX_DIMS];
     for (int i = 0; i < x->ndim; i++) {
@@ -128,8 +129,8 @@ static ls_status embedding_shape(ls_op_call *call) {
     const ls_tensor *weight = call->inputs[X], *index = call->inputs[INDEX];
     if (weight->ndim != 2 || index->ndim == LS_MAX_DIMS) {
         return ls_fail(LS_ERR_SHAPE,
-                       "ls_embedding: rows of %s by an index of %s: weight must have two dimensions and "
-                       "the index at most %d",
+                       "ls_embedding: cannot select rows of %s with an index of %s: weight must have two dimensions "
+                       "and the index at most %d",
                        LS_SHAPE_TEXT(weight), LS_SHAPE_TEXT(index), LS_MAX_DIMS - 1);
     }
     int64_t size[LS_MAX_DIMS];

@@ -75,7 +75,7 @@ static ls_status stack_shape(ls_op_call *call) {
     int64_t size[LS_MAX_DIMS];
     for (int i = 1; i < call->input_count; i++) {
         if (!ls_tensor_same_shape(first, call->inputs[i])) {
-            return ls_fail(LS_ERR_SHAPE, "ls_stack: tensor %d is %s, tensor 0 is %s: shapes must be equal", i,
+            return ls_fail(LS_ERR_SHAPE, "ls_stack: tensor %d is %s, but tensor 0 is %s: the shapes must be equal", i,
                            LS_SHAPE_TEXT(call->inputs[i]), LS_SHAPE_TEXT(first));
         }
     }

@@ -78,14 +78,14 @@ static ls_status refuse(const ls_op_call *call) {
     const ls_tensor *weight = call->inputs[1];
     const ls_tensor *bias = bias_of(call);
     if (weight->ndim != 2) {
-        return ls_fail(LS_ERR_SHAPE, "%s: weight is %s, must be [out, in]", call->op->name, LS_SHAPE_TEXT(weight));
+        return ls_fail(LS_ERR_SHAPE, "%s: weight is %s, but must be [out, in]", call->op->name, LS_SHAPE_TEXT(weight));
     }
     if (x->ndim < 1 || x->size[x->ndim - 1] != weight->size[1]) {
-        return ls_fail(LS_ERR_SHAPE, "%s: x %s must end in the %lld inputs of weight %s", call->op->name,
-                       LS_SHAPE_TEXT(x), (long long)weight->size[1], LS_SHAPE_TEXT(weight));
+        return ls_fail(LS_ERR_SHAPE, "%s: the last axis of x %s must have %lld elements, the inputs of weight %s",
+                       call->op->name, LS_SHAPE_TEXT(x), (long long)weight->size[1], LS_SHAPE_TEXT(weight));
     }
-    return ls_fail(LS_ERR_SHAPE, "%s: bias is %s, must be [%lld] for weight %s", call->op->name, LS_SHAPE_TEXT(bias),
-                   (long long)weight->size[0], LS_SHAPE_TEXT(weight));
+    return ls_fail(LS_ERR_SHAPE, "%s: bias is %s, but must be [%lld] for weight %s", call->op->name,
+                   LS_SHAPE_TEXT(bias), (long long)weight->size[0], LS_SHAPE_TEXT(weight));
 }
 
 static ls_status linear_shape(ls_op_call *call) {

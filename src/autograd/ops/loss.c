@@ -36,9 +36,10 @@ ls_tensor *ls_loss_reduced(ls_tensor *elements, ls_loss_reduction reduction) {
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
 static ls_status check_shapes(const char *call, const ls_tensor *x, const ls_tensor *target) {
-    return ls_tensor_same_shape(x, target) ? LS_OK
-                                           : ls_fail(LS_ERR_SHAPE, "%s: %s with target %s: shapes must be equal", call,
-                                                     LS_SHAPE_TEXT(x), LS_SHAPE_TEXT(target));
+    return ls_tensor_same_shape(x, target)
+               ? LS_OK
+               : ls_fail(LS_ERR_SHAPE, "%s: shape %s differs from target %s: the shapes must be equal", call,
+                         LS_SHAPE_TEXT(x), LS_SHAPE_TEXT(target));
 }
 
 static ls_status loss_shape(ls_op_call *call) {
@@ -283,7 +284,7 @@ ls_tensor *ls_l1_loss(ls_tensor *x, ls_tensor *target, ls_loss_reduction reducti
 
 ls_tensor *ls_huber_loss(ls_tensor *x, ls_tensor *target, double delta, ls_loss_reduction reduction) {
     if (!(delta > 0.0)) {
-        return ls_fail_noted(LS_ERR_ARGUMENT, "%s: delta is %g, must be positive", huber_op.name, delta);
+        return ls_fail_noted(LS_ERR_ARGUMENT, "%s: delta is %g, but must be positive", huber_op.name, delta);
     }
     return apply_loss(&huber_op, x, target, reduction, delta);
 }
@@ -303,10 +304,10 @@ static ls_status check_probabilities(ls_tensor *probability) {
     (void)ls_no_grad(before);
     ls_status status = least == NULL || largest == NULL ? ls_error_status() : LS_OK;
     if (status == LS_OK && (ls_item(least) < 0 || ls_item(largest) > 1)) {
-        status =
-            ls_fail(LS_ERR_ARGUMENT,
-                    "ls_bce_loss: a probability is %g, must be from 0 to 1; for logits, use ls_bce_with_logits_loss",
-                    ls_item(least) < 0 ? ls_item(least) : ls_item(largest));
+        status = ls_fail(
+            LS_ERR_ARGUMENT,
+            "ls_bce_loss: a probability is %g, but must be from 0 to 1; for logits, use ls_bce_with_logits_loss",
+            ls_item(least) < 0 ? ls_item(least) : ls_item(largest));
     }
     ls_release(least);
     ls_release(largest);
@@ -334,8 +335,8 @@ static ls_status check_weight(const char *which, const ls_tensor *weight, const 
         fits = weight->size[i] == 1 || weight->size[i] == logits->size[added + i];
     }
     return fits ? LS_OK
-                : ls_fail(LS_ERR_SHAPE, "%s: %s is %s, must broadcast to the logits %s", bce_with_logits_op.name, which,
-                          LS_SHAPE_TEXT(weight), LS_SHAPE_TEXT(logits));
+                : ls_fail(LS_ERR_SHAPE, "%s: %s is %s, but must broadcast to the logits %s", bce_with_logits_op.name,
+                          which, LS_SHAPE_TEXT(weight), LS_SHAPE_TEXT(logits));
 }
 
 /* Computes 1 + (pos_weight - 1) * target. */

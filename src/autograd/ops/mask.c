@@ -27,8 +27,8 @@ ls_tensor *ls_masked_fill(ls_tensor *x, ls_tensor *mask, double value) {
     }
     const ls_tensor together = ls_stack_view_dense(x, ndim, size);
     if (!ls_tensor_same_shape(&together, x)) {
-        return ls_fail_noted(LS_ERR_SHAPE, "%s: a mask of %s for %s: the mask broadcasts to x, not x to the mask", call,
-                             LS_SHAPE_TEXT(mask), LS_SHAPE_TEXT(x));
+        return ls_fail_noted(LS_ERR_SHAPE, "%s: a mask of %s does not broadcast to x of %s", call, LS_SHAPE_TEXT(mask),
+                             LS_SHAPE_TEXT(x));
     }
     if (!ls_dtype_holds((ls_dtype)x->dtype, value)) {
         return ls_fail_noted(LS_ERR_ARGUMENT, "%s: %g does not fit into %s, the tensor's dtype", call, value,
@@ -56,7 +56,8 @@ static ls_tensor *triangle(const char *call, ls_tensor *x, int64_t diagonal, boo
         return NULL;
     }
     if (x->ndim < 2) {
-        return ls_fail_noted(LS_ERR_SHAPE, "%s: %s has no matrices: two dimensions or more", call, LS_SHAPE_TEXT(x));
+        return ls_fail_noted(LS_ERR_SHAPE, "%s: %s contains no matrices: it must have at least two dimensions", call,
+                             LS_SHAPE_TEXT(x));
     }
     const int64_t rows = x->size[x->ndim - 2], columns = x->size[x->ndim - 1];
     /* a larger distance has the same result */

@@ -9,7 +9,7 @@ enum { X, WEIGHT, BIAS, MEAN, RSTD };
 
 static ls_status check_epsilon(const char *call, double epsilon) {
     if (!(epsilon >= 0.0)) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: epsilon is %g, must not be negative", call, epsilon);
+        return ls_fail(LS_ERR_ARGUMENT, "%s: epsilon is %g, but must not be negative", call, epsilon);
     }
     return LS_OK;
 }
@@ -114,11 +114,12 @@ static ls_status check_layer_norm(const char *call, ls_tensor *const *inputs, in
     LS_TRY(ls_check_floating(call, inputs, BIAS + 1));
     LS_TRY(check_epsilon(call, epsilon));
     if (axes < 1 || axes > x->ndim) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: cannot go over the last %d axes of %s", call, axes, LS_SHAPE_TEXT(x));
+        return ls_fail(LS_ERR_ARGUMENT, "%s: cannot normalize over the last %d axes of %s", call, axes,
+                       LS_SHAPE_TEXT(x));
     }
     for (int i = WEIGHT; i <= BIAS; i++) {
         if (!ends(x, inputs[i], axes)) {
-            return ls_fail(LS_ERR_SHAPE, "%s: %s is %s, must have the last %d axes of %s", call,
+            return ls_fail(LS_ERR_SHAPE, "%s: %s is %s, but must have the shape of the last %d axes of %s", call,
                            i == WEIGHT ? "weight" : "bias", LS_SHAPE_TEXT(inputs[i]), axes, LS_SHAPE_TEXT(x));
         }
     }
@@ -431,13 +432,13 @@ static ls_status check_channels(const batch_norm *norm) {
             continue;
         }
         if (part->ndim != 1 || part->size[0] != norm->x->size[1]) {
-            return ls_fail(LS_ERR_SHAPE, "ls_batch_norm: %s is %s, must be [%lld] for %s", names[i],
+            return ls_fail(LS_ERR_SHAPE, "ls_batch_norm: %s is %s, but must be [%lld] for %s", names[i],
                            LS_SHAPE_TEXT(part), (long long)norm->x->size[1], LS_SHAPE_TEXT(norm->x));
         }
         const bool own =
             i >= 2 && part->dtype == norm->x->dtype; /* weight and bias may be 16-bit floats if x has that dtype */
         if (part->dtype != compute && !own) {
-            return ls_fail(LS_ERR_SHAPE, "ls_batch_norm: %s is %s, must be %s for x of %s", names[i],
+            return ls_fail(LS_ERR_SHAPE, "ls_batch_norm: %s is %s, but must be %s for x of %s", names[i],
                            ls_dtype_name((ls_dtype)part->dtype), ls_dtype_name(compute),
                            ls_dtype_name((ls_dtype)norm->x->dtype));
         }
@@ -453,7 +454,7 @@ static ls_status check_batch_norm(const batch_norm *norm) {
     LS_TRY(ls_check_floating(batch_norm_op.name, &norm->x, 1));
     LS_TRY(check_epsilon(batch_norm_op.name, norm->epsilon));
     if (x->ndim < 2) {
-        return ls_fail(LS_ERR_SHAPE, "ls_batch_norm: x is %s, must be [n, channels, ...]", LS_SHAPE_TEXT(x));
+        return ls_fail(LS_ERR_SHAPE, "ls_batch_norm: x is %s, but must be [n, channels, ...]", LS_SHAPE_TEXT(x));
     }
     LS_TRY(check_channels(norm));
     if ((norm->running_mean == NULL) != (norm->running_var == NULL)) {

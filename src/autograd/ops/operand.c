@@ -45,7 +45,7 @@ ls_tensor *ls_apply_dense(const ls_op *op, ls_tensor *const *inputs, int input_c
 ls_status ls_check_floating(const char *call, ls_tensor *const *inputs, int input_count) {
     const ls_dtype dtype = (ls_dtype)inputs[0]->dtype;
     if (!ls_dtype_is_floating(dtype)) {
-        return ls_fail(LS_ERR_SHAPE, "%s: takes floating tensors, not %s; convert it with ls_to", call,
+        return ls_fail(LS_ERR_SHAPE, "%s: expected a floating-point tensor, not %s; convert it with ls_to", call,
                        ls_dtype_name(dtype));
     }
     for (int i = 1; i < input_count; i++) {

@@ -24,7 +24,8 @@ bool ls_inputs_are_given(const char *call, ls_tensor *const *inputs, int input_c
 int ls_op_axis(const char *call, const ls_tensor *x, int axis) {
     const int index = ls_axis_index(axis, x->ndim);
     if (index < 0) {
-        (void)ls_fail_noted(LS_ERR_ARGUMENT, "%s: axis %d of %s, which has %d", call, axis, LS_SHAPE_TEXT(x), x->ndim);
+        (void)ls_fail_noted(LS_ERR_ARGUMENT, "%s: axis %d does not exist in %s, which has %d axes", call, axis,
+                            LS_SHAPE_TEXT(x), x->ndim);
     }
     return index;
 }
@@ -38,8 +39,8 @@ static ls_status broadcast_failed(const char *call, const ls_tensor *a, const ls
     } else {
         snprintf(axis, sizeof axis, "axis %d", -from_end);
     }
-    return ls_fail(LS_ERR_SHAPE, "%s: %s with %s: sizes %lld and %lld of %s differ", call, LS_SHAPE_TEXT(a),
-                   LS_SHAPE_TEXT(b), (long long)a_size, (long long)b_size, axis);
+    return ls_fail(LS_ERR_SHAPE, "%s: %s does not broadcast with %s: sizes %lld and %lld of %s differ", call,
+                   LS_SHAPE_TEXT(a), LS_SHAPE_TEXT(b), (long long)a_size, (long long)b_size, axis);
 }
 
 ls_status ls_broadcast_shapes(const char *call, const ls_tensor *a, const ls_tensor *b, int *ndim, int64_t *size) {

@@ -68,7 +68,7 @@ static ls_status count_before(const ls_tensor *x, int64_t count, int64_t *before
     if (x->ndim == 0 || x->size[0] % part->samples != 0) {
         return ls_fail(
             LS_ERR_UNSUPPORTED,
-            "ls_dropout: %s inside a data-parallel module, for %lld samples: the first axis must count the samples",
+            "ls_dropout: x is %s inside a data-parallel module, but its first axis must count the %lld samples",
             LS_SHAPE_TEXT(x), (long long)part->samples);
     }
     *before = part->first * (count / part->samples);
@@ -80,7 +80,7 @@ ls_tensor *ls_dropout_part(ls_tensor *x, double p, int64_t start, int64_t whole)
         return ls_apply(&dropout_op, &x, 1, NULL); /* reports the error */
     }
     if (!(p >= 0.0 && p <= 1.0)) {
-        return ls_fail_noted(LS_ERR_ARGUMENT, "%s: p is %g, must be from 0 to 1", dropout_op.name, p);
+        return ls_fail_noted(LS_ERR_ARGUMENT, "%s: p is %g, but must be from 0 to 1", dropout_op.name, p);
     }
     if (ls_check_floating(dropout_op.name, &x, 1) != LS_OK) {
         return ls_scope_failed();

@@ -16,8 +16,8 @@ static ls_status axes_mask(const char *call, const ls_tensor *x, const ls_axes *
     for (int i = 0; i < axes->count; i++) {
         const int axis = ls_axis_index(axes->axis[i], x->ndim);
         if (axis < 0) {
-            return ls_fail(LS_ERR_ARGUMENT, "%s: axis %d of %s, which has %d", call, axes->axis[i], LS_SHAPE_TEXT(x),
-                           x->ndim);
+            return ls_fail(LS_ERR_ARGUMENT, "%s: axis %d does not exist in %s, which has %d axes", call, axes->axis[i],
+                           LS_SHAPE_TEXT(x), x->ndim);
         }
         if (*mask >> axis & 1) {
             return ls_fail(LS_ERR_ARGUMENT, "%s: axis %d is given twice", call, axis);

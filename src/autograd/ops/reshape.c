@@ -56,7 +56,8 @@ static ls_status reshape_shape(ls_op_call *call) {
     int64_t stride[LS_MAX_DIMS];
     const int ndim = (int)p->number[0];
     if (!ls_view_strides(call->inputs[0], ndim, p->integer, stride)) {
-        return ls_fail(LS_ERR_INTERNAL, "%s: no view of %s", call->op->name, LS_SHAPE_TEXT(call->inputs[0]));
+        return ls_fail(LS_ERR_INTERNAL, "%s: the shape cannot be a view of %s", call->op->name,
+                       LS_SHAPE_TEXT(call->inputs[0]));
     }
     call->output = ls_tensor_view(call->inputs[0], ndim, p->integer, stride, 0);
     return call->output == NULL ? ls_error_status() : LS_OK;

@@ -60,7 +60,7 @@ ls_tensor *ls_resize(ls_tensor *x, ls_shape size, const ls_resize_options *optio
     const bool is_linear = options->mode == LS_RESIZE_LINEAR;
     if ((!is_linear && options->mode != LS_RESIZE_NEAREST) || (!is_linear && options->align_corners)) {
         return ls_fail_noted(LS_ERR_ARGUMENT,
-                             options->align_corners ? "%s: mode %d has no align_corners: use LS_RESIZE_LINEAR"
+                             options->align_corners ? "%s: mode %d does not support align_corners: use LS_RESIZE_LINEAR"
                                                     : "%s: mode %d is not LS_RESIZE_NEAREST or LS_RESIZE_LINEAR",
                              call, (int)options->mode);
     }
@@ -93,11 +93,12 @@ static bool is_four_axes(const char *call, ls_tensor *x, int64_t factor) {
         return false;
     }
     if (factor < 1 || factor > INT32_MAX) {
-        (void)ls_fail_noted(LS_ERR_ARGUMENT, "%s: a factor of %lld: must be positive", call, (long long)factor);
+        (void)ls_fail_noted(LS_ERR_ARGUMENT, "%s: the factor is %lld, but must be positive", call, (long long)factor);
         return false;
     }
     if (x->ndim != 4) {
-        (void)ls_fail_noted(LS_ERR_SHAPE, "%s: x is %s, must be [n, channels, height, width]", call, LS_SHAPE_TEXT(x));
+        (void)ls_fail_noted(LS_ERR_SHAPE, "%s: x is %s, but must be [n, channels, height, width]", call,
+                            LS_SHAPE_TEXT(x));
         return false;
     }
     return true;

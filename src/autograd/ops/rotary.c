@@ -73,14 +73,14 @@ static ls_tensor *turned(ls_tensor *const pair[2], ls_tensor *cosine, ls_tensor 
 static ls_status check(const ls_tensor *x, double base, bool halves) {
     LS_TRY(ls_check_floating(call, (ls_tensor *[]){(ls_tensor *)x}, 1));
     if (x->ndim < 2 || x->size[x->ndim - 1] % 2 != 0) {
-        return ls_fail(LS_ERR_SHAPE, "%s: x is %s, must be [..., positions, width] of an even width", call,
+        return ls_fail(LS_ERR_SHAPE, "%s: x is %s, but must be [..., positions, width] with an even width", call,
                        LS_SHAPE_TEXT(x));
     }
     if (x->ndim == LS_MAX_DIMS && !halves) { /* neighbours are joined along a new axis */
-        return ls_fail(LS_ERR_SHAPE, "%s: x is %s, may have %d dimensions at most", call, LS_SHAPE_TEXT(x),
+        return ls_fail(LS_ERR_SHAPE, "%s: x is %s, but may have at most %d dimensions", call, LS_SHAPE_TEXT(x),
                        LS_MAX_DIMS - 1);
     }
-    return base > 0 ? LS_OK : ls_fail(LS_ERR_ARGUMENT, "%s: base is %g, must be positive", call, base);
+    return base > 0 ? LS_OK : ls_fail(LS_ERR_ARGUMENT, "%s: base is %g, but must be positive", call, base);
 }
 
 ls_tensor *ls_rotary(ls_tensor *x, const ls_rotary_options *options) {

@@ -34,7 +34,7 @@ static ls_status resolve_shape(const ls_tensor *x, ls_shape *shape) {
     for (int i = 0; i < asked.ndim; i++) {
         const bool is_unknown = asked.size[i] == -1;
         if (asked.size[i] < -1 || (is_unknown && unknown >= 0)) {
-            return ls_fail(LS_ERR_SHAPE, "ls_reshape: %s: only one size may be negative: -1",
+            return ls_fail(LS_ERR_SHAPE, "ls_reshape: %s: at most one size may be negative, and it must be -1",
                            ls_shape_describe(asked.ndim, asked.size).text);
         }
         unknown = is_unknown ? i : unknown;
@@ -52,7 +52,7 @@ static ls_status resolve_shape(const ls_tensor *x, ls_shape *shape) {
         return LS_OK;
     }
     if (unknown >= 0 || known != x->count) {
-        return ls_fail(LS_ERR_SHAPE, "ls_reshape: %s has %lld elements, which do not make %s", LS_SHAPE_TEXT(x),
+        return ls_fail(LS_ERR_SHAPE, "ls_reshape: %s has %lld elements, which cannot form %s", LS_SHAPE_TEXT(x),
                        (long long)x->count, ls_shape_describe(asked.ndim, asked.size).text);
     }
     return LS_OK;
@@ -111,13 +111,13 @@ ls_tensor *ls_squeeze(ls_tensor *x, int axis) {
 
 int ls_op_new_axis(const char *call, const ls_tensor *x, int axis) {
     if (x->ndim == LS_MAX_DIMS) {
-        (void)ls_fail_noted(LS_ERR_SHAPE, "%s: %s has the maximum of %d dimensions", call, LS_SHAPE_TEXT(x),
+        (void)ls_fail_noted(LS_ERR_SHAPE, "%s: %s already has the maximum of %d dimensions", call, LS_SHAPE_TEXT(x),
                             LS_MAX_DIMS);
         return -1;
     }
     const int index = ls_axis_index(axis, x->ndim + 1);
     if (index < 0) {
-        (void)ls_fail_noted(LS_ERR_ARGUMENT, "%s: no new axis %d in %s", call, axis, LS_SHAPE_TEXT(x));
+        (void)ls_fail_noted(LS_ERR_ARGUMENT, "%s: cannot insert axis %d into %s", call, axis, LS_SHAPE_TEXT(x));
     }
     return index;
 }
@@ -175,8 +175,8 @@ ls_tensor *ls_permute(ls_tensor *x, ls_axes axes) {
         return ls_apply(&permute_op, &x, 1, NULL);
     }
     if (axes.count != x->ndim) {
-        return ls_fail_noted(LS_ERR_ARGUMENT, "ls_permute: %d axes for %s, which has %d", axes.count, LS_SHAPE_TEXT(x),
-                             x->ndim);
+        return ls_fail_noted(LS_ERR_ARGUMENT, "ls_permute: %d axes are given for %s, which has %d", axes.count,
+                             LS_SHAPE_TEXT(x), x->ndim);
     }
     ls_op_parameters parameters = {0};
     bool used[LS_MAX_DIMS] = {false};
@@ -327,8 +327,10 @@ ls_tensor *ls_narrow(ls_tensor *x, int axis, int64_t start, int64_t length) {
     }
     const int64_t size = x->size[index], from = start < 0 ? start + size : start;
     if (from < 0 || length < 0 || from > size || length > size - from) {
-        return ls_fail_noted(LS_ERR_ARGUMENT, "ls_narrow: %lld positions from %lld of axis %d of %s, which has %lld",
-                             (long long)length, (long long)start, axis, LS_SHAPE_TEXT(x), (long long)size);
+        return ls_fail_noted(
+            LS_ERR_ARGUMENT,
+            "ls_narrow: cannot take %lld positions, starting at %lld, of axis %d of %s, which has %lld",
+            (long long)length, (long long)start, axis, LS_SHAPE_TEXT(x), (long long)size);
     }
     const ls_op_parameters parameters = {.integer = {index, from, length, 1, false}};
     return ls_apply(&slice_op, &x, 1, &parameters);
@@ -349,7 +351,7 @@ ls_tensor *ls_slice(ls_tensor *x, int axis, int64_t start, int64_t stop, int64_t
         return NULL;
     }
     if (step <= 0) {
-        return ls_fail_noted(LS_ERR_ARGUMENT, "ls_slice: step is %lld, must be positive", (long long)step);
+        return ls_fail_noted(LS_ERR_ARGUMENT, "ls_slice: step is %lld, but must be positive", (long long)step);
     }
     const int64_t from = held_position(start, x->size[index]), to = held_position(stop, x->size[index]);
     const int64_t length = to > from ? (to - from - 1) / step + 1 : 0;
@@ -367,7 +369,8 @@ ls_tensor *ls_select(ls_tensor *x, int axis, int64_t index) {
     }
     const int64_t size = x->size[gone], from = index < 0 ? index + size : index;
     if (from < 0 || from >= size) {
-        return ls_fail_noted(LS_ERR_ARGUMENT, "ls_select: position %lld of axis %d of %s, which has %lld",
+        return ls_fail_noted(LS_ERR_ARGUMENT,
+                             "ls_select: position %lld is out of range for axis %d of %s, which has %lld positions",
                              (long long)index, axis, LS_SHAPE_TEXT(x), (long long)size);
     }
     const ls_op_parameters parameters = {.integer = {gone, from, 1, 1, true}};
@@ -390,7 +393,8 @@ int ls_split(ls_tensor *x, int axis, int64_t size, ls_tensor **parts, int capaci
     const int64_t total = x->size[index], count = total == 0 ? 1 : (total - 1) / size + 1;
     if (count > capacity) {
         (void)ls_fail_noted(LS_ERR_ARGUMENT,
-                            "ls_split: %s in parts of %lld along axis %d makes %lld tensors, but there is room for %d",
+                            "ls_split: splitting %s into parts of %lld along axis %d makes %lld tensors, but the array "
+                            "has room for only %d",
                             LS_SHAPE_TEXT(x), (long long)size, axis, (long long)count, capacity);
         return -1;
     }

@@ -26,13 +26,13 @@ ls_tensor *ls_cosine_similarity(ls_tensor *a, ls_tensor *b, int axis, double eps
         return NULL;
     }
     if (!(epsilon >= 0)) {
-        return ls_fail_noted(LS_ERR_ARGUMENT, "%s: epsilon is %g, must not be negative", call, epsilon);
+        return ls_fail_noted(LS_ERR_ARGUMENT, "%s: epsilon is %g, but must not be negative", call, epsilon);
     }
     if (ls_check_floating(call, inputs, 2) != LS_OK) {
         return ls_scope_failed();
     }
     if (a->ndim != b->ndim) {
-        return ls_fail_noted(LS_ERR_SHAPE, "%s: %s with %s: one has more axes", call, LS_SHAPE_TEXT(a),
+        return ls_fail_noted(LS_ERR_SHAPE, "%s: %s and %s must have the same number of axes", call, LS_SHAPE_TEXT(a),
                              LS_SHAPE_TEXT(b));
     }
     const int along = ls_op_axis(call, a, axis);
@@ -65,8 +65,9 @@ ls_tensor *ls_cosine_embedding_loss(ls_tensor *a, ls_tensor *b, ls_tensor *targe
         return ls_scope_failed();
     }
     if (a->ndim != 2 || !ls_tensor_same_shape(a, b) || target->ndim != 1 || target->size[0] != a->size[0]) {
-        return ls_fail_noted(LS_ERR_SHAPE, "%s: %s, %s and target %s: must be [n, width] twice and [n]", call,
-                             LS_SHAPE_TEXT(a), LS_SHAPE_TEXT(b), LS_SHAPE_TEXT(target));
+        return ls_fail_noted(LS_ERR_SHAPE,
+                             "%s: the shapes are %s, %s and target %s, but must be [n, width], [n, width] and [n]",
+                             call, LS_SHAPE_TEXT(a), LS_SHAPE_TEXT(b), LS_SHAPE_TEXT(target));
     }
     ls_tensor *x = direction_of_row(a);
     ls_tensor *y = x == NULL ? NULL : direction_of_row(b);
@@ -104,8 +105,8 @@ ls_tensor *ls_triplet_margin_loss(ls_tensor *anchor, ls_tensor *positive, ls_ten
         return ls_scope_failed();
     }
     if (anchor->ndim < 2 || !ls_tensor_same_shape(anchor, positive) || !ls_tensor_same_shape(anchor, negative)) {
-        return ls_fail_noted(LS_ERR_SHAPE, "%s: %s, %s and %s: must be [n, ..., width] of one shape", call,
-                             LS_SHAPE_TEXT(anchor), LS_SHAPE_TEXT(positive), LS_SHAPE_TEXT(negative));
+        return ls_fail_noted(LS_ERR_SHAPE, "%s: the shapes are %s, %s and %s, but must be [n, ..., width] and equal",
+                             call, LS_SHAPE_TEXT(anchor), LS_SHAPE_TEXT(positive), LS_SHAPE_TEXT(negative));
     }
     ls_tensor *near = distance(anchor, positive);
     ls_tensor *far = near == NULL ? NULL : distance(anchor, negative);

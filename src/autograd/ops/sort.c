@@ -69,7 +69,8 @@ ls_tensor *ls_top_k(ls_tensor *x, int64_t k, int axis, bool smallest, ls_tensor 
         return NULL;
     }
     if (k < 0 || k > x->size[along]) {
-        return ls_fail_noted(LS_ERR_ARGUMENT, "ls_top_k: %lld of the %lld positions along axis %d of %s", (long long)k,
+        return ls_fail_noted(LS_ERR_ARGUMENT,
+                             "ls_top_k: cannot take the top %lld of %lld positions along axis %d of %s", (long long)k,
                              (long long)x->size[along], axis, LS_SHAPE_TEXT(x));
     }
     ls_tensor *all = order(&top_k_op, x, along, !smallest);

@@ -109,7 +109,8 @@ static ls_status norm_p_forward(ls_op_call *call) {
 
 static ls_status norm_inf_shape(ls_op_call *call) {
     if (call->parameters->integer[LS_REDUCE_GROUP] == 0) {
-        return ls_fail(LS_ERR_SHAPE, "ls_norm: the maximum of no elements: %s", LS_SHAPE_TEXT(call->inputs[0]));
+        return ls_fail(LS_ERR_SHAPE, "ls_norm: there is no maximum, because a tensor of %s has no elements",
+                       LS_SHAPE_TEXT(call->inputs[0]));
     }
     return ls_reduce_shape(call);
 }
@@ -239,7 +240,7 @@ ls_tensor *ls_norm(ls_tensor *x) {
 
 ls_tensor *ls_norm_axes(ls_tensor *x, double p, ls_axes axes, bool keepdim) {
     if (!(p > 0)) {
-        return ls_fail_noted(LS_ERR_ARGUMENT, "ls_norm: p is %g, must be greater than 0", p);
+        return ls_fail_noted(LS_ERR_ARGUMENT, "ls_norm: p is %g, but must be greater than 0", p);
     }
     const ls_op *op = p == 2 ? &norm_2_op : p == 1 ? &norm_1_op : isinf(p) ? &norm_inf_op : &norm_p_op;
     return ls_reduce_real(op, x, axes, keepdim, p);

@@ -10,7 +10,8 @@ ls_tensor *ls_weight_norms(ls_tensor *x) {
         return NULL;
     }
     if (x->ndim < 2) {
-        return ls_fail_noted(LS_ERR_SHAPE, "%s: the weight is %s, must have two axes or more", call, LS_SHAPE_TEXT(x));
+        return ls_fail_noted(LS_ERR_SHAPE, "%s: the weight is %s, but must have two axes or more", call,
+                             LS_SHAPE_TEXT(x));
     }
     ls_axes axes = {.count = x->ndim - 1};
     for (int i = 0; i < axes.count; i++) {
@@ -27,7 +28,7 @@ ls_tensor *ls_weight_norm(ls_tensor *direction, ls_tensor *length) {
     ls_tensor *norms = ls_weight_norms(direction);
     if (norms != NULL && !ls_tensor_same_shape(norms, length)) {
         const ls_tensor *is = length;
-        (void)ls_fail_noted(LS_ERR_SHAPE, "%s: the length is %s, must be %s for %s", call, LS_SHAPE_TEXT(is),
+        (void)ls_fail_noted(LS_ERR_SHAPE, "%s: the length is %s, but must be %s for %s", call, LS_SHAPE_TEXT(is),
                             LS_SHAPE_TEXT(norms), LS_SHAPE_TEXT(direction));
         ls_release(norms);
         return NULL;

@@ -12,7 +12,7 @@ ls_tensor ls_image_view(const ls_tensor *x) {
 
 ls_status ls_check_image(const char *call, const ls_tensor *x) {
     if (x->ndim < 3 || x->ndim > 2 + LS_SPATIAL) {
-        return ls_fail(LS_ERR_SHAPE, "%s: x is %s, must be [n, channels, ...] with 1 to 3 axes after the channels",
+        return ls_fail(LS_ERR_SHAPE, "%s: x is %s, but must be [n, channels, ...] with 1 to 3 axes after the channels",
                        call, LS_SHAPE_TEXT(x));
     }
     for (int i = 2; i < x->ndim; i++) {
@@ -26,7 +26,7 @@ ls_status ls_check_image(const char *call, const ls_tensor *x) {
 ls_status ls_spatial_numbers(const char *call, const char *option, const ls_shape *given, int axes, int64_t least,
                              int32_t usual, int32_t *number) {
     if (given->ndim != 0 && given->ndim != 1 && given->ndim != axes) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: %s has %d numbers, must have one, or one for each of %d spatial axes",
+        return ls_fail(LS_ERR_ARGUMENT, "%s: %s has %d numbers, but must have one, or one for each of %d spatial axes",
                        call, option, given->ndim, axes);
     }
     for (int i = 0; i < LS_SPATIAL; i++) {

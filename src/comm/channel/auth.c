@@ -18,8 +18,8 @@ static void warn_of_short(size_t size) {
     if (!atomic_flag_test_and_set(&told)) {
         ls_log_write(
             LS_LOG_WARNING,
-            "the job's key (LOCKSTEP_KEY) has %zu byte%s and can be guessed: it needs at least %d, like the keys that "
-            "head -c 32 /dev/urandom | base64 prints; lockstep run makes one for each job",
+            "the job's key (LOCKSTEP_KEY) has %zu byte%s and can be guessed: it needs at least %d bytes; create a "
+            "key with head -c 32 /dev/urandom | base64, or use lockstep run, which creates one for each job",
             size, size == 1 ? "" : "s", LEAST_SAFE);
     }
 }
@@ -27,7 +27,8 @@ static void warn_of_short(size_t size) {
 ls_status ls_key_read(ls_key *key, const char *text) {
     const size_t size = text != NULL ? strlen(text) : 0;
     if (size > LS_KEY_CAPACITY) {
-        return ls_fail(LS_ERR_ARGUMENT, "the job's key has %zu bytes, at most %d are allowed", size, LS_KEY_CAPACITY);
+        return ls_fail(LS_ERR_ARGUMENT, "the job's key has %zu bytes, but at most %d are allowed", size,
+                       LS_KEY_CAPACITY);
     }
     key->given = size > 0;
     key->size = size;

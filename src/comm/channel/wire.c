@@ -22,7 +22,7 @@ ls_status ls_wire_find_mode(ls_wire_mode *mode) {
             return LS_OK;
         }
     }
-    return ls_fail(LS_ERR_ARGUMENT, "LOCKSTEP_WIRE is '%s', must be plain, authenticated or encrypted", text);
+    return ls_fail(LS_ERR_ARGUMENT, "LOCKSTEP_WIRE is '%s', but must be plain, authenticated or encrypted", text);
 }
 
 static void write_length(size_t size, unsigned char *bytes) {

@@ -51,9 +51,9 @@ static ls_status fail(ls_engine *engine, bool *finished) {
     ls_engine_call_name(engine, name);
     memcpy(&misfit, ls_packet_data(&engine->own), sizeof misfit);
     if (misfit.from < 0) {
-        return ls_fail(LS_ERR_MISMATCH, "%s: counts of the ranks do not fit", name);
+        return ls_fail(LS_ERR_MISMATCH, "%s: the counts of the ranks do not match", name);
     }
-    return ls_fail(LS_ERR_MISMATCH, "%s: rank %d sends %llu %s to rank %d, which wants %llu", name, (int)misfit.from,
+    return ls_fail(LS_ERR_MISMATCH, "%s: rank %d sends %llu %s to rank %d, which expects %llu", name, (int)misfit.from,
                    (unsigned long long)misfit.sent, ls_dtype_name(engine->call.dtype), (int)misfit.to,
                    (unsigned long long)misfit.wanted);
 }

@@ -394,8 +394,9 @@ static ls_status fail_silent(ls_engine *engine, const ls_engine_wait *wait, int 
     name_of(wait, name);
     if (wait->request == NULL || blamed != wait->call->root) {
         return fail_by(engine, blamed,
-                       ls_fail(LS_ERR_TIMEOUT, "%s: rank %d did not make this call, or not go on with it, within %g s",
-                               name, blamed, seconds));
+                       ls_fail(LS_ERR_TIMEOUT,
+                               "%s: rank %d did not make this call, or did not proceed with it, within %g s", name,
+                               blamed, seconds));
     }
     const ls_status status =
         wait->request->receipt != NULL
@@ -458,14 +459,14 @@ static ls_status check_network(ls_engine *engine, const ls_engine_wait *wait) {
     }
     if (silent.count == 0) {
         return ls_fail(LS_ERR_TIMEOUT,
-                       "%s: the network's own collective did not end within %g s, though all ranks are here",
+                       "%s: the network's collective did not finish within %g s, although all ranks take part",
                        name_of(wait, name), seconds * (MOST_PERIODS + 1));
     }
     if (ls_engine_now(engine) - engine->asked_ns < longest) {
         return LS_OK;
     }
     return fail_by(engine, silent.first,
-                   ls_fail(LS_ERR_TIMEOUT, "%s: %s did not go on with this call within %g s", name_of(wait, name),
+                   ls_fail(LS_ERR_TIMEOUT, "%s: %s did not proceed with this call within %g s", name_of(wait, name),
                            silent.text, seconds));
 }
 
@@ -570,6 +571,6 @@ ls_status ls_failure_check_open(const ls_engine *engine, const ls_call *call) {
         return LS_OK;
     }
     char name[64];
-    return ls_fail(LS_ERR_STATE, "%s: an earlier call has ended this communicator",
+    return ls_fail(LS_ERR_STATE, "%s: an earlier failed call has aborted this communicator",
                    ls_call_describe(call->operation, call->sequence, name, sizeof name));
 }

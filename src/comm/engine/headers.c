@@ -82,8 +82,8 @@ static void join(const ls_engine *engine, ls_packet *into, const ls_packet *othe
 
 static ls_status fail_unsound(const ls_engine *engine, int from, const char *why) {
     char name[64];
-    return ls_fail(LS_ERR_PEER, "%s: rank %d sent an envelope that is not one: %s", ls_engine_call_name(engine, name),
-                   from, why);
+    return ls_fail(LS_ERR_PEER, "%s: rank %d sent an invalid envelope: %s", ls_engine_call_name(engine, name), from,
+                   why);
 }
 
 static ls_status check_group(const ls_engine *engine, int from, const ls_call_group *group, int first, int last) {
@@ -198,7 +198,7 @@ static ls_status fail_disagreement(const ls_engine *engine) {
         snprintf(calls + length, sizeof calls - length, "; %u more called other things", own->others);
     }
     char name[64];
-    return ls_fail(LS_ERR_MISMATCH, "%s: ranks called different things%s: %s", ls_engine_call_name(engine, name),
+    return ls_fail(LS_ERR_MISMATCH, "%s: the ranks made different calls%s: %s", ls_engine_call_name(engine, name),
                    differ ? " (" LS_ALGORITHM_VARIABLE " must be the same on all ranks)" : "", calls);
 }
 
@@ -295,7 +295,8 @@ static ls_status read_result(ls_engine *engine, bool *finished) {
         const ls_call_header call = ls_call_header_of(&engine->call);
         const size_t bytes = result_bytes(engine, envelope->has_payload != 0);
         if (!ls_agreement_same(&ls_packet_groups(result)->call, &call)) {
-            return fail_unsound(engine, coming->peer, "it says that all ranks call what this one does not");
+            return fail_unsound(engine, coming->peer,
+                                "it says that all ranks make a call that this rank does not make");
         }
         if (envelope->has_payload < ls_packet_envelope(&engine->own)->has_payload ||
             (bytes != SIZE_MAX && envelope->bytes != bytes)) {

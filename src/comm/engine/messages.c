@@ -136,7 +136,7 @@ static ls_status take_message(ls_engine *engine) {
         return LS_OK;
     }
     if (said.operation != LS_OP_SEND) {
-        return ls_fail(LS_ERR_PEER, "ls_comm_recv: rank %d sent a message that is of no send", from);
+        return ls_fail(LS_ERR_PEER, "ls_comm_recv: rank %d sent a message that does not belong to a send", from);
     }
     const size_t data = engine->message.bytes - sizeof said;
     const bool follows = said.bytes > INLINE && data == 0;
@@ -148,7 +148,7 @@ static ls_status take_message(ls_engine *engine) {
                                     .held = follows};
     ls_match_target target;
     if (data != header.bytes && !follows) {
-        return ls_fail(LS_ERR_PEER, "ls_comm_recv: rank %d sent %zu bytes of %zu", from, data, header.bytes);
+        return ls_fail(LS_ERR_PEER, "ls_comm_recv: rank %d sent %zu bytes instead of %zu", from, data, header.bytes);
     }
     LS_TRY(ls_match_offer(&engine->match, &header, &target));
     engine->failed_rank = -1;
@@ -171,7 +171,7 @@ static ls_status end_arrivals(ls_engine *engine, bool *moved) {
         }
         if (arrival->content.bytes != arrival->bytes) {
             engine->failed_rank = arrival->content.peer;
-            return ls_fail(LS_ERR_PEER, "ls_comm_recv: rank %d sent %zu bytes of %zu", arrival->content.peer,
+            return ls_fail(LS_ERR_PEER, "ls_comm_recv: rank %d sent %zu bytes instead of %zu", arrival->content.peer,
                            arrival->content.bytes, arrival->bytes);
         }
         ls_match_complete(&engine->match, &arrival->target);

@@ -265,8 +265,8 @@ static ls_status deliver_cut(ls_engine *engine, const unsigned char *data, size_
     if (!sound || count != call->count) {
         char name[64];
         engine->failed_rank = call->root;
-        return ls_fail(LS_ERR_PEER, "%s: rank %d sent a table of counts that is not one",
-                       ls_engine_call_name(engine, name), call->root);
+        return ls_fail(LS_ERR_PEER, "%s: rank %d sent an invalid table of counts", ls_engine_call_name(engine, name),
+                       call->root);
     }
     copy(call->receive, data + at, count * call->width);
     return LS_OK;

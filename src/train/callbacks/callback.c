@@ -29,7 +29,8 @@ void *ls_callback_memory(const ls_callback *callback, void (*release)(void *user
 ls_status ls_callback_needs_hooks(const ls_trial_state *state, const char *call, const char *instead) {
     return state->trial->options.step == NULL
                ? LS_OK
-               : ls_fail(LS_ERR_ARGUMENT, "%s: the trial has a user step, in which no hooks are called: call %s there",
+               : ls_fail(LS_ERR_ARGUMENT,
+                         "%s: the trial has a user step, during which no hooks are called: call %s in the user step",
                          call, instead);
 }
 

@@ -95,7 +95,8 @@ ls_callback *ls_console(const ls_console_options *options) {
     const console given = {.digits = options != NULL ? options->digits : 0,
                            .per_batch = options != NULL && options->per_batch};
     if (given.digits < 0 || given.digits > 17) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "%s: %d digits: must be 1 to 17, or 0 for 4", maker, given.digits);
+        (void)ls_fail(LS_ERR_ARGUMENT, "%s: digits is %d, but must be from 1 to 17, or 0 for the default, 4", maker,
+                      given.digits);
         return NULL;
     }
     console *self = ls_callback_allocate(maker, sizeof *self);

@@ -43,7 +43,7 @@ static ls_status on_sample(ls_trial_state *state, void *user) {
     const int64_t height = ls_size(state->input, -2), width = ls_size(state->input, -1);
     LS_TRY(ls_check_inputs(state, maker));
     if (ls_ndim(state->input) < 3 || height < 1 || width < 1) {
-        return ls_fail(LS_ERR_SHAPE, "%s: inputs are %s, must be [n, ..., height, width]", maker,
+        return ls_fail(LS_ERR_SHAPE, "%s: inputs are %s, but must be [n, ..., height, width]", maker,
                        LS_SHAPE_TEXT(state->input));
     }
     ls_draws draws = ls_draws_of(state, self->options.seed, SALT, LS_WHOLE_BATCH);

@@ -70,7 +70,7 @@ static ls_status on_sample(ls_trial_state *state, void *user) {
     pictures p = {.count = state->count, .height = ls_size(x, -2), .width = ls_size(x, -1)};
     LS_TRY(ls_check_inputs(state, maker));
     if (ls_ndim(x) < 3 || ls_numel(x) == 0) {
-        return ls_fail(LS_ERR_SHAPE, "%s: inputs are %s, must be [n, ..., height, width]", maker, LS_SHAPE_TEXT(x));
+        return ls_fail(LS_ERR_SHAPE, "%s: inputs are %s, but must be [n, ..., height, width]", maker, LS_SHAPE_TEXT(x));
     }
     p.planes = ls_numel(x) / (p.count * p.height * p.width);
     LS_TRY(ls_first_place(state, maker, &p.first));

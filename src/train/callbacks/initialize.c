@@ -96,7 +96,8 @@ ls_callback *ls_initialize(const ls_initialize_options *options) {
     ls_initialize_options o = options != NULL ? *options : (ls_initialize_options){.gain = 0};
     o.gain = ls_option(o.gain, 1);
     if (o.rule < 0 || o.rule >= LS_WEIGHT_RULES || !isfinite(o.slope) || !isfinite(o.gain)) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "%s: rule %d must be one of the %d, and slope %g and gain %g finite", maker,
+        (void)ls_fail(LS_ERR_ARGUMENT,
+                      "%s: rule %d must be one of the %d rules, and slope %g and gain %g must be finite", maker,
                       (int)o.rule, (int)LS_WEIGHT_RULES, o.slope, o.gain);
         return NULL;
     }

@@ -17,7 +17,7 @@ static ls_status on_sample(ls_trial_state *state, void *user) {
     if (rows == NULL || ls_ndim(rows) < 2) {
         return rows == NULL
                    ? ls_error_status()
-                   : ls_fail(LS_ERR_SHAPE, "%s: targets are %s, must be [n, classes]", maker, LS_SHAPE_TEXT(rows));
+                   : ls_fail(LS_ERR_SHAPE, "%s: targets are %s, but must be [n, classes]", maker, LS_SHAPE_TEXT(rows));
     }
     return ls_put_tensor(&state->target,
                          ls_add(ls_mul(rows, 1 - self->epsilon), self->epsilon / (double)ls_size(rows, 1)));

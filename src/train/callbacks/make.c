@@ -127,7 +127,7 @@ static void drop(ls_callback *const *callbacks, int count) {
 
 ls_status ls_callbacks_check_list(const char *call, ls_callback *const *callbacks, int count) {
     if (count < 0) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: the number of callbacks is %d, must not be negative", call, count);
+        return ls_fail(LS_ERR_ARGUMENT, "%s: the number of callbacks is %d, but must not be negative", call, count);
     }
     return callbacks != NULL || count == 0 ? LS_OK : ls_fail_missing("%s: the array of %d callbacks", call, count);
 }

@@ -71,7 +71,7 @@ static ls_status find_layers(manifold *self, ls_module *model) {
     for (int i = 0; self->options.layers == NULL && i < ls_module_child_count(model); i++) {
         LS_TRY(add_layer(self, ls_module_child(model, i), NULL));
     }
-    return self->count > 0 ? LS_OK : ls_fail(LS_ERR_ARGUMENT, "%s: the model has no layers below it", maker);
+    return self->count > 0 ? LS_OK : ls_fail(LS_ERR_ARGUMENT, "%s: the model contains no layers", maker);
 }
 
 static ls_status on_init(ls_trial_state *state, void *user) {

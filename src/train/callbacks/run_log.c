@@ -336,8 +336,8 @@ static ls_status check(const char *folder, const ls_run_log_options *options) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: the folder's name is too long", maker);
     }
     return options->every_steps >= 0 ? LS_OK
-                                     : ls_fail(LS_ERR_ARGUMENT, "%s: .every_steps is %lld, must not be negative", maker,
-                                               (long long)options->every_steps);
+                                     : ls_fail(LS_ERR_ARGUMENT, "%s: .every_steps is %lld, but must not be negative",
+                                               maker, (long long)options->every_steps);
 }
 
 ls_callback *ls_run_log(const char *folder, const ls_run_log_options *options) {

@@ -67,7 +67,7 @@ void ls_partners_free(ls_partners *self) {
 ls_status ls_check_inputs(const ls_trial_state *state, const char *call) {
     return ls_dtype_is_floating(ls_dtype_of(state->input))
                ? LS_OK
-               : ls_fail(LS_ERR_ARGUMENT, "%s: inputs are %s, must be floating-point (ls_dataset_normalize)", call,
+               : ls_fail(LS_ERR_ARGUMENT, "%s: inputs are %s, but must be floating-point (ls_dataset_normalize)", call,
                          ls_dtype_name(ls_dtype_of(state->input)));
 }
 

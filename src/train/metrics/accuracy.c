@@ -56,7 +56,7 @@ static ls_tensor *judge_top_k(const ls_metric *metric, const ls_trial_state *sta
 ls_metric *ls_metric_top_k_acc(int k) {
     char name[LS_METRIC_NAME_LIMIT];
     if (k < 1) {
-        return ls_fail_null(LS_ERR_ARGUMENT, "ls_metric_top_k_acc: k is %d, must be 1 or more", k);
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_metric_top_k_acc: k is %d, but must be 1 or more", k);
     }
     snprintf(name, sizeof name, "top_%d_acc", k);
     ls_metric *metric = ls_metric_make(name, &ls_type_mean, &ls_mean_of_top_k);

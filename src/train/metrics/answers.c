@@ -17,8 +17,8 @@ static bool is_column(const ls_tensor *tensor) {
 
 static bool are_there(const ls_metric *metric, const ls_trial_state *state) {
     if (state->output == NULL || state->target == NULL) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "ls_trial: metric \"%s\" is measured, but the %s", metric->name,
-                      state->output == NULL ? "step has set no output" : "loader gives no target");
+        (void)ls_fail(LS_ERR_ARGUMENT, "ls_trial: metric \"%s\" cannot be computed, because the %s", metric->name,
+                      state->output == NULL ? "step has set no output" : "loader returned no target");
         return false;
     }
     return true;

@@ -164,10 +164,10 @@ static ls_status settle(const exchange *x, int i) {
     for (size_t part = 0; part < x->parts; part++) {
         const size_t count = (size_t)x->counts[i][part];
         if (count != 0 && settled != 0 && count != settled) {
-            return ls_fail(LS_ERR_SHAPE,
-                           "ls_trial: metric \"%s\": the outputs of ranks have different numbers of classes, or of "
-                           "columns",
-                           metric->name);
+            return ls_fail(
+                LS_ERR_SHAPE,
+                "ls_trial: metric \"%s\": the outputs of the ranks have different numbers of classes or columns",
+                metric->name);
         }
         settled = count != 0 ? count : settled;
     }

@@ -35,7 +35,7 @@ ls_status ls_tally_settle(ls_tally *tally, size_t count, const ls_trial_state *s
     if (tally->count != 0 && tally->count != count) {
         return ls_fail(
             LS_ERR_SHAPE,
-            "ls_trial: metric \"%s\": output %s has another number of classes or columns than earlier outputs",
+            "ls_trial: metric \"%s\": output %s has a different number of classes or columns than earlier outputs",
             tally->metric->name, LS_SHAPE_TEXT(state->output));
     }
     return ls_tally_resize(tally, count);

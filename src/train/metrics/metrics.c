@@ -41,7 +41,7 @@ static ls_status take_mean(const ls_metric *metric, const ls_asked *asked, ls_ba
     const double *next = batch->asked;
     batch->sum = *next++;
     if (of->refuses && isnan(batch->sum)) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_trial: metric \"%s\": a target is no class of output %s", metric->name,
+        return ls_fail(LS_ERR_ARGUMENT, "ls_trial: metric \"%s\": a target is not a class of output %s", metric->name,
                        LS_SHAPE_TEXT(batch->state->output));
     }
     batch->weight = asked->elements >= 0 ? (double)asked->elements : *next++;

@@ -128,10 +128,11 @@ static ls_metric *refuse_name(const char *name) {
         length += (size_t)snprintf(list + length, sizeof list - length, "%s%s, ", table[i].name,
                                    table[i].score != NULL ? " (_macro, _micro, _per_class)" : "");
     }
-    return ls_fail_null(LS_ERR_ARGUMENT,
-                        "ls_trial_new: there is no metric \"%s\"; the nearest is \"%s\"; there are %sand of each that "
-                        "is a mean running_NAME, NAME_var and NAME_std, and custom_metrics",
-                        name, nearest, list);
+    return ls_fail_null(
+        LS_ERR_ARGUMENT,
+        "ls_trial_new: there is no metric \"%s\"; did you mean \"%s\"? Available: %sand, for each metric that is a "
+        "mean, running_NAME, NAME_var and NAME_std; others can be set in custom_metrics",
+        name, nearest, list);
 }
 
 ls_metric *ls_metric_named(const char *name) {

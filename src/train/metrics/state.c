@@ -52,8 +52,8 @@ static ls_status check_numbers(const ls_metric *metric, const ls_tensor *tensor)
     }
     return valid ? LS_OK
                  : ls_fail(LS_ERR_FORMAT,
-                           "ls_trial: the saved numbers of metric \"%s\", %s of %s, do not fit: give the metric the "
-                           "options that it was saved with",
+                           "ls_trial: the saved numbers of metric \"%s\", %s of %s, do not fit: create the metric with "
+                           "the same options as before saving",
                            metric->name, LS_SHAPE_TEXT(tensor), ls_dtype_name((ls_dtype)tensor->dtype));
 }
 

@@ -306,7 +306,8 @@ static void check_memory(ls_dtype dtype, ls_shape mask, int divisor) {
     const long long matrices = 2LL * HEADS * LENGTH * LENGTH * (long long)sizeof(float);
     assert_true(atomic_load(&bytes.most) >= 3LL * LENGTH * HEADS * WIDTH * (long long)ls_dtype_size(dtype));
     if (atomic_load(&bytes.most) * divisor >= matrices) {
-        fail_msg("%lld bytes, must be below 1 / %d of %lld", (long long)atomic_load(&bytes.most), divisor, matrices);
+        fail_msg("%lld bytes, but must be below 1 / %d of %lld", (long long)atomic_load(&bytes.most), divisor,
+                 matrices);
     }
 }
 
@@ -430,7 +431,7 @@ TEST(test_positions) {
     assert_int_equal(ls_scope_end(scope), LS_OK);
     scope = ls_scope_begin();
     check_refused_in(scope, ls_forward(module, ls_zeros(LS_SHAPE(2, 6, 3), LS_F32)), LS_ERR_SHAPE,
-                     "Positions: x is [2, 6, 3], must be [..., positions, 3] of at most 5 positions");
+                     "Positions: x is [2, 6, 3], but must be [..., positions, 3] with at most 5 positions");
     ls_module_free(module);
 }
 
@@ -453,16 +454,16 @@ TEST(test_refusals) {
     REFUSED(ls_attention(x, x, x, &(ls_attention_options){.key_mask = ls_ones(LS_SHAPE(2, 3), LS_F32)}), LS_ERR_SHAPE,
             "the key mask is a tensor of f32")
     REFUSED(ls_attention(x, x, x, &(ls_attention_options){.key_mask = ls_ones(LS_SHAPE(3), LS_BOOL)}), LS_ERR_SHAPE,
-            "the key mask is [3], must be [batch, keys] of k [2, 3, 4]")
+            "the key mask is [3], but must be [batch, keys] for k [2, 3, 4]")
     REFUSED(ls_attention(x, x, x, &(ls_attention_options){.attn_mask = ls_ones(LS_SHAPE(3, 3), LS_U8)}), LS_ERR_SHAPE,
-            "attn_mask is a tensor of u8, must be bool or f32, the dtype of q")
+            "attn_mask is a tensor of u8, but must be bool or f32, the dtype of q")
     REFUSED(ls_attention(x, x, x, &(ls_attention_options){.attn_mask = ls_ones(LS_SHAPE(2, 3), LS_BOOL)}), LS_ERR_SHAPE,
-            "attn_mask is [2, 3], must broadcast to [batch, heads, queries, keys] of q [2, 3, 4], k [2, 3, 4]")
+            "attn_mask is [2, 3], but must broadcast to [batch, heads, queries, keys] for q [2, 3, 4] and k [2, 3, 4]")
     REFUSED(ls_attention(x, x, x, &(ls_attention_options){.attn_mask = random_leaf(LS_SHAPE(3, 3), LS_F32)}),
-            LS_ERR_UNSUPPORTED, "attn_mask has no gradient")
+            LS_ERR_UNSUPPORTED, "attn_mask requires a gradient, which is not supported")
     REFUSED(ls_rotary(ls_narrow(x, 2, 0, 3), NULL), LS_ERR_SHAPE, "ls_rotary: x is [2, 3, 3]")
     REFUSED(ls_rotary(ls_zeros(LS_SHAPE(1, 1, 1, 1, 1, 1, 3, 4), LS_F32), NULL), LS_ERR_SHAPE,
-            "ls_rotary: x is [1, 1, 1, 1, 1, 1, 3, 4], may have 7 dimensions at most")
+            "ls_rotary: x is [1, 1, 1, 1, 1, 1, 3, 4], but may have at most 7 dimensions")
     REFUSED(ls_rotary(x, &(ls_rotary_options){.base = -1}), LS_ERR_ARGUMENT, "ls_rotary: base is -1")
     assert_null(ls_nn_multi_head_attention(6, 4, NULL));
     expect_message("width 6 cannot be divided into 4 heads");
@@ -472,7 +473,7 @@ TEST(test_refusals) {
     expect_message("width 6 cannot be divided into 4 heads");
     assert_null(ls_nn_positions(0, 4, LS_F32));
     ls_module *module = ls_nn_multi_head_attention(8, 4, NULL);
-    REFUSED(ls_forward(module, x), LS_ERR_SHAPE, "MultiheadAttention: input 1 is [2, 3, 4], must be [n, length, 8]")
+    REFUSED(ls_forward(module, x), LS_ERR_SHAPE, "MultiheadAttention: input 1 is [2, 3, 4], but must be [n, length, 8]")
     ls_module_free(module);
 }
 

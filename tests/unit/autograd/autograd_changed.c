@@ -32,8 +32,7 @@ static ls_module *one_parameter(void) {
 
 static void expect_change(ls_tensor *loss, const char *operation, const char *by) {
     char expected[200];
-    snprintf(expected, sizeof expected, "ls_backward: %s [4] that was changed in place afterwards (by %s)", operation,
-             by);
+    snprintf(expected, sizeof expected, "ls_backward: %s [4] that was later modified in place (by %s)", operation, by);
     assert_int_equal(ls_backward(loss), LS_ERR_STATE);
     expect_message(expected);
 }

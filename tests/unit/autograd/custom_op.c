@@ -247,9 +247,9 @@ TEST(test_mistakes) {
         {FAILS_IN_SILENCE, LS_ERR_ARGUMENT, "erring: its forward function failed with LS_ERR_ARGUMENT"},
         {OPERATION_FAILS, LS_ERR_SHAPE, "ls_matmul: [3] x [7, 7]"},
         {WRONG_SHAPE, LS_ERR_SHAPE,
-         "erring: its backward function made the gradient of argument 1 [3, 1] of f64, but the argument is "
+         "erring: its backward function returned a gradient of argument 1 that is [3, 1] of f64, but the argument is "
          "[3] of f64"},
-        {WRONG_DTYPE, LS_ERR_SHAPE, "argument 1 [3] of f32"},
+        {WRONG_DTYPE, LS_ERR_SHAPE, "argument 1 that is [3] of f32"},
         {BACKWARD_FAILS, LS_ERR_ARGUMENT, "no adjoint"},
         {LEAVES_A_SCOPE, LS_OK, ""},
         {NONE, LS_OK, ""},
@@ -318,8 +318,8 @@ TEST(test_changes_in_place) {
         assert_int_equal(changed == NOTHING ? LS_OK : ls_copy_into(target, ls_ones(LS_SHAPE(3), LS_F64)), LS_OK);
         assert_int_equal(ls_backward(loss), changed == NOTHING ? LS_OK : LS_ERR_STATE);
         assert_true(changed == NOTHING ||
-                    strstr(ls_error_message(), changed == OUTPUT ? "join saved its result [3] that was changed"
-                                                                 : "join saved a tensor [3] that was changed"));
+                    strstr(ls_error_message(), changed == OUTPUT ? "join saved its result [3] that was later modified"
+                                                                 : "join saved a tensor [3] that was later modified"));
         (void)ls_scope_end(scope);
     }
 }

@@ -239,9 +239,9 @@ SCOPED_TEST(test_empty_tensors) {
 
 SCOPED_TEST(test_refusals) {
     check_refused(ls_add(ls_ones(LS_SHAPE(3, 4), LS_F32), ls_ones(LS_SHAPE(5), LS_F32)), LS_ERR_SHAPE,
-                  "ls_add: [3, 4] with [5]: sizes 4 and 5 of the last axis differ");
+                  "ls_add: [3, 4] does not broadcast with [5]: sizes 4 and 5 of the last axis differ");
     check_refused(ls_lt(ls_ones(LS_SHAPE(3, 4), LS_F32), ls_ones(LS_SHAPE(2, 4), LS_F32)), LS_ERR_SHAPE,
-                  "ls_lt: [3, 4] with [2, 4]: sizes 3 and 2 of axis -2 differ");
+                  "ls_lt: [3, 4] does not broadcast with [2, 4]: sizes 3 and 2 of axis -2 differ");
     ls_tensor *yes = ls_ones(LS_SHAPE(2), LS_BOOL);
     check_refused(ls_sub(yes, yes), LS_ERR_SHAPE, "ls_sub: both tensors are bool");
     check_refused(ls_neg(ls_ones(LS_SHAPE(2), LS_BOOL)), LS_ERR_SHAPE, "ls_neg: the tensor is bool");
@@ -250,7 +250,8 @@ SCOPED_TEST(test_refusals) {
     check_refused(ls_where(x, x, x), LS_ERR_SHAPE, "ls_where: the condition is a tensor of f32");
     ls_scope *scope = ls_scope_begin(); /* the scope stores the failure of the first operation */
     ls_tensor *bad = ls_add(ls_ones(LS_SHAPE(2), LS_F32), ls_ones(LS_SHAPE(3), LS_F32));
-    check_refused_in(scope, ls_exp(ls_mul(ls_add(bad, 1), bad)), LS_ERR_SHAPE, "ls_add: [2] with [3]");
+    check_refused_in(scope, ls_exp(ls_mul(ls_add(bad, 1), bad)), LS_ERR_SHAPE,
+                     "ls_add: [2] does not broadcast with [3]");
 }
 
 TEST(test_numbers_on_the_left) {

@@ -334,26 +334,26 @@ SCOPED_TEST(test_not_a_number_is_the_largest) {
 
 TEST(test_convolutions_refuse) {
     REFUSED(ls_conv(wave(LS_SHAPE(4, 5), 1), w, NULL, NULL), LS_ERR_SHAPE,
-            "ls_conv: x is [4, 5], must be [n, channels, ...] with 1 to 3 axes after the channels");
+            "ls_conv: x is [4, 5], but must be [n, channels, ...] with 1 to 3 axes after the channels");
     REFUSED(ls_conv(x, wave(LS_SHAPE(6, 4, 3), 1), NULL, NULL), LS_ERR_SHAPE,
             "ls_conv: x [2, 4, 5, 6], weight [6, 4, 3]: both must have the same number of axes");
     REFUSED(ls_conv(x, w, NULL, OPTIONS(.groups = 2)), LS_ERR_SHAPE,
-            "ls_conv: x [2, 4, 5, 6], weight [6, 4, 3, 3] in groups of 2 takes 8 channels");
+            "ls_conv: x is [2, 4, 5, 6], but weight [6, 4, 3, 3] with 2 groups needs 8 channels");
     REFUSED(ls_conv(x, wave(LS_SHAPE(3, 2, 1, 1), 1), NULL, OPTIONS(.groups = 2)), LS_ERR_SHAPE,
-            "ls_conv: weight [3, 2, 1, 1] cannot be divided into groups of 2");
-    REFUSED(ls_conv(x, w, NULL, OPTIONS(.groups = -1)), LS_ERR_ARGUMENT, "groups is -1, must be positive");
+            "ls_conv: weight [3, 2, 1, 1] cannot be divided into 2 groups");
+    REFUSED(ls_conv(x, w, NULL, OPTIONS(.groups = -1)), LS_ERR_ARGUMENT, "groups is -1, but must be positive");
     REFUSED(ls_conv(x, w, wave(LS_SHAPE(4), 1), NULL), LS_ERR_SHAPE,
-            "ls_conv: bias is [4], must be [6] for weight [6, 4, 3, 3]");
+            "ls_conv: bias is [4], but must be [6] for weight [6, 4, 3, 3]");
     REFUSED(ls_conv(x, w, NULL, OPTIONS(.stride = LS_SHAPE(1, 0))), LS_ERR_ARGUMENT,
             "ls_conv: stride is [1, 0], its numbers must be from 1 to 2147483647");
     REFUSED(ls_conv(x, w, NULL, OPTIONS(.padding = LS_SHAPE(-1))), LS_ERR_ARGUMENT, "padding is [-1]");
     REFUSED(ls_conv(x, w, NULL, OPTIONS(.padding = LS_SHAPE((int64_t)1 << 40))), LS_ERR_ARGUMENT,
             "ls_conv: padding is [1099511627776], its numbers must be from 0 to 2147483647");
     REFUSED(ls_conv(x, w, NULL, OPTIONS(.dilation = LS_SHAPE(1, 1, 1))), LS_ERR_ARGUMENT,
-            "ls_conv: dilation has 3 numbers, must have one, or one for each of 2 spatial axes");
+            "ls_conv: dilation has 3 numbers, but must have one, or one for each of 2 spatial axes");
     REFUSED(ls_conv(x, w, NULL, OPTIONS(.dilation = LS_SHAPE(3))), LS_ERR_SHAPE,
-            "ls_conv: x [2, 4, 5, 6], weight [6, 4, 3, 3]: the window covers 7 positions, but there are 5, padding "
-            "included");
+            "ls_conv: x [2, 4, 5, 6], weight [6, 4, 3, 3]: the window covers 7 positions, but x has only 5, including "
+            "padding");
     REFUSED(ls_conv(x, w, NULL, OPTIONS(.same = true, .stride = LS_SHAPE(2))), LS_ERR_ARGUMENT,
             "\"same\" padding needs strides of 1, not 2");
     REFUSED(ls_conv(x, w, NULL, OPTIONS(.same = true, .padding = LS_SHAPE(1))), LS_ERR_ARGUMENT,
@@ -362,7 +362,7 @@ TEST(test_convolutions_refuse) {
             LS_ERR_ARGUMENT, "output_padding must be less than stride or dilation");
     REFUSED(ls_conv_transpose(x, wave(LS_SHAPE(4, 2, 3, 3), 1), NULL, BACK(.padding = LS_SHAPE(4))), LS_ERR_SHAPE,
             "ls_conv_transpose: x [2, 4, 5, 6], weight [4, 2, 3, 3]: the output would be empty");
-    REFUSED(ls_conv_transpose(x, w, NULL, NULL), LS_ERR_SHAPE, "takes 6 channels");
+    REFUSED(ls_conv_transpose(x, w, NULL, NULL), LS_ERR_SHAPE, "needs 6 channels");
     REFUSED(ls_conv(x, ls_to(w, LS_F32), NULL, NULL), LS_ERR_SHAPE, "element types f64 and f32 differ");
     REFUSED(ls_conv(x, NULL, NULL, NULL), LS_ERR_ARGUMENT, "ls_conv");
     REFUSED(ls_conv(NULL, w, NULL, NULL), LS_ERR_ARGUMENT, "ls_conv");
@@ -372,7 +372,7 @@ TEST(test_pooling_refuses) {
     REFUSED(ls_max_pool(x, NULL), LS_ERR_ARGUMENT, "ls_max_pool: the kernel is empty");
     REFUSED(ls_max_pool(x, POOLING(.stride = LS_SHAPE(2))), LS_ERR_ARGUMENT, "the kernel is empty");
     REFUSED(ls_max_pool(x, POOLING(.kernel = LS_SHAPE(3), .padding = LS_SHAPE(2))), LS_ERR_ARGUMENT,
-            "ls_max_pool: padding of 2 is more than half of the kernel's 3");
+            "ls_max_pool: padding 2 is more than half of the kernel size 3");
     REFUSED(ls_max_pool(x, POOLING(.kernel = LS_SHAPE(6))), LS_ERR_SHAPE,
             "ls_max_pool: x is [2, 4, 5, 6]: a window of 6 positions does not fit in 5, padding included");
     REFUSED(ls_max_pool(wave(LS_SHAPE(1, 1, 3), 1),
@@ -383,7 +383,7 @@ TEST(test_pooling_refuses) {
     REFUSED(ls_adaptive_max_pool(ls_zeros(LS_SHAPE(2, 3, 0), LS_F64), LS_SHAPE(1)), LS_ERR_SHAPE,
             "there are no positions to pool");
     REFUSED(ls_max_pool(ls_zeros(LS_SHAPE(2, 3, 4), LS_I64), POOLING(.kernel = LS_SHAPE(2))), LS_ERR_SHAPE,
-            "takes floating tensors");
+            "expected a floating-point tensor");
     REFUSED(ls_adaptive_max_pool(NULL, LS_SHAPE(1)), LS_ERR_ARGUMENT, "ls_adaptive_max_pool");
 }
 

@@ -81,7 +81,7 @@ SCOPED_TEST(test_refusals) {
     check_refused(ls_index_select(ls_ones(LS_SHAPE(4), LS_F32), 1, ls_zeros(LS_SHAPE(1), LS_I64)), LS_ERR_ARGUMENT,
                   "ls_index_select: axis 1");
     check_refused(ls_embedding(ls_ones(LS_SHAPE(4), LS_F32), ls_zeros(LS_SHAPE(1), LS_I64)), LS_ERR_SHAPE,
-                  "ls_embedding: rows of [4]");
+                  "ls_embedding: cannot select rows of [4]");
     check_refused(ls_take_along_axis(ls_ones(LS_SHAPE(2, 3), LS_F32), 1, ls_zeros(LS_SHAPE(3, 1), LS_I64)),
                   LS_ERR_SHAPE, "ls_take_along_axis: an index of [3, 1] does not fit [2, 3]");
 }

@@ -92,12 +92,12 @@ TEST(test_weighted_bce_agrees_with_pytorch) {
     check_refused_in(
         scope,
         ls_bce_with_logits_loss(x, x, &(ls_bce_with_logits_options){.pos_weight = ls_ones(LS_SHAPE(4, 2, 3), LS_F32)}),
-        LS_ERR_SHAPE, "ls_bce_with_logits_loss: pos_weight is [4, 2, 3], must broadcast to the logits [2, 3]");
+        LS_ERR_SHAPE, "ls_bce_with_logits_loss: pos_weight is [4, 2, 3], but must broadcast to the logits [2, 3]");
     scope = ls_scope_begin();
     x = ls_ones(LS_SHAPE(2, 3), LS_F32);
     check_refused_in(
         scope, ls_bce_with_logits_loss(x, x, &(ls_bce_with_logits_options){.weight = ls_ones(LS_SHAPE(2), LS_F32)}),
-        LS_ERR_SHAPE, "ls_bce_with_logits_loss: weight is [2], must broadcast to the logits [2, 3]");
+        LS_ERR_SHAPE, "ls_bce_with_logits_loss: weight is [2], but must broadcast to the logits [2, 3]");
 }
 
 SCOPED_TEST(test_similarities_agree_with_pytorch) {
@@ -144,17 +144,17 @@ SCOPED_TEST(test_similarities_agree_with_pytorch) {
 SCOPED_TEST(test_similarities_refuse) {
     ls_tensor *a = ls_ones(LS_SHAPE(2, 3), LS_F32);
     check_refused(ls_cosine_similarity(a, ls_select(a, 0, 0), 0, 1e-8), LS_ERR_SHAPE,
-                  "ls_cosine_similarity: [2, 3] with [3]: one has more axes");
+                  "ls_cosine_similarity: [2, 3] and [3] must have the same number of axes");
     a = ls_ones(LS_SHAPE(2, 3), LS_F32);
-    check_refused(ls_cosine_similarity(a, a, 2, 1e-8), LS_ERR_ARGUMENT, "axis 2 of [2, 3]");
+    check_refused(ls_cosine_similarity(a, a, 2, 1e-8), LS_ERR_ARGUMENT, "axis 2 does not exist in [2, 3]");
     a = ls_ones(LS_SHAPE(2, 3), LS_F32);
-    check_refused(ls_cosine_similarity(a, a, 1, -1), LS_ERR_ARGUMENT, "epsilon is -1, must not be negative");
+    check_refused(ls_cosine_similarity(a, a, 1, -1), LS_ERR_ARGUMENT, "epsilon is -1, but must not be negative");
     a = ls_ones(LS_SHAPE(2, 3), LS_F32);
     check_refused(ls_cosine_embedding_loss(a, a, a, 0, LS_LOSS_MEAN), LS_ERR_SHAPE,
-                  "[2, 3], [2, 3] and target [2, 3]: must be [n, width] twice and [n]");
+                  "[2, 3], [2, 3] and target [2, 3], but must be [n, width], [n, width] and [n]");
     a = ls_ones(LS_SHAPE(2, 3), LS_F32);
     check_refused(ls_triplet_margin_loss(a, a, ls_narrow(a, 0, 0, 1), 1, LS_LOSS_MEAN), LS_ERR_SHAPE,
-                  "[2, 3], [2, 3] and [1, 3]: must be [n, ..., width] of one shape");
+                  "[2, 3], [2, 3] and [1, 3], but must be [n, ..., width] and equal");
     a = ls_ones(LS_SHAPE(2, 3), LS_F32);
     check_refused(ls_triplet_margin_loss(a, a, a, 1, (ls_loss_reduction)7), LS_ERR_ARGUMENT,
                   "reduction 7 is not LS_LOSS_MEAN");
@@ -374,13 +374,13 @@ SCOPED_TEST(test_class_losses_in_half_precision) {
 SCOPED_TEST(test_element_losses_refuse) {
     ls_tensor *x = ls_zeros(LS_SHAPE(2, 3), LS_F32);
     check_refused(ls_mse_loss(x, ls_zeros(LS_SHAPE(2, 1), LS_F32), LS_LOSS_MEAN), LS_ERR_SHAPE,
-                  "ls_mse_loss: [2, 3] with target [2, 1]");
+                  "ls_mse_loss: shape [2, 3] differs from target [2, 1]");
     x = ls_zeros(LS_SHAPE(2), LS_F32);
     check_refused(ls_l1_loss(x, x, (ls_loss_reduction)7), LS_ERR_ARGUMENT, "ls_l1_loss: reduction 7");
     check_refused(ls_bce_loss(ls_full(LS_SHAPE(2), LS_F32, 1.5), ls_ones(LS_SHAPE(2), LS_F32), LS_LOSS_MEAN),
-                  LS_ERR_ARGUMENT, "ls_bce_loss: a probability is 1.5, must be from 0 to 1");
+                  LS_ERR_ARGUMENT, "ls_bce_loss: a probability is 1.5, but must be from 0 to 1");
     check_refused(ls_bce_loss(ls_full(LS_SHAPE(2), LS_F16, -2), ls_ones(LS_SHAPE(2), LS_F32), LS_LOSS_SUM),
-                  LS_ERR_ARGUMENT, "ls_bce_loss: a probability is -2, must be from 0 to 1");
+                  LS_ERR_ARGUMENT, "ls_bce_loss: a probability is -2, but must be from 0 to 1");
     x = ls_zeros(LS_SHAPE(2), LS_F32);
     check_refused(ls_huber_loss(x, x, 0, LS_LOSS_MEAN), LS_ERR_ARGUMENT, "delta is 0");
     x = ls_zeros(LS_SHAPE(2), LS_F32);
@@ -400,24 +400,25 @@ SCOPED_TEST(test_class_losses_refuse) {
     refuse_class(LS_SHAPE(4, 10), LS_SHAPE(4), 12, none, LS_ERR_ARGUMENT,
                  "ls_cross_entropy: target[3] is 12, but there are 10 classes");
     refuse_class(LS_SHAPE(4, 10), LS_SHAPE(4), -1, none, LS_ERR_ARGUMENT, "target[3] is -1");
-    refuse_class(LS_SHAPE(4, 10), LS_SHAPE(3), 0, none, LS_ERR_SHAPE, "ls_cross_entropy: [4, 10] with target [3]");
-    refuse_class(LS_SHAPE(4, 10, 2), LS_SHAPE(4), 0, none, LS_ERR_SHAPE, "[4, 10, 2] with target [4]");
+    refuse_class(LS_SHAPE(4, 10), LS_SHAPE(3), 0, none, LS_ERR_SHAPE,
+                 "ls_cross_entropy: shape [4, 10] does not fit target [3]");
+    refuse_class(LS_SHAPE(4, 10, 2), LS_SHAPE(4), 0, none, LS_ERR_SHAPE, "[4, 10, 2] does not fit target [4]");
     refuse_class(LS_SHAPE(4, 10), LS_SHAPE(4), 0, (ls_class_loss_options){.label_smoothing = 2}, LS_ERR_ARGUMENT,
                  "label_smoothing is 2");
     refuse_class(LS_SHAPE(4, 10), LS_SHAPE(4), 0, (ls_class_loss_options){.reduction = (ls_loss_reduction)9},
                  LS_ERR_ARGUMENT, "reduction 9");
     ls_tensor *weight = ls_ones(LS_SHAPE(9), LS_F32);
     refuse_class(LS_SHAPE(4, 10), LS_SHAPE(4), 0, (ls_class_loss_options){.weight = weight}, LS_ERR_SHAPE,
-                 "weight is [9], must be [10]");
+                 "weight is [9], but must be [10]");
     assert_int_equal(ls_set_requires_grad(weight, true), LS_OK);
     refuse_class(LS_SHAPE(4, 9), LS_SHAPE(4), 0, (ls_class_loss_options){.weight = weight}, LS_ERR_UNSUPPORTED,
-                 "class weights have no gradient");
+                 "weight requires a gradient, which is not supported");
     ls_release(weight);
     ls_tensor *x = ls_zeros(LS_SHAPE(2, 3), LS_F32);
     check_refused(ls_cross_entropy(x, ls_zeros(LS_SHAPE(2), LS_F32), NULL), LS_ERR_SHAPE, "target is f32");
     x = ls_zeros(LS_SHAPE(2, 3), LS_F32);
     check_refused(ls_cross_entropy(x, x, &(ls_class_loss_options){.ignore = true}), LS_ERR_UNSUPPORTED,
-                  "have no index to ignore");
+                  "ignore cannot be set for targets that are probabilities");
     x = ls_zeros(LS_SHAPE(2, 3), LS_F32);
     check_refused(ls_cross_entropy(x, x, &(ls_class_loss_options){.label_smoothing = -1}), LS_ERR_ARGUMENT,
                   "label_smoothing is -1");
@@ -425,7 +426,7 @@ SCOPED_TEST(test_class_losses_refuse) {
     check_refused(ls_nll_loss(x, x, NULL), LS_ERR_SHAPE, "ls_nll_loss: target is f32");
     x = ls_zeros(LS_SHAPE(2, 3), LS_I64);
     check_refused(ls_nll_loss(x, ls_zeros(LS_SHAPE(2), LS_I64), NULL), LS_ERR_SHAPE,
-                  "ls_nll_loss: takes floating tensors");
+                  "ls_nll_loss: expected a floating-point tensor");
     x = ls_zeros(LS_SHAPE(2, 3), LS_F32);
     check_refused(ls_cross_entropy(x, NULL, NULL), LS_ERR_ARGUMENT, "ls_cross_entropy: argument 2 is NULL");
 }

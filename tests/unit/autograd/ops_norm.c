@@ -121,7 +121,7 @@ static ls_tensor *zeros(ls_shape shape) {
 SCOPED_TEST(test_layer_norm_refuses) {
     ls_tensor *x = zeros(LS_SHAPE(2, 3));
     check_refused(ls_layer_norm(x, 1, zeros(LS_SHAPE(4)), NULL, 1e-5), LS_ERR_SHAPE,
-                  "ls_layer_norm: weight is [4], must have the last 1 axes of [2, 3]");
+                  "ls_layer_norm: weight is [4], but must have the shape of the last 1 axes of [2, 3]");
     check_refused(ls_layer_norm(zeros(LS_SHAPE(2, 3)), 3, NULL, NULL, 1e-5), LS_ERR_ARGUMENT,
                   "the last 3 axes of [2, 3]");
     check_refused(ls_layer_norm(zeros(LS_SHAPE(2, 3)), 0, NULL, NULL, 1e-5), LS_ERR_ARGUMENT, "0 axes");
@@ -153,18 +153,18 @@ SCOPED_TEST(test_batch_norm_of_no_samples) {
 SCOPED_TEST(test_batch_norm_refuses) {
     ls_tensor *x = zeros(LS_SHAPE(2, 3));
     check_refused(ls_batch_norm(x, NULL, NULL, zeros(LS_SHAPE(2)), NULL, true, 0.1, 1e-5), LS_ERR_SHAPE,
-                  "ls_batch_norm: weight is [2], must be [3] for [2, 3]");
+                  "ls_batch_norm: weight is [2], but must be [3] for [2, 3]");
     check_refused(ls_batch_norm(zeros(LS_SHAPE(1, 3)), NULL, NULL, NULL, NULL, true, 0.1, 1e-5), LS_ERR_SHAPE,
                   "more than one value per channel; x is [1, 3]");
     check_refused(ls_batch_norm(zeros(LS_SHAPE(2, 3)), NULL, NULL, NULL, NULL, false, 0.1, 1e-5), LS_ERR_ARGUMENT,
                   "if training is false");
     check_refused(ls_batch_norm(zeros(LS_SHAPE(2)), NULL, NULL, NULL, NULL, true, 0.1, 1e-5), LS_ERR_SHAPE,
-                  "x is [2], must be [n, channels, ...]");
+                  "x is [2], but must be [n, channels, ...]");
     check_refused(ls_batch_norm(zeros(LS_SHAPE(2, 3)), zeros(LS_SHAPE(3)), NULL, NULL, NULL, true, 0.1, 1e-5),
                   LS_ERR_ARGUMENT, "give both running_mean and running_var");
     ls_tensor *wide = ls_zeros(LS_SHAPE(3), LS_F64);
     check_refused(ls_batch_norm(zeros(LS_SHAPE(2, 3)), wide, wide, NULL, NULL, false, 0.1, 1e-5), LS_ERR_SHAPE,
-                  "running_mean is f64, must be f32 for x of f32");
+                  "running_mean is f64, but must be f32 for x of f32");
     ls_tensor *strided = ls_slice(zeros(LS_SHAPE(6)), 0, 0, 6, 2);
     check_refused(ls_batch_norm(zeros(LS_SHAPE(2, 3)), strided, strided, NULL, NULL, false, 0.1, 1e-5), LS_ERR_SHAPE,
                   "running_mean is changed in place and must be contiguous");

@@ -161,22 +161,24 @@ TEST(test_refusals) {
     REFUSED(ls_floor(NULL), LS_ERR_ARGUMENT, "ls_floor: argument 1 is NULL")
     REFUSED(ls_sign(ls_gt(x, 1)), LS_ERR_SHAPE, "ls_sign: the tensor is bool")
     REFUSED(ls_logical_and(x, NULL), LS_ERR_ARGUMENT, "ls_logical_and: argument 2 is NULL")
-    REFUSED(ls_logical_or(x, ls_zeros(LS_SHAPE(2), LS_BOOL)), LS_ERR_SHAPE, "ls_logical_or: [2, 3] with [2]")
+    REFUSED(ls_logical_or(x, ls_zeros(LS_SHAPE(2), LS_BOOL)), LS_ERR_SHAPE,
+            "ls_logical_or: [2, 3] does not broadcast with [2]")
     REFUSED(ls_masked_fill(x, NULL, 1), LS_ERR_ARGUMENT, "ls_masked_fill: argument 2 is NULL")
-    REFUSED(ls_masked_fill(x, ls_zeros(LS_SHAPE(4, 2, 3), LS_BOOL), 1), LS_ERR_SHAPE, "the mask broadcasts to x")
+    REFUSED(ls_masked_fill(x, ls_zeros(LS_SHAPE(4, 2, 3), LS_BOOL), 1), LS_ERR_SHAPE, "does not broadcast to x of")
     REFUSED(ls_masked_fill(x, ls_gt(x, 1), 0.5), LS_ERR_ARGUMENT, "0.5 does not fit into i32")
-    REFUSED(ls_tril(ls_select(x, 0, 0), 0), LS_ERR_SHAPE, "ls_tril: [3] has no matrices")
+    REFUSED(ls_tril(ls_select(x, 0, 0), 0), LS_ERR_SHAPE, "ls_tril: [3] contains no matrices")
     REFUSED(ls_flip(x, LS_AXES(0, -2)), LS_ERR_ARGUMENT, "ls_flip: axis 0 is given twice")
-    REFUSED(ls_flip(x, LS_AXES(2)), LS_ERR_ARGUMENT, "ls_flip: axis 2 of [2, 3]")
-    REFUSED(ls_roll(x, 1, 2), LS_ERR_ARGUMENT, "ls_roll: axis 2 of [2, 3]")
-    REFUSED(ls_repeat(x, LS_SHAPE(2)), LS_ERR_SHAPE, "ls_repeat: 1 numbers for [2, 3]")
-    REFUSED(ls_repeat(x, LS_SHAPE(2, -1)), LS_ERR_ARGUMENT, "ls_repeat: axis 1 -1 times")
+    REFUSED(ls_flip(x, LS_AXES(2)), LS_ERR_ARGUMENT, "ls_flip: axis 2 does not exist in [2, 3]")
+    REFUSED(ls_roll(x, 1, 2), LS_ERR_ARGUMENT, "ls_roll: axis 2 does not exist in [2, 3]")
+    REFUSED(ls_repeat(x, LS_SHAPE(2)), LS_ERR_SHAPE, "ls_repeat: 1 repeat counts are given for [2, 3]")
+    REFUSED(ls_repeat(x, LS_SHAPE(2, -1)), LS_ERR_ARGUMENT, "ls_repeat: cannot repeat axis 1 -1 times")
     REFUSED(ls_repeat(ls_zeros(LS_SHAPE(5000000000, 0), LS_F32), LS_SHAPE(5000000000, 1)), LS_ERR_SHAPE,
-            "ls_repeat: [5000000000, 0], axis 0 of it 5000000000 times, has more elements than int64_t can count")
+            "ls_repeat: [5000000000, 0] with axis 0 repeated 5000000000 times has more elements than int64_t can count")
     REFUSED(ls_sort(NULL, 0, false, NULL), LS_ERR_ARGUMENT, "ls_sort: argument 1 is NULL")
-    REFUSED(ls_argsort(x, -3, false), LS_ERR_ARGUMENT, "ls_argsort: axis -3 of [2, 3]")
-    REFUSED(ls_top_k(x, 4, 1, false, NULL), LS_ERR_ARGUMENT, "ls_top_k: 4 of the 3 positions along axis 1 of [2, 3]")
-    REFUSED(ls_top_k(x, -1, 1, false, NULL), LS_ERR_ARGUMENT, "ls_top_k: -1 of the 3")
+    REFUSED(ls_argsort(x, -3, false), LS_ERR_ARGUMENT, "ls_argsort: axis -3 does not exist in [2, 3]")
+    REFUSED(ls_top_k(x, 4, 1, false, NULL), LS_ERR_ARGUMENT,
+            "ls_top_k: cannot take the top 4 of 3 positions along axis 1 of [2, 3]")
+    REFUSED(ls_top_k(x, -1, 1, false, NULL), LS_ERR_ARGUMENT, "ls_top_k: cannot take the top -1 of 3")
 }
 
 int main(void) {

@@ -54,7 +54,7 @@ SCOPED_TEST(test_refusals) {
     check_refused(ls_dropout(ls_zeros(LS_SHAPE(2), LS_F32), 1.5), LS_ERR_ARGUMENT, "ls_dropout: p is 1.5");
     check_refused(ls_dropout(ls_zeros(LS_SHAPE(2), LS_F32), NAN), LS_ERR_ARGUMENT, "ls_dropout: p is");
     check_refused(ls_dropout(ls_zeros(LS_SHAPE(2), LS_I64), 0.5), LS_ERR_SHAPE,
-                  "ls_dropout: takes floating tensors, not i64");
+                  "ls_dropout: expected a floating-point tensor, not i64");
 }
 
 int main(void) {

@@ -180,8 +180,8 @@ TEST(test_refusals) {
     REFUSED(PAIR("ij,jk->ik", a, a), LS_ERR_SHAPE, "ls_einsum: \"ij,jk->ik\": letter j has sizes 3 and 2")
     REFUSED(PAIR("ij,ijk", a, a), LS_ERR_SHAPE, "operand 2 is [2, 3], but has 3 letters")
     REFUSED(PAIR("ij->ij", a, a), LS_ERR_ARGUMENT, "names 1 operands, but there are 2")
-    REFUSED(PAIR("ij,ij->k", a, a), LS_ERR_ARGUMENT, "letter k of the result is in no operand")
-    REFUSED(PAIR("ij,ij->ii", a, a), LS_ERR_ARGUMENT, "letter i of the result is there twice")
+    REFUSED(PAIR("ij,ij->k", a, a), LS_ERR_ARGUMENT, "letter k of the result does not occur in an operand")
+    REFUSED(PAIR("ij,ij->ii", a, a), LS_ERR_ARGUMENT, "letter i of the result occurs twice")
     REFUSED(PAIR("...j,ij", a, a), LS_ERR_ARGUMENT, "there is no ellipsis here")
     REFUSED(PAIR("ij,ij-k", a, a), LS_ERR_ARGUMENT, "must be letters with commas")
     REFUSED(PAIR("ij,ij->i,j", a, a), LS_ERR_ARGUMENT, "text follows the result")
@@ -191,21 +191,22 @@ TEST(test_refusals) {
     REFUSED(ls_einsum(NULL, &a, 1), LS_ERR_ARGUMENT, "needs an equation and 1 to 16 operands")
     REFUSED(PAIR("abcde,fghij", ls_ones(LS_SHAPE(1, 1, 1, 1, 1), LS_F32), ls_ones(LS_SHAPE(1, 1, 1, 1, 1), LS_F32)),
             LS_ERR_ARGUMENT, "too many axes")
-    REFUSED(ls_resize(a, LS_SHAPE(2), NULL), LS_ERR_SHAPE, "ls_resize: x is [2, 3], must be [n, channels, ...]")
+    REFUSED(ls_resize(a, LS_SHAPE(2), NULL), LS_ERR_SHAPE, "ls_resize: x is [2, 3], but must be [n, channels, ...]")
     REFUSED(ls_resize(image, LS_SCALAR, NULL), LS_ERR_ARGUMENT, "no size is given")
     REFUSED(ls_resize(image, LS_SHAPE(2, 0), NULL), LS_ERR_ARGUMENT, "size is [2, 0]")
     REFUSED(ls_resize(image, LS_SHAPE(2), &(ls_resize_options){.align_corners = true}), LS_ERR_ARGUMENT,
-            "has no align_corners: use LS_RESIZE_LINEAR")
+            "does not support align_corners: use LS_RESIZE_LINEAR")
     REFUSED(ls_resize(ls_narrow(image, 3, 0, 0), LS_SHAPE(2), NULL), LS_ERR_SHAPE, "it has no positions")
     REFUSED(ls_pixel_shuffle(image, 2), LS_ERR_SHAPE, "its channels are not a multiple of 4")
     REFUSED(ls_pixel_unshuffle(image, 2), LS_ERR_SHAPE, "height and width must be multiples of 2")
-    REFUSED(ls_pixel_shuffle(image, 0), LS_ERR_ARGUMENT, "a factor of 0: must be positive")
-    REFUSED(ls_weight_norm(a, a), LS_ERR_SHAPE, "the length is [2, 3], must be [2, 1] for [2, 3]")
+    REFUSED(ls_pixel_shuffle(image, 0), LS_ERR_ARGUMENT, "the factor is 0, but must be positive")
+    REFUSED(ls_weight_norm(a, a), LS_ERR_SHAPE, "the length is [2, 3], but must be [2, 1] for [2, 3]")
     assert_null(ls_nn_upsample(LS_SHAPE(0), NULL));
     assert_null(ls_nn_pixel_shuffle(-1));
-    expect_message("ls_nn_pixel_shuffle: a factor of -1");
+    expect_message("ls_nn_pixel_shuffle: the factor is -1");
     ls_module *layer = ls_nn_upsample(LS_SHAPE(2, 2), NULL);
-    REFUSED(ls_forward(layer, ls_select(image, 0, 0)), LS_ERR_SHAPE, "Upsample: x is [6, 3, 4], with 2 factors")
+    REFUSED(ls_forward(layer, ls_select(image, 0, 0)), LS_ERR_SHAPE,
+            "Upsample: x is [6, 3, 4], which does not fit 2 factors")
     ls_module_free(layer);
 }
 

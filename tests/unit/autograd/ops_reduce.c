@@ -163,7 +163,7 @@ SCOPED_TEST(test_gradients_add_up) {
 
 SCOPED_TEST(test_refusals) {
     check_refused(ls_sum_axes(ls_ones(LS_SHAPE(2, 3), LS_F32), LS_AXES(0, 2), false), LS_ERR_ARGUMENT,
-                  "ls_sum: axis 2 of [2, 3], which has 2");
+                  "ls_sum: axis 2 does not exist in [2, 3], which has 2 axes");
     check_refused(ls_mean_axes(ls_ones(LS_SHAPE(2, 3), LS_F32), LS_AXES(1, -1), false), LS_ERR_ARGUMENT,
                   "ls_mean: axis 1 is given twice");
     check_refused(ls_sum_axes(ls_ones(LS_SHAPE(2), LS_F32), LS_AXES(0, 1, 2, 3, 4, 5, 6, 7, 8), false), LS_ERR_ARGUMENT,
@@ -173,10 +173,11 @@ SCOPED_TEST(test_refusals) {
     check_refused(ls_argmax(ls_ones(LS_SHAPE(2, 0), LS_F32), 1, false), LS_ERR_SHAPE,
                   "ls_argmax: the tensor has no elements");
     check_refused(ls_argmin(ls_ones(LS_SHAPE(2), LS_F32), -2, false), LS_ERR_ARGUMENT, "ls_argmin: axis -2");
-    check_refused(ls_cumsum(ls_ones(LS_SHAPE(2), LS_F32), 1), LS_ERR_ARGUMENT, "ls_cumsum: axis 1 of [2]");
+    check_refused(ls_cumsum(ls_ones(LS_SHAPE(2), LS_F32), 1), LS_ERR_ARGUMENT,
+                  "ls_cumsum: axis 1 does not exist in [2]");
     check_refused(ls_norm_axes(ls_ones(LS_SHAPE(2), LS_F32), 0, LS_AXES(0), false), LS_ERR_ARGUMENT, "ls_norm: p is 0");
     check_refused(ls_norm_axes(ls_ones(LS_SHAPE(0), LS_F32), infinite, LS_AXES(0), false), LS_ERR_SHAPE,
-                  "ls_norm: the maximum of no elements");
+                  "ls_norm: there is no maximum, because a tensor of");
 }
 
 int main(void) {

@@ -141,7 +141,7 @@ TEST(test_splits) {
     assert_int_equal(ls_split(x, 0, 9, parts, 1), 1);
     assert_int_equal(ls_split(x, 1, 2, parts, 2), -1);
     assert_int_equal(ls_scope_end(scope), LS_ERR_ARGUMENT);
-    expect_message("makes 3 tensors, but there is room for 2");
+    expect_message("makes 3 tensors, but the array has room for only 2");
 }
 
 TEST(test_gradients_of_views_meet) {
@@ -197,9 +197,9 @@ static void refuses(ls_scope *scope, const ls_tensor *result, const char *words)
     } while (0)
 
 TEST(test_refusals) {
-    REFUSES(ls_reshape(x, LS_SHAPE(4, 2)), "ls_reshape: [2, 3] has 6 elements, which do not make [4, 2]");
+    REFUSES(ls_reshape(x, LS_SHAPE(4, 2)), "ls_reshape: [2, 3] has 6 elements, which cannot form [4, 2]");
     REFUSES(ls_reshape(x, LS_SHAPE(-1, 4)), "ls_reshape: [2, 3] has 6 elements");
-    REFUSES(ls_reshape(x, LS_SHAPE(-1, -1)), "only one size may be negative: -1");
+    REFUSES(ls_reshape(x, LS_SHAPE(-1, -1)), "at most one size may be negative, and it must be -1");
     REFUSES(ls_reshape(x, LS_SHAPE(-2, -3)), "ls_reshape: [-2, -3]");
     REFUSES(ls_reshape(x, LS_SHAPE(INT64_MAX, 8)), "ls_reshape: [2, 3] has 6 elements");
     REFUSES(ls_reshape(x, LS_SHAPE(0, -1)), "ls_reshape: [2, 3] has 6 elements");
@@ -209,9 +209,9 @@ TEST(test_refusals) {
         "ls_reshape: [0] cannot become [0, 1099511627776, 1099511627776]: it has more elements than int64_t can count");
     REFUSES(ls_reshape(ls_zeros(LS_SHAPE(0), LS_F32), LS_SHAPE(-1, INT64_C(1) << 40, INT64_C(1) << 40)),
             "it has more elements than int64_t can count");
-    REFUSES(ls_transpose(x, 0, 2), "ls_transpose: axis 2 of [2, 3]");
+    REFUSES(ls_transpose(x, 0, 2), "ls_transpose: axis 2 does not exist in [2, 3]");
     REFUSES(ls_permute(x, LS_AXES(0, 0)), "ls_permute: axis 0 is given twice");
-    REFUSES(ls_permute(x, LS_AXES(0, 1, 2)), "ls_permute: 3 axes for [2, 3]");
+    REFUSES(ls_permute(x, LS_AXES(0, 1, 2)), "ls_permute: 3 axes are given for [2, 3]");
     REFUSES(ls_expand(x, LS_SHAPE(2, 4)), "ls_expand: [2, 3] cannot become [2, 4]: axis 1 has size 3");
     REFUSES(ls_expand(x, LS_SHAPE(3)), "ls_expand: [2, 3] cannot become [3]");
     REFUSES(ls_expand(x, LS_SHAPE(-1, 2, 3)), "ls_expand: [2, 3] cannot become [-1, 2, 3]");
@@ -223,16 +223,18 @@ TEST(test_refusals) {
     ls_tensor *long_one = ls_expand(one, LS_SHAPE(INT64_C(1) << 62));
     REFUSES(ls_concat((ls_tensor *[]){long_one, long_one}, 2, 0), "more positions along axis 0 than int64_t can count");
     assert_int_equal(ls_scope_end(scope), LS_OK);
-    REFUSES(ls_narrow(x, 1, 1, 3), "ls_narrow: 3 positions from 1 of axis 1 of [2, 3], which has 3");
-    REFUSES(ls_narrow(x, 1, 0, -1), "ls_narrow: -1 positions");
-    REFUSES(ls_narrow(x, 1, INT64_MIN, 1), "ls_narrow: 1 positions");
+    REFUSES(ls_narrow(x, 1, 1, 3),
+            "ls_narrow: cannot take 3 positions, starting at 1, of axis 1 of [2, 3], which has 3");
+    REFUSES(ls_narrow(x, 1, 0, -1), "ls_narrow: cannot take -1 positions");
+    REFUSES(ls_narrow(x, 1, INT64_MIN, 1), "ls_narrow: cannot take 1 positions");
     REFUSES(ls_slice(x, 1, 0, 3, 0), "ls_slice: step is 0");
     REFUSES(ls_slice(x, 2, 0, 3, 1), "ls_slice: axis 2");
-    REFUSES(ls_select(x, 0, 2), "ls_select: position 2 of axis 0 of [2, 3], which has 2");
+    REFUSES(ls_select(x, 0, 2), "ls_select: position 2 is out of range for axis 0 of [2, 3], which has 2 positions");
     REFUSES(ls_select(x, 0, -3), "ls_select: position -3");
     REFUSES(ls_squeeze(x, 1), "ls_squeeze: axis 1 of [2, 3] has size 3, not 1");
-    REFUSES(ls_unsqueeze(x, 3), "ls_unsqueeze: no new axis 3 in [2, 3]");
-    REFUSES(ls_unsqueeze(ls_ones(LS_SHAPE(1, 1, 1, 1, 1, 1, 1, 1), LS_F32), 0), "has the maximum of 8 dimensions");
+    REFUSES(ls_unsqueeze(x, 3), "ls_unsqueeze: cannot insert axis 3 into [2, 3]");
+    REFUSES(ls_unsqueeze(ls_ones(LS_SHAPE(1, 1, 1, 1, 1, 1, 1, 1), LS_F32), 0),
+            "already has the maximum of 8 dimensions");
     REFUSES(ls_flatten(x, 1, 0), "ls_flatten: the first axis 1 is after the last axis 0");
     REFUSES(ls_pad(x, 0, -1, 0, 0), "ls_pad: -1 positions before and 0 after");
     REFUSES(ls_pad(x, 0, INT64_MAX, 0, 0), "ls_pad: ");

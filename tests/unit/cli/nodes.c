@@ -132,7 +132,7 @@ static const char *waits_in_vain(int number, const void *what) {
     const double begin = ls_clock_seconds();
     LS_MUST(ls_nodes_start(nodes, 0, &start) == LS_ERR_TIMEOUT);
     LS_MUST(failed_with(LS_ERR_TIMEOUT, "lockstep run: node 0 at 127.0.0.1:"));
-    LS_MUST(failed_with(LS_ERR_TIMEOUT, "neither started the job nor said anything within 1 s"));
+    LS_MUST(failed_with(LS_ERR_TIMEOUT, "neither started the job nor sent a message within 1 s"));
     const double took = ls_clock_seconds() - begin;
     LS_MUST(took >= 1.0 && took < 10.0);
     ls_nodes_close(nodes);

@@ -100,7 +100,7 @@ TEST(settings_of_the_engine) {
     expect_message("backend tcp has no algorithm 'native' for allreduce; available: recursive_doubling, tree, ");
     setenv("LOCKSTEP_MPI_COLLECTIVES", "mpi", 1);
     assert_int_equal(ls_algorithm_read(&list, settings), LS_ERR_ARGUMENT);
-    expect_message("LOCKSTEP_MPI_COLLECTIVES is not read any more: unset it, and set LOCKSTEP_ALGORITHM");
+    expect_message("LOCKSTEP_MPI_COLLECTIVES is no longer supported: unset it, and set LOCKSTEP_ALGORITHM");
     unsetenv("LOCKSTEP_MPI_COLLECTIVES");
     unsetenv(LS_ALGORITHM_VARIABLE);
 }
@@ -110,7 +110,7 @@ TEST(wrong) {
         const char *text;
         const char *says;
     } rows[] = {
-        {"shm:pull=1", "'shm:pull=1' is not a size of backend shm; there are cells=, whole="},
+        {"shm:pull=1", "'shm:pull=1' is not a size of backend shm; available: cells=, whole="},
         {"shm:whole", "'shm:whole' is not a size"},
         {"shm:=4", "'shm:=4' is not a size"},
         {"shm:wholes=4", "'shm:wholes=4' is not a size"},
@@ -124,17 +124,18 @@ TEST(wrong) {
         {"allreduce:^tree", "backend shm has no algorithm 'tree' for allreduce"},
         {"allreduce:default", "backend shm has no algorithm 'default' for allreduce"},
         {"allreduce:", "backend shm has no algorithm '' for allreduce"},
-        {"shm:whole=", "whole: '' is no size"},
-        {"shm:whole=4X", "whole: '4X' is no size"},
-        {"shm:whole=4KK", "'4KK' is no size"},
-        {"shm:whole=-4", "'-4' is no size"},
-        {"shm:whole=never", "whole: 'never' is no size; sizes are bytes like 0, 4096 or 64K"},
-        {"shm:read=often", "read: 'often' is no size; sizes are bytes like 0, 4096 or 64K, or 'never'"},
-        {"shm:cells=81", "cells=81: sizes from 0 to 80 are possible here"},
-        {"shm:chunk=64", "chunk=64: sizes from 4096 to 1048576"},
-        {"shm:whole=17179869184G", "whole=17179869184G: sizes from 0"},
-        {"shm:read=99999999999999999999999", "read=99999999999999999999999: sizes from 0"},
-        {"shm:read=17179869184G", "read=17179869184G: sizes from 0"},
+        {"shm:whole=", "whole: '' is not a size"},
+        {"shm:whole=4X", "whole: '4X' is not a size"},
+        {"shm:whole=4KK", "'4KK' is not a size"},
+        {"shm:whole=-4", "'-4' is not a size"},
+        {"shm:whole=never", "whole: 'never' is not a size; expected a number of bytes such as 0, 4096 or 64K"},
+        {"shm:read=often",
+         "read: 'often' is not a size; expected a number of bytes such as 0, 4096 or 64K, or 'never'"},
+        {"shm:cells=81", "cells=81: the size must be from 0 to 80 here"},
+        {"shm:chunk=64", "chunk=64: the size must be from 4096 to 1048576"},
+        {"shm:whole=17179869184G", "whole=17179869184G: the size must be from 0"},
+        {"shm:read=99999999999999999999999", "read=99999999999999999999999: the size must be from 0"},
+        {"shm:read=17179869184G", "read=17179869184G: the size must be from 0"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         ls_shm_sizes all[LS_OP_COUNT];

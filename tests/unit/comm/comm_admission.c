@@ -263,7 +263,7 @@ TEST(damaged_announcements) {
 static const char *lonely_rank(ls_comm *world, int rank, const void *argument) {
     (void)argument;
     LS_MUST(world == NULL && ls_error_status() == LS_ERR_TIMEOUT);
-    LS_MUST(strstr(ls_error_message(), "ls_comm_open: rank 2 did not say where it listens within") != NULL);
+    LS_MUST(strstr(ls_error_message(), "ls_comm_open: rank 2 did not publish its address within") != NULL);
     usleep(rank == 0 ? 1000000
                      : 0); /* rank 0 serves the store; without it, the other rank would get a different error */
     return NULL;

@@ -275,7 +275,7 @@ TEST(backends_by_name) {
     expect_message("there is no backend \"telepathy\": this build has self, shm, tcp, and no "
                    "lockstep-telepathy.so was found in ");
     assert_null(ls_backend_find("../shm"));
-    assert_string_equal(ls_error_message(), "\"../shm\" is no name of a backend");
+    assert_string_equal(ls_error_message(), "\"../shm\" is not the name of a backend");
     assert_null(ls_backend_find(NULL));
 }
 

@@ -98,9 +98,9 @@ static const struct {
     {reduce_scatter, reduce_scatter, COUNT, 7, {"reduce_scatter of 30000 f32, sum", "reduce_scatter of 7 f32, sum"}},
     {allgatherv, allgatherv, 7, 8, {"called allgatherv of 18 f32 (counts", "called allgatherv of 19 f32 (counts"}},
     {reduce_scatterv, reduce_scatterv, 7, 8, {"reduce_scatterv of 18 f32 (counts", "of 19 f32 (counts"}},
-    {gatherv, gatherv, COUNT, 11, {"rank 1 sends 11 f32 to rank 0, which wants 30000", "ls_comm_gatherv #"}},
-    {scatterv, scatterv, COUNT, 11, {"rank 0 sends 30000 f32 to rank 1, which wants 11", "ls_comm_scatterv #"}},
-    {alltoallv, alltoallv, COUNT, 11, {"rank 1 sends 11 f32 to rank 0, which wants 30000", "ls_comm_alltoallv #"}},
+    {gatherv, gatherv, COUNT, 11, {"rank 1 sends 11 f32 to rank 0, which expects 30000", "ls_comm_gatherv #"}},
+    {scatterv, scatterv, COUNT, 11, {"rank 0 sends 30000 f32 to rank 1, which expects 11", "ls_comm_scatterv #"}},
+    {alltoallv, alltoallv, COUNT, 11, {"rank 1 sends 11 f32 to rank 0, which expects 30000", "ls_comm_alltoallv #"}},
     {gatherv, scatterv, COUNT, COUNT, {"called gatherv of f32 to rank 0", "called scatterv of f32 from rank 0"}},
 };
 

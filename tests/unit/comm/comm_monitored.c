@@ -65,7 +65,7 @@ static const char *survive(ls_comm *world, way how) {
     snprintf(message, sizeof message, "%s", ls_error_message());
     snprintf(name, sizeof name, "ls_comm_monitored_barrier #%d: ", CALLS + 1);
     LS_MUST(strncmp(message, name, strlen(name)) == 0 && strstr(message, "rank 1 ") != NULL);
-    LS_MUST(how != STOPPED_INSIDE || strstr(message, "rank 1 entered, but did not go on within 5 s") != NULL);
+    LS_MUST(how != STOPPED_INSIDE || strstr(message, "rank 1 entered, but did not proceed within 5 s") != NULL);
     LS_MUST(ls_comm_monitored_barrier(world, LONG) == expected && strcmp(ls_error_message(), message) == 0);
     LS_MUST(ls_comm_allreduce(world, &x, &x, 1, LS_F32, LS_SUM, NULL) == expected);
     LS_MUST(strcmp(ls_error_message(), message) == 0);

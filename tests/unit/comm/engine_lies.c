@@ -390,12 +390,12 @@ static bool names_caller(const char *message, int rank) {
     char name[16];
     snprintf(digits, sizeof digits, "%d", rank);
     snprintf(name, sizeof name, "rank %d", rank);
-    const char *calls = strstr(message, "called different things: ");
+    const char *calls = strstr(message, "made different calls: ");
     if (calls == NULL) {
         return strstr(message, name) != NULL ||
-               strstr(message, "counts of the ranks do not fit") != NULL; /* the rank is unknown */
+               strstr(message, "the counts of the ranks do not match") != NULL; /* the rank is unknown */
     }
-    for (const char *at = calls + sizeof "called different things: " - 1; at != NULL; at = strchr(at, ';')) {
+    for (const char *at = calls + sizeof "made different calls: " - 1; at != NULL; at = strchr(at, ';')) {
         const char *end = strstr(at, " called ");
         const char *found = strstr(at, digits);
         if (end != NULL && found != NULL && found < end) {

@@ -298,7 +298,8 @@ TEST(slow_collectives_go_on) {
         bool said = false;
         for (int rank = 0; rank < w.size; rank++) {
             assert_int_equal(w.ranks[rank].status, LS_ERR_TIMEOUT);
-            said = said || strstr(w.ranks[rank].message, "did not end within 8 s, though all ranks are here") != NULL;
+            said = said ||
+                   strstr(w.ranks[rank].message, "did not finish within 8 s, although all ranks take part") != NULL;
         }
         assert_true(said);
         close_world(&w);
@@ -390,7 +391,7 @@ static void check_faults(uint64_t seed, void *context) {
                      rank, r->failed_rank, r->message);
         }
         all->failed++;
-        all->asked_all += strstr(r->message, " did not go on with this call within ") != NULL;
+        all->asked_all += strstr(r->message, " did not proceed with this call within ") != NULL;
     }
     close_world(&w);
 }

@@ -24,7 +24,7 @@ static void check_calls(world *w, int ranks) {
     }
     for (int rank = 0; rank < ranks && w->odd_rank >= 0 && ranks > 1; rank++) {
         assert_int_equal(w->ranks[rank].status, LS_ERR_MISMATCH);
-        assert_non_null(strstr(w->ranks[rank].message, "ranks called different things"));
+        assert_non_null(strstr(w->ranks[rank].message, "the ranks made different calls"));
     }
     world_close(w);
 }

@@ -138,7 +138,14 @@ static const struct {
      NULL},
     {{0}, {"SLURM_PROCID=0", "SLURM_NTASKS=4", "SLURM_JOB_ID=9"}, "", 0, 1, -1, 0, NULL}, /* a batch script */
     {{0}, {"SLURM_PROCID=0", "SLURM_NTASKS=1", "SLURM_STEP_NODELIST=n1"}, "", 0, 1, -1, 0, NULL},
-    {{0}, {SLURM, "SLURM_STEP_NODELIST=n[1-2"}, NULL, 0, 0, 0, 0, "SLURM_STEP_NODELIST: \"n[1-2\" is no list of hosts"},
+    {{0},
+     {SLURM, "SLURM_STEP_NODELIST=n[1-2"},
+     NULL,
+     0,
+     0,
+     0,
+     0,
+     "SLURM_STEP_NODELIST: \"n[1-2\" is not a list of hosts"},
     {{0}, {"SLURM_PROCID=4", "SLURM_NTASKS=4", "SLURM_STEP_NODELIST=n1"}, NULL, 0, 0, 0, 0, "SLURM_PROCID=4 must be"},
 
     {{0}, {"RANK=", "WORLD_SIZE="}, "", 0, 1, -1, 0, NULL},
@@ -213,7 +220,7 @@ static const struct {
      0,
      0,
      0,
-     "no port above"},
+     "no higher port"},
     {{0}, {"RANK=0", "WORLD_SIZE=2", "LOCAL_WORLD_SIZE=3", MASTER}, NULL, 0, 0, 0, 0, "LOCAL_WORLD_SIZE=3 must be"},
     {{0},
      {"RANK=0", "WORLD_SIZE=4", "LOCAL_WORLD_SIZE=2", "LOCAL_RANK=2", MASTER},
@@ -234,7 +241,7 @@ static const struct {
     {{0}, {"LOCKSTEP_TIMEOUT=inf"}, NULL, 0, 0, 0, 0, "LOCKSTEP_TIMEOUT=inf"},
     {{.world_size = -1}, {NULL}, NULL, 0, 0, 0, 0, "world_size is -1"},
     {{.world_size = 4097}, {NULL}, NULL, 0, 0, 0, 0, "world_size is 4097"},
-    {{.init = "tcp://h:7", .world_size = 2, .rank = 2}, {NULL}, NULL, 0, 0, 0, 0, "rank is 2, must be from 0 to 1"},
+    {{.init = "tcp://h:7", .world_size = 2, .rank = 2}, {NULL}, NULL, 0, 0, 0, 0, "rank is 2, but must be from 0 to 1"},
     {{.init = "tcp://h:7"}, {NULL}, NULL, 0, 0, 0, 0, "WORLD_SIZE is not set"},
     {{.init = "tcp://h", .world_size = 2}, {NULL}, NULL, 0, 0, 0, 0, "not of the form tcp://HOST:PORT"},
     {{.init = "tcp://:7", .world_size = 2}, {NULL}, NULL, 0, 0, 0, 0, "not of the form tcp://HOST:PORT"},
@@ -261,7 +268,7 @@ static const struct {
      "unset RANK and WORLD_SIZE"},
     {{0}, {"RANK=0", "WORLD_SIZE=1", PMIX("1")}, NULL, 0, 0, 0, 0, "(PMIX_RANK=1), each of which"},
     {{.init = "env://"}, {PMIX("0")}, NULL, 0, 0, 0, 0, "WORLD_SIZE is not set"},
-    {{.init = "", .world_size = 2}, {NULL}, NULL, 0, 0, 0, 0, "init is \"\", must be env://"},
+    {{.init = "", .world_size = 2}, {NULL}, NULL, 0, 0, 0, 0, "init is \"\", but must be env://"},
 };
 
 TEST(test_rows) {
@@ -432,7 +439,7 @@ TEST(test_open_to_others_needs_a_key) {
     close(listener);
     const ls_address foreign = {.host = "192.0.2.1", .port = 0}, unknown = {.host = "no.such.host.invalid"};
     assert_int_equal(ls_socket_listen(&foreign, true, &second), LS_ERR_IO);
-    expect_message("no address of this machine");
+    expect_message("not an address of this machine");
     assert_int_equal(ls_socket_listen(&unknown, true, &second), LS_ERR_IO);
     expect_message("no.such.host.invalid");
 }

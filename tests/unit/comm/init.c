@@ -183,8 +183,8 @@ TEST(test_refused) {
     } rows[] = {
         {{.world_size = 1, .backend = "carrier pigeon"}, LS_ERR_ARGUMENT, "carrier pigeon"},
         {{.world_size = 2, .rank = 2}, LS_ERR_ARGUMENT, "ls_init: rank is 2"},
-        {{.init = "udp://10.0.0.1:7"}, LS_ERR_ARGUMENT, "init is \"udp://10.0.0.1:7\", must be env://, tcp://"},
-        {{.init = ""}, LS_ERR_ARGUMENT, "init is \"\", must be env://"},
+        {{.init = "udp://10.0.0.1:7"}, LS_ERR_ARGUMENT, "init is \"udp://10.0.0.1:7\", but must be env://, tcp://"},
+        {{.init = ""}, LS_ERR_ARGUMENT, "init is \"\", but must be env://"},
         {{.init = "tcp://10.0.0.1:7", .world_size = 2, .rank = 1}, LS_ERR_DENIED, "set LOCKSTEP_KEY"},
         {{.init = "tcp://127.0.0.1:1", .world_size = 2, .rank = 1, .timeout = 0.1},
          LS_ERR_TIMEOUT,
@@ -254,7 +254,8 @@ static const char *disagree_about_backend(int rank, const void *what) {
     options.rank = rank;
     options.backend = rank == 1 ? "gloo" : rank == 2 ? "shm" : NULL; /* the choices match no common backend */
     LS_MUST(ls_init(&options) == NULL);
-    LS_MUST(failed_with(LS_ERR_MISMATCH, "rank 0 takes backend \"shm\" and rank 1 \"gloo\": name the same"));
+    LS_MUST(
+        failed_with(LS_ERR_MISMATCH, "rank 0 selects backend \"shm\", but rank 1 selects \"gloo\": select the same"));
     return NULL;
 }
 

@@ -114,7 +114,7 @@ static const char *miss_one(int rank, const void *what) {
     ls_store *store = enter(rank, m);
     LS_MUST(store != NULL);
     LS_MUST(join(store, rank, m->size) == LS_ERR_TIMEOUT);
-    LS_MUST(failed_with(LS_ERR_TIMEOUT, "ranks 2 and 4 of 5 did not come within 0.4 s") || rank == 3);
+    LS_MUST(failed_with(LS_ERR_TIMEOUT, "ranks 2 and 4 of 5 did not join within 0.4 s") || rank == 3);
     ls_store_close(store);
     return NULL;
 }
@@ -204,7 +204,7 @@ static const char *come_twice(int number, const void *what) {
     ls_store *store = enter(rank, m);
     LS_MUST(store != NULL);
     LS_MUST(join(store, rank, m->size) == LS_ERR_ARGUMENT);
-    LS_MUST(failed_with(LS_ERR_ARGUMENT, "two processes came as rank 1: process "));
+    LS_MUST(failed_with(LS_ERR_ARGUMENT, "two processes joined as rank 1: process "));
     ls_store_close(store);
     return NULL;
 }
@@ -223,7 +223,7 @@ static const char *disagree(int rank, const void *what) {
         usleep(100000); /* rank 0 fails first */
     }
     LS_MUST(join(store, rank, rank == 0 ? 3 : 2) == LS_ERR_MISMATCH);
-    LS_MUST(failed_with(LS_ERR_MISMATCH, "says that the world has 2 ranks"));
+    LS_MUST(failed_with(LS_ERR_MISMATCH, "reports a world of 2 ranks"));
     ls_store_close(store);
     return NULL;
 }
@@ -258,7 +258,7 @@ static bool join_as_another_build(ls_store *store, int size, size_t bytes, const
 /* Of four ranks, the last two never join. */
 static const char *run_another_build(int rank, const void *what) {
     const meeting *m = what;
-    const char *said = m->size == 4 ? " runs another version of Lockstep, " : " runs Lockstep 0.0.9 (layout 0)";
+    const char *said = m->size == 4 ? " runs a different version of Lockstep, " : " runs Lockstep 0.0.9 (layout 0)";
     if (rank == 1) {
         ls_store *store = enter(rank, m);
         LS_MUST(store != NULL);
@@ -298,11 +298,11 @@ static const char *come_with_another_key(int rank, const void *what) {
     ls_store *store = enter_with(rank, m, rank == 0 ? "the key" : rank == 1 ? "another" : NULL);
     if (rank != 0) {
         LS_MUST(store == NULL && ls_error_status() == LS_ERR_DENIED);
-        LS_MUST(strstr(ls_error_message(), rank == 1 ? "another key than the job" : "was given none") != NULL);
+        LS_MUST(strstr(ls_error_message(), rank == 1 ? "a different key than the job" : "was given none") != NULL);
         return NULL;
     }
     LS_MUST(join(store, rank, m->size) == LS_ERR_TIMEOUT);
-    LS_MUST(failed_with(LS_ERR_TIMEOUT, "did not come within 1.5 s (refused because of a wrong or missing key: "));
+    LS_MUST(failed_with(LS_ERR_TIMEOUT, "did not join within 1.5 s (refused because of a wrong or missing key: "));
     ls_store_close(store);
     return NULL;
 }
@@ -411,7 +411,7 @@ static const char *serve_taken_folder(int number, const void *what) {
         ls_store_close(store);
         return NULL;
     }
-    LS_MUST(store == NULL && failed_with(LS_ERR_STATE, "another job is gathering"));
+    LS_MUST(store == NULL && failed_with(LS_ERR_STATE, "a different job is gathering"));
     return NULL;
 }
 

@@ -141,11 +141,11 @@ TEST(test_counters) {
     assert_true(sum == INT64_MIN);
     expect_error(ls_store_add(store, "n", -1, &sum), LS_ERR_ARGUMENT, "more than 64 bits");
     assert_int_equal(ls_store_set(store, "word", "12x", 3), LS_OK);
-    expect_error(ls_store_add(store, "word", 1, &sum), LS_ERR_FORMAT, "no number");
+    expect_error(ls_store_add(store, "word", 1, &sum), LS_ERR_FORMAT, "not a number");
     assert_int_equal(ls_store_set(store, "word", " 12", 3), LS_OK);
-    expect_error(ls_store_add(store, "word", 1, &sum), LS_ERR_FORMAT, "no number");
+    expect_error(ls_store_add(store, "word", 1, &sum), LS_ERR_FORMAT, "not a number");
     assert_int_equal(ls_store_set(store, "word", "9223372036854775808", 19), LS_OK); /* more than 64 bits */
-    expect_error(ls_store_add(store, "word", -1, &sum), LS_ERR_FORMAT, "no number");
+    expect_error(ls_store_add(store, "word", -1, &sum), LS_ERR_FORMAT, "not a number");
     static const char zeros[] = "0000000000000000000000000000";
     for (size_t length = 20; length < sizeof zeros; length++) { /* longer than any number that the store writes */
         assert_int_equal(ls_store_set(store, "word", zeros, length), LS_OK);
@@ -301,11 +301,11 @@ TEST(test_missing_ranks_are_told) {
     ls_log_set_sink(keep_line, line);
     assert_int_equal(ls_roster_enter(&roster, 1, 5, &(ls_peer_info){.host = "node1", .process = "11"}), LS_OK);
     ls_roster_report_missing(&roster);
-    assert_string_equal(line, "warning: waiting for ranks 0, 2, 3 and 4 of 5; rank 1 came from node1");
+    assert_string_equal(line, "warning: waiting for ranks 0, 2, 3 and 4 of 5; rank 1 joined from node1");
     assert_int_equal(ls_roster_enter(&roster, 4, 5, &(ls_peer_info){.host = "node1", .process = "12"}), LS_OK);
     assert_int_equal(ls_roster_enter(&roster, 0, 5, &(ls_peer_info){.host = "node0", .process = "13"}), LS_OK);
     ls_roster_report_missing(&roster);
-    assert_string_equal(line, "warning: waiting for ranks 2 and 3 of 5; ranks 0, 1 and 4 came from node0, node1");
+    assert_string_equal(line, "warning: waiting for ranks 2 and 3 of 5; ranks 0, 1 and 4 joined from node0, node1");
     ls_roster_free(&roster);
 
     for (int rank = 0; rank < 8; rank++) {
@@ -325,7 +325,7 @@ TEST(test_keys) {
     static const struct {
         const char *server, *client, *says;
     } rows[] = {
-        {"secret 1", "secret 2", "another key"},
+        {"secret 1", "secret 2", "a different key"},
         {"secret 1", NULL, "given none"},
         {"secret 1", "", "given none"},
         {NULL, "secret 1", "has no key"},
@@ -479,7 +479,7 @@ TEST(test_own_files_stay) {
     const ls_store_options options = {.serve = true, .timeout = 5};
     write_own("current");
     assert_null(ls_store_open(url, &options));
-    expect_error(ls_error_status(), LS_ERR_FORMAT, "not written by Lockstep, choose another folder than");
+    expect_error(ls_error_status(), LS_ERR_FORMAT, "not written by Lockstep: choose a folder other than");
     assert_own_stays("current");
     ls_store *store = ls_store_open(url, &options);
     assert_non_null(store);

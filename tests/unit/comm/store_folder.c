@@ -112,7 +112,7 @@ TEST(links_and_pipes_for_files) {
     make_folder(path, 0700);
     snprintf(at, sizeof at, "%s/.lockstep-lock", path);
     assert_int_equal(symlink(target, at), 0);
-    refusal r = {.size = 2, .status = LS_ERR_DENIED, .says = "is no plain file"};
+    refusal r = {.size = 2, .status = LS_ERR_DENIED, .says = "is not a regular file"};
     snprintf(r.url, sizeof r.url, "file://%s", path);
     assert_int_equal(process_wait(process_start(be_refused, 0, &r)), 0);
     assert_int_equal(access(target, F_OK), -1); /* it created nothing there */
@@ -121,13 +121,13 @@ TEST(links_and_pipes_for_files) {
     make_folder(path, 0700);
     snprintf(at, sizeof at, "%s/current", path);
     assert_int_equal(mkfifo(at, 0600), 0);
-    all_are_refused(path, "current in the store's folder is no plain file");
+    all_are_refused(path, "current in the store's folder is not a regular file");
 
     path = test_path("linked");
     make_folder(path, 0700);
     snprintf(at, sizeof at, "%s/current", path);
     assert_int_equal(symlink("/etc/passwd", at), 0);
-    all_are_refused(path, "current in the store's folder is no plain file");
+    all_are_refused(path, "current in the store's folder is not a regular file");
 }
 
 /* The file contains a secret. All who can read it may join. */

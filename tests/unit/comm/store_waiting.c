@@ -32,7 +32,7 @@ static void note_waiting(ls_log_level level, int rank, const char *line, void *u
     said *heard = user;
     if (level == LS_LOG_WARNING && strstr(line, "waiting for rank 0 to serve the store at 127.0.0.1:") != NULL) {
         heard->vanished++;
-    } else if (level == LS_LOG_WARNING && strstr(line, "waiting for rank 0 to make the store in /") != NULL) {
+    } else if (level == LS_LOG_WARNING && strstr(line, "waiting for rank 0 to create the store in /") != NULL) {
         heard->nowhere++;
     } else {
         heard->otherwise++;

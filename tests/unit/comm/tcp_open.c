@@ -79,7 +79,7 @@ TEST(a_failing_store_blames_no_rank) {
                                   .timeout = SECONDS,
                                   .address = "127.0.0.1"};
     assert_int_equal(ls_backend_tcp.open(&join, &state), LS_ERR_PEER);
-    assert_null(strstr(ls_error_message(), "say where it listens"));
+    assert_null(strstr(ls_error_message(), "publish its address"));
     expect_message("the store");
     assert_int_equal(process_wait(server), 0);
     ls_store_close(store);

@@ -48,14 +48,14 @@ static const lie lies[] = {
     {{.kind = LS_TCP_MESSAGE, .bytes = UINT64_MAX}, "18446744073709551615 bytes"},
     {{.kind = LS_TCP_MESSAGE, .number = 1}, "sent an invalid header"},
     {{.kind = LS_TCP_MESSAGE, .channel = 1, .bytes = 101},
-     "rank 1 sent a message of 101 bytes where its receive has room for 100"},
+     "rank 1 sent a message of 101 bytes, but its receive has room for only 100"},
     {{.kind = LS_TCP_ANNOUNCE, .bytes = LS_TRANSPORT_LEAST_EAGER, .number = 2}, "sent an invalid header"},
     {{.kind = LS_TCP_ANNOUNCE, .channel = LS_TRANSPORT_CHANNELS, .bytes = LARGE, .number = 2},
      "sent an invalid header"},
     {{.kind = LS_TCP_ANNOUNCE, .bytes = LARGE, .number = 1}, "sent an invalid header"},
     {{.kind = LS_TCP_ANNOUNCE, .bytes = LARGE, .number = 3}, "sent an invalid header"},
-    {{.kind = LS_TCP_ANNOUNCE, .channel = 1, .bytes = UINT64_MAX, .number = 2}, "receive has room for 100"},
-    {{.kind = LS_TCP_ANNOUNCE, .channel = 3, .bytes = LARGE, .number = 2}, "where any rank may send"},
+    {{.kind = LS_TCP_ANNOUNCE, .channel = 1, .bytes = UINT64_MAX, .number = 2}, "receive has room for only 100"},
+    {{.kind = LS_TCP_ANNOUNCE, .channel = 3, .bytes = LARGE, .number = 2}, "but a rank may send at most"},
     {{.kind = LS_TCP_CLEAR, .number = 1}, "sent an invalid header"},
     {{.kind = LS_TCP_CLEAR, .number = 2}, "sent an invalid header"},
     {{.kind = LS_TCP_CLEAR, .number = 0}, "sent an invalid header"},
@@ -153,8 +153,8 @@ TEST(a_late_receive_without_room_is_an_error) {
         }
         assert_int_equal(tcp_net_receive(&net, 0, &receive), LS_ERR_PEER);
         assert_int_equal(net.ends[0]->blamed, 1 + 1);
-        expect_message(large ? "of 66536 bytes where its receive has room for 66535"
-                             : "rank 1 sent a message of 10 bytes where its receive has ");
+        expect_message(large ? "of 66536 bytes, but its receive has room for only 66535"
+                             : "rank 1 sent a message of 10 bytes, but its receive has ");
         ls_transfer *all[] = {&send, &first, &receive, &mark};
         tcp_net_end(&net);
         for (size_t i = 0; i < 4; i++) {

@@ -271,7 +271,7 @@ TEST(unknown_modes_are_refused) {
     int listener = -1;
     assert_int_equal(setenv("LOCKSTEP_WIRE", "secret", 1), 0);
     assert_int_equal(ls_tcp_listen(&join, &info, &listener), LS_ERR_ARGUMENT);
-    assert_string_equal(ls_error_message(), "LOCKSTEP_WIRE is 'secret', must be plain, authenticated or encrypted");
+    assert_string_equal(ls_error_message(), "LOCKSTEP_WIRE is 'secret', but must be plain, authenticated or encrypted");
     assert_int_equal(listener, -1);
     assert_int_equal(unsetenv("LOCKSTEP_WIRE"), 0);
 }

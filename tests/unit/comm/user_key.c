@@ -327,7 +327,8 @@ static const char *without_a_place(int rank, const void *what) {
     }
     ls_log_set_sink(NULL, NULL);
     LS_MUST(warnings == 1); /* once per process */
-    LS_MUST(strstr(warning, "other users of this machine may join it; set LOCKSTEP_KEY to the same secret") != NULL);
+    LS_MUST(strstr(warning, "other users of this machine can join the job; set LOCKSTEP_KEY to the same secret") !=
+            NULL);
     LS_MUST(strstr(warning, "belongs to user 0 and this process to user 271828") != NULL);
     return NULL;
 }

@@ -288,7 +288,7 @@ static void mistakes(void **state) {
         ls_status status;
         const char *part;
     } cases[] = {
-        {{.target = {NAMES("u")}}, LS_ERR_ARGUMENT, "no variable of the input is named: set .input.variables"},
+        {{.target = {NAMES("u")}}, LS_ERR_ARGUMENT, "no variable is named for the input: set .input.variables"},
         {{.input = {NAMES("w")}, .target = {NAMES("u")}}, LS_ERR_ARGUMENT, "no variable \"w\" in "},
         {{.input = {NAMES("w")}, .target = {NAMES("u")}},
          LS_ERR_ARGUMENT,
@@ -307,7 +307,7 @@ static void mistakes(void **state) {
         {{.input = {NAMES("u")}, .target = {NAMES("short")}},
          LS_ERR_SHAPE,
          "has 49 steps along axis 0, but variable \"u\" has 50"},
-        {{.input = {NAMES("u", "label")}, .target = {NAMES("u")}}, LS_ERR_SHAPE, "slabs of one shape"},
+        {{.input = {NAMES("u", "label")}, .target = {NAMES("u")}}, LS_ERR_SHAPE, "slabs of the same shape"},
         {{.input = {NAMES("u")}, .target = {NAMES("u")}, .axis = 3}, LS_ERR_ARGUMENT, "has 3 axes"},
         {{.input = {NAMES("u"), .offset = LS_SHAPE(1)}, .target = {NAMES("u")}},
          LS_ERR_ARGUMENT,
@@ -329,7 +329,7 @@ static void mistakes(void **state) {
     FILE *other = fopen(test_path("other.h5"), "w");
     assert_true(other != NULL && fputs("step,u\n0,1\n", other) >= 0 && fclose(other) == 0);
     expect_none(ls_hdf5_dataset(test_path("other.h5"), &good), LS_ERR_FORMAT,
-                "damaged, incomplete or of another format");
+                "damaged, incomplete or in a different format");
     expect_none(ls_netcdf_dataset(test_path("other.h5"), &good), LS_ERR_FORMAT, "cannot be read as NetCDF");
 }
 

@@ -45,7 +45,7 @@ static void check_picture(const char *name, const ls_picture *p, const fixture *
         const double value =
             p->dtype == LS_U8 ? ((const uint8_t *)p->pixels)[i] : (double)((const float *)p->pixels)[i];
         if (!(fabs(value - wanted->values[i]) <= (p->dtype == LS_U8 ? 1 : 2e-5))) {
-            fail_msg("%s: element %d is %g, must be %g", name, i, value, wanted->values[i]);
+            fail_msg("%s: element %d is %g, but must be %g", name, i, value, wanted->values[i]);
         }
     }
 }
@@ -442,7 +442,7 @@ TEST(test_what_cannot_be) {
             "ls_dataset_random_crop: a crop of 8 x 5 pixels is larger than inputs of 5 x 5 with a padding of 1");
     refused(ls_dataset_random_crop(samples(LS_U8, 1), &(ls_random_crop_options){.padding = -1}), "must be 0 or more");
     refused(ls_dataset_random_crop(samples(LS_U8, 1), &(ls_random_crop_options){.fill = 256}),
-            "fill is 256, must lie between 0 and 255");
+            "fill is 256, but must be between 0 and 255");
     refused(ls_dataset_random_flip(samples(LS_U8, 1), 0.5, 1.5), "vertical is 1.5");
     refused(ls_dataset_random_rotation(samples(LS_U8, 1), -1, 0), "degrees is -1");
     refused(ls_dataset_random_rotation(samples(LS_F32, 1), 1, NAN), "fill is nan");
@@ -451,7 +451,7 @@ TEST(test_what_cannot_be) {
     refused(ls_dataset_color_jitter(samples(LS_U8, 1), &(ls_color_jitter_options){.saturation = -1}),
             "saturation is -1");
     refused(ls_dataset_random_erasing(samples(LS_U8, 1), &(ls_random_erasing_options){.least_area = 0.5}),
-            "least_area is 0.5, must lie between 0 and 0.33");
+            "least_area is 0.5, but must be between 0 and 0.33");
     refused(ls_dataset_cutout(samples(LS_U8, 1), 0, 1, 0), "length 0 and 1 holes must be positive");
     refused(flips(ls_dataset_flatten(samples(LS_U8, 1))),
             "ls_dataset_random_flip: inputs are [1, 25] of u8; they must be [n, ..., height, width] of u8 or f32");

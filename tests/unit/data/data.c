@@ -255,7 +255,7 @@ TEST(test_user_transforms) {
     ls_loader_free(loader);
     assert_null(ls_dataset_transform_input(counting_set(5), lose_a_row, NULL));
     assert_int_equal(ls_error_status(), LS_ERR_SHAPE);
-    expect_message("the first axis must stay");
+    expect_message("it must keep the first axis");
 }
 
 TEST(test_csv_set) {

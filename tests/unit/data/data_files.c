@@ -103,7 +103,7 @@ TEST(test_cifar_10) {
     cifar_file("test_batch.bin", 1, 0, 0, 0);
     expect_none(ls_cifar10_dataset(folder(), false), LS_ERR_FORMAT, "has 0 bytes");
     expect_none(ls_cifar10_dataset(test_path("absent"), false), LS_ERR_IO, "/absent/test_batch.bin");
-    expect_none(ls_cifar10_dataset(NULL, false), LS_ERR_ARGUMENT, "name the folder");
+    expect_none(ls_cifar10_dataset(NULL, false), LS_ERR_ARGUMENT, "pass the folder");
 }
 
 TEST(test_cifar_100) {
@@ -177,14 +177,14 @@ TEST(test_tokens_that_are_not_there) {
         {{.context = 0, .width = 2}, LS_ERR_ARGUMENT, "the context must be at least 1 token"},
         {{.context = 4, .stride = -1}, LS_ERR_ARGUMENT, "stride and skip_bytes must not be negative"},
         {{.context = 4, .skip_bytes = -1}, LS_ERR_ARGUMENT, "stride and skip_bytes must not be negative"},
-        {{.context = 4, .width = 3}, LS_ERR_ARGUMENT, "tokens have 3 bytes, must have 1, 2 or 4"},
+        {{.context = 4, .width = 3}, LS_ERR_ARGUMENT, "tokens have 3 bytes, but must have 1, 2 or 4"},
         {{.context = 16, .width = 2},
          LS_ERR_ARGUMENT,
-         "tokens has 32 bytes, 16 tokens, but a sample needs 16 + 1 tokens"},
-        {{.context = 1, .width = 2, .skip_bytes = 40}, LS_ERR_ARGUMENT, "tokens has 32 bytes, 0 tokens"},
+         "tokens has 32 bytes (16 tokens), but a sample needs 16 + 1 tokens"},
+        {{.context = 1, .width = 2, .skip_bytes = 40}, LS_ERR_ARGUMENT, "tokens has 32 bytes (0 tokens)"},
         {{.context = INT64_MAX, .width = 2}, LS_ERR_ARGUMENT, "a sample needs 9223372036854775807 + 1 tokens"},
         {{.context = 1, .skip_bytes = INT64_MAX}, LS_ERR_ARGUMENT, "0 tokens"},
-        {{.context = 4, .width = 4, .skip_bytes = 2}, LS_ERR_FORMAT, "not a multiple of 4, the bytes of a token"},
+        {{.context = 4, .width = 4, .skip_bytes = 2}, LS_ERR_FORMAT, "not a multiple of 4, the size of a token"},
     };
     const int descriptors = test_descriptors_count();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -228,9 +228,9 @@ TEST(test_gzipped_tokens) {
         ls_loader_free(loader);
     }
     expect_none(ls_tokens_dataset(gzipped_file(300, 0), &(ls_tokens_options){.context = 300}), LS_ERR_ARGUMENT,
-                "tokens.gz has 300 bytes, 300 tokens");
+                "tokens.gz has 300 bytes (300 tokens)");
     expect_none(ls_tokens_dataset(gzipped_file(300, 3), &(ls_tokens_options){.context = 8}), LS_ERR_FORMAT,
-                "tokens.gz is a gzip file that ends too early");
+                "tokens.gz is a truncated gzip file");
     assert_int_equal(test_descriptors_count(), descriptors);
 }
 

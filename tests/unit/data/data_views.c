@@ -124,7 +124,7 @@ TEST(test_select_for_large_batches) {
 TEST(test_select_what_is_not_there) {
     ended = 0;
     assert_null(ls_dataset_select(numbers(5, 0), NUMBERS(0, 5), 2));
-    assert_string_equal(ls_error_message(), "ls_dataset_select: index 1 is 5: the data set has 5 samples");
+    assert_string_equal(ls_error_message(), "ls_dataset_select: index 1 is 5, but the data set has 5 samples");
     assert_null(ls_dataset_select(numbers(5, 0), NUMBERS(2, 4, -3), 3));
     expect_message("index 2 is -3");
     assert_null(ls_dataset_select(numbers(5, 0), NULL, 1));
@@ -216,12 +216,12 @@ static void expect_no_split(const double *fractions, int count, const char *reas
 }
 
 TEST(test_splits_that_are_none) {
-    expect_no_split((const double[]){0.5, 0.4}, 2, "add up to 0.9, must be 1");
-    expect_no_split((const double[]){0.5, 0.5 + 5e-10}, 2, "add up to 1.0000000005, must be 1");
+    expect_no_split((const double[]){0.5, 0.4}, 2, "add up to 0.9, but must add up to 1");
+    expect_no_split((const double[]){0.5, 0.5 + 5e-10}, 2, "add up to 1.0000000005, but must add up to 1");
     expect_no_split((const double[]){1.5, -0.5}, 2, "fraction 0 is 1.5");
     expect_no_split((const double[]){0.5, NAN}, 2, "fraction 1 is nan");
     expect_no_split((const double[]){1}, 0, "0 parts");
-    expect_no_split(NULL, 2, "2 parts: their fractions");
+    expect_no_split(NULL, 2, "2 parts: at least one part is needed");
     ended = 0;
     assert_int_equal(ls_dataset_split(numbers(5, 0), (const double[]){1}, 1, 0, NULL), LS_ERR_ARGUMENT);
     assert_int_equal(ended, 1);
@@ -334,7 +334,7 @@ TEST(test_layouts_that_differ) {
     ls_batch batch;
     bool more;
     assert_int_equal(ls_loader_next(loader, &batch, &more), LS_ERR_SHAPE);
-    expect_message("a batch of inputs became [4, 1] of f64");
+    expect_message("a batch of inputs is [4, 1] of f64");
     ls_loader_free(loader);
 }
 

@@ -220,7 +220,7 @@ TEST(test_batches_that_are_none) {
     counts[1] = 4;
     ls_release(given[0]);
     given[0] = ls_ones(LS_SHAPE(5, 2), LS_F32);
-    expect_failure(&giving, LS_ERR_ARGUMENT, "5 samples of 4 of all ranks");
+    expect_failure(&giving, LS_ERR_ARGUMENT, "5 samples on this rank, but 4 on all ranks together");
     counts[1] = 10;
     given_first = 6;
     expect_failure(&giving, LS_ERR_ARGUMENT, "samples 6 to 10 of 10: set .first");

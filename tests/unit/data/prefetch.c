@@ -516,11 +516,11 @@ TEST(test_forks) {
 TEST(test_options) {
     gate_reset();
     assert_null(ls_loader_new(gated(true), &(ls_loader_options){.threads = -1}));
-    expect_message("threads is -1, must lie between 0 and 1024");
+    expect_message("threads is -1, but must be between 0 and 1024");
     assert_null(ls_loader_new(gated(true), &(ls_loader_options){.prefetch = 3}));
     expect_message("prefetching needs threads");
     assert_null(ls_loader_new(gated(true), &(ls_loader_options){.threads = 1, .prefetch = -1}));
-    expect_message("prefetch is -1, must lie between 0 and");
+    expect_message("prefetch is -1, but must be between 0 and");
     assert_null(ls_dataset_concurrent(NULL));
 }
 

@@ -147,7 +147,7 @@ TEST(test_files_that_cannot_be_made) {
         {test_path("."), (double)NAN, LS_ERR_ARGUMENT, "flush_seconds is nan"},
         {inside, 0, LS_ERR_IO, "/plain: File exists"},
         {test_path("plain"), 0, LS_ERR_IO, "/plain: File exists"},
-        {"/proc/absent", 0, LS_ERR_IO, "cannot make the folder /proc/absent: "},
+        {"/proc/absent", 0, LS_ERR_IO, "cannot create the folder /proc/absent: "},
         {"/proc", 0, LS_ERR_IO, "cannot write /proc/events.out.tfevents."},
         {longest, 0, LS_ERR_IO, "File name too long"},
     };
@@ -494,12 +494,12 @@ TEST(test_mistakes) {
     expect_error(ls_events_image(events, latin, 0, tensor), LS_ERR_ARGUMENT, ": 'gr??e' is not UTF-8");
     expect_error(ls_events_histogram(events, latin, 0, tensor), LS_ERR_ARGUMENT, ": 'gr??e' is not UTF-8");
     expect_error(ls_events_text(events, "a", 0, latin), LS_ERR_ARGUMENT, ": 'gr??e' is not UTF-8");
-    expect_error(ls_events_text(events, "a", 0, NULL), LS_ERR_ARGUMENT, ": a text is NULL");
+    expect_error(ls_events_text(events, "a", 0, NULL), LS_ERR_ARGUMENT, ": a string is NULL");
     expect_error(ls_events_histogram(events, "a", 0, NULL), LS_ERR_ARGUMENT, "'a': the tensor is NULL");
     expect_error(ls_events_image(events, "a", 0, NULL), LS_ERR_ARGUMENT, "'a': the tensor is NULL");
     expect_error(ls_events_graph(events, NULL, 1), LS_ERR_ARGUMENT, "nodes are NULL or their number, 1, is negative");
     expect_error(ls_events_graph(events, &(ls_events_node){0}, -1), LS_ERR_ARGUMENT, "-1, is negative");
-    expect_error(ls_events_graph(events, &(ls_events_node){"a", NULL, NULL}, 1), LS_ERR_ARGUMENT, "a text is NULL");
+    expect_error(ls_events_graph(events, &(ls_events_node){"a", NULL, NULL}, 1), LS_ERR_ARGUMENT, "a string is NULL");
     ls_release(tensor);
     expect_error(ls_events_histogram(events, "a", 0, tensor), LS_ERR_STATE, "ls_events_histogram");
     expect_error(ls_events_image(events, "a", 0, tensor), LS_ERR_STATE, "ls_events_image");

@@ -110,7 +110,7 @@ TEST(test_damaged_files) {
         const bool in_length = at - records[damaged].offset < LS_RECORD_HEAD;
         expect_error(status, LS_ERR_FORMAT,
                      !in_length     ? "is damaged: its checksum is wrong"
-                     : damaged == 0 ? "is none: this is no event file"
+                     : damaged == 0 ? "is invalid: this is not an event file"
                                     : "is damaged: the checksum of its length is wrong");
         assert_int_equal(list.count, damaged <= 1 ? 0 : damaged <= 5 ? damaged - 1 : 12);
         bytes[at] ^= (uint8_t)(1 << at % 8);
@@ -145,7 +145,7 @@ TEST(test_files_that_cannot_be_read) {
     expect_error(ls_events_read("/dev/zero", events_note, &list), LS_ERR_IO, "/dev/zero is a device");
     expect_error(ls_events_read(NULL, events_note, &list), LS_ERR_ARGUMENT, "the path is NULL");
     expect_error(ls_events_read(test_file("text", "this is not a file of events", 28), events_note, &list),
-                 LS_ERR_FORMAT, "text: the record at byte 0 is none: this is no event file");
+                 LS_ERR_FORMAT, "text: the record at byte 0 is invalid: this is not an event file");
     expect_error(ls_events_read(test_path("."), NULL, NULL), LS_ERR_ARGUMENT, "ls_events_read: the callback is NULL");
     assert_int_equal(ls_events_read(test_file("empty", "", 0), events_note, &list), LS_OK);
     assert_int_equal(list.count, 0);

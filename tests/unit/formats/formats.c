@@ -64,7 +64,7 @@ TEST(test_idx_errors_name_file_and_reason) {
     expect_idx_error(test_path("absent"), LS_ERR_IO, "cannot open");
     expect_idx_error(test_path("."), LS_ERR_IO, " is a folder");
     expect_idx_error("/dev/zero", LS_ERR_IO, "/dev/zero is a device"); /* which never ends */
-    expect_idx_error(test_file("short", small_idx, 17), LS_ERR_FORMAT, "announces more");
+    expect_idx_error(test_file("short", small_idx, 17), LS_ERR_FORMAT, "declares more");
     expect_idx_error(test_file("header", small_idx, 7), LS_ERR_FORMAT, "ends within its header");
     unsigned char wrong[sizeof small_idx];
     memcpy(wrong, small_idx, sizeof wrong);
@@ -75,7 +75,7 @@ TEST(test_idx_errors_name_file_and_reason) {
     expect_idx_error(test_file("type", wrong, sizeof wrong), LS_ERR_FORMAT, "type code 0x55");
     memcpy(wrong, small_idx, sizeof wrong);
     memset(wrong + 4, 0xff, 4);
-    expect_idx_error(test_file("large", wrong, sizeof wrong), LS_ERR_FORMAT, "announces more");
+    expect_idx_error(test_file("large", wrong, sizeof wrong), LS_ERR_FORMAT, "declares more");
     memset(wrong + 8, 0xff, 4);
     expect_idx_error(test_file("huge", wrong, sizeof wrong), LS_ERR_FORMAT, "the product of its sizes is too large");
     const unsigned char none[] = {0, 0, 8, 3, 0, 0, 0, 0, 255, 255, 255, 255, 255, 255, 255, 255};
@@ -112,7 +112,7 @@ TEST(test_idx_truncated_gzip) {
     FILE *file = fopen(path, "rb");
     const size_t size = fread(bytes, 1, sizeof bytes, file);
     fclose(file);
-    expect_idx_error(test_file("cut.gz", bytes, size / 2), LS_ERR_FORMAT, "ends too early");
+    expect_idx_error(test_file("cut.gz", bytes, size / 2), LS_ERR_FORMAT, "is a truncated");
     bytes[size / 2] ^= 0x40;
     const char *damaged = test_file("damaged.gz", bytes, size);
     assert_null(ls_idx_read(damaged));
@@ -250,7 +250,7 @@ TEST(test_csv_classes_of_another_file) {
 
 TEST(test_csv_refuses_fields) {
     const ls_csv_options text = {.text = (const ls_csv_text[]){{.column = "Sex"}}, .text_count = 1};
-    expect_csv_error(passengers, &text, "line 2, column \"Name\": \"Smith, \"Jo\"\" is not a number; if the texts");
+    expect_csv_error(passengers, &text, "line 2, column \"Name\": \"Smith, \"Jo\"\" is not a number; if the strings");
     const char *const age[] = {"Age"};
     expect_csv_error(passengers, &(ls_csv_options){.columns = age, .column_count = 1},
                      "line 3, column \"Age\" is empty; set .empty"); /* the row begins in line 3 and ends in line 4 */
@@ -281,11 +281,11 @@ TEST(test_csv_refuses_fields) {
     assert_null(ls_csv_read(csv("a\n1\n"), &(ls_csv_options){.text_count = 1}));
     expect_message(".text_count is 1 and .text is NULL");
     assert_null(ls_csv_read(csv("a\n1\n"), &(ls_csv_options){.text_count = -1}));
-    expect_message(".text_count is -1, must be 0 or more");
+    expect_message(".text_count is -1, but must be 0 or more");
     assert_null(ls_csv_read(csv("a\n1\n"), &(ls_csv_options){.column_count = 2}));
     expect_message(".column_count is 2 and .columns is NULL");
     assert_null(ls_csv_read(csv("a\n1\n"), &(ls_csv_options){.column_count = -2}));
-    expect_message(".column_count is -2, must be 0 or more");
+    expect_message(".column_count is -2, but must be 0 or more");
 }
 
 /* Writes to the pipe `path` once a reader has opened it. */
@@ -330,7 +330,7 @@ TEST(test_csv_has_as_many_classes_as_fit) {
         size += (size_t)snprintf(text + size, sizeof text - size, "n%d\n", i);
     }
     assert_null(ls_csv_classes_read(csv(text), "id", NULL));
-    expect_message("line 10002, column \"id\" has more than 10000 different texts");
+    expect_message("line 10002, column \"id\" has more than 10000 different strings");
     text[10 + 5 * 300] = '\0'; /* a few hundred */
     const ls_csv_options bytes = {.text = (const ls_csv_text[]){{.column = "id"}}, .text_count = 1, .dtype = LS_U8};
     assert_null(ls_csv_read(csv(text), &bytes));

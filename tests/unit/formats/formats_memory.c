@@ -351,8 +351,8 @@ TEST(test_safetensors_headers) {
         const char *part; /* NULL if the file is valid */
     } cases[] = {
         {"[", "[]", "]", MIB, 0, 0, "not a JSON object"},
-        {"{\"a\":[", "[]", "]}", MIB, 0, 0, "must be '{'"},
-        {"{\"a\":{\"shape\":[", "1", "]}}", 3 * MIB / 2, 0, 0, "(the shape of tensor a) must be the end of"},
+        {"{\"a\":[", "[]", "]}", MIB, 0, 0, "'{' was expected"},
+        {"{\"a\":{\"shape\":[", "1", "]}}", 3 * MIB / 2, 0, 0, "(the shape of tensor a), the end of"},
         {"{\"__metadata__\":{", "\"%zu\":\"\"", "}}", 3 * MIB / 12, 0, 0, NULL},
         {"{\"__metadata__\":{\"a\":\"", "\\u00e9", "\"}}", 3 * MIB / 7, 0, 0, NULL},
         {"{", entry, "}", entries, entries, entries, NULL},

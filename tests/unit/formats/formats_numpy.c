@@ -210,9 +210,9 @@ TEST(test_headers) {
         {"{'descr': '|u1', 'fortran_order': False, 'shape': (2, 3), }  \n", 6, NULL},
         {"{\"shape\":(2,3),\"descr\":\"|u1\",\"fortran_order\":False}", 6, NULL},
         {"{'descr': '<u1', 'fortran_order': True, 'shape': (2L, 3L,),}\n", 6, NULL},
-        {"{'descr': '|u1', 'fortran_order': False, 'shape': (2, 3)}", 5, "announces more data than the file contains"},
-        {"{'descr': '|u1', 'fortran_order': False, 'shape': (2, 3)}", 7, "announces less data than the file contains"},
-        {"{'descr': '|u1', 'fortran_order': True, 'shape': (2, 3)}", 5, "announces more data than the file contains"},
+        {"{'descr': '|u1', 'fortran_order': False, 'shape': (2, 3)}", 5, "declares more data than the file contains"},
+        {"{'descr': '|u1', 'fortran_order': False, 'shape': (2, 3)}", 7, "declares less data than the file contains"},
+        {"{'descr': '|u1', 'fortran_order': True, 'shape': (2, 3)}", 5, "declares more data than the file contains"},
         {"{'descr': '<c4', 'fortran_order': False, 'shape': (3,)}", 6, "its elements are '<c4', which a tensor cannot"},
         {"{'descr': '|O', 'fortran_order': False, 'shape': (3,)}", 6, "its elements are '|O'"},
         {"{'descr': '<c8', 'fortran_order': False, 'shape': (3,)}", 6, "its elements are '<c8'"},
@@ -220,26 +220,26 @@ TEST(test_headers) {
         {"{'descr': '', 'fortran_order': False, 'shape': (3,)}", 6, "its elements are ''"},
         {"{'descr': '\x1b[2J', 'fortran_order': False, 'shape': (3,)}", 6, "its elements are '?[2J'"},
         {"{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (3,)}", 6, "its elements are records"},
-        {"{'descr': 7, 'fortran_order': False, 'shape': (3,)}", 6, "at byte 10 of it must be a text"},
-        {"{'descr': '|u1', 'fortran_order': 0, 'shape': (3,)}", 6, "must be True or False"},
-        {"{'descr': '|u1', 'fortran_order': False, 'shape': (6)}", 6, "must be ','"},
+        {"{'descr': 7, 'fortran_order': False, 'shape': (3,)}", 6, "at byte 10, a text was expected"},
+        {"{'descr': '|u1', 'fortran_order': 0, 'shape': (3,)}", 6, "True or False was expected"},
+        {"{'descr': '|u1', 'fortran_order': False, 'shape': (6)}", 6, "',' was expected"},
         {"{'descr': '|u1', 'fortran_order': False, 'shape': (-6,)}", 6, "a whole number, not negative"},
-        {"{'descr': '|u1', 'fortran_order': False, 'shape': (2 3)}", 6, "must be ','"},
-        {"{'descr': '|u1', 'fortran_order': False, 'shape': (2, 3 1)}", 6, "must be ')'"},
-        {"{'descr': '|u1', 'fortran_order': False, 'shape': 6}", 6, "must be '('"},
+        {"{'descr': '|u1', 'fortran_order': False, 'shape': (2 3)}", 6, "',' was expected"},
+        {"{'descr': '|u1', 'fortran_order': False, 'shape': (2, 3 1)}", 6, "')' was expected"},
+        {"{'descr': '|u1', 'fortran_order': False, 'shape': 6}", 6, "'(' was expected"},
         {"{'descr': '|u1', 'fortran_order': False, 'shape': (1,1,1,1,1,1,1,1,6)}", 6, "the end of at most 8 sizes"},
         {"{'descr': '|u1', 'fortran_order': False, 'shape': (9223372036854775808,)}", 6, "at most 63 bits"},
         {"{'descr': '|u1', 'fortran_order': False, 'shape': (0, 9223372036854775807)}", 0,
          "the product of its sizes is too large"},
-        {"{'descr': '|u1', 'fortran_order': False, 'shape': (4294967296,)}", 6, "announces more"},
-        {"{'descr': '|u1', 'fortran_order': False}", 6, "at byte 39 of it must be ','"},
+        {"{'descr': '|u1', 'fortran_order': False, 'shape': (4294967296,)}", 6, "declares more"},
+        {"{'descr': '|u1', 'fortran_order': False}", 6, "at byte 39, ',' was expected"},
         {"{'descr': '|u1', 'descr': '|u1', 'shape': (6,)}", 6, "once each"},
-        {"{'descr': '|u1', 'fortran_order': False, 'shape': (6,), 'more': 1}", 6, "must be '}'"},
-        {"{'descr': '|u1', 'fortran_order': False, 'shape': (6,)} 1", 6, "must be nothing but space"},
-        {"{'descr': '|u1' 'fortran_order': False, 'shape': (6,)}", 6, "must be ','"},
-        {"{'descr': '|u1", 6, "must be a short text"},
-        {"[]", 6, "must be '{'"},
-        {"", 6, "must be '{'"},
+        {"{'descr': '|u1', 'fortran_order': False, 'shape': (6,), 'more': 1}", 6, "'}' was expected"},
+        {"{'descr': '|u1', 'fortran_order': False, 'shape': (6,)} 1", 6, "nothing but space was expected"},
+        {"{'descr': '|u1' 'fortran_order': False, 'shape': (6,)}", 6, "',' was expected"},
+        {"{'descr': '|u1", 6, "a short text was expected"},
+        {"[]", 6, "'{' was expected"},
+        {"", 6, "'{' was expected"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *path = npy_with(cases[i].header, cases[i].size);
@@ -257,8 +257,8 @@ TEST(test_fronts) {
     expect_read_error(test_file("front.npy", "\x93NUMP", 5), "not a .npy file");
     expect_read_error(test_file("front.npy", "PK\3\4....", 8), "ls_npz_load reads archives");
     expect_read_error(test_file("front.npy", "\x93NUMPY\1", 7), "ends within its header");
-    expect_read_error(test_file("front.npy", "\x93NUMPY\4\0....", 12), "of version 4.0");
-    expect_read_error(test_file("front.npy", "\x93NUMPY\1\1....", 12), "of version 1.1");
+    expect_read_error(test_file("front.npy", "\x93NUMPY\4\0....", 12), "has version 4.0");
+    expect_read_error(test_file("front.npy", "\x93NUMPY\1\1....", 12), "has version 1.1");
     expect_read_error(test_file("front.npy", "\x93NUMPY\1\0\5", 9), "ends within its header");
     expect_read_error(test_file("front.npy", "\x93NUMPY\1\0\5\0{}", 12), "ends within its header");
     expect_read_error(test_file("front.npy", "\x93NUMPY\2\0\0\0\1\0{}", 14), "a header of 65536 bytes");
@@ -371,13 +371,13 @@ TEST(test_archives) {
     expect_damage(path, END + 16, "\0\0", 2, "its directory is damaged");
     expect_damage(path, FIRST, "x", 1, "its directory is damaged");
     expect_damage(path, FIRST + 8, "\1", 1, "member a.npy: it is encrypted");
-    expect_damage(path, FIRST + 10, "\1", 1, "packed by another method than deflate");
+    expect_damage(path, FIRST + 10, "\1", 1, "compressed by a method other than deflate");
     expect_damage(path, FIRST + 10, "\x08", 1, "member a.npy: ");
     expect_damage(path, FIRST + 16, "xxxx", 4, "member a.npy: its checksum (CRC-32) is wrong");
     expect_damage(path, FIRST + 20, "\xff\xff\xff\xff", 4, "its 64-bit numbers are missing");
     expect_damage(path, FIRST + 42, "\xff\xff\xff\xf0", 4, "it does not lie in the archive");
     expect_damage(path, FIRST + 20, "\0\1", 2, "its size is not possible");
-    expect_damage(path, FIRST + 20, "\0\1\0\0\0\1\0\0", 8, "it overlaps another one");
+    expect_damage(path, FIRST + 20, "\0\1\0\0\0\1\0\0", 8, "it overlaps another member");
     expect_damage(path, SECOND + 20, "\0\1\0\0\0\1\0\0", 8, "or the end of the archive");
     expect_damage(path, FIRST + 20, "\x87\0\0\0\x87\0\0\0", 8, "checksum (CRC-32) is wrong");
     expect_damage(path, FIRST + 28, "\xff\xff", 2, "its directory is damaged");
@@ -390,7 +390,7 @@ TEST(test_archives) {
     expect_damage(path, 28, "\1", 1, "its local header is not");
     expect_damage(path, MEMBER - 1, "x", 1, "its checksum (CRC-32) is wrong");
     expect_damage(path, MEMBER, "x", 1, "member b.npy: its local header is not");
-    expect_damage(path, 30 + 5 + 10, "x", 1, "member a.npy: its header is not one of NumPy's");
+    expect_damage(path, 30 + 5 + 10, "x", 1, "member a.npy: its header is not a NumPy header");
     static const char packed[] = LS_FIXTURES "/numpy_packed.npz";
     expect_damage(packed, 100, "xxxxxxxxxxxxxxxx", 16, "member f4.npy: ");
 }

@@ -191,8 +191,9 @@ TEST(test_folders_that_are_wrong) {
     write_picture("color.png", "wrong/a/1.png", 0);
     expect_none(ls_image_folder_dataset(NULL, NULL), LS_ERR_ARGUMENT, "NULL");
     expect_none(ls_image_folder_dataset(test_path("absent"), NULL), LS_ERR_IO, "/absent");
-    expect_none(ls_image_folder_dataset(root, &(ls_image_options){.channels = 2}), LS_ERR_ARGUMENT, "2 channels");
-    expect_none(ls_image_folder_dataset(root, &(ls_image_options){.height = 2}), LS_ERR_ARGUMENT, "give both");
+    expect_none(ls_image_folder_dataset(root, &(ls_image_options){.channels = 2}), LS_ERR_ARGUMENT,
+                ".channels is 2, but must be 1 or 3");
+    expect_none(ls_image_folder_dataset(root, &(ls_image_options){.height = 2}), LS_ERR_ARGUMENT, "set both, up to");
     expect_none(ls_image_folder_dataset(root, &(ls_image_options){.height = 20000, .width = 2}), LS_ERR_ARGUMENT,
                 "up to 16384");
     ls_tensor *other = ls_npz_find(pictures, "color.png");
@@ -209,7 +210,7 @@ TEST(test_folders_that_are_wrong) {
     ls_batch batch;
     bool more;
     assert_int_equal(ls_loader_next(loader, &batch, &more), LS_ERR_FORMAT);
-    expect_message("wrong/a/2.png is a PNG file that ends too early: fetch it again");
+    expect_message("wrong/a/2.png is a truncated PNG file: download it again");
     assert_int_equal(unlink(test_path("wrong/a/2.png")), 0);
     assert_int_equal(ls_loader_next(loader, &batch, &more), LS_ERR_IO);
     expect_message("cannot open");
@@ -280,8 +281,8 @@ TEST(test_files_that_are_wrong) {
     need_libraries();
     expect_read_error(test_file("empty", "", 0), "neither a PNG nor a JPEG");
     expect_read_error(test_file("text", "GIF89a....", 10), "neither a PNG nor a JPEG");
-    expect_read_error(test_file("short", "\x89PNG\r\n\x1a\n", 8), "ends too early");
-    expect_read_error(test_file("short", "\xff\xd8\xff", 3), "ends too early");
+    expect_read_error(test_file("short", "\x89PNG\r\n\x1a\n", 8), "is a truncated");
+    expect_read_error(test_file("short", "\xff\xd8\xff", 3), "is a truncated");
     assert_null(ls_image_read(test_path("."), 0));
     assert_int_equal(ls_error_status(), LS_ERR_IO);
     assert_null(ls_image_read(test_path("."), 2));
@@ -291,7 +292,7 @@ TEST(test_files_that_are_wrong) {
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const size_t size = (size_t)ls_numel(ls_npz_find(pictures, names[i]));
         for (size_t cut = 1; cut + 8 < size; cut += 5) {
-            expect_read_error(write_picture(names[i], "cut", cut), "ends too early");
+            expect_read_error(write_picture(names[i], "cut", cut), "is a truncated");
         }
     }
     expect_damage("color.png", "IHDR", 4, 7, "x", 1, "is a damaged PNG file: IHDR: CRC error");

@@ -250,7 +250,8 @@ TEST(test_safetensors_refuses_bad_arguments) {
                    "a tensor cannot be named __metadata__: the format reserves this name");
     expect_unsaved(path, &(ls_named){"a", NULL}, 1, "tensor 0 (a) is NULL");
     expect_unsaved(path, &(ls_named){NULL, one}, 1, "tensor 0 has no name");
-    expect_unsaved(path, (ls_named[]){good, {"b", turned}}, 2, "tensor 1 (b) is not contiguous: ls_contiguous first");
+    expect_unsaved(path, (ls_named[]){good, {"b", turned}}, 2,
+                   "tensor 1 (b) is not contiguous: call ls_contiguous first");
     expect_unsaved(path, (ls_named[]){good, {"b", one}, good}, 3, "two tensors are named a");
     const char *const texts[] = {"key", "\xff", NULL}, *const keys[] = {"\xff", "text", NULL};
     assert_int_equal(ls_safetensors_save(path, &good, 1, texts), LS_ERR_MEMORY);

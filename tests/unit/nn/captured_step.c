@@ -237,7 +237,7 @@ SCOPED_TEST(test_replays_count_as_changes) {
     ls_tensor *loss = ls_sum(ls_square(weight));
     replay(step);
     ls_scope *scope = ls_scope_begin();
-    expect_error(ls_backward(loss), LS_ERR_STATE, "was changed in place afterwards (by ls_");
+    expect_error(ls_backward(loss), LS_ERR_STATE, "was later modified in place (by ls_");
     assert_int_equal(ls_scope_end(scope), LS_ERR_STATE);
     end(&self, step);
 }

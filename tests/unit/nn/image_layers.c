@@ -57,7 +57,7 @@ TEST(test_layers_refuse) {
     assert_refused(ls_nn_conv_2d(0, 6, LS_SHAPE(3), NULL),
                    "ls_nn_conv_2d: 0 channels in and 6 out: both must be positive");
     assert_refused(ls_nn_conv_2d(4, 6, LS_SHAPE(3, 3, 3), NULL),
-                   "ls_nn_conv_2d: kernel has 3 numbers, must have one, or one for each of 2 spatial axes");
+                   "ls_nn_conv_2d: kernel has 3 numbers, but must have one, or one for each of 2 spatial axes");
     assert_refused(ls_nn_conv_1d(4, 6, LS_SHAPE(0), NULL), "ls_nn_conv_1d: kernel is [0]");
     assert_refused(ls_nn_conv_1d(4, 6, LS_SCALAR, NULL), "ls_nn_conv_1d: the kernel is empty");
     assert_refused(ls_nn_conv_3d(4, 6, LS_SHAPE(3), &(ls_conv_layer_options){.groups = 4}),
@@ -67,7 +67,7 @@ TEST(test_layers_refuse) {
         ls_nn_average_pool(&(ls_average_pool_options){.kernel = LS_SHAPE(2, 2), .stride = LS_SHAPE(1, 2, 3)}),
         "ls_nn_average_pool: kernel has 2 numbers");
     assert_refused(ls_nn_max_pool(&(ls_max_pool_options){.kernel = LS_SHAPE(2, 2), .padding = LS_SHAPE(2)}),
-                   "ls_nn_max_pool: padding of 2 is more than half of the kernel's 2");
+                   "ls_nn_max_pool: padding 2 is more than half of the kernel size 2");
     assert_refused(ls_nn_adaptive_average_pool(LS_SHAPE(0)), "ls_nn_adaptive_average_pool: size is [0]");
     assert_refused(ls_nn_batch_norm_2d(0, NULL), "ls_nn_batch_norm_2d: 0 channels: the number must be positive");
 }
@@ -77,9 +77,9 @@ TEST(test_batch_norms_refuse) {
     static ls_module *(*const constructors[])(int64_t, const ls_batch_norm_options *) = {
         ls_nn_batch_norm_1d, ls_nn_batch_norm_2d, ls_nn_batch_norm_3d};
     static const char *const messages[] = {
-        "BatchNorm1d: x is [2, 4, 3, 3], must be [n, channels, length] or [n, channels]",
-        "BatchNorm2d: x is [2, 4, 3], must be [n, channels, height, width]",
-        "BatchNorm3d: x is [2, 4, 3, 3], must be [n, channels, depth, height, width]"};
+        "BatchNorm1d: x is [2, 4, 3, 3], but must be [n, channels, length] or [n, channels]",
+        "BatchNorm2d: x is [2, 4, 3], but must be [n, channels, height, width]",
+        "BatchNorm3d: x is [2, 4, 3, 3], but must be [n, channels, depth, height, width]"};
     for (int axes = 1; axes <= 3; axes++) {
         ls_module *norm = constructors[axes - 1](4, NULL);
         for (int given = 0; given <= 4; given++) {

@@ -77,14 +77,14 @@ TEST(test_wrong_numbers_are_refused) {
     ls_tensor *outputs[2] = {x, x};
     assert_null(ls_forward(cell, x));
     assert_int_equal(ls_error_status(), LS_ERR_ARGUMENT);
-    assert_string_equal(ls_error_message(), "Cell: it takes 2 inputs and gives 2 outputs; it was given 1 and asked for "
-                                            "1 (ls_forward_many calls it with more)");
+    assert_string_equal(ls_error_message(), "Cell: it takes 2 inputs and returns 2 outputs, but was given 1 and asked "
+                                            "for 1 (call it with ls_forward_many)");
     assert_int_equal(ls_forward_many(cell, (ls_tensor *[]){x, x}, 2, outputs, 1), LS_ERR_ARGUMENT);
     assert_null(outputs[0]);
     assert_int_equal(ls_forward_many(linear, (ls_tensor *[]){x, x}, 2, outputs, 2), LS_ERR_ARGUMENT);
     assert_string_equal(
         ls_error_message(),
-        "Linear: it takes 1 input and gives 1 output; it was given 2 and asked for 2 (ls_forward_many)");
+        "Linear: it takes 1 input and returns 1 output, but was given 2 and asked for 2 (ls_forward_many)");
     assert_null(outputs[1]);
     assert_int_equal(ls_forward_many(linear, &x, -1, outputs, 1), LS_ERR_ARGUMENT);
     assert_int_equal(ls_forward_many(linear, NULL, 1, outputs, 1), LS_ERR_ARGUMENT);

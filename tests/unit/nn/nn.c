@@ -62,7 +62,7 @@ TEST(test_names_of_ones_own) {
     assert_null(ls_sequential_named({"a.b", ls_nn_relu()}));
     expect_message("Sequential: the name \"a.b\" is not valid");
     assert_null(ls_sequential_named({"a", ls_nn_relu()}, {"b", ls_nn_linear(0, 1)}));
-    expect_message("; Sequential: what should become \"b\" is NULL");
+    expect_message("; Sequential: the object added as \"b\" is NULL");
     assert_null(ls_sequential_named({NULL, ls_nn_relu()}));
     expect_message("the name NULL is not valid");
     assert_null(ls_sequential_named_of(NULL, 1));
@@ -72,14 +72,14 @@ TEST(test_names_of_ones_own) {
 TEST(test_constructors_nest_over_errors) {
     assert_null(ls_sequential(ls_nn_linear(4, 3), ls_nn_linear(0, 3), ls_nn_relu()));
     expect_message("ls_nn_linear: 0 inputs and 3 outputs");
-    expect_message("; Sequential: what should become \"1\" is NULL");
+    expect_message("; Sequential: the object added as \"1\" is NULL");
     assert_null(ls_sequential(ls_nn_relu(), ls_sequential(ls_nn_tanh(), ls_nn_linear(3, 0))));
     expect_message("ls_nn_linear: 3 inputs and 0 outputs");
     assert_ptr_equal(strstr(ls_error_message(), "Sequential: "), strrchr(ls_error_message(), ';') + 2); /* once */
     ls_module *nothing = NULL; /* unrelated to an earlier failure */
     assert_null(ls_sequential(ls_nn_relu(), ls_nn_tanh(), nothing));
     assert_int_equal(ls_error_status(), LS_ERR_ARGUMENT);
-    expect_message("; Sequential: what should become \"2\" is NULL");
+    expect_message("; Sequential: the object added as \"2\" is NULL");
     assert_null(ls_sequential_of(NULL, 3));
     assert_null(ls_sequential_of(NULL, -1));
     assert_null(ls_nn_dropout(1.5));
@@ -203,7 +203,7 @@ TEST(test_save_and_load) {
     other = ls_sequential(ls_nn_linear(5, 3), ls_nn_batch_norm_1d(3, NULL));
     const uint64_t before = ls_module_hash(other);
     assert_int_equal(ls_module_load(other, path), LS_ERR_SHAPE);
-    expect_message("0.weight is [3, 4] there and [3, 5] in the model");
+    expect_message("0.weight is [3, 4] in the file and [3, 5] in the model");
     assert_true(ls_module_hash(other) == before);
     ls_module_free(other);
     other = ls_sequential(ls_nn_linear(4, 3));
@@ -303,10 +303,10 @@ TEST(test_norm_options_are_checked) {
         ls_batch_norm_options options;
         const char *text; /* follows the call in the message */
     } cases[] = {
-        {{.epsilon = -1e-5}, ": epsilon is -1e-05, must lie between 0 and inf"},
+        {{.epsilon = -1e-5}, ": epsilon is -1e-05, but must be between 0 and inf"},
         {{.epsilon = NAN}, ": epsilon is "},
-        {{.momentum = -0.1}, ": momentum is -0.1, must lie between 0 and 1"},
-        {{.momentum = 1.5}, ": momentum is 1.5, must lie between 0 and 1"},
+        {{.momentum = -0.1}, ": momentum is -0.1, but must be between 0 and 1"},
+        {{.momentum = 1.5}, ": momentum is 1.5, but must be between 0 and 1"},
         {{.momentum = NAN}, ": momentum is "},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -116,9 +116,9 @@ SCOPED_TEST(test_refusals) {
     assert_null(ls_nn_instance_norm(0, NULL));
     expect_message("ls_nn_instance_norm: 0 channels");
     check_refused(ls_group_norm(ls_ones(LS_SHAPE(2, 5), LS_F32), 2, NULL, NULL, 1e-5), LS_ERR_SHAPE,
-                  "ls_group_norm: 2 equal groups of the channels of [2, 5]");
+                  "ls_group_norm: cannot form 2 equal groups of the channels of [2, 5]");
     check_refused(ls_group_norm(ls_ones(LS_SHAPE(2, 4), LS_F32), 2, NULL, ls_ones(LS_SHAPE(3), LS_F32), 1e-5),
-                  LS_ERR_SHAPE, "ls_group_norm: bias is [3], must be [4]");
+                  LS_ERR_SHAPE, "ls_group_norm: bias is [3], but must be [4]");
     check_refused(ls_group_norm(ls_ones(LS_SHAPE(2, 4), LS_F32), 2, NULL, NULL, -1), LS_ERR_ARGUMENT,
                   "ls_group_norm: epsilon is -1");
     check_refused(ls_rms_norm(NULL, 1, NULL, 1e-5), LS_ERR_ARGUMENT, "ls_rms_norm: argument 1 is NULL");

@@ -322,7 +322,7 @@ TEST(test_modules_that_are_gone) {
     assert_null(ls_sequential(ls_nn_relu(), table, table));
     assert_int_equal(ls_error_status(), LS_ERR_STATE);
     expect_message("keep it with ls_module_retain");
-    expect_message("Sequential: what should become \"1\"");
+    expect_message("Sequential: the object added as \"1\"");
     assert_null(ls_module_add_child(table, "a", ls_nn_relu()));
     assert_null(ls_module_add_child(table, "a", table));
     assert_null(ls_module_add_parameter(table, "a", new_weight()));
@@ -383,7 +383,7 @@ TEST(test_shared_tensors_of_modules_that_fail) {
         assert_ptr_equal(ls_module_add_parameter(model, "b", weight), weight); /* two names */
         assert_int_equal(ls_module_parameter_count(model), 1);
         assert_null(ls_module_add_buffer(model, "c", weight));
-        expect_message("the buffer \"c\" is already a parameter of this module");
+        expect_message("the tensor added as buffer \"c\" is already a parameter of this module");
         assert_null(ls_module_finish(model));
         if (in_scope) {
             assert_true(((const float *)elements(weight))[2] == 2);
@@ -474,7 +474,7 @@ TEST(test_files_with_both_names) {
     fill(apart, "2.weight", 6);
     assert_int_equal(ls_module_save(apart, path, NULL), LS_OK);
     assert_int_equal(ls_module_load(tied, path), LS_ERR_FORMAT);
-    expect_message("0.weight and 2.weight are one tensor in the model, but differ in the file");
+    expect_message("0.weight and 2.weight are the same tensor in the model, but differ in the file");
     assert_true(is_filled(tied, "0.weight", 5));
 
     /* A file with only one of the names, either one, and without metadata is enough for the tied model. */

@@ -125,10 +125,10 @@ SCOPED_TEST(test_columns_of_f64) {
     assert_true(ls_item(ls_module_find(module, "deviation")) == 1);
     assert_true(ls_item(ls_module_find(module, "mean")) == (double)0.1F);
     expect_error(fit_column(module, (const double[]){1e-50, 2e-50, 3e-50}, 3), LS_ERR_ARGUMENT,
-                 "channel 0 has numbers from 1e-50 to 3e-50, which are too close together");
+                 "channel 0 contains values from 1e-50 to 3e-50, which are too close together");
     expect_error(fit_column(module, (const double[]){1e100, 2e100, 3e100}, 3), LS_ERR_ARGUMENT, "too large");
     expect_error(fit_column(module, (const double[]){1e200, 2e200, 3e200}, 3), LS_ERR_ARGUMENT,
-                 "channel 0 has numbers from 1e+200 to 3e+200, which are too large: f32 cannot hold");
+                 "channel 0 contains values from 1e+200 to 3e+200, which are too large: f32 cannot hold");
     assert_true(ls_item(ls_module_find(module, "deviation")) == 1);
     ls_module_free(module);
 }
@@ -138,19 +138,19 @@ SCOPED_TEST(test_refusals) {
     ls_module *module = ls_nn_standardize(3), *linear = ls_nn_linear(3, 3), *two = ls_nn_standardize(2);
     ls_dataset *data = table();
     expect_error(ls_nn_standardize_fit(linear, data), LS_ERR_ARGUMENT,
-                 "takes a module of ls_nn_standardize, not Linear");
+                 "expected a module of ls_nn_standardize, not Linear");
     expect_error(ls_nn_standardize_fit(NULL, data), LS_ERR_ARGUMENT, "not NULL");
     expect_error(ls_nn_standardize_fit(module, NULL), LS_ERR_ARGUMENT, "the data set has no samples");
-    expect_error(ls_nn_standardize_fit(two, data), LS_ERR_SHAPE, "inputs are [3], must be [2, ...]");
+    expect_error(ls_nn_standardize_fit(two, data), LS_ERR_SHAPE, "inputs are [3], but must be [2, ...]");
     ls_dataset_free(data);
     ls_tensor *rows = ls_from(LS_SHAPE(2, 3), LS_F32, (const float[]){1, 2, 3, 4, NAN, 6});
     data = ls_tensor_dataset(rows, rows);
     expect_error(ls_nn_standardize_fit(module, data), LS_ERR_ARGUMENT,
-                 "channel 1 has a number that is NaN or infinite in samples 0 to 1");
+                 "channel 1 contains NaN or infinity in samples 0 to 1");
     assert_true(ls_equal(ls_module_find(module, "mean"), ls_zeros(LS_SHAPE(3), LS_F32)));
     ls_dataset_free(data);
     check_refused(ls_forward(module, ls_ones(LS_SHAPE(2, 4), LS_F32)), LS_ERR_SHAPE,
-                  "Standardize: x is [2, 4], must be [n, 3, ...]");
+                  "Standardize: x is [2, 4], but must be [n, 3, ...]");
     ls_module_free(module);
     ls_module_free(linear);
     ls_module_free(two);

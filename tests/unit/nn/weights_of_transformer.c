@@ -70,7 +70,7 @@ TEST(test_encoder_layers_compute_what_pytorch_does) {
     assert_null(ls_nn_transformer_block(WIDTH, HEADS, &(ls_transformer_options){.hidden = -1}));
     expect_message("ls_nn_transformer_block: .hidden is -1");
     assert_null(ls_nn_transformer_block(WIDTH, HEADS, &(ls_transformer_options){.dropout = 2}));
-    expect_message(".dropout is 2, must be from 0 to 1");
+    expect_message(".dropout is 2, but must be from 0 to 1");
     /* PyTorch's defaults are the same. */
     ls_module *block = ls_nn_transformer_block(WIDTH, HEADS, &(ls_transformer_options){.hidden = HIDDEN});
     assert_int_equal(ls_module_load(block, LS_FIXTURES "/pytorch_encoder_layer.safetensors"), LS_OK);

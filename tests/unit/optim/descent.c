@@ -329,10 +329,11 @@ TEST(test_what_they_cannot_work_on_is_refused) {
     assert_int_equal(ls_set_requires_grad(single, true), LS_OK);
     assert_int_equal(ls_set_requires_grad(twice, true), LS_OK);
     ls_optimizer *optimizer = ls_conjugate_gradient(NULL, NULL);
-    check_refused_group(optimizer, (ls_tensor *[]){single, twice}, 2, NULL,
-                        "ls_conjugate_gradient: parameter 1 is f64, but parameter 0 is f32; all must have one dtype");
+    check_refused_group(
+        optimizer, (ls_tensor *[]){single, twice}, 2, NULL,
+        "ls_conjugate_gradient: parameter 1 is f64, but parameter 0 is f32; all must have the same dtype");
     check_refused_group(optimizer, &single, 1, &(ls_group_options){.weight_decay = 0.5},
-                        "ls_conjugate_gradient: weight_decay is 0.5; add the decay to the loss");
+                        "ls_conjugate_gradient: weight_decay is 0.5, but must be 0; add the decay to the loss instead");
     assert_int_equal(ls_optimizer_add_group(optimizer, &single, 1, NULL), LS_OK);
     check_refused_group(optimizer, &twice, 1, NULL,
                         "ls_conjugate_gradient: it already has a group of parameters, and can have only one");
@@ -347,7 +348,7 @@ TEST(test_what_they_cannot_work_on_is_refused) {
 
 TEST(test_options_out_of_range_are_refused) {
     assert_null(ls_lbfgs(NULL, &(ls_lbfgs_options){.history_size = -1}));
-    assert_string_equal(ls_error_message(), "ls_lbfgs: history_size is -1, must lie between 1 and 1e+06");
+    assert_string_equal(ls_error_message(), "ls_lbfgs: history_size is -1, but must be between 1 and 1e+06");
     assert_null(ls_lbfgs(NULL, &(ls_lbfgs_options){.learning_rate = -1}));
     assert_null(ls_lbfgs(NULL, &(ls_lbfgs_options){.max_iterations = -1}));
     assert_null(ls_lbfgs(NULL, &(ls_lbfgs_options){.max_evaluations = -1}));

@@ -231,10 +231,10 @@ TEST(test_wrong_order) {
                  "there was no ls_grad_scaler_unscale or ls_grad_scaler_step");
     go_backwards(&s, scaler, 1);
     assert_int_equal(ls_grad_scaler_unscale(scaler, s.optimizer), LS_OK);
-    expect_error(ls_grad_scaler_unscale(scaler, s.optimizer), LS_ERR_STATE, "divided by the scale already");
+    expect_error(ls_grad_scaler_unscale(scaler, s.optimizer), LS_ERR_STATE, "already been divided by the scale");
     assert_int_equal(ls_grad_scaler_step(scaler, s.optimizer), LS_OK);
     expect_error(ls_grad_scaler_step(scaler, s.optimizer), LS_ERR_STATE, "has stepped since");
-    expect_error(ls_grad_scaler_unscale(scaler, s.optimizer), LS_ERR_STATE, "divided by the scale already");
+    expect_error(ls_grad_scaler_unscale(scaler, s.optimizer), LS_ERR_STATE, "already been divided by the scale");
     assert_int_equal(ls_grad_scaler_update(scaler), LS_OK);
     ls_optimizer *descent = ls_lbfgs(s.model, NULL);
     expect_error(ls_grad_scaler_step(scaler, descent), LS_ERR_STATE, "ls_lbfgs evaluates the loss itself");

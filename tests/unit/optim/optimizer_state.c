@@ -219,7 +219,7 @@ TEST(test_what_does_not_fit) {
     expect_refusal(OPTIMIZER_RADAM, OPTIMIZER_NADAM,
                    "the file has no tensor 0.weight.mu_product, which this ls_nadam needs");
     expect_refusal(OPTIMIZER_ADAM, OPTIMIZER_MUON, "momentum_buffer, which this ls_muon needs");
-    expect_refusal(OPTIMIZER_LBFGS_SEARCH, OPTIMIZER_LBFGS, "more steps in it than the history_size 5");
+    expect_refusal(OPTIMIZER_LBFGS_SEARCH, OPTIMIZER_LBFGS, "the state contains more steps than the history_size 5");
     expect_refusal(OPTIMIZER_ADAM, OPTIMIZER_LBFGS_SEARCH, "does not have");
     expect_refusal(OPTIMIZER_CONJUGATE_GRADIENT, OPTIMIZER_LBFGS_SEARCH, "the file has no tensor H_diag");
     ls_module *model = make_model();

@@ -228,13 +228,13 @@ TEST(test_states_that_do_not_fit) {
     for (int i = 0; i < 5; i++) {
         assert_int_equal(ls_schedule_advance(far), LS_OK);
     }
-    expect_refused_state(far, cycle, one, "last_epoch holds 5, this ls_schedule_one_cycle has 4 steps");
+    expect_refused_state(far, cycle, one, "last_epoch is 5, but this ls_schedule_one_cycle has 4 steps");
     expect_refused_state(far, plateau, one, "the file has no tensor best, which this ls_schedule_plateau needs");
     expect_refused_state(plateau, far, one, "the file has a tensor best that this ls_schedule_exponential does not");
     expect_refused_state(groups, far, one,
                          "base_lrs is [3] of f64 in the file, but [1] of f64 in this ls_schedule_expo");
     ((double *)elements(find(far, "base_lrs")))[0] = -1;
-    expect_refused_state(far, cycle, one, "base_lrs holds -1");
+    expect_refused_state(far, cycle, one, "base_lrs contains -1");
     assert_int_equal(ls_schedule_set_state(far, NULL, 1), LS_ERR_ARGUMENT);
     assert_int_equal(ls_schedule_set_state(NULL, NULL, 0), LS_ERR_ARGUMENT);
     assert_int_equal(ls_schedule_state(NULL, NULL, NULL), LS_ERR_ARGUMENT);
@@ -283,11 +283,11 @@ TEST(test_failing_allocations) {
 /* ---- wrong input ------------------------------------------------------------------------------------------------- */
 
 TEST(test_wrong_numbers) {
-    expect_none(ls_schedule_step(sgd, 0, 0), "ls_schedule_step: steps is 0, must lie between 1 and 2^53");
+    expect_none(ls_schedule_step(sgd, 0, 0), "ls_schedule_step: steps is 0, but must be between 1 and 2^53");
     expect_none(ls_schedule_step(sgd, 3, -0.1), "ls_schedule_step: gamma is -0.1");
     expect_none(ls_schedule_exponential(sgd, NAN), "ls_schedule_exponential: gamma is nan");
     expect_none(ls_schedule_multi_step(sgd, NULL, 1, 0), "ls_schedule_multi_step: the milestones are NULL");
-    expect_none(ls_schedule_multi_step(sgd, (const int64_t[]){3, 2}, 2, 0), "milestone 1 is 2, must be at least 3");
+    expect_none(ls_schedule_multi_step(sgd, (const int64_t[]){3, 2}, 2, 0), "milestone 1 is 2, but must be at least 3");
     expect_none(ls_schedule_multi_step(sgd, (const int64_t[]){3}, 1, -1), "ls_schedule_multi_step: gamma is -1");
     expect_none(ls_schedule_cosine(sgd, -5, 0), "ls_schedule_cosine: steps is -5");
     expect_none(ls_schedule_cosine(sgd, INT64_MAX, 0), "ls_schedule_cosine: steps is 9223372036854775807");
@@ -313,7 +313,7 @@ TEST(test_wrong_options) {
     expect_none(ls_schedule_one_cycle(sgd, &(one){.steps = 5, .final_divisor = LS_ZERO}), "final_divisor is 0");
     expect_none(ls_schedule_one_cycle(sgd, &(one){.steps = 5, .min_momentum = -1}), "min_momentum is -1");
     expect_none(ls_schedule_one_cycle(sgd, &(one){.steps = 5, .max_momentum = 1}), "max_momentum is 1");
-    expect_none(ls_schedule_cyclic(sgd, NULL), "ls_schedule_cyclic: max_learning_rate is 0, must be given");
+    expect_none(ls_schedule_cyclic(sgd, NULL), "ls_schedule_cyclic: max_learning_rate is 0, but must be set");
     typedef ls_cyclic_options cyclic;
     expect_none(ls_schedule_cyclic(sgd, &(cyclic){.max_learning_rate = 1, .steps_up = -1}), "steps_up is -1");
     expect_none(ls_schedule_cyclic(sgd, &(cyclic){.max_learning_rate = 1, .steps_down = -1}), "steps_down is -1");
@@ -349,7 +349,7 @@ TEST(test_wrong_calls) {
 /* Momentum can be cycled if the optimizer has momentum. */
 TEST(test_momentum) {
     assert_null(ls_schedule_one_cycle(plain, &(ls_one_cycle_options){.steps = 5}));
-    expect_message("ls_sgd was made without momentum");
+    expect_message("ls_sgd was created without momentum");
     assert_true(ls_optimizer_learning_rate(plain, 0) == 0.1);
     ls_optimizer *adagrad = ls_adagrad(model, NULL);
     assert_null(ls_schedule_cyclic(adagrad, &(ls_cyclic_options){.max_learning_rate = 1}));

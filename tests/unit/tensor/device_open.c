@@ -59,7 +59,7 @@ static const char *use_gpu(int number, const void *what) {
     LS_MUST(strcmp(ls_default_device(), "cuda:0") == 0); /* as before */
     LS_MUST(refused("cuda:2", LS_ERR_ARGUMENT,
                     "there is no device \"cuda:2\": this process has 2 GPUs, \"cuda:0\" to \"cuda:1\""));
-    LS_MUST(refused("tpu:0", LS_ERR_ARGUMENT, "there is no device \"tpu:0\"; there are: cpu, shadow:0"));
+    LS_MUST(refused("tpu:0", LS_ERR_ARGUMENT, "there is no device \"tpu:0\"; available: cpu, shadow:0"));
     LS_MUST(strstr(ls_error_message(), "cuda:0") != NULL);
     return NULL;
 }
@@ -107,7 +107,7 @@ static const char *wrong_names(int number, const void *what) {
     LS_MUST(*ls_cuda_failure() == '\0');
     static const char *const others[] = {"", "Cuda:0", "cudas", "cuda0", "gpu"};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        LS_MUST(refused(others[i], LS_ERR_ARGUMENT, "; there are: cpu, shadow:0"));
+        LS_MUST(refused(others[i], LS_ERR_ARGUMENT, "; available: cpu, shadow:0"));
     }
     LS_MUST(ls_device_wait("cuda:x") == LS_ERR_ARGUMENT && failed_with(LS_ERR_ARGUMENT, "ls_device_wait: \"cuda:x\""));
     ls_scope *scope = ls_scope_begin();
@@ -135,7 +135,7 @@ static const char *no_driver(int number, const void *what) {
 static const char *older(int number, const void *what) {
     (void)number;
     enter(what);
-    LS_MUST(refused("cuda:0", LS_ERR_UNSUPPORTED, "lockstep-cuda.so is of another version of Lockstep"));
+    LS_MUST(refused("cuda:0", LS_ERR_UNSUPPORTED, "lockstep-cuda.so belongs to a different version of Lockstep"));
     return NULL;
 }
 

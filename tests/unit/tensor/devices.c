@@ -24,7 +24,7 @@ static const ls_device *shadow(void) {
 
 TEST(test_choosing_one) {
     expect_error(ls_use_device("npu:7"), LS_ERR_ARGUMENT,
-                 "ls_use_device: there is no device \"npu:7\"; there are: cpu, shadow:0");
+                 "ls_use_device: there is no device \"npu:7\"; available: cpu, shadow:0");
     expect_error(ls_use_device(NULL), LS_ERR_ARGUMENT, "ls_use_device: the name of the device is NULL");
     assert_int_equal(ls_use_device(there), LS_OK);
     assert_string_equal(ls_default_device(), there);
@@ -91,7 +91,7 @@ TEST(test_a_model_that_moves) {
     ls_optimizer_free(early);
     ls_tensor *before = loss_of(model, ls_to_device(x, there));
     assert_ptr_equal(ls_to_device(model, "cpu"), model);
-    expect_error(ls_backward(before), LS_ERR_STATE, "changed in place afterwards (by ls_to_device)");
+    expect_error(ls_backward(before), LS_ERR_STATE, "later modified in place (by ls_to_device)");
     ls_optimizer *descent = ls_lbfgs(model, NULL);
     moved = (struct moved){model, x};
     assert_int_equal(ls_optimizer_step_closure(descent, evaluate, NULL, NULL), LS_OK);

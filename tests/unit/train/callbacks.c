@@ -192,7 +192,7 @@ static void test_refused_options(void **unused) {
     expect_refused(ls_csv_log(NULL, NULL), "ls_csv_log: the path is NULL");
     expect_refused(ls_csv_log("log.csv", &(ls_csv_log_options){.separator = '.'}),
                    "the separator '.' can occur in a number");
-    expect_refused(ls_console(&(ls_console_options){.digits = 18}), "ls_console: 18 digits");
+    expect_refused(ls_console(&(ls_console_options){.digits = 18}), "ls_console: digits is 18");
     expect_refused(ls_rate_finder(&(ls_rate_finder_options){.lowest = 1, .highest = 0.5}), "rates from 1 to 0.5");
     expect_refused(ls_rate_finder(&(ls_rate_finder_options){.steps = 1}), "1 steps must be 2 or more");
     expect_refused(ls_rate_finder(&(ls_rate_finder_options){.divergence = 0.5}), "divergence 0.5 above 1");
@@ -210,8 +210,9 @@ static ls_status own_step(ls_trial_state *state, void *user) {
 /* Callbacks that need hooks of the default step say how a custom step can support them. */
 static void test_steps_of_ones_own(void **unused) {
     (void)unused;
-    static const char *const sentences[] = {"call ls_clip_grad_norm there", "call ls_clip_grad_value there",
-                                            "call ls_norm_axes of the parameters there"};
+    static const char *const sentences[] = {"call ls_clip_grad_norm in the user step",
+                                            "call ls_clip_grad_value in the user step",
+                                            "call ls_norm_axes of the parameters in the user step"};
     ls_callback *const callbacks[] = {ls_gradient_norm_clipping(1), ls_gradient_value_clipping(1),
                                       ls_weight_decay(0.1, 2)};
     setting s = make_setting();
@@ -276,9 +277,9 @@ static void test_samples_that_do_not_fit(void **unused) {
                                       ls_cutmix(&(ls_cutmix_options){.classes = 3}),
                                       ls_manifold_mixup(&(ls_manifold_mixup_options){.layers = layers}),
                                       ls_manifold_mixup(&(ls_manifold_mixup_options){.classes = 3})};
-    static const char *const sentences[] = {"ls_cutout: inputs are [4, 2], must be [n, ..., height, width]",
+    static const char *const sentences[] = {"ls_cutout: inputs are [4, 2], but must be [n, ..., height, width]",
                                             "ls_cutmix: inputs are [4, 2]", "the model has no layer \"nowhere\"",
-                                            "the model has no layers below it"};
+                                            "the model contains no layers"};
     for (int i = 0; i < 4; i++) {
         setting s = make_setting();
         ls_trial_options options = options_of(&s);

@@ -415,7 +415,7 @@ TEST(test_budget_counts_later_state) {
     expect_message(text);
     free_setting(&s);
     assert_null(ls_trial_new(&(ls_trial_options){.memory_limit = -1}));
-    expect_message("ls_trial_new: .memory_limit is -1, must not be negative");
+    expect_message("ls_trial_new: .memory_limit is -1, but must not be negative");
 }
 
 int main(int argc, char **argv) {

@@ -142,7 +142,7 @@ TEST(test_failures_free_metrics) {
     int released = 0;
     ls_trial_options options = options_of(&s);
     options.max_steps = -1;
-    expect_released(&options, make_counted("b", &released), &released, ".max_steps is -1, must not be negative");
+    expect_released(&options, make_counted("b", &released), &released, ".max_steps is -1, but must not be negative");
     options.max_steps = 0;
     options.metrics = LS_METRICS("nonsense");
     expect_released(&options, make_counted("b", &released), &released, "there is no metric");

@@ -331,7 +331,7 @@ TEST(test_several_values) {
 static void expect_unknown(const char *name, const char *nearest) {
     char words[96];
     assert_null(ls_metric_named(name));
-    snprintf(words, sizeof words, "there is no metric \"%s\"; the nearest is \"%s\"; there are loss, acc, ", name,
+    snprintf(words, sizeof words, "there is no metric \"%s\"; did you mean \"%s\"? Available: loss, acc, ", name,
              nearest);
     expect_message(words);
 }
@@ -348,7 +348,7 @@ TEST(test_unknown_names) {
     expect_unknown("running_loss_std", "running_loss");
     expect_unknown("rmse_std", "mse_std");
     expect_unknown("", "loss");
-    expect_message("running_NAME, NAME_var and NAME_std, and custom_metrics");
+    expect_message("running_NAME, NAME_var and NAME_std; others can be set in custom_metrics");
     expect_message("precision (_macro, _micro, _per_class)");
     assert_string_equal(ls_metric_named(NULL) == NULL ? ls_error_message() : "", "ls_metric_named: the name is NULL");
 }
@@ -366,7 +366,7 @@ TEST(test_wrong_options) {
     int released = 0;
     const ls_metric_functions own = {
         .name = "a_name_of_thirty-two_characters_", .mean = measure_batch_number, .release = count_release};
-    expect_null(ls_metric_top_k_acc(0), "ls_metric_top_k_acc: k is 0, must be 1 or more");
+    expect_null(ls_metric_top_k_acc(0), "ls_metric_top_k_acc: k is 0, but must be 1 or more");
     expect_null(ls_metric_named("top_0_acc"), "k is 0");
     expect_null(ls_metric_lr(-1), "the optimizer has no group -1");
     expect_null(ls_metric_running(ls_metric_named("loss"), &(ls_running_options){.window = -1}),
@@ -438,13 +438,13 @@ SCOPED_TEST(test_wrong_samples) {
     expect_refused(three, labels, ls_metric_named("top_5_acc"), LS_ERR_SHAPE,
                    "ls_trial: metric \"top_5_acc\": output [4, 3] has 3 classes, fewer than 5");
     expect_refused(three, labels, ls_metric_named("top_2_acc"), LS_ERR_ARGUMENT,
-                   "ls_trial: metric \"top_2_acc\": a target is no class of output [4, 3]");
+                   "ls_trial: metric \"top_2_acc\": a target is not a class of output [4, 3]");
     expect_refused(three, ls_sub(labels, 1), ls_metric_std(ls_metric_named("top_2_acc"), false), LS_ERR_ARGUMENT,
-                   "ls_trial: metric \"top_2_acc_std\": a target is no class of output [4, 3]");
+                   "ls_trial: metric \"top_2_acc_std\": a target is not a class of output [4, 3]");
     expect_refused(three, labels, ls_metric_named("precision"), LS_ERR_ARGUMENT,
-                   "ls_trial: metric \"precision\": the target 3 is no class of output [4, 3]");
+                   "ls_trial: metric \"precision\": the target 3 is not a class of output [4, 3]");
     expect_refused(three, ls_sub(labels, 1), ls_metric_named("confusion"), LS_ERR_ARGUMENT,
-                   "metric \"confusion\": the target -1 is no class of output [4, 3]");
+                   "metric \"confusion\": the target -1 is not a class of output [4, 3]");
     expect_refused(zeros(LS_SHAPE(4, 1)), labels, ls_metric_named("f1"), LS_ERR_SHAPE,
                    "ls_criterion_bce_with_logits, or set .outputs of the metric's options");
     expect_refused(three, zeros(LS_SHAPE(4, 2)), ls_metric_named("recall"), LS_ERR_SHAPE,
@@ -475,7 +475,7 @@ TEST(test_classes_that_become_more) {
     ls_trial *trial = ls_trial_new(
         &(ls_trial_options){.model = model, .criterion = mean_of_outputs, .metrics = LS_METRICS("f1"), .quiet = true});
     assert_int_equal(ls_trial_evaluate(trial, loader, "test"), LS_ERR_SHAPE);
-    expect_message("metric \"f1\": output [2, 4] has another number of classes or columns than earlier outputs");
+    expect_message("metric \"f1\": output [2, 4] has a different number of classes or columns than earlier outputs");
     ls_trial_free(trial);
     ls_module_free(model);
     ls_loader_free(loader);
@@ -500,7 +500,7 @@ TEST(test_no_targets) {
                                                            .metrics = (const char *const[]){names[i], NULL},
                                                            .quiet = true});
         assert_int_equal(ls_trial_evaluate(trial, loader, "test"), LS_ERR_ARGUMENT);
-        expect_message("is measured, but the loader gives no target");
+        expect_message("cannot be computed, because the loader returned no target");
         ls_trial_free(trial);
         ls_module_free(model);
         ls_loader_free(loader);

@@ -305,7 +305,7 @@ TEST(test_wrong_options) {
     expect_no_trial(&options, "and a criterion");
     options = good;
     options.max_steps = -1;
-    expect_no_trial(&options, ".max_steps is -1, must not be negative");
+    expect_no_trial(&options, ".max_steps is -1, but must not be negative");
     options = good;
     options.callback_count = 1;
     expect_no_trial(&options, "ls_trial_new: the array of 1 callbacks is NULL");

@@ -240,7 +240,7 @@ static ls_status start_thread(ls_gloo *gloo) {
     const int error = pthread_create(&gloo->thread, NULL, work, gloo);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     gloo->has_thread = error == 0;
-    return error == 0 ? LS_OK : ls_fail(LS_ERR_MEMORY, "a thread for Gloo: %s", strerror(error));
+    return error == 0 ? LS_OK : ls_fail(LS_ERR_MEMORY, "cannot start a thread for Gloo: %s", strerror(error));
 }
 
 /* ---- functions of ls_collective_library -------------------------------------------------------------------------- */

@@ -143,8 +143,8 @@ static ls_status duplicate_by(MPI_Comm comm, double timeout, MPI_Comm *duplicate
     while (!ended) {
         if (!ls_wait_pause(&wait)) {
             return ls_fail(LS_ERR_TIMEOUT,
-                           "all ranks came, but MPI_Comm_idup did not end within %g s: one of them was stopped or lost "
-                           "since, which MPI does not name",
+                           "all ranks joined, but MPI_Comm_idup did not finish within %g s: a rank was stopped or lost "
+                           "since then; MPI does not report which",
                            timeout);
         }
         LS_TRY(look(&request, "MPI_Comm_idup", &ended));

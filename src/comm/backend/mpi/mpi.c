@@ -163,16 +163,16 @@ static ls_status check_place(const ls_join_context *join) {
     MPI_Comm_rank(ls_mpi_world(), &rank);
     MPI_Comm_size(ls_mpi_world(), &size);
     if (size == 1 && join->size > 1) { /* all ranks report the same error */
-        return ls_fail(LS_ERR_ARGUMENT,
-                       "ls_comm_open: MPI says that this process is alone, but the job has %d ranks: backend \"mpi\" "
-                       "needs ranks that mpirun (or srun) started, of the MPI library that Lockstep's module was built "
-                       "with",
-                       join->size);
+        return ls_fail(
+            LS_ERR_ARGUMENT,
+            "ls_comm_open: MPI says that this process is alone, but the job has %d ranks: backend \"mpi\" needs ranks "
+            "started by mpirun (or srun) of the MPI library that Lockstep's plug-in was built with",
+            join->size);
     }
     if (rank != join->rank || size != join->size) {
         return ls_fail(LS_ERR_ARGUMENT,
                        "ls_comm_open: this process is rank %d of %d, but MPI says rank %d of %d: backend \"mpi\" needs "
-                       "ranks that mpirun (or srun) started, of the MPI library that Lockstep's module was built with",
+                       "ranks started by mpirun (or srun) of the MPI library that Lockstep's plug-in was built with",
                        join->rank, join->size, rank, size);
     }
     return LS_OK;

@@ -223,7 +223,7 @@ static void leave_mpi(int status, void *argument) {
     if (process.joined && process.worlds == 0 && !process.failed) {
         if (finalize() != LS_OK) {
             const int result = (status & 255) != 0 ? status & 255 : EXIT_FAILURE;
-            ls_log_write(LS_LOG_ERROR, "MPI could not be ended, so this process ends with status %d: %s", result,
+            ls_log_write(LS_LOG_ERROR, "MPI could not be finalized, so this process exits with status %d: %s", result,
                          ls_error_message());
             leave_anyway(result);
         }
@@ -261,8 +261,8 @@ static int init(void *nothing) {
 static ls_status check_started(void) {
     if (process.threads < MPI_THREAD_SERIALIZED) {
         return ls_fail(LS_ERR_UNSUPPORTED,
-                       "this MPI library was built without threads, which backend \"mpi\" needs to start it: call "
-                       "MPI_Init before ls_init, or take a library with MPI_THREAD_SERIALIZED");
+                       "this MPI library was built without thread support, which backend \"mpi\" needs to start it: "
+                       "call MPI_Init before ls_init, or use a library with MPI_THREAD_SERIALIZED");
     }
     int code = MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     code = code == MPI_SUCCESS ? MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN) : code;

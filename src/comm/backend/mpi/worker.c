@@ -88,10 +88,10 @@ ls_status ls_mpi_worker_run(ls_mpi_worker *own, ls_mpi_task *task, void *argumen
     pthread_cond_broadcast(&own->changed);
     while (!ended && waited < longest) {
         if (waited > 0) {
-            ls_log_write(
-                LS_LOG_WARNING,
-                "waiting in %s for %g s: it ends when every rank has called it, and does not say which ranks have not",
-                name, waited);
+            ls_log_write(LS_LOG_WARNING,
+                         "still waiting in %s after %g s: the call returns when every rank has made it; MPI does not "
+                         "report which ranks have not",
+                         name, waited);
         }
         /* Waits in short steps: if this process is stopped for some time, only one step of the wait is lost. */
         const double step = longest - waited < WARN_SECONDS ? longest - waited : WARN_SECONDS;
@@ -102,10 +102,10 @@ ls_status ls_mpi_worker_run(ls_mpi_worker *own, ls_mpi_task *task, void *argumen
     pthread_mutex_unlock(&own->lock);
     if (!ended) {
         ls_mpi_note_failure();
-        return ls_fail(LS_ERR_TIMEOUT,
-                       "%s did not end within %g s: some rank of this job has not called it, and MPI does not say "
-                       "which",
-                       name, longest);
+        return ls_fail(
+            LS_ERR_TIMEOUT,
+            "%s did not finish within %g s: a rank of this job has not called it, and MPI does not report which", name,
+            longest);
     }
     return code == MPI_SUCCESS ? LS_OK : ls_mpi_fail(name, code);
 }

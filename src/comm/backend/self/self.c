@@ -10,7 +10,8 @@
 
 static ls_status self_open(const ls_join_context *join, void **state) {
     if (join->size != 1) {
-        return ls_fail(LS_ERR_UNSUPPORTED, "ls_comm_open: backend self is a world of one, not of %d ranks", join->size);
+        return ls_fail(LS_ERR_UNSUPPORTED, "ls_comm_open: backend self supports one rank only, not %d ranks",
+                       join->size);
     }
     *state = ls_allocate_zeroed(1, sizeof(ls_match));
     return *state != NULL ? LS_OK : ls_fail_memory("ls_comm_open", sizeof(ls_match));
@@ -47,7 +48,7 @@ static ls_status self_exchange(void *state, const ls_call *call) {
     const ls_piece received = ls_piece_received(call, 0, 0);
     if (sent.count != received.count) {
         char name[64];
-        return ls_fail(LS_ERR_MISMATCH, "%s: rank 0 sends itself %zu elements where it wants %zu",
+        return ls_fail(LS_ERR_MISMATCH, "%s: rank 0 sends itself %zu elements, but expects %zu",
                        ls_call_describe(call->operation, call->sequence, name, sizeof name), sent.count,
                        received.count);
     }

@@ -41,11 +41,12 @@ static ls_status read_size(const threshold *which, const char *text, size_t leng
     const char *unit = end != NULL && end < text + length ? strchr(units, *end) : NULL;
     const int shift = unit != NULL && *unit != '\0' ? 10 * (int)(unit - units + 1) : 0;
     if (end == NULL || end + (shift != 0) != text + length) {
-        return ls_fail(LS_ERR_ARGUMENT, VARIABLE ": %s: '%.*s' is no size; sizes are bytes like 0, 4096 or 64K%s",
+        return ls_fail(LS_ERR_ARGUMENT,
+                       VARIABLE ": %s: '%.*s' is not a size; expected a number of bytes such as 0, 4096 or 64K%s",
                        which->name, (int)(length < 40 ? length : 40), text, which->may_be_never ? ", or 'never'" : "");
     }
     if (errno != 0 || number > which->most >> shift || number << shift < which->least) {
-        return ls_fail(LS_ERR_ARGUMENT, VARIABLE ": %s=%.*s: sizes from %zu to %zu are possible here", which->name,
+        return ls_fail(LS_ERR_ARGUMENT, VARIABLE ": %s=%.*s: the size must be from %zu to %zu here", which->name,
                        (int)(length < 40 ? length : 40), text, which->least, which->most);
     }
     *size = (size_t)number << shift;
@@ -68,7 +69,7 @@ static ls_status read_word(const char *word, size_t length, ls_shm_sizes *sizes)
         }
     }
     return ls_fail(LS_ERR_ARGUMENT,
-                   VARIABLE ": 'shm:%.*s' is not a size of backend shm; there are cells=, whole=, chunk=, direct=, "
+                   VARIABLE ": 'shm:%.*s' is not a size of backend shm; available: cells=, whole=, chunk=, direct=, "
                             "direct_moves=, read= and past=",
                    (int)(length < 40 ? length : 40), word);
 }

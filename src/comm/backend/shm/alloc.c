@@ -113,7 +113,9 @@ unsigned char *ls_shm_region_at(ls_shm *shm, const ls_shm_region *region, int ra
     char name[64];
     ls_call_describe(shm->call.operation, shm->call.sequence, name, sizeof name);
     (void)ls_shm_abort(
-        shm, ls_fail(LS_ERR_PEER, "%s: rank %d names memory of ls_comm_alloc that it does not have", name, rank), rank);
+        shm,
+        ls_fail(LS_ERR_PEER, "%s: rank %d refers to memory of ls_comm_alloc that it has not allocated", name, rank),
+        rank);
     return NULL;
 }
 

@@ -317,7 +317,7 @@ static ls_status deliver_judged(ls_shm *shm, bool *finished) {
         memcpy(&found, ls_shm_cell_of(shm, rank)->payload + sizeof(ls_shm_note), sizeof found);
         if (found.from >= 0) {
             char name[64];
-            return ls_fail(LS_ERR_MISMATCH, "%s: rank %d sends %zu %s to rank %d, which wants %zu",
+            return ls_fail(LS_ERR_MISMATCH, "%s: rank %d sends %zu %s to rank %d, which expects %zu",
                            ls_call_describe(shm->call.operation, shm->call.sequence, name, sizeof name), found.from,
                            (size_t)found.sent, ls_dtype_name(shm->call.dtype), rank, (size_t)found.wanted);
         }

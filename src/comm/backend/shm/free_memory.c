@@ -110,12 +110,12 @@ ls_status ls_shm_check_memory(const char *call, size_t bytes) {
     const uint64_t groups = first < second ? first : second;
     if (bytes > machine) {
         return ls_fail(LS_ERR_MEMORY,
-                       "%s: %zu bytes of shared memory are wanted, but this machine has only %" PRIu64 " left", call,
+                       "%s: %zu bytes of shared memory are needed, but this machine has only %" PRIu64 " left", call,
                        bytes, machine);
     }
     if (bytes > groups) {
         return ls_fail(LS_ERR_MEMORY,
-                       "%s: %zu bytes of shared memory are wanted, but this control group has only %" PRIu64 " left",
+                       "%s: %zu bytes of shared memory are needed, but this control group has only %" PRIu64 " left",
                        call, bytes, groups);
     }
     return LS_OK;

@@ -225,7 +225,7 @@ static ls_status take_packet(ls_shm *shm, int from, ls_shm_lane *lane, const ls_
         header.ticket = notice.ticket;
     }
     if (!is_sound(&shm->point, lane, &header, kind, bytes)) {
-        return ls_fail(LS_ERR_PEER, "ls_comm_recv: rank %d sent a packet that is none", from);
+        return ls_fail(LS_ERR_PEER, "ls_comm_recv: rank %d sent an invalid packet", from);
     }
     if (kind == LS_SHM_MORE) {
         return take_part(shm, lane, packet, bytes);
@@ -410,7 +410,7 @@ static ls_status end_send(const ls_shm *shm, const ls_shm_sending *sending) {
     const ls_call *call = &sending->call;
     if (sending->kind == LS_SHM_REMOTE && answer_to(shm, sending) == LS_SHM_REFUSED) {
         char name[64];
-        return ls_fail(LS_ERR_MISMATCH, "%s: rank %d wants something else than %zu %s with tag %d",
+        return ls_fail(LS_ERR_MISMATCH, "%s: rank %d does not expect %zu %s with tag %d",
                        ls_call_describe(LS_OP_SEND, call->sequence, name, sizeof name), call->root, call->count,
                        ls_dtype_name(call->dtype), call->tag);
     }

@@ -88,8 +88,7 @@ ls_status ls_shm_file_reserve(const char *call, int file, uint64_t offset, size_
     if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && offset + bytes > limit.rlim_cur) {
         /* Otherwise the kernel would send SIGXFSZ. */
         return ls_fail(LS_ERR_MEMORY,
-                       "%s: %zu bytes of shared memory are over this process's file size limit (ulimit -f)", call,
-                       bytes);
+                       "%s: %zu bytes of shared memory exceed this process's file size limit (ulimit -f)", call, bytes);
     }
     int failure = 0;
     do {
@@ -109,7 +108,7 @@ ls_status ls_shm_file_create(const char *call, size_t bytes, int *file) {
         made = memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     }
     if (made < 0) {
-        return ls_fail(LS_ERR_IO, "%s: cannot make shared memory (memfd_create): %s", call, strerror(errno));
+        return ls_fail(LS_ERR_IO, "%s: cannot create shared memory (memfd_create): %s", call, strerror(errno));
     }
     const ls_status status = ls_shm_file_reserve(call, made, 0, bytes);
     if (status != LS_OK) {

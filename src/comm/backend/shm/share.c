@@ -127,7 +127,7 @@ ls_status ls_shm_share_find(const ls_join_context *join, ls_shm_connect_request 
     LS_TRY(store_key(join, key));
     LS_TRY(ls_store_get(join->store, key, ticket, sizeof *ticket, &size));
     if (size != sizeof *ticket || memchr(ticket->name, '\0', sizeof ticket->name) == NULL) {
-        return ls_fail(LS_ERR_FORMAT, "ls_comm_open: the store's %s is not what rank 0 writes there", key);
+        return ls_fail(LS_ERR_FORMAT, "ls_comm_open: the value of %s in the store was not written by rank 0", key);
     }
     return LS_OK;
 }
@@ -401,8 +401,8 @@ static ls_status greet(const ls_join_context *join, const ls_shm_connect_request
     (void)setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
     if (connect(connection, (struct sockaddr *)&address, length) != 0) {
         return ls_fail(LS_ERR_PEER,
-                       "ls_comm_open: rank 0 cannot be reached (%s): it died, or is on another machine or in a "
-                       "container with a network of its own, where backend shm cannot go",
+                       "ls_comm_open: rank 0 cannot be reached (%s): it died, or is on a different machine or in a "
+                       "container with a separate network, which backend shm cannot reach",
                        strerror(errno));
     }
     ls_hello hello;
@@ -421,7 +421,7 @@ ls_status ls_shm_share_receive(const ls_join_context *join, const ls_shm_connect
                                int *file, size_t *bytes) {
     const int made = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (made < 0) {
-        return ls_fail(LS_ERR_IO, "ls_comm_open: cannot make a local socket: %s", strerror(errno));
+        return ls_fail(LS_ERR_IO, "ls_comm_open: cannot create a local socket: %s", strerror(errno));
     }
     ls_status status = greet(join, from, made);
     if (status == LS_OK) {
@@ -438,7 +438,7 @@ ls_status ls_shm_share_receive(const ls_join_context *join, const ls_shm_connect
 static ls_status hear_verdict(const ls_join_context *join, int connection) {
     share_status result;
     if (!readable(connection, join->timeout + VERDICT_GRACE)) {
-        return ls_fail(LS_ERR_TIMEOUT, "ls_comm_open: rank 0 did not say within %g s that all have joined",
+        return ls_fail(LS_ERR_TIMEOUT, "ls_comm_open: rank 0 did not confirm within %g s that all ranks have joined",
                        join->timeout);
     }
     if (recv(connection, &result, sizeof result, 0) != (ssize_t)sizeof result) {

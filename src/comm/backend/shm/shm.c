@@ -42,8 +42,8 @@ static ls_status map_received(ls_shm *shm, size_t bytes) {
     const size_t expected = ls_shm_layout(shm, NULL);
     if (bytes != expected) {
         return ls_fail(LS_ERR_FORMAT,
-                       "ls_comm_open: rank 0 shares %zu bytes where this rank expects %zu: are they of the "
-                       "same version of Lockstep?",
+                       "ls_comm_open: rank 0 shares %zu bytes, but this rank expects %zu: do both run the same version "
+                       "of Lockstep?",
                        bytes, expected);
     }
     unsigned char *base = NULL;
@@ -128,11 +128,11 @@ static ls_status open_somehow(ls_shm *shm, const ls_join_context *join) {
 static ls_status check_join(const ls_join_context *join) {
     if (join->local_size != join->size) {
         return ls_fail(LS_ERR_UNSUPPORTED,
-                       "ls_comm_open: backend shm is for ranks of one machine, but %d of %d are here", join->local_size,
-                       join->size);
+                       "ls_comm_open: backend shm needs all ranks on the same machine, but only %d of %d are here",
+                       join->local_size, join->size);
     }
     if (join->size > LS_REDUCE_MAX_RANKS) {
-        return ls_fail(LS_ERR_UNSUPPORTED, "ls_comm_open: backend shm carries %d ranks at most, not %d",
+        return ls_fail(LS_ERR_UNSUPPORTED, "ls_comm_open: backend shm supports at most %d ranks, not %d",
                        LS_REDUCE_MAX_RANKS, join->size);
     }
     return LS_OK;

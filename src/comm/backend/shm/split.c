@@ -43,8 +43,8 @@ static ls_status tell(ls_shm *parent, const word *own, int members, const int *r
     for (int i = members - 1; i >= 0; i--) {
         memcpy(first, ls_shm_cell_of(parent, ranks[i])->payload, sizeof *first);
         if (first->status != LS_OK && own->status == LS_OK) {
-            return ls_fail((ls_status)first->status, "rank %d of the new communicator could not make its part of it",
-                           i);
+            return ls_fail((ls_status)first->status,
+                           "rank %d of the new communicator could not create its part of the communicator", i);
         }
     }
     return LS_OK;

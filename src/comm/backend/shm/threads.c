@@ -109,7 +109,8 @@ static ls_status start_and_wait(thread_rank *ranks, int count) {
 
 ls_status ls_run_threads(int count, ls_rank_function function, void *argument) {
     if (count < 1 || count > LS_REDUCE_MAX_RANKS) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_run_threads: %d ranks; there can be 1 to %d", count, LS_REDUCE_MAX_RANKS);
+        return ls_fail(LS_ERR_ARGUMENT, "ls_run_threads: ranks is %d, but must be from 1 to %d", count,
+                       LS_REDUCE_MAX_RANKS);
     }
     if (function == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_run_threads: the function is NULL");

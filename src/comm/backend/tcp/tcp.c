@@ -18,12 +18,13 @@ static const char *key_of(const ls_join_context *join, int rank, char key[256]) 
 }
 
 static ls_status fail_late(const ls_join_context *join, int rank) {
-    return ls_fail(LS_ERR_TIMEOUT, "ls_comm_open: rank %d did not say where it listens within %g s", rank,
+    return ls_fail(LS_ERR_TIMEOUT, "ls_comm_open: rank %d did not publish its address within %g s", rank,
                    join->timeout);
 }
 
 static ls_status fail_strange(int rank) {
-    return ls_fail(LS_ERR_MISMATCH, "ls_comm_open: rank %d runs a version of Lockstep that this one cannot read", rank);
+    return ls_fail(LS_ERR_MISMATCH,
+                   "ls_comm_open: rank %d runs a version of Lockstep that is incompatible with this one", rank);
 }
 
 /* Fails with the name of the first rank whose peer info is missing, for which rank 0 waits without success; names

@@ -343,15 +343,15 @@ ls_status ls_mpi_check_allowed(void) {
         return !atomic_load_explicit(&waits, memory_order_relaxed)
                    ? LS_OK
                    : ls_fail(LS_ERR_STATE, "MPI was started with MPI_THREAD_SERIALIZED, which allows one thread at a "
-                                           "time, and another thread is in a call: call one after the other, or start "
-                                           "MPI with MPI_THREAD_MULTIPLE");
+                                           "time, and a different thread is inside a call: make one call at a time, or "
+                                           "start MPI with MPI_THREAD_MULTIPLE");
     }
     if (MPI_Is_thread_main(&main_thread) != MPI_SUCCESS || main_thread != 0) {
         return LS_OK;
     }
     return ls_fail(LS_ERR_STATE,
-                   "MPI was started with %s, which allows calls from the main thread only: call this from there, or "
-                   "start MPI with MPI_THREAD_MULTIPLE",
+                   "MPI was started with %s, which allows calls from the main thread only: make this call in the main "
+                   "thread, or start MPI with MPI_THREAD_MULTIPLE",
                    level == MPI_THREAD_FUNNELED ? "MPI_THREAD_FUNNELED" : "MPI_Init (MPI_THREAD_SINGLE)");
 }
 

@@ -87,7 +87,7 @@ static ls_status check(const ls_sim_rank *rank, const ls_transfer *transfer, boo
     }
     if (is_among(rank->outgoing.first, transfer) || is_among(rank->incoming.first, transfer) ||
         is_among(rank->arrivals.receives, transfer)) {
-        return ls_fail(LS_ERR_INTERNAL, "rank %d uses a transfer with rank %d on channel %d before it has ended",
+        return ls_fail(LS_ERR_INTERNAL, "rank %d reuses a transfer with rank %d on channel %d before it has completed",
                        endpoint->rank, peer, transfer->channel);
     }
     return LS_OK;

@@ -203,7 +203,7 @@ static ls_status begin_attempt(ls_tcp *tcp, int rank) {
     const ls_tcp_peer_info *peer_info = &tcp->peer_infos[rank];
     const int fd = socket(peer_info->address.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) {
-        return ls_fail(LS_ERR_IO, "no socket for the connection to rank %d: %s", rank, strerror(errno));
+        return ls_fail(LS_ERR_IO, "cannot create a socket for the connection to rank %d: %s", rank, strerror(errno));
     }
     peer->limits_unsent = set_up(fd, peer->near);
     peer->socket = fd;
@@ -332,7 +332,8 @@ ls_status ls_tcp_accept(ls_tcp *tcp) {
         if (fd >= 0) {
             LS_TRY(take_in(tcp, fd));
         } else if (errno == EMFILE || errno == ENFILE) {
-            return ls_fail(LS_ERR_IO, "no socket for a connection from another rank: %s", strerror(errno));
+            return ls_fail(LS_ERR_IO, "cannot create a socket for a connection from a different rank: %s",
+                           strerror(errno));
         } else if (errno != EINTR && errno != ECONNABORTED) {
             tcp->accepted_all = true;
             return LS_OK;

@@ -33,11 +33,11 @@ static void deliver(ls_tcp *tcp, ls_transfer *receive, ls_early *early) {
 
 static ls_status check_room(const ls_transfer *receive, int rank, size_t bytes, bool remote) {
     if (bytes > receive->bytes) {
-        return ls_fail(LS_ERR_PEER, "rank %d sent a message of %zu bytes where its receive has room for %zu", rank,
+        return ls_fail(LS_ERR_PEER, "rank %d sent a message of %zu bytes, but its receive has room for only %zu", rank,
                        bytes, receive->bytes);
     }
     if (remote && receive->peer < 0) {
-        return ls_fail(LS_ERR_PEER, "rank %d sent a message of %zu bytes where any rank may send %d", rank, bytes,
+        return ls_fail(LS_ERR_PEER, "rank %d sent a message of %zu bytes, but a rank may send at most %d", rank, bytes,
                        LS_TRANSPORT_LEAST_EAGER);
     }
     return LS_OK;

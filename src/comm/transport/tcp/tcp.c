@@ -224,7 +224,7 @@ static ls_peer_state tcp_peer(const ls_endpoint *endpoint, int peer) {
 static ls_status check_peer(const ls_tcp *tcp, const ls_transfer *transfer, int least) {
     if (transfer->peer < least || transfer->peer >= tcp->endpoint.size || transfer->peer == tcp->endpoint.rank ||
         transfer->channel < 0 || transfer->channel >= LS_TRANSPORT_CHANNELS) {
-        return ls_fail(LS_ERR_INTERNAL, "rank %d of %d transfers with rank %d on channel %d", tcp->endpoint.rank,
+        return ls_fail(LS_ERR_INTERNAL, "rank %d of %d cannot transfer with rank %d on channel %d", tcp->endpoint.rank,
                        tcp->endpoint.size, transfer->peer, transfer->channel);
     }
     return LS_OK;
@@ -361,7 +361,7 @@ int ls_tcp_waker(ls_endpoint *endpoint) {
     if (tcp->waker < 0) {
         tcp->waker = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
         if (tcp->waker < 0) {
-            (void)ls_fail(LS_ERR_IO, "cannot make a descriptor to wake by: %s", strerror(errno));
+            (void)ls_fail(LS_ERR_IO, "cannot create a wake-up descriptor: %s", strerror(errno));
         } else if (ls_tcp_watch(tcp, tcp->waker, EPOLLIN, LS_TCP_WAKER, false) != LS_OK) {
             close(tcp->waker);
             tcp->waker = -1;

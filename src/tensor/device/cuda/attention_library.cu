@@ -119,7 +119,7 @@ ls_status library_of(ls_stream *stream, library **found) {
     }
     if (l->handle != nullptr && cudnnSetStream(l->handle, cuda) != CUDNN_STATUS_SUCCESS) {
         end(l);
-        return ls_fail(LS_ERR_DEVICE, "attention: cuDNN refuses the stream");
+        return ls_fail(LS_ERR_DEVICE, "attention: cuDNN rejected the stream");
     }
     l->version = cudnnGetVersion();
     int device = 0;

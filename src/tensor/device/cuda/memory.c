@@ -97,11 +97,10 @@ static void say_how_much(const ls_stream *stream, size_t bytes, size_t taken, si
     size_t left = 0, total = 0;
     (void)cudaMemGetInfo(&left, &total);
     (void)cudaGetLastError();
-    ls_cuda_host->log_write(
-        LS_LOG_WARNING,
-        "%s: %zu bytes were asked for; this process holds %zu, of which this thread has %zu unused, "
-        "and threads that have ended left %zu; %zu of %zu are free",
-        stream->gpu->name, bytes, taken, stream->blocks.bytes, pool, left, total);
+    ls_cuda_host->log_write(LS_LOG_WARNING,
+                            "%s: %zu bytes were requested; this process holds %zu, of which this thread has %zu "
+                            "unused, and threads that have ended left %zu; %zu of %zu are free",
+                            stream->gpu->name, bytes, taken, stream->blocks.bytes, pool, left, total);
 }
 
 void *ls_cuda_memory_take(ls_stream *stream, size_t bytes) {
