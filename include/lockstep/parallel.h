@@ -266,6 +266,8 @@ LS_API ls_status ls_distribute_gradients(ls_module *model, ls_reducer *reducer) 
  *   of a gradient never changes, so the format can keep the part of each gradient that was not sent, and add it in the
  *   next pass (error feedback).
  * - The gradients are scaled so that the average is the gradient of the global batch.
+ * - From the same encoded numbers, `decode` must compute the same bits on all ranks. Otherwise the pass fails with
+ *   LS_ERR_MISMATCH on all ranks, with the name of the format.
  * - All ranks need equal formats. A function that fails on one rank fails the pass on all ranks, with the name of the
  *   format and the rank. Then no rank has gradients.
  * - On one rank, they are not called.

@@ -106,19 +106,20 @@ ls_status ls_gradients_keep(const ls_data_parallel_state *state, ls_tensor **kep
 ls_status ls_gradients_restore(const ls_data_parallel_state *state, ls_tensor *const *kept);
 
 /*
- * cause.c: adds an explanation to the current error if ranks that send different gradients may have caused it. Returns
- * its status.
+ * cause.c: adds an explanation to the current error if ranks that send different gradients, or numbers of a
+ * user-defined format, may have caused it. Returns its status.
  */
-ls_status ls_gradients_explain(ls_status status);
+ls_status ls_gradients_explain(const ls_wire_format *format, ls_status status);
 
 /* Ends a call in which a rank reported a failed pass. */
 ls_status ls_averaging_share_cause(ls_data_parallel_state *state, bool failed);
 
 /*
  * Call this after the buckets of a pass have been averaged and decoded with result `status`. If a user-defined format
- * has failed on any rank, fails on all ranks. Collective for such formats.
+ * has failed on any rank, fails on all ranks. With `decoded`, also fails if such a format has decoded different
+ * gradients on different ranks. Collective for such formats.
  */
-ls_status ls_gradients_agree(ls_data_parallel_state *state, ls_status status);
+ls_status ls_gradients_agree(ls_data_parallel_state *state, ls_status status, bool decoded);
 
 /*
  * Averages the gradients after the backward pass: see average_gradients in averaging.c. Stores in `kept` copies of

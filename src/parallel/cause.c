@@ -1,5 +1,6 @@
 #include "parallel/cause.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "autograd/tape.h"
@@ -55,12 +56,17 @@ ls_status ls_averaging_share_cause(ls_data_parallel_state *state, bool failed) {
     return ls_cause_share(state->comm, state->slices != NULL ? "ls_data_parallel_step" : "ls_backward", failed);
 }
 
-ls_status ls_gradients_explain(ls_status status) {
+ls_status ls_gradients_explain(const ls_wire_format *format, ls_status status) {
     if (status != LS_ERR_MISMATCH) {
         return status;
     }
+    char length[128] = "";
+    if (format->functions != NULL) {
+        snprintf(length, sizeof length,
+                 "`length` of the wire format \"%s\" must return the same number on all ranks, and ", format->name);
+    }
     return ls_fail(status,
-                   "ls_data_parallel: %s. If the numbers of elements differ: a parameter must be frozen "
+                   "ls_data_parallel: %s. If the numbers of elements differ: %sa parameter must be frozen "
                    "(ls_set_requires_grad) on all ranks or on none",
-                   ls_error_message());
+                   ls_error_message(), length);
 }

@@ -1,5 +1,6 @@
 /* Averages the flat buffers of gradients, and the tail, over the ranks. */
 #include "autograd/tape.h"
+#include "base/hash.h"
 #include "parallel/averaging.h"
 #include "parallel/cause.h"
 #include "parallel/powersgd.h"
@@ -104,20 +105,48 @@ ls_status ls_gradients_restore(const ls_data_parallel_state *state, ls_tensor *c
     return LS_OK;
 }
 
-ls_status ls_gradients_agree(ls_data_parallel_state *state, ls_status status) {
+/* Returns a nonnegative hash of the decoded gradients. User-defined formats decode to host memory. */
+static int64_t hash_decoded(const ls_gradient_reducer *reducer) {
+    uint64_t hash = LS_HASH_START;
+    for (int i = 0; i < reducer->bucket_count; i++) {
+        const ls_wire_packet *packet = &reducer->buckets[i].packet;
+        const size_t width = ls_dtype_size(packet->dtype);
+        for (int k = 0; k < packet->piece_count; k++) {
+            const ls_wire_piece *piece = &packet->pieces[k];
+            hash = ls_hash_long(hash, (const char *)piece->storage->memory + (size_t)piece->offset * width,
+                                (size_t)piece->count * width);
+        }
+    }
+    return (int64_t)(hash >> 1);
+}
+
+static ls_status refuse_different_bits(ls_data_parallel_state *state) {
+    state->told = true;
+    return ls_fail(
+        LS_ERR_MISMATCH,
+        "ls_data_parallel: `decode` of the wire format \"%s\" has given the ranks different gradients: compute "
+        "them from the encoded numbers alone, with the same bits on all ranks",
+        state->reducer.format->name);
+}
+
+ls_status ls_gradients_agree(ls_data_parallel_state *state, ls_status status, bool decoded) {
     if (state->reducer.format->functions == NULL) {
         return status;
     }
     ls_saved_error cause;
     ls_error_save(&cause);
-    int32_t failed = status != LS_OK;
-    const ls_status agreed = ls_comm_allreduce(state->comm, &failed, &failed, 1, LS_I32, LS_MAX, NULL);
+    const int64_t hash = decoded && status == LS_OK ? hash_decoded(&state->reducer) : 0;
+    int64_t largest[] = {status != LS_OK, hash, -hash};
+    const ls_status agreed = ls_comm_allreduce(state->comm, largest, largest, 3, LS_I64, LS_MAX, NULL);
     if (status != LS_OK) {
         (void)ls_error_put_back(&cause);
     }
-    return agreed == LS_OK && failed > 0 ? ls_averaging_share_cause(state, status != LS_OK)
-           : status != LS_OK             ? status
-                                         : agreed;
+    if (agreed != LS_OK) {
+        return status != LS_OK ? status : agreed;
+    }
+    return largest[0] > 0              ? ls_averaging_share_cause(state, status != LS_OK)
+           : largest[1] != -largest[2] ? refuse_different_bits(state)
+                                       : LS_OK;
 }
 
 /* Starts the all-reduce of a bucket and waits for its end. */
@@ -125,7 +154,7 @@ static ls_status average_bucket(const ls_data_parallel_state *state, ls_bucket *
     const ls_status status = ls_packet_start(&bucket->packet, state->comm, true);
     const bool decodes = status == LS_OK || bucket->packet.format->functions == NULL;
     const ls_status decoded = decodes ? ls_bucket_decode(&state->reducer, bucket) : LS_OK;
-    return status != LS_OK ? ls_gradients_explain(status) : decoded;
+    return status != LS_OK ? ls_gradients_explain(bucket->packet.format, status) : decoded;
 }
 
 /* Averages all buckets, even after a user-defined format has failed, because the other ranks wait for them. */
@@ -138,7 +167,7 @@ static ls_status average_buckets(ls_data_parallel_state *state) {
             ls_error_save(&cause);
         }
     }
-    return ls_gradients_agree(state, cause.status == LS_OK ? LS_OK : ls_error_put_back(&cause));
+    return ls_gradients_agree(state, cause.status == LS_OK ? LS_OK : ls_error_put_back(&cause), true);
 }
 
 /* Averages the tail first. The tail shows whether there is anything to average, and which gradients the ranks have. */

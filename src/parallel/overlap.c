@@ -219,7 +219,7 @@ static ls_status decode_buckets(const ls_data_parallel_state *state) {
 static ls_status finish(ls_data_parallel_state *state, ls_tensor *const *kept, const ls_tail *mean, ls_status status) {
     const ls_gradient_reducer *reducer = &state->reducer;
     const bool given = ls_tail_is_given(state, mean);
-    LS_TRY(ls_gradients_agree(state, status == LS_OK && given ? decode_buckets(state) : status));
+    LS_TRY(ls_gradients_agree(state, status == LS_OK && given ? decode_buckets(state) : status, given));
     if (!given) {
         return ls_gradients_restore(state, kept);
     }
@@ -265,7 +265,7 @@ ls_status ls_overlap_end(ls_data_parallel_state *state, ls_tail own, ls_tensor *
         (void)(own.failed > 0 ? ls_error_put_back(&cause) : LS_OK);
         return ls_averaging_share_cause(state, own.failed > 0);
     }
-    return finish(state, kept, mean, averaged == LS_OK ? LS_OK : ls_gradients_explain(averaged));
+    return finish(state, kept, mean, ls_gradients_explain(state->reducer.format, averaged));
 }
 
 /* ---- creation and destruction ------------------------------------------------------------------------------------ */

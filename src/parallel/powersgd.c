@@ -314,8 +314,8 @@ static ls_status encode_second(const ls_powersgd *powersgd) {
 /* Averages a message. If any rank reports that it could not write its message, all ranks fail. */
 static ls_status exchange(ls_data_parallel_state *state, float *message, int64_t count, ls_status written) {
     message[count] = written != LS_OK ? 1 : 0;
-    LS_TRY(ls_gradients_explain(
-        ls_comm_allreduce(state->comm, message, message, (size_t)count + 1, LS_F32, LS_AVG, NULL)));
+    LS_TRY(ls_gradients_explain(state->reducer.format, ls_comm_allreduce(state->comm, message, message,
+                                                                         (size_t)count + 1, LS_F32, LS_AVG, NULL)));
     return message[count] > 0 ? ls_averaging_share_cause(state, written != LS_OK) : LS_OK;
 }
 

@@ -1,6 +1,7 @@
 /*
  * Wire formats of the program: a format that rounds to f16 has the bits of `.reduce_dtype`, formats may send fewer
- * numbers and keep what was not sent, a function that fails on one rank fails on all ranks with its name, and errors.
+ * numbers and keep what was not sent, a function that fails on one rank fails on all ranks with its name, gradients
+ * that differ between the ranks are refused, and errors.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu
@@ -9,6 +10,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <lockstep/lockstep.h>
 
@@ -230,6 +232,84 @@ static ls_status fails_on_all_ranks(ls_comm *world, bool overlap, bool decodes, 
     return ls_comm_barrier(world, NULL);
 }
 
+/* Makes the gradients of the last rank a little larger on request. */
+static ls_status decode_unequally(const void *encoded, int64_t first, int64_t count, float *gradients, void *user) {
+    const bool *unequal = user;
+    (void)first;
+    for (int64_t i = 0; i < count; i++) {
+        gradients[i] = ((const float *)encoded)[i];
+    }
+    gradients[0] = *unequal ? nextafterf(gradients[0], 1e9F) : gradients[0];
+    return LS_OK;
+}
+
+static ls_status encode_plainly(const float *gradients, int64_t first, int64_t count, void *encoded, void *user) {
+    (void)first;
+    (void)user;
+    memcpy(encoded, gradients, (size_t)count * sizeof *gradients);
+    return LS_OK;
+}
+
+/* One bit that differs on one rank fails the pass on all ranks. Later passes succeed. */
+static ls_status refused_bits(ls_comm *world, bool overlap) {
+    bool unequal = false;
+    const ls_wire_functions functions = {.name = "odd", .encode = encode_plainly, .decode = decode_unequally};
+    ls_wire_format *format = ls_wire_format_new(&functions, &unequal);
+    ls_module *model = wrap(world, format, LS_F32, overlap);
+    LS_CHECK(model != NULL);
+    for (int step = 0; step < STEPS && ls_comm_size(world) > 1; step++) {
+        unequal = step % 2 == 1 && ls_comm_rank(world) == ls_comm_size(world) - 1;
+        const ls_status status = run_pass(world, model, step);
+        if (step % 2 == 0) {
+            LS_TRY(status);
+        } else {
+            LS_CHECK(status == LS_ERR_MISMATCH);
+            LS_EXPECT_MESSAGE("`decode` of the wire format \"odd\" has given the ranks different gradients");
+            LS_CHECK(ls_grad(ls_module_parameter(model, 0)) == NULL);
+        }
+    }
+    ls_module_free(model);
+    ls_wire_format_free(format);
+    return ls_comm_barrier(world, NULL);
+}
+
+/* Returns one number less on the last rank. */
+static int64_t unequal_length(int64_t count, void *user) {
+    const ls_comm *world = user;
+    return ls_comm_rank(world) == ls_comm_size(world) - 1 ? count - 1 : count;
+}
+
+static ls_status encode_nothing(const float *gradients, int64_t first, int64_t count, void *encoded, void *user) {
+    (void)gradients;
+    (void)first;
+    (void)user;
+    memset(encoded, 0, (size_t)(count - 1) * sizeof *gradients);
+    return LS_OK;
+}
+
+static ls_status decode_nothing(const void *encoded, int64_t first, int64_t count, float *gradients, void *user) {
+    (void)encoded;
+    (void)first;
+    (void)user;
+    memset(gradients, 0, (size_t)count * sizeof *gradients);
+    return LS_OK;
+}
+
+static ls_status refused_lengths(ls_comm *world, bool overlap) {
+    const ls_wire_functions functions = {
+        .name = "shorter", .length = unequal_length, .encode = encode_nothing, .decode = decode_nothing};
+    ls_wire_format *format = ls_wire_format_new(&functions, world);
+    ls_module *model = wrap(world, format, LS_F32, overlap);
+    LS_CHECK(model != NULL);
+    for (int step = 0; step < 2 && ls_comm_size(world) > 1; step++) { /* the second pass may overlap */
+        LS_CHECK(run_pass(world, model, step) == LS_ERR_MISMATCH);
+        LS_EXPECT_MESSAGE("`length` of the wire format \"shorter\" must return the same number on all ranks");
+    }
+    ls_module_free(model);
+    ls_wire_format_free(format);
+    return LS_OK;
+}
+
 static int64_t too_long(int64_t count, void *user) {
     (void)user;
     return count + 1;
@@ -296,6 +376,8 @@ ls_status rank_test(ls_comm *world) {
         for (int which = 0; which < 4; which++) {
             LS_TRY(fails_on_all_ranks(world, overlap != 0, which % 2 != 0, which / 2 != 0));
         }
+        LS_TRY(refused_bits(world, overlap != 0));
+        LS_TRY(refused_lengths(world, overlap != 0));
     }
     LS_TRY(refused_functions(world));
     return refused_options(world);
