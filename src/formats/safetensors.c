@@ -117,8 +117,7 @@ ls_status ls_safetensors_save(const char *path, const ls_named *tensors, int cou
     return ls_file_commit(save, &file, write_checked(&file, tensors, count, metadata));
 }
 
-/* ---- file_reading
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 struct ls_safetensors {
     char *texts; /* names and metadata */
