@@ -121,7 +121,11 @@ LS_API ls_handle *ls_irecv(ls_comm *comm, ls_shape shape, ls_dtype dtype, int so
  *   one call of each communicator is in progress at a time. The elements move during other calls of the library on this
  *   thread, or in a progress thread (`.progress_thread` of ls_init_options).
  * - The backward pass communicates in the opposite order of the starts, whatever the order of the waits was.
- * - Do not change the tensor before ls_handle_wait, which otherwise fails with LS_ERR_STATE.
+ * - Do not change the tensor before ls_handle_wait, which otherwise fails with LS_ERR_STATE. It does not notice writes
+ *   through ls_data without ls_mark_changed: the result is then undefined. Changes of another view of the same tensor
+ *   (ls_narrow) count as changes of the tensor, also if the views have no element in common.
+ * - If the program calls ls_comm_free or ls_finalize before ls_handle_wait, ls_handle_wait fails on this rank, unless
+ * the elements have already arrived.
  */
 LS_API ls_handle *ls_allreduce_begin(ls_comm *comm, ls_tensor *tensor, ls_reduction reduction);
 

@@ -348,10 +348,10 @@ static ls_tensor *meet(ls_meeting *meeting, const ls_proposal *proposal, ls_agre
         *started = agreement;
         return result;
     }
-    if (result == NULL && meeting->flight->work != NULL) { /* the call was started, but its node was not recorded */
+    if (result == NULL) { /* the call may have begun, but its node was not recorded */
         ls_saved_error cause;
         ls_error_save(&cause);
-        (void)ls_flight_end(meeting->flight, LS_OK);
+        (void)ls_flight_end(meeting->flight, cause.status);
         (void)ls_error_put_back(&cause);
     }
     ls_agreement_hold(agreement, false);

@@ -269,6 +269,13 @@ static ls_status changed_in_progress(ls_comm *comm, int64_t count) {
     LS_EXPECT_MESSAGE("ls_allgather_begin: its tensor");
     LS_EXPECT_MESSAGE("(by ls_fill) before ls_handle_wait");
     (void)ls_scope_end(scope);
+    LS_TRY(ls_comm_barrier(comm, NULL));
+    scope = ls_scope_begin(); /* a view without common elements counts, too */
+    x = ls_ones(LS_SHAPE(2, count), LS_F32);
+    handle = ls_allgather_begin(comm, ls_narrow(x, 0, 0, 1), 0);
+    LS_TRY(ls_fill(ls_narrow(x, 0, 1, 1), 3));
+    LS_CHECK(ls_handle_wait(handle) == NULL && ls_error_status() == LS_ERR_STATE);
+    (void)ls_scope_end(scope);
     return ls_comm_barrier(comm, NULL);
 }
 
