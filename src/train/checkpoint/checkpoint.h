@@ -91,6 +91,8 @@ ls_status ls_part_layout_add_rest(ls_part_layout *wanted, const ls_part_layout *
 /* Returns the first part of the tensor, or NULL if there is none. */
 const ls_part *ls_part_layout_find(const ls_part_layout *layout, const char *of, const char *name);
 bool ls_part_layout_has(const ls_part_layout *layout, const char *of);
+/* Fails with LS_ERR_FORMAT if the layout of the manifest `path` has a part of a rank that is not below `ranks`. */
+ls_status ls_part_layout_check_ranks(const ls_part_layout *layout, const char *path, int ranks);
 /* Returns whether both parts are the same range of a tensor. */
 bool ls_part_is_same(const ls_part *a, const ls_part *b);
 /* Gathers the parts of all ranks on rank 0. Collective. `comm` is NULL for a single process. */

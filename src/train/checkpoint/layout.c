@@ -58,6 +58,18 @@ bool ls_part_layout_has(const ls_part_layout *layout, const char *of) {
     return has;
 }
 
+ls_status ls_part_layout_check_ranks(const ls_part_layout *layout, const char *path, int ranks) {
+    for (int i = 0; i < layout->count; i++) {
+        if (layout->parts[i].rank >= ranks) {
+            return ls_fail(LS_ERR_FORMAT,
+                           "checkpoint: %s is damaged: it lists a part of rank %d, but has only %d ranks: use another "
+                           "checkpoint",
+                           path, layout->parts[i].rank, ranks);
+        }
+    }
+    return LS_OK;
+}
+
 bool ls_part_is_same(const ls_part *a, const ls_part *b) {
     return strcmp(a->name, b->name) == 0 && a->axis == b->axis && a->first == b->first && a->count == b->count &&
            a->shape.ndim == b->shape.ndim &&

@@ -535,7 +535,8 @@ static ls_status read_whole(reading *r, size_t size, ls_manifest *manifest) {
         return fail_here(r,
                          r->format == 0 ? "it is not a manifest of a checkpoint" : "its training position is invalid");
     }
-    return manifest->file_count > 0 ? LS_OK : fail_format(r->path, "it lists no files");
+    return manifest->file_count > 0 ? ls_part_layout_check_ranks(&manifest->layout, r->path, manifest->world_size)
+                                    : fail_format(r->path, "it lists no files");
 }
 
 static bool begins_as_manifest(const char *text, size_t size) {

@@ -2,6 +2,7 @@
  * Loads a checkpoint into a model with a different sharding: over different ranks, in different stages, or not sharded
  * at all. Each rank reads its tensors, or its parts of them, from the files that contain them (join.c).
  */
+#include <ctype.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -49,9 +50,11 @@ static ls_status refuse(const ls_resumption *from, const char *what) {
                    from->folder, what, from->manifest.world_size, from->manifest.world_size == 1 ? "" : "s");
 }
 
-static bool ends_with(const char *text, const char *end) {
-    const size_t length = strlen(text), size = strlen(end);
-    return length > size && strcmp(text + length - size, end) == 0;
+/* Returns whether the name is `end` after a prefix that ends with a separator. "callback/10.weight" does not end with
+ * "0.weight". */
+static bool ends_with(const char *name, const char *end) {
+    const size_t length = strlen(name), size = strlen(end);
+    return length > size && !isalnum((unsigned char)name[length - size - 1]) && strcmp(name + length - size, end) == 0;
 }
 
 /* Rejects callbacks with a copy of the model, such as averages of weights, because they would get another rank's
