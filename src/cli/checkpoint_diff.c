@@ -8,10 +8,15 @@
 #include "cli/cli.h"
 #include "tensor/tensor.h"
 
+static const char other_sharding[] =
+    "the models are sharded in different ways: `lockstep checkpoint export` of both makes "
+    "files that can be compared";
+
 typedef struct comparison {
     char folders[2][PATH_MAX];
     json_t *lines; /* NULL: for people */
     int64_t differences;
+    bool other_sharding; /* so that the files cannot be compared */
 } comparison;
 
 /* Writes the difference of one tensor. `elements` is -1 if the tensors cannot be compared element by element. */
@@ -118,6 +123,52 @@ static ls_status compare(comparison *c, const ls_manifest manifests[2]) {
     return LS_OK;
 }
 
+/* ---- sharding ---------------------------------------------------------------------------------------------------- */
+
+/* Returns whether the parts lie on the same rank, along the same axis and, if their tensors have one shape, in the same
+ * range. */
+static bool lies_alike(const ls_part *a, const ls_part *b) {
+    const bool one_shape = a->shape.ndim == b->shape.ndim &&
+                           memcmp(a->shape.size, b->shape.size, (size_t)a->shape.ndim * sizeof *a->shape.size) == 0;
+    return a->rank == b->rank && a->axis == b->axis && (!one_shape || ls_part_is_same(a, b));
+}
+
+/* Returns whether `layout` has the tensor of a part, but no part that lies alike. */
+static bool lies_elsewhere(const ls_part *part, const ls_part_layout *layout) {
+    bool known = false;
+    for (int i = 0; i < layout->count; i++) {
+        const ls_part *other = &layout->parts[i];
+        if (strcmp(other->name, part->name) == 0 && strcmp(other->of, part->of) == 0) {
+            if (lies_alike(part, other)) {
+                return false;
+            }
+            known = true;
+        }
+    }
+    return known;
+}
+
+static bool same_sharding(const ls_manifest manifests[2]) {
+    bool same = manifests[0].divided == manifests[1].divided &&
+                (!manifests[0].divided || manifests[0].world_size == manifests[1].world_size);
+    for (int i = 0; i < manifests[0].layout.count && same; i++) {
+        same = !lies_elsewhere(&manifests[0].layout.parts[i], &manifests[1].layout);
+    }
+    return same;
+}
+
+static ls_status compare_same_sharding(comparison *c, const ls_manifest manifests[2]) {
+    if (same_sharding(manifests)) {
+        return compare(c, manifests);
+    }
+    c->other_sharding = true;
+    c->differences++;
+    if (c->lines == NULL) {
+        puts(other_sharding);
+    }
+    return LS_OK;
+}
+
 ls_status ls_checkpoint_compare(const ls_checkpoint_words *words) {
     comparison c = {.differences = 0};
     ls_manifest manifests[2] = {{.file_count = 0}, {.file_count = 0}};
@@ -127,7 +178,7 @@ ls_status ls_checkpoint_compare(const ls_checkpoint_words *words) {
         status = status == LS_OK ? ls_manifest_read(c.folders[side], &manifests[side]) : status;
     }
     c.lines = words->json ? json_array() : NULL;
-    status = status == LS_OK ? compare(&c, manifests) : status;
+    status = status == LS_OK ? compare_same_sharding(&c, manifests) : status;
     ls_manifest_free(&manifests[0]);
     ls_manifest_free(&manifests[1]);
     if (status != LS_OK) {
@@ -135,6 +186,7 @@ ls_status ls_checkpoint_compare(const ls_checkpoint_words *words) {
         return status;
     }
     *words->exit_status = c.differences > 0 ? LS_EXIT_FAILED : 0;
-    return words->json ? ls_checkpoint_print(json_pack("{s:b, s:o}", "same", c.differences == 0, "tensors", c.lines))
+    return words->json ? ls_checkpoint_print(json_pack("{s:b, s:s?, s:o}", "same", c.differences == 0, "reason",
+                                                       c.other_sharding ? other_sharding : NULL, "tensors", c.lines))
                        : LS_OK;
 }

@@ -82,7 +82,7 @@ check "diff: others" is "$status" 1
 check "diff: by how much" says out '^model.safetensors: 0.weight: [0-9]* of 128 elements differ, by [0-9.e-]* at most$'
 check "diff: of the optimizer, too" says out '^optimizer.safetensors: 0.weight.exp_avg: '
 launch checkpoint diff "$first" $newest --json
-check "diff --json" is "$(python3 -c 'import json; o=json.load(open("out")); print(o["same"], min(t["elements"] for t in o["tensors"]) > 0)')" "False True"
+check "diff --json" is "$(python3 -c 'import json; o=json.load(open("out")); print(o["same"], o["reason"], min(t["elements"] for t in o["tensors"]) > 0)')" "False None True"
 
 # ---- export ----
 launch checkpoint export run/best weights.safetensors

@@ -43,6 +43,19 @@ if [ -e "$LS_BUILD/lib/lockstep-hdf5.so" ]; then
     fi
 fi
 
+# Checkpoints of different shardings have no comparable files.
+sentence="the models are sharded in different ways: \`lockstep checkpoint export\` of both makes files that can be compared"
+for pair in "tensor.2 tensor.3" "tensor.2 stages.2" "tensor.whole.1 tensor.2" "stages.2 stages.whole.1"; do
+    launch checkpoint diff $pair
+    check "diff of $pair" is "$status $(cat out err)" "1 $sentence"
+done
+launch checkpoint diff --json tensor.2 tensor.3
+check "diff --json of two shardings" is "$status $(python3 -c 'import json; o=json.load(open("out"))
+print(o["same"], o["reason"], o["tensors"])')" "1 False $sentence []"
+cp -r tensor.2 tensor.2.copy
+launch checkpoint diff tensor.2 tensor.2.copy
+check "diff of one sharding" is "$status $(cat out err)" "0 "
+
 # A lost file is found before anything is loaded, and the message is on every rank.
 cp -r tensor.3 lost
 rm lost/model-0001.safetensors
