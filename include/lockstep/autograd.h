@@ -135,14 +135,13 @@ typedef struct ls_step ls_step;
 
 /**
  * One step of the program: usually a forward pass, ls_backward and ls_optimizer_step. Returns a result, for example the
- * loss; or NULL after an error. It runs in a scope of its own.
+ * loss, or NULL after an error. It runs in a scope of its own.
  */
 typedef ls_tensor *(*ls_step_function)(void *user);
 
 /** Options of ls_step_capture. Zero fields select defaults. */
 typedef struct ls_step_capture_options {
-    bool
-        fallback; /**< if the step cannot be captured, logs the reason once, and lets ls_step_replay run the function */
+    bool fallback; /**< on failure, logs the reason once; ls_step_replay then runs the function */
 } ls_step_capture_options;
 
 /**
@@ -182,14 +181,14 @@ LS_API ls_step *ls_step_capture(ls_step_function function, void *user, const ls_
 
 /**
  * Repeats the step. Fails with LS_ERR_STATE, before it changes anything, if a tensor, a module or a mode is not as it
- * was when the step was captured: capture the step again. Fails like the operations of the step otherwise.
+ * was when the step was captured: capture the step again. Otherwise fails if an operation of the step fails.
  */
 LS_API ls_status ls_step_replay(ls_step *step) LS_WARN_UNUSED;
 
 /** Returns the result of the latest run of the step, as a borrowed pointer. Every replay overwrites its elements. */
 LS_API const ls_tensor *ls_step_result(const ls_step *step);
 
-/** Returns whether ls_step_replay repeats a record. False: it runs the function (`.fallback`). */
+/** Returns false if ls_step_replay runs the function (`.fallback`), otherwise true. */
 LS_API bool ls_step_is_captured(const ls_step *step);
 
 /** Frees the step. NULL is allowed. */

@@ -1004,8 +1004,7 @@ ls_status ls_add_grad_hook(ls_tensor *leaf, ls_grad_hook hook, void *user);
 typedef struct ls_step ls_step;
 typedef ls_tensor *(*ls_step_function)(void *user);
 typedef struct ls_step_capture_options {
-    bool
-        fallback;
+    bool fallback;
 } ls_step_capture_options;
 ls_step *ls_step_capture(ls_step_function function, void *user, const ls_step_capture_options *options);
 ls_status ls_step_replay(ls_step *step);
