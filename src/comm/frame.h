@@ -33,7 +33,7 @@ struct ls_work {
     bool posted;   /* a send or receive, which is in no queue */
     void *request; /* the backend's request of a posted call that has not finished */
     bool begun;
-    bool finished;
+    atomic_bool finished; /* a thread may read it before it takes the work over from another thread */
     ls_status status;
     bool (*finish_closed)(bool wait); /* set if the call was unfinished when the communicator was freed */
     ls_work *next_queued;

@@ -9,7 +9,7 @@
 _Thread_local ls_comm_meter ls_comm_metered;
 
 static void finish(ls_work *work, ls_status status) {
-    work->finished = true;
+    atomic_store_explicit(&work->finished, true, memory_order_release);
     work->status = status;
     work->comm->unfinished--;
     if (status != LS_OK) {
