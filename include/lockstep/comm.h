@@ -458,8 +458,8 @@ LS_API ls_status ls_work_wait_for(ls_work *work, double seconds) LS_WARN_UNUSED;
 LS_API ls_status ls_work_cancel(ls_work *work);
 
 /* ---- objects ------------------------------------------------------------------------------------------------------
- * Blocks of bytes whose lengths the other ranks do not know, such as strings or serialized records. These calls
- * wait. Every rank of the communicator makes the call. An object that a call stores in an ls_object belongs to the
+ * Blocks of bytes whose lengths the other ranks do not know, such as strings or serialized records. These calls block,
+ * and every rank of the communicator must make them. An object that a call stores in an ls_object belongs to the
  * caller, who frees it with ls_object_free; a zero byte follows its data, so that it may be used as a string. On
  * failure, the calls store empty objects. */
 

@@ -52,7 +52,7 @@ typedef struct ls_samples {
 /** A kind of data set. Define one static const object per kind. */
 typedef struct ls_dataset_type {
     const char *name;
-    size_t state_size; /**< bytes of ls_dataset_state, initially zero */
+    size_t state_size; /**< size of ls_dataset_state in bytes; its memory is initially zero */
     /**
      * Copies samples into the rows of `input` [samples->count, ...] and `target` [samples->count, ...]. Both are on
      * "cpu", even if the batches are moved to another device.

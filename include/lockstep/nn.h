@@ -464,8 +464,8 @@ typedef struct ls_conv_layer_options {
     bool same;                          /**< see ls_conv_options */
     int64_t groups;                     /**< see ls_conv_options */
     bool no_bias;                       /**< omits the bias */
-    bool weight_norm;                   /**< see ls_linear_options; over the first axis of the weight */
-    ls_dtype dtype;                     /**< dtype of the parameters; default LS_F32 */
+    bool weight_norm; /**< see ls_linear_options; each index of the weight's first axis has its own norm */
+    ls_dtype dtype;   /**< dtype of the parameters; default LS_F32 */
 } ls_conv_layer_options;
 
 /**
@@ -476,8 +476,8 @@ typedef struct ls_conv_transpose_layer_options {
     ls_shape stride, padding, dilation, output_padding; /**< see ls_conv_transpose_options */
     int64_t groups;                                     /**< see ls_conv_transpose_options */
     bool no_bias;                                       /**< omits the bias */
-    bool weight_norm;                                   /**< see ls_linear_options; over the first axis of the weight */
-    ls_dtype dtype;                                     /**< dtype of the parameters; default LS_F32 */
+    bool weight_norm; /**< see ls_linear_options; each index of the weight's first axis has its own norm */
+    ls_dtype dtype;   /**< dtype of the parameters; default LS_F32 */
 } ls_conv_transpose_layer_options;
 
 /**
@@ -550,8 +550,8 @@ typedef struct ls_attention_layer_options {
 LS_API ls_module *ls_nn_multi_head_attention(int64_t width, int64_t heads, const ls_attention_layer_options *options);
 /**
  * Adds learned position embeddings (as in GPT-2; Radford et al., 2019): x [..., positions, width] plus the first rows
- * of weight [count, width]. There are at most `count` positions. The weight has `dtype` and is initialized normally
- * with standard deviation 0.02.
+ * of weight [count, width]. There are at most `count` positions. The weight has `dtype` and is initialized from a
+ * normal distribution with standard deviation 0.02.
  */
 LS_API ls_module *ls_nn_positions(int64_t count, int64_t width, ls_dtype dtype);
 

@@ -474,13 +474,14 @@ LS_API ls_schedule *ls_schedule_cyclic(ls_optimizer *optimizer, const ls_cyclic_
  * better. A metric is better if it is less than best (1 - threshold). ReduceLROnPlateau.
  */
 typedef struct ls_plateau_options {
-    double factor;         /**< factor that multiplies the rates at a reduction, below 1; 0 selects the default, 0.1 */
-    int64_t patience;      /**< number of consecutive metrics that may be no better; 0 selects the default, 10 */
-    double threshold;      /**< 0 selects the default, 1e-4 */
-    int64_t cooldown;      /**< number of metrics after a reduction that are not counted against `patience` */
-    double minimum;        /**< smallest rate */
-    double epsilon;        /**< largest change of a rate that is skipped as too small; 0 selects the default, 1e-8 */
-    bool no_patience;      /**< selects a patience of 0: the first metric that is not better reduces the rates */
+    double factor;    /**< factor that multiplies the rates at a reduction, below 1; 0 selects the default, 0.1 */
+    int64_t patience; /**< number of consecutive metrics without improvement that are tolerated; 0 selects the default,
+                         10 */
+    double threshold; /**< 0 selects the default, 1e-4 */
+    int64_t cooldown; /**< number of metrics after a reduction that are not counted against `patience` */
+    double minimum;   /**< smallest rate */
+    double epsilon;   /**< largest change of a rate that is skipped as too small; 0 selects the default, 1e-8 */
+    bool no_patience; /**< selects a patience of 0: the first metric that is not better reduces the rates */
     bool larger_is_better; /**< a metric is better if it is more than best (1 + threshold) */
     bool absolute;         /**< a metric is better if it is less than best - threshold, or more than best + threshold */
 } ls_plateau_options;
@@ -517,8 +518,9 @@ LS_API ls_status ls_schedule_advance_by(ls_schedule *schedule, double metric) LS
  */
 LS_API ls_status ls_schedule_state(ls_schedule *schedule, const ls_named **tensors, int *count) LS_WARN_UNUSED;
 /**
- * Restores the state of a schedule with the same constructor, numbers and groups. Sets the rates of its step, and the
- * momentum if the schedule changes it. Later rates are bit-identical. Checks the tensors like ls_optimizer_set_state.
+ * Restores the state into a schedule that was made by the same constructor with the same numbers and groups. Sets the
+ * rates of its step, and the momentum if the schedule changes it. Later rates are bit-identical. Checks the tensors
+ * like ls_optimizer_set_state.
  */
 LS_API ls_status ls_schedule_set_state(ls_schedule *schedule, const ls_named *tensors, int count) LS_WARN_UNUSED;
 /** Frees the schedule. The optimizer keeps its rates. NULL is allowed. */

@@ -284,7 +284,7 @@ typedef struct ls_wire_functions {
     int64_t (*length)(int64_t count, void *user);
     /** Writes the encoded gradients. */
     ls_status (*encode)(const float *gradients, int64_t first, int64_t count, void *encoded, void *user);
-    /** Writes the averaged gradients, from the averages of the encoded numbers. */
+    /** Decodes the averages of the encoded numbers, and writes them as the averaged gradients. */
     ls_status (*decode)(const void *encoded, int64_t first, int64_t count, float *gradients, void *user);
     void (*release)(void *user); /**< function that frees `user` with the format; NULL: the format borrows `user` */
 } ls_wire_functions;
@@ -387,10 +387,10 @@ typedef struct ls_data_parallel_options {
      */
     int zero;
     /**
-     * A number S from the number of ranks to 4,096: training is bit-identical on 1 to S ranks
+     * The number of slices S, between the number of ranks and 4,096: training is bit-identical on 1 to S ranks
      * (docs/explanation/same-bits.md). Each global batch is divided into S slices. A rank runs several slices, and all
-     * sums over slices have the order of one tree. The results equal the results of S ranks without this option. 0
-     * switches this off.
+     * sums over slices are added in the order of one tree. The results equal the results of S ranks without this
+     * option. 0 switches this off.
      *
      * Set `.shards` of ls_loader_options to the same number. Train with ls_data_parallel_step or a trial: ls_forward
      * outside of them fails with LS_ERR_STATE, except under ls_no_grad. Gradients are averaged after the last slice, so

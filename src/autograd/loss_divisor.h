@@ -12,7 +12,7 @@ struct ls_loss_divisor {
     ls_tensor *least; /* one number, owned: the smallest recorded divisor; NULL if no divisor was recorded */
 };
 
-/* Records a divisor: a tensor with one number. Error messages name `call`. */
+/* Records a divisor, which is a tensor with one element. Error messages name `call`. */
 ls_status ls_loss_divisor_note(const char *call, ls_tensor *divisor);
 
 #endif

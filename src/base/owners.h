@@ -35,7 +35,7 @@ static inline bool ls_owners_drop(ls_owners *owners) {
     return owners->references > 0 && --owners->references == 0;
 }
 
-/* Gives the user one more reference. No constructor takes ownership of this reference. */
+/* Gives the user an additional reference, of which constructors do not take ownership. */
 static inline void ls_owners_retain(ls_owners *owners) {
     owners->references++;
     owners->retained++;

@@ -63,7 +63,7 @@ void ls_report_append(char *list, size_t capacity, const char *gap, const char *
  */
 bool ls_report_plugin_is_broken(const char *name);
 
-/* Reports a broken plug-in: the fact (`value` as for ls_report_fact) and the problem. */
+/* Reports a broken plug-in: its entry (`value` as for ls_report_fact) and the problem. */
 void ls_report_broken(ls_doctor_report *report, const char *key, json_t *value, const char *reason);
 
 /* A row of a table of checks. */

@@ -11,7 +11,8 @@
 #include "comm/store_greeting.h"
 
 static const double greeting_seconds = 30;
-static const double least_seconds = 1; /* minimum time for a proof, even if the same address opens more connections */
+static const double least_seconds =
+    1; /* minimum time in which a peer can prove its key, even if its address opens more connections */
 
 enum { LEAST_PLACES = 16 };
 

@@ -203,7 +203,7 @@ static ls_status make_batch(ls_dataset *dataset, const ls_samples *samples, ls_t
 
 /* Seeds the operations in a program's own functions: the random numbers depend on the samples, not on the thread. */
 static ls_random_state random_state_of(const ls_dataset *dataset, const ls_samples *samples) {
-    enum { FIRST_SALT = 1024 }; /* after the salts of augment.c */
+    enum { FIRST_SALT = 1024 }; /* numbered after the salts of augment.c */
     const uint64_t place = samples->count > 0 ? (uint64_t)samples->places[0] : 0;
     const ls_draws draws = ls_draws_salted(samples->seed, (uint64_t)(FIRST_SALT + dataset->earlier_steps),
                                            ((uint64_t)samples->epoch << 44) + (place << 12));

@@ -25,7 +25,7 @@ typedef struct csv_text {
 /* Numbers, read row by row and converted block by block, so that memory holds at most two copies of them. */
 typedef struct csv_table {
     ls_dtype dtype;
-    double empty; /* the value of an empty field; INFINITY refuses empty fields */
+    double empty; /* the value of an empty field; INFINITY means that empty fields are rejected */
     ls_csv_columns columns;
     int *take; /* take[i] is the output column of field i; -1 if the field is not used */
     int taken;

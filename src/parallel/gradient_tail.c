@@ -21,7 +21,7 @@ ls_dtype ls_tail_dtype(const ls_data_parallel_state *state) {
     return state->reducer.flats[state->reducer.flat_count - 1].dtype;
 }
 
-/* The tail follows the gradients of its dtype on the wire, or has its own memory. */
+/* The tail is sent after the gradients of the same dtype, or in a separate buffer. */
 void *ls_tail_memory(const ls_data_parallel_state *state) {
     return state->tail != NULL ? state->tail : ls_gradient_reducer_extra(&state->reducer);
 }

@@ -207,8 +207,8 @@ typedef struct ls_cell_gradient {
 /* ---- the types of kernels ---------------------------------------------------------------------------------------- */
 
 /*
- * The arguments after the stream of a kernel type, as one list: tensors that it writes or adds to (OUT), tensors that
- * it only reads (IN), values, and pointers to structs. Both kinds of tensors may be NULL where the type says so.
+ * The arguments of a kernel type that follow the stream, as one list: tensors that it writes or adds to (OUT), tensors
+ * that it only reads (IN), values, and pointers to structs. Both kinds of tensors may be NULL where the type says so.
  */
 #define LS_PARAMETER_OUT(name)          , ls_tensor *name
 #define LS_PARAMETER_IN(name)           , const ls_tensor *name

@@ -243,7 +243,7 @@ static ls_status trains_like_one_process(ls_comm *world, const program *p) {
 typedef struct seen {
     int forward;
     int backward;
-    ls_tensor *inputs; /* gradients of the first input and the first output in the latest pass, kept */
+    ls_tensor *inputs; /* gradients of the first input and the first output, kept from the latest pass */
     ls_tensor *outputs;
 } seen;
 

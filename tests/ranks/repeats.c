@@ -217,7 +217,7 @@ static ls_status among_others(const ring *r) {
 
 /* ---- one message of a series differs ----------------------------------------------------------------------------- */
 
-/* The last of six messages differs, or its receive does. Either the receive or the message comes first. */
+/* The last of six messages does not match its receive. Either the receive or the message comes first. */
 static ls_status one_other(ls_comm *comm, bool receiver, bool early, size_t count, ls_dtype dtype) {
     enum { COUNT = 20000 };
     unsigned char *memory = calloc(COUNT + 10, 8);

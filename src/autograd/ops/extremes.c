@@ -19,7 +19,8 @@ static ls_tensor groups_last(const ls_tensor *x, const ls_op_parameters *paramet
     return ls_stack_view(x, x->ndim, size, stride, 0);
 }
 
-/* Views a dense tensor of that axis order in x's order. Returns ownership of the reference to the caller. */
+/* Views a dense tensor, stored in that axis order, with its axes in x's order. Returns ownership of the reference to
+ * the caller. */
 static ls_tensor *groups_back(const ls_tensor *dense, const ls_tensor *x, const ls_op_parameters *parameters) {
     int64_t stride[LS_MAX_DIMS];
     int64_t step = 1;

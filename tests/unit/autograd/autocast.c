@@ -159,8 +159,8 @@ SCOPED_TEST(test_rounding) {
     assert_int_equal(ls_use_device("cpu"), LS_OK);
     for (int k = 0; k < 2; k++) {
         ls_tensor *x = ls_empty(LS_SHAPE(COUNT), LS_F32), made;
-        for (uint32_t i = 0; i < COUNT;
-             i++) { /* the 16-bit float, just above it, halfway to the next, just above that */
+        for (uint32_t i = 0; i < COUNT; i++) { /* the 16-bit float, a value just above it, the midpoint to the next
+                                                  float, a value just above the midpoint */
             const uint32_t bits = i / 4, after = halves[k] == LS_BF16 ? 0x8000 : 0x1000;
             const float half =
                 halves[k] == LS_BF16 ? ls_bf16_to_float((uint16_t)bits) : ls_f16_to_float((uint16_t)bits);

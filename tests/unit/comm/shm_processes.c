@@ -269,7 +269,8 @@ TEST(parts_between_threads_give_all_back) {
     assert_int_equal(left, 0);
 }
 
-/* ---- errors about a rank that waited ----------------------------------------------------------------------------- */
+/* ---- errors that name a rank that had waited
+ * ----------------------------------------------------------------------------- */
 
 /* Rank 1 sleeps until a message arrives, receives it, and dies. So it no longer waits for any message. */
 static const char *rank_that_was_served(ls_comm *world, int rank, const void *argument) {

@@ -63,7 +63,7 @@ static size_t resident(void) {
     return (size_t)usage.ru_maxrss * KIB;
 }
 
-/* Runs in a separate process, whose memory maximum belongs to this reader. */
+/* Runs in a separate process, so that its peak memory is due to this reader alone. */
 static const char *read_counted(int number, const void *what) {
     (void)number;
     const bomb *given = what;

@@ -287,7 +287,8 @@ static int next_rank(world *w) {
     }
 }
 
-/* Runs all ranks to their end. Returns false if nothing can happen although a rank is not at its end. */
+/* Runs all ranks to completion. Returns false on a deadlock: no rank can make progress, but some rank has not finished.
+ */
 static bool run_world(world *w) {
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->yielded, NULL);

@@ -192,7 +192,8 @@ TEST(test_conv) {
 typedef struct attention_case {
     ls_dtype dtype, rounds_to;
     int64_t batch, heads, queries, keys, width, value_width;
-    bool causal, masks, biased, heads_inside; /* heads_inside: heads are inside positions, as after a projection */
+    bool causal, masks, biased,
+        heads_inside; /* heads_inside: the layout is [position, head, ...], as after a projection */
 } attention_case;
 
 static array heads_array(const attention_case *c, int64_t length, int64_t width, uint64_t stream) {

@@ -65,7 +65,7 @@ static void advance(void *arrays, int count, int64_t bytes) {
     }
 }
 
-/* Runs a step whose elements are independent in pieces on several threads. `last` is its last array. */
+/* Splits a step with independent elements into pieces, and runs them on several threads. `last` is its last array. */
 #define STEP_OF_EACH(kernel, last)                                                                                     \
     STEP(kernel)                                                                                                       \
     static void run_piece_of_##kernel(int64_t begin, int64_t end, const void *context) {                               \

@@ -1,5 +1,5 @@
 /*
- * C functions on streams for kernels: launches, temporary memory, and checks whose failures are reported later.
+ * C functions with which kernels use streams: launches, temporary memory, and checks whose failures are reported later.
  * stream.c and check.cu implement them for GPUs, tests/shadow for the host.
  */
 #ifndef LS_TENSOR_DEVICE_CUDA_STREAM_H
