@@ -143,8 +143,8 @@ ls_metric *ls_metric_of_classes(const char *call, const char *name, ls_class_sco
     const ls_class_metric_options given = options != NULL ? *options : (ls_class_metric_options){.average = 0};
     char full[LS_METRIC_NAME_LIMIT];
     if ((unsigned)given.average > LS_AVERAGE_NONE || (unsigned)given.outputs > LS_OUTPUTS_LOGITS) {
-        return ls_fail_null(LS_ERR_ARGUMENT, "%s: .average %d or .outputs %d is not a valid value", call, (int)given.average,
-                            (int)given.outputs);
+        return ls_fail_null(LS_ERR_ARGUMENT, "%s: .average %d or .outputs %d is not a valid value", call,
+                            (int)given.average, (int)given.outputs);
     }
     snprintf(full, sizeof full, "%s%s", name, score != NULL ? suffixes[given.average] : "");
     ls_metric *metric = ls_metric_make(full, &type, NULL);

@@ -375,7 +375,7 @@ TEST(test_wrong_options) {
     expect_null(ls_metric_running(ls_metric_named("r2"), NULL), "ls_metric_running: the metric \"r2\" is not a mean");
     expect_null(ls_metric_std(ls_metric_named("loss_std"), false), "the metric \"loss_std\" is not a mean");
     expect_null(ls_metric_var(ls_metric_named("nonsense"), false), "there is no metric \"nonsense\"");
-    expect_null(ls_metric_f1(&(ls_class_metric_options){.average = (ls_average)4}), "average 4 or outputs 0");
+    expect_null(ls_metric_f1(&(ls_class_metric_options){.average = (ls_average)4}), ".average 4 or .outputs 0");
     expect_null(ls_metric_confusion(&(ls_class_metric_options){.outputs = (ls_outputs)-1}), "outputs -1");
     expect_null(ls_metric_running(ls_metric_new(&own, &released), NULL),
                 "\"running_a_name_of_thirty-two_characters_\" is longer than 32 bytes");
