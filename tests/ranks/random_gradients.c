@@ -13,6 +13,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <lockstep/lockstep.h>
 
@@ -108,7 +109,9 @@ static ls_tensor *collective(run *r, ls_comm *group) {
     /* The root is valid for groups of any size. */
     const int root = common_dice(r, 60) % ls_comm_size(group);
     const int64_t rows = 1 + common_dice(r, 4);
-    const bool waits = private_dice(r, 2) == 0;
+    const bool chance = private_dice(r, 2) == 0;
+    /* with NCCL, calls in flight on two communicators may wait for each other (docs/reference/gpu.md) */
+    const bool waits = chance || strcmp(ls_comm_backend(group), "nccl") == 0;
     ls_tensor *x = turned(r, kind == 3 || kind == 5 ? pick(r) : with_rows(pick(r), rows));
     switch (kind) {
     case 0:

@@ -151,7 +151,7 @@ is() {
 # complaints FILES...: their contents without the log's lines about long waits, which occur on a busy machine.
 complaints() {
     cat "$@" | grep -av -e '^lockstep warning (rank [0-9]*): \(ls_comm_[a-z_]* #[0-9]*\|ls_finalize\) has waited [0-9]* s for ' \
-        -e '^lockstep warning.*: waiting in MPI_Init_thread for [0-9]* s: '
+        -e '^lockstep warning.*: still waiting in MPI_Init_thread after [0-9]* s: '
 }
 
 says() {
