@@ -1,6 +1,8 @@
 /* The backward pass: checks, start, walk and end. */
 #include "autograd/backward.h"
 
+#include "tensor/capture.h"
+
 /* Sets the initial gradient of the output, scaled by `weight`. */
 static ls_status seed(ls_tensor *output, ls_tensor *gradient, double weight) {
     if (gradient == NULL) {
@@ -80,6 +82,9 @@ static ls_status check_output(const ls_tensor *output, const ls_tensor *gradient
 static ls_status run_pass(ls_backward_pass *pass, ls_tensor *output, const ls_backward_options *options) {
     ls_scope *innermost = pass->scope->outer;
     ls_pass_findings findings;
+    if (options->gradient != NULL) {
+        ls_capture_note_here("ls_backward_with", options->gradient);
+    }
     ls_status status = ls_begin_watches(pass, output, options->gradient != NULL, &findings);
     const bool begun = status == LS_OK;
     if (status == LS_OK && output->needs_grad) {

@@ -4,6 +4,7 @@
 #include "autograd/recorded.h"
 #include "base/trace.h"
 #include "comm/poll.h"
+#include "tensor/capture.h"
 
 /* Decrements the number of remaining uses of each leaf among the inputs of a node that the walk has passed. */
 static ls_status pass_by(ls_backward_pass *pass, ls_node *node) {
@@ -165,6 +166,12 @@ static ls_status step(ls_backward_pass *pass, ls_node *node, bool keep_tape, ls_
     ls_tensor *output = ls_tensor_hold(node->output);
     const bool due = ls_is_due(pass->thread, node);
     ls_reach reach = reach_here(node, due);
+    const ls_capture *capture = pass->thread->capture;
+    if (__builtin_expect(capture != NULL && node->captured != capture->serial, 0) && reach != LS_REACH_NEVER) {
+        ls_capture_refuse_here("ls_backward",
+                               "reaches an operation that was recorded before the step, and a replay would "
+                               "use its old values: run the whole forward pass in the step");
+    }
     ls_status status = reach == LS_REACH_NOW ? prepare_node(pass, node) : LS_OK;
     if (__builtin_expect(due, 0)) {
         status = agree_on_reach(pass, node, &reach, status);

@@ -144,6 +144,7 @@ struct ls_node {
     bool weighed;      /* the gradient of the output is multiplied by parameters.number[LS_NODE_WEIGHT] */
     uint32_t segment;  /* segment of the program (a pipeline's micro-batch), or 0; a pass walks only the communicating
                           nodes of its own segment */
+    uint32_t captured; /* serial of the capture (tensor/capture.h) that recorded the node; 0 without a capture */
     uint64_t wanted;   /* bit i: input i wants a gradient; see ls_wants */
     unsigned reads;    /* bit k: a wanted gradient needs the elements of input k */
     /* of the storages of the first inputs and of the output, when the node was recorded */

@@ -3,6 +3,8 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "tensor/capture.h"
+
 static void output_died(ls_tape_link *link) {
     ls_node *node = (ls_node *)link;
     node->output = NULL;
@@ -154,6 +156,7 @@ ls_status ls_tape_record(ls_thread_state *thread, const ls_op_call *call) {
     node->spread = 0;
     node->sums_samples = node->weighed = node->has_constant = false;
     node->segment = thread->segment;
+    node->captured = thread->capture != NULL ? thread->capture->serial : 0;
     node->wanted = 0;
     node->inputs = node->inline_inputs;
     if (call->input_count > LS_NODE_INPUTS && !make_array(thread, node)) {

@@ -150,6 +150,13 @@ static ls_status check_captured(void *object, bool training) {
         return ls_fail(LS_ERR_STATE, "ls_step_replay: a module of the step, %s, was freed: capture the step again",
                        module->type->name);
     }
+    if (module->hooks != NULL) {
+        return ls_fail(
+            LS_ERR_STATE,
+            "ls_step_replay: a hook was added to a module of the step, %s, and a replay does not call hooks: "
+            "run the step without ls_step_capture",
+            module->type->name);
+    }
     return module->training == training ? LS_OK
                                         : ls_fail(LS_ERR_STATE,
                                                   "ls_step_replay: %s was in %s mode when the step was captured: call "

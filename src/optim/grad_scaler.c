@@ -61,6 +61,7 @@ void ls_grad_scaler_free(ls_grad_scaler *scaler) {
 }
 
 double ls_grad_scaler_get_scale(const ls_grad_scaler *scaler) {
+    ls_capture_refuse_here("ls_grad_scaler_get_scale", LS_CAPTURE_NUMBER);
     return scaler != NULL ? scaler->scale : 1;
 }
 
@@ -71,6 +72,9 @@ int64_t ls_grad_scaler_skipped(const ls_grad_scaler *scaler) {
 /* ---- a step ------------------------------------------------------------------------------------------------------ */
 
 ls_tensor *ls_grad_scaler_scale(const ls_grad_scaler *scaler, ls_tensor *loss) {
+    ls_capture_refuse_here("ls_grad_scaler_scale",
+                           "uses a scale that changes, which a replay does not notice: run the step without "
+                           "ls_step_capture");
     if (scaler == NULL) {
         (void)ls_fail_missing("ls_grad_scaler_scale: the scaler");
         return ls_scope_failed();

@@ -270,6 +270,7 @@ int ls_optimizer_group_count(const ls_optimizer *optimizer) {
 }
 
 double ls_optimizer_learning_rate(const ls_optimizer *optimizer, int group) {
+    ls_capture_refuse_here("ls_optimizer_learning_rate", LS_CAPTURE_NUMBER);
     return optimizer != NULL && group >= 0 && group < optimizer->group_count ? optimizer->groups[group].learning_rate
                                                                              : 0;
 }
@@ -304,6 +305,7 @@ void ls_optimizer_describe(const ls_optimizer *optimizer, int group, char *text,
 }
 
 double ls_optimizer_momentum(const ls_optimizer *optimizer) {
+    ls_capture_refuse_here("ls_optimizer_momentum", LS_CAPTURE_NUMBER);
     const bool has = optimizer != NULL && optimizer->type != NULL && optimizer->type->momentum != NULL;
     const double *momentum = has ? optimizer->type->momentum((ls_optimizer *)optimizer) : NULL;
     return momentum != NULL ? *momentum : 0;

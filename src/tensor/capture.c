@@ -229,9 +229,17 @@ ls_tensor *ls_capture_tensor(ls_capture *capture, const ls_tensor *tensor, bool 
 /* ---- begin and end ----------------------------------------------------------------------------------------------- */
 
 void ls_capture_begin(ls_capture *capture) {
+    static _Thread_local uint32_t captures;
+    capture->serial = ++captures;
     capture->add_block = add_block;
     count_captures(1);
     ls_thread_present->capture = capture;
+}
+
+static void mark_changed(ls_capture *capture, const ls_storage *storage) {
+    for (int i = 0; i < capture->storage_count; i++) {
+        capture->storages[i].changed |= capture->storages[i].storage == storage;
+    }
 }
 
 /* Blocks that still exist become ordinary storages, which the record holds. */
@@ -241,6 +249,7 @@ static void settle_blocks(ls_capture *capture) {
         if (storage != NULL) {
             storage->release = NULL;
             (void)ls_capture_add_storage(capture, storage);
+            mark_changed(capture, storage); /* every replay writes its elements again */
         }
     }
 }
@@ -251,7 +260,7 @@ void ls_capture_end(ls_capture *capture) {
     settle_blocks(capture);
     for (int i = 0; i < capture->storage_count; i++) {
         ls_captured_storage *held = &capture->storages[i];
-        held->changed = held->storage->version != held->version;
+        held->changed |= held->storage->version != held->version;
     }
 }
 

@@ -41,6 +41,7 @@ typedef struct ls_captured_storage {
 } ls_captured_storage;
 
 struct ls_capture {
+    uint32_t serial; /* differs from the serial of every earlier capture of the thread; never 0 */
     ls_captured_call *calls;
     int call_count;
     ls_captured_block **blocks;
@@ -85,7 +86,10 @@ void ls_capture_refuse(ls_capture *capture, const char *operation, const char *w
 #define LS_CAPTURE_WRITES                                                                                              \
     "writes elements on the host, which a replay does not: fill the tensor before ls_step_replay, and use it in the "  \
     "step"
-#define LS_CAPTURE_STATE        "changes state that a replay does not change: call it after ls_step_replay"
+#define LS_CAPTURE_STATE "changes state that a replay does not change: call it after ls_step_replay"
+#define LS_CAPTURE_NUMBER                                                                                              \
+    "returns a number that may change, and a replay repeats the recorded number: keep the number in a tensor, and "    \
+    "fill the tensor before ls_step_replay"
 #define LS_CAPTURE_COMMUNICATES "communicates, which is not recorded: run the step without ls_step_capture"
 
 /* Does the same with the capture of the calling thread, if it has one. */

@@ -328,6 +328,47 @@ static ls_tensor *sum_numbers(training *self, ls_tensor *loss) {
     return ls_comm_allreduce(self->comm, &number, &number, 1, LS_F64, LS_SUM, NULL) == LS_OK ? loss : NULL;
 }
 
+static ls_tensor *read_rate(training *self, ls_tensor *loss) {
+    return ls_optimizer_learning_rate(self->optimizer, 0) < 1e9 ? loss : NULL;
+}
+
+static ls_tensor *end_graph(void *user) {
+    ls_tensor *loss = user;
+    return ls_backward(loss) == LS_OK ? ls_zeros(LS_SCALAR, LS_F32) : NULL;
+}
+
+SCOPED_TEST(test_graphs_from_before_the_step_are_refused) {
+    ls_tensor *w = ls_ones(LS_SHAPE(3), LS_F32);
+    assert_int_equal(ls_set_requires_grad(w, true), LS_OK);
+    ls_tensor *loss = ls_sum(ls_square(w));
+    ls_scope *scope = ls_scope_begin();
+    assert_null(ls_step_capture(end_graph, loss, NULL));
+    expect_error(ls_error_status(), LS_ERR_UNSUPPORTED, "ls_backward reaches an operation that was recorded before");
+    assert_int_equal(ls_scope_end(scope), LS_ERR_UNSUPPORTED);
+}
+
+static ls_tensor *keep_product(void *user) {
+    ls_tensor **kept = user;
+    ls_tensor *result = ls_square(kept[0]);
+    ls_tensor *product = ls_mul(kept[0], 3);
+    kept[1] = product != NULL ? ls_keep(product) : NULL;
+    return result;
+}
+
+SCOPED_TEST(test_replays_change_tensors_that_the_step_made) {
+    ls_tensor *kept[2] = {ls_ones(LS_SHAPE(3), LS_F32), NULL};
+    ls_tensor *v = ls_ones(LS_SHAPE(3), LS_F32);
+    assert_int_equal(ls_set_requires_grad(v, true), LS_OK);
+    ls_step *step = ls_step_capture(keep_product, kept, NULL);
+    assert_non_null(step);
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *loss = ls_sum(ls_mul(v, kept[1]));
+    assert_int_equal(ls_step_replay(step), LS_OK);
+    expect_error(ls_backward(loss), LS_ERR_STATE, "ls_step_replay");
+    (void)ls_scope_end(scope);
+    ls_step_free(step);
+}
+
 SCOPED_TEST(test_steps_that_are_refused) {
     static const struct {
         ls_tensor *(*also)(training *self, ls_tensor *loss);
@@ -342,6 +383,7 @@ SCOPED_TEST(test_steps_that_are_refused) {
         {clip, "ls_clip_grad_norm reads the norm on the host"},
         {apply_custom, "twice calls functions of the program"},
         {communicate, "ls_allreduce communicates, which is not recorded"},
+        {read_rate, "ls_optimizer_learning_rate returns a number that may change"},
         {sum_numbers, "a call on a communicator communicates, which is not recorded"},
     };
     ls_comm *comm = ls_init(NULL);
@@ -655,6 +697,8 @@ int main(void) {
         cmocka_unit_test(test_replays_count_as_changes),
         cmocka_unit_test(test_the_arena_is_smaller_than_its_blocks),
         cmocka_unit_test(test_steps_that_are_refused),
+        cmocka_unit_test(test_graphs_from_before_the_step_are_refused),
+        cmocka_unit_test(test_replays_change_tensors_that_the_step_made),
         cmocka_unit_test(test_fallback_runs_the_function),
         cmocka_unit_test(test_other_devices_are_refused),
         cmocka_unit_test(test_hooks_are_refused),
