@@ -377,7 +377,7 @@ ls_step *ls_step_capture(ls_step_function function, void *user, const ls_step_ca
     ls_error_save(&before);
     const ls_status status = ls_capture_plan(&step->capture);
     if (status == LS_ERR_UNSUPPORTED && options != NULL && options->fallback) {
-        ls_log_write(LS_LOG_WARNING, "%s; every step runs the function", ls_error_message());
+        ls_log_write(LS_LOG_WARNING, "%s; ls_step_replay runs the function instead", ls_error_message());
         (void)ls_error_put_back(&before);
         step->eager = true;
         forget(step);

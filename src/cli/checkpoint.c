@@ -95,7 +95,7 @@ ls_status ls_checkpoint_list(const ls_checkpoint_words *words) {
     }
     if (names.count == 0) {
         status = ls_fail(LS_ERR_IO, "lockstep checkpoint: %s contains no checkpoints%s", folder,
-                         ls_checkpoint_is_one(folder) ? ": it is one; see `lockstep checkpoint show`" : "");
+                         ls_checkpoint_is_one(folder) ? ": it is a checkpoint; use `lockstep checkpoint show`" : "");
     }
     ls_folder_names_free(&names);
     return status;
@@ -184,8 +184,8 @@ static ls_status export_parts(const ls_checkpoint_words *words, const char *fold
     if (manifest->layout.count == 0) {
         return ls_fail(
             LS_ERR_UNSUPPORTED,
-            "lockstep checkpoint: the model of %s is divided over %d ranks, without a list of the parts: its "
-            "weights are in one file of each rank, model-0000.safetensors and so on",
+            "lockstep checkpoint: the model of %s is sharded over %d ranks, and the manifest does not list the parts: "
+            "each rank has a file with its weights, model-0000.safetensors and so on",
             folder, manifest->world_size);
     }
     ls_status status = ls_part_layout_add_rest(&whole, &manifest->layout, LS_MODEL_NAME);
@@ -309,20 +309,20 @@ static void list_values(const char *option, FILE *stream) {
 
 const ls_command ls_checkpoint_command = {
     .name = "checkpoint",
-    .summary = "look at checkpoints of trials, check and compare them",
+    .summary = "inspect, verify, compare and export checkpoints of trials",
     .usage = "ACTION PATH [PATH] [--json] [--hdf5]",
-    .about = "Looks at checkpoints of trials; changes none of them.\n"
+    .about = "Inspects checkpoints of trials, without changing them.\n"
              "\n"
              "actions:\n"
-             "  ls FOLDER          the checkpoints in a folder, the oldest first\n"
-             "  show PATH          where training stood, its results, files, parameters\n"
-             "  verify PATH        whether all files are as they were written; of a folder, of all in it\n"
-             "  diff PATH PATH     which parameters, buffers and numbers of the optimizer differ, and by how much\n"
-             "  export PATH FILE   the weights alone, as one safetensors file (ls_module_load reads it)\n"
-             "                     joins the parts of a model that is sharded over ranks\n"
-             "                     or, with --hdf5, as an HDF5 file (h5py reads it)\n"
+             "  ls FOLDER          list the checkpoints in a folder, oldest first\n"
+             "  show PATH          print the position in training, the results, the files and the parameters\n"
+             "  verify PATH        check the checksums of all files; PATH may be a folder of checkpoints\n"
+             "  diff PATH PATH     compare parameters, buffers and optimizer state, and print the differences\n"
+             "  export PATH FILE   write the weights to one safetensors file, which ls_module_load reads;\n"
+             "                     the parts of a model that is sharded over ranks are joined;\n"
+             "                     with --hdf5, to an HDF5 file, which h5py reads\n"
              "\n"
-             "PATH is a checkpoint, or a folder of them: then the newest whole one is meant.\n",
+             "PATH is a checkpoint, or a folder of checkpoints, which selects the newest complete one.\n",
     .notes = "examples:\n"
              "  lockstep checkpoint ls run1\n"
              "  lockstep checkpoint diff run1/epoch-000003-step-0000000300 run2/epoch-000003-step-0000000300\n"

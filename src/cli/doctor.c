@@ -65,7 +65,7 @@ static ls_status run(int argc, char **argv, int *exit_status) {
 
 const ls_command ls_doctor_command = {
     .name = "doctor",
-    .summary = "look at this machine: backends, GPUs, cores, memory, network",
+    .summary = "report on this machine: backends, GPUs, cores, memory, network",
     .usage = "[--json] [--hashes]",
     .about =
         "Reports what this machine offers Lockstep and why something is missing. Two ranks of each backend\n"

@@ -33,7 +33,7 @@ print(len(l), l[-1]["step"], l[-1]["epochs_run"], l[-1]["world_size"], l[-1]["re
     "$(ls run | grep -c epoch-) 126 6 2 True 1"
 mkdir empty
 wrong 1 "lockstep checkpoint: empty contains no checkpoints" ls empty
-wrong 1 "lockstep checkpoint: $newest contains no checkpoints: it is one; see \`lockstep checkpoint show\`" ls $newest
+wrong 1 "lockstep checkpoint: $newest contains no checkpoints: it is a checkpoint; use \`lockstep checkpoint show\`" ls $newest
 wrong 1 "lockstep checkpoint: cannot read nowhere: No such file or directory" ls nowhere
 
 cp -r run unreadable

@@ -65,6 +65,6 @@ launch checkpoint export lost never
 check "export with a lost file" is "$status $(cat err)" "1 lockstep checkpoint: lost/model-0001.safetensors is missing"
 check "a lost file: nothing is left" is "$(ls -d never* 2>/dev/null)" ""
 launch checkpoint export "$LS_SOURCE/tests/fixtures/checkpoint_sharded" never
-check "export of an older checkpoint" is "$status $(grep -c 'without a list of the parts' err)" "1 1"
+check "export of an older checkpoint" is "$status $(grep -c 'the manifest does not list the parts' err)" "1 1"
 
 finish
