@@ -191,8 +191,8 @@ LS_API ls_tensor *ls_npz_find(const ls_npz *file, const char *name);
 LS_API void ls_npz_free(ls_npz *file);
 
 /**
- * Writes the tensors (contiguous) to an HDF5 file, each as a variable with its name, for h5py. Slashes in a name create
- * groups. HDF5 has no bf16: such tensors are written as f32. Fails with LS_ERR_UNSUPPORTED if the plug-in
+ * Writes the tensors (contiguous) to an HDF5 file, each as an HDF5 dataset with its name, which h5py reads. Slashes in
+ * a name create groups. HDF5 has no bf16: such tensors are written as f32. Fails with LS_ERR_UNSUPPORTED if the plug-in
  * lockstep-hdf5.so or the HDF5 library is not installed. ls_hdf5_dataset (hdf5.h) reads HDF5 files.
  */
 LS_API ls_status ls_hdf5_save(const char *path, const ls_named *tensors, int count) LS_WARN_UNUSED;

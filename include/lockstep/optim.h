@@ -470,8 +470,8 @@ typedef struct ls_cyclic_options {
 LS_API ls_schedule *ls_schedule_cyclic(ls_optimizer *optimizer, const ls_cyclic_options *options);
 
 /**
- * Multiplies the rates by `factor` if more than `patience` consecutive metrics passed to ls_schedule_advance_by are not
- * better. A metric is better if it is less than best (1 - threshold). ReduceLROnPlateau.
+ * Multiplies the rates by `factor` if more than `patience` consecutive metrics passed to ls_schedule_advance_by do not
+ * improve (PyTorch's ReduceLROnPlateau). A metric improves if it is less than best (1 - threshold).
  */
 typedef struct ls_plateau_options {
     double factor;    /**< factor that multiplies the rates at a reduction, below 1; 0 selects the default, 0.1 */

@@ -57,7 +57,7 @@ struct ls_trial_state {
     ls_comm *comm;          /**< communicator of the trial; NULL for one process */
     ls_trial_phase phase;   /**< current pass */
     ls_loader *loader;      /**< loader of the pass; NULL in LS_PHASE_NONE and LS_PHASE_REPLAY */
-    ls_criterion criterion; /**< criterion of the following steps; a hook may replace it */
+    ls_criterion criterion; /**< criterion for subsequent steps; a hook may replace it */
     void *criterion_user;   /**< user pointer of the criterion; a hook may replace it */
     int64_t epoch;          /**< index of the epoch in the trial, from 0 */
     int64_t epochs;         /**< argument `epochs` of ls_trial_run: total number of epochs */

@@ -528,7 +528,7 @@ static void close_job(job *self) {
     }
 }
 
-/* Ends the ranks that were started before another rank, on this or another node, failed to start. */
+/* Ends the ranks that have started, because a rank on this node or another node failed to start. */
 static void give_up(job *self, const char *reason) {
     if (self->options->nodes != NULL) {
         ls_failure failure = {.rank = -1};

@@ -25,8 +25,8 @@ typedef struct recomputation {
     int tensor_count; /* inputs and parameters */
     int buffer_count;
     size_t bytes;
-    uint32_t
-        *versions; /* versions of the storages of the inputs and parameters at the call, and of the buffers after it */
+    uint32_t *
+        versions; /* storage versions of the inputs and parameters before the call, and of the buffers after the call */
     ls_tensor *tensors[]; /* inputs, then parameters; the node holds references */
 } recomputation;
 

@@ -9,7 +9,7 @@
 #include "comm/device_buffers.h"
 #include "tensor/device.h"
 
-/* Returns the device if reducing calls accept elements of the dtype on it, or NULL if these calls need host memory. */
+/* Returns the device if reductions accept elements of this dtype in device memory, or NULL if they need host memory. */
 const ls_device *ls_reducing_device(const ls_comm *comm, const ls_device *device, ls_dtype dtype,
                                     ls_reduction reduction);
 

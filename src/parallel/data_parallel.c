@@ -96,7 +96,7 @@ static void hold_part(ls_batch_part *part, bool hold) {
     ls_data_parallel_hold((data_parallel_state *)(void *)part, hold);
 }
 
-/* Returns the first input that is not NULL, or NULL if there is none. Its first axis counts the samples. */
+/* Returns the first non-NULL input, or NULL if there is none. The input's first axis is the sample axis. */
 static ls_tensor *first_input(ls_tensor *const *inputs, int count) {
     for (int i = 0; i < count; i++) {
         if (inputs[i] != NULL) {

@@ -232,7 +232,7 @@ ls_storage *ls_storage_wrap(const ls_device *device, void *memory, size_t bytes,
                             void (*release)(void *memory, void *user), void *user);
 void ls_storage_drop(ls_storage *storage);
 
-/* Counts the memory of ls_storage_wrap for the calling thread. */
+/* Charges memory that ls_storage_wrap has wrapped to the calling thread. */
 void ls_storage_count(ls_storage *storage, ls_memory_kind kind);
 /*
  * Changes the kind under which the storage, or the whole of which it is a part, is counted. Only activations become

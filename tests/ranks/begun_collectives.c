@@ -240,7 +240,7 @@ static ls_status never_waited(ls_comm *comm, int64_t count) {
     LS_CHECK(ls_scope_end(scope) == LS_ERR_STATE);
     LS_EXPECT_MESSAGE("ls_allreduce_begin: the program never waited for its handle; call ls_handle_wait before "
                       "ls_scope_end");
-    scope = ls_scope_begin(); /* on one rank only: the other ranks have their result */
+    scope = ls_scope_begin(); /* only one rank does this; the other ranks already have their results */
     ls_handle *handle = ls_alltoall_begin(comm, leaf(comm, count, LS_F32), 0, 1, columns(comm));
     if (ls_comm_rank(comm) != 0) {
         LS_CHECK(ls_handle_wait(handle) != NULL);

@@ -299,8 +299,8 @@ static ls_status unused_parameters(ls_comm *world) {
 }
 
 /*
- * Accumulates three batches per step, each with a different distribution. Some ranks have empty shares of some batches,
- * or of the last.
+ * Accumulates three batches per step, each with a different distribution. On some ranks, the share of some batches, or
+ * of the last batch, is empty.
  */
 static ls_status gathered_passes(ls_comm *world) {
     static const int batches[] = {12, 7, 1, 1, 1, 12, 3, 2, 5, 0};

@@ -1,6 +1,6 @@
 /*
- * Sharded state of models of any size: each element has one owner, even if a rank owns none. Changes of parameters
- * before the first step persist. After a failed step, training continues once a state is loaded.
+ * Sharded state of models of any size: each element has one owner, even if some ranks own no element. Changes to
+ * parameters before the first step persist. After a failed step, training continues once a state is loaded.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu

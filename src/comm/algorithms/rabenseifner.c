@@ -367,7 +367,7 @@ static ls_status end(ls_engine *engine, bool *finished) {
     return LS_OK;
 }
 
-/* Returns the memory for the result of these positions. */
+/* Returns the buffer that holds the result at these positions. */
 static ls_stretch result_at(const ls_engine *engine, span positions) {
     const size_t width = engine->call.width;
     const size_t at = engine->segment->halving.start + place(engine, positions.from);

@@ -1,6 +1,6 @@
 /*
- * The gradient-check table: every row of every family of operations, compared with central differences. A row that has
- * a gradient, but that no case records, fails the test.
+ * The gradient-check table: every row of every family of operations, compared with central differences. An operation
+ * that has a gradient, but that no case runs, fails the test.
  *
  * devices: cpu shadow cuda
  */

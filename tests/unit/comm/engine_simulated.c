@@ -224,8 +224,8 @@ static ls_sim_outside run_on_machines(const site *at, world w) {
 }
 
 /*
- * Makes one call. In each direction, a machine's link carries its largest buffer at most this number of times, plus a
- * small amount.
+ * Makes one call, and checks that each machine's link carries, in each direction, at most this number of times the size
+ * of the largest buffer, plus a small amount.
  */
 static void check_link(const site *at, const call_plan *plan, size_t part, double out, double in) {
     const world w = {.seed = plan->seed + part, .plans = plan, .calls = 1, .odd_rank = -1, .part = part};

@@ -16,7 +16,7 @@
 /* Data that the ranks of one test share. */
 typedef struct meeting {
     char url[128];
-    int listener; /* bound before the ranks exist, as a launcher does; -1 for a folder */
+    int listener; /* listening socket, bound before the ranks start, as a launcher does; -1 if the store is a folder */
     int size;
     double timeout;
     volatile int *flag; /* in memory that all ranks share */

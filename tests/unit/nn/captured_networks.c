@@ -11,7 +11,7 @@
 
 #include <lockstep/optim.h>
 
-/* The other networks have ls_bce_loss, which checks its probabilities on the host. */
+/* The other networks use ls_bce_loss, which checks its probabilities on the host. */
 enum { STEPS = 200, NETWORKS = 300, CAPTURED = 280 };
 
 /* One of two equal networks. */

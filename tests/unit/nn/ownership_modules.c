@@ -172,7 +172,7 @@ SCOPED_TEST(test_layers_leave_nothing_in_a_scope) {
     ls_module_free(model);
 }
 
-/* Returns the bytes of tensor memory of this thread. */
+/* Returns the number of bytes of tensor memory that this thread uses. */
 static int64_t memory_now(void) {
     ls_memory memory;
     assert_int_equal(ls_memory_stats(&memory), LS_OK);

@@ -25,7 +25,7 @@ static ls_shape shape_of(const ls_tensor *x) {
     return ls_shape_make(x->ndim, x->size);
 }
 
-/* Returns the softmax at element `at` by the plain formula. */
+/* Computes element `at` of the softmax directly from its definition. */
 static double softmax_at(const ls_tensor *x, int64_t at, int64_t width, int64_t inner) {
     const int64_t first = at / (width * inner) * width * inner + at % inner;
     double largest = -INFINITY;

@@ -49,7 +49,7 @@ typedef struct ls_sim_options {
     size_t eager;           /* 0: LS_TRANSPORT_LEAST_EAGER */
     uint64_t most_delay_ns; /* largest random delay of a packet; messages of one channel between two ranks keep their
                                order */
-    uint64_t most_start_ns; /* largest random time before a rank's first turn */
+    uint64_t most_start_ns; /* maximum random delay before a rank's first turn */
     uint64_t notice_ns;     /* time from a rank's exit until its peers detect it; up to most_delay_ns is added */
     size_t most_content; /* messages with more bytes have no content, and the receiver's memory stays unchanged; 0 means
                             that all messages have content */

@@ -33,8 +33,8 @@ static inline void transpose_four(const float *from, int64_t from_step, float *t
 
 /*
  * Computes to[j][i] = from[i][j]. Reads a block of sixteen columns to its end before the next block: each cache line of
- * `from` is read completely, and the sixteen written rows of `to` stay in the L1 cache. If the distance of these rows
- * is a multiple of the page size, only eight rows fit.
+ * `from` is read completely, and the sixteen written rows of `to` stay in the L1 cache. If the distance between these
+ * rows is a multiple of the page size, only eight rows fit.
  */
 static void transpose(int64_t rows, int64_t columns, const float *from, int64_t from_step, float *to, int64_t to_step) {
     const int64_t even_rows = rows - rows % 4;
