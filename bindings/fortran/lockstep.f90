@@ -129,9 +129,6 @@ module lockstep
   type, bind(c) :: ls_scope
     type(c_ptr) :: ptr = c_null_ptr
   end type ls_scope
-  type, bind(c) :: ls_step
-    type(c_ptr) :: ptr = c_null_ptr
-  end type ls_step
   type, bind(c) :: ls_comm
     type(c_ptr) :: ptr = c_null_ptr
   end type ls_comm
@@ -195,6 +192,9 @@ module lockstep
   type, bind(c) :: ls_callback
     type(c_ptr) :: ptr = c_null_ptr
   end type ls_callback
+  type, bind(c) :: ls_step
+    type(c_ptr) :: ptr = c_null_ptr
+  end type ls_step
   type, bind(c) :: ls_allocator
     type(c_funptr) :: allocate = c_null_funptr
     type(c_funptr) :: release = c_null_funptr
@@ -237,9 +237,6 @@ module lockstep
     type(ls_tensor) :: gradient
     logical(c_bool) :: keep_tape = .false.
   end type ls_backward_options
-  type, bind(c) :: ls_step_capture_options
-    logical(c_bool) :: fallback = .false.
-  end type ls_step_capture_options
   type, bind(c) :: ls_gradcheck_options
     real(c_double) :: step = 0
     real(c_double) :: absolute = 0
@@ -983,6 +980,9 @@ module lockstep
     real(c_double) :: missing = 0
     integer(c_int64_t) :: cache_bytes = 0
   end type ls_array_options
+  type, bind(c) :: ls_step_capture_options
+    logical(c_bool) :: fallback = .false.
+  end type ls_step_capture_options
 
   real(c_double), parameter :: LS_ZERO = tiny(1.0_c_double)
 
@@ -1469,16 +1469,16 @@ module lockstep
     procedure ls_ge_tensor, ls_ge_number, ls_ge_integer_i8, ls_ge_integer_i4
   end interface
   interface ls_is_null
-    procedure is_null_tensor, is_null_scope, is_null_step, is_null_comm, is_null_work, is_null_store, &
-        is_null_csv_classes, is_null_safetensors, is_null_npz, is_null_events, is_null_module, is_null_dataset, &
-        is_null_loader, is_null_metric, is_null_optimizer, is_null_schedule, is_null_grad_scaler, is_null_ema, &
-        is_null_handle, is_null_reducer, is_null_wire_format, is_null_outer, is_null_trial, is_null_callback
+    procedure is_null_tensor, is_null_scope, is_null_comm, is_null_work, is_null_store, is_null_csv_classes, &
+        is_null_safetensors, is_null_npz, is_null_events, is_null_module, is_null_dataset, is_null_loader, &
+        is_null_metric, is_null_optimizer, is_null_schedule, is_null_grad_scaler, is_null_ema, is_null_handle, &
+        is_null_reducer, is_null_wire_format, is_null_outer, is_null_trial, is_null_callback, is_null_step
   end interface
   interface ls_check
-    procedure check_status, check_tensor, check_scope, check_step, check_comm, check_work, check_store, &
-        check_csv_classes, check_safetensors, check_npz, check_events, check_module, check_dataset, check_loader, &
-        check_metric, check_optimizer, check_schedule, check_grad_scaler, check_ema, check_handle, check_reducer, &
-        check_wire_format, check_outer, check_trial, check_callback
+    procedure check_status, check_tensor, check_scope, check_comm, check_work, check_store, check_csv_classes, &
+        check_safetensors, check_npz, check_events, check_module, check_dataset, check_loader, check_metric, &
+        check_optimizer, check_schedule, check_grad_scaler, check_ema, check_handle, check_reducer, &
+        check_wire_format, check_outer, check_trial, check_callback, check_step
   end interface
   interface ls_from
     procedure ls_from_c, ls_from_f32_1, ls_from_f32_2, ls_from_f32_3, ls_from_f32_4, ls_from_f64_1, ls_from_f64_2, &
@@ -1561,18 +1561,18 @@ module lockstep
   private :: ls_nn_row_parallel_i4, ls_nn_parallel_embedding_i8, ls_nn_parallel_embedding_i4, ls_trial_run_i8
   private :: ls_trial_run_i4, ls_trial_history_i8, ls_trial_history_i4, ls_rate_finder_point_i8
   private :: ls_rate_finder_point_i4, ls_label_smoothing_i8, ls_label_smoothing_i4, is_null_tensor
-  private :: is_null_scope, is_null_step, is_null_comm, is_null_work
-  private :: is_null_store, is_null_csv_classes, is_null_safetensors, is_null_npz
-  private :: is_null_events, is_null_module, is_null_dataset, is_null_loader
-  private :: is_null_metric, is_null_optimizer, is_null_schedule, is_null_grad_scaler
-  private :: is_null_ema, is_null_handle, is_null_reducer, is_null_wire_format
-  private :: is_null_outer, is_null_trial, is_null_callback, check_status
-  private :: check_tensor, check_scope, check_step, check_comm
-  private :: check_work, check_store, check_csv_classes, check_safetensors
-  private :: check_npz, check_events, check_module, check_dataset
-  private :: check_loader, check_metric, check_optimizer, check_schedule
-  private :: check_grad_scaler, check_ema, check_handle, check_reducer
-  private :: check_wire_format, check_outer, check_trial, check_callback
+  private :: is_null_scope, is_null_comm, is_null_work, is_null_store
+  private :: is_null_csv_classes, is_null_safetensors, is_null_npz, is_null_events
+  private :: is_null_module, is_null_dataset, is_null_loader, is_null_metric
+  private :: is_null_optimizer, is_null_schedule, is_null_grad_scaler, is_null_ema
+  private :: is_null_handle, is_null_reducer, is_null_wire_format, is_null_outer
+  private :: is_null_trial, is_null_callback, is_null_step, check_status
+  private :: check_tensor, check_scope, check_comm, check_work
+  private :: check_store, check_csv_classes, check_safetensors, check_npz
+  private :: check_events, check_module, check_dataset, check_loader
+  private :: check_metric, check_optimizer, check_schedule, check_grad_scaler
+  private :: check_ema, check_handle, check_reducer, check_wire_format
+  private :: check_outer, check_trial, check_callback, check_step
   private :: ls_from_c, ls_from_f32_1, ls_from_f32_2, ls_from_f32_3
   private :: ls_from_f32_4, ls_from_f64_1, ls_from_f64_2, ls_from_f64_3
   private :: ls_from_f64_4, ls_from_i32_1, ls_from_i32_2, ls_from_i32_3
@@ -1876,23 +1876,6 @@ module lockstep
     integer(c_int), value, intent(in) :: dtype
     integer(c_int) :: returned
   end function
-  ! ls_status ls_step_replay(ls_step *step)
-  function ls_step_replay(step) bind(c, name="ls_step_replay") result(returned)
-    import
-    type(ls_step), value, intent(in) :: step
-    integer(c_int) :: returned
-  end function
-  ! const ls_tensor *ls_step_result(const ls_step *step)
-  function ls_step_result(step) bind(c, name="ls_step_result") result(returned)
-    import
-    type(ls_step), value, intent(in) :: step
-    type(ls_tensor) :: returned
-  end function
-  ! void ls_step_free(ls_step *step)
-  subroutine ls_step_free(step) bind(c, name="ls_step_free")
-    import
-    type(ls_step), value, intent(in) :: step
-  end subroutine
   ! ls_tensor *ls_neg(ls_tensor *x)
   function ls_neg(x) bind(c, name="ls_neg") result(returned)
     import
@@ -4195,6 +4178,23 @@ module lockstep
     type(ls_callback), value, intent(in) :: callback
     real(c_double) :: returned
   end function
+  ! ls_status ls_step_replay(ls_step *step)
+  function ls_step_replay(step) bind(c, name="ls_step_replay") result(returned)
+    import
+    type(ls_step), value, intent(in) :: step
+    integer(c_int) :: returned
+  end function
+  ! const ls_tensor *ls_step_result(const ls_step *step)
+  function ls_step_result(step) bind(c, name="ls_step_result") result(returned)
+    import
+    type(ls_step), value, intent(in) :: step
+    type(ls_tensor) :: returned
+  end function
+  ! void ls_step_free(ls_step *step)
+  subroutine ls_step_free(step) bind(c, name="ls_step_free")
+    import
+    type(ls_step), value, intent(in) :: step
+  end subroutine
   ! ls_status ls_trace_start(void)
   function ls_trace_start() bind(c, name="ls_trace_start") result(returned)
     import
@@ -5030,44 +5030,6 @@ contains
     p_user = c_null_ptr
     if (present(user)) p_user = user
     returned = c_ls_add_grad_hook(leaf, hook, p_user)
-  end function
-
-  ! ls_step *ls_step_capture(ls_step_function function, void *user, const ls_step_capture_options *options)
-  function ls_step_capture(function, user, options) result(returned)
-    type(c_funptr), value, intent(in) :: function
-    type(c_ptr), intent(in), optional :: user
-    type(ls_step_capture_options), intent(in), optional, target :: options
-    type(c_ptr) :: p_user
-    type(c_ptr) :: p_options
-    type(ls_step) :: returned
-    interface
-      function c_ls_step_capture(function, user, options) bind(c, name="ls_step_capture") result(returned)
-        import
-        type(c_funptr), value, intent(in) :: function
-        type(c_ptr), value :: user
-        type(c_ptr), value :: options
-        type(ls_step) :: returned
-      end function
-    end interface
-    p_user = c_null_ptr
-    if (present(user)) p_user = user
-    p_options = c_null_ptr
-    if (present(options)) p_options = c_loc(options)
-    returned = c_ls_step_capture(function, p_user, p_options)
-  end function
-
-  ! bool ls_step_is_captured(const ls_step *step)
-  function ls_step_is_captured(step) result(returned)
-    type(ls_step), value, intent(in) :: step
-    logical :: returned
-    interface
-      function c_ls_step_is_captured(step) bind(c, name="ls_step_is_captured") result(returned)
-        import
-        type(ls_step), value, intent(in) :: step
-        logical(c_bool) :: returned
-      end function
-    end interface
-    returned = logical(c_ls_step_is_captured(step))
   end function
 
   ! ls_status ls_gradcheck(ls_function function, ls_tensor **inputs, int count, void *user, const ls_gradcheck_options
@@ -11925,6 +11887,44 @@ contains
     returned = c_ls_netcdf_dataset(p_path, p_options)
   end function
 
+  ! ls_step *ls_step_capture(ls_step_function function, void *user, const ls_step_capture_options *options)
+  function ls_step_capture(function, user, options) result(returned)
+    type(c_funptr), value, intent(in) :: function
+    type(c_ptr), intent(in), optional :: user
+    type(ls_step_capture_options), intent(in), optional, target :: options
+    type(c_ptr) :: p_user
+    type(c_ptr) :: p_options
+    type(ls_step) :: returned
+    interface
+      function c_ls_step_capture(function, user, options) bind(c, name="ls_step_capture") result(returned)
+        import
+        type(c_funptr), value, intent(in) :: function
+        type(c_ptr), value :: user
+        type(c_ptr), value :: options
+        type(ls_step) :: returned
+      end function
+    end interface
+    p_user = c_null_ptr
+    if (present(user)) p_user = user
+    p_options = c_null_ptr
+    if (present(options)) p_options = c_loc(options)
+    returned = c_ls_step_capture(function, p_user, p_options)
+  end function
+
+  ! bool ls_step_is_captured(const ls_step *step)
+  function ls_step_is_captured(step) result(returned)
+    type(ls_step), value, intent(in) :: step
+    logical :: returned
+    interface
+      function c_ls_step_is_captured(step) bind(c, name="ls_step_is_captured") result(returned)
+        import
+        type(ls_step), value, intent(in) :: step
+        logical(c_bool) :: returned
+      end function
+    end interface
+    returned = logical(c_ls_step_is_captured(step))
+  end function
+
   ! ls_status ls_trace_stop(ls_comm *comm, const char *path)
   function ls_trace_stop(comm, path) result(returned)
     type(ls_comm), value, intent(in) :: comm
@@ -11965,16 +11965,6 @@ contains
 
   subroutine check_scope(handle)
     type(ls_scope), intent(in) :: handle
-    if (.not. c_associated(handle%ptr)) call stop_with_message()
-  end subroutine
-
-  pure logical function is_null_step(handle)
-    type(ls_step), intent(in) :: handle
-    is_null_step = .not. c_associated(handle%ptr)
-  end function
-
-  subroutine check_step(handle)
-    type(ls_step), intent(in) :: handle
     if (.not. c_associated(handle%ptr)) call stop_with_message()
   end subroutine
 
@@ -12185,6 +12175,16 @@ contains
 
   subroutine check_callback(handle)
     type(ls_callback), intent(in) :: handle
+    if (.not. c_associated(handle%ptr)) call stop_with_message()
+  end subroutine
+
+  pure logical function is_null_step(handle)
+    type(ls_step), intent(in) :: handle
+    is_null_step = .not. c_associated(handle%ptr)
+  end function
+
+  subroutine check_step(handle)
+    type(ls_step), intent(in) :: handle
     if (.not. c_associated(handle%ptr)) call stop_with_message()
   end subroutine
 

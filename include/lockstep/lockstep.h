@@ -29,6 +29,7 @@
 #include <lockstep/nn.h>
 #include <lockstep/optim.h>
 #include <lockstep/parallel.h>
+#include <lockstep/step.h>
 #include <lockstep/tensor.h>
 #include <lockstep/trace.h>
 #include <lockstep/train.h>

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <lockstep/step.h>
+
 #include "autograd/tape.h"
 #include "base/log.h"
 #include "base/memory.h"

@@ -9,6 +9,7 @@
 
 #include <lockstep/optim.h>
 #include <lockstep/parallel.h>
+#include <lockstep/step.h>
 
 #include "tests/support/ranks.h"
 

@@ -3,7 +3,7 @@
 VERSION = "0.1.0"
 
 # The handles: pointers to opaque objects.
-HANDLES = ('ls_tensor', 'ls_scope', 'ls_step', 'ls_comm', 'ls_work', 'ls_store', 'ls_csv_classes', 'ls_safetensors', 'ls_npz', 'ls_events', 'ls_module', 'ls_dataset', 'ls_loader', 'ls_metric', 'ls_optimizer', 'ls_schedule', 'ls_grad_scaler', 'ls_ema', 'ls_handle', 'ls_reducer', 'ls_wire_format', 'ls_outer', 'ls_trial', 'ls_callback')
+HANDLES = ('ls_tensor', 'ls_scope', 'ls_comm', 'ls_work', 'ls_store', 'ls_csv_classes', 'ls_safetensors', 'ls_npz', 'ls_events', 'ls_module', 'ls_dataset', 'ls_loader', 'ls_metric', 'ls_optimizer', 'ls_schedule', 'ls_grad_scaler', 'ls_ema', 'ls_handle', 'ls_reducer', 'ls_wire_format', 'ls_outer', 'ls_trial', 'ls_callback', 'ls_step')
 # The types of callbacks.
 CALLBACKS = ('ls_callback_function', 'ls_callback_predicate', 'ls_closure', 'ls_criterion', 'ls_function', 'ls_grad_hook', 'ls_log_sink', 'ls_loss_function', 'ls_module_hook', 'ls_rank_function', 'ls_sampler', 'ls_step_function', 'ls_transform')
 # Options for which the C value LS_ZERO, not 0, selects 0.
@@ -91,11 +91,6 @@ FUNCTIONS = {
     'ls_no_grad': ('bool', (('bool', 'on'),)),
     'ls_autocast': ('ls_dtype', (('ls_dtype', 'dtype'),)),
     'ls_add_grad_hook': ('ls_status', (('ls_tensor *', 'leaf'), ('ls_grad_hook', 'hook'), ('void *', 'user'))),
-    'ls_step_capture': ('ls_step *', (('ls_step_function', 'function'), ('void *', 'user'), ('const ls_step_capture_options *', 'options'))),
-    'ls_step_replay': ('ls_status', (('ls_step *', 'step'),)),
-    'ls_step_result': ('const ls_tensor *', (('const ls_step *', 'step'),)),
-    'ls_step_is_captured': ('bool', (('const ls_step *', 'step'),)),
-    'ls_step_free': ('void', (('ls_step *', 'step'),)),
     'ls_gradcheck': ('ls_status', (('ls_function', 'function'), ('ls_tensor **', 'inputs'), ('int', 'count'), ('void *', 'user'), ('const ls_gradcheck_options *', 'options'))),
     'ls_custom': ('ls_tensor *', (('const ls_custom_op *', 'op'), ('const ls_tensor **', 'inputs'), ('int', 'input_count'), ('void *', 'user'), ('ls_tensor **', 'outputs'))),
     'ls_neg': ('ls_tensor *', (('ls_tensor *', 'x'),)),
@@ -689,6 +684,11 @@ FUNCTIONS = {
     'ls_trial_load': ('ls_status', (('ls_trial *', 'trial'), ('const char *', 'folder'))),
     'ls_hdf5_dataset': ('ls_dataset *', (('const char *', 'path'), ('const ls_array_options *', 'options'))),
     'ls_netcdf_dataset': ('ls_dataset *', (('const char *', 'path'), ('const ls_array_options *', 'options'))),
+    'ls_step_capture': ('ls_step *', (('ls_step_function', 'function'), ('void *', 'user'), ('const ls_step_capture_options *', 'options'))),
+    'ls_step_replay': ('ls_status', (('ls_step *', 'step'),)),
+    'ls_step_result': ('const ls_tensor *', (('const ls_step *', 'step'),)),
+    'ls_step_is_captured': ('bool', (('const ls_step *', 'step'),)),
+    'ls_step_free': ('void', (('ls_step *', 'step'),)),
     'ls_trace_start': ('ls_status', ()),
     'ls_trace_stop': ('ls_status', (('ls_comm *', 'comm'), ('const char *', 'path'))),
 }
@@ -704,7 +704,6 @@ STRUCTS = {
     'ls_attention_options': (('bool', 'causal'), ('ls_tensor *', 'key_mask'), ('ls_tensor *', 'attn_mask'), ('double', 'scale')),
     'ls_rotary_options': (('double', 'base'), ('int64_t', 'first'), ('bool', 'halves')),
     'ls_backward_options': (('ls_tensor *', 'gradient'), ('bool', 'keep_tape')),
-    'ls_step_capture_options': (('bool', 'fallback'),),
     'ls_gradcheck_options': (('double', 'step'), ('double', 'absolute'), ('double', 'relative')),
     'ls_custom_call': (('const ls_tensor **', 'inputs'), ('int', 'input_count'), ('ls_tensor **', 'outputs'), ('ls_tensor **', 'saved'), ('const ls_tensor **', 'output_gradients'), ('ls_tensor **', 'input_gradients'), ('const bool *', 'wanted'), ('void *', 'user')),
     'ls_custom_op': (('const char *', 'name'), ('function', 'forward'), ('function', 'backward'), ('function', 'release'), ('int', 'outputs'), ('int', 'saved'), ('bool', 'by_sample'), ('bool', 'on_host')),
@@ -803,6 +802,7 @@ STRUCTS = {
     'ls_checkpoint_options': (('const char *', 'folder'), ('int64_t', 'every_steps'), ('double', 'every_seconds'), ('int64_t', 'every_epochs'), ('int', 'keep'), ('const char *', 'best'), ('bool', 'highest'), ('bool', 'no_signals'), ('bool', 'overwrite')),
     'ls_array_field': (('const char **', 'variables'), ('int', 'variable_count'), ('ls_dtype', 'dtype'), ('int64_t', 'first'), ('int64_t', 'steps'), ('ls_shape', 'offset'), ('ls_shape', 'extent')),
     'ls_array_options': (('ls_array_field', 'input'), ('ls_array_field', 'target'), ('int', 'axis'), ('int64_t', 'stride'), ('double', 'missing'), ('int64_t', 'cache_bytes')),
+    'ls_step_capture_options': (('bool', 'fallback'),),
 }
 
 # The constants of each enum.
@@ -1001,16 +1001,6 @@ bool ls_no_grad(bool on);
 ls_dtype ls_autocast(ls_dtype dtype);
 typedef ls_status (*ls_grad_hook)(ls_tensor *leaf, void *user);
 ls_status ls_add_grad_hook(ls_tensor *leaf, ls_grad_hook hook, void *user);
-typedef struct ls_step ls_step;
-typedef ls_tensor *(*ls_step_function)(void *user);
-typedef struct ls_step_capture_options {
-    bool fallback;
-} ls_step_capture_options;
-ls_step *ls_step_capture(ls_step_function function, void *user, const ls_step_capture_options *options);
-ls_status ls_step_replay(ls_step *step);
-const ls_tensor *ls_step_result(const ls_step *step);
-bool ls_step_is_captured(const ls_step *step);
-void ls_step_free(ls_step *step);
 typedef ls_tensor *(*ls_function)(ls_tensor **inputs, int count, void *user);
 typedef struct ls_gradcheck_options {
     double step;
@@ -2482,6 +2472,16 @@ typedef struct ls_array_options {
 } ls_array_options;
 ls_dataset *ls_hdf5_dataset(const char *path, const ls_array_options *options);
 ls_dataset *ls_netcdf_dataset(const char *path, const ls_array_options *options);
+typedef struct ls_step ls_step;
+typedef ls_tensor *(*ls_step_function)(void *user);
+typedef struct ls_step_capture_options {
+    bool fallback;
+} ls_step_capture_options;
+ls_step *ls_step_capture(ls_step_function function, void *user, const ls_step_capture_options *options);
+ls_status ls_step_replay(ls_step *step);
+const ls_tensor *ls_step_result(const ls_step *step);
+bool ls_step_is_captured(const ls_step *step);
+void ls_step_free(ls_step *step);
 ls_status ls_trace_start(void);
 ls_status ls_trace_stop(ls_comm *comm, const char *path);
 """

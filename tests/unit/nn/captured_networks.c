@@ -10,6 +10,7 @@
 #include "tests/support/unit.h"
 
 #include <lockstep/optim.h>
+#include <lockstep/step.h>
 
 /* The other networks use ls_bce_loss, which checks its probabilities on the host. */
 enum { STEPS = 200, NETWORKS = 300, CAPTURED = 280 };

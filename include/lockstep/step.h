@@ -1,0 +1,79 @@
+/**
+ * @file step.h
+ * Captured steps: training steps of fixed shapes that are recorded once and replayed.
+ *
+ * ```c
+ * static ls_tensor *step(void *user) {
+ *     ls_optimizer_zero_grad(optimizer);
+ *     ls_tensor *loss = ls_mse_loss(ls_forward(model, x), target, LS_LOSS_MEAN);
+ *     return ls_backward(loss) == LS_OK && ls_optimizer_step(optimizer) == LS_OK ? loss : NULL;
+ * }
+ *
+ * ls_step *captured = ls_step_capture(step, NULL, NULL);
+ * for (int64_t i = 1; i < ls_size(inputs, 0) && captured != NULL; i++) {
+ *     if (ls_copy_into(x, ls_select(inputs, 0, i)) != LS_OK || ls_step_replay(captured) != LS_OK) break;
+ * }
+ * ls_step_free(captured);
+ * ```
+ */
+#ifndef LOCKSTEP_STEP_H
+#define LOCKSTEP_STEP_H
+
+#include <lockstep/tensor.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** A step that was recorded by ls_step_capture. */
+typedef struct ls_step ls_step;
+
+/**
+ * One step of the program: usually a forward pass, ls_backward and ls_optimizer_step. Returns a result, for example the
+ * loss, or NULL after an error. It runs in a scope of its own.
+ */
+typedef ls_tensor *(*ls_step_function)(void *user);
+
+/** Options of ls_step_capture. Zero fields select defaults. */
+typedef struct ls_step_capture_options {
+    bool fallback; /**< on failure, logs the reason once; ls_step_replay then runs the function */
+} ls_step_capture_options;
+
+/**
+ * Runs `function` once, as a usual step, and records the kernels that it runs. ls_step_replay repeats them on the same
+ * memory, without the tape and the checks of the function. It gives the same bits as another call of the function.
+ *
+ * - Tensors that exist before the step are its inputs. The program changes their elements between replays. Their
+ *   memory, the modes of the modules, ls_no_grad and ls_autocast must stay.
+ * - Numbers, shapes and decisions of `function` are recorded as they are. A replay does not call `function`.
+ * - The step belongs to the thread. It holds its tensors and modules, and borrows its optimizers: free the step first.
+ *   Learning rates may change.
+ * - Experimental. Overwrite inputs, and do not replace them: while anything else holds the old tensor, replays read it.
+ *
+ * Fails with LS_ERR_UNSUPPORTED, after the step has run as usual, if a replay could not repeat it. The message has the
+ * operation and the remedy: reads or writes by the host (ls_item, ls_data), random numbers, custom operations, hooks,
+ * communication, other devices than the CPU. Fails with the error of `function`, and with LS_ERR_STATE inside a step
+ * that is being captured and during a backward pass. `options` may be NULL.
+ */
+LS_API ls_step *ls_step_capture(ls_step_function function, void *user, const ls_step_capture_options *options);
+
+/**
+ * Repeats the step. Fails with LS_ERR_STATE, before it changes anything, if a tensor, a module or a mode is not as it
+ * was when the step was captured: capture the step again. Otherwise fails if an operation of the step fails.
+ */
+LS_API ls_status ls_step_replay(ls_step *step) LS_WARN_UNUSED;
+
+/** Returns the result of the latest run of the step, as a borrowed pointer. Every replay overwrites its elements. */
+LS_API const ls_tensor *ls_step_result(const ls_step *step);
+
+/** Returns false if ls_step_replay runs the function (`.fallback`), otherwise true. */
+LS_API bool ls_step_is_captured(const ls_step *step);
+
+/** Frees the step. NULL is allowed. */
+LS_API void ls_step_free(ls_step *step);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
