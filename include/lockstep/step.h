@@ -46,8 +46,8 @@ typedef struct ls_step_capture_options {
  * - Tensors that exist before the step are its inputs. The program changes their elements between replays. Their
  *   memory, the modes of the modules, ls_no_grad and ls_autocast must stay.
  * - Numbers, shapes and decisions of `function` are recorded as they are. A replay does not call `function`.
- * - The step belongs to the thread. It holds its tensors and modules, and borrows its optimizers: free the step first.
- *   Learning rates may change.
+ * - The step belongs to the thread. Learning rates may change.
+ * - Tensors, modules and optimizers may be freed before the step. Replays then fail.
  * - Experimental. Overwrite inputs, and do not replace them: while anything else holds the old tensor, replays read it.
  *
  * Fails with LS_ERR_UNSUPPORTED, after the step has run as usual, if a replay could not repeat it. The message has the

@@ -21,13 +21,13 @@ void ls_capture_call_end(ls_capture *capture, ls_status status, ls_status (*run)
 
 /*
  * An object whose state decides what the step does, and its state now. Each replay first calls `check`, which fails if
- * the state has changed. `hold` keeps the object alive (true), until called with false.
+ * the state has changed. `hold` keeps the memory of the object (true), until called with false.
  */
 typedef struct ls_capture_guard {
-    ls_status (*check)(void *object, bool state);
+    ls_status (*check)(void *object, int state);
     void (*hold)(void *object, bool hold);
     void *object;
-    bool state;
+    int state;
 } ls_capture_guard;
 
 void ls_capture_add_guard(ls_capture *capture, const ls_capture_guard *guard);

@@ -257,8 +257,10 @@ void ls_optimizer_free(ls_optimizer *optimizer) {
     ls_optimizer_free(optimizer->others);
     ls_state_forget(&optimizer->listed);
     ls_free(optimizer->groups);
-    *optimizer = (ls_optimizer){.type = NULL};
-    ls_retire(optimizer, LS_RETIRED_BORROWED);
+    *optimizer = (ls_optimizer){.type = NULL, .captures = optimizer->captures};
+    if (optimizer->captures == 0) {
+        ls_retire(optimizer, LS_RETIRED_BORROWED);
+    }
 }
 
 int64_t ls_optimizer_pending(const ls_optimizer *optimizer) {
@@ -453,10 +455,35 @@ static ls_status replay_step(void *optimizer) {
     return ls_optimizer_step(optimizer);
 }
 
+/* Adding a group changes what ls_optimizer_zero_grad and ls_optimizer_step do. */
+static ls_status check_captured(void *object, int group_count) {
+    const ls_optimizer *optimizer = object;
+    LS_TRY(ls_optimizer_check_here("ls_step_replay", optimizer));
+    return optimizer->group_count == group_count
+               ? LS_OK
+               : ls_fail(LS_ERR_STATE,
+                         "ls_step_replay: %s has %d groups, but had %d when the step was captured: capture "
+                         "the step again",
+                         optimizer->type->name, optimizer->group_count, group_count);
+}
+
+/* Keeps the memory of the optimizer, so that no other optimizer gets its address. */
+static void hold_captured(void *object, bool hold) {
+    ls_optimizer *optimizer = object;
+    optimizer->captures += hold ? 1 : -1;
+    if (optimizer->captures == 0 && optimizer->type == NULL) {
+        ls_retire(optimizer, LS_RETIRED_BORROWED);
+    }
+}
+
 __attribute__((noinline, cold)) static ls_status capture_step(ls_optimizer *optimizer, ls_capture *capture) {
     if (ls_optimizer_is_sharded(optimizer)) {
         ls_capture_refuse(capture, "ls_optimizer_step", LS_CAPTURE_COMMUNICATES);
     }
+    ls_capture_add_guard(capture, &(ls_capture_guard){.check = check_captured,
+                                                      .hold = hold_captured,
+                                                      .object = optimizer,
+                                                      .state = optimizer->group_count});
     ls_capture_call_begin(capture);
     const ls_status status = ls_optimizer_step(optimizer);
     ls_capture_call_end(capture, status, replay_step, optimizer);

@@ -154,6 +154,7 @@ struct ls_optimizer {
     ls_state_list listed;   /* the last result of ls_optimizer_state */
     ls_comm *comm; /* borrowed; the ranks over which the parameters of ls_descent are sharded; NULL if not sharded */
     struct ls_descent *descent; /* state of a method that evaluates the loss; NULL before its first step */
+    int captures;               /* number of captured steps that refer to the optimizer, which may be freed already */
 };
 
 /*

@@ -208,6 +208,33 @@ SCOPED_TEST(test_freed_objects_are_reported) {
     classifier_end(&self, step);
 }
 
+/* A new optimizer must not get the address of an optimizer of a captured step. */
+SCOPED_TEST(test_other_optimizers_are_reported) {
+    classifier self, other;
+    classifier_begin(&self, make_sgd);
+    classifier_begin(&other, make_sgd);
+    ls_step *step = classifier_capture(&self);
+    (void)classifier_run(&other); /* its parameters have gradients */
+    const ls_optimizer *freed = self.optimizer;
+    ls_optimizer_free(self.optimizer);
+    for (int i = 0; i < 1000; i++) {
+        ls_optimizer_free(other.optimizer);
+        other.optimizer = make_sgd(other.model);
+        assert_ptr_not_equal(other.optimizer, freed);
+    }
+    expect_no_replay(step, "ls_step_replay: the optimizer was freed");
+    ls_step_free(step);
+
+    self.optimizer = make_sgd(self.model);
+    step = classifier_capture(&self);
+    ls_tensor *added = ls_ones(LS_SHAPE(1), LS_F32);
+    assert_int_equal(ls_set_requires_grad(added, true), LS_OK);
+    assert_int_equal(ls_optimizer_add_group(self.optimizer, &added, 1, NULL), LS_OK);
+    expect_no_replay(step, "ls_sgd has 2 groups, but had 1 when the step was captured");
+    classifier_end(&self, step);
+    classifier_end(&other, NULL);
+}
+
 static ls_tensor *copy_inner(classifier *self, ls_tensor *loss) {
     return ls_copy_into(self->copy, self->copied) == LS_OK ? loss : NULL;
 }
@@ -339,6 +366,7 @@ int main(void) {
         cmocka_unit_test(test_the_arena_is_smaller_than_its_blocks),
         cmocka_unit_test(test_replays_change_tensors_that_the_step_made),
         cmocka_unit_test(test_freed_objects_are_reported),
+        cmocka_unit_test(test_other_optimizers_are_reported),
         cmocka_unit_test(test_freed_sources_of_copies_are_reported),
         cmocka_unit_test(test_changed_modes_are_reported),
         cmocka_unit_test(test_moved_tensors_are_reported),
