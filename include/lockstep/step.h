@@ -48,7 +48,7 @@ typedef struct ls_step_capture_options {
  * - Numbers, shapes and decisions of `function` are recorded as they are. A replay does not call `function`.
  * - The step belongs to the thread. Learning rates may change.
  * - Tensors, modules and optimizers may be freed before the step. Replays then fail.
- * - Experimental. Overwrite inputs, and do not replace them: while anything else holds the old tensor, replays read it.
+ * - Experimental. Overwrite inputs, and do not replace them: replays read the old tensor, or fail if it was freed.
  *
  * Fails with LS_ERR_UNSUPPORTED, after the step has run as usual, if a replay could not repeat it. The message has the
  * operation and the remedy: reads or writes by the host (ls_item, ls_data), random numbers, custom operations, hooks,

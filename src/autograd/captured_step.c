@@ -19,6 +19,8 @@ typedef struct captured_input {
     const char *operation;
     int argument; /* from 1 */
     bool needs_grad;
+    bool made_in_step;
+    bool in_program; /* the program or a scope holds a reference */
     /* of a leaf */
     bool zeroed;     /* the step clears the gradient before it uses it */
     bool has_before; /* it had a gradient before the step */
@@ -39,6 +41,7 @@ struct ls_step {
     void *user;
     bool eager; /* a replay calls the function */
     const ls_thread_state *thread;
+    const ls_scope *outer; /* the innermost scope when the step was captured */
     captured_modes modes;
     captured_input *inputs;
     int input_count;
@@ -84,6 +87,16 @@ static void check_leaf(ls_step *step, const char *operation, const ls_tensor *te
     }
 }
 
+/* Returns whether a scope of the step holds the tensor. */
+static bool is_made_in_step(const ls_step *step, const ls_tensor *tensor) {
+    for (const ls_scope *scope = step->thread->scope; scope != step->outer; scope = scope->outer) {
+        if (tensor->scope == scope) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static captured_input *add_input(ls_step *step, ls_tensor *tensor, const char *operation, int argument) {
     captured_input *inputs = ls_grow(step->inputs, (size_t)step->input_count, sizeof *inputs);
     if (inputs == NULL) {
@@ -96,7 +109,9 @@ static captured_input *add_input(ls_step *step, ls_tensor *tensor, const char *o
                               .data = tensor->data,
                               .operation = operation,
                               .argument = argument,
-                              .needs_grad = tensor->needs_grad};
+                              .needs_grad = tensor->needs_grad,
+                              .made_in_step = is_made_in_step(step, tensor),
+                              .in_program = tensor->scope != &ls_nowhere};
     ls_leaf *leaf = tensor->leaf;
     if (leaf != NULL) {
         check_leaf(step, operation, tensor);
@@ -275,12 +290,15 @@ static ls_status run_function(ls_step *step, const char *call) {
     return ls_scope_end_after(scope, take_result(step, call, result, errors));
 }
 
-/* Drops tensors that were made in the step over memory that existed before it: only the record holds them now. */
+/*
+ * Drops tensors that were made in the step over memory that existed before it. Modules and operations also make tensors
+ * outside of scopes; only the record holds these tensors now.
+ */
 static void drop_temporary_inputs(ls_step *step) {
     int count = 0;
     for (int i = 0; i < step->input_count; i++) {
         const captured_input input = step->inputs[i];
-        if (input.tensor->references == 1) {
+        if (input.made_in_step || (!input.in_program && input.tensor->references == 1)) {
             if (input.tensor->leaf != NULL) {
                 ls_capture_refuse(&step->capture, input.operation,
                                   "uses a leaf that the step makes over other memory: make it before the step");
@@ -370,6 +388,7 @@ ls_step *ls_step_capture(ls_step_function function, void *user, const ls_step_ca
     step->function = function;
     step->user = user;
     step->thread = thread;
+    step->outer = thread->scope;
     step->modes = modes_of(thread);
     step->capture.note_tensor = note_tensor;
     if (capture(step) != LS_OK) {
@@ -421,6 +440,9 @@ static ls_status check_input(const captured_input *input) {
     const ls_tensor *tensor = input->tensor;
     if (__builtin_expect(tensor->references <= 1, 0)) {
         return refuse_input(input, "was freed");
+    }
+    if (__builtin_expect(input->in_program && tensor->scope == &ls_nowhere, 0)) {
+        return refuse_input(input, "was freed by the program, or given to another object, which still holds it");
     }
     if (__builtin_expect(tensor->data != input->data, 0)) {
         return refuse_input(input, "has moved to other memory (a new optimizer, or ls_module_to_device)");

@@ -14,6 +14,7 @@ typedef struct ls_owners {
     int references;
     int retained; /* number of these references that the user has retained */
     bool made;    /* the creator still holds its reference: no constructor has taken ownership yet */
+    bool freed;   /* the creator has dropped its reference */
 } ls_owners;
 
 #define LS_OWNERS_NEW ((ls_owners){.references = 1, .made = true})
@@ -48,6 +49,7 @@ static inline bool ls_owners_give_back(ls_owners *owners) {
         owners->retained--;
     } else if (owners->made) {
         owners->made = false;
+        owners->freed = true;
     } else {
         return false;
     }

@@ -146,7 +146,7 @@ INLINE ls_status run_with_hooks(ls_module *module, ls_tensor *const *inputs, int
 /* A captured step does the same only while the modules that it calls stay in their modes. */
 static ls_status check_captured(void *object, int training) {
     const ls_module *module = object;
-    if (module->owners.references <= 1) {
+    if (module->owners.freed || module->owners.references <= 1) {
         return ls_fail(LS_ERR_STATE, "ls_step_replay: a module of the step, %s, was freed: capture the step again",
                        module->type->name);
     }

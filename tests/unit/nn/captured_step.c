@@ -235,6 +235,58 @@ SCOPED_TEST(test_other_optimizers_are_reported) {
     classifier_end(&other, NULL);
 }
 
+/* The same if something else than the step still holds the object. */
+SCOPED_TEST(test_freed_objects_that_others_hold_are_reported) {
+    classifier self;
+    classifier_begin(&self, make_sgd);
+    ls_step *step = classifier_capture(&self);
+    ls_tensor *w = ls_ones(LS_SHAPE(FEATURES), LS_F32);
+    assert_int_equal(ls_set_requires_grad(w, true), LS_OK);
+    ls_tensor *sum = ls_sum(ls_square(ls_mul(self.x, w))); /* the tape holds x */
+    ls_release(self.x);
+    expect_no_replay(step, "argument 1 of ls_linear, [4, 6], was freed by the program");
+    assert_int_equal(ls_backward(sum), LS_OK);
+    ls_step_free(step);
+
+    ls_scope *scope = ls_scope_begin();
+    self.x = ls_rand(LS_SHAPE(BATCH, FEATURES), LS_F32);
+    step = classifier_capture(&self);
+    ls_step *other = classifier_capture(&self);
+    replay_step(step);
+    replay_step(other);
+    assert_int_equal(ls_scope_end(scope), LS_OK);
+    expect_no_replay(step, "argument 1 of ls_linear, [4, 6], was freed by the program");
+    expect_no_replay(other, "argument 1 of ls_linear, [4, 6], was freed by the program");
+    ls_step_free(other);
+    ls_step_free(step);
+
+    self.x = ls_rand(LS_SHAPE(BATCH, FEATURES), LS_F32);
+    step = classifier_capture(&self);
+    other = classifier_capture(&self);
+    ls_module_free(self.model);
+    self.model = NULL;
+    expect_no_replay(step, "a module of the step, Sequential, was freed");
+    expect_no_replay(other, "a module of the step, Sequential, was freed");
+    ls_step_free(other);
+    classifier_end(&self, step);
+}
+
+/* An owner that a module or a tensor gets after the capture changes nothing. */
+SCOPED_TEST(test_new_owners) {
+    classifier self;
+    classifier_begin(&self, make_sgd);
+    ls_step *step = classifier_capture(&self);
+    ls_module *outer = ls_sequential(self.model, ls_nn_tanh());
+    ls_dataset *dataset = ls_tensor_dataset(self.x, self.target);
+    assert_non_null(outer);
+    assert_non_null(dataset);
+    replay_step(step);
+    ls_dataset_free(dataset);
+    replay_step(step);
+    self.model = outer;
+    classifier_end(&self, step);
+}
+
 static ls_tensor *copy_inner(classifier *self, ls_tensor *loss) {
     return ls_copy_into(self->copy, self->copied) == LS_OK ? loss : NULL;
 }
@@ -367,6 +419,8 @@ int main(void) {
         cmocka_unit_test(test_replays_change_tensors_that_the_step_made),
         cmocka_unit_test(test_freed_objects_are_reported),
         cmocka_unit_test(test_other_optimizers_are_reported),
+        cmocka_unit_test(test_freed_objects_that_others_hold_are_reported),
+        cmocka_unit_test(test_new_owners),
         cmocka_unit_test(test_freed_sources_of_copies_are_reported),
         cmocka_unit_test(test_changed_modes_are_reported),
         cmocka_unit_test(test_moved_tensors_are_reported),
