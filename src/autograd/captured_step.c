@@ -253,11 +253,55 @@ void ls_capture_add_guard(ls_capture *capture, const ls_capture_guard *guard) {
     step->guards = guards;
 }
 
-/* ---- capturing --------------------------------------------------------------------------------------------------- */
+/* ---- checks ------------------------------------------------------------------------------------------------------ */
 
 static captured_modes modes_of(const ls_thread_state *thread) {
     return (captured_modes){.no_grad = thread->no_grad, .autocast = thread->autocast};
 }
+
+static ls_status refuse_input(const captured_input *input, const char *what) {
+    char which[32] = "a tensor";
+    if (input->argument > 0) {
+        snprintf(which, sizeof which, "argument %d", input->argument);
+    }
+    return ls_fail(LS_ERR_STATE, "ls_step_replay: %s of %s, %s, %s: capture the step again", which, input->operation,
+                   LS_SHAPE_TEXT(input->tensor), what);
+}
+
+static ls_status check_tensor(const captured_input *input) {
+    const ls_tensor *tensor = input->tensor;
+    if (__builtin_expect(tensor->references <= 1, 0)) {
+        return refuse_input(input, "was freed");
+    }
+    if (__builtin_expect(input->in_program && tensor->scope == &ls_nowhere, 0)) {
+        return refuse_input(input, "was freed by the program, or given to another object, which still holds it");
+    }
+    if (__builtin_expect(tensor->data != input->data, 0)) {
+        return refuse_input(input, "has moved to other memory (a new optimizer, or ls_module_to_device)");
+    }
+    if (__builtin_expect(tensor->needs_grad != input->needs_grad, 0)) {
+        return refuse_input(input, tensor->needs_grad ? "requires a gradient now" : "requires no gradient any more");
+    }
+    return LS_OK;
+}
+
+/* Checks everything that the function and the program must leave as it is, except gradients. */
+static ls_status check_objects(const ls_step *step) {
+    const captured_modes modes = modes_of(step->thread);
+    if (modes.no_grad != step->modes.no_grad || modes.autocast != step->modes.autocast) {
+        return ls_fail(LS_ERR_STATE, "ls_step_replay: ls_no_grad or ls_autocast have changed since ls_step_capture: "
+                                     "call it in the same mode, or set the mode in the function");
+    }
+    for (int i = 0; i < step->input_count; i++) {
+        LS_TRY(check_tensor(&step->inputs[i]));
+    }
+    for (int i = 0; i < step->guard_count; i++) {
+        LS_TRY(step->guards[i].check(step->guards[i].object, step->guards[i].state));
+    }
+    return LS_OK;
+}
+
+/* ---- capturing --------------------------------------------------------------------------------------------------- */
 
 /* Replaces the result of the step by a view without history, which belongs to the step. */
 static ls_status take_result(ls_step *step, const char *call, const ls_tensor *result, uint32_t errors) {
@@ -352,6 +396,18 @@ static void forget(ls_step *step) {
     ls_capture_clear(&step->capture);
 }
 
+/* Ends the record. Fails with the reason if a replay could not repeat the step, or would always fail. */
+static ls_status finish(ls_step *step) {
+    if (ls_capture_records(&step->capture) && check_objects(step) != LS_OK) {
+        char why[LS_ERROR_CAPACITY];
+        snprintf(why, sizeof why,
+                 "changes what replays check: make the change outside the function. A replay would fail with \"%s\"",
+                 ls_error_message());
+        ls_capture_refuse(&step->capture, "the function", why);
+    }
+    return ls_capture_plan(&step->capture);
+}
+
 static ls_status check_caller(const char *call, const ls_thread_state *thread) {
     if (thread->capture != NULL) {
         ls_capture_refuse(thread->capture, call, "is called inside a step that is captured: capture one of both steps");
@@ -396,7 +452,7 @@ ls_step *ls_step_capture(ls_step_function function, void *user, const ls_step_ca
     }
     ls_saved_error before;
     ls_error_save(&before);
-    const ls_status status = ls_capture_plan(&step->capture);
+    const ls_status status = finish(step);
     if (status == LS_ERR_UNSUPPORTED && options != NULL && options->fallback) {
         ls_log_write(LS_LOG_WARNING, "%s; ls_step_replay runs the function instead", ls_error_message());
         (void)ls_error_put_back(&before);
@@ -409,18 +465,11 @@ ls_step *ls_step_capture(ls_step_function function, void *user, const ls_step_ca
 
 /* ---- replaying --------------------------------------------------------------------------------------------------- */
 
-static ls_status refuse_input(const captured_input *input, const char *what) {
-    char which[32] = "a tensor";
-    if (input->argument > 0) {
-        snprintf(which, sizeof which, "argument %d", input->argument);
-    }
-    return ls_fail(LS_ERR_STATE, "ls_step_replay: %s of %s, %s, %s: capture the step again", which, input->operation,
-                   LS_SHAPE_TEXT(input->tensor), what);
-}
-
-/* Returns whether a leaf is as it was when the step was captured. */
 static ls_status check_gradient(const captured_input *input) {
     const ls_leaf *leaf = input->tensor->leaf;
+    if (leaf == NULL) {
+        return LS_OK;
+    }
     if (leaf->hooks != NULL) {
         return refuse_input(input, "has a gradient hook now, which a replay does not call");
     }
@@ -436,41 +485,11 @@ static ls_status check_gradient(const captured_input *input) {
     return LS_OK;
 }
 
-static ls_status check_input(const captured_input *input) {
-    const ls_tensor *tensor = input->tensor;
-    if (__builtin_expect(tensor->references <= 1, 0)) {
-        return refuse_input(input, "was freed");
-    }
-    if (__builtin_expect(input->in_program && tensor->scope == &ls_nowhere, 0)) {
-        return refuse_input(input, "was freed by the program, or given to another object, which still holds it");
-    }
-    if (__builtin_expect(tensor->data != input->data, 0)) {
-        return refuse_input(input, "has moved to other memory (a new optimizer, or ls_module_to_device)");
-    }
-    if (__builtin_expect(tensor->needs_grad != input->needs_grad, 0)) {
-        return refuse_input(input, tensor->needs_grad ? "requires a gradient now" : "requires no gradient any more");
-    }
-    return tensor->leaf != NULL ? check_gradient(input) : LS_OK;
-}
-
-static ls_status check_step(ls_step *step) {
-    const ls_thread_state *thread = ls_thread_present;
-    const captured_modes modes = modes_of(thread);
-    if (modes.no_grad != step->modes.no_grad || modes.autocast != step->modes.autocast) {
-        return ls_fail(LS_ERR_STATE, "ls_step_replay: ls_no_grad or ls_autocast have changed since ls_step_capture: "
-                                     "call it in the same mode, or set the mode in the function");
-    }
-    for (int i = 0; i < step->input_count; i++) {
-        LS_TRY(check_input(&step->inputs[i]));
-    }
-    for (int i = 0; i < step->guard_count; i++) {
-        LS_TRY(step->guards[i].check(step->guards[i].object, step->guards[i].state));
-    }
-    return LS_OK;
-}
-
 static ls_status replay(ls_step *step) {
-    LS_TRY(check_step(step));
+    LS_TRY(check_objects(step));
+    for (int i = 0; i < step->input_count; i++) {
+        LS_TRY(check_gradient(&step->inputs[i]));
+    }
     for (int i = 0; i < step->input_count; i++) {
         if (step->inputs[i].zeroed) {
             step->inputs[i].tensor->leaf->has_gradient = false;

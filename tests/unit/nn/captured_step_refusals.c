@@ -148,6 +148,68 @@ SCOPED_TEST(test_fallback_runs_the_function) {
     classifier_end(&eager, NULL);
 }
 
+static ls_tensor *freeze(void *user) {
+    classifier *self = user;
+    ls_tensor *weight = ls_module_parameter(self->model, 0);
+    ls_tensor *loss = ls_set_requires_grad(weight, false) == LS_OK ? classifier_step(user) : NULL;
+    return ls_set_requires_grad(weight, true) == LS_OK ? loss : NULL;
+}
+
+static ls_tensor *validate(void *user) {
+    classifier *self = user;
+    ls_module_train(self->model, false);
+    const ls_tensor *y = ls_forward(self->model, self->x);
+    ls_module_train(self->model, true);
+    return y != NULL ? classifier_step(user) : NULL;
+}
+
+static ls_tensor *replace_input(void *user) {
+    classifier *self = user;
+    ls_tensor *loss = classifier_step(user);
+    ls_release(self->x);
+    self->x = ls_keep(ls_zeros(LS_SHAPE(BATCH, FEATURES), LS_F32));
+    return loss;
+}
+
+static ls_tensor *replace_optimizer(void *user) {
+    classifier *self = user;
+    ls_tensor *loss = classifier_step(user);
+    ls_optimizer_free(self->optimizer);
+    self->optimizer = make_sgd(self->model);
+    return loss;
+}
+
+/* A step that changes what replays check. */
+SCOPED_TEST(test_changes_by_the_function_are_refused) {
+    static const struct {
+        ls_step_function function;
+        const char *reason;
+    } refused[] = {
+        {freeze,
+         "the function changes what replays check: make the change outside the function. A replay would fail with"},
+        {freeze, "[16, 6], requires a gradient now"},
+        {validate, "Sequential was in evaluation mode when the step was captured"},
+        {replace_input, "argument 1 of ls_linear, [4, 6], was freed"},
+        {replace_optimizer, "the optimizer was freed"},
+    };
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        classifier self;
+        classifier_begin(&self, make_sgd);
+        ls_scope *scope = ls_scope_begin();
+        assert_null(ls_step_capture(refused[i].function, &self, NULL));
+        expect_error(ls_error_status(), LS_ERR_UNSUPPORTED, refused[i].reason);
+        assert_int_equal(ls_scope_end(scope), LS_ERR_UNSUPPORTED);
+        classifier_end(&self, NULL);
+
+        classifier_begin(&self, make_sgd);
+        ls_step *step = ls_step_capture(refused[i].function, &self, &(ls_step_capture_options){.fallback = true});
+        assert_non_null(step);
+        replay_step(step);
+        assert_int_equal(self.runs, 2);
+        classifier_end(&self, step);
+    }
+}
+
 SCOPED_TEST(test_other_devices_are_refused) {
     classifier self;
     classifier_begin(&self, make_sgd);
@@ -254,6 +316,7 @@ int main(void) {
         cmocka_unit_test(test_graphs_from_before_the_step_are_refused),
         cmocka_unit_test(test_steps_that_are_refused),
         cmocka_unit_test(test_fallback_runs_the_function),
+        cmocka_unit_test(test_changes_by_the_function_are_refused),
         cmocka_unit_test(test_other_devices_are_refused),
         cmocka_unit_test(test_hooks_are_refused),
         cmocka_unit_test(test_errors_of_the_function),
