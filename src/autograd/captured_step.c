@@ -238,9 +238,17 @@ void ls_capture_call_end(ls_capture *capture, ls_status status, ls_status (*run)
     }
 }
 
+static bool has_guard(const ls_step *step, const ls_capture_guard *guard) {
+    bool has = false;
+    for (int i = 0; i < step->guard_count && !has; i++) {
+        has = step->guards[i].object == guard->object && step->guards[i].state == guard->state;
+    }
+    return has;
+}
+
 void ls_capture_add_guard(ls_capture *capture, const ls_capture_guard *guard) {
     ls_step *step = step_of(capture);
-    if (!ls_capture_records(capture)) {
+    if (!ls_capture_records(capture) || has_guard(step, guard)) {
         return;
     }
     ls_capture_guard *guards = ls_grow(step->guards, (size_t)step->guard_count, sizeof *guards);

@@ -172,10 +172,17 @@ static void hold_captured(void *module, bool hold) {
     }
 }
 
+static void guard_captured(ls_capture *capture, ls_module *module) {
+    ls_capture_add_guard(
+        capture, &(ls_capture_guard){
+                     .check = check_captured, .hold = hold_captured, .object = module, .state = module->training});
+}
+
 __attribute__((noinline, cold)) static void note_captured(ls_capture *capture, ls_module *module) {
-    const ls_capture_guard guard = {
-        .check = check_captured, .hold = hold_captured, .object = module, .state = module->training};
-    ls_capture_add_guard(capture, &guard);
+    guard_captured(capture, module);
+    for (int i = 0; ls_module_is_sequential(module) && i < module->child_count; i++) {
+        guard_captured(capture, module->children[i].module); /* a sequence runs fused modules without ls_forward */
+    }
     for (int i = 0; i < module->own_buffers.count; i++) {
         capture->note_tensor(capture, module->type->name, module->own_buffers.items[i].tensor);
     }

@@ -243,6 +243,14 @@ SCOPED_TEST(test_hooks_are_refused) {
     expect_refused(&self, LS_ERR_UNSUPPORTED, "has hooks, which a replay does not call");
     assert_int_equal(ls_module_remove_hooks(self.model, hooks), LS_OK);
     ls_step *step = classifier_capture(&self);
+    /* The sequence fuses its first two modules. */
+    ls_module *hooked[] = {self.model, ls_module_child(self.model, 0), ls_module_child(self.model, 2)};
+    for (int i = 0; i < 3; i++) {
+        const int added = ls_module_add_hooks(hooked[i], &(ls_module_hooks){.forward = module_hook});
+        expect_no_replay(step, "ls_step_replay: a hook was added to a module of the step");
+        assert_int_equal(ls_module_remove_hooks(hooked[i], added), LS_OK);
+        replay_step(step);
+    }
     assert_int_equal(ls_add_grad_hook(ls_module_parameter(self.model, 0), gradient_hook, NULL), LS_OK);
     expect_no_replay(step, "has a gradient hook now");
     expect_refused(&self, LS_ERR_UNSUPPORTED, "uses a leaf with a gradient hook");
