@@ -20,6 +20,8 @@ typedef struct classifier {
     ls_step *inner;
     ls_comm *comm;
     ls_tensor *copied, *copy;
+    ls_tensor *gradient; /* for ls_backward_with */
+    ls_grad_scaler *scaler;
 } classifier;
 
 static inline ls_tensor *classifier_step(void *user) {

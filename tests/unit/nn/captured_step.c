@@ -287,6 +287,37 @@ SCOPED_TEST(test_new_owners) {
     classifier_end(&self, step);
 }
 
+static ls_tensor *step_with_gradient(void *user) {
+    classifier *self = user;
+    ls_optimizer_zero_grad(self->optimizer);
+    ls_tensor *y = ls_forward(self->model, self->x);
+    const ls_backward_options options = {.gradient = self->gradient};
+    return ls_backward_with(y, &options) == LS_OK && ls_optimizer_step(self->optimizer) == LS_OK ? y : NULL;
+}
+
+SCOPED_TEST(test_initial_gradients) {
+    classifier eager, captured;
+    classifier_begin(&eager, make_sgd);
+    classifier_begin(&captured, make_sgd);
+    eager.gradient = captured.gradient = ls_ones(LS_SHAPE(BATCH, CLASSES), LS_F32);
+    assert_non_null(step_with_gradient(&eager));
+    ls_step *step = ls_step_capture(step_with_gradient, &captured, NULL);
+    assert_non_null(step);
+    for (int i = 0; i < 3; i++) {
+        change_batch(&eager, &captured, i);
+        assert_int_equal(ls_fill(captured.gradient, 0.1 * i), LS_OK);
+        assert_non_null(step_with_gradient(&eager));
+        replay_step(step);
+        expect_equal_classifiers(&eager, &captured);
+    }
+    ls_tensor *before = captured.gradient;
+    captured.gradient = ls_zeros(LS_SHAPE(BATCH, CLASSES), LS_F32);
+    ls_release(before);
+    expect_no_replay(step, "a tensor of ls_backward_with, [4, 3], was freed: capture the step again");
+    classifier_end(&captured, step);
+    classifier_end(&eager, NULL);
+}
+
 static ls_tensor *copy_inner(classifier *self, ls_tensor *loss) {
     return ls_copy_into(self->copy, self->copied) == LS_OK ? loss : NULL;
 }
@@ -421,6 +452,7 @@ int main(void) {
         cmocka_unit_test(test_other_optimizers_are_reported),
         cmocka_unit_test(test_freed_objects_that_others_hold_are_reported),
         cmocka_unit_test(test_new_owners),
+        cmocka_unit_test(test_initial_gradients),
         cmocka_unit_test(test_freed_sources_of_copies_are_reported),
         cmocka_unit_test(test_changed_modes_are_reported),
         cmocka_unit_test(test_moved_tensors_are_reported),

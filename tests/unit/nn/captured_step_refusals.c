@@ -69,6 +69,10 @@ static ls_tensor *sum_numbers(classifier *self, ls_tensor *loss) {
     return ls_comm_allreduce(self->comm, &number, &number, 1, LS_F64, LS_SUM, NULL) == LS_OK ? loss : NULL;
 }
 
+static ls_tensor *scale(classifier *self, ls_tensor *loss) {
+    return ls_grad_scaler_scale(self->scaler, loss);
+}
+
 static ls_tensor *read_rate(classifier *self, ls_tensor *loss) {
     return ls_optimizer_learning_rate(self->optimizer, 0) < 1e9 ? loss : NULL;
 }
@@ -102,17 +106,21 @@ SCOPED_TEST(test_steps_that_are_refused) {
         {clip, "ls_clip_grad_norm reads the norm on the host"},
         {apply_custom, "twice calls functions of the program"},
         {communicate, "ls_allreduce communicates, which is not recorded"},
+        {scale, "ls_grad_scaler_scale uses a scale that changes, which a replay does not notice"},
         {read_rate, "ls_optimizer_learning_rate returns a number that may change"},
         {sum_numbers, "a call on a communicator communicates, which is not recorded"},
     };
     ls_comm *comm = ls_init(NULL);
+    ls_grad_scaler *scaler = ls_grad_scaler_new(NULL);
     assert_non_null(comm);
+    assert_non_null(scaler);
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
         classifier self, captured;
         classifier_begin(&self, make_sgd);
         classifier_begin(&captured, make_sgd);
         self.also = captured.also = refused[i].also;
         self.comm = captured.comm = comm;
+        self.scaler = captured.scaler = scaler;
         ls_seed(4);
         (void)classifier_run(&self);
         ls_seed(4);
@@ -125,6 +133,7 @@ SCOPED_TEST(test_steps_that_are_refused) {
         classifier_end(&captured, NULL);
         classifier_end(&self, NULL);
     }
+    ls_grad_scaler_free(scaler);
     assert_int_equal(ls_finalize(), LS_OK);
 }
 
