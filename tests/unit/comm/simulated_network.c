@@ -187,6 +187,30 @@ TEST(a_turn_ends_a_wait) {
     ls_sim_free(network);
 }
 
+/* A wait on a network begins at the time of the common clock, even if this network has long been idle. */
+TEST(several_networks_have_one_clock) {
+    ls_sim_network *networks[2];
+    for (int k = 0; k < 2; k++) {
+        networks[k] = ls_sim_new(&(ls_sim_options){.ranks = 1});
+        assert_int_equal(ls_sim_next(networks[k]), 0);
+    }
+    static const uint64_t at_ns[] = {400, 700, 1000, 1200};
+    ls_sim_wait(networks[0], 0, 700);
+    ls_sim_wait(networks[1], 0, 400);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(ls_sim_next_of(networks, 2), 0);
+        assert_int_equal(ls_sim_now(networks[0]), at_ns[i]);
+        assert_int_equal(ls_sim_now(networks[1]), at_ns[i]);
+        if (i == 1) {
+            ls_sim_wait(networks[1], 0, 500);
+            ls_sim_wait(networks[0], 0, 300);
+        }
+    }
+    assert_int_equal(ls_sim_next_of(networks, 2), -1);
+    ls_sim_free(networks[0]);
+    ls_sim_free(networks[1]);
+}
+
 TEST(a_busy_rank_has_its_turn_afterwards) {
     enum { MESSAGES = 50 };
     unsigned char bytes[MESSAGES] = {0}, came = 0;
@@ -438,6 +462,7 @@ int main(void) {
         cmocka_unit_test(what_does_not_travel_is_not_written),
         cmocka_unit_test(a_wait_ends_with_a_turn),
         cmocka_unit_test(a_turn_ends_a_wait),
+        cmocka_unit_test(several_networks_have_one_clock),
         cmocka_unit_test(a_busy_rank_has_its_turn_afterwards),
         cmocka_unit_test(a_paused_rank_has_a_clock_that_stands_still),
         cmocka_unit_test(a_slow_rank_has_its_turns_late),

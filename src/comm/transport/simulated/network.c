@@ -404,36 +404,59 @@ static void record(ls_sim_network *network, const ls_sim_event *event) {
     fputc('\n', log);
 }
 
-int ls_sim_next(ls_sim_network *network) {
-    for (ls_sim_event event; ls_sim_has_memory(network) && ls_sim_queue_take(&network->queue, &event);) {
-        ls_sim_rank *rank = &network->ranks[event.rank];
-        network->now_ns = event.at_ns;
-        record(network, &event);
-        switch (event.kind) {
-        case LS_SIM_PACKET:
-            if (waits_for_link(network, event.packet)) {
-                break;
-            }
-            if (!arrive(network, event.packet)) {
-                ls_free(event.packet);
-            }
-            break;
-        case LS_SIM_TURN:
-            if (turn(rank, event.at_ns)) {
-                return event.rank;
-            }
-            break;
-        case LS_SIM_TIMER:
-            timer(rank, event.at_ns);
-            break;
-        case LS_SIM_END:
-            end_rank(network, event.rank);
-            break;
-        case LS_SIM_CUT:
-            lose_link(network, event.rank, event.peer);
-            lose_link(network, event.peer, event.rank);
-            break;
+/* Handles the event, and frees or passes on its packet. Returns true if the event's rank has its turn. */
+static bool handle(ls_sim_network *network, const ls_sim_event *event) {
+    ls_sim_rank *rank = &network->ranks[event->rank];
+    record(network, event);
+    switch (event->kind) {
+    case LS_SIM_PACKET:
+        if (!waits_for_link(network, event->packet) && !arrive(network, event->packet)) {
+            ls_free(event->packet);
+        }
+        break;
+    case LS_SIM_TURN:
+        return turn(rank, event->at_ns);
+    case LS_SIM_TIMER:
+        timer(rank, event->at_ns);
+        break;
+    case LS_SIM_END:
+        end_rank(network, event->rank);
+        break;
+    case LS_SIM_CUT:
+        lose_link(network, event->rank, event->peer);
+        lose_link(network, event->peer, event->rank);
+        break;
+    }
+    return false;
+}
+
+/* Returns the network that has the earliest event, the first on a tie; NULL if no event is left. */
+static ls_sim_network *find_earliest(ls_sim_network *const *networks, int count) {
+    ls_sim_network *first = NULL;
+    for (int i = 0; i < count; i++) {
+        const ls_sim_queue *queue = &networks[i]->queue;
+        const bool has_event = ls_sim_has_memory(networks[i]) && queue->count > 0;
+        if (has_event && (first == NULL || queue->events[0].at_ns < first->queue.events[0].at_ns)) {
+            first = networks[i];
+        }
+    }
+    return first;
+}
+
+int ls_sim_next_of(ls_sim_network *const *networks, int count) {
+    ls_sim_event event;
+    for (ls_sim_network *first; (first = find_earliest(networks, count)) != NULL;) {
+        (void)ls_sim_queue_take(&first->queue, &event);
+        for (int i = 0; i < count; i++) {
+            networks[i]->now_ns = event.at_ns;
+        }
+        if (handle(first, &event)) {
+            return event.rank;
         }
     }
     return -1;
+}
+
+int ls_sim_next(ls_sim_network *network) {
+    return ls_sim_next_of(&network, 1);
 }

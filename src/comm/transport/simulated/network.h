@@ -77,6 +77,12 @@ ls_endpoint *ls_sim_endpoint(ls_sim_network *network, int rank);
  */
 int ls_sim_next(ls_sim_network *network);
 
+/*
+ * Same as ls_sim_next for several networks of the same ranks, which then have one clock: a wait on one network ends
+ * only after the earlier events of all networks. Pass the same networks to all calls, from the start.
+ */
+int ls_sim_next_of(ls_sim_network *const *networks, int count);
+
 /* Sets the latest time of the next turn for the rank that currently has its turn: `wait_ns` from now, on the rank's
  * own clock. `progress` with a wait time does the same. */
 void ls_sim_wait(ls_sim_network *network, int rank, uint64_t wait_ns);
