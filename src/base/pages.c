@@ -5,6 +5,7 @@
 #include <unistd.h>
 #ifdef __GLIBC__
 #include <malloc.h>
+#include <pthread.h>
 #endif
 
 void *ls_pages_reserve(size_t bytes) {
@@ -22,7 +23,12 @@ void ls_pages_discard(void *from, void *to) {
 
 void ls_pages_trim(void) {
 #ifdef __GLIBC__
+    /* If another library provides malloc, the first malloc_trim initializes the memory of glibc's own malloc, and two
+     * threads that do it at once crash (glibc 2.36). */
+    static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&one_at_a_time);
     (void)malloc_trim(0);
+    pthread_mutex_unlock(&one_at_a_time);
 #endif
 }
 
