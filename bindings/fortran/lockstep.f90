@@ -521,6 +521,9 @@ module lockstep
     logical(c_bool) :: no_bias = .false.
     logical(c_bool) :: weight_norm = .false.
   end type ls_linear_options
+  type, bind(c) :: ls_standardize_options
+    logical(c_bool) :: nan_is_mean = .false.
+  end type ls_standardize_options
   type, bind(c) :: ls_norm_options
     integer(c_int) :: dtype = 0
     logical(c_bool) :: no_affine = .false.
@@ -1278,6 +1281,9 @@ module lockstep
   interface ls_nn_standardize
     procedure ls_nn_standardize_i8, ls_nn_standardize_i4
   end interface
+  interface ls_nn_standardize_with
+    procedure ls_nn_standardize_with_i8, ls_nn_standardize_with_i4
+  end interface
   interface ls_nn_group_norm
     procedure ls_nn_group_norm_i8, ls_nn_group_norm_i4
   end interface
@@ -1542,50 +1548,50 @@ module lockstep
   private :: ls_loader_seek_i4, ls_pixel_shuffle_i8, ls_pixel_shuffle_i4, ls_pixel_unshuffle_i8
   private :: ls_pixel_unshuffle_i4, ls_module_format_i8, ls_module_format_i4, ls_nn_linear_i8
   private :: ls_nn_linear_i4, ls_nn_linear_with_i8, ls_nn_linear_with_i4, ls_nn_embedding_i8
-  private :: ls_nn_embedding_i4, ls_nn_standardize_i8, ls_nn_standardize_i4, ls_nn_group_norm_i8
-  private :: ls_nn_group_norm_i4, ls_nn_instance_norm_i8, ls_nn_instance_norm_i4, ls_nn_batch_norm_1d_i8
-  private :: ls_nn_batch_norm_1d_i4, ls_nn_batch_norm_2d_i8, ls_nn_batch_norm_2d_i4, ls_nn_batch_norm_3d_i8
-  private :: ls_nn_batch_norm_3d_i4, ls_nn_conv_1d_i8, ls_nn_conv_1d_i4, ls_nn_conv_2d_i8
-  private :: ls_nn_conv_2d_i4, ls_nn_conv_3d_i8, ls_nn_conv_3d_i4, ls_nn_conv_transpose_1d_i8
-  private :: ls_nn_conv_transpose_1d_i4, ls_nn_conv_transpose_2d_i8, ls_nn_conv_transpose_2d_i4, ls_nn_conv_transpose_3d_i8
-  private :: ls_nn_conv_transpose_3d_i4, ls_nn_pixel_shuffle_i8, ls_nn_pixel_shuffle_i4, ls_nn_pixel_unshuffle_i8
-  private :: ls_nn_pixel_unshuffle_i4, ls_nn_multi_head_attention_i8, ls_nn_multi_head_attention_i4, ls_nn_positions_i8
-  private :: ls_nn_positions_i4, ls_nn_transformer_block_i8, ls_nn_transformer_block_i4, ls_nn_rnn_i8
-  private :: ls_nn_rnn_i4, ls_nn_rnn_relu_i8, ls_nn_rnn_relu_i4, ls_nn_lstm_i8
-  private :: ls_nn_lstm_i4, ls_nn_gru_i8, ls_nn_gru_i4, ls_schedule_step_i8
-  private :: ls_schedule_step_i4, ls_schedule_cosine_i8, ls_schedule_cosine_i4, ls_schedule_cosine_warm_restarts_i8
-  private :: ls_schedule_cosine_warm_restarts_i4, ls_schedule_linear_i8, ls_schedule_linear_i4, ls_schedule_polynomial_i8
-  private :: ls_schedule_polynomial_i4, ls_schedule_warm_up_i8, ls_schedule_warm_up_i4, ls_scatter_i8
-  private :: ls_scatter_i4, ls_alltoall_i8, ls_alltoall_i4, ls_alltoall_begin_i8
-  private :: ls_alltoall_begin_i4, ls_nn_column_parallel_i8, ls_nn_column_parallel_i4, ls_nn_row_parallel_i8
-  private :: ls_nn_row_parallel_i4, ls_nn_parallel_embedding_i8, ls_nn_parallel_embedding_i4, ls_trial_run_i8
-  private :: ls_trial_run_i4, ls_trial_history_i8, ls_trial_history_i4, ls_rate_finder_point_i8
-  private :: ls_rate_finder_point_i4, ls_label_smoothing_i8, ls_label_smoothing_i4, is_null_tensor
-  private :: is_null_scope, is_null_comm, is_null_work, is_null_store
-  private :: is_null_csv_classes, is_null_safetensors, is_null_npz, is_null_events
-  private :: is_null_module, is_null_dataset, is_null_loader, is_null_metric
-  private :: is_null_optimizer, is_null_schedule, is_null_grad_scaler, is_null_ema
-  private :: is_null_handle, is_null_reducer, is_null_wire_format, is_null_outer
-  private :: is_null_trial, is_null_callback, is_null_step, check_status
-  private :: check_tensor, check_scope, check_comm, check_work
-  private :: check_store, check_csv_classes, check_safetensors, check_npz
-  private :: check_events, check_module, check_dataset, check_loader
-  private :: check_metric, check_optimizer, check_schedule, check_grad_scaler
-  private :: check_ema, check_handle, check_reducer, check_wire_format
-  private :: check_outer, check_trial, check_callback, check_step
-  private :: ls_from_c, ls_from_f32_1, ls_from_f32_2, ls_from_f32_3
-  private :: ls_from_f32_4, ls_from_f64_1, ls_from_f64_2, ls_from_f64_3
-  private :: ls_from_f64_4, ls_from_i32_1, ls_from_i32_2, ls_from_i32_3
-  private :: ls_from_i32_4, ls_from_i64_1, ls_from_i64_2, ls_from_i64_3
-  private :: ls_from_i64_4, ls_view_f32_1, ls_view_f32_2, ls_view_f32_3
-  private :: ls_view_f32_4, ls_view_f64_1, ls_view_f64_2, ls_view_f64_3
-  private :: ls_view_f64_4, ls_view_i32_1, ls_view_i32_2, ls_view_i32_3
-  private :: ls_view_i32_4, ls_view_i64_1, ls_view_i64_2, ls_view_i64_3
-  private :: ls_view_i64_4, ls_array_f32_1, ls_array_f32_2, ls_array_f32_3
-  private :: ls_array_f32_4, ls_array_f64_1, ls_array_f64_2, ls_array_f64_3
-  private :: ls_array_f64_4, ls_array_i32_1, ls_array_i32_2, ls_array_i32_3
-  private :: ls_array_i32_4, ls_array_i64_1, ls_array_i64_2, ls_array_i64_3
-  private :: ls_array_i64_4
+  private :: ls_nn_embedding_i4, ls_nn_standardize_i8, ls_nn_standardize_i4, ls_nn_standardize_with_i8
+  private :: ls_nn_standardize_with_i4, ls_nn_group_norm_i8, ls_nn_group_norm_i4, ls_nn_instance_norm_i8
+  private :: ls_nn_instance_norm_i4, ls_nn_batch_norm_1d_i8, ls_nn_batch_norm_1d_i4, ls_nn_batch_norm_2d_i8
+  private :: ls_nn_batch_norm_2d_i4, ls_nn_batch_norm_3d_i8, ls_nn_batch_norm_3d_i4, ls_nn_conv_1d_i8
+  private :: ls_nn_conv_1d_i4, ls_nn_conv_2d_i8, ls_nn_conv_2d_i4, ls_nn_conv_3d_i8
+  private :: ls_nn_conv_3d_i4, ls_nn_conv_transpose_1d_i8, ls_nn_conv_transpose_1d_i4, ls_nn_conv_transpose_2d_i8
+  private :: ls_nn_conv_transpose_2d_i4, ls_nn_conv_transpose_3d_i8, ls_nn_conv_transpose_3d_i4, ls_nn_pixel_shuffle_i8
+  private :: ls_nn_pixel_shuffle_i4, ls_nn_pixel_unshuffle_i8, ls_nn_pixel_unshuffle_i4, ls_nn_multi_head_attention_i8
+  private :: ls_nn_multi_head_attention_i4, ls_nn_positions_i8, ls_nn_positions_i4, ls_nn_transformer_block_i8
+  private :: ls_nn_transformer_block_i4, ls_nn_rnn_i8, ls_nn_rnn_i4, ls_nn_rnn_relu_i8
+  private :: ls_nn_rnn_relu_i4, ls_nn_lstm_i8, ls_nn_lstm_i4, ls_nn_gru_i8
+  private :: ls_nn_gru_i4, ls_schedule_step_i8, ls_schedule_step_i4, ls_schedule_cosine_i8
+  private :: ls_schedule_cosine_i4, ls_schedule_cosine_warm_restarts_i8, ls_schedule_cosine_warm_restarts_i4, ls_schedule_linear_i8
+  private :: ls_schedule_linear_i4, ls_schedule_polynomial_i8, ls_schedule_polynomial_i4, ls_schedule_warm_up_i8
+  private :: ls_schedule_warm_up_i4, ls_scatter_i8, ls_scatter_i4, ls_alltoall_i8
+  private :: ls_alltoall_i4, ls_alltoall_begin_i8, ls_alltoall_begin_i4, ls_nn_column_parallel_i8
+  private :: ls_nn_column_parallel_i4, ls_nn_row_parallel_i8, ls_nn_row_parallel_i4, ls_nn_parallel_embedding_i8
+  private :: ls_nn_parallel_embedding_i4, ls_trial_run_i8, ls_trial_run_i4, ls_trial_history_i8
+  private :: ls_trial_history_i4, ls_rate_finder_point_i8, ls_rate_finder_point_i4, ls_label_smoothing_i8
+  private :: ls_label_smoothing_i4, is_null_tensor, is_null_scope, is_null_comm
+  private :: is_null_work, is_null_store, is_null_csv_classes, is_null_safetensors
+  private :: is_null_npz, is_null_events, is_null_module, is_null_dataset
+  private :: is_null_loader, is_null_metric, is_null_optimizer, is_null_schedule
+  private :: is_null_grad_scaler, is_null_ema, is_null_handle, is_null_reducer
+  private :: is_null_wire_format, is_null_outer, is_null_trial, is_null_callback
+  private :: is_null_step, check_status, check_tensor, check_scope
+  private :: check_comm, check_work, check_store, check_csv_classes
+  private :: check_safetensors, check_npz, check_events, check_module
+  private :: check_dataset, check_loader, check_metric, check_optimizer
+  private :: check_schedule, check_grad_scaler, check_ema, check_handle
+  private :: check_reducer, check_wire_format, check_outer, check_trial
+  private :: check_callback, check_step, ls_from_c, ls_from_f32_1
+  private :: ls_from_f32_2, ls_from_f32_3, ls_from_f32_4, ls_from_f64_1
+  private :: ls_from_f64_2, ls_from_f64_3, ls_from_f64_4, ls_from_i32_1
+  private :: ls_from_i32_2, ls_from_i32_3, ls_from_i32_4, ls_from_i64_1
+  private :: ls_from_i64_2, ls_from_i64_3, ls_from_i64_4, ls_view_f32_1
+  private :: ls_view_f32_2, ls_view_f32_3, ls_view_f32_4, ls_view_f64_1
+  private :: ls_view_f64_2, ls_view_f64_3, ls_view_f64_4, ls_view_i32_1
+  private :: ls_view_i32_2, ls_view_i32_3, ls_view_i32_4, ls_view_i64_1
+  private :: ls_view_i64_2, ls_view_i64_3, ls_view_i64_4, ls_array_f32_1
+  private :: ls_array_f32_2, ls_array_f32_3, ls_array_f32_4, ls_array_f64_1
+  private :: ls_array_f64_2, ls_array_f64_3, ls_array_f64_4, ls_array_i32_1
+  private :: ls_array_i32_2, ls_array_i32_3, ls_array_i32_4, ls_array_i64_1
+  private :: ls_array_i64_2, ls_array_i64_3, ls_array_i64_4
 
   interface
   ! double ls_option_zero(void)
@@ -9274,6 +9280,32 @@ contains
     integer(c_int), value, intent(in) :: channels
     type(ls_module) :: returned
     returned = ls_nn_standardize_i8(int(channels, c_int64_t))
+  end function
+
+  ! ls_module *ls_nn_standardize_with(int64_t channels, const ls_standardize_options *options)
+  function ls_nn_standardize_with_i8(channels, options) result(returned)
+    integer(c_int64_t), value, intent(in) :: channels
+    type(ls_standardize_options), intent(in), optional, target :: options
+    type(c_ptr) :: p_options
+    type(ls_module) :: returned
+    interface
+      function c_ls_nn_standardize_with(channels, options) bind(c, name="ls_nn_standardize_with") result(returned)
+        import
+        integer(c_int64_t), value, intent(in) :: channels
+        type(c_ptr), value :: options
+        type(ls_module) :: returned
+      end function
+    end interface
+    p_options = c_null_ptr
+    if (present(options)) p_options = c_loc(options)
+    returned = c_ls_nn_standardize_with(channels, p_options)
+  end function
+
+  function ls_nn_standardize_with_i4(channels, options) result(returned)
+    integer(c_int), value, intent(in) :: channels
+    type(ls_standardize_options), intent(in), optional, target :: options
+    type(ls_module) :: returned
+    returned = ls_nn_standardize_with_i8(int(channels, c_int64_t), options)
   end function
 
   ! ls_module *ls_nn_layer_norm(ls_shape shape, const ls_norm_options *options)

@@ -387,6 +387,15 @@ LS_API ls_module *ls_nn_embedding(int64_t count, int64_t width);
  */
 LS_API ls_module *ls_nn_standardize(int64_t channels);
 
+/** Options of ls_nn_standardize_with. */
+typedef struct ls_standardize_options {
+    bool nan_is_mean; /**< whether NaN in x means a missing value: ls_nn_standardize_fit ignores it, and y is 0 there,
+                         as for the mean */
+} ls_standardize_options;
+
+/** Same as ls_nn_standardize, with options, which may be NULL. */
+LS_API ls_module *ls_nn_standardize_with(int64_t channels, const ls_standardize_options *options);
+
 /** Options of ls_nn_layer_norm and ls_nn_group_norm. Zero fields select the defaults. */
 typedef struct ls_norm_options {
     ls_dtype dtype; /**< dtype of the parameters; default LS_F32 */

@@ -17,16 +17,21 @@ typedef struct statistics {
     int64_t channels;
     int64_t inner; /* elements of a channel in one sample */
     int64_t count; /* samples */
+    bool skips_nan;
+    double *values; /* number of values of each channel */
     double *mean;
     double *squares; /* sums of squared distances from the mean; in the end, the standard deviations */
     double *least, *most;
 } statistics;
 
-static ls_status fail_number(int64_t channel, int64_t first, int64_t rows) {
+static ls_status fail_number(const statistics *s, int64_t channel, int64_t rows) {
     return ls_fail(LS_ERR_ARGUMENT,
-                   "ls_nn_standardize_fit: channel %lld contains NaN or infinity in samples %lld to %lld; replace the "
-                   "value, or omit the samples",
-                   (long long)channel, (long long)first, (long long)(first + rows - 1));
+                   "ls_nn_standardize_fit: channel %lld contains %s in samples %lld to %lld; %s, or omit the samples",
+                   (long long)channel, s->skips_nan ? "infinity" : "NaN or infinity", (long long)s->count,
+                   (long long)(s->count + rows - 1),
+                   s->skips_nan ? "replace the value"
+                                : "replace the value, set .nan_is_mean of ls_nn_standardize_with if NaN means a "
+                                  "missing value");
 }
 
 /* The buffers have dtype f32: a deviation below the smallest normal number would lose digits or become 0. */
@@ -38,47 +43,55 @@ static ls_status fail_range(const statistics *s, int64_t channel) {
                    fmax(fabs(s->least[channel]), fabs(s->most[channel])) > 1 ? "large" : "close together");
 }
 
-static bool all_finite(const double *numbers, int64_t count) {
-    int64_t i = 0;
-    while (i < count && isfinite(numbers[i])) {
-        i++;
-    }
-    return i == count;
+static bool has_value(const statistics *s, double number) {
+    return !(s->skips_nan && isnan(number));
 }
 
-/* Extends the range of a channel by the values of one sample. */
-static void add_range(statistics *s, int64_t channel, const double *numbers) {
+/* Extends the range of a channel by the values of one sample, and adds their number and sum. Returns false if a value
+ * is not finite. */
+static bool add_sample(statistics *s, int64_t channel, const double *numbers, double *count, double *sum) {
+    bool finite = true;
     for (int64_t k = 0; k < s->inner; k++) {
-        s->least[channel] = numbers[k] < s->least[channel] ? numbers[k] : s->least[channel];
-        s->most[channel] = numbers[k] > s->most[channel] ? numbers[k] : s->most[channel];
+        if (has_value(s, numbers[k])) {
+            finite = finite && isfinite(numbers[k]);
+            s->least[channel] = numbers[k] < s->least[channel] ? numbers[k] : s->least[channel];
+            s->most[channel] = numbers[k] > s->most[channel] ? numbers[k] : s->most[channel];
+            *count += 1;
+            *sum += numbers[k];
+        }
     }
+    return finite;
+}
+
+/* Returns the sum of squared distances of a channel's values in a batch from their mean. */
+static double sum_squares(const statistics *s, int64_t channel, const double *batch, int64_t rows, double mean) {
+    double squares = 0;
+    for (int64_t i = 0; i < rows; i++) {
+        const double *numbers = batch + (i * s->channels + channel) * s->inner;
+        for (int64_t k = 0; k < s->inner; k++) {
+            const double apart = has_value(s, numbers[k]) ? numbers[k] - mean : 0;
+            squares += apart * apart;
+        }
+    }
+    return squares;
 }
 
 /* Adds one channel of a batch [rows, channels, inner] (Chan et al., The American Statistician 37, 1983). */
 static ls_status add_channel(statistics *s, int64_t channel, const double *batch, int64_t rows) {
-    const int64_t step = s->channels * s->inner;
-    const double here = (double)rows * (double)s->inner, before = (double)s->count * (double)s->inner;
-    double sum = 0, squares = 0;
+    const double before = s->values[channel];
+    double here = 0, sum = 0;
     for (int64_t i = 0; i < rows; i++) {
-        const double *numbers = batch + i * step + channel * s->inner;
-        if (!all_finite(numbers, s->inner)) {
-            return fail_number(channel, s->count, rows);
-        }
-        add_range(s, channel, numbers);
-        for (int64_t k = 0; k < s->inner; k++) {
-            sum += numbers[k];
+        if (!add_sample(s, channel, batch + (i * s->channels + channel) * s->inner, &here, &sum)) {
+            return fail_number(s, channel, rows);
         }
     }
-    const double mean = sum / here;
-    for (int64_t i = 0; i < rows; i++) {
-        for (int64_t k = 0; k < s->inner; k++) {
-            const double apart = batch[i * step + channel * s->inner + k] - mean;
-            squares += apart * apart;
-        }
+    if (here == 0) {
+        return LS_OK;
     }
-    const double apart = mean - s->mean[channel];
+    const double mean = sum / here, apart = mean - s->mean[channel];
     s->mean[channel] += apart * here / (before + here);
-    s->squares[channel] += squares + apart * apart * before * here / (before + here);
+    s->squares[channel] += sum_squares(s, channel, batch, rows, mean) + apart * apart * before * here / (before + here);
+    s->values[channel] += here;
     return LS_OK;
 }
 
@@ -122,9 +135,14 @@ static ls_status set_buffer(ls_module *module, const char *name, const double *n
 
 static ls_status set_buffers(const statistics *s, ls_module *module) {
     for (int64_t c = 0; c < s->channels; c++) {
+        if (s->values[c] == 0) {
+            return ls_fail(LS_ERR_ARGUMENT,
+                           "ls_nn_standardize_fit: channel %lld contains only NaN; remove it from the inputs",
+                           (long long)c);
+        }
         const bool constant = s->least[c] == s->most[c];
         s->mean[c] = constant ? s->least[c] : s->mean[c];
-        s->squares[c] = constant ? 1 : sqrt(s->squares[c] / ((double)s->count * (double)s->inner));
+        s->squares[c] = constant ? 1 : sqrt(s->squares[c] / s->values[c]);
         if (!(fabs(s->mean[c]) <= FLT_MAX && s->squares[c] >= FLT_MIN && s->squares[c] <= FLT_MAX)) {
             return fail_range(s, c);
         }
@@ -137,10 +155,13 @@ static ls_status set_buffers(const statistics *s, ls_module *module) {
 }
 
 static ls_status fit(ls_module *module, ls_dataset *dataset, int64_t inner) {
-    statistics s = {.dataset = dataset, .channels = ls_size(ls_module_find(module, "mean"), 0), .inner = inner};
+    statistics s = {.dataset = dataset,
+                    .channels = ls_size(ls_module_find(module, "mean"), 0),
+                    .inner = inner,
+                    .skips_nan = ls_standardize_skips_nan(module)};
     const int64_t fits = NUMBERS / (s.channels * inner), most = fits > 0 ? fits : 1;
     const int64_t count = ls_dataset_count(dataset), rows = count < most ? count : most;
-    s.mean = ls_allocate_zeroed(4 * (size_t)s.channels, sizeof(double));
+    s.mean = ls_allocate_zeroed(5 * (size_t)s.channels, sizeof(double));
     int64_t *indices = ls_allocate_zeroed((size_t)rows, sizeof *indices);
     ls_status status =
         s.mean != NULL && indices != NULL ? LS_OK : ls_fail_memory("ls_nn_standardize_fit", (size_t)rows * 8);
@@ -148,6 +169,7 @@ static ls_status fit(ls_module *module, ls_dataset *dataset, int64_t inner) {
         s.squares = s.mean + s.channels;
         s.least = s.squares + s.channels;
         s.most = s.least + s.channels;
+        s.values = s.most + s.channels;
         for (int64_t c = 0; c < s.channels; c++) {
             s.least[c] = INFINITY;
             s.most[c] = -INFINITY;

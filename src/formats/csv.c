@@ -121,19 +121,30 @@ static ls_status check_fits(const ls_csv_reader *reader, const csv_table *table,
     return ls_csv_field_error(reader, &table->columns, column, what);
 }
 
+/* Returns the text column at this position, or NULL if the column contains numbers. */
+static const csv_text *find_text(const csv_table *table, int column) {
+    for (int i = 0; i < table->text_count; i++) {
+        if (table->texts[i].column == column) {
+            return &table->texts[i];
+        }
+    }
+    return NULL;
+}
+
 static ls_status convert(const ls_csv_reader *reader, const csv_table *table, int column, const ls_csv_field *field,
                          double *number) {
+    const csv_text *text = find_text(table, column);
     if (ls_csv_is_empty(field)) {
         *number = table->empty;
         return !isinf(table->empty)
                    ? LS_OK
-                   : ls_csv_field_error(reader, &table->columns, column,
-                                        " is empty; set .empty to the value of an empty field (NAN, for example)");
+                   : ls_csv_field_error(
+                         reader, &table->columns, column,
+                         text != NULL ? " is empty, but a class must not be; remove the line"
+                                      : " is empty; set .empty to the value of an empty field (NAN, for example)");
     }
-    for (int i = 0; i < table->text_count; i++) {
-        if (table->texts[i].column == column) {
-            return find_class(reader, table, &table->texts[i], field, number);
-        }
+    if (text != NULL) {
+        return find_class(reader, table, text, field, number);
     }
     LS_TRY(parse_number(reader, table, field->text, column, number));
     return check_fits(reader, table, column, *number);

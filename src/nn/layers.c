@@ -208,6 +208,7 @@ ls_module *ls_nn_embedding(int64_t count, int64_t width) {
 
 typedef struct standardize_state {
     ls_tensor *mean, *deviation;
+    bool nan_is_mean;
 } standardize_state;
 
 /* Reshapes to [channels, 1, ...], to broadcast to x [n, channels, ...]. */
@@ -229,13 +230,46 @@ static ls_tensor *standardize_forward(ls_module *self, ls_tensor *input) {
     }
     ls_tensor *y = ls_div_tensor(ls_sub_tensor(input, beside_channels(state->mean, input)),
                                  beside_channels(state->deviation, input));
+    if (state->nan_is_mean && ls_dtype_is_floating(dtype)) {
+        y = ls_masked_fill(y, ls_is_nan(input), 0);
+    }
     return y == NULL || !ls_dtype_is_floating(dtype) ? y : ls_to(y, dtype);
 }
 
 const ls_module_type ls_standardize_type = {
     .name = "Standardize", .state_size = sizeof(standardize_state), .forward = standardize_forward};
 
+bool ls_standardize_skips_nan(const ls_module *module) {
+    return ((const standardize_state *)module->state)->nan_is_mean;
+}
+
+/* Returns whether all elements of a dense f32 tensor are equal to `value`, or false on failure. */
+static bool has_only(const ls_tensor *tensor, float value) {
+    ls_host_view view = {0};
+    bool only = ls_host_view_begin(&view, tensor, LS_HOST_READ) == LS_OK;
+    for (int64_t i = 0; only && i < tensor->count; i++) {
+        only = ((const float *)view.memory)[i] == value;
+    }
+    return ls_host_view_end(&view, LS_OK) == LS_OK && only;
+}
+
+bool ls_standardize_is_unfitted(const ls_module *model) {
+    if (model->type == &ls_standardize_type) {
+        const standardize_state *state = model->state;
+        return has_only(state->mean, 0) && has_only(state->deviation, 1);
+    }
+    bool unfitted = false;
+    for (int i = 0; i < model->child_count; i++) {
+        unfitted = unfitted || ls_standardize_is_unfitted(model->children[i].module);
+    }
+    return unfitted;
+}
+
 ls_module *ls_nn_standardize(int64_t channels) {
+    return ls_nn_standardize_with(channels, NULL);
+}
+
+ls_module *ls_nn_standardize_with(int64_t channels, const ls_standardize_options *options) {
     if (channels <= 0) {
         return ls_fail_null(LS_ERR_ARGUMENT, "ls_nn_standardize: %lld channels: the number must be positive",
                             (long long)channels);
@@ -245,6 +279,7 @@ ls_module *ls_nn_standardize(int64_t channels) {
         return NULL;
     }
     standardize_state *state = module->state;
+    state->nan_is_mean = options != NULL && options->nan_is_mean;
     state->mean = ls_out_of_scope(ls_module_add_buffer(module, "mean", ls_zeros(LS_SHAPE(channels), LS_F32)));
     state->deviation = ls_out_of_scope(ls_module_add_buffer(module, "deviation", ls_ones(LS_SHAPE(channels), LS_F32)));
     return ls_module_finish(module);

@@ -33,6 +33,11 @@ extern const ls_module_type ls_linear_type;
 extern const ls_module_type ls_relu_type;
 extern const ls_module_type ls_standardize_type; /* has the buffers "mean" and "deviation" */
 
+/* Returns whether a module of ls_standardize_type treats NaN as a missing value. */
+bool ls_standardize_skips_nan(const ls_module *module);
+/* Returns whether the model contains a module of ls_standardize_type with its initial mean and deviation. */
+bool ls_standardize_is_unfitted(const ls_module *model);
+
 /*
  * Returns whether the module is a MaxPool without padding. A ReLU after such a layer gives the same result and
  * gradients as a ReLU before it, on fewer elements.

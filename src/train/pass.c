@@ -1,6 +1,8 @@
 /* Passes over a loader: training, validation, evaluation and prediction. */
 #include "train/pass.h"
 
+#include <math.h>
+
 #include "data/loader.h"
 #include "nn/module.h"
 #include "train/progress.h"
@@ -87,6 +89,18 @@ static void begin(ls_trial *trial, const ls_trial_pass *pass) {
     ls_progress_begin(trial, pass->label);
 }
 
+/* Logs one warning on rank 0 if the mean training loss is not finite: the run would train nothing from then on. */
+static void check_loss(ls_trial *trial, const ls_trial_pass *pass) {
+    const double *loss = pass->phase == LS_PHASE_TRAINING ? ls_history_find(pass->entry, "loss") : NULL;
+    if (loss != NULL && !isfinite(*loss) && !trial->watch.loss_reported && ls_trial_rank(&trial->state) == 0) {
+        trial->watch.loss_reported = true;
+        ls_log_write(LS_LOG_WARNING,
+                     "ls_trial_run: the training loss of epoch %lld is %g, so the model may contain NaN: check the "
+                     "inputs and the learning rate; the callback ls_terminate_on_nan(NULL) names the first step",
+                     (long long)trial->state.epoch, *loss);
+    }
+}
+
 static ls_status run_pass(ls_trial *trial, const ls_trial_pass *pass) {
     begin(trial, pass);
     const bool before = ls_no_grad(pass->phase != LS_PHASE_TRAINING);
@@ -96,6 +110,7 @@ static ls_status run_pass(ls_trial *trial, const ls_trial_pass *pass) {
         return status;
     }
     LS_TRY(ls_metrics_end(trial, pass->entry));
+    check_loss(trial, pass);
     ls_progress_end(trial, pass->prefix);
     return LS_OK;
 }

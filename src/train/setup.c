@@ -8,6 +8,7 @@
 #include "comm/meter.h"
 #include "comm/separate.h"
 #include "data/loader.h"
+#include "nn/layers.h"
 #include "nn/module.h"
 #include "optim/optimizer.h"
 #include "parallel/parallel.h"
@@ -57,6 +58,14 @@ static ls_status check_optimizer(const ls_trial *trial) {
     return optimizer->model != NULL ? check_complete(optimizer) : LS_OK;
 }
 
+/* Warns about a module of ls_nn_standardize that does nothing. */
+static void check_standardize(const ls_trial *trial) {
+    if (ls_trial_rank(&trial->state) == 0 && ls_standardize_is_unfitted(trial->state.model)) {
+        ls_log_write(LS_LOG_WARNING, "ls_trial_run: a module of ls_nn_standardize has its initial mean 0 and deviation "
+                                     "1, so it changes nothing: call ls_nn_standardize_fit before the run");
+    }
+}
+
 static ls_status check_batches(const ls_trial *trial) {
     const ls_loader *loader = trial->options.train;
     const ls_dataset *dataset = ls_loader_dataset(loader);
@@ -73,6 +82,7 @@ static ls_status check_batches(const ls_trial *trial) {
 
 ls_status ls_trial_check_setup(const ls_trial *trial) {
     LS_TRY(trial->options.step == NULL ? check_optimizer(trial) : LS_OK);
+    check_standardize(trial);
     return check_batches(trial);
 }
 

@@ -54,6 +54,7 @@ typedef struct ls_watch {
     bool begun;
     bool model_communicates; /* this rank's forward or backward pass, criterion or user step communicates */
     bool ended;              /* the checks are done */
+    bool loss_reported;      /* a warning has named the epoch whose loss is not finite */
     uint64_t communication;  /* communication time of the thread at the start */
 } ls_watch;
 

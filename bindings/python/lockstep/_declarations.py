@@ -473,6 +473,7 @@ FUNCTIONS = {
     'ls_nn_flatten': ('ls_module *', ()),
     'ls_nn_embedding': ('ls_module *', (('int64_t', 'count'), ('int64_t', 'width'))),
     'ls_nn_standardize': ('ls_module *', (('int64_t', 'channels'),)),
+    'ls_nn_standardize_with': ('ls_module *', (('int64_t', 'channels'), ('const ls_standardize_options *', 'options'))),
     'ls_nn_layer_norm': ('ls_module *', (('ls_shape', 'shape'), ('const ls_norm_options *', 'options'))),
     'ls_nn_rms_norm': ('ls_module *', (('ls_shape', 'shape'), ('const ls_rms_norm_options *', 'options'))),
     'ls_nn_group_norm': ('ls_module *', (('int64_t', 'groups'), ('int64_t', 'channels'), ('const ls_norm_options *', 'options'))),
@@ -746,6 +747,7 @@ STRUCTS = {
     'ls_module_call': (('ls_module *', 'module'), ('ls_tensor **', 'inputs'), ('int', 'input_count'), ('ls_tensor **', 'outputs'), ('int', 'output_count'), ('const ls_tensor **', 'input_gradients'), ('const ls_tensor **', 'output_gradients')),
     'ls_module_hooks': (('void *', 'user'), ('ls_module_hook', 'forward_pre'), ('ls_module_hook', 'forward'), ('ls_module_hook', 'backward'), ('function', 'release')),
     'ls_linear_options': (('ls_dtype', 'dtype'), ('bool', 'no_bias'), ('bool', 'weight_norm')),
+    'ls_standardize_options': (('bool', 'nan_is_mean'),),
     'ls_norm_options': (('ls_dtype', 'dtype'), ('bool', 'no_affine'), ('bool', 'no_bias'), ('double', 'epsilon')),
     'ls_rms_norm_options': (('ls_dtype', 'dtype'), ('bool', 'no_affine'), ('double', 'epsilon')),
     'ls_instance_norm_options': (('ls_dtype', 'dtype'), ('bool', 'affine'), ('double', 'epsilon')),
@@ -1711,6 +1713,10 @@ ls_module *ls_nn_dropout(double p);
 ls_module *ls_nn_flatten(void);
 ls_module *ls_nn_embedding(int64_t count, int64_t width);
 ls_module *ls_nn_standardize(int64_t channels);
+typedef struct ls_standardize_options {
+    bool nan_is_mean;
+} ls_standardize_options;
+ls_module *ls_nn_standardize_with(int64_t channels, const ls_standardize_options *options);
 typedef struct ls_norm_options {
     ls_dtype dtype;
     bool no_affine;

@@ -207,6 +207,34 @@ TEST(test_csv_errors_name_line_and_column) {
     expect_csv_error("a,a\n1,2\n", &(ls_csv_options){.columns = twice, .column_count = 1}, "more than one");
 }
 
+static int warnings;
+
+static void count_warnings(ls_log_level level, int rank, const char *line, void *user) {
+    (void)rank;
+    (void)user;
+    warnings += level == LS_LOG_WARNING && strstr(line, "contains only numbers and is used as the header") != NULL;
+}
+
+/* Reads the file, and returns the number of warnings about its header. */
+static int count_header_warnings(const char *text, const ls_csv_options *options) {
+    warnings = 0;
+    ls_log_set_sink(count_warnings, NULL);
+    assert_non_null(ls_csv_read(csv(text), options));
+    ls_log_set_sink(NULL, NULL);
+    return warnings;
+}
+
+TEST(test_csv_warns_about_a_header_of_numbers) {
+    const char *const columns[] = {"1.5"};
+    ls_scope *scope = ls_scope_begin();
+    assert_int_equal(count_header_warnings("1.5,-2e3\n3,4\n", NULL), 1);
+    assert_int_equal(count_header_warnings("1.5,b\n3,4\n", NULL), 0);
+    assert_int_equal(count_header_warnings("1.5,2\n3,4\n", &(ls_csv_options){.no_header = true}), 0);
+    assert_int_equal(count_header_warnings("1.5,2\n3,4\n", &(ls_csv_options){.columns = columns, .column_count = 1}),
+                     0);
+    assert_int_equal(ls_scope_end(scope), LS_OK);
+}
+
 /* ---- CSV: text and empty fields ---------------------------------------------------------------------------------- */
 
 static const char passengers[] = "Name,Sex,Age,Fare\n"
@@ -251,6 +279,7 @@ TEST(test_csv_classes_of_another_file) {
 TEST(test_csv_refuses_fields) {
     const ls_csv_options text = {.text = (const ls_csv_text[]){{.column = "Sex"}}, .text_count = 1};
     expect_csv_error(passengers, &text, "line 2, column \"Name\": \"Smith, \"Jo\"\" is not a number; if the strings");
+    expect_csv_error("x,Sex\n1,male\n2,\n", &text, "line 3, column \"Sex\" is empty, but a class must not be");
     const char *const age[] = {"Age"};
     expect_csv_error(passengers, &(ls_csv_options){.columns = age, .column_count = 1},
                      "line 3, column \"Age\" is empty; set .empty"); /* the row begins in line 3 and ends in line 4 */
@@ -405,6 +434,7 @@ int main(void) {
         cmocka_unit_test(test_csv_errors_name_line_and_column),
         cmocka_unit_test(test_csv_reads_text_as_classes),
         cmocka_unit_test(test_csv_classes_of_another_file),
+        cmocka_unit_test(test_csv_warns_about_a_header_of_numbers),
         cmocka_unit_test(test_csv_refuses_fields),
         cmocka_unit_test(test_csv_has_as_many_classes_as_fit),
         cmocka_unit_test(test_csv_reads_a_pipe_once),

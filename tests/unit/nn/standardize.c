@@ -133,6 +133,38 @@ SCOPED_TEST(test_columns_of_f64) {
     ls_module_free(module);
 }
 
+/* With `.nan_is_mean`, a missing value changes neither the statistics nor the gradients. */
+SCOPED_TEST(test_missing_values) {
+    const float values[] = {1, NAN, 3, 10, NAN, 30, 8, 20};
+    ls_tensor *rows = ls_from(LS_SHAPE(4, 2), LS_F32, values);
+    ls_dataset *data = ls_tensor_dataset(rows, rows);
+    ls_module *module = ls_nn_standardize_with(2, &(ls_standardize_options){.nan_is_mean = true});
+    assert_int_equal(ls_nn_standardize_fit(module, data), LS_OK);
+    ls_dataset_free(data);
+    const float mean[] = {4, 20}, deviation[] = {sqrtf(26 / 3.0F), sqrtf(200 / 3.0F)};
+    assert_true(ls_allclose(ls_module_find(module, "mean"), ls_from(LS_SHAPE(2), LS_F32, mean), 1e-6, 0));
+    assert_true(ls_allclose(ls_module_find(module, "deviation"), ls_from(LS_SHAPE(2), LS_F32, deviation), 1e-6, 0));
+    float expected[8];
+    for (int i = 0; i < 8; i++) {
+        expected[i] = isnan(values[i]) ? 0 : (values[i] - mean[i % 2]) / deviation[i % 2];
+    }
+    ls_set_requires_grad(rows, true);
+    ls_tensor *y = ls_forward(module, rows);
+    assert_true(ls_allclose(y, ls_from(LS_SHAPE(4, 2), LS_F32, expected), 1e-6, 1e-6));
+    assert_int_equal(ls_backward(ls_sum(ls_square(y))), LS_OK);
+    assert_true(isfinite(ls_item(ls_sum(ls_grad(rows)))));
+    assert_int_equal(ls_dtype_of(ls_forward(module, ls_ones(LS_SHAPE(1, 2), LS_I32))), LS_F32);
+    ls_tensor *empty = ls_from(LS_SHAPE(2, 2), LS_F32, (const float[]){1, NAN, 2, NAN});
+    data = ls_tensor_dataset(empty, empty);
+    expect_error(ls_nn_standardize_fit(module, data), LS_ERR_ARGUMENT, "channel 1 contains only NaN");
+    ls_dataset_free(data);
+    ls_tensor *infinite = ls_from(LS_SHAPE(1, 2), LS_F32, (const float[]){1, INFINITY});
+    data = ls_tensor_dataset(infinite, infinite);
+    expect_error(ls_nn_standardize_fit(module, data), LS_ERR_ARGUMENT, "channel 1 contains infinity in samples 0 to 0");
+    ls_dataset_free(data);
+    ls_module_free(module);
+}
+
 SCOPED_TEST(test_refusals) {
     assert_null(ls_nn_standardize(0));
     ls_module *module = ls_nn_standardize(3), *linear = ls_nn_linear(3, 3), *two = ls_nn_standardize(2);
@@ -159,6 +191,6 @@ SCOPED_TEST(test_refusals) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_columns_of_a_table),
                                        cmocka_unit_test(test_channels_of_images), cmocka_unit_test(test_columns_of_f64),
-                                       cmocka_unit_test(test_refusals)};
+                                       cmocka_unit_test(test_missing_values), cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, NULL, test_files_teardown);
 }

@@ -1,0 +1,84 @@
+/*
+ * Warnings for mistakes that train without an error: a loss of NaN, and standardization that was never fitted.
+ *
+ * devices: cpu
+ */
+#include "tests/support/unit.h"
+
+#include <math.h>
+
+#include <lockstep/lockstep.h>
+
+enum { ROWS = 8 };
+
+static char logged[1024];
+static int lines;
+
+static void note_log(ls_log_level level, int rank, const char *line, void *user) {
+    (void)rank;
+    (void)user;
+    if (level == LS_LOG_WARNING) {
+        lines++;
+        snprintf(logged, sizeof logged, "%s", line);
+    }
+}
+
+/* Trains for two epochs on inputs that contain `first`. Fits the standardization if `fits`. Returns the number of
+ * warnings. */
+static int train(float first, bool fits) {
+    float inputs[2 * ROWS];
+    for (int i = 0; i < 2 * ROWS; i++) {
+        inputs[i] = (float)(i * 7 % 5);
+    }
+    ls_tensor *targets = ls_ones(LS_SHAPE(ROWS, 1), LS_F32);
+    ls_dataset *fitted = ls_tensor_dataset(ls_from(LS_SHAPE(ROWS, 2), LS_F32, inputs), targets);
+    inputs[3] = first;
+    ls_dataset *data = ls_tensor_dataset(ls_from(LS_SHAPE(ROWS, 2), LS_F32, inputs), targets);
+    ls_module *standardize = ls_nn_standardize(2);
+    ls_module *model = ls_sequential(standardize, ls_nn_linear(2, 1));
+    assert_true(!fits || ls_nn_standardize_fit(standardize, fitted) == LS_OK);
+    ls_optimizer *optimizer = ls_sgd(model, &(ls_sgd_options){.learning_rate = 0.01});
+    ls_loader *loader = ls_loader_new(data, &(ls_loader_options){.batch_size = 4});
+    ls_trial *trial = ls_trial_new(&(ls_trial_options){.model = model,
+                                                       .optimizer = optimizer,
+                                                       .criterion = ls_criterion_mse,
+                                                       .train = loader,
+                                                       .quiet = true,
+                                                       .metrics = LS_METRICS("loss")});
+    assert_non_null(trial);
+    lines = 0;
+    logged[0] = '\0';
+    ls_log_set_sink(note_log, NULL);
+    assert_int_equal(ls_trial_run(trial, 2), LS_OK);
+    ls_log_set_sink(NULL, NULL);
+    ls_trial_free(trial);
+    ls_loader_free(loader);
+    ls_optimizer_free(optimizer);
+    ls_module_free(model);
+    ls_dataset_free(fitted);
+    return lines;
+}
+
+SCOPED_TEST(test_no_warning_without_a_mistake) {
+    assert_int_equal(train(1, true), 0);
+}
+
+SCOPED_TEST(test_a_loss_of_nan_is_named_once) {
+    assert_int_equal(train(NAN, true), 1);
+    assert_non_null(strstr(logged, "ls_trial_run: the training loss of epoch 0 is nan"));
+    assert_non_null(strstr(logged, "ls_terminate_on_nan(NULL)"));
+}
+
+SCOPED_TEST(test_standardization_that_was_never_fitted) {
+    assert_int_equal(train(1, false), 1);
+    assert_non_null(strstr(logged, "call ls_nn_standardize_fit before the run"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_no_warning_without_a_mistake),
+        cmocka_unit_test(test_a_loss_of_nan_is_named_once),
+        cmocka_unit_test(test_standardization_that_was_never_fitted),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
