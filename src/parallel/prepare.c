@@ -48,15 +48,25 @@ static bool chooses_overlap(const ls_data_parallel_state *state, const ls_data_p
                                                : options->overlap == LS_OVERLAP_ON;
 }
 
-/* Fails on every rank if the options differ between ranks. `overlaps` is the effective value of `.overlap`. */
-static ls_status compare_options(const ls_data_parallel_state *state, const ls_data_parallel_options *options,
-                                 bool overlaps) {
+/* Fails on every rank unless all ranks or no ranks average buckets during the backward pass. */
+static ls_status compare_overlap(const ls_data_parallel_state *state, bool overlaps) {
+    bool equal = true;
+    LS_TRY(ls_ranks_have_equal(state->comm, overlaps, &equal));
+    return equal ? LS_OK
+                 : ls_fail(LS_ERR_MISMATCH,
+                           "ls_data_parallel: .overlap selects averaging during the backward pass on some ranks only "
+                           "(%s on this rank): the models or the devices of the ranks differ",
+                           overlaps ? "on" : "off");
+}
+
+/* Fails on every rank if the options differ between ranks. */
+static ls_status compare_options(const ls_data_parallel_state *state, const ls_data_parallel_options *options) {
     char text[320];
     snprintf(text, sizeof text,
-             ".zero = %d, .powersgd_rank = %d, .reduce_dtype = %s, .overlap = %d (%s), .bucket_bytes = %zu, "
+             ".zero = %d, .powersgd_rank = %d, .reduce_dtype = %s, .overlap = %d, .bucket_bytes = %zu, "
              ".no_initial_sync = %d, .shards = %d, .wire = \"%s\" of %s",
              options->zero, options->powersgd_rank, ls_dtype_name(options->reduce_dtype), (int)options->overlap,
-             overlaps ? "on" : "off", options->bucket_bytes, options->no_initial_sync, options->shards,
+             options->bucket_bytes, options->no_initial_sync, options->shards,
              options->wire != NULL ? options->wire->name : "",
              ls_dtype_name(options->wire != NULL ? options->wire->dtype : LS_F32));
     return ls_options_compare("ls_data_parallel", state->comm, text);
@@ -187,7 +197,7 @@ ls_status ls_data_parallel_prepare(ls_data_parallel_state *state, const ls_data_
     const setting of = {.shares = ls_module_list(state->model) && ls_gradient_reducer_claim(state->model),
                         .on_host = device->is_host};
     const bool overlaps = chooses_overlap(state, options, of);
-    LS_TRY(compare_options(state, options, overlaps)); /* before the checks that may fail on only this rank */
+    LS_TRY(compare_options(state, options)); /* before the checks that may fail on only this rank */
     LS_TRY(found);
     if (reducer->format == NULL) {
         return ls_fail(LS_ERR_ARGUMENT,
@@ -208,6 +218,7 @@ ls_status ls_data_parallel_prepare(ls_data_parallel_state *state, const ls_data_
     if (!options->no_initial_sync) {
         LS_TRY(ls_sync_parameters(state->model, state->comm, 0));
     }
+    LS_TRY(compare_overlap(state, overlaps)); /* after ls_sync_parameters, which compares the models */
     state->parameter_count = ls_module_parameter_count(state->model);
     LS_TRY(ls_buffers_watch(&state->buffers, "ls_data_parallel", state->model, state->comm));
     if (flat_count == 0) {

@@ -90,8 +90,25 @@ static void format_line(const ls_trial *trial, char line[LINE_CAPACITY], const c
     append(line, samples);
 }
 
+static bool is_shown(const ls_trial *trial) {
+    return !trial->options.quiet && ls_trial_rank(&trial->state) == 0;
+}
+
+void ls_progress_resumed(const ls_trial *trial, const char *path) {
+    if (!is_shown(trial)) {
+        return;
+    }
+    if (path[0] != '\0') {
+        printf("resumed from %s: step %lld, epoch %lld, batch %lld\n", path, (long long)trial->state.step,
+               (long long)trial->state.epoch, (long long)trial->state.batch);
+    } else {
+        printf("no checkpoint in %s yet: training starts from the beginning\n", trial->options.resume);
+    }
+    fflush(stdout);
+}
+
 static void begin_bar(const ls_trial *trial, ls_progress *progress, const char *label, int64_t first) {
-    progress->shown = !trial->options.quiet && ls_trial_rank(&trial->state) == 0;
+    progress->shown = is_shown(trial);
     progress->terminal = progress->shown && isatty(STDOUT_FILENO) == 1;
     progress->began = ls_clock_ns();
     progress->first = first;

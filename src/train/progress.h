@@ -8,6 +8,9 @@ void ls_progress_begin_run(ls_trial *trial);
 void ls_progress_epoch(ls_trial *trial);
 void ls_progress_end_run(ls_trial *trial);
 
+/* Prints where the trial resumes, or that `.resume` has no checkpoint yet if `path` is empty. */
+void ls_progress_resumed(const ls_trial *trial, const char *path);
+
 /* Begins a progress line. `label` is "0/3(t)" for training, and "0/3(v)" for validation. */
 void ls_progress_begin(ls_trial *trial, const char *label);
 void ls_progress_step(ls_trial *trial);

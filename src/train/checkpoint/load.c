@@ -2,6 +2,7 @@
 #include "data/loader.h"
 #include "train/agree.h"
 #include "train/checkpoint/checkpoint.h"
+#include "train/progress.h"
 
 /* ---- the position in the data ------------------------------------------------------------------------------------ */
 
@@ -34,6 +35,13 @@ static ls_status place_data(ls_resumption *load) {
                       ? load->loader_batch
                       : convert(load, manifest->batch, now);
     if (load->loader_batch >= 0 && load->batch >= 0) {
+        if (load->rank == 0) {
+            ls_log_write(LS_LOG_WARNING,
+                         "checkpoint: %s was trained with global batches of %lld samples, and this run has %lld: set "
+                         ".global_batch_size = %lld if this is not intended",
+                         load->folder, (long long)manifest->global_batch, (long long)now,
+                         (long long)manifest->global_batch);
+        }
         return LS_OK;
     }
     return ls_fail(
@@ -105,7 +113,11 @@ ls_status ls_trial_go_on_from(ls_trial *trial, const char *folder, bool needed) 
     char path[PATH_MAX] = "";
     LS_TRY(ls_trial_begin_agreeing(trial));
     LS_TRY(find_for_all(trial, folder, needed, path));
-    return path[0] != '\0' ? ls_trial_agree_at_end(trial, load_from(trial, path)) : LS_OK;
+    LS_TRY(path[0] != '\0' ? ls_trial_agree_at_end(trial, load_from(trial, path)) : LS_OK);
+    if (!needed) {
+        ls_progress_resumed(trial, path);
+    }
+    return LS_OK;
 }
 
 ls_status ls_trial_load(ls_trial *trial, const char *folder) {
