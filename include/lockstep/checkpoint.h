@@ -95,7 +95,8 @@ LS_API ls_status ls_trial_save(ls_trial *trial, const char *folder) LS_WARN_UNUS
  * - LS_ERR_FORMAT if a file is damaged, with the name of the file
  * - LS_ERR_IO if `folder` is not a checkpoint and contains no complete checkpoint
  * - LS_ERR_UNSUPPORTED if a newer Lockstep wrote the checkpoint, or if the model is sharded in another way than the
- *   checkpoint's model and a part of the checkpoint cannot be (docs/reference/checkpoint-format.md)
+ *   checkpoint's model, and the checkpoint has contents that cannot be resharded
+ *   (docs/reference/checkpoint-format.md)
  * - LS_ERR_ARGUMENT on another number of ranks, if no global batch begins at the sample of the checkpoint
  * - LS_ERR_STATE in a hook
  * - the errors of ls_module_load and ls_optimizer_load if the model or the optimizer does not match

@@ -131,7 +131,7 @@ typedef ls_status (*ls_rank_function)(ls_comm *world, void *user);
  * all of them. The processes are forks, so each rank has its own copy of the caller's memory and of `user`.
  *
  * If a rank fails, the other ranks are terminated. Returns the status and message of the first rank that failed, or
- * LS_ERR_PEER if a signal terminated this rank. Fails with LS_ERR_STATE if this process has other threads; the message
+ * LS_ERR_PEER if a signal terminated that rank. Fails with LS_ERR_STATE if this process has other threads; the message
  * has their number. Call ls_spawn before any function that starts threads.
  */
 LS_API ls_status ls_spawn(int ranks, ls_rank_function function, void *user) LS_WARN_UNUSED;

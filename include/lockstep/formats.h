@@ -18,8 +18,8 @@
  *   - safetensors, .npz: the tensors, and less than 1 KiB per tensor
  *   - event files: the largest record
  * - Writers, except the writer of event files, create a new file next to `path`, sync it and rename it to `path`. So
- * other processes see the old file or the complete new file. A symbolic link at `path` is replaced, not followed. Fails
- *   with LS_ERR_IO if `path` is a device, a pipe or a socket.
+ *   other processes see the old file or the complete new file. A symbolic link at `path` is replaced, not followed.
+ *   Fails with LS_ERR_IO if `path` is a device, a pipe or a socket.
  */
 #ifndef LOCKSTEP_FORMATS_H
 #define LOCKSTEP_FORMATS_H

@@ -237,7 +237,8 @@ LS_API ls_status ls_module_save(const ls_module *module, const char *path, const
  * - If `path` is a folder, it is a checkpoint, or a folder with the checkpoints of a trial (ls_checkpoint_options): the
  *   newest complete checkpoint is loaded. Fails with LS_ERR_IO if there is no checkpoint.
  * - The model of a checkpoint may be sharded over ranks, in any way. Each rank loads its own parts. A stage of a
- *   pipeline needs ls_module_load_with and `.allow_extra`.
+ *   pipeline needs ls_module_load_with and `.allow_extra`. Fails with LS_ERR_UNSUPPORTED if the checkpoint has no list
+ *   of the parts, because an older Lockstep wrote it, or if its ranks have different tensors with the same name.
  */
 LS_API ls_status ls_module_load(ls_module *module, const char *path) LS_WARN_UNUSED;
 

@@ -106,8 +106,9 @@ LS_API ls_handle *ls_isend(ls_comm *comm, ls_tensor *tensor, int dest, int tag);
 LS_API ls_handle *ls_irecv(ls_comm *comm, ls_shape shape, ls_dtype dtype, int source, int tag);
 
 /**
- * These functions start a collective call, and ls_handle_wait returns its result, with the bits and the gradient of the
- * call without `_begin`. Other ranks may make that call instead.
+ * Starts ls_allreduce. Returns a handle, or NULL on failure. ls_handle_wait returns the result, with the bits and the
+ * gradient of ls_allreduce. Other ranks may call ls_allreduce instead. The following also applies to the other
+ * functions whose names end with `_begin`:
  *
  * ```c
  * ls_handle *handle = ls_allreduce_begin(world, x, LS_SUM);
@@ -115,30 +116,30 @@ LS_API ls_handle *ls_irecv(ls_comm *comm, ls_shape shape, ls_dtype dtype, int so
  * ls_tensor *sum = ls_handle_wait(handle);
  * ```
  *
- * - All ranks start the calls of a communicator in the same order. They may wait in any order, also in different
- * orders.
+ * - Arguments, shapes and errors are the same as for the call without `_begin`.
+ * - All ranks must start the calls of a communicator in the same order. Each rank may wait for them in its own order.
  * - The start waits until the ranks have agreed on shapes, and until earlier calls on the communicator have ended. So
  *   one call of each communicator is in progress at a time. The elements move during other calls of the library on this
  *   thread, or in a progress thread (`.progress_thread` of ls_init_options).
  * - The backward pass communicates in the opposite order of the starts, whatever the order of the waits was.
  * - Do not change the tensor before ls_handle_wait, which otherwise fails with LS_ERR_STATE. It does not notice writes
  *   through ls_data without ls_mark_changed: the result is then undefined. Changes of another view of the same tensor
- *   (ls_narrow) count as changes of the tensor, also if the views have no element in common.
+ *   (ls_narrow) count as changes of the tensor, even if the views have no element in common.
  * - If the program calls ls_comm_free or ls_finalize before ls_handle_wait, ls_handle_wait fails on this rank, unless
- * the elements have already arrived.
+ *   the elements have already arrived.
  */
 LS_API ls_handle *ls_allreduce_begin(ls_comm *comm, ls_tensor *tensor, ls_reduction reduction);
 
-/** Starts ls_allgather. */
+/** Starts ls_allgather, in the same way. */
 LS_API ls_handle *ls_allgather_begin(ls_comm *comm, ls_tensor *tensor, int axis);
 
-/** Starts ls_reduce_scatter. */
+/** Starts ls_reduce_scatter, in the same way. */
 LS_API ls_handle *ls_reduce_scatter_begin(ls_comm *comm, ls_tensor *tensor, int axis, ls_reduction reduction);
 
-/** Starts ls_broadcast. */
+/** Starts ls_broadcast, in the same way. */
 LS_API ls_handle *ls_broadcast_begin(ls_comm *comm, ls_tensor *tensor, int root);
 
-/** Starts ls_alltoall. */
+/** Starts ls_alltoall, in the same way. */
 LS_API ls_handle *ls_alltoall_begin(ls_comm *comm, ls_tensor *tensor, int gather_axis, int scatter_axis, int64_t count);
 
 /**
@@ -274,32 +275,34 @@ LS_API ls_status ls_distribute_gradients(ls_module *model, ls_reducer *reducer) 
  *   LS_ERR_MISMATCH on all ranks, with the name of the format.
  * - All ranks need equal formats. A function that fails on one rank fails the pass on all ranks, with the name of the
  *   format and the rank. Then no rank has gradients.
- * - On one rank, they are not called.
+ * - If there is only one rank, the functions are not called.
  */
 typedef struct ls_wire_functions {
     const char *name; /**< name in messages (copied), at most 32 bytes */
-    ls_dtype dtype;   /**< of the encoded numbers: LS_F32, which is zero, LS_F64, LS_BF16 or LS_F16 */
-    /** Returns to how many numbers, 0 to `count`, `count` gradients are encoded. Must be equal on all ranks. NULL:
-     * `count`. */
+    ls_dtype dtype;   /**< dtype of the encoded numbers: LS_F32, which is zero, LS_F64, LS_BF16 or LS_F16 */
+    /** Returns the number of encoded numbers, 0 to `count`, for `count` gradients. The number must be equal on all
+     * ranks. NULL selects `count`. */
     int64_t (*length)(int64_t count, void *user);
-    /** Writes the encoded gradients. */
+    /** Encodes `count` gradients, and writes `length` numbers of `dtype` to `encoded`. Returns LS_OK, or an error. */
     ls_status (*encode)(const float *gradients, int64_t first, int64_t count, void *encoded, void *user);
-    /** Decodes the averages of the encoded numbers, and writes them as the averaged gradients. */
+    /** Decodes the averages of the `length` encoded numbers, and writes `count` averaged gradients. Returns LS_OK, or
+     * an error. */
     ls_status (*decode)(const void *encoded, int64_t first, int64_t count, float *gradients, void *user);
-    void (*release)(void *user); /**< function that frees `user` with the format; NULL: the format borrows `user` */
+    void (*release)(void *user); /**< frees `user` with the format; NULL means that the format borrows `user` */
 } ls_wire_functions;
 
 /** A wire format. Opaque. */
 typedef struct ls_wire_format ls_wire_format;
 
 /**
- * Makes a wire format for `.wire` of ls_data_parallel_options from functions of your own. Copies `functions` and passes
- * `user` to each of them. Takes ownership of `user` if `release` is set, otherwise borrows it. Returns ownership to the
- * caller, who frees the format with ls_wire_format_free. Returns NULL on failure.
+ * Creates a wire format for `.wire` of ls_data_parallel_options. Copies `functions`, and passes `user` to each of them.
+ * Takes ownership of `user` if `release` is set, even on failure; otherwise borrows it. Returns ownership to the
+ * caller; free the format with ls_wire_format_free. Returns NULL with LS_ERR_ARGUMENT if the name, `encode` or `decode`
+ * is missing, if the name is too long, or if the dtype is not supported.
  */
 LS_API ls_wire_format *ls_wire_format_new(const ls_wire_functions *functions, void *user);
 
-/** Frees the format, when the modules that use it are freed, too. NULL is allowed. */
+/** Drops the caller's reference. The last reference, which may be a module's, frees the format. NULL is allowed. */
 LS_API void ls_wire_format_free(ls_wire_format *format);
 
 /** Selects when a data-parallel module averages its gradients. All choices give bit-identical results. */
@@ -341,10 +344,10 @@ typedef struct ls_data_parallel_options {
      */
     int powersgd_rank;
     /**
-     * A wire format of your own (ls_wire_format_new), for gradients of f32. The module holds a reference. All ranks
-     * pass a format of the same name, dtype and functions. A checkpoint does not contain the state of its functions.
-     * Fails with LS_ERR_UNSUPPORTED together with `.reduce_dtype`, `.powersgd_rank`, `.shards`, or `.zero` = 2 or 3, if
-     * a parameter is f64, and if the model is on a GPU. NULL: off.
+     * A user-defined wire format (ls_wire_format_new), for gradients of f32. The module adds a reference. All ranks
+     * must pass a format with the same name, dtype and functions. A checkpoint does not contain the state of its
+     * functions. Fails with LS_ERR_UNSUPPORTED together with `.reduce_dtype`, `.powersgd_rank`, `.shards`, or `.zero` =
+     * 2 or 3, if a parameter is f64, and if the model is on a GPU. NULL selects no such format.
      */
     ls_wire_format *wire;
     /**

@@ -128,9 +128,7 @@ static ls_status compare(comparison *c, const ls_manifest manifests[2]) {
 /* Returns whether the parts lie on the same rank, along the same axis and, if their tensors have one shape, in the same
  * range. */
 static bool lies_alike(const ls_part *a, const ls_part *b) {
-    const bool one_shape = a->shape.ndim == b->shape.ndim &&
-                           memcmp(a->shape.size, b->shape.size, (size_t)a->shape.ndim * sizeof *a->shape.size) == 0;
-    return a->rank == b->rank && a->axis == b->axis && (!one_shape || ls_part_is_same(a, b));
+    return a->rank == b->rank && a->axis == b->axis && (!ls_shape_equal(&a->shape, &b->shape) || ls_part_is_same(a, b));
 }
 
 /* Returns whether `layout` has the tensor of a part, but no part that lies alike. */

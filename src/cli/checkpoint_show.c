@@ -12,7 +12,7 @@ static ls_status for_tensors(const char *folder, const ls_manifest *manifest,
                              void (*each)(const char *file, ls_named named, void *user), void *user) {
     for (int rank = 0; rank < (manifest->divided ? manifest->world_size : 1); rank++) {
         char name[LS_FILE_NAME_LIMIT], path[PATH_MAX];
-        ls_part_name(name, "model", manifest->divided ? rank : -1);
+        ls_part_name(name, LS_MODEL_NAME, manifest->divided ? rank : -1);
         LS_TRY(ls_path_join(path, folder, name));
         ls_safetensors *file = ls_safetensors_load(path);
         if (file == NULL) {

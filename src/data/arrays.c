@@ -128,7 +128,7 @@ static ls_status check_same_layout(const arrays_state *state, const ls_blocks *f
             b->file->call, b->name, b->file->path, (long long)b->rows, b->axis, any->name, (long long)any->rows);
     }
     const ls_shape slab = ls_blocks_slab(b), other = ls_blocks_slab(first);
-    if (slab.ndim != other.ndim || memcmp(slab.size, other.size, (size_t)slab.ndim * sizeof *slab.size) != 0) {
+    if (!ls_shape_equal(&slab, &other)) {
         return ls_fail(LS_ERR_SHAPE,
                        "%s: variables of the same field must have slabs of the same shape, but a step of \"%s\" is %s, "
                        "and a step of \"%s\" is %s: set .offset and .extent",

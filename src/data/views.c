@@ -212,7 +212,7 @@ typedef struct concat_state {
 
 /* Returns whether samples have the same shape and dtype. */
 static bool same_sample(ls_shape a, ls_dtype a_dtype, ls_shape b, ls_dtype b_dtype) {
-    return a_dtype == b_dtype && a.ndim == b.ndim && memcmp(a.size, b.size, (size_t)a.ndim * sizeof *a.size) == 0;
+    return a_dtype == b_dtype && ls_shape_equal(&a, &b);
 }
 
 /* Copies row i of `from` to row rows[i] of `to`. */

@@ -11,7 +11,8 @@ typedef struct reader {
     char *reason;
 } reader;
 
-/* Rejects a non-numeric attribute, because ignoring it would give wrong values. Returns the number of values. */
+/* Sets *count to the number of values, 0 if there is no such attribute. Rejects a non-numeric attribute, because
+ * ignoring it would give wrong values. */
 static bool read_attribute(const reader *r, const char *name, bool as_elements, int most, ls_array_number *numbers,
                            int *count) {
     *count = r->format->attribute(r->array, name, as_elements, numbers);

@@ -70,8 +70,8 @@ struct ls_array_format {
     /*
      * Reads an attribute of 1 to LS_ARRAY_NUMBERS numbers. Returns their count, 0 if there is no such attribute, or -1
      * if the attribute is not numeric or has a different count. The numbers are floating-point numbers. With
-     * `as_elements`, they are integers if both the elements and the attribute are integers; otherwise they are rounded
-     * to the type of the elements.
+     * `as_elements`, they are integers if both the elements and the attribute are integers. With `as_elements` and
+     * floating-point elements, they are rounded to the type of the elements.
      */
     int (*attribute)(const ls_array *array, const char *name, bool as_elements,
                      ls_array_number numbers[LS_ARRAY_NUMBERS]);

@@ -16,7 +16,7 @@ ls_status ls_named_check(const char *call, const ls_named *tensors, int count);
 /* Returns the tensor with this name, or NULL. */
 ls_tensor *ls_named_find(const ls_named *tensors, int count, const char *name);
 
-/* A tensor in a file that Lockstep cannot represent. */
+/* A tensor of a file, with elements that no dtype of Lockstep can represent. */
 typedef struct ls_refused {
     const char *name; /* points into the file's strings */
     char *reason;
@@ -64,7 +64,7 @@ ls_status ls_safetensors_save_file(const char *path, const ls_safetensors *file)
 /* Returns the size of a contiguous tensor in bytes. */
 size_t ls_tensor_bytes(const ls_tensor *tensor);
 
-/* Writes the contents of ls_safetensors_save into an open file. */
+/* Does the work of ls_safetensors_save, but writes into an open file. */
 ls_status ls_safetensors_write(ls_new_file *file, const ls_named *tensors, int count, const char *const *metadata);
 
 #endif

@@ -175,7 +175,7 @@ static ls_status refuse_dtype(const ls_source *source, const ls_safetensors_entr
                    source->call, source->path, entry->name, entry->dtype);
 }
 
-/* Fails with LS_ERR_UNSUPPORTED if the tensor cannot hold a value. Even then, reads all bytes of the entry. */
+/* Fails with LS_ERR_UNSUPPORTED if the tensor cannot hold a value. */
 static ls_status read_elements(const file_reading *r, const ls_safetensors_entry *entry, ls_tensor *tensor) {
     const ls_source *source = &r->source;
     char what[512];

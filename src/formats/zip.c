@@ -12,7 +12,7 @@ enum {
     END_MARK = 0x06054b50,
     END64_MARK = 0x06064b50,
     LOCATOR_MARK = 0x07064b50,
-    LOCATOR = 20, /* bytes; the 64-bit end record directly precedes the end record */
+    LOCATOR = 20, /* bytes of the locator of the 64-bit end record, which directly precede the end record */
     END64 = 56,
     EXTRA64 = 1, /* id of the extra field with a member's 64-bit numbers */
     STORED = 0,

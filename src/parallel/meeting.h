@@ -1,7 +1,7 @@
 /*
  * The agreement of the ranks before a differentiable collective. Before any element moves, each rank sends the others
- * an offer: its call, the properties of its tensor, and whether the tensor requires a gradient. The exchange has these
- * effects:
+ * an offer: its call, the properties of its tensor, and whether the rank computes a gradient of the tensor, which it
+ * does not under ls_no_grad. The exchange has these effects:
  * - Ranks learn the shapes of the other tensors.
  * - Ranks that disagree get an error.
  * - A rank whose tensor is NULL because of a failure notifies the others, because they would otherwise wait.

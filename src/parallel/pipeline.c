@@ -12,131 +12,17 @@
 #include "parallel/pipeline.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "autograd/samples.h"
 #include "base/memory.h"
 #include "base/share.h"
 #include "base/trace.h"
 #include "comm/hold.h"
+#include "parallel/stage_messages.h"
 #include "tensor/capture.h"
 #include "tensor/scope.h"
 
 enum { FORWARD_TAG = 1 << 28, BACKWARD_TAG, RESULT_TAG };
-
-/* ---- messages between stages ------------------------------------------------------------------------------------- */
-
-/* Precedes a tensor, or the error message sent instead of it. */
-typedef struct announcement {
-    int64_t failed; /* 0, or 1 + the number of the failed stage */
-    int64_t dtype;
-    int64_t ndim;
-    int64_t size[LS_MAX_DIMS];
-} announcement;
-
-/* A tensor that is being sent to another stage. */
-typedef struct stage_message {
-    announcement head;
-    ls_tensor *content; /* dense, on the host, held; NULL for an error message, which the step owns */
-    ls_work *work[2];
-} stage_message;
-
-/* The reason why a step cannot complete. */
-typedef struct failure {
-    bool happened;
-    int stage; /* the failed stage */
-    char text[LS_ERROR_CAPACITY];
-} failure;
-
-static ls_status post(ls_comm *comm, stage_message *p, const ls_tensor *tensor, int to, int tag) {
-    p->head = (announcement){.dtype = tensor->dtype, .ndim = tensor->ndim};
-    memcpy(p->head.size, tensor->size, (size_t)tensor->ndim * sizeof *tensor->size);
-    p->content = ls_tensor_dense_on_host("ls_pipeline", tensor, (ls_dtype)tensor->dtype);
-    if (p->content == NULL) {
-        return ls_error_status();
-    }
-    LS_TRY(ls_comm_send(comm, &p->head, sizeof p->head, LS_U8, to, tag, &p->work[0]));
-    return ls_comm_send(comm, ls_host_data(p->content), (size_t)tensor->count, (ls_dtype)tensor->dtype, to, tag,
-                        &p->work[1]);
-}
-
-static ls_status post_failure(ls_comm *comm, stage_message *p, const failure *why, int to, int tag) {
-    const size_t length = strlen(why->text);
-    p->head = (announcement){.failed = why->stage + 1, .dtype = LS_U8, .ndim = 1, .size = {(int64_t)length}};
-    LS_TRY(ls_comm_send(comm, &p->head, sizeof p->head, LS_U8, to, tag, &p->work[0]));
-    return ls_comm_send(comm, why->text, length, LS_U8, to, tag, &p->work[1]);
-}
-
-static ls_status settle(stage_message *p) {
-    const ls_status head = ls_work_wait(p->work[0]);
-    const ls_status content = ls_work_wait(p->work[1]);
-    ls_tensor_drop(p->content);
-    *p = (stage_message){0};
-    return head != LS_OK ? head : content;
-}
-
-/* Records this thread's error as the failure of this stage. */
-static void note_failure(failure *why, int stage) {
-    if (!why->happened) {
-        why->happened = true;
-        why->stage = stage;
-        memcpy(why->text, ls_error_message(), sizeof why->text);
-    }
-}
-
-/* Receives the error message that a failed stage sends instead of a tensor. */
-static ls_tensor *hear_failure(ls_comm *comm, const announcement *head, int from, int tag, failure *why) {
-    const size_t length = (size_t)head->size[0] % sizeof why->text;
-    why->happened = true;
-    why->stage = (int)head->failed - 1;
-    if (ls_comm_recv(comm, why->text, length, LS_U8, from, tag, NULL) != LS_OK) {
-        return ls_scope_failed();
-    }
-    why->text[length] = '\0';
-    (void)ls_fail(LS_ERR_MISMATCH, "ls_pipeline: stage %d (rank %d) failed: %s", why->stage, why->stage, why->text);
-    return ls_scope_failed();
-}
-
-/*
- * Receives a message without its content: a receive whose count differs from the sent count drops the message on both
- * sides.
- */
-static ls_status refuse(ls_comm *comm, int from, int tag) {
-    const ls_status status = ls_comm_recv(comm, NULL, 0, LS_U8, from, tag, NULL);
-    return status == LS_ERR_MISMATCH ? LS_OK : status;
-}
-
-/*
- * Receives the next tensor from another stage, in the innermost scope. On failure, returns NULL with an error. Sets
- * `*why` if the other stage failed, or if this stage cannot store the tensor.
- */
-static ls_tensor *fetch(ls_comm *comm, int from, int tag, failure *why) {
-    announcement head;
-    if (ls_comm_recv(comm, &head, sizeof head, LS_U8, from, tag, NULL) != LS_OK) {
-        return ls_scope_failed();
-    }
-    if (head.failed != 0) {
-        return hear_failure(comm, &head, from, tag, why);
-    }
-    const ls_device *device = ls_device_default();
-    ls_tensor *tensor =
-        device != NULL ? ls_tensor_new("ls_pipeline", device, (int)head.ndim, head.size, (ls_dtype)head.dtype) : NULL;
-    ls_host_view view = {0};
-    if (tensor != NULL && ls_host_view_begin(&view, tensor, LS_HOST_WRITE) != LS_OK) {
-        tensor = NULL;
-    }
-    if (tensor == NULL) {
-        ls_saved_error cause;
-        ls_error_save(&cause);
-        note_failure(why, ls_comm_rank(comm));
-        (void)refuse(comm, from, tag);
-        (void)ls_error_put_back(&cause);
-        return ls_scope_failed();
-    }
-    const ls_status status =
-        ls_comm_recv(comm, view.memory, (size_t)tensor->count, (ls_dtype)tensor->dtype, from, tag, NULL);
-    return ls_host_view_end(&view, status) == LS_OK ? tensor : ls_scope_failed();
-}
 
 /* ---- one step ---------------------------------------------------------------------------------------------------- */
 
@@ -148,7 +34,7 @@ static const int tags[WAYS] = {FORWARD_TAG, BACKWARD_TAG};
 typedef struct microbatch {
     ls_tensor *input;  /* a leaf, if there is a previous stage */
     ls_tensor *output; /* on the last stage, the loss weighted by its number of samples */
-    stage_message sent[WAYS];
+    ls_stage_message sent[WAYS];
 } microbatch;
 
 typedef struct step {
@@ -167,8 +53,8 @@ typedef struct step {
     double per_sample; /* number of elements of each sample that the criterion averages; 0 if not yet known */
     int sent[WAYS];    /* number of micro-batches sent in each direction */
     int got[WAYS];     /* number of micro-batches received in each direction */
-    failure failure;
-    stage_message notices[WAYS];
+    ls_stage_failure failure;
+    ls_stage_message notices[WAYS];
 } step;
 
 static bool is_last(const step *t) {
@@ -187,13 +73,13 @@ static int stage_before(const step *t, int way) {
 }
 
 static ls_status send_on(step *t, int number, int way, const ls_tensor *tensor) {
-    LS_TRY(post(t->comm, &t->microbatches[number].sent[way], tensor, stage_behind(t, way), tags[way]));
+    LS_TRY(ls_stage_send(t->comm, &t->microbatches[number].sent[way], tensor, stage_behind(t, way), tags[way]));
     t->sent[way]++;
     return LS_OK;
 }
 
 static ls_tensor *take_in(step *t, int way) {
-    ls_tensor *tensor = fetch(t->comm, stage_before(t, way), tags[way], &t->failure);
+    ls_tensor *tensor = ls_stage_receive(t->comm, stage_before(t, way), tags[way], &t->failure);
     t->got[way] = tensor != NULL || !t->failure.happened || t->failure.stage == t->stage ? t->got[way] + 1 : t->count;
     return tensor;
 }
@@ -355,10 +241,9 @@ static ls_status run_schedule(step *t) {
 static ls_status clear(step *t, int way) {
     const int from = stage_before(t, way);
     while (from >= 0 && t->got[way] < t->count) {
-        announcement head;
-        LS_TRY(ls_comm_recv(t->comm, &head, sizeof head, LS_U8, from, tags[way], NULL));
-        LS_TRY(refuse(t->comm, from, tags[way]));
-        t->got[way] = head.failed != 0 ? t->count : t->got[way] + 1;
+        bool failed = false;
+        LS_TRY(ls_stage_discard(t->comm, from, tags[way], &failed));
+        t->got[way] = failed ? t->count : t->got[way] + 1;
     }
     return LS_OK;
 }
@@ -368,12 +253,12 @@ static ls_status clear(step *t, int way) {
  * stages receive the messages that are still being sent to them, so that no sender waits forever.
  */
 static void give_up(step *t) {
-    note_failure(&t->failure, t->stage);
+    ls_stage_note_failure(&t->failure, t->stage);
     t->state->broken = true;
     for (int way = 0; way < WAYS; way++) {
         const int to = stage_behind(t, way);
         if (to >= 0 && t->sent[way] < t->count) {
-            (void)post_failure(t->comm, &t->notices[way], &t->failure, to, tags[way]);
+            (void)ls_stage_send_failure(t->comm, &t->notices[way], &t->failure, to, tags[way]);
         }
     }
     for (int way = 0; way < WAYS; way++) {
@@ -387,7 +272,7 @@ static ls_status unpack(step *t) {
     for (int number = 0; t->microbatches != NULL && number < t->count; number++) {
         microbatch *j = &t->microbatches[number];
         for (int way = 0; way < WAYS; way++) {
-            const ls_status settled = settle(&j->sent[way]);
+            const ls_status settled = ls_stage_send_wait(&j->sent[way]);
             status = status == LS_OK ? settled : status;
         }
         if (j->output != NULL) {
@@ -397,7 +282,7 @@ static ls_status unpack(step *t) {
         }
     }
     for (int way = 0; way < WAYS; way++) {
-        (void)settle(&t->notices[way]);
+        (void)ls_stage_send_wait(&t->notices[way]);
     }
     if (status == LS_ERR_MISMATCH) {
         return ls_fail(status,
@@ -584,17 +469,17 @@ static ls_tensor *pass_on(const ls_pipeline_state *state, ls_tensor *input) {
     }
     const int stage = ls_comm_rank(state->comm);
     const int stages = ls_comm_size(state->comm);
-    failure why = {0};
-    ls_tensor *x = stage == 0 ? input : fetch(state->comm, stage - 1, FORWARD_TAG, &why);
+    ls_stage_failure why = {0};
+    ls_tensor *x = stage == 0 ? input : ls_stage_receive(state->comm, stage - 1, FORWARD_TAG, &why);
     ls_tensor *y = ls_forward(state->stage, x);
     if (stage < stages - 1) {
-        stage_message sent = {0};
+        ls_stage_message sent = {0};
         if (y == NULL) {
-            note_failure(&why, stage);
+            ls_stage_note_failure(&why, stage);
         }
-        const ls_status posted = y != NULL ? post(state->comm, &sent, y, stage + 1, FORWARD_TAG)
-                                           : post_failure(state->comm, &sent, &why, stage + 1, FORWARD_TAG);
-        if (settle(&sent) != LS_OK || posted != LS_OK) {
+        const ls_status posted = y != NULL ? ls_stage_send(state->comm, &sent, y, stage + 1, FORWARD_TAG)
+                                           : ls_stage_send_failure(state->comm, &sent, &why, stage + 1, FORWARD_TAG);
+        if (ls_stage_send_wait(&sent) != LS_OK || posted != LS_OK) {
             y = ls_scope_failed();
         }
     }

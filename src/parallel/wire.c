@@ -107,11 +107,12 @@ typedef struct own_format {
     char name[NAME_LIMIT + 1];
 } own_format;
 
-/* Returns the number of encoded elements of a piece. Rejects numbers outside 0 to piece->count. */
+/* Returns the number of encoded elements of a piece, as the program's function returns it. */
 static int64_t encoded_length(const ls_wire_format *format, const ls_wire_piece *piece) {
     return format->functions->length != NULL ? format->functions->length(piece->count, format->user) : piece->count;
 }
 
+/* Rejects numbers outside 0 to the number of elements. */
 static ls_status check_lengths(const ls_wire_packet *packet) {
     for (int i = 0; i < packet->piece_count; i++) {
         const int64_t count = packet->pieces[i].count, length = encoded_length(packet->format, &packet->pieces[i]);
@@ -220,14 +221,20 @@ void ls_wire_format_free(ls_wire_format *format) {
 
 /* ---- packets ----------------------------------------------------------------------------------------------------- */
 
-/* Returns the number of elements in the buffer. The other ranks wait for this rank, even after invalid lengths. */
+/*
+ * Returns the number of elements in the buffer. Limits invalid lengths instead of failing, because the other ranks wait
+ * for the all-reduce.
+ */
 static int64_t count_encoded(const ls_wire_packet *packet) {
+    if (packet->format->functions == NULL) {
+        return packet->total + packet->extra;
+    }
     int64_t count = packet->extra;
-    for (int i = 0; i < packet->piece_count && packet->format->functions != NULL; i++) {
+    for (int i = 0; i < packet->piece_count; i++) {
         const int64_t length = encoded_length(packet->format, &packet->pieces[i]), most = packet->pieces[i].count;
         count += length < 0 ? 0 : length < most ? length : most;
     }
-    return packet->format->functions != NULL ? count : packet->total + packet->extra;
+    return count;
 }
 
 ls_status ls_packet_start(ls_wire_packet *packet, ls_comm *comm, bool wait) {

@@ -38,47 +38,21 @@ static const ls_gemm *keep_ls_gemm(ls_capture *capture, const ls_gemm *from) {
     return copy;
 }
 
-static const ls_window *keep_ls_window(ls_capture *capture, const ls_window *from) {
-    COPY(ls_window)
-    return copy;
-}
-
+/* Defines the function that copies a struct, and records the tensors among its fields. */
+#define KEEP(type, fields)                                                                                             \
+    static const type *keep_##type(ls_capture *capture, const type *from) {                                            \
+        COPY(type)                                                                                                     \
+        fields return copy;                                                                                            \
+    }
 #define KEEP_IN(name)  copy->name = ls_capture_tensor(capture, from->name, false);
 #define KEEP_OUT(name) copy->name = ls_capture_tensor(capture, from->name, true);
 
-static const ls_class_loss *keep_ls_class_loss(ls_capture *capture, const ls_class_loss *from) {
-    COPY(ls_class_loss)
-    KEEP_IN(target)
-    KEEP_IN(weight)
-    return copy;
-}
-
-static const ls_cell *keep_ls_cell(ls_capture *capture, const ls_cell *from) {
-    COPY(ls_cell)
-    KEEP_IN(x)
-    KEEP_IN(recurrent)
-    KEEP_IN(h_before)
-    KEEP_IN(c_before)
-    KEEP_OUT(h)
-    KEEP_OUT(c)
-    KEEP_OUT(kept)
-    KEEP_IN(lengths)
-    return copy;
-}
-
-static const ls_cell_gradient *keep_ls_cell_gradient(ls_capture *capture, const ls_cell_gradient *from) {
-    COPY(ls_cell_gradient)
-    KEEP_OUT(d_x)
-    KEEP_OUT(d_recurrent)
-    KEEP_OUT(dh)
-    KEEP_OUT(dc)
-    KEEP_IN(g)
-    KEEP_IN(kept)
-    KEEP_IN(before)
-    KEEP_IN(after)
-    KEEP_IN(lengths)
-    return copy;
-}
+KEEP(ls_window, )
+KEEP(ls_class_loss, KEEP_IN(target) KEEP_IN(weight))
+KEEP(ls_cell, KEEP_IN(x) KEEP_IN(recurrent) KEEP_IN(h_before) KEEP_IN(c_before) KEEP_OUT(h) KEEP_OUT(c) KEEP_OUT(kept)
+                  KEEP_IN(lengths))
+KEEP(ls_cell_gradient, KEEP_OUT(d_x) KEEP_OUT(d_recurrent) KEEP_OUT(dh) KEEP_OUT(dc) KEEP_IN(g) KEEP_IN(kept)
+                           KEEP_IN(before) KEEP_IN(after) KEEP_IN(lengths))
 
 /* ---- kernels with a list of arguments ---------------------------------------------------------------------------- */
 

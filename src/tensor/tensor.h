@@ -274,6 +274,15 @@ static inline bool ls_tensor_same_shape(const ls_tensor *a, const ls_tensor *b) 
     return same;
 }
 
+/* Returns whether two shapes are equal. */
+static inline bool ls_shape_equal(const ls_shape *a, const ls_shape *b) {
+    bool same = a->ndim == b->ndim;
+    for (int i = 0; same && i < a->ndim; i++) {
+        same = a->size[i] == b->size[i];
+    }
+    return same;
+}
+
 /* Maps -ndim..ndim-1 to 0..ndim-1. Returns -1 if the axis is out of range. */
 int ls_axis_index(int axis, int ndim);
 

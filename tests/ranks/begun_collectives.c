@@ -22,7 +22,7 @@ static ls_tensor *leaf(const ls_comm *comm, int64_t rows, ls_dtype dtype) {
     return ls_set_requires_grad(x, true) == LS_OK ? x : NULL;
 }
 
-/* Number of rows of this rank's share of 6 columns. */
+/* Returns the number of columns in this rank's share of 6 columns. */
 static int64_t columns(const ls_comm *comm) {
     const int size = ls_comm_size(comm), rank = ls_comm_rank(comm);
     return 6 / size + (rank < 6 % size);

@@ -2,8 +2,8 @@
 . "$LS_SOURCE/tests/support/checks.sh"
 
 program=$LS_BUILD/tests/split_program
-run() { # RANKS WAY LOAD SAVE EPOCHS
-    launch run -n "$1" "$program" "$2" "$3" "$4" "$5" </dev/null
+run() { # RANKS WAY LOAD SAVE
+    launch run -n "$1" "$program" "$2" "$3" "$4" </dev/null
     check "$2 on $1 ranks: $3 to $4" is "$status $(cat err)" "0 "
 }
 same() { # FOLDER FOLDER: two checkpoints of models that are not sharded have equal bits
@@ -13,12 +13,12 @@ same() { # FOLDER FOLDER: two checkpoints of models that are not sharded have eq
 
 for way in tensor stages; do
     # trained on 2 ranks, then passed on from one number of ranks to another, without a step
-    run 2 $way - $way.2 1
-    run 4 $way $way.2 $way.4 1
-    run 3 $way $way.4 $way.3 1
-    run 1 $way $way.3 $way.1 1
+    run 2 $way - $way.2
+    run 4 $way $way.2 $way.4
+    run 3 $way $way.4 $way.3
+    run 1 $way $way.3 $way.1
     for ranks in 1 2 3 4; do
-        run 1 unsplit $way.$ranks $way.whole.$ranks 1
+        run 1 unsplit $way.$ranks $way.whole.$ranks
         same $way.whole.1 $way.whole.$ranks
         launch checkpoint export $way.$ranks $way.$ranks.file
         check "export of $way on $ranks ranks" is "$status $(cat out err)" "0 "
@@ -27,12 +27,12 @@ for way in tensor stages; do
         launch checkpoint verify $way.$ranks
         check "verify of $way on $ranks ranks" is "$status" 0
     done
-    run 3 $way $way.whole.1 $way.back 1 # and from a model that is not sharded
-    run 1 unsplit $way.back $way.whole.back 1
+    run 3 $way $way.whole.1 $way.back # and from a model that is not sharded
+    run 1 unsplit $way.back $way.whole.back
     same $way.whole.1 $way.whole.back
 done
-run 2 stages tensor.3 crossed 1
-run 1 unsplit crossed crossed.whole 1
+run 2 stages tensor.3 crossed
+run 1 unsplit crossed crossed.whole
 same tensor.whole.1 crossed.whole
 if [ -e "$LS_BUILD/lib/lockstep-hdf5.so" ]; then
     launch checkpoint export tensor.3 joined.h5 --hdf5
@@ -59,7 +59,7 @@ check "diff of one sharding" is "$status $(cat out err)" "0 "
 # A lost file is found before anything is loaded, and the message is on every rank.
 cp -r tensor.3 lost
 rm lost/model-0001.safetensors
-launch run -n 2 "$program" tensor lost never 1 </dev/null
+launch run -n 2 "$program" tensor lost never </dev/null
 check "a lost file: refused on every rank" is "$status $(grep -c 'model-0001.safetensors is missing' err)" "1 2"
 launch checkpoint export lost never
 check "export with a lost file" is "$status $(cat err)" "1 lockstep checkpoint: lost/model-0001.safetensors is missing"

@@ -1,13 +1,12 @@
 /*
- * Loads a checkpoint, trains two epochs more, and saves, for checkpoint_split.sh:
+ * Loads a checkpoint, trains until one epoch has run, and saves, for checkpoint_split.sh:
  *
- *     split_program WAY LOAD SAVE EPOCHS
+ *     split_program WAY LOAD SAVE
  *
  * WAY is how the ranks share the model: unsplit, tensor or stages. All have the same tensors, of which one has two
  * names. LOAD is a checkpoint, or - for none.
  */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <lockstep/lockstep.h>
@@ -69,7 +68,7 @@ static ls_status run(ls_comm *world, char **arguments) {
                                                        .quiet = true});
     ls_status status = trial != NULL ? LS_OK : ls_error_status();
     status = status == LS_OK && strcmp(load, "-") != 0 ? ls_trial_load(trial, load) : status;
-    status = status == LS_OK ? ls_trial_run(trial, strtol(arguments[4], NULL, 10)) : status;
+    status = status == LS_OK ? ls_trial_run(trial, 1) : status;
     status = status == LS_OK ? ls_trial_save(trial, save) : status;
     ls_trial_free(trial);
     ls_optimizer_free(optimizer);
@@ -79,7 +78,7 @@ static ls_status run(ls_comm *world, char **arguments) {
 }
 
 int main(int argc, char **argv) {
-    ls_comm *world = argc == 5 ? ls_init(NULL) : NULL;
+    ls_comm *world = argc == 4 ? ls_init(NULL) : NULL;
     if (world == NULL) {
         return 2;
     }

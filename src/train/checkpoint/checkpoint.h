@@ -42,9 +42,11 @@
 #define LS_SPARE_SUFFIX      ".old"  /* suffix of the temporary name of a checkpoint that is being replaced */
 #define LS_FILE_NAME_LIMIT   64
 
-/* Names of the files of the model and the optimizer. */
+/* Names of the files, to which ls_part_name adds the rank and the suffix. */
 #define LS_MODEL_NAME     "model"
 #define LS_OPTIMIZER_NAME "optimizer"
+#define LS_OUTER_NAME     "outer"
+#define LS_RANK_NAME      "rank"
 
 /* ---- layout.c ---------------------------------------------------------------------------------------------------- */
 

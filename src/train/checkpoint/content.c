@@ -109,7 +109,7 @@ static ls_status add_metrics(ls_trial *trial, const ls_named *tensors, int count
 /* Uses the numbers with this prefix in the file of a rank. */
 static ls_status use_metrics_of(const ls_resumption *from, int rank, const char *prefix, use_metrics *use) {
     char name[LS_FILE_NAME_LIMIT], path[PATH_MAX];
-    ls_part_name(name, "rank", rank);
+    ls_part_name(name, LS_RANK_NAME, rank);
     LS_TRY(ls_path_join(path, from->folder, name));
     ls_safetensors *file = ls_safetensors_load(path);
     ls_named *all = file != NULL ? list_file(file) : NULL;

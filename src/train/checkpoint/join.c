@@ -77,10 +77,6 @@ static bool needs(const ls_part *want, const ls_part *part) {
 
 /* ---- checks ------------------------------------------------------------------------------------------------------ */
 
-static bool same_shape(const ls_shape *a, const ls_shape *b) {
-    return a->ndim == b->ndim && memcmp(a->size, b->size, (size_t)a->ndim * sizeof *a->size) == 0;
-}
-
 static const char *shape_text(const ls_shape *shape, ls_shape_text *room) {
     *room = ls_shape_describe(shape->ndim, shape->size);
     return room->text;
@@ -103,7 +99,7 @@ static ls_status check_parts(const joining *join, const ls_part *const *parts, i
     int64_t end = 0;
     for (int i = 0; i < count; i++) {
         const ls_part *part = parts[i];
-        if (part->axis != parts[0]->axis || !same_shape(&part->shape, &parts[0]->shape)) {
+        if (part->axis != parts[0]->axis || !ls_shape_equal(&part->shape, &parts[0]->shape)) {
             return ls_fail(LS_ERR_FORMAT,
                            "checkpoint: %s: ranks %d and %d have parts of %s that do not fit together: the checkpoint "
                            "is damaged, use another one",
@@ -142,7 +138,7 @@ static ls_status select_parts(joining *join, int k, uint8_t *used) {
     const ls_part *const *parts = join->parts + first;
     ls_shape_text there, here;
     LS_TRY(check_parts(join, parts, count));
-    if (want->axis >= 0 && !same_shape(&want->shape, &parts[0]->shape)) {
+    if (want->axis >= 0 && !ls_shape_equal(&want->shape, &parts[0]->shape)) {
         return ls_fail(LS_ERR_SHAPE, "checkpoint: %s: %s is %s there and %s in the model", join->folder, want->name,
                        shape_text(&parts[0]->shape, &there), shape_text(&want->shape, &here));
     }
@@ -221,7 +217,7 @@ static ls_status add_part(const joining *join, ls_named named) {
         join->made[k] = ls_tensor_new_owned("checkpoint", &ls_cpu, shape.ndim, shape.size, ls_dtype_of(named.tensor));
         LS_TRY(join->made[k] != NULL ? LS_OK : ls_error_status());
     }
-    if (!same_shape(&is, &own) || ls_dtype_of(join->made[k]) != ls_dtype_of(named.tensor)) {
+    if (!ls_shape_equal(&is, &own) || ls_dtype_of(join->made[k]) != ls_dtype_of(named.tensor)) {
         return ls_fail(LS_ERR_FORMAT,
                        "checkpoint: %s: %s of rank %d has another shape or dtype than the manifest and the other ranks "
                        "say: the checkpoint is damaged, use another one",

@@ -72,8 +72,7 @@ ls_status ls_part_layout_check_ranks(const ls_part_layout *layout, const char *p
 
 bool ls_part_is_same(const ls_part *a, const ls_part *b) {
     return strcmp(a->name, b->name) == 0 && a->axis == b->axis && a->first == b->first && a->count == b->count &&
-           a->shape.ndim == b->shape.ndim &&
-           memcmp(a->shape.size, b->shape.size, (size_t)a->shape.ndim * sizeof *a->shape.size) == 0;
+           ls_shape_equal(&a->shape, &b->shape);
 }
 
 /* ---- models and optimizers --------------------------------------------------------------------------------------- */

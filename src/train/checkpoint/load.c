@@ -73,7 +73,7 @@ static ls_status check_fits(ls_resumption *load) {
 static ls_status load_parts(ls_resumption *load) {
     char file[LS_FILE_NAME_LIMIT], path[PATH_MAX];
     LS_TRY(check_fits(load));
-    ls_part_name(file, "rank", load->rank < load->manifest.world_size ? load->rank : 0);
+    ls_part_name(file, LS_RANK_NAME, load->rank < load->manifest.world_size ? load->rank : 0);
     LS_TRY(ls_path_join(path, load->folder, file));
     load->own = ls_safetensors_load(path);
     LS_TRY(load->own != NULL ? ls_checkpoint_split(load) : ls_error_status());

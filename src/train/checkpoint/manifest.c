@@ -104,6 +104,21 @@ static bool read_object(reading *r, const field *fields, size_t count, void *to)
     return whole;
 }
 
+static ls_status fail_here(reading *r, const char *what) {
+    return r->status != LS_OK ? r->status : fail_format(r->path, what);
+}
+
+/* Reads an array. `read` reads one item into `to`. Sets an error with `reason` if an item is invalid. */
+static bool read_list(reading *r, bool (*read)(reading *r, void *to), void *to, const char *reason) {
+    for (int64_t n = 0; ls_json_item(&r->json, &n);) {
+        if (!read(r, to)) {
+            r->status = fail_here(r, reason);
+            return false;
+        }
+    }
+    return r->json.expected == NULL;
+}
+
 static void put_count(ls_json_writer *json, const field *how, const void *from) {
     ls_json_put_integer(json, how->key, *(const int64_t *)from);
 }
@@ -246,28 +261,18 @@ static void put_history(ls_json_writer *json, const field *how, const void *from
     ls_json_close(json, ']');
 }
 
-static bool read_epoch(reading *r, ls_history *history) {
+static bool read_epoch(reading *r, void *to) {
     r->entry.count = 0;
     if (!read_object(r, epoch_fields, COUNT_OF(epoch_fields), &r->entry)) {
         return false;
     }
-    r->status = ls_history_append(history, &r->entry);
+    r->status = ls_history_append(to, &r->entry);
     return r->status == LS_OK;
-}
-
-static ls_status fail_here(reading *r, const char *what) {
-    return r->status != LS_OK ? r->status : fail_format(r->path, what);
 }
 
 static bool read_history(reading *r, const field *how, void *to) {
     (void)how;
-    for (int64_t n = 0; ls_json_item(&r->json, &n);) {
-        if (!read_epoch(r, to)) {
-            r->status = fail_here(r, "its history has an invalid epoch");
-            return false;
-        }
-    }
-    return r->json.expected == NULL;
+    return read_list(r, read_epoch, to, "its history has an invalid epoch");
 }
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */
@@ -288,23 +293,20 @@ static void put_files(ls_json_writer *json, const field *how, const void *from) 
 }
 
 /* Reads a plain file name, which must not refer to a different folder. */
-static bool read_file(reading *r) {
+static bool read_file(reading *r, void *to) {
+    ls_manifest *manifest = to;
     const ls_manifest_file *file = &r->file;
-    return read_object(r, file_fields, COUNT_OF(file_fields), &r->file) && strchr(file->name, '/') == NULL &&
-           file->name[0] != '.' && strlen(file->checksum) == DIGITS;
+    if (manifest->file_count >= r->most_files || !read_object(r, file_fields, COUNT_OF(file_fields), &r->file) ||
+        strchr(file->name, '/') != NULL || file->name[0] == '.' || strlen(file->checksum) != DIGITS) {
+        return false;
+    }
+    manifest->files[manifest->file_count++] = *file;
+    return true;
 }
 
 static bool read_files(reading *r, const field *how, void *to) {
-    ls_manifest *manifest = to;
     (void)how;
-    for (int64_t n = 0; ls_json_item(&r->json, &n);) {
-        if (manifest->file_count >= r->most_files || !read_file(r)) {
-            r->status = fail_here(r, "it lists something else than files");
-            return false;
-        }
-        manifest->files[manifest->file_count++] = r->file;
-    }
-    return r->json.expected == NULL;
+    return read_list(r, read_file, to, "it lists something else than files");
 }
 
 /* ---- parts of tensors -------------------------------------------------------------------------------------------- */
@@ -375,7 +377,8 @@ static bool is_part(const ls_part *part) {
     return part->count <= whole && part->first <= whole - part->count;
 }
 
-static bool read_part(reading *r, ls_part_layout *layout) {
+static bool read_part(reading *r, void *to) {
+    ls_part_layout *layout = to;
     if (layout->count >= r->most_parts) {
         return false;
     }
@@ -385,13 +388,7 @@ static bool read_part(reading *r, ls_part_layout *layout) {
 
 static bool read_parts(reading *r, const field *how, void *to) {
     (void)how;
-    for (int64_t n = 0; ls_json_item(&r->json, &n);) {
-        if (!read_part(r, to)) {
-            r->status = fail_here(r, "it lists an invalid part of a tensor");
-            return false;
-        }
-    }
-    return r->json.expected == NULL;
+    return read_list(r, read_part, to, "it lists an invalid part of a tensor");
 }
 
 /* ---- the loader -------------------------------------------------------------------------------------------------- */

@@ -68,7 +68,7 @@ static ls_status end_whole(ls_module *model, ls_status status) {
 ls_status ls_checkpoint_set_model(ls_resumption *from) {
     char path[PATH_MAX];
     ls_module *model = from->trial->state.model;
-    LS_TRY(part_path(from, "model", from->manifest.divided ? from->rank : -1, path));
+    LS_TRY(part_path(from, LS_MODEL_NAME, from->manifest.divided ? from->rank : -1, path));
     LS_TRY(ls_data_parallel_make_whole(model, true));
     return end_whole(model, from->model != NULL
                                 ? ls_module_load_from("ls_trial_load", model, from->folder, from->model, NULL)
@@ -119,10 +119,10 @@ ls_status ls_checkpoint_set_optimizer(ls_resumption *from) {
     if (from->optimizer != NULL) {
         return ls_optimizer_load_from(from->trial->options.optimizer, from->folder, from->optimizer);
     }
-    const bool has_own = from->manifest.divided ||
-                         (from->trial->options.outer != NULL && ls_checkpoint_has_part(from, "optimizer", from->rank));
-    const int rank = has_own ? from->rank : ls_checkpoint_has_part(from, "optimizer", 0) ? 0 : -1;
-    LS_TRY(part_path(from, "optimizer", rank, path));
+    const bool has_own = from->manifest.divided || (from->trial->options.outer != NULL &&
+                                                    ls_checkpoint_has_part(from, LS_OPTIMIZER_NAME, from->rank));
+    const int rank = has_own ? from->rank : ls_checkpoint_has_part(from, LS_OPTIMIZER_NAME, 0) ? 0 : -1;
+    LS_TRY(part_path(from, LS_OPTIMIZER_NAME, rank, path));
     return ls_optimizer_load(from->trial->options.optimizer, path);
 }
 
@@ -148,8 +148,8 @@ ls_status ls_checkpoint_set_outer(ls_resumption *from) {
     const int part = from->manifest.divided ? from->rank : -1;
     char path[PATH_MAX];
     LS_TRY(ls_outer_restart(outer));
-    if (optimizer != NULL && ls_checkpoint_has_part(from, "outer", part)) {
-        LS_TRY(part_path(from, "outer", part, path));
+    if (optimizer != NULL && ls_checkpoint_has_part(from, LS_OUTER_NAME, part)) {
+        LS_TRY(part_path(from, LS_OUTER_NAME, part, path));
         return ls_optimizer_load(optimizer, path);
     }
     if (optimizer != NULL) {

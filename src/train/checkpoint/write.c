@@ -62,10 +62,10 @@ ls_status ls_checkpoint_write(ls_checkpoint *snapshot) {
         return ls_fail(LS_ERR_IO, "checkpoint: cannot make the folder %s: %s", snapshot->temporary, strerror(errno));
     }
     if (snapshot->writes_model) {
-        LS_TRY(write_part(snapshot, LS_MODEL_PART, "model", part, &snapshot->model));
+        LS_TRY(write_part(snapshot, LS_MODEL_PART, LS_MODEL_NAME, part, &snapshot->model));
     }
     if (snapshot->writes_optimizer && snapshot->manifest.optimizer) {
-        LS_TRY(write_part(snapshot, LS_OPTIMIZER_PART, "optimizer", snapshot->own_optimizer ? rank : -1,
+        LS_TRY(write_part(snapshot, LS_OPTIMIZER_PART, LS_OPTIMIZER_NAME, snapshot->own_optimizer ? rank : -1,
                           &snapshot->optimizer));
     }
     if (snapshot->manifest.layout.count > 0) {
@@ -75,9 +75,9 @@ ls_status ls_checkpoint_write(ls_checkpoint *snapshot) {
         ls_part_layout_hash(&snapshot->manifest.layout, snapshot->model.count, &snapshot->optimizer);
     }
     if (snapshot->outer.count > 0) {
-        LS_TRY(write_part(snapshot, LS_OUTER_PART, "outer", part, &snapshot->outer));
+        LS_TRY(write_part(snapshot, LS_OUTER_PART, LS_OUTER_NAME, part, &snapshot->outer));
     }
-    LS_TRY(write_part(snapshot, LS_RANK_PART, "rank", rank, &snapshot->own));
+    LS_TRY(write_part(snapshot, LS_RANK_PART, LS_RANK_NAME, rank, &snapshot->own));
     return ls_folder_sync(snapshot->temporary);
 }
 

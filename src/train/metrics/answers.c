@@ -1,14 +1,6 @@
 #include "train/metrics/answers.h"
 
-#include <string.h>
-
 #include "tensor/tensor.h"
-
-static bool have_one_shape(const ls_tensor *a, const ls_tensor *b) {
-    const ls_shape one = ls_shape_of(a);
-    const ls_shape other = ls_shape_of(b);
-    return one.ndim == other.ndim && memcmp(one.size, other.size, (size_t)one.ndim * sizeof *one.size) == 0;
-}
 
 /* Returns whether the shape is [n] or [n, 1]: one number per sample. */
 static bool is_column(const ls_tensor *tensor) {
@@ -33,7 +25,7 @@ bool ls_answers_are_numbers(const ls_metric *metric, const ls_trial_state *state
         return false;
     }
     const bool columns = is_column(output) && is_column(target) && ls_numel(output) == ls_numel(target);
-    if (!columns && !have_one_shape(output, target)) {
+    if (!columns && !ls_tensor_same_shape(output, target)) {
         (void)ls_fail(LS_ERR_SHAPE, "ls_trial: metric \"%s\": output %s and target %s must have the same shape",
                       metric->name, LS_SHAPE_TEXT(output), LS_SHAPE_TEXT(target));
         return false;
@@ -82,7 +74,7 @@ bool ls_class_layout_find(const ls_metric *metric, const ls_trial_state *state, 
         return false;
     }
     const int last = ls_ndim(output) - 1;
-    layout->one_hot = have_one_shape(output, target);
+    layout->one_hot = ls_tensor_same_shape(output, target);
     layout->axis = last < 1 || layout->one_hot || fits_without(output, 1, target) ? 1 : last;
     if (is_column(output) || ls_size(output, layout->axis) == 1) {
         return refuse_numbers(metric, output);

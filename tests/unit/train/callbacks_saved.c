@@ -1,0 +1,157 @@
+/*
+ * The state of built-in callbacks, which a checkpoint saves and another trial loads.
+ *
+ * devices: cpu shadow cuda
+ */
+#include "tests/support/trials.h"
+
+#include <lockstep/lockstep.h>
+
+#include "train/trial.h"
+
+/* Copies of named tensors, as in a checkpoint. */
+typedef struct copies {
+    ls_named items[64];
+    char names[64][64];
+    int count;
+} copies;
+
+static void copy_state(const ls_callback *callback, copies *c) {
+    const ls_named *tensors;
+    assert_int_equal(callback->hooks.state(callback->user, &tensors, &c->count), LS_OK);
+    assert_in_range(c->count, 0, 64);
+    for (int i = 0; i < c->count; i++) {
+        snprintf(c->names[i], sizeof c->names[i], "%s", tensors[i].name);
+        c->items[i] = (ls_named){c->names[i], ls_clone(tensors[i].tensor)};
+    }
+}
+
+static void free_copies(copies *c) {
+    for (int i = 0; i < c->count; i++) {
+        ls_release(c->items[i].tensor);
+    }
+}
+
+static bool same_state(const ls_callback *callback, const copies *c) {
+    const ls_named *tensors;
+    int count;
+    bool same = callback->hooks.state(callback->user, &tensors, &count) == LS_OK && count == c->count;
+    for (int i = 0; same && i < count; i++) {
+        same = strcmp(tensors[i].name, c->items[i].name) == 0 && ls_equal(tensors[i].tensor, c->items[i].tensor);
+    }
+    return same;
+}
+
+/* A callback after some epochs and a second callback, in live trials. */
+typedef struct worked {
+    setting s;
+    ls_trial *trial;
+    ls_callback *callback;
+} worked;
+
+static worked work(ls_callback *(*make)(ls_optimizer *optimizer), int64_t epochs) {
+    worked w = {.s = make_setting()};
+    assert_int_equal(ls_optimizer_set_learning_rate(w.s.optimizer, -1, 0.1), LS_OK);
+    w.callback = make(w.s.optimizer);
+    ls_trial_options options = options_of(&w.s);
+    options.callbacks = &w.callback;
+    options.callback_count = 1;
+    w.trial = ls_trial_new(&options);
+    assert_non_null(w.trial);
+    assert_int_equal(ls_trial_run(w.trial, epochs), LS_OK);
+    return w;
+}
+
+static void stop_work(worked *w) {
+    ls_trial_free(w->trial);
+    free_setting(&w->s);
+}
+
+static ls_callback *make_stopping(ls_optimizer *optimizer) {
+    (void)optimizer;
+    return ls_early_stopping(&(ls_early_stopping_options){.monitor = "loss", .patience = 5, .restore_best = true});
+}
+
+static ls_callback *make_scheduler(ls_optimizer *optimizer) {
+    return ls_scheduler(ls_schedule_exponential(optimizer, 0.5), NULL);
+}
+
+static ls_callback *make_averaging(ls_optimizer *optimizer) {
+    (void)optimizer;
+    return ls_weight_averaging(&(ls_weight_averaging_options){.decay = 0.5});
+}
+
+static ls_callback *make_timer(ls_optimizer *optimizer) {
+    (void)optimizer;
+    return ls_timer(&(ls_timer_options){.no_table = true});
+}
+
+static ls_callback *make_once(ls_optimizer *optimizer) {
+    return ls_once(make_stopping(optimizer));
+}
+
+static ls_callback *make_epochs(ls_optimizer *optimizer) {
+    return ls_once_per_epoch(make_stopping(optimizer));
+}
+
+static ls_callback *make_several(ls_optimizer *optimizer) {
+    return ls_callbacks_of((ls_callback *[]){make_stopping(optimizer), make_scheduler(optimizer)}, 2);
+}
+
+/* A callback after 3 epochs passes its state to a callback after 1 epoch. */
+static void round_trip(ls_callback *(*make)(ls_optimizer *optimizer)) {
+    worked first = work(make, 3), second = work(make, 1);
+    copies c;
+    copy_state(first.callback, &c);
+    assert_true(c.count > 0);
+    assert_false(same_state(second.callback, &c));
+    assert_int_equal(second.callback->hooks.set_state(second.callback->user, c.items, c.count), LS_OK);
+    assert_true(same_state(second.callback, &c));
+    assert_int_not_equal(second.callback->hooks.set_state(second.callback->user, c.items, c.count - 1), LS_OK);
+    expect_message("the file has no tensor");
+    c.items[c.count] = (ls_named){"9.other", c.items[0].tensor};
+    assert_int_not_equal(second.callback->hooks.set_state(second.callback->user, c.items, c.count + 1), LS_OK);
+    assert_true(same_state(second.callback, &c));
+    free_copies(&c);
+    stop_work(&first);
+    stop_work(&second);
+}
+
+TEST(test_states) {
+    round_trip(make_stopping);
+    round_trip(make_scheduler);
+    round_trip(make_averaging);
+    round_trip(make_timer);
+    round_trip(make_once);
+    round_trip(make_epochs);
+    round_trip(make_several);
+}
+
+static ls_callback *make_impatient(ls_optimizer *optimizer) {
+    (void)optimizer;
+    return ls_early_stopping(&(ls_early_stopping_options){.monitor = "loss", .mode = LS_MONITOR_MAX});
+}
+
+/* A run that resumes from a stopped run also stops there, and the next run continues. */
+TEST(test_stopped_before) {
+    worked first = work(make_impatient, 8), second = work(make_impatient, 0);
+    copies c;
+    assert_int_equal(ls_trial_history_count(first.trial), 2);
+    copy_state(first.callback, &c);
+    assert_int_equal(second.callback->hooks.set_state(second.callback->user, c.items, c.count), LS_OK);
+    assert_int_equal(ls_trial_run(second.trial, 8), LS_OK);
+    assert_int_equal(ls_trial_history_count(second.trial), 0);
+    assert_int_equal(ls_trial_run(second.trial, 8), LS_OK);
+    assert_int_equal(ls_trial_history_count(second.trial), 1);
+    free_copies(&c);
+    stop_work(&first);
+    stop_work(&second);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_states),
+        cmocka_unit_test(test_stopped_before),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
