@@ -221,7 +221,8 @@ typedef struct ls_conjugate_gradient_options {
 /**
  * Returns an optimizer with one group of all parameters that `model` has at this time: add all layers first. Borrows
  * the model: free the optimizer first. If `model` is NULL, the optimizer has no group; add groups with
- * ls_optimizer_add_group. `options` may be NULL. Returns ownership to the caller, or NULL if an option is out of range.
+ * ls_optimizer_add_group before the first step, which otherwise fails with LS_ERR_STATE. `options` may be NULL. Returns
+ * ownership to the caller, or NULL if an option is out of range.
  */
 LS_API ls_optimizer *ls_sgd(ls_module *model, const ls_sgd_options *options);
 /** Does the same as ls_sgd with ls_adam_options. */

@@ -4,16 +4,22 @@
  *
  * ```c
  * static ls_tensor *step(void *user) {
+ *     (void)user;
  *     ls_optimizer_zero_grad(optimizer);
  *     ls_tensor *loss = ls_mse_loss(ls_forward(model, x), target, LS_LOSS_MEAN);
  *     return ls_backward(loss) == LS_OK && ls_optimizer_step(optimizer) == LS_OK ? loss : NULL;
  * }
  *
- * ls_step *captured = ls_step_capture(step, NULL, NULL);
- * for (int64_t i = 1; i < ls_size(inputs, 0) && captured != NULL; i++) {
- *     if (ls_copy_into(x, ls_select(inputs, 0, i)) != LS_OK || ls_step_replay(captured) != LS_OK) break;
+ * static ls_status train(ls_tensor *inputs) {
+ *     ls_step *captured = ls_step_capture(step, NULL, NULL);
+ *     ls_status status = captured != NULL ? LS_OK : ls_error_status();
+ *     for (int64_t i = 1; i < ls_size(inputs, 0) && status == LS_OK; i++) {
+ *         status = ls_copy_into(x, ls_select(inputs, 0, i));
+ *         status = status == LS_OK ? ls_step_replay(captured) : status;
+ *     }
+ *     ls_step_free(captured);
+ *     return status;
  * }
- * ls_step_free(captured);
  * ```
  */
 #ifndef LOCKSTEP_STEP_H

@@ -309,7 +309,7 @@ static void list_values(const char *option, FILE *stream) {
 
 const ls_command ls_checkpoint_command = {
     .name = "checkpoint",
-    .summary = "inspect, verify, compare and export checkpoints of trials",
+    .summary = "list, show, verify, compare and export checkpoints of trials",
     .usage = "ACTION PATH [PATH] [--json] [--hdf5]",
     .about = "Inspects checkpoints of trials, without changing them.\n"
              "\n"

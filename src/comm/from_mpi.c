@@ -103,6 +103,7 @@ static ls_status open_best(const program_comm *source, const ls_init_options *op
         return ls_error_status();
     }
     (*result)->adopted = true;
+    ls_warn_if_mpi_is_alone(job.size);
     ls_threads_share_at_most(meeting.local_size);
     return job.progress_thread ? ls_comm_drive(*result) : LS_OK;
 }

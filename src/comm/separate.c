@@ -14,14 +14,29 @@ void ls_joined(void) {
     atomic_store_explicit(&done, true, memory_order_relaxed);
 }
 
-static void warn_unless_joined(void) {
-    if (atomic_load_explicit(&done, memory_order_relaxed) || ls_environment_text("LOCKSTEP_LAUNCH") == NULL) {
-        return;
-    }
+/* Returns the number of processes that `lockstep run` started, or NULL for a single process and on ranks other than
+ * 0. */
+static const char *launched_processes(void) {
     const char *rank = ls_environment_text("RANK");
     const char *size = ls_environment_text("WORLD_SIZE");
-    const bool speaks = rank != NULL && strcmp(rank, "0") == 0 && size != NULL && strcmp(size, "1") != 0;
-    if (speaks && !atomic_exchange(&done, true)) {
+    const bool speaks = ls_environment_text("LOCKSTEP_LAUNCH") != NULL && rank != NULL && strcmp(rank, "0") == 0 &&
+                        size != NULL && strcmp(size, "1") != 0;
+    return speaks ? size : NULL;
+}
+
+void ls_warn_if_mpi_is_alone(int ranks) {
+    const char *size = ranks == 1 ? launched_processes() : NULL;
+    if (size != NULL) {
+        ls_log_write(LS_LOG_WARNING,
+                     "ls_comm_from_mpi: `lockstep run` started %s processes, but MPI connects only this one: each "
+                     "process trains a model of its own; start the program with mpirun",
+                     size);
+    }
+}
+
+static void warn_unless_joined(void) {
+    const char *size = atomic_load_explicit(&done, memory_order_relaxed) ? NULL : launched_processes();
+    if (size != NULL && !atomic_exchange(&done, true)) {
         ls_log_write(
             LS_LOG_WARNING,
             "`lockstep run` started %s processes, and this program trains without ls_init: each process trains "

@@ -543,9 +543,13 @@ ls_status ls_module_set_requires_grad(ls_module *module, bool requires_grad) {
 }
 
 uint64_t ls_module_hash(const ls_module *module) {
+    if (module == NULL) {
+        (void)ls_fail_missing("ls_module_hash: the module");
+        return 0;
+    }
     const ls_named_list *list = listed(module, false);
     uint64_t hash = LS_HASH_START;
-    if (module != NULL && ls_module_check_synchronized("ls_module_hash", module) != LS_OK) {
+    if (ls_module_check_synchronized("ls_module_hash", module) != LS_OK) {
         return 0;
     }
     for (int i = 0; i < list->count; i++) {

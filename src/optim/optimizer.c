@@ -490,11 +490,22 @@ __attribute__((noinline, cold)) static ls_status capture_step(ls_optimizer *opti
     return status;
 }
 
+/* Fails for an optimizer that would train nothing: its model was NULL, perhaps because its constructor failed. */
+static ls_status check_groups(const ls_optimizer *optimizer) {
+    return optimizer->group_count > 0
+               ? LS_OK
+               : ls_fail(LS_ERR_STATE,
+                         "ls_optimizer_step: the optimizer has no parameters: %s got NULL as the model, and "
+                         "ls_optimizer_add_group was not called",
+                         optimizer->type->name);
+}
+
 ls_status ls_optimizer_step(ls_optimizer *optimizer) {
     if (optimizer == NULL) {
         return ls_fail_missing("ls_optimizer_step: the optimizer");
     }
     LS_TRY(ls_optimizer_check_here("ls_optimizer_step", optimizer));
+    LS_TRY(check_groups(optimizer));
     if (optimizer->type->step == NULL) {
         return ls_fail(LS_ERR_STATE,
                        "ls_optimizer_step: %s evaluates the loss itself: call ls_optimizer_step_closure with a "

@@ -215,7 +215,8 @@ ls_reducer *ls_reducer_new(ls_comm *comm, const ls_reducer_options *options) {
     static const ls_reducer_options defaults;
     const ls_reducer_options *chosen = options != NULL ? options : &defaults;
     if (comm == NULL) {
-        return ls_fail_null(LS_ERR_ARGUMENT, "ls_reducer_new: the communicator is NULL");
+        (void)ls_fail_missing("ls_reducer_new: the communicator");
+        return NULL;
     }
     ls_reducer *reducer =
         ls_comm_check_open("ls_reducer_new", comm) == LS_OK ? ls_allocate_zeroed(1, sizeof *reducer) : NULL;

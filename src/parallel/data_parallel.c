@@ -322,11 +322,12 @@ static const ls_module_type data_parallel_type = {.name = "DataParallel",
 ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_data_parallel_options *options) {
     ls_module *module = ls_module_new(&data_parallel_type);
     if (module == NULL || comm == NULL || ls_comm_check_open("ls_data_parallel", comm) != LS_OK) {
+        if (module != NULL && comm == NULL) {
+            (void)ls_fail_missing("ls_data_parallel: the communicator");
+        }
         ls_module_consume(model);
         ls_module_free(module);
-        return module == NULL || comm != NULL
-                   ? NULL
-                   : ls_fail_null(LS_ERR_ARGUMENT, "ls_data_parallel: the communicator is NULL");
+        return NULL;
     }
     data_parallel_state *state = module->state;
     state->module = module;

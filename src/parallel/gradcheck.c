@@ -11,7 +11,7 @@ ls_status ls_gradcheck_distributed(ls_comm *comm, ls_function function, ls_tenso
                                    const ls_gradcheck_options *options) {
     static const char call[] = "ls_gradcheck_distributed";
     if (comm == NULL) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "%s: the communicator is NULL", call);
+        (void)ls_fail_missing("%s: the communicator", call);
         return ls_scope_failed_status();
     }
     const ls_gradcheck_ranks ranks = {

@@ -368,7 +368,8 @@ ls_tensor *ls_meet_by(const ls_collective *what, const ls_proposal *proposal, ls
     ls_capture_refuse_here(what->op.name, LS_CAPTURE_COMMUNICATES);
     ls_meeting meeting;
     if (proposal->comm == NULL || ls_thread() == NULL) {
-        return ls_fail_noted(LS_ERR_ARGUMENT, "%s: the communicator is NULL", what->op.name);
+        (void)ls_fail_missing("%s: the communicator", what->op.name);
+        return ls_scope_failed();
     }
     if (ls_comm_check_open(what->op.name, proposal->comm) != LS_OK) {
         return ls_scope_failed();

@@ -115,7 +115,7 @@ static ls_tensor *token_new(const char *call, const ls_device *device, message *
 
 static ls_status check_arguments(const char *call, const ls_comm *comm, const char *what, int peer, int tag) {
     if (comm == NULL) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: the communicator is NULL", call);
+        return ls_fail_missing("%s: the communicator", call);
     }
     LS_TRY(ls_comm_check_open(call, comm));
     if (peer < 0 || peer >= ls_comm_size(comm)) {

@@ -116,7 +116,8 @@ static ls_tensor *add_part(ls_module *module, ls_comm *comm, const sharded_tenso
 
 static ls_module *begin(const char *call, const ls_module_type *type, ls_comm *comm, int64_t a, int64_t b) {
     if (comm == NULL) {
-        return ls_fail_null(LS_ERR_ARGUMENT, "%s: the communicator is NULL", call);
+        (void)ls_fail_missing("%s: the communicator", call);
+        return NULL;
     }
     if (a <= 0 || b <= 0) {
         return ls_fail_null(LS_ERR_ARGUMENT, "%s: sizes %lld and %lld must be positive", call, (long long)a,
@@ -257,10 +258,12 @@ ls_module *ls_nn_parallel_dropout(ls_comm *comm, double p) {
                                         .forward = parallel_dropout_forward,
                                         .free_state = free_dropout_state,
                                         .whole_batch = true};
-    if (comm == NULL || !(p >= 0 && p <= 1)) {
-        return comm == NULL
-                   ? ls_fail_null(LS_ERR_ARGUMENT, "ls_nn_parallel_dropout: the communicator is NULL")
-                   : ls_fail_null(LS_ERR_ARGUMENT, "ls_nn_parallel_dropout: probability %g is not between 0 and 1", p);
+    if (comm == NULL) {
+        (void)ls_fail_missing("ls_nn_parallel_dropout: the communicator");
+        return NULL;
+    }
+    if (!(p >= 0 && p <= 1)) {
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_nn_parallel_dropout: probability %g is not between 0 and 1", p);
     }
     ls_module *module = ls_comm_check_open("ls_nn_parallel_dropout", comm) == LS_OK ? ls_module_new(&type) : NULL;
     if (module != NULL) {

@@ -77,6 +77,12 @@ check_single() {
     check "$flavour: MPI_Init without mpirun: builds" mpi_builds "$flavour" "$scratch/single.c" single
     env -u LOCKSTEP_BACKEND ./single >out 2>err
     check "$flavour: MPI_Init without mpirun: ls_init has one rank" is "$? $(cat out)" "0 0 of 1"
+    env -u LOCKSTEP_BACKEND LOCKSTEP_LAUNCH=1 RANK=0 WORLD_SIZE=2 ./single adopt >out 2>err
+    check "$flavour: ls_comm_from_mpi in the wrong launcher: has one rank" is "$?" 1
+    check "$flavour: ls_comm_from_mpi in the wrong launcher: warns" \
+        says err '`lockstep run` started 2 processes, but MPI connects only this one'
+    env -u LOCKSTEP_BACKEND ./single adopt >out 2>err
+    check "$flavour: ls_comm_from_mpi without a launcher: does not warn" is "$? $(complaints out err)" "1 "
 }
 
 check_parts() {
@@ -252,11 +258,17 @@ int main(int argc, char **argv) {
 }
 END
 cat >single.c <<'END'
-#include <lockstep/comm.h>
-#include <mpi.h>
+#include <lockstep/mpi.h>
 #include <stdio.h>
 int main(int argc, char **argv) {
     MPI_Init(&argc, &argv);
+    if (argc > 1) {
+        ls_comm *mine = ls_comm_from_mpi(MPI_COMM_WORLD, NULL);
+        const int ranks = ls_comm_size(mine);
+        ls_comm_free(mine);
+        MPI_Finalize();
+        return ranks;
+    }
     ls_comm *world = ls_init(NULL);
     printf("%s\n", world != NULL ? "0 of 1" : ls_error_message());
     const int size = ls_comm_size(world);

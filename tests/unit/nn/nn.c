@@ -128,6 +128,7 @@ TEST(test_a_module_of_ones_own) {
 TEST(test_flat_buffers_keep_values_and_handles) {
     ls_module *model = ls_sequential(ls_nn_linear(5, 3), ls_nn_linear(3, 7));
     ls_tensor *weight = ls_module_find(model, "1.weight");
+    assert_true(ls_module_hash(NULL) == 0);
     const uint64_t hash = ls_module_hash(model);
     ls_flat flats[LS_FLAT_LIMIT];
     assert_int_equal(ls_module_flatten(model, flats), 1);
