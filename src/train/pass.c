@@ -89,9 +89,13 @@ static void begin(ls_trial *trial, const ls_trial_pass *pass) {
     ls_progress_begin(trial, pass->label);
 }
 
-/* Logs one warning on rank 0 if the mean training loss is not finite: the run would train nothing from then on. */
+/*
+ * Logs one warning on rank 0 if the mean training loss is not finite: the run would train nothing from then on. A pass
+ * without a batch, because a hook stopped the run, has no loss.
+ */
 static void check_loss(ls_trial *trial, const ls_trial_pass *pass) {
-    const double *loss = pass->phase == LS_PHASE_TRAINING ? ls_history_find(pass->entry, "loss") : NULL;
+    const bool has_loss = pass->phase == LS_PHASE_TRAINING && trial->state.batch > 0;
+    const double *loss = has_loss ? ls_history_find(pass->entry, "loss") : NULL;
     if (loss != NULL && !isfinite(*loss) && !trial->watch.loss_reported && ls_trial_rank(&trial->state) == 0) {
         trial->watch.loss_reported = true;
         ls_log_write(LS_LOG_WARNING,

@@ -23,9 +23,15 @@ static void note_log(ls_log_level level, int rank, const char *line, void *user)
     }
 }
 
-/* Trains for two epochs on inputs that contain `first`. Fits the standardization if `fits`. Returns the number of
- * warnings. */
-static int train(float first, bool fits) {
+static ls_status stop(ls_trial_state *state, void *user) {
+    (void)user;
+    state->stop = true;
+    return LS_OK;
+}
+
+/* Trains for two epochs on inputs that contain `first`. Fits the standardization if `fits`. Stops before the first step
+ * if `stops`. Returns the number of warnings. */
+static int train(float first, bool fits, bool stops) {
     float inputs[2 * ROWS];
     for (int i = 0; i < 2 * ROWS; i++) {
         inputs[i] = (float)(i * 7 % 5);
@@ -39,11 +45,14 @@ static int train(float first, bool fits) {
     assert_true(!fits || ls_nn_standardize_fit(standardize, fitted) == LS_OK);
     ls_optimizer *optimizer = ls_sgd(model, &(ls_sgd_options){.learning_rate = 0.01});
     ls_loader *loader = ls_loader_new(data, &(ls_loader_options){.batch_size = 4});
+    ls_callback *stopping = ls_callback_new(&(ls_callback_hooks){.on_start_training = stops ? stop : NULL}, NULL);
     ls_trial *trial = ls_trial_new(&(ls_trial_options){.model = model,
                                                        .optimizer = optimizer,
                                                        .criterion = ls_criterion_mse,
                                                        .train = loader,
                                                        .quiet = true,
+                                                       .callbacks = &stopping,
+                                                       .callback_count = 1,
                                                        .metrics = LS_METRICS("loss")});
     assert_non_null(trial);
     lines = 0;
@@ -60,23 +69,28 @@ static int train(float first, bool fits) {
 }
 
 SCOPED_TEST(test_no_warning_without_a_mistake) {
-    assert_int_equal(train(1, true), 0);
+    assert_int_equal(train(1, true, false), 0);
+}
+
+SCOPED_TEST(test_no_warning_without_a_step) {
+    assert_int_equal(train(1, true, true), 0);
 }
 
 SCOPED_TEST(test_a_loss_of_nan_is_named_once) {
-    assert_int_equal(train(NAN, true), 1);
+    assert_int_equal(train(NAN, true, false), 1);
     assert_non_null(strstr(logged, "ls_trial_run: the training loss of epoch 0 is nan"));
     assert_non_null(strstr(logged, "ls_terminate_on_nan(NULL)"));
 }
 
 SCOPED_TEST(test_standardization_that_was_never_fitted) {
-    assert_int_equal(train(1, false), 1);
+    assert_int_equal(train(1, false, false), 1);
     assert_non_null(strstr(logged, "call ls_nn_standardize_fit before the run"));
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_no_warning_without_a_mistake),
+        cmocka_unit_test(test_no_warning_without_a_step),
         cmocka_unit_test(test_a_loss_of_nan_is_named_once),
         cmocka_unit_test(test_standardization_that_was_never_fitted),
     };
