@@ -431,23 +431,23 @@ static void *noted(ls_step *step) {
     return ls_scope_failed();
 }
 
-ls_step *ls_step_capture(ls_step_function function, void *user, const ls_step_capture_options *options) {
+/* Allocates the record of a step of this thread. */
+static ls_step *allocate(ls_step_function function, void *user) {
     const char *const call = "ls_step_capture";
     const ls_thread_state *thread = ls_thread();
     if (thread == NULL) {
         return NULL;
     }
     if (function == NULL) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "%s: the function is NULL", call);
-        return ls_scope_failed();
+        return ls_fail_null(LS_ERR_ARGUMENT, "%s: the function is NULL", call);
     }
     if (check_caller(call, thread) != LS_OK) {
-        return ls_scope_failed();
+        return NULL;
     }
     ls_step *step = ls_allocate_zeroed(1, sizeof *step);
     if (step == NULL) {
         (void)ls_fail_memory(call, sizeof *step);
-        return ls_scope_failed();
+        return NULL;
     }
     step->function = function;
     step->user = user;
@@ -455,20 +455,44 @@ ls_step *ls_step_capture(ls_step_function function, void *user, const ls_step_ca
     step->outer = thread->scope;
     step->modes = modes_of(thread);
     step->capture.note_tensor = note_tensor;
+    return step;
+}
+
+ls_step *ls_step_capture_if_possible(ls_step_function function, void *user, ls_saved_error *refusal) {
+    ls_step *step = allocate(function, user);
+    if (step == NULL) {
+        return ls_scope_failed();
+    }
     if (capture(step) != LS_OK) {
         return noted(step);
     }
     ls_saved_error before;
     ls_error_save(&before);
     const ls_status status = finish(step);
-    if (status == LS_ERR_UNSUPPORTED && options != NULL && options->fallback) {
-        ls_log_write(LS_LOG_WARNING, "%s; ls_step_replay runs the function instead", ls_error_message());
+    if (status != LS_OK && status != LS_ERR_UNSUPPORTED) {
+        return noted(step);
+    }
+    if (status != LS_OK) {
+        ls_error_save(refusal);
         (void)ls_error_put_back(&before);
         step->eager = true;
         forget(step);
+    }
+    return step;
+}
+
+ls_step *ls_step_capture(ls_step_function function, void *user, const ls_step_capture_options *options) {
+    ls_saved_error refusal;
+    ls_step *step = ls_step_capture_if_possible(function, user, &refusal);
+    if (step == NULL || !step->eager) {
         return step;
     }
-    return status == LS_OK ? step : noted(step);
+    if (options == NULL || !options->fallback) {
+        (void)ls_error_put_back(&refusal);
+        return noted(step);
+    }
+    ls_log_write(LS_LOG_WARNING, "%s; ls_step_replay runs the function instead", refusal.message);
+    return step;
 }
 
 /* ---- replaying --------------------------------------------------------------------------------------------------- */
@@ -493,17 +517,31 @@ static ls_status check_gradient(const captured_input *input) {
     return LS_OK;
 }
 
-static ls_status replay(ls_step *step) {
+static ls_status check_thread(const ls_step *step) {
+    return ls_thread() == step->thread
+               ? LS_OK
+               : ls_fail(LS_ERR_STATE, "ls_step_replay: another thread has captured the step: replay it there");
+}
+
+ls_status ls_step_check(const ls_step *step) {
+    LS_TRY(check_thread(step));
     LS_TRY(check_objects(step));
     for (int i = 0; i < step->input_count; i++) {
         LS_TRY(check_gradient(&step->inputs[i]));
     }
+    return LS_OK;
+}
+
+ls_status ls_step_run(ls_step *step) {
+    const uint64_t began = ls_trace_now();
     for (int i = 0; i < step->input_count; i++) {
         if (step->inputs[i].zeroed) {
             step->inputs[i].tensor->leaf->has_gradient = false;
         }
     }
-    return ls_capture_run(&step->capture);
+    const ls_status status = ls_capture_run(&step->capture);
+    ls_trace_add(LS_TRACE_TRAINING, began, -1, "replay");
+    return status;
 }
 
 static ls_status check_here(const char *call, const ls_step *step) {
@@ -522,18 +560,17 @@ static ls_status check_replay(const ls_step *step) {
         return LS_ERR_MEMORY;
     }
     LS_TRY(check_here("ls_step_replay", step));
-    if (thread != step->thread) {
-        return ls_fail(LS_ERR_STATE, "ls_step_replay: another thread has captured the step: replay it there");
-    }
+    LS_TRY(check_thread(step));
     return check_caller("ls_step_replay", thread);
 }
 
 ls_status ls_step_replay(ls_step *step) {
     ls_status status = check_replay(step);
-    if (status == LS_OK) {
-        const uint64_t began = ls_trace_now();
-        status = step->eager ? run_function(step, "ls_step_replay") : replay(step);
-        ls_trace_add(LS_TRACE_TRAINING, began, -1, "replay");
+    if (status == LS_OK && step->eager) {
+        status = run_function(step, "ls_step_replay");
+    } else if (status == LS_OK) {
+        status = ls_step_check(step);
+        status = status == LS_OK ? ls_step_run(step) : status;
     }
     return status == LS_OK ? LS_OK : ls_scope_failed_status();
 }
