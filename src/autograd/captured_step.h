@@ -9,8 +9,8 @@
 #include "tensor/capture.h"
 
 /*
- * Like ls_step_capture with .fallback, without the log: if the step cannot be captured, sets *refusal to the reason, and
- * ls_step_is_captured returns false.
+ * Like ls_step_capture with .fallback, without the log: if the step cannot be captured, sets *refusal to the reason,
+ * and ls_step_is_captured returns false.
  */
 ls_step *ls_step_capture_if_possible(ls_step_function function, void *user, ls_saved_error *refusal);
 

@@ -24,6 +24,7 @@ typedef struct ls_captured_memory ls_captured_memory;
 typedef struct ls_captured_call {
     ls_status (*run)(void *arguments);
     void *arguments;
+    const char *operation; /* the operation that made the call, for messages; or NULL */
 } ls_captured_call;
 
 /* An address in the arguments of a call that lies in a block. */

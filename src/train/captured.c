@@ -85,9 +85,8 @@ static bool find_obstacle(const ls_trial *trial, char why[LS_ERROR_CAPACITY]) {
 /* ---- the tensors of the captured step ---------------------------------------------------------------------------- */
 
 static bool has_shape_of(const ls_tensor *own, const ls_tensor *tensor) {
-    return own == NULL || tensor == NULL
-               ? own == tensor
-               : own->dtype == tensor->dtype && ls_tensor_same_shape(own, tensor);
+    return own == NULL || tensor == NULL ? own == tensor
+                                         : own->dtype == tensor->dtype && ls_tensor_same_shape(own, tensor);
 }
 
 /* Copies a tensor of the batch. *copy is an owned tensor, or NULL before the first copy. */
@@ -129,8 +128,7 @@ static void show_results(ls_trial *trial) {
 static ls_tensor *compute_step(void *user) {
     ls_trial *trial = user;
     ls_trial_capture *capture = &trial->capture;
-    const bool computed = capture->compute(trial) == LS_OK &&
-                          keep(&capture->output, trial->state.output) == LS_OK &&
+    const bool computed = capture->compute(trial) == LS_OK && keep(&capture->output, trial->state.output) == LS_OK &&
                           keep(&capture->divisor, trial->divisor.least) == LS_OK;
     return computed ? trial->state.loss : NULL;
 }
@@ -211,7 +209,8 @@ static ls_status run_other_batch(ls_trial *trial) {
     }
     if (state->count == capture->count && !capture->logged_shapes) {
         capture->logged_shapes = true;
-        log_once(trial, ".capture replays only batches of the captured shapes", LS_SHAPE_TEXT(state->input));
+        log_once(trial, ".capture replays only batches of the shapes and dtypes of the captured batch, with inputs",
+                 LS_SHAPE_TEXT(capture->input));
     }
     return capture->compute(trial);
 }

@@ -28,7 +28,7 @@ typedef struct variant {
     ls_dtype autocast;
     const ls_checkpoint_options *checkpoint;
     const char *resume;
-    int epochs; /* 0 selects 3 */
+    int epochs;     /* 0 selects 3 */
     ls_status ends; /* of the run */
     ls_callback_function step;
     ls_grad_scaler *scaler;
@@ -218,7 +218,8 @@ TEST(test_autocast) {
 /* ---- runs that end early, and checkpoints ------------------------------------------------------------------------ */
 
 static ls_callback *stop_early(void) {
-    return ls_early_stopping(&(ls_early_stopping_options){.monitor = "val_loss", .min_delta = 100, .restore_best = true});
+    return ls_early_stopping(
+        &(ls_early_stopping_options){.monitor = "val_loss", .min_delta = 100, .restore_best = true});
 }
 
 TEST(test_early_stopping) {
@@ -332,6 +333,22 @@ static ls_callback *mixing(void) {
     return ls_mixup(&(ls_mixup_options){.classes = KINDS, .seed = 4});
 }
 
+/* Targets of another dtype in every second step. */
+static ls_status change_dtype(ls_trial_state *state, void *user) {
+    (void)user;
+    state->target = state->step % 2 == 0 ? state->target : ls_to(state->target, LS_I32);
+    return state->target != NULL ? LS_OK : ls_error_status();
+}
+
+static ls_callback *changing_dtype(void) {
+    return hooks(&(ls_callback_hooks){.on_sample = change_dtype});
+}
+
+TEST(test_batches_that_differ) {
+    compare((variant){.callback = changing_dtype}, CAPTURED_CALLS + 3);
+    expect_log(1, "of the captured batch, with inputs: [16, 36]");
+}
+
 TEST(test_hooks_that_replays_obey) {
     compare_captured((variant){.callback = shrinking});
     compare_captured((variant){.callback = checking});
@@ -374,6 +391,51 @@ static ls_status toggle(ls_trial_state *state, void *user) {
 
 static ls_callback *toggling(void) {
     return hooks(&(ls_callback_hooks){.on_step_training = toggle});
+}
+
+/* ---- runs that fail ---------------------------------------------------------------------------------------------- */
+
+/* A class that does not exist, in step 2. */
+static ls_status spoil_target(ls_trial_state *state, void *user) {
+    (void)user;
+    if (state->step == 2) {
+        state->target = ls_full(LS_SHAPE(BATCH_SIZE), LS_I64, KINDS);
+    }
+    return LS_OK;
+}
+
+static ls_callback *spoiling(void) {
+    return hooks(&(ls_callback_hooks){.on_sample = spoil_target});
+}
+
+TEST(test_errors_of_replays) {
+    char message[LS_ERROR_CAPACITY];
+    (void)run(&(variant){.callback = spoiling, .no_capture = true, .ends = LS_ERR_ARGUMENT});
+    snprintf(message, sizeof message, "%s", ls_error_message());
+    (void)run(&(variant){.callback = spoiling, .ends = LS_ERR_ARGUMENT});
+    assert_string_equal(ls_error_message(), message);
+}
+
+/* ---- several runs ------------------------------------------------------------------------------------------------ */
+
+/* A second run continues with the captured step, after another rate and an evaluation. */
+TEST(test_several_runs) {
+    for (int i = 0; i < 2; i++) {
+        setting s = make_setting();
+        ls_trial_options options = options_of(&s);
+        options.capture = i == 1;
+        ls_trial *trial = ls_trial_new(&options);
+        static uint64_t hashes[2];
+        assert_int_equal(ls_optimizer_set_learning_rate(s.optimizer, -1, 0.1), LS_OK);
+        assert_int_equal(ls_trial_run(trial, 2), LS_OK);
+        assert_int_equal(ls_trial_evaluate(trial, s.validate, "test"), LS_OK);
+        assert_int_equal(ls_optimizer_set_learning_rate(s.optimizer, -1, 0.05), LS_OK);
+        assert_int_equal(ls_trial_run(trial, 4), LS_OK);
+        hashes[i] = ls_module_hash(s.model);
+        assert_true(hashes[i] == hashes[0]);
+        ls_trial_free(trial);
+        free_setting(&s);
+    }
 }
 
 /* ---- steps without a capture ------------------------------------------------------------------------------------- */
@@ -452,8 +514,11 @@ int main(void) {
         cmocka_unit_test(test_autocast),
         cmocka_unit_test(test_early_stopping),
         cmocka_unit_test(test_checkpoints),
+        cmocka_unit_test(test_batches_that_differ),
         cmocka_unit_test(test_hooks_that_replays_obey),
         cmocka_unit_test(test_hooks_that_cause_another_capture),
+        cmocka_unit_test(test_errors_of_replays),
+        cmocka_unit_test(test_several_runs),
         cmocka_unit_test(test_reasons_against_a_capture),
         cmocka_unit_test(test_gradient_scalers),
     };
