@@ -16,7 +16,7 @@ ls_step *ls_step_capture_if_possible(ls_step_function function, void *user, ls_s
 
 /*
  * The two parts of ls_step_replay for a captured step. ls_step_check fails with LS_ERR_STATE, and changes nothing, if
- * the step must be captured again.
+ * the step must be captured again. They do not notify other ranks of a failure before the exchange of gradients.
  */
 ls_status ls_step_check(const ls_step *step);
 ls_status ls_step_run(ls_step *step);
@@ -34,6 +34,14 @@ void ls_capture_zero_grad(ls_capture *capture, ls_tensor *tensor);
  */
 void ls_capture_call_begin(ls_capture *capture);
 void ls_capture_call_end(ls_capture *capture, ls_status status, ls_status (*run)(void *object), void *object);
+
+/*
+ * Does the same as ls_capture_call_end for a call that averages gradients over ranks, and decides which leaves have
+ * gradients. If a replay fails before it, tell(object) sends the other ranks the error. A step has at most one such
+ * call.
+ */
+void ls_capture_exchange_end(ls_capture *capture, ls_status status, ls_status (*run)(void *object),
+                             void (*tell)(void *object), void *object);
 
 /*
  * An object whose state decides what the step does, and its state now. Each replay first calls `check`, which fails if

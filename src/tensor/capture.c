@@ -345,7 +345,7 @@ static ls_status fail_in_call(const ls_captured_call *call, ls_status status) {
                : ls_fail(status, "%s: %s", call->operation, message);
 }
 
-ls_status ls_capture_run(const ls_capture *capture) {
+ls_status ls_capture_run(ls_capture *capture) {
     for (int i = 0; i < capture->storage_count; i++) {
         const ls_captured_storage *held = &capture->storages[i];
         if (held->changed) {
@@ -357,6 +357,7 @@ ls_status ls_capture_run(const ls_capture *capture) {
         const ls_captured_call *call = &capture->calls[i];
         const ls_status status = call->run(call->arguments);
         if (__builtin_expect(status != LS_OK, 0)) {
+            capture->failed = i;
             return fail_in_call(call, status);
         }
     }
