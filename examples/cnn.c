@@ -31,6 +31,7 @@ static bool augment;
 static bool deep;
 static bool bf16;
 static const char *run_record;
+static bool capture;
 static bool quiet;
 
 static const argument options[] = {
@@ -50,6 +51,7 @@ static const argument options[] = {
     {"--limit", ARGUMENT_COUNT, &limit, "number of samples of each set to use (0: all)"},
     {"--report", ARGUMENT_TEXT, &run_record, "folder for the record of `lockstep report`"},
     {"--bf16", ARGUMENT_FLAG, &bf16, "matrix products and convolutions in bf16, the rest and the weights in f32"},
+    {"--capture", ARGUMENT_FLAG, &capture, "record the first step, and replay it"},
     RECOMPUTE_ARGUMENT,
     DATA_PARALLEL_ARGUMENTS,
     {"--quiet", ARGUMENT_FLAG, &quiet, "only the result lines"},
@@ -139,7 +141,8 @@ static ls_trial *make_trial(ls_module *model, ls_optimizer *optimizer, ls_loader
                                             .callback_count = count,
                                             .max_steps = max_steps,
                                             .autocast = bf16 ? LS_BF16 : LS_F32,
-                                            .quiet = quiet});
+                                            .quiet = quiet,
+                                            .capture = capture});
 }
 
 static ls_status report(ls_trial *trial, ls_comm *world, ls_module *model, ls_loader *test) {

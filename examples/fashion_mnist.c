@@ -44,6 +44,7 @@ static const char *save = "runs/fashion_mnist";
 static const char *tensorboard;
 static const char *run_record;
 static bool resume;
+static bool capture;
 static bool quiet;
 
 static const argument options[] = {
@@ -63,6 +64,7 @@ static const argument options[] = {
     {"--outer", ARGUMENT_COUNT, &outer_steps, "steps that each rank trains alone, as in DiLoCo (0: average gradients)"},
     {"--outer-lr", ARGUMENT_NUMBER, &outer_rate, "outer learning rate (0.5)"},
     {"--outer-momentum", ARGUMENT_PART, &outer_momentum, "outer Nesterov momentum (0.8)"},
+    {"--capture", ARGUMENT_FLAG, &capture, "record the first step, and replay it"},
     RECOMPUTE_ARGUMENT,
     DATA_PARALLEL_ARGUMENTS,
     {"--quiet", ARGUMENT_FLAG, &quiet, "only the result lines"},
@@ -164,7 +166,8 @@ static ls_trial *make_trial(const parts *p) {
                                             .resume = resume ? checkpoints : NULL,
                                             .max_steps = max_steps,
                                             .outer = p->outer,
-                                            .quiet = quiet});
+                                            .quiet = quiet,
+                                            .capture = capture});
 }
 
 /* Makes the loaders, the model and its optimizers. Returns false on failure. */

@@ -93,6 +93,9 @@ static ls_tensor *captured_step(void *user) {
 
 /* Does the same as `step`. Captures the first batch, and replays the step for each other batch of this shape. */
 static ls_status step_captured(captured *self, const ls_batch *batch, double *loss_sum) {
+    if (batch->count == 0) {
+        return step(self->model, self->optimizer, batch, loss_sum);
+    }
     if (self->step == NULL) {
         self->input = ls_clone(batch->input);
         self->target = ls_clone(batch->target);

@@ -860,6 +860,7 @@ module lockstep
     logical(c_bool) :: bar_per_run = .false.
     integer(c_int64_t) :: memory_limit = 0
     type(ls_outer) :: outer
+    logical(c_bool) :: capture = .false.
   end type ls_trial_options
   type, bind(c) :: ls_early_stopping_options
     type(c_ptr) :: monitor = c_null_ptr

@@ -58,14 +58,18 @@ typedef struct ls_step_capture_options {
  *
  * Fails with LS_ERR_UNSUPPORTED, after the step has run as usual, if a replay could not repeat it. The message has the
  * operation and the remedy: reads or writes by the host (ls_item, ls_data), random numbers, custom operations, hooks,
- * communication, other devices than the CPU. Fails with the error of `function`, and with LS_ERR_STATE inside a step
- * that is being captured and during a backward pass. `options` may be NULL.
+ * communication other than one averaging of gradients by ls_data_parallel, other devices than the CPU. Fails with the
+ * error of `function`, and with LS_ERR_STATE inside a step that is being captured and during a backward pass. `options`
+ * may be NULL.
  */
 LS_API ls_step *ls_step_capture(ls_step_function function, void *user, const ls_step_capture_options *options);
 
 /**
  * Repeats the step. Fails with LS_ERR_STATE, before it changes anything, if a tensor, a module or a mode is not as it
  * was when the step was captured: capture the step again. Otherwise fails if an operation of the step fails.
+ *
+ * If the step averages gradients over ranks (ls_data_parallel), the call is collective, with ranks that replay the step
+ * and ranks that run it. If it fails on a rank, it fails on all ranks, with an error that names this rank.
  */
 LS_API ls_status ls_step_replay(ls_step *step) LS_WARN_UNUSED;
 

@@ -269,6 +269,19 @@ typedef struct ls_trial_options {
      *   of every rank's optimizer, and the momentum of the outer optimizer.
      */
     ls_outer *outer;
+    /**
+     * Captures the default step at the first batch, and replays it (step.h; experimental). Small models train faster,
+     * with the same bits.
+     *
+     * - Batches of other shapes, such as the smaller last batch of an epoch, run the step as usual.
+     * - The criterion's and the model's decisions and numbers are captured as they are. If they depend on variables of
+     *   the program, such as *criterion_user, do not change these variables during training.
+     * - The step is captured again after a hook has changed a mode, a trainable layer or the criterion.
+     * - If the step cannot be captured, rank 0 logs one line with the reason, and all steps run as usual. Reasons are
+     *   on_forward, on_criterion or on_backward of a callback, a user step, dropout, a gradient scaler, .shards, and
+     *   everything that ls_step_capture refuses.
+     */
+    bool capture;
 } ls_trial_options;
 
 /** Creates a trial and calls on_init. Returns ownership to the caller: free it with ls_trial_free. Returns NULL if an

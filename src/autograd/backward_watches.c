@@ -1,6 +1,5 @@
 /* The watches of a backward pass: notified of the composition of the loss, and called at the end. */
 #include "autograd/backward.h"
-#include "tensor/capture.h"
 
 /*
  * Gives a callback that also watches the next pass back to the scope from which the pass took it. This does not depend
@@ -110,7 +109,6 @@ void ls_pass_observe(ls_pass_observer *observer) {
 }
 
 ls_status ls_watch_pass(const ls_pass_watch *watch, void *user) {
-    ls_capture_refuse_here("ls_data_parallel", LS_CAPTURE_COMMUNICATES);
     ls_thread_state *thread = ls_thread();
     if (thread == NULL) {
         return LS_ERR_MEMORY;

@@ -1,5 +1,5 @@
 /* Captured steps: the inputs, the gradients and the objects on which a record depends, and the public calls. */
-#include "autograd/captured_step.h"
+#include "autograd/captured_record.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -12,48 +12,6 @@
 #include "base/trace.h"
 #include "comm/meter.h"
 
-/* A tensor that exists before the step and is an input of its operations. */
-typedef struct captured_input {
-    ls_tensor *tensor; /* held */
-    const void *data;  /* its first element */
-    const char *operation;
-    int argument; /* from 1 */
-    bool needs_grad;
-    bool made_in_step;
-    bool in_program; /* the program or a scope holds a reference */
-    /* of a leaf */
-    bool zeroed;     /* the step clears the gradient before it uses it */
-    bool has_before; /* it had a gradient before the step */
-    uint64_t given;  /* ls_leaf.given before the step */
-    const ls_tensor *gradient;
-    const void *gradient_data;
-} captured_input;
-
-/* The modes of a thread that decide what operations do. */
-typedef struct captured_modes {
-    bool no_grad;
-    ls_dtype autocast;
-} captured_modes;
-
-struct ls_step {
-    ls_capture capture; /* the first member: the hooks convert its address */
-    ls_step_function function;
-    void *user;
-    bool eager; /* a replay calls the function */
-    const ls_thread_state *thread;
-    const ls_scope *outer; /* the innermost scope when the step was captured */
-    captured_modes modes;
-    captured_input *inputs;
-    int input_count;
-    ls_capture_guard *guards;
-    int guard_count;
-    ls_tensor *result; /* a view without history */
-};
-
-static ls_step *step_of(ls_capture *capture) {
-    return (ls_step *)(void *)capture;
-}
-
 /* ---- inputs ------------------------------------------------------------------------------------------------------ */
 
 static captured_input *find_input(const ls_step *step, const ls_tensor *tensor) {
@@ -63,13 +21,6 @@ static captured_input *find_input(const ls_step *step, const ls_tensor *tensor) 
         }
     }
     return NULL;
-}
-
-static void refuse_memory(ls_step *step) {
-    if (step->capture.status == LS_OK) {
-        step->capture.status = LS_ERR_MEMORY;
-        strcpy(step->capture.message, "out of memory for the record");
-    }
 }
 
 static void check_leaf(ls_step *step, const char *operation, const ls_tensor *tensor) {
@@ -100,7 +51,7 @@ static bool is_made_in_step(const ls_step *step, const ls_tensor *tensor) {
 static captured_input *add_input(ls_step *step, ls_tensor *tensor, const char *operation, int argument) {
     captured_input *inputs = ls_grow(step->inputs, (size_t)step->input_count, sizeof *inputs);
     if (inputs == NULL) {
-        refuse_memory(step);
+        ls_step_refuse_memory(step);
         return NULL;
     }
     step->inputs = inputs;
@@ -144,19 +95,19 @@ void ls_capture_operation(ls_capture *capture, const ls_op *op, ls_tensor *const
     }
     for (int i = 0; i < input_count && ls_capture_records(capture); i++) {
         if (inputs[i] != NULL) {
-            note_input(step_of(capture), inputs[i], op->name, i + 1);
+            note_input(ls_step_of(capture), inputs[i], op->name, i + 1);
         }
     }
 }
 
 static void note_tensor(ls_capture *capture, const char *call, ls_tensor *tensor) {
     if (ls_capture_records(capture)) {
-        note_input(step_of(capture), tensor, call, 0);
+        note_input(ls_step_of(capture), tensor, call, 0);
     }
 }
 
 void ls_capture_zero_grad(ls_capture *capture, ls_tensor *tensor) {
-    ls_step *step = step_of(capture);
+    ls_step *step = ls_step_of(capture);
     if (!ls_capture_records(capture) || ls_tensor_is_freed(tensor) || tensor->leaf == NULL ||
         !ls_capture_add_storage(capture, tensor->storage)) {
         return;
@@ -167,98 +118,6 @@ void ls_capture_zero_grad(ls_capture *capture, ls_tensor *tensor) {
     if (input != NULL && unused) {
         input->zeroed = true;
     }
-}
-
-/* ---- gradients --------------------------------------------------------------------------------------------------- */
-
-/* The arguments of a recorded call that marks which leaves have gradients. */
-typedef struct gradient_marks {
-    int count;
-    struct {
-        ls_leaf *leaf;
-        bool has_gradient;
-        bool given; /* by this step */
-    } marks[];
-} gradient_marks;
-
-static ls_status mark_gradients(void *arguments) {
-    const gradient_marks *all = arguments;
-    for (int i = 0; i < all->count; i++) {
-        ls_leaf *leaf = all->marks[i].leaf;
-        leaf->has_gradient = all->marks[i].has_gradient;
-        if (all->marks[i].given) {
-            ls_leaf_changed(leaf, "ls_step_replay");
-        }
-    }
-    return LS_OK;
-}
-
-/* Adds a call that marks the gradients as they are marked now. */
-static void record_marks(ls_step *step) {
-    gradient_marks *all = ls_capture_add_call(&step->capture, mark_gradients,
-                                              sizeof *all + (size_t)step->input_count * sizeof all->marks[0]);
-    for (int i = 0; all != NULL && i < step->input_count; i++) {
-        const captured_input *input = &step->inputs[i];
-        ls_leaf *leaf = input->tensor->leaf;
-        if (leaf != NULL) {
-            all->marks[all->count].leaf = leaf;
-            all->marks[all->count].has_gradient = leaf->has_gradient;
-            all->marks[all->count++].given = leaf->given != input->given;
-        }
-    }
-}
-
-/* ---- calls and guards -------------------------------------------------------------------------------------------- */
-
-typedef struct library_call {
-    ls_status (*run)(void *object);
-    void *object;
-} library_call;
-
-static ls_status run_library_call(void *arguments) {
-    const library_call *call = arguments;
-    return call->run(call->object);
-}
-
-void ls_capture_call_begin(ls_capture *capture) {
-    if (ls_capture_records(capture)) {
-        record_marks(step_of(capture));
-    }
-    capture->paused++;
-}
-
-void ls_capture_call_end(ls_capture *capture, ls_status status, ls_status (*run)(void *object), void *object) {
-    capture->paused--;
-    if (status != LS_OK || !ls_capture_records(capture)) {
-        return;
-    }
-    library_call *call = ls_capture_add_call(capture, run_library_call, sizeof *call);
-    if (call != NULL) {
-        *call = (library_call){.run = run, .object = object};
-    }
-}
-
-static bool has_guard(const ls_step *step, const ls_capture_guard *guard) {
-    bool has = false;
-    for (int i = 0; i < step->guard_count && !has; i++) {
-        has = step->guards[i].object == guard->object && step->guards[i].state == guard->state;
-    }
-    return has;
-}
-
-void ls_capture_add_guard(ls_capture *capture, const ls_capture_guard *guard) {
-    ls_step *step = step_of(capture);
-    if (!ls_capture_records(capture) || has_guard(step, guard)) {
-        return;
-    }
-    ls_capture_guard *guards = ls_grow(step->guards, (size_t)step->guard_count, sizeof *guards);
-    if (guards == NULL) {
-        refuse_memory(step);
-        return;
-    }
-    guard->hold(guard->object, true);
-    guards[step->guard_count++] = *guard;
-    step->guards = guards;
 }
 
 /* ---- checks ------------------------------------------------------------------------------------------------------ */
@@ -376,12 +235,12 @@ static ls_status capture(ls_step *step) {
     const uint64_t calls = ls_comm_metered.calls;
     ls_capture_begin(&step->capture);
     ls_status status = run_function(step, "ls_step_capture");
-    if (ls_comm_metered.calls != calls) {
+    if (ls_comm_metered.calls - step->exchanged != calls) {
         ls_capture_refuse(&step->capture, "a call on a communicator", LS_CAPTURE_COMMUNICATES);
     }
     drop_temporary_inputs(step);
     if (status == LS_OK && ls_capture_records(&step->capture)) {
-        record_marks(step);
+        ls_step_record_marks(step);
     }
     ls_capture_end(&step->capture);
     note_gradients(step);
@@ -431,44 +290,69 @@ static void *noted(ls_step *step) {
     return ls_scope_failed();
 }
 
-ls_step *ls_step_capture(ls_step_function function, void *user, const ls_step_capture_options *options) {
+/* Allocates the record of a step of this thread. */
+static ls_step *allocate(ls_step_function function, void *user) {
     const char *const call = "ls_step_capture";
     const ls_thread_state *thread = ls_thread();
     if (thread == NULL) {
         return NULL;
     }
     if (function == NULL) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "%s: the function is NULL", call);
-        return ls_scope_failed();
+        return ls_fail_null(LS_ERR_ARGUMENT, "%s: the function is NULL", call);
     }
     if (check_caller(call, thread) != LS_OK) {
-        return ls_scope_failed();
+        return NULL;
     }
     ls_step *step = ls_allocate_zeroed(1, sizeof *step);
     if (step == NULL) {
         (void)ls_fail_memory(call, sizeof *step);
-        return ls_scope_failed();
+        return NULL;
     }
     step->function = function;
     step->user = user;
     step->thread = thread;
     step->outer = thread->scope;
     step->modes = modes_of(thread);
+    step->exchange = -1;
     step->capture.note_tensor = note_tensor;
+    return step;
+}
+
+ls_step *ls_step_capture_if_possible(ls_step_function function, void *user, ls_saved_error *refusal) {
+    ls_step *step = allocate(function, user);
+    if (step == NULL) {
+        return ls_scope_failed();
+    }
     if (capture(step) != LS_OK) {
         return noted(step);
     }
     ls_saved_error before;
     ls_error_save(&before);
     const ls_status status = finish(step);
-    if (status == LS_ERR_UNSUPPORTED && options != NULL && options->fallback) {
-        ls_log_write(LS_LOG_WARNING, "%s; ls_step_replay runs the function instead", ls_error_message());
+    if (status != LS_OK && status != LS_ERR_UNSUPPORTED) {
+        return noted(step);
+    }
+    if (status != LS_OK) {
+        ls_error_save(refusal);
         (void)ls_error_put_back(&before);
         step->eager = true;
         forget(step);
+    }
+    return step;
+}
+
+ls_step *ls_step_capture(ls_step_function function, void *user, const ls_step_capture_options *options) {
+    ls_saved_error refusal;
+    ls_step *step = ls_step_capture_if_possible(function, user, &refusal);
+    if (step == NULL || !step->eager) {
         return step;
     }
-    return status == LS_OK ? step : noted(step);
+    if (options == NULL || !options->fallback) {
+        (void)ls_error_put_back(&refusal);
+        return noted(step);
+    }
+    ls_log_write(LS_LOG_WARNING, "%s; ls_step_replay runs the function instead", refusal.message);
+    return step;
 }
 
 /* ---- replaying --------------------------------------------------------------------------------------------------- */
@@ -493,17 +377,42 @@ static ls_status check_gradient(const captured_input *input) {
     return LS_OK;
 }
 
-static ls_status replay(ls_step *step) {
+static ls_status check_thread(const ls_step *step) {
+    return ls_thread() == step->thread
+               ? LS_OK
+               : ls_fail(LS_ERR_STATE, "ls_step_replay: another thread has captured the step: replay it there");
+}
+
+ls_status ls_step_check(const ls_step *step) {
+    LS_TRY(check_thread(step));
     LS_TRY(check_objects(step));
     for (int i = 0; i < step->input_count; i++) {
         LS_TRY(check_gradient(&step->inputs[i]));
     }
+    return LS_OK;
+}
+
+ls_status ls_step_run(ls_step *step) {
+    const uint64_t began = ls_trace_now();
+    ls_thread_present->pass++;
     for (int i = 0; i < step->input_count; i++) {
         if (step->inputs[i].zeroed) {
             step->inputs[i].tensor->leaf->has_gradient = false;
         }
     }
-    return ls_capture_run(&step->capture);
+    const ls_status status = ls_capture_run(&step->capture);
+    ls_trace_add(LS_TRACE_TRAINING, began, -1, "replay");
+    return status;
+}
+
+/* Sends the error of a replay to the ranks that wait in its exchange of gradients. */
+static void tell_other_ranks(const ls_step *step, ls_status status) {
+    if (status != LS_OK && step->capture.failed < step->exchange) {
+        ls_saved_error cause;
+        ls_error_save(&cause);
+        step->tell(step->exchanger);
+        (void)ls_error_put_back(&cause);
+    }
 }
 
 static ls_status check_here(const char *call, const ls_step *step) {
@@ -522,18 +431,19 @@ static ls_status check_replay(const ls_step *step) {
         return LS_ERR_MEMORY;
     }
     LS_TRY(check_here("ls_step_replay", step));
-    if (thread != step->thread) {
-        return ls_fail(LS_ERR_STATE, "ls_step_replay: another thread has captured the step: replay it there");
-    }
+    LS_TRY(check_thread(step));
     return check_caller("ls_step_replay", thread);
 }
 
 ls_status ls_step_replay(ls_step *step) {
     ls_status status = check_replay(step);
-    if (status == LS_OK) {
-        const uint64_t began = ls_trace_now();
-        status = step->eager ? run_function(step, "ls_step_replay") : replay(step);
-        ls_trace_add(LS_TRACE_TRAINING, began, -1, "replay");
+    if (status == LS_OK && step->eager) {
+        status = run_function(step, "ls_step_replay");
+    } else if (status == LS_OK) {
+        step->capture.failed = 0;
+        status = ls_step_check(step);
+        status = status == LS_OK ? ls_step_run(step) : status;
+        tell_other_ranks(step, status);
     }
     return status == LS_OK ? LS_OK : ls_scope_failed_status();
 }

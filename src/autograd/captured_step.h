@@ -2,8 +2,24 @@
 #ifndef LS_AUTOGRAD_CAPTURED_STEP_H
 #define LS_AUTOGRAD_CAPTURED_STEP_H
 
+#include <lockstep/step.h>
+
 #include "autograd/op.h"
+#include "base/status.h"
 #include "tensor/capture.h"
+
+/*
+ * Like ls_step_capture with .fallback, without the log: if the step cannot be captured, sets *refusal to the reason,
+ * and ls_step_is_captured returns false.
+ */
+ls_step *ls_step_capture_if_possible(ls_step_function function, void *user, ls_saved_error *refusal);
+
+/*
+ * The two parts of ls_step_replay for a captured step. ls_step_check fails with LS_ERR_STATE, and changes nothing, if
+ * the step must be captured again. They do not notify other ranks of a failure before the exchange of gradients.
+ */
+ls_status ls_step_check(const ls_step *step);
+ls_status ls_step_run(ls_step *step);
 
 /* Notes the inputs of an operation, before it runs. */
 void ls_capture_operation(ls_capture *capture, const ls_op *op, ls_tensor *const *inputs, int input_count);
@@ -18,6 +34,14 @@ void ls_capture_zero_grad(ls_capture *capture, ls_tensor *tensor);
  */
 void ls_capture_call_begin(ls_capture *capture);
 void ls_capture_call_end(ls_capture *capture, ls_status status, ls_status (*run)(void *object), void *object);
+
+/*
+ * Does the same as ls_capture_call_end for a call that averages gradients over ranks, and decides which leaves have
+ * gradients. If a replay fails before it, tell(object) sends the other ranks the error. A step has at most one such
+ * call.
+ */
+void ls_capture_exchange_end(ls_capture *capture, ls_status status, ls_status (*run)(void *object),
+                             void (*tell)(void *object), void *object);
 
 /*
  * An object whose state decides what the step does, and its state now. Each replay first calls `check`, which fails if

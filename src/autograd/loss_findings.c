@@ -6,6 +6,7 @@
 
 #include "autograd/mixing_note.h"
 #include "autograd/ops/ops.h"
+#include "tensor/capture.h"
 
 /* Constants by which the elements of a sum are multiplied. */
 typedef struct scaling {
@@ -86,7 +87,7 @@ static double total_weight(const ls_node *node, const scaling *s, double factor)
     return factor * all.sum * repeats / (node->divides ? (double)summed->count : 1);
 }
 
-void ls_note_findings(ls_backward_pass *pass, const ls_node *node, const ls_tensor *gradient) {
+static void note_findings(ls_backward_pass *pass, const ls_node *node, const ls_tensor *gradient) {
     ls_pass_findings *found = pass->findings;
     for (int i = 0; i < node->input_count && node->has_constant; i++) {
         const char *operation = node->inputs[i] != NULL ? ls_mixing_operation(node->inputs[i]) : NULL;
@@ -107,5 +108,16 @@ void ls_note_findings(ls_backward_pass *pass, const ls_node *node, const ls_tens
     sum->total_weight = s.weights != NULL ? total_weight(node, &s, sum->factor) : 0;
     for (int i = 0; i < LS_FOUND_SIZES && i < node->input_count; i++) {
         sum->sizes[i] = node->inputs[i] != NULL ? (double)node->inputs[i]->count : 0;
+    }
+}
+
+void ls_note_findings(ls_backward_pass *pass, const ls_node *node, const ls_tensor *gradient) {
+    ls_capture *capture = pass->thread->capture;
+    if (capture != NULL) {
+        capture->paused++; /* a replay uses the findings of the captured pass */
+    }
+    note_findings(pass, node, gradient);
+    if (capture != NULL) {
+        capture->paused--;
     }
 }

@@ -180,8 +180,8 @@ static void guard_captured(ls_capture *capture, ls_module *module) {
 
 __attribute__((noinline, cold)) static void note_captured(ls_capture *capture, ls_module *module) {
     guard_captured(capture, module);
-    for (int i = 0; ls_module_is_sequential(module) && i < module->child_count; i++) {
-        guard_captured(capture, module->children[i].module); /* a sequence runs fused modules without ls_forward */
+    for (int i = 0; module->sequential && i < module->child_count; i++) {
+        guard_captured(capture, module->children[i].module);
     }
     for (int i = 0; i < module->own_buffers.count; i++) {
         capture->note_tensor(capture, module->type->name, module->own_buffers.items[i].tensor);

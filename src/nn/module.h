@@ -75,6 +75,7 @@ struct ls_module {
     int hooks_run; /* number of running calls of hooks */
     ls_owners owners;
     bool training;
+    bool sequential;     /* made by ls_sequential or ls_sequential_named, which may run children without ls_forward */
     bool told;           /* ls_sync_gradients has already logged its warning */
     bool failed;         /* an added object was NULL or could not be stored */
     bool unsynchronized; /* the ranks' parameters differ until the next outer step (ls_outer) */
@@ -169,9 +170,6 @@ void ls_modes_free(ls_modes *modes);
  * were collected. Ignores buffers: a layer may register a cache in its first forward pass.
  */
 bool ls_module_has_grown(const ls_module *module);
-
-/* Returns whether the module was made by ls_sequential or ls_sequential_named. */
-bool ls_module_is_sequential(const ls_module *module);
 
 /* Records, for the module and all its descendants, whether the ranks' parameters differ until the next outer step. */
 void ls_module_set_unsynchronized(ls_module *module, bool unsynchronized);

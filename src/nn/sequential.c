@@ -35,10 +35,6 @@ static ls_tensor *sequential_forward(ls_module *self, ls_tensor *input) {
     return x;
 }
 
-bool ls_module_is_sequential(const ls_module *module) {
-    return module->type->forward == sequential_forward;
-}
-
 /* Makes a sequence of the modules in `named`, or of the modules in `numbered`, whose names are their numbers. The
  * other argument is NULL. */
 static ls_module *sequential_new(const ls_named_module *named, ls_module *const *numbered, int count) {
@@ -48,6 +44,9 @@ static ls_module *sequential_new(const ls_named_module *named, ls_module *const 
         (void)ls_module_take(named != NULL ? named[i].module : numbered[i]);
     }
     ls_module *module = ls_module_new(&type);
+    if (module != NULL) {
+        module->sequential = true;
+    }
     for (int i = 0; i < count; i++) {
         char number[16];
         snprintf(number, sizeof number, "%d", i);

@@ -36,6 +36,7 @@
  */
 #include <math.h>
 
+#include "autograd/captured_step.h"
 #include "autograd/tape.h"
 #include "comm/hold.h"
 #include "parallel/averaging.h"
@@ -100,6 +101,7 @@ static ls_status begin_agreed(ls_data_parallel_state *state, ls_batch_loss *loss
 
 static ls_status pass_begins(void *user, ls_batch_loss *loss, bool agreed) {
     ls_data_parallel_state *state = user;
+    const bool captured = ls_thread_present->capture != NULL;
     LS_TRY(ls_comm_check_open("ls_data_parallel", state->comm));
     loss->watched |= state->mean_checks > 0;
     state->agreed = false;
@@ -108,9 +110,12 @@ static ls_status pass_begins(void *user, ls_batch_loss *loss, bool agreed) {
     if (state->slices != NULL) {
         return ls_slice_begin_backward(state, loss);
     }
-    if (!agreed) {
-        return state->usual != 0 ? ls_overlap_begin(state, ls_divisor_weight(state, state->divisor)) : LS_OK;
+    if (!agreed) { /* a captured pass launches its buckets at its end, as its replays do */
+        return state->usual != 0 && !captured ? ls_overlap_begin(state, ls_divisor_weight(state, state->divisor))
+                                              : LS_OK;
     }
+    ls_capture_refuse_here("ls_data_parallel", "scales this loss with numbers of all ranks, which is not recorded: use "
+                                               "one mean over the samples, or run the step without ls_step_capture");
     if (!agrees_anyway(state)) {
         ls_tail mean;
         LS_TRY(average_by_divisor(state, 0, (ls_tail){.agree = 1}, &mean));
@@ -170,8 +175,7 @@ static ls_status end_pass(ls_data_parallel_state *state) {
     return !state->pending && mean.samples > 0 ? ls_buffers_average(&state->buffers, samples) : LS_OK;
 }
 
-static ls_status pass_ends(void *user, const ls_pass_findings *findings) {
-    ls_data_parallel_state *state = user;
+static ls_status finish_pass(ls_data_parallel_state *state, const ls_pass_findings *findings) {
     if (findings != NULL && state->mean_checks > 0) {
         ls_means_check(state, findings);
     }
@@ -180,6 +184,89 @@ static ls_status pass_ends(void *user, const ls_pass_findings *findings) {
     }
     LS_TRY(end_pass(state));
     return ls_batches_compare(state);
+}
+
+/* ---- captured steps (ls_step_capture) ---------------------------------------------------------------------------- */
+
+/* The end of a captured pass. A replay has no tape, so it takes these values from the captured pass. */
+typedef struct captured_pass {
+    ls_data_parallel_state *state;
+    int64_t samples;
+    double divisor;
+    bool has_findings;
+    ls_pass_findings findings;
+} captured_pass;
+
+/* Prepares the state for a pass without a forward pass of the module. */
+static void begin_replay(const captured_pass *pass) {
+    ls_data_parallel_state *state = pass->state;
+    state->told = state->agreed = false;
+    state->overlap.abandoned = state->overlap.begun; /* of an earlier pass */
+    state->samples = state->part.samples = pass->samples;
+    state->divisor = pass->divisor;
+    state->loss = NULL;
+    state->last = (ls_step_loss){.loss = 0};
+    state->runs++;
+}
+
+static ls_status replay_end(void *object) {
+    const captured_pass *pass = object;
+    begin_replay(pass);
+    LS_TRY(ls_comm_check_open("ls_data_parallel", pass->state->comm));
+    return finish_pass(pass->state, pass->has_findings ? &pass->findings : NULL);
+}
+
+/* The replay fails before this pass, like a forward pass that fails. */
+static void tell_failure(void *object) {
+    const captured_pass *pass = object;
+    begin_replay(pass);
+    (void)ls_watch_tell(&ls_data_parallel_watch, pass->state, false);
+}
+
+static ls_status capture_end(ls_data_parallel_state *state, ls_capture *capture, const ls_pass_findings *findings) {
+    captured_pass *pass = ls_capture_allocate(capture, sizeof *pass);
+    if (pass != NULL) {
+        *pass = (captured_pass){
+            .state = state, .samples = state->samples, .divisor = state->divisor, .has_findings = findings != NULL};
+        pass->findings = findings != NULL ? *findings : pass->findings;
+    }
+    ls_capture_call_begin(capture);
+    const ls_status status = finish_pass(state, findings);
+    ls_capture_exchange_end(capture, status, replay_end, tell_failure, pass);
+    if (state->pending) {
+        ls_capture_refuse(capture, "ls_backward",
+                          "gives a data-parallel model no gradient: detach the loss from the "
+                          "model outside the step, or run it without ls_step_capture");
+    }
+    return status;
+}
+
+static ls_status check_captured(void *object, int unused) {
+    const ls_data_parallel_state *state = object;
+    (void)unused;
+    return agrees_anyway(state)
+               ? ls_fail(LS_ERR_STATE,
+                         "ls_step_replay: since ls_step_capture, ls_data_parallel_no_sync was switched on, "
+                         "or a loss needed numbers of all ranks: capture the step again")
+               : LS_OK;
+}
+
+static void hold_captured(void *object, bool hold) {
+    ls_data_parallel_hold(object, hold);
+}
+
+void ls_data_parallel_capture(ls_data_parallel_state *state, ls_capture *capture, bool collective) {
+    if (state->slices != NULL || collective || agrees_anyway(state)) {
+        ls_capture_refuse(capture, "ls_data_parallel", LS_CAPTURE_COMMUNICATES);
+    }
+    ls_capture_add_guard(capture, &(ls_capture_guard){.check = check_captured, .hold = hold_captured, .object = state});
+}
+
+/* ---- the functions of a pass ------------------------------------------------------------------------------------- */
+
+static ls_status pass_ends(void *user, const ls_pass_findings *findings) {
+    ls_capture *capture = ls_thread_present->capture;
+    return capture == NULL ? finish_pass(user, findings) : capture_end(user, capture, findings);
 }
 
 static ls_telling pass_fails(void *user, bool begun) {

@@ -32,6 +32,12 @@ static inline ls_leaf *ls_data_parallel_leaf(const ls_data_parallel_state *state
     return state->model->parameters.items[index].tensor->leaf;
 }
 
+/*
+ * averaging.c: prepares the forward pass of a captured step. `collective` means that the forward pass communicates. The
+ * end of the backward pass is a call of the record.
+ */
+void ls_data_parallel_capture(ls_data_parallel_state *state, ls_capture *capture, bool collective);
+
 /* gradient_tail.c: prepares the memory of the tail. ls_tail_count returns the number of elements in the tail. */
 ls_status ls_tail_open(ls_data_parallel_state *state);
 int64_t ls_tail_count(const ls_data_parallel_state *state);

@@ -139,8 +139,8 @@ static ls_status run_model(data_parallel_state *state, ls_tensor *const *inputs,
     ls_batch_part *before = thread->batch;
     ls_tensor *input = first_input(inputs, input_count);
     thread->batch = &state->part;
-    state->follows =
-        input != NULL && (state->runs < LS_DATA_PARALLEL_CHECKS || state->runs % LS_DATA_PARALLEL_EVERY == 0);
+    state->follows = input != NULL && (state->runs < LS_DATA_PARALLEL_CHECKS ||
+                                       state->runs % LS_DATA_PARALLEL_EVERY == 0 || ls_thread_present->capture != NULL);
     state->runs++;
     const uint32_t noted = state->follows ? ls_mixing_begin(input, state->samples) : 0;
     const ls_status status = ls_forward_many(state->model, inputs, input_count, outputs, output_count);
@@ -207,6 +207,10 @@ static ls_status data_parallel_forward(ls_module *self, ls_tensor *const *inputs
     ls_status status = LS_OK;
     state->told = false;
     state->overlap.abandoned = state->overlap.begun; /* of an earlier pass */
+    ls_capture *capture = ls_thread_present->capture;
+    if (capture != NULL) {
+        ls_data_parallel_capture(state, capture, needs_all_ranks(state));
+    }
     if (first_input(inputs, input_count) != NULL || !ls_scope_explains_null(ls_thread())) {
         status = begin_forward(state, inputs, input_count, output_count);
         status = status != LS_OK ? status : run_model(state, inputs, input_count, outputs, output_count);

@@ -425,9 +425,9 @@ static ls_status add_unit(ls_shards *shards, ls_module *module) {
  * normalization) are not recomputed.
  */
 static ls_status recompute_layers(const ls_module *model) {
-    for (int i = 0; i < model->child_count && ls_module_is_sequential(model); i++) {
+    for (int i = 0; i < model->child_count && model->sequential; i++) {
         ls_module *layer = model->children[i].module;
-        if (ls_module_is_sequential(layer)) {
+        if (layer->sequential) {
             LS_TRY(recompute_layers(layer));
         } else if (ls_module_parameter_count(layer) > 0 && ls_module_buffer_count(layer) == 0) {
             LS_TRY(ls_recompute(layer, true));

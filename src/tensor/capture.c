@@ -87,7 +87,8 @@ void *ls_capture_add_call(ls_capture *capture, ls_status (*run)(void *arguments)
         run_out_of_memory(capture);
         return NULL;
     }
-    calls[capture->call_count++] = (ls_captured_call){.run = run, .arguments = arguments};
+    calls[capture->call_count++] =
+        (ls_captured_call){.run = run, .arguments = arguments, .operation = capture->operation};
     return arguments;
 }
 
@@ -336,7 +337,15 @@ ls_status ls_capture_plan(ls_capture *capture) {
     return LS_OK;
 }
 
-ls_status ls_capture_run(const ls_capture *capture) {
+/* Begins the message with the name of the operation, as the operation does. */
+static ls_status fail_in_call(const ls_captured_call *call, ls_status status) {
+    const char *message = ls_error_message();
+    return call->operation == NULL || strncmp(message, "ls_", 3) == 0
+               ? status
+               : ls_fail(status, "%s: %s", call->operation, message);
+}
+
+ls_status ls_capture_run(ls_capture *capture) {
     for (int i = 0; i < capture->storage_count; i++) {
         const ls_captured_storage *held = &capture->storages[i];
         if (held->changed) {
@@ -345,7 +354,12 @@ ls_status ls_capture_run(const ls_capture *capture) {
         }
     }
     for (int i = 0; i < capture->call_count; i++) {
-        LS_TRY(capture->calls[i].run(capture->calls[i].arguments));
+        const ls_captured_call *call = &capture->calls[i];
+        const ls_status status = call->run(call->arguments);
+        if (__builtin_expect(status != LS_OK, 0)) {
+            capture->failed = i;
+            return fail_in_call(call, status);
+        }
     }
     return LS_OK;
 }

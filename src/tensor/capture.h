@@ -24,6 +24,7 @@ typedef struct ls_captured_memory ls_captured_memory;
 typedef struct ls_captured_call {
     ls_status (*run)(void *arguments);
     void *arguments;
+    const char *operation; /* the operation that made the call, for messages; or NULL */
 } ls_captured_call;
 
 /* An address in the arguments of a call that lies in a block. */
@@ -57,6 +58,7 @@ struct ls_capture {
     void (*add_block)(ls_capture *capture, ls_storage *storage);
     /* Notes a tensor that a call uses and that may exist before the step. `call` is for messages. */
     void (*note_tensor)(ls_capture *capture, const char *call, ls_tensor *tensor);
+    int failed;       /* the call that failed in the latest run */
     int paused;       /* above 0: calls are not recorded, because one recorded call stands for them */
     ls_status status; /* LS_OK, LS_ERR_UNSUPPORTED if the step cannot be captured, or LS_ERR_MEMORY */
     char message[LS_ERROR_CAPACITY];
@@ -70,7 +72,7 @@ void ls_capture_end(ls_capture *capture);
 ls_status ls_capture_plan(ls_capture *capture);
 
 /* Makes the recorded calls, in order. Returns the first failure. */
-ls_status ls_capture_run(const ls_capture *capture);
+ls_status ls_capture_run(ls_capture *capture);
 
 /* Frees the record. */
 void ls_capture_clear(ls_capture *capture);

@@ -9,6 +9,7 @@
 #include "tensor/tensor.h"
 #include "train/agree.h"
 #include "train/budget.h"
+#include "train/captured.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/metrics/metric.h"
 #include "train/replicas.h"
@@ -66,18 +67,24 @@ static ls_status check_made(const char *what, const ls_tensor *made, uint32_t er
 
 /* ---- the default step -------------------------------------------------------------------------------------------- */
 
-ls_status ls_trial_forward(ls_trial *trial) {
+/* Computes state->output after on_sample. */
+static ls_status run_model(ls_trial *trial) {
     ls_trial_state *state = &trial->state;
-    if (state->count == 0) {
-        return state->phase == LS_PHASE_TRAINING ? LS_OK : ls_data_parallel_join_forward(state->model);
-    }
-    LS_TRY(CALL(trial, on_sample));
     ls_loss_divisor *outer = ls_thread_present->divisor; /* a loss inside the model is not the loss of the trial */
     const thread_modes before = begin_modes(trial, outer);
     state->output = ls_forward(state->model, state->input);
     end_modes(trial, before);
     LS_TRY(check_made("the model", state->output, before.errors));
     return CALL(trial, on_forward);
+}
+
+ls_status ls_trial_forward(ls_trial *trial) {
+    const ls_trial_state *state = &trial->state;
+    if (state->count == 0) {
+        return state->phase == LS_PHASE_TRAINING ? LS_OK : ls_data_parallel_join_forward(state->model);
+    }
+    LS_TRY(CALL(trial, on_sample));
+    return run_model(trial);
 }
 
 static ls_status compute_loss(ls_trial *trial) {
@@ -142,12 +149,21 @@ static ls_status update_parameters(const ls_trial *trial) {
     return ls_grad_scaler_update(scaler);
 }
 
-static ls_status default_step(ls_trial *trial) {
-    ls_optimizer_zero_grad(trial->state.optimizer);
-    LS_TRY(ls_trial_forward(trial));
+/* The default step after on_sample. A captured step repeats it. */
+static ls_status compute_step(ls_trial *trial) {
+    LS_TRY(trial->state.count > 0 ? run_model(trial) : LS_OK);
     LS_TRY(compute_loss(trial));
     LS_TRY(backward(trial));
     return update_parameters(trial);
+}
+
+static ls_status default_step(ls_trial *trial) {
+    ls_optimizer_zero_grad(trial->state.optimizer);
+    if (trial->state.count == 0) {
+        return compute_step(trial);
+    }
+    LS_TRY(CALL(trial, on_sample));
+    return trial->options.capture ? ls_trial_captured_step(trial, compute_step) : compute_step(trial);
 }
 
 /* ---- slices (.shards of ls_data_parallel_options) ---------------------------------------------------------------- */
@@ -286,10 +302,22 @@ static ls_status user_step(ls_trial *trial) {
     return check_not_freed("ls_trial: the step's loss", state->loss);
 }
 
+/* Only the default step is captured. */
+static void refuse_capture(ls_trial *trial, bool slices) {
+    if (trial->options.step != NULL) {
+        ls_trial_refuse_capture(trial, "the step is a function of the program: use ls_step_capture in it");
+    } else if (slices) {
+        ls_trial_refuse_capture(trial, "steps of a model with .shards are not captured");
+    }
+}
+
 /* ---- training and validation ------------------------------------------------------------------------------------- */
 
 ls_status ls_trial_training_step(ls_trial *trial) {
     const bool slices = ls_data_parallel_slices(trial->state.model) != NULL;
+    if (trial->options.capture) {
+        refuse_capture(trial, slices);
+    }
     LS_TRY(trial->options.step != NULL ? user_step(trial) : slices ? train_slices(trial) : default_step(trial));
     LS_TRY(ls_trial_outer_step(trial));
     trial->state.step++;

@@ -9,6 +9,7 @@
 #include "nn/module.h"
 #include "parallel/outer.h"
 #include "tensor/tensor.h"
+#include "train/captured.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/replicas.h"
 
@@ -141,6 +142,7 @@ ls_trial *ls_trial_new(const ls_trial_options *options) {
 
 void ls_trial_free(ls_trial *trial) {
     if (trial != NULL) {
+        ls_trial_forget_capture(trial);
         ls_callbacks_free(trial->own_callbacks, trial->options.callback_count);
         ls_checkpointer_free(trial->checkpointer);
         ls_metrics_free(trial);

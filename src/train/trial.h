@@ -3,12 +3,13 @@
  * its metrics. The other files have their own headers. Each file calls only files that precede it in this list:
  *
  *   history.h, (hooks.c, metrics/), agree.h, progress.h, replicas.h, checkpoint/checkpoint.h, alike.h, setup.h and
- *   budget.h, step.h, pass.h, evaluate.h, (run.c, predict.c, replay.c)
+ *   budget.h, captured.h, step.h, pass.h, evaluate.h, (run.c, predict.c, replay.c)
  */
 #ifndef LS_TRAIN_TRIAL_H
 #define LS_TRAIN_TRIAL_H
 
 #include <lockstep/parallel.h>
+#include <lockstep/step.h>
 #include <lockstep/train.h>
 
 #include "autograd/loss_divisor.h"
@@ -58,6 +59,20 @@ typedef struct ls_watch {
     uint64_t communication;  /* communication time of the thread at the start */
 } ls_watch;
 
+/* captured.c: the captured default step. */
+typedef struct ls_trial_capture {
+    ls_step *step;      /* NULL if nothing is captured */
+    bool stopped;       /* the trial captures no more */
+    bool logged_shapes; /* the log says that batches have other shapes */
+    int captures;       /* captures since the last replay, because a check failed */
+    ls_status (*compute)(struct ls_trial *trial);
+    ls_tensor *input, *target;   /* copies of the batch; owned */
+    ls_tensor *output, *divisor; /* of the latest run of the step; owned */
+    int64_t count;               /* samples of the captured batch */
+    ls_criterion criterion;
+    void *criterion_user;
+} ls_trial_capture;
+
 struct ls_callback {
     ls_callback_hooks hooks; /* hooks.name is NULL, or points to `name` */
     void *user;
@@ -81,6 +96,7 @@ struct ls_trial {
     const ls_batch *batch;   /* batch of the current step; borrowed */
     ls_status slice_status;  /* status of this rank's first slice that failed in the current step */
     ls_loss_divisor divisor; /* divisor of the loss in `state` */
+    ls_trial_capture capture;
     ls_history_entry latest; /* latest value of every metric */
     ls_history history;
     int64_t epochs_run;

@@ -1,121 +1,325 @@
 /*
- * Captured steps (ls_step_capture) of data-parallel models: one rank replays them, several ranks run the function. Both
- * have the parameters of training without a capture. What communicates is refused on every rank, which says why.
+ * Captured steps (ls_step_capture) of data-parallel models: replays have the parameters of training without a capture,
+ * also if only some ranks replay. A failure of a rank has the same error on all ranks. Steps that communicate in other
+ * ways are refused on every rank.
  *
  * ranks: 1 2 3
  * devices: cpu
  */
 #include <stdio.h>
 
-#include <lockstep/optim.h>
-#include <lockstep/parallel.h>
-#include <lockstep/step.h>
+#include <lockstep/lockstep.h>
 
+#include "comm/abort.h"
 #include "tests/support/ranks.h"
 
-enum { INPUTS = 5, STEPS = 6 };
+enum { INPUTS = 5, WIDTH = 16, CLASSES = 3, STEPS = 8 };
+
+/* ---- training ---------------------------------------------------------------------------------------------------- */
+
+/* Which ranks replay. */
+typedef enum replaying { NONE, ALL, EVEN, ODD } replaying;
+
+typedef struct run_plan {
+    ls_data_parallel_options parallel;
+    replaying replaying;
+    bool falls_back; /* the step cannot be captured */
+    int branch_at;   /* the step in which the last rank uses the other branch of the model; 0 for none */
+    int spoiled_at;  /* the step in which the last rank has a target that does not exist */
+    int revoked_at;  /* the step before which the last rank revokes the communicator */
+    bool reduces;    /* the loss contains an all-reduce */
+    bool irregular;  /* the loss is a sum of two means */
+    bool normalizes; /* the model has batch normalization */
+} run_plan;
 
 typedef struct training {
-    ls_comm *world;
+    const run_plan *plan;
+    ls_comm *comm;
     ls_module *model;
     ls_optimizer *optimizer;
     ls_tensor *x, *target;
-    bool reduces;
+    ls_step *step; /* NULL on ranks that do not replay */
+    char message[LS_ERROR_CAPACITY];
 } training;
+
+static _Thread_local bool other_branch;
+
+/* A layer, followed by one of two heads. */
+static ls_tensor *forward_branches(ls_module *self, ls_tensor *x) {
+    ls_tensor *h = ls_tanh(ls_forward(ls_module_child(self, 0), x));
+    return ls_forward(ls_module_child(self, other_branch ? 2 : 1), h);
+}
+
+static ls_module *make_model(const run_plan *plan) {
+    if (plan->parallel.zero > 0) {
+        return ls_sequential(ls_nn_linear(INPUTS, WIDTH), ls_nn_tanh(), ls_nn_linear(WIDTH, CLASSES));
+    }
+    static const ls_module_type type = {.name = "Branches", .forward = forward_branches};
+    ls_module *model = ls_module_new(&type);
+    ls_module *first = plan->normalizes ? ls_sequential(ls_nn_linear(INPUTS, WIDTH), ls_nn_batch_norm_1d(WIDTH, NULL))
+                                        : ls_nn_linear(INPUTS, WIDTH);
+    ls_module_add_child(model, "first", first);
+    ls_module_add_child(model, "head", ls_nn_linear(WIDTH, CLASSES));
+    ls_module_add_child(model, "other", ls_nn_linear(WIDTH, CLASSES));
+    return ls_module_finish(model);
+}
+
+static ls_tensor *loss_of(const training *self) {
+    ls_tensor *y = ls_forward(self->model, self->x);
+    ls_tensor *loss = ls_cross_entropy(y, self->target, NULL);
+    loss = self->plan->reduces ? ls_allreduce(self->comm, loss, LS_SUM) : loss;
+    return self->plan->irregular ? ls_add(loss, ls_mul(ls_sum(ls_square(y)), 0.01)) : loss;
+}
 
 static ls_tensor *step_of(void *user) {
     const training *self = user;
     ls_optimizer_zero_grad(self->optimizer);
-    ls_tensor *y = ls_forward(self->model, self->x);
-    ls_tensor *loss = ls_mse_loss(self->reduces ? ls_allreduce(self->world, y, LS_SUM) : y, self->target, LS_LOSS_MEAN);
+    ls_tensor *loss = loss_of(self);
     return ls_backward(loss) == LS_OK && ls_optimizer_step(self->optimizer) == LS_OK ? loss : NULL;
 }
 
-static ls_status begin(training *self, ls_comm *world, int zero) {
+static bool is_last(const training *self) {
+    return ls_comm_rank(self->comm) == ls_comm_size(self->comm) - 1;
+}
+
+/* Gives the rank its share of a batch. Ranks have different numbers of samples. */
+static ls_status change_batch(training *self, int step) {
+    const int rank = ls_comm_rank(self->comm);
+    int64_t *classes = ls_data(self->target);
+    LS_CHECK(classes != NULL);
+    for (int64_t i = 0; i < 3 + rank; i++) {
+        classes[i] = (step + rank + i) % CLASSES;
+    }
+    if (step == self->plan->spoiled_at && step > 0 && is_last(self)) {
+        classes[0] = CLASSES;
+    }
+    ls_mark_changed(self->target);
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *ramp = ls_reshape(ls_arange(LS_SHAPE((3 + rank) * INPUTS), LS_F32), LS_SHAPE(3 + rank, INPUTS));
+    LS_TRY(ls_copy_into(self->x, ls_sin(ls_add(ls_mul(ramp, 0.1 * step + 0.3), rank))));
+    return ls_scope_end(scope);
+}
+
+static ls_status begin(training *self, ls_comm *world, const run_plan *plan) {
+    *self = (training){.plan = plan};
+    LS_TRY(ls_comm_split(world, 0, ls_comm_rank(world), &self->comm));
+    const int64_t samples = 3 + ls_comm_rank(world);
     ls_seed(5);
-    ls_module *model = ls_sequential(ls_nn_linear(INPUTS, 16), ls_nn_tanh(), ls_nn_linear(16, 2));
-    *self = (training){.world = world,
-                       .model = ls_data_parallel(model, world, &(ls_data_parallel_options){.zero = zero}),
-                       .x = ls_zeros(LS_SHAPE(3, INPUTS), LS_F32),
-                       .target = ls_full(LS_SHAPE(3, 2), LS_F32, 0.5)};
+    self->model = ls_data_parallel(make_model(plan), self->comm, &plan->parallel);
+    self->x = ls_zeros(LS_SHAPE(samples, INPUTS), LS_F32);
+    self->target = ls_zeros(LS_SHAPE(samples), LS_I64);
     self->optimizer = ls_adam(self->model, &(ls_adam_options){.learning_rate = 0.01});
     return self->optimizer != NULL ? LS_OK : ls_error_status();
 }
 
 static void end(training *self) {
+    ls_step_free(self->step);
     ls_optimizer_free(self->optimizer);
     ls_module_free(self->model);
     ls_release(self->x);
     ls_release(self->target);
+    ls_comm_free(self->comm);
 }
 
-/* Gives the rank its share of a batch. */
-static ls_status change_batch(training *self, int step) {
-    return ls_fill(self->x, 0.1 * step + 0.3 * ls_comm_rank(self->world));
+static bool replays(const training *self) {
+    const bool even = ls_comm_rank(self->comm) % 2 == 0;
+    const replaying who = self->plan->replaying;
+    return who == ALL || (who == EVEN && even) || (who == ODD && !even);
 }
 
-static ls_status train(ls_comm *world, int zero, uint64_t *hash) {
-    training self;
-    LS_TRY(begin(&self, world, zero));
+static ls_status run_eagerly(training *self) {
+    ls_scope *scope = ls_scope_begin();
+    const ls_tensor *loss = step_of(self);
+    const ls_status status = loss != NULL ? LS_OK : ls_error_status();
+    const ls_status ended = ls_scope_end(scope);
+    return status != LS_OK ? status : ended;
+}
+
+/* One step. The first step of a rank that replays is the capture. */
+static ls_status take_step(training *self, int step) {
+    LS_TRY(change_batch(self, step));
+    other_branch = step > 0 && step == self->plan->branch_at && is_last(self);
+    if (!replays(self) || other_branch) {
+        return run_eagerly(self);
+    }
+    if (self->step != NULL) {
+        return ls_step_replay(self->step);
+    }
+    self->step = ls_step_capture(step_of, self, &(ls_step_capture_options){.fallback = self->plan->falls_back});
+    LS_CHECK(self->step == NULL || ls_step_is_captured(self->step) == !self->plan->falls_back);
+    return self->step != NULL ? LS_OK : ls_error_status();
+}
+
+static ls_status revoke(const training *self, int step) {
+    if (step == self->plan->revoked_at && step > 0 && is_last(self)) {
+        (void)ls_comm_abort(self->comm, ls_error_set(LS_ERR_PEER, "the last rank gives up"));
+    }
+    return LS_OK;
+}
+
+/* Trains. A failure must occur in the step that the plan spoils, on every rank; its message is in self->message. */
+static ls_status train(training *self, ls_comm *world, const run_plan *plan) {
+    LS_TRY(begin(self, world, plan));
     for (int i = 0; i < STEPS; i++) {
-        LS_TRY(change_batch(&self, i));
+        LS_TRY(revoke(self, i));
+        const bool fails = i > 0 && (i == plan->spoiled_at || i == plan->revoked_at);
         ls_scope *scope = ls_scope_begin();
-        const ls_tensor *loss = step_of(&self);
-        LS_TRY(ls_scope_end(scope));
-        LS_CHECK(loss != NULL);
+        const ls_status status = take_step(self, i);
+        if (fails) {
+            snprintf(self->message, sizeof self->message, "%s", ls_error_message());
+        }
+        const ls_status ended = ls_scope_end(scope);
+        LS_CHECK((status != LS_OK) == fails);
+        LS_CHECK(ended == LS_OK || fails);
+        if (i == plan->revoked_at && i > 0) {
+            break;
+        }
     }
-    LS_TRY(ls_data_parallel_gather(self.model, true));
-    *hash = ls_module_hash(self.model);
-    LS_CHECK(*hash != 0);
+    return LS_OK;
+}
+
+static ls_status hash_of(const training *self, uint64_t *hash) {
+    LS_TRY(self->plan->parallel.zero > 2 ? ls_data_parallel_gather(self->model, true) : LS_OK);
+    *hash = ls_module_hash(self->model);
+    return *hash != 0 ? LS_OK : ls_error_status();
+}
+
+/* Trains with each choice of ranks that replay, and compares with training in which no rank does. */
+static ls_status compare(ls_comm *world, run_plan plan) {
+    training eager, other;
+    plan.replaying = NONE;
+    LS_TRY(train(&eager, world, &plan));
+    uint64_t hash = 0, other_hash = 1;
+    LS_TRY(hash_of(&eager, &hash));
+    for (plan.replaying = ALL; plan.replaying <= ODD; plan.replaying++) {
+        LS_TRY(train(&other, world, &plan));
+        LS_CHECK(replays(&other) == (other.step != NULL));
+        LS_TRY(hash_of(&other, &other_hash));
+        LS_CHECK(other_hash == hash);
+        if (strcmp(other.message, eager.message) != 0) {
+            return ls_fail(LS_ERR_INTERNAL, "replaying %d: \"%s\" instead of \"%s\"", (int)plan.replaying,
+                           other.message, eager.message);
+        }
+        if (plan.revoked_at == 0) {
+            LS_TRY(ranks_have_same_module(world, other.model));
+        }
+        end(&other);
+    }
+    end(&eager);
+    return LS_OK;
+}
+
+/* ---- the same bits ----------------------------------------------------------------------------------------------- */
+
+static ls_status averages_gradients(ls_comm *world) {
+    LS_TRY(compare(world, (run_plan){.branch_at = 0}));
+    LS_TRY(compare(world, (run_plan){.parallel = {.overlap = LS_OVERLAP_OFF}}));
+    LS_TRY(compare(world, (run_plan){.parallel = {.overlap = LS_OVERLAP_ON, .bucket_bytes = 64}}));
+    LS_TRY(compare(world, (run_plan){.parallel = {.reduce_dtype = LS_BF16, .overlap = LS_OVERLAP_ON}}));
+    return compare(world, (run_plan){.parallel = {.powersgd_rank = 1}});
+}
+
+/* A replay gets the gradients of parameters that only another rank uses. */
+static ls_status gets_gradients_of_others(ls_comm *world) {
+    return compare(world, (run_plan){.branch_at = 4});
+}
+
+/* ---- failures ---------------------------------------------------------------------------------------------------- */
+
+static ls_status tells_failures(ls_comm *world) {
+    LS_TRY(compare(world, (run_plan){.spoiled_at = 3}));
+    LS_TRY(compare(world, (run_plan){.spoiled_at = 3, .parallel = {.overlap = LS_OVERLAP_ON, .bucket_bytes = 64}}));
+    return ls_comm_size(world) > 1 ? compare(world, (run_plan){.revoked_at = 5}) : LS_OK;
+}
+
+/* If the checks of a replay fail on one rank, all ranks fail, and the next step is right again. */
+static ls_status tells_failed_checks(ls_comm *world) {
+    training self;
+    LS_TRY(begin(&self, world, &(run_plan){.replaying = ALL}));
+    LS_TRY(take_step(&self, 0));
+    for (int i = 1; i < 4; i++) {
+        ls_module_train(self.model, i != 2 || !is_last(&self));
+        ls_scope *scope = ls_scope_begin();
+        const ls_status status = take_step(&self, i);
+        LS_CHECK((status != LS_OK) == (i == 2));
+        if (i == 2) {
+            LS_EXPECT_MESSAGE("mode when the step was captured");
+        }
+        LS_CHECK((ls_scope_end(scope) != LS_OK) == (i == 2));
+    }
+    LS_TRY(ranks_have_same_module(world, self.model));
     end(&self);
     return LS_OK;
 }
 
-static ls_status train_captured(ls_comm *world, int zero, uint64_t *hash) {
+/* Gradients that stay on their ranks need another step. */
+static ls_status notices_no_sync(ls_comm *world) {
     training self;
-    LS_TRY(begin(&self, world, zero));
-    LS_TRY(change_batch(&self, 0));
-    ls_step *step = ls_step_capture(step_of, &self, &(ls_step_capture_options){.fallback = true});
-    LS_CHECK(step != NULL);
-    LS_CHECK(ls_step_is_captured(step) == (ls_comm_size(world) == 1));
-    for (int i = 1; i < STEPS; i++) {
-        LS_TRY(change_batch(&self, i));
-        LS_TRY(ls_step_replay(step));
+    if (ls_comm_size(world) == 1) {
+        return LS_OK;
     }
-    LS_TRY(ls_data_parallel_gather(self.model, true));
-    *hash = ls_module_hash(self.model);
-    LS_CHECK(*hash != 0);
+    LS_TRY(begin(&self, world, &(run_plan){.replaying = ALL}));
+    LS_TRY(take_step(&self, 0));
+    LS_TRY(ls_data_parallel_no_sync(self.model, true));
+    ls_scope *scope = ls_scope_begin();
+    LS_CHECK(take_step(&self, 1) == LS_ERR_STATE);
+    LS_EXPECT_MESSAGE("ls_data_parallel_no_sync was switched on");
+    LS_CHECK(ls_scope_end(scope) == LS_ERR_STATE);
+    LS_TRY(ls_data_parallel_no_sync(self.model, false));
+    LS_TRY(take_step(&self, 1));
     LS_TRY(ranks_have_same_module(world, self.model));
-    ls_step_free(step);
     end(&self);
     return LS_OK;
 }
+
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
 /* Without .fallback, the capture fails on every rank, after a step with all its effects. */
-static ls_status is_refused(ls_comm *world, bool reduces, const char *reason) {
+static ls_status is_refused(ls_comm *world, run_plan plan, const char *reason) {
     training self;
-    LS_TRY(begin(&self, world, 0));
-    self.reduces = reduces;
+    LS_TRY(begin(&self, world, &plan));
+    LS_TRY(change_batch(&self, 0));
     const uint64_t before = ls_module_hash(self.model);
+    ls_scope *scope = ls_scope_begin();
     LS_CHECK(ls_step_capture(step_of, &self, NULL) == NULL);
     LS_CHECK(ls_error_status() == LS_ERR_UNSUPPORTED);
     LS_EXPECT_MESSAGE(reason);
+    LS_CHECK(ls_scope_end(scope) == LS_ERR_UNSUPPORTED);
+    LS_TRY(ls_data_parallel_gather(self.model, true));
     LS_CHECK(ls_module_hash(self.model) != before);
     LS_TRY(ranks_have_same_module(world, self.model));
     end(&self);
     return LS_OK;
 }
 
+/* A step that is not captured runs on ranks that replay it, too. */
+static ls_status falls_back(ls_comm *world) {
+    for (int zero = 1; zero <= 3 && ls_comm_size(world) > 1; zero++) {
+        LS_TRY(compare(world, (run_plan){.falls_back = true, .parallel = {.zero = zero}}));
+    }
+    return compare(world, (run_plan){.falls_back = true, .reduces = true});
+}
+
+static ls_status refuses_other_communication(ls_comm *world) {
+    LS_TRY(is_refused(world, (run_plan){.reduces = true}, "communicates, which is not recorded"));
+    if (ls_comm_size(world) == 1) {
+        return LS_OK;
+    }
+    for (int zero = 1; zero <= 3; zero++) {
+        LS_TRY(is_refused(world, (run_plan){.parallel = {.zero = zero}}, "uses a parameter that ranks share"));
+    }
+    LS_TRY(is_refused(world, (run_plan){.normalizes = true}, "ls_data_parallel communicates, which is not recorded"));
+    return is_refused(world, (run_plan){.irregular = true},
+                      "ls_data_parallel scales this loss with numbers of all ranks");
+}
+
 ls_status rank_test(ls_comm *world) {
-    for (int zero = 0; zero <= 3; zero++) {
-        uint64_t eager = 0, captured = 1;
-        LS_TRY(train(world, zero, &eager));
-        LS_TRY(train_captured(world, zero, &captured));
-        LS_CHECK(eager == captured);
-    }
-    if (ls_comm_size(world) > 1) {
-        LS_TRY(is_refused(world, false, "ls_step_capture: ls_data_parallel communicates, which is not recorded"));
-    }
-    LS_TRY(is_refused(world, true, "communicates, which is not recorded: run the step without ls_step_capture"));
+    LS_TRY(averages_gradients(world));
+    LS_TRY(gets_gradients_of_others(world));
+    LS_TRY(tells_failures(world));
+    LS_TRY(tells_failed_checks(world));
+    LS_TRY(notices_no_sync(world));
+    LS_TRY(falls_back(world));
+    LS_TRY(refuses_other_communication(world));
     return ls_comm_barrier(world, NULL);
 }

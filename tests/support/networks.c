@@ -113,7 +113,7 @@ void network_fill(ls_tensor *tensor, int number, int index, double scale, double
 
 enum { KEPT = 32 };
 
-static struct {
+static _Thread_local struct {
     bool on;
     int count;
     struct {

@@ -36,6 +36,7 @@ typedef struct training_plan {
     void *step_user;
     double learning_rate; /* 0: 0.05 */
     const char *resume;
+    bool capture;
 } training_plan;
 
 static inline ls_dataset *training_samples(int set, int64_t count) {
@@ -93,6 +94,7 @@ static inline void training_start(training *t, const training_plan *plan) {
                             .checkpoint = plan->checkpoint,
                             .max_steps = plan->max_steps,
                             .resume = plan->resume,
+                            .capture = plan->capture,
                             .quiet = true});
 }
 

@@ -1,0 +1,145 @@
+/* Captured steps: recorded calls of the library, marks of gradients, and guards. */
+#include "autograd/captured_record.h"
+
+#include <string.h>
+
+#include "base/memory.h"
+#include "comm/meter.h"
+
+void ls_step_refuse_memory(ls_step *step) {
+    if (step->capture.status == LS_OK) {
+        step->capture.status = LS_ERR_MEMORY;
+        strcpy(step->capture.message, "out of memory for the record");
+    }
+}
+
+/* ---- gradients --------------------------------------------------------------------------------------------------- */
+
+/* The arguments of a recorded call that marks which leaves have gradients. */
+typedef struct gradient_marks {
+    int count;
+    struct {
+        ls_leaf *leaf;
+        bool has_gradient;
+        bool changed; /* by this step */
+        bool given;   /* by the latest backward pass */
+    } marks[];
+} gradient_marks;
+
+static ls_status mark_gradients(void *arguments) {
+    const gradient_marks *all = arguments;
+    for (int i = 0; i < all->count; i++) {
+        ls_leaf *leaf = all->marks[i].leaf;
+        leaf->has_gradient = all->marks[i].has_gradient;
+        if (all->marks[i].changed) {
+            ls_leaf_changed(leaf, "ls_step_replay");
+        }
+        if (all->marks[i].given) {
+            leaf->given = ls_thread_present->pass;
+        }
+    }
+    return LS_OK;
+}
+
+/* Returns whether the leaf has what an exchange with the other ranks has settled, which may differ in each replay. */
+static bool is_settled(const captured_input *input) {
+    const ls_leaf *leaf = input->tensor->leaf;
+    return input->settled && leaf->has_gradient == input->has_settled && leaf->given == input->given_settled;
+}
+
+void ls_step_record_marks(ls_step *step) {
+    gradient_marks *all = ls_capture_add_call(&step->capture, mark_gradients,
+                                              sizeof *all + (size_t)step->input_count * sizeof all->marks[0]);
+    for (int i = 0; all != NULL && i < step->input_count; i++) {
+        const captured_input *input = &step->inputs[i];
+        ls_leaf *leaf = input->tensor->leaf;
+        if (leaf != NULL && !is_settled(input)) {
+            all->marks[all->count].leaf = leaf;
+            all->marks[all->count].has_gradient = leaf->has_gradient;
+            all->marks[all->count].changed = leaf->given != input->given;
+            all->marks[all->count++].given = leaf->given == ls_thread_present->pass;
+        }
+    }
+}
+
+/* ---- calls and guards -------------------------------------------------------------------------------------------- */
+
+typedef struct library_call {
+    ls_status (*run)(void *object);
+    void *object;
+} library_call;
+
+static ls_status run_library_call(void *arguments) {
+    const library_call *call = arguments;
+    return call->run(call->object);
+}
+
+void ls_capture_call_begin(ls_capture *capture) {
+    if (ls_capture_records(capture)) {
+        ls_step_record_marks(ls_step_of(capture));
+    }
+    capture->paused++;
+    ls_step_of(capture)->call_began = ls_comm_metered.calls;
+}
+
+void ls_capture_call_end(ls_capture *capture, ls_status status, ls_status (*run)(void *object), void *object) {
+    capture->paused--;
+    if (status != LS_OK || !ls_capture_records(capture)) {
+        return;
+    }
+    library_call *call = ls_capture_add_call(capture, run_library_call, sizeof *call);
+    if (call != NULL) {
+        *call = (library_call){.run = run, .object = object};
+        capture->calls[capture->call_count - 1].operation = NULL; /* its messages name the call */
+    }
+}
+
+void ls_capture_exchange_end(ls_capture *capture, ls_status status, ls_status (*run)(void *object),
+                             void (*tell)(void *object), void *object) {
+    ls_step *step = ls_step_of(capture);
+    ls_capture_call_end(capture, status, run, object);
+    if (status != LS_OK || !ls_capture_records(capture)) {
+        return;
+    }
+    if (step->exchange >= 0) {
+        ls_capture_refuse(capture, "the step",
+                          "averages gradients over ranks more than once: capture one backward pass");
+        return;
+    }
+    step->exchange = capture->call_count - 1;
+    step->tell = tell;
+    step->exchanger = object;
+    step->exchanged = ls_comm_metered.calls - step->call_began;
+    for (int i = 0; i < step->input_count; i++) {
+        captured_input *input = &step->inputs[i];
+        const ls_leaf *leaf = input->tensor->leaf;
+        if (leaf != NULL) {
+            input->settled = true;
+            input->has_settled = leaf->has_gradient;
+            input->given_settled = leaf->given;
+        }
+    }
+}
+
+static bool has_guard(const ls_step *step, const ls_capture_guard *guard) {
+    bool has = false;
+    for (int i = 0; i < step->guard_count && !has; i++) {
+        has = step->guards[i].object == guard->object && step->guards[i].state == guard->state;
+    }
+    return has;
+}
+
+void ls_capture_add_guard(ls_capture *capture, const ls_capture_guard *guard) {
+    ls_step *step = ls_step_of(capture);
+    if (!ls_capture_records(capture) || has_guard(step, guard)) {
+        return;
+    }
+    ls_capture_guard *guards = ls_grow(step->guards, (size_t)step->guard_count, sizeof *guards);
+    if (guards == NULL) {
+        ls_step_refuse_memory(step);
+        return;
+    }
+    guard->hold(guard->object, true);
+    guards[step->guard_count++] = *guard;
+    step->guards = guards;
+}

@@ -1,0 +1,64 @@
+/* The record of a captured step above its list of calls: captured_step.c and captured_calls.c share it. */
+#ifndef LS_AUTOGRAD_CAPTURED_RECORD_H
+#define LS_AUTOGRAD_CAPTURED_RECORD_H
+
+#include "autograd/captured_step.h"
+
+/* A tensor that exists before the step and is an input of its operations. */
+typedef struct captured_input {
+    ls_tensor *tensor; /* held */
+    const void *data;  /* its first element */
+    const char *operation;
+    int argument; /* from 1 */
+    bool needs_grad;
+    bool made_in_step;
+    bool in_program; /* the program or a scope holds a reference */
+    /* of a leaf */
+    bool zeroed;     /* the step clears the gradient before it uses it */
+    bool has_before; /* it had a gradient before the step */
+    uint64_t given;  /* ls_leaf.given before the step */
+    const ls_tensor *gradient;
+    const void *gradient_data;
+    bool settled; /* the ranks have agreed whether it has a gradient; these are the values at that time */
+    bool has_settled;
+    uint64_t given_settled;
+} captured_input;
+
+/* The modes of a thread that decide what operations do. */
+typedef struct captured_modes {
+    bool no_grad;
+    ls_dtype autocast;
+} captured_modes;
+
+struct ls_step {
+    ls_capture capture; /* the first member: the hooks convert its address */
+    ls_step_function function;
+    void *user;
+    bool eager; /* a replay calls the function */
+    const ls_thread_state *thread;
+    const ls_scope *outer; /* the innermost scope when the step was captured */
+    captured_modes modes;
+    captured_input *inputs;
+    int input_count;
+    ls_capture_guard *guards;
+    int guard_count;
+    /* The call that exchanges gradients with other ranks; exchange is -1 without one. */
+    int exchange;
+    void (*tell)(void *object);
+    void *exchanger;
+    uint64_t call_began; /* ls_comm_metered.calls when the latest call of the library began */
+    uint64_t exchanged;  /* calls on communicators during the exchange */
+    ls_tensor *result;   /* a view without history */
+};
+
+static inline ls_step *ls_step_of(ls_capture *capture) {
+    return (ls_step *)(void *)capture;
+}
+
+/* Refuses the capture, because there is no memory for the record. */
+void ls_step_refuse_memory(ls_step *step);
+
+/* Adds a call that marks which leaves have gradients, as they have now. */
+void ls_step_record_marks(ls_step *step);
+
+#endif
