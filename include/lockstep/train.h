@@ -361,7 +361,7 @@ LS_API ls_status ls_trial_replay(ls_trial *trial, ls_callback *const *callbacks,
 
 /**
  * Returns the value of a metric: "loss" of training, "val_loss" of validation, "test_loss" of ls_trial_evaluate with
- * the label "test". Returns NAN if the metric has no value.
+ * the label "test". Returns NAN if the metric has no value, even if no metric has this name.
  *
  * - During a pass that computes the metric, in hooks and in a user step: returns the value over this rank's samples so
  *   far in the pass, or NAN before the first batch. From on_step_training (on_step_validation) on, the current batch is

@@ -47,7 +47,7 @@ static const ls_cli_option options[] = {
     {"nnodes", 0, LS_OPTION_COUNT, "M", offsetof(run_values, nodes), 1, MOST_RANKS,
      "number of machines; give this command on each of them\n(1)"},
     {"node-rank", 0, LS_OPTION_COUNT, "K", offsetof(run_values, node), 0, MOST_RANKS - 1,
-     "number of this machine, from 0"},
+     "number of this machine (node), from 0"},
     {"rendezvous", 0, LS_OPTION_TEXT, "HOST:PORT", offsetof(run_values, rendezvous), 0, 0,
      "address of machine 0, and a free port on it"},
     {"key-file", 0, LS_OPTION_TEXT, "FILE", offsetof(run_values, key_file), 0, 0,
@@ -288,7 +288,8 @@ const ls_command ls_run_command = {
     .summary = "start a program as N ranks, on this machine or on several",
     .usage = "[options] PROGRAM [ARGUMENTS]",
     .about = "Starts PROGRAM as N ranks on this machine, and waits for them. For a job on several machines, give the\n"
-             "same command on each machine. The ranks find each other with ls_init.\n"
+             "same command on each machine. The ranks find each other with ls_init. The machines must share the\n"
+             "folder of checkpoints, such as one on NFS. Messages call a machine a node, numbered by --node-rank.\n"
              "If a rank fails, the launcher ends the other ranks. The last lines on standard error name the failed\n"
              "rank and the reason.\n"
              "Ctrl-C reaches each rank once. Ranks that still run after the grace time are killed; a second Ctrl-C\n"

@@ -1,5 +1,6 @@
 /* Declarations that snippets of the documentation use. shell/consumer.sh compiles each snippet after this file. */
 #include <lockstep/lockstep.h>
+#include <math.h>
 #include <stdio.h>
 
 extern ls_comm *world;
