@@ -49,6 +49,11 @@ refuses_library() {
     check "$1: refused" says err "^ImportError: lockstep: .*$3"
 }
 refuses_library "a library that is not there" ./absent.so 'cannot open ./absent.so (looked for in: LOCKSTEP_LIBRARY).*build or install Lockstep'
+refuses_library "a folder without the library" . 'cannot open . .*or its folder, or PKG_CONFIG_PATH'
+for folder in "$LS_BUILD" "$LS_BUILD/lib"; do
+    LOCKSTEP_LIBRARY=$folder "$python" -c 'import lockstep; print(lockstep._library.PATH)' >out 2>err
+    check "LOCKSTEP_LIBRARY may be a folder" says out "^$LS_BUILD/lib/liblockstep.so"
+done
 printf 'int nothing;\n' >other.c && cc -shared -fPIC other.c -o other.so
 refuses_library "another library" ./other.so 'other.so is not liblockstep'
 printf 'const char *ls_version(void) { return "7.0.0"; }\n' >old.c && cc -shared -fPIC old.c -o old.so

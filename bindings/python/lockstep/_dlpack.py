@@ -51,7 +51,8 @@ class _Export:
 
     Consumers drop capsules and call deleters while an exception is pending, for example of a failed operator. Python code would then
     replace this exception with a SystemError. So capsules have no destructor, and the deleter is a C function, which changes the first
-    word of the struct. Each export and each garbage collection frees what is no longer in use.
+    word of the struct. Each export, each constructor of an object and each garbage collection
+    frees what is no longer in use.
     """
     __slots__ = ("managed", "arrays", "item", "holder", "word")
 
@@ -80,14 +81,14 @@ def _references(holder):
 _ALONE = _references([object()])
 
 
-def _sweep(phase="stop", info=None):
+def sweep(phase="stop", info=None):
     """Frees the exported tensors that no consumer uses any longer. A callback of the garbage collector, too."""
     if phase == "stop" and not _objects._closing:
         for address in [address for address, export in list(_exported.items()) if not export.is_used()]:
             _exported.pop(address, None)
 
 
-gc.callbacks.append(_sweep)
+gc.callbacks.append(sweep)
 
 
 def _name_of(capsule):
@@ -112,7 +113,7 @@ def export(self, *, stream=None, max_version=None, dl_device=None, copy=None):
     own = device(self)
     if dl_device is not None and tuple(dl_device) != own:
         raise BufferError(f"__dlpack__: cannot export to device {tuple(dl_device)}: only memory of the CPU, {own}, is exported")
-    _sweep()
+    sweep()
     name = b"dltensor" if max_version is None or tuple(max_version) < VERSION else b"dltensor_versioned"
     item = _tensor.alias(self.clone() if copy else self)
     ndim = item.ndim
