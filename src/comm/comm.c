@@ -207,12 +207,17 @@ ls_status ls_comm_refuse(const ls_comm *comm, ls_operation operation) {
                                : ls_fail(LS_ERR_STATE, "ls_comm_%s: %s", ls_operation_name(operation), comm->ended);
 }
 
+/* Returns the rank's number in the world, or -1 if it is not known. */
+static int world_rank(const ls_comm *comm, int rank) {
+    const bool in_world = rank >= 0 && rank < comm->size && !comm->adopted;
+    return !in_world ? -1 : comm->origins != NULL ? comm->origins[rank] : rank;
+}
+
 /* Stores a failure. `failed_rank` is a rank of this communicator: see ls_backend. */
 static ls_status keep_failure(ls_comm *comm, ls_status status, int failed_rank) {
-    const bool in_world = failed_rank >= 0 && failed_rank < comm->size && !comm->adopted;
     comm->failed = status;
     memcpy(comm->message, ls_error_message(), sizeof comm->message);
-    ls_rank_report_tell(status, !in_world ? -1 : comm->origins != NULL ? comm->origins[failed_rank] : failed_rank);
+    ls_rank_report_tell(status, world_rank(comm, failed_rank));
     return status;
 }
 
@@ -226,6 +231,10 @@ ls_status ls_comm_abort_for(ls_comm *comm, ls_status status, int failed_rank) {
 
 ls_status ls_comm_abort(ls_comm *comm, ls_status status) {
     return ls_comm_abort_for(comm, status, comm->rank);
+}
+
+void ls_comm_blame(const ls_comm *comm, int failed_rank) {
+    ls_rank_report_blame(world_rank(comm, failed_rank));
 }
 
 /* A backend numbers ranks as its communicator does; users and the launcher number them as the world does. */

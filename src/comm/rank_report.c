@@ -17,6 +17,8 @@ static struct {
     uintmax_t inode;
     pid_t process;
     int rank;
+    int blamed; /* the failed rank of `message` */
+    char message[LS_ERROR_CAPACITY];
 } told = {.lock = PTHREAD_MUTEX_INITIALIZER, .socket = -1};
 
 static bool is_socket(int fd, uintmax_t inode) {
@@ -39,8 +41,19 @@ void ls_rank_report_open(int rank) {
     }
 }
 
+void ls_rank_report_blame(int failed_rank) {
+    pthread_mutex_lock(&told.lock);
+    told.blamed = failed_rank;
+    snprintf(told.message, sizeof told.message, "%s", ls_error_message());
+    pthread_mutex_unlock(&told.lock);
+}
+
 void ls_rank_report_tell(ls_status status, int failed_rank) {
     pthread_mutex_lock(&told.lock);
+    if (failed_rank < 0 && told.message[0] != '\0' && strcmp(told.message, ls_error_message()) == 0) {
+        status = LS_ERR_PEER;
+        failed_rank = told.blamed;
+    }
     if (told.socket >= 0 && told.process == getpid() && is_socket(told.socket, told.inode)) {
         char text[LS_REPORT_TEXT];
         snprintf(text, sizeof text, "lockstep-failure 1 %d %d %d %d %s", (int)status, told.rank, failed_rank,

@@ -94,6 +94,66 @@ def test_dlpack_with_numpy():
     lockstep.from_dlpack(capsule)
     raises(TypeError, "not consumed before", lambda: lockstep.from_dlpack(capsule))
     raises(TypeError, "expected an object with __dlpack__", lambda: lockstep.from_dlpack(3))
+    locked = array.copy()
+    locked.flags.writeable = False
+    tensor = lockstep.from_dlpack(locked)
+    assert (tensor.numpy() == locked).all() and not np.shares_memory(tensor.numpy(), locked)
+    raises(TypeError, "no dtype for elements of int16; available: float32", lambda: lockstep.from_dlpack(np.ones(2, "i2")))
+    raises(TypeError, "no dtype for elements of uint64; available: float32", lambda: lockstep.from_dlpack(np.ones(2, "u8")))
+
+
+class Producer:
+    """Exports a tensor with chosen fields of DLPack 1.0."""
+
+    def __init__(self, tensor, **fields):
+        self.tensor, self.fields = tensor, fields
+
+    def __dlpack__(self, **options):
+        capsule = self.tensor.__dlpack__(**options)
+        assert options == {"max_version": (1, 0)} and '"dltensor_versioned"' in repr(capsule)
+        managed = lockstep._dlpack._Versioned.from_address(lockstep._dlpack._pointer_of(capsule, b"dltensor_versioned"))
+        for name, value in self.fields.items():
+            setattr(managed, name, value)
+        return capsule
+
+
+def test_dlpack_versions():
+    tensor = lockstep.ones(3)
+    for version, name in ((None, "dltensor"), ((0, 8), "dltensor"), ((1, 0), "dltensor_versioned"), ((1, 1), "dltensor_versioned"), ((2, 0), "dltensor_versioned")):
+        assert f'"{name}"' in repr(tensor.__dlpack__(max_version=version)), version
+    lockstep.from_dlpack(Producer(tensor))[0] = 5
+    lockstep.from_dlpack(Producer(tensor, flags=lockstep._dlpack.READ_ONLY))[1] = 7
+    lockstep.from_dlpack(Producer(tensor, minor=9))[2] = 8
+    assert tensor.tolist() == [5, 1, 8]
+    raises(BufferError, "has DLPack version 2.3; expected version 1", lambda: lockstep.from_dlpack(Producer(tensor, major=2, minor=3)))
+    copied = lockstep.from_dlpack(tensor.__dlpack__(max_version=(1, 0), dl_device=(1, 0), copy=True))
+    copied[0] = 1
+    assert tensor[0].item() == 5 and copied.tolist() == [1, 1, 8]
+    raises(BufferError, "cannot export to device (2, 0)", lambda: tensor.__dlpack__(dl_device=(2, 0)))
+    if tuple(map(int, np.__version__.split(".")[:2])) >= (2, 1):
+        np.from_dlpack(tensor)[0] = 6
+        np.from_dlpack(tensor, copy=True)[1] = 9
+        np.from_dlpack(tensor, copy=False, device="cpu")[2] = 4
+        assert tensor.tolist() == [6, 1, 4]
+    del copied
+    gc.collect()
+    assert not lockstep._dlpack._exported
+
+
+def test_dlpack_keeps_exceptions():
+    """A consumer drops the capsule, or an operator an array, while an exception is pending. The memory does not stay."""
+    ignored = []
+    sys.unraisablehook = ignored.append
+    try:
+        for _ in range(50):
+            raises((RuntimeError, BufferError), "Unsupported dtype", lambda: np.from_dlpack(lockstep.ones(2, "bf16")))
+            raises(ValueError, "mismatch", lambda: np.from_dlpack(lockstep.ones(3)) @ np.ones(2))
+            assert len(lockstep._dlpack._exported) < 4
+    finally:
+        sys.unraisablehook = sys.__unraisablehook__
+    assert not ignored, ignored
+    gc.collect()
+    assert not lockstep._dlpack._exported
 
 
 def test_lifetimes():
@@ -114,6 +174,10 @@ def test_lifetimes():
     assert watch() is None and not lockstep._tensor._held
     exported = np.from_dlpack(lockstep.ones(4))
     lockstep.ones(4).__dlpack__()  # a capsule that nobody takes
+    offered = lockstep.ones(4).__dlpack__()
+    gc.collect()
+    assert len(lockstep._dlpack._exported) == 2
+    assert lockstep.from_dlpack(offered).tolist() == [1] * 4
     gc.collect()
     assert len(lockstep._dlpack._exported) == 1
     del exported
@@ -168,6 +232,7 @@ def test_indexing():
     raises(IndexError, "index 3 is out of range", lambda: x[3])
     raises(lockstep.Error, "ls_select", lambda: x[0, 9])
     raises(lockstep.Error, "ls_slice", lambda: x[::-1])
+    raises(IndexError, "assign to slices", lambda: x.__setitem__(([0, 1], 2), 5))
 
 
 def test_custom_operations():
@@ -219,6 +284,12 @@ def test_scopes():
     with lockstep.no_grad():
         assert not (w * 2).requires_grad
     assert (w * 2).requires_grad
+    for key in (0, slice(0, 1), ...):
+        raises(lockstep.Error, "[2] requires a gradient; change it in a block `with lockstep.no_grad():`", lambda: w.__setitem__(key, 3))
+    raises(lockstep.Error, "is the result of a recorded operation", lambda: (w * 2).__setitem__(0, 3))
+    with lockstep.no_grad():
+        w[0] = 3
+    assert w.tolist() == [3, 1]
     with lockstep.autocast("bf16"):
         assert lockstep.lib.ls_autocast(lockstep.LS_BF16) == lockstep.LS_BF16
     released = lockstep.ones(2)
@@ -228,6 +299,7 @@ def test_scopes():
 
 def test_mistakes():
     raises(lockstep.Error, "ls_matmul: ", lambda: lockstep.ones((2, 3)) @ lockstep.ones((2, 3)))
+    raises(lockstep.Error, 'f64 and f32 differ; convert one with .to("f32")', lambda: nn.linear(2, 1)(np.ones((3, 2))))
     error = raises(lockstep.Error, "ls_nn_linear: ", lambda: nn.linear(-1, 3))
     assert error.status == lockstep.LS_ERR_ARGUMENT
     raises(TypeError, "unknown option 'rate'; available: learning_rate", lambda: lockstep.adam(nn.linear(1, 1), rate=1))
@@ -267,6 +339,7 @@ def test_dlpack_with_torch():
     for part in (source, source.T, source[:, ::2], source.bfloat16()):
         tensor = lockstep.from_dlpack(part)
         back = torch.from_dlpack(tensor)
+        raises(RuntimeError, "size", lambda: torch.from_dlpack(tensor) @ torch.ones(77))
         assert back.data_ptr() == part.data_ptr() and back.stride() == part.stride() and torch.equal(back, part)
     shared = torch.from_dlpack(lockstep.arange((3, 4))[:, ::2])
     gc.collect()

@@ -79,6 +79,12 @@ def test_state_dict_and_files():
     second.load_state_dict(arrays)
     assert (second.state_dict()["2.bias"].numpy() == arrays["2.bias"]).all()
     raises(lockstep.Error, "2.bias", lambda: second.load_state_dict({name: each for name, each in arrays.items() if name != "2.bias"}))
+    for tensors, words in (({**arrays, "9.bias": np.ones(1)}, "has a tensor 9.bias"), ({}, "load_state_dict: the dictionary has no tensor 0.weight"),
+                           ({**arrays, "2.bias": np.ones(3)}, "load_state_dict: 2.bias is [3] in the dictionary and [1] in the model")):
+        raises(lockstep.Error, words, lambda: second.load_state_dict(tensors))
+    wanted = second.hash()
+    second.load_state_dict({name: each.astype("f8") for name, each in arrays.items()})  # dtypes are converted
+    assert second.hash() == wanted
     missing = []
     second.load_state_dict({"0.weight": arrays["0.weight"]}, allow_missing=True, on_missing=missing.append)
     assert missing == ["0.bias", "2.weight", "2.bias"], missing
@@ -194,6 +200,29 @@ def run_trial(**options):
     optimizer = lockstep.adam(model, learning_rate=0.05)
     trial = lockstep.trial(model, optimizer, options.pop("criterion", "mse"), train=make_loader(), quiet=True, **options)
     return model, trial
+
+
+def test_arrays_of_parameters():
+    """An array of a parameter keeps an optimizer from moving the parameter, until the array is dropped."""
+    for make in (lambda tensor: tensor.numpy(), np.from_dlpack):
+        model = small_model()
+        array = make(model.state_dict()["0.weight"])
+        raises(lockstep.Error, 'an array (.numpy() or DLPack) or a .detach() of "0.weight" exists', lambda: lockstep.adam(model))
+        del array
+        lockstep.adam(model)
+
+
+def test_names_of_metrics():
+    mine = lockstep.metric(name="mine", mean=lambda state: (0.0, state.count))
+    seen = []
+    _, trial = run_trial(metrics=["mae", mine], callbacks=[lambda state: seen.append(state.trial.metric("val_mine"))])
+    assert np.isnan(trial.metric("mae")) and np.isnan(trial.metric("test_mae")) and trial.metric_values("mine") is None
+    for read in (trial.metric, trial.metric_values):
+        error = raises(lockstep.Error, 'there is no metric "mea"; available: loss, mae, mine, and with', lambda: read("mea"))
+        assert error.status == lockstep.LS_ERR_ARGUMENT
+    trial.run(1)
+    assert len(seen) == 1 and np.isnan(seen[0]) and trial.metric_values("mae").shape == (1,)
+    raises(lockstep.Error, 'there is no metric "acc"', lambda: run_trial(callbacks=[lambda state: state.trial.metric("acc")])[1].run(1))
 
 
 def test_trials():

@@ -49,6 +49,11 @@ refuses_library() {
     check "$1: refused" says err "^ImportError: lockstep: .*$3"
 }
 refuses_library "a library that is not there" ./absent.so 'cannot open ./absent.so (looked for in: LOCKSTEP_LIBRARY).*build or install Lockstep'
+refuses_library "a folder without the library" . 'cannot open . .*or its folder, or PKG_CONFIG_PATH'
+for folder in "$LS_BUILD" "$LS_BUILD/lib"; do
+    LOCKSTEP_LIBRARY=$folder "$python" -c 'import lockstep; print(lockstep._library.PATH)' >out 2>err
+    check "LOCKSTEP_LIBRARY may be a folder" says out "^$LS_BUILD/lib/liblockstep.so"
+done
 printf 'int nothing;\n' >other.c && cc -shared -fPIC other.c -o other.so
 refuses_library "another library" ./other.so 'other.so is not liblockstep'
 printf 'const char *ls_version(void) { return "7.0.0"; }\n' >old.c && cc -shared -fPIC old.c -o old.so
@@ -73,6 +78,7 @@ launch run -n 2 "$python" "$LS_SOURCE/tests/python/ranks.py" fail </dev/null
 check "an exception in a callback of rank 1 ends both ranks" test "$status" != 0 -a ! -s out
 check "rank 1 prints its exception" says err '^ValueError: the callback of rank 1$'
 check "with its traceback" says err 'line [0-9]*, in fail$'
+check "the launcher names rank 1, although rank 0 ended first" says err '^lockstep: rank 1 (pid [0-9]*) exited with status 1; .*rank 1 failed'
 if "$python" -c 'import mpi4py' 2>/dev/null && command -v mpirun.openmpi >/dev/null && [ -e "$LS_BUILD/lib/lockstep-mpi_openmpi.so" ]; then
     OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 LS_TEST_MARK=$mark \
         mpirun.openmpi --oversubscribe -n 2 "$python" "$LS_SOURCE/tests/python/with_mpi.py" >out 2>err </dev/null

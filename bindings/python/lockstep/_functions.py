@@ -5,7 +5,7 @@ lockstep.Error. The code of each function is generated from its declaration, so 
 """
 import keyword
 
-from lockstep import _convert, _objects
+from lockstep import _convert, _dlpack, _objects
 from lockstep._declarations import ENUMS, FUNCTIONS, HANDLES, STRUCTS
 from lockstep._library import ffi, lib
 from lockstep._objects import NULL, Tensor
@@ -38,11 +38,13 @@ class Builder:
         self.keywords = None
         self.names = {"_call": getattr(lib, name), "_Tensor": Tensor, "_NULL": NULL, "_convert": _convert, "_objects": _objects,
                       "_ffi": ffi, "_lib": lib, "_error": _objects.raise_error, "_new": _objects.new_tensor,
-                      "_tensor": _convert.tensor_argument, "_state": _objects.state, "_outside": _objects.call_outside}
+                      "_tensor": _convert.tensor_argument, "_sweep": _dlpack.sweep, "_state": _objects.state, "_outside": _objects.call_outside}
         index = 0
         while index < len(self.parameters):
             index += self.parameter(index)
         self.set_user()
+        if self.result.rstrip(" *") in HANDLES and self.result != "ls_tensor *":
+            self.lines.insert(0, "_sweep()")  # exports of parameters would keep the constructor from moving them
 
     def parameter(self, index):
         """Adds a parameter. Returns the number of C parameters that it stands for."""

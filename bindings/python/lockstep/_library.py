@@ -47,7 +47,8 @@ def _by_pkg_config():
 def _candidates():
     chosen = os.environ.get("LOCKSTEP_LIBRARY")
     if chosen:
-        return [chosen]
+        inside = [os.path.join(chosen, part, FILE) for part in ("", "lib")] if os.path.isdir(chosen) else []
+        return [path for path in inside if os.path.exists(path)] or [chosen]
     return _in_builds()[:1] or _by_pkg_config() or [FILE]
 
 
@@ -58,7 +59,7 @@ def _open():
     except OSError as error:
         where = "LOCKSTEP_LIBRARY" if os.environ.get("LOCKSTEP_LIBRARY") else "the source tree, by pkg-config, along the loader's path"
         raise ImportError(f"lockstep: cannot open {path} (looked for in: {where}): {error}; build or install Lockstep, or set "
-                          f"LOCKSTEP_LIBRARY to the path of {FILE}") from None
+                          f"LOCKSTEP_LIBRARY to the path of {FILE} or its folder, or PKG_CONFIG_PATH to the folder of lockstep.pc") from None
     try:
         found = ffi.string(library.ls_version()).decode()
     except (AttributeError, ffi.error):

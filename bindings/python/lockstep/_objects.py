@@ -95,6 +95,17 @@ def lib_message():
     return ffi.string(lib.ls_error_message()).decode(errors="replace")
 
 
+# Remedies in messages of the C library, and their form in Python.
+_REMEDIES = {"with ls_to": 'with .to("f32")', "under ls_no_grad(true)": "in a block `with lockstep.no_grad():`",
+             "an ls_alias or ls_detach of": "an array (.numpy() or DLPack) or a .detach() of", "release it first": "delete it first"}
+
+
+def _in_python(message):
+    for remedy, own in _REMEDIES.items():
+        message = message.replace(remedy, own)
+    return message
+
+
 def raise_error(status=None):
     """Raises the error of the last failed call: the exception of a callback, if it was the cause."""
     message = lib_message()
@@ -104,7 +115,7 @@ def raise_error(status=None):
         if text in message:
             del _exceptions[i]
             raise error
-    raise Error(lib.ls_error_status() if status is None else status, message)
+    raise Error(lib.ls_error_status() if status is None else status, _in_python(message))
 
 
 # ---- frees ----

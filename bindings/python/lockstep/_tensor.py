@@ -290,8 +290,13 @@ def _getitem(self, key):
 
 def _setitem(self, key, value):
     """Copies a tensor, an array or a number into the selected elements, in place."""
+    if any(isinstance(each, (list, np.ndarray, Tensor)) for each in (key if isinstance(key, tuple) else [key])):
+        raise IndexError("cannot assign to elements that an array of indices selects; assign to slices, or change .numpy() of the tensor "
+                         "and call .mark_changed()")
     target = self[key]
     status = lib.ls_copy_into(target._ptr, _convert.tensor_argument(value))
+    if status == lib.LS_ERR_STATE and lib.ls_requires_grad(self._ptr):
+        status = lib.ls_copy_into(self._ptr, NULL)  # fails for the reason in this tensor, not in its view
     if status:
         _objects.raise_error(status)
 

@@ -3,6 +3,7 @@ import functools
 import os
 import tempfile
 import threading
+import weakref
 
 import numpy as np
 
@@ -57,12 +58,18 @@ def state_dict(self):
 
 
 def load_state_dict(self, tensors, **options):
-    """Copies tensors or arrays into parameters and buffers of the same names. Has the checks and options of load."""
+    """Copies tensors or arrays into parameters and buffers of the same names, and converts dtypes. Has the checks and options of load."""
     values = [(name, value if isinstance(value, Tensor) else _tensor.tensor(value)) for name, value in tensors.items()]
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "state.safetensors")
         save_tensors(path, values)
-        _functions.function("ls_module_load_with")(self, path, **options)
+        try:
+            _functions.function("ls_module_load_with")(self, path, **options)
+        except _objects.Error as error:
+            for text, own in (("ls_module_load_with", "load_state_dict"), (path + ": ", ""), (path, "the dictionary"), ("in the file", "in the dictionary")):
+                error.message = error.message.replace(text, own)
+            error.args = (error.message,)
+            raise
 
 
 def save_tensors(path, tensors, metadata=None):
@@ -187,8 +194,11 @@ def trial(model, optimizer=None, criterion=None, metrics=("loss",), callbacks=()
     calls = [each if isinstance(each, Callback) else _functions.function("ls_callback_new")(on_end_epoch=each) for each in callbacks]
     if threading.current_thread() is threading.main_thread():
         calls.append(_functions.function("ls_callback_new")(name="interrupt", on_step_training=_nothing, on_step_validation=_nothing))
-    return _functions.function("ls_trial_new")(model=model, optimizer=optimizer, criterion=criterion, metrics=names or None,
+    results = ["loss", *names, *(ffi.string(lib.ls_metric_name(_convert.object_argument(each, "ls_metric"))).decode() for each in own)]
+    made = _functions.function("ls_trial_new")(model=model, optimizer=optimizer, criterion=criterion, metrics=names or None,
                                                custom_metrics=own or None, callbacks=calls or None, **options)
+    _results[made] = list(dict.fromkeys(results))
+    return made
 
 
 def hook(name):
@@ -208,11 +218,32 @@ def _nothing(state):
     """While it runs, Python handles an interrupt by Ctrl-C, which ends the run."""
 
 
+_results = weakref.WeakKeyDictionary()  # the names of metrics, by trials
+
+
+def _check_result(self, name):
+    """Refuses a name that no pass of the trial can have: neither a metric nor a prefix with a metric."""
+    known = next((names for each, names in _results.items() if each._ptr == self._ptr), None)
+    if known is not None and not any(name == each or name.endswith("_" + each) for each in known):
+        raise _objects.Error(lib.LS_ERR_ARGUMENT, f'metric: there is no metric "{name}"; available: {", ".join(known)}, and with a prefix '
+                             "such as val_ or test_")
+
+
+def metric(self, name):
+    """Returns the value of a metric (see ls_trial_metric), nan if it has no value yet."""
+    value = lib.ls_trial_metric(_convert.object_argument(self, "ls_trial"), _convert.text(name))
+    if value != value:
+        _check_result(self, name)
+    return value
+
+
 def metric_values(self, name):
-    """Returns all values of a metric in the last pass as an array."""
+    """Returns all values of a metric in the last pass as an array, None if it has no values yet."""
     count = ffi.new("int64_t *")
     values = lib.ls_trial_metric_values(_convert.object_argument(self, "ls_trial"), _convert.text(name), count)
-    return np.array(list(values[0:count[0]])) if values else None
+    if not values:
+        return _check_result(self, name)
+    return np.array(list(values[0:count[0]]))
 
 
 def history(self):
@@ -266,4 +297,4 @@ def install():
     _objects.class_of("ls_dataset").split = split_dataset
     _objects.class_of("ls_dataset").__len__ = lambda self: self.count()
     Loader.__iter__, Loader.__len__ = batches, lambda self: self.batch_count()
-    Trial.metric_values, Trial.history = metric_values, history
+    Trial.metric, Trial.metric_values, Trial.history = metric, metric_values, history
