@@ -170,7 +170,7 @@ typedef struct training {
  */
 typedef enum cut { WHOLE, PLAIN, HALF, DIVIDED, PIPELINE, OUTER, POWERSGD } cut;
 
-enum { OUTER_STEPS = 2 };
+enum { OUTER_STEPS = 2, WIDE = 2048 };
 
 typedef struct plan {
     const ls_checkpoint_options *checkpoints; /* NULL: none */
@@ -178,6 +178,7 @@ typedef struct plan {
     int64_t batch_size;   /* 0 selects global batches of GLOBAL_BATCH samples */
     int64_t global_batch; /* 0: that */
     cut cut;
+    int zero; /* above 0: a replicated model of WIDE features whose state is sharded, of which each rank has a part */
     int64_t train_steps, max_steps, stop_at;
 } plan;
 
@@ -204,6 +205,15 @@ static inline ls_module *make_model(ls_comm *comm, cut how) {
     return comm != NULL ? ls_data_parallel(model, comm, NULL) : model;
 }
 
+static inline ls_module *make_planned(ls_comm *comm, const plan *how) {
+    if (how->zero == 0) {
+        return make_model(comm, how->cut);
+    }
+    return ls_data_parallel(ls_sequential(ls_nn_linear(INPUTS, WIDE), ls_nn_batch_norm_1d(WIDE, NULL), ls_nn_relu(),
+                                          ls_nn_dropout(0.3), ls_nn_linear(WIDE, CLASSES)),
+                            comm, &(ls_data_parallel_options){.zero = how->zero});
+}
+
 /* A step of a pipeline. */
 static inline ls_status step_pipeline(ls_trial_state *state, void *user) {
     double loss = 0;
@@ -226,7 +236,7 @@ static inline ls_status begin(training *t, ls_comm *comm, const plan *how) {
                                        .comm = data,
                                        .seed = SEED};
     ls_seed(SEED);
-    t->model = make_model(comm, how->cut);
+    t->model = make_planned(comm, how);
     t->optimizer = ls_adam(t->model, &(ls_adam_options){.learning_rate = 0.01});
     if (how->cut == OUTER) {
         t->outer = ls_outer_new(t->model, comm, &(ls_outer_options){.steps = OUTER_STEPS});

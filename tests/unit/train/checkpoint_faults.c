@@ -5,86 +5,13 @@
  */
 #include "tests/support/checkpoints.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "formats/file.h"
+#include "tests/support/failing_calls.h"
 #include "tests/support/processes.h"
-
-/* ---- system calls that replace the C library's ------------------------------------------------------------------- */
-
-static atomic_int calls, fails_at = -1, dies_at = -1; /* counted from 0; -1 means never */
-
-/* Returns whether this call must fail. */
-static bool fails(void) {
-    const int call = atomic_fetch_add(&calls, 1);
-    if (call == atomic_load(&dies_at)) {
-        (void)raise(SIGKILL);
-    }
-    if (call == atomic_load(&fails_at)) {
-        errno = EIO;
-        return true;
-    }
-    return false;
-}
-
-int mkdir(const char *path, mode_t mode) {
-    return fails() ? -1 : (int)syscall(SYS_mkdirat, AT_FDCWD, path, mode);
-}
-
-/* This test does not cover a loss of power, so it does not wait for the disk. */
-int fsync(int fd) {
-    (void)fd;
-    return fails() ? -1 : 0;
-}
-
-int rename(const char *from, const char *to) {
-    return fails() ? -1 : (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
-}
-
-int renameat2(int from_folder, const char *from, int to_folder, const char *to, unsigned flags) {
-    return fails() ? -1 : (int)syscall(SYS_renameat2, from_folder, from, to_folder, to, flags);
-}
-
-int unlink(const char *path) {
-    return fails() ? -1 : (int)syscall(SYS_unlinkat, AT_FDCWD, path, 0);
-}
-
-int unlinkat(int folder, const char *path, int flags) {
-    return fails() ? -1 : (int)syscall(SYS_unlinkat, folder, path, flags);
-}
-
-int rmdir(const char *path) {
-    return fails() ? -1 : (int)syscall(SYS_unlinkat, AT_FDCWD, path, AT_REMOVEDIR);
-}
-
-int symlink(const char *target, const char *path) {
-    return fails() ? -1 : (int)syscall(SYS_symlinkat, target, AT_FDCWD, path);
-}
-
-int open(const char *path, int flags, ...) {
-    va_list rest;
-    va_start(rest, flags);
-    const mode_t mode = (flags & O_CREAT) != 0 ? (mode_t)va_arg(rest, unsigned) : 0;
-    va_end(rest);
-    return fails() ? -1 : (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
-}
-
-/*
- * Sometimes writes half of the bytes, or a number that direct I/O does not support. Callers must continue from there.
- */
-ssize_t write(int fd, const void *bytes, size_t size) {
-    static atomic_uint writes;
-    const unsigned turn = size < 4 ? 0 : atomic_fetch_add(&writes, 1) % 4;
-    const size_t part = turn == 1 ? size / 2 : turn == 3 ? size / 2 + 1 : size;
-    return fails() ? -1 : (ssize_t)syscall(SYS_write, fd, bytes, part);
-}
 
 /* ---- a writer that fails or dies --------------------------------------------------------------------------------- */
 
@@ -112,12 +39,6 @@ static ls_status train_again(int64_t epochs) {
     ls_checkpoint_options options = *busy();
     options.overwrite = true;
     return train_with(&options, NULL, epochs);
-}
-
-static void forget_folder(const char *folder) {
-    char command[PATH_MAX + 16];
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    assert_int_equal(system(command), 0);
 }
 
 /* Writes a file of several blocks and a partial block, in pieces of any size. Afterwards it is complete or absent. */
