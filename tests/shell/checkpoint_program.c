@@ -6,6 +6,8 @@
  *     HOLD=STEP          ranks announce themselves by up.RANK, and wait for a preemption signal
  *     HOLD_RANK=R        only this rank does
  *     ZERO=N             .zero of ls_data_parallel
+ *     WIDTH=N            the number of hidden features; 16 if missing
+ *     EXPORTED=FILE      writes the hash of the weights in this file to standard output, and does not train
  */
 #include <inttypes.h>
 #include <signal.h>
@@ -135,12 +137,27 @@ static ls_status write_result(ls_trial *trial, ls_module *model, ls_optimizer *o
     return LS_OK;
 }
 
+static ls_module *make_model(ls_comm *world) {
+    const ls_data_parallel_options options = {.zero = (int)number_of("ZERO", 0)};
+    const int64_t width = number_of("WIDTH", 16);
+    return ls_data_parallel(ls_sequential(ls_nn_linear(INPUTS, width), ls_nn_batch_norm_1d(width, NULL), ls_nn_relu(),
+                                          ls_nn_dropout(0.2), ls_nn_linear(width, CLASSES)),
+                            world, &options);
+}
+
+static ls_status hash_exported(ls_comm *world, const char *path) {
+    ls_module *model = make_model(world);
+    const ls_status status = ls_module_load(model, path);
+    if (status == LS_OK) {
+        printf("model %016" PRIx64 "\n", ls_module_hash(model));
+    }
+    ls_module_free(model);
+    return status;
+}
+
 static ls_status train(ls_comm *world) {
     ls_seed(11);
-    const ls_data_parallel_options options = {.zero = (int)number_of("ZERO", 0)};
-    ls_module *model = ls_data_parallel(ls_sequential(ls_nn_linear(INPUTS, 16), ls_nn_batch_norm_1d(16, NULL),
-                                                      ls_nn_relu(), ls_nn_dropout(0.2), ls_nn_linear(16, CLASSES)),
-                                        world, &options);
+    ls_module *model = make_model(world);
     ls_optimizer *optimizer = ls_adam(model, NULL);
     ls_loader *training = make_loader(world, 1, SAMPLES), *held_back = make_loader(world, 2, 50);
     const ls_checkpoint_options checkpoints = {
@@ -171,7 +188,10 @@ static ls_status train(ls_comm *world) {
 int main(void) {
     draw_lots();
     ls_comm *world = ls_init(NULL);
-    ls_status status = world != NULL ? train(world) : ls_error_status();
+    const char *exported = getenv("EXPORTED");
+    ls_status status = world == NULL      ? ls_error_status()
+                       : exported != NULL ? hash_exported(world, exported)
+                                          : train(world);
     if (status == LS_OK) {
         status = ls_finalize();
     }

@@ -1,5 +1,6 @@
 # Checkpoints of models that are sharded over ranks: the same bits on another number of ranks, and one file for all.
 . "$LS_SOURCE/tests/support/checks.sh"
+. "$LS_SOURCE/tests/support/flips.sh"
 
 program=$LS_BUILD/tests/split_program
 run() { # RANKS WAY LOAD SAVE
@@ -55,6 +56,16 @@ print(o["same"], o["reason"], o["tensors"])')" "1 False $sentence []"
 cp -r tensor.2 tensor.2.copy
 launch checkpoint diff tensor.2 tensor.2.copy
 check "diff of one sharding" is "$status $(cat out err)" "0 "
+
+# An inverted byte in any file of any rank is found, and the message names the file on every rank.
+flips_are_found tensor.4 13
+flips_are_found stages.4 13
+for file in $(ls -A tensor.4); do
+    flip "flipped/$file" 60
+    launch run -n 2 "$program" stages flipped never </dev/null
+    check "a damaged $file of 4 stages: refused on both ranks" is "$status $(grep -c "$file is damaged: " err)" "1 2"
+    flip "flipped/$file" 60
+done
 
 # A lost file is found before anything is loaded, and the message is on every rank.
 cp -r tensor.3 lost

@@ -1,6 +1,7 @@
 # Trainings that are killed or stopped, and resume from their checkpoints: they end with the same bits as an undisturbed
 # training.
 . "$LS_SOURCE/tests/support/checks.sh"
+. "$LS_SOURCE/tests/support/flips.sh"
 
 program=$LS_BUILD/tests/checkpoint_program
 kills=10
@@ -125,5 +126,28 @@ for how in "1 1" "1 0" "0 1" "3 3" "3 0" "1 3"; do
     moved $how >sharded
     check "from two ranks to three, .zero from ${how% *} to ${how#* }: the same files and bits" cmp moved sharded
 done
+
+# A model of which each of four ranks has a part, in stage 3: the finished training is loaded on other numbers of ranks, and
+# the weights alone from the exported file.
+export WIDTH=2048
+fresh
+ZERO=3 launch run -n 4 "$program" </dev/null
+check "stage 3 on 4 ranks: a training ends well" is "$status" 0
+written=$(sort -u result.*)
+check "stage 3 on 4 ranks: all ranks have one result" is "$(wc -l <<<"$written") $(grep -c model <<<"$written")" "7 1"
+for ranks in 1 2 3 8; do
+    for zero in 0 1 2 3; do
+        rm -f result.*
+        ZERO=$zero launch run -n $ranks "$program" </dev/null
+        check "from stage 3 on 4 ranks to stage $zero on $ranks: the same bits" is "$status $(sort -u result.*)" "0 $written"
+    done
+done
+check "stage 3 on 4 ranks: loading it leaves it whole" whole
+launch checkpoint export run exported.safetensors
+check "stage 3 on 4 ranks: export" is "$status $(cat out err)" "0 "
+EXPORTED=exported.safetensors launch run -n 1 "$program" </dev/null
+check "stage 3 on 4 ranks: the exported file has the same bits" is "$status $(cat out)" \
+    "0 $(grep -o '^model [0-9a-f]*' <<<"$written")"
+flips_are_found run/epoch-000006-step-0000000126 7
 
 finish
