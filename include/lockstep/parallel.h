@@ -383,7 +383,7 @@ typedef struct ls_data_parallel_options {
      * All ranks must pass the same stage. Create optimizers after ls_data_parallel, for the module that it returns.
      * ls_optimizer_step, ls_optimizer_state and ls_optimizer_save are then collective calls; in stages 2 and 3,
      * ls_forward, ls_clip_grad_norm and ls_grad_scaler_unscale are, too. ls_lamb and ls_muon keep whole parameters on a
-     * rank. Fails with LS_ERR_UNSUPPORTED in stages 2 and 3 on a GPU, with .reduce_dtype and with LS_OVERLAP_ON;
+     * rank. Fails with LS_ERR_UNSUPPORTED in stages 2 and 3 on a GPU, with .powersgd_rank, .wire and LS_OVERLAP_ON;
      * ls_lbfgs and ls_conjugate_gradient fail in stages 1 to 3. Fails with LS_ERR_UNSUPPORTED if another data-parallel
      * module has some of the parameters, with LS_ERR_ARGUMENT if a model has no units in stages 2 and 3, and with
      * LS_ERR_MISMATCH if the ranks pass different stages.

@@ -83,10 +83,10 @@ static ls_status check_zero(const ls_data_parallel_state *state, const ls_data_p
         return ls_fail(LS_ERR_UNSUPPORTED, "ls_data_parallel: .zero is set, but another data-parallel module has some "
                                            "of the parameters");
     }
-    if (*zero > 1 && (options->reduce_dtype != LS_F32 || options->overlap == LS_OVERLAP_ON || !of.on_host)) {
+    if (*zero > 1 && (options->overlap == LS_OVERLAP_ON || !of.on_host)) {
         return ls_fail(LS_ERR_UNSUPPORTED,
-                       "ls_data_parallel: .zero = %d cannot be combined with .reduce_dtype, "
-                       ".overlap = LS_OVERLAP_ON or a model on a GPU: omit it, or use .zero = 1",
+                       "ls_data_parallel: .zero = %d cannot be combined with .overlap = LS_OVERLAP_ON or a model on a "
+                       "GPU: omit it, or use .zero = 1",
                        *zero);
     }
     *zero = ls_comm_size(state->comm) > 1 ? *zero : 0;
@@ -180,7 +180,7 @@ static ls_status open_overlap(ls_data_parallel_state *state, size_t bucket_bytes
 /* Fails if parameters differ between ranks, because sharding would mix them silently. */
 static ls_status open_shards(ls_data_parallel_state *state, int zero, bool synced) {
     const ls_gradient_reducer *reducer = &state->reducer;
-    state->shards = ls_shards_open(state->module, state->model, state->comm, zero, reducer->flats, reducer->flat_count);
+    state->shards = ls_shards_open(state->module, state->model, zero, reducer);
     if (state->shards == NULL) {
         return ls_error_status();
     }
@@ -229,6 +229,7 @@ ls_status ls_data_parallel_prepare(ls_data_parallel_state *state, const ls_data_
     }
     reducer->flat_count = flat_count;
     reducer->keeps_memory = zero > 1;
+    reducer->wire_memory = ls_shards_memory(zero);
     LS_TRY(ls_gradient_reducer_open(reducer, ls_tail_count(state)));
     LS_TRY(ls_tail_open(state));
     if (options->powersgd_rank > 0 && ls_comm_size(state->comm) > 1) {

@@ -132,7 +132,9 @@ static ls_status open_wire(ls_gradient_reducer *reducer, int index, int64_t coun
     const bool converts = reducer->format->converts;
     const size_t bytes = (size_t)count * ls_dtype_size(wire_dtype(reducer, index));
     if (reducer->in_place) {
-        reducer->wire[index] = converts ? bucket_storage(device, bytes) : hold(flat->gradients);
+        reducer->wire[index] = !converts               ? hold(flat->gradients)
+                               : reducer->keeps_memory ? reducer->wire_memory(device, bytes)
+                                                       : bucket_storage(device, bytes);
         return reducer->wire[index] != NULL ? LS_OK : ls_fail_memory(call, bytes);
     }
     ls_storage *wire = reducer->wire[index] = ls_comm_storage(reducer->comm, bytes);

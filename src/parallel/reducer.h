@@ -26,7 +26,8 @@ typedef struct ls_gradient_reducer {
     const ls_wire_format *format;
     ls_flat flats[LS_FLAT_LIMIT]; /* the reducer holds references to the memory of the gradients */
     int flat_count;
-    bool keeps_memory; /* gradients stay where they are, and are averaged in place */
+    bool keeps_memory;           /* gradients stay where they are, and are averaged in place */
+    ls_flat_memory *wire_memory; /* then returns memory for encoded gradients if the format converts */
     bool in_place; /* the communicator accepts memory of the gradients' device, which is not the CPU; or keeps_memory is
                       set */
     ls_storage *wire[LS_FLAT_LIMIT]; /* the packet buffers of each flat buffer */

@@ -167,14 +167,43 @@ void *ls_shards_elements(const ls_shards *self, const ls_range *range, bool grad
     return memory + (size_t)range->offset * ls_dtype_size(flat->dtype);
 }
 
+int64_t ls_shards_encoded_bytes(const ls_shards *self, const ls_range *range) {
+    const ls_wire_format *format = self->reducer->format;
+    return format->converts ? range->count * (int64_t)ls_dtype_size(format->dtype) : 0;
+}
+
+/* Describes the gradients of a range and their encoded form, which has the same offset in the reducer's memory. */
+static ls_wire_packet packet_of(const ls_shards *self, const ls_range *range, ls_wire_piece *piece) {
+    const ls_flat *flat = &self->flats[range->flat];
+    ls_storage *wire = self->reducer->wire[range->flat];
+    *piece = (ls_wire_piece){.storage = flat->gradients, .offset = range->offset, .count = range->count};
+    ls_wire_packet packet = {.format = self->reducer->format,
+                             .device = flat->gradients->device,
+                             .dtype = flat->dtype,
+                             .pieces = piece,
+                             .piece_count = 1,
+                             .total = range->count,
+                             .in_place = true,
+                             .converted = {.storage = wire, .offset = range->offset}};
+    packet.buffer = (char *)wire->memory + (size_t)range->offset * ls_dtype_size(ls_packet_dtype(&packet));
+    return packet;
+}
+
 ls_status ls_shards_reduce(ls_shards *self, const ls_range *range) {
     const ls_range own = ls_shards_own(self, range);
+    const int64_t encoded_bytes = ls_shards_encoded_bytes(self, range);
+    ls_wire_piece all_elements, own_elements;
+    const ls_wire_packet all = packet_of(self, range, &all_elements), mean = packet_of(self, &own, &own_elements);
+    ls_shards_count(self, LS_MEMORY_BUCKETS, encoded_bytes);
+    const ls_status encoded = all.format->encode(&all);
     count(self, range, 0);
     ls_comm_set_check(self->comm, sign_of(range));
-    const ls_status status =
-        ls_comm_reduce_scatterv(self->comm, ls_shards_elements(self, range, true), ls_shards_elements(self, &own, true),
-                                self->counts, self->flats[range->flat].dtype, LS_AVG, NULL);
+    ls_status status =
+        ls_comm_reduce_scatterv(self->comm, all.buffer, mean.buffer, self->counts, ls_packet_dtype(&all), LS_AVG, NULL);
     ls_comm_set_check(self->comm, 0);
+    status = encoded != LS_OK ? encoded : status == LS_OK ? mean.format->decode(&mean) : status;
+    ls_pages_discard(all.buffer, all.buffer + encoded_bytes);
+    ls_shards_count(self, LS_MEMORY_BUCKETS, -encoded_bytes);
     return note(self, status);
 }
 
@@ -288,6 +317,7 @@ static void hold(ls_sharding *sharding, bool more) {
     }
     ls_shards_count(self, LS_MEMORY_PARAMETERS, -self->present[LS_MEMORY_PARAMETERS]);
     ls_shards_count(self, LS_MEMORY_GRADIENTS, -self->present[LS_MEMORY_GRADIENTS]);
+    ls_shards_count(self, LS_MEMORY_BUCKETS, -self->present[LS_MEMORY_BUCKETS]);
     ls_account_drop(self->account);
     ls_comm_drop(self->comm);
     ls_free(self->counts);
@@ -349,18 +379,19 @@ static ls_status check_free(const ls_module *model) {
     return LS_OK;
 }
 
-ls_shards *ls_shards_open(ls_module *replicas, ls_module *model, ls_comm *comm, int stage, const ls_flat *flats,
-                          int flat_count) {
+ls_shards *ls_shards_open(ls_module *replicas, ls_module *model, int stage, const ls_gradient_reducer *reducer) {
+    ls_comm *comm = reducer->comm;
     if (!ls_module_list(model) || check_free(model) != LS_OK) {
         return NULL;
     }
-    ls_shards *self = make(comm, stage, flats, flat_count);
+    ls_shards *self = make(comm, stage, reducer->flats, reducer->flat_count);
     if (self == NULL) {
         return NULL;
     }
     self->stage = stage;
     self->replicas = replicas;
     self->model = model;
+    self->reducer = reducer;
     self->base = (ls_sharding){.ranks = ls_comm_size(comm),
                                .rank = ls_comm_rank(comm),
                                .comm = comm,
@@ -382,6 +413,7 @@ void ls_shards_close(ls_shards *self) {
             mark(self->model, &self->base, NULL);
         }
         self->replicas = self->model = NULL;
+        self->reducer = NULL;
         self->on_decided = NULL;
         hold(&self->base, false);
     }

@@ -9,8 +9,8 @@
 
 #include <stdatomic.h>
 
-#include "nn/module.h"
 #include "optim/sharding.h"
+#include "parallel/reducer.h"
 #include "tensor/account.h"
 
 /* Adjacent elements of a flat buffer. */
@@ -27,6 +27,8 @@ struct ls_shards {
     int stage;
     ls_module *replicas; /* borrowed; NULL after ls_shards_close */
     ls_module *model;    /* borrowed, like it */
+    const ls_gradient_reducer
+        *reducer; /* borrowed, like it; has the wire format of gradients, and their encoded form */
     ls_comm *comm;
     ls_flat flats[LS_FLAT_LIMIT]; /* holds the memory */
     int flat_count;
@@ -54,11 +56,11 @@ ls_flat_memory *ls_shards_memory(int stage);
 
 /*
  * Shards the state of optimizers that are created later for the parameters of `model`. `replicas` averages the
- * gradients of these parameters over `comm`. The flat buffers are the model's, in ls_shards_memory. The caller sets the
- * ranges and the functions, and calls ls_shards_close. Returns NULL with an error.
+ * gradients of these parameters with `reducer`, which is open and outlives the shards. The flat buffers are the
+ * model's, in ls_shards_memory. The caller sets the ranges and the functions, and calls ls_shards_close. Returns NULL
+ * with an error.
  */
-ls_shards *ls_shards_open(ls_module *replicas, ls_module *model, ls_comm *comm, int stage, const ls_flat *flats,
-                          int flat_count);
+ls_shards *ls_shards_open(ls_module *replicas, ls_module *model, int stage, const ls_gradient_reducer *reducer);
 
 /* Ends the sharding for optimizers created later. Existing optimizers can no longer step. NULL is allowed. */
 void ls_shards_close(ls_shards *shards);
@@ -90,7 +92,11 @@ ls_status ls_shards_reduce(ls_shards *shards, const ls_range *range);
 /* Frees the memory of the elements of a range (parameters or gradients) that this rank does not own. */
 void ls_shards_discard(const ls_shards *shards, const ls_range *range, bool gradients);
 
-/* From stage 2 on, adds bytes of parameters or gradients on this rank to the account; negative values subtract. */
+/* Returns the bytes of the encoded gradients of a range: 0 if gradients are sent unchanged. */
+int64_t ls_shards_encoded_bytes(const ls_shards *shards, const ls_range *range);
+
+/* From stage 2 on, adds bytes on this rank to the account: parameters, gradients, and gradients that are encoded
+   (LS_MEMORY_BUCKETS). Negative values subtract. */
 void ls_shards_count(ls_shards *shards, ls_memory_kind kind, int64_t bytes);
 
 #endif

@@ -464,6 +464,7 @@ static ls_status list_ranges(ls_shards *shards) {
         const ls_range *range = &shards->ranges[i];
         ls_shards_count(shards, LS_MEMORY_GRADIENTS,
                         range->count * (int64_t)ls_dtype_size(shards->flats[range->flat].dtype));
+        ls_shards_count(shards, LS_MEMORY_BUCKETS, ls_shards_encoded_bytes(shards, range));
     }
     return LS_OK;
 }

@@ -314,8 +314,8 @@ static ls_status test_refused(ls_comm *world) {
     LS_CHECK(ls_data_parallel(make(), world, &(ls_data_parallel_options){.zero = 3}) == NULL);
     LS_EXPECT_MESSAGE("call ls_recompute for the blocks of the model");
     ls_module *model = ls_sequential(ls_nn_linear(INPUTS, WIDTH), ls_nn_linear(WIDTH, OUTPUTS));
-    const ls_data_parallel_options halves = {.zero = 2, .reduce_dtype = LS_BF16};
-    LS_CHECK(ls_data_parallel(model, world, &halves) == NULL && ls_error_status() == LS_ERR_UNSUPPORTED);
+    const ls_data_parallel_options overlap = {.zero = 2, .overlap = LS_OVERLAP_ON};
+    LS_CHECK(ls_data_parallel(model, world, &overlap) == NULL && ls_error_status() == LS_ERR_UNSUPPORTED);
     ls_module *module = wrap(world, 2);
     LS_TRY(ls_add_grad_hook(ls_module_parameter(module, 0), never_called, NULL));
     ls_scope *scope = ls_scope_begin();

@@ -354,6 +354,11 @@ done
 launch run -n 3 "${quick[@]}" --wire bf16 </dev/null
 check "fashion_mnist --wire bf16: one model" one_model 3
 check "fashion_mnist --wire bf16: rounded gradients" test "$(hashes)" != "$before"
+rounded=$(hashes)
+for zero in 1 2 3; do
+    launch run -n 3 "${quick[@]}" --wire bf16 --zero $zero </dev/null
+    check "fashion_mnist --wire bf16 --zero $zero: the same bits" is "$(hashes)" "$rounded"
+done
 launch run -n 3 "${quick[@]}" --wire powersgd </dev/null
 check "fashion_mnist --wire powersgd: one model" one_model 3
 check "fashion_mnist --wire powersgd: approximate gradients" test "$(hashes)" != "$before"
