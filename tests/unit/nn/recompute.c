@@ -5,10 +5,12 @@
  */
 #include "tests/support/unit.h"
 
+#include <lockstep/loss.h>
 #include <lockstep/nn.h>
 #include <lockstep/optim.h>
 
 #include <malloc.h>
+#include <math.h>
 
 #include "tensor/scope.h"
 
@@ -426,6 +428,86 @@ TEST(test_memory) {
     assert_true(recomputed <= (size_t)(LAYERS + 12) * ROW_BYTES);
 }
 
+/* ---- a small GPT ------------------------------------------------------------------------------------------------- */
+
+enum { FEATURES = 64, HEADS = 4, CONTEXT = 64, SEQUENCES = 4, VOCABULARY = 128, MOST_BLOCKS = 16 };
+
+static double activations(bool peak) {
+    ls_memory memory;
+    assert_int_equal(ls_memory_stats(&memory), LS_OK);
+    return (double)(peak ? memory.peak : memory.bytes)[LS_MEMORY_ACTIVATIONS];
+}
+
+static ls_module *make_block(void) {
+    return ls_nn_transformer_block(FEATURES, HEADS,
+                                   &(ls_transformer_options){.norm_first = true,
+                                                             .activation = LS_MLP_GELU,
+                                                             .attention = {.causal = true, .rotary = true}});
+}
+
+/* The model of examples/gpt.c. */
+static ls_module *make_gpt(int blocks, bool recompute) {
+    ls_module *layers[MOST_BLOCKS];
+    for (int i = 0; i < blocks; i++) {
+        layers[i] = make_block();
+        assert_int_equal(ls_recompute(layers[i], recompute), LS_OK);
+    }
+    return ls_sequential(ls_nn_embedding(VOCABULARY, FEATURES), ls_sequential_of(layers, blocks),
+                         ls_nn_layer_norm(LS_SHAPE(FEATURES), NULL), ls_nn_linear(FEATURES, VOCABULARY));
+}
+
+/* Runs a step. Sets *kept to the bytes of activations after the forward pass, and *peak to their peak. */
+static void step_gpt(int blocks, bool recompute, double *kept, double *peak) {
+    ls_module *gpt = make_gpt(blocks, recompute);
+    const double before = activations(false);
+    assert_int_equal(ls_memory_reset_peak(), LS_OK);
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *bytes = ls_zeros(LS_SHAPE(SEQUENCES, CONTEXT), LS_I64);
+    ls_tensor *logits = ls_reshape(ls_forward(gpt, bytes), LS_SHAPE(-1, VOCABULARY));
+    ls_tensor *loss = ls_cross_entropy(logits, ls_reshape(bytes, LS_SHAPE(-1)), NULL);
+    *kept = activations(false) - before;
+    assert_int_equal(ls_backward(loss), LS_OK);
+    *peak = activations(true) - before;
+    assert_int_equal(ls_scope_end(scope), LS_OK);
+    ls_module_free(gpt);
+}
+
+/* Returns the bytes that a block keeps for its backward pass, with its output. */
+static double results_of_block(void) {
+    ls_module *block = make_block();
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *x = ls_zeros(LS_SHAPE(SEQUENCES, CONTEXT, FEATURES), LS_F32);
+    assert_int_equal(ls_set_requires_grad(x, true), LS_OK);
+    const double before = activations(false);
+    assert_non_null(ls_forward(block, x));
+    const double results = activations(false) - before;
+    assert_int_equal(ls_scope_end(scope), LS_OK);
+    ls_module_free(block);
+    return results;
+}
+
+/*
+ * With n recomputed blocks, a step keeps n outputs, the results outside the blocks, and the results of one block: at
+ * most 1.2 times their sum. For n layers, the square-root formula is 2 sqrt(n) layers (Chen et al.).
+ */
+TEST(test_memory_of_gpt) {
+    const double block = results_of_block(), output = 4.0 * SEQUENCES * CONTEXT * FEATURES;
+    assert_true(block > 20 * output);
+    for (int blocks = 4; blocks <= MOST_BLOCKS; blocks *= 4) {
+        double kept, peak, all_kept, full_peak;
+        step_gpt(blocks, false, &all_kept, &full_peak);
+        step_gpt(blocks, true, &kept, &peak);
+        print_message("%d blocks: the peak is %.1f outputs, %.3f of the formula, %.3f of 2 sqrt(n) blocks; without "
+                      "recomputation %.1f outputs\n",
+                      blocks, peak / output, peak / (kept + block), peak / (2 * sqrt(blocks) * block),
+                      full_peak / output);
+        assert_true(all_kept >= blocks * block);
+        assert_true(kept <= (blocks + 7) * output); /* and the embedding, the norm and the logits */
+        assert_true(peak <= 1.2 * (kept + block));
+        assert_true(peak <= 1.2 * 2 * sqrt(blocks) * block);
+    }
+}
+
 int main(void) {
     const ls_allocator allocator = {.allocate = count_allocate, .release = count_release};
     ls_set_allocator(&allocator);
@@ -435,6 +517,7 @@ int main(void) {
         cmocka_unit_test(test_runs),
         cmocka_unit_test(test_errors),
         cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_memory_of_gpt),
         cmocka_unit_test(test_state_that_differs),
         cmocka_unit_test(test_batch_norm_of_two_modes),
         cmocka_unit_test(test_several_outputs),

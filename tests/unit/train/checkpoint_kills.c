@@ -30,7 +30,7 @@ static const model_way ways[] = {
     {"stage 1", {.zero = 1}}, {"stage 3", {.zero = 3}}, {"tensors", {.cut = DIVIDED}}, {"pipeline", {.cut = PIPELINE}}};
 enum { WAYS = sizeof ways / sizeof *ways };
 
-/* What the ranks of one job do, and who is killed. */
+/* What the ranks of one job do, and the rank that is killed. */
 typedef struct job_plan {
     const model_way *way;
     int ranks;
