@@ -177,7 +177,7 @@ typedef struct ls_custom_op {
     int outputs;     /**< number of outputs; 0 selects the default, 1 */
     int saved;       /**< number of tensors in `saved` */
     bool by_sample;  /**< promise for data-parallel losses: the first axis of the outputs, and of each input with
-                        samples, counts samples, and each result depends only on its sample and on inputs without
+                        samples, is the sample axis, and each result depends only on its own sample and on inputs without
                         samples. Without this promise, such a loss rejects the operation on samples */
     bool on_host; /**< the functions access elements on the host (ls_data_const, ls_data): they get copies on "cpu" of
                      tensors on other devices, and create tensors on "cpu"; results and gradients are copied to the
@@ -210,7 +210,7 @@ LS_API ls_tensor *ls_custom(const ls_custom_op *op, ls_tensor *const *inputs, in
 LS_API ls_tensor *ls_neg(ls_tensor *x);
 /** Returns |x|. The gradient at 0 is 0. */
 LS_API ls_tensor *ls_abs(ls_tensor *x);
-/** Returns the square root, or NaN below 0. */
+/** Returns the square root, or NaN if x is negative. */
 LS_API ls_tensor *ls_sqrt(ls_tensor *x);
 /** Returns x * x. */
 LS_API ls_tensor *ls_square(ls_tensor *x);

@@ -18,7 +18,7 @@
  * - A constructor returns ownership of a callback to the caller, or NULL on failure. ls_trial_new, and constructors
  *   that combine callbacks, take ownership. If an element of `.callbacks` is NULL, ls_trial_new fails with the error of
  *   the constructor.
- * - Functions of a callback read its results (`ls_early_stopping_best(stop)`) until the trial is freed.
+ * - Until the trial is freed, a callback's results can be read with its functions (`ls_early_stopping_best(stop)`).
  * - Options may be NULL. A zero field selects the default.
  * - Every rank must create the same callbacks in the same order, because some callbacks exchange numbers. ls_trial_run
  *   fails with LS_ERR_MISMATCH if the callbacks or their options differ between ranks (`describe` of
@@ -182,8 +182,8 @@ LS_API ls_callback *ls_lsuv(const ls_lsuv_options *options);
 /** Options of ls_scheduler. */
 typedef struct ls_scheduler_options {
     bool per_step;       /**< advances the schedule after each training step instead of after each epoch */
-    const char *monitor; /**< metric for ls_schedule_plateau: a name for ls_trial_metric (copied), whose value is the
-                            same on all ranks; not with per_step */
+    const char *monitor; /**< metric that ls_schedule_plateau follows: a name for ls_trial_metric (copied). Its value
+                            must be the same on all ranks. Cannot be combined with per_step */
 } ls_scheduler_options;
 
 /** Advances a schedule after each training epoch. Takes ownership of the schedule: free the trial before the
@@ -310,8 +310,8 @@ LS_API ls_callback *ls_manifold_mixup(const ls_manifold_mixup_options *options);
 
 /** Options of ls_weight_averaging. */
 typedef struct ls_weight_averaging_options {
-    double decay; /**< decay factor, above 0 and below 1: average = decay average + (1 - decay) weights after each step
-                     (exponential moving average); 0 selects the mean of all epochs, updated after each epoch
+    double decay; /**< decay factor, above 0 and below 1: average = decay * average + (1 - decay) * weights after each
+                     step (exponential moving average); 0 selects the mean of all epochs, updated after each epoch
                      (stochastic weight averaging: Izmailov et al., arXiv 1803.05407) */
     int64_t first_epoch; /**< first epoch of averaging; the average starts from the weights at this time */
     bool no_swap;        /**< validates the weights instead of the averages */
@@ -413,7 +413,7 @@ LS_API ls_callback *ls_confusion_printer(const char *metric, bool shares);
 
 /** Parts of the run time. */
 typedef enum ls_time {
-    LS_TIME_DATA = 0,      /**< waiting for batches, and for the agreement of the ranks on the next step */
+    LS_TIME_DATA = 0,      /**< waiting for batches, and for the ranks to agree on the next step */
     LS_TIME_FORWARD,       /**< from the input to the loss */
     LS_TIME_BACKWARD,      /**< the backward pass, including the communication of gradients */
     LS_TIME_OPTIMIZER,     /**< on_backward of other callbacks, the optimizer's step and the metrics */

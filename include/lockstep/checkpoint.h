@@ -79,8 +79,9 @@ struct ls_checkpoint_options {
 LS_API ls_status ls_trial_save(ls_trial *trial, const char *folder) LS_WARN_UNUSED;
 
 /**
- * Restores the trial from a checkpoint. `folder` is a checkpoint, or contains checkpoints: then the newest complete one
- * is used. Collective if the trial has a communicator. After a failure, the trial may have a part of the checkpoint.
+ * Restores the trial from a checkpoint. `folder` is a checkpoint, or a folder of checkpoints, of which the newest
+ * complete one is used. Collective if the trial has a communicator. After a failure, the trial may be partially
+ * restored.
  *
  * - Model, optimizer, loader, metrics and callbacks must match the checkpoint. If the checkpoint does not have the
  *   state of a callback, the callback starts from its initial state, with a warning in the log.
@@ -88,7 +89,7 @@ LS_API ls_status ls_trial_save(ls_trial *trial, const char *folder) LS_WARN_UNUS
  * - On another number of ranks, training continues at the same sample. New ranks get the random numbers and the states
  *   of callbacks of rank 0.
  * - A model that is sharded over ranks (tensor parallelism, pipelines) may be sharded over other ranks than in the
- *   checkpoint, or not at all. Weights and the state of the optimizer keep their bits.
+ *   checkpoint, or not at all. Weights and the state of the optimizer are bit-identical.
  *
  * Fails with:
  *

@@ -119,7 +119,7 @@ LS_API ls_comm *ls_init(const ls_init_options *options);
  */
 LS_API ls_status ls_finalize(void);
 
-/** Returns a borrowed pointer to the world of this thread. Returns NULL without a world. */
+/** Returns a borrowed pointer to the world of this thread, or NULL if there is no world. */
 LS_API ls_comm *ls_world(void);
 
 /** The function that each rank of ls_spawn or ls_run_threads runs. Borrows `world`, but may free it with ls_comm_free
@@ -321,8 +321,8 @@ LS_API ls_status ls_comm_gather(ls_comm *comm, const void *send, void *receive, 
                                 ls_work **work) LS_WARN_UNUSED;
 
 /**
- * Gathers `count` elements of each rank on the root, which receives counts[r] from rank r. `counts` is used on the root
- * only.
+ * Gathers `count` elements from each rank on the root, which receives counts[r] elements from rank r. `counts` is used
+ * on the root only.
  */
 LS_API ls_status ls_comm_gatherv(ls_comm *comm, const void *send, size_t count, void *receive, const size_t *counts,
                                  const size_t *displacements, ls_dtype dtype, int root, ls_work **work) LS_WARN_UNUSED;
@@ -332,7 +332,7 @@ LS_API ls_status ls_comm_allgather(ls_comm *comm, const void *send, void *receiv
                                    ls_work **work) LS_WARN_UNUSED;
 
 /**
- * Gathers counts[r] elements of rank r on every rank. `counts` must be equal on all ranks; displacements may differ.
+ * Gathers counts[r] elements from rank r on every rank. `counts` must be equal on all ranks; displacements may differ.
  */
 LS_API ls_status ls_comm_allgatherv(ls_comm *comm, const void *send, void *receive, const size_t *counts,
                                     const size_t *displacements, ls_dtype dtype, ls_work **work) LS_WARN_UNUSED;
@@ -473,7 +473,7 @@ typedef struct ls_object {
 LS_API ls_status ls_comm_broadcast_object(ls_comm *comm, ls_object *object, int root) LS_WARN_UNUSED;
 /** Gathers the object of each rank on every rank. `all` has one entry for each rank. */
 LS_API ls_status ls_comm_allgather_object(ls_comm *comm, const ls_object *own, ls_object *all) LS_WARN_UNUSED;
-/** Gathers the object of each rank on `root`. `all` has one entry for each rank, and is used on the root only. */
+/** Gathers an object from each rank on rank `root`. `all` has one entry for each rank, and is used on the root only. */
 LS_API ls_status ls_comm_gather_object(ls_comm *comm, const ls_object *own, ls_object *all, int root) LS_WARN_UNUSED;
 /** Sends all[r] of `root` to rank r, which receives it in `own`. `all` is used on the root only, and is not changed. */
 LS_API ls_status ls_comm_scatter_object(ls_comm *comm, const ls_object *all, ls_object *own, int root) LS_WARN_UNUSED;

@@ -70,7 +70,7 @@ typedef struct ls_sample_layout {
 } ls_sample_layout;
 
 /**
- * Returns a data set of a user-defined kind with `count` samples. Returns ownership to the caller, like the
+ * Creates a data set of a user-defined kind with `count` samples. Returns ownership to the caller, like the
  * constructors below; free it with ls_dataset_free.
  */
 LS_API ls_dataset *ls_dataset_new(const ls_dataset_type *type, int64_t count, const ls_sample_layout *layout);
@@ -92,8 +92,8 @@ LS_API ls_sample_layout ls_dataset_layout(const ls_dataset *dataset);
  */
 LS_API void ls_dataset_free(ls_dataset *dataset);
 /**
- * Adds a reference that belongs to the caller and that no constructor takes. Drop it with ls_dataset_free. Returns the
- * data set. NULL is allowed.
+ * Adds a reference that belongs to the caller. Constructors that take ownership of the data set do not consume it. Drop
+ * it with ls_dataset_free. Returns the data set. NULL is allowed.
  */
 LS_API ls_dataset *ls_dataset_retain(ls_dataset *dataset);
 
@@ -309,7 +309,7 @@ LS_API ls_status ls_dataset_split(ls_dataset *dataset, const double *fractions, 
                                   ls_dataset **parts) LS_WARN_UNUSED;
 /**
  * Returns the concatenation of several data sets. Takes ownership of the data sets. Their layouts after the transforms
- * must be equal: LS_ERR_SHAPE names the data sets and the difference.
+ * must be equal; otherwise the call fails with LS_ERR_SHAPE, and the message names the data sets and the difference.
  */
 LS_API ls_dataset *ls_dataset_concat_of(ls_dataset *const *datasets, int count);
 #ifndef __cplusplus
@@ -389,11 +389,11 @@ typedef struct ls_loader_options {
     /**
      * Shuffles blocks of consecutive samples, and then the samples within each window of this number of blocks. 0
      * shuffles single samples. Use it for data sets that read whole blocks, such as compressed chunks
-     * (ls_hdf5_dataset). If a window has more samples than a global batch and each sample is within one block, one
-     * process reads each block once per epoch instead of once per sample.
+     * (ls_hdf5_dataset). If a window has more samples than a global batch and no sample spans two blocks, one process
+     * reads each block once per epoch instead of once per sample.
      *
      * - Every global batch draws evenly from the blocks of its window. A larger window mixes samples better.
-     * - Two windows must fit the cache of the data set. This is not checked after ls_dataset_concat.
+     * - Two windows must fit in the data set's cache. This is not checked after ls_dataset_concat.
      * - The samples of a global batch are sorted by block, so each rank reads few blocks outside its part. The order
      *   depends on the seed, the epoch, the global batch size and these two options, not on the number of ranks.
      * - It cannot be combined with a sampler, weights or no_shuffle.
@@ -425,8 +425,8 @@ typedef struct ls_loader_type {
      */
     ls_status (*next)(ls_loader *self, int64_t epoch, int64_t number, ls_batch *batch, bool *more);
     /**
-     * Prepares for `next` at a different position, during ls_loader_seek. May fail. NULL if `next` depends only on its
-     * arguments.
+     * Called by ls_loader_seek, so that `next` can continue at a different position. May fail. NULL if `next` depends
+     * only on its arguments.
      */
     ls_status (*seek)(ls_loader *self, int64_t epoch, int64_t batch);
     void (*free_state)(ls_loader *self); /**< frees the resources of the state; may be NULL */

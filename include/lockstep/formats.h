@@ -71,8 +71,8 @@ typedef struct ls_csv_options {
 /**
  * Reads numbers from a CSV file, gzipped or not, as a tensor [rows, columns]. `options` may be NULL.
  *
- * - Fields may be quoted (RFC 4180), and a line may have up to 16 MiB. Lines end with LF, CR LF or CR.
- * - Spaces around a field without quotes are ignored.
+ * - Fields may be quoted (RFC 4180), and a line may be up to 16 MiB long. Lines end with LF, CR LF or CR.
+ * - Spaces around an unquoted field are ignored.
  * - A string in a column of `.text` becomes its class number. If its classes are not given, each such column needs one
  *   more pass over the file.
  * - Fails with LS_ERR_FORMAT, with the line and the column, if a field is empty (see `empty`), is not a number, does

@@ -45,7 +45,7 @@ typedef struct ls_metric_functions {
     /** Sets the `width` numbers, which are 0 before the call, at the beginning of a pass. Requires `merge`. NULL
      * leaves the numbers at 0. */
     void (*init)(double *numbers, void *user);
-    /** Adds the batch's contribution to this rank's accumulated numbers. */
+    /** Adds the batch's contribution to `numbers`, which this rank accumulates. */
     ls_status (*update)(const ls_trial_state *state, void *user, double *numbers);
     /** Merges the numbers of another rank into `numbers`, at the end of a pass. The trial starts with the numbers of
      * `init` and merges the ranks in ascending order. A merge into the numbers of `init` must therefore return the

@@ -139,8 +139,8 @@ LS_API void ls_module_train(ls_module *module, bool training);
  */
 LS_API void ls_module_free(ls_module *module);
 /**
- * Adds a reference that belongs to the caller and that no constructor takes. Drop it with ls_module_free. Returns the
- * module. NULL is allowed.
+ * Adds a reference that belongs to the caller. Constructors that take ownership of the module do not consume it. Drop
+ * it with ls_module_free. Returns the module. NULL is allowed.
  */
 LS_API ls_module *ls_module_retain(ls_module *module);
 
@@ -320,8 +320,8 @@ LS_API ls_status ls_module_remove_hooks(ls_module *module, int number);
 
 /*
  * Layers with one input and one output. Names, formulas, defaults and initial values are the same as in PyTorch's
- * layer. A constructor fails with LS_ERR_ARGUMENT if a size is not positive or an option is out of range. ls_forward
- * fails as the layer's operation does (autograd.h).
+ * layers. A constructor fails with LS_ERR_ARGUMENT if a size is not positive or an option is out of range. ls_forward
+ * fails with the errors of the layer's operation (autograd.h).
  */
 
 /** Options of ls_nn_linear_with. Zero fields select the defaults. */
@@ -433,23 +433,25 @@ typedef struct ls_batch_norm_options {
 /**
  * Normalizes over the last axes, whose sizes are `shape` (at least one): (x - mean) / sqrt(var + epsilon) * weight +
  * bias (Ba et al., arXiv 1607.06450; PyTorch's LayerNorm; ls_layer_norm). x and y are [..., shape]. weight and bias
- * have the sizes of `shape` and start as ones and zeros. `options` may be NULL.
+ * have shape `shape` and are initialized to ones and zeros. `options` may be NULL.
  */
 LS_API ls_module *ls_nn_layer_norm(ls_shape shape, const ls_norm_options *options);
 /**
  * Normalizes over the last axes, whose sizes are `shape`: x / sqrt(mean(x^2) + epsilon) * weight (Zhang and Sennrich,
- * arXiv 1910.07467; ls_rms_norm). x and y are [..., shape]. weight has the sizes of `shape` and starts as ones. There
- * is no bias. `options` may be NULL. The default epsilon of PyTorch's RMSNorm is the dtype's epsilon instead.
+ * arXiv 1910.07467; ls_rms_norm). x and y are [..., shape]. weight has shape `shape` and is initialized to ones. There
+ * is no bias. `options` may be NULL. The default epsilon differs from PyTorch's RMSNorm, which uses the machine epsilon
+ * of the dtype.
  */
 LS_API ls_module *ls_nn_rms_norm(ls_shape shape, const ls_rms_norm_options *options);
 /**
- * Applies ls_group_norm to x [n, channels, ...] (PyTorch's GroupNorm). y has x's shape. weight and bias [channels]
- * start as ones and zeros. Fails with LS_ERR_ARGUMENT if `groups` does not divide `channels`. `options` may be NULL.
+ * Applies ls_group_norm to x [n, channels, ...] (PyTorch's GroupNorm). y has x's shape. weight and bias [channels] are
+ * initialized to ones and zeros. Fails with LS_ERR_ARGUMENT if `groups` does not divide `channels`. `options` may be
+ * NULL.
  */
 LS_API ls_module *ls_nn_group_norm(int64_t groups, int64_t channels, const ls_norm_options *options);
 /**
  * Normalizes each channel of each sample: ls_group_norm with one channel per group, for x [n, channels, length, ...]
- * (PyTorch's InstanceNorm1d and so on, which also have weight and bias only with `affine`). `options` may be NULL.
+ * (PyTorch's InstanceNorm1d and so on). As in PyTorch, weight and bias exist only with `affine`. `options` may be NULL.
  */
 LS_API ls_module *ls_nn_instance_norm(int64_t channels, const ls_instance_norm_options *options);
 /**
@@ -458,7 +460,7 @@ LS_API ls_module *ls_nn_instance_norm(int64_t channels, const ls_instance_norm_o
  * `options` may be NULL.
  * - In training mode it uses the mean and the variance of the batch, and the buffers running_mean and running_var move
  *   towards them by `momentum`. Otherwise it uses these buffers.
- * - weight, bias and the two buffers are [channels] and start as ones, zeros, zeros and ones.
+ * - weight, bias and the two buffers are [channels], initialized to ones, zeros, zeros and ones.
  * - ls_forward fails with LS_ERR_SHAPE if x has other axes, or in training if a channel has only one value.
  */
 LS_API ls_module *ls_nn_batch_norm_1d(int64_t channels, const ls_batch_norm_options *options);
@@ -686,7 +688,7 @@ LS_API ls_module *ls_sequential_named_of(const ls_named_module *modules, int cou
                            (int)(sizeof((ls_named_module[]){__VA_ARGS__}) / sizeof(ls_named_module)))
 #endif
 
-/* ---- initialization of floating tensors -------------------------------------------------------------------------
+/* ---- initialization of floating-point tensors -------------------------------------------------------------------
  * All these functions except ls_nn_init_constant use the next stream of the generator (ls_seed). */
 
 /** Sets every element to `value`. */

@@ -225,29 +225,29 @@ typedef struct ls_conjugate_gradient_options {
  * ownership to the caller, or NULL if an option is out of range.
  */
 LS_API ls_optimizer *ls_sgd(ls_module *model, const ls_sgd_options *options);
-/** Does the same as ls_sgd with ls_adam_options. */
+/** Creates an Adam optimizer, in the same way as ls_sgd. */
 LS_API ls_optimizer *ls_adam(ls_module *model, const ls_adam_options *options);
-/** Does the same as ls_adam with decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101). */
+/** Creates an Adam optimizer with decoupled weight decay, in the same way (Loshchilov and Hutter, arXiv 1711.05101). */
 LS_API ls_optimizer *ls_adamw(ls_module *model, const ls_adam_options *options);
-/** Does the same as ls_sgd with ls_rmsprop_options. */
+/** Creates an RMSprop optimizer, in the same way as ls_sgd. */
 LS_API ls_optimizer *ls_rmsprop(ls_module *model, const ls_rmsprop_options *options);
-/** Does the same as ls_sgd with ls_adagrad_options. */
+/** Creates an Adagrad optimizer, in the same way as ls_sgd. */
 LS_API ls_optimizer *ls_adagrad(ls_module *model, const ls_adagrad_options *options);
-/** Does the same as ls_sgd with ls_adadelta_options. */
+/** Creates an Adadelta optimizer, in the same way as ls_sgd. */
 LS_API ls_optimizer *ls_adadelta(ls_module *model, const ls_adadelta_options *options);
-/** Does the same as ls_sgd with ls_nadam_options. */
+/** Creates a NAdam optimizer, in the same way as ls_sgd. */
 LS_API ls_optimizer *ls_nadam(ls_module *model, const ls_nadam_options *options);
-/** Does the same as ls_sgd with ls_radam_options. */
+/** Creates a RAdam optimizer, in the same way as ls_sgd. */
 LS_API ls_optimizer *ls_radam(ls_module *model, const ls_radam_options *options);
-/** Does the same as ls_sgd with ls_lion_options. */
+/** Creates a Lion optimizer, in the same way as ls_sgd. */
 LS_API ls_optimizer *ls_lion(ls_module *model, const ls_lion_options *options);
-/** Does the same as ls_sgd with ls_lamb_options. */
+/** Creates a LAMB optimizer, in the same way as ls_sgd. */
 LS_API ls_optimizer *ls_lamb(ls_module *model, const ls_lamb_options *options);
-/** Does the same as ls_sgd with ls_muon_options, in two groups. */
+/** Creates a Muon optimizer, in the same way as ls_sgd, but with two groups. */
 LS_API ls_optimizer *ls_muon(ls_module *model, const ls_muon_options *options);
-/** Does the same as ls_sgd with ls_lbfgs_options. */
+/** Creates an L-BFGS optimizer, in the same way as ls_sgd. */
 LS_API ls_optimizer *ls_lbfgs(ls_module *model, const ls_lbfgs_options *options);
-/** Does the same as ls_sgd with ls_conjugate_gradient_options. */
+/** Creates a conjugate gradient optimizer, in the same way as ls_sgd. */
 LS_API ls_optimizer *ls_conjugate_gradient(ls_module *model, const ls_conjugate_gradient_options *options);
 
 /** Options of a parameter group that override the options of the optimizer. */
@@ -438,7 +438,8 @@ typedef struct ls_one_cycle_options {
     bool three_phases; /**< makes the fall as long as the rise, followed by a third phase to the end; `rising` is at
                           most 0.5 */
     bool linear;       /**< changes the values linearly instead of along a cosine */
-    bool no_momentum;  /**< keeps the momentum constant, for methods without momentum (ls_optimizer_set_momentum) */
+    bool no_momentum;  /**< leaves the momentum unchanged; required for methods without momentum
+                          (ls_optimizer_set_momentum) */
 } ls_one_cycle_options;
 
 /** Creates a one-cycle schedule. ls_schedule_advance fails with LS_ERR_STATE after `steps`. */
@@ -464,26 +465,27 @@ typedef struct ls_cyclic_options {
     double gamma;        /**< base of LS_CYCLES_SHRINKING; 0 selects the default, 1 */
     double min_momentum; /**< 0 selects the default, 0.8 */
     double max_momentum; /**< 0 selects the default, 0.9 */
-    bool no_momentum;    /**< keeps the momentum constant, for methods without momentum (ls_optimizer_set_momentum) */
+    bool no_momentum;    /**< leaves the momentum unchanged; required for methods without momentum
+                            (ls_optimizer_set_momentum) */
 } ls_cyclic_options;
 
 /** Creates a cyclic schedule. */
 LS_API ls_schedule *ls_schedule_cyclic(ls_optimizer *optimizer, const ls_cyclic_options *options);
 
 /**
- * Multiplies the rates by `factor` if more than `patience` consecutive metrics passed to ls_schedule_advance_by do not
- * improve (PyTorch's ReduceLROnPlateau). A metric improves if it is less than best (1 - threshold).
+ * Multiplies the rates by `factor` if more than `patience` consecutive metric values passed to ls_schedule_advance_by
+ * do not improve (PyTorch's ReduceLROnPlateau). A metric improves if it is less than best * (1 - threshold).
  */
 typedef struct ls_plateau_options {
     double factor;    /**< factor that multiplies the rates at a reduction, below 1; 0 selects the default, 0.1 */
-    int64_t patience; /**< number of consecutive metrics without improvement that are tolerated; 0 selects the default,
-                         10 */
+    int64_t patience; /**< number of consecutive metric values without improvement that are tolerated; 0 selects the
+                         default, 10 */
     double threshold; /**< 0 selects the default, 1e-4 */
     int64_t cooldown; /**< number of metrics after a reduction that are not counted against `patience` */
     double minimum;   /**< smallest rate */
     double epsilon;   /**< largest change of a rate that is skipped as too small; 0 selects the default, 1e-8 */
     bool no_patience; /**< selects a patience of 0: the first metric that is not better reduces the rates */
-    bool larger_is_better; /**< a metric is better if it is more than best (1 + threshold) */
+    bool larger_is_better; /**< a metric is better if it is more than best * (1 + threshold) */
     bool absolute;         /**< a metric is better if it is less than best - threshold, or more than best + threshold */
 } ls_plateau_options;
 
@@ -519,18 +521,18 @@ LS_API ls_status ls_schedule_advance_by(ls_schedule *schedule, double metric) LS
  */
 LS_API ls_status ls_schedule_state(ls_schedule *schedule, const ls_named **tensors, int *count) LS_WARN_UNUSED;
 /**
- * Restores the state into a schedule that was made by the same constructor with the same numbers and groups. Sets the
- * rates of its step, and the momentum if the schedule changes it. Later rates are bit-identical. Checks the tensors
- * like ls_optimizer_set_state.
+ * Restores the state of a schedule that was created by the same constructor with the same arguments and groups. Sets
+ * the rates of the restored step, and the momentum if the schedule changes it. Later rates are bit-identical. Checks
+ * the tensors like ls_optimizer_set_state.
  */
 LS_API ls_status ls_schedule_set_state(ls_schedule *schedule, const ls_named *tensors, int count) LS_WARN_UNUSED;
 /** Frees the schedule. The optimizer keeps its rates. NULL is allowed. */
 LS_API void ls_schedule_free(ls_schedule *schedule);
 
 /**
- * A scaler keeps small gradients above zero if products are computed in f16 (ls_autocast). It multiplies the loss by a
- * scale and divides the gradients by this scale. If a gradient is Inf or NaN, it skips the step and reduces the scale.
- * Defaults, names of the state and errors are PyTorch's, as in GradScaler. Opaque.
+ * A scaler keeps small gradients from underflowing to zero when products are computed in f16 (ls_autocast). It
+ * multiplies the loss by a scale and divides the gradients by this scale. If a gradient is Inf or NaN, it skips the
+ * step and reduces the scale. Defaults, state names and errors match PyTorch's GradScaler. Opaque.
  *
  * ```c
  * ls_dtype before = ls_autocast(LS_F16);
@@ -579,7 +581,7 @@ LS_API ls_status ls_grad_scaler_step(ls_grad_scaler *scaler, ls_optimizer *optim
 /**
  * Sets the scale of the next step: reduces it if a step was skipped. Call it once after the steps of all optimizers.
  * Fails with LS_ERR_STATE if neither ls_grad_scaler_unscale nor ls_grad_scaler_step was called since the last update,
- * and if the scale is so small that it cannot be the cause of Inf or NaN.
+ * or if the scale is so small that it cannot be the cause of Inf or NaN.
  */
 LS_API ls_status ls_grad_scaler_update(ls_grad_scaler *scaler) LS_WARN_UNUSED;
 /** Returns the scale. */

@@ -106,9 +106,9 @@ LS_API ls_handle *ls_isend(ls_comm *comm, ls_tensor *tensor, int dest, int tag);
 LS_API ls_handle *ls_irecv(ls_comm *comm, ls_shape shape, ls_dtype dtype, int source, int tag);
 
 /**
- * Starts ls_allreduce. Returns a handle, or NULL on failure. ls_handle_wait returns the result, with the bits and the
- * gradient of ls_allreduce. Other ranks may call ls_allreduce instead. The following also applies to the other
- * functions whose names end with `_begin`:
+ * Starts ls_allreduce. Returns a handle, or NULL on failure. ls_handle_wait returns the result: bit-identical to the
+ * result of ls_allreduce, and with the same gradient. Other ranks may call ls_allreduce instead. The following also
+ * applies to the other functions whose names end with `_begin`:
  *
  * ```c
  * ls_handle *handle = ls_allreduce_begin(world, x, LS_SUM);
@@ -117,11 +117,11 @@ LS_API ls_handle *ls_irecv(ls_comm *comm, ls_shape shape, ls_dtype dtype, int so
  * ```
  *
  * - Arguments, shapes and errors are the same as for the call without `_begin`.
- * - All ranks must start the calls of a communicator in the same order. Each rank may wait for them in its own order.
+ * - All ranks must start the calls of a communicator in the same order. Each rank may wait for them in any order.
  * - The start waits until the ranks have agreed on shapes, and until earlier calls on the communicator have ended. So
  *   one call of each communicator is in progress at a time. The elements move during other calls of the library on this
  *   thread, or in a progress thread (`.progress_thread` of ls_init_options).
- * - The backward pass communicates in the opposite order of the starts, whatever the order of the waits was.
+ * - The backward pass communicates in the reverse of the start order, for any order of the waits.
  * - Do not change the tensor before ls_handle_wait, which otherwise fails with LS_ERR_STATE. It does not notice writes
  *   through ls_data without ls_mark_changed: the result is then undefined. Changes of another view of the same tensor
  *   (ls_narrow) count as changes of the tensor, even if the views have no element in common.
@@ -193,13 +193,13 @@ LS_API ls_status ls_gradcheck_distributed(ls_comm *comm, ls_function function, l
 LS_API ls_status ls_sync_parameters(ls_module *model, ls_comm *comm, int root) LS_WARN_UNUSED;
 
 /**
- * Replaces every gradient by its mean over ranks. A missing gradient counts as zero if another rank has a gradient of
+ * Replaces every gradient by its mean over ranks. A missing gradient counts as zero if another rank has a gradient for
  * the parameter; otherwise it stays missing.
  *
- * Gradients of an ls_pipeline are scaled by the samples of ls_pipeline_backward, so that the result is the mean over
- * the samples of all ranks. A rank without samples contributes nothing. Fails with LS_ERR_STATE if several steps were
- * accumulated whose samples were distributed over the ranks in different ways. Batch normalization and dropout use each
- * rank's samples; a warning says so.
+ * Gradients of an ls_pipeline are scaled by the number of samples in ls_pipeline_backward, so that the result is the
+ * mean over the samples of all ranks. A rank without samples contributes nothing. Fails with LS_ERR_STATE if several
+ * steps were accumulated whose samples were distributed over the ranks in different ways. Batch normalization and
+ * dropout use each rank's samples; a warning says so.
  */
 LS_API ls_status ls_sync_gradients(ls_module *model, ls_comm *comm) LS_WARN_UNUSED;
 
@@ -256,7 +256,7 @@ LS_API void ls_reducer_free(ls_reducer *reducer);
 
 /**
  * Reduces all gradients of a model with `reducer`, and calls ls_reducer_finish. A missing gradient counts as zero if
- * another rank has a gradient of the parameter; otherwise it stays missing. The model must not be data-parallel:
+ * another rank has a gradient for the parameter; otherwise it stays missing. The model must not be data-parallel:
  * ls_data_parallel averages gradients itself. A collective call.
  */
 LS_API ls_status ls_distribute_gradients(ls_module *model, ls_reducer *reducer) LS_WARN_UNUSED;
@@ -329,25 +329,25 @@ typedef struct ls_data_parallel_options {
      */
     ls_dtype reduce_dtype;
     /**
-     * A positive number r sends gradients by PowerSGD (Vogels et al., arXiv 1905.13727): a gradient of n rows and m
-     * columns is averaged as the product of two matrices of r columns. A tensor with more axes is treated as a matrix
-     * with size[0] rows. Tensors with one axis, and gradients with (n + m) r >= n m, are sent unchanged. 0 switches
-     * PowerSGD off.
+     * A positive number r compresses gradients with PowerSGD (Vogels et al., arXiv 1905.13727): a gradient of n rows
+     * and m columns is averaged as the product of two matrices of r columns. A tensor with more axes is treated as a
+     * matrix with size[0] rows. Tensors with one axis, and gradients with (n + m) r >= n m, are sent unchanged. 0
+     * switches PowerSGD off.
      *
-     * The averaged gradients are approximate: see docs/explanation/data-parallel.md. Each rank adds the part of its
-     * gradients that was not sent to its gradients of the next pass (error feedback). This part needs memory of the
-     * size of the gradients. The results are still bit-identical on all ranks. A checkpoint of a trial contains the
-     * part of each rank.
+     * The averaged gradients are approximate: see docs/explanation/data-parallel.md. Each rank keeps the part of its
+     * gradients that was not sent, and adds it to its gradients of the next pass (error feedback). This part needs as
+     * much memory as the gradients. The results are still bit-identical on all ranks. A checkpoint of a trial contains
+     * the part of each rank.
      *
-     * All ranks must pass the same value. On one rank, gradients are unchanged. Fails with LS_ERR_UNSUPPORTED together
-     * with `.reduce_dtype` or `.zero` = 2 or 3, if a parameter is f64, and if the model is on a GPU.
+     * All ranks must pass the same value. On one rank, gradients are unchanged. Fails with LS_ERR_UNSUPPORTED if it is
+     * combined with `.reduce_dtype` or `.zero` = 2 or 3, if a parameter is f64, or if the model is on a GPU.
      */
     int powersgd_rank;
     /**
-     * A user-defined wire format (ls_wire_format_new), for gradients of f32. The module adds a reference. All ranks
-     * must pass a format with the same name, dtype and functions. A checkpoint does not contain the state of its
-     * functions. Fails with LS_ERR_UNSUPPORTED together with `.reduce_dtype`, `.powersgd_rank`, `.shards`, or `.zero` =
-     * 2 or 3, if a parameter is f64, and if the model is on a GPU. NULL selects no such format.
+     * A user-defined wire format (ls_wire_format_new), for f32 gradients. The module adds a reference. All ranks must
+     * pass a format with the same name, dtype and functions. A checkpoint does not contain the state of its functions.
+     * Fails with LS_ERR_UNSUPPORTED if it is combined with `.reduce_dtype`, `.powersgd_rank`, `.shards`, or `.zero` = 2
+     * or 3, if a parameter is f64, or if the model is on a GPU. NULL selects no such format.
      */
     ls_wire_format *wire;
     /**
@@ -404,9 +404,10 @@ typedef struct ls_data_parallel_options {
      * in use at the same time, and each slice has gradients of its own.
      *
      * All ranks must pass the same number. Fails with LS_ERR_ARGUMENT if S is less than the number of ranks, and with
-     * LS_ERR_UNSUPPORTED together with .reduce_dtype, .powersgd_rank, .zero = 2 or 3 or LS_OVERLAP_ON, for a model on a
-     * GPU, and if another data-parallel module has some of the parameters. A step fails with LS_ERR_UNSUPPORTED if the
-     * forward pass communicates, or changes a buffer other than the running statistics of batch normalization.
+     * LS_ERR_UNSUPPORTED if it is combined with .reduce_dtype, .powersgd_rank, .zero = 2 or 3 or LS_OVERLAP_ON, if the
+     * model is on a GPU, or if another data-parallel module has some of the parameters. A step fails with
+     * LS_ERR_UNSUPPORTED if the forward pass communicates, or changes a buffer other than the running statistics of
+     * batch normalization.
      */
     int shards;
 } ls_data_parallel_options;
@@ -507,15 +508,15 @@ LS_API ls_status ls_data_parallel_step(ls_module *module, const ls_batch *batch,
                                        void *user) LS_WARN_UNUSED;
 
 /**
- * Takes part in a step without samples, instead of the forward and backward pass. This rank then gets the gradients of
- * the other ranks. A model with batch normalization or dropout runs on zero samples: inputs like another rank's, with
- * size 0 along the sample axis, and zeros if an input has no sample axis.
+ * Takes part in a step for which this rank has no samples. Call it instead of the forward and backward pass. This rank
+ * then gets the gradients of the other ranks. A model with batch normalization or dropout runs on zero samples: inputs
+ * like another rank's, with size 0 along the sample axis, and zeros if an input has no sample axis.
  *
  * Fails with LS_ERR_MISMATCH in cases in which every rank needs samples:
  *
- * - a loss of several data-parallel modules that is not one mean
+ * - a loss that uses several data-parallel modules and is not one mean over samples
  * - several calls of a model with batch normalization or dropout before one backward pass
- * - a backward pass of detached outputs, without gradient for the module, before the pass with its gradient
+ * - a backward pass that uses only detached outputs of the module, before the pass that computes the module's gradient
  */
 LS_API ls_status ls_data_parallel_skip(ls_module *module) LS_WARN_UNUSED;
 

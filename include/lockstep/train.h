@@ -74,10 +74,10 @@ struct ls_trial_state {
     /**
      * Request to end the run on all ranks after this step. A hook or a user step on any rank may set it.
      *
-     * - In training, on_end_training follows, but no validation and no on_end_epoch. The epoch is not in the history
-     *   (torchbearer's STOP_TRAINING).
-     * - In validation and after it, the epoch ends as usual.
-     * - A further ls_trial_run continues the training.
+     * - If set during training, on_end_training follows, but no validation and no on_end_epoch. The epoch is not in the
+     *   history (torchbearer's STOP_TRAINING).
+     * - If set during or after validation, the epoch ends as usual.
+     * - Calling ls_trial_run again continues the training.
      */
     bool stop;
     bool save; /**< request for a checkpoint after this step or epoch, if the trial has `.checkpoint`; a hook or a user
@@ -200,8 +200,8 @@ typedef struct ls_trial_options {
      */
     ls_callback_function step;
     void *step_user;     /**< argument of the user step */
-    ls_loader *train;    /**< loader of training; NULL selects no training */
-    ls_loader *validate; /**< loader of validation; NULL selects no validation */
+    ls_loader *train;    /**< training loader; NULL if the trial only evaluates */
+    ls_loader *validate; /**< validation loader; NULL skips validation */
     ls_comm *comm; /**< communicator for metrics and agreement; NULL selects the communicator of .outer, or of a model
                       that ls_data_parallel returned; if both exist, this field must be set */
     const char *const *metrics; /**< LS_METRICS("loss", "acc"); NULL selects "loss" */
@@ -233,8 +233,8 @@ typedef struct ls_trial_options {
     /** LS_BF16 or LS_F16 runs the model, the criterion and the user step under ls_autocast (autograd.h), including
      * validation, evaluation and prediction. LS_F32, which is 0, leaves autocast as it is. */
     ls_dtype autocast;
-    /** Scaler of losses, for LS_F16. Steps that overflow are skipped. Hooks see losses and gradients without the
-     * scale. A user step must call the scaler itself. Checkpoints contain its state. NULL selects no scaling. */
+    /** Loss scaler, for LS_F16. Steps that overflow are skipped. Hooks see unscaled losses and gradients. A user step
+     * must call the scaler itself. Checkpoints contain its state. NULL selects no scaling. */
     ls_grad_scaler *grad_scaler;
     /**
      * Device such as "cuda:0". Each batch is moved to the device before on_sample, and ls_trial_new moves the model to
