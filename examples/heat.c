@@ -109,7 +109,8 @@ static ls_status fit(problem *self, ls_optimizer *optimizer) {
 static ls_status run(ls_comm *world) {
     const part p = part_of(world);
     if (points < ls_comm_size(world)) {
-        return ls_error_set(LS_ERR_ARGUMENT, "%ld points cannot be divided over %d ranks", points, ls_comm_size(world));
+        return ls_error_set(LS_ERR_ARGUMENT, "%ld points cannot be divided among %d ranks", points,
+                            ls_comm_size(world));
     }
     ls_scope *scope = ls_scope_begin();
     problem self = {.part = &p, .guess = ls_zeros(LS_SHAPE(p.count), LS_F64), .measured = solve(&p, true_heat(&p))};

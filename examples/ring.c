@@ -28,7 +28,7 @@ static ls_status pass_on(ls_comm *world, int *number) {
 
 static ls_status run(ls_comm *world) {
     int number = 10 * ls_comm_rank(world);
-    printf("rank %d saw %d", ls_comm_rank(world), number);
+    printf("rank %d saw the numbers %d", ls_comm_rank(world), number);
     for (int step = 1; step < ls_comm_size(world); step++) {
         const ls_status status = pass_on(world, &number);
         if (status != LS_OK) {

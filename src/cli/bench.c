@@ -481,7 +481,7 @@ const ls_command ls_bench_command = {
         "columns, and the keys of --json (collective backend ranks bytes iterations median_us p10_us p90_us\n"
         "algbw_gbps busbw_gbps compute_ms messages sent_bytes correct algorithm):\n"
         "  median   with --compute: of the time beyond the computation\n"
-        "  bytes    larger buffer of a rank: whole elements, at least one for each rank that gets a part\n"
+        "  bytes    size of a rank's larger buffer: whole elements, at least one for each rank that gets a part\n"
         "  algbw    bytes / median, in 10^9 bytes per second\n"
         "           (pingpong: half the time from rank 2k to rank 2k+1 and back)\n"
         "  busbw    algbw times the factor of nccl-tests: all-reduce 2(n-1)/n; reduce-scatter, all-gather,\n"

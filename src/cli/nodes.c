@@ -374,8 +374,8 @@ static ls_status await_start(ls_nodes *nodes, ls_node_message *message) {
         }
         if (!whole && ls_deadline_passed(deadline)) {
             return ls_fail(LS_ERR_TIMEOUT,
-                           "lockstep run: node 0 at %s neither started the job nor sent a message within %g s: is its "
-                           "launcher stopped, or the network between the machines down?",
+                           "lockstep run: node 0 at %s neither started the job nor sent a message within %g s: has its "
+                           "launcher stopped, or is the network between the machines down?",
                            nodes->options.rendezvous, timeout);
         }
         if (!whole) {

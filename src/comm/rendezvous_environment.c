@@ -37,7 +37,7 @@ ls_status ls_timeout_read(const ls_init_options *options, double *timeout) {
 ls_status ls_progress_thread_read(const ls_init_options *options, bool *wanted) {
     const char *text = ls_environment_text("LOCKSTEP_PROGRESS_THREAD");
     if (text != NULL && strcmp(text, "0") != 0 && strcmp(text, "1") != 0) {
-        return ls_fail(LS_ERR_ARGUMENT, "LOCKSTEP_PROGRESS_THREAD=%s must be 0 or 1", text);
+        return ls_fail(LS_ERR_ARGUMENT, "LOCKSTEP_PROGRESS_THREAD is %s, but must be 0 or 1", text);
     }
     *wanted = options->progress_thread || (text != NULL && text[0] == '1');
     return LS_OK;

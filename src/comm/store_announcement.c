@@ -99,7 +99,7 @@ static ls_status check_free(const ls_gathering *gathering) {
 ls_status ls_gathering_open(const char *path, ls_gathering *gathering) {
     *gathering = (ls_gathering){.path = ls_duplicate_string(path), .folder = -1, .file = -1};
     if (gathering->path == NULL) {
-        return ls_fail(LS_ERR_MEMORY, "out of memory for a store");
+        return ls_fail(LS_ERR_MEMORY, "out of memory while creating a store");
     }
     gathering->made = mkdir(path, 0700) == 0;
     if (!gathering->made && errno != EEXIST) {

@@ -177,7 +177,7 @@ static ls_status open_place(ls_store *store, const ls_store_place *place) {
 ls_store *ls_store_open_at(const ls_store_place *place) {
     ls_store *store = ls_allocate_zeroed(1, sizeof *store);
     if (store == NULL) {
-        return ls_fail_null(LS_ERR_MEMORY, "out of memory for a store");
+        return ls_fail_null(LS_ERR_MEMORY, "out of memory while creating a store");
     }
     store->timeout = place->timeout;
     store->fd = -1;

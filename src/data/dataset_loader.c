@@ -385,7 +385,7 @@ ls_status ls_loader_fetch(ls_loader *loader, int64_t *places, int64_t count, ls_
     const loader_state *state = loader->state;
     if (loader->type != &dataset_type) {
         return ls_fail(LS_ERR_UNSUPPORTED,
-                       "ls_loader: this loader, %s, cannot replace samples of a batch; a loader of ls_loader_new can",
+                       "ls_loader: this loader, %s, cannot replace samples in a batch; use a loader from ls_loader_new",
                        loader->type->name);
     }
     for (int64_t i = 0; i < count; i++) {

@@ -221,8 +221,8 @@ static ls_status check_options(const char *folder, const ls_image_options *optio
     }
     if (options->height < 0 || options->width < 0 || options->height > MOST || options->width > MOST ||
         (options->height == 0) != (options->width == 0)) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: .height is %lld and .width is %lld: set both, up to %d, or neither", call,
-                       (long long)options->height, (long long)options->width, MOST);
+        return ls_fail(LS_ERR_ARGUMENT, "%s: .height is %lld and .width is %lld; set both (each at most %d) or neither",
+                       call, (long long)options->height, (long long)options->width, MOST);
     }
     return options->channels == 0 || options->channels == 1 || options->channels == 3
                ? LS_OK

@@ -24,8 +24,8 @@ static ls_status decode(const ls_encoded *file, ls_raster *picture) {
 static ls_status read_bytes(ls_source *source, unsigned char **bytes) {
     size_t got = 0;
     if (source->size > FILE_LIMIT) {
-        return ls_fail(LS_ERR_FORMAT, "%s: %s has %zu bytes: images may have at most 1 GiB", source->call, source->path,
-                       source->size);
+        return ls_fail(LS_ERR_FORMAT, "%s: %s is %zu bytes long; images may be at most 1 GiB long", source->call,
+                       source->path, source->size);
     }
     *bytes = ls_allocate(source->size);
     if (*bytes == NULL) {

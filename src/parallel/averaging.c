@@ -142,8 +142,8 @@ static ls_status decide_pending(ls_data_parallel_state *state, const ls_tail *me
         return LS_OK;
     }
     state->told = true;
-    return ls_fail(LS_ERR_MISMATCH, "ls_backward: a rank without samples has skipped (ls_data_parallel_skip) a pass "
-                                    "that gives the model no gradient: in such a program every rank needs samples");
+    return ls_fail(LS_ERR_MISMATCH, "ls_backward: a rank without samples called ls_data_parallel_skip for a pass that "
+                                    "gives the model no gradient: with such passes, every rank needs samples");
 }
 
 /* Averages at the end of a pass for which the ranks have agreed on scaling factors. */

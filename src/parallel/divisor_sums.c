@@ -52,8 +52,8 @@ ls_status ls_divisor_sums_check(const ls_divisor_sums *own, const ls_divisor_sum
     return all->ranks * all->squares == all->sums * all->sums
                ? LS_OK
                : ls_fail(LS_ERR_MISMATCH,
-                         "ls_backward: the losses of ranks or slices have different numbers of sums or means over the "
-                         "module's output (%g here, %g on average); run the same program for all",
+                         "ls_backward: the loss sums or averages the module's output %g times here, but %g times on "
+                         "average over the ranks or slices; compute the same loss on all of them",
                          own->sums, all->sums / all->ranks);
 }
 

@@ -181,7 +181,7 @@ static void stop(ls_data_parallel_state *state) {
 }
 
 static ls_status refuse_stale(void) {
-    return ls_fail(LS_ERR_MISMATCH, "ls_data_parallel: an earlier backward pass has failed on some ranks, and other "
+    return ls_fail(LS_ERR_MISMATCH, "ls_data_parallel: an earlier backward pass failed on some ranks, and other "
                                     "ranks did not take part in it; the next pass can succeed");
 }
 

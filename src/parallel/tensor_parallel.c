@@ -322,7 +322,7 @@ ls_module *ls_nn_parallel_embedding(ls_comm *comm, int64_t count, int64_t width)
                                         .free_state = free_state};
     static const char call[] = "ls_nn_parallel_embedding";
     if (comm != NULL && count < ls_comm_size(comm)) {
-        return ls_fail_null(LS_ERR_ARGUMENT, "%s: %lld rows cannot be divided over %d ranks", call, (long long)count,
+        return ls_fail_null(LS_ERR_ARGUMENT, "%s: %lld rows cannot be divided among %d ranks", call, (long long)count,
                             ls_comm_size(comm));
     }
     ls_module *module = begin(call, &type, comm, count, width);

@@ -3,7 +3,7 @@
  *
  * ranks: 1 2
  * on: shm tcp
- * says: checkpoint: an earlier run left checkpoints, and .* is further than this trial: go on from it
+ * says: checkpoint: an earlier run left checkpoints, and .* is further along than this trial: resume from it
  * \(.resume = "saved"
  */
 #include "tests/mistakes/mistake.h"

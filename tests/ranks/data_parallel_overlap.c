@@ -338,7 +338,7 @@ static ls_status stale_buckets(ls_comm *world) {
     LS_TRY(two_modules(world, models, 1, false));
     LS_CHECK(two_modules(world, models, 2, ls_comm_rank(world) == 0) != LS_OK);
     LS_CHECK(two_modules(world, models, 3, false) == LS_ERR_MISMATCH);
-    LS_EXPECT_MESSAGE("an earlier backward pass has failed on some ranks");
+    LS_EXPECT_MESSAGE("an earlier backward pass failed on some ranks");
     for (int step = 4; step < 7; step++) {
         LS_TRY(two_modules(world, models, step, false));
     }

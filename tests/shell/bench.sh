@@ -109,7 +109,7 @@ launch bench pingpong --compute 3 </dev/null
 check "pingpong --compute: refused" is "$status $(cat err)" \
     "2 lockstep bench: --compute cannot be combined with messages between two ranks"
 LOCKSTEP_PROGRESS_THREAD=yes launch bench barrier --iterations 1 </dev/null
-check "a wrong LOCKSTEP_PROGRESS_THREAD: said" says err "LOCKSTEP_PROGRESS_THREAD=yes must be 0 or 1"
+check "a wrong LOCKSTEP_PROGRESS_THREAD: said" says err "LOCKSTEP_PROGRESS_THREAD is yes, but must be 0 or 1"
 launch bench alltoall -n 3 --fresh --sizes 1K --iterations 2 </dev/null
 check "alltoall --fresh is correct" is "$status $(grep -c ' yes$' out)" "0 1"
 launch bench allreduce -n 1 --backend self --json --sizes 1K --iterations 1 </dev/null
@@ -259,7 +259,7 @@ ways broadcast 4M direct --registered
 LOCKSTEP_ALGORITHM=shm:reed=never
 launch bench barrier </dev/null
 check "no setting of LOCKSTEP_ALGORITHM: exit status 2" is "$status" 2
-check "no setting of LOCKSTEP_ALGORITHM: says so" says err "LOCKSTEP_ALGORITHM: 'shm:reed=never' is not a size of backend shm; available: cells="
+check "no setting of LOCKSTEP_ALGORITHM: says so" says err "LOCKSTEP_ALGORITHM: 'shm:reed=never' is not a size setting of backend shm; available: cells="
 LOCKSTEP_ALGORITHM=allreduce:chunks,alltoall:read
 ways allreduce 1K chunks
 ways alltoall 1K read

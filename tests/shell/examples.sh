@@ -106,12 +106,12 @@ for ranks in 2 3 4; do
     check "send_recv on $ranks: ends well" is "$status $(cat err)" "0 "
 done
 launch run -n 1 "$examples/ring" </dev/null
-check "ring on 1: its own number" is "$status $(cat out)" "0 rank 0 saw 0"
+check "ring on 1: its own number" is "$status $(cat out)" "0 rank 0 saw the numbers 0"
 launch run -n 2 "$examples/ring" </dev/null
-check "ring on 2" printed "rank 0 saw 0, 10" "rank 1 saw 10, 0"
+check "ring on 2" printed "rank 0 saw the numbers 0, 10" "rank 1 saw the numbers 10, 0"
 launch run -n 4 "$examples/ring" </dev/null
-check "ring on 4" printed "rank 0 saw 0, 30, 20, 10" "rank 1 saw 10, 0, 30, 20" "rank 2 saw 20, 10, 0, 30" \
-    "rank 3 saw 30, 20, 10, 0"
+check "ring on 4" printed "rank 0 saw the numbers 0, 30, 20, 10" "rank 1 saw the numbers 10, 0, 30, 20" \
+    "rank 2 saw the numbers 20, 10, 0, 30" "rank 3 saw the numbers 30, 20, 10, 0"
 check "ring on 4: ends well" is "$status $(cat err)" "0 "
 for ranks in 1 2 3 4; do
     for count in 1 2 1000 1000003; do
@@ -184,7 +184,7 @@ done
 launch run -n 2 "$examples/heat" --points 20 --steps 30 --iterations 30 --quiet </dev/null
 check "heat --quiet: the last line only" is "$(cat out)" "$(tail -1 heat.1)"
 launch run -n 3 "$examples/heat" --points 2 </dev/null
-check "heat: more ranks than points" says err "2 points cannot be divided over 3 ranks"
+check "heat: more ranks than points" says err "2 points cannot be divided among 3 ranks"
 
 # ---- a custom operation ----
 for ranks in 1 2 3; do
@@ -384,7 +384,7 @@ launch run -n 2 "${long[@]}" --save part --max-steps 3 --checkpoint 2 --tensorbo
 check "fashion_mnist --checkpoint: ends well" is "$status" 0
 check "fashion_mnist --tensorboard: rank 0's events are there" is "$(ls board | grep -c '^events\.out\.tfevents')" 1
 launch run -n 2 "${long[@]}" --save part --checkpoint 2 </dev/null
-check "fashion_mnist: no second history beside the first" says err 'is further than this trial: go on from it'
+check "fashion_mnist: no second history beside the first" says err 'is further along than this trial: resume from it'
 launch run -n 2 "${long[@]}" --save part --checkpoint 2 --resume </dev/null
 check "fashion_mnist --resume: ends well" is "$status" 0
 launch run -n 2 "${long[@]::7}" --save part --checkpoint 2 --resume </dev/null

@@ -213,7 +213,7 @@ static ls_status set_callback(const ls_resumption *from, int i, const ls_named *
     const ls_callback *callback = from->trial->own_callbacks[i];
     char number[24];
     if (count == 0) {
-        ls_log_write(LS_LOG_WARNING, "checkpoint: %s has no state of %s, which starts from its initial state",
+        ls_log_write(LS_LOG_WARNING, "checkpoint: %s has no state for %s; it starts from its initial state",
                      from->folder, ls_trial_callback_name(callback, i, number));
         return LS_OK;
     }
@@ -274,8 +274,7 @@ static ls_status set_scaler(ls_resumption *from) {
     ls_grad_scaler *scaler = from->trial->options.grad_scaler;
     if (scaler != NULL && from->count == 0) {
         ls_log_write(LS_LOG_WARNING,
-                     "checkpoint: %s has no state of the grad_scaler, which starts from its initial state",
-                     from->folder);
+                     "checkpoint: %s has no state for the grad_scaler; it starts from its initial state", from->folder);
     }
     return scaler != NULL && from->count > 0 ? ls_grad_scaler_set_state(scaler, from->tensors, from->count) : LS_OK;
 }

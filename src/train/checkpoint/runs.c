@@ -252,7 +252,7 @@ static ls_status remove_leftover(const char *folder, const char *name) {
                : ls_fail(LS_ERR_IO, "checkpoint: cannot remove %s: %s", path, strerror(errno));
 }
 
-/* Removes unfinished files of killed runs. */
+/* Removes unfinished files that killed runs left. */
 static ls_status clean_up(const char *folder) {
     ls_folder_names names;
     LS_TRY(ls_folder_list(folder, ".", &names));
@@ -274,8 +274,8 @@ static ls_status check_later(const char *folder, const char *name) {
     const ls_status status = ls_checkpoint_verify(path);
     if (status == LS_OK) {
         return ls_fail(LS_ERR_STATE,
-                       "%s: an earlier run left checkpoints, and %s is further than this trial: go on from it (.resume "
-                       "= \"%s\" in ls_trial_options), remove them (.overwrite), or write to another folder",
+                       "%s: an earlier run left checkpoints, and %s is further along than this trial: resume from it "
+                       "(.resume = \"%s\" in ls_trial_options), remove them (.overwrite), or write to another folder",
                        maker, path, folder);
     }
     if (status != LS_ERR_FORMAT) {

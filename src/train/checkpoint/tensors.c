@@ -138,7 +138,7 @@ ls_status ls_checkpoint_get_outer(ls_trial *trial, const char *prefix, ls_checkp
     return ls_copies_add(&to->outer, "", tensors, count);
 }
 
-/* Follows the row of the model. */
+/* Runs after the row of the model has restored the parameters. */
 ls_status ls_checkpoint_set_outer(ls_resumption *from) {
     ls_outer *outer = from->trial->options.outer;
     ls_optimizer *optimizer = ls_outer_optimizer(outer);
@@ -154,7 +154,7 @@ ls_status ls_checkpoint_set_outer(ls_resumption *from) {
     }
     if (optimizer != NULL) {
         ls_log_write(LS_LOG_WARNING,
-                     "checkpoint: %s has no state of the outer optimizer, which keeps its present momentum",
+                     "checkpoint: %s has no state for the outer optimizer; it keeps its present momentum",
                      from->folder);
     }
     return LS_OK;

@@ -25,8 +25,8 @@ static ls_tensor *ask(const ls_metric *metric, const ls_trial_state *state) {
                              ls_ndim(target) == 1 && ls_size(target, 0) == ls_size(output, 0);
     if (!two_classes && output != NULL && target != NULL && ls_ndim(output) > 1 && ls_size(output, -1) != 1) {
         return ls_fail_null(LS_ERR_SHAPE,
-                            "ls_trial: metric \"%s\": output %s must be [n] or [n, 1], or [n, 2] with class numbers "
-                            "[n]: this metric supports two classes only",
+                            "ls_trial: metric \"%s\": output %s must be [n], [n, 1], or [n, 2] with class numbers "
+                            "[n] as targets: this metric supports only two classes",
                             metric->name, LS_SHAPE_TEXT(output));
     }
     if (!two_classes && !ls_answers_are_numbers(metric, state)) {

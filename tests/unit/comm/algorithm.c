@@ -110,7 +110,7 @@ TEST(wrong) {
         const char *text;
         const char *says;
     } rows[] = {
-        {"shm:pull=1", "'shm:pull=1' is not a size of backend shm; available: cells=, whole="},
+        {"shm:pull=1", "'shm:pull=1' is not a size setting of backend shm; available: cells=, whole="},
         {"shm:whole", "'shm:whole' is not a size"},
         {"shm:=4", "'shm:=4' is not a size"},
         {"shm:wholes=4", "'shm:wholes=4' is not a size"},

@@ -288,7 +288,7 @@ static void mistakes(void **state) {
         ls_status status;
         const char *part;
     } cases[] = {
-        {{.target = {NAMES("u")}}, LS_ERR_ARGUMENT, "no variable is named for the input: set .input.variables"},
+        {{.target = {NAMES("u")}}, LS_ERR_ARGUMENT, "no variable is specified for the input; set .input.variables"},
         {{.input = {NAMES("w")}, .target = {NAMES("u")}}, LS_ERR_ARGUMENT, "no variable \"w\" in "},
         {{.input = {NAMES("w")}, .target = {NAMES("u")}},
          LS_ERR_ARGUMENT,

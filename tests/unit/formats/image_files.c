@@ -193,9 +193,10 @@ TEST(test_folders_that_are_wrong) {
     expect_none(ls_image_folder_dataset(test_path("absent"), NULL), LS_ERR_IO, "/absent");
     expect_none(ls_image_folder_dataset(root, &(ls_image_options){.channels = 2}), LS_ERR_ARGUMENT,
                 ".channels is 2, but must be 1 or 3");
-    expect_none(ls_image_folder_dataset(root, &(ls_image_options){.height = 2}), LS_ERR_ARGUMENT, "set both, up to");
+    expect_none(ls_image_folder_dataset(root, &(ls_image_options){.height = 2}), LS_ERR_ARGUMENT,
+                "set both (each at most");
     expect_none(ls_image_folder_dataset(root, &(ls_image_options){.height = 20000, .width = 2}), LS_ERR_ARGUMENT,
-                "up to 16384");
+                "each at most 16384");
     ls_tensor *other = ls_npz_find(pictures, "color.png");
     const char *path = test_file("wrong/a/2.webp", ls_data_const(other), 10);
     expect_none(ls_image_folder_dataset(root, NULL), LS_ERR_UNSUPPORTED, "2.webp: not a PNG or JPEG file");

@@ -244,7 +244,7 @@ static ls_status save_in_hook(ls_trial_state *state, void *user) {
     return ls_trial_save(state->trial, in_root("nowhere"));
 }
 
-/* Files that are not folders, and targets of links, are kept. */
+/* Regular files and the targets of links are kept. */
 static void expect_kept(const training *t) {
     struct stat about;
     assert_int_equal(symlink("full", in_root("link")), 0);
@@ -317,7 +317,7 @@ TEST(test_folder_of_another_run) {
     end(&t);
     t = begin(&options, NULL);
     expect_failure(ls_trial_run(t.trial, 2), LS_ERR_STATE,
-                   "further/epoch-000002-step-0000000006 is further than this trial: go on from it (.resume");
+                   "further/epoch-000002-step-0000000006 is further along than this trial: resume from it (.resume");
     expect_message("remove them (.overwrite)");
     end(&t);
     assert_int_equal(count_whole(in_root("further")), 2);

@@ -76,7 +76,8 @@ TEST(test_overwrite) {
     /* A link with the name of a checkpoint may point to a different program's checkpoint. */
     assert_int_equal(symlink("epoch-000003-step-0000000009", in_root("again/epoch-000004-step-0000000012")), 0);
     t = begin(&second, NULL);
-    expect_failure(ls_trial_run(t.trial, 1), LS_ERR_STATE, "epoch-000004-step-0000000012 is further than this trial");
+    expect_failure(ls_trial_run(t.trial, 1), LS_ERR_STATE,
+                   "epoch-000004-step-0000000012 is further along than this trial");
     assert_int_equal(count_whole(folder), 4);
     end(&t);
 }

@@ -452,9 +452,8 @@ SCOPED_TEST(test_wrong_samples) {
     expect_refused(three, labels, ls_metric_named("mse"), LS_ERR_SHAPE,
                    "metric \"mse\": output [4, 3] and target [4] must have the same shape");
     expect_refused(three, labels, ls_metric_named("r2"), LS_ERR_SHAPE, "metric \"r2\": output [4, 3] and target [4]");
-    expect_refused(three, labels, ls_metric_named("roc_auc"), LS_ERR_SHAPE, "supports two classes only");
-    expect_refused(three, three, ls_metric_named("roc_auc"), LS_ERR_SHAPE,
-                   "must be [n] or [n, 1], or [n, 2] with class");
+    expect_refused(three, labels, ls_metric_named("roc_auc"), LS_ERR_SHAPE, "supports only two classes");
+    expect_refused(three, three, ls_metric_named("roc_auc"), LS_ERR_SHAPE, "must be [n], [n, 1], or [n, 2] with class");
     expect_refused(zeros(LS_SHAPE(4)), labels, ls_metric_named("roc_auc"), LS_ERR_ARGUMENT, " is neither 0 nor 1");
 }
 

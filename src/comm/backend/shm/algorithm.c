@@ -69,8 +69,8 @@ static ls_status read_word(const char *word, size_t length, ls_shm_sizes *sizes)
         }
     }
     return ls_fail(LS_ERR_ARGUMENT,
-                   VARIABLE ": 'shm:%.*s' is not a size of backend shm; available: cells=, whole=, chunk=, direct=, "
-                            "direct_moves=, read= and past=",
+                   VARIABLE ": 'shm:%.*s' is not a size setting of backend shm; available: cells=, whole=, chunk=, "
+                            "direct=, direct_moves=, read= and past=",
                    (int)(length < 40 ? length : 40), word);
 }
 

@@ -63,7 +63,7 @@ ls_status ls_tcp_listen(const ls_join_context *join, ls_tcp_peer_info *peer_info
         close(*listener);
     }
     peer_info->length = (uint32_t)length;
-    return error == 0 ? LS_OK : ls_fail(LS_ERR_IO, "cannot listen at %s: %s", host, strerror(error));
+    return error == 0 ? LS_OK : ls_fail(LS_ERR_IO, "cannot listen on %s: %s", host, strerror(error));
 }
 
 static bool is_peer_info(const ls_tcp_peer_info *peer_info) {
