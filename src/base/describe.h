@@ -17,7 +17,7 @@ typedef enum ls_field_kind {
     LS_FIELD_TEXT
 } ls_field_kind;
 
-/* One field of a struct of options. A field whose name is NULL ends a list of fields. */
+/* One field of an options struct. A field whose name is NULL ends a list of fields. */
 typedef struct ls_field {
     const char *name;
     size_t offset;

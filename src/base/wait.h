@@ -36,7 +36,7 @@ static inline bool ls_deadline_passed(ls_deadline deadline) {
     return ls_clock_ns() >= deadline;
 }
 
-/* ---- the time during which this process could run ---------------------------------------------------------------- */
+/* ---- the time during which this process was not stopped ---------------------------------------------------------- */
 
 /* The longest time between two polls that counts as time awake. A longer time means that the process was stopped. */
 #define LS_STOPPED_NS UINT64_C(1000000000)

@@ -1,6 +1,6 @@
 /*
- * One start of a job: the ranks on this machine, from their first instruction until none of their processes is left.
- * With several nodes, until this is true on every node.
+ * One launch of a job: the ranks on this machine, from their first instruction until all their processes have ended.
+ * With several nodes, until they have ended on every node.
  */
 #ifndef LS_CLI_JOB_H
 #define LS_CLI_JOB_H

@@ -104,7 +104,7 @@ static const ls_cli_option *option_of_code(const ls_command *command, int code) 
     return NULL;
 }
 
-/* Fails because of an unknown option, or an option whose argument is missing or not allowed. */
+/* Reports an unknown option, or an option whose argument is missing or not allowed, and fails. */
 static ls_status fail_option(const ls_command *command, const char *typed, int code) {
     const ls_cli_option *option = option_of_code(command, optopt);
     const bool is_long = strncmp(typed, "--", 2) == 0;

@@ -75,7 +75,7 @@ typedef struct ls_rendezvous_result {
     int local_rank, local_size;
     const ls_backend *backend;         /* the world's backend; NULL if `launcher`, the job's `mpi`, becomes the world */
     uint64_t machine;                  /* a number that is equal for ranks of the same machine */
-    char address[LS_ADDRESS_CAPACITY]; /* data address of this machine, to listen at; empty for a world of one rank */
+    char address[LS_ADDRESS_CAPACITY]; /* data address of this machine, to listen on; empty for a world of one rank */
 } ls_rendezvous_result;
 
 /* In rendezvous_mpi.c: the ranks of an MPI job exchange their peer infos. If all share a machine and none requests

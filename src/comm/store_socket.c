@@ -133,8 +133,8 @@ static int wait_for(int fd, short events, ls_deadline deadline) {
     return 0;
 }
 
-/* If a process connects to a port of this machine at which no process listens, it may be assigned this port as its
- * own. Then it is connected to itself, and the server cannot listen at the port. */
+/* If a process connects to a port of this machine at which no process listens, it may be assigned this port as its own.
+ * Then it is connected to itself, and the server cannot listen on the port. */
 static bool is_connected_to_itself(int fd) {
     struct sockaddr_storage own = {0}, other = {0};
     socklen_t own_size = sizeof own, other_size = sizeof other;

@@ -76,7 +76,7 @@ typedef struct ls_new_file {
     char *temporary;
     ls_checksum *sum;     /* the checksum of the bytes from ls_file_write; borrowed; initially NULL, for no checksum */
     bool in_new_folder;   /* the folder is new, and its creator syncs it after writing all files; initially false */
-    unsigned char *block; /* see ls_file_pass_cache; NULL if the stream has all bytes */
+    unsigned char *block; /* see ls_file_pass_cache; NULL if all bytes are written to the stream */
     size_t held;          /* bytes there */
 } ls_new_file;
 

@@ -191,7 +191,7 @@ ls_schedule *ls_schedule_polynomial(ls_optimizer *optimizer, int64_t steps, doub
     return ls_schedule_new(&(ls_schedule){.type = &type, .options.polynomial = {steps, power}}, optimizer);
 }
 
-/* ---- a function of the caller ------------------------------------------------------------------------------------ */
+/* ---- user-defined functions -------------------------------------------------------------------------------------- */
 
 static double function_rate(const ls_schedule *schedule, double base, int64_t step) {
     return base * schedule->options.function.factor(step, schedule->options.function.user);

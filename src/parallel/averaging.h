@@ -70,8 +70,8 @@ ls_status ls_tail_read_marks(const ls_data_parallel_state *state);
  */
 bool ls_tail_is_given(const ls_data_parallel_state *state, const ls_tail *mean);
 
-/* Starts averaging the scaling factors, with results bit-identical to the results of the tail. ls_weight_read returns
- * the mean. */
+/* Starts averaging the scaling factors. The mean, which ls_weight_read returns, is bit-identical to the mean in the
+ * tail. */
 ls_status ls_weight_start(ls_data_parallel_state *state, double weight, ls_work **work);
 double ls_weight_read(const ls_data_parallel_state *state);
 

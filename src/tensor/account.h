@@ -121,8 +121,8 @@ void ls_account_unwatch(ls_account *account, ls_memory_watch *watch);
 /* Resets the peak of ls_memory_stats to the current total. */
 void ls_account_reset(ls_account *account);
 
-/* memory.c: watches the calling thread's account from now on. Fails with LS_ERR_MEMORY if out of memory, and also
- * fails in a thread of a loader. */
+/* memory.c: watches the calling thread's account from now on. Fails with LS_ERR_MEMORY if out of memory. Also fails in
+ * a loader thread. */
 ls_status ls_memory_watch_begin(const char *call, ls_memory_watch *watch) LS_WARN_UNUSED;
 /* Must be called on the same thread. */
 void ls_memory_watch_end(ls_memory_watch *watch);

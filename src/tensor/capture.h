@@ -68,7 +68,8 @@ struct ls_capture {
 void ls_capture_begin(ls_capture *capture);
 void ls_capture_end(ls_capture *capture);
 
-/* After the end: gives the blocks their places in the arena. Fails with the reason of a refusal. */
+/* After ls_capture_end: assigns each block its offset in the arena. If the step cannot be captured, fails with the
+ * reason. */
 ls_status ls_capture_plan(ls_capture *capture);
 
 /* Makes the recorded calls, in order. Returns the first failure. */

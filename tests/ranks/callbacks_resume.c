@@ -43,7 +43,7 @@ static ls_status add_to_loss(ls_trial_state *state, void *user) {
     return state->loss != NULL ? LS_OK : ls_error_status();
 }
 
-/* All callbacks with state, and a log. */
+/* Lists all callbacks with state, and a timer. */
 static void list_callbacks(ls_callback *list[LISTED], ls_optimizer *optimizer, const char *log) {
     ls_callback *once = ls_callback_new(&(ls_callback_hooks){.on_criterion = add_to_loss, .name = "once"}, NULL);
     ls_callback *each =

@@ -214,7 +214,7 @@ static ls_status load_as(ls_comm *comm, const char *path, way to, const pupil *w
     return to < STAGES ? check_weights(comm, path, to, whole) : LS_OK;
 }
 
-/* Trains in one way on the first `size` ranks, and saves. Returns the folder. */
+/* Trains a model that is sharded as `from` on the first `size` ranks, and saves a checkpoint in `folder`. */
 static ls_status save_as(ls_comm *world, int size, way from, char folder[64]) {
     ls_comm *some = NULL;
     const bool in = ls_comm_rank(world) < size;

@@ -121,7 +121,7 @@ static ls_status make(ls_comm *world, int call, step *s, bool later) {
     return ls_work_wait(s->works[0]);
 }
 
-/* Checks with a sum over ranks that they are in step. */
+/* Sums the rank numbers over the world, to check that the ranks are in step. */
 static ls_status sum_ranks(ls_comm *world) {
     const int size = ls_comm_size(world);
     int64_t sum = ls_comm_rank(world);

@@ -180,8 +180,8 @@ static ls_status old_gradients_stay(ls_comm *world, bool no_sync) {
     return LS_OK;
 }
 
-/* Parameters are frozen before the module is created, or after training with momentum: an optimizer does not change
- * them. */
+/* An optimizer does not change parameters that were frozen before the module was created, or after training with
+ * momentum. */
 static ls_status optimizers_leave_it_alone(ls_comm *world) {
     ls_module *plain = make(LS_F32);
     LS_TRY(freeze(plain, 1U << 1 | 1U << 2));

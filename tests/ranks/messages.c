@@ -132,7 +132,7 @@ static ls_status a_loop_around_the_ranks(ls_comm *world) {
     return ls_scope_end(scope);
 }
 
-/* A scope that ends without kept tensors does not drop its communication, because the other ranks need it. */
+/* A scope that ends without kept tensors still completes its communication, because the other ranks need it. */
 static ls_status sends_outlive_their_scope(ls_comm *world) {
     ls_scope *scope = ls_scope_begin();
     ls_tensor *a = leaf(3, 1);

@@ -48,7 +48,7 @@ static bool lists_late_ranks(const ls_comm *comm, unsigned late, double timeout)
     return strncmp(ls_error_message(), expected, strlen(expected)) == 0;
 }
 
-/* Fails unless the latest call has failed as it must on a late rank. */
+/* Checks that the latest call failed with the message for a late rank. */
 static ls_status says_that_others_gave_up(double timeout) {
     char expected[LS_ERROR_CAPACITY];
     snprintf(expected, sizeof expected, "ls_comm_monitored_barrier #%d: this rank entered too late: ", calls);

@@ -45,7 +45,7 @@ struct program {
     double clips;     /* the maximum norm of the gradients; 0 disables clipping */
     ls_dtype dtype;   /* of the inputs */
     bool thaws;       /* the first layers are frozen in the first step */
-    bool scales;      /* uses a gradient scaler, with an overflow */
+    bool scales;      /* uses a gradient scaler; a step overflows */
 };
 
 static ls_module *make_mlp(void) {

@@ -23,7 +23,7 @@ enum { WIDTH = 790, LAYERS = 16 };
 
 static const double PARAMETERS = (double)LAYERS * WIDTH * (WIDTH + 1), UNIT = 4.0 * WIDTH * (WIDTH + 1);
 
-/* Returns the bytes that a rank needs in addition to activations. */
+/* Returns the number of bytes that a rank needs in addition to activations. */
 static double formula(int zero, ls_dtype wire, double ranks) {
     const double encoded = wire == LS_F32 ? 0 : zero < 2 ? 2 * PARAMETERS : UNIT / 2;
     switch (zero) {

@@ -44,7 +44,7 @@ typedef struct shadow_job {
     };
 } shadow_job;
 
-/* The parameters of kernels.h, as arguments. */
+/* The parameters of each kernel in kernels.h, as an argument list. */
 #define NAMES_pair                  y, x
 #define NAMES_fill                  y, value
 #define NAMES_count_up              y

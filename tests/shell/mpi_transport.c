@@ -394,8 +394,8 @@ static void closing_waits_for_nobody(void) {
 }
 
 /*
- * Rank 0 closes its endpoint while MPI sends from, and receives into, the program's buffers. Closing does not poll
- * until the other ranks make MPI calls; ls_mpi_finish_closed does.
+ * Rank 0 closes its endpoint while MPI sends from, and receives into, the program's buffers. Closing does not wait for
+ * the other ranks to make MPI calls; ls_mpi_finish_closed does.
  */
 static void closing_amid_transfers_waits_for_nobody(void) {
     enum { MOST_POLLS = 50 };

@@ -1,4 +1,4 @@
-/* For tests of captured steps: a small classifier, and what its step and its replays must do. */
+/* For tests of captured steps: a small classifier, and checks of its step and its replays. */
 #ifndef LS_TESTS_SUPPORT_CAPTURED_H
 #define LS_TESTS_SUPPORT_CAPTURED_H
 

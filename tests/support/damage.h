@@ -22,8 +22,8 @@ void content_replace(content *c, size_t at, size_t old, const void *with, size_t
 /* Changes numbers, parts, special characters and bytes. */
 void content_damage(content *c);
 
-/* Returns the path of a file with these bytes. The file is in memory, because there are many; all calls use the same
- * file. */
+/* Returns the path of a file with these bytes. The file is in memory. All calls reuse it, and each call overwrites its
+ * contents. */
 const char *content_file(const content *c);
 
 /* Does the same with the bytes gzipped, and sometimes damaged again. */

@@ -21,7 +21,7 @@
 
 ls_status rank_test(ls_comm *world);
 
-/* Fails the test on this rank, with the location and the expression. */
+/* Fails the test on this rank, and reports the location and the expression. */
 #define LS_CHECK(condition)                                                                                            \
     do {                                                                                                               \
         if (!(condition)) {                                                                                            \

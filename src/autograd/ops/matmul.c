@@ -22,7 +22,7 @@ typedef struct batched_product {
     ls_dtype rounds_to; /* see ls_gemm */
 } batched_product;
 
-/* Returns the number of matrix axes of a tensor: its last axes. The axes before them are batch axes. */
+/* Returns the number of matrix axes of a tensor. These are its last axes; the axes before them are batch axes. */
 static int matrix_axes(const ls_tensor *tensor) {
     return tensor->ndim < 2 ? tensor->ndim : 2;
 }

@@ -35,7 +35,7 @@ ls_values ls_values_of(const ls_command *command, const ls_cli_option *option);
 /* Returns the values of the arguments after the first. */
 ls_value_kind ls_values_of_rest(const ls_command *command);
 
-/* Prints the text, with `escape` before each of the characters `special`; newlines become blanks. */
+/* Prints the text, with `escape` before each character of `special`; newlines become spaces. */
 void ls_manual_print(FILE *stream, const char *text, const char *special, const char *escape);
 
 /* Writes the man page of a subcommand, or of `lockstep` itself if `command` is NULL. `date` is YYYY-MM-DD. */

@@ -60,7 +60,7 @@ typedef struct ls_part {
     bool buffer;             /* the tensor is a buffer of the model */
     ls_shape shape;          /* of the whole tensor */
     int axis;                /* -1 if the part is the complete tensor */
-    int64_t first, count;    /* range of indices along the axis; 0 and 1 for a complete tensor */
+    int64_t first, count;    /* first index and number of indices along the axis; 0 and 1 for a complete tensor */
     char hash[LS_PART_HASH]; /* hash of the elements, to distinguish replicas from different tensors; "" if unknown */
 } ls_part;
 

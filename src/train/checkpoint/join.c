@@ -50,7 +50,7 @@ static int find(const joining *join, const char *name, int *count) {
     return low;
 }
 
-/* Returns the range of a part along an axis. */
+/* Returns the range of indices that a part covers along an axis. */
 static void range_of(const ls_part *part, int axis, int64_t *first, int64_t *count) {
     *first = axis == part->axis ? part->first : 0;
     *count = axis == part->axis ? part->count : part->shape.size[axis];

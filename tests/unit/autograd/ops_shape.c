@@ -1,5 +1,5 @@
 /*
- * Views, joins, copies and conversions: values, shared memory, gradients, refusals.
+ * Views, joins, copies and conversions: values, shared memory, gradients, rejected arguments.
  *
  * devices: cpu shadow cuda
  */

@@ -22,7 +22,7 @@
 
 enum { MOST_RANKS = 6, MOST_SAID = 16, ROOM = 50000, PATIENCE = 100000000 };
 
-/* Forged sizes are requested from the allocator. */
+/* Engines request forged sizes from the allocator, which must return NULL instead of aborting. */
 __attribute__((visibility("default"))) const char *__asan_default_options(void);
 const char *__asan_default_options(void) {
     return "allocator_may_return_null=1";

@@ -55,7 +55,7 @@ TEST(right_bits) {
     check_world(1030, 1033, 10, -1);          /* and three up */
 }
 
-/* ---- switches between the algorithms of a reduction -------------------------------------------------------------- */
+/* ---- sizes at which a reduction changes its algorithm ------------------------------------------------------------ */
 
 /* Returns the algorithm on a network without native collectives. */
 static ls_algorithm_id algorithm_over(ls_endpoint *endpoint, int ranks, ls_place place, const call_plan *plan,

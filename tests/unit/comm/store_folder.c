@@ -148,7 +148,7 @@ TEST(the_secret_is_private) {
     umask(before);
 }
 
-/* The file of a killed job remains: no process holds its lock, and another process may have its address. */
+/* A killed job leaves its file: no process holds the lock, and another process may use the address. */
 TEST(a_job_that_was_killed) {
     const char *path = test_path("killed");
     char current[400], text[LS_ANNOUNCEMENT_CAPACITY];

@@ -30,7 +30,7 @@ enum { SIZES = sizeof sizes / sizeof *sizes };
 
 /* ---- one after the other ----------------------------------------------------------------------------------------- */
 
-/* Sends each size, with the receive before and after the message. */
+/* Sends each size twice. The receive starts before the send, and then after the first bytes have arrived. */
 TEST(every_size_arrives) {
     tcp_net net;
     tcp_net_start(&net, 2);

@@ -54,7 +54,7 @@ static void check_samples(const ls_batch *batch, int64_t steps) {
     }
 }
 
-/* Reads the loader's epoch, and returns the number of samples. */
+/* Reads one epoch from the loader, and returns the number of samples. */
 static int64_t read_epoch(ls_loader *loader, int64_t steps) {
     int64_t samples = 0;
     ls_batch batch;

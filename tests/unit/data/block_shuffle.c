@@ -46,7 +46,7 @@ static void expect_permutation(const int64_t *order, int64_t count) {
     }
 }
 
-/* Returns how often a reader with a cache of `cached` blocks must read a block. */
+/* Returns the number of block reads of a reader whose cache holds `cached` blocks. */
 static int count_reads(const int64_t *order, int64_t count, int64_t first, int cached) {
     int64_t cache[64];
     int reads = 0, size = 0;

@@ -11,7 +11,7 @@
 #include <lockstep/autograd.h>
 #include <lockstep/data.h>
 
-static int ended; /* number of freed counting data sets */
+static int ended; /* number of counting data sets that were freed */
 
 static ls_status counting_fetch(ls_dataset *self, const ls_samples *samples, ls_tensor *input, ls_tensor *target) {
     (void)self;

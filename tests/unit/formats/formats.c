@@ -1,6 +1,6 @@
 /*
- * IDX and CSV: round trips, files from other programs, and invalid files. Also random damage, including safetensors
- * files.
+ * IDX and CSV: round trips, files from other programs, and invalid files. Also random damage to files, including
+ * safetensors files.
  *
  * devices: cpu
  */

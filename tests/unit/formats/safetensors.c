@@ -70,7 +70,7 @@ static void expect_safetensors_error(const char *header, size_t data_size, const
     expect_message(part);
 }
 
-/* Opens a file with this header and this data. */
+/* Creates a file with this header and data, and opens it. */
 static ls_safetensors *safetensors_of(const char *header, const void *data, size_t size) {
     unsigned char bytes[1024] = {0};
     const size_t length = strlen(header);

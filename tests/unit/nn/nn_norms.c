@@ -78,7 +78,7 @@ static ls_status keep_output(ls_module_call *call, void *user) {
     return LS_OK;
 }
 
-/* A hook of `f` can keep its output unchanged. */
+/* The residual addition does not change an output of `f` that a hook has kept. */
 SCOPED_TEST(test_residual_with_a_hook) {
     ls_tensor *kept = NULL;
     ls_module *module = ls_nn_residual(ls_nn_relu());

@@ -261,7 +261,7 @@ TEST(test_errors) {
     ls_module_free(module);
 }
 
-/* ---- what a second run could not repeat -------------------------------------------------------------------------- */
+/* ---- state that would make a second run differ from the first ---------------------------------------------------- */
 
 typedef enum trick { NO_TRICK, READ_A_LEAF, LEAVE_A_SCOPE, CHANGE_A_BUFFER } trick;
 

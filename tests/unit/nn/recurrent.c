@@ -159,7 +159,7 @@ TEST(test_starts_as_pytorch) {
 
 /* ---- lengths, axes ----------------------------------------------------------------------------------------------- */
 
-/* Sequences of several lengths, one of them empty, give the same results as each alone, whatever follows their end. */
+/* Sequences of several lengths, one of them empty, give the same results in a batch as alone, for any padding. */
 static void test_lengths(void **state) {
     (void)state;
     const int64_t lengths[] = {4, 0, 2};

@@ -147,7 +147,7 @@ static ls_status own_progress(ls_endpoint *endpoint, uint64_t wait_ns, bool *mov
     return self->dead ? ls_fail(LS_ERR_INTERNAL, "this rank is dead") : ls_sim_transport.progress(endpoint, 0, moved);
 }
 
-/* The linker replaces ls_wait_pause, by which a rank waits for several communicators, by this function. */
+/* The linker substitutes this function for ls_wait_pause, which a rank calls to wait for several communicators. */
 bool __real_ls_wait_pause(ls_wait *wait);
 bool __wrap_ls_wait_pause(ls_wait *wait);
 bool __wrap_ls_wait_pause(ls_wait *wait) {

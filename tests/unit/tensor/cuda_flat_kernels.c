@@ -221,7 +221,7 @@ static void numbers_compare(const char *what, numbers *a, numbers *b) {
     }
 }
 
-/* Both kernels take the same step, with the numbers at different addresses. */
+/* Both kernels compute the same step, on numbers at different addresses. */
 #define CHECK(kernel, ...)                                                                                             \
     do {                                                                                                               \
         numbers cpu = numbers_begin(dtype, count), cuda = numbers_begin(dtype, count);                                 \

@@ -389,7 +389,7 @@ static void check_unscale(ls_dtype dtype, int64_t count) {
         numbers_expect("unscaled", numbers_get(&y, i), 1.5 * numbers_get(&before, i), numbers_tolerance(dtype));
     }
     for (int64_t i = 0; i < count; i++) {
-        numbers_set(&y, i, bad[i % 4]); /* the last number exceeds the largest finite number when it is multiplied */
+        numbers_set(&y, i, bad[i % 4]); /* the last number overflows when it is multiplied */
         found = 0;
         assert_int_equal(kernels()->unscale(NULL, dtype, count, 1.5, y.data, &found), LS_OK);
         assert_true(found == 1);

@@ -338,8 +338,8 @@ static void broadcast_put(const ls_shm *shm, size_t from) {
     }
 }
 
-/* Runs when the root's slot of this step contains the chunk at `done`; meanwhile, the root fills its slot of the
- * next step. */
+/* Runs when the root's slot for this step contains the chunk at `done`; meanwhile, the root fills its slot for the next
+ * step. */
 static ls_status broadcast_chunks(ls_shm *shm, bool *finished) {
     const size_t at = shm->done;
     const size_t count = chunk_at(shm, at);

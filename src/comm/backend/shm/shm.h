@@ -56,7 +56,7 @@ typedef struct ls_shm_rank {
     uint64_t process_space;  /* inode of its PID namespace, in which its PID is valid */
     uint64_t magic; /* address of a number that other ranks read to test whether they can read this rank's memory */
     _Alignas(64) _Atomic uint64_t latest; /* latest call: 256 times its number plus its operation; 0 if none */
-    _Atomic uint64_t awaited; /* message that this rank has long waited for: 2^32 (sender + 1) + tag; 0 if none */
+    _Atomic uint64_t awaited; /* message that this rank has long been awaiting: 2^32 (sender + 1) + tag; 0 if none */
     _Atomic uint32_t reading; /* between threads: this rank is reading the memory of others */
     uint32_t peer_reads;      /* this rank can read the memory of others */
     _Atomic int32_t file;     /* descriptor of the memfd plus 1; negative after close; 0 if none is open */
@@ -87,7 +87,7 @@ typedef struct ls_shm_region {
     uint64_t offset; /* offset in the memfd; unused between threads */
 } ls_shm_region;
 
-/* The beginning of the payload of a call's first cell, unless the call uses algorithm "cells". */
+/* The start of the payload of a call's first cell. Calls with the algorithm "cells" do not have it. */
 typedef struct ls_shm_note {
     uint32_t far;    /* true if cache lines of the latest slots that this rank polled arrived slowly */
     uint32_t into;   /* reductions: region of the receive buffer, if the cell's region is not 0 */

@@ -111,7 +111,7 @@ void *ls_sim_allocate(ls_sim_network *network, size_t size);
 /* Returns a random number from 0 to bound - 1. */
 uint64_t ls_sim_draw(ls_sim_network *network, uint64_t bound);
 
-/* Returns rank `rank`'s state for `peer`, which is created if necessary. */
+/* Returns rank `rank`'s state for `peer`, creating it if necessary. */
 ls_sim_link *ls_sim_link_of(ls_sim_network *network, int rank, int peer);
 
 /* Connects `rank` to `peer`: from now on, `rank` detects the exit of `peer`. */

@@ -43,7 +43,7 @@ typedef struct ls_tcp_options {
 /*
  * Creates this rank's peer info, and listens at the address in `join`, on a free port. Returns ownership of the socket
  * to the caller, who closes it. Fails with LS_ERR_ARGUMENT if the address is invalid, and with LS_ERR_IO if this
- * machine cannot listen at it.
+ * machine cannot listen on it.
  */
 ls_status ls_tcp_listen(const ls_join_context *join, ls_tcp_peer_info *peer_info, int *listener);
 

@@ -1,9 +1,9 @@
 /*
- * The libraries that compute large matrix products and convolutions: oneDNN, through plug-in onednn
- * (tensor/device/onednn), for f32; OpenBLAS for f64, and for f32 if the plug-in is missing. They are opened on first
- * use instead of linked. Linking would cost every process, including the launcher, 2 ms at startup, and an OpenBLAS
- * built with pthreads starts threads when it is loaded, after which ls_spawn could not fork. Only this file depends on
- * OpenBLAS's name and version.
+ * The libraries that compute large matrix products and convolutions: oneDNN for f32, through the plug-in onednn
+ * (tensor/device/onednn); OpenBLAS for f64, and for f32 if the plug-in is missing. They are opened on first use, not
+ * linked. Linking would cost every process, including the launcher, 2 ms at startup, and an OpenBLAS built with
+ * pthreads starts threads when it is loaded, after which ls_spawn could not fork. Only this file depends on OpenBLAS's
+ * name and version.
  */
 #ifndef LS_TENSOR_DEVICE_CPU_LIBRARIES_H
 #define LS_TENSOR_DEVICE_CPU_LIBRARIES_H

@@ -15,7 +15,7 @@ enum { LS_LOOP_TENSORS = 4 };
  * elements). */
 typedef void (*ls_loop_body)(int64_t n, void *const *at, const int64_t *step, const void *context);
 
-/* The merged axes, in the order of the first tensor's memory: axis 0 has the largest steps. There is at least one
+/* The merged axes, in the order of the first tensor's memory: axis 0 has the largest stride. There is at least one
  * axis. */
 typedef struct ls_loop {
     int tensors;
