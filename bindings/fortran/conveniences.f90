@@ -7,7 +7,8 @@
   interface ls_axes
     procedure axes_of
   end interface
-  private :: shape_of_i4, shape_of_i8, axes_of, c_text, reversed, view_of, has_layout, stop_with_message, set_error, decimal
+  private :: shape_of_i4, shape_of_i8, axes_of, c_text, reversed, view_of, has_layout, stop_with_message, set_error, &
+    decimal, layout_status, list, of_rank
 
 contains
 
@@ -106,15 +107,61 @@ contains
   ! ls_check(status) and ls_check(handle) stop the program with the error message after a failed call.
   subroutine check_status(status)
     integer(c_int), intent(in) :: status
-    if (status /= LS_OK) call stop_with_message()
+    if (status == LS_OK) return
+    ! The stored error belongs to another call if it has another status.
+    if (ls_error_status() /= status) call set_error(status, ls_status_name(status))
+    call stop_with_message()
   end subroutine
 
+  ! `stop 1` would write another line.
   subroutine stop_with_message()
     use, intrinsic :: iso_fortran_env, only: error_unit
-    write (error_unit, '(a)') "lockstep: " // ls_error_message()
+    interface
+      subroutine c_exit(status) bind(c, name="exit")
+        import
+        integer(c_int), value, intent(in) :: status
+      end subroutine
+    end interface
+    write (error_unit, '(a)') "lockstep" // of_rank() // ": " // ls_error_message()
     flush (error_unit)
-    stop 1
+    call c_exit(1)
   end subroutine
+
+  ! Returns " (rank N)" if ls_init or the MPI launcher has given this process a rank, otherwise "".
+  function of_rank() result(text)
+    character(len=:), allocatable :: text
+    character(len=12) :: rank
+    integer :: length
+    length = 0
+    if (.not. ls_is_null(ls_world())) then
+      write (rank, '(i0)') ls_comm_rank(ls_world())
+      length = len_trim(rank)
+    end if
+    if (length == 0) call get_environment_variable("OMPI_COMM_WORLD_RANK", rank, length)
+    if (length == 0) call get_environment_variable("PMI_RANK", rank, length)
+    text = ""
+    if (length > 0) text = " (rank " // trim(rank) // ")"
+  end function
+
+  ! ls_module *ls_sequential_of(ls_module *const *modules, int count). The default of `count` is the size of the array.
+  function ls_sequential_of(modules, count) result(returned)
+    type(ls_module), intent(in) :: modules(:)
+    integer(c_int), intent(in), optional :: count
+    type(ls_module) :: returned
+    integer(c_int) :: used
+    integer :: i
+    used = size(modules)
+    if (present(count)) used = count
+    if (used <= size(modules)) then
+      returned = ls_sequential_of_c(modules, used)
+    else
+      do i = 1, size(modules)
+        call ls_module_free(modules(i))
+      end do
+      call set_error(LS_ERR_ARGUMENT, "ls_sequential_of: the count is " // decimal(used) // ", but the array has " // &
+        decimal(size(modules)) // " modules; omit the count")
+    end if
+  end function
 
   ! The sizes of a Fortran array in the order of C: its last axis comes first.
   pure function reversed(size) result(returned)
@@ -170,6 +217,34 @@ contains
       size = shape%size(rank:1:-1)
       returned = .true.
     end if
+  end function
+
+  ! Returns LS_OK if ls_array_copy can copy the tensor into an array of this shape. Otherwise sets this thread's error.
+  function layout_status(tensor, dtype, array) result(status)
+    type(ls_tensor), intent(in) :: tensor
+    integer(c_int), intent(in) :: dtype
+    integer, intent(in) :: array(:)
+    integer(c_int) :: status
+    integer(c_int64_t) :: size_of(size(array))
+    if (.not. has_layout(tensor, dtype, size(array), size_of)) then
+      status = ls_error_status()
+    else if (any(size_of /= array)) then
+      status = ls_error_set_text(LS_ERR_SHAPE, "ls_array_copy: in the order of Fortran, the tensor has shape " // &
+        list(int(size_of)) // " and the array " // list(array))
+    else
+      status = LS_OK
+    end if
+  end function
+
+  function list(numbers) result(text)
+    integer, intent(in) :: numbers(:)
+    character(len=:), allocatable :: text
+    integer :: i
+    text = "[" // decimal(numbers(1))
+    do i = 2, size(numbers)
+      text = text // ", " // decimal(numbers(i))
+    end do
+    text = text // "]"
   end function
 
   function decimal(number) result(text)

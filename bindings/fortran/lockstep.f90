@@ -997,7 +997,8 @@ module lockstep
   interface ls_axes
     procedure axes_of
   end interface
-  private :: shape_of_i4, shape_of_i8, axes_of, c_text, reversed, view_of, has_layout, stop_with_message, set_error, decimal
+  private :: shape_of_i4, shape_of_i8, axes_of, c_text, reversed, view_of, has_layout, stop_with_message, set_error, &
+    decimal, layout_status, list, of_rank
 
 
   interface ls_seed
@@ -1502,6 +1503,12 @@ module lockstep
         ls_array_f64_3, ls_array_f64_4, ls_array_i32_1, ls_array_i32_2, ls_array_i32_3, ls_array_i32_4, &
         ls_array_i64_1, ls_array_i64_2, ls_array_i64_3, ls_array_i64_4
   end interface
+  interface ls_array_copy
+    procedure ls_array_copy_f32_1, ls_array_copy_f32_2, ls_array_copy_f32_3, ls_array_copy_f32_4, &
+        ls_array_copy_f64_1, ls_array_copy_f64_2, ls_array_copy_f64_3, ls_array_copy_f64_4, ls_array_copy_i32_1, &
+        ls_array_copy_i32_2, ls_array_copy_i32_3, ls_array_copy_i32_4, ls_array_copy_i64_1, ls_array_copy_i64_2, &
+        ls_array_copy_i64_3, ls_array_copy_i64_4
+  end interface
 
   private :: ls_seed_i4, ls_random_u32_i8, ls_random_u32_i4, ls_random_uniform_i8
   private :: ls_random_uniform_i4, ls_random_normal_i8, ls_random_normal_i4, ls_trace_span_i8
@@ -1560,39 +1567,43 @@ module lockstep
   private :: ls_nn_multi_head_attention_i4, ls_nn_positions_i8, ls_nn_positions_i4, ls_nn_transformer_block_i8
   private :: ls_nn_transformer_block_i4, ls_nn_rnn_i8, ls_nn_rnn_i4, ls_nn_rnn_relu_i8
   private :: ls_nn_rnn_relu_i4, ls_nn_lstm_i8, ls_nn_lstm_i4, ls_nn_gru_i8
-  private :: ls_nn_gru_i4, ls_schedule_step_i8, ls_schedule_step_i4, ls_schedule_cosine_i8
-  private :: ls_schedule_cosine_i4, ls_schedule_cosine_warm_restarts_i8, ls_schedule_cosine_warm_restarts_i4, ls_schedule_linear_i8
-  private :: ls_schedule_linear_i4, ls_schedule_polynomial_i8, ls_schedule_polynomial_i4, ls_schedule_warm_up_i8
-  private :: ls_schedule_warm_up_i4, ls_scatter_i8, ls_scatter_i4, ls_alltoall_i8
-  private :: ls_alltoall_i4, ls_alltoall_begin_i8, ls_alltoall_begin_i4, ls_nn_column_parallel_i8
-  private :: ls_nn_column_parallel_i4, ls_nn_row_parallel_i8, ls_nn_row_parallel_i4, ls_nn_parallel_embedding_i8
-  private :: ls_nn_parallel_embedding_i4, ls_trial_run_i8, ls_trial_run_i4, ls_trial_history_i8
-  private :: ls_trial_history_i4, ls_rate_finder_point_i8, ls_rate_finder_point_i4, ls_label_smoothing_i8
-  private :: ls_label_smoothing_i4, is_null_tensor, is_null_scope, is_null_comm
-  private :: is_null_work, is_null_store, is_null_csv_classes, is_null_safetensors
-  private :: is_null_npz, is_null_events, is_null_module, is_null_dataset
-  private :: is_null_loader, is_null_metric, is_null_optimizer, is_null_schedule
-  private :: is_null_grad_scaler, is_null_ema, is_null_handle, is_null_reducer
-  private :: is_null_wire_format, is_null_outer, is_null_trial, is_null_callback
-  private :: is_null_step, check_status, check_tensor, check_scope
-  private :: check_comm, check_work, check_store, check_csv_classes
-  private :: check_safetensors, check_npz, check_events, check_module
-  private :: check_dataset, check_loader, check_metric, check_optimizer
-  private :: check_schedule, check_grad_scaler, check_ema, check_handle
-  private :: check_reducer, check_wire_format, check_outer, check_trial
-  private :: check_callback, check_step, ls_from_c, ls_from_f32_1
-  private :: ls_from_f32_2, ls_from_f32_3, ls_from_f32_4, ls_from_f64_1
-  private :: ls_from_f64_2, ls_from_f64_3, ls_from_f64_4, ls_from_i32_1
-  private :: ls_from_i32_2, ls_from_i32_3, ls_from_i32_4, ls_from_i64_1
-  private :: ls_from_i64_2, ls_from_i64_3, ls_from_i64_4, ls_view_f32_1
-  private :: ls_view_f32_2, ls_view_f32_3, ls_view_f32_4, ls_view_f64_1
-  private :: ls_view_f64_2, ls_view_f64_3, ls_view_f64_4, ls_view_i32_1
-  private :: ls_view_i32_2, ls_view_i32_3, ls_view_i32_4, ls_view_i64_1
-  private :: ls_view_i64_2, ls_view_i64_3, ls_view_i64_4, ls_array_f32_1
-  private :: ls_array_f32_2, ls_array_f32_3, ls_array_f32_4, ls_array_f64_1
-  private :: ls_array_f64_2, ls_array_f64_3, ls_array_f64_4, ls_array_i32_1
-  private :: ls_array_i32_2, ls_array_i32_3, ls_array_i32_4, ls_array_i64_1
-  private :: ls_array_i64_2, ls_array_i64_3, ls_array_i64_4
+  private :: ls_nn_gru_i4, ls_sequential_of_c, ls_schedule_step_i8, ls_schedule_step_i4
+  private :: ls_schedule_cosine_i8, ls_schedule_cosine_i4, ls_schedule_cosine_warm_restarts_i8, ls_schedule_cosine_warm_restarts_i4
+  private :: ls_schedule_linear_i8, ls_schedule_linear_i4, ls_schedule_polynomial_i8, ls_schedule_polynomial_i4
+  private :: ls_schedule_warm_up_i8, ls_schedule_warm_up_i4, ls_scatter_i8, ls_scatter_i4
+  private :: ls_alltoall_i8, ls_alltoall_i4, ls_alltoall_begin_i8, ls_alltoall_begin_i4
+  private :: ls_nn_column_parallel_i8, ls_nn_column_parallel_i4, ls_nn_row_parallel_i8, ls_nn_row_parallel_i4
+  private :: ls_nn_parallel_embedding_i8, ls_nn_parallel_embedding_i4, ls_trial_run_i8, ls_trial_run_i4
+  private :: ls_trial_history_i8, ls_trial_history_i4, ls_rate_finder_point_i8, ls_rate_finder_point_i4
+  private :: ls_label_smoothing_i8, ls_label_smoothing_i4, is_null_tensor, is_null_scope
+  private :: is_null_comm, is_null_work, is_null_store, is_null_csv_classes
+  private :: is_null_safetensors, is_null_npz, is_null_events, is_null_module
+  private :: is_null_dataset, is_null_loader, is_null_metric, is_null_optimizer
+  private :: is_null_schedule, is_null_grad_scaler, is_null_ema, is_null_handle
+  private :: is_null_reducer, is_null_wire_format, is_null_outer, is_null_trial
+  private :: is_null_callback, is_null_step, check_status, check_tensor
+  private :: check_scope, check_comm, check_work, check_store
+  private :: check_csv_classes, check_safetensors, check_npz, check_events
+  private :: check_module, check_dataset, check_loader, check_metric
+  private :: check_optimizer, check_schedule, check_grad_scaler, check_ema
+  private :: check_handle, check_reducer, check_wire_format, check_outer
+  private :: check_trial, check_callback, check_step, ls_from_c
+  private :: ls_from_f32_1, ls_from_f32_2, ls_from_f32_3, ls_from_f32_4
+  private :: ls_from_f64_1, ls_from_f64_2, ls_from_f64_3, ls_from_f64_4
+  private :: ls_from_i32_1, ls_from_i32_2, ls_from_i32_3, ls_from_i32_4
+  private :: ls_from_i64_1, ls_from_i64_2, ls_from_i64_3, ls_from_i64_4
+  private :: ls_view_f32_1, ls_view_f32_2, ls_view_f32_3, ls_view_f32_4
+  private :: ls_view_f64_1, ls_view_f64_2, ls_view_f64_3, ls_view_f64_4
+  private :: ls_view_i32_1, ls_view_i32_2, ls_view_i32_3, ls_view_i32_4
+  private :: ls_view_i64_1, ls_view_i64_2, ls_view_i64_3, ls_view_i64_4
+  private :: ls_array_f32_1, ls_array_f32_2, ls_array_f32_3, ls_array_f32_4
+  private :: ls_array_f64_1, ls_array_f64_2, ls_array_f64_3, ls_array_f64_4
+  private :: ls_array_i32_1, ls_array_i32_2, ls_array_i32_3, ls_array_i32_4
+  private :: ls_array_i64_1, ls_array_i64_2, ls_array_i64_3, ls_array_i64_4
+  private :: ls_array_copy_f32_1, ls_array_copy_f32_2, ls_array_copy_f32_3, ls_array_copy_f32_4
+  private :: ls_array_copy_f64_1, ls_array_copy_f64_2, ls_array_copy_f64_3, ls_array_copy_f64_4
+  private :: ls_array_copy_i32_1, ls_array_copy_i32_2, ls_array_copy_i32_3, ls_array_copy_i32_4
+  private :: ls_array_copy_i64_1, ls_array_copy_i64_2, ls_array_copy_i64_3, ls_array_copy_i64_4
 
   interface
   ! double ls_option_zero(void)
@@ -4306,15 +4317,61 @@ contains
   ! ls_check(status) and ls_check(handle) stop the program with the error message after a failed call.
   subroutine check_status(status)
     integer(c_int), intent(in) :: status
-    if (status /= LS_OK) call stop_with_message()
+    if (status == LS_OK) return
+    ! The stored error belongs to another call if it has another status.
+    if (ls_error_status() /= status) call set_error(status, ls_status_name(status))
+    call stop_with_message()
   end subroutine
 
+  ! `stop 1` would write another line.
   subroutine stop_with_message()
     use, intrinsic :: iso_fortran_env, only: error_unit
-    write (error_unit, '(a)') "lockstep: " // ls_error_message()
+    interface
+      subroutine c_exit(status) bind(c, name="exit")
+        import
+        integer(c_int), value, intent(in) :: status
+      end subroutine
+    end interface
+    write (error_unit, '(a)') "lockstep" // of_rank() // ": " // ls_error_message()
     flush (error_unit)
-    stop 1
+    call c_exit(1)
   end subroutine
+
+  ! Returns " (rank N)" if ls_init or the MPI launcher has given this process a rank, otherwise "".
+  function of_rank() result(text)
+    character(len=:), allocatable :: text
+    character(len=12) :: rank
+    integer :: length
+    length = 0
+    if (.not. ls_is_null(ls_world())) then
+      write (rank, '(i0)') ls_comm_rank(ls_world())
+      length = len_trim(rank)
+    end if
+    if (length == 0) call get_environment_variable("OMPI_COMM_WORLD_RANK", rank, length)
+    if (length == 0) call get_environment_variable("PMI_RANK", rank, length)
+    text = ""
+    if (length > 0) text = " (rank " // trim(rank) // ")"
+  end function
+
+  ! ls_module *ls_sequential_of(ls_module *const *modules, int count). The default of `count` is the size of the array.
+  function ls_sequential_of(modules, count) result(returned)
+    type(ls_module), intent(in) :: modules(:)
+    integer(c_int), intent(in), optional :: count
+    type(ls_module) :: returned
+    integer(c_int) :: used
+    integer :: i
+    used = size(modules)
+    if (present(count)) used = count
+    if (used <= size(modules)) then
+      returned = ls_sequential_of_c(modules, used)
+    else
+      do i = 1, size(modules)
+        call ls_module_free(modules(i))
+      end do
+      call set_error(LS_ERR_ARGUMENT, "ls_sequential_of: the count is " // decimal(used) // ", but the array has " // &
+        decimal(size(modules)) // " modules; omit the count")
+    end if
+  end function
 
   ! The sizes of a Fortran array in the order of C: its last axis comes first.
   pure function reversed(size) result(returned)
@@ -4370,6 +4427,34 @@ contains
       size = shape%size(rank:1:-1)
       returned = .true.
     end if
+  end function
+
+  ! Returns LS_OK if ls_array_copy can copy the tensor into an array of this shape. Otherwise sets this thread's error.
+  function layout_status(tensor, dtype, array) result(status)
+    type(ls_tensor), intent(in) :: tensor
+    integer(c_int), intent(in) :: dtype
+    integer, intent(in) :: array(:)
+    integer(c_int) :: status
+    integer(c_int64_t) :: size_of(size(array))
+    if (.not. has_layout(tensor, dtype, size(array), size_of)) then
+      status = ls_error_status()
+    else if (any(size_of /= array)) then
+      status = ls_error_set_text(LS_ERR_SHAPE, "ls_array_copy: in the order of Fortran, the tensor has shape " // &
+        list(int(size_of)) // " and the array " // list(array))
+    else
+      status = LS_OK
+    end if
+  end function
+
+  function list(numbers) result(text)
+    integer, intent(in) :: numbers(:)
+    character(len=:), allocatable :: text
+    integer :: i
+    text = "[" // decimal(numbers(1))
+    do i = 2, size(numbers)
+      text = text // ", " // decimal(numbers(i))
+    end do
+    text = text // "]"
   end function
 
   function decimal(number) result(text)
@@ -9952,7 +10037,7 @@ contains
   end function
 
   ! ls_module *ls_sequential_of(ls_module *const *modules, int count)
-  function ls_sequential_of(modules, count) result(returned)
+  function ls_sequential_of_c(modules, count) result(returned)
     type(ls_module), intent(in), optional, target :: modules(*)
     integer(c_int), value, intent(in) :: count
     type(c_ptr) :: p_modules
@@ -12250,6 +12335,21 @@ contains
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
+  function ls_array_copy_f32_1(tensor, array) result(status)
+    type(ls_tensor), intent(in) :: tensor
+    real(c_float), intent(inout) :: array(:)
+    real(c_float), pointer :: elements(:)
+    integer(c_int) :: status
+    status = layout_status(tensor, LS_F32, shape(array))
+    if (status /= LS_OK .or. size(array) == 0) return
+    call ls_array_f32_1(tensor, elements)
+    if (associated(elements)) then
+      array = elements
+    else
+      status = ls_error_status()
+    end if
+  end function
+
   function ls_from_f32_2(array) result(tensor)
     real(c_float), intent(in), contiguous, target :: array(:,:)
     type(ls_tensor) :: tensor
@@ -12278,6 +12378,21 @@ contains
     data = ls_data(tensor)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
+
+  function ls_array_copy_f32_2(tensor, array) result(status)
+    type(ls_tensor), intent(in) :: tensor
+    real(c_float), intent(inout) :: array(:,:)
+    real(c_float), pointer :: elements(:,:)
+    integer(c_int) :: status
+    status = layout_status(tensor, LS_F32, shape(array))
+    if (status /= LS_OK .or. size(array) == 0) return
+    call ls_array_f32_2(tensor, elements)
+    if (associated(elements)) then
+      array = elements
+    else
+      status = ls_error_status()
+    end if
+  end function
 
   function ls_from_f32_3(array) result(tensor)
     real(c_float), intent(in), contiguous, target :: array(:,:,:)
@@ -12308,6 +12423,21 @@ contains
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
+  function ls_array_copy_f32_3(tensor, array) result(status)
+    type(ls_tensor), intent(in) :: tensor
+    real(c_float), intent(inout) :: array(:,:,:)
+    real(c_float), pointer :: elements(:,:,:)
+    integer(c_int) :: status
+    status = layout_status(tensor, LS_F32, shape(array))
+    if (status /= LS_OK .or. size(array) == 0) return
+    call ls_array_f32_3(tensor, elements)
+    if (associated(elements)) then
+      array = elements
+    else
+      status = ls_error_status()
+    end if
+  end function
+
   function ls_from_f32_4(array) result(tensor)
     real(c_float), intent(in), contiguous, target :: array(:,:,:,:)
     type(ls_tensor) :: tensor
@@ -12336,6 +12466,21 @@ contains
     data = ls_data(tensor)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
+
+  function ls_array_copy_f32_4(tensor, array) result(status)
+    type(ls_tensor), intent(in) :: tensor
+    real(c_float), intent(inout) :: array(:,:,:,:)
+    real(c_float), pointer :: elements(:,:,:,:)
+    integer(c_int) :: status
+    status = layout_status(tensor, LS_F32, shape(array))
+    if (status /= LS_OK .or. size(array) == 0) return
+    call ls_array_f32_4(tensor, elements)
+    if (associated(elements)) then
+      array = elements
+    else
+      status = ls_error_status()
+    end if
+  end function
 
   function ls_from_f64_1(array) result(tensor)
     real(c_double), intent(in), contiguous, target :: array(:)
@@ -12366,6 +12511,21 @@ contains
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
+  function ls_array_copy_f64_1(tensor, array) result(status)
+    type(ls_tensor), intent(in) :: tensor
+    real(c_double), intent(inout) :: array(:)
+    real(c_double), pointer :: elements(:)
+    integer(c_int) :: status
+    status = layout_status(tensor, LS_F64, shape(array))
+    if (status /= LS_OK .or. size(array) == 0) return
+    call ls_array_f64_1(tensor, elements)
+    if (associated(elements)) then
+      array = elements
+    else
+      status = ls_error_status()
+    end if
+  end function
+
   function ls_from_f64_2(array) result(tensor)
     real(c_double), intent(in), contiguous, target :: array(:,:)
     type(ls_tensor) :: tensor
@@ -12394,6 +12554,21 @@ contains
     data = ls_data(tensor)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
+
+  function ls_array_copy_f64_2(tensor, array) result(status)
+    type(ls_tensor), intent(in) :: tensor
+    real(c_double), intent(inout) :: array(:,:)
+    real(c_double), pointer :: elements(:,:)
+    integer(c_int) :: status
+    status = layout_status(tensor, LS_F64, shape(array))
+    if (status /= LS_OK .or. size(array) == 0) return
+    call ls_array_f64_2(tensor, elements)
+    if (associated(elements)) then
+      array = elements
+    else
+      status = ls_error_status()
+    end if
+  end function
 
   function ls_from_f64_3(array) result(tensor)
     real(c_double), intent(in), contiguous, target :: array(:,:,:)
@@ -12424,6 +12599,21 @@ contains
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
+  function ls_array_copy_f64_3(tensor, array) result(status)
+    type(ls_tensor), intent(in) :: tensor
+    real(c_double), intent(inout) :: array(:,:,:)
+    real(c_double), pointer :: elements(:,:,:)
+    integer(c_int) :: status
+    status = layout_status(tensor, LS_F64, shape(array))
+    if (status /= LS_OK .or. size(array) == 0) return
+    call ls_array_f64_3(tensor, elements)
+    if (associated(elements)) then
+      array = elements
+    else
+      status = ls_error_status()
+    end if
+  end function
+
   function ls_from_f64_4(array) result(tensor)
     real(c_double), intent(in), contiguous, target :: array(:,:,:,:)
     type(ls_tensor) :: tensor
@@ -12452,6 +12642,21 @@ contains
     data = ls_data(tensor)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
+
+  function ls_array_copy_f64_4(tensor, array) result(status)
+    type(ls_tensor), intent(in) :: tensor
+    real(c_double), intent(inout) :: array(:,:,:,:)
+    real(c_double), pointer :: elements(:,:,:,:)
+    integer(c_int) :: status
+    status = layout_status(tensor, LS_F64, shape(array))
+    if (status /= LS_OK .or. size(array) == 0) return
+    call ls_array_f64_4(tensor, elements)
+    if (associated(elements)) then
+      array = elements
+    else
+      status = ls_error_status()
+    end if
+  end function
 
   function ls_from_i32_1(array) result(tensor)
     integer(c_int32_t), intent(in), contiguous, target :: array(:)
@@ -12482,6 +12687,21 @@ contains
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
+  function ls_array_copy_i32_1(tensor, array) result(status)
+    type(ls_tensor), intent(in) :: tensor
+    integer(c_int32_t), intent(inout) :: array(:)
+    integer(c_int32_t), pointer :: elements(:)
+    integer(c_int) :: status
+    status = layout_status(tensor, LS_I32, shape(array))
+    if (status /= LS_OK .or. size(array) == 0) return
+    call ls_array_i32_1(tensor, elements)
+    if (associated(elements)) then
+      array = elements
+    else
+      status = ls_error_status()
+    end if
+  end function
+
   function ls_from_i32_2(array) result(tensor)
     integer(c_int32_t), intent(in), contiguous, target :: array(:,:)
     type(ls_tensor) :: tensor
@@ -12510,6 +12730,21 @@ contains
     data = ls_data(tensor)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
+
+  function ls_array_copy_i32_2(tensor, array) result(status)
+    type(ls_tensor), intent(in) :: tensor
+    integer(c_int32_t), intent(inout) :: array(:,:)
+    integer(c_int32_t), pointer :: elements(:,:)
+    integer(c_int) :: status
+    status = layout_status(tensor, LS_I32, shape(array))
+    if (status /= LS_OK .or. size(array) == 0) return
+    call ls_array_i32_2(tensor, elements)
+    if (associated(elements)) then
+      array = elements
+    else
+      status = ls_error_status()
+    end if
+  end function
 
   function ls_from_i32_3(array) result(tensor)
     integer(c_int32_t), intent(in), contiguous, target :: array(:,:,:)
@@ -12540,6 +12775,21 @@ contains
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
+  function ls_array_copy_i32_3(tensor, array) result(status)
+    type(ls_tensor), intent(in) :: tensor
+    integer(c_int32_t), intent(inout) :: array(:,:,:)
+    integer(c_int32_t), pointer :: elements(:,:,:)
+    integer(c_int) :: status
+    status = layout_status(tensor, LS_I32, shape(array))
+    if (status /= LS_OK .or. size(array) == 0) return
+    call ls_array_i32_3(tensor, elements)
+    if (associated(elements)) then
+      array = elements
+    else
+      status = ls_error_status()
+    end if
+  end function
+
   function ls_from_i32_4(array) result(tensor)
     integer(c_int32_t), intent(in), contiguous, target :: array(:,:,:,:)
     type(ls_tensor) :: tensor
@@ -12568,6 +12818,21 @@ contains
     data = ls_data(tensor)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
+
+  function ls_array_copy_i32_4(tensor, array) result(status)
+    type(ls_tensor), intent(in) :: tensor
+    integer(c_int32_t), intent(inout) :: array(:,:,:,:)
+    integer(c_int32_t), pointer :: elements(:,:,:,:)
+    integer(c_int) :: status
+    status = layout_status(tensor, LS_I32, shape(array))
+    if (status /= LS_OK .or. size(array) == 0) return
+    call ls_array_i32_4(tensor, elements)
+    if (associated(elements)) then
+      array = elements
+    else
+      status = ls_error_status()
+    end if
+  end function
 
   function ls_from_i64_1(array) result(tensor)
     integer(c_int64_t), intent(in), contiguous, target :: array(:)
@@ -12598,6 +12863,21 @@ contains
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
+  function ls_array_copy_i64_1(tensor, array) result(status)
+    type(ls_tensor), intent(in) :: tensor
+    integer(c_int64_t), intent(inout) :: array(:)
+    integer(c_int64_t), pointer :: elements(:)
+    integer(c_int) :: status
+    status = layout_status(tensor, LS_I64, shape(array))
+    if (status /= LS_OK .or. size(array) == 0) return
+    call ls_array_i64_1(tensor, elements)
+    if (associated(elements)) then
+      array = elements
+    else
+      status = ls_error_status()
+    end if
+  end function
+
   function ls_from_i64_2(array) result(tensor)
     integer(c_int64_t), intent(in), contiguous, target :: array(:,:)
     type(ls_tensor) :: tensor
@@ -12626,6 +12906,21 @@ contains
     data = ls_data(tensor)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
+
+  function ls_array_copy_i64_2(tensor, array) result(status)
+    type(ls_tensor), intent(in) :: tensor
+    integer(c_int64_t), intent(inout) :: array(:,:)
+    integer(c_int64_t), pointer :: elements(:,:)
+    integer(c_int) :: status
+    status = layout_status(tensor, LS_I64, shape(array))
+    if (status /= LS_OK .or. size(array) == 0) return
+    call ls_array_i64_2(tensor, elements)
+    if (associated(elements)) then
+      array = elements
+    else
+      status = ls_error_status()
+    end if
+  end function
 
   function ls_from_i64_3(array) result(tensor)
     integer(c_int64_t), intent(in), contiguous, target :: array(:,:,:)
@@ -12656,6 +12951,21 @@ contains
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
+  function ls_array_copy_i64_3(tensor, array) result(status)
+    type(ls_tensor), intent(in) :: tensor
+    integer(c_int64_t), intent(inout) :: array(:,:,:)
+    integer(c_int64_t), pointer :: elements(:,:,:)
+    integer(c_int) :: status
+    status = layout_status(tensor, LS_I64, shape(array))
+    if (status /= LS_OK .or. size(array) == 0) return
+    call ls_array_i64_3(tensor, elements)
+    if (associated(elements)) then
+      array = elements
+    else
+      status = ls_error_status()
+    end if
+  end function
+
   function ls_from_i64_4(array) result(tensor)
     integer(c_int64_t), intent(in), contiguous, target :: array(:,:,:,:)
     type(ls_tensor) :: tensor
@@ -12684,5 +12994,20 @@ contains
     data = ls_data(tensor)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
+
+  function ls_array_copy_i64_4(tensor, array) result(status)
+    type(ls_tensor), intent(in) :: tensor
+    integer(c_int64_t), intent(inout) :: array(:,:,:,:)
+    integer(c_int64_t), pointer :: elements(:,:,:,:)
+    integer(c_int) :: status
+    status = layout_status(tensor, LS_I64, shape(array))
+    if (status /= LS_OK .or. size(array) == 0) return
+    call ls_array_i64_4(tensor, elements)
+    if (associated(elements)) then
+      array = elements
+    else
+      status = ls_error_status()
+    end if
+  end function
 
 end module lockstep

@@ -23,7 +23,7 @@ program perceptron
   data = make_data()
   loader = ls_loader_new(data, ls_loader_options(batch_size=1, comm=world, seed=1))
   call ls_check(loader)
-  model = ls_sequential_of([ls_nn_linear(features, 100), ls_nn_relu(), ls_nn_linear(100, 1)], 3)
+  model = ls_sequential_of([ls_nn_linear(features, 100), ls_nn_relu(), ls_nn_linear(100, 1)])
   model = ls_data_parallel(model, world)
   call ls_check(model)
   optimizer = ls_sgd(model, ls_sgd_options(learning_rate=1e-4_c_double, momentum=0.9_c_double))

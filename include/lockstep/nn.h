@@ -226,6 +226,9 @@ LS_API size_t ls_module_format(const ls_module *module, char *text, size_t capac
  * Saves parameters and buffers under their full names to a safetensors file with `metadata` (may be NULL), as
  * ls_safetensors_save does. A shared tensor is saved once, under its first name. The metadata maps its other names to
  * this name, as PyTorch's safetensors.torch.save_model does.
+ *
+ * Not a collective call. If all ranks have the same parameters, call it on one rank only: ranks that write the same
+ * file would overwrite each other's file. With .zero = 3, call ls_data_parallel_gather on all ranks first.
  */
 LS_API ls_status ls_module_save(const ls_module *module, const char *path, const char *const *metadata) LS_WARN_UNUSED;
 /**

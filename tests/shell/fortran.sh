@@ -147,9 +147,19 @@ program mistake
 end program
 END
 check "a program with a mistake builds" gfortran mistake.f90 "${flags[@]}" -o mistake
+cp mistake program_of_mpi
 launch run -n 2 ./mistake </dev/null
 check "ls_check ends the program" test "$status" != 0 -a ! -s out
 check "ls_check prints the message" says err '^lockstep: ls_nn_linear: .*-2'
+sed -i 's/^  model = /  if (command_argument_count() == 1) call ls_check(LS_ERR_STATE)\n&/; s/^  type(ls_module) :: model$/&\n  type(ls_comm) :: world\n  world = ls_init()/' mistake.f90
+check "a program with a world and a mistake builds" gfortran mistake.f90 "${flags[@]}" -o mistake
+launch run -n 1 ./mistake </dev/null
+check "ls_check prints the rank" says err '^lockstep (rank 0): ls_nn_linear: .*-2'
+check "ls_check prints one line" is "$(grep -c STOP err)" 0
+launch run -n 1 ./mistake status </dev/null
+check "ls_check of a status without a message prints its name" says err '^lockstep (rank 0): LS_ERR_STATE$'
+env OMPI_COMM_WORLD_RANK=1 ./program_of_mpi >out 2>err
+check "ls_check prints the rank of the MPI launcher" says err '^lockstep (rank 1): ls_nn_linear: .*-2'
 
 # refused NAME STATEMENT WORDS: the compiler refuses the statement.
 refused() {

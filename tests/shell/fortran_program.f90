@@ -105,6 +105,7 @@ program fortran_program
   call custom_operation()
   call closure()
   call trial()
+  call lists_of_modules()
   call texts()
   call errors()
   call buffers()
@@ -189,6 +190,7 @@ contains
     if (associated(elements)) then
       call expect(size(elements) == 0, 'no elements')
     end if
+    call copies(copy_of(sample))
     call ls_check(ls_scope_end(scope)) ! no operation failed
     scope = ls_scope_begin()
     cube = 1
@@ -305,6 +307,33 @@ contains
     loader = ls_loader_new(ls_tensor_dataset(ls_ones(ls_shape([samples, 2]), LS_F32), ls_zeros(ls_shape([samples, 1]), &
       LS_F32)), ls_loader_options(global_batch_size=2, comm=world))
   end function
+
+  subroutine copies(tensor)
+    type(ls_tensor), intent(in) :: tensor
+    real(c_float) :: copy(3, 2), large(6, 2), turned(2, 3), none(3, 0)
+    real(c_double) :: wrong(3, 2)
+    large = 0
+    call ls_check(ls_array_copy(tensor, copy))
+    call ls_check(ls_array_copy(tensor, large(1:5:2, :))) ! also into sections
+    call expect(all(nint(copy) == nint(large(1:5:2, :))) .and. nint(copy(1, 2)) == 40, 'a copy of the elements')
+    call expect(nint(sum(large(2:6:2, :))) == 0, 'elements outside the section')
+    call expect(ls_array_copy(tensor, turned) == LS_ERR_SHAPE, 'a copy of another shape')
+    call expect(index(ls_error_message(), 'the tensor has shape [3, 2] and the array [2, 3]') > 0, 'the shapes')
+    call expect(ls_array_copy(tensor, none) == LS_ERR_SHAPE, 'a copy into an array without elements')
+    call expect(ls_array_copy(tensor, wrong) == LS_ERR_ARGUMENT, 'a copy of another type')
+    call expect(ls_array_copy(ls_tensor(), copy) == LS_ERR_ARGUMENT, 'a copy of a null tensor')
+    call ls_check(ls_array_copy(ls_from(none), none))
+  end subroutine
+
+  subroutine lists_of_modules()
+    type(ls_module) :: model
+    model = ls_sequential_of([ls_nn_linear(2, 3), ls_nn_tanh(), ls_nn_linear(3, 1)])
+    call expect(ls_module_child_count(model) == 3, 'the count of modules is the size of the array')
+    call ls_module_free(model)
+    model = ls_sequential_of([ls_nn_linear(2, 3), ls_nn_tanh()], 3)
+    call expect(ls_is_null(model) .and. ls_error_status() == LS_ERR_ARGUMENT, 'a count that is too large')
+    call expect(index(ls_error_message(), 'the count is 3, but the array has 2 modules') > 0, 'the counts')
+  end subroutine
 
   subroutine texts()
     character(len=40) :: text

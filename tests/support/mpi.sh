@@ -50,9 +50,10 @@ mpi() {
     shift 2
     # Open MPI starts nothing as root, and at most as many ranks as cores, unless told otherwise; its own files are in
     # TMPDIR. By default, it gives the other ranks a second to end when one fails, and yields in each poll for messages,
-    # which costs a time slice of the scheduler each time if another program is busy.
+    # which costs a time slice of the scheduler each time if another program is busy. A script sets yields=1 for ranks
+    # that wait in calls of MPI itself and are more than the cores.
     [ "$flavour" = mpich ] ||
-        options=(--allow-run-as-root --oversubscribe --mca odls_base_sigkill_timeout 0 --mca mpi_yield_when_idle 0)
+        options=(--allow-run-as-root --oversubscribe --mca odls_base_sigkill_timeout 0 --mca mpi_yield_when_idle "${yields:-0}")
     run_job "mpirun.$flavour" "${options[@]}" -np "$ranks" "$@"
     if [ "$status" = 124 ] && [ -e abandoned ]; then
         echo "note    mpirun.$flavour hung without a rank, and is started again:"
