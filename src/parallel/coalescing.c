@@ -121,8 +121,9 @@ static ls_status end_bucket(const ls_reducer *reducer, tensor_bucket *bucket) {
     for (int i = 0; i < bucket->count; i++) {
         ls_tensor *tensor = bucket->tensors[i];
         if (reducer->scale != 1) {
-            LS_TRY(packet->device->kernels->scale(ls_device_stream(packet->device), packet->dtype, tensor->count,
-                                                  reducer->scale, tensor->data));
+            LS_TRY(ls_device_kernels(packet->device)
+                       ->scale(ls_device_stream(packet->device), packet->dtype, tensor->count, reducer->scale,
+                               tensor->data));
         }
         ls_tensor_changed(tensor, "ls_reducer_add");
     }

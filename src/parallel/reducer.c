@@ -325,7 +325,8 @@ ls_status ls_bucket_scale(const ls_gradient_reducer *reducer, const ls_bucket *b
     for (int k = 0; k < bucket->span_count; k++) {
         char *memory =
             (char *)flat->gradients->memory + (size_t)bucket->spans[k].offset * width_of(reducer, bucket->flat);
-        LS_TRY(device->kernels->scale(ls_device_stream(device), flat->dtype, bucket->spans[k].count, factor, memory));
+        LS_TRY(ls_device_kernels(device)->scale(ls_device_stream(device), flat->dtype, bucket->spans[k].count, factor,
+                                                memory));
     }
     return LS_OK;
 }

@@ -62,8 +62,8 @@ static ls_status cast_pieces(const ls_wire_packet *packet, bool back) {
     for (int i = packet->piece_count - 1; i >= 0; i--) {
         cast.count = packet->pieces[i].count;
         ls_tensor own = view(&packet->pieces[i], packet->dtype), converted = view(&cast, packet->format->dtype);
-        LS_TRY(packet->device->kernels->cast(ls_device_stream(packet->device), back ? &own : &converted,
-                                             back ? &converted : &own));
+        LS_TRY(ls_device_kernels(packet->device)
+                   ->cast(ls_device_stream(packet->device), back ? &own : &converted, back ? &converted : &own));
         cast.offset += cast.count;
     }
     return LS_OK;

@@ -235,7 +235,8 @@ static ls_status tells_failures(ls_comm *world) {
 /* If the checks of a replay fail on one rank, all ranks fail, and the next step is right again. */
 static ls_status tells_failed_checks(ls_comm *world) {
     training self;
-    LS_TRY(begin(&self, world, &(run_plan){.replaying = ALL}));
+    const run_plan plan = {.replaying = ALL};
+    LS_TRY(begin(&self, world, &plan));
     LS_TRY(take_step(&self, 0));
     for (int i = 1; i < 4; i++) {
         ls_module_train(self.model, i != 2 || !is_last(&self));
@@ -258,7 +259,8 @@ static ls_status notices_no_sync(ls_comm *world) {
     if (ls_comm_size(world) == 1) {
         return LS_OK;
     }
-    LS_TRY(begin(&self, world, &(run_plan){.replaying = ALL}));
+    const run_plan plan = {.replaying = ALL};
+    LS_TRY(begin(&self, world, &plan));
     LS_TRY(take_step(&self, 0));
     LS_TRY(ls_data_parallel_no_sync(self.model, true));
     ls_scope *scope = ls_scope_begin();
