@@ -46,15 +46,17 @@ typedef struct ls_step_capture_options {
 } ls_step_capture_options;
 
 /**
- * Runs `function` once, as a usual step, and records the kernels that it runs. ls_step_replay repeats them on the same
- * memory, without the tape and the checks of the function. It gives the same bits as another call of the function.
+ * Experimental. Runs `function` once, as a usual step, and records the kernels that it runs. ls_step_replay repeats
+ * them on the same memory, without the tape and the checks of the function. It gives the same bits as another call of
+ * the function. Returns ownership to the caller: free the step with ls_step_free. Borrows `function` and `user` until
+ * then. Returns NULL on failure.
  *
  * - Tensors that exist before the step are its inputs. The program changes their elements between replays. Their
  *   memory, the modes of the modules, ls_no_grad and ls_autocast must stay.
  * - Numbers, shapes and decisions of `function` are recorded as they are. A replay does not call `function`.
  * - The step belongs to the thread. Learning rates may change.
  * - Tensors, modules and optimizers may be freed before the step. Replays then fail.
- * - Experimental. Overwrite inputs, and do not replace them: replays read the old tensor, or fail if it was freed.
+ * - Overwrite inputs, and do not replace them: replays read the old tensor, or fail if it was freed.
  *
  * Fails with LS_ERR_UNSUPPORTED, after the step has run as usual, if a replay could not repeat it. The message has the
  * operation and the remedy: reads or writes by the host (ls_item, ls_data), random numbers, custom operations, hooks,
@@ -66,14 +68,18 @@ LS_API ls_step *ls_step_capture(ls_step_function function, void *user, const ls_
 
 /**
  * Repeats the step. Fails with LS_ERR_STATE, before it changes anything, if a tensor, a module or a mode is not as it
- * was when the step was captured: capture the step again. Otherwise fails if an operation of the step fails.
+ * was when the step was captured: capture the step again. Also fails with LS_ERR_STATE on another thread than
+ * ls_step_capture, in a backward pass, and in a step that is being captured. Otherwise fails if an operation of the step
+ * fails.
  *
  * If the step averages gradients over ranks (ls_data_parallel), the call is collective, with ranks that replay the step
- * and ranks that run it. If it fails on a rank, it fails on all ranks, with an error that names this rank.
+ * and ranks that run it. If a check of the tensors and modules or an operation fails on a rank, the call fails on all
+ * ranks, with an error that names this rank.
  */
 LS_API ls_status ls_step_replay(ls_step *step) LS_WARN_UNUSED;
 
-/** Returns the result of the latest run of the step, as a borrowed pointer. Every replay overwrites its elements. */
+/** Returns the result of the latest run of the step, as a borrowed pointer. Every replay overwrites its elements.
+ * Returns NULL for NULL, and NULL with an error if the step was freed. */
 LS_API const ls_tensor *ls_step_result(const ls_step *step);
 
 /** Returns false if ls_step_replay runs the function (`.fallback`), otherwise true. */

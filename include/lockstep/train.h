@@ -276,9 +276,11 @@ typedef struct ls_trial_options {
      * - Batches of other shapes, such as the smaller last batch of an epoch, run the step as usual.
      * - The criterion's and the model's decisions and numbers are captured as they are. If they depend on variables of
      *   the program, such as *criterion_user, do not change these variables during training.
-     * - The step is captured again after a hook has changed a mode, a trainable layer or the criterion.
-     * - If the step cannot be captured, rank 0 logs one line with the reason, and all steps run as usual. Reasons are
-     *   on_forward, on_criterion or on_backward of a callback, a user step, dropout, a gradient scaler, .shards, and
+     * - The step is captured again after a hook has changed a mode, a trainable layer, or the criterion, the model or
+     *   the optimizer in the state.
+     * - Each replay overwrites the output and the loss: a hook that keeps them copies them with ls_clone.
+     * - If the step cannot be captured on rank 0, this rank logs one line with the reason. On a rank where it cannot
+     *   be captured, all steps run as usual. Reasons are on_forward, on_criterion or on_backward of a callback, a user step, dropout, a gradient scaler, .shards, and
      *   everything that ls_step_capture refuses.
      */
     bool capture;

@@ -95,7 +95,7 @@ void ls_capture_call_end(ls_capture *capture, ls_status status, ls_status (*run)
 }
 
 void ls_capture_exchange_end(ls_capture *capture, ls_status status, ls_status (*run)(void *object),
-                             void (*tell)(void *object), void *object) {
+                             void (*notify)(void *object), void *object) {
     ls_step *step = ls_step_of(capture);
     ls_capture_call_end(capture, status, run, object);
     if (status != LS_OK || !ls_capture_records(capture)) {
@@ -107,7 +107,7 @@ void ls_capture_exchange_end(ls_capture *capture, ls_status status, ls_status (*
         return;
     }
     step->exchange = capture->call_count - 1;
-    step->tell = tell;
+    step->notify = notify;
     step->exchanger = object;
     step->exchanged = ls_comm_metered.calls - step->call_began;
     for (int i = 0; i < step->input_count; i++) {

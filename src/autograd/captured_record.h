@@ -44,7 +44,7 @@ struct ls_step {
     int guard_count;
     /* The call that exchanges gradients with other ranks; exchange is -1 without one. */
     int exchange;
-    void (*tell)(void *object);
+    void (*notify)(void *object);
     void *exchanger;
     uint64_t call_began; /* ls_comm_metered.calls when the latest call of the library began */
     uint64_t exchanged;  /* calls on communicators during the exchange */

@@ -170,6 +170,14 @@ static ls_status check_objects(const ls_step *step) {
 
 /* ---- capturing --------------------------------------------------------------------------------------------------- */
 
+ls_tensor *ls_step_view(const ls_tensor *tensor) {
+    ls_tensor *view = ls_tensor_view_owned(tensor, tensor->ndim, tensor->size, tensor->stride, 0);
+    if (view != NULL) {
+        view->scope = &ls_nowhere; /* ls_release has no effect */
+    }
+    return view;
+}
+
 /* Replaces the result of the step by a view without history, which belongs to the step. */
 static ls_status take_result(ls_step *step, const char *call, const ls_tensor *result, uint32_t errors) {
     if (result == NULL) {
@@ -180,11 +188,10 @@ static ls_status take_result(ls_step *step, const char *call, const ls_tensor *r
     if (!ls_tensor_is_here(call, result)) {
         return ls_error_status();
     }
-    ls_tensor *view = ls_tensor_view_owned(result, result->ndim, result->size, result->stride, 0);
+    ls_tensor *view = ls_step_view(result);
     if (view == NULL) {
         return ls_error_status();
     }
-    view->scope = &ls_nowhere; /* borrowed by the program: ls_release has no effect */
     ls_tensor_drop(step->result);
     step->result = view;
     return LS_OK;
@@ -383,13 +390,18 @@ static ls_status check_thread(const ls_step *step) {
                : ls_fail(LS_ERR_STATE, "ls_step_replay: another thread has captured the step: replay it there");
 }
 
-ls_status ls_step_check(const ls_step *step) {
-    LS_TRY(check_thread(step));
+/* Checks everything that a replay needs, except the thread. */
+static ls_status check_record(const ls_step *step) {
     LS_TRY(check_objects(step));
     for (int i = 0; i < step->input_count; i++) {
         LS_TRY(check_gradient(&step->inputs[i]));
     }
     return LS_OK;
+}
+
+ls_status ls_step_check(const ls_step *step) {
+    LS_TRY(check_thread(step));
+    return check_record(step);
 }
 
 ls_status ls_step_run(ls_step *step) {
@@ -406,11 +418,11 @@ ls_status ls_step_run(ls_step *step) {
 }
 
 /* Sends the error of a replay to the ranks that wait in its exchange of gradients. */
-static void tell_other_ranks(const ls_step *step, ls_status status) {
+static void notify_other_ranks(const ls_step *step, ls_status status) {
     if (status != LS_OK && step->capture.failed < step->exchange) {
         ls_saved_error cause;
         ls_error_save(&cause);
-        step->tell(step->exchanger);
+        step->notify(step->exchanger);
         (void)ls_error_put_back(&cause);
     }
 }
@@ -441,9 +453,9 @@ ls_status ls_step_replay(ls_step *step) {
         status = run_function(step, "ls_step_replay");
     } else if (status == LS_OK) {
         step->capture.failed = 0;
-        status = ls_step_check(step);
+        status = check_record(step);
         status = status == LS_OK ? ls_step_run(step) : status;
-        tell_other_ranks(step, status);
+        notify_other_ranks(step, status);
     }
     return status == LS_OK ? LS_OK : ls_scope_failed_status();
 }

@@ -21,6 +21,12 @@ ls_step *ls_step_capture_if_possible(ls_step_function function, void *user, ls_s
 ls_status ls_step_check(const ls_step *step);
 ls_status ls_step_run(ls_step *step);
 
+/*
+ * Returns a view of a tensor of the step, without history. Every run of the step writes the elements. The view belongs
+ * to no scope, so the program only borrows it; the caller drops it. Returns NULL, with an error, if out of memory.
+ */
+ls_tensor *ls_step_view(const ls_tensor *tensor);
+
 /* Notes the inputs of an operation, before it runs. */
 void ls_capture_operation(ls_capture *capture, const ls_op *op, ls_tensor *const *inputs, int input_count);
 
@@ -37,11 +43,11 @@ void ls_capture_call_end(ls_capture *capture, ls_status status, ls_status (*run)
 
 /*
  * Does the same as ls_capture_call_end for a call that averages gradients over ranks, and decides which leaves have
- * gradients. If a replay fails before it, tell(object) sends the other ranks the error. A step has at most one such
+ * gradients. If a replay fails before it, notify(object) sends the other ranks the error. A step has at most one such
  * call.
  */
 void ls_capture_exchange_end(ls_capture *capture, ls_status status, ls_status (*run)(void *object),
-                             void (*tell)(void *object), void *object);
+                             void (*notify)(void *object), void *object);
 
 /*
  * An object whose state decides what the step does, and its state now. Each replay first calls `check`, which fails if

@@ -2,8 +2,11 @@
  * Reference counts of objects of which constructors take ownership: data sets and modules. (For a tensor, the scope
  * replaces the creator: see ls_tensor_own.) The creator holds one reference. The first constructor that takes ownership
  * of the object gets this reference, so that nested constructors leave nothing to free. Each later constructor gets a
- * new reference. The object is freed with its last reference. A retired record (ls_retire) has no references. The
- * counts are not atomic: only one thread may use an object at a time.
+ * new reference. The object is freed with its last reference. A retired record (ls_retire) has no references. The counts are
+ * not atomic: only one thread may use an object at a time.
+ *
+ * The record of a captured step holds a reference that keeps only the memory: if records hold all references that are
+ * left, the object counts as freed.
  */
 #ifndef LS_BASE_OWNERS_H
 #define LS_BASE_OWNERS_H
@@ -13,6 +16,7 @@
 typedef struct ls_owners {
     int references;
     int retained; /* number of these references that the user has retained */
+    int recorded; /* number of these references that records of captured steps hold */
     bool made;    /* the creator still holds its reference: no constructor has taken ownership yet */
     bool freed;   /* the creator has dropped its reference */
 } ls_owners;
@@ -28,12 +32,23 @@ static inline void ls_owners_take(ls_owners *owners) {
 }
 
 static inline bool ls_owners_are_gone(const ls_owners *owners) {
-    return owners->references == 0;
+    return owners->references == owners->recorded;
 }
 
 /* Drops a reference. Returns true if it was the last; the caller must then free the object. */
 static inline bool ls_owners_drop(ls_owners *owners) {
     return owners->references > 0 && --owners->references == 0;
+}
+
+/* Gives a record of a captured step a reference. ls_owners_drop_record drops it, and returns true if it was the last. */
+static inline void ls_owners_hold_record(ls_owners *owners) {
+    owners->references++;
+    owners->recorded++;
+}
+
+static inline bool ls_owners_drop_record(ls_owners *owners) {
+    owners->recorded--;
+    return ls_owners_drop(owners);
 }
 
 /* Gives the user an additional reference, of which constructors do not take ownership. */

@@ -146,7 +146,7 @@ INLINE ls_status run_with_hooks(ls_module *module, ls_tensor *const *inputs, int
 /* A captured step does the same only while the modules that it calls stay in their modes. */
 static ls_status check_captured(void *object, int training) {
     const ls_module *module = object;
-    if (module->owners.freed || module->owners.references <= 1) {
+    if (module->owners.freed || ls_owners_are_gone(&module->owners)) {
         return ls_fail(LS_ERR_STATE, "ls_step_replay: a module of the step, %s, was freed: capture the step again",
                        module->type->name);
     }
@@ -164,28 +164,24 @@ static ls_status check_captured(void *object, int training) {
                                                   module->type->name, training ? "training" : "evaluation");
 }
 
-static void hold_captured(void *module, bool hold) {
-    if (hold) {
-        ls_module_hold(module);
-    } else {
-        ls_module_drop(module);
-    }
-}
-
-static void guard_captured(ls_capture *capture, ls_module *module) {
-    ls_capture_add_guard(
-        capture, &(ls_capture_guard){
-                     .check = check_captured, .hold = hold_captured, .object = module, .state = module->training});
-}
-
 __attribute__((noinline, cold)) static void note_captured(ls_capture *capture, ls_module *module) {
-    guard_captured(capture, module);
-    for (int i = 0; module->sequential && i < module->child_count; i++) {
-        guard_captured(capture, module->children[i].module);
-    }
+    ls_capture_add_guard(capture, &(ls_capture_guard){.check = check_captured,
+                                                      .hold = ls_module_hold_record,
+                                                      .object = module,
+                                                      .state = module->training});
     for (int i = 0; i < module->own_buffers.count; i++) {
         capture->note_tensor(capture, module->type->name, module->own_buffers.items[i].tensor);
     }
+}
+
+INLINE void note_call(ls_module *module) {
+    if (__builtin_expect(ls_thread_present != NULL && ls_thread_present->capture != NULL, 0)) {
+        note_captured(ls_thread_present->capture, module);
+    }
+}
+
+void ls_module_note_call(ls_module *module) {
+    note_call(module);
 }
 
 INLINE bool is_outside(void) {
@@ -225,9 +221,7 @@ INLINE ls_status forward(ls_module *module, ls_tensor *const *inputs, int input_
         outputs[i] = NULL;
     }
     if (status == LS_OK) {
-        if (__builtin_expect(ls_thread_present != NULL && ls_thread_present->capture != NULL, 0)) {
-            note_captured(ls_thread_present->capture, module);
-        }
+        note_call(module);
         status = __builtin_expect(is_outside(), 0) ? run_outside(module, inputs, input_count, outputs, output_count)
                                                    : run_with_hooks(module, inputs, input_count, outputs, output_count);
     }

@@ -122,6 +122,15 @@ void ls_module_drop(ls_module *module) {
     }
 }
 
+void ls_module_hold_record(void *module, bool hold) {
+    ls_module *const held = module;
+    if (hold) {
+        ls_owners_hold_record(&held->owners);
+    } else if (ls_owners_drop_record(&held->owners)) {
+        destroy(held);
+    }
+}
+
 ls_module *ls_module_retain(ls_module *module) {
     if (!ls_module_is_here(module)) {
         return NULL;

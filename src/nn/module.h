@@ -75,7 +75,7 @@ struct ls_module {
     int hooks_run; /* number of running calls of hooks */
     ls_owners owners;
     bool training;
-    bool sequential;     /* made by ls_sequential or ls_sequential_named, which may run children without ls_forward */
+    bool sequential;     /* made by ls_sequential or ls_sequential_named */
     bool told;           /* ls_sync_gradients has already logged its warning */
     bool failed;         /* an added object was NULL or could not be stored */
     bool unsynchronized; /* the ranks' parameters differ until the next outer step (ls_outer) */
@@ -95,6 +95,12 @@ struct ls_module {
 
 /* Returns false for NULL, and for a freed module, with an error. */
 bool ls_module_is_here(const ls_module *module);
+
+/*
+ * While the thread captures a step, notes that the step depends on the module. ls_forward does it; call it for a module
+ * that runs without ls_forward.
+ */
+void ls_module_note_call(ls_module *module);
 
 /* Performs the checks of ls_forward_many. Returns LS_OK, or an error that names the module. */
 ls_status ls_module_check_call(const ls_module *module, ls_tensor *const *inputs, int input_count, int output_count);
@@ -119,6 +125,9 @@ void ls_hook_free(ls_hook *hook);
  */
 ls_module *ls_module_take(ls_module *module);
 void ls_module_drop(ls_module *module);
+
+/* Adds (or drops) a reference of the record of a captured step, which keeps only the memory of the module. */
+void ls_module_hold_record(void *module, bool hold);
 
 /* Adds a reference, for users that may outlive the owner. */
 static inline void ls_module_hold(ls_module *module) {

@@ -20,6 +20,8 @@ static ls_tensor *sequential_forward(ls_module *self, ls_tensor *input) {
         ls_module *next = i + 1 < self->child_count ? self->children[i + 1].module : NULL;
         const bool alone = can_fuse(child) && can_fuse(next);
         if (alone && child->type == &ls_linear_type && next->type == &ls_relu_type) {
+            ls_module_note_call(child);
+            ls_module_note_call(next);
             const ls_linear_state *linear = child->state;
             ls_tensor *weight = ls_layer_weight_of(&linear->weight);
             x = weight == NULL ? NULL : ls_linear_activation(x, weight, linear->bias, LS_ACTIVATION_RELU);

@@ -202,10 +202,8 @@ static void begin_replay(const captured_pass *pass) {
     ls_data_parallel_state *state = pass->state;
     state->told = state->agreed = false;
     state->overlap.abandoned = state->overlap.begun; /* of an earlier pass */
-    state->samples = state->part.samples = pass->samples;
+    ls_data_parallel_begin_part(state, pass->samples);
     state->divisor = pass->divisor;
-    state->loss = NULL;
-    state->last = (ls_step_loss){.loss = 0};
     state->runs++;
 }
 
@@ -217,7 +215,7 @@ static ls_status replay_end(void *object) {
 }
 
 /* The replay fails before this pass, like a forward pass that fails. */
-static void tell_failure(void *object) {
+static void notify_of_failure(void *object) {
     const captured_pass *pass = object;
     begin_replay(pass);
     (void)ls_watch_tell(&ls_data_parallel_watch, pass->state, false);
@@ -232,7 +230,7 @@ static ls_status capture_end(ls_data_parallel_state *state, ls_capture *capture,
     }
     ls_capture_call_begin(capture);
     const ls_status status = finish_pass(state, findings);
-    ls_capture_exchange_end(capture, status, replay_end, tell_failure, pass);
+    ls_capture_exchange_end(capture, status, replay_end, notify_of_failure, pass);
     if (state->pending) {
         ls_capture_refuse(capture, "ls_backward",
                           "gives a data-parallel model no gradient: detach the loss from the "
@@ -252,7 +250,8 @@ static ls_status check_captured(void *object, int unused) {
 }
 
 static void hold_captured(void *object, bool hold) {
-    ls_data_parallel_hold(object, hold);
+    const ls_data_parallel_state *state = object;
+    ls_module_hold_record(state->module, hold);
 }
 
 void ls_data_parallel_capture(ls_data_parallel_state *state, ls_capture *capture, bool collective) {

@@ -32,6 +32,13 @@ static inline ls_leaf *ls_data_parallel_leaf(const ls_data_parallel_state *state
     return state->model->parameters.items[index].tensor->leaf;
 }
 
+/* Sets the number of samples of this rank's part of the batch, and forgets the loss of the previous pass. */
+static inline void ls_data_parallel_begin_part(ls_data_parallel_state *state, int64_t samples) {
+    state->samples = state->part.samples = samples;
+    state->loss = NULL;
+    state->last = (ls_step_loss){.loss = 0};
+}
+
 /*
  * averaging.c: prepares the forward pass of a captured step. `collective` means that the forward pass communicates. The
  * end of the backward pass is a call of the record.

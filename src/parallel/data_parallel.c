@@ -119,14 +119,11 @@ static bool needs_all_ranks(const data_parallel_state *state) {
 /* Begins a forward pass on this rank's part of the batch. If there are no inputs, the rank has no samples. */
 static ls_status begin_forward(data_parallel_state *state, ls_tensor *const *inputs, int input_count,
                                int output_count) {
-    state->samples = count_samples(first_input(inputs, input_count));
-    state->part.samples = state->samples;
+    ls_data_parallel_begin_part(state, count_samples(first_input(inputs, input_count)));
     state->inputs = inputs;
     state->input_count = input_count;
     state->output_count = output_count;
     state->located = false;
-    state->loss = NULL;
-    state->last = (ls_step_loss){.loss = 0};
     if (state->slices != NULL) {
         return ls_slice_begin_forward(state);
     }

@@ -18,7 +18,7 @@
 
 enum { CAPTURES = 3 }; /* captures in a row, without a replay between them, after which the trial stops capturing */
 
-/* Logs a message of a trial, on one of its ranks. */
+/* Logs a message of a trial, if this rank is rank 0: the reasons are usually those of all ranks. */
 static void log_once(const ls_trial *trial, const char *what, const char *why) {
     if (ls_trial_rank(&trial->state) == 0) {
         ls_log_write(LS_LOG_WARNING, "ls_trial_run: %s: %s", what, why);
@@ -107,10 +107,8 @@ static ls_status keep(ls_tensor **kept, const ls_tensor *tensor) {
     if (tensor == NULL) {
         return LS_OK;
     }
-    *kept = ls_tensor_view_owned(tensor, tensor->ndim, tensor->size, tensor->stride, 0);
-    LS_TRY(*kept != NULL ? LS_OK : ls_error_status());
-    (*kept)->scope = &ls_nowhere;
-    return LS_OK;
+    *kept = ls_step_view(tensor);
+    return *kept != NULL ? LS_OK : ls_error_status();
 }
 
 /* Gives the tensors of the latest run to the metrics and hooks after the step. */
@@ -142,6 +140,8 @@ static ls_status capture_step(ls_trial *trial) {
     LS_TRY(copy_batch(&capture->input, input));
     LS_TRY(copy_batch(&capture->target, target));
     capture->count = state->count;
+    capture->model = state->model;
+    capture->optimizer = state->optimizer;
     capture->criterion = state->criterion;
     capture->criterion_user = state->criterion_user;
     state->input = capture->input;
@@ -162,9 +162,14 @@ static ls_status capture_step(ls_trial *trial) {
 
 static ls_status check_captured(const ls_trial *trial) {
     const ls_trial_capture *capture = &trial->capture;
-    return capture->criterion == trial->state.criterion && capture->criterion_user == trial->state.criterion_user
-               ? ls_step_check(capture->step)
-               : ls_fail(LS_ERR_STATE, "a hook replaces the criterion");
+    const ls_trial_state *state = &trial->state;
+    const char *replaced = capture->model != state->model           ? "model"
+                           : capture->optimizer != state->optimizer ? "optimizer"
+                           : capture->criterion != state->criterion || capture->criterion_user != state->criterion_user
+                               ? "criterion"
+                               : NULL;
+    return replaced == NULL ? ls_step_check(capture->step)
+                            : ls_fail(LS_ERR_STATE, "a hook replaces the %s", replaced);
 }
 
 static ls_status replay(ls_trial *trial) {

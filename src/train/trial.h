@@ -69,6 +69,8 @@ typedef struct ls_trial_capture {
     ls_tensor *input, *target;   /* copies of the batch; owned */
     ls_tensor *output, *divisor; /* of the latest run of the step; owned */
     int64_t count;               /* samples of the captured batch */
+    ls_module *model;            /* this and the next three: of the trial when the step was captured */
+    ls_optimizer *optimizer;
     ls_criterion criterion;
     void *criterion_user;
 } ls_trial_capture;

@@ -271,6 +271,23 @@ SCOPED_TEST(test_freed_objects_that_others_hold_are_reported) {
     classifier_end(&self, step);
 }
 
+/* Only the steps hold the module: they do not hide from each other, nor from other calls, that it was freed. */
+SCOPED_TEST(test_modules_that_only_steps_hold_are_freed) {
+    classifier self;
+    classifier_begin(&self, make_sgd);
+    ls_module *owner = ls_sequential(self.model);
+    ls_step *step = classifier_capture(&self), *other = classifier_capture(&self);
+    ls_module_free(owner);
+    expect_no_replay(step, "a module of the step, Sequential, was freed");
+    expect_no_replay(other, "a module of the step, Sequential, was freed");
+    ls_scope *scope = ls_scope_begin();
+    assert_null(ls_forward(self.model, self.x));
+    expect_error(ls_scope_end(scope), LS_ERR_STATE, "the module was freed");
+    self.model = NULL;
+    ls_step_free(other);
+    classifier_end(&self, step);
+}
+
 /* An owner that a module or a tensor gets after the capture changes nothing. */
 SCOPED_TEST(test_new_owners) {
     classifier self;
@@ -451,6 +468,7 @@ int main(void) {
         cmocka_unit_test(test_freed_objects_are_reported),
         cmocka_unit_test(test_other_optimizers_are_reported),
         cmocka_unit_test(test_freed_objects_that_others_hold_are_reported),
+        cmocka_unit_test(test_modules_that_only_steps_hold_are_freed),
         cmocka_unit_test(test_new_owners),
         cmocka_unit_test(test_initial_gradients),
         cmocka_unit_test(test_freed_sources_of_copies_are_reported),
