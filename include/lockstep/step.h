@@ -69,8 +69,8 @@ LS_API ls_step *ls_step_capture(ls_step_function function, void *user, const ls_
 /**
  * Repeats the step. Fails with LS_ERR_STATE, before it changes anything, if a tensor, a module or a mode is not as it
  * was when the step was captured: capture the step again. Also fails with LS_ERR_STATE on another thread than
- * ls_step_capture, in a backward pass, and in a step that is being captured. Otherwise fails if an operation of the step
- * fails.
+ * ls_step_capture, in a backward pass, and in a step that is being captured. Otherwise fails if an operation of the
+ * step fails.
  *
  * If the step averages gradients over ranks (ls_data_parallel), the call is collective, with ranks that replay the step
  * and ranks that run it. If a check of the tensors and modules or an operation fails on a rank, the call fails on all

@@ -279,8 +279,8 @@ typedef struct ls_trial_options {
      * - The step is captured again after a hook has changed a mode, a trainable layer, or the criterion, the model or
      *   the optimizer in the state.
      * - Each replay overwrites the output and the loss: a hook that keeps them copies them with ls_clone.
-     * - If the step cannot be captured on rank 0, this rank logs one line with the reason. On a rank where it cannot
-     *   be captured, all steps run as usual. Reasons are on_forward, on_criterion or on_backward of a callback, a user step, dropout, a gradient scaler, .shards, and
+     * - A rank that cannot capture the step runs all steps as usual; rank 0 logs its reason once. Reasons are
+     *   on_forward, on_criterion or on_backward of a callback, a user step, dropout, a gradient scaler, .shards, and
      *   everything that ls_step_capture refuses.
      */
     bool capture;

@@ -18,7 +18,7 @@
 
 enum { CAPTURES = 3 }; /* captures in a row, without a replay between them, after which the trial stops capturing */
 
-/* Logs a message of a trial, if this rank is rank 0: the reasons are usually those of all ranks. */
+/* Logs a message of a trial on rank 0: usually all ranks have the same reason. */
 static void log_once(const ls_trial *trial, const char *what, const char *why) {
     if (ls_trial_rank(&trial->state) == 0) {
         ls_log_write(LS_LOG_WARNING, "ls_trial_run: %s: %s", what, why);
