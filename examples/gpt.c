@@ -29,6 +29,7 @@ static long seed = 1;
 static double learning_rate = 3e-3;
 static double temperature = 0.8;
 static double dropout = 0;
+static bool capture;
 static bool learned;
 static bool bf16;
 static bool quiet;
@@ -50,6 +51,7 @@ static const argument options[] = {
     {"--temperature", ARGUMENT_NUMBER, &temperature, "sampling temperature: low values prefer likely bytes (0.8)"},
     {"--seed", ARGUMENT_COUNT, &seed, "random seed of weights, order and sample (1)"},
     {"--bf16", ARGUMENT_FLAG, &bf16, "matrix products in bf16, the rest and the weights in f32"},
+    {"--capture", ARGUMENT_FLAG, &capture, "record the first step, and replay it"},
     RECOMPUTE_ARGUMENT,
     DATA_PARALLEL_ARGUMENTS,
     {"--quiet", ARGUMENT_FLAG, &quiet, "only the result lines"},
@@ -119,6 +121,7 @@ int main(int argc, char **argv) {
                             .learning_rate = learning_rate,
                             .bf16 = bf16,
                             .quiet = quiet,
+                            .capture = capture,
                             .build_model = build_model,
                             .write_sample = write_sample};
     ls_comm *world = ls_init(NULL);

@@ -42,7 +42,7 @@ typedef struct text_task {
     const char *load, *save; /* weight files to load before and to save after the training; NULL for none */
     long context, batch_size, steps, sample, seed; /* context and sample in bytes, batch_size in pieces */
     double learning_rate;
-    bool bf16, quiet;
+    bool bf16, quiet, capture;
     ls_module *(*build_model)(void);
     ls_status (*write_sample)(ls_module *model);
 } text_task;
@@ -107,6 +107,7 @@ static inline ls_trial *make_trial(ls_module *model, ls_optimizer *optimizer, ls
                                   .train_steps = task->steps,
                                   .endless = true,
                                   .autocast = task->bf16 ? LS_BF16 : LS_F32,
+                                  .capture = task->capture,
                                   .quiet = task->quiet});
 }
 

@@ -54,12 +54,13 @@ typedef struct ls_step_capture_options {
  * - Tensors that exist before the step are its inputs. The program changes their elements between replays. Their
  *   memory, the modes of the modules, ls_no_grad and ls_autocast must stay.
  * - Numbers, shapes and decisions of `function` are recorded as they are. A replay does not call `function`.
+ * - Random operations draw the numbers that another call of `function` would draw.
  * - The step belongs to the thread. Learning rates may change.
  * - Tensors, modules and optimizers may be freed before the step. Replays then fail.
  * - Overwrite inputs, and do not replace them: replays read the old tensor, or fail if it was freed.
  *
  * Fails with LS_ERR_UNSUPPORTED, after the step has run as usual, if a replay could not repeat it. The message has the
- * operation and the remedy: reads or writes by the host (ls_item, ls_data), random numbers, custom operations, hooks,
+ * operation and the remedy: reads or writes by the host (ls_item, ls_data), ls_seed, custom operations, hooks,
  * communication other than one averaging of gradients by ls_data_parallel, other devices than the CPU. Fails with the
  * error of `function`, and with LS_ERR_STATE inside a step that is being captured and during a backward pass. `options`
  * may be NULL.

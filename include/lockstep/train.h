@@ -280,8 +280,8 @@ typedef struct ls_trial_options {
      *   the optimizer in the state.
      * - Each replay overwrites the output and the loss: a hook that keeps them copies them with ls_clone.
      * - A rank that cannot capture the step runs all steps as usual; rank 0 logs its reason once. Reasons are
-     *   on_forward, on_criterion or on_backward of a callback, a user step, dropout, a gradient scaler, .shards, and
-     *   everything that ls_step_capture refuses.
+     *   on_forward, on_criterion or on_backward of a callback (except for gradient clipping and weight decay), a user
+     *   step, a gradient scaler, .shards, and everything that ls_step_capture refuses.
      */
     bool capture;
 } ls_trial_options;

@@ -124,7 +124,8 @@ void ls_capture_exchange_end(ls_capture *capture, ls_status status, ls_status (*
 static bool has_guard(const ls_step *step, const ls_capture_guard *guard) {
     bool has = false;
     for (int i = 0; i < step->guard_count && !has; i++) {
-        has = step->guards[i].object == guard->object && step->guards[i].state == guard->state;
+        const ls_capture_guard *other = &step->guards[i];
+        has = other->check == guard->check && other->object == guard->object && other->state == guard->state;
     }
     return has;
 }

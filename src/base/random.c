@@ -6,9 +6,10 @@
 #include <math.h>
 
 static _Thread_local ls_random_state generator;
+static _Thread_local uint32_t settings;
 
 void ls_seed(uint64_t seed) {
-    generator = (ls_random_state){.seed = seed, .stream = 0};
+    ls_random_set_state((ls_random_state){.seed = seed, .stream = 0});
 }
 
 ls_random_state ls_random_get_state(void) {
@@ -16,7 +17,16 @@ ls_random_state ls_random_get_state(void) {
 }
 
 void ls_random_set_state(ls_random_state state) {
+    settings++;
     generator = state;
+}
+
+void ls_random_continue(ls_random_state state) {
+    generator = state;
+}
+
+uint32_t ls_random_settings(void) {
+    return settings;
 }
 
 ls_random_state ls_random_next_stream(void) {

@@ -10,6 +10,13 @@
 /* Returns the seed and an unused stream. Advances this thread's generator by one stream. */
 ls_random_state ls_random_next_stream(void);
 
+/*
+ * Sets the state of this thread's generator like ls_random_set_state, but does not count. For code that continues with
+ * a state that it had saved. ls_random_settings returns how often the program has set the state.
+ */
+void ls_random_continue(ls_random_state state);
+uint32_t ls_random_settings(void);
+
 /* Computes block `block` of the stream: words 4 * block to 4 * block + 3 of ls_random_u32. */
 void ls_random_block(uint64_t seed, uint64_t stream, uint64_t block, uint32_t words[4]);
 

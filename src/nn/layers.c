@@ -140,10 +140,11 @@ static ls_tensor *dropout_forward(ls_module *self, ls_tensor *input) {
 ls_module *ls_nn_dropout(double p) {
     static const ls_module_type type = {
         .name = "Dropout", .state_size = sizeof(function_state), .forward = dropout_forward, .whole_batch = true};
+    static const ls_module_type identity = FUNCTION_TYPE("Dropout", dropout_forward);
     if (!(p >= 0 && p <= 1)) {
         return ls_fail_null(LS_ERR_ARGUMENT, "ls_nn_dropout: probability %g is not between 0 and 1", p);
     }
-    return function_layer(&type, (function_state){.number = p});
+    return function_layer(p > 0 ? &type : &identity, (function_state){.number = p});
 }
 
 /* ---- a function of the user -------------------------------------------------------------------------------------- */

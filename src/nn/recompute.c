@@ -155,7 +155,7 @@ static ls_status run_again(recomputation *r, ls_thread_state *thread, ls_tensor 
     const bool recomputes = thread->recomputes;
     const ls_dtype autocast = thread->autocast;
     ls_modes_set(&r->modes, r->module);
-    ls_random_set_state(r->random);
+    ls_random_continue(r->random);
     thread->no_grad = false;
     thread->autocast = r->autocast;
     thread->batch = r->in_batch ? &r->part : NULL;
@@ -166,7 +166,7 @@ static ls_status run_again(recomputation *r, ls_thread_state *thread, ls_tensor 
     thread->autocast = autocast;
     thread->divisor = divisor;
     thread->batch = part;
-    ls_random_set_state(random);
+    ls_random_continue(random);
     ls_modes_put(&present, r->module);
     return status;
 }

@@ -1,11 +1,11 @@
 /* Gradient clipping, like PyTorch's clip_grad_norm_ and clip_grad_value_. */
 #include <math.h>
 
+#include "autograd/captured_step.h"
 #include "autograd/ops/ops.h"
 #include "nn/module.h"
 #include "optim/divided.h"
 #include "optim/optimizer.h"
-#include "tensor/capture.h"
 
 /* Sets `view` to the elements of the gradient that this rank has, which start at *first. Returns false if it
  * has no elements. */
@@ -146,13 +146,7 @@ static ls_status sum_squares(ls_module *model, ls_divided_sums *sums) {
 
 /* ---- clipping ---------------------------------------------------------------------------------------------------- */
 
-ls_status ls_clip_grad_norm(ls_module *model, double max_norm, double *norm) {
-    ls_capture_refuse_here("ls_clip_grad_norm", "reads the norm on the host, which a replay does not: run the step "
-                                                "without ls_step_capture, or use ls_clip_grad_value");
-    if (model == NULL || !(max_norm > 0)) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_clip_grad_norm: the model is NULL or the norm %g is not positive",
-                       max_norm);
-    }
+static ls_status clip_norm(ls_module *model, double max_norm, double *norm) {
     ls_divided_sums sums = {.count = 0};
     double squares = 0;
     LS_TRY(sum_squares(model, &sums));
@@ -176,10 +170,8 @@ ls_status ls_clip_grad_norm(ls_module *model, double max_norm, double *norm) {
     return LS_OK;
 }
 
-ls_status ls_clip_grad_value(ls_module *model, double limit) {
-    if (model == NULL || !(limit > 0)) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_clip_grad_value: the model is NULL or the limit %g is not positive", limit);
-    }
+static ls_status clip_value(ls_module *model, double limit, double *unused) {
+    (void)unused;
     for (int i = 0; i < ls_module_parameter_count(model); i++) {
         ls_tensor gradient;
         int64_t first;
@@ -191,4 +183,65 @@ ls_status ls_clip_grad_value(ls_module *model, double limit) {
         }
     }
     return LS_OK;
+}
+
+/* ---- captured steps ---------------------------------------------------------------------------------------------- */
+
+/* A call that clips the gradients of a model; a captured step repeats it as a whole. */
+typedef struct clip_call {
+    const char *name;
+    ls_status (*clip)(ls_module *model, double limit, double *norm);
+    ls_module *model;
+    double limit;
+    double *norm; /* or NULL */
+} clip_call;
+
+static ls_status run(void *object) {
+    const clip_call *call = object;
+    return call->clip(call->model, call->limit, call->norm);
+}
+
+static ls_status check_model(void *object, int unused) {
+    (void)unused;
+    return ls_module_is_here(object)
+               ? LS_OK
+               : ls_fail(LS_ERR_STATE,
+                         "ls_step_replay: the model whose gradients the step clips was freed: capture the "
+                         "step again");
+}
+
+static ls_status capture(ls_capture *capture, const clip_call *call) {
+    if (call->norm != NULL) {
+        ls_capture_refuse(capture, call->name,
+                          "stores the norm for the host, which a replay does not: pass NULL for the norm");
+    }
+    clip_call *kept = ls_capture_allocate(capture, sizeof *kept);
+    if (kept != NULL) {
+        *kept = *call;
+    }
+    ls_capture_add_guard(
+        capture, &(ls_capture_guard){.check = check_model, .hold = ls_module_hold_record, .object = call->model});
+    ls_capture_call_begin(capture);
+    const ls_status status = call->clip(call->model, call->limit, call->norm);
+    ls_capture_call_end(capture, status, run, kept);
+    return status;
+}
+
+static ls_status clip(const clip_call *call) {
+    if (call->model == NULL || !(call->limit > 0)) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: the model is NULL or the limit %g is not positive", call->name,
+                       call->limit);
+    }
+    ls_capture *record = ls_thread_present != NULL ? ls_thread_present->capture : NULL;
+    return __builtin_expect(record != NULL, 0) ? capture(record, call)
+                                               : call->clip(call->model, call->limit, call->norm);
+}
+
+ls_status ls_clip_grad_norm(ls_module *model, double max_norm, double *norm) {
+    return clip(
+        &(clip_call){.name = "ls_clip_grad_norm", .clip = clip_norm, .model = model, .limit = max_norm, .norm = norm});
+}
+
+ls_status ls_clip_grad_value(ls_module *model, double limit) {
+    return clip(&(clip_call){.name = "ls_clip_grad_value", .clip = clip_value, .model = model, .limit = limit});
 }

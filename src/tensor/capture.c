@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/random.h"
 #include "tensor/device/cpu/cpu.h"
 
 struct ls_captured_block {
@@ -227,12 +228,38 @@ ls_tensor *ls_capture_tensor(ls_capture *capture, const ls_tensor *tensor, bool 
     return copy;
 }
 
+static void refuse_random_settings(ls_capture *capture) {
+    if (ls_random_settings() != capture->random_settings) {
+        ls_capture_refuse(capture, "ls_seed or ls_random_set_state", LS_CAPTURE_STATE);
+    }
+}
+
+void ls_capture_random(ls_capture *capture, ls_random_state *at) {
+    refuse_random_settings(capture);
+    const ls_random_state first = capture->first_random, next = ls_random_get_state();
+    const uint64_t index = at->stream - first.stream;
+    if (at->seed != first.seed || index >= next.stream - first.stream) {
+        ls_capture_refuse(capture, capture->operation != NULL ? capture->operation : "an operation",
+                          "repeats random numbers that were drawn before the step: draw them in the step");
+        return;
+    }
+    ls_captured_random *randoms = ls_grow(capture->randoms, (size_t)capture->random_count, sizeof *randoms);
+    if (randoms == NULL) {
+        run_out_of_memory(capture);
+        return;
+    }
+    randoms[capture->random_count++] = (ls_captured_random){.at = at, .index = index};
+    capture->randoms = randoms;
+}
+
 /* ---- begin and end ----------------------------------------------------------------------------------------------- */
 
 void ls_capture_begin(ls_capture *capture) {
     static _Thread_local uint32_t captures;
     capture->serial = ++captures;
     capture->add_block = add_block;
+    capture->first_random = ls_random_get_state();
+    capture->random_settings = ls_random_settings();
     count_captures(1);
     ls_thread_present->capture = capture;
 }
@@ -259,6 +286,8 @@ void ls_capture_end(ls_capture *capture) {
     ls_thread_present->capture = NULL;
     count_captures(-1);
     settle_blocks(capture);
+    refuse_random_settings(capture);
+    capture->stream_count = ls_random_get_state().stream - capture->first_random.stream;
     for (int i = 0; i < capture->storage_count; i++) {
         ls_captured_storage *held = &capture->storages[i];
         held->changed |= held->storage->version != held->version;
@@ -345,7 +374,20 @@ static ls_status fail_in_call(const ls_captured_call *call, ls_status status) {
                : ls_fail(status, "%s: %s", call->operation, message);
 }
 
+/* Draws the streams of a replay. */
+static void draw_streams(const ls_capture *capture) {
+    const ls_random_state first = ls_random_get_state();
+    for (int i = 0; i < capture->random_count; i++) {
+        const ls_captured_random *random = &capture->randoms[i];
+        *random->at = (ls_random_state){.seed = first.seed, .stream = first.stream + random->index};
+    }
+    ls_random_continue((ls_random_state){.seed = first.seed, .stream = first.stream + capture->stream_count});
+}
+
 ls_status ls_capture_run(ls_capture *capture) {
+    if (capture->stream_count > 0) {
+        draw_streams(capture);
+    }
     for (int i = 0; i < capture->storage_count; i++) {
         const ls_captured_storage *held = &capture->storages[i];
         if (held->changed) {
@@ -380,6 +422,7 @@ void ls_capture_clear(ls_capture *capture) {
     ls_free(capture->blocks);
     ls_free(capture->addresses);
     ls_free(capture->storages);
+    ls_free(capture->randoms);
     if (capture->arena != NULL) {
         ls_storage_drop(capture->arena);
     }

@@ -41,6 +41,15 @@ typedef struct ls_captured_storage {
     bool changed;     /* the step changes its elements in place */
 } ls_captured_storage;
 
+/*
+ * A state of the random number generator in the arguments of a call. A replay draws from the same number of streams as
+ * the captured step, beginning with the generator's next stream.
+ */
+typedef struct ls_captured_random {
+    ls_random_state *at;
+    uint64_t index; /* of the stream, among the streams of the step */
+} ls_captured_random;
+
 struct ls_capture {
     uint32_t serial; /* differs from the serial of every earlier capture of the thread; never 0 */
     ls_captured_call *calls;
@@ -51,6 +60,11 @@ struct ls_capture {
     int address_count;
     ls_captured_storage *storages;
     int storage_count;
+    ls_captured_random *randoms;
+    int random_count;
+    ls_random_state first_random; /* of the generator before the captured step */
+    uint32_t random_settings;
+    uint64_t stream_count;      /* streams that the step draws from */
     ls_captured_memory *memory; /* of arguments */
     ls_storage *arena;
     const char *operation; /* the latest operation of the function, for messages; or NULL */
@@ -130,6 +144,9 @@ ls_tensor *ls_capture_tensor(ls_capture *capture, const ls_tensor *tensor, bool 
 
 /* Notes the address at `*at` in the arguments of the latest call. `name` is the kernel. */
 void ls_capture_address(ls_capture *capture, const char *name, void **at, bool written);
+
+/* Notes the state of the random number generator at `*at` in the arguments of the latest call. */
+void ls_capture_random(ls_capture *capture, ls_random_state *at);
 
 /* capture_kernels.c */
 extern const ls_kernels ls_capture_kernels;

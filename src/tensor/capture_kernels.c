@@ -132,6 +132,9 @@ RECORD(cell_backward)
 RECORD_WITH(axpy,
             (note_read(capture, kernel_name, &call->x), ls_capture_address(capture, kernel_name, &call->y, false)))
 RECORD_WITH(scale, ls_capture_address(capture, kernel_name, &call->y, false))
+RECORD_WITH(random, ls_capture_random(capture, &call->state))
+RECORD_WITH(random_integer, ls_capture_random(capture, &call->state))
+RECORD_WITH(dropout, ls_capture_random(capture, &call->state))
 
 /* ---- maps -------------------------------------------------------------------------------------------------------- */
 
@@ -173,9 +176,6 @@ static ls_status record_map(ls_map_kernel *kernel, int operand_count, int parame
 
 /* ---- kernels that are not recorded ------------------------------------------------------------------------------- */
 
-static const char random_numbers[] =
-    "draws random numbers, which differ in every step: draw them before ls_step_replay into a tensor that exists "
-    "before the step";
 static const char raw_memory[] =
     "computes with the memory of an optimizer, an average or a norm: call it after ls_step_replay";
 
@@ -187,9 +187,6 @@ static const char raw_memory[] =
         }                                                                                                              \
         return kernel(ARGUMENTS(LS_ARGUMENTS_##type));                                                                 \
     }
-REFUSE(random, random_numbers)
-REFUSE(random_integer, random_numbers)
-REFUSE(dropout, random_numbers)
 REFUSE(dot, raw_memory)
 REFUSE(measure, raw_memory)
 REFUSE(unscale, raw_memory)

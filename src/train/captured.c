@@ -49,10 +49,11 @@ void ls_trial_forget_capture(ls_trial *trial) {
 
 /* ---- obstacles --------------------------------------------------------------------------------------------------- */
 
-/* Returns the name of a hook that must run within the step; NULL if the callback has none. */
+/* Returns the name of a hook that must run within each step; NULL if the callback has none. */
 static const char *hook_within_step(const ls_callback *callback) {
     const ls_callback_hooks *hooks = &callback->hooks;
-    return hooks->on_forward != NULL     ? "on_forward"
+    return callback->captured            ? NULL
+           : hooks->on_forward != NULL   ? "on_forward"
            : hooks->on_criterion != NULL ? "on_criterion"
            : hooks->on_backward != NULL  ? "on_backward"
                                          : NULL;
@@ -168,8 +169,7 @@ static ls_status check_captured(const ls_trial *trial) {
                            : capture->criterion != state->criterion || capture->criterion_user != state->criterion_user
                                ? "criterion"
                                : NULL;
-    return replaced == NULL ? ls_step_check(capture->step)
-                            : ls_fail(LS_ERR_STATE, "a hook replaces the %s", replaced);
+    return replaced == NULL ? ls_step_check(capture->step) : ls_fail(LS_ERR_STATE, "a hook replaces the %s", replaced);
 }
 
 static ls_status replay(ls_trial *trial) {

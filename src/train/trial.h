@@ -79,6 +79,7 @@ struct ls_callback {
     ls_callback_hooks hooks; /* hooks.name is NULL, or points to `name` */
     void *user;
     bool built_in;                   /* made by the library */
+    bool captured;                   /* the hooks within the step only call functions that captured steps repeat */
     bool owned;                      /* owned by a trial or another callback */
     struct ls_callback_copy *copies; /* arrays of ls_callback_array that this callback owns */
     char name[];
@@ -146,6 +147,14 @@ static inline int ls_trial_size(const ls_trial_state *state) {
 
 /* callbacks/make.c: creates a built-in callback, like ls_callback_new. */
 ls_callback *ls_callback_make(const ls_callback_hooks *hooks, void *user);
+
+/* Sets `captured` of a callback, and returns it. NULL is allowed. */
+static inline ls_callback *ls_callback_mark_captured(ls_callback *callback) {
+    if (callback != NULL) {
+        callback->captured = true;
+    }
+    return callback;
+}
 /* Fails if the number of callbacks is negative, or if the array is missing. */
 ls_status ls_callbacks_check_list(const char *call, ls_callback *const *callbacks, int count);
 /*

@@ -11,6 +11,7 @@ enum { EPOCHS = 3, STEPS = 3 * EPOCHS };
 
 typedef struct choice {
     int64_t global_batch;
+    bool clips;        /* the trial clips gradients, and decays weights by the loss */
     bool hook_on_last; /* the last rank has a hook that prevents the capture */
     ls_callback_function on_start_epoch;
     ls_callback_function on_sample; /* of the last rank */
@@ -44,11 +45,13 @@ static ls_status run(ls_comm *world, const choice *how, bool capture, outcome *i
     const ls_callback_hooks hooks = {.on_start_epoch = how->on_start_epoch,
                                      .on_sample = last ? how->on_sample : NULL,
                                      .on_criterion = last && how->hook_on_last ? accept : NULL};
-    ls_callback *const callbacks[] = {ls_callback_new(&hooks, NULL)};
+    ls_callback *const callbacks[] = {ls_callback_new(&hooks, NULL),
+                                      how->clips ? ls_gradient_norm_clipping(0.3) : NULL,
+                                      how->clips ? ls_weight_decay(0.01, 2) : NULL};
     const training_plan plan = {.criterion = criterion,
                                 .global_batch = how->global_batch,
                                 .callbacks = callbacks,
-                                .callback_count = 1,
+                                .callback_count = how->clips ? 3 : 1,
                                 .capture = capture};
     LS_TRY(training_begin(&t, &plan, world));
     calls = 0;
@@ -89,6 +92,15 @@ static ls_status replays(ls_comm *world) {
     return LS_OK;
 }
 
+static ls_status clips(ls_comm *world) {
+    outcome plain, clipped;
+    LS_TRY(compare(world, &(choice){.global_batch = 28, .clips = true}, CALLS));
+    LS_TRY(run(world, &(choice){.global_batch = 28, .clips = true}, true, &clipped));
+    LS_TRY(run(world, &(choice){.global_batch = 28}, true, &plain));
+    LS_CHECK(plain.hash != clipped.hash);
+    return LS_OK;
+}
+
 /* The first layer is not trained in the second epoch. */
 static ls_status freeze(ls_trial_state *state, void *user) {
     (void)user;
@@ -121,6 +133,7 @@ static ls_status fails_alike(ls_comm *world) {
 
 ls_status rank_test(ls_comm *world) {
     LS_TRY(replays(world));
+    LS_TRY(clips(world));
     LS_TRY(captures_again(world));
     LS_TRY(replays_on_some_ranks(world));
     LS_TRY(fails_alike(world));

@@ -43,10 +43,10 @@ static ls_callback *make(limit kind, const char *name) {
         return NULL;
     }
     *self = kind;
-    return ls_callback_make(
+    return ls_callback_mark_captured(ls_callback_make(
         &(ls_callback_hooks){
             .on_init = on_init, .on_backward = on_backward, .name = name, .describe = describe, .release = ls_free},
-        self);
+        self));
 }
 
 ls_callback *ls_gradient_norm_clipping(double max_norm) {

@@ -43,10 +43,10 @@ ls_callback *ls_weight_decay(double rate, double p) {
         return NULL;
     }
     *self = (weight_decay){.rate = rate, .p = p};
-    return ls_callback_make(&(ls_callback_hooks){.on_init = on_init,
-                                                 .on_criterion = on_criterion,
-                                                 .name = "weight_decay",
-                                                 .describe = describe,
-                                                 .release = ls_free},
-                            self);
+    return ls_callback_mark_captured(ls_callback_make(&(ls_callback_hooks){.on_init = on_init,
+                                                                           .on_criterion = on_criterion,
+                                                                           .name = "weight_decay",
+                                                                           .describe = describe,
+                                                                           .release = ls_free},
+                                                      self));
 }

@@ -271,6 +271,39 @@ SCOPED_TEST(test_freed_objects_that_others_hold_are_reported) {
     classifier_end(&self, step);
 }
 
+static ls_tensor *clipped_step(void *user) {
+    classifier *self = user;
+    self->runs++;
+    ls_optimizer_zero_grad(self->optimizer);
+    ls_tensor *loss = ls_cross_entropy(ls_forward(self->model, self->x), self->target, NULL);
+    const bool clipped = ls_backward(loss) == LS_OK && ls_clip_grad_value(self->model, 0.1) == LS_OK &&
+                         ls_clip_grad_norm(self->model, 0.2, NULL) == LS_OK;
+    return clipped && ls_optimizer_step(self->optimizer) == LS_OK ? loss : NULL;
+}
+
+/* The norms, and whether they exceed the limit, differ from step to step. */
+SCOPED_TEST(test_clipped_gradients) {
+    classifier eager, captured, plain;
+    classifier_begin(&eager, make_sgd);
+    classifier_begin(&captured, make_sgd);
+    classifier_begin(&plain, make_sgd);
+    assert_non_null(clipped_step(&eager));
+    (void)classifier_run(&plain);
+    assert_true(ls_module_hash(plain.model) != ls_module_hash(eager.model));
+    ls_step *step = ls_step_capture(clipped_step, &captured, NULL);
+    assert_non_null(step);
+    for (int i = 1; i < 30; i++) {
+        change_batch(&eager, &captured, i);
+        assert_non_null(clipped_step(&eager));
+        replay_step(step);
+        expect_equal_classifiers(&eager, &captured);
+    }
+    assert_int_equal(captured.runs, 1);
+    classifier_end(&plain, NULL);
+    classifier_end(&eager, NULL);
+    classifier_end(&captured, step);
+}
+
 /* Only the steps hold the module: they do not hide from each other, nor from other calls, that it was freed. */
 SCOPED_TEST(test_modules_that_only_steps_hold_are_freed) {
     classifier self;
@@ -468,6 +501,7 @@ int main(void) {
         cmocka_unit_test(test_freed_objects_are_reported),
         cmocka_unit_test(test_other_optimizers_are_reported),
         cmocka_unit_test(test_freed_objects_that_others_hold_are_reported),
+        cmocka_unit_test(test_clipped_gradients),
         cmocka_unit_test(test_modules_that_only_steps_hold_are_freed),
         cmocka_unit_test(test_new_owners),
         cmocka_unit_test(test_initial_gradients),

@@ -349,6 +349,29 @@ TEST(test_batches_that_differ) {
     expect_log(1, "of the captured batch, with inputs: [16, 36]");
 }
 
+static ls_callback *clipping(void) {
+    return ls_gradient_norm_clipping(0.5);
+}
+
+static ls_callback *clipping_values(void) {
+    return ls_gradient_value_clipping(0.02);
+}
+
+static ls_callback *decaying(void) {
+    return ls_weight_decay(0.01, 2);
+}
+
+TEST(test_callbacks_within_the_step) {
+    compare_captured((variant){.callback = clipping});
+    compare_captured((variant){.callback = clipping_values});
+    compare_captured((variant){.callback = decaying});
+}
+
+TEST(test_dropout) {
+    compare_captured((variant){.dropout = true});
+    compare_captured((variant){.dropout = true, .callback = mixing});
+}
+
 TEST(test_hooks_that_replays_obey) {
     compare_captured((variant){.callback = shrinking});
     compare_captured((variant){.callback = checking});
@@ -446,10 +469,6 @@ static void compare_uncaptured(variant v, const char *reason) {
     expect_log(1, "ls_trial_run: trains without .capture: ");
 }
 
-static ls_callback *clipping(void) {
-    return ls_gradient_norm_clipping(0.5);
-}
-
 static ls_status accept(ls_trial_state *state, void *user) {
     (void)user;
     return state->loss != NULL ? LS_OK : LS_ERR_STATE;
@@ -478,9 +497,6 @@ static ls_status own_step(ls_trial_state *state, void *user) {
 }
 
 TEST(test_reasons_against_a_capture) {
-    compare_uncaptured((variant){.dropout = true}, "draws random numbers");
-    compare_uncaptured((variant){.callback = clipping},
-                       "the hook on_backward of gradient_norm_clipping needs the tensors of the step");
     compare_uncaptured((variant){.callback = reading_the_loss}, "the hook on_criterion of mine needs");
     compare_uncaptured((variant){.callback = with_learned_input}, "the input or the target requires a gradient");
     compare((variant){.callback = toggling, .no_small_batch = true}, 3 * (FULL_BATCHES + TEST_BATCHES));
@@ -515,6 +531,8 @@ int main(void) {
         cmocka_unit_test(test_early_stopping),
         cmocka_unit_test(test_checkpoints),
         cmocka_unit_test(test_batches_that_differ),
+        cmocka_unit_test(test_callbacks_within_the_step),
+        cmocka_unit_test(test_dropout),
         cmocka_unit_test(test_hooks_that_replays_obey),
         cmocka_unit_test(test_hooks_that_cause_another_capture),
         cmocka_unit_test(test_errors_of_replays),

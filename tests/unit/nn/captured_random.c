@@ -1,0 +1,159 @@
+/*
+ * Captured steps that draw random numbers: a replay draws the numbers that another call of the function would draw.
+ *
+ * devices: cpu
+ */
+#include "tests/support/captured.h"
+
+enum { STEPS = 12, LENGTH = 3 };
+
+/* What a step with random numbers leaves after a number of steps. */
+typedef struct outcome {
+    uint64_t hash[STEPS];
+    float loss[STEPS];
+    ls_random_state random[STEPS]; /* of the generator, after the step */
+} outcome;
+
+static ls_tensor *drop_loss(classifier *self, ls_tensor *loss) {
+    (void)self;
+    return ls_dropout(loss, 0.5);
+}
+
+/* Adds the sum of numbers of every distribution. */
+static ls_tensor *add_noise(classifier *self, ls_tensor *loss) {
+    ls_tensor *uniform = ls_sum(ls_rand(LS_SHAPE(7), LS_F32));
+    ls_tensor *normal = ls_sum(ls_to(ls_randn(LS_SHAPE(5), LS_BF16), LS_F32));
+    ls_tensor *integers = ls_sum(ls_to(ls_randint(LS_SHAPE(9), LS_I32, -5, 5), LS_F32));
+    ls_tensor *scores = ls_mean(ls_forward(self->model, ls_randn(LS_SHAPE(BATCH, LENGTH, FEATURES), LS_F32)));
+    return ls_add(loss, ls_mul(scores, ls_add(uniform, ls_add(normal, integers))));
+}
+
+/* Draws numbers that nothing uses. */
+static ls_tensor *draw_in_vain(classifier *self, ls_tensor *loss) {
+    (void)ls_rand(LS_SHAPE(3), LS_F32);
+    return drop_loss(self, loss);
+}
+
+static ls_module *make_plain(void) {
+    return ls_sequential(ls_nn_linear(FEATURES, 16), ls_nn_relu(), ls_nn_dropout(0.3), ls_nn_flatten(),
+                         ls_nn_linear(LENGTH * 16, CLASSES));
+}
+
+/* Its second forward pass repeats the numbers of the first. */
+static ls_module *make_recomputed(void) {
+    ls_module *inner = ls_sequential(ls_nn_tanh(), ls_nn_dropout(0.4), ls_nn_linear(16, 16));
+    assert_int_equal(ls_recompute(inner, true), LS_OK);
+    return ls_sequential(ls_nn_linear(FEATURES, 16), inner, ls_nn_dropout(0.2), ls_nn_flatten(),
+                         ls_nn_linear(LENGTH * 16, CLASSES));
+}
+
+static ls_module *make_attention(void) {
+    return ls_sequential(ls_nn_transformer_block(FEATURES, 2, &(ls_transformer_options){.dropout = 0.25}),
+                         ls_nn_flatten(), ls_nn_linear(LENGTH * FEATURES, CLASSES));
+}
+
+/* Trains by calls of the function, or by replays of a captured step. Before some steps, the program draws, too. */
+static outcome train(ls_module *(*make)(void), ls_tensor *(*also)(classifier *self, ls_tensor *loss), bool replays) {
+    classifier self;
+    outcome result = {.hash = {0}};
+    classifier_begin(&self, make_sgd);
+    ls_optimizer_free(self.optimizer);
+    ls_module_free(self.model);
+    self.model = make();
+    self.optimizer = make_sgd(self.model);
+    assert_non_null(self.optimizer);
+    self.x = ls_rand(LS_SHAPE(BATCH, LENGTH, FEATURES), LS_F32);
+    self.also = also;
+    ls_step *step = NULL;
+    for (int i = 0; i < STEPS; i++) {
+        if (i % 3 == 1) {
+            ls_release(ls_rand(LS_SHAPE(i), LS_F32));
+        }
+        if (i == 8) {
+            ls_seed(77);
+        }
+        if (!replays) {
+            result.loss[i] = classifier_run(&self);
+        } else if (step == NULL) {
+            step = classifier_capture(&self);
+        } else {
+            replay_step(step);
+        }
+        if (replays) {
+            result.loss[i] = *(const float *)ls_data_const(ls_step_result(step));
+        }
+        result.hash[i] = ls_module_hash(self.model);
+        result.random[i] = ls_random_get_state();
+    }
+    assert_int_equal(self.runs, replays ? 1 : STEPS);
+    classifier_end(&self, step);
+    return result;
+}
+
+static void compare(ls_module *(*make)(void), ls_tensor *(*also)(classifier *self, ls_tensor *loss)) {
+    const outcome eager = train(make, also, false), replayed = train(make, also, true);
+    for (int i = 0; i < STEPS; i++) {
+        assert_memory_equal(&eager.loss[i], &replayed.loss[i], sizeof(float));
+        assert_true(eager.hash[i] == replayed.hash[i]);
+        assert_memory_equal(&eager.random[i], &replayed.random[i], sizeof(ls_random_state));
+        assert_true(i == 0 || eager.random[i].stream != eager.random[i - 1].stream);
+    }
+}
+
+SCOPED_TEST(test_dropout) {
+    compare(make_plain, NULL);
+    compare(make_plain, drop_loss);
+    compare(make_attention, NULL);
+}
+
+SCOPED_TEST(test_recomputed_dropout) {
+    compare(make_recomputed, NULL);
+    compare(make_recomputed, add_noise);
+}
+
+SCOPED_TEST(test_all_distributions) {
+    compare(make_plain, add_noise);
+    compare(make_plain, draw_in_vain);
+}
+
+static ls_tensor *seed(classifier *self, ls_tensor *loss) {
+    ls_seed(5);
+    return drop_loss(self, loss);
+}
+
+static ls_tensor *set_state(classifier *self, ls_tensor *loss) {
+    ls_random_set_state(ls_random_get_state());
+    return drop_loss(self, loss);
+}
+
+static ls_tensor *permute(classifier *self, ls_tensor *loss) {
+    return ls_add(loss, ls_mul(ls_sum(ls_to(ls_randperm(self->runs + 2), LS_F32)), 0));
+}
+
+SCOPED_TEST(test_steps_that_are_refused) {
+    static const struct {
+        ls_tensor *(*also)(classifier *self, ls_tensor *loss);
+        const char *reason;
+    } refused[] = {
+        {seed, "ls_seed or ls_random_set_state changes state that a replay does not change"},
+        {set_state, "ls_seed or ls_random_set_state changes state that a replay does not change"},
+        {permute, "writes elements on the host"},
+    };
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        classifier self;
+        classifier_begin(&self, make_sgd);
+        self.also = refused[i].also;
+        expect_refused(&self, LS_ERR_UNSUPPORTED, refused[i].reason);
+        classifier_end(&self, NULL);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_dropout),
+        cmocka_unit_test(test_recomputed_dropout),
+        cmocka_unit_test(test_all_distributions),
+        cmocka_unit_test(test_steps_that_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
