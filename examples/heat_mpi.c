@@ -70,7 +70,7 @@ static ls_status predict(float *samples, float *answers, int64_t n) {
 static void free_network(void) {
     ls_optimizer_free(optimizer);
     ls_module_free(model);
-    ls_comm_free(comm); /* the last one, and before MPI_Finalize */
+    ls_comm_free(comm); /* free the communicator last, before MPI_Finalize */
 }
 
 /* ---- the solver -------------------------------------------------------------------------------------------------- */
@@ -138,8 +138,11 @@ int main(int argc, char **argv) {
     MPI_Comm_rank(solver_comm, &rank);
     MPI_Comm_size(solver_comm, &ranks);
     if (POINTS % ranks != 0) {
-        fprintf(stderr, "heat_mpi: %d ranks do not divide %d points\n", ranks, POINTS);
-        MPI_Abort(solver_comm, 1);
+        if (rank == 0) {
+            fprintf(stderr, "heat_mpi: %d ranks do not divide %d points\n", ranks, POINTS);
+        }
+        MPI_Finalize();
+        return 1;
     }
     count = POINTS / ranks;
 

@@ -177,8 +177,8 @@ typedef struct ls_custom_op {
     int outputs;     /**< number of outputs; 0 selects the default, 1 */
     int saved;       /**< number of tensors in `saved` */
     bool by_sample;  /**< promise for data-parallel losses: the first axis of the outputs, and of each input with
-                        samples, is the sample axis, and each result depends only on its own sample and on inputs without
-                        samples. Without this promise, such a loss rejects the operation on samples */
+                        samples, is the sample axis, and each result depends only on its own sample and on inputs
+                        without samples. Without this promise, such a loss rejects the operation on samples */
     bool on_host; /**< the functions access elements on the host (ls_data_const, ls_data): they get copies on "cpu" of
                      tensors on other devices, and create tensors on "cpu"; results and gradients are copied to the
                      device */

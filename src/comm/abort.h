@@ -10,6 +10,6 @@ ls_status ls_comm_abort(ls_comm *comm, ls_status status);
 
 /* Declares that this thread's error is the failure of the communicator's rank `failed_rank`. If this process exits for
  * this reason, the launcher waits for that rank to exit, and names it as the first failure. */
-void ls_comm_blame(const ls_comm *comm, int failed_rank);
+void ls_comm_set_failed_rank(const ls_comm *comm, int failed_rank);
 
 #endif

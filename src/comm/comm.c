@@ -233,8 +233,8 @@ ls_status ls_comm_abort(ls_comm *comm, ls_status status) {
     return ls_comm_abort_for(comm, status, comm->rank);
 }
 
-void ls_comm_blame(const ls_comm *comm, int failed_rank) {
-    ls_rank_report_blame(world_rank(comm, failed_rank));
+void ls_comm_set_failed_rank(const ls_comm *comm, int failed_rank) {
+    ls_rank_report_set_failed_rank(world_rank(comm, failed_rank));
 }
 
 /* A backend numbers ranks as its communicator does; users and the launcher number them as the world does. */

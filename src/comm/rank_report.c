@@ -17,9 +17,9 @@ static struct {
     uintmax_t inode;
     pid_t process;
     int rank;
-    int blamed; /* the failed rank of `message` */
+    int failed_rank; /* the failed rank of `message`; -1 if unknown */
     char message[LS_ERROR_CAPACITY];
-} told = {.lock = PTHREAD_MUTEX_INITIALIZER, .socket = -1};
+} told = {.lock = PTHREAD_MUTEX_INITIALIZER, .socket = -1, .failed_rank = -1};
 
 static bool is_socket(int fd, uintmax_t inode) {
     struct stat about;
@@ -41,18 +41,18 @@ void ls_rank_report_open(int rank) {
     }
 }
 
-void ls_rank_report_blame(int failed_rank) {
+void ls_rank_report_set_failed_rank(int failed_rank) {
     pthread_mutex_lock(&told.lock);
-    told.blamed = failed_rank;
+    told.failed_rank = failed_rank;
     snprintf(told.message, sizeof told.message, "%s", ls_error_message());
     pthread_mutex_unlock(&told.lock);
 }
 
 void ls_rank_report_tell(ls_status status, int failed_rank) {
     pthread_mutex_lock(&told.lock);
-    if (failed_rank < 0 && told.message[0] != '\0' && strcmp(told.message, ls_error_message()) == 0) {
+    if (failed_rank < 0 && told.failed_rank >= 0 && strcmp(told.message, ls_error_message()) == 0) {
         status = LS_ERR_PEER;
-        failed_rank = told.blamed;
+        failed_rank = told.failed_rank;
     }
     if (told.socket >= 0 && told.process == getpid() && is_socket(told.socket, told.inode)) {
         char text[LS_REPORT_TEXT];

@@ -69,8 +69,8 @@ static double sum_squares(const statistics *s, int64_t channel, const double *ba
     for (int64_t i = 0; i < rows; i++) {
         const double *numbers = batch + (i * s->channels + channel) * s->inner;
         for (int64_t k = 0; k < s->inner; k++) {
-            const double apart = has_value(s, numbers[k]) ? numbers[k] - mean : 0;
-            squares += apart * apart;
+            const double difference = has_value(s, numbers[k]) ? numbers[k] - mean : 0;
+            squares += difference * difference;
         }
     }
     return squares;
@@ -78,20 +78,21 @@ static double sum_squares(const statistics *s, int64_t channel, const double *ba
 
 /* Adds one channel of a batch [rows, channels, inner] (Chan et al., The American Statistician 37, 1983). */
 static ls_status add_channel(statistics *s, int64_t channel, const double *batch, int64_t rows) {
-    const double before = s->values[channel];
-    double here = 0, sum = 0;
+    const double previous_count = s->values[channel];
+    double batch_count = 0, sum = 0;
     for (int64_t i = 0; i < rows; i++) {
-        if (!add_sample(s, channel, batch + (i * s->channels + channel) * s->inner, &here, &sum)) {
+        if (!add_sample(s, channel, batch + (i * s->channels + channel) * s->inner, &batch_count, &sum)) {
             return fail_number(s, channel, rows);
         }
     }
-    if (here == 0) {
+    if (batch_count == 0) {
         return LS_OK;
     }
-    const double mean = sum / here, apart = mean - s->mean[channel];
-    s->mean[channel] += apart * here / (before + here);
-    s->squares[channel] += sum_squares(s, channel, batch, rows, mean) + apart * apart * before * here / (before + here);
-    s->values[channel] += here;
+    const double mean = sum / batch_count, difference = mean - s->mean[channel];
+    s->mean[channel] += difference * batch_count / (previous_count + batch_count);
+    s->squares[channel] += sum_squares(s, channel, batch, rows, mean) +
+                           difference * difference * previous_count * batch_count / (previous_count + batch_count);
+    s->values[channel] += batch_count;
     return LS_OK;
 }
 

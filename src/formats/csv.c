@@ -67,14 +67,16 @@ static ls_status finish_block(csv_table *table) {
     return status;
 }
 
-static ls_status parse_number(const ls_csv_reader *reader, const csv_table *table, const char *text, int column,
-                              double *number) {
+/* Returns whether the text is a number, and stores the number. */
+static bool parse_number(const char *text, double *number) {
     char *end;
     *number = strtod(text, &end);
-    while (*end == ' ' || *end == '\t') {
-        end++;
-    }
-    if (end != text && *end == '\0') {
+    return end != text && end[strspn(end, " \t")] == '\0';
+}
+
+static ls_status read_number(const ls_csv_reader *reader, const csv_table *table, const char *text, int column,
+                             double *number) {
+    if (parse_number(text, number)) {
         return LS_OK;
     }
     char what[200];
@@ -146,7 +148,7 @@ static ls_status convert(const ls_csv_reader *reader, const csv_table *table, in
     if (text != NULL) {
         return find_class(reader, table, text, field, number);
     }
-    LS_TRY(parse_number(reader, table, field->text, column, number));
+    LS_TRY(read_number(reader, table, field->text, column, number));
     return check_fits(reader, table, column, *number);
 }
 
@@ -166,6 +168,22 @@ static ls_status read_row(ls_csv_reader *reader, csv_table *table, int fields) {
 }
 
 /* ---- selecting columns ------------------------------------------------------------------------------------------- */
+
+/* Warns if the header looks like data, which would be lost. A program that names columns knows the header. */
+static void check_header(const ls_csv_reader *reader, const ls_csv_options *options, const ls_csv_columns *columns) {
+    const char *name = columns->names;
+    double number;
+    bool numbers = name != NULL && (options->columns == NULL || options->all_but);
+    for (int i = 0; numbers && i < columns->count; i++, name += strlen(name) + 1) {
+        numbers = parse_number(name, &number);
+    }
+    if (numbers) {
+        ls_log_write(LS_LOG_WARNING,
+                     "%s: %s: the first line contains only numbers and is used as the header; if it is data, set "
+                     ".no_header",
+                     reader->source.call, reader->source.path);
+    }
+}
 
 /* Determines the output column for each field. */
 static ls_status plan_columns(const ls_csv_reader *reader, const ls_csv_options *options, csv_table *table) {
@@ -243,6 +261,7 @@ static ls_status reserve_rows(csv_table *table) {
 static ls_status read_table(ls_csv_reader *reader, const ls_csv_options *options, csv_table *table) {
     int fields;
     LS_TRY(ls_csv_begin(reader, options, &table->columns));
+    check_header(reader, options, &table->columns);
     LS_TRY(plan_columns(reader, options, table));
     LS_TRY(plan_texts(reader, options, table));
     LS_TRY(reserve_rows(table));

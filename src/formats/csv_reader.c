@@ -196,27 +196,6 @@ ls_status ls_csv_check_text(const ls_csv_reader *reader, const ls_csv_field *fie
 
 enum { NAME_ROOM = 64, NAMES_ROOM = 200 }; /* sizes for names in messages */
 
-static bool is_number(const char *text) {
-    char *end;
-    (void)strtod(text, &end);
-    return end != text && *end == '\0';
-}
-
-/* Warns if the header looks like data, which would be lost. A program that names columns knows the header. */
-static void check_header(const ls_csv_reader *reader, const ls_csv_options *options, const ls_csv_columns *columns) {
-    bool numbers = options->columns == NULL || options->all_but;
-    const char *name = columns->names;
-    for (int i = 0; numbers && i < columns->count; i++, name += strlen(name) + 1) {
-        numbers = is_number(name);
-    }
-    if (numbers) {
-        ls_log_write(LS_LOG_WARNING,
-                     "%s: %s: the first line contains only numbers and is used as the header; if it is data, set "
-                     ".no_header",
-                     reader->source.call, reader->source.path);
-    }
-}
-
 /* Reads the header, if there is one. The current row is the first one. */
 static ls_status read_header(ls_csv_reader *reader, const ls_csv_options *options, ls_csv_columns *columns) {
     if (options->no_header) {
@@ -235,7 +214,6 @@ static ls_status read_header(ls_csv_reader *reader, const ls_csv_options *option
         memcpy(to, field.text, length);
         to += length;
     }
-    check_header(reader, options, columns);
     return LS_OK;
 }
 

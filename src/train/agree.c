@@ -109,7 +109,7 @@ static ls_status take_over(ls_comm *comm, int failed_rank, ls_status status, con
     theirs.message[sizeof theirs.message - 1] = '\0';
     ls_error_restore((ls_status)theirs.status, theirs.message);
     if (failed_rank != ls_comm_rank(comm)) {
-        ls_comm_blame(comm, failed_rank);
+        ls_comm_set_failed_rank(comm, failed_rank);
     }
     return (ls_status)theirs.status;
 }

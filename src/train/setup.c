@@ -58,9 +58,11 @@ static ls_status check_optimizer(const ls_trial *trial) {
     return optimizer->model != NULL ? check_complete(optimizer) : LS_OK;
 }
 
-/* Warns about a module of ls_nn_standardize that does nothing. */
-static void check_standardize(const ls_trial *trial) {
-    if (ls_trial_rank(&trial->state) == 0 && ls_standardize_is_unfitted(trial->state.model)) {
+/* Warns once per trial about a module of ls_nn_standardize that does nothing. */
+static void check_standardize(ls_trial *trial) {
+    if (!trial->watch.standardize_reported && ls_trial_rank(&trial->state) == 0 &&
+        ls_standardize_is_unfitted(trial->state.model)) {
+        trial->watch.standardize_reported = true;
         ls_log_write(LS_LOG_WARNING, "ls_trial_run: a module of ls_nn_standardize has its initial mean 0 and deviation "
                                      "1, so it changes nothing: call ls_nn_standardize_fit before the run");
     }
@@ -80,7 +82,7 @@ static ls_status check_batches(const ls_trial *trial) {
                : ls_fail(LS_ERR_ARGUMENT, "ls_trial_run: the training loader has no batches");
 }
 
-ls_status ls_trial_check_setup(const ls_trial *trial) {
+ls_status ls_trial_check_setup(ls_trial *trial) {
     LS_TRY(trial->options.step == NULL ? check_optimizer(trial) : LS_OK);
     check_standardize(trial);
     return check_batches(trial);

@@ -4,8 +4,9 @@
 
 #include "train/trial.h"
 
-/* Returns an error if the trial would train nothing. */
-ls_status ls_trial_check_setup(const ls_trial *trial);
+/* Returns an error if the trial would train nothing. Warns once per trial about a module of ls_nn_standardize that was
+ * never fitted. */
+ls_status ls_trial_check_setup(ls_trial *trial);
 
 /*
  * ls_trial_watch_begin watches a trial from its first step, at most until the end of its first epoch. If the ranks

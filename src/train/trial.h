@@ -53,10 +53,11 @@ typedef struct ls_watch {
     bool user_hooks; /* some rank has callbacks made by the program */
     bool user_step;  /* some rank has a user step */
     bool begun;
-    bool model_communicates; /* this rank's forward or backward pass, criterion or user step communicates */
-    bool ended;              /* the checks are done */
-    bool loss_reported;      /* a warning has named the epoch whose loss is not finite */
-    uint64_t communication;  /* communication time of the thread at the start */
+    bool model_communicates;   /* this rank's forward or backward pass, criterion or user step communicates */
+    bool ended;                /* the checks are done */
+    bool loss_reported;        /* a warning has named the epoch whose loss is not finite */
+    bool standardize_reported; /* a warning has named a module of ls_nn_standardize that was never fitted */
+    uint64_t communication;    /* communication time of the thread at the start */
 } ls_watch;
 
 /* captured.c: the captured default step. */

@@ -156,6 +156,33 @@ def test_dlpack_keeps_exceptions():
     assert not lockstep._dlpack._exported
 
 
+def test_dlpack_with_many_exports():
+    """The time of exports is linear in their number, and constructors of layers and minor collections do not scan the exports."""
+    exports = lockstep._dlpack._Export
+    scanned, is_used = [], exports.is_used
+    exports.is_used = lambda self: scanned.append(1) or is_used(self)
+    gc.disable()
+    try:
+        tensor = lockstep.ones(4)
+        arrays = [np.from_dlpack(tensor) for _ in range(1000)]
+        assert 1000 <= len(lockstep._dlpack._exported) and len(scanned) < 3000, len(scanned)
+        scanned.clear()
+        nn.linear(3, 2)
+        gc.collect(0), gc.collect(1)
+        assert not scanned
+        arrays.clear()
+        array = np.from_dlpack(tensor)
+        for _ in range(1100):
+            array = np.from_dlpack(tensor)
+        assert len(lockstep._dlpack._exported) < 1100
+    finally:
+        exports.is_used = is_used
+        gc.enable()
+    del array
+    gc.collect()
+    assert not lockstep._dlpack._exported
+
+
 def test_lifetimes():
     array = np.arange(100.0)
     watch = weakref.ref(array)

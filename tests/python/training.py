@@ -210,6 +210,9 @@ def test_arrays_of_parameters():
         raises(lockstep.Error, 'an array (.numpy() or DLPack) or a .detach() of "0.weight" exists', lambda: lockstep.adam(model))
         del array
         lockstep.adam(model)
+    model = small_model()
+    np.from_dlpack(model.state_dict()["0.weight"])
+    lockstep.data_parallel(model, world)
 
 
 def test_names_of_metrics():

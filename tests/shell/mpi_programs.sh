@@ -169,6 +169,15 @@ hashes_of_heat() {
     grep -ao 'parameters [0-9A-F]\{16\}' out
 }
 
+check_heat_refusal() {
+    local flavour=$1 yields=1
+    check "$flavour: examples/heat_mpi.c builds" mpi_builds "$flavour" "$LS_SOURCE/examples/heat_mpi.c" heat_mpi -lm
+    mpi "$flavour" 5 ./heat_mpi
+    check "$flavour: heat_mpi on 5 ranks: refused" is "$status" 1
+    check "$flavour: heat_mpi on 5 ranks: one rank prints the reason" \
+        is "$(cat out err | grep -c 'heat_mpi: 5 ranks do not divide 96 points')" 1
+}
+
 check_early_end() {
     local flavour=$1
     mpi "$flavour" 2 "$scratch/program_$flavour" early
@@ -249,6 +258,7 @@ check_flavour() {
     for ranks in 1 2 $([ "$flavour" = mpich ] || echo 3); do # MPICH does not yield
         beside check_heat "$flavour" $ranks
     done
+    beside check_heat_refusal "$flavour"
     beside check_early_end "$flavour"
     for level in single funneled serialized; do
         beside check_level "$flavour" $level

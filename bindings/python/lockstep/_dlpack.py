@@ -51,8 +51,8 @@ class _Export:
 
     Consumers drop capsules and call deleters while an exception is pending, for example of a failed operator. Python code would then
     replace this exception with a SystemError. So capsules have no destructor, and the deleter is a C function, which changes the first
-    word of the struct. Each export, each constructor of an object and each garbage collection
-    frees what is no longer in use.
+    word of the struct. `sweep` frees the exports that no consumer uses any longer: in full garbage collections, before parameters
+    move, and in an export if the number of exports has doubled since the last sweep.
     """
     __slots__ = ("managed", "arrays", "item", "holder", "word")
 
@@ -72,6 +72,7 @@ class _Export:
 # time() writes the time to the address of its argument.
 _delete = ctypes.cast(ctypes.CDLL(None).time, _Deleter)
 _exported = {}  # by the address of the struct
+_used_exports = 0  # the number of exports after the last sweep
 
 
 def _references(holder):
@@ -81,14 +82,22 @@ def _references(holder):
 _ALONE = _references([object()])
 
 
-def sweep(phase="stop", info=None):
-    """Frees the exported tensors that no consumer uses any longer. A callback of the garbage collector, too."""
-    if phase == "stop" and not _objects._closing:
+def sweep():
+    """Frees the exported tensors that no consumer uses any longer."""
+    global _used_exports
+    if not _objects._closing:
         for address in [address for address, export in list(_exported.items()) if not export.is_used()]:
             _exported.pop(address, None)
+        _used_exports = len(_exported)
 
 
-gc.callbacks.append(sweep)
+def _after_collection(phase, info):
+    """A callback of the garbage collector. Sweeps after full collections, as other collections are frequent."""
+    if phase == "stop" and info["generation"] == 2:
+        sweep()
+
+
+gc.callbacks.append(_after_collection)
 
 
 def _name_of(capsule):
@@ -113,7 +122,8 @@ def export(self, *, stream=None, max_version=None, dl_device=None, copy=None):
     own = device(self)
     if dl_device is not None and tuple(dl_device) != own:
         raise BufferError(f"__dlpack__: cannot export to device {tuple(dl_device)}: only memory of the CPU, {own}, is exported")
-    sweep()
+    if len(_exported) >= 2 * _used_exports:  # otherwise many exports would take quadratic time
+        sweep()
     name = b"dltensor" if max_version is None or tuple(max_version) < VERSION else b"dltensor_versioned"
     item = _tensor.alias(self.clone() if copy else self)
     ndim = item.ndim

@@ -15,6 +15,8 @@ BORROWED = {"ls_grad", "ls_world", "ls_module_child", "ls_module_find_child", "l
             "ls_loader_dataset", "ls_outer_optimizer", "ls_safetensors_find", "ls_npz_find"}
 # Functions that return their first argument, or an object that replaces it.
 RETURNS_ARGUMENT = {"ls_module_to_device", "ls_keep", "ls_module_retain", "ls_dataset_retain", "ls_module_finish"}
+# Functions that move parameters into new memory, like all constructors of optimizers. They fail while an export of a parameter exists.
+MOVES_PARAMETERS = {"ls_data_parallel", "ls_data_parallel_gather", "ls_outer_new", "ls_sync_parameters"}
 # Results that tell a failure.
 FAILURES = {"ls_module_hash": 0, "ls_module_add_hooks": 0}
 # Functions with arguments that no rule covers: other modules of the package have them, or lockstep.lib.
@@ -43,8 +45,8 @@ class Builder:
         while index < len(self.parameters):
             index += self.parameter(index)
         self.set_user()
-        if self.result.rstrip(" *") in HANDLES and self.result != "ls_tensor *":
-            self.lines.insert(0, "_sweep()")  # exports of parameters would keep the constructor from moving them
+        if name in MOVES_PARAMETERS or self.result == "ls_optimizer *" and name not in BORROWED:
+            self.lines.insert(0, "_sweep()")  # no consumer may use these exports any longer
 
     def parameter(self, index):
         """Adds a parameter. Returns the number of C parameters that it stands for."""

@@ -232,6 +232,15 @@ TEST(test_csv_warns_about_a_header_of_numbers) {
     assert_int_equal(count_header_warnings("1.5,2\n3,4\n", &(ls_csv_options){.no_header = true}), 0);
     assert_int_equal(count_header_warnings("1.5,2\n3,4\n", &(ls_csv_options){.columns = columns, .column_count = 1}),
                      0);
+    assert_int_equal(count_header_warnings("1.5\t,2\n3,4\n", NULL), 1);
+    assert_int_equal(ls_scope_end(scope), LS_OK);
+}
+
+/* The classes of a text column are read from the same header. */
+TEST(test_csv_warns_once_if_it_reads_classes) {
+    const ls_csv_options options = {.text = &(ls_csv_text){.column = "2"}, .text_count = 1};
+    ls_scope *scope = ls_scope_begin();
+    assert_int_equal(count_header_warnings("1.5,2\n3,a\n", &options), 1);
     assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
@@ -435,6 +444,7 @@ int main(void) {
         cmocka_unit_test(test_csv_reads_text_as_classes),
         cmocka_unit_test(test_csv_classes_of_another_file),
         cmocka_unit_test(test_csv_warns_about_a_header_of_numbers),
+        cmocka_unit_test(test_csv_warns_once_if_it_reads_classes),
         cmocka_unit_test(test_csv_refuses_fields),
         cmocka_unit_test(test_csv_has_as_many_classes_as_fit),
         cmocka_unit_test(test_csv_reads_a_pipe_once),

@@ -29,8 +29,8 @@ static ls_status stop(ls_trial_state *state, void *user) {
     return LS_OK;
 }
 
-/* Trains for two epochs on inputs that contain `first`. Fits the standardization if `fits`. Stops before the first step
- * if `stops`. Returns the number of warnings. */
+/* Trains on inputs that contain `first`, in a run of two epochs and a run of one epoch. Fits the standardization if
+ * `fits`. Stops before the first step if `stops`. Returns the number of warnings. */
 static int train(float first, bool fits, bool stops) {
     float inputs[2 * ROWS];
     for (int i = 0; i < 2 * ROWS; i++) {
@@ -59,6 +59,7 @@ static int train(float first, bool fits, bool stops) {
     logged[0] = '\0';
     ls_log_set_sink(note_log, NULL);
     assert_int_equal(ls_trial_run(trial, 2), LS_OK);
+    assert_int_equal(ls_trial_run(trial, 3), LS_OK);
     ls_log_set_sink(NULL, NULL);
     ls_trial_free(trial);
     ls_loader_free(loader);
