@@ -17,8 +17,8 @@ static struct {
     uintmax_t inode;
     pid_t process;
     int rank;
-    int failed_rank; /* the failed rank of `message`; -1 if unknown */
-    char message[LS_ERROR_CAPACITY];
+    int failed_rank;                 /* the failed rank of `message`; -1 if unknown */
+    char message[LS_ERROR_CAPACITY]; /* the error of another rank; empty if there is none */
 } told = {.lock = PTHREAD_MUTEX_INITIALIZER, .socket = -1, .failed_rank = -1};
 
 static bool is_socket(int fd, uintmax_t inode) {
@@ -50,7 +50,7 @@ void ls_rank_report_set_failed_rank(int failed_rank) {
 
 void ls_rank_report_tell(ls_status status, int failed_rank) {
     pthread_mutex_lock(&told.lock);
-    if (failed_rank < 0 && told.failed_rank >= 0 && strcmp(told.message, ls_error_message()) == 0) {
+    if (failed_rank < 0 && told.message[0] != '\0' && strcmp(told.message, ls_error_message()) == 0) {
         status = LS_ERR_PEER;
         failed_rank = told.failed_rank;
     }

@@ -43,8 +43,11 @@ run() {
     mpich) command=(env LOCKSTEP_BACKEND=mpi mpirun.mpich -np "$ranks" "${program[@]}") ;;
     *) command=(env LOCKSTEP_BACKEND="$carrier" "$lockstep" run -n "$ranks" "${program[@]}") ;;
     esac
-    LS_TEST_MARK=$mark timeout -k 5 $limit "${command[@]}" >err 2>&1 </dev/null
-    status=$?
+    for _ in 1 2; do
+        LS_TEST_MARK=$mark timeout -k 5 $limit "${command[@]}" >err 2>&1 </dev/null
+        status=$?
+        hydra_crashed "$carrier" || break
+    done
 }
 
 # judge CARRIER NAME SOURCE

@@ -48,6 +48,12 @@ check() {
     fi
 }
 
+# hydra_crashed FLAVOUR: whether the job in $status ended because Hydra, the launcher of MPICH, died. If ranks end while
+# Hydra starts others, Hydra may die of SIGPIPE, in about 1 of 200 such jobs, and then loses the output.
+hydra_crashed() {
+    [ "$1" = mpich ] && [ "$status" = 141 ] && echo "note    mpirun.mpich died of SIGPIPE, and is started again"
+}
+
 # await COMMAND...: repeats it until it succeeds, for at most 20 s; then fails.
 await() {
     local i

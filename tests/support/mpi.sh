@@ -59,6 +59,8 @@ mpi() {
         echo "note    mpirun.$flavour hung without a rank, and is started again:"
         cat hung
         run_job "mpirun.$flavour" "${options[@]}" -np "$ranks" "$@"
+    elif hydra_crashed "$flavour"; then
+        run_job "mpirun.$flavour" "${options[@]}" -np "$ranks" "$@"
     fi
 }
 

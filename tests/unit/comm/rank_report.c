@@ -47,7 +47,7 @@ TEST(test_the_error_of_another_rank) {
 
 TEST(test_the_error_of_an_unknown_rank) {
     const ls_rank_report report = report_of("widths differ", "widths differ", -1);
-    assert_int_equal(report.status, LS_ERR_SHAPE);
+    assert_int_equal(report.status, LS_ERR_PEER);
     assert_int_equal(report.failed_rank, -1);
 }
 
