@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "tests/support/fuzz.h"
+#include "tests/support/log.h"
 
 /* This test does not cover a loss of power, so it does not wait for the disk. */
 int fsync(int fd) {
@@ -41,15 +42,6 @@ static void expect_refused(const char *folder, const char *file, const char *why
     assert_string_equal(strrchr(found, '/') + 1, "epoch-000001-step-0000000003");
 }
 
-static char logged[2048];
-
-static void note_log(ls_log_level level, int rank, const char *line, void *user) {
-    (void)level;
-    (void)rank;
-    (void)user;
-    snprintf(logged, sizeof logged, "%s", line);
-}
-
 /* A trial that did not track the best checkpoint has saved no best value. */
 TEST(test_no_best_value) {
     char folder[PATH_MAX];
@@ -58,15 +50,14 @@ TEST(test_no_best_value) {
     assert_int_equal(ls_trial_run(t.trial, 1), LS_OK);
     assert_int_equal(ls_trial_save(t.trial, folder), LS_OK);
     end(&t);
-    logged[0] = '\0';
-    ls_log_set_sink(note_log, NULL);
+    log_begin();
     t = begin(&(ls_checkpoint_options){.folder = in_root("no-best-more")}, folder);
     end(&t);
-    assert_string_equal(logged, "");
+    assert_int_equal(log_lines(), 0);
     t = begin(&(ls_checkpoint_options){.folder = in_root("no-best-more"), .best = "loss"}, folder);
     end(&t);
-    assert_non_null(strstr(logged, "no-best has no best value; the value of the first epoch becomes the best"));
-    ls_log_set_sink(NULL, NULL);
+    assert_non_null(strstr(log_last(), "no-best has no best value; the value of the first epoch becomes the best"));
+    log_end();
 }
 
 TEST(test_damaged_files) {
@@ -77,7 +68,7 @@ TEST(test_damaged_files) {
     training t = begin(&options, NULL);
     assert_int_equal(ls_trial_run(t.trial, 2), LS_OK);
     end(&t);
-    ls_log_set_sink(note_log, NULL);
+    log_begin();
     for (int i = 0; i < FILES; i++) {
         snprintf(path, sizeof path, "%s/epoch-000002-step-0000000006/%s", folder, files[i]);
         const size_t size = read_bytes(path, bytes, sizeof bytes);
@@ -92,8 +83,8 @@ TEST(test_damaged_files) {
             assert_true(status == LS_ERR_UNSUPPORTED ||
                         strcmp(strrchr(found, '/') + 1, "epoch-000001-step-0000000003") == 0);
         }
-        assert_non_null(strstr(logged, files[i]));
-        assert_non_null(strstr(logged, "; the previous checkpoint is tried"));
+        assert_non_null(strstr(log_last(), files[i]));
+        assert_non_null(strstr(log_last(), "; the previous checkpoint is tried"));
         write_bytes(path, bytes, size - 1);
         expect_refused(folder, files[i], "is damaged");
         write_bytes(path, bytes, 0);
@@ -103,13 +94,13 @@ TEST(test_damaged_files) {
         write_bytes(path, bytes, size);
         assert_int_equal(ls_checkpoint_verify(in_root("harm/epoch-000002-step-0000000006")), LS_OK);
     }
-    logged[0] = '\0';
+    log_begin();
     write_bytes(in_root("harm/epoch-000002-step-0000000006/manifest.json"), bytes, 1);
     write_bytes(in_root("harm/epoch-000001-step-0000000003/manifest.json"), bytes, 1);
     assert_int_equal(ls_checkpoint_find(folder, path), LS_OK);
     assert_string_equal(path, "");
-    assert_non_null(strstr(logged, "; no older checkpoint exists"));
-    ls_log_set_sink(NULL, NULL);
+    assert_non_null(strstr(log_last(), "; no older checkpoint exists"));
+    log_end();
 }
 
 /*
@@ -131,10 +122,10 @@ TEST(test_weights_from_folders) {
     assert_int_equal(ls_module_load(t.setting.model, folder), LS_OK);
     assert_true(ls_module_hash(t.setting.model) == second);
     write_bytes(in_root("weights/epoch-000002-step-0000000006/model.safetensors"), (const unsigned char *)"x", 1);
-    ls_log_set_sink(note_log, NULL);
+    log_begin();
     assert_int_equal(ls_module_load_with(t.setting.model, folder, NULL), LS_OK);
-    ls_log_set_sink(NULL, NULL);
-    assert_non_null(strstr(logged, "; the previous checkpoint is tried"));
+    log_end();
+    assert_non_null(strstr(log_last(), "; the previous checkpoint is tried"));
     assert_true(ls_module_hash(t.setting.model) == first);
     expect_failure(ls_module_load(t.setting.model, in_root("weights/epoch-000002-step-0000000006")), LS_ERR_FORMAT,
                    "model.safetensors is damaged");

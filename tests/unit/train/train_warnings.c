@@ -9,19 +9,9 @@
 
 #include <lockstep/lockstep.h>
 
+#include "tests/support/log.h"
+
 enum { ROWS = 8 };
-
-static char logged[1024];
-static int lines;
-
-static void note_log(ls_log_level level, int rank, const char *line, void *user) {
-    (void)rank;
-    (void)user;
-    if (level == LS_LOG_WARNING) {
-        lines++;
-        snprintf(logged, sizeof logged, "%s", line);
-    }
-}
 
 static ls_status stop(ls_trial_state *state, void *user) {
     (void)user;
@@ -55,18 +45,16 @@ static int train(float first, bool fits, bool stops) {
                                                        .callback_count = 1,
                                                        .metrics = LS_METRICS("loss")});
     assert_non_null(trial);
-    lines = 0;
-    logged[0] = '\0';
-    ls_log_set_sink(note_log, NULL);
+    log_begin();
     assert_int_equal(ls_trial_run(trial, 2), LS_OK);
     assert_int_equal(ls_trial_run(trial, 3), LS_OK);
-    ls_log_set_sink(NULL, NULL);
+    log_end();
     ls_trial_free(trial);
     ls_loader_free(loader);
     ls_optimizer_free(optimizer);
     ls_module_free(model);
     ls_dataset_free(fitted);
-    return lines;
+    return log_lines();
 }
 
 SCOPED_TEST(test_no_warning_without_a_mistake) {
@@ -79,13 +67,13 @@ SCOPED_TEST(test_no_warning_without_a_step) {
 
 SCOPED_TEST(test_a_loss_of_nan_is_named_once) {
     assert_int_equal(train(NAN, true, false), 1);
-    assert_non_null(strstr(logged, "ls_trial_run: the training loss of epoch 0 is nan"));
-    assert_non_null(strstr(logged, "ls_terminate_on_nan(NULL)"));
+    assert_non_null(strstr(log_last(), "ls_trial_run: the training loss of epoch 0 is nan"));
+    assert_non_null(strstr(log_last(), "ls_terminate_on_nan(NULL)"));
 }
 
 SCOPED_TEST(test_standardization_that_was_never_fitted) {
     assert_int_equal(train(1, false, false), 1);
-    assert_non_null(strstr(logged, "call ls_nn_standardize_fit before the run"));
+    assert_non_null(strstr(log_last(), "call ls_nn_standardize_fit before the run"));
 }
 
 int main(void) {

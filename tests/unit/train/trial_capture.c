@@ -10,6 +10,7 @@
 
 #include <lockstep/lockstep.h>
 
+#include "tests/support/log.h"
 #include "tests/support/optimizers.h"
 
 /* ---- training ---------------------------------------------------------------------------------------------------- */
@@ -125,21 +126,10 @@ static outcome run(const variant *v) {
 
 /* ---- the log ----------------------------------------------------------------------------------------------------- */
 
-static char logged[4096];
-static int lines;
-
-static void note_log(ls_log_level level, int rank, const char *line, void *user) {
-    (void)level;
-    (void)rank;
-    (void)user;
-    lines++;
-    snprintf(logged, sizeof logged, "%s", line);
-}
-
 /* Fails unless the log has this many lines, and the last line contains `part`. */
 static void expect_log(int count, const char *part) {
-    if (lines != count || strstr(logged, part) == NULL) {
-        fail_msg("%d lines in the log, the last is \"%s\" instead of \"%s\"", lines, logged, part);
+    if (log_lines() != count || strstr(log_last(), part) == NULL) {
+        fail_msg("%d lines in the log, the last is \"%s\" instead of \"%s\"", log_lines(), log_last(), part);
     }
 }
 
@@ -156,11 +146,9 @@ static void compare(variant v, int calls) {
     v.no_capture = true;
     const outcome eager = run(&v);
     v.no_capture = false;
-    lines = 0;
-    logged[0] = '\0';
-    ls_log_set_sink(note_log, NULL);
+    log_begin();
     const outcome captured = run(&v);
-    ls_log_set_sink(NULL, NULL);
+    log_end();
     expect_equal(&eager, &captured);
     if (captured.criterion_calls != calls) {
         fail_msg("the criterion was called %d times instead of %d times", captured.criterion_calls, calls);
@@ -172,7 +160,7 @@ enum { CAPTURED_CALLS = 1 + 3 * (1 + TEST_BATCHES) }; /* the capture, and each s
 
 static void compare_captured(variant v) {
     compare(v, CAPTURED_CALLS);
-    assert_int_equal(lines, 0);
+    assert_int_equal(log_lines(), 0);
 }
 
 TEST(test_optimizers) {
@@ -183,7 +171,7 @@ TEST(test_optimizers) {
 
 TEST(test_batches_of_one_size) {
     compare((variant){.no_small_batch = true}, 1 + 3 * TEST_BATCHES);
-    assert_int_equal(lines, 0);
+    assert_int_equal(log_lines(), 0);
 }
 
 static ls_schedule *one_cycle(ls_optimizer *optimizer) {
@@ -225,7 +213,7 @@ static ls_callback *stop_early(void) {
 TEST(test_early_stopping) {
     variant v = {.optimizer = OPTIMIZER_ADAM, .callback = stop_early, .epochs = 9};
     compare(v, 1 + 2 * (1 + TEST_BATCHES));
-    assert_int_equal(lines, 0);
+    assert_int_equal(log_lines(), 0);
 }
 
 static int64_t stops_after; /* steps */
@@ -400,9 +388,9 @@ static ls_callback *adding_a_hook(void) {
 
 TEST(test_hooks_that_cause_another_capture) {
     compare((variant){.callback = freezing_norm}, CAPTURED_CALLS + 1);
-    assert_int_equal(lines, 0);
+    assert_int_equal(log_lines(), 0);
     compare((variant){.callback = freezing_layer}, CAPTURED_CALLS + 2);
-    assert_int_equal(lines, 0);
+    assert_int_equal(log_lines(), 0);
 }
 
 /* Batch norm changes its mode in each step. */
@@ -510,11 +498,10 @@ TEST(test_gradient_scalers) {
     outcome both[2];
     for (int i = 0; i < 2; i++) {
         ls_grad_scaler *scaler = ls_grad_scaler_new(NULL);
-        lines = 0;
-        ls_log_set_sink(note_log, NULL);
+        log_begin();
         both[i] = run(&(variant){.scaler = scaler, .no_capture = i == 0});
-        ls_log_set_sink(NULL, NULL);
-        assert_int_equal(lines, i);
+        log_end();
+        assert_int_equal(log_lines(), i);
         ls_grad_scaler_free(scaler);
     }
     expect_log(1, "ls_grad_scaler_scale");
