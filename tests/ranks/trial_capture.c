@@ -127,8 +127,9 @@ static ls_status spoil(ls_trial_state *state, void *user) {
     return LS_OK;
 }
 
+/* The criterion is called by the capture and for the small batch of the first epoch. */
 static ls_status fails_alike(ls_comm *world) {
-    return compare(world, &(choice){.global_batch = 28, .on_sample = spoil, .ends = LS_ERR_ARGUMENT}, STEPS);
+    return compare(world, &(choice){.global_batch = 28, .on_sample = spoil, .ends = LS_ERR_ARGUMENT}, 2);
 }
 
 ls_status rank_test(ls_comm *world) {

@@ -423,17 +423,23 @@ TEST(test_errors_of_replays) {
     char message[LS_ERROR_CAPACITY];
     (void)run(&(variant){.callback = spoiling, .no_capture = true, .ends = LS_ERR_ARGUMENT});
     snprintf(message, sizeof message, "%s", ls_error_message());
-    (void)run(&(variant){.callback = spoiling, .ends = LS_ERR_ARGUMENT});
+    const outcome captured = run(&(variant){.callback = spoiling, .ends = LS_ERR_ARGUMENT});
     assert_string_equal(ls_error_message(), message);
+    assert_int_equal(captured.criterion_calls, 1); /* step 2 was a replay */
 }
 
 /* ---- several runs ------------------------------------------------------------------------------------------------ */
 
-/* A second run continues with the captured step, after another rate and an evaluation. */
+/* A second run continues with the captured step, after another rate and an evaluation. Only the capture, each small
+ * batch and the validations call the criterion. */
 TEST(test_several_runs) {
+    enum { EPOCHS = 4, VALIDATIONS = EPOCHS + 1, VALIDATION_BATCHES = 2, TRAINING_BATCHES = 3 };
     for (int i = 0; i < 2; i++) {
         setting s = make_setting();
         ls_trial_options options = options_of(&s);
+        criterion_state counted = {.calls = 0};
+        options.criterion = criterion;
+        options.criterion_user = &counted;
         options.capture = i == 1;
         ls_trial *trial = ls_trial_new(&options);
         static uint64_t hashes[2];
@@ -441,7 +447,9 @@ TEST(test_several_runs) {
         assert_int_equal(ls_trial_run(trial, 2), LS_OK);
         assert_int_equal(ls_trial_evaluate(trial, s.validate, "test"), LS_OK);
         assert_int_equal(ls_optimizer_set_learning_rate(s.optimizer, -1, 0.05), LS_OK);
-        assert_int_equal(ls_trial_run(trial, 4), LS_OK);
+        assert_int_equal(ls_trial_run(trial, EPOCHS), LS_OK);
+        const int steps = i == 1 ? 1 + EPOCHS : EPOCHS * TRAINING_BATCHES;
+        assert_int_equal(counted.calls, steps + VALIDATIONS * VALIDATION_BATCHES);
         hashes[i] = ls_module_hash(s.model);
         assert_true(hashes[i] == hashes[0]);
         ls_trial_free(trial);
