@@ -61,12 +61,16 @@ static ls_module *wrap(ls_comm *world, int zero) {
 
 /* ---- training ---------------------------------------------------------------------------------------------------- */
 
-/* Computes the gradients of a step. The ranks have different numbers of samples. */
-static ls_status backward(ls_module *module, const ls_comm *world, int step) {
-    const int rank = ls_comm_rank(world);
-    ls_seed(100 + (uint64_t)(10 * step + rank));
-    ls_tensor *x = ls_randn(LS_SHAPE(2 + rank, INPUTS), LS_F32), *y = ls_randn(LS_SHAPE(2 + rank, OUTPUTS), LS_F64);
+/* Computes the gradients of a step with this number of samples on this rank. */
+static ls_status backward_samples(ls_module *module, const ls_comm *world, int step, int64_t samples) {
+    ls_seed(100 + (uint64_t)(10 * step + ls_comm_rank(world)));
+    ls_tensor *x = ls_randn(LS_SHAPE(samples, INPUTS), LS_F32), *y = ls_randn(LS_SHAPE(samples, OUTPUTS), LS_F64);
     return ls_backward(ls_mse_loss(ls_forward(module, x), y, LS_LOSS_MEAN));
+}
+
+/* The ranks have different numbers of samples. */
+static ls_status backward(ls_module *module, const ls_comm *world, int step) {
+    return backward_samples(module, world, step, 2 + ls_comm_rank(world));
 }
 
 /* In passes 0 and 1, the loss is multiplied by 2^40. */
@@ -83,11 +87,12 @@ static ls_status evaluate(ls_module *module) {
     return LS_OK;
 }
 
-static ls_status train(ls_module *module, ls_optimizer *optimizer, const ls_comm *world, int first, int steps) {
-    for (int step = first; step < first + steps; step++) {
+/* Runs STEPS steps. If `uneven`, the ranks have different numbers of samples. */
+static ls_status train(ls_module *module, ls_optimizer *optimizer, const ls_comm *world, int first, bool uneven) {
+    for (int step = first; step < first + STEPS; step++) {
         ls_scope *scope = ls_scope_begin();
         ls_optimizer_zero_grad(optimizer);
-        LS_TRY(backward(module, world, step));
+        LS_TRY(backward_samples(module, world, step, uneven ? 2 + ls_comm_rank(world) : 3));
         double norm;
         LS_TRY(ls_clip_grad_norm(module, 0.7, &norm));
         LS_TRY(ls_optimizer_step(optimizer));
@@ -151,19 +156,21 @@ static ls_status check_bytes(const ls_optimizer *whole, const ls_optimizer *shar
     return LS_OK;
 }
 
-/* Trains both models, and exchanges their states in the middle. */
-static ls_status compare(int kind, int zero, ls_comm *world) {
+/*
+ * Trains both models, and exchanges their states in the middle. Stages 2 and 3 scale uneven gradients with factors that
+ * the ranks agree on before each pass. The unsharded model then does the same, because other factors round differently.
+ */
+static ls_status compare(int kind, int zero, bool uneven, ls_comm *world) {
     ls_scope *scope = ls_scope_begin();
     ls_module *whole = wrap(world, 0), *sharded = wrap(world, zero);
-    if (zero >
-        1) { /* the ranks have different numbers of samples, so they also agree on scaling factors before each pass */
+    if (zero > 1 && uneven) {
         ls_data_parallel_remember(whole, (ls_averaging_memory){.agrees = true});
     }
     ls_optimizer *a = optimizer_make(kind, whole), *b = optimizer_make(kind, sharded);
     LS_CHECK(a != NULL && b != NULL);
     LS_TRY(check_bytes(a, b, world));
-    LS_TRY(train(whole, a, world, 0, STEPS));
-    LS_TRY(train(sharded, b, world, 0, STEPS));
+    LS_TRY(train(whole, a, world, 0, uneven));
+    LS_TRY(train(sharded, b, world, 0, uneven));
     LS_TRY(check_equal(whole, sharded));
     LS_TRY(ls_data_parallel_check(sharded));
     ls_named of_a[MOST], of_b[MOST];
@@ -177,8 +184,8 @@ static ls_status compare(int kind, int zero, ls_comm *world) {
     b = optimizer_make(kind, sharded);
     LS_TRY(ls_optimizer_set_state(a, of_b, count_b));
     LS_TRY(ls_optimizer_set_state(b, of_a, count_a));
-    LS_TRY(train(whole, a, world, STEPS, STEPS));
-    LS_TRY(train(sharded, b, world, STEPS, STEPS));
+    LS_TRY(train(whole, a, world, STEPS, uneven));
+    LS_TRY(train(sharded, b, world, STEPS, uneven));
     LS_TRY(check_equal(whole, sharded));
     free_names(of_a, count_a);
     free_names(of_b, count_b);
@@ -251,7 +258,6 @@ static ls_status test_uneven(int zero, ls_comm *world) {
     ls_optimizer *a = ls_adam(whole, NULL), *b = ls_adam(sharded, NULL);
     const ls_grad_scaler_options scale = {.initial_scale = 0x1p100, .growth_interval = 1};
     ls_grad_scaler *of_a = ls_grad_scaler_new(&scale), *of_b = ls_grad_scaler_new(&scale);
-    ls_data_parallel_remember(whole, (ls_averaging_memory){.agrees = true});
     LS_TRY(train_unevenly(whole, a, of_a, world));
     LS_TRY(train_unevenly(sharded, b, of_b, world));
     LS_CHECK(ls_grad_scaler_skipped(of_a) == 1 && ls_grad_scaler_skipped(of_b) == 1);
@@ -459,9 +465,12 @@ ls_status rank_test(ls_comm *world) {
     const int highest = is_on_host() ? 3 : 1;
     for (int zero = 1; zero <= highest; zero++) {
         for (int kind = 0; kind < OPTIMIZERS_OF_ONE_PASS; kind++) {
-            const ls_status status = compare(kind, zero, world);
-            if (status != LS_OK) {
-                return ls_fail(status, ".zero = %d, %s: %s", zero, optimizer_names[kind], ls_error_message());
+            for (int uneven = 0; uneven < 2; uneven++) {
+                const ls_status status = compare(kind, zero, uneven != 0, world);
+                if (status != LS_OK) {
+                    return ls_fail(status, ".zero = %d, %s, %s: %s", zero, optimizer_names[kind],
+                                   uneven != 0 ? "uneven" : "even", ls_error_message());
+                }
             }
         }
     }

@@ -10,7 +10,6 @@
 #include <lockstep/optim.h>
 #include <lockstep/parallel.h>
 
-#include "parallel/data_parallel.h"
 #include "tests/support/optimizers.h"
 
 enum { INPUTS = 9, WIDTH = 160, OUTPUTS = 3, STEPS = 4, SEED = 5 };
@@ -53,9 +52,6 @@ static ls_status step(ls_module *module, ls_optimizer *optimizer, ls_grad_scaler
 static ls_status train(ls_comm *world, int zero, const manner *how, uint64_t hashes[2]) {
     ls_module *module = wrap(world, zero, how->wire);
     LS_CHECK(module != NULL);
-    if (zero < 2) { /* stages 2 and 3 agree on scaling factors before each pass */
-        ls_data_parallel_remember(module, (ls_averaging_memory){.agrees = true});
-    }
     ls_optimizer *optimizer = optimizer_make(how->method, module);
     /* the first steps overflow in f16 */
     ls_grad_scaler *scaler = ls_grad_scaler_new(
