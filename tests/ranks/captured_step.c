@@ -150,8 +150,13 @@ static ls_status take_step(training *self, int step) {
     return self->step != NULL ? LS_OK : ls_error_status();
 }
 
-static ls_status revoke(const training *self, int step) {
-    if (step == self->plan->revoked_at && step > 0 && is_last(self)) {
+/* Revokes the communicator on the last rank, after all ranks have completed the earlier steps. */
+static ls_status revoke(const training *self, ls_comm *world, int step) {
+    if (step != self->plan->revoked_at || step == 0) {
+        return LS_OK;
+    }
+    LS_TRY(ls_comm_barrier(world, NULL));
+    if (is_last(self)) {
         (void)ls_comm_abort(self->comm, ls_error_set(LS_ERR_PEER, "the last rank gives up"));
     }
     return LS_OK;
@@ -161,7 +166,7 @@ static ls_status revoke(const training *self, int step) {
 static ls_status train(training *self, ls_comm *world, const run_plan *plan) {
     LS_TRY(begin(self, world, plan));
     for (int i = 0; i < STEPS; i++) {
-        LS_TRY(revoke(self, i));
+        LS_TRY(revoke(self, world, i));
         const bool fails = i > 0 && (i == plan->spoiled_at || i == plan->revoked_at);
         ls_scope *scope = ls_scope_begin();
         const ls_status status = take_step(self, i);
@@ -217,6 +222,14 @@ static ls_status averages_gradients(ls_comm *world) {
     LS_TRY(compare(world, (run_plan){.parallel = {.overlap = LS_OVERLAP_ON, .bucket_bytes = 64}}));
     LS_TRY(compare(world, (run_plan){.parallel = {.reduce_dtype = LS_BF16, .overlap = LS_OVERLAP_ON}}));
     return compare(world, (run_plan){.parallel = {.powersgd_rank = 1}});
+}
+
+/* A single rank shards nothing, so the step is captured in every stage. */
+static ls_status captures_zero_of_one_rank(ls_comm *world) {
+    for (int zero = 1; zero <= 3 && ls_comm_size(world) == 1; zero++) {
+        LS_TRY(compare(world, (run_plan){.parallel = {.zero = zero}}));
+    }
+    return LS_OK;
 }
 
 /* A replay gets the gradients of parameters that only another rank uses. */
@@ -317,6 +330,7 @@ static ls_status refuses_other_communication(ls_comm *world) {
 
 ls_status rank_test(ls_comm *world) {
     LS_TRY(averages_gradients(world));
+    LS_TRY(captures_zero_of_one_rank(world));
     LS_TRY(gets_gradients_of_others(world));
     LS_TRY(tells_failures(world));
     LS_TRY(tells_failed_checks(world));
