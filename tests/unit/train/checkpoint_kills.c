@@ -196,8 +196,9 @@ static bool kill_run(job_plan *job, const reference *want, bool all) {
     return killed;
 }
 
-/* A save over an older checkpoint is killed. Returns whether it was killed. */
-static bool kill_save(job_plan *job, const reference *want, bool all, int seen[2]) {
+/* A save over an older checkpoint is killed. Returns whether it was killed. Counts the kills that leave the old
+ * checkpoint, and those that leave the new checkpoint. */
+static bool kill_save(job_plan *job, const reference *want, bool all, int left[2]) {
     char saved[PATH_MAX];
     job_plan again = *job;
     assert_int_equal(ls_path_join(saved, job->folder, "saved"), LS_OK);
@@ -210,14 +211,15 @@ static bool kill_save(job_plan *job, const reference *want, bool all, int seen[2
     assert_int_equal(ls_checkpoint_verify(saved), LS_OK);
     const bool is_new = hash_of(job, saved) == want->hashes[SAVED_EPOCHS];
     assert_true(is_new || (killed && hash_of(job, saved) == want->hashes[1]));
-    seen[is_new]++;
+    left[is_new] += killed;
     return killed;
 }
 
-/* Kills each rank at every `step`-th call: alone, and with all ranks. */
-static void kill_at_calls(const model_way *way, int ranks, bool saves, int step) {
+/* Kills each rank at every `step`-th call: alone, and with all ranks. Returns the number of kills that left a new
+ * checkpoint. Only a few calls of a save follow the rename, so larger steps may miss all of them. */
+static int kill_at_calls(const model_way *way, int ranks, bool saves, int step) {
     char busy[PATH_MAX], undisturbed[PATH_MAX];
-    int kills = 0, seen[2] = {0, 0};
+    int kills = 0, left[2] = {0, 0};
     reference want;
     snprintf(busy, sizeof busy, "%s", in_root("busy"));
     snprintf(undisturbed, sizeof undisturbed, "%s", in_root("undisturbed"));
@@ -234,27 +236,30 @@ static void kill_at_calls(const model_way *way, int ranks, bool saves, int step)
         bool killed = true;
         job.victim = i / 2;
         for (job.call = i % step; killed; job.call += step) {
-            killed = saves ? kill_save(&job, &want, all, seen) : kill_run(&job, &want, all);
+            killed = saves ? kill_save(&job, &want, all, left) : kill_run(&job, &want, all);
             kills += killed;
         }
     }
     print_message("%s on %d ranks, %s: %d kills\n", way->name, ranks, saves ? "one save" : "a run", kills);
     assert_true(kills >= 2 * ranks);
-    assert_true(!saves || (seen[0] > 0 && seen[1] > 0)); /* the old and the new checkpoint */
+    assert_true(!saves || (left[0] > 0 && (left[1] > 0 || step > 1)));
+    return left[1];
 }
 
 /* The long list kills at every call, on two and on four ranks. */
 static void kill_all_ways(bool saves, int step) {
     const bool all_calls = seeds_number("LOCKSTEP_TEST_LONG", 0) != 0;
+    int left_new = 0;
     ls_log_set_level(LS_LOG_OFF);
     for (int i = 0; i < WAYS; i++) {
         for (int ranks = 2; ranks <= MOST_RANKS; ranks += 2) {
             if (all_calls || ranks == 2 + i % 2 * 2) {
-                kill_at_calls(&ways[i], ranks, saves, all_calls ? 1 : ranks == 2 ? step : 3 * step);
+                left_new += kill_at_calls(&ways[i], ranks, saves, all_calls ? 1 : ranks == 2 ? step : 3 * step);
             }
         }
     }
     ls_log_set_level(LS_LOG_WARNING);
+    assert_true(!saves || left_new > 0);
 }
 
 TEST(test_killed_in_a_run) {
