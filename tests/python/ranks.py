@@ -1,4 +1,5 @@
 """Communication of the Python package on several ranks: ranks.py [fail]. With `fail`, a callback raises an exception on rank 1."""
+import os
 import sys
 import time
 
@@ -50,6 +51,17 @@ def collectives_with_gradients():
     world.allreduce(lockstep.from_numpy(np.ones(3)).set_requires_grad() * 2)  # the tape holds the array until Python ends
 
 
+def await_end(process):
+    """Returns after the process has ended and its parent has collected its status."""
+    for _ in range(2000):
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.01)
+    raise TimeoutError(f"process {process} has not ended for 20 s")
+
+
 def training():
     """The same parameters on every rank, as in one process with the global batch."""
     generator = np.random.default_rng(1)
@@ -63,11 +75,12 @@ def training():
         if rank == 1 and state.step == 3:
             raise ValueError("the callback of rank 1")
 
+    processes = world.allgather(np.array([os.getpid()], "i8"))
     trial = lockstep.trial(model, optimizer, "mse", train=loader, callbacks=[fail] if "fail" in sys.argv else [], quiet=True)
     try:
         trial.run(2)
     except ValueError:
-        time.sleep(0.3)  # the other ranks end before this rank
+        await_end(int(processes[0, 0]))  # rank 0 ends before this rank
         raise
     hashes = world.allgather(np.array([model.hash() >> 1], "i8"))
     assert (hashes == hashes[0]).all()
