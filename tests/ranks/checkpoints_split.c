@@ -407,6 +407,38 @@ static ls_status damaged(ls_comm *world) {
     return LS_OK;
 }
 
+/* ---- lost and damaged files -----------------------------------------------------------------------------------------
+ */
+
+static ls_status invert_byte(const char *path, long offset) {
+    FILE *file = fopen(path, "r+be");
+    LS_CHECK(file != NULL && fseek(file, offset, SEEK_SET) == 0);
+    const int byte = fgetc(file);
+    LS_CHECK(byte != EOF && fseek(file, offset, SEEK_SET) == 0 && fputc(byte ^ 0xff, file) != EOF);
+    return fclose(file) == 0 ? LS_OK : ls_error_set(LS_ERR_IO, "cannot write the file");
+}
+
+/* The last rank's file is damaged or lost. The message of every rank names it. */
+static ls_status lost_and_damaged_files(ls_comm *world) {
+    const int size = ls_comm_size(world);
+    char folder[64], name[128], message[160];
+    for (int lost = 0; lost < 2 && size > 1; lost++) {
+        LS_TRY(save_as(world, size, TENSOR, folder));
+        snprintf(name, sizeof name, "%s/model-%04d.safetensors", folder, size - 1);
+        snprintf(message, sizeof message, "%s is %s", name, lost != 0 ? "missing" : "damaged");
+        if (ls_comm_rank(world) == 0) {
+            LS_TRY(lost != 0 ? LS_OK : invert_byte(in_scratch(name), 60));
+            LS_CHECK(lost == 0 || unlink(in_scratch(name)) == 0);
+        }
+        LS_TRY(ls_comm_barrier(world, NULL));
+        for (int to = UNSPLIT; to < WAYS; to++) {
+            LS_TRY(expect(world, folder, (way)to, USUAL, LS_ERR_FORMAT, message));
+        }
+        LS_TRY(ls_comm_barrier(world, NULL));
+    }
+    return LS_OK;
+}
+
 /* ---- an older format --------------------------------------------------------------------------------------------- */
 
 /* A checkpoint of two ranks whose manifest has no list of parts. */
@@ -443,6 +475,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(other_models(world));
     LS_TRY(what_cannot_be_split(world));
     LS_TRY(what_looks_alike(world));
+    LS_TRY(lost_and_damaged_files(world));
     LS_TRY(damaged(world));
     LS_TRY(without_a_list(world));
     return remove_scratch(world);
