@@ -395,14 +395,17 @@ launch run -n 2 "${long[@]}" --save part --checkpoint 2 </dev/null
 check "fashion_mnist: no second history beside the first" says err 'is further along than this trial: resume from it'
 launch run -n 2 "${long[@]}" --save part --checkpoint 2 --resume </dev/null
 check "fashion_mnist --resume: ends well" is "$status" 0
+check "fashion_mnist --resume: with the bits of a run in one go" cmp -s part/weights.safetensors whole/weights.safetensors
 launch run -n 2 "${long[@]::7}" --save part --checkpoint 2 --resume </dev/null
+check "fashion_mnist --resume of a complete training: ends well" is "$status" 0
 check "fashion_mnist --resume: says where it resumes" says out "resumed from part/checkpoints/epoch-.*: step"
 launch run -n 2 "${long[@]::7}" --save part --checkpoint 2 --resume --batch-size 32 </dev/null
+check "fashion_mnist --resume with another global batch: ends well" is "$status" 0
 check "fashion_mnist --resume: warns about another global batch" \
     says err "was trained with global batches of .* samples, and this run has"
 launch run -n 2 "${long[@]::7}" --save new --checkpoint 2 --resume </dev/null
+check "fashion_mnist --resume without a checkpoint: ends well" is "$status" 0
 check "fashion_mnist --resume: says that there is no checkpoint" says out "no checkpoint in new/checkpoints yet: training starts from the"
-check "fashion_mnist --resume: with the bits of a run in one go" cmp -s part/weights.safetensors whole/weights.safetensors
 launch run -n 2 "${long[@]}" --save rare --outer 2 --checkpoint 2 </dev/null
 check "fashion_mnist --outer with checkpoints: ends well" is "$status" 0
 check "fashion_mnist --outer with checkpoints: the weights are there" test -s rare/weights.safetensors
