@@ -22,57 +22,48 @@ enum { STEPS = 200, NETWORKS = 300, COMPARED = 123 };
 
 /* One of two equal networks. */
 typedef struct twin {
-    const network *one;
-    ls_module *model;
-    ls_optimizer *optimizer;
-    ls_tensor *x, *first_x;
+    network_training training;
+    ls_tensor *first_x;
     ls_step *step;
 } twin;
-
-static ls_tensor *train(void *user) {
-    const twin *self = user;
-    ls_optimizer_zero_grad(self->optimizer);
-    ls_zero_grad(self->x);
-    ls_tensor *y = ls_forward(self->model, self->x);
-    ls_tensor *loss = y != NULL ? network_loss(self->one, y) : NULL;
-    return ls_backward(loss) == LS_OK && ls_optimizer_step(self->optimizer) == LS_OK ? loss : NULL;
-}
 
 static ls_status make_twin(twin *self, ls_comm *world, const network *one) {
     const char *failed = NULL;
     ls_module *model = network_module(one, LS_F32, &failed);
     LS_CHECK(model != NULL);
     network_set_numbers(one, model);
-    *self = (twin){.one = one, .model = ls_data_parallel(model, world, NULL), .x = network_input(one, LS_F32)};
-    self->optimizer = one->number % 2 == 0
-                          ? ls_sgd(self->model, &(ls_sgd_options){.learning_rate = 0.01, .momentum = 0.9})
-                          : ls_adam(self->model, &(ls_adam_options){.learning_rate = 0.001});
-    self->first_x = self->x != NULL ? ls_detach(ls_clone(self->x)) : NULL;
-    LS_CHECK(self->optimizer != NULL && self->first_x != NULL);
+    model = ls_data_parallel(model, world, NULL);
+    ls_tensor *x = network_input(one, LS_F32);
+    ls_optimizer *optimizer = one->number % 2 == 0
+                                  ? ls_sgd(model, &(ls_sgd_options){.learning_rate = 0.01, .momentum = 0.9})
+                                  : ls_adam(model, &(ls_adam_options){.learning_rate = 0.001});
+    *self = (twin){.training = {.one = one, .model = model, .optimizer = optimizer, .x = x},
+                   .first_x = x != NULL ? ls_detach(ls_clone(x)) : NULL};
+    LS_CHECK(optimizer != NULL && self->first_x != NULL);
     return LS_OK;
 }
 
 static void free_twin(twin *self) {
     ls_step_free(self->step);
-    ls_optimizer_free(self->optimizer);
-    ls_module_free(self->model);
+    ls_optimizer_free(self->training.optimizer);
+    ls_module_free(self->training.model);
 }
 
 /* Changes the input. The ranks have different inputs. */
 static ls_status change_input(const twin *self, ls_comm *world, int step) {
-    if (!ls_dtype_is_floating(ls_dtype_of(self->x))) {
+    if (!ls_dtype_is_floating(ls_dtype_of(self->training.x))) {
         return LS_OK;
     }
     ls_scope *scope = ls_scope_begin();
     (void)ls_no_grad(true);
-    LS_TRY(ls_copy_into(self->x, ls_mul(self->first_x, 1 - 0.004 * step - 0.1 * ls_comm_rank(world))));
+    LS_TRY(ls_copy_into(self->training.x, ls_mul(self->first_x, 1 - 0.004 * step - 0.1 * ls_comm_rank(world))));
     return ls_scope_end(scope);
 }
 
 /* Runs the function. Returns its status, with the errors of its scope. */
 static ls_status run(twin *self) {
     ls_scope *scope = ls_scope_begin();
-    const ls_status status = train(self) != NULL ? LS_OK : ls_error_status();
+    const ls_status status = network_train(&self->training) != NULL ? LS_OK : ls_error_status();
     const ls_status ended = ls_scope_end(scope);
     return status != LS_OK ? status : ended;
 }
@@ -80,7 +71,7 @@ static ls_status run(twin *self) {
 /* Captures the step. If that is impossible, self->step is NULL. The errors of its scope are dropped. */
 static void capture(twin *self) {
     ls_scope *scope = ls_scope_begin();
-    self->step = ls_step_capture(train, self, NULL);
+    self->step = ls_step_capture(network_train, &self->training, NULL);
     (void)ls_scope_end(scope);
 }
 
@@ -90,12 +81,13 @@ static ls_status check_replays(twin *eager, twin *captured, ls_comm *world) {
         LS_TRY(i > 0 ? change_input(captured, world, i) : LS_OK);
         LS_TRY(i > 0 ? run(eager) : LS_OK);
         LS_TRY(i > 0 ? ls_step_replay(captured->step) : LS_OK);
-        if (ls_module_hash(eager->model) != ls_module_hash(captured->model)) {
-            network_print(eager->one, "the parameters differ");
-            return ls_fail(LS_ERR_INTERNAL, "network %d, step %d: the parameters differ", eager->one->number, i);
+        if (ls_module_hash(eager->training.model) != ls_module_hash(captured->training.model)) {
+            network_print(eager->training.one, "the parameters differ");
+            return ls_fail(LS_ERR_INTERNAL, "network %d, step %d: the parameters differ", eager->training.one->number,
+                           i);
         }
     }
-    return ranks_have_same_module(world, captured->model);
+    return ranks_have_same_module(world, captured->training.model);
 }
 
 static ls_status check_network(ls_comm *world, const network *one, int *compared) {

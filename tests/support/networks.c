@@ -250,3 +250,14 @@ bool network_all_used(const network_words *words) {
     }
     return true;
 }
+
+/* ---- training ---------------------------------------------------------------------------------------------------- */
+
+ls_tensor *network_train(void *training) {
+    const network_training *self = training;
+    ls_optimizer_zero_grad(self->optimizer);
+    ls_zero_grad(self->x);
+    ls_tensor *y = ls_forward(self->model, self->x);
+    ls_tensor *loss = y != NULL ? network_loss(self->one, y) : NULL;
+    return ls_backward(loss) == LS_OK && ls_optimizer_step(self->optimizer) == LS_OK ? loss : NULL;
+}

@@ -8,6 +8,7 @@
 #include <stdio.h>
 
 #include <lockstep/nn.h>
+#include <lockstep/optim.h>
 
 enum { NETWORK_LINES = 32, NETWORK_LINE = 128, NETWORK_TENSORS = 20, NETWORK_PRODUCTS = 3, NETWORK_WORDS = 16 };
 
@@ -72,6 +73,18 @@ ls_tensor *network_loss(const network *one, ls_tensor *y);
 ls_tensor *network_input(const network *one, ls_dtype dtype);
 /* Sets the parameters and buffers of the network's module. */
 void network_set_numbers(const network *one, ls_module *model);
+
+/* A network in training. */
+typedef struct network_training {
+    const network *one;
+    ls_module *model;
+    ls_optimizer *optimizer;
+    ls_tensor *x;
+} network_training;
+
+/* The function of a training step, also for ls_step_capture. The argument is a network_training. Returns the loss, or
+ * NULL on failure. */
+ls_tensor *network_train(void *training);
 
 /* A line: its name, then words "KEY=VALUE" or "KEY". */
 typedef struct network_words {

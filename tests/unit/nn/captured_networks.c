@@ -9,28 +9,10 @@
 #include "tests/support/networks.h"
 #include "tests/support/unit.h"
 
-#include <lockstep/optim.h>
 #include <lockstep/step.h>
 
 /* The other networks use ls_bce_loss, which checks its probabilities on the host. */
 enum { STEPS = 200, NETWORKS = 300, CAPTURED = 280 };
-
-/* One of two equal networks. */
-typedef struct twin {
-    const network *one;
-    ls_module *model;
-    ls_optimizer *optimizer;
-    ls_tensor *x;
-} twin;
-
-static ls_tensor *train(void *user) {
-    const twin *self = user;
-    ls_optimizer_zero_grad(self->optimizer);
-    ls_zero_grad(self->x);
-    ls_tensor *y = ls_forward(self->model, self->x);
-    ls_tensor *loss = y != NULL ? network_loss(self->one, y) : NULL;
-    return loss != NULL && ls_backward(loss) == LS_OK && ls_optimizer_step(self->optimizer) == LS_OK ? loss : NULL;
-}
 
 static ls_optimizer *make_optimizer(int number, ls_module *model) {
     switch (number % 4) {
@@ -45,9 +27,9 @@ static ls_optimizer *make_optimizer(int number, ls_module *model) {
     }
 }
 
-static void make_twin(twin *self, const network *one, ls_dtype dtype) {
+static void make_twin(network_training *self, const network *one, ls_dtype dtype) {
     const char *failed = NULL;
-    *self = (twin){.one = one, .model = network_module(one, dtype, &failed)};
+    *self = (network_training){.one = one, .model = network_module(one, dtype, &failed)};
     assert_non_null(self->model);
     network_set_numbers(one, self->model);
     self->optimizer = make_optimizer(one->number, self->model);
@@ -56,13 +38,13 @@ static void make_twin(twin *self, const network *one, ls_dtype dtype) {
     assert_non_null(self->x);
 }
 
-static void free_twin(twin *self) {
+static void free_twin(network_training *self) {
     ls_optimizer_free(self->optimizer);
     ls_module_free(self->model);
 }
 
 /* Gives both networks the input of a step. */
-static void change_inputs(twin *eager, twin *captured, ls_tensor *x, int step) {
+static void change_inputs(network_training *eager, network_training *captured, ls_tensor *x, int step) {
     if (!ls_dtype_is_floating(ls_dtype_of(x))) {
         return;
     }
@@ -74,15 +56,15 @@ static void change_inputs(twin *eager, twin *captured, ls_tensor *x, int step) {
     assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
-static double run_eagerly(twin *self) {
+static double run_eagerly(network_training *self) {
     ls_scope *scope = ls_scope_begin();
-    const double loss = ls_item(train(self));
+    const double loss = ls_item(network_train(self));
     assert_int_equal(ls_scope_end(scope), LS_OK);
     return loss;
 }
 
 /* Returns the name of a tensor that differs; NULL if all are equal. */
-static const char *compare_twins(const twin *a, const twin *b) {
+static const char *compare_twins(const network_training *a, const network_training *b) {
     for (int i = 0; i < ls_module_parameter_count(a->model); i++) {
         const ls_tensor *one = ls_module_parameter(a->model, i), *other = ls_module_parameter(b->model, i);
         if (!ls_equal(one, other) || !ls_equal(ls_grad(one), ls_grad(other))) {
@@ -103,7 +85,8 @@ static bool same_bits(double a, double b) {
 }
 
 /* Returns whether both networks are equal after a step; prints a difference. */
-static bool check_step(const twin *eager, const twin *captured, int step, double expected, double loss) {
+static bool check_step(const network_training *eager, const network_training *captured, int step, double expected,
+                       double loss) {
     const bool compares = step < 3 || step % 50 == 0;
     const char *different = !same_bits(expected, loss) ? "the loss" : compares ? compare_twins(eager, captured) : NULL;
     if (different != NULL) {
@@ -126,7 +109,7 @@ static void check_refusal(const network *one) {
 }
 
 static void check_network(const network *one, ls_dtype dtype, outcome *all) {
-    twin eager, captured;
+    network_training eager, captured;
     ls_scope *scope = ls_scope_begin();
     make_twin(&eager, one, dtype);
     make_twin(&captured, one, dtype);
@@ -134,7 +117,7 @@ static void check_network(const network *one, ls_dtype dtype, outcome *all) {
     network_keep_tensors(true);
     double expected = run_eagerly(&eager);
     ls_scope *inner = ls_scope_begin();
-    ls_step *step = ls_step_capture(train, &captured, NULL);
+    ls_step *step = ls_step_capture(network_train, &captured, NULL);
     assert_int_equal(ls_scope_end(inner), step != NULL ? LS_OK : LS_ERR_UNSUPPORTED);
     all->captured += step != NULL;
     all->refused += step == NULL;
