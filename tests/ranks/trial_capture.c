@@ -45,8 +45,7 @@ static ls_status run(ls_comm *world, const choice *how, bool capture, outcome *i
     const ls_callback_hooks hooks = {.on_start_epoch = how->on_start_epoch,
                                      .on_sample = last ? how->on_sample : NULL,
                                      .on_criterion = last && how->hook_on_last ? accept : NULL};
-    ls_callback *const callbacks[] = {ls_callback_new(&hooks, NULL),
-                                      how->clips ? ls_gradient_norm_clipping(0.3) : NULL,
+    ls_callback *const callbacks[] = {ls_callback_new(&hooks, NULL), how->clips ? ls_gradient_norm_clipping(0.3) : NULL,
                                       how->clips ? ls_weight_decay(0.01, 2) : NULL};
     const training_plan plan = {.criterion = criterion,
                                 .global_batch = how->global_batch,
