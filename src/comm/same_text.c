@@ -40,7 +40,7 @@ static ls_status compare(ls_comm *comm, void *records, void *argument) {
 ls_status ls_comm_check_same_text(ls_comm *comm, const char *name, const char *what, const char *text) {
     text_record own = {.text = ""};
     text_names names = {.name = name, .what = what};
-    memcpy(own.text, text, strnlen(text, sizeof own.text - 1));
+    snprintf(own.text, sizeof own.text, "%s", text);
     ls_call call = {
         .operation = LS_OP_ALLGATHER, .dtype = LS_U8, .count = sizeof own, .width = sizeof(uint8_t), .send = &own};
     return ls_comm_agree(comm, name, &call, compare, &names);
