@@ -322,11 +322,13 @@ const ls_command ls_checkpoint_command = {
              "                     the parts of a model that is sharded over ranks are joined;\n"
              "                     with --hdf5, to an HDF5 file, which h5py reads\n"
              "\n"
-             "PATH is a checkpoint, or a folder of checkpoints, which selects the newest complete one.\n",
+             "PATH is a checkpoint, or a folder of checkpoints, which selects the newest complete one. For show and\n"
+             "diff, PATH may also be a safetensors file, such as a file of weights.\n",
     .notes = "examples:\n"
              "  lockstep checkpoint ls run1\n"
              "  lockstep checkpoint diff run1/epoch-000003-step-0000000300 run2/epoch-000003-step-0000000300\n"
              "  lockstep checkpoint export run1/best weights.safetensors\n"
+             "  lockstep checkpoint show weights.safetensors\n"
              "  lockstep checkpoint export run1/best weights.h5 --hdf5\n"
              "\n"
              "keys of --json:\n"
@@ -335,7 +337,7 @@ const ls_command ls_checkpoint_command = {
              "  show      path, version, world_size, divided, epochs_run, step, batch, continues (within an epoch),\n"
              "            stopped (by a hook), loader_epoch, loader_batch, epochs (in the history), latest\n"
              "            (results by name; null: not finite), files (each: name, bytes, xxh3), tensors (each: file,\n"
-             "            name, dtype, shape)\n"
+             "            name, dtype, shape); for a file, only path and tensors\n"
              "  verify    path, whole, reason\n"
              "  diff      same, reason (why no tensors were compared, else null), tensors (each: file, name,\n"
              "            difference; elements and largest where they have one shape)\n"

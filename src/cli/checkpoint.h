@@ -19,6 +19,9 @@ typedef ls_status ls_checkpoint_action(const ls_checkpoint_words *words);
 ls_checkpoint_action ls_checkpoint_list, ls_checkpoint_show, ls_checkpoint_check, ls_checkpoint_compare,
     ls_checkpoint_export;
 
+/* Returns whether there is a file at the path, such as a file of weights. */
+bool ls_checkpoint_is_file(const char *path);
+
 /* Returns LS_OK if there is a folder at the path. */
 ls_status ls_checkpoint_check_folder(const char *path);
 

@@ -1,4 +1,4 @@
-/* `lockstep checkpoint diff`: compares the tensors of two checkpoints by file and name. */
+/* `lockstep checkpoint diff`: compares the tensors of two checkpoints by file and name, or the tensors of two files. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -71,13 +71,12 @@ static void compare_tensor(comparison *c, const char *file, ls_named left, const
     }
 }
 
-static ls_status compare_files(comparison *c, const char *name) {
+/* Compares the files at two paths. `name` is for the lines. */
+static ls_status compare_files(comparison *c, const char *name, const char *const paths[2]) {
     ls_safetensors *files[2] = {NULL, NULL};
     ls_status status = LS_OK;
     for (int side = 0; status == LS_OK && side < 2; side++) {
-        char path[PATH_MAX];
-        status = ls_path_join(path, c->folders[side], name);
-        files[side] = status == LS_OK ? ls_safetensors_load(path) : NULL;
+        files[side] = ls_safetensors_load(paths[side]);
         status = files[side] != NULL ? LS_OK : ls_error_status();
     }
     for (int i = 0; status == LS_OK && i < ls_safetensors_count(files[0]); i++) {
@@ -92,6 +91,14 @@ static ls_status compare_files(comparison *c, const char *name) {
     ls_safetensors_free(files[0]);
     ls_safetensors_free(files[1]);
     return status;
+}
+
+/* Compares the files of this name in both checkpoints. */
+static ls_status compare_files_named(comparison *c, const char *name) {
+    char left[PATH_MAX], right[PATH_MAX];
+    LS_TRY(ls_path_join(left, c->folders[0], name));
+    LS_TRY(ls_path_join(right, c->folders[1], name));
+    return compare_files(c, name, (const char *const[]){left, right});
 }
 
 static bool has_file(const ls_manifest *manifest, const char *name) {
@@ -114,7 +121,7 @@ static ls_status compare(comparison *c, const ls_manifest manifests[2]) {
                 continue;
             }
             if (both) {
-                LS_TRY(compare_files(c, name));
+                LS_TRY(compare_files_named(c, name));
             } else {
                 report(c, name, "the file", side == 0 ? "only in the first" : "only in the second", -1, 0);
             }
@@ -167,18 +174,24 @@ static ls_status compare_same_sharding(comparison *c, const ls_manifest manifest
     return LS_OK;
 }
 
-ls_status ls_checkpoint_compare(const ls_checkpoint_words *words) {
-    comparison c = {.differences = 0};
+static ls_status compare_checkpoints(comparison *c, const char *const *paths) {
     ls_manifest manifests[2] = {{.file_count = 0}, {.file_count = 0}};
     ls_status status = LS_OK;
     for (int side = 0; status == LS_OK && side < 2; side++) {
-        status = ls_checkpoint_resolve(words->paths[side], c.folders[side]);
-        status = status == LS_OK ? ls_manifest_read(c.folders[side], &manifests[side]) : status;
+        status = ls_checkpoint_resolve(paths[side], c->folders[side]);
+        status = status == LS_OK ? ls_manifest_read(c->folders[side], &manifests[side]) : status;
     }
-    c.lines = words->json ? json_array() : NULL;
-    status = status == LS_OK ? compare_same_sharding(&c, manifests) : status;
+    status = status == LS_OK ? compare_same_sharding(c, manifests) : status;
     ls_manifest_free(&manifests[0]);
     ls_manifest_free(&manifests[1]);
+    return status;
+}
+
+ls_status ls_checkpoint_compare(const ls_checkpoint_words *words) {
+    const char *const *paths = words->paths;
+    comparison c = {.lines = words->json ? json_array() : NULL};
+    const bool files = ls_checkpoint_is_file(paths[0]) && ls_checkpoint_is_file(paths[1]);
+    const ls_status status = files ? compare_files(&c, paths[0], paths) : compare_checkpoints(&c, paths);
     if (status != LS_OK) {
         json_decref(c.lines);
         return status;

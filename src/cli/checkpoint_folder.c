@@ -22,6 +22,11 @@ ls_status ls_checkpoint_print(json_t *object) {
     return failed == 0 ? LS_OK : ls_fail(LS_ERR_IO, "lockstep checkpoint: cannot print the result");
 }
 
+bool ls_checkpoint_is_file(const char *path) {
+    struct stat about;
+    return stat(path, &about) == 0 && S_ISREG(about.st_mode);
+}
+
 ls_status ls_checkpoint_check_folder(const char *path) {
     struct stat about;
     if (stat(path, &about) != 0) {

@@ -1,4 +1,4 @@
-/* `lockstep checkpoint show`: prints the manifest, and the tensors in the model's files. */
+/* `lockstep checkpoint show`: prints the manifest and the tensors in the model's files, or the tensors of one file. */
 #include <math.h>
 #include <stdio.h>
 
@@ -7,31 +7,43 @@
 #include "cli/cli.h"
 #include "tensor/tensor.h"
 
+typedef void tensor_function(const char *file, ls_named named, void *user);
+
+/* Calls `each` for the tensors of the file at a path. `name` is for `each`. */
+static ls_status for_tensors_of(const char *path, const char *name, tensor_function *each, void *user) {
+    ls_safetensors *file = ls_safetensors_load(path);
+    if (file == NULL) {
+        return ls_error_status();
+    }
+    for (int i = 0; i < ls_safetensors_count(file); i++) {
+        each(name, ls_safetensors_at(file, i), user);
+    }
+    ls_safetensors_free(file);
+    return LS_OK;
+}
+
 /* Calls `each` for the tensors of the model's files. */
-static ls_status for_tensors(const char *folder, const ls_manifest *manifest,
-                             void (*each)(const char *file, ls_named named, void *user), void *user) {
+static ls_status for_tensors(const char *folder, const ls_manifest *manifest, tensor_function *each, void *user) {
     for (int rank = 0; rank < (manifest->divided ? manifest->world_size : 1); rank++) {
         char name[LS_FILE_NAME_LIMIT], path[PATH_MAX];
         ls_part_name(name, LS_MODEL_NAME, manifest->divided ? rank : -1);
         LS_TRY(ls_path_join(path, folder, name));
-        ls_safetensors *file = ls_safetensors_load(path);
-        if (file == NULL) {
-            return ls_error_status();
-        }
-        for (int i = 0; i < ls_safetensors_count(file); i++) {
-            each(name, ls_safetensors_at(file, i), user);
-        }
-        ls_safetensors_free(file);
+        LS_TRY(for_tensors_of(path, name, each, user));
     }
     return LS_OK;
 }
 
 /* ---- for people -------------------------------------------------------------------------------------------------- */
 
+/* `file` is NULL if all tensors are in one file. */
 static void print_tensor(const char *file, ls_named named, void *user) {
     (void)user;
-    printf("  %-28s %-5s %-20s %s\n", named.name, ls_dtype_name(ls_dtype_of(named.tensor)), LS_SHAPE_TEXT(named.tensor),
-           file);
+    printf("  %-28s %-5s ", named.name, ls_dtype_name(ls_dtype_of(named.tensor)));
+    if (file != NULL) {
+        printf("%-20s %s\n", LS_SHAPE_TEXT(named.tensor), file);
+    } else {
+        puts(LS_SHAPE_TEXT(named.tensor));
+    }
 }
 
 static void print_place(const ls_manifest *manifest) {
@@ -121,9 +133,29 @@ static ls_status show_json(const char *folder, const ls_manifest *manifest) {
                   results_of(manifest), "files", files_of(manifest), "tensors", tensors));
 }
 
+/* ---- one file ---------------------------------------------------------------------------------------------------- */
+
+static ls_status show_file_json(const char *path) {
+    json_t *tensors = json_array();
+    const ls_status status = for_tensors_of(path, path, add_tensor, tensors);
+    if (status != LS_OK) {
+        json_decref(tensors);
+        return status;
+    }
+    return ls_checkpoint_print(json_pack("{s:s, s:o}", "path", path, "tensors", tensors));
+}
+
+static ls_status show_file(const ls_checkpoint_words *words) {
+    const char *path = words->paths[0];
+    return words->json ? show_file_json(path) : for_tensors_of(path, NULL, print_tensor, NULL);
+}
+
 ls_status ls_checkpoint_show(const ls_checkpoint_words *words) {
     char folder[PATH_MAX];
     ls_manifest manifest;
+    if (ls_checkpoint_is_file(words->paths[0])) {
+        return show_file(words);
+    }
     LS_TRY(ls_checkpoint_resolve(words->paths[0], folder));
     LS_TRY(ls_manifest_read(folder, &manifest));
     const ls_status status = words->json ? show_json(folder, &manifest) : show_text(folder, &manifest);

@@ -88,6 +88,22 @@ check "diff --json" is "$(python3 -c 'import json; o=json.load(open("out")); pri
 launch checkpoint export run/best weights.safetensors
 check "export" is "$status $(cat out err | wc -c)" "0 0"
 check "export: the model's file" cmp weights.safetensors run/best/model.safetensors
+launch checkpoint show weights.safetensors
+check "show: a file of weights" is "$status $(cat err | wc -c) $(wc -l <out)" "0 0 $(launch checkpoint show run/best; sed '1,/^parameters/d' out | wc -l)"
+launch checkpoint show weights.safetensors
+check "show: its shapes" says out '^  0.weight  *f32  *\['
+launch checkpoint show weights.safetensors --json
+check "show --json: a file of weights" is "$(python3 -c 'import json; o=json.load(open("out")); print(sorted(o), o["tensors"][0]["dtype"])')" \
+    "['path', 'tensors'] f32"
+launch checkpoint diff weights.safetensors run/best/model.safetensors
+check "diff: equal files" is "$status $(cat out err | wc -c)" "0 0"
+launch checkpoint diff "$first/model.safetensors" "$newest/model.safetensors"
+check "diff: files that differ" is "$status" 1
+check "diff: files, by how much" says out "^$first/model.safetensors: 0.weight: [0-9]* of 128 elements differ, by "
+wrong 2 "lockstep checkpoint: weights.safetensors is a file: a checkpoint is a folder" diff weights.safetensors run
+head -c 100 weights.safetensors >short.safetensors
+launch checkpoint show short.safetensors
+check "show: a damaged file" is "$status $(wc -l <err)" "1 1"
 if [ -e "$LS_BUILD/lib/lockstep-hdf5.so" ]; then
     launch checkpoint export run/best weights.h5 --hdf5
     check "export --hdf5" is "$status $(cat out err | wc -c)" "0 0"

@@ -197,7 +197,7 @@ static bool kill_run(job_plan *job, const reference *want, bool all) {
 }
 
 /* A save over an older checkpoint is killed. Returns whether it was killed. Counts the kills that leave the old
- * checkpoint, and those that leave the new checkpoint. */
+ * checkpoint, and the kills that leave the new checkpoint. */
 static bool kill_save(job_plan *job, const reference *want, bool all, int left[2]) {
     char saved[PATH_MAX];
     job_plan again = *job;
