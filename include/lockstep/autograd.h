@@ -74,8 +74,8 @@ LS_API ls_status ls_backward(ls_tensor *loss) LS_WARN_UNUSED;
 
 /** Options of ls_backward_with. Zero fields select the behavior of ls_backward. */
 typedef struct ls_backward_options {
-    ls_tensor *gradient; /**< initial gradient, with the shape and dtype of the output; NULL selects 1, for an output
-                            with one element */
+    ls_tensor *gradient; /**< initial gradient, with the shape and dtype of the output, borrowed during the call; NULL
+                            selects 1, for an output with one element */
     bool keep_tape;      /**< keeps the tape, so that another backward pass can use it */
 } ls_backward_options;
 

@@ -11,8 +11,8 @@ static ls_status seed(ls_tensor *output, ls_tensor *gradient, double weight) {
             return ls_error_status();
         }
         LS_TRY(ls_kernels_of(gradient)->fill(ls_stream_of(gradient), gradient, weight));
-    } else if (weight != 1) {
-        gradient = ls_mul_number(gradient, weight);
+    } else { /* a copy, because it may be the gradient of a leaf, which the pass changes while it reads */
+        gradient = weight != 1 ? ls_mul_number(gradient, weight) : ls_clone(gradient);
         if (gradient == NULL) {
             return ls_error_status();
         }

@@ -36,7 +36,8 @@ struct ls_step {
     void *user;
     bool eager; /* a replay calls the function */
     const ls_thread_state *thread;
-    const ls_scope *outer; /* the innermost scope when the step was captured */
+    uint64_t thread_serial; /* another thread may get the address of an ended thread's state */
+    const ls_scope *outer;  /* the innermost scope when the step was captured */
     captured_modes modes;
     captured_input *inputs;
     int input_count;

@@ -318,6 +318,7 @@ static ls_step *allocate(ls_step_function function, void *user) {
     step->function = function;
     step->user = user;
     step->thread = thread;
+    step->thread_serial = thread->serial;
     step->outer = thread->scope;
     step->modes = modes_of(thread);
     step->exchange = -1;
@@ -385,7 +386,8 @@ static ls_status check_gradient(const captured_input *input) {
 }
 
 static ls_status check_thread(const ls_step *step) {
-    return ls_thread() == step->thread
+    const ls_thread_state *thread = ls_thread();
+    return thread != NULL && thread->serial == step->thread_serial
                ? LS_OK
                : ls_fail(LS_ERR_STATE, "ls_step_replay: another thread has captured the step: replay it there");
 }

@@ -6,18 +6,23 @@
 #include <math.h>
 
 static _Thread_local ls_random_state generator;
-static _Thread_local uint32_t settings;
+static _Thread_local uint32_t accesses;
 
 void ls_seed(uint64_t seed) {
     ls_random_set_state((ls_random_state){.seed = seed, .stream = 0});
 }
 
 ls_random_state ls_random_get_state(void) {
+    accesses++;
+    return generator;
+}
+
+ls_random_state ls_random_present(void) {
     return generator;
 }
 
 void ls_random_set_state(ls_random_state state) {
-    settings++;
+    accesses++;
     generator = state;
 }
 
@@ -25,8 +30,8 @@ void ls_random_continue(ls_random_state state) {
     generator = state;
 }
 
-uint32_t ls_random_settings(void) {
-    return settings;
+uint32_t ls_random_accesses(void) {
+    return accesses;
 }
 
 ls_random_state ls_random_next_stream(void) {

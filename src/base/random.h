@@ -11,11 +11,12 @@
 ls_random_state ls_random_next_stream(void);
 
 /*
- * Sets the state of this thread's generator like ls_random_set_state, but does not count. For code that continues with
- * a state that it had saved. ls_random_settings returns how often the program has set the state.
+ * Returns and sets the state of this thread's generator like ls_random_get_state and ls_random_set_state, for use
+ * inside Lockstep. ls_random_accesses counts the calls of the public functions, and of ls_seed.
  */
+ls_random_state ls_random_present(void);
 void ls_random_continue(ls_random_state state);
-uint32_t ls_random_settings(void);
+uint32_t ls_random_accesses(void);
 
 /* Computes block `block` of the stream: words 4 * block to 4 * block + 3 of ls_random_u32. */
 void ls_random_block(uint64_t seed, uint64_t stream, uint64_t block, uint32_t words[4]);

@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/memory.h"
@@ -210,10 +211,26 @@ static ls_status export_file(const ls_checkpoint_words *words, const char *folde
     return status;
 }
 
+/* Refuses a file in the checkpoint itself: the export would replace a file of the checkpoint, or add an unknown file.
+ */
+static ls_status check_target(const char *target, const char *folder) {
+    char parent[PATH_MAX];
+    struct stat of_parent, of_folder;
+    const char *slash = strrchr(target, '/');
+    const int length = slash == NULL ? 0 : (int)(slash - target) + 1;
+    const bool fits = snprintf(parent, sizeof parent, "%.*s.", length, target) < (int)sizeof parent;
+    const bool inside = fits && stat(parent, &of_parent) == 0 && stat(folder, &of_folder) == 0 &&
+                        of_parent.st_dev == of_folder.st_dev && of_parent.st_ino == of_folder.st_ino;
+    return inside ? ls_fail(LS_ERR_ARGUMENT,
+                            "lockstep checkpoint: export: %s is in the checkpoint: choose a file outside of it", target)
+                  : LS_OK;
+}
+
 ls_status ls_checkpoint_export(const ls_checkpoint_words *words) {
     char folder[PATH_MAX];
     ls_manifest manifest;
     LS_TRY(ls_checkpoint_resolve(words->paths[0], folder));
+    LS_TRY(check_target(words->paths[1], folder));
     LS_TRY(ls_manifest_read(folder, &manifest));
     const ls_status status = manifest.divided ? export_parts(words, folder, &manifest) : export_file(words, folder);
     ls_manifest_free(&manifest);

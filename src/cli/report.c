@@ -65,6 +65,17 @@ static ls_status find_output(const char *run, char path[PATH_MAX]) {
                : ls_fail(LS_ERR_ARGUMENT, "lockstep report: the path %.100s... is too long", run);
 }
 
+static ls_status check_output(const char *output, const ls_run_record *runs, int count) {
+    struct stat about;
+    for (int i = 0; i < count && stat(output, &about) == 0; i++) {
+        if (about.st_dev == runs[i].file.st_dev && about.st_ino == runs[i].file.st_ino) {
+            return ls_fail(LS_ERR_ARGUMENT, "lockstep report: %s is the record of %s: choose another file for -o",
+                           output, runs[i].path);
+        }
+    }
+    return LS_OK;
+}
+
 static ls_status write_output(const report_values *values, ls_run_record *runs, int count) {
     char path[PATH_MAX];
     const char *output = values->output;
@@ -75,6 +86,7 @@ static ls_status write_output(const report_values *values, ls_run_record *runs, 
         LS_TRY(find_output(runs[0].path, path));
         output = path;
     }
+    LS_TRY(check_output(output, runs, count));
     ls_new_file file;
     LS_TRY(ls_file_create("lockstep report", output, &file));
     LS_TRY(ls_file_commit("lockstep report", &file, write_stream(file.stream, runs, count, values->json)));

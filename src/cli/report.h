@@ -8,6 +8,8 @@
 #ifndef LS_CLI_REPORT_H
 #define LS_CLI_REPORT_H
 
+#include <sys/stat.h>
+
 #include <jansson.h>
 #include <stdio.h>
 
@@ -24,6 +26,7 @@ typedef struct ls_curve {
 /* The content of a record. */
 typedef struct ls_run_record {
     const char *path; /* as given on the command line; borrowed */
+    struct stat file; /* of the file that was read */
     json_t *start;    /* the line "start" of the last start, but with the time of the first start */
     json_t *epochs;   /* the lines "epoch" */
     json_t *results;  /* last value of every metric since the last start, from the lines "results" and "end" */

@@ -205,7 +205,10 @@ ls_status ls_run_record_read(const char *path, ls_run_record *record) {
     if (file == NULL) {
         return ls_fail(LS_ERR_IO, "%s: cannot read %s: %s", call, file_path, strerror(errno));
     }
-    const ls_status status = read_file(file, file_path, record);
+    ls_status status = fstat(fileno(file), &record->file) == 0
+                           ? LS_OK
+                           : ls_fail(LS_ERR_IO, "%s: cannot read %s: %s", call, file_path, strerror(errno));
+    status = status == LS_OK ? read_file(file, file_path, record) : status;
     fclose(file);
     if (status != LS_OK) {
         ls_run_record_free(record);

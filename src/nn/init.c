@@ -3,6 +3,7 @@
 
 #include "base/random.h"
 #include "nn/module.h"
+#include "tensor/capture.h"
 
 static ls_status check_target(const char *call, const ls_tensor *tensor) {
     if (tensor == NULL) {
@@ -30,6 +31,7 @@ static ls_status put(ls_tensor *tensor, ls_tensor *values) {
 
 /* Creates the tensor on the host. */
 static ls_tensor *numbers_like(const char *call, const ls_tensor *tensor) {
+    ls_capture_refuse_here(call, LS_CAPTURE_WRITES);
     return ls_tensor_new_owned(call, &ls_cpu, tensor->ndim, tensor->size, LS_F64);
 }
 

@@ -149,7 +149,7 @@ static ls_status run_again(recomputation *r, ls_thread_state *thread, ls_tensor 
     const ls_scope *scope = thread->scope;
     ls_modes present;
     LS_TRY(ls_modes_take(&present, r->module));
-    const ls_random_state random = ls_random_get_state();
+    const ls_random_state random = ls_random_present();
     ls_batch_part *part = thread->batch;
     ls_loss_divisor *divisor = thread->divisor;
     const bool recomputes = thread->recomputes;
@@ -255,7 +255,7 @@ static recomputation *make_recomputation(ls_thread_state *thread, ls_module *mod
         return NULL;
     }
     *r = (recomputation){.module = module,
-                         .random = ls_random_get_state(),
+                         .random = ls_random_present(),
                          .autocast = thread->autocast,
                          .in_batch = thread->batch != NULL,
                          .input_count = input_count,

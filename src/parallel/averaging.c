@@ -114,8 +114,7 @@ static ls_status pass_begins(void *user, ls_batch_loss *loss, bool agreed) {
         return state->usual != 0 && !captured ? ls_overlap_begin(state, ls_divisor_weight(state, state->divisor))
                                               : LS_OK;
     }
-    ls_capture_refuse_here("ls_data_parallel", "scales this loss with numbers of all ranks, which is not recorded: use "
-                                               "one mean over the samples, or run the step without ls_step_capture");
+    ls_capture_refuse_here("ls_data_parallel", LS_CAPTURE_ALL_RANKS);
     if (!agrees_anyway(state)) {
         ls_tail mean;
         LS_TRY(average_by_divisor(state, 0, (ls_tail){.agree = 1}, &mean));
@@ -255,6 +254,12 @@ static void hold_captured(void *object, bool hold) {
 }
 
 void ls_data_parallel_capture(ls_data_parallel_state *state, ls_capture *capture, bool collective) {
+    const ls_module *whole = collective ? ls_module_of_whole_batch(state->model, false) : NULL;
+    if (whole != NULL) {
+        ls_capture_refuse(capture, whole->type->name,
+                          "needs the samples of all ranks of ls_data_parallel, whose exchange is not recorded: run the "
+                          "step without ls_step_capture");
+    }
     if (state->slices != NULL || collective || agrees_anyway(state)) {
         ls_capture_refuse(capture, "ls_data_parallel", LS_CAPTURE_COMMUNICATES);
     }

@@ -228,15 +228,17 @@ ls_tensor *ls_capture_tensor(ls_capture *capture, const ls_tensor *tensor, bool 
     return copy;
 }
 
-static void refuse_random_settings(ls_capture *capture) {
-    if (ls_random_settings() != capture->random_settings) {
-        ls_capture_refuse(capture, "ls_seed or ls_random_set_state", LS_CAPTURE_STATE);
+static void refuse_random_accesses(ls_capture *capture) {
+    if (ls_random_accesses() != capture->random_accesses) {
+        ls_capture_refuse(capture, "ls_random_get_state, ls_random_set_state or ls_seed",
+                          "uses the state of the random number generator, which a replay does not: call it outside the "
+                          "step, or draw the numbers with ls_rand");
     }
 }
 
 void ls_capture_random(ls_capture *capture, ls_random_state *at) {
-    refuse_random_settings(capture);
-    const ls_random_state first = capture->first_random, next = ls_random_get_state();
+    refuse_random_accesses(capture);
+    const ls_random_state first = capture->first_random, next = ls_random_present();
     const uint64_t index = at->stream - first.stream;
     if (at->seed != first.seed || index >= next.stream - first.stream) {
         ls_capture_refuse(capture, capture->operation != NULL ? capture->operation : "an operation",
@@ -258,8 +260,8 @@ void ls_capture_begin(ls_capture *capture) {
     static _Thread_local uint32_t captures;
     capture->serial = ++captures;
     capture->add_block = add_block;
-    capture->first_random = ls_random_get_state();
-    capture->random_settings = ls_random_settings();
+    capture->first_random = ls_random_present();
+    capture->random_accesses = ls_random_accesses();
     count_captures(1);
     ls_thread_present->capture = capture;
 }
@@ -286,8 +288,8 @@ void ls_capture_end(ls_capture *capture) {
     ls_thread_present->capture = NULL;
     count_captures(-1);
     settle_blocks(capture);
-    refuse_random_settings(capture);
-    capture->stream_count = ls_random_get_state().stream - capture->first_random.stream;
+    refuse_random_accesses(capture);
+    capture->stream_count = ls_random_present().stream - capture->first_random.stream;
     for (int i = 0; i < capture->storage_count; i++) {
         ls_captured_storage *held = &capture->storages[i];
         held->changed |= held->storage->version != held->version;
@@ -376,7 +378,7 @@ static ls_status fail_in_call(const ls_captured_call *call, ls_status status) {
 
 /* Draws the streams of a replay. */
 static void draw_streams(const ls_capture *capture) {
-    const ls_random_state first = ls_random_get_state();
+    const ls_random_state first = ls_random_present();
     for (int i = 0; i < capture->random_count; i++) {
         const ls_captured_random *random = &capture->randoms[i];
         *random->at = (ls_random_state){.seed = first.seed, .stream = first.stream + random->index};

@@ -63,9 +63,9 @@ struct ls_capture {
     ls_captured_random *randoms;
     int random_count;
     ls_random_state first_random; /* of the generator before the captured step */
-    uint32_t random_settings;
-    uint64_t stream_count;      /* streams that the step draws from */
-    ls_captured_memory *memory; /* of arguments */
+    uint32_t random_accesses;     /* ls_random_accesses before it */
+    uint64_t stream_count;        /* streams that the step draws from */
+    ls_captured_memory *memory;   /* of arguments */
     ls_storage *arena;
     const char *operation; /* the latest operation of the function, for messages; or NULL */
     /* Adds a storage that was made during the capture. A callback, because storages are below captures. */
@@ -107,6 +107,10 @@ void ls_capture_refuse(ls_capture *capture, const char *operation, const char *w
 #define LS_CAPTURE_NUMBER                                                                                              \
     "returns a number that may change, and a replay repeats the recorded number: keep the number in a tensor, and "    \
     "fill the tensor before ls_step_replay"
+#define LS_CAPTURE_ALL_RANKS                                                                                           \
+    "scales this loss with numbers of all ranks, which is not recorded: use one mean over the samples, or run the "    \
+    "step "                                                                                                            \
+    "without ls_step_capture"
 #define LS_CAPTURE_COMMUNICATES "communicates, which is not recorded: run the step without ls_step_capture"
 
 /* Does the same with the capture of the calling thread, if it has one. */

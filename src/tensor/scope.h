@@ -118,6 +118,7 @@ typedef struct ls_thread_state {
     uint64_t pass;                    /* number of this thread's backward passes */
     uint32_t segment;                 /* program segment of the nodes being recorded; see ls_node */
     const ls_device *device;          /* device of new tensors; NULL if not determined yet */
+    uint64_t serial;                  /* differs from the serial of every other thread, also of ended threads */
     struct ls_batch_part *batch;      /* for autograd: the running module's samples if ranks share a batch; or NULL */
     /* input and target of the last batch if each rank's loader returns global batches; borrowed from the loader */
     const ls_tensor *whole_batch[2];

@@ -37,6 +37,8 @@ ls_thread_state *ls_thread_make(void) {
         (void)ls_fail_memory("thread state", sizeof *thread);
         return NULL;
     }
+    static _Atomic uint64_t threads;
+    thread->serial = atomic_fetch_add_explicit(&threads, 1, memory_order_relaxed);
     thread->account = account;
     ls_cache_init(&thread->cache);
     thread->scope = &thread->root;

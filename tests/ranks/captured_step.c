@@ -323,7 +323,7 @@ static ls_status refuses_other_communication(ls_comm *world) {
     for (int zero = 1; zero <= 3; zero++) {
         LS_TRY(is_refused(world, (run_plan){.parallel = {.zero = zero}}, "uses a parameter that ranks share"));
     }
-    LS_TRY(is_refused(world, (run_plan){.normalizes = true}, "ls_data_parallel communicates, which is not recorded"));
+    LS_TRY(is_refused(world, (run_plan){.normalizes = true}, "BatchNorm1d needs the samples of all ranks"));
     return is_refused(world, (run_plan){.irregular = true},
                       "ls_data_parallel scales this loss with numbers of all ranks");
 }

@@ -120,6 +120,12 @@ else
 fi
 wrong 2 "lockstep checkpoint: ls: --hdf5 is an option of export only" ls run --hdf5
 wrong 1 "lockstep checkpoint: cannot write nowhere/x: No such file or directory" export run nowhere/x
+for target in $newest/model.safetensors $newest/../$(basename $newest)/manifest.json; do
+    wrong 2 "lockstep checkpoint: export: $target is in the checkpoint: choose a file outside of it" export $newest $target
+done
+(cd $newest && launch checkpoint export . model.safetensors)
+launch checkpoint verify run
+check "export: no checkpoint has changed" is "$status $(grep -c '  whole$' out)" "0 $(ls run | grep -c epoch-)"
 
 # ---- what cannot be meant ----
 wrong 2 "lockstep checkpoint: no action given (usage: lockstep checkpoint ACTION PATH [PATH] [--json] [--hdf5])"

@@ -76,6 +76,9 @@ fails() { # STATUS PATTERN ARGUMENTS...
 mkdir empty
 fails 2 "^lockstep report: no run given"
 fails 1 "^lockstep report: cannot read absent: No such file" absent
+launch report runs/a -o runs/../runs/a/run.jsonl </dev/null
+check "the record is no output" is "$status $(grep -c '^lockstep report: .*/run.jsonl is the record of runs/a: choose another file' err)" "2 1"
+check "the record has not changed" is "$(head -c 8 runs/a/run.jsonl)" '{"kind":'
 fails 1 "^lockstep report: empty has no run.jsonl: add ls_run_log(\"empty\", NULL) to the callbacks" empty
 : >empty/run.jsonl
 fails 1 "^lockstep report: empty/run.jsonl is empty" empty

@@ -10,6 +10,7 @@
 #include "autograd/ops/ops.h"
 #include "autograd/ops/promote.h"
 #include "autograd/samples.h"
+#include "tensor/capture.h"
 
 /* Indices of the node's inputs and saved tensors, and in integer[] and number[] of its parameters. */
 enum { X, TARGET, WEIGHT, INPUTS };
@@ -171,6 +172,9 @@ static ls_samples_use class_loss_samples(ls_samples_call *call) {
         return LS_SAMPLES_MIXED;
     }
     if (reduction == LS_LOSS_MEAN && call->wants_divisor) {
+        if (call->saved[DIVISOR] != NULL) {
+            ls_capture_refuse_here("ls_data_parallel", LS_CAPTURE_ALL_RANKS);
+        }
         call->divisor = call->saved[DIVISOR] != NULL ? ls_item(call->saved[DIVISOR]) : (double)call->inputs[X]->size[0];
     }
     return reduction == LS_LOSS_NONE ? LS_SAMPLES_KEPT : LS_SAMPLES_SUMMED;

@@ -510,10 +510,27 @@ TEST(test_a_thread_may_end_with_a_tape) {
 
 #define ENGINE_TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 
+/* The pass changes x's gradient while it reads the initial gradient, which is the same tensor or shares its memory. */
+SCOPED_TEST(test_initial_gradients_that_are_gradients) {
+    for (int shared = 0; shared < 2; shared++) {
+        ls_tensor *x = ls_from(LS_SHAPE(2), LS_F32, (float[]){3, 5});
+        ls_tensor *w = ls_from(LS_SHAPE(2), LS_F32, (float[]){2, 2});
+        assert_int_equal(ls_set_requires_grad(x, true), LS_OK);
+        assert_int_equal(ls_set_requires_grad(w, true), LS_OK);
+        assert_int_equal(ls_backward(ls_sum(x)), LS_OK);
+        ls_tensor *y = ls_add(ls_mul(x, w), ls_mul(x, w));
+        ls_tensor *gradient = shared ? ls_detach(ls_grad(x)) : ls_grad(x);
+        assert_int_equal(ls_backward_with(y, &(ls_backward_options){.gradient = gradient}), LS_OK);
+        assert_true(ls_equal(ls_grad(x), ls_full(LS_SHAPE(2), LS_F32, 5)));
+        assert_true(ls_equal(ls_grad(w), ls_from(LS_SHAPE(2), LS_F32, (float[]){6, 10})));
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         ENGINE_TEST(test_gradients_of_a_chain),
         ENGINE_TEST(test_a_result_used_many_times),
+        ENGINE_TEST(test_initial_gradients_that_are_gradients),
         ENGINE_TEST(test_one_leaf_as_both_inputs),
         ENGINE_TEST(test_gradients_of_broadcast_inputs),
         ENGINE_TEST(test_gradients_that_are_views),

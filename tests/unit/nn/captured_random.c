@@ -130,19 +130,32 @@ static ls_tensor *permute(classifier *self, ls_tensor *loss) {
     return ls_add(loss, ls_mul(ls_sum(ls_to(ls_randperm(self->runs + 2), LS_F32)), 0));
 }
 
+static ls_tensor *read_state(classifier *self, ls_tensor *loss) {
+    (void)self;
+    const ls_random_state state = ls_random_get_state();
+    return ls_mul(loss, ls_random_uniform(state.seed, state.stream, 0));
+}
+
+static ls_tensor *initialize(classifier *self, ls_tensor *loss) {
+    return ls_nn_init_normal(self->copied, 0, 1) == LS_OK ? ls_add(loss, ls_sum(self->copied)) : NULL;
+}
+
 SCOPED_TEST(test_steps_that_are_refused) {
     static const struct {
         ls_tensor *(*also)(classifier *self, ls_tensor *loss);
         const char *reason;
     } refused[] = {
-        {seed, "ls_seed or ls_random_set_state changes state that a replay does not change"},
-        {set_state, "ls_seed or ls_random_set_state changes state that a replay does not change"},
-        {permute, "writes elements on the host"},
+        {seed, "ls_random_set_state or ls_seed uses the state of the random number generator"},
+        {set_state, "ls_random_set_state or ls_seed uses the state of the random number generator"},
+        {read_state, "ls_step_capture: ls_random_get_state, ls_random_set_state or ls_seed uses the state"},
+        {permute, "ls_step_capture: ls_randperm writes elements on the host"},
+        {initialize, "ls_step_capture: ls_nn_init_normal writes elements on the host"},
     };
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
         classifier self;
         classifier_begin(&self, make_sgd);
         self.also = refused[i].also;
+        self.copied = ls_zeros(LS_SHAPE(3), LS_F32);
         expect_refused(&self, LS_ERR_UNSUPPORTED, refused[i].reason);
         classifier_end(&self, NULL);
     }

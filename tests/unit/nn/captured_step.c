@@ -451,6 +451,27 @@ static void *replay_elsewhere(void *step) {
     return NULL;
 }
 
+static void *capture_elsewhere(void *user) {
+    classifier *self = user;
+    self->inner = classifier_capture(self);
+    return NULL;
+}
+
+/* The second thread may get the address of the state of the first thread, which has ended. */
+SCOPED_TEST(test_threads_that_end) {
+    classifier self;
+    classifier_begin(&self, make_sgd);
+    for (int i = 0; i < 10; i++) {
+        pthread_t thread;
+        assert_int_equal(pthread_create(&thread, NULL, capture_elsewhere, &self), 0);
+        assert_int_equal(pthread_join(thread, NULL), 0);
+        assert_int_equal(pthread_create(&thread, NULL, replay_elsewhere, self.inner), 0);
+        assert_int_equal(pthread_join(thread, NULL), 0);
+        ls_step_free(self.inner);
+    }
+    classifier_end(&self, NULL);
+}
+
 /* Each thread has its own capture; the other threads run as usual meanwhile. */
 static void *train_alone(void *user) {
     classifier self;
@@ -510,6 +531,7 @@ int main(void) {
         cmocka_unit_test(test_moved_tensors_are_reported),
         cmocka_unit_test(test_errors_of_a_replay),
         cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_threads_that_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
