@@ -2,8 +2,8 @@
  * Reference counts of objects of which constructors take ownership: data sets and modules. (For a tensor, the scope
  * replaces the creator: see ls_tensor_own.) The creator holds one reference. The first constructor that takes ownership
  * of the object gets this reference, so that nested constructors leave nothing to free. Each later constructor gets a
- * new reference. The object is freed with its last reference. A retired record (ls_retire) has no references. The counts are
- * not atomic: only one thread may use an object at a time.
+ * new reference. The object is freed with its last reference. A retired record (ls_retire) has no references. The
+ * counts are not atomic: only one thread may use an object at a time.
  *
  * The record of a captured step holds a reference that keeps only the memory: if records hold all references that are
  * left, the object counts as freed.
@@ -40,7 +40,8 @@ static inline bool ls_owners_drop(ls_owners *owners) {
     return owners->references > 0 && --owners->references == 0;
 }
 
-/* Gives a record of a captured step a reference. ls_owners_drop_record drops it, and returns true if it was the last. */
+/* Gives a reference to the record of a captured step. ls_owners_drop_record drops it. Returns true if it was the last
+ * reference. */
 static inline void ls_owners_hold_record(ls_owners *owners) {
     owners->references++;
     owners->recorded++;
