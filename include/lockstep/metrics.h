@@ -210,7 +210,8 @@ LS_API ls_metric *ls_metric_recall(const ls_class_metric_options *options);
  * average is the mean of the values of the classes. */
 LS_API ls_metric *ls_metric_f1(const ls_class_metric_options *options);
 /** Returns the metric "confusion": the number of targets of class i with prediction j is at index i * classes + j of
- * ls_trial_metric_values. Ignores .average. For binary outputs, the negative class is class 0. */
+ * ls_trial_metric_values. Ignores .average. For binary outputs, the negative class is class 0. If N ranks have the same
+ * samples, as in tensor parallelism, the counts are N times as large. */
 LS_API ls_metric *ls_metric_confusion(const ls_class_metric_options *options);
 
 /** Returns the metric "lr" for group 0, "lr_1" for group 1, and so on: the learning rate of the group at the end of
