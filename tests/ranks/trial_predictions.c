@@ -47,7 +47,7 @@ static ls_tensor *make_inputs(int rank, const setup *s) {
     return ls_randn(LS_SHAPE(SAMPLES, WIDTH), LS_F32);
 }
 
-/* The last sample repeats the one before it. */
+/* The last sample of the order repeats the previous sample. */
 static ls_status repeat(int64_t epoch, int64_t *order, int64_t count, void *user) {
     (void)epoch;
     (void)user;
