@@ -114,9 +114,10 @@ typedef enum ls_outputs {
  *   - "loss": the loss of the criterion, a mean over samples: each global batch is weighted by its number of samples.
  *     Within a global batch, the losses of the ranks are weighted by their numbers of samples, or by the divisors of a
  *     class loss that ignores targets or has weights for classes. So the result equals the loss of one process. A batch
- *     in which all targets are ignored does not count. Exception: if the criterion adds such a class loss and other
- *     terms, all terms have the weights of the class loss, and the result on several ranks is an approximation. The
- *     gradients are exact.
+ *     in which all targets are ignored does not count. If the criterion uses LS_LOSS_SUM, the losses of the ranks are
+ *     added. A sum that the criterion computes with ls_sum is treated as a mean. Exceptions: if the criterion adds such
+ *     a class loss and other terms, all terms have the weights of the class loss, and the result on several ranks is an
+ *     approximation. If it adds a sum and a mean, the means of the ranks are added, too. The gradients are exact.
  *   - "acc": the share of targets that are predicted correctly. Outputs [n, classes, ...] predict the class with the
  *     largest number. Targets are class numbers [n, ...], or one-hot rows of the shape of the outputs. The classes may
  *     also be the last axis, [n, ..., classes], if only this fits. With ls_criterion_bce, "acc" is "binary_acc"; with
@@ -210,7 +211,8 @@ LS_API ls_metric *ls_metric_recall(const ls_class_metric_options *options);
  * average is the mean of the values of the classes. */
 LS_API ls_metric *ls_metric_f1(const ls_class_metric_options *options);
 /** Returns the metric "confusion": the number of targets of class i with prediction j is at index i * classes + j of
- * ls_trial_metric_values. Ignores .average. For binary outputs, the negative class is class 0. */
+ * ls_trial_metric_values. Ignores .average. For binary outputs, the negative class is class 0. If N ranks have the same
+ * samples, as in tensor parallelism, the counts are N times as large. */
 LS_API ls_metric *ls_metric_confusion(const ls_class_metric_options *options);
 
 /** Returns the metric "lr" for group 0, "lr_1" for group 1, and so on: the learning rate of the group at the end of

@@ -345,9 +345,11 @@ LS_API ls_status ls_trial_evaluate(ls_trial *trial, ls_loader *loader, const cha
  * - Rank 0 gets the outputs, and the other ranks get NULL. With `on_all_ranks`, every rank gets the outputs.
  * - Rows are in the order of the data set, whatever the loader's order is. If the loader has no data set, rows are in
  *   the order of batches, and within a batch in the order of ranks.
+ * - If ranks have the same samples, as in tensor parallelism and pipelines, the outputs contain each sample once.
  * - Calls the hooks of ls_trial_evaluate except on_criterion_validation. There are no targets, losses or metrics.
- * - Fails with LS_ERR_SHAPE if outputs differ in dtype, or in shape beyond the first axis, and with LS_ERR_STATE if a
- *   hook of another prediction of this trial calls it.
+ * - Fails with LS_ERR_SHAPE if outputs differ in dtype, or in shape beyond the first axis. Fails with LS_ERR_MISMATCH
+ *   if ranks have different outputs for the same samples of a data set: their models are separate, or the outputs are
+ *   shards. Fails with LS_ERR_STATE if a hook of another prediction of this trial calls it.
  */
 LS_API ls_status ls_trial_predict(ls_trial *trial, ls_loader *loader, bool on_all_ranks,
                                   ls_tensor **outputs) LS_WARN_UNUSED;

@@ -24,3 +24,10 @@ ls_status ls_loss_divisor_note(const char *call, ls_tensor *divisor) {
     noted->least = least;
     return status;
 }
+
+void ls_loss_divisor_note_sum(void) {
+    ls_loss_divisor *noted = ls_thread()->divisor;
+    if (noted != NULL) {
+        noted->is_sum = true;
+    }
+}

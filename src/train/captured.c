@@ -119,6 +119,7 @@ static void show_results(ls_trial *trial) {
     trial->state.loss = (ls_tensor *)ls_step_result(capture->step);
     ls_tensor_drop(trial->divisor.least);
     trial->divisor.least = capture->divisor != NULL ? ls_tensor_hold(capture->divisor) : NULL;
+    trial->divisor.is_sum = capture->is_sum;
 }
 
 /* ---- capture and replay ------------------------------------------------------------------------------------------ */
@@ -129,6 +130,7 @@ static ls_tensor *compute_step(void *user) {
     ls_trial_capture *capture = &trial->capture;
     const bool computed = capture->compute(trial) == LS_OK && keep(&capture->output, trial->state.output) == LS_OK &&
                           keep(&capture->divisor, trial->divisor.least) == LS_OK;
+    capture->is_sum = trial->divisor.is_sum;
     return computed ? trial->state.loss : NULL;
 }
 

@@ -62,7 +62,7 @@ ls_status ls_trial_evaluation_pass(ls_trial *trial, const ls_trial_pass *pass) {
     }
     ls_module_train(state.model, false);
     trial->continues = false;
-    trial->divisor.least = NULL;
+    trial->divisor = (ls_loss_divisor){.least = NULL};
     /* If a pass inside another pass fails, the hook that started it gets the error. */
     const ls_status status = is_within(trial) ? pass_within_another(trial, pass) : pass_between_runs(trial, pass);
     ls_metrics_pop(trial);

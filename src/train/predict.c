@@ -1,21 +1,29 @@
 /*
  * The outputs of all ranks in the order of the data set. Each rank stores its rows with a key for each row: the
  * sample's index or, if the loader has no data set, the batch's number. At the end, the receiving ranks gather rows and
- * keys, and sort the rows.
+ * keys, and sort the rows. Ranks may have the same samples, for example with tensor parallelism. Hashes show this, and
+ * only the lowest of these ranks sends its rows.
  */
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/memory.h"
 #include "data/loader.h"
+#include "nn/module.h"
+#include "parallel/parallel.h"
+#include "parallel/pipeline.h"
 #include "tensor/device.h"
 #include "tensor/tensor.h"
 #include "train/agree.h"
 #include "train/evaluate.h"
 
-/* The format of a rank's rows. */
+/* The rows of a rank: their format, and the hashes of samples and outputs. */
 typedef struct outline {
     int64_t count; /* number of rows; if 0, the other fields are not set */
+    int64_t samples;
+    int64_t outputs;
+    int64_t of_dataset; /* the loader has a data set */
     int64_t dtype;
     int64_t ndim;
     int64_t size[LS_MAX_DIMS]; /* sizes of a batch, without the first axis */
@@ -66,9 +74,8 @@ static outline outline_of(const ls_tensor *output) {
     return result;
 }
 
-static bool alike(outline a, outline b) {
-    a.count = b.count = 0;
-    return memcmp(&a, &b, sizeof a) == 0;
+static bool alike(const outline *a, const outline *b) {
+    return a->dtype == b->dtype && a->ndim == b->ndim && memcmp(a->size, b->size, sizeof a->size) == 0;
 }
 
 static ls_status check_rows(ls_prediction *self, const ls_tensor *output, int64_t count) {
@@ -81,12 +88,32 @@ static ls_status check_rows(ls_prediction *self, const ls_tensor *output, int64_
         self->own = outline_of(output);
         self->row_size = (size_t)(ls_numel(output) / count) * ls_dtype_size(ls_dtype_of(output));
     }
-    return alike(self->own, outline_of(output))
+    const outline next = outline_of(output);
+    return alike(&self->own, &next)
                ? LS_OK
                : ls_fail(LS_ERR_SHAPE,
                          "ls_trial_predict: outputs %s (%s) differ from the outputs of earlier batches "
                          "in more than the first size",
                          LS_SHAPE_TEXT(output), ls_dtype_name(ls_dtype_of(output)));
+}
+
+static int64_t hash_more(int64_t hash, const void *bytes, size_t size) {
+    return (int64_t)ls_hash_long(hash != 0 ? (uint64_t)hash : LS_HASH_START, bytes, size);
+}
+
+/*
+ * Adds the last `count` rows to the hashes. The stages of a pipeline may have any input: the outputs show whether their
+ * samples are the same.
+ */
+static ls_status add_to_hashes(ls_prediction *self, const ls_trial_state *state) {
+    const int64_t count = state->count, before = self->own.count - count;
+    uint64_t hash = LS_HASH_START;
+    LS_TRY(ls_hash_elements(state->model->type == &ls_pipeline_type ? state->output : state->input, &hash));
+    self->own.samples = hash_more(self->own.samples, &hash, sizeof hash);
+    self->own.samples = hash_more(self->own.samples, self->places + before, (size_t)count * sizeof *self->places);
+    self->own.outputs =
+        hash_more(self->own.outputs, self->rows + (size_t)before * self->row_size, (size_t)count * self->row_size);
+    return LS_OK;
 }
 
 /* Appends the outputs of the batch. */
@@ -107,7 +134,9 @@ static ls_status add_rows(ls_trial *trial) {
     for (int64_t i = 0; i < state->count; i++) {
         self->places[self->own.count++] = samples != NULL ? samples[before + i] : state->batch;
     }
-    return LS_OK;
+    self->own.of_dataset = samples != NULL;
+    const int ranks = ls_trial_size(state);
+    return ranks == 1 || ls_loader_divides(state->loader, ranks) ? LS_OK : add_to_hashes(self, state);
 }
 
 static ls_status prediction_step(ls_trial *trial) {
@@ -119,12 +148,38 @@ static ls_status prediction_step(ls_trial *trial) {
 
 /* ---- together ---------------------------------------------------------------------------------------------------- */
 
+static bool has_same_samples(const outline *a, const outline *b) {
+    return a->count == b->count && a->samples != 0 && a->samples == b->samples;
+}
+
+/*
+ * Sets the count of each rank to 0 that has the same samples and outputs as a lower rank. Without a data set, different
+ * outputs are the rows of different ranks. Every rank gets the same result.
+ */
+static ls_status drop_replicas(outline *outlines, int ranks) {
+    for (int i = 1; i < ranks; i++) {
+        for (int lower = 0; lower < i && outlines[i].count > 0; lower++) {
+            const bool same = has_same_samples(&outlines[i], &outlines[lower]);
+            const bool equal = same && outlines[i].outputs == outlines[lower].outputs;
+            if (same && !equal && outlines[i].of_dataset) {
+                return ls_fail(LS_ERR_MISMATCH,
+                               "ls_trial_predict: ranks %d and %d have the same samples, but different outputs: if "
+                               "their models are separate, give each trial a .comm of one rank (ls_comm_split); if the "
+                               "outputs are shards, end the model with ls_nn_gather_parallel",
+                               lower, i);
+            }
+            outlines[i].count = equal ? 0 : outlines[i].count;
+        }
+    }
+    return LS_OK;
+}
+
 /* Combines the formats of all ranks into `whole`. Every rank checks all formats, so all ranks get the same error. */
 static ls_status join_outlines(const outline *outlines, int ranks, outline *whole) {
     *whole = (outline){.count = 0};
     for (int i = 0; i < ranks; i++) {
         const outline *next = &outlines[i];
-        if (next->count > 0 && whole->count > 0 && !alike(*next, *whole)) {
+        if (next->count > 0 && whole->count > 0 && !alike(next, whole)) {
             return ls_fail(LS_ERR_SHAPE,
                            "ls_trial_predict: outputs of rank %d differ from the outputs of lower ranks in dtype, or "
                            "in more than the first size",
@@ -186,9 +241,10 @@ static ls_status put_in_order(const outline *whole, const char *rows, const int6
     return LS_OK;
 }
 
-static ls_status collect_from(ls_comm *comm, const ls_prediction *self, const outline *outlines, bool all,
+static ls_status collect_from(ls_comm *comm, const ls_prediction *self, outline *outlines, bool all,
                               ls_tensor **outputs) {
     outline whole;
+    LS_TRY(drop_replicas(outlines, ls_comm_size(comm)));
     LS_TRY(join_outlines(outlines, ls_comm_size(comm), &whole));
     size_t row_size = ls_dtype_size((ls_dtype)whole.dtype);
     for (int i = 1; i < whole.ndim; i++) {

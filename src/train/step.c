@@ -183,7 +183,7 @@ static void forget_batch(ls_trial *trial) {
     ls_trial_state *state = &trial->state;
     state->input = state->target = state->output = state->loss = NULL;
     ls_tensor_drop(trial->divisor.least);
-    trial->divisor.least = NULL;
+    trial->divisor = (ls_loss_divisor){.least = NULL};
 }
 
 /* Runs a step for a slice of this rank, with the metrics of the slice. Stores the loss in *loss, unless `loss` is

@@ -69,6 +69,7 @@ typedef struct ls_trial_capture {
     ls_status (*compute)(struct ls_trial *trial);
     ls_tensor *input, *target;   /* copies of the batch; owned */
     ls_tensor *output, *divisor; /* of the latest run of the step; owned */
+    bool is_sum;                 /* the loss is a sum */
     int64_t count;               /* samples of the captured batch */
     ls_module *model;            /* this and the next three: of the trial when the step was captured */
     ls_optimizer *optimizer;
@@ -189,6 +190,15 @@ ls_status ls_trial_fail_in(ls_trial *trial, ls_status status, bool says_why, con
  */
 static inline ls_tensor *ls_trial_loss_divisor(const ls_trial *trial) {
     return trial->divisor.least;
+}
+
+/*
+ * Returns the weight of the loss in the sum over the ranks' samples: a mean over samples is multiplied by this rank's
+ * number of samples, and a sum by the number of samples of all ranks. Divided by all samples, the means are averaged
+ * and the sums are added.
+ */
+static inline double ls_trial_loss_samples(const ls_trial *trial) {
+    return (double)(trial->divisor.is_sum ? trial->state.global_count : trial->state.count);
 }
 
 /* metrics/: creates trial->metrics from the options. The trial borrows custom metrics until ls_metrics_take. */

@@ -1,6 +1,7 @@
 /*
- * The metric "loss" of criteria that ignore targets or weight classes: on any number of ranks it equals the value of
- * one process with the same global batches, even if a rank's share has only ignored targets, so that its mean is NaN.
+ * The metric "loss" of criteria that ignore targets or weight classes, and of criteria that are sums: on any number of
+ * ranks it equals the value of one process with the same global batches, even if a rank's share has only ignored
+ * targets, so that its mean is NaN. Sums have the same value with slices, too.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -41,15 +42,20 @@ typedef struct criterion {
     bool weights;
     bool ignores;
     double factor;
+    bool sums;
 } criterion;
 
-static const criterion criteria[] = {
-    {"ignored", false, true, 1}, {"weights", true, false, 1}, {"both", true, true, 0.5}};
+static const criterion criteria[] = {{"ignored", false, true, 1, false},
+                                     {"weights", true, false, 1, false},
+                                     {"both", true, true, 0.5, false},
+                                     {"sum", false, false, 0.25, true},
+                                     {"sum of ignored", true, true, 0.5, true}};
 
 static ls_tensor *measure(ls_tensor *output, ls_tensor *target, void *user) {
     const criterion *c = user;
     static const float weights[CLASSES] = {0.25F, 1, 7};
-    ls_class_loss_options options = {.ignore = c->ignores, .ignore_index = IGNORED};
+    ls_class_loss_options options = {
+        .ignore = c->ignores, .ignore_index = IGNORED, .reduction = c->sums ? LS_LOSS_SUM : LS_LOSS_MEAN};
     if (c->weights) {
         options.weight = ls_from(LS_SHAPE(CLASSES), LS_F32, weights);
     }
@@ -95,13 +101,20 @@ static const char *const names[] = {"loss",     "val_loss",     "test_loss",    
                                     "loss_std", "val_loss_std", "test_loss_var", "the mean of steps"};
 enum { NAMES = sizeof names / sizeof *names };
 
+/* How the default step runs, or the program's own step. */
+typedef struct manner {
+    bool own;
+    int shards;
+} manner;
+
 /* Runs two epochs over shuffled samples, on all ranks or, without a communicator, in this process alone. */
-static ls_status run(ls_comm *comm, const criterion *c, bool own, double values[NAMES]) {
-    const ls_loader_options shuffled = {.global_batch_size = BATCH, .comm = comm, .seed = 5};
-    const ls_loader_options ordered = {.global_batch_size = BATCH, .comm = comm, .no_shuffle = true};
+static ls_status run(ls_comm *comm, const criterion *c, manner how, double values[NAMES]) {
+    const int shards = comm != NULL ? how.shards : 0;
+    const ls_loader_options shuffled = {.global_batch_size = BATCH, .comm = comm, .seed = 5, .shards = shards};
+    const ls_loader_options ordered = {.global_batch_size = BATCH, .comm = comm, .no_shuffle = true, .shards = shards};
     ls_seed(7);
     ls_module *model = ls_nn_linear(WIDTH, CLASSES);
-    model = comm != NULL ? ls_data_parallel(model, comm, NULL) : model;
+    model = comm != NULL ? ls_data_parallel(model, comm, &(ls_data_parallel_options){.shards = shards}) : model;
     ls_optimizer *optimizer = ls_sgd(model, &(ls_sgd_options){.learning_rate = 0.05});
     ls_loader *train = ls_loader_new(make_dataset(), &shuffled);
     ls_loader *validate = ls_loader_new(make_dataset(), &ordered);
@@ -112,7 +125,7 @@ static ls_status run(ls_comm *comm, const criterion *c, bool own, double values[
         .optimizer = optimizer,
         .criterion = measure,
         .criterion_user = &user,
-        .step = own ? own_step : NULL,
+        .step = how.own ? own_step : NULL,
         .step_user = &user,
         .train = train,
         .validate = validate,
@@ -137,11 +150,12 @@ static ls_status run(ls_comm *comm, const criterion *c, bool own, double values[
     return LS_OK;
 }
 
-static ls_status compare(ls_comm *world, const criterion *c, bool own) {
+static ls_status compare(ls_comm *world, const criterion *c, manner how) {
     double all[NAMES], alone[NAMES];
-    LS_TRY(run(world, c, own, all));
-    LS_TRY(run(NULL, c, own, alone));
-    for (int i = 0; i < NAMES; i++) {
+    LS_TRY(run(world, c, how, all));
+    LS_TRY(run(NULL, c, (manner){.own = how.own}, alone));
+    const int count = how.shards > 0 ? NAMES - 1 : NAMES; /* the losses of steps weigh slices by their samples */
+    for (int i = 0; i < count; i++) {
         if (!(fabs(all[i] - alone[i]) <= 1e-5 * fabs(alone[i]))) {
             return ls_fail(LS_ERR_INTERNAL, "criterion \"%s\": %s is %.9g, one process has %.9g", c->name, names[i],
                            all[i], alone[i]);
@@ -155,7 +169,7 @@ static ls_status compare(ls_comm *world, const criterion *c, bool own) {
 
 /* In one process, the metric is the mean of the criterion over batches, weighted by their number of samples. */
 static ls_status mean_of_batches(void) {
-    const criterion c = {"both", true, true, 1};
+    const criterion c = {"both", true, true, 1, false};
     const ls_loader_options ordered = {.global_batch_size = BATCH, .no_shuffle = true};
     criterion user = c;
     ls_module *model = ls_nn_linear(WIDTH, CLASSES);
@@ -186,8 +200,12 @@ static ls_status mean_of_batches(void) {
 
 ls_status rank_test(ls_comm *world) {
     for (size_t i = 0; i < sizeof criteria / sizeof *criteria; i++) {
-        LS_TRY(compare(world, &criteria[i], false));
-        LS_TRY(compare(world, &criteria[i], true));
+        LS_TRY(compare(world, &criteria[i], (manner){.own = false}));
+        LS_TRY(compare(world, &criteria[i], (manner){.own = true}));
+        if (criteria[i].sums) {
+            const bool slices = strcmp(ls_default_device(), "cpu") == 0;
+            LS_TRY(slices ? compare(world, &criteria[i], (manner){.shards = 5}) : LS_OK);
+        }
     }
     LS_TRY(mean_of_batches());
     return ls_comm_barrier(world, NULL);

@@ -203,7 +203,7 @@ const ls_op *const ls_class_loss_ops[] = {&nll_op, &cross_entropy_op, NULL};
 static ls_status check_options(const char *call, const ls_tensor *x, int64_t classes,
                                const ls_class_loss_options *options) {
     const ls_tensor *weight = options->weight;
-    LS_TRY(ls_loss_check_reduction(call, options->reduction));
+    LS_TRY(ls_loss_take_reduction(call, options->reduction));
     if (!(options->label_smoothing >= 0.0 && options->label_smoothing <= 1.0)) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: label_smoothing is %g, but must be from 0 to 1", call,
                        options->label_smoothing);

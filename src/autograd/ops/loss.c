@@ -1,5 +1,6 @@
 /* Element-wise losses of x and target, such as (x - target)^2. Class losses are in class_loss.c. */
 #include "autograd/ops/loss.h"
+#include "autograd/loss_divisor.h"
 #include "autograd/op.h"
 #include "autograd/ops/operand.h"
 #include "autograd/ops/ops.h"
@@ -9,10 +10,13 @@
 /* Index in integer[] of the parameters; number[] holds the kernel's numbers. */
 enum { REDUCTION };
 
-ls_status ls_loss_check_reduction(const char *call, ls_loss_reduction reduction) {
+ls_status ls_loss_take_reduction(const char *call, ls_loss_reduction reduction) {
     if (reduction != LS_LOSS_MEAN && reduction != LS_LOSS_SUM && reduction != LS_LOSS_NONE) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: reduction %d is not LS_LOSS_MEAN, LS_LOSS_SUM or LS_LOSS_NONE", call,
                        (int)reduction);
+    }
+    if (reduction == LS_LOSS_SUM) {
+        ls_loss_divisor_note_sum();
     }
     return LS_OK;
 }
@@ -264,7 +268,7 @@ static ls_tensor *apply_loss(const ls_op *op, ls_tensor *x, ls_tensor *target, l
     if (x == NULL || target == NULL) {
         return ls_apply(op, inputs, 2, NULL); /* reports the error */
     }
-    if (ls_loss_check_reduction(op->name, reduction) != LS_OK) {
+    if (ls_loss_take_reduction(op->name, reduction) != LS_OK) {
         return ls_scope_failed();
     }
     const ls_op_parameters parameters = {.number = {number}, .integer = {[REDUCTION] = reduction}};
@@ -380,7 +384,7 @@ ls_tensor *ls_bce_with_logits_loss(ls_tensor *logits, ls_tensor *target, const l
         !ls_inputs_are_here(call, (ls_tensor *[]){logits, target, options->weight, options->pos_weight}, 4)) {
         return NULL;
     }
-    if (ls_loss_check_reduction(call, options->reduction) != LS_OK || check_shapes(call, logits, target) != LS_OK ||
+    if (ls_loss_take_reduction(call, options->reduction) != LS_OK || check_shapes(call, logits, target) != LS_OK ||
         check_weight("weight", options->weight, logits) != LS_OK ||
         check_weight("pos_weight", options->pos_weight, logits) != LS_OK) {
         return ls_scope_failed();

@@ -6,8 +6,8 @@
 
 #include "tensor/tensor.h"
 
-/* Fails if `reduction` is not a valid value. */
-ls_status ls_loss_check_reduction(const char *call, ls_loss_reduction reduction);
+/* Fails if `reduction` is not a valid value. Records a sum (loss_divisor.h). */
+ls_status ls_loss_take_reduction(const char *call, ls_loss_reduction reduction);
 
 /* Computes total = factor * the sum of all elements. `total` has one element; both tensors are dense. */
 ls_status ls_loss_sum(ls_tensor *total, const ls_tensor *elements, double factor);

@@ -61,7 +61,7 @@ ls_tensor *ls_cosine_embedding_loss(ls_tensor *a, ls_tensor *b, ls_tensor *targe
     if (!ls_inputs_are_given(call, inputs, 3)) {
         return NULL;
     }
-    if (ls_check_floating(call, inputs, 2) != LS_OK || ls_loss_check_reduction(call, reduction) != LS_OK) {
+    if (ls_check_floating(call, inputs, 2) != LS_OK || ls_loss_take_reduction(call, reduction) != LS_OK) {
         return ls_scope_failed();
     }
     if (a->ndim != 2 || !ls_tensor_same_shape(a, b) || target->ndim != 1 || target->size[0] != a->size[0]) {
@@ -101,7 +101,7 @@ ls_tensor *ls_triplet_margin_loss(ls_tensor *anchor, ls_tensor *positive, ls_ten
     if (!ls_inputs_are_given(call, inputs, 3)) {
         return NULL;
     }
-    if (ls_check_floating(call, inputs, 3) != LS_OK || ls_loss_check_reduction(call, reduction) != LS_OK) {
+    if (ls_check_floating(call, inputs, 3) != LS_OK || ls_loss_take_reduction(call, reduction) != LS_OK) {
         return ls_scope_failed();
     }
     if (anchor->ndim < 2 || !ls_tensor_same_shape(anchor, positive) || !ls_tensor_same_shape(anchor, negative)) {

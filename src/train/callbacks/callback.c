@@ -63,7 +63,8 @@ ls_status ls_callback_batch_loss(const ls_trial_state *state, double *loss) {
     if (state->count > 0 && state->loss != NULL) {
         const ls_tensor *divisor = alone ? NULL : ls_trial_loss_divisor(state->trial);
         sums[1] = divisor != NULL ? ls_item(divisor) : (double)state->count;
-        sums[0] = sums[1] != 0 ? ls_item(state->loss) * sums[1] : 0;
+        const double factor = divisor != NULL ? sums[1] : ls_trial_loss_samples(state->trial);
+        sums[0] = sums[1] != 0 ? ls_item(state->loss) * factor : 0;
     }
     if (!alone) {
         LS_TRY(ls_comm_allreduce(state->comm, sums, sums, 2, LS_F64, LS_SUM, NULL));

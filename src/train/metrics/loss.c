@@ -2,6 +2,7 @@
  * The loss of the criterion: the mean over samples of the losses of global batches.
  * - The loss of a global batch is the mean of the losses of its shares, weighted by the criterion's divisor.
  * - If the divisor is the number of samples, shares are summed in the same way as batches.
+ * - If the criterion is a sum over samples, the loss of a global batch is the sum over its shares.
  * - Otherwise the loss of a batch is unknown until the ranks exchange their numbers at the end of the pass, so each
  *   batch has its own row.
  * - If no target of a share counts, its loss is NaN, and the share adds nothing. If no target of a batch counts, the
@@ -42,7 +43,8 @@ static ls_status measure(const ls_metric *metric, ls_batch_numbers *batch) {
     (void)metric;
     batch->samples = apart ? samples : 0;
     batch->weight = divisor == 0 || apart ? divisor : samples;
-    batch->sum = divisor == 0 ? 0 : batch->asked[LOSS] * batch->weight;
+    const double factor = noted ? batch->weight : ls_trial_loss_samples(batch->state->trial);
+    batch->sum = divisor == 0 ? 0 : batch->asked[LOSS] * factor;
     return LS_OK;
 }
 
