@@ -123,8 +123,12 @@ LS_API ls_dataset *ls_cifar10_dataset(const char *folder, bool train);
 LS_API ls_dataset *ls_cifar100_dataset(const char *folder, bool train, bool coarse);
 /**
  * Returns a data set of the rows of a CSV file. The columns in `targets` are the target. All other columns, or
- * options->columns, are the input. If the target is one column of text (`.text`), or if `.class_target` is set, targets
- * are i64 [rows] for ls_cross_entropy, and an empty target is an error.
+ * options->columns, are the input. `all_but` omits the targets and options->columns. If the target is one column of
+ * text (`.text`), or if `.class_target` is set, targets are i64 [rows] for ls_cross_entropy, and an empty target is an
+ * error.
+ *
+ * Fails with LS_ERR_ARGUMENT if options->columns selects a target as an input. If a model predicts its own inputs, use
+ * ls_csv_read and ls_tensor_dataset.
  */
 LS_API ls_dataset *ls_csv_dataset(const char *path, const char *const *targets, int target_count,
                                   const ls_csv_options *options);

@@ -5,6 +5,7 @@
 
 #include "autograd/op.h"
 #include "data/dataset.h"
+#include "formats/csv_reader.h"
 #include "tensor/device.h"
 
 /* ---- tensors ----------------------------------------------------------------------------------------------------- */
@@ -208,13 +209,7 @@ ls_dataset *ls_csv_dataset(const char *path, const char *const *targets, int tar
     if (target == NULL) {
         return NULL;
     }
-    ls_csv_options of_input = *options;
-    if (options->columns == NULL) {
-        of_input.columns = targets;
-        of_input.column_count = target_count;
-        of_input.all_but = true;
-    }
-    ls_tensor *input = ls_csv_read(path, &of_input);
+    ls_tensor *input = ls_csv_read_input(path, targets, target_count, options);
     if (input == NULL) {
         ls_tensor_drop(target);
         return NULL;

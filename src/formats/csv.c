@@ -25,7 +25,9 @@ typedef struct csv_text {
 /* Numbers, read row by row and converted block by block, so that memory holds at most two copies of them. */
 typedef struct csv_table {
     ls_dtype dtype;
-    double empty; /* the value of an empty field; INFINITY means that empty fields are rejected */
+    double empty;               /* the value of an empty field; INFINITY means that empty fields are rejected */
+    const char *const *targets; /* columns that are omitted */
+    int target_count;
     ls_csv_columns columns;
     int *take; /* take[i] is the output column of field i; -1 if the field is not used */
     int taken;
@@ -185,6 +187,21 @@ static void check_header(const ls_csv_reader *reader, const ls_csv_options *opti
     }
 }
 
+/* Omits the target columns of a data set from its input. Fails if the program has selected a target as an input. */
+static ls_status omit_targets(const ls_csv_reader *reader, bool by_place, const csv_table *table) {
+    for (int i = 0; i < table->target_count; i++) {
+        int column = 0;
+        LS_TRY(ls_csv_find_column(reader, &table->columns, table->targets[i], &column));
+        if (!by_place && table->take[column] >= 0) {
+            return ls_fail(LS_ERR_ARGUMENT,
+                           "ls_csv_dataset: column \"%.60s\" is a target and must not be in .columns; remove it there",
+                           table->targets[i]);
+        }
+        table->take[column] = -1;
+    }
+    return LS_OK;
+}
+
 /* Determines the output column for each field. */
 static ls_status plan_columns(const ls_csv_reader *reader, const ls_csv_options *options, csv_table *table) {
     const bool by_place = options->columns == NULL || options->all_but;
@@ -204,6 +221,7 @@ static ls_status plan_columns(const ls_csv_reader *reader, const ls_csv_options 
         }
         table->take[column] = by_place ? -1 : i;
     }
+    LS_TRY(omit_targets(reader, by_place, table));
     table->taken = by_place ? 0 : options->column_count;
     for (int i = 0; by_place && i < table->columns.count; i++) {
         table->take[i] = table->take[i] == 0 ? table->taken++ : -1;
@@ -338,14 +356,17 @@ static ls_status check_options(const ls_csv_options *options) {
                                                  empty, ls_dtype_name(options->dtype));
 }
 
-ls_tensor *ls_csv_read(const char *path, const ls_csv_options *options) {
+ls_tensor *ls_csv_read_input(const char *path, const char *const *targets, int count, const ls_csv_options *options) {
     static const ls_csv_options defaults;
     options = options != NULL ? options : &defaults;
     ls_csv_reader reader;
     if (check_options(options) != LS_OK || ls_csv_open("ls_csv_read", path, options, &reader) != LS_OK) {
         return NULL;
     }
-    csv_table table = {.dtype = options->dtype, .empty = ls_option(options->empty, INFINITY)};
+    csv_table table = {.dtype = options->dtype,
+                       .empty = ls_option(options->empty, INFINITY),
+                       .targets = targets,
+                       .target_count = count};
     const locale_t before = ls_locale_enter();
     const ls_status status = read_table(&reader, options, &table);
     ls_locale_leave(before);
@@ -353,4 +374,8 @@ ls_tensor *ls_csv_read(const char *path, const ls_csv_options *options) {
     ls_csv_close(&reader);
     table_free(&table);
     return tensor;
+}
+
+ls_tensor *ls_csv_read(const char *path, const ls_csv_options *options) {
+    return ls_csv_read_input(path, NULL, 0, options);
 }

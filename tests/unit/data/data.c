@@ -282,6 +282,38 @@ TEST(test_csv_set) {
     assert_int_equal(unlink(pipe), 0);
 }
 
+/* Expects the numbers of the only input column. */
+static void expect_csv_input(ls_dataset *set, float first, float second) {
+    assert_non_null(set);
+    assert_int_equal(ls_dataset_layout(set).input_shape.size[0], 1);
+    ls_loader *loader = ls_loader_new(set, &(ls_loader_options){.batch_size = 2, .no_shuffle = true});
+    ls_batch batch;
+    bool more;
+    assert_int_equal(ls_loader_next(loader, &batch, &more), LS_OK);
+    assert_memory_equal(elements(batch.input), ((const float[]){first, second}), 2 * sizeof(float));
+    ls_loader_free(loader);
+}
+
+/* A target is not an input, whatever columns the options select or omit. */
+TEST(test_csv_set_omits_targets) {
+    static const char text[] = "id,area,price\n1,10,100\n2,20,200\n";
+    const char *path = test_file("price.csv", text, sizeof text - 1);
+    const char *const target[] = {"price"}, *const by_number[] = {"2"}, *const omitted[] = {"id", "price"};
+    ls_csv_options options = {.columns = omitted, .column_count = 1, .all_but = true};
+    expect_csv_input(ls_csv_dataset(path, target, 1, &options), 10, 20);
+    expect_csv_input(ls_csv_dataset(path, by_number, 1, &options), 10, 20);
+    options.column_count = 2;
+    expect_csv_input(ls_csv_dataset(path, target, 1, &options), 10, 20);
+    options.all_but = false;
+    const char *const *const names[] = {target, by_number};
+    for (int i = 0; i < 2; i++) {
+        assert_null(ls_csv_dataset(path, names[i], 1, &options));
+        assert_int_equal(ls_error_status(), LS_ERR_ARGUMENT);
+        expect_message(i == 0 ? "ls_csv_dataset: column \"price\" is a target and must not be in .columns"
+                              : "ls_csv_dataset: column \"2\" is a target");
+    }
+}
+
 /* Tests a table with a text column as the target, and a table with class numbers and empty fields. */
 TEST(test_csv_set_of_classes) {
     static const char iris[] = "length,width,species\n5.1,3.5,setosa\n7,3.2,versicolor\n5,3,setosa\n";
@@ -351,6 +383,7 @@ int main(void) {
         cmocka_unit_test(test_one_hot_of_a_class_too_many),
         cmocka_unit_test(test_slices_of_a_batch),
         cmocka_unit_test(test_csv_set),
+        cmocka_unit_test(test_csv_set_omits_targets),
         cmocka_unit_test(test_csv_set_of_classes),
         cmocka_unit_test(test_errors),
     };
