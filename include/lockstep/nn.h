@@ -696,11 +696,22 @@ LS_API ls_module *ls_sequential_named_of(const ls_named_module *modules, int cou
 
 /** Sets every element to `value`. */
 LS_API ls_status ls_nn_init_constant(ls_tensor *tensor, double value) LS_WARN_UNUSED;
-/** Draws elements uniformly from [low, high). */
+/**
+ * Draws elements uniformly from [low, high), rounded to the dtype within these limits. If both limits are equal, sets
+ * every element to `low`. Fails with LS_ERR_ARGUMENT if a limit is not finite, `low` is above `high`, or the dtype has
+ * no number between them.
+ */
 LS_API ls_status ls_nn_init_uniform(ls_tensor *tensor, double low, double high) LS_WARN_UNUSED;
-/** Draws elements from a normal distribution. */
+/**
+ * Draws elements from a normal distribution. Fails with LS_ERR_ARGUMENT if an argument is not finite or `deviation` is
+ * negative.
+ */
 LS_API ls_status ls_nn_init_normal(ls_tensor *tensor, double mean, double deviation) LS_WARN_UNUSED;
-/** Draws elements from a normal distribution until they are in [low, high]. */
+/**
+ * Draws elements from a normal distribution within [low, high], rounded to the dtype within these limits. A limit may
+ * be infinite. Fails with LS_ERR_ARGUMENT if `mean` or `deviation` is not finite, `deviation` is not positive, `low` is
+ * not below `high`, or the dtype has no number between them.
+ */
 LS_API ls_status ls_nn_init_truncated_normal(ls_tensor *tensor, double mean, double deviation, double low,
                                              double high) LS_WARN_UNUSED;
 /**

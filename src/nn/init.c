@@ -1,6 +1,7 @@
 /* Initialisers. Numbers are drawn in double precision and converted, so that all dtypes start from the same numbers. */
 #include <math.h>
 
+#include "base/float16.h"
 #include "base/random.h"
 #include "nn/module.h"
 #include "tensor/capture.h"
@@ -43,19 +44,60 @@ ls_status ls_nn_init_constant(ls_tensor *tensor, double value) {
     return status;
 }
 
+/* An interval of the numbers of a dtype: from `least` to `most`. */
+typedef struct number_range {
+    double least, most;
+} number_range;
+
+/* Returns `number`, moved into the interval so that conversion to the dtype does not leave it. */
+static double moved_into(const number_range *allowed, double number) {
+    return number < allowed->least ? allowed->least : number > allowed->most ? allowed->most : number;
+}
+
+static ls_status check_interval(const char *call, const ls_tensor *tensor, const number_range *allowed, double low,
+                                double high) {
+    return allowed->least <= allowed->most
+               ? LS_OK
+               : ls_fail(LS_ERR_ARGUMENT,
+                         "%s: no number of %s lies between the limits %.17g and %.17g: move them apart", call,
+                         ls_dtype_name(ls_dtype_of(tensor)), low, high);
+}
+
+/* Sets the interval of the numbers of [low, high), or of `low` alone if `high` is the same. */
+static ls_status check_uniform(const char *call, const ls_tensor *tensor, double low, double high,
+                               number_range *allowed) {
+    LS_TRY(check_target(call, tensor));
+    if (!(low <= high) || !isfinite(high - low)) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: the limits are %g and %g, but must be finite numbers in increasing order",
+                       call, low, high);
+    }
+    const ls_dtype dtype = ls_dtype_of(tensor);
+    *allowed = low < high ? (number_range){ls_smallest_from(low, dtype), ls_largest_below(high, dtype)}
+                          : (number_range){low, low};
+    return check_interval(call, tensor, allowed, low, high);
+}
+
 ls_status ls_nn_init_uniform(ls_tensor *tensor, double low, double high) {
-    LS_TRY(check_target("ls_nn_init_uniform", tensor));
+    const char *const call = "ls_nn_init_uniform";
+    number_range allowed = {0};
+    LS_TRY(check_uniform(call, tensor, low, high, &allowed));
     const ls_random_state state = ls_random_next_stream();
-    ls_tensor *values = numbers_like("ls_nn_init_uniform", tensor);
+    ls_tensor *values = numbers_like(call, tensor);
     double *numbers = values != NULL ? ls_host_data(values) : NULL;
     for (int64_t i = 0; values != NULL && i < values->count; i++) {
-        numbers[i] = low + (high - low) * ls_random_uniform(state.seed, state.stream, (uint64_t)i);
+        const double number = low + (high - low) * ls_random_uniform(state.seed, state.stream, (uint64_t)i);
+        numbers[i] = moved_into(&allowed, number);
     }
     return put(tensor, values);
 }
 
 ls_status ls_nn_init_normal(ls_tensor *tensor, double mean, double deviation) {
     LS_TRY(check_target("ls_nn_init_normal", tensor));
+    if (!isfinite(mean) || !(deviation >= 0) || isinf(deviation)) {
+        return ls_fail(LS_ERR_ARGUMENT,
+                       "ls_nn_init_normal: the mean %g must be finite, and the deviation %g finite and not negative",
+                       mean, deviation);
+    }
     const ls_random_state state = ls_random_next_stream();
     ls_tensor *values = numbers_like("ls_nn_init_normal", tensor);
     double *numbers = values != NULL ? ls_host_data(values) : NULL;
@@ -65,33 +107,72 @@ ls_status ls_nn_init_normal(ls_tensor *tensor, double mean, double deviation) {
     return put(tensor, values);
 }
 
-/* Returns number i of the stream if it lies in the interval, or else the first of i + count, i + 2 count, ... that
- * does. */
+enum { TRIES = 1000 }; /* numbers of the normal distribution that are tried; even, as two numbers share a block */
+
+/*
+ * Returns a number of the normal distribution between `low` and `high`. It is a number of the uniform distribution or,
+ * in a wide tail, the exponential distribution, and accepted with the ratio of the densities (Robert, Simulation of
+ * truncated normal variables, Statistics and Computing 5, 1995). Uses numbers first, first + count, ... of the stream.
+ */
+static double tail_within(ls_random_state state, uint64_t first, uint64_t count, double low, double high) {
+    if (high < 0) {
+        return -tail_within(state, first, count, -high, -low);
+    }
+    const double mode = fmax(low, 0);
+    const double width = high - low;
+    const double rate = mode * width > 1 ? mode : 0; /* of the exponential distribution; 0 for the uniform one */
+    for (;; first += 2 * count) {
+        const double u = ls_random_uniform(state.seed, state.stream, first);
+        const double number = rate > 0 ? low - log1p(u * expm1(-rate * width)) / rate : low + u * width;
+        const double distance = number - mode;
+        const double ratio = exp(-distance * (distance / 2 + (mode - rate)));
+        if (ls_random_uniform(state.seed, state.stream, first + count) < ratio) {
+            return number;
+        }
+    }
+}
+
+/* Returns the first of numbers i, i + count, i + 2 count, ... of the stream that lies in the interval. An interval that
+ * these numbers hardly ever meet gets numbers of its own. */
 static double normal_within(ls_random_state state, int64_t i, int64_t count, double low, double high) {
-    enum { TRIES = 1000 };
-    double number = 0;
     for (int64_t attempt = 0; attempt < TRIES; attempt++) {
-        number = ls_random_normal(state.seed, state.stream, (uint64_t)(i + attempt * count));
+        const double number = ls_random_normal(state.seed, state.stream, (uint64_t)(i + attempt * count));
         if (number >= low && number <= high) {
             return number;
         }
     }
-    return number < low ? low : high; /* for an interval far in a tail, the bound nearer to the center */
+    return tail_within(state, (uint64_t)(i + TRIES * count), (uint64_t)count, low, high);
+}
+
+/* Sets the interval of the numbers of [low, high]. */
+static ls_status check_truncated(const char *call, const ls_tensor *tensor, double mean, double deviation, double low,
+                                 double high, number_range *allowed) {
+    LS_TRY(check_target(call, tensor));
+    if (!(low < high) || !isfinite(mean) || !(deviation > 0) || isinf(deviation)) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: mean %g with deviation %g within [%g, %g] contains no values", call, mean,
+                       deviation, low, high);
+    }
+    const double nearest = low > mean ? low : high < mean ? high : mean;
+    if (!isfinite((nearest - mean) / deviation)) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: [%g, %g] is too far from the mean %g for the deviation %g", call, low,
+                       high, mean, deviation);
+    }
+    const ls_dtype dtype = ls_dtype_of(tensor);
+    *allowed = (number_range){ls_smallest_from(low, dtype), ls_largest_up_to(high, dtype)};
+    return check_interval(call, tensor, allowed, low, high);
 }
 
 ls_status ls_nn_init_truncated_normal(ls_tensor *tensor, double mean, double deviation, double low, double high) {
-    LS_TRY(check_target("ls_nn_init_truncated_normal", tensor));
-    if (!(low < high) || !(deviation > 0)) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_nn_init_truncated_normal: deviation %g within [%g, %g] contains no values",
-                       deviation, low, high);
-    }
+    const char *const call = "ls_nn_init_truncated_normal";
+    number_range allowed = {0};
+    LS_TRY(check_truncated(call, tensor, mean, deviation, low, high, &allowed));
     const ls_random_state state = ls_random_next_stream();
-    ls_tensor *values = numbers_like("ls_nn_init_truncated_normal", tensor);
+    ls_tensor *values = numbers_like(call, tensor);
     double *numbers = values != NULL ? ls_host_data(values) : NULL;
     for (int64_t i = 0; values != NULL && i < values->count; i++) {
         const double number =
             normal_within(state, i, values->count, (low - mean) / deviation, (high - mean) / deviation);
-        numbers[i] = mean + deviation * number;
+        numbers[i] = moved_into(&allowed, mean + deviation * number);
     }
     return put(tensor, values);
 }

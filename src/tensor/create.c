@@ -1,6 +1,7 @@
 /* Tensors created from a shape: empty, filled, counted, random, or over memory of the caller. */
 #include <math.h>
 
+#include "base/float16.h"
 #include "base/random.h"
 #include "tensor/capture.h"
 #include "tensor/device.h"
@@ -78,9 +79,21 @@ typedef struct filler {
     const char *call;
     ls_status (*run)(const struct filler *how, const ls_kernels *kernels, ls_stream *stream, ls_tensor *tensor);
     ls_dtype by_way_of; /* the dtype in which bf16 and f16 are computed before conversion */
+    double below;       /* if not 0, conversion to bf16 or f16 must not round up to this number */
     ls_random_state random;
     int64_t low, high;
 } filler;
+
+/* Converts numbers to bf16 or f16. Changes `wide`. */
+static ls_status narrow(const filler *how, const ls_kernels *kernels, ls_stream *stream, ls_tensor *tensor,
+                        ls_tensor *wide) {
+    if (how->below != 0) {
+        const ls_tensor *operands[] = {wide};
+        const double limits[] = {-INFINITY, ls_largest_below(how->below, (ls_dtype)tensor->dtype)};
+        LS_TRY(kernels->clamp(stream, wide, operands, limits));
+    }
+    return kernels->cast(stream, tensor, wide);
+}
 
 static ls_tensor *make_filled(const filler *how, const ls_shape *shape, ls_dtype dtype) {
     ls_tensor *tensor = make(how->call, shape, dtype);
@@ -97,7 +110,7 @@ static ls_tensor *make_filled(const filler *how, const ls_shape *shape, ls_dtype
         return finish(tensor, LS_ERR_MEMORY);
     }
     ls_status status = how->run(how, kernels, stream, wide);
-    status = status == LS_OK ? kernels->cast(stream, tensor, wide) : status;
+    status = status == LS_OK ? narrow(how, kernels, stream, tensor, wide) : status;
     ls_tensor_drop(wide);
     return finish(tensor, status);
 }
@@ -136,8 +149,8 @@ static ls_tensor *make_random(const filler *how, const ls_shape *shape, ls_dtype
 }
 
 ls_tensor *ls_rand(ls_shape shape, ls_dtype dtype) {
-    return make_random(&(filler){.call = "ls_rand", .run = run_uniform, .random = ls_random_next_stream()}, &shape,
-                       dtype);
+    return make_random(&(filler){.call = "ls_rand", .run = run_uniform, .below = 1, .random = ls_random_next_stream()},
+                       &shape, dtype);
 }
 
 ls_tensor *ls_randn(ls_shape shape, ls_dtype dtype) {

@@ -76,6 +76,19 @@ TEST(test_random_numbers_follow_the_generator) {
     assert_int_equal(ls_error_status(), LS_ERR_ARGUMENT);
 }
 
+/* Rounding does not reach the upper limit, which bf16 otherwise reaches in one of 512 numbers. */
+TEST(test_uniform_numbers_are_below_one) {
+    const ls_dtype dtypes[] = {LS_F64, LS_F32, LS_BF16, LS_F16};
+    const double largest[] = {1, 1, 1 - 0x1p-8, 1 - 0x1p-11};
+    ls_seed(17);
+    for (int i = 0; i < 4; i++) {
+        ls_tensor *numbers = ls_rand(LS_SHAPE(200000), dtypes[i]);
+        const double most = ls_item(ls_max(numbers));
+        assert_true(i < 2 ? most < 1 : most == largest[i]);
+        assert_true(ls_item(ls_min(numbers)) >= 0);
+    }
+}
+
 TEST(test_random_integers) {
     for (size_t i = 0; i < sizeof all_dtypes / sizeof *all_dtypes; i++) {
         const int64_t high = all_dtypes[i] == LS_BOOL ? 2 : 6;
@@ -286,6 +299,7 @@ int main(void) {
         ELEMENT_TEST(test_filled_tensors_of_every_dtype),
         ELEMENT_TEST(test_arange),
         ELEMENT_TEST(test_random_numbers_follow_the_generator),
+        ELEMENT_TEST(test_uniform_numbers_are_below_one),
         ELEMENT_TEST(test_random_integers),
         ELEMENT_TEST(test_permutations),
         ELEMENT_TEST(test_from_memory),

@@ -4,6 +4,7 @@
  */
 #include <math.h>
 
+#include "base/float16.h"
 #include "base/random.h"
 #include "tensor/device/cpu/floating.h"
 
@@ -64,20 +65,11 @@ static void make_integers(const ls_distribution *source, uint64_t first, int64_t
     }
 }
 
-/* Returns the largest number of the dtype below `high`, because rounding must not reach `high`. */
-static double largest_below(double high, ls_dtype dtype) {
-    if (dtype != LS_F32) {
-        return nextafter(high, -INFINITY);
-    }
-    const float nearest = (float)high;
-    return nearest < high ? nearest : nextafterf(nearest, -INFINITY);
-}
-
 ls_status ls_cpu_random_uniform(ls_stream *stream, ls_tensor *y, ls_random_state state, double low, double high) {
     const ls_distribution source = {.state = state,
                                     .start = low,
                                     .scale = high - low,
-                                    .limit = low < high ? largest_below(high, (ls_dtype)y->dtype) : low};
+                                    .limit = low < high ? ls_largest_below(high, (ls_dtype)y->dtype) : low};
     return fill_by_pieces(stream, y, LS_F64, make_uniform, &source);
 }
 

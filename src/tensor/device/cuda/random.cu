@@ -27,19 +27,10 @@ template <class T, class V> LS_HOST_DEVICE void write_pair(T *y, int64_t count, 
     }
 }
 
-/* Returns the largest number of the dtype below `high`, because rounding must not reach `high`. */
-double largest_below(double high, int dtype) {
-    if (dtype != LS_F32) {
-        return nextafter(high, -INFINITY);
-    }
-    const float nearest = (float)high;
-    return nearest < high ? nearest : nextafterf(nearest, -INFINITY);
-}
-
 template <class T>
 ls_status random_uniform(ls_stream *stream, ls_tensor *tensor, ls_random_state state, double low, double high) {
     const double range = high - low;
-    const double limit = low < high ? largest_below(high, tensor->dtype) : low;
+    const double limit = low < high ? ls_largest_below(high, (ls_dtype)tensor->dtype) : low;
     T *const y = ls::data<T>(tensor);
     const int64_t count = tensor->count;
     return ls::each(stream, "random_uniform", (count + 1) / 2, [=] LS_BODY(int64_t t) {
