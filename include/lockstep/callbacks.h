@@ -120,7 +120,8 @@ LS_API ls_callback *ls_gradient_value_clipping(double limit);
 /**
  * Adds rate * (sum |w|^p)^(1/p) of each parameter to the training loss and to the metric "loss". With p = 2, this is
  * the Euclidean norm, not its square, as in torchbearer's L2WeightDecay; with p = 1, it is L1WeightDecay. The rate must
- * not be negative (torchbearer's default is 5e-4), and p must be positive.
+ * not be negative (torchbearer's default is 5e-4), and p must be positive. ls_trial_new fails with LS_ERR_UNSUPPORTED
+ * if the model has sharded layers, or .zero = 2 or 3: a rank has only parts of the parameters.
  */
 LS_API ls_callback *ls_weight_decay(double rate, double p);
 
@@ -174,6 +175,7 @@ typedef struct ls_lsuv_options {
  * - The model's input is the first training batch on all ranks. The model is in evaluation mode.
  * - A trial that resumes from a checkpoint skips the initialization.
  * - Fails with LS_ERR_STATE if the outputs of a layer do not vary.
+ * - ls_trial_new fails with LS_ERR_UNSUPPORTED if the model is a pipeline.
  */
 LS_API ls_callback *ls_lsuv(const ls_lsuv_options *options);
 
@@ -205,9 +207,9 @@ typedef struct ls_rate_finder_options {
 /**
  * Runs the learning rate range test before the first epoch of a trial (Smith, arXiv 1506.01186, section 3.3): trains
  * with a rate that grows exponentially from batch to batch, until the loss diverges. Then restores parameters, buffers,
- * optimizer, loader, random numbers and metrics.
+ * optimizer, loader, random numbers, metrics and the error feedback of PowerSGD.
  *
- * - The test uses the step of the trial, without callbacks.
+ * - The test uses the step of the trial, without callbacks and without outer steps.
  * - Parameter groups with a rate of 0 stay frozen.
  * - A trial that resumes from a checkpoint skips the test.
  */

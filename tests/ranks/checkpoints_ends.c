@@ -53,6 +53,20 @@ static ls_status stopped_at_a_checkpoint(ls_comm *world) {
     return LS_OK;
 }
 
+/* The same if the checkpoint of the step before is probably still being written. */
+static ls_status stopped_after_a_checkpoint(ls_comm *world) {
+    for (int at = STEPS + 2; at <= STEPS + 4; at++) {
+        char folder[32];
+        outcome is;
+        snprintf(folder, sizeof folder, "stopped-%d", at);
+        const ls_checkpoint_options each = {.folder = in_scratch(folder), .every_steps = 1};
+        LS_TRY(train(world, &(plan){.stop_at = at, .checkpoints = &each}, &is));
+        LS_CHECK(is.steps == at);
+        LS_CHECK(access(checkpoint_at(folder, 1, at), F_OK) == 0);
+    }
+    return ls_comm_barrier(world, NULL); /* ranks that are threads share the handlers of signals */
+}
+
 /* ---- signals ----------------------------------------------------------------------------------------------------- */
 
 static ls_status stopped_by_signal(ls_comm *world) {
@@ -179,6 +193,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(make_scratch(world));
     LS_TRY(ended_in_the_midst(world));
     LS_TRY(stopped_at_a_checkpoint(world));
+    LS_TRY(stopped_after_a_checkpoint(world));
     LS_TRY(stopped_by_signal(world));
     LS_TRY(goes_on_by_itself(world));
     LS_TRY(cannot_write(world));

@@ -34,6 +34,19 @@ ls_status ls_callback_needs_hooks(const ls_trial_state *state, const char *call,
                          call, instead);
 }
 
+ls_status ls_callback_needs_whole(const ls_trial_state *state, const char *call, bool layers, const char *instead) {
+    for (int i = 0; i < ls_module_parameter_count(state->model); i++) {
+        const ls_tensor *parameter = ls_module_parameter(state->model, i);
+        const ls_leaf *leaf = parameter->leaf;
+        const bool sharded = leaf != NULL && layers && leaf->divisions[LS_DIVIDED_TENSOR].add != NULL;
+        if (leaf != NULL && (leaf->shard || sharded)) {
+            return ls_fail(LS_ERR_UNSUPPORTED, "%s: each rank has only a part of parameter %d, %s (%s): %s", call, i,
+                           LS_SHAPE_TEXT(parameter), sharded ? "a sharded layer" : ".zero = 2 or 3", instead);
+        }
+    }
+    return LS_OK;
+}
+
 ls_status ls_callback_check_name(const char *call, const char *name) {
     return name == NULL || strlen(name) < LS_METRIC_NAME_LIMIT
                ? LS_OK

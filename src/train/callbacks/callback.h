@@ -42,6 +42,12 @@ static inline bool ls_callback_in_replay(const ls_trial_state *state) {
  */
 ls_status ls_callback_needs_hooks(const ls_trial_state *state, const char *call, const char *instead);
 
+/*
+ * Fails with LS_ERR_UNSUPPORTED if this rank has only a part of a parameter's gradient (.zero = 2 or 3) or, with
+ * `layers`, of the parameter (a sharded layer). The message recommends `instead`.
+ */
+ls_status ls_callback_needs_whole(const ls_trial_state *state, const char *call, bool layers, const char *instead);
+
 /* Fails with LS_ERR_ARGUMENT if the name of a metric is too long. NULL is allowed. */
 ls_status ls_callback_check_name(const char *call, const char *name);
 void ls_callback_copy_name(char copy[LS_METRIC_NAME_LIMIT], const char *name);

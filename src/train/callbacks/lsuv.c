@@ -5,6 +5,7 @@
 
 #include "data/loader.h"
 #include "nn/module.h"
+#include "parallel/pipeline.h"
 
 static const char *const maker = "ls_lsuv";
 
@@ -108,6 +109,25 @@ static ls_status set_all(lsuv *self, const ls_trial_state *state) {
     return ls_loader_seek(loader, epoch, number);
 }
 
+static bool has_pipeline(const ls_module *module) {
+    bool has = module->type == &ls_pipeline_type;
+    for (int i = 0; i < module->child_count && !has; i++) {
+        has = has_pipeline(module->children[i].module);
+    }
+    return has;
+}
+
+static ls_status on_init(ls_trial_state *state, void *user) {
+    (void)user;
+    return has_pipeline(state->model)
+               ? ls_fail(LS_ERR_UNSUPPORTED,
+                         "%s: the model is a pipeline, whose ranks have different layers: initialize "
+                         "the whole model in a trial on one rank, save it, and load it with "
+                         "ls_module_load",
+                         maker)
+               : LS_OK;
+}
+
 static ls_status on_start(ls_trial_state *state, void *user) {
     lsuv *self = user;
     const ls_trial *trial = state->trial;
@@ -165,7 +185,8 @@ ls_callback *ls_lsuv(const ls_lsuv_options *options) {
         return NULL;
     }
     self->options = o;
-    return ls_callback_make(&(ls_callback_hooks){.on_start = on_start,
+    return ls_callback_make(&(ls_callback_hooks){.on_init = on_init,
+                                                 .on_start = on_start,
                                                  .name = "lsuv",
                                                  .describe = describe,
                                                  .state = state,

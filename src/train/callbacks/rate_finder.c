@@ -6,6 +6,8 @@
 
 #include "base/random.h"
 #include "data/loader.h"
+#include "parallel/data_parallel.h"
+#include "train/captured.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/pass.h"
 
@@ -35,11 +37,36 @@ typedef struct before {
     ls_trial_state state;
     ls_callback *const *callbacks;
     int callback_count;
+    ls_outer *outer;
     ls_random_state random;
     int64_t epoch, batch; /* position of the loader */
     ls_snapshot model;
     ls_copies optimizer, scaler; /* of their states */
+    float *powersgd;             /* copy of the error feedback; or NULL */
 } before;
+
+static ls_status remember_powersgd(before *b, const ls_module *model) {
+    int64_t count = 0;
+    const float *numbers = ls_data_parallel_powersgd(model, &count);
+    const size_t bytes = (size_t)count * sizeof *numbers;
+    if (numbers == NULL || bytes == 0) {
+        return LS_OK;
+    }
+    b->powersgd = ls_allocate(bytes);
+    if (b->powersgd == NULL) {
+        return ls_fail_memory(maker, bytes);
+    }
+    memcpy(b->powersgd, numbers, bytes);
+    return LS_OK;
+}
+
+static void put_powersgd_back(const before *b, const ls_module *model) {
+    int64_t count = 0;
+    float *numbers = ls_data_parallel_powersgd(model, &count);
+    if (b->powersgd != NULL) {
+        memcpy(numbers, b->powersgd, (size_t)count * sizeof *numbers);
+    }
+}
 
 static ls_status remember_states(before *b, ls_optimizer *optimizer, ls_grad_scaler *scaler) {
     const ls_named *tensors;
@@ -58,10 +85,12 @@ static ls_status remember(before *b, ls_trial *trial) {
     *b = (before){.state = *state,
                   .callbacks = trial->callbacks,
                   .callback_count = trial->options.callback_count,
+                  .outer = trial->options.outer,
                   .random = ls_random_get_state()};
     ls_loader_position(trial->options.train, &b->epoch, &b->batch);
     LS_TRY(ls_snapshot_make(maker, &b->model, state->model));
     LS_TRY(remember_states(b, state->optimizer, trial->options.grad_scaler));
+    LS_TRY(remember_powersgd(b, state->model));
     return ls_metrics_push(trial);
 }
 
@@ -69,9 +98,12 @@ static ls_status put_back(const before *b, ls_trial *trial) {
     ls_metrics_pop(trial);
     trial->callbacks = b->callbacks;
     trial->options.callback_count = b->callback_count;
+    trial->options.outer = b->outer;
+    ls_trial_forget_capture(trial); /* it has no callbacks */
     trial->state = b->state;
     ls_random_set_state(b->random);
     ls_optimizer_zero_grad(b->state.optimizer);
+    put_powersgd_back(b, b->state.model);
     LS_TRY(ls_snapshot_put(&b->model));
     LS_TRY(ls_optimizer_set_state(b->state.optimizer, b->optimizer.items, b->optimizer.count));
     if (trial->options.grad_scaler != NULL) {
@@ -84,6 +116,7 @@ static void forget(before *b) {
     ls_snapshot_forget(&b->model);
     ls_copies_free(&b->optimizer);
     ls_copies_free(&b->scaler);
+    ls_free(b->powersgd);
 }
 
 /* ---- the sweep --------------------------------------------------------------------------------------------------- */
@@ -126,7 +159,10 @@ static ls_status next_batch(const ls_trial *trial, ls_batch *batch) {
     return more ? LS_OK : ls_fail(LS_ERR_ARGUMENT, "%s: the training loader has no batches", maker);
 }
 
+/* Without outer steps, which would change the state of the outer optimizer: each rank then trains its own model. */
 static ls_status sweep(rate_finder *self, ls_trial *trial) {
+    ls_trial_forget_capture(trial);
+    trial->options.outer = NULL;
     trial->callbacks = &self->recorder;
     trial->options.callback_count = 1;
     ls_trial_enter(trial, LS_PHASE_TRAINING, trial->options.train);

@@ -211,6 +211,7 @@ static ls_status agree(watch *self, const ls_trial_state *state, const char *whe
 static ls_status on_init(ls_trial_state *state, void *user) {
     watch *self = user;
     self->model = state->model;
+    LS_TRY(ls_callback_needs_whole(state, maker, false, "use .zero = 1, or look at the loss in a hook of your own"));
     return self->by_layer ? watch_layers(self, state->model) : LS_OK;
 }
 

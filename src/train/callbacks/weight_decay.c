@@ -12,7 +12,8 @@ typedef struct weight_decay {
 
 static ls_status on_init(ls_trial_state *state, void *user) {
     (void)user;
-    return ls_callback_needs_hooks(state, maker, "ls_norm_axes of the parameters");
+    LS_TRY(ls_callback_needs_hooks(state, maker, "ls_norm_axes of the parameters"));
+    return ls_callback_needs_whole(state, maker, true, "use .weight_decay of the optimizer, for example of ls_adamw");
 }
 
 static ls_status on_criterion(ls_trial_state *state, void *user) {

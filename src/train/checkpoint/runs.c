@@ -185,8 +185,8 @@ ls_status ls_checkpoints_act(ls_trial *trial, bool epoch) {
         return pause_run(trial, (int)ballot.asks - LS_ASKS_TO_PAUSE, self->is_best);
     }
     self->due = ballot.asks == LS_ASKS_TO_SAVE || (self->due && waits);
-    if (self->due && epoch) {
-        LS_TRY(finish(trial)); /* the run will not return to the end of this epoch */
+    if (self->due && (epoch || trial->state.stop)) {
+        LS_TRY(finish(trial)); /* the run will not return to this place */
     } else if (ballot.writing != LS_IDLE || waits) {
         return LS_OK;
     }
