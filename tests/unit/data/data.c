@@ -343,6 +343,14 @@ TEST(test_csv_set_of_classes) {
     const float *input = elements(batch.input);
     assert_true(input[0] == 1 && input[1] == 22 && input[2] == 0 && isnan(input[3]));
     ls_loader_free(loader);
+    static const char large[] = "x,id\n1,9007199254740993\n2,-1\n";
+    const char *const id[] = {"id"};
+    set =
+        ls_csv_dataset(test_file("large.csv", large, sizeof large - 1), id, 1, &(ls_csv_options){.class_target = true});
+    loader = ls_loader_new(set, &(ls_loader_options){.batch_size = 2, .no_shuffle = true});
+    assert_int_equal(ls_loader_next(loader, &batch, &more), LS_OK);
+    assert_memory_equal(elements(batch.target), ((const int64_t[]){9007199254740993, -1}), 2 * sizeof(int64_t));
+    ls_loader_free(loader);
     static const char unknown[] = "Survived,Sex,Age\n,male,22\n";
     assert_null(ls_csv_dataset(test_file("unknown.csv", unknown, sizeof unknown - 1), survived, 1, &options));
     expect_message("line 2, column \"Survived\" is empty");

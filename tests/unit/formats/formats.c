@@ -319,6 +319,65 @@ TEST(test_csv_refuses_fields) {
     expect_message(".column_count is -2, but must be 0 or more");
 }
 
+static void expect_integers(const char *text, ls_dtype dtype, int64_t first, int64_t second) {
+    ls_tensor *tensor = ls_csv_read(csv(text), &(ls_csv_options){.dtype = dtype, .empty = LS_ZERO});
+    assert_non_null(tensor);
+    assert_int_equal(ls_dtype_of(tensor), dtype);
+    ls_tensor *integers = ls_to(tensor, LS_I64);
+    assert_int_equal(ls_numel(integers), 2);
+    assert_memory_equal(ls_data_const(integers), ((const int64_t[]){first, second}), 2 * sizeof(int64_t));
+    ls_release(integers);
+    if (integers != tensor) {
+        ls_release(tensor);
+    }
+}
+
+/* A double cannot represent all integers beyond 2^53. */
+TEST(test_csv_integers_are_exact) {
+    expect_integers("a\n9007199254740993\n-9007199254740993\n", LS_I64, 9007199254740993, -9007199254740993);
+    expect_integers("a\n9223372036854775807\n-9223372036854775808\t\n", LS_I64, INT64_MAX, INT64_MIN);
+    expect_integers("a,b\n +7 ,\n", LS_I64, 7, 0);
+    expect_integers("a\n-2147483648\n2.147483647e9\n", LS_I32, INT32_MIN, INT32_MAX);
+    expect_integers("a\n255\n0x10\n", LS_U8, 255, 16);
+    expect_integers("a\n9007199254740991.0\n-9e15\n", LS_I64, 9007199254740991, -9000000000000000);
+    const ls_csv_options i64 = {.dtype = LS_I64}, u8 = {.dtype = LS_U8}, i32 = {.dtype = LS_I32};
+    expect_csv_error("a\n1\n9223372036854775808\n", &i64,
+                     "line 3, column \"a\": 9223372036854775808 does not fit i64; choose another .dtype");
+    expect_csv_error("a\n9007199254740993.0\n", &i64,
+                     "9007199254740993.0 does not fit i64 exactly; write it without decimal point and exponent");
+    expect_csv_error("a\n1.5\n", &i64, "1.5 does not fit i64: it is not an integer");
+    expect_csv_error("a\nnan\n", &i64, "nan does not fit i64: it is not an integer");
+    expect_csv_error("a\n-1\n", &u8, "-1 does not fit u8; choose another .dtype");
+    expect_csv_error("a\n2147483648\n", &i32, "2147483648 does not fit i32");
+    expect_csv_error("a\n-3e9\n", &i32, "-3e9 does not fit i32");
+}
+
+/* A number is infinite only if the file says so. */
+TEST(test_csv_refuses_overflow) {
+    static const struct {
+        ls_dtype dtype;
+        const char *largest, *too_large;
+    } cases[] = {{LS_F32, "3.4028235e38", "1e39"},
+                 {LS_F64, "1.7976931348623157e308", "-1e309"},
+                 {LS_BF16, "3.3895e38", "3.4e38"},
+                 {LS_F16, "-65519", "65520"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[64], said[64];
+        const ls_csv_options options = {.dtype = cases[i].dtype};
+        snprintf(text, sizeof text, "a\n%s\n-inf\n", cases[i].largest);
+        ls_tensor *tensor = ls_csv_read(csv(text), &options);
+        assert_non_null(tensor);
+        assert_true(isfinite(ls_at(tensor, (const int64_t[]){0, 0})));
+        assert_true(ls_at(tensor, (const int64_t[]){1, 0}) == (double)-INFINITY);
+        ls_release(tensor);
+        snprintf(text, sizeof text, "a\n1\n%s\n", cases[i].too_large);
+        snprintf(said, sizeof said, "line 3, column \"a\": %s does not fit ", cases[i].too_large);
+        expect_csv_error(text, &options, said);
+    }
+    assert_null(ls_csv_read(csv("a\n1\n"), &(ls_csv_options){.empty = 1e39}));
+    expect_message(".empty is 1e+39, which f32 cannot hold");
+}
+
 /* Writes to the pipe `path` once a reader has opened it. */
 static void *write_pipe(void *path) {
     static const char text[] = "size,kind\n1,a\n2,b\n";
@@ -439,6 +498,8 @@ int main(void) {
         cmocka_unit_test(test_csv_warns_about_a_header_of_numbers),
         cmocka_unit_test(test_csv_warns_once_if_it_reads_classes),
         cmocka_unit_test(test_csv_refuses_fields),
+        cmocka_unit_test(test_csv_integers_are_exact),
+        cmocka_unit_test(test_csv_refuses_overflow),
         cmocka_unit_test(test_csv_has_as_many_classes_as_fit),
         cmocka_unit_test(test_csv_reads_a_pipe_once),
         cmocka_unit_test(test_random_damage),
