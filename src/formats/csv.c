@@ -34,7 +34,8 @@ typedef union csv_number {
 typedef struct csv_table {
     ls_dtype dtype;
     bool integers;              /* whether the numbers are integers */
-    double empty;               /* the value of an empty field; INFINITY means that empty fields are rejected */
+    bool allow_empty;           /* whether empty fields are allowed */
+    double empty;               /* the value of an empty field */
     const char *const *targets; /* columns that are omitted */
     int target_count;
     ls_csv_columns columns;
@@ -200,7 +201,7 @@ static ls_status convert(const ls_csv_reader *reader, const csv_table *table, in
                          csv_number *to) {
     const csv_text *text = find_text(table, column);
     if (ls_csv_is_empty(field)) {
-        if (isinf(table->empty)) {
+        if (!table->allow_empty) {
             return ls_csv_field_error(reader, &table->columns, column,
                                       text != NULL
                                           ? " is empty, but a class must not be; remove the line"
@@ -230,15 +231,36 @@ static ls_status read_row(ls_csv_reader *reader, csv_table *table, int fields) {
 
 /* ---- selecting columns ------------------------------------------------------------------------------------------- */
 
-/* Warns if the header looks like data, which would be lost. A program that names columns knows the header. */
-static void check_header(const ls_csv_reader *reader, const ls_csv_options *options, const ls_csv_columns *columns) {
+/* Returns whether all names in the header are numbers. */
+static bool is_numeric_header(const ls_csv_columns *columns) {
     const char *name = columns->names;
     double number;
-    bool numbers = name != NULL && (options->columns == NULL || options->all_but);
+    bool numbers = name != NULL;
     for (int i = 0; numbers && i < columns->count; i++, name += strlen(name) + 1) {
         numbers = parse_number(name, &number);
     }
-    if (numbers) {
+    return numbers;
+}
+
+/* Returns whether the program identifies one of these columns by its number, because the header lacks the name. */
+static bool any_by_number(const ls_csv_columns *columns, const char *const *wanted, int count) {
+    for (int i = 0; wanted != NULL && i < count; i++) {
+        if (!ls_csv_has_name(columns, wanted[i])) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/*
+ * Warns if the header looks like data, which would be lost. A program that identifies all columns by name knows the
+ * header. If it identifies a target by number, reading the target has already given this warning.
+ */
+static void check_header(const ls_csv_reader *reader, const ls_csv_options *options, const csv_table *table) {
+    const ls_csv_columns *columns = &table->columns;
+    const bool by_name = options->columns != NULL && !options->all_but &&
+                         !any_by_number(columns, options->columns, options->column_count);
+    if (!by_name && is_numeric_header(columns) && !any_by_number(columns, table->targets, table->target_count)) {
         ls_log_write(LS_LOG_WARNING,
                      "%s: %s: the first line contains only numbers and is used as the header; if it is data, set "
                      ".no_header",
@@ -338,8 +360,8 @@ static ls_status reserve_rows(csv_table *table) {
 static ls_status read_table(ls_csv_reader *reader, const ls_csv_options *options, csv_table *table) {
     int fields;
     LS_TRY(ls_csv_begin(reader, options, &table->columns));
-    check_header(reader, options, &table->columns);
     LS_TRY(plan_columns(reader, options, table));
+    check_header(reader, options, table);
     LS_TRY(plan_texts(reader, options, table));
     LS_TRY(reserve_rows(table));
     LS_TRY(ls_csv_first_row(reader, &table->columns, &fields));
@@ -424,7 +446,8 @@ ls_tensor *ls_csv_read_input(const char *path, const char *const *targets, int c
     }
     csv_table table = {.dtype = options->dtype,
                        .integers = !ls_dtype_is_floating(options->dtype) && options->dtype != LS_BOOL,
-                       .empty = ls_option(options->empty, INFINITY),
+                       .allow_empty = options->empty != 0,
+                       .empty = ls_option(options->empty, 0),
                        .targets = targets,
                        .target_count = count};
     const locale_t before = ls_locale_enter();

@@ -15,6 +15,7 @@
 #include <lockstep/loss.h>
 
 #include "tests/support/files.h"
+#include "tests/support/log.h"
 
 /* n samples: the input of sample i is (i, i + 0.5), its target i modulo 3. */
 static ls_dataset *counting_set(int64_t n) {
@@ -314,6 +315,23 @@ TEST(test_csv_set_omits_targets) {
     }
 }
 
+/* Without .no_header, the first sample would be lost. There is one warning, although the file is read twice. */
+TEST(test_csv_set_warns_about_a_header_of_numbers) {
+    static const char text[] = "1.5,2,3\n4,5,6\n";
+    const char *path = test_file("headless.csv", text, sizeof text - 1);
+    const char *const targets[] = {"0", "1.5"}, *const columns[] = {"1"};
+    const ls_csv_options options[] = {{0}, {.columns = columns, .column_count = 1}};
+    for (int i = 0; i < 4; i++) {
+        log_begin();
+        ls_dataset *set = ls_csv_dataset(path, &targets[i / 2], 1, &options[i % 2]);
+        log_end();
+        assert_non_null(set);
+        assert_int_equal(log_lines(), 1);
+        assert_non_null(strstr(log_last(), "set .no_header"));
+        ls_dataset_free(set);
+    }
+}
+
 /* Tests a table with a text column as the target, and a table with class numbers and empty fields. */
 TEST(test_csv_set_of_classes) {
     static const char iris[] = "length,width,species\n5.1,3.5,setosa\n7,3.2,versicolor\n5,3,setosa\n";
@@ -392,6 +410,7 @@ int main(void) {
         cmocka_unit_test(test_slices_of_a_batch),
         cmocka_unit_test(test_csv_set),
         cmocka_unit_test(test_csv_set_omits_targets),
+        cmocka_unit_test(test_csv_set_warns_about_a_header_of_numbers),
         cmocka_unit_test(test_csv_set_of_classes),
         cmocka_unit_test(test_errors),
     };

@@ -154,6 +154,8 @@ TEST(test_csv_reads_columns) {
     assert_int_equal(ls_size(none, 0), 0);
     assert_int_equal(ls_size(none, 1), 2);
     ls_release(none);
+    expect_numbers(ls_csv_read(csv("x\n7\n\n\"\"\n8\n"), &(ls_csv_options){.empty = -1}), 3, 1,
+                   (const float[]){7, -1, 8}); /* a blank line is not an empty field */
 }
 
 TEST(test_numbers_have_points_in_every_locale) {
@@ -226,6 +228,12 @@ TEST(test_csv_warns_about_a_header_of_numbers) {
     assert_int_equal(count_header_warnings("1.5,2\n3,4\n", &(ls_csv_options){.columns = columns, .column_count = 1}),
                      0);
     assert_int_equal(count_header_warnings("1.5\t,2\n3,4\n", NULL), 1);
+    const char *const by_number[] = {"1.5", "1"}; /* the second column has no name "1" */
+    ls_csv_options options = {.columns = by_number, .column_count = 2};
+    assert_int_equal(count_header_warnings("1.5,2\n3,4\n", &options), 1);
+    assert_int_equal(count_header_warnings("1.5,1\n3,4\n", &options), 0);
+    options = (ls_csv_options){.columns = by_number + 1, .column_count = 1};
+    assert_int_equal(count_header_warnings("a,b\n3,4\n", &options), 0);
     assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
@@ -252,6 +260,12 @@ TEST(test_csv_reads_text_as_classes) {
                               .text_count = 1,
                               .empty = -1};
     expect_numbers(ls_csv_read(csv(passengers), &options), 3, 3, (const float[]){1, 22, 7.25F, 0, -1, 71.5F, 1, 4, -1});
+    for (int i = 0; i < 2; i++) {
+        const float infinity = i == 0 ? INFINITY : -INFINITY;
+        options.empty = (double)infinity;
+        expect_numbers(ls_csv_read(csv(passengers), &options), 3, 3,
+                       (const float[]){1, 22, 7.25F, 0, infinity, 71.5F, 1, 4, infinity});
+    }
     options.empty = LS_ZERO;
     expect_numbers(ls_csv_read(csv(passengers), &options), 3, 3, (const float[]){1, 22, 7.25F, 0, 0, 71.5F, 1, 4, 0});
     ls_csv_classes *names = ls_csv_classes_read(csv(passengers), "Name", NULL);
