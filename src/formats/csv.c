@@ -34,6 +34,7 @@ typedef union csv_number {
 typedef struct csv_table {
     ls_dtype dtype;
     bool integers;              /* whether the numbers are integers */
+    bool class_target;          /* whether the only column contains the classes of a data set */
     bool allow_empty;           /* whether empty fields are allowed */
     double empty;               /* the value of an empty field */
     const char *const *targets; /* columns that are omitted */
@@ -203,7 +204,7 @@ static ls_status convert(const ls_csv_reader *reader, const csv_table *table, in
     if (ls_csv_is_empty(field)) {
         if (!table->allow_empty) {
             return ls_csv_field_error(reader, &table->columns, column,
-                                      text != NULL
+                                      text != NULL || table->class_target
                                           ? " is empty, but a class must not be; remove the line"
                                           : " is empty; set .empty to the value of an empty field (NAN, for example)");
         }
@@ -446,6 +447,7 @@ ls_tensor *ls_csv_read_input(const char *path, const char *const *targets, int c
     }
     csv_table table = {.dtype = options->dtype,
                        .integers = !ls_dtype_is_floating(options->dtype) && options->dtype != LS_BOOL,
+                       .class_target = options->class_target && targets == NULL,
                        .allow_empty = options->empty != 0,
                        .empty = ls_option(options->empty, 0),
                        .targets = targets,

@@ -371,7 +371,10 @@ TEST(test_csv_set_of_classes) {
     ls_loader_free(loader);
     static const char unknown[] = "Survived,Sex,Age\n,male,22\n";
     assert_null(ls_csv_dataset(test_file("unknown.csv", unknown, sizeof unknown - 1), survived, 1, &options));
-    expect_message("line 2, column \"Survived\" is empty");
+    expect_message("line 2, column \"Survived\" is empty, but a class must not be; remove the line");
+    options.empty = 0;
+    assert_null(ls_csv_dataset(test_file("titanic.csv", titanic, sizeof titanic - 1), survived, 1, &options));
+    expect_message("line 3, column \"Age\" is empty; set .empty");
 }
 
 TEST(test_errors) {
