@@ -14,7 +14,7 @@
  * - Readers check all data. The error message names the file and the position.
  * - A reader needs at most twice the memory of the data below, plus about 1.5 MiB, whatever sizes the file declares:
  *   - IDX, .npy: the tensor
- *   - CSV: one line of text (with its numbers as doubles), the names of columns and classes, and the tensor
+ *   - CSV: one line of text (with its numbers, 8 bytes each), the names of columns and classes, and the tensor
  *   - safetensors, .npz: the tensors, and less than 1 KiB per tensor
  *   - event files: the largest record
  * - Writers, except the writer of event files, create a new file next to `path`, sync it and rename it to `path`. So
@@ -73,10 +73,14 @@ typedef struct ls_csv_options {
  *
  * - Fields may be quoted (RFC 4180), and a line may be up to 16 MiB long. Lines end with LF, CR LF or CR.
  * - Spaces around an unquoted field are ignored.
+ * - Blank lines are ignored, even if the file has one column. There, an empty field must be written as "".
  * - A string in a column of `.text` becomes its class number. If its classes are not given, each such column needs one
  *   more pass over the file.
- * - Fails with LS_ERR_FORMAT, with the line and the column, if a field is empty (see `empty`), is not a number, does
- *   not fit the integer dtype, or is not one of the classes.
+ * - Integers are exact in an integer dtype. Other numbers are rounded to the dtype. LS_BOOL reads all numbers except 0
+ *   as true.
+ * - Fails with LS_ERR_FORMAT, with the line and the column, if a field is empty (see `empty`), is not a number, or is
+ *   not one of the classes. Also fails if a number overflows the dtype, or if the dtype is an integer dtype and
+ *   the number is not an integer. Integers from 2^53 on must have no decimal point and no exponent.
  */
 LS_API ls_tensor *ls_csv_read(const char *path, const ls_csv_options *options);
 

@@ -1,9 +1,11 @@
 /* CSV files as tensors. */
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/float16.h"
 #include "base/locale.h"
 #include "base/memory.h"
 #include "base/option.h"
@@ -22,10 +24,19 @@ typedef struct csv_text {
     ls_csv_classes *own; /* the same table, if it was created from this file */
 } csv_text;
 
+/* A number of an integer dtype as an integer, so that it stays exact; any other number as a double. */
+typedef union csv_number {
+    double real;
+    int64_t integer;
+} csv_number;
+
 /* Numbers, read row by row and converted block by block, so that memory holds at most two copies of them. */
 typedef struct csv_table {
     ls_dtype dtype;
-    double empty;               /* the value of an empty field; INFINITY means that empty fields are rejected */
+    bool integers;              /* whether the numbers are integers */
+    bool class_target;          /* whether the only column contains the classes of a data set */
+    bool allow_empty;           /* whether empty fields are allowed */
+    double empty;               /* the value of an empty field */
     const char *const *targets; /* columns that are omitted */
     int target_count;
     ls_csv_columns columns;
@@ -33,9 +44,9 @@ typedef struct csv_table {
     int taken;
     csv_text *texts;
     int text_count;
-    double *numbers; /* rows that are not yet in a block */
-    int64_t pending; /* the number of them */
-    int64_t rows;    /* number of rows, including the rows in the blocks */
+    csv_number *numbers; /* rows that are not yet in a block */
+    int64_t pending;     /* the number of them */
+    int64_t rows;        /* number of rows, including the rows in the blocks */
     ls_tensor **blocks;
     size_t count;
 } csv_table;
@@ -62,33 +73,101 @@ static ls_status finish_block(csv_table *table) {
         return ls_error_status();
     }
     table->blocks[table->count++] = block;
-    ls_tensor *numbers = ls_tensor_take(ls_from_memory(shape, LS_F64, table->numbers, NULL, NULL));
+    const ls_dtype dtype = table->integers ? LS_I64 : LS_F64;
+    ls_tensor *numbers = ls_tensor_take(ls_from_memory(shape, dtype, table->numbers, NULL, NULL));
     const ls_status status = numbers != NULL ? ls_copy_into(block, numbers) : ls_error_status();
     ls_tensor_drop(numbers);
     table->pending = 0;
     return status;
 }
 
-/* Returns whether the text is a number, and stores the number. */
-static bool parse_number(const char *text, double *number) {
-    char *end;
-    *number = strtod(text, &end);
+/* Stores a number that the table's dtype can represent. */
+static void store(const csv_table *table, double number, csv_number *to) {
+    if (table->integers) {
+        to->integer = (int64_t)number;
+    } else {
+        to->real = number;
+    }
+}
+
+/* Returns whether only spaces follow a number. */
+static bool is_end(const char *text, const char *end) {
     return end != text && end[strspn(end, " \t")] == '\0';
 }
 
-static ls_status read_number(const ls_csv_reader *reader, const csv_table *table, const char *text, int column,
-                             double *number) {
-    if (parse_number(text, number)) {
-        return LS_OK;
+/* Returns whether the text is a number, and stores the number. */
+static bool parse_number(const char *text, double *number) {
+    char *end;
+    errno = 0;
+    *number = strtod(text, &end);
+    return is_end(text, end);
+}
+
+/* Returns whether the text is an integer without a decimal point and exponent, within i64. Stores the integer. */
+static bool parse_integer(const char *text, int64_t *integer) {
+    char *end;
+    errno = 0;
+    *integer = strtoll(text, &end, 10);
+    return errno == 0 && is_end(text, end);
+}
+
+/* Returns whether a finite number becomes infinite in the dtype. */
+static bool overflows(ls_dtype dtype, double number) {
+    const float single = (float)number;
+    return isfinite(number) && ((dtype == LS_F32 && isinf(single)) ||
+                                (dtype == LS_BF16 && isinf(ls_bf16_to_float(ls_bf16_from_float(single)))) ||
+                                (dtype == LS_F16 && isinf(ls_f16_to_float(ls_f16_from_float(single)))));
+}
+
+/*
+ * Returns whether the dtype can represent the number. Integer dtypes represent only integers within their range, and
+ * floating-point dtypes round. A double from 2^53 on may differ from an integer in the file.
+ */
+static bool fits(ls_dtype dtype, double number) {
+    if (dtype == LS_BOOL) {
+        return true;
     }
-    char what[200];
-    snprintf(what, sizeof what,
-             ": \"%.40s\" is not a number; if the strings of this column are classes, list it in .text", text);
+    return ls_dtype_holds(dtype, number) && !overflows(dtype, number) && (dtype != LS_I64 || fabs(number) < 0x1p53);
+}
+
+/* Fails because the dtype cannot represent the number in the field. */
+static ls_status refuse_number(const ls_csv_reader *reader, const csv_table *table, const char *text, int column,
+                               double number) {
+    const char *remedy = "; choose another .dtype";
+    if (table->integers && number != floor(number)) {
+        remedy = ": it is not an integer";
+    } else if (table->dtype == LS_I64 && fabs(number) < 0x1p63) {
+        remedy = " exactly; write it without decimal point and exponent";
+    }
+    char what[160];
+    snprintf(what, sizeof what, ": %.40s does not fit %s%s", text, ls_dtype_name(table->dtype), remedy);
     return ls_csv_field_error(reader, &table->columns, column, what);
 }
 
+static ls_status read_number(const ls_csv_reader *reader, const csv_table *table, const char *text, int column,
+                             csv_number *to) {
+    double number;
+    if (!parse_number(text, &number)) {
+        char what[200];
+        snprintf(what, sizeof what,
+                 ": \"%.40s\" is not a number; if the strings of this column are classes, list it in .text", text);
+        return ls_csv_field_error(reader, &table->columns, column, what);
+    }
+    const bool too_large = isinf(number) && errno == ERANGE;
+    if (table->integers && parse_integer(text, &to->integer)) {
+        return table->dtype == LS_I64 || ls_dtype_holds(table->dtype, number)
+                   ? LS_OK
+                   : refuse_number(reader, table, text, column, number);
+    }
+    if (too_large || !fits(table->dtype, number)) {
+        return refuse_number(reader, table, text, column, number);
+    }
+    store(table, number, to);
+    return LS_OK;
+}
+
 static ls_status find_class(const ls_csv_reader *reader, const csv_table *table, const csv_text *text,
-                            const ls_csv_field *field, double *number) {
+                            const ls_csv_field *field, csv_number *to) {
     LS_TRY(ls_csv_check_text(reader, field));
     const int found = ls_csv_classes_find(text->classes, field->text);
     if (found < 0) {
@@ -97,7 +176,7 @@ static ls_status find_class(const ls_csv_reader *reader, const csv_table *table,
                  ls_csv_classes_count(text->classes));
         return ls_csv_field_error(reader, &table->columns, text->column, what);
     }
-    *number = found;
+    store(table, found, to);
     return LS_OK;
 }
 
@@ -107,22 +186,6 @@ static double whole_numbers_of(ls_dtype dtype) {
         [LS_F32] = 0x1p24, [LS_F64] = 0x1p53,    [LS_BF16] = 0x1p8,   [LS_F16] = 0x1p11,
         [LS_I64] = 0x1p53, [LS_I32] = INT32_MAX, [LS_U8] = UINT8_MAX, [LS_BOOL] = 1};
     return largest[dtype];
-}
-
-/* Returns whether the dtype can represent the number. Integer dtypes represent only integers within their range. */
-static bool fits(ls_dtype dtype, double number) {
-    const double largest = whole_numbers_of(dtype), least = dtype == LS_U8 ? 0 : -largest - 1;
-    return ls_dtype_is_floating(dtype) || dtype == LS_BOOL ||
-           (number == floor(number) && number >= least && number <= largest);
-}
-
-static ls_status check_fits(const ls_csv_reader *reader, const csv_table *table, int column, double number) {
-    if (fits(table->dtype, number)) {
-        return LS_OK;
-    }
-    char what[80];
-    snprintf(what, sizeof what, ": %.17g does not fit %s", number, ls_dtype_name(table->dtype));
-    return ls_csv_field_error(reader, &table->columns, column, what);
 }
 
 /* Returns the text column at this position, or NULL if the column contains numbers. */
@@ -136,27 +199,25 @@ static const csv_text *find_text(const csv_table *table, int column) {
 }
 
 static ls_status convert(const ls_csv_reader *reader, const csv_table *table, int column, const ls_csv_field *field,
-                         double *number) {
+                         csv_number *to) {
     const csv_text *text = find_text(table, column);
     if (ls_csv_is_empty(field)) {
-        *number = table->empty;
-        return !isinf(table->empty)
-                   ? LS_OK
-                   : ls_csv_field_error(
-                         reader, &table->columns, column,
-                         text != NULL ? " is empty, but a class must not be; remove the line"
-                                      : " is empty; set .empty to the value of an empty field (NAN, for example)");
+        if (!table->allow_empty) {
+            return ls_csv_field_error(reader, &table->columns, column,
+                                      text != NULL || table->class_target
+                                          ? " is empty, but a class must not be; remove the line"
+                                          : " is empty; set .empty to the value of an empty field (NAN, for example)");
+        }
+        store(table, table->empty, to);
+        return LS_OK;
     }
-    if (text != NULL) {
-        return find_class(reader, table, text, field, number);
-    }
-    LS_TRY(read_number(reader, table, field->text, column, number));
-    return check_fits(reader, table, column, *number);
+    return text != NULL ? find_class(reader, table, text, field, to)
+                        : read_number(reader, table, field->text, column, to);
 }
 
 static ls_status read_row(ls_csv_reader *reader, csv_table *table, int fields) {
     LS_TRY(ls_csv_check_width(reader, &table->columns, fields));
-    double *row = table->numbers + table->pending * table->taken;
+    csv_number *row = table->numbers + table->pending * table->taken;
     for (int column = 0; column < fields; column++) {
         ls_csv_field field;
         LS_TRY(ls_csv_read_field(reader, &field));
@@ -171,15 +232,36 @@ static ls_status read_row(ls_csv_reader *reader, csv_table *table, int fields) {
 
 /* ---- selecting columns ------------------------------------------------------------------------------------------- */
 
-/* Warns if the header looks like data, which would be lost. A program that names columns knows the header. */
-static void check_header(const ls_csv_reader *reader, const ls_csv_options *options, const ls_csv_columns *columns) {
+/* Returns whether all names in the header are numbers. */
+static bool is_numeric_header(const ls_csv_columns *columns) {
     const char *name = columns->names;
     double number;
-    bool numbers = name != NULL && (options->columns == NULL || options->all_but);
+    bool numbers = name != NULL;
     for (int i = 0; numbers && i < columns->count; i++, name += strlen(name) + 1) {
         numbers = parse_number(name, &number);
     }
-    if (numbers) {
+    return numbers;
+}
+
+/* Returns whether the program identifies one of these columns by its number, because the header lacks the name. */
+static bool any_by_number(const ls_csv_columns *columns, const char *const *wanted, int count) {
+    for (int i = 0; wanted != NULL && i < count; i++) {
+        if (!ls_csv_has_name(columns, wanted[i])) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/*
+ * Warns if the header looks like data, which would be lost. A program that identifies all columns by name knows the
+ * header. If it identifies a target by number, reading the target has already given this warning.
+ */
+static void check_header(const ls_csv_reader *reader, const ls_csv_options *options, const csv_table *table) {
+    const ls_csv_columns *columns = &table->columns;
+    const bool by_name = options->columns != NULL && !options->all_but &&
+                         !any_by_number(columns, options->columns, options->column_count);
+    if (!by_name && is_numeric_header(columns) && !any_by_number(columns, table->targets, table->target_count)) {
         ls_log_write(LS_LOG_WARNING,
                      "%s: %s: the first line contains only numbers and is used as the header; if it is data, set "
                      ".no_header",
@@ -279,8 +361,8 @@ static ls_status reserve_rows(csv_table *table) {
 static ls_status read_table(ls_csv_reader *reader, const ls_csv_options *options, csv_table *table) {
     int fields;
     LS_TRY(ls_csv_begin(reader, options, &table->columns));
-    check_header(reader, options, &table->columns);
     LS_TRY(plan_columns(reader, options, table));
+    check_header(reader, options, table);
     LS_TRY(plan_texts(reader, options, table));
     LS_TRY(reserve_rows(table));
     LS_TRY(ls_csv_first_row(reader, &table->columns, &fields));
@@ -364,7 +446,10 @@ ls_tensor *ls_csv_read_input(const char *path, const char *const *targets, int c
         return NULL;
     }
     csv_table table = {.dtype = options->dtype,
-                       .empty = ls_option(options->empty, INFINITY),
+                       .integers = !ls_dtype_is_floating(options->dtype) && options->dtype != LS_BOOL,
+                       .class_target = options->class_target && targets == NULL,
+                       .allow_empty = options->empty != 0,
+                       .empty = ls_option(options->empty, 0),
                        .targets = targets,
                        .target_count = count};
     const locale_t before = ls_locale_enter();

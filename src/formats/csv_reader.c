@@ -245,9 +245,8 @@ static void list_columns(const ls_csv_columns *columns, char list[NAMES_ROOM]) {
     }
 }
 
-/* Finds the column by name, or by number if no column has this name. */
-ls_status ls_csv_find_column(const ls_csv_reader *reader, const ls_csv_columns *columns, const char *wanted,
-                             int *index) {
+/* Returns the number of columns with this name. Stores the last of them. */
+static int find_name(const ls_csv_columns *columns, const char *wanted, int *index) {
     int found = 0;
     const char *at = columns->names;
     for (int i = 0; at != NULL && i < columns->count; i++, at += strlen(at) + 1) {
@@ -256,6 +255,18 @@ ls_status ls_csv_find_column(const ls_csv_reader *reader, const ls_csv_columns *
             found++;
         }
     }
+    return found;
+}
+
+bool ls_csv_has_name(const ls_csv_columns *columns, const char *wanted) {
+    int index;
+    return find_name(columns, wanted, &index) > 0;
+}
+
+/* Finds the column by name, or by number if no column has this name. */
+ls_status ls_csv_find_column(const ls_csv_reader *reader, const ls_csv_columns *columns, const char *wanted,
+                             int *index) {
+    int found = find_name(columns, wanted, index);
     char *end;
     errno = 0;
     const long number = wanted[0] >= '0' && wanted[0] <= '9' ? strtol(wanted, &end, 10) : -1;

@@ -53,6 +53,8 @@ ls_status ls_csv_check_text(const ls_csv_reader *reader, const ls_csv_field *fie
 /* Finds the column by name, or by number if no column has this name. */
 ls_status ls_csv_find_column(const ls_csv_reader *reader, const ls_csv_columns *columns, const char *wanted,
                              int *index);
+/* Returns whether the header contains the name. */
+bool ls_csv_has_name(const ls_csv_columns *columns, const char *wanted);
 /* Sets LS_ERR_FORMAT for a column's field in the current row. `what` follows the column's name in the message. */
 ls_status ls_csv_field_error(const ls_csv_reader *reader, const ls_csv_columns *columns, int column, const char *what);
 

@@ -15,6 +15,7 @@
 #include <lockstep/loss.h>
 
 #include "tests/support/files.h"
+#include "tests/support/log.h"
 
 /* n samples: the input of sample i is (i, i + 0.5), its target i modulo 3. */
 static ls_dataset *counting_set(int64_t n) {
@@ -314,6 +315,23 @@ TEST(test_csv_set_omits_targets) {
     }
 }
 
+/* Without .no_header, the first sample would be lost. There is one warning, although the file is read twice. */
+TEST(test_csv_set_warns_about_a_header_of_numbers) {
+    static const char text[] = "1.5,2,3\n4,5,6\n";
+    const char *path = test_file("headless.csv", text, sizeof text - 1);
+    const char *const targets[] = {"0", "1.5"}, *const columns[] = {"1"};
+    const ls_csv_options options[] = {{0}, {.columns = columns, .column_count = 1}};
+    for (int i = 0; i < 4; i++) {
+        log_begin();
+        ls_dataset *set = ls_csv_dataset(path, &targets[i / 2], 1, &options[i % 2]);
+        log_end();
+        assert_non_null(set);
+        assert_int_equal(log_lines(), 1);
+        assert_non_null(strstr(log_last(), "set .no_header"));
+        ls_dataset_free(set);
+    }
+}
+
 /* Tests a table with a text column as the target, and a table with class numbers and empty fields. */
 TEST(test_csv_set_of_classes) {
     static const char iris[] = "length,width,species\n5.1,3.5,setosa\n7,3.2,versicolor\n5,3,setosa\n";
@@ -343,9 +361,20 @@ TEST(test_csv_set_of_classes) {
     const float *input = elements(batch.input);
     assert_true(input[0] == 1 && input[1] == 22 && input[2] == 0 && isnan(input[3]));
     ls_loader_free(loader);
+    static const char large[] = "x,id\n1,9007199254740993\n2,-1\n";
+    const char *const id[] = {"id"};
+    set =
+        ls_csv_dataset(test_file("large.csv", large, sizeof large - 1), id, 1, &(ls_csv_options){.class_target = true});
+    loader = ls_loader_new(set, &(ls_loader_options){.batch_size = 2, .no_shuffle = true});
+    assert_int_equal(ls_loader_next(loader, &batch, &more), LS_OK);
+    assert_memory_equal(elements(batch.target), ((const int64_t[]){9007199254740993, -1}), 2 * sizeof(int64_t));
+    ls_loader_free(loader);
     static const char unknown[] = "Survived,Sex,Age\n,male,22\n";
     assert_null(ls_csv_dataset(test_file("unknown.csv", unknown, sizeof unknown - 1), survived, 1, &options));
-    expect_message("line 2, column \"Survived\" is empty");
+    expect_message("line 2, column \"Survived\" is empty, but a class must not be; remove the line");
+    options.empty = 0;
+    assert_null(ls_csv_dataset(test_file("titanic.csv", titanic, sizeof titanic - 1), survived, 1, &options));
+    expect_message("line 3, column \"Age\" is empty; set .empty");
 }
 
 TEST(test_errors) {
@@ -384,6 +413,7 @@ int main(void) {
         cmocka_unit_test(test_slices_of_a_batch),
         cmocka_unit_test(test_csv_set),
         cmocka_unit_test(test_csv_set_omits_targets),
+        cmocka_unit_test(test_csv_set_warns_about_a_header_of_numbers),
         cmocka_unit_test(test_csv_set_of_classes),
         cmocka_unit_test(test_errors),
     };

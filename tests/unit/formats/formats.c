@@ -154,6 +154,8 @@ TEST(test_csv_reads_columns) {
     assert_int_equal(ls_size(none, 0), 0);
     assert_int_equal(ls_size(none, 1), 2);
     ls_release(none);
+    expect_numbers(ls_csv_read(csv("x\n7\n\n\"\"\n8\n"), &(ls_csv_options){.empty = -1}), 3, 1,
+                   (const float[]){7, -1, 8}); /* a blank line is not an empty field */
 }
 
 TEST(test_numbers_have_points_in_every_locale) {
@@ -226,6 +228,12 @@ TEST(test_csv_warns_about_a_header_of_numbers) {
     assert_int_equal(count_header_warnings("1.5,2\n3,4\n", &(ls_csv_options){.columns = columns, .column_count = 1}),
                      0);
     assert_int_equal(count_header_warnings("1.5\t,2\n3,4\n", NULL), 1);
+    const char *const by_number[] = {"1.5", "1"}; /* the second column has no name "1" */
+    ls_csv_options options = {.columns = by_number, .column_count = 2};
+    assert_int_equal(count_header_warnings("1.5,2\n3,4\n", &options), 1);
+    assert_int_equal(count_header_warnings("1.5,1\n3,4\n", &options), 0);
+    options = (ls_csv_options){.columns = by_number + 1, .column_count = 1};
+    assert_int_equal(count_header_warnings("a,b\n3,4\n", &options), 0);
     assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
@@ -252,6 +260,12 @@ TEST(test_csv_reads_text_as_classes) {
                               .text_count = 1,
                               .empty = -1};
     expect_numbers(ls_csv_read(csv(passengers), &options), 3, 3, (const float[]){1, 22, 7.25F, 0, -1, 71.5F, 1, 4, -1});
+    for (int i = 0; i < 2; i++) {
+        const float infinity = i == 0 ? INFINITY : -INFINITY;
+        options.empty = (double)infinity;
+        expect_numbers(ls_csv_read(csv(passengers), &options), 3, 3,
+                       (const float[]){1, 22, 7.25F, 0, infinity, 71.5F, 1, 4, infinity});
+    }
     options.empty = LS_ZERO;
     expect_numbers(ls_csv_read(csv(passengers), &options), 3, 3, (const float[]){1, 22, 7.25F, 0, 0, 71.5F, 1, 4, 0});
     ls_csv_classes *names = ls_csv_classes_read(csv(passengers), "Name", NULL);
@@ -317,6 +331,65 @@ TEST(test_csv_refuses_fields) {
     expect_message(".column_count is 2 and .columns is NULL");
     assert_null(ls_csv_read(csv("a\n1\n"), &(ls_csv_options){.column_count = -2}));
     expect_message(".column_count is -2, but must be 0 or more");
+}
+
+static void expect_integers(const char *text, ls_dtype dtype, int64_t first, int64_t second) {
+    ls_tensor *tensor = ls_csv_read(csv(text), &(ls_csv_options){.dtype = dtype, .empty = LS_ZERO});
+    assert_non_null(tensor);
+    assert_int_equal(ls_dtype_of(tensor), dtype);
+    ls_tensor *integers = ls_to(tensor, LS_I64);
+    assert_int_equal(ls_numel(integers), 2);
+    assert_memory_equal(ls_data_const(integers), ((const int64_t[]){first, second}), 2 * sizeof(int64_t));
+    ls_release(integers);
+    if (integers != tensor) {
+        ls_release(tensor);
+    }
+}
+
+/* A double cannot represent all integers beyond 2^53. */
+TEST(test_csv_integers_are_exact) {
+    expect_integers("a\n9007199254740993\n-9007199254740993\n", LS_I64, 9007199254740993, -9007199254740993);
+    expect_integers("a\n9223372036854775807\n-9223372036854775808\t\n", LS_I64, INT64_MAX, INT64_MIN);
+    expect_integers("a,b\n +7 ,\n", LS_I64, 7, 0);
+    expect_integers("a\n-2147483648\n2.147483647e9\n", LS_I32, INT32_MIN, INT32_MAX);
+    expect_integers("a\n255\n0x10\n", LS_U8, 255, 16);
+    expect_integers("a\n9007199254740991.0\n-9e15\n", LS_I64, 9007199254740991, -9000000000000000);
+    const ls_csv_options i64 = {.dtype = LS_I64}, u8 = {.dtype = LS_U8}, i32 = {.dtype = LS_I32};
+    expect_csv_error("a\n1\n9223372036854775808\n", &i64,
+                     "line 3, column \"a\": 9223372036854775808 does not fit i64; choose another .dtype");
+    expect_csv_error("a\n9007199254740993.0\n", &i64,
+                     "9007199254740993.0 does not fit i64 exactly; write it without decimal point and exponent");
+    expect_csv_error("a\n1.5\n", &i64, "1.5 does not fit i64: it is not an integer");
+    expect_csv_error("a\nnan\n", &i64, "nan does not fit i64: it is not an integer");
+    expect_csv_error("a\n-1\n", &u8, "-1 does not fit u8; choose another .dtype");
+    expect_csv_error("a\n2147483648\n", &i32, "2147483648 does not fit i32");
+    expect_csv_error("a\n-3e9\n", &i32, "-3e9 does not fit i32");
+}
+
+/* A number is infinite only if the file says so. */
+TEST(test_csv_refuses_overflow) {
+    static const struct {
+        ls_dtype dtype;
+        const char *largest, *too_large;
+    } cases[] = {{LS_F32, "3.4028235e38", "1e39"},
+                 {LS_F64, "1.7976931348623157e308", "-1e309"},
+                 {LS_BF16, "3.3895e38", "3.4e38"},
+                 {LS_F16, "-65519", "65520"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[64], said[64];
+        const ls_csv_options options = {.dtype = cases[i].dtype};
+        snprintf(text, sizeof text, "a\n%s\n-inf\n", cases[i].largest);
+        ls_tensor *tensor = ls_csv_read(csv(text), &options);
+        assert_non_null(tensor);
+        assert_true(isfinite(ls_at(tensor, (const int64_t[]){0, 0})));
+        assert_true(ls_at(tensor, (const int64_t[]){1, 0}) == (double)-INFINITY);
+        ls_release(tensor);
+        snprintf(text, sizeof text, "a\n1\n%s\n", cases[i].too_large);
+        snprintf(said, sizeof said, "line 3, column \"a\": %s does not fit ", cases[i].too_large);
+        expect_csv_error(text, &options, said);
+    }
+    assert_null(ls_csv_read(csv("a\n1\n"), &(ls_csv_options){.empty = 1e39}));
+    expect_message(".empty is 1e+39, which f32 cannot hold");
 }
 
 /* Writes to the pipe `path` once a reader has opened it. */
@@ -439,6 +512,8 @@ int main(void) {
         cmocka_unit_test(test_csv_warns_about_a_header_of_numbers),
         cmocka_unit_test(test_csv_warns_once_if_it_reads_classes),
         cmocka_unit_test(test_csv_refuses_fields),
+        cmocka_unit_test(test_csv_integers_are_exact),
+        cmocka_unit_test(test_csv_refuses_overflow),
         cmocka_unit_test(test_csv_has_as_many_classes_as_fit),
         cmocka_unit_test(test_csv_reads_a_pipe_once),
         cmocka_unit_test(test_random_damage),
