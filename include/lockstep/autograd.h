@@ -285,7 +285,9 @@ LS_API ls_tensor *ls_logical_not(ls_tensor *x);
  * - With an integer, integer tensors keep their dtype exactly, and bool becomes i64. Fails with LS_ERR_ARGUMENT if the
  *   dtype cannot hold the number. (u8 also accepts -255 to -1, and wraps around.)
  * - With a floating number, integers and bool become f32.
- * - ls_div of integers is f32. Comparisons are exact, and their result is bool.
+ * - ls_div of integers is f32.
+ * - The result of comparisons is bool. Comparisons of integer tensors with a number are exact. For a floating tensor,
+ * the number is first rounded to the dtype of the tensor (f32 for bf16 and f16).
  */
 #define LS_DECLARE_BINARY(name)                                                                                        \
     LS_API ls_tensor *ls_##name##_tensor(ls_tensor *a, ls_tensor *b);                                                  \
@@ -564,7 +566,8 @@ LS_API ls_tensor *ls_detach(ls_tensor *x);
  * this dtype. Fails with LS_ERR_ARGUMENT if `dtype` is not a dtype.
  *
  * Conversion of floats to integers truncates towards zero. Values out of range become the nearest limit, and NaN
- * becomes 0. Conversion between integer dtypes wraps around.
+ * becomes 0. Conversion between integer dtypes wraps around. Conversion to bool makes 0 false, and everything else
+ * true, including NaN.
  */
 LS_API ls_tensor *ls_to(ls_tensor *x, ls_dtype dtype);
 /**

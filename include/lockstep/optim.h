@@ -353,7 +353,8 @@ LS_API void ls_optimizer_zero_grad(ls_optimizer *optimizer);
 LS_API ls_status ls_optimizer_state(ls_optimizer *optimizer, const ls_named **tensors, int *count) LS_WARN_UNUSED;
 /**
  * Restores the state of an optimizer with the same kind, options and parameters. Copies the tensors. If the parameters
- * are also restored, later steps are bit-identical. Names, shapes and dtypes must be exactly as in ls_optimizer_state.
+ * are also restored, later steps are bit-identical. Names, shapes and dtypes must be exactly as in ls_optimizer_state,
+ * in any order.
  * All numbers must be finite; counters and averages of squares must not be negative. On failure, nothing changes, and
  * the error names the first difference.
  */
@@ -632,8 +633,10 @@ LS_API void ls_ema_free(ls_ema *ema);
 /**
  * Scales all gradients of the model so that their common Euclidean norm is at most `max_norm`. Sets `*norm` (may be
  * NULL) to the norm before scaling. If the model is sharded over ranks (ls_pipeline, ls_nn_column_parallel, .zero = 2
- * or 3), the call is collective, and the norm covers the complete model and is bit-identical on these ranks. Fails with
- * LS_ERR_ARGUMENT if `max_norm` is not positive.
+ * or 3), the call is collective, and the norm covers the complete model and is bit-identical on these ranks. Squares
+ * are summed in f64: if the sum overflows (f64 gradients above 1e154), the norm is infinite and the gradients become 0,
+ * as in PyTorch. Fails with LS_ERR_ARGUMENT if `max_norm` is not positive, and with LS_ERR_UNSUPPORTED if a gradient is
+ * bf16 or f16.
  */
 LS_API ls_status ls_clip_grad_norm(ls_module *model, double max_norm, double *norm) LS_WARN_UNUSED;
 /** Clips every gradient element to [-limit, limit]. Fails with LS_ERR_ARGUMENT if `limit` is not positive. */

@@ -195,7 +195,8 @@ LS_API ls_tensor *ls_rand(ls_shape shape, ls_dtype dtype);
 LS_API ls_tensor *ls_randn(ls_shape shape, ls_dtype dtype);
 /**
  * Returns a tensor of uniformly distributed integers in [low, high). Uses the next stream of the generator. Fails with
- * LS_ERR_ARGUMENT if the range is empty or if `dtype` cannot represent all of its numbers exactly.
+ * LS_ERR_ARGUMENT if the range is empty or exceeds the range in which `dtype` has every integer. For floating-point
+ * types, this is -2^24 to 2^24 (f32), 2^53 (f64), 2^8 (bf16) or 2^11 (f16).
  */
 LS_API ls_tensor *ls_randint(ls_shape shape, ls_dtype dtype, int64_t low, int64_t high);
 /** Returns the numbers 0 to n - 1 in random order, as an i64 tensor [n]. Uses the next stream of the generator. */
@@ -216,8 +217,10 @@ LS_API ls_tensor *ls_from_memory(ls_shape shape, ls_dtype dtype, void *data, voi
 /**
  * Does the same as ls_from_memory for memory with strides, such as a part of an array or a column-major array.
  * stride[i] is the distance in elements between neighbors along axis i. `data` points to the first element. Uses the
- * memory without a copy. Copies `stride`; NULL selects the strides of dense memory. Fails with LS_ERR_ARGUMENT if a
- * stride is not positive although the size of its axis is above 1, or if two elements share memory.
+ * memory without a copy. Copies `stride`; NULL selects the strides of dense memory. So that no elements share memory,
+ * the stride of an axis must exceed the distance from the first to the last element along all axes with smaller
+ * strides. Axes of size 1 are ignored. Fails with LS_ERR_ARGUMENT otherwise, and with LS_ERR_SHAPE if a stride is too
+ * large.
  */
 LS_API ls_tensor *ls_from_strided(ls_shape shape, const int64_t *stride, ls_dtype dtype, void *data,
                                   void (*release)(void *data, void *user), void *user);
@@ -318,8 +321,8 @@ LS_API double ls_at(const ls_tensor *tensor, const int64_t *index);
 LS_API bool ls_equal(const ls_tensor *a, const ls_tensor *b);
 /**
  * Returns true if the shapes are equal and |a - b| <= absolute + relative * |b| for all elements. The dtypes may
- * differ. NaN counts as equal to NaN, and an infinity only to the same infinity. Returns false if a tensor is NULL.
- * Fails as ls_equal does.
+ * differ. The differences of integers are exact. Otherwise, the elements are compared as f64. NaN counts as equal to
+ * NaN, and an infinity only to the same infinity. Returns false if a tensor is NULL. Fails as ls_equal does.
  */
 LS_API bool ls_allclose(const ls_tensor *a, const ls_tensor *b, double relative, double absolute);
 

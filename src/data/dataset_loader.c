@@ -134,6 +134,12 @@ static ls_status check_order(const ls_loader_options *options, int64_t count) {
                        ".sampler to draw samples several times",
                        (long long)options->epoch_samples, (long long)count);
     }
+    if (options->epoch_samples > PTRDIFF_MAX / (ptrdiff_t)sizeof(int64_t)) {
+        return ls_fail(LS_ERR_ARGUMENT,
+                       "ls_loader_new: an epoch has %lld samples, whose order does not fit into memory: set a smaller "
+                       ".epoch_samples",
+                       (long long)options->epoch_samples);
+    }
     return LS_OK;
 }
 

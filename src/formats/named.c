@@ -28,6 +28,15 @@ ls_status ls_named_check(const char *call, const ls_named *tensors, int count) {
     return LS_OK;
 }
 
+ls_status ls_metadata_count(const char *call, const char *const *metadata, size_t *pairs) {
+    for (*pairs = 0; metadata != NULL && metadata[2 * *pairs] != NULL; ++*pairs) {
+        if (metadata[2 * *pairs + 1] == NULL) {
+            return ls_fail(LS_ERR_ARGUMENT, "%s: the key %s of the metadata has no value", call, metadata[2 * *pairs]);
+        }
+    }
+    return LS_OK;
+}
+
 ls_tensor *ls_named_find(const ls_named *tensors, int count, const char *name) {
     for (int i = 0; name != NULL && i < count; i++) {
         if (strcmp(tensors[i].name, name) == 0) {

@@ -13,6 +13,9 @@
  */
 ls_status ls_named_check(const char *call, const ls_named *tensors, int count);
 
+/* Counts the pairs of metadata (may be NULL). Fails with LS_ERR_ARGUMENT if a key has no value. */
+ls_status ls_metadata_count(const char *call, const char *const *metadata, size_t *pairs);
+
 /* Returns the tensor with this name, or NULL. */
 ls_tensor *ls_named_find(const ls_named *tensors, int count, const char *name);
 

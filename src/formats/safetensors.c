@@ -83,7 +83,9 @@ static ls_status write_all(ls_new_file *file, const char *header, size_t header_
     return LS_OK;
 }
 
-static ls_status check_tensors(const ls_named *tensors, int count) {
+static ls_status check_given(const ls_named *tensors, int count, const char *const *metadata) {
+    size_t pairs = 0;
+    LS_TRY(ls_metadata_count(save, metadata, &pairs));
     LS_TRY(ls_named_check(save, tensors, count));
     return ls_named_find(tensors, count, LS_SAFETENSORS_METADATA) == NULL
                ? LS_OK
@@ -106,13 +108,13 @@ static ls_status write_checked(ls_new_file *file, const ls_named *tensors, int c
 }
 
 ls_status ls_safetensors_write(ls_new_file *file, const ls_named *tensors, int count, const char *const *metadata) {
-    LS_TRY(check_tensors(tensors, count));
+    LS_TRY(check_given(tensors, count, metadata));
     return write_checked(file, tensors, count, metadata);
 }
 
 ls_status ls_safetensors_save(const char *path, const ls_named *tensors, int count, const char *const *metadata) {
     ls_new_file file;
-    LS_TRY(check_tensors(tensors, count)); /* before the file is created */
+    LS_TRY(check_given(tensors, count, metadata)); /* before the file is created */
     LS_TRY(ls_file_create(save, path, &file));
     return ls_file_commit(save, &file, write_checked(&file, tensors, count, metadata));
 }

@@ -21,14 +21,6 @@ static int item_count(const ls_module *module) {
     return ls_module_parameter_count(module) + ls_module_buffer_count(module);
 }
 
-static size_t pair_count(const char *const *metadata) {
-    size_t count = 0;
-    while (metadata != NULL && metadata[2 * count] != NULL) {
-        count++;
-    }
-    return count;
-}
-
 /* Writes the metadata pair for an additional name of a shared tensor to `pair`. */
 static ls_status add_alias(const ls_module *module, const ls_named_tensor *alias, const char *const *metadata,
                            const char **pair) {
@@ -44,11 +36,11 @@ static ls_status add_alias(const ls_module *module, const ls_named_tensor *alias
     return LS_OK;
 }
 
-static ls_status list(const ls_module *module, const char *const *metadata, ls_saved *saved) {
+/* Lists the tensors, the `given` pairs of metadata, and the pairs of shared tensors. */
+static ls_status list(const ls_module *module, const char *const *metadata, size_t given, ls_saved *saved) {
     for (int i = 0; i < saved->count; i++) {
         saved->tensors[i] = (ls_named){.name = item(module, i)->name, .tensor = item(module, i)->tensor};
     }
-    const size_t given = pair_count(metadata);
     if (given > 0) {
         memcpy(saved->metadata, metadata, 2 * given * sizeof *saved->metadata);
     }
@@ -69,16 +61,18 @@ ls_status ls_module_list_saved(const ls_module *module, const char *const *metad
     if (module == NULL) {
         return ls_fail_missing("ls_module_save: the module");
     }
+    size_t given = 0;
+    LS_TRY(ls_metadata_count("ls_module_save", metadata, &given));
     LS_TRY(ls_module_check_synchronized("ls_module_save", module));
     if (!ls_module_list((ls_module *)module)) {
         return ls_error_status();
     }
     saved->count = item_count(module);
-    const size_t pairs = pair_count(metadata) + (size_t)module->aliases.count;
+    const size_t pairs = given + (size_t)module->aliases.count;
     saved->tensors = ls_allocate_zeroed((size_t)saved->count, sizeof *saved->tensors);
     saved->metadata = ls_allocate_zeroed(2 * pairs + 1, sizeof *saved->metadata);
     const ls_status status = saved->tensors != NULL && saved->metadata != NULL
-                                 ? list(module, metadata, saved)
+                                 ? list(module, metadata, given, saved)
                                  : ls_fail_memory("ls_module_save", (size_t)saved->count * sizeof *saved->tensors);
     if (status != LS_OK) {
         ls_saved_free(saved);

@@ -142,6 +142,9 @@ static ls_status check_fits(const char *call, const char *type, const ls_state_l
             return ls_fail(LS_ERR_FORMAT, "%s: the file has a tensor %s that this %s does not have", call,
                            given[i].name, type);
         }
+        if (ls_state_find(given, i, given[i].name) != NULL) {
+            return ls_fail(LS_ERR_FORMAT, "%s: two tensors are named %s", call, given[i].name);
+        }
     }
     return LS_OK;
 }

@@ -158,7 +158,8 @@ ls_tensor *ls_randn(ls_shape shape, ls_dtype dtype) {
                        dtype);
 }
 
-/* Computes the range of integers that the dtype represents exactly. Returns false if the range is all of int64_t. */
+/* Computes the largest range of which the dtype represents every integer. Returns false if the range is all of int64_t.
+ */
 static bool integer_range(ls_dtype dtype, int64_t *least, int64_t *most) {
     static const int floating_bits[LS_DTYPE_COUNT] = {[LS_F32] = 24, [LS_F64] = 53, [LS_BF16] = 8, [LS_F16] = 11};
     if (dtype == LS_I64) {
@@ -177,9 +178,13 @@ static bool integer_range(ls_dtype dtype, int64_t *least, int64_t *most) {
 ls_tensor *ls_randint(ls_shape shape, ls_dtype dtype, int64_t low, int64_t high) {
     int64_t least;
     int64_t most;
-    if (low >= high || (integer_range(dtype, &least, &most) && (low < least || high - 1 > most))) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "ls_randint: [%lld, %lld) is %s", (long long)low, (long long)high,
-                      low >= high ? "empty" : "more than the dtype holds");
+    if (low >= high) {
+        (void)ls_fail(LS_ERR_ARGUMENT, "ls_randint: [%lld, %lld) is empty", (long long)low, (long long)high);
+        return ls_scope_failed();
+    }
+    if (integer_range(dtype, &least, &most) && (low < least || high - 1 > most)) {
+        (void)ls_fail(LS_ERR_ARGUMENT, "ls_randint: [%lld, %lld) exceeds %lld to %lld, where %s has every integer",
+                      (long long)low, (long long)high, (long long)least, (long long)most, ls_dtype_name(dtype));
         return ls_scope_failed();
     }
     return make_filled(&(filler){.call = "ls_randint",
@@ -253,6 +258,12 @@ ls_tensor *ls_tensor_over(const ls_device *device, const ls_shape *shape, ls_dty
     return storage != NULL ? ls_tensor_of_storage(storage, shape->ndim, shape->size, dtype) : NULL;
 }
 
+/* Returns whether the distance in bytes between two of `count` elements fits. */
+static bool fits_in_memory(int64_t count, ls_dtype dtype) {
+    int64_t bytes;
+    return !__builtin_mul_overflow(count, (int64_t)ls_dtype_size(dtype), &bytes);
+}
+
 /* Returns the number of elements, or -1 with the error set. */
 static int64_t checked_count(const char *call, const ls_shape *shape, ls_dtype dtype, const void *data) {
     int64_t count = 1;
@@ -260,9 +271,7 @@ static int64_t checked_count(const char *call, const ls_shape *shape, ls_dtype d
     for (int i = 0; good && i < shape->ndim; i++) {
         good = shape->size[i] >= 0 && !__builtin_mul_overflow(count, shape->size[i], &count);
     }
-    size_t bytes;
-    good = good && !__builtin_mul_overflow((size_t)count, ls_dtype_size(dtype), &bytes);
-    if (!good) {
+    if (!good || !fits_in_memory(count, dtype)) {
         (void)ls_fail(LS_ERR_SHAPE, "%s: the shape has too many dimensions, a negative size, or more elements than fit",
                       call);
         return -1;
@@ -294,8 +303,9 @@ static int order_axes(const ls_shape *shape, const int64_t *stride, int order[LS
     return count;
 }
 
-/* Returns the number of elements from the first to the last in memory, or -1 with the error set if elements overlap. */
-static int64_t strided_span(const char *call, const ls_shape *shape, const int64_t *stride) {
+/* Returns the number of elements from the first to the last in memory, or -1 with the error set if elements could
+ * overlap. */
+static int64_t strided_span(const char *call, const ls_shape *shape, const int64_t *stride, ls_dtype dtype) {
     int order[LS_MAX_DIMS];
     const int axes = order_axes(shape, stride, order);
     int64_t span = 1;
@@ -303,14 +313,14 @@ static int64_t strided_span(const char *call, const ls_shape *shape, const int64
         const int axis = order[i];
         int64_t length;
         if (stride[axis] < span) {
-            (void)ls_fail(
-                LS_ERR_ARGUMENT,
-                "%s: the stride of axis %d is %lld, but must be at least %lld so that no elements share memory", call,
-                axis, (long long)stride[axis], (long long)span);
+            (void)ls_fail(LS_ERR_ARGUMENT,
+                          "%s: the stride of axis %d is %lld, but must be at least %lld, the number of elements that "
+                          "the axes with smaller strides span",
+                          call, axis, (long long)stride[axis], (long long)span);
             return -1;
         }
         if (__builtin_mul_overflow(shape->size[axis] - 1, stride[axis], &length) ||
-            __builtin_add_overflow(span, length, &span)) {
+            __builtin_add_overflow(span, length, &span) || !fits_in_memory(span, dtype)) {
             (void)ls_fail(LS_ERR_SHAPE, "%s: the stride of axis %d, %lld, is too large", call, axis,
                           (long long)stride[axis]);
             return -1;
@@ -335,7 +345,7 @@ static ls_tensor *from_memory(const char *call, const ls_shape *shape, const int
     void (*const releases)(void *, void *) = release != NULL ? release : release_nothing;
     const int64_t count = checked_count(call, shape, dtype, data);
     const bool is_dense = stride == NULL || count <= 0;
-    const int64_t span = is_dense ? count : strided_span(call, shape, stride);
+    const int64_t span = is_dense ? count : strided_span(call, shape, stride, dtype);
     if (span < 0) {
         releases(data, user);
         return ls_scope_failed();

@@ -152,14 +152,36 @@ static bool is_close(double a, double b, double relative, double absolute) {
     return fabs(a - b) <= absolute + relative * fabs(b);
 }
 
+static bool are_close(const double *a, const double *b, int64_t count, double relative, double absolute) {
+    for (int64_t i = 0; i < count; i++) {
+        if (!is_close(a[i], b[i], relative, absolute)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool are_integers_close(const int64_t *a, const int64_t *b, int64_t count, double relative, double absolute) {
+    for (int64_t i = 0; i < count; i++) {
+        const uint64_t difference = a[i] > b[i] ? (uint64_t)a[i] - (uint64_t)b[i] : (uint64_t)b[i] - (uint64_t)a[i];
+        if (!((double)difference <= absolute + relative * fabs((double)b[i]))) {
+            return false;
+        }
+    }
+    return true;
+}
+
 bool ls_allclose(const ls_tensor *a, const ls_tensor *b, double relative, double absolute) {
     if (!are_here("ls_allclose", a, b) || !ls_tensor_same_shape(a, b)) {
         return false;
     }
     host_pair dense;
-    bool close = make_dense_pair("ls_allclose", &dense, a, b, LS_F64);
-    for (int64_t i = 0; close && i < a->count; i++) {
-        close = is_close(((const double *)dense.a->data)[i], ((const double *)dense.b->data)[i], relative, absolute);
+    const bool are_integers = !ls_dtype_is_floating((ls_dtype)a->dtype) && !ls_dtype_is_floating((ls_dtype)b->dtype);
+    bool close = make_dense_pair("ls_allclose", &dense, a, b, are_integers ? LS_I64 : LS_F64);
+    if (close && are_integers) {
+        close = are_integers_close(dense.a->data, dense.b->data, a->count, relative, absolute);
+    } else if (close) {
+        close = are_close(dense.a->data, dense.b->data, a->count, relative, absolute);
     }
     drop_pair(&dense);
     return close;

@@ -228,6 +228,8 @@ TEST(test_wrong_options) {
                      "set at most one of .weights, .sampler, .no_shuffle and .shuffle_window");
     expect_no_loader(&(ls_loader_options){.epoch_samples = 4}, "an epoch has 4 samples, but the data set has only 3");
     expect_no_loader(&(ls_loader_options){.epoch_samples = -1, .sampler = backwards}, "an epoch has -1 samples");
+    expect_no_loader(&(ls_loader_options){.epoch_samples = INT64_MAX / 2, .sampler = backwards},
+                     "an epoch has 4611686018427387903 samples, whose order does not fit into memory");
     assert_null(ls_loader_new(numbers(0), &(ls_loader_options){.epoch_samples = 1, .sampler = backwards}));
     ls_loader *nothing = ls_loader_new(numbers(0), &(ls_loader_options){.weights = good});
     assert_int_equal(ls_loader_batch_count(nothing), 0);

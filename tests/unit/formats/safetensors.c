@@ -21,6 +21,8 @@ TEST(test_safetensors_round_trip) {
     const char *path = test_path("all.safetensors");
     const char *const metadata[] = {"format", "lockstep \xc3\xa4\"", NULL};
     assert_int_equal(ls_safetensors_save(path, tensors, LS_DTYPE_COUNT, metadata), LS_OK);
+    assert_int_equal(ls_safetensors_save(path, NULL, 0, (const char *const[]){"key", NULL}), LS_ERR_ARGUMENT);
+    expect_message("ls_safetensors_save: the key key of the metadata has no value");
     ls_safetensors *file = ls_safetensors_load(path);
     assert_non_null(file);
     assert_int_equal(ls_safetensors_count(file), LS_DTYPE_COUNT);

@@ -196,6 +196,8 @@ TEST(test_save_and_load) {
     ls_module *model = ls_sequential(ls_nn_linear(4, 3), ls_nn_batch_norm_1d(3, NULL));
     const char *path = test_path("model.safetensors");
     assert_int_equal(ls_module_save(model, path, NULL), LS_OK);
+    assert_int_equal(ls_module_save(model, path, (const char *const[]){"k", "v", "key", NULL}), LS_ERR_ARGUMENT);
+    expect_message("ls_module_save: the key key of the metadata has no value");
     ls_module *other = ls_sequential(ls_nn_linear(4, 3), ls_nn_batch_norm_1d(3, NULL));
     assert_false(ls_module_hash(other) == ls_module_hash(model));
     assert_int_equal(ls_module_load(other, path), LS_OK);

@@ -180,6 +180,22 @@ TEST(test_clip_by_norm) {
     }
 }
 
+TEST(test_clip_refuses_16_bit_gradients) {
+    const ls_dtype dtypes[] = {LS_BF16, LS_F16};
+    for (int i = 0; i < 2; i++) {
+        ls_module *model = ls_nn_linear_with(2, 2, &(ls_linear_options){.dtype = dtypes[i]});
+        assert_int_equal(ls_clip_grad_norm(model, 1, NULL), LS_OK); /* no gradients yet */
+        ls_scope *scope = ls_scope_begin();
+        assert_int_equal(ls_backward(ls_sum(ls_forward(model, ls_ones(LS_SHAPE(1, 2), dtypes[i])))), LS_OK);
+        assert_int_equal(ls_scope_end(scope), LS_OK);
+        assert_int_equal(ls_clip_grad_norm(model, 1, NULL), LS_ERR_UNSUPPORTED);
+        expect_message(dtypes[i] == LS_BF16
+                           ? "ls_clip_grad_norm: the gradient of weight is bf16, but must be f32 or f64"
+                           : "ls_clip_grad_norm: the gradient of weight is f16, but must be f32 or f64");
+        ls_module_free(model);
+    }
+}
+
 TEST(test_clip_by_value) {
     ls_module *model = make_model(LS_F64);
     give_gradient(ls_module_parameter(model, 3), 0, 3);
@@ -309,6 +325,7 @@ int main(void) {
         cmocka_unit_test(test_no_parameter_is_in_two_groups),
         cmocka_unit_test(test_zero_grad),
         cmocka_unit_test(test_clip_by_norm),
+        cmocka_unit_test(test_clip_refuses_16_bit_gradients),
         cmocka_unit_test(test_clip_by_value),
         cmocka_unit_test(test_wrong_options),
         cmocka_unit_test(test_wrong_calls),

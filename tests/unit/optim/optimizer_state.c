@@ -234,6 +234,14 @@ TEST(test_what_does_not_fit) {
     assert_int_equal(ls_optimizer_set_state(optimizer, NULL, 1), LS_ERR_ARGUMENT);
     assert_int_equal(ls_optimizer_set_state(optimizer, (ls_named[]){{"a", NULL}}, 1), LS_ERR_ARGUMENT);
     assert_int_equal(ls_optimizer_state(optimizer, NULL, NULL), LS_ERR_ARGUMENT);
+    const ls_named *own = NULL;
+    ls_named twice[64];
+    int count = 0;
+    assert_int_equal(ls_optimizer_state(optimizer, &own, &count), LS_OK);
+    memcpy(twice, own, (size_t)count * sizeof *own);
+    twice[count] = own[1];
+    assert_int_equal(ls_optimizer_set_state(optimizer, twice, count + 1), LS_ERR_FORMAT);
+    expect_message("ls_optimizer_set_state: two tensors are named ");
     ls_optimizer_free(optimizer);
     ls_optimizer_free(other);
     ls_module_free(model);

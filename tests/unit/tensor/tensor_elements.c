@@ -107,6 +107,8 @@ TEST(test_random_integers) {
     assert_null(ls_randint(LS_SHAPE(1), LS_U8, 0, 257));
     assert_non_null(ls_randint(LS_SHAPE(1), LS_U8, 0, 256));
     assert_null(ls_randint(LS_SHAPE(1), LS_F16, 0, 5000));
+    assert_null(ls_randint(LS_SHAPE(1), LS_BF16, 512, 513));
+    expect_message("ls_randint: [512, 513) exceeds -256 to 256, where bf16 has every integer");
     assert_null(ls_randint(LS_SHAPE(1), LS_I32, -3000000000, 0));
 }
 
@@ -202,6 +204,16 @@ TEST(test_from_strided_refuses_shared_elements) {
     assert_null(ls_from_strided(LS_SHAPE(3, 3), (const int64_t[]){INT64_MAX / 2, 1}, LS_F64, numbers, NULL, NULL));
     assert_int_equal(ls_error_status(), LS_ERR_SHAPE);
     assert_null(ls_from_strided(LS_SHAPE(2), (const int64_t[]){2}, LS_F64, NULL, NULL, NULL));
+    /* The elements are distinct, but in an order that the rule of strides excludes. */
+    assert_null(ls_from_strided(LS_SHAPE(3, 2), (const int64_t[]){2, 3}, LS_F64, numbers, NULL, NULL));
+    expect_message("ls_from_strided: the stride of axis 1 is 3, but must be at least 5, the number of elements that");
+    /* The distance of the elements in bytes exceeds int64_t, and wrapped around to a neighbor. */
+    const int64_t wrapping[] = {((int64_t)1 << 61) + 1, ((int64_t)1 << 60) + 1};
+    for (int i = 0; i < 2; i++) {
+        assert_null(ls_from_strided(LS_SHAPE(2), &wrapping[i], LS_F64, numbers, NULL, NULL));
+        assert_int_equal(ls_error_status(), LS_ERR_SHAPE);
+        expect_message("ls_from_strided: the stride of axis 0, ");
+    }
 }
 
 TEST(test_reading_one_element) {
@@ -292,6 +304,23 @@ TEST(test_allclose) {
     assert_true(ls_allclose(ls_full(LS_SHAPE(2), LS_BF16, 3), ls_full(LS_SHAPE(2), LS_I32, 3), 0, 0));
 }
 
+/* Also integers that a double does not represent. */
+TEST(test_allclose_of_integers) {
+    ls_tensor *a = ls_from(LS_SHAPE(2), LS_I64, (const int64_t[]){((int64_t)1 << 53) + 1, INT64_MIN});
+    ls_tensor *b = ls_from(LS_SHAPE(2), LS_I64, (const int64_t[]){(int64_t)1 << 53, INT64_MIN});
+    assert_true(ls_allclose(a, a, 0, 0));
+    assert_false(ls_allclose(a, b, 0, 0));
+    assert_false(ls_allclose(b, a, 0, 0.5));
+    assert_true(ls_allclose(a, b, 0, 1));
+    assert_true(ls_allclose(a, b, 0x1p-53, 0));
+    ls_tensor *most = ls_from(LS_SHAPE(1), LS_I64, (const int64_t[]){INT64_MAX});
+    ls_tensor *least = ls_from(LS_SHAPE(1), LS_I64, (const int64_t[]){INT64_MIN});
+    assert_false(ls_allclose(most, least, 1, 0));
+    assert_true(ls_allclose(most, least, 2, 0));
+    assert_true(ls_allclose(ls_ones(LS_SHAPE(2), LS_BOOL), ls_ones(LS_SHAPE(2), LS_U8), 0, 0));
+    assert_false(ls_allclose(a, a, 0, NAN));
+}
+
 #define ELEMENT_TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 
 int main(void) {
@@ -311,6 +340,7 @@ int main(void) {
         ELEMENT_TEST(test_what_may_not_be_changed),
         ELEMENT_TEST(test_equal),
         ELEMENT_TEST(test_allclose),
+        ELEMENT_TEST(test_allclose_of_integers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
