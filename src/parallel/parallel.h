@@ -22,6 +22,12 @@ ls_status ls_allreduce_in_place(ls_comm *comm, const ls_tensor *tensor, ls_reduc
 /* Adds the elements of a tensor to a hash. */
 ls_status ls_hash_elements(const ls_tensor *tensor, uint64_t *hash);
 
+/*
+ * same_batches.c: sets *hash to a positive hash of this rank's batch, or to 0 if its loader splits batches or the pass
+ * did not use a loader.
+ */
+ls_status ls_batch_hash(int64_t *hash);
+
 /* Returns the communicator of a reducer. */
 ls_comm *ls_reducer_comm(const ls_reducer *reducer);
 

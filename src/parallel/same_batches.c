@@ -5,9 +5,7 @@
 #include "base/hash.h"
 #include "parallel/data_parallel.h"
 
-/* Sets *hash to a positive hash of this rank's batch, or to 0 if its loader splits batches or the pass did not use a
- * loader. */
-static ls_status hash_batch(int64_t *hash) {
+ls_status ls_batch_hash(int64_t *hash) {
     const ls_thread_state *thread = ls_thread();
     uint64_t all = LS_HASH_START;
     *hash = 0;
@@ -28,7 +26,7 @@ ls_status ls_batches_compare(ls_data_parallel_state *state) {
     state->compared = true;
     int64_t hash;
     bool equal;
-    const ls_status status = hash_batch(&hash);
+    const ls_status status = ls_batch_hash(&hash);
     LS_TRY(ls_ranks_have_equal(state->comm, hash, &equal));
     if (status == LS_OK && hash != 0 && equal && ls_comm_rank(state->comm) == 0) {
         ls_log_write(LS_LOG_WARNING,

@@ -1,6 +1,7 @@
 /* Calls of hooks. */
 #include <stdio.h>
 
+#include "comm/meter.h"
 #include "train/trial.h"
 
 const char *ls_trial_callback_name(const ls_callback *callback, int i, char number[24]) {
@@ -24,7 +25,9 @@ ls_status ls_trial_call_hooks(ls_trial *trial, size_t hook, const char *name) {
             continue;
         }
         const uint32_t errors = ls_error_count;
+        const uint64_t communication = ls_comm_metered.nanoseconds;
         const ls_status status = function(&trial->state, callback->user);
+        trial->watch.hooks_communicate |= !callback->built_in && ls_comm_metered.nanoseconds != communication;
         if (status != LS_OK) {
             char what[LS_FAILED_IN_LIMIT - 2], number[24];
             snprintf(what, sizeof what, "the hook %s of %s", name, ls_trial_callback_name(callback, i, number));

@@ -1,7 +1,7 @@
 /*
  * Detects setups that a program cannot intend. A trial that would train nothing fails. If the ranks train separate
- * models, rank 0 logs one warning: after the first step, or after the first epoch if a user step or hooks of the
- * program may still synchronize the ranks.
+ * models, or all do the same work, rank 0 logs one warning: after the first step, or after the first epoch if a user
+ * step or hooks of the program may still synchronize the ranks.
  */
 #include "train/setup.h"
 
@@ -111,18 +111,42 @@ static void look_alone(const ls_trial *trial) {
     }
 }
 
+/* Warns if the ranks, whose models are equal and do not communicate, also have equal batches. Hooks that communicate
+ * may divide the batch. */
+static ls_status look_at_batches(const ls_trial *trial, bool hooks_communicate) {
+    ls_comm *comm = trial->state.comm;
+    bool equal = false;
+    LS_TRY(ls_ranks_have_equal(comm, trial->watch.batch, &equal));
+    if (equal && trial->watch.batch != 0 && !hooks_communicate && speaks(comm)) {
+        ls_log_write(LS_LOG_WARNING,
+                     "ls_trial_run: the %d ranks do the same work: each of them trains the same model on all samples: "
+                     "train ls_data_parallel(model, comm, NULL), and set .comm of ls_loader_options",
+                     ls_comm_size(comm));
+    }
+    return LS_OK;
+}
+
 /*
  * Checks a trial with several ranks but without ls_data_parallel. Hooks may synchronize the ranks. If a model
  * communicates, its parameters may differ between ranks, for example if each rank has a part of a domain.
  */
 static ls_status look_at_models(ls_trial *trial) {
+    enum { DIVIDED, HOOKS, PARTS };
     ls_comm *comm = trial->state.comm;
-    uint8_t divided = trial->watch.model_communicates || trial->state.model->type == &ls_pipeline_type ||
-                      ls_model_is_divided(trial->state.model);
+    uint8_t some[PARTS] = {[DIVIDED] = trial->watch.model_communicates ||
+                                       trial->state.model->type == &ls_pipeline_type ||
+                                       ls_model_is_divided(trial->state.model),
+                           [HOOKS] = trial->watch.hooks_communicate};
     bool equal = true;
-    LS_TRY(ls_comm_allreduce(comm, &divided, &divided, 1, LS_U8, LS_MAX, NULL));
-    LS_TRY(divided ? LS_OK : ls_replicas_are_equal(trial->state.model, comm, &equal));
-    if (!equal && speaks(comm)) {
+    LS_TRY(ls_comm_allreduce(comm, some, some, PARTS, LS_U8, LS_MAX, NULL));
+    if (some[DIVIDED] != 0) {
+        return LS_OK;
+    }
+    LS_TRY(ls_replicas_are_equal(trial->state.model, comm, &equal));
+    if (equal) {
+        return look_at_batches(trial, some[HOOKS] != 0);
+    }
+    if (speaks(comm)) {
         ls_log_write(LS_LOG_WARNING,
                      "ls_trial_run: the %d ranks train different models, since nothing averages their gradients: train "
                      "ls_data_parallel(model, comm, NULL)",
@@ -134,7 +158,7 @@ static ls_status look_at_models(ls_trial *trial) {
 void ls_trial_watch_begin(ls_trial *trial) {
     if (!trial->watch.ended && !trial->watch.begun) {
         trial->watch.begun = true;
-        trial->watch.model_communicates = false;
+        trial->watch.model_communicates = trial->watch.hooks_communicate = false;
         ls_comm_metered.users++;
         trial->watch.communication = ls_comm_metered.nanoseconds;
     }
@@ -155,6 +179,9 @@ ls_status ls_trial_watch_step(ls_trial *trial) {
     if (trial->watch.begun && (ls_data_parallel_comm(trial->state.model) != NULL || trial->options.outer != NULL)) {
         ls_trial_watch_end(trial);
         trial->watch.ended = true;
+    }
+    if (trial->watch.begun && trial->watch.batch == 0 && ls_comm_size(trial->state.comm) > 1) {
+        LS_TRY(ls_batch_hash(&trial->watch.batch));
     }
     return may_follow(trial) ? LS_OK : ls_trial_watch_epoch(trial);
 }

@@ -1,8 +1,8 @@
 /*
- * Warnings for trials whose ranks train separately, on any number of ranks, and no warnings for correct trials: with
- * data parallelism, with gradients averaged by a hook, with models averaged after each epoch, with separate data sets
- * or targets per rank, with a partition of a model on each rank, and with a communicator of one rank. Rank 0 warns
- * once.
+ * Warnings for trials whose ranks train separately or do the same work, on any number of ranks, and no warnings for
+ * correct trials: with data parallelism, tensor parallelism and pipelines, with gradients averaged by a hook, with
+ * models averaged after each epoch, with separate data sets or targets per rank, with a partition of a model on each
+ * rank, and with a communicator of one rank. Rank 0 warns once.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -69,6 +69,16 @@ static ls_tensor *compare_sum(ls_tensor *output, ls_tensor *target, void *user) 
     return ls_criterion_mse(ls_allreduce(user, output, LS_SUM), target, NULL);
 }
 
+/* Each rank trains on its share of the batch, although the loader has no .comm. */
+static ls_status take_share(ls_trial_state *state, void *user) {
+    const int64_t ranks = ls_comm_size(user), rank = ls_comm_rank(user), rows = ls_size(state->input, 0);
+    const int64_t first = rank * rows / ranks, last = (rank + 1) * rows / ranks;
+    const int64_t count = last > first ? last - first : 1;
+    state->input = ls_narrow(state->input, 0, first < rows - 1 ? first : rows - 1, count);
+    state->target = ls_narrow(state->target, 0, first < rows - 1 ? first : rows - 1, count);
+    return state->target != NULL ? LS_OK : ls_error_status();
+}
+
 static ls_status train_alone(ls_trial_state *state, void *user) {
     (void)user;
     ls_optimizer_zero_grad(state->optimizer);
@@ -80,6 +90,16 @@ static ls_status train_alone(ls_trial_state *state, void *user) {
     return ls_optimizer_step(state->optimizer);
 }
 
+static ls_status train_pipeline(ls_trial_state *state, void *user) {
+    double loss = 0;
+    (void)user;
+    ls_optimizer_zero_grad(state->optimizer);
+    LS_TRY(ls_pipeline_backward(state->model, state->input, state->target, ls_criterion_mse, NULL, &loss));
+    state->output = state->target;
+    state->loss = ls_scalar(loss, LS_F64);
+    return ls_optimizer_step(state->optimizer);
+}
+
 typedef struct setup {
     bool parallel;           /* ls_data_parallel */
     bool divides;            /* the loader has .comm */
@@ -87,6 +107,9 @@ typedef struct setup {
     bool own_targets;        /* different on each rank */
     bool sums;               /* the model is a sum over the ranks */
     bool first_steps;        /* rank 0 runs its own step */
+    bool steps;              /* all ranks run their own step */
+    bool sharded;            /* tensor parallelism */
+    bool pipeline;           /* a stage of five layers on each rank */
     bool comm;               /* the trial has .comm */
     bool alone;              /* .comm has only one rank */
     ls_callback_hooks hooks; /* their user pointer is the world */
@@ -99,13 +122,29 @@ static ls_dataset *make_dataset(int rank, const setup *s) {
     return ls_tensor_dataset(input, ls_full(LS_SHAPE(SAMPLES, 2), LS_F32, s->own_targets ? rank : 0));
 }
 
+static ls_module *make_model(ls_comm *world, const setup *s) {
+    if (s->sharded) {
+        return ls_sequential(ls_nn_column_parallel(world, 4, 5, NULL), ls_nn_row_parallel(world, 5, 2, NULL));
+    }
+    if (s->pipeline) {
+        return ls_pipeline(ls_sequential(ls_nn_linear(4, 5), ls_nn_linear(5, 5), ls_nn_linear(5, 5), ls_nn_linear(5, 5),
+                                         ls_nn_linear(5, 2)),
+                           world, NULL);
+    }
+    ls_module *model = ls_nn_linear(4, 2);
+    return s->parallel ? ls_data_parallel(model, world, NULL) : model;
+}
+
+static ls_callback_function choose_step(int rank, const setup *s) {
+    return s->pipeline ? train_pipeline : s->steps || (s->first_steps && rank == 0) ? train_alone : NULL;
+}
+
 static ls_status run(ls_comm *world, ls_comm *part, const setup *s) {
     const ls_loader_options loading = {.batch_size = 4, .comm = s->divides ? world : NULL};
     const int rank = ls_comm_rank(world);
     ls_loader *loader = ls_loader_new(make_dataset(rank, s), &loading);
     ls_seed(s->sums ? 1 + (uint64_t)rank : 1);
-    ls_module *model = ls_nn_linear(4, 2);
-    model = s->parallel ? ls_data_parallel(model, world, NULL) : model;
+    ls_module *model = make_model(world, s);
     ls_optimizer *optimizer = ls_sgd(model, &(ls_sgd_options){.learning_rate = 0.1});
     const bool called = s->hooks.on_backward != NULL || s->hooks.on_end_epoch != NULL;
     ls_callback *callback = called ? ls_callback_new(&s->hooks, world) : NULL;
@@ -113,7 +152,7 @@ static ls_status run(ls_comm *world, ls_comm *part, const setup *s) {
                                                        .optimizer = optimizer,
                                                        .criterion = s->sums ? compare_sum : ls_criterion_mse,
                                                        .criterion_user = s->sums ? world : NULL,
-                                                       .step = s->first_steps && rank == 0 ? train_alone : NULL,
+                                                       .step = choose_step(rank, s),
                                                        .train = loader,
                                                        .comm = s->alone  ? part
                                                                : s->comm ? world
@@ -169,6 +208,15 @@ ls_status rank_test(ls_comm *world) {
         {.divides = true, .comm = true, .hooks = {.on_end_epoch = take_first_model}},
         {.divides = true, .hooks = {.on_end_epoch = take_first_model}},
         {.divides = true, .comm = true, .hooks = {.on_end_epoch = take_first_model, .describe = describe}},
+        {.comm = true, .says = "ranks do the same work: each of them trains the same model on all samples"},
+        {.comm = true, .hooks = nothing, .says = "ranks do the same work"},
+        {.comm = true, .steps = true, .says = "ranks do the same work"},
+        {.comm = true, .own_targets = true, .says = "nothing averages their gradients"},
+        {.comm = true, .own_samples = true, .says = "nothing averages their gradients"},
+        {.comm = true, .hooks = {.on_sample = take_share, .on_backward = average_gradients}},
+        {.comm = true, .hooks = {.on_end_epoch = take_first_model}},
+        {.comm = true, .sharded = true},
+        {.comm = true, .pipeline = true},
         {.alone = true},
     };
     ls_comm *part = NULL;
