@@ -307,7 +307,7 @@ LS_API ls_trial *ls_trial_new(const ls_trial_options *options);
  * - Validation and its hooks run in evaluation mode. Afterwards all modes are restored.
  * - Rank 0 logs one warning if the ranks train separate models that do not communicate, or if each rank trains on all
  *   samples, with or without ls_data_parallel. To train separate models on purpose, give each trial a `.comm` of one
- * rank.
+ *   rank.
  *
  * If a hook or the user step fails on a rank, the run ends on all ranks with its status and a message that names the
  * rank ("ls_trial: rank 1 failed: the hook on_backward of callback 0: ..."). If all ranks fail with the same status,
