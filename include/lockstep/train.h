@@ -388,7 +388,8 @@ LS_API const double *ls_trial_metric_values(const ls_trial *trial, const char *n
 LS_API int64_t ls_trial_history_count(const ls_trial *trial);
 /** Returns a metric's value in an epoch of the history, or NAN if the epoch does not have the metric. */
 LS_API double ls_trial_history(const ls_trial *trial, int64_t epoch, const char *name);
-/** Writes the history as a CSV file with a line per epoch and a column per metric; "nan" marks a missing value. */
+/** Writes the history as a CSV file (RFC 4180) with a line per epoch and a column per metric; "nan" marks a missing
+ * value. */
 LS_API ls_status ls_trial_write_history(const ls_trial *trial, const char *path) LS_WARN_UNUSED;
 
 /**

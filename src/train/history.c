@@ -64,6 +64,17 @@ static ls_status reserve_names(ls_history *history, size_t bytes) {
     return names != NULL || bytes == 0 ? LS_OK : fail_memory(bytes, 1);
 }
 
+void ls_history_write_name(FILE *stream, const char *name, char separator) {
+    const char special[] = {'"', '\n', '\r', separator, '\0'};
+    const bool quoted = strpbrk(name, special) != NULL;
+    fputs(quoted ? "\"" : "", stream);
+    for (const char *at = name; *at != '\0'; at++) {
+        fputs(*at == '"' ? "\"" : "", stream);
+        fputc(*at, stream);
+    }
+    fputs(quoted ? "\"" : "", stream);
+}
+
 ls_status ls_history_reserve(ls_history *history, size_t epochs, size_t values) {
     ls_history_epoch *more =
         make_room(history->epochs, &history->epoch_room, (size_t)history->count, epochs, sizeof *more);

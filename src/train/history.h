@@ -3,6 +3,7 @@
 #define LS_TRAIN_HISTORY_H
 
 #include <stddef.h>
+#include <stdio.h>
 
 #include "base/status.h"
 
@@ -65,6 +66,9 @@ void ls_history_entry_of(const ls_history *history, int64_t epoch, ls_history_en
 double ls_history_value(const ls_history *history, int64_t epoch, const char *name);
 /* Adds the names of all epochs except "epoch" to `columns`, with value 0. */
 ls_status ls_history_columns(const ls_history *history, ls_history_entry *columns);
+/* Writes a name as a field of a CSV file: in quotes if it contains the separator, a quote or a line break (RFC
+ * 4180). */
+void ls_history_write_name(FILE *stream, const char *name, char separator);
 /* Reserves room for the given total numbers of epochs and values. Appending them then allocates memory only for
  * names. */
 ls_status ls_history_reserve(ls_history *history, size_t epochs, size_t values);

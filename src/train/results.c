@@ -21,7 +21,8 @@ static ls_status write_history(const ls_trial *trial, FILE *stream) {
     LS_TRY(ls_history_columns(history, &columns));
     fprintf(stream, "epoch");
     for (int i = 0; i < columns.count; i++) {
-        fprintf(stream, ",%s", columns.values[i].name);
+        fputc(',', stream);
+        ls_history_write_name(stream, columns.values[i].name, ',');
     }
     fprintf(stream, "\n");
     for (int64_t epoch = 0; epoch < history->count; epoch++) {

@@ -110,18 +110,6 @@ static bool is_epoch(const char *name) {
     return strcmp(name, "epoch") == 0;
 }
 
-/* Writes the name of a metric, in quotes if it contains the separator or a quote (RFC 4180). */
-static void write_name(const csv_log *self, const char *name) {
-    const char special[] = {'"', self->options.separator, '\0'};
-    const bool quoted = strpbrk(name, special) != NULL;
-    fputs(quoted ? "\"" : "", self->file);
-    for (const char *at = name; *at != '\0'; at++) {
-        fputs(*at == '"' ? "\"" : "", self->file);
-        fputc(*at, self->file);
-    }
-    fputs(quoted ? "\"" : "", self->file);
-}
-
 static void write_names(csv_log *self, const ls_history_entry *entry) {
     const char separator = self->options.separator;
     fprintf(self->file, self->options.per_batch ? "epoch%cbatch%closs%clearning_rate" : "epoch", separator, separator,
@@ -129,7 +117,7 @@ static void write_names(csv_log *self, const ls_history_entry *entry) {
     for (int i = 0; entry != NULL && i < entry->count; i++) {
         if (!is_epoch(entry->values[i].name)) {
             fputc(separator, self->file);
-            write_name(self, entry->values[i].name);
+            ls_history_write_name(self->file, entry->values[i].name, separator);
         }
     }
     fputc('\n', self->file);

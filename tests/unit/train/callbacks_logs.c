@@ -104,22 +104,35 @@ static ls_status count_one(const ls_trial_state *state, void *user, double *sum,
     return LS_OK;
 }
 
-static void test_names_with_separators(void **unused) {
-    (void)unused;
-    const char *path = test_path("names.csv");
+/* Names of columns with a special character are quoted, in the log and in the history (RFC 4180). */
+static void check_quotes(const char *name, const char *quoted) {
+    const char *path = test_path("names.csv"), *history = test_path("history.csv");
+    char header[256];
     setting s = make_setting();
     ls_callback *log = ls_csv_log(path, NULL);
     ls_trial_options options = options_of(&s);
     options.custom_metrics =
-        &(ls_metric *){ls_metric_new(&(ls_metric_functions){.name = "a,\"b\"", .mean = count_one}, NULL)};
+        &(ls_metric *){ls_metric_new(&(ls_metric_functions){.name = name, .mean = count_one}, NULL)};
     options.custom_metric_count = 1;
     options.callbacks = &log;
     options.callback_count = 1;
     ls_trial *trial = ls_trial_new(&options);
     assert_int_equal(ls_trial_run(trial, 1), LS_OK);
-    assert_non_null(strstr(contents(path), ",\"a,\"\"b\"\"\""));
+    snprintf(header, sizeof header, "epoch,loss,%s,val_loss,", quoted);
+    assert_ptr_equal(strstr(contents(path), header), contents(path));
+    assert_int_equal(ls_trial_evaluate(trial, s.validate, "line\nbreak"), LS_OK); /* a metric's name cannot have one */
+    assert_int_equal(ls_trial_write_history(trial, history), LS_OK);
+    assert_ptr_equal(strstr(contents(history), header), contents(history));
+    assert_non_null(strstr(contents(history), ",\"line\nbreak_loss\","));
     ls_trial_free(trial);
     free_setting(&s);
+}
+
+static void test_names_with_special_characters(void **unused) {
+    (void)unused;
+    check_quotes("a b", "a b");
+    check_quotes("a,b", "\"a,b\"");
+    check_quotes("a\"b", "\"a\"\"b\"");
 }
 
 /* Results that an evaluation adds to an epoch of the history get no column in later lines. */
@@ -425,7 +438,7 @@ static void test_timer_prints_a_table(void **unused) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_line_for_each_epoch), cmocka_unit_test(test_names_with_separators),
+        cmocka_unit_test(test_a_line_for_each_epoch), cmocka_unit_test(test_names_with_special_characters),
         cmocka_unit_test(test_evaluations_between),   cmocka_unit_test(test_goes_on),
         cmocka_unit_test(test_goes_on_behind_others), cmocka_unit_test(test_metric_epoch),
         cmocka_unit_test(test_a_line_for_each_batch), cmocka_unit_test(test_damaged_logs),
