@@ -143,14 +143,8 @@ static ls_status run_epochs(ls_trial *trial, int64_t epochs) {
 }
 
 ls_status ls_trial_run(ls_trial *trial, int64_t epochs) {
-    const bool whole = trial != NULL && trial->options.train != NULL &&
-                       (trial->options.optimizer != NULL || trial->options.step != NULL);
-    if (!whole && ls_error_status() != LS_OK) { /* a constructor has failed */
-        return ls_fail_missing("ls_trial_run: the %s", trial == NULL                  ? "trial"
-                                                       : trial->options.train == NULL ? "loader of training data"
-                                                                                      : "optimizer");
-    }
-    if (!whole) {
+    if (trial == NULL || trial->options.train == NULL ||
+        (trial->options.optimizer == NULL && trial->options.step == NULL)) {
         return ls_fail(LS_ERR_ARGUMENT,
                        "ls_trial_run: a trial needs a loader of training data, and an optimizer or a user step");
     }
