@@ -2,7 +2,7 @@
  * Callbacks whose models are sharded over ranks, or whose trial has state of ranks: a callback works as in one process,
  * or the trial is refused on all ranks.
  *
- * ranks: 1 2 3
+ * ranks: 1 2 3 4
  * devices: cpu
  */
 #include "tests/support/ranks.h"
@@ -72,65 +72,142 @@ static ls_status refuses(ls_comm *world) {
 
 /* ---- the rate finder --------------------------------------------------------------------------------------------- */
 
+typedef enum replicas { AVERAGED, OUTER, LOCAL_SGD, LEVELS } replicas;
+
 typedef struct plan {
-    bool capture, clips, outer;
+    replicas replicas;
     int powersgd_rank;
+    bool capture, clips, decays, scales;
+    double highest; /* last rate of the test */
 } plan;
 
-/* Trains with or without a range test before. */
-static ls_status train(ls_comm *world, const plan *how, bool finds, uint64_t *hash) {
+/* The model with its optimizers. With LEVELS, pairs of ranks average gradients, and take outer steps between pairs. */
+typedef struct parts {
+    ls_module *model;
+    ls_outer *outer;
+    ls_optimizer *optimizer;
+    ls_grad_scaler *scaler;
+    ls_comm *inside, *between;
+} parts;
+
+static ls_status make_parts(ls_comm *world, const plan *how, parts *made) {
+    const int rank = ls_comm_rank(world);
+    const ls_data_parallel_options options = {.powersgd_rank = how->powersgd_rank};
+    const ls_outer_options local_sgd = {.steps = 4, .learning_rate = 1, .momentum = LS_ZERO};
+    ls_module *whole = ls_sequential(ls_nn_linear(8, 20), ls_nn_tanh(), ls_nn_linear(20, 12), ls_nn_linear(12, 1));
+    *made = (parts){.model = whole, .inside = NULL};
+    if (how->replicas == LEVELS) {
+        LS_TRY(ls_comm_split(world, rank / 2, rank, &made->inside));
+        LS_TRY(ls_comm_split(world, rank % 2, rank, &made->between));
+    }
+    if (how->replicas == AVERAGED || how->replicas == LEVELS) {
+        made->model = ls_data_parallel(whole, made->inside != NULL ? made->inside : world, &options);
+    }
+    if (how->replicas != AVERAGED) {
+        made->outer = ls_outer_new(made->model, made->between != NULL ? made->between : world,
+                                   how->replicas == LOCAL_SGD ? &local_sgd : &(ls_outer_options){.steps = 4});
+        LS_CHECK(made->outer != NULL);
+    }
+    made->optimizer = ls_adam(made->model, &(ls_adam_options){.learning_rate = 0.01});
+    made->scaler = how->scales ? ls_grad_scaler_new(&(ls_grad_scaler_options){.growth_interval = 4}) : NULL;
+    return LS_OK;
+}
+
+static void free_parts(const parts *made) {
+    ls_outer_free(made->outer);
+    ls_grad_scaler_free(made->scaler);
+    ls_optimizer_free(made->optimizer);
+    ls_module_free(made->model);
+    ls_comm_free(made->inside);
+    ls_comm_free(made->between);
+}
+
+/* Results of a run: what later training depends on, and the steps of the range test. */
+typedef struct outcome {
+    uint64_t hash;
+    double loss, scale;
+    int64_t tested;
+} outcome;
+
+/* Trains. `finder` is NULL for a run without a range test. */
+static ls_status train(ls_comm *world, const plan *how, ls_callback *finder, outcome *is) {
     ls_scope *scope = ls_scope_begin();
     ls_seed(2);
     ls_tensor *x = ls_randn(LS_SHAPE(60, 8), LS_F32), *y = ls_sin(ls_sum_axes(x, LS_AXES(1), true));
     ls_loader *loader =
         ls_loader_new(ls_tensor_dataset(x, y), &(ls_loader_options){.global_batch_size = 12, .comm = world});
-    ls_module *whole = ls_sequential(ls_nn_linear(8, 20), ls_nn_tanh(), ls_nn_linear(20, 12), ls_nn_linear(12, 1));
-    ls_outer *outer = how->outer ? ls_outer_new(whole, world, &(ls_outer_options){.steps = 4}) : NULL;
-    const ls_data_parallel_options options = {.powersgd_rank = how->powersgd_rank};
-    ls_module *model = how->outer ? whole : ls_data_parallel(whole, world, &options);
-    ls_optimizer *optimizer = ls_adam(model, &(ls_adam_options){.learning_rate = 0.01});
-    ls_callback *callbacks[2];
+    parts with;
+    LS_TRY(make_parts(world, how, &with));
+    ls_callback *const possible[] = {how->clips ? ls_gradient_norm_clipping(0.01) : NULL,
+                                     how->decays ? ls_weight_decay(0.1, 2) : NULL, finder};
+    ls_callback *callbacks[3];
     int count = 0;
-    if (how->clips) {
-        callbacks[count++] = ls_gradient_norm_clipping(0.01);
+    for (int i = 0; i < 3; i++) {
+        if (possible[i] != NULL) {
+            callbacks[count++] = possible[i];
+        }
     }
-    if (finds) {
-        callbacks[count++] = ls_rate_finder(&(ls_rate_finder_options){.steps = 11, .highest = 0.1});
-    }
-    ls_trial *trial = ls_trial_new(&(ls_trial_options){.model = model,
-                                                       .optimizer = optimizer,
+    ls_trial *trial = ls_trial_new(&(ls_trial_options){.model = with.model,
+                                                       .optimizer = with.optimizer,
                                                        .criterion = ls_criterion_mse,
                                                        .train = loader,
-                                                       .outer = outer,
+                                                       .comm = world,
+                                                       .outer = with.outer,
+                                                       .grad_scaler = with.scaler,
                                                        .capture = how->capture,
                                                        .callbacks = callbacks,
                                                        .callback_count = count,
                                                        .quiet = true});
     LS_CHECK(trial != NULL);
     LS_TRY(ls_trial_run(trial, 3));
-    *hash = ls_module_hash(model);
+    *is = (outcome){.hash = ls_module_hash(with.model),
+                    .loss = ls_trial_metric(trial, "loss"),
+                    .scale = with.scaler != NULL ? ls_grad_scaler_get_scale(with.scaler) : 1,
+                    .tested = ls_rate_finder_count(finder)};
     ls_trial_free(trial);
-    ls_outer_free(outer);
-    ls_optimizer_free(optimizer);
-    ls_module_free(model);
+    free_parts(&with);
     ls_loader_free(loader);
     return ls_scope_end(scope);
 }
 
-/* The range test leaves nothing behind. */
-static ls_status restores(ls_comm *world, const plan *how) {
-    uint64_t plain, found;
-    LS_TRY(train(world, how, false, &plain));
-    LS_TRY(train(world, how, true, &found));
-    LS_CHECK(plain == found);
+/* A run after the range test is bit-identical to a run without the test. */
+static ls_status restores(ls_comm *world, plan how) {
+    enum { STEPS = 11 }; /* not a multiple of the steps between outer steps */
+    ls_callback *finder = ls_rate_finder(&(ls_rate_finder_options){.steps = STEPS, .highest = how.highest});
+    outcome plain, after;
+    LS_TRY(train(world, &how, NULL, &plain));
+    LS_TRY(train(world, &how, finder, &after));
+    LS_CHECK(plain.hash == after.hash && plain.loss == after.loss && plain.scale == after.scale);
+    LS_CHECK(plain.tested == 0 && after.tested > 1 && (after.tested == STEPS || how.highest > 1));
     return LS_OK;
+}
+
+/* The test ends early, with parameters that diverged. */
+static const double diverges = 1e6;
+
+static ls_status restores_captured_steps(ls_comm *world) {
+    LS_TRY(restores(world, (plan){.highest = 0.1, .clips = true}));
+    LS_TRY(restores(world, (plan){.highest = 0.1, .clips = true, .capture = true}));
+    LS_TRY(restores(world, (plan){.highest = 0.1, .decays = true, .capture = true}));
+    return restores(world, (plan){.highest = diverges, .clips = true, .decays = true, .capture = true});
+}
+
+static ls_status restores_replicas(ls_comm *world) {
+    for (int i = OUTER; i <= LOCAL_SGD; i++) {
+        LS_TRY(restores(world, (plan){.highest = 0.1, .replicas = (replicas)i}));
+        LS_TRY(restores(world, (plan){.highest = 0.1, .replicas = (replicas)i, .clips = true, .capture = true}));
+        LS_TRY(restores(world, (plan){.highest = diverges, .replicas = (replicas)i, .scales = true}));
+    }
+    if (ls_comm_size(world) == 4) {
+        LS_TRY(restores(world, (plan){.highest = 0.1, .replicas = LEVELS, .powersgd_rank = 2}));
+    }
+    LS_TRY(restores(world, (plan){.highest = 0.1, .powersgd_rank = 2, .capture = true, .clips = true}));
+    return restores(world, (plan){.highest = diverges, .powersgd_rank = 2});
 }
 
 ls_status rank_test(ls_comm *world) {
     LS_TRY(refuses(world));
-    LS_TRY(restores(world, &(plan){.clips = true}));
-    LS_TRY(restores(world, &(plan){.clips = true, .capture = true}));
-    LS_TRY(restores(world, &(plan){.outer = true}));
-    LS_TRY(restores(world, &(plan){.powersgd_rank = ls_comm_size(world) > 1 ? 2 : 0}));
+    LS_TRY(restores_captured_steps(world));
+    LS_TRY(restores_replicas(world));
     return ls_comm_barrier(world, NULL);
 }

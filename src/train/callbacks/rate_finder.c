@@ -99,7 +99,7 @@ static ls_status put_back(const before *b, ls_trial *trial) {
     trial->callbacks = b->callbacks;
     trial->options.callback_count = b->callback_count;
     trial->options.outer = b->outer;
-    ls_trial_forget_capture(trial); /* it has no callbacks */
+    ls_trial_forget_capture(trial); /* the captured step of the test lacks the callbacks */
     trial->state = b->state;
     ls_random_set_state(b->random);
     ls_optimizer_zero_grad(b->state.optimizer);
