@@ -45,7 +45,6 @@ static ls_status make_trial(ls_comm *world, sharding how, ls_callback *callback,
     if (part != NULL) {
         LS_CHECK(ls_error_status() == LS_ERR_UNSUPPORTED);
         LS_EXPECT_MESSAGE(part);
-        ls_callback_free(callback);
     }
     ls_trial_free(trial);
     ls_optimizer_free(optimizer);

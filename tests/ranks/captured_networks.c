@@ -2,6 +2,7 @@
  * The random networks of networks.txt as data-parallel models on several ranks: training by replays of a captured step
  * has the bits of training by the function of the step. The other networks are skipped: networks whose layers or losses
  * are not allowed in ls_data_parallel, and steps that cannot be captured, such as losses with weights or of sums.
+ * LOCKSTEP_TEST_LONG trains 200 steps.
  *
  * ranks: 2 3
  * devices: cpu
@@ -10,6 +11,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 
 #include <cmocka.h>
 
@@ -18,7 +20,7 @@
 #include "tests/support/networks.h"
 #include "tests/support/ranks.h"
 
-enum { STEPS = 200, NETWORKS = 300, COMPARED = 123 };
+enum { STEPS = 40, LONG_STEPS = 200, NETWORKS = 300, COMPARED = 123 };
 
 /* One of two equal networks. */
 typedef struct twin {
@@ -76,7 +78,8 @@ static void capture(twin *self) {
 }
 
 static ls_status check_replays(twin *eager, twin *captured, ls_comm *world) {
-    for (int i = 0; i <= STEPS; i++) {
+    const int steps = getenv("LOCKSTEP_TEST_LONG") != NULL ? LONG_STEPS : STEPS;
+    for (int i = 0; i <= steps; i++) {
         LS_TRY(i > 0 ? change_input(eager, world, i) : LS_OK);
         LS_TRY(i > 0 ? change_input(captured, world, i) : LS_OK);
         LS_TRY(i > 0 ? run(eager) : LS_OK);
