@@ -106,6 +106,7 @@ typedef struct ls_terminate_on_nan_options {
  * - In validation, the check covers outputs and losses, and the run ends after the pass.
  * - If all targets of a rank are ignored, its loss may be NaN: the gradient of this loss is 0.
  * - If the trial has a `.grad_scaler`, gradients are not checked, because the scaler skips such steps.
+ * - ls_trial_new fails with LS_ERR_UNSUPPORTED if the model has .zero = 2 or 3: a rank has only parts of the gradients.
  *
  * Each step costs one pass over these tensors and one small all-reduce. (torchbearer's TerminateOnNaN checks a metric.)
  */

@@ -29,8 +29,8 @@ void ls_rank_report_open(int rank);
 void ls_rank_report_tell(ls_status status, int failed_rank);
 
 /* Declares that this thread's error reports the failure of the world rank `failed_rank` (-1 if unknown), which will
- * exit for this reason. If the error is still the last one when it is reported, and the rank is known, the report has
- * LS_ERR_PEER and names that rank. */
+ * exit for this reason. If the error is still the last one when it is reported, the report has LS_ERR_PEER and this
+ * rank. */
 void ls_rank_report_set_failed_rank(int failed_rank);
 
 /* Parses a record. Returns false if the text is not a record. The sentence is not validated. */

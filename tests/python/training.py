@@ -210,9 +210,11 @@ def test_arrays_of_parameters():
         raises(lockstep.Error, 'an array (.numpy() or DLPack) or a .detach() of "0.weight" exists', lambda: lockstep.adam(model))
         del array
         lockstep.adam(model)
-    model = small_model()
-    np.from_dlpack(model.state_dict()["0.weight"])
-    lockstep.data_parallel(model, world)
+    for move in (lambda model: lockstep.data_parallel(model, world), lambda model: model.sync_parameters(world, 0),
+                 lambda model: model.sync_gradients(world)):
+        model = small_model()
+        np.from_dlpack(model.state_dict()["0.weight"])
+        move(model)
 
 
 def test_names_of_metrics():

@@ -11,7 +11,7 @@
 
 /* ---- refused trials ---------------------------------------------------------------------------------------------- */
 
-typedef enum sharding { WHOLE, TENSORS, ZERO_2, ZERO_3, PIPELINE } sharding;
+typedef enum sharding { WHOLE, TENSORS, ZERO_1, ZERO_2, ZERO_3, PIPELINE } sharding;
 
 static ls_module *make_model(ls_comm *world, sharding how) {
     ls_seed(1);
@@ -20,9 +20,10 @@ static ls_module *make_model(ls_comm *world, sharding how) {
                              ls_nn_row_parallel(world, 6, 5, NULL));
     }
     ls_module *model = ls_sequential(ls_nn_linear(8, 6), ls_nn_tanh(), ls_nn_linear(6, 6), ls_nn_linear(6, 5));
+    static const int stages[] = {[ZERO_1] = 1, [ZERO_2] = 2, [ZERO_3] = 3};
     return how == PIPELINE ? ls_pipeline(model, world, NULL)
            : how == WHOLE  ? ls_data_parallel(model, world, NULL)
-                           : ls_data_parallel(model, world, &(ls_data_parallel_options){.zero = how == ZERO_2 ? 2 : 3});
+                           : ls_data_parallel(model, world, &(ls_data_parallel_options){.zero = stages[how]});
 }
 
 /* Creates a trial with the callback. Fails the test unless that fails with the message `part`, or succeeds if `part` is
@@ -60,6 +61,10 @@ static ls_status refuses(ls_comm *world) {
     if (ls_comm_size(world) == 1) {
         return LS_OK;
     }
+    LS_TRY(make_trial(world, TENSORS, ls_terminate_on_nan(NULL), NULL));
+    LS_TRY(make_trial(world, TENSORS, ls_lsuv(NULL), NULL));
+    LS_TRY(make_trial(world, ZERO_1, ls_terminate_on_nan(NULL), NULL));
+    LS_TRY(make_trial(world, ZERO_1, ls_weight_decay(0.1, 2), NULL));
     LS_TRY(make_trial(world, TENSORS, ls_weight_decay(0.1, 2),
                       "ls_weight_decay: each rank has only a part of parameter 0, "));
     LS_TRY(make_trial(world, ZERO_2, ls_weight_decay(0.1, 2), "(.zero = 2 or 3): use .weight_decay of the optimizer"));

@@ -30,6 +30,7 @@ typedef struct run_plan {
     bool reduces;    /* the loss contains an all-reduce */
     bool irregular;  /* the loss is a sum of two means */
     bool normalizes; /* the model has batch normalization */
+    bool drops;      /* the model has dropout */
 } run_plan;
 
 typedef struct training {
@@ -57,6 +58,7 @@ static ls_module *make_model(const run_plan *plan) {
     static const ls_module_type type = {.name = "Branches", .forward = forward_branches};
     ls_module *model = ls_module_new(&type);
     ls_module *first = plan->normalizes ? ls_sequential(ls_nn_linear(INPUTS, WIDTH), ls_nn_batch_norm_1d(WIDTH, NULL))
+                       : plan->drops    ? ls_sequential(ls_nn_linear(INPUTS, WIDTH), ls_nn_dropout(0.5))
                                         : ls_nn_linear(INPUTS, WIDTH);
     ls_module_add_child(model, "first", first);
     ls_module_add_child(model, "head", ls_nn_linear(WIDTH, CLASSES));
@@ -324,6 +326,7 @@ static ls_status refuses_other_communication(ls_comm *world) {
         LS_TRY(is_refused(world, (run_plan){.parallel = {.zero = zero}}, "uses a parameter that ranks share"));
     }
     LS_TRY(is_refused(world, (run_plan){.normalizes = true}, "BatchNorm1d needs the samples of all ranks"));
+    LS_TRY(is_refused(world, (run_plan){.drops = true}, "Dropout needs the samples of all ranks"));
     return is_refused(world, (run_plan){.irregular = true},
                       "ls_data_parallel scales this loss with numbers of all ranks");
 }

@@ -407,8 +407,7 @@ static ls_status damaged(ls_comm *world) {
     return LS_OK;
 }
 
-/* ---- lost and damaged files -----------------------------------------------------------------------------------------
- */
+/* ---- lost and damaged files -------------------------------------------------------------------------------------- */
 
 static ls_status invert_byte(const char *path, long offset) {
     FILE *file = fopen(path, "r+be");

@@ -20,7 +20,7 @@ typedef struct choice {
 
 typedef struct outcome {
     uint64_t hash;
-    double loss, accuracy;
+    double train_loss, loss, accuracy;
     int calls; /* of the criterion in training */
     char message[LS_ERROR_CAPACITY];
 } outcome;
@@ -56,6 +56,7 @@ static ls_status run(ls_comm *world, const choice *how, bool capture, outcome *i
     calls = 0;
     LS_CHECK(ls_trial_run(t.trial, EPOCHS) == how->ends);
     *is = (outcome){.hash = ls_module_hash(t.model),
+                    .train_loss = ls_trial_metric(t.trial, "loss"),
                     .loss = ls_trial_metric(t.trial, "val_loss"),
                     .accuracy = ls_trial_metric(t.trial, "acc"),
                     .calls = calls};
@@ -70,6 +71,7 @@ static ls_status compare(ls_comm *world, const choice *how, int most) {
     LS_TRY(run(world, how, false, &eager));
     LS_TRY(run(world, how, true, &captured));
     LS_CHECK(captured.hash == eager.hash);
+    LS_CHECK(memcmp(&captured.train_loss, &eager.train_loss, sizeof eager.train_loss) == 0);
     LS_CHECK(memcmp(&captured.loss, &eager.loss, sizeof eager.loss) == 0);
     LS_CHECK(memcmp(&captured.accuracy, &eager.accuracy, sizeof eager.accuracy) == 0);
     LS_CHECK(captured.calls <= most);

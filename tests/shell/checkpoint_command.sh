@@ -123,7 +123,8 @@ wrong 1 "lockstep checkpoint: cannot write nowhere/x: No such file or directory"
 for target in $newest/model.safetensors $newest/../$(basename $newest)/manifest.json; do
     wrong 2 "lockstep checkpoint: export: $target is in the checkpoint: choose a file outside of it" export $newest $target
 done
-(cd $newest && launch checkpoint export . model.safetensors)
+message=$(cd $newest && LS_TEST_MARK=$mark "$lockstep" checkpoint export . model.safetensors 2>&1; echo "status $?")
+check "export: refused within the checkpoint, too" is "$(echo "$message" | grep -cx -e 'status 2' -e '.*: model.safetensors is in the checkpoint: .*')" 2
 launch checkpoint verify run
 check "export: no checkpoint has changed" is "$status $(grep -c '  whole$' out)" "0 $(ls run | grep -c epoch-)"
 

@@ -219,9 +219,10 @@ done
 for how in "1 --dropout 0.2" 2; do # with clipped gradients and a schedule
     read -r ranks more <<<"$how"
     launch run -n $ranks "$examples/gpt" "${small[@]}" $more </dev/null
-    plain=$(hashes)
+    plain="$status $(hashes)"
+    check "gpt on $how: a hash" test "${plain%% *} $((${#plain} >= 18))" = "0 1"
     launch run -n $ranks "$examples/gpt" "${small[@]}" $more --capture </dev/null
-    check "gpt --capture on $how: the same bits" is "$(hashes)" "$plain"
+    check "gpt --capture on $how: the same bits" is "$status $(hashes)" "$plain"
     check "gpt --capture on $how: silent otherwise" is "$(complaints err)" ""
 done
 launch run -n 3 "$examples/gpt" "${small[@]}" --recompute </dev/null

@@ -16,7 +16,8 @@ BORROWED = {"ls_grad", "ls_world", "ls_module_child", "ls_module_find_child", "l
 # Functions that return their first argument, or an object that replaces it.
 RETURNS_ARGUMENT = {"ls_module_to_device", "ls_keep", "ls_module_retain", "ls_dataset_retain", "ls_module_finish"}
 # Functions that move parameters into new memory, like all constructors of optimizers. They fail while an export of a parameter exists.
-MOVES_PARAMETERS = {"ls_data_parallel", "ls_data_parallel_gather", "ls_outer_new", "ls_sync_parameters"}
+MOVES_PARAMETERS = {"ls_data_parallel", "ls_data_parallel_gather", "ls_outer_new", "ls_sync_parameters", "ls_sync_gradients",
+                    "ls_distribute_gradients"}
 # Results that tell a failure.
 FAILURES = {"ls_module_hash": 0, "ls_module_add_hooks": 0}
 # Functions with arguments that no rule covers: other modules of the package have them, or lockstep.lib.

@@ -386,6 +386,54 @@ static ls_callback *adding_a_hook(void) {
     return hooks(&(ls_callback_hooks){.on_start_epoch = add_hook});
 }
 
+static ls_optimizer *other_optimizer;
+
+/* The second optimizer exists before the first step, because a new optimizer moves the parameters. */
+static ls_status make_other_optimizer(ls_trial_state *state, void *user) {
+    (void)user;
+    other_optimizer = ls_sgd(state->model, &(ls_sgd_options){.learning_rate = 0.3});
+    return other_optimizer != NULL ? LS_OK : ls_error_status();
+}
+
+static ls_status use_other_optimizer(ls_trial_state *state, void *user) {
+    (void)user;
+    state->optimizer = state->epoch >= 1 ? other_optimizer : state->optimizer;
+    return LS_OK;
+}
+
+static ls_status free_other_optimizer(ls_trial_state *state, void *user) {
+    (void)state;
+    (void)user;
+    ls_optimizer_free(other_optimizer);
+    return LS_OK;
+}
+
+static ls_callback *replacing_optimizer(void) {
+    return hooks(&(ls_callback_hooks){
+        .on_start = make_other_optimizer, .on_start_epoch = use_other_optimizer, .on_end = free_other_optimizer});
+}
+
+static ls_tensor *other_criterion(ls_tensor *output, ls_tensor *target, void *user) {
+    return ls_mul(criterion(output, target, user), 0.25);
+}
+
+static ls_status use_other_criterion(ls_trial_state *state, void *user) {
+    (void)user;
+    state->criterion = state->epoch >= 1 ? other_criterion : state->criterion;
+    return LS_OK;
+}
+
+static ls_callback *replacing_criterion(void) {
+    return hooks(&(ls_callback_hooks){.on_start_epoch = use_other_criterion});
+}
+
+TEST(test_objects_that_hooks_replace) {
+    compare((variant){.callback = replacing_criterion}, CAPTURED_CALLS + 1);
+    assert_int_equal(log_lines(), 0);
+    compare((variant){.callback = replacing_optimizer}, CAPTURED_CALLS + 1);
+    assert_int_equal(log_lines(), 0);
+}
+
 TEST(test_hooks_that_cause_another_capture) {
     compare((variant){.callback = freezing_norm}, CAPTURED_CALLS + 1);
     assert_int_equal(log_lines(), 0);
@@ -529,6 +577,7 @@ int main(void) {
         cmocka_unit_test(test_callbacks_within_the_step),
         cmocka_unit_test(test_dropout),
         cmocka_unit_test(test_hooks_that_replays_obey),
+        cmocka_unit_test(test_objects_that_hooks_replace),
         cmocka_unit_test(test_hooks_that_cause_another_capture),
         cmocka_unit_test(test_errors_of_replays),
         cmocka_unit_test(test_several_runs),
