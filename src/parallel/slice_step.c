@@ -1,7 +1,8 @@
 /*
  * A training step by slices. The program's function runs for one slice after another, or for all slices in turns if
- * they synchronize (slice_meetings.h). In the first step, and if a loss is not one mean over samples, all forward
- * passes are run once before the step, so that the slices can agree on scaling factors.
+ * they synchronize (slice_meetings.h). In the first step, all forward passes are run once before the step, so that the
+ * slices can agree on scaling factors. If a loss is not one mean over samples, slices that synchronize agree before
+ * each backward pass, and other slices run their forward passes twice in each step.
  */
 #include <string.h>
 
@@ -497,7 +498,7 @@ static ls_status run(slice_step *s) {
     ls_data_parallel_state *state = s->state;
     bool again = false;
     state->all_samples = (double)s->batch->global_count;
-    LS_TRY(state->usual == 0 || state->agrees ? agree(s) : LS_OK);
+    LS_TRY(state->usual == 0 || (state->agrees && !state->slices->meets) ? agree(s) : LS_OK);
     LS_TRY(average(s, &again));
     if (again) {
         LS_TRY(agree(s));

@@ -54,6 +54,22 @@ ls_status ls_slice_begin_forward(ls_data_parallel_state *state) {
     return LS_OK;
 }
 
+/* Sets the scaling factors of a block of sums. Slices that synchronize add up their divisors here; for other slices,
+ * the step has added them up before. */
+static ls_status weigh_block(ls_data_parallel_state *state, ls_batch_loss *loss, int block) {
+    ls_slices *slices = state->slices;
+    const ls_divisor_sums own = ls_divisor_sums_of(state, loss, block * LS_DIVISORS, false);
+    ls_divisor_sums *all = &slices->sum.blocks[block];
+    if (slices->meets) {
+        ls_divisor_sums sum = own;
+        LS_TRY(ls_slice_meet(state, (double *)(void *)&sum, sizeof sum / sizeof(double)));
+        *all = sum;
+    }
+    LS_TRY(ls_divisor_sums_check(&own, &slices->sum.blocks[0]));
+    ls_divisor_sums_weigh(state, loss, block * LS_DIVISORS, &own, all);
+    return LS_OK;
+}
+
 ls_status ls_slice_begin_backward(ls_data_parallel_state *state, ls_batch_loss *loss) {
     ls_slices *slices = state->slices;
     if (slices->running >= 0) {
@@ -67,9 +83,7 @@ ls_status ls_slice_begin_backward(ls_data_parallel_state *state, ls_batch_loss *
         return LS_OK;
     }
     for (int i = 0; i < LS_FACTOR_BLOCKS && (i == 0 || i * LS_DIVISORS < loss->sums); i++) {
-        const ls_divisor_sums own = ls_divisor_sums_of(state, loss, i * LS_DIVISORS, false);
-        LS_TRY(ls_divisor_sums_check(&own, &slices->sum.blocks[0]));
-        ls_divisor_sums_weigh(state, loss, i * LS_DIVISORS, &own, &slices->sum.blocks[i]);
+        LS_TRY(weigh_block(state, loss, i));
     }
     loss->weighed = true;
     return LS_OK;
