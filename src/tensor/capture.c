@@ -7,8 +7,10 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/pages.h"
 #include "base/random.h"
 #include "tensor/device/cpu/cpu.h"
+#include "tensor/scope.h"
 
 struct ls_captured_block {
     ls_storage *storage; /* NULL once it is freed */
@@ -355,6 +357,8 @@ ls_status ls_capture_plan(ls_capture *capture) {
         block->place = find_place(capture->blocks, i, block);
         bytes = end_of(block) > bytes ? end_of(block) : bytes;
     }
+    ls_cache_empty(&ls_thread()->cache); /* replays do not need the blocks that the captured step has freed */
+    ls_pages_trim();
     capture->arena = ls_storage_new(&ls_cpu, bytes);
     if (capture->arena == NULL) {
         return ls_fail_memory("ls_step_capture", bytes);
