@@ -319,7 +319,7 @@ typedef struct ls_weight_averaging_options {
                      step (exponential moving average); 0 selects the mean of all epochs, updated after each epoch
                      (stochastic weight averaging: Izmailov et al., arXiv 1803.05407) */
     int64_t first_epoch; /**< first epoch of averaging; the average starts from the weights at this time */
-    bool no_swap;        /**< validates the weights instead of the averages */
+    bool no_swap;        /**< runs validation with the weights instead of the averages */
     bool keep;           /**< replaces the model's weights by the averages at the end of a run */
 } ls_weight_averaging_options;
 
@@ -350,8 +350,8 @@ LS_API ls_callback *ls_csv_log(const char *path, const ls_csv_log_options *optio
 
 /** Options of ls_tensorboard. */
 typedef struct ls_tensorboard_options {
-    int64_t every_steps; /**< interval in training steps for the loss over all ranks and the learning rates; 0 means
-                            never */
+    int64_t every_steps; /**< number of training steps from one record of the loss over all ranks and the learning
+                            rates to the next; 0 records neither */
     int64_t images;      /**< number of inputs of rank 0's first batch to show, if they are pictures; 0 shows none */
     bool no_histograms;  /**< omits the histograms of the parameters after each epoch */
     bool no_model;       /**< omits the text and the graph of the model */
@@ -427,7 +427,7 @@ typedef enum ls_time {
     LS_TIME_VALIDATION,    /**< validation passes */
     LS_TIME_COMMUNICATION, /**< communication calls of this thread, including the wait for other ranks; also counted in
                               the part during which they occur */
-    LS_TIME_TOTAL,         /**< runs, from beginning to end */
+    LS_TIME_TOTAL,         /**< the whole run, from its beginning to its end */
     LS_TIMES               /**< the number of parts */
 } ls_time;
 

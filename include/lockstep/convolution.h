@@ -33,8 +33,8 @@ extern "C" {
 typedef struct ls_conv_options {
     ls_shape stride;  /**< distance between windows, positive; default 1 */
     ls_shape padding; /**< number of zeros on each side of an axis, not negative; default 0 */
-    bool same; /**< pads so that the sizes are kept, with an odd zero at the end; replaces `padding`; requires strides
-                  of 1 */
+    bool same; /**< pads so that the output has the size of the input, with one zero more at the end if the number of
+                  zeros is odd; replaces `padding`; requires strides of 1 */
     ls_shape dilation; /**< distance between positions of a window, positive; default 1 */
     int64_t groups; /**< number of equal groups of channels that are convolved separately; 0 selects the default, 1 */
 } ls_conv_options;

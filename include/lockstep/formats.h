@@ -138,10 +138,10 @@ LS_API const char *ls_safetensors_metadata(const ls_safetensors *file, const cha
 LS_API void ls_safetensors_free(ls_safetensors *file);
 
 /**
- * Reads a PNG or JPEG file as u8 [channels, height, width]: 1 channel for gray, 3 channels for red, green and blue, and
- * 0 for the channels of the file. Ignores opacity, keeps the upper 8 of 16 bits, and converts colors to gray by ITU-R
- * BT.601. Needs memory for the file and twice the image (for JPEG, five times the image). Loads libpng or libjpeg when
- * the first such file is read.
+ * Reads a PNG or JPEG file as u8 [channels, height, width]. `channels` is 1 for gray, 3 for red, green and blue, or 0
+ * for the channels of the file. Ignores the alpha channel, keeps the upper 8 of 16 bits, and converts colors to gray by
+ * ITU-R BT.601. Needs memory for the file and twice the image (for JPEG, five times the image). Loads libpng or libjpeg
+ * when the first such file is read.
  *
  * - LS_ERR_IO: the file cannot be read.
  * - LS_ERR_FORMAT: the file is damaged or truncated, has more than 2^28 pixels or more pixels than its bytes can

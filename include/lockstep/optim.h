@@ -44,8 +44,8 @@ typedef struct ls_adam_options {
     double beta1;         /**< 0 selects the default, 0.9 */
     double beta2;         /**< 0 selects the default, 0.999 */
     double epsilon;       /**< 0 selects the default, 1e-8 */
-    double weight_decay;  /**< ls_adam adds it to the gradient; ls_adamw decouples it, and there 0 selects the default,
-                             0.01, and LS_ZERO selects no decay */
+    double weight_decay;  /**< ls_adam adds it to the gradient; ls_adamw decouples it. For ls_adamw, 0 selects the
+                             default, 0.01, and LS_ZERO selects no decay */
     bool amsgrad;
 } ls_adam_options;
 
@@ -482,7 +482,7 @@ typedef struct ls_plateau_options {
     int64_t patience; /**< number of consecutive metric values without improvement that are tolerated; 0 selects the
                          default, 10 */
     double threshold; /**< 0 selects the default, 1e-4 */
-    int64_t cooldown; /**< number of metrics after a reduction that are not counted against `patience` */
+    int64_t cooldown; /**< number of metric values after a reduction that do not count against `patience` */
     double minimum;   /**< smallest rate */
     double epsilon;   /**< largest change of a rate that is skipped as too small; 0 selects the default, 1e-8 */
     bool no_patience; /**< selects a patience of 0: the first metric that is not better reduces the rates */
@@ -604,8 +604,8 @@ typedef struct ls_ema ls_ema;
  * Creates exponential moving averages. Each ls_ema_update sets average = decay average + (1 - decay) parameter, with
  * `decay` at least 0 and below 1, usually 0.999. With decay 0, the average is the mean of all updates (stochastic
  * weight averaging: Izmailov et al., arXiv 1803.05407). The first update copies the parameters. Buffers, such as the
- * statistics of batch normalization, are averaged too; integer buffers are copied. Returns ownership to the caller, or
- * NULL if `decay` is out of range.
+ * statistics of batch normalization, are averaged too; integer buffers are copied. Returns ownership to the caller.
+ * Returns NULL if `decay` is out of range.
  */
 LS_API ls_ema *ls_ema_new(ls_module *model, double decay);
 /** Adds the current parameters to the averages. Call it after ls_optimizer_step. Fails with LS_ERR_STATE while the

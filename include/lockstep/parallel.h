@@ -376,9 +376,9 @@ typedef struct ls_data_parallel_options {
      *   ls_sequential.
      * - 3: the parameters of units, too. A rank has all parameters of a unit only while the unit runs.
      *
-     * With Adam in f32 on P ranks, N parameters need 16N, 8N + 8N/P, 4N + 12N/P and 16N/P bytes, and up to two units.
-     * Results are bit-identical to stage 0, except if ranks have different numbers of samples, or if gradients of
-     * several passes add up.
+     * With Adam in f32 on P ranks, N parameters need 16N, 8N + 8N/P, 4N + 12N/P and 16N/P bytes in stages 0 to 3, and
+     * in stages 2 and 3 also the bytes of one or two units. Results are bit-identical to stage 0, except if ranks have
+     * different numbers of samples, or if gradients of several passes add up.
      *
      * All ranks must pass the same stage. Create optimizers after ls_data_parallel, for the module that it returns.
      * ls_optimizer_step, ls_optimizer_state and ls_optimizer_save are then collective calls; in stages 2 and 3,

@@ -264,7 +264,8 @@ typedef struct ls_trial_options {
      * Outer optimizer of the model, for local SGD and DiLoCo (ls_outer_new); borrowed. NULL selects none.
      *
      * - The trial calls ls_outer_step after each training step.
-     * - An outer step also ends the training of each epoch, before its validation, and a run that a hook has stopped.
+     * - It also calls ls_outer_step at the end of the training of each epoch, before validation, and after a hook has
+     *   stopped the run.
      * - A checkpoint within an epoch, even after a signal, waits for the next outer step. Checkpoints contain the state
      *   of every rank's optimizer, and the momentum of the outer optimizer.
      */
@@ -366,7 +367,7 @@ LS_API ls_status ls_trial_replay(ls_trial *trial, ls_callback *const *callbacks,
 
 /**
  * Returns the value of a metric: "loss" of training, "val_loss" of validation, "test_loss" of ls_trial_evaluate with
- * the label "test". Returns NAN if the metric has no value, even if no metric has this name.
+ * the label "test". Returns NAN if the metric has no value, or if no metric has this name.
  *
  * - During a pass that computes the metric, in hooks and in a user step: returns the value over this rank's samples so
  *   far in the pass, or NAN before the first batch. From on_step_training (on_step_validation) on, the current batch is

@@ -374,7 +374,7 @@ static ls_status watch(job *self, uv_poll_t *poll, int fd, uv_poll_cb callback) 
                         : ls_fail(LS_ERR_IO, "lockstep run: cannot watch a descriptor: %s", uv_strerror(failure));
 }
 
-/* Opens the signal descriptors, and makes orphans of the job children of this process. */
+/* Opens the signal descriptors, and makes this process the parent of processes of the job whose parent has ended. */
 static ls_status open_signals(job *self) {
     sigset_t passed;
     sigset_t child;

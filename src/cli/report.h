@@ -73,7 +73,7 @@ typedef struct ls_chart {
     int count;
 } ls_chart;
 
-/* Writes HTML text that contains no special characters. */
+/* Writes text without escaping it: the text must not contain special characters of HTML. */
 void ls_page_put(FILE *page, const char *text);
 /* Writes the chart, if it has points, and frees its curves. */
 void ls_chart_write(FILE *page, ls_chart *chart);

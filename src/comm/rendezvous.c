@@ -87,7 +87,7 @@ static ls_status check_backends(const ls_job *job, const ls_roster *world) {
         } else if (strcmp(name, first) != 0) {
             return ls_fail(LS_ERR_MISMATCH,
                            "rank 0 selects backend \"%s\", but rank %d selects \"%s\": select the same backend on all "
-                           "ranks, in LOCKSTEP_BACKEND or in the program, or none",
+                           "ranks, in LOCKSTEP_BACKEND or in the program, or select none on any rank",
                            first, rank, name);
         }
     }

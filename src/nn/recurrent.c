@@ -89,7 +89,7 @@ static ls_status take_inputs(const ls_module *self, ls_tensor *const *inputs, in
         c->states[i] = inputs[i + 1];
     }
     if (states == 2 && (c->states[0] == NULL) != (c->states[1] == NULL)) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: %s is NULL: h and c are given together, or neither is", self->type->name,
+        return ls_fail(LS_ERR_ARGUMENT, "%s: %s is NULL: pass both h and c, or neither", self->type->name,
                        c->states[0] == NULL ? "h" : "c");
     }
     c->lengths = states + 1 < input_count ? inputs[states + 1] : NULL;

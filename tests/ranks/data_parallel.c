@@ -90,8 +90,8 @@ static ls_module *make_mixed(ls_dtype dtype) {
 /* ---- batches ----------------------------------------------------------------------------------------------------- */
 
 /*
- * Returns rows first to last - 1 of global batch `number`. The first number is positive in the first `positive` rows
- * and negative in the others.
+ * Returns rows first to last - 1 of global batch `number`. The first element of a row is positive in the first
+ * `positive` rows, and negative in the others.
  */
 static ls_tensor *rows_of(int number, int64_t first, int64_t last, int64_t width, ls_dtype dtype, int64_t positive) {
     ls_tensor *rows = ls_empty(LS_SHAPE(last - first, width), dtype);

@@ -133,7 +133,7 @@ static ls_status handles(ls_comm *world) {
     return ls_comm_barrier(world, NULL);
 }
 
-/* Begins work on a communicator that is then freed: no rank sends the message that the work receives. */
+/* Begins work on a communicator that is then freed. The work waits for a message that no rank sends. */
 static ls_status work_after_free(ls_comm *world) {
     static _Thread_local float numbers[2][1000];
     const int rank = ls_comm_rank(world);

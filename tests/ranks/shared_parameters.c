@@ -26,7 +26,7 @@ static ls_tensor *projection_forward(ls_module *self, ls_tensor *input) {
     return p->back ? ls_linear(input, p->weight, NULL) : ls_matmul(input, p->weight);
 }
 
-/* Computes x weight, or x weight^T. */
+/* Creates a module that multiplies x by the matrix `weight`, or by its transpose. */
 static ls_module *project(ls_tensor *weight, bool back) {
     static const ls_module_type type = {
         .name = "Projection", .state_size = sizeof(projection), .forward = projection_forward};

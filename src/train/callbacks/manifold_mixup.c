@@ -95,7 +95,8 @@ static ls_status on_sample(ls_trial_state *state, void *user) {
     }
     const ls_slices *slices = ls_data_parallel_slices(state->model);
     if (slices != NULL && slices->meets) { /* the slices take turns, but the callback can mix only one at a time */
-        return ls_fail(LS_ERR_UNSUPPORTED, "%s: cannot be combined with .shards and batch normalization", maker);
+        return ls_fail(LS_ERR_UNSUPPORTED, "%s: cannot be combined with .shards if the model has batch normalization",
+                       maker);
     }
     ls_draws draws = ls_draws_of(state, self->options.seed, SALT, LS_WHOLE_BATCH);
     self->share = self->options.lambda != 0 ? self->options.lambda : ls_draw_beta(&draws, self->options.alpha);

@@ -82,7 +82,7 @@ ls_status ls_part_layout_add_model(ls_part_layout *layout, const ls_module *mode
 ls_status ls_part_layout_add_state(ls_part_layout *layout, const ls_named *state, const ls_tensor *parameter, int rank);
 /*
  * Returns whether the state can be resharded: its name contains the name of its parameter in the model, and the method
- * has no vectors of all parameters.
+ * keeps no vectors over all parameters.
  */
 bool ls_state_has_layout(const ls_optimizer *optimizer, const ls_module *model, const ls_named *state,
                          const ls_tensor *parameter);

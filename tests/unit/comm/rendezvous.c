@@ -235,7 +235,7 @@ TEST(test_world_sizes_differ) {
 }
 
 /*
- * Joins as rank 1 with a peer info of this number of bytes, which begins with `record`. Returns whether the store's
+ * Joins as rank 1. Its peer info has `bytes` bytes and begins with `record`. Returns whether the message of the store's
  * refusal contains `said`.
  */
 static bool join_as_another_build(ls_store *store, int size, size_t bytes, const char *record, const char *said) {

@@ -323,7 +323,7 @@ TEST(test_refusals) {
     REFUSED(ls_forward(module, ls_select(x, 0, 0)), LS_ERR_SHAPE, "LSTM: x is [4, 3], but must be [n, length, 3]")
     REFUSED(ls_forward(module, ls_to(x, LS_F64)), LS_ERR_SHAPE, "f64")
     REFUSED(ask(module, x, ls_transpose(h, 0, 1), h, NULL), LS_ERR_SHAPE, "LSTM: h is [1, 2, 5], but must be [2, 1, 5]")
-    REFUSED(ask(module, x, h, NULL, NULL), LS_ERR_ARGUMENT, "LSTM: c is NULL: h and c are given together")
+    REFUSED(ask(module, x, h, NULL, NULL), LS_ERR_ARGUMENT, "LSTM: c is NULL: pass both h and c")
     REFUSED(ask(module, x, NULL, NULL, h), LS_ERR_SHAPE, "LSTM: the lengths are a tensor of f32")
     REFUSED(ask(module, x, NULL, NULL, ls_zeros(LS_SHAPE(3), LS_I64)), LS_ERR_SHAPE,
             "the lengths are [3], but must be [2]")

@@ -176,7 +176,7 @@ static int64_t check_folder(const job_plan *job, const reference *want) {
     return newest;
 }
 
-/* A run is killed, from its first checkpoint on. Returns whether it was killed. */
+/* Continues a run from its first checkpoint, and kills it if it reaches the call. Returns whether it was killed. */
 static bool kill_run(job_plan *job, const reference *want, bool all) {
     job_plan again = *job;
     forget_folder(job->folder);

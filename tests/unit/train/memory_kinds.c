@@ -404,7 +404,7 @@ TEST(test_budget) {
     expect_same(&before);
 }
 
-/* State that the optimizer allocates during its steps is already counted before the first step. */
+/* The budget counts the state of the optimizer before the first step, although its steps allocate this state. */
 TEST(test_budget_counts_later_state) {
     setting s = make_setting(100000, true);
     assert_true(s.start < 50000);

@@ -66,8 +66,8 @@ static ls_status check_read(ls_shm *shm, const ls_call *call, int rank) {
 }
 
 /*
- * Between threads, a rank that fails may free its buffers at once. So a reader first announces that it is reading, and
- * then checks for failures. A rank that fails first announces the failure, and then waits for the readers
+ * If ranks are threads, a failing rank may free its buffers at once. Therefore, a reader announces that it is reading
+ * before it checks for failures, and a failing rank announces its failure before it waits for the readers
  * (ls_shm_peer_read_settle).
  */
 static bool copy_between_threads(ls_shm *shm, int rank, void *into, uint64_t address, size_t bytes) {

@@ -330,9 +330,9 @@ static void check_memory(ls_sim_rank *rank, const ls_sim_packet *packet) {
 }
 
 /*
- * For options.both_links, when the first byte of the packet has arrived at the receiver's link: moves the packet to the
- * time at which the link has received it, which is after earlier packets and, for the first packet of a message, after
- * the earlier messages on its channel. Returns true if the packet arrives later.
+ * With options.both_links, call this when the first byte of the packet has reached the receiver's link. Postpones the
+ * packet until the link has received all of it. A packet comes after the earlier packets of the link; the first packet
+ * of a message also comes after the earlier messages of its channel. Returns true if the packet was postponed.
  */
 static bool waits_for_link(ls_sim_network *network, ls_sim_packet *packet) {
     const bool starts = packet->kind == LS_SIM_WHOLE || packet->kind == LS_SIM_ANNOUNCE;
