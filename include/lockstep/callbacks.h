@@ -445,7 +445,11 @@ typedef struct ls_timer_options {
  * callback last in the list of callbacks.
  */
 LS_API ls_callback *ls_timer(const ls_timer_options *options);
-/** Returns this rank's seconds in the part `what` so far, or NAN for a callback of a different kind. */
+/**
+ * Returns this rank's seconds in the part `what`, in all runs so far: including the current run, failed runs, and the
+ * runs before a checkpoint from which the trial has resumed. Returns NAN for a callback of a different kind. During a
+ * run, call it on the thread of the run.
+ */
 LS_API double ls_timer_seconds(const ls_callback *callback, ls_time what);
 /**
  * Returns the bytes of the elements that this rank passed to communication calls in the last run that ended without a
@@ -453,8 +457,8 @@ LS_API double ls_timer_seconds(const ls_callback *callback, ls_time what);
  * all parts that this rank sends. Returns NAN for a callback of a different kind.
  */
 LS_API double ls_timer_bytes(const ls_callback *callback);
-/** Sets the minimum, mean and maximum over ranks of the seconds of the part `what` in the last run, or NAN before the
- * first run. Pointers may be NULL. */
+/** Sets the minimum, mean and maximum over ranks of the seconds of the part `what` in the last run that ended without a
+ * failure, or NAN before such a run. Pointers may be NULL. */
 LS_API void ls_timer_over_ranks(const ls_callback *callback, ls_time what, double *least, double *mean,
                                 double *largest);
 /**

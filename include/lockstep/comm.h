@@ -380,7 +380,9 @@ LS_API ls_status ls_comm_alltoallv(ls_comm *comm, const void *send, const size_t
  *
  * Small messages are buffered, so the call returns at once. The backend decides whether a message is small, so two
  * ranks that both send before they receive must use `work`. Sends and receives are independent of the order of the
- * other calls. They progress while this rank is in any call on this communicator.
+ * other calls. They progress while this rank is in any call on this communicator. If the receiver expects a different
+ * count or dtype, only the receiver fails, except on backend shm: there, a send that waits for its receiver fails with
+ * LS_ERR_MISMATCH, too.
  */
 LS_API ls_status ls_comm_send(ls_comm *comm, const void *buffer, size_t count, ls_dtype dtype, int dest, int tag,
                               ls_work **work) LS_WARN_UNUSED;

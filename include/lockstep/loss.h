@@ -83,7 +83,8 @@ typedef struct ls_bce_with_logits_options {
 
 /**
  * Computes -weight * (pos_weight * target * log p + (1 - target) * log(1 - p)) with p = sigmoid(logits), without
- * overflow (PyTorch's BCEWithLogitsLoss). Gradients flow to the weights, too. `options` may be NULL.
+ * overflow (PyTorch's BCEWithLogitsLoss). Infinite logits can give NaN. Gradients flow to the weights, too. `options`
+ * may be NULL.
  */
 LS_API ls_tensor *ls_bce_with_logits_loss(ls_tensor *logits, ls_tensor *target,
                                           const ls_bce_with_logits_options *options);

@@ -94,14 +94,14 @@ static ls_status fail_event(const char *call, const ls_events *events) {
 }
 
 ls_status ls_events_check(const char *call, const ls_events *events, const char *tag) {
-    return events == NULL ? ls_fail_missing("%s: the writer is NULL", call)
+    return events == NULL ? ls_fail_missing("%s: the writer", call)
            : tag == NULL  ? ls_fail(LS_ERR_ARGUMENT, "%s: %s: the tag is NULL", call, events->path)
                           : LS_OK;
 }
 
 ls_status ls_events_check_tensor(const char *call, const ls_events *events, const char *tag, const ls_tensor *tensor) {
     LS_TRY(ls_events_check(call, events, tag));
-    return tensor == NULL                    ? ls_fail_missing("%s: '%.100s': the tensor is NULL", call, tag)
+    return tensor == NULL                    ? ls_fail_missing("%s: '%.100s': the tensor", call, tag)
            : ls_tensor_is_here(call, tensor) ? LS_OK
                                              : ls_error_status();
 }

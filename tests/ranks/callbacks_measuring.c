@@ -97,7 +97,8 @@ static ls_status times(ls_comm *world) {
                  mean <= largest * (1 + 1e-9));
         LS_TRY(same_on_all(world, mean));
     }
-    LS_CHECK(sum <= ls_timer_seconds(timer, LS_TIME_TOTAL));
+    const double total = ls_timer_seconds(timer, LS_TIME_TOTAL);
+    LS_CHECK(sum <= total);
     ls_timer_over_ranks(timer, LS_TIME_FORWARD, NULL, NULL, &largest);
     LS_CHECK(largest >= EPOCHS * 5 * BUSY_NS * 1e-9);
     LS_CHECK(ls_timer_seconds(timer, LS_TIME_USER_STEP) == 0 && ls_timer_seconds(timer, LS_TIME_VALIDATION) > 0);
@@ -106,6 +107,10 @@ static ls_status times(ls_comm *world) {
     LS_CHECK(isnan(ls_timer_seconds(callbacks[0], LS_TIME_DATA)) && isnan(ls_timer_bytes(callbacks[0])));
     const double bytes = ls_timer_bytes(timer), gradients = 8 * (4 * 6 + 6 + 6 * 3 + 3);
     LS_CHECK(ls_comm_size(world) == 1 || bytes >= EPOCHS * 5 * gradients);
+    LS_TRY(ls_trial_run(t.trial, EPOCHS)); /* no epoch is left */
+    ls_timer_over_ranks(timer, LS_TIME_FORWARD, &least, NULL, &largest);
+    LS_CHECK(least == 0 && largest == 0 && ls_timer_seconds(timer, LS_TIME_FORWARD) > 0);
+    LS_CHECK(ls_timer_seconds(timer, LS_TIME_TOTAL) > total);
     training_end(&t);
     return LS_OK;
 }
@@ -124,6 +129,8 @@ static ls_status times_of_failures(ls_comm *world) {
     LS_TRY(training_begin(&t, &(training_plan){.callbacks = callbacks, .callback_count = 2}, world));
     LS_CHECK(ls_trial_run(t.trial, 1) == LS_ERR_IO && ls_comm_metered.users == 1);
     LS_CHECK(isnan(ls_timer_seconds(callbacks[1], LS_TIME_DATA)) && ls_timer_bytes(callbacks[0]) == 0);
+    const double forward = ls_timer_seconds(callbacks[0], LS_TIME_FORWARD);
+    LS_CHECK(forward > 0 && ls_timer_seconds(callbacks[0], LS_TIME_TOTAL) > forward);
     LS_CHECK(ls_trial_run(t.trial, 1) == LS_ERR_IO && ls_comm_metered.users == 1 && ls_comm_metered.depth == 0);
     training_end(&t);
     LS_CHECK(ls_comm_metered.users == 0);

@@ -389,7 +389,10 @@ ls_tensor *ls_bce_with_logits_loss(ls_tensor *logits, ls_tensor *target, const l
         check_weight("pos_weight", options->pos_weight, logits) != LS_OK) {
         return ls_scope_failed();
     }
-    return ls_loss_reduced(weighted_bce(logits, target, options), options->reduction);
+    if (!ls_dtype_is_floating(logits->dtype)) { /* unsigned integers cannot be negated */
+        logits = ls_to(logits, ls_promote_real(logits->dtype));
+    }
+    return ls_loss_reduced(logits != NULL ? weighted_bce(logits, target, options) : NULL, options->reduction);
 }
 
 ls_tensor *ls_kl_div_loss(ls_tensor *log_probabilities, ls_tensor *target, ls_loss_reduction reduction) {

@@ -24,10 +24,11 @@ typedef struct timer {
     uint64_t began; /* start of the run; 0 if no run is in progress */
     uint64_t mark;  /* time of the last hook in a step */
     uint64_t validation;
-    uint64_t communication; /* communication time at the start of the run */
-    uint64_t bytes_before;  /* bytes of this thread's communication calls before the run */
-    uint64_t bytes;         /* bytes of communication calls in the last completed run */
-    int64_t nanoseconds[LS_TIMES];
+    uint64_t communication;        /* communication time at the start of the run */
+    uint64_t bytes_before;         /* bytes of this thread's communication calls before the run */
+    uint64_t bytes;                /* bytes of communication calls in the last completed run */
+    int64_t nanoseconds[LS_TIMES]; /* in all runs */
+    int64_t before[LS_TIMES];      /* in all runs before this run */
     double over_ranks[LS_TIMES][SIDES];
     double peaks[PEAKS][SIDES]; /* peaks of the last completed run, over ranks: of each kind, and of the total */
     ls_state_list listed;
@@ -47,9 +48,24 @@ static int64_t communication_of(const timer *self) {
     return self->nanoseconds[LS_TIME_COMMUNICATION] + (int64_t)current;
 }
 
+/* Returns the duration of all runs including the current one, in nanoseconds. */
+static int64_t total_of(const timer *self) {
+    return self->nanoseconds[LS_TIME_TOTAL] + (int64_t)(self->began != 0 ? ls_clock_ns() - self->began : 0);
+}
+
+/* Adds the current run up to now to the times. */
+static void take_times(timer *self) {
+    self->nanoseconds[LS_TIME_COMMUNICATION] = communication_of(self);
+    self->nanoseconds[LS_TIME_TOTAL] = total_of(self);
+    if (self->began != 0) {
+        self->communication = ls_comm_metered.nanoseconds;
+        self->began = ls_clock_ns();
+    }
+}
+
 /* A failed run did not call on_end. */
 static void stop(timer *self) {
-    self->nanoseconds[LS_TIME_COMMUNICATION] = communication_of(self);
+    take_times(self);
     ls_comm_metered.users -= self->began != 0;
     self->began = 0;
 }
@@ -58,6 +74,7 @@ static ls_status on_start(ls_trial_state *state, void *user) {
     timer *self = user;
     stop(self);
     if (ls_callback_in_run(state) && !ls_callback_in_replay(state)) {
+        memcpy(self->before, self->nanoseconds, sizeof self->before);
         self->began = self->mark = ls_clock_ns(); /* a run that resumes within an epoch has no on_start_training */
         self->communication = ls_comm_metered.nanoseconds;
         self->bytes_before = ls_comm_metered.bytes;
@@ -138,7 +155,7 @@ static ls_status compare_times_and_peaks(timer *self, const ls_trial_state *stat
     const ls_memory_watch *memory = &state->trial->memory;
     double numbers[LS_TIMES + PEAKS], over_ranks[LS_TIMES + PEAKS][SIDES];
     for (int i = 0; i < LS_TIMES; i++) {
-        numbers[i] = (double)self->nanoseconds[i] * 1e-9;
+        numbers[i] = (double)(self->nanoseconds[i] - self->before[i]) * 1e-9;
     }
     for (int i = 0; i < LS_MEMORY_KINDS; i++) {
         numbers[LS_TIMES + i] = (double)memory->bytes[i];
@@ -182,7 +199,6 @@ static ls_status on_end(ls_trial_state *state, void *user) {
     if (self->began == 0) {
         return LS_OK;
     }
-    self->nanoseconds[LS_TIME_TOTAL] += (int64_t)(ls_clock_ns() - self->began);
     self->bytes = ls_comm_metered.bytes - self->bytes_before;
     stop(self);
     LS_TRY(self->bare ? LS_OK : compare_times_and_peaks(self, state));
@@ -198,7 +214,9 @@ static ls_status list(void *user, ls_state_list *list) {
 }
 
 static ls_status state(void *user, const ls_named **tensors, int *count) {
-    return ls_callback_state(user, list, &((timer *)user)->listed, tensors, count);
+    timer *self = user;
+    take_times(self);
+    return ls_callback_state(self, list, &self->listed, tensors, count);
 }
 
 static ls_status set_state(void *user, const ls_named *tensors, int count) {
@@ -221,7 +239,7 @@ static void set_unknown(double row[SIDES]) {
     row[LEAST] = row[MEAN] = row[LARGEST] = NAN;
 }
 
-/* The timer has no state, so that a trial can resume from checkpoints of a trial without the timer. */
+/* A bare timer has no state, so that a trial can resume from checkpoints of a trial without the timer. */
 static ls_callback *make(const char *call, timer options) {
     timer *self = ls_callback_allocate(call, sizeof *self);
     if (self == NULL) {
@@ -273,7 +291,10 @@ double ls_timer_seconds(const ls_callback *callback, ls_time what) {
     if (self == NULL || !is_time(what)) {
         return NAN;
     }
-    return (double)(what == LS_TIME_COMMUNICATION ? communication_of(self) : self->nanoseconds[what]) * 1e-9;
+    return (double)(what == LS_TIME_COMMUNICATION ? communication_of(self)
+                    : what == LS_TIME_TOTAL       ? total_of(self)
+                                                  : self->nanoseconds[what]) *
+           1e-9;
 }
 
 double ls_timer_bytes(const ls_callback *callback) {

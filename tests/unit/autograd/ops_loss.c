@@ -86,6 +86,12 @@ TEST(test_weighted_bce_agrees_with_pytorch) {
     ls_tensor *target = ls_from(LS_SHAPE(2), LS_F32, (const float[]){0, 1});
     const ls_bce_with_logits_options options = {.pos_weight = ls_full(LS_SCALAR, LS_F32, 3)};
     assert_true(ls_item(ls_bce_with_logits_loss(x, target, &options)) == 400);
+    const ls_bce_with_logits_options ones = {.weight = ls_ones(LS_SCALAR, LS_F32)};
+    for (int dtype = 0; dtype < 2; dtype++) { /* neither can be negated */
+        ls_tensor *logits = ls_ones(LS_SHAPE(2), dtype == 0 ? LS_U8 : LS_BOOL);
+        const double want = ls_item(ls_bce_with_logits_loss(logits, ls_ones(LS_SHAPE(2), LS_F32), NULL));
+        assert_true(ls_item(ls_bce_with_logits_loss(logits, ls_ones(LS_SHAPE(2), LS_F32), &ones)) == want);
+    }
     assert_int_equal(ls_scope_end(scope), LS_OK);
     scope = ls_scope_begin();
     x = ls_ones(LS_SHAPE(2, 3), LS_F32);
