@@ -138,10 +138,13 @@ static double tail_within(ls_random_state state, uint64_t first, uint64_t count,
     }
 }
 
-/* Returns the first of numbers i, i + count, i + 2 count, ... of the stream that lies in the interval. An interval that
- * these numbers hardly ever meet gets numbers of its own. */
+/*
+ * Returns the first of numbers i, i + count, i + 2 count, ... of the stream that lies in the interval. If TRIES numbers
+ * do not, draws from the interval itself. For a far tail, it draws from the interval at once.
+ */
 static double normal_within(ls_random_state state, int64_t i, int64_t count, double low, double high) {
-    for (int64_t attempt = 0; attempt < TRIES; attempt++) {
+    const bool in_far_tail = low > 4 || high < -4;
+    for (int64_t attempt = 0; attempt < TRIES && !in_far_tail; attempt++) {
         const double number = ls_random_normal(state.seed, state.stream, (uint64_t)(i + attempt * count));
         if (number >= low && number <= high) {
             return number;
