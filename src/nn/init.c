@@ -1,7 +1,7 @@
 /* Initialisers. Numbers are drawn in double precision and converted, so that all dtypes start from the same numbers. */
 #include <math.h>
 
-#include "base/float16.h"
+#include "base/float_limits.h"
 #include "base/random.h"
 #include "nn/module.h"
 #include "tensor/capture.h"

@@ -1,7 +1,7 @@
 /* Tensors created from a shape: empty, filled, counted, random, or over memory of the caller. */
 #include <math.h>
 
-#include "base/float16.h"
+#include "base/float_limits.h"
 #include "base/random.h"
 #include "tensor/capture.h"
 #include "tensor/device.h"
