@@ -213,7 +213,7 @@ LS_API ls_status ls_module_set_requires_grad(ls_module *module, bool requires_gr
 /**
  * Returns a 64-bit FNV-1a hash of the bits of all parameters in order. Equal models have equal hashes. Between two
  * outer steps of ls_outer, and with .zero = 3 before ls_data_parallel_gather, returns 0 with the error LS_ERR_STATE.
- * Also returns 0 with an error if `module` is NULL.
+ * Also returns 0 with an error if `module` is NULL or was freed.
  */
 LS_API uint64_t ls_module_hash(const ls_module *module);
 /**
