@@ -287,7 +287,7 @@ LS_API ls_tensor *ls_logical_not(ls_tensor *x);
  * - With a floating number, integers and bool become f32.
  * - ls_div of integers is f32.
  * - The result of comparisons is bool. Comparisons of integer tensors with a number are exact. For a floating tensor,
- * the number is first rounded to the dtype of the tensor (f32 for bf16 and f16).
+ *   the number is first rounded to the dtype of the tensor (f32 for bf16 and f16).
  */
 #define LS_DECLARE_BINARY(name)                                                                                        \
     LS_API ls_tensor *ls_##name##_tensor(ls_tensor *a, ls_tensor *b);                                                  \

@@ -213,7 +213,7 @@ LS_API ls_status ls_module_set_requires_grad(ls_module *module, bool requires_gr
 /**
  * Returns a 64-bit FNV-1a hash of the bits of all parameters in order. Equal models have equal hashes. Between two
  * outer steps of ls_outer, and with .zero = 3 before ls_data_parallel_gather, returns 0 with the error LS_ERR_STATE.
- * Also returns 0 with an error if `module` is NULL.
+ * Also returns 0 with an error if `module` is NULL or was freed.
  */
 LS_API uint64_t ls_module_hash(const ls_module *module);
 /**
@@ -709,25 +709,40 @@ LS_API ls_status ls_nn_init_uniform(ls_tensor *tensor, double low, double high) 
 LS_API ls_status ls_nn_init_normal(ls_tensor *tensor, double mean, double deviation) LS_WARN_UNUSED;
 /**
  * Draws elements from a normal distribution within [low, high], rounded to the dtype within these limits. A limit may
- * be infinite. Fails with LS_ERR_ARGUMENT if `mean` or `deviation` is not finite, `deviation` is not positive, `low` is
- * not below `high`, or the dtype has no number between them.
+ * be infinite. Fails with LS_ERR_ARGUMENT in these cases:
+ *
+ * - `mean` or `deviation` is not finite, or `deviation` is not positive.
+ * - `low` is not below `high`, or the dtype has no number between them.
+ * - The limits are too far from the mean: the distance, divided by `deviation`, is not a finite number.
  */
 LS_API ls_status ls_nn_init_truncated_normal(ls_tensor *tensor, double mean, double deviation, double low,
                                              double high) LS_WARN_UNUSED;
 /**
  * Draws elements uniformly from +-sqrt(6 / ((1 + slope^2) fan_in)) (He et al., arXiv 1502.01852). fan_in is the product
- * of all sizes except the first. `slope` is the slope of the following leaky ReLU (0 for ReLU).
+ * of all sizes except the first. `slope` is the slope of the following leaky ReLU (0 for ReLU). Fails with
+ * LS_ERR_ARGUMENT if `slope` is not finite, and with LS_ERR_SHAPE if the tensor has no elements or fewer than two axes.
  */
 LS_API ls_status ls_nn_init_kaiming_uniform(ls_tensor *tensor, double slope) LS_WARN_UNUSED;
-/** Draws elements from a normal distribution with deviation sqrt(2 / ((1 + slope^2) fan_in)). */
+/**
+ * Draws elements from a normal distribution with deviation sqrt(2 / ((1 + slope^2) fan_in)). Fails as
+ * ls_nn_init_kaiming_uniform does.
+ */
 LS_API ls_status ls_nn_init_kaiming_normal(ls_tensor *tensor, double slope) LS_WARN_UNUSED;
-/** Draws elements uniformly from +-gain sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio, AISTATS 2010). */
+/**
+ * Draws elements uniformly from +-gain sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio, AISTATS 2010). fan_out is the
+ * product of all sizes except the second. Fails with LS_ERR_ARGUMENT if `gain` is negative or not finite, and with
+ * LS_ERR_SHAPE if the tensor has no elements or fewer than two axes.
+ */
 LS_API ls_status ls_nn_init_xavier_uniform(ls_tensor *tensor, double gain) LS_WARN_UNUSED;
-/** Draws elements from a normal distribution with deviation gain sqrt(2 / (fan_in + fan_out)). */
+/**
+ * Draws elements from a normal distribution with deviation gain sqrt(2 / (fan_in + fan_out)). Fails as
+ * ls_nn_init_xavier_uniform does.
+ */
 LS_API ls_status ls_nn_init_xavier_normal(ls_tensor *tensor, double gain) LS_WARN_UNUSED;
 /**
  * Sets the rows (or the columns, if there are fewer columns) to orthogonal vectors of length `gain` (Saxe et al., arXiv
- * 1312.6120). Axes after the first count as one.
+ * 1312.6120). Axes after the first count as one. Fails with LS_ERR_ARGUMENT if `gain` is not finite, and with
+ * LS_ERR_SHAPE if the tensor has no elements or fewer than two axes.
  */
 LS_API ls_status ls_nn_init_orthogonal(ls_tensor *tensor, double gain) LS_WARN_UNUSED;
 

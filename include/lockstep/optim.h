@@ -354,9 +354,8 @@ LS_API ls_status ls_optimizer_state(ls_optimizer *optimizer, const ls_named **te
 /**
  * Restores the state of an optimizer with the same kind, options and parameters. Copies the tensors. If the parameters
  * are also restored, later steps are bit-identical. Names, shapes and dtypes must be exactly as in ls_optimizer_state,
- * in any order.
- * All numbers must be finite; counters and averages of squares must not be negative. On failure, nothing changes, and
- * the error names the first difference.
+ * in any order. All numbers must be finite; counters and averages of squares must not be negative. On failure, nothing
+ * changes, and the error names the first difference.
  */
 LS_API ls_status ls_optimizer_set_state(ls_optimizer *optimizer, const ls_named *tensors, int count) LS_WARN_UNUSED;
 /**

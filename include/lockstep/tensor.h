@@ -217,10 +217,10 @@ LS_API ls_tensor *ls_from_memory(ls_shape shape, ls_dtype dtype, void *data, voi
 /**
  * Does the same as ls_from_memory for memory with strides, such as a part of an array or a column-major array.
  * stride[i] is the distance in elements between neighbors along axis i. `data` points to the first element. Uses the
- * memory without a copy. Copies `stride`; NULL selects the strides of dense memory. So that no elements share memory,
- * the stride of an axis must exceed the distance from the first to the last element along all axes with smaller
- * strides. Axes of size 1 are ignored. Fails with LS_ERR_ARGUMENT otherwise, and with LS_ERR_SHAPE if a stride is too
- * large.
+ * memory without a copy. Copies `stride`; NULL selects the strides of dense memory. Elements must not share memory. The
+ * stride of each axis must exceed the distance from the first to the last element along all axes with smaller strides;
+ * otherwise the call fails with LS_ERR_ARGUMENT. Axes of size 1 are ignored. Fails with LS_ERR_SHAPE if a distance in
+ * bytes exceeds int64_t.
  */
 LS_API ls_tensor *ls_from_strided(ls_shape shape, const int64_t *stride, ls_dtype dtype, void *data,
                                   void (*release)(void *data, void *user), void *user);

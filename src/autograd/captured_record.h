@@ -34,9 +34,8 @@ struct ls_step {
     ls_capture capture; /* the first member: the hooks convert its address */
     ls_step_function function;
     void *user;
-    bool eager; /* a replay calls the function */
-    const ls_thread_state *thread;
-    uint64_t thread_serial; /* another thread may get the address of an ended thread's state */
+    bool eager;             /* a replay calls the function */
+    uint64_t thread_serial; /* of the thread that captured the step */
     const ls_scope *outer;  /* the innermost scope when the step was captured */
     captured_modes modes;
     captured_input *inputs;

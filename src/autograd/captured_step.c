@@ -40,7 +40,7 @@ static void check_leaf(ls_step *step, const char *operation, const ls_tensor *te
 
 /* Returns whether a scope of the step holds the tensor. */
 static bool is_made_in_step(const ls_step *step, const ls_tensor *tensor) {
-    for (const ls_scope *scope = step->thread->scope; scope != step->outer; scope = scope->outer) {
+    for (const ls_scope *scope = ls_thread_present->scope; scope != step->outer; scope = scope->outer) {
         if (tensor->scope == scope) {
             return true;
         }
@@ -154,7 +154,7 @@ static ls_status check_tensor(const captured_input *input) {
 
 /* Checks everything that the function and the program must leave as it is, except gradients. */
 static ls_status check_objects(const ls_step *step) {
-    const captured_modes modes = modes_of(step->thread);
+    const captured_modes modes = modes_of(ls_thread_present);
     if (modes.no_grad != step->modes.no_grad || modes.autocast != step->modes.autocast) {
         return ls_fail(LS_ERR_STATE, "ls_step_replay: ls_no_grad or ls_autocast have changed since ls_step_capture: "
                                      "call it in the same mode, or set the mode in the function");
@@ -317,7 +317,6 @@ static ls_step *allocate(ls_step_function function, void *user) {
     }
     step->function = function;
     step->user = user;
-    step->thread = thread;
     step->thread_serial = thread->serial;
     step->outer = thread->scope;
     step->modes = modes_of(thread);

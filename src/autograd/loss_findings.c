@@ -26,9 +26,6 @@ static const ls_tensor *look_through(const ls_tensor *summed, scaling *s) {
     ls_constant_factor factor;
     while (node != NULL && ls_find_constant_factor(node, &factor)) {
         if (factor.tensor == NULL || factor.tensor->count == 1) {
-            if (factor.tensor != NULL) {
-                ls_capture_refuse_here("ls_data_parallel", LS_CAPTURE_ALL_RANKS);
-            }
             const double number = factor.tensor != NULL ? ls_item(factor.tensor) : factor.number;
             s->number *= factor.divides ? 1 / number : number;
         } else if (s->weights == NULL) {

@@ -5,8 +5,8 @@
  * new reference. The object is freed with its last reference. A retired record (ls_retire) has no references. The
  * counts are not atomic: only one thread may use an object at a time.
  *
- * The record of a captured step holds a reference that keeps only the memory: if records hold all references that are
- * left, the object counts as freed.
+ * The record of a captured step holds a reference. If only records hold the object, it counts as freed, but is
+ * destroyed with the last record.
  */
 #ifndef LS_BASE_OWNERS_H
 #define LS_BASE_OWNERS_H
@@ -40,13 +40,13 @@ static inline bool ls_owners_drop(ls_owners *owners) {
     return owners->references > 0 && --owners->references == 0;
 }
 
-/* Gives a reference to the record of a captured step. ls_owners_drop_record drops it. Returns true if it was the last
- * reference. */
+/* Gives a reference to the record of a captured step. ls_owners_drop_record drops it. */
 static inline void ls_owners_hold_record(ls_owners *owners) {
     owners->references++;
     owners->recorded++;
 }
 
+/* Drops a reference of a record. Returns true if it was the last reference; the caller must then free the object. */
 static inline bool ls_owners_drop_record(ls_owners *owners) {
     owners->recorded--;
     return ls_owners_drop(owners);

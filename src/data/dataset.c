@@ -4,6 +4,7 @@
 
 #include "base/draws.h"
 #include "base/memory.h"
+#include "base/random.h"
 #include "tensor/device.h"
 #include "tensor/scope.h"
 
@@ -239,11 +240,11 @@ typedef struct sample_request {
 
 static ls_status make(void *argument) {
     const sample_request *m = argument;
-    const ls_random_state before = ls_random_get_state();
+    const ls_random_state before = ls_random_present();
     const ls_dtype autocast = ls_autocast(LS_F32); /* the loader's threads do not inherit the setting */
-    ls_random_set_state(random_state_of(m->dataset, m->samples));
+    ls_random_continue(random_state_of(m->dataset, m->samples));
     const ls_status status = make_batch(m->dataset, m->samples, m->input, m->target);
-    ls_random_set_state(before);
+    ls_random_continue(before);
     (void)ls_autocast(autocast);
     return status;
 }

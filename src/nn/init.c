@@ -1,7 +1,7 @@
 /* Initialisers. Numbers are drawn in double precision and converted, so that all dtypes start from the same numbers. */
 #include <math.h>
 
-#include "base/float16.h"
+#include "base/float_limits.h"
 #include "base/random.h"
 #include "nn/module.h"
 #include "tensor/capture.h"
@@ -77,8 +77,7 @@ static ls_status check_uniform(const char *call, const ls_tensor *tensor, double
     return check_interval(call, tensor, allowed, low, high);
 }
 
-ls_status ls_nn_init_uniform(ls_tensor *tensor, double low, double high) {
-    const char *const call = "ls_nn_init_uniform";
+static ls_status draw_uniform(const char *call, ls_tensor *tensor, double low, double high) {
     number_range allowed = {0};
     LS_TRY(check_uniform(call, tensor, low, high, &allowed));
     const ls_random_state state = ls_random_next_stream();
@@ -91,20 +90,27 @@ ls_status ls_nn_init_uniform(ls_tensor *tensor, double low, double high) {
     return put(tensor, values);
 }
 
-ls_status ls_nn_init_normal(ls_tensor *tensor, double mean, double deviation) {
-    LS_TRY(check_target("ls_nn_init_normal", tensor));
+ls_status ls_nn_init_uniform(ls_tensor *tensor, double low, double high) {
+    return draw_uniform("ls_nn_init_uniform", tensor, low, high);
+}
+
+static ls_status draw_normal(const char *call, ls_tensor *tensor, double mean, double deviation) {
+    LS_TRY(check_target(call, tensor));
     if (!isfinite(mean) || !(deviation >= 0) || isinf(deviation)) {
-        return ls_fail(LS_ERR_ARGUMENT,
-                       "ls_nn_init_normal: the mean %g must be finite, and the deviation %g finite and not negative",
-                       mean, deviation);
+        return ls_fail(LS_ERR_ARGUMENT, "%s: the mean %g must be finite, and the deviation %g finite and not negative",
+                       call, mean, deviation);
     }
     const ls_random_state state = ls_random_next_stream();
-    ls_tensor *values = numbers_like("ls_nn_init_normal", tensor);
+    ls_tensor *values = numbers_like(call, tensor);
     double *numbers = values != NULL ? ls_host_data(values) : NULL;
     for (int64_t i = 0; values != NULL && i < values->count; i++) {
         numbers[i] = mean + deviation * ls_random_normal(state.seed, state.stream, (uint64_t)i);
     }
     return put(tensor, values);
+}
+
+ls_status ls_nn_init_normal(ls_tensor *tensor, double mean, double deviation) {
+    return draw_normal("ls_nn_init_normal", tensor, mean, deviation);
 }
 
 enum { TRIES = 1000 }; /* numbers of the normal distribution that are tried; even, as two numbers share a block */
@@ -132,10 +138,13 @@ static double tail_within(ls_random_state state, uint64_t first, uint64_t count,
     }
 }
 
-/* Returns the first of numbers i, i + count, i + 2 count, ... of the stream that lies in the interval. An interval that
- * these numbers hardly ever meet gets numbers of its own. */
+/*
+ * Returns the first of numbers i, i + count, i + 2 count, ... of the stream that lies in the interval. If TRIES numbers
+ * do not, draws from the interval itself. For a far tail, it draws from the interval at once.
+ */
 static double normal_within(ls_random_state state, int64_t i, int64_t count, double low, double high) {
-    for (int64_t attempt = 0; attempt < TRIES; attempt++) {
+    const bool in_far_tail = low > 4 || high < -4;
+    for (int64_t attempt = 0; attempt < TRIES && !in_far_tail; attempt++) {
         const double number = ls_random_normal(state.seed, state.stream, (uint64_t)(i + attempt * count));
         if (number >= low && number <= high) {
             return number;
@@ -149,8 +158,10 @@ static ls_status check_truncated(const char *call, const ls_tensor *tensor, doub
                                  double high, number_range *allowed) {
     LS_TRY(check_target(call, tensor));
     if (!(low < high) || !isfinite(mean) || !(deviation > 0) || isinf(deviation)) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: mean %g with deviation %g within [%g, %g] contains no values", call, mean,
-                       deviation, low, high);
+        return ls_fail(
+            LS_ERR_ARGUMENT,
+            "%s: the mean %g must be finite, the deviation %g finite and positive, and the limit %g below %g", call,
+            mean, deviation, low, high);
     }
     const double nearest = low > mean ? low : high < mean ? high : mean;
     if (!isfinite((nearest - mean) / deviation)) {
@@ -177,6 +188,17 @@ ls_status ls_nn_init_truncated_normal(ls_tensor *tensor, double mean, double dev
     return put(tensor, values);
 }
 
+static ls_status check_gain(const char *call, double gain) {
+    return isfinite(gain) && gain >= 0
+               ? LS_OK
+               : ls_fail(LS_ERR_ARGUMENT, "%s: the gain is %g, but must be finite and not negative", call, gain);
+}
+
+static ls_status check_finite(const char *call, const char *name, double number) {
+    return isfinite(number) ? LS_OK
+                            : ls_fail(LS_ERR_ARGUMENT, "%s: the %s is %g, but must be finite", call, name, number);
+}
+
 /* For [out, in, kernel...], fan_in = in * kernel and fan_out = out * kernel. */
 static ls_status fans(const char *call, const ls_tensor *tensor, double *fan_in, double *fan_out) {
     LS_TRY(check_target(call, tensor));
@@ -190,33 +212,41 @@ static ls_status fans(const char *call, const ls_tensor *tensor, double *fan_in,
 }
 
 ls_status ls_nn_init_kaiming_uniform(ls_tensor *tensor, double slope) {
+    const char *const call = "ls_nn_init_kaiming_uniform";
     double fan_in = 0;
     double fan_out = 0;
-    LS_TRY(fans("ls_nn_init_kaiming_uniform", tensor, &fan_in, &fan_out));
+    LS_TRY(fans(call, tensor, &fan_in, &fan_out));
+    LS_TRY(check_finite(call, "slope", slope));
     const double bound = sqrt(6.0 / ((1.0 + slope * slope) * fan_in));
-    return ls_nn_init_uniform(tensor, -bound, bound);
+    return draw_uniform(call, tensor, -bound, bound);
 }
 
 ls_status ls_nn_init_kaiming_normal(ls_tensor *tensor, double slope) {
+    const char *const call = "ls_nn_init_kaiming_normal";
     double fan_in = 0;
     double fan_out = 0;
-    LS_TRY(fans("ls_nn_init_kaiming_normal", tensor, &fan_in, &fan_out));
-    return ls_nn_init_normal(tensor, 0, sqrt(2.0 / ((1.0 + slope * slope) * fan_in)));
+    LS_TRY(fans(call, tensor, &fan_in, &fan_out));
+    LS_TRY(check_finite(call, "slope", slope));
+    return draw_normal(call, tensor, 0, sqrt(2.0 / ((1.0 + slope * slope) * fan_in)));
 }
 
 ls_status ls_nn_init_xavier_uniform(ls_tensor *tensor, double gain) {
+    const char *const call = "ls_nn_init_xavier_uniform";
     double fan_in = 0;
     double fan_out = 0;
-    LS_TRY(fans("ls_nn_init_xavier_uniform", tensor, &fan_in, &fan_out));
+    LS_TRY(fans(call, tensor, &fan_in, &fan_out));
+    LS_TRY(check_gain(call, gain));
     const double bound = gain * sqrt(6.0 / (fan_in + fan_out));
-    return ls_nn_init_uniform(tensor, -bound, bound);
+    return draw_uniform(call, tensor, -bound, bound);
 }
 
 ls_status ls_nn_init_xavier_normal(ls_tensor *tensor, double gain) {
+    const char *const call = "ls_nn_init_xavier_normal";
     double fan_in = 0;
     double fan_out = 0;
-    LS_TRY(fans("ls_nn_init_xavier_normal", tensor, &fan_in, &fan_out));
-    return ls_nn_init_normal(tensor, 0, gain * sqrt(2.0 / (fan_in + fan_out)));
+    LS_TRY(fans(call, tensor, &fan_in, &fan_out));
+    LS_TRY(check_gain(call, gain));
+    return draw_normal(call, tensor, 0, gain * sqrt(2.0 / (fan_in + fan_out)));
 }
 
 /* Vectors in a matrix. They are the rows if there are at most as many rows as columns, otherwise the columns. */
@@ -253,11 +283,13 @@ static void orthonormalise(const vectors *v) {
 }
 
 ls_status ls_nn_init_orthogonal(ls_tensor *tensor, double gain) {
+    const char *const call = "ls_nn_init_orthogonal";
     double fan_in = 0;
     double fan_out = 0;
-    LS_TRY(fans("ls_nn_init_orthogonal", tensor, &fan_in, &fan_out));
+    LS_TRY(fans(call, tensor, &fan_in, &fan_out));
+    LS_TRY(check_finite(call, "gain", gain));
     const ls_random_state state = ls_random_next_stream();
-    ls_tensor *values = numbers_like("ls_nn_init_orthogonal", tensor);
+    ls_tensor *values = numbers_like(call, tensor);
     if (values == NULL) {
         return ls_error_status();
     }

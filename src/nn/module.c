@@ -436,7 +436,8 @@ bool ls_module_has_grown(const ls_module *module) {
 }
 
 bool ls_module_list(ls_module *module) {
-    if (!module->listed && !ls_module_is_here(module)) {
+    /* only the records of captured steps can hold a freed module that still has its lists */
+    if ((!module->listed || module->owners.recorded > 0) && !ls_module_is_here(module)) {
         return false;
     }
     if (!module->listed) {
@@ -556,11 +557,11 @@ uint64_t ls_module_hash(const ls_module *module) {
         (void)ls_fail_missing("ls_module_hash: the module");
         return 0;
     }
-    const ls_named_list *list = listed(module, false);
-    uint64_t hash = LS_HASH_START;
-    if (ls_module_check_synchronized("ls_module_hash", module) != LS_OK) {
+    if (!ls_module_list((ls_module *)module) || ls_module_check_synchronized("ls_module_hash", module) != LS_OK) {
         return 0;
     }
+    const ls_named_list *list = &module->parameters;
+    uint64_t hash = LS_HASH_START;
     for (int i = 0; i < list->count; i++) {
         const ls_tensor *tensor = list->items[i].tensor;
         ls_tensor *dense = ls_tensor_dense_on_host("ls_module_hash", tensor, ls_dtype_of(tensor));

@@ -126,7 +126,10 @@ void ls_hook_free(ls_hook *hook);
 ls_module *ls_module_take(ls_module *module);
 void ls_module_drop(ls_module *module);
 
-/* Adds (or drops) a reference of the record of a captured step, which keeps only the memory of the module. */
+/*
+ * Adds (or drops) a reference of the record of a captured step. If only records hold the module, it counts as freed,
+ * but is destroyed with the last record.
+ */
 void ls_module_hold_record(void *module, bool hold);
 
 /* Adds a reference, for users that may outlive the owner. */
@@ -185,7 +188,7 @@ void ls_module_set_unsynchronized(ls_module *module, bool unsynchronized);
 /* Fails with LS_ERR_STATE while the ranks' parameters differ until the next outer step. */
 ls_status ls_module_check_synchronized(const char *call, const ls_module *module);
 
-/* Collects the lists if necessary. Returns false with an error if out of memory. */
+/* Collects the lists if necessary. Returns false with an error if out of memory or if the module was freed. */
 bool ls_module_list(ls_module *module);
 
 /*

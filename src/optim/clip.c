@@ -249,6 +249,9 @@ static ls_status clip(const clip_call *call) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: the model is NULL or the limit %g is not positive", call->name,
                        call->limit);
     }
+    if (!ls_module_is_here(call->model)) {
+        return ls_error_status();
+    }
     ls_capture *record = ls_thread_present != NULL ? ls_thread_present->capture : NULL;
     return __builtin_expect(record != NULL, 0) ? capture(record, call)
                                                : call->clip(call->model, call->limit, call->norm);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/random.h"
 #include "comm/hold.h"
 #include "parallel/pipeline.h"
 #include "tensor/scope.h"
@@ -108,7 +109,7 @@ static bool measure(const ls_module *model, ls_tensor *sample, double *costs) {
         (void)ls_fail_memory(call, bytes);
         return false;
     }
-    const ls_random_state random = ls_random_get_state();
+    const ls_random_state random = ls_random_present();
     ls_scope *scope = ls_scope_begin();
     bool good = copy_buffers(model, copies);
     if (good) {
@@ -122,7 +123,7 @@ static bool measure(const ls_module *model, ls_tensor *sample, double *costs) {
         good = good && restored;
     }
     good = ls_scope_close(scope) == LS_OK && good;
-    ls_random_set_state(random);
+    ls_random_continue(random);
     ls_free(copies);
     return good;
 }

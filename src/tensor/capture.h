@@ -109,8 +109,7 @@ void ls_capture_refuse(ls_capture *capture, const char *operation, const char *w
     "fill the tensor before ls_step_replay"
 #define LS_CAPTURE_ALL_RANKS                                                                                           \
     "scales this loss with numbers of all ranks, which is not recorded: use one mean over the samples, or run the "    \
-    "step "                                                                                                            \
-    "without ls_step_capture"
+    "step without ls_step_capture"
 #define LS_CAPTURE_COMMUNICATES "communicates, which is not recorded: run the step without ls_step_capture"
 
 /* Does the same with the capture of the calling thread, if it has one. */

@@ -1,7 +1,7 @@
 /* Tensors created from a shape: empty, filled, counted, random, or over memory of the caller. */
 #include <math.h>
 
-#include "base/float16.h"
+#include "base/float_limits.h"
 #include "base/random.h"
 #include "tensor/capture.h"
 #include "tensor/device.h"
@@ -258,8 +258,8 @@ ls_tensor *ls_tensor_over(const ls_device *device, const ls_shape *shape, ls_dty
     return storage != NULL ? ls_tensor_of_storage(storage, shape->ndim, shape->size, dtype) : NULL;
 }
 
-/* Returns whether the distance in bytes between two of `count` elements fits. */
-static bool fits_in_memory(int64_t count, ls_dtype dtype) {
+/* Returns whether the size of `count` elements in bytes fits into int64_t. */
+static bool bytes_fit(int64_t count, ls_dtype dtype) {
     int64_t bytes;
     return !__builtin_mul_overflow(count, (int64_t)ls_dtype_size(dtype), &bytes);
 }
@@ -271,7 +271,7 @@ static int64_t checked_count(const char *call, const ls_shape *shape, ls_dtype d
     for (int i = 0; good && i < shape->ndim; i++) {
         good = shape->size[i] >= 0 && !__builtin_mul_overflow(count, shape->size[i], &count);
     }
-    if (!good || !fits_in_memory(count, dtype)) {
+    if (!good || !bytes_fit(count, dtype)) {
         (void)ls_fail(LS_ERR_SHAPE, "%s: the shape has too many dimensions, a negative size, or more elements than fit",
                       call);
         return -1;
@@ -320,7 +320,7 @@ static int64_t strided_span(const char *call, const ls_shape *shape, const int64
             return -1;
         }
         if (__builtin_mul_overflow(shape->size[axis] - 1, stride[axis], &length) ||
-            __builtin_add_overflow(span, length, &span) || !fits_in_memory(span, dtype)) {
+            __builtin_add_overflow(span, length, &span) || !bytes_fit(span, dtype)) {
             (void)ls_fail(LS_ERR_SHAPE, "%s: the stride of axis %d, %lld, is too large", call, axis,
                           (long long)stride[axis]);
             return -1;

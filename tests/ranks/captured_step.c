@@ -31,6 +31,8 @@ typedef struct run_plan {
     bool irregular;  /* the loss is a sum of two means */
     bool normalizes; /* the model has batch normalization */
     bool drops;      /* the model has dropout */
+    bool weights;    /* the classes of the loss have weights */
+    bool ignores;    /* the loss ignores targets of a class */
 } run_plan;
 
 typedef struct training {
@@ -39,7 +41,8 @@ typedef struct training {
     ls_module *model;
     ls_optimizer *optimizer;
     ls_tensor *x, *target;
-    ls_step *step; /* NULL on ranks that do not replay */
+    ls_tensor *weight; /* of the classes; or NULL */
+    ls_step *step;     /* NULL on ranks that do not replay */
     char message[LS_ERROR_CAPACITY];
 } training;
 
@@ -68,7 +71,8 @@ static ls_module *make_model(const run_plan *plan) {
 
 static ls_tensor *loss_of(const training *self) {
     ls_tensor *y = ls_forward(self->model, self->x);
-    ls_tensor *loss = ls_cross_entropy(y, self->target, NULL);
+    const ls_class_loss_options options = {.weight = self->weight, .ignore = self->plan->ignores, .ignore_index = 1};
+    ls_tensor *loss = ls_cross_entropy(y, self->target, &options);
     loss = self->plan->reduces ? ls_allreduce(self->comm, loss, LS_SUM) : loss;
     return self->plan->irregular ? ls_add(loss, ls_mul(ls_sum(ls_square(y)), 0.01)) : loss;
 }
@@ -110,6 +114,7 @@ static ls_status begin(training *self, ls_comm *world, const run_plan *plan) {
     self->model = ls_data_parallel(make_model(plan), self->comm, &plan->parallel);
     self->x = ls_zeros(LS_SHAPE(samples, INPUTS), LS_F32);
     self->target = ls_zeros(LS_SHAPE(samples), LS_I64);
+    self->weight = plan->weights ? ls_from(LS_SHAPE(CLASSES), LS_F32, (const float[CLASSES]){1, 2, 3}) : NULL;
     self->optimizer = ls_adam(self->model, &(ls_adam_options){.learning_rate = 0.01});
     return self->optimizer != NULL ? LS_OK : ls_error_status();
 }
@@ -120,6 +125,7 @@ static void end(training *self) {
     ls_module_free(self->model);
     ls_release(self->x);
     ls_release(self->target);
+    ls_release(self->weight);
     ls_comm_free(self->comm);
 }
 
@@ -327,6 +333,11 @@ static ls_status refuses_other_communication(ls_comm *world) {
     }
     LS_TRY(is_refused(world, (run_plan){.normalizes = true}, "BatchNorm1d needs the samples of all ranks"));
     LS_TRY(is_refused(world, (run_plan){.drops = true}, "Dropout needs the samples of all ranks"));
+    const char *const by_weights =
+        "ls_data_parallel divides this loss by the weights of its targets, which may change, "
+        "and a replay repeats the recorded number: use a mean without weights";
+    LS_TRY(is_refused(world, (run_plan){.weights = true}, by_weights));
+    LS_TRY(is_refused(world, (run_plan){.ignores = true}, by_weights));
     return is_refused(world, (run_plan){.irregular = true},
                       "ls_data_parallel scales this loss with numbers of all ranks");
 }

@@ -209,7 +209,7 @@ static ls_status hash_file(const char *folder, const char *name, uint64_t *hash)
 static ls_status write_files(const program *p, ls_comm *comm, int shards, const char *name, uint64_t *hash) {
     char folder[PATH_MAX];
     int64_t slices = p->criterion == counted_criterion && shards > 0 ? SHARDS / ls_comm_size(comm) + 1 : 0;
-    objects o = {NULL};
+    objects o = {.model = NULL};
     snprintf(folder, sizeof folder, "%s", in_scratch(name));
     ls_scope *scope = ls_scope_begin();
     ls_status status = make_objects(&o, p, comm, shards, &slices);

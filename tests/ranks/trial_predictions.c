@@ -1,7 +1,8 @@
 /*
  * ls_trial_predict on ranks that have the same samples: tensor parallelism, pipelines, and data parallelism whose
- * loader has no .comm. Each sample has one row, as in one process. Samples that a sampler repeats, and separate data
- * sets of the ranks, keep all rows. Separate models and sharded outputs are an error on every rank.
+ * loader has no .comm. Also on tensor-parallel groups that have different samples. Each sample has one row, as in one
+ * process. Samples that a sampler repeats, and separate data sets of the ranks, keep all rows. Separate models and
+ * sharded outputs are an error on every rank.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -25,11 +26,15 @@ typedef struct setup {
     bool generates;    /* the loader has no data set */
 } setup;
 
+static ls_module *make_sharded(ls_comm *comm) {
+    return ls_sequential(ls_nn_column_parallel(comm, WIDTH, HIDDEN, NULL), ls_nn_tanh(),
+                         ls_nn_row_parallel(comm, HIDDEN, 2, NULL));
+}
+
 static ls_module *make_model(ls_comm *world, parallelism kind) {
     ls_seed(1 + (uint64_t)(kind == SEPARATE ? ls_comm_rank(world) : 0));
     if (kind == TENSOR_PARALLEL) {
-        return ls_sequential(ls_nn_column_parallel(world, WIDTH, HIDDEN, NULL), ls_nn_tanh(),
-                             ls_nn_row_parallel(world, HIDDEN, 2, NULL));
+        return make_sharded(world);
     }
     if (kind == SHARDED_OUTPUT) {
         return ls_nn_column_parallel(world, WIDTH, 2 * ls_comm_size(world), NULL);
@@ -65,7 +70,8 @@ static ls_status generate(ls_loader *self, int64_t epoch, int64_t number, ls_bat
     return batch->input != NULL ? LS_OK : ls_error_status();
 }
 
-static ls_loader *make_loader(int rank, const setup *s) {
+/* The ranks of `comm` share each batch; with NULL, this rank gets all samples. */
+static ls_loader *make_loader(ls_comm *comm, int rank, const setup *s) {
     static const ls_loader_type generator = {.name = "inputs", .state_size = sizeof(setup), .next = generate};
     if (s->generates) {
         ls_loader *loader = ls_loader_custom(&generator, 1);
@@ -73,7 +79,8 @@ static ls_loader *make_loader(int rank, const setup *s) {
         return loader;
     }
     ls_dataset *dataset = ls_tensor_dataset(make_inputs(rank, s), ls_zeros(LS_SHAPE(SAMPLES, 2), LS_F32));
-    return ls_loader_new(dataset, &(ls_loader_options){.batch_size = BATCH,
+    return ls_loader_new(dataset, &(ls_loader_options){.comm = comm,
+                                                       .batch_size = BATCH,
                                                        .no_shuffle = !s->shuffles && !s->repeats,
                                                        .sampler = s->repeats ? repeat : NULL});
 }
@@ -98,11 +105,10 @@ static ls_tensor *compute_outputs(ls_comm *world, ls_module *model, const setup 
     return ls_forward(model, inputs);
 }
 
-static ls_status check(ls_comm *world, const setup *s, bool on_all, ls_status wanted) {
+/* Predicts, and frees the model and the loader. */
+static ls_status predict(ls_comm *world, ls_module *model, ls_loader *loader, const setup *s, bool on_all,
+                         ls_status wanted) {
     const int ranks = ls_comm_size(world), rank = ls_comm_rank(world);
-    ls_scope *scope = ls_scope_begin();
-    ls_module *model = make_model(world, s->kind);
-    ls_loader *loader = make_loader(rank, s);
     ls_trial *trial =
         ls_trial_new(&(ls_trial_options){.model = model, .criterion = ls_criterion_mse, .comm = world, .quiet = true});
     LS_CHECK(trial != NULL);
@@ -120,7 +126,29 @@ static ls_status check(ls_comm *world, const setup *s, bool on_all, ls_status wa
     ls_trial_free(trial);
     ls_loader_free(loader);
     ls_module_free(model);
+    return LS_OK;
+}
+
+static ls_status check(ls_comm *world, const setup *s, bool on_all, ls_status wanted) {
+    ls_scope *scope = ls_scope_begin();
+    ls_module *model = make_model(world, s->kind);
+    LS_TRY(predict(world, model, make_loader(NULL, ls_comm_rank(world), s), s, on_all, wanted));
     return ls_scope_end(scope);
+}
+
+/* Both ranks of a pair have the same samples, and the pairs have different samples. */
+static ls_status check_pairs(ls_comm *world, const setup *s, bool on_all) {
+    ls_comm *pair = NULL, *same_part = NULL;
+    LS_TRY(ls_comm_split(world, ls_comm_rank(world) / 2, 0, &pair));
+    LS_TRY(ls_comm_split(world, ls_comm_rank(world) % 2, 0, &same_part));
+    ls_scope *scope = ls_scope_begin();
+    ls_seed(1);
+    ls_module *model = ls_data_parallel(make_sharded(pair), same_part, NULL);
+    LS_TRY(predict(world, model, make_loader(same_part, 0, s), s, on_all, LS_OK));
+    LS_TRY(ls_scope_end(scope));
+    ls_comm_free(pair);
+    ls_comm_free(same_part);
+    return LS_OK;
 }
 
 ls_status rank_test(ls_comm *world) {
@@ -141,6 +169,9 @@ ls_status rank_test(ls_comm *world) {
             LS_TRY(check(world, &setups[i], true, LS_OK));
             LS_TRY(check(world, &setups[i], false, LS_OK));
         }
+    }
+    for (int i = 0; i < 4 && ls_comm_size(world) == 4; i++) {
+        LS_TRY(check_pairs(world, &(setup){.kind = TENSOR_PARALLEL, .shuffles = i / 2 == 1}, i % 2 == 1));
     }
     LS_TRY(check(world, &(setup){.kind = SEPARATE}, true, LS_ERR_MISMATCH));
     LS_TRY(check(world, &(setup){.kind = SEPARATE, .shuffles = true}, false, LS_ERR_MISMATCH));

@@ -228,7 +228,8 @@ static const char *survive(ls_comm *world, const fault *f) {
     }
     LS_MUST(f->when != BEFORE || !barrier || message);
     LS_MUST(f->when != AFTER || barrier || message);
-    if (barrier || f->what == SPLIT) { /* a split can fail on some ranks and succeed on others, because only the new communicators notice */
+    if (barrier || f->what == SPLIT) { /* a split can fail on some ranks and succeed on others, because only the new
+                                          communicators notice */
         start = ls_clock_seconds();
         number += message ? 0 : 1;
         status = ls_comm_barrier(world, NULL);

@@ -34,6 +34,21 @@ static ls_tensor *draw_in_vain(classifier *self, ls_tensor *loss) {
     return drop_loss(self, loss);
 }
 
+static ls_tensor *pass_on(ls_tensor *batch, const ls_samples *samples, void *user) {
+    (void)samples;
+    (void)user;
+    return batch;
+}
+
+/* A data set sets the state of the generator while it reads samples, and restores it. The program does not. */
+static ls_tensor *read_dataset(classifier *self, ls_tensor *loss) {
+    ls_dataset *dataset = ls_tensor_dataset(ls_ones(LS_SHAPE(2, 3), LS_F32), ls_ones(LS_SHAPE(2), LS_F32));
+    dataset = ls_dataset_transform_input(dataset, pass_on, NULL); /* reads a sample */
+    assert_non_null(dataset);
+    ls_dataset_free(dataset);
+    return drop_loss(self, loss);
+}
+
 static ls_module *make_plain(void) {
     return ls_sequential(ls_nn_linear(FEATURES, 16), ls_nn_relu(), ls_nn_dropout(0.3), ls_nn_flatten(),
                          ls_nn_linear(LENGTH * 16, CLASSES));
@@ -116,6 +131,10 @@ SCOPED_TEST(test_all_distributions) {
     compare(make_plain, draw_in_vain);
 }
 
+SCOPED_TEST(test_a_data_set_in_the_step) {
+    compare(make_plain, read_dataset);
+}
+
 static ls_tensor *seed(classifier *self, ls_tensor *loss) {
     ls_seed(5);
     return drop_loss(self, loss);
@@ -166,6 +185,7 @@ int main(void) {
         cmocka_unit_test(test_dropout),
         cmocka_unit_test(test_recomputed_dropout),
         cmocka_unit_test(test_all_distributions),
+        cmocka_unit_test(test_a_data_set_in_the_step),
         cmocka_unit_test(test_steps_that_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -316,6 +316,10 @@ SCOPED_TEST(test_modules_that_only_steps_hold_are_freed) {
     ls_scope *scope = ls_scope_begin();
     assert_null(ls_forward(self.model, self.x));
     expect_error(ls_scope_end(scope), LS_ERR_STATE, "the module was freed");
+    assert_int_equal(ls_module_parameter_count(self.model), 0);
+    assert_null(ls_module_parameter(self.model, 0));
+    assert_int_equal(ls_module_hash(self.model), 0);
+    expect_message("the module was freed");
     self.model = NULL;
     ls_step_free(other);
     classifier_end(&self, step);

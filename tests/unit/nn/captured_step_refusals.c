@@ -258,6 +258,13 @@ static ls_tensor *fail_shape(classifier *self, ls_tensor *loss) {
     return ls_add(loss, ls_reshape(self->x, LS_SHAPE(5, 5)));
 }
 
+static ls_tensor *clip_freed(classifier *self, ls_tensor *loss) {
+    (void)self;
+    ls_module *freed = ls_nn_linear(2, 2);
+    ls_module_free(freed);
+    return ls_clip_grad_value(freed, 1) == LS_OK ? loss : NULL;
+}
+
 static ls_tensor *return_null(void *user) {
     (void)user;
     return NULL;
@@ -268,6 +275,8 @@ SCOPED_TEST(test_errors_of_the_function) {
     classifier_begin(&self, make_sgd);
     self.also = fail_shape;
     expect_refused(&self, LS_ERR_SHAPE, "ls_reshape");
+    self.also = clip_freed;
+    expect_refused(&self, LS_ERR_STATE, "the module was freed");
     ls_scope *scope = ls_scope_begin();
     assert_null(ls_step_capture(return_null, NULL, NULL));
     expect_message("the function of the step returned NULL without an error");

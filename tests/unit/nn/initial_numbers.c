@@ -103,8 +103,8 @@ static void moments_within(double low, double high, double *mean, double *varian
 /* Intervals that a thousand numbers of the normal distribution often miss: tails, and narrow intervals. */
 TEST(test_tails_of_truncated_normal_numbers) {
     enum { COUNT = 4000 };
-    const double limits[][2] = {{3, INFINITY}, {4, 5},        {-5, -4},          {8, 8.001},
-                                {100, 101},    {-1e-5, 2e-5}, {-INFINITY, -3.5}, {0.5, 0.5001}};
+    const double limits[][2] = {{3, INFINITY},     {4, 5},        {-5, -4}, {8, 8.001},       {100, 101}, {-1e-5, 2e-5},
+                                {-INFINITY, -3.5}, {0.5, 0.5001}, {4.1, 6}, {-INFINITY, -4.1}};
     ls_tensor *t = ls_empty(LS_SHAPE(COUNT), LS_F64);
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
         const double low = limits[i][0];
@@ -134,6 +134,42 @@ TEST(test_truncated_normal_numbers_keep_their_limits) {
     assert_within(t, 0, 0);
 }
 
+TEST(test_truncated_normal_numbers_are_refused_with_the_reason) {
+    ls_tensor *t = ls_zeros(LS_SHAPE(2), LS_F32);
+    const char *const limits = "must be finite, the deviation 0 finite and positive, and the limit -1 below 1";
+    expect_error(ls_nn_init_truncated_normal(t, 2, 0, -1, 1), LS_ERR_ARGUMENT, limits);
+    expect_error(ls_nn_init_truncated_normal(t, NAN, 1, -1, 1), LS_ERR_ARGUMENT, "the mean nan must be finite");
+    expect_error(ls_nn_init_truncated_normal(t, 0, 1e-300, 1e10, 2e10), LS_ERR_ARGUMENT, "is too far from the mean 0");
+}
+
+/* The error has the name of the function that the program called. */
+TEST(test_wrong_gains_are_refused) {
+    static const struct {
+        ls_status (*initialize)(ls_tensor *tensor, double gain);
+        const char *message;
+    } calls[] = {
+        {ls_nn_init_xavier_uniform, "ls_nn_init_xavier_uniform: the gain is "},
+        {ls_nn_init_xavier_normal, "ls_nn_init_xavier_normal: the gain is "},
+        {ls_nn_init_orthogonal, "ls_nn_init_orthogonal: the gain is "},
+        {ls_nn_init_kaiming_uniform, "ls_nn_init_kaiming_uniform: the slope is "},
+        {ls_nn_init_kaiming_normal, "ls_nn_init_kaiming_normal: the slope is "},
+    };
+    const double wrong[] = {NAN, INFINITY, -INFINITY, -1};
+    ls_tensor *t = ls_zeros(LS_SHAPE(2, 2), LS_F32);
+    const ls_random_state before = ls_random_get_state();
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        const int count = i < 2 ? 4 : 3; /* the other numbers may be negative */
+        for (int j = 0; j < count; j++) {
+            expect_error(calls[i].initialize(t, wrong[j]), LS_ERR_ARGUMENT, calls[i].message);
+        }
+    }
+    assert_within(t, 0, 0);
+    assert_int_equal(ls_random_get_state().stream, before.stream);
+    assert_int_equal(ls_nn_init_kaiming_uniform(t, -1), LS_OK);
+    assert_int_equal(ls_nn_init_orthogonal(t, 0), LS_OK);
+    assert_within(t, 0, 0);
+}
+
 int main(void) {
 #define NUMBERS_TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
     const struct CMUnitTest tests[] = {
@@ -142,6 +178,8 @@ int main(void) {
         NUMBERS_TEST(test_wrong_limits_are_refused),
         NUMBERS_TEST(test_tails_of_truncated_normal_numbers),
         NUMBERS_TEST(test_truncated_normal_numbers_keep_their_limits),
+        NUMBERS_TEST(test_truncated_normal_numbers_are_refused_with_the_reason),
+        NUMBERS_TEST(test_wrong_gains_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -298,6 +298,10 @@ TEST(test_wrong_calls) {
     ls_release(plain);
     ls_release(half);
     ls_module_free(model);
+    double norm = -1;
+    expect_error(ls_clip_grad_value(model, 1), LS_ERR_STATE, "the module was freed");
+    expect_error(ls_clip_grad_norm(model, 1, &norm), LS_ERR_STATE, "the module was freed");
+    assert_true(norm == -1);
 }
 
 /* A parameter without requires_grad is not changed, but its neighbors are. */

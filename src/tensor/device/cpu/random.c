@@ -4,7 +4,7 @@
  */
 #include <math.h>
 
-#include "base/float16.h"
+#include "base/float_limits.h"
 #include "base/random.h"
 #include "tensor/device/cpu/floating.h"
 

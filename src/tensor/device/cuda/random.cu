@@ -5,6 +5,7 @@
 #include "tensor/device/cuda/four.cuh"
 
 extern "C" {
+#include "base/float_limits.h"
 #include "base/philox.h"
 }
 
