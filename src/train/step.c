@@ -197,6 +197,7 @@ static ls_status run_slice(ls_trial *trial, const ls_batch *slice, int index, ls
     if (loss != NULL) {
         *loss = trial->state.loss;
     }
+    trial->slices_sum |= trial->divisor.is_sum;
     forget_batch(trial);
     return status;
 }
@@ -259,6 +260,7 @@ static ls_status train_slices(ls_trial *trial) {
     share_pieces(trial, slices);
     slices->loss_factor = scaler != NULL ? 1 / ls_grad_scaler_get_scale(scaler) : 1;
     trial->slice_status = LS_OK;
+    trial->slices_sum = false;
     const ls_status status = ls_data_parallel_step(trial->state.model, &batch, loss_of_slice, trial);
     slices->loss_factor = 1;
     slices->piece_count = 0;

@@ -103,6 +103,7 @@ struct ls_trial {
     const ls_batch *batch;   /* batch of the current step; borrowed */
     ls_status slice_status;  /* status of this rank's first slice that failed in the current step */
     ls_loss_divisor divisor; /* divisor of the loss in `state` */
+    bool slices_sum;         /* with `.shards`: the loss of a slice of the current step is a sum */
     ls_trial_capture capture;
     ls_history_entry latest; /* latest value of every metric */
     ls_history history;

@@ -64,14 +64,37 @@ ls_status ls_callback_metric(const ls_trial_state *state, const char *call, cons
     return last != NULL ? LS_OK : ls_metrics_refuse(state->trial, call, name, false);
 }
 
+/* The losses of one slice, or of all slices. */
+typedef struct slice_losses {
+    ls_step_loss mean;
+    double sum;
+    double sums; /* number of slices of ranks on which the loss is a sum */
+} slice_losses;
+
+/* Returns the mean of the losses of all slices or, if the criterion is a sum, their sum. */
+static ls_status loss_of_slices(const ls_trial *trial, double *loss) {
+    const ls_data_parallel_state *state = trial->state.model->state;
+    const ls_slices *slices = state->slices;
+    slice_losses all = {.sum = 0};
+    slice_losses *own = ls_callback_allocate("ls_trial", (size_t)slices->count * sizeof *own);
+    LS_TRY(own != NULL ? LS_OK : ls_error_status());
+    for (int i = 0; i < slices->count; i++) {
+        const ls_step_loss mean = slices->losses[i];
+        own[i] = (slice_losses){
+            .mean = mean, .sum = mean.divisor != 0 ? mean.loss / mean.divisor : 0, .sums = trial->slices_sum};
+    }
+    const ls_status status =
+        ls_slices_add(state, (const double *)(const void *)own, sizeof all / sizeof(double), (double *)(void *)&all);
+    ls_free(own);
+    *loss = all.sums > 0 ? all.sum : all.mean.divisor > 0 ? all.mean.loss / all.mean.divisor : NAN;
+    return status;
+}
+
 ls_status ls_callback_batch_loss(const ls_trial_state *state, double *loss) {
     const bool alone = ls_comm_size(state->comm) <= 1;
     double sums[2] = {0, 0};
     if (ls_data_parallel_slices(state->model) != NULL) {
-        ls_step_loss all;
-        LS_TRY(ls_slices_loss(state->model->state, &all));
-        *loss = all.divisor > 0 ? all.loss / all.divisor : NAN;
-        return LS_OK;
+        return loss_of_slices(state->trial, loss);
     }
     if (state->count > 0 && state->loss != NULL) {
         const ls_tensor *divisor = alone ? NULL : ls_trial_loss_divisor(state->trial);
