@@ -18,7 +18,8 @@
 
 enum { CAPTURES = 3 }; /* captures in a row, without a replay between them, after which the trial stops capturing */
 
-/* Logs a message of a trial on rank 0: usually all ranks have the same reason. */
+/* Logs why rank 0 cannot capture the step. The other ranks log nothing, because usually all ranks have the same
+ * reason. */
 static void log_once(const ls_trial *trial, const char *what, const char *why) {
     if (ls_trial_rank(&trial->state) == 0) {
         ls_log_write(LS_LOG_WARNING, "ls_trial_run: %s: %s", what, why);
@@ -49,8 +50,7 @@ void ls_trial_forget_capture(ls_trial *trial) {
 
 /* ---- obstacles --------------------------------------------------------------------------------------------------- */
 
-/* Returns the name of a hook that must run within each step; NULL if the callback has none. */
-static const char *hook_within_step(const ls_callback *callback) {
+const char *ls_callback_hook_within_step(const ls_callback *callback) {
     const ls_callback_hooks *hooks = &callback->hooks;
     return callback->captured            ? NULL
            : hooks->on_forward != NULL   ? "on_forward"
@@ -68,7 +68,7 @@ static bool can_be_copied(const ls_tensor *tensor) {
 static bool find_obstacle(const ls_trial *trial, char why[LS_ERROR_CAPACITY]) {
     const ls_trial_state *state = &trial->state;
     for (int i = 0; i < trial->options.callback_count; i++) {
-        const char *hook = hook_within_step(trial->callbacks[i]);
+        const char *hook = ls_callback_hook_within_step(trial->callbacks[i]);
         if (hook != NULL) {
             char number[24];
             snprintf(why, LS_ERROR_CAPACITY, "the hook %s of %s needs the tensors of the step", hook,

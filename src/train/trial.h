@@ -153,6 +153,9 @@ static inline int ls_trial_size(const ls_trial_state *state) {
 /* callbacks/make.c: creates a built-in callback, like ls_callback_new. */
 ls_callback *ls_callback_make(const ls_callback_hooks *hooks, void *user);
 
+/* captured.c: returns the name of a hook that prevents the capture of a step; NULL if the callback has none. */
+const char *ls_callback_hook_within_step(const ls_callback *callback);
+
 /* Sets `captured` of a callback, and returns it. NULL is allowed. */
 static inline ls_callback *ls_callback_mark_captured(ls_callback *callback) {
     if (callback != NULL) {

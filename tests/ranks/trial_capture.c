@@ -12,6 +12,7 @@ enum { EPOCHS = 3, STEPS = 3 * EPOCHS };
 typedef struct choice {
     int64_t global_batch;
     bool clips;        /* the trial clips gradients, and decays weights by the loss */
+    bool grouped;      /* in one callback */
     bool hook_on_last; /* the last rank has a hook that prevents the capture */
     ls_callback_function on_start_epoch;
     ls_callback_function on_sample; /* of the last rank */
@@ -45,12 +46,17 @@ static ls_status run(ls_comm *world, const choice *how, bool capture, outcome *i
     const ls_callback_hooks hooks = {.on_start_epoch = how->on_start_epoch,
                                      .on_sample = last ? how->on_sample : NULL,
                                      .on_criterion = last && how->hook_on_last ? accept : NULL};
-    ls_callback *const callbacks[] = {ls_callback_new(&hooks, NULL), how->clips ? ls_gradient_norm_clipping(0.3) : NULL,
-                                      how->clips ? ls_weight_decay(0.01, 2) : NULL};
+    ls_callback *callbacks[] = {ls_callback_new(&hooks, NULL), how->clips ? ls_gradient_norm_clipping(0.3) : NULL,
+                                how->clips ? ls_weight_decay(0.01, 2) : NULL};
+    if (how->grouped) {
+        callbacks[1] = ls_callbacks_of(callbacks + 1, 2);
+    }
     const training_plan plan = {.criterion = criterion,
                                 .global_batch = how->global_batch,
                                 .callbacks = callbacks,
-                                .callback_count = how->clips ? 3 : 1,
+                                .callback_count = how->grouped ? 2
+                                                  : how->clips ? 3
+                                                               : 1,
                                 .capture = capture};
     LS_TRY(training_begin(&t, &plan, world));
     calls = 0;
@@ -96,6 +102,7 @@ static ls_status replays(ls_comm *world) {
 static ls_status clips(ls_comm *world) {
     outcome plain, clipped;
     LS_TRY(compare(world, &(choice){.global_batch = 28, .clips = true}, CALLS));
+    LS_TRY(compare(world, &(choice){.global_batch = 28, .clips = true, .grouped = true}, CALLS));
     LS_TRY(run(world, &(choice){.global_batch = 28, .clips = true}, true, &clipped));
     LS_TRY(run(world, &(choice){.global_batch = 28}, true, &plain));
     LS_CHECK(plain.hash != clipped.hash);

@@ -228,11 +228,21 @@ static bool is_built_in(const group *self) {
     return all;
 }
 
+/* A gate decides at each step whether hooks are called, which a captured step cannot repeat. */
+static bool can_be_captured(const group *self) {
+    bool all = self->gate == NULL;
+    for (int i = 0; i < self->count; i++) {
+        all = all && ls_callback_hook_within_step(self->callbacks[i]) == NULL;
+    }
+    return all;
+}
+
 static ls_callback *finish(group *self) {
     if (self == NULL) {
         return NULL;
     }
     const bool built_in = is_built_in(self);
+    const bool captured = can_be_captured(self);
     ls_callback_hooks hooks = {.name = self->count == 1 || self->as_first ? self->callbacks[0]->hooks.name : NULL,
                                .state = has_state(self) ? state : NULL,
                                .set_state = has_state(self) ? set_state : NULL,
@@ -240,7 +250,8 @@ static ls_callback *finish(group *self) {
                                .release = release};
 #define GIVE_HOOK(hook) hooks.hook = has_hook(self, offsetof(ls_callback_hooks, hook)) ? call_##hook : NULL;
     ALL_HOOKS(GIVE_HOOK)
-    return built_in ? ls_callback_make(&hooks, self) : ls_callback_new(&hooks, self);
+    ls_callback *made = built_in ? ls_callback_make(&hooks, self) : ls_callback_new(&hooks, self);
+    return captured ? ls_callback_mark_captured(made) : made;
 }
 
 ls_callback *ls_callbacks_of(ls_callback *const *callbacks, int count) {

@@ -349,7 +349,16 @@ static ls_callback *decaying(void) {
     return ls_weight_decay(0.01, 2);
 }
 
+static ls_callback *grouped(void) {
+    return ls_callbacks_of((ls_callback *[]){clipping(), decaying(), mixing()}, 3);
+}
+
+static ls_callback *clipping_once(void) {
+    return ls_once(clipping());
+}
+
 TEST(test_callbacks_within_the_step) {
+    compare_captured((variant){.callback = grouped});
     compare_captured((variant){.callback = clipping});
     compare_captured((variant){.callback = clipping_values});
     compare_captured((variant){.callback = decaying});
@@ -542,6 +551,7 @@ static ls_status own_step(ls_trial_state *state, void *user) {
 
 TEST(test_reasons_against_a_capture) {
     compare_uncaptured((variant){.callback = reading_the_loss}, "the hook on_criterion of mine needs");
+    compare_uncaptured((variant){.callback = clipping_once}, "the hook on_backward of ");
     compare_uncaptured((variant){.callback = with_learned_input}, "the input or the target requires a gradient");
     compare((variant){.callback = toggling, .no_small_batch = true}, 3 * (FULL_BATCHES + TEST_BATCHES));
     expect_log(1, "every step changes what its replay checks: ls_step_replay: ");
