@@ -77,6 +77,9 @@ struct ls_trial_state {
      * - If set during training, on_end_training follows, but no validation and no on_end_epoch. The epoch is not in the
      *   history (torchbearer's STOP_TRAINING).
      * - If set during or after validation, the epoch ends as usual.
+     * - If set in on_end_training, the run writes no further checkpoint: a checkpoint that is due but waits for the
+     *   previous one, and `save` in on_end_training, are dropped with a warning. To write a last checkpoint, set both
+     *   in on_step_training.
      * - Calling ls_trial_run again continues the training.
      */
     bool stop;

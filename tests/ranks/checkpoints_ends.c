@@ -9,6 +9,7 @@
 #include "tests/support/resumed.h"
 
 #include <sched.h>
+#include <stdatomic.h>
 #include <sys/stat.h>
 
 /* This test does not cover a loss of power, so it does not wait for the disk. */
@@ -189,6 +190,37 @@ static void say_nothing(ls_log_level level, int rank, const char *line, void *us
     (void)user;
 }
 
+static atomic_int missed; /* warnings of this process */
+
+static void count_missed(ls_log_level level, int rank, const char *line, void *user) {
+    (void)rank;
+    (void)user;
+    missed += level == LS_LOG_WARNING && strstr(line, "without the requested checkpoint after step 5: set") != NULL;
+}
+
+/* A hook ends the run after the training of an epoch, when checkpoints can no longer be written. The run says so, and
+ * continues in the next run. */
+static ls_status stopped_after_training(ls_comm *world) {
+    training t;
+    ls_folder_names names;
+    const ls_checkpoint_options each = {.folder = in_scratch("late")};
+    const bool last = ls_comm_rank(world) == ls_comm_size(world) - 1;
+    ls_log_set_sink(count_missed, NULL);
+    LS_TRY(begin(&t, world, &(plan){.checkpoints = &each}));
+    t.watcher.stops_after_training = true;
+    LS_TRY(ls_trial_run(t.trial, EPOCHS));
+    LS_CHECK(!last || missed > 0);
+    LS_CHECK(ls_trial_history_count(t.trial) == 0);
+    LS_TRY(ls_folder_list(each.folder, NULL, &names));
+    LS_CHECK(names.count == 0);
+    LS_TRY(ls_comm_barrier(world, NULL));
+    t.watcher.stops_after_training = false;
+    LS_TRY(ls_trial_run(t.trial, 1));
+    LS_CHECK(ls_trial_history_count(t.trial) == 1);
+    end(&t);
+    return ls_comm_barrier(world, NULL);
+}
+
 ls_status rank_test(ls_comm *world) {
     LS_TRY(make_scratch(world));
     LS_TRY(ended_in_the_midst(world));
@@ -200,6 +232,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(ls_comm_size(world) > 1 ? other_folder(world, false) : LS_OK);
     LS_TRY(ls_comm_size(world) > 1 ? other_folder(world, true) : LS_OK);
     LS_TRY(ls_comm_size(world) > 1 ? other_options(world) : LS_OK);
+    LS_TRY(stopped_after_training(world));
     ls_log_set_sink(say_nothing, NULL);
     LS_TRY(damaged(world));
     return remove_scratch(world);

@@ -96,6 +96,7 @@ typedef struct watcher {
     int64_t signal_at, save_at;    /* 0: never */
     int64_t stop_at;               /* only on the last rank; 0 means never */
     bool fails_at_start;           /* only on the last rank */
+    bool stops_after_training;     /* only on the last rank: requests a checkpoint, too, but too late */
     int64_t spoil_at;              /* the step at which the folder of checkpoints is removed */
     const char *awaited;           /* training ends when this file exists; may be NULL */
     uint64_t began;
@@ -135,6 +136,14 @@ static inline ls_status watch_step(ls_trial_state *state, void *user) {
     state->stop = (self->awaited != NULL && access(self->awaited, F_OK) == 0) ||
                   (state->step == self->stop_at && ls_comm_rank(self->comm) == ls_comm_size(self->comm) - 1);
     LS_CHECK(self->awaited == NULL || ls_clock_ns() - self->began < (uint64_t)60 * 1000000000);
+    return LS_OK;
+}
+
+static inline ls_status watch_end_of_training(ls_trial_state *state, void *user) {
+    const watcher *self = user;
+    if (self->stops_after_training && ls_comm_rank(self->comm) == ls_comm_size(self->comm) - 1) {
+        state->stop = state->save = true;
+    }
     return LS_OK;
 }
 
@@ -250,6 +259,7 @@ static inline ls_status begin(training *t, ls_comm *comm, const plan *how) {
     ls_callback *watching = ls_callback_new(&(ls_callback_hooks){.on_start = watch_start,
                                                                  .on_sample = watch_sample,
                                                                  .on_step_training = watch_step,
+                                                                 .on_end_training = watch_end_of_training,
                                                                  .name = "watcher",
                                                                  .state = watcher_state,
                                                                  .set_state = watcher_set_state},

@@ -186,7 +186,7 @@ ls_status ls_checkpoints_act(ls_trial *trial, bool epoch) {
     }
     self->due = ballot.asks == LS_ASKS_TO_SAVE || (self->due && waits);
     if (self->due && (epoch || trial->state.stop)) {
-        LS_TRY(finish(trial)); /* the run will not return to this place */
+        LS_TRY(finish(trial)); /* no later step of this run will call this function */
     } else if (ballot.writing != LS_IDLE || waits) {
         return LS_OK;
     }
@@ -468,8 +468,26 @@ ls_status ls_checkpoints_overwrite(ls_trial *trial) {
     return ls_trial_agree_at_end(trial, ls_trial_rank(&trial->state) == 0 ? for_later(trial, overwrite) : LS_OK);
 }
 
+/*
+ * Warns of a requested checkpoint that the run did not write. A checkpoint after on_end_training could not resume
+ * within the epoch, because the numbers of the metrics have been merged.
+ */
+static void report_missed(const ls_trial *trial) {
+    const bool due = trial->checkpointer->due && ls_trial_rank(&trial->state) == 0;
+    if (due || trial->state.save) {
+        ls_log_write(LS_LOG_WARNING,
+                     "%s: the run has ended without the requested checkpoint after step %lld: set state->stop and "
+                     "state->save in on_step_training, not in on_end_training",
+                     maker, (long long)trial->state.step);
+    }
+}
+
 ls_status ls_checkpoints_finish(ls_trial *trial) {
-    return trial->checkpointer != NULL ? finish(trial) : LS_OK;
+    if (trial->checkpointer == NULL) {
+        return LS_OK;
+    }
+    report_missed(trial);
+    return finish(trial);
 }
 
 /* After a failure, waits for the thread and removes its files. If the thread is already committing the checkpoint,
