@@ -73,7 +73,8 @@ typedef struct ls_csv_options {
  *
  * - Fields may be quoted (RFC 4180), and a line may be up to 16 MiB long. Lines end with LF, CR LF or CR.
  * - Spaces around an unquoted field are ignored.
- * - Blank lines are ignored, even if the file has one column. There, an empty field must be written as "".
+ * - Blank lines are ignored, even if the file has one column. In a file with one column, write an empty field as
+ *   "".
  * - A string in a column of `.text` becomes its class number. If its classes are not given, each such column needs one
  *   more pass over the file.
  * - Integers are exact in an integer dtype. Other numbers are rounded to the dtype. LS_BOOL reads all numbers except 0

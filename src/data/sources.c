@@ -5,7 +5,7 @@
 
 #include "autograd/op.h"
 #include "data/dataset.h"
-#include "formats/csv_reader.h"
+#include "formats/csv.h"
 #include "tensor/device.h"
 
 /* ---- tensors ----------------------------------------------------------------------------------------------------- */
@@ -182,7 +182,7 @@ static ls_tensor *read_csv_target(const char *path, const char *const *targets, 
     of_target.all_but = false;
     of_target.dtype = classes ? LS_I64 : options->dtype;
     of_target.empty = classes ? 0 : options->empty; /* a sample without a class is an error */
-    ls_tensor *target = ls_tensor_take(ls_csv_read(path, &of_target));
+    ls_tensor *target = ls_tensor_take(ls_csv_read_columns("ls_csv_dataset", path, NULL, 0, &of_target));
     if (target == NULL || !classes) {
         return target;
     }
@@ -209,7 +209,7 @@ ls_dataset *ls_csv_dataset(const char *path, const char *const *targets, int tar
     if (target == NULL) {
         return NULL;
     }
-    ls_tensor *input = ls_csv_read_input(path, targets, target_count, options);
+    ls_tensor *input = ls_csv_read_columns("ls_csv_dataset", path, targets, target_count, options);
     if (input == NULL) {
         ls_tensor_drop(target);
         return NULL;

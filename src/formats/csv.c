@@ -9,6 +9,7 @@
 #include "base/locale.h"
 #include "base/memory.h"
 #include "base/option.h"
+#include "formats/csv.h"
 #include "formats/csv_reader.h"
 #include "tensor/device.h"
 #include "tensor/tensor.h"
@@ -32,6 +33,7 @@ typedef union csv_number {
 
 /* Numbers, read row by row and converted block by block, so that memory holds at most two copies of them. */
 typedef struct csv_table {
+    const char *call; /* for messages */
     ls_dtype dtype;
     bool integers;              /* whether the numbers are integers */
     bool class_target;          /* whether the only column contains the classes of a data set */
@@ -58,7 +60,7 @@ static int64_t rows_of_block(const csv_table *table) {
 static ls_status reserve_block(csv_table *table) {
     ls_tensor **blocks = ls_grow(table->blocks, table->count, sizeof(ls_tensor *));
     if (blocks == NULL) {
-        return ls_fail_memory("ls_csv_read", (table->count + 1) * sizeof(ls_tensor *));
+        return ls_fail_memory(table->call, (table->count + 1) * sizeof(ls_tensor *));
     }
     table->blocks = blocks;
     return LS_OK;
@@ -68,7 +70,7 @@ static ls_status reserve_block(csv_table *table) {
 static ls_status finish_block(csv_table *table) {
     LS_TRY(reserve_block(table));
     const ls_shape shape = LS_SHAPE(table->pending, table->taken);
-    ls_tensor *block = ls_tensor_new_owned("ls_csv_read", &ls_cpu, shape.ndim, shape.size, table->dtype);
+    ls_tensor *block = ls_tensor_new_owned(table->call, &ls_cpu, shape.ndim, shape.size, table->dtype);
     if (block == NULL) {
         return ls_error_status();
     }
@@ -121,13 +123,17 @@ static bool overflows(ls_dtype dtype, double number) {
 
 /*
  * Returns whether the dtype can represent the number. Integer dtypes represent only integers within their range, and
- * floating-point dtypes round. A double from 2^53 on may differ from an integer in the file.
+ * floating-point dtypes round. LS_BOOL represents every number as true or false.
  */
 static bool fits(ls_dtype dtype, double number) {
-    if (dtype == LS_BOOL) {
-        return true;
-    }
-    return ls_dtype_holds(dtype, number) && !overflows(dtype, number) && (dtype != LS_I64 || fabs(number) < 0x1p53);
+    return dtype == LS_BOOL || (ls_dtype_holds(dtype, number) && !overflows(dtype, number));
+}
+
+/* Returns whether a number that strtod has just read from text fits. A double from 2^53 on may differ from an integer
+ * in the text. */
+static bool text_fits(ls_dtype dtype, double number) {
+    const bool too_large = isinf(number) && errno == ERANGE;
+    return fits(dtype, number) && (!too_large || dtype == LS_BOOL) && (dtype != LS_I64 || fabs(number) < 0x1p53);
 }
 
 /* Fails because the dtype cannot represent the number in the field. */
@@ -153,13 +159,13 @@ static ls_status read_number(const ls_csv_reader *reader, const csv_table *table
                  ": \"%.40s\" is not a number; if the strings of this column are classes, list it in .text", text);
         return ls_csv_field_error(reader, &table->columns, column, what);
     }
-    const bool too_large = isinf(number) && errno == ERANGE;
+    const bool number_fits = text_fits(table->dtype, number);
     if (table->integers && parse_integer(text, &to->integer)) {
         return table->dtype == LS_I64 || ls_dtype_holds(table->dtype, number)
                    ? LS_OK
                    : refuse_number(reader, table, text, column, number);
     }
-    if (too_large || !fits(table->dtype, number)) {
+    if (!number_fits) {
         return refuse_number(reader, table, text, column, number);
     }
     store(table, number, to);
@@ -276,7 +282,7 @@ static ls_status omit_targets(const ls_csv_reader *reader, bool by_place, const 
         LS_TRY(ls_csv_find_column(reader, &table->columns, table->targets[i], &column));
         if (!by_place && table->take[column] >= 0) {
             return ls_fail(LS_ERR_ARGUMENT,
-                           "ls_csv_dataset: column \"%.60s\" is a target and must not be in .columns; remove it there",
+                           "%s: column \"%.60s\" is a target and must not be in .columns; remove it there", table->call,
                            table->targets[i]);
         }
         table->take[column] = -1;
@@ -289,7 +295,7 @@ static ls_status plan_columns(const ls_csv_reader *reader, const ls_csv_options 
     const bool by_place = options->columns == NULL || options->all_but;
     table->take = ls_allocate_zeroed((size_t)table->columns.count, sizeof *table->take);
     if (table->take == NULL) {
-        return ls_fail_memory("ls_csv_read", (size_t)table->columns.count * sizeof *table->take);
+        return ls_fail_memory(table->call, (size_t)table->columns.count * sizeof *table->take);
     }
     for (int i = 0; i < table->columns.count; i++) {
         table->take[i] = by_place ? 0 : -1;
@@ -324,9 +330,8 @@ static ls_status plan_text(const ls_csv_reader *reader, const ls_csv_options *op
     if (given->classes == NULL) {
         if (reader->source.size == SIZE_MAX) {
             return ls_fail(LS_ERR_UNSUPPORTED,
-                           "ls_csv_read: %s is a pipe and can be read only once: give the classes of column \"%.60s\" "
-                           "in .text",
-                           reader->source.path, given->column);
+                           "%s: %s is a pipe and can be read only once: give the classes of column \"%.60s\" in .text",
+                           table->call, reader->source.path, given->column);
         }
         text->classes = text->own = ls_csv_classes_read(reader->source.path, given->column, options);
         LS_TRY(text->own != NULL ? LS_OK : ls_error_status());
@@ -334,7 +339,7 @@ static ls_status plan_text(const ls_csv_reader *reader, const ls_csv_options *op
     const int count = ls_csv_classes_count(text->classes);
     return count - 1 <= whole_numbers_of(table->dtype)
                ? LS_OK
-               : ls_fail(LS_ERR_ARGUMENT, "ls_csv_read: column \"%.60s\" has %d classes, too many for %s",
+               : ls_fail(LS_ERR_ARGUMENT, "%s: column \"%.60s\" has %d classes, too many for %s", table->call,
                          given->column, count, ls_dtype_name(table->dtype));
 }
 
@@ -344,7 +349,7 @@ static ls_status plan_texts(const ls_csv_reader *reader, const ls_csv_options *o
     }
     table->texts = ls_allocate_zeroed((size_t)options->text_count, sizeof *table->texts);
     if (table->texts == NULL) {
-        return ls_fail_memory("ls_csv_read", (size_t)options->text_count * sizeof *table->texts);
+        return ls_fail_memory(table->call, (size_t)options->text_count * sizeof *table->texts);
     }
     for (int i = 0; i < options->text_count; i++) {
         LS_TRY(plan_text(reader, options, table, &options->text[i]));
@@ -355,7 +360,7 @@ static ls_status plan_texts(const ls_csv_reader *reader, const ls_csv_options *o
 static ls_status reserve_rows(csv_table *table) {
     const size_t count = (size_t)rows_of_block(table) * (size_t)table->taken;
     table->numbers = ls_allocate(count * sizeof *table->numbers);
-    return table->numbers != NULL ? LS_OK : ls_fail_memory("ls_csv_read", count * sizeof *table->numbers);
+    return table->numbers != NULL ? LS_OK : ls_fail_memory(table->call, count * sizeof *table->numbers);
 }
 
 static ls_status read_table(ls_csv_reader *reader, const ls_csv_options *options, csv_table *table) {
@@ -379,7 +384,7 @@ static ls_status read_table(ls_csv_reader *reader, const ls_csv_options *options
 /* Concatenates the blocks into a tensor. Frees each block after copying it. */
 static ls_tensor *to_tensor(csv_table *table) {
     const int64_t size[] = {table->rows, table->taken};
-    ls_tensor *tensor = ls_tensor_new("ls_csv_read", &ls_cpu, 2, size, table->dtype);
+    ls_tensor *tensor = ls_tensor_new(table->call, &ls_cpu, 2, size, table->dtype);
     int64_t row = 0;
     for (size_t i = 0; tensor != NULL && i < table->count; i++) {
         ls_tensor *block = table->blocks[i];
@@ -410,42 +415,44 @@ static void table_free(csv_table *table) {
     ls_free(table->columns.names);
 }
 
-static ls_status check_options(const ls_csv_options *options) {
+static ls_status check_options(const char *call, const ls_csv_options *options) {
     if (options->column_count < 0 || (options->columns == NULL && options->column_count > 0)) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_csv_read: .column_count is %d%s", options->column_count,
+        return ls_fail(LS_ERR_ARGUMENT, "%s: .column_count is %d%s", call, options->column_count,
                        options->column_count < 0 ? ", but must be 0 or more" : " and .columns is NULL");
     }
     for (int i = 0; options->columns != NULL && i < options->column_count; i++) {
         if (options->columns[i] == NULL) {
-            return ls_fail(LS_ERR_ARGUMENT, "ls_csv_read: .columns[%d] is NULL", i);
+            return ls_fail(LS_ERR_ARGUMENT, "%s: .columns[%d] is NULL", call, i);
         }
     }
     if (options->text_count < 0 || (options->text == NULL && options->text_count > 0)) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_csv_read: .text_count is %d%s", options->text_count,
+        return ls_fail(LS_ERR_ARGUMENT, "%s: .text_count is %d%s", call, options->text_count,
                        options->text_count < 0 ? ", but must be 0 or more" : " and .text is NULL");
     }
     for (int i = 0; i < options->text_count; i++) {
         if (options->text[i].column == NULL) {
-            return ls_fail(LS_ERR_ARGUMENT, "ls_csv_read: .text[%d] names no column", i);
+            return ls_fail(LS_ERR_ARGUMENT, "%s: .text[%d] names no column", call, i);
         }
     }
     if (ls_dtype_size(options->dtype) == 0) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_csv_read: .dtype is %d, which is not an ls_dtype", (int)options->dtype);
+        return ls_fail(LS_ERR_ARGUMENT, "%s: .dtype is %d, which is not an ls_dtype", call, (int)options->dtype);
     }
     const double empty = ls_option(options->empty, 0);
     return fits(options->dtype, empty) ? LS_OK
-                                       : ls_fail(LS_ERR_ARGUMENT, "ls_csv_read: .empty is %g, which %s cannot hold",
-                                                 empty, ls_dtype_name(options->dtype));
+                                       : ls_fail(LS_ERR_ARGUMENT, "%s: .empty is %g, which %s cannot hold", call, empty,
+                                                 ls_dtype_name(options->dtype));
 }
 
-ls_tensor *ls_csv_read_input(const char *path, const char *const *targets, int count, const ls_csv_options *options) {
+ls_tensor *ls_csv_read_columns(const char *call, const char *path, const char *const *targets, int count,
+                               const ls_csv_options *options) {
     static const ls_csv_options defaults;
     options = options != NULL ? options : &defaults;
     ls_csv_reader reader;
-    if (check_options(options) != LS_OK || ls_csv_open("ls_csv_read", path, options, &reader) != LS_OK) {
+    if (check_options(call, options) != LS_OK || ls_csv_open(call, path, options, &reader) != LS_OK) {
         return NULL;
     }
-    csv_table table = {.dtype = options->dtype,
+    csv_table table = {.call = call,
+                       .dtype = options->dtype,
                        .integers = !ls_dtype_is_floating(options->dtype) && options->dtype != LS_BOOL,
                        .class_target = options->class_target && targets == NULL,
                        .allow_empty = options->empty != 0,
@@ -462,5 +469,5 @@ ls_tensor *ls_csv_read_input(const char *path, const char *const *targets, int c
 }
 
 ls_tensor *ls_csv_read(const char *path, const ls_csv_options *options) {
-    return ls_csv_read_input(path, NULL, 0, options);
+    return ls_csv_read_columns("ls_csv_read", path, NULL, 0, options);
 }

@@ -58,8 +58,4 @@ bool ls_csv_has_name(const ls_csv_columns *columns, const char *wanted);
 /* Sets LS_ERR_FORMAT for a column's field in the current row. `what` follows the column's name in the message. */
 ls_status ls_csv_field_error(const ls_csv_reader *reader, const ls_csv_columns *columns, int column, const char *what);
 
-/* Reads the input of a data set: the same columns as ls_csv_read, without the targets. Fails with LS_ERR_ARGUMENT if
- * the program has selected a target in options->columns. */
-ls_tensor *ls_csv_read_input(const char *path, const char *const *targets, int count, const ls_csv_options *options);
-
 #endif

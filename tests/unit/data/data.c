@@ -276,6 +276,9 @@ TEST(test_csv_set) {
     ls_loader_free(loader);
     const char *const missing[] = {"z"};
     assert_null(ls_csv_dataset(path, missing, 1, NULL));
+    expect_message("ls_csv_dataset: ");
+    assert_null(ls_csv_dataset(path, target, 1, &(ls_csv_options){.columns = missing, .column_count = 1}));
+    expect_message("ls_csv_dataset: ");
     const char *pipe = test_path("set.pipe");
     assert_int_equal(mkfifo(pipe, 0600), 0);
     assert_null(ls_csv_dataset(pipe, target, 1, NULL));

@@ -366,6 +366,25 @@ TEST(test_csv_integers_are_exact) {
     expect_csv_error("a\n-3e9\n", &i32, "-3e9 does not fit i32");
 }
 
+/* The rule about integers from 2^53 on is a rule about text. */
+TEST(test_csv_empty_fields_of_large_integers) {
+    const int64_t wanted[] = {INT64_C(1) << 53, 3};
+    ls_tensor *tensor = ls_csv_read(csv("a,b\n,3\n"), &(ls_csv_options){.dtype = LS_I64, .empty = 0x1p53});
+    assert_non_null(tensor);
+    assert_memory_equal(ls_data_const(tensor), wanted, sizeof wanted);
+    ls_release(tensor);
+    assert_null(ls_csv_read(csv("a\n1\n"), &(ls_csv_options){.dtype = LS_I64, .empty = 0x1p63}));
+    expect_message(".empty is 9.22337e+18, which i64 cannot hold");
+}
+
+TEST(test_csv_reads_large_numbers_as_true) {
+    static const bool wanted[] = {true, true, false, true, true};
+    ls_tensor *tensor = ls_csv_read(csv("a\n1e999\n-1e999\n0\n1e300\ninf\n"), &(ls_csv_options){.dtype = LS_BOOL});
+    assert_non_null(tensor);
+    assert_memory_equal(ls_data_const(tensor), wanted, sizeof wanted);
+    ls_release(tensor);
+}
+
 /* A number is infinite only if the file says so. */
 TEST(test_csv_refuses_overflow) {
     static const struct {
@@ -513,6 +532,8 @@ int main(void) {
         cmocka_unit_test(test_csv_warns_once_if_it_reads_classes),
         cmocka_unit_test(test_csv_refuses_fields),
         cmocka_unit_test(test_csv_integers_are_exact),
+        cmocka_unit_test(test_csv_empty_fields_of_large_integers),
+        cmocka_unit_test(test_csv_reads_large_numbers_as_true),
         cmocka_unit_test(test_csv_refuses_overflow),
         cmocka_unit_test(test_csv_has_as_many_classes_as_fit),
         cmocka_unit_test(test_csv_reads_a_pipe_once),
