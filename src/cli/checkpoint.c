@@ -339,8 +339,8 @@ const ls_command ls_checkpoint_command = {
              "                     the parts of a model that is sharded over ranks are joined;\n"
              "                     with --hdf5, to an HDF5 file, which h5py reads\n"
              "\n"
-             "PATH is a checkpoint, or a folder of checkpoints, which selects the newest complete one. For show and\n"
-             "diff, PATH may also be a safetensors file, such as a file of weights.\n",
+             "PATH is a checkpoint, or a folder of checkpoints, which selects the newest complete one. show also\n"
+             "accepts a safetensors file, such as a file of weights, and diff accepts two such files.\n",
     .notes = "examples:\n"
              "  lockstep checkpoint ls run1\n"
              "  lockstep checkpoint diff run1/epoch-000003-step-0000000300 run2/epoch-000003-step-0000000300\n"

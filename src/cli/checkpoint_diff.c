@@ -187,11 +187,26 @@ static ls_status compare_checkpoints(comparison *c, const char *const *paths) {
     return status;
 }
 
+/* Fails if one path is a file and the other is a checkpoint. */
+static ls_status check_kinds(const char *const *paths) {
+    const int file = ls_checkpoint_is_file(paths[0]) ? 0 : 1;
+    char folder[PATH_MAX];
+    if (ls_checkpoint_is_file(paths[0]) == ls_checkpoint_is_file(paths[1])) {
+        return LS_OK;
+    }
+    LS_TRY(ls_checkpoint_resolve(paths[1 - file], folder));
+    return ls_fail(LS_ERR_ARGUMENT,
+                   "lockstep checkpoint: diff: %s is a file, but %s is a checkpoint: compare the file with the weights "
+                   "that `lockstep checkpoint export %s FILE` writes",
+                   paths[file], folder, folder);
+}
+
 ls_status ls_checkpoint_compare(const ls_checkpoint_words *words) {
     const char *const *paths = words->paths;
+    LS_TRY(check_kinds(paths));
     comparison c = {.lines = words->json ? json_array() : NULL};
-    const bool files = ls_checkpoint_is_file(paths[0]) && ls_checkpoint_is_file(paths[1]);
-    const ls_status status = files ? compare_files(&c, paths[0], paths) : compare_checkpoints(&c, paths);
+    const ls_status status =
+        ls_checkpoint_is_file(paths[0]) ? compare_files(&c, paths[0], paths) : compare_checkpoints(&c, paths);
     if (status != LS_OK) {
         json_decref(c.lines);
         return status;

@@ -100,7 +100,10 @@ check "diff: equal files" is "$status $(cat out err | wc -c)" "0 0"
 launch checkpoint diff "$first/model.safetensors" "$newest/model.safetensors"
 check "diff: files that differ" is "$status" 1
 check "diff: files, by how much" says out "^$first/model.safetensors: 0.weight: [0-9]* of 128 elements differ, by "
-wrong 2 "lockstep checkpoint: weights.safetensors is a file: a checkpoint is a folder" diff weights.safetensors run
+kinds="is a checkpoint: compare the file with the weights that \`lockstep checkpoint export $newest FILE\` writes"
+wrong 2 "lockstep checkpoint: diff: weights.safetensors is a file, but $newest $kinds" diff weights.safetensors run
+wrong 2 "lockstep checkpoint: diff: weights.safetensors is a file, but $newest $kinds" diff $newest weights.safetensors
+wrong 1 "lockstep checkpoint: cannot read nothing: No such file or directory" diff weights.safetensors nothing
 head -c 100 weights.safetensors >short.safetensors
 launch checkpoint show short.safetensors
 check "show: a damaged file" is "$status $(wc -l <err)" "1 1"
