@@ -6,8 +6,8 @@
 #include "parallel/parallel.h"
 #include "tensor/tensor.h"
 
-ls_status ls_hash_elements(const ls_tensor *tensor, uint64_t *hash) {
-    ls_tensor *host = ls_tensor_dense_on_host("ls_data_parallel", tensor, (ls_dtype)tensor->dtype);
+ls_status ls_hash_elements(const char *call, const ls_tensor *tensor, uint64_t *hash) {
+    ls_tensor *host = ls_tensor_dense_on_host(call, tensor, (ls_dtype)tensor->dtype);
     if (host == NULL) {
         return ls_error_status();
     }

@@ -20,7 +20,7 @@ ls_status ls_broadcast_in_place(ls_comm *comm, const ls_tensor *tensor, int root
 ls_status ls_allreduce_in_place(ls_comm *comm, const ls_tensor *tensor, ls_reduction reduction);
 
 /* Adds the elements of a tensor to a hash. */
-ls_status ls_hash_elements(const ls_tensor *tensor, uint64_t *hash);
+ls_status ls_hash_elements(const char *call, const ls_tensor *tensor, uint64_t *hash);
 
 /*
  * same_batches.c: sets *hash to a positive hash of this rank's batch, or to 0 if its loader splits batches or the pass

@@ -20,7 +20,7 @@ ls_status ls_replicas_are_equal(ls_module *model, ls_comm *comm, bool *equal) {
     uint64_t hash = LS_HASH_START;
     for (int i = 0; i < ls_module_parameter_count(model); i++) {
         const ls_tensor *parameter = ls_module_parameter(model, i);
-        LS_TRY(is_sharded(parameter) ? LS_OK : ls_hash_elements(parameter, &hash));
+        LS_TRY(is_sharded(parameter) ? LS_OK : ls_hash_elements("ls_data_parallel", parameter, &hash));
     }
     return ls_ranks_have_equal(comm, (int64_t)(hash >> 1), equal);
 }
@@ -111,7 +111,7 @@ static ls_status find_difference(const char *call, ls_module *model, ls_comm *co
         if (is_sharded(ls_module_parameter(model, i))) {
             continue;
         }
-        LS_TRY(ls_hash_elements(ls_module_parameter(model, i), &hash));
+        LS_TRY(ls_hash_elements("ls_data_parallel", ls_module_parameter(model, i), &hash));
         LS_TRY(ls_ranks_have_equal(comm, (int64_t)(hash >> 1), &equal));
         if (!equal) {
             return report_difference(call, model, comm, i);

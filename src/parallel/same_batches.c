@@ -13,7 +13,8 @@ ls_status ls_batch_hash(int64_t *hash) {
         return LS_OK;
     }
     for (int i = 0; i < 2; i++) {
-        LS_TRY(thread->whole_batch[i] != NULL ? ls_hash_elements(thread->whole_batch[i], &all) : LS_OK);
+        LS_TRY(thread->whole_batch[i] != NULL ? ls_hash_elements("ls_data_parallel", thread->whole_batch[i], &all)
+                                              : LS_OK);
     }
     *hash = (int64_t)(all >> 1 | 1);
     return LS_OK;

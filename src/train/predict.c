@@ -108,7 +108,8 @@ static int64_t hash_more(int64_t hash, const void *bytes, size_t size) {
 static ls_status add_to_hashes(ls_prediction *self, const ls_trial_state *state) {
     const int64_t count = state->count, before = self->own.count - count;
     uint64_t hash = LS_HASH_START;
-    LS_TRY(ls_hash_elements(state->model->type == &ls_pipeline_type ? state->output : state->input, &hash));
+    LS_TRY(ls_hash_elements("ls_trial_predict", state->model->type == &ls_pipeline_type ? state->output : state->input,
+                            &hash));
     self->own.samples = hash_more(self->own.samples, &hash, sizeof hash);
     self->own.samples = hash_more(self->own.samples, self->places + before, (size_t)count * sizeof *self->places);
     self->own.outputs =

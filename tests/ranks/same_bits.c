@@ -234,11 +234,11 @@ static ls_status hash_of(const trainee *t, uint64_t *hash) {
     int count;
     *hash = ls_module_hash(t->model);
     for (int i = 0; i < ls_module_buffer_count(t->model); i++) {
-        LS_TRY(ls_hash_elements(ls_module_buffer(t->model, i), hash));
+        LS_TRY(ls_hash_elements("test", ls_module_buffer(t->model, i), hash));
     }
     LS_TRY(ls_optimizer_state(t->optimizer, &states, &count));
     for (int i = 0; i < count; i++) {
-        LS_TRY(ls_hash_elements(states[i].tensor, hash));
+        LS_TRY(ls_hash_elements("test", states[i].tensor, hash));
     }
     const double scale = t->scaler != NULL ? ls_grad_scaler_get_scale(t->scaler) : 0;
     *hash = ls_hash(*hash, &scale, sizeof scale);

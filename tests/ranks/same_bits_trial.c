@@ -108,11 +108,11 @@ static ls_status hash_of(const objects *o, uint64_t *hash) {
     int count;
     *hash = ls_module_hash(o->model);
     for (int i = 0; i < ls_module_buffer_count(o->model); i++) {
-        LS_TRY(ls_hash_elements(ls_module_buffer(o->model, i), hash));
+        LS_TRY(ls_hash_elements("test", ls_module_buffer(o->model, i), hash));
     }
     LS_TRY(ls_optimizer_state(o->optimizer, &states, &count));
     for (int i = 0; i < count; i++) {
-        LS_TRY(ls_hash_elements(states[i].tensor, hash));
+        LS_TRY(ls_hash_elements("test", states[i].tensor, hash));
     }
     for (int64_t epoch = 0; epoch < RUN_EPOCHS; epoch++) {
         for (size_t i = 0; i < sizeof results / sizeof *results; i++) {
@@ -234,7 +234,7 @@ static ls_status predict(ls_comm *comm, int shards, uint64_t *hash) {
     LS_TRY(ls_trial_predict(o.trial, shuffled, true, &rows));
     LS_CHECK(rows != NULL && ls_size(rows, 0) == HELD_BACK);
     *hash = LS_HASH_START;
-    LS_TRY(ls_hash_elements(rows, hash));
+    LS_TRY(ls_hash_elements("test", rows, hash));
     LS_TRY(ls_trial_evaluate(o.trial, shuffled, "again"));
     const double loss = ls_trial_metric(o.trial, "again_loss");
     *hash = ls_hash(*hash, &loss, sizeof loss);

@@ -234,7 +234,7 @@ static ls_status run_pass(const rank_state *r, ls_module *model, int pass) {
 static ls_status hash_gradients(ls_module *model, uint64_t *hash) {
     *hash = LS_HASH_START;
     for (int i = 0; i < ls_module_parameter_count(model); i++) {
-        LS_TRY(ls_hash_elements(ls_grad(ls_module_parameter(model, i)), hash));
+        LS_TRY(ls_hash_elements("test", ls_grad(ls_module_parameter(model, i)), hash));
     }
     return LS_OK;
 }
