@@ -210,8 +210,9 @@ typedef struct ls_rate_finder_options {
  * with a rate that grows exponentially from batch to batch, until the loss diverges. Then restores parameters, buffers,
  * optimizer, loader, random numbers, metrics and the error feedback of PowerSGD.
  *
- * - The test uses the step of the trial, without callbacks and without outer steps. With .outer of the trial, each rank
- *   therefore tests its own replica, and the losses are means over the ranks.
+ * - The test uses the step of the trial, without callbacks and without outer steps. With .outer of the trial, each
+ *   replica therefore trains alone, and the losses are means over the replicas. A replica is the model of one rank, or
+ *   of a group of ranks that ls_data_parallel keeps equal.
  * - Objects that belong only to a user step, such as a second model and its optimizer, are not restored.
  * - Parameter groups with a rate of 0 stay frozen.
  * - A trial that resumes from a checkpoint skips the test.

@@ -114,10 +114,12 @@ typedef enum ls_outputs {
  *   - "loss": the loss of the criterion, a mean over samples: each global batch is weighted by its number of samples.
  *     Within a global batch, the losses of the ranks are weighted by their numbers of samples, or by the divisors of a
  *     class loss that ignores targets or has weights for classes. So the result equals the loss of one process. A batch
- *     in which all targets are ignored does not count. If the criterion uses LS_LOSS_SUM, the losses of the ranks are
- *     added. A sum that the criterion computes with ls_sum is treated as a mean. Exceptions: if the criterion adds such
- *     a class loss and other terms, all terms have the weights of the class loss, and the result on several ranks is an
- *     approximation. If it adds a sum and a mean, the means of the ranks are added, too. The gradients are exact.
+ *     in which all targets are ignored does not count. If the criterion uses LS_LOSS_SUM, the losses of ranks that
+ *     share a global batch (`.comm` of the loader) are added. A sum that the criterion computes with ls_sum is treated
+ *     as a mean. In a user step, one call with LS_LOSS_SUM has this effect, even if its result is not state->loss.
+ *     Exceptions: if the criterion adds a class loss with ignored or weighted targets and other terms, all terms have
+ *     the weights of the class loss, and the result on several ranks is an approximation. If it adds a sum and a mean,
+ *     the means of the ranks are added, too. The gradients are exact.
  *   - "acc": the share of targets that are predicted correctly. Outputs [n, classes, ...] predict the class with the
  *     largest number. Targets are class numbers [n, ...], or one-hot rows of the shape of the outputs. The classes may
  *     also be the last axis, [n, ..., classes], if only this fits. With ls_criterion_bce, "acc" is "binary_acc"; with

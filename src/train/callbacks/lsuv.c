@@ -121,9 +121,8 @@ static ls_status on_init(ls_trial_state *state, void *user) {
     (void)user;
     return has_pipeline(state->model)
                ? ls_fail(LS_ERR_UNSUPPORTED,
-                         "%s: the model is a pipeline, whose ranks have different layers: initialize "
-                         "the whole model in a trial on one rank, save it, and load it with "
-                         "ls_module_load",
+                         "%s: the model is a pipeline, whose ranks have different layers: initialize the whole model "
+                         "in a trial on one rank, save it, and load it with ls_module_load before ls_pipeline",
                          maker)
                : LS_OK;
 }

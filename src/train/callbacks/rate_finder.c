@@ -159,7 +159,7 @@ static ls_status next_batch(const ls_trial *trial, ls_batch *batch) {
     return more ? LS_OK : ls_fail(LS_ERR_ARGUMENT, "%s: the training loader has no batches", maker);
 }
 
-/* Without outer steps, which would change the state of the outer optimizer: each rank then trains its own model. */
+/* Without outer steps, which would change the state of the outer optimizer: each replica then trains alone. */
 static ls_status sweep(rate_finder *self, ls_trial *trial) {
     ls_trial_forget_capture(trial);
     trial->options.outer = NULL;
