@@ -418,6 +418,15 @@ int64_t ls_loader_global_batch(const ls_loader *loader) {
     return loader->type == &dataset_type ? ((const loader_state *)loader->state)->global_batch : 0;
 }
 
+ls_loader_order ls_loader_order_of(const ls_loader *loader) {
+    if (loader->type != &dataset_type) {
+        return (ls_loader_order){.samples = 0};
+    }
+    const loader_state *state = loader->state;
+    return (ls_loader_order){
+        .samples = state->dataset->count, .seed = state->options.seed, .no_shuffle = state->options.no_shuffle};
+}
+
 int ls_loader_shards(const ls_loader *loader) {
     return loader->type == &dataset_type ? ((const loader_state *)loader->state)->options.shards : -1;
 }

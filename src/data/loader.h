@@ -43,6 +43,16 @@ ls_status ls_loader_fetch(ls_loader *loader, int64_t *places, int64_t count, ls_
 /* Returns the number of samples of a full global batch; 0 for other kinds of loaders. */
 int64_t ls_loader_global_batch(const ls_loader *loader);
 
+/* The options of a loader that determine, for each epoch, the order of the samples. */
+typedef struct ls_loader_order {
+    int64_t samples; /* number of samples of the data set */
+    uint64_t seed;
+    bool no_shuffle;
+} ls_loader_order;
+
+/* Returns the order's options; all are 0 for other kinds of loaders. */
+ls_loader_order ls_loader_order_of(const ls_loader *loader);
+
 /* Returns `.shards`; -1 for other kinds of loaders. */
 int ls_loader_shards(const ls_loader *loader);
 

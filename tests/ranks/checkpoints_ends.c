@@ -190,12 +190,13 @@ static void say_nothing(ls_log_level level, int rank, const char *line, void *us
     (void)user;
 }
 
-static atomic_int missed; /* warnings of this process */
+static atomic_int missed, reordered; /* warnings of this process */
 
-static void count_missed(ls_log_level level, int rank, const char *line, void *user) {
+static void count_warnings(ls_log_level level, int rank, const char *line, void *user) {
     (void)rank;
     (void)user;
     missed += level == LS_LOG_WARNING && strstr(line, "without the requested checkpoint after step 5: set") != NULL;
+    reordered += level == LS_LOG_WARNING && strstr(line, "in this epoch, some samples are repeated or missing") != NULL;
 }
 
 /* A hook ends the run after the training of an epoch, when checkpoints can no longer be written. The run says so, and
@@ -205,7 +206,6 @@ static ls_status stopped_after_training(ls_comm *world) {
     ls_folder_names names;
     const ls_checkpoint_options each = {.folder = in_scratch("late")};
     const bool last = ls_comm_rank(world) == ls_comm_size(world) - 1;
-    ls_log_set_sink(count_missed, NULL);
     LS_TRY(begin(&t, world, &(plan){.checkpoints = &each}));
     t.watcher.stops_after_training = true;
     LS_TRY(ls_trial_run(t.trial, EPOCHS));
@@ -221,6 +221,37 @@ static ls_status stopped_after_training(ls_comm *world) {
     return ls_comm_barrier(world, NULL);
 }
 
+static ls_status resume_with(ls_comm *world, const char *checkpoint, const plan *how, int warnings) {
+    training t;
+    LS_TRY(ls_comm_barrier(world, NULL));
+    const int before = reordered;
+    LS_TRY(ls_comm_barrier(world, NULL));
+    LS_TRY(begin(&t, world, how));
+    LS_TRY(ls_trial_load(t.trial, checkpoint));
+    LS_TRY(ls_comm_barrier(world, NULL));
+    LS_CHECK(ls_comm_rank(world) != 0 || reordered - before == warnings);
+    end(&t);
+    return LS_OK;
+}
+
+/* Rank 0 warns once if a run resumes within an epoch with another order of samples. */
+static ls_status resumed_in_another_order(ls_comm *world) {
+    outcome is;
+    char within[2 * PATH_MAX], at_end[2 * PATH_MAX];
+    ls_checkpoint_options there = {.folder = in_scratch("within"), .every_steps = STEPS + 2};
+    LS_TRY(train(world, &(plan){.max_steps = STEPS + 2, .checkpoints = &there}, &is));
+    snprintf(within, sizeof within, "%s", checkpoint_at("within", 1, STEPS + 2));
+    there = (ls_checkpoint_options){.folder = in_scratch("at-end"), .every_steps = STEPS};
+    LS_TRY(train(world, &(plan){.max_steps = STEPS, .checkpoints = &there}, &is));
+    snprintf(at_end, sizeof at_end, "%s", checkpoint_at("at-end", 0, STEPS));
+    const plan others[] = {{.seed = UINT64_MAX}, {.no_shuffle = true}, {.samples = SAMPLES + 1}};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        LS_TRY(resume_with(world, within, &others[i], 1));
+        LS_TRY(resume_with(world, at_end, &others[i], 0));
+    }
+    return resume_with(world, within, &(plan){.seed = SEED}, 0);
+}
+
 ls_status rank_test(ls_comm *world) {
     LS_TRY(make_scratch(world));
     LS_TRY(ended_in_the_midst(world));
@@ -232,7 +263,9 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(ls_comm_size(world) > 1 ? other_folder(world, false) : LS_OK);
     LS_TRY(ls_comm_size(world) > 1 ? other_folder(world, true) : LS_OK);
     LS_TRY(ls_comm_size(world) > 1 ? other_options(world) : LS_OK);
+    ls_log_set_sink(count_warnings, NULL);
     LS_TRY(stopped_after_training(world));
+    LS_TRY(resumed_in_another_order(world));
     ls_log_set_sink(say_nothing, NULL);
     LS_TRY(damaged(world));
     return remove_scratch(world);

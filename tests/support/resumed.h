@@ -189,6 +189,9 @@ typedef struct plan {
     cut cut;
     int zero; /* above 0: a replicated model of WIDE features whose state is sharded, of which each rank has a part */
     int64_t train_steps, max_steps, stop_at;
+    uint64_t seed;   /* of the loader; 0: SEED */
+    int64_t samples; /* 0: SAMPLES */
+    bool no_shuffle;
 } plan;
 
 static inline ls_module *make_model(ls_comm *comm, cut how) {
@@ -243,7 +246,8 @@ static inline ls_status begin(training *t, ls_comm *comm, const plan *how) {
     const ls_loader_options loading = {.batch_size = how->batch_size,
                                        .global_batch_size = how->batch_size > 0 ? 0 : global_batch,
                                        .comm = data,
-                                       .seed = SEED};
+                                       .seed = how->seed > 0 ? how->seed : SEED,
+                                       .no_shuffle = how->no_shuffle};
     ls_seed(SEED);
     t->model = make_planned(comm, how);
     t->optimizer = ls_adam(t->model, &(ls_adam_options){.learning_rate = 0.01});
@@ -254,7 +258,7 @@ static inline ls_status begin(training *t, ls_comm *comm, const plan *how) {
     if (how->cut == HALF) { /* the first steps overflow */
         t->scaler = ls_grad_scaler_new(&(ls_grad_scaler_options){.initial_scale = 0x1p26, .growth_interval = 3});
     }
-    t->train = ls_loader_new(make_dataset(0, SAMPLES), &loading);
+    t->train = ls_loader_new(make_dataset(0, how->samples > 0 ? how->samples : SAMPLES), &loading);
     t->validate = ls_loader_new(make_dataset(1, HELD_BACK), &loading);
     ls_callback *watching = ls_callback_new(&(ls_callback_hooks){.on_start = watch_start,
                                                                  .on_sample = watch_sample,

@@ -119,6 +119,8 @@ typedef struct ls_manifest_file {
     char checksum[LS_CHECKSUM_TEXT];
 } ls_manifest_file;
 
+enum { LS_SEED_TEXT = 24 };
+
 typedef struct ls_manifest {
     char version[32]; /* Lockstep version that wrote the checkpoint */
     int world_size;
@@ -135,6 +137,9 @@ typedef struct ls_manifest {
      * in a global batch (0 if unknown).
      */
     int64_t loader_epoch, loader_batch, loader_batches, global_batch;
+    int64_t samples;         /* number of samples of its data set; 0 if unknown */
+    char seed[LS_SEED_TEXT]; /* the loader's seed, a decimal number */
+    bool no_shuffle;         /* of the loader */
     ls_history_entry latest;
     ls_history history;
     ls_manifest_file *files;

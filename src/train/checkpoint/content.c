@@ -3,6 +3,7 @@
  * Saving and loading both use this table. Loading fails if a tensor of the checkpoint belongs to no row. Loading
  * ignores the state of callbacks that the trial lacks, with a warning.
  */
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -351,11 +352,16 @@ static ls_status get_loader(ls_trial *trial, const char *prefix, ls_checkpoint *
     ls_manifest *manifest = &to->manifest;
     (void)prefix;
     manifest->loader_epoch = -1;
+    ls_loader_order order = {.samples = 0};
     if (loader != NULL) {
+        order = ls_loader_order_of(loader);
         ls_loader_position(loader, &manifest->loader_epoch, &manifest->loader_batch);
         manifest->loader_batches = ls_loader_batch_count(loader);
         manifest->global_batch = ls_loader_global_batch(loader);
     }
+    manifest->samples = order.samples;
+    manifest->no_shuffle = order.no_shuffle;
+    snprintf(manifest->seed, sizeof manifest->seed, "%" PRIu64, order.seed);
     return LS_OK;
 }
 

@@ -1,4 +1,8 @@
 /* Restores a trial from a checkpoint. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
 #include "data/loader.h"
 #include "train/agree.h"
 #include "train/checkpoint/checkpoint.h"
@@ -16,6 +20,32 @@ static int64_t convert(const ls_resumption *load, int64_t batches, int64_t now) 
     return counts && samples % now == 0 ? samples / now : -1;
 }
 
+/*
+ * Warns on rank 0 if the epoch continues in another order of samples. Checkpoints of older versions, and loaders
+ * of other kinds, do not have the order's options.
+ */
+static void check_order(const ls_resumption *load) {
+    const ls_manifest *manifest = &load->manifest;
+    const bool within = manifest->loader_batch > 0 && manifest->loader_batch != manifest->loader_batches;
+    if (load->rank != 0 || !within) {
+        return;
+    }
+    const ls_loader_order now = ls_loader_order_of(load->trial->options.train);
+    char seed[LS_SEED_TEXT];
+    snprintf(seed, sizeof seed, "%" PRIu64, now.seed);
+    const bool known = manifest->samples > 0 && now.samples > 0;
+    if (known && (now.samples != manifest->samples || strcmp(seed, manifest->seed) != 0 ||
+                  now.no_shuffle != manifest->no_shuffle)) {
+        ls_log_write(
+            LS_LOG_WARNING,
+            "checkpoint: %s was taken within an epoch of %lld samples with .seed = %s%s, and this run has %lld "
+            "samples with .seed = %s%s: in this epoch, some samples are repeated or missing; use the loader "
+            "of the earlier run if this is not intended",
+            load->folder, (long long)manifest->samples, manifest->seed, manifest->no_shuffle ? " and .no_shuffle" : "",
+            (long long)now.samples, seed, now.no_shuffle ? " and .no_shuffle" : "");
+    }
+}
+
 static ls_status place_data(ls_resumption *load) {
     const ls_manifest *manifest = &load->manifest;
     const ls_trial_options *options = &load->trial->options;
@@ -25,6 +55,7 @@ static ls_status place_data(ls_resumption *load) {
         return ls_fail(LS_ERR_ARGUMENT, "checkpoint: %s was saved by a trial %s a loader of training data",
                        load->folder, options->train == NULL ? "with" : "without");
     }
+    check_order(load);
     const int64_t now = options->train != NULL ? ls_loader_global_batch(options->train) : 0;
     if (now == 0 || now == manifest->global_batch || manifest->global_batch == 0) {
         return LS_OK;

@@ -398,6 +398,9 @@ static const field loader_fields[] = {
     {"batch", put_count, read_count, offsetof(ls_manifest, loader_batch), 0, 0, false},
     {"batches", put_count, read_count, offsetof(ls_manifest, loader_batches), -1, 0, false},
     {"global_batch", put_count, read_count, offsetof(ls_manifest, global_batch), 0, 0, false},
+    {"samples", put_count, read_count, offsetof(ls_manifest, samples), 0, 0, true},
+    {"seed", put_word, read_word, offsetof(ls_manifest, seed), 0, LS_SEED_TEXT, true},
+    {"no_shuffle", put_flag, read_flag, offsetof(ls_manifest, no_shuffle), 0, 0, true},
 };
 
 static void put_loader(ls_json_writer *json, const field *how, const void *from) {
