@@ -5,6 +5,7 @@
  * ranks: 1 2 3 4
  * devices: cpu
  */
+#include "tests/support/files.h"
 #include "tests/support/ranks.h"
 
 #include <lockstep/lockstep.h>
@@ -72,6 +73,83 @@ static ls_status refuses(ls_comm *world) {
     LS_TRY(make_trial(world, ZERO_2, ls_terminate_on_nan(NULL), "ls_terminate_on_nan: each rank has only a part"));
     LS_TRY(make_trial(world, ZERO_3, ls_terminate_on_nan(NULL), "ls_terminate_on_nan: each rank has only a part"));
     return make_trial(world, PIPELINE, ls_lsuv(NULL), "ls_lsuv: the model is a pipeline");
+}
+
+/* ---- parameters in parts ----------------------------------------------------------------------------------------- */
+
+enum { KINDS = 6, TENSORBOARD = 5 };
+
+static ls_callback *make_callback(const ls_comm *world, int kind) {
+    switch (kind) {
+    case 0:
+        return ls_weight_averaging(&(ls_weight_averaging_options){.keep = true});
+    case 1:
+        return ls_early_stopping(&(ls_early_stopping_options){.monitor = "loss", .restore_best = true});
+    case 2:
+        return ls_rate_finder(&(ls_rate_finder_options){.steps = 4});
+    case 3:
+        return ls_initialize(NULL);
+    case 4:
+        return ls_lsuv(NULL);
+    default:
+        return ls_tensorboard(ls_comm_rank(world) == 0 ? test_path("board") : "/dev/null/folder",
+                              &(ls_tensorboard_options){.no_model = true});
+    }
+}
+
+typedef struct trained {
+    bool created;
+    ls_status status;
+    uint64_t hash;
+} trained;
+
+/* Trains a model with the callback. */
+static ls_status train_with(ls_comm *world, sharding how, int kind, bool gathers, trained *is) {
+    ls_scope *scope = ls_scope_begin();
+    ls_seed(3);
+    ls_tensor *x = ls_randn(LS_SHAPE(12, 8), LS_F32), *y = ls_randn(LS_SHAPE(12, 5), LS_F32);
+    ls_loader *loader =
+        ls_loader_new(ls_tensor_dataset(x, y), &(ls_loader_options){.global_batch_size = 12, .comm = world});
+    ls_module *model = make_model(world, how);
+    ls_optimizer *optimizer = ls_sgd(model, NULL);
+    LS_TRY(gathers ? ls_data_parallel_gather(model, true) : LS_OK);
+    ls_trial *trial = ls_trial_new(&(ls_trial_options){.model = model,
+                                                       .optimizer = optimizer,
+                                                       .criterion = ls_criterion_mse,
+                                                       .train = loader,
+                                                       .comm = world,
+                                                       .quiet = true,
+                                                       LS_CALLBACKS(make_callback(world, kind))});
+    *is = (trained){.created = trial != NULL, .status = trial != NULL ? ls_trial_run(trial, 2) : ls_error_status()};
+    if (is->status == LS_OK) {
+        LS_TRY(ls_data_parallel_gather(model, true));
+        is->hash = ls_module_hash(model);
+    }
+    ls_trial_free(trial);
+    ls_optimizer_free(optimizer);
+    ls_module_free(model);
+    ls_loader_free(loader);
+    (void)ls_scope_end(scope);
+    return ls_comm_barrier(world, NULL);
+}
+
+/* With .zero = 3, these callbacks need ls_data_parallel_gather. Then they train like with .zero = 2. */
+static ls_status need_parameters(ls_comm *world) {
+    for (int kind = 0; kind < KINDS; kind++) {
+        trained parts, whole, reference;
+        LS_TRY(train_with(world, ZERO_3, kind, false, &parts));
+        if (ls_comm_size(world) == 1) {
+            LS_CHECK(parts.status == LS_OK);
+        } else {
+            LS_CHECK(parts.status == LS_ERR_UNSUPPORTED && parts.created == (kind == TENSORBOARD));
+            LS_EXPECT_MESSAGE("with .zero = 3 of ls_data_parallel, each rank has only a part of the parameters: ");
+            LS_EXPECT_MESSAGE("or call ls_data_parallel_gather(model, true) before ls_trial_new");
+        }
+        LS_TRY(train_with(world, ZERO_3, kind, true, &whole));
+        LS_TRY(train_with(world, ZERO_2, kind, false, &reference));
+        LS_CHECK(whole.status == LS_OK && reference.status == LS_OK && whole.hash == reference.hash);
+    }
+    return LS_OK;
 }
 
 /* ---- the rate finder --------------------------------------------------------------------------------------------- */
@@ -211,6 +289,10 @@ static ls_status restores_replicas(ls_comm *world) {
 
 ls_status rank_test(ls_comm *world) {
     LS_TRY(refuses(world));
+    LS_TRY(need_parameters(world));
+    if (ls_comm_rank(world) == 0) {
+        test_files_remove();
+    }
     LS_TRY(restores_captured_steps(world));
     LS_TRY(restores_replicas(world));
     return ls_comm_barrier(world, NULL);

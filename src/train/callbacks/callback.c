@@ -47,6 +47,17 @@ ls_status ls_callback_needs_whole(const ls_trial_state *state, const char *call,
     return LS_OK;
 }
 
+ls_status ls_callback_needs_parameters(const ls_trial_state *state, const char *call, const char *instead) {
+    const bool averages = ls_data_parallel_comm(state->model) != NULL;
+    const ls_shards *shards = averages ? ((const ls_data_parallel_state *)state->model->state)->shards : NULL;
+    return shards == NULL || shards->stage < 3 || shards->unit_count == 0 || shards->gathered
+               ? LS_OK
+               : ls_fail(LS_ERR_UNSUPPORTED,
+                         "%s: with .zero = 3 of ls_data_parallel, each rank has only a part of the parameters: %suse "
+                         ".zero = 2, or call ls_data_parallel_gather(model, true) before ls_trial_new",
+                         call, instead);
+}
+
 ls_status ls_callback_check_name(const char *call, const char *name) {
     return name == NULL || strlen(name) < LS_METRIC_NAME_LIMIT
                ? LS_OK

@@ -48,6 +48,12 @@ ls_status ls_callback_needs_hooks(const ls_trial_state *state, const char *call,
  */
 ls_status ls_callback_needs_whole(const ls_trial_state *state, const char *call, bool layers, const char *instead);
 
+/*
+ * Fails with LS_ERR_UNSUPPORTED if this rank has only a part of the parameters (.zero = 3), unless
+ * ls_data_parallel_gather gave it all. The message recommends `instead` first, for example "omit .keep, ".
+ */
+ls_status ls_callback_needs_parameters(const ls_trial_state *state, const char *call, const char *instead);
+
 /* Fails with LS_ERR_ARGUMENT if the name of a metric is too long. NULL is allowed. */
 ls_status ls_callback_check_name(const char *call, const char *name);
 void ls_callback_copy_name(char copy[LS_METRIC_NAME_LIMIT], const char *name);

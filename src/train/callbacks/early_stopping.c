@@ -21,7 +21,11 @@ typedef struct early_stopping {
 
 static ls_status on_init(ls_trial_state *state, void *user) {
     early_stopping *self = user;
-    return self->options.restore_best ? ls_snapshot_make(maker, &self->model, state->model) : LS_OK;
+    if (!self->options.restore_best) {
+        return LS_OK;
+    }
+    LS_TRY(ls_callback_needs_parameters(state, maker, "omit .restore_best and use .checkpoint with .best, "));
+    return ls_snapshot_make(maker, &self->model, state->model);
 }
 
 static bool has_waited(const early_stopping *self) {

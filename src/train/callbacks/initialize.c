@@ -82,6 +82,7 @@ static ls_status set(ls_module *module, const char *name, void *user) {
 
 static ls_status on_init(ls_trial_state *state, void *user) {
     const ls_initialize_options *o = user;
+    LS_TRY(ls_callback_needs_parameters(state, maker, "initialize the model before ls_data_parallel, "));
     return ls_visit_modules(state->model, o->targets, set, user);
 }
 

@@ -119,6 +119,7 @@ static bool has_pipeline(const ls_module *module) {
 
 static ls_status on_init(ls_trial_state *state, void *user) {
     (void)user;
+    LS_TRY(ls_callback_needs_parameters(state, maker, ""));
     return has_pipeline(state->model)
                ? ls_fail(LS_ERR_UNSUPPORTED,
                          "%s: the model is a pipeline, whose ranks have different layers: initialize the whole model "

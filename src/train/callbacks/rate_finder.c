@@ -197,6 +197,7 @@ static void suggest(rate_finder *self) {
 
 static ls_status on_init(ls_trial_state *state, void *user) {
     (void)user;
+    LS_TRY(ls_callback_needs_parameters(state, maker, ""));
     return state->optimizer != NULL && state->trial->options.train != NULL
                ? LS_OK
                : ls_fail(LS_ERR_ARGUMENT, "%s: the trial needs an optimizer and a training loader", maker);

@@ -85,6 +85,7 @@ static ls_status on_start(ls_trial_state *state, void *user) {
         self->events != NULL) {
         return LS_OK;
     }
+    LS_TRY(self->options.no_histograms ? LS_OK : ls_callback_needs_parameters(state, maker, "set .no_histograms, "));
     self->events = ls_events_open(self->folder, NULL);
     if (self->events == NULL) {
         return ls_error_status();

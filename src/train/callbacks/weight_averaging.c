@@ -16,6 +16,7 @@ static bool is_time(const averaging *self, const ls_trial_state *state, bool ste
 
 static ls_status on_init(ls_trial_state *state, void *user) {
     averaging *self = user;
+    LS_TRY(ls_callback_needs_parameters(state, maker, ""));
     ls_ema_free(self->averages);
     self->averages = ls_ema_new(state->model, self->options.decay);
     return self->averages != NULL ? LS_OK : ls_error_status();
