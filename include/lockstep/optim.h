@@ -638,7 +638,8 @@ LS_API void ls_ema_free(ls_ema *ema);
  * bf16 or f16.
  */
 LS_API ls_status ls_clip_grad_norm(ls_module *model, double max_norm, double *norm) LS_WARN_UNUSED;
-/** Clips every gradient element to [-limit, limit]. Fails with LS_ERR_ARGUMENT if `limit` is not positive. */
+/** Clips every gradient element to [-limit, limit]. Fails with LS_ERR_ARGUMENT if `limit` is not positive, and with
+ * LS_ERR_UNSUPPORTED if a gradient is bf16 or f16. */
 LS_API ls_status ls_clip_grad_value(ls_module *model, double limit) LS_WARN_UNUSED;
 
 #ifdef __cplusplus

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/text.h"
 #include "tensor/tensor.h"
 
 ls_status ls_named_check(const char *call, const ls_named *tensors, int count) {
@@ -30,8 +31,14 @@ ls_status ls_named_check(const char *call, const ls_named *tensors, int count) {
 
 ls_status ls_metadata_count(const char *call, const char *const *metadata, size_t *pairs) {
     for (*pairs = 0; metadata != NULL && metadata[2 * *pairs] != NULL; ++*pairs) {
-        if (metadata[2 * *pairs + 1] == NULL) {
-            return ls_fail(LS_ERR_ARGUMENT, "%s: the key %s of the metadata has no value", call, metadata[2 * *pairs]);
+        const char *key = metadata[2 * *pairs], *value = metadata[2 * *pairs + 1];
+        if (value == NULL) {
+            return ls_fail(LS_ERR_ARGUMENT, "%s: the key %s of the metadata has no value", call, key);
+        }
+        const bool key_is_utf8 = ls_text_is_utf8(key);
+        if (!key_is_utf8 || !ls_text_is_utf8(value)) {
+            return ls_fail(LS_ERR_ARGUMENT, "%s: the %s %.100s of the metadata is not UTF-8; convert it to UTF-8", call,
+                           key_is_utf8 ? "value of the key" : "key", key);
         }
     }
     return LS_OK;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/text.h"
 #include "formats/file.h"
 #include "formats/named.h"
 #include "formats/safetensors_header.h"
@@ -87,6 +88,12 @@ static ls_status check_given(const ls_named *tensors, int count, const char *con
     size_t pairs = 0;
     LS_TRY(ls_metadata_count(save, metadata, &pairs));
     LS_TRY(ls_named_check(save, tensors, count));
+    for (int i = 0; i < count; i++) {
+        if (!ls_text_is_utf8(tensors[i].name)) {
+            return ls_fail(LS_ERR_ARGUMENT, "%s: the name %.100s of tensor %d is not UTF-8; convert it to UTF-8", save,
+                           tensors[i].name, i);
+        }
+    }
     return ls_named_find(tensors, count, LS_SAFETENSORS_METADATA) == NULL
                ? LS_OK
                : ls_fail(LS_ERR_ARGUMENT, "%s: a tensor cannot be named %s: the format reserves this name", save,
@@ -97,10 +104,7 @@ static ls_status write_checked(ls_new_file *file, const ls_named *tensors, int c
     size_t header_size = 0;
     char *header = make_header(tensors, count, metadata, &header_size);
     if (header == NULL) {
-        return ls_fail(
-            LS_ERR_MEMORY,
-            "ls_safetensors_save: cannot make the header of %s: a name or text is not UTF-8, or memory is exhausted",
-            file->path);
+        return ls_fail(LS_ERR_MEMORY, "%s: out of memory for the header of %s", save, file->path);
     }
     const ls_status status = write_all(file, header, header_size, tensors, count);
     ls_free(header);

@@ -146,17 +146,16 @@ static ls_status sum_squares(ls_module *model, ls_divided_sums *sums) {
 
 /* ---- clipping ---------------------------------------------------------------------------------------------------- */
 
-/* Fails if a gradient is a 16-bit float, for which the kernels have no norm. */
-static ls_status check_gradients(const ls_module *model) {
+/* Fails if a gradient is a 16-bit float, for which the kernels have neither a norm nor a clamp. */
+static ls_status check_gradients(const char *call, const ls_module *model) {
     for (int i = 0; i < ls_module_parameter_count(model); i++) {
         const ls_leaf *leaf = ls_module_parameter(model, i)->leaf;
         const ls_dtype dtype = leaf != NULL && leaf->has_gradient ? (ls_dtype)leaf->gradient->dtype : LS_F32;
         if (dtype != LS_F32 && dtype != LS_F64) {
             return ls_fail(
                 LS_ERR_UNSUPPORTED,
-                "ls_clip_grad_norm: the gradient of %s is %s, but must be f32 or f64: keep the parameters in "
-                "f32 and use ls_autocast",
-                ls_module_parameter_name(model, i), ls_dtype_name(dtype));
+                "%s: the gradient of %s is %s, but must be f32 or f64: keep the parameters in f32 and use ls_autocast",
+                call, ls_module_parameter_name(model, i), ls_dtype_name(dtype));
         }
     }
     return LS_OK;
@@ -165,7 +164,7 @@ static ls_status check_gradients(const ls_module *model) {
 static ls_status clip_norm(ls_module *model, double max_norm, double *norm) {
     ls_divided_sums sums = {.count = 0};
     double squares = 0;
-    LS_TRY(check_gradients(model));
+    LS_TRY(check_gradients("ls_clip_grad_norm", model));
     LS_TRY(sum_squares(model, &sums));
     LS_TRY(ls_divided_total(&sums, &squares));
     const double total = sqrt(squares);
@@ -189,6 +188,7 @@ static ls_status clip_norm(ls_module *model, double max_norm, double *norm) {
 
 static ls_status clip_value(ls_module *model, double limit, double *unused) {
     (void)unused;
+    LS_TRY(check_gradients("ls_clip_grad_value", model));
     for (int i = 0; i < ls_module_parameter_count(model); i++) {
         ls_tensor gradient;
         int64_t first;

@@ -75,6 +75,13 @@ TEST(test_wrong_limits_are_refused) {
     for (size_t i = 0; i < sizeof normal / sizeof *normal; i++) {
         assert_int_equal(ls_nn_init_normal(t, normal[i][0], normal[i][1]), LS_ERR_ARGUMENT);
     }
+    ls_tensor *matrix = ls_zeros(LS_SHAPE(2, 3), LS_F32);
+    const double gains[] = {NAN, INFINITY, -INFINITY};
+    for (size_t i = 0; i < sizeof gains / sizeof *gains; i++) {
+        assert_int_equal(ls_nn_init_orthogonal(matrix, gains[i]), LS_ERR_ARGUMENT);
+        expect_message("ls_nn_init_orthogonal: the gain ");
+    }
+    assert_within(matrix, 0, 0);
     assert_within(t, 0, 0);
     assert_int_equal(ls_random_get_state().stream, before.stream);
     assert_int_equal(ls_nn_init_uniform(t, 3, 3), LS_OK);

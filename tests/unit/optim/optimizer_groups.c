@@ -192,6 +192,10 @@ TEST(test_clip_refuses_16_bit_gradients) {
         expect_message(dtypes[i] == LS_BF16
                            ? "ls_clip_grad_norm: the gradient of weight is bf16, but must be f32 or f64"
                            : "ls_clip_grad_norm: the gradient of weight is f16, but must be f32 or f64");
+        assert_int_equal(ls_clip_grad_value(model, 1), LS_ERR_UNSUPPORTED);
+        expect_message(dtypes[i] == LS_BF16
+                           ? "ls_clip_grad_value: the gradient of weight is bf16, but must be f32 or f64: keep"
+                           : "ls_clip_grad_value: the gradient of weight is f16, but must be f32 or f64: keep");
         ls_module_free(model);
     }
 }
