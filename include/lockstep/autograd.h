@@ -416,7 +416,7 @@ LS_API ls_tensor *ls_min(ls_tensor *x);
 LS_API ls_tensor *ls_min_axes(ls_tensor *x, ls_axes axes, bool keepdim);
 /** Returns the variance: the sum of squared deviations divided by (n - 1), like PyTorch's var. */
 LS_API ls_tensor *ls_var(ls_tensor *x);
-/** Returns the variance over the given axes: the sum of squared deviations divided by (n - correction). */
+/** Returns the variance over the given axes: the sum of squared deviations divided by max(n - correction, 0). */
 LS_API ls_tensor *ls_var_axes(ls_tensor *x, ls_axes axes, int correction, bool keepdim);
 /** Returns the Euclidean norm. */
 LS_API ls_tensor *ls_norm(ls_tensor *x);

@@ -13,7 +13,7 @@ extern "C" {
 
 /**
  * One rank's share of a global batch. The loader owns the tensors. They are valid until the next ls_loader_next or
- * ls_loader_free; later use fails with LS_ERR_STATE. To keep a batch, copy it with ls_clone.
+ * ls_loader_free; later use fails with LS_ERR_STATE. To keep a tensor of a batch, copy it: ls_keep(ls_clone(x)).
  */
 typedef struct ls_batch {
     ls_tensor *input;     /**< [count, ...] */

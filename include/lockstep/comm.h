@@ -162,7 +162,7 @@ LS_API ls_comm *ls_comm_from_mpi_fint(int comm, const ls_init_options *options);
 
 /* ---- communicators ----------------------------------------------------------------------------------------------- */
 
-/** Returns the rank of this process in the communicator, from 0. Returns -1 for NULL. */
+/** Returns the rank of this process (or thread: ls_run_threads) in the communicator, from 0. Returns -1 for NULL. */
 LS_API int ls_comm_rank(const ls_comm *comm);
 
 /** Returns the number of ranks (the world size). Returns 0 for NULL. */

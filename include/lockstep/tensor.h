@@ -344,7 +344,7 @@ LS_API void ls_print(const ls_tensor *tensor);
  * A recorded operation keeps its inputs, not copies of them. If the library changes an input in place, through the
  * tensor or any view of it, and the backward pass needs the old values, ls_backward fails with LS_ERR_STATE. Such
  * changes are made by these functions, optimizer steps, ls_batch_norm (running statistics) and ls_sync_parameters.
- * Change an input after the backward pass, or change a copy (ls_clone).
+ * Change an input after the backward pass, or change a copy: ls_clone(ls_detach(x)).
  *
  * The library does not notice writes through ls_data, whether by the program or by ls_comm_recv and similar calls: call
  * ls_mark_changed after them.

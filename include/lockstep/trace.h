@@ -24,8 +24,9 @@ extern "C" {
 
 /**
  * Starts the trace of this thread. It records communication and waiting, operations and their gradients, micro-batches
- * of pipelines, optimizer steps, batches of loaders, and spans of ls_trace_span (base.h). A span costs about 0.1 us and
- * 80 bytes. The first million spans are kept. Fails with LS_ERR_STATE if a trace is running.
+ * of pipelines, optimizer steps, batches of loaders, and spans of ls_trace_span (base.h). A replay of a captured step
+ * is one span, without its operations. A span costs about 0.1 us and 80 bytes. The first million spans are kept. Fails
+ * with LS_ERR_STATE if a trace is running.
  */
 LS_API ls_status ls_trace_start(void) LS_WARN_UNUSED;
 

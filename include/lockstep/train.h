@@ -282,7 +282,8 @@ typedef struct ls_trial_options {
      *   the program, such as *criterion_user, do not change these variables during training.
      * - The step is captured again after a hook has changed a mode, a trainable layer, or the criterion, the model or
      *   the optimizer in the state.
-     * - Each replay overwrites the output and the loss: a hook that keeps them copies them with ls_clone.
+     * - Each replay overwrites the output and the loss: a hook that keeps them must copy them:
+     *   ls_keep(ls_clone(ls_detach(x))).
      * - A rank that cannot capture the step runs all steps as usual. Rank 0 logs once why it cannot capture the step;
      *   the other ranks log nothing. Reasons are on_forward, on_criterion or on_backward of a callback (except for
      *   gradient clipping and weight decay, alone or in ls_callbacks_of), a user step, a gradient scaler, .shards, and

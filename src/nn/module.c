@@ -72,6 +72,17 @@ void ls_hook_free(ls_hook *hook) {
     ls_free(hook);
 }
 
+/* Notes that an addition to the module has failed, with the latest error. Only the first failure counts. */
+static void fail_module(ls_module *module) {
+    if (!module->failed) {
+        module->failed = true;
+        module->cause = ls_allocate(sizeof *module->cause);
+        if (module->cause != NULL) {
+            ls_error_save(module->cause);
+        }
+    }
+}
+
 static void forget_hooks(ls_module *module) {
     while (module->hooks != NULL) {
         ls_hook *hook = module->hooks;
@@ -93,6 +104,7 @@ static void destroy(ls_module *module) {
         ls_module_drop(module->children[i].module);
     }
     ls_free(module->children);
+    ls_free(module->cause);
     ls_free(module->state);
     *module = (ls_module){.type = NULL};
     ls_retire(module, LS_RETIRED_SHARED);
@@ -200,7 +212,7 @@ static bool is_one_kind(const ls_module *module, const ls_named_list *list, cons
  */
 static ls_tensor *refuse_tensor(ls_module *module, ls_tensor *owned) {
     if (module != NULL) {
-        module->failed = true;
+        fail_module(module);
     }
     if (owned != NULL && (module == NULL || !named_list_add(&module->own_buffers, ls_duplicate_string(""), owned))) {
         ls_tensor_disown(owned);
@@ -229,7 +241,7 @@ ls_tensor *ls_module_add_parameter(ls_module *module, const char *name, ls_tenso
     ls_tensor *added = module != NULL ? add_tensor(module, &module->own_parameters, name, tensor)
                                       : add_tensor(NULL, NULL, name, tensor);
     if (added != NULL && ls_dtype_is_floating(ls_dtype_of(added)) && ls_set_requires_grad(added, true) != LS_OK) {
-        module->failed = true;
+        fail_module(module);
     }
     return added;
 }
@@ -258,9 +270,9 @@ static bool contains(const ls_module *module, const ls_module *sought) {
  * before the child is freed.
  */
 static ls_module *refuse_circle(ls_module *module, const char *name, ls_module *child) {
-    module->failed = true;
     (void)ls_fail(LS_ERR_ARGUMENT, "%s: the module added as \"%s\" is %s", module->type->name, name != NULL ? name : "",
                   child == module ? "the module itself" : "a module that it is part of");
+    fail_module(module);
     if (child != module) {
         if (!module->owners.made) {
             module->owners.references++;
@@ -295,28 +307,34 @@ ls_module *ls_module_add_child(ls_module *module, const char *name, ls_module *c
     const bool gone = child != NULL && ls_owners_are_gone(&child->owners);
     ls_module *owned = gone && module->failed ? NULL : ls_module_take(child);
     const bool good = !module->failed && is_there(module, name, owned) && name_is_good(module, name);
-    module->failed = !good;
+    if (!good) {
+        fail_module(module);
+    }
     if (owned == NULL) {
         return NULL;
     }
     /* A rejected module is kept until ls_module_finish, like rejected tensors. */
     forget_lists(module);
     if (!put_child(module, good ? name : "", owned)) {
-        module->failed = true;
         (void)ls_fail_memory(module->type->name, sizeof(ls_child));
+        fail_module(module);
     }
     return module->failed ? NULL : child;
 }
 
 ls_module *ls_module_finish(ls_module *module) {
-    if (module != NULL && module->failed) {
-        ls_saved_error cause;
-        ls_error_save(&cause);
-        ls_module_free(module);
-        (void)ls_error_put_back(&cause);
+    if (module == NULL || !ls_module_is_here(module)) {
         return NULL;
     }
-    return module;
+    if (!module->failed) {
+        return module;
+    }
+    ls_saved_error cause;
+    ls_error_save(&cause);
+    cause = module->cause != NULL ? *module->cause : cause;
+    ls_module_free(module);
+    (void)ls_error_put_back(&cause);
+    return NULL;
 }
 
 void *ls_module_state(const ls_module *module) {

@@ -75,10 +75,11 @@ struct ls_module {
     int hooks_run; /* number of running calls of hooks */
     ls_owners owners;
     bool training;
-    bool sequential;     /* made by ls_sequential or ls_sequential_named */
-    bool told;           /* ls_sync_gradients has already logged its warning */
-    bool failed;         /* an added object was NULL or could not be stored */
-    bool unsynchronized; /* the ranks' parameters differ until the next outer step (ls_outer) */
+    bool sequential;       /* made by ls_sequential or ls_sequential_named */
+    bool told;             /* ls_sync_gradients has already logged its warning */
+    bool failed;           /* an added object was NULL or could not be stored */
+    ls_saved_error *cause; /* error of the first failure; NULL if out of memory */
+    bool unsynchronized;   /* the ranks' parameters differ until the next outer step (ls_outer) */
     ls_named_list own_parameters;
     ls_named_list own_buffers;
     ls_child *children;

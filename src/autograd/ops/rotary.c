@@ -70,6 +70,15 @@ static ls_tensor *turned(ls_tensor *const pair[2], ls_tensor *cosine, ls_tensor 
     return y;
 }
 
+/* Positions are f64 numbers. */
+static ls_status check_positions(const ls_tensor *x, int64_t first) {
+    const int64_t most = (int64_t)1 << 53, count = x->size[x->ndim - 2];
+    return first >= -most && count <= most && first <= most - count
+               ? LS_OK
+               : ls_fail(LS_ERR_ARGUMENT, "%s: first is %lld, but positions must be from -2^53 to 2^53", call,
+                         (long long)first);
+}
+
 static ls_status check(const ls_tensor *x, double base, bool halves) {
     LS_TRY(ls_check_floating(call, (ls_tensor *[]){(ls_tensor *)x}, 1));
     if (x->ndim < 2 || x->size[x->ndim - 1] % 2 != 0) {
@@ -80,19 +89,13 @@ static ls_status check(const ls_tensor *x, double base, bool halves) {
         return ls_fail(LS_ERR_SHAPE, "%s: x is %s, but may have at most %d dimensions", call, LS_SHAPE_TEXT(x),
                        LS_MAX_DIMS - 1);
     }
-    return base > 0 ? LS_OK : ls_fail(LS_ERR_ARGUMENT, "%s: base is %g, but must be positive", call, base);
+    return base > 0 && isfinite(base)
+               ? LS_OK
+               : ls_fail(LS_ERR_ARGUMENT, "%s: base is %g, but must be positive and finite", call, base);
 }
 
-ls_tensor *ls_rotary(ls_tensor *x, const ls_rotary_options *options) {
-    static const ls_rotary_options defaults;
-    options = options != NULL ? options : &defaults;
-    const double base = ls_option(options->base, 10000);
-    if (!ls_inputs_are_given(call, &x, 1)) {
-        return NULL;
-    }
-    if (check(x, base, options->halves) != LS_OK) {
-        return ls_scope_failed();
-    }
+/* Rotates x of f32 or f64. */
+static ls_tensor *rotated(ls_tensor *x, const ls_rotary_options *options, double base) {
     const int64_t width = x->size[x->ndim - 1];
     ls_tensor *angle = angles_for(x, base, options->first);
     ls_tensor *cosine = angle == NULL ? NULL : table(x, angle, ls_cos);
@@ -108,4 +111,23 @@ ls_tensor *ls_rotary(ls_tensor *x, const ls_rotary_options *options) {
     ls_release(pair[0]);
     ls_release(pair[1]);
     return y;
+}
+
+ls_tensor *ls_rotary(ls_tensor *x, const ls_rotary_options *options) {
+    static const ls_rotary_options defaults;
+    options = options != NULL ? options : &defaults;
+    const double base = ls_option(options->base, 10000);
+    if (!ls_inputs_are_given(call, &x, 1)) {
+        return NULL;
+    }
+    if (check(x, base, options->halves) != LS_OK || check_positions(x, options->first) != LS_OK) {
+        return ls_scope_failed();
+    }
+    const ls_dtype dtype = (ls_dtype)x->dtype;
+    if (dtype == LS_F32 || dtype == LS_F64) {
+        return rotated(x, options, base);
+    }
+    ls_tensor *wide = ls_to(x, LS_F32);
+    ls_tensor *y = wide == NULL ? NULL : ls_replaced(rotated(wide, options, base), wide, NULL);
+    return y == NULL ? NULL : ls_replaced(ls_to(y, dtype), y, NULL);
 }

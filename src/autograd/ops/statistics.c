@@ -15,28 +15,47 @@ static double degrees_of_freedom(const ls_op_parameters *parameters) {
     return fmax(0, (double)parameters->integer[LS_REDUCE_GROUP] - parameters->number[0]);
 }
 
-static ls_status var_into(ls_op_call *call, ls_tensor *mean, ls_tensor *deviation) {
-    ls_tensor *y = call->output;
+/* The tensors of a variance. `mean`, `rest` and `y` have the axes of x, with size 1 along the reduced axes. */
+typedef struct variance {
+    ls_tensor *mean, *rest, *y;
+    ls_tensor *deviation; /* like x */
+} variance;
+
+/*
+ * Computes sum(d^2) - sum(d)^2 / n with d = x - mean: the corrected two-pass algorithm (Chan, Golub and LeVeque,
+ * "Algorithms for computing the sample variance", 1983). The second term removes the rounding of the mean.
+ */
+static ls_status var_into(const ls_op_call *call, const variance *v) {
     const ls_tensor *x = call->inputs[0];
     const double group = (double)call->parameters->integer[LS_REDUCE_GROUP];
     const double freedom = degrees_of_freedom(call->parameters);
     const ls_kernels *kernels = ls_kernels_of(x);
     ls_stream *stream = ls_stream_of(x);
-    LS_TRY(kernels->sum(stream, mean, x));
-    LS_TRY(kernels->div_number(stream, mean, (const ls_tensor *[]){mean}, &group));
-    LS_TRY(kernels->sub(stream, deviation, (const ls_tensor *[]){x, mean}, NULL));
-    LS_TRY(kernels->square(stream, deviation, (const ls_tensor *[]){deviation}, NULL));
-    LS_TRY(ls_reduce_into(LS_KERNEL(sum), y, deviation, call->parameters));
-    return kernels->div_number(stream, y, (const ls_tensor *[]){y}, &freedom);
+    LS_TRY(kernels->sum(stream, v->mean, x));
+    LS_TRY(kernels->div_number(stream, v->mean, (const ls_tensor *[]){v->mean}, &group));
+    LS_TRY(kernels->sub(stream, v->deviation, (const ls_tensor *[]){x, v->mean}, NULL));
+    LS_TRY(kernels->sum(stream, v->rest, v->deviation));
+    LS_TRY(kernels->square(stream, v->rest, (const ls_tensor *[]){v->rest}, NULL));
+    LS_TRY(kernels->div_number(stream, v->rest, (const ls_tensor *[]){v->rest}, &group));
+    LS_TRY(kernels->square(stream, v->deviation, (const ls_tensor *[]){v->deviation}, NULL));
+    LS_TRY(kernels->sum(stream, v->y, v->deviation));
+    LS_TRY(kernels->sub(stream, v->y, (const ls_tensor *[]){v->y, v->rest}, NULL));
+    LS_TRY(kernels->relu(stream, v->y, (const ls_tensor *[]){v->y}, NULL)); /* equal elements, and a rounded mean */
+    return kernels->div_number(stream, v->y, (const ls_tensor *[]){v->y}, &freedom);
 }
 
 static ls_status var_forward(ls_op_call *call) {
-    const ls_tensor view = ls_reduce_view(call->output, call->inputs[0], call->parameters);
-    ls_tensor *mean = scratch_like(call->op->name, &view);
-    ls_tensor *deviation = scratch_like(call->op->name, call->inputs[0]);
-    const ls_status status = mean == NULL || deviation == NULL ? ls_error_status() : var_into(call, mean, deviation);
-    ls_tensor_drop(deviation);
-    call->saved[0] = mean;
+    const char *const name = call->op->name;
+    ls_tensor view = ls_reduce_view(call->output, call->inputs[0], call->parameters);
+    const variance v = {.mean = scratch_like(name, &view),
+                        .rest = scratch_like(name, &view),
+                        .y = &view,
+                        .deviation = scratch_like(name, call->inputs[0])};
+    const bool good = v.mean != NULL && v.rest != NULL && v.deviation != NULL;
+    const ls_status status = good ? var_into(call, &v) : ls_error_status();
+    ls_tensor_drop(v.rest);
+    ls_tensor_drop(v.deviation);
+    call->saved[0] = v.mean;
     return status;
 }
 

@@ -69,6 +69,10 @@ static ls_status check(const ls_schedule *schedule, const ls_scheduler_options *
     if (schedule == NULL) {
         return ls_fail_missing("%s: the schedule", maker);
     }
+    if (options->monitor == NULL && schedule->type->look != NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: the schedule needs a metric: set .monitor, for example to \"val_loss\"",
+                       maker);
+    }
     if (options->per_step && options->monitor != NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: the metric \"%s\" is measured per epoch, not per step", maker,
                        options->monitor);

@@ -85,8 +85,11 @@ TEST(test_constructors_nest_over_errors) {
     assert_null(ls_nn_dropout(1.5));
     ls_module *model = ls_nn_relu();
     (void)ls_module_add_parameter(model, "a.b", ls_ones(LS_SHAPE(1), LS_F32));
+    assert_null(ls_module_add_child(model, "next", ls_nn_linear(-1, 2)));
     assert_null(ls_module_finish(model));
-    expect_message("\"a.b\"");
+    expect_message("\"a.b\""); /* the first error */
+    assert_null(strstr(ls_error_message(), "-1 inputs"));
+    assert_null(ls_module_finish(model)); /* freed */
 }
 
 typedef struct scale_state {

@@ -175,6 +175,7 @@ static void test_refused_options(void **unused) {
     expect_refused(ls_scheduler(ls_schedule_step(s.optimizer, 2, 0.5),
                                 &(ls_scheduler_options){.per_step = true, .monitor = "loss"}),
                    "the metric \"loss\" is measured per epoch");
+    expect_refused(ls_scheduler(ls_schedule_plateau(s.optimizer, NULL), NULL), "needs a metric: set .monitor");
     expect_refused(ls_mixup(&(ls_mixup_options){.alpha = -1}), "ls_mixup: alpha -1 must be positive");
     expect_refused(ls_mixup(&(ls_mixup_options){.lambda = 1.5}), "ls_mixup: lambda");
     expect_refused(ls_cutmix(&(ls_cutmix_options){.classes = -1}), "-1 classes not negative");
