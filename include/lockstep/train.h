@@ -372,7 +372,9 @@ LS_API ls_status ls_trial_replay(ls_trial *trial, ls_callback *const *callbacks,
 
 /**
  * Returns the value of a metric: "loss" of training, "val_loss" of validation, "test_loss" of ls_trial_evaluate with
- * the label "test". Returns NAN if the metric has no value, or if no metric has this name.
+ * the label "test". Returns NAN if the metric has no value yet. Returns NAN and sets LS_ERR_ARGUMENT with the available
+ * names (ls_error_status, ls_error_message) if the trial or the name is NULL, or if the name is neither a metric nor a
+ * prefix with a metric, such as "test_loss". The prefix "val_" needs .validate.
  *
  * - During a pass that computes the metric, in hooks and in a user step: returns the value over this rank's samples so
  *   far in the pass, or NAN before the first batch. From on_step_training (on_step_validation) on, the current batch is
@@ -386,13 +388,17 @@ LS_API double ls_trial_metric(const ls_trial *trial, const char *name);
  * Returns all values of a metric in the last complete pass: several for "val_confusion" or "recall_per_class", one for
  * other metrics. Sets `*count` (may be NULL) to the number of values. Returns a borrowed pointer, valid until the
  * metric is computed again, or NULL if the metric has no values. The values are the same on every rank. If a metric has
- * several values, they are not in the history, and ls_trial_metric returns NAN.
+ * several values, they are not in the history, and ls_trial_metric returns NAN. Sets the same errors as
+ * ls_trial_metric.
  */
 LS_API const double *ls_trial_metric_values(const ls_trial *trial, const char *name, int64_t *count);
 
 /** Returns the number of epochs in the history. */
 LS_API int64_t ls_trial_history_count(const ls_trial *trial);
-/** Returns a metric's value in an epoch of the history, or NAN if the epoch does not have the metric. */
+/**
+ * Returns a metric's value in an epoch of the history, or NAN if the epoch does not have the metric. Sets the same
+ * errors as ls_trial_metric, and LS_ERR_ARGUMENT if the history has no such epoch.
+ */
 LS_API double ls_trial_history(const ls_trial *trial, int64_t epoch, const char *name);
 /** Writes the history as a CSV file (RFC 4180) with a line per epoch and a column per metric; "nan" marks a missing
  * value. */

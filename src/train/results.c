@@ -1,5 +1,4 @@
-/* Access to the results of a trial: the latest values, the history and its file. */
-#include <math.h>
+/* The history of a trial as a file, and the number of its epochs. */
 #include <stdio.h>
 
 #include "base/locale.h"
@@ -8,11 +7,6 @@
 
 int64_t ls_trial_history_count(const ls_trial *trial) {
     return trial != NULL ? trial->history.count : 0;
-}
-
-double ls_trial_history(const ls_trial *trial, int64_t epoch, const char *name) {
-    const bool known = trial != NULL && epoch >= 0 && epoch < trial->history.count;
-    return known ? ls_history_value(&trial->history, epoch, name) : NAN;
 }
 
 static ls_status write_history(const ls_trial *trial, FILE *stream) {

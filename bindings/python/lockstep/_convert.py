@@ -1,4 +1,5 @@
 """Converts Python values to C values: shapes, names of constants, options, arrays and callbacks."""
+import functools
 import itertools
 import os
 import sys
@@ -68,9 +69,13 @@ CONSTANTS = {enum: _Constants(enum) for enum in ENUMS}
 
 
 # ---- shapes, texts, objects ----
+@functools.lru_cache(maxsize=256)
+def _shape_of(sizes):
+    return lib.ls_shape_make(len(sizes), sizes)
+
+
 def shape(value):
-    sizes = [value] if isinstance(value, (int, np.integer)) else list(value)
-    return lib.ls_shape_make(len(sizes), [int(size) for size in sizes])
+    return _shape_of((int(value),) if isinstance(value, (int, np.integer)) else tuple(map(int, value)))
 
 
 def axes(value):
@@ -99,6 +104,9 @@ def text(value):
     return value if isinstance(value, (bytes, ffi.CData)) else os.fspath(value).encode()
 
 
+make_tensor = None  # lockstep.tensor, which _tensor.install() sets, because _tensor imports this module
+
+
 def tensor_argument(value):
     """The pointer of a tensor, or of a tensor of an array or a number."""
     if isinstance(value, DeadTensor):
@@ -109,8 +117,7 @@ def tensor_argument(value):
     if value is None:
         return NULL
     if isinstance(value, (int, float, bool, list, tuple, np.ndarray, np.generic)):
-        from lockstep import _tensor
-        made = _tensor.tensor(value)
+        made = make_tensor(value)
         if _objects.state.frame is None:  # outside any scope, the call may keep the tensor only on its tape
             _recent.append(made)
             del _recent[:-16]

@@ -25,6 +25,8 @@ def over_memory(shape, strides, dtype, address, owner):
 def _for_library(array, dtype=None):
     """The array in a dtype of the library, in native byte order. It is the same array if it has them."""
     array = np.asarray(array)
+    if array.dtype in _convert._BY_NUMPY:  # which has native byte orders only
+        return array
     if array.dtype in _convert.WIDER:
         wider = _convert.WIDER[array.dtype]
         if array.dtype == np.uint64 and array.size and int(array.max()) > np.iinfo(np.int64).max:
@@ -43,9 +45,10 @@ def tensor(data, dtype=None):
     array = _for_library(data)
     if array.dtype == np.float64 and dtype is None and not isinstance(data, (np.ndarray, np.generic)):
         array = array.astype(np.float32)
-    array = np.ascontiguousarray(array).reshape(array.shape)
+    if not array.flags.c_contiguous:
+        array = np.ascontiguousarray(array).reshape(array.shape)
     made = new_tensor(lib.ls_from(_convert.shape(array.shape), _convert._BY_NUMPY[array.dtype],
-                                  ffi.cast("void *", array.ctypes.data) if array.size else NULL))
+                                  ffi.from_buffer(array) if array.size else NULL))
     return made if dtype is None else made.to(dtype)
 
 
@@ -58,6 +61,8 @@ def from_numpy(array):
     if not isinstance(array, np.ndarray):
         raise TypeError(f"from_numpy: expected a NumPy array, not {type(array).__name__}; lockstep.tensor copies numbers and lists")
     shared = _for_library(array)
+    if shared.flags.carray and shared.size and shared.ndim <= 8:
+        return over_memory(shared.shape, None, _convert._BY_NUMPY[shared.dtype], ffi.from_buffer(shared), shared)
     if shared.ndim > 8:
         raise _objects.Error(lib.LS_ERR_SHAPE, f"from_numpy: the array has {shared.ndim} axes, but a tensor has at most 8")
     if not (shared.flags.writeable and shared.flags.aligned) or any(stride % shared.itemsize for stride in shared.strides) or \
@@ -325,6 +330,7 @@ def _method(name):
 
 def install():
     """Gives Tensor its methods. Other methods are functions of the library, found by their names."""
+    _convert.make_tensor = tensor
     Tensor._handle = "ls_tensor"
     Tensor.__getattr__ = lambda self, name: _method(name).__get__(self)
     Tensor.__dir__ = lambda self: sorted({*object.__dir__(self), *_functions.tensor_methods()})

@@ -65,14 +65,6 @@ static int find_under_way(const ls_trial *trial, const char *name) {
     return metric != NULL && !metric->several && ls_metric_is_on(metric, &trial->state) ? i : -1;
 }
 
-double ls_trial_metric(const ls_trial *trial, const char *name) {
-    if (trial == NULL || name == NULL) {
-        return (double)NAN;
-    }
-    const int i = find_under_way(trial, name);
-    return i >= 0 ? value_so_far(trial->metrics->set, i) : ls_history_get(&trial->latest, name);
-}
-
 /* Returns the position, among all metrics, of the `index`-th metric of this pass that has a single value, or -1
  * after the last. */
 static int find_shown(const ls_trial *trial, int index) {
@@ -123,16 +115,6 @@ ls_tally *ls_metrics_keep_several(ls_metrics *metrics, const char *name) {
     return &found->values;
 }
 
-const double *ls_trial_metric_values(const ls_trial *trial, const char *name, int64_t *count) {
-    const ls_several *several = trial != NULL ? find_several(trial->metrics, name) : NULL;
-    const ls_tally *values = several != NULL ? &several->values : NULL;
-    const double *one = trial != NULL ? ls_history_find(&trial->latest, name) : NULL;
-    if (count != NULL) {
-        *count = values != NULL ? (int64_t)values->count : one != NULL;
-    }
-    return values != NULL ? values->items : one;
-}
-
 /* ---- names of results -------------------------------------------------------------------------------------------- */
 
 static const char validation[] = "val_";
@@ -179,4 +161,73 @@ ls_status ls_metrics_check_result(const ls_trial *trial, const char *call, const
 
 ls_status ls_metrics_check_measured(const ls_trial *trial, const char *call, const char *name) {
     return find(trial->metrics, name) >= 0 ? LS_OK : ls_metrics_refuse(trial, call, name, true);
+}
+
+/* ---- access to results ------------------------------------------------------------------------------------------- */
+
+/* Returns whether a name is a metric, or a prefix and a metric, such as "test_loss". */
+static bool can_have(const ls_trial *trial, const char *name) {
+    const size_t length = strlen(name);
+    for (int i = 0; i < trial->metrics->count; i++) {
+        const ls_metric *metric = trial->metrics->items[i];
+        const size_t own = strlen(metric->name);
+        if (own > length || strcmp(name + length - own, metric->name) != 0) {
+            continue;
+        }
+        const size_t prefix = length - own;
+        const bool validates = prefix == sizeof validation - 1 && strncmp(name, validation, prefix) == 0;
+        if (prefix == 0 || (name[prefix - 1] == '_' && (!validates || trial->options.validate != NULL))) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Sets an error if a value is missing because the arguments are wrong, and not because it has not been computed yet. */
+static void explain_missing(const ls_trial *trial, const char *call, const char *name, bool several) {
+    if (trial == NULL || name == NULL) {
+        (void)ls_fail(LS_ERR_ARGUMENT, "%s: the %s is NULL", call, trial == NULL ? "trial" : "name of the metric");
+    } else if (!can_have(trial, name)) {
+        (void)ls_metrics_refuse(trial, call, name, several);
+    }
+}
+
+double ls_trial_metric(const ls_trial *trial, const char *name) {
+    if (trial != NULL && name != NULL) {
+        const int i = find_under_way(trial, name);
+        if (i >= 0) {
+            return value_so_far(trial->metrics->set, i);
+        }
+        const double *latest = ls_history_find(&trial->latest, name);
+        if (latest != NULL) {
+            return *latest;
+        }
+    }
+    explain_missing(trial, "ls_trial_metric", name, false);
+    return (double)NAN;
+}
+
+const double *ls_trial_metric_values(const ls_trial *trial, const char *name, int64_t *count) {
+    const ls_several *several = trial != NULL ? find_several(trial->metrics, name) : NULL;
+    const ls_tally *values = several != NULL ? &several->values : NULL;
+    const double *one = trial != NULL ? ls_history_find(&trial->latest, name) : NULL;
+    if (count != NULL) {
+        *count = values != NULL ? (int64_t)values->count : one != NULL;
+    }
+    if (values == NULL && one == NULL) {
+        explain_missing(trial, "ls_trial_metric_values", name, true);
+    }
+    return values != NULL ? values->items : one;
+}
+
+double ls_trial_history(const ls_trial *trial, int64_t epoch, const char *name) {
+    const bool in_range = trial != NULL && epoch >= 0 && epoch < trial->history.count;
+    const double value = in_range && name != NULL ? ls_history_value(&trial->history, epoch, name) : (double)NAN;
+    if (trial != NULL && !in_range) {
+        (void)ls_fail(LS_ERR_ARGUMENT, "ls_trial_history: epoch %lld is not one of the %lld epochs of the history",
+                      (long long)epoch, (long long)trial->history.count);
+    } else if (isnan(value)) {
+        explain_missing(trial, "ls_trial_history", name, false);
+    }
+    return value;
 }

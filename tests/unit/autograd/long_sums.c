@@ -34,6 +34,12 @@ typedef struct sum_case {
 #define OF_LOGARITHMS 4e-6 /* for exp of a logarithm near -14 */
 #define OF_NORMS      2e-6
 #define ONE_BY_ONE    1e-5
+/* For products that oneDNN computes: it sums shorter blocks on x86-64 than on other processors. */
+#ifdef __x86_64__
+#define OF_PRODUCTS TOLERANCE
+#else
+#define OF_PRODUCTS ONE_BY_ONE
+#endif
 
 static int failures;
 
@@ -138,7 +144,7 @@ static const sum_case cases[] = {
     {"variance", variance, {{{CLASSES}, 3, 4}}, TOLERANCE},
     {"norm", norm, {{{CLASSES}, 0, 1}}, TOLERANCE},
     {"running sum", running_sum, {{{1, ROWS}, 0, 1}}, TOLERANCE},
-    {"linear", linear, {{{ROWS, 4}, 0, 1}, {{3, 4}, -1, 1}, {{3}, 0, 1}}, TOLERANCE},
+    {"linear", linear, {{{ROWS, 4}, 0, 1}, {{3, 4}, -1, 1}, {{3}, 0, 1}}, OF_PRODUCTS},
     {"an expanded factor", spread, {{{ROWS, 4}, 0, 1}, {{4}, 0, 1}}, TOLERANCE},
     {"embedding", embedding, {{{3, 4}, 0, 1}}, ONE_BY_ONE},
     {"index select", index_select, {{{3, 4}, 0, 1}}, ONE_BY_ONE},

@@ -82,6 +82,77 @@ TEST(test_metrics_are_means_over_samples) {
     free_setting(&s);
 }
 
+static void forget_error(void) {
+    (void)ls_error_set_text(LS_OK, NULL);
+}
+
+/* Reads a name in each of three ways. Every way must set the error, or none if `message` is NULL. */
+static void expect_no_result(const ls_trial *trial, const char *name, const char *message) {
+    for (int i = 0; i < 3; i++) {
+        forget_error();
+        if (i == 0) {
+            assert_true(isnan(ls_trial_metric(trial, name)));
+        } else if (i == 1) {
+            int64_t count = -1;
+            assert_null(ls_trial_metric_values(trial, name, &count));
+            assert_int_equal(count, 0);
+        } else if (ls_trial_history_count(trial) == 0) {
+            continue;
+        } else {
+            assert_true(isnan(ls_trial_history(trial, 0, name)));
+        }
+        if (message == NULL) {
+            assert_int_equal(ls_error_status(), LS_OK);
+        } else {
+            expect_error(ls_error_status(), LS_ERR_ARGUMENT, message);
+        }
+    }
+}
+
+static ls_status read_in_hook(ls_trial_state *state, void *user) {
+    expect_no_result(state->trial, "lost", "there is no metric \"lost\"; available: loss, acc, val_loss, val_acc");
+    forget_error();
+    assert_true(ls_trial_metric(state->trial, "loss") > 0);
+    assert_int_equal(ls_error_status(), LS_OK);
+    *(int *)user += 1;
+    return LS_OK;
+}
+
+TEST(test_unknown_names_of_metrics_are_errors) {
+    setting s = make_setting();
+    ls_trial_options options = options_of(&s);
+    options.metrics = LS_METRICS("loss", "acc");
+    int calls = 0;
+    ls_callback *callback = ls_callback_new(&(ls_callback_hooks){.on_step_training = read_in_hook}, &calls);
+    options.callbacks = &callback;
+    options.callback_count = 1;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_non_null(trial);
+    for (int run = 0; run < 2; run++) {
+        expect_no_result(trial, "accuracy", "there is no metric \"accuracy\"; available: loss, acc, val_loss, val_acc");
+        expect_no_result(trial, "xacc", "there is no metric \"xacc\"");
+        expect_no_result(trial, "", "there is no metric \"\"");
+        expect_no_result(trial, NULL, "the name of the metric is NULL");
+        expect_no_result(NULL, "loss", "the trial is NULL");
+        expect_no_result(trial, "test_acc", NULL);
+        if (run == 0) {
+            expect_no_result(trial, "val_loss", NULL);
+            assert_int_equal(ls_trial_run(trial, 1), LS_OK);
+            assert_int_equal(calls, 3);
+        }
+    }
+    (void)ls_trial_history(trial, 1, "loss");
+    expect_error(ls_error_status(), LS_ERR_ARGUMENT,
+                 "ls_trial_history: epoch 1 is not one of the 1 epochs of the history");
+    ls_trial_free(trial);
+    options.validate = NULL;
+    options.callback_count = 0;
+    trial = ls_trial_new(&options);
+    expect_no_result(trial, "val_loss", "available: loss, acc. Was .validate set?");
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
 TEST(test_training_learns) {
     setting s = make_setting();
     assert_int_equal(ls_optimizer_set_learning_rate(s.optimizer, -1, 0.3), LS_OK);
@@ -388,6 +459,7 @@ TEST(test_a_sweep_is_training) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_metrics_are_means_over_samples),
+        cmocka_unit_test(test_unknown_names_of_metrics_are_errors),
         cmocka_unit_test(test_training_learns),
         cmocka_unit_test(test_evaluate),
         cmocka_unit_test(test_a_bar_per_run),
