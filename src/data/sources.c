@@ -196,7 +196,7 @@ ls_dataset *ls_csv_dataset(const char *path, const char *const *targets, int tar
     static const ls_csv_options defaults;
     options = options != NULL ? options : &defaults;
     if (targets == NULL || target_count < 1) {
-        return ls_fail_null(LS_ERR_ARGUMENT, "ls_csv_dataset: no target column is named");
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_csv_dataset: no target column is named; set targets and target_count");
     }
     struct stat status;
     if (path != NULL && stat(path, &status) == 0 && S_ISFIFO(status.st_mode)) {

@@ -92,25 +92,12 @@ static void store(const csv_table *table, double number, csv_number *to) {
     }
 }
 
-/* Returns whether only spaces follow a number. */
-static bool is_end(const char *text, const char *end) {
-    return end != text && end[strspn(end, " \t")] == '\0';
-}
-
-/* Returns whether the text is a number, and stores the number. */
-static bool parse_number(const char *text, double *number) {
-    char *end;
-    errno = 0;
-    *number = strtod(text, &end);
-    return is_end(text, end);
-}
-
 /* Returns whether the text is an integer without a decimal point and exponent, within i64. Stores the integer. */
 static bool parse_integer(const char *text, int64_t *integer) {
     char *end;
     errno = 0;
     *integer = strtoll(text, &end, 10);
-    return errno == 0 && is_end(text, end);
+    return errno == 0 && ls_csv_is_end(text, end);
 }
 
 /* Returns whether a finite number becomes infinite in the dtype. */
@@ -150,14 +137,26 @@ static ls_status refuse_number(const ls_csv_reader *reader, const csv_table *tab
     return ls_csv_field_error(reader, &table->columns, column, what);
 }
 
+/* Fails because the text is not a number. */
+static ls_status refuse_text(const ls_csv_reader *reader, const csv_table *table, const char *text, int column) {
+    const char *remedy = ls_csv_separator_remedy(&table->columns, text);
+    const bool has_comma = strchr(text, ',') != NULL && text[strspn(text, "+-0123456789.,eE ")] == '\0';
+    if (remedy == NULL && has_comma) {
+        remedy = "; write a decimal point, not a comma";
+    } else if (remedy == NULL) {
+        remedy = "; if it marks a missing value, make the field empty and set .empty; if the strings of this column "
+                 "are classes, list it in .text";
+    }
+    char what[240];
+    snprintf(what, sizeof what, ": \"%.40s\" is not a number%s", text, remedy);
+    return ls_csv_field_error(reader, &table->columns, column, what);
+}
+
 static ls_status read_number(const ls_csv_reader *reader, const csv_table *table, const char *text, int column,
                              csv_number *to) {
     double number;
-    if (!parse_number(text, &number)) {
-        char what[200];
-        snprintf(what, sizeof what,
-                 ": \"%.40s\" is not a number; if the strings of this column are classes, list it in .text", text);
-        return ls_csv_field_error(reader, &table->columns, column, what);
+    if (!ls_csv_parse_number(text, &number)) {
+        return refuse_text(reader, table, text, column);
     }
     const bool number_fits = text_fits(table->dtype, number);
     if (table->integers && parse_integer(text, &to->integer)) {
@@ -238,17 +237,6 @@ static ls_status read_row(ls_csv_reader *reader, csv_table *table, int fields) {
 
 /* ---- selecting columns ------------------------------------------------------------------------------------------- */
 
-/* Returns whether all names in the header are numbers. */
-static bool is_numeric_header(const ls_csv_columns *columns) {
-    const char *name = columns->names;
-    double number;
-    bool numbers = name != NULL;
-    for (int i = 0; numbers && i < columns->count; i++, name += strlen(name) + 1) {
-        numbers = parse_number(name, &number);
-    }
-    return numbers;
-}
-
 /* Returns whether the program identifies one of these columns by its number, because the header lacks the name. */
 static bool any_by_number(const ls_csv_columns *columns, const char *const *wanted, int count) {
     for (int i = 0; wanted != NULL && i < count; i++) {
@@ -267,7 +255,8 @@ static void check_header(const ls_csv_reader *reader, const ls_csv_options *opti
     const ls_csv_columns *columns = &table->columns;
     const bool by_name = options->columns != NULL && !options->all_but &&
                          !any_by_number(columns, options->columns, options->column_count);
-    if (!by_name && is_numeric_header(columns) && !any_by_number(columns, table->targets, table->target_count)) {
+    if (!by_name && ls_csv_count_numeric_names(columns) == columns->count &&
+        !any_by_number(columns, table->targets, table->target_count)) {
         ls_log_write(LS_LOG_WARNING,
                      "%s: %s: the first line contains only numbers and is used as the header; if it is data, set "
                      ".no_header",
@@ -333,7 +322,8 @@ static ls_status plan_text(const ls_csv_reader *reader, const ls_csv_options *op
                            "%s: %s is a pipe and can be read only once: give the classes of column \"%.60s\" in .text",
                            table->call, reader->source.path, given->column);
         }
-        text->classes = text->own = ls_csv_classes_read(reader->source.path, given->column, options);
+        text->classes = text->own =
+            ls_csv_read_classes(reader->source.call, reader->source.path, given->column, options);
         LS_TRY(text->own != NULL ? LS_OK : ls_error_status());
     }
     const int count = ls_csv_classes_count(text->classes);
@@ -420,6 +410,9 @@ static ls_status check_options(const char *call, const ls_csv_options *options) 
         return ls_fail(LS_ERR_ARGUMENT, "%s: .column_count is %d%s", call, options->column_count,
                        options->column_count < 0 ? ", but must be 0 or more" : " and .columns is NULL");
     }
+    if (options->columns != NULL && options->column_count == 0) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: .columns lists no column; set .column_count to their number", call);
+    }
     for (int i = 0; options->columns != NULL && i < options->column_count; i++) {
         if (options->columns[i] == NULL) {
             return ls_fail(LS_ERR_ARGUMENT, "%s: .columns[%d] is NULL", call, i);
@@ -428,6 +421,9 @@ static ls_status check_options(const char *call, const ls_csv_options *options) 
     if (options->text_count < 0 || (options->text == NULL && options->text_count > 0)) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: .text_count is %d%s", call, options->text_count,
                        options->text_count < 0 ? ", but must be 0 or more" : " and .text is NULL");
+    }
+    if (options->text != NULL && options->text_count == 0) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: .text lists no column; set .text_count to their number", call);
     }
     for (int i = 0; i < options->text_count; i++) {
         if (options->text[i].column == NULL) {

@@ -11,10 +11,10 @@ struct ls_csv_classes {
     int count;
 };
 
-static ls_csv_classes *classes_new(void) {
+static ls_csv_classes *classes_new(const char *call) {
     ls_csv_classes *classes = ls_allocate_zeroed(1, sizeof *classes);
     if (classes == NULL) {
-        (void)ls_fail_memory("ls_csv_classes_read", sizeof *classes);
+        (void)ls_fail_memory(call, sizeof *classes);
     }
     return classes;
 }
@@ -34,7 +34,7 @@ static int search(const ls_csv_classes *classes, const char *text) {
 }
 
 /* Adds a string if it is not yet in the table. Returns LS_ERR_FORMAT, without a message, if the table is full. */
-static ls_status add(ls_csv_classes *classes, const char *text) {
+static ls_status add(const char *call, ls_csv_classes *classes, const char *text) {
     const int at = search(classes, text);
     if (at < classes->count && strcmp(classes->names[at], text) == 0) {
         return LS_OK;
@@ -46,7 +46,7 @@ static ls_status add(ls_csv_classes *classes, const char *text) {
     classes->names = names != NULL ? names : classes->names;
     char *copy = names != NULL ? ls_duplicate_string(text) : NULL;
     if (copy == NULL) {
-        return ls_fail_memory("ls_csv_classes_read", strlen(text) + 1);
+        return ls_fail_memory(call, strlen(text) + 1);
     }
     memmove(names + at + 1, names + at, (size_t)(classes->count - at) * sizeof *names);
     names[at] = copy;
@@ -96,7 +96,7 @@ static ls_status read_classes(ls_csv_reader *reader, const ls_csv_options *optio
             LS_TRY(ls_csv_read_field(reader, &field));
         }
         LS_TRY(ls_csv_check_text(reader, &field));
-        const ls_status added = ls_csv_is_empty(&field) ? LS_OK : add(classes, field.text);
+        const ls_status added = ls_csv_is_empty(&field) ? LS_OK : add(reader->source.call, classes, field.text);
         if (added == LS_ERR_FORMAT) {
             char what[80];
             snprintf(what, sizeof what, " has more than %d different strings; are they classes?", MOST_CLASSES);
@@ -108,15 +108,16 @@ static ls_status read_classes(ls_csv_reader *reader, const ls_csv_options *optio
     return LS_OK;
 }
 
-ls_csv_classes *ls_csv_classes_read(const char *path, const char *column, const ls_csv_options *options) {
+ls_csv_classes *ls_csv_read_classes(const char *call, const char *path, const char *column,
+                                    const ls_csv_options *options) {
     static const ls_csv_options defaults;
     options = options != NULL ? options : &defaults;
     ls_csv_reader reader;
     if (column == NULL) {
-        return ls_fail_null(LS_ERR_ARGUMENT, "ls_csv_classes_read: the column's name is NULL or empty");
+        return ls_fail_null(LS_ERR_ARGUMENT, "%s: the column's name is NULL or empty", call);
     }
-    ls_csv_classes *classes = classes_new();
-    if (classes == NULL || ls_csv_open("ls_csv_classes_read", path, options, &reader) != LS_OK) {
+    ls_csv_classes *classes = classes_new(call);
+    if (classes == NULL || ls_csv_open(call, path, options, &reader) != LS_OK) {
         ls_csv_classes_free(classes);
         return NULL;
     }
@@ -129,4 +130,8 @@ ls_csv_classes *ls_csv_classes_read(const char *path, const char *column, const 
         return NULL;
     }
     return classes;
+}
+
+ls_csv_classes *ls_csv_classes_read(const char *path, const char *column, const ls_csv_options *options) {
+    return ls_csv_read_classes("ls_csv_classes_read", path, column, options);
 }

@@ -263,6 +263,43 @@ bool ls_csv_has_name(const ls_csv_columns *columns, const char *wanted) {
     return find_name(columns, wanted, &index) > 0;
 }
 
+/* Returns whether a number in the text ends at `end`: only spaces follow. */
+bool ls_csv_is_end(const char *text, const char *end) {
+    return end != text && end[strspn(end, " \t")] == '\0';
+}
+
+bool ls_csv_parse_number(const char *text, double *number) {
+    char *end;
+    errno = 0;
+    *number = strtod(text, &end);
+    return ls_csv_is_end(text, end);
+}
+
+int ls_csv_count_numeric_names(const ls_csv_columns *columns) {
+    const char *name = columns->names;
+    int count = 0;
+    for (int i = 0; name != NULL && i < columns->count; i++, name += strlen(name) + 1) {
+        double number;
+        count += ls_csv_parse_number(name, &number);
+    }
+    return count;
+}
+
+const char *ls_csv_separator_remedy(const ls_csv_columns *columns, const char *text) {
+    return columns->count == 1 && text != NULL && strpbrk(text, ";\t") != NULL
+               ? "; if a semicolon or a tab separates the columns, set .separator"
+               : NULL;
+}
+
+/* Returns the remedy for an unknown name, judged by the names in the header. */
+static const char *name_remedy(const ls_csv_columns *columns) {
+    const char *remedy = ls_csv_separator_remedy(columns, columns->names);
+    if (remedy != NULL) {
+        return remedy;
+    }
+    return ls_csv_count_numeric_names(columns) > 0 ? "; if the first line is data, set .no_header" : "";
+}
+
 /* Finds the column by name, or by number if no column has this name. */
 ls_status ls_csv_find_column(const ls_csv_reader *reader, const ls_csv_columns *columns, const char *wanted,
                              int *index) {
@@ -279,8 +316,9 @@ ls_status ls_csv_find_column(const ls_csv_reader *reader, const ls_csv_columns *
     }
     char list[NAMES_ROOM];
     list_columns(columns, list);
-    return ls_fail(LS_ERR_FORMAT, "%s: %s has %s column named \"%.*s\"; columns: %s", reader->source.call,
-                   reader->source.path, found == 0 ? "no" : "more than one", NAME_ROOM - 1, wanted, list);
+    return ls_fail(LS_ERR_FORMAT, "%s: %s has %s column named \"%.*s\"; columns: %s%s", reader->source.call,
+                   reader->source.path, found == 0 ? "no" : "more than one", NAME_ROOM - 1, wanted, list,
+                   name_remedy(columns));
 }
 
 /* Sets an error about a column's field in the current row. */

@@ -55,6 +55,20 @@ ls_status ls_csv_find_column(const ls_csv_reader *reader, const ls_csv_columns *
                              int *index);
 /* Returns whether the header contains the name. */
 bool ls_csv_has_name(const ls_csv_columns *columns, const char *wanted);
+/* Returns the number of names in the header that are numbers. */
+int ls_csv_count_numeric_names(const ls_csv_columns *columns);
+/* Returns the remedy for a text that may contain several fields of a file with one column, or NULL. */
+const char *ls_csv_separator_remedy(const ls_csv_columns *columns, const char *text);
+
+/* Returns whether a number in the text ends at `end`: only spaces follow. */
+bool ls_csv_is_end(const char *text, const char *end);
+/* Returns whether the text is a number, and stores the number. errno is ERANGE if a double cannot represent it. */
+bool ls_csv_parse_number(const char *text, double *number);
+
+/* Does the work of ls_csv_classes_read. Messages begin with `call`. */
+ls_csv_classes *ls_csv_read_classes(const char *call, const char *path, const char *column,
+                                    const ls_csv_options *options);
+
 /* Sets LS_ERR_FORMAT for a column's field in the current row. `what` follows the column's name in the message. */
 ls_status ls_csv_field_error(const ls_csv_reader *reader, const ls_csv_columns *columns, int column, const char *what);
 

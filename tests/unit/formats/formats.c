@@ -294,7 +294,7 @@ TEST(test_csv_classes_of_another_file) {
 
 TEST(test_csv_refuses_fields) {
     const ls_csv_options text = {.text = (const ls_csv_text[]){{.column = "Sex"}}, .text_count = 1};
-    expect_csv_error(passengers, &text, "line 2, column \"Name\": \"Smith, \"Jo\"\" is not a number; if the strings");
+    expect_csv_error(passengers, &text, "line 2, column \"Name\": \"Smith, \"Jo\"\" is not a number; if it marks");
     expect_csv_error("x,Sex\n1,male\n2,\n", &text, "line 3, column \"Sex\" is empty, but a class must not be");
     const char *const age[] = {"Age"};
     expect_csv_error(passengers, &(ls_csv_options){.columns = age, .column_count = 1},
@@ -331,6 +331,41 @@ TEST(test_csv_refuses_fields) {
     expect_message(".column_count is 2 and .columns is NULL");
     assert_null(ls_csv_read(csv("a\n1\n"), &(ls_csv_options){.column_count = -2}));
     expect_message(".column_count is -2, but must be 0 or more");
+}
+
+/* A list without its length would select nothing. */
+TEST(test_csv_refuses_lists_without_a_count) {
+    const char *const columns[] = {"a"};
+    const ls_csv_text text[] = {{.column = "a"}};
+    for (int i = 0; i < 2; i++) {
+        assert_null(ls_csv_read(csv("a\n1\n"), &(ls_csv_options){.columns = columns, .all_but = i == 1}));
+        assert_int_equal(ls_error_status(), LS_ERR_ARGUMENT);
+        expect_message("ls_csv_read: .columns lists no column; set .column_count");
+    }
+    assert_null(ls_csv_read(csv("a\nx\n"), &(ls_csv_options){.text = text}));
+    expect_message("ls_csv_read: .text lists no column; set .text_count");
+}
+
+/* Each message names the option for the likely mistake. */
+TEST(test_csv_errors_name_the_remedy) {
+    const char *const kind[] = {"kind"};
+    ls_csv_options options = {.columns = kind, .column_count = 1};
+    expect_csv_error("temperature;kind\n1;2\n", &options,
+                     "columns: temperature;kind; if a semicolon or a tab separates the columns, set .separator");
+    expect_csv_error("temperature\tkind\n1\t2\n", &options, "set .separator");
+    expect_csv_error("5.1,3.5,setosa\n1,2,x\n", &options, "setosa; if the first line is data, set .no_header");
+    expect_csv_error("a;b\n1;2\n", NULL, "\"1;2\" is not a number; if a semicolon or a tab separates");
+    expect_csv_error("a;b\n1,5;2\n", &(ls_csv_options){.separator = ';'},
+                     "column \"a\": \"1,5\" is not a number; write a decimal point, not a comma");
+    expect_csv_error(
+        "a,b\n1,n/a\n", NULL,
+        "\"n/a\" is not a number; if it marks a missing value, make the field empty and set .empty; if the "
+        "strings of this column are classes, list it in .text");
+    expect_csv_error("a,b\n1,-\n", NULL, "\"-\" is not a number; if it marks a missing value");
+    /* An error in the table of classes names the user's call. */
+    expect_csv_error("a,b\nx,1\n,\"y\n",
+                     &(ls_csv_options){.text = (const ls_csv_text[]){{.column = "a"}}, .text_count = 1},
+                     "ls_csv_read: ");
 }
 
 static void expect_integers(const char *text, ls_dtype dtype, int64_t first, int64_t second) {
@@ -531,6 +566,8 @@ int main(void) {
         cmocka_unit_test(test_csv_warns_about_a_header_of_numbers),
         cmocka_unit_test(test_csv_warns_once_if_it_reads_classes),
         cmocka_unit_test(test_csv_refuses_fields),
+        cmocka_unit_test(test_csv_refuses_lists_without_a_count),
+        cmocka_unit_test(test_csv_errors_name_the_remedy),
         cmocka_unit_test(test_csv_integers_are_exact),
         cmocka_unit_test(test_csv_empty_fields_of_large_integers),
         cmocka_unit_test(test_csv_reads_large_numbers_as_true),
