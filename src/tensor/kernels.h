@@ -160,6 +160,11 @@ typedef struct ls_class_loss {
     int64_t ignore_index;
 } ls_class_loss;
 
+/* The message of every device about a target outside [0, classes): its position, its value and the classes. */
+#define LS_TARGET_MESSAGE                                                                                              \
+    "target[%lld] is %lld, but there are %lld classes, numbered from 0; correct the target, or increase the size of "  \
+    "the last layer"
+
 /*
  * Windows over the three spatial axes of an image [n, channels, depth, height, width] (with fewer axes, the first sizes
  * are 1). For output position o, tap t is at o * stride - before + t * dilation; positions outside the image are

@@ -18,8 +18,7 @@ static ls_status check_targets(const ls_class_loss *loss, int64_t rows, int64_t 
     const int64_t *target = loss->target->data;
     for (int64_t i = 0; i < rows; i++) {
         if (!is_ignored(loss, target[i]) && (target[i] < 0 || target[i] >= classes)) {
-            return ls_fail(LS_ERR_ARGUMENT, "target[%lld] is %lld, but there are %lld classes", (long long)i,
-                           (long long)target[i], (long long)classes);
+            return ls_fail(LS_ERR_ARGUMENT, LS_TARGET_MESSAGE, (long long)i, (long long)target[i], (long long)classes);
         }
     }
     return LS_OK;

@@ -7,7 +7,7 @@ ls_status ls_cuda_check_failed(ls_cuda_check check, const char *name, int64_t po
     const long long p = position, v = value, l = limit;
     switch (check) {
     case LS_CUDA_CHECK_TARGET:
-        return ls_fail(LS_ERR_ARGUMENT, "target[%lld] is %lld, but there are %lld classes", p, v, l);
+        return ls_fail(LS_ERR_ARGUMENT, LS_TARGET_MESSAGE, p, v, l);
     case LS_CUDA_CHECK_LENGTH:
         return ls_fail(LS_ERR_ARGUMENT, "lengths[%lld] is %lld, but x has %lld steps", p, v, l - 1);
     default:
