@@ -14,6 +14,7 @@ enum { NUMBERS = 1 << 20 };
 /* Running state over the samples so far. */
 typedef struct statistics {
     ls_dataset *dataset;
+    const char *axis; /* for messages: "column" of a table, or "channel" */
     int64_t channels;
     int64_t inner; /* elements of a channel in one sample */
     int64_t count; /* samples */
@@ -26,8 +27,8 @@ typedef struct statistics {
 
 static ls_status fail_number(const statistics *s, int64_t channel, int64_t rows) {
     return ls_fail(LS_ERR_ARGUMENT,
-                   "ls_nn_standardize_fit: channel %lld contains %s in samples %lld to %lld; %s, or omit the samples",
-                   (long long)channel, s->skips_nan ? "infinity" : "NaN or infinity", (long long)s->count,
+                   "ls_nn_standardize_fit: %s %lld contains %s in samples %lld to %lld; %s, or omit the samples",
+                   s->axis, (long long)channel, s->skips_nan ? "infinity" : "NaN or infinity", (long long)s->count,
                    (long long)(s->count + rows - 1),
                    s->skips_nan ? "replace the value"
                                 : "replace the value, set .nan_is_mean of ls_nn_standardize_with if NaN means a "
@@ -37,9 +38,9 @@ static ls_status fail_number(const statistics *s, int64_t channel, int64_t rows)
 /* The buffers have dtype f32: a deviation below the smallest normal number would lose digits or become 0. */
 static ls_status fail_range(const statistics *s, int64_t channel) {
     return ls_fail(LS_ERR_ARGUMENT,
-                   "ls_nn_standardize_fit: channel %lld contains values from %g to %g, which are too %s: f32 cannot "
+                   "ls_nn_standardize_fit: %s %lld contains values from %g to %g, which are too %s: f32 cannot "
                    "hold their mean and deviation; multiply them by a constant first (ls_dataset_transform_input)",
-                   (long long)channel, s->least[channel], s->most[channel],
+                   s->axis, (long long)channel, s->least[channel], s->most[channel],
                    fmax(fabs(s->least[channel]), fabs(s->most[channel])) > 1 ? "large" : "close together");
 }
 
@@ -138,7 +139,7 @@ static ls_status set_buffers(const statistics *s, ls_module *module) {
     for (int64_t c = 0; c < s->channels; c++) {
         if (s->values[c] == 0) {
             return ls_fail(LS_ERR_ARGUMENT,
-                           "ls_nn_standardize_fit: channel %lld contains only NaN; remove it from the inputs",
+                           "ls_nn_standardize_fit: %s %lld contains only NaN; remove it from the inputs", s->axis,
                            (long long)c);
         }
         const bool constant = s->least[c] == s->most[c];
@@ -157,6 +158,7 @@ static ls_status set_buffers(const statistics *s, ls_module *module) {
 
 static ls_status fit(ls_module *module, ls_dataset *dataset, int64_t inner) {
     statistics s = {.dataset = dataset,
+                    .axis = ls_dataset_layout(dataset).input_shape.ndim == 1 ? "column" : "channel",
                     .channels = ls_size(ls_module_find(module, "mean"), 0),
                     .inner = inner,
                     .skips_nan = ls_standardize_skips_nan(module)};
@@ -199,8 +201,10 @@ ls_status ls_nn_standardize_fit(ls_module *standardize, ls_dataset *dataset) {
         inner *= shape.size[i];
     }
     if (shape.ndim < 1 || shape.size[0] != channels || inner < 1) {
-        return ls_fail(LS_ERR_SHAPE, "%s: inputs are %s, but must be [%lld, ...]", call,
-                       ls_shape_describe(shape.ndim, shape.size).text, (long long)channels);
+        return ls_fail(LS_ERR_SHAPE,
+                       "%s: inputs are %s, but must be [%lld, ...]; give ls_nn_standardize the number of columns or "
+                       "channels of the inputs",
+                       call, ls_shape_describe(shape.ndim, shape.size).text, (long long)channels);
     }
     return fit(standardize, dataset, inner);
 }

@@ -244,6 +244,17 @@ bool ls_standardize_skips_nan(const ls_module *module) {
     return ((const standardize_state *)module->state)->nan_is_mean;
 }
 
+const ls_module *ls_standardize_of_mean(const ls_module *model, const ls_tensor *mean) {
+    if (model->type == &ls_standardize_type) {
+        return ((const standardize_state *)model->state)->mean == mean ? model : NULL;
+    }
+    const ls_module *found = NULL;
+    for (int i = 0; found == NULL && i < model->child_count; i++) {
+        found = ls_standardize_of_mean(model->children[i].module, mean);
+    }
+    return found;
+}
+
 /* Returns whether all elements of a dense f32 tensor are equal to `value`, or false on failure. */
 static bool has_only(const ls_tensor *tensor, float value) {
     ls_host_view view = {0};

@@ -35,6 +35,8 @@ extern const ls_module_type ls_standardize_type; /* has the buffers "mean" and "
 
 /* Returns whether a module of ls_standardize_type treats NaN as a missing value. */
 bool ls_standardize_skips_nan(const ls_module *module);
+/* Returns the module of ls_standardize_type in the model with this buffer "mean", or NULL. */
+const ls_module *ls_standardize_of_mean(const ls_module *model, const ls_tensor *mean);
 /* Returns whether the model contains a module of ls_standardize_type with its initial mean and deviation. */
 bool ls_standardize_is_unfitted(const ls_module *model);
 

@@ -1,7 +1,8 @@
 /*
  * Models in safetensors files. The format has one name per tensor. A shared tensor is therefore saved under its first
  * name, and a metadata pair maps each additional name to the first name: "decoder.weight": "encoder.weight". PyTorch's
- * safetensors.torch.save_model writes the same pairs.
+ * safetensors.torch.save_model writes the same pairs. The option .nan_is_mean of ls_nn_standardize_with is saved as a
+ * pair with the name of the module's buffer "mean": "0.mean": "nan_is_mean".
  */
 #include <lockstep/formats.h>
 
@@ -9,7 +10,10 @@
 
 #include "base/memory.h"
 #include "formats/named.h"
+#include "nn/layers.h"
 #include "nn/module.h"
+
+static const char nan_is_mean[] = "nan_is_mean";
 
 /* Parameters first, then buffers. */
 static const ls_named_tensor *item(const ls_module *module, int index) {
@@ -21,22 +25,28 @@ static int item_count(const ls_module *module) {
     return ls_module_parameter_count(module) + ls_module_buffer_count(module);
 }
 
-/* Writes the metadata pair for an additional name of a shared tensor to `pair`. */
-static ls_status add_alias(const ls_module *module, const ls_named_tensor *alias, const char *const *metadata,
-                           const char **pair) {
+/* Writes a metadata pair, with the name of a tensor as its key, to `pair`. */
+static ls_status add_pair(const char *const *metadata, const char *key, const char *value, const char **pair) {
     for (; metadata != NULL && metadata[0] != NULL; metadata += 2) {
-        if (strcmp(metadata[0], alias->name) == 0) {
+        if (strcmp(metadata[0], key) == 0) {
             return ls_fail(LS_ERR_ARGUMENT,
-                           "ls_module_save: the metadata cannot have the key %s: it is a name of a shared parameter",
-                           alias->name);
+                           "ls_module_save: the metadata cannot have the key %s: it is the name of a parameter or "
+                           "buffer",
+                           key);
         }
     }
-    pair[0] = alias->name;
-    pair[1] = ls_module_name_of(module, alias->tensor);
+    pair[0] = key;
+    pair[1] = value;
     return LS_OK;
 }
 
-/* Lists the tensors, the `given` pairs of metadata, and the pairs of shared tensors. */
+/* Returns whether the tensor is the mean of a module of ls_nn_standardize with this value of .nan_is_mean. */
+static bool is_mean(const ls_module *module, const ls_tensor *tensor, bool skips_nan) {
+    const ls_module *standardize = ls_standardize_of_mean(module, tensor);
+    return standardize != NULL && ls_standardize_skips_nan(standardize) == skips_nan;
+}
+
+/* Lists the tensors, the `given` pairs of metadata, and the pairs of the model. */
 static ls_status list(const ls_module *module, const char *const *metadata, size_t given, ls_saved *saved) {
     for (int i = 0; i < saved->count; i++) {
         saved->tensors[i] = (ls_named){.name = item(module, i)->name, .tensor = item(module, i)->tensor};
@@ -44,8 +54,17 @@ static ls_status list(const ls_module *module, const char *const *metadata, size
     if (given > 0) {
         memcpy(saved->metadata, metadata, 2 * given * sizeof *saved->metadata);
     }
-    for (int i = 0; i < module->aliases.count; i++) {
-        LS_TRY(add_alias(module, &module->aliases.items[i], metadata, saved->metadata + 2 * (given + (size_t)i)));
+    const char **pair = saved->metadata + 2 * given;
+    for (int i = 0; i < module->aliases.count; i++, pair += 2) {
+        const ls_named_tensor *alias = &module->aliases.items[i];
+        LS_TRY(add_pair(metadata, alias->name, ls_module_name_of(module, alias->tensor), pair));
+    }
+    for (int i = 0; i < module->buffers.count; i++) {
+        const ls_named_tensor *buffer = &module->buffers.items[i];
+        if (is_mean(module, buffer->tensor, true)) {
+            LS_TRY(add_pair(metadata, buffer->name, nan_is_mean, pair));
+            pair += 2;
+        }
     }
     return LS_OK;
 }
@@ -68,7 +87,7 @@ ls_status ls_module_list_saved(const ls_module *module, const char *const *metad
         return ls_error_status();
     }
     saved->count = item_count(module);
-    const size_t pairs = given + (size_t)module->aliases.count;
+    const size_t pairs = given + (size_t)module->aliases.count + (size_t)module->buffers.count; /* at most */
     saved->tensors = ls_allocate_zeroed((size_t)saved->count, sizeof *saved->tensors);
     saved->metadata = ls_allocate_zeroed(2 * pairs + 1, sizeof *saved->metadata);
     const ls_status status = saved->tensors != NULL && saved->metadata != NULL
@@ -233,6 +252,23 @@ static ls_status check_shapes(const loading *load) {
     return LS_OK;
 }
 
+/* Fails if a module of the file replaces NaN, and the same module of the model would return NaN. */
+static ls_status check_options(const loading *load) {
+    const ls_module *module = load->module;
+    for (int i = 0; i < module->buffers.count; i++) {
+        const char *name = module->buffers.items[i].name;
+        const char *saved = ls_safetensors_metadata(load->file, name);
+        if (saved != NULL && strcmp(saved, nan_is_mean) == 0 &&
+            is_mean(module, module->buffers.items[i].tensor, false)) {
+            return ls_fail(LS_ERR_FORMAT,
+                           "%s: %s: the layer of %s replaces NaN by the mean in the file, but not in the model; create "
+                           "it by ls_nn_standardize_with and .nan_is_mean = true",
+                           load->call, load->path, name);
+        }
+    }
+    return LS_OK;
+}
+
 static ls_status copy_one(const loading *load, const ls_named_tensor *own) {
     const ls_tensor *saved = find_any(load->module, load->file, own);
     if (saved == NULL || ls_tensor_same_shape(saved, own->tensor)) {
@@ -262,6 +298,7 @@ ls_status ls_module_load_from(const char *call, ls_module *module, const char *p
     LS_TRY(check_names(&load, options));
     LS_TRY(!options->skip_mismatched ? check_shapes(&load) : LS_OK);
     LS_TRY(check_aliases(&load));
+    LS_TRY(check_options(&load));
     return copy_all(&load);
 }
 

@@ -125,10 +125,10 @@ SCOPED_TEST(test_columns_of_f64) {
     assert_true(ls_item(ls_module_find(module, "deviation")) == 1);
     assert_true(ls_item(ls_module_find(module, "mean")) == (double)0.1F);
     expect_error(fit_column(module, (const double[]){1e-50, 2e-50, 3e-50}, 3), LS_ERR_ARGUMENT,
-                 "channel 0 contains values from 1e-50 to 3e-50, which are too close together");
+                 "column 0 contains values from 1e-50 to 3e-50, which are too close together");
     expect_error(fit_column(module, (const double[]){1e100, 2e100, 3e100}, 3), LS_ERR_ARGUMENT, "too large");
     expect_error(fit_column(module, (const double[]){1e200, 2e200, 3e200}, 3), LS_ERR_ARGUMENT,
-                 "channel 0 contains values from 1e+200 to 3e+200, which are too large: f32 cannot hold");
+                 "column 0 contains values from 1e+200 to 3e+200, which are too large: f32 cannot hold");
     assert_true(ls_item(ls_module_find(module, "deviation")) == 1);
     ls_module_free(module);
 }
@@ -157,13 +157,41 @@ SCOPED_TEST(test_missing_values) {
     assert_int_equal(ls_dtype_of(ls_forward(module, ls_ones(LS_SHAPE(1, 2), LS_I32))), LS_F32);
     ls_tensor *empty = ls_from(LS_SHAPE(2, 2), LS_F32, (const float[]){1, NAN, 2, NAN});
     data = ls_tensor_dataset(empty, empty);
-    expect_error(ls_nn_standardize_fit(module, data), LS_ERR_ARGUMENT, "channel 1 contains only NaN");
+    expect_error(ls_nn_standardize_fit(module, data), LS_ERR_ARGUMENT, "column 1 contains only NaN");
     ls_dataset_free(data);
     ls_tensor *infinite = ls_from(LS_SHAPE(1, 2), LS_F32, (const float[]){1, INFINITY});
     data = ls_tensor_dataset(infinite, infinite);
-    expect_error(ls_nn_standardize_fit(module, data), LS_ERR_ARGUMENT, "channel 1 contains infinity in samples 0 to 0");
+    expect_error(ls_nn_standardize_fit(module, data), LS_ERR_ARGUMENT, "column 1 contains infinity in samples 0 to 0");
     ls_dataset_free(data);
     ls_module_free(module);
+}
+
+/* A file keeps .nan_is_mean: a model without the option would return NaN without an error. */
+SCOPED_TEST(test_load_refuses_to_lose_nan_is_mean) {
+    const ls_standardize_options options = {.nan_is_mean = true};
+    ls_module *with = ls_sequential(ls_nn_standardize_with(2, &options), ls_nn_linear(2, 1));
+    ls_module *without = ls_sequential(ls_nn_standardize(2), ls_nn_linear(2, 1));
+    const char *path = test_path("with.safetensors"), *other_path = test_path("without.safetensors");
+    assert_int_equal(ls_module_save(with, path, (const char *const[]){"class 0", "adelie", NULL}), LS_OK);
+    assert_int_equal(ls_module_save(without, other_path, NULL), LS_OK);
+    ls_tensor *before = ls_clone(ls_module_find(without, "1.weight"));
+    expect_error(ls_module_load(without, path), LS_ERR_FORMAT,
+                 "the layer of 0.mean replaces NaN by the mean in the file, but not in the model; create it by "
+                 "ls_nn_standardize_with and .nan_is_mean = true");
+    assert_true(ls_equal(ls_module_find(without, "1.weight"), before));
+    assert_int_equal(ls_module_load(with, path), LS_OK);
+    assert_int_equal(ls_module_load(with, other_path), LS_OK); /* also a file of an older version */
+    expect_error(ls_module_save(with, path, (const char *const[]){"0.mean", "mine", NULL}), LS_ERR_ARGUMENT,
+                 "the metadata cannot have the key 0.mean");
+    ls_module_free(with);
+    ls_module_free(without);
+    /* Each module of a model has its own option. */
+    ls_module *second = ls_sequential(ls_nn_standardize(2), ls_nn_standardize_with(2, &options));
+    ls_module *first = ls_sequential(ls_nn_standardize_with(2, &options), ls_nn_standardize(2));
+    assert_int_equal(ls_module_save(second, path, NULL), LS_OK);
+    expect_error(ls_module_load(first, path), LS_ERR_FORMAT, "the layer of 1.mean replaces NaN");
+    ls_module_free(second);
+    ls_module_free(first);
 }
 
 SCOPED_TEST(test_refusals) {
@@ -174,12 +202,13 @@ SCOPED_TEST(test_refusals) {
                  "expected a module of ls_nn_standardize, not Linear");
     expect_error(ls_nn_standardize_fit(NULL, data), LS_ERR_ARGUMENT, "not NULL");
     expect_error(ls_nn_standardize_fit(module, NULL), LS_ERR_ARGUMENT, "the data set has no samples");
-    expect_error(ls_nn_standardize_fit(two, data), LS_ERR_SHAPE, "inputs are [3], but must be [2, ...]");
+    expect_error(ls_nn_standardize_fit(two, data), LS_ERR_SHAPE,
+                 "inputs are [3], but must be [2, ...]; give ls_nn_standardize the number of columns");
     ls_dataset_free(data);
     ls_tensor *rows = ls_from(LS_SHAPE(2, 3), LS_F32, (const float[]){1, 2, 3, 4, NAN, 6});
     data = ls_tensor_dataset(rows, rows);
     expect_error(ls_nn_standardize_fit(module, data), LS_ERR_ARGUMENT,
-                 "channel 1 contains NaN or infinity in samples 0 to 1");
+                 "column 1 contains NaN or infinity in samples 0 to 1");
     assert_true(ls_equal(ls_module_find(module, "mean"), ls_zeros(LS_SHAPE(3), LS_F32)));
     ls_dataset_free(data);
     check_refused(ls_forward(module, ls_ones(LS_SHAPE(2, 4), LS_F32)), LS_ERR_SHAPE,
@@ -190,8 +219,9 @@ SCOPED_TEST(test_refusals) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_columns_of_a_table),
-                                       cmocka_unit_test(test_channels_of_images), cmocka_unit_test(test_columns_of_f64),
-                                       cmocka_unit_test(test_missing_values), cmocka_unit_test(test_refusals)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_columns_of_a_table), cmocka_unit_test(test_channels_of_images),
+        cmocka_unit_test(test_columns_of_f64),     cmocka_unit_test(test_load_refuses_to_lose_nan_is_mean),
+        cmocka_unit_test(test_missing_values),     cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, NULL, test_files_teardown);
 }
