@@ -1,25 +1,21 @@
-/* `lockstep checkpoint show`: prints the manifest and the tensors in the model's files, or the tensors of one file. */
+/* `lockstep checkpoint show`: prints the manifest and the tensors in the model's files, or the tensors and the
+ * metadata of one file. */
 #include <math.h>
 #include <stdio.h>
 
 #include "base/status.h"
 #include "cli/checkpoint.h"
 #include "cli/cli.h"
+#include "formats/named.h"
 #include "tensor/tensor.h"
 
 typedef void tensor_function(const char *file, ls_named named, void *user);
 
-/* Calls `each` for the tensors of the file at a path. `name` is for `each`. */
-static ls_status for_tensors_of(const char *path, const char *name, tensor_function *each, void *user) {
-    ls_safetensors *file = ls_safetensors_load(path);
-    if (file == NULL) {
-        return ls_error_status();
-    }
+/* Calls `each` for the tensors of a file. `name` is for `each`. */
+static void for_tensors_of(const ls_safetensors *file, const char *name, tensor_function *each, void *user) {
     for (int i = 0; i < ls_safetensors_count(file); i++) {
         each(name, ls_safetensors_at(file, i), user);
     }
-    ls_safetensors_free(file);
-    return LS_OK;
 }
 
 /* Calls `each` for the tensors of the model's files. */
@@ -28,7 +24,12 @@ static ls_status for_tensors(const char *folder, const ls_manifest *manifest, te
         char name[LS_FILE_NAME_LIMIT], path[PATH_MAX];
         ls_part_name(name, LS_MODEL_NAME, manifest->divided ? rank : -1);
         LS_TRY(ls_path_join(path, folder, name));
-        LS_TRY(for_tensors_of(path, name, each, user));
+        ls_safetensors *file = ls_safetensors_load(path);
+        if (file == NULL) {
+            return ls_error_status();
+        }
+        for_tensors_of(file, name, each, user);
+        ls_safetensors_free(file);
     }
     return LS_OK;
 }
@@ -135,19 +136,34 @@ static ls_status show_json(const char *folder, const ls_manifest *manifest) {
 
 /* ---- one file ---------------------------------------------------------------------------------------------------- */
 
-static ls_status show_file_json(const char *path) {
-    json_t *tensors = json_array();
-    const ls_status status = for_tensors_of(path, path, add_tensor, tensors);
-    if (status != LS_OK) {
-        json_decref(tensors);
-        return status;
+static ls_status show_file_json(const char *path, const ls_safetensors *file) {
+    json_t *tensors = json_array(), *metadata = json_object();
+    const char *key, *value;
+    for_tensors_of(file, path, add_tensor, tensors);
+    for (int i = 0; (key = ls_safetensors_metadata_at(file, i, &value)) != NULL; i++) {
+        json_object_set_new(metadata, key, json_string(value));
     }
-    return ls_checkpoint_print(json_pack("{s:s, s:o}", "path", path, "tensors", tensors));
+    return ls_checkpoint_print(json_pack("{s:s, s:o, s:o}", "path", path, "tensors", tensors, "metadata", metadata));
+}
+
+static ls_status show_file_text(const ls_safetensors *file) {
+    const char *key, *value;
+    for_tensors_of(file, NULL, print_tensor, NULL);
+    for (int i = 0; (key = ls_safetensors_metadata_at(file, i, &value)) != NULL; i++) {
+        printf("%s  %-28s %s\n", i == 0 ? "metadata\n" : "", key, value);
+    }
+    return LS_OK;
 }
 
 static ls_status show_file(const ls_checkpoint_words *words) {
     const char *path = words->paths[0];
-    return words->json ? show_file_json(path) : for_tensors_of(path, NULL, print_tensor, NULL);
+    ls_safetensors *file = ls_safetensors_load(path);
+    if (file == NULL) {
+        return ls_error_status();
+    }
+    const ls_status status = words->json ? show_file_json(path, file) : show_file_text(file);
+    ls_safetensors_free(file);
+    return status;
 }
 
 ls_status ls_checkpoint_show(const ls_checkpoint_words *words) {

@@ -64,6 +64,10 @@ void ls_safetensors_add(ls_safetensors *file, const char *name, ls_tensor *tenso
 ls_status ls_safetensors_add_metadata(const char *call, ls_safetensors *to, const ls_safetensors *from);
 ls_status ls_safetensors_save_file(const char *path, const ls_safetensors *file);
 
+/* Returns the key of a metadata pair, by its position in the file, and stores its value. Returns NULL after the last
+ * pair. Both are borrowed. */
+const char *ls_safetensors_metadata_at(const ls_safetensors *file, int index, const char **value);
+
 /* Returns the size of a contiguous tensor in bytes. */
 size_t ls_tensor_bytes(const ls_tensor *tensor);
 

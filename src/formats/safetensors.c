@@ -333,16 +333,26 @@ ls_tensor *ls_safetensors_find(const ls_safetensors *file, const char *name) {
     return ls_named_set_find(ls_safetensors_set(file), name);
 }
 
+const char *ls_safetensors_metadata_at(const ls_safetensors *file, int index, const char **value) {
+    for (const char *at = file->metadata; at != file->metadata_end; index--) {
+        *value = at + strlen(at) + 1;
+        if (index == 0) {
+            return at;
+        }
+        at = *value + strlen(*value) + 1;
+    }
+    return NULL;
+}
+
 const char *ls_safetensors_metadata(const ls_safetensors *file, const char *key) {
     if (file == NULL || key == NULL) {
         return NULL;
     }
-    for (const char *at = file->metadata; at != file->metadata_end;) {
-        const char *value = at + strlen(at) + 1;
-        if (strcmp(at, key) == 0) {
+    const char *own, *value;
+    for (int i = 0; (own = ls_safetensors_metadata_at(file, i, &value)) != NULL; i++) {
+        if (strcmp(own, key) == 0) {
             return value;
         }
-        at = value + strlen(value) + 1;
     }
     return NULL;
 }

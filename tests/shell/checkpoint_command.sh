@@ -94,7 +94,21 @@ launch checkpoint show weights.safetensors
 check "show: its shapes" says out '^  0.weight  *f32  *\['
 launch checkpoint show weights.safetensors --json
 check "show --json: a file of weights" is "$(python3 -c 'import json; o=json.load(open("out")); print(sorted(o), o["tensors"][0]["dtype"])')" \
-    "['path', 'tensors'] f32"
+    "['metadata', 'path', 'tensors'] f32"
+python3 - weights.safetensors named.safetensors <<'PY'
+import json, sys
+data = open(sys.argv[1], "rb").read()
+length = int.from_bytes(data[:8], "little")
+header = json.loads(data[8:8 + length])
+header["__metadata__"] = {"class 0": "adelie", "class 1": "gentoo"}
+text = json.dumps(header).encode()
+text += b" " * (-len(text) % 8)
+open(sys.argv[2], "wb").write(len(text).to_bytes(8, "little") + text + data[8 + length:])
+PY
+launch checkpoint show named.safetensors
+check "show: the metadata of a file" is "$status $(tail -3 out | tr -s ' \n' ' ')" "0 metadata class 0 adelie class 1 gentoo "
+launch checkpoint show named.safetensors --json
+check "show --json: the metadata of a file" is "$(python3 -c 'import json; print(json.load(open("out"))["metadata"]["class 1"])')" gentoo
 launch checkpoint diff weights.safetensors run/best/model.safetensors
 check "diff: equal files" is "$status $(cat out err | wc -c)" "0 0"
 launch checkpoint diff "$first/model.safetensors" "$newest/model.safetensors"
