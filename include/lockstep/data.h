@@ -218,7 +218,7 @@ LS_API ls_dataset *ls_dataset_normalize(ls_dataset *dataset, double mean, double
 LS_API ls_status ls_nn_standardize_fit(ls_module *standardize, ls_dataset *dataset) LS_WARN_UNUSED;
 /** Flattens inputs to one axis. */
 LS_API ls_dataset *ls_dataset_flatten(ls_dataset *dataset);
-/** Converts integer targets to f32 rows [classes], 1 at the class and 0 elsewhere. */
+/** Converts integer targets (not inputs) to f32 rows [classes], 1 at the class and 0 elsewhere. */
 LS_API ls_dataset *ls_dataset_one_hot(ls_dataset *dataset, int64_t classes);
 /** Returns a data set of all samples, transformed once and kept in memory. Takes ownership of `dataset`. */
 LS_API ls_dataset *ls_dataset_preload(ls_dataset *dataset);

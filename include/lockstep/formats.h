@@ -58,11 +58,11 @@ typedef struct ls_csv_options {
     char separator;             /**< 0: ',' */
     bool no_header;             /**< whether the first line is data; the columns are then named "0", "1", ... */
     const char *const *columns; /**< the columns to read, in this order; NULL selects all */
-    int column_count;
-    bool all_but; /**< whether to read all columns except `columns`, in the file's order */
+    int column_count;           /**< number of `columns`, required with `columns` */
+    bool all_but;               /**< whether to read all columns except `columns`, in the file's order */
     ls_dtype dtype;
     const ls_csv_text *text; /**< the columns of text, which are read as class numbers */
-    int text_count;
+    int text_count;          /**< number of elements of `text`, required with `text` */
     double empty;      /**< the value of an empty field, which may be NAN; 0 makes an empty field an error, and LS_ZERO
                           selects 0 */
     bool class_target; /**< for ls_csv_dataset: whether the only target column holds class numbers */

@@ -395,7 +395,8 @@ LS_API ls_module *ls_nn_standardize(int64_t channels);
 /** Options of ls_nn_standardize_with. */
 typedef struct ls_standardize_options {
     bool nan_is_mean; /**< whether NaN in x means a missing value: ls_nn_standardize_fit ignores it, and y is 0 there,
-                         as for the mean */
+                         as for the mean. ls_module_save saves this option. ls_module_load fails with LS_ERR_FORMAT if
+                         the saved module has it, but not the module of the program */
 } ls_standardize_options;
 
 /** Same as ls_nn_standardize, with options, which may be NULL. */
