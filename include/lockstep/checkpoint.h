@@ -60,8 +60,9 @@ struct ls_checkpoint_options {
     int keep;             /**< number of newest checkpoints to keep; 0 selects the default, 3. Older checkpoints are
                              removed when a new one is complete. */
     /** Name of a metric for ls_trial_metric (copied), such as "val_loss". If an epoch has the best value so far, the
-     * trial writes a checkpoint after it, in addition to `every_epochs`. The link `best` in the folder points to
-     * this checkpoint, which is kept until a better one is complete. NULL selects no best checkpoint. */
+     * trial writes a checkpoint after it, in addition to `every_epochs`. This checkpoint counts among the `keep`
+     * newest. The link `best` in the folder points to it, and it is kept until a better one is complete. NULL selects
+     * no best checkpoint. */
     const char *best;
     bool highest;    /**< the highest value is best, instead of the lowest */
     bool no_signals; /**< does not handle SIGTERM and SIGUSR1 */
