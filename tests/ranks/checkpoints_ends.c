@@ -152,6 +152,29 @@ static ls_status other_folder(ls_comm *world, bool missing) {
     return LS_OK;
 }
 
+/*
+ * Rank 0 finds a checkpoint in a folder that the last rank does not have, as on a machine without the shared file
+ * system. All ranks get the error before the trial reads the checkpoint.
+ */
+static ls_status resumes_elsewhere(ls_comm *world) {
+    const bool last = ls_comm_rank(world) == ls_comm_size(world) - 1;
+    char here[PATH_MAX];
+    outcome is;
+    training t;
+    const ls_checkpoint_options each = {.folder = in_scratch("left")};
+    LS_TRY(train(world, &(plan){.checkpoints = &each}, &is));
+    LS_CHECK(getcwd(here, sizeof here) != NULL && unshare(CLONE_FS) == 0);
+    LS_CHECK(!last || mkdir(in_scratch("without"), 0777) == 0);
+    LS_CHECK(chdir(in_scratch(last ? "without" : "")) == 0);
+    const ls_status status = begin(&t, world, &(plan){.resume = "left"});
+    LS_CHECK(status == LS_ERR_IO);
+    LS_EXPECT_MESSAGE("the folder left on ");
+    LS_EXPECT_MESSAGE(" is not the folder that rank 0 uses");
+    end(&t);
+    LS_CHECK(chdir(here) == 0);
+    return LS_OK;
+}
+
 static ls_status other_options(ls_comm *world) {
     training t;
     const bool last = ls_comm_rank(world) == ls_comm_size(world) - 1;
@@ -262,6 +285,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(cannot_write(world));
     LS_TRY(ls_comm_size(world) > 1 ? other_folder(world, false) : LS_OK);
     LS_TRY(ls_comm_size(world) > 1 ? other_folder(world, true) : LS_OK);
+    LS_TRY(ls_comm_size(world) > 1 ? resumes_elsewhere(world) : LS_OK);
     LS_TRY(ls_comm_size(world) > 1 ? other_options(world) : LS_OK);
     ls_log_set_sink(count_warnings, NULL);
     LS_TRY(stopped_after_training(world));

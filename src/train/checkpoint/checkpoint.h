@@ -164,6 +164,13 @@ ls_status ls_manifest_read(const char *folder, ls_manifest *manifest);
  */
 ls_status ls_path_join(char path[PATH_MAX], const char *folder, const char *name);
 ls_status ls_folder_sync(const char *path);
+
+#define LS_FOLDER_WAIT_NS UINT64_C(500000000) /* time to wait for a different process or machine */
+/*
+ * Checks that this rank sees an entry of `folder` that rank 0 sees. On a network file system, the entry may appear with
+ * a delay. Fails with LS_ERR_IO if the machines do not share the folder.
+ */
+ls_status ls_folder_await(const char *entry, const char *folder);
 /*
  * Renames `from` to `to`. If `to` exists, swaps the two folders, so that the old one is at `from`. Both are in
  * `parent`, which is synced.

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/memory.h"
+#include "base/wait.h"
 #include "formats/file.h"
 #include "train/checkpoint/checkpoint.h"
 
@@ -88,6 +90,22 @@ ls_status ls_checkpoint_remove(const char *folder, const char *name) {
 bool ls_checkpoint_is_one(const char *folder) {
     char path[PATH_MAX];
     return ls_path_join(path, folder, LS_MANIFEST_NAME) == LS_OK && access(path, F_OK) == 0;
+}
+
+ls_status ls_folder_await(const char *entry, const char *folder) {
+    struct stat about;
+    ls_wait wait = {.limit_ns = LS_FOLDER_WAIT_NS};
+    while (lstat(entry, &about) != 0) {
+        if (!ls_wait_pause(&wait)) {
+            char machine[HOST_NAME_MAX + 1] = "";
+            (void)gethostname(machine, sizeof machine - 1);
+            return ls_fail(LS_ERR_IO,
+                           "checkpoint: the folder %s on %s is not the folder that rank 0 uses: all ranks need "
+                           "the same folder, on a file system that their machines share",
+                           folder, machine);
+        }
+    }
+    return LS_OK;
 }
 
 /* ---- names ------------------------------------------------------------------------------------------------------- */

@@ -140,10 +140,16 @@ static ls_status find_for_all(ls_trial *trial, const char *folder, bool needed, 
     return comm != NULL ? ls_comm_broadcast(comm, path, PATH_MAX, LS_U8, 0, NULL) : LS_OK;
 }
 
+/* Checks that every rank sees the checkpoint that rank 0 has found. */
+static ls_status check_sees(ls_trial *trial, const char *path, const char *folder) {
+    return ls_trial_agree_at_end(trial, ls_trial_rank(&trial->state) == 0 ? LS_OK : ls_folder_await(path, folder));
+}
+
 ls_status ls_trial_go_on_from(ls_trial *trial, const char *folder, bool needed) {
     char path[PATH_MAX] = "";
     LS_TRY(ls_trial_begin_agreeing(trial));
     LS_TRY(find_for_all(trial, folder, needed, path));
+    LS_TRY(path[0] != '\0' ? check_sees(trial, path, folder) : LS_OK);
     LS_TRY(path[0] != '\0' ? ls_trial_agree_at_end(trial, load_from(trial, path)) : LS_OK);
     if (!needed) {
         ls_progress_resumed(trial, path);

@@ -31,8 +31,6 @@
 
 static const char *const maker = "checkpoint";
 
-#define WAIT_NS UINT64_C(500000000) /* time to wait for a different process or machine */
-
 /* ---- progress of writing ----------------------------------------------------------------------------------------- */
 
 /* Joins the thread if it has finished. With `wait`, waits for the thread. */
@@ -205,7 +203,7 @@ static ls_status lock_folder(ls_checkpointer *self) {
     if (self->lock < 0) {
         return ls_fail(LS_ERR_IO, "checkpoint: cannot open the folder %s: %s", folder, strerror(errno));
     }
-    ls_wait wait = {.limit_ns = WAIT_NS};
+    ls_wait wait = {.limit_ns = LS_FOLDER_WAIT_NS};
     while (flock(self->lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
         if (!ls_wait_pause(&wait)) {
             return ls_fail(
@@ -395,21 +393,9 @@ static ls_status meet(ls_trial *trial, uint64_t *nonce, bool *divided) {
     return ls_trial_agree_at_end(trial, check_ranks(trial, *divided));
 }
 
-/* Checks that this rank sees the entry that rank 0 created. On a network file system, the entry may appear with a
- * delay. */
+/* Checks that this rank sees the entry that rank 0 created, and may write to the folder. */
 static ls_status look_for(const char *probe, const char *folder) {
-    struct stat about;
-    ls_wait wait = {.limit_ns = WAIT_NS};
-    while (lstat(probe, &about) != 0) {
-        if (!ls_wait_pause(&wait)) {
-            char machine[HOST_NAME_MAX + 1] = "";
-            (void)gethostname(machine, sizeof machine - 1);
-            return ls_fail(LS_ERR_IO,
-                           "checkpoint: the folder %s on %s is not the folder that rank 0 uses: all ranks need "
-                           "the same folder, on a file system that their machines share",
-                           folder, machine);
-        }
-    }
+    LS_TRY(ls_folder_await(probe, folder));
     return access(folder, W_OK | X_OK) == 0
                ? LS_OK
                : ls_fail(LS_ERR_IO, "checkpoint: cannot write to the folder %s: %s", folder, strerror(errno));
