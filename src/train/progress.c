@@ -8,6 +8,7 @@
  */
 #include "train/progress.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/locale.h"
+#include "base/log.h"
 
 enum { BAR_WIDTH = 10, DRAW_INTERVAL_NS = 100000000, LINE_CAPACITY = 512 };
 
@@ -95,16 +97,20 @@ static bool is_shown(const ls_trial *trial) {
 }
 
 void ls_progress_resumed(const ls_trial *trial, const char *path) {
-    if (!is_shown(trial)) {
-        return;
-    }
+    char line[PATH_MAX + 128];
     if (path[0] != '\0') {
-        printf("resumed from %s: step %lld, epoch %lld, batch %lld\n", path, (long long)trial->state.step,
-               (long long)trial->state.epoch, (long long)trial->state.batch);
+        snprintf(line, sizeof line, "resumed from %s: step %lld, epoch %lld, batch %lld", path,
+                 (long long)trial->state.step, (long long)trial->state.epoch, (long long)trial->state.batch);
     } else {
-        printf("no checkpoint in %s yet: training starts from the beginning\n", trial->options.resume);
+        snprintf(line, sizeof line, "no checkpoint in %s yet: training starts from the beginning",
+                 trial->options.resume);
     }
-    fflush(stdout);
+    if (is_shown(trial)) {
+        printf("%s\n", line);
+        fflush(stdout);
+    } else if (ls_trial_rank(&trial->state) == 0) {
+        ls_log_write(LS_LOG_INFO, "%s", line);
+    }
 }
 
 static void begin_bar(const ls_trial *trial, ls_progress *progress, const char *label, int64_t first) {

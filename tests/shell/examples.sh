@@ -394,8 +394,12 @@ check "fashion_mnist --checkpoint: ends well" is "$status" 0
 check "fashion_mnist --tensorboard: rank 0's events are there" is "$(ls board | grep -c '^events\.out\.tfevents')" 1
 launch run -n 2 "${long[@]}" --save part --checkpoint 2 </dev/null
 check "fashion_mnist: no second history beside the first" says err 'is further along than this trial: resume from it'
-launch run -n 2 "${long[@]}" --save part --checkpoint 2 --resume </dev/null
+LOCKSTEP_LOG=info launch run -n 2 "${long[@]}" --save part --checkpoint 2 --resume </dev/null
 check "fashion_mnist --resume: ends well" is "$status" 0
+check "fashion_mnist --resume --quiet: the log says where it resumes" is \
+    "$(grep -c '^lockstep info (rank 0): resumed from part/checkpoints/epoch-.*: step' err) $(grep -c 'resumed from' err out)" \
+    "1 err:1
+out:0"
 check "fashion_mnist --resume: with the bits of a run in one go" cmp -s part/weights.safetensors whole/weights.safetensors
 launch run -n 2 "${long[@]::7}" --save part --checkpoint 2 --resume </dev/null
 check "fashion_mnist --resume of a complete training: ends well" is "$status" 0
