@@ -336,13 +336,27 @@ static ls_status gather(ls_nodes *nodes) {
 
 /* ---- other nodes: connecting to node 0 --------------------------------------------------------------------------- */
 
+static const char advice[] = "check --rendezvous, the firewall, and that the command runs on node 0";
+
+static void report_unreachable(const void *context, const char *why) {
+    fprintf(stderr, "lockstep: waiting for node 0 of %d: %s; %s\n", *(const int *)context, why, advice);
+}
+
 static ls_status come(ls_nodes *nodes) {
-    const ls_greeting_target target = {.address = nodes->address, .server = "node 0", .thing = "the launcher"};
+    char server[32];
+    const ls_greeting_target target = {.address = nodes->address,
+                                       .server = server,
+                                       .thing = "the launcher",
+                                       .report = report_unreachable,
+                                       .context = &nodes->options.nodes};
     const double timeout = nodes->options.timeout;
     ls_remote_node *zero = &nodes->others[0];
     int fd = -1;
-    if (ls_greeting_connect(&target, &nodes->key, timeout, &fd) != LS_OK) {
-        return ls_fail_in("lockstep run");
+    snprintf(server, sizeof server, "node 0 of %d", nodes->options.nodes);
+    const ls_status status = ls_greeting_connect(&target, &nodes->key, timeout, &fd);
+    if (status != LS_OK) {
+        return status == LS_ERR_TIMEOUT ? ls_fail(status, "lockstep run: %s; %s", ls_error_message(), advice)
+                                        : ls_fail_in("lockstep run");
     }
     zero->link = ls_connection_new(fd);
     if (zero->link == NULL) {

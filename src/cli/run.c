@@ -247,8 +247,14 @@ static const char *misplaced_ranks(char **program, const char **number) {
 }
 
 /* Warns about settings that are valid but probably unintended. */
-static void warn_of_settings(bool ranks_given, char **program) {
-    const char *number = NULL, *option = ranks_given ? NULL : misplaced_ranks(program, &number);
+static void warn_of_settings(const run_values *values, char **program) {
+    const char *number = NULL, *option = values->ranks > 0 ? NULL : misplaced_ranks(program, &number);
+    if (values->nodes == 1 && values->rendezvous != NULL) {
+        fprintf(stderr,
+                "lockstep: --nnodes 1: the job runs on this machine only, and --rendezvous %s is ignored: for a job on "
+                "several machines, set --nnodes to their number\n",
+                values->rendezvous);
+    }
     if (option != NULL) {
         fprintf(stderr,
                 "lockstep: only 1 rank is started, and %s %s is passed to %s: place options of `lockstep run` before "
@@ -278,7 +284,7 @@ static ls_status run(int argc, char **argv, int *exit_status) {
     }
     LS_TRY(check_nodes(&values));
     LS_TRY(check_gpus(&values));
-    warn_of_settings(values.ranks > 0, argv + rest);
+    warn_of_settings(&values, argv + rest);
     values.ranks = values.ranks > 0 ? values.ranks : 1;
     return run_job(&values, argv + rest, exit_status);
 }

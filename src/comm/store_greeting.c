@@ -74,12 +74,27 @@ static ls_status greet(int socket, const ls_key *key, ls_deadline deadline, bool
                : ls_fail(LS_ERR_DENIED, "the process that listens there does not know the job's key");
 }
 
-/* Logs once, at time `*when`, which server this process waits for, and why it has not connected yet. */
+/* At time `*when`, reports which server this process waits for, and why it has not connected yet. */
 static void report(const ls_greeting_target *target, ls_deadline *when, const char *why) {
-    if (ls_deadline_passed(*when)) {
-        ls_log_write(LS_LOG_WARNING, "waiting for %s to serve %s at %s:%d (%s)", target->server, target->thing,
-                     target->address.host, target->address.port, why);
+    if (!ls_deadline_passed(*when)) {
+        return;
+    }
+    if (target->report != NULL) {
+        target->report(target->context, why);
+        *when = ls_deadline_after(LS_REPORT_SECONDS);
+    } else {
+        ls_log_write(LS_LOG_WARNING, "waiting for %s (%s)", target->server, why);
         *when = LS_DEADLINE_NEVER;
+    }
+}
+
+/* Waits until the server sends something, or until the deadline. Returns early if no report is due any more. */
+static void await_hello(const ls_greeting_target *target, int connection, ls_deadline deadline, ls_deadline *told) {
+    char why[LS_HOST_CAPACITY + 64];
+    snprintf(why, sizeof why, "connected to %s:%d, but it has sent nothing", target->address.host,
+             target->address.port);
+    while (*told < deadline && !ls_wait_event(connection, POLLIN, *told)) {
+        report(target, told, why);
     }
 }
 
@@ -91,9 +106,7 @@ static ls_status connect_once(const ls_greeting_target *target, const ls_key *ke
                               ls_deadline *told, int *connection, bool *retry) {
     const ls_deadline attempt = ls_deadline_after(LS_REPORT_SECONDS);
     LS_TRY(ls_socket_connect(&target->address, key->given, attempt < deadline ? attempt : deadline, connection, retry));
-    while (!ls_deadline_passed(*told) && *told < deadline && !ls_wait_event(*connection, POLLIN, *told)) {
-    }
-    report(target, told, "it is connected, but has said nothing");
+    await_hello(target, *connection, deadline, told);
     const ls_status status = greet(*connection, key, deadline, retry);
     if (status != LS_OK) {
         close(*connection);
@@ -115,8 +128,7 @@ ls_status ls_greeting_connect(const ls_greeting_target *target, const ls_key *ke
             return status;
         }
         if (ls_deadline_passed(deadline)) {
-            return ls_fail(LS_ERR_TIMEOUT, "%s did not serve %s at %s:%d within %g s (%s)", target->server,
-                           target->thing, target->address.host, target->address.port,
+            return ls_fail(LS_ERR_TIMEOUT, "%s did not answer within %g s (%s)", target->server,
                            target->limit > 0 ? target->limit : timeout, ls_error_message());
         }
         if (target->is_void != NULL && target->is_void(target->context)) {

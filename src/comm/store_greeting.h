@@ -12,11 +12,14 @@
 typedef struct ls_greeting_target {
     ls_address address;
     const char *server; /* for messages: name of the server, "rank 0" */
-    const char *thing;  /* and what: "the store" */
+    const char *thing;  /* for messages: the service of the server, "the store" */
     double limit;       /* for messages: duration of the whole search in seconds; 0 selects the timeout */
     /* Called before each further attempt to connect: returns true if no server is to be expected at this address any
      * more. May be NULL. */
     bool (*is_void)(const void *context);
+    /* Called every LS_REPORT_SECONDS while there is no connection, with the reason. NULL selects one warning in the
+     * log. */
+    void (*report)(const void *context, const char *why);
     const void *context;
 } ls_greeting_target;
 

@@ -60,14 +60,14 @@ if unshare -n true 2>/dev/null && command -v ip >/dev/null; then
     LS_TEST_MARK=$mark LS_BUILD=$LS_BUILD WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=40000 unshare -n sh -c '
         ip link set lo up && echo "40000 40003" >/proc/sys/net/ipv4/ip_local_port_range || exit 9
         RANK=1 LOCAL_RANK=1 "$LS_BUILD/examples/ring" >out1 2>&1 &
-        while ! grep -q "waiting for rank 0 to serve the store" out1; do sleep 0.1; done
+        while ! grep -q "waiting for rank 0 (cannot connect to" out1; do sleep 0.1; done
         RANK=0 LOCAL_RANK=0 "$LS_BUILD/examples/ring" >out 2>&1
         status=$?
         wait
         exit $status' </dev/null
     check "rank 0 is late, few ports: both meet" is "$?" 0
     check "rank 0 is late, few ports: nobody was connected to itself" \
-        bash -c '! grep -q "it is connected, but has said nothing" out1 && grep -q "^rank 1 saw the numbers 10, 0" out1'
+        bash -c '! grep -q "but it has sent nothing" out1 && grep -q "^rank 1 saw the numbers 10, 0" out1'
 else
     missing+=("network namespaces: not permitted, or there is no ip command")
 fi

@@ -82,7 +82,15 @@ check "it is named where nobody else is here" says err.0 "node 1 of 2 did not co
 check "the one that came is told" says err.2 "node 0 at $meet has ended"
 LOCKSTEP_TIMEOUT=1 node 1 -n 1 --nnodes 2 --key-file key bash who
 ends 1
-check "a node 0 that does not come" says err.1 "node 0 did not serve the launcher at $meet within 1 s"
+check "a node 0 that does not come" says err.1 "node 0 of 2 did not answer within 1 s (cannot connect to $meet: Connection refused); check --rendezvous, the firewall"
+LOCKSTEP_TIMEOUT=12 node 1 -n 1 --nnodes 2 --key-file key bash who
+ends 1
+check "meanwhile it says every five seconds what to check" is "$(head -n 2 err.1 | sort -u)" \
+    "lockstep: waiting for node 0 of 2: cannot connect to $meet: Connection refused; check --rendezvous, the firewall, and that the command runs on node 0"
+check "twice in 12 s" lines err.1 3
+LS_TEST_MARK=$mark "$lockstep" run -n 1 --nnodes 1 --node-rank 0 --rendezvous "$meet" true 2>err.0 </dev/null
+check "one machine: a warning that it meets nobody" is "$? $(cat err.0)" \
+    "0 lockstep: --nnodes 1: the job runs on this machine only, and --rendezvous $meet is ignored: for a job on several machines, set --nnodes to their number"
 place=0.0.0.0:$port node 0 -n 1 --nnodes 2 bash who
 ends 0
 check "listening for others without a key is refused" says err.0 "0.0.0.0 is reachable from other machines, so the job needs a key"

@@ -30,7 +30,7 @@ typedef struct said {
 static void note_waiting(ls_log_level level, int rank, const char *line, void *user) {
     (void)rank;
     said *heard = user;
-    if (level == LS_LOG_WARNING && strstr(line, "waiting for rank 0 to serve the store at 127.0.0.1:") != NULL) {
+    if (level == LS_LOG_WARNING && strstr(line, "waiting for rank 0 (cannot connect to 127.0.0.1:") != NULL) {
         heard->vanished++;
     } else if (level == LS_LOG_WARNING && strstr(line, "waiting for rank 0 to create the store in /") != NULL) {
         heard->nowhere++;
@@ -72,7 +72,7 @@ TEST(test_waiting_for_rank_0_is_told) {
     assert_int_equal(pthread_join(thread, NULL), 0);
     ls_log_set_sink(NULL, NULL);
     assert_int_equal(ls_error_status(), LS_ERR_TIMEOUT);
-    expect_message("within 8 s (cannot connect to 127.0.0.1");
+    expect_message("rank 0 did not answer within 8 s (cannot connect to 127.0.0.1");
     assert_int_equal(other, LS_ERR_TIMEOUT);
     assert_true(heard.vanished == 1 && heard.nowhere == 1 && heard.otherwise == 0);
     for (int i = 0; i < 4; i++) {
