@@ -396,8 +396,8 @@ LS_API const double *ls_trial_metric_values(const ls_trial *trial, const char *n
 /** Returns the number of epochs in the history. */
 LS_API int64_t ls_trial_history_count(const ls_trial *trial);
 /**
- * Returns a metric's value in an epoch of the history, or NAN if the epoch does not have the metric. Sets the same
- * errors as ls_trial_metric, and LS_ERR_ARGUMENT if the history has no such epoch.
+ * Returns a metric's value in an epoch of the history, or NAN if the history does not have the epoch, or the
+ * epoch does not have the metric. Sets the same errors as ls_trial_metric.
  */
 LS_API double ls_trial_history(const ls_trial *trial, int64_t epoch, const char *name);
 /** Writes the history as a CSV file (RFC 4180) with a line per epoch and a column per metric; "nan" marks a missing

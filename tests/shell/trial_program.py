@@ -73,7 +73,7 @@ def own_metric():
 
 
 def train(model, optimizer, loader, callbacks, metrics):
-    """A trial of EPOCHS epochs, its status and its history of the metric "mine"."""
+    """A trial of EPOCHS epochs, its status and, if it has not failed, its history of the metric "mine"."""
     callback_list = ffi.new("ls_callback *[]", callbacks)
     metric_list = ffi.new("ls_metric *[]", metrics)
     names = ffi.new("char *[]", [ffi.cast("char *", loss_name), NULL])
@@ -83,6 +83,8 @@ def train(model, optimizer, loader, callbacks, metrics):
         "custom_metric_count": len(metrics), "callbacks": callback_list, "callback_count": len(callbacks), "quiet": True})
     trial = made(ls.ls_trial_new(options))
     status = ls.ls_trial_run(trial, EPOCHS)
+    if status != ls.LS_OK:  # reading a metric that the trial does not have replaces the error
+        return trial, status, None
     history = [[ls.ls_trial_history(trial, epoch, metric) for epoch in range(EPOCHS)] for metric in (loss_name, name)]
     return trial, status, history
 

@@ -468,11 +468,13 @@ TEST(test_refusals) {
     REFUSED(ls_rotary(x, &(ls_rotary_options){.base = INFINITY}), LS_ERR_ARGUMENT, "ls_rotary: base is inf")
     REFUSED(ls_rotary(x, &(ls_rotary_options){.first = INT64_MAX}), LS_ERR_ARGUMENT,
             "ls_rotary: first is 9223372036854775807, but positions must be from -2^53 to 2^53")
+    ls_scope *scope = ls_scope_begin();
     for (int half = 0; half < 2; half++) { /* computed in f32 */
         const ls_dtype dtype = half == 0 ? LS_BF16 : LS_F16;
         ls_tensor *narrow = ls_to(ls_randn(LS_SHAPE(9, 8), LS_F32), dtype);
         assert_true(ls_allclose(ls_rotary(narrow, NULL), ls_to(ls_rotary(ls_to(narrow, LS_F32), NULL), dtype), 0, 0));
     }
+    assert_int_equal(ls_scope_end(scope), LS_OK);
     assert_null(ls_nn_multi_head_attention(6, 4, NULL));
     expect_message("width 6 cannot be divided into 4 heads");
     assert_null(ls_nn_multi_head_attention(6, 2, &(ls_attention_layer_options){.rotary = true}));

@@ -188,7 +188,7 @@ TEST(test_refused) {
         {{.init = "tcp://10.0.0.1:7", .world_size = 2, .rank = 1}, LS_ERR_DENIED, "set LOCKSTEP_KEY"},
         {{.init = "tcp://127.0.0.1:1", .world_size = 2, .rank = 1, .timeout = 0.1},
          LS_ERR_TIMEOUT,
-         "127.0.0.1:1 within"},
+         "did not answer within 0.1 s (cannot connect to 127.0.0.1:1"},
         {{.init = "file:///dev/null/x", .world_size = 2, .rank = 0}, LS_ERR_IO, "/dev/null/x"},
         {{.init = absent, .world_size = 2, .rank = 1, .timeout = 0.1}, LS_ERR_TIMEOUT, "/absent within"},
     };

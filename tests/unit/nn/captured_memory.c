@@ -47,7 +47,7 @@ static int64_t peak_bytes(void) {
     return memory.peak_total;
 }
 
-TEST(test_peak_of_a_replay) {
+SCOPED_TEST(test_peak_of_a_replay) {
     training t = {.model = make_gpt(),
                   .input = ls_randint(LS_SHAPE(SEQUENCES, LENGTH), LS_I64, 0, LETTERS),
                   .target = ls_randint(LS_SHAPE(SEQUENCES, LENGTH), LS_I64, 0, LETTERS)};
