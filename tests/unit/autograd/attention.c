@@ -468,7 +468,7 @@ TEST(test_refusals) {
     REFUSED(ls_rotary(x, &(ls_rotary_options){.base = INFINITY}), LS_ERR_ARGUMENT, "ls_rotary: base is inf")
     REFUSED(ls_rotary(x, &(ls_rotary_options){.first = INT64_MAX}), LS_ERR_ARGUMENT,
             "ls_rotary: first is 9223372036854775807, but positions must be from -2^53 to 2^53")
-    ls_scope *scope = ls_scope_begin();
+    scope = ls_scope_begin();
     for (int half = 0; half < 2; half++) { /* computed in f32 */
         const ls_dtype dtype = half == 0 ? LS_BF16 : LS_F16;
         ls_tensor *narrow = ls_to(ls_randn(LS_SHAPE(9, 8), LS_F32), dtype);
