@@ -101,15 +101,28 @@ void ls_capture_exchange_end(ls_capture *capture, ls_status status, ls_status (*
     if (status != LS_OK || !ls_capture_records(capture)) {
         return;
     }
-    if (step->exchange >= 0) {
+    if (step->exchange_count == LS_STEP_EXCHANGES) {
+        ls_capture_refuse(capture, "the step",
+                          "exchanges data with other ranks more than twice: capture one forward pass and one backward "
+                          "pass of a data-parallel model");
+        return;
+    }
+    step->exchanges[step->exchange_count++] =
+        (captured_exchange){.call = capture->call_count - 1, .notify = notify, .object = object};
+    step->exchanged += ls_comm_metered.calls - step->call_began;
+}
+
+void ls_capture_gradients_settled(ls_capture *capture) {
+    ls_step *step = ls_step_of(capture);
+    if (!ls_capture_records(capture)) {
+        return;
+    }
+    if (step->averages) {
         ls_capture_refuse(capture, "the step",
                           "averages gradients over ranks more than once: capture one backward pass");
         return;
     }
-    step->exchange = capture->call_count - 1;
-    step->notify = notify;
-    step->exchanger = object;
-    step->exchanged = ls_comm_metered.calls - step->call_began;
+    step->averages = true;
     for (int i = 0; i < step->input_count; i++) {
         captured_input *input = &step->inputs[i];
         const ls_leaf *leaf = input->tensor->leaf;

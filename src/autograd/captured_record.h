@@ -30,6 +30,15 @@ typedef struct captured_modes {
     ls_dtype autocast;
 } captured_modes;
 
+/* A recorded call in which ranks exchange data. */
+typedef struct captured_exchange {
+    int call; /* its index */
+    void (*notify)(void *object);
+    void *object;
+} captured_exchange;
+
+enum { LS_STEP_EXCHANGES = 2 };
+
 struct ls_step {
     ls_capture capture; /* the first member: the hooks convert its address */
     ls_step_function function;
@@ -42,12 +51,11 @@ struct ls_step {
     int input_count;
     ls_capture_guard *guards;
     int guard_count;
-    /* The call that exchanges gradients with other ranks; exchange is -1 without one. */
-    int exchange;
-    void (*notify)(void *object);
-    void *exchanger;
+    captured_exchange exchanges[LS_STEP_EXCHANGES];
+    int exchange_count;
+    bool averages;       /* one exchange averages gradients */
     uint64_t call_began; /* ls_comm_metered.calls when the latest call of the library began */
-    uint64_t exchanged;  /* calls on communicators during the exchange */
+    uint64_t exchanged;  /* calls on communicators during the exchanges */
     ls_tensor *result;   /* a view without history */
 };
 

@@ -320,7 +320,6 @@ static ls_step *allocate(ls_step_function function, void *user) {
     step->thread_serial = thread->serial;
     step->outer = thread->scope;
     step->modes = modes_of(thread);
-    step->exchange = -1;
     step->capture.note_tensor = note_tensor;
     return step;
 }
@@ -418,12 +417,17 @@ ls_status ls_step_run(ls_step *step) {
     return status;
 }
 
-/* Sends the error of a replay to the ranks that wait in its exchange of gradients. */
+/* Sends the error of a replay to the ranks that wait in its next exchange. */
 static void notify_other_ranks(const ls_step *step, ls_status status) {
-    if (status != LS_OK && step->capture.failed < step->exchange) {
+    int next = 0;
+    while (next < step->exchange_count && step->capture.failed >= step->exchanges[next].call) {
+        next++;
+    }
+    if (status != LS_OK && next < step->exchange_count) {
         ls_saved_error cause;
         ls_error_save(&cause);
-        step->notify(step->exchanger);
+        cause.status = status;
+        step->exchanges[next].notify(step->exchanges[next].object);
         (void)ls_error_put_back(&cause);
     }
 }

@@ -42,12 +42,16 @@ void ls_capture_call_begin(ls_capture *capture);
 void ls_capture_call_end(ls_capture *capture, ls_status status, ls_status (*run)(void *object), void *object);
 
 /*
- * Does the same as ls_capture_call_end for a call that averages gradients over ranks, and decides which leaves have
- * gradients. If a replay fails before it, notify(object) sends the other ranks the error. A step has at most one such
- * call.
+ * Does the same as ls_capture_call_end for a call in which ranks exchange data. If a replay fails before the call,
+ * notify(object) of the next such call sends the other ranks the error. A step has at most LS_STEP_EXCHANGES such
+ * calls.
  */
 void ls_capture_exchange_end(ls_capture *capture, ls_status status, ls_status (*run)(void *object),
                              void (*notify)(void *object), void *object);
+
+/* Notes that the latest exchange has averaged gradients over ranks, and has decided which leaves have gradients. A step
+ * has at most one such exchange. */
+void ls_capture_gradients_settled(ls_capture *capture);
 
 /*
  * An object whose state decides what the step does, and its state now. Each replay first calls `check`, which fails if

@@ -192,6 +192,7 @@ typedef struct captured_pass {
     ls_data_parallel_state *state;
     int64_t samples;
     double divisor;
+    bool has_shares; /* a replay has exchanged the shares before */
     bool has_findings;
     ls_pass_findings findings;
 } captured_pass;
@@ -199,9 +200,10 @@ typedef struct captured_pass {
 /* Prepares the state for a pass without a forward pass of the module. */
 static void begin_replay(const captured_pass *pass) {
     ls_data_parallel_state *state = pass->state;
-    state->told = state->agreed = false;
-    state->overlap.abandoned = state->overlap.begun; /* of an earlier pass */
-    ls_data_parallel_begin_part(state, pass->samples);
+    if (!pass->has_shares) {
+        ls_data_parallel_begin_replay(state, pass->samples);
+    }
+    state->agreed = false;
     state->divisor = pass->divisor;
     state->runs++;
 }
@@ -213,9 +215,13 @@ static ls_status replay_end(void *object) {
     return finish_pass(pass->state, pass->has_findings ? &pass->findings : NULL);
 }
 
-/* The replay fails before this pass, like a forward pass that fails. */
-static void notify_of_failure(void *object) {
+/* The replay fails before this pass, like a forward pass that fails. If the exchange of shares has failed, the other
+ * ranks know the cause. */
+static void notify_in_end(void *object) {
     const captured_pass *pass = object;
+    if (pass->has_shares && pass->state->told) {
+        return;
+    }
     begin_replay(pass);
     (void)ls_watch_tell(&ls_data_parallel_watch, pass->state, false);
 }
@@ -223,13 +229,19 @@ static void notify_of_failure(void *object) {
 static ls_status capture_end(ls_data_parallel_state *state, ls_capture *capture, const ls_pass_findings *findings) {
     captured_pass *pass = ls_capture_allocate(capture, sizeof *pass);
     if (pass != NULL) {
-        *pass = (captured_pass){
-            .state = state, .samples = state->samples, .divisor = state->divisor, .has_findings = findings != NULL};
+        *pass = (captured_pass){.state = state,
+                                .samples = state->samples,
+                                .divisor = state->divisor,
+                                .has_shares = state->located,
+                                .has_findings = findings != NULL};
         pass->findings = findings != NULL ? *findings : pass->findings;
     }
     ls_capture_call_begin(capture);
     const ls_status status = finish_pass(state, findings);
-    ls_capture_exchange_end(capture, status, replay_end, notify_of_failure, pass);
+    ls_capture_exchange_end(capture, status, replay_end, notify_in_end, pass);
+    if (status == LS_OK) {
+        ls_capture_gradients_settled(capture);
+    }
     if (state->pending) {
         ls_capture_refuse(capture, "ls_backward",
                           "gives a data-parallel model no gradient: detach the loss from the "
@@ -239,9 +251,8 @@ static ls_status capture_end(ls_data_parallel_state *state, ls_capture *capture,
 }
 
 static ls_status check_captured(void *object, int unused) {
-    const ls_data_parallel_state *state = object;
     (void)unused;
-    return agrees_anyway(state)
+    return agrees_anyway(object)
                ? ls_fail(LS_ERR_STATE,
                          "ls_step_replay: since ls_step_capture, ls_data_parallel_no_sync was switched on, "
                          "or a loss needed numbers of all ranks: capture the step again")
@@ -253,14 +264,13 @@ static void hold_captured(void *object, bool hold) {
     ls_module_hold_record(state->module, hold);
 }
 
-void ls_data_parallel_capture(ls_data_parallel_state *state, ls_capture *capture, bool collective) {
-    const ls_module *whole = collective ? ls_module_of_whole_batch(state->model, false) : NULL;
-    if (whole != NULL) {
-        ls_capture_refuse(capture, whole->type->name,
+void ls_data_parallel_capture(ls_data_parallel_state *state, ls_capture *capture) {
+    if (ls_comm_size(state->comm) > 1 && ls_module_has_batch_statistics(state->model)) {
+        ls_capture_refuse(capture, ls_module_of_whole_batch(state->model, false)->type->name,
                           "needs the samples of all ranks of ls_data_parallel, whose exchange is not recorded: run the "
                           "step without ls_step_capture");
     }
-    if (state->slices != NULL || collective || agrees_anyway(state)) {
+    if (state->slices != NULL || ls_data_parallel_has_units(state) || agrees_anyway(state)) {
         ls_capture_refuse(capture, "ls_data_parallel", LS_CAPTURE_COMMUNICATES);
     }
     ls_capture_add_guard(capture, &(ls_capture_guard){.check = check_captured, .hold = hold_captured, .object = state});

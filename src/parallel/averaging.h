@@ -39,11 +39,38 @@ static inline void ls_data_parallel_begin_part(ls_data_parallel_state *state, in
     state->last = (ls_step_loss){.loss = 0};
 }
 
+/* Prepares the state for the replay of a captured pass, which has no forward pass of the module. */
+static inline void ls_data_parallel_begin_replay(ls_data_parallel_state *state, int64_t samples) {
+    state->told = state->located = false;
+    state->overlap.abandoned = state->overlap.begun; /* of an earlier pass */
+    ls_data_parallel_begin_part(state, samples);
+}
+
+/* averaging.c: prepares the forward pass of a captured step. The end of the backward pass is a call of the record. */
+void ls_data_parallel_capture(ls_data_parallel_state *state, ls_capture *capture);
+
 /*
- * averaging.c: prepares the forward pass of a captured step. `collective` means that the forward pass communicates. The
- * end of the backward pass is a call of the record.
+ * batch_shares.c: returns what this rank sends to the other ranks about its inputs, and sets *bytes. Returns NULL if
+ * out of memory. The caller frees it with ls_data_parallel_forget_description, which accepts NULL.
  */
-void ls_data_parallel_capture(ls_data_parallel_state *state, ls_capture *capture, bool collective);
+ls_rank_inputs *ls_data_parallel_describe(const ls_data_parallel_state *state, size_t *bytes);
+void ls_data_parallel_forget_description(ls_rank_inputs *own, size_t bytes);
+
+/* The number of samples that a rank reports if it has no input because of a failure. */
+enum { LS_SHARE_FAILED = -1 };
+
+/*
+ * Exchanges the descriptions, and finds the position of this rank's samples in the global batch. Fails on all ranks if
+ * a rank reports LS_SHARE_FAILED. Collective. In a captured step, ls_data_parallel_capture_shares makes the exchange of
+ * this rank's inputs a call of the record.
+ */
+ls_status ls_data_parallel_exchange(ls_data_parallel_state *state, const ls_rank_inputs *own, size_t bytes);
+ls_status ls_data_parallel_capture_shares(ls_data_parallel_state *state, ls_capture *capture);
+
+/* Returns the description of a rank, after an exchange. */
+static inline const ls_rank_inputs *ls_data_parallel_share(const ls_data_parallel_state *state, int rank) {
+    return ls_object_of(&state->shares, rank);
+}
 
 /* gradient_tail.c: prepares the memory of the tail. ls_tail_count returns the number of elements in the tail. */
 ls_status ls_tail_open(ls_data_parallel_state *state);

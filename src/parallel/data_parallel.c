@@ -18,58 +18,17 @@ typedef ls_data_parallel_state data_parallel_state;
 
 /* ---- the global batch -------------------------------------------------------------------------------------------- */
 
-static ls_input_kind kind_of(const data_parallel_state *state, int i) {
-    const ls_tensor *input = i < state->input_count ? state->inputs[i] : NULL;
-    if (input == NULL) {
-        return (ls_input_kind){0};
-    }
-    ls_input_kind kind = {.there = 1, .dtype = input->dtype, .ndim = input->ndim};
-    memcpy(kind.size, input->size, (size_t)input->ndim * sizeof *kind.size);
-    return kind;
-}
-
-static const ls_rank_inputs *share_of(const data_parallel_state *state, int rank) {
-    return ls_object_of(&state->shares, rank);
-}
-
-/* Reported as the number of samples by a rank that has no input because of a failure. */
-enum { FAILED = -1 };
-
-/* Exchanges the number and the kind of each rank's samples. */
-static ls_status exchange_shares(data_parallel_state *state) {
-    const size_t bytes = sizeof(ls_rank_inputs) + (size_t)state->input_count * sizeof(ls_input_kind);
-    ls_rank_inputs *own = ls_record_allocate(bytes);
-    if (own == NULL) {
-        return ls_fail_memory("ls_data_parallel", bytes);
-    }
-    *own =
-        (ls_rank_inputs){.samples = state->part.samples, .inputs = state->input_count, .outputs = state->output_count};
-    for (int i = 0; i < state->input_count; i++) {
-        own->kind[i] = kind_of(state, i);
-    }
-    const ls_status status = ls_objects_allgather("ls_data_parallel", state->comm, own, bytes, &state->shares);
-    ls_record_release(own, bytes);
-    bool failed = false;
-    for (int i = 0; i < ls_comm_size(state->comm) && status == LS_OK; i++) {
-        failed = failed || share_of(state, i)->samples == FAILED;
-    }
-    state->told |= failed;
-    return failed ? ls_cause_share(state->comm, "ls_forward", state->part.samples == FAILED) : status;
-}
-
 /* Finds the position of this rank's samples in the global batch, which contains the samples in rank order. */
 static ls_status locate(ls_batch_part *part) {
     data_parallel_state *state = (data_parallel_state *)(void *)part;
     if (state->located) {
         return LS_OK;
     }
-    LS_TRY(exchange_shares(state));
-    part->first = 0;
-    for (int i = 0; i < ls_comm_rank(state->comm); i++) {
-        part->first += share_of(state, i)->samples;
-    }
-    state->located = true;
-    return LS_OK;
+    size_t bytes;
+    ls_rank_inputs *own = ls_data_parallel_describe(state, &bytes);
+    const ls_status status = own != NULL ? ls_data_parallel_exchange(state, own, bytes) : ls_error_status();
+    ls_data_parallel_forget_description(own, bytes);
+    return status;
 }
 
 static ls_status add_over_batch(ls_batch_part *part, double *numbers, int64_t count) {
@@ -127,7 +86,11 @@ static ls_status begin_forward(data_parallel_state *state, ls_tensor *const *inp
     if (state->slices != NULL) {
         return ls_slice_begin_forward(state);
     }
-    return needs_all_ranks(state) ? locate(&state->part) : LS_OK;
+    ls_capture *capture = ls_thread_present->capture;
+    if (!needs_all_ranks(state)) {
+        return LS_OK;
+    }
+    return capture != NULL ? ls_data_parallel_capture_shares(state, capture) : locate(&state->part);
 }
 
 static ls_status run_model(data_parallel_state *state, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
@@ -162,7 +125,7 @@ static ls_status forward_without_input(data_parallel_state *state, ls_tensor *co
     ls_saved_error cause;
     ls_error_save(&cause);
     cause.status = status;
-    state->part.samples = FAILED;
+    state->part.samples = LS_SHARE_FAILED;
     state->input_count = state->output_count = 0;
     state->located = false;
     (void)locate(&state->part);
@@ -206,7 +169,7 @@ static ls_status data_parallel_forward(ls_module *self, ls_tensor *const *inputs
     state->overlap.abandoned = state->overlap.begun; /* of an earlier pass */
     ls_capture *capture = ls_thread_present->capture;
     if (capture != NULL) {
-        ls_data_parallel_capture(state, capture, needs_all_ranks(state));
+        ls_data_parallel_capture(state, capture);
     }
     if (first_input(inputs, input_count) != NULL || !ls_scope_explains_null(ls_thread())) {
         status = begin_forward(state, inputs, input_count, output_count);
@@ -234,7 +197,7 @@ static ls_status data_parallel_forward(ls_module *self, ls_tensor *const *inputs
 static bool counts_samples(const data_parallel_state *state, int i) {
     bool counts = true;
     for (int rank = 0; rank < ls_comm_size(state->comm) && counts; rank++) {
-        const ls_rank_inputs *share = share_of(state, rank);
+        const ls_rank_inputs *share = ls_data_parallel_share(state, rank);
         if (share->samples > 0 && i < share->inputs && share->kind[i].there) {
             const ls_input_kind *kind = &share->kind[i];
             counts = kind->ndim > 0 && kind->size[0] == share->samples;
@@ -248,8 +211,8 @@ static bool counts_samples(const data_parallel_state *state, int i) {
 static ls_status make_inputs(const data_parallel_state *state, int rank, ls_tensor **inputs) {
     const ls_device *device = NULL;
     LS_TRY(ls_module_device(state->model, "ls_data_parallel_skip", &device));
-    for (int i = 0; i < (int)share_of(state, rank)->inputs; i++) {
-        const ls_input_kind *kind = &share_of(state, rank)->kind[i];
+    for (int i = 0; i < (int)ls_data_parallel_share(state, rank)->inputs; i++) {
+        const ls_input_kind *kind = &ls_data_parallel_share(state, rank)->kind[i];
         if (!kind->there) {
             continue;
         }
@@ -277,7 +240,7 @@ static ls_tensor *floating_one(ls_tensor *const *outputs, int count) {
 /* Runs the model on an empty batch that is like the batch of `rank`. Sets *output to an output for the backward
    pass, or to NULL. */
 static ls_status run_like(data_parallel_state *state, int rank, ls_tensor **output) {
-    const ls_rank_inputs *share = share_of(state, rank);
+    const ls_rank_inputs *share = ls_data_parallel_share(state, rank);
     const size_t count = (size_t)(share->inputs + share->outputs);
     ls_tensor **tensors = ls_allocate_zeroed(count, sizeof *tensors);
     if (tensors == NULL) {
@@ -297,7 +260,7 @@ static ls_status run_empty(data_parallel_state *state, ls_tensor **output) {
     *output = NULL;
     LS_TRY(begin_forward(state, NULL, 0, 0));
     int rank = 0; /* the first rank that has samples */
-    while (state->located && rank < ls_comm_size(state->comm) && share_of(state, rank)->samples == 0) {
+    while (state->located && rank < ls_comm_size(state->comm) && ls_data_parallel_share(state, rank)->samples == 0) {
         rank++;
     }
     return state->located && rank < ls_comm_size(state->comm) ? run_like(state, rank, output) : LS_OK;

@@ -256,6 +256,26 @@ void ls_capture_random(ls_capture *capture, ls_random_state *at) {
     capture->randoms = randoms;
 }
 
+void ls_capture_random_from(ls_capture *capture, ls_random_state *at, uint64_t *first) {
+    const int count = capture->random_count;
+    ls_capture_random(capture, at);
+    if (capture->random_count > count) {
+        ls_captured_random *random = &capture->randoms[count];
+        random->first = first;
+        random->captured_first = *first;
+        random->per_sample = capture->per_sample;
+    }
+}
+
+void ls_capture_move_samples(ls_capture *capture, int64_t samples) {
+    for (int i = 0; i < capture->random_count; i++) {
+        const ls_captured_random *random = &capture->randoms[i];
+        if (random->first != NULL) {
+            *random->first = random->captured_first + (uint64_t)samples * random->per_sample;
+        }
+    }
+}
+
 /* ---- begin and end ----------------------------------------------------------------------------------------------- */
 
 void ls_capture_begin(ls_capture *capture) {

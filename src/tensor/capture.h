@@ -47,7 +47,10 @@ typedef struct ls_captured_storage {
  */
 typedef struct ls_captured_random {
     ls_random_state *at;
-    uint64_t index; /* of the stream, among the streams of the step */
+    uint64_t index;  /* of the stream, among the streams of the step */
+    uint64_t *first; /* index of the call's first number in its stream; NULL if it is 0 in every replay */
+    uint64_t captured_first;
+    uint64_t per_sample; /* numbers per sample of a global batch; 0 without a global batch */
 } ls_captured_random;
 
 struct ls_capture {
@@ -65,6 +68,7 @@ struct ls_capture {
     ls_random_state first_random; /* of the generator before the captured step */
     uint32_t random_accesses;     /* ls_random_accesses before it */
     uint64_t stream_count;        /* streams that the step draws from */
+    uint64_t per_sample;          /* ls_captured_random.per_sample of the next call of kernel dropout */
     ls_captured_memory *memory;   /* of arguments */
     ls_storage *arena;
     const char *operation; /* the latest operation of the function, for messages; or NULL */
@@ -150,6 +154,13 @@ void ls_capture_address(ls_capture *capture, const char *name, void **at, bool w
 
 /* Notes the state of the random number generator at `*at` in the arguments of the latest call. */
 void ls_capture_random(ls_capture *capture, ls_random_state *at);
+
+/* The same for a call that begins with number *first of the stream. */
+void ls_capture_random_from(ls_capture *capture, ls_random_state *at, uint64_t *first);
+
+/* Makes later calls draw the numbers of samples whose indices in the global batch are larger by `samples` than in the
+ * captured step. */
+void ls_capture_move_samples(ls_capture *capture, int64_t samples);
 
 /* capture_kernels.c */
 extern const ls_kernels ls_capture_kernels;

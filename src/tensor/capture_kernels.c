@@ -134,7 +134,7 @@ RECORD_WITH(axpy,
 RECORD_WITH(scale, ls_capture_address(capture, kernel_name, &call->y, false))
 RECORD_WITH(random, ls_capture_random(capture, &call->state))
 RECORD_WITH(random_integer, ls_capture_random(capture, &call->state))
-RECORD_WITH(dropout, ls_capture_random(capture, &call->state))
+RECORD_WITH(dropout, ls_capture_random_from(capture, &call->state, &call->first))
 
 /* ---- maps -------------------------------------------------------------------------------------------------------- */
 

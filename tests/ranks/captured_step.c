@@ -25,6 +25,7 @@ typedef struct run_plan {
     replaying replaying;
     bool falls_back; /* the step cannot be captured */
     int branch_at;   /* the step in which the last rank uses the other branch of the model; 0 for none */
+    int smaller_at;  /* the step in which rank 0 has fewer samples */
     int spoiled_at;  /* the step in which the last rank has a target that does not exist */
     int revoked_at;  /* the step before which the last rank revokes the communicator */
     bool reduces;    /* the loss contains an all-reduce */
@@ -43,6 +44,7 @@ typedef struct training {
     ls_tensor *x, *target;
     ls_tensor *weight; /* of the classes; or NULL */
     ls_step *step;     /* NULL on ranks that do not replay */
+    bool smaller;      /* the batch of this step has two samples */
     char message[LS_ERROR_CAPACITY];
 } training;
 
@@ -70,9 +72,10 @@ static ls_module *make_model(const run_plan *plan) {
 }
 
 static ls_tensor *loss_of(const training *self) {
-    ls_tensor *y = ls_forward(self->model, self->x);
+    ls_tensor *y = ls_forward(self->model, self->smaller ? ls_narrow(self->x, 0, 0, 2) : self->x);
     const ls_class_loss_options options = {.weight = self->weight, .ignore = self->plan->ignores, .ignore_index = 1};
-    ls_tensor *loss = ls_cross_entropy(y, self->target, &options);
+    ls_tensor *target = self->smaller ? ls_narrow(self->target, 0, 0, 2) : self->target;
+    ls_tensor *loss = ls_cross_entropy(y, target, &options);
     loss = self->plan->reduces ? ls_allreduce(self->comm, loss, LS_SUM) : loss;
     return self->plan->irregular ? ls_add(loss, ls_mul(ls_sum(ls_square(y)), 0.01)) : loss;
 }
@@ -147,7 +150,8 @@ static ls_status run_eagerly(training *self) {
 static ls_status take_step(training *self, int step) {
     LS_TRY(change_batch(self, step));
     other_branch = step > 0 && step == self->plan->branch_at && is_last(self);
-    if (!replays(self) || other_branch) {
+    self->smaller = step > 0 && step == self->plan->smaller_at && ls_comm_rank(self->comm) == 0;
+    if (!replays(self) || other_branch || self->smaller) {
         return run_eagerly(self);
     }
     if (self->step != NULL) {
@@ -245,22 +249,35 @@ static ls_status gets_gradients_of_others(ls_comm *world) {
     return compare(world, (run_plan){.branch_at = 4});
 }
 
+/* Dropout draws by the index in the global batch, also if a rank before a rank that replays has fewer samples. */
+static ls_status drops_by_sample(ls_comm *world) {
+    LS_TRY(compare(world, (run_plan){.drops = true}));
+    LS_TRY(compare(world, (run_plan){.drops = true, .smaller_at = 4}));
+    LS_TRY(compare(world, (run_plan){.drops = true, .smaller_at = 3, .branch_at = 5}));
+    return compare(world, (run_plan){.drops = true, .parallel = {.overlap = LS_OVERLAP_ON, .bucket_bytes = 64}});
+}
+
 /* ---- failures ---------------------------------------------------------------------------------------------------- */
 
 static ls_status tells_failures(ls_comm *world) {
     LS_TRY(compare(world, (run_plan){.spoiled_at = 3}));
+    LS_TRY(compare(world, (run_plan){.spoiled_at = 3, .drops = true}));
     LS_TRY(compare(world, (run_plan){.spoiled_at = 3, .parallel = {.overlap = LS_OVERLAP_ON, .bucket_bytes = 64}}));
-    return ls_comm_size(world) > 1 ? compare(world, (run_plan){.revoked_at = 5}) : LS_OK;
+    if (ls_comm_size(world) == 1) {
+        return LS_OK;
+    }
+    LS_TRY(compare(world, (run_plan){.revoked_at = 5, .drops = true}));
+    return compare(world, (run_plan){.revoked_at = 5});
 }
 
 /* If the checks of a replay fail on one rank, all ranks fail, and the next step is right again. */
-static ls_status tells_failed_checks(ls_comm *world) {
+static ls_status tells_failed_checks(ls_comm *world, bool drops) {
     training self;
-    const run_plan plan = {.replaying = ALL};
+    const run_plan plan = {.replaying = ALL, .drops = drops};
     LS_TRY(begin(&self, world, &plan));
     LS_TRY(take_step(&self, 0));
     for (int i = 1; i < 4; i++) {
-        ls_module_train(self.model, i != 2 || !is_last(&self));
+        ls_module_train(ls_module_child(ls_module_child(self.model, 0), 1), i != 2 || !is_last(&self));
         ls_scope *scope = ls_scope_begin();
         const ls_status status = take_step(&self, i);
         LS_CHECK((status != LS_OK) == (i == 2));
@@ -332,7 +349,6 @@ static ls_status refuses_other_communication(ls_comm *world) {
         LS_TRY(is_refused(world, (run_plan){.parallel = {.zero = zero}}, "uses a parameter that ranks share"));
     }
     LS_TRY(is_refused(world, (run_plan){.normalizes = true}, "BatchNorm1d needs the samples of all ranks"));
-    LS_TRY(is_refused(world, (run_plan){.drops = true}, "Dropout needs the samples of all ranks"));
     const char *const by_weights =
         "ls_data_parallel divides this loss by the weights of its targets, which may change, "
         "and a replay repeats the recorded number: use a mean without weights";
@@ -346,8 +362,10 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(averages_gradients(world));
     LS_TRY(captures_zero_of_one_rank(world));
     LS_TRY(gets_gradients_of_others(world));
+    LS_TRY(drops_by_sample(world));
     LS_TRY(tells_failures(world));
-    LS_TRY(tells_failed_checks(world));
+    LS_TRY(tells_failed_checks(world, false));
+    LS_TRY(tells_failed_checks(world, true));
     LS_TRY(notices_no_sync(world));
     LS_TRY(falls_back(world));
     LS_TRY(refuses_other_communication(world));

@@ -9,18 +9,22 @@
 #include "autograd/ops/operand.h"
 #include "autograd/ops/ops.h"
 #include "base/random.h"
+#include "tensor/capture.h"
 
 /*
  * Indices in integer[] of the parameters: the index of the first element; the size of the last axis on this rank; its
- * size in the whole tensor.
+ * size in the whole tensor; the elements per sample, 0 without a global batch.
  */
-enum { FIRST, WIDTH, WHOLE };
+enum { FIRST, WIDTH, WHOLE, PER_SAMPLE };
 
 static ls_status dropout(ls_tensor *y, const ls_tensor *x, const ls_op_parameters *parameters) {
     const ls_kernels *kernels = ls_kernels_of(x);
     const int64_t width = parameters->integer[WIDTH], whole = parameters->integer[WHOLE];
     const uint64_t first = (uint64_t)parameters->integer[FIRST];
     const double p = parameters->number[0];
+    if (ls_thread_present->capture != NULL) {
+        ls_thread_present->capture->per_sample = (uint64_t)parameters->integer[PER_SAMPLE];
+    }
     if (width == whole) {
         return kernels->dropout(ls_stream_of(x), y, x, parameters->random, first, p);
     }
@@ -54,10 +58,10 @@ static const ls_op dropout_op = {
 
 const ls_op *const ls_random_ops[] = {&dropout_op, NULL};
 
-/* Counts the elements of the global batch before the first sample of this rank. */
-static ls_status count_before(const ls_tensor *x, int64_t count, int64_t *before) {
+/* Counts the elements per sample, and the elements of the global batch before the first sample of this rank. */
+static ls_status count_before(const ls_tensor *x, int64_t count, int64_t *per_sample, int64_t *before) {
     ls_batch_part *part = ls_thread()->batch;
-    *before = 0;
+    *per_sample = *before = 0;
     if (part == NULL) {
         return LS_OK;
     }
@@ -71,7 +75,8 @@ static ls_status count_before(const ls_tensor *x, int64_t count, int64_t *before
             "ls_dropout: x is %s inside a data-parallel module, but its first axis must count the %lld samples",
             LS_SHAPE_TEXT(x), (long long)part->samples);
     }
-    *before = part->first * (count / part->samples);
+    *per_sample = count / part->samples;
+    *before = part->first * *per_sample;
     return LS_OK;
 }
 
@@ -88,7 +93,8 @@ ls_tensor *ls_dropout_part(ls_tensor *x, double p, int64_t start, int64_t whole)
     const int64_t width = x->ndim > 0 && x->size[x->ndim - 1] > 0 ? x->size[x->ndim - 1] : 1;
     whole = whole > 0 ? whole : width;
     ls_op_parameters parameters = {.number = {p}, .integer = {[WIDTH] = width, [WHOLE] = whole}};
-    if (count_before(x, x->count / width * whole, &parameters.integer[FIRST]) != LS_OK) {
+    if (count_before(x, x->count / width * whole, &parameters.integer[PER_SAMPLE], &parameters.integer[FIRST]) !=
+        LS_OK) {
         return ls_scope_failed();
     }
     parameters.integer[FIRST] += start;

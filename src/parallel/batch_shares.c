@@ -1,0 +1,108 @@
+/*
+ * The exchange of the ranks' shares of a global batch: the number of samples and the kinds of the inputs. A captured
+ * step (ls_step_capture) repeats the exchange.
+ */
+#include <string.h>
+
+#include "autograd/captured_step.h"
+#include "base/memory.h"
+#include "comm/hold.h"
+#include "parallel/averaging.h"
+#include "parallel/cause.h"
+
+static ls_input_kind kind_of(const ls_data_parallel_state *state, int i) {
+    const ls_tensor *input = i < state->input_count ? state->inputs[i] : NULL;
+    if (input == NULL) {
+        return (ls_input_kind){0};
+    }
+    ls_input_kind kind = {.there = 1, .dtype = input->dtype, .ndim = input->ndim};
+    memcpy(kind.size, input->size, (size_t)input->ndim * sizeof *kind.size);
+    return kind;
+}
+
+ls_rank_inputs *ls_data_parallel_describe(const ls_data_parallel_state *state, size_t *bytes) {
+    *bytes = sizeof(ls_rank_inputs) + (size_t)state->input_count * sizeof(ls_input_kind);
+    ls_rank_inputs *own = ls_record_allocate(*bytes);
+    if (own == NULL) {
+        (void)ls_fail_memory("ls_data_parallel", *bytes);
+        return NULL;
+    }
+    *own =
+        (ls_rank_inputs){.samples = state->part.samples, .inputs = state->input_count, .outputs = state->output_count};
+    for (int i = 0; i < state->input_count; i++) {
+        own->kind[i] = kind_of(state, i);
+    }
+    return own;
+}
+
+void ls_data_parallel_forget_description(ls_rank_inputs *own, size_t bytes) {
+    if (own != NULL) {
+        ls_record_release(own, bytes);
+    }
+}
+
+ls_status ls_data_parallel_exchange(ls_data_parallel_state *state, const ls_rank_inputs *own, size_t bytes) {
+    const int size = ls_comm_size(state->comm);
+    LS_TRY(ls_objects_allgather("ls_data_parallel", state->comm, own, bytes, &state->shares));
+    bool failed = false;
+    for (int i = 0; i < size; i++) {
+        failed = failed || ls_data_parallel_share(state, i)->samples == LS_SHARE_FAILED;
+    }
+    state->told |= failed;
+    if (failed) {
+        return ls_cause_share(state->comm, "ls_forward", own->samples == LS_SHARE_FAILED);
+    }
+    state->part.first = 0;
+    for (int i = 0; i < ls_comm_rank(state->comm); i++) {
+        state->part.first += ls_data_parallel_share(state, i)->samples;
+    }
+    state->located = true;
+    return LS_OK;
+}
+
+/* ---- captured steps ---------------------------------------------------------------------------------------------- */
+
+typedef struct captured_shares {
+    ls_data_parallel_state *state;
+    ls_capture *capture;
+    int64_t first; /* index of this rank's first sample in the captured step */
+    size_t bytes;  /* of `own` */
+    ls_rank_inputs *own;
+} captured_shares;
+
+static ls_status replay_shares(void *object) {
+    const captured_shares *shares = object;
+    ls_data_parallel_state *state = shares->state;
+    ls_data_parallel_begin_replay(state, shares->own->samples);
+    LS_TRY(ls_comm_check_open("ls_data_parallel", state->comm));
+    LS_TRY(ls_data_parallel_exchange(state, shares->own, shares->bytes));
+    ls_capture_move_samples(shares->capture, state->part.first - shares->first);
+    return LS_OK;
+}
+
+/* The replay fails before this exchange. */
+static void notify_in_shares(void *object) {
+    const captured_shares *shares = object;
+    ls_data_parallel_begin_replay(shares->state, LS_SHARE_FAILED);
+    ls_rank_inputs own = {.samples = LS_SHARE_FAILED};
+    (void)ls_data_parallel_exchange(shares->state, &own, sizeof own);
+}
+
+ls_status ls_data_parallel_capture_shares(ls_data_parallel_state *state, ls_capture *capture) {
+    captured_shares *shares = ls_capture_allocate(capture, sizeof *shares);
+    size_t bytes;
+    ls_rank_inputs *own = ls_data_parallel_describe(state, &bytes);
+    void *kept = shares != NULL && own != NULL ? ls_capture_allocate(capture, bytes) : NULL;
+    if (kept != NULL) {
+        memcpy(kept, own, bytes);
+    }
+    ls_capture_call_begin(capture);
+    const ls_status status = own != NULL ? ls_data_parallel_exchange(state, own, bytes) : ls_error_status();
+    if (kept != NULL) {
+        *shares = (captured_shares){
+            .state = state, .capture = capture, .first = state->part.first, .bytes = bytes, .own = kept};
+    }
+    ls_capture_exchange_end(capture, status, replay_shares, notify_in_shares, shares);
+    ls_data_parallel_forget_description(own, bytes);
+    return status;
+}
