@@ -317,9 +317,10 @@ LS_API ls_callback *ls_manifold_mixup(const ls_manifold_mixup_options *options);
 /** Options of ls_weight_averaging. */
 typedef struct ls_weight_averaging_options {
     double decay; /**< decay factor, above 0 and below 1: average = decay * average + (1 - decay) * weights after each
-                     step (exponential moving average); 0 selects the mean of all epochs, updated after each epoch
-                     (stochastic weight averaging: Izmailov et al., arXiv 1803.05407) */
-    int64_t first_epoch; /**< first epoch of averaging; the average starts from the weights at this time */
+                     step, or with `.outer` of a trial after each outer step (exponential moving average); 0 selects
+                     the mean of all epochs of the history, updated after the training of each epoch (stochastic weight
+                     averaging: Izmailov et al., arXiv 1803.05407) */
+    int64_t first_epoch; /**< first epoch of averaging; the first update copies the weights */
     bool no_swap;        /**< runs validation with the weights instead of the averages */
     bool keep;           /**< replaces the model's weights by the averages at the end of a run */
 } ls_weight_averaging_options;
@@ -387,10 +388,11 @@ typedef struct ls_run_log_options {
  * - The file has one JSON object per line: the configuration and the machine at the start, the loss of steps, and after
  *   each epoch its metrics, its duration, the throughput and the time of the phases of every rank (ls_time).
  * - Each line is in the file before the next hook runs, so the record of a killed run is readable.
- * - A trial that resumes from a checkpoint removes the lines after the checkpoint, and appends. Any other trial
- *   replaces the record in the folder. Later runs of the same trial append.
+ * - A trial that resumes from a checkpoint removes the lines from the first step or epoch after the checkpoint on, and
+ *   appends. Any other trial replaces the record in the folder. Later runs of the same trial append.
+ * - After a resume within an epoch, the duration of this epoch counts only the part after the resume.
  * - If writing fails, the hook and the run fail with LS_ERR_IO on all ranks.
- * - The record contains the command line of rank 0.
+ * - The record contains the first 8191 bytes of the command line of rank 0.
  *
  * The run creates the folder if it is missing. Put the callback last in the list of callbacks: the time of a later
  * callback is counted in the next phase. Copies the path. Returns NULL with LS_ERR_ARGUMENT if the folder is NULL or
@@ -453,19 +455,19 @@ LS_API ls_callback *ls_timer(const ls_timer_options *options);
  */
 LS_API double ls_timer_seconds(const ls_callback *callback, ls_time what);
 /**
- * Returns the bytes of the elements that this rank passed to communication calls in the last run that ended without a
- * failure, or 0 before such a run. A call with parts for several ranks counts this rank's part. An all-to-all counts
+ * Returns the bytes of the elements that this rank passed to communication calls in the last run that reached on_end of
+ * the timer, or 0 before such a run. A call with parts for several ranks counts this rank's part. An all-to-all counts
  * all parts that this rank sends. Returns NAN for a callback of a different kind.
  */
 LS_API double ls_timer_bytes(const ls_callback *callback);
-/** Sets the minimum, mean and maximum over ranks of the seconds of the part `what` in the last run that ended without a
- * failure, or NAN before such a run. Pointers may be NULL. */
+/** Sets the minimum, mean and maximum over ranks of the seconds of the part `what` in the last run that reached on_end
+ * of the timer, or NAN before such a run. Pointers may be NULL. */
 LS_API void ls_timer_over_ranks(const ls_callback *callback, ls_time what, double *least, double *mean,
                                 double *largest);
 /**
- * Sets the minimum, mean and maximum over ranks of the bytes of a kind in the last run that ended without a failure, or
- * NAN before such a run. Each rank's bytes are those at the peak of its total. LS_MEMORY_KINDS selects the total.
- * Pointers may be NULL.
+ * Sets the minimum, mean and maximum over ranks of the bytes of a kind in the last run that reached on_end of the
+ * timer, or NAN before such a run. Each rank's bytes are those at the peak of its total. LS_MEMORY_KINDS selects the
+ * total. Pointers may be NULL.
  */
 LS_API void ls_timer_memory_over_ranks(const ls_callback *callback, ls_memory_kind kind, double *least, double *mean,
                                        double *largest);

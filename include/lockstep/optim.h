@@ -355,7 +355,7 @@ LS_API ls_status ls_optimizer_state(ls_optimizer *optimizer, const ls_named **te
  * Restores the state of an optimizer with the same kind, options and parameters. Copies the tensors. If the parameters
  * are also restored, later steps are bit-identical. Names, shapes and dtypes must be exactly as in ls_optimizer_state,
  * in any order. All numbers must be finite; counters and averages of squares must not be negative. On failure, nothing
- * changes, and the error names the first difference.
+ * changes, and the error names the first difference. Fails with LS_ERR_STATE if the scope of a tensor has ended.
  */
 LS_API ls_status ls_optimizer_set_state(ls_optimizer *optimizer, const ls_named *tensors, int count) LS_WARN_UNUSED;
 /**
@@ -624,7 +624,7 @@ LS_API int64_t ls_ema_count(const ls_ema *ema);
  */
 LS_API ls_status ls_ema_state(ls_ema *ema, const ls_named **tensors, int *count) LS_WARN_UNUSED;
 /** Restores averages of the same model and decay. Later averages are bit-identical. Checks the tensors like
- * ls_optimizer_set_state. */
+ * ls_optimizer_set_state, except that buffers may contain any numbers, such as -infinity in a mask. */
 LS_API ls_status ls_ema_set_state(ls_ema *ema, const ls_named *tensors, int count) LS_WARN_UNUSED;
 /** Frees the averages. The model does not change. NULL is allowed. */
 LS_API void ls_ema_free(ls_ema *ema);

@@ -96,9 +96,9 @@ typedef struct ls_handle ls_handle;
 /**
  * Starts to send `tensor` to rank `dest`, which receives it with the same tag (0 to 2^30 - 1), shape and dtype.
  * Messages between two ranks with the same tag arrive in the order of the sends. If `tensor` needs a gradient, `dest`
- * sends it in the backward pass. Do not change the tensor before ls_handle_wait. If the tensor is NULL because an
- * earlier operation failed, the receiver gets an error. ls_irecv cannot receive messages of ls_comm_send: use different
- * tags.
+ * sends it in the backward pass. Do not change the tensor before ls_handle_wait: the call does not notice the change,
+ * and the receiver may get old or new elements. If the tensor is NULL because an earlier operation failed, the receiver
+ * gets an error. ls_irecv cannot receive messages of ls_comm_send: use different tags.
  */
 LS_API ls_handle *ls_isend(ls_comm *comm, ls_tensor *tensor, int dest, int tag);
 
@@ -633,7 +633,11 @@ LS_API ls_outer *ls_outer_new(ls_module *model, ls_comm *comm, const ls_outer_op
  * gradients.
  *
  * Between two outer steps, the parameters of the ranks differ, except with one rank. Evaluations of a trial,
- * checkpoints, ls_module_save, ls_module_hash and ls_data_parallel_check then fail with LS_ERR_STATE.
+ * checkpoints, ls_module_save, ls_module_hash and ls_data_parallel_check then fail with LS_ERR_STATE, also for a module
+ * that contains the model. If a model has several ls_outer, they fail until each of them has run its outer step.
+ *
+ * A parameter that was frozen since the last outer step gets the mean of the ranks' values, without learning rate and
+ * momentum. If it has not changed on any rank since the last outer step, the outer step does not change it either.
  *
  * Errors:
  *

@@ -279,9 +279,16 @@ LS_API ls_dtype ls_dtype_of(const ls_tensor *tensor);
 /** Returns true if the elements are stored densely in row-major order. */
 LS_API bool ls_is_contiguous(const ls_tensor *tensor);
 /**
- * Returns a borrowed pointer for reading the elements of a tensor. The pointer is valid until the tensor is freed.
+ * Returns a borrowed pointer for reading the elements of a tensor. The pointer is valid until the tensor is freed or
+ * its elements move. After these calls, get the pointer again, because they move elements:
+ *
+ * - Constructors of optimizers, ls_data_parallel, ls_sync_parameters, ls_sync_gradients, ls_distribute_gradients and
+ *   ls_outer_new place the parameters of the model, and their gradients, in common memory.
+ * - ls_backward may move the gradients of the parameters of ls_data_parallel.
+ * - ls_module_to_device moves the parameters, their gradients and the buffers.
  *
  * Returns NULL and sets an error:
+ * - LS_ERR_STATE if the tensor was freed, or if its scope has ended.
  * - LS_ERR_STATE if the tensor is not contiguous: call ls_contiguous first.
  * - LS_ERR_STATE if the tensor is on a device whose memory the program cannot read: call ls_to_device(tensor, "cpu")
  *   first.

@@ -13,14 +13,23 @@ void ls_module_train(ls_module *module, bool training) {
 }
 
 void ls_module_set_unsynchronized(ls_module *module, bool unsynchronized) {
-    module->unsynchronized = unsynchronized;
+    /* A layer that was added to the model later has no count to decrease. */
+    module->unsynchronized += unsynchronized ? 1 : module->unsynchronized > 0 ? -1 : 0;
     for (int i = 0; i < module->child_count; i++) {
         ls_module_set_unsynchronized(module->children[i].module, unsynchronized);
     }
 }
 
+bool ls_module_is_unsynchronized(const ls_module *module) {
+    bool unsynchronized = module->unsynchronized > 0;
+    for (int i = 0; i < module->child_count && !unsynchronized; i++) {
+        unsynchronized = ls_module_is_unsynchronized(module->children[i].module);
+    }
+    return unsynchronized;
+}
+
 ls_status ls_module_check_synchronized(const char *call, const ls_module *module) {
-    return !module->unsynchronized
+    return !ls_module_is_unsynchronized(module)
                ? LS_OK
                : ls_fail(LS_ERR_STATE,
                          "%s: the ranks' parameters differ between two outer steps of ls_outer: call "

@@ -79,7 +79,7 @@ struct ls_module {
     bool told;             /* ls_sync_gradients has already logged its warning */
     bool failed;           /* an added object was NULL or could not be stored */
     ls_saved_error *cause; /* error of the first failure; NULL if out of memory */
-    bool unsynchronized;   /* the ranks' parameters differ until the next outer step (ls_outer) */
+    int unsynchronized;    /* number of ls_outer that have taken steps since their last outer step */
     ls_named_list own_parameters;
     ls_named_list own_buffers;
     ls_child *children;
@@ -184,9 +184,12 @@ void ls_modes_free(ls_modes *modes);
  */
 bool ls_module_has_grown(const ls_module *module);
 
-/* Records, for the module and all its descendants, whether the ranks' parameters differ until the next outer step. */
+/* Records, for the module and all its descendants, that the ranks' parameters differ until the next outer step of an
+ * ls_outer, or that this outer step has run. */
 void ls_module_set_unsynchronized(ls_module *module, bool unsynchronized);
-/* Fails with LS_ERR_STATE while the ranks' parameters differ until the next outer step. */
+/* Returns whether the parameters of the module or of a descendant differ until an outer step. */
+bool ls_module_is_unsynchronized(const ls_module *module);
+/* Fails with LS_ERR_STATE while ls_module_is_unsynchronized. */
 ls_status ls_module_check_synchronized(const char *call, const ls_module *module);
 
 /* Collects the lists if necessary. Returns false with an error if out of memory or if the module was freed. */

@@ -71,6 +71,17 @@ static ls_status check_lengths(const ls_module *self, const ls_tensor *lengths, 
     return LS_OK;
 }
 
+/* Checks the lengths of an input without steps, whose cells, which check other lengths, never run. */
+static ls_status check_empty(const ls_module *self, const ls_tensor *x, ls_tensor *lengths) {
+    if (lengths == NULL || ls_size(x, 0) > 0 || ls_numel(lengths) == 0) {
+        return LS_OK;
+    }
+    const double least = ls_item(ls_min(lengths)), largest = ls_item(ls_max(lengths));
+    return least == 0 && largest == 0 ? LS_OK
+                                      : ls_fail(LS_ERR_ARGUMENT, "%s: the lengths contain %g, but x has 0 steps",
+                                                self->type->name, least < 0 ? least : largest);
+}
+
 static ls_status take_inputs(const ls_module *self, ls_tensor *const *inputs, int input_count, int output_count,
                              call *c) {
     const recurrent_state *state = self->state;
@@ -97,7 +108,7 @@ static ls_status take_inputs(const ls_module *self, ls_tensor *const *inputs, in
     c->lengths = c->lengths != NULL ? ls_to(c->lengths, LS_I64) : NULL;
     c->x = state->time_first ? inputs[0] : ls_transpose(inputs[0], 0, 1);
     return c->x != NULL && (c->lengths != NULL || input_count < states + 2 || inputs[states + 1] == NULL)
-               ? LS_OK
+               ? check_empty(self, c->x, c->lengths)
                : ls_error_status();
 }
 

@@ -228,7 +228,15 @@ ls_status ls_state_check_given(const char *call, const void *owner, const ls_nam
     for (int i = 0; whole && i < count; i++) {
         whole = given[i].name != NULL && given[i].tensor != NULL;
     }
-    return whole ? LS_OK : ls_fail(LS_ERR_ARGUMENT, "%s: the owner, the list, a name or a tensor is NULL", call);
+    LS_TRY(whole ? LS_OK : ls_fail(LS_ERR_ARGUMENT, "%s: the owner, the list, a name or a tensor is NULL", call));
+    for (int i = 0; i < count; i++) {
+        if (ls_tensor_is_gone(given[i].tensor)) {
+            char where[200];
+            snprintf(where, sizeof where, "%s: %s", call, given[i].name);
+            return ls_tensor_refuse_gone(where, 0, given[i].tensor);
+        }
+    }
+    return LS_OK;
 }
 
 ls_status ls_optimizer_set_state(ls_optimizer *optimizer, const ls_named *tensors, int count) {

@@ -40,6 +40,7 @@ struct ls_outer {
     int64_t total; /* total number of training steps */
     int64_t since; /* training steps since the last outer step */
     bool compared; /* the ranks have compared their replicas before an outer step */
+    bool marked;   /* the model is marked as unsynchronized for this outer optimizer */
 };
 
 /* ---- the model --------------------------------------------------------------------------------------------------- */
@@ -87,12 +88,46 @@ static void parameters_changed(const ls_outer *outer, const char *call) {
 
 /* ---- an outer step ----------------------------------------------------------------------------------------------- */
 
+static bool is_frozen(const ls_tensor *parameter) {
+    return parameter->leaf != NULL && !parameter->needs_grad;
+}
+
+/* Returns whether all ranks have the same elements of frozen parameters. Collective if there are such parameters. */
+static ls_status compare_frozen(const ls_outer *outer, bool *equal) {
+    uint64_t hash = LS_HASH_START;
+    bool any = false;
+    for (int i = 0; i < ls_module_parameter_count(outer->model); i++) {
+        const ls_tensor *parameter = ls_module_parameter(outer->model, i);
+        any = any || is_frozen(parameter);
+        LS_TRY(is_frozen(parameter) ? ls_hash_elements("ls_outer_step", parameter, &hash) : LS_OK);
+    }
+    *equal = true;
+    return any ? ls_ranks_have_equal(outer->comm, (int64_t)(hash >> 1), equal) : LS_OK;
+}
+
+/* Copies frozen parameters to the memory of their gradients, which is then unused, or back. */
+static ls_status keep_frozen(const ls_outer *outer, bool back) {
+    for (int i = 0; i < ls_module_parameter_count(outer->model); i++) {
+        ls_tensor *parameter = ls_module_parameter(outer->model, i);
+        if (is_frozen(parameter)) {
+            ls_tensor *gradient = parameter->leaf->gradient;
+            LS_TRY(ls_kernels_of(parameter)->copy(ls_stream_of(parameter), back ? parameter : gradient,
+                                                  back ? gradient : parameter));
+        }
+    }
+    return LS_OK;
+}
+
+/* Keeps the bits of frozen parameters if they are equal on all ranks, because their mean can differ by rounding. */
 static ls_status average_parameters(const ls_outer *outer) {
+    bool keeps = false;
+    LS_TRY(compare_frozen(outer, &keeps));
+    LS_TRY(keeps ? keep_frozen(outer, false) : LS_OK);
     for (int i = 0; i < outer->flat_count; i++) {
         const ls_tensor parameters = parameters_of(outer, i);
         LS_TRY(ls_allreduce_in_place(outer->comm, &parameters, LS_AVG));
     }
-    return LS_OK;
+    return keeps ? keep_frozen(outer, true) : LS_OK;
 }
 
 /* Writes the mean differences to the gradients, and copies the anchors to the parameters. */
@@ -119,13 +154,19 @@ static ls_status take_anchors(const ls_outer *outer) {
     return LS_OK;
 }
 
-/* The gradients contain the mean differences. The program's own gradients, which these replace, may be missing. */
+/*
+ * The gradients contain the mean differences. The program's own gradients, which these replace, may be missing. A
+ * parameter that was frozen since the last outer step gets the mean of its values.
+ */
 static ls_status step_optimizer(const ls_outer *outer) {
     ls_module_zero_grad(outer->model);
     for (int i = 0; i < ls_module_parameter_count(outer->model); i++) {
-        const ls_tensor *parameter = ls_module_parameter(outer->model, i);
-        if (parameter->leaf != NULL) {
-            parameter->leaf->has_gradient = parameter->needs_grad;
+        ls_tensor *parameter = ls_module_parameter(outer->model, i);
+        if (is_frozen(parameter)) {
+            LS_TRY(ls_kernels_of(parameter)->sub(ls_stream_of(parameter), parameter,
+                                                 (const ls_tensor *[]){parameter, parameter->leaf->gradient}, NULL));
+        } else if (parameter->leaf != NULL) {
+            parameter->leaf->has_gradient = true;
         }
     }
     LS_TRY(ls_optimizer_step(outer->optimizer));
@@ -191,8 +232,10 @@ static ls_status compare_replicas(ls_outer *outer) {
 }
 
 static void set_since(ls_outer *outer, int64_t since) {
-    if ((outer->since == 0) != (since == 0)) {
-        ls_module_set_unsynchronized(outer->model, since > 0 && ls_comm_size(outer->comm) > 1);
+    const bool differ = since > 0 && ls_comm_size(outer->comm) > 1;
+    if (differ != outer->marked) {
+        ls_module_set_unsynchronized(outer->model, differ);
+        outer->marked = differ;
     }
     outer->since = since;
 }

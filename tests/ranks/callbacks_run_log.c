@@ -8,6 +8,8 @@
 #include "tests/support/training.h"
 
 #include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "formats/json.h"
 
@@ -130,6 +132,14 @@ static ls_status check_record(const char *folder, const training *t, int ranks, 
     return LS_OK;
 }
 
+/* A prediction writes no line. */
+static ls_status predict(training *t) {
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *outputs = NULL;
+    LS_TRY(ls_trial_predict(t->trial, t->validate, true, &outputs));
+    return ls_scope_end(scope);
+}
+
 /* On the other ranks, the folder is not writable. */
 static ls_status numbers(ls_comm *world) {
     const bool first = ls_comm_rank(world) == 0;
@@ -138,6 +148,7 @@ static ls_status numbers(ls_comm *world) {
     char folder[1024], other[1024];
     snprintf(folder, sizeof folder, "%s", first ? test_path("all/of") : "/dev/null/folder");
     LS_TRY(write_run(world, folder, &all));
+    LS_TRY(predict(&all));
     if (first) {
         snprintf(other, sizeof other, "%s", test_path("alone"));
         LS_TRY(write_run(NULL, other, &alone));
@@ -227,6 +238,21 @@ static ls_status fails(ls_comm *world, const char *folder, const char *says) {
     return LS_OK;
 }
 
+/* Reads of /dev/full never end. */
+static ls_status refuses_devices(ls_comm *world) {
+    char folder[1024] = "/dev/null/folder", path[1100];
+    if (ls_comm_rank(world) == 0) {
+        snprintf(folder, sizeof folder, "%s", test_path("device"));
+        snprintf(path, sizeof path, "%s/run.jsonl", folder);
+        LS_CHECK(mkdir(folder, 0777) == 0 && symlink("/dev/full", path) == 0);
+    }
+    LS_TRY(fails(world, folder, "/run.jsonl: Invalid argument"));
+    if (ls_comm_rank(world) == 0) {
+        test_files_remove();
+    }
+    return LS_OK;
+}
+
 static ls_status wrong_options(void) {
     LS_CHECK(ls_run_log(NULL, NULL) == NULL && strstr(ls_error_message(), "the folder is NULL") != NULL);
     LS_CHECK(ls_run_log("", NULL) == NULL && strstr(ls_error_message(), "the folder is empty") != NULL);
@@ -240,6 +266,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(repeated_runs(world));
     LS_TRY(
         fails(world, "/dev/null/run", "/dev/null: File exists and is not a folder: choose another")); /* on all ranks */
+    LS_TRY(refuses_devices(world));
     LS_TRY(wrong_options());
     return ls_comm_barrier(world, NULL);
 }

@@ -282,6 +282,25 @@ static ls_status averages(ls_comm *world, double decay) {
     return LS_OK;
 }
 
+static ls_status stop_within_epoch(ls_trial_state *state, void *user) {
+    (void)user;
+    state->stop = state->step == 4;
+    return LS_OK;
+}
+
+/* An epoch counts once, although a hook stopped the run within it. */
+static ls_status averages_whole_epochs(ls_comm *world) {
+    ls_callback *averaging = ls_weight_averaging(NULL);
+    training t;
+    LS_TRY(train(&t, world, averaging,
+                 ls_callback_new(&(ls_callback_hooks){.on_step_training = stop_within_epoch}, NULL), 10));
+    LS_CHECK(ls_trial_history_count(t.trial) == 1 && ls_weight_averaging_count(averaging) == 1);
+    LS_TRY(ls_trial_run(t.trial, EPOCHS));
+    LS_CHECK(ls_trial_history_count(t.trial) == EPOCHS && ls_weight_averaging_count(averaging) == EPOCHS);
+    training_end(&t);
+    return LS_OK;
+}
+
 /* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
 static ls_status refused(ls_comm *world, ls_callback *callback, const char *words) {
@@ -309,6 +328,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(looks_right());
     LS_TRY(averages(world, 0.6));
     LS_TRY(averages(world, 0));
+    LS_TRY(averages_whole_epochs(world));
     LS_TRY(refused(world, ls_mixup(NULL), "ls_mixup: targets are class numbers ["));
     LS_TRY(refused(world, ls_cutmix(&(ls_cutmix_options){.classes = 2}), "ls_cutmix: a target is 2, but there are 2"));
     LS_TRY(refused(world, ls_label_smoothing(0.1, 0), "`classes` must be given"));

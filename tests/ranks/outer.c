@@ -183,6 +183,53 @@ static ls_status frozen_parameters_stay(ls_comm *world) {
     return LS_OK;
 }
 
+/* Frozen parameters that are equal on all ranks keep their bits, although their mean may differ by rounding. */
+static ls_status frozen_parameters_are_not_rounded(ls_comm *world) {
+    ls_module *model = make_model();
+    LS_TRY(ls_module_set_requires_grad(model, false));
+    LS_TRY(ls_module_set_requires_grad(ls_module_child(model, 2), true));
+    ls_outer *outer =
+        ls_outer_new(model, world, &(ls_outer_options){.steps = 1, .learning_rate = 1, .momentum = LS_ZERO});
+    LS_CHECK(outer != NULL);
+    double before[MOST], after[MOST];
+    const int count = read_parameters(model, before);
+    LS_TRY(ls_outer_step(outer));
+    (void)read_parameters(model, after);
+    LS_CHECK(count > INPUTS * HIDDEN && memcmp(before, after, INPUTS * HIDDEN * sizeof *before) == 0);
+    ls_outer_free(outer);
+    ls_module_free(model);
+    return LS_OK;
+}
+
+/* A layer that is frozen between two outer steps gets the mean of the ranks' values in the next outer step. */
+static ls_status frozen_between_outer_steps(ls_comm *world, double rate, double momentum) {
+    ls_module *model = make_model();
+    ls_optimizer *optimizer = ls_sgd(model, &(ls_sgd_options){.learning_rate = 0.1});
+    ls_outer *outer =
+        ls_outer_new(model, world, &(ls_outer_options){.steps = 3, .learning_rate = rate, .momentum = momentum});
+    LS_CHECK(outer != NULL);
+    for (int step = 0; step < 2; step++) {
+        LS_TRY(train_step(world, model, optimizer, step));
+        LS_TRY(ls_outer_step(outer));
+    }
+    LS_TRY(ls_module_set_requires_grad(ls_module_child(model, 0), false));
+    const int frozen = INPUTS * HIDDEN + HIDDEN;
+    double expected[MOST], after[MOST];
+    (void)read_parameters(model, expected);
+    LS_TRY(average(world, expected, frozen));
+    LS_TRY(train_step(world, model, optimizer, 2));
+    LS_TRY(ls_outer_step(outer));
+    (void)read_parameters(model, after);
+    for (int i = 0; i < frozen; i++) {
+        LS_CHECK(fabs(after[i] - expected[i]) < 1e-12);
+    }
+    LS_TRY(ranks_have_same_module(world, model));
+    ls_outer_free(outer);
+    ls_optimizer_free(optimizer);
+    ls_module_free(model);
+    return LS_OK;
+}
+
 /* A parameter that was frozen when ls_outer_new was called takes part in outer steps after it is unfrozen. */
 static ls_status unfrozen_parameters_move(ls_comm *world) {
     ls_module *model = make_model();
@@ -283,6 +330,35 @@ static ls_status refused_between(ls_comm *world) {
     LS_TRY(ls_outer_step(outer));
     ls_outer_free(outer); /* the replicas are then independent models */
     LS_CHECK(ls_module_hash(model) != 0);
+    ls_module_free(model);
+    return LS_OK;
+}
+
+/* A module that contains the model is refused too. With two outer optimizers, both must have run their outer steps. */
+static ls_status refused_around_the_model(ls_comm *world) {
+    const ls_status expected = ls_comm_size(world) > 1 ? LS_ERR_STATE : LS_OK;
+    ls_module *model = make_model();
+    ls_module_retain(model);
+    ls_module *wrap = ls_sequential(model, ls_nn_tanh());
+    ls_outer *outers[2];
+    for (int i = 0; i < 2; i++) {
+        outers[i] = ls_outer_new(model, world, &(ls_outer_options){.steps = 9});
+        LS_CHECK(wrap != NULL && outers[i] != NULL);
+    }
+    for (int i = 0; i < 2; i++) {
+        LS_TRY(ls_outer_step(outers[i]));
+    }
+    LS_CHECK((ls_module_hash(wrap) == 0) == (expected != LS_OK));
+    LS_TRY(ls_outer_sync(outers[0]));
+    LS_CHECK((ls_module_hash(model) == 0) == (expected != LS_OK));
+    LS_CHECK((ls_module_hash(wrap) == 0) == (expected != LS_OK));
+    LS_TRY(ls_outer_sync(outers[1]));
+    LS_CHECK(ls_module_hash(model) != 0 && ls_module_hash(wrap) != 0);
+    LS_TRY(ls_outer_step(outers[0]));
+    ls_outer_free(outers[0]);
+    LS_CHECK(ls_module_hash(wrap) != 0);
+    ls_outer_free(outers[1]);
+    ls_module_free(wrap);
     ls_module_free(model);
     return LS_OK;
 }
@@ -393,10 +469,14 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(by_hand(world));
     LS_TRY(buffers_are_averaged(world));
     LS_TRY(frozen_parameters_stay(world));
+    LS_TRY(frozen_parameters_are_not_rounded(world));
+    LS_TRY(frozen_between_outer_steps(world, 0, 0));
+    LS_TRY(frozen_between_outer_steps(world, 1, LS_ZERO));
     LS_TRY(unfrozen_parameters_move(world));
     LS_TRY(inside_data_parallel(world));
     LS_TRY(wrong_calls(world));
     LS_TRY(refused_between(world));
+    LS_TRY(refused_around_the_model(world));
     LS_TRY(ranks_out_of_step(world, false));
     LS_TRY(ranks_out_of_step(world, true));
     LS_TRY(layer_added_later(world, false));

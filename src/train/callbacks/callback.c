@@ -1,10 +1,12 @@
 /* Functions that callbacks share. */
 #include "train/callbacks/callback.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "parallel/slices.h"
@@ -123,7 +125,12 @@ ls_status ls_callback_batch_loss(const ls_trial_state *state, double *loss) {
 bool ls_callback_cut_lines(FILE *file, ls_callback_keeps keeps, void *user) {
     char *line = NULL;
     size_t room = 0;
+    struct stat about;
     long end = ftell(file);
+    if (fstat(fileno(file), &about) == 0 && !S_ISREG(about.st_mode)) { /* reads of a device may never end */
+        errno = EINVAL;
+        return false;
+    }
     for (ssize_t length; (length = getline(&line, &room, file)) > 0 && line[length - 1] == '\n' && keeps(user, line);) {
         end = ftell(file);
     }

@@ -298,10 +298,10 @@ static ls_status on_end_epoch(ls_trial_state *state, void *user) {
     return status;
 }
 
-/* Also called after ls_trial_evaluate, to write its results. */
+/* Also called after ls_trial_evaluate, to write its results. A prediction has no results. */
 static ls_status on_end(ls_trial_state *state, void *user) {
     run_log *self = user;
-    if (self->file == NULL || ls_callback_in_replay(state)) {
+    if (self->file == NULL || ls_callback_in_replay(state) || state->trial->prediction != NULL) {
         return LS_OK;
     }
     ls_json_writer json = begin_line(self, ls_callback_in_run(state) ? "end" : "results");

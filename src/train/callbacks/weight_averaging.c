@@ -7,6 +7,7 @@ typedef struct averaging {
     ls_weight_averaging_options options;
     ls_ema *averages; /* NULL before ls_trial_new */
     bool swapped;
+    bool has_epoch; /* the averages include the current epoch */
 } averaging;
 
 static bool is_time(const averaging *self, const ls_trial_state *state, bool step) {
@@ -25,21 +26,27 @@ static ls_status on_init(ls_trial_state *state, void *user) {
 /* Between two outer steps, the ranks would average different parameters. */
 static ls_status on_step_training(ls_trial_state *state, void *user) {
     const averaging *self = user;
-    return is_time(self, state, true) && !state->model->unsynchronized ? ls_ema_update(self->averages) : LS_OK;
+    return is_time(self, state, true) && !ls_module_is_unsynchronized(state->model) ? ls_ema_update(self->averages)
+                                                                                    : LS_OK;
 }
 
-/* Updates the averages before validation, so that they include the epoch. */
-static ls_status on_end_training(ls_trial_state *state, void *user) {
-    const averaging *self = user;
-    return is_time(self, state, false) ? ls_ema_update(self->averages) : LS_OK;
+/* Adds the epoch to the averages once. An epoch whose training was stopped does not call this function. */
+static ls_status add_epoch(averaging *self, const ls_trial_state *state) {
+    if (self->has_epoch || !is_time(self, state, false)) {
+        return LS_OK;
+    }
+    self->has_epoch = true;
+    return ls_ema_update(self->averages);
 }
 
-/* After a failed validation, the averages are still in the model. */
+/* Updates the averages before validation, so that they include the epoch. After a failed validation, the averages are
+ * still in the model. */
 static ls_status on_start_validation(ls_trial_state *state, void *user) {
     averaging *self = user;
     if (self->swapped) {
         return LS_OK;
     }
+    LS_TRY(add_epoch(self, state));
     self->swapped = ls_ema_count(self->averages) > 0 && !self->options.no_swap && !ls_callback_in_replay(state);
     return self->swapped ? ls_ema_swap(self->averages) : LS_OK;
 }
@@ -50,6 +57,21 @@ static ls_status on_end_validation(ls_trial_state *state, void *user) {
     (void)state;
     self->swapped = false;
     return swapped ? ls_ema_swap(self->averages) : LS_OK;
+}
+
+/* Updates the averages of a trial without validation. */
+static ls_status on_end_epoch(ls_trial_state *state, void *user) {
+    averaging *self = user;
+    const ls_status status = add_epoch(self, state);
+    self->has_epoch = false;
+    return status;
+}
+
+/* Ends the validation and the epoch of an earlier run that failed. */
+static ls_status on_start(ls_trial_state *state, void *user) {
+    averaging *self = user;
+    self->has_epoch = false;
+    return on_end_validation(state, user);
 }
 
 static ls_status on_end(ls_trial_state *state, void *user) {
@@ -84,8 +106,10 @@ static void release(void *user) {
 ls_callback *ls_weight_averaging(const ls_weight_averaging_options *options) {
     static const ls_weight_averaging_options defaults;
     options = options != NULL ? options : &defaults;
-    if (!(options->decay >= 0 && options->decay < 1) || options->first_epoch < 0) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "%s: decay %g must be from 0 to below 1, and first_epoch %lld not negative",
+    if (!(options->decay >= 0 && options->decay < 1) || options->decay == LS_ZERO || options->first_epoch < 0) {
+        (void)ls_fail(LS_ERR_ARGUMENT,
+                      "%s: decay %g must be above 0 and below 1, or 0 for the mean of epochs, and first_epoch %lld not "
+                      "negative",
                       maker, options->decay, (long long)options->first_epoch);
         return NULL;
     }
@@ -94,20 +118,19 @@ ls_callback *ls_weight_averaging(const ls_weight_averaging_options *options) {
         return NULL;
     }
     self->options = *options;
-    return ls_callback_make(
-        &(ls_callback_hooks){.on_init = on_init,
-                             .on_start = on_end_validation, /* for an earlier run that failed during validation */
-                             .on_step_training = on_step_training,
-                             .on_end_training = on_end_training,
-                             .on_start_validation = on_start_validation,
-                             .on_end_validation = on_end_validation,
-                             .on_end = on_end,
-                             .name = "weight_averaging",
-                             .describe = describe,
-                             .state = state,
-                             .set_state = set_state,
-                             .release = release},
-        self);
+    return ls_callback_make(&(ls_callback_hooks){.on_init = on_init,
+                                                 .on_start = on_start,
+                                                 .on_step_training = on_step_training,
+                                                 .on_start_validation = on_start_validation,
+                                                 .on_end_validation = on_end_validation,
+                                                 .on_end_epoch = on_end_epoch,
+                                                 .on_end = on_end,
+                                                 .name = "weight_averaging",
+                                                 .describe = describe,
+                                                 .state = state,
+                                                 .set_state = set_state,
+                                                 .release = release},
+                            self);
 }
 
 int64_t ls_weight_averaging_count(const ls_callback *callback) {

@@ -280,6 +280,8 @@ TEST(test_nothing) {
         call(module, &kinds[k], ls_zeros(LS_SHAPE(N, 0, IN), LS_F32), states, NULL, outputs);
         assert_true(ls_equal(outputs[1], states[0]));
         assert_int_equal(ls_backward(ls_sum(outputs[1])), LS_OK);
+        call(module, &kinds[k], ls_zeros(LS_SHAPE(N, 0, IN), LS_F32), states, ls_zeros(LS_SHAPE(N), LS_I64), outputs);
+        assert_true(ls_equal(outputs[1], states[0]));
         const bool before = ls_no_grad(true);
         call(module, &kinds[k], ls_ones(LS_SHAPE(N, LENGTH, IN), LS_F32), NULL, NULL, outputs);
         (void)ls_no_grad(before);
@@ -325,6 +327,10 @@ TEST(test_refusals) {
     REFUSED(ask(module, x, ls_transpose(h, 0, 1), h, NULL), LS_ERR_SHAPE, "LSTM: h is [1, 2, 5], but must be [2, 1, 5]")
     REFUSED(ask(module, x, h, NULL, NULL), LS_ERR_ARGUMENT, "LSTM: c is NULL: pass both h and c")
     REFUSED(ask(module, x, NULL, NULL, h), LS_ERR_SHAPE, "LSTM: the lengths are a tensor of f32")
+    REFUSED(ask(module, ls_narrow(x, 1, 0, 0), NULL, NULL, lengths_from((const int64_t[]){0, -7}, 2)), LS_ERR_ARGUMENT,
+            "LSTM: the lengths contain -7, but x has 0 steps")
+    REFUSED(ask(module, ls_narrow(x, 1, 0, 0), NULL, NULL, lengths_from((const int64_t[]){5, 0}, 2)), LS_ERR_ARGUMENT,
+            "LSTM: the lengths contain 5, but x has 0 steps")
     REFUSED(ask(module, x, NULL, NULL, ls_zeros(LS_SHAPE(3), LS_I64)), LS_ERR_SHAPE,
             "the lengths are [3], but must be [2]")
     REFUSED(ask(module, x, NULL, NULL, lengths_from((const int64_t[]){4, 5}, 2)), LS_ERR_ARGUMENT,

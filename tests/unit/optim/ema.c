@@ -186,6 +186,34 @@ TEST(test_state) {
     ls_module_free(wider);
 }
 
+/* A tensor whose scope has ended is refused before any average changes. */
+TEST(test_state_of_an_ended_scope) {
+    ls_module *model = make_model(LS_F64);
+    ls_ema *averages = ls_ema_new(model, decay);
+    const ls_named *tensors = NULL;
+    int count = 0;
+    run(model, averages, 0, 2);
+    assert_int_equal(ls_ema_state(averages, &tensors, &count), LS_OK);
+    assert_int_equal(count, 4);
+    ls_named given[4];
+    ls_scope *scope = ls_scope_begin(), *ended = NULL;
+    for (int i = 0; i < count; i++) {
+        ended = i == count - 1 ? ls_scope_begin() : NULL;
+        const ls_tensor *own = tensors[i].tensor;
+        given[i] = (ls_named){tensors[i].name, ls_full(ls_shape_of(own), ls_dtype_of(own), 7)};
+    }
+    assert_int_equal(ls_scope_end(ended), LS_OK);
+    expect_error(ls_ema_set_state(averages, given, count), LS_ERR_STATE,
+                 "ls_ema_set_state: n_averaged: the tensor belongs to a scope that has ended");
+    assert_int_equal(ls_ema_state(averages, &tensors, &count), LS_OK);
+    for (int i = 0; i < count; i++) {
+        assert_true(numbers_get(tensors[i].tensor, 0) != 7);
+    }
+    (void)ls_scope_end(scope);
+    ls_ema_free(averages);
+    ls_module_free(model);
+}
+
 TEST(test_wrong_calls) {
     ls_module *model = make_model(LS_F32);
     const ls_named *tensors = NULL;
@@ -230,13 +258,10 @@ TEST(test_failing_allocations) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_formula),
-        cmocka_unit_test(test_swap_is_a_change),
-        cmocka_unit_test(test_state),
-        cmocka_unit_test(test_wrong_calls),
-        cmocka_unit_test(test_mean),
-        cmocka_unit_test(test_buffers),
-        cmocka_unit_test(test_failing_allocations),
+        cmocka_unit_test(test_formula),     cmocka_unit_test(test_swap_is_a_change),
+        cmocka_unit_test(test_state),       cmocka_unit_test(test_state_of_an_ended_scope),
+        cmocka_unit_test(test_wrong_calls), cmocka_unit_test(test_mean),
+        cmocka_unit_test(test_buffers),     cmocka_unit_test(test_failing_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, test_files_teardown);
 }

@@ -184,7 +184,8 @@ static void test_refused_options(void **unused) {
     expect_refused(ls_manifold_mixup(&(ls_manifold_mixup_options){.layers = (const char *const[]){NULL}}),
                    "the list of layers is empty");
     expect_refused(ls_weight_averaging(&(ls_weight_averaging_options){.decay = 1}),
-                   "decay 1 must be from 0 to below 1");
+                   "decay 1 must be above 0 and below 1");
+    expect_refused(ls_weight_averaging(&(ls_weight_averaging_options){.decay = LS_ZERO}), "must be above 0");
     expect_refused(ls_initialize(&(ls_initialize_options){.rule = LS_WEIGHT_RULES}),
                    "ls_initialize: rule 5 must be one");
     expect_refused(ls_lsuv(&(ls_lsuv_options){.attempts = -1}), "-1 attempts must be positive");
