@@ -2,8 +2,9 @@
 #
 #   ls_add_module(NAME SOURCES a.c b.c LIBRARIES target...)
 #
-# builds sources into ${PROJECT_BINARY_DIR}/lib/lockstep-NAME.so, where programs of the build tree find it, and installs
-# it into LIBDIR/lockstep. The caller has found the libraries that the module needs: without them, there is no module.
+# builds sources into ${PROJECT_BINARY_DIR}/lib/lockstep-NAME.so, where programs from the build tree find it, and
+# installs it into LIBDIR/lockstep. The caller has found the libraries that the module needs: without them, there is no
+# module.
 add_custom_target(lockstep_modules)
 function(ls_add_module NAME)
   cmake_parse_arguments(MODULE "" "" "SOURCES;LIBRARIES" ${ARGN})

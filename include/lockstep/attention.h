@@ -22,13 +22,13 @@
 extern "C" {
 #endif
 
-/** Options of ls_attention. Zero fields select the defaults. */
+/** Options for ls_attention. Zero fields select the defaults. */
 typedef struct ls_attention_options {
     bool causal;          /**< query i attends only to keys 0 to i */
     ls_tensor *key_mask;  /**< bool or u8 [batch, keys]: 0 for keys to ignore; NULL selects no mask */
     ls_tensor *attn_mask; /**< mask that broadcasts to [batch, heads, queries, keys]. A bool mask is true if the query
-                             attends to the key; a mask of q's dtype is added to scale q k^T. Must not require a
-                             gradient (LS_ERR_UNSUPPORTED). NULL selects no mask */
+                             attends to the key; a mask of q's dtype is added to the scaled product, scale * q k^T. Must
+                             not require a gradient (LS_ERR_UNSUPPORTED). NULL selects no mask */
     double scale;         /**< factor that multiplies q k^T; 0 selects the default, 1 / sqrt(width) */
 } ls_attention_options;
 
@@ -44,7 +44,7 @@ typedef struct ls_attention_options {
  */
 LS_API ls_tensor *ls_attention(ls_tensor *q, ls_tensor *k, ls_tensor *v, const ls_attention_options *options);
 
-/** Options of ls_rotary. Zero fields select the defaults. */
+/** Options for ls_rotary. Zero fields select the defaults. */
 typedef struct ls_rotary_options {
     double base;   /**< base of the rotation angles; 0 selects the default, 10000 */
     int64_t first; /**< index of the first position */

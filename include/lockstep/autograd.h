@@ -72,7 +72,7 @@ LS_API void ls_zero_grad(ls_tensor *tensor);
  */
 LS_API ls_status ls_backward(ls_tensor *loss) LS_WARN_UNUSED;
 
-/** Options of ls_backward_with. Zero fields select the behavior of ls_backward. */
+/** Options for ls_backward_with. Zero fields select the behavior of ls_backward. */
 typedef struct ls_backward_options {
     ls_tensor *gradient; /**< initial gradient, with the shape and dtype of the output, borrowed during the call; NULL
                             selects 1, for an output with one element */
@@ -131,7 +131,7 @@ LS_API ls_status ls_add_grad_hook(ls_tensor *leaf, ls_grad_hook hook, void *user
 /** A function for ls_gradcheck. Its result may have any shape. */
 typedef ls_tensor *(*ls_function)(ls_tensor **inputs, int count, void *user);
 
-/** Options of ls_gradcheck. Zero fields select defaults suited to f64. */
+/** Options for ls_gradcheck. Zero fields select defaults suited to f64. */
 typedef struct ls_gradcheck_options {
     double step;     /**< step of the central difference; 0 selects the default, 1e-6 */
     double absolute; /**< absolute tolerance; 0 selects the default, 1e-5 */
@@ -462,8 +462,8 @@ LS_API ls_tensor *ls_einsum(const char *equation, ls_tensor *const *operands, in
 /* ---- shapes: views if possible ----------------------------------------------------------------------------------- */
 
 /**
- * Returns the same elements in another shape with the same number of elements. One size may be -1, which is computed
- * from the others. Returns a view if the strides allow it, otherwise a copy.
+ * Returns the same elements in a different shape with the same number of elements. One size may be -1; it is then
+ * computed from the other sizes. Returns a view if the strides allow it, otherwise a copy.
  */
 LS_API ls_tensor *ls_reshape(ls_tensor *x, ls_shape shape);
 /** Swaps axes `a` and `b`. Returns a view. */

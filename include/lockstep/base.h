@@ -230,10 +230,10 @@ LS_API double ls_random_normal(uint64_t seed, uint64_t stream, uint64_t index);
 
 /* ---- clock ------------------------------------------------------------------------------------------------------- */
 
-/** Returns the time of a monotonic clock in nanoseconds. Only differences between two such times are meaningful. */
+/** Returns the time on a monotonic clock, in nanoseconds. Only differences between two such times are meaningful. */
 LS_API uint64_t ls_clock_ns(void);
 
-/** Returns the time of the same clock in seconds. */
+/** Returns the time on the same clock, in seconds. */
 LS_API double ls_clock_seconds(void);
 
 /**

@@ -1,6 +1,5 @@
 /**
- * @file callbacks.h
- * Ready-made callbacks of trials:
+ * @file callbacks.h Ready-made callbacks for trials:
  *
  * ```c
  * ls_callback *stop = ls_early_stopping(&(ls_early_stopping_options){.monitor = "val_acc", .patience = 3});
@@ -67,7 +66,7 @@ typedef enum ls_monitor_mode {
     LS_MONITOR_MAX
 } ls_monitor_mode;
 
-/** Options of ls_early_stopping. */
+/** Options for ls_early_stopping. */
 typedef struct ls_early_stopping_options {
     const char *monitor;  /**< name of the metric for ls_trial_metric (copied); NULL selects "val_loss" */
     ls_monitor_mode mode; /**< which values are better */
@@ -89,7 +88,7 @@ LS_API double ls_early_stopping_best(const ls_callback *callback);
 /** Returns whether the callback has ended a run. */
 LS_API bool ls_early_stopping_stopped(const ls_callback *callback);
 
-/** Options of ls_terminate_on_nan. */
+/** Options for ls_terminate_on_nan. */
 typedef struct ls_terminate_on_nan_options {
     bool by_layer; /**< checks the output of every module, to name the first module with such a number; slower, because
                       modules with hooks are not fused with their neighbors */
@@ -138,7 +137,7 @@ typedef enum ls_weight_rule {
     LS_WEIGHT_RULES /**< the number of rules */
 } ls_weight_rule;
 
-/** Options of ls_initialize. */
+/** Options for ls_initialize. */
 typedef struct ls_initialize_options {
     ls_weight_rule rule;
     double slope;   /**< slope of the leaky ReLU after the layer, for the Kaiming rules */
@@ -158,7 +157,7 @@ typedef struct ls_initialize_options {
  */
 LS_API ls_callback *ls_initialize(const ls_initialize_options *options);
 
-/** Options of ls_lsuv. */
+/** Options for ls_lsuv. */
 typedef struct ls_lsuv_options {
     double deviation;           /**< standard deviation of each layer's outputs; 0 selects the default, 1 */
     double tolerance;           /**< largest accepted error of the standard deviation; 0 selects the default, 0.1 */
@@ -182,7 +181,7 @@ LS_API ls_callback *ls_lsuv(const ls_lsuv_options *options);
 
 /* ---- learning rates ---------------------------------------------------------------------------------------------- */
 
-/** Options of ls_scheduler. */
+/** Options for ls_scheduler. */
 typedef struct ls_scheduler_options {
     bool per_step;       /**< advances the schedule after each training step instead of after each epoch */
     const char *monitor; /**< metric that ls_schedule_plateau follows: a name for ls_trial_metric (copied). Its value
@@ -193,7 +192,7 @@ typedef struct ls_scheduler_options {
  * schedule's optimizer. */
 LS_API ls_callback *ls_scheduler(ls_schedule *schedule, const ls_scheduler_options *options);
 
-/** Options of ls_rate_finder. */
+/** Options for ls_rate_finder. */
 typedef struct ls_rate_finder_options {
     double lowest;     /**< first rate; 0 selects the default, 1e-7 */
     double highest;    /**< last rate; 0 selects the default, 10 */
@@ -242,7 +241,7 @@ LS_API void ls_rate_finder_point(const ls_callback *callback, int64_t step, doub
  *   `classes`.
  */
 
-/** Options of ls_mixup. */
+/** Options for ls_mixup. */
 typedef struct ls_mixup_options {
     double alpha;      /**< parameter of Beta(alpha, alpha), the distribution of each batch's lambda; 0 selects the
                           default, 1 */
@@ -258,7 +257,7 @@ typedef struct ls_mixup_options {
  * torchbearer's Mixup). Needs a loader with a data set. */
 LS_API ls_callback *ls_mixup(const ls_mixup_options *options);
 
-/** Options of ls_cutmix. */
+/** Options for ls_cutmix. */
 typedef struct ls_cutmix_options {
     double alpha;    /**< as in ls_mixup_options; 0 selects the default, 1 */
     int64_t classes; /**< number of classes, if targets are class numbers; otherwise 0 */
@@ -273,7 +272,7 @@ typedef struct ls_cutmix_options {
  */
 LS_API ls_callback *ls_cutmix(const ls_cutmix_options *options);
 
-/** Options of ls_cutout. */
+/** Options for ls_cutout. */
 typedef struct ls_cutout_options {
     int64_t length; /**< side of a square, in pixels */
     int holes;      /**< number of squares per picture; 0 selects the default, 1 */
@@ -292,7 +291,7 @@ LS_API ls_callback *ls_cutout(const ls_cutout_options *options);
  * if targets are class numbers; otherwise it is 0. */
 LS_API ls_callback *ls_label_smoothing(double epsilon, int64_t classes);
 
-/** Options of ls_manifold_mixup. */
+/** Options for ls_manifold_mixup. */
 typedef struct ls_manifold_mixup_options {
     double alpha;              /**< as in ls_mixup_options */
     double lambda;             /**< as in ls_mixup_options */
@@ -314,7 +313,7 @@ LS_API ls_callback *ls_manifold_mixup(const ls_manifold_mixup_options *options);
 
 /* ---- averages of weights ----------------------------------------------------------------------------------------- */
 
-/** Options of ls_weight_averaging. */
+/** Options for ls_weight_averaging. */
 typedef struct ls_weight_averaging_options {
     double decay; /**< decay factor, above 0 and below 1: average = decay * average + (1 - decay) * weights after each
                      step, or with `.outer` of a trial after each outer step (exponential moving average); 0 selects
@@ -333,7 +332,7 @@ LS_API int64_t ls_weight_averaging_count(const ls_callback *callback);
 
 /* ---- logs -------------------------------------------------------------------------------------------------------- */
 
-/** Options of ls_csv_log. */
+/** Options for ls_csv_log. */
 typedef struct ls_csv_log_options {
     char separator; /**< separator of fields; 0 selects a comma */
     bool per_batch; /**< adds a line for each training batch with epoch, batch, loss over all ranks (one small
@@ -350,7 +349,7 @@ typedef struct ls_csv_log_options {
  */
 LS_API ls_callback *ls_csv_log(const char *path, const ls_csv_log_options *options);
 
-/** Options of ls_tensorboard. */
+/** Options for ls_tensorboard. */
 typedef struct ls_tensorboard_options {
     int64_t every_steps; /**< number of training steps from one record of the loss over all ranks and the learning
                             rates to the next; 0 records neither */
@@ -374,7 +373,7 @@ typedef struct ls_tensorboard_options {
  */
 LS_API ls_callback *ls_tensorboard(const char *folder, const ls_tensorboard_options *options);
 
-/** Options of ls_run_log. */
+/** Options for ls_run_log. */
 typedef struct ls_run_log_options {
     int64_t every_steps; /**< interval in training steps for the loss over all ranks (one small all-reduce) and the
                             learning rate; 0 selects the default, 10 */
@@ -400,7 +399,7 @@ typedef struct ls_run_log_options {
  */
 LS_API ls_callback *ls_run_log(const char *folder, const ls_run_log_options *options);
 
-/** Options of ls_console. */
+/** Options for ls_console. */
 typedef struct ls_console_options {
     int digits;     /**< significant digits of each number, at most 17; 0 selects the default, 4 */
     bool per_batch; /**< adds a line for each batch, with rank 0's metrics so far */
@@ -434,7 +433,7 @@ typedef enum ls_time {
     LS_TIMES               /**< the number of parts */
 } ls_time;
 
-/** Options of ls_timer. */
+/** Options for ls_timer. */
 typedef struct ls_timer_options {
     bool waiting;  /**< measures the wait for the slowest rank, with one barrier per step */
     bool no_table; /**< omits the table at the end of a run */

@@ -87,8 +87,8 @@ LS_API ls_status ls_trial_save(ls_trial *trial, const char *folder) LS_WARN_UNUS
  * - Model, optimizer, loader, metrics and callbacks must match the checkpoint. If the checkpoint does not have the
  *   state of a callback, the callback starts from its initial state, with a warning in the log.
  * - Modes of layers (ls_module_train) are restored, too.
- * - On another number of ranks, training continues at the same sample. New ranks get the random numbers and the states
- *   of callbacks of rank 0.
+ * - On a different number of ranks, training continues at the same sample. New ranks get the random numbers and the
+ *   states of callbacks of rank 0.
  * - A model that is sharded over ranks (tensor parallelism, pipelines) may be sharded over other ranks than in the
  *   checkpoint, or not at all. Weights and the state of the optimizer are bit-identical.
  *
@@ -96,10 +96,9 @@ LS_API ls_status ls_trial_save(ls_trial *trial, const char *folder) LS_WARN_UNUS
  *
  * - LS_ERR_FORMAT if a file is damaged, with the name of the file
  * - LS_ERR_IO if `folder` is not a checkpoint and contains no complete checkpoint
- * - LS_ERR_UNSUPPORTED if a newer Lockstep wrote the checkpoint, or if the model is sharded in another way than the
- *   checkpoint's model, and the checkpoint has contents that cannot be resharded
- *   (docs/reference/checkpoint-format.md)
- * - LS_ERR_ARGUMENT on another number of ranks, if no global batch begins at the sample of the checkpoint
+ * - LS_ERR_UNSUPPORTED if a newer Lockstep wrote the checkpoint, or if the model is sharded differently from the
+ *   checkpoint's model, and the checkpoint has contents that cannot be resharded (docs/reference/checkpoint-format.md)
+ * - LS_ERR_ARGUMENT on a different number of ranks, if no global batch begins at the sample of the checkpoint
  * - LS_ERR_STATE in a hook
  * - the errors of ls_module_load and ls_optimizer_load if the model or the optimizer does not match
  */

@@ -479,7 +479,7 @@ LS_API ls_status ls_comm_allgather_object(ls_comm *comm, const ls_object *own, l
 LS_API ls_status ls_comm_gather_object(ls_comm *comm, const ls_object *own, ls_object *all, int root) LS_WARN_UNUSED;
 /** Sends all[r] of `root` to rank r, which receives it in `own`. `all` is used on the root only, and is not changed. */
 LS_API ls_status ls_comm_scatter_object(ls_comm *comm, const ls_object *all, ls_object *own, int root) LS_WARN_UNUSED;
-/** Frees the data of an object that one of these calls has stored, and makes the object empty. NULL is allowed. */
+/** Frees the data that one of these calls has stored in an object, and leaves the object empty. NULL is allowed. */
 LS_API void ls_object_free(ls_object *object);
 
 /* ---- stores ------------------------------------------------------------------------------------------------------ */

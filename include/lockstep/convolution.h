@@ -29,7 +29,7 @@
 extern "C" {
 #endif
 
-/** Options of ls_conv. Zero fields select the defaults. */
+/** Options for ls_conv. Zero fields select the defaults. */
 typedef struct ls_conv_options {
     ls_shape stride;  /**< distance between windows, positive; default 1 */
     ls_shape padding; /**< number of zeros on each side of an axis, not negative; default 0 */
@@ -49,7 +49,7 @@ typedef struct ls_conv_options {
  */
 LS_API ls_tensor *ls_conv(ls_tensor *x, ls_tensor *weight, ls_tensor *bias, const ls_conv_options *options);
 
-/** Options of ls_conv_transpose. Zero fields select the defaults. */
+/** Options for ls_conv_transpose. Zero fields select the defaults. */
 typedef struct ls_conv_transpose_options {
     ls_shape stride;   /**< distance between windows, positive; default 1 */
     ls_shape padding;  /**< number of positions removed on each side of the output, not negative; default 0 */
@@ -68,20 +68,20 @@ typedef struct ls_conv_transpose_options {
 LS_API ls_tensor *ls_conv_transpose(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
                                     const ls_conv_transpose_options *options);
 
-/** Options of ls_max_pool. Zero fields except `kernel` select the defaults. */
+/** Options for ls_max_pool. Zero fields except `kernel` select the defaults. */
 typedef struct ls_max_pool_options {
     ls_shape kernel;   /**< sizes of the window, each positive; required */
     ls_shape stride;   /**< distance between windows, positive; defaults to the kernel */
-    ls_shape padding;  /**< padding on each side, at most half of the kernel; default 0 */
+    ls_shape padding;  /**< number of padding positions on each side, at most half the kernel size; default 0 */
     ls_shape dilation; /**< distance between positions of a window, positive; default 1 */
     bool ceil_mode;    /**< rounds sizes up: the last window may extend beyond the padding */
 } ls_max_pool_options;
 
-/** Options of ls_average_pool. Zero fields except `kernel` select the defaults. */
+/** Options for ls_average_pool. Zero fields except `kernel` select the defaults. */
 typedef struct ls_average_pool_options {
     ls_shape kernel;      /**< sizes of the window, each positive; required */
     ls_shape stride;      /**< distance between windows, positive; defaults to the kernel */
-    ls_shape padding;     /**< zeros on each side, at most half of the kernel; default 0 */
+    ls_shape padding;     /**< number of zeros on each side, at most half the kernel size; default 0 */
     bool ceil_mode;       /**< rounds sizes up: the last window may extend beyond the padding */
     bool exclude_padding; /**< excludes padding from the mean (PyTorch: count_include_pad=False) */
 } ls_average_pool_options;
@@ -107,7 +107,7 @@ LS_API ls_tensor *ls_adaptive_max_pool(ls_tensor *x, ls_shape size);
 /** The interpolation of ls_resize. */
 typedef enum ls_resize_mode { LS_RESIZE_NEAREST = 0, LS_RESIZE_LINEAR } ls_resize_mode;
 
-/** Options of ls_resize. Zero fields select the defaults. */
+/** Options for ls_resize. Zero fields select the defaults. */
 typedef struct ls_resize_options {
     ls_resize_mode mode; /**< interpolation; default nearest */
     bool align_corners;  /**< with linear interpolation: aligns the centers of the corner positions, instead of their

@@ -32,7 +32,7 @@ typedef struct ls_module ls_module; /* see nn.h */
 /**
  * Numbered samples, each an input and a target. Opaque. The creator holds one reference. The first constructor that
  * takes ownership of the data set gets this reference. Each later constructor adds a reference, so several loaders may
- * use a data set. The last reference frees it.
+ * use a data set. A data set is freed when its last reference is dropped.
  */
 typedef struct ls_dataset ls_dataset;
 
@@ -87,8 +87,9 @@ LS_API int64_t ls_dataset_block(const ls_dataset *dataset);
 /** Returns the layout of a sample after all transforms. */
 LS_API ls_sample_layout ls_dataset_layout(const ls_dataset *dataset);
 /**
- * Drops the creator's reference, or a reference of ls_dataset_retain. The last reference frees the data set. Does
- * nothing if a constructor has taken ownership, even if that owner was just freed. NULL is allowed.
+ * Drops the creator's reference, or a reference taken with ls_dataset_retain. The data set is freed when its last
+ * reference is dropped. Does nothing if a constructor has taken ownership, even if that owner was just freed. NULL is
+ * allowed.
  */
 LS_API void ls_dataset_free(ls_dataset *dataset);
 /**
@@ -113,12 +114,13 @@ LS_API ls_dataset *ls_mnist_dataset(const char *folder, bool train);
 /**
  * Returns CIFAR-10: images u8 [3, 32, 32] (red, green, blue) and classes u8 from 0 to 9. The folder must contain the
  * files of the binary version (https://www.cs.toronto.edu/~kriz/cifar.html): data_batch_1.bin to data_batch_5.bin, or
- * test_batch.bin if `train` is false. Reads all files into memory. LS_ERR_IO names a missing file.
+ * test_batch.bin if `train` is false. Reads all files into memory. Fails with LS_ERR_IO if a file is missing; the
+ * message names the file.
  */
 LS_API ls_dataset *ls_cifar10_dataset(const char *folder, bool train);
 /**
- * Returns CIFAR-100 in the same way, from train.bin or test.bin. The targets are the 100 classes, or the 20 `coarse`
- * classes.
+ * Like ls_cifar10_dataset, returns CIFAR-100 from train.bin or test.bin. The targets are the 100 classes, or the 20
+ * `coarse` classes.
  */
 LS_API ls_dataset *ls_cifar100_dataset(const char *folder, bool train, bool coarse);
 /**
@@ -180,8 +182,8 @@ LS_API ls_dataset *ls_tokens_dataset(const char *path, const ls_tokens_options *
 
 /**
  * Transforms a batch [n, ...] of these samples. Returns the new batch, or NULL on failure. Runs in its own scope on
- * "cpu", without recording and without ls_autocast. Random operations in it (ls_rand, ...) depend on seed, epoch and
- * the place of the first sample.
+ * "cpu", without recording and without ls_autocast. Random operations in it (ls_rand, ...) depend on the seed, the
+ * epoch and the position of the first sample.
  */
 typedef ls_tensor *(*ls_transform)(ls_tensor *batch, const ls_samples *samples, void *user);
 
@@ -232,7 +234,7 @@ LS_API ls_dataset *ls_dataset_preload(ls_dataset *dataset);
  * down, and rotations round to the nearest. ls_dataset_preload keeps the results of its first pass.
  */
 
-/** Options of ls_dataset_random_crop. */
+/** Options for ls_dataset_random_crop. */
 typedef struct ls_random_crop_options {
     int64_t height;  /**< height of the result, in pixels; 0 leaves it unchanged */
     int64_t width;   /**< width of the result, in pixels; 0 leaves it unchanged */
@@ -256,7 +258,7 @@ LS_API ls_dataset *ls_dataset_random_flip(ls_dataset *dataset, double horizontal
  */
 LS_API ls_dataset *ls_dataset_random_rotation(ls_dataset *dataset, double degrees, double fill);
 
-/** Options of ls_dataset_color_jitter. Each factor is drawn between max(0, 1 - x) and 1 + x. */
+/** Options for ls_dataset_color_jitter. Each factor is drawn between max(0, 1 - x) and 1 + x. */
 typedef struct ls_color_jitter_options {
     double brightness; /**< range x of the factor that multiplies the image */
     double contrast;   /**< range x of the factor that multiplies the distance from the image's mean gray */
@@ -272,7 +274,7 @@ typedef struct ls_color_jitter_options {
  */
 LS_API ls_dataset *ls_dataset_color_jitter(ls_dataset *dataset, const ls_color_jitter_options *options);
 
-/** Options of ls_dataset_random_erasing. */
+/** Options for ls_dataset_random_erasing. */
 typedef struct ls_random_erasing_options {
     double probability; /**< probability that a sample is changed; 0 selects the default, 0.5 */
     double least_area;  /**< smallest area of the rectangle, as a fraction of the image; 0 selects the default, 0.02 */

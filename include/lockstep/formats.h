@@ -125,7 +125,7 @@ LS_API ls_safetensors *ls_safetensors_load(const char *path);
 /** Returns the number of tensors. */
 LS_API int ls_safetensors_count(const ls_safetensors *file);
 /**
- * Returns tensor `index` in the order of the data, as borrowed pointers. Name and tensor are NULL if the index is out
+ * Returns the name and the tensor at `index`, in data order, as borrowed pointers. Both are NULL if the index is out
  * of range.
  */
 LS_API ls_named ls_safetensors_at(const ls_safetensors *file, int index);
@@ -217,7 +217,7 @@ LS_API ls_status ls_hdf5_save(const char *path, const ls_named *tensors, int cou
 /** A writer of an event file. Opaque. */
 typedef struct ls_events ls_events;
 
-/** Options of ls_events_open. */
+/** Options for ls_events_open. */
 typedef struct ls_events_options {
     /**
      * Seconds between writes to the file, checked at each record. 0 selects the default, 10. LS_ZERO writes each record

@@ -41,7 +41,8 @@ typedef struct ls_array_field {
     ls_dtype dtype;
     int64_t first; /**< offset of the first step from the sample's own step, at least 0; use 1 for the target of a
                       forecast */
-    int64_t steps; /**< number of consecutive steps, as an axis of the sample; 0 selects one step, without the axis */
+    int64_t steps; /**< number of consecutive steps per sample, which form an extra axis; 0 selects one step and no
+                      extra axis */
     /** First index along each axis other than the sample axis. The empty shape selects 0 for all axes. */
     ls_shape offset;
     /** Number of elements along each axis other than the sample axis; 0 selects the rest of the axis, and the empty
@@ -49,14 +50,14 @@ typedef struct ls_array_field {
     ls_shape extent;
 } ls_array_field;
 
-/** Options of ls_hdf5_dataset and ls_netcdf_dataset. Only the variables are required. */
+/** Options for ls_hdf5_dataset and ls_netcdf_dataset. Only the variables are required. */
 typedef struct ls_array_options {
     ls_array_field input;
     ls_array_field target;
     int axis;       /**< sample axis of all variables, whose sizes along it must be equal */
     int64_t stride; /**< stride between samples, in steps along the sample axis; 0 selects the default, 1 */
-    double missing; /**< value of missing elements, which may be NAN; 0 makes a missing element an error, and LS_ZERO
-                       selects 0 */
+    double missing; /**< value that replaces missing elements (may be NAN); 0 makes a missing element an error, and
+                       LS_ZERO selects 0 */
     /**
      * Size of the cache for the blocks of all variables together, in bytes. Counts the decompressed elements in the
      * slab, in the dtype of the batches. Memory that HDF5 or NetCDF use themselves is not included. 0 selects 64 MiB,

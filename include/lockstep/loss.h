@@ -35,7 +35,7 @@ LS_API ls_tensor *ls_l1_loss(ls_tensor *x, ls_tensor *target, ls_loss_reduction 
  */
 LS_API ls_tensor *ls_huber_loss(ls_tensor *x, ls_tensor *target, double delta, ls_loss_reduction reduction);
 
-/** Options of ls_cross_entropy. Zero fields select the defaults. */
+/** Options for ls_cross_entropy. Zero fields select the defaults. */
 typedef struct ls_class_loss_options {
     ls_loss_reduction reduction;
     ls_tensor *weight; /**< class weights [classes], or NULL; the mean then divides by the sum of the targets' weights;
@@ -56,7 +56,8 @@ typedef struct ls_class_loss_options {
  */
 LS_API ls_tensor *ls_cross_entropy(ls_tensor *logits, ls_tensor *target, const ls_class_loss_options *options);
 
-/** Options of ls_nll_loss: the options of ls_cross_entropy without label smoothing. Zero fields select the defaults. */
+/** Options for ls_nll_loss: the options of ls_cross_entropy without label smoothing. Zero fields select the
+ * defaults. */
 typedef struct ls_nll_loss_options {
     ls_loss_reduction reduction;
     ls_tensor *weight; /**< see ls_class_loss_options */
@@ -71,7 +72,7 @@ LS_API ls_tensor *ls_nll_loss(ls_tensor *log_probabilities, ls_tensor *target, c
  * LS_ERR_ARGUMENT if any p is outside 0 to 1.
  */
 LS_API ls_tensor *ls_bce_loss(ls_tensor *probability, ls_tensor *target, ls_loss_reduction reduction);
-/** Options of ls_bce_with_logits_loss. Zero fields select the defaults. */
+/** Options for ls_bce_with_logits_loss. Zero fields select the defaults. */
 typedef struct ls_bce_with_logits_options {
     ls_loss_reduction reduction;
     ls_tensor *weight; /**< factor that multiplies the loss of each element; broadcasts to the logits' shape; may be

@@ -209,8 +209,8 @@ LS_API ls_metric *ls_metric_precision(const ls_class_metric_options *options);
 /** Returns the metric "recall" (or "recall_macro" and so on): the share of targets of a class that are predicted as
  * this class. */
 LS_API ls_metric *ls_metric_recall(const ls_class_metric_options *options);
-/** Returns the metric "f1" (or "f1_macro" and so on): 2 precision recall / (precision + recall) of a class. The macro
- * average is the mean of the values of the classes. */
+/** Returns the metric "f1" (or "f1_macro" and so on): 2 * precision * recall / (precision + recall), for one class.
+ * The macro average is the mean of the values of the classes. */
 LS_API ls_metric *ls_metric_f1(const ls_class_metric_options *options);
 /** Returns the metric "confusion": the number of targets of class i with prediction j is at index i * classes + j of
  * ls_trial_metric_values. Ignores .average. For binary outputs, the negative class is class 0. If N ranks have the same
@@ -221,7 +221,7 @@ LS_API ls_metric *ls_metric_confusion(const ls_class_metric_options *options);
  * training, after the hooks of the last step. ls_trial_new fails if the optimizer does not have this group. */
 LS_API ls_metric *ls_metric_lr(int group);
 
-/** Options of ls_metric_running. */
+/** Options for ls_metric_running. */
 typedef struct ls_running_options {
     int window; /**< number of batches in the mean, at most 10000; 0 selects the default, 50 */
     int every;  /**< interval of updates in batches, from the first batch of an epoch; 0 selects the default, 10 */

@@ -15,8 +15,8 @@
  * - Constructors take ownership of their modules and tensors, even if they fail, so nested constructors need no checks.
  *   A constructor with a NULL argument names the argument and quotes the previous error.
  * - The creator of a module holds one reference. The first constructor that takes ownership of the module gets this
- *   reference, and each later one gets a new reference. So several modules may share a module. The last reference frees
- *   it.
+ *   reference, and each later one gets a new reference. So several modules may share a module. A module is freed when
+ *   its last reference is dropped.
  * - A parameter that several modules share, directly or through a shared module, is one parameter. It is counted,
  *   hashed, trained, averaged over ranks and saved once. Its gradient is the sum over all uses.
  *
@@ -133,9 +133,9 @@ LS_API ls_status ls_recompute(ls_module *module, bool on);
 /** Sets the training mode of the module and of all modules in it. */
 LS_API void ls_module_train(ls_module *module, bool training);
 /**
- * Drops a reference from ls_module_retain, or else the creator's reference. The last reference frees the module, and
- * the children that nothing else references. Does nothing if a constructor has taken ownership of the module,
- * even if that owner was just freed. NULL is allowed.
+ * Drops a reference from ls_module_retain, or else the creator's reference. When the last reference is dropped, the
+ * module is freed, with the children that nothing else references. Does nothing if a constructor has taken ownership
+ * of the module, even if that owner was just freed. NULL is allowed.
  */
 LS_API void ls_module_free(ls_module *module);
 /**
@@ -246,7 +246,7 @@ LS_API ls_status ls_module_save(const ls_module *module, const char *path, const
  */
 LS_API ls_status ls_module_load(ls_module *module, const char *path) LS_WARN_UNUSED;
 
-/** Options of ls_module_load_with. Zero fields select the behavior of ls_module_load. */
+/** Options for ls_module_load_with. Zero fields select the behavior of ls_module_load. */
 typedef struct ls_module_load_options {
     bool allow_missing;   /**< leaves a tensor unchanged if the file does not contain it */
     bool allow_extra;     /**< ignores a tensor that only the file has */
@@ -327,7 +327,7 @@ LS_API ls_status ls_module_remove_hooks(ls_module *module, int number);
  * fails with the errors of the layer's operation (autograd.h).
  */
 
-/** Options of ls_nn_linear_with. Zero fields select the defaults. */
+/** Options for ls_nn_linear_with. Zero fields select the defaults. */
 typedef struct ls_linear_options {
     ls_dtype dtype;   /**< dtype of the parameters; default LS_F32 */
     bool no_bias;     /**< omits the bias */
@@ -340,7 +340,7 @@ typedef struct ls_linear_options {
  * in] and bias [out] are initialized uniformly in +-1/sqrt(in).
  */
 LS_API ls_module *ls_nn_linear(int64_t in, int64_t out);
-/** Returns ls_nn_linear with options, which may be NULL. */
+/** Creates the layer of ls_nn_linear with options, which may be NULL. */
 LS_API ls_module *ls_nn_linear_with(int64_t in, int64_t out, const ls_linear_options *options);
 /**
  * Returns an activation layer, which applies the operation of its name to every element (ls_relu). x has any shape, and
@@ -392,17 +392,17 @@ LS_API ls_module *ls_nn_embedding(int64_t count, int64_t width);
  */
 LS_API ls_module *ls_nn_standardize(int64_t channels);
 
-/** Options of ls_nn_standardize_with. */
+/** Options for ls_nn_standardize_with. */
 typedef struct ls_standardize_options {
     bool nan_is_mean; /**< whether NaN in x means a missing value: ls_nn_standardize_fit ignores it, and y is 0 there,
                          as for the mean. ls_module_save saves this option. ls_module_load fails with LS_ERR_FORMAT if
                          the saved module has it, but not the module of the program */
 } ls_standardize_options;
 
-/** Same as ls_nn_standardize, with options, which may be NULL. */
+/** Creates the layer of ls_nn_standardize with options, which may be NULL. */
 LS_API ls_module *ls_nn_standardize_with(int64_t channels, const ls_standardize_options *options);
 
-/** Options of ls_nn_layer_norm and ls_nn_group_norm. Zero fields select the defaults. */
+/** Options for ls_nn_layer_norm and ls_nn_group_norm. Zero fields select the defaults. */
 typedef struct ls_norm_options {
     ls_dtype dtype; /**< dtype of the parameters; default LS_F32 */
     bool no_affine; /**< omits weight and bias */
@@ -410,21 +410,21 @@ typedef struct ls_norm_options {
     double epsilon; /**< epsilon, not negative; 0 selects the default, 1e-5, and LS_ZERO selects 0 */
 } ls_norm_options;
 
-/** Options of ls_nn_rms_norm. Zero fields select the defaults. */
+/** Options for ls_nn_rms_norm. Zero fields select the defaults. */
 typedef struct ls_rms_norm_options {
     ls_dtype dtype; /**< dtype of the weight; default LS_F32 */
     bool no_affine; /**< omits the weight */
     double epsilon; /**< epsilon, not negative; 0 selects the default, 1e-5, and LS_ZERO selects 0 */
 } ls_rms_norm_options;
 
-/** Options of ls_nn_instance_norm. Zero fields select the defaults. */
+/** Options for ls_nn_instance_norm. Zero fields select the defaults. */
 typedef struct ls_instance_norm_options {
     ls_dtype dtype; /**< dtype of the parameters; default LS_F32 */
     bool affine;    /**< adds weight and bias */
     double epsilon; /**< epsilon, not negative; 0 selects the default, 1e-5, and LS_ZERO selects 0 */
 } ls_instance_norm_options;
 
-/** Options of ls_nn_batch_norm_1d to ls_nn_batch_norm_3d. Zero fields select the defaults. */
+/** Options for ls_nn_batch_norm_1d to ls_nn_batch_norm_3d. Zero fields select the defaults. */
 typedef struct ls_batch_norm_options {
     ls_dtype dtype;  /**< dtype of the parameters; default LS_F32 */
     bool no_affine;  /**< omits weight and bias */
@@ -473,8 +473,8 @@ LS_API ls_module *ls_nn_batch_norm_2d(int64_t channels, const ls_batch_norm_opti
 /** Does the same for x [n, channels, depth, height, width] (PyTorch's BatchNorm3d). */
 LS_API ls_module *ls_nn_batch_norm_3d(int64_t channels, const ls_batch_norm_options *options);
 /**
- * Options of ls_nn_conv_1d to ls_nn_conv_3d: ls_conv_options and options of the parameters. Zero fields select the
- * defaults.
+ * Options for ls_nn_conv_1d to ls_nn_conv_3d: ls_conv_options plus the options for the parameters. Zero fields select
+ * the defaults.
  */
 typedef struct ls_conv_layer_options {
     ls_shape stride, padding, dilation; /**< see ls_conv_options */
@@ -486,7 +486,7 @@ typedef struct ls_conv_layer_options {
 } ls_conv_layer_options;
 
 /**
- * Options of ls_nn_conv_transpose_1d to ls_nn_conv_transpose_3d: ls_conv_transpose_options and options of the
+ * Options for ls_nn_conv_transpose_1d to ls_nn_conv_transpose_3d: ls_conv_transpose_options plus the options for the
  * parameters. Zero fields select the defaults.
  */
 typedef struct ls_conv_transpose_layer_options {
@@ -542,7 +542,7 @@ LS_API ls_module *ls_nn_pixel_shuffle(int64_t factor);
 /** Applies ls_pixel_unshuffle. */
 LS_API ls_module *ls_nn_pixel_unshuffle(int64_t factor);
 
-/** Options of ls_nn_multi_head_attention. Zero fields select the defaults. */
+/** Options for ls_nn_multi_head_attention. Zero fields select the defaults. */
 typedef struct ls_attention_layer_options {
     ls_dtype dtype; /**< dtype of the parameters; default LS_F32 */
     bool no_bias;
@@ -559,8 +559,8 @@ typedef struct ls_attention_layer_options {
  * - ls_forward_many accepts up to five inputs: query, key (NULL selects the query), value (NULL selects the key), and
  *   key_mask [n, keys] and attn_mask of ls_attention_options (NULL selects no mask). The output has the query's shape.
  * - Parameters are the same as in PyTorch's MultiheadAttention (batch_first, without dropout of weights).
- *   in_proj_weight [3 width, width] is initialized Xavier-uniformly, in_proj_bias [3 width] and out_proj.bias start as
- *   zeros, and out_proj.weight starts as in ls_nn_linear.
+ *   in_proj_weight [3 width, width] is initialized with Xavier's uniform distribution, in_proj_bias [3 width] and
+ *   out_proj.bias start as zeros, and out_proj.weight starts as in ls_nn_linear.
  * - PyTorch's key_padding_mask and bool attn_mask have the inverse meaning: true for keys to ignore. A floating-point
  *   attn_mask has the same meaning.
  */
@@ -576,7 +576,7 @@ LS_API ls_module *ls_nn_positions(int64_t count, int64_t width, ls_dtype dtype);
 typedef enum ls_mlp_activation { LS_MLP_RELU = 0, LS_MLP_GELU, LS_MLP_GELU_TANH } ls_mlp_activation;
 
 /**
- * Options of ls_nn_transformer_block. Zero fields select the defaults, which for `norm_first` and `activation` are
+ * Options for ls_nn_transformer_block. Zero fields select the defaults, which for `norm_first` and `activation` are
  * PyTorch's (TransformerEncoderLayer).
  */
 typedef struct ls_transformer_options {
@@ -621,16 +621,16 @@ typedef struct ls_recurrent_options {
  * ls_forward_many has inputs x, h, lengths and outputs y, h. All except x and y are optional.
  * - h [n, layers, hidden] is the initial state (NULL selects zeros) and the final state. With two directions, each
  *   layer has two states, forward and backward. PyTorch swaps the first two axes.
- * - lengths [n] (i64 or i32, 0 to length) has the number of steps of each sequence, as PyTorch's packed sequences have.
- *   After these steps, y is zero and x must be finite. The final state is the state after the sequence's last step, and
- *   the backward direction starts at this step. Fails with LS_ERR_ARGUMENT if a length is out of range.
+ * - lengths [n] (i64 or i32, 0 to length) gives the number of steps in each sequence, as in PyTorch's packed
+ *   sequences. After these steps, y is zero and x must be finite. The final state is the state after the sequence's
+ *   last step, and the backward direction starts at this step. Fails with LS_ERR_ARGUMENT if a length is out of range.
  *
  * Parameters are weight_ih_l0 [hidden, in], weight_hh_l0 [hidden, hidden], bias_ih_l0 and bias_hh_l0 [hidden], and so
  * on for l1 (where `in` is the width of the previous y), as in PyTorch. Names of the backward direction end with
  * "_reverse". All are initialized uniformly in +-1/sqrt(hidden).
  */
 LS_API ls_module *ls_nn_rnn(int64_t in, int64_t hidden, const ls_recurrent_options *options);
-/** Returns ls_nn_rnn with ls_relu instead of ls_tanh (PyTorch's RNN with nonlinearity="relu"). */
+/** Creates the layer of ls_nn_rnn with ls_relu instead of ls_tanh (PyTorch's RNN with nonlinearity="relu"). */
 LS_API ls_module *ls_nn_rnn_relu(int64_t in, int64_t hidden, const ls_recurrent_options *options);
 /**
  * Returns an LSTM (Hochreiter and Schmidhuber, Neural Computation 9, 1997; PyTorch's LSTM): c_t = f c_{t-1} + i g and
@@ -671,7 +671,7 @@ LS_API ls_module *ls_sequential_of(ls_module *const *modules, int count);
                      (int)(sizeof((ls_module *[]){__VA_ARGS__}) / sizeof(ls_module *)))
 #endif
 
-/** A module of ls_sequential_named and its name. */
+/** A module for ls_sequential_named and its name. */
 typedef struct ls_named_module {
     const char *name; /**< name; copied */
     ls_module *module;

@@ -225,29 +225,30 @@ typedef struct ls_conjugate_gradient_options {
  * ownership to the caller, or NULL if an option is out of range.
  */
 LS_API ls_optimizer *ls_sgd(ls_module *model, const ls_sgd_options *options);
-/** Creates an Adam optimizer, in the same way as ls_sgd. */
+/** Creates an Adam optimizer, under the same rules as ls_sgd. */
 LS_API ls_optimizer *ls_adam(ls_module *model, const ls_adam_options *options);
-/** Creates an Adam optimizer with decoupled weight decay, in the same way (Loshchilov and Hutter, arXiv 1711.05101). */
+/** Creates an Adam optimizer with decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101), under the same
+ * rules as ls_sgd. */
 LS_API ls_optimizer *ls_adamw(ls_module *model, const ls_adam_options *options);
-/** Creates an RMSprop optimizer, in the same way as ls_sgd. */
+/** Creates an RMSprop optimizer, under the same rules as ls_sgd. */
 LS_API ls_optimizer *ls_rmsprop(ls_module *model, const ls_rmsprop_options *options);
-/** Creates an Adagrad optimizer, in the same way as ls_sgd. */
+/** Creates an Adagrad optimizer, under the same rules as ls_sgd. */
 LS_API ls_optimizer *ls_adagrad(ls_module *model, const ls_adagrad_options *options);
-/** Creates an Adadelta optimizer, in the same way as ls_sgd. */
+/** Creates an Adadelta optimizer, under the same rules as ls_sgd. */
 LS_API ls_optimizer *ls_adadelta(ls_module *model, const ls_adadelta_options *options);
-/** Creates a NAdam optimizer, in the same way as ls_sgd. */
+/** Creates a NAdam optimizer, under the same rules as ls_sgd. */
 LS_API ls_optimizer *ls_nadam(ls_module *model, const ls_nadam_options *options);
-/** Creates a RAdam optimizer, in the same way as ls_sgd. */
+/** Creates a RAdam optimizer, under the same rules as ls_sgd. */
 LS_API ls_optimizer *ls_radam(ls_module *model, const ls_radam_options *options);
-/** Creates a Lion optimizer, in the same way as ls_sgd. */
+/** Creates a Lion optimizer, under the same rules as ls_sgd. */
 LS_API ls_optimizer *ls_lion(ls_module *model, const ls_lion_options *options);
-/** Creates a LAMB optimizer, in the same way as ls_sgd. */
+/** Creates a LAMB optimizer, under the same rules as ls_sgd. */
 LS_API ls_optimizer *ls_lamb(ls_module *model, const ls_lamb_options *options);
-/** Creates a Muon optimizer, in the same way as ls_sgd, but with two groups. */
+/** Creates a Muon optimizer with two groups, under the same rules as ls_sgd. */
 LS_API ls_optimizer *ls_muon(ls_module *model, const ls_muon_options *options);
-/** Creates an L-BFGS optimizer, in the same way as ls_sgd. */
+/** Creates an L-BFGS optimizer, under the same rules as ls_sgd. */
 LS_API ls_optimizer *ls_lbfgs(ls_module *model, const ls_lbfgs_options *options);
-/** Creates a conjugate gradient optimizer, in the same way as ls_sgd. */
+/** Creates a conjugate gradient optimizer, under the same rules as ls_sgd. */
 LS_API ls_optimizer *ls_conjugate_gradient(ls_module *model, const ls_conjugate_gradient_options *options);
 
 /** Options of a parameter group that override the options of the optimizer. */
@@ -323,7 +324,7 @@ typedef enum ls_stop_reason {
 typedef struct ls_step_info {
     ls_stop_reason reason;
     int iterations;  /**< number of directions; 1 for an optimizer that takes one step per call */
-    int evaluations; /**< number of calls of the closure */
+    int evaluations; /**< number of calls to the closure */
 } ls_step_info;
 
 /**
@@ -377,9 +378,9 @@ LS_API void ls_optimizer_free(ls_optimizer *optimizer);
  *
  * - Formulas, defaults and the step at which a rate changes follow torch.optim.lr_scheduler, in closed form.
  * - The rates depend only on the number of steps t and on `base`, the rate of each group when the schedule was created.
- *   Ranks that advance equally therefore have the same rates.
+ *   Ranks that advance the same number of times therefore have the same rates.
  * - A group with base 0 is frozen and stays frozen.
- * - A step is a call of ls_schedule_advance: after each training step, or after each epoch.
+ * - A step is one call to ls_schedule_advance, made after each training step or after each epoch.
  * - The constructors set the rates of step 0 and return ownership to the caller. They return NULL if a number is out of
  *   range or if the optimizer is NULL.
  * - ls_schedule_advance fails if a group was added to the optimizer later.
@@ -429,7 +430,7 @@ LS_API ls_schedule *ls_schedule_function(ls_optimizer *optimizer, double (*facto
  */
 typedef struct ls_one_cycle_options {
     int64_t steps;
-    double max_learning_rate; /**< largest rate of all groups that are not frozen; 0 selects each group's base rate */
+    double max_learning_rate; /**< peak rate for every group that is not frozen; 0 selects each group's base rate */
     double rising; /**< fraction of the steps during which the rate rises, up to 1; 0 selects the default, 0.3 */
     double initial_divisor; /**< 0 selects the default, 25 */
     double final_divisor;   /**< 0 selects the default, 1e4 */
@@ -457,7 +458,8 @@ typedef enum ls_cycle_heights {
  * falls again. Meanwhile momentum falls and rises. CyclicLR.
  */
 typedef struct ls_cyclic_options {
-    double min_learning_rate; /**< lowest rate of all groups that are not frozen; 0 selects each group's base rate */
+    double min_learning_rate; /**< lower bound of the rate, for every group that is not frozen; 0 selects each group's
+                                 base rate */
     double max_learning_rate;
     int64_t steps_up;   /**< 0 selects the default, 2000 */
     int64_t steps_down; /**< 0 selects steps_up */
@@ -551,7 +553,7 @@ LS_API void ls_schedule_free(ls_schedule *schedule);
  */
 typedef struct ls_grad_scaler ls_grad_scaler;
 
-/** Options of ls_grad_scaler_new. */
+/** Options for ls_grad_scaler_new. */
 typedef struct ls_grad_scaler_options {
     double initial_scale;    /**< 0 selects the default, 65536 */
     double growth_factor;    /**< factor that multiplies the scale after growth_interval consecutive updates without a

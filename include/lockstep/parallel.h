@@ -146,16 +146,17 @@ LS_API ls_handle *ls_alltoall_begin(ls_comm *comm, ls_tensor *tensor, int gather
  * Waits for the message or the collective call. Returns the result of the call, the received tensor, or the sent tensor
  * (through which its gradient continues).
  *
- * Fails with LS_ERR_MISMATCH if rank `source` sent another shape or dtype. The message is dropped, and the communicator
- * stays usable. Fails with LS_ERR_STATE if the program has already waited for the handle, or if its scope has ended.
+ * Fails with LS_ERR_MISMATCH if rank `source` sent a different shape or dtype. The message is dropped, and the
+ * communicator stays usable. Fails with LS_ERR_STATE if the program has already waited for the handle, or if its scope
+ * has ended.
  *
  * If the program does not wait for a handle:
  *
  * - ls_scope_end waits for a collective call, and then returns LS_ERR_STATE, or the error of the call, with the name of
  *   the call.
- * - ls_scope_end waits for a message, until the timeout, ls_comm_free, the death of a rank of the communicator, or
- *   ls_finalize of the partner. If nothing failed before, it then returns LS_ERR_TIMEOUT or LS_ERR_PEER with the rank
- *   and the tag.
+ * - ls_scope_end waits for a message until the timeout passes, ls_comm_free is called, a rank of the communicator dies,
+ *   or the partner calls ls_finalize. If nothing has failed by then, it returns LS_ERR_TIMEOUT or LS_ERR_PEER with the
+ *   rank and the tag.
  * - ls_backward ends recorded collective calls before it starts, and receives messages of ls_irecv, because the sender
  *   may need the gradient. ls_handle_wait still returns the tensor afterwards.
  */
@@ -224,7 +225,7 @@ LS_API ls_status ls_allreduce_many(ls_comm *comm, ls_tensor *const *tensors, int
  */
 typedef struct ls_reducer ls_reducer;
 
-/** Options of ls_reducer_new. Zero fields select the defaults. */
+/** Options for ls_reducer_new. Zero fields select the defaults. */
 typedef struct ls_reducer_options {
     /** Factor that multiplies the sums, for tensors of f32 or f64 only. 1 selects plain sums, of any dtype. 0 selects
      * means over the ranks, of any dtype. */
@@ -302,7 +303,8 @@ typedef struct ls_wire_format ls_wire_format;
  */
 LS_API ls_wire_format *ls_wire_format_new(const ls_wire_functions *functions, void *user);
 
-/** Drops the caller's reference. The last reference, which may be a module's, frees the format. NULL is allowed. */
+/** Drops the caller's reference. The format is freed when its last reference, which may be a module's, is dropped.
+ * NULL is allowed. */
 LS_API void ls_wire_format_free(ls_wire_format *format);
 
 /** Selects when a data-parallel module averages its gradients. All choices give bit-identical results. */
@@ -312,7 +314,7 @@ typedef enum ls_overlap_mode {
     LS_OVERLAP_OFF       /**< all at once, after the backward pass */
 } ls_overlap_mode;
 
-/** Options of ls_data_parallel. A zero field selects the default. */
+/** Options for ls_data_parallel. A zero field selects the default. */
 typedef struct ls_data_parallel_options {
     bool no_initial_sync; /**< omits the initial copy; the ranks' parameters and buffers must already be equal */
     /**
@@ -589,7 +591,7 @@ LS_API ls_comm *ls_data_parallel_comm(const ls_module *module);
 typedef struct ls_outer ls_outer;
 
 /**
- * Options of ls_outer_new. A zero field selects the default. All ranks must pass the same values.
+ * Options for ls_outer_new. A zero field selects the default. All ranks must pass the same values.
  *
  * The defaults are DiLoCo's, for long runs. In short runs, they can lose accuracy: examples/fashion_mnist, with 32
  * training steps between outer steps, needs a learning rate of 0.5 and momentum 0.8.
@@ -679,7 +681,7 @@ LS_API void ls_outer_free(ls_outer *outer);
  *   the same shards.
  */
 
-/** Options of ls_nn_column_parallel and ls_nn_row_parallel. Zero fields select the defaults. */
+/** Options for ls_nn_column_parallel and ls_nn_row_parallel. Zero fields select the defaults. */
 typedef struct ls_parallel_linear_options {
     ls_dtype dtype; /**< dtype of the parameters; 0 selects LS_F32 */
     bool no_bias;   /**< no bias */
@@ -713,7 +715,7 @@ LS_API ls_module *ls_nn_parallel_embedding(ls_comm *comm, int64_t count, int64_t
  * bit-identical results. */
 typedef enum ls_pipeline_schedule { LS_PIPELINE_1F1B = 0, LS_PIPELINE_GPIPE } ls_pipeline_schedule;
 
-/** Options of ls_pipeline. Zero fields select the defaults. */
+/** Options for ls_pipeline. Zero fields select the defaults. */
 typedef struct ls_pipeline_options {
     int micro_batches;             /**< number of micro-batches per batch; 0 selects twice the number of stages */
     ls_pipeline_schedule schedule; /**< order of the micro-batches; 0 selects LS_PIPELINE_1F1B */

@@ -40,7 +40,7 @@ typedef struct ls_step ls_step;
  */
 typedef ls_tensor *(*ls_step_function)(void *user);
 
-/** Options of ls_step_capture. Zero fields select defaults. */
+/** Options for ls_step_capture. Zero fields select defaults. */
 typedef struct ls_step_capture_options {
     bool fallback; /**< on failure, logs the reason once; ls_step_replay then runs the function */
 } ls_step_capture_options;
@@ -70,13 +70,13 @@ LS_API ls_step *ls_step_capture(ls_step_function function, void *user, const ls_
 
 /**
  * Repeats the step. Fails with LS_ERR_STATE, before it changes anything, if a tensor, a module or a mode is not as it
- * was when the step was captured: capture the step again. Also fails with LS_ERR_STATE on another thread than
- * ls_step_capture, in a backward pass, and in a step that is being captured. Otherwise fails if an operation of the
- * step fails.
+ * was when the step was captured: capture the step again. Also fails with LS_ERR_STATE on a thread other than the
+ * thread that called ls_step_capture, in a backward pass, and in a step that is being captured. Otherwise fails if an
+ * operation of the step fails.
  *
- * If the step averages gradients over ranks (ls_data_parallel), the call is collective, with ranks that replay the step
- * and ranks that run it. If a check of the tensors and modules or an operation fails on a rank, the call fails on all
- * ranks, with an error that names this rank.
+ * If the step averages gradients over ranks (ls_data_parallel), the call is collective; each of the other ranks may
+ * either replay the step or run it. If a check of the tensors and modules or an operation fails on a rank, the call
+ * fails on all ranks, with an error that names this rank.
  */
 LS_API ls_status ls_step_replay(ls_step *step) LS_WARN_UNUSED;
 

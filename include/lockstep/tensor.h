@@ -240,7 +240,7 @@ LS_API ls_tensor *ls_scalar(double value, ls_dtype dtype);
 LS_API const char *ls_device_of(const ls_tensor *tensor);
 /**
  * Sets the default device of this thread. A new tensor is created on this device unless another tensor determines the
- * device. Examples are the tensors of ls_zeros and ls_from, the parameters of layers and the batches of loaders.
+ * device. Examples are the tensors from ls_zeros and ls_from, the parameters of layers and the batches of loaders.
  * Initially, the default device is the value of LOCKSTEP_DEVICE, or "cpu" if LOCKSTEP_DEVICE is not set. Fails with
  * - LS_ERR_ARGUMENT if no device has this name,
  * - LS_ERR_UNSUPPORTED if the GPU plug-in cannot be loaded,
@@ -339,7 +339,7 @@ LS_API bool ls_allclose(const ls_tensor *a, const ls_tensor *b, double relative,
  * text, as snprintf does.
  */
 LS_API size_t ls_format(const ls_tensor *tensor, char *text, size_t capacity);
-/** Prints the text of ls_format and a newline to standard output. */
+/** Prints the text that ls_format returns, followed by a newline, to standard output. */
 LS_API void ls_print(const ls_tensor *tensor);
 
 /* ---- in-place changes -------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ LS_API ls_status ls_trace_start(void) LS_WARN_UNUSED;
  * cannot be written.
  *
  * The file has Chrome's trace event format, which chrome://tracing and ui.perfetto.dev open. Each rank is a process in
- * it. The times of ranks on other machines are shifted to rank 0's clock, measured with a barrier.
+ * it. The times of ranks on other machines are shifted to rank 0's clock; the offsets are measured with a barrier.
  */
 LS_API ls_status ls_trace_stop(ls_comm *comm, const char *path) LS_WARN_UNUSED;
 

@@ -179,9 +179,9 @@ LS_API ls_callback *const *ls_callback_array(ls_callback *const *callbacks, int 
     .callback_count = (int)(sizeof((ls_callback *const[]){__VA_ARGS__}) / sizeof(ls_callback *))
 #endif
 
-/** Options of ls_trial_new. The trial takes ownership of callbacks and metrics, even if ls_trial_new fails. It
- * borrows all other objects: free the trial first. ls_trial_run fails with LS_ERR_STATE if the model, a loader or
- * the optimizer was freed. */
+/** Options for ls_trial_new. The trial takes ownership of callbacks and metrics, even if ls_trial_new fails. It
+ * borrows all other objects: free the trial first. ls_trial_run fails with LS_ERR_STATE if the model, a loader or the
+ * optimizer was freed. */
 typedef struct ls_trial_options {
     ls_module *model;
     ls_optimizer *optimizer; /**< optimizer of the default step; may be NULL with a user step, and for a trial that only

@@ -79,7 +79,7 @@ static captured_input *add_input(ls_step *step, ls_tensor *tensor, const char *o
 static void note_input(ls_step *step, ls_tensor *input, const char *operation, int argument) {
     if (ls_tensor_device(input) != &ls_cpu) {
         ls_capture_refuse(&step->capture, operation,
-                          "computes on another device than \"cpu\": only steps on the CPU can be captured");
+                          "computes on a device other than \"cpu\": only steps on the CPU can be captured");
     } else if (ls_capture_add_storage(&step->capture, input->storage) && find_input(step, input) == NULL) {
         (void)add_input(step, input, operation, argument);
     }
@@ -437,7 +437,8 @@ static ls_status check_here(const char *call, const ls_step *step) {
         return ls_fail_missing("ls_step_replay: the step");
     }
     if (step->function == NULL) {
-        return ls_fail(LS_ERR_STATE, "%s: the step was freed (ls_step_free) before; free it after its last use", call);
+        return ls_fail(LS_ERR_STATE,
+                       "%s: the step has already been freed (ls_step_free); free it only after its last use", call);
     }
     return LS_OK;
 }

@@ -93,7 +93,7 @@ static ls_status compare_files(comparison *c, const char *name, const char *cons
     return status;
 }
 
-/* Compares the files of this name in both checkpoints. */
+/* Compares the files with this name in both checkpoints. */
 static ls_status compare_files_named(comparison *c, const char *name) {
     char left[PATH_MAX], right[PATH_MAX];
     LS_TRY(ls_path_join(left, c->folders[0], name));

@@ -1,5 +1,5 @@
 /*
- * The inside of a communicator and of its work, for the files of the call layer alone. Each of them calls only files
+ * Internals of a communicator and its work, for use only by the files of the call layer. Each file calls only files
  * that are above it in this table:
  *
  * | file | contents |
@@ -28,7 +28,7 @@
 /* One asynchronous call. Calls that have not been waited for yet are in the communicator's list `open`; calls that
  * have not finished are also in its queue, in order. */
 struct ls_work {
-    ls_comm *comm; /* NULL after the communicator was freed */
+    ls_comm *comm; /* NULL once the communicator has been freed */
     ls_call call;
     bool posted;   /* a send or receive, which is in no queue */
     void *request; /* the backend's request of a posted call that has not finished */

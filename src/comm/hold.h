@@ -5,10 +5,10 @@
 #include <lockstep/comm.h>
 
 /*
- * Atomic reference counting. An object that uses a communicator (a module, a node of the tape, memory of ls_comm_alloc)
- * holds a reference. ls_comm_free and ls_finalize drop the first reference. Then this rank has left, and every call
- * fails with LS_ERR_STATE, but rank, size and memory of ls_comm_alloc stay valid until the last reference is dropped.
- * ls_comm_drop accepts NULL.
+ * Atomic reference counting. An object that uses a communicator (a module, a node of the tape, memory from
+ * ls_comm_alloc) holds a reference. ls_comm_free and ls_finalize drop the first reference. Then this rank has left, and
+ * every call fails with LS_ERR_STATE, but rank, size and memory from ls_comm_alloc stay valid until the last reference
+ * is dropped. ls_comm_drop accepts NULL.
  */
 ls_comm *ls_comm_hold(ls_comm *comm);
 void ls_comm_drop(ls_comm *comm);

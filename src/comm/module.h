@@ -4,7 +4,7 @@
  * backend/module is common to all plug-ins, and exports ls_backend_module (lockstep/sys/module.h), which stores `core`
  * and returns ls_module_backend. ls_backend_find calls it once per search. A plug-in is never unloaded.
  *
- * A plug-in uses no symbol of the core directly: LS_CORE_FUNCTIONS lists everything that it may call, and
+ * A plug-in uses no symbols from the core directly: LS_CORE_FUNCTIONS lists everything that it may call, and
  * backend/module/core.c defines functions with these names. So its sources include base/status.h, base/memory.h,
  * base/log.h, comm/channel/hello.h, comm/backend.h, comm/engine/engine.h, comm/pieces.h, comm/reduce.h,
  * comm/transport.h and <lockstep/comm.h> (stores, names, sizes, errors; no calls on communicators) as the core's

@@ -6,9 +6,9 @@
 
 enum { ONE_READ = 256 << 20 }; /* in bytes; the kernel limits the size of one read */
 
-/* The kernel reads the parts in order. Before it reads the next part, it releases the pages of the previous part,
- * with a memory barrier. So if the mark is still present when it is read after the data, it was present while the
- * data was read. */
+/* The kernel reads the parts in order. Before it reads the next part, it releases the pages of the previous part, with
+ * a memory barrier. So if the mark is still present when it is read after the data, it was present while the data was
+ * being read. */
 static bool read_once(const ls_peer_memory *peer, void *into, uint64_t address, size_t bytes) {
     unsigned char mark[LS_PEER_MARK_MOST];
     const struct iovec here[] = {{.iov_base = into, .iov_len = bytes}, {.iov_base = mark, .iov_len = peer->mark_size}};

@@ -5,8 +5,8 @@
  * A PID is valid only within one PID namespace, and the kernel reuses it after the process has exited. So the process
  * to be read keeps a mark in its memory, which the reader knows. Every read also reads the mark, after the data, in the
  * same system call and therefore from the same process. If the mark is correct, the data is from the expected process,
- * and the mark was present while the data was read. A process that has removed its mark may use its memory for other
- * purposes.
+ * and the mark was present while the data was being read. A process that has removed its mark may use its memory for
+ * other purposes.
  */
 #ifndef LS_COMM_PEER_MEMORY_H
 #define LS_COMM_PEER_MEMORY_H

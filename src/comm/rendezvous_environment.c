@@ -108,7 +108,7 @@ static ls_status read_master(ls_job *job) {
                        LS_HOST_CAPACITY - 1);
     }
     LS_TRY(ls_environment_number("MASTER_PORT", 1, 65535, &port));
-    if (agent != NULL && strcmp(agent, "True") == 0) { /* torchrun's own store listens at this port */
+    if (agent != NULL && strcmp(agent, "True") == 0) { /* torchrun's own store listens on this port */
         if (++port > 65535) {
             return ls_fail(LS_ERR_ARGUMENT,
                            "MASTER_PORT=65535 is used by torchrun and leaves no higher port for Lockstep");

@@ -12,7 +12,7 @@
 typedef struct ls_greeting_target {
     ls_address address;
     const char *server; /* for messages: name of the server, "rank 0" */
-    const char *thing;  /* for messages: the service of the server, "the store" */
+    const char *thing;  /* for messages: name of the service, such as "the store" */
     double limit;       /* for messages: duration of the whole search in seconds; 0 selects the timeout */
     /* Called before each further attempt to connect: returns true if no server is to be expected at this address any
      * more. May be NULL. */

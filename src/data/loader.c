@@ -46,8 +46,8 @@ static bool is_gone(const ls_loader *loader) {
 
 bool ls_loader_is_here(const char *call, const ls_loader *loader) {
     if (is_gone(loader)) {
-        (void)ls_fail(LS_ERR_STATE, "%s: the loader was freed (ls_loader_free) before; free it after its last use",
-                      call);
+        (void)ls_fail(LS_ERR_STATE,
+                      "%s: the loader has already been freed (ls_loader_free); free it only after its last use", call);
         return false;
     }
     return true;

@@ -2,7 +2,7 @@
  * Plug-ins for array files: lockstep-hdf5.so and lockstep-netcdf.so. This header is the whole interface between a
  * plug-in and the core. Only src/formats/hdf5 includes hdf5.h, and only src/formats/netcdf includes netcdf.h.
  *
- * A plug-in exports ls_array_format_module (lockstep/sys/module.h) and needs no symbol of the core. It reports a
+ * A plug-in exports ls_array_format_module (lockstep/sys/module.h) and uses no symbols from the core. It reports a
  * failure as a string in `reason`, and the core composes the message. The core makes one call at a time, because the
  * libraries are not thread-safe in every build, and libnetcdf calls HDF5 (formats/array_file.c).
  */

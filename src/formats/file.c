@@ -127,7 +127,7 @@ ls_status ls_source_read_at(const ls_source *source, size_t offset, void *bytes,
 }
 
 ls_status ls_source_fail_short(const ls_source *source) {
-    return ls_fail(LS_ERR_IO, "%s: %s was truncated while it was read", source->call, source->path);
+    return ls_fail(LS_ERR_IO, "%s: %s was truncated while it was being read", source->call, source->path);
 }
 
 size_t ls_source_most(const ls_source *source) {

@@ -101,11 +101,12 @@ static bool check_shards(const ls_named_list *parameters) {
     for (int i = 0; i < parameters->count; i++) {
         const ls_tensor *parameter = parameters->items[i].tensor;
         if ((parameter->leaf != NULL && parameter->leaf->sharding != NULL) || ls_tensor_is_gone(parameter)) {
-            (void)ls_fail(LS_ERR_UNSUPPORTED,
-                          "laying out the parameters: \"%s\" belongs to an ls_data_parallel with .zero, and must stay "
-                          "where it is: create the optimizer for the module of ls_data_parallel, or add the parameters "
-                          "with ls_optimizer_add_group",
-                          parameters->items[i].name);
+            (void)ls_fail(
+                LS_ERR_UNSUPPORTED,
+                "laying out the parameters: \"%s\" belongs to an ls_data_parallel with .zero, and must stay "
+                "where it is: create the optimizer for the module created by ls_data_parallel, or add the parameters "
+                "with ls_optimizer_add_group",
+                parameters->items[i].name);
             return false;
         }
     }

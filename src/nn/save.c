@@ -40,7 +40,7 @@ static ls_status add_pair(const char *const *metadata, const char *key, const ch
     return LS_OK;
 }
 
-/* Returns whether the tensor is the mean of a module of ls_nn_standardize with this value of .nan_is_mean. */
+/* Returns whether the tensor is the mean of a module created by ls_nn_standardize with this value of .nan_is_mean. */
 static bool is_mean(const ls_module *module, const ls_tensor *tensor, bool skips_nan) {
     const ls_module *standardize = ls_standardize_of_mean(module, tensor);
     return standardize != NULL && ls_standardize_skips_nan(standardize) == skips_nan;
@@ -174,7 +174,7 @@ static bool is_counter(const ls_module *module, ls_named saved) {
     return false;
 }
 
-/* Returns whether the model has no tensor of this name. */
+/* Returns whether the model has no tensor with this name. */
 static bool is_extra(const ls_module *module, ls_named saved) {
     return ls_module_find(module, saved.name) == NULL && !is_counter(module, saved);
 }

@@ -98,8 +98,9 @@ static ls_status add_shards(const ls_module *model, double *squares, int64_t cou
         const ls_tensor *parameter = ls_module_parameter(model, i);
         ls_sharding *own = parameter->leaf != NULL && parameter->leaf->shard ? parameter->leaf->sharding : NULL;
         if (own != NULL && sharding != NULL && own->comm != sharding->comm) {
-            return ls_fail(LS_ERR_UNSUPPORTED, "ls_clip_grad_norm: the module has two ls_data_parallel with .zero over "
-                                               "different communicators: call ls_clip_grad_norm for each");
+            return ls_fail(LS_ERR_UNSUPPORTED,
+                           "ls_clip_grad_norm: the module contains two ls_data_parallel modules that use .zero over "
+                           "different communicators: call ls_clip_grad_norm on each of them");
         }
         sharding = own != NULL ? own : sharding;
     }

@@ -240,8 +240,10 @@ ls_optimizer *ls_optimizer_new(const ls_optimizer *initial, ls_module *model) {
 ls_status ls_optimizer_check_here(const char *call, const ls_optimizer *optimizer) {
     return optimizer->type != NULL
                ? LS_OK
-               : ls_fail(LS_ERR_STATE,
-                         "%s: the optimizer was freed (ls_optimizer_free) before; free it after its last use", call);
+               : ls_fail(
+                     LS_ERR_STATE,
+                     "%s: the optimizer has already been freed (ls_optimizer_free); free it only after its last use",
+                     call);
 }
 
 void ls_optimizer_free(ls_optimizer *optimizer) {

@@ -197,7 +197,7 @@ ls_status ls_data_parallel_make_whole(ls_module *module, bool on);
  */
 ls_status ls_data_parallel_gather_one(ls_module *module, const ls_tensor *parameter);
 
-/* Keeps the module alive for nodes on a tape, even after the module was freed, until called with false. */
+/* Keeps the module alive for nodes on a tape, even once the module has been freed, until called with false. */
 void ls_data_parallel_hold(ls_data_parallel_state *state, bool hold);
 
 /* The module's functions for a backward pass. Their user argument is the state. */

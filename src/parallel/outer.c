@@ -261,8 +261,10 @@ static ls_status run_outer_step(const char *call, ls_outer *outer) {
 ls_status ls_outer_check_here(const char *call, const ls_outer *outer) {
     return outer->model != NULL
                ? LS_OK
-               : ls_fail(LS_ERR_STATE,
-                         "%s: the outer optimizer was freed (ls_outer_free) before; free it after its last use", call);
+               : ls_fail(
+                     LS_ERR_STATE,
+                     "%s: the outer optimizer has already been freed (ls_outer_free); free it only after its last use",
+                     call);
 }
 
 static ls_status check(const char *call, ls_outer *outer) {

@@ -40,7 +40,7 @@ static int64_t nearest_boundary(const ls_shards *self, const ls_flat *flat, int6
 static ls_status decide(ls_sharding *sharding, const char *call, bool whole) {
     ls_shards *self = shards_of(sharding);
     if (self->model == NULL) {
-        return ls_fail(LS_ERR_STATE, "%s: the module of ls_data_parallel was freed", call);
+        return ls_fail(LS_ERR_STATE, "%s: the module created by ls_data_parallel was freed", call);
     }
     if (self->decided) {
         return self->whole || !whole
@@ -106,7 +106,7 @@ static ls_shard part(const ls_sharding *sharding, const ls_tensor *parameter) {
 
 ls_status ls_shards_check(const ls_shards *self, const char *call) {
     if (self->replicas == NULL) {
-        return ls_fail(LS_ERR_STATE, "%s: the module of ls_data_parallel was freed", call);
+        return ls_fail(LS_ERR_STATE, "%s: the module created by ls_data_parallel was freed", call);
     }
     LS_TRY(ls_comm_check_open(call, self->comm));
     return !self->failed ? LS_OK

@@ -33,7 +33,7 @@ struct ls_account {
     int64_t collected;           /* number of bytes moved from `others` so far */
     _Atomic(int64_t) others[LS_MEMORY_KINDS];
     /*
-     * The sum of the bytes that other threads have allocated minus freed, the number of calls of ls_account_hold, and
+     * The sum of the bytes that other threads have allocated minus freed, the number of calls to ls_account_hold, and
      * LS_ACCOUNT_OWNED or, after the owner has ended, the owner's bytes.
      */
     _Atomic(int64_t) held;

@@ -149,10 +149,10 @@ bool ls_capture_add_storage(ls_capture *capture, ls_storage *storage);
 /* Returns a copy of a tensor for the arguments of the latest call; NULL for NULL. */
 ls_tensor *ls_capture_tensor(ls_capture *capture, const ls_tensor *tensor, bool written);
 
-/* Notes the address at `*at` in the arguments of the latest call. `name` is the kernel. */
+/* Records that the arguments of the latest call contain the address stored at `*at`. `name` is the kernel's name. */
 void ls_capture_address(ls_capture *capture, const char *name, void **at, bool written);
 
-/* Notes the state of the random number generator at `*at` in the arguments of the latest call. */
+/* Records that the arguments of the latest call contain the random number generator's state stored at `*at`. */
 void ls_capture_random(ls_capture *capture, ls_random_state *at);
 
 /* The same for a call that begins with number *first of the stream. */

@@ -1,4 +1,4 @@
-/* Tensors created from a shape: empty, filled, counted, random, or over memory of the caller. */
+/* Tensors created from a shape: empty, filled, numbered in sequence, random, or over the caller's memory. */
 #include <math.h>
 
 #include "base/float_limits.h"
@@ -48,8 +48,9 @@ static ls_tensor *make_full(const char *call, const ls_shape *shape, ls_dtype dt
         return NULL;
     }
     if (!ls_dtype_holds(dtype, value)) {
-        return finish(tensor, ls_fail(LS_ERR_ARGUMENT, "%s: %g does not fit into %s; round it, or choose another dtype",
-                                      call, value, ls_dtype_name(dtype)));
+        return finish(tensor,
+                      ls_fail(LS_ERR_ARGUMENT, "%s: %g does not fit into %s; round it, or choose a different dtype",
+                              call, value, ls_dtype_name(dtype)));
     }
     return finish(tensor, ls_kernels_of(tensor)->fill(ls_stream_of(tensor), tensor, value));
 }

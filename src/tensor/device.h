@@ -44,8 +44,9 @@ struct ls_device {
     void (*stream_free)(ls_stream *stream);
     ls_status (*stream_wait)(ls_stream *stream); /* waits until all submitted work is complete */
     /*
-     * Returns the vendor libraries' handle of the stream. If the calling thread submits work to a library on it before
-     * it uses another device, this work runs after the stream's earlier work. NULL if there are no such libraries.
+     * Returns the vendor libraries' handle for the stream. Work that the calling thread submits through this handle,
+     * before the thread uses another device, runs after the stream's earlier work. Returns NULL if there are no such
+     * libraries.
      */
     void *(*library_stream)(ls_stream *stream);
 

@@ -1,5 +1,5 @@
-/* Records of tensors, which are freed with the last reference. A program that still uses a freed tensor gets an
- * error. */
+/* Records of tensors, which are freed when their last reference is dropped. A program that still uses a freed tensor
+ * gets an error. */
 #include <stdio.h>
 
 #include "tensor/scope.h"

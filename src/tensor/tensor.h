@@ -165,7 +165,7 @@ static inline bool ls_tensor_is_alone(const ls_tensor *tensor) {
 /* Frees a tensor that has no references. */
 void ls_tensor_destroy(ls_tensor *tensor);
 
-/* Adds and drops references. ls_tensor_drop frees the tensor with the last reference; NULL is allowed. */
+/* Adds and drops references. ls_tensor_drop frees the tensor when its last reference is dropped; NULL is allowed. */
 static inline ls_tensor *ls_tensor_hold(ls_tensor *tensor) {
     tensor->references++;
     return tensor;

@@ -106,7 +106,7 @@ ls_status ls_trial_check_shards(const ls_trial_options *options) {
                : ls_fail(
                      LS_ERR_ARGUMENT,
                      "ls_trial_new: with .shards, %d ranks train the model, but the trial's communicator has %d: set "
-                     ".comm to the communicator of ls_data_parallel",
+                     ".comm to the communicator passed to ls_data_parallel",
                      ranks, ls_comm_size(options->comm));
 }
 

@@ -58,13 +58,14 @@ static ls_status check_optimizer(const ls_trial *trial) {
     return optimizer->model != NULL ? check_complete(optimizer) : LS_OK;
 }
 
-/* Warns once per trial about a module of ls_nn_standardize that does nothing. */
+/* Warns once per trial about a module created by ls_nn_standardize that does nothing. */
 static void check_standardize(ls_trial *trial) {
     if (!trial->watch.standardize_reported && ls_trial_rank(&trial->state) == 0 &&
         ls_standardize_is_unfitted(trial->state.model)) {
         trial->watch.standardize_reported = true;
-        ls_log_write(LS_LOG_WARNING, "ls_trial_run: a module of ls_nn_standardize has its initial mean 0 and deviation "
-                                     "1, so it changes nothing: call ls_nn_standardize_fit before the run");
+        ls_log_write(LS_LOG_WARNING,
+                     "ls_trial_run: a module created by ls_nn_standardize has its initial mean 0 and deviation "
+                     "1, so it changes nothing: call ls_nn_standardize_fit before the run");
     }
 }
 

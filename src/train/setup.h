@@ -4,8 +4,8 @@
 
 #include "train/trial.h"
 
-/* Returns an error if the trial would train nothing. Warns once per trial about a module of ls_nn_standardize that was
- * never fitted. */
+/* Returns an error if the trial would train nothing. Warns once per trial about a module created by ls_nn_standardize
+ * that was never fitted. */
 ls_status ls_trial_check_setup(ls_trial *trial);
 
 /*

@@ -56,7 +56,7 @@ typedef struct ls_watch {
     bool model_communicates;   /* this rank's forward or backward pass, criterion or user step communicates */
     bool ended;                /* the checks are done */
     bool loss_reported;        /* a warning has named the epoch whose loss is not finite */
-    bool standardize_reported; /* a warning has named a module of ls_nn_standardize that was never fitted */
+    bool standardize_reported; /* a warning has named a module created by ls_nn_standardize that was never fitted */
     bool hooks_communicate;    /* hooks of the program on this rank communicate */
     int64_t batch;             /* hash of the first global batch; 0 if the loader splits batches */
     uint64_t communication;    /* communication time of the thread at the start */

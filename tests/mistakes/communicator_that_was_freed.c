@@ -1,5 +1,5 @@
 /*
- * Runs a backward pass after the communicator was freed.
+ * Runs a backward pass after the communicator has been freed.
  *
  * ranks: 2 3
  * says: ls_backward: .*freed

@@ -63,7 +63,7 @@ def await_end(process):
 
 
 def training():
-    """The same parameters on every rank, as in one process with the global batch."""
+    """Returns the same parameters on every rank as in a single process with the global batch."""
     generator = np.random.default_rng(1)
     x, y = generator.standard_normal((48, 3)).astype("f4"), generator.standard_normal((48, 1)).astype("f4")
     model = lockstep.data_parallel(nn.sequential(nn.linear(3, 5), nn.relu(), nn.linear(5, 1)), world)

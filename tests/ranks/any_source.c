@@ -194,7 +194,8 @@ static ls_status wrong_input(ls_comm *comm) {
         LS_TRY(ls_comm_split(comm, 0, 0, &part));
         LS_TRY(ls_comm_recv_any(part, &buffer, 1, LS_I32, 5, &source, &work));
         LS_CHECK(ls_work_wait(work) == LS_ERR_STATE && source == -1);
-        LS_EXPECT_MESSAGE("ls_comm_recv_any #1: rank 0 waits for its own message with tag 5, which it has not sent");
+        LS_EXPECT_MESSAGE(
+            "ls_comm_recv_any #1: rank 0 is waiting for a message from itself with tag 5, which it has not sent");
         ls_comm_free(part);
     }
     return LS_OK;

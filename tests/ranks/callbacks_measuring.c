@@ -1,7 +1,7 @@
 /*
  * Callbacks that measure runs: a file written by rank 0 with values over all ranks, times of all ranks, and a sweep
- * over learning rates. The sweep has the same result on any number of ranks as in one process, and leaves the trial
- * unchanged.
+ * over learning rates. The sweep has the same result on any number of ranks as it does in a single process, and leaves
+ * the trial unchanged.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda

@@ -134,7 +134,7 @@ static ls_status parts_of_others(ls_comm *world) {
     LS_TRY(begin(&t, alone, &(plan){.cut = DIVIDED, .checkpoints = &some}));
     LS_CHECK(ls_comm_rank(world) != 0 || ls_trial_run(t.trial, 1) == LS_ERR_UNSUPPORTED);
     LS_CHECK(ls_comm_rank(world) != 0 ||
-             strstr(ls_error_message(), "set .comm of ls_trial_options to all ranks") != NULL);
+             strstr(ls_error_message(), "set .comm of ls_trial_options to a communicator of all ranks") != NULL);
     end(&t);
     ls_comm_free(alone);
     return ls_comm_barrier(world, NULL);

@@ -257,7 +257,7 @@ static ls_status resume_with(ls_comm *world, const char *checkpoint, const plan 
     return LS_OK;
 }
 
-/* Rank 0 warns once if a run resumes within an epoch with another order of samples. */
+/* Rank 0 warns once if a run resumes within an epoch with a different order of samples. */
 static ls_status resumed_in_another_order(ls_comm *world) {
     outcome is;
     char within[2 * PATH_MAX], at_end[2 * PATH_MAX];

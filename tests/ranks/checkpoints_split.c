@@ -1,6 +1,6 @@
 /*
- * Checkpoints of models that are sharded over ranks, loaded into models that are sharded in another way: every tensor
- * and every state of the optimizer keeps its bits. Wrong checkpoints are refused on every rank.
+ * Checkpoints of models that are sharded over ranks, loaded into models that are sharded differently: every tensor and
+ * every state of the optimizer keeps its bits. Wrong checkpoints are refused on every rank.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow
@@ -158,7 +158,7 @@ static ls_status check_part(const ls_tensor *own, const ls_tensor *whole, const 
     return LS_OK;
 }
 
-/* Compares every tensor of the rank with the tensor of this name in the whole model. */
+/* Compares every tensor on the rank with the tensor of the same name in the whole model. */
 static ls_status check_same(const pupil *own, const pupil *whole) {
     const ls_comm *comm = own->shards;
     const ls_named *states, *all;
@@ -321,7 +321,7 @@ static ls_status what_cannot_be_split(ls_comm *world) {
     return LS_OK;
 }
 
-/* A state whose name ends like the name of a parameter, but is another name. */
+/* A state whose name ends like the name of a parameter, but is a different name. */
 static ls_status what_looks_alike(ls_comm *world) {
     ls_scope *scope = ls_scope_begin();
     for (int i = 0; i < 2; i++) {

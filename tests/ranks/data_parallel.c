@@ -364,8 +364,8 @@ static ls_status all_skip(ls_comm *world) {
 }
 
 /*
- * Gradients are still averaged if the parameters move in memory because an optimizer of a part of the model or of a
- * larger model is created.
+ * Gradients are still averaged if the parameters move in memory because an optimizer is created for part of the model
+ * or for a larger model.
  */
 static ls_status laid_out_anew(ls_comm *world) {
     const training t = {.make = make_mlp, .dtype = LS_F64, .batches = uneven_batches, .passes = 1};

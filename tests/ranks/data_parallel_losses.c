@@ -59,7 +59,7 @@ typedef struct trainee {
     int rank;
     int size; /* of the world, even for a single process */
     ls_dtype dtype;
-    int scale; /* Factor of the size of the shares, which have 4 samples, or 1 to 5. */
+    int scale; /* Multiplies the share size. With 1, each share has 4 samples, or 1 to 5 if the sizes vary. */
     losses *loss;
 } trainee;
 

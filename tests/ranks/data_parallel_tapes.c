@@ -29,7 +29,7 @@ typedef enum later { KEPT_LOSS, KEPT_TAPE, FREED_MODULE, LATER } later;
 
 /*
  * Runs a pass of `model` after the scope of its forward pass has ended, or a second time over the same tape, or after
- * the model was freed.
+ * the model has been freed.
  */
 static ls_status pass_later(ls_module *model, ls_tensor *input, later when) {
     ls_scope *outer = ls_scope_begin();

@@ -198,7 +198,7 @@ static ls_status make(model *m, ls_comm *comm) {
     return LS_OK;
 }
 
-/* After the communicator was freed, the parameters can be read, used and saved, but not trained. */
+/* After the communicator has been freed, the parameters can be read, used and saved, but not trained. */
 static ls_status use_after(const model *m, const char *why) {
     LS_CHECK(ls_module_hash(m->module) == m->hash);
     const bool before = ls_no_grad(true);

@@ -404,7 +404,7 @@ static ls_status freed_before(ls_comm *world) {
     LS_CHECK(outer != NULL);
     ls_outer_free(outer);
     LS_CHECK(ls_outer_step(outer) == LS_ERR_STATE);
-    LS_EXPECT_MESSAGE("ls_outer_step: the outer optimizer was freed (ls_outer_free) before");
+    LS_EXPECT_MESSAGE("ls_outer_step: the outer optimizer has already been freed (ls_outer_free)");
     ls_outer_free(outer);
     ls_module_free(model);
     return LS_OK;

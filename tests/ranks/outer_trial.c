@@ -119,7 +119,7 @@ static ls_status changed_between_runs(ls_comm *world) {
     LS_CHECK(ls_at(bias, (int64_t[]){0}) == 8);
     ls_outer_free(outer);
     LS_CHECK(ls_trial_run(trial, 3) == LS_ERR_STATE);
-    LS_EXPECT_MESSAGE("ls_trial_run: the outer optimizer was freed (ls_outer_free) before");
+    LS_EXPECT_MESSAGE("ls_trial_run: the outer optimizer has already been freed (ls_outer_free)");
     ls_trial_free(trial);
     ls_loader_free(loader);
     ls_optimizer_free(optimizer);

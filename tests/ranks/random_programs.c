@@ -26,7 +26,7 @@ typedef struct group {
     ls_comm *comm; /* NULL if this rank is not a member */
     step *open[STEPS_MOST];
     int opened;
-    unsigned char *pools[POOLS]; /* memory of ls_comm_alloc */
+    unsigned char *pools[POOLS]; /* memory from ls_comm_alloc */
     size_t pool_bytes[POOLS];
     bool taken[POOLS];
 } group;

@@ -71,7 +71,7 @@ static ls_status run(ls_comm *world, const choice *how, bool capture, outcome *i
     return LS_OK;
 }
 
-/* Compares with training without a capture. `most` is the largest number of calls of the criterion. */
+/* Compares with training without a capture. `most` is the largest permitted number of calls to the criterion. */
 static ls_status compare(ls_comm *world, const choice *how, int most) {
     outcome eager, captured;
     LS_TRY(run(world, how, false, &eager));

@@ -382,7 +382,7 @@ launch run -n 3 "${quick[@]}" --outer 2 </dev/null
 check "fashion_mnist --outer 2: ends well" is "$status" 0
 check "fashion_mnist --outer 2: the weights are there" test -s again/weights.safetensors
 check "fashion_mnist --outer 2: one model" one_model 3
-check "fashion_mnist --outer 2: another model than with averaged gradients" test "$(hashes)" != "$before"
+check "fashion_mnist --outer 2: a model other than with averaged gradients" test "$(hashes)" != "$before"
 check "fashion_mnist --outer 2: result lines only" only '^(rank [012] parameters|throughput:|test accuracy:) '
 launch run -n 3 "${quick[@]}" --seed 2 </dev/null
 check "fashion_mnist: another seed, another model" test "$(hashes)" != "$before"

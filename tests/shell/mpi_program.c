@@ -141,7 +141,8 @@ static void use_world(void) {
 
 /* MPI is finalized before the communicators that use it are freed. */
 static int finalize_early(void) {
-    static const char said[] = "the program has called MPI_Finalize: call ls_finalize, or ls_comm_free, before it";
+    static const char said[] =
+        "the program has called MPI_Finalize: call ls_finalize or ls_comm_free before MPI_Finalize";
     float number = 1, other = 1;
     ls_work *finished, *unfinished;
     ls_comm *comm = ls_comm_from_mpi(MPI_COMM_WORLD, &(ls_init_options){.backend = "mpi"});
@@ -161,8 +162,8 @@ static int finalize_early(void) {
 
 /* The same on shared memory, which no longer needs MPI. */
 static int finalize_early_on_shm(void) {
-    static const char said[] = "ls_finalize: the program has called MPI_Finalize: call ls_finalize, or ls_comm_free, "
-                               "before it";
+    static const char said[] =
+        "ls_finalize: the program has called MPI_Finalize: call ls_finalize or ls_comm_free before MPI_Finalize";
     ls_comm *world = ls_init(&(ls_init_options){.backend = "shm"});
     CHECK(world != NULL);
     MPI_Finalize();
@@ -172,8 +173,8 @@ static int finalize_early_on_shm(void) {
 
 /* A world of one rank does not need MPI to finalize. */
 static int finalize_early_alone(void) {
-    static const char said[] = "ls_finalize: the program has called MPI_Finalize: call ls_finalize, or ls_comm_free, "
-                               "before it";
+    static const char said[] =
+        "ls_finalize: the program has called MPI_Finalize: call ls_finalize or ls_comm_free before MPI_Finalize";
     ls_comm *world = ls_init(&(ls_init_options){.backend = "mpi"});
     CHECK(world != NULL && ls_comm_size(world) == 1);
     MPI_Finalize();

@@ -3,7 +3,7 @@
 . "$LS_SOURCE/tests/support/checks.sh"
 port=$("$lockstep" run -n 1 bash -c 'echo $MASTER_PORT') # free a moment ago
 meet=127.0.0.1:$port
-(umask 077 && echo "a secret of this test" >key && echo "another secret than that" >other)
+(umask 077 && echo "a secret of this test" >key && echo "a different secret" >other)
 
 # node K ARGUMENTS...: starts a launcher in the background, with its output in out.K and err.K and its process id in
 # nodes[K].

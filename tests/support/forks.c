@@ -32,7 +32,7 @@ bool ls_forks_hold_memory(void) {
     return found;
 }
 
-/* Returns the backend of LOCKSTEP_TEST_BACKEND, by default shm. */
+/* Returns the backend named by LOCKSTEP_TEST_BACKEND; the default is shm. */
 static const ls_backend *chosen_backend(void) {
     const char *name = getenv("LOCKSTEP_TEST_BACKEND");
     return ls_backend_find(name != NULL ? name : "shm");

@@ -1,4 +1,4 @@
-/* Makes the losses and the inputs of the networks of networks.txt. */
+/* Creates the inputs and losses for the networks in networks.txt. */
 #include <inttypes.h>
 
 #include <lockstep/loss.h>

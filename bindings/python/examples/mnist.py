@@ -3,7 +3,7 @@
     python -m lockstep.run -n 2 mnist.py
 
 With --data-parallel, lockstep.data_parallel replaces the callbacks `sync` and `grad`. The program then ends with the parameters of
-examples/fashion_mnist.c, bit for bit. (The callbacks average the means of the ranks, which rounds in another order.)
+examples/fashion_mnist.c, bit for bit. (The callbacks average the means of the ranks, which rounds in a different order.)
 """
 import argparse
 

@@ -1,4 +1,4 @@
-/* Group normalization: the layer norm of the same elements in another shape. */
+/* Group normalization: the layer norm of the same elements in a different shape. */
 #include "autograd/ops/operand.h"
 #include "autograd/ops/ops.h"
 

@@ -62,7 +62,8 @@ typedef struct ls_constant_factor {
  * gradients. */
 bool ls_find_constant_factor(const ls_node *node, ls_constant_factor *factor);
 
-/* Computes the strides that view x in another shape without moving elements. Returns false if no such strides exist. */
+/* Computes the strides that view x in a different shape without moving elements. Returns false if no such strides
+ * exist. */
 bool ls_view_strides(const ls_tensor *x, int ndim, const int64_t *size, int64_t *stride);
 
 /* Returns sizes as parameters: the sizes are the integers, and their count is the first number. */
@@ -89,11 +90,11 @@ void ls_dense_strides(int ndim, const int64_t *size, int64_t *stride);
 ls_tensor *ls_dense(const char *call, ls_tensor *x);
 
 /*
- * Stack views: tensor records on the stack that show (part of) another tensor in another shape. They hold no reference
- * and are in no scope. For kernels, which keep no reference.
+ * Stack views: tensor records on the stack that show (part of) another tensor in a different shape. They hold no
+ * reference and are in no scope. For kernels, which keep no reference.
  */
 ls_tensor ls_stack_view(const ls_tensor *base, int ndim, const int64_t *size, const int64_t *stride, int64_t offset);
-/* Views the elements of a contiguous tensor in another shape. */
+/* Views the elements of a contiguous tensor in a different shape. */
 ls_tensor ls_stack_view_dense(const ls_tensor *base, int ndim, const int64_t *size);
 /* Views `length` positions along `axis`, beginning at `start`, with stride `step`. */
 ls_tensor ls_stack_view_slice(const ls_tensor *base, int axis, int64_t start, int64_t length, int64_t step);

@@ -170,7 +170,7 @@ ls_status ls_pool_window(const char *call, int axes, const ls_pool_numbers *opti
     window->exclude_padding = options->exclude_padding;
     for (int i = 0; i < LS_SPATIAL; i++) {
         if (window->before[i] > window->kernel[i] / 2) {
-            return ls_fail(LS_ERR_ARGUMENT, "%s: padding %d is more than half of the kernel size %d", call,
+            return ls_fail(LS_ERR_ARGUMENT, "%s: padding %d is more than half the kernel size %d", call,
                            window->before[i], window->kernel[i]);
         }
     }

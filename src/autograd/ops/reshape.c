@@ -1,4 +1,4 @@
-/* Views of the same elements in another shape, if no element has to be moved. */
+/* Views of the same elements in a different shape, if no element has to be moved. */
 #include "autograd/ops/ops.h"
 
 /* The sizes are stored in the integer parameters, and their count in the first number. */
@@ -11,9 +11,9 @@ ls_op_parameters ls_shape_parameters(int ndim, const int64_t *size) {
 }
 
 /*
- * Computes the strides that view x in another shape without moving elements. Returns false if no such strides exist.
- * Both shapes are divided, from the end, into the shortest runs of axes with the same number of elements. The axes of x
- * in a run must be contiguous with one another in memory.
+ * Computes the strides that view x in a different shape without moving elements. Returns false if no such strides
+ * exist. Both shapes are divided, from the end, into the shortest runs of axes with the same number of elements. The
+ * axes of x in a run must be contiguous with one another in memory.
  */
 bool ls_view_strides(const ls_tensor *x, int ndim, const int64_t *size, int64_t *stride) {
     if (x->count == 0 || x->contiguous) {
@@ -28,7 +28,7 @@ bool ls_view_strides(const ls_tensor *x, int ndim, const int64_t *size, int64_t 
         }
         int64_t step = x->stride[from];
         int64_t x_run = x->size[from], run = 1; /* number of elements of the run in each shape */
-        int64_t next = step * x_run;            /* the stride with which the previous axis joins the run */
+        int64_t next = step * x_run;            /* the stride that the previous axis must have to extend the run */
         from--;
         while (to >= 0 && (run < x_run || size[to] == 1)) {
             stride[to] = step * run;

@@ -1,4 +1,4 @@
-/* Views: the same elements with another shape or order, or a subset or repetition of them. */
+/* Views: the same elements with a different shape or order, or a subset or repetition of them. */
 #include "autograd/ops/ops.h"
 #include "autograd/ops/promote.h"
 

@@ -219,8 +219,8 @@ static ls_status add_part(const joining *join, ls_named named) {
     }
     if (!ls_shape_equal(&is, &own) || ls_dtype_of(join->made[k]) != ls_dtype_of(named.tensor)) {
         return ls_fail(LS_ERR_FORMAT,
-                       "checkpoint: %s: %s of rank %d has another shape or dtype than the manifest and the other ranks "
-                       "say: the checkpoint is damaged, use another one",
+                       "checkpoint: %s: %s of rank %d has a different shape or dtype than the manifest and the other "
+                       "ranks say: the checkpoint is damaged; use a different checkpoint",
                        join->folder, part->name, part->rank);
     }
     return copy_common(join->made[k], &want, named.tensor, part);

@@ -21,7 +21,7 @@ static int64_t convert(const ls_resumption *load, int64_t batches, int64_t now) 
 }
 
 /*
- * Warns on rank 0 if the epoch continues in another order of samples. Checkpoints of older versions, and loaders
+ * Warns on rank 0 if the epoch continues with a different order of samples. Checkpoints of older versions, and loaders
  * of other kinds, do not have the order's options.
  */
 static void check_order(const ls_resumption *load) {

@@ -215,7 +215,7 @@ static ls_status lock_folder(ls_checkpointer *self) {
     return LS_OK;
 }
 
-/* Completes a link to the best checkpoint that a killed run did not rename, if this checkpoint exists. */
+/* If the best checkpoint exists, completes the link to it that a killed run created but did not rename. */
 static ls_status finish_link(const char *folder, const char *name) {
     char link[PATH_MAX], best[PATH_MAX], target[PATH_MAX], led[NAME_MAX + 1];
     LS_TRY(ls_path_join(link, folder, name));
@@ -368,7 +368,7 @@ static ls_status check_ranks(const ls_trial *trial, bool divided) {
                ? ls_fail(
                      LS_ERR_UNSUPPORTED,
                      "checkpoint: the model is sharded over ranks, but the trial's communicator has %d of the job's %d "
-                     "ranks: set .comm of ls_trial_options to all ranks",
+                     "ranks: set .comm of ls_trial_options to a communicator of all ranks",
                      size, ls_comm_size(world))
                : LS_OK;
 }

@@ -180,7 +180,7 @@ typedef struct ls_several {
 typedef struct ls_asked {
     const double *numbers;
     int64_t count;
-    int64_t elements; /* number of elements, for a mean over elements that all count; otherwise -1 */
+    int64_t elements; /* number of elements, for a mean that includes every element; otherwise -1 */
 } ls_asked;
 
 typedef struct ls_metrics {

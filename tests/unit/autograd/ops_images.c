@@ -372,7 +372,7 @@ TEST(test_pooling_refuses) {
     REFUSED(ls_max_pool(x, NULL), LS_ERR_ARGUMENT, "ls_max_pool: the kernel is empty");
     REFUSED(ls_max_pool(x, POOLING(.stride = LS_SHAPE(2))), LS_ERR_ARGUMENT, "the kernel is empty");
     REFUSED(ls_max_pool(x, POOLING(.kernel = LS_SHAPE(3), .padding = LS_SHAPE(2))), LS_ERR_ARGUMENT,
-            "ls_max_pool: padding 2 is more than half of the kernel size 3");
+            "ls_max_pool: padding 2 is more than half the kernel size 3");
     REFUSED(ls_max_pool(x, POOLING(.kernel = LS_SHAPE(6))), LS_ERR_SHAPE,
             "ls_max_pool: x is [2, 4, 5, 6]: a window of 6 positions does not fit in 5, padding included");
     REFUSED(ls_max_pool(wave(LS_SHAPE(1, 1, 3), 1),

@@ -1,10 +1,10 @@
 /*
  * The first guarantee of communication: no call blocks forever. A rank is killed, crashes, exits, leaves or is stopped
- * before, in, after and during each call, with 2, 3 and 5 ranks. Every other rank must get an error that names the
- * rank, the call and its number: at once for a death, after the timeout for silence, and again in every later call.
- * Each call is combined with each fault at each moment; with LOCKSTEP_TEST_FULL=1, also with small and large buffers
- * and all numbers of ranks. LOCKSTEP_TEST_BACKEND selects a backend other than shm. LOCKSTEP_TEST_ONE_IN=N runs every
- * N-th job, beginning with job LOCKSTEP_TEST_FROM (0 to N - 1).
+ * before, during and after each call, with 2, 3 and 5 ranks. Every other rank must get an error that names the rank,
+ * the call and its number: at once for a death, after the timeout for silence, and again in every later call. Each call
+ * is combined with each fault at each moment; with LOCKSTEP_TEST_FULL=1, also with small and large buffers and all
+ * numbers of ranks. LOCKSTEP_TEST_BACKEND selects a backend other than shm. LOCKSTEP_TEST_ONE_IN=N runs every N-th job,
+ * beginning with job LOCKSTEP_TEST_FROM (0 to N - 1).
  *
  * devices: cpu
  */

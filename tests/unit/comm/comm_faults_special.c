@@ -35,7 +35,7 @@ static bool is_shm(void) {
 /* Skips tests that only apply to backend shm, and prints the reason. */
 static bool skips(const char *test, const char *why) {
     if (!is_shm()) {
-        printf("SKIPPED %s: another backend than shm: %s\n", test, why);
+        printf("SKIPPED %s: a backend other than shm: %s\n", test, why);
     }
     return !is_shm();
 }

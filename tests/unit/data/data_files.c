@@ -246,7 +246,7 @@ TEST(test_tokens_that_go) {
     assert_int_equal(truncate(path, 65), 0);
     assert_int_equal(ls_loader_next(loader, &batch, &more), LS_ERR_IO);
     expect_message(path);
-    expect_message("was truncated while it was read");
+    expect_message("was truncated while it was being read");
     assert_int_equal(truncate(path, 66), 0);
     assert_int_equal(ls_loader_next(loader, &batch, &more), LS_OK);
     assert_int_equal(batch.number, 1);

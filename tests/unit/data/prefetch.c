@@ -534,7 +534,8 @@ static ls_tensor *take_long(ls_tensor *batch, const ls_samples *samples, void *u
     return ls_reshape(batch, LS_SHAPE(ls_size(batch, 0), 1));
 }
 
-/* The first batch of an epoch is begun when it is requested, so a trial waits at least as long as the batch takes. */
+/* Loading of an epoch's first batch starts only when it is requested, so a trial waits at least as long as the batch
+ * takes. */
 TEST(test_waiting_for_data_is_told) {
     enum { EPOCHS = 3 };
     gate_reset();

@@ -77,7 +77,7 @@ static const char *read_counted(int number, const void *what) {
     const size_t most = 2 * given->worth + CONSTANT;
     if (status != given->status || (given->part != NULL && strstr(ls_error_message(), given->part) == NULL)) {
         fprintf(stderr, "%s: %s: %s\n", given->path, ls_status_name(status), ls_error_message());
-        return "another end than expected";
+        return "an unexpected end";
     }
     if (count.peak > most) {
         fprintf(stderr, "%s: %zu bytes, %zu are allowed\n", given->path, count.peak, most);

@@ -67,7 +67,8 @@ static ls_module *make_attention(void) {
                          ls_nn_flatten(), ls_nn_linear(LENGTH * FEATURES, CLASSES));
 }
 
-/* Trains by calls of the function, or by replays of a captured step. Before some steps, the program draws, too. */
+/* Trains by calling the function or by replaying a captured step. Before some steps, the program itself also draws
+ * random numbers. */
 static outcome train(ls_module *(*make)(void), ls_tensor *(*also)(classifier *self, ls_tensor *loss), bool replays) {
     classifier self;
     outcome result = {.hash = {0}};

@@ -190,7 +190,7 @@ SCOPED_TEST(test_freed_objects_are_reported) {
     ls_release(x);
     expect_no_replay(step, "argument 1 of ls_linear, [4, 6], was freed: capture the step again");
     ls_step_free(step);
-    expect_no_replay(step, "the step was freed (ls_step_free) before");
+    expect_no_replay(step, "the step has already been freed (ls_step_free)");
     expect_no_replay(NULL, "the step is NULL");
 
     self.x = ls_rand(LS_SHAPE(BATCH, FEATURES), LS_F32);
@@ -367,7 +367,7 @@ SCOPED_TEST(test_initial_gradients) {
     ls_tensor *before = captured.gradient;
     captured.gradient = ls_zeros(LS_SHAPE(BATCH, CLASSES), LS_F32);
     ls_release(before);
-    expect_no_replay(step, "a tensor of ls_backward_with, [4, 3], was freed: capture the step again");
+    expect_no_replay(step, "a tensor passed to ls_backward_with, [4, 3], was freed: capture the step again");
     classifier_end(&captured, step);
     classifier_end(&eager, NULL);
 }
@@ -387,7 +387,7 @@ SCOPED_TEST(test_freed_sources_of_copies_are_reported) {
     replay_step(step);
     assert_true(ls_equal(self.copy, self.copied));
     ls_release(self.copied);
-    expect_no_replay(step, "a tensor of ls_copy_into, [4, 6], was freed");
+    expect_no_replay(step, "a tensor passed to ls_copy_into, [4, 6], was freed");
     classifier_end(&self, step);
 }
 

@@ -217,7 +217,7 @@ SCOPED_TEST(test_other_devices_are_refused) {
     self.optimizer = make_sgd(self.model);
     self.x = ls_tensor_to_device(self.x, "shadow:0");
     self.target = ls_tensor_to_device(self.target, "shadow:0");
-    expect_refused(&self, LS_ERR_UNSUPPORTED, "computes on another device than \"cpu\"");
+    expect_refused(&self, LS_ERR_UNSUPPORTED, "computes on a device other than \"cpu\"");
     classifier_end(&self, NULL);
 }
 

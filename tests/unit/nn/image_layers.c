@@ -67,7 +67,7 @@ TEST(test_layers_refuse) {
         ls_nn_average_pool(&(ls_average_pool_options){.kernel = LS_SHAPE(2, 2), .stride = LS_SHAPE(1, 2, 3)}),
         "ls_nn_average_pool: kernel has 2 numbers");
     assert_refused(ls_nn_max_pool(&(ls_max_pool_options){.kernel = LS_SHAPE(2, 2), .padding = LS_SHAPE(2)}),
-                   "ls_nn_max_pool: padding 2 is more than half of the kernel size 2");
+                   "ls_nn_max_pool: padding 2 is more than half the kernel size 2");
     assert_refused(ls_nn_adaptive_average_pool(LS_SHAPE(0)), "ls_nn_adaptive_average_pool: size is [0]");
     assert_refused(ls_nn_batch_norm_2d(0, NULL), "ls_nn_batch_norm_2d: 0 channels: the number must be positive");
 }

@@ -250,7 +250,7 @@ static ls_status fail_once(ls_tensor *x, void *user) {
     return now ? ls_error_set(LS_ERR_IO, "the first pass fails") : LS_OK;
 }
 
-/* If a pass fails between the outputs and the hook, nothing remains for the next pass. */
+/* If a pass fails after its outputs are created but before the hook runs, nothing is left over for the next pass. */
 TEST(test_gradients_of_a_failed_pass_are_forgotten) {
     seen s = {0};
     ls_module *module = pair_new(&s);

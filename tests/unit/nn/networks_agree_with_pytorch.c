@@ -1,6 +1,6 @@
 /*
- * 300 small random networks have PyTorch's loss, gradients and statistics for the same numbers: to 1e-9 in f64, if
- * their layers support f64, and to 1e-4 in f32 (tests/fixtures/make_networks.py).
+ * 300 small random networks reproduce PyTorch's loss, gradients and statistics for the same inputs, to within 1e-9 in
+ * f64, if their layers support f64, and to within 1e-4 in f32 (tests/fixtures/make_networks.py).
  *
  * devices: cpu shadow cuda
  */

@@ -199,7 +199,7 @@ SCOPED_TEST(test_refusals) {
     ls_module *module = ls_nn_standardize(3), *linear = ls_nn_linear(3, 3), *two = ls_nn_standardize(2);
     ls_dataset *data = table();
     expect_error(ls_nn_standardize_fit(linear, data), LS_ERR_ARGUMENT,
-                 "expected a module of ls_nn_standardize, not Linear");
+                 "expected a module created by ls_nn_standardize, not Linear");
     expect_error(ls_nn_standardize_fit(NULL, data), LS_ERR_ARGUMENT, "not NULL");
     expect_error(ls_nn_standardize_fit(module, NULL), LS_ERR_ARGUMENT, "the data set has no samples");
     expect_error(ls_nn_standardize_fit(two, data), LS_ERR_SHAPE,

@@ -161,7 +161,7 @@ bool __wrap_ls_wait_pause(ls_wait *wait) {
         wait->awake.ns += POLL_NS;
         return true;
     }
-    ls_sim_network *network = self->world->networks[0]; /* a packet of another network also ends the pause */
+    ls_sim_network *network = self->world->networks[0]; /* a packet from another network also ends the pause */
     const uint64_t paused_ns = ls_sim_now(network);
     ls_sim_wait(network, self->rank, POLL_NS);
     yield_turn(self);
@@ -374,7 +374,7 @@ static void check_time(const world *w) {
     }
 }
 
-/* The number of worlds of which a rank did not end all passes. */
+/* Counts worlds. `failed` is the number of worlds in which some rank did not complete all passes. */
 typedef struct tally {
     int worlds;
     int failed;

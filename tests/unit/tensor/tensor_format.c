@@ -143,7 +143,8 @@ static void print_into(const ls_tensor *tensor, char *text, size_t capacity) {
     fclose(file);
 }
 
-/* Prints the string of ls_format and a newline, even if it is longer than the fixed buffer. NULL does not crash. */
+/* Checks that the string from ls_format is printed, followed by a newline, even if it is longer than the fixed buffer.
+ * NULL does not crash. */
 TEST(test_printing) {
     static char printed[1 << 16], wanted[1 << 16];
     ls_tensor *tensors[] = {FROM(LS_SHAPE(3), LS_F32, float, 1, 2, 3), ls_arange(LS_SHAPE(10, 10, 10), LS_I64), NULL};

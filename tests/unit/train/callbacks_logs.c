@@ -1,5 +1,5 @@
 /*
- * Callbacks that log a run: files and lines, and resumed runs that append to them.
+ * Tests of callbacks that log a run: the files and lines that they write, and how resumed runs append to them.
  *
  * devices: cpu shadow cuda
  */

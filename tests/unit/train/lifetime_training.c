@@ -1,6 +1,6 @@
 /*
- * Pointers that a training program keeps after the objects were freed: loaders, optimizers, and batches of a loader
- * that has advanced. Every call on them fails with LS_ERR_STATE and a message with the call and the remedy.
+ * Pointers that a training program keeps after the objects have been freed: loaders, optimizers, and batches of a
+ * loader that has advanced. Every call on them fails with LS_ERR_STATE and a message with the call and the remedy.
  *
  * devices: cpu shadow cuda
  */
@@ -10,8 +10,8 @@
 
 /* ---- loaders and optimizers that were freed ---------------------------------------------------------------------- */
 
-static const char loader_freed[] = "the loader was freed (ls_loader_free) before";
-static const char optimizer_freed[] = "the optimizer was freed (ls_optimizer_free) before";
+static const char loader_freed[] = "the loader has already been freed (ls_loader_free)";
+static const char optimizer_freed[] = "the optimizer has already been freed (ls_optimizer_free)";
 
 TEST(test_calls_on_a_freed_loader) {
     ls_loader *loader = make_loader(0, TRAIN_COUNT);

@@ -141,7 +141,7 @@ static void expect_equal(const outcome *a, const outcome *b) {
     assert_int_equal(a->epochs, b->epochs);
 }
 
-/* Trains with and without .capture. `calls` is the number of calls of the criterion with it. */
+/* Trains with and without .capture. `calls` is how often the criterion is called when .capture is set. */
 static void compare(variant v, int calls) {
     v.no_capture = true;
     const outcome eager = run(&v);
@@ -321,7 +321,7 @@ static ls_callback *mixing(void) {
     return ls_mixup(&(ls_mixup_options){.classes = KINDS, .seed = 4});
 }
 
-/* Targets of another dtype in every second step. */
+/* Targets with a different dtype in every second step. */
 static ls_status change_dtype(ls_trial_state *state, void *user) {
     (void)user;
     state->target = state->step % 2 == 0 ? state->target : ls_to(state->target, LS_I32);

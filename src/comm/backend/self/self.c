@@ -85,8 +85,8 @@ static ls_status self_test(void *state, void *request, bool wait, bool *finished
         ls_call_describe(receipt->call.operation, receipt->call.sequence, name, sizeof name);
         const int tag = receipt->call.tag;
         ls_match_cancel(state, receipt);
-        return ls_fail(LS_ERR_STATE, "%s: rank 0 waits for its own message with tag %d, which it has not sent", name,
-                       tag);
+        return ls_fail(LS_ERR_STATE,
+                       "%s: rank 0 is waiting for a message from itself with tag %d, which it has not sent", name, tag);
     }
     return LS_OK;
 }

@@ -19,7 +19,7 @@ typedef struct ls_shm_sizes {
     size_t cells;  /* calls up to this size use cells */
     size_t whole;  /* reductions up to this size pass through the slots in one step */
     size_t chunk;  /* maximum part of a buffer, or of each of its pieces, that passes through a slot in one step */
-    size_t direct; /* reductions in memory of ls_comm_alloc use the buffers directly from this size on */
+    size_t direct; /* reductions in memory from ls_comm_alloc use the buffers directly from this size on */
     size_t direct_moves; /* other calls in this memory use the buffers directly above this size */
     size_t read;         /* pieces and messages above this size are read from the sender's memory */
     size_t past;         /* pieces above this size are written into slots with stores that bypass the caches */

@@ -114,7 +114,7 @@ unsigned char *ls_shm_region_at(ls_shm *shm, const ls_shm_region *region, int ra
     ls_call_describe(shm->call.operation, shm->call.sequence, name, sizeof name);
     (void)ls_shm_abort(
         shm,
-        ls_fail(LS_ERR_PEER, "%s: rank %d refers to memory of ls_comm_alloc that it has not allocated", name, rank),
+        ls_fail(LS_ERR_PEER, "%s: rank %d refers to memory from ls_comm_alloc that it has not allocated", name, rank),
         rank);
     return NULL;
 }

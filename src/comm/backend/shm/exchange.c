@@ -1,8 +1,8 @@
 /*
  * Calls that only move data. All use one algorithm over the pieces of comm/pieces.h. By size in bytes:
  *  - Data that fits into the cells uses them (cells.c).
- *  - Above LS_SHM_DIRECT_MOVES, if all sent data lies in memory of ls_comm_alloc, each rank reads its pieces directly
- *    from there, and a second step ends the call.
+ *  - Above LS_SHM_DIRECT_MOVES, if all sent data lies in memory from ls_comm_alloc, each rank reads its pieces
+ *    directly from there, and a second step ends the call.
  *  - Above the same size, pieces in other memory are read from the senders' own buffers if the kernel allows it,
  *    between threads of a process or if the number of ranks leaves each rank little room in a slot.
  *  - All other data passes through the slots in rounds of one step each.

@@ -435,7 +435,7 @@ static int nearest_sender(const ls_shm *shm) {
     return nearest;
 }
 
-/* Waits by yielding, for ranks that share cores: see LS_SHM_YIELDS. Sets `*moved` if a message progressed or the
+/* Waits by yielding, for ranks that share cores: see LS_SHM_YIELDS. Sets `*moved` if a message has made progress or the
  * request has finished. */
 static ls_status yield_and_look(ls_shm *shm, ls_shm_request *asked, bool *moved) {
     const int other = call_of(asked)->root == LS_ANY_RANK ? nearest_sender(shm) : call_of(asked)->root;

@@ -380,7 +380,7 @@ static ls_status receive_file(const ls_join_context *join, int connection, int *
                        join->timeout);
     }
     if (recvmsg(connection, &message, MSG_CMSG_CLOEXEC) != (ssize_t)sizeof content) {
-        return ls_fail(LS_ERR_PEER, "ls_comm_open: rank 0 died, or gave up, while this rank joined");
+        return ls_fail(LS_ERR_PEER, "ls_comm_open: rank 0 died, or gave up, while this rank was joining");
     }
     const struct cmsghdr *header = CMSG_FIRSTHDR(&message);
     if (content.magic != MAGIC || header == NULL || header->cmsg_type != SCM_RIGHTS ||
@@ -412,7 +412,7 @@ static ls_status greet(const ls_join_context *join, const ls_shm_connect_request
     ls_hello_prove(&hello, &terms.key, terms.role, terms.nonce);
     ls_hello_encode(&hello, true, sent.hello);
     if (send(connection, &sent, sizeof sent, MSG_NOSIGNAL) != (ssize_t)sizeof sent) {
-        return ls_fail(LS_ERR_PEER, "ls_comm_open: rank 0 died while this rank joined");
+        return ls_fail(LS_ERR_PEER, "ls_comm_open: rank 0 died while this rank was joining");
     }
     return LS_OK;
 }
@@ -442,7 +442,7 @@ static ls_status hear_verdict(const ls_join_context *join, int connection) {
                        join->timeout);
     }
     if (recv(connection, &result, sizeof result, 0) != (ssize_t)sizeof result) {
-        return ls_fail(LS_ERR_PEER, "ls_comm_open: rank 0 died while the ranks joined");
+        return ls_fail(LS_ERR_PEER, "ls_comm_open: rank 0 died while the ranks were joining");
     }
     if (result.status != LS_OK) {
         result.message[sizeof result.message - 1] = '\0';
@@ -459,7 +459,7 @@ ls_status ls_shm_share_confirm(const ls_join_context *join, int connection, ls_s
     const bool sent = send(connection, &report, sizeof report, MSG_NOSIGNAL) == (ssize_t)sizeof report;
     if (status == LS_OK) {
         status = sent ? hear_verdict(join, connection)
-                      : ls_fail(LS_ERR_PEER, "ls_comm_open: rank 0 died while the ranks joined");
+                      : ls_fail(LS_ERR_PEER, "ls_comm_open: rank 0 died while the ranks were joining");
     }
     close(connection);
     return status;

@@ -56,7 +56,7 @@
 #define LS_SHM_SLOT_LEAST     ((size_t)64 << 10)
 #define LS_SHM_SLOTS_TOGETHER ((size_t)8 << 20)
 
-/* Sizes of a packet's payload: in its head, and after it with up to 4, 16 and 64 ranks. */
+/* Payload sizes of a packet: within its header, and after the header for up to 4, 16 and 64 ranks. */
 #define LS_SHM_PACKET_PAYLOAD 88
 #define LS_SHM_PACKET_MORE_4  ((size_t)8192)
 #define LS_SHM_PACKET_MORE_16 ((size_t)2048)

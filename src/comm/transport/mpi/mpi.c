@@ -187,7 +187,7 @@ ls_status ls_mpi_check_runs(void) {
     return !ls_mpi_is_finalized()
                ? LS_OK
                : ls_fail(LS_ERR_STATE,
-                         "the program has called MPI_Finalize: call ls_finalize, or ls_comm_free, before it");
+                         "the program has called MPI_Finalize: call ls_finalize or ls_comm_free before MPI_Finalize");
 }
 
 static ls_status send(ls_endpoint *endpoint, ls_transfer *transfer) {

@@ -1,5 +1,5 @@
 /*
- * The transport over TCP sockets. Each rank listens at one port, whose address is in its peer info. The owner of the
+ * The transport over TCP sockets. Each rank listens on one port, whose address is in its peer info. The owner of the
  * transport exchanges the peer infos of the ranks by other means. A rank connects to another rank when it first sends
  * to that rank or waits for it. Each rank sends over its own connection, which begins with a proof that the rank knows
  * the job's key and both peer infos (handshake.c). LOCKSTEP_WIRE protects the frames between machines

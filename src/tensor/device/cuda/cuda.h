@@ -4,7 +4,7 @@
  * spend time on loading them. This header is the whole interface between the two sides. CUDA's own headers are included
  * only in this folder.
  *
- * The plug-in exports ls_cuda_module (lockstep/sys/module.h) and needs no symbol of the core. Without a GPU or a
+ * The plug-in exports ls_cuda_module (lockstep/sys/module.h) and uses no symbols from the core. Without a GPU or a
  * driver, the function returns a table whose device_count is 0.
  */
 #ifndef LS_TENSOR_DEVICE_CUDA_CUDA_H

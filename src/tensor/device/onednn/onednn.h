@@ -4,7 +4,7 @@
  * the whole interface between the two sides. dnnl.h is included only in this folder; describe.c hides the differences
  * between versions 2 and 3 of oneDNN.
  *
- * The plug-in exports ls_onednn_module (lockstep/sys/module.h) and needs no symbol of the core. The function also
+ * The plug-in exports ls_onednn_module (lockstep/sys/module.h) and uses no symbols from the core. The function also
  * returns NULL if oneDNN cannot be initialized.
  */
 #ifndef LS_TENSOR_DEVICE_ONEDNN_ONEDNN_H
