@@ -1,6 +1,6 @@
 /*
  * mpi4torch's linear regression: finds the curve y = a + b x + c x^2 through 10,000 points, which are distributed over
- * the ranks. The program does not send gradients: the loss covers all points, and two calls of ls_allreduce carry
+ * the ranks. The program does not send gradients: the loss covers all points, and two calls to ls_allreduce carry
  * values forward and gradients back. The answer does not depend on the number of ranks.
  *
  *     lockstep run -n 4 build/examples/linear_regression

@@ -100,7 +100,7 @@ LS_API ls_status ls_trial_save(ls_trial *trial, const char *folder) LS_WARN_UNUS
  *   checkpoint's model, and the checkpoint has contents that cannot be resharded (docs/reference/checkpoint-format.md)
  * - LS_ERR_ARGUMENT on a different number of ranks, if no global batch begins at the sample of the checkpoint
  * - LS_ERR_STATE in a hook
- * - the errors of ls_module_load and ls_optimizer_load if the model or the optimizer does not match
+ * - the errors from ls_module_load and ls_optimizer_load if the model or the optimizer does not match
  */
 LS_API ls_status ls_trial_load(ls_trial *trial, const char *folder) LS_WARN_UNUSED;
 

@@ -72,7 +72,7 @@ typedef struct ls_init_options {
     const char *key;
     /**
      * Starts a progress thread, which advances calls that were started with an ls_work while the program computes.
-     * Without the thread, such calls advance during other calls of the library on the same thread: calls on
+     * Without the thread, such calls advance during other calls to the library on the same thread: calls on
      * communicators, ls_work_done and ls_backward. false selects LOCKSTEP_PROGRESS_THREAD (0 or 1), otherwise no
      * thread. The thread sleeps while no call is in progress. It is useful if a core is free for it. Has no effect on
      * backend nccl, whose library advances calls itself, and on backend mpi unless MPI was started with
@@ -104,10 +104,10 @@ LS_API ls_comm *ls_init(const ls_init_options *options);
  * thread. Frees the world even on failure. Does nothing without a world. ls_init may join the same job again
  * afterwards.
  *
- * The other ranks notice the call at once. Earlier messages of this rank still arrive. A call that waits for more from
- * this rank, on the world or on a communicator split from it, fails with LS_ERR_PEER ("ls_comm_allreduce #8: rank 1
- * called ls_finalize"). A process that exits without this call is reported in the same way. If its exit status is 0, it
- * also logs a warning.
+ * The other ranks notice the call at once. Earlier messages from this rank still arrive. A call that waits for more
+ * from this rank, on the world or on a communicator split from it, fails with LS_ERR_PEER ("ls_comm_allreduce #8: rank
+ * 1 called ls_finalize"). A process that exits without this call is reported in the same way. If its exit status is 0,
+ * it also logs a warning.
  *
  * Returns LS_OK if all ranks have called this function, even after failures of other calls. Exception: ranks that
  * joined over MPI, without a store. If a communicator of such a rank has failed, the rank gets the same failure again,
@@ -144,7 +144,7 @@ LS_API ls_status ls_spawn(int ranks, ls_rank_function function, void *user) LS_W
 LS_API ls_status ls_run_threads(int ranks, ls_rank_function function, void *user) LS_WARN_UNUSED;
 
 /**
- * Returns a communicator with the ranks of an MPI communicator of the program. `library` is "openmpi" or "mpich".
+ * Returns a communicator with the ranks of one of the program's MPI communicators. `library` is "openmpi" or "mpich".
  * `handle` points to an MPI_Comm of this library. ls_comm_from_mpi (mpi.h) describes options, ownership and errors, and
  * is the short form for C and C++. Fails with LS_ERR_ARGUMENT if the process is linked with a different MPI library.
  */
@@ -402,8 +402,8 @@ LS_API ls_status ls_comm_recv(ls_comm *comm, void *buffer, size_t count, ls_dtyp
  * LS_ERR_MISMATCH. After any other error, `*source` is unspecified. `source` may be NULL. The library borrows `source`
  * until ls_work_wait.
  *
- * The order of messages from different ranks depends on timing. If messages of several ranks are waiting, the call
- * takes the message of the next rank after the previous sender, so no rank waits forever. Messages of the same rank
+ * The order of messages from different ranks depends on timing. If messages from several ranks are waiting, the call
+ * takes the message from the next rank after the previous sender, so no rank waits forever. Messages from the same rank
  * with the same tag arrive in order, even if ls_comm_recv receives some of them.
  *
  * Fails with LS_ERR_PEER at once if all other ranks have left. If a rank dies, fails as every other call on the
@@ -438,8 +438,8 @@ LS_API ls_status ls_work_wait(ls_work *work) LS_WARN_UNUSED;
 
 /**
  * Returns whether ls_work_wait would return at once, with or without an error. Returns true for NULL. Advances the work
- * without waiting. The timeout starts with the first call of ls_work_done, of ls_work_wait, or of a call that waits on
- * another communicator.
+ * without waiting. The timeout starts with the first call to ls_work_done or ls_work_wait, or with the first call that
+ * waits on another communicator.
  */
 LS_API bool ls_work_done(ls_work *work);
 

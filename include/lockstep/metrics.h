@@ -193,7 +193,7 @@ typedef enum ls_average {
     LS_AVERAGE_NONE       /**< one value for each class; see ls_trial_metric_values */
 } ls_average;
 
-/** Options of classification metrics. */
+/** Options for classification metrics. */
 typedef struct ls_class_metric_options {
     ls_average average;
     ls_outputs outputs;

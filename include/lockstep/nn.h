@@ -94,7 +94,7 @@ LS_API bool ls_module_is_training(const ls_module *module);
 
 /**
  * Applies a module with one input and one output. The constructors document their shapes. Returns NULL on failure. All
- * calls of modules, also by other modules, go through ls_forward or ls_forward_many, so hooks see each call.
+ * calls to modules, also by other modules, go through ls_forward or ls_forward_many, so hooks see each call.
  *
  * Outside any scope, a new output belongs to the caller, who frees it with ls_release. The call frees the other tensors
  * that the layers created, so hooks must copy tensors that they keep. Some modules return their input, such as dropout
@@ -111,7 +111,7 @@ LS_API ls_status ls_forward_many(ls_module *module, ls_tensor *const *inputs, in
                                  int output_count);
 /**
  * Switches recomputation (activation checkpointing; PyTorch's torch.utils.checkpoint) of the module on or off. A call
- * of the module then keeps its inputs and its output, but not the tensors between them. ls_backward runs the forward
+ * to the module then keeps its inputs and its output, but not the tensors between them. ls_backward runs the forward
  * function a second time and gets the same gradients, bit for bit: with the same random numbers, training mode and
  * ls_autocast. Under ls_no_grad, nothing is computed twice, and the tensors inside are freed after the call.
  * - ls_batch_norm updates running statistics only in the first run. Hooks of the module run once. Hooks of modules
@@ -120,7 +120,7 @@ LS_API ls_status ls_forward_many(ls_module *module, ls_tensor *const *inputs, in
  *
  * Fails with LS_ERR_ARGUMENT if the module is NULL.
  *
- * A recorded call of such a module fails with LS_ERR_UNSUPPORTED if the module has several outputs or communicates
+ * A recorded call to such a module fails with LS_ERR_UNSUPPORTED if the module has several outputs or communicates
  * (batch normalization in ls_data_parallel on several ranks does), and with LS_ERR_STATE if it leaves a scope open.
  *
  * The backward pass fails with the status of a second run that fails, and
@@ -287,7 +287,7 @@ typedef struct ls_module_call {
 } ls_module_call;
 
 /**
- * A hook. If it fails, the call of the module or the backward pass fails with its status and its message
+ * A hook. If it fails, the call to the module or the backward pass fails with its status and its message
  * (ls_error_set).
  */
 typedef ls_status (*ls_module_hook)(ls_module_call *call, void *user);
@@ -306,7 +306,7 @@ typedef struct ls_module_hooks {
 } ls_module_hooks;
 
 /**
- * Adds a copy of `hooks` after the module's other hooks. The hooks run in each call of this module. Returns the number
+ * Adds a copy of `hooks` after the module's other hooks. The hooks run in each call to this module. Returns the number
  * of these hooks, from 1, for ls_module_remove_hooks. On failure calls `release`, sets an error and returns 0.
  * - ls_sequential does not fuse a module that has hooks with its neighbor.
  * - Hooks see the calls of this rank. In ls_data_parallel, these calls have this rank's samples (none if it skips), and
@@ -396,7 +396,7 @@ LS_API ls_module *ls_nn_standardize(int64_t channels);
 typedef struct ls_standardize_options {
     bool nan_is_mean; /**< whether NaN in x means a missing value: ls_nn_standardize_fit ignores it, and y is 0 there,
                          as for the mean. ls_module_save saves this option. ls_module_load fails with LS_ERR_FORMAT if
-                         the saved module has it, but not the module of the program */
+                         the saved module has it, but not the program's module */
 } ls_standardize_options;
 
 /** Creates the layer of ls_nn_standardize with options, which may be NULL. */
@@ -601,7 +601,7 @@ typedef struct ls_transformer_options {
  * - A block of GPT-2 has `.norm_first`, LS_MLP_GELU_TANH and `.attention.causal`.
  */
 LS_API ls_module *ls_nn_transformer_block(int64_t width, int64_t heads, const ls_transformer_options *options);
-/** Options of recurrent layers. Zero fields select the defaults. */
+/** Options for recurrent layers. Zero fields select the defaults. */
 typedef struct ls_recurrent_options {
     ls_dtype dtype;     /**< dtype of the parameters; default LS_F32 */
     int layers;         /**< number of layers, at most 64; 0 selects the default, 1. Each uses the previous layer's y */

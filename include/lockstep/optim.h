@@ -251,7 +251,7 @@ LS_API ls_optimizer *ls_lbfgs(ls_module *model, const ls_lbfgs_options *options)
 /** Creates a conjugate gradient optimizer, under the same rules as ls_sgd. */
 LS_API ls_optimizer *ls_conjugate_gradient(ls_module *model, const ls_conjugate_gradient_options *options);
 
-/** Options of a parameter group that override the options of the optimizer. */
+/** Options for a parameter group that override the options of the optimizer. */
 typedef struct ls_group_options {
     double learning_rate; /**< 0 selects the optimizer's rate, and LS_ZERO freezes the group */
     double weight_decay;  /**< 0 selects the optimizer's decay, and LS_ZERO selects no decay */

@@ -98,7 +98,7 @@ typedef struct ls_handle ls_handle;
  * Messages between two ranks with the same tag arrive in the order of the sends. If `tensor` needs a gradient, `dest`
  * sends it in the backward pass. Do not change the tensor before ls_handle_wait: the call does not notice the change,
  * and the receiver may get old or new elements. If the tensor is NULL because an earlier operation failed, the receiver
- * gets an error. ls_irecv cannot receive messages of ls_comm_send: use different tags.
+ * gets an error. ls_irecv cannot receive messages from ls_comm_send: use different tags.
  */
 LS_API ls_handle *ls_isend(ls_comm *comm, ls_tensor *tensor, int dest, int tag);
 
@@ -119,8 +119,8 @@ LS_API ls_handle *ls_irecv(ls_comm *comm, ls_shape shape, ls_dtype dtype, int so
  * - Arguments, shapes and errors are the same as for the call without `_begin`.
  * - All ranks must start the calls of a communicator in the same order. Each rank may wait for them in any order.
  * - The start waits until the ranks have agreed on shapes, and until earlier calls on the communicator have ended. So
- *   one call of each communicator is in progress at a time. The elements move during other calls of the library on this
- *   thread, or in a progress thread (`.progress_thread` of ls_init_options).
+ *   one call of each communicator is in progress at a time. The elements move during other calls to the library on
+ *   this thread, or in a progress thread (`.progress_thread` of ls_init_options).
  * - The backward pass communicates in the reverse of the start order, for any order of the waits.
  * - Do not change the tensor before ls_handle_wait, which otherwise fails with LS_ERR_STATE. It does not notice writes
  *   through ls_data without ls_mark_changed: the result is then undefined. Changes of another view of the same tensor
@@ -157,8 +157,8 @@ LS_API ls_handle *ls_alltoall_begin(ls_comm *comm, ls_tensor *tensor, int gather
  * - ls_scope_end waits for a message until the timeout passes, ls_comm_free is called, a rank of the communicator dies,
  *   or the partner calls ls_finalize. If nothing has failed by then, it returns LS_ERR_TIMEOUT or LS_ERR_PEER with the
  *   rank and the tag.
- * - ls_backward ends recorded collective calls before it starts, and receives messages of ls_irecv, because the sender
- *   may need the gradient. ls_handle_wait still returns the tensor afterwards.
+ * - ls_backward ends recorded collective calls before it starts, and receives messages for ls_irecv, because the
+ *   sender may need the gradient. ls_handle_wait still returns the tensor afterwards.
  */
 LS_API ls_tensor *ls_handle_wait(ls_handle *handle);
 

@@ -35,8 +35,8 @@ extern "C" {
 typedef struct ls_step ls_step;
 
 /**
- * One step of the program: usually a forward pass, ls_backward and ls_optimizer_step. Returns a result, for example the
- * loss, or NULL after an error. It runs in a scope of its own.
+ * One step of the program: usually a forward pass, ls_backward and ls_optimizer_step. Returns a result, for example
+ * the loss, or NULL after an error. It runs in a scope of its own.
  */
 typedef ls_tensor *(*ls_step_function)(void *user);
 
@@ -47,14 +47,14 @@ typedef struct ls_step_capture_options {
 
 /**
  * Experimental. Runs `function` once, as a usual step, and records the kernels that it runs. ls_step_replay repeats
- * them on the same memory, without the tape and the checks of the function. It gives the same bits as another call of
+ * them on the same memory, without the tape and the checks of the function. It gives the same bits as another call to
  * the function. Returns ownership to the caller: free the step with ls_step_free. Borrows `function` and `user` until
  * then. Returns NULL on failure.
  *
  * - Tensors that exist before the step are its inputs. The program changes their elements between replays. Their
  *   memory, the modes of the modules, ls_no_grad and ls_autocast must stay.
  * - Numbers, shapes and decisions of `function` are recorded as they are. A replay does not call `function`.
- * - Random operations draw the numbers that another call of `function` would draw.
+ * - Random operations draw the numbers that another call to `function` would draw.
  * - The step belongs to the thread. Learning rates may change.
  * - Tensors, modules and optimizers may be freed before the step. Replays then fail.
  * - Overwrite inputs, and do not replace them: replays read the old tensor, or fail if it was freed.

@@ -381,9 +381,9 @@ typedef enum ls_memory_kind {
     LS_MEMORY_PARAMETERS = 0, /**< parameters and buffers of modules */
     LS_MEMORY_GRADIENTS,      /**< gradients of parameters, including gradients that are sent in place */
     LS_MEMORY_OPTIMIZER,      /**< state of optimizers and of ls_outer, and averages of weights (ls_ema) */
-    LS_MEMORY_BUCKETS,        /**< buffers of ls_data_parallel and ls_reducer; error feedback of PowerSGD */
+    LS_MEMORY_BUCKETS,        /**< buffers for ls_data_parallel and ls_reducer; error feedback of PowerSGD */
     LS_MEMORY_DATA,           /**< data sets in memory, and batches of loaders */
-    LS_MEMORY_ACTIVATIONS,    /**< all other tensors: results of operations, and tensors of the program */
+    LS_MEMORY_ACTIVATIONS,    /**< all other tensors: results of operations, and the program's tensors */
     LS_MEMORY_KINDS           /**< the number of kinds */
 } ls_memory_kind;
 
@@ -407,7 +407,7 @@ typedef struct ls_memory {
  * ```
  *
  * - Gaps for alignment between parameters count. Freed memory that Lockstep keeps for reuse does not.
- * - Not counted: memory of the program (ls_from_memory), records of tensors and of the tape, work space of libraries,
+ * - Not counted: the program's memory (ls_from_memory), records of tensors and of the tape, work space of libraries,
  *   and buffers of communicators.
  * - Fails with LS_ERR_ARGUMENT if `memory` is NULL, and with LS_ERR_STATE in a thread of a loader.
  */

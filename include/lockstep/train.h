@@ -100,7 +100,7 @@ typedef ls_status (*ls_callback_function)(ls_trial_state *state, void *user);
  * - If a rank's share of a batch is empty, it skips on_sample, on_forward and on_criterion. Every rank calls the other
  *   hooks.
  * - A trial with a user step does not call on_forward, on_criterion or on_backward.
- * - ls_trial_evaluate and ls_trial_predict also call the hooks of validation.
+ * - ls_trial_evaluate and ls_trial_predict also call the validation hooks.
  */
 typedef struct ls_callback_hooks {
     const char *name; /**< name in messages and checkpoints (copied); NULL selects "callback N", counted from 0 */
@@ -246,7 +246,7 @@ typedef struct ls_trial_options {
      * - LS_ERR_STATE if the model is on a different device and belongs to an optimizer or to ls_data_parallel, because
      *   it can no longer move
      * - LS_ERR_UNSUPPORTED if the model is on two devices
-     * - the errors of ls_use_device
+     * - the errors from ls_use_device
      */
     const char *device;
     bool quiet;       /**< suppresses the progress that rank 0 otherwise prints to standard output */
@@ -278,8 +278,8 @@ typedef struct ls_trial_options {
      * with the same bits.
      *
      * - Batches of other shapes, such as the smaller last batch of an epoch, run the step as usual.
-     * - The criterion's and the model's decisions and numbers are captured as they are. If they depend on variables of
-     *   the program, such as *criterion_user, do not change these variables during training.
+     * - The criterion's and the model's decisions and numbers are captured as they are. If they depend on the program's
+     *   variables, such as *criterion_user, do not change these variables during training.
      * - The step is captured again after a hook has changed a mode, a trainable layer, or the criterion, the model or
      *   the optimizer in the state.
      * - Each replay overwrites the output and the loss: a hook that keeps them must copy them:
@@ -335,7 +335,7 @@ LS_API ls_status ls_trial_run(ls_trial *trial, int64_t epochs) LS_WARN_UNUSED;
  *
  * - `label` (UTF-8) appears in the progress and begins the names of the results: "test_loss". The results are added to
  *   the last epoch of the history, if there is one.
- * - Calls the hooks on_start, on_start_epoch, the hooks of validation, on_end_epoch and on_end, like torchbearer.
+ * - Calls the hooks on_start, on_start_epoch, the validation hooks, on_end_epoch and on_end, like torchbearer.
  * - Afterwards, all modes are restored. If the loader is the training loader, its position is restored, too.
  * - A hook may call this function with a loader that no run is using. Then no hooks are called, and the history does
  *   not change.

@@ -1,4 +1,4 @@
-/* Captured steps: recorded calls of the library, marks of gradients, and guards. */
+/* Captured steps: recorded calls to the library, marks of gradients, and guards. */
 #include "autograd/captured_record.h"
 
 #include <string.h>

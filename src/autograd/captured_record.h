@@ -54,7 +54,7 @@ struct ls_step {
     captured_exchange exchanges[LS_STEP_EXCHANGES];
     int exchange_count;
     bool averages;       /* one exchange averages gradients */
-    uint64_t call_began; /* ls_comm_metered.calls when the latest call of the library began */
+    uint64_t call_began; /* ls_comm_metered.calls when the latest call to the library began */
     uint64_t exchanged;  /* calls on communicators during the exchanges */
     ls_tensor *result;   /* a view without history */
 };

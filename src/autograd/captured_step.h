@@ -34,7 +34,7 @@ void ls_capture_operation(ls_capture *capture, const ls_op *op, ls_tensor *const
 void ls_capture_zero_grad(ls_capture *capture, ls_tensor *tensor);
 
 /*
- * A call of the library that a replay repeats as a whole, such as the step of an optimizer. Its kernel calls are not
+ * A call to the library that a replay repeats as a whole, such as the step of an optimizer. Its kernel calls are not
  * recorded: ls_capture_call_begin pauses the record, and ls_capture_call_end resumes it. If `status` is LS_OK, the
  * replay will call run(object).
  */

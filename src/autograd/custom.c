@@ -62,7 +62,7 @@ static void hold_custom(void *context, bool hold) {
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
-/* Calls a function of the program. If it fails without an error message, sets one. */
+/* Calls a user function. If it fails without an error message, sets one. */
 static ls_status run(custom *c, const char *what, ls_status (*function)(ls_custom_call *call)) {
     const uint32_t errors = ls_error_count;
     ls_thread_state *thread = ls_thread();
@@ -394,9 +394,8 @@ static void apply_on_host(custom *c, const ls_device *device, ls_tensor *const *
 
 ls_tensor *ls_custom(const ls_custom_op *op, ls_tensor *const *inputs, int input_count, void *user,
                      ls_tensor **outputs) {
-    ls_capture_refuse_here(
-        op != NULL && op->name != NULL ? op->name : "ls_custom",
-        "calls functions of the program, which a replay does not: run the step without ls_step_capture");
+    ls_capture_refuse_here(op != NULL && op->name != NULL ? op->name : "ls_custom",
+                           "calls user functions, which a replay does not: run the step without ls_step_capture");
     ls_tensor *only = NULL;
     if (op == NULL) {
         (void)ls_fail(LS_ERR_ARGUMENT, "ls_custom: the operation is NULL");

@@ -1,6 +1,6 @@
 /*
  * Compares gradients with central differences. The weights of the sum have their own random seed. The thread's
- * generator is restored before every call of the function, so that random operations produce the same numbers.
+ * generator is restored before every call to the function, so that random operations produce the same numbers.
  */
 #include <math.h>
 #include <string.h>
@@ -22,7 +22,7 @@ typedef struct check {
     void *user;
     double step, absolute, relative;
     ls_random_state random; /* the thread's generator at the start */
-    ls_tensor *weight;      /* f64, of the result's shape; created at the first call of the function */
+    ls_tensor *weight;      /* f64, of the result's shape; created at the first call to the function */
     /* the first difference found; the check continues, because other ranks wait for its remaining calls */
     ls_status found;
     char message[LS_ERROR_CAPACITY];
@@ -245,7 +245,7 @@ static ls_status take_turns(check *c) {
     return found == 0
                ? LS_OK
                : ls_fail(LS_ERR_MISMATCH,
-                         "%s: a gradient on a different rank is wrong: see the error message of that rank", c->call);
+                         "%s: a gradient on a different rank is wrong: see the error message on that rank", c->call);
 }
 
 /* Computes the gradient of every input, then compares every element. */

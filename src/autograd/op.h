@@ -218,7 +218,7 @@ typedef struct ls_pass_findings {
     bool divides;         /* the sum over samples is divided by that constant */
 } ls_pass_findings;
 
-/* Whether the other ranks have received an error of this rank. */
+/* Whether the other ranks have received an error from this rank. */
 typedef enum ls_telling {
     LS_NOT_TOLD,
     LS_TOLD,        /* notified in the pass, or before the pass */

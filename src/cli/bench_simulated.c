@@ -136,7 +136,7 @@ static void close_ranks(simulation *self) {
     }
     ls_sim_free(self->network);
     ls_free(self->ranks);
-    (void)ls_error_put_back(&cause); /* a rank that leaves during a call sets an error of its own */
+    (void)ls_error_put_back(&cause); /* a rank that leaves during a call sets its own error */
 }
 
 static ls_status run_call(simulation *self) {

@@ -12,7 +12,7 @@
 #include "cli/nodes.h"
 
 typedef struct ls_job_options {
-    const char *path;  /* the file of the program */
+    const char *path;  /* the program's file */
     char *const *argv; /* its arguments, beginning with its name */
     const ls_cores *cores;
     const ls_gpus *gpus;   /* NULL if ranks see all GPUs that this process sees */

@@ -181,7 +181,7 @@ static void accept_pending(gathering *self) {
 static const char *judge(const ls_nodes *nodes, const ls_node_message *message, char *why, size_t capacity) {
     const int node = message->numbers[0], total = message->numbers[1], ranks = message->numbers[2];
     if (message->word != LS_NODE_JOIN || ranks < 1 || ranks > LS_RANKS_MAX) {
-        return "it did not send the first message of a launcher";
+        return "it did not send a launcher's first message";
     }
     if (total != nodes->options.nodes) {
         snprintf(why, capacity, "%.63s was started with --nnodes %d, node 0 with --nnodes %d", message->text, total,

@@ -69,7 +69,7 @@ ls_status ls_nodes_start(ls_nodes *nodes, int restarts, ls_start *start);
 /* Prepares the start of a job on this machine only, using loopback. */
 ls_status ls_start_alone(int ranks, ls_start *start);
 
-/* Handles messages of the other nodes in the loop until ls_nodes_unwatch. Borrows `events` until then. */
+/* Handles messages from the other nodes in the loop until ls_nodes_unwatch. Borrows `events` until then. */
 ls_status ls_nodes_watch(ls_nodes *nodes, uv_loop_t *loop, const ls_nodes_events *events);
 void ls_nodes_unwatch(ls_nodes *nodes);
 

@@ -17,7 +17,7 @@ typedef struct ls_process_spec {
     bool own_group;      /* a new process group, which the terminal does not signal */
     const cpu_set_t *cores;
     size_t cores_size;
-    const sigset_t *mask;                /* the signal mask of the program */
+    const sigset_t *mask;                /* the program's signal mask */
     const struct sigaction *broken_pipe; /* the program's action for SIGPIPE */
     const struct rlimit *files;          /* the program's limit of open files */
 } ls_process_spec;

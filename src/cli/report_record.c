@@ -150,8 +150,8 @@ static ls_status read_lines(FILE *file, const char *path, char *text, ls_run_rec
         json_t *line = strchr(text, '\n') != NULL ? json_loads(text, 0, &error) : NULL;
         status = line != NULL ? take_line(record, line) : LS_ERR_FORMAT;
         if (status == LS_ERR_FORMAT) {
-            status = ls_fail(LS_ERR_FORMAT, "%s: %s: line %ld is damaged, or is not a line of ls_run_log%s%.80s", call,
-                             path, number, line == NULL ? ": " : "", line == NULL ? error.text : "");
+            status = ls_fail(LS_ERR_FORMAT, "%s: %s: line %ld is damaged, or is not a line from ls_run_log%s%.80s",
+                             call, path, number, line == NULL ? ": " : "", line == NULL ? error.text : "");
         }
         json_decref(line);
     }

@@ -42,7 +42,7 @@ struct ls_work {
     char message[LS_ERROR_CAPACITY];
 };
 
-/* The current user of a communicator: none, a call of the program, or the progress thread. */
+/* The current user of a communicator: none, a call by the program, or the progress thread. */
 typedef enum ls_comm_use_state { LS_COMM_IDLE = 0, LS_COMM_CALLED, LS_COMM_DRIVEN } ls_comm_use_state;
 
 /* Arrays with one number per rank. */
@@ -104,7 +104,7 @@ struct ls_comm {
 /* In comm.c: the number of forks between the process that opened its first communicator and this process. */
 extern int ls_comm_forks __attribute__((visibility("hidden")));
 
-/* Fails like ls_comm_check, for a call of this operation. If this rank has left the communicator, the message names
+/* Fails like ls_comm_check, for a call to this operation. If this rank has left the communicator, the message names
  * the operation. */
 ls_status ls_comm_refuse(const ls_comm *comm, ls_operation operation);
 static inline ls_status ls_comm_check_call(const ls_comm *comm, ls_operation operation) {

@@ -35,7 +35,7 @@ typedef struct ls_transfer {
     int channel;   /* from 0 to LS_TRANSPORT_CHANNELS - 1 */
     void *data;    /* a send only reads the memory */
     size_t bytes;  /* in a receive: size of the buffer, replaced by the size of the message */
-    bool of_user;  /* data may be in a buffer of the program instead of the endpoint's owner */
+    bool of_user;  /* data may be in the program's buffer instead of a buffer of the endpoint's owner */
     bool ended;    /* set by the transport */
     bool receives; /* set by the transport to mark a receive */
     size_t moved;  /* used by the transport, like the fields below */

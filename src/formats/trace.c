@@ -204,7 +204,7 @@ static ls_status tell(ls_comm *comm, ls_status status) {
     int32_t outcome = (int32_t)status;
     LS_TRY(ls_comm_broadcast(comm, &outcome, 1, LS_I32, 0, NULL));
     if (ls_comm_rank(comm) != 0 && outcome != (int32_t)LS_OK) {
-        return ls_fail((ls_status)outcome, "%s: rank 0 could not write the file; see the error message of rank 0",
+        return ls_fail((ls_status)outcome, "%s: rank 0 could not write the file; see the error message on rank 0",
                        call);
     }
     return status;

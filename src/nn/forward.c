@@ -1,4 +1,4 @@
-/* Calls of a module, with their checks. Modules with hooks are run by hooks.c. */
+/* Calls to a module, with their checks. Modules with hooks are run by hooks.c. */
 #include <stdio.h>
 
 #include "autograd/captured_step.h"

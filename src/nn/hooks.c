@@ -1,5 +1,5 @@
 /*
- * Hooks of modules: their lists, and calls of modules with hooks. For backward hooks, the inputs and outputs of the
+ * Hooks of modules: their lists, and calls to modules with hooks. For backward hooks, the inputs and outputs of the
  * call pass through gate operations, which only store the gradients that flow back through them. A node that is
  * recorded before the module runs calls the hooks with these gradients. The backward pass reaches this node after all
  * nodes of the module.

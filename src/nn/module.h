@@ -72,7 +72,7 @@ struct ls_module {
                                 int output_count);
     ls_unit *unit; /* unit of a recomputed module; NULL if this rank always has the complete parameters and gradients */
     int last_hook; /* the number of the latest hook */
-    int hooks_run; /* number of running calls of hooks */
+    int hooks_run; /* number of running calls to hooks */
     ls_owners owners;
     bool training;
     bool sequential;       /* made by ls_sequential or ls_sequential_named */

@@ -1,7 +1,7 @@
 /*
- * Recomputation (activation checkpointing; Chen et al., arXiv 1604.06174). A call of the module runs without recording,
- * and a single node represents the call on the tape. In the backward pass, this node runs the module again, with
- * recording, and processes the nodes that this run recorded.
+ * Recomputation (activation checkpointing; Chen et al., arXiv 1604.06174). A call to the module runs without
+ * recording, and a single node represents the call on the tape. In the backward pass, this node runs the module again,
+ * with recording, and processes the nodes that this run recorded.
  */
 #include <string.h>
 
@@ -11,7 +11,7 @@
 #include "comm/meter.h"
 #include "nn/module.h"
 
-/* A call of the module, with the state that its second run needs. */
+/* A call to the module, with the state that its second run needs. */
 typedef struct recomputation {
     ls_batch_part part;    /* first member, for `locate`; the part of a global batch during both runs, if `in_batch` */
     ls_batch_part *global; /* the module's part during the first run, then NULL */

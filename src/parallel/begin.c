@@ -18,7 +18,7 @@ typedef struct collective {
 static ls_status settle(collective *c) {
     if (c->flight.failed) {
         return ls_fail(LS_ERR_STATE,
-                       "ls_handle_wait: %s has failed in ls_backward; see the error message of ls_backward", c->name);
+                       "ls_handle_wait: %s has failed in ls_backward; see the error message from ls_backward", c->name);
     }
     return ls_flight_end(&c->flight, LS_OK);
 }

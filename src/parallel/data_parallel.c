@@ -327,8 +327,9 @@ ls_status ls_data_parallel_no_sync(ls_module *module, bool on) {
         return ls_error_status();
     }
     if (on && state->slices != NULL) {
-        return ls_fail(LS_ERR_UNSUPPORTED, "ls_data_parallel_no_sync: .shards is set: accumulate with a call of "
-                                           "ls_data_parallel_step per batch");
+        return ls_fail(
+            LS_ERR_UNSUPPORTED,
+            "ls_data_parallel_no_sync: .shards is set: accumulate with a call to ls_data_parallel_step per batch");
     }
     state->no_sync = on;
     return LS_OK;

@@ -10,10 +10,10 @@
  *    launched in the order in which rank 0 completed them.
  * 3. The tail, with the scaling factors and the mark of each parameter (averaging.h).
  *
- * The buckets use two private communicators in turn, so that the wire is not idle between two buckets, and other calls
- * of the program do not wait for buckets. The tail uses the module's communicator, and a rank waits for buckets only
- * after the tail. A rank that waits for other ranks therefore always waits on the module's communicator, and notices
- * there if another rank makes a different call because of a failure.
+ * The buckets use two private communicators in turn, so that the wire is not idle between two buckets, and the
+ * program's other calls do not wait for buckets. The tail uses the module's communicator, and a rank waits for buckets
+ * only after the tail. A rank that waits for other ranks therefore always waits on the module's communicator, and
+ * notices there if another rank makes a different call because of a failure.
  *
  * The number of buckets never changes. A rank that fails, or has no samples, launches all remaining buckets, whatever
  * its gradients are, and notifies the other ranks through the tail. No rank waits forever, and the ranks stay in step.

@@ -236,7 +236,7 @@ static ls_status run_schedule(step *t) {
     return LS_OK;
 }
 
-/* Receives and drops the remaining messages of the neighbor in this direction, up to the neighbor's own failure
+/* Receives and drops the remaining messages from the neighbor in this direction, up to the neighbor's own failure
  * message if there is one. */
 static ls_status clear(step *t, int way) {
     const int from = stage_before(t, way);

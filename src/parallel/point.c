@@ -357,7 +357,7 @@ static ls_status examine(const message *m, ls_status status, bool noticed) {
     const ls_tensor *wanted = m->content;
     if (noticed && n->failed) {
         return ls_fail(LS_ERR_MISMATCH,
-                       "ls_irecv: rank %d failed before it could send with tag %d; see the error message of that rank",
+                       "ls_irecv: rank %d failed before it could send with tag %d; see the error message on that rank",
                        m->peer, m->tag);
     }
     const bool fits = n->dtype == wanted->dtype && n->ndim == wanted->ndim &&

@@ -337,7 +337,7 @@ static ls_status check_steps(const ls_gathered_steps *own, const ls_gathered_ste
     }
     LS_TRY(ls_comm_allreduce(comm, &wrong, &wrong, 1, LS_I64, LS_MAX, NULL));
     return !wrong ? LS_OK
-                  : ls_fail(LS_ERR_STATE, "ls_sync_gradients: several calls of ls_pipeline_backward, which divided "
+                  : ls_fail(LS_ERR_STATE, "ls_sync_gradients: several calls to ls_pipeline_backward, which divided "
                                           "their samples over the ranks in different ways, have accumulated gradients: "
                                           "call ls_sync_gradients after each ls_pipeline_backward");
 }

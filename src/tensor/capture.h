@@ -1,6 +1,6 @@
 /*
- * The record of a step: the kernel calls that a thread makes on the CPU while a function of the program runs. A replay
- * calls the same kernels with the same arguments, without the code that called them.
+ * The record of a step: the kernel calls that a thread makes on the CPU while a user function runs. A replay calls the
+ * same kernels with the same arguments, without the code that called them.
  *
  * While a thread captures, ls_cpu.kernels is a second table (capture_kernels.c). Each of its kernels calls the real
  * kernel, and adds the call with copies of its arguments to the thread's record. Memory that is allocated during the

@@ -109,7 +109,7 @@ typedef struct ls_record_ring {
  * A program may hold a pointer to a freed tensor. So that the program gets an error, the record of such a tensor is not
  * reused immediately (its memory is). Records of a scope that a user ended wait until the next scope at the same depth
  * has ended. Records of ls_release wait until a number of other tensors were released. Records of batches wait
- * separately, so that many calls of ls_release between two batches do not shorten their wait.
+ * separately, so that many calls to ls_release between two batches do not shorten their wait.
  */
 typedef struct ls_thread_state {
     ls_scope *scope;       /* the innermost scope; never NULL */
@@ -181,11 +181,11 @@ static inline void ls_record_release(void *record, size_t bytes) {
 /* Drops the tensors of the scope but leaves it open. */
 void ls_scope_sweep(ls_scope *scope);
 
-/* Ends the scopes inside `scope` that a function of the program has left open. */
+/* Ends the scopes inside `scope` that a user function has left open. */
 void ls_scope_end_inner(const ls_scope *scope);
 /*
- * Ends `scope`, and the scopes inside it, after a function of the program that returned `status`. Returns `status` and
- * keeps its error. If `status` is LS_OK, returns the first failure of a scope.
+ * Ends `scope`, and the scopes inside it, after a user function that returned `status`. Returns `status` and keeps its
+ * error. If `status` is LS_OK, returns the first failure of a scope.
  */
 ls_status ls_scope_end_after(ls_scope *scope, ls_status status);
 /* Same as ls_scope_end for the library's own scopes, whose tensors the user has never seen, so that their records

@@ -2,7 +2,7 @@
  * The ranks of a trial end together. A callback or a user step may fail, or stop the run, on only one rank. The other
  * ranks would then wait for this rank in their next collective call.
  * - A rank that fails starts an agreement, one all-reduce, before it returns. The other ranks are then in another
- *   collective call of the step, which fails with LS_ERR_MISMATCH. Their step therefore fails, and they join the
+ *   collective call in the step, which fails with LS_ERR_MISMATCH. Their step therefore fails, and they join the
  *   agreement.
  * - In the agreement, all ranks get the status and the message of a rank that failed on its own, not with
  *   LS_ERR_MISMATCH.

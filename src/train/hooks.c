@@ -1,4 +1,4 @@
-/* Calls of hooks. */
+/* Calls to hooks. */
 #include <stdio.h>
 
 #include "comm/meter.h"

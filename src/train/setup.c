@@ -1,7 +1,7 @@
 /*
  * Detects setups that a program cannot intend. A trial that would train nothing fails. If the ranks train separate
  * models, or all do the same work, rank 0 logs one warning: after the first step, or after the first epoch if a user
- * step or hooks of the program may still synchronize the ranks.
+ * step or the program's hooks may still synchronize the ranks.
  */
 #include "train/setup.h"
 
@@ -171,7 +171,7 @@ void ls_trial_watch_end(ls_trial *trial) {
     trial->watch.begun = false;
 }
 
-/* Returns whether the user step or hooks of the program may synchronize the ranks later. */
+/* Returns whether the user step or the program's hooks may synchronize the ranks later. */
 static bool may_follow(const ls_trial *trial) {
     return trial->watch.user_hooks || trial->watch.user_step;
 }

@@ -54,7 +54,7 @@ static void end_modes(ls_trial *trial, thread_modes before) {
 }
 
 /*
- * Returns the error of the program's code if `made` is NULL. If the error count is still `errors`, the code set no
+ * Returns the error from the program's code if `made` is NULL. If the error count is still `errors`, the code set no
  * error, so this function sets one.
  */
 static ls_status check_made(const char *what, const ls_tensor *made, uint32_t errors) {
@@ -307,7 +307,7 @@ static ls_status user_step(ls_trial *trial) {
 /* Only the default step is captured. */
 static void refuse_capture(ls_trial *trial, bool slices) {
     if (trial->options.step != NULL) {
-        ls_trial_refuse_capture(trial, "the step is a function of the program: use ls_step_capture in it");
+        ls_trial_refuse_capture(trial, "the step is a user function: use ls_step_capture in it");
     } else if (slices) {
         ls_trial_refuse_capture(trial, "steps of a model with .shards are not captured");
     }

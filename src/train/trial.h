@@ -132,8 +132,7 @@ struct ls_trial {
 };
 
 /*
- * Sets an error if a function of the program failed without a message. `errors` is the value of ls_error_count before
- * the call.
+ * Sets an error if a user function failed without a message. `errors` is the value of ls_error_count before the call.
  */
 static inline ls_status ls_explain(ls_status status, uint32_t errors, const char *kind, const char *name) {
     return status == LS_OK || ls_error_count != errors
@@ -185,7 +184,7 @@ static inline ls_callback_function ls_callback_hook(const ls_callback *callback,
 ls_status ls_trial_call_hooks(ls_trial *trial, size_t hook, const char *name);
 #define LS_CALL(trial, hook) ls_trial_call_hooks((trial), offsetof(ls_callback_hooks, hook), #hook)
 /*
- * Sets the error of the program's code, such as a hook. If the code did not set a message (`says_why` is false),
+ * Sets the error from the program's code, such as a hook. If the code did not set a message (`says_why` is false),
  * prevents an older message from appearing as the reason.
  */
 ls_status ls_trial_fail_in(ls_trial *trial, ls_status status, bool says_why, const char *what);

@@ -345,7 +345,7 @@ def test_ownership_under_gc_stress():
 
 
 def test_references_free_objects():
-    """Without cycles of the program, an object is freed when its last reference is dropped: no garbage collection is needed."""
+    """Without reference cycles in the program, an object is freed when its last reference is dropped: no garbage collection is needed."""
     gc.collect()
     gc.disable()
     try:

@@ -1,7 +1,7 @@
 /*
- * Wire formats of the program: a format that rounds to f16 has the bits of `.reduce_dtype`, formats may send fewer
- * numbers and keep what was not sent, a function that fails on one rank fails on all ranks with its name, gradients
- * that differ between the ranks are refused, and errors.
+ * Wire formats defined by the program: a format that rounds to f16 has the bits of `.reduce_dtype`, formats may send
+ * fewer numbers and keep what was not sent, a function that fails on one rank fails on all ranks with its name,
+ * gradients that differ between the ranks are refused, and errors.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu

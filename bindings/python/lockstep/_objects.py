@@ -19,7 +19,7 @@ STATUS_NAMES = {value: name for name, value in ENUMS["ls_status"].items()}
 
 
 class Error(RuntimeError):
-    """A failed call of the library: `status` is a constant such as lockstep.LS_ERR_SHAPE, `name` its name."""
+    """A failed call to the library: `status` is a constant such as lockstep.LS_ERR_SHAPE, `name` its name."""
 
     def __init__(self, status, message):
         super().__init__(message)

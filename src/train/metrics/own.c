@@ -1,4 +1,4 @@
-/* Metrics from functions of the program. */
+/* Metrics computed by user functions. */
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>

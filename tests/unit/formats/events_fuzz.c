@@ -1,7 +1,7 @@
 /*
  * Damaged event files and their reader, based on files of three writers: TensorBoard's, tensorboardX's and ours.
  * Checksums detect damage in the file. Events that are damaged before they get valid checksums reach the code after the
- * checksums. The argument of the program, if any, is the only test to run.
+ * checksums. The program's argument, if any, is the only test to run.
  *
  * devices: cpu
  */

@@ -1,6 +1,6 @@
 /*
  * Damaged files and all code that reads them: IDX, CSV and safetensors, and loading into models and optimizers. The
- * argument of the program, if any, is the only test to run.
+ * program's argument, if any, is the only test to run.
  *
  * devices: cpu
  */

@@ -1,6 +1,6 @@
 /*
- * Damaged files and the readers of NumPy arrays, pictures and data sets. The argument of the program, if any, is the
- * only test to run.
+ * Damaged files and the readers of NumPy arrays, pictures and data sets. The program's argument, if any, is the only
+ * test to run.
  *
  * devices: cpu
  */

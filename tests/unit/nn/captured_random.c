@@ -1,5 +1,5 @@
 /*
- * Captured steps that draw random numbers: a replay draws the numbers that another call of the function would draw.
+ * Captured steps that draw random numbers: a replay draws the numbers that another call to the function would draw.
  *
  * devices: cpu
  */

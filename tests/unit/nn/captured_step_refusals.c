@@ -92,7 +92,7 @@ SCOPED_TEST(test_steps_that_are_refused) {
         {add_from_memory, "ls_from_memory writes elements on the host"},
         {write_data, "ls_add reads elements that no operation of the step has written"},
         {clip, "ls_clip_grad_norm stores the norm for the host"},
-        {apply_custom, "twice calls functions of the program"},
+        {apply_custom, "twice calls user functions"},
         {communicate, "ls_allreduce communicates, which is not recorded"},
         {scale, "ls_grad_scaler_scale uses a scale that changes, which a replay does not notice"},
         {read_rate, "ls_optimizer_learning_rate returns a number that may change"},

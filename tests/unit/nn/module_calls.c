@@ -1,5 +1,5 @@
 /*
- * Calls of modules with several inputs and outputs, their checks, and access to children.
+ * Calls to modules with several inputs and outputs, their checks, and access to children.
  *
  * devices: cpu shadow cuda
  */

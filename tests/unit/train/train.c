@@ -1,5 +1,5 @@
 /*
- * Trials in one process: the calls of hooks and the state that they receive, and runs that end early or fail.
+ * Trials in one process: the calls to hooks and the state that they receive, and runs that end early or fail.
  *
  * devices: cpu shadow cuda
  */

@@ -557,7 +557,7 @@ TEST(test_reasons_against_a_capture) {
     expect_log(1, "every step changes what its replay checks: ls_step_replay: ");
     compare((variant){.callback = adding_a_hook}, CAPTURED_CALLS + 2 * FULL_BATCHES);
     expect_log(1, "has hooks, which a replay does not call");
-    compare_uncaptured((variant){.step = own_step}, "the step is a function of the program");
+    compare_uncaptured((variant){.step = own_step}, "the step is a user function");
 }
 
 TEST(test_gradient_scalers) {

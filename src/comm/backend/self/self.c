@@ -1,4 +1,4 @@
-/* Backend self: a world of one rank. Each call finishes as soon as it begins. Messages of the rank to itself are
+/* Backend self: a world of one rank. Each call finishes as soon as it begins. Messages from the rank to itself are
  * kept until it receives them. */
 #include <string.h>
 

@@ -19,7 +19,7 @@ static const char *describe_waiting(const ls_shm *shm, const ls_call *call, char
     const uint64_t awaited = atomic_load_explicit(&shm->ranks[call->root].awaited, memory_order_relaxed);
     text[0] = '\0';
     if (awaited != 0) {
-        snprintf(text, MORE_CAPACITY, "; it waits for a message of rank %d with tag %d", (int)(awaited >> 32) - 1,
+        snprintf(text, MORE_CAPACITY, "; it waits for a message from rank %d with tag %d", (int)(awaited >> 32) - 1,
                  (int)(uint32_t)awaited);
     }
     return text;

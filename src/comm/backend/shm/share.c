@@ -23,7 +23,7 @@
 #define MORE_PENDING  16   /* maximum number of concurrent unproven connections, in addition to one per rank */
 #define VERDICT_GRACE 2.0  /* seconds that the other ranks wait longer than rank 0, which knows the missing ranks */
 
-/* The first message of a rank on its connection to rank 0. The secret of the connect request is its key. */
+/* The first message from a rank on its connection to rank 0. The secret of the connect request is its key. */
 typedef struct shm_hello {
     uint8_t hello[LS_PROVEN_HELLO_SIZE];
     int32_t rank;

@@ -155,7 +155,7 @@ static bool is_over(ls_mpi *mpi) {
     return sound && unused && mpi->ends == mpi->endpoint.size - 1 && mpi->dropping == MPI_REQUEST_NULL;
 }
 
-/* Returns true if MPI may still use buffers of the program, and ls_mpi_finish_closed still has time to wait for it. */
+/* Returns true if MPI may still use the program's buffers, and ls_mpi_finish_closed still has time to wait for it. */
 static bool is_awaited(ls_mpi *mpi) {
     const bool all_left = mpi->ends == mpi->endpoint.size - 1;
     const uint64_t longest_ns = (uint64_t)(mpi->options.timeout * 1e9);

@@ -18,8 +18,8 @@ typedef struct ls_mpi_list {
     int capacity;
 } ls_mpi_list;
 
-/* Placeholders for a withdrawn transfer whose request MPI has not completed. ls_mpi_program: MPI uses a buffer of
- * the program. ls_mpi_own: MPI uses memory of the endpoint's owner. */
+/* Placeholders for a withdrawn transfer whose request MPI has not completed. ls_mpi_program: MPI uses one of the
+ * program's buffers. ls_mpi_own: MPI uses memory of the endpoint's owner. */
 extern ls_transfer ls_mpi_program, ls_mpi_own;
 
 typedef struct ls_mpi {

@@ -66,10 +66,10 @@ ls_status ls_mpi_check_allowed(void);
 bool ls_mpi_progress_closing(void);
 
 /*
- * Polls the closed endpoints once. Returns true if MPI has finished with all buffers of the program. With `wait`, first
- * waits for this, for at most the timeout of each endpoint, and at most 5 s after all other ranks of the endpoint have
- * left. After this time, logs a warning, and no longer waits for the endpoint. Returns true if this thread must not
- * call MPI.
+ * Polls the closed endpoints once. Returns true if MPI has finished with all of the program's buffers. With `wait`,
+ * first waits for this, for at most the timeout of each endpoint, and at most 5 s after all other ranks of the endpoint
+ * have left. After this time, logs a warning, and no longer waits for the endpoint. Returns true if this thread must
+ * not call MPI.
  */
 bool ls_mpi_finish_closed(bool wait);
 

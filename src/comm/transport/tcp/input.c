@@ -503,7 +503,8 @@ void ls_tcp_withdraw_receive(ls_tcp *tcp, ls_transfer *receive) {
     }
 }
 
-/* Returns an incomplete message of the rank, or NULL. The rank sends no more data, so the message stays incomplete. */
+/* Returns an incomplete message from the rank, or NULL. The rank sends no more data, so the message stays
+ * incomplete. */
 static ls_early *find_torn(const ls_tcp *tcp, int rank) {
     ls_early *early = tcp->arrivals.early;
     while (early != NULL && (early->from != rank || early->whole)) {

@@ -300,7 +300,8 @@ ls_status ls_tcp_post(ls_tcp *tcp, ls_transfer *receive);
 
 void ls_tcp_withdraw_receive(ls_tcp *tcp, ls_transfer *receive);
 
-/* Drops all incomplete messages of the rank. A receive from any rank that was assigned such a message waits again. */
+/* Drops all incomplete messages from the rank. A receive from any rank that was assigned such a message waits
+ * again. */
 ls_status ls_tcp_drop_input(ls_tcp *tcp, int rank);
 
 #endif

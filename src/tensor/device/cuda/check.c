@@ -1,4 +1,4 @@
-/* Error messages of checks in kernels: the same as the messages of the CPU's kernels. */
+/* Error messages of checks in kernels: the same as the messages from the CPU's kernels. */
 #include "base/status.h"
 #include "tensor/device/cuda/stream.h"
 
