@@ -89,8 +89,8 @@ LS_API ls_status ls_trial_save(ls_trial *trial, const char *folder) LS_WARN_UNUS
  * - Modes of layers (ls_module_train) are restored, too.
  * - On a different number of ranks, training continues at the same sample. New ranks get the random numbers and the
  *   states of callbacks of rank 0.
- * - A model that is sharded over ranks (tensor parallelism, pipelines) may be sharded over other ranks than in the
- *   checkpoint, or not at all. Weights and the state of the optimizer are bit-identical.
+ * - A model that is sharded over ranks (tensor parallelism, pipelines) may be sharded over ranks other than those in
+ *   the checkpoint, or not at all. Weights and the state of the optimizer are bit-identical.
  *
  * Fails with:
  *

@@ -448,10 +448,10 @@ typedef struct ls_data_parallel_options {
  * - A step that fails on one rank fails on all ranks. All ranks then have the gradients from before the step, or none,
  *   so a program that continues keeps equal models.
  * - A backward pass averages, over samples, the buffers that a rank has changed since the last pass. An integer buffer
- *   is copied from the first rank with samples. Buffers that no rank has changed, or that all ranks have changed
- *   equally, keep their bits.
+ *   is copied from the first rank with samples. Buffers that no rank has changed, or that all ranks have changed in the
+ *   same way, keep their bits.
  * - The gradient of a frozen parameter is not sent, unless it has a gradient from an earlier pass. Freeze and unfreeze
- *   on all ranks equally; otherwise every rank gets LS_ERR_MISMATCH.
+ *   in the same way on all ranks; otherwise every rank gets LS_ERR_MISMATCH.
  * - With several inputs (ls_forward_many), the first input that is not NULL counts samples. Pass inputs per sample as
  *   this rank's share, inputs for all samples (a mask of positions) whole, and an absent mask or hidden state as NULL.
  *   An output may also be one number, a mean over the samples. If the module is called several times before the pass,
@@ -614,7 +614,7 @@ typedef struct ls_outer_options {
  *   ranks (local SGD).
  * - Floating-point buffers, such as the statistics of batch normalization, are averaged in outer steps. Integer buffers
  *   become equal to rank 0's. Batch normalization and dropout otherwise work on each rank's samples.
- * - Load weights and add layers before this call. Freeze and unfreeze parameters on all ranks equally.
+ * - Load weights and add layers before this call. Freeze and unfreeze parameters in the same way on all ranks.
  * - On each rank, the outer optimizer needs memory of twice the size of the trained parameters: for the parameters
  *   after the last outer step, and for the momentum. Local SGD needs none.
  * - One rank runs the same outer steps, without communication.
@@ -660,7 +660,7 @@ LS_API ls_status ls_outer_sync(ls_outer *outer) LS_WARN_UNUSED;
 
 /**
  * Returns a borrowed pointer to the outer optimizer, an ls_sgd. Use it to save its momentum (ls_optimizer_save), or to
- * change its learning rate on all ranks equally. Returns NULL for plain averaging, which has no state.
+ * change its learning rate in the same way on all ranks. Returns NULL for plain averaging, which has no state.
  */
 LS_API ls_optimizer *ls_outer_optimizer(const ls_outer *outer);
 

@@ -372,7 +372,7 @@ static ls_status check_gradient(const captured_input *input) {
         return refuse_input(input, "has a gradient hook now, which a replay does not call");
     }
     if (leaf->gradient != input->gradient || (leaf->gradient != NULL && leaf->gradient->data != input->gradient_data)) {
-        return refuse_input(input, "has its gradient in other memory than in the captured step");
+        return refuse_input(input, "has its gradient in different memory than in the captured step");
     }
     if (!input->zeroed && leaf->has_gradient != input->has_before) {
         return refuse_input(input, leaf->has_gradient

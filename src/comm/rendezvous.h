@@ -78,8 +78,8 @@ typedef struct ls_rendezvous_result {
     char address[LS_ADDRESS_CAPACITY]; /* data address of this machine, to listen on; empty for a world of one rank */
 } ls_rendezvous_result;
 
-/* In rendezvous_mpi.c: the ranks of an MPI job exchange their peer infos. If all share a machine and none requests
- * backend mpi, also opens a store. The caller frees the contents of `meeting`, even on failure. */
+/* In rendezvous_mpi.c: the ranks of an MPI job exchange their peer information. If all share a machine and none
+ * requests backend mpi, also opens a store. The caller frees the contents of `meeting`, even on failure. */
 ls_status ls_meet_by_mpi(const ls_job *job, ls_roster *world, ls_rendezvous_result *meeting);
 
 /* Meets the other ranks of the job. On failure, nothing stays open. */

@@ -50,9 +50,9 @@ struct ls_store {
 ls_store *ls_store_open_at(const ls_store_place *place);
 
 /*
- * Registers this process as `rank` of `size`, and waits until every rank has joined. Copies the peer infos of all ranks
- * to `peer_infos`, which has room for `size`. After success, if a rank exits without ls_store_leave, every wait of the
- * other ranks fails with LS_ERR_PEER. Fails with
+ * Registers this process as `rank` of `size`, and waits until every rank has joined. Copies the peer information of
+ * all ranks to `peer_infos`, which has room for `size`. After success, if a rank exits without ls_store_leave, every
+ * wait of the other ranks fails with LS_ERR_PEER. Fails with
  *  - LS_ERR_TIMEOUT if ranks are missing; the message names them;
  *  - LS_ERR_PEER if a rank died in the meantime;
  *  - LS_ERR_ARGUMENT if two processes join as the same rank;

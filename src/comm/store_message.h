@@ -33,8 +33,8 @@ typedef enum ls_store_operation {
     LS_STORE_ADD,
     LS_STORE_WAIT,
     LS_STORE_COMPARE_SET,
-    LS_STORE_JOIN,  /* amount: rank << 32 | world size; value: the rank's peer info; answered with all peer infos when
-                       all ranks have joined */
+    LS_STORE_JOIN,  /* amount: rank << 32 | world size; value: the rank's peer information; answered with all peer
+                       information when all ranks have joined */
     LS_STORE_LEAVE, /* answered when every rank has left or died */
     LS_STORE_OPERATION_END
 } ls_store_operation;

@@ -201,7 +201,7 @@ static void answer_joiners(ls_store_server *server) {
     }
 }
 
-/* Reads a peer info. A different version of Lockstep may use a different size. */
+/* Reads a peer's information. A different version of Lockstep may use a different size. */
 static ls_status read_peer_info(int rank, ls_bytes given, ls_peer_info *peer_info) {
     if (given.size != sizeof *peer_info) {
         char own[LS_BUILD_CAPACITY];

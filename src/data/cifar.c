@@ -83,8 +83,9 @@ static ls_status read_files(const cifar *kind, const char *folder, int64_t count
         ls_source_close(&source);
         LS_TRY(status);
     }
-    return row == count ? LS_OK
-                        : ls_fail(LS_ERR_IO, "%s: the files in %s changed while they were read", kind->call, folder);
+    return row == count
+               ? LS_OK
+               : ls_fail(LS_ERR_IO, "%s: the files in %s changed while they were being read", kind->call, folder);
 }
 
 static ls_dataset *read_dataset(const cifar *kind, const char *folder) {

@@ -86,7 +86,7 @@ static ls_status check_zero(const ls_data_parallel_state *state, const ls_data_p
     if (*zero > 1 && (options->overlap == LS_OVERLAP_ON || !of.on_host)) {
         return ls_fail(LS_ERR_UNSUPPORTED,
                        "ls_data_parallel: .zero = %d cannot be combined with .overlap = LS_OVERLAP_ON or a model on a "
-                       "GPU: omit it, or use .zero = 1",
+                       "GPU: omit that setting, or use .zero = 1",
                        *zero);
     }
     *zero = ls_comm_size(state->comm) > 1 ? *zero : 0;
@@ -102,7 +102,7 @@ static ls_status check_powersgd(const ls_data_parallel_options *options, setting
     if (rank > 0 && (options->reduce_dtype != LS_F32 || options->zero > 1 || !of.on_host)) {
         return ls_fail(LS_ERR_UNSUPPORTED,
                        "ls_data_parallel: .powersgd_rank = %d cannot be combined with .reduce_dtype, .zero = 2, "
-                       ".zero = 3 or a model on a GPU: omit one of them",
+                       ".zero = 3 or a model on a GPU: omit .powersgd_rank, or remove the conflicting setting",
                        rank);
     }
     return LS_OK;
@@ -114,7 +114,7 @@ static ls_status check_wire(const ls_data_parallel_options *options, setting of)
         return ls_fail(
             LS_ERR_UNSUPPORTED,
             "ls_data_parallel: .wire (\"%s\") cannot be combined with .reduce_dtype, .powersgd_rank, .shards, "
-            ".zero = 2, .zero = 3 or a model on a GPU: omit one of them",
+            ".zero = 2, .zero = 3 or a model on a GPU: omit .wire, or remove the conflicting setting",
             options->wire->name);
     }
     return LS_OK;
@@ -135,8 +135,8 @@ static ls_status check_slices(const ls_data_parallel_state *state, const ls_data
         return ls_fail(
             LS_ERR_UNSUPPORTED,
             "ls_data_parallel: .shards = %d cannot be combined with .reduce_dtype, .powersgd_rank, .zero = 2 "
-            "or 3, .overlap = LS_OVERLAP_ON, a model on a GPU, or parameters of another data-parallel "
-            "module: omit one of them",
+            "or 3, .overlap = LS_OVERLAP_ON, a model on a GPU, or parameters of another data-parallel module: omit "
+            ".shards, or remove the conflicting setting",
             shards);
     }
     return LS_OK;

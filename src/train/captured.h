@@ -10,7 +10,7 @@
  */
 ls_status ls_trial_captured_step(ls_trial *trial, ls_status (*compute)(ls_trial *trial));
 
-/* Logs, once per trial, why a step of another kind is not captured. */
+/* Logs, once per trial, why a step of a different kind is not captured. */
 void ls_trial_refuse_capture(ls_trial *trial, const char *why);
 
 /* Frees the captured step. */

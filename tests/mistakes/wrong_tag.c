@@ -1,5 +1,5 @@
 /*
- * A message is sent with one tag and received with another.
+ * A message is sent with one tag and received with a different tag.
  *
  * ranks: 2 3
  * says: ls_comm_recv #1: rank 0 called ls_finalize; a message with tag 1 from it waits here, none with tag 2

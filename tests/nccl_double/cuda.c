@@ -172,7 +172,7 @@ static void run_copy(void *argument) {
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t handle) {
     copied *made = malloc(sizeof *made);
     if (made == NULL || kind != cudaMemcpyDeviceToDevice) {
-        double_die("a copy of another kind than %d", (int)cudaMemcpyDeviceToDevice);
+        double_die("a copy of a kind other than %d", (int)cudaMemcpyDeviceToDevice);
     }
     *made = (copied){to, from, bytes};
     double_push(handle, run_copy, made);

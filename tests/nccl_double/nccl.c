@@ -30,7 +30,7 @@ typedef struct op {
     bool begun, ended; /* send */
 } op;
 
-/* The arguments of a collective that all ranks must pass equally. */
+/* The arguments of a collective that must be the same on all ranks. */
 typedef struct told {
     int kind, type, reduces, root;
     size_t count;

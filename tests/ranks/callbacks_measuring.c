@@ -147,7 +147,8 @@ static ls_status train(training *t, ls_comm *comm, ls_callback **finder, const l
     return ls_trial_run(t->trial, EPOCHS);
 }
 
-/* A run with the sweep is bit-identical to a run without it, and the sweep has the same values as in one process. */
+/* A run with the sweep is bit-identical to a run without it, and the sweep has the same values as in a single
+ * process. */
 static ls_status rates(ls_comm *world) {
     training all, alone, plain;
     ls_callback *finders[3];

@@ -1,7 +1,7 @@
 /*
  * Callbacks that change samples, and callbacks that average weights: training on any number of ranks gives the same
- * result as in one process, and a result that differs from training without the callbacks. The changed samples are
- * checked, too.
+ * result as in a single process, and a result that differs from training without the callbacks. The changed samples
+ * are checked, too.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda

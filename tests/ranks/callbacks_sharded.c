@@ -1,6 +1,6 @@
 /*
- * Callbacks whose models are sharded over ranks, or whose trial has state of ranks: a callback works as in one process,
- * or the trial is refused on all ranks.
+ * Callbacks whose models are sharded over ranks, or whose trial has state of ranks: a callback works as in a single
+ * process, or the trial is refused on all ranks.
  *
  * ranks: 1 2 3 4
  * devices: cpu

@@ -1,6 +1,6 @@
 /*
- * Callbacks that end runs, limit gradients and weights, and set learning rates: on any number of ranks they act as in
- * one process, and all ranks end together with the same message.
+ * Callbacks that end runs, limit gradients and weights, and set learning rates: on any number of ranks they act as in a
+ * single process, and all ranks end together with the same message.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -11,7 +11,7 @@ enum { EPOCHS = 6 };
 
 /* ---- early stopping ---------------------------------------------------------------------------------------------- */
 
-/* Makes parameters worse from epoch 3 on, equally on all ranks. */
+/* Makes parameters worse from epoch 3 on, in the same way on all ranks. */
 static ls_status spoil(ls_trial_state *state, void *user) {
     (void)user;
     if (state->epoch < 3) {
@@ -192,7 +192,8 @@ static ls_status train(training *t, ls_comm *comm, maker make) {
     return ls_trial_run(t->trial, EPOCHS);
 }
 
-/* Training gives the same result as in one process, and a result that differs from training without the callback. */
+/* Training gives the same result as in a single process, and a result that differs from training without the
+ * callback. */
 static ls_status as_alone(ls_comm *world, maker make) {
     training all, alone, plain;
     LS_TRY(train(&all, world, make));

@@ -21,7 +21,7 @@ enum { HIDDEN = 8 };
 
 /*
  * How a model is sharded: all ways have the same tensors. With GRID, pairs of ranks shard it, and the pairs train
- * data-parallel, with ZeRO. STAGES_LATE has other stages than STAGES.
+ * data-parallel, with ZeRO. STAGES_LATE has different stages from STAGES.
  */
 typedef enum way { UNSPLIT, TENSOR, GRID, STAGES, STAGES_LATE, WAYS } way;
 

@@ -81,8 +81,7 @@ static ls_status integers_wrap_and_average(ls_comm *world) {
     return LS_OK;
 }
 
-/* ---- memory from ls_comm_alloc
- * ------------------------------------------------------------------------------------- */
+/* ---- memory from ls_comm_alloc ----------------------------------------------------------------------------------- */
 
 static ls_status cleared_and_aligned(ls_comm *world) {
     const size_t count = 300001;

@@ -188,7 +188,7 @@ static ls_module *make_of_tokens(void) {
     return ls_sequential(ls_nn_embedding(30, 4), ls_nn_dropout(0.5));
 }
 
-/* Samples may be single numbers, without a second axis: dropout draws the same numbers as in one process. */
+/* Samples may be single numbers, without a second axis: dropout draws the same numbers as in a single process. */
 static ls_status samples_of_one_axis(ls_comm *world) {
     const int size = ls_comm_size(world), rank = ls_comm_rank(world);
     const int64_t first = (int64_t)rank * (rank + 1) / 2, count = rank + 1; /* a different number on each rank */

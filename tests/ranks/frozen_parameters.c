@@ -160,7 +160,7 @@ static ls_status frozen_do_not_travel(ls_comm *world, ls_dtype dtype, ls_dtype r
     return LS_OK;
 }
 
-/* Gradients computed before a parameter was frozen remain afterwards, as in one process. */
+/* Gradients computed before a parameter was frozen remain afterwards, as in a single process. */
 static ls_status old_gradients_stay(ls_comm *world, bool no_sync) {
     ls_module *model = ls_data_parallel(make(LS_F64), world, NULL);
     ls_module *alone = make(LS_F64);

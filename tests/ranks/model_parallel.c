@@ -1,6 +1,6 @@
 /*
- * Layers and models sharded over ranks give the same results as in one process: forward, backward, and over several
- * training steps.
+ * Layers and models sharded over ranks give the same results as in a single process: forward, backward, and over
+ * several training steps.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda

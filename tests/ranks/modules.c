@@ -1,6 +1,6 @@
 /*
  * Modules with several inputs and outputs, and hooks, in ls_data_parallel: a recurrent cell, attention with masks, and
- * tied weights train as in one process with the global batch, even if a rank has no samples.
+ * tied weights train as in a single process with the global batch, even if a rank has no samples.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda

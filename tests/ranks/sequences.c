@@ -1,6 +1,6 @@
 /*
- * Sequence models on several ranks: a Transformer, group norms and recurrent layers train as in one process, even if
- * the ranks' shares differ or one is empty.
+ * Sequence models on several ranks: a Transformer, group norms and recurrent layers train as in a single process, even
+ * if the ranks' shares differ or one is empty.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda

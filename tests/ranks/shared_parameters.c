@@ -1,6 +1,6 @@
 /*
  * Parameters that occur several times in a model, trained on several ranks: each is sent as one parameter, and training
- * gives the same result as in one process. A pipeline accepts such parameters if all uses are in one stage.
+ * gives the same result as in a single process. A pipeline accepts such parameters if all uses are in one stage.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda

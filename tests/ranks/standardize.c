@@ -1,6 +1,6 @@
 /*
  * Each rank fits the statistics from the whole data set, before or after ls_data_parallel. They are bit-identical on
- * all ranks. A step with uneven shares does not change them, and trains as in one process.
+ * all ranks. A step with uneven shares does not change them, and trains as in a single process.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda

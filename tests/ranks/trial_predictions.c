@@ -1,8 +1,8 @@
 /*
  * ls_trial_predict on ranks that have the same samples: tensor parallelism, pipelines, and data parallelism whose
- * loader has no .comm. Also on tensor-parallel groups that have different samples. Each sample has one row, as in one
- * process. Samples that a sampler repeats, and separate data sets of the ranks, keep all rows. Separate models and
- * sharded outputs are an error on every rank.
+ * loader has no .comm. Also on tensor-parallel groups that have different samples. Each sample has one row, as in a
+ * single process. Samples that a sampler repeats, and separate data sets of the ranks, keep all rows. Separate models
+ * and sharded outputs are an error on every rank.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda

@@ -74,7 +74,7 @@ static void use_parts(void) {
     ls_comm_free(comm);
 }
 
-/* The caller may select the backend, but equally on all ranks. */
+/* The caller may select the backend, but must select the same one on all ranks. */
 static void choose_backend(int size) {
     ls_comm *comm = ls_comm_from_mpi(MPI_COMM_WORLD, &(ls_init_options){.backend = "mpi"});
     CHECK(comm != NULL && strcmp(ls_comm_backend(comm), "mpi") == 0 && ls_comm_local_size(comm) == size);

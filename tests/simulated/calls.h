@@ -1,6 +1,6 @@
 /*
- * Calls on a simulated network, described equally on all ranks: each rank's arguments for the engine, and its expected
- * results.
+ * Calls on a simulated network, with the same description on all ranks: each rank's arguments for the engine, and its
+ * expected results.
  */
 #ifndef LS_TESTS_SIMULATED_CALLS_H
 #define LS_TESTS_SIMULATED_CALLS_H
@@ -10,7 +10,7 @@
 /* Each rank sends to the next rank and receives from the previous rank. It is not an ls_operation. */
 enum { CALL_RING = LS_OP_COUNT, CALL_OPERATIONS };
 
-/* A call, described equally on all ranks. Calls with counts per rank draw the counts from `seed`. */
+/* A call, with the same description on all ranks. Calls with counts per rank draw the counts from `seed`. */
 typedef struct call_plan {
     int operation;
     ls_dtype dtype;

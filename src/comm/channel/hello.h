@@ -4,9 +4,9 @@
  * backend/shm and libgloo's connections. Does not send or receive anything itself.
  *
  * A proof covers a role, the nonce in the sender's own hello, and a nonce of the receiver. The receiver's nonce is
- * either in the hello that the receiver has already sent, or in the peer info by which the sender knows the receiver.
- * The first case is a handshake in both directions. The second case costs no round trip, but only the receiver gets a
- * proof.
+ * either in the hello that the receiver has already sent, or in the peer information by which the sender knows the
+ * receiver. The first case is a handshake in both directions. The second case costs no round trip, but only the
+ * receiver gets a proof.
  *
  * The first ten bytes of a hello are the same in every version of Lockstep.
  */

@@ -7,8 +7,8 @@
  * - encrypted: the same, and the frame cannot be read
  *
  * Records use the AEAD ChaCha20-Poly1305 (RFC 8439, libsodium) with the record's number as the nonce. Each direction of
- * each connection has its own key, derived from the job's key, the secrets of both peer infos and a fresh nonce. For
- * authenticated records, the whole record is additional data of the AEAD, and the message is empty.
+ * each connection has its own key, derived from the job's key, the secrets of both ranks' peer information and a fresh
+ * nonce. For authenticated records, the whole record is additional data of the AEAD, and the message is empty.
  */
 #ifndef LS_COMM_CHANNEL_WIRE_H
 #define LS_COMM_CHANNEL_WIRE_H

@@ -235,8 +235,8 @@ TEST(test_world_sizes_differ) {
 }
 
 /*
- * Joins as rank 1. Its peer info has `bytes` bytes and begins with `record`. Returns whether the message of the store's
- * refusal contains `said`.
+ * Joins as rank 1. Its peer information has `bytes` bytes and begins with `record`. Returns whether the message of the
+ * store's refusal contains `said`.
  */
 static bool join_as_another_build(ls_store *store, int size, size_t bytes, const char *record, const char *said) {
     uint8_t peer_info[sizeof(ls_peer_info) + 64] = {0}, message[4096];
@@ -281,8 +281,8 @@ static const char *run_another_build(int rank, const void *what) {
 }
 
 /*
- * Ranks fail at once, not after the timeout. The peer info of the other build has the same size, or is larger, or
- * contains no build.
+ * Ranks fail at once, not after the timeout. The peer information of the other build has the same size, or is larger,
+ * or contains no build.
  */
 TEST(test_builds_differ) {
     for (int size = 2; size <= 4; size++) {

@@ -1,6 +1,6 @@
 /*
  * When backend shm begins and stops to treat the cores of its ranks as distant: tests the counting with simulated
- * transfer times. All ranks decide equally, whatever each has measured.
+ * transfer times. All ranks make the same decision, whatever each has measured.
  *
  * devices: cpu
  */

@@ -23,7 +23,7 @@ enum { ROUNDS = 20000, LIVE_ROUNDS = 300, CLIENT_ROUNDS = 80, ROOM = 768 };
 
 /* Makes a valid request. The operations take turns. */
 static size_t make_request(size_t number, uint8_t *bytes) {
-    static char endless[sizeof(ls_peer_info)]; /* a rank's peer info, whose strings are not null-terminated */
+    static char endless[sizeof(ls_peer_info)]; /* a rank's peer information, whose strings are not null-terminated */
     memset(endless, 'x', sizeof endless);
     const ls_store_request requests[] = {
         {.operation = LS_STORE_SET, .key = {"key", 3}, .value = {"value", 5}},

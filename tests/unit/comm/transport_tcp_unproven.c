@@ -121,7 +121,7 @@ static bool forge(const tcp_net *net, int i, ls_tcp_hello *hello) {
     case 3:
         hello->size++;
         return true;
-    case 4: /* from a process with the peer infos but without the key */
+    case 4: /* from a process with the peer information but without the key */
         assert_int_equal(ls_key_read(&other, "another key of sufficient length"), LS_OK);
         *hello = tcp_net_hello(&other, net->peer_infos, net->size, 1, 0);
         return true;

@@ -344,8 +344,8 @@ void ls_shm_tell_distance(ls_shm *shm, ls_shm_cell *cell, size_t bytes);
  * the data is needed soon. */
 void ls_shm_look(ls_shm *shm, int from, size_t at, size_t bytes);
 
-/* Afterwards, sets the number of following calls for which the cores are considered distant, equally on all ranks.
- * `bytes` is the size of the largest piece on any rank. */
+/* Afterwards, sets the number of following calls for which the cores are considered distant; the number is the same on
+ * all ranks. `bytes` is the size of the largest piece on any rank. */
 void ls_shm_learn_distance(ls_shm *shm, size_t bytes);
 
 /* Returns true if the distance can matter to a call whose largest piece on any rank has `bytes` bytes. */

@@ -1,5 +1,5 @@
-/* Backend tcp: the engine (comm/engine) over sockets (comm/transport/tcp). The ranks exchange their peer infos
- * through the store, in which rank 0 collects them, or through the communicator that is split. */
+/* Backend tcp: the engine (comm/engine) over sockets (comm/transport/tcp). The ranks exchange their peer information
+ * through the store, in which rank 0 collects it, or through the communicator that is split. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -27,8 +27,8 @@ static ls_status fail_strange(int rank) {
                    "ls_comm_open: rank %d runs a version of Lockstep that is incompatible with this one", rank);
 }
 
-/* Fails with the name of the first rank whose peer info is missing, for which rank 0 waits without success; names
-   rank 0 if none is missing. */
+/* Fails with the name of the first rank whose peer information is missing, for which rank 0 waits without success;
+   names rank 0 if none is missing. */
 static ls_status fail_first_late(const ls_join_context *join) {
     for (int rank = 1; rank < join->size; rank++) {
         char key[256];
@@ -40,7 +40,7 @@ static ls_status fail_first_late(const ls_join_context *join) {
     return fail_late(join, 0);
 }
 
-/* Exchanges the peer infos of all ranks. Rank 0 collects them and publishes all of them together, so each of the
+/* Exchanges the peer information of all ranks. Rank 0 collects it and publishes all of it together, so each of the
  * other ranks needs only two store requests. */
 static ls_status exchange_peer_infos(const ls_join_context *join, ls_tcp_peer_info *peer_infos) {
     const size_t all = (size_t)join->size * sizeof *peer_infos;

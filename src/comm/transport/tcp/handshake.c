@@ -5,9 +5,10 @@
  * at once, so a small message is sent before the listening rank has polled. The listening rank reads no frame before it
  * has checked the proof.
  *
- * A proof is bound to both peer infos, to a nonce and to the connecting rank. The secrets in the peer infos are new for
- * every communicator. A second connection from the same rank is refused. So an attacker cannot reuse a recorded hello.
- * A connection without a valid proof is closed without an answer, and does not delay other connections.
+ * A proof is bound to both ranks' peer information, to a nonce and to the connecting rank. The secrets in the peer
+ * information are new for every communicator. A second connection from the same rank is refused. So an attacker cannot
+ * reuse a recorded hello. A connection without a valid proof is closed without an answer, and does not delay other
+ * connections.
  *
  * The connecting rank does not request a proof from the listener, because that would cost a round trip before the first
  * message. So if another program listens at a rank's address, for example because the rank has exited, it receives the

@@ -38,7 +38,7 @@ typedef struct ls_tcp_hello {
     int32_t rank;
     int32_t size;
     int64_t process;  /* PID, for a rank on the same machine that reads this process's memory; otherwise 0 */
-    uint64_t mark_at; /* address, in this process, of a copy of its peer info's secret */
+    uint64_t mark_at; /* address, in this process, of a copy of its peer information's secret */
 } ls_tcp_hello;
 
 _Static_assert(sizeof(ls_tcp_hello) == LS_PROVEN_HELLO_SIZE + 24, "a hello has no gaps");
@@ -192,8 +192,8 @@ typedef struct ls_tcp {
     ls_wire_mode wire; /* protection of connections to other machines */
     ls_tcp_peer_info *peer_infos;
     ls_tcp_peer *peers;
-    uint8_t mark[LS_NONCE_SIZE]; /* the secret of this rank's peer info, present while other ranks may read the messages
-                                    that it has offered */
+    uint8_t mark[LS_NONCE_SIZE]; /* the secret of this rank's peer information, present while other ranks may read the
+                                    messages that it has offered */
     ls_arrivals arrivals;
     bool reads;          /* there may be an offered message to read from another rank's memory */
     bool told_of_socket; /* the log has reported that the memory of a rank cannot be read */

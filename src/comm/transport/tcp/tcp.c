@@ -22,7 +22,7 @@
 
 enum { BACKLOG = 1024, EVENTS = 64 };
 
-/* ---- peer infos -------------------------------------------------------------------------------------------------- */
+/* ---- peer information -------------------------------------------------------------------------------------------- */
 
 /* Listens at one address. Returns 0 on success, otherwise an errno value. */
 static int listen_at(const struct addrinfo *at, int *listener) {
@@ -72,7 +72,8 @@ static bool is_peer_info(const ls_tcp_peer_info *peer_info) {
            (family == AF_INET6 && peer_info->length == sizeof peer_info->address.v6);
 }
 
-/* Counts the ranks of this machine. Returns true if, according to the peer infos, there is a core for each of them. */
+/* Counts the ranks of this machine. Returns true if, according to the peer information, there is a core for each of
+ * them. */
 static bool has_core_for_each(const ls_tcp_options *options, int *machine_ranks) {
     int ranks = 0;
     cpu_set_t cores;
@@ -371,7 +372,7 @@ int ls_tcp_waker(ls_endpoint *endpoint) {
 }
 
 /* Checks the wire mode of another rank. Each rank compares the modes of all ranks with its own mode, so an attacker who
- * changes a peer info in transit cannot weaken the protection. */
+ * changes a peer's information in transit cannot weaken the protection. */
 static ls_status check_wire(const ls_tcp_options *options, int rank) {
     const ls_tcp_peer_info *own = &options->peer_infos[options->rank], *other = &options->peer_infos[rank];
     if (other->wire != own->wire) {
