@@ -4318,7 +4318,7 @@ contains
   subroutine check_status(status)
     integer(c_int), intent(in) :: status
     if (status == LS_OK) return
-    ! The stored error belongs to another call if it has another status.
+    ! The stored error belongs to another call if it has a different status.
     if (ls_error_status() /= status) call set_error(status, ls_status_name(status))
     call stop_with_message()
   end subroutine

@@ -45,7 +45,7 @@ LS_API bool ls_requires_grad(const ls_tensor *tensor);
 /**
  * Returns a borrowed pointer to the gradient of a leaf, or NULL if it has no gradient yet. The gradient has the leaf's
  * shape and dtype, and changes with the next backward pass. Fails with LS_ERR_STATE if this rank has only a part of the
- * parameter's gradient (.zero = 2 or 3 of ls_data_parallel).
+ * parameter's gradient (.zero = 2 or 3 in ls_data_parallel).
  *
  * Second-order gradients are not supported. ls_backward fails with LS_ERR_UNSUPPORTED if it reaches a recorded
  * operation on a gradient that depends on the values of leaves, or on a tensor computed from such a gradient. ls_detach

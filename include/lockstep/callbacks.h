@@ -15,8 +15,8 @@
  * docs/reference/training.md lists all callbacks; docs/explanation/trials.md describes the order of hooks.
  *
  * - A constructor returns ownership of a callback to the caller, or NULL on failure. ls_trial_new, and constructors
- *   that combine callbacks, take ownership. If an element of `.callbacks` is NULL, ls_trial_new fails with the error of
- *   the constructor.
+ *   that combine callbacks, take ownership. If an element of `.callbacks` is NULL, ls_trial_new fails with the error
+ *   from the constructor.
  * - Until the trial is freed, a callback's results can be read with its functions (`ls_early_stopping_best(stop)`).
  * - Options may be NULL. A zero field selects the default.
  * - Every rank must create the same callbacks in the same order, because some callbacks exchange numbers. ls_trial_run
@@ -391,7 +391,7 @@ typedef struct ls_run_log_options {
  *   appends. Any other trial replaces the record in the folder. Later runs of the same trial append.
  * - After a resume within an epoch, the duration of this epoch counts only the part after the resume.
  * - If writing fails, the hook and the run fail with LS_ERR_IO on all ranks.
- * - The record contains the first 8191 bytes of the command line of rank 0.
+ * - The record contains the first 8191 bytes of rank 0's command line.
  *
  * The run creates the folder if it is missing. Put the callback last in the list of callbacks: the time of a later
  * callback is counted in the next phase. Copies the path. Returns NULL with LS_ERR_ARGUMENT if the folder is NULL or
@@ -413,7 +413,7 @@ LS_API ls_callback *ls_console(const ls_console_options *options);
 /**
  * Prints a confusion matrix on rank 0 after each validation and ls_trial_evaluate (torchbearer's PyCM): a row for each
  * target class and a column for each predicted class, for at most 20 classes. With `shares`, each row sums to 1.
- * `metric` (copied) is the name of an ls_metric_confusion of the trial; NULL selects "confusion". on_end_validation
+ * `metric` (copied) is the name of an ls_metric_confusion in the trial; NULL selects "confusion". on_end_validation
  * fails with LS_ERR_ARGUMENT if the trial does not have this metric.
  */
 LS_API ls_callback *ls_confusion_printer(const char *metric, bool shares);

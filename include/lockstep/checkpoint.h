@@ -87,8 +87,8 @@ LS_API ls_status ls_trial_save(ls_trial *trial, const char *folder) LS_WARN_UNUS
  * - Model, optimizer, loader, metrics and callbacks must match the checkpoint. If the checkpoint does not have the
  *   state of a callback, the callback starts from its initial state, with a warning in the log.
  * - Modes of layers (ls_module_train) are restored, too.
- * - On a different number of ranks, training continues at the same sample. New ranks get the random numbers and the
- *   states of callbacks of rank 0.
+ * - On a different number of ranks, training continues at the same sample. New ranks get rank 0's random numbers and
+ *   rank 0's callback states.
  * - A model that is sharded over ranks (tensor parallelism, pipelines) may be sharded over ranks other than those in
  *   the checkpoint, or not at all. Weights and the state of the optimizer are bit-identical.
  *

@@ -418,7 +418,8 @@ LS_API ls_status ls_comm_recv_any(ls_comm *comm, void *buffer, size_t count, ls_
  *
  * Each rank gets its own `size` bytes; 0 is allowed. All ranks must call it with the same `size`, in the same order as
  * their other calls. The communicator owns the memory and frees it at the latest when it is freed itself. Returns NULL
- * on every rank on failure; LS_ERR_MEMORY names the rank and the bytes if the machine cannot reserve them.
+ * on every rank on failure. Fails with LS_ERR_MEMORY if the machine cannot reserve the memory; the message names the
+ * rank and the number of bytes.
  */
 LS_API void *ls_comm_alloc(ls_comm *comm, size_t size);
 

@@ -33,7 +33,7 @@ extern "C" {
 typedef struct ls_conv_options {
     ls_shape stride;  /**< distance between windows, positive; default 1 */
     ls_shape padding; /**< number of zeros on each side of an axis, not negative; default 0 */
-    bool same; /**< pads so that the output has the size of the input, with one zero more at the end if the number of
+    bool same; /**< pads so that the output has the size of the input, with one more zero at the end if the number of
                   zeros is odd; replaces `padding`; requires strides of 1 */
     ls_shape dilation; /**< distance between positions of a window, positive; default 1 */
     int64_t groups; /**< number of equal groups of channels that are convolved separately; 0 selects the default, 1 */
@@ -101,7 +101,7 @@ LS_API ls_tensor *ls_average_pool(ls_tensor *x, const ls_average_pool_options *o
  * number for all spatial axes, or one for each. LS_SHAPE(1) is global average pooling.
  */
 LS_API ls_tensor *ls_adaptive_average_pool(ls_tensor *x, ls_shape size);
-/** Returns the largest number of the windows of ls_adaptive_average_pool. Gradients are the same as for ls_max_pool. */
+/** Returns the maximum of each window of ls_adaptive_average_pool. Gradients are the same as for ls_max_pool. */
 LS_API ls_tensor *ls_adaptive_max_pool(ls_tensor *x, ls_shape size);
 
 /** The interpolation of ls_resize. */

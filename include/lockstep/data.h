@@ -37,9 +37,9 @@ typedef struct ls_module ls_module; /* see nn.h */
 typedef struct ls_dataset ls_dataset;
 
 /**
- * The samples to fetch from a data set. Derive random changes of a sample from seed, epoch and place (ls_random_u32,
- * ...), not from the state of a generator. The changes are then the same on any number of ranks and threads, and after
- * ls_loader_seek.
+ * The samples to fetch from a data set. Derive random changes to a sample from the seed, the epoch and the position
+ * (ls_random_u32, ...), not from the state of a generator. The changes are then the same on any number of ranks and
+ * threads, and after ls_loader_seek.
  */
 typedef struct ls_samples {
     const int64_t *indices; /**< indices of the samples in the data set */
@@ -103,7 +103,7 @@ LS_API ls_dataset *ls_dataset_retain(ls_dataset *dataset);
  * tensor. Their first sizes must be equal. Copies tensors on other devices to "cpu".
  */
 LS_API ls_dataset *ls_tensor_dataset(ls_tensor *input, ls_tensor *target);
-/** Returns a data set of the images and labels of two IDX files, whose counts must be equal. */
+/** Returns a data set with the images and labels from two IDX files, whose counts must be equal. */
 LS_API ls_dataset *ls_idx_dataset(const char *images, const char *labels);
 /**
  * Returns MNIST or Fashion-MNIST from a folder with its four files under their original names (train-images-idx3-ubyte,
@@ -124,10 +124,10 @@ LS_API ls_dataset *ls_cifar10_dataset(const char *folder, bool train);
  */
 LS_API ls_dataset *ls_cifar100_dataset(const char *folder, bool train, bool coarse);
 /**
- * Returns a data set of the rows of a CSV file. The columns in `targets` are the target. All other columns, or
- * options->columns, are the input. `all_but` omits the targets and options->columns. If the target is one column of
- * text (`.text`), or if `.class_target` is set, targets are i64 [rows] for ls_cross_entropy, and an empty target is an
- * error.
+ * Returns a data set with the rows of a CSV file as samples. The columns in `targets` are the target. All other
+ * columns, or options->columns, are the input. `all_but` omits the targets and options->columns. If the target is one
+ * column of text (`.text`), or if `.class_target` is set, targets are i64 [rows] for ls_cross_entropy, and an empty
+ * target is an error.
  *
  * Fails with LS_ERR_ARGUMENT if options->columns selects a target as an input. If a model predicts its own inputs, use
  * ls_csv_read and ls_tensor_dataset.
@@ -142,9 +142,9 @@ typedef struct ls_image_options {
 } ls_image_options;
 
 /**
- * Returns a data set of the images of a folder with one subfolder per class, like torchvision's ImageFolder. Reads
- * .png, .jpg and .jpeg; ignores other files and names that begin with a dot. Inputs are u8 [channels, height, width],
- * targets i64. `options` may be NULL.
+ * Returns a data set with the images in a folder that has one subfolder per class, like torchvision's ImageFolder.
+ * Reads .png, .jpg and .jpeg; ignores other files and names that begin with a dot. Inputs are u8 [channels, height,
+ * width], targets i64. `options` may be NULL.
  *
  * Classes, and the samples of a class, are sorted by the bytes of their names. Each batch decodes its images
  * (ls_image_read). Resizing is bilinear, and averages over the covered pixels if an image becomes smaller (Pillow's
@@ -169,10 +169,10 @@ typedef struct ls_tokens_options {
 } ls_tokens_options;
 
 /**
- * Returns a data set of the samples of a file of tokens without header, the usual format of prepared text for language
- * models. With one-byte tokens (256 kinds), any file is valid. The input of sample i is `context` tokens, i64, from
- * token i * stride on. The target is the same range, one token later. Incomplete samples at the end are dropped. Fails
- * with LS_ERR_ARGUMENT if no sample is complete.
+ * Returns a data set with the samples in a file of tokens without a header, the usual format of prepared text for
+ * language models. With one-byte tokens (256 kinds), any file is valid. The input of sample i is `context` tokens, i64,
+ * from token i * stride on. The target is the same range, one token later. Incomplete samples at the end are dropped.
+ * Fails with LS_ERR_ARGUMENT if no sample is complete.
  *
  * The file stays open and may be larger than memory: each batch reads its tokens into its tensors. The file is not
  * mapped, because truncating a mapped file kills the process with a signal; ls_loader_next returns LS_ERR_IO instead.
@@ -238,7 +238,7 @@ LS_API ls_dataset *ls_dataset_preload(ls_dataset *dataset);
 typedef struct ls_random_crop_options {
     int64_t height;  /**< height of the result, in pixels; 0 leaves it unchanged */
     int64_t width;   /**< width of the result, in pixels; 0 leaves it unchanged */
-    int64_t padding; /**< width of the border of value `fill`, in pixels, added on each side before cropping */
+    int64_t padding; /**< width of the border with value `fill`, in pixels, added on each side before cropping */
     double fill;
 } ls_random_crop_options;
 

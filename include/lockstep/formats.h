@@ -63,8 +63,8 @@ typedef struct ls_csv_options {
     ls_dtype dtype;
     const ls_csv_text *text; /**< the columns of text, which are read as class numbers */
     int text_count;          /**< number of elements of `text`, required with `text` */
-    double empty;      /**< the value of an empty field, which may be NAN; 0 makes an empty field an error, and LS_ZERO
-                          selects 0 */
+    double empty; /**< value that replaces an empty field (may be NAN); 0 makes an empty field an error, and LS_ZERO
+                     selects 0 */
     bool class_target; /**< for ls_csv_dataset: whether the only target column holds class numbers */
 } ls_csv_options;
 
@@ -184,7 +184,7 @@ LS_API ls_npz *ls_npz_load(const char *path);
 /** Returns the number of tensors. */
 LS_API int ls_npz_count(const ls_npz *file);
 /**
- * Returns tensor `index` in the order of the file, as borrowed pointers. Name and tensor are NULL if the index is out
+ * Returns the name and the tensor at `index`, in file order, as borrowed pointers. Both are NULL if the index is out
  * of range.
  */
 LS_API ls_named ls_npz_at(const ls_npz *file, int index);

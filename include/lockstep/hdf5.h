@@ -25,11 +25,11 @@ extern "C" {
 #endif
 
 /**
- * The input or the target of a sample: variables of the file, and the part of them that belongs to a sample. Only
+ * The input or the target of a sample: variables in the file, and the part of them that belongs to a sample. Only
  * `variables` is required, with its count.
  *
- * A variable contributes [steps, slab...] to a sample, without the axis of steps if `steps` is 0. Several variables are
- * stacked along a first axis: [variables, steps, slab...]. Their slabs must have the same shape.
+ * A variable contributes [steps, slab...] to a sample, or [slab...] if `steps` is 0. Several variables are stacked
+ * along a first axis: [variables, steps, slab...]. Their slabs must have the same shape.
  */
 typedef struct ls_array_field {
     const char *const *variables; /**< names of the variables, including their groups, such as "run1/u" */
@@ -67,7 +67,7 @@ typedef struct ls_array_options {
 } ls_array_options;
 
 /**
- * Returns a data set of the samples of variables of an HDF5 file. Sample i begins at step i * stride of the sample
+ * Returns a data set with samples from variables in an HDF5 file. Sample i begins at step i * stride of the sample
  * axis. Incomplete samples at the end are dropped. Copies the path, the options and the names. Returns ownership to the
  * caller; free the data set with ls_dataset_free.
  *
@@ -96,7 +96,7 @@ typedef struct ls_array_options {
 LS_API ls_dataset *ls_hdf5_dataset(const char *path, const ls_array_options *options);
 
 /**
- * Returns a data set of the samples of variables of a NetCDF file, classic (CDF-1, CDF-2, CDF-5) or NetCDF-4.
+ * Returns a data set with samples from variables in a NetCDF file, classic (CDF-1, CDF-2, CDF-5) or NetCDF-4.
  * Ownership, copies, blocks and errors are as for ls_hdf5_dataset.
  *
  * - Elements that were never written are missing: without the attribute `_FillValue`, an element is missing if it

@@ -10,10 +10,10 @@
  * printf("accuracy %.3f\n", ls_trial_metric(trial, "test_acc"));
  * ```
  *
- * A metric is a number that a trial computes in each pass over a loader: "loss" of training, "val_loss" of validation,
- * "test_loss" of an evaluation with the label "test". At the end of a pass, the trial merges the sums of all ranks and
- * divides once. The value therefore equals the value of one process with all samples, however the samples are
- * distributed over ranks. docs/reference/training.md compares the metrics with other libraries' metrics.
+ * A metric is a number that a trial computes in each pass over a loader: "loss" for training, "val_loss" for
+ * validation, "test_loss" for an evaluation with the label "test". At the end of a pass, the trial merges the sums of
+ * all ranks and divides once. The value therefore equals the value of one process with all samples, however the samples
+ * are distributed over ranks. docs/reference/training.md compares the metrics with other libraries' metrics.
  */
 #ifndef LOCKSTEP_METRICS_H
 #define LOCKSTEP_METRICS_H
@@ -121,7 +121,7 @@ typedef enum ls_outputs {
  *     the weights of the class loss, and the result on several ranks is an approximation. If it adds a sum and a mean,
  *     the means of the ranks are added, too. The gradients are exact.
  *   - "acc": the share of targets that are predicted correctly. Outputs [n, classes, ...] predict the class with the
- *     largest number. Targets are class numbers [n, ...], or one-hot rows of the shape of the outputs. The classes may
+ *     largest number. Targets are class numbers [n, ...], or one-hot rows with the outputs' shape. The classes may
  *     also be the last axis, [n, ..., classes], if only this fits. With ls_criterion_bce, "acc" is "binary_acc"; with
  *     ls_criterion_bce_with_logits, "binary_acc_logits". Otherwise outputs [n] or [n, 1] cause LS_ERR_SHAPE, as do
  *     shapes that do not match. Targets that ls_criterion_cross_entropy ignores do not count in "acc" or in any other
@@ -172,7 +172,7 @@ typedef enum ls_outputs {
 /*
  * ---- constructors -----------------------------------------------------------------------------------------------
  * Each constructor returns ownership of a metric to the caller, or NULL on failure. ls_trial_new takes ownership of the
- * metrics in its list, even if it fails. If a metric in the list is NULL, ls_trial_new fails with the error of the
+ * metrics in its list, even if it fails. If a metric in the list is NULL, ls_trial_new fails with the error from the
  * constructor. A metric belongs to one trial: a second trial fails with LS_ERR_STATE.
  */
 
@@ -203,14 +203,14 @@ typedef struct ls_class_metric_options {
  * Returns the metric "precision", "precision_macro", "precision_micro" or "precision_per_class": the share of
  * predictions of a class that are correct, or 0 if this class is never predicted (like scikit-learn's precision_score).
  * Shapes are as for "acc", or as for "binary_acc" if outputs are binary. During the run, a target that is not a valid
- * class causes LS_ERR_ARGUMENT, and a change of the number of classes causes LS_ERR_SHAPE. `options` may be NULL.
+ * class causes LS_ERR_ARGUMENT, and a change in the number of classes causes LS_ERR_SHAPE. `options` may be NULL.
  */
 LS_API ls_metric *ls_metric_precision(const ls_class_metric_options *options);
 /** Returns the metric "recall" (or "recall_macro" and so on): the share of targets of a class that are predicted as
  * this class. */
 LS_API ls_metric *ls_metric_recall(const ls_class_metric_options *options);
-/** Returns the metric "f1" (or "f1_macro" and so on): 2 * precision * recall / (precision + recall), for one class.
- * The macro average is the mean of the values of the classes. */
+/** Returns the metric "f1" (or "f1_macro" and so on): 2 * precision * recall / (precision + recall), for one class. The
+ * macro average is the mean over the classes. */
 LS_API ls_metric *ls_metric_f1(const ls_class_metric_options *options);
 /** Returns the metric "confusion": the number of targets of class i with prediction j is at index i * classes + j of
  * ls_trial_metric_values. Ignores .average. For binary outputs, the negative class is class 0. If N ranks have the same

@@ -281,7 +281,7 @@ LS_API ls_status ls_optimizer_set_momentum(ls_optimizer *optimizer, double momen
  * Updates every parameter that has a gradient. Fails with LS_ERR_STATE for ls_lbfgs and ls_conjugate_gradient, which
  * need ls_optimizer_step_closure.
  *
- * With .zero of ls_data_parallel, the call is collective. It then fails with LS_ERR_MISMATCH if the ranks' methods,
+ * With .zero in ls_data_parallel, the call is collective. It then fails with LS_ERR_MISMATCH if the ranks' methods,
  * options, rates or numbers of steps differ, or if another rank fails, and with LS_ERR_STATE if gradients are not
  * averaged yet, or if an earlier step has failed.
  */
@@ -339,7 +339,7 @@ LS_API const char *ls_stop_reason_name(ls_stop_reason reason);
 LS_API void ls_optimizer_zero_grad(ls_optimizer *optimizer);
 /**
  * Lists the state of the optimizer as named tensors, to be saved with the parameters. The tensors are the optimizer's
- * own memory. With .zero of ls_data_parallel, they are copies with the state of all ranks, and the call is collective.
+ * own memory. With .zero in ls_data_parallel, they are copies with the state of all ranks, and the call is collective.
  * Returns borrowed pointers, valid until the next step, a new group, ls_optimizer_set_state, the next
  * ls_optimizer_state or ls_optimizer_free. Names are PyTorch's:
  *
@@ -360,8 +360,8 @@ LS_API ls_status ls_optimizer_state(ls_optimizer *optimizer, const ls_named **te
  */
 LS_API ls_status ls_optimizer_set_state(ls_optimizer *optimizer, const ls_named *tensors, int count) LS_WARN_UNUSED;
 /**
- * Saves ls_optimizer_state to a safetensors file, as ls_safetensors_save does. With .zero of ls_data_parallel, the call
- * is collective, and every rank writes to its own path.
+ * Saves ls_optimizer_state to a safetensors file, as ls_safetensors_save does. With .zero in ls_data_parallel, the
+ * call is collective, and every rank writes to its own path.
  */
 LS_API ls_status ls_optimizer_save(ls_optimizer *optimizer, const char *path,
                                    const char *const *metadata) LS_WARN_UNUSED;
@@ -496,8 +496,8 @@ typedef struct ls_plateau_options {
 LS_API ls_schedule *ls_schedule_plateau(ls_optimizer *optimizer, const ls_plateau_options *options);
 
 /**
- * Adds `steps` of warm-up before step 0 of a schedule, like LinearLR before another schedule in SequentialLR. In the
- * warm-up, the rates of step 0 are multiplied by a factor that rises linearly from `start` (0 to 1) to 1. Takes
+ * Adds `steps` warm-up steps before step 0 of a schedule, like LinearLR before another schedule in SequentialLR. In
+ * the warm-up, the rates of step 0 are multiplied by a factor that rises linearly from `start` (0 to 1) to 1. Takes
  * ownership of the schedule and returns it; on failure, frees the schedule and returns NULL. Fails if the schedule has
  * been advanced or already has a warm-up.
  */

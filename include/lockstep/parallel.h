@@ -123,8 +123,8 @@ LS_API ls_handle *ls_irecv(ls_comm *comm, ls_shape shape, ls_dtype dtype, int so
  *   this thread, or in a progress thread (`.progress_thread` of ls_init_options).
  * - The backward pass communicates in the reverse of the start order, for any order of the waits.
  * - Do not change the tensor before ls_handle_wait, which otherwise fails with LS_ERR_STATE. It does not notice writes
- *   through ls_data without ls_mark_changed: the result is then undefined. Changes of another view of the same tensor
- *   (ls_narrow) count as changes of the tensor, even if the views have no element in common.
+ *   through ls_data without ls_mark_changed: the result is then undefined. Changes to another view of the same tensor
+ *   (ls_narrow) count as changes to the tensor, even if the views have no element in common.
  * - If the program calls ls_comm_free or ls_finalize before ls_handle_wait, ls_handle_wait fails on this rank, unless
  *   the elements have already arrived.
  */
@@ -152,7 +152,7 @@ LS_API ls_handle *ls_alltoall_begin(ls_comm *comm, ls_tensor *tensor, int gather
  *
  * If the program does not wait for a handle:
  *
- * - ls_scope_end waits for a collective call, and then returns LS_ERR_STATE, or the error of the call, with the name of
+ * - ls_scope_end waits for a collective call, and then returns LS_ERR_STATE, or the call's own error, with the name of
  *   the call.
  * - ls_scope_end waits for a message until the timeout passes, ls_comm_free is called, a rank of the communicator dies,
  *   or the partner calls ls_finalize. If nothing has failed by then, it returns LS_ERR_TIMEOUT or LS_ERR_PEER with the
@@ -403,7 +403,7 @@ typedef struct ls_data_parallel_options {
      *
      * A rank runs its slices one after the other, and needs the memory of one slice. With batch normalization, the
      * slices need statistics of the global batch: they take turns from layer to layer, so the memory of all slices is
-     * in use at the same time, and each slice has gradients of its own.
+     * in use at the same time, and each slice has its own gradients.
      *
      * All ranks must pass the same number. Fails with LS_ERR_ARGUMENT if S is less than the number of ranks, and with
      * LS_ERR_UNSUPPORTED if it is combined with .reduce_dtype, .powersgd_rank, .zero = 2 or 3 or LS_OVERLAP_ON, if the
@@ -430,7 +430,7 @@ typedef struct ls_data_parallel_options {
  *   single mean, the ranks exchange a few numbers before the pass.
  * - A divisor that the program computes must be the global one: ls_batch.global_count, or ls_allreduce of this rank's
  *   count. The same applies to statistics that reach the loss as constants (ls_detach, ls_no_grad). In the first 100
- *   passes, rank 0 warns once of a divisor that equals a count of this rank, differs between ranks, or was computed
+ *   passes, rank 0 warns once about a divisor that equals a count of this rank, differs between ranks, or was computed
  *   from the output; and of constant weights that add up to one on each rank.
  * - Other operations that combine samples fail with LS_ERR_UNSUPPORTED on several ranks, if ls_forward or ls_backward
  *   finds that the output or the loss depends on them. Examples are ls_softmax along the axis of the samples, x minus
@@ -615,8 +615,8 @@ typedef struct ls_outer_options {
  * - Floating-point buffers, such as the statistics of batch normalization, are averaged in outer steps. Integer buffers
  *   become equal to rank 0's. Batch normalization and dropout otherwise work on each rank's samples.
  * - Load weights and add layers before this call. Freeze and unfreeze parameters in the same way on all ranks.
- * - On each rank, the outer optimizer needs memory of twice the size of the trained parameters: for the parameters
- *   after the last outer step, and for the momentum. Local SGD needs none.
+ * - On each rank, the outer optimizer needs twice as much memory as the trained parameters: for the parameters after
+ *   the last outer step, and for the momentum. Local SGD needs none.
  * - One rank runs the same outer steps, without communication.
  *
  * Errors:

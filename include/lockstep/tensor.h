@@ -120,7 +120,7 @@ LS_API ls_scope *ls_scope_begin(void);
  * - Frees everything created in the scope, except tensors that ls_keep moved or that a constructor owns. Later use of a
  *   freed tensor fails with LS_ERR_STATE.
  * - Restores this thread's ls_no_grad and ls_autocast settings to their values at ls_scope_begin.
- * - Returns the status of the first error in the scope, and makes ls_error_message() return the message of this error.
+ * - Returns the status of the first error in the scope, and makes ls_error_message() return this error's message.
  *   Returns LS_OK if there was no error.
  *
  * The scope must be the innermost open scope of this thread. Otherwise the call fails with LS_ERR_STATE and changes

@@ -214,7 +214,7 @@ typedef struct ls_trial_options {
     int custom_metric_count;
     /** Callbacks in the order of their calls; see LS_CALLBACKS. The trial copies the array. A callback belongs to one
      * trial: a second trial fails with LS_ERR_STATE, and a repeated element causes LS_ERR_ARGUMENT. If an element is
-     * NULL, ls_trial_new fails with the error of the constructor. */
+     * NULL, ls_trial_new fails with the error from the constructor. */
     ls_callback *const *callbacks;
     int callback_count;
     /** When and where the trial writes checkpoints (copied); see checkpoint.h. NULL selects no checkpoints. */
@@ -277,7 +277,7 @@ typedef struct ls_trial_options {
      * Captures the default step at the first batch, and replays it (step.h; experimental). Small models train faster,
      * with the same bits.
      *
-     * - Batches of other shapes, such as the smaller last batch of an epoch, run the step as usual.
+     * - Batches with other shapes, such as the smaller last batch of an epoch, run the step as usual.
      * - The criterion's and the model's decisions and numbers are captured as they are. If they depend on the program's
      *   variables, such as *criterion_user, do not change these variables during training.
      * - The step is captured again after a hook has changed a mode, a trainable layer, or the criterion, the model or
@@ -371,10 +371,10 @@ LS_API ls_status ls_trial_replay(ls_trial *trial, ls_callback *const *callbacks,
                                  bool one_batch) LS_WARN_UNUSED;
 
 /**
- * Returns the value of a metric: "loss" of training, "val_loss" of validation, "test_loss" of ls_trial_evaluate with
- * the label "test". Returns NAN if the metric has no value yet. Returns NAN and sets LS_ERR_ARGUMENT with the available
- * names (ls_error_status, ls_error_message) if the trial or the name is NULL, or if the name is neither a metric nor a
- * prefix with a metric, such as "test_loss". The prefix "val_" needs .validate.
+ * Returns the value of a metric: "loss" for training, "val_loss" for validation, "test_loss" for ls_trial_evaluate
+ * with the label "test". Returns NAN if the metric has no value yet. Returns NAN and sets LS_ERR_ARGUMENT with the
+ * available names (ls_error_status, ls_error_message) if the trial or the name is NULL, or if the name is neither a
+ * metric nor a prefix with a metric, such as "test_loss". The prefix "val_" needs .validate.
  *
  * - During a pass that computes the metric, in hooks and in a user step: returns the value over this rank's samples so
  *   far in the pass, or NAN before the first batch. From on_step_training (on_step_validation) on, the current batch is

@@ -59,7 +59,7 @@ ls_tensor *ls_grad(const ls_tensor *tensor) {
     }
     if (tensor->leaf->shard) {
         (void)ls_fail(LS_ERR_STATE,
-                      "ls_grad: with this .zero of ls_data_parallel, each rank holds only a part of the gradient: clip "
+                      "ls_grad: with this .zero in ls_data_parallel, each rank holds only a part of the gradient: clip "
                       "with ls_clip_grad_norm and step with the optimizer, or set .zero = 1");
         return ls_scope_failed();
     }
@@ -119,7 +119,7 @@ ls_status ls_leaf_make_room(ls_leaf *leaf) {
 ls_status ls_leaf_touch(ls_backward_pass *pass, ls_leaf *leaf) {
     if (__builtin_expect(leaf->shard && !leaf->open, 0)) {
         return ls_fail(LS_ERR_UNSUPPORTED,
-                       "ls_backward: a parameter %s receives a gradient outside its module, which .zero of "
+                       "ls_backward: a parameter %s receives a gradient outside its module, which .zero in "
                        "ls_data_parallel shards: use the parameter only in the forward function of that module, which "
                        "must be recomputed (ls_recompute), or set .zero = 1",
                        LS_SHAPE_TEXT(leaf->tensor));

@@ -34,7 +34,7 @@ static ls_status take_sharding(const ls_optimizer *optimizer, ls_parameter_group
     }
     if (optimizer->type->step == NULL) {
         return ls_fail(LS_ERR_UNSUPPORTED,
-                       "%s: the method keeps vectors of all parameters, which .zero of ls_data_parallel cannot shard: "
+                       "%s: the method keeps vectors of all parameters, which .zero in ls_data_parallel cannot shard: "
                        "omit .zero, or use another optimizer",
                        call);
     }

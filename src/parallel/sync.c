@@ -147,7 +147,7 @@ static ls_status clear_missing_gradients(const char *call, ls_module *model) {
         ls_leaf *leaf = ls_module_parameter(model, i)->leaf;
         if (leaf != NULL && leaf->shard) {
             return ls_fail(LS_ERR_UNSUPPORTED,
-                           "%s: each rank has only a part of the gradients, which .zero of ls_data_parallel has "
+                           "%s: each rank has only a part of the gradients, which .zero in ls_data_parallel has "
                            "averaged already: omit the call",
                            call);
         }

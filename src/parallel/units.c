@@ -169,7 +169,7 @@ static ls_status refuse_hooks(const ls_sharded_unit *unit) {
         if (unit->parameters[i]->leaf->hooks != NULL) {
             return ls_fail(
                 LS_ERR_UNSUPPORTED,
-                "ls_backward: a parameter has a gradient hook, but .zero = %d of ls_data_parallel keeps only "
+                "ls_backward: a parameter has a gradient hook, but .zero = %d in ls_data_parallel keeps only "
                 "parts of gradients: use .zero = 1",
                 unit->shards->stage);
         }
@@ -325,7 +325,7 @@ static ls_status leave(ls_unit *base, bool backward, ls_status status) {
 static ls_status refuse_view(const ls_sharded_unit *unit) {
     return ls_fail(
         LS_ERR_UNSUPPORTED,
-        "ls_forward: %s returns or keeps a view of its parameter, which .zero = 3 of ls_data_parallel removes "
+        "ls_forward: %s returns or keeps a view of its parameter, which .zero = 3 in ls_data_parallel removes "
         "after the call: use ls_clone",
         unit->module->type->name);
 }

@@ -68,7 +68,7 @@ ls_status ls_tensor_refuse_gone(const char *call, int argument, const ls_tensor 
     const char *why = "belongs to a scope that has ended; call ls_keep before ls_scope_end";
     if (!ls_tensor_is_freed(tensor)) {
         why =
-            "is a parameter of which this rank has only a part (.zero = 3 of ls_data_parallel): use it in the forward "
+            "is a parameter of which this rank has only a part (.zero = 3 in ls_data_parallel): use it in the forward "
             "function of its module, or call ls_data_parallel_gather first";
     } else if (tensor->scope == NULL) {
         why = "was released by ls_release, or was freed with its last owner";

@@ -55,7 +55,7 @@ ls_status ls_trial_check_memory(const ls_trial *trial) {
                           : ls_fail(LS_ERR_MEMORY,
                                     "ls_trial_run: before the first step, training needs %lld bytes (%s), but "
                                     ".memory_limit is %lld: use a smaller model or an optimizer with less state, "
-                                    "shard the state over ranks (.zero of ls_data_parallel), or raise the limit",
+                                    "shard the state over ranks (.zero in ls_data_parallel), or raise the limit",
                                     (long long)total, describe(memory.bytes).text, (long long)limit);
 }
 

@@ -142,7 +142,7 @@ static ls_status need_parameters(ls_comm *world) {
             LS_CHECK(parts.status == LS_OK);
         } else {
             LS_CHECK(parts.status == LS_ERR_UNSUPPORTED && parts.created == (kind == TENSORBOARD));
-            LS_EXPECT_MESSAGE("with .zero = 3 of ls_data_parallel, each rank has only a part of the parameters: ");
+            LS_EXPECT_MESSAGE("with .zero = 3 in ls_data_parallel, each rank has only a part of the parameters: ");
             LS_EXPECT_MESSAGE("or call ls_data_parallel_gather(model, true) before ls_trial_new");
         }
         LS_TRY(train_with(world, ZERO_3, kind, true, &whole));

@@ -1,5 +1,5 @@
 /*
- * Sharded optimizer state (.zero of ls_data_parallel): for every method, parameters and states are bit-identical to
+ * Sharded optimizer state (.zero in ls_data_parallel): for every method, parameters and states are bit-identical to
  * unsharded training. States can be moved from sharded to unsharded optimizers and back. Misuse fails on every rank,
  * and the ranks stay in step.
  *

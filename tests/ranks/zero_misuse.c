@@ -1,5 +1,5 @@
 /*
- * Uses of .zero of ls_data_parallel that could silently train wrongly. Each gives the results of training without
+ * Uses of .zero in ls_data_parallel that could silently train wrongly. Each gives the results of training without
  * .zero, or an error on every rank.
  *
  * ranks: 1 2 3

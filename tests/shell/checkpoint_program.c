@@ -5,7 +5,7 @@
  *     KILLS=N SEED=S     in each of the first N starts, SIGKILL ends a rank at a moment that depends on S
  *     HOLD=STEP          ranks announce themselves by up.RANK, and wait for a preemption signal
  *     HOLD_RANK=R        only this rank does
- *     ZERO=N             .zero of ls_data_parallel
+ *     ZERO=N             .zero in ls_data_parallel
  *     WIDTH=N            the number of hidden features; 16 if missing
  *     EXPORTED=FILE      writes the hash of the weights in this file to standard output, and does not train
  */

@@ -17,7 +17,7 @@
  * | `lockstep-NAME.so` | `ls_backend_module` | `.backend = "NAME"` of ls_init |
  * | `lockstep-cuda.so` | `ls_cuda_module` | devices "cuda:0", "cuda:1", ... |
  * | `lockstep-onednn.so` | `ls_onednn_module` | large products and convolutions on the CPU |
- * | `lockstep-hdf5.so`, `lockstep-netcdf.so` | `ls_array_format_module` | files of HDF5 and NetCDF |
+ * | `lockstep-hdf5.so`, `lockstep-netcdf.so` | `ls_array_format_module` | HDF5 and NetCDF files |
  *
  * The library calls `ls_backend_module` at each search for the backend, and each of the other functions once per
  * plug-in. It passes the version of the interface and a table of the library's functions, which stays valid. Plug-ins

@@ -55,7 +55,7 @@ ls_status ls_callback_needs_parameters(const ls_trial_state *state, const char *
     return shards == NULL || shards->stage < 3 || shards->unit_count == 0 || shards->gathered
                ? LS_OK
                : ls_fail(LS_ERR_UNSUPPORTED,
-                         "%s: with .zero = 3 of ls_data_parallel, each rank has only a part of the parameters: %suse "
+                         "%s: with .zero = 3 in ls_data_parallel, each rank has only a part of the parameters: %suse "
                          ".zero = 2, or call ls_data_parallel_gather(model, true) before ls_trial_new",
                          call, instead);
 }

@@ -1,6 +1,6 @@
 /*
  * 200 training steps with the weights and batches of tests/fixtures/make_training.py: at every step, the loss agrees
- * with PyTorch's to 1e-4.
+ * with PyTorch's to within 1e-4.
  *
  * devices: cpu shadow cuda
  */
