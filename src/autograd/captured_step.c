@@ -33,7 +33,7 @@ static void check_leaf(ls_step *step, const char *operation, const ls_tensor *te
     if (leaf->shard || leaf->sharding != NULL || leaf->divisions[LS_DIVIDED_TENSOR].add != NULL ||
         leaf->divisions[LS_DIVIDED_MODEL].add != NULL) {
         ls_capture_refuse(&step->capture, operation,
-                          "uses a parameter that ranks share (.zero or .shards of ls_data_parallel, or a sharded "
+                          "uses a parameter that ranks share (.zero or .shards in ls_data_parallel, or a sharded "
                           "layer): run the step without ls_step_capture");
     }
 }

@@ -207,7 +207,7 @@ static ls_status replay_or_capture(ls_trial *trial) {
     return LS_OK;
 }
 
-/* Runs a batch whose shapes differ from those of the captured batch. */
+/* Runs a batch whose shapes differ from the captured batch's shapes. */
 static ls_status run_other_batch(ls_trial *trial) {
     ls_trial_capture *capture = &trial->capture;
     const ls_trial_state *state = &trial->state;
