@@ -84,14 +84,24 @@ typedef struct ls_array_options {
  *
  * Fails with:
  *
- * - LS_ERR_UNSUPPORTED: the plug-in or the HDF5 library is not installed, or a variable cannot be used. The variable
- *   then has elements that are not numbers, a compression that this HDF5 lacks, an attribute that is not a number or is
- *   `_Unsigned`, or virtual storage whose sources are missing, virtual too, or named by a pattern
+ * - LS_ERR_UNSUPPORTED: the plug-in or the HDF5 library is not installed, the plug-in belongs to a different version of
+ *   Lockstep, or a variable cannot be used (see below)
  * - LS_ERR_IO: the file cannot be opened; from ls_loader_next: a block is damaged
  * - LS_ERR_STATE, from ls_loader_next: the data set was created before ls_spawn or fork
- * - LS_ERR_FORMAT: not an HDF5 file; from ls_loader_next: an element is missing, without `.missing`
+ * - LS_ERR_FORMAT: not an HDF5 file, or a damaged file; from ls_loader_next: an element is missing, without `.missing`
  * - LS_ERR_ARGUMENT: a variable does not exist (the message lists the variables), or an option is wrong
  * - LS_ERR_SHAPE: the variables differ in their number of steps or in their slabs
+ *
+ * A variable cannot be used in these cases (LS_ERR_UNSUPPORTED):
+ *
+ * - The name belongs to a group, or to an object that HDF5 cannot open.
+ * - The elements are neither integers, nor floating-point numbers, nor an enumeration of integers.
+ * - The variable is a single value without axes, or has more than LS_MAX_DIMS axes.
+ * - The variable is compressed with a filter that this HDF5 library lacks.
+ * - The attribute `scale_factor`, `add_offset` or `_FillValue` is not one number, or the attribute `missing_value` is
+ *   not one to three numbers.
+ * - The variable has the attribute `_Unsigned`.
+ * - The variable is virtual, and a source is missing, virtual too, or named by a pattern.
  */
 LS_API ls_dataset *ls_hdf5_dataset(const char *path, const ls_array_options *options);
 
@@ -102,7 +112,9 @@ LS_API ls_dataset *ls_hdf5_dataset(const char *path, const ls_array_options *opt
  * - Elements that were never written are missing: without the attribute `_FillValue`, an element is missing if it
  *   equals NetCDF's default fill value for its type. Bytes, and variables of NetCDF-4 files in no-fill mode, have no
  *   default fill value.
- * - Virtual variables of HDF5 fail with LS_ERR_UNSUPPORTED: use ls_hdf5_dataset.
+ * - Every virtual variable of HDF5 fails with LS_ERR_UNSUPPORTED: use ls_hdf5_dataset. Enumerations and other
+ *   user-defined types fail with LS_ERR_UNSUPPORTED too.
+ * - A classic file fails with LS_ERR_FORMAT if it is shorter than its header declares. The message has both sizes.
  * - When the NetCDF library opens its first file, it switches off HDF5's error printing for the whole program. A
  *   program that wants HDF5 to print errors must call H5Eset_auto2 after ls_netcdf_dataset.
  */

@@ -69,6 +69,13 @@ LS_API ls_module *ls_module_new(const ls_module_type *type);
 /**
  * Adds a parameter, and takes ownership of the tensor. If another module owns the tensor too, the parameter is shared.
  * A floating-point parameter requires a gradient from then on. Returns a borrowed pointer to the parameter.
+ *
+ * Names of parameters, buffers and children contain no dots. Names of parameters and buffers are not empty. In one
+ * module, all names are different, except empty names of children (LS_ERR_ARGUMENT).
+ *
+ * Add all parameters and buffers before you call ls_data_parallel or ls_outer_new for the model. If a module in the
+ * model gets a parameter later, ls_trial_run and ls_module_save fail with LS_ERR_STATE. If it gets a buffer later, such
+ * as a cache, the buffer is not saved or synchronized.
  */
 LS_API ls_tensor *ls_module_add_parameter(ls_module *module, const char *name, ls_tensor *tensor);
 /**
@@ -80,7 +87,7 @@ LS_API ls_tensor *ls_module_add_buffer(ls_module *module, const char *name, ls_t
 /**
  * Adds a child, and takes ownership of it. If another module owns the child too, it is shared. Full names in the child
  * start with "name.", or have no prefix if `name` is empty. Returns a borrowed pointer to the child. A module cannot
- * contain itself.
+ * contain itself. If an addition to the child has failed, this call and ls_module_finish fail with the child's error.
  */
 LS_API ls_module *ls_module_add_child(ls_module *module, const char *name, ls_module *child);
 /** Returns `module` if all its additions succeeded. Otherwise frees it, restores the first error and returns NULL. */

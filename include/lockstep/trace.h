@@ -35,6 +35,9 @@ LS_API ls_status ls_trace_start(void) LS_WARN_UNUSED;
  * rank 0's `path` is used. Fails with LS_ERR_STATE if no trace is running, and with LS_ERR_IO on every rank if the file
  * cannot be written.
  *
+ * The file contains only the spans of this trace. It replaces a file at `path`, as PyTorch's export_chrome_trace does:
+ * use a different path for each trace that you want to keep.
+ *
  * The file has Chrome's trace event format, which chrome://tracing and ui.perfetto.dev open. Each rank is a process in
  * it. The times of ranks on other machines are shifted to rank 0's clock; the offsets are measured with a barrier.
  */

@@ -1,5 +1,5 @@
-/* `lockstep checkpoint show`: prints the manifest and the tensors in the model's files, or the tensors and the
- * metadata of one file. */
+/* `lockstep checkpoint show`: prints the manifest, and the tensors and the metadata of the model's files, or the
+ * tensors and the metadata of one file. */
 #include <math.h>
 #include <stdio.h>
 
@@ -10,6 +10,7 @@
 #include "tensor/tensor.h"
 
 typedef void tensor_function(const char *file, ls_named named, void *user);
+typedef void file_function(const char *name, const ls_safetensors *file, void *user);
 
 /* Calls `each` for the tensors of a file. `name` is for `each`. */
 static void for_tensors_of(const ls_safetensors *file, const char *name, tensor_function *each, void *user) {
@@ -18,8 +19,16 @@ static void for_tensors_of(const ls_safetensors *file, const char *name, tensor_
     }
 }
 
-/* Calls `each` for the tensors of the model's files. */
-static ls_status for_tensors(const char *folder, const ls_manifest *manifest, tensor_function *each, void *user) {
+/* Adds the metadata of a file to a JSON object. */
+static void add_metadata(const ls_safetensors *file, json_t *metadata) {
+    const char *key, *value;
+    for (int i = 0; (key = ls_safetensors_metadata_at(file, i, &value)) != NULL; i++) {
+        json_object_set_new(metadata, key, json_string(value));
+    }
+}
+
+/* Calls `each` for the model's files. */
+static ls_status for_files(const char *folder, const ls_manifest *manifest, file_function *each, void *user) {
     for (int rank = 0; rank < (manifest->divided ? manifest->world_size : 1); rank++) {
         char name[LS_FILE_NAME_LIMIT], path[PATH_MAX];
         ls_part_name(name, LS_MODEL_NAME, manifest->divided ? rank : -1);
@@ -28,7 +37,7 @@ static ls_status for_tensors(const char *folder, const ls_manifest *manifest, te
         if (file == NULL) {
             return ls_error_status();
         }
-        for_tensors_of(file, name, each, user);
+        each(name, file, user);
         ls_safetensors_free(file);
     }
     return LS_OK;
@@ -44,6 +53,23 @@ static void print_tensor(const char *file, ls_named named, void *user) {
         printf("%-20s %s\n", LS_SHAPE_TEXT(named.tensor), file);
     } else {
         puts(LS_SHAPE_TEXT(named.tensor));
+    }
+}
+
+/* Prints the tensors of one of the model's files, and adds its metadata to `user`. */
+static void print_file(const char *name, const ls_safetensors *file, void *user) {
+    for_tensors_of(file, name, print_tensor, NULL);
+    add_metadata(file, user);
+}
+
+static void print_metadata(json_t *metadata) {
+    const char *key;
+    json_t *value;
+    if (json_object_size(metadata) > 0) {
+        puts("metadata");
+    }
+    json_object_foreach(metadata, key, value) {
+        printf("  %-28s %s\n", key, json_string_value(value));
     }
 }
 
@@ -84,7 +110,11 @@ static ls_status show_text(const char *folder, const ls_manifest *manifest) {
                manifest->files[i].checksum);
     }
     printf("parameters and buffers\n");
-    return for_tensors(folder, manifest, print_tensor, NULL);
+    json_t *metadata = json_object();
+    const ls_status status = for_files(folder, manifest, print_file, metadata);
+    print_metadata(metadata);
+    json_decref(metadata);
+    return status;
 }
 
 /* ---- for programs ------------------------------------------------------------------------------------------------ */
@@ -96,6 +126,16 @@ static void add_tensor(const char *file, ls_named named, void *user) {
     }
     json_array_append_new(user, json_pack("{s:s, s:s, s:s, s:o}", "file", file, "name", named.name, "dtype",
                                           ls_dtype_name(ls_dtype_of(named.tensor)), "shape", shape));
+}
+
+typedef struct contents {
+    json_t *tensors, *metadata;
+} contents;
+
+static void add_file(const char *name, const ls_safetensors *file, void *user) {
+    const contents *all = user;
+    for_tensors_of(file, name, add_tensor, all->tensors);
+    add_metadata(file, all->metadata);
 }
 
 static json_t *files_of(const ls_manifest *manifest) {
@@ -118,40 +158,37 @@ static json_t *results_of(const ls_manifest *manifest) {
 }
 
 static ls_status show_json(const char *folder, const ls_manifest *manifest) {
-    json_t *tensors = json_array();
-    const ls_status status = for_tensors(folder, manifest, add_tensor, tensors);
+    contents all = {json_array(), json_object()};
+    const ls_status status = for_files(folder, manifest, add_file, &all);
     if (status != LS_OK) {
-        json_decref(tensors);
+        json_decref(all.tensors);
+        json_decref(all.metadata);
         return status;
     }
     return ls_checkpoint_print(
-        json_pack("{s:s, s:s, s:i, s:b, s:I, s:I, s:I, s:b, s:b, s:I, s:I, s:I, s:o, s:o, s:o}", "path", folder,
+        json_pack("{s:s, s:s, s:i, s:b, s:I, s:I, s:I, s:b, s:b, s:I, s:I, s:I, s:o, s:o, s:o, s:o}", "path", folder,
                   "version", manifest->version, "world_size", manifest->world_size, "divided", manifest->divided,
                   "epochs_run", (json_int_t)manifest->epochs_run, "step", (json_int_t)manifest->step, "batch",
                   (json_int_t)manifest->batch, "continues", manifest->continues, "stopped", manifest->stopped,
                   "loader_epoch", (json_int_t)manifest->loader_epoch, "loader_batch",
                   (json_int_t)manifest->loader_batch, "epochs", (json_int_t)manifest->history.count, "latest",
-                  results_of(manifest), "files", files_of(manifest), "tensors", tensors));
+                  results_of(manifest), "files", files_of(manifest), "tensors", all.tensors, "metadata", all.metadata));
 }
 
 /* ---- one file ---------------------------------------------------------------------------------------------------- */
 
 static ls_status show_file_json(const char *path, const ls_safetensors *file) {
-    json_t *tensors = json_array(), *metadata = json_object();
-    const char *key, *value;
-    for_tensors_of(file, path, add_tensor, tensors);
-    for (int i = 0; (key = ls_safetensors_metadata_at(file, i, &value)) != NULL; i++) {
-        json_object_set_new(metadata, key, json_string(value));
-    }
-    return ls_checkpoint_print(json_pack("{s:s, s:o, s:o}", "path", path, "tensors", tensors, "metadata", metadata));
+    contents all = {json_array(), json_object()};
+    add_file(path, file, &all);
+    return ls_checkpoint_print(
+        json_pack("{s:s, s:o, s:o}", "path", path, "tensors", all.tensors, "metadata", all.metadata));
 }
 
 static ls_status show_file_text(const ls_safetensors *file) {
-    const char *key, *value;
-    for_tensors_of(file, NULL, print_tensor, NULL);
-    for (int i = 0; (key = ls_safetensors_metadata_at(file, i, &value)) != NULL; i++) {
-        printf("%s  %-28s %s\n", i == 0 ? "metadata\n" : "", key, value);
-    }
+    json_t *metadata = json_object();
+    print_file(NULL, file, metadata);
+    print_metadata(metadata);
+    json_decref(metadata);
     return LS_OK;
 }
 

@@ -3,39 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/hash.h"
 #include "base/memory.h"
 #include "tensor/scope.h"
-
-static void named_list_clear(ls_named_list *list, bool owns_tensors) {
-    for (int i = 0; i < list->count; i++) {
-        ls_free(list->items[i].name);
-        if (owns_tensors) {
-            ls_tensor_disown(list->items[i].tensor);
-        }
-    }
-    ls_free(list->items);
-    *list = (ls_named_list){0};
-}
-
-/* Takes ownership of `name`, even on failure. */
-static bool named_list_add(ls_named_list *list, char *name, ls_tensor *tensor) {
-    ls_named_tensor *items = name != NULL ? ls_grow(list->items, (size_t)list->count, sizeof *items) : NULL;
-    if (items == NULL) {
-        ls_free(name);
-        return false;
-    }
-    list->items = items;
-    list->items[list->count++] = (ls_named_tensor){.name = name, .tensor = tensor};
-    return true;
-}
-
-static void forget_lists(ls_module *module) {
-    named_list_clear(&module->parameters, false);
-    named_list_clear(&module->buffers, false);
-    named_list_clear(&module->aliases, false);
-    module->listed = false;
-}
 
 ls_module *ls_module_new(const ls_module_type *type) {
     if (type == NULL) {
@@ -91,19 +60,30 @@ static void forget_hooks(ls_module *module) {
     }
 }
 
+/* Drops the reference to a child. */
+static void drop_child(const ls_module *module, ls_module *child) {
+    int i = 0;
+    while (child->parents[i] != module) {
+        i++;
+    }
+    child->parents[i] = child->parents[--child->parent_count];
+    ls_module_drop(child);
+}
+
 static void destroy(ls_module *module) {
     if (module->type->free_state != NULL) {
         module->type->free_state(module);
     }
     forget_hooks(module);
-    forget_lists(module);
-    named_list_clear(&module->own_parameters, true);
-    named_list_clear(&module->own_buffers, true);
+    ls_module_clear_lists(module);
+    ls_named_list_clear(&module->own_parameters, true);
+    ls_named_list_clear(&module->own_buffers, true);
     for (int i = 0; i < module->child_count; i++) {
         ls_free(module->children[i].name);
-        ls_module_drop(module->children[i].module);
+        drop_child(module, module->children[i].module);
     }
     ls_free(module->children);
+    ls_free(module->parents);
     ls_free(module->cause);
     ls_free(module->state);
     *module = (ls_module){.type = NULL};
@@ -157,14 +137,53 @@ void ls_module_free(ls_module *module) {
     }
 }
 
-static bool name_is_good(const ls_module *module, const char *name) {
-    if (name == NULL || strchr(name, '.') != NULL) {
+/* Returns the kind of object that has this name, or NULL if the name is free. Rejected objects have the name "". */
+static const char *find_name(const ls_module *module, const char *name) {
+    for (int i = 0; i < module->own_parameters.count; i++) {
+        if (strcmp(module->own_parameters.items[i].name, name) == 0) {
+            return "parameter";
+        }
+    }
+    for (int i = 0; i < module->own_buffers.count; i++) {
+        if (strcmp(module->own_buffers.items[i].name, name) == 0) {
+            return "buffer";
+        }
+    }
+    for (int i = 0; i < module->child_count; i++) {
+        if (strcmp(module->children[i].name, name) == 0) {
+            return "child";
+        }
+    }
+    return NULL;
+}
+
+/* Checks the name of a new object. Only children may have the name "", even several children. */
+static bool name_is_good(const ls_module *module, const char *name, bool is_child) {
+    if (name == NULL || strchr(name, '.') != NULL || (name[0] == '\0' && !is_child)) {
         (void)ls_fail(LS_ERR_ARGUMENT, "%s: the name %s%s%s is not valid: names are not empty and have no dots",
                       module->type->name, name != NULL ? "\"" : "", name != NULL ? name : "NULL",
                       name != NULL ? "\"" : "");
         return false;
     }
-    return true;
+    const char *kind = name[0] != '\0' ? find_name(module, name) : NULL;
+    if (kind != NULL) {
+        (void)ls_fail(LS_ERR_ARGUMENT, "%s: a %s named \"%s\" exists already: choose another name", module->type->name,
+                      kind, name);
+    }
+    return kind == NULL;
+}
+
+/* Fails with the first error of a child that has failed. */
+static bool child_is_good(const ls_module *child) {
+    if (!child->failed) {
+        return true;
+    }
+    if (child->cause != NULL) {
+        (void)ls_error_put_back(child->cause);
+    } else {
+        (void)ls_fail_memory(child->type->name, sizeof *child->cause);
+    }
+    return false;
 }
 
 /* Returns whether `added` exists. Reports NULL as an error. */
@@ -186,19 +205,10 @@ static bool is_dense(const ls_module *module, const char *name, const ls_tensor 
     return tensor->contiguous;
 }
 
-static bool list_has(const ls_named_list *list, const ls_tensor *tensor) {
-    for (int i = 0; i < list->count; i++) {
-        if (list->items[i].tensor == tensor) {
-            return true;
-        }
-    }
-    return false;
-}
-
 /* Checks that a tensor is not both a parameter and a buffer of one module. */
 static bool is_one_kind(const ls_module *module, const ls_named_list *list, const char *name, const ls_tensor *tensor) {
     const bool buffer = list == &module->own_buffers;
-    if (!list_has(buffer ? &module->own_parameters : &module->own_buffers, tensor)) {
+    if (!ls_named_list_has(buffer ? &module->own_parameters : &module->own_buffers, tensor)) {
         return true;
     }
     (void)ls_fail(LS_ERR_ARGUMENT, "%s: the tensor added as %s \"%s\" is already a %s of this module",
@@ -214,7 +224,7 @@ static ls_tensor *refuse_tensor(ls_module *module, ls_tensor *owned) {
     if (module != NULL) {
         fail_module(module);
     }
-    if (owned != NULL && (module == NULL || !named_list_add(&module->own_buffers, ls_duplicate_string(""), owned))) {
+    if (owned != NULL && (module == NULL || !ls_named_list_add(&module->own_buffers, ls_duplicate_string(""), owned))) {
         ls_tensor_disown(owned);
     }
     return NULL;
@@ -224,12 +234,12 @@ static ls_tensor *add_tensor(ls_module *module, ls_named_list *list, const char 
     module = ls_module_is_here(module) ? module : NULL;
     (void)(tensor == NULL || ls_tensor_is_here(module != NULL ? module->type->name : "a module", tensor));
     ls_tensor *owned = ls_tensor_own(tensor);
-    if (module == NULL || module->failed || !is_there(module, name, owned) || !name_is_good(module, name) ||
+    if (module == NULL || module->failed || !is_there(module, name, owned) || !name_is_good(module, name, false) ||
         !is_dense(module, name, owned) || !is_one_kind(module, list, name, owned)) {
         return refuse_tensor(module, owned);
     }
-    forget_lists(module);
-    if (!named_list_add(list, ls_duplicate_string(name), owned)) {
+    ls_module_forget_lists(module);
+    if (!ls_named_list_add(list, ls_duplicate_string(name), owned)) {
         (void)ls_fail_memory(module->type->name, sizeof(ls_named_tensor));
         return refuse_tensor(module, owned);
     }
@@ -251,10 +261,13 @@ ls_tensor *ls_module_add_buffer(ls_module *module, const char *name, ls_tensor *
                           : add_tensor(NULL, NULL, name, tensor);
 }
 
-static bool grow_children(ls_module *module) {
+/* Makes room for one more child, and for one more parent of the child. */
+static bool make_room(ls_module *module, ls_module *child) {
     ls_child *children = ls_grow(module->children, (size_t)module->child_count, sizeof *children);
     module->children = children != NULL ? children : module->children;
-    return children != NULL;
+    ls_module **parents = ls_grow(child->parents, (size_t)child->parent_count, sizeof *parents);
+    child->parents = parents != NULL ? parents : child->parents;
+    return children != NULL && parents != NULL;
 }
 
 static bool contains(const ls_module *module, const ls_module *sought) {
@@ -286,12 +299,13 @@ static ls_module *refuse_circle(ls_module *module, const char *name, ls_module *
 /* Takes ownership of the caller's reference to the child. Returns false if out of memory. */
 static bool put_child(ls_module *module, const char *name, ls_module *owned) {
     char *copy = ls_duplicate_string(name);
-    if (copy == NULL || !grow_children(module)) {
+    if (copy == NULL || !make_room(module, owned)) {
         ls_free(copy);
         ls_module_drop(owned);
         return false;
     }
     module->children[module->child_count++] = (ls_child){.name = copy, .module = owned};
+    owned->parents[owned->parent_count++] = module;
     return true;
 }
 
@@ -306,7 +320,8 @@ ls_module *ls_module_add_child(ls_module *module, const char *name, ls_module *c
     /* Keep the first error. */
     const bool gone = child != NULL && ls_owners_are_gone(&child->owners);
     ls_module *owned = gone && module->failed ? NULL : ls_module_take(child);
-    const bool good = !module->failed && is_there(module, name, owned) && name_is_good(module, name);
+    const bool good =
+        !module->failed && is_there(module, name, owned) && name_is_good(module, name, true) && child_is_good(owned);
     if (!good) {
         fail_module(module);
     }
@@ -314,7 +329,7 @@ ls_module *ls_module_add_child(ls_module *module, const char *name, ls_module *c
         return NULL;
     }
     /* A rejected module is kept until ls_module_finish, like rejected tensors. */
-    forget_lists(module);
+    ls_module_forget_lists(module);
     if (!put_child(module, good ? name : "", owned)) {
         (void)ls_fail_memory(module->type->name, sizeof(ls_child));
         fail_module(module);
@@ -322,16 +337,26 @@ ls_module *ls_module_add_child(ls_module *module, const char *name, ls_module *c
     return module->failed ? NULL : child;
 }
 
+/* Returns this module or a descendant that has failed, or NULL. A child may fail after it was added. */
+static const ls_module *find_failed(const ls_module *module) {
+    const ls_module *found = module->failed ? module : NULL;
+    for (int i = 0; i < module->child_count && found == NULL; i++) {
+        found = find_failed(module->children[i].module);
+    }
+    return found;
+}
+
 ls_module *ls_module_finish(ls_module *module) {
     if (module == NULL || !ls_module_is_here(module)) {
         return NULL;
     }
-    if (!module->failed) {
+    const ls_module *failed = find_failed(module);
+    if (failed == NULL) {
         return module;
     }
     ls_saved_error cause;
     ls_error_save(&cause);
-    cause = module->cause != NULL ? *module->cause : cause;
+    cause = failed->cause != NULL ? *failed->cause : cause;
     ls_module_free(module);
     (void)ls_error_put_back(&cause);
     return NULL;
@@ -397,197 +422,4 @@ ls_module *ls_module_find_child(const ls_module *module, const char *name) {
         found = rest != NULL ? ls_module_find_child(module->children[i].module, rest) : NULL;
     }
     return found;
-}
-
-/* ---- lists of everything below a module -------------------------------------------------------------------------- */
-
-static char *join_names(const char *prefix, const char *name) {
-    const size_t size = strlen(prefix) + strlen(name) + 2;
-    char *joined = ls_allocate(size);
-    if (joined != NULL) {
-        snprintf(joined, size, "%s%s%s", prefix, *prefix != '\0' && *name != '\0' ? "." : "", name);
-    }
-    return joined;
-}
-
-/* Adds new tensors to `list`, and additional names of listed tensors to the aliases. */
-static bool gather_own(ls_module *into, ls_named_list *list, const ls_named_list *own, const char *prefix) {
-    for (int i = 0; i < own->count; i++) {
-        ls_tensor *tensor = own->items[i].tensor;
-        const bool known = list_has(&into->parameters, tensor) || list_has(list, tensor);
-        if (!named_list_add(known ? &into->aliases : list, join_names(prefix, own->items[i].name), tensor)) {
-            return false;
-        }
-    }
-    return true;
-}
-
-static bool gather(ls_module *into, bool buffers, const ls_module *from, const char *prefix) {
-    if (!gather_own(into, buffers ? &into->buffers : &into->parameters,
-                    buffers ? &from->own_buffers : &from->own_parameters, prefix)) {
-        return false;
-    }
-    for (int i = 0; i < from->child_count; i++) {
-        char *name = join_names(prefix, from->children[i].name);
-        const bool good = name != NULL && gather(into, buffers, from->children[i].module, name);
-        ls_free(name);
-        if (!good) {
-            return false;
-        }
-    }
-    return true;
-}
-
-static bool has_all_parameters(const ls_named_list *list, const ls_module *module) {
-    bool all = true;
-    for (int i = 0; all && i < module->own_parameters.count; i++) {
-        all = list_has(list, module->own_parameters.items[i].tensor);
-    }
-    for (int i = 0; all && i < module->child_count; i++) {
-        all = has_all_parameters(list, module->children[i].module);
-    }
-    return all;
-}
-
-bool ls_module_has_grown(const ls_module *module) {
-    return module->listed && !has_all_parameters(&module->parameters, module);
-}
-
-bool ls_module_list(ls_module *module) {
-    /* only the records of captured steps can hold a freed module that still has its lists */
-    if ((!module->listed || module->owners.recorded > 0) && !ls_module_is_here(module)) {
-        return false;
-    }
-    if (!module->listed) {
-        module->listed = gather(module, false, module, "") && gather(module, true, module, "");
-        if (!module->listed) {
-            forget_lists(module);
-            (void)ls_fail_memory("ls_module_list", sizeof(ls_named_tensor));
-        }
-    }
-    return module->listed;
-}
-
-/* The lists are a cache, so filling them does not count as changing the module. */
-static const ls_named_list *listed(const ls_module *module, bool buffers) {
-    static const ls_named_list empty;
-    ls_module *cached = (ls_module *)module;
-    if (cached == NULL || !ls_module_list(cached)) {
-        return &empty;
-    }
-    return buffers ? &cached->buffers : &cached->parameters;
-}
-
-static const ls_named_tensor *listed_item(const ls_module *module, bool buffers, int index) {
-    static const ls_named_tensor none;
-    const ls_named_list *list = listed(module, buffers);
-    return index >= 0 && index < list->count ? &list->items[index] : &none;
-}
-
-int ls_module_parameter_count(const ls_module *module) {
-    return listed(module, false)->count;
-}
-
-ls_tensor *ls_module_parameter(const ls_module *module, int index) {
-    return listed_item(module, false, index)->tensor;
-}
-
-const char *ls_module_parameter_name(const ls_module *module, int index) {
-    return listed_item(module, false, index)->name;
-}
-
-int ls_module_buffer_count(const ls_module *module) {
-    return listed(module, true)->count;
-}
-
-ls_tensor *ls_module_buffer(const ls_module *module, int index) {
-    return listed_item(module, true, index)->tensor;
-}
-
-const char *ls_module_buffer_name(const ls_module *module, int index) {
-    return listed_item(module, true, index)->name;
-}
-
-ls_tensor *ls_module_find(const ls_module *module, const char *name) {
-    if (module == NULL || name == NULL || !ls_module_list((ls_module *)module)) {
-        return NULL;
-    }
-    const ls_named_list *const lists[] = {&module->parameters, &module->buffers, &module->aliases};
-    for (size_t k = 0; k < sizeof lists / sizeof *lists; k++) {
-        for (int i = 0; i < lists[k]->count; i++) {
-            if (strcmp(lists[k]->items[i].name, name) == 0) {
-                return lists[k]->items[i].tensor;
-            }
-        }
-    }
-    return NULL;
-}
-
-const char *ls_module_name_of(const ls_module *module, const ls_tensor *tensor) {
-    const ls_named_list *const lists[] = {&module->parameters, &module->buffers};
-    for (size_t k = 0; k < sizeof lists / sizeof *lists; k++) {
-        for (int i = 0; i < lists[k]->count; i++) {
-            if (lists[k]->items[i].tensor == tensor) {
-                return lists[k]->items[i].name;
-            }
-        }
-    }
-    return NULL;
-}
-
-int64_t ls_module_size(const ls_module *module) {
-    const ls_named_list *list = listed(module, false);
-    int64_t size = 0;
-    for (int i = 0; i < list->count; i++) {
-        size += ls_numel(list->items[i].tensor);
-    }
-    return size;
-}
-
-void ls_module_zero_grad(ls_module *module) {
-    const ls_named_list *list = listed(module, false);
-    for (int i = 0; i < list->count; i++) {
-        ls_zero_grad(list->items[i].tensor);
-    }
-}
-
-ls_status ls_module_set_requires_grad(ls_module *module, bool requires_grad) {
-    if (module == NULL) {
-        return ls_fail_missing("ls_module_set_requires_grad: the module");
-    }
-    if (!ls_module_is_here(module) || !ls_module_list(module)) {
-        return ls_error_status();
-    }
-    for (int i = 0; i < module->parameters.count; i++) {
-        ls_tensor *parameter = module->parameters.items[i].tensor;
-        if (ls_dtype_is_floating(ls_dtype_of(parameter))) {
-            LS_TRY(ls_set_requires_grad(parameter, requires_grad));
-        }
-        if (!requires_grad) {
-            ls_zero_grad(parameter);
-        }
-    }
-    return LS_OK;
-}
-
-uint64_t ls_module_hash(const ls_module *module) {
-    if (module == NULL) {
-        (void)ls_fail_missing("ls_module_hash: the module");
-        return 0;
-    }
-    if (!ls_module_list((ls_module *)module) || ls_module_check_synchronized("ls_module_hash", module) != LS_OK) {
-        return 0;
-    }
-    const ls_named_list *list = &module->parameters;
-    uint64_t hash = LS_HASH_START;
-    for (int i = 0; i < list->count; i++) {
-        const ls_tensor *tensor = list->items[i].tensor;
-        ls_tensor *dense = ls_tensor_dense_on_host("ls_module_hash", tensor, ls_dtype_of(tensor));
-        if (dense == NULL) {
-            return 0;
-        }
-        hash = ls_hash(hash, ls_host_data(dense), (size_t)dense->count * ls_dtype_size(ls_dtype_of(dense)));
-        ls_tensor_drop(dense);
-    }
-    return hash;
 }

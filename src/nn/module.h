@@ -84,11 +84,15 @@ struct ls_module {
     ls_named_list own_buffers;
     ls_child *children;
     int child_count;
+    ls_module **parents; /* borrowed; a module that adds a child twice occurs twice */
+    int parent_count;
     /*
      * Tensors of this module and all its descendants, with full names. Collected on first use, and discarded when an
-     * object is added.
+     * object is added to the module or, unless an object keeps the lists, to a descendant.
      */
     bool listed;
+    bool stale;               /* the lists are kept, and lack an object of a descendant */
+    int list_keepers;         /* number of objects that have the layout of these lists (ls_module_keep_lists) */
     ls_named_list parameters; /* each parameter once, under its first name */
     ls_named_list buffers;    /* each buffer once, except buffers that are also parameters */
     ls_named_list aliases;    /* further names of both */
@@ -179,8 +183,15 @@ void ls_modes_put(ls_modes *modes, ls_module *module);
 void ls_modes_free(ls_modes *modes);
 
 /*
- * Returns whether a descendant has parameters that are missing in the lists, because they were added after the lists
- * were collected. Ignores buffers: a layer may register a cache in its first forward pass.
+ * Collects the lists, and keeps them even if a descendant gets further parameters or buffers, until a call of
+ * ls_module_release_lists. For objects that store counts or positions of these lists. Fails like ls_module_list.
+ */
+bool ls_module_keep_lists(ls_module *module);
+void ls_module_release_lists(ls_module *module);
+
+/*
+ * Returns whether a descendant has parameters that are missing in the lists, because they were added after
+ * ls_module_keep_lists. Ignores buffers: a layer may register a cache in its first forward pass.
  */
 bool ls_module_has_grown(const ls_module *module);
 
@@ -191,6 +202,16 @@ void ls_module_set_unsynchronized(ls_module *module, bool unsynchronized);
 bool ls_module_is_unsynchronized(const ls_module *module);
 /* Fails with LS_ERR_STATE while ls_module_is_unsynchronized. */
 ls_status ls_module_check_synchronized(const char *call, const ls_module *module);
+
+/* Takes ownership of `name`, even on failure. Returns false if out of memory. */
+bool ls_named_list_add(ls_named_list *list, char *name, ls_tensor *tensor);
+void ls_named_list_clear(ls_named_list *list, bool owns_tensors);
+bool ls_named_list_has(const ls_named_list *list, const ls_tensor *tensor);
+
+/* Discards the lists of a module. */
+void ls_module_clear_lists(ls_module *module);
+/* Discards the lists of a module that gets a new object, and the lists of its ancestors that do not keep theirs. */
+void ls_module_forget_lists(ls_module *module);
 
 /* Collects the lists if necessary. Returns false with an error if out of memory or if the module was freed. */
 bool ls_module_list(ls_module *module);

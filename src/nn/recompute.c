@@ -32,6 +32,7 @@ typedef struct recomputation {
 
 static void free_recomputation(recomputation *r) {
     ls_modes_free(&r->modes);
+    ls_module_release_lists(r->module);
     ls_module_drop(r->module);
     ls_record_release(r, r->bytes);
 }
@@ -244,6 +245,9 @@ static ls_status run_first(ls_thread_state *thread, ls_module *module, ls_tensor
 
 static recomputation *make_recomputation(ls_thread_state *thread, ls_module *module, ls_tensor *const *inputs,
                                          int input_count) {
+    if (!ls_module_keep_lists(module)) { /* a layer may register a cache in the first run */
+        return NULL;
+    }
     const int parameters = ls_module_parameter_count(module);
     const size_t tensors = (size_t)input_count + (size_t)parameters;
     const int buffers = ls_module_buffer_count(module);
@@ -252,6 +256,7 @@ static recomputation *make_recomputation(ls_thread_state *thread, ls_module *mod
     recomputation *r = ls_record_allocate(bytes);
     if (r == NULL) {
         (void)ls_fail_memory("ls_recompute", bytes);
+        ls_module_release_lists(module);
         return NULL;
     }
     *r = (recomputation){.module = module,
@@ -276,6 +281,7 @@ static recomputation *make_recomputation(ls_thread_state *thread, ls_module *mod
         r->versions[i] = r->tensors[i] != NULL ? r->tensors[i]->storage->version : 0;
     }
     if (ls_modes_take(&r->modes, module) != LS_OK) {
+        ls_module_release_lists(module);
         ls_record_release(r, bytes);
         return NULL;
     }

@@ -563,9 +563,12 @@ ls_status ls_optimizer_step_closure(ls_optimizer *optimizer, ls_closure closure,
     double *first = loss != NULL ? loss : &value;
     optimizer->last_step = (ls_step_info){.reason = LS_STOP_NONE};
     begin_step(optimizer);
+    /* The other optimizers get their span from ls_optimizer_step. */
+    const uint64_t began = optimizer->type->step_closure != NULL ? ls_trace_now() : 0;
     const ls_status status = optimizer->type->step_closure != NULL
                                  ? optimizer->type->step_closure(optimizer, closure, user, first)
                                  : evaluate_and_step(optimizer, closure, user, first);
+    ls_trace_add(LS_TRACE_TRAINING, began, -1, "optimizer step");
     if (status != LS_OK) {
         optimizer->last_step.reason = LS_STOP_FAILED;
     }

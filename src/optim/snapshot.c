@@ -2,36 +2,30 @@
 
 #include "base/memory.h"
 
-static int parameters(const ls_snapshot *snapshot) {
-    return ls_module_parameter_count(snapshot->model);
-}
-
 ls_tensor *ls_snapshot_source(const ls_snapshot *snapshot, int i) {
-    const int first = parameters(snapshot);
-    return i < first ? ls_module_parameter(snapshot->model, i) : ls_module_buffer(snapshot->model, i - first);
-}
-
-static const char *name_of(const ls_snapshot *snapshot, int i) {
-    const int first = parameters(snapshot);
-    return i < first ? ls_module_parameter_name(snapshot->model, i) : ls_module_buffer_name(snapshot->model, i - first);
+    return snapshot->sources[i];
 }
 
 ls_status ls_snapshot_make(const char *call, ls_snapshot *snapshot, const ls_module *model) {
     ls_snapshot_forget(snapshot);
     snapshot->model = model;
-    const int count = parameters(snapshot) + ls_module_buffer_count(model);
+    const int parameters = ls_module_parameter_count(model), count = parameters + ls_module_buffer_count(model);
+    snapshot->parameter_count = parameters;
     snapshot->tensors = ls_allocate_zeroed((size_t)count, sizeof *snapshot->tensors);
-    if (snapshot->tensors == NULL) {
+    snapshot->sources = ls_allocate_zeroed((size_t)count, sizeof *snapshot->sources);
+    if (snapshot->tensors == NULL || snapshot->sources == NULL) {
         return ls_fail_memory(call, (size_t)count * sizeof *snapshot->tensors);
     }
     for (; snapshot->count < count; snapshot->count++) {
-        const ls_tensor *source = ls_snapshot_source(snapshot, snapshot->count);
+        const int i = snapshot->count;
+        ls_tensor *source = i < parameters ? ls_module_parameter(model, i) : ls_module_buffer(model, i - parameters);
         ls_tensor *copy = ls_tensor_like_owned(call, source, (ls_dtype)source->dtype);
         if (copy == NULL) {
             return ls_error_status();
         }
         ls_storage_set_kind(copy->storage, LS_MEMORY_OPTIMIZER);
-        snapshot->tensors[snapshot->count] = copy;
+        snapshot->sources[i] = source;
+        snapshot->tensors[i] = copy;
     }
     return ls_snapshot_take(snapshot);
 }
@@ -79,10 +73,13 @@ ls_status ls_snapshot_swap(const ls_snapshot *snapshot) {
 }
 
 ls_status ls_snapshot_list(const ls_snapshot *snapshot, const char *word, ls_state_list *list) {
+    if (snapshot->count > 0 && !ls_module_list((ls_module *)snapshot->model)) {
+        return ls_error_status();
+    }
     for (int i = 0; i < snapshot->count; i++) {
         ls_tensor *tensor = snapshot->tensors[i];
-        const char *name = name_of(snapshot, i);
-        const ls_state_range range = i < parameters(snapshot) ? LS_STATE_ANY : LS_STATE_UNCHECKED;
+        const char *name = ls_module_name_of(snapshot->model, snapshot->sources[i]);
+        const ls_state_range range = i < snapshot->parameter_count ? LS_STATE_ANY : LS_STATE_UNCHECKED;
         LS_TRY(ls_state_add(list, word != NULL ? name : "", (ls_state_word){word != NULL ? word : name, range},
                             ls_shape_of(tensor), (ls_dtype)tensor->dtype, ls_tensor_device(tensor), tensor->data));
     }
@@ -94,5 +91,6 @@ void ls_snapshot_forget(ls_snapshot *snapshot) {
         ls_tensor_drop(snapshot->tensors[i]);
     }
     ls_free(snapshot->tensors);
+    ls_free(snapshot->sources);
     *snapshot = (ls_snapshot){.model = NULL};
 }

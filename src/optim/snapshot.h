@@ -8,6 +8,8 @@
 typedef struct ls_snapshot {
     const ls_module *model; /* borrowed */
     ls_tensor **tensors;    /* owned */
+    ls_tensor **sources;    /* the model's tensors: parameters, then buffers; borrowed */
+    int parameter_count;
     int count;
 } ls_snapshot;
 

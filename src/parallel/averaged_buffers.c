@@ -27,6 +27,9 @@ static void note_equal(ls_averaged_buffers *buffers, int i) {
 }
 
 ls_status ls_buffers_watch(ls_averaged_buffers *buffers, const char *call, ls_module *model, ls_comm *comm) {
+    if (!ls_module_keep_lists(model)) { /* before ls_buffers_close releases them */
+        return ls_error_status();
+    }
     ls_buffers_close(buffers);
     *buffers =
         (ls_averaged_buffers){.call = call, .model = model, .comm = comm, .count = ls_module_buffer_count(model)};
@@ -44,8 +47,10 @@ ls_status ls_buffers_watch(ls_averaged_buffers *buffers, const char *call, ls_mo
 
 void ls_buffers_close(ls_averaged_buffers *buffers) {
     ls_free(buffers->records);
-    buffers->records = NULL;
-    buffers->count = 0;
+    if (buffers->model != NULL) {
+        ls_module_release_lists(buffers->model);
+    }
+    *buffers = (ls_averaged_buffers){.call = buffers->call, .comm = buffers->comm};
 }
 
 bool ls_buffer_has_changed(const ls_averaged_buffers *buffers, int i) {

@@ -306,7 +306,8 @@ ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_data_paral
     state->whole_batch = state->model != NULL && ls_module_of_whole_batch(state->model, true) != NULL;
     module->failed |=
         state->model == NULL ||
-        ls_data_parallel_prepare(state, options != NULL ? options : &(ls_data_parallel_options){0}) != LS_OK;
+        ls_data_parallel_prepare(state, options != NULL ? options : &(ls_data_parallel_options){0}) != LS_OK ||
+        !ls_module_keep_lists(module);
     if (state->shards != NULL) {
         state->shards->averages = ls_data_parallel_averages;
     }

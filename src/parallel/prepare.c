@@ -246,7 +246,6 @@ ls_status ls_data_parallel_prepare(ls_data_parallel_state *state, const ls_data_
 
 void ls_data_parallel_close(ls_data_parallel_state *state) {
     ls_objects_free(&state->shares);
-    ls_buffers_close(&state->buffers);
     ls_free(state->tail);
     ls_overlap_close(state);
     ls_units_close(state->shards);
@@ -254,6 +253,7 @@ void ls_data_parallel_close(ls_data_parallel_state *state) {
     ls_powersgd_close(state->powersgd);
     ls_slices_close(state->slices, state->parameter_count);
     ls_gradient_reducer_close(&state->reducer);
+    ls_buffers_close(&state->buffers);
     ls_wire_format_free(state->own_format);
     ls_comm_drop(state->comm);
 }

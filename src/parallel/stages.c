@@ -102,7 +102,7 @@ static bool restore_buffers(const ls_module *model, ls_tensor *const *copies) {
  * Measures the costs of all layers. Must leave the model's buffers and the random state unchanged, because only rank 0
  * measures. Returns false if a layer failed.
  */
-static bool measure(const ls_module *model, ls_tensor *sample, double *costs) {
+static bool measure_layers(const ls_module *model, ls_tensor *sample, double *costs) {
     const size_t bytes = ((size_t)ls_module_buffer_count(model) + 1) * sizeof(ls_tensor *);
     ls_tensor **copies = ls_allocate(bytes);
     if (copies == NULL) {
@@ -125,6 +125,15 @@ static bool measure(const ls_module *model, ls_tensor *sample, double *costs) {
     good = ls_scope_close(scope) == LS_OK && good;
     ls_random_continue(random);
     ls_free(copies);
+    return good;
+}
+
+static bool measure(ls_module *model, ls_tensor *sample, double *costs) {
+    if (!ls_module_keep_lists(model)) { /* a layer may register a cache in its first forward pass */
+        return false;
+    }
+    const bool good = measure_layers(model, sample, costs);
+    ls_module_release_lists(model);
     return good;
 }
 
@@ -198,7 +207,7 @@ static ls_status take_cut(const int *cut, int layers, int stages, int *ends) {
  * Finds the end (one past the last layer) of each stage, equal on all ranks. The ends come from the options, or rank 0
  * measures and broadcasts them.
  */
-static ls_status find_ends(const ls_module *model, ls_comm *comm, const ls_pipeline_options *options, int *ends) {
+static ls_status find_ends(ls_module *model, ls_comm *comm, const ls_pipeline_options *options, int *ends) {
     const int layers = model->child_count;
     const int stages = ls_comm_size(comm);
     if (options->cut != NULL) {

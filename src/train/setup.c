@@ -18,9 +18,10 @@
 
 static ls_status check_grown(const ls_module *model) {
     return ls_module_has_grown(model)
-               ? ls_fail(LS_ERR_STATE, "ls_trial_run: a layer was added to the model after ls_data_parallel or the "
-                                       "optimizer was created, and is missing from the list of parameters for training "
-                                       "and checkpoints: add all layers first")
+               ? ls_fail(LS_ERR_STATE,
+                         "ls_trial_run: a layer was added to the model after ls_data_parallel or "
+                         "ls_outer_new was called, and is missing from the list of parameters for training "
+                         "and checkpoints: add all layers first")
                : LS_OK;
 }
 

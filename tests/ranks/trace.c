@@ -132,6 +132,44 @@ static ls_status check_lost(ls_comm *world) {
     return LS_OK;
 }
 
+static ls_status evaluate(void *user, double *loss) {
+    ls_tensor *value = ls_sum(ls_square(user));
+    *loss = ls_item(value);
+    return ls_backward(value);
+}
+
+/* Optimizers that evaluate the loss have one span per step. A second trace replaces the file. */
+static ls_status check_closures(ls_comm *world) {
+    double begin, end, first_end = 0;
+    const bool first = ls_comm_rank(world) == 0;
+    const char *path = first ? test_path("closures.json") : NULL;
+    ls_tensor *x = ls_ones(LS_SHAPE(2), LS_F64);
+    LS_TRY(ls_set_requires_grad(x, true));
+    for (int i = 0; i < 3; i++) {
+        ls_optimizer *optimizer = i == 0   ? ls_lbfgs(NULL, NULL)
+                                  : i == 1 ? ls_conjugate_gradient(NULL, NULL)
+                                           : ls_sgd(NULL, NULL);
+        LS_TRY(ls_optimizer_add_group(optimizer, &x, 1, NULL));
+        LS_TRY(ls_trace_start());
+        LS_TRY(ls_optimizer_step_closure(optimizer, evaluate, x, NULL));
+        LS_TRY(ls_trace_stop(world, path));
+        json_t *root = first ? json_load_file(path, 0, NULL) : NULL;
+        json_t *events = json_object_get(root, "traceEvents");
+        int steps = 0;
+        for (size_t k = 0; k < json_array_size(events); k++) {
+            const char *name = json_string_value(json_object_get(json_array_get(events, k), "name"));
+            const int64_t rank = json_integer_value(json_object_get(json_array_get(events, k), "pid"));
+            steps += rank == 0 && strcmp(name, "optimizer step") == 0;
+        }
+        LS_CHECK(!first || (steps == 1 && find(events, "optimizer step", 0, &begin, &end) != NULL));
+        LS_CHECK(!first || i == 2 || (find(events, "ls_square", 0, &begin, &first_end) != NULL && first_end <= end));
+        json_decref(root);
+        ls_optimizer_free(optimizer);
+    }
+    ls_release(x);
+    return LS_OK;
+}
+
 /* A rank reports an impossible number of spans, and strings that are not null-terminated. */
 static ls_status check_what_others_say(ls_comm *world) {
     const int size = ls_comm_size(world), liar = size - 1;
@@ -168,6 +206,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(check_what_others_say(world));
     LS_TRY(check_full(world));
     LS_TRY(check_lost(world));
+    LS_TRY(check_closures(world));
     LS_TRY(ls_trace_start());
     LS_CHECK(ls_trace_stop(world, "/dev/null/trace.json") == LS_ERR_IO); /* on every rank */
     LS_TRY(ls_trace_start()); /* not stopped: the trace is freed when the thread exits */

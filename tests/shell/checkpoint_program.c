@@ -7,6 +7,7 @@
  *     HOLD_RANK=R        only this rank does
  *     ZERO=N             .zero in ls_data_parallel
  *     WIDTH=N            the number of hidden features; 16 if missing
+ *     ALIASED=1          gives a parameter a second name
  *     EXPORTED=FILE      writes the hash of the weights in this file to standard output, and does not train
  */
 #include <inttypes.h>
@@ -140,9 +141,12 @@ static ls_status write_result(ls_trial *trial, ls_module *model, ls_optimizer *o
 static ls_module *make_model(ls_comm *world) {
     const ls_data_parallel_options options = {.zero = (int)number_of("ZERO", 0)};
     const int64_t width = number_of("WIDTH", 16);
-    return ls_data_parallel(ls_sequential(ls_nn_linear(INPUTS, width), ls_nn_batch_norm_1d(width, NULL), ls_nn_relu(),
-                                          ls_nn_dropout(0.2), ls_nn_linear(width, CLASSES)),
-                            world, &options);
+    ls_module *layers = ls_sequential(ls_nn_linear(INPUTS, width), ls_nn_batch_norm_1d(width, NULL), ls_nn_relu(),
+                                      ls_nn_dropout(0.2), ls_nn_linear(width, CLASSES));
+    if (number_of("ALIASED", 0) != 0) { /* the metadata of the file has the second name */
+        (void)ls_module_add_parameter(ls_module_child(layers, 4), "first", ls_module_find(layers, "0.weight"));
+    }
+    return ls_data_parallel(layers, world, &options);
 }
 
 static ls_status hash_exported(ls_comm *world, const char *path) {

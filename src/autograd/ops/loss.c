@@ -262,13 +262,26 @@ static const ls_op kl_div_op = {.name = "ls_kl_div_loss",
 
 const ls_op *const ls_loss_ops[] = {&mse_op, &l1_op, &huber_op, &bce_op, &bce_with_logits_op, &kl_div_op, NULL};
 
+/* Integers would have to be rounded to f32, and have no gradients. */
+static ls_status check_dtypes(const char *call, const ls_tensor *x, const ls_tensor *target) {
+    const ls_dtype of_x = (ls_dtype)x->dtype, of_target = (ls_dtype)target->dtype;
+    return ls_dtype_is_floating(of_x) || ls_dtype_is_floating(of_target)
+               ? LS_OK
+               : ls_fail(LS_ERR_ARGUMENT,
+                         "%s: x is %s and target is %s, but one of them must be floating-point: convert it with ls_to",
+                         call, ls_dtype_name(of_x), ls_dtype_name(of_target));
+}
+
 static ls_tensor *apply_loss(const ls_op *op, ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction,
                              double number) {
     ls_tensor *const inputs[] = {x, target};
     if (x == NULL || target == NULL) {
         return ls_apply(op, inputs, 2, NULL); /* reports the error */
     }
-    if (ls_loss_take_reduction(op->name, reduction) != LS_OK) {
+    if (!ls_inputs_are_here(op->name, inputs, 2)) {
+        return NULL;
+    }
+    if (check_dtypes(op->name, x, target) != LS_OK || ls_loss_take_reduction(op->name, reduction) != LS_OK) {
         return ls_scope_failed();
     }
     const ls_op_parameters parameters = {.number = {number}, .integer = {[REDUCTION] = reduction}};

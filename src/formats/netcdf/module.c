@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "formats/array_format.h"
+#include "formats/netcdf/classic.h"
 
 static bool explain(int status, char reason[LS_ARRAY_REASON]) {
     if (status != NC_NOERR) {
@@ -17,7 +18,8 @@ static bool explain(int status, char reason[LS_ARRAY_REASON]) {
 
 static bool netcdf_open(const char *path, int64_t *file, char reason[LS_ARRAY_REASON]) {
     int id = 0;
-    const bool good = explain(nc_open(path, NC_NOWRITE, &id), reason);
+    /* Before libnetcdf opens the file: libnetcdf does not check every length in the header of a classic file. */
+    const bool good = ls_netcdf_check_classic(path, reason) && explain(nc_open(path, NC_NOWRITE, &id), reason);
     *file = id;
     return good;
 }
@@ -230,6 +232,23 @@ static int netcdf_attribute(const ls_array *array, const char *name, bool as_ele
     return status == NC_NOERR ? (int)count : -1;
 }
 
+/* Reads f64 as f32. libnetcdf would fail for elements that f32 cannot represent, and not round them. */
+static bool read_rounded(const ls_array *array, const size_t *start, const size_t *count, float *to,
+                         char reason[LS_ARRAY_REASON]) {
+    size_t elements = 1;
+    for (int i = 0; i < array->ndim; i++) {
+        elements *= count[i];
+    }
+    double *values = calloc(elements + 1, sizeof *values);
+    const bool good = explain(
+        values != NULL ? nc_get_vara_double(array->group, (int)array->id, start, count, values) : NC_ENOMEM, reason);
+    for (size_t i = 0; good && i < elements; i++) {
+        to[i] = (float)values[i];
+    }
+    free(values);
+    return good;
+}
+
 static bool netcdf_read(const ls_array *array, const int64_t *start, const int64_t *count, ls_dtype dtype, void *to,
                         char reason[LS_ARRAY_REASON]) {
     size_t from[LS_MAX_DIMS], size[LS_MAX_DIMS];
@@ -237,6 +256,9 @@ static bool netcdf_read(const ls_array *array, const int64_t *start, const int64
     for (int i = 0; i < array->ndim; i++) {
         from[i] = (size_t)start[i];
         size[i] = (size_t)count[i];
+    }
+    if (dtype == LS_F32 && array->kind == LS_ARRAY_FLOATING && array->bytes > 4) {
+        return read_rounded(array, from, size, to, reason);
     }
     const bool bits = array->kind == LS_ARRAY_UNSIGNED && array->bytes == 8;
     const int status = dtype == LS_F32           ? nc_get_vara_float(group, id, from, size, to)

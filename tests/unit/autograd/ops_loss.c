@@ -222,6 +222,18 @@ SCOPED_TEST(test_element_losses_convert_dtypes) {
     assert_true(isnan(ls_item(ls_mse_loss(ls_ones(LS_SHAPE(0), LS_F32), ls_ones(LS_SHAPE(0), LS_F32), LS_LOSS_MEAN))));
 }
 
+TEST(test_element_losses_of_integers) {
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *wide = ls_ones(LS_SHAPE(4), LS_I64), *narrow = ls_ones(LS_SHAPE(4), LS_I32);
+    assert_null(ls_mse_loss(wide, narrow, LS_LOSS_MEAN));
+    expect_message("ls_mse_loss: x is i64 and target is i32, but one of them must be floating-point: convert it with "
+                   "ls_to");
+    assert_int_equal(ls_error_status(), LS_ERR_ARGUMENT);
+    assert_null(ls_l1_loss(wide, wide, LS_LOSS_NONE));
+    assert_null(ls_huber_loss(narrow, wide, 1, LS_LOSS_SUM));
+    assert_int_equal(ls_scope_end(scope), LS_ERR_ARGUMENT);
+}
+
 /* The class of element i is 3 i mod 4. */
 static ls_tensor *targets(ls_shape shape, ls_dtype dtype) {
     ls_tensor *numbers = ls_empty(shape, LS_I64);
@@ -447,6 +459,7 @@ int main(void) {
         cmocka_unit_test(test_bce_holds_its_logarithms),
         cmocka_unit_test(test_kl_div_of_zero),
         cmocka_unit_test(test_element_losses_convert_dtypes),
+        cmocka_unit_test(test_element_losses_of_integers),
         cmocka_unit_test(test_class_losses_agree_with_pytorch),
         cmocka_unit_test(test_probabilities),
         cmocka_unit_test(test_probabilities_of_one),

@@ -8,6 +8,7 @@
 #include "tests/support/unit.h"
 
 #include <math.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <lockstep/autograd.h>
@@ -260,6 +261,110 @@ SCOPED_TEST(default_fill_values_as_data) {
     expect_elements(ls_hdf5_dataset, test_path("data.nc"), -5, 4, expected);
 }
 
+/* In a variable without filling, elements that were never written may have any value. f32 cannot represent 1e300. */
+SCOPED_TEST(rounded_without_fill_values) {
+    const double values[] = {1e300, 0.1, -1e300, 4};
+    int variable;
+    const int file = new_netcdf(test_path("rounded.nc"), NC_NETCDF4, NC_DOUBLE, &variable);
+    assert_int_equal(nc_def_var_fill(file, variable, NC_NOFILL, NULL), NC_NOERR);
+    assert_int_equal(nc_put_var_double(file, variable, values), NC_NOERR);
+    assert_int_equal(nc_close(file), NC_NOERR);
+    ls_batch batch;
+    ls_loader *loader = begin(
+        ls_netcdf_dataset(test_path("rounded.nc"), &(ls_array_options){.input = {NAMES("v")}, .target = {NAMES("v")}}),
+        4, &batch);
+    for (int i = 0; i < 4; i++) {
+        assert_true(((const float *)elements(batch.input))[i] == (float)values[i]);
+    }
+    ls_loader_free(loader);
+}
+
+/* ---- truncated classic files ------------------------------------------------------------------------------------- */
+
+enum { RECORDS = 4 };
+
+/*
+ * Writes v, and `others` further variables, of one short for each of four steps. The steps are records unless `fixed`.
+ * Returns the size of the file without padding after the last element.
+ */
+static int64_t write_classic(const char *path, int mode, bool fixed, int others) {
+    const short values[RECORDS] = {1, 2, 3, 4};
+    char name[2] = "v";
+    int file, step, text, variables[3];
+    struct stat about;
+    assert_int_equal(nc_create(path, mode | NC_CLOBBER, &file), NC_NOERR);
+    assert_int_equal(nc_def_dim(file, "letter", 3, &text), NC_NOERR);
+    assert_int_equal(nc_def_dim(file, "step", fixed ? RECORDS : NC_UNLIMITED, &step), NC_NOERR);
+    assert_int_equal(nc_put_att_text(file, NC_GLOBAL, "title", 7, "a title"), NC_NOERR);
+    for (int i = 0; i <= others; i++, name[0]++) {
+        assert_int_equal(nc_def_var(file, name, NC_SHORT, 1, &step, &variables[i]), NC_NOERR);
+        assert_int_equal(nc_put_att_double(file, variables[i], "factor", NC_DOUBLE, 1, &(double){2}), NC_NOERR);
+    }
+    assert_int_equal(nc_enddef(file), NC_NOERR);
+    for (int i = 0; i <= others; i++) {
+        assert_int_equal(nc_put_vara_short(file, variables[i], (const size_t[]){0}, (const size_t[]){RECORDS}, values),
+                         NC_NOERR);
+    }
+    assert_int_equal(nc_close(file), NC_NOERR);
+    assert_int_equal(stat(path, &about), 0);
+    return about.st_size - (!fixed && others > 0 ? 2 : 0);
+}
+
+/* libnetcdf would read the missing bytes as zeros. */
+SCOPED_TEST(truncated_classic_files) {
+    static const int modes[] = {0, NC_64BIT_OFFSET, NC_64BIT_DATA};
+    const double expected[] = {1, 2, 3, 4};
+    const char *path = test_path("truncated.nc");
+    const ls_array_options options = {.input = {NAMES("v")}, .target = {NAMES("v")}};
+    char message[128];
+    for (int i = 0; i < 3 * 2 * 3; i++) {
+        const bool fixed = i / 3 % 2 != 0;
+        const int others = i / 6;
+        const int64_t size = write_classic(path, modes[i % 3], fixed, others);
+        assert_int_equal(truncate(path, size), 0);
+        expect_elements(ls_netcdf_dataset, path, 0, RECORDS, expected);
+        assert_int_equal(truncate(path, size - 1), 0);
+        snprintf(message, sizeof message, "the file has %lld bytes, but its header declares %lld bytes",
+                 (long long)size - 1, (long long)size);
+        expect_none(ls_netcdf_dataset(path, &options), LS_ERR_FORMAT, message);
+        for (int64_t rest = size - 2; rest >= 4; rest--) {
+            assert_int_equal(truncate(path, rest), 0);
+            expect_none(ls_netcdf_dataset(path, &options), LS_ERR_FORMAT, "cannot be read as NetCDF");
+        }
+    }
+}
+
+/* Changes each byte of the header. Reads outside the buffers would fail under AddressSanitizer. */
+SCOPED_TEST(damaged_classic_headers) {
+    static const int modes[] = {0, NC_64BIT_OFFSET, NC_64BIT_DATA};
+    const char *path = test_path("damaged.nc");
+    const ls_array_options options = {.input = {NAMES("v")}, .target = {NAMES("v")}};
+    for (int mode = 0; mode < 3; mode++) {
+        const int64_t size = write_classic(path, modes[mode], false, 1);
+        FILE *file = fopen(path, "r+b");
+        assert_non_null(file);
+        for (int64_t at = 4; at < size; at++) {
+            assert_int_equal(fseek(file, (long)at, SEEK_SET), 0);
+            const int byte = fgetc(file);
+            assert_true(fseek(file, (long)at, SEEK_SET) == 0 && fputc(byte ^ 0x7f, file) >= 0 && fflush(file) == 0);
+            ls_dataset_free(ls_netcdf_dataset(path, &options));
+            assert_true(fseek(file, (long)at, SEEK_SET) == 0 && fputc(byte, file) >= 0 && fflush(file) == 0);
+        }
+        assert_int_equal(fclose(file), 0);
+    }
+}
+
+/* The number of records is the first number of the header. */
+SCOPED_TEST(unknown_number_of_records) {
+    const char *path = test_path("streaming.nc");
+    (void)write_classic(path, 0, false, 0);
+    FILE *file = fopen(path, "r+b");
+    assert_true(file != NULL && fseek(file, 4, SEEK_SET) == 0 && fputs("\xff\xff\xff\xff", file) >= 0);
+    assert_int_equal(fclose(file), 0);
+    expect_none(ls_netcdf_dataset(path, &(ls_array_options){.input = {NAMES("v")}, .target = {NAMES("v")}}),
+                LS_ERR_FORMAT, "does not state the number of records");
+}
+
 /* ---- how variables are stored ------------------------------------------------------------------------------------ */
 
 /* Writes v. Its first two elements are virtual: the first two elements of variable `name` in `source`. */
@@ -382,6 +487,10 @@ int main(void) {
         cmocka_unit_test(unsigned_attribute),
         cmocka_unit_test(never_written),
         cmocka_unit_test(default_fill_values_as_data),
+        cmocka_unit_test(rounded_without_fill_values),
+        cmocka_unit_test(truncated_classic_files),
+        cmocka_unit_test(damaged_classic_headers),
+        cmocka_unit_test(unknown_number_of_records),
         cmocka_unit_test(virtual_variables),
         cmocka_unit_test(absent_filter),
         cmocka_unit_test(axes),

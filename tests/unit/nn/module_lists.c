@@ -1,0 +1,138 @@
+/*
+ * Names of the objects in a module, errors of its children, and its lists after a descendant has got more objects.
+ *
+ * devices: cpu
+ */
+#include "tests/support/unit.h"
+
+#include <lockstep/formats.h>
+#include <lockstep/nn.h>
+
+#include "nn/module.h"
+#include "tests/support/files.h"
+
+static ls_tensor *table_forward(ls_module *self, ls_tensor *input) {
+    return ls_matmul(input, ls_module_parameter(self, 0));
+}
+
+static const ls_module_type type = {.name = "Table", .forward = table_forward};
+
+static ls_tensor *new_weight(void) {
+    return ls_ones(LS_SHAPE(3, 2), LS_F32);
+}
+
+static ls_module *table_new(void) {
+    ls_module *module = ls_module_new(&type);
+    (void)ls_module_add_parameter(module, "weight", new_weight());
+    return ls_module_finish(module);
+}
+
+/* Names of parameters, buffers and children are different. Only names of children may be empty. */
+TEST(test_names_that_exist) {
+    for (int i = 0; i < 5; i++) {
+        ls_module *model = ls_module_new(&type);
+        assert_non_null(ls_module_add_parameter(model, "a", new_weight()));
+        assert_non_null(ls_module_add_buffer(model, "b", new_weight()));
+        assert_non_null(ls_module_add_child(model, "c", ls_nn_relu()));
+        assert_non_null(ls_module_add_child(model, "", ls_nn_relu()));
+        assert_non_null(ls_module_add_child(model, "", table_new()));
+        assert_int_equal(ls_module_parameter_count(model), 2);
+        assert_string_equal(ls_module_parameter_name(model, 1), "weight");
+        if (i < 3) {
+            static const char *const names[] = {"a", "b", "c"};
+            assert_null(i == 0   ? (void *)ls_module_add_child(model, names[i], ls_nn_relu())
+                        : i == 1 ? (void *)ls_module_add_parameter(model, names[i], new_weight())
+                                 : (void *)ls_module_add_buffer(model, names[i], new_weight()));
+            expect_message(i == 0   ? "Table: a parameter named \"a\" exists already: choose another name"
+                           : i == 1 ? "Table: a buffer named \"b\" exists already"
+                                    : "Table: a child named \"c\" exists already");
+        } else {
+            assert_null(i == 3 ? ls_module_add_parameter(model, "", new_weight())
+                               : ls_module_add_buffer(model, "", new_weight()));
+            expect_message("Table: the name \"\" is not valid: names are not empty");
+        }
+        assert_int_equal(ls_error_status(), LS_ERR_ARGUMENT);
+        assert_null(ls_module_finish(model));
+    }
+    assert_null(ls_sequential_named({"a", ls_nn_relu()}, {"a", ls_nn_tanh()}));
+    expect_message("Sequential: a child named \"a\" exists already");
+}
+
+/* A module fails with the first error of a child that has failed, before or after the child was added. */
+TEST(test_children_that_have_failed) {
+    for (int later = 0; later < 2; later++) {
+        ls_module *model = ls_module_new(&type), *child = ls_module_new(&type);
+        if (later) {
+            assert_ptr_equal(ls_module_add_child(model, "child", child), child);
+        }
+        assert_null(ls_module_add_parameter(child, "a.b", new_weight()));
+        assert_null(ls_module_add_parameter(child, "c.d", new_weight()));
+        assert_null(ls_nn_linear(-1, 2));
+        if (!later) {
+            assert_null(ls_module_add_child(model, "child", child));
+            assert_int_equal(ls_error_status(), LS_ERR_ARGUMENT);
+            expect_message("the name \"a.b\" is not valid");
+        }
+        assert_null(ls_module_finish(model));
+        expect_message("the name \"a.b\" is not valid");
+    }
+}
+
+/* The lists of a model contain objects that were added to a module in the model later. */
+TEST(test_lists_of_models_that_grow) {
+    ls_module *inner = ls_sequential(ls_nn_relu()), *shared = ls_module_retain(table_new());
+    ls_module *model = ls_sequential(ls_sequential(inner), shared), *other = ls_sequential(shared, shared);
+    assert_int_equal(ls_module_parameter_count(model), 1);
+    assert_int_equal(ls_module_parameter_count(other), 1);
+    assert_non_null(ls_module_add_child(inner, "late", table_new()));
+    assert_non_null(ls_module_add_buffer(shared, "statistics", new_weight()));
+    assert_int_equal(ls_module_parameter_count(model), 2);
+    assert_string_equal(ls_module_parameter_name(model, 0), "0.0.late.weight");
+    assert_int_equal(ls_module_buffer_count(model), 1);
+    assert_int_equal(ls_module_buffer_count(other), 1);
+    ls_module_free(other);
+    assert_non_null(ls_module_add_buffer(shared, "more", new_weight()));
+    ls_module_free(shared);
+    assert_int_equal(ls_module_save(model, test_path("grown"), NULL), LS_OK);
+    ls_safetensors *file = ls_safetensors_load(test_path("grown"));
+    assert_non_null(ls_safetensors_find(file, "0.0.late.weight"));
+    assert_non_null(ls_safetensors_find(file, "1.statistics"));
+    assert_non_null(ls_safetensors_find(file, "1.more"));
+    ls_safetensors_free(file);
+    ls_module_free(model);
+}
+
+/* An object that has the layout of a model keeps its lists. */
+TEST(test_lists_that_are_kept) {
+    ls_module *inner = ls_sequential(ls_nn_relu()), *model = ls_sequential(inner, table_new());
+    ls_module *around = ls_sequential(model);
+    assert_true(ls_module_keep_lists(model) && ls_module_keep_lists(model));
+    assert_non_null(ls_module_add_buffer(inner, "cache", new_weight()));
+    assert_int_equal(ls_module_buffer_count(model), 0);
+    assert_false(ls_module_has_grown(model));
+    assert_int_equal(ls_module_save(model, test_path("kept"), NULL), LS_OK);
+    assert_non_null(ls_module_add_parameter(inner, "weight", new_weight()));
+    assert_true(ls_module_has_grown(model));
+    assert_int_equal(ls_module_parameter_count(model), 1);
+    assert_int_equal(ls_module_parameter_count(around), 2);
+    assert_int_equal(ls_module_save(model, test_path("kept"), NULL), LS_ERR_STATE);
+    expect_message("ls_module_save: a layer was added to the model after ls_data_parallel or ls_outer_new was called");
+    assert_int_equal(ls_module_save(around, test_path("kept"), NULL), LS_OK);
+    ls_module_release_lists(model);
+    assert_int_equal(ls_module_buffer_count(model), 0);
+    ls_module_release_lists(model);
+    assert_int_equal(ls_module_buffer_count(model), 1);
+    assert_int_equal(ls_module_parameter_count(model), 2);
+    assert_int_equal(ls_module_save(model, test_path("kept"), NULL), LS_OK);
+    ls_module_free(around);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_names_that_exist),
+        cmocka_unit_test(test_children_that_have_failed),
+        cmocka_unit_test(test_lists_of_models_that_grow),
+        cmocka_unit_test(test_lists_that_are_kept),
+    };
+    return cmocka_run_group_tests(tests, NULL, test_files_teardown);
+}
