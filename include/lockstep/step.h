@@ -35,8 +35,8 @@ extern "C" {
 typedef struct ls_step ls_step;
 
 /**
- * One step of the program: usually a forward pass, ls_backward and ls_optimizer_step. Returns a result, for example
- * the loss, or NULL after an error. It runs in a scope of its own.
+ * One step of the program: usually a forward pass, ls_backward and ls_optimizer_step. Returns a result, for example the
+ * loss, or NULL after an error. It runs in its own scope.
  */
 typedef ls_tensor *(*ls_step_function)(void *user);
 

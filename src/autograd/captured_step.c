@@ -197,7 +197,7 @@ static ls_status take_result(ls_step *step, const char *call, const ls_tensor *r
     return LS_OK;
 }
 
-/* Runs the function of the step in a scope of its own. */
+/* Runs the function of the step in its own scope. */
 static ls_status run_function(ls_step *step, const char *call) {
     ls_scope *scope = ls_scope_begin();
     if (scope == NULL) {

@@ -4,7 +4,7 @@
 
 #include "base/random.h"
 
-/* Each draw has 4 indices of its own: a uniform or normal number uses at most this many words. */
+/* Each draw has its own 4 indices: a uniform or normal number uses at most this many words. */
 static uint64_t next(ls_draws *draws) {
     return 4 * draws->drawn++;
 }

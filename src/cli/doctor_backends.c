@@ -252,7 +252,7 @@ static bool is_own(const flavour *self, const char *path) {
 static bool find_launcher(const flavour *self, char path[PATH_MAX], char *reason, size_t capacity) {
     int exit_status = 0;
     if (getenv("OMPI_COMM_WORLD_RANK") != NULL || getenv("PMI_RANK") != NULL) {
-        snprintf(reason, capacity, "within a job of MPI its launchers start no other");
+        snprintf(reason, capacity, "within an MPI job, its launchers cannot start another job");
         return false;
     }
     if (ls_program_find(self->launcher, path, &exit_status) == LS_OK ||

@@ -22,7 +22,7 @@ const char *ls_leave_describe(ls_leave_reason reason) {
     case LS_LEAVE_EXITED:
         return "ended without calling ls_finalize";
     case LS_LEAVE_FAILED:
-        return "gave up after a failure of its own; see its error message";
+        return "gave up after its own failure; see its error message";
     default:
         return "left without making this call";
     }

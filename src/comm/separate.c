@@ -29,7 +29,7 @@ void ls_warn_if_mpi_is_alone(int ranks) {
     if (size != NULL) {
         ls_log_write(LS_LOG_WARNING,
                      "ls_comm_from_mpi: `lockstep run` started %s processes, but MPI connects only this one: each "
-                     "process trains a model of its own; start the program with mpirun",
+                     "process trains its own model; start the program with mpirun",
                      size);
     }
 }
@@ -37,11 +37,10 @@ void ls_warn_if_mpi_is_alone(int ranks) {
 static void warn_unless_joined(void) {
     const char *size = atomic_load_explicit(&done, memory_order_relaxed) ? NULL : launched_processes();
     if (size != NULL && !atomic_exchange(&done, true)) {
-        ls_log_write(
-            LS_LOG_WARNING,
-            "`lockstep run` started %s processes, and this program trains without ls_init: each process trains "
-            "a model of its own; call ls_init first, and train ls_data_parallel(model, world, NULL)",
-            size);
+        ls_log_write(LS_LOG_WARNING,
+                     "`lockstep run` started %s processes, and this program trains without ls_init: each process "
+                     "trains its own model; call ls_init first, and train ls_data_parallel(model, world, NULL)",
+                     size);
     }
 }
 
@@ -76,8 +75,8 @@ void ls_warn_if_separate(const ls_comm *world) {
     present.checked = true;
     if (ls_comm_rank(world) == 0) {
         ls_log_write(LS_LOG_WARNING,
-                     "the job has %d ranks, and this rank has trained without any communication: each rank trains a "
-                     "model of its own; train ls_data_parallel(model, world, NULL), and give the loader .comm = world; "
+                     "the job has %d ranks, and this rank has trained without any communication: each rank trains its "
+                     "own model; train ls_data_parallel(model, world, NULL), and give the loader .comm = world; "
                      "for separate models, make communicators of one rank (ls_comm_split)",
                      ls_comm_size(world));
     }

@@ -2,8 +2,8 @@
 #include "comm/frame.h"
 
 #define TWO_THREADS                                                                                                    \
-    "two threads use this communicator at once: use it from one thread at a time, or give each thread a communicator " \
-    "of its own (ls_comm_split)"
+    "two threads use this communicator at once: use it from one thread at a time, or give each thread its own "        \
+    "communicator (ls_comm_split)"
 
 static ls_status fail(ls_operation operation) {
     return ls_fail(LS_ERR_STATE, "ls_comm_%s: " TWO_THREADS, ls_operation_name(operation));

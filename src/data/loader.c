@@ -222,8 +222,9 @@ static void note_batch(const ls_loader *loader) {
 }
 
 ls_status ls_loader_next_on(ls_loader *loader, const ls_device *device, ls_batch *batch, bool *more) {
-    ls_capture_refuse_here("ls_loader_next", "gives other tensors in every step: call it before ls_step_replay, and "
-                                             "copy the batch into tensors of the step (ls_copy_into)");
+    ls_capture_refuse_here("ls_loader_next",
+                           "gives different tensors in every step: call it before ls_step_replay, and "
+                           "copy the batch into tensors of the step (ls_copy_into)");
     if (loader == NULL || batch == NULL || more == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_loader_next: an argument is NULL");
     }

@@ -267,7 +267,7 @@ static void hold_captured(void *object, bool hold) {
 void ls_data_parallel_capture(ls_data_parallel_state *state, ls_capture *capture) {
     if (ls_comm_size(state->comm) > 1 && ls_module_has_batch_statistics(state->model)) {
         ls_capture_refuse(capture, ls_module_of_whole_batch(state->model, false)->type->name,
-                          "needs the samples of all ranks of ls_data_parallel, whose exchange is not recorded: run the "
+                          "needs the samples on all ranks of ls_data_parallel, whose exchange is not recorded: run the "
                           "step without ls_step_capture");
     }
     if (state->slices != NULL || ls_data_parallel_has_units(state) || agrees_anyway(state)) {

@@ -216,7 +216,7 @@ static ls_status run_other_batch(ls_trial *trial) {
     }
     if (state->count == capture->count && !capture->logged_shapes) {
         capture->logged_shapes = true;
-        log_once(trial, ".capture replays only batches of the shapes and dtypes of the captured batch, with inputs",
+        log_once(trial, ".capture replays only batches with the shapes and dtypes of the captured batch, with inputs",
                  LS_SHAPE_TEXT(capture->input));
     }
     return capture->compute(trial);

@@ -79,12 +79,11 @@ int ls_trial_shards(const ls_trial *trial) {
 static ls_status check_loader(const char *call, const ls_loader *loader, int shards) {
     const int own = loader != NULL ? ls_loader_shards(loader) : -1;
     const bool equal = own == shards || (own == 1 && shards == 0); /* one slice is equivalent to a single rank */
-    return own < 0 || equal
-               ? LS_OK
-               : ls_fail(LS_ERR_ARGUMENT,
-                         "%s: the model has .shards = %d, but a loader has %d: set .shards of ls_loader_options to the "
-                         "number of ls_data_parallel_options",
-                         call, shards, own);
+    return own < 0 || equal ? LS_OK
+                            : ls_fail(LS_ERR_ARGUMENT,
+                                      "%s: the model has .shards = %d, but a loader has %d: set .shards in "
+                                      "ls_loader_options to the number in ls_data_parallel_options",
+                                      call, shards, own);
 }
 
 ls_status ls_trial_check_shards(const ls_trial_options *options) {

@@ -104,12 +104,11 @@ static void look_alone(const ls_trial *trial) {
     const bool communicates = ls_comm_metered.nanoseconds != trial->watch.communication;
     if (world != NULL && ls_comm_size(world) > 1 && speaks(world) && !communicates &&
         model->type != &ls_pipeline_type && !ls_model_is_divided(model)) {
-        ls_log_write(
-            LS_LOG_WARNING,
-            "ls_trial_run: the job has %d ranks, and each rank that runs this trial trains a model of its own: "
-            "train ls_data_parallel(model, world, NULL), and give the loader .comm = world; for separate "
-            "models, give each trial a .comm of one rank (ls_comm_split)",
-            ls_comm_size(world));
+        ls_log_write(LS_LOG_WARNING,
+                     "ls_trial_run: the job has %d ranks, and each rank that runs this trial trains its own model: "
+                     "train ls_data_parallel(model, world, NULL), and give the loader .comm = world; for separate "
+                     "models, give each trial a .comm of one rank (ls_comm_split)",
+                     ls_comm_size(world));
     }
 }
 

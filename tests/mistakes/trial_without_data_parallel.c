@@ -4,7 +4,7 @@
  * ranks: 2 3
  * on: shm tcp
  * status: 0
- * says: warning .*ls_trial_run: the job has [23] ranks, and each rank .* trains a model of its own: train
+ * says: warning .*ls_trial_run: the job has [23] ranks, and each rank .* trains its own model: train
  * ls_data_parallel
  */
 #include "tests/mistakes/mistake.h"

@@ -107,7 +107,7 @@ enum { NAMES = sizeof names / sizeof *names };
 typedef struct manner {
     bool own;
     int shards;
-    bool apart;   /* each rank has a model of its own, with a learning rate of 0 */
+    bool apart;   /* each rank has its own model, with a learning rate of 0 */
     bool capture; /* needs `apart`, because a sum of ls_data_parallel cannot be captured */
 } manner;
 

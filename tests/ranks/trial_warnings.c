@@ -192,8 +192,8 @@ static ls_status check(ls_comm *world, ls_comm *part, const setup *s) {
 ls_status rank_test(ls_comm *world) {
     static const ls_callback_hooks nothing = {.on_end_epoch = do_nothing};
     const setup setups[] = {
-        {.divides = true, .says = "each rank that runs this trial trains a model of its own"},
-        {.divides = true, .hooks = nothing, .says = "each rank that runs this trial trains a model of its own"},
+        {.divides = true, .says = "each rank that runs this trial trains its own model"},
+        {.divides = true, .hooks = nothing, .says = "each rank that runs this trial trains its own model"},
         {.divides = true, .comm = true, .says = "nothing averages their gradients"},
         {.divides = true, .comm = true, .hooks = nothing, .says = "nothing averages their gradients"},
         {.parallel = true, .says = "trains on all samples"},

@@ -16,7 +16,7 @@
 enum { TRIES = 50000 };
 
 static const char sentence[] = "two threads use this communicator at once: use it from one thread at a time, or give "
-                               "each thread a communicator of its own (ls_comm_split)";
+                               "each thread its own communicator (ls_comm_split)";
 
 /* The task of a second thread of the last rank, and its result. */
 typedef struct task {

@@ -33,8 +33,8 @@ fi
 if compgen -G "$LS_BUILD/lib/lockstep-mpi_*.so" >/dev/null; then
     check "mpi: two ranks under mpirun" says out "^  mpi  *works: 2 ranks computed and checked an all-reduce; .*MPI* [0-9]"
     OMPI_COMM_WORLD_RANK=0 launch doctor </dev/null
-    check "mpi within a job of MPI: not tested" says out "^  mpi  *here, not tested: .*within a job of MPI"
-    check "mpi within a job of MPI: no problem" is "$status" 0
+    check "mpi within an MPI job: not tested" says out "^  mpi  *here, not tested: .*within an MPI job"
+    check "mpi within an MPI job: no problem" is "$status" 0
     PATH=$scratch/absent launch doctor </dev/null
     check "mpi without mpirun: not tested" says out "^  mpi  *here, not tested: .*there is no mpirun.*in PATH"
     launch doctor </dev/null

@@ -48,7 +48,7 @@ check_one_gpu() {
     LOCKSTEP_TEST_NCCL=$LOCKSTEP_TEST_NCCL,onegpu launch run -n 3 "$programs/library_inside" allreduce nothing 0 30 </dev/null
     check "ranks on one GPU: refused" test "$status" != 0
     check "ranks on one GPU: said" says out "LS_ERR_UNSUPPORTED: ls_comm_allreduce #1: ranks 0 and 1 use the same GPU \
-(.*), which NCCL does not allow: give each rank a GPU of its own, or use backend shm"
+(.*), which NCCL does not allow: give each rank its own GPU, or use backend shm"
 }
 
 # Tensors reach NCCL.

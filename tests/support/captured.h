@@ -110,7 +110,7 @@ static inline void change_batch(classifier *a, classifier *b, int i) {
     assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
-/* Captures in a scope of its own, which gets the error. */
+/* Captures in its own scope, which gets the error. */
 static inline void expect_refused(classifier *self, ls_status status, const char *reason) {
     ls_scope *scope = ls_scope_begin();
     assert_null(ls_step_capture(classifier_step, self, NULL));

@@ -88,8 +88,8 @@ static bool is_replica(const ls_part *part, const ls_part *before) {
 
 static ls_status fail_range(const joining *join, const ls_part *part, int64_t from, int64_t to, const char *where) {
     return ls_fail(LS_ERR_FORMAT,
-                   "checkpoint: %s: indices %lld to %lld of %s along axis %d are in %s: the checkpoint is damaged, use "
-                   "another one",
+                   "checkpoint: %s: indices %lld to %lld of %s along axis %d are in %s: the checkpoint is damaged; use "
+                   "a different checkpoint",
                    join->folder, (long long)from, (long long)to - 1, part->name, part->axis, where);
 }
 
@@ -102,7 +102,7 @@ static ls_status check_parts(const joining *join, const ls_part *const *parts, i
         if (part->axis != parts[0]->axis || !ls_shape_equal(&part->shape, &parts[0]->shape)) {
             return ls_fail(LS_ERR_FORMAT,
                            "checkpoint: %s: ranks %d and %d have parts of %s that do not fit together: the checkpoint "
-                           "is damaged, use another one",
+                           "is damaged; use a different checkpoint",
                            join->folder, parts[0]->rank, part->rank, part->name);
         }
         if (before != NULL && is_replica(part, before)) {

@@ -108,8 +108,8 @@ ls_status ls_checkpoint_get_optimizer(ls_trial *trial, const char *prefix, ls_ch
 }
 
 /*
- * With `.outer`, each rank has a state of its own. A rank without one, and all ranks of a trial without `.outer`, take
- * the state of rank 0.
+ * With `.outer`, each rank has its own state. A rank without one, and all ranks of a trial without `.outer`, take the
+ * state of rank 0.
  */
 ls_status ls_checkpoint_set_optimizer(ls_resumption *from) {
     char path[PATH_MAX];

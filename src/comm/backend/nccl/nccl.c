@@ -65,8 +65,8 @@ static ls_status check_gpus(const ls_collectives *own) {
         for (int other = 0; other < rank; other++) {
             if (of[rank].machine == of[other].machine && strncmp(of[rank].bus, of[other].bus, LS_NCCL_BUS) == 0) {
                 return ls_fail(LS_ERR_UNSUPPORTED,
-                               "ranks %d and %d use the same GPU (%.*s), which NCCL does not allow: give each rank a "
-                               "GPU of its own, or use backend shm",
+                               "ranks %d and %d use the same GPU (%.*s), which NCCL does not allow: give each rank its "
+                               "own GPU, or use backend shm",
                                other, rank, LS_NCCL_BUS, of[rank].bus);
             }
         }

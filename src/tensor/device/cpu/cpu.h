@@ -1,7 +1,7 @@
 /*
  * device/cpu: tensors in main memory, and the kernels that compute with them. cpu.c implements the device (memory,
- * streams, events, copies). Each family of kernels is in a file of its own, and table.c lists them. The CPU has a
- * single stream, and finishes work immediately, so kernels ignore their stream.
+ * streams, events, copies). Each family of kernels is in its own file, and table.c lists them. The CPU has a single
+ * stream, and finishes work immediately, so kernels ignore their stream.
  */
 #ifndef LS_TENSOR_DEVICE_CPU_H
 #define LS_TENSOR_DEVICE_CPU_H
