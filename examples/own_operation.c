@@ -196,7 +196,7 @@ static ls_status run(ls_comm *world) {
 }
 
 int main(int argc, char **argv) {
-    ARGUMENTS_READ(argc, argv, "Finds how a rod conducts heat, through a solver with a gradient of its own.", options);
+    ARGUMENTS_READ(argc, argv, "Finds how a rod conducts heat, through a solver with its own gradient.", options);
     if (points < 2) {
         fprintf(stderr, "own_operation: --points is %ld, but must be at least 2\n", points);
         return 2;

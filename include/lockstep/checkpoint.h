@@ -73,16 +73,16 @@ struct ls_checkpoint_options {
  * Writes a checkpoint to `folder`, and returns when it is complete. Replaces `folder` if it is a checkpoint. Collective
  * if the trial has a communicator. Fails with:
  *
- * - LS_ERR_IO if `folder` exists and is not a checkpoint, such as a link, or a folder without a manifest of Lockstep
+ * - LS_ERR_IO if `folder` exists and is not a checkpoint, such as a link, or a folder without a Lockstep manifest
  * - LS_ERR_STATE if a hook calls it: set `state->save` in the hook instead
  * - LS_ERR_MISMATCH if the ranks of a data-parallel model have different parameters, as in ls_trial_run
  */
 LS_API ls_status ls_trial_save(ls_trial *trial, const char *folder) LS_WARN_UNUSED;
 
 /**
- * Restores the trial from a checkpoint. `folder` is a checkpoint, or a folder of checkpoints, of which the newest
- * complete one is used. Collective if the trial has a communicator. After a failure, the trial may be partially
- * restored.
+ * Restores the trial from a checkpoint. `folder` is a checkpoint or a folder with checkpoints. In a folder with
+ * checkpoints, the newest complete checkpoint is used. Collective if the trial has a communicator. After a failure,
+ * the trial may be partially restored.
  *
  * - Model, optimizer, loader, metrics and callbacks must match the checkpoint. If the checkpoint does not have the
  *   state of a callback, the callback starts from its initial state, with a warning in the log.

@@ -337,7 +337,8 @@ static size_t end_of(const ls_captured_block *block) {
     return block->place + ((block->bytes + LS_CACHE_ALIGNMENT - 1) & ~(size_t)(LS_CACHE_ALIGNMENT - 1));
 }
 
-/* Returns the lowest place of a block, apart from those earlier blocks of the array that are used at the same time. */
+/* Returns the lowest offset of a block, apart from those earlier blocks of the array that are used at the same
+ * time. */
 static size_t find_place(ls_captured_block *const *blocks, int count, ls_captured_block *block) {
     block->place = 0;
     for (int i = 0; i < count; i++) {

@@ -397,7 +397,7 @@ cat >never_made.c <<'END'
 #include <unistd.h>
 static int rank;
 static _Bool has_no_threads, never_ends;
-/* The module calls these in the place of those of the libraries. */
+/* The module calls these functions instead of the libraries' functions. */
 int MPI_Comm_create_group(MPI_Comm comm, MPI_Group group, int tag, MPI_Comm *made) {
     while (never_ends) {
         pause();

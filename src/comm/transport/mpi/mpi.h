@@ -73,8 +73,8 @@ bool ls_mpi_progress_closing(void);
  */
 bool ls_mpi_finish_closed(bool wait);
 
-/* Sets the error of an MPI function that failed with `code`, and returns its status: LS_ERR_PEER if a message was too
- * long, otherwise LS_ERR_IO. */
+/* Sets the error from an MPI function that failed with `code`, and returns its status: LS_ERR_PEER if a message was
+ * too long, otherwise LS_ERR_IO. */
 ls_status ls_mpi_fail(const char *function, int code);
 
 #endif

@@ -141,7 +141,7 @@ void tell(const attention_shape &s, ls_log_level level, const char *what) {
 
 void tell_refusal(const plan *p, const char *at, cudnnStatus_t status) {
     char text[640], why[384] = "";
-    (void)cudaGetLastError(); /* clear errors of cuDNN's attempts, which the next kernel would otherwise report */
+    (void)cudaGetLastError(); /* clear errors from cuDNN's attempts, which the next kernel would otherwise report */
     cudnnGetLastErrorString(why, sizeof why);
     (void)snprintf(text, sizeof text, "cuDNN has no kernel: %s: %s %s", at, cudnnGetErrorString(status), why);
     tell(p->key, LS_LOG_DEBUG, text);
