@@ -177,7 +177,7 @@ static bool make_parts(ls_comm *world, parts *p) {
     /* Errors should appear before the training, not after it. */
     if (outer_steps > 0 && (strcmp(wire, "f32") != 0 || zero > 0 || shards > 0)) {
         (void)ls_error_set(LS_ERR_ARGUMENT, "--wire, --zero and --shards cannot be combined with --outer, which does "
-                                            "not average gradients: omit one of them");
+                                            "not average gradients: omit --outer, or omit these options");
         return false;
     }
     const bool ready = p->test != NULL && (ls_comm_rank(world) != 0 || make_folder(save) == LS_OK);

@@ -97,7 +97,7 @@ ls_status ls_trial_check_shards(const ls_trial_options *options) {
         return ls_fail(LS_ERR_UNSUPPORTED,
                        "ls_trial_new: the model has .shards = %d, which cannot be combined with .%s of the trial: %s",
                        shards, options->step != NULL ? "step" : "outer",
-                       options->step != NULL ? "train in a loop with ls_data_parallel_step" : "omit one of them");
+                       options->step != NULL ? "train in a loop with ls_data_parallel_step" : "omit .shards or .outer");
     }
     const int ranks = ls_comm_size(ls_data_parallel_comm(options->model));
     return options->comm == NULL || ls_comm_size(options->comm) == ranks
