@@ -1,5 +1,6 @@
 /**
- * @file callbacks.h Ready-made callbacks for trials:
+ * @file callbacks.h
+ * Ready-made callbacks for trials:
  *
  * ```c
  * ls_callback *stop = ls_early_stopping(&(ls_early_stopping_options){.monitor = "val_acc", .patience = 3});
