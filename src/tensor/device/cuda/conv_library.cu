@@ -296,7 +296,7 @@ ls_status plan_for(library *l, const plan_key &key, plan **found) {
     if (all.status == CUDNN_STATUS_SUCCESS) {
         all(choose(l, place));
     }
-    (void)cudaGetLastError(); /* clear errors from the library's attempts, which the next kernel would otherwise report */
+    (void)cudaGetLastError(); /* clear errors from the library's attempts, which the next kernel would report */
     if (all.status != CUDNN_STATUS_SUCCESS && !is_refusal(all.status)) {
         clear(place);
         return failed("cannot plan", all.status);

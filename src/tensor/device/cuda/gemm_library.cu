@@ -300,7 +300,7 @@ ls_status plan_for(library *l, const ls_gemm &gemm, plan **found) {
         return LS_OK;
     }
     const cublasStatus_t status = make(l, place, gemm);
-    (void)cudaGetLastError(); /* clear errors from the library's attempts, which the next kernel would otherwise report */
+    (void)cudaGetLastError(); /* clear errors from the library's attempts, which the next kernel would report */
     if (status != CUBLAS_STATUS_SUCCESS) {
         clear(place);
         return failed("cannot plan a product", status);
