@@ -127,11 +127,11 @@ static captured_modes modes_of(const ls_thread_state *thread) {
 }
 
 static ls_status refuse_input(const captured_input *input, const char *what) {
-    char which[32] = "a tensor";
+    char which[32] = "a tensor passed to";
     if (input->argument > 0) {
-        snprintf(which, sizeof which, "argument %d", input->argument);
+        snprintf(which, sizeof which, "argument %d of", input->argument);
     }
-    return ls_fail(LS_ERR_STATE, "ls_step_replay: %s of %s, %s, %s: capture the step again", which, input->operation,
+    return ls_fail(LS_ERR_STATE, "ls_step_replay: %s %s, %s, %s: capture the step again", which, input->operation,
                    LS_SHAPE_TEXT(input->tensor), what);
 }
 

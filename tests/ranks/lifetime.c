@@ -289,7 +289,8 @@ static ls_status freed_before_the_run(ls_comm *world, bool optimizer, bool every
     } else if (mine) {
         ls_loader_free(loader);
     }
-    LS_CHECK(says(ls_trial_run(trial, 1), optimizer ? "the optimizer was freed" : "the loader was freed"));
+    LS_CHECK(says(ls_trial_run(trial, 1),
+                  optimizer ? "the optimizer has already been freed" : "the loader has already been freed"));
     ls_trial_free(trial);
     if (!mine || optimizer) {
         ls_loader_free(loader);

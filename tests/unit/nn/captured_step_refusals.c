@@ -187,7 +187,7 @@ SCOPED_TEST(test_changes_by_the_function_are_refused) {
         {freeze, "[16, 6], requires a gradient now"},
         {validate, "Sequential was in evaluation mode when the step was captured"},
         {replace_input, "argument 1 of ls_linear, [4, 6], was freed"},
-        {replace_optimizer, "the optimizer was freed"},
+        {replace_optimizer, "the optimizer has already been freed"},
     };
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
         classifier self;

@@ -18,9 +18,10 @@ TEST(test_calls_on_a_freed_loader) {
     ls_batch batch;
     bool more;
     ls_loader_free(loader);
-    expect_error(ls_loader_next(loader, &batch, &more), LS_ERR_STATE, "ls_loader_next: the loader was freed");
+    expect_error(ls_loader_next(loader, &batch, &more), LS_ERR_STATE,
+                 "ls_loader_next: the loader has already been freed");
     assert_true(batch.input == NULL && !more);
-    expect_error(ls_loader_seek(loader, 0, 0), LS_ERR_STATE, "ls_loader_seek: the loader was freed");
+    expect_error(ls_loader_seek(loader, 0, 0), LS_ERR_STATE, "ls_loader_seek: the loader has already been freed");
     assert_int_equal(ls_loader_batch_count(loader), 0);
     assert_null(ls_loader_dataset(loader));
     ls_loader_free(loader); /* again: nothing */
@@ -35,7 +36,8 @@ TEST(test_calls_on_a_freed_optimizer) {
     assert_non_null(schedule);
     assert_non_null(scaler);
     ls_optimizer_free(s.optimizer);
-    expect_error(ls_optimizer_step(s.optimizer), LS_ERR_STATE, "ls_optimizer_step: the optimizer was freed");
+    expect_error(ls_optimizer_step(s.optimizer), LS_ERR_STATE,
+                 "ls_optimizer_step: the optimizer has already been freed");
     expect_error(ls_optimizer_add_group(s.optimizer, NULL, 0, NULL), LS_ERR_STATE, optimizer_freed);
     expect_error(ls_optimizer_set_learning_rate(s.optimizer, -1, 1), LS_ERR_STATE, optimizer_freed);
     expect_error(ls_optimizer_set_momentum(s.optimizer, 0.5), LS_ERR_STATE, optimizer_freed);
