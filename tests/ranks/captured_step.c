@@ -348,7 +348,7 @@ static ls_status refuses_other_communication(ls_comm *world) {
     for (int zero = 1; zero <= 3; zero++) {
         LS_TRY(is_refused(world, (run_plan){.parallel = {.zero = zero}}, "uses a parameter that ranks share"));
     }
-    LS_TRY(is_refused(world, (run_plan){.normalizes = true}, "BatchNorm1d needs the samples of all ranks"));
+    LS_TRY(is_refused(world, (run_plan){.normalizes = true}, "BatchNorm1d needs the samples on all ranks"));
     const char *const by_weights =
         "ls_data_parallel divides this loss by the weights of its targets, which may change, "
         "and a replay repeats the recorded number: use a mean without weights";
