@@ -409,7 +409,8 @@ static void run_slice(void *user, int slice) {
     }
     own.failed = has_failed(s);
     ls_tail_write(state, &own);
-    status = encode(state, has_failed(s) ? 1 : own.weight);
+    const double weight = has_failed(s) ? 1 : own.weight;
+    status = state->slices->sends ? ls_overlap_send_slice(state, weight) : encode(state, weight);
     if (status != LS_OK && !has_failed(s)) {
         fail(s, status);
         own.failed = 1;
@@ -432,6 +433,10 @@ static ls_status average(slice_step *s, bool *again) {
     ls_data_parallel_state *state = s->state;
     state->slices->irregular = state->slices->must_meet = false;
     s->begun = false;
+    const ls_status stale = ls_overlap_check(state);
+    if (stale != LS_OK) {
+        fail(s, stale);
+    }
     memset(state->slices->losses, 0, (size_t)state->slices->count * sizeof *state->slices->losses);
     LS_TRY(state->slices->meets ? run_together(s) : LS_OK);
     const ls_status status = ls_slices_average(state, run_slice, s);
@@ -457,7 +462,7 @@ static ls_status prepare(slice_step *s) {
     ls_data_parallel_state *state = s->state;
     LS_TRY(ls_gradients_check(state));
     LS_TRY(ls_gradient_reducer_is_home(&state->reducer) ? LS_OK : ls_gradient_reducer_reclaim(&state->reducer));
-    (void)ls_gradients_cut(state);
+    (void)(state->overlap.begun || ls_gradients_cut(state));
     LS_TRY(ls_slices_check_batch(state->slices, s->batch));
     LS_TRY(note_model(s));
     if (ls_comm_has_any_order(state->comm)) {
