@@ -23,6 +23,9 @@
  * pass, which launches no buckets. Its tail shows whether the buckets of all ranks were stale. If so, this pass
  * averages the gradients at its end. Otherwise, some rank has not taken part in the failed pass, and this pass fails on
  * all ranks.
+ *
+ * With `.shards`, the passes of a step are the last slices of the ranks (slices.h). Before a bucket is launched, the
+ * sums of this rank's earlier slices are added to it. A step with stale buckets always fails on all ranks.
  */
 #ifndef LS_PARALLEL_OVERLAP_H
 #define LS_PARALLEL_OVERLAP_H

@@ -5,6 +5,10 @@
  * nodes have the same size, a power of two, then the tree over these nodes is the tree over the ranks, and one
  * all-reduce adds them up. Otherwise, each rank gets one part of the vectors of all nodes (all-to-all), adds up this
  * part in tree order, and sends the sum to all ranks (all-gather).
+ *
+ * In the first case, buckets may be sent during the backward pass of this rank's last slice (overlap.h). This slice is
+ * the rightmost leaf of the rank's node. So when a bucket of this slice is complete, all other sums of the bucket are
+ * known.
  */
 #include <string.h>
 
