@@ -2,7 +2,7 @@
 
 #include "base/memory.h"
 #include "base/wait.h"
-#include "parallel/slices.h"
+#include "parallel/averaging.h"
 
 /* ---- buckets ----------------------------------------------------------------------------------------------------- */
 
@@ -48,12 +48,12 @@ static void launch(ls_data_parallel_state *state) {
     ls_bucket *bucket = &state->reducer.buckets[overlap->order[number]];
     note_status(overlap, ls_bucket_prepare(&state->reducer, bucket, overlap->factor));
     ls_comm *lane = overlap->lanes[(number + 1) % LS_OVERLAP_LANES];
-    if (state->slices == NULL) {
+    if (overlap->start == NULL) {
         note_status(overlap, ls_packet_start(&bucket->packet, lane, false));
         return;
     }
     note_status(overlap, bucket->packet.format->encode(&bucket->packet));
-    note_status(overlap, ls_slices_start_bucket(state, bucket, lane));
+    note_status(overlap, overlap->start(state, bucket, lane));
 }
 
 /* Launches the next buckets while they are complete. With `all`, launches all remaining buckets. */

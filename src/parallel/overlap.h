@@ -34,12 +34,17 @@
 #include "base/status.h"
 #include "parallel/reducer.h"
 
+struct ls_data_parallel_state;
+
 enum { LS_OVERLAP_LANES = 2 };
 
 typedef struct ls_overlap {
     bool on;
     ls_comm *lanes[LS_OVERLAP_LANES]; /* private communicators, owned */
     ls_pass_observer observer;
+    /* With `.shards`: adds the sums of earlier slices to an encoded bucket, and starts its all-reduce. Otherwise NULL.
+     */
+    ls_status (*start)(struct ls_data_parallel_state *state, ls_bucket *bucket, ls_comm *comm);
     /* The buckets. Each array contains one element per parameter of the model. */
     int *leaves;    /* number of gradients in each bucket; initially -1 */
     int *order;     /* the buckets in launch order */

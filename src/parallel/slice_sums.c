@@ -139,7 +139,8 @@ static int depth_of(int count) {
     return depth;
 }
 
-ls_status ls_slices_start_bucket(ls_data_parallel_state *state, ls_bucket *bucket, ls_comm *comm) {
+/* Adds the sums of this rank's earlier slices to an encoded bucket of the last slice, and starts its all-reduce. */
+static ls_status start_bucket(ls_data_parallel_state *state, ls_bucket *bucket, ls_comm *comm) {
     ls_slices *slices = state->slices;
     sum_vector *v = &slices->sums->vectors[bucket - state->reducer.buckets];
     const uint64_t calls = ls_comm_metered.calls;
@@ -183,6 +184,7 @@ ls_status ls_slice_sums_open(ls_data_parallel_state *state) {
     }
     s->state = state;
     s->slices = slices;
+    state->overlap.start = start_bucket;
     s->vectors = ls_allocate_zeroed(vectors, sizeof *s->vectors);
     s->node_count = ls_tree_cover(root_of(slices), slices->first, slices->first + slices->count, s->nodes, 0);
     return s->vectors != NULL ? make_room(s) : ls_fail_memory(call, vectors * sizeof *s->vectors);

@@ -113,9 +113,6 @@ ls_status ls_slices_average(ls_data_parallel_state *state, void (*run)(void *use
 ls_status ls_slice_sums_open(ls_data_parallel_state *state);
 void ls_slice_sums_close(struct ls_slice_sums *sums);
 
-/* Adds the sums of this rank's earlier slices to an encoded bucket of the last slice, and starts its all-reduce. */
-ls_status ls_slices_start_bucket(ls_data_parallel_state *state, ls_bucket *bucket, ls_comm *comm);
-
 /*
  * Adds up `width` numbers per slice in the order of the tree. `numbers` contains the numbers of this rank's slices.
  * Collective.
