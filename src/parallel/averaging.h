@@ -98,10 +98,10 @@ ls_status ls_overlap_end(ls_data_parallel_state *state, ls_tail own, ls_tensor *
 /*
  * The same for the last slice of each rank (slices.h). ls_overlap_begin_slice begins its backward pass, with scaling
  * factor `weight`. ls_overlap_send_slice launches the remaining buckets, also if the slice has failed or is empty.
- * ls_overlap_end_slices adds up the tails and the buckets over the ranks. ls_overlap_check fails if the buckets of an
- * earlier step are still in flight; the step then launches no buckets, and fails on all ranks.
+ * ls_overlap_end_slices adds up the tails and the buckets over the ranks. If the tails do not arrive, the buckets stay
+ * in flight (ls_overlap.begun); the next step launches no buckets, and fails with ls_overlap_refuse_stale.
  */
-ls_status ls_overlap_check(const ls_data_parallel_state *state);
+ls_status ls_overlap_refuse_stale(void);
 ls_status ls_overlap_begin_slice(ls_data_parallel_state *state, double weight);
 ls_status ls_overlap_send_slice(ls_data_parallel_state *state, double weight);
 ls_status ls_overlap_end_slices(ls_data_parallel_state *state);

@@ -195,7 +195,7 @@ static void stop(ls_data_parallel_state *state) {
     overlap->begun = overlap->on = false;
 }
 
-static ls_status refuse_stale(void) {
+ls_status ls_overlap_refuse_stale(void) {
     return ls_fail(LS_ERR_MISMATCH, "ls_data_parallel: an earlier backward pass failed on some ranks, and other "
                                     "ranks did not take part in it; the next pass can succeed");
 }
@@ -218,7 +218,7 @@ ls_status ls_overlap_recover(ls_data_parallel_state *state, const ls_tail *own) 
     const ls_tail mean = ls_tail_read(state);
     (void)wait_for_all(state); /* ignores errors of the failed pass; after this, all ranks have sent their buckets */
     overlap->stale = overlap->begun = overlap->abandoned = false;
-    return mean.stale == 1 ? LS_OK : refuse_stale();
+    return mean.stale == 1 ? LS_OK : ls_overlap_refuse_stale();
 }
 
 static ls_status decode_buckets(const ls_data_parallel_state *state) {
@@ -277,7 +277,7 @@ ls_status ls_overlap_end(ls_data_parallel_state *state, ls_tail own, ls_tensor *
     const ls_status averaged = wait_for_all(state);
     overlap->begun = false;
     if (mean->stale > 0) {
-        return refuse_stale();
+        return ls_overlap_refuse_stale();
     }
     if (mean->failed > 0) {
         (void)(own.failed > 0 ? ls_error_put_back(&cause) : LS_OK);
@@ -287,10 +287,6 @@ ls_status ls_overlap_end(ls_data_parallel_state *state, ls_tail own, ls_tensor *
 }
 
 /* ---- slices ------------------------------------------------------------------------------------------------------ */
-
-ls_status ls_overlap_check(const ls_data_parallel_state *state) {
-    return state->overlap.begun ? refuse_stale() : LS_OK;
-}
 
 ls_status ls_overlap_begin_slice(ls_data_parallel_state *state, double weight) {
     return state->overlap.begun ? LS_OK : begin_pass(state, weight);

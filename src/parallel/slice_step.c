@@ -428,18 +428,30 @@ static ls_status run_together(slice_step *s) {
     return LS_OK;
 }
 
+/* Ends a step in which buckets of an earlier step are in flight. No slice runs on this rank, and all ranks fail. */
+static ls_status end_stale(slice_step *s) {
+    ls_data_parallel_state *state = s->state;
+    fail(s, ls_overlap_refuse_stale());
+    ls_tail_write(state, &(ls_tail){.weight = 1, .failed = 1});
+    LS_TRY(ls_overlap_end_slices(state));
+    LS_TRY(decode(state));
+    return share_cause(s);
+}
+
 /* Averages the gradients of all slices. If the slices must first agree on factors, sets *again instead. */
 static ls_status average(slice_step *s, bool *again) {
     ls_data_parallel_state *state = s->state;
     state->slices->irregular = state->slices->must_meet = false;
     s->begun = false;
-    const ls_status stale = ls_overlap_check(state);
-    if (stale != LS_OK) {
-        fail(s, stale);
+    if (state->overlap.begun) {
+        return end_stale(s);
     }
     memset(state->slices->losses, 0, (size_t)state->slices->count * sizeof *state->slices->losses);
     LS_TRY(state->slices->meets ? run_together(s) : LS_OK);
     const ls_status status = ls_slices_average(state, run_slice, s);
+    if (state->overlap.begun) {
+        return status; /* the buckets are still in flight */
+    }
     const ls_status decoded = decode(state);
     LS_TRY(status);
     LS_TRY(decoded);
