@@ -358,9 +358,10 @@ typedef struct ls_data_parallel_options {
      * - The module has two private communicators, so that other calls do not wait for gradients.
      *
      * Ignored (off) if there is only one rank, with `.powersgd_rank`, if the gradients are on a GPU, and if another
-     * data-parallel module shares parameters with this module. With `.shards`, buckets are sent during the backward
-     * pass of each rank's last slice; ignored if the quotient of S and the number of ranks is not a power of two. All
-     * ranks must pass the same value.
+     * data-parallel module shares parameters with this module. All ranks must pass the same value.
+     *
+     * With `.shards`, buckets are sent during the backward pass of each rank's last slice. Ignored (off) with batch
+     * normalization, and if the quotient of S and the number of ranks is not a power of two.
      */
     ls_overlap_mode overlap;
     /**
