@@ -361,6 +361,9 @@ typedef struct ls_data_parallel_options {
      *
      * Ignored (off) if there is only one rank, with `.powersgd_rank`, if the gradients are on a GPU, and if another
      * data-parallel module shares parameters with this module. All ranks must pass the same value.
+     *
+     * With `.shards`, buckets are sent during the backward pass of each rank's last slice. Ignored (off) with batch
+     * normalization, and if the quotient of S and the number of ranks is not a power of two.
      */
     ls_overlap_mode overlap;
     /**
@@ -398,18 +401,17 @@ typedef struct ls_data_parallel_options {
      * option. 0 switches this off.
      *
      * Set `.shards` of ls_loader_options to the same number. Train with ls_data_parallel_step or a trial: ls_forward
-     * outside of them fails with LS_ERR_STATE, except under ls_no_grad. Gradients are averaged after the last slice, so
-     * `.overlap` is off. A slice of 32 samples or more computes at nearly the speed of a large batch.
+     * outside of them fails with LS_ERR_STATE, except under ls_no_grad. A slice of 32 samples or more computes at
+     * nearly the speed of a large batch.
      *
      * A rank runs its slices one after the other, and needs the memory of one slice. With batch normalization, the
      * slices need statistics of the global batch: they take turns from layer to layer, so the memory of all slices is
      * in use at the same time, and each slice has its own gradients.
      *
      * All ranks must pass the same number. Fails with LS_ERR_ARGUMENT if S is less than the number of ranks, and with
-     * LS_ERR_UNSUPPORTED if it is combined with .reduce_dtype, .powersgd_rank, .zero = 2 or 3 or LS_OVERLAP_ON, if the
-     * model is on a GPU, or if another data-parallel module has some of the parameters. A step fails with
-     * LS_ERR_UNSUPPORTED if the forward pass communicates, or changes a buffer other than the running statistics of
-     * batch normalization.
+     * LS_ERR_UNSUPPORTED if it is combined with .reduce_dtype, .powersgd_rank or .zero = 2 or 3, if the model is on a
+     * GPU, or if another data-parallel module has some of the parameters. A step fails with LS_ERR_UNSUPPORTED if the
+     * forward pass communicates, or changes a buffer other than the running statistics of batch normalization.
      */
     int shards;
 } ls_data_parallel_options;

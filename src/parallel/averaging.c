@@ -301,6 +301,9 @@ static ls_telling pass_fails(void *user, bool begun) {
 /* Only a pass with overlap has calls in flight, and only after the first pass. */
 static void pass_is_abandoned(void *user, bool missed) {
     ls_data_parallel_state *state = user;
+    if (state->slices != NULL) {
+        return; /* ls_slices_step launches the remaining buckets */
+    }
     if (missed && state->usual != 0 && ls_module_list(state->model)) {
         (void)ls_overlap_begin(state, 1);
     }

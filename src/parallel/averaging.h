@@ -83,7 +83,7 @@ ls_dtype ls_tail_dtype(const ls_data_parallel_state *state);
 /* Writes this rank's tail, with its marks. */
 void ls_tail_write(const ls_data_parallel_state *state, const ls_tail *own);
 
-/* Averages the tail over the ranks, in a separate call. */
+/* Averages the tail over the ranks, in a separate call. With `.shards`, adds it up. */
 ls_status ls_tail_average(const ls_data_parallel_state *state);
 
 /* Returns the tail; after an averaging, this is the mean over ranks. */
@@ -121,6 +121,17 @@ void ls_overlap_abandon(ls_data_parallel_state *state);
 ls_status ls_overlap_recover(ls_data_parallel_state *state, const ls_tail *own);
 ls_status ls_overlap_begin(ls_data_parallel_state *state, double weight);
 ls_status ls_overlap_end(ls_data_parallel_state *state, ls_tail own, ls_tensor **kept, ls_tail *mean);
+
+/*
+ * The same for the last slice of each rank (slices.h). ls_overlap_begin_slice begins its backward pass, with scaling
+ * factor `weight`. ls_overlap_send_slice launches the remaining buckets, also if the slice has failed or is empty.
+ * ls_overlap_end_slices adds up the tails and the buckets over the ranks. If the tails do not arrive, the buckets stay
+ * in flight (ls_overlap.begun); the next step launches no buckets, and fails with ls_overlap_refuse_stale.
+ */
+ls_status ls_overlap_refuse_stale(void);
+ls_status ls_overlap_begin_slice(ls_data_parallel_state *state, double weight);
+ls_status ls_overlap_send_slice(ls_data_parallel_state *state, double weight);
+ls_status ls_overlap_end_slices(ls_data_parallel_state *state);
 
 /*
  * gradient_average.c: returns whether a gradient is sent: its parameter is not frozen, or has an older gradient. `user`

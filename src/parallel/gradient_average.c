@@ -15,6 +15,9 @@ bool ls_gradients_cut(ls_data_parallel_state *state) {
     if (changed) {
         ls_gradient_reducer_cut(&state->reducer, ls_gradient_is_sent, state);
         state->sent = sent;
+        if (state->overlap.on) {
+            state->overlap.leaves[0] = -1;
+        }
     }
     return changed;
 }
@@ -234,9 +237,7 @@ ls_status ls_gradients_average_at_once(ls_data_parallel_state *state, ls_tail ow
     if (!ls_gradient_reducer_is_home(&state->reducer)) {
         LS_TRY(ls_gradient_reducer_reclaim(&state->reducer));
     }
-    if (ls_gradients_cut(state) && state->overlap.on) {
-        state->overlap.leaves[0] = -1;
-    }
+    (void)ls_gradients_cut(state);
     return ls_gradient_reducer_has_extra(&state->reducer) && state->powersgd == NULL
                ? average_with_tail(state, own, kept, mean)
                : average_after_tail(state, &own, mean);

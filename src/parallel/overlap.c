@@ -21,7 +21,10 @@ static int count_leaves(const ls_data_parallel_state *state, const ls_bucket *bu
 static void prepare_buckets(ls_data_parallel_state *state) {
     ls_overlap *overlap = &state->overlap;
     const ls_gradient_reducer *reducer = &state->reducer;
-    if (ls_gradients_cut(state) || overlap->leaves[0] < 0) {
+    if (state->slices == NULL) { /* ls_slices_step has created them before its first slice */
+        (void)ls_gradients_cut(state);
+    }
+    if (overlap->leaves[0] < 0) {
         for (int i = 0; i < reducer->bucket_count; i++) {
             overlap->leaves[i] = count_leaves(state, &reducer->buckets[i]);
             overlap->order[i] = i;
@@ -44,7 +47,13 @@ static void launch(ls_data_parallel_state *state) {
     const int number = overlap->launched++;
     ls_bucket *bucket = &state->reducer.buckets[overlap->order[number]];
     note_status(overlap, ls_bucket_prepare(&state->reducer, bucket, overlap->factor));
-    note_status(overlap, ls_packet_start(&bucket->packet, overlap->lanes[(number + 1) % LS_OVERLAP_LANES], false));
+    ls_comm *lane = overlap->lanes[(number + 1) % LS_OVERLAP_LANES];
+    if (overlap->start == NULL) {
+        note_status(overlap, ls_packet_start(&bucket->packet, lane, false));
+        return;
+    }
+    note_status(overlap, bucket->packet.format->encode(&bucket->packet));
+    note_status(overlap, overlap->start(state, bucket, lane));
 }
 
 /* Launches the next buckets while they are complete. With `all`, launches all remaining buckets. */
@@ -111,6 +120,24 @@ static bool have_arrived(const ls_data_parallel_state *state) {
     return arrived;
 }
 
+/* Begins a pass with scaling factor `weight`. */
+static ls_status begin_pass(ls_data_parallel_state *state, double weight) {
+    ls_overlap *overlap = &state->overlap;
+    prepare_buckets(state);
+    overlap->completed_count = overlap->launched = 0;
+    overlap->error.status = LS_OK;
+    overlap->factor = weight;
+    overlap->ready = !state->reducer.format->converts;
+    overlap->begun = true;
+    LS_TRY(overlap->ready ? LS_OK : ls_weight_start(state, weight, &overlap->weights));
+    if (ls_thread_present->walking != NULL) {
+        overlap->observer.leaf_complete = leaf_complete;
+        overlap->observer.user = state;
+        ls_pass_observe(&overlap->observer);
+    }
+    return LS_OK;
+}
+
 ls_status ls_overlap_begin(ls_data_parallel_state *state, double weight) {
     ls_overlap *overlap = &state->overlap;
     if (!overlap->on || overlap->stale || (overlap->begun && !overlap->abandoned)) {
@@ -126,19 +153,7 @@ ls_status ls_overlap_begin(ls_data_parallel_state *state, double weight) {
         overlap->on = false;
         return LS_OK;
     }
-    prepare_buckets(state);
-    overlap->completed_count = overlap->launched = 0;
-    overlap->error.status = LS_OK;
-    overlap->factor = weight;
-    overlap->ready = !state->reducer.format->converts;
-    overlap->begun = true;
-    LS_TRY(overlap->ready ? LS_OK : ls_weight_start(state, weight, &overlap->weights));
-    if (ls_thread_present->walking != NULL) {
-        overlap->observer.leaf_complete = leaf_complete;
-        overlap->observer.user = state;
-        ls_pass_observe(&overlap->observer);
-    }
-    return LS_OK;
+    return begin_pass(state, weight);
 }
 
 /* ---- the end of the pass ----------------------------------------------------------------------------------------- */
@@ -180,7 +195,7 @@ static void stop(ls_data_parallel_state *state) {
     overlap->begun = overlap->on = false;
 }
 
-static ls_status refuse_stale(void) {
+ls_status ls_overlap_refuse_stale(void) {
     return ls_fail(LS_ERR_MISMATCH, "ls_data_parallel: an earlier backward pass failed on some ranks, and other "
                                     "ranks did not take part in it; the next pass can succeed");
 }
@@ -203,7 +218,7 @@ ls_status ls_overlap_recover(ls_data_parallel_state *state, const ls_tail *own) 
     const ls_tail mean = ls_tail_read(state);
     (void)wait_for_all(state); /* ignores errors of the failed pass; after this, all ranks have sent their buckets */
     overlap->stale = overlap->begun = overlap->abandoned = false;
-    return mean.stale == 1 ? LS_OK : refuse_stale();
+    return mean.stale == 1 ? LS_OK : ls_overlap_refuse_stale();
 }
 
 static ls_status decode_buckets(const ls_data_parallel_state *state) {
@@ -227,6 +242,18 @@ static ls_status finish(ls_data_parallel_state *state, ls_tensor *const *kept, c
     return agree_on_order(state);
 }
 
+/* Averages the tail. On failure, ends or abandons the pass. `failed` means that this rank has failed. */
+static ls_status average_tail(ls_data_parallel_state *state, bool failed) {
+    const ls_status status = ls_tail_average(state);
+    if (status == LS_ERR_MISMATCH) { /* another rank has failed; if this rank has failed too, the caller tries again */
+        launch_next(state, true);
+        state->overlap.abandoned = !failed;
+    } else if (status != LS_OK) { /* a rank is dead or silent, so the calls for the buckets must end too */
+        stop(state);
+    }
+    return status;
+}
+
 ls_status ls_overlap_end(ls_data_parallel_state *state, ls_tail own, ls_tensor **kept, ls_tail *mean) {
     ls_overlap *overlap = &state->overlap;
     ls_saved_error cause; /* set if this rank has failed */
@@ -240,16 +267,7 @@ ls_status ls_overlap_end(ls_data_parallel_state *state, ls_tail own, ls_tensor *
         own.failed = 1;
     }
     ls_tail_write(state, &own);
-    const ls_status status = ls_tail_average(state);
-    if (status == LS_ERR_MISMATCH) { /* another rank has failed; if this rank has failed too, the caller tries again */
-        launch_next(state, true);
-        overlap->abandoned = own.failed == 0;
-        return status;
-    }
-    if (status != LS_OK) { /* a rank is dead or silent, so the calls for the buckets must end too */
-        stop(state);
-        return status;
-    }
+    LS_TRY(average_tail(state, own.failed > 0));
     *mean = ls_tail_read(state);
     if (!overlap->ready) {
         overlap->factor /= mean->weight;
@@ -259,13 +277,38 @@ ls_status ls_overlap_end(ls_data_parallel_state *state, ls_tail own, ls_tensor *
     const ls_status averaged = wait_for_all(state);
     overlap->begun = false;
     if (mean->stale > 0) {
-        return refuse_stale();
+        return ls_overlap_refuse_stale();
     }
     if (mean->failed > 0) {
         (void)(own.failed > 0 ? ls_error_put_back(&cause) : LS_OK);
         return ls_averaging_share_cause(state, own.failed > 0);
     }
     return finish(state, kept, mean, ls_gradients_explain(state->reducer.format, averaged));
+}
+
+/* ---- slices ------------------------------------------------------------------------------------------------------ */
+
+ls_status ls_overlap_begin_slice(ls_data_parallel_state *state, double weight) {
+    return state->overlap.begun ? LS_OK : begin_pass(state, weight);
+}
+
+ls_status ls_overlap_send_slice(ls_data_parallel_state *state, double weight) {
+    ls_overlap *overlap = &state->overlap;
+    LS_TRY(ls_overlap_begin_slice(state, weight));
+    launch_next(state, true);
+    const ls_status status = overlap->error.status == LS_OK ? LS_OK : ls_error_put_back(&overlap->error);
+    overlap->error.status = LS_OK; /* the tail reports the error */
+    return status;
+}
+
+ls_status ls_overlap_end_slices(ls_data_parallel_state *state) {
+    LS_TRY(average_tail(state, false));
+    const ls_status status = wait_for_all(state);
+    state->overlap.begun = state->overlap.abandoned = false;
+    if (ls_tail_read(state).failed > 0) {
+        return LS_OK; /* the caller fails on all ranks */
+    }
+    return status == LS_OK ? agree_on_order(state) : status;
 }
 
 /* ---- creation and destruction ------------------------------------------------------------------------------------ */

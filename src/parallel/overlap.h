@@ -23,6 +23,9 @@
  * pass, which launches no buckets. Its tail shows whether the buckets of all ranks were stale. If so, this pass
  * averages the gradients at its end. Otherwise, some rank has not taken part in the failed pass, and this pass fails on
  * all ranks.
+ *
+ * With `.shards`, the passes of a step are the last slices of the ranks (slices.h). Before a bucket is launched, the
+ * sums of this rank's earlier slices are added to it. A step with stale buckets always fails on all ranks.
  */
 #ifndef LS_PARALLEL_OVERLAP_H
 #define LS_PARALLEL_OVERLAP_H
@@ -31,12 +34,17 @@
 #include "base/status.h"
 #include "parallel/reducer.h"
 
+struct ls_data_parallel_state;
+
 enum { LS_OVERLAP_LANES = 2 };
 
 typedef struct ls_overlap {
     bool on;
     ls_comm *lanes[LS_OVERLAP_LANES]; /* private communicators, owned */
     ls_pass_observer observer;
+    /* With `.shards`: adds the sums of earlier slices to an encoded bucket, and starts its all-reduce. Otherwise NULL.
+     */
+    ls_status (*start)(struct ls_data_parallel_state *state, ls_bucket *bucket, ls_comm *comm);
     /* The buckets. Each array contains one element per parameter of the model. */
     int *leaves;    /* number of gradients in each bucket; initially -1 */
     int *order;     /* the buckets in launch order */

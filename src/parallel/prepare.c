@@ -38,8 +38,9 @@ typedef struct setting {
  * several buckets.
  */
 static bool chooses_overlap(const ls_data_parallel_state *state, const ls_data_parallel_options *options, setting of) {
-    if (of.shares || options->zero > 1 || options->powersgd_rank > 0 || options->shards > 1 ||
-        ls_comm_size(state->comm) == 1 || !of.on_host) {
+    const int ranks = ls_comm_size(state->comm);
+    if (of.shares || options->zero > 1 || options->powersgd_rank > 0 || ranks == 1 || !of.on_host ||
+        (options->shards > 1 && !ls_slices_are_regular(options->shards, ranks))) {
         return false;
     }
     const char *backend = ls_comm_backend(state->comm);
@@ -131,12 +132,12 @@ static ls_status check_slices(const ls_data_parallel_state *state, const ls_data
             shards, ranks, LS_REDUCE_MAX_RANKS);
     }
     if (shards > 0 && (options->reduce_dtype != LS_F32 || options->powersgd_rank > 0 || options->zero > 1 ||
-                       options->overlap == LS_OVERLAP_ON || !of.on_host || of.shares)) {
+                       !of.on_host || of.shares)) {
         return ls_fail(
             LS_ERR_UNSUPPORTED,
             "ls_data_parallel: .shards = %d cannot be combined with .reduce_dtype, .powersgd_rank, .zero = 2 "
-            "or 3, .overlap = LS_OVERLAP_ON, a model on a GPU, or parameters of another data-parallel module: omit "
-            ".shards, or remove the conflicting setting",
+            "or 3, a model on a GPU, or parameters of another data-parallel module: omit .shards, or remove the "
+            "conflicting setting",
             shards);
     }
     return LS_OK;

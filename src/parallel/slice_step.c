@@ -409,7 +409,8 @@ static void run_slice(void *user, int slice) {
     }
     own.failed = has_failed(s);
     ls_tail_write(state, &own);
-    status = encode(state, has_failed(s) ? 1 : own.weight);
+    const double weight = has_failed(s) ? 1 : own.weight;
+    status = state->slices->sends ? ls_overlap_send_slice(state, weight) : encode(state, weight);
     if (status != LS_OK && !has_failed(s)) {
         fail(s, status);
         own.failed = 1;
@@ -427,14 +428,30 @@ static ls_status run_together(slice_step *s) {
     return LS_OK;
 }
 
+/* Ends a step in which buckets of an earlier step are in flight. No slice runs on this rank, and all ranks fail. */
+static ls_status end_stale(slice_step *s) {
+    ls_data_parallel_state *state = s->state;
+    fail(s, ls_overlap_refuse_stale());
+    ls_tail_write(state, &(ls_tail){.weight = 1, .failed = 1});
+    LS_TRY(ls_overlap_end_slices(state));
+    LS_TRY(decode(state));
+    return share_cause(s);
+}
+
 /* Averages the gradients of all slices. If the slices must first agree on factors, sets *again instead. */
 static ls_status average(slice_step *s, bool *again) {
     ls_data_parallel_state *state = s->state;
     state->slices->irregular = state->slices->must_meet = false;
     s->begun = false;
+    if (state->overlap.begun) {
+        return end_stale(s);
+    }
     memset(state->slices->losses, 0, (size_t)state->slices->count * sizeof *state->slices->losses);
     LS_TRY(state->slices->meets ? run_together(s) : LS_OK);
     const ls_status status = ls_slices_average(state, run_slice, s);
+    if (state->overlap.begun) {
+        return status; /* the buckets are still in flight */
+    }
     const ls_status decoded = decode(state);
     LS_TRY(status);
     LS_TRY(decoded);
@@ -457,7 +474,7 @@ static ls_status prepare(slice_step *s) {
     ls_data_parallel_state *state = s->state;
     LS_TRY(ls_gradients_check(state));
     LS_TRY(ls_gradient_reducer_is_home(&state->reducer) ? LS_OK : ls_gradient_reducer_reclaim(&state->reducer));
-    (void)ls_gradients_cut(state);
+    (void)(state->overlap.begun || ls_gradients_cut(state));
     LS_TRY(ls_slices_check_batch(state->slices, s->batch));
     LS_TRY(note_model(s));
     if (ls_comm_has_any_order(state->comm)) {

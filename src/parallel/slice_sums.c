@@ -5,12 +5,17 @@
  * nodes have the same size, a power of two, then the tree over these nodes is the tree over the ranks, and one
  * all-reduce adds them up. Otherwise, each rank gets one part of the vectors of all nodes (all-to-all), adds up this
  * part in tree order, and sends the sum to all ranks (all-gather).
+ *
+ * In the first case, buckets may be sent during the backward pass of this rank's last slice (overlap.h). This slice is
+ * the rightmost leaf of the rank's node. So when a bucket of this slice is complete, all other sums of the bucket are
+ * known.
  */
 #include <string.h>
 
 #include "base/memory.h"
 #include "base/share.h"
 #include "base/tree.h"
+#include "comm/meter.h"
 #include "comm/reduce.h"
 #include "comm/reduce_kernels.h"
 #include "parallel/slices.h"
@@ -22,22 +27,24 @@ typedef struct sum_vector {
     char *memory;
     size_t count;
     ls_dtype dtype;
+    size_t offset; /* in a copy of all vectors, in bytes */
+    bool sent;     /* the all-reduce of this rank's sum has started */
 } sum_vector;
 
-enum { VECTORS = LS_FLAT_LIMIT + 1 };
-
-typedef struct addition {
+typedef struct ls_slice_sums {
     ls_data_parallel_state *state;
     const ls_slices *slices;
     void (*run)(void *user, int slice);
     void *user;
-    sum_vector vectors[VECTORS]; /* `run` stores the numbers of a slice here, and the result is stored here */
+    sum_vector *vectors; /* `run` stores the numbers of a slice here, and the result is stored here */
     int vector_count;
-    size_t bytes; /* of all vectors */
+    size_t bytes;  /* of all vectors */
+    bool overlaps; /* buckets are sent during the backward pass of this rank's last slice (overlap.h) */
     ls_tree_node nodes[LS_TREE_COVER];
     int node_count;
-    char *levels; /* unfinished sums, one set of vectors per tree level */
-    char *parts;  /* the sums of `nodes`, if the tree over the nodes is not the tree over the ranks */
+    ls_storage *room; /* memory of `levels` and `parts` */
+    char *levels;     /* unfinished sums, one set of vectors per tree level */
+    char *parts;      /* the sums of `nodes`, if the tree over the nodes is not the tree over the ranks */
 } addition;
 
 static size_t bytes_of(const sum_vector *v) {
@@ -56,53 +63,64 @@ static ls_share slices_of(const ls_slices *slices, const ls_comm *comm, int rank
 
 /* Returns whether the tree over the ranks' nodes is the tree over the ranks. */
 static bool is_regular(const ls_slices *slices, const ls_comm *comm) {
-    const int each = slices->total / ls_comm_size(comm);
-    return slices->total % ls_comm_size(comm) == 0 && (each & (each - 1)) == 0;
+    return ls_slices_are_regular(slices->total, ls_comm_size(comm));
 }
 
 /* ---- the vectors of a slice -------------------------------------------------------------------------------------- */
 
+static void list_vector(addition *s, void *memory, int64_t count, ls_dtype dtype) {
+    sum_vector *v = &s->vectors[s->vector_count++];
+    *v = (sum_vector){.memory = memory, .count = (size_t)count, .dtype = dtype, .offset = s->bytes};
+    s->bytes += bytes_of(v);
+}
+
+/* The tail follows the gradients of a bucket, unless this bucket is sent before the tail is known. */
 static void list_vectors(addition *s) {
-    ls_data_parallel_state *state = s->state;
-    ls_gradient_reducer *reducer = &state->reducer;
+    const ls_data_parallel_state *state = s->state;
+    const ls_gradient_reducer *reducer = &state->reducer;
     bool attached = false;
+    s->vector_count = 0;
+    s->bytes = 0;
     for (int i = 0; i < reducer->bucket_count; i++) {
-        ls_wire_packet *packet = &reducer->buckets[i].packet;
-        const bool last = ls_gradient_reducer_has_extra(reducer) && ls_bucket_has_extra(reducer, &reducer->buckets[i]);
+        const ls_wire_packet *packet = &reducer->buckets[i].packet;
+        const bool last = !s->overlaps && ls_gradient_reducer_has_extra(reducer) &&
+                          ls_bucket_has_extra(reducer, &reducer->buckets[i]);
         attached |= last;
-        s->vectors[s->vector_count++] =
-            (sum_vector){packet->buffer, (size_t)(packet->total + (last ? ls_tail_count(state) : 0)), packet->dtype};
+        list_vector(s, packet->buffer, packet->total + (last ? ls_tail_count(state) : 0), packet->dtype);
     }
     if (!attached) {
-        s->vectors[s->vector_count++] =
-            (sum_vector){ls_tail_memory(state), (size_t)ls_tail_count(state), ls_tail_dtype(state)};
-    }
-    for (int i = 0; i < s->vector_count; i++) {
-        s->bytes += bytes_of(&s->vectors[i]);
+        list_vector(s, ls_tail_memory(state), ls_tail_count(state), ls_tail_dtype(state));
     }
 }
 
 /* Copies the vectors to `to`. */
 static void store(const addition *s, char *to) {
     for (int i = 0; i < s->vector_count; i++) {
-        memcpy(to, s->vectors[i].memory, bytes_of(&s->vectors[i]));
-        to += bytes_of(&s->vectors[i]);
+        memcpy(to + s->vectors[i].offset, s->vectors[i].memory, bytes_of(&s->vectors[i]));
     }
 }
 
-/* Adds the vectors in `left` to the vectors of `s`. */
+/* Adds the copy of a vector in `left` to the vector. */
+static void add_vector(const sum_vector *v, const char *left) {
+    ls_reduce_find(v->dtype, LS_SUM)->combine(v->memory, left + v->offset, v->memory, v->count);
+}
+
+/* Adds the vectors in `left` to the vectors of `s` that have not been sent. */
 static void add(const addition *s, const char *left) {
     for (int i = 0; i < s->vector_count; i++) {
-        const sum_vector *v = &s->vectors[i];
-        ls_reduce_find(v->dtype, LS_SUM)->combine(v->memory, left, v->memory, v->count);
-        left += bytes_of(v);
+        if (!s->vectors[i].sent) {
+            add_vector(&s->vectors[i], left);
+        }
     }
 }
 
 /* Computes the sum of a tree node of this rank, and stores it in the vectors. */
 static void run_node(const addition *s, ls_tree_node node, int level) {
     if (node.count == 1) {
+        ls_slices *slices = s->state->slices;
+        slices->sends = s->overlaps && node.first == slices->first + slices->count - 1;
         s->run(s->user, node.first);
+        slices->sends = false;
         return;
     }
     char *own = s->levels + (size_t)level * s->bytes;
@@ -121,25 +139,66 @@ static int depth_of(int count) {
     return depth;
 }
 
+/* Adds the sums of this rank's earlier slices to an encoded bucket of the last slice, and starts its all-reduce. */
+static ls_status start_bucket(ls_data_parallel_state *state, ls_bucket *bucket, ls_comm *comm) {
+    ls_slices *slices = state->slices;
+    sum_vector *v = &slices->sums->vectors[bucket - state->reducer.buckets];
+    const uint64_t calls = ls_comm_metered.calls;
+    for (int level = depth_of(slices->count) - 1; level >= 0; level--) {
+        add_vector(v, slices->sums->levels + (size_t)level * slices->sums->bytes);
+    }
+    v->sent = true;
+    const ls_status status =
+        ls_comm_allreduce(comm, v->memory, v->memory, v->count, v->dtype, LS_SUM, &bucket->packet.work);
+    slices->calls += ls_comm_metered.calls - calls;
+    return status;
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
+
 /* Allocates memory for the unfinished sums. */
 static ls_status make_room(addition *s) {
-    ls_slices *slices = s->state->slices;
-    const size_t levels = (size_t)depth_of(slices->count) + 1;
-    const size_t sets = levels + (is_regular(slices, s->state->comm) ? 0 : (size_t)s->node_count);
-    if (slices->room != NULL && slices->room->bytes < sets * s->bytes) {
-        ls_storage_drop(slices->room);
-        slices->room = NULL;
+    const ls_data_parallel_state *state = s->state;
+    size_t bytes = (size_t)ls_tail_count(state) * ls_dtype_size(ls_tail_dtype(state));
+    for (int i = 0; i < state->reducer.flat_count; i++) {
+        bytes += (size_t)state->reducer.flats[i].count * ls_dtype_size(state->reducer.flats[i].dtype);
     }
-    if (slices->room == NULL) {
-        slices->room = ls_storage_new(&ls_cpu, sets * s->bytes);
-        if (slices->room == NULL) {
-            return ls_fail_memory(call, sets * s->bytes);
-        }
-        ls_storage_set_kind(slices->room, LS_MEMORY_BUCKETS);
+    const size_t levels = (size_t)depth_of(s->slices->count) + 1;
+    const size_t sets = levels + (is_regular(s->slices, state->comm) ? 0 : (size_t)s->node_count);
+    s->room = ls_storage_new(&ls_cpu, sets * bytes);
+    if (s->room == NULL) {
+        return ls_fail_memory(call, sets * bytes);
     }
-    s->levels = slices->room->memory;
-    s->parts = s->levels + levels * s->bytes;
+    ls_storage_set_kind(s->room, LS_MEMORY_BUCKETS);
+    s->levels = s->room->memory;
+    s->parts = s->levels + levels * bytes;
     return LS_OK;
+}
+
+ls_status ls_slice_sums_open(ls_data_parallel_state *state) {
+    ls_slices *slices = state->slices;
+    const size_t vectors = (size_t)state->parameter_count + 1;
+    addition *s = slices->sums = ls_allocate_zeroed(1, sizeof *s);
+    if (s == NULL) {
+        return ls_fail_memory(call, sizeof *s);
+    }
+    s->state = state;
+    s->slices = slices;
+    state->overlap.start = start_bucket;
+    s->vectors = ls_allocate_zeroed(vectors, sizeof *s->vectors);
+    s->node_count = ls_tree_cover(root_of(slices), slices->first, slices->first + slices->count, s->nodes, 0);
+    return s->vectors != NULL ? make_room(s) : ls_fail_memory(call, vectors * sizeof *s->vectors);
+}
+
+void ls_slice_sums_close(addition *s) {
+    if (s == NULL) {
+        return;
+    }
+    if (s->room != NULL) {
+        ls_storage_drop(s->room);
+    }
+    ls_free(s->vectors);
+    ls_free(s);
 }
 
 /* ---- sums over ranks --------------------------------------------------------------------------------------------- */
@@ -270,19 +329,20 @@ static ls_status add_over_ranks(const addition *s) {
 
 ls_status ls_slices_average(ls_data_parallel_state *state, void (*run)(void *user, int slice), void *user) {
     const ls_slices *slices = state->slices;
-    addition s = {.state = state, .slices = slices, .run = run, .user = user};
-    list_vectors(&s);
-    s.node_count = ls_tree_cover(root_of(slices), slices->first, slices->first + slices->count, s.nodes, 0);
-    LS_TRY(make_room(&s));
-    for (int i = 0; i < s.node_count; i++) {
-        run_node(&s, s.nodes[i], 0);
+    addition *s = slices->sums;
+    s->run = run;
+    s->user = user;
+    s->overlaps = state->overlap.on && !slices->meets && !ls_gradient_reducer_is_shared(&state->reducer);
+    list_vectors(s);
+    for (int i = 0; i < s->node_count; i++) {
+        run_node(s, s->nodes[i], 0);
         if (!is_regular(slices, state->comm)) {
-            store(&s, s.parts + (size_t)i * s.bytes);
+            store(s, s->parts + (size_t)i * s->bytes);
         }
     }
-    LS_TRY(add_over_ranks(&s));
-    for (int i = 0; i < s.vector_count; i++) {
-        const sum_vector *v = &s.vectors[i];
+    LS_TRY(s->overlaps ? ls_overlap_end_slices(state) : add_over_ranks(s));
+    for (int i = 0; i < s->vector_count; i++) {
+        const sum_vector *v = &s->vectors[i];
         ls_reduce_find(v->dtype, LS_AVG)->finish(v->memory, v->memory, v->count, slices->total);
     }
     return LS_OK;

@@ -22,7 +22,7 @@ ls_status ls_slices_open(ls_data_parallel_state *state, int shards) {
     slices->own = ls_allocate_zeroed((size_t)slices->count, sizeof *slices->own);
     slices->losses = ls_allocate_zeroed((size_t)slices->count, sizeof *slices->losses);
     return slices->own != NULL && slices->losses != NULL
-               ? LS_OK
+               ? ls_slice_sums_open(state)
                : ls_fail_memory("ls_data_parallel", (size_t)slices->count * sizeof *slices->own);
 }
 
@@ -31,9 +31,7 @@ void ls_slices_close(ls_slices *slices, int parameter_count) {
         return;
     }
     ls_slice_runs_free(slices->runs, slices->count, parameter_count);
-    if (slices->room != NULL) {
-        ls_storage_drop(slices->room);
-    }
+    ls_slice_sums_close(slices->sums);
     ls_free(slices->own);
     ls_free(slices->losses);
     ls_free(slices);
@@ -70,13 +68,8 @@ static ls_status weigh_block(ls_data_parallel_state *state, ls_batch_loss *loss,
     return LS_OK;
 }
 
-ls_status ls_slice_begin_backward(ls_data_parallel_state *state, ls_batch_loss *loss) {
+static ls_status weigh(ls_data_parallel_state *state, ls_batch_loss *loss) {
     ls_slices *slices = state->slices;
-    if (slices->running >= 0) {
-        return ls_fail(LS_ERR_STATE,
-                       "ls_backward: ls_data_parallel_step calls ls_backward for the loss that its function "
-                       "returns: return the loss, without ls_backward");
-    }
     state->agreed = state->agrees;
     if (!state->agrees) {
         slices->irregular |= loss->irregular || loss->weighed;
@@ -87,6 +80,18 @@ ls_status ls_slice_begin_backward(ls_data_parallel_state *state, ls_batch_loss *
     }
     loss->weighed = true;
     return LS_OK;
+}
+
+ls_status ls_slice_begin_backward(ls_data_parallel_state *state, ls_batch_loss *loss) {
+    const ls_slices *slices = state->slices;
+    if (slices->running >= 0) {
+        return ls_fail(LS_ERR_STATE,
+                       "ls_backward: ls_data_parallel_step calls ls_backward for the loss that its function "
+                       "returns: return the loss, without ls_backward");
+    }
+    LS_TRY(weigh(state, loss));
+    const bool scales = !state->agrees && !slices->irregular;
+    return slices->sends ? ls_overlap_begin_slice(state, scales ? ls_divisor_weight(state, state->divisor) : 1) : LS_OK;
 }
 
 /* ---- the slices of a batch --------------------------------------------------------------------------------------- */

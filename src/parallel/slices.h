@@ -40,10 +40,11 @@ struct ls_slices {
     bool counts;          /* the function runs for the first time with a backward pass, so metrics count this run */
     double loss_factor;   /* factor of the losses in `losses`, which may include the factor of a gradient scaler */
     bool irregular; /* a loss of this step is not one mean over samples, and the slices have not agreed on factors */
-    ls_slice_record sum;  /* of all slices */
-    ls_slice_record *own; /* of this rank's slices */
-    ls_step_loss *losses; /* losses of this rank's slices in the last step */
-    ls_storage *room;     /* slice_sums.c */
+    ls_slice_record sum;        /* of all slices */
+    ls_slice_record *own;       /* of this rank's slices */
+    ls_step_loss *losses;       /* losses of this rank's slices in the last step */
+    struct ls_slice_sums *sums; /* slice_sums.c */
+    bool sends;                 /* the current slice sends its buckets during its backward pass (overlap.h) */
     /* slice_meetings.c */
     bool must_meet; /* a layer has requested the statistics of all slices, but the slices do not synchronize */
     bool meets;     /* the slices run together, and synchronize */
@@ -57,6 +58,15 @@ struct ls_slices {
 /* Returns the number of ranks whose gradients are averaged or, with `.shards`, the number of slices. */
 static inline int ls_data_parallel_ranks(const ls_data_parallel_state *state) {
     return state->slices != NULL ? state->slices->total : ls_comm_size(state->comm);
+}
+
+/*
+ * Returns whether each rank has one node of the tree over the slices, and the tree over these nodes is the tree over
+ * the ranks.
+ */
+static inline bool ls_slices_are_regular(int shards, int ranks) {
+    const int each = shards / ranks;
+    return shards % ranks == 0 && (each & (each - 1)) == 0;
 }
 
 /* Opens the slices of this rank. */
@@ -98,6 +108,10 @@ ls_status ls_slices_loss(const ls_data_parallel_state *state, ls_step_loss *sums
  * whose number counts over all ranks. It must not fail. Collective.
  */
 ls_status ls_slices_average(ls_data_parallel_state *state, void (*run)(void *user, int slice), void *user);
+
+/* Allocates and frees the memory of these sums. */
+ls_status ls_slice_sums_open(ls_data_parallel_state *state);
+void ls_slice_sums_close(struct ls_slice_sums *sums);
 
 /*
  * Adds up `width` numbers per slice in the order of the tree. `numbers` contains the numbers of this rank's slices.

@@ -1,6 +1,8 @@
 /*
  * Averaging during the backward pass: with buckets of any size, the gradients and parameters are bit-identical to
- * averaging after the pass. A failure inside a bucket reaches all ranks, and the ranks stay in step.
+ * averaging after the pass. A failure inside a bucket reaches all ranks, and the ranks stay in step. The same holds
+ * with
+ * `.shards`, for the buckets of each rank's last slice.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu
@@ -10,6 +12,7 @@
 #include <lockstep/optim.h>
 #include <lockstep/parallel.h>
 
+#include "base/share.h"
 #include "parallel/data_parallel.h"
 #include "tests/support/numbers.h"
 
@@ -82,17 +85,27 @@ static int64_t share_of(case_kind kind, int step, const ls_comm *world) {
     return !uneven ? 4 : (rank + step) % size == 1 ? 0 : 2 + (rank + step) % 3;
 }
 
+static ls_tensor *loss_of(case_kind kind, ls_tensor *output) {
+    ls_tensor *y = ls_square(output);
+    return kind == SUMS ? ls_add(ls_sum(y), ls_mean(ls_sqrt(ls_add(y, 1)))) : ls_mean(y);
+}
+
 static ls_status run_pass(ls_comm *world, ls_module *model, case_kind kind, int step) {
     const int64_t count = share_of(kind, step, world);
     if (count == 0) {
         return ls_data_parallel_skip(model);
     }
     ls_scope *scope = ls_scope_begin();
-    ls_tensor *y = ls_square(ls_forward(model, rows(step, ls_comm_rank(world), count)));
-    ls_tensor *loss = kind == SUMS ? ls_add(ls_sum(y), ls_mean(ls_sqrt(ls_add(y, 1)))) : ls_mean(y);
-    const ls_status status = ls_backward(loss);
+    ls_tensor *output = ls_forward(model, rows(step, ls_comm_rank(world), count));
+    const ls_status status = ls_backward(loss_of(kind, output));
     const ls_status ended = ls_scope_end(scope);
     return status != LS_OK ? status : ended;
+}
+
+/* Freezes different layers in different steps. */
+static ls_status freeze(ls_module *model, int step) {
+    LS_TRY(ls_set_requires_grad(ls_module_find(model, "twice.weight"), step % 3 != 1));
+    return ls_set_requires_grad(ls_module_find(model, "last.bias"), step % 3 != 2);
 }
 
 /* Runs a training step without the optimizer's update. */
@@ -102,10 +115,7 @@ static ls_status run_step(ls_comm *world, ls_module *model, case_kind kind, int 
         LS_TRY(run_pass(world, model, kind, 10 * step + pass));
     }
     LS_TRY(ls_data_parallel_no_sync(model, false));
-    if (kind == FROZEN) {
-        LS_TRY(ls_set_requires_grad(ls_module_find(model, "twice.weight"), step % 3 != 1));
-        LS_TRY(ls_set_requires_grad(ls_module_find(model, "last.bias"), step % 3 != 2));
-    }
+    LS_TRY(kind == FROZEN ? freeze(model, step) : LS_OK);
     return run_pass(world, model, kind, 10 * step + 5);
 }
 
@@ -360,7 +370,173 @@ static ls_status stale_buckets(ls_comm *world) {
     return LS_OK;
 }
 
+/* ---- slices ------------------------------------------------------------------------------------------------------ */
+
+typedef struct sliced {
+    ls_module *model;
+    case_kind kind;
+    int ran; /* number of slices of this rank in the present step that have begun */
+} sliced;
+
+static ls_tensor *loss_of_slice(const ls_batch *batch, void *user) {
+    sliced *s = user;
+    s->ran++;
+    return loss_of(s->kind, ls_forward(s->model, batch->input));
+}
+
+/* Runs a step with `shards` slices. In some steps of UNEVEN, the last slices have no samples. */
+static ls_status step_of_slices(ls_comm *world, sliced *s, int shards, int step) {
+    const int64_t count = s->kind != UNEVEN ? 3 * shards : step % 2 == 0 ? 3 * shards - 1 : (shards + 1) / 2;
+    const ls_share slices = ls_share_of(shards, ls_comm_size(world), ls_comm_rank(world));
+    const int64_t first = ls_share_of(count, shards, slices.start).start;
+    const ls_share last = ls_share_of(count, shards, slices.start + slices.count - 1);
+    ls_scope *scope = ls_scope_begin();
+    ls_batch batch = {.first = first, .count = last.start + last.count - first, .global_count = count};
+    batch.input = ls_narrow(rows(step, 0, count), 0, batch.first, batch.count);
+    s->ran = 0;
+    LS_TRY(s->kind == FROZEN ? freeze(s->model, step) : LS_OK);
+    return ls_scope_end_after(scope, ls_data_parallel_step(s->model, &batch, loss_of_slice, s));
+}
+
+/* Makes three models: with slices and overlap, with slices only and, if there is one slice per rank, without slices. */
+static void make_sliced(ls_comm *world, case_kind kind, int shards, size_t bytes, ls_module **models) {
+    const ls_data_parallel_options options[] = {
+        {.shards = shards, .overlap = LS_OVERLAP_ON, .bucket_bytes = bytes},
+        {.shards = shards, .overlap = LS_OVERLAP_OFF},
+        {.shards = shards > ls_comm_size(world) ? shards : 0, .overlap = LS_OVERLAP_OFF},
+    };
+    for (int i = 0; i < 3; i++) {
+        models[i] = ls_data_parallel(make(kind == NORMALIZED), world, &options[i]);
+    }
+}
+
+static ls_status same_slices(ls_comm *world, case_kind kind, int shards, size_t bytes) {
+    ls_module *models[3];
+    ls_optimizer *optimizers[3];
+    make_sliced(world, kind, shards, bytes, models);
+    for (int i = 0; i < 3; i++) {
+        optimizers[i] = ls_sgd(models[i], &(ls_sgd_options){.learning_rate = 0.05, .momentum = 0.9});
+        LS_CHECK(optimizers[i] != NULL);
+    }
+    for (int step = 0; step < STEPS; step++) {
+        for (int i = 0; i < 3; i++) {
+            if (kind != ACCUMULATED || step % 2 == 0) {
+                ls_optimizer_zero_grad(optimizers[i]);
+            }
+            LS_TRY(step_of_slices(world, &(sliced){.model = models[i], .kind = kind}, shards, step));
+            LS_TRY(same_gradients(models[i], models[0]));
+            LS_TRY(ls_optimizer_step(optimizers[i]));
+            LS_CHECK(ls_module_hash(models[i]) == ls_module_hash(models[0]));
+        }
+    }
+    for (int i = 0; i < 3; i++) {
+        ls_optimizer_free(optimizers[i]);
+        ls_module_free(models[i]);
+    }
+    return LS_OK;
+}
+
+/* The last two numbers of slices, where the ranks' sums are not nodes of the same size, exclude overlap. */
+static ls_status all_slices(ls_comm *world) {
+    const int size = ls_comm_size(world), shards[] = {size, 2 * size, 4 * size, 2 * size + 1, 3 * size};
+    for (case_kind kind = 0; kind < HALVES; kind++) {
+        for (int i = 0; i < 5; i++) {
+            const ls_status status = shards[i] == 1 ? LS_OK : same_slices(world, kind, shards[i], i == 1 ? 1 << 16 : 1);
+            if (status != LS_OK) {
+                return ls_fail(status, "kind %d, %d slices: %s", (int)kind, shards[i], ls_error_message());
+            }
+        }
+    }
+    return LS_OK;
+}
+
+/* Every bucket starts once, before the gradient of the first layer is complete in the last slice. */
+static ls_status slices_start_early(ls_comm *world) {
+    const int size = ls_comm_size(world);
+    ls_module *model =
+        ls_data_parallel(make_single(), world,
+                         &(ls_data_parallel_options){.shards = 4 * size, .overlap = LS_OVERLAP_ON, .bucket_bytes = 1});
+    LS_CHECK(model != NULL);
+    launches noted = {.state = ls_module_state(model)};
+    LS_TRY(ls_add_grad_hook(ls_module_parameter(model, 0), note_launches, &noted));
+    for (int step = 0; step < 3; step++) {
+        LS_TRY(step_of_slices(world, &(sliced){.model = model}, 4 * size, step));
+        LS_CHECK(size == 1 ? noted.seen == 0 : noted.seen >= 4);
+    }
+    ls_module_free(model);
+    return LS_OK;
+}
+
+typedef struct refusal {
+    sliced slices;
+    int at; /* the hook refuses in this slice of the rank, counted from 1; 0: in none */
+} refusal;
+
+static ls_status refuse_in_slice(ls_tensor *tensor, void *user) {
+    const refusal *r = user;
+    (void)tensor;
+    return r->at == r->slices.ran ? ls_error_set(LS_ERR_UNSUPPORTED, "the hook refuses") : LS_OK;
+}
+
+/* A hook of parameter k fails on the last rank, in its first or last slice. The next step succeeds. */
+static ls_status slices_that_fail(ls_comm *world) {
+    const int size = ls_comm_size(world), rank = ls_comm_rank(world), shards = 2 * size;
+    for (int k = 0; k < 6; k++) {
+        ls_module *models[3];
+        make_sliced(world, PLAIN, shards, 1, models);
+        refusal r = {.slices = {.model = models[0]}};
+        LS_TRY(ls_add_grad_hook(ls_module_parameter(models[0], k % 2 == 0 ? 0 : 8), refuse_in_slice, &r));
+        LS_TRY(step_of_slices(world, &r.slices, shards, 0));
+        r.at = rank == size - 1 ? 1 + k / 2 % 2 : 0;
+        const ls_status status = step_of_slices(world, &r.slices, shards, 1);
+        LS_CHECK(status == (rank == size - 1 ? LS_ERR_UNSUPPORTED : LS_ERR_MISMATCH));
+        char words[40];
+        snprintf(words, sizeof words, "rank %d failed: ", size - 1);
+        LS_CHECK(rank == size - 1 || strstr(ls_error_message(), words) != NULL);
+        LS_EXPECT_MESSAGE("the hook refuses");
+        LS_CHECK(ls_grad(ls_module_parameter(models[0], 0)) == NULL);
+        r.at = 0;
+        for (int i = 0; i < 2; i++) {
+            ls_module_zero_grad(models[i]);
+            LS_TRY(step_of_slices(world, &(sliced){.model = models[i]}, shards, 2));
+        }
+        LS_TRY(same_gradients(models[0], models[1]));
+        for (int i = 0; i < 3; i++) {
+            ls_module_free(models[i]);
+        }
+    }
+    return LS_OK;
+}
+
+/* If rank 0 calls a barrier instead of a step, the next step also fails, and the step after it succeeds. */
+static ls_status stale_slices(ls_comm *world) {
+    const int size = ls_comm_size(world), shards = 2 * size;
+    ls_module *models[3];
+    make_sliced(world, PLAIN, shards, 1, models);
+    sliced s = {.model = models[0]};
+    LS_TRY(step_of_slices(world, &s, shards, 0));
+    if (size > 1) {
+        LS_CHECK((ls_comm_rank(world) == 0 ? ls_comm_barrier(world, NULL) : step_of_slices(world, &s, shards, 1)) ==
+                 LS_ERR_MISMATCH);
+        LS_CHECK(step_of_slices(world, &s, shards, 2) == LS_ERR_MISMATCH);
+        LS_EXPECT_MESSAGE("an earlier backward pass failed on some ranks");
+    }
+    for (int i = 0; i < 2; i++) {
+        ls_module_zero_grad(models[i]);
+        LS_TRY(step_of_slices(world, &(sliced){.model = models[i]}, shards, 3));
+    }
+    LS_TRY(same_gradients(models[0], models[1]));
+    for (int i = 0; i < 3; i++) {
+        ls_module_free(models[i]);
+    }
+    return LS_OK;
+}
+
 ls_status rank_test(ls_comm *world) {
+    LS_TRY(slices_start_early(world));
+    LS_TRY(all_slices(world));
+    LS_TRY(slices_that_fail(world));
+    LS_TRY(stale_slices(world));
     LS_TRY(options_that_differ(world));
     LS_TRY(models_that_differ(world));
     LS_TRY(modes_that_differ(world));

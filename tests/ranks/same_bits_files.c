@@ -151,11 +151,15 @@ static ls_status end_step(ls_trial_state *state, void *user) {
     return LS_OK;
 }
 
-static ls_status make_objects(objects *o, const program *p, ls_comm *comm, int shards, int64_t *slices) {
+/* The trainings with all ranks send small buckets during the backward pass. */
+static ls_status make_objects(objects *o, const program *p, ls_comm *comm, int shards, int64_t *slices, bool all) {
     const int64_t steps = seeds_number("LOCKSTEP_TEST_LONG", 0) != 0 ? LONG_STEPS : FILE_STEPS;
     ls_seed(SEED);
     forwards = steps_done = 0;
-    o->model = ls_data_parallel(p->model(), comm, &(ls_data_parallel_options){.shards = shards});
+    o->model =
+        ls_data_parallel(p->model(), comm,
+                         &(ls_data_parallel_options){
+                             .shards = shards, .overlap = all ? LS_OVERLAP_ON : LS_OVERLAP_OFF, .bucket_bytes = 256});
     o->optimizer = ls_adam(o->model, &(ls_adam_options){.learning_rate = 0.01});
     o->scaler = p->autocast == LS_F16 ? ls_grad_scaler_new(&(ls_grad_scaler_options){.initial_scale = 256}) : NULL;
     o->loader = ls_loader_new(
@@ -212,7 +216,7 @@ static ls_status write_files(const program *p, ls_comm *comm, int shards, const 
     objects o = {.model = NULL};
     snprintf(folder, sizeof folder, "%s", in_scratch(name));
     ls_scope *scope = ls_scope_begin();
-    ls_status status = make_objects(&o, p, comm, shards, &slices);
+    ls_status status = make_objects(&o, p, comm, shards, &slices, strncmp(name, "all", 3) == 0);
     LS_CHECK(status != LS_OK || o.scaler == NULL || ls_grad_scaler_get_scale(o.scaler) < 256); /* the overflow */
     status = status == LS_OK ? ls_trial_save(o.trial, folder) : status;
     free_objects(&o);

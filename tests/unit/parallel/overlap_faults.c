@@ -1,6 +1,7 @@
 /*
  * A rank of a data-parallel module is killed during a backward pass, while buckets of gradients are in flight. The
- * other ranks get an error that names the killed rank, and can free the module.
+ * other ranks get an error that names the killed rank, and can free the module. With `.shards`, the rank is killed in
+ * its last slice.
  *
  * devices: cpu
  */
@@ -14,43 +15,59 @@
 
 enum { RANKS = 3, KILLED = 1, STEPS = 4 };
 
+typedef struct fault {
+    int parameter; /* the rank dies when the gradient of this parameter is complete */
+    int slices;    /* of each rank; 1: no `.shards` */
+} fault;
+
 static ls_status kill_self(ls_tensor *tensor, void *user) {
+    int *passes = user; /* remaining backward passes of this rank */
     (void)tensor;
-    (void)user;
-    raise(SIGKILL);
+    if (--*passes == 0) {
+        raise(SIGKILL);
+    }
     return LS_OK;
 }
 
-static ls_status run_pass(ls_module *model) {
-    ls_scope *scope = ls_scope_begin();
-    const ls_status status = ls_backward(ls_mean(ls_square(ls_forward(model, ls_ones(LS_SHAPE(8, 16), LS_F32)))));
-    const ls_status ended = ls_scope_end(scope);
-    return status != LS_OK ? status : ended;
+static ls_tensor *loss_of(const ls_batch *batch, void *user) {
+    return ls_mean(ls_square(ls_forward(user, batch->input)));
 }
 
-/* The killed rank dies in the last step, when the gradient of parameter *argument is complete. */
+static ls_status run_step(ls_module *model, int rank) {
+    const ls_batch batch = {
+        .input = ls_ones(LS_SHAPE(8, 16), LS_F32), .first = 8 * rank, .count = 8, .global_count = 8 * RANKS};
+    return ls_data_parallel_step(model, &batch, loss_of, model);
+}
+
+/* The killed rank dies in its last backward pass. */
 static const char *train(ls_comm *world, int rank, const void *argument) {
     LS_MUST(world != NULL);
+    const fault *f = argument;
+    int passes = f->slices;
+    ls_scope *scope = ls_scope_begin();
     ls_module *model = ls_data_parallel(
         ls_sequential(ls_nn_linear(16, 300), ls_nn_tanh(), ls_nn_linear(300, 300), ls_nn_tanh(), ls_nn_linear(300, 1)),
-        world, &(ls_data_parallel_options){.overlap = LS_OVERLAP_ON, .bucket_bytes = 1});
+        world,
+        &(ls_data_parallel_options){
+            .overlap = LS_OVERLAP_ON, .bucket_bytes = 1, .shards = f->slices > 1 ? f->slices * RANKS : 0});
     LS_MUST(model != NULL);
     for (int step = 1; step < STEPS; step++) {
-        LS_MUST(run_pass(model) == LS_OK);
+        LS_MUST(run_step(model, rank) == LS_OK);
     }
     if (rank == KILLED) {
-        LS_MUST(ls_add_grad_hook(ls_module_parameter(model, *(const int *)argument), kill_self, NULL) == LS_OK);
+        LS_MUST(ls_add_grad_hook(ls_module_parameter(model, f->parameter), kill_self, &passes) == LS_OK);
     }
-    LS_MUST(run_pass(model) != LS_OK);
+    LS_MUST(run_step(model, rank) != LS_OK);
     LS_MUST(failed_with(LS_ERR_PEER, "rank 1"));
-    LS_MUST(run_pass(model) != LS_OK); /* at once */
+    LS_MUST(run_step(model, rank) != LS_OK); /* at once */
     ls_module_free(model);
+    (void)ls_scope_end(scope);
     return NULL;
 }
 
-static void kill_in(int parameter) {
+static void kill_in(int parameter, int slices) {
     ls_forks forks;
-    ls_forks_start(&forks, RANKS, 0, 60, train, &parameter);
+    ls_forks_start(&forks, RANKS, 0, 60, train, &(fault){parameter, slices});
     for (int rank = 0; rank < RANKS; rank++) {
         assert_int_equal(ls_forks_wait(&forks, rank), rank == KILLED ? -SIGKILL : 0);
     }
@@ -59,9 +76,11 @@ static void kill_in(int parameter) {
 
 /* Kills a rank in the first bucket that is launched, in one in the middle, and in the last. */
 static void kill_in_buckets(void) {
-    kill_in(5);
-    kill_in(2);
-    kill_in(0);
+    for (int slices = 1; slices <= 2; slices++) {
+        kill_in(5, slices);
+        kill_in(2, slices);
+        kill_in(0, slices);
+    }
 }
 
 TEST(test_killed_in_a_bucket_on_shm) {
