@@ -41,10 +41,11 @@ void ls_slices_close(ls_slices *slices, int parameter_count) {
 
 ls_status ls_slice_begin_forward(ls_data_parallel_state *state) {
     if (state->slices->running < 0) {
-        return ls_fail(LS_ERR_STATE,
-                       "ls_forward: the data-parallel module has .shards = %d, and a rank has several slices of the "
-                       "batch: call ls_forward in the function of the module's own ls_data_parallel_step",
-                       state->slices->total);
+        return ls_fail(
+            LS_ERR_STATE,
+            "ls_forward: the data-parallel module has .shards = %d, and a rank has several slices of the "
+            "batch: call ls_forward inside the function that you pass to this module's ls_data_parallel_step",
+            state->slices->total);
     }
     state->slices->begins = true;
     state->part.first = state->slices->first_sample;
