@@ -417,18 +417,19 @@ ls_status ls_step_run(ls_step *step) {
     return status;
 }
 
-/* Sends the error of a replay to the ranks that wait in its next exchange. */
+/* Sends the error of a replay to the ranks that wait in its later exchanges. */
 static void notify_other_ranks(const ls_step *step, ls_status status) {
-    int next = 0;
-    while (next < step->exchange_count && step->capture.failed >= step->exchanges[next].call) {
-        next++;
+    if (status == LS_OK) {
+        return;
     }
-    if (status != LS_OK && next < step->exchange_count) {
-        ls_saved_error cause;
-        ls_error_save(&cause);
-        cause.status = status;
-        step->exchanges[next].notify(step->exchanges[next].object);
-        (void)ls_error_put_back(&cause);
+    ls_saved_error cause;
+    ls_error_save(&cause);
+    cause.status = status;
+    for (int i = 0; i < step->exchange_count; i++) {
+        if (step->capture.failed < step->exchanges[i].call) {
+            step->exchanges[i].notify(step->exchanges[i].object);
+            (void)ls_error_put_back(&cause);
+        }
     }
 }
 

@@ -43,8 +43,7 @@ void ls_capture_call_end(ls_capture *capture, ls_status status, ls_status (*run)
 
 /*
  * Does the same as ls_capture_call_end for a call in which ranks exchange data. If a replay fails before the call,
- * notify(object) of the next such call sends the other ranks the error. A step has at most LS_STEP_EXCHANGES such
- * calls.
+ * notify(object) sends the other ranks the error. A step has at most LS_STEP_EXCHANGES such calls.
  */
 void ls_capture_exchange_end(ls_capture *capture, ls_status status, ls_status (*run)(void *object),
                              void (*notify)(void *object), void *object);

@@ -71,15 +71,19 @@ static ls_status check_lengths(const ls_module *self, const ls_tensor *lengths, 
     return LS_OK;
 }
 
-/* Checks the lengths of an input without steps, whose cells, which check other lengths, never run. */
+/* Checks the lengths if x has 0 steps. Otherwise, the cells check them. */
 static ls_status check_empty(const ls_module *self, const ls_tensor *x, ls_tensor *lengths) {
     if (lengths == NULL || ls_size(x, 0) > 0 || ls_numel(lengths) == 0) {
         return LS_OK;
     }
-    const double least = ls_item(ls_min(lengths)), largest = ls_item(ls_max(lengths));
-    return least == 0 && largest == 0 ? LS_OK
-                                      : ls_fail(LS_ERR_ARGUMENT, "%s: the lengths contain %g, but x has 0 steps",
-                                                self->type->name, least < 0 ? least : largest);
+    const ls_tensor *least = ls_min(lengths), *largest = ls_max(lengths);
+    if (least == NULL || largest == NULL) {
+        return ls_error_status();
+    }
+    const double wrong = ls_item(least) < 0 ? ls_item(least) : ls_item(largest);
+    return wrong == 0
+               ? LS_OK
+               : ls_fail(LS_ERR_ARGUMENT, "%s: the lengths contain %g, but x has 0 steps", self->type->name, wrong);
 }
 
 static ls_status take_inputs(const ls_module *self, ls_tensor *const *inputs, int input_count, int output_count,

@@ -539,6 +539,14 @@ ls_status ls_optimizer_evaluate(ls_optimizer *optimizer, ls_closure closure, voi
     return status != LS_OK ? status : noted;
 }
 
+/* Makes a step of an optimizer that calls the closure itself. The step has a span in the trace. */
+static ls_status step_traced(ls_optimizer *optimizer, ls_closure closure, void *user, double *first) {
+    const uint64_t began = ls_trace_now();
+    const ls_status status = optimizer->type->step_closure(optimizer, closure, user, first);
+    ls_trace_add(LS_TRACE_TRAINING, began, -1, "optimizer step");
+    return status;
+}
+
 static ls_status evaluate_and_step(ls_optimizer *optimizer, ls_closure closure, void *user, double *loss) {
     LS_TRY(ls_optimizer_evaluate(optimizer, closure, user, loss));
     if (!isfinite(*loss)) {
@@ -563,12 +571,8 @@ ls_status ls_optimizer_step_closure(ls_optimizer *optimizer, ls_closure closure,
     double *first = loss != NULL ? loss : &value;
     optimizer->last_step = (ls_step_info){.reason = LS_STOP_NONE};
     begin_step(optimizer);
-    /* The other optimizers get their span from ls_optimizer_step. */
-    const uint64_t began = optimizer->type->step_closure != NULL ? ls_trace_now() : 0;
-    const ls_status status = optimizer->type->step_closure != NULL
-                                 ? optimizer->type->step_closure(optimizer, closure, user, first)
-                                 : evaluate_and_step(optimizer, closure, user, first);
-    ls_trace_add(LS_TRACE_TRAINING, began, -1, "optimizer step");
+    const ls_status status = optimizer->type->step_closure != NULL ? step_traced(optimizer, closure, user, first)
+                                                                   : evaluate_and_step(optimizer, closure, user, first);
     if (status != LS_OK) {
         optimizer->last_step.reason = LS_STOP_FAILED;
     }

@@ -215,8 +215,8 @@ static ls_status replay_end(void *object) {
     return finish_pass(pass->state, pass->has_findings ? &pass->findings : NULL);
 }
 
-/* The replay fails before this pass, like a forward pass that fails. If the exchange of shares has failed, the other
- * ranks know the cause. */
+/* The replay fails before this pass, like a forward pass that fails. The other ranks know a cause that the exchange of
+ * shares has sent. */
 static void notify_in_end(void *object) {
     const captured_pass *pass = object;
     if (pass->has_shares && pass->state->told) {
@@ -265,8 +265,8 @@ static void hold_captured(void *object, bool hold) {
 }
 
 void ls_data_parallel_capture(ls_data_parallel_state *state, ls_capture *capture) {
-    if (ls_comm_size(state->comm) > 1 && ls_module_has_batch_statistics(state->model)) {
-        ls_capture_refuse(capture, ls_module_of_whole_batch(state->model, false)->type->name,
+    if (ls_module_has_batch_statistics(state->model)) {
+        ls_capture_refuse(capture, "batch normalization",
                           "needs the samples on all ranks of ls_data_parallel, whose exchange is not recorded: run the "
                           "step without ls_step_capture");
     }

@@ -49,12 +49,10 @@ static inline void ls_data_parallel_begin_replay(ls_data_parallel_state *state, 
 /* averaging.c: prepares the forward pass of a captured step. The end of the backward pass is a call of the record. */
 void ls_data_parallel_capture(ls_data_parallel_state *state, ls_capture *capture);
 
-/*
- * batch_shares.c: returns what this rank sends to the other ranks about its inputs, and sets *bytes. Returns NULL if
- * out of memory. The caller frees it with ls_data_parallel_forget_description, which accepts NULL.
- */
-ls_rank_inputs *ls_data_parallel_describe(const ls_data_parallel_state *state, size_t *bytes);
-void ls_data_parallel_forget_description(ls_rank_inputs *own, size_t bytes);
+/* batch_shares.c: stores what this rank sends to the other ranks about its inputs. ls_data_parallel_share_bytes returns
+ * its size. */
+size_t ls_data_parallel_share_bytes(const ls_data_parallel_state *state);
+void ls_data_parallel_describe(const ls_data_parallel_state *state, ls_rank_inputs *own);
 
 /* The number of samples that a rank reports if it has no input because of a failure. */
 enum { LS_SHARE_FAILED = -1 };

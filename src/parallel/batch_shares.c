@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "autograd/captured_step.h"
-#include "base/memory.h"
 #include "comm/hold.h"
 #include "parallel/averaging.h"
 #include "parallel/cause.h"
@@ -20,24 +19,15 @@ static ls_input_kind kind_of(const ls_data_parallel_state *state, int i) {
     return kind;
 }
 
-ls_rank_inputs *ls_data_parallel_describe(const ls_data_parallel_state *state, size_t *bytes) {
-    *bytes = sizeof(ls_rank_inputs) + (size_t)state->input_count * sizeof(ls_input_kind);
-    ls_rank_inputs *own = ls_record_allocate(*bytes);
-    if (own == NULL) {
-        (void)ls_fail_memory("ls_data_parallel", *bytes);
-        return NULL;
-    }
+size_t ls_data_parallel_share_bytes(const ls_data_parallel_state *state) {
+    return sizeof(ls_rank_inputs) + (size_t)state->input_count * sizeof(ls_input_kind);
+}
+
+void ls_data_parallel_describe(const ls_data_parallel_state *state, ls_rank_inputs *own) {
     *own =
         (ls_rank_inputs){.samples = state->part.samples, .inputs = state->input_count, .outputs = state->output_count};
     for (int i = 0; i < state->input_count; i++) {
         own->kind[i] = kind_of(state, i);
-    }
-    return own;
-}
-
-void ls_data_parallel_forget_description(ls_rank_inputs *own, size_t bytes) {
-    if (own != NULL) {
-        ls_record_release(own, bytes);
     }
 }
 
@@ -89,20 +79,19 @@ static void notify_in_shares(void *object) {
 }
 
 ls_status ls_data_parallel_capture_shares(ls_data_parallel_state *state, ls_capture *capture) {
-    captured_shares *shares = ls_capture_allocate(capture, sizeof *shares);
-    size_t bytes;
-    ls_rank_inputs *own = ls_data_parallel_describe(state, &bytes);
-    void *kept = shares != NULL && own != NULL ? ls_capture_allocate(capture, bytes) : NULL;
-    if (kept != NULL) {
-        memcpy(kept, own, bytes);
+    const size_t bytes = ls_data_parallel_share_bytes(state);
+    captured_shares *shares = ls_capture_allocate(capture, sizeof *shares + bytes);
+    if (shares == NULL) {
+        return ls_fail_memory("ls_data_parallel", sizeof *shares + bytes);
     }
+    shares->own = (ls_rank_inputs *)(void *)(shares + 1);
+    ls_data_parallel_describe(state, shares->own);
     ls_capture_call_begin(capture);
-    const ls_status status = own != NULL ? ls_data_parallel_exchange(state, own, bytes) : ls_error_status();
-    if (kept != NULL) {
-        *shares = (captured_shares){
-            .state = state, .capture = capture, .first = state->part.first, .bytes = bytes, .own = kept};
-    }
+    const ls_status status = ls_data_parallel_exchange(state, shares->own, bytes);
+    shares->state = state;
+    shares->capture = capture;
+    shares->first = state->part.first;
+    shares->bytes = bytes;
     ls_capture_exchange_end(capture, status, replay_shares, notify_in_shares, shares);
-    ls_data_parallel_forget_description(own, bytes);
     return status;
 }

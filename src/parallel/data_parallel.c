@@ -24,10 +24,14 @@ static ls_status locate(ls_batch_part *part) {
     if (state->located) {
         return LS_OK;
     }
-    size_t bytes;
-    ls_rank_inputs *own = ls_data_parallel_describe(state, &bytes);
-    const ls_status status = own != NULL ? ls_data_parallel_exchange(state, own, bytes) : ls_error_status();
-    ls_data_parallel_forget_description(own, bytes);
+    const size_t bytes = ls_data_parallel_share_bytes(state);
+    ls_rank_inputs *own = ls_record_allocate(bytes);
+    if (own == NULL) {
+        return ls_fail_memory("ls_data_parallel", bytes);
+    }
+    ls_data_parallel_describe(state, own);
+    const ls_status status = ls_data_parallel_exchange(state, own, bytes);
+    ls_record_release(own, bytes);
     return status;
 }
 

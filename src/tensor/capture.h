@@ -68,7 +68,6 @@ struct ls_capture {
     ls_random_state first_random; /* of the generator before the captured step */
     uint32_t random_accesses;     /* ls_random_accesses before it */
     uint64_t stream_count;        /* streams that the step draws from */
-    uint64_t per_sample;          /* ls_captured_random.per_sample of the next call of kernel dropout */
     ls_captured_memory *memory;   /* of arguments */
     ls_storage *arena;
     const char *operation; /* the latest operation of the function, for messages; or NULL */
@@ -157,6 +156,9 @@ void ls_capture_random(ls_capture *capture, ls_random_state *at);
 
 /* The same for a call that begins with number *first of the stream. */
 void ls_capture_random_from(ls_capture *capture, ls_random_state *at, uint64_t *first);
+
+/* Notes that the calls after the first `count` calls with random numbers draw `per_sample` numbers per sample. */
+void ls_capture_numbers_per_sample(ls_capture *capture, int count, int64_t per_sample);
 
 /* Makes later calls draw the numbers of samples whose indices in the global batch are larger by `samples` than in the
  * captured step. */

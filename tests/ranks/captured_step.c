@@ -62,9 +62,12 @@ static ls_module *make_model(const run_plan *plan) {
     }
     static const ls_module_type type = {.name = "Branches", .forward = forward_branches};
     ls_module *model = ls_module_new(&type);
-    ls_module *first = plan->normalizes ? ls_sequential(ls_nn_linear(INPUTS, WIDTH), ls_nn_batch_norm_1d(WIDTH, NULL))
-                       : plan->drops    ? ls_sequential(ls_nn_linear(INPUTS, WIDTH), ls_nn_dropout(0.5))
-                                        : ls_nn_linear(INPUTS, WIDTH);
+    ls_module *norm = plan->normalizes ? ls_nn_batch_norm_1d(WIDTH, NULL) : NULL;
+    ls_module *first = plan->normalizes && plan->drops
+                           ? ls_sequential(ls_nn_linear(INPUTS, WIDTH), ls_nn_dropout(0.5), norm)
+                       : plan->normalizes ? ls_sequential(ls_nn_linear(INPUTS, WIDTH), norm)
+                       : plan->drops      ? ls_sequential(ls_nn_linear(INPUTS, WIDTH), ls_nn_dropout(0.5))
+                                          : ls_nn_linear(INPUTS, WIDTH);
     ls_module_add_child(model, "first", first);
     ls_module_add_child(model, "head", ls_nn_linear(WIDTH, CLASSES));
     ls_module_add_child(model, "other", ls_nn_linear(WIDTH, CLASSES));
@@ -348,7 +351,8 @@ static ls_status refuses_other_communication(ls_comm *world) {
     for (int zero = 1; zero <= 3; zero++) {
         LS_TRY(is_refused(world, (run_plan){.parallel = {.zero = zero}}, "uses a parameter that ranks share"));
     }
-    LS_TRY(is_refused(world, (run_plan){.normalizes = true}, "BatchNorm1d needs the samples on all ranks"));
+    LS_TRY(is_refused(world, (run_plan){.normalizes = true}, "batch normalization needs the samples on all ranks"));
+    LS_TRY(is_refused(world, (run_plan){.normalizes = true, .drops = true}, "batch normalization needs the samples"));
     const char *const by_weights =
         "ls_data_parallel divides this loss by the weights of its targets, which may change, "
         "and a replay repeats the recorded number: use a mean without weights";

@@ -127,6 +127,44 @@ static ls_status changed_between_runs(ls_comm *world) {
     return LS_OK;
 }
 
+/* Returns how often ls_weight_averaging updates its averages in two epochs of `epoch` steps. */
+static ls_status count_updates(ls_comm *world, int outer_steps, int64_t *count, int64_t *epoch) {
+    ls_module *model = ls_nn_linear(INPUTS, CLASSES);
+    ls_optimizer *optimizer = ls_sgd(model, &(ls_sgd_options){.learning_rate = 0.1});
+    ls_outer *outer = ls_outer_new(model, world, &(ls_outer_options){.steps = outer_steps});
+    ls_loader *loader =
+        ls_loader_new(make_dataset(0, SAMPLES), &(ls_loader_options){.global_batch_size = 8, .comm = world});
+    ls_callback *averaging = ls_weight_averaging(&(ls_weight_averaging_options){.decay = 0.5});
+    ls_trial *trial = ls_trial_new(&(ls_trial_options){.model = model,
+                                                       .optimizer = optimizer,
+                                                       .criterion = ls_criterion_cross_entropy,
+                                                       .train = loader,
+                                                       .callbacks = &averaging,
+                                                       .callback_count = 1,
+                                                       .outer = outer,
+                                                       .quiet = true});
+    LS_CHECK(trial != NULL);
+    LS_TRY(ls_trial_run(trial, 2));
+    *count = ls_weight_averaging_count(averaging);
+    *epoch = ls_loader_batch_count(loader);
+    ls_trial_free(trial);
+    ls_outer_free(outer);
+    ls_loader_free(loader);
+    ls_optimizer_free(optimizer);
+    ls_module_free(model);
+    return LS_OK;
+}
+
+/* With several ranks, the averages are updated after each outer step, also after the one at the end of an epoch. */
+static ls_status averages_after_outer_steps(ls_comm *world) {
+    int64_t count = 0, epoch = 0;
+    LS_TRY(count_updates(world, 2, &count, &epoch));
+    LS_CHECK(epoch % 2 == 1 && count == (ls_comm_size(world) > 1 ? epoch + 1 : 2 * epoch));
+    LS_TRY(count_updates(world, 100, &count, &epoch));
+    LS_CHECK(count == (ls_comm_size(world) > 1 ? 2 : 2 * epoch));
+    return LS_OK;
+}
+
 /* ---- failures ---------------------------------------------------------------------------------------------------- */
 
 typedef struct fault {
@@ -298,6 +336,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(stop_does_not_wait(world));
     LS_TRY(other_setups(world));
     LS_TRY(changed_between_runs(world));
+    LS_TRY(averages_after_outer_steps(world));
     LS_TRY(failing_rank(world));
     LS_TRY(refusals(world));
     LS_TRY(evaluation_between(world));

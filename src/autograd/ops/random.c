@@ -17,14 +17,11 @@
  */
 enum { FIRST, WIDTH, WHOLE, PER_SAMPLE };
 
-static ls_status dropout(ls_tensor *y, const ls_tensor *x, const ls_op_parameters *parameters) {
+static ls_status draw(ls_tensor *y, const ls_tensor *x, const ls_op_parameters *parameters) {
     const ls_kernels *kernels = ls_kernels_of(x);
     const int64_t width = parameters->integer[WIDTH], whole = parameters->integer[WHOLE];
     const uint64_t first = (uint64_t)parameters->integer[FIRST];
     const double p = parameters->number[0];
-    if (ls_thread_present->capture != NULL) {
-        ls_thread_present->capture->per_sample = (uint64_t)parameters->integer[PER_SAMPLE];
-    }
     if (width == whole) {
         return kernels->dropout(ls_stream_of(x), y, x, parameters->random, first, p);
     }
@@ -36,6 +33,16 @@ static ls_status dropout(ls_tensor *y, const ls_tensor *x, const ls_op_parameter
         LS_TRY(kernels->dropout(ls_stream_of(x), &y_row, &x_row, parameters->random, first + (uint64_t)(i * whole), p));
     }
     return LS_OK;
+}
+
+static ls_status dropout(ls_tensor *y, const ls_tensor *x, const ls_op_parameters *parameters) {
+    ls_capture *capture = ls_thread_present->capture;
+    const int count = capture != NULL ? capture->random_count : 0;
+    const ls_status status = draw(y, x, parameters);
+    if (capture != NULL) {
+        ls_capture_numbers_per_sample(capture, count, parameters->integer[PER_SAMPLE]);
+    }
+    return status;
 }
 
 static ls_status dropout_forward(ls_op_call *call) {

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { ALIGNMENT = 4, TAG_BYTES = 4, TYPE_BYTES = 4, BIG = 5 /* version of CDF-5 */ };
+enum { ALIGNMENT = 4, TAG_BYTES = 4, TYPE_BYTES = 4, CDF5 = 5 };
 
 typedef struct header {
     FILE *file;
@@ -17,7 +17,7 @@ typedef struct header {
     int64_t *dimensions; /* 0: the dimension of the records */
     int64_t dimension_count;
     int64_t end; /* offset of the first byte after all variables, without padding */
-    /* Of the variables with records. The last byte of the last record needs the size of all of them. */
+    /* Of the variables with records: */
     int64_t record_bytes;   /* of a record of all variables, with padding */
     int64_t record_end;     /* the largest offset of the first byte after a variable's part of record 0 */
     int64_t single_bytes;   /* of a record of the first variable, without padding */
@@ -31,7 +31,9 @@ static bool fail(const header *h, const char *reason) {
 }
 
 static bool fail_short(const header *h, const char *part, int64_t needed) {
-    (void)snprintf(h->reason, LS_ARRAY_REASON, "the file has %lld bytes, but its header %s %lld bytes",
+    (void)snprintf(h->reason, LS_ARRAY_REASON,
+                   "the file has %lld bytes, but its header %s %lld bytes: copy "
+                   "the file again, or write its last variables",
                    (long long)h->size, part, (long long)needed);
     return false;
 }
@@ -43,7 +45,7 @@ static bool fail_huge(const header *h) {
 }
 
 /* Fails unless the next `bytes` bytes are in the file. */
-static bool is_inside(const header *h, int64_t bytes) {
+static bool need_bytes(const header *h, int64_t bytes) {
     int64_t end;
     if (bytes < 0 || __builtin_add_overflow(h->position, bytes, &end)) {
         return fail_huge(h);
@@ -55,7 +57,7 @@ static bool is_inside(const header *h, int64_t bytes) {
 static bool read_integer(header *h, int bytes, int64_t *value) {
     unsigned char raw[8];
     uint64_t all = 0;
-    if (!is_inside(h, bytes)) {
+    if (!need_bytes(h, bytes)) {
         return false;
     }
     if (fread(raw, 1, (size_t)bytes, h->file) != (size_t)bytes) {
@@ -70,7 +72,7 @@ static bool read_integer(header *h, int bytes, int64_t *value) {
 }
 
 static int count_bytes(const header *h) {
-    return h->version == BIG ? 8 : 4;
+    return h->version == CDF5 ? 8 : 4;
 }
 
 /* Reads a number of items of at least `bytes` bytes each, and checks that they can be in the file. */
@@ -79,7 +81,7 @@ static bool read_count(header *h, int64_t bytes, int64_t *count) {
     if (!read_integer(h, count_bytes(h), count)) {
         return false;
     }
-    return __builtin_mul_overflow(*count, bytes, &all) ? fail_huge(h) : is_inside(h, all);
+    return __builtin_mul_overflow(*count, bytes, &all) ? fail_huge(h) : need_bytes(h, all);
 }
 
 /* Reads the tag and the length of a list whose items have at least `bytes` bytes each. */
@@ -95,7 +97,7 @@ static int64_t padded(int64_t bytes) {
 /* Skips `count` items and their padding. read_count has checked the number of items. */
 static bool skip(header *h, int64_t count, int64_t item_bytes) {
     const int64_t bytes = padded(count * item_bytes);
-    if (!is_inside(h, bytes)) {
+    if (!need_bytes(h, bytes)) {
         return false;
     }
     h->position += bytes;
@@ -168,7 +170,7 @@ static bool read_shape(header *h, int64_t *elements, bool *has_records) {
     return true;
 }
 
-/* Notes the position of a variable: `begin`, and its size in bytes, of one record if the variable has records. */
+/* Adds a variable at offset `begin`. `bytes` is the size of the variable or, with records, of one record. */
 static bool add_variable(header *h, int64_t begin, int64_t bytes, bool has_records) {
     int64_t end;
     if (__builtin_add_overflow(begin, bytes, &end)) {
@@ -221,7 +223,7 @@ static bool add_records(header *h) {
 static bool read_records(header *h) {
     unsigned char raw[8] = {0};
     const int bytes = count_bytes(h);
-    if (!is_inside(h, bytes)) {
+    if (!need_bytes(h, bytes)) {
         return false;
     }
     if (fread(raw, 1, (size_t)bytes, h->file) == (size_t)bytes &&
@@ -235,7 +237,7 @@ static bool check(header *h) {
     struct stat about;
     char magic[4];
     if (fstat(fileno(h->file), &about) != 0 || fread(magic, 1, sizeof magic, h->file) != sizeof magic ||
-        memcmp(magic, "CDF", 3) != 0 || (magic[3] != 1 && magic[3] != 2 && magic[3] != BIG)) {
+        memcmp(magic, "CDF", 3) != 0 || (magic[3] != 1 && magic[3] != 2 && magic[3] != CDF5)) {
         return true;
     }
     h->size = about.st_size;

@@ -122,20 +122,21 @@ ls_status ls_callback_batch_loss(const ls_trial_state *state, double *loss) {
     return LS_OK;
 }
 
-bool ls_callback_cut_lines(FILE *file, ls_callback_keeps keeps, void *user) {
+ls_status ls_callback_cut_lines(const char *call, const char *path, FILE *file, ls_callback_keeps keeps, void *user) {
     char *line = NULL;
     size_t room = 0;
     struct stat about;
     long end = ftell(file);
-    if (fstat(fileno(file), &about) == 0 && !S_ISREG(about.st_mode)) { /* reads of a device may never end */
-        errno = EINVAL;
-        return false;
+    if (fstat(fileno(file), &about) == 0 && !S_ISREG(about.st_mode)) { /* reads from a device may never end */
+        return ls_fail(LS_ERR_IO, "%s: %s is not a regular file: choose a different path", call, path);
     }
     for (ssize_t length; (length = getline(&line, &room, file)) > 0 && line[length - 1] == '\n' && keeps(user, line);) {
         end = ftell(file);
     }
     free(line);
-    return ferror(file) == 0 && ftruncate(fileno(file), end) == 0 && fseek(file, end, SEEK_SET) == 0;
+    return ferror(file) == 0 && ftruncate(fileno(file), end) == 0 && fseek(file, end, SEEK_SET) == 0
+               ? LS_OK
+               : ls_fail(LS_ERR_IO, "%s: cannot cut %s: %s", call, path, strerror(errno));
 }
 
 /* ---- state ------------------------------------------------------------------------------------------------------- */

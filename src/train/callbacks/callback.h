@@ -71,10 +71,11 @@ static inline bool ls_callback_is_first_rank(const ls_trial_state *state) {
 
 /*
  * For a file that a trial continues: from the current file position, keeps complete lines until `keeps` rejects a line,
- * truncates the file there, and seeks to its end. Returns false with errno on failure.
+ * truncates the file there, and seeks to its end. Fails with LS_ERR_IO if the file is not a regular file or cannot be
+ * changed; `call` and `path` are for the message.
  */
 typedef bool (*ls_callback_keeps)(void *user, const char *line);
-bool ls_callback_cut_lines(FILE *file, ls_callback_keeps keeps, void *user);
+ls_status ls_callback_cut_lines(const char *call, const char *path, FILE *file, ls_callback_keeps keeps, void *user);
 
 /* Returns a group with the name and the description of its first callback. Takes ownership of the callbacks. */
 ls_callback *ls_callbacks_as_first(const char *call, ls_callback *const *callbacks, int count);

@@ -70,9 +70,7 @@ static ls_status open_again(csv_log *self, int64_t epoch, int64_t batch) {
     }
     position at = {epoch, batch, self->options.separator, self->options.per_batch,
                    .header = self->start == 0 && !self->options.no_header};
-    if (!ls_callback_cut_lines(self->file, is_before, &at)) {
-        return cannot(self, "cut");
-    }
+    LS_TRY(ls_callback_cut_lines(maker, self->path, self->file, is_before, &at));
     self->begun = ftell(self->file) > 0;
     return LS_OK;
 }

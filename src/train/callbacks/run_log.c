@@ -84,16 +84,16 @@ static bool is_before(void *user, const char *line) {
  */
 static ls_status open_file(run_log *self, ls_trial_state *state, bool resumes) {
     char path[PATH_MAX];
+    (void)snprintf(path, sizeof path, "%s/run.jsonl", self->folder);
     if (self->file == NULL) {
         LS_TRY(ls_folder_make(maker, self->folder));
-        (void)snprintf(path, sizeof path, "%s/run.jsonl", self->folder);
         self->file = fopen(path, resumes ? "a+e" : "w+e");
     }
     if (self->file == NULL) {
         return cannot(self, "open");
     }
     rewind(self->file);
-    return ls_callback_cut_lines(self->file, is_before, state) ? LS_OK : cannot(self, "cut");
+    return ls_callback_cut_lines(maker, path, self->file, is_before, state);
 }
 
 static void put_command(ls_json_writer *json) {

@@ -8,6 +8,7 @@ typedef struct averaging {
     ls_ema *averages; /* NULL before ls_trial_new */
     bool swapped;
     bool has_epoch; /* the averages include the current epoch */
+    bool skipped;   /* the averages do not include the latest step, because the ranks had different parameters */
 } averaging;
 
 static bool is_time(const averaging *self, const ls_trial_state *state, bool step) {
@@ -25,12 +26,23 @@ static ls_status on_init(ls_trial_state *state, void *user) {
 
 /* Between two outer steps, the ranks would average different parameters. */
 static ls_status on_step_training(ls_trial_state *state, void *user) {
-    const averaging *self = user;
-    return is_time(self, state, true) && !ls_module_is_unsynchronized(state->model) ? ls_ema_update(self->averages)
-                                                                                    : LS_OK;
+    averaging *self = user;
+    if (!is_time(self, state, true)) {
+        return LS_OK;
+    }
+    self->skipped = ls_module_is_unsynchronized(state->model);
+    return self->skipped ? LS_OK : ls_ema_update(self->averages);
 }
 
-/* Adds the epoch to the averages once. An epoch whose training was stopped does not call this function. */
+/* A trial makes an outer step after the last step of an epoch. */
+static ls_status on_end_training(ls_trial_state *state, void *user) {
+    averaging *self = user;
+    const bool updates = self->skipped && is_time(self, state, true);
+    self->skipped = false;
+    return updates ? ls_ema_update(self->averages) : LS_OK;
+}
+
+/* Adds the epoch to the averages once. Not called for an epoch that a hook stopped. */
 static ls_status add_epoch(averaging *self, const ls_trial_state *state) {
     if (self->has_epoch || !is_time(self, state, false)) {
         return LS_OK;
@@ -70,7 +82,7 @@ static ls_status on_end_epoch(ls_trial_state *state, void *user) {
 /* Ends the validation and the epoch of an earlier run that failed. */
 static ls_status on_start(ls_trial_state *state, void *user) {
     averaging *self = user;
-    self->has_epoch = false;
+    self->has_epoch = self->skipped = false;
     return on_end_validation(state, user);
 }
 
@@ -121,6 +133,7 @@ ls_callback *ls_weight_averaging(const ls_weight_averaging_options *options) {
     return ls_callback_make(&(ls_callback_hooks){.on_init = on_init,
                                                  .on_start = on_start,
                                                  .on_step_training = on_step_training,
+                                                 .on_end_training = on_end_training,
                                                  .on_start_validation = on_start_validation,
                                                  .on_end_validation = on_end_validation,
                                                  .on_end_epoch = on_end_epoch,

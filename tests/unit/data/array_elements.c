@@ -334,23 +334,34 @@ SCOPED_TEST(truncated_classic_files) {
     }
 }
 
-/* Changes each byte of the header. Reads outside the buffers would fail under AddressSanitizer. */
+/* Changes each byte of the header. A file that is refused has a reason; reads outside the buffers would fail under
+ * AddressSanitizer. */
 SCOPED_TEST(damaged_classic_headers) {
     static const int modes[] = {0, NC_64BIT_OFFSET, NC_64BIT_DATA};
     const char *path = test_path("damaged.nc");
     const ls_array_options options = {.input = {NAMES("v")}, .target = {NAMES("v")}};
     for (int mode = 0; mode < 3; mode++) {
         const int64_t size = write_classic(path, modes[mode], false, 1);
+        int refused = 0;
         FILE *file = fopen(path, "r+b");
         assert_non_null(file);
         for (int64_t at = 4; at < size; at++) {
             assert_int_equal(fseek(file, (long)at, SEEK_SET), 0);
             const int byte = fgetc(file);
             assert_true(fseek(file, (long)at, SEEK_SET) == 0 && fputc(byte ^ 0x7f, file) >= 0 && fflush(file) == 0);
-            ls_dataset_free(ls_netcdf_dataset(path, &options));
+            ls_dataset *set = ls_netcdf_dataset(path, &options);
+            refused += set == NULL;
+            if (set == NULL) {
+                const ls_status status = ls_error_status();
+                assert_true(status == LS_ERR_FORMAT || status == LS_ERR_ARGUMENT || status == LS_ERR_SHAPE ||
+                            status == LS_ERR_UNSUPPORTED);
+                assert_true(strstr(ls_error_message(), "damaged.nc") != NULL);
+            }
+            ls_dataset_free(set);
             assert_true(fseek(file, (long)at, SEEK_SET) == 0 && fputc(byte, file) >= 0 && fflush(file) == 0);
         }
         assert_int_equal(fclose(file), 0);
+        assert_true(refused > 0);
     }
 }
 
