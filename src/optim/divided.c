@@ -1,5 +1,12 @@
 #include "optim/divided.h"
 
+void ls_divided_begin(ls_divided_sums *sums, const ls_module *model) {
+    sums->count = 0;
+    if (model != NULL && model->stages.add != NULL) {
+        sums->sums[sums->count++] = (ls_divided_sum_of){.divisions = {[LS_DIVIDED_MODEL] = model->stages}};
+    }
+}
+
 double *ls_divided_sum(const char *call, ls_divided_sums *sums, const ls_division *divisions) {
     for (int i = 0; i < sums->count; i++) {
         const ls_division *own = sums->sums[i].divisions;

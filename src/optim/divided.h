@@ -2,7 +2,7 @@
 #ifndef LS_OPTIM_DIVIDED_H
 #define LS_OPTIM_DIVIDED_H
 
-#include "autograd/op.h"
+#include "nn/module.h"
 
 enum { LS_MOST_DIVIDED_SUMS = 16 };
 
@@ -16,6 +16,12 @@ typedef struct ls_divided_sums {
     ls_divided_sum_of sums[LS_MOST_DIVIDED_SUMS];
     int count;
 } ls_divided_sums;
+
+/*
+ * Begins the sums over the parameters of `model`, which may be NULL. If the model is a stage of a pipeline, the total
+ * is collective on this rank even if the stage has no parameters.
+ */
+void ls_divided_begin(ls_divided_sums *sums, const ls_module *model);
 
 /*
  * Returns a pointer to this rank's sum for a parameter with these divisions, and creates the sum if necessary. Call it

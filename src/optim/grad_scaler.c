@@ -135,8 +135,9 @@ static ls_sharding *sharding_of_gradients(const ls_optimizer *optimizer) {
  * gradients as this rank.
  */
 static ls_status agree(const ls_optimizer *optimizer, double own, bool *found) {
-    ls_divided_sums sums = {.count = 0};
+    ls_divided_sums sums;
     double total = 0;
+    ls_divided_begin(&sums, optimizer->model);
     ls_sharding *sharding = sharding_of_gradients(optimizer);
     LS_TRY(sharding != NULL ? sharding->add(sharding, &own, 1) : LS_OK);
     for (int g = 0; g < optimizer->group_count; g++) {
