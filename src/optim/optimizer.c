@@ -567,6 +567,7 @@ ls_status ls_optimizer_step_closure(ls_optimizer *optimizer, ls_closure closure,
         return ls_fail(LS_ERR_ARGUMENT, "ls_optimizer_step_closure: the closure is NULL");
     }
     LS_TRY(ls_optimizer_check_here("ls_optimizer_step_closure", optimizer));
+    LS_TRY(optimizer->comm == NULL ? check_groups(optimizer) : LS_OK); /* the ranks of .comm fail together */
     double value = NAN;
     double *first = loss != NULL ? loss : &value;
     optimizer->last_step = (ls_step_info){.reason = LS_STOP_NONE};

@@ -45,7 +45,10 @@ static ls_status run_batch(ls_trial *trial, const ls_trial_pass *pass, const ls_
 }
 
 static ls_status no_batches(const ls_trial_pass *pass) {
-    return ls_fail(LS_ERR_ARGUMENT, "ls_trial: .steps_per_epoch is %lld, but the loader has no batches",
+    return ls_fail(LS_ERR_ARGUMENT, "ls_trial: .%s_steps is %lld, but the loader has no batches",
+                   pass->phase == LS_PHASE_TRAINING     ? "train"
+                   : pass->phase == LS_PHASE_VALIDATION ? "validate"
+                                                        : "evaluate",
                    (long long)pass->steps);
 }
 
@@ -94,7 +97,7 @@ static void begin(ls_trial *trial, const ls_trial_pass *pass) {
  * without a batch, because a hook stopped the run, has no loss.
  */
 static void check_loss(ls_trial *trial, const ls_trial_pass *pass) {
-    const bool has_loss = pass->phase == LS_PHASE_TRAINING && trial->state.batch > 0;
+    const bool has_loss = pass->phase == LS_PHASE_TRAINING && trial->progress.samples > 0;
     const double *loss = has_loss ? ls_history_find(pass->entry, "loss") : NULL;
     if (loss != NULL && !isfinite(*loss) && !trial->watch.loss_reported && ls_trial_rank(&trial->state) == 0) {
         trial->watch.loss_reported = true;
@@ -137,8 +140,15 @@ ls_status ls_trial_measure_pass(ls_trial *trial, const ls_trial_pass *pass) {
     LS_TRY(ls_module_check_synchronized("ls_trial", trial->state.model));
     ls_loader_position(pass->loader, &epoch, &batch);
     LS_TRY(ls_loader_seek(pass->loader, 0, 0));
-    LS_TRY(run_pass(trial, pass));
-    return pass->loader == trial->options.train ? ls_loader_seek(pass->loader, epoch, batch) : LS_OK;
+    const ls_status status = run_pass(trial, pass);
+    if (pass->loader != trial->options.train) {
+        return status;
+    }
+    ls_saved_error cause;
+    ls_error_save(&cause);
+    cause.status = status;
+    const ls_status sought = ls_loader_seek(pass->loader, epoch, batch);
+    return status != LS_OK ? ls_error_put_back(&cause) : sought;
 }
 
 void ls_trial_enter(ls_trial *trial, ls_trial_phase phase, ls_loader *loader) {

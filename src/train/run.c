@@ -139,6 +139,7 @@ static ls_status run_epochs(ls_trial *trial, int64_t epochs) {
     }
     ls_progress_end_run(trial);
     LS_TRY(ls_checkpoints_finish(trial));
+    ls_trial_enter(trial, LS_PHASE_NONE, NULL); /* a run that stopped in training is still in this phase */
     return LS_CALL(trial, on_end);
 }
 

@@ -223,7 +223,7 @@ const double *ls_trial_metric_values(const ls_trial *trial, const char *name, in
 double ls_trial_history(const ls_trial *trial, int64_t epoch, const char *name) {
     const bool in_range = trial != NULL && epoch >= 0 && epoch < trial->history.count;
     const double value = in_range && name != NULL ? ls_history_value(&trial->history, epoch, name) : (double)NAN;
-    if (isnan(value) && (in_range || trial == NULL)) { /* an epoch that has not run is no mistake */
+    if (isnan(value)) {
         explain_missing(trial, "ls_trial_history", name, false);
     }
     return value;

@@ -255,6 +255,21 @@ TEST(test_the_reason_of_a_stop_is_known) {
     assert_string_equal(ls_stop_reason_name((ls_stop_reason)99), "unknown");
 }
 
+static ls_status refuse_calls(void *user, double *loss) {
+    (void)user;
+    *loss = 0;
+    return LS_ERR_INTERNAL;
+}
+
+TEST(test_an_optimizer_without_a_group_takes_no_step) {
+    ls_optimizer *const optimizers[] = {ls_lbfgs(NULL, NULL), ls_conjugate_gradient(NULL, NULL), ls_sgd(NULL, NULL)};
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(ls_optimizer_step_closure(optimizers[i], refuse_calls, NULL, NULL), LS_ERR_STATE);
+        expect_message("got NULL as the model, and ls_optimizer_add_group was not called");
+        ls_optimizer_free(optimizers[i]);
+    }
+}
+
 /* ---- parameters -------------------------------------------------------------------------------------------------- */
 
 TEST(test_a_parameter_without_a_gradient_stays) {
@@ -312,6 +327,7 @@ TEST(test_without_parameters_the_loss_is_evaluated_once) {
     problem *self = problem_new(bowl, LS_F64, 3, (const double[]){0, 0, 0});
     ls_optimizer *optimizer = ls_lbfgs(NULL, NULL);
     double loss = 0;
+    assert_int_equal(ls_optimizer_add_group(optimizer, NULL, 0, NULL), LS_OK);
     assert_int_equal(ls_optimizer_step_closure(optimizer, evaluate, self, &loss), LS_OK);
     assert_true(loss == 1 + 40 + 900);
     assert_int_equal(self->evaluations, 1);
@@ -371,6 +387,7 @@ int main(void) {
         cmocka_unit_test(test_other_optimizers_take_closures_too),
         cmocka_unit_test(test_a_loss_that_is_not_finite_is_refused),
         cmocka_unit_test(test_the_reason_of_a_stop_is_known),
+        cmocka_unit_test(test_an_optimizer_without_a_group_takes_no_step),
         cmocka_unit_test(test_a_parameter_without_a_gradient_stays),
         cmocka_unit_test(test_a_frozen_parameter_stays),
         cmocka_unit_test(test_without_parameters_the_loss_is_evaluated_once),

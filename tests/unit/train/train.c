@@ -22,6 +22,7 @@ static ls_status record(ls_trial_state *state, void *user, const char *hook) {
     const size_t length = strlen(r->log);
     snprintf(r->log + length, sizeof r->log - length, "%s ", hook);
     assert_non_null(state);
+    assert_true(strcmp(hook, "end") != 0 || (state->phase == LS_PHASE_NONE && state->loader == NULL));
     if (r->acting == NULL || strcmp(r->acting, hook) != 0 || state->step < r->step) {
         return LS_OK;
     }

@@ -295,7 +295,7 @@ TEST(test_steps_of_a_loader_without_batches) {
     options.train_steps = 2;
     ls_trial *trial = ls_trial_new(&options);
     assert_int_equal(ls_trial_run(trial, 1), LS_ERR_ARGUMENT);
-    expect_message(".steps_per_epoch is 2, but the loader has no batches");
+    expect_message(".train_steps is 2, but the loader has no batches");
     ls_trial_free(trial);
     options.train_steps = -1;
     assert_null(ls_trial_new(&options));

@@ -100,7 +100,7 @@ static void expect_no_result(const ls_trial *trial, const char *name, const char
         } else if (ls_trial_history_count(trial) == 0) {
             continue;
         } else {
-            assert_true(isnan(ls_trial_history(trial, 0, name)));
+            assert_true(isnan(ls_trial_history(trial, name != NULL ? (int64_t)strlen(name) % 2 : 0, name)));
         }
         if (message == NULL) {
             assert_int_equal(ls_error_status(), LS_OK);
@@ -214,6 +214,47 @@ TEST(test_evaluate) {
     assert_int_equal(ls_trial_run(trial, 1), LS_ERR_ARGUMENT);
     ls_trial_free(trial);
     ls_loader_free(test);
+    free_setting(&s);
+}
+
+static ls_status refuse_validation(ls_trial_state *state, void *user) {
+    (void)user;
+    return state->phase == LS_PHASE_EVALUATION ? ls_error_set(LS_ERR_FORMAT, "not today") : LS_OK;
+}
+
+/* The training loader and the modes are as before. */
+TEST(test_evaluation_that_fails) {
+    setting s = make_setting();
+    ls_trial_options options = options_of(&s);
+    ls_callback *callback = ls_callback_new(&(ls_callback_hooks){.on_step_validation = refuse_validation}, NULL);
+    options.callbacks = &callback;
+    options.callback_count = 1;
+    ls_trial *trial = ls_trial_new(&options);
+    int64_t epoch, batch;
+    assert_int_equal(ls_loader_seek(s.train, 1, 2), LS_OK);
+    assert_int_equal(ls_trial_evaluate(trial, s.train, "test"), LS_ERR_FORMAT);
+    expect_message("not today");
+    ls_loader_position(s.train, &epoch, &batch);
+    assert_true(epoch == 1 && batch == 2 && ls_module_is_training(s.model));
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
+/* The name of a result, such as "test_loss", has at most 63 bytes. */
+TEST(test_label_of_an_evaluation) {
+    setting s = make_setting();
+    ls_trial_options options = options_of(&s);
+    options.metrics = LS_METRICS("loss");
+    ls_trial *trial = ls_trial_new(&options);
+    char label[60] = "", name[80];
+    memset(label, 'a', 59);
+    assert_int_equal(ls_trial_evaluate(trial, s.validate, label), LS_ERR_ARGUMENT);
+    expect_message("a label and a metric's name together may have 62 bytes");
+    label[58] = '\0';
+    assert_int_equal(ls_trial_evaluate(trial, s.validate, label), LS_OK);
+    snprintf(name, sizeof name, "%s_loss", label);
+    assert_true(ls_trial_metric(trial, name) > 0);
+    ls_trial_free(trial);
     free_setting(&s);
 }
 
@@ -464,6 +505,8 @@ int main(void) {
         cmocka_unit_test(test_evaluate),
         cmocka_unit_test(test_a_bar_per_run),
         cmocka_unit_test(test_evaluate_in_an_evaluation),
+        cmocka_unit_test(test_evaluation_that_fails),
+        cmocka_unit_test(test_label_of_an_evaluation),
         cmocka_unit_test(test_history_as_csv),
         cmocka_unit_test(test_progress),
         cmocka_unit_test(test_progress_without_an_end),

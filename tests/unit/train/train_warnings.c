@@ -45,6 +45,7 @@ static int train(float first, bool fits, bool stops) {
                                                        .callback_count = 1,
                                                        .metrics = LS_METRICS("loss")});
     assert_non_null(trial);
+    assert_int_equal(ls_loader_seek(loader, 0, stops ? 1 : 0), LS_OK);
     log_begin();
     assert_int_equal(ls_trial_run(trial, 2), LS_OK);
     assert_int_equal(ls_trial_run(trial, 3), LS_OK);
