@@ -45,7 +45,6 @@ static ls_status check_optimizer(const ls_trial *trial) {
     const ls_module *model = trial->state.model;
     const ls_optimizer *optimizer = trial->options.optimizer;
     bool trainable = false, trained = false;
-    LS_TRY(check_grown(model));
     for (int i = 0; i < ls_module_parameter_count(model) && !trained; i++) {
         const ls_tensor *parameter = ls_module_parameter(model, i);
         trainable = trainable || parameter->needs_grad;
@@ -85,6 +84,7 @@ static ls_status check_batches(const ls_trial *trial) {
 }
 
 ls_status ls_trial_check_setup(ls_trial *trial) {
+    LS_TRY(check_grown(trial->state.model));
     LS_TRY(trial->options.step == NULL ? check_optimizer(trial) : LS_OK);
     check_standardize(trial);
     return check_batches(trial);

@@ -530,6 +530,28 @@ static ls_status generated(ls_comm *world, bool counted) {
     return LS_OK;
 }
 
+static ls_status no_step(ls_trial_state *state, void *user) {
+    (void)state;
+    (void)user;
+    return LS_OK;
+}
+
+/* A layer added too late is refused for a user step, too. */
+static ls_status grown_model(ls_comm *world) {
+    ls_module *head = ls_sequential(ls_nn_linear(8, 8));
+    ls_module *model = ls_data_parallel(ls_sequential(ls_nn_linear(INPUTS, 8), head), world, NULL);
+    LS_CHECK(ls_module_add_child(head, "1", ls_nn_linear(8, 2)) != NULL);
+    ls_loader *loader = make_loader(make_regression(), world);
+    ls_trial *trial =
+        ls_trial_new(&(ls_trial_options){.model = model, .step = no_step, .train = loader, .quiet = true});
+    LS_CHECK(ls_trial_run(trial, 1) == LS_ERR_STATE);
+    LS_CHECK(strstr(ls_error_message(), "a layer was added to the model after ls_data_parallel") != NULL);
+    ls_trial_free(trial);
+    ls_loader_free(loader);
+    ls_module_free(model);
+    return LS_OK;
+}
+
 ls_status rank_test(ls_comm *world) {
     LS_TRY(autoencoder(world));
     LS_TRY(two_optimizers(world));
@@ -538,5 +560,6 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(gathered_gradients(world));
     LS_TRY(generated(world, true));
     LS_TRY(generated(world, false));
+    LS_TRY(grown_model(world));
     return ls_comm_barrier(world, NULL);
 }
