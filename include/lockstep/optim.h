@@ -13,8 +13,8 @@
  * ls_optimizer_zero_grad(adam);
  * ```
  *
- * Formulas, defaults and the order of operations are PyTorch's. If 0 selects the default of an option, LS_ZERO selects
- * 0, for example for beta1 of Adam or for the learning rate of a frozen group.
+ * Formulas, defaults and the order of operations are PyTorch's, if PyTorch has the method. If 0 selects the default of
+ * a double, LS_ZERO selects 0, for example for beta1 of Adam or for the learning rate of a frozen group.
  */
 #ifndef LOCKSTEP_OPTIM_H
 #define LOCKSTEP_OPTIM_H
@@ -29,7 +29,8 @@ extern "C" {
 /** An optimizer with its state. Opaque. Borrows the model's parameters: free the optimizer first. */
 typedef struct ls_optimizer ls_optimizer;
 
-/** g += weight_decay p; v = momentum v + (1 - dampening) g; p -= learning_rate (nesterov ? g + momentum v : v). */
+/** g += weight_decay p; v = momentum v + (1 - dampening) g, but v = g in the first step and without momentum;
+ * p -= learning_rate (nesterov ? g + momentum v : v). */
 typedef struct ls_sgd_options {
     double learning_rate; /**< 0 selects the default, 1e-3 */
     double momentum;
@@ -46,7 +47,7 @@ typedef struct ls_adam_options {
     double epsilon;       /**< 0 selects the default, 1e-8 */
     double weight_decay;  /**< ls_adam adds it to the gradient; ls_adamw decouples it. For ls_adamw, 0 selects the
                              default, 0.01, and LS_ZERO selects no decay */
-    bool amsgrad;
+    bool amsgrad;         /**< uses the maximum of v over all steps */
 } ls_adam_options;
 
 /** Hinton's RMSprop: v = alpha v + (1 - alpha) g^2; p -= learning_rate g / (sqrt(v) + epsilon). */
@@ -146,11 +147,12 @@ typedef enum ls_muon_rates {
  * learning_rate X.
  *
  * - For a model, group 0 gets the parameters [m, n], and group 1 gets all other parameters and uses ls_adamw.
- * - A group of ls_optimizer_add_group uses ls_adamw if it contains no matrix, or if its options set `.adamw`. Set it
- *   for embeddings and the last layer, which train better with ls_adamw.
- * - Sharded parameters are rejected, as in ls_lamb.
- * - A step takes 2 n m^2 + m^3 multiplications per iteration and matrix [m, n], where m is the smaller side, in one
- *   thread. It needs memory for two such matrices and two matrices [m, m].
+ * - A group of ls_optimizer_add_group uses ls_adamw if its parameters include no matrix, or if its options set
+ *   `.adamw`. Set it for embeddings and the last layer, which train better with ls_adamw. A group with matrices and
+ *   other parameters fails with LS_ERR_SHAPE.
+ * - Sharded parameters are rejected, as in ls_lamb, except in groups that use ls_adamw.
+ * - A step takes 2 n m^2 + m^3 multiplications per iteration and matrix [m, n], where m is the smaller side; on the CPU
+ *   in one thread. It needs memory for two such matrices and two matrices [m, m].
  */
 typedef struct ls_muon_options {
     double learning_rate; /**< 0 selects the default, 1e-3 */
@@ -168,7 +170,7 @@ typedef struct ls_muon_options {
  * Limited-memory BFGS (Nocedal and Wright, Numerical Optimization, 2nd ed., algorithms 7.4 and 7.5): quasi-Newton
  * directions from the last `history_size` steps. Call ls_optimizer_step_closure. All parameters are in one group, of
  * the same dtype, without weight decay. Fields have the meaning and the defaults of PyTorch's LBFGS. With LS_ZERO as a
- * tolerance, a step ends only if nothing changes.
+ * tolerance, only a gradient of 0, or a move of 0, counts as convergence.
  *
  * Set `comm` if the parameters are sharded over ranks, for example a field that is distributed over the ranks of a
  * solver. Inner products and norms are then sums over all shards, and every rank takes the same step. Without `comm`,
@@ -182,8 +184,9 @@ typedef struct ls_muon_options {
  * - If a rank has no parameters, or if the closure fails on a rank, the step fails on all ranks. The failing rank gets
  *   its own error, and the other ranks get LS_ERR_MISMATCH with its rank number.
  *
- * Fails with LS_ERR_UNSUPPORTED if tensor parallelism shards a parameter, because such a model also has replicated
- * parameters. Also fails with LS_ERR_UNSUPPORTED if the model is a stage of a pipeline and `comm` is NULL.
+ * Fails with LS_ERR_UNSUPPORTED with .zero in ls_data_parallel, and if tensor parallelism shards a parameter, because
+ * such a model also has replicated parameters. Also fails with LS_ERR_UNSUPPORTED if the model is a stage of a pipeline
+ * and `comm` is NULL.
  */
 typedef struct ls_lbfgs_options {
     double learning_rate; /**< fixed step, or first step of a line search; 0 selects the default, 1 */
@@ -222,7 +225,7 @@ typedef struct ls_conjugate_gradient_options {
  * Returns an optimizer with one group of all parameters that `model` has at this time: add all layers first. Borrows
  * the model: free the optimizer first. If `model` is NULL, the optimizer has no group; add groups with
  * ls_optimizer_add_group before the first step, which otherwise fails with LS_ERR_STATE. `options` may be NULL. Returns
- * ownership to the caller, or NULL if an option is out of range.
+ * ownership to the caller, or NULL on failure, for example if an option is out of range or a parameter is bf16 or f16.
  */
 LS_API ls_optimizer *ls_sgd(ls_module *model, const ls_sgd_options *options);
 /** Creates an Adam optimizer, under the same rules as ls_sgd. */
@@ -253,12 +256,13 @@ LS_API ls_optimizer *ls_conjugate_gradient(ls_module *model, const ls_conjugate_
 
 /** Options for a parameter group that override the options of the optimizer. */
 typedef struct ls_group_options {
-    double learning_rate; /**< 0 selects the optimizer's rate, and LS_ZERO freezes the group */
-    double weight_decay;  /**< 0 selects the optimizer's decay, and LS_ZERO selects no decay */
+    double learning_rate; /**< 0 selects the rate in the optimizer's options, and LS_ZERO freezes the group */
+    double weight_decay;  /**< 0 selects the decay in the optimizer's options, and LS_ZERO selects no decay */
     bool adamw;           /**< for ls_muon: uses ls_adamw instead, even for matrices */
 } ls_group_options;
 
-/** Adds a group of `count` parameters (borrowed). A parameter may be in one group only. */
+/** Adds a group of `count` parameters (borrowed): contiguous leaves of f32 or f64 on one device. A parameter may be in
+ * one group only. */
 LS_API ls_status ls_optimizer_add_group(ls_optimizer *optimizer, ls_tensor *const *parameters, int count,
                                         const ls_group_options *options) LS_WARN_UNUSED;
 /** Returns the number of groups. */
@@ -268,18 +272,18 @@ LS_API double ls_optimizer_learning_rate(const ls_optimizer *optimizer, int grou
 /** Sets the learning rate of a group, or of all groups if `group` is -1. */
 LS_API ls_status ls_optimizer_set_learning_rate(ls_optimizer *optimizer, int group,
                                                 double learning_rate) LS_WARN_UNUSED;
-/** Returns the momentum of ls_sgd, ls_rmsprop and ls_muon, beta1 of Adam's variants, or 0 for other methods. */
+/** Returns the momentum of ls_sgd, ls_rmsprop and ls_muon, beta1 of Adam's variants and ls_lion, or otherwise 0. */
 LS_API double ls_optimizer_momentum(const ls_optimizer *optimizer);
 /**
- * Sets the momentum of all groups, between 0 and 1 exclusive. ls_optimizer_state does not contain it. Fails with
- * LS_ERR_STATE for a method without momentum, and for ls_sgd and ls_rmsprop created without momentum, which have no
- * buffer for it.
+ * Sets the momentum of all groups, between 0 and 1 exclusive, except for groups of ls_muon that use ls_adamw.
+ * ls_optimizer_state does not contain it. Fails with LS_ERR_STATE for a method without momentum, and for ls_sgd and
+ * ls_rmsprop created without momentum, which have no buffer for it.
  */
 LS_API ls_status ls_optimizer_set_momentum(ls_optimizer *optimizer, double momentum) LS_WARN_UNUSED;
 
 /**
- * Updates every parameter that has a gradient. Fails with LS_ERR_STATE for ls_lbfgs and ls_conjugate_gradient, which
- * need ls_optimizer_step_closure.
+ * Updates every parameter that has a gradient. Fails with LS_ERR_STATE if a parameter has moved to another device, and
+ * for ls_lbfgs and ls_conjugate_gradient, which need ls_optimizer_step_closure.
  *
  * With .zero in ls_data_parallel, the call is collective. It then fails with LS_ERR_MISMATCH if the ranks' methods,
  * options, rates or numbers of steps differ, or if another rank fails, and with LS_ERR_STATE if gradients are not
@@ -295,13 +299,14 @@ typedef ls_status (*ls_closure)(void *user, double *loss);
 
 /**
  * Takes one step, and evaluates the loss with `closure(user, ...)`. ls_lbfgs and ls_conjugate_gradient follow up to
- * max_iterations directions, with any number of evaluations. Other optimizers evaluate once and call ls_optimizer_step.
- * Sets `*loss` (may be NULL) to the loss before the step.
+ * max_iterations directions, and may evaluate several times per direction. Other optimizers evaluate once and call
+ * ls_optimizer_step. Sets `*loss` (may be NULL) to the loss before the step.
  *
  * - On several ranks, the closure must return the same loss on all ranks (ls_allreduce), and the same gradients unless
  *   the parameters are sharded (`comm` of ls_lbfgs_options). The ranks then take the same steps.
- * - Fails with LS_ERR_STATE if the loss is not finite. ls_lbfgs and ls_conjugate_gradient restart with steepest descent
- *   after parameters were frozen or unfrozen.
+ * - Fails with LS_ERR_STATE if the loss is not finite. A line search treats such a point as too high instead.
+ * - ls_lbfgs and ls_conjugate_gradient restart with steepest descent if parameters were frozen or unfrozen since the
+ *   last step.
  * - After a failure in a line search, the parameters have their values from the start of the search. With fixed steps,
  *   they have their values from the last evaluation.
  */
@@ -340,16 +345,17 @@ LS_API void ls_optimizer_zero_grad(ls_optimizer *optimizer);
 /**
  * Lists the state of the optimizer as named tensors, to be saved with the parameters. The tensors are the optimizer's
  * own memory. With .zero in ls_data_parallel, they are copies with the state of all ranks, and the call is collective.
- * Returns borrowed pointers, valid until the next step, a new group, ls_optimizer_set_state, the next
- * ls_optimizer_state or ls_optimizer_free. Names are PyTorch's:
+ * Returns borrowed pointers, valid until the next step, a new group, or the next call that lists, saves, loads or
+ * sets the state, or frees the optimizer. Names follow PyTorch:
  *
  * - "param_groups.0.lr" (f64) for each group
  * - "PARAMETER.STATE" for each parameter, such as "0.weight.exp_avg". PARAMETER is the parameter's name in the
- *   optimizer's model or, if groups were added, the number of the parameter, counted over all groups.
- * - STATE is step (i64) and: momentum_buffer (ls_sgd, ls_rmsprop, ls_muon), exp_avg, exp_avg_sq, max_exp_avg_sq (Adam's
- *   variants), mu_product (f64, ls_nadam), square_avg, grad_avg (ls_rmsprop), acc_delta (ls_adadelta), sum (ls_adagrad)
- * - For ls_lbfgs and ls_conjugate_gradient, vectors of all parameters: d, prev_flat_grad, and, oldest first,
- *   old_stps.0, old_dirs.0. Each parameter begins at a multiple of 64 bytes.
+ *   optimizer's model. A parameter outside this model has its number instead, counted over all groups.
+ * - STATE is step (i64) and: momentum_buffer (ls_sgd, ls_rmsprop, ls_muon), exp_avg (also ls_lion), exp_avg_sq,
+ *   max_exp_avg_sq (Adam's variants), mu_product (f64, ls_nadam), square_avg, grad_avg (ls_rmsprop), acc_delta
+ *   (ls_adadelta), sum (ls_adagrad)
+ * - ls_lbfgs and ls_conjugate_gradient instead have numbers such as n_iter, and vectors of all parameters: d,
+ *   prev_flat_grad, and, oldest first, old_stps.0, old_dirs.0. Each parameter begins at a multiple of 64 bytes.
  */
 LS_API ls_status ls_optimizer_state(ls_optimizer *optimizer, const ls_named **tensors, int *count) LS_WARN_UNUSED;
 /**
@@ -368,8 +374,8 @@ LS_API ls_status ls_optimizer_save(ls_optimizer *optimizer, const char *path,
 /** Calls ls_optimizer_set_state with the tensors of a safetensors file. */
 LS_API ls_status ls_optimizer_load(ls_optimizer *optimizer, const char *path) LS_WARN_UNUSED;
 
-/** Frees the optimizer, but not the parameters. NULL is allowed. A later call on the optimizer fails with
- * LS_ERR_STATE. */
+/** Frees the optimizer, but not the parameters. NULL is allowed. Do not use the optimizer afterwards: calls that return
+ * a status usually fail with LS_ERR_STATE. */
 LS_API void ls_optimizer_free(ls_optimizer *optimizer);
 
 /**
@@ -377,15 +383,15 @@ LS_API void ls_optimizer_free(ls_optimizer *optimizer);
  * first.
  *
  * - Formulas, defaults and the step at which a rate changes follow torch.optim.lr_scheduler, in closed form.
- * - The rates depend only on the number of steps t and on `base`, the rate of each group when the schedule was created.
- *   Ranks that advance the same number of times therefore have the same rates.
+ * - The rates depend only on the number of steps t, on `base`, the rate of each group when the schedule was created,
+ * and for ls_schedule_plateau on the metrics. Ranks that advance in the same way therefore have the same rates.
  * - A group with base 0 is frozen and stays frozen.
  * - A step is one call to ls_schedule_advance, made after each training step or after each epoch.
- * - The constructors set the rates of step 0 and return ownership to the caller. They return NULL if a number is out of
- *   range or if the optimizer is NULL.
- * - ls_schedule_advance fails if a group was added to the optimizer later.
+ * - The constructors set the rates of step 0 and return ownership to the caller. They return NULL on failure, for
+ *   example if a number is out of range.
+ * - ls_schedule_advance fails with LS_ERR_STATE if a group was added to the optimizer later.
  *
- * Each formula below is the rate at step t. The last word of each comment is the name in PyTorch.
+ * Each formula below is the rate at step t. Its comment ends with the name in PyTorch.
  */
 typedef struct ls_schedule ls_schedule;
 
@@ -417,8 +423,8 @@ LS_API ls_schedule *ls_schedule_linear(ls_optimizer *optimizer, int64_t steps, d
 /** base (1 - min(t, steps) / steps)^power; `power` 0 selects the default, 1. PolynomialLR. */
 LS_API ls_schedule *ls_schedule_polynomial(ls_optimizer *optimizer, int64_t steps, double power);
 /**
- * base factor(t, user). Each step calls `factor` once for each group. `factor` must return the same number for the same
- * t. If the number is negative or not finite, ls_schedule_advance fails. LambdaLR.
+ * base factor(t, user). Each step calls `factor` once for each group that is not frozen. `factor` must return the same
+ * number for the same t. If the number is negative or not finite, ls_schedule_advance fails. LambdaLR.
  */
 LS_API ls_schedule *ls_schedule_function(ls_optimizer *optimizer, double (*factor)(int64_t step, void *user),
                                          void *user);
@@ -443,7 +449,7 @@ typedef struct ls_one_cycle_options {
                           (ls_optimizer_set_momentum) */
 } ls_one_cycle_options;
 
-/** Creates a one-cycle schedule. ls_schedule_advance fails with LS_ERR_STATE after `steps`. */
+/** Creates a one-cycle schedule. ls_schedule_advance fails with LS_ERR_STATE after `steps` calls. */
 LS_API ls_schedule *ls_schedule_one_cycle(ls_optimizer *optimizer, const ls_one_cycle_options *options);
 
 /** Selects how the height of the cycles of ls_schedule_cyclic changes. */
@@ -499,7 +505,7 @@ LS_API ls_schedule *ls_schedule_plateau(ls_optimizer *optimizer, const ls_platea
  * Adds `steps` warm-up steps before step 0 of a schedule, like LinearLR before another schedule in SequentialLR. In
  * the warm-up, the rates of step 0 are multiplied by a factor that rises linearly from `start` (0 to 1) to 1. Takes
  * ownership of the schedule and returns it; on failure, frees the schedule and returns NULL. Fails if the schedule has
- * been advanced or already has a warm-up.
+ * been advanced or already has a warm-up. ls_schedule_plateau ignores the metrics of the warm-up.
  */
 LS_API ls_schedule *ls_schedule_warm_up(ls_schedule *schedule, int64_t steps, double start);
 
@@ -534,7 +540,7 @@ LS_API void ls_schedule_free(ls_schedule *schedule);
 /**
  * A scaler keeps small gradients from underflowing to zero when products are computed in f16 (ls_autocast). It
  * multiplies the loss by a scale and divides the gradients by this scale. If a gradient is Inf or NaN, it skips the
- * step and reduces the scale. Defaults, state names and errors match PyTorch's GradScaler. Opaque.
+ * step and reduces the scale. Defaults and the order of calls match PyTorch's GradScaler. Opaque.
  *
  * ```c
  * ls_dtype before = ls_autocast(LS_F16);
@@ -569,21 +575,21 @@ LS_API ls_grad_scaler *ls_grad_scaler_new(const ls_grad_scaler_options *options)
 LS_API ls_tensor *ls_grad_scaler_scale(const ls_grad_scaler *scaler, ls_tensor *loss);
 /**
  * Divides the gradients of the optimizer's parameters by the scale, and checks in the same pass whether all are finite.
- * Collective if the model, or its gradients (.zero = 2 or 3), are sharded over ranks. A second call before
- * ls_grad_scaler_update fails with LS_ERR_STATE.
+ * Collective if the model, or its gradients (.zero = 2 or 3), are sharded over ranks. A second call for the
+ * optimizer before ls_grad_scaler_update fails with LS_ERR_STATE.
  */
 LS_API ls_status ls_grad_scaler_unscale(ls_grad_scaler *scaler, ls_optimizer *optimizer) LS_WARN_UNUSED;
 /**
  * Calls ls_grad_scaler_unscale if the program has not called it, and then ls_optimizer_step if all gradients are
- * finite. Otherwise skips the step: the optimizer and its parameters do not change. A second call before
- * ls_grad_scaler_update fails with LS_ERR_STATE, and so do ls_lbfgs and ls_conjugate_gradient, which evaluate the loss
- * themselves.
+ * finite. Otherwise skips the step: the optimizer and its parameters do not change. A second call for the
+ * optimizer before ls_grad_scaler_update fails with LS_ERR_STATE, and so do ls_lbfgs and ls_conjugate_gradient, which
+ * evaluate the loss themselves.
  */
 LS_API ls_status ls_grad_scaler_step(ls_grad_scaler *scaler, ls_optimizer *optimizer) LS_WARN_UNUSED;
 /**
- * Sets the scale of the next step: reduces it if a step was skipped. Call it once after the steps of all optimizers.
- * Fails with LS_ERR_STATE if neither ls_grad_scaler_unscale nor ls_grad_scaler_step was called since the last update,
- * or if the scale is so small that it cannot be the cause of Inf or NaN.
+ * Sets the scale of the next step: reduces it if a gradient was Inf or NaN since the last update. Call it once after
+ * the steps of all optimizers. Fails with LS_ERR_STATE if neither ls_grad_scaler_unscale nor ls_grad_scaler_step was
+ * called since the last update, or if the scale is so small that it cannot be the cause of Inf or NaN.
  */
 LS_API ls_status ls_grad_scaler_update(ls_grad_scaler *scaler) LS_WARN_UNUSED;
 /** Returns the scale. */
@@ -606,7 +612,7 @@ typedef struct ls_ema ls_ema;
  * `decay` at least 0 and below 1, usually 0.999. With decay 0, the average is the mean of all updates (stochastic
  * weight averaging: Izmailov et al., arXiv 1803.05407). The first update copies the parameters. Buffers, such as the
  * statistics of batch normalization, are averaged too; integer buffers are copied. Returns ownership to the caller.
- * Returns NULL if `decay` is out of range.
+ * Returns NULL on failure, for example if `decay` is out of range. With .zero = 3, call ls_data_parallel_gather first.
  */
 LS_API ls_ema *ls_ema_new(ls_module *model, double decay);
 /** Adds the current parameters to the averages. Call it after ls_optimizer_step. Fails with LS_ERR_STATE while the
@@ -626,18 +632,19 @@ LS_API int64_t ls_ema_count(const ls_ema *ema);
  */
 LS_API ls_status ls_ema_state(ls_ema *ema, const ls_named **tensors, int *count) LS_WARN_UNUSED;
 /** Restores averages of the same model and decay. Later averages are bit-identical. Checks the tensors like
- * ls_optimizer_set_state, except that buffers may contain any numbers, such as -infinity in a mask. */
+ * ls_optimizer_set_state, except that buffers may contain any numbers, such as -infinity in a mask. Fails with
+ * LS_ERR_STATE while the averages are swapped into the model. */
 LS_API ls_status ls_ema_set_state(ls_ema *ema, const ls_named *tensors, int count) LS_WARN_UNUSED;
 /** Frees the averages. The model does not change. NULL is allowed. */
 LS_API void ls_ema_free(ls_ema *ema);
 
 /**
- * Scales all gradients of the model so that their common Euclidean norm is at most `max_norm`. Sets `*norm` (may be
- * NULL) to the norm before scaling. If the model is sharded over ranks (ls_pipeline, ls_nn_column_parallel, .zero = 2
- * or 3), the call is collective, and the norm covers the complete model and is bit-identical on these ranks. Squares
- * are summed in f64: if the sum overflows (f64 gradients above 1e154), the norm is infinite and the gradients become 0,
- * as in PyTorch. Fails with LS_ERR_ARGUMENT if `max_norm` is not positive, and with LS_ERR_UNSUPPORTED if a gradient is
- * bf16 or f16.
+ * Scales all gradients of the model so that their common Euclidean norm is at most `max_norm`, up to rounding. Sets
+ * `*norm` (may be NULL) to the norm before scaling. If the model is sharded over ranks (ls_pipeline,
+ * ls_nn_column_parallel, .zero = 2 or 3), the call is collective, and the norm covers the complete model and is
+ * bit-identical on these ranks. Squares are summed in f64: if the sum overflows (f64 gradients above 1e154), the norm
+ * is infinite and the gradients become 0, as in PyTorch. If a gradient is NaN, all gradients become NaN. Fails with
+ * LS_ERR_ARGUMENT if `max_norm` is not positive, and with LS_ERR_UNSUPPORTED if a gradient is bf16 or f16.
  */
 LS_API ls_status ls_clip_grad_norm(ls_module *model, double max_norm, double *norm) LS_WARN_UNUSED;
 /** Clips every gradient element to [-limit, limit]. Fails with LS_ERR_ARGUMENT if `limit` is not positive, and with
