@@ -41,7 +41,7 @@ typedef struct ls_checkpoint_options ls_checkpoint_options;
 
 /** The current activity of a trial. */
 typedef enum ls_trial_phase {
-    LS_PHASE_NONE = 0, /**< outside of a pass over a loader */
+    LS_PHASE_NONE = 0, /**< outside of a pass over a loader and its hooks */
     LS_PHASE_TRAINING,
     LS_PHASE_VALIDATION,
     LS_PHASE_EVALUATION, /**< ls_trial_evaluate */
@@ -54,23 +54,23 @@ struct ls_trial_state {
     ls_trial *trial;
     ls_module *model;
     ls_optimizer *optimizer;
-    ls_comm *comm;          /**< communicator of the trial; NULL for one process */
+    ls_comm *comm;          /**< communicator of the trial; NULL if the trial has none */
     ls_trial_phase phase;   /**< current pass */
     ls_loader *loader;      /**< loader of the pass; NULL in LS_PHASE_NONE and LS_PHASE_REPLAY */
     ls_criterion criterion; /**< criterion for subsequent steps; a hook may replace it */
     void *criterion_user;   /**< user pointer of the criterion; a hook may replace it */
-    int64_t epoch;          /**< index of the epoch in the trial, from 0 */
+    int64_t epoch;          /**< index of the epoch in the trial, from 0; 0 in hooks of ls_trial_evaluate */
     int64_t epochs;         /**< argument `epochs` of ls_trial_run: total number of epochs */
-    int64_t batch;          /**< index of the batch in the epoch, from 0 */
+    int64_t batch;          /**< index of the batch in the epoch, from 0; after the last batch, their number */
     int64_t batches;        /**< number of batches in the epoch; -1 if unknown */
-    int64_t step;           /**< number of training steps since the trial was created */
-    int64_t first;          /**< index in the global batch of this rank's first sample; see ls_batch */
-    int64_t count;          /**< number of samples in this rank's share of the batch */
-    int64_t global_count;   /**< number of samples in the global batch */
-    ls_tensor *input;       /**< input of this rank's share; on_sample may replace it */
-    ls_tensor *target;      /**< target of this rank's share; on_sample may replace it */
-    ls_tensor *output;      /**< output of the model */
-    ls_tensor *loss;        /**< loss of the criterion, or of the user step */
+    int64_t step;  /**< number of training steps of the trial, with the steps of a checkpoint from which it resumed */
+    int64_t first; /**< index in the global batch of this rank's first sample; see ls_batch */
+    int64_t count; /**< number of samples in this rank's share of the batch */
+    int64_t global_count; /**< number of samples in the global batch */
+    ls_tensor *input;     /**< input of this rank's share; on_sample may replace it */
+    ls_tensor *target;    /**< target of this rank's share; on_sample may replace it */
+    ls_tensor *output;    /**< output of the model */
+    ls_tensor *loss;      /**< loss of the criterion, or of the user step */
     /**
      * Request to end the run on all ranks after this step. A hook or a user step on any rank may set it.
      *
@@ -88,8 +88,9 @@ struct ls_trial_state {
 };
 
 /**
- * A hook. If it returns a status other than LS_OK on any rank, the run ends with this status on all ranks. Set the
- * message with ls_error_set: the other ranks get this message with the rank number and the name of the hook.
+ * A hook. If it returns a status other than LS_OK on any rank, the run ends with this status on all ranks. If several
+ * ranks fail with different statuses, all ranks get one of them. Set the message with ls_error_set: the other ranks get
+ * this message with the rank number and the name of the hook.
  */
 typedef ls_status (*ls_callback_function)(ls_trial_state *state, void *user);
 
@@ -103,7 +104,9 @@ typedef ls_status (*ls_callback_function)(ls_trial_state *state, void *user);
  * - ls_trial_evaluate and ls_trial_predict also call the validation hooks.
  */
 typedef struct ls_callback_hooks {
-    const char *name; /**< name in messages and checkpoints (copied); NULL selects "callback N", counted from 0 */
+    /** Name in messages and checkpoints (copied), without '/' and with at most 80 bytes. NULL selects "callback N",
+     * counted from 0. */
+    const char *name;
     ls_callback_function on_init;  /**< called at the end of ls_trial_new, before `.resume` */
     ls_callback_function on_start; /**< called at the beginning of a run */
     ls_callback_function on_start_epoch;
@@ -112,7 +115,7 @@ typedef struct ls_callback_hooks {
     ls_callback_function on_forward;       /**< called when state->output is set */
     ls_callback_function on_criterion;     /**< called when state->loss is set */
     ls_callback_function on_backward;      /**< called when the gradients are complete */
-    ls_callback_function on_step_training; /**< called when the optimizer has changed the parameters */
+    ls_callback_function on_step_training; /**< called after the training step, also if the scaler skipped it */
     ls_callback_function on_end_training;  /**< called when the training metrics of the epoch are complete */
     ls_callback_function on_start_validation;
     ls_callback_function on_sample_validation;
@@ -123,9 +126,10 @@ typedef struct ls_callback_hooks {
     ls_callback_function on_end_epoch;      /**< called when the epoch is in the history */
     ls_callback_function
         on_checkpoint;           /**< called when the epoch is complete; the program may save its own files here */
-    ls_callback_function on_end; /**< called at the end of a run */
+    ls_callback_function on_end; /**< called at the end of a run that has not failed */
     /** Lists the state of the callback as named tensors, for checkpoints. The trial borrows the tensors until it
-     * calls another function of the callback. If NULL, checkpoints do not contain the callback's state. */
+     * calls another function of the callback. Set both `state` and `set_state`, or neither: checkpoints then do not
+     * contain the callback's state. */
     ls_status (*state)(void *user, const ls_named **tensors, int *count);
     /** Copies the state from a checkpoint when a trial resumes. Returns an error if the tensors do not match. */
     ls_status (*set_state)(void *user, const ls_named *tensors, int count);
@@ -151,7 +155,7 @@ typedef struct ls_callback ls_callback;
  */
 LS_API ls_callback *ls_callback_new(const ls_callback_hooks *hooks, void *user);
 
-/** Frees a callback. Does nothing if a trial or another callback has taken ownership. NULL is allowed. */
+/** Frees a callback. Does nothing while a trial or another callback owns it. NULL is allowed. */
 LS_API void ls_callback_free(ls_callback *callback);
 
 /**
@@ -221,7 +225,8 @@ typedef struct ls_trial_options {
     const ls_checkpoint_options *checkpoint;
     /**
      * Number of batches in an epoch of training; 0 selects the length of the loader's epoch. A larger number continues
-     * with the loader's next epoch. A smaller number skips the rest of the loader's epoch, unless `endless` is set.
+     * with the loader's next epoch. At the end of the epoch, the rest of the loader's epoch is skipped, unless
+     * `endless` is set.
      */
     int64_t train_steps;
     int64_t validate_steps; /**< the same for each validation */
@@ -267,7 +272,7 @@ typedef struct ls_trial_options {
      * Outer optimizer of the model, for local SGD and DiLoCo (ls_outer_new); borrowed. NULL selects none.
      *
      * - The trial calls ls_outer_step after each training step.
-     * - It also calls ls_outer_step at the end of the training of each epoch, before validation, and after a hook has
+     * - It calls ls_outer_sync at the end of the training of each epoch, before validation, and after a hook has
      *   stopped the run.
      * - A checkpoint within an epoch, even after a signal, waits for the next outer step. Checkpoints contain the state
      *   of every rank's optimizer, and the momentum of the outer optimizer.
@@ -277,7 +282,8 @@ typedef struct ls_trial_options {
      * Captures the default step at the first batch, and replays it (step.h; experimental). Small models train faster,
      * with the same bits.
      *
-     * - Batches with other shapes, such as the smaller last batch of an epoch, run the step as usual.
+     * - Batches with other shapes, such as the smaller last batch of an epoch, run the step as usual. A batch with more
+     *   samples than the captured batch is captured instead.
      * - The criterion's and the model's decisions and numbers are captured as they are. If they depend on the program's
      *   variables, such as *criterion_user, do not change these variables during training.
      * - The step is captured again after a hook has changed a mode, a trainable layer, or the criterion, the model or
@@ -286,30 +292,30 @@ typedef struct ls_trial_options {
      *   ls_keep(ls_clone(ls_detach(x))).
      * - A rank that cannot capture the step runs all steps as usual. Rank 0 logs once why it cannot capture the step;
      *   the other ranks log nothing. Reasons are on_forward, on_criterion or on_backward of a callback (except for
-     *   gradient clipping and weight decay, alone or in ls_callbacks_of), a user step, a gradient scaler, .shards, and
-     *   everything that ls_step_capture refuses.
+     *   gradient clipping and weight decay, alone or in ls_callbacks_of), a user step, a gradient scaler, .shards,
+     *   inputs that require a gradient or are not contiguous, and everything that ls_step_capture refuses.
      */
     bool capture;
 } ls_trial_options;
 
-/** Creates a trial and calls on_init. Returns ownership to the caller: free it with ls_trial_free. Returns NULL if an
- * option is missing or invalid, or if a metric is unknown. */
+/** Creates a trial and calls on_init. Returns ownership to the caller: free it with ls_trial_free. Returns NULL on
+ * failure, for example if an option is missing or invalid, if a metric is unknown, or if on_init fails. */
 LS_API ls_trial *ls_trial_new(const ls_trial_options *options);
 
 /**
  * Runs epochs until the trial has run `epochs` epochs in total, including the epochs of a checkpoint from which it
  * resumed. Collective if the trial has a communicator. docs/explanation/trials.md describes the loop and its checks.
  *
- * - Training starts at the position of its loader (ls_loader_seek): the rest of the loader's epoch counts as one epoch.
- *   Each validation starts at epoch 0, batch 0 of its loader.
+ * - Training starts at the position of its loader (ls_loader_seek): without `.train_steps`, the rest of the loader's
+ *   epoch counts as one epoch. Each validation starts at epoch 0, batch 0 of its loader.
  * - The ranks must have the same setup: loaders that divide batches over the ranks (samples, batch size, seed, order),
  *   optimizers (kind, options, rates), metrics, the library's callbacks and their options. Optimizers may differ if a
- *   rank has a user step. The program's own callbacks may exist on some ranks only.
+ *   rank has a user step, and in a pipeline. The program's own callbacks may exist on some ranks only.
  * - The ranks compare the parameters of a data-parallel model after on_start, after each epoch and before each
  *   checkpoint (ls_data_parallel_check). They skip the comparison while ls_data_parallel_no_sync is on, and while
  *   gradients of passes under it wait for their averaging: replicas may differ then, as in local SGD.
  * - If the model is not in training mode, the whole model is set to training mode before on_start. Otherwise each layer
- *   keeps its mode. Modes that hooks set (ls_module_train) are kept.
+ *   keeps its mode. Modes that hooks set outside validation (ls_module_train) are kept.
  * - Validation and its hooks run in evaluation mode. Afterwards all modes are restored.
  * - Rank 0 logs one warning if the ranks train separate models that do not communicate, or if each rank trains on all
  *   samples, with or without ls_data_parallel. To train separate models on purpose, give each trial a `.comm` of one
@@ -321,11 +327,11 @@ LS_API ls_trial *ls_trial_new(const ls_trial_options *options);
  *
  * - LS_ERR_STOPPED if a signal ended the run after a checkpoint (ls_checkpoint_options); a further call continues
  * - LS_ERR_MISMATCH if setups or parameters differ, with both values and ranks
- * - LS_ERR_ARGUMENT if `epochs` is negative, the trial lacks a training loader or an optimizer, the training loader has
- *   no batches, or the optimizer has no parameter of the model
+ * - LS_ERR_ARGUMENT if `epochs` is negative, the trial lacks a training loader, or the training loader has no batches;
+ *   without a user step, also if the trial lacks an optimizer, or the optimizer has no parameter of the model
  * - LS_ERR_MEMORY if a rank needs more memory than its `.memory_limit`
- * - LS_ERR_STATE if layers were added to the model after ls_data_parallel was called or the optimizer was created, or
- *   if a hook or the user step of this trial calls ls_trial_run
+ * - LS_ERR_STATE if layers were added to the model after ls_data_parallel was called or, without a user step, after the
+ *   optimizer was created, or if a hook or the user step of this trial calls ls_trial_run
  */
 LS_API ls_status ls_trial_run(ls_trial *trial, int64_t epochs) LS_WARN_UNUSED;
 
@@ -339,8 +345,8 @@ LS_API ls_status ls_trial_run(ls_trial *trial, int64_t epochs) LS_WARN_UNUSED;
  * - Afterwards, all modes are restored. If the loader is the training loader, its position is restored, too.
  * - A hook may call this function with a loader that no run is using. Then no hooks are called, and the history does
  *   not change.
- * - Fails with LS_ERR_ARGUMENT if the trial has no criterion, or if the label is not UTF-8 or too long: the label and
- *   the name of each metric have at most 63 bytes together.
+ * - Fails with LS_ERR_ARGUMENT if the trial has no criterion, or if the label is not UTF-8 or too long: names of
+ *   results, such as "test_loss", have at most 63 bytes.
  */
 LS_API ls_status ls_trial_evaluate(ls_trial *trial, ls_loader *loader, const char *label) LS_WARN_UNUSED;
 
@@ -354,18 +360,21 @@ LS_API ls_status ls_trial_evaluate(ls_trial *trial, ls_loader *loader, const cha
  *   the order of batches, and within a batch in the order of ranks.
  * - If ranks have the same samples, as in tensor parallelism and pipelines, the outputs contain each sample once.
  * - Calls the hooks of ls_trial_evaluate except on_criterion_validation. There are no targets, losses or metrics.
- * - Fails with LS_ERR_SHAPE if outputs differ in dtype, or in shape beyond the first axis. Fails with LS_ERR_MISMATCH
- *   if ranks have different outputs for the same samples of a data set: their models are separate, or the outputs are
- *   shards. Fails with LS_ERR_STATE if a hook of another prediction of this trial calls it.
+ * - Fails with LS_ERR_SHAPE if an output does not have one row per sample, or if outputs differ in dtype, or in shape
+ *   beyond the first axis. Fails with LS_ERR_MISMATCH if ranks have different outputs for the same samples of a data
+ *   set: their models are separate, or the outputs are shards. Fails with LS_ERR_STATE if a hook of another prediction
+ *   of this trial calls it.
  */
 LS_API ls_status ls_trial_predict(ls_trial *trial, ls_loader *loader, bool on_all_ranks,
                                   ls_tensor **outputs) LS_WARN_UNUSED;
 
 /**
  * Calls the hooks of callbacks for every epoch in the history of the trial, without computation and without tensors
- * (torchbearer's replay). Borrows the callbacks until it returns. ls_trial_metric returns the results of the epoch.
- * With `one_batch`, each pass has one batch. If a hook sets state->stop, the replay ends. Does not call on_init or
- * on_checkpoint. Fails with LS_ERR_ARGUMENT if a callback is NULL, and with LS_ERR_STATE if the trial is running.
+ * (torchbearer's replay). Borrows the callbacks until it returns. In the hooks of a pass, ls_trial_metric returns
+ * the results of this pass in the epoch. In on_end_epoch, it returns all results of the epoch. With `one_batch`, each
+ * pass has one batch. If a hook sets state->stop, the replay ends. Does not call on_init or on_checkpoint. If a
+ * callback is NULL, fails with the error from its constructor, or with LS_ERR_ARGUMENT. Fails with LS_ERR_STATE if the
+ * trial is running.
  */
 LS_API ls_status ls_trial_replay(ls_trial *trial, ls_callback *const *callbacks, int count,
                                  bool one_batch) LS_WARN_UNUSED;
@@ -400,8 +409,8 @@ LS_API int64_t ls_trial_history_count(const ls_trial *trial);
  * epoch does not have the metric. Sets the same errors as ls_trial_metric.
  */
 LS_API double ls_trial_history(const ls_trial *trial, int64_t epoch, const char *name);
-/** Writes the history as a CSV file (RFC 4180) with a line per epoch and a column per metric; "nan" marks a missing
- * value. */
+/** Writes the history as a CSV file (RFC 4180) with a header, a line per epoch, and a column per metric; "nan" marks a
+ * missing value. */
 LS_API ls_status ls_trial_write_history(const ls_trial *trial, const char *path) LS_WARN_UNUSED;
 
 /**
