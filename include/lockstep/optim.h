@@ -490,7 +490,7 @@ typedef struct ls_plateau_options {
                          default, 10 */
     double threshold; /**< 0 selects the default, 1e-4 */
     int64_t cooldown; /**< number of metric values after a reduction that do not count against `patience` */
-    double minimum;   /**< smallest rate */
+    double minimum;   /**< smallest rate after a reduction */
     double epsilon;   /**< largest change of a rate that is skipped as too small; 0 selects the default, 1e-8 */
     bool no_patience; /**< selects a patience of 0: the first metric that is not better reduces the rates */
     bool larger_is_better; /**< a metric is better if it is more than best * (1 + threshold) */

@@ -21,7 +21,7 @@ ls_ema *ls_ema_new(ls_module *model, double decay) {
         (void)ls_fail_missing("ls_ema_new: the model");
         return NULL;
     }
-    if (ls_option_within("ls_ema_new", "decay", decay, 0, nextafter(1, 0)) != LS_OK) {
+    if (!ls_module_is_here(model) || ls_option_within("ls_ema_new", "decay", decay, 0, nextafter(1, 0)) != LS_OK) {
         return NULL;
     }
     ls_ema *ema = ls_allocate_zeroed(1, sizeof *ema);

@@ -225,6 +225,10 @@ TEST(test_wrong_calls) {
     }
     assert_null(ls_ema_new(ls_nn_linear(-1, 2), 0.9));
     expect_error(ls_error_status(), LS_ERR_ARGUMENT, "ls_ema_new: the model");
+    ls_module *freed = ls_nn_linear(2, 2);
+    ls_module_free(freed);
+    assert_null(ls_ema_new(freed, 0.9));
+    expect_error(ls_error_status(), LS_ERR_STATE, "the module was freed");
     assert_int_not_equal(ls_ema_update(NULL), LS_OK);
     assert_int_not_equal(ls_ema_swap(NULL), LS_OK);
     assert_int_not_equal(ls_ema_put(NULL), LS_OK);
