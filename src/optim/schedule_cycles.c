@@ -47,7 +47,7 @@ static double curve_at(curve c, const ls_one_cycle_options *options, int64_t ste
 
 static double one_cycle_rate(const ls_schedule *schedule, double base, int64_t step) {
     const ls_one_cycle_options *options = &schedule->options.one_cycle;
-    const double most = options->max_learning_rate > 0 ? options->max_learning_rate : base;
+    const double most = ls_option(options->max_learning_rate, base);
     const double first = most / options->initial_divisor;
     return curve_at((curve){{first, most, first, first / options->final_divisor}}, options, step);
 }
@@ -117,7 +117,7 @@ static double height_at(const ls_cyclic_options *options, int64_t step) {
 
 static double cyclic_rate(const ls_schedule *schedule, double base, int64_t step) {
     const ls_cyclic_options *options = &schedule->options.cyclic;
-    const double least = options->min_learning_rate > 0 ? options->min_learning_rate : base;
+    const double least = ls_option(options->min_learning_rate, base);
     return least + (options->max_learning_rate - least) * height_at(options, step);
 }
 
