@@ -89,6 +89,11 @@ TEST(test_groups) {
     expect_message("ls_schedule_cyclic: the optimizer has 4 groups, but had 3 when the schedule was created");
     expect_near(ls_optimizer_learning_rate(optimizer, 0), 0.2);
     ls_schedule_free(schedule);
+
+    schedule =
+        ls_schedule_cyclic(optimizer, &(ls_cyclic_options){.min_learning_rate = LS_ZERO, .max_learning_rate = 0.3});
+    assert_true(ls_optimizer_learning_rate(optimizer, 0) == 0);
+    ls_schedule_free(schedule);
     ls_optimizer_free(optimizer);
 }
 
