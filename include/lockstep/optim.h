@@ -449,8 +449,7 @@ typedef struct ls_one_cycle_options {
                           (ls_optimizer_set_momentum) */
 } ls_one_cycle_options;
 
-/** Creates a one-cycle schedule. After `steps` steps beyond any warm-up, ls_schedule_advance fails with LS_ERR_STATE.
- */
+/** Creates a one-cycle schedule. ls_schedule_advance fails with LS_ERR_STATE after the warm-up and `steps`. */
 LS_API ls_schedule *ls_schedule_one_cycle(ls_optimizer *optimizer, const ls_one_cycle_options *options);
 
 /** Selects how the height of the cycles of ls_schedule_cyclic changes. */
