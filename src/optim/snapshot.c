@@ -30,6 +30,13 @@ ls_status ls_snapshot_make(const char *call, ls_snapshot *snapshot, const ls_mod
     return ls_snapshot_take(snapshot);
 }
 
+ls_status ls_snapshot_check(const char *call, const ls_snapshot *snapshot) {
+    for (int i = 0; i < snapshot->count; i++) {
+        LS_TRY(ls_tensor_is_here(call, ls_snapshot_source(snapshot, i)) ? LS_OK : ls_error_status());
+    }
+    return LS_OK;
+}
+
 /* Copies without recording, because parameters require gradients, and recording would forbid the change. */
 static ls_status copy(ls_tensor *destination, const ls_tensor *source) {
     const bool before = ls_no_grad(true);

@@ -317,6 +317,32 @@ static ls_status test_sync_parameters(ls_comm *world) {
     return LS_OK;
 }
 
+/* Averages do not change a part of the model, or of themselves. */
+static ls_status test_averages(ls_comm *world) {
+    replica r;
+    uint64_t before = 0, after = 0;
+    LS_TRY(begin(&r, world, 3));
+    ls_scope *scope = ls_scope_begin();
+    LS_CHECK(ls_ema_new(r.module, 0.5) == NULL && ls_error_status() == LS_ERR_STATE);
+    LS_EXPECT_MESSAGE("call ls_data_parallel_gather first");
+    LS_CHECK(ls_scope_end(scope) == LS_ERR_STATE);
+    LS_TRY(ls_data_parallel_gather(r.module, true));
+    ls_ema *ema = ls_ema_new(r.module, 0.5);
+    LS_CHECK(ema != NULL);
+    LS_TRY(ls_data_parallel_gather(r.module, false));
+    LS_TRY(train(&r, world));
+    LS_TRY(hash_of(r.module, &before));
+    scope = ls_scope_begin();
+    LS_CHECK(ls_ema_swap(ema) == LS_ERR_STATE && ls_ema_put(ema) == LS_ERR_STATE && ls_ema_update(ema) == LS_ERR_STATE);
+    LS_EXPECT_MESSAGE("ls_ema_update");
+    LS_CHECK(ls_scope_end(scope) == LS_ERR_STATE && ls_ema_count(ema) == 0);
+    LS_TRY(hash_of(r.module, &after));
+    LS_CHECK(before == after);
+    ls_ema_free(ema);
+    end(&r);
+    return LS_OK;
+}
+
 /* Only rank 0 changes the parameters, as if it had loaded a file. */
 static ls_status test_other_parameters(ls_comm *world) {
     replica r;
@@ -430,6 +456,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(test_forward(world));
     if (ls_comm_size(world) > 1) {
         LS_TRY(test_sync_parameters(world));
+        LS_TRY(test_averages(world));
         LS_TRY(test_other_parameters(world));
         LS_TRY(test_alias(world));
         LS_TRY(test_freed(world, true));
