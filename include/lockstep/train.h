@@ -387,8 +387,8 @@ LS_API ls_status ls_trial_replay(ls_trial *trial, ls_callback *const *callbacks,
  *
  * - During a pass that computes the metric, in the hooks of a batch and in a user step: returns the value over this
  *   rank's samples so far in the pass, or NAN before the first batch. From on_step_training (on_step_validation) on,
- * the current batch is included; from on_sample to on_backward it is not. If a trial resumes within an epoch, the
- * batches before the checkpoint are included.
+ *   the current batch is included; from on_sample to on_backward it is not. If a trial resumes within an epoch, the
+ *   batches before the checkpoint are included.
  * - Otherwise, from on_end_training (on_end_validation) to on_start_training (on_start_validation) of the next pass:
  *   returns the last value over all ranks, the same on every rank.
  */
