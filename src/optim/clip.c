@@ -165,7 +165,7 @@ static ls_status check_gradients(const char *call, const ls_module *model) {
 static ls_status clip_norm(ls_module *model, double max_norm, double *norm) {
     ls_divided_sums sums;
     double squares = 0;
-    ls_divided_begin(&sums, model);
+    LS_TRY(ls_divided_begin("ls_clip_grad_norm", &sums, model));
     LS_TRY(check_gradients("ls_clip_grad_norm", model));
     LS_TRY(sum_squares(model, &sums));
     LS_TRY(ls_divided_total(&sums, &squares));

@@ -1,12 +1,5 @@
 #include "optim/divided.h"
 
-void ls_divided_begin(ls_divided_sums *sums, const ls_module *model) {
-    sums->count = 0;
-    if (model != NULL && model->stages.add != NULL) {
-        sums->sums[sums->count++] = (ls_divided_sum_of){.divisions = {[LS_DIVIDED_MODEL] = model->stages}};
-    }
-}
-
 double *ls_divided_sum(const char *call, ls_divided_sums *sums, const ls_division *divisions) {
     for (int i = 0; i < sums->count; i++) {
         const ls_division *own = sums->sums[i].divisions;
@@ -25,6 +18,22 @@ double *ls_divided_sum(const char *call, ls_divided_sums *sums, const ls_divisio
         made->divisions[i] = divisions[i];
     }
     return &made->sum;
+}
+
+static ls_status add_stages(const char *call, ls_divided_sums *sums, const ls_module *module) {
+    const ls_division divisions[LS_DIVISIONS] = {[LS_DIVIDED_MODEL] = module->stages};
+    if (module->stages.add != NULL && ls_divided_sum(call, sums, divisions) == NULL) {
+        return ls_error_status();
+    }
+    for (int i = 0; i < module->child_count; i++) {
+        LS_TRY(add_stages(call, sums, module->children[i].module));
+    }
+    return LS_OK;
+}
+
+ls_status ls_divided_begin(const char *call, ls_divided_sums *sums, const ls_module *model) {
+    sums->count = 0;
+    return model != NULL ? add_stages(call, sums, model) : LS_OK;
 }
 
 /*

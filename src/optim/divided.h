@@ -18,10 +18,10 @@ typedef struct ls_divided_sums {
 } ls_divided_sums;
 
 /*
- * Begins the sums over the parameters of `model`, which may be NULL. If the model is a stage of a pipeline, the total
- * is collective on this rank even if the stage has no parameters.
+ * Begins the sums over the parameters of `model`, which may be NULL. If the model contains a stage of a pipeline, the
+ * total is collective on this rank even if the stage has no parameters.
  */
-void ls_divided_begin(ls_divided_sums *sums, const ls_module *model);
+ls_status ls_divided_begin(const char *call, ls_divided_sums *sums, const ls_module *model);
 
 /*
  * Returns a pointer to this rank's sum for a parameter with these divisions, and creates the sum if necessary. Call it

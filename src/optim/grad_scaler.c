@@ -137,7 +137,7 @@ static ls_sharding *sharding_of_gradients(const ls_optimizer *optimizer) {
 static ls_status agree(const ls_optimizer *optimizer, double own, bool *found) {
     ls_divided_sums sums;
     double total = 0;
-    ls_divided_begin(&sums, optimizer->model);
+    LS_TRY(ls_divided_begin("ls_grad_scaler_unscale", &sums, optimizer->model));
     ls_sharding *sharding = sharding_of_gradients(optimizer);
     LS_TRY(sharding != NULL ? sharding->add(sharding, &own, 1) : LS_OK);
     for (int g = 0; g < optimizer->group_count; g++) {

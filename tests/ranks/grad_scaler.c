@@ -151,6 +151,10 @@ static ls_status stages_without_parameters(ls_comm *world) {
     LS_TRY(ls_clip_grad_norm(model, 1e-3, &norm));
     LS_CHECK(norm > 0);
     LS_TRY(ranks_have_same_bytes(world, &norm, sizeof norm));
+    ls_module *larger = ls_sequential(ls_module_retain(model));
+    LS_TRY(ls_clip_grad_norm(larger, 1, &norm));
+    LS_CHECK(norm > 0 && norm < 1.001e-3);
+    ls_module_free(larger);
     ls_grad_scaler_free(scaler);
     return steps_of_parts(world, model, 0, pipeline_backwards);
 }
