@@ -69,8 +69,8 @@ struct ls_trial_state {
     int64_t global_count; /**< number of samples in the global batch */
     ls_tensor *input;     /**< input of this rank's share; on_sample may replace it */
     ls_tensor *target;    /**< target of this rank's share; on_sample may replace it */
-    ls_tensor *output;    /**< output of the model */
-    ls_tensor *loss;      /**< loss of the criterion, or of the user step */
+    ls_tensor *output;    /**< output of the model; with `.shards`, NULL in on_backward and on_step_training */
+    ls_tensor *loss;      /**< loss of the criterion or the user step; with `.shards`, NULL like `output` */
     /**
      * Request to end the run on all ranks after this step. A hook or a user step on any rank may set it.
      *
@@ -101,6 +101,7 @@ typedef ls_status (*ls_callback_function)(ls_trial_state *state, void *user);
  * - If a rank's share of a batch is empty, it skips on_sample, on_forward and on_criterion. Every rank calls the other
  *   hooks.
  * - A trial with a user step does not call on_forward, on_criterion or on_backward.
+ * - With `.shards` of ls_data_parallel_options, some hooks run once for each slice (docs/explanation/same-bits.md).
  * - ls_trial_evaluate and ls_trial_predict also call the validation hooks.
  */
 typedef struct ls_callback_hooks {
@@ -287,7 +288,7 @@ typedef struct ls_trial_options {
      * - The criterion's and the model's decisions and numbers are captured as they are. If they depend on the program's
      *   variables, such as *criterion_user, do not change these variables during training.
      * - The step is captured again after a hook has changed a mode, a trainable layer, or the criterion, the model or
-     *   the optimizer in the state.
+     *   the optimizer in the state, unless that happens in every step.
      * - Each replay overwrites the output and the loss: a hook that keeps them must copy them:
      *   ls_keep(ls_clone(ls_detach(x))).
      * - A rank that cannot capture the step runs all steps as usual. Rank 0 logs once why it cannot capture the step;
@@ -388,7 +389,7 @@ LS_API ls_status ls_trial_replay(ls_trial *trial, ls_callback *const *callbacks,
  * - During a pass that computes the metric, in the hooks of a batch and in a user step: returns the value over this
  *   rank's samples so far in the pass, or NAN before the first batch. From on_step_training (on_step_validation) on,
  *   the current batch is included; from on_sample to on_backward it is not. If a trial resumes within an epoch, the
- *   batches before the checkpoint are included.
+ *   batches before the checkpoint are included. With `.shards`, slices of the current batch are included when they end.
  * - Otherwise, from on_end_training (on_end_validation) to on_start_training (on_start_validation) of the next pass:
  *   returns the last value over all ranks, the same on every rank.
  */

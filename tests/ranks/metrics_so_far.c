@@ -1,6 +1,7 @@
 /*
  * Within a pass, ls_trial_metric returns the value over this rank's samples so far. After the pass, it returns the
- * value over all ranks. Custom metrics, merged by their own function, do the same.
+ * value over all ranks. Custom metrics, merged by their own function, do the same. With `.shards`, the samples of all
+ * slices of this rank count.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -8,6 +9,7 @@
 #include "tests/support/ranks.h"
 
 #include <math.h>
+#include <string.h>
 
 #include <lockstep/train.h>
 
@@ -154,7 +156,84 @@ static ls_status do_nothing(ls_trial_state *state, void *user) {
     return LS_OK;
 }
 
-ls_status rank_test(ls_comm *world) {
+/* ---- slices ------------------------------------------------------------------------------------------------------ */
+
+enum { SLICES = 6 };
+
+static ls_status mean_input(const ls_trial_state *state, void *user, double *sum, double *weight) {
+    (void)user;
+    *sum = ls_item(ls_sum(state->input));
+    *weight = (double)state->count;
+    return LS_OK;
+}
+
+static ls_status add_slice(const ls_trial_state *state, seen *s) {
+    if (state->count > 0) {
+        s->sum += ls_item(ls_sum(state->input));
+        s->count += (double)state->count;
+        s->largest = fmax(s->largest, ls_item(ls_max(state->input)));
+    }
+    return LS_OK;
+}
+
+static ls_status on_sliced_start(ls_trial_state *state, void *user) {
+    *(seen *)user = (seen){.largest = (double)-INFINITY, .held_back = ((seen *)user)->held_back};
+    LS_CHECK(state->phase != LS_PHASE_NONE);
+    return LS_OK;
+}
+
+/* Called once per batch, with the whole share of this rank. */
+static ls_status on_sliced_step(ls_trial_state *state, void *user) {
+    seen *s = user;
+    LS_TRY(add_slice(state, s));
+    LS_TRY(check(state, s, "input", "largest"));
+    LS_CHECK(ls_trial_metric(state->trial, "lr") == 0.5);
+    LS_TRY(ls_trial_evaluate(state->trial, s->held_back, "now"));
+    LS_CHECK(!isnan(ls_trial_metric(state->trial, "now_input")));
+    return check(state, s, "input", "largest");
+}
+
+/* Called once per slice. */
+static ls_status on_sliced_validation(ls_trial_state *state, void *user) {
+    LS_TRY(add_slice(state, user));
+    return check(state, user, "val_input", "val_largest");
+}
+
+static ls_status with_slices(ls_comm *world) {
+    const ls_loader_options loading = {.global_batch_size = BATCH, .comm = world, .seed = 3, .shards = SLICES};
+    ls_module *model = ls_data_parallel(ls_nn_linear_with(1, 1, &(ls_linear_options){.dtype = LS_F64}), world,
+                                        &(ls_data_parallel_options){.shards = SLICES});
+    ls_optimizer *optimizer = ls_sgd(model, &(ls_sgd_options){.learning_rate = 0.5});
+    ls_loader *train = ls_loader_new(make_dataset(SAMPLES, 0), &loading);
+    ls_loader *validate = ls_loader_new(make_dataset(HELD_BACK, SAMPLES), &loading);
+    seen s = {.held_back = ls_loader_new(make_dataset(HELD_BACK, SAMPLES), &loading)};
+    const ls_callback_hooks hooks = {.on_start_training = on_sliced_start,
+                                     .on_step_training = on_sliced_step,
+                                     .on_start_validation = on_sliced_start,
+                                     .on_step_validation = on_sliced_validation};
+    ls_trial *trial = ls_trial_new(&(ls_trial_options){
+        .model = model,
+        .optimizer = optimizer,
+        .criterion = ls_criterion_mse,
+        .train = train,
+        .validate = validate,
+        .metrics = LS_METRICS("loss", "lr"),
+        LS_CUSTOM_METRICS(ls_metric_new(&largest, NULL),
+                          ls_metric_new(&(ls_metric_functions){.name = "input", .mean = mean_input}, NULL)),
+        LS_CALLBACKS(ls_callback_new(&hooks, &s)),
+        .quiet = true});
+    LS_CHECK(trial != NULL);
+    LS_TRY(ls_trial_run(trial, EPOCHS));
+    ls_trial_free(trial);
+    ls_loader_free(train);
+    ls_loader_free(validate);
+    ls_loader_free(s.held_back);
+    ls_optimizer_free(optimizer);
+    ls_module_free(model);
+    return LS_OK;
+}
+
+static ls_status without_slices(ls_comm *world) {
     const ls_loader_options loading = {.global_batch_size = BATCH, .comm = world, .seed = 3};
     ls_module *model = ls_nn_function("AsItIs", as_it_is, NULL);
     ls_tensor *parameter = ls_zeros(LS_SHAPE(1), LS_F64);
@@ -194,5 +273,11 @@ ls_status rank_test(ls_comm *world) {
     ls_optimizer_free(optimizer);
     ls_module_free(model);
     ls_release(parameter);
+    return LS_OK;
+}
+
+ls_status rank_test(ls_comm *world) {
+    LS_TRY(without_slices(world));
+    LS_TRY(strcmp(ls_default_device(), "cpu") == 0 ? with_slices(world) : LS_OK); /* .shards needs a CPU */
     return ls_comm_barrier(world, NULL);
 }

@@ -200,3 +200,27 @@ const ls_tally *ls_metrics_exchange(ls_metrics *metrics, const ls_trial_state *s
     exchange x = {.metrics = metrics, .state = state, .parts = (size_t)metrics->parts, .sliced = metrics->sliced};
     return run(&x) == LS_OK ? metrics->merged : NULL;
 }
+
+/* ---- the slices of one rank -------------------------------------------------------------------------------------- */
+
+static ls_status add_slice(ls_tally *merged, const ls_tally *slice, bool further) {
+    const ls_metric_type *type = slice->metric->type;
+    if (type->merge != NULL) {
+        return slice->count > 0 ? type->merge(merged, slice->items, slice->count) : LS_OK;
+    }
+    LS_TRY(slice->count > merged->count ? ls_tally_resize(merged, slice->count) : LS_OK);
+    for (size_t j = further && type->alike ? (size_t)type->kept : 0; j < slice->count; j++) {
+        merged->items[j] += slice->items[j];
+    }
+    return LS_OK;
+}
+
+const ls_tally *ls_metrics_merge_slices(ls_metrics *metrics, const ls_metric_set *first, int i) {
+    ls_tally *merged = &metrics->merged[i];
+    merged->count = 0;
+    ls_status status = ls_tally_begin(merged);
+    for (const ls_metric_set *set = first; set != NULL && status == LS_OK; set = set->next) {
+        status = add_slice(merged, &set->tallies[i], set != first);
+    }
+    return status == LS_OK ? merged : NULL;
+}

@@ -166,6 +166,7 @@ typedef struct ls_metric_set {
     uint64_t data_ns;                  /* time spent in the loader since then */
     uint64_t comm_ns;                  /* communication time up to at_ns */
     struct ls_metric_set *outer;       /* set of the interrupted pass; NULL if there is none */
+    struct ls_metric_set *first;       /* set of this rank's first slice; this set without slices */
     struct ls_metric_set *next;        /* set of the next slice; NULL for the last slice */
     bool further;                      /* belongs to a slice after the first */
 } ls_metric_set;
@@ -214,6 +215,12 @@ ls_status ls_metrics_fetch(ls_metrics *metrics, const ls_trial_state *state);
 /* exchange.c: merges the numbers of all ranks. Returns a borrowed list of tallies, which is valid until the next
  * batch, or NULL on failure. Collective. */
 const ls_tally *ls_metrics_exchange(ls_metrics *metrics, const ls_trial_state *state);
+
+/*
+ * Merges the numbers of this rank's slices. Returns a borrowed tally, valid until the next call or exchange, or NULL on
+ * failure. `first` is the set of the first slice.
+ */
+const ls_tally *ls_metrics_merge_slices(ls_metrics *metrics, const ls_metric_set *first, int i);
 
 /* results.c: returns the tally that stores the values with this name, or NULL if out of memory. */
 ls_tally *ls_metrics_keep_several(ls_metrics *metrics, const char *name);

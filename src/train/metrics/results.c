@@ -48,14 +48,18 @@ bool ls_metrics_describe(const ls_trial *trial, int index, char *text, size_t si
 /* ---- values so far in a pass ------------------------------------------------------------------------------------- */
 
 /* Returns the value computed from this rank's numbers, or NAN before the first batch. */
-static double value_so_far(const ls_metric_set *set, int i) {
-    const ls_tally *tally = &set->tallies[i];
-    return set->begun && tally->count > 0 ? tally->metric->type->result(tally) : (double)NAN;
+static double value_so_far(const ls_trial *trial, int i) {
+    const ls_metric_set *set = trial->metrics->set->first;
+    if (!set->begun || set->tallies[i].count == 0) {
+        return (double)NAN;
+    }
+    const ls_tally *tally = set->next != NULL ? ls_metrics_merge_slices(trial->metrics, set, i) : &set->tallies[i];
+    return tally != NULL ? tally->metric->type->result(tally) : (double)NAN;
 }
 
 /* Returns the index of the metric whose result has this name in the current pass, or -1 if there is no such metric. */
 static int find_under_way(const ls_trial *trial, const char *name) {
-    const ls_metric_set *set = trial->metrics->set;
+    const ls_metric_set *set = trial->metrics->set->first;
     const size_t length = strlen(set->prefix);
     if (!set->under_way || trial->state.phase == LS_PHASE_NONE || strncmp(name, set->prefix, length) != 0) {
         return -1;
@@ -84,7 +88,7 @@ const char *ls_metrics_name(const ls_trial *trial, int index) {
 
 double ls_metrics_so_far(const ls_trial *trial, int index) {
     const int i = find_shown(trial, index);
-    return i >= 0 && !trial->metrics->items[i]->type->costly ? value_so_far(trial->metrics->set, i) : (double)NAN;
+    return i >= 0 && !trial->metrics->items[i]->type->costly ? value_so_far(trial, i) : (double)NAN;
 }
 
 /* ---- metrics with several values --------------------------------------------------------------------------------- */
@@ -196,7 +200,7 @@ double ls_trial_metric(const ls_trial *trial, const char *name) {
     if (trial != NULL && name != NULL) {
         const int i = find_under_way(trial, name);
         if (i >= 0) {
-            return value_so_far(trial->metrics->set, i);
+            return value_so_far(trial, i);
         }
         const double *latest = ls_history_find(&trial->latest, name);
         if (latest != NULL) {
