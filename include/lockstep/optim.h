@@ -205,10 +205,10 @@ typedef struct ls_lbfgs_options {
 typedef enum ls_conjugate_formula { LS_POLAK_RIBIERE = 0, LS_FLETCHER_REEVES } ls_conjugate_formula;
 
 /**
- * Nonlinear conjugate gradients (Nocedal and Wright, algorithm 5.4). Needs less memory than ls_lbfgs, because it has no
- * history. Always uses a line search, with tighter conditions than ls_lbfgs. Restarts with steepest descent after
- * `restart_every` directions, if gradients are far from orthogonal (5.52), and if a direction is not a descent
- * direction. Steps, parameters and the other fields are as in ls_lbfgs.
+ * Nonlinear conjugate gradients (Nocedal and Wright, algorithm 5.4). Has no history, so it needs less memory than
+ * ls_lbfgs with the default history_size. Always uses a line search, with tighter conditions than ls_lbfgs. Restarts
+ * with steepest descent after `restart_every` directions, if gradients are far from orthogonal (5.52), and if a
+ * direction is not a descent direction. Steps, parameters and the other fields are as in ls_lbfgs.
  */
 typedef struct ls_conjugate_gradient_options {
     ls_conjugate_formula formula; /**< 0 selects LS_POLAK_RIBIERE, with which beta is never negative (5.44, 5.45) */
