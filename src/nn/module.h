@@ -79,7 +79,7 @@ struct ls_module {
     bool told;             /* ls_sync_gradients has already logged its warning */
     bool failed;           /* an added object was NULL or could not be stored */
     ls_saved_error *cause; /* error of the first failure; NULL if out of memory */
-    int unsynchronized;    /* number of ls_outer that have taken steps since their last outer step */
+    int unsynchronized;    /* number of ls_outer of this module that have taken steps since their last outer step */
     ls_named_list own_parameters;
     ls_named_list own_buffers;
     ls_child *children;
@@ -195,9 +195,6 @@ void ls_module_release_lists(ls_module *module);
  */
 bool ls_module_has_grown(const ls_module *module);
 
-/* Records, for the module and all its descendants, that the ranks' parameters differ until the next outer step of an
- * ls_outer, or that this outer step has run. */
-void ls_module_set_unsynchronized(ls_module *module, bool unsynchronized);
 /* Returns whether the parameters of the module or of a descendant differ until an outer step. */
 bool ls_module_is_unsynchronized(const ls_module *module);
 /* Fails with LS_ERR_STATE while ls_module_is_unsynchronized. */

@@ -363,6 +363,33 @@ static ls_status refused_around_the_model(ls_comm *world) {
     return LS_OK;
 }
 
+/* A layer stays refused until the outer step of each model that contains it, even if it was added to one of the models
+ * between two outer steps. */
+static ls_status refused_in_two_models(ls_comm *world) {
+    ls_module *layer = ls_module_retain(ls_nn_linear(INPUTS, 1)), *relu = ls_module_retain(ls_nn_relu());
+    ls_module *models[] = {ls_sequential(layer), make_model()};
+    ls_outer *outers[2];
+    for (int i = 0; i < 2; i++) {
+        outers[i] = ls_outer_new(models[i], world, &(ls_outer_options){.steps = 9});
+        LS_CHECK(outers[i] != NULL);
+        LS_TRY(ls_outer_step(outers[i]));
+    }
+    LS_CHECK(ls_module_add_child(models[1], "layer", layer) != NULL);
+    LS_CHECK(ls_module_add_child(models[1], "relu", relu) != NULL);
+    const bool several = ls_comm_size(world) > 1;
+    LS_CHECK((ls_module_hash(relu) == 0) == several);
+    ls_outer_free(outers[1]);
+    LS_CHECK(ls_module_hash(relu) != 0);
+    LS_CHECK((ls_module_hash(layer) == 0) == several && (ls_module_hash(models[1]) == 0) == several);
+    ls_outer_free(outers[0]);
+    LS_CHECK(ls_module_hash(layer) != 0 && ls_module_hash(models[1]) != 0);
+    ls_module_free(models[0]);
+    ls_module_free(models[1]);
+    ls_module_free(layer);
+    ls_module_free(relu);
+    return LS_OK;
+}
+
 /* The last rank takes an additional step, or has frozen a parameter. The communicator stays usable. */
 static ls_status ranks_out_of_step(ls_comm *world, bool freezes) {
     const bool last = ls_comm_rank(world) == ls_comm_size(world) - 1;
@@ -477,6 +504,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(wrong_calls(world));
     LS_TRY(refused_between(world));
     LS_TRY(refused_around_the_model(world));
+    LS_TRY(refused_in_two_models(world));
     LS_TRY(ranks_out_of_step(world, false));
     LS_TRY(ranks_out_of_step(world, true));
     LS_TRY(layer_added_later(world, false));
