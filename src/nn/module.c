@@ -160,9 +160,10 @@ static const char *find_name(const ls_module *module, const char *name) {
 /* Checks the name of a new object. Only children may have the name "", even several children. */
 static bool name_is_good(const ls_module *module, const char *name, bool is_child) {
     if (name == NULL || strchr(name, '.') != NULL || (name[0] == '\0' && !is_child)) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "%s: the name %s%s%s is not valid: names are not empty and have no dots",
-                      module->type->name, name != NULL ? "\"" : "", name != NULL ? name : "NULL",
-                      name != NULL ? "\"" : "");
+        const char *quote = name != NULL ? "\"" : "";
+        (void)ls_fail(LS_ERR_ARGUMENT, "%s: the name %s%s%s is not valid: %s", module->type->name, quote,
+                      name != NULL ? name : "NULL", quote,
+                      is_child ? "names of children are strings without dots" : "names are not empty and have no dots");
         return false;
     }
     const char *kind = name[0] != '\0' ? find_name(module, name) : NULL;

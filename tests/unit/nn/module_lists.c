@@ -54,6 +54,13 @@ TEST(test_names_that_exist) {
         assert_int_equal(ls_error_status(), LS_ERR_ARGUMENT);
         assert_null(ls_module_finish(model));
     }
+    for (int i = 0; i < 2; i++) {
+        ls_module *model = ls_module_new(&type);
+        assert_null(ls_module_add_child(model, i == 0 ? "a.b" : NULL, ls_nn_relu()));
+        expect_message(i == 0 ? "Table: the name \"a.b\" is not valid: names of children are strings without dots"
+                              : "Table: the name NULL is not valid: names of children are strings without dots");
+        assert_null(ls_module_finish(model));
+    }
     assert_null(ls_sequential_named({"a", ls_nn_relu()}, {"a", ls_nn_tanh()}));
     expect_message("Sequential: a child named \"a\" exists already");
 }
