@@ -164,8 +164,9 @@ int64_t ls_module_size(const ls_module *module) {
 /* ---- all parameters ---------------------------------------------------------------------------------------------- */
 
 void ls_module_zero_grad(ls_module *module) {
-    for (int i = 0; i < ls_module_parameter_count(module); i++) {
-        ls_zero_grad(ls_module_parameter(module, i));
+    const ls_named_list *list = listed(module, false);
+    for (int i = 0; i < list->count; i++) {
+        ls_zero_grad(list->items[i].tensor);
     }
 }
 
