@@ -130,11 +130,14 @@ static ls_status by_hand(ls_comm *world) {
 
 static ls_status buffers_are_averaged(ls_comm *world) {
     ls_module *model = ls_sequential(ls_nn_linear(INPUTS, 2), ls_nn_batch_norm_1d(2, NULL));
-    LS_CHECK(ls_module_add_buffer(ls_module_child(model, 0), "number", ls_zeros(LS_SCALAR, LS_I64)) != NULL);
+    LS_CHECK(ls_module_add_buffer(ls_module_child(model, 1), "number", ls_zeros(LS_SCALAR, LS_I64)) != NULL);
     ls_outer *outer = ls_outer_new(model, world, &(ls_outer_options){.steps = 2});
     LS_CHECK(outer != NULL);
+    /* A buffer that is added later is a cache of this rank. */
+    const ls_tensor *cache = ls_module_add_buffer(model, "cache", ls_full(LS_SCALAR, LS_F32, ls_comm_rank(world) + 5));
+    LS_CHECK(cache != NULL);
     ls_scope *scope = ls_scope_begin();
-    ls_tensor *mean = ls_module_find(model, "1.running_mean"), *number = ls_module_find(model, "0.number");
+    ls_tensor *mean = ls_module_find(model, "1.running_mean"), *number = ls_module_find(model, "1.number");
     LS_CHECK(mean != NULL && number != NULL);
     LS_TRY(ls_copy_into(number, ls_full(LS_SCALAR, LS_I64, ls_comm_rank(world) + 3)));
     double before[2];
@@ -146,7 +149,7 @@ static ls_status buffers_are_averaged(ls_comm *world) {
     }
     LS_TRY(average(world, before, 2));
     LS_CHECK(fabs(numbers_get(mean, 0) - before[0]) < 1e-6 && fabs(numbers_get(mean, 1) - before[1]) < 1e-6);
-    LS_CHECK(ls_item(number) == 3);
+    LS_CHECK(ls_item(number) == 3 && ls_item(cache) == ls_comm_rank(world) + 5);
     bool equal = false;
     uint64_t bits = 0;
     const double element = numbers_get(mean, 1);
