@@ -75,6 +75,7 @@ ls_status ls_ema_update(ls_ema *ema) {
         return ls_fail_missing("ls_ema_update: the averages");
     }
     LS_TRY(check_here("ls_ema_update", ema));
+    LS_TRY(ls_snapshot_check(&ema->averages));
     const double count = (double)ema->updates;
     const double keep = count == 0 ? 0 : ema->decay > 0 ? ema->decay : count / (count + 1);
     for (int i = 0; keep > 0 && i < ema->averages.count; i++) {

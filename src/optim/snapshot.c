@@ -38,7 +38,12 @@ static ls_status copy(ls_tensor *destination, const ls_tensor *source) {
     return status;
 }
 
+ls_status ls_snapshot_check(const ls_snapshot *snapshot) {
+    return snapshot->model == NULL || ls_module_is_here(snapshot->model) ? LS_OK : LS_ERR_STATE;
+}
+
 ls_status ls_snapshot_take(const ls_snapshot *snapshot) {
+    LS_TRY(ls_snapshot_check(snapshot));
     for (int i = 0; i < snapshot->count; i++) {
         LS_TRY(copy(snapshot->tensors[i], ls_snapshot_source(snapshot, i)));
     }
@@ -46,6 +51,7 @@ ls_status ls_snapshot_take(const ls_snapshot *snapshot) {
 }
 
 ls_status ls_snapshot_put(const ls_snapshot *snapshot) {
+    LS_TRY(ls_snapshot_check(snapshot));
     for (int i = 0; i < snapshot->count; i++) {
         LS_TRY(copy(ls_snapshot_source(snapshot, i), snapshot->tensors[i]));
     }
@@ -66,6 +72,7 @@ static ls_status swap_with(ls_tensor *own, ls_tensor *other) {
 }
 
 ls_status ls_snapshot_swap(const ls_snapshot *snapshot) {
+    LS_TRY(ls_snapshot_check(snapshot));
     for (int i = 0; i < snapshot->count; i++) {
         LS_TRY(swap_with(ls_snapshot_source(snapshot, i), snapshot->tensors[i]));
     }

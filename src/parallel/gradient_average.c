@@ -38,13 +38,10 @@ ls_status ls_gradients_check(const ls_data_parallel_state *state) {
     if (!ls_module_list(state->model)) {
         return ls_error_status();
     }
-    const int parameters = state->model->parameters.count, buffers = state->model->buffers.count;
-    return parameters == state->parameter_count && buffers == state->buffers.count
+    return !ls_module_has_grown(state->model)
                ? LS_OK
-               : ls_fail(LS_ERR_STATE,
-                         "ls_data_parallel: the model has %d parameters and %d buffers, but had %d and %d when "
-                         "ls_data_parallel was called: add all of them first",
-                         parameters, buffers, state->parameter_count, state->buffers.count);
+               : ls_fail(LS_ERR_STATE, "ls_data_parallel: a layer was added to the model after ls_data_parallel was "
+                                       "called, and its gradients would not be averaged: add all layers first");
 }
 
 /* Returns the number of gradients of a flat buffer to copy: all gradients or, if some are sharded, the gradients in
