@@ -181,8 +181,7 @@ static ls_status agree_on_order(ls_data_parallel_state *state) {
     return LS_OK;
 }
 
-/* Frees the private communicators, which ends all calls in flight. */
-static void stop(ls_data_parallel_state *state) {
+void ls_overlap_stop(ls_data_parallel_state *state) {
     ls_overlap *overlap = &state->overlap;
     ls_saved_error cause;
     ls_error_save(&cause);
@@ -249,7 +248,7 @@ static ls_status average_tail(ls_data_parallel_state *state, bool failed) {
         launch_next(state, true);
         state->overlap.abandoned = !failed;
     } else if (status != LS_OK) { /* a rank is dead or silent, so the calls for the buckets must end too */
-        stop(state);
+        ls_overlap_stop(state);
     }
     return status;
 }
@@ -333,6 +332,6 @@ ls_status ls_overlap_open(ls_data_parallel_state *state) {
 }
 
 void ls_overlap_close(ls_data_parallel_state *state) {
-    stop(state);
+    ls_overlap_stop(state);
     ls_free(state->overlap.leaves);
 }

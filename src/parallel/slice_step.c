@@ -428,6 +428,13 @@ static ls_status run_together(slice_step *s) {
     return LS_OK;
 }
 
+/* Moves gradients back to their flat buffers, and creates the buckets. */
+static ls_status make_buckets(ls_data_parallel_state *state) {
+    LS_TRY(ls_gradient_reducer_is_home(&state->reducer) ? LS_OK : ls_gradient_reducer_reclaim(&state->reducer));
+    (void)ls_gradients_cut(state);
+    return LS_OK;
+}
+
 /* Ends a step in which buckets of an earlier step are in flight. No slice runs on this rank, and all ranks fail. */
 static ls_status end_stale(slice_step *s) {
     ls_data_parallel_state *state = s->state;
@@ -438,13 +445,29 @@ static ls_status end_stale(slice_step *s) {
     return share_cause(s);
 }
 
+/*
+ * Like end_stale, but no rank will send buckets again. This rank averages like the other ranks from then on, and its
+ * failure ends the step on all ranks. Slices that synchronize fail with LS_ERR_MISMATCH on the other ranks, so any
+ * other status makes this rank's message the cause (cause.c).
+ */
+static void stop_stale(slice_step *s) {
+    (void)ls_overlap_refuse_stale();
+    fail(s, LS_ERR_STATE);
+    ls_overlap_stop(s->state);
+    (void)decode(s->state);
+    (void)make_buckets(s->state);
+}
+
 /* Averages the gradients of all slices. If the slices must first agree on factors, sets *again instead. */
 static ls_status average(slice_step *s, bool *again) {
     ls_data_parallel_state *state = s->state;
     state->slices->irregular = state->slices->must_meet = false;
     s->begun = false;
-    if (state->overlap.begun) {
+    if (state->overlap.begun && ls_slices_overlap(state)) {
         return end_stale(s);
+    }
+    if (state->overlap.begun) {
+        stop_stale(s);
     }
     memset(state->slices->losses, 0, (size_t)state->slices->count * sizeof *state->slices->losses);
     LS_TRY(state->slices->meets ? run_together(s) : LS_OK);
@@ -473,8 +496,7 @@ static ls_status average(slice_step *s, bool *again) {
 static ls_status prepare(slice_step *s) {
     ls_data_parallel_state *state = s->state;
     LS_TRY(ls_gradients_check(state));
-    LS_TRY(ls_gradient_reducer_is_home(&state->reducer) ? LS_OK : ls_gradient_reducer_reclaim(&state->reducer));
-    (void)(state->overlap.begun || ls_gradients_cut(state));
+    LS_TRY(state->overlap.begun ? LS_OK : make_buckets(state));
     LS_TRY(ls_slices_check_batch(state->slices, s->batch));
     LS_TRY(note_model(s));
     if (ls_comm_has_any_order(state->comm)) {

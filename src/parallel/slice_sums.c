@@ -332,7 +332,7 @@ ls_status ls_slices_average(ls_data_parallel_state *state, void (*run)(void *use
     addition *s = slices->sums;
     s->run = run;
     s->user = user;
-    s->overlaps = state->overlap.on && !slices->meets && !ls_gradient_reducer_is_shared(&state->reducer);
+    s->overlaps = ls_slices_overlap(state);
     list_vectors(s);
     for (int i = 0; i < s->node_count; i++) {
         run_node(s, s->nodes[i], 0);

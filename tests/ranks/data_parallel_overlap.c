@@ -511,17 +511,36 @@ static ls_status slices_that_fail(ls_comm *world) {
     return LS_OK;
 }
 
+/* Events between the failed step and the next step. */
+typedef enum stale_event { NOTHING, STATISTICS, SHARING, EVENTS } stale_event;
+
+/* STATISTICS switches batch normalization on. SHARING passes a layer of the model to another data-parallel module,
+ * which the function returns. */
+static ls_module *change(ls_comm *world, stale_event event, ls_module *const *models) {
+    for (int i = 0; i < 3 && event == STATISTICS; i++) {
+        ls_module_train(models[i], true);
+    }
+    const ls_data_parallel_state *state = ls_module_state(models[0]);
+    return event == SHARING ? ls_data_parallel(ls_sequential(state->model->children[0].module), world, NULL) : NULL;
+}
+
 /* If rank 0 calls a barrier instead of a step, the next step also fails, and the step after it succeeds. */
-static ls_status stale_slices(ls_comm *world) {
-    const int size = ls_comm_size(world), shards = 2 * size;
+static ls_status stale_slices(ls_comm *world, stale_event event) {
+    const int size = ls_comm_size(world), rank = ls_comm_rank(world), shards = 2 * size;
     ls_module *models[3];
-    make_sliced(world, PLAIN, shards, 1, models);
+    make_sliced(world, event == STATISTICS ? NORMALIZED : PLAIN, shards, 1, models);
+    for (int i = 0; i < 3; i++) {
+        ls_module_train(models[i], event != STATISTICS);
+    }
     sliced s = {.model = models[0]};
     LS_TRY(step_of_slices(world, &s, shards, 0));
     if (size > 1) {
-        LS_CHECK((ls_comm_rank(world) == 0 ? ls_comm_barrier(world, NULL) : step_of_slices(world, &s, shards, 1)) ==
-                 LS_ERR_MISMATCH);
-        LS_CHECK(step_of_slices(world, &s, shards, 2) == LS_ERR_MISMATCH);
+        LS_CHECK((rank == 0 ? ls_comm_barrier(world, NULL) : step_of_slices(world, &s, shards, 1)) == LS_ERR_MISMATCH);
+    }
+    ls_module *other = change(world, event, models);
+    if (size > 1) {
+        const ls_status status = step_of_slices(world, &s, shards, 2);
+        LS_CHECK(status == (event == NOTHING || rank == 0 ? LS_ERR_MISMATCH : LS_ERR_STATE));
         LS_EXPECT_MESSAGE("an earlier backward pass failed on some ranks");
     }
     for (int i = 0; i < 2; i++) {
@@ -529,6 +548,7 @@ static ls_status stale_slices(ls_comm *world) {
         LS_TRY(step_of_slices(world, &(sliced){.model = models[i]}, shards, 3));
     }
     LS_TRY(same_gradients(models[0], models[1]));
+    ls_module_free(other);
     for (int i = 0; i < 3; i++) {
         ls_module_free(models[i]);
     }
@@ -539,7 +559,9 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(slices_start_early(world));
     LS_TRY(all_slices(world));
     LS_TRY(slices_that_fail(world));
-    LS_TRY(stale_slices(world));
+    for (stale_event event = NOTHING; event < EVENTS; event++) {
+        LS_TRY(stale_slices(world, event));
+    }
     LS_TRY(options_that_differ(world));
     LS_TRY(models_that_differ(world));
     LS_TRY(modes_that_differ(world));
