@@ -158,6 +158,11 @@ ls_status ls_overlap_begin(ls_data_parallel_state *state, double weight) {
 
 /* ---- the end of the pass ----------------------------------------------------------------------------------------- */
 
+/* After a failed pass, only some ranks may have created new buckets. So all ranks return to the initial order. */
+static void forget_order(ls_data_parallel_state *state) {
+    state->overlap.leaves[0] = -1;
+}
+
 /* Sends rank 0's order to all ranks, if rank 0 has run the pass. */
 static ls_status agree_on_order(ls_data_parallel_state *state) {
     ls_overlap *overlap = &state->overlap;
@@ -217,6 +222,7 @@ ls_status ls_overlap_recover(ls_data_parallel_state *state, const ls_tail *own) 
     const ls_tail mean = ls_tail_read(state);
     (void)wait_for_all(state); /* ignores errors of the failed pass; after this, all ranks have sent their buckets */
     overlap->stale = overlap->begun = overlap->abandoned = false;
+    forget_order(state);
     return mean.stale == 1 ? LS_OK : ls_overlap_refuse_stale();
 }
 
@@ -233,7 +239,12 @@ static ls_status decode_buckets(const ls_data_parallel_state *state) {
 static ls_status finish(ls_data_parallel_state *state, ls_tensor *const *kept, const ls_tail *mean, ls_status status) {
     const ls_gradient_reducer *reducer = &state->reducer;
     const bool given = ls_tail_is_given(state, mean);
-    LS_TRY(ls_gradients_agree(state, status == LS_OK && given ? decode_buckets(state) : status, given));
+    const ls_status agreed =
+        ls_gradients_agree(state, status == LS_OK && given ? decode_buckets(state) : status, given);
+    if (agreed != LS_OK) {
+        forget_order(state);
+        return agreed;
+    }
     if (!given) {
         return ls_gradients_restore(state, kept);
     }
@@ -275,6 +286,9 @@ ls_status ls_overlap_end(ls_data_parallel_state *state, ls_tail own, ls_tensor *
     launch_next(state, true);
     const ls_status averaged = wait_for_all(state);
     overlap->begun = false;
+    if (mean->stale > 0 || mean->failed > 0) {
+        forget_order(state);
+    }
     if (mean->stale > 0) {
         return ls_overlap_refuse_stale();
     }
@@ -304,10 +318,12 @@ ls_status ls_overlap_end_slices(ls_data_parallel_state *state) {
     LS_TRY(average_tail(state, false));
     const ls_status status = wait_for_all(state);
     state->overlap.begun = state->overlap.abandoned = false;
-    if (ls_tail_read(state).failed > 0) {
-        return LS_OK; /* the caller fails on all ranks */
+    const bool failed = ls_tail_read(state).failed > 0; /* then the caller fails on all ranks */
+    if (!failed && status == LS_OK) {
+        return agree_on_order(state);
     }
-    return status == LS_OK ? agree_on_order(state) : status;
+    forget_order(state);
+    return failed ? LS_OK : ls_gradients_explain(state->reducer.format, status);
 }
 
 /* ---- creation and destruction ------------------------------------------------------------------------------------ */

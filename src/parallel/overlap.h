@@ -7,7 +7,7 @@
  *    before they are rounded.
  * 2. An all-reduce per bucket. A rank launches a bucket when the bucket's gradients are complete and all earlier
  *    buckets are launched. The end of the pass launches the remaining buckets. After the first pass, buckets are
- *    launched in the order in which rank 0 completed them.
+ *    launched in the order in which rank 0 completed them. A failed pass restores the initial order on all ranks.
  * 3. The tail, with the scaling factors and the mark of each parameter (averaging.h).
  *
  * The buckets use two private communicators in turn, so that the wire is not idle between two buckets, and the

@@ -462,6 +462,7 @@ static void stop_stale(slice_step *s) {
 static ls_status average(slice_step *s, bool *again) {
     ls_data_parallel_state *state = s->state;
     state->slices->irregular = state->slices->must_meet = false;
+    memset(state->slices->losses, 0, (size_t)state->slices->count * sizeof *state->slices->losses);
     s->begun = false;
     if (state->overlap.begun && ls_slices_overlap(state)) {
         return end_stale(s);
@@ -469,7 +470,6 @@ static ls_status average(slice_step *s, bool *again) {
     if (state->overlap.begun) {
         stop_stale(s);
     }
-    memset(state->slices->losses, 0, (size_t)state->slices->count * sizeof *state->slices->losses);
     LS_TRY(state->slices->meets ? run_together(s) : LS_OK);
     const ls_status status = ls_slices_average(state, run_slice, s);
     if (state->overlap.begun) {
