@@ -83,8 +83,8 @@ ls_dtype ls_tail_dtype(const ls_data_parallel_state *state);
 /* Writes this rank's tail, with its marks. */
 void ls_tail_write(const ls_data_parallel_state *state, const ls_tail *own);
 
-/* Averages the tail over the ranks, in a separate call. With `.shards`, adds it up. */
-ls_status ls_tail_average(const ls_data_parallel_state *state);
+/* Reduces the tail over the ranks like the gradients, in a separate call. */
+ls_status ls_tail_reduce(const ls_data_parallel_state *state);
 
 /* Returns the tail; after an averaging, this is the mean over ranks. */
 ls_tail ls_tail_read(const ls_data_parallel_state *state);

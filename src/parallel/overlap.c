@@ -2,6 +2,7 @@
 
 #include "base/memory.h"
 #include "base/wait.h"
+#include "comm/meter.h"
 #include "parallel/averaging.h"
 
 /* ---- buckets ----------------------------------------------------------------------------------------------------- */
@@ -47,13 +48,13 @@ static void launch(ls_data_parallel_state *state) {
     const int number = overlap->launched++;
     ls_bucket *bucket = &state->reducer.buckets[overlap->order[number]];
     note_status(overlap, ls_bucket_prepare(&state->reducer, bucket, overlap->factor));
-    ls_comm *lane = overlap->lanes[(number + 1) % LS_OVERLAP_LANES];
-    if (overlap->start == NULL) {
-        note_status(overlap, ls_packet_start(&bucket->packet, lane, false));
-        return;
+    note_status(overlap, ls_packet_encode(&bucket->packet, state->comm));
+    if (overlap->add_earlier != NULL) {
+        overlap->add_earlier(state, bucket);
     }
-    note_status(overlap, bucket->packet.format->encode(&bucket->packet));
-    note_status(overlap, overlap->start(state, bucket, lane));
+    const uint64_t calls = ls_comm_metered.calls;
+    note_status(overlap, ls_packet_send(&bucket->packet, overlap->lanes[(number + 1) % LS_OVERLAP_LANES], false));
+    overlap->calls += ls_comm_metered.calls - calls;
 }
 
 /* Launches the next buckets while they are complete. With `all`, launches all remaining buckets. */
@@ -218,7 +219,7 @@ ls_status ls_overlap_recover(ls_data_parallel_state *state, const ls_tail *own) 
     ls_tail with_stale = *own;
     with_stale.stale = overlap->dirty ? 0.5 : 1;
     ls_tail_write(state, &with_stale);
-    LS_TRY(ls_tail_average(state));
+    LS_TRY(ls_tail_reduce(state));
     const ls_tail mean = ls_tail_read(state);
     (void)wait_for_all(state); /* ignores errors of the failed pass; after this, all ranks have sent their buckets */
     overlap->stale = overlap->begun = overlap->abandoned = false;
@@ -254,7 +255,7 @@ static ls_status finish(ls_data_parallel_state *state, ls_tensor *const *kept, c
 
 /* Averages the tail. On failure, ends or abandons the pass. `failed` means that this rank has failed. */
 static ls_status average_tail(ls_data_parallel_state *state, bool failed) {
-    const ls_status status = ls_tail_average(state);
+    const ls_status status = ls_tail_reduce(state);
     if (status == LS_ERR_MISMATCH) { /* another rank has failed; if this rank has failed too, the caller tries again */
         launch_next(state, true);
         state->overlap.abandoned = !failed;

@@ -104,13 +104,13 @@ static ls_status check_model(const slice_step *s) {
     return LS_OK;
 }
 
-/* Returns the number of communicator calls outside the synchronization of slices. */
-static uint64_t count_calls(const ls_slices *slices) {
-    return ls_comm_metered.calls - slices->calls;
+/* Returns the number of communicator calls outside the synchronization of slices and the averaging of buckets. */
+static uint64_t count_calls(const ls_data_parallel_state *state) {
+    return ls_comm_metered.calls - state->slices->calls - state->overlap.calls;
 }
 
-static ls_status check_calls(const ls_slices *slices, uint64_t before) {
-    return count_calls(slices) == before
+static ls_status check_calls(const ls_data_parallel_state *state, uint64_t before) {
+    return count_calls(state) == before
                ? LS_OK
                : ls_fail(
                      LS_ERR_UNSUPPORTED,
@@ -122,7 +122,7 @@ static ls_status check_calls(const ls_slices *slices, uint64_t before) {
 /* Checks the side effects of the function. */
 static ls_status check_function(const slice_step *s, uint64_t calls) {
     const ls_slices *slices = s->state->slices;
-    LS_TRY(check_calls(slices, calls));
+    LS_TRY(check_calls(s->state, calls));
     if (!slices->begins) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: the function has not called ls_forward with the module", call);
     }
@@ -144,7 +144,7 @@ static ls_status call_function(slice_step *s, int slice, ls_tensor **loss) {
     ls_random_set_state(s->before);
     ls_slice_enter(slices, slice, &part);
     slices->counts = !slices->measures && !*counted;
-    const uint64_t calls = count_calls(slices);
+    const uint64_t calls = count_calls(s->state);
     const uint32_t errors = ls_error_count;
     *loss = s->function(&part, s->user);
     ls_slice_leave(slices);
@@ -184,10 +184,10 @@ static ls_status train_in(slice_step *s, int slice) {
     ls_data_parallel_state *state = s->state;
     ls_tensor *loss = NULL;
     LS_TRY(call_function(s, slice, &loss));
-    const uint64_t calls = count_calls(state->slices);
+    const uint64_t calls = count_calls(state);
     LS_TRY(ls_backward(loss));
     s->after = ls_random_get_state();
-    LS_TRY(check_calls(state->slices, calls));
+    LS_TRY(check_calls(state, calls));
     ls_step_loss *own = &state->slices->losses[slice - state->slices->first];
     *own = ls_step_loss_of(state, loss);
     own->loss *= state->slices->loss_factor;

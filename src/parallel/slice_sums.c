@@ -15,7 +15,6 @@
 #include "base/memory.h"
 #include "base/share.h"
 #include "base/tree.h"
-#include "comm/meter.h"
 #include "comm/reduce.h"
 #include "comm/reduce_kernels.h"
 #include "parallel/slices.h"
@@ -139,19 +138,14 @@ static int depth_of(int count) {
     return depth;
 }
 
-/* Adds the sums of this rank's earlier slices to an encoded bucket of the last slice, and starts its all-reduce. */
-static ls_status start_bucket(ls_data_parallel_state *state, ls_bucket *bucket, ls_comm *comm) {
-    ls_slices *slices = state->slices;
+/* Adds the sums of this rank's earlier slices to an encoded bucket of the last slice, which is then sent. */
+static void add_earlier(const ls_data_parallel_state *state, const ls_bucket *bucket) {
+    const ls_slices *slices = state->slices;
     sum_vector *v = &slices->sums->vectors[bucket - state->reducer.buckets];
-    const uint64_t calls = ls_comm_metered.calls;
     for (int level = depth_of(slices->count) - 1; level >= 0; level--) {
         add_vector(v, slices->sums->levels + (size_t)level * slices->sums->bytes);
     }
     v->sent = true;
-    const ls_status status =
-        ls_comm_allreduce(comm, v->memory, v->memory, v->count, v->dtype, LS_SUM, &bucket->packet.work);
-    slices->calls += ls_comm_metered.calls - calls;
-    return status;
 }
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
@@ -184,7 +178,7 @@ ls_status ls_slice_sums_open(ls_data_parallel_state *state) {
     }
     s->state = state;
     s->slices = slices;
-    state->overlap.start = start_bucket;
+    state->overlap.add_earlier = add_earlier;
     s->vectors = ls_allocate_zeroed(vectors, sizeof *s->vectors);
     s->node_count = ls_tree_cover(root_of(slices), slices->first, slices->first + slices->count, s->nodes, 0);
     return s->vectors != NULL ? make_room(s) : ls_fail_memory(call, vectors * sizeof *s->vectors);
