@@ -174,7 +174,7 @@ static ls_status average_buckets(ls_data_parallel_state *state) {
 static ls_status average_after_tail(ls_data_parallel_state *state, const ls_tail *own, ls_tail *mean) {
     ls_gradient_reducer *reducer = &state->reducer;
     ls_tail_write(state, own);
-    LS_TRY(ls_tail_average(state));
+    LS_TRY(ls_tail_reduce(state));
     *mean = ls_tail_read(state);
     if (mean->failed > 0) {
         return ls_averaging_share_cause(state, own->failed > 0);
@@ -217,7 +217,7 @@ static ls_status average_with_tail(ls_data_parallel_state *state, ls_tail own, l
         reducer->buckets[i].packet.extra = 0;
         LS_TRY(status);
     }
-    LS_TRY(attached ? LS_OK : ls_tail_average(state));
+    LS_TRY(attached ? LS_OK : ls_tail_reduce(state));
     *mean = ls_tail_read(state);
     if (mean->failed > 0) {
         return ls_averaging_share_cause(state, own.failed > 0);
