@@ -70,24 +70,34 @@ LS_API ls_module *ls_module_new(const ls_module_type *type);
  * Adds a parameter, and takes ownership of the tensor. If another module owns the tensor too, the parameter is shared.
  * A floating-point parameter requires a gradient from then on. Returns a borrowed pointer to the parameter.
  *
- * Names of parameters, buffers and children contain no dots. Names of parameters and buffers are not empty. In one
- * module, all names are different, except empty names of children (LS_ERR_ARGUMENT).
+ * Names contain no dots. Only children may have the name "". All other names in one module are different.
  *
- * Add all parameters and buffers before you call ls_data_parallel or ls_outer_new for the model. If a module in the
- * model gets a parameter later, ls_trial_run and ls_module_save fail with LS_ERR_STATE. If it gets a buffer later, such
- * as a cache, the buffer is not saved or synchronized.
+ * Add all parameters and buffers before you call ls_data_parallel or ls_outer_new for the model:
+ * - If a parameter is added later to the model or to a module in it, then ls_trial_run, ls_module_save and
+ *   ls_outer_step fail with LS_ERR_STATE. On several ranks, the backward pass through ls_data_parallel fails too.
+ * - If a buffer is added later, such as a cache in the first forward pass, it is not saved or synchronized. The model's
+ *   lists do not contain it, so keep the returned pointer.
+ *
+ * If an addition fails, ls_module_finish fails too. Fails with
+ * - LS_ERR_ARGUMENT if the tensor is NULL, is not contiguous, or is already a buffer of this module, or if the name is
+ *   invalid or exists already,
+ * - LS_ERR_STATE if the module was freed, or if the tensor's scope has ended.
  */
 LS_API ls_tensor *ls_module_add_parameter(ls_module *module, const char *name, ls_tensor *tensor);
 /**
- * Adds a tensor that is saved and synchronized but not trained, and takes ownership of it, like
- * ls_module_add_parameter. A tensor that is also a parameter of the model counts as a parameter. Returns a borrowed
- * pointer to the buffer.
+ * Adds a tensor that is saved and synchronized but not trained, and takes ownership of it. Fails like
+ * ls_module_add_parameter, but with LS_ERR_ARGUMENT if the tensor is already a parameter of this module. A tensor that
+ * is a parameter of another module in the model counts as a parameter. Returns a borrowed pointer to the buffer.
  */
 LS_API ls_tensor *ls_module_add_buffer(ls_module *module, const char *name, ls_tensor *tensor);
 /**
  * Adds a child, and takes ownership of it. If another module owns the child too, it is shared. Full names in the child
- * start with "name.", or have no prefix if `name` is empty. Returns a borrowed pointer to the child. A module cannot
- * contain itself. If an addition to the child has failed, this call and ls_module_finish fail with the child's error.
+ * start with "name.", or have no prefix if `name` is empty. Returns a borrowed pointer to the child.
+ *
+ * If the addition fails, or an addition to the child, ls_module_finish fails too. Fails with
+ * - LS_ERR_ARGUMENT if the child is NULL or contains the module, or if the name is invalid or exists already,
+ * - LS_ERR_STATE if the module or the child was freed,
+ * - the child's error if an addition to the child has failed.
  */
 LS_API ls_module *ls_module_add_child(ls_module *module, const char *name, ls_module *child);
 /** Returns `module` if all its additions succeeded. Otherwise frees it, restores the first error and returns NULL. */
@@ -176,7 +186,8 @@ LS_API int ls_module_parameter_count(const ls_module *module);
 LS_API ls_tensor *ls_module_parameter(const ls_module *module, int index);
 /**
  * Returns a borrowed pointer to the full name of parameter `index`, for example "0.weight", or NULL if the index is out
- * of range. The name of a shared parameter is its first one. The pointer is valid until the module changes.
+ * of range. The name of a shared parameter is its first one. The pointer is valid until a tensor or a child is added to
+ * the module or to a module in it; copy the name to keep it.
  */
 LS_API const char *ls_module_parameter_name(const ls_module *module, int index);
 /** Returns the number of buffers of the module and all modules in it. Shared buffers count once. */
@@ -184,8 +195,8 @@ LS_API int ls_module_buffer_count(const ls_module *module);
 /** Returns a borrowed pointer to buffer `index`, or NULL if the index is out of range. */
 LS_API ls_tensor *ls_module_buffer(const ls_module *module, int index);
 /**
- * Returns a borrowed pointer to the full name of buffer `index`, or NULL if the index is out of range. The pointer is
- * valid until the module changes.
+ * Returns a borrowed pointer to the full name of buffer `index`, or NULL if the index is out of range. It is valid as
+ * long as the pointer of ls_module_parameter_name.
  */
 LS_API const char *ls_module_buffer_name(const ls_module *module, int index);
 /**

@@ -612,8 +612,8 @@ typedef struct ls_ema ls_ema;
  * `decay` at least 0 and below 1, usually 0.999. With decay 0, the average is the mean of all updates (stochastic
  * weight averaging: Izmailov et al., arXiv 1803.05407). The first update copies the parameters. Buffers, such as the
  * statistics of batch normalization, are averaged too; integer buffers are copied. Returns ownership to the caller.
- * Returns NULL on failure, for example if `decay` is out of range. With .zero = 3, the calls that use the model need
- * ls_data_parallel_gather.
+ * Returns NULL on failure, for example if `decay` is out of range. Calls that use the model fail with LS_ERR_STATE
+ * after the model was freed and, with .zero = 3, without ls_data_parallel_gather.
  */
 LS_API ls_ema *ls_ema_new(ls_module *model, double decay);
 /** Adds the current parameters to the averages. Call it after ls_optimizer_step. Fails with LS_ERR_STATE while the

@@ -130,7 +130,7 @@ static void close_ranks(simulation *self) {
     ls_error_save(&cause);
     for (int rank = 0; self->ranks != NULL && rank < self->cluster->ranks; rank++) {
         if (self->ranks[rank].engine != NULL) {
-            self->ranks[rank].engine->ended = true; /* no engine remains to be notified */
+            ls_failure_end(self->ranks[rank].engine); /* no engine remains to be notified */
             ls_engine_close(self->ranks[rank].engine);
         }
     }

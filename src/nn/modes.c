@@ -12,16 +12,17 @@ void ls_module_train(ls_module *module, bool training) {
     }
 }
 
-void ls_module_set_unsynchronized(ls_module *module, bool unsynchronized) {
-    /* A layer that was added to the model later has no count to decrease. */
-    module->unsynchronized += unsynchronized ? 1 : module->unsynchronized > 0 ? -1 : 0;
-    for (int i = 0; i < module->child_count; i++) {
-        ls_module_set_unsynchronized(module->children[i].module, unsynchronized);
+/* Returns whether an ls_outer of the module or of an ancestor has taken steps since its last outer step. */
+static bool is_between_outer_steps(const ls_module *module) {
+    bool between = module->unsynchronized > 0;
+    for (int i = 0; i < module->parent_count && !between; i++) {
+        between = is_between_outer_steps(module->parents[i]);
     }
+    return between;
 }
 
 bool ls_module_is_unsynchronized(const ls_module *module) {
-    bool unsynchronized = module->unsynchronized > 0;
+    bool unsynchronized = is_between_outer_steps(module);
     for (int i = 0; i < module->child_count && !unsynchronized; i++) {
         unsynchronized = ls_module_is_unsynchronized(module->children[i].module);
     }

@@ -70,6 +70,46 @@ static void drop_child(const ls_module *module, ls_module *child) {
     ls_module_drop(child);
 }
 
+/* ---- the lists --------------------------------------------------------------------------------------------------- */
+
+void ls_module_clear_lists(ls_module *module) {
+    ls_named_list_clear(&module->parameters, false);
+    ls_named_list_clear(&module->buffers, false);
+    ls_named_list_clear(&module->aliases, false);
+    module->listed = module->stale = module->grown = false;
+}
+
+static bool has_all_parameters(const ls_named_list *list, const ls_module *module) {
+    bool all = true;
+    for (int i = 0; all && i < module->own_parameters.count; i++) {
+        all = ls_named_list_has(list, module->own_parameters.items[i].tensor);
+    }
+    for (int i = 0; all && i < module->child_count; i++) {
+        all = has_all_parameters(list, module->children[i].module);
+    }
+    return all;
+}
+
+/* Discards the lists of a module to which a tensor or a child was added, and of its ancestors, except lists that are
+ * kept. */
+static void forget_lists(ls_module *module) {
+    if (module->list_keepers == 0) {
+        ls_module_clear_lists(module);
+    } else {
+        module->stale = true;
+        module->grown = module->grown || !has_all_parameters(&module->parameters, module);
+    }
+    for (int i = 0; i < module->parent_count; i++) {
+        forget_lists(module->parents[i]);
+    }
+}
+
+bool ls_module_has_grown(const ls_module *module) {
+    return module->list_keepers > 0 && module->grown;
+}
+
+/* ---- references -------------------------------------------------------------------------------------------------- */
+
 static void destroy(ls_module *module) {
     if (module->type->free_state != NULL) {
         module->type->free_state(module);
@@ -160,9 +200,10 @@ static const char *find_name(const ls_module *module, const char *name) {
 /* Checks the name of a new object. Only children may have the name "", even several children. */
 static bool name_is_good(const ls_module *module, const char *name, bool is_child) {
     if (name == NULL || strchr(name, '.') != NULL || (name[0] == '\0' && !is_child)) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "%s: the name %s%s%s is not valid: names are not empty and have no dots",
-                      module->type->name, name != NULL ? "\"" : "", name != NULL ? name : "NULL",
-                      name != NULL ? "\"" : "");
+        const char *quote = name != NULL ? "\"" : "";
+        (void)ls_fail(LS_ERR_ARGUMENT, "%s: the name %s%s%s is not valid: %s", module->type->name, quote,
+                      name != NULL ? name : "NULL", quote,
+                      is_child ? "names of children are strings without dots" : "names are not empty and have no dots");
         return false;
     }
     const char *kind = name[0] != '\0' ? find_name(module, name) : NULL;
@@ -238,11 +279,11 @@ static ls_tensor *add_tensor(ls_module *module, ls_named_list *list, const char 
         !is_dense(module, name, owned) || !is_one_kind(module, list, name, owned)) {
         return refuse_tensor(module, owned);
     }
-    ls_module_forget_lists(module);
     if (!ls_named_list_add(list, ls_duplicate_string(name), owned)) {
         (void)ls_fail_memory(module->type->name, sizeof(ls_named_tensor));
         return refuse_tensor(module, owned);
     }
+    forget_lists(module);
     ls_storage_set_kind(owned->storage, LS_MEMORY_PARAMETERS);
     return owned;
 }
@@ -329,8 +370,9 @@ ls_module *ls_module_add_child(ls_module *module, const char *name, ls_module *c
         return NULL;
     }
     /* A rejected module is kept until ls_module_finish, like rejected tensors. */
-    ls_module_forget_lists(module);
-    if (!put_child(module, good ? name : "", owned)) {
+    if (put_child(module, good ? name : "", owned)) {
+        forget_lists(module);
+    } else {
         (void)ls_fail_memory(module->type->name, sizeof(ls_child));
         fail_module(module);
     }

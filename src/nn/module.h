@@ -79,7 +79,7 @@ struct ls_module {
     bool told;             /* ls_sync_gradients has already logged its warning */
     bool failed;           /* an added object was NULL or could not be stored */
     ls_saved_error *cause; /* error of the first failure; NULL if out of memory */
-    int unsynchronized;    /* number of ls_outer that have taken steps since their last outer step */
+    int unsynchronized;    /* number of ls_outer of this module that have taken steps since their last outer step */
     ls_named_list own_parameters;
     ls_named_list own_buffers;
     ls_child *children;
@@ -87,12 +87,14 @@ struct ls_module {
     ls_module **parents; /* borrowed; a module that adds a child twice occurs twice */
     int parent_count;
     /*
-     * Tensors of this module and all its descendants, with full names. Collected on first use, and discarded when an
-     * object is added to the module or, unless an object keeps the lists, to a descendant.
+     * Tensors of this module and all its descendants, with full names. Collected on first use, and discarded when a
+     * tensor or a child is added to the module or to a descendant. Kept while a user of their layout exists:
+     * ls_data_parallel, ls_outer, or a call that ls_recompute has recorded.
      */
     bool listed;
-    bool stale;               /* the lists are kept, and lack an object of a descendant */
-    int list_keepers;         /* number of objects that have the layout of these lists (ls_module_keep_lists) */
+    bool stale;               /* the lists are kept, and lack a tensor that was added */
+    bool grown;               /* the lists are kept, and lack a parameter that was added */
+    int list_keepers;         /* number of users of the layout (ls_module_keep_lists) */
     ls_named_list parameters; /* each parameter once, under its first name */
     ls_named_list buffers;    /* each buffer once, except buffers that are also parameters */
     ls_named_list aliases;    /* further names of both */
@@ -184,21 +186,19 @@ void ls_modes_put(ls_modes *modes, ls_module *module);
 void ls_modes_free(ls_modes *modes);
 
 /*
- * Collects the lists, and keeps them even if a descendant gets further parameters or buffers, until a call of
- * ls_module_release_lists. For objects that store counts or positions of these lists. Fails like ls_module_list.
+ * Collects the lists, and keeps them even if the module or a descendant gets further parameters or buffers, until a
+ * call of ls_module_release_lists. For users that store counts or positions of these lists. Fails like ls_module_list.
  */
 bool ls_module_keep_lists(ls_module *module);
+/* Ends the use of the lists. If they lack a tensor and have no other user, the next read collects them again. */
 void ls_module_release_lists(ls_module *module);
 
 /*
- * Returns whether a descendant has parameters that are missing in the lists, because they were added after
- * ls_module_keep_lists. Ignores buffers: a layer may register a cache in its first forward pass.
+ * Returns whether the module or a descendant has parameters that are missing in the lists, because they were added
+ * after ls_module_keep_lists. Ignores buffers: a layer may register a cache in its first forward pass.
  */
 bool ls_module_has_grown(const ls_module *module);
 
-/* Records, for the module and all its descendants, that the ranks' parameters differ until the next outer step of an
- * ls_outer, or that this outer step has run. */
-void ls_module_set_unsynchronized(ls_module *module, bool unsynchronized);
 /* Returns whether the parameters of the module or of a descendant differ until an outer step. */
 bool ls_module_is_unsynchronized(const ls_module *module);
 /* Fails with LS_ERR_STATE while ls_module_is_unsynchronized. */
@@ -211,8 +211,6 @@ bool ls_named_list_has(const ls_named_list *list, const ls_tensor *tensor);
 
 /* Discards the lists of a module. */
 void ls_module_clear_lists(ls_module *module);
-/* Discards the lists of a module that gets a new object, and the lists of its ancestors that do not keep theirs. */
-void ls_module_forget_lists(ls_module *module);
 
 /* Collects the lists if necessary. Returns false with an error if out of memory or if the module was freed. */
 bool ls_module_list(ls_module *module);

@@ -43,27 +43,13 @@ static bool gather(ls_module *into, bool buffers, const ls_module *from, const c
     return true;
 }
 
-static bool has_all_parameters(const ls_named_list *list, const ls_module *module) {
-    bool all = true;
-    for (int i = 0; all && i < module->own_parameters.count; i++) {
-        all = ls_named_list_has(list, module->own_parameters.items[i].tensor);
-    }
-    for (int i = 0; all && i < module->child_count; i++) {
-        all = has_all_parameters(list, module->children[i].module);
-    }
-    return all;
-}
-
-bool ls_module_has_grown(const ls_module *module) {
-    return module->stale && !has_all_parameters(&module->parameters, module);
-}
-
 bool ls_module_list(ls_module *module) {
     /* only the records of captured steps can hold a freed module that still has its lists */
     if ((!module->listed || module->owners.recorded > 0) && !ls_module_is_here(module)) {
         return false;
     }
-    if (!module->listed) {
+    if (!module->listed || (module->stale && module->list_keepers == 0)) {
+        ls_module_clear_lists(module);
         module->listed = gather(module, false, module, "") && gather(module, true, module, "");
         if (!module->listed) {
             ls_module_clear_lists(module);
@@ -80,9 +66,7 @@ bool ls_module_keep_lists(ls_module *module) {
 }
 
 void ls_module_release_lists(ls_module *module) {
-    if (--module->list_keepers == 0 && module->stale) {
-        ls_module_clear_lists(module);
-    }
+    module->list_keepers--;
 }
 
 /* The lists are a cache, so filling them does not count as changing the module. */
@@ -164,8 +148,9 @@ int64_t ls_module_size(const ls_module *module) {
 /* ---- all parameters ---------------------------------------------------------------------------------------------- */
 
 void ls_module_zero_grad(ls_module *module) {
-    for (int i = 0; i < ls_module_parameter_count(module); i++) {
-        ls_zero_grad(ls_module_parameter(module, i));
+    const ls_named_list *list = listed(module, false);
+    for (int i = 0; i < list->count; i++) {
+        ls_zero_grad(list->items[i].tensor);
     }
 }
 

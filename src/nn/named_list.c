@@ -1,4 +1,4 @@
-/* Lists of named tensors. Also discards the lists of a module and of its ancestors. */
+/* Lists of named tensors. */
 #include "base/memory.h"
 #include "nn/module.h"
 
@@ -22,30 +22,6 @@ bool ls_named_list_add(ls_named_list *list, char *name, ls_tensor *tensor) {
     list->items = items;
     list->items[list->count++] = (ls_named_tensor){.name = name, .tensor = tensor};
     return true;
-}
-
-void ls_module_clear_lists(ls_module *module) {
-    ls_named_list_clear(&module->parameters, false);
-    ls_named_list_clear(&module->buffers, false);
-    ls_named_list_clear(&module->aliases, false);
-    module->listed = module->stale = false;
-}
-
-static void forget_above(const ls_module *module) {
-    for (int i = 0; i < module->parent_count; i++) {
-        ls_module *parent = module->parents[i];
-        if (parent->list_keepers > 0) {
-            parent->stale = parent->listed;
-        } else {
-            ls_module_clear_lists(parent);
-        }
-        forget_above(parent);
-    }
-}
-
-void ls_module_forget_lists(ls_module *module) {
-    ls_module_clear_lists(module);
-    forget_above(module);
 }
 
 bool ls_named_list_has(const ls_named_list *list, const ls_tensor *tensor) {

@@ -87,8 +87,10 @@ ls_status ls_module_list_saved(const ls_module *module, const char *const *metad
         return ls_error_status();
     }
     if (ls_module_has_grown(module)) {
-        return ls_fail(LS_ERR_STATE, "ls_module_save: a layer was added to the model after ls_data_parallel or "
-                                     "ls_outer_new was called, and would be missing in the file: add all layers first");
+        return ls_fail(LS_ERR_STATE,
+                       "ls_module_save: a layer was added to the model after ls_data_parallel, ls_outer_new or a "
+                       "recomputed forward pass (ls_recompute), and would be missing in the file: add all layers "
+                       "first");
     }
     saved->count = item_count(module);
     const size_t pairs = given + (size_t)module->aliases.count + (size_t)module->buffers.count; /* at most */

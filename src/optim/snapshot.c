@@ -30,13 +30,6 @@ ls_status ls_snapshot_make(const char *call, ls_snapshot *snapshot, const ls_mod
     return ls_snapshot_take(snapshot);
 }
 
-ls_status ls_snapshot_check(const char *call, const ls_snapshot *snapshot) {
-    for (int i = 0; i < snapshot->count; i++) {
-        LS_TRY(ls_tensor_is_here(call, ls_snapshot_source(snapshot, i)) ? LS_OK : ls_error_status());
-    }
-    return LS_OK;
-}
-
 /* Copies without recording, because parameters require gradients, and recording would forbid the change. */
 static ls_status copy(ls_tensor *destination, const ls_tensor *source) {
     const bool before = ls_no_grad(true);
@@ -45,7 +38,18 @@ static ls_status copy(ls_tensor *destination, const ls_tensor *source) {
     return status;
 }
 
+ls_status ls_snapshot_check(const ls_snapshot *snapshot) {
+    if (snapshot->model != NULL && !ls_module_is_here(snapshot->model)) {
+        return LS_ERR_STATE;
+    }
+    for (int i = 0; i < snapshot->count; i++) {
+        LS_TRY(ls_tensor_is_here("copy of a model", ls_snapshot_source(snapshot, i)) ? LS_OK : ls_error_status());
+    }
+    return LS_OK;
+}
+
 ls_status ls_snapshot_take(const ls_snapshot *snapshot) {
+    LS_TRY(ls_snapshot_check(snapshot));
     for (int i = 0; i < snapshot->count; i++) {
         LS_TRY(copy(snapshot->tensors[i], ls_snapshot_source(snapshot, i)));
     }
@@ -53,6 +57,7 @@ ls_status ls_snapshot_take(const ls_snapshot *snapshot) {
 }
 
 ls_status ls_snapshot_put(const ls_snapshot *snapshot) {
+    LS_TRY(ls_snapshot_check(snapshot));
     for (int i = 0; i < snapshot->count; i++) {
         LS_TRY(copy(ls_snapshot_source(snapshot, i), snapshot->tensors[i]));
     }
@@ -73,6 +78,7 @@ static ls_status swap_with(ls_tensor *own, ls_tensor *other) {
 }
 
 ls_status ls_snapshot_swap(const ls_snapshot *snapshot) {
+    LS_TRY(ls_snapshot_check(snapshot));
     for (int i = 0; i < snapshot->count; i++) {
         LS_TRY(swap_with(ls_snapshot_source(snapshot, i), snapshot->tensors[i]));
     }

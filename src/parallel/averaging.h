@@ -81,8 +81,8 @@ ls_dtype ls_tail_dtype(const ls_data_parallel_state *state);
 /* Writes this rank's tail, with its marks. */
 void ls_tail_write(const ls_data_parallel_state *state, const ls_tail *own);
 
-/* Averages the tail over the ranks, in a separate call. With `.shards`, adds it up. */
-ls_status ls_tail_average(const ls_data_parallel_state *state);
+/* Reduces the tail over the ranks like the gradients, in a separate call. */
+ls_status ls_tail_reduce(const ls_data_parallel_state *state);
 
 /* Returns the tail; after an averaging, this is the mean over ranks. */
 ls_tail ls_tail_read(const ls_data_parallel_state *state);
@@ -111,10 +111,12 @@ double ls_weight_read(const ls_data_parallel_state *state);
  * overlap.c. ls_overlap_open prepares the private communicators. ls_overlap_begin begins a pass on this rank with
  * scaling factor `weight`, unless it has already begun. ls_overlap_end averages the remaining gradients, and stores
  * copies of gradients in `kept`, which the caller drops. ls_overlap_abandon ends a pass that has failed.
- * ls_overlap_recover begins the averaging of the next pass if ls_overlap.stale is set.
+ * ls_overlap_recover begins the averaging of the next pass if ls_overlap.stale is set. ls_overlap_stop frees the
+ * private communicators, which ends all calls in flight; later passes average their gradients at their end.
  */
 ls_status ls_overlap_open(ls_data_parallel_state *state);
 void ls_overlap_close(ls_data_parallel_state *state);
+void ls_overlap_stop(ls_data_parallel_state *state);
 void ls_overlap_abandon(ls_data_parallel_state *state);
 ls_status ls_overlap_recover(ls_data_parallel_state *state, const ls_tail *own);
 ls_status ls_overlap_begin(ls_data_parallel_state *state, double weight);

@@ -38,13 +38,10 @@ ls_status ls_gradients_check(const ls_data_parallel_state *state) {
     if (!ls_module_list(state->model)) {
         return ls_error_status();
     }
-    const int parameters = state->model->parameters.count, buffers = state->model->buffers.count;
-    return parameters == state->parameter_count && buffers == state->buffers.count
+    return !ls_module_has_grown(state->model)
                ? LS_OK
-               : ls_fail(LS_ERR_STATE,
-                         "ls_data_parallel: the model has %d parameters and %d buffers, but had %d and %d when "
-                         "ls_data_parallel was called: add all of them first",
-                         parameters, buffers, state->parameter_count, state->buffers.count);
+               : ls_fail(LS_ERR_STATE, "ls_data_parallel: a layer was added to the model after ls_data_parallel was "
+                                       "called, and its gradients would not be averaged: add all layers first");
 }
 
 /* Returns the number of gradients of a flat buffer to copy: all gradients or, if some are sharded, the gradients in
@@ -177,7 +174,7 @@ static ls_status average_buckets(ls_data_parallel_state *state) {
 static ls_status average_after_tail(ls_data_parallel_state *state, const ls_tail *own, ls_tail *mean) {
     ls_gradient_reducer *reducer = &state->reducer;
     ls_tail_write(state, own);
-    LS_TRY(ls_tail_average(state));
+    LS_TRY(ls_tail_reduce(state));
     *mean = ls_tail_read(state);
     if (mean->failed > 0) {
         return ls_averaging_share_cause(state, own->failed > 0);
@@ -220,7 +217,7 @@ static ls_status average_with_tail(ls_data_parallel_state *state, ls_tail own, l
         reducer->buckets[i].packet.extra = 0;
         LS_TRY(status);
     }
-    LS_TRY(attached ? LS_OK : ls_tail_average(state));
+    LS_TRY(attached ? LS_OK : ls_tail_reduce(state));
     *mean = ls_tail_read(state);
     if (mean->failed > 0) {
         return ls_averaging_share_cause(state, own.failed > 0);

@@ -166,8 +166,8 @@ double ls_weight_read(const ls_data_parallel_state *state) {
     return read_number(&state->overlap.mean_weight, is_tail_wide(state), 0);
 }
 
-ls_status ls_tail_average(const ls_data_parallel_state *state) {
+ls_status ls_tail_reduce(const ls_data_parallel_state *state) {
     void *memory = ls_tail_memory(state);
     return ls_comm_allreduce(state->comm, memory, memory, (size_t)ls_tail_count(state), ls_tail_dtype(state),
-                             state->slices != NULL ? LS_SUM : LS_AVG, NULL);
+                             state->reducer.reduction, NULL);
 }

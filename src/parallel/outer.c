@@ -40,7 +40,7 @@ struct ls_outer {
     int64_t total; /* total number of training steps */
     int64_t since; /* training steps since the last outer step */
     bool compared; /* the ranks have compared their replicas before an outer step */
-    bool marked;   /* the model is marked as unsynchronized for this outer optimizer */
+    bool marked;   /* the model counts this outer optimizer in `unsynchronized` */
 };
 
 /* ---- the model --------------------------------------------------------------------------------------------------- */
@@ -234,7 +234,7 @@ static ls_status compare_replicas(ls_outer *outer) {
 static void set_since(ls_outer *outer, int64_t since) {
     const bool differ = since > 0 && ls_comm_size(outer->comm) > 1;
     if (differ != outer->marked) {
-        ls_module_set_unsynchronized(outer->model, differ);
+        outer->model->unsynchronized += differ ? 1 : -1;
         outer->marked = differ;
     }
     outer->since = since;

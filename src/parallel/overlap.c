@@ -2,6 +2,7 @@
 
 #include "base/memory.h"
 #include "base/wait.h"
+#include "comm/meter.h"
 #include "parallel/averaging.h"
 
 /* ---- buckets ----------------------------------------------------------------------------------------------------- */
@@ -47,13 +48,13 @@ static void launch(ls_data_parallel_state *state) {
     const int number = overlap->launched++;
     ls_bucket *bucket = &state->reducer.buckets[overlap->order[number]];
     note_status(overlap, ls_bucket_prepare(&state->reducer, bucket, overlap->factor));
-    ls_comm *lane = overlap->lanes[(number + 1) % LS_OVERLAP_LANES];
-    if (overlap->start == NULL) {
-        note_status(overlap, ls_packet_start(&bucket->packet, lane, false));
-        return;
+    note_status(overlap, ls_packet_encode(&bucket->packet, state->comm));
+    if (overlap->add_earlier != NULL) {
+        overlap->add_earlier(state, bucket);
     }
-    note_status(overlap, bucket->packet.format->encode(&bucket->packet));
-    note_status(overlap, overlap->start(state, bucket, lane));
+    const uint64_t calls = ls_comm_metered.calls;
+    note_status(overlap, ls_packet_send(&bucket->packet, overlap->lanes[(number + 1) % LS_OVERLAP_LANES], false));
+    overlap->calls += ls_comm_metered.calls - calls;
 }
 
 /* Launches the next buckets while they are complete. With `all`, launches all remaining buckets. */
@@ -158,6 +159,11 @@ ls_status ls_overlap_begin(ls_data_parallel_state *state, double weight) {
 
 /* ---- the end of the pass ----------------------------------------------------------------------------------------- */
 
+/* After a failed pass, only some ranks may have created new buckets. So all ranks return to the initial order. */
+static void forget_order(ls_data_parallel_state *state) {
+    state->overlap.leaves[0] = -1;
+}
+
 /* Sends rank 0's order to all ranks, if rank 0 has run the pass. */
 static ls_status agree_on_order(ls_data_parallel_state *state) {
     ls_overlap *overlap = &state->overlap;
@@ -181,8 +187,7 @@ static ls_status agree_on_order(ls_data_parallel_state *state) {
     return LS_OK;
 }
 
-/* Frees the private communicators, which ends all calls in flight. */
-static void stop(ls_data_parallel_state *state) {
+void ls_overlap_stop(ls_data_parallel_state *state) {
     ls_overlap *overlap = &state->overlap;
     ls_saved_error cause;
     ls_error_save(&cause);
@@ -214,10 +219,11 @@ ls_status ls_overlap_recover(ls_data_parallel_state *state, const ls_tail *own) 
     ls_tail with_stale = *own;
     with_stale.stale = overlap->dirty ? 0.5 : 1;
     ls_tail_write(state, &with_stale);
-    LS_TRY(ls_tail_average(state));
+    LS_TRY(ls_tail_reduce(state));
     const ls_tail mean = ls_tail_read(state);
     (void)wait_for_all(state); /* ignores errors of the failed pass; after this, all ranks have sent their buckets */
     overlap->stale = overlap->begun = overlap->abandoned = false;
+    forget_order(state);
     return mean.stale == 1 ? LS_OK : ls_overlap_refuse_stale();
 }
 
@@ -234,7 +240,12 @@ static ls_status decode_buckets(const ls_data_parallel_state *state) {
 static ls_status finish(ls_data_parallel_state *state, ls_tensor *const *kept, const ls_tail *mean, ls_status status) {
     const ls_gradient_reducer *reducer = &state->reducer;
     const bool given = ls_tail_is_given(state, mean);
-    LS_TRY(ls_gradients_agree(state, status == LS_OK && given ? decode_buckets(state) : status, given));
+    const ls_status agreed =
+        ls_gradients_agree(state, status == LS_OK && given ? decode_buckets(state) : status, given);
+    if (agreed != LS_OK) {
+        forget_order(state);
+        return agreed;
+    }
     if (!given) {
         return ls_gradients_restore(state, kept);
     }
@@ -244,12 +255,12 @@ static ls_status finish(ls_data_parallel_state *state, ls_tensor *const *kept, c
 
 /* Averages the tail. On failure, ends or abandons the pass. `failed` means that this rank has failed. */
 static ls_status average_tail(ls_data_parallel_state *state, bool failed) {
-    const ls_status status = ls_tail_average(state);
+    const ls_status status = ls_tail_reduce(state);
     if (status == LS_ERR_MISMATCH) { /* another rank has failed; if this rank has failed too, the caller tries again */
         launch_next(state, true);
         state->overlap.abandoned = !failed;
     } else if (status != LS_OK) { /* a rank is dead or silent, so the calls for the buckets must end too */
-        stop(state);
+        ls_overlap_stop(state);
     }
     return status;
 }
@@ -276,6 +287,9 @@ ls_status ls_overlap_end(ls_data_parallel_state *state, ls_tail own, ls_tensor *
     launch_next(state, true);
     const ls_status averaged = wait_for_all(state);
     overlap->begun = false;
+    if (mean->stale > 0 || mean->failed > 0) {
+        forget_order(state);
+    }
     if (mean->stale > 0) {
         return ls_overlap_refuse_stale();
     }
@@ -305,10 +319,12 @@ ls_status ls_overlap_end_slices(ls_data_parallel_state *state) {
     LS_TRY(average_tail(state, false));
     const ls_status status = wait_for_all(state);
     state->overlap.begun = state->overlap.abandoned = false;
-    if (ls_tail_read(state).failed > 0) {
-        return LS_OK; /* the caller fails on all ranks */
+    const bool failed = ls_tail_read(state).failed > 0; /* then the caller fails on all ranks */
+    if (!failed && status == LS_OK) {
+        return agree_on_order(state);
     }
-    return status == LS_OK ? agree_on_order(state) : status;
+    forget_order(state);
+    return failed ? LS_OK : ls_gradients_explain(state->reducer.format, status);
 }
 
 /* ---- creation and destruction ------------------------------------------------------------------------------------ */
@@ -333,6 +349,6 @@ ls_status ls_overlap_open(ls_data_parallel_state *state) {
 }
 
 void ls_overlap_close(ls_data_parallel_state *state) {
-    stop(state);
+    ls_overlap_stop(state);
     ls_free(state->overlap.leaves);
 }

@@ -6,8 +6,9 @@
  * 1. If the gradients are sent as 16-bit floats, an exchange of the scaling factors, because gradients are scaled
  *    before they are rounded.
  * 2. An all-reduce per bucket. A rank launches a bucket when the bucket's gradients are complete and all earlier
- *    buckets are launched. The end of the pass launches the remaining buckets. After the first pass, buckets are
- *    launched in the order in which rank 0 completed them.
+ *    buckets are launched. The end of the pass launches the remaining buckets. Buckets are first launched in the order
+ *    of the flat buffers, and later in the order in which rank 0 has completed them. A failed pass restores the first
+ *    order on all ranks. Without `.shards`, the first pass averages all gradients at its end.
  * 3. The tail, with the scaling factors and the mark of each parameter (averaging.h).
  *
  * The buckets use two private communicators in turn, so that the wire is not idle between two buckets, and the
@@ -42,9 +43,9 @@ typedef struct ls_overlap {
     bool on;
     ls_comm *lanes[LS_OVERLAP_LANES]; /* private communicators, owned */
     ls_pass_observer observer;
-    /* With `.shards`: adds the sums of earlier slices to an encoded bucket, and starts its all-reduce. Otherwise NULL.
-     */
-    ls_status (*start)(struct ls_data_parallel_state *state, ls_bucket *bucket, ls_comm *comm);
+    /* With `.shards`: adds the sums of earlier slices to an encoded bucket. Otherwise NULL. */
+    void (*add_earlier)(const struct ls_data_parallel_state *state, const ls_bucket *bucket);
+    uint64_t calls; /* number of communicator calls for buckets */
     /* The buckets. Each array contains one element per parameter of the model. */
     int *leaves;    /* number of gradients in each bucket; initially -1 */
     int *order;     /* the buckets in launch order */

@@ -192,7 +192,10 @@ static ls_status open_shards(ls_data_parallel_state *state, int zero, bool synce
 ls_status ls_data_parallel_prepare(ls_data_parallel_state *state, const ls_data_parallel_options *options) {
     const ls_dtype dtype = options->reduce_dtype;
     ls_gradient_reducer *reducer = &state->reducer;
-    *reducer = (ls_gradient_reducer){.model = state->model, .comm = state->comm, .format = ls_wire_of(dtype)};
+    *reducer = (ls_gradient_reducer){.model = state->model,
+                                     .comm = state->comm,
+                                     .format = ls_wire_of(dtype),
+                                     .reduction = options->shards > 1 ? LS_SUM : LS_AVG};
     const ls_device *device;
     const ls_status found = ls_module_device(state->model, "ls_data_parallel", &device);
     const setting of = {.shares = ls_module_list(state->model) && ls_gradient_reducer_claim(state->model),

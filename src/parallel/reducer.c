@@ -243,7 +243,7 @@ static ls_bucket *begin_bucket(ls_gradient_reducer *reducer, int index, int64_t 
                           .packet = {.format = reducer->format,
                                      .device = flat->gradients->device,
                                      .dtype = flat->dtype,
-                                     .reduction = LS_AVG,
+                                     .reduction = reducer->reduction,
                                      .pieces = reducer->pieces + used,
                                      .in_place = reducer->in_place}};
     return bucket;

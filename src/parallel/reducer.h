@@ -24,6 +24,7 @@ typedef struct ls_gradient_reducer {
     ls_module *model; /* borrowed */
     ls_comm *comm;    /* borrowed */
     const ls_wire_format *format;
+    ls_reduction reduction;
     ls_flat flats[LS_FLAT_LIMIT]; /* the reducer holds references to the memory of the gradients */
     int flat_count;
     bool keeps_memory;           /* gradients stay where they are, and are averaged in place */

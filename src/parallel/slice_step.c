@@ -104,13 +104,13 @@ static ls_status check_model(const slice_step *s) {
     return LS_OK;
 }
 
-/* Returns the number of communicator calls outside the synchronization of slices. */
-static uint64_t count_calls(const ls_slices *slices) {
-    return ls_comm_metered.calls - slices->calls;
+/* Returns the number of communicator calls outside the synchronization of slices and the averaging of buckets. */
+static uint64_t count_calls(const ls_data_parallel_state *state) {
+    return ls_comm_metered.calls - state->slices->calls - state->overlap.calls;
 }
 
-static ls_status check_calls(const ls_slices *slices, uint64_t before) {
-    return count_calls(slices) == before
+static ls_status check_calls(const ls_data_parallel_state *state, uint64_t before) {
+    return count_calls(state) == before
                ? LS_OK
                : ls_fail(
                      LS_ERR_UNSUPPORTED,
@@ -122,7 +122,7 @@ static ls_status check_calls(const ls_slices *slices, uint64_t before) {
 /* Checks the side effects of the function. */
 static ls_status check_function(const slice_step *s, uint64_t calls) {
     const ls_slices *slices = s->state->slices;
-    LS_TRY(check_calls(slices, calls));
+    LS_TRY(check_calls(s->state, calls));
     if (!slices->begins) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: the function has not called ls_forward with the module", call);
     }
@@ -144,7 +144,7 @@ static ls_status call_function(slice_step *s, int slice, ls_tensor **loss) {
     ls_random_set_state(s->before);
     ls_slice_enter(slices, slice, &part);
     slices->counts = !slices->measures && !*counted;
-    const uint64_t calls = count_calls(slices);
+    const uint64_t calls = count_calls(s->state);
     const uint32_t errors = ls_error_count;
     *loss = s->function(&part, s->user);
     ls_slice_leave(slices);
@@ -184,10 +184,10 @@ static ls_status train_in(slice_step *s, int slice) {
     ls_data_parallel_state *state = s->state;
     ls_tensor *loss = NULL;
     LS_TRY(call_function(s, slice, &loss));
-    const uint64_t calls = count_calls(state->slices);
+    const uint64_t calls = count_calls(state);
     LS_TRY(ls_backward(loss));
     s->after = ls_random_get_state();
-    LS_TRY(check_calls(state->slices, calls));
+    LS_TRY(check_calls(state, calls));
     ls_step_loss *own = &state->slices->losses[slice - state->slices->first];
     *own = ls_step_loss_of(state, loss);
     own->loss *= state->slices->loss_factor;
@@ -428,6 +428,13 @@ static ls_status run_together(slice_step *s) {
     return LS_OK;
 }
 
+/* Moves gradients back to their flat buffers, and creates the buckets. */
+static ls_status make_buckets(ls_data_parallel_state *state) {
+    LS_TRY(ls_gradient_reducer_is_home(&state->reducer) ? LS_OK : ls_gradient_reducer_reclaim(&state->reducer));
+    (void)ls_gradients_cut(state);
+    return LS_OK;
+}
+
 /* Ends a step in which buckets of an earlier step are in flight. No slice runs on this rank, and all ranks fail. */
 static ls_status end_stale(slice_step *s) {
     ls_data_parallel_state *state = s->state;
@@ -438,15 +445,31 @@ static ls_status end_stale(slice_step *s) {
     return share_cause(s);
 }
 
+/*
+ * Like end_stale, but no rank will send buckets again. This rank averages like the other ranks from then on, and its
+ * failure ends the step on all ranks. Slices that synchronize fail with LS_ERR_MISMATCH on the other ranks, so any
+ * other status makes this rank's message the cause (cause.c).
+ */
+static void stop_stale(slice_step *s) {
+    (void)ls_overlap_refuse_stale();
+    fail(s, LS_ERR_STATE);
+    ls_overlap_stop(s->state);
+    (void)decode(s->state);
+    (void)make_buckets(s->state);
+}
+
 /* Averages the gradients of all slices. If the slices must first agree on factors, sets *again instead. */
 static ls_status average(slice_step *s, bool *again) {
     ls_data_parallel_state *state = s->state;
     state->slices->irregular = state->slices->must_meet = false;
+    memset(state->slices->losses, 0, (size_t)state->slices->count * sizeof *state->slices->losses);
     s->begun = false;
-    if (state->overlap.begun) {
+    if (state->overlap.begun && ls_slices_overlap(state)) {
         return end_stale(s);
     }
-    memset(state->slices->losses, 0, (size_t)state->slices->count * sizeof *state->slices->losses);
+    if (state->overlap.begun) {
+        stop_stale(s);
+    }
     LS_TRY(state->slices->meets ? run_together(s) : LS_OK);
     const ls_status status = ls_slices_average(state, run_slice, s);
     if (state->overlap.begun) {
@@ -473,8 +496,7 @@ static ls_status average(slice_step *s, bool *again) {
 static ls_status prepare(slice_step *s) {
     ls_data_parallel_state *state = s->state;
     LS_TRY(ls_gradients_check(state));
-    LS_TRY(ls_gradient_reducer_is_home(&state->reducer) ? LS_OK : ls_gradient_reducer_reclaim(&state->reducer));
-    (void)(state->overlap.begun || ls_gradients_cut(state));
+    LS_TRY(state->overlap.begun ? LS_OK : make_buckets(state));
     LS_TRY(ls_slices_check_batch(state->slices, s->batch));
     LS_TRY(note_model(s));
     if (ls_comm_has_any_order(state->comm)) {

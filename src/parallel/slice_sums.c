@@ -15,7 +15,6 @@
 #include "base/memory.h"
 #include "base/share.h"
 #include "base/tree.h"
-#include "comm/meter.h"
 #include "comm/reduce.h"
 #include "comm/reduce_kernels.h"
 #include "parallel/slices.h"
@@ -32,8 +31,7 @@ typedef struct sum_vector {
 } sum_vector;
 
 typedef struct ls_slice_sums {
-    ls_data_parallel_state *state;
-    const ls_slices *slices;
+    const ls_data_parallel_state *state;
     void (*run)(void *user, int slice);
     void *user;
     sum_vector *vectors; /* `run` stores the numbers of a slice here, and the result is stored here */
@@ -139,19 +137,14 @@ static int depth_of(int count) {
     return depth;
 }
 
-/* Adds the sums of this rank's earlier slices to an encoded bucket of the last slice, and starts its all-reduce. */
-static ls_status start_bucket(ls_data_parallel_state *state, ls_bucket *bucket, ls_comm *comm) {
-    ls_slices *slices = state->slices;
+/* Adds the sums of this rank's earlier slices to an encoded bucket of the last slice, which is then sent. */
+static void add_earlier(const ls_data_parallel_state *state, const ls_bucket *bucket) {
+    const ls_slices *slices = state->slices;
     sum_vector *v = &slices->sums->vectors[bucket - state->reducer.buckets];
-    const uint64_t calls = ls_comm_metered.calls;
     for (int level = depth_of(slices->count) - 1; level >= 0; level--) {
         add_vector(v, slices->sums->levels + (size_t)level * slices->sums->bytes);
     }
     v->sent = true;
-    const ls_status status =
-        ls_comm_allreduce(comm, v->memory, v->memory, v->count, v->dtype, LS_SUM, &bucket->packet.work);
-    slices->calls += ls_comm_metered.calls - calls;
-    return status;
 }
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
@@ -163,8 +156,11 @@ static ls_status make_room(addition *s) {
     for (int i = 0; i < state->reducer.flat_count; i++) {
         bytes += (size_t)state->reducer.flats[i].count * ls_dtype_size(state->reducer.flats[i].dtype);
     }
-    const size_t levels = (size_t)depth_of(s->slices->count) + 1;
-    const size_t sets = levels + (is_regular(s->slices, state->comm) ? 0 : (size_t)s->node_count);
+    const size_t levels = (size_t)depth_of(state->slices->count);
+    const size_t sets = levels + (is_regular(state->slices, state->comm) ? 0 : (size_t)s->node_count);
+    if (sets == 0) {
+        return LS_OK;
+    }
     s->room = ls_storage_new(&ls_cpu, sets * bytes);
     if (s->room == NULL) {
         return ls_fail_memory(call, sets * bytes);
@@ -183,8 +179,7 @@ ls_status ls_slice_sums_open(ls_data_parallel_state *state) {
         return ls_fail_memory(call, sizeof *s);
     }
     s->state = state;
-    s->slices = slices;
-    state->overlap.start = start_bucket;
+    state->overlap.add_earlier = add_earlier;
     s->vectors = ls_allocate_zeroed(vectors, sizeof *s->vectors);
     s->node_count = ls_tree_cover(root_of(slices), slices->first, slices->first + slices->count, s->nodes, 0);
     return s->vectors != NULL ? make_room(s) : ls_fail_memory(call, vectors * sizeof *s->vectors);
@@ -258,7 +253,7 @@ static ls_status exchange_spans(const addition *s, span_exchange *x, const span_
     }
     LS_TRY(ls_comm_alltoallv(s->state->comm, packed, l->sent, l->sent_at, x->received, l->received, l->received_at,
                              v->dtype, NULL));
-    const char *sum = sum_node(x, root_of(s->slices), 0);
+    const char *sum = sum_node(x, root_of(s->state->slices), 0);
     return ls_comm_allgatherv(s->state->comm, sum, v->memory, l->spans, l->spans_at, v->dtype, NULL);
 }
 
@@ -270,7 +265,7 @@ static ls_status exchange_vector(const addition *s, span_exchange *x, const sum_
     x->count = (size_t)ls_share_of((int64_t)v->count, (int64_t)ranks, ls_comm_rank(comm)).count;
     const size_t sent = (size_t)s->node_count * v->count * width;
     const size_t received = (size_t)x->node_count * x->count * width;
-    const size_t levels = ((size_t)depth_of(s->slices->total) + 1) * x->count * width;
+    const size_t levels = ((size_t)depth_of(s->state->slices->total) + 1) * x->count * width;
     const size_t bytes = sent + received + levels;
     size_t *numbers = ls_allocate_zeroed(6 * ranks, sizeof *numbers);
     char *memory = ls_allocate(bytes);
@@ -294,14 +289,16 @@ static ls_status exchange_vector(const addition *s, span_exchange *x, const sum_
 static ls_status exchange_vectors(const addition *s) {
     const ls_comm *comm = s->state->comm;
     const int ranks = ls_comm_size(comm);
-    span_exchange x = {.nodes = ls_allocate_zeroed((size_t)s->slices->total, sizeof *x.nodes),
+    span_exchange x = {.nodes = ls_allocate_zeroed((size_t)s->state->slices->total, sizeof *x.nodes),
                        .counts = ls_allocate_zeroed((size_t)ranks, sizeof *x.counts)};
-    ls_status status =
-        x.nodes != NULL && x.counts != NULL ? LS_OK : ls_fail_memory(call, (size_t)s->slices->total * sizeof *x.nodes);
+    ls_status status = x.nodes != NULL && x.counts != NULL
+                           ? LS_OK
+                           : ls_fail_memory(call, (size_t)s->state->slices->total * sizeof *x.nodes);
     for (int rank = 0; rank < ranks && status == LS_OK; rank++) {
-        const ls_share own = slices_of(s->slices, comm, rank);
+        const ls_share own = slices_of(s->state->slices, comm, rank);
         const int before = x.node_count;
-        x.node_count = ls_tree_cover(root_of(s->slices), (int)own.start, (int)(own.start + own.count), x.nodes, before);
+        x.node_count =
+            ls_tree_cover(root_of(s->state->slices), (int)own.start, (int)(own.start + own.count), x.nodes, before);
         x.counts[rank] = x.node_count - before;
     }
     const char *part = s->parts;
@@ -317,7 +314,7 @@ static ls_status exchange_vectors(const addition *s) {
 /* Adds up the sums of all ranks, and stores the result in the vectors. */
 static ls_status add_over_ranks(const addition *s) {
     ls_comm *comm = s->state->comm;
-    if (!is_regular(s->slices, comm)) {
+    if (!is_regular(s->state->slices, comm)) {
         return exchange_vectors(s);
     }
     for (int i = 0; i < s->vector_count && ls_comm_size(comm) > 1; i++) {
@@ -332,7 +329,7 @@ ls_status ls_slices_average(ls_data_parallel_state *state, void (*run)(void *use
     addition *s = slices->sums;
     s->run = run;
     s->user = user;
-    s->overlaps = state->overlap.on && !slices->meets && !ls_gradient_reducer_is_shared(&state->reducer);
+    s->overlaps = ls_slices_overlap(state);
     list_vectors(s);
     for (int i = 0; i < s->node_count; i++) {
         run_node(s, s->nodes[i], 0);

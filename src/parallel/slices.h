@@ -69,6 +69,12 @@ static inline bool ls_slices_are_regular(int shards, int ranks) {
     return shards % ranks == 0 && (each & (each - 1)) == 0;
 }
 
+/* Returns whether the last slice of each rank sends its buckets during its backward pass (overlap.h). Once false, it
+ * stays false. */
+static inline bool ls_slices_overlap(const ls_data_parallel_state *state) {
+    return state->overlap.on && !state->slices->meets && !ls_gradient_reducer_is_shared(&state->reducer);
+}
+
 /* Opens the slices of this rank. */
 ls_status ls_slices_open(ls_data_parallel_state *state, int shards);
 void ls_slices_close(ls_slices *slices, int parameter_count);

@@ -237,18 +237,25 @@ static int64_t count_encoded(const ls_wire_packet *packet) {
     return count;
 }
 
-ls_status ls_packet_start(ls_wire_packet *packet, ls_comm *comm, bool wait) {
+ls_status ls_packet_encode(ls_wire_packet *packet, const ls_comm *comm) {
     packet->rank = ls_comm_rank(comm);
-    const ls_status encoded = packet->format->encode(packet);
+    return packet->format->encode(packet);
+}
+
+ls_status ls_packet_send(ls_wire_packet *packet, ls_comm *comm, bool wait) {
+    const ls_device *on = packet->in_place && !packet->device->is_host ? packet->device : NULL;
+    return LS_ON_DEVICE(comm, on,
+                        ls_comm_allreduce(comm, packet->buffer, packet->buffer, (size_t)count_encoded(packet),
+                                          ls_packet_dtype(packet), packet->reduction, wait ? NULL : &packet->work));
+}
+
+ls_status ls_packet_start(ls_wire_packet *packet, ls_comm *comm, bool wait) {
+    const ls_status encoded = ls_packet_encode(packet, comm);
     ls_saved_error cause;
     if (encoded != LS_OK) {
         ls_error_save(&cause);
     }
-    const ls_device *on = packet->in_place && !packet->device->is_host ? packet->device : NULL;
-    const ls_status started =
-        LS_ON_DEVICE(comm, on,
-                     ls_comm_allreduce(comm, packet->buffer, packet->buffer, (size_t)count_encoded(packet),
-                                       ls_packet_dtype(packet), packet->reduction, wait ? NULL : &packet->work));
+    const ls_status started = ls_packet_send(packet, comm, wait);
     return encoded != LS_OK ? ls_error_put_back(&cause) : started;
 }
 

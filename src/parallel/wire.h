@@ -50,7 +50,7 @@ struct ls_wire_packet {
      */
     char *buffer;
     ls_wire_piece converted; /* for formats that convert: the encoded pieces on `device` */
-    int rank;                /* this rank, for messages; set by ls_packet_start */
+    int rank;                /* this rank, for messages; set by ls_packet_encode */
     ls_work *work;           /* the started all-reduce; NULL if it has finished */
 };
 
@@ -71,6 +71,10 @@ ls_wire_format *ls_wire_format_hold(ls_wire_format *format);
  * Returns the first error. With `wait`, also waits for the all-reduce. Collective.
  */
 ls_status ls_packet_start(ls_wire_packet *packet, ls_comm *comm, bool wait);
+
+/* The two parts of ls_packet_start. ls_packet_send does not encode, and so it is allowed after a failed encoding. */
+ls_status ls_packet_encode(ls_wire_packet *packet, const ls_comm *comm);
+ls_status ls_packet_send(ls_wire_packet *packet, ls_comm *comm, bool wait);
 
 /* Waits for the all-reduce. */
 ls_status ls_packet_wait(ls_wire_packet *packet);

@@ -16,12 +16,16 @@
 
 /* ---- trials that train nothing ----------------------------------------------------------------------------------- */
 
+/* Checks the lists of the model and of all modules in it, of which one may be the data-parallel module. */
 static ls_status check_grown(const ls_module *model) {
+    for (int i = 0; i < model->child_count; i++) {
+        LS_TRY(check_grown(model->children[i].module));
+    }
     return ls_module_has_grown(model)
                ? ls_fail(LS_ERR_STATE,
-                         "ls_trial_run: a layer was added to the model after ls_data_parallel or "
-                         "ls_outer_new was called, and is missing from the list of parameters for training "
-                         "and checkpoints: add all layers first")
+                         "ls_trial_run: a layer was added to the model after ls_data_parallel, ls_outer_new or a "
+                         "recomputed forward pass (ls_recompute), and is missing from the list of parameters for "
+                         "training and checkpoints: add all layers first")
                : LS_OK;
 }
 

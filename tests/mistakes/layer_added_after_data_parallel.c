@@ -1,9 +1,9 @@
 /*
- * A layer was added to a module in the model after ls_data_parallel, which does not average its gradients.
+ * A layer was added to a module in the model after ls_data_parallel was called. ls_data_parallel does not average the
+ * layer's gradients. The data-parallel module is a part of the trial's model.
  *
  * ranks: 1 2
- * says: ls_trial_run: a layer was added to the model after ls_data_parallel or ls_outer_new was called, .*: add all
- * layers first
+ * says: ls_trial_run: a layer was added to the model after ls_data_parallel, ls_outer_new or .*: add all layers first
  */
 #include "tests/mistakes/mistake.h"
 
@@ -13,7 +13,7 @@ int main(void) {
         return failed();
     }
     ls_module *head = ls_sequential(ls_nn_linear(8, 8));
-    ls_module *model = ls_data_parallel(ls_sequential(ls_nn_linear(4, 8), head), world, NULL);
+    ls_module *model = ls_sequential(ls_data_parallel(ls_sequential(ls_nn_linear(4, 8), head), world, NULL));
     if (ls_module_add_child(head, "1", ls_nn_linear(8, 2)) == NULL) {
         return failed();
     }

@@ -78,7 +78,7 @@ static void capture(twin *self) {
 }
 
 static ls_status check_replays(twin *eager, twin *captured, ls_comm *world) {
-    const int steps = getenv("LOCKSTEP_TEST_LONG") != NULL ? LONG_STEPS : STEPS;
+    const int steps = getenv("LOCKSTEP_TEST_LONG") != NULL ? LONG_STEPS : IS_SANITIZED ? STEPS / 4 : STEPS;
     for (int i = 0; i <= steps; i++) {
         LS_TRY(i > 0 ? change_input(eager, world, i) : LS_OK);
         LS_TRY(i > 0 ? change_input(captured, world, i) : LS_OK);

@@ -14,7 +14,7 @@
 #include <lockstep/parallel.h>
 
 #include "base/share.h"
-#include "parallel/data_parallel.h"
+#include "parallel/slices.h"
 #include "tests/support/numbers.h"
 
 enum { INPUTS = 5, WIDTH = 128, OUTPUTS = 3, STEPS = 6, SEED = 11 };
@@ -183,10 +183,8 @@ static ls_status note_launches(ls_tensor *tensor, void *user) {
     return LS_OK;
 }
 
-/*
- * When the gradient of the first layer, which is computed last, is complete, the buckets of the later layers are
- * already in flight. The first pass is an exception, because it agrees on scaling factors at its end.
- */
+/* When the gradient of the first layer, which is computed last, is complete, the buckets of the later layers are
+ * already in flight. The first pass is an exception, because it agrees on scaling factors at its end. */
 static ls_status buckets_start_early(ls_comm *world) {
     ls_module *model = ls_data_parallel(make_single(), world,
                                         &(ls_data_parallel_options){.overlap = LS_OVERLAP_ON, .bucket_bytes = 1});
@@ -346,10 +344,9 @@ static ls_status two_modules(ls_comm *world, ls_module *const *models, int step,
     return status;
 }
 
-/*
- * If one rank has not run the second module in a failed step, the buckets of this module are stale only on the other
- * ranks. The next step fails on all ranks with a message, and the step after it succeeds.
- */
+/* If one rank has not run the second module in a failed step, the buckets of this module are stale only on the other
+ * ranks. The next step fails on all ranks with a message, and the step after it succeeds, although only the other ranks
+ * have created buckets for the parameter that was frozen in the failed step. */
 static ls_status stale_buckets(ls_comm *world) {
     if (ls_comm_size(world) == 1) {
         return LS_OK;
@@ -358,7 +355,10 @@ static ls_status stale_buckets(ls_comm *world) {
     LS_CHECK(models[0] != NULL && models[1] != NULL);
     LS_TRY(two_modules(world, models, 0, false));
     LS_TRY(two_modules(world, models, 1, false));
+    ls_module_zero_grad(models[1]); /* a frozen parameter with a gradient is sent */
+    LS_TRY(ls_set_requires_grad(ls_module_find(models[1], "twice.weight"), false));
     LS_CHECK(two_modules(world, models, 2, ls_comm_rank(world) == 0) != LS_OK);
+    LS_TRY(ls_set_requires_grad(ls_module_find(models[1], "twice.weight"), true));
     LS_CHECK(two_modules(world, models, 3, false) == LS_ERR_MISMATCH);
     LS_EXPECT_MESSAGE("an earlier backward pass failed on some ranks");
     for (int step = 4; step < 7; step++) {
@@ -444,7 +444,8 @@ static ls_status all_slices(ls_comm *world) {
     const int count = getenv("LOCKSTEP_TEST_LONG") != NULL ? 5 : 2;
     for (case_kind kind = 0; kind < HALVES; kind++) {
         for (int i = 0; i < count; i++) {
-            const ls_status status = shards[i] == 1 ? LS_OK : same_slices(world, kind, shards[i], i == 0 ? 1 << 16 : 1);
+            const size_t bytes = i == 0 && kind % 2 == 1 ? 1 << 16 : 1;
+            const ls_status status = shards[i] == 1 ? LS_OK : same_slices(world, kind, shards[i], bytes);
             if (status != LS_OK) {
                 return ls_fail(status, "kind %d, %d slices: %s", (int)kind, shards[i], ls_error_message());
             }
@@ -453,7 +454,7 @@ static ls_status all_slices(ls_comm *world) {
     return LS_OK;
 }
 
-/* Every bucket starts once, before the gradient of the first layer is complete in the last slice. */
+/* When the gradient of the first layer is complete in the last slice, at least 4 of the 6 buckets are in flight. */
 static ls_status slices_start_early(ls_comm *world) {
     const int size = ls_comm_size(world);
     ls_module *model =
@@ -481,49 +482,8 @@ static ls_status refuse_in_slice(ls_tensor *tensor, void *user) {
     return r->at == r->slices.ran ? ls_error_set(LS_ERR_UNSUPPORTED, "the hook refuses") : LS_OK;
 }
 
-/* A hook of parameter k fails on the last rank, in its first or last slice. The next step succeeds. */
-static ls_status slices_that_fail(ls_comm *world) {
-    const int size = ls_comm_size(world), rank = ls_comm_rank(world), shards = 2 * size;
-    for (int k = 0; k < 6; k++) {
-        ls_module *models[3];
-        make_sliced(world, PLAIN, shards, 1, models);
-        refusal r = {.slices = {.model = models[0]}};
-        LS_TRY(ls_add_grad_hook(ls_module_parameter(models[0], k % 2 == 0 ? 0 : 8), refuse_in_slice, &r));
-        LS_TRY(step_of_slices(world, &r.slices, shards, 0));
-        r.at = rank == size - 1 ? 1 + k / 2 % 2 : 0;
-        const ls_status status = step_of_slices(world, &r.slices, shards, 1);
-        LS_CHECK(status == (rank == size - 1 ? LS_ERR_UNSUPPORTED : LS_ERR_MISMATCH));
-        char words[40];
-        snprintf(words, sizeof words, "rank %d failed: ", size - 1);
-        LS_CHECK(rank == size - 1 || strstr(ls_error_message(), words) != NULL);
-        LS_EXPECT_MESSAGE("the hook refuses");
-        LS_CHECK(ls_grad(ls_module_parameter(models[0], 0)) == NULL);
-        r.at = 0;
-        for (int i = 0; i < 2; i++) {
-            ls_module_zero_grad(models[i]);
-            LS_TRY(step_of_slices(world, &(sliced){.model = models[i]}, shards, 2));
-        }
-        LS_TRY(same_gradients(models[0], models[1]));
-        for (int i = 0; i < 3; i++) {
-            ls_module_free(models[i]);
-        }
-    }
-    return LS_OK;
-}
-
-/* If rank 0 calls a barrier instead of a step, the next step also fails, and the step after it succeeds. */
-static ls_status stale_slices(ls_comm *world) {
-    const int size = ls_comm_size(world), shards = 2 * size;
-    ls_module *models[3];
-    make_sliced(world, PLAIN, shards, 1, models);
-    sliced s = {.model = models[0]};
-    LS_TRY(step_of_slices(world, &s, shards, 0));
-    if (size > 1) {
-        LS_CHECK((ls_comm_rank(world) == 0 ? ls_comm_barrier(world, NULL) : step_of_slices(world, &s, shards, 1)) ==
-                 LS_ERR_MISMATCH);
-        LS_CHECK(step_of_slices(world, &s, shards, 2) == LS_ERR_MISMATCH);
-        LS_EXPECT_MESSAGE("an earlier backward pass failed on some ranks");
-    }
+/* The step after a failed step succeeds, with the same gradients as without overlap. Frees the models. */
+static ls_status step_after_failure(ls_comm *world, ls_module *const *models, int shards) {
     for (int i = 0; i < 2; i++) {
         ls_module_zero_grad(models[i]);
         LS_TRY(step_of_slices(world, &(sliced){.model = models[i]}, shards, 3));
@@ -535,11 +495,96 @@ static ls_status stale_slices(ls_comm *world) {
     return LS_OK;
 }
 
+/* A hook of the first or last parameter fails on the last rank, in its first or last slice. */
+static ls_status slices_that_fail(ls_comm *world) {
+    const int size = ls_comm_size(world), rank = ls_comm_rank(world), shards = 2 * size;
+    for (int k = 0; k < 4; k++) {
+        ls_module *models[3];
+        make_sliced(world, PLAIN, shards, 1, models);
+        refusal r = {.slices = {.model = models[0]}};
+        LS_TRY(ls_add_grad_hook(ls_module_parameter(models[0], k % 2 == 0 ? 0 : 8), refuse_in_slice, &r));
+        LS_TRY(step_of_slices(world, &r.slices, shards, 0));
+        r.at = rank == size - 1 ? 1 + k / 2 : 0;
+        const ls_status status = step_of_slices(world, &r.slices, shards, 1);
+        LS_CHECK(status == (rank == size - 1 ? LS_ERR_UNSUPPORTED : LS_ERR_MISMATCH));
+        char words[40];
+        snprintf(words, sizeof words, "rank %d failed: ", size - 1);
+        LS_CHECK(rank == size - 1 || strstr(ls_error_message(), words) != NULL);
+        LS_EXPECT_MESSAGE("the hook refuses");
+        LS_CHECK(ls_grad(ls_module_parameter(models[0], 0)) == NULL);
+        r.at = 0;
+        LS_TRY(step_after_failure(world, models, shards));
+    }
+    return LS_OK;
+}
+
+/* Events between the failed step and the next step. */
+typedef enum stale_event { NOTHING, THAWING, STATISTICS, SHARING, EVENTS } stale_event;
+
+/* THAWING ends a freeze of the failed step. STATISTICS switches batch normalization on. SHARING passes a layer of the
+ * model to another data-parallel module, which the function returns. */
+static ls_module *change(ls_comm *world, stale_event event, ls_module *const *models) {
+    (void)ls_set_requires_grad(ls_module_find(models[0], "twice.weight"), true);
+    for (int i = 0; i < 3 && event == STATISTICS; i++) {
+        ls_module_train(models[i], true);
+    }
+    const ls_data_parallel_state *state = ls_module_state(models[0]);
+    return event == SHARING ? ls_data_parallel(ls_sequential(state->model->children[0].module), world, NULL) : NULL;
+}
+
+/* If rank 0 calls a barrier instead of a step, the next step also fails, and the step after it succeeds. */
+static ls_status stale_slices(ls_comm *world, stale_event event) {
+    const int size = ls_comm_size(world), rank = ls_comm_rank(world), shards = 2 * size;
+    ls_module *models[3];
+    make_sliced(world, event == STATISTICS ? NORMALIZED : PLAIN, shards, 1, models);
+    for (int i = 0; i < 3; i++) {
+        ls_module_train(models[i], event != STATISTICS);
+    }
+    sliced s = {.model = models[0]};
+    LS_TRY(step_of_slices(world, &s, shards, 0));
+    ls_module_zero_grad(models[0]);
+    LS_TRY(ls_set_requires_grad(ls_module_find(models[0], "twice.weight"), event != THAWING));
+    if (size > 1) {
+        LS_CHECK((rank == 0 ? ls_comm_barrier(world, NULL) : step_of_slices(world, &s, shards, 1)) == LS_ERR_MISMATCH);
+    }
+    ls_module *other = change(world, event, models);
+    if (size > 1) {
+        const ls_status status = step_of_slices(world, &s, shards, 2);
+        LS_CHECK(status == (event <= THAWING || rank == 0 ? LS_ERR_MISMATCH : LS_ERR_STATE));
+        LS_EXPECT_MESSAGE("an earlier backward pass failed on some ranks");
+        const ls_data_parallel_state *state = ls_module_state(models[0]);
+        LS_CHECK(rank == 0 || state->slices->losses[0].loss == 0);
+    }
+    LS_TRY(step_after_failure(world, models, shards));
+    ls_module_free(other);
+    return LS_OK;
+}
+
+/* A parameter is frozen on rank 0 only, so only rank 0 creates new buckets. The next step succeeds. */
+static ls_status slices_frozen_in_part(ls_comm *world) {
+    const int shards = 2 * ls_comm_size(world);
+    ls_module *models[3];
+    make_sliced(world, PLAIN, shards, 1, models);
+    sliced s = {.model = models[0]};
+    LS_TRY(step_of_slices(world, &s, shards, 0));
+    ls_module_zero_grad(models[0]);
+    LS_TRY(ls_set_requires_grad(ls_module_find(models[0], "twice.weight"), ls_comm_rank(world) > 0));
+    if (ls_comm_size(world) > 1) {
+        LS_CHECK(step_of_slices(world, &s, shards, 1) == LS_ERR_MISMATCH);
+        LS_EXPECT_MESSAGE("a parameter must be frozen (ls_set_requires_grad) on all ranks or on none");
+    }
+    LS_TRY(ls_set_requires_grad(ls_module_find(models[0], "twice.weight"), true));
+    return step_after_failure(world, models, shards);
+}
+
 ls_status rank_test(ls_comm *world) {
     LS_TRY(slices_start_early(world));
     LS_TRY(all_slices(world));
     LS_TRY(slices_that_fail(world));
-    LS_TRY(stale_slices(world));
+    for (stale_event event = NOTHING; event < EVENTS; event++) {
+        LS_TRY(stale_slices(world, event));
+    }
+    LS_TRY(slices_frozen_in_part(world));
     LS_TRY(options_that_differ(world));
     LS_TRY(models_that_differ(world));
     LS_TRY(modes_that_differ(world));

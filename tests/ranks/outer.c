@@ -130,11 +130,14 @@ static ls_status by_hand(ls_comm *world) {
 
 static ls_status buffers_are_averaged(ls_comm *world) {
     ls_module *model = ls_sequential(ls_nn_linear(INPUTS, 2), ls_nn_batch_norm_1d(2, NULL));
-    LS_CHECK(ls_module_add_buffer(ls_module_child(model, 0), "number", ls_zeros(LS_SCALAR, LS_I64)) != NULL);
+    LS_CHECK(ls_module_add_buffer(ls_module_child(model, 1), "number", ls_zeros(LS_SCALAR, LS_I64)) != NULL);
     ls_outer *outer = ls_outer_new(model, world, &(ls_outer_options){.steps = 2});
     LS_CHECK(outer != NULL);
+    /* A buffer that is added later is a cache of this rank. */
+    const ls_tensor *cache = ls_module_add_buffer(model, "cache", ls_full(LS_SCALAR, LS_F32, ls_comm_rank(world) + 5));
+    LS_CHECK(cache != NULL);
     ls_scope *scope = ls_scope_begin();
-    ls_tensor *mean = ls_module_find(model, "1.running_mean"), *number = ls_module_find(model, "0.number");
+    ls_tensor *mean = ls_module_find(model, "1.running_mean"), *number = ls_module_find(model, "1.number");
     LS_CHECK(mean != NULL && number != NULL);
     LS_TRY(ls_copy_into(number, ls_full(LS_SCALAR, LS_I64, ls_comm_rank(world) + 3)));
     double before[2];
@@ -146,7 +149,7 @@ static ls_status buffers_are_averaged(ls_comm *world) {
     }
     LS_TRY(average(world, before, 2));
     LS_CHECK(fabs(numbers_get(mean, 0) - before[0]) < 1e-6 && fabs(numbers_get(mean, 1) - before[1]) < 1e-6);
-    LS_CHECK(ls_item(number) == 3);
+    LS_CHECK(ls_item(number) == 3 && ls_item(cache) == ls_comm_rank(world) + 5);
     bool equal = false;
     uint64_t bits = 0;
     const double element = numbers_get(mean, 1);
@@ -363,6 +366,33 @@ static ls_status refused_around_the_model(ls_comm *world) {
     return LS_OK;
 }
 
+/* A layer stays refused until the outer step of each model that contains it, even if it was added to one of the models
+ * between two outer steps. */
+static ls_status refused_in_two_models(ls_comm *world) {
+    ls_module *layer = ls_module_retain(ls_nn_linear(INPUTS, 1)), *relu = ls_module_retain(ls_nn_relu());
+    ls_module *models[] = {ls_sequential(layer), make_model()};
+    ls_outer *outers[2];
+    for (int i = 0; i < 2; i++) {
+        outers[i] = ls_outer_new(models[i], world, &(ls_outer_options){.steps = 9});
+        LS_CHECK(outers[i] != NULL);
+        LS_TRY(ls_outer_step(outers[i]));
+    }
+    LS_CHECK(ls_module_add_child(models[1], "layer", layer) != NULL);
+    LS_CHECK(ls_module_add_child(models[1], "relu", relu) != NULL);
+    const bool several = ls_comm_size(world) > 1;
+    LS_CHECK((ls_module_hash(relu) == 0) == several);
+    ls_outer_free(outers[1]);
+    LS_CHECK(ls_module_hash(relu) != 0);
+    LS_CHECK((ls_module_hash(layer) == 0) == several && (ls_module_hash(models[1]) == 0) == several);
+    ls_outer_free(outers[0]);
+    LS_CHECK(ls_module_hash(layer) != 0 && ls_module_hash(models[1]) != 0);
+    ls_module_free(models[0]);
+    ls_module_free(models[1]);
+    ls_module_free(layer);
+    ls_module_free(relu);
+    return LS_OK;
+}
+
 /* The last rank takes an additional step, or has frozen a parameter. The communicator stays usable. */
 static ls_status ranks_out_of_step(ls_comm *world, bool freezes) {
     const bool last = ls_comm_rank(world) == ls_comm_size(world) - 1;
@@ -477,6 +507,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(wrong_calls(world));
     LS_TRY(refused_between(world));
     LS_TRY(refused_around_the_model(world));
+    LS_TRY(refused_in_two_models(world));
     LS_TRY(ranks_out_of_step(world, false));
     LS_TRY(ranks_out_of_step(world, true));
     LS_TRY(layer_added_later(world, false));

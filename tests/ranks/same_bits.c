@@ -269,14 +269,14 @@ static ls_status train(trainee t, ls_comm *comm, int shards, int zero, uint64_t 
 
 /* ---- the same bits ----------------------------------------------------------------------------------------------- */
 
-/* Compares W ranks with groups of `first` and W - `first` ranks. */
+/* Compares W ranks with groups of `first` and W - `first` ranks. The programs cover all combinations of options. */
 static ls_status compare_groups(ls_comm *world, int first, int number, uint64_t want) {
     const int size = ls_comm_size(world);
     ls_comm *group = NULL;
-    const trainee t = {.program = &programs[number], .overlap = first % 2 == 0 ? LS_OVERLAP_ON : LS_OVERLAP_OFF};
+    const trainee t = {.program = &programs[number], .overlap = (first + number) % 2 ? LS_OVERLAP_OFF : LS_OVERLAP_ON};
     uint64_t hash = 0;
     LS_TRY(ls_comm_split(world, ls_comm_rank(world) < first, 0, &group));
-    const ls_status status = train(t, group, size, first % 2, &hash);
+    const ls_status status = train(t, group, size, (first + number / 2) % 2, &hash);
     ls_comm_free(group);
     LS_TRY(status);
     if (hash != want) {
@@ -292,7 +292,7 @@ static ls_status same_bits(ls_comm *world, int number) {
     const int size = ls_comm_size(world);
     LS_TRY(train(t, world, 0, 0, &want)); /* ranks are slices */
     t.overlap = LS_OVERLAP_ON;
-    LS_TRY(train(t, world, size, 0, &all));
+    LS_TRY(train(t, world, size, number % 2, &all));
     LS_CHECK(all == want);
     for (int first = 1; first <= size / 2; first++) {
         LS_TRY(compare_groups(world, first, number, want));

@@ -18,6 +18,7 @@
 #include <lockstep/nn.h>
 
 #include "base/status.h"
+#include "tests/support/sanitized.h"
 
 ls_status rank_test(ls_comm *world);
 

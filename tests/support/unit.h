@@ -14,6 +14,8 @@
 
 #include <lockstep/tensor.h>
 
+#include "tests/support/sanitized.h"
+
 /* Skips the test if the environment variable LOCKSTEP_TEST_SKIP, a list of names between spaces, contains its name. */
 static inline void skip_if_listed(const char *name) {
     const char *list = getenv("LOCKSTEP_TEST_SKIP");

@@ -89,19 +89,20 @@ static double accumulated(const ls_engine *engine) {
 /* If ranks share cores, the cost model does not hold: then costs are computed as if headers were never exchanged
  * along a tree. */
 static bool has_tree(const ls_engine *engine) {
-    return engine->tree_levels > 0 && !engine->shares_cores;
+    return engine->shape.tree_levels > 0 && !engine->shape.shares_cores;
 }
 
 static double cost_headers(const ls_engine *engine) {
-    const int up = has_tree(engine) ? engine->tree_levels : 0;
-    const int steps = has_tree(engine) ? 2 * engine->tree_steps : 0;
-    const int messages = has_tree(engine) ? 2 * engine->tree_messages : 0;
-    return (engine->levels - up + steps) * STEP + (messages - steps) * MESSAGE;
+    const int up = has_tree(engine) ? engine->shape.tree_levels : 0;
+    const int steps = has_tree(engine) ? 2 * engine->shape.tree_steps : 0;
+    const int messages = has_tree(engine) ? 2 * engine->shape.tree_messages : 0;
+    return (engine->shape.levels - up + steps) * STEP + (messages - steps) * MESSAGE;
 }
 
 /* Returns the number of consecutive passes of inline data over a link. */
 static double passes_of_headers(const ls_engine *engine) {
-    return has_tree(engine) ? engine->levels - engine->tree_levels + 2 * engine->tree_messages : engine->levels;
+    return has_tree(engine) ? engine->shape.levels - engine->shape.tree_levels + 2 * engine->shape.tree_messages
+                            : engine->shape.levels;
 }
 
 static amount amount_of(const ls_engine *engine) {
@@ -114,7 +115,7 @@ double ls_cost_direct(const ls_engine *engine) {
     const amount data = amount_of(engine);
     const double others = engine->size - 1;
     /* If the ranks do not form pairs, some links carry two messages at a time and others carry none (simulated). */
-    const double unevenly = engine->butterfly ? 1 : 1.4;
+    const double unevenly = engine->shape.butterfly ? 1 : 1.4;
     const double moved = fmax(unevenly * others / engine->size, on_link_by_shares(engine));
     const double phase = STEP + others * MESSAGE + moved * data.bytes;
     const bool one = ls_flows[engine->call.operation].assembles || ls_reduction_scatters(engine);
@@ -155,7 +156,7 @@ typedef struct block_costs {
 } block_costs;
 
 static block_costs find_blocks(const ls_engine *engine) {
-    block_costs b = {.levels = engine->butterfly ? engine->levels : engine->levels - 1};
+    block_costs b = {.levels = engine->shape.butterfly ? engine->shape.levels : engine->shape.levels - 1};
     for (int width = 1 << b.levels, before = width; width > 0; width /= 2) {
         if ((engine->size & width) != 0 && width != before) {
             b.blocks++;
@@ -165,7 +166,7 @@ static block_costs find_blocks(const ls_engine *engine) {
     }
     b.moved = fmax(moved_by_halves(engine->size), on_link_by_halves(engine));
     /* Number of levels of halving that overlap with the header exchange. */
-    const double overlapped = engine->butterfly && !has_tree(engine) ? b.levels - 1 : 0;
+    const double overlapped = engine->shape.butterfly && !has_tree(engine) ? b.levels - 1 : 0;
     b.up = b.levels - overlapped + b.blocks;
     b.down = b.levels + b.blocks;
     return b;
@@ -174,7 +175,7 @@ static block_costs find_blocks(const ls_engine *engine) {
 double ls_cost_bruck(const ls_engine *engine) {
     const amount data = amount_of(engine);
     const double others = 1 - 1.0 / engine->size;
-    return data.headers + engine->levels * STEP + engine->levels * MESSAGE + /* two messages per step */
+    return data.headers + engine->shape.levels * STEP + engine->shape.levels * MESSAGE + /* two messages per step */
            fmax(others, on_link_by_shares(engine)) * data.bytes;
 }
 
@@ -205,7 +206,7 @@ double ls_cost_rabenseifner(const ls_engine *engine) {
  * small, so this case is checked first.
  */
 double ls_cost_inline(const ls_engine *engine) {
-    if (ls_flows[engine->call.operation].moves || engine->shares_cores) {
+    if (ls_flows[engine->call.operation].moves || engine->shape.shares_cores) {
         return 0;
     }
     const double inlined = passes_of_headers(engine) * accumulated(engine);
@@ -285,7 +286,7 @@ bool ls_native_is_usable(const ls_engine *engine) {
  * messages cost, with all segments in flight. */
 size_t ls_segment_count(const ls_engine *engine) {
     const size_t count = engine->call.count;
-    const double beside = 2.0 * engine->levels * (STEP / LS_ENGINE_SEGMENTS + MESSAGE);
+    const double beside = 2.0 * engine->shape.levels * (STEP / LS_ENGINE_SEGMENTS + MESSAGE);
     const double bytes = engine->part_wanted != 0 ? (double)engine->part_wanted : 4 * beside;
     const double parts = (double)count * (double)engine->call.width / bytes;
     if (!has_machines(engine) || parts < 2) {

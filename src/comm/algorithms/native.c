@@ -76,8 +76,7 @@ ls_status ls_native_run(ls_engine *engine, bool *finished) {
     ls_transfer *transfer = ls_engine_transfer(engine);
     (void)finished;
     engine->segment->stage = end;
-    engine->asked = -1;
-    engine->answers = 0;
+    ls_failure_forget_query(engine);
     LS_TRY(ls_flows[engine->call.operation].moves ? LS_OK : separate(engine));
     LS_TRY(ls_engine_name_failure(&engine->call,
                                   engine->endpoint->transport->collective(engine->endpoint, &engine->call, transfer)));
@@ -87,8 +86,9 @@ ls_status ls_native_run(ls_engine *engine, bool *finished) {
 }
 
 bool ls_native_is_running(const ls_engine *engine) {
-    for (int i = 0; engine->calling && i < engine->transfer_count; i++) {
-        if (engine->transfers[i].peer < 0 && !engine->transfers[i].ended) {
+    const ls_transfer *transfer;
+    for (int next = 0; ls_engine_is_calling(engine) && (transfer = ls_transfers_next(engine, &next)) != NULL;) {
+        if (transfer->peer < 0) {
             return true;
         }
     }

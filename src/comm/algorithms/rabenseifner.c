@@ -59,7 +59,7 @@ static span own_span(const ls_engine *engine) {
 static size_t place(const ls_engine *engine, int position) {
     const ls_halving *halving = &engine->segment->halving;
     return ls_reduction_scatters(engine)
-               ? engine->places[position]
+               ? engine->rabenseifner.places[position]
                : (size_t)ls_share_of((int64_t)halving->count, halving->positions, position).start;
 }
 
@@ -71,7 +71,7 @@ static size_t count_of(const ls_engine *engine, span positions) {
  * or, so that blocks of ranks, such as the ranks of a machine, remain blocks. */
 static int rank_of(const ls_engine *engine, int number) {
     const int root = engine->segment->halving.root;
-    return engine->butterfly ? number ^ root : (number + root) % engine->size;
+    return engine->shape.butterfly ? number ^ root : (number + root) % engine->size;
 }
 
 /* `to`, like `from` in take, is counted from the root: see rank_of. */
@@ -91,10 +91,10 @@ static void find_block(ls_engine *engine) {
     ls_halving *halving = &engine->segment->halving;
     const int root = engine->call.operation == LS_OP_BROADCAST ? engine->call.root : 0;
     *halving = (ls_halving){.root = root,
-                            .rank = engine->butterfly ? engine->rank ^ root
-                                                      : (engine->rank - root + engine->size) % engine->size,
+                            .rank = engine->shape.butterfly ? engine->rank ^ root
+                                                            : (engine->rank - root + engine->size) % engine->size,
                             .count = engine->call.count};
-    for (int width = 1 << engine->levels, first = 0; width > 0; width /= 2) {
+    for (int width = 1 << engine->shape.levels, first = 0; width > 0; width /= 2) {
         if ((engine->size & width) == 0) {
             continue;
         }
@@ -124,22 +124,22 @@ static int rank_at(const ls_engine *engine, int position) {
 
 static ls_status find_places(ls_engine *engine) {
     ls_halving *halving = &engine->segment->halving;
-    const size_t bytes = ((size_t)halving->positions + 1) * sizeof *engine->places;
+    const size_t bytes = ((size_t)halving->positions + 1) * sizeof *engine->rabenseifner.places;
     char name[64];
-    if (engine->places == NULL) {
-        engine->places = ls_allocate(bytes);
-        if (engine->places == NULL) {
+    if (engine->rabenseifner.places == NULL) {
+        engine->rabenseifner.places = ls_allocate(bytes);
+        if (engine->rabenseifner.places == NULL) {
             return ls_fail_memory(ls_engine_call_name(engine, name), bytes);
         }
     }
     size_t at = 0;
     for (int position = 0; position < halving->positions; position++) {
-        engine->places[position] = at;
+        engine->rabenseifner.places[position] = at;
         for (int rank = rank_at(engine, position); rank < engine->size; rank += halving->positions) {
             at += ls_reduced_by(engine, rank).count;
         }
     }
-    engine->places[halving->positions] = at;
+    engine->rabenseifner.places[halving->positions] = at;
     return LS_OK;
 }
 
@@ -198,9 +198,9 @@ static void begin_part(ls_engine *engine, size_t start) {
     find_block(engine);
     if (!ls_reduction_scatters(engine)) {
         halving->start = start;
-        halving->count = left < engine->part ? left : engine->part;
+        halving->count = left < engine->rabenseifner.part ? left : engine->rabenseifner.part;
     }
-    halving->room = engine->scratch + (size_t)(engine->segment - engine->segments) * engine->part_room;
+    halving->room = engine->scratch + (size_t)(engine->segment - engine->segments) * engine->rabenseifner.part_room;
     engine->segment->step = 0;
     if (copies(engine)) {
         halving->held = halving->room;
@@ -214,24 +214,25 @@ static void begin_part(ls_engine *engine, size_t start) {
 /* Returns the number of segments at the start of the call. */
 static int segments_of(const ls_engine *engine) {
     const size_t count = engine->call.count;
-    const size_t parts = engine->part < count ? (count + engine->part - 1) / engine->part : 1;
+    const size_t parts =
+        engine->rabenseifner.part < count ? (count + engine->rabenseifner.part - 1) / engine->rabenseifner.part : 1;
     return parts < LS_ENGINE_SEGMENTS ? (int)parts : LS_ENGINE_SEGMENTS;
 }
 
 ls_status ls_rabenseifner_prepare(ls_engine *engine) {
     ls_halving *halving = &engine->segment->halving;
-    engine->part = engine->call.count;
+    engine->rabenseifner.part = engine->call.count;
     find_block(engine);
     if (ls_flows[engine->call.operation].moves) {
         return LS_OK;
     }
     LS_TRY(ls_reduction_scatters(engine) ? find_places(engine) : LS_OK);
     if (ls_reduces_to_all(engine->call.operation)) {
-        engine->part = ls_segment_count(engine);
-        halving->count = engine->part;
+        engine->rabenseifner.part = ls_segment_count(engine);
+        halving->count = engine->rabenseifner.part;
     }
-    engine->part_room = room_of_part(engine);
-    LS_TRY(ls_engine_scratch(engine, engine->part_room * (size_t)segments_of(engine)));
+    engine->rabenseifner.part_room = room_of_part(engine);
+    LS_TRY(ls_engine_scratch(engine, engine->rabenseifner.part_room * (size_t)segments_of(engine)));
     begin_part(engine, 0);
     return LS_OK;
 }
@@ -353,7 +354,7 @@ static void finish(const ls_engine *engine, unsigned char *into, const unsigned 
 /* Ends a part. A segment's next part does not depend on which segment is ready first, because this order differs
  * between ranks. */
 static ls_status end(ls_engine *engine, bool *finished) {
-    const size_t ahead = engine->part * LS_ENGINE_SEGMENTS;
+    const size_t ahead = engine->rabenseifner.part * LS_ENGINE_SEGMENTS;
     if (ahead < engine->call.count - engine->segment->halving.start) {
         begin_part(engine, engine->segment->halving.start + ahead);
         engine->segment->stage = next_level;
@@ -495,9 +496,13 @@ ls_status ls_rabenseifner_run(ls_engine *engine, bool *finished) {
     first->stage = next_level; /* runs after the level that overlapped with the last step of the header exchange */
     for (int segment = 1; segment < segments; segment++) {
         engine->segment = &engine->segments[segment];
-        begin_part(engine, (size_t)segment * engine->part);
+        begin_part(engine, (size_t)segment * engine->rabenseifner.part);
         engine->segment->stage = next_level;
     }
     engine->segment = first;
     return LS_OK;
+}
+
+void ls_rabenseifner_free(ls_engine *engine) {
+    ls_free(engine->rabenseifner.places);
 }

@@ -13,18 +13,18 @@ static ls_status next_steps(ls_engine *engine, bool *finished) {
     const int size = engine->size;
     for (int i = 0; i < LS_ENGINE_WINDOW && engine->segment->step < size; i++, engine->segment->step++) {
         const int to = (engine->rank + engine->segment->step) % size;
-        const ls_stretch piece = engine->traffic->sent(engine, to);
+        const ls_stretch piece = engine->spread_out.traffic->sent(engine, to);
         LS_TRY(piece.bytes == 0 ? LS_OK : ls_engine_send(engine, to, LS_CHANNEL_DATA, piece.data, piece.bytes));
         const int from = (engine->rank - engine->segment->step + size) % size;
-        const ls_stretch place = engine->traffic->received(engine, from);
+        const ls_stretch place = engine->spread_out.traffic->received(engine, from);
         LS_TRY(place.bytes == 0 ? LS_OK
                                 : ls_engine_receive(engine, from, LS_CHANNEL_DATA, place.data, place.bytes, NULL));
     }
-    if (engine->transfer_count != 0 || engine->segment->step < size) {
+    if (ls_transfers_exist(engine) || engine->segment->step < size) {
         return LS_OK;
     }
-    engine->segment->stage = engine->exchanged;
-    return engine->exchanged(engine, finished);
+    engine->segment->stage = engine->spread_out.exchanged;
+    return engine->spread_out.exchanged(engine, finished);
 }
 
 ls_status ls_direct_begin(ls_engine *engine, const ls_traffic *traffic, ls_engine_stage *exchanged) {
@@ -33,8 +33,8 @@ ls_status ls_direct_begin(ls_engine *engine, const ls_traffic *traffic, ls_engin
     if (from.bytes != 0 && from.data != to.data && !engine->dry) {
         memmove(to.data, from.data, from.bytes);
     }
-    engine->traffic = traffic;
-    engine->exchanged = exchanged;
+    engine->spread_out.traffic = traffic;
+    engine->spread_out.exchanged = exchanged;
     engine->segment->step = 1;
     engine->segment->stage = next_steps;
     return LS_OK;

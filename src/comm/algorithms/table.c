@@ -24,7 +24,7 @@ static bool has_partners(const ls_engine *engine) {
 /* Returns true if headers are exchanged by recursive doubling alone: in each step, every rank of one half of a block
    exchanges with its partner in the other half. */
 static bool doubles(const ls_engine *engine) {
-    return engine->butterfly && engine->tree_levels == 0;
+    return engine->shape.butterfly && engine->shape.tree_levels == 0;
 }
 
 static bool fits_and_doubles(const ls_engine *engine) {

@@ -36,11 +36,11 @@ uint64_t ls_counts_balance(const ls_engine *engine) {
 }
 
 static ls_stretch sent(const ls_engine *engine, int to) {
-    return (ls_stretch){(unsigned char *)&engine->counts[to], sizeof *engine->counts};
+    return (ls_stretch){(unsigned char *)&engine->counts.own[to], sizeof *engine->counts.own};
 }
 
 static ls_stretch received(const ls_engine *engine, int from) {
-    return (ls_stretch){(unsigned char *)&engine->found[from], sizeof *engine->found};
+    return (ls_stretch){(unsigned char *)&engine->counts.found[from], sizeof *engine->counts.found};
 }
 
 /* Runs after the second exchange: all ranks know the first mismatch. */
@@ -49,7 +49,7 @@ static ls_status fail(ls_engine *engine, bool *finished) {
     ls_misfit misfit;
     char name[64];
     ls_engine_call_name(engine, name);
-    memcpy(&misfit, ls_packet_data(&engine->own), sizeof misfit);
+    memcpy(&misfit, ls_packet_data(ls_headers_packet(engine)), sizeof misfit);
     if (misfit.from < 0) {
         return ls_fail(LS_ERR_MISMATCH, "%s: the counts of the ranks do not match", name);
     }
@@ -63,28 +63,31 @@ static ls_status compare(ls_engine *engine, bool *finished) {
     ls_misfit misfit = {.from = -1};
     for (int from = 0; from < engine->size && misfit.from < 0; from++) {
         const size_t wanted = ls_piece_received(&engine->call, engine->rank, from).count;
-        if (engine->found[from] != wanted) {
-            misfit = (ls_misfit){.from = from, .to = engine->rank, .sent = engine->found[from], .wanted = wanted};
+        if (engine->counts.found[from] != wanted) {
+            misfit =
+                (ls_misfit){.from = from, .to = engine->rank, .sent = engine->counts.found[from], .wanted = wanted};
         }
     }
-    engine->payload = LS_PAYLOAD_MISFIT;
-    ls_payload_fill(engine, false, sizeof misfit);
-    memcpy(ls_packet_data(&engine->own), &misfit, sizeof misfit);
-    return ls_headers_begin(engine, fail);
+    ls_payload_begin_misfit(engine, &misfit);
+    return ls_headers_begin(engine, fail, NULL); /* these packets have no balance */
 }
 
 ls_status ls_counts_find(ls_engine *engine, bool *finished) {
     static const ls_traffic traffic = {.sent = sent, .received = received};
     (void)finished;
-    if (engine->counts == NULL) {
-        engine->counts = ls_allocate_zeroed(2 * (size_t)engine->size, sizeof *engine->counts);
-        if (engine->counts == NULL) {
-            return ls_fail_memory("ls_comm_alltoallv", 2 * (size_t)engine->size * sizeof *engine->counts);
+    if (engine->counts.own == NULL) {
+        engine->counts.own = ls_allocate_zeroed(2 * (size_t)engine->size, sizeof *engine->counts.own);
+        if (engine->counts.own == NULL) {
+            return ls_fail_memory("ls_comm_alltoallv", 2 * (size_t)engine->size * sizeof *engine->counts.own);
         }
-        engine->found = engine->counts + engine->size;
+        engine->counts.found = engine->counts.own + engine->size;
     }
     for (int to = 0; to < engine->size; to++) {
-        engine->counts[to] = ls_piece_sent(&engine->call, engine->rank, to).count;
+        engine->counts.own[to] = ls_piece_sent(&engine->call, engine->rank, to).count;
     }
     return ls_direct_begin(engine, &traffic, compare);
+}
+
+void ls_counts_free(ls_engine *engine) {
+    ls_free(engine->counts.own);
 }

@@ -11,23 +11,6 @@
 
 /* ---- opening and closing ----------------------------------------------------------------------------------------- */
 
-static bool make_packets(ls_engine *engine) {
-    const size_t each = (ls_engine_packet_room(engine) + 63) / 64 * 64;
-    const size_t packets = (size_t)engine->child_count + 2;
-    unsigned char *memory = ls_allocate_aligned(each * packets + LS_PACKET_HEADERS_MOST, 64);
-    engine->memory = memory;
-    if (memory == NULL) {
-        return false;
-    }
-    engine->own.memory = memory;
-    engine->incoming[LS_ENGINE_ABOVE].memory = memory + each;
-    for (int i = 0; i < engine->child_count; i++) {
-        engine->incoming[i].memory = memory + each * (size_t)(i + 2);
-    }
-    engine->bare.memory = memory + each * packets;
-    return true;
-}
-
 ls_engine *ls_engine_new(ls_endpoint *endpoint, double timeout) {
     const ls_algorithm_list algorithms = ls_engine_algorithms(NULL);
     ls_engine *engine = ls_allocate_zeroed(1, sizeof *engine);
@@ -44,29 +27,13 @@ ls_engine *ls_engine_new(ls_endpoint *endpoint, double timeout) {
     engine->size = endpoint->size;
     engine->place = endpoint->place;
     engine->timeout_ns = (uint64_t)(timeout * 1e9);
-    engine->kept_most = LS_ENGINE_KEPT;
-    engine->asked = -1;
-    engine->waits_for = -1;
-    engine->failed_rank = -1;
-    engine->teller = -1;
-    ls_headers_find_shape(engine);
-    const size_t size = (size_t)engine->size;
-    engine->sources = ls_allocate_zeroed(size, sizeof *engine->sources);
-    engine->taken = ls_allocate_zeroed(size, sizeof *engine->taken);
-    engine->left = ls_allocate_zeroed(4 * size, 1);
-    engine->telling = ls_allocate_zeroed(size, sizeof *engine->telling);
-    if (!make_packets(engine) || engine->sources == NULL || engine->taken == NULL || engine->left == NULL ||
-        engine->telling == NULL) {
+    engine->sources = ls_allocate_zeroed((size_t)engine->size, sizeof *engine->sources);
+    if (!ls_headers_open(engine) || !ls_messages_open(engine) || engine->sources == NULL) {
         (void)ls_fail_memory("ls_comm_open", ls_engine_packet_room(engine));
-    } else {
-        engine->departed = engine->left + size;
-        engine->answered = engine->departed + size;
-        engine->unknown = engine->answered + size;
-        if (ls_failure_listen(engine) == LS_OK) {
-            return engine;
-        }
+    } else if (ls_failure_open(engine) == LS_OK) {
+        return engine;
     }
-    engine->ended = true;
+    ls_failure_end(engine);
     ls_engine_close(engine);
     return NULL;
 }
@@ -76,20 +43,18 @@ static void discard(void *owner) {
     ls_engine *engine = owner;
     ls_messages_free(engine);
     ls_engine_drop_notices(engine, true);
-    ls_free(engine->memory);
+    ls_failure_free(engine);
+    ls_headers_free(engine);
+    ls_counts_free(engine);
+    ls_rabenseifner_free(engine);
     ls_free(engine->scratch);
-    ls_free(engine->places);
     ls_free(engine->sources);
-    ls_free(engine->counts);
-    ls_free(engine->taken);
-    ls_free(engine->left);
-    ls_free(engine->telling);
     ls_free(engine);
 }
 
 void ls_engine_close(void *state) {
     ls_engine *engine = state;
-    if (!engine->ended) {
+    if (!ls_failure_has_ended(engine)) {
         ls_failure_leave(engine, LS_LEAVE_FREED);
     }
     engine->endpoint->transport->close(engine->endpoint, LINGER_NS, discard, engine);
@@ -110,51 +75,21 @@ const char *ls_engine_algorithm(const void *state) {
     return algorithm != NULL ? ls_algorithm_name(algorithm->id) : NULL;
 }
 
-ls_engine_end ls_engine_ended(const ls_engine *engine) {
-    return !engine->failed ? LS_ENGINE_WORKS : engine->deserted ? LS_ENGINE_DESERTED : LS_ENGINE_FAILED;
-}
-
-/* ---- transfers of a call ----------------------------------------------------------------------------------------- */
-
-/* Returns the progress of the call's transfers as a number that changes when any transfer progresses. */
-static uint64_t progress_of(const ls_engine *engine) {
-    uint64_t sum = 0;
-    for (int i = 0; i < engine->transfer_count; i++) {
-        sum += engine->transfers[i].moved + engine->transfers[i].ended;
-    }
-    return sum;
-}
-
-/* Returns a segment whose transfers have all finished, so that it can continue, or NULL if there is none. */
-static ls_segment *find_ended(ls_engine *engine) {
-    bool waits[LS_ENGINE_SEGMENTS] = {false};
-    for (int i = 0; i < engine->transfer_count; i++) {
-        if (engine->slots[i].segment != NULL && !engine->transfers[i].ended) {
-            waits[engine->slots[i].segment - engine->segments] = true;
-        }
-    }
-    for (int segment = 0; segment < LS_ENGINE_SEGMENTS; segment++) {
-        if (engine->segments[segment].stage != NULL && !waits[segment]) {
-            return &engine->segments[segment];
-        }
-    }
-    return NULL;
-}
-
 /* ---- a call ------------------------------------------------------------------------------------------------------ */
 
 /* If a call fails for any reason except a mismatch, aborts, because this rank cannot continue. */
 static ls_status settle(ls_engine *engine, ls_status status) {
-    if (status != LS_OK && status != LS_ERR_MISMATCH && !engine->ended) {
+    if (status != LS_OK && status != LS_ERR_MISMATCH && !ls_failure_has_ended(engine)) {
         status = ls_failure_abort(engine, status, ls_failure_rank(engine));
     }
-    engine->calling = engine->calling && status == LS_OK;
+    engine->running.calling = engine->running.calling && status == LS_OK;
     return status;
 }
 
 /* The stage after the agreement, for a call whose data was not inline. */
 static ls_status run_algorithm(ls_engine *engine, bool *finished) {
-    const bool refused = engine->algorithm->id == LS_ALGORITHM_NATIVE && ls_packet_envelope(&engine->own)->refused != 0;
+    const bool refused =
+        engine->algorithm->id == LS_ALGORITHM_NATIVE && ls_packet_envelope(ls_headers_packet(engine))->refused != 0;
     if (refused || engine->algorithm->run == NULL) { /* a scatterv without inline data: only the root knew the size */
         engine->algorithm = ls_algorithm_direct();
     }
@@ -163,59 +98,41 @@ static ls_status run_algorithm(ls_engine *engine, bool *finished) {
 
 static ls_status begin(ls_engine *engine) {
     engine->algorithm = ls_algorithm_select(engine);
-    engine->unbalanced = ls_counts_find;
     ls_payload_begin(engine);
-    ls_packet_envelope(&engine->own)->balance = ls_counts_balance(engine);
-    ls_packet_envelope(&engine->own)->refused = ls_native_refuses(engine);
+    ls_envelope *own = ls_packet_envelope(ls_headers_packet(engine));
+    own->balance = ls_counts_balance(engine);
+    own->refused = ls_native_refuses(engine);
     LS_TRY(engine->algorithm->prepare != NULL ? engine->algorithm->prepare(engine) : LS_OK);
-    return ls_headers_begin(engine, run_algorithm);
+    return ls_headers_begin(engine, run_algorithm, ls_counts_find);
 }
 
 ls_status ls_engine_begin(void *state, const ls_call *call) {
     ls_engine *engine = state;
     LS_TRY(ls_failure_check_open(engine, call));
-    engine->before = engine->call;
+    engine->running.before = engine->call;
     engine->call = *call;
     engine->call.algorithm = ls_algorithm_number(engine->settings[call->operation]);
-    engine->calling = true;
-    engine->failed_rank = -1;
-    engine->transfer_count = 0;
+    engine->running.calling = true;
+    ls_failure_blame(engine, -1);
+    ls_transfers_clear(engine);
     engine->segment = engine->segments;
     for (int segment = 0; segment < LS_ENGINE_SEGMENTS; segment++) {
         engine->segments[segment].stage = NULL;
     }
-    engine->since_ns = ls_engine_now(engine);
-    engine->told_ns = 0;
+    engine->running.since_ns = ls_engine_now(engine);
+    engine->running.told_ns = 0;
     return settle(engine, begin(engine));
-}
-
-/* Ends the segment's transfers, and checks that all data has arrived; headers.c checks packets. */
-static ls_status end_transfers(ls_engine *engine, const ls_segment *segment) {
-    int used = 0;
-    for (int i = 0; i < engine->transfer_count; i++) {
-        const ls_transfer *transfer = &engine->transfers[i];
-        ls_transfer_slot *slot = &engine->slots[i];
-        if (slot->segment == segment && slot->counts && transfer->bytes != slot->room) {
-            char name[64];
-            engine->failed_rank = transfer->peer;
-            return ls_fail(LS_ERR_PEER, "%s: rank %d sent %zu bytes of data instead of %zu",
-                           ls_engine_call_name(engine, name), transfer->peer, transfer->bytes, slot->room);
-        }
-        slot->segment = slot->segment == segment ? NULL : slot->segment;
-        used = slot->segment != NULL ? i + 1 : used;
-    }
-    engine->transfer_count = used;
-    return LS_OK;
 }
 
 /* Runs stages until one has to wait for transfers. */
 static ls_status advance(ls_engine *engine, bool *finished) {
-    for (ls_segment *segment = find_ended(engine); segment != NULL; segment = find_ended(engine)) {
-        LS_TRY(end_transfers(engine, segment));
+    for (ls_segment *segment = ls_transfers_find_ended(engine); segment != NULL;
+         segment = ls_transfers_find_ended(engine)) {
+        LS_TRY(ls_transfers_end(engine, segment));
         engine->segment = segment;
         LS_TRY(segment->stage(engine, finished));
         if (*finished) {
-            engine->calling = false;
+            engine->running.calling = false;
             return LS_OK;
         }
     }
@@ -233,18 +150,18 @@ static ls_status move(ls_engine *engine, bool wait, bool *finished) {
     uint64_t wait_ns = 0;
     for (;;) {
         bool moved = false;
-        const uint64_t before = progress_of(engine);
+        const uint64_t before = ls_transfers_progress(engine);
         LS_TRY(look(engine, &engine->call, wait_ns, &moved));
-        if (progress_of(engine) != before || find_ended(engine) != NULL) {
-            engine->since_ns = ls_engine_now(engine);
+        if (ls_transfers_progress(engine) != before || ls_transfers_find_ended(engine) != NULL) {
+            engine->running.since_ns = ls_engine_now(engine);
             LS_TRY(advance(engine, finished));
         }
         if (*finished) {
             return LS_OK;
         }
-        LS_TRY(ls_failure_check(
-            engine,
-            &(ls_engine_wait){.call = &engine->call, .since_ns = engine->since_ns, .told_ns = &engine->told_ns}));
+        LS_TRY(ls_failure_check(engine, &(ls_engine_wait){.call = &engine->call,
+                                                          .since_ns = &engine->running.since_ns,
+                                                          .told_ns = &engine->running.told_ns}));
         if (!wait) {
             return LS_OK;
         }
@@ -275,6 +192,26 @@ ls_status ls_engine_exchange(ls_engine *engine, const void *own, void *all, size
 
 /* ---- posted messages --------------------------------------------------------------------------------------------- */
 
+ls_status ls_engine_post(void *state, const ls_call *call, void **request) {
+    ls_engine *engine = state;
+    ls_message_request *asked = NULL;
+    bool ended = false;
+    *request = NULL;
+    LS_TRY(ls_failure_check_open(engine, call));
+    if (call->operation == LS_OP_SEND && call->root == engine->rank) {
+        return ls_messages_send_self(engine, call);
+    }
+    const ls_status status = ls_messages_post(engine, call, &asked, &ended);
+    if (status != LS_OK && status != LS_ERR_MISMATCH) {
+        return ls_failure_abort(engine, status, ls_failure_rank(engine));
+    }
+    if (status != LS_OK || ended) {
+        return ls_messages_end(engine, asked, status);
+    }
+    *request = asked;
+    return LS_OK;
+}
+
 ls_status ls_engine_test(void *state, void *request, bool wait, bool *finished) {
     ls_engine *engine = state;
     ls_message_request *asked = request;
@@ -292,7 +229,7 @@ ls_status ls_engine_test(void *state, void *request, bool wait, bool *finished) 
             asked->seen = seen;
             status = ls_failure_check(engine, &(ls_engine_wait){.call = &asked->call,
                                                                 .request = asked,
-                                                                .since_ns = asked->since_ns,
+                                                                .since_ns = &asked->since_ns,
                                                                 .told_ns = &asked->told_ns});
         }
         if (!wait) {
@@ -300,7 +237,7 @@ ls_status ls_engine_test(void *state, void *request, bool wait, bool *finished) 
         }
         wait_ns = moved ? 0 : LS_ENGINE_LOOK_NS;
     }
-    if (status != LS_OK && !engine->ended) {
+    if (status != LS_OK && !ls_failure_has_ended(engine)) {
         status = ls_failure_abort(engine, status, ls_failure_rank(engine));
     }
     return *finished || status != LS_OK ? ls_messages_end(engine, asked, status) : LS_OK;

@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/share.h"
 #include "base/status.h"
 #include "comm/algorithms/table.h"
@@ -118,20 +119,19 @@ static ls_status check_alike(const ls_engine *engine, int from, const ls_envelop
 }
 
 /* Checks that `transfer` delivered an envelope about the ranks `first` to `last` - 1. Fails with LS_ERR_PEER if it
- * did not, or if the sender has left. The sender stays engine->failed_rank until its data has been checked, too. */
+ * did not, or if the sender has left. The sender stays the blamed rank until its data has been checked, too. */
 static ls_status check_packet(ls_engine *engine, ls_packet *packet, const ls_transfer *transfer, int first, int last) {
     const ls_envelope *envelope = ls_packet_envelope(packet);
     char name[64];
     packet->bytes = transfer->bytes;
-    engine->failed_rank = transfer->peer; /* of a failure here */
+    ls_failure_blame(engine, transfer->peer); /* of a failure here */
     if (packet->bytes < sizeof *envelope || envelope->groups > LS_ENGINE_GROUPS ||
-        envelope->bytes > engine->inline_most ||
+        envelope->bytes > engine->shape.inline_most ||
         packet->bytes != sizeof *envelope + envelope->groups * sizeof(ls_call_group) + envelope->bytes) {
         return fail_unsound(engine, transfer->peer, "its sizes do not fit");
     }
     if (envelope->groups == 0) {
-        engine->deserted = true;
-        engine->departed[transfer->peer] = (unsigned char)(1 + (envelope->reason & 7));
+        ls_failure_desert(engine, transfer->peer, (ls_leave_reason)(envelope->reason & 7));
         return ls_fail(LS_ERR_PEER, "%s: rank %d %s", ls_engine_call_name(engine, name), transfer->peer,
                        ls_leave_describe((ls_leave_reason)envelope->reason));
     }
@@ -151,7 +151,7 @@ static ls_status check_packet(ls_engine *engine, ls_packet *packet, const ls_tra
 static ls_status check_block(ls_engine *engine, ls_packet *packet, const ls_transfer *transfer, int first, int last) {
     LS_TRY(check_packet(engine, packet, transfer, first, last));
     LS_TRY(is_alike(engine, packet) ? ls_payload_check(engine, packet, transfer->peer, first, last) : LS_OK);
-    engine->failed_rank = -1;
+    ls_failure_blame(engine, -1);
     return LS_OK;
 }
 
@@ -186,13 +186,14 @@ static size_t describe_group(const ls_call_group *group, bool with_algorithm, ch
 
 /* Fails with "rank 0 called barrier (#3); ranks 1, 2 called ...". */
 static ls_status fail_disagreement(const ls_engine *engine) {
-    const ls_envelope *own = ls_packet_envelope(&engine->own);
-    const bool differ = settings_differ(&engine->own);
+    const ls_envelope *own = ls_packet_envelope(&engine->headers.own);
+    const bool differ = settings_differ(&engine->headers.own);
     char calls[768];
     size_t length = 0;
     for (uint32_t i = 0; i < own->groups && length < sizeof calls - 3; i++) {
         length += (size_t)snprintf(calls + length, sizeof calls - length, "%s", i == 0 ? "" : "; ");
-        length += describe_group(&ls_packet_groups(&engine->own)[i], differ, calls + length, sizeof calls - length);
+        length +=
+            describe_group(&ls_packet_groups(&engine->headers.own)[i], differ, calls + length, sizeof calls - length);
     }
     if (own->others != 0 && length < sizeof calls - 1) {
         snprintf(calls + length, sizeof calls - length, "; %u more called other things", own->others);
@@ -204,15 +205,15 @@ static ls_status fail_disagreement(const ls_engine *engine) {
 
 /* Runs when the exchange of headers has finished. */
 static ls_status conclude(ls_engine *engine, bool *finished) {
-    const ls_envelope *own = ls_packet_envelope(&engine->own);
+    const ls_envelope *own = ls_packet_envelope(&engine->headers.own);
     if (own->groups != 1) {
         return fail_disagreement(engine);
     }
     if (own->balance != 0) {
-        return engine->unbalanced(engine, finished);
+        return engine->headers.unbalanced(engine, finished);
     }
     if (own->has_payload == 0) {
-        return engine->agreed(engine, finished);
+        return engine->headers.agreed(engine, finished);
     }
     *finished = true;
     return ls_payload_deliver(engine);
@@ -224,34 +225,34 @@ static ls_status read_partner(ls_engine *engine, bool *finished);
 static ls_status tell_children(ls_engine *engine);
 
 static ls_status begin_level(ls_engine *engine) {
-    const int partner = engine->rank ^ (1 << engine->level);
+    const int partner = engine->rank ^ (1 << engine->headers.level);
     engine->segment->stage = read_partner;
-    LS_TRY(ls_engine_receive(engine, partner, LS_CHANNEL_HEADERS, engine->incoming[LS_ENGINE_ABOVE].memory,
-                             ls_engine_packet_room(engine), &engine->coming[LS_ENGINE_ABOVE]));
-    return ls_engine_send(engine, partner, LS_CHANNEL_HEADERS, engine->own.memory, engine->own.bytes);
+    LS_TRY(ls_engine_receive(engine, partner, LS_CHANNEL_HEADERS, engine->headers.incoming[LS_ENGINE_ABOVE].memory,
+                             ls_engine_packet_room(engine), &engine->headers.coming[LS_ENGINE_ABOVE]));
+    return ls_engine_send(engine, partner, LS_CHANNEL_HEADERS, engine->headers.own.memory, engine->headers.own.bytes);
 }
 
 static ls_status read_partner(ls_engine *engine, bool *finished) {
-    const int width = 1 << engine->level;
+    const int width = 1 << engine->headers.level;
     const int first = (engine->rank ^ width) & ~(width - 1);
-    ls_packet *theirs = &engine->incoming[LS_ENGINE_ABOVE];
-    LS_TRY(check_block(engine, theirs, engine->coming[LS_ENGINE_ABOVE], first, first + width));
-    join(engine, &engine->own, theirs, first);
-    LS_TRY(++engine->level < engine->levels ? begin_level(engine) : LS_OK);
-    if (engine->tree_levels > 0) {
-        return engine->level < engine->levels ? LS_OK : tell_children(engine);
+    ls_packet *theirs = &engine->headers.incoming[LS_ENGINE_ABOVE];
+    LS_TRY(check_block(engine, theirs, engine->headers.coming[LS_ENGINE_ABOVE], first, first + width));
+    join(engine, &engine->headers.own, theirs, first);
+    LS_TRY(++engine->headers.level < engine->shape.levels ? begin_level(engine) : LS_OK);
+    if (engine->shape.tree_levels > 0) {
+        return engine->headers.level < engine->shape.levels ? LS_OK : tell_children(engine);
     }
-    if (engine->algorithm->after_level != NULL && ls_packet_envelope(&engine->own)->groups == 1) {
+    if (engine->algorithm->after_level != NULL && ls_packet_envelope(&engine->headers.own)->groups == 1) {
         LS_TRY(engine->algorithm->after_level(engine)); /* runs concurrently with the exchange of the next level */
     }
-    return engine->level < engine->levels ? LS_OK : conclude(engine, finished);
+    return engine->headers.level < engine->shape.levels ? LS_OK : conclude(engine, finished);
 }
 
 /* ---- a tree ------------------------------------------------------------------------------------------------------ */
 
 /* Returns true if this rank is the root of a tree. Each machine may have a tree. */
 static bool is_root(const ls_engine *engine) {
-    return engine->parent < 0;
+    return engine->headers.parent < 0;
 }
 
 /* Returns true if any of the ranks `first` to `last` - 1 needs the data of all ranks. */
@@ -263,13 +264,13 @@ static bool is_wanted(const ls_engine *engine, int first, int last) {
 
 static ls_status tell_children(ls_engine *engine) {
     engine->segment->stage = conclude;
-    const ls_packet *own = &engine->own;
-    ls_packet *bare = &engine->bare;
+    const ls_packet *own = &engine->headers.own;
+    ls_packet *bare = &engine->headers.bare;
     bare->bytes = own->bytes - ls_packet_envelope(own)->bytes;
     memcpy(bare->memory, own->memory, bare->bytes);
     ls_packet_envelope(bare)->bytes = 0;
-    for (int i = engine->down_count; i-- > 0;) {
-        const ls_child_block *child = &engine->down[i];
+    for (int i = engine->headers.down_count; i-- > 0;) {
+        const ls_child_block *child = &engine->headers.down[i];
         const ls_packet *packet = is_wanted(engine, child->rank, child->last) ? own : bare;
         LS_TRY(ls_engine_send(engine, child->rank, LS_CHANNEL_HEADERS, packet->memory, packet->bytes));
     }
@@ -278,7 +279,7 @@ static ls_status tell_children(ls_engine *engine) {
 
 /* Returns the size in bytes of the data in this rank's result; SIZE_MAX if only the sender knows. */
 static size_t result_bytes(const ls_engine *engine, bool has_payload) {
-    const bool wanted = is_wanted(engine, engine->rank, engine->down_last);
+    const bool wanted = is_wanted(engine, engine->rank, engine->headers.down_last);
     if (!has_payload && engine->payload != LS_PAYLOAD_MISFIT) {
         return engine->payload == LS_PAYLOAD_ROOT ? SIZE_MAX : 0;
     }
@@ -287,8 +288,8 @@ static size_t result_bytes(const ls_engine *engine, bool has_payload) {
 
 static ls_status read_result(ls_engine *engine, bool *finished) {
     (void)finished;
-    ls_packet *result = &engine->incoming[LS_ENGINE_ABOVE];
-    const ls_transfer *coming = engine->coming[LS_ENGINE_ABOVE];
+    ls_packet *result = &engine->headers.incoming[LS_ENGINE_ABOVE];
+    const ls_transfer *coming = engine->headers.coming[LS_ENGINE_ABOVE];
     LS_TRY(check_packet(engine, result, coming, 0, engine->size));
     const ls_envelope *envelope = ls_packet_envelope(result);
     if (envelope->groups == 1) {
@@ -298,14 +299,14 @@ static ls_status read_result(ls_engine *engine, bool *finished) {
             return fail_unsound(engine, coming->peer,
                                 "it says that all ranks make a call that this rank does not make");
         }
-        if (envelope->has_payload < ls_packet_envelope(&engine->own)->has_payload ||
+        if (envelope->has_payload < ls_packet_envelope(&engine->headers.own)->has_payload ||
             (bytes != SIZE_MAX && envelope->bytes != bytes)) {
             return fail_unsound(engine, coming->peer, "its data does not belong to this call");
         }
     }
-    engine->failed_rank = -1;
-    const ls_packet own = engine->own;
-    engine->own = *result;
+    ls_failure_blame(engine, -1);
+    const ls_packet own = engine->headers.own;
+    engine->headers.own = *result;
     *result = own;
     return tell_children(engine);
 }
@@ -314,57 +315,61 @@ static ls_status read_result(ls_engine *engine, bool *finished) {
  * first: a block whose offset has `width` as its lowest bit is combined into the block `width` positions before it. */
 static void join_children(ls_engine *engine) {
     for (int width = 1; width < engine->size; width *= 2) {
-        for (int i = 0; i < engine->child_count; i++) {
-            const int place = engine->children[i].rank - engine->rank;
+        for (int i = 0; i < engine->headers.child_count; i++) {
+            const int place = engine->headers.children[i].rank - engine->rank;
             int into = i - 1;
             if ((place & (2 * width - 1)) != width) {
                 continue;
             }
-            while (into >= 0 && engine->children[into].rank != engine->children[i].rank - width) {
+            while (into >= 0 && engine->headers.children[into].rank != engine->headers.children[i].rank - width) {
                 into--;
             }
-            join(engine, into < 0 ? &engine->own : &engine->incoming[into], &engine->incoming[i],
-                 engine->children[i].rank);
+            join(engine, into < 0 ? &engine->headers.own : &engine->headers.incoming[into],
+                 &engine->headers.incoming[i], engine->headers.children[i].rank);
         }
     }
 }
 
 static ls_status read_children(ls_engine *engine, bool *finished) {
     (void)finished;
-    for (int i = 0; i < engine->child_count; i++) {
-        const ls_child_block *child = &engine->children[i];
-        LS_TRY(check_block(engine, &engine->incoming[i], engine->coming[i], child->rank, child->last));
+    for (int i = 0; i < engine->headers.child_count; i++) {
+        const ls_child_block *child = &engine->headers.children[i];
+        LS_TRY(check_block(engine, &engine->headers.incoming[i], engine->headers.coming[i], child->rank, child->last));
     }
     join_children(engine);
     if (is_root(engine)) {
-        engine->level = engine->tree_levels;
-        return engine->level < engine->levels ? begin_level(engine) : tell_children(engine);
+        engine->headers.level = engine->shape.tree_levels;
+        return engine->headers.level < engine->shape.levels ? begin_level(engine) : tell_children(engine);
     }
     engine->segment->stage = read_result;
-    LS_TRY(ls_engine_receive(engine, engine->down_parent, LS_CHANNEL_HEADERS, engine->incoming[LS_ENGINE_ABOVE].memory,
-                             ls_engine_packet_room(engine), &engine->coming[LS_ENGINE_ABOVE]));
-    return ls_engine_send(engine, engine->parent, LS_CHANNEL_HEADERS, engine->own.memory, engine->own.bytes);
+    LS_TRY(ls_engine_receive(engine, engine->headers.down_parent, LS_CHANNEL_HEADERS,
+                             engine->headers.incoming[LS_ENGINE_ABOVE].memory, ls_engine_packet_room(engine),
+                             &engine->headers.coming[LS_ENGINE_ABOVE]));
+    return ls_engine_send(engine, engine->headers.parent, LS_CHANNEL_HEADERS, engine->headers.own.memory,
+                          engine->headers.own.bytes);
 }
 
 static ls_status begin_tree(ls_engine *engine) {
     engine->segment->stage = read_children;
-    for (int i = 0; i < engine->child_count; i++) {
-        LS_TRY(ls_engine_receive(engine, engine->children[i].rank, LS_CHANNEL_HEADERS, engine->incoming[i].memory,
-                                 ls_engine_packet_room(engine), &engine->coming[i]));
+    for (int i = 0; i < engine->headers.child_count; i++) {
+        LS_TRY(ls_engine_receive(engine, engine->headers.children[i].rank, LS_CHANNEL_HEADERS,
+                                 engine->headers.incoming[i].memory, ls_engine_packet_room(engine),
+                                 &engine->headers.coming[i]));
     }
     return LS_OK;
 }
 
 /* ------------------------------------------------------------------------------------------------------------------ */
 
-ls_status ls_headers_begin(ls_engine *engine, ls_engine_stage *agreed) {
-    engine->agreed = agreed;
-    engine->level = 0;
+ls_status ls_headers_begin(ls_engine *engine, ls_engine_stage *agreed, ls_engine_stage *unbalanced) {
+    engine->headers.agreed = agreed;
+    engine->headers.unbalanced = unbalanced;
+    engine->headers.level = 0;
     if (engine->size == 1) {
         engine->segment->stage = conclude;
         return LS_OK;
     }
-    return engine->tree_levels == 0 ? begin_level(engine) : begin_tree(engine);
+    return engine->shape.tree_levels == 0 ? begin_level(engine) : begin_tree(engine);
 }
 
 static int block_end(const ls_engine *engine, int first, int width) {
@@ -377,17 +382,17 @@ static int block_end(const ls_engine *engine, int first, int width) {
 static void add_children(ls_engine *engine, int width, int radix) {
     for (int i = 1; i < radix && engine->rank + i * width < engine->size; i++) {
         const int first = engine->rank + i * width;
-        engine->children[engine->child_count++] =
+        engine->headers.children[engine->headers.child_count++] =
             (ls_child_block){.rank = first, .last = block_end(engine, first, width)};
     }
 }
 
 /* Sets the tree down to the same tree that the headers are sent up. */
 static void find_way_down(ls_engine *engine, int block_last) {
-    engine->down_parent = engine->parent;
-    engine->down_last = block_last;
-    engine->down_count = engine->child_count;
-    memcpy(engine->down, engine->children, sizeof engine->down);
+    engine->headers.down_parent = engine->headers.parent;
+    engine->headers.down_last = block_last;
+    engine->headers.down_count = engine->headers.child_count;
+    memcpy(engine->headers.down, engine->headers.children, sizeof engine->headers.down);
 }
 
 /* Returns the number of parts into which the ranks after the first rank of a block are divided if the first rank may
@@ -407,44 +412,44 @@ static ls_child_block part_of(const ls_child_block *block, int parts, int i) {
  * P) messages in total. */
 static void find_wide_way_down(ls_engine *engine) {
     ls_child_block block = {.rank = 0, .last = engine->size};
-    int sends = 2 * engine->levels;
-    engine->down_parent = -1;
+    int sends = 2 * engine->shape.levels;
+    engine->headers.down_parent = -1;
     while (block.rank != engine->rank) {
         const int parts = count_parts(&block, sends);
         int i = 0;
         while (engine->rank >= part_of(&block, parts, i).last) {
             i++;
         }
-        engine->down_parent = block.rank;
+        engine->headers.down_parent = block.rank;
         block = part_of(&block, parts, i);
-        sends = 2 * engine->levels - 1; /* one went up */
+        sends = 2 * engine->shape.levels - 1; /* one went up */
     }
-    engine->down_last = block.last;
-    engine->down_count = count_parts(&block, sends);
-    for (int i = 0; i < engine->down_count; i++) {
-        engine->down[i] = part_of(&block, engine->down_count, i);
+    engine->headers.down_last = block.last;
+    engine->headers.down_count = count_parts(&block, sends);
+    for (int i = 0; i < engine->headers.down_count; i++) {
+        engine->headers.down[i] = part_of(&block, engine->headers.down_count, i);
     }
 }
 
 /* Finds the tree up. No step crosses a width of `blocks`, the number of ranks per machine, or of `top`. Returns one
  * past the last rank for which this rank sends to its parent. */
 static int find_way_up(ls_engine *engine, int blocks, int top) {
-    const int most_bits = engine->takes_turns ? LS_ENGINE_STEP_POLLED : LS_ENGINE_STEP;
+    const int most_bits = engine->shape.takes_turns ? LS_ENGINE_STEP_POLLED : LS_ENGINE_STEP;
     int block_last = engine->size;
-    engine->parent = -1;
+    engine->headers.parent = -1;
     for (int width = 1, bits; width < top; width <<= bits) {
         const int limit = width < blocks ? blocks : top;
         for (bits = most_bits; bits > 1 && width << bits > limit;) {
             bits--;
         }
-        engine->tree_levels += bits;
-        engine->tree_steps++;
-        engine->tree_messages += (1 << bits) - 1;
+        engine->shape.tree_levels += bits;
+        engine->shape.tree_steps++;
+        engine->shape.tree_messages += (1 << bits) - 1;
         const int place = engine->rank & ((width << bits) - 1);
-        if (engine->parent < 0 && place == 0) {
+        if (engine->headers.parent < 0 && place == 0) {
             add_children(engine, width, 1 << bits);
-        } else if (engine->parent < 0) {
-            engine->parent = engine->rank - place;
+        } else if (engine->headers.parent < 0) {
+            engine->headers.parent = engine->rank - place;
             block_last = block_end(engine, engine->rank, width);
         }
     }
@@ -453,34 +458,61 @@ static int find_way_up(ls_engine *engine, int blocks, int top) {
 
 void ls_headers_find_shape(ls_engine *engine) {
     const int blocks = engine->place.block_ranks > 1 ? engine->place.block_ranks : 1;
-    engine->butterfly = (engine->size & (engine->size - 1)) == 0;
-    while (1 << engine->levels < engine->size) {
-        engine->levels++;
+    engine->shape.butterfly = (engine->size & (engine->size - 1)) == 0;
+    while (1 << engine->shape.levels < engine->size) {
+        engine->shape.levels++;
     }
-    engine->shares_cores = engine->endpoint->oversubscribed && engine->size > 4;
-    engine->takes_turns = engine->shares_cores && engine->endpoint->polls;
-    engine->inline_most = engine->shares_cores ? LS_INLINE_MOST_SHARED : LS_INLINE_MOST;
-    const bool everywhere = !engine->butterfly || engine->shares_cores;
+    engine->shape.shares_cores = engine->endpoint->oversubscribed && engine->size > 4;
+    engine->shape.takes_turns = engine->shape.shares_cores && engine->endpoint->polls;
+    engine->shape.inline_most = engine->shape.shares_cores ? LS_INLINE_MOST_SHARED : LS_INLINE_MOST;
+    const bool everywhere = !engine->shape.butterfly || engine->shape.shares_cores;
     const int block_last = find_way_up(engine, blocks,
-                                       everywhere              ? 1 << engine->levels
+                                       everywhere              ? 1 << engine->shape.levels
                                        : blocks < engine->size ? blocks
                                                                : 1);
-    if (engine->takes_turns) {
+    if (engine->shape.takes_turns) {
         find_wide_way_down(engine);
     } else {
         find_way_down(engine, block_last);
     }
 }
 
+static bool make_packets(ls_engine *engine) {
+    ls_engine_headers *self = &engine->headers;
+    const size_t each = (ls_engine_packet_room(engine) + 63) / 64 * 64;
+    const size_t packets = (size_t)self->child_count + 2;
+    unsigned char *memory = ls_allocate_aligned(each * packets + LS_PACKET_HEADERS_MOST, 64);
+    self->memory = memory;
+    if (memory == NULL) {
+        return false;
+    }
+    self->own.memory = memory;
+    self->incoming[LS_ENGINE_ABOVE].memory = memory + each;
+    for (int i = 0; i < self->child_count; i++) {
+        self->incoming[i].memory = memory + each * (size_t)(i + 2);
+    }
+    self->bare.memory = memory + each * packets;
+    return true;
+}
+
+bool ls_headers_open(ls_engine *engine) {
+    ls_headers_find_shape(engine);
+    return make_packets(engine);
+}
+
+void ls_headers_free(ls_engine *engine) {
+    ls_free(engine->headers.memory);
+}
+
 int ls_headers_partners(const ls_engine *engine, int partners[LS_ENGINE_PARTNERS]) {
     int count = 0;
     if (!is_root(engine)) {
-        partners[count++] = engine->parent;
+        partners[count++] = engine->headers.parent;
     }
-    for (int i = 0; i < engine->down_count; i++) {
-        partners[count++] = engine->down[i].rank;
+    for (int i = 0; i < engine->headers.down_count; i++) {
+        partners[count++] = engine->headers.down[i].rank;
     }
-    for (int level = engine->tree_levels; is_root(engine) && level < engine->levels; level++) {
+    for (int level = engine->shape.tree_levels; is_root(engine) && level < engine->shape.levels; level++) {
         partners[count++] = engine->rank ^ (1 << level);
     }
     return count;

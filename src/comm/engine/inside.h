@@ -1,320 +1,28 @@
-/* Internal definitions shared by the files of the engine: see engine.h. */
+/* The functions of the files of the engine and of the algorithms, for each other: see engine.h. */
 #ifndef LS_COMM_ENGINE_INSIDE_H
 #define LS_COMM_ENGINE_INSIDE_H
 
-#include "comm/agreement.h"
-#include "comm/algorithm.h"
-#include "comm/engine/engine.h"
-#include "comm/match.h"
-#include "comm/pieces.h"
-
-enum {
-    LS_INLINE_MOST = 32 << 10,         /* maximum inline data in bytes, of all ranks of a call, */
-    LS_INLINE_MOST_SHARED = 256 << 10, /* and of some calls if ranks share cores: see algorithms/cost.c */
-    LS_ENGINE_GROUPS = 6,              /* maximum number of different calls in the message about a mismatch, */
-    LS_ENGINE_LISTED = 9,              /* and of ranks listed for each of them */
-    LS_ENGINE_WINDOW = 16,             /* maximum concurrent peers of a direct exchange, per direction */
-    LS_ENGINE_STEP = 2,                /* levels of a tree per step, */
-    LS_ENGINE_STEP_POLLED = 5,         /* and if ranks take turns on the cores */
-    LS_ENGINE_CHILDREN = 144,          /* maximum number of children in a tree: 31 for each 5 of 24 levels, 15 for 4 */
-    LS_ENGINE_ABOVE = LS_ENGINE_CHILDREN,        /* index of the parent or a partner, which follows the children */
-    LS_ENGINE_PARTNERS = LS_ENGINE_CHILDREN + 1, /* maximum number of ranks with which a rank exchanges headers */
-    LS_ENGINE_TRANSFERS = 160,                   /* maximum number of concurrent transfers of a call */
-    LS_ENGINE_KEPT = 32 << 20,                   /* bytes of unexpected messages */
-    LS_ENGINE_SEGMENTS = 4                       /* concurrent pipeline segments of a buffer, each on its own channel */
-};
-
-_Static_assert(LS_ENGINE_CHILDREN < LS_ENGINE_TRANSFERS &&
-                   2 * LS_ENGINE_WINDOW * LS_ENGINE_SEGMENTS <= LS_ENGINE_TRANSFERS,
-               "transfers of a call");
-
-/* The longest time between two checks for failures. */
-#define LS_ENGINE_LOOK_NS UINT64_C(20000000)
-
-typedef enum ls_channel {
-    LS_CHANNEL_HEADERS = 0,
-    LS_CHANNEL_DATA,     /* data of calls, unless it is inline */
-    LS_CHANNEL_MESSAGES, /* headers of sends, with small data inline, from any rank */
-    LS_CHANNEL_CONTENTS, /* larger data of sends */
-    LS_CHANNEL_NOTICES,  /* from any rank: failures, and queries about which rank waits for which */
-    LS_CHANNEL_SEGMENTS  /* second segment's equivalent of LS_CHANNEL_DATA; further segments follow */
-} ls_channel;
-
-_Static_assert((int)LS_CHANNEL_SEGMENTS + LS_ENGINE_SEGMENTS - 1 <= (int)LS_TRANSPORT_CHANNELS,
-               "a channel for each segment");
-
-/* Ranks that make the same call. */
-typedef struct ls_call_group {
-    ls_call_header call;
-    int32_t callers;
-    int32_t ranks[LS_ENGINE_LISTED]; /* the first callers */
-} ls_call_group;
-
-/* The contents of a message in the header exchange: the calls of a block of ranks, and their combined inline data.
- * It is followed by `groups` groups and then the data. */
-typedef struct ls_envelope {
-    uint32_t groups;      /* 0 if the sender makes no more calls, for `reason`; `others` is then unused */
-    uint32_t others;      /* number of callers whose calls did not fit among the groups */
-    uint16_t has_payload; /* 1: the data is inline */
-    uint16_t refused;     /* 1: the network cannot execute the part of at least one rank */
-    uint32_t reason;      /* an ls_leave_reason */
-    uint64_t balance;     /* 0 over all ranks if all counts match: see counts.c */
-    uint64_t bytes;       /* of data */
-} ls_envelope;
-
-/* An envelope in memory, with everything that follows it: `bytes` bytes in total. */
-typedef struct ls_packet {
-    unsigned char *memory;
-    size_t bytes;
-} ls_packet;
-
-static inline ls_envelope *ls_packet_envelope(const ls_packet *packet) {
-    return (ls_envelope *)(void *)packet->memory;
-}
-static inline ls_call_group *ls_packet_groups(const ls_packet *packet) {
-    return (ls_call_group *)(void *)(packet->memory + sizeof(ls_envelope));
-}
-static inline unsigned char *ls_packet_data(const ls_packet *packet) {
-    return packet->memory + sizeof(ls_envelope) + ls_packet_envelope(packet)->groups * sizeof(ls_call_group);
-}
-
-/* Receives of data and contents have exactly the size of the message; only packets and notices may be shorter than
- * their buffers. */
-_Static_assert(LS_INLINE_MOST_SHARED < LS_TRANSPORT_LEAST_EXACT / 2, "packets are small");
-
-/* Maximum size in bytes of a packet without its data. */
-enum { LS_PACKET_HEADERS_MOST = sizeof(ls_envelope) + LS_ENGINE_GROUPS * sizeof(ls_call_group) };
-
-/* The next part of a call, which runs when all its transfers have finished. Sets `*finished` at the end of the call. */
-typedef ls_status ls_engine_stage(ls_engine *engine, bool *finished);
-
-/* A block of ranks whose first rank sends to this rank in the tree up, or receives the result from this rank. */
-typedef struct ls_child_block {
-    int rank; /* the first */
-    int last; /* one past the last */
-} ls_child_block;
-
-/* The inline data of a call. */
-typedef enum ls_payload {
-    LS_PAYLOAD_NONE = 0,
-    LS_PAYLOAD_SUM,    /* accumulators, which each step reduces */
-    LS_PAYLOAD_BLOCKS, /* the data of each rank, in rank order */
-    LS_PAYLOAD_ROOT,   /* the data of the root */
-    LS_PAYLOAD_MISFIT  /* the ls_misfit of the first rank with a mismatch */
-} ls_payload;
-
-typedef struct ls_algorithm ls_algorithm; /* algorithms/table.h */
-
-/* The position of this rank in recursive halving: see algorithms/rabenseifner.c. */
-typedef struct ls_halving {
-    int root;            /* root from which ranks are numbered */
-    int rank;            /* this rank's number */
-    int positions;       /* number of parts of the vector: the size of the first block */
-    int first;           /* first rank of this rank's block */
-    int width;           /* size of the block, a power of two */
-    int levels;          /* log2 of width */
-    int before;          /* size of the previous block; 0 if there is none */
-    int after;           /* size of the next block; 0 if there is none */
-    size_t start;        /* number of elements in the buffer before this segment */
-    size_t count;        /* elements in this segment; in a reduce_scatter(v), in the buffer */
-    unsigned char *held; /* accumulators that this rank holds */
-    unsigned char *room; /* scratch memory after them */
-} ls_halving;
-
-/* A pipeline segment: a part of a buffer that progresses independently. Calls without segments use the first
- * segment. */
-typedef struct ls_segment {
-    ls_engine_stage *stage; /* runs when the segment's transfers have finished; NULL if the segment is idle */
-    int step;
-    ls_halving halving; /* of recursive halving */
-} ls_segment;
-
-/* A transfer of the call. */
-typedef struct ls_transfer_slot {
-    ls_segment *segment; /* segment that waits for the transfer; NULL if the slot is free */
-    size_t room;         /* size of the transfer in bytes when it began */
-    bool counts;         /* true for a receive of data, which must have exactly `room` bytes */
-} ls_transfer_slot;
-
-/* Mismatched counts of two ranks: `to` expects `wanted` elements, but `from` sends `sent`. */
-typedef struct ls_misfit {
-    int64_t from; /* -1: none */
-    int64_t to;
-    uint64_t sent;
-    uint64_t wanted;
-} ls_misfit;
-
-/* Memory that is sent or received into. */
-typedef struct ls_stretch {
-    unsigned char *data;
-    size_t bytes;
-} ls_stretch;
-
-static inline ls_stretch ls_stretch_of(const void *buffer, size_t at, size_t count, size_t width) {
-    return count == 0 ? (ls_stretch){NULL, 0}
-                      : (ls_stretch){(unsigned char *)(uintptr_t)buffer + at * width, count * width};
-}
-
-/* The data that each pair of ranks exchanges in a direct exchange. */
-typedef struct ls_traffic {
-    ls_stretch (*sent)(const ls_engine *engine, int to);
-    ls_stretch (*received)(const ls_engine *engine, int from);
-} ls_traffic;
-
-/* Kinds of notices about failures, on LS_CHANNEL_NOTICES. */
-typedef enum ls_notice_kind {
-    LS_NOTICE_REVOKED = 1,
-    LS_NOTICE_LEFT, /* status: an ls_leave_reason */
-    LS_NOTICE_ASKED,
-    LS_NOTICE_ANSWERED
-} ls_notice_kind;
-
-typedef struct ls_notice {
-    uint32_t kind;
-    int32_t status;      /* REVOKED: LS_ERR_PEER or LS_ERR_TIMEOUT; ANSWERED: 1 during a native collective */
-    int32_t failed_rank; /* REVOKED: the rank that failed first, or -1; ANSWERED: the rank that the sender waits for, or
-                            -1 */
-    uint32_t deserted;   /* REVOKED: 1 if `failed_rank` has left */
-    uint64_t sequence;   /* REVOKED: number of the failed call or of the next call */
-    char text[384];      /* REVOKED: the reason, without the name of the call */
-} ls_notice;
-
-typedef struct ls_engine_notice ls_engine_notice; /* notices.c */
-
-/* A posted send or receive. */
-typedef struct ls_message_request {
-    struct ls_message_request *next;
-    ls_call call;
-    ls_match_receipt *receipt; /* of a receive */
-    ls_transfer envelope;      /* of a send */
-    ls_transfer content;       /* of a large send */
-    bool began;                /* for a send: both transfers are set */
-    uint64_t seen;             /* value of ls_messages_progress for the other rank at the latest poll */
-    uint64_t since_ns;
-    uint64_t told_ns;
-    _Alignas(16) unsigned char packet[LS_TRANSPORT_LEAST_EAGER];
-} ls_message_request;
-
-/* A message whose content is arriving, or is held back by the sender. */
-typedef struct ls_message_arrival {
-    struct ls_message_arrival *next;
-    ls_transfer content;
-    ls_match_target target;
-    size_t bytes;  /* size in bytes that the content must have */
-    void *refused; /* memory for content that no receive accepts */
-} ls_message_arrival;
-
-struct ls_engine {
-    ls_endpoint *endpoint;
-    int rank;
-    int size;
-    ls_place place; /* set from the endpoint, like timeout_ns */
-    uint64_t timeout_ns;
-    bool dry; /* only inline data is read or written: `lockstep bench --simulate` */
-
-    /* engine.c: the call in progress */
-    ls_call call;
-    ls_call before; /* the previous call */
-    bool calling;
-    ls_segment segments[LS_ENGINE_SEGMENTS];
-    ls_segment *segment; /* the segment that runs */
-    ls_transfer transfers[LS_ENGINE_TRANSFERS];
-    ls_transfer_slot slots[LS_ENGINE_TRANSFERS]; /* one for each transfer */
-    int transfer_count;                          /* number of slots that are or were in use */
-    uint64_t since_ns;                           /* time when the call last progressed */
-    uint64_t told_ns;
-
-    /* headers.c */
-    ls_payload payload;
-    bool butterfly; /* the number of ranks is a power of two */
-    int level;
-    int levels;
-    bool shares_cores;  /* more than four ranks share a machine with fewer cores */
-    bool takes_turns;   /* in addition, these ranks poll while they wait, so they take turns on the cores */
-    size_t inline_most; /* LS_INLINE_MOST, or LS_INLINE_MOST_SHARED */
-    int tree_levels;   /* number of lowest levels that use trees, before and after recursive doubling among their roots:
-                          all levels if the number of ranks is not a power of two or if ranks share cores, otherwise the
-                          levels within a machine if there are several machines */
-    int tree_steps;    /* number of steps up the tree to a root */
-    int tree_messages; /* messages that one rank receives in these steps if all blocks are complete */
-    int parent;        /* -1 if this rank is a root */
-    int child_count;
-    ls_child_block children[LS_ENGINE_CHILDREN]; /* nearest first */
-    int down_parent;                             /* the tree down differs from the tree up if ranks take turns */
-    int down_last; /* one past the last rank that gets the result through this rank, including this rank */
-    int down_count;
-    ls_child_block down[LS_ENGINE_CHILDREN]; /* nearest first */
-    unsigned char *memory;                   /* of all packets */
-    ls_packet own;                           /* packet of the block of ranks that this rank has heard from */
-    ls_packet bare;                          /* the result without its data */
-    ls_packet incoming[LS_ENGINE_PARTNERS];  /* one from each child; the last one from the parent or a partner */
-    ls_transfer *coming[LS_ENGINE_PARTNERS]; /* into `incoming` */
-    ls_engine_stage *agreed;                 /* the stage after the agreement */
-    ls_engine_stage *unbalanced;             /* the stage if the ranks' counts do not match */
-
-    /* algorithms/ */
-    const ls_algorithm *algorithm;              /* of the call */
-    ls_algorithm_setting settings[LS_OP_COUNT]; /* LOCKSTEP_ALGORITHM */
-    size_t *places;     /* for reduce_scatter(v) in rabenseifner.c: start of each position, in elements */
-    size_t part_wanted; /* set by tests: size of a segment in bytes; 0 selects ls_segment_count */
-    size_t part;        /* for rabenseifner.c: elements per segment */
-    size_t part_room;   /* size in bytes of the scratch memory for one segment */
-    const ls_traffic *traffic;
-    ls_engine_stage *exchanged;
-    int machine; /* for hierarchical.c: the machine whose blocks are being shared */
-    unsigned char *scratch;
-    size_t scratch_bytes;
-    const void **sources; /* one per rank */
-    uint64_t *counts;     /* for counts.c, like `found`: one per rank, allocated on first use */
-    uint64_t *found;
-
-    /* messages.c */
-    ls_match match;
-    ls_message_request *requests;
-    ls_message_request *spare;
-    ls_message_arrival *arrivals;
-    ls_message_arrival *held; /* for each rank, in the order of sending */
-    size_t kept_most;         /* LS_ENGINE_KEPT, unless set by tests */
-    ls_transfer message;      /* receives from any rank */
-    unsigned char *message_memory;
-    bool listens;        /* `message` is in progress */
-    uint64_t *taken;     /* one per rank: number of messages received from it */
-    unsigned char *left; /* like `departed`: one per rank, for ranks that send no more messages */
-
-    /* failure.c */
-    ls_transfer notice;
-    ls_notice heard;
-    ls_notice revoked;       /* the reason for the revocation; kind 0 if not revoked */
-    int teller;              /* rank that sent the notice; -1 for this rank or none */
-    bool ended;              /* this rank has left or aborted */
-    bool failed;             /* it has aborted, */
-    bool deserted;           /* it aborted because another rank had left */
-    unsigned char *departed; /* one per rank: 0, or 1 + the ls_leave_reason if the rank has left */
-    int gone;                /* number of ranks that have exited after leaving */
-    ls_transfer *telling;    /* one per rank: sends `revoked` */
-    ls_engine_notice *words; /* notices in progress */
-    int failed_rank;         /* rank of the latest failure */
-    int waits_for;           /* the rank that this rank waits for; -1 if none */
-    bool waits_in_call;      /* it waits in a call, not for a message */
-    unsigned named;          /* how often this rank has named, in answers, a rank that it waits for in a call */
-    int asked;               /* the rank that was queried about which rank it waits for; -1 if none */
-    int next_asked;          /* its answer; -1: none */
-    int answers; /* number of answers so far; during a native collective, number of rounds in which all ranks answered
-                  */
-    unsigned char *answered; /* one per rank: it has answered since all ranks were queried */
-    unsigned char *unknown;  /* one per rank: it was queried when its state was unknown, and has not answered. It may
-                                have left before without notifying this rank; if it died, other ranks know */
-    uint64_t asked_ns;
-    uint64_t more_ns; /* additional time for the queried rank */
-};
+#include "comm/engine/state.h"
 
 /* Returns the size in bytes of the largest packet. */
 static inline size_t ls_engine_packet_room(const ls_engine *engine) {
-    return LS_PACKET_HEADERS_MOST + engine->inline_most;
+    return LS_PACKET_HEADERS_MOST + engine->shape.inline_most;
 }
 
 static inline uint64_t ls_engine_now(const ls_engine *engine) {
     return engine->endpoint->transport->now_ns(engine->endpoint);
+}
+
+/* ---- engine.c ---------------------------------------------------------------------------------------------------- */
+
+/* Returns true while a call is in progress. */
+static inline bool ls_engine_is_calling(const ls_engine *engine) {
+    return engine->running.calling;
+}
+
+/* Returns the call before the call in progress. */
+static inline const ls_call *ls_engine_previous_call(const ls_engine *engine) {
+    return &engine->running.before;
 }
 
 /* ---- transfers.c ------------------------------------------------------------------------------------------------- */
@@ -327,6 +35,29 @@ ls_status ls_engine_receive(ls_engine *engine, int from, ls_channel channel, voi
 /* Returns a transfer without a peer, for a native collective. */
 ls_transfer *ls_engine_transfer(ls_engine *engine);
 
+/* Forgets all transfers, at the begin of a call. */
+void ls_transfers_clear(ls_engine *engine);
+
+/* Returns true if the call has transfers that it has not ended with ls_transfers_end. */
+bool ls_transfers_exist(const ls_engine *engine);
+
+/* Returns the first transfer in progress from index `*next` on, and sets `*next` to the index after it. Returns NULL if
+ * there is none. Begin with 0. */
+const ls_transfer *ls_transfers_next(const ls_engine *engine, int *next);
+
+/* Returns a number that changes when any transfer of the call progresses. */
+uint64_t ls_transfers_progress(const ls_engine *engine);
+
+/* Returns a segment whose transfers have all finished, so that it can continue, or NULL if there is none. */
+ls_segment *ls_transfers_find_ended(ls_engine *engine);
+
+/* Ends the segment's transfers. Fails with LS_ERR_PEER if data of the wrong size has arrived; headers.c checks
+ * packets. */
+ls_status ls_transfers_end(ls_engine *engine, const ls_segment *segment);
+
+/* Withdraws all transfers; the caller may then free their buffers. */
+void ls_transfers_withdraw(ls_engine *engine);
+
 /* Ensures that engine->scratch has at least this size. */
 ls_status ls_engine_scratch(ls_engine *engine, size_t bytes);
 
@@ -338,12 +69,22 @@ const char *ls_engine_call_name(const ls_engine *engine, char name[64]);
 
 /* ---- headers.c --------------------------------------------------------------------------------------------------- */
 
-/* Begins the exchange of headers with the packet engine->own. `agreed` is the stage after the agreement. */
-ls_status ls_headers_begin(ls_engine *engine, ls_engine_stage *agreed);
-
-/* Determines the shape of the header exchange from endpoint, rank, size and place: sets the fields from `butterfly`
- * to `down`. */
+/* Determines the shape of the header exchange from endpoint, rank, size and place. */
 void ls_headers_find_shape(ls_engine *engine);
+
+/* Determines the shape and allocates the packets. Returns false if memory is exhausted. */
+bool ls_headers_open(ls_engine *engine);
+
+void ls_headers_free(ls_engine *engine);
+
+/* Returns the packet of the block of ranks that this rank has heard from: at first, of this rank alone. */
+static inline ls_packet *ls_headers_packet(ls_engine *engine) {
+    return &engine->headers.own;
+}
+
+/* Begins the exchange of headers with this rank's packet. `agreed` is the stage after the agreement, `unbalanced` the
+ * stage if the ranks' counts do not match. */
+ls_status ls_headers_begin(ls_engine *engine, ls_engine_stage *agreed, ls_engine_stage *unbalanced);
 
 /* Lists the ranks that receive headers from this rank, through which they learn that it has left. Returns their
  * number. */
@@ -356,12 +97,9 @@ int ls_headers_partners(const ls_engine *engine, int partners[LS_ENGINE_PARTNERS
  * it contains data. */
 bool ls_payload_fits(const ls_engine *engine);
 
-/* Initializes engine->own with the envelope of this rank alone and room for this number of bytes of data, which the
- * caller fills in. */
-void ls_payload_fill(ls_engine *engine, bool has_payload, size_t bytes);
-
-/* Initializes engine->own with this rank's envelope and inline data. */
+/* Initialize this rank's packet with its envelope, and with the inline data of the call or with a mismatch. */
 void ls_payload_begin(ls_engine *engine);
+void ls_payload_begin_misfit(ls_engine *engine, const ls_misfit *misfit);
 
 /* Fails with LS_ERR_PEER if the inline data in a packet from rank `from`, about the ranks `first` to `last` - 1, is
  * not what the call needs. These ranks make the same call as this rank. */
@@ -386,6 +124,8 @@ uint64_t ls_counts_balance(const ls_engine *engine);
 /* The stage after an agreement whose balance is not 0: finds the mismatched counts and fails. */
 ls_status ls_counts_find(ls_engine *engine, bool *finished);
 
+void ls_counts_free(ls_engine *engine);
+
 /* ---- algorithms/ ------------------------------------------------------------------------------------------------- */
 
 /* Returns the number of elements in a pipeline segment of an all-reduce. If machines have several ranks, their link
@@ -401,8 +141,9 @@ bool ls_native_refuses(const ls_engine *engine);
 /* Returns true while a native collective of this rank is in progress. */
 bool ls_native_is_running(const ls_engine *engine);
 
-/* ---- direct_reduction.c
- * ------------------------------------------------------------------------------------------------- */
+void ls_rabenseifner_free(ls_engine *engine);
+
+/* ---- direct_reduction.c ------------------------------------------------------------------------------------------ */
 
 /* Returns true if each rank gets only a part of the reduction's result. */
 static inline bool ls_reduction_scatters(const ls_engine *engine) {
@@ -421,6 +162,9 @@ ls_status ls_direct_reduce(ls_engine *engine, bool *finished);
 
 /* ---- messages.c -------------------------------------------------------------------------------------------------- */
 
+/* Initializes the state of messages. Returns false if memory is exhausted. */
+bool ls_messages_open(ls_engine *engine);
+
 /* Processes messages that have arrived or been sent. Sets `*moved` to true if there are any. */
 ls_status ls_messages_move(ls_engine *engine, bool *moved);
 
@@ -433,8 +177,31 @@ uint64_t ls_messages_progress(const ls_engine *engine, int peer);
 
 bool ls_messages_has_ended(const ls_message_request *asked);
 
+/* Sends a message to this rank itself. */
+ls_status ls_messages_send_self(ls_engine *engine, const ls_call *call);
+
+/* Begins a send to another rank or a receive. Sets `*asked` to the request, NULL if memory is exhausted, and `*ended`
+ * to true if it has finished. The caller ends the request with ls_messages_end. */
+ls_status ls_messages_post(ls_engine *engine, const ls_call *call, ls_message_request **asked, bool *ended);
+
 /* Frees a request that has finished, or failed with `status`. Returns its status. */
 ls_status ls_messages_end(ls_engine *engine, ls_message_request *asked, ls_status status);
+
+/* Returns 0 if the rank may still send messages, otherwise 1 + the ls_leave_reason. */
+static inline unsigned char ls_messages_left(const ls_engine *engine, int rank) {
+    return engine->messages.left[rank];
+}
+
+/* Returns the unmatched messages and receives that matter for a message. Borrows. */
+static inline const ls_match *ls_messages_match(const ls_engine *engine) {
+    return &engine->messages.match;
+}
+
+/* Limits the bytes of unexpected messages. For tests. */
+void ls_messages_limit(ls_engine *engine, size_t bytes);
+
+/* Withdraws all messages that use the program's memory, and their headers. */
+void ls_messages_withdraw(ls_engine *engine);
 
 void ls_messages_free(ls_engine *engine);
 
@@ -454,24 +221,25 @@ void ls_engine_drop_notices(ls_engine *engine, bool all);
 /* Notifies a rank, after all messages to it, that no more messages follow. */
 void ls_messages_say_left(ls_engine *engine, int to, ls_leave_reason reason);
 
-/* Withdraws all messages that use the program's memory, and their headers. */
-void ls_messages_withdraw(ls_engine *engine);
-
 /* ---- failure.c --------------------------------------------------------------------------------------------------- */
 
 /* A wait for a call or for a posted message. */
 typedef struct ls_engine_wait {
     const ls_call *call;
     const ls_message_request *request; /* NULL: the call */
-    uint64_t since_ns;
+    uint64_t *since_ns;
     uint64_t *told_ns;
 } ls_engine_wait;
+
+/* Initializes the state of failures, and begins to receive notices. */
+ls_status ls_failure_open(ls_engine *engine);
+
+void ls_failure_free(ls_engine *engine);
 
 /* Fails `call` if another rank has revoked the communicator. */
 ls_status ls_failure_check_revoked(ls_engine *engine, const ls_call *call);
 
-/* Receive notices, and process the notices that have arrived. */
-ls_status ls_failure_listen(ls_engine *engine);
+/* Processes the notices that have arrived. */
 ls_status ls_failure_hear(ls_engine *engine);
 
 /* Fails if the wait cannot succeed: a rank has exited, has left, or was silent for longer than the timeout. */
@@ -484,8 +252,40 @@ ls_status ls_failure_check_open(const ls_engine *engine, const ls_call *call);
  * `status`. `failed_rank` is the rank that caused the failure, or -1. */
 ls_status ls_failure_abort(ls_engine *engine, ls_status status, int failed_rank);
 
+/* Returns true if this rank has left or aborted. */
+static inline bool ls_failure_has_ended(const ls_engine *engine) {
+    return engine->failure.ended;
+}
+
+/* Ends the use of the communicator without a notice to other ranks. */
+static inline void ls_failure_end(ls_engine *engine) {
+    engine->failure.ended = true;
+}
+
+/* Sets the rank that a failure from now on is attributed to; -1: none. */
+static inline void ls_failure_blame(ls_engine *engine, int rank) {
+    engine->failure.failed_rank = rank;
+}
+
+/* Records that a rank had left, although this rank needs it for its call. */
+void ls_failure_desert(ls_engine *engine, int rank, ls_leave_reason reason);
+
+/* Forgets the latest query, at the begin of a native collective. */
+static inline void ls_failure_forget_query(ls_engine *engine) {
+    engine->failure.asked = -1;
+    engine->failure.answers = 0;
+}
+
 /* Returns the rank of the latest failure, detected here or by the transport; -1 if none. */
 int ls_failure_rank(const ls_engine *engine);
+
+/* Returns true if this rank notifies the other rank. These are its neighbors, and ranks that are connected to this
+ * rank and would detect its exit. During a native collective, all ranks are notified: any rank may be the only one
+ * still waiting, and neighbors that have left would not notify it. */
+bool ls_failure_tells(const ls_engine *engine, int rank);
+
+/* Sends the reason of the revocation to the ranks that this rank notifies. */
+void ls_failure_notify_revoked(ls_engine *engine);
 
 /* Notifies the ranks that may wait for this rank that it makes no more calls. */
 void ls_failure_leave(ls_engine *engine, ls_leave_reason reason);

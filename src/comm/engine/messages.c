@@ -15,24 +15,24 @@ enum { INLINE = LS_TRANSPORT_LEAST_EAGER - sizeof(ls_call_header), HELD_LOOKED_A
 /* ---- what comes -------------------------------------------------------------------------------------------------- */
 
 static ls_status receive_next(ls_engine *engine) {
-    engine->message = (ls_transfer){.peer = -1,
-                                    .channel = LS_CHANNEL_MESSAGES,
-                                    .data = engine->message_memory,
-                                    .bytes = LS_TRANSPORT_LEAST_EAGER,
-                                    .receives = true};
-    return engine->endpoint->transport->receive(engine->endpoint, &engine->message);
+    engine->messages.message = (ls_transfer){.peer = -1,
+                                             .channel = LS_CHANNEL_MESSAGES,
+                                             .data = engine->messages.message_memory,
+                                             .bytes = LS_TRANSPORT_LEAST_EAGER,
+                                             .receives = true};
+    return engine->endpoint->transport->receive(engine->endpoint, &engine->messages.message);
 }
 
 /* Begins to receive messages from any rank. */
 static ls_status listen_to_all(ls_engine *engine) {
-    if (engine->listens) {
+    if (engine->messages.listens) {
         return LS_OK;
     }
-    engine->message_memory = ls_allocate(LS_TRANSPORT_LEAST_EAGER);
-    if (engine->message_memory == NULL) {
+    engine->messages.message_memory = ls_allocate(LS_TRANSPORT_LEAST_EAGER);
+    if (engine->messages.message_memory == NULL) {
         return ls_fail_memory("ls_comm_recv", LS_TRANSPORT_LEAST_EAGER);
     }
-    engine->listens = true;
+    engine->messages.listens = true;
     return receive_next(engine);
 }
 
@@ -40,9 +40,9 @@ static ls_status listen_to_all(ls_engine *engine) {
 static ls_status begin_content(ls_engine *engine, ls_message_arrival **link) {
     ls_message_arrival *arrival = *link;
     *link = arrival->next;
-    arrival->next = engine->arrivals;
-    engine->arrivals = arrival;
-    LS_TRY(ls_match_place(&engine->match, &arrival->target));
+    arrival->next = engine->messages.arrivals;
+    engine->messages.arrivals = arrival;
+    LS_TRY(ls_match_place(&engine->messages.match, &arrival->target));
     if (arrival->target.into == NULL) {
         arrival->refused = ls_allocate(arrival->bytes);
         if (arrival->refused == NULL) {
@@ -56,7 +56,7 @@ static ls_status begin_content(ls_engine *engine, ls_message_arrival **link) {
 /* Returns the latest held content from the rank for which a receive waits; NULL if there is none. */
 static const ls_message_arrival *last_wanted(const ls_engine *engine, int from) {
     const ls_message_arrival *last = NULL;
-    for (const ls_message_arrival *arrival = engine->held; arrival != NULL; arrival = arrival->next) {
+    for (const ls_message_arrival *arrival = engine->messages.held; arrival != NULL; arrival = arrival->next) {
         last = arrival->content.peer == from && ls_match_wants(&arrival->target) ? arrival : last;
     }
     return last;
@@ -65,7 +65,7 @@ static const ls_message_arrival *last_wanted(const ls_engine *engine, int from) 
 /* Begins to receive the contents from this rank that receives wait for, and all earlier contents from the rank. */
 static ls_status begin_wanted(ls_engine *engine, int from) {
     const ls_message_arrival *last = last_wanted(engine, from);
-    for (ls_message_arrival **link = &engine->held; last != NULL;) {
+    for (ls_message_arrival **link = &engine->messages.held; last != NULL;) {
         ls_message_arrival *arrival = *link;
         if (arrival->content.peer != from) {
             link = &arrival->next;
@@ -79,7 +79,7 @@ static ls_status begin_wanted(ls_engine *engine, int from) {
 
 /* Returns true if an earlier content from the same rank is held. */
 static bool has_earlier(const ls_engine *engine, const ls_message_arrival *arrival) {
-    const ls_message_arrival *other = engine->held;
+    const ls_message_arrival *other = engine->messages.held;
     while (other->content.peer != arrival->content.peer) {
         other = other->next;
     }
@@ -88,9 +88,9 @@ static bool has_earlier(const ls_engine *engine, const ls_message_arrival *arriv
 
 /* Begins to receive the first held contents, as far as there is room. */
 static ls_status begin_kept(ls_engine *engine) {
-    ls_message_arrival **link = &engine->held;
+    ls_message_arrival **link = &engine->messages.held;
     for (int i = 0; i < HELD_LOOKED_AT && *link != NULL; i++) {
-        const bool fits = engine->match.kept + (*link)->bytes <= engine->kept_most;
+        const bool fits = engine->messages.match.kept + (*link)->bytes <= engine->messages.kept_most;
         if (fits && !has_earlier(engine, *link)) {
             LS_TRY(begin_content(engine, link));
         } else {
@@ -101,7 +101,7 @@ static ls_status begin_kept(ls_engine *engine) {
 }
 
 static ls_status hold_content(ls_engine *engine, const ls_match_header *header, const ls_match_target *target) {
-    ls_message_arrival **link = &engine->held;
+    ls_message_arrival **link = &engine->messages.held;
     ls_message_arrival *arrival = ls_allocate_zeroed(1, sizeof *arrival);
     if (arrival == NULL) {
         return ls_fail_memory("ls_comm_recv", sizeof *arrival);
@@ -122,23 +122,23 @@ static ls_status hold_content(ls_engine *engine, const ls_match_header *header, 
 }
 
 static ls_status take_message(ls_engine *engine) {
-    const int from = engine->message.peer;
+    const int from = engine->messages.message.peer;
     ls_call_header said;
-    engine->failed_rank = from; /* of what fails here */
-    engine->taken[from]++;
-    if (engine->message.bytes < sizeof said) {
+    ls_failure_blame(engine, from); /* of what fails here */
+    engine->messages.taken[from]++;
+    if (engine->messages.message.bytes < sizeof said) {
         return ls_fail(LS_ERR_PEER, "ls_comm_recv: rank %d sent a message without a header", from);
     }
-    memcpy(&said, engine->message_memory, sizeof said);
+    memcpy(&said, engine->messages.message_memory, sizeof said);
     if (said.operation == LS_MESSAGE_LEFT) {
-        engine->left[from] = (unsigned char)(1 + (said.reduction & 7));
-        engine->failed_rank = -1;
+        engine->messages.left[from] = (unsigned char)(1 + (said.reduction & 7));
+        ls_failure_blame(engine, -1);
         return LS_OK;
     }
     if (said.operation != LS_OP_SEND) {
         return ls_fail(LS_ERR_PEER, "ls_comm_recv: rank %d sent a message that does not belong to a send", from);
     }
-    const size_t data = engine->message.bytes - sizeof said;
+    const size_t data = engine->messages.message.bytes - sizeof said;
     const bool follows = said.bytes > INLINE && data == 0;
     const ls_match_header header = {.from = from,
                                     .tag = said.tag,
@@ -150,31 +150,31 @@ static ls_status take_message(ls_engine *engine) {
     if (data != header.bytes && !follows) {
         return ls_fail(LS_ERR_PEER, "ls_comm_recv: rank %d sent %zu bytes instead of %zu", from, data, header.bytes);
     }
-    LS_TRY(ls_match_offer(&engine->match, &header, &target));
-    engine->failed_rank = -1;
+    LS_TRY(ls_match_offer(&engine->messages.match, &header, &target));
+    ls_failure_blame(engine, -1);
     if (follows) {
         return hold_content(engine, &header, &target);
     }
     if (target.into != NULL && data != 0) {
-        memcpy(target.into, engine->message_memory + sizeof said, data);
+        memcpy(target.into, engine->messages.message_memory + sizeof said, data);
     }
-    ls_match_complete(&engine->match, &target);
+    ls_match_complete(&engine->messages.match, &target);
     return LS_OK;
 }
 
 static ls_status end_arrivals(ls_engine *engine, bool *moved) {
-    for (ls_message_arrival **link = &engine->arrivals; *link != NULL;) {
+    for (ls_message_arrival **link = &engine->messages.arrivals; *link != NULL;) {
         ls_message_arrival *arrival = *link;
         if (!arrival->content.ended) {
             link = &arrival->next;
             continue;
         }
         if (arrival->content.bytes != arrival->bytes) {
-            engine->failed_rank = arrival->content.peer;
+            ls_failure_blame(engine, arrival->content.peer);
             return ls_fail(LS_ERR_PEER, "ls_comm_recv: rank %d sent %zu bytes instead of %zu", arrival->content.peer,
                            arrival->content.bytes, arrival->bytes);
         }
-        ls_match_complete(&engine->match, &arrival->target);
+        ls_match_complete(&engine->messages.match, &arrival->target);
         *link = arrival->next;
         ls_free(arrival->refused);
         ls_free(arrival);
@@ -184,13 +184,13 @@ static ls_status end_arrivals(ls_engine *engine, bool *moved) {
 }
 
 ls_status ls_messages_move(ls_engine *engine, bool *moved) {
-    while (engine->listens && engine->message.ended) {
+    while (engine->messages.listens && engine->messages.message.ended) {
         *moved = true;
         LS_TRY(take_message(engine));
         LS_TRY(receive_next(engine));
     }
     LS_TRY(end_arrivals(engine, moved));
-    return engine->held != NULL ? begin_kept(engine) : LS_OK;
+    return engine->messages.held != NULL ? begin_kept(engine) : LS_OK;
 }
 
 /* ---- posted messages --------------------------------------------------------------------------------------------- */
@@ -199,7 +199,7 @@ ls_status ls_messages_move(ls_engine *engine, bool *moved) {
 static uint64_t count_taken(const ls_engine *engine) {
     uint64_t sum = 0;
     for (int rank = 0; rank < engine->size; rank++) {
-        sum += engine->taken[rank];
+        sum += engine->messages.taken[rank];
     }
     return sum;
 }
@@ -208,13 +208,13 @@ uint64_t ls_messages_progress(const ls_engine *engine, int peer) {
     if (peer == LS_ANY_RANK) {
         return count_taken(engine);
     }
-    uint64_t sum = engine->taken[peer];
-    for (const ls_message_request *asked = engine->requests; asked != NULL; asked = asked->next) {
+    uint64_t sum = engine->messages.taken[peer];
+    for (const ls_message_request *asked = engine->messages.requests; asked != NULL; asked = asked->next) {
         if (asked->began && asked->call.root == peer) {
             sum += asked->envelope.moved + asked->envelope.ended + asked->content.moved + asked->content.ended;
         }
     }
-    for (const ls_message_arrival *arrival = engine->arrivals; arrival != NULL; arrival = arrival->next) {
+    for (const ls_message_arrival *arrival = engine->messages.arrivals; arrival != NULL; arrival = arrival->next) {
         sum += arrival->content.peer == peer ? arrival->content.moved : 0;
     }
     return sum;
@@ -231,9 +231,9 @@ bool ls_messages_has_ended(const ls_message_request *asked) {
 }
 
 static ls_message_request *make_request(ls_engine *engine, const ls_call *call) {
-    ls_message_request *asked = engine->spare;
+    ls_message_request *asked = engine->messages.spare;
     if (asked != NULL) {
-        engine->spare = asked->next;
+        engine->messages.spare = asked->next;
     } else {
         asked = ls_allocate(sizeof *asked);
     }
@@ -246,8 +246,8 @@ static ls_message_request *make_request(ls_engine *engine, const ls_call *call) 
     asked->told_ns = 0;
     asked->seen = ls_messages_progress(engine, call->root);
     asked->began = false;
-    asked->next = engine->requests;
-    engine->requests = asked;
+    asked->next = engine->messages.requests;
+    engine->messages.requests = asked;
     return asked;
 }
 
@@ -281,18 +281,18 @@ static ls_status begin_send(ls_engine *engine, ls_message_request *asked) {
 }
 
 static void end_request(ls_engine *engine, ls_message_request *asked) {
-    ls_message_request **link = &engine->requests;
+    ls_message_request **link = &engine->messages.requests;
     while (*link != asked) {
         link = &(*link)->next;
     }
     *link = asked->next;
-    asked->next = engine->spare;
-    engine->spare = asked;
+    asked->next = engine->messages.spare;
+    engine->messages.spare = asked;
 }
 
 ls_status ls_messages_end(ls_engine *engine, ls_message_request *asked, ls_status status) {
     if (status == LS_OK && asked->receipt != NULL) {
-        status = ls_match_end(&engine->match, asked->receipt);
+        status = ls_match_end(&engine->messages.match, asked->receipt);
     }
     end_request(engine, asked);
     return status;
@@ -304,12 +304,12 @@ static ls_status post(ls_engine *engine, ls_message_request *asked, bool *ended)
     LS_TRY(listen_to_all(engine));
     LS_TRY(sends ? begin_send(engine, asked) : LS_OK);
     if (!sends) {
-        LS_TRY(ls_match_receive(&engine->match, &asked->call, &asked->receipt));
+        LS_TRY(ls_match_receive(&engine->messages.match, &asked->call, &asked->receipt));
         *ended = asked->receipt == NULL;
         ls_messages_name_sender(asked);
-        const bool begins = engine->held != NULL && !*ended && asked->call.root != LS_ANY_RANK;
+        const bool begins = engine->messages.held != NULL && !*ended && asked->call.root != LS_ANY_RANK;
         LS_TRY(begins ? begin_wanted(engine, asked->call.root) : LS_OK);
-        LS_TRY(engine->held != NULL && *ended ? begin_kept(engine) : LS_OK);
+        LS_TRY(engine->messages.held != NULL && *ended ? begin_kept(engine) : LS_OK);
     }
     if (*ended) {
         return LS_OK;
@@ -324,27 +324,59 @@ static ls_status post(ls_engine *engine, ls_message_request *asked, bool *ended)
     return LS_OK;
 }
 
-ls_status ls_engine_post(void *state, const ls_call *call, void **request) {
+ls_status ls_messages_send_self(ls_engine *engine, const ls_call *call) {
+    return ls_match_send_self(&engine->messages.match, engine->rank, call);
+}
+
+ls_status ls_messages_post(ls_engine *engine, const ls_call *call, ls_message_request **asked, bool *ended) {
+    *asked = make_request(engine, call);
+    if (*asked == NULL) {
+        ls_failure_blame(engine, engine->rank);
+        return ls_fail_memory("ls_comm_send", sizeof **asked);
+    }
+    return post(engine, *asked, ended);
+}
+
+/* ---- opening, withdrawing, closing ------------------------------------------------------------------------------- */
+
+bool ls_messages_open(ls_engine *engine) {
+    const size_t size = (size_t)engine->size;
+    engine->messages.kept_most = LS_ENGINE_KEPT;
+    engine->messages.taken = ls_allocate_zeroed(size, sizeof *engine->messages.taken);
+    engine->messages.left = ls_allocate_zeroed(size, 1);
+    return engine->messages.taken != NULL && engine->messages.left != NULL;
+}
+
+void ls_messages_limit(ls_engine *engine, size_t bytes) {
+    engine->messages.kept_most = bytes;
+}
+
+static void withdraw(ls_engine *engine, ls_transfer *transfer) {
+    if (!transfer->ended) {
+        engine->endpoint->transport->withdraw(engine->endpoint, transfer);
+        transfer->ended = true;
+    }
+}
+
+void ls_engine_withdraw_contents(void *state) {
     ls_engine *engine = state;
-    bool ended = false;
-    *request = NULL;
-    LS_TRY(ls_failure_check_open(engine, call));
-    if (call->operation == LS_OP_SEND && call->root == engine->rank) {
-        return ls_match_send_self(&engine->match, engine->rank, call);
+    for (ls_message_request *asked = engine->messages.requests; asked != NULL; asked = asked->next) {
+        if (asked->receipt == NULL && asked->began) {
+            withdraw(engine, &asked->content);
+        }
     }
-    ls_message_request *asked = make_request(engine, call);
-    if (asked == NULL) {
-        return ls_failure_abort(engine, ls_fail_memory("ls_comm_send", sizeof *asked), engine->rank);
+    for (ls_message_arrival *arrival = engine->messages.arrivals; arrival != NULL; arrival = arrival->next) {
+        withdraw(engine, &arrival->content);
     }
-    const ls_status status = post(engine, asked, &ended);
-    if (status != LS_OK && status != LS_ERR_MISMATCH) {
-        return ls_failure_abort(engine, status, ls_failure_rank(engine));
+}
+
+void ls_messages_withdraw(ls_engine *engine) {
+    for (ls_message_request *asked = engine->messages.requests; asked != NULL; asked = asked->next) {
+        if (asked->receipt == NULL && asked->began) {
+            withdraw(engine, &asked->envelope);
+        }
     }
-    if (status != LS_OK || ended) {
-        return ls_messages_end(engine, asked, status);
-    }
-    *request = asked;
-    return LS_OK;
+    ls_engine_withdraw_contents(engine);
 }
 
 static void free_arrivals(ls_message_arrival *list) {
@@ -365,10 +397,12 @@ static void free_requests(ls_message_request *list) {
 }
 
 void ls_messages_free(ls_engine *engine) {
-    free_requests(engine->requests);
-    free_requests(engine->spare);
-    free_arrivals(engine->arrivals);
-    free_arrivals(engine->held);
-    ls_free(engine->message_memory);
-    ls_match_free(&engine->match);
+    free_requests(engine->messages.requests);
+    free_requests(engine->messages.spare);
+    free_arrivals(engine->messages.arrivals);
+    free_arrivals(engine->messages.held);
+    ls_free(engine->messages.message_memory);
+    ls_free(engine->messages.taken);
+    ls_free(engine->messages.left);
+    ls_match_free(&engine->messages.match);
 }

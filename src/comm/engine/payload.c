@@ -77,14 +77,14 @@ bool ls_payload_fits(const ls_engine *engine) {
     case LS_OP_REDUCE_SCATTER:
     case LS_OP_REDUCE_SCATTERV:
         return size > 1 && fits(ls_reduced_count(engine), ls_reduce_find(call->dtype, call->reduction)->accumulator, 1,
-                                engine->inline_most);
+                                engine->shape.inline_most);
     case LS_OP_BROADCAST:
-        return size > 1 && fits(call->count, call->width, 1, engine->inline_most);
+        return size > 1 && fits(call->count, call->width, 1, engine->shape.inline_most);
     case LS_OP_ALLGATHER:
     case LS_OP_SPLIT:
-        return size > 1 && fits(call->count, call->width, size, engine->inline_most);
+        return size > 1 && fits(call->count, call->width, size, engine->shape.inline_most);
     case LS_OP_ALLGATHERV:
-        return size > 1 && fits(call->total, call->width, 1, engine->inline_most);
+        return size > 1 && fits(call->total, call->width, 1, engine->shape.inline_most);
     case LS_OP_ALLTOALL:
         return fits(call->count, call->width, size * size, LS_INLINE_MOST);
     case LS_OP_SCATTERV:
@@ -106,12 +106,13 @@ static ls_payload payload_of(ls_operation operation) {
                : LS_PAYLOAD_BLOCKS;
 }
 
-void ls_payload_fill(ls_engine *engine, bool has_payload, size_t bytes) {
-    ls_envelope *own = ls_packet_envelope(&engine->own);
+/* Initializes this rank's packet with room for this number of bytes of data, which the caller fills in. */
+static void fill(ls_engine *engine, bool has_payload, size_t bytes) {
+    ls_envelope *own = ls_packet_envelope(ls_headers_packet(engine));
     *own = (ls_envelope){.groups = 1, .has_payload = has_payload, .bytes = bytes};
-    *ls_packet_groups(&engine->own) =
+    *ls_packet_groups(ls_headers_packet(engine)) =
         (ls_call_group){.call = ls_call_header_of(&engine->call), .callers = 1, .ranks = {engine->rank}};
-    engine->own.bytes = sizeof *own + sizeof(ls_call_group) + bytes;
+    ls_headers_packet(engine)->bytes = sizeof *own + sizeof(ls_call_group) + bytes;
 }
 
 /* ---- the data that a rank contributes ---------------------------------------------------------------------------- */
@@ -154,8 +155,8 @@ void ls_payload_begin(ls_engine *engine) {
     engine->payload = engine->algorithm->run == NULL ? payload_of(call->operation) : LS_PAYLOAD_NONE;
     const bool waits = call->operation == LS_OP_SCATTERV && rank != call->root; /* it cannot know */
     const size_t bytes = waits ? 0 : ls_payload_bytes(engine, rank, rank + 1);
-    ls_payload_fill(engine, engine->payload != LS_PAYLOAD_NONE && !waits, bytes);
-    unsigned char *data = ls_packet_data(&engine->own);
+    fill(engine, engine->payload != LS_PAYLOAD_NONE && !waits, bytes);
+    unsigned char *data = ls_packet_data(ls_headers_packet(engine));
     if (engine->payload == LS_PAYLOAD_SUM) {
         put_sum(engine, data);
     } else if (engine->payload == LS_PAYLOAD_BLOCKS) {
@@ -163,6 +164,12 @@ void ls_payload_begin(ls_engine *engine) {
     } else if (engine->payload == LS_PAYLOAD_ROOT && rank == call->root) {
         put_root(engine, data);
     }
+}
+
+void ls_payload_begin_misfit(ls_engine *engine, const ls_misfit *misfit) {
+    engine->payload = LS_PAYLOAD_MISFIT;
+    fill(engine, false, sizeof *misfit);
+    memcpy(ls_packet_data(ls_headers_packet(engine)), misfit, sizeof *misfit);
 }
 
 /* ---- joining ----------------------------------------------------------------------------------------------------- */
@@ -264,7 +271,7 @@ static ls_status deliver_cut(ls_engine *engine, const unsigned char *data, size_
     }
     if (!sound || count != call->count) {
         char name[64];
-        engine->failed_rank = call->root;
+        ls_failure_blame(engine, call->root);
         return ls_fail(LS_ERR_PEER, "%s: rank %d sent an invalid table of counts", ls_engine_call_name(engine, name),
                        call->root);
     }
@@ -274,8 +281,8 @@ static ls_status deliver_cut(ls_engine *engine, const unsigned char *data, size_
 
 ls_status ls_payload_deliver(ls_engine *engine) {
     const ls_call *call = &engine->call;
-    const unsigned char *data = ls_packet_data(&engine->own);
-    const size_t bytes = ls_packet_envelope(&engine->own)->bytes;
+    const unsigned char *data = ls_packet_data(ls_headers_packet(engine));
+    const size_t bytes = ls_packet_envelope(ls_headers_packet(engine))->bytes;
     switch (engine->payload) {
     case LS_PAYLOAD_SUM:
         deliver_sum(engine, data);

@@ -77,6 +77,9 @@ static double largest_of(ls_tensor *x) {
 }
 
 static void check(const attention_case *c, ls_dtype half) {
+    if (IS_SANITIZED && c->queries > 300) {
+        return;
+    }
     static const char *const names[RESULTS] = {"y", "the gradient of q", "the gradient of k", "the gradient of v"};
     ls_scope *scope = ls_scope_begin();
     ls_tensor *wanted[RESULTS], *is[RESULTS], *again[RESULTS];

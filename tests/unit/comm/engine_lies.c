@@ -129,13 +129,14 @@ static unsigned char *say(int to, int channel, size_t bytes) {
  */
 static void say_envelope(int to, int first, int last) {
     ls_engine *model = w.ranks[w.liar].engine; /* never runs; only its message formats are used */
-    unsigned char *memory = model->own.memory;
+    const ls_packet *packet = ls_headers_packet(model);
+    unsigned char *memory = packet->memory;
     model->call = w.ranks[w.liar].call;
     model->algorithm = ls_algorithm_select(model);
     ls_payload_begin(model);
-    ls_envelope *envelope = ls_packet_envelope(&model->own);
+    ls_envelope *envelope = ls_packet_envelope(packet);
     envelope->balance = ls_counts_balance(model);
-    ls_call_group *group = ls_packet_groups(&model->own);
+    ls_call_group *group = ls_packet_groups(packet);
     size_t bytes = ls_payload_bytes(model, first, last);
     const bool all = last - first == w.size;
     if (all && ls_flows[model->call.operation].to_root && model->call.root != to) {
@@ -279,9 +280,9 @@ static void open_world(int size, int liar, const kind *k) {
     }
     static ls_engine model;
     static ls_endpoint endpoint; /* of a network without native collectives */
-    static unsigned char memory[LS_PACKET_HEADERS_MOST + LS_INLINE_MOST];
-    model = (ls_engine){.endpoint = &endpoint, .rank = liar, .size = size, .own = {.memory = memory}};
-    ls_headers_find_shape(&model);
+    model = (ls_engine){.endpoint = &endpoint, .rank = liar, .size = size};
+    assert_true(ls_headers_open(&model));
+    memset(ls_headers_packet(&model)->memory, 0, ls_engine_packet_room(&model));
     w.ranks[liar].engine = &model;
     say_all(k);
 }
@@ -296,6 +297,7 @@ static void run_world(const char *what) {
             ls_engine_close(w.ranks[rank].engine);
         }
     }
+    ls_headers_free(w.ranks[w.liar].engine);
     ls_sim_free(w.network);
 }
 

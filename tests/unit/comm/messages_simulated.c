@@ -54,7 +54,8 @@ typedef struct world {
     int ranks;
     int tags;
     size_t bytes;
-    bool any; /* receives with tag 0 are from any rank, and these messages have the same size */
+    size_t kept_most; /* bytes of unexpected messages that a rank keeps */
+    bool any;         /* receives with tag 0 are from any rank, and these messages have the same size */
     int count;
     message messages[MOST_RANKS * EACH];
     rank_state states[MOST_RANKS];
@@ -217,9 +218,9 @@ static bool step(void *state, int rank) {
             sim_note_failure(&r->result, status);
             break;
         }
-        if (r->world->tags == 1 && r->engine->match.kept > r->engine->kept_most) {
-            fail_msg("seed %llu: rank %d keeps %zu bytes", (unsigned long long)r->world->seed, r->rank,
-                     r->engine->match.kept);
+        const size_t kept = ls_messages_match(r->engine)->kept;
+        if (r->world->tags == 1 && kept > r->world->kept_most) {
+            fail_msg("seed %llu: rank %d keeps %zu bytes", (unsigned long long)r->world->seed, r->rank, kept);
         }
         if (open == 0 && r->received == r->count) {
             return true;
@@ -254,14 +255,14 @@ static void open_world(world *w, uint64_t seed) {
                                               .most_delay_ns = seed % 3 == 0 ? 20000 : 0,
                                               .most_start_ns = 5000,
                                               .notice_ns = 100000});
-    const size_t most = kept[call_draw(&random, 4)];
+    w->kept_most = kept[call_draw(&random, 4)];
     for (int rank = 0; rank < w->ranks; rank++) {
         rank_state *r = &w->states[rank];
         r->world = w;
         r->rank = rank;
         r->engine = ls_engine_new(ls_sim_endpoint(w->network, rank), 2.0);
         assert_non_null(r->engine);
-        r->engine->kept_most = most;
+        ls_messages_limit(r->engine, w->kept_most);
     }
 }
 

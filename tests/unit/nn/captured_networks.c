@@ -149,13 +149,19 @@ TEST(test_networks_have_the_same_bits) {
     static network one;
     outcome all = {0};
     for (int read = 0; network_read(file, read, &one); read++) {
-        check_network(&one, read % 3 == 0 && network_has_f64(&one) ? LS_F64 : LS_F32, &all);
+        if (!IS_SANITIZED || read % 4 == 0) {
+            check_network(&one, read % 3 == 0 && network_has_f64(&one) ? LS_F64 : LS_F32, &all);
+        }
     }
     fclose(file);
     print_message("%d networks captured, %d refused\n", all.captured, all.refused);
     assert_int_equal(all.wrong, 0);
-    assert_int_equal(all.captured, CAPTURED);
-    assert_int_equal(all.captured + all.refused, NETWORKS);
+    if (IS_SANITIZED) {
+        assert_true(all.captured > 0);
+    } else {
+        assert_int_equal(all.captured, CAPTURED);
+        assert_int_equal(all.captured + all.refused, NETWORKS);
+    }
 }
 
 int main(void) {

@@ -1,5 +1,5 @@
 /*
- * Names of the objects in a module, errors of its children, and its lists after a descendant has got more objects.
+ * Names in a module, errors of its children, and its lists after tensors or children were added later.
  *
  * devices: cpu
  */
@@ -54,6 +54,13 @@ TEST(test_names_that_exist) {
         assert_int_equal(ls_error_status(), LS_ERR_ARGUMENT);
         assert_null(ls_module_finish(model));
     }
+    for (int i = 0; i < 2; i++) {
+        ls_module *model = ls_module_new(&type);
+        assert_null(ls_module_add_child(model, i == 0 ? "a.b" : NULL, ls_nn_relu()));
+        expect_message(i == 0 ? "Table: the name \"a.b\" is not valid: names of children are strings without dots"
+                              : "Table: the name NULL is not valid: names of children are strings without dots");
+        assert_null(ls_module_finish(model));
+    }
     assert_null(ls_sequential_named({"a", ls_nn_relu()}, {"a", ls_nn_tanh()}));
     expect_message("Sequential: a child named \"a\" exists already");
 }
@@ -102,12 +109,14 @@ TEST(test_lists_of_models_that_grow) {
     ls_module_free(model);
 }
 
-/* An object that has the layout of a model keeps its lists. */
+/* A user of the layout of a model keeps its lists. */
 TEST(test_lists_that_are_kept) {
     ls_module *inner = ls_sequential(ls_nn_relu()), *model = ls_sequential(inner, table_new());
     ls_module *around = ls_sequential(model);
     assert_true(ls_module_keep_lists(model) && ls_module_keep_lists(model));
     assert_non_null(ls_module_add_buffer(inner, "cache", new_weight()));
+    assert_non_null(ls_module_add_buffer(model, "cache", new_weight()));
+    assert_non_null(ls_module_add_child(model, "tied", ls_module_child(model, 1)));
     assert_int_equal(ls_module_buffer_count(model), 0);
     assert_false(ls_module_has_grown(model));
     assert_int_equal(ls_module_save(model, test_path("kept"), NULL), LS_OK);
@@ -116,13 +125,17 @@ TEST(test_lists_that_are_kept) {
     assert_int_equal(ls_module_parameter_count(model), 1);
     assert_int_equal(ls_module_parameter_count(around), 2);
     assert_int_equal(ls_module_save(model, test_path("kept"), NULL), LS_ERR_STATE);
-    expect_message("ls_module_save: a layer was added to the model after ls_data_parallel or ls_outer_new was called");
+    expect_message(
+        "ls_module_save: a layer was added to the model after ls_data_parallel, ls_outer_new or a recomputed");
     assert_int_equal(ls_module_save(around, test_path("kept"), NULL), LS_OK);
     ls_module_release_lists(model);
     assert_int_equal(ls_module_buffer_count(model), 0);
+    assert_true(ls_module_has_grown(model));
     ls_module_release_lists(model);
-    assert_int_equal(ls_module_buffer_count(model), 1);
+    assert_false(ls_module_has_grown(model));
+    assert_int_equal(ls_module_buffer_count(model), 2);
     assert_int_equal(ls_module_parameter_count(model), 2);
+    assert_string_equal(ls_module_buffer_name(model, 0), "cache");
     assert_int_equal(ls_module_save(model, test_path("kept"), NULL), LS_OK);
     ls_module_free(around);
 }

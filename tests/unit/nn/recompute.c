@@ -321,6 +321,27 @@ TEST(test_state_that_differs) {
     ls_module_free(plain);
 }
 
+static ls_tensor *cache_forward(ls_module *self, ls_tensor *input) {
+    ls_tensor **cache = ls_module_state(self);
+    *cache = *cache == NULL ? ls_module_add_buffer(self, "cache", ls_full(LS_SHAPE(3), LS_F32, 5)) : *cache;
+    return ls_mul(ls_forward(ls_module_child(self, 0), input), *cache);
+}
+
+/* A recomputed module may register a cache of its own in its first forward pass. */
+SCOPED_TEST(test_cache) {
+    static const ls_module_type type = {.name = "Cached", .state_size = sizeof(ls_tensor *), .forward = cache_forward};
+    ls_module *module = ls_module_new(&type);
+    assert_non_null(ls_module_add_child(module, "norm", ls_nn_batch_norm_1d(3, NULL)));
+    assert_int_equal(ls_recompute(module, true), LS_OK);
+    for (int i = 0; i < 2; i++) {
+        ls_tensor *x = ls_ones(LS_SHAPE(4, 3), LS_F32);
+        assert_int_equal(ls_backward(ls_sum(ls_forward(module, x))), LS_OK);
+        assert_int_equal(ls_module_buffer_count(module), 3);
+        assert_string_equal(ls_module_buffer_name(module, 0), "cache");
+    }
+    ls_module_free(module);
+}
+
 static ls_status leave_a_scope(ls_tensor *leaf, void *user) {
     (void)leaf, (void)user;
     (void)ls_scope_begin();
@@ -519,6 +540,7 @@ int main(void) {
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_memory_of_gpt),
         cmocka_unit_test(test_state_that_differs),
+        cmocka_unit_test(test_cache),
         cmocka_unit_test(test_batch_norm_of_two_modes),
         cmocka_unit_test(test_several_outputs),
         cmocka_unit_test(test_hook_leaves_a_scope),

@@ -242,6 +242,19 @@ TEST(test_wrong_calls) {
     ls_module_free(model);
 }
 
+TEST(test_freed_model) {
+    ls_module *model = make_model(LS_F32);
+    ls_ema *averages = ls_ema_new(model, decay);
+    assert_int_equal(ls_ema_update(averages), LS_OK);
+    ls_module_free(model);
+    ls_status (*const calls[])(ls_ema * averages) = {ls_ema_update, ls_ema_put, ls_ema_swap};
+    for (int i = 0; i < 3; i++) {
+        expect_error(calls[i](averages), LS_ERR_STATE, "the module was freed");
+    }
+    assert_int_equal(ls_ema_count(averages), 1);
+    ls_ema_free(averages);
+}
+
 TEST(test_failing_allocations) {
     test_allocator allocator;
     test_allocator_start(&allocator);
@@ -262,10 +275,15 @@ TEST(test_failing_allocations) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_formula),     cmocka_unit_test(test_swap_is_a_change),
-        cmocka_unit_test(test_state),       cmocka_unit_test(test_state_of_an_ended_scope),
-        cmocka_unit_test(test_wrong_calls), cmocka_unit_test(test_mean),
-        cmocka_unit_test(test_buffers),     cmocka_unit_test(test_failing_allocations),
+        cmocka_unit_test(test_formula),
+        cmocka_unit_test(test_swap_is_a_change),
+        cmocka_unit_test(test_state),
+        cmocka_unit_test(test_state_of_an_ended_scope),
+        cmocka_unit_test(test_wrong_calls),
+        cmocka_unit_test(test_mean),
+        cmocka_unit_test(test_buffers),
+        cmocka_unit_test(test_freed_model),
+        cmocka_unit_test(test_failing_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, test_files_teardown);
 }

@@ -264,11 +264,11 @@ static void kill_all_ways(bool saves, int step) {
 }
 
 TEST(test_killed_in_a_run) {
-    kill_all_ways(false, 17);
+    kill_all_ways(false, IS_SANITIZED ? 51 : 17);
 }
 
 TEST(test_killed_in_a_save) {
-    kill_all_ways(true, 7);
+    kill_all_ways(true, IS_SANITIZED ? 21 : 7);
 }
 
 static int open_board(void **state) {
