@@ -494,7 +494,8 @@ typedef struct ls_plateau_options {
     double epsilon;   /**< largest change of a rate that is skipped as too small; 0 selects the default, 1e-8 */
     bool no_patience; /**< selects a patience of 0: the first metric that is not better reduces the rates */
     bool larger_is_better; /**< a metric is better if it is more than best * (1 + threshold) */
-    bool absolute;         /**< a metric is better if it is less than best - threshold, or more than best + threshold */
+    bool absolute; /**< a metric is better if it is less than best - threshold or, with larger_is_better, more than
+                      best + threshold */
 } ls_plateau_options;
 
 /** Creates a schedule that reduces the rates on a plateau. `options` may be NULL. Advance it with
