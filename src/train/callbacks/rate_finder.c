@@ -143,9 +143,10 @@ static ls_status on_step(ls_trial_state *state, void *user) {
     return LS_OK;
 }
 
+/* A loss may be negative, for example a negative log-likelihood. */
 static bool has_diverged(const rate_finder *self) {
     const double last = self->smooth[self->count - 1];
-    return !isfinite(last) || last > self->options.divergence * self->best;
+    return !isfinite(last) || last - self->best > (self->options.divergence - 1) * fabs(self->best);
 }
 
 /* At the end of an epoch, the loader continues with the next epoch. */
