@@ -34,7 +34,8 @@ static char kind_of(const ls_trial_state *state, bool training) {
 static ls_status print_batch(const console *self, const ls_trial_state *state, bool training) {
     const char *name;
     bool first = true;
-    if (!self->per_batch || !ls_callback_is_first_rank(state) || ls_callback_in_replay(state)) {
+    if (!self->per_batch || !ls_callback_is_first_rank(state) || ls_callback_in_replay(state) ||
+        state->phase == LS_PHASE_PREDICTION) {
         return LS_OK;
     }
     print_head(state, kind_of(state, training));

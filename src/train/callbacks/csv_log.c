@@ -201,9 +201,9 @@ static ls_status check(const char *path, char separator) {
     if (path == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: the path is NULL", maker);
     }
-    return separator == 0 || strchr("\n\r.-+0123456789e", separator) == NULL
+    return separator == 0 || strchr("\n\r\".-+0123456789einfa", separator) == NULL /* as in 1e-3, -inf and nan */
                ? LS_OK
-               : ls_fail(LS_ERR_ARGUMENT, "%s: the separator '%c' can occur in a number", maker, separator);
+               : ls_fail(LS_ERR_ARGUMENT, "%s: the separator '%c' can occur in a field", maker, separator);
 }
 
 ls_callback *ls_csv_log(const char *path, const ls_csv_log_options *options) {
