@@ -227,7 +227,7 @@ static ls_status on_start(ls_trial_state *state, void *user) {
     rate_finder *self = user;
     ls_trial *trial = state->trial;
     const bool first = ls_callback_in_run(state) && !ls_callback_in_replay(state) && trial->epochs_run == 0;
-    if (!first || trial->continues || self->done) {
+    if (!first || state->step > 0 || self->done) {
         return LS_OK;
     }
     LS_TRY(sweep_and_put_back(self, trial));
