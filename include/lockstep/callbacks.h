@@ -381,7 +381,7 @@ typedef struct ls_tensorboard_options {
  * - The model is written as text and as a graph of at most 512 nodes, in which children follow each other in the order
  *   in which they were added.
  * - Parameters that are not finite, and inputs that are not pictures, are omitted.
- * - The folder and its files are kept: a trial that resumes adds a file.
+ * - The folder and its files are kept: each trial adds a file.
  * - If writing fails, the run fails with LS_ERR_IO on all ranks, at the latest in on_end.
  *
  * Copies the path.
