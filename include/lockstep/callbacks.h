@@ -190,8 +190,9 @@ LS_API ls_callback *ls_lsuv(const ls_lsuv_options *options);
 /** Options for ls_scheduler. */
 typedef struct ls_scheduler_options {
     bool per_step;       /**< advances the schedule after each training step instead of after each epoch */
-    const char *monitor; /**< metric that ls_schedule_plateau follows: a name for ls_trial_metric (copied). Its value
-                            must be the same on all ranks. Cannot be combined with per_step */
+    const char *monitor; /**< metric that ls_schedule_plateau follows, which requires it: a name for ls_trial_metric
+                            (copied). Its value must be the same on all ranks. If the trial does not have the metric,
+                            on_start fails as in ls_early_stopping. Cannot be combined with per_step */
 } ls_scheduler_options;
 
 /** Advances a schedule after each training epoch. Takes ownership of the schedule: free the trial before the
@@ -314,8 +315,9 @@ typedef struct ls_manifold_mixup_options {
  * ManifoldMixup). The first axis of these outputs must count samples.
  *
  * The model gets 2 n rows, the samples and their partners, and the layer's outputs are reduced to n rows. All layers up
- * to this layer therefore process both samples, without communication. In ls_data_parallel, no later layer may depend
- * on the global batch (ls_nn_batch_norm_1d, ls_nn_dropout).
+ * to this layer therefore process both samples, without communication. In ls_data_parallel, an ls_nn_dropout
+ * after this layer fails with LS_ERR_UNSUPPORTED, and the masks of an ls_nn_dropout before it depend on the number of
+ * ranks.
  *
  * - ls_trial_new fails with LS_ERR_ARGUMENT if the model does not have a layer. on_forward fails with LS_ERR_STATE if
  *   the model does not call the layer.
@@ -339,7 +341,7 @@ typedef struct ls_weight_averaging_options {
 
 /** Averages parameters and buffers during training. Validation, ls_trial_evaluate and ls_trial_predict use the averages
  * after the first update; ls_trial_evaluate in a hook uses the model as it is. Statistics of batch normalization are
- * averaged, not recomputed. */
+ * averaged, not recomputed. The averages have the parameters' dtype: 16 bits round small changes away. */
 LS_API ls_callback *ls_weight_averaging(const ls_weight_averaging_options *options);
 /** Returns the number of updates of the average, or 0 for a callback of a different kind. */
 LS_API int64_t ls_weight_averaging_count(const ls_callback *callback);
