@@ -341,7 +341,7 @@ typedef struct ls_weight_averaging_options {
 
 /** Averages parameters and buffers during training. Validation, ls_trial_evaluate and ls_trial_predict use the averages
  * after the first update; ls_trial_evaluate in a hook uses the model as it is. Statistics of batch normalization are
- * averaged, not recomputed. The averages have the parameters' dtype: 16 bits round small changes away. */
+ * averaged, not recomputed. */
 LS_API ls_callback *ls_weight_averaging(const ls_weight_averaging_options *options);
 /** Returns the number of updates of the average, or 0 for a callback of a different kind. */
 LS_API int64_t ls_weight_averaging_count(const ls_callback *callback);
