@@ -238,7 +238,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(no_file(world));
     LS_TRY(times(world));
     LS_TRY(times_of_failures(world));
-    LS_TRY(times_of_slices(world));
+    LS_TRY(strcmp(ls_default_device(), "cpu") == 0 ? times_of_slices(world) : LS_OK);
     LS_TRY(rates(world));
     LS_TRY(rate_of_a_negative_loss(world));
     LS_TRY(rate_that_is_used(world));
