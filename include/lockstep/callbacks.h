@@ -23,6 +23,8 @@
  * - Every rank must create the same callbacks in the same order, because some callbacks exchange numbers. ls_trial_run
  *   fails with LS_ERR_MISMATCH if the descriptions of the ranks' callbacks differ (`describe` of ls_callback_hooks).
  * - Callbacks write files and print on rank 0 only.
+ * - With ls_terminate_on_nan, ls_manifold_mixup, ls_timer or ls_run_log, a trial trains without `.capture`, with a
+ *   warning.
  * - Some callbacks fail with LS_ERR_UNSUPPORTED if the model has `.zero` of ls_data_parallel:
  *   docs/explanation/sharded-state.md lists them.
  * - Checkpoints contain the state of callbacks (`state` and `set_state` of ls_callback_hooks).
@@ -263,7 +265,7 @@ typedef struct ls_mixup_options {
 
 /** Replaces each input x by lambda x + (1 - lambda) y, where y is the input of the partner: a random permutation of the
  * global batch assigns each sample a partner. Mixes targets in the same way (Zhang et al., arXiv 1710.09412;
- * torchbearer's Mixup). Needs a loader with a data set. */
+ * torchbearer's Mixup). Without a data set of the loader, on_sample fails with LS_ERR_UNSUPPORTED. */
 LS_API ls_callback *ls_mixup(const ls_mixup_options *options);
 
 /** Options for ls_cutmix. */

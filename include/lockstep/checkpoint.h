@@ -64,8 +64,8 @@ struct ls_checkpoint_options {
                              removed when a new one is complete. */
     /** Name of a metric for ls_trial_metric (copied), such as "val_loss". If an epoch has the best value so far, the
      * trial writes a checkpoint after it, in addition to `every_epochs`. This checkpoint counts among the `keep`
-     * newest. The link `best` in the folder points to it, and it is kept until a better one is complete. NULL selects
-     * no best checkpoint. */
+     * newest. The link `best` in the folder points to it, and it is kept until a better one is complete. If the trial
+     * does not have the metric, ls_trial_run fails with LS_ERR_ARGUMENT. NULL selects no best checkpoint. */
     const char *best;
     bool highest;    /**< the highest value is best, instead of the lowest */
     bool no_signals; /**< does not handle SIGTERM and SIGUSR1 */
