@@ -41,7 +41,7 @@ extern "C" {
  *   ends immediately, and the next ls_trial_run continues.
  * - Before a checkpoint of a data-parallel model is written, the ranks compare their parameters. If the parameters
  *   differ, nothing is written and the run fails with LS_ERR_MISMATCH. While ls_data_parallel_no_sync is on, they do
- *   not compare, and the checkpoint has rank 0's parameters.
+ *   not compare, and the checkpoint has the parameters and the optimizer of rank 0.
  * - All ranks need the same folder. ls_trial_run fails with LS_ERR_IO before the first step if a rank does not see a
  *   folder that rank 0 creates there.
  * - The folder may contain other files. The trial removes only its own files, by names such as
@@ -78,7 +78,7 @@ struct ls_checkpoint_options {
  *
  * - LS_ERR_IO if a file cannot be written, or if `folder` exists and is neither empty nor a checkpoint, such as a link,
  *   or a folder with files but without a Lockstep manifest
- * - LS_ERR_STATE if a hook calls it: set `state->save` in the hook instead
+ * - LS_ERR_STATE if a hook calls it (set `state->save` in the hook instead), or between two outer steps (ls_outer_step)
  * - LS_ERR_MISMATCH if the ranks of a data-parallel model have different parameters, as in ls_trial_run
  */
 LS_API ls_status ls_trial_save(ls_trial *trial, const char *folder) LS_WARN_UNUSED;
