@@ -119,9 +119,9 @@ LS_API ls_callback *ls_terminate_on_nan(const ls_terminate_on_nan_options *optio
 
 /* ---- gradients --------------------------------------------------------------------------------------------------- */
 
-/** Calls ls_clip_grad_norm after each backward pass (torchbearer's GradientNormClipping). */
+/** Calls ls_clip_grad_norm after each backward pass (torchbearer's GradientNormClipping). `max_norm` is positive. */
 LS_API ls_callback *ls_gradient_norm_clipping(double max_norm);
-/** Calls ls_clip_grad_value after each backward pass (torchbearer's GradientClipping). */
+/** Calls ls_clip_grad_value after each backward pass (torchbearer's GradientClipping). `limit` is positive. */
 LS_API ls_callback *ls_gradient_value_clipping(double limit);
 /**
  * Adds rate * (sum |w|^p)^(1/p) of each parameter to the training loss and to the metric "loss". With p = 2, this is
