@@ -77,7 +77,7 @@ struct ls_checkpoint_options {
  * folder. Collective if the trial has a communicator. Fails with:
  *
  * - LS_ERR_IO if a file cannot be written, or if `folder` exists and is neither empty nor a checkpoint, such as a link,
- *   or a folder with files but without a Lockstep manifest
+ *   or a folder with files but without a valid Lockstep manifest
  * - LS_ERR_STATE if a hook calls it (set `state->save` in the hook instead), or between two outer steps (ls_outer_step)
  * - LS_ERR_MISMATCH if the ranks of a data-parallel model have different parameters, as in ls_trial_run
  */
