@@ -36,7 +36,8 @@ extern "C" {
  *   when all checkpoints are complete. If a checkpoint cannot be written, the run ends on all ranks.
  * - During the run, SIGTERM or SIGUSR1 on any rank causes a checkpoint after the current step (in validation: after the
  *   epoch). ls_trial_run then returns LS_ERR_STOPPED on all ranks, without on_end. The program should exit with
- *   LS_EXIT_STOPPED. After the run, the previous signal handlers are restored.
+ *   LS_EXIT_STOPPED. A signal after the last epoch is ignored. After the run, the previous signal handlers are
+ *   restored.
  * - If a hook stops the run, the checkpoint records the stop. The first ls_trial_run of a trial that resumes from it
  *   ends immediately, and the next ls_trial_run continues.
  * - Before a checkpoint of a data-parallel model is written, the ranks compare their parameters. If the parameters
