@@ -319,8 +319,8 @@ typedef struct ls_manifold_mixup_options {
  * The model gets 2 n rows, the samples and their partners, and the layer's outputs are reduced to n rows. All layers up
  * to this layer therefore process both samples, without communication.
  *
- * - In ls_data_parallel over several ranks, an ls_nn_dropout after this layer fails with LS_ERR_UNSUPPORTED. The masks
- *   of an ls_nn_dropout before it depend on the number of ranks.
+ * - In ls_data_parallel over several ranks or with .shards, an ls_nn_dropout after this layer fails with
+ *   LS_ERR_UNSUPPORTED. The masks of an ls_nn_dropout before it depend on the number of ranks or shards.
  * - ls_trial_new fails with LS_ERR_ARGUMENT if the model does not have a layer. on_forward fails with LS_ERR_STATE if
  *   the model does not call the layer.
  * - on_sample fails with LS_ERR_UNSUPPORTED if the model has .shards and batch normalization.
