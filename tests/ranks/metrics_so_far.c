@@ -8,7 +8,6 @@
 #include "tests/support/ranks.h"
 
 #include <math.h>
-#include <string.h>
 
 #include <lockstep/train.h>
 
@@ -155,53 +154,6 @@ static ls_status do_nothing(ls_trial_state *state, void *user) {
     return LS_OK;
 }
 
-/* ---- slices ------------------------------------------------------------------------------------------------------ */
-
-/* The samples of this rank's slices in the pass. */
-static ls_status count_samples(ls_trial_state *state, void *user) {
-    double *count = user;
-    const bool training = state->phase == LS_PHASE_TRAINING;
-    *count = (state->batch == 0 && (training || state->first == 0) ? 0 : *count) + (double)state->count;
-    LS_CHECK(ls_trial_metric(state->trial, training ? "counted" : "val_counted") == *count);
-    return LS_OK;
-}
-
-static ls_status update_count(const ls_trial_state *state, void *user, double *numbers) {
-    (void)user;
-    numbers[0] += (double)state->count;
-    return LS_OK;
-}
-
-/* The value so far covers all slices of the rank. On rank 0, the first slice begins at sample 0 of the batch. */
-static ls_status slices(ls_comm *world) {
-    const ls_loader_options loading = {.global_batch_size = 10, .comm = world, .shards = 5};
-    const ls_metric_functions counted = {
-        .name = "counted", .width = 1, .update = update_count, .result = result_of_largest};
-    const ls_callback_hooks hooks = {.on_step_training = count_samples, .on_step_validation = count_samples};
-    double count = 0;
-    ls_module *model = ls_data_parallel(ls_nn_linear_with(1, 1, &(ls_linear_options){.dtype = LS_F64}), world,
-                                        &(ls_data_parallel_options){.shards = 5});
-    ls_optimizer *optimizer = ls_sgd(model, NULL);
-    ls_loader *train = ls_loader_new(make_dataset(20, 0), &loading);
-    ls_callback *callback = ls_callback_new(ls_comm_rank(world) == 0 ? &hooks : &(ls_callback_hooks){0}, &count);
-    ls_trial *trial = ls_trial_new(&(ls_trial_options){.model = model,
-                                                       .optimizer = optimizer,
-                                                       .criterion = ls_criterion_mse,
-                                                       .train = train,
-                                                       .validate = train,
-                                                       LS_CUSTOM_METRICS(ls_metric_new(&counted, NULL)),
-                                                       LS_CALLBACKS(callback),
-                                                       .quiet = true});
-    LS_CHECK(trial != NULL);
-    LS_TRY(ls_trial_run(trial, EPOCHS));
-    LS_CHECK(ls_trial_metric(trial, "counted") == 20);
-    ls_trial_free(trial);
-    ls_loader_free(train);
-    ls_optimizer_free(optimizer);
-    ls_module_free(model);
-    return LS_OK;
-}
-
 ls_status rank_test(ls_comm *world) {
     const ls_loader_options loading = {.global_batch_size = BATCH, .comm = world, .seed = 3};
     ls_module *model = ls_nn_function("AsItIs", as_it_is, NULL);
@@ -242,6 +194,5 @@ ls_status rank_test(ls_comm *world) {
     ls_optimizer_free(optimizer);
     ls_module_free(model);
     ls_release(parameter);
-    LS_TRY(strcmp(ls_default_device(), "cpu") == 0 ? slices(world) : LS_OK);
     return ls_comm_barrier(world, NULL);
 }

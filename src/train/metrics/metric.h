@@ -167,7 +167,6 @@ typedef struct ls_metric_set {
     uint64_t comm_ns;                  /* communication time up to at_ns */
     struct ls_metric_set *outer;       /* set of the interrupted pass; NULL if there is none */
     struct ls_metric_set *next;        /* set of the next slice; NULL for the last slice */
-    struct ls_metric_set *first;       /* set of the rank's first slice */
     bool further;                      /* belongs to a slice after the first */
 } ls_metric_set;
 
@@ -211,9 +210,6 @@ void ls_metrics_mark(ls_metrics *metrics);
 
 /* fetch.c: copies the tensors that metrics need from this batch to the host, into metrics->asked. */
 ls_status ls_metrics_fetch(ls_metrics *metrics, const ls_trial_state *state);
-
-/* state.c: adds the numbers of another rank or slice to the tally. */
-ls_status ls_tally_join(ls_tally *tally, const double *numbers, size_t count);
 
 /* exchange.c: merges the numbers of all ranks. Returns a borrowed list of tallies, which is valid until the next
  * batch, or NULL on failure. Collective. */

@@ -47,38 +47,15 @@ bool ls_metrics_describe(const ls_trial *trial, int index, char *text, size_t si
 
 /* ---- values so far in a pass ------------------------------------------------------------------------------------- */
 
-/* Returns the value computed from the numbers of all slices of this rank. */
-static double value_of_slices(const ls_metric_set *first, int i) {
-    ls_tally all = {.metric = first->tallies[i].metric};
-    ls_status status = LS_OK;
-    for (const ls_metric_set *set = first; set != NULL && status == LS_OK; set = set->next) {
-        const ls_tally *own = &set->tallies[i];
-        if (own->count > 0 && all.count > 0) {
-            status = ls_tally_join(&all, own->items, own->count);
-        } else if (own->count > 0 && (status = ls_tally_resize(&all, own->count)) == LS_OK) {
-            memcpy(all.items, own->items, own->count * sizeof *all.items);
-        }
-    }
-    const double value = status == LS_OK && all.count > 0 ? all.metric->type->result(&all) : (double)NAN;
-    ls_tally_free(&all);
-    return value;
-}
-
 /* Returns the value computed from this rank's numbers, or NAN before the first batch. */
-static double value_so_far(const ls_trial *trial, int i) {
-    const ls_metric_set *set = trial->metrics->set->first;
+static double value_so_far(const ls_metric_set *set, int i) {
     const ls_tally *tally = &set->tallies[i];
-    if (!set->begun) {
-        return (double)NAN;
-    }
-    return set->next != NULL  ? value_of_slices(set, i)
-           : tally->count > 0 ? tally->metric->type->result(tally)
-                              : (double)NAN;
+    return set->begun && tally->count > 0 ? tally->metric->type->result(tally) : (double)NAN;
 }
 
 /* Returns the index of the metric whose result has this name in the current pass, or -1 if there is no such metric. */
 static int find_under_way(const ls_trial *trial, const char *name) {
-    const ls_metric_set *set = trial->metrics->set->first;
+    const ls_metric_set *set = trial->metrics->set;
     const size_t length = strlen(set->prefix);
     if (!set->under_way || trial->state.phase == LS_PHASE_NONE || strncmp(name, set->prefix, length) != 0) {
         return -1;
@@ -107,7 +84,7 @@ const char *ls_metrics_name(const ls_trial *trial, int index) {
 
 double ls_metrics_so_far(const ls_trial *trial, int index) {
     const int i = find_shown(trial, index);
-    return i >= 0 && !trial->metrics->items[i]->type->costly ? value_so_far(trial, i) : (double)NAN;
+    return i >= 0 && !trial->metrics->items[i]->type->costly ? value_so_far(trial->metrics->set, i) : (double)NAN;
 }
 
 /* ---- metrics with several values --------------------------------------------------------------------------------- */
@@ -219,7 +196,7 @@ double ls_trial_metric(const ls_trial *trial, const char *name) {
     if (trial != NULL && name != NULL) {
         const int i = find_under_way(trial, name);
         if (i >= 0) {
-            return value_so_far(trial, i);
+            return value_so_far(trial->metrics->set, i);
         }
         const double *latest = ls_history_find(&trial->latest, name);
         if (latest != NULL) {

@@ -69,9 +69,6 @@ static ls_metric_set *make_set(const ls_metrics *metrics) {
         set->next = first;
         first = set;
     }
-    for (ls_metric_set *set = first; set != NULL; set = set->next) {
-        set->first = first;
-    }
     return first;
 }
 

@@ -84,7 +84,8 @@ static ls_status copy(ls_tally *tally, const double *numbers, size_t count) {
     return LS_OK;
 }
 
-ls_status ls_tally_join(ls_tally *tally, const double *numbers, size_t count) {
+/* Adds the numbers of a rank that no longer exists to this rank's numbers. */
+static ls_status join(ls_tally *tally, const double *numbers, size_t count) {
     const ls_metric_type *type = tally->metric->type;
     if (type->merge != NULL) {
         return count > 0 ? type->merge(tally, numbers, count) : LS_OK;
@@ -126,5 +127,5 @@ ls_status ls_metrics_set_state(ls_trial *trial, const ls_named *tensors, int cou
 }
 
 ls_status ls_metrics_add_state(ls_trial *trial, const ls_named *tensors, int count, bool nothing) {
-    return restore(trial, tensors, count, nothing ? begin_like : ls_tally_join);
+    return restore(trial, tensors, count, nothing ? begin_like : join);
 }
