@@ -76,7 +76,7 @@ typedef enum ls_status {
     LS_ERR_MISMATCH,    /**< the ranks made different calls or used different values */
     LS_ERR_TIMEOUT,     /**< another rank did not respond within the timeout */
     LS_ERR_DENIED,      /**< missing or wrong job key, or no permission */
-    LS_ERR_STOPPED,     /**< stopped by a callback or by the user */
+    LS_ERR_STOPPED,     /**< training stopped by a signal, after a checkpoint (ls_trial_run) */
     LS_ERR_INTERNAL,    /**< bug in Lockstep; please report it */
     LS_ERR_DEVICE       /**< failed or unusable device, for example a GPU that reports a fault, or a missing driver */
 } ls_status;
@@ -123,7 +123,7 @@ LS_API ls_status ls_error_set_text(ls_status status, const char *text);
 typedef enum ls_log_level { LS_LOG_DEBUG = 0, LS_LOG_INFO, LS_LOG_WARNING, LS_LOG_ERROR, LS_LOG_OFF } ls_log_level;
 
 /**
- * Receives one log line without the trailing newline. `rank` is -1 if the thread has not joined a job. The library
+ * Receives one log line without the trailing newline. `rank` is -1 if the thread has no world (ls_init). The library
  * never calls the sink from two threads at the same time. The sink must not write log lines itself.
  */
 typedef void (*ls_log_sink)(ls_log_level level, int rank, const char *line, void *user);
@@ -159,9 +159,9 @@ typedef struct ls_allocator {
 } ls_allocator;
 
 /**
- * Sets the allocator that Lockstep uses in this process. NULL selects the allocator of the C library. Copies
- * `allocator`. Call this function before any other function of Lockstep, because the library frees all memory with the
- * current allocator.
+ * Sets the allocator of Lockstep's objects and of tensors on the CPU in this process. NULL selects the allocator of the
+ * C library. Copies `allocator`. Call this function before any other function of Lockstep, because the library frees
+ * this memory with the current allocator. Error messages, shared memory, GPU memory and other libraries do not use it.
  */
 LS_API void ls_set_allocator(const ls_allocator *allocator);
 

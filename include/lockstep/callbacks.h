@@ -19,11 +19,14 @@
  *   that combine callbacks, take ownership. If an element of `.callbacks` is NULL, ls_trial_new fails with the error
  *   from the constructor.
  * - Until the trial is freed, a callback's results can be read with its functions (`ls_early_stopping_best(stop)`).
- * - Options may be NULL. A zero field selects the default.
+ * - Options may be NULL, except in ls_cutout. A zero field selects the default.
  * - Every rank must create the same callbacks in the same order, because some callbacks exchange numbers. ls_trial_run
- *   fails with LS_ERR_MISMATCH if the callbacks or their options differ between ranks (`describe` of
- *   ls_callback_hooks).
+ *   fails with LS_ERR_MISMATCH if the descriptions of the ranks' callbacks differ (`describe` of ls_callback_hooks).
  * - Callbacks write files and print on rank 0 only.
+ * - With ls_terminate_on_nan, ls_manifold_mixup, ls_timer or ls_run_log, a trial trains without `.capture`, with a
+ *   warning.
+ * - Some callbacks fail with LS_ERR_UNSUPPORTED if the model has `.zero` of ls_data_parallel:
+ *   docs/explanation/sharded-state.md lists them.
  * - Checkpoints contain the state of callbacks (`state` and `set_state` of ls_callback_hooks).
  * - A trial with a user step does not call on_forward, on_criterion or on_backward. ls_trial_new fails if a callback
  *   needs one of these hooks. The message names the function to call in the user step instead.
@@ -41,13 +44,14 @@ extern "C" {
 
 /*
  * Callbacks that combine callbacks. These constructors take ownership of their callbacks. A condition applies to each
- * hook separately. If a callback communicates, the condition must be the same on all ranks.
+ * hook separately, also to on_init and on_start, in which many callbacks prepare their work. If a callback
+ * communicates, the condition must be the same on all ranks.
  */
 
 /** Calls each hook once (torchbearer's once). Checkpoints record the hooks that were called. */
 LS_API ls_callback *ls_once(ls_callback *callback);
-/** Calls each hook once per epoch, the first time that it occurs (torchbearer's once_per_epoch). Checkpoints record
- * the epochs. */
+/** Calls each hook once per epoch, the first time that it occurs (torchbearer's once_per_epoch). The epoch is `epoch`
+ * of ls_trial_state, which is 0 in ls_trial_evaluate and ls_trial_predict. Checkpoints record the epochs. */
 LS_API ls_callback *ls_once_per_epoch(ls_callback *callback);
 /** Returns true to call the hook, false to skip it. */
 typedef bool (*ls_callback_predicate)(const ls_trial_state *state, void *user);
@@ -81,29 +85,30 @@ typedef struct ls_early_stopping_options {
  * Ends a run when a metric has stopped improving (torchbearer's EarlyStopping). Compares values after each epoch. All
  * ranks have the same values. A value that is not finite is not an improvement. A run that resumes from the checkpoint
  * of a stopped run ends immediately. If the trial does not have the metric, on_start fails with LS_ERR_ARGUMENT; if the
- * program's own callbacks may compute the metric, the failure comes after the first epoch.
+ * program's own callbacks or a user step may compute the metric, the failure comes after the first epoch.
  */
 LS_API ls_callback *ls_early_stopping(const ls_early_stopping_options *options);
-/** Returns the best value so far. Returns NAN before the first epoch, and for a callback of a different kind. */
+/** Returns the best value so far. Returns NAN before the first finite value, and for a callback of a different kind. */
 LS_API double ls_early_stopping_best(const ls_callback *callback);
 /** Returns whether the callback has ended a run. */
 LS_API bool ls_early_stopping_stopped(const ls_callback *callback);
 
 /** Options for ls_terminate_on_nan. */
 typedef struct ls_terminate_on_nan_options {
-    bool by_layer; /**< checks the output of every module, to name the first module with such a number; slower, because
-                      modules with hooks are not fused with their neighbors */
+    bool by_layer; /**< checks the output of every module without children, to name the first of these modules with such
+                      a number; slower, because modules with hooks are not fused with their neighbors */
 } ls_terminate_on_nan_options;
 
 /**
- * Ends a run at the first NaN or infinite number in the model's output, the loss or a gradient. The run fails on all
- * ranks with LS_ERR_STATE.
+ * Ends a run at the first NaN or infinite number in the model's output, the loss or a parameter's gradient. The run
+ * fails on all ranks with LS_ERR_STATE.
  *
  * - The check takes place before the optimizer's step. In a trial with a user step, it takes place after the step, and
  *   covers the output and the loss.
- * - The message names the first such tensor in the step, the lowest rank that has it, and the step. Gradients of a
- *   data-parallel module are already averaged over ranks.
- * - In validation, the check covers outputs and losses, and the run ends after the pass.
+ * - The message names the first such tensor in the order output, loss, gradients, the lowest rank that has it (or
+ *   "every rank"), and the step. Gradients of a data-parallel module are already averaged over ranks.
+ * - In validation, ls_trial_evaluate and ls_trial_predict, the check covers outputs and losses, and the failure comes
+ *   after the pass.
  * - If all targets of a rank are ignored, its loss may be NaN: the gradient of this loss is 0.
  * - If the trial has a `.grad_scaler`, gradients are not checked, because the scaler skips such steps.
  * - ls_trial_new fails with LS_ERR_UNSUPPORTED if the model has .zero = 2 or 3: a rank has only parts of the gradients.
@@ -114,15 +119,16 @@ LS_API ls_callback *ls_terminate_on_nan(const ls_terminate_on_nan_options *optio
 
 /* ---- gradients --------------------------------------------------------------------------------------------------- */
 
-/** Calls ls_clip_grad_norm after each backward pass (torchbearer's GradientNormClipping). */
+/** Calls ls_clip_grad_norm after each backward pass (torchbearer's GradientNormClipping). `max_norm` is positive. */
 LS_API ls_callback *ls_gradient_norm_clipping(double max_norm);
-/** Calls ls_clip_grad_value after each backward pass (torchbearer's GradientClipping). */
+/** Calls ls_clip_grad_value after each backward pass (torchbearer's GradientClipping). `limit` is positive. */
 LS_API ls_callback *ls_gradient_value_clipping(double limit);
 /**
  * Adds rate * (sum |w|^p)^(1/p) of each parameter to the training loss and to the metric "loss". With p = 2, this is
  * the Euclidean norm, not its square, as in torchbearer's L2WeightDecay; with p = 1, it is L1WeightDecay. The rate must
- * not be negative (torchbearer's default is 5e-4), and p must be positive. ls_trial_new fails with LS_ERR_UNSUPPORTED
- * if the model has sharded layers, or .zero = 2 or 3: a rank has only parts of the parameters.
+ * not be negative (torchbearer's default is 5e-4), and p must be positive. If the criterion uses LS_LOSS_SUM, the
+ * metric contains the term once per rank. ls_trial_new fails with LS_ERR_UNSUPPORTED if the model has sharded layers,
+ * or .zero = 2 or 3: a rank has only parts of the parameters or of their gradients.
  */
 LS_API ls_callback *ls_weight_decay(double rate, double p);
 
@@ -141,18 +147,18 @@ typedef enum ls_weight_rule {
 /** Options for ls_initialize. */
 typedef struct ls_initialize_options {
     ls_weight_rule rule;
-    double slope;   /**< slope of the leaky ReLU after the layer, for the Kaiming rules */
-    double gain;    /**< gain of the other rules; 0 selects the default, 1 */
-    bool zero_bias; /**< sets parameters named "bias" to 0 (torchbearer's ZeroBias) */
-    const char *const
-        *targets; /**< words (borrowed), terminated by NULL: a module is selected if its type name contains one of the
-                     words and it is not sharded over ranks; NULL selects "Linear" and "Conv" */
+    double slope;               /**< slope of the leaky ReLU after the layer, for the Kaiming rules */
+    double gain;                /**< gain of the other rules; 0 selects the default, 1 */
+    bool zero_bias;             /**< sets the parameter "bias" of the selected modules to 0 (torchbearer's ZeroBias) */
+    const char *const *targets; /**< words (borrowed until ls_trial_new returns), terminated by NULL: a module is
+                                   selected if its type name contains one of the words and it is not sharded over ranks;
+                                   NULL selects "Linear" and "Conv" */
     uint64_t seed;
 } ls_initialize_options;
 
 /**
  * Initializes the parameter "weight" of the selected modules in ls_trial_new, if it has at least two axes
- * (torchbearer's KaimingUniform and similar callbacks). The numbers are functions of the seed and the parameter's name.
+ * (torchbearer's KaimingUniform and similar callbacks). The numbers are functions of the seed and the module's name.
  * All ranks get the same numbers, even if their own seeds differ, and even in a pipeline. Load weights after
  * ls_trial_new.
  */
@@ -160,22 +166,23 @@ LS_API ls_callback *ls_initialize(const ls_initialize_options *options);
 
 /** Options for ls_lsuv. */
 typedef struct ls_lsuv_options {
-    double deviation;           /**< standard deviation of each layer's outputs; 0 selects the default, 1 */
-    double tolerance;           /**< largest accepted error of the standard deviation; 0 selects the default, 0.1 */
-    int attempts;               /**< maximum number of attempts per layer; 0 selects the default, 10 */
-    bool keep_weights;          /**< starts from the existing weights instead of orthonormal weights */
-    const char *const *targets; /**< as in ls_initialize_options */
+    double deviation;  /**< standard deviation of each layer's outputs; 0 selects the default, 1 */
+    double tolerance;  /**< accepted errors of the standard deviation are smaller; 0 selects the default, 0.1 */
+    int attempts;      /**< maximum number of attempts per layer; 0 selects the default, 10 */
+    bool keep_weights; /**< starts from the existing weights instead of orthonormal weights */
+    const char *const *targets; /**< as in ls_initialize_options, but borrowed until the initialization */
     uint64_t seed;
 } ls_lsuv_options;
 
 /**
  * Initializes layers by layer-sequential unit variance before the first step of a trial (Mishkin and Matas, arXiv
  * 1511.06422; torchbearer's LsuvInit). Goes through the layers in the order of the model's children, makes the weights
- * orthonormal, and scales them until the layer's outputs have the requested standard deviation.
+ * orthonormal, and scales them until the layer's outputs have the requested standard deviation, or the attempts end.
  *
- * - The model's input is the first training batch on all ranks. The model is in evaluation mode.
- * - A trial that resumes from a checkpoint skips the initialization.
- * - Fails with LS_ERR_STATE if the outputs of a layer do not vary.
+ * - The model's input is the first global training batch, before on_sample. The model is in evaluation mode.
+ * - A trial that resumes from a checkpoint after a training step skips the initialization.
+ * - on_start fails with LS_ERR_STATE if the outputs of a layer do not vary or are not finite. The next run then starts
+ *   the initialization again.
  * - ls_trial_new fails with LS_ERR_UNSUPPORTED if the model is a pipeline.
  */
 LS_API ls_callback *ls_lsuv(const ls_lsuv_options *options);
@@ -185,8 +192,9 @@ LS_API ls_callback *ls_lsuv(const ls_lsuv_options *options);
 /** Options for ls_scheduler. */
 typedef struct ls_scheduler_options {
     bool per_step;       /**< advances the schedule after each training step instead of after each epoch */
-    const char *monitor; /**< metric that ls_schedule_plateau follows: a name for ls_trial_metric (copied). Its value
-                            must be the same on all ranks. Cannot be combined with per_step */
+    const char *monitor; /**< metric that ls_schedule_plateau follows, which requires it: a name for ls_trial_metric
+                            (copied). Its value must be the same on all ranks. If the trial does not have the metric,
+                            on_start fails as in ls_early_stopping. Cannot be combined with per_step */
 } ls_scheduler_options;
 
 /** Advances a schedule after each training epoch. Takes ownership of the schedule: free the trial before the
@@ -197,11 +205,11 @@ LS_API ls_callback *ls_scheduler(ls_schedule *schedule, const ls_scheduler_optio
 typedef struct ls_rate_finder_options {
     double lowest;     /**< first rate; 0 selects the default, 1e-7 */
     double highest;    /**< last rate; 0 selects the default, 10 */
-    int64_t steps;     /**< number of training steps; 0 selects the default, 100 */
+    int64_t steps;     /**< maximum number of training steps, at least 2; 0 selects the default, 100 */
     double smoothing;  /**< weight of the previous smoothed loss, below 1; 0 selects the default, 0.9, and LS_ZERO
                           selects no smoothing */
-    double divergence; /**< smoothed loss that ends the test, as a multiple of the smallest smoothed loss; 0 selects the
-                          default, 4 */
+    double divergence; /**< smoothed loss that ends the test, as a multiple d > 1 of the smallest smoothed loss L (if L
+                          is negative: L + (d - 1) |L|); 0 selects the default, 4 */
     bool apply;        /**< trains with the suggested rate; schedules keep the rates with which they were created */
 } ls_rate_finder_options;
 
@@ -215,16 +223,17 @@ typedef struct ls_rate_finder_options {
  *   of a group of ranks that ls_data_parallel keeps equal.
  * - Objects that belong only to a user step, such as a second model and its optimizer, are not restored.
  * - Parameter groups with a rate of 0 stay frozen.
- * - A trial that resumes from a checkpoint skips the test.
+ * - A trial that resumes from a checkpoint after the test or a training step skips the test.
  */
 LS_API ls_callback *ls_rate_finder(const ls_rate_finder_options *options);
-/** Returns the rate at which the smoothed loss falls most steeply over the logarithm of the rate. The result is the
- * same on all ranks. Returns NAN before a run, and if the loss never falls. */
+/** Returns the rate at which the smoothed loss falls most steeply over the logarithm of the rate, after the first tenth
+ * of the test. The result is the same on all ranks. Returns NAN before the test, if the trial has skipped it, and if
+ * the loss never falls. */
 LS_API double ls_rate_finder_suggestion(const ls_callback *callback);
-/** Returns the number of steps of the test. */
+/** Returns the number of steps that the test has made. Returns 0 before the test, and if the trial has skipped it. */
 LS_API int64_t ls_rate_finder_count(const ls_callback *callback);
-/** Sets `*rate` to the rate of a step, and `*loss` to its mean loss over all ranks, without smoothing. Either pointer
- * may be NULL. Both numbers are NAN if the step is out of range. */
+/** Sets `*rate` to the rate of a step, counted from 0, and `*loss` to its loss over all ranks, without smoothing.
+ * Either pointer may be NULL. Both numbers are NAN if the step is out of range. */
 LS_API void ls_rate_finder_point(const ls_callback *callback, int64_t step, double *rate, double *loss);
 
 /* ---- samples ----------------------------------------------------------------------------------------------------- */
@@ -236,10 +245,11 @@ LS_API void ls_rate_finder_point(const ls_callback *callback, int64_t step, doub
  *   that are mixed in) come from the data set, not from another rank. So the samples are bit-identical on any number of
  *   ranks, without communication.
  * - A partner is read from the data set again, without the changes of earlier callbacks.
- * - Targets that are class numbers [n] become f32 rows [n, classes], which ls_cross_entropy treats as probabilities.
- *   Targets that are rows remain rows.
- * - on_sample fails with LS_ERR_ARGUMENT if the inputs are not floating-point, or if a class number is not below
- *   `classes`.
+ * - A callback that changes targets turns class numbers [n] into f32 rows [n, classes], which ls_cross_entropy treats
+ *   as probabilities. Floating-point targets keep their shape.
+ * - on_sample of ls_mixup, ls_cutmix and ls_cutout fails with LS_ERR_ARGUMENT if the inputs are not floating-point.
+ * - on_sample of a callback that changes targets fails with LS_ERR_ARGUMENT if integer targets are not class numbers
+ *   [n] from 0 to `classes` - 1.
  */
 
 /** Options for ls_mixup. */
@@ -247,7 +257,7 @@ typedef struct ls_mixup_options {
     double alpha;      /**< parameter of Beta(alpha, alpha), the distribution of each batch's lambda; 0 selects the
                           default, 1 */
     double lambda;     /**< fixed lambda, at most 1; 0 selects a random lambda for each batch */
-    int64_t classes;   /**< number of classes, if targets are class numbers; otherwise 0 */
+    int64_t classes;   /**< number of classes, if targets are class numbers; otherwise ignored */
     bool keep_targets; /**< keeps the targets unchanged; with lambda 0.5, this is SamplePairing (Inoue, arXiv
                           1801.02929) */
     uint64_t seed;
@@ -255,13 +265,13 @@ typedef struct ls_mixup_options {
 
 /** Replaces each input x by lambda x + (1 - lambda) y, where y is the input of the partner: a random permutation of the
  * global batch assigns each sample a partner. Mixes targets in the same way (Zhang et al., arXiv 1710.09412;
- * torchbearer's Mixup). Needs a loader with a data set. */
+ * torchbearer's Mixup). Without a data set of the loader, on_sample fails with LS_ERR_UNSUPPORTED. */
 LS_API ls_callback *ls_mixup(const ls_mixup_options *options);
 
 /** Options for ls_cutmix. */
 typedef struct ls_cutmix_options {
     double alpha;    /**< as in ls_mixup_options; 0 selects the default, 1 */
-    int64_t classes; /**< number of classes, if targets are class numbers; otherwise 0 */
+    int64_t classes; /**< number of classes, if targets are class numbers; otherwise ignored */
     uint64_t seed;
 } ls_cutmix_options;
 
@@ -275,7 +285,7 @@ LS_API ls_callback *ls_cutmix(const ls_cutmix_options *options);
 
 /** Options for ls_cutout. */
 typedef struct ls_cutout_options {
-    int64_t length; /**< side of a square, in pixels */
+    int64_t length; /**< side of a square, in pixels; required */
     int holes;      /**< number of squares per picture; 0 selects the default, 1 */
     double fill;    /**< value of the pixels in a square */
     bool noise; /**< fills with uniform noise from 0 to 1 per pixel and channel, instead of with `fill` (torchbearer's
@@ -289,7 +299,7 @@ LS_API ls_callback *ls_cutout(const ls_cutout_options *options);
 
 /** Replaces targets by (1 - epsilon) target + epsilon / classes, for losses without an option for label smoothing
  * (Szegedy et al., arXiv 1512.00567, section 7; torchbearer's LabelSmoothingRegularisation). `classes` is required
- * if targets are class numbers; otherwise it is 0. */
+ * if targets are class numbers; otherwise it is ignored. Rows are [n, classes, ...]. */
 LS_API ls_callback *ls_label_smoothing(double epsilon, int64_t classes);
 
 /** Options for ls_manifold_mixup. */
@@ -307,8 +317,14 @@ typedef struct ls_manifold_mixup_options {
  * ManifoldMixup). The first axis of these outputs must count samples.
  *
  * The model gets 2 n rows, the samples and their partners, and the layer's outputs are reduced to n rows. All layers up
- * to this layer therefore process both samples, without communication. In ls_data_parallel, no later layer may depend
- * on the global batch (ls_nn_batch_norm_1d, ls_nn_dropout).
+ * to this layer therefore process both samples, without communication.
+ *
+ * - In ls_data_parallel over several ranks or with .shards, an ls_nn_dropout after this layer fails with
+ *   LS_ERR_UNSUPPORTED. The masks of an ls_nn_dropout before it depend on the number of ranks or shards.
+ * - ls_trial_new fails with LS_ERR_ARGUMENT if the model does not have a layer. on_forward fails with LS_ERR_STATE if
+ *   the model does not call the layer.
+ * - on_sample fails with LS_ERR_UNSUPPORTED if the model has .shards and batch normalization.
+ * - The backward pass fails if a module that contains the layer is recomputed (ls_recompute).
  */
 LS_API ls_callback *ls_manifold_mixup(const ls_manifold_mixup_options *options);
 
@@ -319,14 +335,15 @@ typedef struct ls_weight_averaging_options {
     double decay; /**< decay factor, above 0 and below 1: average = decay * average + (1 - decay) * weights after each
                      step, or with `.outer` of a trial after each outer step (exponential moving average); 0 selects
                      the mean of all epochs of the history, updated after the training of each epoch (stochastic weight
-                     averaging: Izmailov et al., arXiv 1803.05407) */
+                     averaging: Izmailov et al., arXiv 1803.05407); LS_ZERO is refused */
     int64_t first_epoch; /**< first epoch of averaging; the first update copies the weights */
     bool no_swap;        /**< runs validation with the weights instead of the averages */
     bool keep;           /**< replaces the model's weights by the averages at the end of a run */
 } ls_weight_averaging_options;
 
-/** Averages parameters and buffers during training. Validation and ls_trial_evaluate use the averages. Statistics of
- * batch normalization are averaged, not recomputed. */
+/** Averages parameters and buffers during training. Validation, ls_trial_evaluate and ls_trial_predict use the averages
+ * after the first update; ls_trial_evaluate in a hook uses the model as it is. Statistics of batch normalization are
+ * averaged, not recomputed. */
 LS_API ls_callback *ls_weight_averaging(const ls_weight_averaging_options *options);
 /** Returns the number of updates of the average, or 0 for a callback of a different kind. */
 LS_API int64_t ls_weight_averaging_count(const ls_callback *callback);
@@ -335,9 +352,9 @@ LS_API int64_t ls_weight_averaging_count(const ls_callback *callback);
 
 /** Options for ls_csv_log. */
 typedef struct ls_csv_log_options {
-    char separator; /**< separator of fields; 0 selects a comma */
-    bool per_batch; /**< adds a line for each training batch with epoch, batch, loss over all ranks (one small
-                       all-reduce), and learning rate of group 0 */
+    char separator; /**< separator of fields, not a quote or a character that occurs in numbers; 0 selects a comma */
+    bool per_batch; /**< writes a line for each training batch instead, with epoch, batch, loss over all ranks (one
+                       small all-reduce), and learning rate of group 0 */
     bool no_header; /**< omits the header line with the column names */
     bool append;    /**< appends to an existing file, even if the trial starts at epoch 0 */
 } ls_csv_log_options;
@@ -345,8 +362,8 @@ typedef struct ls_csv_log_options {
 /**
  * Writes a CSV file on rank 0 (torchbearer's CSVLogger): a line for each epoch with its number and the metrics of the
  * history. Each line is written to the file before the next hook runs. A trial that resumes from a checkpoint keeps the
- * earlier lines and removes later ones, so the file has each line once. Fails with LS_ERR_IO if the file cannot be
- * written. Copies the path.
+ * earlier lines and removes later ones, so the file has each line once. The run fails with LS_ERR_IO on all ranks if
+ * the file cannot be written. Copies the path.
  */
 LS_API ls_callback *ls_csv_log(const char *path, const ls_csv_log_options *options);
 
@@ -365,10 +382,11 @@ typedef struct ls_tensorboard_options {
  *
  * - Tags are "epoch/NAME" for each metric of the history, "batch/loss", "batch/learning_rate/GROUP", "parameters/NAME"
  *   and "input/NUMBER".
- * - The model is written as text and as a graph, in which children follow each other in the order in which they were
- *   added.
- * - Values that TensorBoard cannot show are omitted, for example parameters that are not finite.
- * - The folder and its files are kept: a trial that resumes adds a file.
+ * - The model is written as text and as a graph of at most 512 nodes, in which children follow each other in the order
+ *   in which they were added.
+ * - Parameters that are not finite, and inputs that are not pictures, are omitted.
+ * - The folder and its files are kept: each trial adds a file.
+ * - If writing fails, the run fails with LS_ERR_IO on all ranks, at the latest in on_end.
  *
  * Copies the path.
  */
@@ -388,34 +406,34 @@ typedef struct ls_run_log_options {
  * - The file has one JSON object per line: the configuration and the machine at the start, the loss of steps, and after
  *   each epoch its metrics, its duration, the throughput and the time of the phases of every rank (ls_time).
  * - Each line is in the file before the next hook runs, so the record of a killed run is readable.
- * - A trial that resumes from a checkpoint removes the lines from the first step or epoch after the checkpoint on, and
- *   appends. Any other trial replaces the record in the folder. Later runs of the same trial append.
+ * - A trial that resumes from a checkpoint removes the line of the first later step or epoch, and all lines after it,
+ *   from the file, and appends. Any other trial replaces the record in the folder. Later runs of the same trial append.
  * - After a resume within an epoch, the duration of this epoch counts only the part after the resume.
  * - If writing fails, the hook and the run fail with LS_ERR_IO on all ranks.
  * - The record contains the first 8191 bytes of rank 0's command line.
  *
  * The run creates the folder if it is missing. Put the callback last in the list of callbacks: the time of a later
- * callback is counted in the next phase. Copies the path. Returns NULL with LS_ERR_ARGUMENT if the folder is NULL or
- * empty, or if `.every_steps` is negative.
+ * callback is counted in the next phase. Copies the path. Returns NULL with LS_ERR_ARGUMENT if the folder is NULL,
+ * empty or too long, or if `.every_steps` is negative.
  */
 LS_API ls_callback *ls_run_log(const char *folder, const ls_run_log_options *options);
 
 /** Options for ls_console. */
 typedef struct ls_console_options {
     int digits;     /**< significant digits of each number, at most 17; 0 selects the default, 4 */
-    bool per_batch; /**< adds a line for each batch, with rank 0's metrics so far */
+    bool per_batch; /**< adds a line for each batch of these passes, with rank 0's metrics so far */
 } ls_console_options;
 
-/** Prints a line for each pass on rank 0 (torchbearer's ConsolePrinter), such as "0/3(t): loss=0.4521, acc=0.8412". The
- * letter is t for training, v for validation and e for ls_trial_evaluate. Use it with `.quiet` of the trial for logs
- * and batch jobs. */
+/** Prints a line for each pass of training (t), validation (v) and ls_trial_evaluate (e) on rank 0 (torchbearer's
+ * ConsolePrinter), such as "0/3(t): loss=0.4521, acc=0.8412". Use it with `.quiet` of the trial for logs and batch
+ * jobs. */
 LS_API ls_callback *ls_console(const ls_console_options *options);
 
 /**
  * Prints a confusion matrix on rank 0 after each validation and ls_trial_evaluate (torchbearer's PyCM): a row for each
- * target class and a column for each predicted class, for at most 20 classes. With `shares`, each row sums to 1.
- * `metric` (copied) is the name of an ls_metric_confusion in the trial; NULL selects "confusion". on_end_validation
- * fails with LS_ERR_ARGUMENT if the trial does not have this metric.
+ * target class and a column for each predicted class. With `shares`, each row with targets sums to 1. `metric` (copied)
+ * is the name of an ls_metric_confusion in the trial; NULL selects "confusion". on_start fails with LS_ERR_ARGUMENT if
+ * the trial does not have this metric, and on_end_validation if there are more than 20 classes.
  */
 LS_API ls_callback *ls_confusion_printer(const char *metric, bool shares);
 
@@ -423,14 +441,15 @@ LS_API ls_callback *ls_confusion_printer(const char *metric, bool shares);
 typedef enum ls_time {
     LS_TIME_DATA = 0,      /**< waiting for batches, and for the ranks to agree on the next step */
     LS_TIME_FORWARD,       /**< from the input to the loss */
-    LS_TIME_BACKWARD,      /**< the backward pass, including the communication of gradients */
-    LS_TIME_OPTIMIZER,     /**< on_backward of other callbacks, the optimizer's step and the metrics */
+    LS_TIME_BACKWARD,      /**< the backward pass, including the communication of gradients; on a rank whose share is
+                              empty, also the time before it in the step */
+    LS_TIME_OPTIMIZER,     /**< the optimizer's step and the metrics */
     LS_TIME_USER_STEP,     /**< user step, instead of the previous three parts */
     LS_TIME_WAITING,       /**< waiting for the slowest rank after a step; measured only with `waiting` */
     LS_TIME_VALIDATION,    /**< validation passes */
     LS_TIME_COMMUNICATION, /**< communication calls of this thread, including the wait for other ranks; also counted in
                               the part during which they occur */
-    LS_TIME_TOTAL,         /**< the whole run, from its beginning to its end */
+    LS_TIME_TOTAL,         /**< the whole run, from on_start to on_end */
     LS_TIMES               /**< the number of parts */
 } ls_time;
 
@@ -444,8 +463,9 @@ typedef struct ls_timer_options {
  * Measures the time of the parts of a run in this process (torchbearer's TimerMetric). A device's work counts in the
  * part in which the process waits for the device. At the end of a run, rank 0 prints a table in seconds: minimum, mean
  * and maximum over ranks. A second table shows the peak of tensor memory in this run, and the megabytes of each kind at
- * that time (ls_memory_kind). The last line shows the megabytes that rank 0 passed to communication calls. Put the
- * callback last in the list of callbacks.
+ * that time (ls_memory_kind). The last line shows the megabytes that rank 0 passed to communication calls. Rows and
+ * lines of zeros are omitted. Put the callback last in the list of callbacks: then the time in a hook of another
+ * callback counts in the part that ends with this hook, such as on_backward in the backward pass.
  */
 LS_API ls_callback *ls_timer(const ls_timer_options *options);
 /**
@@ -455,18 +475,18 @@ LS_API ls_callback *ls_timer(const ls_timer_options *options);
  */
 LS_API double ls_timer_seconds(const ls_callback *callback, ls_time what);
 /**
- * Returns the bytes of the elements that this rank passed to communication calls in the last run that reached on_end of
- * the timer, or 0 before such a run. A call with parts for several ranks counts this rank's part. An all-to-all counts
- * all parts that this rank sends. Returns NAN for a callback of a different kind.
+ * Returns the bytes of the elements that this rank passed to communication calls in the last run in which the timer's
+ * on_end was called, or 0 before such a run. A call with parts for several ranks counts this rank's part. An all-to-all
+ * counts all parts that this rank sends. Returns NAN for a callback of a different kind.
  */
 LS_API double ls_timer_bytes(const ls_callback *callback);
-/** Sets the minimum, mean and maximum over ranks of the seconds of the part `what` in the last run that reached on_end
- * of the timer, or NAN before such a run. Pointers may be NULL. */
+/** Sets the minimum, mean and maximum over ranks of the seconds of the part `what` in the last run in which the timer's
+ * on_end was called, or NAN before such a run. Pointers may be NULL. */
 LS_API void ls_timer_over_ranks(const ls_callback *callback, ls_time what, double *least, double *mean,
                                 double *largest);
 /**
- * Sets the minimum, mean and maximum over ranks of the bytes of a kind in the last run that reached on_end of the
- * timer, or NAN before such a run. Each rank's bytes are those at the peak of its total. LS_MEMORY_KINDS selects the
+ * Sets the minimum, mean and maximum over ranks of the bytes of a kind in the last run in which the timer's on_end was
+ * called, or NAN before such a run. Each rank's bytes are those at the peak of its total. LS_MEMORY_KINDS selects the
  * total. Pointers may be NULL.
  */
 LS_API void ls_timer_memory_over_ranks(const ls_callback *callback, ls_memory_kind kind, double *least, double *mean,

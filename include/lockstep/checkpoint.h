@@ -13,9 +13,9 @@
  * });
  * ```
  *
- * A trial that resumes from a checkpoint, even within an epoch, finishes with results that are bit-identical to the
- * results of an uninterrupted run. docs/reference/checkpoint-format.md describes the contents of a checkpoint, and
- * docs/tutorial/5-checkpoint-and-resume.md describes what the program must do.
+ * A trial that resumes from a checkpoint on the same number of ranks, even within an epoch, finishes with results that
+ * are bit-identical to the results of an uninterrupted run. docs/reference/checkpoint-format.md describes the contents
+ * of a checkpoint, and docs/tutorial/5-checkpoint-and-resume.md describes what the program must do.
  */
 #ifndef LOCKSTEP_CHECKPOINT_H
 #define LOCKSTEP_CHECKPOINT_H
@@ -36,21 +36,25 @@ extern "C" {
  *   when all checkpoints are complete. If a checkpoint cannot be written, the run ends on all ranks.
  * - During the run, SIGTERM or SIGUSR1 on any rank causes a checkpoint after the current step (in validation: after the
  *   epoch). ls_trial_run then returns LS_ERR_STOPPED on all ranks, without on_end. The program should exit with
- *   LS_EXIT_STOPPED. After the run, the previous signal handlers are restored.
+ *   LS_EXIT_STOPPED. A signal after the last epoch is ignored. After the run, the previous signal handlers are
+ *   restored.
  * - If a hook stops the run, the checkpoint records the stop. The first ls_trial_run of a trial that resumes from it
  *   ends immediately, and the next ls_trial_run continues.
  * - Before a checkpoint of a data-parallel model is written, the ranks compare their parameters. If the parameters
- *   differ, nothing is written and the run fails with LS_ERR_MISMATCH.
+ *   differ, nothing is written and the run fails with LS_ERR_MISMATCH. While ls_data_parallel_no_sync is on, they do
+ *   not compare, and the checkpoint has the parameters and the optimizer of rank 0.
  * - All ranks need the same folder. ls_trial_run fails with LS_ERR_IO before the first step if a rank does not see a
- *   file that rank 0 creates there.
+ *   folder that rank 0 creates there.
  * - The folder may contain other files. The trial removes only its own files, by names such as
- *   "epoch-000003-step-0000000120" and ".new-0123456789abcdef-epoch-000003-step-0000000120".
+ *   "epoch-000003-step-0000000120" and ".new-0123456789abcdef-epoch-000003-step-0000000120". It renames later
+ *   checkpoints that are damaged: "damaged-epoch-000003-step-0000000120" replaces an earlier one with this name.
  * - With `best`, ls_trial_run fails with LS_ERR_STATE if the folder has a file "best" that is not a link.
- * - One trial at a time uses a folder. Another trial fails with LS_ERR_STATE after half a second.
+ * - One trial at a time uses a folder. Another trial fails with LS_ERR_STATE after half a second, if the file system
+ *   supports locks.
  * - ls_trial_run fails with LS_ERR_STATE if the folder has complete checkpoints of a later position than the trial's
  *   (by epoch, then by step), because the folder would contain two histories. With `overwrite`, ls_trial_run removes
- *   these checkpoints before its first step, after all checks and on_start: all if the trial starts fresh, and none if
- *   `.resume` found the newest. It removes no other files.
+ *   these checkpoints, and the link `best` to one of them, before its first step, after all checks and on_start: all if
+ *   the trial starts fresh, and none if `.resume` found the newest.
  */
 struct ls_checkpoint_options {
     const char *folder;   /**< folder of the checkpoints (copied); created if missing */
@@ -61,8 +65,8 @@ struct ls_checkpoint_options {
                              removed when a new one is complete. */
     /** Name of a metric for ls_trial_metric (copied), such as "val_loss". If an epoch has the best value so far, the
      * trial writes a checkpoint after it, in addition to `every_epochs`. This checkpoint counts among the `keep`
-     * newest. The link `best` in the folder points to it, and it is kept until a better one is complete. NULL selects
-     * no best checkpoint. */
+     * newest. The link `best` in the folder points to it, and it is kept until a better one is complete. If the trial
+     * does not have the metric, ls_trial_run fails with LS_ERR_ARGUMENT. NULL selects no best checkpoint. */
     const char *best;
     bool highest;    /**< the highest value is best, instead of the lowest */
     bool no_signals; /**< does not handle SIGTERM and SIGUSR1 */
@@ -70,11 +74,12 @@ struct ls_checkpoint_options {
 };
 
 /**
- * Writes a checkpoint to `folder`, and returns when it is complete. Replaces `folder` if it is a checkpoint. Collective
- * if the trial has a communicator. Fails with:
+ * Writes a checkpoint to `folder`, and returns when it is complete. Replaces `folder` if it is a checkpoint or an empty
+ * folder. Collective if the trial has a communicator. Fails with:
  *
- * - LS_ERR_IO if `folder` exists and is not a checkpoint, such as a link, or a folder without a Lockstep manifest
- * - LS_ERR_STATE if a hook calls it: set `state->save` in the hook instead
+ * - LS_ERR_IO if a file cannot be written, or if `folder` exists and is neither empty nor a checkpoint, such as a link,
+ *   or a folder with files but without a valid Lockstep manifest
+ * - LS_ERR_STATE if a hook calls it (set `state->save` in the hook instead), or between two outer steps (ls_outer_step)
  * - LS_ERR_MISMATCH if the ranks of a data-parallel model have different parameters, as in ls_trial_run
  */
 LS_API ls_status ls_trial_save(ls_trial *trial, const char *folder) LS_WARN_UNUSED;
@@ -84,9 +89,11 @@ LS_API ls_status ls_trial_save(ls_trial *trial, const char *folder) LS_WARN_UNUS
  * checkpoints, the newest complete checkpoint is used. Collective if the trial has a communicator. After a failure,
  * the trial may be partially restored.
  *
- * - Model, optimizer, loader, metrics and callbacks must match the checkpoint. If the checkpoint does not have the
- *   state of a callback, the callback starts from its initial state, with a warning in the log.
- * - Modes of layers (ls_module_train) are restored, too.
+ * - The model, the optimizer and the metrics must match the checkpoint. If a loader of a data set has another order of
+ *   samples than the checkpoint's loader within an epoch, the log has a warning.
+ * - If the checkpoint does not have the state of one of the trial's `.callbacks`, this callback keeps its current
+ *   state, with a warning in the log. The states of callbacks that the trial does not have are ignored, with a warning.
+ * - Modes of layers (ls_module_train) are restored, too, unless the model is sharded differently.
  * - On a different number of ranks, training continues at the same sample. New ranks get rank 0's random numbers and
  *   rank 0's callback states.
  * - A model that is sharded over ranks (tensor parallelism, pipelines) may be sharded over ranks other than those in
@@ -94,11 +101,12 @@ LS_API ls_status ls_trial_save(ls_trial *trial, const char *folder) LS_WARN_UNUS
  *
  * Fails with:
  *
- * - LS_ERR_FORMAT if a file is damaged, with the name of the file
+ * - LS_ERR_FORMAT if a file is damaged, with the name of the file, or if the trial has other metrics
  * - LS_ERR_IO if `folder` is not a checkpoint and contains no complete checkpoint
  * - LS_ERR_UNSUPPORTED if a newer Lockstep wrote the checkpoint, or if the model is sharded differently from the
  *   checkpoint's model, and the checkpoint has contents that cannot be resharded (docs/reference/checkpoint-format.md)
- * - LS_ERR_ARGUMENT on a different number of ranks, if no global batch begins at the sample of the checkpoint
+ * - LS_ERR_ARGUMENT if only the trial or only the checkpoint has an optimizer or a training loader, if no global batch
+ *   of the trial begins at the sample of the checkpoint, or if `.shards` differs within an epoch
  * - LS_ERR_STATE in a hook
  * - the errors from ls_module_load and ls_optimizer_load if the model or the optimizer does not match
  */

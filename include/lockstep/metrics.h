@@ -12,8 +12,9 @@
  *
  * A metric is a number that a trial computes in each pass over a loader: "loss" for training, "val_loss" for
  * validation, "test_loss" for an evaluation with the label "test". At the end of a pass, the trial merges the sums of
- * all ranks and divides once. The value therefore equals the value of one process with all samples, however the samples
- * are distributed over ranks. docs/reference/training.md compares the metrics with other libraries' metrics.
+ * all ranks and divides once. The value of a metric over samples therefore equals the value of one process with all
+ * samples, up to rounding, however the samples are distributed over ranks. docs/reference/training.md compares the
+ * metrics with other libraries' metrics.
  */
 #ifndef LOCKSTEP_METRICS_H
 #define LOCKSTEP_METRICS_H
@@ -33,10 +34,11 @@ typedef struct ls_metric ls_metric;
 /**
  * The functions of a custom metric, for ls_metric_new. Set either `mean` alone, or `width`, `update` and `result`, and
  * optionally `merge` and `init`. The trial calls `mean` or `update` after each step, if this rank's share of the batch
- * is not empty. A status other than LS_OK ends the run, like the status of a hook.
+ * is not empty (with `.shards`, after each slice of the step). A status other than LS_OK ends the run, like the status
+ * of a hook.
  */
 typedef struct ls_metric_functions {
-    const char *name; /**< name in results (copied), at most 32 bytes of UTF-8 */
+    const char *name; /**< name in results (copied), at most 32 bytes of UTF-8 without control characters */
     /** For a mean: sets the sum and the weight of the batch. The metric is the sum of `sum` over all batches and ranks
      * of the pass, divided by the sum of `weight`. */
     ls_status (*mean)(const ls_trial_state *state, void *user, double *sum, double *weight);
@@ -95,14 +97,15 @@ LS_API ls_metric *const *ls_metric_array(ls_metric *const *metrics, int count);
 #endif
 
 /**
- * How a metric interprets outputs [n] or [n, 1], which have one number per target. Outputs [n, classes, ...] always
- * predict the class with the largest number.
+ * How a metric interprets outputs: as classes, where outputs [n, classes, ...] predict the class with the largest
+ * number, or as binary outputs, with one number per target and the same shape as the targets ([n] and [n, 1] are
+ * equivalent).
  */
 typedef enum ls_outputs {
     LS_OUTPUTS_BY_CRITERION = 0, /**< probabilities with ls_criterion_bce, logits with ls_criterion_bce_with_logits,
                                       otherwise classes */
-    LS_OUTPUTS_PROBABILITIES,    /**< positive class if the number is above 0.5 */
-    LS_OUTPUTS_LOGITS            /**< positive class if the number is above 0 */
+    LS_OUTPUTS_PROBABILITIES,    /**< binary: positive class if the number is above 0.5 */
+    LS_OUTPUTS_LOGITS            /**< binary: positive class if the number is above 0 */
 } ls_outputs;
 
 /**
@@ -145,7 +148,7 @@ typedef enum ls_outputs {
  *
  * Metrics of the run:
  *   - "lr": the learning rate of group 0 at the end of training (see ls_metric_lr); only in training.
- *   - "epoch": the number of the epoch, from 0.
+ *   - "epoch": the number of the epoch, from 0; in ls_trial_evaluate between runs, 0.
  *   - "samples_per_second": the samples of all ranks in the pass, divided by the time of the pass, including hooks and
  *     pauses.
  *   - "data_wait": the seconds of the pass in which a rank waited for its loader; the mean over ranks.
@@ -180,8 +183,8 @@ typedef enum ls_outputs {
 LS_API ls_metric *ls_metric_named(const char *name);
 
 /** Returns the metric "top_K_acc": the share of targets whose class is among the k largest outputs. If outputs are
- * equal, lower classes come first. Shapes are as for "acc". During the run, outputs with fewer than k classes cause
- * LS_ERR_SHAPE. */
+ * equal, lower classes come first. Shapes are as for "acc" with classes. During the run, outputs with fewer than k
+ * classes cause LS_ERR_SHAPE, and a target that is not a valid class causes LS_ERR_ARGUMENT. */
 LS_API ls_metric *ls_metric_top_k_acc(int k);
 
 /** Selects how a metric averages over classes. */
@@ -203,7 +206,8 @@ typedef struct ls_class_metric_options {
  * Returns the metric "precision", "precision_macro", "precision_micro" or "precision_per_class": the share of
  * predictions of a class that are correct, or 0 if this class is never predicted (like scikit-learn's precision_score).
  * Shapes are as for "acc", or as for "binary_acc" if outputs are binary. During the run, a target that is not a valid
- * class causes LS_ERR_ARGUMENT, and a change in the number of classes causes LS_ERR_SHAPE. `options` may be NULL.
+ * class causes LS_ERR_ARGUMENT, and a change in the number of classes within a pass causes LS_ERR_SHAPE. `options` may
+ * be NULL.
  */
 LS_API ls_metric *ls_metric_precision(const ls_class_metric_options *options);
 /** Returns the metric "recall" (or "recall_macro" and so on): the share of targets of a class that are predicted as
@@ -224,7 +228,8 @@ LS_API ls_metric *ls_metric_lr(int group);
 /** Options for ls_metric_running. */
 typedef struct ls_running_options {
     int window; /**< number of batches in the mean, at most 10000; 0 selects the default, 50 */
-    int every;  /**< interval of updates in batches, from the first batch of an epoch; 0 selects the default, 10 */
+    int every;  /**< interval of updates in batches, from the first batch of an epoch, at most 10000; 0 selects the
+                   default, 10 */
 } ls_running_options;
 
 /**

@@ -25,15 +25,15 @@ extern "C" {
 /**
  * Starts the trace of this thread. It records communication and waiting, operations and their gradients, micro-batches
  * of pipelines, optimizer steps, batches of loaders, and spans of ls_trace_span (base.h). A replay of a captured step
- * is one span, without its operations. A span costs about 0.1 us and 80 bytes. The first million spans are kept. Fails
- * with LS_ERR_STATE if a trace is running.
+ * is one span, without its operations. The first 2^20 spans are kept, with 80 to 160 bytes for each. Fails with
+ * LS_ERR_STATE if a trace is running.
  */
 LS_API ls_status ls_trace_start(void) LS_WARN_UNUSED;
 
 /**
  * Stops the trace, and writes the traces of all ranks of `comm` into one file on rank 0. All ranks must call it; only
- * rank 0's `path` is used. Fails with LS_ERR_STATE if no trace is running, and with LS_ERR_IO on every rank if the file
- * cannot be written.
+ * rank 0's `path` is used. Fails with LS_ERR_IO on every rank if the file cannot be written. Fails with LS_ERR_STATE on
+ * a rank without a trace, after the spans of the other ranks have been written. If no rank has a trace, writes nothing.
  *
  * The file contains only the spans of this trace. It replaces a file at `path`, as PyTorch's export_chrome_trace does:
  * use a different path for each trace that you want to keep.

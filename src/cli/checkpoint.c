@@ -354,7 +354,7 @@ const ls_command ls_checkpoint_command = {
              "  show      path, version, world_size, divided, epochs_run, step, batch, continues (within an epoch),\n"
              "            stopped (by a hook), loader_epoch, loader_batch, epochs (in the history), latest\n"
              "            (results by name; null: not finite), files (each: name, bytes, xxh3), tensors (each: file,\n"
-             "            name, dtype, shape); for a file, only path and tensors\n"
+             "            name, dtype, shape), metadata (by file); for a file, only path, tensors and metadata\n"
              "  verify    path, whole, reason\n"
              "  diff      same, reason (why no tensors were compared, else null), tensors (each: file, name,\n"
              "            difference; elements and largest where they have one shape)\n"

@@ -19,12 +19,14 @@ static void for_tensors_of(const ls_safetensors *file, const char *name, tensor_
     }
 }
 
-/* Adds the metadata of a file to a JSON object. */
-static void add_metadata(const ls_safetensors *file, json_t *metadata) {
+/* Returns the metadata of a file as a JSON object. */
+static json_t *metadata_of(const ls_safetensors *file) {
+    json_t *metadata = json_object();
     const char *key, *value;
     for (int i = 0; (key = ls_safetensors_metadata_at(file, i, &value)) != NULL; i++) {
         json_object_set_new(metadata, key, json_string(value));
     }
+    return metadata;
 }
 
 /* Calls `each` for the model's files. */
@@ -56,17 +58,18 @@ static void print_tensor(const char *file, ls_named named, void *user) {
     }
 }
 
-/* Prints the tensors of one of the model's files, and adds its metadata to `user`. */
+/* Prints the tensors of one of the model's files, and adds its metadata to `user`, an object with the files as keys. */
 static void print_file(const char *name, const ls_safetensors *file, void *user) {
     for_tensors_of(file, name, print_tensor, NULL);
-    add_metadata(file, user);
+    json_object_set_new(user, name, metadata_of(file));
 }
 
-static void print_metadata(json_t *metadata) {
+/* `file` is NULL if all tensors are in one file. */
+static void print_metadata(const char *file, json_t *metadata) {
     const char *key;
     json_t *value;
     if (json_object_size(metadata) > 0) {
-        puts("metadata");
+        printf("metadata%s%s\n", file != NULL ? " of " : "", file != NULL ? file : "");
     }
     json_object_foreach(metadata, key, value) {
         printf("  %-28s %s\n", key, json_string_value(value));
@@ -110,10 +113,14 @@ static ls_status show_text(const char *folder, const ls_manifest *manifest) {
                manifest->files[i].checksum);
     }
     printf("parameters and buffers\n");
-    json_t *metadata = json_object();
-    const ls_status status = for_files(folder, manifest, print_file, metadata);
-    print_metadata(metadata);
-    json_decref(metadata);
+    json_t *all = json_object();
+    const ls_status status = for_files(folder, manifest, print_file, all);
+    const char *file;
+    json_t *metadata;
+    json_object_foreach(status == LS_OK ? all : NULL, file, metadata) {
+        print_metadata(manifest->divided ? file : NULL, metadata);
+    }
+    json_decref(all);
     return status;
 }
 
@@ -129,13 +136,13 @@ static void add_tensor(const char *file, ls_named named, void *user) {
 }
 
 typedef struct contents {
-    json_t *tensors, *metadata;
+    json_t *tensors, *metadata; /* the metadata of each file */
 } contents;
 
 static void add_file(const char *name, const ls_safetensors *file, void *user) {
     const contents *all = user;
     for_tensors_of(file, name, add_tensor, all->tensors);
-    add_metadata(file, all->metadata);
+    json_object_set_new(all->metadata, name, metadata_of(file));
 }
 
 static json_t *files_of(const ls_manifest *manifest) {
@@ -178,16 +185,16 @@ static ls_status show_json(const char *folder, const ls_manifest *manifest) {
 /* ---- one file ---------------------------------------------------------------------------------------------------- */
 
 static ls_status show_file_json(const char *path, const ls_safetensors *file) {
-    contents all = {json_array(), json_object()};
-    add_file(path, file, &all);
+    json_t *tensors = json_array();
+    for_tensors_of(file, path, add_tensor, tensors);
     return ls_checkpoint_print(
-        json_pack("{s:s, s:o, s:o}", "path", path, "tensors", all.tensors, "metadata", all.metadata));
+        json_pack("{s:s, s:o, s:o}", "path", path, "tensors", tensors, "metadata", metadata_of(file)));
 }
 
 static ls_status show_file_text(const ls_safetensors *file) {
-    json_t *metadata = json_object();
-    print_file(NULL, file, metadata);
-    print_metadata(metadata);
+    json_t *metadata = metadata_of(file);
+    for_tensors_of(file, NULL, print_tensor, NULL);
+    print_metadata(NULL, metadata);
     json_decref(metadata);
     return LS_OK;
 }

@@ -20,7 +20,8 @@ static const char *const kind_names[LS_TRACE_KINDS] = {"user", "comm", "forward"
 
 /* What rank 0 needs to know about a rank. */
 typedef struct introduction {
-    uint64_t count; /* spans */
+    uint64_t traced; /* 1 if the rank has a trace */
+    uint64_t count;  /* spans */
     uint64_t lost;
     uint64_t first; /* earliest start; UINT64_MAX if there are no spans */
     uint64_t now;   /* the rank's clock just after a barrier */
@@ -38,7 +39,10 @@ ls_status ls_trace_start(void) {
     return ls_trace_open() ? LS_OK : ls_fail_memory("ls_trace_start", sizeof(ls_trace));
 }
 
+static const ls_trace nothing; /* the trace of a rank without a trace */
+
 static void introduce(const ls_trace *trace, introduction *own) {
+    own->traced = trace != &nothing;
     own->count = trace->count;
     own->lost = trace->lost;
     own->first = UINT64_MAX;
@@ -210,12 +214,24 @@ static ls_status tell(ls_comm *comm, ls_status status) {
     return status;
 }
 
+static bool any_traced(const introduction *ranks, int size) {
+    bool any = false;
+    for (int rank = 0; rank < size; rank++) {
+        any = any || ranks[rank].traced != 0;
+    }
+    return any;
+}
+
+/* Writes nothing if no rank has a trace: the path may have the file of an earlier trace. */
 static ls_status merge(ls_comm *comm, const ls_trace *trace, introduction *ranks, const char *path) {
     introduction own = {0};
     introduce(trace, &own);
     LS_TRY(ls_comm_barrier(comm, NULL));
     own.now = ls_clock_ns();
     LS_TRY(ls_comm_allgather(comm, &own, ranks, sizeof own, LS_U8, NULL));
+    if (!any_traced(ranks, ls_comm_size(comm))) {
+        return LS_OK;
+    }
     ls_trace_span_record *spans = NULL;
     ls_status status = check(ranks, ls_comm_size(comm));
     if (status == LS_OK) {
@@ -238,7 +254,6 @@ ls_status ls_trace_stop(ls_comm *comm, const char *path) {
     if (comm == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: the communicator is NULL", call);
     }
-    static const ls_trace nothing;
     ls_trace *trace = ls_trace_take();
     introduction *ranks = ls_allocate_zeroed((size_t)ls_comm_size(comm), sizeof *ranks);
     ls_status status = ranks != NULL ? merge(comm, trace != NULL ? trace : &nothing, ranks, path)

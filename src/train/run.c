@@ -1,6 +1,7 @@
 /* Runs: epochs of training and validation. */
 #include <stdio.h>
 
+#include "comm/meter.h"
 #include "data/loader.h"
 #include "nn/module.h"
 #include "optim/optimizer.h"
@@ -166,6 +167,8 @@ ls_status ls_trial_run(ls_trial *trial, int64_t epochs) {
     const ls_status status = ls_trial_agree_at_end(trial, run_epochs(trial, epochs));
     ls_memory_watch_end(&trial->memory);
     trial->running = false;
+    trial->run_ended = ls_clock_ns();
+    trial->run_communication = ls_comm_metered.nanoseconds;
     ls_trial_watch_end(trial);
     ls_checkpoints_end(trial);
     ls_trial_enter(trial, LS_PHASE_NONE, NULL);

@@ -108,9 +108,11 @@ struct ls_trial {
     ls_history_entry latest; /* latest value of every metric */
     ls_history history;
     int64_t epochs_run;
-    bool running;           /* in ls_trial_run */
-    ls_memory_watch memory; /* tracks the peak of tensor memory in the current run */
-    bool memory_checked;    /* the run's first step with samples has been checked against `.memory_limit` */
+    bool running;               /* in ls_trial_run */
+    uint64_t run_ended;         /* time of the end of the last run; 0 before it */
+    uint64_t run_communication; /* communication time of the thread at this time */
+    ls_memory_watch memory;     /* tracks the peak of tensor memory in the current run */
+    bool memory_checked;        /* the run's first step with samples has been checked against `.memory_limit` */
     bool continues; /* the next training pass continues within an epoch, from state.batch and the existing sums */
     bool stopped;   /* the checkpoint records that a hook stopped the run, so the next run ends immediately */
     bool measuring; /* in ls_trial_evaluate or ls_trial_predict, between runs */

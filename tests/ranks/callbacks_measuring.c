@@ -121,7 +121,7 @@ static ls_status fail(ls_trial_state *state, void *user) {
     return ls_error_set(LS_ERR_IO, "no more");
 }
 
-/* After a failed run, freeing the trial ends its measurement. */
+/* The time after a failed run does not count, and freeing the trial ends its measurement. */
 static ls_status times_of_failures(ls_comm *world) {
     ls_callback *const callbacks[] = {ls_timer(NULL),
                                       ls_callback_new(&(ls_callback_hooks){.on_step_training = fail}, NULL)};
@@ -130,10 +130,38 @@ static ls_status times_of_failures(ls_comm *world) {
     LS_CHECK(ls_trial_run(t.trial, 1) == LS_ERR_IO && ls_comm_metered.users == 1);
     LS_CHECK(isnan(ls_timer_seconds(callbacks[1], LS_TIME_DATA)) && ls_timer_bytes(callbacks[0]) == 0);
     const double forward = ls_timer_seconds(callbacks[0], LS_TIME_FORWARD);
-    LS_CHECK(forward > 0 && ls_timer_seconds(callbacks[0], LS_TIME_TOTAL) > forward);
+    const double total = ls_timer_seconds(callbacks[0], LS_TIME_TOTAL);
+    LS_CHECK(forward > 0 && total > forward);
+    const double messages = ls_timer_seconds(callbacks[0], LS_TIME_COMMUNICATION);
+    LS_TRY(ls_comm_barrier(world, NULL));
+    LS_CHECK(ls_timer_seconds(callbacks[0], LS_TIME_TOTAL) == total);
+    LS_CHECK(ls_timer_seconds(callbacks[0], LS_TIME_COMMUNICATION) == messages);
+    const double began = ls_clock_seconds();
     LS_CHECK(ls_trial_run(t.trial, 1) == LS_ERR_IO && ls_comm_metered.users == 1 && ls_comm_metered.depth == 0);
+    LS_CHECK(ls_timer_seconds(callbacks[0], LS_TIME_TOTAL) - total <= ls_clock_seconds() - began);
     training_end(&t);
     LS_CHECK(ls_comm_metered.users == 0);
+    return LS_OK;
+}
+
+/* With `.shards`, a rank has several slices. The callback after the timer delays the backward pass of each slice. */
+static ls_status times_of_slices(ls_comm *world) {
+    enum { SHARDS = 10 };
+    ls_callback *const callbacks[] = {ls_timer(&(ls_timer_options){.no_table = true}),
+                                      ls_callback_new(&(ls_callback_hooks){.on_criterion = be_busy}, NULL)};
+    training t = {.model = ls_data_parallel(
+                      ls_nn_linear_with(TRAINING_INPUTS, TRAINING_CLASSES, &(ls_linear_options){.dtype = LS_F64}),
+                      world, &(ls_data_parallel_options){.shards = SHARDS})};
+    t.optimizer = ls_sgd(t.model, NULL);
+    t.train = ls_loader_new(training_samples(0, TRAINING_SAMPLES),
+                            &(ls_loader_options){.global_batch_size = 20, .comm = world, .shards = SHARDS});
+    training_start(&t, &(training_plan){.callbacks = callbacks, .callback_count = 2});
+    LS_CHECK(t.trial != NULL);
+    LS_TRY(ls_trial_run(t.trial, 1));
+    double backward;
+    ls_timer_over_ranks(callbacks[0], LS_TIME_BACKWARD, NULL, NULL, &backward);
+    LS_CHECK(backward >= 3 * (SHARDS / ls_comm_size(world)) * BUSY_NS * 1e-9);
+    training_end(&t);
     return LS_OK;
 }
 
@@ -175,6 +203,22 @@ static ls_status rates(ls_comm *world) {
     return LS_OK;
 }
 
+static ls_tensor *negative_loss(ls_tensor *output, ls_tensor *target, void *user) {
+    return ls_sub(ls_criterion_cross_entropy(output, target, user), 100.0);
+}
+
+/* A loss below 0 does not end the sweep at its first step. */
+static ls_status rate_of_a_negative_loss(ls_comm *world) {
+    ls_callback *finder = ls_rate_finder(&(ls_rate_finder_options){.lowest = 1e-4, .highest = 1e-2, .steps = 10});
+    training t;
+    LS_TRY(training_begin(&t, &(training_plan){.callbacks = &finder, .callback_count = 1, .criterion = negative_loss},
+                          world));
+    LS_TRY(ls_trial_run(t.trial, 1));
+    LS_CHECK(ls_rate_finder_count(finder) == 10);
+    training_end(&t);
+    return LS_OK;
+}
+
 static ls_status rate_that_is_used(ls_comm *world) {
     ls_rate_finder_options how = sweep;
     how.apply = true;
@@ -194,7 +238,9 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(no_file(world));
     LS_TRY(times(world));
     LS_TRY(times_of_failures(world));
+    LS_TRY(strcmp(ls_default_device(), "cpu") == 0 ? times_of_slices(world) : LS_OK);
     LS_TRY(rates(world));
+    LS_TRY(rate_of_a_negative_loss(world));
     LS_TRY(rate_that_is_used(world));
     return ls_comm_barrier(world, NULL);
 }

@@ -168,6 +168,9 @@ static ls_status outputs_that_do_not_vary(ls_comm *world) {
     training_start(&t, &(training_plan){.callbacks = &zeros, .callback_count = 1});
     LS_CHECK(ls_trial_run(t.trial, 1) == LS_ERR_STATE);
     LS_EXPECT_MESSAGE("ls_lsuv: the outputs of layer \"0\" have deviation 0");
+    int64_t batch = -1;
+    ls_loader_position(t.train, NULL, &batch);
+    LS_CHECK(batch == 0 && ls_trial_run(t.trial, 1) == LS_ERR_STATE); /* the next run initializes again */
     training_end(&t);
     return LS_OK;
 }

@@ -173,7 +173,7 @@ static ls_status check_closures(ls_comm *world) {
 /* A rank reports an impossible number of spans, and strings that are not null-terminated. */
 static ls_status check_what_others_say(ls_comm *world) {
     const int size = ls_comm_size(world), liar = size - 1;
-    char said[136], all[5 * sizeof said];
+    char said[144], all[5 * sizeof said];
     if (size == 1) {
         return LS_OK;
     }
@@ -200,6 +200,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(work(world));
     LS_TRY(ls_trace_stop(world, first ? test_path("trace.json") : NULL));
     LS_TRY(work(world)); /* nothing of it is recorded */
+    LS_CHECK(ls_trace_stop(world, first ? test_path("trace.json") : NULL) == LS_ERR_STATE); /* keeps the file */
     if (first) {
         LS_TRY(check_file(test_path("trace.json"), ls_comm_size(world)));
     }

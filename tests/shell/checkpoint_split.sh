@@ -57,6 +57,14 @@ cp -r tensor.2 tensor.2.copy
 launch checkpoint diff tensor.2 tensor.2.copy
 check "diff of one sharding" is "$status $(cat out err)" "0 "
 
+# Each file of a sharded model has its own metadata.
+launch checkpoint show tensor.2
+check "show of a sharded model: metadata" is "$status $(grep ^metadata out | tr '\n' ' ')" \
+    "0 metadata of model-0000.safetensors metadata of model-0001.safetensors "
+launch checkpoint show --json tensor.2
+check "show --json of a sharded model: metadata" is "$(python3 -c 'import json; print(list(json.load(open("out"))["metadata"]))')" \
+    "['model-0000.safetensors', 'model-0001.safetensors']"
+
 # An inverted byte in any file of any rank is found, and the message names the file.
 flips_are_found tensor.4 13
 flips_are_found stages.4 13

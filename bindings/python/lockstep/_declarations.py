@@ -2329,8 +2329,7 @@ typedef struct ls_initialize_options {
     double slope;
     double gain;
     bool zero_bias;
-    const char *const
-        *targets;
+    const char *const *targets;
     uint64_t seed;
 } ls_initialize_options;
 ls_callback *ls_initialize(const ls_initialize_options *options);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "base/locale.h"
+#include "parallel/slices.h"
 
 static const char *const maker = "ls_console";
 
@@ -34,7 +35,8 @@ static char kind_of(const ls_trial_state *state, bool training) {
 static ls_status print_batch(const console *self, const ls_trial_state *state, bool training) {
     const char *name;
     bool first = true;
-    if (!self->per_batch || !ls_callback_is_first_rank(state) || ls_callback_in_replay(state)) {
+    if (!self->per_batch || !ls_callback_is_first_rank(state) || ls_callback_in_replay(state) ||
+        state->phase == LS_PHASE_PREDICTION) {
         return LS_OK;
     }
     print_head(state, kind_of(state, training));
@@ -83,8 +85,11 @@ static ls_status on_end_training(ls_trial_state *state, void *user) {
     return print_pass(user, state, true);
 }
 
+/* With `.shards`, each slice of the batch calls this hook. */
 static ls_status on_step_validation(ls_trial_state *state, void *user) {
-    return print_batch(user, state, false);
+    const ls_slices *slices = ls_data_parallel_slices(state->model);
+    const bool whole = slices == NULL || slices->running + 1 == slices->count;
+    return whole ? print_batch(user, state, false) : LS_OK;
 }
 
 static ls_status on_end_validation(ls_trial_state *state, void *user) {

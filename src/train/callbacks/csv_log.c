@@ -17,6 +17,7 @@ typedef struct csv_log {
     char *path;
     FILE *file;    /* open on rank 0, from the first run on */
     bool begun;    /* the file has a header line, or does not need one */
+    bool loaded;   /* ls_trial_load has restored the trial since the last run */
     int64_t start; /* file offset of the trial's own lines */
     ls_state_list listed;
 } csv_log;
@@ -88,11 +89,17 @@ static ls_status open_new(csv_log *self) {
 static ls_status on_start(ls_trial_state *state, void *user) {
     csv_log *self = user;
     const ls_trial *trial = state->trial;
-    if (!ls_callback_in_run(state) || !ls_callback_is_first_rank(state) || self->file != NULL) {
+    const bool again = self->file != NULL && self->loaded && !ls_callback_in_replay(state);
+    if (!ls_callback_in_run(state) || !ls_callback_is_first_rank(state) || (self->file != NULL && !again)) {
         return LS_OK;
     }
+    if (again) {
+        (void)fclose(self->file);
+        self->file = NULL;
+    }
+    self->loaded = false;
     const int64_t batch = trial->continues ? state->batch : 0;
-    const bool goes_on = !ls_callback_in_replay(state) && (trial->epochs_run > 0 || batch > 0);
+    const bool goes_on = again || (!ls_callback_in_replay(state) && (trial->epochs_run > 0 || batch > 0));
     return goes_on ? open_again(self, trial->epochs_run, batch) : open_new(self);
 }
 
@@ -177,6 +184,7 @@ static ls_status state(void *user, const ls_named **tensors, int *count) {
 }
 
 static ls_status set_state(void *user, const ls_named *tensors, int count) {
+    ((csv_log *)user)->loaded = true;
     return ls_callback_set_state(maker, user, list, tensors, count);
 }
 
@@ -201,9 +209,9 @@ static ls_status check(const char *path, char separator) {
     if (path == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: the path is NULL", maker);
     }
-    return separator == 0 || strchr("\n\r.-+0123456789e", separator) == NULL
+    return separator == 0 || strchr("\n\r\".-+0123456789einfa", separator) == NULL /* as in 1e-3, -inf and nan */
                ? LS_OK
-               : ls_fail(LS_ERR_ARGUMENT, "%s: the separator '%c' can occur in a number", maker, separator);
+               : ls_fail(LS_ERR_ARGUMENT, "%s: the separator '%c' can occur in a field", maker, separator);
 }
 
 ls_callback *ls_csv_log(const char *path, const ls_csv_log_options *options) {

@@ -105,8 +105,15 @@ static ls_status set_all(lsuv *self, const ls_trial_state *state) {
     }
     self->state = state;
     self->input = batch.count > 0 ? batch.input : NULL;
-    LS_TRY(ls_visit_modules(state->model, self->options.targets, set_layer, self));
-    return ls_loader_seek(loader, epoch, number);
+    const ls_status status = ls_visit_modules(state->model, self->options.targets, set_layer, self);
+    if (status == LS_OK) {
+        return ls_loader_seek(loader, epoch, number);
+    }
+    ls_saved_error cause;
+    ls_error_save(&cause);
+    cause.status = status;
+    (void)(ls_loader_seek(loader, epoch, number) == LS_OK);
+    return ls_error_put_back(&cause);
 }
 
 static bool has_pipeline(const ls_module *module) {
@@ -131,7 +138,7 @@ static ls_status on_init(ls_trial_state *state, void *user) {
 static ls_status on_start(ls_trial_state *state, void *user) {
     lsuv *self = user;
     const ls_trial *trial = state->trial;
-    if (!ls_callback_in_run(state) || ls_callback_in_replay(state) || trial->epochs_run > 0 || trial->continues ||
+    if (!ls_callback_in_run(state) || ls_callback_in_replay(state) || trial->epochs_run > 0 || state->step > 0 ||
         self->done) {
         return LS_OK;
     }
@@ -142,7 +149,7 @@ static ls_status on_start(ls_trial_state *state, void *user) {
     const ls_status status = set_all(self, state);
     ls_modes_put(&modes, state->model);
     ls_no_grad(before);
-    self->done = 1;
+    self->done = status == LS_OK;
     return status;
 }
 

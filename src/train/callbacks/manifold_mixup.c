@@ -2,6 +2,7 @@
 #include "train/callbacks/samples.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "parallel/slices.h"
@@ -125,7 +126,12 @@ static void describe(void *user, char *text, size_t size) {
                                       LS_FIELD(ls_manifold_mixup_options, classes),
                                       LS_FIELD(ls_manifold_mixup_options, seed),
                                       {.name = NULL}};
-    ls_describe(text, size, maker, fields, &((const manifold *)user)->options);
+    const manifold *self = user;
+    ls_describe(text, size, maker, fields, &self->options);
+    size_t length = strlen(text);
+    for (int i = 0; i < self->count && self->layers[i].name != NULL && length < size; i++) {
+        length += (size_t)snprintf(text + length, size - length, "%s%s", i == 0 ? " of " : ", ", self->layers[i].name);
+    }
 }
 
 static void release(void *user) {

@@ -143,9 +143,10 @@ static ls_status on_step(ls_trial_state *state, void *user) {
     return LS_OK;
 }
 
+/* A loss may be negative, for example a negative log-likelihood. */
 static bool has_diverged(const rate_finder *self) {
     const double last = self->smooth[self->count - 1];
-    return !isfinite(last) || last > self->options.divergence * self->best;
+    return !isfinite(last) || last - self->best > (self->options.divergence - 1) * fabs(self->best);
 }
 
 /* At the end of an epoch, the loader continues with the next epoch. */
@@ -226,7 +227,7 @@ static ls_status on_start(ls_trial_state *state, void *user) {
     rate_finder *self = user;
     ls_trial *trial = state->trial;
     const bool first = ls_callback_in_run(state) && !ls_callback_in_replay(state) && trial->epochs_run == 0;
-    if (!first || trial->continues || self->done) {
+    if (!first || state->step > 0 || self->done) {
         return LS_OK;
     }
     LS_TRY(sweep_and_put_back(self, trial));

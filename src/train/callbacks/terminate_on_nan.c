@@ -215,6 +215,13 @@ static ls_status on_init(ls_trial_state *state, void *user) {
     return self->by_layer ? watch_layers(self, state->model) : LS_OK;
 }
 
+/* A failed run may have left a finding. */
+static ls_status on_start(ls_trial_state *state, void *user) {
+    (void)state;
+    ((watch *)user)->found = NOTHING;
+    return LS_OK;
+}
+
 static ls_status on_sample(ls_trial_state *state, void *user) {
     ((watch *)user)->looks = !ls_callback_in_replay(state);
     return LS_OK;
@@ -277,6 +284,7 @@ ls_callback *ls_terminate_on_nan(const ls_terminate_on_nan_options *options) {
     }
     self->by_layer = options != NULL && options->by_layer;
     return ls_callback_make(&(ls_callback_hooks){.on_init = on_init,
+                                                 .on_start = on_start,
                                                  .on_sample = on_sample,
                                                  .on_forward = on_forward,
                                                  .on_criterion = on_criterion,

@@ -21,8 +21,10 @@ typedef struct timer {
     bool bare; /* only measures */
     bool waits;
     bool prints;
-    uint64_t began; /* start of the run; 0 if no run is in progress */
-    uint64_t mark;  /* time of the last hook in a step */
+    const ls_trial *trial; /* of the run */
+    uint64_t began;        /* start of the run; 0 if no run is in progress */
+    uint64_t mark;         /* time of the last hook in a step */
+    ls_time part;          /* what the process does since the last hook of a step */
     uint64_t validation;
     uint64_t communication;        /* communication time at the start of the run */
     uint64_t bytes_before;         /* bytes of this thread's communication calls before the run */
@@ -42,15 +44,29 @@ static ls_status mark(timer *self, ls_time what) {
     return LS_OK;
 }
 
+/* Returns whether the run has ended without on_end, because it has failed. */
+static bool has_failed(const timer *self) {
+    return self->began <= self->trial->run_ended;
+}
+
+/* Return the clock and the communication time of this thread, or their values at the end of a failed run. */
+static uint64_t clock_of(const timer *self) {
+    return has_failed(self) ? self->trial->run_ended : ls_clock_ns();
+}
+
+static uint64_t communication_clock_of(const timer *self) {
+    return has_failed(self) ? self->trial->run_communication : ls_comm_metered.nanoseconds;
+}
+
 /* Returns the communication time, in nanoseconds, of all runs including the current one. */
 static int64_t communication_of(const timer *self) {
-    const uint64_t current = self->began != 0 ? ls_comm_metered.nanoseconds - self->communication : 0;
+    const uint64_t current = self->began != 0 ? communication_clock_of(self) - self->communication : 0;
     return self->nanoseconds[LS_TIME_COMMUNICATION] + (int64_t)current;
 }
 
 /* Returns the duration of all runs including the current one, in nanoseconds. */
 static int64_t total_of(const timer *self) {
-    return self->nanoseconds[LS_TIME_TOTAL] + (int64_t)(self->began != 0 ? ls_clock_ns() - self->began : 0);
+    return self->nanoseconds[LS_TIME_TOTAL] + (int64_t)(self->began != 0 ? clock_of(self) - self->began : 0);
 }
 
 /* Adds the current run up to now to the times. */
@@ -58,12 +74,12 @@ static void take_times(timer *self) {
     self->nanoseconds[LS_TIME_COMMUNICATION] = communication_of(self);
     self->nanoseconds[LS_TIME_TOTAL] = total_of(self);
     if (self->began != 0) {
-        self->communication = ls_comm_metered.nanoseconds;
-        self->began = ls_clock_ns();
+        self->communication = communication_clock_of(self);
+        self->began = clock_of(self);
     }
 }
 
-/* A failed run did not call on_end. */
+/* Ends the measurement of a run, which may have failed. */
 static void stop(timer *self) {
     take_times(self);
     ls_comm_metered.users -= self->began != 0;
@@ -75,6 +91,8 @@ static ls_status on_start(ls_trial_state *state, void *user) {
     stop(self);
     if (ls_callback_in_run(state) && !ls_callback_in_replay(state)) {
         memcpy(self->before, self->nanoseconds, sizeof self->before);
+        self->trial = state->trial;
+        self->part = LS_TIME_DATA;
         self->began = self->mark = ls_clock_ns(); /* a run that resumes within an epoch has no on_start_training */
         self->communication = ls_comm_metered.nanoseconds;
         self->bytes_before = ls_comm_metered.bytes;
@@ -89,14 +107,22 @@ static ls_status on_start_training(ls_trial_state *state, void *user) {
     return LS_OK;
 }
 
+/* With `.shards`, each slice of the rank calls this hook and on_criterion: the time since the previous slice is not
+ * waiting for data. */
 static ls_status on_sample(ls_trial_state *state, void *user) {
+    timer *self = user;
     (void)state;
-    return mark(user, LS_TIME_DATA);
+    (void)mark(self, self->part);
+    self->part = LS_TIME_FORWARD;
+    return LS_OK;
 }
 
 static ls_status on_criterion(ls_trial_state *state, void *user) {
+    timer *self = user;
     (void)state;
-    return mark(user, LS_TIME_FORWARD);
+    (void)mark(self, LS_TIME_FORWARD);
+    self->part = LS_TIME_BACKWARD;
+    return LS_OK;
 }
 
 /* Also called on a rank without samples, which waits for the gradients of the other ranks. */
@@ -108,6 +134,7 @@ static ls_status on_backward(ls_trial_state *state, void *user) {
 static ls_status on_step_training(ls_trial_state *state, void *user) {
     timer *self = user;
     (void)mark(self, state->trial->options.step != NULL ? LS_TIME_USER_STEP : LS_TIME_OPTIMIZER);
+    self->part = LS_TIME_DATA;
     if (self->waits && ls_comm_size(state->comm) > 1 && !ls_callback_in_replay(state)) {
         LS_TRY(ls_comm_barrier(state->comm, NULL));
         (void)mark(self, LS_TIME_WAITING);

@@ -1,5 +1,6 @@
 /* Averages a model's weights over training. */
 #include "train/callbacks/callback.h"
+#include "train/replicas.h"
 
 static const char *const maker = "ls_weight_averaging";
 
@@ -24,13 +25,13 @@ static ls_status on_init(ls_trial_state *state, void *user) {
     return self->averages != NULL ? LS_OK : ls_error_status();
 }
 
-/* Between two outer steps, the ranks would average different parameters. */
+/* Between two outer steps, the ranks would average different parameters. One rank skips the same steps. */
 static ls_status on_step_training(ls_trial_state *state, void *user) {
     averaging *self = user;
     if (!is_time(self, state, true)) {
         return LS_OK;
     }
-    self->skipped = ls_module_is_unsynchronized(state->model);
+    self->skipped = ls_trial_awaits_outer_step(state->trial) || ls_module_is_unsynchronized(state->model);
     return self->skipped ? LS_OK : ls_ema_update(self->averages);
 }
 

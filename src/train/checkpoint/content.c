@@ -214,8 +214,8 @@ static ls_status set_callback(const ls_resumption *from, int i, const ls_named *
     const ls_callback *callback = from->trial->own_callbacks[i];
     char number[24];
     if (count == 0) {
-        ls_log_write(LS_LOG_WARNING, "checkpoint: %s has no state for %s; it starts from its initial state",
-                     from->folder, ls_trial_callback_name(callback, i, number));
+        ls_log_write(LS_LOG_WARNING, "checkpoint: %s has no state for %s; it keeps its current state", from->folder,
+                     ls_trial_callback_name(callback, i, number));
         return LS_OK;
     }
     const uint32_t errors = ls_error_count;
@@ -274,8 +274,8 @@ static ls_status get_scaler(ls_trial *trial, const char *prefix, ls_checkpoint *
 static ls_status set_scaler(ls_resumption *from) {
     ls_grad_scaler *scaler = from->trial->options.grad_scaler;
     if (scaler != NULL && from->count == 0) {
-        ls_log_write(LS_LOG_WARNING,
-                     "checkpoint: %s has no state for the grad_scaler; it starts from its initial state", from->folder);
+        ls_log_write(LS_LOG_WARNING, "checkpoint: %s has no state for the grad_scaler; it keeps its current state",
+                     from->folder);
     }
     return scaler != NULL && from->count > 0 ? ls_grad_scaler_set_state(scaler, from->tensors, from->count) : LS_OK;
 }

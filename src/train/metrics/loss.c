@@ -39,7 +39,7 @@ static ls_status measure(const ls_metric *metric, ls_batch_numbers *batch) {
     const double samples = (double)batch->state->count;
     const bool noted = batch->asked_count == ASKED;
     const double divisor = noted ? batch->asked[DIVISOR] : samples;
-    const bool apart = noted && ls_comm_size(batch->state->comm) > 1;
+    const bool apart = noted && batch->state->trial->metrics->parts > 1; /* ranks or slices */
     (void)metric;
     batch->samples = apart ? samples : 0;
     batch->weight = divisor == 0 || apart ? divisor : samples;

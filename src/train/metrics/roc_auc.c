@@ -17,12 +17,37 @@ static ls_tensor *scores_of_two(const ls_trial_state *state) {
     return ls_sub(ls_select(output, 1, 1), ls_select(output, 1, 0));
 }
 
+/* Returns whether outputs are [n, 2], and targets [n] are class numbers. */
+static bool has_two_classes(const ls_trial_state *state) {
+    const ls_tensor *output = state->output;
+    const ls_tensor *target = state->target;
+    return output != NULL && target != NULL && ls_ndim(output) == 2 && ls_size(output, 1) == 2 &&
+           ls_ndim(target) == 1 && ls_size(target, 0) == ls_size(output, 0);
+}
+
+/* Marks a target that the criterion ignores. */
+#define IGNORED (-INFINITY)
+
+/* Returns whether the criterion ignores some class numbers. */
+static bool ignores(const ls_trial_state *state) {
+    const ls_trial_options *options = &state->trial->options;
+    const ls_class_loss_options *loss =
+        options->criterion == ls_criterion_cross_entropy ? options->criterion_user : NULL;
+    return loss != NULL && loss->ignore && has_two_classes(state);
+}
+
+/* Returns the class numbers [n] in f64, with IGNORED for targets that do not count. */
+static ls_tensor *counted_targets(const ls_trial_state *state) {
+    ls_tensor *targets = ls_to(state->target, LS_I64);
+    ls_tensor *kept = ls_class_targets_kept(state, &(ls_class_layout){.axis = 1}, targets);
+    return ls_where(kept, ls_to(targets, LS_F64), ls_scalar(IGNORED, LS_F64));
+}
+
 /* Returns a row of scores and a row of targets. */
 static ls_tensor *ask(const ls_metric *metric, const ls_trial_state *state) {
     const ls_tensor *output = state->output;
     const ls_tensor *target = state->target;
-    const bool two_classes = output != NULL && target != NULL && ls_ndim(output) == 2 && ls_size(output, 1) == 2 &&
-                             ls_ndim(target) == 1 && ls_size(target, 0) == ls_size(output, 0);
+    const bool two_classes = has_two_classes(state);
     if (!two_classes && output != NULL && target != NULL && ls_ndim(output) > 1 && ls_size(output, -1) != 1) {
         return ls_fail_null(LS_ERR_SHAPE,
                             "ls_trial: metric \"%s\": output %s must be [n], [n, 1], or [n, 2] with class numbers "
@@ -33,7 +58,8 @@ static ls_tensor *ask(const ls_metric *metric, const ls_trial_state *state) {
         return NULL;
     }
     ls_tensor *rows[] = {two_classes ? scores_of_two(state) : ls_reshape(ls_to(state->output, LS_F64), LS_SHAPE(-1)),
-                         ls_reshape(ls_to(state->target, LS_F64), LS_SHAPE(-1))};
+                         ignores(state) ? counted_targets(state)
+                                        : ls_reshape(ls_to(state->target, LS_F64), LS_SHAPE(-1))};
     return ls_stack(rows, 2, 0);
 }
 
@@ -41,18 +67,22 @@ enum { SCORE = 0, YES, ROW };
 
 static ls_status update(ls_tally *tally, const ls_batch_numbers *batch) {
     const size_t samples = (size_t)batch->asked_count / ROW;
-    const size_t before = tally->count;
-    LS_TRY(ls_tally_resize(tally, before + ROW * samples));
+    size_t end = tally->count;
+    LS_TRY(ls_tally_resize(tally, end + ROW * samples));
     for (size_t i = 0; i < samples; i++) {
         const double target = batch->asked[samples + i];
+        if (target == IGNORED && ignores(batch->state)) {
+            continue;
+        }
         if (target != 0 && target != 1) {
             return ls_fail(LS_ERR_ARGUMENT, "ls_trial: metric \"%s\": the target %g is neither 0 nor 1",
                            tally->metric->name, target);
         }
-        tally->items[before + ROW * i + SCORE] = batch->asked[i];
-        tally->items[before + ROW * i + YES] = target;
+        tally->items[end + SCORE] = batch->asked[i];
+        tally->items[end + YES] = target;
+        end += ROW;
     }
-    return LS_OK;
+    return ls_tally_resize(tally, end);
 }
 
 static ls_status append(ls_tally *tally, const double *other, size_t count) {

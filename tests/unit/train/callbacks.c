@@ -193,7 +193,8 @@ static void test_refused_options(void **unused) {
     expect_refused(ls_tensorboard("logs", &(ls_tensorboard_options){.images = -1}), "-1 images must not be negative");
     expect_refused(ls_csv_log(NULL, NULL), "ls_csv_log: the path is NULL");
     expect_refused(ls_csv_log("log.csv", &(ls_csv_log_options){.separator = '.'}),
-                   "the separator '.' can occur in a number");
+                   "the separator '.' can occur in a field");
+    expect_refused(ls_csv_log("log.csv", &(ls_csv_log_options){.separator = '"'}), "can occur in a field");
     expect_refused(ls_console(&(ls_console_options){.digits = 18}), "ls_console: digits is 18");
     expect_refused(ls_rate_finder(&(ls_rate_finder_options){.lowest = 1, .highest = 0.5}), "rates from 1 to 0.5");
     expect_refused(ls_rate_finder(&(ls_rate_finder_options){.steps = 1}), "1 steps must be 2 or more");
@@ -419,6 +420,16 @@ static void test_a_sweep_leaves_nothing(void **unused) {
     assert_true(loss == other);
 }
 
+/* The ranks compare the layers. */
+static void test_description_of_layers(void **unused) {
+    (void)unused;
+    ls_callback *mix = ls_manifold_mixup(&(ls_manifold_mixup_options){.layers = (const char *const[]){"0", "2", NULL}});
+    char text[64];
+    mix->hooks.describe(mix->user, text, sizeof text);
+    assert_string_equal(text, "ls_manifold_mixup (alpha 1) of 0, 2");
+    ls_callback_free(mix);
+}
+
 /* ---- random numbers ---------------------------------------------------------------------------------------------- */
 
 /*
@@ -476,6 +487,7 @@ int main(void) {
         cmocka_unit_test(test_when_it_stops),
         cmocka_unit_test(test_weight_decay),
         cmocka_unit_test(test_a_sweep_leaves_nothing),
+        cmocka_unit_test(test_description_of_layers),
         cmocka_unit_test(test_beta),
         cmocka_unit_test(test_draws_depend_on_their_place),
     };

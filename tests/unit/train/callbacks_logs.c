@@ -185,6 +185,29 @@ static void test_goes_on(void **unused) {
     assert_string_equal(columns(test_path("new.csv"), ',', 1), "epoch 1 ");
 }
 
+/* A trial that has written lines loads an earlier checkpoint. */
+static void test_goes_on_after_a_load(void **unused) {
+    (void)unused;
+    const char *path = test_path("loaded.csv"), *folder = test_path("loaded");
+    setting s = make_setting();
+    ls_callback *log = ls_csv_log(path, NULL);
+    ls_trial_options options = options_of(&s);
+    options.callbacks = &log;
+    options.callback_count = 1;
+    ls_trial *trial = ls_trial_new(&options);
+    for (int64_t epochs = 0; epochs < 2; epochs++) {
+        assert_int_equal(ls_trial_run(trial, epochs), LS_OK);
+        assert_int_equal(ls_trial_save(trial, folder), LS_OK);
+        assert_int_equal(ls_trial_run(trial, 3), LS_OK);
+        assert_int_equal(ls_trial_load(trial, folder), LS_OK);
+        assert_int_equal(ls_trial_run(trial, 2), LS_OK);
+        assert_string_equal(columns(path, ',', 1), "epoch 0 1 ");
+        assert_int_equal(ls_trial_load(trial, folder), LS_OK);
+    }
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
 /* A log that continues from the state of the last log. */
 static ls_callback *log_again(const char *path, const ls_csv_log_options *how) {
     ls_callback *log = ls_csv_log(path, how);
@@ -323,7 +346,7 @@ static void test_files_that_cannot_be(void **unused) {
 
 /* ---- lines ------------------------------------------------------------------------------------------------------- */
 
-/* Returns the output of two epochs, an evaluation and a replay. */
+/* Returns the output of two epochs and an evaluation. A prediction in between has none. */
 static const char *printed(ls_callback *callback) {
     setting s = make_setting();
     ls_trial_options options = options_of(&s);
@@ -338,7 +361,10 @@ static const char *printed(ls_callback *callback) {
     assert_non_null(freopen(path, "w", stdout));
     ls_trial *trial = ls_trial_new(&options);
     const ls_status ran = trial != NULL ? ls_trial_run(trial, 2) : ls_error_status();
-    const ls_status evaluated = ran == LS_OK ? ls_trial_evaluate(trial, s.validate, "test") : ran;
+    ls_tensor *outputs = NULL;
+    const ls_status predicted = ran == LS_OK ? ls_trial_predict(trial, s.validate, false, &outputs) : ran;
+    ls_release(outputs);
+    const ls_status evaluated = predicted == LS_OK ? ls_trial_evaluate(trial, s.validate, "test") : predicted;
     fflush(stdout);
     dup2(terminal, STDOUT_FILENO);
     close(terminal);
@@ -438,12 +464,19 @@ static void test_timer_prints_a_table(void **unused) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_line_for_each_epoch), cmocka_unit_test(test_names_with_special_characters),
-        cmocka_unit_test(test_evaluations_between),   cmocka_unit_test(test_goes_on),
-        cmocka_unit_test(test_goes_on_behind_others), cmocka_unit_test(test_metric_epoch),
-        cmocka_unit_test(test_a_line_for_each_batch), cmocka_unit_test(test_damaged_logs),
-        cmocka_unit_test(test_files_that_cannot_be),  cmocka_unit_test(test_confusion),
-        cmocka_unit_test(test_confusion_of_nothing),  cmocka_unit_test(test_console),
+        cmocka_unit_test(test_a_line_for_each_epoch),
+        cmocka_unit_test(test_names_with_special_characters),
+        cmocka_unit_test(test_evaluations_between),
+        cmocka_unit_test(test_goes_on),
+        cmocka_unit_test(test_goes_on_after_a_load),
+        cmocka_unit_test(test_goes_on_behind_others),
+        cmocka_unit_test(test_metric_epoch),
+        cmocka_unit_test(test_a_line_for_each_batch),
+        cmocka_unit_test(test_damaged_logs),
+        cmocka_unit_test(test_files_that_cannot_be),
+        cmocka_unit_test(test_confusion),
+        cmocka_unit_test(test_confusion_of_nothing),
+        cmocka_unit_test(test_console),
         cmocka_unit_test(test_timer_prints_a_table),
     };
     cmocka_set_test_filter(argc > 1 ? argv[1] : NULL);

@@ -66,6 +66,28 @@ TEST(test_a_rate_test_restores_the_scaler) {
     assert_true(with == without);
 }
 
+static ls_status divide_once(ls_trial_state *state, void *user) {
+    state->output = *(int *)user == 0 ? ls_div(state->output, 0.0) : state->output;
+    return LS_OK;
+}
+
+/* An infinite output of a step that failed for another reason does not end the next run. */
+TEST(test_a_finding_of_a_failed_run) {
+    setting s = make_setting();
+    int failures = 0;
+    ls_callback *callbacks[] = {ls_callback_new(&(ls_callback_hooks){.on_forward = divide_once}, &failures),
+                                ls_terminate_on_nan(NULL),
+                                ls_callback_new(&(ls_callback_hooks){.on_criterion = fail_once}, &failures)};
+    ls_trial_options options = options_of(&s);
+    options.callbacks = callbacks;
+    options.callback_count = 3;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_run(trial, 1), LS_ERR_IO);
+    assert_int_equal(ls_trial_run(trial, 1), LS_OK);
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
 static ls_status no_state(void *user, const ls_named **tensors, int *count) {
     (void)user;
     *tensors = NULL;
@@ -89,6 +111,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_averages_after_a_failed_validation),
         cmocka_unit_test(test_a_rate_test_restores_the_scaler),
+        cmocka_unit_test(test_a_finding_of_a_failed_run),
         cmocka_unit_test(test_names_and_states_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

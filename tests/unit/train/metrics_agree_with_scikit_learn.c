@@ -180,6 +180,12 @@ SCOPED_TEST(test_roc_auc) {
     CHECK(&ties, ls_metric_named("roc_auc"), "roc_auc_ties");
     CHECK(&equal, ls_metric_named("roc_auc"), "roc_auc_equal");
     CHECK(&classes, ls_metric_named("roc_auc"), "roc_auc_distinct");
+    ls_class_loss_options loss = {.ignore = true, .ignore_index = -1};
+    ls_tensor *outputs_and_more[] = {classes.outputs, ls_ones(LS_SHAPE(9, 2), LS_F64)};
+    ls_tensor *targets_and_more[] = {targets, ls_full(LS_SHAPE(9), LS_I64, -1)};
+    const sample_set ignored = {ls_concat(outputs_and_more, 2, 0), ls_concat(targets_and_more, 2, 0),
+                                ls_criterion_cross_entropy, &loss, 0};
+    CHECK(&ignored, ls_metric_named("roc_auc"), "roc_auc_distinct");
 }
 
 SCOPED_TEST(test_numbers) {
