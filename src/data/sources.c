@@ -168,10 +168,11 @@ ls_dataset *ls_mnist_dataset(const char *folder, bool train) {
 /* Reads the target columns. The caller owns the result. Class numbers have dtype i64 and shape [rows]. */
 static ls_tensor *read_csv_target(const char *path, const char *const *targets, int count,
                                   const ls_csv_options *options) {
-    bool classes = options->class_target;
-    for (int i = 0; count == 1 && i < options->text_count && options->text != NULL; i++) {
-        classes |= options->text[i].column != NULL && strcmp(options->text[i].column, targets[0]) == 0;
+    bool is_text = false;
+    if (count == 1 && ls_csv_find_text("ls_csv_dataset", path, targets[0], options, &is_text) != LS_OK) {
+        return NULL;
     }
+    const bool classes = options->class_target || is_text;
     if (classes && count > 1) {
         return ls_fail_null(LS_ERR_ARGUMENT, "ls_csv_dataset: .class_target needs one target column, but there are %d",
                             count);

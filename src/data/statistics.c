@@ -187,6 +187,9 @@ static ls_status fit(ls_module *module, ls_dataset *dataset, int64_t inner) {
 
 ls_status ls_nn_standardize_fit(ls_module *standardize, ls_dataset *dataset) {
     static const char call[] = "ls_nn_standardize_fit";
+    if ((standardize != NULL && !ls_module_is_here(standardize)) || (dataset != NULL && !ls_dataset_is_here(dataset))) {
+        return LS_ERR_STATE;
+    }
     if (standardize == NULL || standardize->type != &ls_standardize_type) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: expected a module created by ls_nn_standardize, not %s", call,
                        standardize == NULL ? "NULL" : ls_module_type_name(standardize));
