@@ -219,8 +219,8 @@ LS_API ls_dataset *ls_dataset_normalize(ls_dataset *dataset, double mean, double
  * communication. Borrows both arguments. The f32 mean has an error of up to |mean| / 2^24, so subtract an offset first
  * (ls_dataset_transform_input) if the deviation is not much larger, as for times in seconds since 1970.
  *
- * - LS_ERR_ARGUMENT: a module of a different kind, a data set without samples, inputs that are NaN or infinite, or a
- *   mean or deviation that f32 cannot hold
+ * - LS_ERR_ARGUMENT: a module of a different kind, a data set without samples, inputs that are infinite or (without
+ *   .nan_is_mean) NaN, a channel of only NaN, or a mean or deviation that f32 cannot hold
  * - LS_ERR_SHAPE: a different number of channels
  */
 LS_API ls_status ls_nn_standardize_fit(ls_module *standardize, ls_dataset *dataset) LS_WARN_UNUSED;

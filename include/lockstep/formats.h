@@ -81,8 +81,8 @@ typedef struct ls_csv_options {
  * - `nan`, `inf` and hexadecimal numbers are read as by strtod.
  * - A string in a column of `.text` becomes its class number. If its classes are not given, each such column needs one
  *   more pass over the file.
- * - Integers are exact in an integer dtype. Other numbers are rounded to the dtype. LS_BOOL reads all numbers except 0
- *   as true.
+ * - Integers are exact in an integer dtype. Other numbers are rounded to the dtype. LS_BOOL reads a number that is 0 in
+ *   f64 as false, and any other number as true.
  * - Fails with LS_ERR_FORMAT, with the line and the column, if a field is empty (see `empty`), is not a number, or is
  *   not one of the classes. Also fails if a number overflows the dtype, or if the dtype is an integer dtype and
  *   the number is not an integer. Integers from 2^53 on must have no decimal point and no exponent.
@@ -304,11 +304,11 @@ typedef struct ls_events_item {
 } ls_events_item;
 
 /**
- * Calls `each` with every item of an event file, in the file's order. Reads files of any writer, including scalars that
- * TensorFlow 2 writes as tensors. An incomplete last record ends the reading without an error, because the file is
- * still being written. If `each` returns a status other than LS_OK, stops and returns this status. Fails with LS_ERR_IO
- * if the file cannot be read. If a record is damaged, fails with LS_ERR_FORMAT after the items before this record; the
- * message has the byte offset.
+ * Calls `each` with every value and graph of an event file, in the file's order. Reads files of any writer, including
+ * scalars that TensorFlow 2 writes as tensors. An incomplete last record ends the reading without an error, because the
+ * file is still being written. If `each` returns a status other than LS_OK, stops and returns this status. Fails with
+ * LS_ERR_IO if the file cannot be read. If a record is damaged, fails with LS_ERR_FORMAT after the items before the
+ * damage; the message has the byte offset of the record.
  */
 LS_API ls_status ls_events_read(const char *path, ls_status (*each)(const ls_events_item *item, void *user),
                                 void *user) LS_WARN_UNUSED;

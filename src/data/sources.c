@@ -229,6 +229,15 @@ static ls_tensor *whole_tensor(int64_t count, ls_shape sample, ls_dtype dtype) {
 /* Copies a batch into the rows starting at `first`. */
 static ls_status put_rows(ls_tensor *whole, int64_t first, const ls_tensor *batch) {
     int64_t size[LS_MAX_DIMS];
+    const ls_shape given = ls_sample_shape(batch), wanted = ls_sample_shape(whole);
+    if (!ls_shape_equal(&given, &wanted) || batch->dtype != whole->dtype) {
+        return ls_fail(LS_ERR_SHAPE,
+                       "ls_dataset_preload: samples from %lld on are %s of %s, but the first sample is %s of %s: a "
+                       "transform must return the same shape and dtype for all samples",
+                       (long long)first, ls_shape_describe(given.ndim, given.size).text,
+                       ls_dtype_name((ls_dtype)batch->dtype), ls_shape_describe(wanted.ndim, wanted.size).text,
+                       ls_dtype_name((ls_dtype)whole->dtype));
+    }
     memcpy(size, whole->size, sizeof size);
     size[0] = batch->size[0];
     ls_tensor *rows = ls_tensor_view_owned(whole, whole->ndim, size, whole->stride, first * whole->stride[0]);

@@ -13,6 +13,7 @@
 #include <lockstep/autograd.h>
 #include <lockstep/data.h>
 #include <lockstep/loss.h>
+#include <lockstep/nn.h>
 
 #include "tests/support/files.h"
 #include "tests/support/log.h"
@@ -209,6 +210,25 @@ static ls_tensor *lose_a_row(ls_tensor *batch, const ls_samples *samples, void *
     (void)samples;
     (void)user;
     return ls_narrow(batch, 0, 0, 0);
+}
+
+/* Returns three columns for one sample, and one column for several samples. */
+static ls_tensor *change_width(ls_tensor *batch, const ls_samples *samples, void *user) {
+    (void)batch;
+    (void)user;
+    return ls_ones(LS_SHAPE(samples->count, samples->count == 1 ? 3 : 1), LS_F32);
+}
+
+TEST(test_samples_of_different_shapes) {
+    ls_dataset *set = ls_dataset_retain(ls_dataset_transform_input(counting_set(5), change_width, NULL));
+    ls_module *standardize = ls_nn_standardize(3);
+    assert_int_equal(ls_nn_standardize_fit(standardize, set), LS_ERR_SHAPE);
+    expect_message("samples 0 to 4 are [5, 1], unlike the first sample");
+    ls_module_free(standardize);
+    assert_null(ls_dataset_preload(set));
+    assert_int_equal(ls_error_status(), LS_ERR_SHAPE);
+    expect_message("samples from 0 on are [1] of f32, but the first sample is [3] of f32");
+    ls_dataset_free(set);
 }
 
 static ls_tensor *expect_no_user(ls_tensor *batch, const ls_samples *samples, void *user) {
@@ -466,6 +486,7 @@ int main(void) {
         cmocka_unit_test(test_flatten_of_numbers_and_one_hot_of_fractions),
         cmocka_unit_test(test_user_transforms),
         cmocka_unit_test(test_transforms_that_fail),
+        cmocka_unit_test(test_samples_of_different_shapes),
         cmocka_unit_test(test_one_hot_of_a_class_too_many),
         cmocka_unit_test(test_slices_of_a_batch),
         cmocka_unit_test(test_csv_set),
