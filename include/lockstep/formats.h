@@ -21,6 +21,7 @@
  * - Writers, except the writer of event files, create a new file next to `path`, sync it and rename it to `path`. So
  *   other processes see the old file or the complete new file. A symbolic link at `path` is replaced, not followed.
  *   Fails with LS_ERR_IO if `path` is a device, a pipe or a socket.
+ * - Writers of several tensors fail with LS_ERR_ARGUMENT if two of them have the same name.
  */
 #ifndef LOCKSTEP_FORMATS_H
 #define LOCKSTEP_FORMATS_H

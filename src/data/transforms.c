@@ -78,7 +78,9 @@ static ls_tensor *scale_and_shift(ls_tensor *batch, const ls_samples *samples, v
 static ls_tensor *center_and_scale(ls_tensor *batch, const ls_samples *samples, void *user) {
     (void)samples;
     const double *numbers = ((const ls_step_options *)user)->numbers;
-    ls_tensor *x = ls_to(batch, ls_dtype_of(batch) == LS_F64 ? LS_F64 : LS_F32);
+    const ls_dtype dtype = ls_dtype_of(batch);
+    const bool wide = dtype == LS_F64 || dtype == LS_I64 || dtype == LS_I32; /* f32 may round these inputs */
+    ls_tensor *x = ls_to(batch, wide ? LS_F64 : LS_F32);
     return ls_to(ls_mul(ls_sub(x, numbers[0]), numbers[1]), LS_F32);
 }
 

@@ -174,10 +174,12 @@ TEST(test_transforms_change_batches_and_layout) {
 
 TEST(test_normalize_subtracts_a_large_mean_first) {
     const double numbers[] = {1e6 + 0.5, 1e6 - 0.25};
-    const ls_dtype dtypes[] = {LS_F32, LS_F64};
-    for (int i = 0; i < 2; i++) {
-        ls_tensor *input = ls_to(ls_from(LS_SHAPE(2), LS_F64, numbers), dtypes[i]);
-        ls_dataset *set = ls_dataset_normalize(ls_tensor_dataset(input, ls_zeros(LS_SHAPE(2), LS_I64)), 1e6, 3);
+    const ls_dtype dtypes[] = {LS_F32, LS_F64, LS_I64};
+    for (int i = 0; i < 3; i++) {
+        const double scale = dtypes[i] == LS_I64 ? 1000 : 1;
+        ls_tensor *input = ls_to(ls_mul(ls_from(LS_SHAPE(2), LS_F64, numbers), scale), dtypes[i]);
+        ls_dataset *set =
+            ls_dataset_normalize(ls_tensor_dataset(input, ls_zeros(LS_SHAPE(2), LS_I64)), 1e6 * scale, 3 * scale);
         assert_non_null(set);
         ls_loader *loader = ls_loader_new(set, &(ls_loader_options){.batch_size = 2, .no_shuffle = true});
         ls_batch batch;
