@@ -41,7 +41,7 @@ LS_API ls_tensor *ls_idx_read(const char *path);
 
 /**
  * Writes a tensor (contiguous, one axis or more) of u8, i32, f32 or f64 as an IDX file, gzipped if `path` ends in
- * ".gz". Fails with LS_ERR_ARGUMENT for other tensors.
+ * ".gz". Other dtypes and layouts fail with LS_ERR_ARGUMENT.
  */
 LS_API ls_status ls_idx_write(const char *path, const ls_tensor *tensor) LS_WARN_UNUSED;
 
@@ -122,7 +122,7 @@ typedef struct ls_safetensors ls_safetensors;
 /**
  * Reads a safetensors file. Returns ownership to the caller; free it with ls_safetensors_free. Returns NULL if the file
  * is invalid: names must be unique, the tensors' bytes must have no gaps, and an entry must have dtype, shape and
- * data_offsets. Elements may have any value, including NaN.
+ * data_offsets. Also fails for more than LS_MAX_DIMS axes. Elements may have any value, including NaN.
  *
  * Integers without a dtype in this library are converted: I8, I16 and U16 to i32, U32 and U64 to i64. A tensor with a
  * different dtype (F8_E4M3, ...), or with a U64 that does not fit i64, is skipped. ls_safetensors_find then fails for
@@ -163,7 +163,8 @@ LS_API ls_tensor *ls_image_read(const char *path, int64_t channels);
  * ---- NumPy ------------------------------------------------------------------------------------------------------
  * Arrays of floating-point numbers, integers and bool, as in np.save and np.savez. Integers without a dtype in this
  * library are converted by the readers: int8, int16 and uint16 to i32, uint32 and uint64 to i64. Fails with
- * LS_ERR_UNSUPPORTED if a value does not fit, or for any other dtype. NumPy has no bf16, so bf16 cannot be written.
+ * LS_ERR_UNSUPPORTED if a value does not fit, for any other dtype, and for more than LS_MAX_DIMS axes. NumPy has no
+ * bf16, so bf16 cannot be written.
  */
 
 /**

@@ -116,6 +116,7 @@ LS_API ls_dataset *ls_hdf5_dataset(const char *path, const ls_array_options *opt
  *   default fill value.
  * - Every virtual variable of HDF5 fails with LS_ERR_UNSUPPORTED: use ls_hdf5_dataset. Enumerations and other
  *   user-defined types fail with LS_ERR_UNSUPPORTED too.
+ * - The name of a group, or of a variable that the NetCDF library does not list, fails with LS_ERR_ARGUMENT.
  * - A classic file fails with LS_ERR_FORMAT if it is shorter than its header declares. The message has both sizes.
  * - When the NetCDF library opens its first file, it switches off HDF5's error printing for the whole program. A
  *   program that wants HDF5 to print errors must call H5Eset_auto2 after ls_netcdf_dataset.
