@@ -86,17 +86,16 @@ typedef struct ls_csv_options {
  *   f64 as false, and any other number as true.
  * - Fails with LS_ERR_FORMAT, with the line and the column, if a field is empty (see `empty`), is not a number, or is
  *   not one of the classes. Also fails if a number overflows the dtype, or if the dtype is an integer dtype and
- *   the number is not an integer. Integers from 2^53 on must have no decimal point and no exponent.
+ *   the number is not an integer. For i64, integers from 2^53 on must have no decimal point and no exponent.
  * - Fails with LS_ERR_FORMAT too if the file lacks a column, or if two columns have its name.
  */
 LS_API ls_tensor *ls_csv_read(const char *path, const ls_csv_options *options);
 
 /**
  * Reads the classes of a column, given by its name or number: its distinct nonempty strings, at most 10,000
- * (LS_ERR_FORMAT). Uses
- * `separator` and `no_header` of the options, which may be NULL. Use the result in ls_csv_text to read several files
- * with the same class numbers. Returns ownership to the caller; free it with ls_csv_classes_free after the last use.
- * Returns NULL on failure.
+ * (LS_ERR_FORMAT). Uses `separator` and `no_header` of the options, which may be NULL. Use the result in ls_csv_text to
+ * read several files with the same class numbers. Returns ownership to the caller; free it with ls_csv_classes_free
+ * after the last use. Returns NULL on failure.
  */
 LS_API ls_csv_classes *ls_csv_classes_read(const char *path, const char *column, const ls_csv_options *options);
 /** Returns the number of classes. Returns 0 for NULL. */

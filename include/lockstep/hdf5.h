@@ -90,8 +90,8 @@ typedef struct ls_array_options {
  * - LS_ERR_STATE, when samples are read: the data set was created before ls_spawn or fork
  * - LS_ERR_FORMAT: HDF5 cannot open the file, because it is damaged, not an HDF5 file, or being written by another
  *   program; when samples are read: an element is missing, without `.missing`
- * - LS_ERR_ARGUMENT: a variable does not exist (the message lists the variables), no sample is complete, or an option
- * is wrong
+ * - LS_ERR_ARGUMENT: a variable does not exist (the message lists the variables), no sample is complete, or an
+ *   option is wrong
  * - LS_ERR_SHAPE: the variables differ in their number of steps or in their slabs, or a batch would have too many axes
  *
  * A variable cannot be used in these cases (LS_ERR_UNSUPPORTED):
