@@ -44,8 +44,8 @@ typedef struct ls_dataset ls_dataset;
 typedef struct ls_samples {
     const int64_t *indices; /**< indices of the samples in the data set */
     const int64_t *places;  /**< positions in the order of the epoch, over all ranks, from 0 */
-    int64_t count;
-    uint64_t seed; /**< seed of the loader; 0 without a loader, as in ls_dataset_preload */
+    int64_t count;          /**< may be 0: a small global batch has ranks without samples */
+    uint64_t seed;          /**< seed of the loader; 0 without a loader, as in ls_dataset_preload */
     int64_t epoch;
 } ls_samples;
 
@@ -185,9 +185,9 @@ typedef struct ls_tokens_options {
 LS_API ls_dataset *ls_tokens_dataset(const char *path, const ls_tokens_options *options);
 
 /**
- * Transforms a batch [n, ...] of these samples. Returns the new batch, or NULL on failure. Runs in its own scope on
- * "cpu", without recording and without ls_autocast. Random operations in it (ls_rand, ...) depend on the seed, the
- * epoch and the position of the first sample.
+ * Transforms a batch [n, ...] of these samples; n may be 0. Returns the new batch, or NULL on failure. Runs in its own
+ * scope on "cpu", without recording and without ls_autocast. Random operations in it (ls_rand, ...) depend on the seed,
+ * the epoch and the position of the first sample.
  */
 typedef ls_tensor *(*ls_transform)(ls_tensor *batch, const ls_samples *samples, void *user);
 
