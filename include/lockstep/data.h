@@ -37,15 +37,15 @@ typedef struct ls_module ls_module; /* see nn.h */
 typedef struct ls_dataset ls_dataset;
 
 /**
- * The samples to fetch from a data set. Derive random changes to a sample from the seed, the epoch and the position
+ * The samples to fetch from a data set. Derive random changes to sample i from `seed`, `epoch` and `places[i]`
  * (ls_random_u32, ...), not from the state of a generator. The changes are then the same on any number of ranks and
  * threads, and after ls_loader_seek.
  */
 typedef struct ls_samples {
     const int64_t *indices; /**< indices of the samples in the data set */
     const int64_t *places;  /**< positions in the order of the epoch, over all ranks, from 0 */
-    int64_t count;
-    uint64_t seed; /**< seed of the loader */
+    int64_t count;          /**< may be 0: a small global batch has ranks without samples */
+    uint64_t seed;          /**< seed of the loader; 0 without a loader, as in ls_dataset_preload */
     int64_t epoch;
 } ls_samples;
 
@@ -84,7 +84,7 @@ LS_API int64_t ls_dataset_count(const ls_dataset *dataset);
  * blocks (ls_dataset_subset).
  */
 LS_API int64_t ls_dataset_block(const ls_dataset *dataset);
-/** Returns the layout of a sample after all transforms. */
+/** Returns the layout of a sample after all transforms. Without samples, transforms do not change the layout. */
 LS_API ls_sample_layout ls_dataset_layout(const ls_dataset *dataset);
 /**
  * Drops the creator's reference, or a reference taken with ls_dataset_retain. The data set is freed when its last
@@ -100,7 +100,8 @@ LS_API ls_dataset *ls_dataset_retain(ls_dataset *dataset);
 
 /**
  * Returns a data set of two tensors: sample i is row i of both. Takes ownership of the tensors, which may be the same
- * tensor. Their first sizes must be equal. Copies tensors on other devices to "cpu".
+ * tensor. They must be contiguous (LS_ERR_ARGUMENT), and their first sizes must be equal (LS_ERR_SHAPE). Copies tensors
+ * on other devices to "cpu".
  */
 LS_API ls_dataset *ls_tensor_dataset(ls_tensor *input, ls_tensor *target);
 /** Returns a data set with the images and labels from two IDX files, whose counts must be equal. */
@@ -137,26 +138,29 @@ LS_API ls_dataset *ls_csv_dataset(const char *path, const char *const *targets, 
 
 /** How to read images. Zero fields select three channels, and the size of the first image for all images. */
 typedef struct ls_image_options {
-    int64_t height, width; /**< size of all images after resizing, in pixels; see ls_image_folder_dataset */
+    int64_t height, width; /**< size of all images after resizing, 1 to 16,384 pixels; set both or neither */
     int64_t channels;      /**< 1 selects gray, 3 selects red, green and blue, and 0 selects the default, 3 */
 } ls_image_options;
 
 /**
  * Returns a data set with the images in a folder that has one subfolder per class, like torchvision's ImageFolder.
- * Reads .png, .jpg and .jpeg; ignores other files and names that begin with a dot. Inputs are u8 [channels, height,
- * width], targets i64. `options` may be NULL.
+ * Reads .png, .jpg and .jpeg. Ignores names that begin with a dot, and files that are not images. Inputs are u8
+ * [channels, height, width], targets i64. `options` may be NULL.
  *
  * Classes, and the samples of a class, are sorted by the bytes of their names. Each batch decodes its images
  * (ls_image_read). Resizing is bilinear, and averages over the covered pixels if an image becomes smaller (Pillow's
  * BILINEAR).
  *
- * - LS_ERR_IO, LS_ERR_ARGUMENT: something is missing; the message names it.
- * - LS_ERR_SHAPE, from ls_loader_next: the size of an image differs from the first image's.
+ * - LS_ERR_IO: a folder or a file cannot be read.
+ * - LS_ERR_ARGUMENT: there is no class, a class has no image, or the folder of a class contains a folder.
+ * - LS_ERR_UNSUPPORTED: an image has a different format (.bmp, .gif, .pgm, .ppm, .tif, .tiff, .webp).
+ * - LS_ERR_FORMAT, when an image is read: it is damaged.
+ * - LS_ERR_SHAPE, when an image is read without `height` and `width`: its size differs from the first image's.
  */
 LS_API ls_dataset *ls_image_folder_dataset(const char *folder, const ls_image_options *options);
 /**
  * Returns a borrowed pointer to the name of a class. Returns NULL after the last class, and for a data set of a
- * different kind.
+ * different kind, such as a part of a folder's data set (ls_dataset_subset) or a copy (ls_dataset_preload).
  */
 LS_API const char *ls_image_folder_class(const ls_dataset *dataset, int64_t number);
 
@@ -170,9 +174,9 @@ typedef struct ls_tokens_options {
 
 /**
  * Returns a data set with the samples in a file of tokens without a header, the usual format of prepared text for
- * language models. With one-byte tokens (256 kinds), any file is valid. The input of sample i is `context` tokens, i64,
- * from token i * stride on. The target is the same range, one token later. Incomplete samples at the end are dropped.
- * Fails with LS_ERR_ARGUMENT if no sample is complete.
+ * language models. With one-byte tokens (256 kinds), any bytes are valid. The input of sample i is `context` tokens,
+ * i64, from token i * stride on. The target is the same range, one token later. Incomplete samples at the end are
+ * dropped. Fails with LS_ERR_ARGUMENT if no sample is complete, and with LS_ERR_FORMAT if the file ends within a token.
  *
  * The file stays open and may be larger than memory: each batch reads its tokens into its tensors. The file is not
  * mapped, because truncating a mapped file kills the process with a signal; ls_loader_next returns LS_ERR_IO instead.
@@ -181,29 +185,31 @@ typedef struct ls_tokens_options {
 LS_API ls_dataset *ls_tokens_dataset(const char *path, const ls_tokens_options *options);
 
 /**
- * Transforms a batch [n, ...] of these samples. Returns the new batch, or NULL on failure. Runs in its own scope on
- * "cpu", without recording and without ls_autocast. Random operations in it (ls_rand, ...) depend on the seed, the
- * epoch and the position of the first sample.
+ * Transforms a batch [n, ...] of these samples; n may be 0. Returns the new batch, or NULL on failure. Runs in its own
+ * scope on "cpu", without recording and without ls_autocast. Random operations in it (ls_rand, ...) depend on the seed,
+ * the epoch and the position of the first sample.
  */
 typedef ls_tensor *(*ls_transform)(ls_tensor *batch, const ls_samples *samples, void *user);
 
 /**
- * Appends a transform to the inputs (or targets) of a data set. Takes ownership of the data set, and borrows `user`.
- * Returns the data set, so that calls can be nested. On failure, returns NULL and frees the data set. If the data set
- * has another owner (a loader) or is retained, it stays unchanged, and the result is a new data set over the same
- * samples. The same applies to the calls below.
+ * Appends a transform to the inputs (or targets) of a data set, at most 16 of each kind. Calls the transforms with
+ * the first sample to determine the layout. Takes ownership of the data set, and borrows `user`. Returns the data set,
+ * so that calls can be nested. On failure, returns NULL and frees the data set. If the data set has another owner (a
+ * loader) or is retained, it stays unchanged, and the result is a new data set over the same samples. The same applies
+ * to the calls below.
  */
 LS_API ls_dataset *ls_dataset_transform_input(ls_dataset *dataset, ls_transform transform, void *user);
 LS_API ls_dataset *ls_dataset_transform_target(ls_dataset *dataset, ls_transform transform, void *user);
 /**
  * Declares that several threads may call the user's fetch and transforms of this data set at the same time: they only
  * read `user`, and the transforms return new tensors. Otherwise only one thread at a time calls them, even for parts of
- * the data set in several loaders. Takes and returns the data set like ls_dataset_transform_input.
+ * the data set in several loaders. A later ls_dataset_transform_input or ls_dataset_transform_target cancels this.
+ * Takes and returns the data set like ls_dataset_transform_input.
  */
 LS_API ls_dataset *ls_dataset_concurrent(ls_dataset *dataset);
 /**
- * Converts inputs to f32: (x - mean) / deviation. u8 inputs are first divided by 255. See ls_nn_standardize for numbers
- * per channel or column that are saved with the model.
+ * Converts inputs to f32: (x - mean) / deviation. u8 inputs are first divided by 255. The deviation must be positive
+ * (LS_ERR_ARGUMENT). See ls_nn_standardize for numbers per channel or column that are saved with the model.
  */
 LS_API ls_dataset *ls_dataset_normalize(ls_dataset *dataset, double mean, double deviation);
 /**
@@ -213,14 +219,17 @@ LS_API ls_dataset *ls_dataset_normalize(ls_dataset *dataset, double mean, double
  * communication. Borrows both arguments. The f32 mean has an error of up to |mean| / 2^24, so subtract an offset first
  * (ls_dataset_transform_input) if the deviation is not much larger, as for times in seconds since 1970.
  *
- * - LS_ERR_ARGUMENT: a module of a different kind, a data set without samples, inputs that are NaN or infinite, or a
- *   mean or deviation that f32 cannot hold
+ * - LS_ERR_ARGUMENT: a module of a different kind, a data set without samples, inputs that are infinite or (without
+ *   .nan_is_mean) NaN, a channel of only NaN, or a mean or deviation that f32 cannot hold
  * - LS_ERR_SHAPE: a different number of channels
  */
 LS_API ls_status ls_nn_standardize_fit(ls_module *standardize, ls_dataset *dataset) LS_WARN_UNUSED;
-/** Flattens inputs to one axis. */
+/** Flattens inputs to one axis. A number becomes [1]. */
 LS_API ls_dataset *ls_dataset_flatten(ls_dataset *dataset);
-/** Converts integer targets (not inputs) to f32 rows [classes], 1 at the class and 0 elsewhere. */
+/**
+ * Converts integer targets (not inputs) to f32 rows [classes], 1 at the class and 0 elsewhere. A target that is not one
+ * of the classes fails with LS_ERR_ARGUMENT when it is read.
+ */
 LS_API ls_dataset *ls_dataset_one_hot(ls_dataset *dataset, int64_t classes);
 /** Returns a data set of all samples, transformed once and kept in memory. Takes ownership of `dataset`. */
 LS_API ls_dataset *ls_dataset_preload(ls_dataset *dataset);
@@ -228,10 +237,11 @@ LS_API ls_dataset *ls_dataset_preload(ls_dataset *dataset);
 /* ---- random transforms of images --------------------------------------------------------------------------------- */
 
 /*
- * Inputs are [n, ..., height, width], u8 or f32. The random numbers of a sample are derived from the loader's seed, the
- * epoch and the sample's place in the epoch. They are the same on any number of ranks and threads, and different for
- * each transform of a data set. Results equal torchvision's for the same random numbers. For u8, color transforms round
- * down, and rotations round to the nearest. ls_dataset_preload keeps the results of its first pass.
+ * Inputs are [n, ..., height, width], u8 or f32 (LS_ERR_ARGUMENT). The random numbers of a sample are derived from the
+ * loader's seed, the epoch and the sample's position in the epoch (ls_samples.places). They are the same on any number
+ * of ranks and threads, and different for each transform of a data set. Results equal torchvision's for the same random
+ * numbers. For u8, color transforms round down, and rotations round to the nearest. ls_dataset_preload keeps the
+ * results of its first pass.
  */
 
 /** Options for ls_dataset_random_crop. */
@@ -242,7 +252,10 @@ typedef struct ls_random_crop_options {
     double fill;
 } ls_random_crop_options;
 
-/** Crops inputs at a random position; all positions are equally likely (torchvision's RandomCrop). */
+/**
+ * Crops inputs at a random position; all positions are equally likely (torchvision's RandomCrop). Fails with
+ * LS_ERR_SHAPE if the result is larger than the padded inputs.
+ */
 LS_API ls_dataset *ls_dataset_random_crop(ls_dataset *dataset, const ls_random_crop_options *options);
 
 /**
@@ -252,9 +265,9 @@ LS_API ls_dataset *ls_dataset_random_crop(ls_dataset *dataset, const ls_random_c
 LS_API ls_dataset *ls_dataset_random_flip(ls_dataset *dataset, double horizontal, double vertical);
 
 /**
- * Rotates inputs about the center by a random angle between -degrees and degrees, positive counterclockwise, with
- * bilinear interpolation. Pixels outside the image get the value `fill`. torchvision's RandomRotation gives the same
- * result without a fill; with a fill, it applies the weights of edge pixels twice.
+ * Rotates inputs about the center by a random angle between -degrees and degrees (0 to 360), positive counterclockwise,
+ * with bilinear interpolation. Pixels outside the image get the value `fill`. torchvision's RandomRotation gives the
+ * same result without a fill; with a fill, it applies the weights of edge pixels twice.
  */
 LS_API ls_dataset *ls_dataset_random_rotation(ls_dataset *dataset, double degrees, double fill);
 
@@ -276,7 +289,7 @@ LS_API ls_dataset *ls_dataset_color_jitter(ls_dataset *dataset, const ls_color_j
 
 /** Options for ls_dataset_random_erasing. */
 typedef struct ls_random_erasing_options {
-    double probability; /**< probability that a sample is changed; 0 selects the default, 0.5 */
+    double probability; /**< probability of a rectangle; 0 selects the default, 0.5, and LS_ZERO selects 0 */
     double least_area;  /**< smallest area of the rectangle, as a fraction of the image; 0 selects the default, 0.02 */
     double most_area;   /**< largest area of the rectangle, as a fraction of the image; 0 selects the default, 0.33 */
     double least_ratio; /**< smallest ratio of height to width; 0 selects the default, 0.3 */
@@ -285,7 +298,10 @@ typedef struct ls_random_erasing_options {
     bool noise; /**< fills with noise instead of with `fill`: normal with standard deviation 1 (f32), or uniform (u8) */
 } ls_random_erasing_options;
 
-/** Fills a random rectangle of each input (Zhong et al., arXiv 1708.04896; torchvision's RandomErasing). */
+/**
+ * Fills a rectangle of randomly chosen inputs (Zhong et al., arXiv 1708.04896; torchvision's RandomErasing). Leaves an
+ * input unchanged if ten random rectangles do not fit.
+ */
 LS_API ls_dataset *ls_dataset_random_erasing(ls_dataset *dataset, const ls_random_erasing_options *options);
 
 /**
@@ -307,15 +323,16 @@ LS_API ls_dataset *ls_dataset_select(ls_dataset *dataset, const int64_t *indices
 /**
  * Splits the samples at random into `count` data sets: parts[i] gets the share fractions[i] of the samples. The
  * fractions are from 0 to 1 and add up to 1. Sizes are as in PyTorch's random_split: each is rounded down, and the
- * first parts get one more sample until none is left. The choice depends on the seed only (see the shuffle of
- * ls_loader_options), so every rank gets the same parts. Takes ownership of `dataset`, and returns ownership of the
- * parts to the caller. On failure, all parts are NULL.
+ * first parts get one more sample until none is left. The choice depends only on the seed, the fractions and the number
+ * of samples (see the shuffle of ls_loader_options), so every rank gets the same parts. Takes ownership of `dataset`,
+ * and returns ownership of the parts to the caller. On failure, all parts are NULL.
  */
 LS_API ls_status ls_dataset_split(ls_dataset *dataset, const double *fractions, int count, uint64_t seed,
                                   ls_dataset **parts) LS_WARN_UNUSED;
 /**
  * Returns the concatenation of several data sets. Takes ownership of the data sets. Their layouts after the transforms
- * must be equal; otherwise the call fails with LS_ERR_SHAPE, and the message names the data sets and the difference.
+ * must be equal; otherwise the call fails with LS_ERR_SHAPE, and the message names the data sets and the difference. A
+ * data set without samples may have any layout.
  */
 LS_API ls_dataset *ls_dataset_concat_of(ls_dataset *const *datasets, int count);
 #ifndef __cplusplus
@@ -342,11 +359,11 @@ typedef ls_status (*ls_sampler)(int64_t epoch, int64_t *order, int64_t count, vo
  * ls_dataset_select with no_shuffle.
  *
  * - The order of an epoch is a Fisher-Yates shuffle (Knuth, The Art of Computer Programming, vol. 2, algorithm 3.4.2P).
- * - Without shuffle_window, the order depends on seed and epoch only.
+ * - Without shuffle_window, a shuffle depends only on the seed, the epoch and the number of samples.
  * - The order is divided into global batches, which are the same on any number of ranks for the same global
  *   batch size.
- * - Each rank gets a contiguous share of every global batch, in rank order. The first ranks may have one sample more.
- *   For example, three ranks get 4, 3 and 3 of 10 samples, with ls_batch.first 0, 4 and 7.
+ * - Each rank gets a contiguous share of every global batch, in rank order. Without `shards`, the first ranks may have
+ *   one sample more. For example, three ranks get 4, 3 and 3 of 10 samples, with ls_batch.first 0, 4 and 7.
  */
 typedef struct ls_loader_options {
     int64_t batch_size; /**< samples per rank and step; the global batch has this number times the number of ranks; 0
@@ -360,9 +377,9 @@ typedef struct ls_loader_options {
     bool no_shuffle; /**< keeps the order of the data set instead of shuffling */
     bool drop_last;  /**< drops an incomplete last global batch */
     /**
-     * Weights of the samples (copied), 0 or more. Samples are drawn with replacement, with probabilities proportional
-     * to the weights. Draw i of an epoch is the first sample at which the cumulative weight exceeds
-     * ls_random_uniform(seed, epoch, i) times the total weight (inversion: Devroye, Non-Uniform Random Variate
+     * Weights of the samples (copied): finite, 0 or more, with a positive sum. Samples are drawn with replacement, with
+     * probabilities proportional to the weights. Draw i of an epoch is the first sample at which the cumulative weight
+     * exceeds ls_random_uniform(seed, epoch, i) times the total weight (inversion: Devroye, Non-Uniform Random Variate
      * Generation, 1986, section III.2).
      */
     const double *weights;
@@ -370,16 +387,16 @@ typedef struct ls_loader_options {
     ls_sampler sampler;   /**< user-defined order */
     void *sampler_user;   /**< borrowed argument of the sampler */
     /**
-     * Number of threads that prepare batches ahead of ls_loader_next. 0 selects none.
+     * Number of threads that prepare batches ahead of ls_loader_next, at most 1024. 0 selects none.
      *
      * - Batches, their order and errors are the same with any number of threads.
-     * - One thread at a time calls user functions of the data set, unless ls_dataset_concurrent is set. The thread of
+     * - If the data set has user functions without ls_dataset_concurrent, only one thread starts. The thread of
      *   ls_loader_next calls the sampler.
      * - The threads start with the first batch, run on the cores of the thread that requests it, and end with the
      *   loader. They prepare the first batches of an epoch when the first one is requested.
      */
     int threads;
-    int64_t prefetch; /**< maximum number of prepared batches; 0 selects 2 per thread */
+    int64_t prefetch; /**< maximum number of prepared batches; 0 selects 2 per started thread; needs threads */
     /**
      * Samples per epoch, from the start of the order. 0 selects the number of samples of the data set. A larger number
      * is allowed only with weights or a sampler.
@@ -399,7 +416,8 @@ typedef struct ls_loader_options {
      * reads each block once per epoch instead of once per sample.
      *
      * - Every global batch draws evenly from the blocks of its window. A larger window mixes samples better.
-     * - Two windows must fit in the data set's cache. This is not checked after ls_dataset_concat.
+     * - Two windows must fit in the data set's cache. This is not checked after ls_dataset_concat, ls_dataset_select or
+     *   ls_dataset_split.
      * - The samples of a global batch are sorted by block, so each rank reads few blocks outside its part. The order
      *   depends on the seed, the epoch, the global batch size and these two options, not on the number of ranks.
      * - It cannot be combined with a sampler, weights or no_shuffle.
@@ -431,8 +449,8 @@ typedef struct ls_loader_type {
      */
     ls_status (*next)(ls_loader *self, int64_t epoch, int64_t number, ls_batch *batch, bool *more);
     /**
-     * Called by ls_loader_seek, so that `next` can continue at a different position. May fail. NULL if `next` depends
-     * only on its arguments.
+     * Called by ls_loader_seek if the position changes, so that `next` can continue there. May fail. NULL if `next`
+     * depends only on its arguments.
      */
     ls_status (*seek)(ls_loader *self, int64_t epoch, int64_t batch);
     void (*free_state)(ls_loader *self); /**< frees the resources of the state; may be NULL */
@@ -440,7 +458,7 @@ typedef struct ls_loader_type {
 
 /**
  * Returns a loader of a user-defined kind with `batches` batches per epoch. With -1, `next` decides where an epoch
- * ends.
+ * ends. Returns ownership to the caller; free it with ls_loader_free.
  */
 LS_API ls_loader *ls_loader_custom(const ls_loader_type *type, int64_t batches);
 /** Returns a borrowed pointer to the state of type->state_size bytes. Returns NULL for NULL. */
@@ -449,13 +467,13 @@ LS_API void *ls_loader_state(const ls_loader *loader);
 /** Returns the number of global batches per epoch. Returns -1 if it is unknown. */
 LS_API int64_t ls_loader_batch_count(const ls_loader *loader);
 /**
- * Sets `*epoch` and `*batch` to the position of the next batch. The end of the epoch has the batch number
- * ls_loader_batch_count. Either pointer may be NULL. Loaders start at epoch 0, batch 0.
+ * Sets `*epoch` and `*batch` to the position of the next batch. After the last batch of an epoch, `*batch` is the
+ * number of batches. Either pointer may be NULL. Loaders start at epoch 0, batch 0.
  */
 LS_API void ls_loader_position(const ls_loader *loader, int64_t *epoch, int64_t *batch);
 /**
  * Moves the loader to batch `batch` of epoch `epoch` (both from 0). The loader then returns the same batches as if it
- * had read up to this position.
+ * had read up to this position. Fails with LS_ERR_ARGUMENT if the batch is after the end of the epoch.
  */
 LS_API ls_status ls_loader_seek(ls_loader *loader, int64_t epoch, int64_t batch) LS_WARN_UNUSED;
 /**
@@ -464,8 +482,8 @@ LS_API ls_status ls_loader_seek(ls_loader *loader, int64_t epoch, int64_t batch)
  */
 LS_API ls_status ls_loader_next(ls_loader *loader, ls_batch *batch, bool *more) LS_WARN_UNUSED;
 /**
- * Frees the loader, and drops its reference to the data set. NULL is allowed. A later call on the loader fails with
- * LS_ERR_STATE.
+ * Frees the loader, and drops its reference to the data set. NULL is allowed. A later ls_loader_next or ls_loader_seek
+ * fails with LS_ERR_STATE.
  */
 LS_API void ls_loader_free(ls_loader *loader);
 

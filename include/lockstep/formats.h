@@ -11,15 +11,17 @@
  * ```
  *
  * - IDX, CSV and .npy files may be gzipped.
- * - Readers check all data. The error message names the file and the position.
+ * - Readers check the sizes, types and checksums in the file. The error message names the file, and the position if it
+ *   is known.
  * - A reader needs at most twice the memory of the data below, plus about 1.5 MiB, whatever sizes the file declares:
  *   - IDX, .npy: the tensor
  *   - CSV: one line of text (with its numbers, 8 bytes each), the names of columns and classes, and the tensor
- *   - safetensors, .npz: the tensors, and less than 1 KiB per tensor
+ *   - safetensors, .npz: the tensors, the header or directory, and less than 1 KiB per tensor
  *   - event files: the largest record
  * - Writers, except the writer of event files, create a new file next to `path`, sync it and rename it to `path`. So
  *   other processes see the old file or the complete new file. A symbolic link at `path` is replaced, not followed.
  *   Fails with LS_ERR_IO if `path` is a device, a pipe or a socket.
+ * - Writers of several tensors fail with LS_ERR_ARGUMENT if two of them have the same name.
  */
 #ifndef LOCKSTEP_FORMATS_H
 #define LOCKSTEP_FORMATS_H
@@ -37,7 +39,10 @@ extern "C" {
  */
 LS_API ls_tensor *ls_idx_read(const char *path);
 
-/** Writes a tensor of u8, i32, f32 or f64 as an IDX file, gzipped if `path` ends in ".gz". */
+/**
+ * Writes a tensor (contiguous, one axis or more) of u8, i32, f32 or f64 as an IDX file, gzipped if `path` ends in
+ * ".gz". Other dtypes and layouts fail with LS_ERR_ARGUMENT.
+ */
 LS_API ls_status ls_idx_write(const char *path, const ls_tensor *tensor) LS_WARN_UNUSED;
 
 /** The distinct strings of a CSV column, sorted by their bytes; the position of a string is its class number. Opaque.
@@ -55,7 +60,7 @@ typedef struct ls_csv_text {
  * column is identified by its name in the header or, if no column has that name, by its number, starting with "0".
  */
 typedef struct ls_csv_options {
-    char separator;             /**< 0: ',' */
+    char separator;             /**< 0 selects the default, ',' */
     bool no_header;             /**< whether the first line is data; the columns are then named "0", "1", ... */
     const char *const *columns; /**< the columns to read, in this order; NULL selects all */
     int column_count;           /**< number of `columns`, required with `columns` */
@@ -71,25 +76,26 @@ typedef struct ls_csv_options {
 /**
  * Reads numbers from a CSV file, gzipped or not, as a tensor [rows, columns]. `options` may be NULL.
  *
- * - Fields may be quoted (RFC 4180), and a line may be up to 16 MiB long. Lines end with LF, CR LF or CR.
+ * - Fields may be quoted (RFC 4180). A line must be shorter than 16 MiB. Lines end with LF, CR LF or CR.
  * - Spaces around an unquoted field are ignored.
- * - Blank lines are ignored, even if the file has one column. In a file with one column, write an empty field as
- *   "".
+ * - Empty lines are ignored, even if the file has one column. In a file with one column, write an empty field as "".
+ * - `nan`, `inf` and hexadecimal numbers are read as by strtod.
  * - A string in a column of `.text` becomes its class number. If its classes are not given, each such column needs one
  *   more pass over the file.
- * - Integers are exact in an integer dtype. Other numbers are rounded to the dtype. LS_BOOL reads all numbers except 0
- *   as true.
+ * - Integers are exact in an integer dtype. Other numbers are rounded to the dtype. LS_BOOL reads a number that is 0 in
+ *   f64 as false, and any other number as true.
  * - Fails with LS_ERR_FORMAT, with the line and the column, if a field is empty (see `empty`), is not a number, or is
  *   not one of the classes. Also fails if a number overflows the dtype, or if the dtype is an integer dtype and
- *   the number is not an integer. Integers from 2^53 on must have no decimal point and no exponent.
+ *   the number is not an integer. For i64, integers from 2^53 on must have no decimal point and no exponent.
+ * - Fails with LS_ERR_FORMAT too if the file lacks a column, or if two columns have its name.
  */
 LS_API ls_tensor *ls_csv_read(const char *path, const ls_csv_options *options);
 
 /**
- * Reads the classes of a column, given by its name or number: its distinct nonempty strings, at most 10,000. Uses
- * `separator` and `no_header` of the options, which may be NULL. Use the result in ls_csv_text to read several files
- * with the same class numbers. Returns ownership to the caller; free it with ls_csv_classes_free after the last use.
- * Returns NULL on failure.
+ * Reads the classes of a column, given by its name or number: its distinct nonempty strings, at most 10,000
+ * (LS_ERR_FORMAT). Uses `separator` and `no_header` of the options, which may be NULL. Use the result in ls_csv_text to
+ * read several files with the same class numbers. Returns ownership to the caller; free it with ls_csv_classes_free
+ * after the last use. Returns NULL on failure.
  */
 LS_API ls_csv_classes *ls_csv_classes_read(const char *path, const char *column, const ls_csv_options *options);
 /** Returns the number of classes. Returns 0 for NULL. */
@@ -115,7 +121,7 @@ typedef struct ls_safetensors ls_safetensors;
 /**
  * Reads a safetensors file. Returns ownership to the caller; free it with ls_safetensors_free. Returns NULL if the file
  * is invalid: names must be unique, the tensors' bytes must have no gaps, and an entry must have dtype, shape and
- * data_offsets. Elements may have any value, including NaN.
+ * data_offsets. Also fails for more than LS_MAX_DIMS axes. Elements may have any value, including NaN.
  *
  * Integers without a dtype in this library are converted: I8, I16 and U16 to i32, U32 and U64 to i64. A tensor with a
  * different dtype (F8_E4M3, ...), or with a U64 that does not fit i64, is skipped. ls_safetensors_find then fails for
@@ -146,8 +152,8 @@ LS_API void ls_safetensors_free(ls_safetensors *file);
  * when the first such file is read.
  *
  * - LS_ERR_IO: the file cannot be read.
- * - LS_ERR_FORMAT: the file is damaged or truncated, has more than 2^28 pixels or more pixels than its bytes can
- *   encode, or is neither PNG nor JPEG.
+ * - LS_ERR_FORMAT: the file is damaged or truncated, is neither PNG nor JPEG, is larger than 1 GiB, or has more than
+ *   2^28 pixels or more pixels than its bytes can encode. So are JPEG files with arithmetic coding or over 500 scans.
  * - LS_ERR_UNSUPPORTED: libpng or libjpeg is missing.
  */
 LS_API ls_tensor *ls_image_read(const char *path, int64_t channels);
@@ -156,7 +162,8 @@ LS_API ls_tensor *ls_image_read(const char *path, int64_t channels);
  * ---- NumPy ------------------------------------------------------------------------------------------------------
  * Arrays of floating-point numbers, integers and bool, as in np.save and np.savez. Integers without a dtype in this
  * library are converted by the readers: int8, int16 and uint16 to i32, uint32 and uint64 to i64. Fails with
- * LS_ERR_UNSUPPORTED if a value does not fit, or for any other dtype. NumPy has no bf16, so bf16 cannot be written.
+ * LS_ERR_UNSUPPORTED if a value does not fit, for any other dtype, and for more than LS_MAX_DIMS axes. NumPy has no
+ * bf16, so bf16 cannot be written.
  */
 
 /**
@@ -199,7 +206,8 @@ LS_API void ls_npz_free(ls_npz *file);
 /**
  * Writes the tensors (contiguous) to an HDF5 file, each as an HDF5 dataset with its name, which h5py reads. Slashes in
  * a name create groups. HDF5 has no bf16: such tensors are written as f32. Fails with LS_ERR_UNSUPPORTED if the plug-in
- * lockstep-hdf5.so or the HDF5 library is not installed. ls_hdf5_dataset (hdf5.h) reads HDF5 files.
+ * lockstep-hdf5.so or the HDF5 library is not installed, and with LS_ERR_ARGUMENT if HDF5 rejects a name, such as "a/b"
+ * next to "a". ls_hdf5_dataset (hdf5.h) reads HDF5 files.
  */
 LS_API ls_status ls_hdf5_save(const char *path, const ls_named *tensors, int count) LS_WARN_UNUSED;
 
@@ -220,8 +228,8 @@ typedef struct ls_events ls_events;
 /** Options for ls_events_open. */
 typedef struct ls_events_options {
     /**
-     * Seconds between writes to the file, checked at each record. 0 selects the default, 10. LS_ZERO writes each record
-     * at once.
+     * Seconds between writes to the file, checked at each record. 64 KiB of records are written earlier. 0 selects the
+     * default, 10. LS_ZERO writes each record at once.
      */
     double flush_seconds;
     const char *suffix; /**< suffix of the file name; NULL selects none */
@@ -237,7 +245,10 @@ LS_API ls_events *ls_events_open(const char *folder, const ls_events_options *op
 /** Returns a borrowed pointer to the path of the file. Returns NULL for NULL. */
 LS_API const char *ls_events_path(const ls_events *events);
 
-/** Writes a point of a curve, with its value as f32. Does not allocate memory. */
+/**
+ * Writes a point of a curve, with its value as f32. Allocates memory only if the tag is longer than 32 KiB, or while
+ * records wait for disk space.
+ */
 LS_API ls_status ls_events_scalar(ls_events *events, const char *tag, int64_t step, double value) LS_WARN_UNUSED;
 
 /**
@@ -294,11 +305,11 @@ typedef struct ls_events_item {
 } ls_events_item;
 
 /**
- * Calls `each` with every item of an event file, in the file's order. Reads files of any writer, including scalars that
- * TensorFlow 2 writes as tensors. An incomplete last record ends the reading without an error, because the file is
- * still being written. If `each` returns a status other than LS_OK, stops and returns this status. Fails with LS_ERR_IO
- * if the file cannot be read. If a record is damaged, fails with LS_ERR_FORMAT after the items before this record; the
- * message has the byte offset.
+ * Calls `each` with every value and graph of an event file, in the file's order. Reads files of any writer, including
+ * scalars that TensorFlow 2 writes as tensors. An incomplete last record ends the reading without an error, because the
+ * file is still being written. If `each` returns a status other than LS_OK, stops and returns this status. Fails with
+ * LS_ERR_IO if the file cannot be read. If a record is damaged, fails with LS_ERR_FORMAT after the items before the
+ * damage; the message has the byte offset of the record.
  */
 LS_API ls_status ls_events_read(const char *path, ls_status (*each)(const ls_events_item *item, void *user),
                                 void *user) LS_WARN_UNUSED;

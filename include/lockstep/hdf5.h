@@ -61,7 +61,7 @@ typedef struct ls_array_options {
     /**
      * Size of the cache for the blocks of all variables together, in bytes. Counts the decompressed elements in the
      * slab, in the dtype of the batches. Memory that HDF5 or NetCDF use themselves is not included. 0 selects 64 MiB,
-     * or twice the size of the blocks that a sample needs if this is larger.
+     * or twice the size of the blocks that ls_dataset_block samples need if this is larger.
      */
     int64_t cache_bytes;
 } ls_array_options;
@@ -74,7 +74,7 @@ typedef struct ls_array_options {
  * - The file stays open and may be larger than memory. Each batch reads the blocks that it needs: whole chunks along
  *   the sample axis, or 64 KiB of a variable without chunks. The least recently used blocks are evicted.
  * - Every process reads the file independently, so the serial HDF5 library is sufficient on any number of ranks. Use
- *   .shuffle_window of ls_loader_options for a compressed file: each rank then decompresses only its part.
+ *   .shuffle_window of ls_loader_options for a compressed file: each rank then decompresses little more than its part.
  * - An element is missing if it equals the attribute `_FillValue` or `missing_value` of its variable, or NetCDF's
  *   default fill value in a NetCDF-4 file. In other HDF5 files, elements that were never written have the fill value of
  *   the variable (0 by default), as HDF5 reads them.
@@ -86,11 +86,13 @@ typedef struct ls_array_options {
  *
  * - LS_ERR_UNSUPPORTED: the plug-in or the HDF5 library is not installed, the plug-in belongs to a different version of
  *   Lockstep, or a variable cannot be used (see below)
- * - LS_ERR_IO: the file cannot be opened; from ls_loader_next: a block is damaged
- * - LS_ERR_STATE, from ls_loader_next: the data set was created before ls_spawn or fork
- * - LS_ERR_FORMAT: not an HDF5 file, or a damaged file; from ls_loader_next: an element is missing, without `.missing`
- * - LS_ERR_ARGUMENT: a variable does not exist (the message lists the variables), or an option is wrong
- * - LS_ERR_SHAPE: the variables differ in their number of steps or in their slabs
+ * - LS_ERR_IO: the file does not exist or may not be read; when samples are read: a block is damaged
+ * - LS_ERR_STATE, when samples are read: the data set was created before ls_spawn or fork
+ * - LS_ERR_FORMAT: HDF5 cannot open the file, because it is damaged, not an HDF5 file, or being written by another
+ *   program; when samples are read: an element is missing, without `.missing`
+ * - LS_ERR_ARGUMENT: a variable does not exist (the message lists the variables), no sample is complete, or an
+ *   option is wrong
+ * - LS_ERR_SHAPE: the variables differ in their number of steps or in their slabs, or a batch would have too many axes
  *
  * A variable cannot be used in these cases (LS_ERR_UNSUPPORTED):
  *
@@ -114,6 +116,7 @@ LS_API ls_dataset *ls_hdf5_dataset(const char *path, const ls_array_options *opt
  *   default fill value.
  * - Every virtual variable of HDF5 fails with LS_ERR_UNSUPPORTED: use ls_hdf5_dataset. Enumerations and other
  *   user-defined types fail with LS_ERR_UNSUPPORTED too.
+ * - The name of a group, or of a variable that the NetCDF library does not list, fails with LS_ERR_ARGUMENT.
  * - A classic file fails with LS_ERR_FORMAT if it is shorter than its header declares. The message has both sizes.
  * - When the NetCDF library opens its first file, it switches off HDF5's error printing for the whole program. A
  *   program that wants HDF5 to print errors must call H5Eset_auto2 after ls_netcdf_dataset.

@@ -11,8 +11,8 @@
  * - A loss is one number, a mean over all elements or their sum. With LS_LOSS_NONE it has x's shape, or the shape of
  *   the class numbers.
  * - x and target have the same shape, except for class numbers. They do not broadcast (LS_ERR_SHAPE).
- * - x or target must be floating-point, except for class numbers. If both have integers or booleans, convert one with
- *   ls_to (LS_ERR_ARGUMENT).
+ * - x or target must be floating-point, except for class numbers. If both have integers or booleans, the call
+ *   fails with LS_ERR_ARGUMENT; convert one with ls_to.
  * - Gradients flow to both.
  */
 #ifndef LOCKSTEP_LOSS_H

@@ -8,17 +8,25 @@
 #include "tensor/device.h"
 #include "tensor/scope.h"
 
+static bool shape_is_good(const ls_shape *shape) {
+    bool good = shape->ndim >= 0 && shape->ndim < LS_MAX_DIMS;
+    for (int i = 0; good && i < shape->ndim; i++) {
+        good = shape->size[i] >= 0;
+    }
+    return good;
+}
+
 static bool layout_is_good(const ls_sample_layout *layout) {
-    const bool room = layout->input_shape.ndim < LS_MAX_DIMS && layout->target_shape.ndim < LS_MAX_DIMS;
-    return room && layout->input_shape.ndim >= 0 && layout->target_shape.ndim >= 0;
+    return shape_is_good(&layout->input_shape) && shape_is_good(&layout->target_shape) &&
+           ls_dtype_size(layout->input_dtype) > 0 && ls_dtype_size(layout->target_dtype) > 0;
 }
 
 ls_dataset *ls_dataset_new(const ls_dataset_type *type, int64_t count, const ls_sample_layout *layout) {
     if (type == NULL || type->fetch == NULL || layout == NULL || count < 0 || !layout_is_good(layout)) {
         return ls_fail_null(
             LS_ERR_ARGUMENT,
-            "ls_dataset_new: a type with fetch, a count of 0 or more (is %lld) and shapes of at most %d "
-            "axes are needed",
+            "ls_dataset_new: a type with fetch, a count of 0 or more (is %lld), dtypes, and shapes of at most %d axes "
+            "with sizes of 0 or more are needed",
             (long long)count, LS_MAX_DIMS - 1);
     }
     ls_dataset *dataset = ls_allocate_zeroed(1, sizeof *dataset);
@@ -51,7 +59,7 @@ static void destroy(ls_dataset *dataset) {
     ls_retire(dataset, LS_RETIRED_SHARED);
 }
 
-static bool is_here(const ls_dataset *dataset) {
+bool ls_dataset_is_here(const ls_dataset *dataset) {
     if (dataset != NULL && ls_owners_are_gone(&dataset->owners)) {
         (void)ls_fail(LS_ERR_STATE,
                       "the data set was freed with the last loader or data set that owned it; keep it with "
@@ -62,7 +70,7 @@ static bool is_here(const ls_dataset *dataset) {
 }
 
 ls_dataset *ls_dataset_take(ls_dataset *dataset) {
-    if (!is_here(dataset)) {
+    if (!ls_dataset_is_here(dataset)) {
         return NULL;
     }
     ls_owners_take(&dataset->owners);
@@ -76,7 +84,7 @@ void ls_dataset_drop(ls_dataset *dataset) {
 }
 
 ls_dataset *ls_dataset_retain(ls_dataset *dataset) {
-    if (!is_here(dataset)) {
+    if (!ls_dataset_is_here(dataset)) {
         return NULL;
     }
     ls_owners_retain(&dataset->owners);
@@ -193,7 +201,7 @@ static ls_status make_batch(ls_dataset *dataset, const ls_samples *samples, ls_t
     *input = reuse_or_new(*input, samples->count, raw->input_shape, raw->input_dtype);
     *target = reuse_or_new(*target, samples->count, raw->target_shape, raw->target_dtype);
     ls_status status =
-        *input != NULL && *target != NULL ? dataset->type->fetch(dataset, samples, *input, *target) : LS_ERR_MEMORY;
+        *input != NULL && *target != NULL ? dataset->type->fetch(dataset, samples, *input, *target) : ls_error_status();
     if (status == LS_OK) {
         *input = transform(&dataset->input, samples, *input, "input");
         *target = transform(&dataset->target, samples, *target, "target");

@@ -66,6 +66,9 @@ struct ls_dataset {
     int earlier_steps; /* steps applied to the inputs before this data set's own */
 };
 
+/* Returns false for NULL, and false with LS_ERR_STATE if the data set was freed. */
+bool ls_dataset_is_here(const ls_dataset *dataset);
+
 /*
  * Adds a reference for a new owner, who releases it with ls_dataset_drop. NULL is allowed. Returns NULL with an error
  * if the data set was freed.

@@ -168,10 +168,11 @@ ls_dataset *ls_mnist_dataset(const char *folder, bool train) {
 /* Reads the target columns. The caller owns the result. Class numbers have dtype i64 and shape [rows]. */
 static ls_tensor *read_csv_target(const char *path, const char *const *targets, int count,
                                   const ls_csv_options *options) {
-    bool classes = options->class_target;
-    for (int i = 0; count == 1 && i < options->text_count && options->text != NULL; i++) {
-        classes |= options->text[i].column != NULL && strcmp(options->text[i].column, targets[0]) == 0;
+    bool is_text = false;
+    if (count == 1 && ls_csv_find_text("ls_csv_dataset", path, targets[0], options, &is_text) != LS_OK) {
+        return NULL;
     }
+    const bool classes = options->class_target || is_text;
     if (classes && count > 1) {
         return ls_fail_null(LS_ERR_ARGUMENT, "ls_csv_dataset: .class_target needs one target column, but there are %d",
                             count);
@@ -228,6 +229,15 @@ static ls_tensor *whole_tensor(int64_t count, ls_shape sample, ls_dtype dtype) {
 /* Copies a batch into the rows starting at `first`. */
 static ls_status put_rows(ls_tensor *whole, int64_t first, const ls_tensor *batch) {
     int64_t size[LS_MAX_DIMS];
+    const ls_shape given = ls_sample_shape(batch), wanted = ls_sample_shape(whole);
+    if (!ls_shape_equal(&given, &wanted) || batch->dtype != whole->dtype) {
+        return ls_fail(LS_ERR_SHAPE,
+                       "ls_dataset_preload: samples from %lld on are %s of %s, but the first sample is %s of %s: a "
+                       "transform must return the same shape and dtype for all samples",
+                       (long long)first, ls_shape_describe(given.ndim, given.size).text,
+                       ls_dtype_name((ls_dtype)batch->dtype), ls_shape_describe(wanted.ndim, wanted.size).text,
+                       ls_dtype_name((ls_dtype)whole->dtype));
+    }
     memcpy(size, whole->size, sizeof size);
     size[0] = batch->size[0];
     ls_tensor *rows = ls_tensor_view_owned(whole, whole->ndim, size, whole->stride, first * whole->stride[0]);

@@ -98,6 +98,13 @@ static ls_status add_channel(statistics *s, int64_t channel, const double *batch
 }
 
 static ls_status add_batch(statistics *s, ls_tensor *input, int64_t rows) {
+    const ls_shape given = ls_sample_shape(input), wanted = ls_dataset_layout(s->dataset).input_shape;
+    if (!ls_shape_equal(&given, &wanted)) {
+        return ls_fail(LS_ERR_SHAPE,
+                       "ls_nn_standardize_fit: samples %lld to %lld are %s, unlike the first sample: a transform must "
+                       "return the same shape for all samples",
+                       (long long)s->count, (long long)(s->count + rows - 1), LS_SHAPE_TEXT(input));
+    }
     ls_scope *scope = ls_scope_begin();
     ls_tensor *batch = ls_to(input, LS_F64);
     batch = batch != NULL ? ls_contiguous(batch) : NULL;
@@ -187,6 +194,9 @@ static ls_status fit(ls_module *module, ls_dataset *dataset, int64_t inner) {
 
 ls_status ls_nn_standardize_fit(ls_module *standardize, ls_dataset *dataset) {
     static const char call[] = "ls_nn_standardize_fit";
+    if ((standardize != NULL && !ls_module_is_here(standardize)) || (dataset != NULL && !ls_dataset_is_here(dataset))) {
+        return LS_ERR_STATE;
+    }
     if (standardize == NULL || standardize->type != &ls_standardize_type) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: expected a module created by ls_nn_standardize, not %s", call,
                        standardize == NULL ? "NULL" : ls_module_type_name(standardize));

@@ -74,6 +74,16 @@ static ls_tensor *scale_and_shift(ls_tensor *batch, const ls_samples *samples, v
     return ls_add(ls_mul(ls_to(batch, LS_F32), numbers[0]), numbers[1]);
 }
 
+/* `numbers` contains the mean and the factor. The mean is subtracted first, so that a large mean costs no digits. */
+static ls_tensor *center_and_scale(ls_tensor *batch, const ls_samples *samples, void *user) {
+    (void)samples;
+    const double *numbers = ((const ls_step_options *)user)->numbers;
+    const ls_dtype dtype = ls_dtype_of(batch);
+    const bool wide = dtype == LS_F64 || dtype == LS_I64 || dtype == LS_I32; /* f32 may round these inputs */
+    ls_tensor *x = ls_to(batch, wide ? LS_F64 : LS_F32);
+    return ls_to(ls_mul(ls_sub(x, numbers[0]), numbers[1]), LS_F32);
+}
+
 ls_dataset *ls_dataset_normalize(ls_dataset *dataset, double mean, double deviation) {
     if (!(deviation > 0)) {
         ls_dataset_consume(dataset);
@@ -82,17 +92,18 @@ ls_dataset *ls_dataset_normalize(ls_dataset *dataset, double mean, double deviat
     if (dataset == NULL) {
         return NULL;
     }
-    const double scale = dataset->layout.input_dtype == LS_U8 ? 1.0 / 255 : 1.0;
-    return ls_dataset_add_step(dataset, false,
-                               (ls_transform_step){.function = scale_and_shift,
-                                                   .built_in = true,
-                                                   .options.numbers = {scale / deviation, -mean / deviation}});
+    const bool bytes = dataset->layout.input_dtype == LS_U8;
+    const ls_transform_step of_bytes = {
+        .function = scale_and_shift, .built_in = true, .options.numbers = {1.0 / 255 / deviation, -mean / deviation}};
+    const ls_transform_step of_numbers = {
+        .function = center_and_scale, .built_in = true, .options.numbers = {mean, 1 / deviation}};
+    return ls_dataset_add_step(dataset, false, bytes ? of_bytes : of_numbers);
 }
 
 static ls_tensor *flatten_samples(ls_tensor *batch, const ls_samples *samples, void *user) {
     (void)samples;
     (void)user;
-    return ls_flatten(batch, 1, -1);
+    return ls_ndim(batch) == 1 ? ls_unsqueeze(batch, 1) : ls_flatten(batch, 1, -1);
 }
 
 ls_dataset *ls_dataset_flatten(ls_dataset *dataset) {
@@ -103,6 +114,13 @@ static ls_tensor *to_one_hot(ls_tensor *batch, const ls_samples *samples, void *
     (void)samples;
     const double *numbers = ((const ls_step_options *)user)->numbers;
     const int64_t classes = (int64_t)numbers[0];
+    if (ls_dtype_is_floating(ls_dtype_of(batch))) {
+        (void)ls_fail(LS_ERR_ARGUMENT,
+                      "ls_dataset_one_hot: the targets are %s, but must be integers; convert them first "
+                      "(ls_dataset_transform_target)",
+                      ls_dtype_name(ls_dtype_of(batch)));
+        return ls_scope_failed();
+    }
     ls_tensor *targets = ls_to(batch, LS_I64);
     if (ls_numel(targets) > 0) {
         const double least = ls_item(ls_min(targets)), largest = ls_item(ls_max(targets));

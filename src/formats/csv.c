@@ -464,6 +464,34 @@ ls_tensor *ls_csv_read_columns(const char *call, const char *path, const char *c
     return tensor;
 }
 
+static ls_status find_text_column(ls_csv_reader *reader, const char *wanted, const ls_csv_options *options,
+                                  ls_csv_columns *columns, bool *is_text) {
+    int index = 0, other = 0;
+    LS_TRY(ls_csv_begin(reader, options, columns));
+    LS_TRY(ls_csv_find_column(reader, columns, wanted, &index));
+    for (int i = 0; i < options->text_count; i++) {
+        LS_TRY(ls_csv_find_column(reader, columns, options->text[i].column, &other));
+        *is_text = *is_text || other == index;
+    }
+    return LS_OK;
+}
+
+ls_status ls_csv_find_text(const char *call, const char *path, const char *column, const ls_csv_options *options,
+                           bool *is_text) {
+    ls_csv_reader reader;
+    ls_csv_columns columns = {0};
+    *is_text = false;
+    if (options->text_count == 0 || column == NULL) {
+        return LS_OK;
+    }
+    LS_TRY(check_options(call, options));
+    LS_TRY(ls_csv_open(call, path, options, &reader));
+    const ls_status status = find_text_column(&reader, column, options, &columns, is_text);
+    ls_csv_close(&reader);
+    ls_free(columns.names);
+    return status;
+}
+
 ls_tensor *ls_csv_read(const char *path, const ls_csv_options *options) {
     return ls_csv_read_columns("ls_csv_read", path, NULL, 0, options);
 }

@@ -20,7 +20,7 @@ static ls_status csv_error(const ls_csv_reader *reader, const char *what) {
 /* Makes room in the buffer for more bytes of the line, which moves to the start. */
 static ls_status grow(ls_csv_reader *reader) {
     if (reader->capacity >= LINE_LIMIT) {
-        return csv_error(reader, "a line has more than 16 MiB");
+        return csv_error(reader, "a line has 16 MiB or more");
     }
     const size_t capacity = reader->capacity > 0 ? 2 * reader->capacity : FIRST_CAPACITY;
     char *buffer = ls_reallocate(reader->buffer, reader->filled, capacity + 2);

@@ -63,6 +63,10 @@ ls_status ls_elements_widen(const ls_element *element, void *memory, int64_t cou
                             const char *what) {
     const char *from = ls_elements_begin(element, memory, count);
     const size_t width = ls_dtype_size(element->dtype);
+    char *bytes = memory;
+    for (int64_t i = 0; element->dtype == LS_BOOL && i < count; i++) {
+        bytes[i] = bytes[i] != 0;
+    }
     for (int64_t i = 0; element->widened && i < count;
          i++) { /* the file's elements are at the end, so none is overwritten before it is read */
         const int64_t value = value_at(element, from + (size_t)i * element->bytes);

@@ -31,8 +31,8 @@ const ls_element *ls_element_of_dtype(ls_dtype dtype);
  */
 char *ls_elements_begin(const ls_element *element, void *memory, int64_t count);
 /*
- * Converts the file's elements to the tensor's dtype, in place. Fails with LS_ERR_UNSUPPORTED if a value does not fit.
- * The message begins with `call` and `what`.
+ * Converts the file's elements to the tensor's dtype, in place. A boolean other than 0 becomes 1. Fails with
+ * LS_ERR_UNSUPPORTED if a value does not fit. The message begins with `call` and `what`.
  */
 ls_status ls_elements_widen(const ls_element *element, void *memory, int64_t count, const char *call, const char *what);
 

@@ -126,9 +126,6 @@ static ls_status read_elements(ls_source *source, const ls_npy_header *header, l
     if (header->big_endian) {
         turn_bytes(bytes, header->bytes, header->element->bytes);
     }
-    for (size_t i = 0; header->element->dtype == LS_BOOL && i < header->bytes; i++) {
-        bytes[i] = bytes[i] != 0;
-    }
     return ls_elements_widen(header->element, ls_host_data(tensor), tensor->count, source->call, source->path);
 }
 

@@ -110,7 +110,8 @@ static ls_status read_shape(header_parser *p, ls_npy_header *header) {
     LS_TRY(expect(p, '('));
     while (!accept(p, ')')) {
         if (shape->ndim == LS_MAX_DIMS) {
-            return fail_at(p, "the end of at most 8 sizes");
+            return ls_fail(LS_ERR_UNSUPPORTED, "%s: %s: the array has more than %d axes, which a tensor cannot hold",
+                           p->source->call, p->source->path, LS_MAX_DIMS);
         }
         LS_TRY(read_size(p, &shape->size[shape->ndim++]));
         const bool comma = accept(p, ',');

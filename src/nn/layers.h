@@ -33,11 +33,11 @@ extern const ls_module_type ls_linear_type;
 extern const ls_module_type ls_relu_type;
 extern const ls_module_type ls_standardize_type; /* has the buffers "mean" and "deviation" */
 
-/* Returns whether a module with ls_standardize_type treats NaN as a missing value. */
+/* Returns whether a module of type ls_standardize_type treats NaN as a missing value. */
 bool ls_standardize_skips_nan(const ls_module *module);
-/* Returns the module with ls_standardize_type in the model with this buffer "mean", or NULL. */
+/* Returns the module of type ls_standardize_type in the model with this buffer "mean", or NULL. */
 const ls_module *ls_standardize_of_mean(const ls_module *model, const ls_tensor *mean);
-/* Returns whether the model contains a module with ls_standardize_type with its initial mean and deviation. */
+/* Returns whether the model contains a module of type ls_standardize_type with its initial mean and deviation. */
 bool ls_standardize_is_unfitted(const ls_module *model);
 
 /*

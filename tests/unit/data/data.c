@@ -13,6 +13,7 @@
 #include <lockstep/autograd.h>
 #include <lockstep/data.h>
 #include <lockstep/loss.h>
+#include <lockstep/nn.h>
 
 #include "tests/support/files.h"
 #include "tests/support/log.h"
@@ -171,6 +172,37 @@ TEST(test_transforms_change_batches_and_layout) {
     ls_loader_free(loader);
 }
 
+TEST(test_normalize_subtracts_a_large_mean_first) {
+    const double numbers[] = {1e6 + 0.5, 1e6 - 0.25};
+    const ls_dtype dtypes[] = {LS_F32, LS_F64, LS_I64};
+    for (int i = 0; i < 3; i++) {
+        const double scale = dtypes[i] == LS_I64 ? 1000 : 1;
+        ls_tensor *input = ls_to(ls_mul(ls_from(LS_SHAPE(2), LS_F64, numbers), scale), dtypes[i]);
+        ls_dataset *set =
+            ls_dataset_normalize(ls_tensor_dataset(input, ls_zeros(LS_SHAPE(2), LS_I64)), 1e6 * scale, 3 * scale);
+        assert_non_null(set);
+        ls_loader *loader = ls_loader_new(set, &(ls_loader_options){.batch_size = 2, .no_shuffle = true});
+        ls_batch batch;
+        bool more;
+        assert_int_equal(ls_loader_next(loader, &batch, &more), LS_OK);
+        const float *given = elements(batch.input);
+        assert_true(fabsf(given[0] - 0.5F / 3) < 1e-6F && fabsf(given[1] + 0.25F / 3) < 1e-6F);
+        ls_loader_free(loader);
+    }
+}
+
+/* Tests inputs that are numbers, and targets that are not integers. */
+TEST(test_flatten_of_numbers_and_one_hot_of_fractions) {
+    ls_dataset *set =
+        ls_dataset_flatten(ls_tensor_dataset(ls_ones(LS_SHAPE(3), LS_F32), ls_zeros(LS_SHAPE(3), LS_F32)));
+    assert_non_null(set);
+    const ls_shape shape = ls_dataset_layout(set).input_shape;
+    assert_true(shape.ndim == 1 && shape.size[0] == 1);
+    assert_null(ls_dataset_one_hot(set, 3));
+    assert_int_equal(ls_error_status(), LS_ERR_ARGUMENT);
+    expect_message("the targets are f32, but must be integers");
+}
+
 static ls_tensor *add_user_number(ls_tensor *batch, const ls_samples *samples, void *user) {
     (void)samples;
     return ls_add(batch, *(const double *)user);
@@ -180,6 +212,25 @@ static ls_tensor *lose_a_row(ls_tensor *batch, const ls_samples *samples, void *
     (void)samples;
     (void)user;
     return ls_narrow(batch, 0, 0, 0);
+}
+
+/* Returns three columns for one sample, and one column for several samples. */
+static ls_tensor *change_width(ls_tensor *batch, const ls_samples *samples, void *user) {
+    (void)batch;
+    (void)user;
+    return ls_ones(LS_SHAPE(samples->count, samples->count == 1 ? 3 : 1), LS_F32);
+}
+
+TEST(test_samples_of_different_shapes) {
+    ls_dataset *set = ls_dataset_retain(ls_dataset_transform_input(counting_set(5), change_width, NULL));
+    ls_module *standardize = ls_nn_standardize(3);
+    assert_int_equal(ls_nn_standardize_fit(standardize, set), LS_ERR_SHAPE);
+    expect_message("samples 0 to 4 are [5, 1], unlike the first sample");
+    ls_module_free(standardize);
+    assert_null(ls_dataset_preload(set));
+    assert_int_equal(ls_error_status(), LS_ERR_SHAPE);
+    expect_message("samples from 0 on are [1] of f32, but the first sample is [3] of f32");
+    ls_dataset_free(set);
 }
 
 static ls_tensor *expect_no_user(ls_tensor *batch, const ls_samples *samples, void *user) {
@@ -380,6 +431,24 @@ TEST(test_csv_set_of_classes) {
     expect_message("line 3, column \"Age\" is empty; set .empty");
 }
 
+/* The target and the entry of .text may identify the column in different ways. */
+TEST(test_csv_set_finds_a_text_target_by_name_and_number) {
+    static const char iris[] = "length,width,species\n5.1,3.5,setosa\n7,3.2,versicolor\n";
+    static const char *const names[] = {"species", "2"};
+    const char *path = test_file("iris.csv", iris, sizeof iris - 1);
+    for (int i = 0; i < 2; i++) {
+        ls_dataset *set =
+            ls_csv_dataset(path, &names[i], 1,
+                           &(ls_csv_options){.text = (const ls_csv_text[]){{.column = names[1 - i]}}, .text_count = 1});
+        const ls_sample_layout layout = ls_dataset_layout(set);
+        assert_true(layout.target_dtype == LS_I64 && layout.target_shape.ndim == 0);
+        ls_dataset_free(set);
+    }
+    assert_null(ls_csv_dataset(path, &(const char *){NULL}, 1,
+                               &(ls_csv_options){.text = (const ls_csv_text[]){{.column = "2"}}, .text_count = 1}));
+    assert_int_equal(ls_error_status(), LS_ERR_ARGUMENT);
+}
+
 TEST(test_errors) {
     assert_null(ls_tensor_dataset(ls_zeros(LS_SHAPE(3, 2), LS_F32), ls_zeros(LS_SHAPE(4), LS_F32)));
     expect_message("[3, 2] and targets [4]");
@@ -392,6 +461,11 @@ TEST(test_errors) {
     assert_null(ls_dataset_subset(counting_set(3), 2, 2));
     assert_null(ls_dataset_normalize(counting_set(3), 0, 0));
     assert_null(ls_dataset_preload(ls_dataset_flatten(NULL)));
+    const ls_sample_layout layouts[] = {{.input_shape = LS_SHAPE(-2)}, {.target_dtype = LS_DTYPE_COUNT}};
+    for (int i = 0; i < 2; i++) {
+        assert_null(ls_dataset_new(&(ls_dataset_type){.name = "squares", .fetch = fetch_squares}, 3, &layouts[i]));
+        assert_int_equal(ls_error_status(), LS_ERR_ARGUMENT);
+    }
     ls_tensor *images = ls_zeros(LS_SHAPE(3, 2), LS_U8);
     ls_tensor *labels = ls_zeros(LS_SHAPE(2), LS_U8);
     const char *image_path = test_path("images");
@@ -410,14 +484,18 @@ int main(void) {
         cmocka_unit_test(test_shuffle_is_a_permutation_of_seed_and_epoch),
         cmocka_unit_test(test_a_data_set_of_ones_own),
         cmocka_unit_test(test_transforms_change_batches_and_layout),
+        cmocka_unit_test(test_normalize_subtracts_a_large_mean_first),
+        cmocka_unit_test(test_flatten_of_numbers_and_one_hot_of_fractions),
         cmocka_unit_test(test_user_transforms),
         cmocka_unit_test(test_transforms_that_fail),
+        cmocka_unit_test(test_samples_of_different_shapes),
         cmocka_unit_test(test_one_hot_of_a_class_too_many),
         cmocka_unit_test(test_slices_of_a_batch),
         cmocka_unit_test(test_csv_set),
         cmocka_unit_test(test_csv_set_omits_targets),
         cmocka_unit_test(test_csv_set_warns_about_a_header_of_numbers),
         cmocka_unit_test(test_csv_set_of_classes),
+        cmocka_unit_test(test_csv_set_finds_a_text_target_by_name_and_number),
         cmocka_unit_test(test_errors),
     };
     return cmocka_run_group_tests(tests, NULL, test_files_teardown);

@@ -195,8 +195,8 @@ static const char *npy_with(const char *header, size_t size) {
 
 static void expect_read_error(const char *path, const char *part) {
     assert_null(ls_npy_read(path));
-    const bool elements = strstr(part, "its elements are") == part;
-    assert_int_equal(ls_error_status(), elements ? LS_ERR_UNSUPPORTED : LS_ERR_FORMAT);
+    const bool valid = strstr(part, "its elements are") == part || strstr(part, "the array has") == part;
+    assert_int_equal(ls_error_status(), valid ? LS_ERR_UNSUPPORTED : LS_ERR_FORMAT);
     expect_message(part);
     expect_message(path);
 }
@@ -227,7 +227,7 @@ TEST(test_headers) {
         {"{'descr': '|u1', 'fortran_order': False, 'shape': (2 3)}", 6, "',' was expected"},
         {"{'descr': '|u1', 'fortran_order': False, 'shape': (2, 3 1)}", 6, "')' was expected"},
         {"{'descr': '|u1', 'fortran_order': False, 'shape': 6}", 6, "'(' was expected"},
-        {"{'descr': '|u1', 'fortran_order': False, 'shape': (1,1,1,1,1,1,1,1,6)}", 6, "the end of at most 8 sizes"},
+        {"{'descr': '|u1', 'fortran_order': False, 'shape': (1,1,1,1,1,1,1,1,6)}", 6, "the array has more than 8 axes"},
         {"{'descr': '|u1', 'fortran_order': False, 'shape': (9223372036854775808,)}", 6, "at most 63 bits"},
         {"{'descr': '|u1', 'fortran_order': False, 'shape': (0, 9223372036854775807)}", 0,
          "the product of its sizes is too large"},

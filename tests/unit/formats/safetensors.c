@@ -131,6 +131,15 @@ TEST(test_safetensors_converts_integers) {
     ls_safetensors_free(file);
 }
 
+/* A stored byte other than 0 is true. In memory, true is always 1. */
+TEST(test_safetensors_reads_booleans) {
+    static const char header[] = "{\"mask\":{\"dtype\":\"BOOL\",\"shape\":[4],\"data_offsets\":[0,4]}}";
+    ls_safetensors *file = safetensors_of(header, (const unsigned char *)"\0\1\2\xff", 4);
+    assert_non_null(file);
+    assert_memory_equal(ls_data_const(ls_safetensors_find(file, "mask")), "\0\1\1\1", 4);
+    ls_safetensors_free(file);
+}
+
 static void note_name(const char *name, void *user) {
     strncpy(user, name, 15);
 }
@@ -310,6 +319,7 @@ int main(void) {
         cmocka_unit_test(test_safetensors_round_trip),
         cmocka_unit_test(test_safetensors_reads_python_file),
         cmocka_unit_test(test_safetensors_converts_integers),
+        cmocka_unit_test(test_safetensors_reads_booleans),
         cmocka_unit_test(test_a_model_of_integers),
         cmocka_unit_test(test_safetensors_refuses_bad_files),
         cmocka_unit_test(test_safetensors_escapes),

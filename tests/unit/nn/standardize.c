@@ -214,6 +214,10 @@ SCOPED_TEST(test_refusals) {
     check_refused(ls_forward(module, ls_ones(LS_SHAPE(2, 4), LS_F32)), LS_ERR_SHAPE,
                   "Standardize: x is [2, 4], but must be [n, 3, ...]");
     ls_module_free(module);
+    expect_error(ls_nn_standardize_fit(two, data), LS_ERR_STATE, "the data set was freed");
+    data = table();
+    expect_error(ls_nn_standardize_fit(module, data), LS_ERR_STATE, "the module was freed");
+    ls_dataset_free(data);
     ls_module_free(linear);
     ls_module_free(two);
 }
