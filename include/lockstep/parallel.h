@@ -233,8 +233,8 @@ typedef struct ls_reducer_options {
      * selects means over the ranks, of any dtype but bool. */
     double scale;
     /**
-     * Tensors of the same dtype are reduced together as soon as they have this number of bytes. With 0, ls_reducer_add
-     * reduces each tensor by itself.
+     * Successive tensors of one dtype are reduced together as soon as they have this number of bytes. With 0,
+     * ls_reducer_add reduces each tensor by itself.
      */
     size_t bucket_bytes;
     bool asynchronous; /**< ls_reducer_add does not wait; the tensors contain the results after ls_reducer_finish */
@@ -247,7 +247,7 @@ LS_API ls_reducer *ls_reducer_new(ls_comm *comm, const ls_reducer_options *optio
 /**
  * Adds a contiguous tensor, which the reducer replaces by its scaled sum over the ranks, in ls_reducer_finish at the
  * latest. Do not change the tensor before that. All ranks must add tensors of the same dtypes and numbers of elements
- * in the same order. The call is collective if it completes a bucket.
+ * in the same order. The call is collective if it completes a bucket, or if the dtype or device changes.
  */
 LS_API ls_status ls_reducer_add(ls_reducer *reducer, ls_tensor *tensor) LS_WARN_UNUSED;
 
@@ -718,8 +718,8 @@ LS_API ls_module *ls_nn_parallel_dropout(ls_comm *comm, double p);
  * ranks. */
 LS_API ls_module *ls_nn_parallel_embedding(ls_comm *comm, int64_t count, int64_t width);
 
-/** The order of a stage's micro-batches. GPipe holds all of them at the same time, 1F1B at most one per stage. Both
- * orders give bit-identical results. */
+/** The order of a stage's micro-batches. GPipe holds all of them at the same time, 1F1B at most as many as there are
+ * stages. Both orders give bit-identical results. */
 typedef enum ls_pipeline_schedule { LS_PIPELINE_1F1B = 0, LS_PIPELINE_GPIPE } ls_pipeline_schedule;
 
 /** Options for ls_pipeline. Zero fields select the defaults. All ranks must pass the same options, except `sample`. */
