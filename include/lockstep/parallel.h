@@ -413,7 +413,8 @@ typedef struct ls_data_parallel_options {
      * All ranks must pass the same number. Fails with LS_ERR_ARGUMENT if S is less than the number of ranks, and with
      * LS_ERR_UNSUPPORTED if it is combined with .reduce_dtype, .powersgd_rank or .zero = 2 or 3, if the model is on a
      * GPU, or if another data-parallel module has some of the parameters. A step fails with LS_ERR_UNSUPPORTED if the
-     * forward pass communicates, or changes a buffer other than the running statistics of batch normalization.
+     * forward pass communicates, or changes a buffer other than the running statistics of batch normalization, and
+     * after ls_comm_set_any_order(comm, true).
      */
     int shards;
 } ls_data_parallel_options;
@@ -651,7 +652,7 @@ LS_API ls_outer *ls_outer_new(ls_module *model, ls_comm *comm, const ls_outer_op
  *
  * - LS_ERR_MISMATCH, on every rank, in an outer step: the ranks have taken different numbers of steps, or have frozen
  *   different parameters.
- * - LS_ERR_STATE: layers were added after ls_outer_new, or `outer` was freed.
+ * - LS_ERR_STATE: layers were added after ls_outer_new, or `outer` or its communicator was freed.
  *
  * If a rank fails in its training step, it must not continue: the other ranks get LS_ERR_PEER when it exits. In a
  * trial, they get its status and its message.
