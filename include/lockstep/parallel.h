@@ -733,9 +733,9 @@ typedef struct ls_pipeline_options {
 } ls_pipeline_options;
 
 /**
- * Splits `model` into one stage per rank of `comm`, and returns this rank's stage. `model` is an ls_sequential of
- * layers with one input and one output, the same on all ranks. Takes ownership of `model`, and borrows `comm`. A
- * collective call.
+ * Splits `model` into one stage per rank of `comm`, and returns this rank's stage. `model` is an ls_sequential, the
+ * same on all ranks, of at least one layer per rank, each with one input and one output. Takes ownership of `model`,
+ * and borrows `comm`. A collective call.
  *
  * - Layers that share a parameter must be in one stage.
  * - The stage's layers keep their names in the model and their hooks. Hooks of the ls_sequential itself are removed.
