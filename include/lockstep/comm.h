@@ -422,7 +422,7 @@ LS_API ls_status ls_comm_recv_any(ls_comm *comm, void *buffer, size_t count, ls_
  * copies if all ranks send from one such block and receive into one such block, at any offset. Use it for gradients.
  *
  * Each rank gets its own `size` bytes; 0 is allowed. All ranks must call it with the same `size`, in the same order as
- * their other calls. The communicator owns the memory and frees it at the latest when it is freed itself. Returns NULL
+ * their other calls. The communicator owns the memory, which is invalid after ls_comm_free. Returns NULL
  * on every rank on failure. Fails with LS_ERR_MEMORY if the machine cannot reserve the memory; the message has the
  * number of bytes.
  */
