@@ -254,7 +254,8 @@ LS_API ls_status ls_reducer_add(ls_reducer *reducer, ls_tensor *tensor) LS_WARN_
 /** Reduces the remaining tensors, and waits for all reductions. Returns the first error. A collective call. */
 LS_API ls_status ls_reducer_finish(ls_reducer *reducer) LS_WARN_UNUSED;
 
-/** Frees the reducer. Tensors that were not reduced keep their elements. NULL is allowed. */
+/** Frees the reducer. Without ls_reducer_finish, tensors whose reduction has not started keep their elements, and other
+ * added tensors are undefined. NULL is allowed. */
 LS_API void ls_reducer_free(ls_reducer *reducer);
 
 /**
@@ -403,8 +404,8 @@ typedef struct ls_data_parallel_options {
      * option. 0 switches this off.
      *
      * Set `.shards` of ls_loader_options to the same number. Train with ls_data_parallel_step or a trial: ls_forward
-     * outside of them fails with LS_ERR_STATE, except under ls_no_grad. A slice of 32 samples or more computes at
-     * nearly the speed of a large batch.
+     * outside of them fails with LS_ERR_STATE, except under ls_no_grad without batch normalization or dropout in
+     * training mode. A slice of 32 samples or more computes at nearly the speed of a large batch.
      *
      * A rank runs its slices one after the other, and needs the memory of one slice. With batch normalization, the
      * slices need statistics of the global batch: they take turns from layer to layer, so the memory of all slices is
