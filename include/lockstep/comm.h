@@ -131,11 +131,11 @@ typedef ls_status (*ls_rank_function)(ls_comm *world, void *user);
  * Starts `ranks` processes on this machine. Each process joins a new job and calls `function(world, user)`. Waits for
  * all of them. The processes are forks, so each rank has its own copy of the caller's memory and of `user`.
  *
- * If a rank fails, the other ranks are terminated. Returns the status and message of the first rank that failed. After
- * an LS_ERR_PEER, waits up to 1 s for a rank with another status, which it then returns instead. Returns LS_ERR_PEER if
- * the process of the rank ended before `function` returned. Fails with LS_ERR_STATE if this thread has a world, or if
- * this process has other threads; the message has the number of threads. Call ls_spawn before any function that starts
- * threads.
+ * If a rank fails, the other ranks are terminated. Returns the status and message of the first rank that failed. If
+ * that is LS_ERR_PEER, waits up to 1 s for the rank that caused it, and returns its status instead. Returns LS_ERR_PEER
+ * if the process of the rank ended before `function` returned. Fails with LS_ERR_STATE if this thread has a world, or
+ * if this process has other threads; the message has the number of threads. Call ls_spawn before any function that
+ * starts threads.
  */
 LS_API ls_status ls_spawn(int ranks, ls_rank_function function, void *user) LS_WARN_UNUSED;
 
