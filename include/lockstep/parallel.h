@@ -246,8 +246,9 @@ LS_API ls_reducer *ls_reducer_new(ls_comm *comm, const ls_reducer_options *optio
 
 /**
  * Adds a contiguous tensor, which the reducer replaces by its scaled sum over the ranks, in ls_reducer_finish at the
- * latest. Do not change the tensor before that. All ranks must add tensors of the same dtypes and numbers of elements
- * in the same order. The call is collective if it completes a bucket, or if the dtype or device changes.
+ * latest. Do not change the tensor or add it again before that. All ranks must add tensors of the same dtypes and
+ * numbers of elements in the same order. The call is collective if it completes a bucket, or if the dtype or device
+ * changes.
  */
 LS_API ls_status ls_reducer_add(ls_reducer *reducer, ls_tensor *tensor) LS_WARN_UNUSED;
 
