@@ -444,8 +444,8 @@ LS_API ls_status ls_work_wait(ls_work *work) LS_WARN_UNUSED;
 
 /**
  * Returns whether ls_work_wait would return at once, with or without an error. Returns true for NULL. Advances the work
- * without waiting. The timeout starts with the first call to ls_work_done or ls_work_wait, or with the first call that
- * waits on another communicator.
+ * without waiting. The timeout counts the time in which calls or the progress thread advance the work, and at most 1 s
+ * between two such calls.
  */
 LS_API bool ls_work_done(ls_work *work);
 
