@@ -197,7 +197,8 @@ LS_API ls_status ls_sync_parameters(ls_module *model, ls_comm *comm, int root) L
 
 /**
  * Replaces every gradient by its mean over ranks. A missing gradient counts as zero if another rank has a gradient for
- * the parameter; otherwise it stays missing.
+ * the parameter; otherwise it stays missing. Fails with LS_ERR_MISMATCH on every rank if the models differ in shapes or
+ * dtypes of parameters.
  *
  * Gradients of an ls_pipeline are scaled by the number of samples in ls_pipeline_backward, so that the result is the
  * mean over the samples of all ranks. A rank without samples contributes nothing. Fails with LS_ERR_STATE if several
