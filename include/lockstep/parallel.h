@@ -49,8 +49,7 @@ extern "C" {
  * rank is bit-identical to the result of ls_comm_allreduce. Gradients exist for LS_SUM, LS_AVG, LS_PROD, LS_MIN and
  * LS_MAX. The gradient of LS_MIN and LS_MAX goes to the rank with the extreme value; on a tie, to the lowest rank.
  * Fails with LS_ERR_MISMATCH if shapes, dtypes or reductions differ; the message names the ranks. Fails with
- * LS_ERR_UNSUPPORTED if ls_comm_allreduce does not define the reduction for the dtype, and with LS_ERR_ARGUMENT for
- * LS_MINLOC and LS_MAXLOC.
+ * LS_ERR_UNSUPPORTED if the dtype does not have the reduction, and with LS_ERR_ARGUMENT for LS_MINLOC and LS_MAXLOC.
  */
 LS_API ls_tensor *ls_allreduce(ls_comm *comm, ls_tensor *tensor, ls_reduction reduction);
 
@@ -197,8 +196,7 @@ LS_API ls_status ls_sync_parameters(ls_module *model, ls_comm *comm, int root) L
 
 /**
  * Replaces every gradient by its mean over ranks. A missing gradient counts as zero if another rank has a gradient for
- * the parameter; otherwise it stays missing. Fails with LS_ERR_MISMATCH on every rank if the models differ in shapes or
- * dtypes of parameters.
+ * the parameter; otherwise it stays missing. Every rank fails with LS_ERR_MISMATCH if shapes or dtypes differ.
  *
  * Gradients of an ls_pipeline are scaled by the number of samples in ls_pipeline_backward, so that the result is the
  * mean over the samples of all ranks. A rank without samples contributes nothing. Fails with LS_ERR_STATE if several
@@ -248,8 +246,7 @@ LS_API ls_reducer *ls_reducer_new(ls_comm *comm, const ls_reducer_options *optio
 /**
  * Adds a contiguous tensor, which the reducer replaces by its scaled sum over the ranks, in ls_reducer_finish at the
  * latest. Do not change the tensor or add it again before that. All ranks must add tensors of the same dtypes and
- * numbers of elements in the same order. The call is collective if it completes a bucket, or if the dtype or device
- * changes.
+ * numbers of elements in the same order. The call is collective if it completes a bucket, or if the dtype changes.
  */
 LS_API ls_status ls_reducer_add(ls_reducer *reducer, ls_tensor *tensor) LS_WARN_UNUSED;
 
@@ -415,9 +412,8 @@ typedef struct ls_data_parallel_options {
      *
      * All ranks must pass the same number. Fails with LS_ERR_ARGUMENT if S is less than the number of ranks, and with
      * LS_ERR_UNSUPPORTED if it is combined with .reduce_dtype, .powersgd_rank or .zero = 2 or 3, if the model is on a
-     * GPU, or if another data-parallel module has some of the parameters. A step fails with LS_ERR_UNSUPPORTED if the
-     * forward pass communicates, or changes a buffer other than the running statistics of batch normalization, and
-     * after ls_comm_set_any_order(comm, true).
+     * GPU, or if another data-parallel module has some of the parameters. A step fails with LS_ERR_UNSUPPORTED after
+     * ls_comm_set_any_order, or if the forward pass communicates, or changes a buffer other than running statistics.
      */
     int shards;
 } ls_data_parallel_options;
@@ -523,8 +519,7 @@ LS_API ls_status ls_data_parallel_step(ls_module *module, const ls_batch *batch,
  * then gets the gradients of the other ranks. A model with batch normalization or dropout runs on zero samples: inputs
  * like another rank's, with size 0 along the sample axis, and zeros if an input has no sample axis.
  *
- * Fails with LS_ERR_STATE with `.shards` (see ls_data_parallel_step), and with LS_ERR_MISMATCH in cases in which every
- * rank needs samples:
+ * Fails with LS_ERR_STATE with `.shards`, and with LS_ERR_MISMATCH in cases in which every rank needs samples:
  *
  * - a loss that uses several data-parallel modules and is not one mean over samples
  * - several calls of a model with batch normalization or dropout before one backward pass
@@ -718,8 +713,7 @@ LS_API ls_module *ls_nn_gather_parallel(ls_comm *comm);
  * collective call in training mode.
  */
 LS_API ls_module *ls_nn_parallel_dropout(ls_comm *comm, double p);
-/** Returns an ls_nn_embedding with the rows of its table sharded over the ranks. `count` must be at least the number of
- * ranks. */
+/** Returns an ls_nn_embedding with the rows of its table sharded over the ranks, at least one row per rank. */
 LS_API ls_module *ls_nn_parallel_embedding(ls_comm *comm, int64_t count, int64_t width);
 
 /** The order of a stage's micro-batches. GPipe holds all of them at the same time, 1F1B at most as many as there are
