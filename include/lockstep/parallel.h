@@ -412,8 +412,9 @@ typedef struct ls_data_parallel_options {
      *
      * All ranks must pass the same number. Fails with LS_ERR_ARGUMENT if S is less than the number of ranks, and with
      * LS_ERR_UNSUPPORTED if it is combined with .reduce_dtype, .powersgd_rank or .zero = 2 or 3, if the model is on a
-     * GPU, or if another data-parallel module has some of the parameters. A step fails with LS_ERR_UNSUPPORTED after
-     * ls_comm_set_any_order, or if the forward pass communicates, or changes a buffer other than running statistics.
+     * GPU, or if another data-parallel module has some of the parameters. A step fails with LS_ERR_UNSUPPORTED if
+     * ls_comm_set_any_order is on, or if the forward pass communicates or changes buffers other than running
+     * statistics.
      */
     int shards;
 } ls_data_parallel_options;
