@@ -48,8 +48,8 @@ typedef struct ls_work ls_work;
 /** How to join a job. A zero field selects the value from the environment. */
 typedef struct ls_init_options {
     /**
-     * URL of the meeting point of the ranks. NULL selects env:// if RANK and WORLD_SIZE are set, otherwise mpi:// under
-     * mpirun, otherwise the tasks of the job step under Slurm's srun, otherwise a world of one rank.
+     * URL of the meeting point of the ranks. NULL selects env:// if `world_size`, RANK or WORLD_SIZE is set, otherwise
+     * mpi:// under mpirun, otherwise the tasks of the job step under Slurm's srun, otherwise a world of one rank.
      *
      * - "env://": RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT from the environment
      * - "tcp://HOST:PORT": rank 0 listens there
@@ -62,7 +62,7 @@ typedef struct ls_init_options {
      * the placement of the ranks.
      */
     const char *backend;
-    int world_size; /**< number of ranks, at most 4096; 0 selects WORLD_SIZE of the environment */
+    int world_size; /**< number of ranks, at most 4096; 0, which mpi:// requires, selects the environment's number */
     int rank;       /**< rank of this process; only used if world_size is not 0 */
     double timeout; /**< seconds that a call waits for a silent rank; 0 selects LOCKSTEP_TIMEOUT, otherwise 300 */
     /**
@@ -84,7 +84,8 @@ typedef struct ls_init_options {
 /**
  * Joins the job and returns the world communicator. Free it with ls_finalize or ls_comm_free. Without a job, the world
  * has one rank. Returns NULL if the process cannot join: the message names the wrong value in the environment, or the
- * ranks that have not joined within the timeout. `options` may be NULL.
+ * ranks that have not joined within the timeout. Fails with LS_ERR_STATE if this thread already has a world. `options`
+ * may be NULL.
  *
  * The call does not change the environment, the buffering of standard output, signal handlers or OpenMP's number of
  * threads. Two exceptions:
@@ -130,16 +131,18 @@ typedef ls_status (*ls_rank_function)(ls_comm *world, void *user);
  * Starts `ranks` processes on this machine. Each process joins a new job and calls `function(world, user)`. Waits for
  * all of them. The processes are forks, so each rank has its own copy of the caller's memory and of `user`.
  *
- * If a rank fails, the other ranks are terminated. Returns the status and message of the first rank that failed, or
- * LS_ERR_PEER if a signal terminated that rank. Fails with LS_ERR_STATE if this process has other threads; the message
- * has their number. Call ls_spawn before any function that starts threads.
+ * If a rank fails, the other ranks are terminated. Returns the status and message of the first rank that failed. If
+ * that is LS_ERR_PEER, waits up to 1 s for the rank that caused it, and returns its status instead. Returns LS_ERR_PEER
+ * if the process of the rank ended before `function` returned. Fails with LS_ERR_STATE if this thread has a world, or
+ * if this process has other threads; the message has the number of threads. Call ls_spawn before any function that
+ * starts threads.
  */
 LS_API ls_status ls_spawn(int ranks, ls_rank_function function, void *user) LS_WARN_UNUSED;
 
 /**
  * Runs `function` as `ranks` threads of this process and waits for all. Each thread is a rank with its own communicator
- * over ordinary memory. Returns the status and message of the first rank that failed. LOCKSTEP_TIMEOUT sets the
- * timeout, as for ls_spawn.
+ * over ordinary memory. This communicator is not a world: ls_world and ls_finalize ignore it. Returns the status and
+ * message of the first rank that failed. LOCKSTEP_TIMEOUT sets the timeout, as for ls_spawn.
  */
 LS_API ls_status ls_run_threads(int ranks, ls_rank_function function, void *user) LS_WARN_UNUSED;
 
@@ -302,6 +305,7 @@ LS_API ls_status ls_comm_broadcast(ls_comm *comm, void *buffer, size_t count, ls
  * Sets receive[i] on every rank to the reduction over ranks of send[i], for `count` elements. Sums and products follow
  * a balanced binary tree over ranks, so they do not depend on timing. The left subtree of n ranks has the largest power
  * of two below n. bf16 and f16 are added in f32. ls_comm_set_any_order allows other orders. In place: receive is send.
+ * Fails with LS_ERR_UNSUPPORTED if the reduction is not defined for the dtype, as the sum, mean and product of bool.
  */
 LS_API ls_status ls_comm_allreduce(ls_comm *comm, const void *send, void *receive, size_t count, ls_dtype dtype,
                                    ls_reduction reduction, ls_work **work) LS_WARN_UNUSED;
@@ -389,7 +393,8 @@ LS_API ls_status ls_comm_send(ls_comm *comm, const void *buffer, size_t count, l
 
 /**
  * Receives the next message from rank `source` with this tag. Fails with LS_ERR_MISMATCH if the count or dtype of the
- * message differs: the message is dropped, the buffer is unchanged, and the communicator stays usable.
+ * message differs: the message is dropped, the buffer is unchanged, and the communicator stays usable. Backend self
+ * fails with LS_ERR_STATE at once if the rank has not sent the message to itself.
  */
 LS_API ls_status ls_comm_recv(ls_comm *comm, void *buffer, size_t count, ls_dtype dtype, int source, int tag,
                               ls_work **work) LS_WARN_UNUSED;
@@ -417,9 +422,9 @@ LS_API ls_status ls_comm_recv_any(ls_comm *comm, void *buffer, size_t count, ls_
  * copies if all ranks send from one such block and receive into one such block, at any offset. Use it for gradients.
  *
  * Each rank gets its own `size` bytes; 0 is allowed. All ranks must call it with the same `size`, in the same order as
- * their other calls. The communicator owns the memory and frees it at the latest when it is freed itself. Returns NULL
- * on every rank on failure. Fails with LS_ERR_MEMORY if the machine cannot reserve the memory; the message names the
- * rank and the number of bytes.
+ * their other calls. The communicator owns the memory, which is invalid after ls_comm_free. Returns NULL
+ * on every rank on failure. Fails with LS_ERR_MEMORY if the machine cannot reserve the memory; the message has the
+ * number of bytes.
  */
 LS_API void *ls_comm_alloc(ls_comm *comm, size_t size);
 
@@ -439,8 +444,8 @@ LS_API ls_status ls_work_wait(ls_work *work) LS_WARN_UNUSED;
 
 /**
  * Returns whether ls_work_wait would return at once, with or without an error. Returns true for NULL. Advances the work
- * without waiting. The timeout starts with the first call to ls_work_done or ls_work_wait, or with the first call that
- * waits on another communicator.
+ * without waiting. The timeout counts the time in which calls or the progress thread advance the work, and at most 1 s
+ * between two such calls.
  */
 LS_API bool ls_work_done(ls_work *work);
 
@@ -452,11 +457,12 @@ LS_API bool ls_work_done(ls_work *work);
 LS_API ls_status ls_work_wait_for(ls_work *work, double seconds) LS_WARN_UNUSED;
 
 /**
- * Cancels the call of the work, and frees the work. Returns LS_OK if the call had already finished without an error.
- * Otherwise revokes the communicator, because other ranks may have finished the call: this rank's calls on the
- * communicator fail with the returned error (LS_ERR_STATE), and calls of the other ranks with LS_ERR_PEER. As after
- * ls_work_wait, the library no longer uses the buffers; their contents are undefined. On backend mpi, MPI cannot shut
- * down while ranks have not finished the call: the process then exits with status 1. NULL is allowed.
+ * Cancels the call of the work, and frees the work. If the call has already finished, returns its status. Otherwise
+ * revokes the communicator, because other ranks may have finished the call: this rank's calls on the communicator fail
+ * with the returned error (LS_ERR_STATE), and calls of the other ranks with LS_ERR_PEER. As after ls_work_wait, the
+ * library no longer uses the buffers; their contents are then undefined. On backend mpi, MPI cannot shut down while
+ * ranks have not finished the call: the process then exits with status 1. NULL is allowed. If ls_work_wait would fail
+ * without freeing the work, this call does, too.
  */
 LS_API ls_status ls_work_cancel(ls_work *work);
 
@@ -464,7 +470,7 @@ LS_API ls_status ls_work_cancel(ls_work *work);
  * Blocks of bytes whose lengths the other ranks do not know, such as strings or serialized records. These calls block,
  * and every rank of the communicator must make them. An object that a call stores in an ls_object belongs to the
  * caller, who frees it with ls_object_free; a zero byte follows its data, so that it may be used as a string. On
- * failure, the calls store empty objects. */
+ * failure, the calls store empty objects, except if they reject an argument (LS_ERR_ARGUMENT). */
 
 /** A block of bytes. */
 typedef struct ls_object {
@@ -486,7 +492,7 @@ LS_API void ls_object_free(ls_object *object);
 /* ---- stores ------------------------------------------------------------------------------------------------------ */
 
 /**
- * A small dictionary that all ranks of a job share while they join. Keys are strings of at most 255 bytes. Values have
+ * A small dictionary that all ranks of a job share while they join. Keys are strings of 1 to 255 bytes. Values have
  * at most 1 MiB. One thread at a time uses a store. Opaque.
  */
 typedef struct ls_store ls_store;
@@ -532,7 +538,8 @@ LS_API ls_status ls_store_get(ls_store *store, const char *key, void *value, siz
 
 /**
  * Adds `amount` to the counter `key` atomically. A counter starts at 0. Sets `*result`, which may be NULL, to the new
- * value.
+ * value. Fails with LS_ERR_FORMAT if the value of `key` is not a counter, and with LS_ERR_ARGUMENT if the new value
+ * needs more than 64 bits.
  */
 LS_API ls_status ls_store_add(ls_store *store, const char *key, int64_t amount, int64_t *result) LS_WARN_UNUSED;
 

@@ -45,8 +45,8 @@ extern "C" {
  * - Selects shared memory ("shm") if all ranks share one machine, "self" for a single rank, and otherwise "mpi".
  *   `.backend = "mpi"` or LOCKSTEP_BACKEND=mpi selects MPI on one machine, too. All ranks must select the same backend.
  *   Other values of LOCKSTEP_BACKEND apply to ls_init only.
- * - Uses only `backend` ("mpi", "shm" or NULL) and `timeout` of `options`, which may be NULL. All other fields must be
- *   zero.
+ * - Uses `backend` ("mpi", "shm" or NULL), `timeout` and `progress_thread` of `options`, which may be NULL. All other
+ *   fields must be zero.
  * - Lowers the number of the library's threads to the process's cores divided by the number of ranks on the machine, as
  *   ls_init does. Never raises it. OMP_NUM_THREADS replaces this share.
  * - Every 5 s, a warning names the ranks that have not made this call.
@@ -55,7 +55,7 @@ extern "C" {
  *
  * Returns NULL on failure:
  *
- * - LS_ERR_ARGUMENT: `comm` is MPI_COMM_NULL or a handle that MPI rejects, or `backend` is neither "mpi" nor "shm".
+ * - LS_ERR_ARGUMENT: `comm` is MPI_COMM_NULL or a handle that MPI rejects, or an option is wrong.
  *   Also if the process is linked with an MPI library that is not the library of this <mpi.h>, or if Lockstep has no
  *   plug-in for this library. The message says how to build the plug-in.
  * - LS_ERR_STATE: MPI is not running.

@@ -45,14 +45,15 @@ extern "C" {
  */
 
 /**
- * Returns the reduction over ranks of `tensor`, which has any dtype and the same shape on all ranks. The result on
- * every rank is bit-identical to the result of ls_comm_allreduce. Gradients exist for LS_SUM, LS_AVG, LS_PROD, LS_MIN
- * and LS_MAX. The gradient of LS_MIN and LS_MAX goes to the rank with the extreme value; on a tie, to the lowest rank.
- * Fails with LS_ERR_MISMATCH if shapes, dtypes or reductions differ; the message names the ranks.
+ * Returns the reduction over ranks of `tensor`, which has the same dtype and shape on all ranks. The result on every
+ * rank is bit-identical to the result of ls_comm_allreduce. Gradients exist for LS_SUM, LS_AVG, LS_PROD, LS_MIN and
+ * LS_MAX. The gradient of LS_MIN and LS_MAX goes to the rank with the extreme value; on a tie, to the lowest rank.
+ * Fails with LS_ERR_MISMATCH if shapes, dtypes or reductions differ; the message names the ranks. Fails with
+ * LS_ERR_UNSUPPORTED if the dtype does not have the reduction, and with LS_ERR_ARGUMENT for LS_MINLOC and LS_MAXLOC.
  */
 LS_API ls_tensor *ls_allreduce(ls_comm *comm, ls_tensor *tensor, ls_reduction reduction);
 
-/** Returns the same reduction on rank `root`, and zeros of the same shape, without gradient, on the other ranks. */
+/** Returns the same reduction on rank `root`, and zeros of the same shape, whose gradient is ignored, elsewhere. */
 LS_API ls_tensor *ls_reduce(ls_comm *comm, ls_tensor *tensor, ls_reduction reduction, int root);
 
 /**
@@ -195,7 +196,7 @@ LS_API ls_status ls_sync_parameters(ls_module *model, ls_comm *comm, int root) L
 
 /**
  * Replaces every gradient by its mean over ranks. A missing gradient counts as zero if another rank has a gradient for
- * the parameter; otherwise it stays missing.
+ * the parameter; otherwise it stays missing. Every rank fails with LS_ERR_MISMATCH if shapes or dtypes differ.
  *
  * Gradients of an ls_pipeline are scaled by the number of samples in ls_pipeline_backward, so that the result is the
  * mean over the samples of all ranks. A rank without samples contributes nothing. Fails with LS_ERR_STATE if several
@@ -208,7 +209,7 @@ LS_API ls_status ls_sync_gradients(ls_module *model, ls_comm *comm) LS_WARN_UNUS
  * Replaces each tensor by its reduction over the ranks, bit-identical to ls_comm_allreduce. Makes one call on the
  * communicator per dtype, and does not copy tensors that follow each other in memory. All ranks must pass tensors of
  * the same dtypes and numbers of elements in the same order. Gradients do not flow through it; see ls_allreduce. Fails
- * with LS_ERR_ARGUMENT if a tensor is not contiguous.
+ * with LS_ERR_ARGUMENT if a tensor is not contiguous. Rejects the same reductions as ls_allreduce.
  */
 LS_API ls_status ls_allreduce_many(ls_comm *comm, ls_tensor *const *tensors, int count,
                                    ls_reduction reduction) LS_WARN_UNUSED;
@@ -227,12 +228,12 @@ typedef struct ls_reducer ls_reducer;
 
 /** Options for ls_reducer_new. Zero fields select the defaults. */
 typedef struct ls_reducer_options {
-    /** Factor that multiplies the sums, for tensors of f32 or f64 only. 1 selects plain sums, of any dtype. 0 selects
-     * means over the ranks, of any dtype. */
+    /** Factor that multiplies the sums, for tensors of f32 or f64 only. 1 selects plain sums, of any dtype but bool. 0
+     * selects means over the ranks, of any dtype but bool. */
     double scale;
     /**
-     * Tensors of the same dtype are reduced together as soon as they have this number of bytes. With 0, ls_reducer_add
-     * reduces each tensor by itself.
+     * Successive tensors of one dtype are reduced together as soon as they have this number of bytes. With 0,
+     * ls_reducer_add reduces each tensor by itself.
      */
     size_t bucket_bytes;
     bool asynchronous; /**< ls_reducer_add does not wait; the tensors contain the results after ls_reducer_finish */
@@ -244,15 +245,16 @@ LS_API ls_reducer *ls_reducer_new(ls_comm *comm, const ls_reducer_options *optio
 
 /**
  * Adds a contiguous tensor, which the reducer replaces by its scaled sum over the ranks, in ls_reducer_finish at the
- * latest. Do not change the tensor before that. All ranks must add tensors of the same dtypes and numbers of elements
- * in the same order. The call is collective if it completes a bucket.
+ * latest. Do not change the tensor or add it again before that. All ranks must add tensors of the same dtypes and
+ * numbers of elements in the same order. The call is collective if it completes a bucket, or if the dtype changes.
  */
 LS_API ls_status ls_reducer_add(ls_reducer *reducer, ls_tensor *tensor) LS_WARN_UNUSED;
 
 /** Reduces the remaining tensors, and waits for all reductions. Returns the first error. A collective call. */
 LS_API ls_status ls_reducer_finish(ls_reducer *reducer) LS_WARN_UNUSED;
 
-/** Frees the reducer. Tensors that were not reduced keep their elements. NULL is allowed. */
+/** Frees the reducer. Without ls_reducer_finish, tensors whose reduction has not started keep their elements, and other
+ * added tensors are undefined. NULL is allowed. */
 LS_API void ls_reducer_free(ls_reducer *reducer);
 
 /**
@@ -401,8 +403,8 @@ typedef struct ls_data_parallel_options {
      * option. 0 switches this off.
      *
      * Set `.shards` of ls_loader_options to the same number. Train with ls_data_parallel_step or a trial: ls_forward
-     * outside of them fails with LS_ERR_STATE, except under ls_no_grad. A slice of 32 samples or more computes at
-     * nearly the speed of a large batch.
+     * outside of them fails with LS_ERR_STATE, except under ls_no_grad without batch normalization or dropout in
+     * training mode. A slice of 32 samples or more computes at nearly the speed of a large batch.
      *
      * A rank runs its slices one after the other, and needs the memory of one slice. With batch normalization, the
      * slices need statistics of the global batch: they take turns from layer to layer, so the memory of all slices is
@@ -410,8 +412,9 @@ typedef struct ls_data_parallel_options {
      *
      * All ranks must pass the same number. Fails with LS_ERR_ARGUMENT if S is less than the number of ranks, and with
      * LS_ERR_UNSUPPORTED if it is combined with .reduce_dtype, .powersgd_rank or .zero = 2 or 3, if the model is on a
-     * GPU, or if another data-parallel module has some of the parameters. A step fails with LS_ERR_UNSUPPORTED if the
-     * forward pass communicates, or changes a buffer other than the running statistics of batch normalization.
+     * GPU, or if another data-parallel module has some of the parameters. A step fails with LS_ERR_UNSUPPORTED if
+     * ls_comm_set_any_order is on, or if the forward pass communicates or changes buffers other than running
+     * statistics.
      */
     int shards;
 } ls_data_parallel_options;
@@ -422,9 +425,10 @@ typedef struct ls_data_parallel_options {
  * failures.
  *
  * Takes ownership of `model`, and borrows `comm`. `options` may be NULL. A collective call. Fails with LS_ERR_MISMATCH
- * on every rank if the options differ between the ranks.
+ * on every rank if the options differ between the ranks, with LS_ERR_UNSUPPORTED if a parameter is bf16 or f16, and
+ * with LS_ERR_ARGUMENT if no parameter is floating-point.
  *
- * - Parameters and buffers start as copies of rank 0's.
+ * - Parameters and buffers start as copies of rank 0's (ls_sync_parameters).
  * - The first axis of inputs and outputs counts samples. Ranks may have different numbers of samples; a rank without
  *   samples calls ls_data_parallel_skip.
  * - A mean divides by the denominator of the global batch: elements, weights of targets, or targets that are not
@@ -446,7 +450,7 @@ typedef struct ls_data_parallel_options {
  *   is then a collective call. Other random numbers are local.
  * - Parameters may be unused on some or all ranks. A pass that reaches the model on no rank leaves its gradients
  *   unchanged; the next pass averages them. The gradients of leaves outside the model stay local; their average over
- *   the ranks is the gradient of one process.
+ *   the ranks is the gradient of one process if the ranks have equal denominators.
  * - A step that fails on one rank fails on all ranks. All ranks then have the gradients from before the step, or none,
  *   so a program that continues keeps equal models.
  * - A backward pass averages, over samples, the buffers that a rank has changed since the last pass. An integer buffer
@@ -468,7 +472,7 @@ LS_API ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_dat
  *
  * All ranks must make the same call. Each of these passes has two small all-reduces: before it for the denominators of
  * the loss, and after it to agree whether it gave the model a gradient. ls_trial_run does not compare the replicas
- * while it is on. For local SGD, see ls_outer.
+ * while it is on. For local SGD, see ls_outer. Fails with LS_ERR_UNSUPPORTED if it is switched on with `.shards`.
  */
 LS_API ls_status ls_data_parallel_no_sync(ls_module *module, bool on) LS_WARN_UNUSED;
 
@@ -516,7 +520,7 @@ LS_API ls_status ls_data_parallel_step(ls_module *module, const ls_batch *batch,
  * then gets the gradients of the other ranks. A model with batch normalization or dropout runs on zero samples: inputs
  * like another rank's, with size 0 along the sample axis, and zeros if an input has no sample axis.
  *
- * Fails with LS_ERR_MISMATCH in cases in which every rank needs samples:
+ * Fails with LS_ERR_STATE with `.shards`, and with LS_ERR_MISMATCH in cases in which every rank needs samples:
  *
  * - a loss that uses several data-parallel modules and is not one mean over samples
  * - several calls of a model with batch normalization or dropout before one backward pass
@@ -561,7 +565,7 @@ LS_API ls_status ls_data_parallel_check(ls_module *module) LS_WARN_UNUSED;
  * - LS_ERR_MISMATCH: the ranks have changed parameters differently. Call ls_sync_parameters first.
  * - LS_ERR_STATE: an ls_alias or ls_detach of a parameter exists, which would lose its elements.
  *
- * Fails with LS_ERR_ARGUMENT if `module` is not data-parallel, and with LS_ERR_STATE after ls_comm_free.
+ * Fails with LS_ERR_ARGUMENT if `module` is not data-parallel, and in stage 3 with LS_ERR_STATE after ls_comm_free.
  */
 LS_API ls_status ls_data_parallel_gather(ls_module *module, bool on) LS_WARN_UNUSED;
 
@@ -623,9 +627,9 @@ typedef struct ls_outer_options {
  *
  * Errors:
  *
- * - LS_ERR_ARGUMENT: an option is out of range, the model averages gradients over `comm`, or no parameter requires
- *   gradients.
- * - LS_ERR_MISMATCH, on every rank: the options differ between the ranks.
+ * - LS_ERR_ARGUMENT: an option is out of range, `model` is itself data-parallel over `comm`, or no parameter is
+ *   floating-point.
+ * - LS_ERR_MISMATCH, on every rank: the options or the models differ between the ranks.
  * - LS_ERR_UNSUPPORTED: a parameter is sharded over the ranks of `comm`, or the model is data-parallel with `.zero`.
  */
 LS_API ls_outer *ls_outer_new(ls_module *model, ls_comm *comm, const ls_outer_options *options);
@@ -647,7 +651,7 @@ LS_API ls_outer *ls_outer_new(ls_module *model, ls_comm *comm, const ls_outer_op
  *
  * - LS_ERR_MISMATCH, on every rank, in an outer step: the ranks have taken different numbers of steps, or have frozen
  *   different parameters.
- * - LS_ERR_STATE: layers were added after ls_outer_new, or `outer` was freed.
+ * - LS_ERR_STATE: layers were added after ls_outer_new, or `outer` or its communicator was freed.
  *
  * If a rank fails in its training step, it must not continue: the other ranks get LS_ERR_PEER when it exits. In a
  * trial, they get its status and its message.
@@ -710,14 +714,14 @@ LS_API ls_module *ls_nn_gather_parallel(ls_comm *comm);
  * collective call in training mode.
  */
 LS_API ls_module *ls_nn_parallel_dropout(ls_comm *comm, double p);
-/** Returns an ls_nn_embedding with the rows of its table sharded over the ranks. */
+/** Returns an ls_nn_embedding with the rows of its table sharded over the ranks, at least one row per rank. */
 LS_API ls_module *ls_nn_parallel_embedding(ls_comm *comm, int64_t count, int64_t width);
 
-/** The order of a stage's micro-batches. 1F1B holds fewer micro-batches at the same time. Both orders give
- * bit-identical results. */
+/** The order of a stage's micro-batches. GPipe holds all of them at the same time, 1F1B at most as many as there are
+ * stages. Both orders give bit-identical results. */
 typedef enum ls_pipeline_schedule { LS_PIPELINE_1F1B = 0, LS_PIPELINE_GPIPE } ls_pipeline_schedule;
 
-/** Options for ls_pipeline. Zero fields select the defaults. */
+/** Options for ls_pipeline. Zero fields select the defaults. All ranks must pass the same options, except `sample`. */
 typedef struct ls_pipeline_options {
     int micro_batches;             /**< number of micro-batches per batch; 0 selects twice the number of stages */
     ls_pipeline_schedule schedule; /**< order of the micro-batches; 0 selects LS_PIPELINE_1F1B */
@@ -727,9 +731,9 @@ typedef struct ls_pipeline_options {
 } ls_pipeline_options;
 
 /**
- * Splits `model` into one stage per rank of `comm`, and returns this rank's stage. `model` is an ls_sequential of
- * layers with one input and one output, the same on all ranks. Takes ownership of `model`, and borrows `comm`. A
- * collective call.
+ * Splits `model` into one stage per rank of `comm`, and returns this rank's stage. `model` is an ls_sequential, the
+ * same on all ranks, of at least one layer per rank, each with one input and one output. Takes ownership of `model`,
+ * and borrows `comm`. A collective call.
  *
  * - Layers that share a parameter must be in one stage.
  * - The stage's layers keep their names in the model and their hooks. Hooks of the ls_sequential itself are removed.
@@ -747,8 +751,9 @@ LS_API ls_module *ls_pipeline(ls_module *model, ls_comm *comm, const ls_pipeline
  * Other arguments are ignored. The first axis counts samples, which are divided among the micro-batches. Sets `*loss`,
  * which may be NULL, to the mean on every rank. A collective call.
  *
- * The criterion must be a mean in which all samples count equally. Fails with LS_ERR_UNSUPPORTED for a sum, a weighted
- * mean, or a mean that excludes ignored targets.
+ * The criterion must be a mean in which all samples count equally. The last rank fails with LS_ERR_UNSUPPORTED for a
+ * sum, a weighted mean, or a mean that excludes ignored targets. All ranks fail with LS_ERR_SHAPE if input and target
+ * have different numbers of samples, or none.
  *
  * If a stage fails during the step, the other stages fail with LS_ERR_MISMATCH and its message. A stage that has
  * already finished the step fails in its next step. The pipeline rejects further steps (with LS_ERR_STATE on the failed

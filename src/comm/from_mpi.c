@@ -29,8 +29,10 @@ static ls_status check_options(const ls_init_options *options) {
                                                    : NULL;
     return given == NULL
                ? LS_OK
-               : ls_fail(LS_ERR_ARGUMENT,
-                         "%s is set, but the MPI communicator determines it: set only backend and timeout", given);
+               : ls_fail(
+                     LS_ERR_ARGUMENT,
+                     "%s is set, but the MPI communicator determines it: set only backend, timeout and progress_thread",
+                     given);
 }
 
 /*
@@ -105,7 +107,12 @@ static ls_status open_best(const program_comm *source, const ls_init_options *op
     (*result)->adopted = true;
     ls_warn_if_mpi_is_alone(job.size);
     ls_threads_share_at_most(meeting.local_size);
-    return job.progress_thread ? ls_comm_drive(*result) : LS_OK;
+    if (job.progress_thread && ls_comm_drive(*result) != LS_OK) {
+        ls_comm_free(*result);
+        *result = NULL;
+        return ls_error_status();
+    }
+    return LS_OK;
 }
 
 static ls_comm *open_over(const char *call, const program_comm *source, const ls_init_options *options) {

@@ -157,10 +157,12 @@ static ls_status make_group(ls_comm *comm, void *records, void *argument) {
 }
 
 ls_status ls_comm_split(ls_comm *comm, int color, int key, ls_comm **result) {
+    if (result != NULL) {
+        *result = NULL;
+    }
     if (comm == NULL || result == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_comm_split: %s is NULL", comm == NULL ? "the communicator" : "the result");
     }
-    *result = NULL;
     ls_training_is_checked();
     const wish own = {.color = color, .key = key, .machine = comm->machine, .rank = comm->rank};
     ls_call call = {

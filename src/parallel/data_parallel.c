@@ -357,6 +357,7 @@ ls_status ls_data_parallel_skip(ls_module *module) {
             "ls_data_parallel_skip: .shards is set: call ls_data_parallel_step on every rank, even without samples");
     }
     if (ls_comm_size(state->comm) == 1) {
+        state->last = (ls_step_loss){0};
         return LS_OK;
     }
     LS_TRY(ls_comm_check_open("ls_data_parallel_skip", state->comm));

@@ -50,7 +50,7 @@ static ls_status check_arguments(const ls_meeting *meeting, const ls_proposal *p
         return ls_scope_explains_null(ls_thread()) ? ls_error_status()
                                                    : ls_fail(LS_ERR_ARGUMENT, "%s: the tensor is NULL", name);
     }
-    if (tensor != NULL && !ls_tensor_is_here(name, tensor)) {
+    if (brings && !ls_tensor_is_here(name, tensor)) {
         return ls_error_status();
     }
     if (what->reduces && tensor != NULL) {

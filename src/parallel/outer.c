@@ -92,20 +92,57 @@ static bool is_frozen(const ls_tensor *parameter) {
     return parameter->leaf != NULL && !parameter->needs_grad;
 }
 
-/* Returns whether all ranks have the same elements of frozen parameters. Collective if there are such parameters. */
-static ls_status compare_frozen(const ls_outer *outer, bool *equal) {
+/* Returns whether all ranks have the same elements of the parameter. Collective. */
+static ls_status compare_parameter(const ls_outer *outer, const ls_tensor *parameter, bool *equal) {
     uint64_t hash = LS_HASH_START;
-    bool any = false;
-    for (int i = 0; i < ls_module_parameter_count(outer->model); i++) {
-        const ls_tensor *parameter = ls_module_parameter(outer->model, i);
-        any = any || is_frozen(parameter);
-        LS_TRY(is_frozen(parameter) ? ls_hash_elements("ls_outer_step", parameter, &hash) : LS_OK);
-    }
-    *equal = true;
-    return any ? ls_ranks_have_equal(outer->comm, (int64_t)(hash >> 1), equal) : LS_OK;
+    LS_TRY(ls_hash_elements("ls_outer_step", parameter, &hash));
+    return ls_ranks_have_equal(outer->comm, (int64_t)(hash >> 1), equal);
 }
 
-/* Copies frozen parameters to the memory of their gradients, which is then unused, or back. */
+/* Returns whether all ranks have the same elements of all frozen parameters. Collective if there are such
+ * parameters. */
+static ls_status compare_frozen(const ls_outer *outer, bool *any, bool *equal) {
+    uint64_t hash = LS_HASH_START;
+    *any = false;
+    *equal = true;
+    for (int i = 0; i < ls_module_parameter_count(outer->model); i++) {
+        const ls_tensor *parameter = ls_module_parameter(outer->model, i);
+        *any = *any || is_frozen(parameter);
+        LS_TRY(is_frozen(parameter) ? ls_hash_elements("ls_outer_step", parameter, &hash) : LS_OK);
+    }
+    return *any ? ls_ranks_have_equal(outer->comm, (int64_t)(hash >> 1), equal) : LS_OK;
+}
+
+/* Averages the frozen parameters that differ between ranks. The mean of equal numbers could differ from them by
+ * rounding, so the other parameters keep their bits. */
+static ls_status average_frozen(const ls_outer *outer, bool *any) {
+    bool all_equal = true;
+    LS_TRY(compare_frozen(outer, any, &all_equal));
+    for (int i = 0; i < ls_module_parameter_count(outer->model) && !all_equal; i++) {
+        const ls_tensor *parameter = ls_module_parameter(outer->model, i);
+        bool equal = true;
+        LS_TRY(is_frozen(parameter) ? compare_parameter(outer, parameter, &equal) : LS_OK);
+        LS_TRY(equal ? LS_OK : ls_allreduce_in_place(outer->comm, parameter, LS_AVG));
+    }
+    return LS_OK;
+}
+
+static ls_status average_parameters(const ls_outer *outer) {
+    bool any_frozen = false;
+    LS_TRY(average_frozen(outer, &any_frozen));
+    for (int i = 0; i < outer->flat_count && !any_frozen; i++) {
+        const ls_tensor parameters = parameters_of(outer, i);
+        LS_TRY(ls_allreduce_in_place(outer->comm, &parameters, LS_AVG));
+    }
+    for (int i = 0; i < ls_module_parameter_count(outer->model) && any_frozen; i++) {
+        const ls_tensor *parameter = ls_module_parameter(outer->model, i);
+        const bool trained = parameter->leaf != NULL && !is_frozen(parameter);
+        LS_TRY(trained ? ls_allreduce_in_place(outer->comm, parameter, LS_AVG) : LS_OK);
+    }
+    return LS_OK;
+}
+
+/* Copies frozen parameters to the memory of their gradients, or back. */
 static ls_status keep_frozen(const ls_outer *outer, bool back) {
     for (int i = 0; i < ls_module_parameter_count(outer->model); i++) {
         ls_tensor *parameter = ls_module_parameter(outer->model, i);
@@ -118,30 +155,24 @@ static ls_status keep_frozen(const ls_outer *outer, bool back) {
     return LS_OK;
 }
 
-/* Keeps the bits of frozen parameters if they are equal on all ranks, because their mean can differ by rounding. */
-static ls_status average_parameters(const ls_outer *outer) {
-    bool keeps = false;
-    LS_TRY(compare_frozen(outer, &keeps));
-    LS_TRY(keeps ? keep_frozen(outer, false) : LS_OK);
-    for (int i = 0; i < outer->flat_count; i++) {
-        const ls_tensor parameters = parameters_of(outer, i);
-        LS_TRY(ls_allreduce_in_place(outer->comm, &parameters, LS_AVG));
-    }
-    return keeps ? keep_frozen(outer, true) : LS_OK;
-}
-
-/* Writes the mean differences to the gradients, and copies the anchors to the parameters. */
+/* Writes the mean differences to the gradients, and copies the anchors to the parameters that are not frozen. */
 static ls_status average_differences(const ls_outer *outer) {
+    bool any_frozen = false;
+    LS_TRY(average_frozen(outer, &any_frozen));
     for (int i = 0; i < outer->flat_count; i++) {
         ls_tensor difference = gradients_of(outer, i), parameters = parameters_of(outer, i);
-        ls_tensor anchors = anchors_of(outer, i);
-        const ls_kernels *kernels = ls_kernels_of(&parameters);
-        ls_stream *stream = ls_stream_of(&parameters);
-        LS_TRY(kernels->sub(stream, &difference, (const ls_tensor *[]){&anchors, &parameters}, NULL));
+        const ls_tensor anchors = anchors_of(outer, i);
+        LS_TRY(ls_kernels_of(&parameters)
+                   ->sub(ls_stream_of(&parameters), &difference, (const ls_tensor *[]){&anchors, &parameters}, NULL));
         LS_TRY(ls_allreduce_in_place(outer->comm, &difference, LS_AVG));
-        LS_TRY(kernels->copy(stream, &parameters, &anchors));
     }
-    return LS_OK;
+    LS_TRY(keep_frozen(outer, false));
+    for (int i = 0; i < outer->flat_count; i++) {
+        ls_tensor parameters = parameters_of(outer, i);
+        const ls_tensor anchors = anchors_of(outer, i);
+        LS_TRY(ls_kernels_of(&parameters)->copy(ls_stream_of(&parameters), &parameters, &anchors));
+    }
+    return keep_frozen(outer, true);
 }
 
 /* Copies the parameters to the anchors, if the outer optimizer needs them. */
@@ -154,18 +185,12 @@ static ls_status take_anchors(const ls_outer *outer) {
     return LS_OK;
 }
 
-/*
- * The gradients contain the mean differences. The program's own gradients, which these replace, may be missing. A
- * parameter that was frozen since the last outer step gets the mean of its values.
- */
+/* The gradients contain the mean differences. The program's own gradients, which these replace, may be missing. */
 static ls_status step_optimizer(const ls_outer *outer) {
     ls_module_zero_grad(outer->model);
     for (int i = 0; i < ls_module_parameter_count(outer->model); i++) {
-        ls_tensor *parameter = ls_module_parameter(outer->model, i);
-        if (is_frozen(parameter)) {
-            LS_TRY(ls_kernels_of(parameter)->sub(ls_stream_of(parameter), parameter,
-                                                 (const ls_tensor *[]){parameter, parameter->leaf->gradient}, NULL));
-        } else if (parameter->leaf != NULL) {
+        const ls_tensor *parameter = ls_module_parameter(outer->model, i);
+        if (parameter->leaf != NULL && !is_frozen(parameter)) {
             parameter->leaf->has_gradient = true;
         }
     }

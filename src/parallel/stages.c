@@ -290,7 +290,7 @@ static ls_status check_stages(const ls_module *model, const int *ends) {
     return LS_OK;
 }
 
-static ls_status check(const ls_module *model, const ls_comm *comm) {
+static ls_status check(const ls_module *model, const ls_comm *comm, const ls_pipeline_options *options) {
     if (comm == NULL || model == NULL) {
         return ls_fail_missing("%s: the %s", call, model == NULL ? "model" : "communicator");
     }
@@ -298,6 +298,10 @@ static ls_status check(const ls_module *model, const ls_comm *comm) {
         return ls_error_status();
     }
     LS_TRY(ls_comm_check_open(call, comm));
+    if (options->micro_batches < 0) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: .micro_batches is %d, but must not be negative", call,
+                       options->micro_batches);
+    }
     if (strcmp(model->type->name, "Sequential") != 0 || model->child_count < ls_comm_size(comm)) {
         return ls_fail(LS_ERR_ARGUMENT,
                        "%s: %s of %d layers cannot be split into %d stages: it needs an ls_sequential with at least "
@@ -311,7 +315,7 @@ ls_module *ls_pipeline(ls_module *model, ls_comm *comm, const ls_pipeline_option
     static const ls_pipeline_options defaults;
     options = options != NULL ? options : &defaults;
     int *ends = model != NULL && comm != NULL ? ls_allocate((size_t)ls_comm_size(comm) * sizeof *ends) : NULL;
-    ls_status status = check(model, comm);
+    ls_status status = check(model, comm, options);
     status = status == LS_OK && ends == NULL ? ls_fail_memory(call, sizeof *ends) : status;
     status = status == LS_OK ? find_ends(model, comm, options, ends) : status;
     status = status == LS_OK ? check_stages(model, ends) : status;

@@ -159,18 +159,39 @@ static ls_status clear_missing_gradients(const char *call, ls_module *model) {
     return LS_OK;
 }
 
-/* Agrees on which parameters have a gradient on any rank. */
+/* Numbers whose maximum over ranks tells each rank whether all ranks have the same hash: its bytes, and 255 minus each.
+ */
+enum { CHECK_BYTES = 16 };
+
+/* Writes these numbers for the shapes and dtypes of the parameters. */
+static void write_check(const ls_module *model, uint8_t *check) {
+    uint64_t hash = LS_HASH_START;
+    for (int i = 0; i < ls_module_parameter_count(model); i++) {
+        hash = hash_tensor(hash, "", ls_module_parameter(model, i));
+    }
+    memcpy(check, &hash, sizeof hash);
+    hash = ~hash;
+    memcpy(check + sizeof hash, &hash, sizeof hash);
+}
+
+/* Agrees on which parameters have a gradient on any rank. Fails on every rank if the ranks have different models. */
 static ls_status agree_on_gradients(const char *call, ls_module *model, ls_comm *comm) {
     const int count = ls_module_parameter_count(model);
-    uint8_t *present = ls_record_allocate((size_t)count);
+    const size_t bytes = (size_t)count + CHECK_BYTES;
+    uint8_t *present = ls_record_allocate(bytes), check[CHECK_BYTES];
     if (present == NULL) {
-        return ls_fail_memory(call, (size_t)count);
+        return ls_fail_memory(call, bytes);
     }
     for (int i = 0; i < count; i++) {
         const ls_leaf *leaf = ls_module_parameter(model, i)->leaf;
         present[i] = leaf != NULL && leaf->has_gradient;
     }
-    const ls_status status = ls_comm_allreduce(comm, present, present, (size_t)count, LS_U8, LS_MAX, NULL);
+    write_check(model, check);
+    memcpy(present + count, check, sizeof check);
+    ls_status status = ls_comm_allreduce(comm, present, present, bytes, LS_U8, LS_MAX, NULL);
+    if (status == LS_OK && memcmp(present + count, check, sizeof check) != 0) {
+        status = ls_fail(LS_ERR_MISMATCH, "%s: the models of the ranks differ in shapes or dtypes of parameters", call);
+    }
     for (int i = 0; status == LS_OK && i < count; i++) {
         ls_leaf *leaf = ls_module_parameter(model, i)->leaf;
         if (leaf != NULL) {
@@ -178,7 +199,7 @@ static ls_status agree_on_gradients(const char *call, ls_module *model, ls_comm 
             ls_leaf_changed(leaf, call);
         }
     }
-    ls_record_release(present, (size_t)count);
+    ls_record_release(present, bytes);
     return status;
 }
 

@@ -290,6 +290,19 @@ static ls_status split_index(const parallel_state *state, const ls_tensor *index
     return LS_OK;
 }
 
+/* Returns the index, dense and on the host, or NULL with an error set. */
+static ls_tensor *read_index(const ls_tensor *input) {
+    static const char call[] = "ls_nn_parallel_embedding";
+    if (input == NULL) {
+        return NULL;
+    }
+    if (input->dtype != LS_I64 && input->dtype != LS_I32) {
+        return ls_fail_null(LS_ERR_SHAPE, "%s: the index is a tensor of %s, but must be i64 or i32", call,
+                            ls_dtype_name((ls_dtype)input->dtype));
+    }
+    return ls_tensor_dense_on_host(call, input, LS_I64);
+}
+
 /* Returns this rank's rows, and zeros for rows on other ranks. `index` is dense and on the host. */
 static ls_tensor *own_rows(const parallel_state *state, const ls_tensor *index) {
     static const char call[] = "ls_nn_parallel_embedding";
@@ -309,7 +322,7 @@ static ls_tensor *own_rows(const parallel_state *state, const ls_tensor *index) 
 
 static ls_tensor *embedding_forward(ls_module *self, ls_tensor *input) {
     const parallel_state *state = self->state;
-    ls_tensor *index = input != NULL ? ls_tensor_dense_on_host("ls_nn_parallel_embedding", input, LS_I64) : NULL;
+    ls_tensor *index = read_index(input);
     ls_tensor *rows = index != NULL ? own_rows(state, index) : NULL;
     ls_tensor_drop(index);
     return add_up(state, rows); /* if `rows` is NULL, this notifies the other ranks */

@@ -453,6 +453,24 @@ static ls_status refusals(ls_comm *world) {
     return LS_OK;
 }
 
+static ls_tensor *mean_output(const ls_batch *batch, void *user) {
+    return ls_mean(ls_forward(user, batch->input));
+}
+
+/* After a step without samples on any rank, the loss is NAN, not the loss of the step before. */
+static ls_status loss_without_samples(ls_comm *world) {
+    pair p;
+    LS_TRY(begin(&p, world, make_model, LS_F32));
+    ls_batch batch = {.input = ls_ones(LS_SHAPE(2, INPUTS), LS_F32), .count = 2};
+    LS_TRY(ls_data_parallel_step(p.all.model, &batch, mean_output, p.all.model));
+    LS_CHECK(isfinite(ls_data_parallel_loss(p.all.model, NULL)));
+    LS_TRY(ls_data_parallel_step(p.all.model, &(ls_batch){.count = 0}, mean_output, p.all.model));
+    LS_CHECK(isnan(ls_data_parallel_loss(p.all.model, NULL)));
+    ls_release(batch.input);
+    end(&p);
+    return LS_OK;
+}
+
 /* An unrecorded loss is refused, and a failure on one rank is an error on all ranks. */
 static ls_status refused_losses(ls_comm *world) {
     pair p;
@@ -566,6 +584,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(elementwise_losses(world));
     LS_TRY(class_losses(world));
     LS_TRY(refusals(world));
+    LS_TRY(loss_without_samples(world));
     LS_TRY(refused_losses(world));
     LS_TRY(by_allreduce(world));
     LS_TRY(one_behind_the_other(world));

@@ -133,6 +133,18 @@ static ls_status handles(ls_comm *world) {
     return ls_comm_barrier(world, NULL);
 }
 
+/* Only the root's tensor counts: another rank may pass a released tensor. */
+static ls_status released_on_other_ranks(ls_comm *world) {
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *x = ls_full(LS_SHAPE(3), LS_F32, 2);
+    if (ls_comm_rank(world) != 0) {
+        ls_release(x);
+    }
+    ls_tensor *copy = ls_broadcast(world, x, 0);
+    LS_CHECK(copy != NULL && ls_item(ls_sum(copy)) == 6);
+    return ls_scope_end(scope);
+}
+
 /* Begins work on a communicator that is then freed. The work waits for a message that no rank sends. */
 static ls_status work_after_free(ls_comm *world) {
     static _Thread_local float numbers[2][1000];
@@ -340,6 +352,7 @@ ls_status rank_test(ls_comm *world) {
         LS_TRY(backward_after_free(world, which));
     }
     LS_TRY(handles(world));
+    LS_TRY(released_on_other_ranks(world));
     LS_TRY(work_after_free(world));
     LS_TRY(wait_twice(world));
     LS_TRY(data_parallel(world));

@@ -124,6 +124,10 @@ static ls_status embedding(ls_comm *world) {
     LS_TRY(compare(world, divided, "weight", whole, "weight", 0));
     LS_CHECK(ls_forward(divided, ls_full(LS_SHAPE(1), LS_I64, ROWS)) == NULL);
     LS_EXPECT_MESSAGE("index 9 is not one of 9 rows");
+    (void)ls_scope_end(scope);
+    scope = ls_scope_begin();
+    LS_CHECK(ls_forward(divided, ls_full(LS_SHAPE(1), LS_F32, 1.5)) == NULL);
+    LS_EXPECT_MESSAGE("the index is a tensor of f32, but must be i64 or i32");
     ls_module_free(whole);
     ls_module_free(divided);
     (void)ls_scope_end(scope);

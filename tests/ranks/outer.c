@@ -204,6 +204,38 @@ static ls_status frozen_parameters_are_not_rounded(ls_comm *world) {
     return LS_OK;
 }
 
+/*
+ * If only one of two frozen parameters differs between ranks, the other keeps its bits: elements of the last outer
+ * step, and elements that all ranks have changed in the same way. Plain averaging leaves gradients unchanged.
+ */
+static ls_status frozen_parameters_are_separate(ls_comm *world, double rate, double momentum) {
+    ls_module *model = make_model();
+    ls_outer *outer =
+        ls_outer_new(model, world, &(ls_outer_options){.steps = 1, .learning_rate = rate, .momentum = momentum});
+    LS_CHECK(outer != NULL);
+    ls_scope *scope = ls_scope_begin();
+    LS_TRY(ls_backward(ls_sum(ls_forward(model, ls_ones(LS_SHAPE(1, INPUTS), LS_F64)))));
+    for (int i = 0; i < 2; i++) { /* unlike ls_module_set_requires_grad, this keeps the gradients */
+        LS_TRY(ls_set_requires_grad(ls_module_parameter(model, i), false));
+    }
+    numbers_set(ls_module_parameter(model, 0), 0, 1e-300);
+    LS_TRY(ls_fill(ls_module_parameter(model, 1), ls_comm_rank(world)));
+    const ls_tensor *gradient = ls_grad(ls_module_parameter(model, 0));
+    double before[MOST], after[MOST];
+    (void)read_parameters(model, before);
+    const double slope = numbers_get(gradient, 0);
+    LS_TRY(ls_outer_step(outer));
+    (void)read_parameters(model, after);
+    LS_CHECK(memcmp(before, after, INPUTS * HIDDEN * sizeof *before) == 0);
+    LS_CHECK(after[INPUTS * HIDDEN] == (ls_comm_size(world) - 1) / 2.0);
+    gradient = ls_grad(ls_module_parameter(model, 0));
+    LS_CHECK(rate == 1 && momentum == LS_ZERO ? numbers_get(gradient, 0) == slope : gradient == NULL);
+    LS_TRY(ls_scope_end(scope));
+    ls_outer_free(outer);
+    ls_module_free(model);
+    return LS_OK;
+}
+
 /* A layer that is frozen between two outer steps gets the mean of the ranks' values in the next outer step. */
 static ls_status frozen_between_outer_steps(ls_comm *world, double rate, double momentum) {
     ls_module *model = make_model();
@@ -500,6 +532,8 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(buffers_are_averaged(world));
     LS_TRY(frozen_parameters_stay(world));
     LS_TRY(frozen_parameters_are_not_rounded(world));
+    LS_TRY(frozen_parameters_are_separate(world, 0, 0));
+    LS_TRY(frozen_parameters_are_separate(world, 1, LS_ZERO));
     LS_TRY(frozen_between_outer_steps(world, 0, 0));
     LS_TRY(frozen_between_outer_steps(world, 1, LS_ZERO));
     LS_TRY(unfrozen_parameters_move(world));

@@ -335,6 +335,8 @@ static ls_status with_divided_layers(ls_comm *world) {
 
 static ls_status wrong_input(ls_comm *world) {
     LS_CHECK(ls_pipeline(NULL, world, NULL) == NULL);
+    LS_CHECK(ls_pipeline(make_model(), world, &(ls_pipeline_options){.micro_batches = -1}) == NULL);
+    LS_EXPECT_MESSAGE(".micro_batches is -1");
     LS_CHECK(ls_pipeline(ls_nn_linear(2, 2), world, NULL) == NULL);
     LS_EXPECT_MESSAGE("Linear");
     if (ls_comm_size(world) > 1) {

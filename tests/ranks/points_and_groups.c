@@ -303,7 +303,8 @@ static ls_status many(ls_comm *comm) {
     ls_comm *none = comm;
     LS_TRY(ls_comm_split(comm, -5, 0, &none));
     LS_CHECK(none == NULL);
-    LS_CHECK(ls_comm_split(NULL, 0, 0, &none) == LS_ERR_ARGUMENT);
+    none = comm;
+    LS_CHECK(ls_comm_split(NULL, 0, 0, &none) == LS_ERR_ARGUMENT && none == NULL);
     LS_CHECK(ls_comm_split(comm, 0, 0, NULL) == LS_ERR_ARGUMENT);
     return LS_OK;
 }

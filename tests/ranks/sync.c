@@ -135,6 +135,8 @@ static ls_status models_that_differ(ls_comm *world) {
     ls_module *turned = odd ? ls_sequential(ls_nn_linear(3, 8)) : ls_sequential(ls_nn_linear(7, 4)); /* 32 numbers */
     LS_CHECK(ls_sync_parameters(turned, world, 0) == LS_ERR_MISMATCH);
     LS_EXPECT_MESSAGE("with different names, shapes or dtypes");
+    LS_CHECK(ls_sync_gradients(turned, world) == LS_ERR_MISMATCH);
+    LS_EXPECT_MESSAGE("ls_sync_gradients: the models of the ranks differ in shapes or dtypes");
     ls_module_free(turned);
     ls_module *more = odd ? ls_sequential(ls_nn_linear(3, 7), ls_nn_linear(7, 7)) : ls_nn_linear(3, 7);
     LS_CHECK(ls_sync_gradients(more, world) == LS_ERR_MISMATCH);

@@ -14,7 +14,8 @@
  *
  * | plug-in | entry function | opened for |
  * |---|---|---|
- * | `lockstep-NAME.so` | `ls_backend_module` | `.backend = "NAME"` of ls_init |
+ * | `lockstep-NAME.so` | `ls_backend_module` | backend "NAME" of communicators |
+ * | `lockstep-mpi_openmpi.so`, `lockstep-mpi_mpich.so` | `ls_backend_module` | backend "mpi", by MPI library |
  * | `lockstep-cuda.so` | `ls_cuda_module` | devices "cuda:0", "cuda:1", ... |
  * | `lockstep-onednn.so` | `ls_onednn_module` | large products and convolutions on the CPU |
  * | `lockstep-hdf5.so`, `lockstep-netcdf.so` | `ls_array_format_module` | HDF5 and NetCDF files |
