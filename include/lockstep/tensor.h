@@ -23,6 +23,9 @@
  * - If a constructor takes ownership of a tensor in a scope, the tensor also stays in the scope until the scope ends.
  *   If a constructor takes ownership of a tensor created outside any scope, the tensor no longer belongs to the caller.
  *
+ * Use of a freed tensor fails with LS_ERR_STATE until its record is reused: when another scope with tensors has ended
+ * in the same enclosing scope, or after 32 more tensors were released. Then the behavior is undefined.
+ *
  * Only one thread at a time may use a tensor, a data set or a module.
  */
 #ifndef LOCKSTEP_TENSOR_H
@@ -117,9 +120,7 @@ LS_API ls_scope *ls_scope_begin(void);
 /**
  * Ends the scope. Call this function even if an operation in the scope failed.
  *
- * - Frees the tensors and the tape of the scope, except tensors that ls_keep moved or that a constructor owns. Use of a
- *   freed tensor fails with LS_ERR_STATE until another scope with tensors ends in the same enclosing scope. After that,
- *   the behavior is undefined.
+ * - Frees the tensors and the tape of the scope, except tensors that ls_keep moved or that a constructor owns.
  * - Restores this thread's ls_no_grad and ls_autocast settings to their values at ls_scope_begin.
  * - Returns the status of the first failed operation on tensors in the scope, and makes ls_error_message() return its
  *   message. Returns LS_OK if no operation failed. Failures in an inner scope do not count, nor do failures of other
