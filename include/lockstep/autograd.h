@@ -68,7 +68,7 @@ LS_API void ls_zero_grad(ls_tensor *tensor);
  * collective. Every rank must then call ls_backward, even if its `loss` is NULL because an earlier operation failed.
  * The other ranks then get LS_ERR_MISMATCH with the failed rank and its message. After a data-parallel module, there
  * are two more errors:
- * - LS_ERR_MISMATCH if the loss is a single mean on only some ranks, or if only some ranks send the gradient of a
+ * - LS_ERR_MISMATCH if it finds that the losses of the ranks differ, or that only some ranks send the gradient of a
  *   parameter (ls_set_requires_grad),
  * - LS_ERR_UNSUPPORTED if the loss combines the samples of one rank in a way that is wrong on several ranks
  *   (docs/explanation/data-parallel.md).

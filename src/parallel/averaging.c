@@ -165,8 +165,8 @@ static ls_status average_agreed(ls_data_parallel_state *state, double samples, l
  */
 static ls_status refuse_other_loss(ls_data_parallel_state *state) {
     state->agrees = true;
-    (void)ls_fail(LS_ERR_MISMATCH, "ls_backward: the loss is one mean over samples on this rank, but not on another "
-                                   "rank: compute the same loss on all ranks");
+    (void)ls_fail(LS_ERR_MISMATCH, "ls_backward: the loss on another rank is a sum over samples or has several "
+                                   "terms, but not the loss on this rank: compute the same loss on all ranks");
     return ls_agree_on_factors(state, NULL, true);
 }
 
