@@ -20,8 +20,7 @@
  *
  * All operations have these errors, in addition to the errors in their own comments:
  * - LS_ERR_SHAPE: shapes or dtypes that are incompatible with the operation or with each other.
- * - LS_ERR_ARGUMENT: an axis that does not exist, a NULL without an earlier failure, tensors on different devices, or
- *   another invalid value.
+ * - LS_ERR_ARGUMENT: a missing axis, a NULL without an earlier failure, different devices, or another invalid value.
  * - LS_ERR_STATE: a tensor that was freed.
  * - LS_ERR_MEMORY: out of memory.
  */
@@ -63,6 +62,8 @@ LS_API void ls_zero_grad(ls_tensor *tensor);
  * - LS_ERR_SHAPE if `loss` does not have exactly one element,
  * - LS_ERR_STATE if `loss` depends on no leaf, if its tape was already consumed, if a tensor that the tape needs was
  *   changed in place, or during another backward pass (in a hook).
+ *
+ * If the pass fails, it may have consumed a part of the tape and changed existing gradients: call ls_zero_grad.
  *
  * If a data-parallel module (ls_data_parallel) or a communication operation of parallel.h is on the tape, the call is
  * collective. Every rank must then call ls_backward, even if its `loss` is NULL because an earlier operation failed.
@@ -126,9 +127,8 @@ LS_API ls_dtype ls_autocast(ls_dtype dtype);
 typedef ls_status (*ls_grad_hook)(ls_tensor *leaf, void *user);
 
 /**
- * Registers `hook` for every backward pass that reaches the leaf, except the passes of ls_gradcheck. If a hook fails,
- * the pass ends with the hook's status. Fails with LS_ERR_ARGUMENT if the tensor is not a leaf that requires a
- * gradient.
+ * Registers `hook` for every backward pass (except in ls_gradcheck) that reaches the leaf. If a hook fails, the pass
+ * ends with its status. Fails with LS_ERR_ARGUMENT if the tensor is not a leaf that requires a gradient.
  */
 LS_API ls_status ls_add_grad_hook(ls_tensor *leaf, ls_grad_hook hook, void *user) LS_WARN_UNUSED;
 
@@ -144,9 +144,8 @@ typedef struct ls_gradcheck_options {
 
 /**
  * Checks the gradients of sum(w * function(inputs)), with a fixed random w, against central differences, for every
- * element of every input that requires a gradient. Fails with LS_ERR_MISMATCH if they differ; the message has the
- * input, the element and both values. Fails with LS_ERR_ARGUMENT if no input requires a gradient, or if such an input
- * is not f64. `options` may be NULL.
+ * element of every input that requires a gradient: one input or more, of f64 (otherwise LS_ERR_ARGUMENT). Fails with
+ * LS_ERR_MISMATCH if they differ; the message has the input, the element and both values. `options` may be NULL.
  */
 LS_API ls_status ls_gradcheck(ls_function function, ls_tensor **inputs, int count, void *user,
                               const ls_gradcheck_options *options) LS_WARN_UNUSED;

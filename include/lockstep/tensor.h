@@ -65,8 +65,8 @@ typedef struct ls_shape {
 } ls_shape;
 
 /**
- * The axes of an operation. Negative axes count from the end, and count 0 selects all axes. LS_AXES(0, -1) and
- * LS_ALL_AXES make axes.
+ * The axes of an operation. Negative axes count from the end. Count 0 selects all axes (except in ls_permute).
+ * LS_AXES(0, -1) and LS_ALL_AXES make axes.
  */
 typedef struct ls_axes {
     int count;
