@@ -121,8 +121,8 @@ LS_API bool ls_no_grad(bool on);
 LS_API ls_dtype ls_autocast(ls_dtype dtype);
 
 /**
- * A function that ls_backward calls with a leaf after the pass has completed the leaf's gradient. It may change
- * ls_grad(leaf) in place.
+ * A function that ls_backward calls with a leaf after the pass has completed the leaf's gradient, and before
+ * ls_data_parallel averages it (.zero = 2 and 3 reject hooks). It may change ls_grad(leaf) in place.
  */
 typedef ls_status (*ls_grad_hook)(ls_tensor *leaf, void *user);
 
