@@ -123,8 +123,8 @@ LS_API ls_scope *ls_scope_begin(void);
  * - Frees the tensors and the tape of the scope, except tensors that ls_keep moved or that a constructor owns.
  * - Restores this thread's ls_no_grad and ls_autocast settings to their values at ls_scope_begin.
  * - Returns the status of the first failed operation on tensors in the scope, and makes ls_error_message() return its
- *   message. Returns LS_OK if no operation failed. Failures in an inner scope do not count, nor do failures of other
- *   functions, such as ls_optimizer_step and ls_comm_barrier: check their results.
+ *   message. Otherwise returns LS_OK. Failures in an inner scope do not count. Failures of functions that are not
+ *   operations on tensors, such as ls_optimizer_step and ls_comm_barrier, may not count either: check their results.
  *
  * The scope must be the innermost open scope of this thread. Otherwise the call fails with LS_ERR_STATE and changes
  * nothing. If `scope` is NULL because ls_scope_begin failed, returns the status of the thread's last error.
