@@ -12,14 +12,15 @@
  * ```
  *
  * - An operation returns a new tensor or a view, in the innermost scope.
- * - An operation with a NULL argument returns NULL, so one check per expression is enough: check its result or
- *   ls_scope_end.
+ * - An operation with a NULL argument returns NULL, unless the argument is optional. So one check per expression is
+ *   enough: check its result or ls_scope_end.
  * - Shapes broadcast as in NumPy. Negative axes count from the end.
- * - Mixed dtypes are promoted as in PyTorch. A number never changes the dtype of a floating tensor.
+ * - Mixed dtypes are promoted as in PyTorch, unless the operation needs equal dtypes. A number never changes the dtype
+ *   of a floating tensor.
  *
  * All operations have these errors, in addition to the errors in their own comments:
  * - LS_ERR_SHAPE: shapes or dtypes that are incompatible with the operation or with each other.
- * - LS_ERR_ARGUMENT: an axis that does not exist, a NULL without an earlier failure, or another invalid value.
+ * - LS_ERR_ARGUMENT: a missing axis, a NULL without an earlier failure, different devices, or another invalid value.
  * - LS_ERR_STATE: a tensor that was freed.
  * - LS_ERR_MEMORY: out of memory.
  */
@@ -36,11 +37,11 @@ extern "C" {
 
 /**
  * Sets whether a leaf requires a gradient. A leaf is a floating-point tensor that is not the result of a recorded
- * operation. Fails with LS_ERR_ARGUMENT if the tensor is not floating-point, and with LS_ERR_STATE if it is the result
- * of a recorded operation.
+ * operation. Fails with LS_ERR_ARGUMENT if `requires_grad` is true and the tensor is not floating-point, and with
+ * LS_ERR_STATE if the tensor is the result of a recorded operation.
  */
 LS_API ls_status ls_set_requires_grad(ls_tensor *tensor, bool requires_grad);
-/** Returns true if a gradient can flow to the tensor. */
+/** Returns true if the tensor is a leaf that requires a gradient, or the result of a recorded operation. */
 LS_API bool ls_requires_grad(const ls_tensor *tensor);
 /**
  * Returns a borrowed pointer to the gradient of a leaf, or NULL if it has no gradient yet. The gradient has the leaf's
@@ -58,15 +59,18 @@ LS_API void ls_zero_grad(ls_tensor *tensor);
 /**
  * Adds the gradient of `loss` (one floating-point number) to the gradient of every leaf that it depends on. Consumes
  * the part of the tape that leads to `loss`. Fails with
- * - LS_ERR_SHAPE if `loss` has more than one element,
- * - LS_ERR_STATE if `loss` depends on no leaf, if its tape was already consumed, or if a tensor that the tape needs was
- *   changed in place.
+ * - LS_ERR_SHAPE if `loss` does not have exactly one element,
+ * - LS_ERR_STATE if `loss` depends on no leaf, if its tape was already consumed, if a tensor that the tape needs was
+ *   changed in place, or during another backward pass (in a hook).
+ *
+ * If the pass fails, it may have consumed a part of the tape and changed existing gradients: call ls_zero_grad.
  *
  * If a data-parallel module (ls_data_parallel) or a communication operation of parallel.h is on the tape, the call is
  * collective. Every rank must then call ls_backward, even if its `loss` is NULL because an earlier operation failed.
  * The other ranks then get LS_ERR_MISMATCH with the failed rank and its message. After a data-parallel module, there
  * are two more errors:
- * - LS_ERR_MISMATCH if the losses or the frozen parameters of the ranks differ,
+ * - LS_ERR_MISMATCH if it finds that the losses of the ranks differ, or that only some ranks send the gradient of a
+ *   parameter (ls_set_requires_grad),
  * - LS_ERR_UNSUPPORTED if the loss combines the samples of one rank in a way that is wrong on several ranks
  *   (docs/explanation/data-parallel.md).
  */
@@ -117,21 +121,21 @@ LS_API bool ls_no_grad(bool on);
 LS_API ls_dtype ls_autocast(ls_dtype dtype);
 
 /**
- * A function that ls_backward calls with a leaf after the pass has completed the leaf's gradient. It may change
- * ls_grad(leaf) in place.
+ * A function that ls_backward calls with a leaf after the pass has completed the leaf's gradient, and before
+ * ls_data_parallel averages it (.zero = 2 and 3 reject hooks). It may change ls_grad(leaf) in place.
  */
 typedef ls_status (*ls_grad_hook)(ls_tensor *leaf, void *user);
 
 /**
- * Registers `hook` for every backward pass that reaches the leaf. If a hook fails, the pass ends with the hook's
- * status. Fails with LS_ERR_ARGUMENT if the tensor is not a leaf that requires a gradient.
+ * Registers `hook` for every backward pass (except in ls_gradcheck) that reaches the leaf. If a hook fails, the pass
+ * ends with its status. Fails with LS_ERR_ARGUMENT if the tensor is not a leaf that requires a gradient.
  */
 LS_API ls_status ls_add_grad_hook(ls_tensor *leaf, ls_grad_hook hook, void *user) LS_WARN_UNUSED;
 
 /** A function for ls_gradcheck. Its result may have any shape. */
 typedef ls_tensor *(*ls_function)(ls_tensor **inputs, int count, void *user);
 
-/** Options for ls_gradcheck. Zero fields select defaults suited to f64. */
+/** Options for ls_gradcheck. Zero fields select defaults suited to f64. Negative numbers are LS_ERR_ARGUMENT. */
 typedef struct ls_gradcheck_options {
     double step;     /**< step of the central difference; 0 selects the default, 1e-6 */
     double absolute; /**< absolute tolerance; 0 selects the default, 1e-5 */
@@ -140,8 +144,8 @@ typedef struct ls_gradcheck_options {
 
 /**
  * Checks the gradients of sum(w * function(inputs)), with a fixed random w, against central differences, for every
- * element of every f64 input that requires a gradient. Fails with LS_ERR_MISMATCH if they differ; the message has the
- * input, the element and both values. `options` may be NULL.
+ * element of every input that requires a gradient: one input or more, of f64 (otherwise LS_ERR_ARGUMENT). Fails with
+ * LS_ERR_MISMATCH if they differ; the message has the input, the element and both values. `options` may be NULL.
  */
 LS_API ls_status ls_gradcheck(ls_function function, ls_tensor **inputs, int count, void *user,
                               const ls_gradcheck_options *options) LS_WARN_UNUSED;
@@ -193,7 +197,8 @@ typedef struct ls_custom_op {
  * - LS_ERR_STATE if `forward` leaves an output or a saved tensor NULL,
  * - LS_ERR_SHAPE if a gradient does not have the shape and dtype of its input,
  * - LS_ERR_ARGUMENT if a gradient is not on the device of its input,
- * - LS_ERR_STATE from a backward pass, if an input, an output or a saved tensor was changed in place since the call.
+ * - LS_ERR_STATE from a backward pass, if an input, an output or a saved tensor was changed in place since the call. A
+ *   change to an input that the call has copied (not contiguous, or on another device) is no error.
  */
 LS_API ls_tensor *ls_custom(const ls_custom_op *op, ls_tensor *const *inputs, int input_count, void *user,
                             ls_tensor **outputs);
@@ -250,7 +255,7 @@ LS_API ls_tensor *ls_gelu_tanh(ls_tensor *x);
 LS_API ls_tensor *ls_silu(ls_tensor *x);
 /** Returns log(1 + exp(x)). */
 LS_API ls_tensor *ls_softplus(ls_tensor *x);
-/** Returns min(max(x, low), high). The gradient is 0 at the limits and outside them, as in PyTorch. */
+/** Returns min(max(x, low), high). The gradient is 0 at the limits (1 in torch.clamp) and outside them. */
 LS_API ls_tensor *ls_clamp(ls_tensor *x, double low, double high);
 
 /**
@@ -283,7 +288,8 @@ LS_API ls_tensor *ls_logical_not(ls_tensor *x);
  * The type of a number on the right determines the dtype of the result, as in PyTorch:
  * - Floating tensors keep their dtype.
  * - With an integer, integer tensors keep their dtype exactly, and bool becomes i64. Fails with LS_ERR_ARGUMENT if the
- *   dtype cannot hold the number. (u8 also accepts -255 to -1, and wraps around.)
+ *   dtype cannot hold the number, or if it is a negative exponent. (u8 also accepts -255 to -1, and wraps around;
+ *   ls_maximum and ls_minimum then take 0.)
  * - With a floating number, integers and bool become f32.
  * - ls_div of integers is f32.
  * - The result of comparisons is bool. Comparisons of integer tensors with a number are exact. For a floating tensor,
@@ -374,7 +380,7 @@ LS_API ls_tensor *ls_where(ls_tensor *condition, ls_tensor *a, ls_tensor *b);
 
 /**
  * Returns `value` where `mask` (bool or u8) is nonzero, and x elsewhere. The mask broadcasts to x. The result has x's
- * shape and dtype. Fails with LS_ERR_ARGUMENT if x's dtype cannot hold the value.
+ * shape and dtype. Fails with LS_ERR_ARGUMENT if x's dtype is an integer type or bool and cannot represent `value`.
  */
 LS_API ls_tensor *ls_masked_fill(ls_tensor *x, ls_tensor *mask, double value);
 /** Returns the lower triangles of x [..., n, m], with 0 where column > row + diagonal. */
@@ -405,7 +411,7 @@ LS_API ls_tensor *ls_prod(ls_tensor *x);
 LS_API ls_tensor *ls_prod_axes(ls_tensor *x, ls_axes axes, bool keepdim);
 /**
  * Returns the maximum of all elements. On a tie, the gradient flows to the first maximum. ls_max, ls_min, ls_argmax and
- * ls_argmin fail with LS_ERR_SHAPE if there are no elements.
+ * ls_argmin select the first NaN, if there is one, and fail with LS_ERR_SHAPE if there is no element to select.
  */
 LS_API ls_tensor *ls_max(ls_tensor *x);
 /** Returns the maximum over the given axes. */
@@ -496,16 +502,18 @@ LS_API ls_tensor *ls_flatten(ls_tensor *x, int first, int last);
 /** Removes `axis`, which must have size 1. Returns a view. */
 LS_API ls_tensor *ls_squeeze(ls_tensor *x, int axis);
 /**
- * Inserts an axis of size 1 before `axis`; -1 inserts it after the last axis. Returns a view. Fails with LS_ERR_SHAPE
- * if x has LS_MAX_DIMS axes.
+ * Inserts an axis of size 1, which becomes axis `axis` of the result: -1 inserts it after the last axis. Returns a
+ * view. Fails with LS_ERR_SHAPE if x has LS_MAX_DIMS axes.
  */
 LS_API ls_tensor *ls_unsqueeze(ls_tensor *x, int axis);
-/** Pads `axis` with `value`: adds `before` positions at the start and `after` positions at the end. Neither number
- * may be negative. */
+/**
+ * Pads `axis` with `value`: adds `before` positions at the start and `after` positions at the end. Neither number may
+ * be negative. Fails with LS_ERR_ARGUMENT if x's dtype is an integer type or bool and cannot represent `value`.
+ */
 LS_API ls_tensor *ls_pad(ls_tensor *x, int axis, int64_t before, int64_t after, double value);
 /** Concatenates one or more tensors along `axis`. Their other sizes must be equal. */
 LS_API ls_tensor *ls_concat(ls_tensor *const *tensors, int count, int axis);
-/** Stacks one or more tensors of the same shape along a new axis before `axis`. */
+/** Stacks one or more tensors of the same shape along a new axis, which becomes axis `axis` of the result. */
 LS_API ls_tensor *ls_stack(ls_tensor *const *tensors, int count, int axis);
 /**
  * Splits x along `axis` into parts of `size` (the last may be smaller). Stores views of the parts in `parts`. Returns
@@ -588,7 +596,8 @@ LS_API ls_tensor *ls_log_softmax(ls_tensor *x, int axis);
 /**
  * Zeroes each element with probability p (0 to 1) and divides the others by (1 - p) (Srivastava et al., JMLR 15, 2014).
  * Uses the next stream of the generator (ls_seed). In ls_data_parallel, the random numbers of a sample are derived from
- * its index in the global batch, so x's first axis must count samples (otherwise LS_ERR_UNSUPPORTED).
+ * its index in the global batch, so x's first axis must count samples. Its size must be a multiple of their number
+ * (otherwise LS_ERR_UNSUPPORTED).
  */
 LS_API ls_tensor *ls_dropout(ls_tensor *x, double p);
 /**

@@ -457,7 +457,7 @@ typedef struct ls_data_parallel_options {
  *   is copied from the first rank with samples. Buffers that no rank has changed, or that all ranks have changed in the
  *   same way, keep their bits.
  * - The gradient of a frozen parameter is not sent, unless it has a gradient from an earlier pass. Freeze and unfreeze
- *   in the same way on all ranks; otherwise every rank gets LS_ERR_MISMATCH.
+ *   in the same way on all ranks: if the ranks send different gradients, every rank gets LS_ERR_MISMATCH.
  * - With several inputs (ls_forward_many), the first input that is not NULL counts samples. Pass inputs per sample as
  *   this rank's share, inputs for all samples (a mask of positions) whole, and an absent mask or hidden state as NULL.
  *   An output may also be one number, a mean over the samples. If the module is called several times before the pass,

@@ -61,16 +61,18 @@ typedef struct ls_step_capture_options {
  *
  * Fails with LS_ERR_UNSUPPORTED, after the step has run as usual, if a replay could not repeat it. The message has the
  * operation and the remedy: reads or writes by the host (ls_item, ls_data), use of the state of the random number
- * generator (ls_seed, ls_random_get_state, ls_random_set_state), custom operations, hooks, communication other than one
- * forward pass of ls_data_parallel and its averaging of gradients, devices other than the CPU. Fails with the error of
- * `function`, and with LS_ERR_STATE inside a step that is being captured and during a backward pass. `options` may be
- * NULL.
+ * generator (ls_seed, ls_random_get_state, ls_random_set_state), changes of other state (ls_module_train,
+ * ls_optimizer_set_learning_rate, ls_ema_update, ls_loader_next), custom operations, hooks, communication other than
+ * one forward pass of ls_data_parallel and its averaging of gradients, devices other than the CPU. Fails with the error
+ * of `function`, with LS_ERR_ARGUMENT if `function` is NULL or returns NULL without an error, and with LS_ERR_STATE
+ * inside a step that is being captured and during a backward pass. `options` may be NULL.
  */
 LS_API ls_step *ls_step_capture(ls_step_function function, void *user, const ls_step_capture_options *options);
 
 /**
  * Repeats the step. Fails with LS_ERR_STATE, before it changes anything, if a tensor, a module or a mode is not as it
- * was when the step was captured: capture the step again. Also fails with LS_ERR_STATE on a thread other than the
+ * was when the step was captured: capture the step again. (With `.fallback`, it runs the function instead, without this
+ * check.) Also fails with LS_ERR_STATE if the step was freed, on a thread other than the
  * thread that called ls_step_capture, in a backward pass, and in a step that is being captured. Otherwise fails if an
  * operation of the step fails.
  *
@@ -80,11 +82,15 @@ LS_API ls_step *ls_step_capture(ls_step_function function, void *user, const ls_
  */
 LS_API ls_status ls_step_replay(ls_step *step) LS_WARN_UNUSED;
 
-/** Returns the result of the latest run of the step, as a borrowed pointer. Every replay overwrites its elements.
- * Returns NULL for NULL, and NULL with an error if the step was freed. */
+/**
+ * Returns the result of the latest run of the step, as a borrowed pointer. Every replay overwrites its elements. If
+ * ls_step_is_captured returns false, get the pointer again after each replay. Returns NULL for NULL, and NULL with an
+ * error if the step was freed.
+ */
 LS_API const ls_tensor *ls_step_result(const ls_step *step);
 
-/** Returns false if ls_step_replay runs the function (`.fallback`), otherwise true. */
+/** Returns true if ls_step_replay repeats the recorded kernels; false if it runs the function (`.fallback`), or for
+ * NULL. */
 LS_API bool ls_step_is_captured(const ls_step *step);
 
 /** Frees the step. NULL is allowed. */

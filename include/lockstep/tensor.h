@@ -15,13 +15,16 @@
  * ```
  *
  * Ownership (docs/explanation/scopes-and-ownership.md):
- * - A tensor that a function returns belongs to the innermost scope of the thread. ls_scope_end frees the tensor.
+ * - A tensor that a function creates belongs to the innermost scope of the thread. ls_scope_end frees the tensor.
  * - A tensor created outside any scope belongs to the caller, who frees it with ls_release.
  * - Constructors (of data.h, nn.h and parallel.h) take ownership of the tensors, data sets and modules that they are
  *   given, even if they fail. Each owner holds one reference, and dropping the last reference frees the object. One
  *   tensor may therefore be a parameter of two modules, and one data set may feed two loaders.
  * - If a constructor takes ownership of a tensor in a scope, the tensor also stays in the scope until the scope ends.
  *   If a constructor takes ownership of a tensor created outside any scope, the tensor no longer belongs to the caller.
+ *
+ * Use of a freed tensor fails with LS_ERR_STATE until its record is reused: when another scope with tensors has ended
+ * in the same enclosing scope, or after 32 more tensors were released. Then the behavior is undefined.
  *
  * Only one thread at a time may use a tensor, a data set or a module.
  */
@@ -62,8 +65,8 @@ typedef struct ls_shape {
 } ls_shape;
 
 /**
- * The axes of an operation. Negative axes count from the end, and count 0 selects all axes. LS_AXES(0, -1) and
- * LS_ALL_AXES make axes.
+ * The axes of an operation. Negative axes count from the end. Count 0 selects all axes (except in ls_permute).
+ * LS_AXES(0, -1) and LS_ALL_AXES make axes.
  */
 typedef struct ls_axes {
     int count;
@@ -117,14 +120,14 @@ LS_API ls_scope *ls_scope_begin(void);
 /**
  * Ends the scope. Call this function even if an operation in the scope failed.
  *
- * - Frees everything created in the scope, except tensors that ls_keep moved or that a constructor owns. Later use of a
- *   freed tensor fails with LS_ERR_STATE.
+ * - Frees the tensors and the tape of the scope, except tensors that ls_keep moved or that a constructor owns.
  * - Restores this thread's ls_no_grad and ls_autocast settings to their values at ls_scope_begin.
- * - Returns the status of the first error in the scope, and makes ls_error_message() return this error's message.
- *   Returns LS_OK if there was no error.
+ * - Returns the status of the first failed operation on tensors in the scope, and makes ls_error_message() return its
+ *   message. Otherwise returns LS_OK. Failures in an inner scope do not count. Failures of functions that are not
+ *   operations on tensors, such as ls_optimizer_step and ls_comm_barrier, may not count either: check their results.
  *
  * The scope must be the innermost open scope of this thread. Otherwise the call fails with LS_ERR_STATE and changes
- * nothing. If `scope` is NULL because ls_scope_begin failed, returns the status of that failure.
+ * nothing. If `scope` is NULL because ls_scope_begin failed, returns the status of the thread's last error.
  */
 LS_API ls_status ls_scope_end(ls_scope *scope);
 
@@ -132,20 +135,22 @@ LS_API ls_status ls_scope_end(ls_scope *scope);
  * Ends the open scopes of this thread, whose handles become invalid, and frees its tape and the memory that it keeps
  * for reuse. The library does this when a thread ends. Call this function earlier if release functions of
  * ls_from_memory must run before that, for example when an interpreter exits. Tensors outside any scope stay valid, and
- * the thread can continue to use the library.
+ * the thread can continue to use the library. The default device, ls_no_grad and ls_autocast return to their initial
+ * values, and ls_memory_stats no longer counts these tensors.
  */
 LS_API void ls_thread_end(void);
 
 /**
  * Moves the tensor out of its scope into the enclosing scope, together with the part of the tape that its gradient
- * needs. If there is no enclosing scope, returns ownership to the caller, who frees the tensor with ls_release. Returns
- * the tensor. Returns NULL if the tensor is NULL or was freed.
+ * needs. If there is no enclosing scope, returns ownership to the caller, who frees the tensor with ls_release. Does
+ * not change a tensor without scope, such as a borrowed tensor (ls_grad). Returns the tensor. Returns NULL if the
+ * tensor is NULL or was freed.
  */
 LS_API ls_tensor *ls_keep(ls_tensor *tensor);
 
 /**
  * Frees a tensor immediately, inside or outside a scope. Memory and history that other tensors or the tape still need
- * stay alive. Does nothing if only a constructor owns the tensor. NULL is allowed.
+ * stay alive. Does nothing if the caller only borrows the tensor (ls_grad, ls_module_parameter). NULL is allowed.
  */
 LS_API void ls_release(ls_tensor *tensor);
 
@@ -155,19 +160,21 @@ LS_API void ls_release(ls_tensor *tensor);
  *
  * Optimizers, ls_data_parallel and ls_sync_parameters move the parameters of a model into new memory once. They fail
  * with LS_ERR_UNSUPPORTED if an alias of a parameter exists at this time (ls_alias, ls_detach), or if two parameters
- * share memory. Create an alias after these calls. To tie two layers, add the same tensor to both.
+ * share memory. Create an alias, or a view, after these calls. To tie two layers, add the same tensor to both.
  */
 LS_API ls_tensor *ls_alias(const ls_tensor *tensor);
 
 /* ---- creation ---------------------------------------------------------------------------------------------------- */
 
 /**
- * Returns a tensor with undefined elements. Like all functions in this section, creates the tensor on the default
- * device (ls_use_device), and returns NULL and sets an error on failure:
+ * Returns a tensor with undefined elements. Like all functions in this section except ls_from_memory and
+ * ls_from_strided, creates the tensor on the default device (ls_use_device). All functions in this section return NULL
+ * and set an error on failure:
  *
  * - LS_ERR_SHAPE if the shape is invalid or has a negative size
  * - LS_ERR_ARGUMENT if `dtype` is not a dtype
  * - LS_ERR_MEMORY if the tensor does not fit in memory
+ * - the error of ls_default_device if there is no default device
  */
 LS_API ls_tensor *ls_empty(ls_shape shape, ls_dtype dtype);
 /** Returns a tensor filled with zeros. */
@@ -180,7 +187,8 @@ LS_API ls_tensor *ls_ones(ls_shape shape, ls_dtype dtype);
  */
 LS_API ls_tensor *ls_full(ls_shape shape, ls_dtype dtype, double value);
 /**
- * Returns a tensor with the elements 0, 1, 2, ... in row-major order. Fails with LS_ERR_ARGUMENT if `dtype` is bool.
+ * Returns a tensor with the elements 0, 1, 2, ... in row-major order. Numbers that `dtype` does not have are rounded,
+ * or wrap around in integer types. Fails with LS_ERR_ARGUMENT if `dtype` is bool.
  */
 LS_API ls_tensor *ls_arange(ls_shape shape, ls_dtype dtype);
 /**
@@ -210,7 +218,8 @@ LS_API ls_tensor *ls_from(ls_shape shape, ls_dtype dtype, const void *data);
  * Returns a tensor on "cpu" that uses `data` as its memory. The data is dense, in row-major order and aligned to the
  * size of an element. Calls `release(data, user)` when nothing refers to the memory any longer, or immediately on
  * failure. If `release` is NULL, borrows the memory, which must outlive the tensor and its views. Fails with
- * LS_ERR_ARGUMENT if `data` is misaligned, or is NULL although the shape has elements.
+ * LS_ERR_ARGUMENT if `data` is misaligned, or is NULL although the shape has elements. Fails with LS_ERR_SHAPE if the
+ * size in bytes exceeds int64_t.
  */
 LS_API ls_tensor *ls_from_memory(ls_shape shape, ls_dtype dtype, void *data, void (*release)(void *data, void *user),
                                  void *user);
@@ -219,8 +228,8 @@ LS_API ls_tensor *ls_from_memory(ls_shape shape, ls_dtype dtype, void *data, voi
  * stride[i] is the distance in elements between neighbors along axis i. `data` points to the first element. Uses the
  * memory without a copy. Copies `stride`; NULL selects the strides of dense memory. Elements must not share memory. The
  * stride of each axis must exceed the distance from the first to the last element along all axes with smaller strides;
- * otherwise the call fails with LS_ERR_ARGUMENT. Axes of size 1 are ignored. Fails with LS_ERR_SHAPE if a distance in
- * bytes exceeds int64_t.
+ * otherwise the call fails with LS_ERR_ARGUMENT. Ignores the strides of axes of size 1, and all strides if the shape
+ * has no elements. Fails with LS_ERR_SHAPE if a distance in bytes exceeds int64_t.
  */
 LS_API ls_tensor *ls_from_strided(ls_shape shape, const int64_t *stride, ls_dtype dtype, void *data,
                                   void (*release)(void *data, void *user), void *user);
@@ -241,12 +250,13 @@ LS_API const char *ls_device_of(const ls_tensor *tensor);
 /**
  * Sets the default device of this thread. A new tensor is created on this device unless another tensor determines the
  * device. Examples are the tensors from ls_zeros and ls_from, the parameters of layers and the batches of loaders.
- * Initially, the default device is the value of LOCKSTEP_DEVICE, or "cpu" if LOCKSTEP_DEVICE is not set. Fails with
+ * Initially, the default device is the value of LOCKSTEP_DEVICE, or "cpu" if LOCKSTEP_DEVICE is not set or empty. Fails
+ * with
  * - LS_ERR_ARGUMENT if no device has this name,
  * - LS_ERR_UNSUPPORTED if the GPU plug-in cannot be loaded,
  * - LS_ERR_DEVICE if there is no usable GPU.
  *
- * The message lists the available devices, or says why they are not available.
+ * The message says which names are valid, or why the device is not available.
  */
 LS_API ls_status ls_use_device(const char *name) LS_WARN_UNUSED;
 /**
@@ -288,7 +298,8 @@ LS_API bool ls_is_contiguous(const ls_tensor *tensor);
  * - ls_module_to_device moves the parameters, their gradients and the buffers.
  *
  * Returns NULL and sets an error:
- * - LS_ERR_STATE if the tensor was freed, or if its scope has ended.
+ * - LS_ERR_STATE if the tensor was freed, if its scope has ended, or if this rank has only a part of it (.zero = 3 in
+ *   ls_data_parallel).
  * - LS_ERR_STATE if the tensor is not contiguous: call ls_contiguous first.
  * - LS_ERR_STATE if the tensor is on a device whose memory the program cannot read: call ls_to_device(tensor, "cpu")
  *   first.
@@ -311,13 +322,14 @@ LS_API void *ls_data(ls_tensor *tensor);
  */
 LS_API void *ls_data_strided(ls_tensor *tensor);
 /**
- * Returns the only element of a tensor as a double. Returns NAN and sets an error if `tensor` is NULL (LS_ERR_ARGUMENT)
- * or does not have exactly one element (LS_ERR_SHAPE).
+ * Returns the only element of a tensor as a double. Returns NAN and sets an error if `tensor` is NULL without an
+ * earlier failure (LS_ERR_ARGUMENT) or does not have exactly one element (LS_ERR_SHAPE).
  */
 LS_API double ls_item(const ls_tensor *tensor);
 /**
  * Returns the element at `index` as a double. `index` has one number per dimension, and negative numbers count from the
- * end. Returns NAN and sets LS_ERR_ARGUMENT if an argument is NULL or the index is out of range.
+ * end. `index` may be NULL if the tensor has no dimensions. Returns NAN and sets LS_ERR_ARGUMENT if an argument is NULL
+ * or the index is out of range.
  */
 LS_API double ls_at(const ls_tensor *tensor, const int64_t *index);
 /**
@@ -344,22 +356,23 @@ LS_API void ls_print(const ls_tensor *tensor);
 
 /* ---- in-place changes -------------------------------------------------------------------------------------------
  * These functions are never recorded. They fail with LS_ERR_STATE if the tensor is
- * - the result of a recorded operation,
- * - a leaf that requires a gradient, unless recording is switched off (ls_no_grad),
+ * - the result of a recorded operation that no backward pass has consumed,
+ * - a leaf that requires a gradient, or a consumed result, unless recording is switched off (ls_no_grad),
  * - a view that repeats its elements (ls_expand).
  *
  * A recorded operation keeps its inputs, not copies of them. If the library changes an input in place, through the
  * tensor or any view of it, and the backward pass needs the old values, ls_backward fails with LS_ERR_STATE. Such
- * changes are made by these functions, optimizer steps, ls_batch_norm (running statistics) and ls_sync_parameters.
- * Change an input after the backward pass, or change a copy: ls_clone(ls_detach(x)).
+ * changes are made, for example, by these functions, optimizer steps, ls_batch_norm (running statistics) and
+ * ls_sync_parameters. Change an input after the backward pass, or change a copy: ls_clone(ls_detach(x)).
  *
  * The library does not notice writes through ls_data, whether by the program or by ls_comm_recv and similar calls: call
  * ls_mark_changed after them.
  */
 
 /**
- * Copies `source` into `dest`, with broadcasting and conversion to the dtype of `dest`. Fails with LS_ERR_SHAPE if the
- * shape of `source` does not broadcast to the shape of `dest`, and with LS_ERR_ARGUMENT if an argument is NULL.
+ * Copies `source` into `dest`, with broadcasting and conversion to the dtype of `dest` (ls_to). Fails with LS_ERR_SHAPE
+ * if the shape of `source` does not broadcast to the shape of `dest`. Fails with LS_ERR_ARGUMENT if `dest` is NULL, or
+ * if `source` is NULL without an earlier failure.
  */
 LS_API ls_status ls_copy_into(ls_tensor *dest, const ls_tensor *source) LS_WARN_UNUSED;
 /**

@@ -472,7 +472,7 @@ bool ls_step_is_captured(const ls_step *step) {
 }
 
 const ls_tensor *ls_step_result(const ls_step *step) {
-    return step != NULL && check_here("ls_step_result", step) == LS_OK ? step->result : ls_scope_failed();
+    return step == NULL ? NULL : check_here("ls_step_result", step) == LS_OK ? step->result : ls_scope_failed();
 }
 
 void ls_step_free(ls_step *step) {

@@ -196,6 +196,12 @@ static ls_status check_input(const check *c, const ls_tensor *input, int number)
     return LS_OK;
 }
 
+static ls_status check_options(const char *call, const ls_gradcheck_options *given) {
+    LS_TRY(ls_option_within(call, ".step", given->step, 0, INFINITY));
+    LS_TRY(ls_option_within(call, ".absolute", given->absolute, 0, INFINITY));
+    return ls_option_within(call, ".relative", given->relative, 0, INFINITY);
+}
+
 static ls_status check_arguments(const check *c) {
     if (c->function == NULL || (c->inputs == NULL && c->count > 0)) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: %s is NULL", c->call, c->function == NULL ? "function" : "inputs");
@@ -305,7 +311,8 @@ ls_status ls_gradcheck_with(const char *call, const ls_gradcheck_ranks *ranks, l
                    .absolute = ls_option(given->absolute, 1e-5),
                    .relative = ls_option(given->relative, 1e-3),
                    .random = ls_random_get_state()};
-    ls_status status = check_arguments(&state);
+    ls_status status = check_options(call, given);
+    status = status == LS_OK ? check_arguments(&state) : status;
     if (status == LS_OK) {
         status = compare_with_own_leaves(&state);
         ls_random_set_state(state.random);

@@ -82,7 +82,7 @@ ls_status ls_add_grad_hook(ls_tensor *leaf, ls_grad_hook hook, void *user) {
     if (leaf != NULL && !ls_tensor_exists("ls_add_grad_hook", leaf)) {
         return ls_error_status();
     }
-    if (leaf == NULL || hook == NULL || leaf->leaf == NULL) {
+    if (leaf == NULL || hook == NULL || leaf->leaf == NULL || !leaf->needs_grad) {
         (void)ls_fail(LS_ERR_ARGUMENT, "ls_add_grad_hook: %s",
                       leaf == NULL   ? "leaf is NULL"
                       : hook == NULL ? "hook is NULL"

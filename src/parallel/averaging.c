@@ -159,6 +159,17 @@ static ls_status average_agreed(ls_data_parallel_state *state, double samples, l
     return state->all_samples > 0 ? ls_buffers_average(&state->buffers, samples) : LS_OK;
 }
 
+/*
+ * The ranks have averaged, but another rank expects that all ranks agree on scaling factors first. Fails in the
+ * agreement, so that the ranks make the same calls again, and drop the gradients.
+ */
+static ls_status refuse_other_loss(ls_data_parallel_state *state) {
+    state->agrees = true;
+    (void)ls_fail(LS_ERR_MISMATCH, "ls_backward: the loss on another rank is a sum over samples or has several "
+                                   "terms, but not the loss on this rank: compute the same loss on all ranks");
+    return ls_agree_on_factors(state, NULL, true);
+}
+
 static ls_status end_pass(ls_data_parallel_state *state) {
     const double samples = (double)state->samples;
     if (!ls_module_list(state->model)) {
@@ -170,6 +181,7 @@ static ls_status end_pass(ls_data_parallel_state *state) {
     }
     ls_tail mean;
     LS_TRY(average_by_divisor(state, state->divisor, own, &mean));
+    LS_TRY(mean.agree > 0 ? refuse_other_loss(state) : LS_OK);
     LS_TRY(decide_pending(state, &mean));
     return !state->pending && mean.samples > 0 ? ls_buffers_average(&state->buffers, samples) : LS_OK;
 }

@@ -213,7 +213,7 @@ static void shuffle(int64_t *numbers, int64_t n) {
 
 ls_tensor *ls_randperm(int64_t n) {
     ls_capture_refuse_here("ls_randperm", LS_CAPTURE_WRITES);
-    ls_tensor *tensor = ls_empty(LS_SHAPE(n), LS_I64);
+    ls_tensor *tensor = make("ls_randperm", &LS_SHAPE(n), LS_I64);
     if (tensor == NULL) {
         return NULL;
     }

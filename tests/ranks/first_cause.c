@@ -240,11 +240,35 @@ static ls_status passes(ls_comm *world) {
     return LS_OK;
 }
 
+/* One rank has a different loss, which needs numbers of all ranks before the pass. */
+static ls_status other_loss(ls_comm *world, int passes_before) {
+    ls_module *model = make_model(world, false);
+    for (int i = 0; i < passes_before + 3; i++) {
+        ls_scope *scope = ls_scope_begin();
+        const bool sums = i == passes_before && fails_here(world);
+        ls_tensor *loss = ls_square(ls_forward(model, ls_ones(LS_SHAPE(ROWS, WIDTH), LS_F32)));
+        const ls_status status = ls_backward(sums ? ls_sum(loss) : ls_mean(loss));
+        if (i == passes_before) {
+            LS_CHECK(status == LS_ERR_MISMATCH);
+            LS_EXPECT_MESSAGE("compute the same loss on all ranks");
+            LS_CHECK(ls_grad(ls_module_parameter(model, 0)) == NULL);
+        } else {
+            LS_CHECK(status == LS_OK);
+        }
+        (void)ls_scope_end(scope);
+    }
+    ls_module_free(model);
+    return LS_OK;
+}
+
 ls_status rank_test(ls_comm *world) {
     LS_TRY(steps(world));
     LS_TRY(call_with_nothing(world));
     LS_TRY(no_loss(world));
     LS_TRY(passes(world));
     LS_TRY(ls_comm_size(world) > 1 ? skipping(world) : LS_OK);
+    for (int before = 0; before < 3 && ls_comm_size(world) > 1; before++) {
+        LS_TRY(other_loss(world, before));
+    }
     return ls_comm_barrier(world, NULL);
 }

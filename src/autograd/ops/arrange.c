@@ -19,7 +19,7 @@ ls_tensor *ls_flip(ls_tensor *x, ls_axes axes) {
     if (!ls_inputs_are_given(call, &x, 1)) {
         return NULL;
     }
-    if (axes.count < 0) {
+    if (axes.count < 0 || axes.count > LS_MAX_DIMS) {
         return ls_fail_noted(LS_ERR_ARGUMENT, "%s: more than %d axes", call, LS_MAX_DIMS);
     }
     bool flipped[LS_MAX_DIMS] = {false};
@@ -81,9 +81,11 @@ static ls_tensor *repeated(ls_tensor *x, int axis, int64_t times) {
 static ls_status check_repeat(const char *call, const ls_tensor *x, const ls_shape *times, ls_shape *shape) {
     const int added = times->ndim - x->ndim;
     int64_t bytes = (int64_t)ls_dtype_size((ls_dtype)x->dtype);
-    if (added < 0) {
-        return ls_fail(LS_ERR_SHAPE, "%s: %d repeat counts are given for %s, but at least one for each axis is needed",
-                       call, times->ndim, LS_SHAPE_TEXT(x));
+    if (added < 0 || times->ndim > LS_MAX_DIMS) {
+        return ls_fail(
+            LS_ERR_SHAPE,
+            "%s: %d repeat counts are given for %s, but at least one for each axis and at most %d are needed", call,
+            times->ndim, LS_SHAPE_TEXT(x), LS_MAX_DIMS);
     }
     shape->ndim = times->ndim;
     for (int i = 0; i < times->ndim; i++) {

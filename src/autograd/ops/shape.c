@@ -378,7 +378,7 @@ ls_tensor *ls_select(ls_tensor *x, int axis, int64_t index) {
 }
 
 int ls_split(ls_tensor *x, int axis, int64_t size, ls_tensor **parts, int capacity) {
-    if (x == NULL) {
+    if (!ls_inputs_are_given("ls_split", &x, 1)) {
         return -1;
     }
     const int index = ls_op_axis("ls_split", x, axis);

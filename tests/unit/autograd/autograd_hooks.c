@@ -109,6 +109,8 @@ TEST(test_a_failing_hook_ends_the_pass) {
     assert_int_equal(ls_add_grad_hook(NULL, stop_hook, NULL), LS_ERR_ARGUMENT);
     assert_int_equal(ls_add_grad_hook(w, NULL, NULL), LS_ERR_ARGUMENT);
     assert_int_equal(ls_add_grad_hook(ls_ones(LS_SHAPE(1), LS_F32), stop_hook, NULL), LS_ERR_ARGUMENT);
+    assert_int_equal(ls_set_requires_grad(other, false), LS_OK);
+    assert_int_equal(ls_add_grad_hook(other, stop_hook, NULL), LS_ERR_ARGUMENT);
 }
 
 static ls_status nested_hook(ls_tensor *leaf, void *user) {
@@ -358,6 +360,12 @@ TEST(test_gradcheck_finds_what_is_wrong) {
     expect_message("ls_gradcheck: input 1, element [0, 0]: the gradient is ");
     assert_int_equal(ls_gradcheck(unrecorded_function, inputs, 2, NULL, NULL), LS_ERR_MISMATCH);
     assert_int_equal(ls_gradcheck(failing_function, inputs, 2, NULL, NULL), LS_ERR_ARGUMENT);
+    assert_int_equal(ls_gradcheck(product_of_squares, inputs, 2, NULL, &(ls_gradcheck_options){.step = -1}),
+                     LS_ERR_ARGUMENT);
+    expect_message("ls_gradcheck: .step is -1");
+    assert_int_equal(
+        ls_gradcheck(product_of_squares, inputs, 2, NULL, &(ls_gradcheck_options){.relative = (double)NAN}),
+        LS_ERR_ARGUMENT);
 }
 
 TEST(test_gradcheck_leaves_all_as_it_was) {

@@ -169,8 +169,11 @@ TEST(test_refusals) {
     REFUSED(ls_tril(ls_select(x, 0, 0), 0), LS_ERR_SHAPE, "ls_tril: [3] contains no matrices")
     REFUSED(ls_flip(x, LS_AXES(0, -2)), LS_ERR_ARGUMENT, "ls_flip: axis 0 is given twice")
     REFUSED(ls_flip(x, LS_AXES(2)), LS_ERR_ARGUMENT, "ls_flip: axis 2 does not exist in [2, 3]")
+    REFUSED(ls_flip(ls_zeros(LS_SHAPE(1, 1, 1, 1, 1, 1, 1, 1), LS_F32), LS_AXES(0, 1, 2, 3, 4, 5, 6, 7, 0)),
+            LS_ERR_ARGUMENT, "ls_flip: more than 8 axes")
     REFUSED(ls_roll(x, 1, 2), LS_ERR_ARGUMENT, "ls_roll: axis 2 does not exist in [2, 3]")
     REFUSED(ls_repeat(x, LS_SHAPE(2)), LS_ERR_SHAPE, "ls_repeat: 1 repeat counts are given for [2, 3]")
+    REFUSED(ls_repeat(x, LS_SHAPE(1, 1, 1, 1, 1, 1, 1, 1, 1)), LS_ERR_SHAPE, "ls_repeat: 9 repeat counts are given")
     REFUSED(ls_repeat(x, LS_SHAPE(2, -1)), LS_ERR_ARGUMENT, "ls_repeat: cannot repeat axis 1 -1 times")
     REFUSED(ls_repeat(ls_zeros(LS_SHAPE(5000000000, 0), LS_F32), LS_SHAPE(5000000000, 1)), LS_ERR_SHAPE,
             "ls_repeat: [5000000000, 0] with axis 0 repeated 5000000000 times has more elements than int64_t can count")

@@ -142,6 +142,10 @@ TEST(test_splits) {
     assert_int_equal(ls_split(x, 1, 2, parts, 2), -1);
     assert_int_equal(ls_scope_end(scope), LS_ERR_ARGUMENT);
     expect_message("makes 3 tensors, but the array has room for only 2");
+    scope = ls_scope_begin();
+    assert_int_equal(ls_split(NULL, 1, 2, parts, 2), -1);
+    assert_int_equal(ls_scope_end(scope), LS_ERR_ARGUMENT);
+    expect_message("ls_split: argument 1 is NULL");
 }
 
 TEST(test_gradients_of_views_meet) {
@@ -238,6 +242,8 @@ TEST(test_refusals) {
     REFUSES(ls_flatten(x, 1, 0), "ls_flatten: the first axis 1 is after the last axis 0");
     REFUSES(ls_pad(x, 0, -1, 0, 0), "ls_pad: -1 positions before and 0 after");
     REFUSES(ls_pad(x, 0, INT64_MAX, 0, 0), "ls_pad: ");
+    REFUSES(ls_pad(ls_ones(LS_SHAPE(2), LS_U8), 0, 1, 0, 300), "ls_pad: 300 does not fit into u8");
+    REFUSES(ls_pad(ls_ones(LS_SHAPE(2), LS_BOOL), 0, 1, 0, 0.5), "ls_pad: 0.5 does not fit into bool");
     REFUSES(ls_concat((ls_tensor *[]){x, ls_ones(LS_SHAPE(2, 2), LS_F32)}, 2, 0),
             "ls_concat: tensor 1, [2, 2], does not fit tensor 0, [2, 3], along axis 0");
     REFUSES(ls_concat((ls_tensor *[]){x, x}, 2, 2), "ls_concat: axis 2");

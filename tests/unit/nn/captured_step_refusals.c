@@ -283,6 +283,9 @@ SCOPED_TEST(test_errors_of_the_function) {
     assert_null(ls_step_capture(NULL, NULL, NULL));
     expect_message("the function is NULL");
     assert_int_equal(ls_scope_end(scope), LS_ERR_ARGUMENT);
+    scope = ls_scope_begin();
+    assert_null(ls_step_result(NULL)); /* is no error, so the scope must not note the error above */
+    assert_int_equal(ls_scope_end(scope), LS_OK);
     self.also = NULL;
     ls_step *step = classifier_capture(&self);
     replay_step(step);

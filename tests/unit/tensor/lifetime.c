@@ -171,7 +171,7 @@ TEST(test_shapes) {
     REFUSED(ls_pad, ls_pad(f, 0, 1, 1, 0));
     REFUSED(ls_concat, ls_concat((ls_tensor *[]){x, f}, 2, 0));
     REFUSED(ls_stack, ls_stack((ls_tensor *[]){f, x}, 2, 0));
-    REFUSED(ls_slice, ls_split(f, 0, 2, (ls_tensor *[2]){NULL}, 2) == 2);
+    REFUSED(ls_split, ls_split(f, 0, 2, (ls_tensor *[2]){NULL}, 2) == 2);
     REFUSED(ls_take_along_axis, ls_take_along_axis(f, 0, ls_unsqueeze(t, 0)));
     REFUSED(ls_index_select, ls_index_select(x, 0, i));
     REFUSED(ls_embedding, ls_embedding(f, t));
