@@ -397,8 +397,8 @@ ls_tensor *ls_bce_with_logits_loss(ls_tensor *logits, ls_tensor *target, const l
         !ls_inputs_are_here(call, (ls_tensor *[]){logits, target, options->weight, options->pos_weight}, 4)) {
         return NULL;
     }
-    if (ls_loss_take_reduction(call, options->reduction) != LS_OK || check_shapes(call, logits, target) != LS_OK ||
-        check_weight("weight", options->weight, logits) != LS_OK ||
+    if (check_dtypes(call, logits, target) != LS_OK || ls_loss_take_reduction(call, options->reduction) != LS_OK ||
+        check_shapes(call, logits, target) != LS_OK || check_weight("weight", options->weight, logits) != LS_OK ||
         check_weight("pos_weight", options->pos_weight, logits) != LS_OK) {
         return ls_scope_failed();
     }
