@@ -123,19 +123,17 @@ LS_API ls_status ls_forward_many(ls_module *module, ls_tensor *const *inputs, in
  * to the module then keeps its inputs and its output, but not the tensors between them. ls_backward runs the forward
  * function a second time and gets the same gradients, bit for bit: with the same random numbers, training mode and
  * ls_autocast. Under ls_no_grad, nothing is computed twice, and a call with one output frees the tensors inside.
- * - ls_batch_norm updates running statistics only in the first run. Hooks of the module run once. Hooks of modules
- *   below it run in both runs. A forward function must not have other side effects.
- * - Modules below it may be recomputed, too.
+ * - ls_batch_norm updates running statistics only in the first run. A forward function must not have other side
+ *   effects, and must not read other tensors that change before the backward pass.
+ * - Hooks of the module run once. Hooks of modules below it run in both runs. Modules below it may be recomputed, too.
  *
- * Fails if the module is NULL or was freed.
- *
- * A call with one output fails with LS_ERR_STATE if the module leaves a scope open. A recorded call to such a module
- * fails with LS_ERR_UNSUPPORTED if it has several outputs, or if the module communicates (batch normalization in
- * ls_data_parallel on several ranks does).
+ * Fails if the module is NULL or was freed. A call with one output fails with LS_ERR_STATE if the module leaves a scope
+ * open. A recorded call fails with LS_ERR_UNSUPPORTED if it has several outputs, or if the module communicates (batch
+ * normalization in ls_data_parallel on several ranks does).
  *
  * The backward pass fails with the status of a second run that fails, and
- * - with LS_ERR_STATE if an input, a parameter or a buffer was changed in place since the call (except running
- *   statistics in training mode), or requires a gradient only since the call,
+ * - with LS_ERR_STATE if an input, a parameter or a buffer (except running statistics in training mode) was changed in
+ *   place since the call, or requires a gradient only since the call,
  * - with LS_ERR_UNSUPPORTED if the module reads a tensor that requires a gradient and is neither an input nor a
  *   parameter of the module, or if it follows ls_data_parallel on several ranks instead of being a part of it.
  */
@@ -223,14 +221,12 @@ LS_API ls_status ls_module_set_requires_grad(ls_module *module, bool requires_gr
 /**
  * Returns a 64-bit FNV-1a hash of the bits of all parameters in order. Equal models have equal hashes. Returns 0 with
  * LS_ERR_STATE between two outer steps of ls_outer, and while this rank has only a part of a parameter (.zero = 3
- * before ls_data_parallel_gather). Also returns 0 with an error if `module` is NULL or was freed, or if a copy from a
- * device fails.
+ * before ls_data_parallel_gather). Also returns 0 with an error if `module` is NULL or was freed.
  */
 LS_API uint64_t ls_module_hash(const ls_module *module);
 /**
- * Writes a description of the module: a line for each module, parameter and buffer, indented, then the number of
- * elements of all parameters. Writes at most `capacity` bytes, and returns the length of the whole text, as snprintf
- * does.
+ * Writes a line for each module, parameter and buffer, then the number of elements of all parameters. Writes at most
+ * `capacity` bytes, and returns the length of the whole text, as snprintf does.
  */
 LS_API size_t ls_module_format(const ls_module *module, char *text, size_t capacity);
 
@@ -245,10 +241,10 @@ LS_API size_t ls_module_format(const ls_module *module, char *text, size_t capac
  */
 LS_API ls_status ls_module_save(const ls_module *module, const char *path, const char *const *metadata) LS_WARN_UNUSED;
 /**
- * Loads parameters and buffers. On failure nothing changes, unless a copy to a device fails. If the file does not fit,
- * the error names a tensor. With .zero = 3, call ls_data_parallel_gather on all ranks first.
- * - The file must have exactly the module's names (LS_ERR_FORMAT) with the module's shapes (LS_ERR_SHAPE), and no
- *   dtypes that Lockstep lacks (LS_ERR_UNSUPPORTED).
+ * Loads parameters and buffers. On failure nothing changes, unless a copy to a device fails. With .zero = 3, call
+ * ls_data_parallel_gather on all ranks first.
+ * - The file must have exactly the module's names (LS_ERR_FORMAT) and shapes (LS_ERR_SHAPE), in dtypes that Lockstep
+ *   can read (LS_ERR_UNSUPPORTED).
  * - Dtypes are converted. Values are not checked: NaN is loaded, as in PyTorch.
  * - A shared tensor needs one of its names. If the file has several, their dtypes and bits must be equal
  *   (LS_ERR_FORMAT). A name that the metadata maps to another name counts as present.
