@@ -269,7 +269,7 @@ typedef struct ls_module_load_options {
      * it. May be NULL.
      */
     void (*on_missing)(const char *name, void *user);
-    void (*on_extra)(const char *name, void *user);      /**< the same, in the file's order */
+    void (*on_extra)(const char *name, void *user);      /**< the same, in any order */
     void (*on_mismatched)(const char *name, void *user); /**< the same, in the model's order */
     void *user;                                          /**< argument of the three functions */
 } ls_module_load_options;
