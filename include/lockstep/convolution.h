@@ -100,9 +100,9 @@ LS_API ls_tensor *ls_max_pool(ls_tensor *x, const ls_max_pool_options *options);
  */
 LS_API ls_tensor *ls_average_pool(ls_tensor *x, const ls_average_pool_options *options);
 /**
- * Returns the means of windows, chosen so that the output has the spatial sizes `size` for any sizes of x. Output o of
- * an axis covers the positions from floor(o in / out) up to, but not including, ceil((o + 1) in / out). `size` has one
- * number for all spatial axes, or one for each. LS_SHAPE(1) is global average pooling.
+ * Returns the means of windows, chosen so that the output has the spatial sizes `size` for any positive sizes of x.
+ * Output o of an axis covers the positions from floor(o in / out) up to, but not including, ceil((o + 1) in / out).
+ * `size` has one number for all spatial axes, or one for each. LS_SHAPE(1) is global average pooling.
  */
 LS_API ls_tensor *ls_adaptive_average_pool(ls_tensor *x, ls_shape size);
 /** Returns the maximum of each window of ls_adaptive_average_pool. Gradients are the same as for ls_max_pool. */

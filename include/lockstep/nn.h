@@ -539,7 +539,8 @@ LS_API ls_module *ls_nn_max_pool(const ls_max_pool_options *options);
 /** Applies ls_average_pool, like ls_nn_max_pool. */
 LS_API ls_module *ls_nn_average_pool(const ls_average_pool_options *options);
 /**
- * Applies ls_adaptive_average_pool: the output has `size`, for x of any sizes. LS_SHAPE(1) is global average pooling.
+ * Applies ls_adaptive_average_pool: the output has `size`, for x of any positive sizes. LS_SHAPE(1) is global average
+ * pooling.
  */
 LS_API ls_module *ls_nn_adaptive_average_pool(ls_shape size);
 /** Applies ls_adaptive_max_pool, like ls_nn_adaptive_average_pool. */
