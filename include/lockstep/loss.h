@@ -75,7 +75,7 @@ typedef struct ls_nll_loss_options {
 LS_API ls_tensor *ls_nll_loss(ls_tensor *log_probabilities, ls_tensor *target, const ls_nll_loss_options *options);
 /**
  * Computes -(target * log p + (1 - target) * log(1 - p)). Each log is at least -100, as in PyTorch. Fails with
- * LS_ERR_ARGUMENT if a p is outside 0 to 1, unless another p is NaN.
+ * LS_ERR_ARGUMENT if any p is outside 0 to 1. NaN gives NaN.
  */
 LS_API ls_tensor *ls_bce_loss(ls_tensor *probability, ls_tensor *target, ls_loss_reduction reduction);
 /** Options for ls_bce_with_logits_loss. Zero fields select the defaults. */

@@ -424,6 +424,10 @@ SCOPED_TEST(test_element_losses_refuse) {
                   LS_ERR_ARGUMENT, "ls_bce_loss: a probability is 1.5, but must be from 0 to 1");
     check_refused(ls_bce_loss(ls_full(LS_SHAPE(2), LS_F16, -2), ls_ones(LS_SHAPE(2), LS_F32), LS_LOSS_SUM),
                   LS_ERR_ARGUMENT, "ls_bce_loss: a probability is -2, but must be from 0 to 1");
+    x = ls_from(LS_SHAPE(2), LS_F32, (const float[]){NAN, 3}); /* NaN does not hide the other number */
+    check_refused(ls_bce_loss(x, ls_ones(LS_SHAPE(2), LS_F32), LS_LOSS_SUM), LS_ERR_ARGUMENT, "a probability is 3");
+    x = ls_from(LS_SHAPE(2), LS_F32, (const float[]){NAN, 1});
+    assert_true(isnan(ls_item(ls_bce_loss(x, ls_ones(LS_SHAPE(2), LS_F32), LS_LOSS_SUM))));
     x = ls_zeros(LS_SHAPE(2), LS_F32);
     check_refused(ls_huber_loss(x, x, 0, LS_LOSS_MEAN), LS_ERR_ARGUMENT, "delta is 0");
     x = ls_zeros(LS_SHAPE(2), LS_F32);
