@@ -440,10 +440,18 @@ ls_module *ls_nn_group_norm(int64_t groups, int64_t channels, const ls_norm_opti
     return group_norm("ls_nn_group_norm", &type, groups, channels, &own);
 }
 
+static ls_tensor *instance_norm_forward(ls_module *self, ls_tensor *input) {
+    if (ls_ndim(input) < 3) { /* the norm of one number is 0 */
+        return ls_fail_noted(LS_ERR_SHAPE, "%s: x is %s, but must be [n, channels, length, ...]", self->type->name,
+                             LS_SHAPE_TEXT(input));
+    }
+    return group_norm_forward(self, input);
+}
+
 ls_module *ls_nn_instance_norm(int64_t channels, const ls_instance_norm_options *options) {
     static const ls_instance_norm_options defaults;
     static const ls_module_type type = {
-        .name = "InstanceNorm", .state_size = sizeof(norm_state), .forward = group_norm_forward};
+        .name = "InstanceNorm", .state_size = sizeof(norm_state), .forward = instance_norm_forward};
     options = options != NULL ? options : &defaults;
     const ls_batch_norm_options own = {
         .dtype = options->dtype, .no_affine = !options->affine, .epsilon = options->epsilon};

@@ -146,6 +146,10 @@ TEST(test_layers_without_parameters_check_sizes) {
                                : "x is [2, 6, 5], but must be [n, 3, ...]");
         ls_module_free(norms[i]);
     }
+    ls_module *instance = ls_nn_instance_norm(3, NULL);
+    check_refused(ls_forward(instance, ls_ones(LS_SHAPE(2, 3), LS_F32)), LS_ERR_SHAPE,
+                  "InstanceNorm: x is [2, 3], but must be [n, channels, length, ...]");
+    ls_module_free(instance);
 }
 
 int main(void) {
