@@ -143,7 +143,7 @@ LS_API void ls_module_train(ls_module *module, bool training);
 /**
  * Drops a reference from ls_module_retain, or else the creator's reference. When the last reference is dropped, the
  * module is freed, with the children that nothing else references. Does nothing if a constructor has taken ownership
- * of the module, even if that owner was just freed. NULL is allowed.
+ * of the module, even if that owner, of up to 1,000 modules, was just freed. NULL is allowed.
  */
 LS_API void ls_module_free(ls_module *module);
 /**
