@@ -211,8 +211,8 @@ ls_tensor *ls_tensor_renew(ls_tensor *tensor);
 
 /*
  * Keeps the memory of a freed object, which ls_allocate returned, for programs that still have the pointer. The object
- * is cleared, except for the mark that it was freed. The memory is freed after so many more objects of the kind were
- * retired as its ring holds, or with the thread.
+ * is cleared, except for the mark that it was freed. The memory is freed when the ring of its kind is full and
+ * this object has waited longest, or with the thread.
  */
 void ls_retire(void *object, ls_retired_kind kind);
 
