@@ -12,8 +12,8 @@
  *   has one number per element, sample or row.
  * - The mean over no elements is NaN.
  * - In losses by element, x and target have the same shape and do not broadcast (LS_ERR_SHAPE). One of them must be
- *   floating-point. If both have integers or booleans, convert one with ls_to (LS_ERR_ARGUMENT). Gradients flow to x
- *   and target.
+ *   floating-point: if both have integers or booleans, the call fails with LS_ERR_ARGUMENT; convert one with ls_to.
+ *   Gradients flow to x and target.
  * - In ls_cross_entropy, ls_nll_loss and losses of vectors, all tensors except the targets have the same floating dtype
  *   (LS_ERR_SHAPE). Gradients flow to these tensors, except class weights, and to targets that are probabilities.
  */
