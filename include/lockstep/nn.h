@@ -263,7 +263,7 @@ typedef struct ls_module_load_options {
     bool allow_extra;     /**< ignores a tensor that only the file has */
     bool skip_mismatched; /**< leaves a tensor unchanged if its shape in the file differs, and logs a warning with both
                              shapes; use it to load an old model's weights into a model with a new last layer; not for
-                             tensors that are sharded over ranks (LS_ERR_SHAPE) */
+                             sharded tensors from a checkpoint (LS_ERR_SHAPE) */
     /**
      * Called with each such name (borrowed during the call), in the model's order, even if the option does not allow
      * it. May be NULL.
