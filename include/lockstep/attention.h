@@ -27,8 +27,9 @@ typedef struct ls_attention_options {
     bool causal;          /**< query i attends only to keys 0 to i */
     ls_tensor *key_mask;  /**< bool or u8 [batch, keys]: 0 for keys to ignore; NULL selects no mask */
     ls_tensor *attn_mask; /**< mask that broadcasts to [batch, heads, queries, keys]. A bool mask is true if the query
-                             attends to the key; a mask of q's dtype is added to the scaled product, scale * q k^T. Must
-                             not require a gradient (LS_ERR_UNSUPPORTED). NULL selects no mask */
+                             attends to the key; a mask of q's dtype is added to the scaled product, scale * q k^T.
+                             While operations are recorded, must not require a gradient (LS_ERR_UNSUPPORTED). NULL
+                             selects no mask */
     double scale;         /**< factor that multiplies q k^T; 0 selects the default, 1 / sqrt(width) */
 } ls_attention_options;
 
@@ -38,9 +39,10 @@ typedef struct ls_attention_options {
  * - q is [batch, heads, queries, width], k [batch, heads, keys, width], v [batch, heads, keys, value width].
  * - The result is [batch, heads, queries, value width]. All tensors may omit the heads, or the heads and the batch.
  * - The result of a query without keys is 0.
- * - Memory grows with the lengths, not with their product: scores are computed in blocks, and again in the backward
- *   pass (Dao et al., arXiv 2205.14135; Rabe and Staats, arXiv 2112.05682).
- * - If q is a view of [batch, queries, heads, width], the result has the same memory layout. ls_contiguous changes it.
+ * - Without an `attn_mask` of several rows, memory grows with the lengths, not with their product: scores are computed
+ *   in blocks, and again in the backward pass (Dao et al., arXiv 2205.14135; Rabe and Staats, arXiv 2112.05682).
+ * - If q is an f32 or f64 view [batch, heads, queries, width] of [batch, queries, heads, width], the result has the
+ *   same memory layout. ls_contiguous changes it.
  */
 LS_API ls_tensor *ls_attention(ls_tensor *q, ls_tensor *k, ls_tensor *v, const ls_attention_options *options);
 

@@ -11,14 +11,14 @@
  * y = ls_max_pool(y, &pairs);
  * ```
  *
- * - x is [n, channels, ...] with 1 to 3 spatial axes after the channels, and floating. 16-bit floats are computed in
- *   f32.
+ * - x is [n, channels, ...] with 1 to 3 spatial axes after the channels, and floating-point (ls_pixel_shuffle and
+ *   ls_pixel_unshuffle accept any dtype). 16-bit floats are computed in f32.
  * - Formulas and defaults are PyTorch's (conv1d, conv2d, conv3d and so on).
  * - Options with a number per spatial axis are shapes: LS_SHAPE(2) selects 2 for all axes, LS_SHAPE(2, 1) selects a
  *   number for each axis, and an empty shape selects the default.
  *
- * Errors: LS_ERR_SHAPE if sizes or dtypes are incompatible, or if the output would be empty. LS_ERR_ARGUMENT if an
- * option is out of range.
+ * Errors: LS_ERR_SHAPE if sizes or dtypes are incompatible, or if a spatial axis of the output would be empty (n and
+ * the channels may be 0). LS_ERR_ARGUMENT if an option is out of range.
  */
 #ifndef LOCKSTEP_CONVOLUTION_H
 #define LOCKSTEP_CONVOLUTION_H
@@ -34,7 +34,7 @@ typedef struct ls_conv_options {
     ls_shape stride;  /**< distance between windows, positive; default 1 */
     ls_shape padding; /**< number of zeros on each side of an axis, not negative; default 0 */
     bool same; /**< pads so that the output has the size of the input, with one more zero at the end if the number of
-                  zeros is odd; replaces `padding`; requires strides of 1 */
+                  zeros is odd; requires strides of 1 and an empty `padding` (LS_ERR_ARGUMENT) */
     ls_shape dilation; /**< distance between positions of a window, positive; default 1 */
     int64_t groups; /**< number of equal groups of channels that are convolved separately; 0 selects the default, 1 */
 } ls_conv_options;
@@ -88,17 +88,21 @@ typedef struct ls_average_pool_options {
 
 /**
  * Returns the largest number in each window of each channel. y is [n, channels, ...].
- * - Sizes are floor((size + 2 padding - dilation (kernel - 1) - 1) / stride) + 1, or rounded up with `ceil_mode`.
- * - NaN is the largest number. On a tie, the gradient flows to the first position.
+ * - Sizes are floor((size + 2 padding - dilation (kernel - 1) - 1) / stride) + 1. `ceil_mode` rounds up instead, but
+ *   omits a last window that would start after the last position of x, as in PyTorch.
+ * - NaN is the largest number. On a tie, the gradient flows to the first position, but to the last NaN.
  * - Fails with LS_ERR_ARGUMENT if a window contains only padding.
  */
 LS_API ls_tensor *ls_max_pool(ls_tensor *x, const ls_max_pool_options *options);
-/** Returns the mean of each window. Padding counts as zeros. Sizes are the same as for ls_max_pool. */
+/**
+ * Returns the mean of each window. Padding counts as zeros, unless `exclude_padding` is set. Positions beyond the
+ * padding (`ceil_mode`) do not count. Sizes are the same as for ls_max_pool.
+ */
 LS_API ls_tensor *ls_average_pool(ls_tensor *x, const ls_average_pool_options *options);
 /**
- * Returns the means of windows, chosen so that the output has the spatial sizes `size` for any sizes of x. Output o of
- * an axis covers the positions from floor(o in / out) up to, but not including, ceil((o + 1) in / out). `size` has one
- * number for all spatial axes, or one for each. LS_SHAPE(1) is global average pooling.
+ * Returns the means of windows, chosen so that the output has the spatial sizes `size` for any positive sizes of x.
+ * Output o of an axis covers the positions from floor(o in / out) up to, but not including, ceil((o + 1) in / out).
+ * `size` has one number for all spatial axes, or one for each. LS_SHAPE(1) is global average pooling.
  */
 LS_API ls_tensor *ls_adaptive_average_pool(ls_tensor *x, ls_shape size);
 /** Returns the maximum of each window of ls_adaptive_average_pool. Gradients are the same as for ls_max_pool. */
@@ -117,10 +121,12 @@ typedef struct ls_resize_options {
 /**
  * Resizes the spatial axes of x [n, channels, ...] to `size`: one positive number for all axes, or one for each
  * (PyTorch's interpolate with `size`, in the modes nearest, linear, bilinear and trilinear). `options` may be NULL.
- * Fails with LS_ERR_SHAPE if x has no positions.
+ * Fails with LS_ERR_SHAPE if a spatial axis of x is empty, and with LS_ERR_ARGUMENT if `align_corners` is set without
+ * LS_RESIZE_LINEAR. If no size changes, returns a view of x.
  * - Nearest: output o of an axis is x[floor(o in / out)].
  * - Linear: output o is (1 - f) x[floor(s)] + f x[floor(s) + 1] with f = s - floor(s) and s = max((o + 0.5) in / out -
- *   0.5, 0), or s = o (in - 1) / (out - 1) with align_corners, one axis after the other.
+ *   0.5, 0), or s = o (in - 1) / (out - 1) with align_corners (0 if out is 1), one axis after the other. The last
+ *   position of x also stands for the position after it.
  */
 LS_API ls_tensor *ls_resize(ls_tensor *x, ls_shape size, const ls_resize_options *options);
 /**
@@ -131,7 +137,8 @@ LS_API ls_tensor *ls_resize(ls_tensor *x, ls_shape size, const ls_resize_options
 LS_API ls_tensor *ls_pixel_shuffle(ls_tensor *x, int64_t factor);
 /**
  * Inverts ls_pixel_shuffle: rearranges x [n, channels, height factor, width factor] to
- * [n, channels factor^2, height, width]. Fails with LS_ERR_SHAPE if height or width is not a multiple of the factor.
+ * [n, channels factor^2, height, width]. Fails with LS_ERR_SHAPE if height or width is not a multiple of the factor,
+ * and with LS_ERR_ARGUMENT if the factor is below 1.
  */
 LS_API ls_tensor *ls_pixel_unshuffle(ls_tensor *x, int64_t factor);
 

@@ -8,12 +8,14 @@
  * ls_status status = ls_backward(loss);
  * ```
  *
- * - A loss is one number, a mean over all elements or their sum. With LS_LOSS_NONE it has x's shape, or the shape of
- *   the class numbers.
- * - x and target have the same shape, except for class numbers. They do not broadcast (LS_ERR_SHAPE).
- * - x or target must be floating-point, except for class numbers. If both have integers or booleans, the call
- *   fails with LS_ERR_ARGUMENT; convert one with ls_to.
- * - Gradients flow to both.
+ * - A loss is one number: the mean of the losses of all elements, samples or rows, or their sum. With LS_LOSS_NONE it
+ *   has one number per element, sample or row.
+ * - The mean over no elements is NaN.
+ * - In losses by element, x and target have the same shape and do not broadcast (LS_ERR_SHAPE). One of them must be
+ *   floating-point: if both have integers or booleans, the call fails with LS_ERR_ARGUMENT; convert one with ls_to.
+ *   Gradients flow to x and target.
+ * - In ls_cross_entropy, ls_nll_loss and losses of vectors, all tensors except the targets have the same floating dtype
+ *   (LS_ERR_SHAPE). Gradients flow to these tensors, except class weights, and to targets that are probabilities.
  */
 #ifndef LOCKSTEP_LOSS_H
 #define LOCKSTEP_LOSS_H
@@ -40,11 +42,11 @@ LS_API ls_tensor *ls_huber_loss(ls_tensor *x, ls_tensor *target, double delta, l
 /** Options for ls_cross_entropy. Zero fields select the defaults. */
 typedef struct ls_class_loss_options {
     ls_loss_reduction reduction;
-    ls_tensor *weight; /**< class weights [classes], or NULL; the mean then divides by the sum of the targets' weights;
-                          must not require a gradient (LS_ERR_UNSUPPORTED) */
+    ls_tensor *weight; /**< class weights [classes] of the logits' dtype, or NULL; the mean then divides by the sum of
+                          the targets' weights; must not require a gradient (LS_ERR_UNSUPPORTED) */
     double label_smoothing; /**< fraction of the target, 0 to 1, that is spread over all classes (Szegedy et al., arXiv
                                1512.00567) */
-    bool ignore;            /**< skips targets equal to ignore_index */
+    bool ignore;            /**< skips targets equal to ignore_index, also in the divisor of the mean */
     int64_t ignore_index;
 } ls_class_loss_options;
 
@@ -53,8 +55,10 @@ typedef struct ls_class_loss_options {
  * - logits are [n, classes] or [n, classes, ...].
  * - target is [n] or [n, ...], of i64, i32 or u8. A target that is out of range fails with LS_ERR_ARGUMENT, and the
  *   message has its value.
- * - A floating target of the logits' shape holds probabilities. The loss is then -sum over classes of target log
- *   softmax(logits). Its mean divides by n, even with weights. `ignore` then fails with LS_ERR_UNSUPPORTED.
+ * - If every target is ignored, the mean is NaN and the gradient 0.
+ * - A floating target of the logits' shape holds probabilities. The loss is then -sum over classes of weight target log
+ *   softmax(logits). Its mean divides by the number of these sums, even with weights. `ignore` then fails with
+ *   LS_ERR_UNSUPPORTED.
  */
 LS_API ls_tensor *ls_cross_entropy(ls_tensor *logits, ls_tensor *target, const ls_class_loss_options *options);
 
@@ -71,7 +75,7 @@ typedef struct ls_nll_loss_options {
 LS_API ls_tensor *ls_nll_loss(ls_tensor *log_probabilities, ls_tensor *target, const ls_nll_loss_options *options);
 /**
  * Computes -(target * log p + (1 - target) * log(1 - p)). Each log is at least -100, as in PyTorch. Fails with
- * LS_ERR_ARGUMENT if any p is outside 0 to 1.
+ * LS_ERR_ARGUMENT if any p is outside 0 to 1. NaN gives NaN.
  */
 LS_API ls_tensor *ls_bce_loss(ls_tensor *probability, ls_tensor *target, ls_loss_reduction reduction);
 /** Options for ls_bce_with_logits_loss. Zero fields select the defaults. */
@@ -93,14 +97,14 @@ LS_API ls_tensor *ls_bce_with_logits_loss(ls_tensor *logits, ls_tensor *target,
                                           const ls_bce_with_logits_options *options);
 /**
  * Computes target * (log target - log_probabilities), and 0 if target is 0. LS_LOSS_MEAN divides by the number of
- * elements.
+ * elements (PyTorch's reduction="mean", not "batchmean").
  */
 LS_API ls_tensor *ls_kl_div_loss(ls_tensor *log_probabilities, ls_tensor *target, ls_loss_reduction reduction);
 
 /**
  * Computes a . b / (max(|a|, epsilon) max(|b|, epsilon)) along `axis`, and removes the axis (PyTorch's
- * cosine_similarity, with epsilon 1e-8 by default). a and b have the same number of axes and broadcast. `epsilon` must
- * not be negative.
+ * cosine_similarity, whose default epsilon is 1e-8). a and b have the same number of axes and broadcast. `epsilon` must
+ * not be negative. If it is 0, the similarity with a zero vector is NaN.
  */
 LS_API ls_tensor *ls_cosine_similarity(ls_tensor *a, ls_tensor *b, int axis, double epsilon);
 /**

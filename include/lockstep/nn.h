@@ -13,7 +13,7 @@
  *
  * - Constructors return NULL and set an error on failure.
  * - Constructors take ownership of their modules and tensors, even if they fail, so nested constructors need no checks.
- *   A constructor with a NULL argument names the argument and quotes the previous error.
+ *   A constructor that is given a NULL module or tensor names it and quotes the previous error.
  * - The creator of a module holds one reference. The first constructor that takes ownership of the module gets this
  *   reference, and each later one gets a new reference. So several modules may share a module. A module is freed when
  *   its last reference is dropped.
@@ -54,8 +54,8 @@ typedef struct ls_module_type {
     int outputs;       /**< number of outputs of forward_many; 0 allows any number */
     uint64_t optional; /**< inputs that may be NULL, if `inputs` is not 0: bit i for input i, below 64 */
     void (*free_state)(ls_module *self); /**< frees the state's memory, except parameters and children; may be NULL */
-    bool whole_batch; /**< promise that `forward` in training mode calls ls_batch_norm or ls_dropout directly; in
-                         ls_data_parallel, ranks without samples then take part */
+    bool whole_batch; /**< promise that the forward function in training mode calls ls_batch_norm or ls_dropout
+                         directly; in ls_data_parallel, ranks without samples then take part */
 } ls_module_type;
 
 /* ---- custom modules ---------------------------------------------------------------------------------------------- */
@@ -110,8 +110,9 @@ LS_API bool ls_module_is_training(const ls_module *module);
 /* ---- using modules ----------------------------------------------------------------------------------------------- */
 
 /**
- * Applies a module with one input and one output. The constructors document their shapes. Returns NULL on failure. All
- * calls to modules, also by other modules, go through ls_forward or ls_forward_many, so hooks see each call.
+ * Applies a module with one input and one output. The constructors document their shapes. Returns NULL on failure, with
+ * the same errors as ls_forward_many. Forward functions must also call modules through ls_forward or ls_forward_many,
+ * so that hooks see each call.
  *
  * Outside any scope, a new output belongs to the caller, who frees it with ls_release. The call frees the other tensors
  * that the layers created, so hooks must copy tensors that they keep. Some modules return their input, such as dropout
@@ -120,9 +121,10 @@ LS_API bool ls_module_is_training(const ls_module *module);
 LS_API ls_tensor *ls_forward(ls_module *module, ls_tensor *input);
 /**
  * Applies a module to `input_count` tensors, which it borrows. Stores `output_count` results in `outputs`, which must
- * not be the array of the inputs. The results belong to the innermost scope. On failure all outputs are NULL. Fails
- * with LS_ERR_ARGUMENT if the module has a different number of inputs or outputs, or if an input is NULL but not
- * optional (ls_module_type).
+ * not overlap the array of the inputs. The results belong to the innermost scope, unless they are inputs. On failure
+ * all outputs are NULL. Fails with LS_ERR_ARGUMENT if the module has a different number of inputs or outputs, if the
+ * arrays overlap (then nothing is stored), or if an input is NULL but not optional (ls_module_type). If an input is
+ * NULL after an earlier failure, fails with that failure's status.
  */
 LS_API ls_status ls_forward_many(ls_module *module, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
                                  int output_count);
@@ -130,19 +132,18 @@ LS_API ls_status ls_forward_many(ls_module *module, ls_tensor *const *inputs, in
  * Switches recomputation (activation checkpointing; PyTorch's torch.utils.checkpoint) of the module on or off. A call
  * to the module then keeps its inputs and its output, but not the tensors between them. ls_backward runs the forward
  * function a second time and gets the same gradients, bit for bit: with the same random numbers, training mode and
- * ls_autocast. Under ls_no_grad, nothing is computed twice, and the tensors inside are freed after the call.
- * - ls_batch_norm updates running statistics only in the first run. Hooks of the module run once. Hooks of modules
- *   below it run in both runs. A forward function must not have other side effects.
- * - Modules below it may be recomputed, too.
+ * ls_autocast. Under ls_no_grad, nothing is computed twice, and a call with one output frees the tensors inside.
+ * - ls_batch_norm updates running statistics only in the first run. A forward function must not have other side
+ *   effects, and must not read other tensors that change before the backward pass.
+ * - Hooks of the module run once. Hooks of modules below it run in both runs. Modules below it may be recomputed, too.
  *
- * Fails with LS_ERR_ARGUMENT if the module is NULL.
- *
- * A recorded call to such a module fails with LS_ERR_UNSUPPORTED if the module has several outputs or communicates
- * (batch normalization in ls_data_parallel on several ranks does), and with LS_ERR_STATE if it leaves a scope open.
+ * Fails if the module is NULL or was freed. A call with one output fails with LS_ERR_STATE if the module leaves a scope
+ * open. A recorded call fails with LS_ERR_UNSUPPORTED if it has several outputs, or if the module communicates (batch
+ * normalization in ls_data_parallel on several ranks does).
  *
  * The backward pass fails with the status of a second run that fails, and
- * - with LS_ERR_STATE if an input, a parameter or a buffer was changed in place since the call, or requires a gradient
- *   only since the call,
+ * - with LS_ERR_STATE if an input, a parameter or a buffer (except running statistics in training mode) was changed in
+ *   place since the call, or requires a gradient only since the call,
  * - with LS_ERR_UNSUPPORTED if the module reads a tensor that requires a gradient and is neither an input nor a
  *   parameter of the module, or if it follows ls_data_parallel on several ranks instead of being a part of it.
  */
@@ -152,12 +153,12 @@ LS_API void ls_module_train(ls_module *module, bool training);
 /**
  * Drops a reference from ls_module_retain, or else the creator's reference. When the last reference is dropped, the
  * module is freed, with the children that nothing else references. Does nothing if a constructor has taken ownership
- * of the module, even if that owner was just freed. NULL is allowed.
+ * of the module, even if that owner, of up to 1,000 modules, was just freed. NULL is allowed.
  */
 LS_API void ls_module_free(ls_module *module);
 /**
  * Adds a reference that belongs to the caller. Constructors that take ownership of the module do not consume it. Drop
- * it with ls_module_free. Returns the module. NULL is allowed.
+ * it with ls_module_free. Returns the module, or NULL if it is NULL or was freed.
  */
 LS_API ls_module *ls_module_retain(ls_module *module);
 
@@ -229,32 +230,35 @@ LS_API void ls_module_zero_grad(ls_module *module);
  */
 LS_API ls_status ls_module_set_requires_grad(ls_module *module, bool requires_grad) LS_WARN_UNUSED;
 /**
- * Returns a 64-bit FNV-1a hash of the bits of all parameters in order. Equal models have equal hashes. Between two
- * outer steps of ls_outer, and with .zero = 3 before ls_data_parallel_gather, returns 0 with the error LS_ERR_STATE.
- * Also returns 0 with an error if `module` is NULL or was freed.
+ * Returns a 64-bit FNV-1a hash of the bits of all parameters in order. Equal models have equal hashes. Returns 0 with
+ * LS_ERR_STATE between two outer steps of ls_outer, and while this rank has only a part of a parameter (.zero = 3
+ * before ls_data_parallel_gather). Also returns 0 with an error if `module` is NULL or was freed.
  */
 LS_API uint64_t ls_module_hash(const ls_module *module);
 /**
- * Writes the module as PyTorch prints one: a line for each module, parameter and buffer, then the number of elements.
- * Writes at most `capacity` bytes, and returns the length of the whole text, as snprintf does.
+ * Writes a line for each module, parameter and buffer, then the number of elements of all parameters. Writes at most
+ * `capacity` bytes, and returns the length of the whole text, as snprintf does.
  */
 LS_API size_t ls_module_format(const ls_module *module, char *text, size_t capacity);
 
 /**
  * Saves parameters and buffers under their full names to a safetensors file with `metadata` (may be NULL), as
  * ls_safetensors_save does. A shared tensor is saved once, under its first name. The metadata maps its other names to
- * this name, as PyTorch's safetensors.torch.save_model does.
+ * this name, as PyTorch's safetensors.torch.save_model does. `metadata` must not have these keys (LS_ERR_ARGUMENT).
  *
  * Not a collective call. If all ranks have the same parameters, call it on one rank only: ranks that write the same
- * file would overwrite each other's file. With .zero = 3, call ls_data_parallel_gather on all ranks first.
+ * file would overwrite each other's file. With .zero = 3, call ls_data_parallel_gather on all ranks first. Fails with
+ * LS_ERR_STATE between two outer steps of ls_outer.
  */
 LS_API ls_status ls_module_save(const ls_module *module, const char *path, const char *const *metadata) LS_WARN_UNUSED;
 /**
- * Loads parameters and buffers. On failure nothing changes, and the error names the first difference.
- * - The file must have exactly the module's names (LS_ERR_FORMAT) with the module's shapes (LS_ERR_SHAPE).
+ * Loads parameters and buffers. On failure nothing changes, unless a copy to a device fails. With .zero = 3, call
+ * ls_data_parallel_gather on all ranks first.
+ * - The file must have exactly the module's names (LS_ERR_FORMAT) and shapes (LS_ERR_SHAPE), in dtypes that Lockstep
+ *   can read (LS_ERR_UNSUPPORTED).
  * - Dtypes are converted. Values are not checked: NaN is loaded, as in PyTorch.
- * - A shared tensor needs one of its names. If the file has several, their values must be equal. A name that the
- *   metadata maps to another name counts as present.
+ * - A shared tensor needs one of its names. If the file has several, their dtypes and bits must be equal
+ *   (LS_ERR_FORMAT). A name that the metadata maps to another name counts as present.
  * - PyTorch's batch counters ("num_batches_tracked" next to a BatchNorm's "running_mean") are ignored.
  * - If `path` is a folder, it is a checkpoint, or a folder with the checkpoints of a trial (ls_checkpoint_options): the
  *   newest complete checkpoint is loaded. Fails with LS_ERR_IO if there is no checkpoint.
@@ -269,13 +273,14 @@ typedef struct ls_module_load_options {
     bool allow_missing;   /**< leaves a tensor unchanged if the file does not contain it */
     bool allow_extra;     /**< ignores a tensor that only the file has */
     bool skip_mismatched; /**< leaves a tensor unchanged if its shape in the file differs, and logs a warning with both
-                             shapes; use it to load an old model's weights into a model with a new last layer */
+                             shapes; use it to load an old model's weights into a model with a new last layer; not for
+                             sharded tensors from a checkpoint (LS_ERR_SHAPE) */
     /**
      * Called with each such name (borrowed during the call), in the model's order, even if the option does not allow
      * it. May be NULL.
      */
     void (*on_missing)(const char *name, void *user);
-    void (*on_extra)(const char *name, void *user);      /**< the same, in the file's order */
+    void (*on_extra)(const char *name, void *user);      /**< the same, in any order */
     void (*on_mismatched)(const char *name, void *user); /**< the same, in the model's order */
     void *user;                                          /**< argument of the three functions */
 } ls_module_load_options;
@@ -341,8 +346,9 @@ LS_API ls_status ls_module_remove_hooks(ls_module *module, int number);
 
 /*
  * Layers with one input and one output. Names, formulas, defaults and initial values are the same as in PyTorch's
- * layers. A constructor fails with LS_ERR_ARGUMENT if a size is not positive or an option is out of range. ls_forward
- * fails with the errors of the layer's operation (autograd.h).
+ * layers, unless a comment says otherwise. A constructor fails with LS_ERR_ARGUMENT if a size is not positive or an
+ * option is out of range. ls_forward fails with the errors of the layer's operation (autograd.h), and with LS_ERR_SHAPE
+ * if x does not have the layer's sizes.
  */
 
 /** Options for ls_nn_linear_with. Zero fields select the defaults. */
@@ -544,7 +550,8 @@ LS_API ls_module *ls_nn_max_pool(const ls_max_pool_options *options);
 /** Applies ls_average_pool, like ls_nn_max_pool. */
 LS_API ls_module *ls_nn_average_pool(const ls_average_pool_options *options);
 /**
- * Applies ls_adaptive_average_pool: the output has `size`, for x of any sizes. LS_SHAPE(1) is global average pooling.
+ * Applies ls_adaptive_average_pool: the output has `size`, for x of any positive sizes. LS_SHAPE(1) is global average
+ * pooling.
  */
 LS_API ls_module *ls_nn_adaptive_average_pool(ls_shape size);
 /** Applies ls_adaptive_max_pool, like ls_nn_adaptive_average_pool. */
@@ -572,7 +579,8 @@ typedef struct ls_attention_layer_options {
 /**
  * Returns multi-head attention (Vaswani et al., arXiv 1706.03762). Queries, keys and values are linear maps of the
  * inputs. Each of `heads` equal parts attends separately (ls_attention), and a linear map combines the results. Fails
- * with LS_ERR_ARGUMENT if `heads` does not divide `width`. `options` may be NULL.
+ * with LS_ERR_ARGUMENT if `heads` does not divide `width`, or if `rotary` is set and width / heads is odd. `options`
+ * may be NULL.
  * - One input x [n, length, width] gives self-attention.
  * - ls_forward_many accepts up to five inputs: query, key (NULL selects the query), value (NULL selects the key), and
  *   key_mask [n, keys] and attn_mask of ls_attention_options (NULL selects no mask). The output has the query's shape.
@@ -680,7 +688,7 @@ LS_API ls_module *ls_nn_residual(ls_module *f);
 /**
  * Returns a module that applies modules with one input and one output, one after the other. The modules' names are "0",
  * "1", ... If `count` is 0, the output is the input. A ReLU before a MaxPool without padding runs after the MaxPool, on
- * fewer elements, unless one of them has hooks. Values and gradients are the same.
+ * fewer elements, unless one of them has hooks or is recomputed. Values and gradients are the same.
  */
 LS_API ls_module *ls_sequential_of(ls_module *const *modules, int count);
 #ifndef __cplusplus
@@ -717,8 +725,8 @@ LS_API ls_module *ls_sequential_named_of(const ls_named_module *modules, int cou
 LS_API ls_status ls_nn_init_constant(ls_tensor *tensor, double value) LS_WARN_UNUSED;
 /**
  * Draws elements uniformly from [low, high), rounded to the dtype within these limits. If both limits are equal, sets
- * every element to `low`. Fails with LS_ERR_ARGUMENT if a limit is not finite, `low` is above `high`, or the dtype has
- * no number between them.
+ * every element to `low`. Fails with LS_ERR_ARGUMENT if a limit or their difference is not finite, `low` is above
+ * `high`, or the dtype has no number between them.
  */
 LS_API ls_status ls_nn_init_uniform(ls_tensor *tensor, double low, double high) LS_WARN_UNUSED;
 /**
@@ -759,7 +767,7 @@ LS_API ls_status ls_nn_init_xavier_uniform(ls_tensor *tensor, double gain) LS_WA
  */
 LS_API ls_status ls_nn_init_xavier_normal(ls_tensor *tensor, double gain) LS_WARN_UNUSED;
 /**
- * Sets the rows (or the columns, if there are fewer columns) to orthogonal vectors of length `gain` (Saxe et al., arXiv
+ * Sets the rows (or the columns, if there are fewer columns) to orthogonal vectors of length |gain| (Saxe et al., arXiv
  * 1312.6120). Axes after the first count as one. Fails with LS_ERR_ARGUMENT if `gain` is not finite, and with
  * LS_ERR_SHAPE if the tensor has no elements or fewer than two axes.
  */

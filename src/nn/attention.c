@@ -141,7 +141,10 @@ ls_module *ls_nn_multi_head_attention(int64_t width, int64_t heads, const ls_att
                             "ls_nn_multi_head_attention: width %lld cannot be divided into %lld heads of equal%s width",
                             (long long)width, (long long)heads, options->rotary ? ", even" : "");
     }
-    ls_module *module = ls_module_new(&type);
+    ls_module *module =
+        options->rotary && ls_rotary_check("ls_nn_multi_head_attention", &options->positions, 0) != LS_OK
+            ? NULL
+            : ls_module_new(&type);
     if (module == NULL) {
         return NULL;
     }

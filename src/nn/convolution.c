@@ -251,13 +251,14 @@ static ls_tensor *shuffle_forward(ls_module *self, ls_tensor *input) {
 ls_module *ls_nn_upsample(ls_shape factor, const ls_resize_options *options) {
     static const ls_module_type type = {
         .name = "Upsample", .state_size = sizeof(resize_state), .forward = upsample_forward};
-    if (check_size("ls_nn_upsample", &factor) != LS_OK) {
+    static const ls_resize_options defaults;
+    options = options != NULL ? options : &defaults;
+    if (check_size("ls_nn_upsample", &factor) != LS_OK || ls_resize_check("ls_nn_upsample", options) != LS_OK) {
         return NULL;
     }
     ls_module *module = ls_module_new(&type);
     if (module != NULL) {
-        *(resize_state *)module->state =
-            (resize_state){.factors = factor, .options = options != NULL ? *options : (ls_resize_options){0}};
+        *(resize_state *)module->state = (resize_state){.factors = factor, .options = *options};
     }
     return module;
 }
@@ -266,9 +267,9 @@ ls_module *ls_nn_upsample(ls_shape factor, const ls_resize_options *options) {
     ls_module *constructor(int64_t factor) {                                                                           \
         static const ls_module_type type = {                                                                           \
             .name = (text), .state_size = sizeof(resize_state), .forward = shuffle_forward};                           \
-        if (factor < 1) {                                                                                              \
-            return ls_fail_null(LS_ERR_ARGUMENT, "%s: the factor is %lld, but must be positive", #constructor,         \
-                                (long long)factor);                                                                    \
+        if (factor < 1 || factor > INT32_MAX) {                                                                        \
+            return ls_fail_null(LS_ERR_ARGUMENT, "%s: the factor is %lld, but must be positive and below 2^31",        \
+                                #constructor, (long long)factor);                                                      \
         }                                                                                                              \
         ls_module *module = ls_module_new(&type);                                                                      \
         if (module != NULL) {                                                                                          \

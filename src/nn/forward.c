@@ -254,6 +254,9 @@ ls_status ls_module_run_once(ls_module *module, ls_tensor *const *inputs, int in
 
 static ls_status check_arrays(ls_tensor *const *inputs, int input_count, ls_tensor **outputs, int output_count) {
     if ((inputs == NULL && input_count > 0) || outputs == NULL) {
+        for (int i = 0; outputs != NULL && i < output_count; i++) {
+            outputs[i] = NULL;
+        }
         return ls_fail(LS_ERR_ARGUMENT, "ls_forward_many: the array of %s is NULL",
                        outputs == NULL ? "outputs" : "inputs");
     }

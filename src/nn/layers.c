@@ -2,6 +2,7 @@
  * values. */
 #include <math.h>
 
+#include "autograd/ops/ops.h"
 #include "base/option.h"
 #include "nn/layers.h"
 #include "nn/module.h"
@@ -128,6 +129,10 @@ AXIS_LAYER(ls_nn_softmax, "Softmax", ls_softmax)
 AXIS_LAYER(ls_nn_log_softmax, "LogSoftmax", ls_log_softmax)
 
 static ls_tensor *flatten_all_but_first(ls_tensor *x) {
+    if (ls_ndim(x) < 2) { /* ls_flatten would return a number as [1] */
+        (void)ls_fail(LS_ERR_ARGUMENT, "Flatten: x is %s, but must be [n, a, ...]", LS_SHAPE_TEXT(x));
+        return ls_scope_failed();
+    }
     return ls_flatten(x, 1, -1);
 }
 FUNCTION_LAYER(ls_nn_flatten, "Flatten", flatten_all_but_first)
@@ -304,11 +309,26 @@ typedef struct norm_state {
     ls_tensor *bias;
     ls_tensor *running_mean;
     ls_tensor *running_var;
+    ls_shape shape; /* of the parameters */
     int axes;
     int64_t groups;
     double epsilon;
     double momentum;
 } norm_state;
+
+/* Checks the arguments of a constructor. */
+static ls_status check_norm(const char *call, const ls_shape *shape, ls_dtype dtype) {
+    bool positive = shape->ndim >= 1 && shape->ndim <= LS_MAX_DIMS;
+    for (int i = 0; positive && i < shape->ndim; i++) {
+        positive = shape->size[i] > 0;
+    }
+    if (!positive) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: the shape must have 1 to %d axes with positive sizes", call, LS_MAX_DIMS);
+    }
+    return ls_dtype_is_floating(dtype) ? LS_OK
+                                       : ls_fail(LS_ERR_ARGUMENT, "%s: the dtype is %s, but must be floating-point",
+                                                 call, ls_dtype_name(dtype));
+}
 
 /*
  * Creates a weight of ones and a zero bias, unless the options say otherwise. The options of batch norm include all
@@ -317,6 +337,7 @@ typedef struct norm_state {
 static norm_state *norm_begin(const char *call, ls_module *module, ls_shape shape,
                               const ls_batch_norm_options *options) {
     norm_state *norm = module->state;
+    norm->shape = shape;
     norm->axes = shape.ndim;
     norm->epsilon = ls_option(options->epsilon, 1e-5);
     norm->momentum = ls_option(options->momentum, 0.1);
@@ -339,19 +360,31 @@ static ls_batch_norm_options from_norm_options(const ls_norm_options *options) {
                                                      .epsilon = options->epsilon};
 }
 
+/* Checks the last axes of x. Without a weight, no operation does. */
+static bool ends_with_shape(const ls_module *self, const ls_tensor *x) {
+    const norm_state *norm = self->state;
+    bool fits = ls_ndim(x) >= norm->shape.ndim;
+    for (int i = 1; fits && i <= norm->shape.ndim; i++) {
+        fits = ls_size(x, -i) == norm->shape.size[norm->shape.ndim - i];
+    }
+    if (!fits) {
+        (void)ls_fail_noted(LS_ERR_SHAPE, "%s: x is %s, but its last axes must be %s", self->type->name,
+                            LS_SHAPE_TEXT(x), ls_shape_describe(norm->shape.ndim, norm->shape.size).text);
+    }
+    return fits;
+}
+
 static ls_tensor *layer_norm_forward(ls_module *self, ls_tensor *input) {
     const norm_state *norm = self->state;
-    return ls_layer_norm(input, norm->axes, norm->weight, norm->bias, norm->epsilon);
+    return !ends_with_shape(self, input) ? NULL
+                                         : ls_layer_norm(input, norm->axes, norm->weight, norm->bias, norm->epsilon);
 }
 
 ls_module *ls_nn_layer_norm(ls_shape shape, const ls_norm_options *options) {
     static const ls_module_type type = {
         .name = "LayerNorm", .state_size = sizeof(norm_state), .forward = layer_norm_forward};
     const ls_batch_norm_options own = from_norm_options(options);
-    if (shape.ndim < 1) {
-        return ls_fail_null(LS_ERR_ARGUMENT, "ls_nn_layer_norm: the shape must have one axis or more");
-    }
-    ls_module *module = ls_module_new(&type);
+    ls_module *module = check_norm("ls_nn_layer_norm", &shape, own.dtype) == LS_OK ? ls_module_new(&type) : NULL;
     if (module != NULL) {
         norm_begin("ls_nn_layer_norm", module, shape, &own);
     }
@@ -360,7 +393,7 @@ ls_module *ls_nn_layer_norm(ls_shape shape, const ls_norm_options *options) {
 
 static ls_tensor *rms_norm_forward(ls_module *self, ls_tensor *input) {
     const norm_state *norm = self->state;
-    return ls_rms_norm(input, norm->axes, norm->weight, norm->epsilon);
+    return !ends_with_shape(self, input) ? NULL : ls_rms_norm(input, norm->axes, norm->weight, norm->epsilon);
 }
 
 ls_module *ls_nn_rms_norm(ls_shape shape, const ls_rms_norm_options *options) {
@@ -370,10 +403,7 @@ ls_module *ls_nn_rms_norm(ls_shape shape, const ls_rms_norm_options *options) {
     options = options != NULL ? options : &defaults;
     const ls_batch_norm_options own = {
         .dtype = options->dtype, .no_affine = options->no_affine, .no_bias = true, .epsilon = options->epsilon};
-    if (shape.ndim < 1) {
-        return ls_fail_null(LS_ERR_ARGUMENT, "ls_nn_rms_norm: the shape must have one axis or more");
-    }
-    ls_module *module = ls_module_new(&type);
+    ls_module *module = check_norm("ls_nn_rms_norm", &shape, own.dtype) == LS_OK ? ls_module_new(&type) : NULL;
     if (module != NULL) {
         norm_begin("ls_nn_rms_norm", module, shape, &own);
     }
@@ -382,6 +412,10 @@ ls_module *ls_nn_rms_norm(ls_shape shape, const ls_rms_norm_options *options) {
 
 static ls_tensor *group_norm_forward(ls_module *self, ls_tensor *input) {
     const norm_state *norm = self->state;
+    if (ls_ndim(input) < 2 || ls_size(input, 1) != norm->shape.size[0]) {
+        return ls_fail_noted(LS_ERR_SHAPE, "%s: x is %s, but must be [n, %lld, ...]", self->type->name,
+                             LS_SHAPE_TEXT(input), (long long)norm->shape.size[0]);
+    }
     return ls_group_norm(input, norm->groups, norm->weight, norm->bias, norm->epsilon);
 }
 
@@ -391,9 +425,10 @@ static ls_module *group_norm(const char *call, const ls_module_type *type, int64
         return ls_fail_null(LS_ERR_ARGUMENT, "%s: %lld channels cannot be divided into %lld equal groups", call,
                             (long long)channels, (long long)groups);
     }
-    ls_module *module = ls_module_new(type);
+    const ls_shape shape = LS_SHAPE(channels);
+    ls_module *module = check_norm(call, &shape, options->dtype) == LS_OK ? ls_module_new(type) : NULL;
     if (module != NULL) {
-        norm_begin(call, module, LS_SHAPE(channels), options)->groups = groups;
+        norm_begin(call, module, shape, options)->groups = groups;
     }
     return ls_module_finish(module);
 }
@@ -405,10 +440,18 @@ ls_module *ls_nn_group_norm(int64_t groups, int64_t channels, const ls_norm_opti
     return group_norm("ls_nn_group_norm", &type, groups, channels, &own);
 }
 
+static ls_tensor *instance_norm_forward(ls_module *self, ls_tensor *input) {
+    if (ls_ndim(input) < 3) { /* the norm of one number is 0 */
+        return ls_fail_noted(LS_ERR_SHAPE, "%s: x is %s, but must be [n, channels, length, ...]", self->type->name,
+                             LS_SHAPE_TEXT(input));
+    }
+    return group_norm_forward(self, input);
+}
+
 ls_module *ls_nn_instance_norm(int64_t channels, const ls_instance_norm_options *options) {
     static const ls_instance_norm_options defaults;
     static const ls_module_type type = {
-        .name = "InstanceNorm", .state_size = sizeof(norm_state), .forward = group_norm_forward};
+        .name = "InstanceNorm", .state_size = sizeof(norm_state), .forward = instance_norm_forward};
     options = options != NULL ? options : &defaults;
     const ls_batch_norm_options own = {
         .dtype = options->dtype, .no_affine = !options->affine, .epsilon = options->epsilon};
@@ -436,11 +479,12 @@ static ls_module *batch_norm(const char *call, const ls_module_type *type, int a
                             (long long)channels);
     }
     options = options != NULL ? options : &defaults;
-    ls_module *module = ls_module_new(type);
+    const ls_shape shape = LS_SHAPE(channels);
+    ls_module *module = check_norm(call, &shape, options->dtype) == LS_OK ? ls_module_new(type) : NULL;
     if (module == NULL) {
         return NULL;
     }
-    norm_state *norm = norm_begin(call, module, LS_SHAPE(channels), options);
+    norm_state *norm = norm_begin(call, module, shape, options);
     norm->axes = axes;
     const ls_dtype statistics = options->dtype == LS_F64 ? LS_F64 : LS_F32; /* 16-bit floats are computed in f32 */
     norm->running_mean =

@@ -447,8 +447,11 @@ static const char *behind_child(const char *child, const char *name) {
     if (length == 0) {
         return name;
     }
-    const bool begins = strncmp(name, child, length) == 0 && (name[length] == '.' || name[length] == '\0');
-    return begins ? name + length + (name[length] == '.') : NULL;
+    if (strncmp(name, child, length) != 0 ||
+        (name[length] != '\0' && (name[length] != '.' || name[length + 1] == '\0'))) {
+        return NULL;
+    }
+    return name + length + (name[length] == '.');
 }
 
 ls_module *ls_module_find_child(const ls_module *module, const char *name) {

@@ -275,6 +275,16 @@ static ls_status check_options(const loading *load) {
     return LS_OK;
 }
 
+/* Fails before the first copy if an element of a tensor is missing, for example on the other ranks (.zero = 3). */
+static ls_status check_tensors(const loading *load) {
+    for (int i = 0; i < item_count(load->module); i++) {
+        if (!ls_tensor_is_here(load->call, item(load->module, i)->tensor)) {
+            return ls_error_status();
+        }
+    }
+    return LS_OK;
+}
+
 static ls_status copy_one(const loading *load, const ls_named_tensor *own) {
     const ls_tensor *saved = find_any(load->module, load->file, own);
     if (saved == NULL || ls_tensor_same_shape(saved, own->tensor)) {
@@ -305,6 +315,7 @@ ls_status ls_module_load_from(const char *call, ls_module *module, const char *p
     LS_TRY(!options->skip_mismatched ? check_shapes(&load) : LS_OK);
     LS_TRY(check_aliases(&load));
     LS_TRY(check_options(&load));
+    LS_TRY(check_tensors(&load));
     return copy_all(&load);
 }
 

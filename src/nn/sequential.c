@@ -37,6 +37,13 @@ static ls_tensor *sequential_forward(ls_module *self, ls_tensor *input) {
     return x;
 }
 
+/* Drops the reference of ls_module_take, which a freed module did not get. */
+static void drop_taken(ls_module *module) {
+    if (module != NULL && !ls_owners_are_gone(&module->owners)) {
+        ls_module_drop(module);
+    }
+}
+
 /* Makes a sequence of the modules in `named`, or of the modules in `numbered`, whose names are their numbers. The
  * other argument is NULL. */
 static ls_module *sequential_new(const ls_named_module *named, ls_module *const *numbered, int count) {
@@ -56,7 +63,7 @@ static ls_module *sequential_new(const ls_named_module *named, ls_module *const 
                                   named != NULL ? named[i].module : numbered[i]);
     }
     for (int i = 0; i < count; i++) {
-        ls_module_drop(named != NULL ? named[i].module : numbered[i]);
+        drop_taken(named != NULL ? named[i].module : numbered[i]);
     }
     return ls_module_finish(module);
 }

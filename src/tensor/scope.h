@@ -81,18 +81,20 @@ extern ls_scope ls_past_batch;
  */
 #define LS_RELEASED_RECORDS   32
 #define LS_PAST_BATCH_RECORDS 60
-/* The maximum number of freed objects of each kind that wait until their memory is freed. */
-#define LS_RETIRED_OBJECTS 64
 
 /*
- * A model consists of many modules. Loaders, optimizers and outer optimizers, which trials borrow, wait in a separate
- * ring, so that freeing a model does not end their wait.
+ * The maximum numbers of freed objects of each kind that wait until their memory is freed. A model consists of many
+ * modules, and a program may free a model and then, needlessly, one of its modules. Loaders, optimizers and outer
+ * optimizers, which trials borrow, wait in a separate ring, so that freeing a model does not end their wait.
  */
+#define LS_RETIRED_SHARED_OBJECTS   1024
+#define LS_RETIRED_BORROWED_OBJECTS 64
 typedef enum ls_retired_kind { LS_RETIRED_SHARED, LS_RETIRED_BORROWED, LS_RETIRED_KINDS } ls_retired_kind;
 
 /* The memory of freed objects. */
 typedef struct ls_retired_ring {
-    void *objects[LS_RETIRED_OBJECTS];
+    void **objects;
+    unsigned size;
     unsigned next; /* the position of the object that has waited longest */
 } ls_retired_ring;
 
@@ -141,6 +143,8 @@ typedef struct ls_thread_state {
     ls_account *joined_account; /* another thread's account, held, which is used instead */
     ls_cache cache;
     ls_scope root;
+    void *retired_shared[LS_RETIRED_SHARED_OBJECTS];
+    void *retired_borrowed[LS_RETIRED_BORROWED_OBJECTS];
 } ls_thread_state;
 
 extern _Thread_local ls_thread_state *ls_thread_present
@@ -207,8 +211,8 @@ ls_tensor *ls_tensor_renew(ls_tensor *tensor);
 
 /*
  * Keeps the memory of a freed object, which ls_allocate returned, for programs that still have the pointer. The object
- * is cleared, except for the mark that it was freed. The memory is freed after LS_RETIRED_OBJECTS more objects of the
- * kind were retired, or with the thread.
+ * is cleared, except for the mark that it was freed. The memory is freed when the ring of its kind is full and
+ * this object has waited longest, or with the thread.
  */
 void ls_retire(void *object, ls_retired_kind kind);
 

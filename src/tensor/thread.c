@@ -43,6 +43,10 @@ ls_thread_state *ls_thread_make(void) {
     ls_cache_init(&thread->cache);
     thread->scope = &thread->root;
     thread->released = (ls_record_ring){.records = thread->released_records, .size = LS_RELEASED_RECORDS};
+    thread->retired[LS_RETIRED_SHARED] =
+        (ls_retired_ring){.objects = thread->retired_shared, .size = LS_RETIRED_SHARED_OBJECTS};
+    thread->retired[LS_RETIRED_BORROWED] =
+        (ls_retired_ring){.objects = thread->retired_borrowed, .size = LS_RETIRED_BORROWED_OBJECTS};
     thread->past_batches = (ls_record_ring){.records = thread->past_batch_records, .size = LS_PAST_BATCH_RECORDS};
     ls_thread_present = thread;
     return thread;
@@ -53,11 +57,17 @@ void ls_retire(void *object, ls_retired_kind kind) {
     void *oldest = object;
     if (thread != NULL) {
         ls_retired_ring *ring = &thread->retired[kind];
-        void **place = &ring->objects[ring->next++ % LS_RETIRED_OBJECTS];
+        void **place = &ring->objects[ring->next++ % ring->size];
         oldest = *place;
         *place = object;
     }
     ls_free(oldest);
+}
+
+static void empty_retired(const ls_retired_ring *ring) {
+    for (unsigned i = 0; i < ring->size; i++) {
+        ls_free(ring->objects[i]);
+    }
 }
 
 void ls_scope_drop_callback(ls_scope_callback *callback) {
@@ -125,8 +135,8 @@ void ls_thread_end(void) {
     }
     empty_ring(thread, &thread->released);
     empty_ring(thread, &thread->past_batches);
-    for (int i = 0; i < LS_RETIRED_KINDS * LS_RETIRED_OBJECTS; i++) {
-        ls_free(thread->retired[i / LS_RETIRED_OBJECTS].objects[i % LS_RETIRED_OBJECTS]);
+    for (int kind = 0; kind < LS_RETIRED_KINDS; kind++) {
+        empty_retired(&thread->retired[kind]);
     }
     ls_cache_empty(&thread->cache);
     ls_account_leave(thread);

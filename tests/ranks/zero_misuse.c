@@ -10,6 +10,9 @@
 #include <lockstep/optim.h>
 #include <lockstep/parallel.h>
 
+#include "formats/named.h"
+#include "nn/module.h"
+
 enum { WIDTH = 96, BLOCKS = 6, STEPS = 3, SEED = 7 };
 
 /* ---- the model --------------------------------------------------------------------------------------------------- */
@@ -360,6 +363,32 @@ static ls_status test_other_parameters(ls_comm *world) {
     return LS_OK;
 }
 
+/* Parameters of which the rank has only a part cannot be loaded. The head, which comes first, then keeps its values. */
+static ls_status test_load(ls_comm *world) {
+    replica r;
+    uint64_t before = 0, after = 0;
+    LS_TRY(begin(&r, world, 3));
+    LS_TRY(hash_of(r.module, &before));
+    ls_safetensors *file = ls_safetensors_new("test", (size_t)ls_module_parameter_count(r.module));
+    LS_CHECK(file != NULL);
+    for (int i = 0; i < ls_module_parameter_count(r.module); i++) {
+        const ls_tensor *parameter = ls_module_parameter(r.module, i);
+        ls_tensor *zeros = ls_tensor_new_owned("test", &ls_cpu, parameter->ndim, parameter->size, LS_F32);
+        LS_CHECK(zeros != NULL);
+        LS_TRY(ls_nn_init_constant(zeros, 0));
+        ls_safetensors_add(file, ls_module_parameter_name(r.module, i), zeros);
+    }
+    ls_scope *scope = ls_scope_begin();
+    LS_CHECK(ls_module_load_from("ls_module_load", r.module, "zeros", file, NULL) == LS_ERR_STATE);
+    LS_EXPECT_MESSAGE("call ls_data_parallel_gather first");
+    LS_CHECK(ls_scope_end(scope) == LS_ERR_STATE);
+    ls_safetensors_free(file);
+    LS_TRY(hash_of(r.module, &after));
+    LS_CHECK(before == after);
+    end(&r);
+    return LS_OK;
+}
+
 static ls_status test_alias(ls_comm *world) {
     replica r;
     LS_TRY(begin(&r, world, 3));
@@ -459,6 +488,7 @@ ls_status rank_test(ls_comm *world) {
         LS_TRY(test_averages(world));
         LS_TRY(test_other_parameters(world));
         LS_TRY(test_alias(world));
+        LS_TRY(test_load(world));
         LS_TRY(test_freed(world, true));
         LS_TRY(test_freed(world, false));
         LS_TRY(test_view(world));

@@ -7,6 +7,8 @@
 #include "autograd/ops/promote.h"
 #include "tensor/capture.h"
 
+#include <math.h>
+
 /* Index in integer[] of the parameters; number[] holds the kernel's numbers. */
 enum { REDUCTION };
 
@@ -306,6 +308,34 @@ ls_tensor *ls_huber_loss(ls_tensor *x, ls_tensor *target, double delta, ls_loss_
     return apply_loss(&huber_op, x, target, reduction, delta);
 }
 
+/* Fails if the least or the largest probability is outside [0, 1]. Accepts NaN. */
+static ls_status check_range(const ls_tensor *least, const ls_tensor *largest) {
+    if (least == NULL || largest == NULL) {
+        return ls_error_status();
+    }
+    const double low = ls_item(least), high = ls_item(largest);
+    return low < 0 || high > 1 ? ls_fail(LS_ERR_ARGUMENT,
+                                         "ls_bce_loss: a probability is %g, but must be from 0 to 1; for logits, use "
+                                         "ls_bce_with_logits_loss",
+                                         low < 0 ? low : high)
+                               : LS_OK;
+}
+
+/* Checks the elements of `p`, with recording off. NaN hides other elements, so a second pass counts it as 0. */
+static ls_status check_elements(ls_tensor *p) {
+    ls_tensor *least = ls_min(p), *largest = ls_max(p);
+    ls_status status = check_range(least, largest);
+    if (status == LS_OK && isnan(ls_item(least))) {
+        ls_tensor *unknown = ls_is_nan(p), *known = ls_masked_fill(p, unknown, 0);
+        status = known != NULL ? check_elements(known) : ls_error_status();
+        ls_release(unknown);
+        ls_release(known);
+    }
+    ls_release(least);
+    ls_release(largest);
+    return status;
+}
+
 /*
  * Checks that elements are in [0, 1], because logits passed by mistake could give a plausible loss. NaN is accepted, as
  * in every loss.
@@ -317,17 +347,8 @@ static ls_status check_probabilities(ls_tensor *probability) {
     ls_capture_refuse_here("ls_bce_loss", "checks its probabilities on the host, which a replay does not: use "
                                           "ls_bce_with_logits_loss");
     const bool before = ls_no_grad(true);
-    ls_tensor *least = ls_min(probability), *largest = ls_max(probability);
+    const ls_status status = check_elements(probability);
     (void)ls_no_grad(before);
-    ls_status status = least == NULL || largest == NULL ? ls_error_status() : LS_OK;
-    if (status == LS_OK && (ls_item(least) < 0 || ls_item(largest) > 1)) {
-        status = ls_fail(
-            LS_ERR_ARGUMENT,
-            "ls_bce_loss: a probability is %g, but must be from 0 to 1; for logits, use ls_bce_with_logits_loss",
-            ls_item(least) < 0 ? ls_item(least) : ls_item(largest));
-    }
-    ls_release(least);
-    ls_release(largest);
     return status;
 }
 
@@ -397,8 +418,8 @@ ls_tensor *ls_bce_with_logits_loss(ls_tensor *logits, ls_tensor *target, const l
         !ls_inputs_are_here(call, (ls_tensor *[]){logits, target, options->weight, options->pos_weight}, 4)) {
         return NULL;
     }
-    if (ls_loss_take_reduction(call, options->reduction) != LS_OK || check_shapes(call, logits, target) != LS_OK ||
-        check_weight("weight", options->weight, logits) != LS_OK ||
+    if (check_dtypes(call, logits, target) != LS_OK || ls_loss_take_reduction(call, options->reduction) != LS_OK ||
+        check_shapes(call, logits, target) != LS_OK || check_weight("weight", options->weight, logits) != LS_OK ||
         check_weight("pos_weight", options->pos_weight, logits) != LS_OK) {
         return ls_scope_failed();
     }

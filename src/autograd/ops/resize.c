@@ -46,6 +46,17 @@ static const ls_op resize_op = {.name = "ls_resize",
 
 const ls_op *const ls_resize_ops[] = {&resize_op, NULL};
 
+ls_status ls_resize_check(const char *call, const ls_resize_options *options) {
+    if (options->mode != LS_RESIZE_NEAREST && options->mode != LS_RESIZE_LINEAR) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: mode %d is not LS_RESIZE_NEAREST or LS_RESIZE_LINEAR", call,
+                       (int)options->mode);
+    }
+    return options->align_corners && options->mode != LS_RESIZE_LINEAR
+               ? ls_fail(LS_ERR_ARGUMENT, "%s: mode %d does not support align_corners: use LS_RESIZE_LINEAR", call,
+                         (int)options->mode)
+               : LS_OK;
+}
+
 ls_tensor *ls_resize(ls_tensor *x, ls_shape size, const ls_resize_options *options) {
     static const char call[] = "ls_resize";
     static const ls_resize_options defaults;
@@ -54,15 +65,9 @@ ls_tensor *ls_resize(ls_tensor *x, ls_shape size, const ls_resize_options *optio
     if (!ls_inputs_are_given(call, &x, 1)) {
         return NULL;
     }
-    if (ls_check_floating(call, &x, 1) != LS_OK || ls_check_image(call, x) != LS_OK) {
+    if (ls_check_floating(call, &x, 1) != LS_OK || ls_check_image(call, x) != LS_OK ||
+        ls_resize_check(call, options) != LS_OK) {
         return ls_scope_failed();
-    }
-    const bool is_linear = options->mode == LS_RESIZE_LINEAR;
-    if ((!is_linear && options->mode != LS_RESIZE_NEAREST) || (!is_linear && options->align_corners)) {
-        return ls_fail_noted(LS_ERR_ARGUMENT,
-                             options->align_corners ? "%s: mode %d does not support align_corners: use LS_RESIZE_LINEAR"
-                                                    : "%s: mode %d is not LS_RESIZE_NEAREST or LS_RESIZE_LINEAR",
-                             call, (int)options->mode);
     }
     if (size.ndim == 0) {
         return ls_fail_noted(LS_ERR_ARGUMENT, "%s: no size is given", call);
@@ -70,14 +75,16 @@ ls_tensor *ls_resize(ls_tensor *x, ls_shape size, const ls_resize_options *optio
     if (ls_spatial_numbers(call, "size", &size, x->ndim - 2, 1, 1, out) != LS_OK) {
         return ls_scope_failed();
     }
-    const ls_dtype dtype = (ls_dtype)x->dtype, wide = ls_compute_dtype(dtype);
-    ls_tensor *y = wide != dtype ? ls_to(x, wide) : x;
-    for (int axis = 2; y != NULL && axis < x->ndim; axis++) {
-        const ls_op_parameters parameters = {
-            .integer = {axis, out[LS_SPATIAL - x->ndim + axis], is_linear, options->align_corners}};
+    for (int axis = 2; axis < x->ndim; axis++) {
         if (x->size[axis] < 1) {
             return ls_fail_noted(LS_ERR_SHAPE, "%s: x is %s: it has no positions", call, LS_SHAPE_TEXT(x));
         }
+    }
+    const ls_dtype dtype = (ls_dtype)x->dtype, wide = ls_compute_dtype(dtype);
+    ls_tensor *y = wide != dtype ? ls_to(x, wide) : x;
+    for (int axis = 2; y != NULL && axis < x->ndim; axis++) {
+        const ls_op_parameters parameters = {.integer = {axis, out[LS_SPATIAL - x->ndim + axis],
+                                                         options->mode == LS_RESIZE_LINEAR, options->align_corners}};
         if (x->size[axis] != parameters.integer[OUT]) {
             y = ls_replaced(ls_apply_dense(&resize_op, &y, 1, 1, &parameters, 1), y, x);
         }
@@ -93,7 +100,8 @@ static bool is_four_axes(const char *call, ls_tensor *x, int64_t factor) {
         return false;
     }
     if (factor < 1 || factor > INT32_MAX) {
-        (void)ls_fail_noted(LS_ERR_ARGUMENT, "%s: the factor is %lld, but must be positive", call, (long long)factor);
+        (void)ls_fail_noted(LS_ERR_ARGUMENT, "%s: the factor is %lld, but must be positive and below 2^31", call,
+                            (long long)factor);
         return false;
     }
     if (x->ndim != 4) {

@@ -1,6 +1,6 @@
 /* Rotary position embedding, composed of other operations: multiplies pairs of numbers by a table of cosines and
  * sines. */
-#include <lockstep/attention.h>
+#include "autograd/ops/attention.h"
 
 #include "autograd/ops/operand.h"
 #include "autograd/ops/ops.h"
@@ -9,11 +9,11 @@
 
 #include "base/option.h"
 
-static const char call[] = "ls_rotary";
+static const char own_call[] = "ls_rotary";
 
 /* Returns 0, 1, ... as an f64 tensor on x's device. */
 static ls_tensor *counted(const ls_tensor *x, int ndim, const int64_t *size) {
-    ls_tensor *y = ls_tensor_new(call, ls_tensor_device(x), ndim, size, LS_F64);
+    ls_tensor *y = ls_tensor_new(own_call, ls_tensor_device(x), ndim, size, LS_F64);
     if (y != NULL && ls_kernels_of(y)->count_up(ls_stream_of(y), y) != LS_OK) {
         ls_release(y);
         return ls_scope_failed();
@@ -70,34 +70,39 @@ static ls_tensor *turned(ls_tensor *const pair[2], ls_tensor *cosine, ls_tensor 
     return y;
 }
 
-/* Positions are f64 numbers. */
-static ls_status check_positions(const ls_tensor *x, int64_t first) {
-    const int64_t most = (int64_t)1 << 53, count = x->size[x->ndim - 2];
+static double base_of(const ls_rotary_options *options) {
+    return ls_option(options->base, 10000);
+}
+
+ls_status ls_rotary_check(const char *call, const ls_rotary_options *options, int64_t count) {
+    const double base = base_of(options);
+    const int64_t most = (int64_t)1 << 53, first = options->first; /* positions are f64 numbers */
+    if (!(base > 0) || !isfinite(base)) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: base is %g, but must be positive and finite", call, base);
+    }
     return first >= -most && count <= most && first <= most - count
                ? LS_OK
                : ls_fail(LS_ERR_ARGUMENT, "%s: first is %lld, but positions must be from -2^53 to 2^53", call,
                          (long long)first);
 }
 
-static ls_status check(const ls_tensor *x, double base, bool halves) {
-    LS_TRY(ls_check_floating(call, (ls_tensor *[]){(ls_tensor *)x}, 1));
+static ls_status check(const ls_tensor *x, const ls_rotary_options *options) {
+    LS_TRY(ls_check_floating(own_call, (ls_tensor *[]){(ls_tensor *)x}, 1));
     if (x->ndim < 2 || x->size[x->ndim - 1] % 2 != 0) {
-        return ls_fail(LS_ERR_SHAPE, "%s: x is %s, but must be [..., positions, width] with an even width", call,
+        return ls_fail(LS_ERR_SHAPE, "%s: x is %s, but must be [..., positions, width] with an even width", own_call,
                        LS_SHAPE_TEXT(x));
     }
-    if (x->ndim == LS_MAX_DIMS && !halves) { /* neighbours are joined along a new axis */
-        return ls_fail(LS_ERR_SHAPE, "%s: x is %s, but may have at most %d dimensions", call, LS_SHAPE_TEXT(x),
+    if (x->ndim == LS_MAX_DIMS && !options->halves) { /* neighbours are joined along a new axis */
+        return ls_fail(LS_ERR_SHAPE, "%s: x is %s, but may have at most %d dimensions", own_call, LS_SHAPE_TEXT(x),
                        LS_MAX_DIMS - 1);
     }
-    return base > 0 && isfinite(base)
-               ? LS_OK
-               : ls_fail(LS_ERR_ARGUMENT, "%s: base is %g, but must be positive and finite", call, base);
+    return ls_rotary_check(own_call, options, x->size[x->ndim - 2]);
 }
 
 /* Rotates x of f32 or f64. */
-static ls_tensor *rotated(ls_tensor *x, const ls_rotary_options *options, double base) {
+static ls_tensor *rotated(ls_tensor *x, const ls_rotary_options *options) {
     const int64_t width = x->size[x->ndim - 1];
-    ls_tensor *angle = angles_for(x, base, options->first);
+    ls_tensor *angle = angles_for(x, base_of(options), options->first);
     ls_tensor *cosine = angle == NULL ? NULL : table(x, angle, ls_cos);
     ls_tensor *sine = cosine == NULL ? NULL : table(x, angle, ls_sin);
     ls_tensor *pair[2] = {NULL, NULL};
@@ -116,18 +121,17 @@ static ls_tensor *rotated(ls_tensor *x, const ls_rotary_options *options, double
 ls_tensor *ls_rotary(ls_tensor *x, const ls_rotary_options *options) {
     static const ls_rotary_options defaults;
     options = options != NULL ? options : &defaults;
-    const double base = ls_option(options->base, 10000);
-    if (!ls_inputs_are_given(call, &x, 1)) {
+    if (!ls_inputs_are_given(own_call, &x, 1)) {
         return NULL;
     }
-    if (check(x, base, options->halves) != LS_OK || check_positions(x, options->first) != LS_OK) {
+    if (check(x, options) != LS_OK) {
         return ls_scope_failed();
     }
     const ls_dtype dtype = (ls_dtype)x->dtype;
     if (dtype == LS_F32 || dtype == LS_F64) {
-        return rotated(x, options, base);
+        return rotated(x, options);
     }
     ls_tensor *wide = ls_to(x, LS_F32);
-    ls_tensor *y = wide == NULL ? NULL : ls_replaced(rotated(wide, options, base), wide, NULL);
+    ls_tensor *y = wide == NULL ? NULL : ls_replaced(rotated(wide, options), wide, NULL);
     return y == NULL ? NULL : ls_replaced(ls_to(y, dtype), y, NULL);
 }

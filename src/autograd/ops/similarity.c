@@ -2,6 +2,21 @@
 #include "autograd/ops/loss.h"
 #include "autograd/ops/operand.h"
 #include "autograd/ops/ops.h"
+#include "autograd/ops/promote.h"
+
+/*
+ * Returns x in f32 for 16-bit floats: in f16, 1e-8 is rounded to 0, and the square of a length overflows at 65504.
+ * Otherwise returns x itself.
+ */
+static ls_tensor *widened(ls_tensor *x) {
+    const ls_dtype wide = ls_compute_dtype((ls_dtype)x->dtype);
+    return wide != (ls_dtype)x->dtype ? ls_to(x, wide) : x;
+}
+
+/* Converts y back to the dtype of x. Consumes y; returns NULL for NULL. */
+static ls_tensor *narrowed(ls_tensor *y, const ls_tensor *x) {
+    return y == NULL || y->dtype == x->dtype ? y : ls_replaced(ls_to(y, (ls_dtype)x->dtype), y, NULL);
+}
 
 /* Returns max(|x|, epsilon), where |x| is the norm along the axis, which is kept with size 1. */
 static ls_tensor *length_of(ls_tensor *x, int axis, double epsilon) {
@@ -17,6 +32,16 @@ static ls_tensor *direction_of(ls_tensor *x, int axis, int64_t width, double eps
     ls_tensor *length = wide == NULL ? NULL : length_of(wide, axis, epsilon);
     ls_tensor *y = length == NULL ? NULL : ls_replaced(ls_div_tensor(wide, length), length, NULL);
     return wide == NULL ? NULL : ls_replaced(y, wide, x);
+}
+
+/* Returns a . b / (max(|a|, epsilon) max(|b|, epsilon)) along the axis. */
+static ls_tensor *similarity(ls_tensor *a, ls_tensor *b, int along, double epsilon) {
+    ls_tensor *x = direction_of(a, along, b->size[along], epsilon);
+    ls_tensor *y = x == NULL ? NULL : direction_of(b, along, a->size[along], epsilon);
+    ls_tensor *product = y == NULL ? NULL : ls_mul_tensor(x, y);
+    ls_release(x);
+    ls_release(y);
+    return product == NULL ? NULL : ls_replaced(ls_sum_axes(product, LS_AXES(along), false), product, NULL);
 }
 
 ls_tensor *ls_cosine_similarity(ls_tensor *a, ls_tensor *b, int axis, double epsilon) {
@@ -36,12 +61,12 @@ ls_tensor *ls_cosine_similarity(ls_tensor *a, ls_tensor *b, int axis, double eps
                              LS_SHAPE_TEXT(b));
     }
     const int along = ls_op_axis(call, a, axis);
-    ls_tensor *x = along < 0 ? NULL : direction_of(a, along, b->size[along], epsilon);
-    ls_tensor *y = x == NULL ? NULL : direction_of(b, along, a->size[along], epsilon);
-    ls_tensor *product = y == NULL ? NULL : ls_mul_tensor(x, y);
-    ls_release(x);
-    ls_release(y);
-    return product == NULL ? NULL : ls_replaced(ls_sum_axes(product, LS_AXES(along), false), product, NULL);
+    ls_tensor *x = along < 0 ? NULL : widened(a);
+    ls_tensor *y = x == NULL ? NULL : widened(b);
+    ls_tensor *cosine = y == NULL ? NULL : similarity(x, y, along, epsilon);
+    (void)ls_replaced(NULL, x, a);
+    (void)ls_replaced(NULL, y, b);
+    return narrowed(cosine, a);
 }
 
 /*
@@ -52,6 +77,26 @@ static ls_tensor *direction_of_row(ls_tensor *x) {
     ls_tensor *longer = ls_pad(x, 1, 0, 1, 1e-6);
     ls_tensor *length = longer == NULL ? NULL : ls_replaced(ls_norm_axes(longer, 2, LS_AXES(1), true), longer, NULL);
     return length == NULL ? NULL : ls_replaced(ls_div_tensor(x, length), length, NULL);
+}
+
+/* Returns the loss of each row of a and b, which are f32 or f64. */
+static ls_tensor *embedding_losses(ls_tensor *a, ls_tensor *b, ls_tensor *target, double margin) {
+    ls_tensor *x = direction_of_row(a);
+    ls_tensor *y = x == NULL ? NULL : direction_of_row(b);
+    ls_tensor *product = y == NULL ? NULL : ls_mul_tensor(x, y);
+    ls_release(x);
+    ls_release(y);
+    ls_tensor *cosine = product == NULL ? NULL : ls_replaced(ls_sum_axes(product, LS_AXES(1), false), product, NULL);
+    ls_tensor *alike = cosine == NULL ? NULL : ls_rsub_number(1, cosine);
+    ls_tensor *beyond = cosine == NULL ? NULL : ls_sub_number(cosine, margin);
+    beyond = beyond == NULL ? NULL : ls_replaced(ls_relu(beyond), beyond, NULL);
+    ls_tensor *wanted = ls_gt_number(target, 0);
+    ls_tensor *loss = alike == NULL || beyond == NULL || wanted == NULL ? NULL : ls_where(wanted, alike, beyond);
+    ls_release(cosine);
+    ls_release(alike);
+    ls_release(beyond);
+    ls_release(wanted);
+    return loss;
 }
 
 ls_tensor *ls_cosine_embedding_loss(ls_tensor *a, ls_tensor *b, ls_tensor *target, double margin,
@@ -69,27 +114,21 @@ ls_tensor *ls_cosine_embedding_loss(ls_tensor *a, ls_tensor *b, ls_tensor *targe
                              "%s: the shapes are %s, %s and target %s, but must be [n, width], [n, width] and [n]",
                              call, LS_SHAPE_TEXT(a), LS_SHAPE_TEXT(b), LS_SHAPE_TEXT(target));
     }
-    ls_tensor *x = direction_of_row(a);
-    ls_tensor *y = x == NULL ? NULL : direction_of_row(b);
-    ls_tensor *product = y == NULL ? NULL : ls_mul_tensor(x, y);
-    ls_release(x);
-    ls_release(y);
-    ls_tensor *cosine = product == NULL ? NULL : ls_replaced(ls_sum_axes(product, LS_AXES(1), false), product, NULL);
-    ls_tensor *alike = cosine == NULL ? NULL : ls_rsub_number(1, cosine);
-    ls_tensor *beyond = cosine == NULL ? NULL : ls_sub_number(cosine, margin);
-    beyond = beyond == NULL ? NULL : ls_replaced(ls_relu(beyond), beyond, NULL);
-    ls_tensor *wanted = ls_gt_number(target, 0);
-    ls_tensor *loss = alike == NULL || beyond == NULL || wanted == NULL ? NULL : ls_where(wanted, alike, beyond);
-    ls_release(cosine);
-    ls_release(alike);
-    ls_release(beyond);
-    ls_release(wanted);
-    return ls_loss_reduced(loss, reduction);
+    ls_tensor *x = widened(a);
+    ls_tensor *y = x == NULL ? NULL : widened(b);
+    ls_tensor *losses = y == NULL ? NULL : embedding_losses(x, y, target, margin);
+    (void)ls_replaced(NULL, x, a);
+    (void)ls_replaced(NULL, y, b);
+    return narrowed(ls_loss_reduced(losses, reduction), a);
 }
 
-/* Returns |a - b + 1e-6| along the last axis: PyTorch's pairwise_distance. */
+/* Returns |a - b + 1e-6| along the last axis: PyTorch's pairwise_distance. Computes 16-bit floats in f32. */
 static ls_tensor *distance(ls_tensor *a, ls_tensor *b) {
-    ls_tensor *apart = ls_sub_tensor(a, b);
+    ls_tensor *x = widened(a);
+    ls_tensor *y = x == NULL ? NULL : widened(b);
+    ls_tensor *apart = y == NULL ? NULL : ls_sub_tensor(x, y);
+    (void)ls_replaced(NULL, x, a);
+    (void)ls_replaced(NULL, y, b);
     apart = apart == NULL ? NULL : ls_replaced(ls_add_number(apart, 1e-6), apart, NULL);
     return apart == NULL ? NULL : ls_replaced(ls_norm_axes(apart, 2, LS_AXES(-1), false), apart, NULL);
 }
@@ -115,5 +154,5 @@ ls_tensor *ls_triplet_margin_loss(ls_tensor *anchor, ls_tensor *positive, ls_ten
     ls_release(far);
     y = y == NULL ? NULL : ls_replaced(ls_add_number(y, margin), y, NULL);
     y = y == NULL ? NULL : ls_replaced(ls_relu(y), y, NULL);
-    return ls_loss_reduced(y, reduction);
+    return narrowed(ls_loss_reduced(y, reduction), anchor);
 }

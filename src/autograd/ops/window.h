@@ -58,4 +58,7 @@ ls_pool_numbers ls_average_pool_numbers(const ls_average_pool_options *options);
 /* Sets the window for pooling over `axes` spatial axes, like ls_conv_window. */
 ls_status ls_pool_window(const char *call, int axes, const ls_pool_numbers *numbers, ls_window *window);
 
+/* Fails with LS_ERR_ARGUMENT if the options are invalid for every image. */
+ls_status ls_resize_check(const char *call, const ls_resize_options *options);
+
 #endif

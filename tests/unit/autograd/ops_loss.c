@@ -100,6 +100,10 @@ TEST(test_weighted_bce_agrees_with_pytorch) {
         ls_bce_with_logits_loss(x, x, &(ls_bce_with_logits_options){.pos_weight = ls_ones(LS_SHAPE(4, 2, 3), LS_F32)}),
         LS_ERR_SHAPE, "ls_bce_with_logits_loss: pos_weight is [4, 2, 3], but must broadcast to the logits [2, 3]");
     scope = ls_scope_begin();
+    x = ls_ones(LS_SHAPE(2), LS_I64);
+    check_refused_in(scope, ls_bce_with_logits_loss(x, x, &(ls_bce_with_logits_options){.weight = x}), LS_ERR_ARGUMENT,
+                     "one of them must be floating-point");
+    scope = ls_scope_begin();
     x = ls_ones(LS_SHAPE(2, 3), LS_F32);
     check_refused_in(
         scope, ls_bce_with_logits_loss(x, x, &(ls_bce_with_logits_options){.weight = ls_ones(LS_SHAPE(2), LS_F32)}),
@@ -145,6 +149,27 @@ SCOPED_TEST(test_similarities_agree_with_pytorch) {
     ls_tensor *signs = ls_from(LS_SHAPE(2), LS_F64, (const double[]){1, -1});
     assert_true(ls_allclose(ls_cosine_similarity(ones, one, 1, 1e-8), signs, 1e-12, 1e-12));
     assert_true(ls_allclose(ls_cosine_similarity(one, ones, 1, 1e-8), signs, 1e-12, 1e-12));
+}
+
+/* Computes 16-bit floats in f32: in f16, 1e-8 is 0 and the square of 300 is infinite. */
+SCOPED_TEST(test_similarities_of_halves) {
+    for (int i = 0; i < 2; i++) {
+        const ls_dtype dtype = i == 0 ? LS_F16 : LS_BF16;
+        ls_tensor *a = ls_to(ls_from(LS_SHAPE(2, 2), LS_F32, (const float[]){300, 400, 0, 0}), dtype);
+        ls_tensor *b = ls_to(ls_from(LS_SHAPE(2, 2), LS_F32, (const float[]){400, 300, 1, 1}), dtype);
+        assert_int_equal(ls_set_requires_grad(a, true), LS_OK);
+        ls_tensor *want = ls_to(ls_from(LS_SHAPE(2), LS_F32, (const float[]){0.96F, 0}), dtype);
+        ls_tensor *cosine = ls_cosine_similarity(a, b, 1, 1e-8);
+        assert_true(ls_equal(cosine, want));
+        ls_tensor *ones = ls_ones(LS_SHAPE(2), LS_I64);
+        ls_tensor *loss = ls_cosine_embedding_loss(a, b, ones, 0, LS_LOSS_NONE);
+        assert_true(ls_allclose(loss, ls_sub(1, want), 0, 1e-2));
+        assert_int_equal(ls_dtype_of(loss), dtype);
+        ls_tensor *far = ls_triplet_margin_loss(a, b, ls_mul(a, -1), 1000, LS_LOSS_NONE);
+        assert_true(ls_allclose(far, ls_from(LS_SHAPE(2), LS_F32, (const float[]){141.42F, 1001.41F}), 0.01, 0));
+        assert_int_equal(ls_backward(ls_sum(ls_add(loss, ls_add(far, cosine)))), LS_OK);
+        assert_int_equal(ls_dtype_of(ls_grad(a)), dtype);
+    }
 }
 
 SCOPED_TEST(test_similarities_refuse) {
@@ -399,6 +424,10 @@ SCOPED_TEST(test_element_losses_refuse) {
                   LS_ERR_ARGUMENT, "ls_bce_loss: a probability is 1.5, but must be from 0 to 1");
     check_refused(ls_bce_loss(ls_full(LS_SHAPE(2), LS_F16, -2), ls_ones(LS_SHAPE(2), LS_F32), LS_LOSS_SUM),
                   LS_ERR_ARGUMENT, "ls_bce_loss: a probability is -2, but must be from 0 to 1");
+    x = ls_from(LS_SHAPE(2), LS_F32, (const float[]){NAN, 3}); /* NaN does not hide the other number */
+    check_refused(ls_bce_loss(x, ls_ones(LS_SHAPE(2), LS_F32), LS_LOSS_SUM), LS_ERR_ARGUMENT, "a probability is 3");
+    x = ls_from(LS_SHAPE(2), LS_F32, (const float[]){NAN, 1});
+    assert_true(isnan(ls_item(ls_bce_loss(x, ls_ones(LS_SHAPE(2), LS_F32), LS_LOSS_SUM))));
     x = ls_zeros(LS_SHAPE(2), LS_F32);
     check_refused(ls_huber_loss(x, x, 0, LS_LOSS_MEAN), LS_ERR_ARGUMENT, "delta is 0");
     x = ls_zeros(LS_SHAPE(2), LS_F32);
@@ -454,6 +483,7 @@ int main(void) {
         cmocka_unit_test(test_element_losses_agree_with_pytorch),
         cmocka_unit_test(test_weighted_bce_agrees_with_pytorch),
         cmocka_unit_test(test_similarities_agree_with_pytorch),
+        cmocka_unit_test(test_similarities_of_halves),
         cmocka_unit_test(test_similarities_refuse),
         cmocka_unit_test(test_element_losses_of_views),
         cmocka_unit_test(test_bce_holds_its_logarithms),

@@ -313,6 +313,8 @@ SCOPED_TEST(test_modules_that_only_steps_hold_are_freed) {
     ls_module_free(owner);
     expect_no_replay(step, "a module of the step, Sequential, was freed");
     expect_no_replay(other, "a module of the step, Sequential, was freed");
+    assert_null(ls_sequential(self.model)); /* takes no reference of a step */
+    expect_message("the module was freed");
     ls_scope *scope = ls_scope_begin();
     assert_null(ls_forward(self.model, self.x));
     expect_error(ls_scope_end(scope), LS_ERR_STATE, "the module was freed");

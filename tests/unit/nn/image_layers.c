@@ -69,6 +69,13 @@ TEST(test_layers_refuse) {
     assert_refused(ls_nn_max_pool(&(ls_max_pool_options){.kernel = LS_SHAPE(2, 2), .padding = LS_SHAPE(2)}),
                    "ls_nn_max_pool: padding 2 is more than half the kernel size 2");
     assert_refused(ls_nn_adaptive_average_pool(LS_SHAPE(0)), "ls_nn_adaptive_average_pool: size is [0]");
+    assert_refused(ls_nn_upsample(LS_SHAPE(2), &(ls_resize_options){.mode = (ls_resize_mode)7}),
+                   "ls_nn_upsample: mode 7 is not LS_RESIZE_NEAREST or LS_RESIZE_LINEAR");
+    assert_refused(ls_nn_upsample(LS_SHAPE(2), &(ls_resize_options){.align_corners = true}),
+                   "ls_nn_upsample: mode 0 does not support align_corners");
+    assert_refused(ls_nn_pixel_shuffle((int64_t)1 << 31), "must be positive and below 2^31");
+    const ls_attention_layer_options rotary = {.rotary = true, .positions = {.base = -1}};
+    assert_refused(ls_nn_multi_head_attention(4, 2, &rotary), "ls_nn_multi_head_attention: base is -1");
     assert_refused(ls_nn_batch_norm_2d(0, NULL), "ls_nn_batch_norm_2d: 0 channels: the number must be positive");
 }
 

@@ -87,7 +87,9 @@ TEST(test_wrong_numbers_are_refused) {
         "Linear: it takes 1 input and returns 1 output, but was given 2 and asked for 2 (ls_forward_many)");
     assert_null(outputs[1]);
     assert_int_equal(ls_forward_many(linear, &x, -1, outputs, 1), LS_ERR_ARGUMENT);
+    outputs[0] = x;
     assert_int_equal(ls_forward_many(linear, NULL, 1, outputs, 1), LS_ERR_ARGUMENT);
+    assert_null(outputs[0]);
     assert_int_equal(ls_forward_many(linear, &x, 1, NULL, 1), LS_ERR_ARGUMENT);
     assert_string_equal(ls_error_message(), "ls_forward_many: the array of outputs is NULL");
     assert_null(ls_forward(chain, x));
@@ -213,6 +215,7 @@ TEST(test_children) {
     assert_null(ls_module_find_child(model, "2.1.weight"));
     assert_null(ls_module_find_child(model, "2.2"));
     assert_null(ls_module_find_child(model, "21"));
+    assert_null(ls_module_find_child(model, "2."));
     assert_null(ls_module_find_child(model, NULL));
     assert_null(ls_module_find_child(NULL, "2"));
     assert_null(ls_module_type_name(NULL));

@@ -13,6 +13,7 @@
 
 #include "nn/module.h"
 #include "tests/support/files.h"
+#include "tests/support/operations.h"
 
 TEST(test_names_and_sizes) {
     ls_module *model = ls_sequential(ls_nn_linear(4, 3), ls_nn_relu(),
@@ -304,6 +305,14 @@ TEST(test_layers) {
     ls_module_free(embedding);
 }
 
+/* ls_flatten would return a number as [1]. */
+SCOPED_TEST(test_flatten_needs_two_axes) {
+    ls_module *flatten = ls_nn_flatten();
+    check_refused(ls_forward(flatten, ls_scalar(1, LS_F32)), LS_ERR_ARGUMENT,
+                  "Flatten: x is [], but must be [n, a, ...]");
+    ls_module_free(flatten);
+}
+
 TEST(test_norm_options_are_checked) {
     static const struct {
         ls_batch_norm_options options;
@@ -425,6 +434,7 @@ int main(void) {
         cmocka_unit_test(test_save_and_load),
         cmocka_unit_test(test_initialisers),
         cmocka_unit_test(test_layers),
+        cmocka_unit_test(test_flatten_needs_two_axes),
         cmocka_unit_test(test_norm_options_are_checked),
         cmocka_unit_test(test_norm_options_may_be_zero),
         cmocka_unit_test(test_sequential_fuses_without_changing_results),

@@ -110,7 +110,13 @@ TEST(test_residual) {
 
 SCOPED_TEST(test_refusals) {
     assert_null(ls_nn_rms_norm(LS_SCALAR, NULL));
-    expect_message("ls_nn_rms_norm: the shape must have one axis or more");
+    expect_message("ls_nn_rms_norm: the shape must have 1 to 8 axes with positive sizes");
+    assert_null(ls_nn_layer_norm(LS_SHAPE(2, 0), NULL));
+    assert_int_equal(ls_error_status(), LS_ERR_ARGUMENT);
+    assert_null(ls_nn_rms_norm(LS_SHAPE(-1), &(ls_rms_norm_options){.no_affine = true}));
+    assert_int_equal(ls_error_status(), LS_ERR_ARGUMENT);
+    assert_null(ls_nn_batch_norm_1d(2, &(ls_batch_norm_options){.dtype = LS_I64}));
+    expect_message("ls_nn_batch_norm_1d: the dtype is i64, but must be floating-point");
     assert_null(ls_nn_group_norm(4, 6, NULL));
     expect_message("ls_nn_group_norm: 6 channels cannot be divided into 4 equal groups");
     assert_null(ls_nn_instance_norm(0, NULL));
@@ -126,10 +132,31 @@ SCOPED_TEST(test_refusals) {
                   "ls_rms_norm: epsilon is -1");
 }
 
+/* Without weight and bias, no operation compares the sizes of x with the sizes of the layer. */
+TEST(test_layers_without_parameters_check_sizes) {
+    const ls_norm_options bare = {.no_affine = true};
+    ls_module *norms[] = {ls_nn_layer_norm(LS_SHAPE(3, 4), &bare),
+                          ls_nn_rms_norm(LS_SHAPE(3, 4), &(ls_rms_norm_options){.no_affine = true}),
+                          ls_nn_group_norm(1, 3, &bare), ls_nn_instance_norm(3, NULL)};
+    for (size_t i = 0; i < sizeof norms / sizeof *norms; i++) {
+        ls_scope *scope = ls_scope_begin();
+        assert_non_null(ls_forward(norms[i], ls_ones(LS_SHAPE(2, 3, 4), LS_F32)));
+        check_refused_in(scope, ls_forward(norms[i], ls_ones(LS_SHAPE(2, 6, 5), LS_F32)), LS_ERR_SHAPE,
+                         i < 2 ? "x is [2, 6, 5], but its last axes must be [3, 4]"
+                               : "x is [2, 6, 5], but must be [n, 3, ...]");
+        ls_module_free(norms[i]);
+    }
+    ls_module *instance = ls_nn_instance_norm(3, NULL);
+    check_refused(ls_forward(instance, ls_ones(LS_SHAPE(2, 3), LS_F32)), LS_ERR_SHAPE,
+                  "InstanceNorm: x is [2, 3], but must be [n, channels, length, ...]");
+    ls_module_free(instance);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_agree_with_pytorch),   cmocka_unit_test(test_parameters), cmocka_unit_test(test_residual),
-        cmocka_unit_test(test_residual_with_a_hook), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_agree_with_pytorch), cmocka_unit_test(test_parameters),
+        cmocka_unit_test(test_residual),           cmocka_unit_test(test_residual_with_a_hook),
+        cmocka_unit_test(test_refusals),           cmocka_unit_test(test_layers_without_parameters_check_sizes),
     };
     return cmocka_run_group_tests(tests, language_begin, language_end);
 }

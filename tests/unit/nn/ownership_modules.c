@@ -311,6 +311,24 @@ TEST(test_a_retained_module) {
     assert_null(ls_module_retain(NULL));
 }
 
+/* A model consists of many modules: freeing it does not forget that its first layer is freed. */
+TEST(test_a_layer_of_a_large_model_that_was_freed) {
+    enum { LAYERS = 1000 };
+    ls_module *layers[LAYERS];
+    for (int i = 0; i < LAYERS; i++) {
+        layers[i] = ls_nn_relu();
+    }
+    ls_module *model = ls_sequential_of(layers, LAYERS);
+    assert_non_null(model);
+    ls_module_free(model);
+    for (int i = 0; i < LAYERS; i++) {
+        ls_module_free(layers[i]);
+    }
+    assert_null(ls_forward(layers[0], NULL));
+    assert_int_equal(ls_error_status(), LS_ERR_STATE);
+    expect_message("the module was freed");
+}
+
 TEST(test_modules_that_are_gone) {
     ls_module *nothing = NULL;
     ls_module *table = table_new(new_weight(), false);
@@ -527,6 +545,7 @@ int main(void) {
         cmocka_unit_test(test_handled_errors_outside_scopes),
         cmocka_unit_test(test_a_module_twice_in_one_model),
         cmocka_unit_test(test_a_retained_module),
+        cmocka_unit_test(test_a_layer_of_a_large_model_that_was_freed),
         cmocka_unit_test(test_modules_that_are_gone),
         cmocka_unit_test(test_shared_parts_of_models_that_fail),
         cmocka_unit_test(test_shared_tensors_of_modules_that_fail),
