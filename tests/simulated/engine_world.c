@@ -111,7 +111,8 @@ static void count_messages(const rank_state *r) {
     }
     const double buffer = (double)(call_width(plan) * plan->count);
     const double most = 2.1 * buffer + (double)(rounds * (sizeof(ls_envelope) + sizeof(ls_call_group)));
-    const bool spread = buffer >= 65536 && !r->engine->shape.shares_cores; /* otherwise all data passes through the root */
+    const bool spread =
+        buffer >= 65536 && !r->engine->shape.shares_cores; /* otherwise all data passes through the root */
     if (plan->operation == LS_OP_ALLREDUCE && plan->dtype == LS_F32 && spread && (double)sent > most) {
         wrong(r, "sent %llu bytes", (unsigned long long)sent);
     }
