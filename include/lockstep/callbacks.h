@@ -335,7 +335,8 @@ typedef struct ls_weight_averaging_options {
     double decay; /**< decay factor, above 0 and below 1: average = decay * average + (1 - decay) * weights after each
                      step, or with `.outer` of a trial after each outer step (exponential moving average); 0 selects
                      the mean of all epochs of the history, updated after the training of each epoch (stochastic weight
-                     averaging: Izmailov et al., arXiv 1803.05407); LS_ZERO is refused */
+                     averaging: Izmailov et al., arXiv 1803.05407); LS_ZERO is refused. If a hook stops a run between
+                     outer steps, the last checkpoint has the averages before the final outer step. */
     int64_t first_epoch; /**< first epoch of averaging; the first update copies the weights */
     bool no_swap;        /**< runs validation with the weights instead of the averages */
     bool keep;           /**< replaces the model's weights by the averages at the end of a run */

@@ -47,7 +47,7 @@ extern "C" {
  *   folder that rank 0 creates there.
  * - The folder may contain other files. The trial removes only its own files, by names such as
  *   "epoch-000003-step-0000000120" and ".new-0123456789abcdef-epoch-000003-step-0000000120". It renames later
- *   checkpoints that are damaged: "damaged-epoch-000003-step-0000000120" replaces an earlier one with this name.
+ *   checkpoints that are damaged: "damaged-epoch-000003-step-0000000120" replaces an earlier folder with this name.
  * - With `best`, ls_trial_run fails with LS_ERR_STATE if the folder has a file "best" that is not a link.
  * - One trial at a time uses a folder. Another trial fails with LS_ERR_STATE after half a second, if the file system
  *   supports locks.

@@ -62,7 +62,7 @@ typedef struct ls_init_options {
      * the placement of the ranks.
      */
     const char *backend;
-    int world_size; /**< number of ranks, at most 4096; 0, which mpi:// requires, selects the environment's number */
+    int world_size; /**< number of ranks, at most 4096; 0 selects the environment's number, and mpi:// requires 0 */
     int rank;       /**< rank of this process; only used if world_size is not 0 */
     double timeout; /**< seconds that a call waits for a silent rank; 0 selects LOCKSTEP_TIMEOUT, otherwise 300 */
     /**
@@ -305,7 +305,8 @@ LS_API ls_status ls_comm_broadcast(ls_comm *comm, void *buffer, size_t count, ls
  * Sets receive[i] on every rank to the reduction over ranks of send[i], for `count` elements. Sums and products follow
  * a balanced binary tree over ranks, so they do not depend on timing. The left subtree of n ranks has the largest power
  * of two below n. bf16 and f16 are added in f32. ls_comm_set_any_order allows other orders. In place: receive is send.
- * Fails with LS_ERR_UNSUPPORTED if the reduction is not defined for the dtype, as the sum, mean and product of bool.
+ * Fails with LS_ERR_UNSUPPORTED if the reduction is not defined for the dtype, such as the sum, mean and product of
+ * bool.
  */
 LS_API ls_status ls_comm_allreduce(ls_comm *comm, const void *send, void *receive, size_t count, ls_dtype dtype,
                                    ls_reduction reduction, ls_work **work) LS_WARN_UNUSED;
@@ -422,9 +423,8 @@ LS_API ls_status ls_comm_recv_any(ls_comm *comm, void *buffer, size_t count, ls_
  * copies if all ranks send from one such block and receive into one such block, at any offset. Use it for gradients.
  *
  * Each rank gets its own `size` bytes; 0 is allowed. All ranks must call it with the same `size`, in the same order as
- * their other calls. The communicator owns the memory, which is invalid after ls_comm_free. Returns NULL
- * on every rank on failure. Fails with LS_ERR_MEMORY if the machine cannot reserve the memory; the message has the
- * number of bytes.
+ * their other calls. The communicator owns the memory, which is invalid after ls_comm_free. Returns NULL on every rank
+ * on failure. Fails with LS_ERR_MEMORY if the machine cannot reserve the memory; the message gives the number of bytes.
  */
 LS_API void *ls_comm_alloc(ls_comm *comm, size_t size);
 

@@ -266,8 +266,9 @@ LS_API ls_dataset *ls_dataset_random_flip(ls_dataset *dataset, double horizontal
 
 /**
  * Rotates inputs about the center by a random angle between -degrees and degrees (0 to 360), positive counterclockwise,
- * with bilinear interpolation. Pixels outside the image get the value `fill`. torchvision's RandomRotation gives the
- * same result without a fill; with a fill, it applies the weights of edge pixels twice.
+ * with bilinear interpolation. Pixels outside the image get the finite value `fill`; at its edge they are interpolated.
+ * torchvision's RandomRotation gives the same result without a fill; with a fill, it applies the weights of edge pixels
+ * twice.
  */
 LS_API ls_dataset *ls_dataset_random_rotation(ls_dataset *dataset, double degrees, double fill);
 

@@ -153,7 +153,7 @@ typedef enum ls_outputs {
  *     pauses.
  *   - "data_wait": the seconds of the pass in which a rank waited for its loader; the mean over ranks.
  *   - "comm_wait": the seconds of the pass that the trial's thread spent in communicator calls, including the wait for
- *     slower ranks; the mean over ranks. For asynchronous work (ls_work), only its start and ls_work_wait count.
+ *     slower ranks; the mean over ranks. For asynchronous work (ls_work), only its start and the waits for it count.
  *
  * Combinations, for each NAME above that is a mean ("loss", the accuracies, "mse", "mae"):
  *   - "running_NAME": see ls_metric_running;

@@ -72,7 +72,8 @@ LS_API ls_module *ls_module_new(const ls_module_type *type);
  *
  * Names contain no dots. Only children may have the name "". All other names in one module are different.
  *
- * Add all parameters and buffers before you call ls_data_parallel or ls_outer_new for the model:
+ * Add all parameters and buffers before you call ls_data_parallel or ls_outer_new for the model, and none between the
+ * forward and the backward pass of a recomputed module (ls_recompute):
  * - If a parameter is added later to the model or to a module in it, then ls_trial_run, ls_module_save and
  *   ls_outer_step fail with LS_ERR_STATE. On several ranks, the backward pass through ls_data_parallel fails too.
  * - If a buffer is added later, such as a cache in the first forward pass, it is not saved or synchronized. The model's

@@ -350,7 +350,9 @@ LS_API void ls_optimizer_zero_grad(ls_optimizer *optimizer);
  *
  * - "param_groups.0.lr" (f64) for each group
  * - "PARAMETER.STATE" for each parameter, such as "0.weight.exp_avg". PARAMETER is the parameter's name in the
- *   optimizer's model. A parameter outside this model has its number instead, counted over all groups.
+ *   optimizer's model. A parameter outside this model has its number instead, counted over all groups. If a parameter
+ *   of the model has such a number as its name, the names are not unique, and ls_optimizer_save fails with
+ *   LS_ERR_ARGUMENT.
  * - STATE is step (i64) and: momentum_buffer (ls_sgd, ls_rmsprop, ls_muon), exp_avg (also ls_lion), exp_avg_sq,
  *   max_exp_avg_sq (Adam's variants), mu_product (f64, ls_nadam), square_avg, grad_avg (ls_rmsprop), acc_delta
  *   (ls_adadelta), sum (ls_adagrad)

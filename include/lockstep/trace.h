@@ -23,10 +23,11 @@ extern "C" {
 #endif
 
 /**
- * Starts the trace of this thread. It records communication and waiting, operations and their gradients, micro-batches
- * of pipelines, optimizer steps, batches of loaders, and spans of ls_trace_span (base.h). A replay of a captured step
- * is one span, without its operations. The first 2^20 spans are kept, with 80 to 160 bytes for each. Fails with
- * LS_ERR_STATE if a trace is running.
+ * Starts the trace of this thread. It records collective calls, messages and waits for them, operations and their
+ * gradients, micro-batches of pipelines, optimizer steps, batches of loaders, and spans of ls_trace_span (base.h). An
+ * asynchronous message has a span only while a call waits for it. A replay of a captured step is one span instead of
+ * its operations and gradients; its optimizer steps and communication have their own spans. The first 2^20 spans are
+ * kept, with 80 to 160 bytes for each. Fails with LS_ERR_STATE if a trace is running.
  */
 LS_API ls_status ls_trace_start(void) LS_WARN_UNUSED;
 

@@ -136,7 +136,7 @@ static void add_tensor(const char *file, ls_named named, void *user) {
 }
 
 typedef struct contents {
-    json_t *tensors, *metadata; /* the metadata of each file */
+    json_t *tensors, *metadata; /* metadata: with the files as keys if there are several */
 } contents;
 
 static void add_file(const char *name, const ls_safetensors *file, void *user) {
@@ -171,6 +171,11 @@ static ls_status show_json(const char *folder, const ls_manifest *manifest) {
         json_decref(all.tensors);
         json_decref(all.metadata);
         return status;
+    }
+    if (!manifest->divided) { /* one file */
+        json_t *metadata = json_incref(json_object_iter_value(json_object_iter(all.metadata)));
+        json_decref(all.metadata);
+        all.metadata = metadata;
     }
     return ls_checkpoint_print(
         json_pack("{s:s, s:s, s:i, s:b, s:I, s:I, s:I, s:b, s:b, s:I, s:I, s:I, s:o, s:o, s:o, s:o}", "path", folder,

@@ -108,9 +108,11 @@ static ls_status open_best(const program_comm *source, const ls_init_options *op
     ls_warn_if_mpi_is_alone(job.size);
     ls_threads_share_at_most(meeting.local_size);
     if (job.progress_thread && ls_comm_drive(*result) != LS_OK) {
+        ls_saved_error cause;
+        ls_error_save(&cause);
         ls_comm_free(*result);
         *result = NULL;
-        return ls_error_status();
+        return ls_error_put_back(&cause);
     }
     return LS_OK;
 }

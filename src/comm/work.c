@@ -267,19 +267,6 @@ void ls_comm_drain(ls_comm *comm) {
     }
 }
 
-/* Waits for work whose communicator has not been freed. */
-static void finish_work(ls_work *work) {
-    ls_comm_use(work->comm);
-    const uint64_t began = work->finished ? 0 : ls_trace_now(), metered = ls_comm_meter_begin();
-    while (!work->finished) {
-        (void)move(work, true);
-    }
-    ls_comm_meter_end(metered);
-    if (began != 0) {
-        trace_wait(&work->call, began);
-    }
-}
-
 /*
  * Begins ls_work_wait or ls_work_done. MPI may refuse calls from this thread, but finished work does not use MPI. With
  * a progress thread, MPI allows all threads, and this thread reads `finished` only during the call.
@@ -334,21 +321,39 @@ static void move_work(ls_work *work) {
     }
 }
 
+/* Advances the work until it has finished, or until the deadline (NULL for no deadline). */
+static void advance_until(ls_work *work, const ls_deadline *deadline) {
+    ls_wait pauses = LS_WAIT_FOR_WORK;
+    if (deadline == NULL) {
+        while (!work->finished) {
+            (void)move(work, true);
+        }
+        return;
+    }
+    for (move_work(work); !work->finished && !ls_deadline_passed(*deadline); move_work(work)) {
+        (void)ls_wait_pause(&pauses);
+    }
+}
+
+/* Waits for work whose communicator has not been freed, and measures the wait. Returns true if the work has finished.
+ */
+static bool finish_work(ls_work *work, const ls_deadline *deadline) {
+    ls_comm_use(work->comm);
+    const uint64_t began = work->finished ? 0 : ls_trace_now(), metered = ls_comm_meter_begin();
+    advance_until(work, deadline);
+    ls_comm_meter_end(metered);
+    if (began != 0) {
+        trace_wait(&work->call, began);
+    }
+    return work->finished;
+}
+
 /* Revokes the communicator with this thread's error, LS_ERR_STATE, and finishes all its work. This work gets the
    status `status`. */
 static void cancel(ls_work *work, ls_status status) {
     (void)ls_comm_abort(work->comm, LS_ERR_STATE);
-    finish_work(work);
+    advance_until(work, NULL);
     work->status = status;
-}
-
-/* Advances the work until it has finished or the deadline has passed. Returns true if the work has finished. */
-static bool finish_before(ls_work *work, ls_deadline deadline) {
-    ls_wait wait = LS_WAIT_FOR_WORK;
-    for (move_work(work); !work->finished && !ls_deadline_passed(deadline); move_work(work)) {
-        (void)ls_wait_pause(&wait);
-    }
-    return work->finished;
 }
 
 /* Waits for the work and frees it. If the work has not finished by the deadline (NULL for no deadline), cancels it
@@ -363,9 +368,7 @@ static ls_status wait_until(ls_work *work, const char *call, const ls_deadline *
         return wait_for_closed(work);
     }
     LS_TRY(begin_call(work));
-    if (deadline == NULL || finish_before(work, *deadline)) {
-        finish_work(work);
-    } else {
+    if (!finish_work(work, deadline)) {
         char name[64];
         ls_call_describe(work->call.operation, work->call.sequence, name, sizeof name);
         (void)ls_fail(LS_ERR_STATE, "%s %s", name, why);
@@ -375,7 +378,7 @@ static ls_status wait_until(ls_work *work, const char *call, const ls_deadline *
 }
 
 ls_status ls_work_wait(ls_work *work) {
-    return wait_until(work, "ls_work_wait", NULL, LS_OK, NULL);
+    return wait_until(work, "ls_work_wait", NULL, LS_OK, "");
 }
 
 ls_status ls_work_wait_for(ls_work *work, double seconds) {

@@ -1,6 +1,7 @@
 /* Transforms that change each picture of a batch at random. */
 #include "data/augment.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -93,7 +94,7 @@ static const ls_augmentation *own_of(const void *user) {
 static ls_status check_fill(const ls_dataset *dataset, const char *call, double fill) {
     const bool bytes = dataset != NULL && dataset->layout.input_dtype == LS_U8;
     return bytes ? ls_option_within(call, "fill", fill, 0, 255)
-                 : ls_option_within(call, "fill", fill, -HUGE_VAL, HUGE_VAL);
+                 : ls_option_within(call, "fill", fill, -FLT_MAX, FLT_MAX);
 }
 
 /* ---- crops ------------------------------------------------------------------------------------------------------- */

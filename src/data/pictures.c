@@ -90,6 +90,9 @@ static float pixel(const ls_picture *p, int64_t plane, int64_t y, int64_t x, flo
 
 static float between_pixels(const ls_picture *p, int64_t plane, double y, double x, float fill) {
     const int64_t top = (int64_t)floor(y), left = (int64_t)floor(x);
+    if (top < -1 || left < -1 || top >= p->height || left >= p->width) {
+        return fill; /* interpolation could change its last bits */
+    }
     const float down = (float)(y - (double)top), right = (float)(x - (double)left);
     const float above = pixel(p, plane, top, left, fill) * (1 - right) + pixel(p, plane, top, left + 1, fill) * right;
     const float below =

@@ -242,10 +242,10 @@ static ls_status finish(ls_data_parallel_state *state, ls_tensor *const *kept, c
     const bool given = ls_tail_is_given(state, mean);
     const ls_status agreed =
         ls_gradients_agree(state, status == LS_OK && given ? decode_buckets(state) : status, given);
-    if (agreed != LS_OK) {
+    if (agreed == LS_ERR_MISMATCH) { /* on all ranks; one rank alone may have failed for another reason */
         forget_order(state);
-        return agreed;
     }
+    LS_TRY(agreed);
     if (!given) {
         return ls_gradients_restore(state, kept);
     }
@@ -323,7 +323,9 @@ ls_status ls_overlap_end_slices(ls_data_parallel_state *state) {
     if (!failed && status == LS_OK) {
         return agree_on_order(state);
     }
-    forget_order(state);
+    if (failed || status == LS_ERR_MISMATCH) { /* as on all ranks */
+        forget_order(state);
+    }
     return failed ? LS_OK : ls_gradients_explain(state->reducer.format, status);
 }
 

@@ -278,7 +278,7 @@ typedef struct ls_engine_failure {
     bool failed;             /* it has aborted, */
     bool deserted;           /* it aborted because another rank had left */
     unsigned char *departed; /* one per rank: 0, or 1 + the ls_leave_reason if the rank has left */
-    int gone;                /* number of ranks that have exited after leaving */
+    int gone;                /* number of ranks that have exited, as far as checked */
     ls_transfer *telling;    /* one per rank: sends `revoked` */
     int failed_rank;         /* rank of the latest failure; -1 if none */
     int waits_for;           /* the rank that this rank waits for; -1 if none */
@@ -315,7 +315,8 @@ typedef struct ls_engine_counts {
 } ls_engine_counts;
 
 /* The first members are facts, which all files of the engine and all algorithms read. Each of the other members is
- * private to the files in the comment of its type; other files use the functions below. scripts/structure checks both.
+ * private to the files in the comment of its type; other files use the functions of inside.h.
+ * scripts/structure checks this, as far as names show it.
  */
 struct ls_engine {
     ls_endpoint *endpoint;

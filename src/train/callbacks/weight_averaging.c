@@ -38,7 +38,7 @@ static ls_status on_step_training(ls_trial_state *state, void *user) {
 /* A trial makes an outer step after the last step of an epoch. */
 static ls_status on_end_training(ls_trial_state *state, void *user) {
     averaging *self = user;
-    const bool updates = self->skipped && is_time(self, state, true);
+    const bool updates = self->skipped && is_time(self, state, true) && !ls_module_is_unsynchronized(state->model);
     self->skipped = false;
     return updates ? ls_ema_update(self->averages) : LS_OK;
 }

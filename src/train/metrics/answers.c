@@ -93,11 +93,16 @@ ls_tensor *ls_class_targets(const ls_trial_state *state, const ls_class_layout *
     return layout->one_hot ? ls_argmax(state->target, layout->axis, false) : ls_to(state->target, LS_I64);
 }
 
-ls_tensor *ls_class_targets_kept(const ls_trial_state *state, const ls_class_layout *layout, ls_tensor *targets) {
+const int64_t *ls_class_ignored(const ls_trial_state *state) {
     const ls_trial_options *options = &state->trial->options;
-    const bool has_options = options->criterion == ls_criterion_cross_entropy && options->criterion_user != NULL;
-    const ls_class_loss_options *loss = has_options ? options->criterion_user : NULL;
-    return loss != NULL && loss->ignore && !layout->one_hot ? ls_ne(targets, loss->ignore_index) : NULL;
+    const ls_class_loss_options *loss =
+        options->criterion == ls_criterion_cross_entropy ? options->criterion_user : NULL;
+    return loss != NULL && loss->ignore ? &loss->ignore_index : NULL;
+}
+
+ls_tensor *ls_class_targets_kept(const ls_trial_state *state, const ls_class_layout *layout, ls_tensor *targets) {
+    const int64_t *ignored = ls_class_ignored(state);
+    return ignored != NULL && !layout->one_hot ? ls_ne(targets, *ignored) : NULL;
 }
 
 static bool read_classes(const ls_metric *metric, const ls_trial_state *state, ls_answers *answers) {

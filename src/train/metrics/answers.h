@@ -30,6 +30,9 @@ typedef struct ls_class_layout {
 } ls_class_layout;
 
 bool ls_class_layout_find(const ls_metric *metric, const ls_trial_state *state, ls_class_layout *layout);
+/* Returns the class number that the criterion ignores, or NULL if it ignores none. Borrowed from the criterion. */
+const int64_t *ls_class_ignored(const ls_trial_state *state);
+
 /* Returns the targets as class numbers (i64). Also returns a bool tensor of the targets that count, or NULL if all
  * count. */
 ls_tensor *ls_class_targets(const ls_trial_state *state, const ls_class_layout *layout);

@@ -28,14 +28,6 @@ static bool has_two_classes(const ls_trial_state *state) {
 /* Marks a target that the criterion ignores. */
 #define IGNORED (-INFINITY)
 
-/* Returns whether the criterion ignores some class numbers. */
-static bool ignores(const ls_trial_state *state) {
-    const ls_trial_options *options = &state->trial->options;
-    const ls_class_loss_options *loss =
-        options->criterion == ls_criterion_cross_entropy ? options->criterion_user : NULL;
-    return loss != NULL && loss->ignore && has_two_classes(state);
-}
-
 /* Returns the class numbers [n] in f64, with IGNORED for targets that do not count. */
 static ls_tensor *counted_targets(const ls_trial_state *state) {
     ls_tensor *targets = ls_to(state->target, LS_I64);
@@ -58,8 +50,9 @@ static ls_tensor *ask(const ls_metric *metric, const ls_trial_state *state) {
         return NULL;
     }
     ls_tensor *rows[] = {two_classes ? scores_of_two(state) : ls_reshape(ls_to(state->output, LS_F64), LS_SHAPE(-1)),
-                         ignores(state) ? counted_targets(state)
-                                        : ls_reshape(ls_to(state->target, LS_F64), LS_SHAPE(-1))};
+                         (ls_class_ignored(state) != NULL && has_two_classes(state))
+                             ? counted_targets(state)
+                             : ls_reshape(ls_to(state->target, LS_F64), LS_SHAPE(-1))};
     return ls_stack(rows, 2, 0);
 }
 
@@ -71,7 +64,7 @@ static ls_status update(ls_tally *tally, const ls_batch_numbers *batch) {
     LS_TRY(ls_tally_resize(tally, end + ROW * samples));
     for (size_t i = 0; i < samples; i++) {
         const double target = batch->asked[samples + i];
-        if (target == IGNORED && ignores(batch->state)) {
+        if (target == IGNORED && ls_class_ignored(batch->state) != NULL && has_two_classes(batch->state)) {
             continue;
         }
         if (target != 0 && target != 1) {

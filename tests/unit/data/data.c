@@ -172,7 +172,7 @@ TEST(test_transforms_change_batches_and_layout) {
     ls_loader_free(loader);
 }
 
-TEST(test_normalize_subtracts_a_large_mean_first) {
+SCOPED_TEST(test_normalize_subtracts_a_large_mean_first) {
     const double numbers[] = {1e6 + 0.5, 1e6 - 0.25};
     const ls_dtype dtypes[] = {LS_F32, LS_F64, LS_I64};
     for (int i = 0; i < 3; i++) {

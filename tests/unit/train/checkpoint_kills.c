@@ -268,7 +268,7 @@ TEST(test_killed_in_a_run) {
 }
 
 TEST(test_killed_in_a_save) {
-    kill_all_ways(true, IS_SANITIZED ? 21 : 7);
+    kill_all_ways(true, IS_SANITIZED ? 11 : 7);
 }
 
 static int open_board(void **state) {
