@@ -288,8 +288,8 @@ LS_API ls_tensor *ls_logical_not(ls_tensor *x);
  * The type of a number on the right determines the dtype of the result, as in PyTorch:
  * - Floating tensors keep their dtype.
  * - With an integer, integer tensors keep their dtype exactly, and bool becomes i64. Fails with LS_ERR_ARGUMENT if the
- *   dtype cannot hold the number, or if it is a negative exponent. (u8 also accepts -255 to -1, and wraps around;
- *   ls_maximum and ls_minimum then take 0.)
+ *   dtype cannot hold the number. (u8 also accepts -255 to -1, and wraps around; ls_maximum and ls_minimum then take
+ *   0.) ls_pow also fails with LS_ERR_ARGUMENT for an integer tensor and a negative integer as the exponent.
  * - With a floating number, integers and bool become f32.
  * - ls_div of integers is f32.
  * - The result of comparisons is bool. Comparisons of integer tensors with a number are exact. For a floating tensor,

@@ -208,8 +208,9 @@ LS_API ls_dataset *ls_dataset_transform_target(ls_dataset *dataset, ls_transform
  */
 LS_API ls_dataset *ls_dataset_concurrent(ls_dataset *dataset);
 /**
- * Converts inputs to f32: (x - mean) / deviation. u8 inputs are first divided by 255. The deviation must be positive
- * (LS_ERR_ARGUMENT). See ls_nn_standardize for numbers per channel or column that are saved with the model.
+ * Converts inputs to f32: (x - mean) / deviation. u8 inputs are first divided by 255. The mean is rounded to f32 for
+ * f32 inputs. The deviation must be positive (LS_ERR_ARGUMENT). See ls_nn_standardize for numbers per channel or column
+ * that are saved with the model.
  */
 LS_API ls_dataset *ls_dataset_normalize(ls_dataset *dataset, double mean, double deviation);
 /**
@@ -227,8 +228,9 @@ LS_API ls_status ls_nn_standardize_fit(ls_module *standardize, ls_dataset *datas
 /** Flattens inputs to one axis. A number becomes [1]. */
 LS_API ls_dataset *ls_dataset_flatten(ls_dataset *dataset);
 /**
- * Converts integer targets (not inputs) to f32 rows [classes], 1 at the class and 0 elsewhere. A target that is not one
- * of the classes fails with LS_ERR_ARGUMENT when it is read.
+ * Converts targets (not inputs) to f32 rows [classes], 1 at the class and 0 elsewhere. Targets are integers, or whole
+ * numbers in a floating-point dtype. A target that is not one of the classes fails with LS_ERR_ARGUMENT when it is
+ * read.
  */
 LS_API ls_dataset *ls_dataset_one_hot(ls_dataset *dataset, int64_t classes);
 /** Returns a data set of all samples, transformed once and kept in memory. Takes ownership of `dataset`. */

@@ -153,7 +153,7 @@ LS_API void ls_safetensors_free(ls_safetensors *file);
  *
  * - LS_ERR_IO: the file cannot be read.
  * - LS_ERR_FORMAT: the file is damaged or truncated, is neither PNG nor JPEG, is larger than 1 GiB, or has more than
- *   2^28 pixels or more pixels than its bytes can encode. So are JPEG files with arithmetic coding or over 500 scans.
+ *   2^28 pixels or more pixels than its bytes can encode. Also for JPEG files with arithmetic coding or over 500 scans.
  * - LS_ERR_UNSUPPORTED: libpng or libjpeg is missing.
  */
 LS_API ls_tensor *ls_image_read(const char *path, int64_t channels);

@@ -80,8 +80,8 @@ LS_API ls_module *ls_module_new(const ls_module_type *type);
  *   lists do not contain it, so keep the returned pointer.
  *
  * If an addition fails, ls_module_finish fails too. Fails with
- * - LS_ERR_ARGUMENT if the tensor is NULL, is not contiguous, or is already a buffer of this module, or if the name is
- *   invalid or exists already,
+ * - LS_ERR_ARGUMENT if the tensor is NULL without an earlier failure, is not contiguous, or is already a buffer of this
+ *   module, or if the name is invalid or exists already,
  * - LS_ERR_STATE if the module was freed, or if the tensor's scope has ended.
  */
 LS_API ls_tensor *ls_module_add_parameter(ls_module *module, const char *name, ls_tensor *tensor);
@@ -96,7 +96,8 @@ LS_API ls_tensor *ls_module_add_buffer(ls_module *module, const char *name, ls_t
  * start with "name.", or have no prefix if `name` is empty. Returns a borrowed pointer to the child.
  *
  * If the addition fails, or an addition to the child, ls_module_finish fails too. Fails with
- * - LS_ERR_ARGUMENT if the child is NULL or contains the module, or if the name is invalid or exists already,
+ * - LS_ERR_ARGUMENT if the child is NULL without an earlier failure or contains the module, or if the name is invalid
+ *   or exists already,
  * - LS_ERR_STATE if the module or the child was freed,
  * - the child's error if an addition to the child has failed.
  */
@@ -154,7 +155,7 @@ LS_API void ls_module_train(ls_module *module, bool training);
 /**
  * Drops a reference from ls_module_retain, or else the creator's reference. When the last reference is dropped, the
  * module is freed, with the children that nothing else references. Does nothing if a constructor has taken ownership
- * of the module, even if that owner, of up to 1,000 modules, was just freed. NULL is allowed.
+ * of the module. This also holds just after that owner was freed, if it had at most 1,000 modules. NULL is allowed.
  */
 LS_API void ls_module_free(ls_module *module);
 /**
@@ -189,7 +190,8 @@ LS_API ls_tensor *ls_module_parameter(const ls_module *module, int index);
 /**
  * Returns a borrowed pointer to the full name of parameter `index`, for example "0.weight", or NULL if the index is out
  * of range. The name of a shared parameter is its first one. The pointer is valid until a tensor or a child is added to
- * the module or to a module in it; copy the name to keep it.
+ * the module or to a module in it. If a forward pass with ls_recompute adds a cache, a pointer that is read before the
+ * backward pass and the end of the scope may become invalid afterwards. Copy the name to keep it.
  */
 LS_API const char *ls_module_parameter_name(const ls_module *module, int index);
 /** Returns the number of buffers of the module and all modules in it. Shared buffers count once. */
@@ -398,7 +400,7 @@ LS_API ls_module *ls_nn_log_softmax(int axis);
  */
 LS_API ls_module *ls_nn_dropout(double p);
 /**
- * Reshapes [n, a, b, ...] to [n, a * b * ...] (PyTorch's Flatten). ls_forward fails with LS_ERR_ARGUMENT if x has no
+ * Reshapes [n, a, b, ...] to [n, a * b * ...] (PyTorch's Flatten). ls_forward fails with LS_ERR_SHAPE if x has no
  * second axis.
  */
 LS_API ls_module *ls_nn_flatten(void);

@@ -386,7 +386,7 @@ LS_API void ls_optimizer_free(ls_optimizer *optimizer);
  *
  * - Formulas, defaults and the step at which a rate changes follow torch.optim.lr_scheduler, in closed form.
  * - The rates depend only on the number of steps t, on `base`, the rate of each group when the schedule was created,
- * and for ls_schedule_plateau on the metrics. Ranks that advance in the same way therefore have the same rates.
+ *   and for ls_schedule_plateau on the metrics. Ranks that advance in the same way therefore have the same rates.
  * - A group with base 0 is frozen and stays frozen.
  * - A step is one call to ls_schedule_advance, made after each training step or after each epoch.
  * - The constructors set the rates of step 0 and return ownership to the caller. They return NULL on failure, for

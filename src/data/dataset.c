@@ -56,7 +56,7 @@ static void destroy(ls_dataset *dataset) {
     ls_free(dataset->state);
     pthread_mutex_destroy(&dataset->lock);
     *dataset = (ls_dataset){.count = 0};
-    ls_retire(dataset, LS_RETIRED_SHARED);
+    ls_retire(dataset, LS_RETIRED_DATASET);
 }
 
 bool ls_dataset_is_here(const ls_dataset *dataset) {

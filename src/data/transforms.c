@@ -1,4 +1,5 @@
 /* Transforms of whole batches. */
+#include "autograd/ops/ops.h"
 #include "data/dataset.h"
 #include "tensor/scope.h"
 
@@ -74,7 +75,10 @@ static ls_tensor *scale_and_shift(ls_tensor *batch, const ls_samples *samples, v
     return ls_add(ls_mul(ls_to(batch, LS_F32), numbers[0]), numbers[1]);
 }
 
-/* `numbers` contains the mean and the factor. The mean is subtracted first, so that a large mean costs no digits. */
+/*
+ * `numbers` contains the mean and the factor. The mean is subtracted first, so that the result keeps the digits of the
+ * difference. For f32 inputs, ls_sub rounds the mean to f32.
+ */
 static ls_tensor *center_and_scale(ls_tensor *batch, const ls_samples *samples, void *user) {
     (void)samples;
     const double *numbers = ((const ls_step_options *)user)->numbers;
@@ -110,24 +114,26 @@ ls_dataset *ls_dataset_flatten(ls_dataset *dataset) {
     return ls_dataset_add_step(dataset, false, (ls_transform_step){.function = flatten_samples, .built_in = true});
 }
 
+/* Returns whether all elements are whole numbers, such as classes that a CSV file stores in a column of f32. */
+static bool is_whole(ls_tensor *targets) {
+    return !ls_dtype_is_floating(ls_dtype_of(targets)) || ls_numel(targets) == 0 ||
+           ls_item(ls_max(ls_sub(targets, ls_floor(targets)))) == 0;
+}
+
 static ls_tensor *to_one_hot(ls_tensor *batch, const ls_samples *samples, void *user) {
     (void)samples;
     const double *numbers = ((const ls_step_options *)user)->numbers;
     const int64_t classes = (int64_t)numbers[0];
-    if (ls_dtype_is_floating(ls_dtype_of(batch))) {
-        (void)ls_fail(LS_ERR_ARGUMENT,
-                      "ls_dataset_one_hot: the targets are %s, but must be integers; convert them first "
-                      "(ls_dataset_transform_target)",
-                      ls_dtype_name(ls_dtype_of(batch)));
-        return ls_scope_failed();
+    if (!is_whole(batch)) {
+        return ls_fail_noted(LS_ERR_ARGUMENT, "ls_dataset_one_hot: a target is not a whole number; convert the targets "
+                                              "first (ls_dataset_transform_target)");
     }
     ls_tensor *targets = ls_to(batch, LS_I64);
     if (ls_numel(targets) > 0) {
         const double least = ls_item(ls_min(targets)), largest = ls_item(ls_max(targets));
         if (least < 0 || largest >= (double)classes) {
-            (void)ls_fail(LS_ERR_ARGUMENT, "ls_dataset_one_hot: the target %g is not one of %lld classes",
-                          least < 0 ? least : largest, (long long)classes);
-            return ls_scope_failed();
+            return ls_fail_noted(LS_ERR_ARGUMENT, "ls_dataset_one_hot: the target %g is not one of %lld classes",
+                                 least < 0 ? least : largest, (long long)classes);
         }
     }
     ls_tensor *wanted = ls_unsqueeze(targets, -1);

@@ -67,9 +67,13 @@ static ls_status check_interval(const char *call, const ls_tensor *tensor, const
 static ls_status check_uniform(const char *call, const ls_tensor *tensor, double low, double high,
                                number_range *allowed) {
     LS_TRY(check_target(call, tensor));
-    if (!(low <= high) || !isfinite(high - low)) {
+    if (!(low <= high) || isinf(low) || isinf(high)) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: the limits are %g and %g, but must be finite numbers in increasing order",
                        call, low, high);
+    }
+    if (isinf(high - low)) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: the difference of the limits %g and %g is too large for f64", call, low,
+                       high);
     }
     const ls_dtype dtype = ls_dtype_of(tensor);
     *allowed = low < high ? (number_range){ls_smallest_from(low, dtype), ls_largest_below(high, dtype)}

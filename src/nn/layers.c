@@ -130,8 +130,7 @@ AXIS_LAYER(ls_nn_log_softmax, "LogSoftmax", ls_log_softmax)
 
 static ls_tensor *flatten_all_but_first(ls_tensor *x) {
     if (ls_ndim(x) < 2) { /* ls_flatten would return a number as [1] */
-        (void)ls_fail(LS_ERR_ARGUMENT, "Flatten: x is %s, but must be [n, a, ...]", LS_SHAPE_TEXT(x));
-        return ls_scope_failed();
+        return ls_fail_noted(LS_ERR_SHAPE, "Flatten: x is %s, but must be [n, a, ...]", LS_SHAPE_TEXT(x));
     }
     return ls_flatten(x, 1, -1);
 }
@@ -230,9 +229,8 @@ static ls_tensor *standardize_forward(ls_module *self, ls_tensor *input) {
     const standardize_state *state = self->state;
     const ls_dtype dtype = ls_dtype_of(input);
     if (ls_ndim(input) < 2 || ls_size(input, 1) != ls_size(state->mean, 0)) {
-        (void)ls_fail(LS_ERR_SHAPE, "%s: x is %s, but must be [n, %lld, ...]", self->type->name, LS_SHAPE_TEXT(input),
-                      (long long)ls_size(state->mean, 0));
-        return ls_scope_failed();
+        return ls_fail_noted(LS_ERR_SHAPE, "%s: x is %s, but must be [n, %lld, ...]", self->type->name,
+                             LS_SHAPE_TEXT(input), (long long)ls_size(state->mean, 0));
     }
     ls_tensor *y = ls_div_tensor(ls_sub_tensor(input, beside_channels(state->mean, input)),
                                  beside_channels(state->deviation, input));
@@ -316,18 +314,21 @@ typedef struct norm_state {
     double momentum;
 } norm_state;
 
+static ls_status check_dtype(const char *call, ls_dtype dtype) {
+    return ls_dtype_is_floating(dtype) ? LS_OK
+                                       : ls_fail(LS_ERR_ARGUMENT, "%s: the dtype is %s, but must be floating-point",
+                                                 call, ls_dtype_name(dtype));
+}
+
 /* Checks the arguments of a constructor. */
 static ls_status check_norm(const char *call, const ls_shape *shape, ls_dtype dtype) {
     bool positive = shape->ndim >= 1 && shape->ndim <= LS_MAX_DIMS;
     for (int i = 0; positive && i < shape->ndim; i++) {
         positive = shape->size[i] > 0;
     }
-    if (!positive) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: the shape must have 1 to %d axes with positive sizes", call, LS_MAX_DIMS);
-    }
-    return ls_dtype_is_floating(dtype) ? LS_OK
-                                       : ls_fail(LS_ERR_ARGUMENT, "%s: the dtype is %s, but must be floating-point",
-                                                 call, ls_dtype_name(dtype));
+    return positive ? check_dtype(call, dtype)
+                    : ls_fail(LS_ERR_ARGUMENT, "%s: the shape must have 1 to %d axes with positive sizes", call,
+                              LS_MAX_DIMS);
 }
 
 /*
@@ -426,7 +427,7 @@ static ls_module *group_norm(const char *call, const ls_module_type *type, int64
                             (long long)channels, (long long)groups);
     }
     const ls_shape shape = LS_SHAPE(channels);
-    ls_module *module = check_norm(call, &shape, options->dtype) == LS_OK ? ls_module_new(type) : NULL;
+    ls_module *module = check_dtype(call, options->dtype) == LS_OK ? ls_module_new(type) : NULL;
     if (module != NULL) {
         norm_begin(call, module, shape, options)->groups = groups;
     }
@@ -441,7 +442,7 @@ ls_module *ls_nn_group_norm(int64_t groups, int64_t channels, const ls_norm_opti
 }
 
 static ls_tensor *instance_norm_forward(ls_module *self, ls_tensor *input) {
-    if (ls_ndim(input) < 3) { /* the norm of one number is 0 */
+    if (ls_ndim(input) < 3) { /* x needs an axis of positions */
         return ls_fail_noted(LS_ERR_SHAPE, "%s: x is %s, but must be [n, channels, length, ...]", self->type->name,
                              LS_SHAPE_TEXT(input));
     }
@@ -463,9 +464,8 @@ static ls_tensor *batch_norm_forward(ls_module *self, ls_tensor *input) {
     const norm_state *norm = self->state;
     const int axes = ls_ndim(input) - 2;
     if (axes != norm->axes && (axes != 0 || norm->axes != 1)) {
-        (void)ls_fail(LS_ERR_SHAPE, "%s: x is %s, but must be [n, channels, %s]", self->type->name,
-                      LS_SHAPE_TEXT(input), wanted[norm->axes - 1]);
-        return ls_scope_failed();
+        return ls_fail_noted(LS_ERR_SHAPE, "%s: x is %s, but must be [n, channels, %s]", self->type->name,
+                             LS_SHAPE_TEXT(input), wanted[norm->axes - 1]);
     }
     return ls_batch_norm(input, norm->running_mean, norm->running_var, norm->weight, norm->bias, self->training,
                          norm->momentum, norm->epsilon);
@@ -480,7 +480,7 @@ static ls_module *batch_norm(const char *call, const ls_module_type *type, int a
     }
     options = options != NULL ? options : &defaults;
     const ls_shape shape = LS_SHAPE(channels);
-    ls_module *module = check_norm(call, &shape, options->dtype) == LS_OK ? ls_module_new(type) : NULL;
+    ls_module *module = check_dtype(call, options->dtype) == LS_OK ? ls_module_new(type) : NULL;
     if (module == NULL) {
         return NULL;
     }

@@ -1,4 +1,6 @@
-/* Training and evaluation mode of a module and all its descendants. */
+/* Training and evaluation mode, and synchronization state, of a module and all its descendants. */
+#include <stdatomic.h>
+
 #include "nn/module.h"
 #include "tensor/scope.h"
 
@@ -12,6 +14,14 @@ void ls_module_train(ls_module *module, bool training) {
     }
 }
 
+/* The sum of ls_module.unsynchronized over all modules of the process. */
+static atomic_int unsynchronized_count;
+
+void ls_module_add_unsynchronized(ls_module *module, int change) {
+    module->unsynchronized += change;
+    atomic_fetch_add_explicit(&unsynchronized_count, change, memory_order_relaxed);
+}
+
 /* Returns whether an ls_outer of the module or of an ancestor has taken steps since its last outer step. */
 static bool is_between_outer_steps(const ls_module *module) {
     bool between = module->unsynchronized > 0;
@@ -21,12 +31,17 @@ static bool is_between_outer_steps(const ls_module *module) {
     return between;
 }
 
-bool ls_module_is_unsynchronized(const ls_module *module) {
-    bool unsynchronized = is_between_outer_steps(module);
-    for (int i = 0; i < module->child_count && !unsynchronized; i++) {
-        unsynchronized = ls_module_is_unsynchronized(module->children[i].module);
+static bool any_is_between_outer_steps(const ls_module *module) {
+    bool between = is_between_outer_steps(module);
+    for (int i = 0; i < module->child_count && !between; i++) {
+        between = any_is_between_outer_steps(module->children[i].module);
     }
-    return unsynchronized;
+    return between;
+}
+
+/* Models without ls_outer need no search, which visits a shared module once per path. */
+bool ls_module_is_unsynchronized(const ls_module *module) {
+    return atomic_load_explicit(&unsynchronized_count, memory_order_relaxed) > 0 && any_is_between_outer_steps(module);
 }
 
 ls_status ls_module_check_synchronized(const char *call, const ls_module *module) {

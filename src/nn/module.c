@@ -127,7 +127,7 @@ static void destroy(ls_module *module) {
     ls_free(module->cause);
     ls_free(module->state);
     *module = (ls_module){.type = NULL};
-    ls_retire(module, LS_RETIRED_SHARED);
+    ls_retire(module, LS_RETIRED_MODULE);
 }
 
 bool ls_module_is_here(const ls_module *module) {

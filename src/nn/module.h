@@ -201,6 +201,8 @@ bool ls_module_has_grown(const ls_module *module);
 
 /* Returns whether the parameters of the module or of a descendant differ until an outer step. */
 bool ls_module_is_unsynchronized(const ls_module *module);
+/* Adds `change` to module->unsynchronized. */
+void ls_module_add_unsynchronized(ls_module *module, int change);
 /* Fails with LS_ERR_STATE while ls_module_is_unsynchronized. */
 ls_status ls_module_check_synchronized(const char *call, const ls_module *module);
 

@@ -75,13 +75,13 @@ ls_status ls_ema_update(ls_ema *ema) {
         return ls_fail_missing("ls_ema_update: the averages");
     }
     LS_TRY(check_here("ls_ema_update", ema));
-    LS_TRY(ls_snapshot_check(&ema->averages));
+    LS_TRY(ls_snapshot_check("ls_ema_update", &ema->averages));
     const double count = (double)ema->updates;
     const double keep = count == 0 ? 0 : ema->decay > 0 ? ema->decay : count / (count + 1);
     for (int i = 0; keep > 0 && i < ema->averages.count; i++) {
         LS_TRY(average_one(ema->averages.tensors[i], ls_snapshot_source(&ema->averages, i), keep));
     }
-    LS_TRY(keep == 0 ? ls_snapshot_take(&ema->averages) : LS_OK);
+    LS_TRY(keep == 0 ? ls_snapshot_take("ls_ema_update", &ema->averages) : LS_OK);
     ema->updates++;
     return LS_OK;
 }
@@ -91,7 +91,7 @@ ls_status ls_ema_swap(ls_ema *ema) {
     if (ema == NULL) {
         return ls_fail_missing("ls_ema_swap: the averages");
     }
-    LS_TRY(ls_snapshot_swap(&ema->averages));
+    LS_TRY(ls_snapshot_swap("ls_ema_swap", &ema->averages));
     ema->swapped = !ema->swapped;
     return LS_OK;
 }
@@ -101,7 +101,7 @@ ls_status ls_ema_put(ls_ema *ema) {
         return ls_fail_missing("ls_ema_put: the averages");
     }
     LS_TRY(check_here("ls_ema_put", ema));
-    return ls_snapshot_put(&ema->averages);
+    return ls_snapshot_put("ls_ema_put", &ema->averages);
 }
 
 int64_t ls_ema_count(const ls_ema *ema) {

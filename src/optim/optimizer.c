@@ -431,7 +431,7 @@ ls_status ls_group_check_place(const ls_optimizer *optimizer, const ls_parameter
     return LS_OK;
 }
 
-static void begin_step(ls_optimizer *optimizer) {
+void ls_optimizer_begin_step(ls_optimizer *optimizer) {
     if (__builtin_expect(!optimizer->stepped, 0)) {
         optimizer->stepped = true;
         ls_training_begins();
@@ -492,14 +492,12 @@ __attribute__((noinline, cold)) static ls_status capture_step(ls_optimizer *opti
     return status;
 }
 
-/* Fails for an optimizer that would train nothing: its model was NULL, perhaps because its constructor failed. */
-static ls_status check_groups(const ls_optimizer *optimizer) {
-    return optimizer->group_count > 0
-               ? LS_OK
-               : ls_fail(LS_ERR_STATE,
-                         "ls_optimizer_step: the optimizer has no parameters: %s got NULL as the model, and "
-                         "ls_optimizer_add_group was not called",
-                         optimizer->type->name);
+ls_status ls_optimizer_check_groups(const char *call, const ls_optimizer *optimizer) {
+    return optimizer->group_count > 0 ? LS_OK
+                                      : ls_fail(LS_ERR_STATE,
+                                                "%s: the optimizer has no parameters: %s got NULL as the model, and "
+                                                "ls_optimizer_add_group was not called",
+                                                call, optimizer->type->name);
 }
 
 ls_status ls_optimizer_step(ls_optimizer *optimizer) {
@@ -507,7 +505,7 @@ ls_status ls_optimizer_step(ls_optimizer *optimizer) {
         return ls_fail_missing("ls_optimizer_step: the optimizer");
     }
     LS_TRY(ls_optimizer_check_here("ls_optimizer_step", optimizer));
-    LS_TRY(check_groups(optimizer));
+    LS_TRY(ls_optimizer_check_groups("ls_optimizer_step", optimizer));
     if (optimizer->type->step == NULL) {
         return ls_fail(LS_ERR_STATE,
                        "ls_optimizer_step: %s evaluates the loss itself: call ls_optimizer_step_closure with a "
@@ -519,85 +517,11 @@ ls_status ls_optimizer_step(ls_optimizer *optimizer) {
         return capture_step(optimizer, capture);
     }
     LS_TRY(ls_optimizer_check_shards(optimizer));
-    begin_step(optimizer);
+    ls_optimizer_begin_step(optimizer);
     const uint64_t began = ls_trace_now();
     const ls_status status = ls_optimizer_share_step(optimizer, step_groups(optimizer));
     ls_trace_add(LS_TRACE_TRAINING, began, -1, "optimizer step");
     return status;
-}
-
-ls_status ls_optimizer_evaluate(ls_optimizer *optimizer, ls_closure closure, void *user, double *loss) {
-    ls_scope *scope = ls_scope_begin();
-    if (scope == NULL) {
-        return ls_error_status();
-    }
-    ls_optimizer_zero_grad(optimizer);
-    optimizer->last_step.evaluations++;
-    (void)ls_no_grad(false);
-    const ls_status status = closure(user, loss);
-    const ls_status noted = ls_scope_end(scope);
-    return status != LS_OK ? status : noted;
-}
-
-/* Makes a step of an optimizer that calls the closure itself. The step has a span in the trace. */
-static ls_status step_traced(ls_optimizer *optimizer, ls_closure closure, void *user, double *first) {
-    const uint64_t began = ls_trace_now();
-    const ls_status status = optimizer->type->step_closure(optimizer, closure, user, first);
-    ls_trace_add(LS_TRACE_TRAINING, began, -1, "optimizer step");
-    return status;
-}
-
-static ls_status evaluate_and_step(ls_optimizer *optimizer, ls_closure closure, void *user, double *loss) {
-    LS_TRY(ls_optimizer_evaluate(optimizer, closure, user, loss));
-    if (!isfinite(*loss)) {
-        return ls_fail(LS_ERR_STATE, "ls_optimizer_step_closure: the loss is %g: the parameters are unchanged", *loss);
-    }
-    LS_TRY(ls_optimizer_step(optimizer));
-    optimizer->last_step.reason = LS_STOP_ONE_STEP;
-    optimizer->last_step.iterations = 1;
-    return LS_OK;
-}
-
-ls_status ls_optimizer_step_closure(ls_optimizer *optimizer, ls_closure closure, void *user, double *loss) {
-    ls_capture_refuse_here("ls_optimizer_step_closure", LS_CAPTURE_STATE);
-    if (optimizer == NULL) {
-        return ls_fail_missing("ls_optimizer_step_closure: the optimizer");
-    }
-    if (closure == NULL) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_optimizer_step_closure: the closure is NULL");
-    }
-    LS_TRY(ls_optimizer_check_here("ls_optimizer_step_closure", optimizer));
-    LS_TRY(optimizer->comm == NULL ? check_groups(optimizer) : LS_OK); /* the ranks of .comm fail together */
-    double value = NAN;
-    double *first = loss != NULL ? loss : &value;
-    optimizer->last_step = (ls_step_info){.reason = LS_STOP_NONE};
-    begin_step(optimizer);
-    const ls_status status = optimizer->type->step_closure != NULL ? step_traced(optimizer, closure, user, first)
-                                                                   : evaluate_and_step(optimizer, closure, user, first);
-    if (status != LS_OK) {
-        optimizer->last_step.reason = LS_STOP_FAILED;
-    }
-    return status;
-}
-
-ls_step_info ls_optimizer_last_step(const ls_optimizer *optimizer) {
-    const bool here = optimizer != NULL && ls_optimizer_check_here("ls_optimizer_last_step", optimizer) == LS_OK;
-    return here ? optimizer->last_step : (ls_step_info){.reason = LS_STOP_NONE};
-}
-
-const char *ls_stop_reason_name(ls_stop_reason reason) {
-    static const char *const names[] = {
-        [LS_STOP_NONE] = "no step yet",
-        [LS_STOP_FAILED] = "an error",
-        [LS_STOP_ONE_STEP] = "one step per call",
-        [LS_STOP_GRADIENT] = "gradient within tolerance_gradient",
-        [LS_STOP_CHANGE] = "change within tolerance_change",
-        [LS_STOP_DIRECTION] = "no descent along the direction",
-        [LS_STOP_ITERATIONS] = "max_iterations reached",
-        [LS_STOP_EVALUATIONS] = "max_evaluations reached",
-    };
-    const size_t index = (size_t)reason;
-    return index < sizeof names / sizeof *names ? names[index] : "unknown";
 }
 
 void ls_optimizer_zero_grad(ls_optimizer *optimizer) {

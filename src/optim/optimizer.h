@@ -199,6 +199,11 @@ bool *ls_grad_scaler_skips(const ls_grad_scaler *scaler, const ls_optimizer *opt
  * state. */
 ls_status ls_group_check_place(const ls_optimizer *optimizer, const ls_parameter_group *group);
 
+/* Fails with LS_ERR_STATE if the optimizer has no group, and would train nothing. Its model was NULL, perhaps because
+ * the model's constructor failed. */
+ls_status ls_optimizer_check_groups(const char *call, const ls_optimizer *optimizer);
+/* Records that a step has begun. */
+void ls_optimizer_begin_step(ls_optimizer *optimizer);
 /* Evaluates the loss with the closure, and counts the evaluation. */
 ls_status ls_optimizer_evaluate(ls_optimizer *optimizer, ls_closure closure, void *user, double *loss);
 

@@ -27,7 +27,7 @@ ls_status ls_snapshot_make(const char *call, ls_snapshot *snapshot, const ls_mod
         snapshot->sources[i] = source;
         snapshot->tensors[i] = copy;
     }
-    return ls_snapshot_take(snapshot);
+    return ls_snapshot_take(call, snapshot);
 }
 
 /* Copies without recording, because parameters require gradients, and recording would forbid the change. */
@@ -38,26 +38,26 @@ static ls_status copy(ls_tensor *destination, const ls_tensor *source) {
     return status;
 }
 
-ls_status ls_snapshot_check(const ls_snapshot *snapshot) {
+ls_status ls_snapshot_check(const char *call, const ls_snapshot *snapshot) {
     if (snapshot->model != NULL && !ls_module_is_here(snapshot->model)) {
         return LS_ERR_STATE;
     }
     for (int i = 0; i < snapshot->count; i++) {
-        LS_TRY(ls_tensor_is_here("copy of a model", ls_snapshot_source(snapshot, i)) ? LS_OK : ls_error_status());
+        LS_TRY(ls_tensor_is_here(call, ls_snapshot_source(snapshot, i)) ? LS_OK : ls_error_status());
     }
     return LS_OK;
 }
 
-ls_status ls_snapshot_take(const ls_snapshot *snapshot) {
-    LS_TRY(ls_snapshot_check(snapshot));
+ls_status ls_snapshot_take(const char *call, const ls_snapshot *snapshot) {
+    LS_TRY(ls_snapshot_check(call, snapshot));
     for (int i = 0; i < snapshot->count; i++) {
         LS_TRY(copy(snapshot->tensors[i], ls_snapshot_source(snapshot, i)));
     }
     return LS_OK;
 }
 
-ls_status ls_snapshot_put(const ls_snapshot *snapshot) {
-    LS_TRY(ls_snapshot_check(snapshot));
+ls_status ls_snapshot_put(const char *call, const ls_snapshot *snapshot) {
+    LS_TRY(ls_snapshot_check(call, snapshot));
     for (int i = 0; i < snapshot->count; i++) {
         LS_TRY(copy(ls_snapshot_source(snapshot, i), snapshot->tensors[i]));
     }
@@ -65,8 +65,8 @@ ls_status ls_snapshot_put(const ls_snapshot *snapshot) {
 }
 
 /* Copies only one tensor at a time. */
-static ls_status swap_with(ls_tensor *own, ls_tensor *other) {
-    ls_tensor *room = ls_tensor_like_owned("ls_snapshot_swap", own, (ls_dtype)own->dtype);
+static ls_status swap_with(const char *call, ls_tensor *own, ls_tensor *other) {
+    ls_tensor *room = ls_tensor_like_owned(call, own, (ls_dtype)own->dtype);
     if (room == NULL) {
         return ls_error_status();
     }
@@ -77,10 +77,10 @@ static ls_status swap_with(ls_tensor *own, ls_tensor *other) {
     return status;
 }
 
-ls_status ls_snapshot_swap(const ls_snapshot *snapshot) {
-    LS_TRY(ls_snapshot_check(snapshot));
+ls_status ls_snapshot_swap(const char *call, const ls_snapshot *snapshot) {
+    LS_TRY(ls_snapshot_check(call, snapshot));
     for (int i = 0; i < snapshot->count; i++) {
-        LS_TRY(swap_with(ls_snapshot_source(snapshot, i), snapshot->tensors[i]));
+        LS_TRY(swap_with(call, ls_snapshot_source(snapshot, i), snapshot->tensors[i]));
     }
     return LS_OK;
 }

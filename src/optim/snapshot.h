@@ -18,12 +18,12 @@ ls_status ls_snapshot_make(const char *call, ls_snapshot *snapshot, const ls_mod
 /* Returns tensor i of the copied model. */
 ls_tensor *ls_snapshot_source(const ls_snapshot *snapshot, int i);
 /* Fails with LS_ERR_STATE if the model was freed, or if this rank has only a part of one of its tensors. */
-ls_status ls_snapshot_check(const ls_snapshot *snapshot);
+ls_status ls_snapshot_check(const char *call, const ls_snapshot *snapshot);
 /* Copy the model into the snapshot; copy the snapshot into the model; exchange both. Fail like ls_snapshot_check, and
  * then change nothing. */
-ls_status ls_snapshot_take(const ls_snapshot *snapshot);
-ls_status ls_snapshot_put(const ls_snapshot *snapshot);
-ls_status ls_snapshot_swap(const ls_snapshot *snapshot);
+ls_status ls_snapshot_take(const char *call, const ls_snapshot *snapshot);
+ls_status ls_snapshot_put(const char *call, const ls_snapshot *snapshot);
+ls_status ls_snapshot_swap(const char *call, const ls_snapshot *snapshot);
 /* Adds the copies to a list, as "NAME.WORD", or as "NAME" if `word` is NULL. */
 ls_status ls_snapshot_list(const ls_snapshot *snapshot, const char *word, ls_state_list *list);
 void ls_snapshot_forget(ls_snapshot *snapshot);

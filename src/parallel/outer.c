@@ -259,7 +259,7 @@ static ls_status compare_replicas(ls_outer *outer) {
 static void set_since(ls_outer *outer, int64_t since) {
     const bool differ = since > 0 && ls_comm_size(outer->comm) > 1;
     if (differ != outer->marked) {
-        outer->model->unsynchronized += differ ? 1 : -1;
+        ls_module_add_unsynchronized(outer->model, differ ? 1 : -1);
         outer->marked = differ;
     }
     outer->since = since;

@@ -85,11 +85,18 @@ extern ls_scope ls_past_batch;
 /*
  * The maximum numbers of freed objects of each kind that wait until their memory is freed. A model consists of many
  * modules, and a program may free a model and then, needlessly, one of its modules. Loaders, optimizers and outer
- * optimizers, which trials borrow, wait in a separate ring, so that freeing a model does not end their wait.
+ * optimizers, which trials borrow, wait in a separate ring, so that freeing a model does not end their wait. Data sets
+ * are large objects.
  */
-#define LS_RETIRED_SHARED_OBJECTS   1024
+#define LS_RETIRED_MODULE_OBJECTS   1024
+#define LS_RETIRED_DATASET_OBJECTS  64
 #define LS_RETIRED_BORROWED_OBJECTS 64
-typedef enum ls_retired_kind { LS_RETIRED_SHARED, LS_RETIRED_BORROWED, LS_RETIRED_KINDS } ls_retired_kind;
+typedef enum ls_retired_kind {
+    LS_RETIRED_MODULE,
+    LS_RETIRED_DATASET,
+    LS_RETIRED_BORROWED,
+    LS_RETIRED_KINDS
+} ls_retired_kind;
 
 /* The memory of freed objects. */
 typedef struct ls_retired_ring {
@@ -143,7 +150,8 @@ typedef struct ls_thread_state {
     ls_account *joined_account; /* another thread's account, held, which is used instead */
     ls_cache cache;
     ls_scope root;
-    void *retired_shared[LS_RETIRED_SHARED_OBJECTS];
+    void *retired_modules[LS_RETIRED_MODULE_OBJECTS];
+    void *retired_datasets[LS_RETIRED_DATASET_OBJECTS];
     void *retired_borrowed[LS_RETIRED_BORROWED_OBJECTS];
 } ls_thread_state;
 

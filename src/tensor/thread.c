@@ -43,8 +43,10 @@ ls_thread_state *ls_thread_make(void) {
     ls_cache_init(&thread->cache);
     thread->scope = &thread->root;
     thread->released = (ls_record_ring){.records = thread->released_records, .size = LS_RELEASED_RECORDS};
-    thread->retired[LS_RETIRED_SHARED] =
-        (ls_retired_ring){.objects = thread->retired_shared, .size = LS_RETIRED_SHARED_OBJECTS};
+    thread->retired[LS_RETIRED_MODULE] =
+        (ls_retired_ring){.objects = thread->retired_modules, .size = LS_RETIRED_MODULE_OBJECTS};
+    thread->retired[LS_RETIRED_DATASET] =
+        (ls_retired_ring){.objects = thread->retired_datasets, .size = LS_RETIRED_DATASET_OBJECTS};
     thread->retired[LS_RETIRED_BORROWED] =
         (ls_retired_ring){.objects = thread->retired_borrowed, .size = LS_RETIRED_BORROWED_OBJECTS};
     thread->past_batches = (ls_record_ring){.records = thread->past_batch_records, .size = LS_PAST_BATCH_RECORDS};

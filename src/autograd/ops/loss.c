@@ -308,24 +308,26 @@ ls_tensor *ls_huber_loss(ls_tensor *x, ls_tensor *target, double delta, ls_loss_
     return apply_loss(&huber_op, x, target, reduction, delta);
 }
 
-/* Fails if the least or the largest probability is outside [0, 1]. Accepts NaN. */
-static ls_status check_range(const ls_tensor *least, const ls_tensor *largest) {
+/* Fails if the least or the largest probability is outside [0, 1]. Accepts NaN. Sets `low` to the least probability. */
+static ls_status check_range(const ls_tensor *least, const ls_tensor *largest, double *low) {
     if (least == NULL || largest == NULL) {
         return ls_error_status();
     }
-    const double low = ls_item(least), high = ls_item(largest);
-    return low < 0 || high > 1 ? ls_fail(LS_ERR_ARGUMENT,
-                                         "ls_bce_loss: a probability is %g, but must be from 0 to 1; for logits, use "
-                                         "ls_bce_with_logits_loss",
-                                         low < 0 ? low : high)
-                               : LS_OK;
+    const double high = ls_item(largest);
+    *low = ls_item(least);
+    return *low < 0 || high > 1 ? ls_fail(LS_ERR_ARGUMENT,
+                                          "ls_bce_loss: a probability is %g, but must be from 0 to 1; for logits, use "
+                                          "ls_bce_with_logits_loss",
+                                          *low < 0 ? *low : high)
+                                : LS_OK;
 }
 
 /* Checks the elements of `p`, with recording off. NaN hides other elements, so a second pass counts it as 0. */
 static ls_status check_elements(ls_tensor *p) {
     ls_tensor *least = ls_min(p), *largest = ls_max(p);
-    ls_status status = check_range(least, largest);
-    if (status == LS_OK && isnan(ls_item(least))) {
+    double low = 0;
+    ls_status status = check_range(least, largest, &low);
+    if (status == LS_OK && isnan(low)) {
         ls_tensor *unknown = ls_is_nan(p), *known = ls_masked_fill(p, unknown, 0);
         status = known != NULL ? check_elements(known) : ls_error_status();
         ls_release(unknown);

@@ -33,7 +33,7 @@ static bool fail(const header *h, const char *reason) {
 static bool fail_short(const header *h, const char *part, int64_t needed) {
     (void)snprintf(h->reason, LS_ARRAY_REASON,
                    "the file has %lld bytes, but its header %s %lld bytes: copy "
-                   "the file again, or write its last variables",
+                   "the file again, or close the file in the program that writes it",
                    (long long)h->size, part, (long long)needed);
     return false;
 }

@@ -59,7 +59,8 @@ static ls_status on_end_epoch(ls_trial_state *state, void *user) {
         self->best = value;
         self->wait = 0;
         self->seen++;
-        return self->options.restore_best && !ls_callback_in_replay(state) ? ls_snapshot_take(&self->model) : LS_OK;
+        return self->options.restore_best && !ls_callback_in_replay(state) ? ls_snapshot_take(maker, &self->model)
+                                                                           : LS_OK;
     }
     self->wait++;
     if (has_waited(self)) {
@@ -72,7 +73,7 @@ static ls_status on_end_epoch(ls_trial_state *state, void *user) {
 static ls_status on_end(ls_trial_state *state, void *user) {
     early_stopping *self = user;
     const bool restores = self->options.restore_best && self->seen > 0 && ls_callback_in_run(state);
-    return restores && !ls_callback_in_replay(state) ? ls_snapshot_put(&self->model) : LS_OK;
+    return restores && !ls_callback_in_replay(state) ? ls_snapshot_put(maker, &self->model) : LS_OK;
 }
 
 static ls_status list(void *user, ls_state_list *list) {

@@ -104,7 +104,7 @@ static ls_status put_back(const before *b, ls_trial *trial) {
     ls_random_set_state(b->random);
     ls_optimizer_zero_grad(b->state.optimizer);
     put_powersgd_back(b, b->state.model);
-    LS_TRY(ls_snapshot_put(&b->model));
+    LS_TRY(ls_snapshot_put(maker, &b->model));
     LS_TRY(ls_optimizer_set_state(b->state.optimizer, b->optimizer.items, b->optimizer.count));
     if (trial->options.grad_scaler != NULL) {
         LS_TRY(ls_grad_scaler_set_state(trial->options.grad_scaler, b->scaler.items, b->scaler.count));

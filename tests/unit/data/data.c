@@ -191,16 +191,30 @@ SCOPED_TEST(test_normalize_subtracts_a_large_mean_first) {
     }
 }
 
-/* Tests inputs that are numbers, and targets that are not integers. */
-TEST(test_flatten_of_numbers_and_one_hot_of_fractions) {
+/* Tests inputs that are numbers, and classes in f32. */
+TEST(test_flatten_of_numbers_and_one_hot_of_floats) {
     ls_dataset *set =
         ls_dataset_flatten(ls_tensor_dataset(ls_ones(LS_SHAPE(3), LS_F32), ls_zeros(LS_SHAPE(3), LS_F32)));
     assert_non_null(set);
     const ls_shape shape = ls_dataset_layout(set).input_shape;
     assert_true(shape.ndim == 1 && shape.size[0] == 1);
-    assert_null(ls_dataset_one_hot(set, 3));
-    assert_int_equal(ls_error_status(), LS_ERR_ARGUMENT);
-    expect_message("the targets are f32, but must be integers");
+    const float classes[] = {1, 0, 2}, wanted[] = {0, 1, 0, 1, 0, 0, 0, 0, 1};
+    const float wrong[] = {0.5F, -0.25F, NAN, INFINITY};
+    ls_dataset_free(set);
+    set = ls_tensor_dataset(ls_zeros(LS_SHAPE(3), LS_F32), ls_from(LS_SHAPE(3), LS_F32, classes));
+    ls_loader *loader =
+        ls_loader_new(ls_dataset_one_hot(set, 3), &(ls_loader_options){.batch_size = 3, .no_shuffle = true});
+    ls_batch batch;
+    bool more;
+    assert_int_equal(ls_loader_next(loader, &batch, &more), LS_OK);
+    assert_memory_equal(elements(batch.target), wanted, sizeof wanted);
+    ls_loader_free(loader);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        set = ls_tensor_dataset(ls_zeros(LS_SHAPE(1), LS_F32), ls_from(LS_SHAPE(1), LS_F32, &wrong[i]));
+        assert_null(ls_dataset_one_hot(set, 3));
+        assert_int_equal(ls_error_status(), LS_ERR_ARGUMENT);
+        expect_message("a target is not a whole number");
+    }
 }
 
 static ls_tensor *add_user_number(ls_tensor *batch, const ls_samples *samples, void *user) {
@@ -225,7 +239,7 @@ TEST(test_samples_of_different_shapes) {
     ls_dataset *set = ls_dataset_retain(ls_dataset_transform_input(counting_set(5), change_width, NULL));
     ls_module *standardize = ls_nn_standardize(3);
     assert_int_equal(ls_nn_standardize_fit(standardize, set), LS_ERR_SHAPE);
-    expect_message("samples 0 to 4 are [5, 1], unlike the first sample");
+    expect_message("samples 0 to 4 have the shape [1], but the first sample has [3]");
     ls_module_free(standardize);
     assert_null(ls_dataset_preload(set));
     assert_int_equal(ls_error_status(), LS_ERR_SHAPE);
@@ -485,7 +499,7 @@ int main(void) {
         cmocka_unit_test(test_a_data_set_of_ones_own),
         cmocka_unit_test(test_transforms_change_batches_and_layout),
         cmocka_unit_test(test_normalize_subtracts_a_large_mean_first),
-        cmocka_unit_test(test_flatten_of_numbers_and_one_hot_of_fractions),
+        cmocka_unit_test(test_flatten_of_numbers_and_one_hot_of_floats),
         cmocka_unit_test(test_user_transforms),
         cmocka_unit_test(test_transforms_that_fail),
         cmocka_unit_test(test_samples_of_different_shapes),

@@ -70,6 +70,9 @@ TEST(test_wrong_limits_are_refused) {
                                  {1e300, 2e300}, {1 + 1e-9, 1 + 2e-9}};
     for (size_t i = 0; i < sizeof uniform / sizeof *uniform; i++) {
         assert_int_equal(ls_nn_init_uniform(t, uniform[i][0], uniform[i][1]), LS_ERR_ARGUMENT);
+        if (uniform[i][0] == -1.7e308) {
+            expect_message("the difference of the limits -1.7e+308 and 1.7e+308 is too large for f64");
+        }
     }
     const double normal[][2] = {{NAN, 1}, {INFINITY, 1}, {0, NAN}, {0, -1}, {0, INFINITY}};
     for (size_t i = 0; i < sizeof normal / sizeof *normal; i++) {
