@@ -129,7 +129,7 @@ static ls_status run_epochs(ls_trial *trial, int64_t epochs) {
     if (!ls_module_is_training(trial->state.model)) { /* otherwise layers in evaluation mode keep their mode */
         ls_module_train(trial->state.model, true);
     }
-    trial->run_ended = 0;
+    trial->started = true;
     LS_TRY(LS_CALL(trial, on_start));
     LS_TRY(ls_trial_agree(trial, LS_OK));
     LS_TRY(ls_trial_check_replicas(trial));
@@ -168,7 +168,8 @@ ls_status ls_trial_run(ls_trial *trial, int64_t epochs) {
     const ls_status status = ls_trial_agree_at_end(trial, run_epochs(trial, epochs));
     ls_memory_watch_end(&trial->memory);
     trial->running = false;
-    if (trial->run_ended == 0) {
+    if (trial->started) {
+        trial->started = false;
         trial->run_ended = ls_clock_ns();
         trial->run_communication = ls_comm_metered.nanoseconds;
     }

@@ -109,6 +109,7 @@ struct ls_trial {
     ls_history history;
     int64_t epochs_run;
     bool running;               /* in ls_trial_run */
+    bool started;               /* this run has called on_start */
     uint64_t run_ended;         /* time of the end of the last run that called on_start; 0 before it */
     uint64_t run_communication; /* communication time of the thread at this time */
     ls_memory_watch memory;     /* tracks the peak of tensor memory in the current run */

@@ -5,9 +5,8 @@
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
  */
-#include "tests/support/resumed.h"
-
 #include "parallel/parallel.h"
+#include "tests/support/resumed.h"
 
 /* This test does not cover a loss of power, so it does not wait for the disk. */
 int fsync(int fd) {
@@ -162,6 +161,47 @@ static ls_status averages_after_outer_steps(ls_comm *world) {
     LS_CHECK(epoch % 2 == 1 && count == epoch + 1);
     LS_TRY(count_updates(world, 100, &count, &epoch));
     LS_CHECK(count == 2);
+    return LS_OK;
+}
+
+static ls_status step_outer(ls_trial_state *state, void *outer) {
+    (void)state;
+    return ls_outer_step(outer);
+}
+
+static ls_status sync_outer(ls_trial_state *state, void *outer) {
+    (void)state;
+    return ls_outer_sync(outer);
+}
+
+/* The program makes the outer steps itself. At the end of training, the callback runs before the last outer step. */
+static ls_status averages_are_equal(ls_comm *world) {
+    ls_module *model = ls_nn_linear(INPUTS, CLASSES);
+    ls_optimizer *optimizer = ls_sgd(model, &(ls_sgd_options){.learning_rate = 0.1});
+    ls_outer *outer = ls_outer_new(model, world, &(ls_outer_options){.steps = 4});
+    ls_loader *loader =
+        ls_loader_new(make_dataset(0, SAMPLES), &(ls_loader_options){.global_batch_size = 8, .comm = world});
+    ls_callback *callbacks[] = {ls_callback_new(&(ls_callback_hooks){.on_step_training = step_outer}, outer),
+                                ls_weight_averaging(&(ls_weight_averaging_options){.decay = 0.5, .keep = true}),
+                                ls_callback_new(&(ls_callback_hooks){.on_end_training = sync_outer}, outer)};
+    ls_trial *trial = ls_trial_new(&(ls_trial_options){.model = model,
+                                                       .optimizer = optimizer,
+                                                       .criterion = ls_criterion_cross_entropy,
+                                                       .train = loader,
+                                                       .callbacks = callbacks,
+                                                       .callback_count = 3,
+                                                       .quiet = true});
+    LS_CHECK(trial != NULL && ls_loader_batch_count(loader) % 4 == 1);
+    LS_TRY(ls_trial_run(trial, 1));
+    LS_CHECK(ls_comm_size(world) == 1 || ls_weight_averaging_count(callbacks[1]) == 1);
+    bool equal = false;
+    LS_TRY(ls_ranks_have_equal(world, (int64_t)(ls_module_hash(model) >> 1), &equal));
+    LS_CHECK(equal);
+    ls_trial_free(trial);
+    ls_outer_free(outer);
+    ls_loader_free(loader);
+    ls_optimizer_free(optimizer);
+    ls_module_free(model);
     return LS_OK;
 }
 
@@ -337,6 +377,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(other_setups(world));
     LS_TRY(changed_between_runs(world));
     LS_TRY(averages_after_outer_steps(world));
+    LS_TRY(averages_are_equal(world));
     LS_TRY(failing_rank(world));
     LS_TRY(refusals(world));
     LS_TRY(evaluation_between(world));

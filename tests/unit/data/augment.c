@@ -446,6 +446,7 @@ TEST(test_what_cannot_be) {
     refused(ls_dataset_random_flip(samples(LS_U8, 1), 0.5, 1.5), "vertical is 1.5");
     refused(ls_dataset_random_rotation(samples(LS_U8, 1), -1, 0), "degrees is -1");
     refused(ls_dataset_random_rotation(samples(LS_F32, 1), 1, NAN), "fill is nan");
+    refused(ls_dataset_random_rotation(samples(LS_F32, 1), 1, INFINITY), "fill is inf");
     refused(ls_dataset_color_jitter(samples(LS_U8, 2), &(ls_color_jitter_options){.contrast = 1}),
             "ls_dataset_color_jitter: inputs are [1, 2, 5, 5]; they must be [n, 3, height, width]");
     refused(ls_dataset_color_jitter(samples(LS_U8, 1), &(ls_color_jitter_options){.saturation = -1}),
