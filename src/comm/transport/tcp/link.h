@@ -291,7 +291,7 @@ void ls_tcp_drop_output(ls_tcp_peer *peer);
  * the data is not a valid frame. */
 ls_status ls_tcp_read(ls_tcp *tcp, int rank);
 
-/* Reads parts of the offered messages that have a receive, in turns. Sets `*busy` to true if there was such a
+/* Reads parts of the offered messages that have a receive, in turn. Sets `*busy` to true if there was such a
  * message. */
 ls_status ls_tcp_read_offered(ls_tcp *tcp, bool *busy);
 
