@@ -67,7 +67,7 @@ typedef struct ls_transport {
     const char *name;
 
     /*
-     * Begins to send `transfer`, whose peer, channel, data and bytes are set. A message of up to
+     * Starts sending `transfer`, whose peer, channel, data and bytes are set. A message of up to
      * LS_TRANSPORT_LEAST_EAGER bytes completes without a receive, but may wait until the peer has made room by polling
      * (`progress`). A message of up to the endpoint's `eager` bytes does the same, unless the peer has many earlier
      * messages to receive. A larger message may wait for its receive. The transfer may already have completed on

@@ -260,7 +260,7 @@ ls_status ls_tcp_put(ls_tcp *tcp, int rank, const ls_tcp_header *header, const v
 /* Writes frames as long as the socket has room for them. */
 void ls_tcp_flush(ls_tcp *tcp, int rank);
 
-/* Begins to send a message by the rendezvous protocol. The message is larger than LS_TCP_EAGER, or larger than
+/* Starts sending a message by the rendezvous protocol. The message is larger than LS_TCP_EAGER, or larger than
  * LS_TRANSPORT_LEAST_EAGER if too many bytes are unclaimed. */
 ls_status ls_tcp_announce(ls_tcp *tcp, ls_transfer *send);
 
