@@ -578,8 +578,7 @@ LS_API ls_comm *ls_data_parallel_comm(const ls_module *module);
  * Local SGD (Stich, arXiv 1805.09767) and DiLoCo (Douillard et al., arXiv 2311.08105), for slow networks: each rank
  * trains a replica of the model with its own optimizer on its own samples. Every `.steps` training steps, an outer step
  * makes the replicas equal. The gradient of its outer optimizer is a difference, averaged over the ranks: the
- * parameters after the last outer step minus the current parameters. Between two outer steps, ls_outer_step does not
- * communicate.
+ * parameters after the last outer step minus the current parameters. ls_outer_step communicates only in outer steps.
  *
  * ```c
  * ls_optimizer *adam = ls_adam(model, NULL);
