@@ -74,7 +74,7 @@ LS_API ls_module *ls_module_new(const ls_module_type *type);
  *
  * Add all parameters and buffers before you call ls_data_parallel or ls_outer_new for the model:
  * - If a parameter is added later to the model or to a module in it, then ls_trial_run, ls_module_save and
- *   ls_outer_step fail with LS_ERR_STATE. With more than one rank, so does the backward pass of ls_data_parallel.
+ *   ls_outer_step fail with LS_ERR_STATE. On more than one rank, the backward pass through ls_data_parallel fails too.
  * - If a buffer is added later, such as a cache in the first forward pass, it is not saved or synchronized. The model's
  *   lists do not contain it, so keep the returned pointer.
  *
