@@ -60,7 +60,7 @@ static ls_module *build_model(void) {
 
 /* ---- a sample ---------------------------------------------------------------------------------------------------- */
 
-/* Draws the byte after `byte`, and replaces the states h and c by the next states. Returns -1 on failure. */
+/* Draws the byte after `byte`, and replaces the states h and c with the next states. Returns -1 on failure. */
 static int next_of(ls_module *model, int byte, ls_tensor **h, ls_tensor **c) {
     ls_scope *scope = ls_scope_begin();
     ls_tensor *x = ls_forward(ls_module_child(model, EMBEDDING), ls_full(LS_SHAPE(1, 1), LS_I64, byte));

@@ -147,7 +147,8 @@ static ls_trial *make_trial(ls_module *model, ls_optimizer *optimizer, ls_loader
 
 static ls_status report(ls_trial *trial, ls_comm *world, ls_module *model, ls_loader *test) {
     ls_status status = ls_trial_evaluate(trial, test, "test");
-    status = status == LS_OK ? ls_data_parallel_gather(model, true) : status; /* with --zero 3, ranks have parts */
+    /* With --zero 3, each rank holds only a part. */
+    status = status == LS_OK ? ls_data_parallel_gather(model, true) : status;
     const double throughput = ls_trial_throughput(trial);
     status = status == LS_OK ? report_parameters(world, model) : status;
     if (status == LS_OK && ls_comm_rank(world) == 0) {

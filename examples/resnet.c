@@ -188,7 +188,8 @@ static ls_status train(ls_comm *world) {
     ls_trial *trial = optimizer != NULL ? make_trial(parallel, optimizer, training, test) : NULL;
     ls_status status = trial != NULL ? ls_trial_run(trial, epochs) : ls_error_status();
     status = status == LS_OK ? ls_trial_evaluate(trial, test, "test") : status;
-    status = status == LS_OK ? ls_data_parallel_gather(parallel, true) : status; /* with --zero 3, ranks have parts */
+    /* With --zero 3, each rank holds only a part. */
+    status = status == LS_OK ? ls_data_parallel_gather(parallel, true) : status;
     status = status == LS_OK ? report(trial, world, model) : status;
     ls_trial_free(trial);
     ls_optimizer_free(optimizer);

@@ -60,7 +60,7 @@ static ls_status run(ls_comm *world) {
 }
 
 int main(int argc, char **argv) {
-    arguments_read(argc, argv, "Rank 0 sends each parameter of its model to each other rank.", NULL, 0);
+    arguments_read(argc, argv, "Rank 0 sends each parameter of its model to every other rank.", NULL, 0);
     ls_comm *world = ls_init(NULL);
     if (world == NULL || run(world) != LS_OK || ls_finalize() != LS_OK) {
         fprintf(stderr, "sync_parameters: %s\n", ls_error_message());

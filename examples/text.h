@@ -122,7 +122,8 @@ static inline ls_status train_on_text(ls_comm *world, const text_task *task) {
     ls_trial *trial = optimizer != NULL ? make_trial(parallel, optimizer, text.train, task) : NULL;
     ls_status status = trial != NULL ? ls_trial_run(trial, task->steps > 0) : ls_error_status();
     status = status == LS_OK ? ls_trial_evaluate(trial, text.test, "test") : status;
-    status = status == LS_OK ? ls_data_parallel_gather(parallel, true) : status; /* with --zero 3, ranks have parts */
+    /* With --zero 3, each rank holds only a part. */
+    status = status == LS_OK ? ls_data_parallel_gather(parallel, true) : status;
     status = status == LS_OK ? report(trial, world, model, task) : status;
     if (status == LS_OK && ls_comm_rank(world) == 0) {
         status = task->save != NULL ? ls_module_save(model, task->save, NULL) : LS_OK;

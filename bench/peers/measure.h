@@ -43,7 +43,7 @@ typedef struct peer {
     void (*run)(const peer_call *call);
     void (*close)(void); /* NULL: nothing to do */
     void (*barrier)(void);
-    void (*most)(double *values, size_t count); /* replaces each value by its maximum over ranks */
+    void (*most)(double *values, size_t count); /* replaces each value with its maximum over ranks */
 } peer;
 
 /*

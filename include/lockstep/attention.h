@@ -27,8 +27,8 @@ typedef struct ls_attention_options {
     bool causal;          /**< query i attends only to keys 0 to i */
     ls_tensor *key_mask;  /**< bool or u8 [batch, keys]: 0 for keys to ignore; NULL selects no mask */
     ls_tensor *attn_mask; /**< mask that broadcasts to [batch, heads, queries, keys]. A bool mask is true if the query
-                             attends to the key; a mask of q's dtype is added to the scaled product, scale * q k^T.
-                             While operations are recorded, must not require a gradient (LS_ERR_UNSUPPORTED). NULL
+                             attends to the key; a mask of q's dtype is added to the scaled product, scale * q k^T. The
+                             mask must not require a gradient while operations are recorded (LS_ERR_UNSUPPORTED). NULL
                              selects no mask */
     double scale;         /**< factor that multiplies q k^T; 0 selects the default, 1 / sqrt(width) */
 } ls_attention_options;

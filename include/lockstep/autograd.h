@@ -18,7 +18,7 @@
  * - Mixed dtypes are promoted as in PyTorch, unless the operation needs equal dtypes. A number never changes the dtype
  *   of a floating tensor.
  *
- * All operations have these errors, in addition to the errors in their own comments:
+ * Any operation can fail with these errors, in addition to the errors in its own comment:
  * - LS_ERR_SHAPE: shapes or dtypes that are incompatible with the operation or with each other.
  * - LS_ERR_ARGUMENT: a missing axis, a NULL without an earlier failure, different devices, or another invalid value.
  * - LS_ERR_STATE: a tensor that was freed.
@@ -49,8 +49,8 @@ LS_API bool ls_requires_grad(const ls_tensor *tensor);
  * parameter's gradient (.zero = 2 or 3 in ls_data_parallel).
  *
  * Second-order gradients are not supported. ls_backward fails with LS_ERR_UNSUPPORTED if it reaches a recorded
- * operation on a gradient that depends on the values of leaves, or on a tensor computed from such a gradient. ls_detach
- * turns such a tensor into a constant.
+ * operation whose input is a gradient that depends on the values of leaves, or a tensor computed from such a gradient.
+ * ls_detach turns such a tensor into a constant.
  */
 LS_API ls_tensor *ls_grad(const ls_tensor *tensor);
 /** Clears the gradient of a leaf. ls_grad returns NULL until the next backward pass. */
@@ -135,7 +135,7 @@ LS_API ls_status ls_add_grad_hook(ls_tensor *leaf, ls_grad_hook hook, void *user
 /** A function for ls_gradcheck. Its result may have any shape. */
 typedef ls_tensor *(*ls_function)(ls_tensor **inputs, int count, void *user);
 
-/** Options for ls_gradcheck. Zero fields select defaults suited to f64. Negative numbers are LS_ERR_ARGUMENT. */
+/** Options for ls_gradcheck. Zero fields select defaults suited to f64. Negative numbers fail with LS_ERR_ARGUMENT. */
 typedef struct ls_gradcheck_options {
     double step;     /**< step of the central difference; 0 selects the default, 1e-6 */
     double absolute; /**< absolute tolerance; 0 selects the default, 1e-5 */
@@ -144,8 +144,9 @@ typedef struct ls_gradcheck_options {
 
 /**
  * Checks the gradients of sum(w * function(inputs)), with a fixed random w, against central differences, for every
- * element of every input that requires a gradient: one input or more, of f64 (otherwise LS_ERR_ARGUMENT). Fails with
- * LS_ERR_MISMATCH if they differ; the message has the input, the element and both values. `options` may be NULL.
+ * element of every input that requires a gradient. At least one input must require a gradient, and all such inputs must
+ * be f64 (otherwise LS_ERR_ARGUMENT). Fails with LS_ERR_MISMATCH if the gradients differ; the message gives the input,
+ * the element and both values. `options` may be NULL.
  */
 LS_API ls_status ls_gradcheck(ls_function function, ls_tensor **inputs, int count, void *user,
                               const ls_gradcheck_options *options) LS_WARN_UNUSED;
@@ -206,7 +207,7 @@ LS_API ls_tensor *ls_custom(const ls_custom_op *op, ls_tensor *const *inputs, in
 /* ---- functions of one tensor, element by element ----------------------------------------------------------------- */
 
 /*
- * Results have x's shape and dtype. Results of integers and bool are f32, with these exceptions:
+ * Results have x's shape and dtype. For integer and bool inputs, results are f32, with these exceptions:
  * - ls_neg, ls_abs, ls_square, ls_relu, and ls_clamp with integer limits keep integer dtypes.
  * - For bool, these functions fail with LS_ERR_SHAPE, except ls_relu, which returns i64.
  */
@@ -272,11 +273,11 @@ LS_API ls_tensor *ls_round(ls_tensor *x);
  * bool.
  */
 LS_API ls_tensor *ls_sign(ls_tensor *x);
-/** Returns a bool tensor without gradient: true if x is NaN. */
+/** Returns a bool tensor, which has no gradient: true if x is NaN. */
 LS_API ls_tensor *ls_is_nan(ls_tensor *x);
-/** Returns a bool tensor without gradient: true if x is neither NaN nor infinite. */
+/** Returns a bool tensor, which has no gradient: true if x is neither NaN nor infinite. */
 LS_API ls_tensor *ls_is_finite(ls_tensor *x);
-/** Returns a bool tensor without gradient: true if x is 0. */
+/** Returns a bool tensor, which has no gradient: true if x is 0. */
 LS_API ls_tensor *ls_logical_not(ls_tensor *x);
 
 /* ---- functions of two tensors, or of a tensor and a number ------------------------------------------------------- */
@@ -358,7 +359,7 @@ LS_DECLARE_LEFT(pow)
 #define ls_pow(a, b)              LS_ARITHMETIC(pow, a, b)
 #define ls_maximum(a, b)          LS_BINARY(maximum, a, b)
 #define ls_minimum(a, b)          LS_BINARY(minimum, a, b)
-/** Comparisons return a bool tensor without gradient. */
+/** Comparisons return a bool tensor, which has no gradient. */
 #define ls_eq(a, b) LS_BINARY(eq, a, b)
 #define ls_ne(a, b) LS_BINARY(ne, a, b)
 #define ls_lt(a, b) LS_BINARY(lt, a, b)
@@ -367,8 +368,8 @@ LS_DECLARE_LEFT(pow)
 #define ls_ge(a, b) LS_BINARY(ge, a, b)
 #endif
 
-/** Returns a bool tensor without gradient: true if both elements are nonzero. The tensors may have any dtypes, and
- * broadcast. */
+/** Returns a bool tensor, which has no gradient: true if both elements are nonzero. The tensors may have any dtypes,
+ * and broadcast. */
 LS_API ls_tensor *ls_logical_and(ls_tensor *a, ls_tensor *b);
 /** Returns a bool tensor as ls_logical_and does: true if at least one element is nonzero. */
 LS_API ls_tensor *ls_logical_or(ls_tensor *a, ls_tensor *b);

@@ -51,7 +51,7 @@ LS_API const char *ls_version(void);
  * ```
  *
  * LS_ZERO is the smallest positive normal number of type double (DBL_MIN), so -ffast-math does not change it to 0. Only
- * assign LS_ZERO to options; do not compute with it. The library replaces exactly this value by zero. An option that
+ * assign LS_ZERO to options; do not compute with it. The library replaces exactly this value with zero. An option that
  * must be positive therefore rejects LS_ZERO. There is one exception: for timeouts and for the step of ls_gradcheck,
  * LS_ZERO selects the default.
  */
@@ -104,7 +104,7 @@ LS_API ls_status ls_error_status(void);
 /**
  * Sets the status and the message of this thread's last error, and returns `status`. User callbacks and modules report
  * failures with it: `return ls_error_set(LS_ERR_ARGUMENT, "width is %d", width);`. Truncates the message to 1023 bytes,
- * and replaces each unprintable character by '?'.
+ * and replaces each unprintable character with '?'.
  */
 LS_API ls_status ls_error_set(ls_status status, const char *format, ...) LS_PRINTF(2, 3);
 
@@ -139,7 +139,7 @@ LS_API void ls_log_set_level(ls_log_level level);
 
 /**
  * Writes a log line, with a format as in printf. Truncates the line to 1023 bytes, and replaces each unprintable
- * character by '?'.
+ * character with '?'.
  */
 LS_API void ls_log_write(ls_log_level level, const char *format, ...) LS_PRINTF(2, 3);
 

@@ -263,8 +263,8 @@ typedef struct ls_mixup_options {
     uint64_t seed;
 } ls_mixup_options;
 
-/** Replaces each input x by lambda x + (1 - lambda) y, where y is the input of the partner: a random permutation of the
- * global batch assigns each sample a partner. Mixes targets in the same way (Zhang et al., arXiv 1710.09412;
+/** Replaces each input x with lambda x + (1 - lambda) y, where y is the input of the partner: a random permutation of
+ * the global batch assigns each sample a partner. Mixes targets in the same way (Zhang et al., arXiv 1710.09412;
  * torchbearer's Mixup). Without a data set of the loader, on_sample fails with LS_ERR_UNSUPPORTED. */
 LS_API ls_callback *ls_mixup(const ls_mixup_options *options);
 
@@ -276,7 +276,7 @@ typedef struct ls_cutmix_options {
 } ls_cutmix_options;
 
 /**
- * Replaces a rectangle of each input [n, ..., height, width] by the same rectangle of its partner (see ls_mixup). The
+ * Replaces a rectangle of each input [n, ..., height, width] with the same rectangle of its partner (see ls_mixup). The
  * rectangle is sqrt(1 - lambda) times as high and as wide as the picture, is centered on a random point and is clipped
  * at the edges. It is the same for all inputs of a batch. Mixes targets in proportion to the areas (Yun et al., arXiv
  * 1905.04899, algorithm A1). torchbearer's CutMix mixes targets by lambda, even if the rectangle is clipped.
@@ -297,9 +297,9 @@ typedef struct ls_cutout_options {
  * (DeVries and Taylor, arXiv 1708.04552; torchbearer's Cutout). */
 LS_API ls_callback *ls_cutout(const ls_cutout_options *options);
 
-/** Replaces targets by (1 - epsilon) target + epsilon / classes, for losses without an option for label smoothing
- * (Szegedy et al., arXiv 1512.00567, section 7; torchbearer's LabelSmoothingRegularisation). `classes` is required
- * if targets are class numbers; otherwise it is ignored. Rows are [n, classes, ...]. */
+/** Replaces targets with (1 - epsilon) target + epsilon / classes, for losses without an option for label smoothing
+ * (Szegedy et al., arXiv 1512.00567, section 7; torchbearer's LabelSmoothingRegularisation). `classes` is required if
+ * targets are class numbers; otherwise it is ignored. Rows are [n, classes, ...]. */
 LS_API ls_callback *ls_label_smoothing(double epsilon, int64_t classes);
 
 /** Options for ls_manifold_mixup. */
@@ -339,7 +339,7 @@ typedef struct ls_weight_averaging_options {
                      outer steps, the last checkpoint has the averages before the final outer step. */
     int64_t first_epoch; /**< first epoch of averaging; the first update copies the weights */
     bool no_swap;        /**< runs validation with the weights instead of the averages */
-    bool keep;           /**< replaces the model's weights by the averages at the end of a run */
+    bool keep;           /**< replaces the model's weights with the averages at the end of a run */
 } ls_weight_averaging_options;
 
 /** Averages parameters and buffers during training. Validation, ls_trial_evaluate and ls_trial_predict use the averages
@@ -470,9 +470,9 @@ typedef struct ls_timer_options {
  */
 LS_API ls_callback *ls_timer(const ls_timer_options *options);
 /**
- * Returns this rank's seconds in the part `what`, in all runs so far: including the current run, failed runs, and the
- * runs before a checkpoint from which the trial has resumed. Returns NAN for a callback of a different kind. During a
- * run, call it on the thread of the run.
+ * Returns the time in seconds that this rank has spent in part `what` in all runs so far, including the current run,
+ * failed runs, and the runs before a checkpoint from which the trial has resumed. Returns NAN for a callback of a
+ * different kind. During a run, call it on the thread of the run.
  */
 LS_API double ls_timer_seconds(const ls_callback *callback, ls_time what);
 /**
@@ -481,8 +481,8 @@ LS_API double ls_timer_seconds(const ls_callback *callback, ls_time what);
  * counts all parts that this rank sends. Returns NAN for a callback of a different kind.
  */
 LS_API double ls_timer_bytes(const ls_callback *callback);
-/** Sets the minimum, mean and maximum over ranks of the seconds of the part `what` in the last run in which the timer's
- * on_end was called, or NAN before such a run. Pointers may be NULL. */
+/** Sets the minimum, mean and maximum over ranks of the time in seconds spent in part `what` in the last run in which
+ * the timer's on_end was called, or NAN before such a run. Pointers may be NULL. */
 LS_API void ls_timer_over_ranks(const ls_callback *callback, ls_time what, double *least, double *mean,
                                 double *largest);
 /**

@@ -89,8 +89,8 @@ LS_API ls_status ls_trial_save(ls_trial *trial, const char *folder) LS_WARN_UNUS
  * checkpoints, the newest complete checkpoint is used. Collective if the trial has a communicator. After a failure,
  * the trial may be partially restored.
  *
- * - The model, the optimizer and the metrics must match the checkpoint. If a loader of a data set has another order of
- *   samples than the checkpoint's loader within an epoch, the log has a warning.
+ * - The model, the optimizer and the metrics must match the checkpoint. If a loader of a data set orders the samples
+ *   differently from the checkpoint's loader within an epoch, the log has a warning.
  * - If the checkpoint does not have the state of one of the trial's `.callbacks`, this callback keeps its current
  *   state, with a warning in the log. The states of callbacks that the trial does not have are ignored, with a warning.
  * - Modes of layers (ls_module_train) are restored, too, unless the model is sharded differently.

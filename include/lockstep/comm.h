@@ -22,7 +22,7 @@
  * - Buffers may have any size, including zero, and any alignment.
  * - After 10 s of waiting, and then every minute, a call logs which ranks it is waiting for.
  *
- * One thread at a time uses a communicator. If two threads make calls at the same time, the calls fail with
+ * Only one thread at a time may use a communicator. If two threads make calls at the same time, the calls fail with
  * LS_ERR_STATE and the communicator is revoked. Give each thread its own communicator (ls_comm_split).
  *
  * Started work progresses while its rank waits on another communicator of the same thread. So ranks may wait for each
@@ -134,7 +134,7 @@ typedef ls_status (*ls_rank_function)(ls_comm *world, void *user);
  * If a rank fails, the other ranks are terminated. Returns the status and message of the first rank that failed. If
  * that is LS_ERR_PEER, waits up to 1 s for the rank that caused it, and returns its status instead. Returns LS_ERR_PEER
  * if the process of the rank ended before `function` returned. Fails with LS_ERR_STATE if this thread has a world, or
- * if this process has other threads; the message has the number of threads. Call ls_spawn before any function that
+ * if this process has other threads; the message gives the number of threads. Call ls_spawn before any function that
  * starts threads.
  */
 LS_API ls_status ls_spawn(int ranks, ls_rank_function function, void *user) LS_WARN_UNUSED;
@@ -313,14 +313,14 @@ LS_API ls_status ls_comm_allreduce(ls_comm *comm, const void *send, void *receiv
 
 /**
  * Computes the same reduction, with a bit-identical result, on rank `root` only. `receive` is used on the root only and
- * may be NULL on the other ranks. In place on the root: receive is send.
+ * may be NULL on the other ranks. For an in-place call, pass the same pointer as `send` and `receive` on the root.
  */
 LS_API ls_status ls_comm_reduce(ls_comm *comm, const void *send, void *receive, size_t count, ls_dtype dtype,
                                 ls_reduction reduction, int root, ls_work **work) LS_WARN_UNUSED;
 
 /**
  * Gathers `count` elements from each rank on rank `root`, ordered by rank. `receive` has size * count elements and is
- * used on the root only. In place on the root: send is its part of receive.
+ * used on the root only. For an in-place call, pass the root's part of `receive` as `send` on the root.
  */
 LS_API ls_status ls_comm_gather(ls_comm *comm, const void *send, void *receive, size_t count, ls_dtype dtype, int root,
                                 ls_work **work) LS_WARN_UNUSED;
@@ -343,8 +343,8 @@ LS_API ls_status ls_comm_allgatherv(ls_comm *comm, const void *send, void *recei
                                     const size_t *displacements, ls_dtype dtype, ls_work **work) LS_WARN_UNUSED;
 
 /**
- * Sends the r-th block of `count` elements of `send` on rank `root` to rank r. `send` is used on the root only. In
- * place on the root: receive is its part of send.
+ * Sends the r-th block of `count` elements of `send` on rank `root` to rank r. `send` is used on the root only. For an
+ * in-place call, pass the root's part of `send` as `receive` on the root.
  */
 LS_API ls_status ls_comm_scatter(ls_comm *comm, const void *send, void *receive, size_t count, ls_dtype dtype, int root,
                                  ls_work **work) LS_WARN_UNUSED;
@@ -492,8 +492,8 @@ LS_API void ls_object_free(ls_object *object);
 /* ---- stores ------------------------------------------------------------------------------------------------------ */
 
 /**
- * A small dictionary that all ranks of a job share while they join. Keys are strings of 1 to 255 bytes. Values have
- * at most 1 MiB. One thread at a time uses a store. Opaque.
+ * A small dictionary that all ranks of a job share while they join. Keys are strings of 1 to 255 bytes. Values are at
+ * most 1 MiB long. Only one thread at a time may use a store. Opaque.
  */
 typedef struct ls_store ls_store;
 

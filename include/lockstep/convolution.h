@@ -90,7 +90,8 @@ typedef struct ls_average_pool_options {
  * Returns the largest number in each window of each channel. y is [n, channels, ...].
  * - Sizes are floor((size + 2 padding - dilation (kernel - 1) - 1) / stride) + 1. `ceil_mode` rounds up instead, but
  *   omits a last window that would start after the last position of x, as in PyTorch.
- * - NaN is the largest number. On a tie, the gradient flows to the first position, but to the last NaN.
+ * - NaN is the largest number. On a tie, the gradient flows to the first position. If the window contains NaN, the
+ *   gradient flows to the last NaN.
  * - Fails with LS_ERR_ARGUMENT if a window contains only padding.
  */
 LS_API ls_tensor *ls_max_pool(ls_tensor *x, const ls_max_pool_options *options);

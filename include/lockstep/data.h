@@ -278,8 +278,8 @@ LS_API ls_dataset *ls_dataset_random_rotation(ls_dataset *dataset, double degree
 typedef struct ls_color_jitter_options {
     double brightness; /**< range x of the factor that multiplies the image */
     double contrast;   /**< range x of the factor that multiplies the distance from the image's mean gray */
-    double saturation; /**< range x of the factor that multiplies the distance from the pixel's gray; no effect on one
-                          channel */
+    double saturation; /**< range x of the factor that multiplies each pixel's distance from its gray value; no effect
+                          on single-channel images */
 } ls_color_jitter_options;
 
 /**
@@ -302,8 +302,8 @@ typedef struct ls_random_erasing_options {
 } ls_random_erasing_options;
 
 /**
- * Fills a rectangle of randomly chosen inputs (Zhong et al., arXiv 1708.04896; torchvision's RandomErasing). Leaves an
- * input unchanged if ten random rectangles do not fit.
+ * Fills a rectangle in each of some randomly chosen inputs (Zhong et al., arXiv 1708.04896; torchvision's
+ * RandomErasing). Leaves an input unchanged if ten random rectangles do not fit.
  */
 LS_API ls_dataset *ls_dataset_random_erasing(ls_dataset *dataset, const ls_random_erasing_options *options);
 
@@ -448,7 +448,8 @@ typedef struct ls_loader_type {
      *
      * - `target` may stay NULL.
      * - If `count` stays 0, it becomes the first size of `input`. If `global_count` stays 0, it becomes `count`.
-     * - On several ranks, set `global_count` and `first` (initially 0). All ranks must have the same number of batches.
+     * - With more than one rank, set `global_count` and `first` (initially 0). All ranks must have the same number of
+     *   batches.
      */
     ls_status (*next)(ls_loader *self, int64_t epoch, int64_t number, ls_batch *batch, bool *more);
     /**

@@ -214,8 +214,8 @@ LS_API ls_status ls_hdf5_save(const char *path, const ls_named *tensors, int cou
 /*
  * ---- TensorBoard's event files ----------------------------------------------------------------------------------
  * `tensorboard --logdir FOLDER` shows the files of a folder while they are written. A tag names a series; slashes group
- * series. A step is the position of a value in its series. Tags and texts are UTF-8. One thread at a time uses a
- * writer. Several writers may write into one folder.
+ * series. A step is the position of a value in its series. Tags and texts are UTF-8. Only one thread at a time may use
+ * a writer. Several writers may write into one folder.
  *
  * - LS_ERR_ARGUMENT, LS_ERR_SHAPE: the value cannot be shown, and is not written.
  * - LS_ERR_IO: the disk is full or fails; the message names the file. The writer keeps up to 1 MiB of records and
@@ -292,7 +292,7 @@ typedef enum ls_events_kind {
     LS_EVENTS_IMAGE,
     LS_EVENTS_TEXT,
     LS_EVENTS_GRAPH, /**< no tag */
-    LS_EVENTS_OTHER  /**< audio, tensors, data of plug-ins */
+    LS_EVENTS_OTHER  /**< audio, tensors, plug-in data */
 } ls_events_kind;
 
 /** An item of an event file. */
@@ -305,11 +305,11 @@ typedef struct ls_events_item {
 } ls_events_item;
 
 /**
- * Calls `each` with every value and graph of an event file, in the file's order. Reads files of any writer, including
+ * Calls `each` with every value and graph of an event file, in the file's order. Reads files from any writer, including
  * scalars that TensorFlow 2 writes as tensors. An incomplete last record ends the reading without an error, because the
  * file is still being written. If `each` returns a status other than LS_OK, stops and returns this status. Fails with
  * LS_ERR_IO if the file cannot be read. If a record is damaged, fails with LS_ERR_FORMAT after the items before the
- * damage; the message has the byte offset of the record.
+ * damage; the message gives the byte offset of the record.
  */
 LS_API ls_status ls_events_read(const char *path, ls_status (*each)(const ls_events_item *item, void *user),
                                 void *user) LS_WARN_UNUSED;

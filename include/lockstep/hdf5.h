@@ -54,7 +54,7 @@ typedef struct ls_array_field {
 typedef struct ls_array_options {
     ls_array_field input;
     ls_array_field target;
-    int axis;       /**< sample axis of all variables, whose sizes along it must be equal */
+    int axis;       /**< sample axis of all variables; all must have the same size along it */
     int64_t stride; /**< stride between samples, in steps along the sample axis; 0 selects the default, 1 */
     double missing; /**< value that replaces missing elements (may be NAN); 0 makes a missing element an error, and
                        LS_ZERO selects 0 */
@@ -114,10 +114,10 @@ LS_API ls_dataset *ls_hdf5_dataset(const char *path, const ls_array_options *opt
  * - Elements that were never written are missing: without the attribute `_FillValue`, an element is missing if it
  *   equals NetCDF's default fill value for its type. Bytes, and variables of NetCDF-4 files in no-fill mode, have no
  *   default fill value.
- * - Every virtual variable of HDF5 fails with LS_ERR_UNSUPPORTED: use ls_hdf5_dataset. Enumerations and other
+ * - HDF5 virtual variables are rejected with LS_ERR_UNSUPPORTED: use ls_hdf5_dataset. Enumerations and other
  *   user-defined types fail with LS_ERR_UNSUPPORTED too.
- * - The name of a group, or of a variable that the NetCDF library does not list, fails with LS_ERR_ARGUMENT.
- * - A classic file fails with LS_ERR_FORMAT if it is shorter than its header declares. The message has both sizes.
+ * - Passing the name of a group, or of a variable that the NetCDF library does not list, fails with LS_ERR_ARGUMENT.
+ * - A classic file fails with LS_ERR_FORMAT if it is shorter than its header declares. The message gives both sizes.
  * - When the NetCDF library opens its first file, it switches off HDF5's error printing for the whole program. A
  *   program that wants HDF5 to print errors must call H5Eset_auto2 after ls_netcdf_dataset.
  */

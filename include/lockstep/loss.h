@@ -54,7 +54,7 @@ typedef struct ls_class_loss_options {
  * Computes -log softmax(logits)[target], like PyTorch's cross_entropy. `options` may be NULL.
  * - logits are [n, classes] or [n, classes, ...].
  * - target is [n] or [n, ...], of i64, i32 or u8. A target that is out of range fails with LS_ERR_ARGUMENT, and the
- *   message has its value.
+ *   message gives its value.
  * - If every target is ignored, the mean is NaN and the gradient 0.
  * - A floating target of the logits' shape holds probabilities. The loss is then -sum over classes of weight target log
  *   softmax(logits). Its mean divides by the number of these sums, even with weights. `ignore` then fails with
@@ -103,8 +103,8 @@ LS_API ls_tensor *ls_kl_div_loss(ls_tensor *log_probabilities, ls_tensor *target
 
 /**
  * Computes a . b / (max(|a|, epsilon) max(|b|, epsilon)) along `axis`, and removes the axis (PyTorch's
- * cosine_similarity, whose default epsilon is 1e-8). a and b have the same number of axes and broadcast. `epsilon` must
- * not be negative. If it is 0, the similarity with a zero vector is NaN.
+ * cosine_similarity, whose default epsilon is 1e-8). a and b have the same number of axes and are broadcastable.
+ * `epsilon` must not be negative. If it is 0, the similarity with a zero vector is NaN.
  */
 LS_API ls_tensor *ls_cosine_similarity(ls_tensor *a, ls_tensor *b, int axis, double epsilon);
 /**

@@ -191,7 +191,7 @@ LS_API ls_metric *ls_metric_top_k_acc(int k);
 typedef enum ls_average {
     LS_AVERAGE_USUAL = 0, /**< macro average for outputs with classes; for binary outputs (ls_outputs), the value of the
                              positive class */
-    LS_AVERAGE_MACRO,     /**< mean over all classes that are predicted, or are a target, in the pass */
+    LS_AVERAGE_MACRO,     /**< mean over all classes that occur in the pass as a prediction or a target */
     LS_AVERAGE_MICRO,     /**< value computed from the counts summed over all classes */
     LS_AVERAGE_NONE       /**< one value for each class; see ls_trial_metric_values */
 } ls_average;

@@ -75,7 +75,7 @@ LS_API ls_module *ls_module_new(const ls_module_type *type);
  * Add all parameters and buffers before you call ls_data_parallel or ls_outer_new for the model, and none between the
  * forward and the backward pass of a recomputed module (ls_recompute):
  * - If a parameter is added later to the model or to a module in it, then ls_trial_run, ls_module_save and
- *   ls_outer_step fail with LS_ERR_STATE. On several ranks, the backward pass through ls_data_parallel fails too.
+ *   ls_outer_step fail with LS_ERR_STATE. On more than one rank, the backward pass through ls_data_parallel fails too.
  * - If a buffer is added later, such as a cache in the first forward pass, it is not saved or synchronized. The model's
  *   lists do not contain it, so keep the returned pointer.
  *
@@ -553,8 +553,8 @@ LS_API ls_module *ls_nn_max_pool(const ls_max_pool_options *options);
 /** Applies ls_average_pool, like ls_nn_max_pool. */
 LS_API ls_module *ls_nn_average_pool(const ls_average_pool_options *options);
 /**
- * Applies ls_adaptive_average_pool: the output has `size`, for x of any positive sizes. LS_SHAPE(1) is global average
- * pooling.
+ * Applies ls_adaptive_average_pool: the output has size `size`, whatever the (positive) sizes of x. LS_SHAPE(1) is
+ * global average pooling.
  */
 LS_API ls_module *ls_nn_adaptive_average_pool(ls_shape size);
 /** Applies ls_adaptive_max_pool, like ls_nn_adaptive_average_pool. */

@@ -142,12 +142,12 @@ typedef enum ls_muon_rates {
 
 /**
  * Jordan et al., Muon: An optimizer for hidden layers in neural networks (2024), as in PyTorch. Makes the momentum
- * matrix M nearly orthogonal by `iterations` iterations of X = a X + (b X X^T + c (X X^T)^2) X, starting with X = M /
+ * matrix M nearly orthogonal with `iterations` iterations of X = a X + (b X X^T + c (X X^T)^2) X, starting with X = M /
  * |M|, in the dtype of the parameter (PyTorch uses bf16). Then p -= learning_rate weight_decay p, p -= adjusted
  * learning_rate X.
  *
  * - For a model, group 0 gets the parameters [m, n], and group 1 gets all other parameters and uses ls_adamw.
- * - A group of ls_optimizer_add_group uses ls_adamw if its parameters include no matrix, or if its options set
+ * - A group added with ls_optimizer_add_group uses ls_adamw if its parameters include no matrix, or if its options set
  *   `.adamw`. Set it for embeddings and the last layer, which train better with ls_adamw. A group with matrices and
  *   other parameters fails with LS_ERR_SHAPE.
  * - Sharded parameters are rejected, as in ls_lamb, except in groups that use ls_adamw.
@@ -302,8 +302,8 @@ typedef ls_status (*ls_closure)(void *user, double *loss);
  * max_iterations directions, and may evaluate several times per direction. Other optimizers evaluate once and call
  * ls_optimizer_step. Sets `*loss` (may be NULL) to the loss before the step.
  *
- * - On several ranks, the closure must return the same loss on all ranks (ls_allreduce), and the same gradients unless
- *   the parameters are sharded (`comm` of ls_lbfgs_options). The ranks then take the same steps.
+ * - With more than one rank, the closure must return the same loss on all ranks (ls_allreduce), and the same gradients
+ *   unless the parameters are sharded (`comm` of ls_lbfgs_options). The ranks then take the same steps.
  * - Fails with LS_ERR_STATE if the loss is not finite. A line search treats such a point as too high instead.
  * - ls_lbfgs and ls_conjugate_gradient restart with steepest descent if parameters were frozen or unfrozen since the
  *   last step.

@@ -195,18 +195,18 @@ LS_API ls_status ls_gradcheck_distributed(ls_comm *comm, ls_function function, l
 LS_API ls_status ls_sync_parameters(ls_module *model, ls_comm *comm, int root) LS_WARN_UNUSED;
 
 /**
- * Replaces every gradient by its mean over ranks. A missing gradient counts as zero if another rank has a gradient for
- * the parameter; otherwise it stays missing. Every rank fails with LS_ERR_MISMATCH if shapes or dtypes differ.
+ * Replaces every gradient with its mean over ranks. A missing gradient counts as zero if another rank has a gradient
+ * for the parameter; otherwise it stays missing. Every rank fails with LS_ERR_MISMATCH if shapes or dtypes differ.
  *
  * Gradients of an ls_pipeline are scaled by the number of samples in ls_pipeline_backward, so that the result is the
- * mean over the samples of all ranks. A rank without samples contributes nothing. Fails with LS_ERR_STATE if several
- * steps were accumulated whose samples were distributed over the ranks in different ways. Batch normalization and
- * dropout use each rank's samples; a warning says so.
+ * mean over the samples of all ranks. A rank without samples contributes nothing. Fails with LS_ERR_STATE if the
+ * accumulated steps distributed their samples over the ranks differently. Batch normalization and dropout use each
+ * rank's samples; a warning says so.
  */
 LS_API ls_status ls_sync_gradients(ls_module *model, ls_comm *comm) LS_WARN_UNUSED;
 
 /**
- * Replaces each tensor by its reduction over the ranks, bit-identical to ls_comm_allreduce. Makes one call on the
+ * Replaces each tensor with its reduction over the ranks, bit-identical to ls_comm_allreduce. Makes one call on the
  * communicator per dtype, and does not copy tensors that follow each other in memory. All ranks must pass tensors of
  * the same dtypes and numbers of elements in the same order. Gradients do not flow through it; see ls_allreduce. Fails
  * with LS_ERR_ARGUMENT if a tensor is not contiguous. Rejects the same reductions as ls_allreduce.
@@ -244,7 +244,7 @@ typedef struct ls_reducer_options {
 LS_API ls_reducer *ls_reducer_new(ls_comm *comm, const ls_reducer_options *options);
 
 /**
- * Adds a contiguous tensor, which the reducer replaces by its scaled sum over the ranks, in ls_reducer_finish at the
+ * Adds a contiguous tensor, which the reducer replaces with its scaled sum over the ranks, in ls_reducer_finish at the
  * latest. Do not change the tensor or add it again before that. All ranks must add tensors of the same dtypes and
  * numbers of elements in the same order. The call is collective if it completes a bucket, or if the dtype changes.
  */
@@ -311,7 +311,7 @@ LS_API void ls_wire_format_free(ls_wire_format *format);
 
 /** Selects when a data-parallel module averages its gradients. All choices give bit-identical results. */
 typedef enum ls_overlap_mode {
-    LS_OVERLAP_AUTO = 0, /**< on for backends tcp and mpi if the gradients have 512 KiB or more; otherwise off */
+    LS_OVERLAP_AUTO = 0, /**< on for backends tcp and mpi if the gradients take up 512 KiB or more; otherwise off */
     LS_OVERLAP_ON,       /**< in buckets, during the backward pass, which computes the other gradients meanwhile */
     LS_OVERLAP_OFF       /**< all at once, after the backward pass */
 } ls_overlap_mode;
@@ -404,7 +404,7 @@ typedef struct ls_data_parallel_options {
      *
      * Set `.shards` of ls_loader_options to the same number. Train with ls_data_parallel_step or a trial: ls_forward
      * outside of them fails with LS_ERR_STATE, except under ls_no_grad without batch normalization or dropout in
-     * training mode. A slice of 32 samples or more computes at nearly the speed of a large batch.
+     * training mode. A slice of 32 samples or more runs at nearly the speed of a large batch.
      *
      * A rank runs its slices one after the other, and needs the memory of one slice. With batch normalization, the
      * slices need statistics of the global batch: they take turns from layer to layer, so the memory of all slices is
@@ -577,8 +577,8 @@ LS_API ls_comm *ls_data_parallel_comm(const ls_module *module);
 /**
  * Local SGD (Stich, arXiv 1805.09767) and DiLoCo (Douillard et al., arXiv 2311.08105), for slow networks: each rank
  * trains a replica of the model with its own optimizer on its own samples. Every `.steps` training steps, an outer step
- * makes the replicas equal. The gradient of its outer optimizer is the mean over the ranks of the parameters after the
- * last outer step minus the current parameters. Between two outer steps, ls_outer_step does not communicate.
+ * makes the replicas equal. The gradient of its outer optimizer is a difference, averaged over the ranks: the
+ * parameters after the last outer step minus the current parameters. ls_outer_step communicates only in outer steps.
  *
  * ```c
  * ls_optimizer *adam = ls_adam(model, NULL);
@@ -616,7 +616,7 @@ typedef struct ls_outer_options {
  *
  * - `model` must not be data-parallel over `comm`, unless ls_data_parallel_no_sync is on. It may be data-parallel over
  *   other ranks, for example over the ranks of each machine.
- * - With `.learning_rate = 1` and `.momentum = LS_ZERO`, an outer step replaces the parameters by their mean over the
+ * - With `.learning_rate = 1` and `.momentum = LS_ZERO`, an outer step replaces the parameters with their mean over the
  *   ranks (local SGD).
  * - Floating-point buffers, such as the statistics of batch normalization, are averaged in outer steps. Integer buffers
  *   become equal to rank 0's. Batch normalization and dropout otherwise work on each rank's samples.

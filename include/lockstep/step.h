@@ -46,21 +46,21 @@ typedef struct ls_step_capture_options {
 } ls_step_capture_options;
 
 /**
- * Experimental. Runs `function` once, as a usual step, and records the kernels that it runs. ls_step_replay repeats
+ * Experimental. Runs `function` once, as a normal step, and records the kernels that it runs. ls_step_replay repeats
  * them on the same memory, without the tape and the checks of the function. It gives the same bits as another call to
  * the function. Returns ownership to the caller: free the step with ls_step_free. Borrows `function` and `user` until
  * then. Returns NULL on failure.
  *
  * - Tensors that exist before the step are its inputs. The program changes their elements between replays. Their
- *   memory, the modes of the modules, ls_no_grad and ls_autocast must stay.
+ *   memory, the modes of the modules, ls_no_grad and ls_autocast must stay unchanged.
  * - Numbers, shapes and decisions of `function` are recorded as they are. A replay does not call `function`.
  * - Random operations draw the numbers that another call to `function` would draw.
  * - The step belongs to the thread. Learning rates may change.
  * - Tensors, modules and optimizers may be freed before the step. Replays then fail.
  * - Overwrite inputs, and do not replace them: replays read the old tensor, or fail if it was freed.
  *
- * Fails with LS_ERR_UNSUPPORTED, after the step has run as usual, if a replay could not repeat it. The message has the
- * operation and the remedy: reads or writes by the host (ls_item, ls_data), use of the state of the random number
+ * Fails with LS_ERR_UNSUPPORTED, after the step has run as usual, if a replay could not repeat it. The message gives
+ * the operation and the remedy: reads or writes by the host (ls_item, ls_data), use of the state of the random number
  * generator (ls_seed, ls_random_get_state, ls_random_set_state), changes of other state (ls_module_train,
  * ls_optimizer_set_learning_rate, ls_ema_update, ls_loader_next), custom operations, hooks, communication other than
  * one forward pass of ls_data_parallel and its averaging of gradients, devices other than the CPU. Fails with the error
@@ -72,9 +72,9 @@ LS_API ls_step *ls_step_capture(ls_step_function function, void *user, const ls_
 /**
  * Repeats the step. Fails with LS_ERR_STATE, before it changes anything, if a tensor, a module or a mode is not as it
  * was when the step was captured: capture the step again. (With `.fallback`, it runs the function instead, without this
- * check.) Also fails with LS_ERR_STATE if the step was freed, on a thread other than the
- * thread that called ls_step_capture, in a backward pass, and in a step that is being captured. Otherwise fails if an
- * operation of the step fails.
+ * check.) Also fails with LS_ERR_STATE if the step was freed, or if the call is made on a thread other than the thread
+ * that called ls_step_capture, in a backward pass, or in a step that is being captured. Otherwise fails if an operation
+ * of the step fails.
  *
  * If the step averages gradients over ranks (ls_data_parallel), the call is collective; each of the other ranks may
  * either replay the step or run it. If a check of the tensors and modules or an operation fails on a rank, the call

@@ -116,7 +116,7 @@ typedef struct ls_callback_hooks {
     ls_callback_function on_forward;       /**< called when state->output is set */
     ls_callback_function on_criterion;     /**< called when state->loss is set */
     ls_callback_function on_backward;      /**< called when the gradients are complete */
-    ls_callback_function on_step_training; /**< called after the training step, also if the scaler skipped it */
+    ls_callback_function on_step_training; /**< called after the training step, even if the scaler skipped it */
     ls_callback_function on_end_training;  /**< called when the training metrics of the epoch are complete */
     ls_callback_function on_start_validation;
     ls_callback_function on_sample_validation;
@@ -255,7 +255,7 @@ typedef struct ls_trial_options {
      * - the errors from ls_use_device
      */
     const char *device;
-    bool quiet;       /**< suppresses the progress that rank 0 otherwise prints to standard output */
+    bool quiet;       /**< suppresses the progress output that rank 0 otherwise prints to standard output */
     bool bar_per_run; /**< shows one progress bar for all epochs of a run, instead of one for each pass */
     /**
      * Maximum number of bytes of tensor memory that a rank may use, counted as in ls_memory_stats. 0 means no limit.

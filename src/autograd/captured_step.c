@@ -178,7 +178,7 @@ ls_tensor *ls_step_view(const ls_tensor *tensor) {
     return view;
 }
 
-/* Replaces the result of the step by a view without history, which belongs to the step. */
+/* Replaces the result of the step with a view without history, which belongs to the step. */
 static ls_status take_result(ls_step *step, const char *call, const ls_tensor *result, uint32_t errors) {
     if (result == NULL) {
         return ls_error_count != errors && ls_error_status() != LS_OK
@@ -209,8 +209,8 @@ static ls_status run_function(ls_step *step, const char *call) {
 }
 
 /*
- * Drops tensors that were made in the step over memory that existed before it. Modules and operations also make tensors
- * outside of scopes; only the record holds these tensors now.
+ * Drops tensors that the step created on memory from before the step. Modules and operations also make tensors outside
+ * of scopes; only the record holds these tensors now.
  */
 static void drop_temporary_inputs(ls_step *step) {
     int count = 0;

@@ -44,7 +44,7 @@ static ls_status weigh(const check *c, const ls_tensor *result, double *sum) {
     return status;
 }
 
-/* Replaces the number by its sum over all ranks. */
+/* Replaces the number with its sum over all ranks. */
 static ls_status add_ranks(const check *c, double *sum) {
     return c->ranks != NULL ? c->ranks->add(c->ranks->user, sum) : LS_OK;
 }

@@ -7,7 +7,7 @@
 typedef struct ls_gradcheck_ranks {
     int rank;
     int size;
-    ls_status (*add)(void *user, double *number); /* replaces the number by its sum over ranks; collective */
+    ls_status (*add)(void *user, double *number); /* replaces the number with its sum over ranks; collective */
     void *user;
 } ls_gradcheck_ranks;
 

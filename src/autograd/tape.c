@@ -106,7 +106,7 @@ static uint64_t *wanted_words(ls_node *node) {
     return node->inputs == node->inline_inputs ? &node->wanted : (uint64_t *)(void *)(node->inputs + node->input_count);
 }
 
-/* Takes references to the inputs. Returns, as bits, the inputs that the wanted gradients need. */
+/* Takes references to the inputs. Returns a bit mask of the inputs needed for the wanted gradients. */
 static unsigned hold_inputs(ls_node *node, ls_tensor *const *inputs) {
     uint64_t *wanted = wanted_words(node);
     unsigned reads = 0;

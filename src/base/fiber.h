@@ -1,5 +1,5 @@
 /*
- * Fibers: functions that run in turns on one thread, each with its own stack. A fiber runs until it suspends itself or
+ * Fibers: functions that take turns on one thread, each with its own stack. A fiber runs until it suspends itself or
  * returns. It may be resumed only by the thread that created it.
  */
 #ifndef LS_BASE_FIBER_H

@@ -17,7 +17,7 @@ size_t ls_text_character(const char *text, uint32_t *character);
 bool ls_text_is_utf8(const char *text);
 
 /*
- * Replaces each of the following by one '?', in place, because they could control a terminal or forge a line:
+ * Replaces each of the following with one '?', in place, because they could control a terminal or forge a line:
  *   - control characters, including newline, escape, and 0x80 to 0x9f encoded in UTF-8;
  *   - Unicode characters that change the direction of text or break lines;
  *   - bytes that are not valid UTF-8.

@@ -39,7 +39,7 @@ void ls_report_problem(ls_doctor_report *report, const char *format, ...) LS_PRI
 /* Prints the rest of the report, frees it, and returns whether there were problems. */
 ls_status ls_report_end(ls_doctor_report *report, bool *problems);
 
-/* Makes a JSON string from arbitrary bytes. Replaces invalid UTF-8 and unprintable characters by '?'. */
+/* Makes a JSON string from arbitrary bytes. Replaces invalid UTF-8 and unprintable characters with '?'. */
 json_t *ls_report_text(const char *text);
 
 /* Makes the same JSON string, or null if the text is empty. */

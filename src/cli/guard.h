@@ -14,7 +14,7 @@ typedef struct ls_guard {
     int pipe;  /* the guard wakes up when this end is closed */
 } ls_guard;
 
-/* Starts a guard of the processes whose environment contains `mark`. Borrows `mark` until the guard ends. */
+/* Starts a guard that watches the processes whose environment contains `mark`. Borrows `mark` until the guard ends. */
 ls_status ls_guard_start(ls_guard *guard, const char *mark);
 
 /* Ends the guard. Does nothing if there is no guard. */

@@ -74,7 +74,7 @@ static void describe_others(const ls_job_report *report, char *text, size_t size
     const int ended = report->ended;
     text[0] = '\0';
     if (ended > 0 && report->nodes > 1) {
-        snprintf(text, size, "; %d here %s ended", ended, ended == 1 ? "was" : "were");
+        snprintf(text, size, "; %d %s ended", ended, ended == 1 ? "rank here was" : "ranks here were");
     } else if (ended == 1) {
         snprintf(text, size, "; the other was ended");
     } else if (ended > 1) {

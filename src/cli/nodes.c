@@ -138,7 +138,7 @@ static void tell_refusal(gathering *self, const char *sentence) {
 static void tell_hidden(gathering *self) {
     const int64_t hidden = ls_log_limit_hidden(&self->admission.told);
     if (hidden > 0) {
-        fprintf(stderr, "lockstep: refused %lld more within %g s\n", (long long)hidden, LS_LOG_PERIOD);
+        fprintf(stderr, "lockstep: refused %lld more connections within %g s\n", (long long)hidden, LS_LOG_PERIOD);
     }
 }
 

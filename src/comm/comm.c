@@ -1,4 +1,5 @@
-/* The record of a communicator, its references and its failure. Calls no other files of the call layer (frame.h). */
+/* The record of a communicator, its references and its failure. Calls no functions in other files of the call layer
+ * (frame.h). */
 #include "comm/comm.h"
 
 #include <pthread.h>

@@ -85,7 +85,7 @@ struct ls_comm {
     ls_work *open;
     size_t unfinished;         /* of these */
     bool listed;               /* for progress.c: it is in the list of communicators with unfinished work */
-    const void *thread;        /* the thread whose call last used this communicator while it was listed */
+    const void *thread;        /* the thread that last called a function on the communicator while it was listed */
     struct ls_comm *next_open; /* the next one */
     ls_work *spare;            /* finished work that was waited for, kept so that a steady state allocates nothing */
     ls_monitor *monitor;       /* for ls_comm_monitored_barrier; NULL before the first one */

@@ -285,7 +285,7 @@ static void hear_unproven(ls_store_server *server, ls_connection *connection) {
 static void report_hidden(ls_store_server *server) {
     const int64_t hidden = ls_log_limit_hidden(&server->admission.told);
     if (hidden > 0) {
-        ls_log_write(LS_LOG_WARNING, "refused %lld more within %g s", (long long)hidden, LS_LOG_PERIOD);
+        ls_log_write(LS_LOG_WARNING, "refused %lld more connections within %g s", (long long)hidden, LS_LOG_PERIOD);
     }
 }
 

@@ -67,7 +67,7 @@ typedef struct ls_transport {
     const char *name;
 
     /*
-     * Begins to send `transfer`, whose peer, channel, data and bytes are set. A message of up to
+     * Starts sending `transfer`, whose peer, channel, data and bytes are set. A message of up to
      * LS_TRANSPORT_LEAST_EAGER bytes completes without a receive, but may wait until the peer has made room by polling
      * (`progress`). A message of up to the endpoint's `eager` bytes does the same, unless the peer has many earlier
      * messages to receive. A larger message may wait for its receive. The transfer may already have completed on
@@ -77,7 +77,7 @@ typedef struct ls_transport {
     ls_status (*send)(ls_endpoint *endpoint, ls_transfer *transfer);
 
     /*
-     * Begins to receive the next message on `transfer`'s channel from its peer. Receives from the same peer and channel
+     * Starts receiving the next message on `transfer`'s channel from its peer. Receives from the same peer and channel
      * get messages in order. A receive from any rank (peer -1) gets messages of up to LS_TRANSPORT_LEAST_EAGER bytes.
      * All receives on a channel are either from any rank or from given ranks. If a message does not fit, `progress`
      * fails with LS_ERR_PEER. For a receive from a given rank, connects to that peer, so that this rank detects its

@@ -78,7 +78,7 @@ static ls_status share_key(int parent, const char *name, ls_key *key) {
     return status;
 }
 
-/* Reads the key in a folder that belongs to this user. */
+/* Reads the key from a folder that belongs to this user. */
 static ls_status share_own(const char *path, ls_key *key) {
     int parent;
     LS_TRY(ls_folder_open(AT_FDCWD, path, &parent));
@@ -99,7 +99,7 @@ static ls_status share_in_home(const char *home, ls_key *key) {
     return share_own(path, key);
 }
 
-/* Reads the key in a folder to which all users can write. The folder's name identifies its user, and ls_folder_open
+/* Reads the key from a folder to which all users can write. The folder's name identifies its user, and ls_folder_open
  * checks its owner. */
 static ls_status share_in_tmp(ls_key *key) {
     char name[32];

@@ -194,7 +194,7 @@ static ls_status shape_of(const arrays_state *state, const ls_array_field *given
     return LS_OK;
 }
 
-/* Returns the number of consecutive steps that contain all steps of a sample. */
+/* Returns the length of the run of consecutive steps that covers all steps of one sample. */
 static int64_t sample_span(const arrays_state *state) {
     const sample_field *f = state->fields;
     const int64_t ends[] = {f[0].first + f[0].steps, f[1].first + f[1].steps};

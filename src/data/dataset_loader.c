@@ -23,7 +23,7 @@ typedef struct share {
 
 typedef struct loader_state {
     ls_dataset *dataset;
-    ls_loader_options options; /* `weights` is valid only while the loader is created */
+    ls_loader_options options; /* `weights` is valid only while the loader is being created */
     double *sums;              /* cumulative weights; NULL if samples are not drawn by weight */
     int rank;
     int world_size;

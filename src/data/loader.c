@@ -127,7 +127,8 @@ static ls_tensor *hold(ls_tensor *tensor, const ls_scope *scope) {
                                                                        : ls_tensor_take(tensor);
 }
 
-/* Replaces a tensor of a batch by a copy on the device. The caller holds a reference to the tensor. NULL is allowed. */
+/* Replaces a tensor of a batch with a copy on the device. The caller holds a reference to the tensor. NULL is
+ * allowed. */
 static ls_status move(ls_tensor **tensor, const ls_device *device) {
     ls_tensor *before = *tensor;
     if (before == NULL || device == NULL || ls_tensor_device(before) == device) {

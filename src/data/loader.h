@@ -36,7 +36,7 @@ const int64_t *ls_loader_samples(const ls_loader *loader);
 /*
  * Copies the samples at the given positions, counted from 0, in the current global batch, including samples of other
  * ranks. Reads and transforms them as for the batch, on "cpu". *input and *target follow the rules of ls_dataset_batch.
- * Replaces `places` by positions in the epoch. Fails with LS_ERR_UNSUPPORTED for other kinds of loaders.
+ * Replaces `places` with positions in the epoch. Fails with LS_ERR_UNSUPPORTED for other kinds of loaders.
  */
 ls_status ls_loader_fetch(ls_loader *loader, int64_t *places, int64_t count, ls_tensor **input, ls_tensor **target);
 

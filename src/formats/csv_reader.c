@@ -129,7 +129,7 @@ ls_status ls_csv_next_row(ls_csv_reader *reader, int *fields) {
 
 /* ---- fields ------------------------------------------------------------------------------------------------------ */
 
-/* Reads the text up to the closing quote, and replaces doubled quotes by single ones. */
+/* Reads the text up to the closing quote, and replaces doubled quotes with single quotes. */
 static ls_status read_quoted(ls_csv_reader *reader, ls_csv_field *field) {
     char *to = ++reader->at;
     field->text = to;

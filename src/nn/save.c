@@ -266,10 +266,11 @@ static ls_status check_options(const loading *load) {
         const char *saved = ls_safetensors_metadata(load->file, name);
         if (saved != NULL && strcmp(saved, nan_is_mean) == 0 &&
             is_mean(module, module->buffers.items[i].tensor, false)) {
-            return ls_fail(LS_ERR_FORMAT,
-                           "%s: %s: the layer of %s replaces NaN by the mean in the file, but not in the model; create "
-                           "it by ls_nn_standardize_with and .nan_is_mean = true",
-                           load->call, load->path, name);
+            return ls_fail(
+                LS_ERR_FORMAT,
+                "%s: %s: in the file, the layer of %s replaces NaN with the mean, but in the model it does not; "
+                "create it with ls_nn_standardize_with and .nan_is_mean = true",
+                load->call, load->path, name);
         }
     }
     return LS_OK;

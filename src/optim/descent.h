@@ -69,8 +69,8 @@ ls_status ls_descend(ls_optimizer *optimizer, const ls_descent_options *options,
 /* Rejects a second group, mixed dtypes and weight decay. */
 ls_status ls_descent_check_group(const ls_optimizer *optimizer, const ls_parameter_group *group);
 /*
- * Checks a method's public limits. Replaces limits of zero by defaults; the default of max_evaluations is `evaluations`
- * per iteration.
+ * Checks a method's public limits. Replaces zero limits with the defaults; the default of max_evaluations is
+ * `evaluations` per iteration.
  */
 ls_status ls_descent_limits(const char *call, double evaluations, int *max_iterations, int *max_evaluations,
                             double *tolerance_gradient, double *tolerance_change);

@@ -175,8 +175,8 @@ bool ls_optimizer_has(const ls_optimizer *optimizer, const ls_tensor *parameter)
 ls_status ls_group_check_whole(const ls_optimizer *optimizer, const ls_parameter_group *group);
 
 /*
- * Checks the betas of Adam-like methods, and replaces betas of zero by defaults. If the default of beta2 is 0.999, does
- * the same for epsilon.
+ * Checks the betas of Adam-like methods, and replaces zero betas with the defaults. If the default of beta2 is 0.999,
+ * does the same for epsilon.
  */
 ls_status ls_adam_check(const char *call, double *beta1, double *beta2, double usual_beta2);
 ls_status ls_adam_check_all(const char *call, double *beta1, double *beta2, double *epsilon, double usual_epsilon);

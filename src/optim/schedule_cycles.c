@@ -3,7 +3,7 @@
 
 #include "optim/schedule.h"
 
-/* Replaces momenta of zero by defaults, and checks the momenta of a cycle. */
+/* Replaces zero momenta with the defaults, and checks the momenta of a cycle. */
 static ls_status check_momenta(const char *call, double *least, double usual_least, double *most, double usual_most) {
     const double above_zero = nextafter(0, 1), below_one = nextafter(1, 0);
     *least = ls_option(*least, usual_least);

@@ -7,7 +7,7 @@
 #include "base/memory.h"
 #include "optim/schedule.h"
 
-/* Checks `gamma`, and replaces 0 by the default. */
+/* Checks `gamma`, and replaces 0 with the default. */
 static ls_status check_gamma(const char *call, double *gamma) {
     *gamma = ls_option(*gamma, 0.1);
     return ls_option_within(call, "gamma", *gamma, 0, INFINITY);

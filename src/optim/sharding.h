@@ -43,7 +43,7 @@ struct ls_sharding {
     ls_status (*share_parameters)(ls_sharding *sharding, const char *call, bool failed, uint64_t method);
     /* Does the same for a dense tensor with the parameter's shape. Collective. */
     ls_status (*share_tensor)(ls_sharding *sharding, const ls_tensor *parameter, const ls_tensor *tensor);
-    /* Replaces numbers by their sums over the ranks. Collective. */
+    /* Replaces numbers with their sums over the ranks. Collective. */
     ls_status (*add)(ls_sharding *sharding, double *numbers, int64_t count);
     /* Records that the optimizer's state was restored, and clears the record of an earlier failure. */
     void (*restored)(ls_sharding *sharding);

@@ -166,7 +166,7 @@ bool ls_buffer_has_changed(const ls_averaged_buffers *buffers, int i);
 /* Records that this rank has just changed a tensor in the same way as all other ranks. Call it once per change. */
 void ls_buffers_keep_equal(ls_averaged_buffers *buffers, const ls_tensor *changed);
 /*
- * Replaces the buffers that any rank has changed by their mean over samples. `samples` is this rank's number of
+ * Replaces the buffers that any rank has changed with their mean over samples. `samples` is this rank's number of
  * samples; at least one rank must have samples. Collective.
  */
 ls_status ls_buffers_average(ls_averaged_buffers *buffers, double samples);

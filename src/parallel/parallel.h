@@ -9,13 +9,14 @@
 
 #include "tensor/device.h"
 
-/* Replaces a number by its sum over the ranks of a communicator (see ls_division). Collective. */
+/* Replaces a number with its sum over the ranks of a communicator (see ls_division). Collective. */
 ls_status ls_add_over_ranks(void *comm, double *number);
 
 /* Views a flat buffer (ls_module_flatten) as a tensor on the stack. */
 ls_tensor ls_flat_view(ls_storage *storage, ls_dtype dtype, int64_t count);
 
-/* Replaces the elements of a dense tensor by the root's elements, or by the reduction over all ranks. Collective. */
+/* Replaces the elements of a dense tensor with the root's elements, or with the reduction over all ranks.
+ * Collective. */
 ls_status ls_broadcast_in_place(ls_comm *comm, const ls_tensor *tensor, int root);
 ls_status ls_allreduce_in_place(ls_comm *comm, const ls_tensor *tensor, ls_reduction reduction);
 

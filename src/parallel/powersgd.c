@@ -187,7 +187,7 @@ static void orthogonalize(float *p, int rank, int64_t rows) {
     }
 }
 
-/* Replaces M by P Q^T. Stores the difference in `error`, unless `error` is NULL. */
+/* Replaces M with P Q^T. Stores the difference in `error`, unless `error` is NULL. */
 static void decode_matrix(const powersgd_matrix *own, int rank, float *error) {
     for (int64_t i = 0; i < own->rows; i++) {
         float *row = own->gradient + i * own->columns;

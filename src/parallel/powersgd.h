@@ -20,7 +20,7 @@ ls_status ls_powersgd_open(ls_data_parallel_state *state, int rank);
 void ls_powersgd_close(ls_powersgd *powersgd);
 
 /*
- * Replaces the gradients by the mean over the ranks of `factor` times the gradient. The ranks have averaged the tail,
+ * Replaces the gradients with the mean over the ranks of `factor` times the gradient. The ranks have averaged the tail,
  * which shows which parameters have a new gradient on any rank. Other gradients stay unchanged. Collective.
  *
  * If a compressed gradient contains Inf or NaN on any rank, each element of its mean is NaN. The mean of a gradient

@@ -192,8 +192,7 @@ static bool is_extreme(const ls_node *node) {
 }
 
 /*
- * Before anything is sent, checks that the tensors that share_of reads are unchanged. `has_y` means that this includes
- * this rank's output.
+ * Before anything is sent, checks that the tensors read by share_of are unchanged; if `has_y`, also this rank's output.
  */
 static ls_status check_share(const ls_node *node, bool has_y) {
     const bool extreme = is_extreme(node);

@@ -111,7 +111,7 @@ ls_status ls_shards_check(const ls_shards *self, const char *call) {
     LS_TRY(ls_comm_check_open(call, self->comm));
     return !self->failed ? LS_OK
                          : ls_fail(LS_ERR_STATE,
-                                   "%s: an earlier step has failed, so that the ranks may have different parameters: "
+                                   "%s: an earlier step failed, so the ranks may have different parameters: "
                                    "load a checkpoint (ls_optimizer_load), or stop",
                                    call);
 }

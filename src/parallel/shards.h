@@ -84,7 +84,7 @@ ls_range ls_shards_own(const ls_shards *shards, const ls_range *range);
 ls_status ls_shards_share(ls_shards *shards, const ls_range *range);
 
 /*
- * Replaces this rank's own gradients in a range by the mean over ranks. The other elements of the range are undefined
+ * Replaces this rank's own gradients in a range with the mean over ranks. The other elements of the range are undefined
  * afterwards. Collective.
  */
 ls_status ls_shards_reduce(ls_shards *shards, const ls_range *range);

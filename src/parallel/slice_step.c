@@ -1,8 +1,8 @@
 /*
- * A training step by slices. The program's function runs for one slice after another, or for all slices in turns if
- * they synchronize (slice_meetings.h). In the first step, all forward passes are run once before the step, so that the
- * slices can agree on scaling factors. If a loss is not one mean over samples, slices that synchronize agree before
- * each backward pass, and other slices run their forward passes twice in each step.
+ * A training step in slices. The program's function runs for one slice after another, or, if the slices synchronize,
+ * for all slices, taking turns (slice_meetings.h). In the first step, all forward passes are run once before the step,
+ * so that the slices can agree on scaling factors. If a loss is not one mean over samples, slices that synchronize
+ * agree before each backward pass, and other slices run their forward passes twice in each step.
  */
 #include <string.h>
 

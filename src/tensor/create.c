@@ -259,7 +259,7 @@ ls_tensor *ls_tensor_over(const ls_device *device, const ls_shape *shape, ls_dty
     return storage != NULL ? ls_tensor_of_storage(storage, shape->ndim, shape->size, dtype) : NULL;
 }
 
-/* Returns whether the size of `count` elements in bytes fits into int64_t. */
+/* Returns whether the size in bytes of `count` elements fits into int64_t. */
 static bool bytes_fit(int64_t count, ls_dtype dtype) {
     int64_t bytes;
     return !__builtin_mul_overflow(count, (int64_t)ls_dtype_size(dtype), &bytes);

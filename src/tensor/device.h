@@ -82,7 +82,7 @@ const ls_device *ls_device_find(const char *call, const char *name);
 /* Registers a device permanently. Fails with LS_ERR_STATE if the name is in use or the table is full. */
 ls_status ls_device_add(const ls_device *device) LS_WARN_UNUSED;
 
-/* Replaces missing kernels of a device by kernels that fail with LS_ERR_UNSUPPORTED and a message with the kernel's
+/* Replaces missing kernels of a device with kernels that fail with LS_ERR_UNSUPPORTED and a message with the kernel's
  * name. */
 void ls_kernels_complete(ls_kernels *kernels);
 

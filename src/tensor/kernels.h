@@ -160,7 +160,8 @@ typedef struct ls_class_loss {
     int64_t ignore_index;
 } ls_class_loss;
 
-/* The message of every device about a target outside [0, classes): its position, its value and the classes. */
+/* The message that every device gives for a target outside [0, classes): its position, its value and the number of
+ * classes. */
 #define LS_TARGET_MESSAGE                                                                                              \
     "target[%lld] is %lld, but there are %lld classes, numbered from 0; correct the target, or increase the size of "  \
     "the last layer"

@@ -4,8 +4,8 @@
 #include "train/pass.h"
 
 /*
- * Restores the results of a pass: the names in the epoch that consist of `prefix` and the name of a metric. An epoch
- * may also contain results of evaluations.
+ * Restores the results of a pass: the entries in the epoch whose names consist of `prefix` and the name of a metric. An
+ * epoch may also contain results of evaluations.
  */
 static void recall(ls_trial *trial, const ls_history_entry *entry, const char *prefix) {
     const size_t length = strlen(prefix);

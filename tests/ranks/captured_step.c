@@ -252,7 +252,8 @@ static ls_status gets_gradients_of_others(ls_comm *world) {
     return compare(world, (run_plan){.branch_at = 4});
 }
 
-/* Dropout draws by the index in the global batch, also if a rank before a rank that replays has fewer samples. */
+/* Dropout derives its random numbers from the index in the global batch, even if a rank before a rank that replays has
+ * fewer samples. */
 static ls_status drops_by_sample(ls_comm *world) {
     LS_TRY(compare(world, (run_plan){.drops = true}));
     LS_TRY(compare(world, (run_plan){.drops = true, .smaller_at = 4}));

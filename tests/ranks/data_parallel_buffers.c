@@ -172,7 +172,7 @@ static ls_status changed_buffers_are_averaged(ls_comm *world) {
     return LS_OK;
 }
 
-/* A change on one rank between two steps counts as the value of that rank. */
+/* If one rank changes the value between two steps, the new value counts as that rank's value. */
 static ls_status changed_on_one_rank(ls_comm *world) {
     const int size = ls_comm_size(world);
     ls_module *model = ls_data_parallel(make_observer(false), world, NULL);

@@ -52,7 +52,7 @@ static int read_parameters(const ls_module *model, double *numbers) {
     return count;
 }
 
-/* Replaces the numbers by their mean over the ranks. */
+/* Replaces the numbers with their mean over the ranks. */
 static ls_status average(ls_comm *world, double *numbers, int count) {
     LS_TRY(ls_comm_allreduce(world, numbers, numbers, (size_t)count, LS_F64, LS_SUM, NULL));
     for (int i = 0; i < count; i++) {

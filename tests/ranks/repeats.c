@@ -109,7 +109,7 @@ static ls_status begin_send(const ring *r, message *m, int number) {
     return ls_comm_send(r->comm, m->data + 1, m->count, m->dtype, r->next, m->tag, &m->work);
 }
 
-/* Begins to receive `sent`, or something different. */
+/* Starts receiving `sent`, or something different. */
 static ls_status begin_receive(const ring *r, uint64_t *own, const message *sent, message *m) {
     *m = *sent;
     m->refused = draw(own, 12) == 0;

@@ -1,5 +1,5 @@
 /*
- * Trials whose ranks differ, on any number of ranks: in the optimizer, callbacks or metrics before the first step, or
+ * Trials, on any number of ranks, whose ranks differ in the optimizer, callbacks or metrics before the first step, or
  * in the parameters at the end of an epoch and before a checkpoint. Every rank fails with LS_ERR_MISMATCH and the same
  * message, which contains both values, and the communicator stays usable. Differences that a program may intend are
  * accepted: replicas that no call averages, optimizers of ranks with their own step, and setups in an evaluation.

@@ -16,8 +16,8 @@
 typedef struct test_allocator {
     atomic_long live;      /* blocks allocated but not freed */
     atomic_long calls;     /* of allocate */
-    atomic_long fail_from; /* this call and all later calls return NULL; -1 disables it */
-    atomic_long fail_once; /* only this call returns NULL; -1 disables it */
+    atomic_long fail_from; /* number of the first call that returns NULL, like all later calls; -1: none */
+    atomic_long fail_once; /* number of the one call that returns NULL; -1: none */
 } test_allocator;
 
 static inline void *test_allocate(size_t size, size_t alignment, void *user) {

@@ -15,7 +15,7 @@ void content_replace(content *c, size_t at, size_t old, const void *with, size_t
     }
 }
 
-/* Replaces the first number at or after a position by a different number. */
+/* Replaces the first number at or after a position with a different number. */
 static void change_number(content *c) {
     static const char *const numbers[] = {
         "0",

@@ -16,7 +16,7 @@ typedef struct content {
 /* Reads the bytes of a file. */
 void content_read(content *c, const char *path);
 
-/* Replaces `old` bytes at `at` by `count` bytes, if there is enough room. */
+/* Replaces `old` bytes at `at` with `count` bytes, if there is enough room. */
 void content_replace(content *c, size_t at, size_t old, const void *with, size_t count);
 
 /* Changes numbers, parts, special characters and bytes. */

@@ -1,6 +1,6 @@
 /*
- * The networks of tests/fixtures/networks.txt, whose script describes the lines: reads the file, computes the networks'
- * numbers, and makes the modules of their lines.
+ * Reads the networks of tests/fixtures/networks.txt, computes their numbers, and makes the modules of their lines.
+ * tests/fixtures/make_networks.py describes the lines of the file.
  */
 #ifndef LS_TESTS_SUPPORT_NETWORKS_H
 #define LS_TESTS_SUPPORT_NETWORKS_H

@@ -156,7 +156,7 @@ static void order(labelled *x, const char *letter, int count) {
     memcpy(x->letter, letter, (size_t)count);
 }
 
-/* Replaces two axes with the same letter by their diagonal, which becomes the last axis. */
+/* Replaces two axes that have the same letter with their diagonal, which becomes the last axis. */
 static void take_diagonal(labelled *x, int first, int second) {
     const int count = x->tensor->ndim;
     const int64_t size = x->tensor->size[first];

@@ -467,8 +467,8 @@ static ls_tensor *beside(ls_tensor *(*function)(ls_tensor *a, ls_tensor *b), ls_
     if (y == NULL || !ls_dtype_is_floating(b->dtype) || y->dtype == b->dtype) {
         return y;
     }
-    ls_tensor *own =
-        ls_to(y, b->dtype); /* b is a 16-bit float and has no dimensions, so the number is f32, to be exact */
+    /* b is a 16-bit float and has no dimensions, so the number is f32, which represents it exactly */
+    ls_tensor *own = ls_to(y, b->dtype);
     ls_release(y);
     return own;
 }

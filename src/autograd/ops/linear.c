@@ -81,7 +81,8 @@ static ls_status refuse(const ls_op_call *call) {
         return ls_fail(LS_ERR_SHAPE, "%s: weight is %s, but must be [out, in]", call->op->name, LS_SHAPE_TEXT(weight));
     }
     if (x->ndim < 1 || x->size[x->ndim - 1] != weight->size[1]) {
-        return ls_fail(LS_ERR_SHAPE, "%s: the last axis of x %s must have %lld elements, the inputs of weight %s",
+        return ls_fail(LS_ERR_SHAPE,
+                       "%s: the last axis of x %s must have %lld elements, one for each input of weight %s",
                        call->op->name, LS_SHAPE_TEXT(x), (long long)weight->size[1], LS_SHAPE_TEXT(weight));
     }
     return ls_fail(LS_ERR_SHAPE, "%s: bias is %s, but must be [%lld] for weight %s", call->op->name,

@@ -401,7 +401,7 @@ static ls_status sum_over_ranks(ls_batch_part *part, const ls_tensor *x, ls_tens
     return convert(variance, &sums);
 }
 
-/* Replaces `*values`, this rank's number of values per channel, by the number on all ranks. */
+/* Replaces `*values`, this rank's number of values per channel, with the number on all ranks. */
 static ls_status shared_statistics(ls_batch_part *part, const ls_tensor *x, ls_tensor *mean, ls_tensor *variance,
                                    double *values) {
     const int64_t size = mean->count + 1;

@@ -66,7 +66,7 @@ bool ls_find_constant_factor(const ls_node *node, ls_constant_factor *factor);
  * exist. */
 bool ls_view_strides(const ls_tensor *x, int ndim, const int64_t *size, int64_t *stride);
 
-/* Returns sizes as parameters: the sizes are the integers, and their count is the first number. */
+/* Packs sizes into parameters: the integer fields hold the sizes, and the first number field holds their count. */
 ls_op_parameters ls_shape_parameters(int ndim, const int64_t *size);
 
 /* Returns a view of x in the same shape, on the tape. */

@@ -95,7 +95,7 @@ static ls_tensor with_axis(const ls_tensor *tensor, int axis, int ndim) {
     return view;
 }
 
-/* Replaces infinities by the largest finite number, because infinity minus infinity is NaN. */
+/* Replaces infinities with the largest finite number, because infinity minus infinity is NaN. */
 static ls_status make_finite(ls_stream *stream, ls_tensor *y, const ls_tensor *x) {
     const double largest = x->dtype == LS_F64 ? DBL_MAX : (double)FLT_MAX;
     return ls_kernels_of(x)->clamp(stream, y, &x, (const double[]){-largest, largest});

@@ -8,7 +8,7 @@ void ls_manual_print(FILE *stream, const char *text, const char *special, const 
     }
 }
 
-/* Replaces runs of commas, bars and blanks by single blanks, and removes such runs at the end. */
+/* Replaces runs of commas, bars and blanks with single blanks, and removes such runs at the end. */
 static void normalize(char *list) {
     char *end = list;
     for (const char *from = list; *from != '\0';) {

@@ -118,8 +118,8 @@ static ls_status check_alike(const ls_engine *engine, int from, const ls_envelop
     return LS_OK;
 }
 
-/* Checks that `transfer` delivered an envelope about the ranks `first` to `last` - 1. Fails with LS_ERR_PEER if it
- * did not, or if the sender has left. The sender stays the blamed rank until its data has been checked, too. */
+/* Checks that `transfer` delivered an envelope about the ranks `first` to `last` - 1. Fails with LS_ERR_PEER if it did
+ * not, or if the sender has left. The sender remains the blamed rank until its data has also been checked. */
 static ls_status check_packet(ls_engine *engine, ls_packet *packet, const ls_transfer *transfer, int first, int last) {
     const ls_envelope *envelope = ls_packet_envelope(packet);
     char name[64];

@@ -23,7 +23,7 @@ static ls_status receive_next(ls_engine *engine) {
     return engine->endpoint->transport->receive(engine->endpoint, &engine->messages.message);
 }
 
-/* Begins to receive messages from any rank. */
+/* Starts receiving messages from any rank. */
 static ls_status listen_to_all(ls_engine *engine) {
     if (engine->messages.listens) {
         return LS_OK;
@@ -36,7 +36,7 @@ static ls_status listen_to_all(ls_engine *engine) {
     return receive_next(engine);
 }
 
-/* Begins to receive content, which follows in a separate message. Removes it from the list of held contents. */
+/* Starts receiving the content, which follows in a separate message, and removes it from the list of held contents. */
 static ls_status begin_content(ls_engine *engine, ls_message_arrival **link) {
     ls_message_arrival *arrival = *link;
     *link = arrival->next;
@@ -62,7 +62,7 @@ static const ls_message_arrival *last_wanted(const ls_engine *engine, int from) 
     return last;
 }
 
-/* Begins to receive the contents from this rank that receives wait for, and all earlier contents from the rank. */
+/* Starts receiving the contents from this rank that receives wait for, and all earlier contents from the rank. */
 static ls_status begin_wanted(ls_engine *engine, int from) {
     const ls_message_arrival *last = last_wanted(engine, from);
     for (ls_message_arrival **link = &engine->messages.held; last != NULL;) {
@@ -86,7 +86,7 @@ static bool has_earlier(const ls_engine *engine, const ls_message_arrival *arriv
     return other != arrival;
 }
 
-/* Begins to receive the first held contents, as far as there is room. */
+/* Starts receiving the first held contents, as far as there is room. */
 static ls_status begin_kept(ls_engine *engine) {
     ls_message_arrival **link = &engine->messages.held;
     for (int i = 0; i < HELD_LOOKED_AT && *link != NULL; i++) {

@@ -327,7 +327,7 @@ struct ls_engine {
     ls_header_shape shape;
     ls_algorithm_setting settings[LS_OP_COUNT]; /* LOCKSTEP_ALGORITHM */
     size_t part_wanted; /* set by tests: size of a segment in bytes; 0 selects ls_segment_count */
-    bool dry;           /* only inline data is read or written: `lockstep bench --simulate` */
+    bool dry;           /* only inline data is read or written; used by `lockstep bench --simulate` */
 
     ls_call call;                  /* in progress, or the latest */
     const ls_algorithm *algorithm; /* of the call */

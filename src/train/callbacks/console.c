@@ -85,7 +85,7 @@ static ls_status on_end_training(ls_trial_state *state, void *user) {
     return print_pass(user, state, true);
 }
 
-/* With `.shards`, each slice of the batch calls this hook. */
+/* With `.shards`, this hook is called once for each slice of the batch. */
 static ls_status on_step_validation(ls_trial_state *state, void *user) {
     const ls_slices *slices = ls_data_parallel_slices(state->model);
     const bool whole = slices == NULL || slices->running + 1 == slices->count;

@@ -1,4 +1,4 @@
-/* Replaces rectangles of pictures by rectangles from other samples. */
+/* Replaces rectangles of pictures with rectangles from other samples. */
 #include "train/callbacks/samples.h"
 
 #include <math.h>
@@ -75,8 +75,8 @@ ls_callback *ls_cutmix(const ls_cutmix_options *options) {
     ls_cutmix_options o = options != NULL ? *options : (ls_cutmix_options){.alpha = 0};
     o.alpha = ls_option(o.alpha, 1);
     if (!(o.alpha > 0) || !isfinite(o.alpha) || o.classes < 0) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "%s: alpha %g must be positive, and %lld classes not negative", maker, o.alpha,
-                      (long long)o.classes);
+        (void)ls_fail(LS_ERR_ARGUMENT, "%s: alpha %g must be positive, and classes %lld must not be negative", maker,
+                      o.alpha, (long long)o.classes);
         return NULL;
     }
     cutmix *self = ls_callback_allocate(maker, sizeof *self);

@@ -30,8 +30,8 @@ static void describe(void *user, char *text, size_t size) {
 
 ls_callback *ls_label_smoothing(double epsilon, int64_t classes) {
     if (!(epsilon >= 0 && epsilon <= 1) || classes < 0) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "%s: epsilon %g must be from 0 to 1, and %lld classes not negative", maker,
-                      epsilon, (long long)classes);
+        (void)ls_fail(LS_ERR_ARGUMENT, "%s: epsilon %g must be from 0 to 1, and classes %lld must not be negative",
+                      maker, epsilon, (long long)classes);
         return NULL;
     }
     smoothing *self = ls_callback_allocate(maker, sizeof *self);

@@ -151,8 +151,8 @@ static void release(void *user) {
 
 static ls_status check(const ls_manifold_mixup_options *o) {
     if (!(o->alpha > 0) || !isfinite(o->alpha) || o->classes < 0) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: alpha %g must be positive, and %lld classes not negative", maker, o->alpha,
-                       (long long)o->classes);
+        return ls_fail(LS_ERR_ARGUMENT, "%s: alpha %g must be positive, and classes %lld must not be negative", maker,
+                       o->alpha, (long long)o->classes);
     }
     if (o->layers != NULL && o->layers[0] == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: the list of layers is empty", maker);

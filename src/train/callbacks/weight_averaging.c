@@ -120,10 +120,11 @@ ls_callback *ls_weight_averaging(const ls_weight_averaging_options *options) {
     static const ls_weight_averaging_options defaults;
     options = options != NULL ? options : &defaults;
     if (!(options->decay >= 0 && options->decay < 1) || options->decay == LS_ZERO || options->first_epoch < 0) {
-        (void)ls_fail(LS_ERR_ARGUMENT,
-                      "%s: decay %g must be above 0 and below 1, or 0 for the mean of epochs, and first_epoch %lld not "
-                      "negative",
-                      maker, options->decay, (long long)options->first_epoch);
+        (void)ls_fail(
+            LS_ERR_ARGUMENT,
+            "%s: decay %g must be above 0 and below 1, or 0 for the mean of epochs, and first_epoch %lld must "
+            "not be negative",
+            maker, options->decay, (long long)options->first_epoch);
         return NULL;
     }
     averaging *self = ls_callback_allocate(maker, sizeof *self);

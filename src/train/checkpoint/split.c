@@ -35,7 +35,7 @@ static bool wants_join(const ls_resumption *from, const ls_part_layout *wanted) 
                                                                !is_same_split(&manifest->layout, wanted, from->rank));
 }
 
-/* Replaces each number by its maximum over all ranks. */
+/* Replaces each number with its maximum over all ranks. */
 static ls_status largest(const ls_resumption *from, uint8_t *numbers, size_t count) {
     ls_comm *comm = from->trial->state.comm;
     return comm != NULL ? ls_comm_allreduce(comm, numbers, numbers, count, LS_U8, LS_MAX, NULL) : LS_OK;

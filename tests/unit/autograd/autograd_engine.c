@@ -50,7 +50,7 @@ TEST(test_gradients_of_broadcast_inputs) {
     ls_tensor *row = toy_leaf(LS_SHAPE(3), LS_F32, 1);
     ls_tensor *column = toy_leaf(LS_SHAPE(2, 1), LS_F32, 5);
     ls_tensor *whole = toy_leaf(LS_SHAPE(4, 2, 3), LS_F32, 2);
-    ls_tensor *made = toy_square(row); /* broadcast into a node, also twice */
+    ls_tensor *made = toy_square(row); /* the result of a node, which is broadcast in two products */
     ls_tensor *product = toy_mul(toy_mul(toy_mul(whole, column), made), made);
     assert_int_equal(ls_backward(toy_sum(product)), LS_OK);
     assert_int_equal(ls_ndim(ls_grad(row)), 1);

@@ -1,6 +1,6 @@
 /*
  * Results of matrix products in f32 and f64, of convolutions and attention in f32, and their gradients are
- * bit-identical for any number of the library's threads. loop_threads.c tests Lockstep's own loops.
+ * bit-identical, whatever number of threads the library uses. loop_threads.c tests Lockstep's own loops.
  *
  * devices: cpu
  */

@@ -163,8 +163,9 @@ SCOPED_TEST(test_wrong_shapes_are_named) {
     check_refused(ls_matmul(ls_zeros(LS_SHAPE(3), LS_I64), ls_zeros(LS_SHAPE(3), LS_I64)), LS_ERR_SHAPE,
                   "ls_matmul: expected a floating-point tensor, not i64");
     check_refused(ls_matmul(zeros(LS_SHAPE(3)), ls_zeros(LS_SHAPE(3), LS_F64)), LS_ERR_SHAPE, "f32 and f64");
-    check_refused(ls_linear(zeros(LS_SHAPE(64, 784)), zeros(LS_SHAPE(10, 100)), NULL), LS_ERR_SHAPE,
-                  "ls_linear: the last axis of x [64, 784] must have 100 elements, the inputs of weight [10, 100]");
+    check_refused(
+        ls_linear(zeros(LS_SHAPE(64, 784)), zeros(LS_SHAPE(10, 100)), NULL), LS_ERR_SHAPE,
+        "ls_linear: the last axis of x [64, 784] must have 100 elements, one for each input of weight [10, 100]");
     check_refused(ls_linear(zeros(LS_SHAPE(4)), zeros(LS_SHAPE(4)), NULL), LS_ERR_SHAPE, "weight is [4]");
     check_refused(ls_linear(zeros(LS_SHAPE(4)), zeros(LS_SHAPE(3, 4)), zeros(LS_SHAPE(4))), LS_ERR_SHAPE,
                   "bias is [4], but must be [3]");

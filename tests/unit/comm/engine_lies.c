@@ -568,7 +568,7 @@ TEST(mutations) {
     assert_true(fuzz_run("engine lies", 4000, fuzz_one, NULL) > 0);
 }
 
-/* Ranks 2 and 3 of six are combined before rank 0 has the data of either: rank 2's description of its data is
+/* Ranks 2 and 3 of six are combined before rank 0 has the data of either, so rank 2's description of its data is
  * checked first. */
 static void data_of_a_pair(void **state) {
     static const kind calls[] = {{LS_OP_ALLGATHER, 500, 0}, {LS_OP_SCATTERV, 3, 3}, {LS_OP_BROADCAST, 9, 3}};

@@ -1,5 +1,5 @@
 /*
- * When backend shm begins and stops to treat the cores of its ranks as distant: tests the counting with simulated
+ * When backend shm starts and stops treating the cores of its ranks as distant: tests the counting with simulated
  * transfer times. All ranks make the same decision, whatever each has measured.
  *
  * devices: cpu

@@ -215,7 +215,7 @@ static void count_line(ls_log_level level, int rank, const char *line, void *use
     long long more = 0;
     (void)level;
     (void)rank;
-    if (sscanf(line, "refused %lld more within", &more) == 1) {
+    if (sscanf(line, "refused %lld more connections within", &more) == 1) {
         atomic_fetch_add(&seen->more, more);
     } else if (strstr(line, "refused a process at 127.0.0.1 port") != NULL) {
         atomic_fetch_add(&seen->refusals, 1);

@@ -22,7 +22,7 @@ static ls_tcp_peer *peer_of(const tcp_net *net) {
     return &((ls_tcp *)net->ends[0])->peers[1];
 }
 
-/* Runs rank 0 until the kernel accepts no more of the message, which no rank reads. */
+/* Runs rank 0, while no rank reads its message, until the kernel accepts no more of it. */
 static void fill(tcp_net *net, const ls_transfer *send) {
     size_t before = SIZE_MAX;
     TCP_NET_UNTIL(net, send->moved > 0 && send->moved == before) {

@@ -67,7 +67,7 @@ TEST(records_detect_changes) {
 
 static const size_t sizes[MESSAGES] = {0, 1, 3000, LS_TCP_EAGER, LS_TCP_EAGER + 1, (5 << 20) + 17};
 
-/* Each rank sends all messages to each other rank. */
+/* Each rank sends all messages to every other rank. */
 static void exchange(tcp_net *net) {
     ls_transfer sends[RANKS][RANKS][MESSAGES], receives[RANKS][RANKS][MESSAGES];
     bool all = false;

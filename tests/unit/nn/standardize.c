@@ -176,7 +176,7 @@ SCOPED_TEST(test_load_refuses_to_lose_nan_is_mean) {
     assert_int_equal(ls_module_save(without, other_path, NULL), LS_OK);
     ls_tensor *before = ls_clone(ls_module_find(without, "1.weight"));
     expect_error(ls_module_load(without, path), LS_ERR_FORMAT,
-                 "the layer of 0.mean replaces NaN by the mean in the file, but not in the model; create it by "
+                 "the layer of 0.mean replaces NaN with the mean, but in the model it does not; create it with "
                  "ls_nn_standardize_with and .nan_is_mean = true");
     assert_true(ls_equal(ls_module_find(without, "1.weight"), before));
     assert_int_equal(ls_module_load(with, path), LS_OK);

@@ -168,7 +168,7 @@ TEST(test_missing_and_extra_names) {
     ls_tensor *before = ls_clone(ls_module_find(part, "2.weight"));
     const char *all = "-2.weight -2.bias +1.bias +1.running_mean +1.running_var +1.weight +3.weight +4.running_mean "
                       "+4.running_var +5.bias +5.weight +7.bias +7.weight ";
-    /* If the model has no matching BatchNorm, counters are ordinary names. */
+    /* If the model has no matching BatchNorm, names of counters are treated like other names. */
     const char *counters = "+1.num_batches_tracked +4.num_batches_tracked ";
     char want[256];
     snprintf(want, sizeof want, "-2.weight -2.bias %s%s", counters, all + strlen("-2.weight -2.bias "));

@@ -178,7 +178,7 @@ static void test_refused_options(void **unused) {
     expect_refused(ls_scheduler(ls_schedule_plateau(s.optimizer, NULL), NULL), "needs a metric: set .monitor");
     expect_refused(ls_mixup(&(ls_mixup_options){.alpha = -1}), "ls_mixup: alpha -1 must be positive");
     expect_refused(ls_mixup(&(ls_mixup_options){.lambda = 1.5}), "ls_mixup: lambda");
-    expect_refused(ls_cutmix(&(ls_cutmix_options){.classes = -1}), "-1 classes not negative");
+    expect_refused(ls_cutmix(&(ls_cutmix_options){.classes = -1}), "classes -1 must not be negative");
     expect_refused(ls_cutout(NULL), "ls_cutout: length 0 and 1 holes must be positive");
     expect_refused(ls_label_smoothing(2, 3), "ls_label_smoothing: epsilon 2 must be from 0 to 1");
     expect_refused(ls_manifold_mixup(&(ls_manifold_mixup_options){.layers = (const char *const[]){NULL}}),

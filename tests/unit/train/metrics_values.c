@@ -1,6 +1,5 @@
 /*
- * Trial metrics: running means and standard deviations over batches, metrics of the steps of a run, and refused
- * arguments.
+ * Trial metrics: running means and standard deviations over batches, per-step metrics of a run, and rejected arguments.
  *
  * devices: cpu shadow cuda
  */

@@ -28,7 +28,7 @@
 
 _Static_assert((int)LS_GLOO_WHY <= (int)LS_LIBRARY_WHY, "libgloo writes to ls_collectives.why");
 
-/* The data that a rank sends to each other rank before they connect. */
+/* The data that a rank sends to every other rank before they connect. */
 typedef struct gloo_hello {
     uint8_t hello[LS_HELLO_SIZE];
     uint32_t bytes;

@@ -1,12 +1,12 @@
 /*
- * Adds a library's collectives to endpoints of the TCP transport: the common part of backends gloo and nccl. The engine
- * uses them as collectives of the network (comm/transport.h).
+ * Adds a library's collectives to endpoints of the TCP transport: the part common to backends gloo and nccl. The engine
+ * uses them as network collectives (comm/transport.h).
  *
  * At the first collective of a communicator, each rank sends every other rank a greeting with the data that the library
- * needs, over the TCP transport. From then on, the library works independently of the engine. The engine polls whether
- * a collective has finished, and whether a rank has exited or is silent. If the library fails, the cause may be the
- * exit of a rank, which the engine knows of or will soon detect. Therefore the library's failure is reported only after
- * a delay.
+ * needs, over the TCP transport. From then on, the library works independently of the engine. The engine polls to see
+ * whether a collective has finished, and whether a rank has exited or is silent. If the library fails, the cause may be
+ * the exit of a rank, which the engine knows of or will soon detect. Therefore the library's failure is reported only
+ * after a delay.
  */
 #ifndef LS_COMM_BACKEND_MODULE_COLLECTIVES_H
 #define LS_COMM_BACKEND_MODULE_COLLECTIVES_H

@@ -25,7 +25,7 @@ bool ls_nccl_name_gpu(char bus[LS_NCCL_BUS], char why[LS_LIBRARY_WHY]);
 /* Creates a new id. Only one of the ranks that will join calls this function. Returns false on failure. */
 bool ls_nccl_make_id(unsigned char id[LS_NCCL_ID], char why[LS_LIBRARY_WHY]);
 
-/* Begins to join the group, on the calling thread's GPU. ls_nccl_look reports when joining has finished. Returns
+/* Starts joining the group, on the calling thread's GPU. ls_nccl_look reports when joining has finished. Returns
  * NULL on failure. */
 ls_nccl_group *ls_nccl_join(const unsigned char id[LS_NCCL_ID], int rank, int size, char why[LS_LIBRARY_WHY]);
 

@@ -4,8 +4,8 @@
  * and moves data in host memory. library.c calls libnccl and CUDA.
  *
  * When the ranks of a communicator meet, each rank tells every other rank which GPU it uses, and rank 0 also sends
- * NCCL's unique id. The NCCL communicator is nonblocking: the backend polls whether a call has finished or failed. A
- * rank that aborts also aborts its NCCL communicator.
+ * NCCL's unique id. The NCCL communicator is nonblocking: the backend polls to see whether a call has finished or
+ * failed. A rank that aborts also aborts its NCCL communicator.
  */
 #include <string.h>
 
@@ -15,7 +15,7 @@
 #include "comm/engine/engine.h"
 #include "comm/module.h"
 
-/* The data that a rank sends to each other rank before they join. */
+/* The data that a rank sends to every other rank before they join. */
 typedef struct nccl_hello {
     uint64_t machine;
     char bus[LS_NCCL_BUS];

@@ -426,7 +426,8 @@ static bool request_has_finished(ls_shm *shm, const void *context) {
     return ls_shm_point_has_finished(shm, context);
 }
 
-/* Returns a rank that can send only when this rank yields, because both share a core; otherwise, any other rank. */
+/* If a rank shares this rank's core, and so can send only when this rank yields, returns it; otherwise returns any
+ * other rank. */
 static int nearest_sender(const ls_shm *shm) {
     int nearest = (shm->rank + 1) % shm->size;
     for (int rank = 0; rank < shm->size; rank++) {

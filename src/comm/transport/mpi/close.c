@@ -15,7 +15,7 @@ ls_transfer ls_mpi_program, ls_mpi_own;
 
 /* ---- discarding messages ----------------------------------------------------------------------------------------- */
 
-/* Returns true if no message is being received in order to be discarded. */
+/* Returns false while a message is received only to be discarded. */
 static bool has_dropped(ls_mpi *mpi) {
     int ended = 1;
     if (mpi->dropping != MPI_REQUEST_NULL &&
@@ -27,8 +27,8 @@ static bool has_dropped(ls_mpi *mpi) {
     return true;
 }
 
-/* Begins to receive a probed message in order to discard it. Receives the whole message, because Open MPI writes
- * past the end of a buffer that is too small. */
+/* Starts receiving a probed message in order to discard it. Receives the whole message, because Open MPI writes past
+ * the end of a buffer that is too small. */
 static bool drop(ls_mpi *mpi, const MPI_Status *found) {
     int bytes = 0;
     if (MPI_Get_count(found, MPI_BYTE, &bytes) != MPI_SUCCESS) {
@@ -59,7 +59,7 @@ static void drop_some(ls_mpi *mpi, bool *moved) {
 
 /* ---- requests in progress ---------------------------------------------------------------------------------------- */
 
-/* Replaces the transfer of a request by a placeholder, because its owner withdraws the transfer. */
+/* Replaces the transfer of a request with a placeholder, because its owner withdraws the transfer. */
 static void withdraw_request(ls_mpi_list *list, int i) {
     const ls_transfer *transfer = list->transfers[i];
     if (transfer == &ls_mpi_program || transfer == &ls_mpi_own) {

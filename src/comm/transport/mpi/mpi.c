@@ -228,7 +228,7 @@ static ls_status send(ls_endpoint *endpoint, ls_transfer *transfer) {
     return LS_OK;
 }
 
-/* Begins to receive the MPI message at offset `at` of a transfer. */
+/* Starts receiving the MPI message at offset `at` of a transfer. */
 static int receive_message(const ls_mpi *mpi, const ls_transfer *transfer, size_t at, MPI_Request *request) {
     return MPI_Irecv((unsigned char *)transfer->data + at, (int)message_at(mpi, transfer, at), MPI_BYTE,
                      transfer->peer < 0 ? MPI_ANY_SOURCE : transfer->peer, transfer->channel, mpi->comm, request);

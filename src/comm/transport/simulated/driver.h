@@ -16,7 +16,7 @@ typedef struct ls_sim_outcome {
     char text[1024];   /* if not finished: the ranks that are not done, and what they wait for */
 } ls_sim_outcome;
 
-/* Runs the ranks in turns until all ranks that are alive are done, no event is left, or the next turn would be later
+/* Lets the ranks take turns until all ranks that are alive are done, no event is left, or the next turn would be later
  * than `limit_ns` (0 disables the limit). The state of rank r is at states + r * size. May be called only once per
  * network. */
 ls_sim_outcome ls_sim_run(ls_sim_network *network, ls_sim_step *step, void *states, size_t size, uint64_t limit_ns);

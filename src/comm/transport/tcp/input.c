@@ -469,7 +469,7 @@ ls_status ls_tcp_read(ls_tcp *tcp, int rank) {
 
 /* ---- endings ----------------------------------------------------------------------------------------------------- */
 
-/* Replaces a withdrawn receive by a placeholder, which discards the rest of its message. */
+/* Replaces a withdrawn receive with a placeholder, which discards the rest of its message. */
 static void stand_in(ls_tcp *tcp, ls_transfer **link, ls_tcp_peer *peer) {
     ls_transfer *receive = *link;
     ls_transfer *other = ls_allocate(sizeof *other);

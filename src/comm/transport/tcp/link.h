@@ -260,7 +260,7 @@ ls_status ls_tcp_put(ls_tcp *tcp, int rank, const ls_tcp_header *header, const v
 /* Writes frames as long as the socket has room for them. */
 void ls_tcp_flush(ls_tcp *tcp, int rank);
 
-/* Begins to send a message by the rendezvous protocol. The message is larger than LS_TCP_EAGER, or larger than
+/* Starts sending a message by the rendezvous protocol. The message is larger than LS_TCP_EAGER, or larger than
  * LS_TRANSPORT_LEAST_EAGER if too many bytes are unclaimed. */
 ls_status ls_tcp_announce(ls_tcp *tcp, ls_transfer *send);
 
@@ -291,7 +291,7 @@ void ls_tcp_drop_output(ls_tcp_peer *peer);
  * the data is not a valid frame. */
 ls_status ls_tcp_read(ls_tcp *tcp, int rank);
 
-/* Reads parts of the offered messages that have a receive, in turns. Sets `*busy` to true if there was such a
+/* Reads parts of the offered messages that have a receive, in turn. Sets `*busy` to true if there was such a
  * message. */
 ls_status ls_tcp_read_offered(ls_tcp *tcp, bool *busy);
 

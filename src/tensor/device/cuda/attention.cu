@@ -214,7 +214,8 @@ template <class T> LS_HOST_DEVICE T biased(T score, const T *bias, int64_t j) {
     return bias == nullptr ? score : score + bias[j];
 }
 
-/* Replaces scores by exp(score - the maximum of the row), or by 0 for hidden keys. Stores the rows' sums in `sums`. */
+/* Replaces scores with exp(score - the maximum of the row), or with 0 for hidden keys. Stores the rows' sums in
+ * `sums`. */
 template <class T>
 ls_status exponentials(ls_stream *stream, const call &c, const block &b, T *scores, double *sums, T *log_sum) {
     const rows_of_block<T> r = rows_of<T>(c, b);
@@ -286,8 +287,8 @@ struct gradients {
 };
 
 /*
- * Replaces scores by probabilities p = exp(score - log_sum), and d, the gradient of the probabilities, by the gradient
- * of q k^T: scale p (d - sum(g y)). Without d, computes only the probabilities.
+ * Replaces scores with probabilities p = exp(score - log_sum), and d, the gradient of the probabilities, with the
+ * gradient of q k^T: scale p (d - sum(g y)). Without d, computes only the probabilities.
  */
 template <class T>
 ls_status probabilities(ls_stream *stream, const call &c, const block &b, T *scores, T *d, const heads<const T> &g,

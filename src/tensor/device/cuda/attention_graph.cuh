@@ -218,7 +218,7 @@ inline attention_graph::layout transposes_of(const attention_shape &s, int64_t r
 
 /* ---- graphs ------------------------------------------------------------------------------------------------------ */
 
-/* Replaces the scores of keys after their query by ATTENTION_HIDDEN. */
+/* Replaces the scores of keys after their query with ATTENTION_HIDDEN. */
 inline cudnnBackendDescriptor_t causal_scores(attention_graph *g, const attention_shape &s,
                                               cudnnBackendDescriptor_t scores) {
     const attention_graph::layout square = matrices_of(s, s.queries, s.keys);

@@ -126,7 +126,7 @@ ls_status loops_for(ls_stream *stream, const ls_gemm &gemm) {
     }
 }
 
-/* Adds the bias and then applies the activation to a product, or to zeros if the product is empty. */
+/* Adds the bias to a product (or to zeros if the product is empty), then applies the activation. */
 template <class T> ls_status finish(ls_stream *stream, const ls_gemm &gemm, bool add_bias, bool is_empty) {
     const T *const bias = add_bias ? static_cast<const T *>(gemm.bias) : nullptr;
     const bool relu = gemm.activation == LS_ACTIVATION_RELU;
