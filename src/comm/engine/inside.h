@@ -243,7 +243,7 @@ ls_status ls_failure_check_revoked(ls_engine *engine, const ls_call *call);
 ls_status ls_failure_hear(ls_engine *engine);
 
 /* Fails if the wait cannot succeed: a rank has exited, has left, or was silent for longer than the timeout. If all
- * ranks take part in a slow native collective, begins the timeout anew (`since_ns`). */
+ * ranks take part in a slow native collective, starts the timeout again (`since_ns`). */
 ls_status ls_failure_check(ls_engine *engine, const ls_engine_wait *wait);
 
 /* Fails if the communicator is not usable. */
