@@ -46,29 +46,29 @@ static ls_stretch received(const ls_engine *engine, int from) {
 /* Runs after the second exchange: all ranks know the first mismatch. */
 static ls_status fail(ls_engine *engine, bool *finished) {
     (void)finished;
-    ls_misfit misfit;
+    ls_count_mismatch mismatch;
     char name[64];
     ls_engine_call_name(engine, name);
-    memcpy(&misfit, ls_packet_data(ls_headers_packet(engine)), sizeof misfit);
-    if (misfit.from < 0) {
+    memcpy(&mismatch, ls_packet_data(ls_headers_packet(engine)), sizeof mismatch);
+    if (mismatch.from < 0) {
         return ls_fail(LS_ERR_MISMATCH, "%s: the counts of the ranks do not match", name);
     }
-    return ls_fail(LS_ERR_MISMATCH, "%s: rank %d sends %llu %s to rank %d, which expects %llu", name, (int)misfit.from,
-                   (unsigned long long)misfit.sent, ls_dtype_name(engine->call.dtype), (int)misfit.to,
-                   (unsigned long long)misfit.wanted);
+    return ls_fail(LS_ERR_MISMATCH, "%s: rank %d sends %llu %s to rank %d, which expects %llu", name,
+                   (int)mismatch.from, (unsigned long long)mismatch.sent, ls_dtype_name(engine->call.dtype),
+                   (int)mismatch.to, (unsigned long long)mismatch.wanted);
 }
 
 static ls_status compare(ls_engine *engine, bool *finished) {
     (void)finished;
-    ls_misfit misfit = {.from = -1};
-    for (int from = 0; from < engine->size && misfit.from < 0; from++) {
+    ls_count_mismatch mismatch = {.from = -1};
+    for (int from = 0; from < engine->size && mismatch.from < 0; from++) {
         const size_t wanted = ls_piece_received(&engine->call, engine->rank, from).count;
         if (engine->counts.found[from] != wanted) {
-            misfit =
-                (ls_misfit){.from = from, .to = engine->rank, .sent = engine->counts.found[from], .wanted = wanted};
+            mismatch = (ls_count_mismatch){
+                .from = from, .to = engine->rank, .sent = engine->counts.found[from], .wanted = wanted};
         }
     }
-    ls_payload_begin_misfit(engine, &misfit);
+    ls_payload_begin_mismatch(engine, &mismatch);
     return ls_headers_begin(engine, fail, NULL); /* these packets have no balance */
 }
 

@@ -107,8 +107,8 @@ static bool is_alike(const ls_engine *engine, const ls_packet *packet) {
 
 /* Checks the envelope fields that follow from the call itself if all ranks make the same call. */
 static ls_status check_alike(const ls_engine *engine, int from, const ls_envelope *envelope) {
-    const bool varies = ls_agreement_varies(engine->call.operation) && engine->payload != LS_PAYLOAD_MISFIT;
-    const bool carries = engine->payload != LS_PAYLOAD_NONE && engine->payload != LS_PAYLOAD_MISFIT;
+    const bool varies = ls_agreement_varies(engine->call.operation) && engine->payload != LS_PAYLOAD_MISMATCH;
+    const bool carries = engine->payload != LS_PAYLOAD_NONE && engine->payload != LS_PAYLOAD_MISMATCH;
     if (envelope->balance != 0 && !varies) {
         return fail_unsound(engine, from, "a balance of counts that all ranks share");
     }
@@ -258,7 +258,7 @@ static bool is_root(const ls_engine *engine) {
 /* Returns true if any of the ranks `first` to `last` - 1 needs the data of all ranks. */
 static bool is_wanted(const ls_engine *engine, int first, int last) {
     const ls_call *call = &engine->call;
-    const bool to_root = ls_flows[call->operation].to_root && engine->payload != LS_PAYLOAD_MISFIT;
+    const bool to_root = ls_flows[call->operation].to_root && engine->payload != LS_PAYLOAD_MISMATCH;
     return !to_root || (call->root >= first && call->root < last);
 }
 
@@ -280,7 +280,7 @@ static ls_status tell_children(ls_engine *engine) {
 /* Returns the size in bytes of the data in this rank's result; SIZE_MAX if only the sender knows. */
 static size_t result_bytes(const ls_engine *engine, bool has_payload) {
     const bool wanted = is_wanted(engine, engine->rank, engine->headers.down_last);
-    if (!has_payload && engine->payload != LS_PAYLOAD_MISFIT) {
+    if (!has_payload && engine->payload != LS_PAYLOAD_MISMATCH) {
         return engine->payload == LS_PAYLOAD_ROOT ? SIZE_MAX : 0;
     }
     return wanted ? ls_payload_bytes(engine, 0, engine->size) : 0;

@@ -99,7 +99,7 @@ bool ls_payload_fits(const ls_engine *engine);
 
 /* Initialize this rank's packet with its envelope, and with the inline data of the call or with a mismatch. */
 void ls_payload_begin(ls_engine *engine);
-void ls_payload_begin_misfit(ls_engine *engine, const ls_misfit *misfit);
+void ls_payload_begin_mismatch(ls_engine *engine, const ls_count_mismatch *mismatch);
 
 /* Fails with LS_ERR_PEER if the inline data in a packet from rank `from`, about the ranks `first` to `last` - 1, is
  * not what the call needs. These ranks make the same call as this rank. */

@@ -54,8 +54,8 @@ size_t ls_payload_bytes(const ls_engine *engine, int first, int last) {
             return 0;
         }
         return call->operation == LS_OP_SCATTERV && engine->rank != call->root ? SIZE_MAX : root_bytes(engine);
-    case LS_PAYLOAD_MISFIT:
-        return sizeof(ls_misfit);
+    case LS_PAYLOAD_MISMATCH:
+        return sizeof(ls_count_mismatch);
     default:
         return 0;
     }
@@ -166,16 +166,16 @@ void ls_payload_begin(ls_engine *engine) {
     }
 }
 
-void ls_payload_begin_misfit(ls_engine *engine, const ls_misfit *misfit) {
-    engine->payload = LS_PAYLOAD_MISFIT;
-    fill(engine, false, sizeof *misfit);
-    memcpy(ls_packet_data(ls_headers_packet(engine)), misfit, sizeof *misfit);
+void ls_payload_begin_mismatch(ls_engine *engine, const ls_count_mismatch *mismatch) {
+    engine->payload = LS_PAYLOAD_MISMATCH;
+    fill(engine, false, sizeof *mismatch);
+    memcpy(ls_packet_data(ls_headers_packet(engine)), mismatch, sizeof *mismatch);
 }
 
 /* ---- joining ----------------------------------------------------------------------------------------------------- */
 
-static void join_misfits(unsigned char *own, const unsigned char *other, bool before) {
-    ls_misfit first;
+static void join_mismatches(unsigned char *own, const unsigned char *other, bool before) {
+    ls_count_mismatch first;
     memcpy(&first, before ? other : own, sizeof first);
     const bool others = (first.from >= 0) == before;
     if (others) {
@@ -215,8 +215,8 @@ void ls_payload_join(const ls_engine *engine, ls_packet *into, const ls_packet *
         copy(data, more, bytes);
         envelope->bytes += bytes;
         break;
-    case LS_PAYLOAD_MISFIT:
-        join_misfits(data, more, before);
+    case LS_PAYLOAD_MISMATCH:
+        join_mismatches(data, more, before);
         break;
     default:
         break;

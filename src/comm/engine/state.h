@@ -97,10 +97,10 @@ typedef struct ls_child_block {
 /* The inline data of a call. */
 typedef enum ls_payload {
     LS_PAYLOAD_NONE = 0,
-    LS_PAYLOAD_SUM,    /* accumulators, which each step reduces */
-    LS_PAYLOAD_BLOCKS, /* the data of each rank, in rank order */
-    LS_PAYLOAD_ROOT,   /* the data of the root */
-    LS_PAYLOAD_MISFIT  /* the ls_misfit of the first rank with a mismatch */
+    LS_PAYLOAD_SUM,     /* accumulators, which each step reduces */
+    LS_PAYLOAD_BLOCKS,  /* the data of each rank, in rank order */
+    LS_PAYLOAD_ROOT,    /* the data of the root */
+    LS_PAYLOAD_MISMATCH /* the ls_count_mismatch of the first rank with a mismatch */
 } ls_payload;
 
 typedef struct ls_algorithm ls_algorithm; /* algorithms/table.h */
@@ -137,12 +137,12 @@ typedef struct ls_transfer_slot {
 } ls_transfer_slot;
 
 /* Mismatched counts of two ranks: `to` expects `wanted` elements, but `from` sends `sent`. */
-typedef struct ls_misfit {
+typedef struct ls_count_mismatch {
     int64_t from; /* -1: none */
     int64_t to;
     uint64_t sent;
     uint64_t wanted;
-} ls_misfit;
+} ls_count_mismatch;
 
 /* Memory that is sent or received into. */
 typedef struct ls_stretch {
