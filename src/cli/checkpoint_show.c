@@ -117,8 +117,10 @@ static ls_status show_text(const char *folder, const ls_manifest *manifest) {
     const ls_status status = for_files(folder, manifest, print_file, all);
     const char *file;
     json_t *metadata;
-    json_object_foreach(status == LS_OK ? all : NULL, file, metadata) {
-        print_metadata(manifest->divided ? file : NULL, metadata);
+    if (status == LS_OK) {
+        json_object_foreach(all, file, metadata) {
+            print_metadata(manifest->divided ? file : NULL, metadata);
+        }
     }
     json_decref(all);
     return status;
@@ -136,7 +138,7 @@ static void add_tensor(const char *file, ls_named named, void *user) {
 }
 
 typedef struct contents {
-    json_t *tensors, *metadata; /* metadata: with the files as keys if there are several */
+    json_t *tensors, *metadata; /* metadata: with the files as keys */
 } contents;
 
 static void add_file(const char *name, const ls_safetensors *file, void *user) {

@@ -142,10 +142,9 @@ const ls_command ls_report_command = {
     .usage = "RUN [RUN...] [-o FILE] [--json]",
     .about =
         "Writes an HTML page about a training run, from the record that the callback ls_run_log writes: curves of the\n"
-        "loss and of all metrics, the throughput, the time that each rank spends in each phase, the configuration, "
-        "the\n"
-        "model and the machine. The page is one file without scripts, and loads nothing else. Several runs are\n"
-        "compared on one page.\n"
+        "loss and of all metrics, the throughput, the time that each rank spends in each phase, the\n"
+        "configuration, the model and the machine. The page is one file without scripts, and loads nothing else.\n"
+        "Several runs are compared on one page.\n"
         "\n"
         "RUN is the folder of the callback, or the file run.jsonl in it. If the run is still running, or was killed,\n"
         "the page shows the run until the last line of the record.\n",

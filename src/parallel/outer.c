@@ -92,6 +92,14 @@ static bool is_frozen(const ls_tensor *parameter) {
     return parameter->leaf != NULL && !parameter->needs_grad;
 }
 
+static bool has_frozen(const ls_outer *outer) {
+    bool any = false;
+    for (int i = 0; i < ls_module_parameter_count(outer->model) && !any; i++) {
+        any = is_frozen(ls_module_parameter(outer->model, i));
+    }
+    return any;
+}
+
 /* Returns whether all ranks have the same elements of the parameter. Collective. */
 static ls_status compare_parameter(const ls_outer *outer, const ls_tensor *parameter, bool *equal) {
     uint64_t hash = LS_HASH_START;
@@ -101,23 +109,21 @@ static ls_status compare_parameter(const ls_outer *outer, const ls_tensor *param
 
 /* Returns whether all ranks have the same elements of all frozen parameters. Collective if there are such
  * parameters. */
-static ls_status compare_frozen(const ls_outer *outer, bool *any, bool *equal) {
+static ls_status compare_frozen(const ls_outer *outer, bool *equal) {
     uint64_t hash = LS_HASH_START;
-    *any = false;
-    *equal = true;
     for (int i = 0; i < ls_module_parameter_count(outer->model); i++) {
         const ls_tensor *parameter = ls_module_parameter(outer->model, i);
-        *any = *any || is_frozen(parameter);
         LS_TRY(is_frozen(parameter) ? ls_hash_elements("ls_outer_step", parameter, &hash) : LS_OK);
     }
-    return *any ? ls_ranks_have_equal(outer->comm, (int64_t)(hash >> 1), equal) : LS_OK;
+    *equal = true;
+    return has_frozen(outer) ? ls_ranks_have_equal(outer->comm, (int64_t)(hash >> 1), equal) : LS_OK;
 }
 
 /* Averages the frozen parameters that differ between ranks. The mean of equal numbers could differ from them by
  * rounding, so the other parameters keep their bits. */
-static ls_status average_frozen(const ls_outer *outer, bool *any) {
+static ls_status average_frozen(const ls_outer *outer) {
     bool all_equal = true;
-    LS_TRY(compare_frozen(outer, any, &all_equal));
+    LS_TRY(compare_frozen(outer, &all_equal));
     for (int i = 0; i < ls_module_parameter_count(outer->model) && !all_equal; i++) {
         const ls_tensor *parameter = ls_module_parameter(outer->model, i);
         bool equal = true;
@@ -127,17 +133,28 @@ static ls_status average_frozen(const ls_outer *outer, bool *any) {
     return LS_OK;
 }
 
+/* Averages the parameters that are not frozen: the flat buffers contain the frozen parameters, too. */
+static ls_status average_trained(const ls_outer *outer) {
+    ls_reducer *reducer = ls_reducer_new(outer->comm, &(ls_reducer_options){.bucket_bytes = SIZE_MAX});
+    ls_status status = reducer != NULL ? LS_OK : ls_error_status();
+    for (int i = 0; i < ls_module_parameter_count(outer->model) && status == LS_OK; i++) {
+        ls_tensor *parameter = ls_module_parameter(outer->model, i);
+        const bool trained = parameter->leaf != NULL && !is_frozen(parameter);
+        status = trained ? ls_reducer_add(reducer, parameter) : LS_OK;
+    }
+    status = status == LS_OK ? ls_reducer_finish(reducer) : status;
+    ls_reducer_free(reducer);
+    return status;
+}
+
 static ls_status average_parameters(const ls_outer *outer) {
-    bool any_frozen = false;
-    LS_TRY(average_frozen(outer, &any_frozen));
-    for (int i = 0; i < outer->flat_count && !any_frozen; i++) {
+    LS_TRY(average_frozen(outer));
+    if (has_frozen(outer)) {
+        return average_trained(outer);
+    }
+    for (int i = 0; i < outer->flat_count; i++) {
         const ls_tensor parameters = parameters_of(outer, i);
         LS_TRY(ls_allreduce_in_place(outer->comm, &parameters, LS_AVG));
-    }
-    for (int i = 0; i < ls_module_parameter_count(outer->model) && any_frozen; i++) {
-        const ls_tensor *parameter = ls_module_parameter(outer->model, i);
-        const bool trained = parameter->leaf != NULL && !is_frozen(parameter);
-        LS_TRY(trained ? ls_allreduce_in_place(outer->comm, parameter, LS_AVG) : LS_OK);
     }
     return LS_OK;
 }
@@ -157,8 +174,7 @@ static ls_status keep_frozen(const ls_outer *outer, bool back) {
 
 /* Writes the mean differences to the gradients, and copies the anchors to the parameters that are not frozen. */
 static ls_status average_differences(const ls_outer *outer) {
-    bool any_frozen = false;
-    LS_TRY(average_frozen(outer, &any_frozen));
+    LS_TRY(average_frozen(outer));
     for (int i = 0; i < outer->flat_count; i++) {
         ls_tensor difference = gradients_of(outer, i), parameters = parameters_of(outer, i);
         const ls_tensor anchors = anchors_of(outer, i);

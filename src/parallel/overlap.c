@@ -339,7 +339,7 @@ ls_status ls_overlap_open(ls_data_parallel_state *state) {
         return ls_fail_memory("ls_data_parallel", 4 * count * sizeof *arrays);
     }
     overlap->leaves = arrays;
-    overlap->leaves[0] = -1; /* unknown */
+    forget_order(state);
     overlap->order = arrays + count;
     overlap->missing = arrays + 2 * count;
     overlap->completed = arrays + 3 * count;

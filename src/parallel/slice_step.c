@@ -446,9 +446,9 @@ static ls_status end_stale(slice_step *s) {
 }
 
 /*
- * Like end_stale, but no rank will send buckets again. This rank averages like the other ranks from then on, and its
- * failure ends the step on all ranks. Slices that synchronize fail with LS_ERR_MISMATCH on the other ranks, so any
- * other status makes this rank's message the cause (cause.c).
+ * Ends the overlap of an earlier step whose buckets are in flight, because no rank will send buckets again. From then
+ * on, this rank averages like the other ranks. This step fails on all ranks. Its status is LS_ERR_STATE, because the
+ * causes of a failure exclude LS_ERR_MISMATCH, which the synchronizing slices of the other ranks get (cause.c).
  */
 static void stop_stale(slice_step *s) {
     (void)ls_overlap_refuse_stale();

@@ -16,7 +16,7 @@
 
 /* ---- trials that train nothing ----------------------------------------------------------------------------------- */
 
-/* Checks the lists of the model and of all modules in it, of which one may be the data-parallel module. */
+/* Checks the model and all its descendants: a descendant may be the module passed to ls_data_parallel. */
 static ls_status check_grown(const ls_module *model) {
     for (int i = 0; i < model->child_count; i++) {
         LS_TRY(check_grown(model->children[i].module));

@@ -111,7 +111,7 @@ struct ls_trial {
     bool running;               /* in ls_trial_run */
     bool started;               /* this run has called on_start */
     uint64_t run_ended;         /* time of the end of the last run that called on_start; 0 before it */
-    uint64_t run_communication; /* communication time of the thread at this time */
+    uint64_t run_communication; /* communication time of the thread at run_ended */
     ls_memory_watch memory;     /* tracks the peak of tensor memory in the current run */
     bool memory_checked;        /* the run's first step with samples has been checked against `.memory_limit` */
     bool continues; /* the next training pass continues within an epoch, from state.batch and the existing sums */

@@ -3,6 +3,7 @@
  * every state of the optimizer keeps its bits. Wrong checkpoints are refused on every rank.
  *
  * ranks: 1 2 3 4 5
+ * sanitized: 2 3
  * devices: cpu shadow
  */
 #include "tests/support/resumed.h"

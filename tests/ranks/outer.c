@@ -3,6 +3,7 @@
  * parameters, calls that are refused between two outer steps, ranks that are out of step, and the number of bytes sent.
  *
  * ranks: 1 2 3 4 5
+ * sanitized: 2 3
  * devices: cpu shadow cuda
  */
 #include "tests/support/ranks.h"

@@ -126,31 +126,56 @@ static ls_status changed_between_runs(ls_comm *world) {
     return LS_OK;
 }
 
+/* A model with its optimizer, outer optimizer, loader and trial. */
+typedef struct setup {
+    ls_module *model;
+    ls_optimizer *optimizer;
+    ls_outer *outer;
+    ls_loader *loader;
+    ls_trial *trial;
+} setup;
+
+/* `steps` is the number of local steps per outer step. */
+static ls_status begin_setup(setup *self, ls_comm *world, int steps) {
+    self->model = ls_nn_linear(INPUTS, CLASSES);
+    self->optimizer = ls_sgd(self->model, &(ls_sgd_options){.learning_rate = 0.1});
+    self->outer = ls_outer_new(self->model, world, &(ls_outer_options){.steps = steps});
+    self->loader = ls_loader_new(make_dataset(0, SAMPLES), &(ls_loader_options){.global_batch_size = 8, .comm = world});
+    LS_CHECK(self->outer != NULL && self->loader != NULL);
+    return LS_OK;
+}
+
+/* Unless `by_trial`, the callbacks make the outer steps. */
+static ls_status run_setup(setup *self, ls_callback *const *callbacks, int count, bool by_trial, int64_t epochs) {
+    self->trial = ls_trial_new(&(ls_trial_options){.model = self->model,
+                                                   .optimizer = self->optimizer,
+                                                   .criterion = ls_criterion_cross_entropy,
+                                                   .train = self->loader,
+                                                   .callbacks = callbacks,
+                                                   .callback_count = count,
+                                                   .outer = by_trial ? self->outer : NULL,
+                                                   .quiet = true});
+    LS_CHECK(self->trial != NULL);
+    return ls_trial_run(self->trial, epochs);
+}
+
+static void end_setup(setup *self) {
+    ls_trial_free(self->trial);
+    ls_outer_free(self->outer);
+    ls_loader_free(self->loader);
+    ls_optimizer_free(self->optimizer);
+    ls_module_free(self->model);
+}
+
 /* Returns how often ls_weight_averaging updates its averages in two epochs of `epoch` steps. */
 static ls_status count_updates(ls_comm *world, int outer_steps, int64_t *count, int64_t *epoch) {
-    ls_module *model = ls_nn_linear(INPUTS, CLASSES);
-    ls_optimizer *optimizer = ls_sgd(model, &(ls_sgd_options){.learning_rate = 0.1});
-    ls_outer *outer = ls_outer_new(model, world, &(ls_outer_options){.steps = outer_steps});
-    ls_loader *loader =
-        ls_loader_new(make_dataset(0, SAMPLES), &(ls_loader_options){.global_batch_size = 8, .comm = world});
+    setup self;
     ls_callback *averaging = ls_weight_averaging(&(ls_weight_averaging_options){.decay = 0.5});
-    ls_trial *trial = ls_trial_new(&(ls_trial_options){.model = model,
-                                                       .optimizer = optimizer,
-                                                       .criterion = ls_criterion_cross_entropy,
-                                                       .train = loader,
-                                                       .callbacks = &averaging,
-                                                       .callback_count = 1,
-                                                       .outer = outer,
-                                                       .quiet = true});
-    LS_CHECK(trial != NULL);
-    LS_TRY(ls_trial_run(trial, 2));
+    LS_TRY(begin_setup(&self, world, outer_steps));
+    LS_TRY(run_setup(&self, &averaging, 1, true, 2));
     *count = ls_weight_averaging_count(averaging);
-    *epoch = ls_loader_batch_count(loader);
-    ls_trial_free(trial);
-    ls_outer_free(outer);
-    ls_loader_free(loader);
-    ls_optimizer_free(optimizer);
-    ls_module_free(model);
+    *epoch = ls_loader_batch_count(self.loader);
+    end_setup(&self);
     return LS_OK;
 }
 
@@ -176,32 +201,18 @@ static ls_status sync_outer(ls_trial_state *state, void *outer) {
 
 /* The program makes the outer steps itself. At the end of training, the callback runs before the last outer step. */
 static ls_status averages_are_equal(ls_comm *world) {
-    ls_module *model = ls_nn_linear(INPUTS, CLASSES);
-    ls_optimizer *optimizer = ls_sgd(model, &(ls_sgd_options){.learning_rate = 0.1});
-    ls_outer *outer = ls_outer_new(model, world, &(ls_outer_options){.steps = 4});
-    ls_loader *loader =
-        ls_loader_new(make_dataset(0, SAMPLES), &(ls_loader_options){.global_batch_size = 8, .comm = world});
-    ls_callback *callbacks[] = {ls_callback_new(&(ls_callback_hooks){.on_step_training = step_outer}, outer),
-                                ls_weight_averaging(&(ls_weight_averaging_options){.decay = 0.5, .keep = true}),
-                                ls_callback_new(&(ls_callback_hooks){.on_end_training = sync_outer}, outer)};
-    ls_trial *trial = ls_trial_new(&(ls_trial_options){.model = model,
-                                                       .optimizer = optimizer,
-                                                       .criterion = ls_criterion_cross_entropy,
-                                                       .train = loader,
-                                                       .callbacks = callbacks,
-                                                       .callback_count = 3,
-                                                       .quiet = true});
-    LS_CHECK(trial != NULL && ls_loader_batch_count(loader) % 4 == 1);
-    LS_TRY(ls_trial_run(trial, 1));
-    LS_CHECK(ls_comm_size(world) == 1 || ls_weight_averaging_count(callbacks[1]) == 1);
+    setup self;
     bool equal = false;
-    LS_TRY(ls_ranks_have_equal(world, (int64_t)(ls_module_hash(model) >> 1), &equal));
+    LS_TRY(begin_setup(&self, world, 4));
+    ls_callback *callbacks[] = {ls_callback_new(&(ls_callback_hooks){.on_step_training = step_outer}, self.outer),
+                                ls_weight_averaging(&(ls_weight_averaging_options){.decay = 0.5, .keep = true}),
+                                ls_callback_new(&(ls_callback_hooks){.on_end_training = sync_outer}, self.outer)};
+    LS_CHECK(ls_loader_batch_count(self.loader) % 4 == 1);
+    LS_TRY(run_setup(&self, callbacks, 3, false, 1));
+    LS_CHECK(ls_comm_size(world) == 1 || ls_weight_averaging_count(callbacks[1]) == 1);
+    LS_TRY(ls_ranks_have_equal(world, (int64_t)(ls_module_hash(self.model) >> 1), &equal));
     LS_CHECK(equal);
-    ls_trial_free(trial);
-    ls_outer_free(outer);
-    ls_loader_free(loader);
-    ls_optimizer_free(optimizer);
-    ls_module_free(model);
+    end_setup(&self);
     return LS_OK;
 }
 

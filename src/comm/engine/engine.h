@@ -6,7 +6,7 @@
  * in the headers and is combined on the way (payload.c). So in a small call, no rank sends more than 2 ceil(log2 P)
  * messages, including the agreement. Larger data follows with an algorithm of the table (comm/algorithms/). messages.c
  * sends and receives individual messages. failure.c detects failures, and finds out which rank waits for which.
- * leaving.c waits until all ranks have left.
+ * leaving.c leaves, aborts, and waits until all ranks have left.
  */
 #ifndef LS_COMM_ENGINE_ENGINE_H
 #define LS_COMM_ENGINE_ENGINE_H

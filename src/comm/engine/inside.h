@@ -35,14 +35,14 @@ ls_status ls_engine_receive(ls_engine *engine, int from, ls_channel channel, voi
 /* Returns a transfer without a peer, for a native collective. */
 ls_transfer *ls_engine_transfer(ls_engine *engine);
 
-/* Forgets all transfers, at the begin of a call. */
+/* Forgets all transfers, when a call starts. */
 void ls_transfers_clear(ls_engine *engine);
 
 /* Returns true if the call has transfers that it has not ended with ls_transfers_end. */
 bool ls_transfers_exist(const ls_engine *engine);
 
 /* Returns the first transfer in progress from index `*next` on, and sets `*next` to the index after it. Returns NULL if
- * there is none. Begin with 0. */
+ * there is none. Start with 0. */
 const ls_transfer *ls_transfers_next(const ls_engine *engine, int *next);
 
 /* Returns a number that changes when any transfer of the call progresses. */
@@ -249,10 +249,6 @@ ls_status ls_failure_check(ls_engine *engine, const ls_engine_wait *wait);
 /* Fails if the communicator is not usable. */
 ls_status ls_failure_check_open(const ls_engine *engine, const ls_call *call);
 
-/* Revokes the communicator with this thread's error, whose status is `status`, and notifies the other ranks. Returns
- * `status`. `failed_rank` is the rank that caused the failure, or -1. */
-ls_status ls_failure_abort(ls_engine *engine, ls_status status, int failed_rank);
-
 /* Returns true if this rank has left or aborted. */
 static inline bool ls_failure_has_ended(const ls_engine *engine) {
     return engine->failure.ended;
@@ -271,7 +267,7 @@ static inline void ls_failure_blame(ls_engine *engine, int rank) {
 /* Records that a rank had left, although this rank needs it for its call. */
 void ls_failure_desert(ls_engine *engine, int rank, ls_leave_reason reason);
 
-/* Forgets the latest query, at the begin of a native collective. */
+/* Forgets the latest query, when a native collective starts. */
 static inline void ls_failure_forget_query(ls_engine *engine) {
     engine->failure.asked = -1;
     engine->failure.answers = 0;
@@ -287,6 +283,12 @@ bool ls_failure_tells(const ls_engine *engine, int rank);
 
 /* Sends the reason of the revocation to the ranks that this rank notifies. */
 void ls_failure_notify_revoked(ls_engine *engine);
+
+/* ---- leaving.c --------------------------------------------------------------------------------------------------- */
+
+/* Revokes the communicator with this thread's error, whose status is `status`, and notifies the other ranks. Returns
+ * `status`. `failed_rank` is the rank that caused the failure, or -1. */
+ls_status ls_failure_abort(ls_engine *engine, ls_status status, int failed_rank);
 
 /* Notifies the ranks that may wait for this rank that it makes no more calls. */
 void ls_failure_leave(ls_engine *engine, ls_leave_reason reason);

@@ -50,7 +50,7 @@ static ls_tensor *ask(const ls_metric *metric, const ls_trial_state *state) {
         return NULL;
     }
     ls_tensor *rows[] = {two_classes ? scores_of_two(state) : ls_reshape(ls_to(state->output, LS_F64), LS_SHAPE(-1)),
-                         (ls_class_ignored(state) != NULL && has_two_classes(state))
+                         two_classes && ls_class_ignored(state) != NULL
                              ? counted_targets(state)
                              : ls_reshape(ls_to(state->target, LS_F64), LS_SHAPE(-1))};
     return ls_stack(rows, 2, 0);

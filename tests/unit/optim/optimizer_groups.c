@@ -94,13 +94,6 @@ TEST(test_groups_of_muon) {
     ls_module_free(model);
 }
 
-static ls_status not_called(void *user, double *loss) {
-    (void)user;
-    (void)loss;
-    fail_msg("the closure was called");
-    return LS_OK;
-}
-
 TEST(test_no_parameter_is_in_two_groups) {
     ls_module *model = make_model(LS_F32);
     ls_tensor *first = ls_module_parameter(model, 0);
@@ -113,9 +106,6 @@ TEST(test_no_parameter_is_in_two_groups) {
 
     optimizer = ls_adam(NULL, NULL);
     expect_error(ls_optimizer_step(optimizer), LS_ERR_STATE, "ls_optimizer_step: the optimizer has no parameters");
-    expect_error(ls_optimizer_step_closure(optimizer, not_called, NULL, NULL), LS_ERR_STATE,
-                 "ls_optimizer_step_closure: the optimizer has no parameters");
-    assert_int_equal(ls_optimizer_last_step(optimizer).reason, LS_STOP_FAILED);
     ls_tensor *const twice[] = {first, second, first};
     assert_int_equal(ls_optimizer_add_group(optimizer, twice, 3, NULL), LS_ERR_ARGUMENT);
     expect_message("parameter 2 is in a group already");
