@@ -20,7 +20,7 @@
  *
  * Any operation can fail with these errors, in addition to the errors in its own comment:
  * - LS_ERR_SHAPE: shapes or dtypes that are incompatible with the operation or with each other.
- * - LS_ERR_ARGUMENT: a missing axis, a NULL without an earlier failure, different devices, or another invalid value.
+ * - LS_ERR_ARGUMENT: an invalid axis, a NULL without an earlier failure, different devices, or another invalid value.
  * - LS_ERR_STATE: a tensor that was freed.
  * - LS_ERR_MEMORY: out of memory.
  */
@@ -69,8 +69,8 @@ LS_API void ls_zero_grad(ls_tensor *tensor);
  * collective. Every rank must then call ls_backward, even if its `loss` is NULL because an earlier operation failed.
  * The other ranks then get LS_ERR_MISMATCH with the failed rank and its message. After a data-parallel module, there
  * are two more errors:
- * - LS_ERR_MISMATCH if it finds that the losses of the ranks differ, or that only some ranks send the gradient of a
- *   parameter (ls_set_requires_grad),
+ * - LS_ERR_MISMATCH if the pass detects that the losses of the ranks differ, or that only some ranks send the gradient
+ *   of a parameter (ls_set_requires_grad),
  * - LS_ERR_UNSUPPORTED if the loss combines the samples of one rank in a way that is wrong on several ranks
  *   (docs/explanation/data-parallel.md).
  */
@@ -199,7 +199,7 @@ typedef struct ls_custom_op {
  * - LS_ERR_SHAPE if a gradient does not have the shape and dtype of its input,
  * - LS_ERR_ARGUMENT if a gradient is not on the device of its input,
  * - LS_ERR_STATE from a backward pass, if an input, an output or a saved tensor was changed in place since the call. A
- *   change to an input that the call has copied (not contiguous, or on another device) is no error.
+ *   change to an input that the call has copied (not contiguous, or on another device) does not cause an error.
  */
 LS_API ls_tensor *ls_custom(const ls_custom_op *op, ls_tensor *const *inputs, int input_count, void *user,
                             ls_tensor **outputs);
@@ -289,8 +289,8 @@ LS_API ls_tensor *ls_logical_not(ls_tensor *x);
  * The type of a number on the right determines the dtype of the result, as in PyTorch:
  * - Floating tensors keep their dtype.
  * - With an integer, integer tensors keep their dtype exactly, and bool becomes i64. Fails with LS_ERR_ARGUMENT if the
- *   dtype cannot hold the number. (u8 also accepts -255 to -1, and wraps around; ls_maximum and ls_minimum then take
- *   0.) ls_pow also fails with LS_ERR_ARGUMENT for an integer tensor and a negative integer as the exponent.
+ *   dtype cannot hold the number. (u8 also accepts -255 to -1, and wraps around; ls_maximum and ls_minimum treat such
+ *   a number as 0.) ls_pow also fails with LS_ERR_ARGUMENT for an integer tensor and a negative integer exponent.
  * - With a floating number, integers and bool become f32.
  * - ls_div of integers is f32.
  * - The result of comparisons is bool. Comparisons of integer tensors with a number are exact. For a floating tensor,
@@ -597,8 +597,8 @@ LS_API ls_tensor *ls_log_softmax(ls_tensor *x, int axis);
 /**
  * Zeroes each element with probability p (0 to 1) and divides the others by (1 - p) (Srivastava et al., JMLR 15, 2014).
  * Uses the next stream of the generator (ls_seed). In ls_data_parallel, the random numbers of a sample are derived from
- * its index in the global batch, so x's first axis must count samples. Its size must be a multiple of their number
- * (otherwise LS_ERR_UNSUPPORTED).
+ * its index in the global batch, so the size of x's first axis must be a multiple of the number of samples (otherwise
+ * LS_ERR_UNSUPPORTED).
  */
 LS_API ls_tensor *ls_dropout(ls_tensor *x, double p);
 /**

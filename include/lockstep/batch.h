@@ -13,8 +13,8 @@ extern "C" {
 
 /**
  * One rank's share of a global batch. The loader owns the tensors. They are valid until the next ls_loader_next or
- * ls_loader_free. Do not use them later: for the next 29 batches, this fails with LS_ERR_STATE, except if a tape still
- * needs the tensor. To keep a tensor of a batch, copy it: ls_keep(ls_clone(x)).
+ * ls_loader_free. Do not use the tensors later: calls usually fail with LS_ERR_STATE. To keep a tensor of a batch, copy
+ * it: ls_keep(ls_clone(x)).
  */
 typedef struct ls_batch {
     ls_tensor *input;     /**< [count, ...] */

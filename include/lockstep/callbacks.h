@@ -167,7 +167,7 @@ LS_API ls_callback *ls_initialize(const ls_initialize_options *options);
 /** Options for ls_lsuv. */
 typedef struct ls_lsuv_options {
     double deviation;  /**< standard deviation of each layer's outputs; 0 selects the default, 1 */
-    double tolerance;  /**< accepted errors of the standard deviation are smaller; 0 selects the default, 0.1 */
+    double tolerance;  /**< the error of the standard deviation must be below this number; 0 selects the default, 0.1 */
     int attempts;      /**< maximum number of attempts per layer; 0 selects the default, 10 */
     bool keep_weights; /**< starts from the existing weights instead of orthonormal weights */
     const char *const *targets; /**< as in ls_initialize_options, but borrowed until the initialization */
@@ -265,7 +265,7 @@ typedef struct ls_mixup_options {
 
 /** Replaces each input x with lambda x + (1 - lambda) y, where y is the input of the partner: a random permutation of
  * the global batch assigns each sample a partner. Mixes targets in the same way (Zhang et al., arXiv 1710.09412;
- * torchbearer's Mixup). Without a data set of the loader, on_sample fails with LS_ERR_UNSUPPORTED. */
+ * torchbearer's Mixup). If the loader has no data set, on_sample fails with LS_ERR_UNSUPPORTED. */
 LS_API ls_callback *ls_mixup(const ls_mixup_options *options);
 
 /** Options for ls_cutmix. */
@@ -299,7 +299,7 @@ LS_API ls_callback *ls_cutout(const ls_cutout_options *options);
 
 /** Replaces targets with (1 - epsilon) target + epsilon / classes, for losses without an option for label smoothing
  * (Szegedy et al., arXiv 1512.00567, section 7; torchbearer's LabelSmoothingRegularisation). `classes` is required if
- * targets are class numbers; otherwise it is ignored. Rows are [n, classes, ...]. */
+ * targets are class numbers; otherwise it is ignored. Floating-point targets are [n, classes, ...]. */
 LS_API ls_callback *ls_label_smoothing(double epsilon, int64_t classes);
 
 /** Options for ls_manifold_mixup. */
@@ -335,8 +335,8 @@ typedef struct ls_weight_averaging_options {
     double decay; /**< decay factor, above 0 and below 1: average = decay * average + (1 - decay) * weights after each
                      step, or with `.outer` of a trial after each outer step (exponential moving average); 0 selects
                      the mean of all epochs of the history, updated after the training of each epoch (stochastic weight
-                     averaging: Izmailov et al., arXiv 1803.05407); LS_ZERO is refused. If a hook stops a run between
-                     outer steps, the last checkpoint has the averages before the final outer step. */
+                     averaging: Izmailov et al., arXiv 1803.05407); LS_ZERO is refused. After a stop between outer
+                     steps, the averages in the last checkpoint do not include the final outer step. */
     int64_t first_epoch; /**< first epoch of averaging; the first update copies the weights */
     bool no_swap;        /**< runs validation with the weights instead of the averages */
     bool keep;           /**< replaces the model's weights with the averages at the end of a run */
@@ -407,8 +407,8 @@ typedef struct ls_run_log_options {
  * - The file has one JSON object per line: the configuration and the machine at the start, the loss of steps, and after
  *   each epoch its metrics, its duration, the throughput and the time of the phases of every rank (ls_time).
  * - Each line is in the file before the next hook runs, so the record of a killed run is readable.
- * - A trial that resumes from a checkpoint removes the line of the first later step or epoch, and all lines after it,
- *   from the file, and appends. Any other trial replaces the record in the folder. Later runs of the same trial append.
+ * - A trial that resumes from a checkpoint removes all lines from the first step or epoch after the checkpoint on,
+ *   and then appends. Any other trial replaces the record in the folder. Later runs of the same trial append.
  * - After a resume within an epoch, the duration of this epoch counts only the part after the resume.
  * - If writing fails, the hook and the run fail with LS_ERR_IO on all ranks.
  * - The record contains the first 8191 bytes of rank 0's command line.
@@ -422,7 +422,8 @@ LS_API ls_callback *ls_run_log(const char *folder, const ls_run_log_options *opt
 /** Options for ls_console. */
 typedef struct ls_console_options {
     int digits;     /**< significant digits of each number, at most 17; 0 selects the default, 4 */
-    bool per_batch; /**< adds a line for each batch of these passes, with rank 0's metrics so far */
+    bool per_batch; /**< adds a line for each batch of training, validation and ls_trial_evaluate, with rank 0's metrics
+                       so far */
 } ls_console_options;
 
 /** Prints a line for each pass of training (t), validation (v) and ls_trial_evaluate (e) on rank 0 (torchbearer's

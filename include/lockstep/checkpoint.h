@@ -41,13 +41,14 @@ extern "C" {
  * - If a hook stops the run, the checkpoint records the stop. The first ls_trial_run of a trial that resumes from it
  *   ends immediately, and the next ls_trial_run continues.
  * - Before a checkpoint of a data-parallel model is written, the ranks compare their parameters. If the parameters
- *   differ, nothing is written and the run fails with LS_ERR_MISMATCH. While ls_data_parallel_no_sync is on, they do
- *   not compare, and the checkpoint has the parameters and the optimizer of rank 0.
+ *   differ, nothing is written and the run fails with LS_ERR_MISMATCH. While ls_data_parallel_no_sync is on, the
+ *   ranks do not compare them, and the checkpoint has the parameters and the optimizer of rank 0.
  * - All ranks need the same folder. ls_trial_run fails with LS_ERR_IO before the first step if a rank does not see a
  *   folder that rank 0 creates there.
  * - The folder may contain other files. The trial removes only its own files, by names such as
- *   "epoch-000003-step-0000000120" and ".new-0123456789abcdef-epoch-000003-step-0000000120". It renames later
- *   checkpoints that are damaged: "damaged-epoch-000003-step-0000000120" replaces an earlier folder with this name.
+ *   "epoch-000003-step-0000000120" and ".new-0123456789abcdef-epoch-000003-step-0000000120". It renames damaged
+ *   later checkpoints to names such as "damaged-epoch-000003-step-0000000120", and replaces an earlier folder of this
+ *   name.
  * - With `best`, ls_trial_run fails with LS_ERR_STATE if the folder has a file "best" that is not a link.
  * - One trial at a time uses a folder. Another trial fails with LS_ERR_STATE after half a second, if the file system
  *   supports locks.
@@ -101,7 +102,7 @@ LS_API ls_status ls_trial_save(ls_trial *trial, const char *folder) LS_WARN_UNUS
  *
  * Fails with:
  *
- * - LS_ERR_FORMAT if a file is damaged, with the name of the file, or if the trial has other metrics
+ * - LS_ERR_FORMAT if a file is damaged, with the name of the file, or if the trial has different metrics
  * - LS_ERR_IO if `folder` is not a checkpoint and contains no complete checkpoint
  * - LS_ERR_UNSUPPORTED if a newer Lockstep wrote the checkpoint, or if the model is sharded differently from the
  *   checkpoint's model, and the checkpoint has contents that cannot be resharded (docs/reference/checkpoint-format.md)

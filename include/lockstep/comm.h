@@ -132,10 +132,11 @@ typedef ls_status (*ls_rank_function)(ls_comm *world, void *user);
  * all of them. The processes are forks, so each rank has its own copy of the caller's memory and of `user`.
  *
  * If a rank fails, the other ranks are terminated. Returns the status and message of the first rank that failed. If
- * that is LS_ERR_PEER, waits up to 1 s for the rank that caused it, and returns its status instead. Returns LS_ERR_PEER
- * if the process of the rank ended before `function` returned. Fails with LS_ERR_STATE if this thread has a world, or
- * if this process has other threads; the message gives the number of threads. Call ls_spawn before any function that
- * starts threads.
+ * this status is LS_ERR_PEER, ls_spawn waits up to 1 s for the rank that caused the failure, and returns that rank's
+ * status. Returns LS_ERR_PEER if the process of the failed rank ended before `function` returned.
+ *
+ * Fails with LS_ERR_STATE if this thread has a world, or if this process has other threads; the message gives the
+ * number of threads. Call ls_spawn before any function that starts threads.
  */
 LS_API ls_status ls_spawn(int ranks, ls_rank_function function, void *user) LS_WARN_UNUSED;
 
@@ -460,9 +461,9 @@ LS_API ls_status ls_work_wait_for(ls_work *work, double seconds) LS_WARN_UNUSED;
  * Cancels the call of the work, and frees the work. If the call has already finished, returns its status. Otherwise
  * revokes the communicator, because other ranks may have finished the call: this rank's calls on the communicator fail
  * with the returned error (LS_ERR_STATE), and calls of the other ranks with LS_ERR_PEER. As after ls_work_wait, the
- * library no longer uses the buffers; their contents are then undefined. On backend mpi, MPI cannot shut down while
- * ranks have not finished the call: the process then exits with status 1. NULL is allowed. If ls_work_wait would fail
- * without freeing the work, this call does, too.
+ * library no longer uses the buffers. If the call had not finished, their contents are undefined. On backend mpi, MPI
+ * cannot shut down while ranks have not finished the call: the process then exits with status 1. NULL is allowed. Fails
+ * without freeing the work in the same cases as ls_work_wait.
  */
 LS_API ls_status ls_work_cancel(ls_work *work);
 

@@ -126,8 +126,8 @@ typedef struct ls_resize_options {
  * LS_RESIZE_LINEAR. If no size changes, returns a view of x.
  * - Nearest: output o of an axis is x[floor(o in / out)].
  * - Linear: output o is (1 - f) x[floor(s)] + f x[floor(s) + 1] with f = s - floor(s) and s = max((o + 0.5) in / out -
- *   0.5, 0), or s = o (in - 1) / (out - 1) with align_corners (0 if out is 1), one axis after the other. The last
- *   position of x also stands for the position after it.
+ *   0.5, 0), or s = o (in - 1) / (out - 1) with align_corners (0 if out is 1), one axis after the other. If
+ *   floor(s) + 1 is past the last position, the last position is used.
  */
 LS_API ls_tensor *ls_resize(ls_tensor *x, ls_shape size, const ls_resize_options *options);
 /**

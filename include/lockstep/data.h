@@ -239,11 +239,11 @@ LS_API ls_dataset *ls_dataset_preload(ls_dataset *dataset);
 /* ---- random transforms of images --------------------------------------------------------------------------------- */
 
 /*
- * Inputs are [n, ..., height, width], u8 or f32 (LS_ERR_ARGUMENT). The random numbers of a sample are derived from the
- * loader's seed, the epoch and the sample's position in the epoch (ls_samples.places). They are the same on any number
- * of ranks and threads, and different for each transform of a data set. Results equal torchvision's for the same random
- * numbers. For u8, color transforms round down, and rotations round to the nearest. ls_dataset_preload keeps the
- * results of its first pass.
+ * Inputs are [n, ..., height, width], u8 or f32 (otherwise LS_ERR_ARGUMENT). The random numbers of a sample are derived
+ * from the loader's seed, the epoch and the sample's position in the epoch (ls_samples.places). They are the same on
+ * any number of ranks and threads, and different for each transform of a data set. Results equal torchvision's for the
+ * same random numbers. For u8, color transforms round down, and rotations round to the nearest. ls_dataset_preload
+ * keeps the results of its first pass.
  */
 
 /** Options for ls_dataset_random_crop. */
@@ -268,9 +268,9 @@ LS_API ls_dataset *ls_dataset_random_flip(ls_dataset *dataset, double horizontal
 
 /**
  * Rotates inputs about the center by a random angle between -degrees and degrees (0 to 360), positive counterclockwise,
- * with bilinear interpolation. Pixels outside the image get the finite value `fill`; at its edge they are interpolated.
- * torchvision's RandomRotation gives the same result without a fill; with a fill, it applies the weights of edge pixels
- * twice.
+ * with bilinear interpolation. Pixels outside the image get `fill`, which must be finite. Pixels at the edge are
+ * interpolated between the image and `fill`. torchvision's RandomRotation gives the same result without a fill; with a
+ * fill, it applies the weights of edge pixels twice.
  */
 LS_API ls_dataset *ls_dataset_random_rotation(ls_dataset *dataset, double degrees, double fill);
 
@@ -302,8 +302,8 @@ typedef struct ls_random_erasing_options {
 } ls_random_erasing_options;
 
 /**
- * Fills a rectangle in each of some randomly chosen inputs (Zhong et al., arXiv 1708.04896; torchvision's
- * RandomErasing). Leaves an input unchanged if ten random rectangles do not fit.
+ * Fills a random rectangle in randomly chosen inputs (Zhong et al., arXiv 1708.04896; torchvision's RandomErasing).
+ * Leaves an input unchanged if ten random rectangles do not fit.
  */
 LS_API ls_dataset *ls_dataset_random_erasing(ls_dataset *dataset, const ls_random_erasing_options *options);
 
@@ -486,8 +486,8 @@ LS_API ls_status ls_loader_seek(ls_loader *loader, int64_t epoch, int64_t batch)
  */
 LS_API ls_status ls_loader_next(ls_loader *loader, ls_batch *batch, bool *more) LS_WARN_UNUSED;
 /**
- * Frees the loader, and drops its reference to the data set. NULL is allowed. A later ls_loader_next or ls_loader_seek
- * fails with LS_ERR_STATE.
+ * Frees the loader, and drops its reference to the data set. NULL is allowed. Do not use the loader afterwards:
+ * ls_loader_next and ls_loader_seek usually fail with LS_ERR_STATE.
  */
 LS_API void ls_loader_free(ls_loader *loader);
 

@@ -119,9 +119,9 @@ LS_API ls_status ls_safetensors_save(const char *path, const ls_named *tensors, 
 typedef struct ls_safetensors ls_safetensors;
 
 /**
- * Reads a safetensors file. Returns ownership to the caller; free it with ls_safetensors_free. Returns NULL if the file
- * is invalid: names must be unique, the tensors' bytes must have no gaps, and an entry must have dtype, shape and
- * data_offsets. Also fails for more than LS_MAX_DIMS axes. Elements may have any value, including NaN.
+ * Reads a safetensors file. Returns ownership to the caller; free it with ls_safetensors_free. Fails with LS_ERR_FORMAT
+ * if the file is invalid (names must be unique, the tensors' bytes must have no gaps, and an entry must have dtype,
+ * shape and data_offsets), or if a tensor has more than LS_MAX_DIMS axes. Elements may have any value, including NaN.
  *
  * Integers without a dtype in this library are converted: I8, I16 and U16 to i32, U32 and U64 to i64. A tensor with a
  * different dtype (F8_E4M3, ...), or with a U64 that does not fit i64, is skipped. ls_safetensors_find then fails for
@@ -228,8 +228,8 @@ typedef struct ls_events ls_events;
 /** Options for ls_events_open. */
 typedef struct ls_events_options {
     /**
-     * Seconds between writes to the file, checked at each record. 64 KiB of records are written earlier. 0 selects the
-     * default, 10. LS_ZERO writes each record at once.
+     * Seconds between writes to the file, checked at each record. The writer also writes when 64 KiB of records are
+     * waiting. 0 selects the default, 10. LS_ZERO writes each record at once.
      */
     double flush_seconds;
     const char *suffix; /**< suffix of the file name; NULL selects none */

@@ -76,8 +76,8 @@ LS_API ls_module *ls_module_new(const ls_module_type *type);
  * forward and the backward pass of a recomputed module (ls_recompute):
  * - If a parameter is added later to the model or to a module in it, then ls_trial_run, ls_module_save and
  *   ls_outer_step fail with LS_ERR_STATE. On more than one rank, the backward pass through ls_data_parallel fails too.
- * - If a buffer is added later, such as a cache in the first forward pass, it is not saved or synchronized. The model's
- *   lists do not contain it, so keep the returned pointer.
+ * - If a buffer is added after ls_data_parallel or ls_outer_new, such as a cache, it is not saved or synchronized. The
+ *   model's lists do not contain it, so keep the returned pointer.
  *
  * If an addition fails, ls_module_finish fails too. Fails with
  * - LS_ERR_ARGUMENT if the tensor is NULL without an earlier failure, is not contiguous, or is already a buffer of this
@@ -139,9 +139,9 @@ LS_API ls_status ls_forward_many(ls_module *module, ls_tensor *const *inputs, in
  *   effects, and must not read other tensors that change before the backward pass.
  * - Hooks of the module run once. Hooks of modules below it run in both runs. Modules below it may be recomputed, too.
  *
- * Fails if the module is NULL or was freed. A call with one output fails with LS_ERR_STATE if the module leaves a scope
- * open. A recorded call fails with LS_ERR_UNSUPPORTED if it has several outputs, or if the module communicates (batch
- * normalization in ls_data_parallel on several ranks does).
+ * Fails with LS_ERR_STATE if the module was freed, and with LS_ERR_ARGUMENT if it is NULL without an earlier failure. A
+ * call with one output fails with LS_ERR_STATE if the module leaves a scope open. A recorded call fails with
+ * LS_ERR_UNSUPPORTED if it has several outputs, or if the module communicates (batch normalization on several ranks).
  *
  * The backward pass fails with the status of a second run that fails, and
  * - with LS_ERR_STATE if an input, a parameter or a buffer (except running statistics in training mode) was changed in
@@ -155,7 +155,7 @@ LS_API void ls_module_train(ls_module *module, bool training);
 /**
  * Drops a reference from ls_module_retain, or else the creator's reference. When the last reference is dropped, the
  * module is freed, with the children that nothing else references. Does nothing if a constructor has taken ownership
- * of the module. This also holds just after that owner was freed, if it had at most 1,000 modules. NULL is allowed.
+ * of the module. Do not call it after that owner was freed. NULL is allowed.
  */
 LS_API void ls_module_free(ls_module *module);
 /**
@@ -190,8 +190,8 @@ LS_API ls_tensor *ls_module_parameter(const ls_module *module, int index);
 /**
  * Returns a borrowed pointer to the full name of parameter `index`, for example "0.weight", or NULL if the index is out
  * of range. The name of a shared parameter is its first one. The pointer is valid until a tensor or a child is added to
- * the module or to a module in it. If a forward pass with ls_recompute adds a cache, a pointer that is read before the
- * backward pass and the end of the scope may become invalid afterwards. Copy the name to keep it.
+ * the module or to a module in it. If a forward pass with ls_recompute adds a cache, a pointer from before the backward
+ * pass is valid only until this pass or the end of the scope. Copy the name to keep it.
  */
 LS_API const char *ls_module_parameter_name(const ls_module *module, int index);
 /** Returns the number of buffers of the module and all modules in it. Shared buffers count once. */

@@ -345,14 +345,13 @@ LS_API void ls_optimizer_zero_grad(ls_optimizer *optimizer);
 /**
  * Lists the state of the optimizer as named tensors, to be saved with the parameters. The tensors are the optimizer's
  * own memory. With .zero in ls_data_parallel, they are copies with the state of all ranks, and the call is collective.
- * Returns borrowed pointers, valid until the next step, a new group, or the next call that lists, saves, loads or
- * sets the state, or frees the optimizer. Names follow PyTorch:
+ * Returns borrowed pointers, valid until the next step, ls_optimizer_add_group, ls_optimizer_free, or the next call to
+ * ls_optimizer_state, _set_state, _save or _load. Names follow PyTorch:
  *
  * - "param_groups.0.lr" (f64) for each group
  * - "PARAMETER.STATE" for each parameter, such as "0.weight.exp_avg". PARAMETER is the parameter's name in the
- *   optimizer's model. A parameter outside this model has its number instead, counted over all groups. If a parameter
- *   of the model has such a number as its name, the names are not unique, and ls_optimizer_save fails with
- *   LS_ERR_ARGUMENT.
+ *   optimizer's model. A parameter outside this model has its number instead, counted over all groups.
+ *   ls_optimizer_save fails with LS_ERR_ARGUMENT if the name of a parameter of the model equals such a number.
  * - STATE is step (i64) and: momentum_buffer (ls_sgd, ls_rmsprop, ls_muon), exp_avg (also ls_lion), exp_avg_sq,
  *   max_exp_avg_sq (Adam's variants), mu_product (f64, ls_nadam), square_avg, grad_avg (ls_rmsprop), acc_delta
  *   (ls_adadelta), sum (ls_adagrad)

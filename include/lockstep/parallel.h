@@ -53,7 +53,7 @@ extern "C" {
  */
 LS_API ls_tensor *ls_allreduce(ls_comm *comm, ls_tensor *tensor, ls_reduction reduction);
 
-/** Returns the same reduction on rank `root`, and zeros of the same shape, whose gradient is ignored, elsewhere. */
+/** Returns the same reduction on rank `root`. Other ranks get zeros of the same shape, whose gradient is ignored. */
 LS_API ls_tensor *ls_reduce(ls_comm *comm, ls_tensor *tensor, ls_reduction reduction, int root);
 
 /**
@@ -403,12 +403,12 @@ typedef struct ls_data_parallel_options {
      * option. 0 switches this off.
      *
      * Set `.shards` of ls_loader_options to the same number. Train with ls_data_parallel_step or a trial: ls_forward
-     * outside of them fails with LS_ERR_STATE, except under ls_no_grad without batch normalization or dropout in
+     * outside of them fails with LS_ERR_STATE if operations are recorded, or if batch normalization or dropout is in
      * training mode. A slice of 32 samples or more runs at nearly the speed of a large batch.
      *
-     * A rank runs its slices one after the other, and needs the memory of one slice. With batch normalization, the
-     * slices need statistics of the global batch: they take turns from layer to layer, so the memory of all slices is
-     * in use at the same time, and each slice has its own gradients.
+     * A rank runs its slices one after the other. It needs memory for the activations of one slice, and for a few
+     * copies of the gradients. With batch normalization, the slices take turns from layer to layer, so the activations
+     * and the gradients of all slices are in memory at once.
      *
      * All ranks must pass the same number. Fails with LS_ERR_ARGUMENT if S is less than the number of ranks, and with
      * LS_ERR_UNSUPPORTED if it is combined with .reduce_dtype, .powersgd_rank or .zero = 2 or 3, if the model is on a

@@ -23,8 +23,8 @@
  * - If a constructor takes ownership of a tensor in a scope, the tensor also stays in the scope until the scope ends.
  *   If a constructor takes ownership of a tensor created outside any scope, the tensor no longer belongs to the caller.
  *
- * Use of a freed tensor fails with LS_ERR_STATE until its record is reused: when another scope with tensors has ended
- * in the same enclosing scope, or after 32 more tensors were released. Then the behavior is undefined.
+ * Do not use a freed tensor. Calls fail with LS_ERR_STATE at first; after the library has reused the tensor's record,
+ * the behavior is undefined.
  *
  * Only one thread at a time may use a tensor, a data set or a module.
  */
@@ -136,7 +136,7 @@ LS_API ls_status ls_scope_end(ls_scope *scope);
  * for reuse. The library does this when a thread ends. Call this function earlier if release functions of
  * ls_from_memory must run before that, for example when an interpreter exits. Tensors outside any scope stay valid, and
  * the thread can continue to use the library. The default device, ls_no_grad and ls_autocast return to their initial
- * values, and ls_memory_stats no longer counts these tensors.
+ * values, and ls_memory_stats no longer counts tensors outside any scope.
  */
 LS_API void ls_thread_end(void);
 

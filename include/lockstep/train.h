@@ -61,7 +61,7 @@ struct ls_trial_state {
     void *criterion_user;   /**< user pointer of the criterion; a hook may replace it */
     int64_t epoch;          /**< index of the epoch in the trial, from 0; 0 in hooks of ls_trial_evaluate */
     int64_t epochs;         /**< argument `epochs` of ls_trial_run: total number of epochs */
-    int64_t batch;          /**< index of the batch in the epoch, from 0; after the last batch, their number */
+    int64_t batch;          /**< index of the batch in the epoch, from 0; after the last batch, the number of batches */
     int64_t batches;        /**< number of batches in the epoch; -1 if unknown */
     int64_t step;  /**< number of training steps of the trial, with the steps of a checkpoint from which it resumed */
     int64_t first; /**< index in the global batch of this rank's first sample; see ls_batch */
@@ -129,8 +129,8 @@ typedef struct ls_callback_hooks {
         on_checkpoint;           /**< called when the epoch is complete; the program may save its own files here */
     ls_callback_function on_end; /**< called at the end of a run that has not failed */
     /** Lists the state of the callback as named tensors, for checkpoints. The trial borrows the tensors until it
-     * calls another function of the callback. Set both `state` and `set_state`, or neither: checkpoints then do not
-     * contain the callback's state. */
+     * calls another function of the callback. Set both `state` and `set_state`, or neither. Without them,
+     * checkpoints do not contain the callback's state. */
     ls_status (*state)(void *user, const ls_named **tensors, int *count);
     /** Copies the state from a checkpoint when a trial resumes. Returns an error if the tensors do not match. */
     ls_status (*set_state)(void *user, const ls_named *tensors, int count);
