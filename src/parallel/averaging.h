@@ -63,6 +63,9 @@ enum { LS_SHARE_FAILED = -1 };
  * this rank's inputs a call of the record.
  */
 ls_status ls_data_parallel_exchange(ls_data_parallel_state *state, const ls_rank_inputs *own, size_t bytes);
+
+/* Takes part in the exchange after this rank has failed: all ranks get this thread's error. Returns its status. */
+ls_status ls_data_parallel_refuse_share(ls_data_parallel_state *state);
 ls_status ls_data_parallel_capture_shares(ls_data_parallel_state *state, ls_capture *capture);
 
 /* Returns the description of a rank, after an exchange. */

@@ -50,6 +50,11 @@ ls_status ls_data_parallel_exchange(ls_data_parallel_state *state, const ls_rank
     return LS_OK;
 }
 
+ls_status ls_data_parallel_refuse_share(ls_data_parallel_state *state) {
+    const ls_rank_inputs own = {.samples = LS_SHARE_FAILED};
+    return ls_data_parallel_exchange(state, &own, sizeof own);
+}
+
 /* ---- captured steps ---------------------------------------------------------------------------------------------- */
 
 typedef struct captured_shares {
@@ -74,15 +79,15 @@ static ls_status replay_shares(void *object) {
 static void notify_in_shares(void *object) {
     const captured_shares *shares = object;
     ls_data_parallel_begin_replay(shares->state, LS_SHARE_FAILED);
-    ls_rank_inputs own = {.samples = LS_SHARE_FAILED};
-    (void)ls_data_parallel_exchange(shares->state, &own, sizeof own);
+    (void)ls_data_parallel_refuse_share(shares->state);
 }
 
 ls_status ls_data_parallel_capture_shares(ls_data_parallel_state *state, ls_capture *capture) {
     const size_t bytes = ls_data_parallel_share_bytes(state);
     captured_shares *shares = ls_capture_allocate(capture, sizeof *shares + bytes);
     if (shares == NULL) {
-        return ls_fail_memory("ls_data_parallel", sizeof *shares + bytes);
+        (void)ls_fail_memory("ls_data_parallel", sizeof *shares + bytes);
+        return ls_data_parallel_refuse_share(state);
     }
     shares->own = (ls_rank_inputs *)(void *)(shares + 1);
     ls_data_parallel_describe(state, shares->own);

@@ -27,7 +27,8 @@ static ls_status locate(ls_batch_part *part) {
     const size_t bytes = ls_data_parallel_share_bytes(state);
     ls_rank_inputs *own = ls_record_allocate(bytes);
     if (own == NULL) {
-        return ls_fail_memory("ls_data_parallel", bytes);
+        (void)ls_fail_memory("ls_data_parallel", bytes);
+        return ls_data_parallel_refuse_share(state);
     }
     ls_data_parallel_describe(state, own);
     const ls_status status = ls_data_parallel_exchange(state, own, bytes);

@@ -37,6 +37,12 @@ static bool has_gradient(const ls_collective *what, ls_reduction reduction) {
     return what->op.backward != NULL && (!what->reduces || reduction <= LS_MAX);
 }
 
+ls_status ls_check_tensor_reduction(const char *call, ls_reduction reduction) {
+    return reduction < LS_MINLOC
+               ? LS_OK
+               : ls_fail(LS_ERR_ARGUMENT, "%s: %s cannot reduce tensors", call, ls_reduction_name(reduction));
+}
+
 static ls_status check_arguments(const ls_meeting *meeting, const ls_proposal *proposal) {
     const ls_collective *what = meeting->what;
     const char *name = what->op.name;
@@ -54,10 +60,7 @@ static ls_status check_arguments(const ls_meeting *meeting, const ls_proposal *p
         return ls_error_status();
     }
     if (what->reduces && tensor != NULL) {
-        if (proposal->reduction >= LS_MINLOC) {
-            return ls_fail(LS_ERR_ARGUMENT, "%s: %s cannot reduce tensors", name,
-                           ls_reduction_name(proposal->reduction));
-        }
+        LS_TRY(ls_check_tensor_reduction(name, proposal->reduction));
         LS_TRY(ls_reduce_check(name, (ls_dtype)tensor->dtype, proposal->reduction));
     }
     for (int i = 0; i < what->axes && brings; i++) {

@@ -29,6 +29,9 @@ ls_status ls_hash_elements(const char *call, const ls_tensor *tensor, uint64_t *
  */
 ls_status ls_batch_hash(int64_t *hash);
 
+/* Fails with LS_ERR_ARGUMENT for reductions of pairs, which tensors do not contain. */
+ls_status ls_check_tensor_reduction(const char *call, ls_reduction reduction);
+
 /* Returns the communicator of a reducer. */
 ls_comm *ls_reducer_comm(const ls_reducer *reducer);
 

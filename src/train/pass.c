@@ -135,6 +135,14 @@ ls_status ls_trial_train_pass(ls_trial *trial, const ls_trial_pass *pass) {
     return skip_rest(trial, pass);
 }
 
+ls_status ls_trial_seek_back(ls_loader *loader, int64_t epoch, int64_t batch, ls_status status) {
+    ls_saved_error cause;
+    ls_error_save(&cause);
+    cause.status = status;
+    const ls_status sought = ls_loader_seek(loader, epoch, batch);
+    return status != LS_OK ? ls_error_put_back(&cause) : sought;
+}
+
 ls_status ls_trial_measure_pass(ls_trial *trial, const ls_trial_pass *pass) {
     int64_t epoch, batch;
     LS_TRY(ls_module_check_synchronized("ls_trial", trial->state.model));
@@ -144,11 +152,7 @@ ls_status ls_trial_measure_pass(ls_trial *trial, const ls_trial_pass *pass) {
     if (pass->loader != trial->options.train) {
         return status;
     }
-    ls_saved_error cause;
-    ls_error_save(&cause);
-    cause.status = status;
-    const ls_status sought = ls_loader_seek(pass->loader, epoch, batch);
-    return status != LS_OK ? ls_error_put_back(&cause) : sought;
+    return ls_trial_seek_back(pass->loader, epoch, batch, status);
 }
 
 void ls_trial_enter(ls_trial *trial, ls_trial_phase phase, ls_loader *loader) {

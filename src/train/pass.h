@@ -17,6 +17,9 @@ typedef struct ls_trial_pass {
 /* Trains from the loader's position. */
 ls_status ls_trial_train_pass(ls_trial *trial, const ls_trial_pass *pass);
 
+/* Moves the loader back to a position after work with result `status`. Returns the first error. */
+ls_status ls_trial_seek_back(ls_loader *loader, int64_t epoch, int64_t batch, ls_status status);
+
 /* Computes metrics on epoch 0 of the loader. If this is the training loader, restores its position. */
 ls_status ls_trial_measure_pass(ls_trial *trial, const ls_trial_pass *pass);
 

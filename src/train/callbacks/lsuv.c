@@ -6,6 +6,7 @@
 #include "data/loader.h"
 #include "nn/module.h"
 #include "parallel/pipeline.h"
+#include "train/pass.h"
 
 static const char *const maker = "ls_lsuv";
 
@@ -106,14 +107,7 @@ static ls_status set_all(lsuv *self, const ls_trial_state *state) {
     self->state = state;
     self->input = batch.count > 0 ? batch.input : NULL;
     const ls_status status = ls_visit_modules(state->model, self->options.targets, set_layer, self);
-    if (status == LS_OK) {
-        return ls_loader_seek(loader, epoch, number);
-    }
-    ls_saved_error cause;
-    ls_error_save(&cause);
-    cause.status = status;
-    (void)(ls_loader_seek(loader, epoch, number) == LS_OK);
-    return ls_error_put_back(&cause);
+    return ls_trial_seek_back(loader, epoch, number, status);
 }
 
 static bool has_pipeline(const ls_module *module) {
