@@ -135,7 +135,10 @@ LS_API ls_status ls_add_grad_hook(ls_tensor *leaf, ls_grad_hook hook, void *user
 /** A function for ls_gradcheck. Its result may have any shape. */
 typedef ls_tensor *(*ls_function)(ls_tensor **inputs, int count, void *user);
 
-/** Options for ls_gradcheck. Zero fields select defaults suited to f64. Negative numbers fail with LS_ERR_ARGUMENT. */
+/**
+ * Options for ls_gradcheck. Zero fields select defaults suited to f64. Negative numbers and an infinite step fail with
+ * LS_ERR_ARGUMENT.
+ */
 typedef struct ls_gradcheck_options {
     double step;     /**< step of the central difference; 0 selects the default, 1e-6 */
     double absolute; /**< absolute tolerance; 0 selects the default, 1e-5 */

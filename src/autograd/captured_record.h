@@ -37,8 +37,7 @@ typedef struct captured_exchange {
     void *object;
 } captured_exchange;
 
-/* Shares and gradients. ls_capture_move_samples moves the samples of all dropouts, so a step has one exchange of
- * shares. */
+/* At most one exchange of the ranks' shares of the global batch, and one of gradients. */
 enum { LS_STEP_EXCHANGES = 2 };
 
 struct ls_step {

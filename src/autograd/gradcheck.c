@@ -2,6 +2,7 @@
  * Compares gradients with central differences. The weights of the sum have their own random seed. The thread's
  * generator is restored before every call to the function, so that random operations produce the same numbers.
  */
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -197,9 +198,9 @@ static ls_status check_input(const check *c, const ls_tensor *input, int number)
 }
 
 static ls_status check_options(const char *call, const ls_gradcheck_options *given) {
-    LS_TRY(ls_option_within(call, ".step", given->step, 0, INFINITY));
-    LS_TRY(ls_option_within(call, ".absolute", given->absolute, 0, INFINITY));
-    return ls_option_within(call, ".relative", given->relative, 0, INFINITY);
+    LS_TRY(ls_option_within(call, "step", given->step, 0, DBL_MAX));
+    LS_TRY(ls_option_within(call, "absolute", given->absolute, 0, INFINITY));
+    return ls_option_within(call, "relative", given->relative, 0, INFINITY);
 }
 
 static ls_status check_arguments(const check *c) {

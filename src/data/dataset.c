@@ -23,11 +23,11 @@ static bool layout_is_good(const ls_sample_layout *layout) {
 
 ls_dataset *ls_dataset_new(const ls_dataset_type *type, int64_t count, const ls_sample_layout *layout) {
     if (type == NULL || type->fetch == NULL || layout == NULL || count < 0 || !layout_is_good(layout)) {
-        return ls_fail_null(
-            LS_ERR_ARGUMENT,
-            "ls_dataset_new: a type with fetch, a count of 0 or more (is %lld), dtypes, and shapes of at most %d axes "
-            "with sizes of 0 or more are needed",
-            (long long)count, LS_MAX_DIMS - 1);
+        return ls_fail_null(LS_ERR_ARGUMENT,
+                            "ls_dataset_new: a type with fetch, a count of 0 or more (is %lld), valid dtypes, and "
+                            "shapes of at most %d axes "
+                            "with sizes of 0 or more are needed",
+                            (long long)count, LS_MAX_DIMS - 1);
     }
     ls_dataset *dataset = ls_allocate_zeroed(1, sizeof *dataset);
     void *state = ls_allocate_zeroed(1, type->state_size);
@@ -114,6 +114,20 @@ ls_sample_layout ls_dataset_layout(const ls_dataset *dataset) {
 }
 
 /* ---- batches ----------------------------------------------------------------------------------------------------- */
+
+ls_status ls_batch_check(const char *call, const char *which, int64_t number, const ls_tensor *batch, ls_shape shape,
+                         ls_dtype dtype) {
+    const ls_shape given = ls_sample_shape(batch);
+    if (ls_shape_equal(&given, &shape) && batch->dtype == dtype) {
+        return LS_OK;
+    }
+    return ls_fail(
+        LS_ERR_SHAPE,
+        "%s: in the batch that begins with sample %lld, each %s is %s of %s, but the first sample's is %s of "
+        "%s: a transform must return the same shape and dtype for all samples",
+        call, (long long)number, which, ls_shape_describe(given.ndim, given.size).text,
+        ls_dtype_name((ls_dtype)batch->dtype), ls_shape_describe(shape.ndim, shape.size).text, ls_dtype_name(dtype));
+}
 
 static ls_tensor *new_batch(int64_t n, ls_shape sample, ls_dtype dtype) {
     int64_t size[LS_MAX_DIMS] = {n};

@@ -94,6 +94,13 @@ static inline ls_shape ls_sample_shape(const ls_tensor *batch) {
 }
 
 /*
+ * Fails with LS_ERR_SHAPE if the samples of a batch do not have the shape and dtype of the first sample of the data
+ * set. `which` is "input" or "target". `number` is the number of the batch's first sample.
+ */
+ls_status ls_batch_check(const char *call, const char *which, int64_t number, const ls_tensor *batch, ls_shape shape,
+                         ls_dtype dtype);
+
+/*
  * Calls the function in its own scope, without recording, and frees the tensors that the function leaves in the scope.
  * Keeps the error message of a failure, if there is one.
  */

@@ -227,17 +227,9 @@ static ls_tensor *whole_tensor(int64_t count, ls_shape sample, ls_dtype dtype) {
 }
 
 /* Copies a batch into the rows starting at `first`. */
-static ls_status put_rows(ls_tensor *whole, int64_t first, const ls_tensor *batch) {
+static ls_status put_rows(ls_tensor *whole, const char *which, int64_t first, const ls_tensor *batch) {
+    LS_TRY(ls_batch_check("ls_dataset_preload", which, first, batch, ls_sample_shape(whole), (ls_dtype)whole->dtype));
     int64_t size[LS_MAX_DIMS];
-    const ls_shape given = ls_sample_shape(batch), wanted = ls_sample_shape(whole);
-    if (!ls_shape_equal(&given, &wanted) || batch->dtype != whole->dtype) {
-        return ls_fail(LS_ERR_SHAPE,
-                       "ls_dataset_preload: samples from %lld on are %s of %s, but the first sample is %s of %s: a "
-                       "transform must return the same shape and dtype for all samples",
-                       (long long)first, ls_shape_describe(given.ndim, given.size).text,
-                       ls_dtype_name((ls_dtype)batch->dtype), ls_shape_describe(wanted.ndim, wanted.size).text,
-                       ls_dtype_name((ls_dtype)whole->dtype));
-    }
     memcpy(size, whole->size, sizeof size);
     size[0] = batch->size[0];
     ls_tensor *rows = ls_tensor_view_owned(whole, whole->ndim, size, whole->stride, first * whole->stride[0]);
@@ -260,10 +252,10 @@ static ls_status load_all(ls_dataset *dataset, ls_tensor *input, ls_tensor *targ
         const ls_samples samples = {.indices = indices, .places = indices, .count = n};
         status = ls_dataset_batch(dataset, &samples, &batch_input, &batch_target);
         if (status == LS_OK) {
-            status = put_rows(input, first, batch_input);
+            status = put_rows(input, "input", first, batch_input);
         }
         if (status == LS_OK) {
-            status = put_rows(target, first, batch_target);
+            status = put_rows(target, "target", first, batch_target);
         }
     }
     ls_tensor_drop(batch_input);

@@ -98,15 +98,8 @@ static ls_status add_channel(statistics *s, int64_t channel, const double *batch
 }
 
 static ls_status add_batch(statistics *s, ls_tensor *input, int64_t rows) {
-    const ls_shape given = ls_sample_shape(input), wanted = ls_dataset_layout(s->dataset).input_shape;
-    if (!ls_shape_equal(&given, &wanted)) {
-        return ls_fail(LS_ERR_SHAPE,
-                       "ls_nn_standardize_fit: samples %lld to %lld have the shape %s, but the first sample has %s: a "
-                       "transform must return the same shape for all samples",
-                       (long long)s->count, (long long)(s->count + rows - 1),
-                       ls_shape_describe(given.ndim, given.size).text,
-                       ls_shape_describe(wanted.ndim, wanted.size).text);
-    }
+    const ls_sample_layout layout = ls_dataset_layout(s->dataset);
+    LS_TRY(ls_batch_check("ls_nn_standardize_fit", "input", s->count, input, layout.input_shape, layout.input_dtype));
     ls_scope *scope = ls_scope_begin();
     ls_tensor *batch = ls_to(input, LS_F64);
     batch = batch != NULL ? ls_contiguous(batch) : NULL;

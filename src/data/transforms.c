@@ -1,5 +1,4 @@
 /* Transforms of whole batches. */
-#include "autograd/ops/ops.h"
 #include "data/dataset.h"
 #include "tensor/scope.h"
 

@@ -210,20 +210,10 @@ typedef struct concat_state {
     int count;
 } concat_state;
 
-/* Returns whether samples have the same shape and dtype. */
-static bool same_sample(ls_shape a, ls_dtype a_dtype, ls_shape b, ls_dtype b_dtype) {
-    return a_dtype == b_dtype && ls_shape_equal(&a, &b);
-}
-
-/* Copies row i of `from` to row rows[i] of `to`. */
-static ls_status put_rows(ls_tensor *to, const ls_tensor *from, const int64_t *rows, const char *which) {
-    if (!same_sample(ls_sample_shape(from), (ls_dtype)from->dtype, ls_sample_shape(to), (ls_dtype)to->dtype)) {
-        return ls_fail(LS_ERR_SHAPE,
-                       "ls_dataset_concat: a batch of %ss is %s of %s, but earlier samples were %s of %s: a transform "
-                       "must return the same shape and dtype for all",
-                       which, LS_SHAPE_TEXT(from), ls_dtype_name((ls_dtype)from->dtype), LS_SHAPE_TEXT(to),
-                       ls_dtype_name((ls_dtype)to->dtype));
-    }
+/* Copies row i of `from` to row rows[i] of `to`. `number` is the number of the first sample in `from`. */
+static ls_status put_rows(ls_tensor *to, const ls_tensor *from, const int64_t *rows, const char *which,
+                          int64_t number) {
+    LS_TRY(ls_batch_check("ls_dataset_concat", which, number, from, ls_sample_shape(to), (ls_dtype)to->dtype));
     ls_tensor *dense = ls_tensor_dense("ls_dataset_concat", from, (ls_dtype)from->dtype);
     if (dense == NULL) {
         return ls_error_status();
@@ -262,9 +252,9 @@ static ls_status fetch_part(ls_dataset *part, int64_t first, const ls_samples *s
     ls_tensor *batch_input = NULL;
     ls_tensor *batch_target = NULL;
     LS_TRY(ls_dataset_batch(part, &of_part, &batch_input, &batch_target));
-    ls_status status = put_rows(input, batch_input, rows, "input");
+    ls_status status = put_rows(input, batch_input, rows, "input", first + numbers[0]);
     if (status == LS_OK) {
-        status = put_rows(target, batch_target, rows, "target");
+        status = put_rows(target, batch_target, rows, "target", first + numbers[0]);
     }
     ls_tensor_drop(batch_input);
     ls_tensor_drop(batch_target);
@@ -298,7 +288,7 @@ static void concat_free_state(ls_dataset *self) {
 
 static ls_status compare_samples(int part, int other, const char *which, ls_shape a, ls_dtype a_dtype, ls_shape b,
                                  ls_dtype b_dtype) {
-    if (same_sample(a, a_dtype, b, b_dtype)) {
+    if (a_dtype == b_dtype && ls_shape_equal(&a, &b)) {
         return LS_OK;
     }
     return ls_fail(LS_ERR_SHAPE,

@@ -267,9 +267,8 @@ ls_module *ls_nn_upsample(ls_shape factor, const ls_resize_options *options) {
     ls_module *constructor(int64_t factor) {                                                                           \
         static const ls_module_type type = {                                                                           \
             .name = (text), .state_size = sizeof(resize_state), .forward = shuffle_forward};                           \
-        if (factor < 1 || factor > INT32_MAX) {                                                                        \
-            return ls_fail_null(LS_ERR_ARGUMENT, "%s: the factor is %lld, but must be positive and below 2^31",        \
-                                #constructor, (long long)factor);                                                      \
+        if (ls_shuffle_check(#constructor, factor) != LS_OK) {                                                         \
+            return NULL;                                                                                               \
         }                                                                                                              \
         ls_module *module = ls_module_new(&type);                                                                      \
         if (module != NULL) {                                                                                          \

@@ -214,21 +214,23 @@ __attribute__((noinline)) static ls_status run_outside(ls_module *module, ls_ten
     return LS_OK;
 }
 
+static void clear(ls_tensor **outputs, int count) {
+    for (int i = 0; i < count; i++) {
+        outputs[i] = NULL;
+    }
+}
+
 INLINE ls_status forward(ls_module *module, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
                          int output_count) {
     ls_status status = check_call(module, inputs, input_count, output_count);
-    for (int i = 0; i < output_count; i++) {
-        outputs[i] = NULL;
-    }
+    clear(outputs, output_count);
     if (status == LS_OK) {
         note_call(module);
         status = __builtin_expect(is_outside(), 0) ? run_outside(module, inputs, input_count, outputs, output_count)
                                                    : run_with_hooks(module, inputs, input_count, outputs, output_count);
     }
     if (__builtin_expect(status != LS_OK, 0)) {
-        for (int i = 0; i < output_count; i++) {
-            outputs[i] = NULL;
-        }
+        clear(outputs, output_count);
         (void)ls_scope_failed();
     }
     return status;
@@ -254,9 +256,7 @@ ls_status ls_module_run_once(ls_module *module, ls_tensor *const *inputs, int in
 
 static ls_status check_arrays(ls_tensor *const *inputs, int input_count, ls_tensor **outputs, int output_count) {
     if ((inputs == NULL && input_count > 0) || outputs == NULL) {
-        for (int i = 0; outputs != NULL && i < output_count; i++) {
-            outputs[i] = NULL;
-        }
+        clear(outputs, outputs != NULL ? output_count : 0);
         return ls_fail(LS_ERR_ARGUMENT, "ls_forward_many: the array of %s is NULL",
                        outputs == NULL ? "outputs" : "inputs");
     }

@@ -2,7 +2,6 @@
  * values. */
 #include <math.h>
 
-#include "autograd/ops/ops.h"
 #include "base/option.h"
 #include "nn/layers.h"
 #include "nn/module.h"
@@ -308,7 +307,7 @@ typedef struct norm_state {
     ls_tensor *running_mean;
     ls_tensor *running_var;
     ls_shape shape; /* of the parameters */
-    int axes;
+    int axes;       /* spatial axes of batch norm */
     int64_t groups;
     double epsilon;
     double momentum;
@@ -339,7 +338,6 @@ static norm_state *norm_begin(const char *call, ls_module *module, ls_shape shap
                               const ls_batch_norm_options *options) {
     norm_state *norm = module->state;
     norm->shape = shape;
-    norm->axes = shape.ndim;
     norm->epsilon = ls_option(options->epsilon, 1e-5);
     norm->momentum = ls_option(options->momentum, 0.1);
     module->failed |= ls_option_within(call, "epsilon", norm->epsilon, 0, INFINITY) != LS_OK ||
@@ -361,7 +359,7 @@ static ls_batch_norm_options from_norm_options(const ls_norm_options *options) {
                                                      .epsilon = options->epsilon};
 }
 
-/* Checks the last axes of x. Without a weight, no operation does. */
+/* Checks the last axes of x. ls_layer_norm without a weight cannot check them. */
 static bool ends_with_shape(const ls_module *self, const ls_tensor *x) {
     const norm_state *norm = self->state;
     bool fits = ls_ndim(x) >= norm->shape.ndim;
@@ -377,8 +375,9 @@ static bool ends_with_shape(const ls_module *self, const ls_tensor *x) {
 
 static ls_tensor *layer_norm_forward(ls_module *self, ls_tensor *input) {
     const norm_state *norm = self->state;
-    return !ends_with_shape(self, input) ? NULL
-                                         : ls_layer_norm(input, norm->axes, norm->weight, norm->bias, norm->epsilon);
+    return !ends_with_shape(self, input)
+               ? NULL
+               : ls_layer_norm(input, norm->shape.ndim, norm->weight, norm->bias, norm->epsilon);
 }
 
 ls_module *ls_nn_layer_norm(ls_shape shape, const ls_norm_options *options) {
@@ -394,7 +393,7 @@ ls_module *ls_nn_layer_norm(ls_shape shape, const ls_norm_options *options) {
 
 static ls_tensor *rms_norm_forward(ls_module *self, ls_tensor *input) {
     const norm_state *norm = self->state;
-    return !ends_with_shape(self, input) ? NULL : ls_rms_norm(input, norm->axes, norm->weight, norm->epsilon);
+    return !ends_with_shape(self, input) ? NULL : ls_rms_norm(input, norm->shape.ndim, norm->weight, norm->epsilon);
 }
 
 ls_module *ls_nn_rms_norm(ls_shape shape, const ls_rms_norm_options *options) {

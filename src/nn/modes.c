@@ -14,7 +14,11 @@ void ls_module_train(ls_module *module, bool training) {
     }
 }
 
-/* The sum of ls_module.unsynchronized over all modules of the process. */
+/*
+ * The sum of ls_module.unsynchronized over all modules of the process. It cannot belong to a thread: a program may run
+ * ls_outer_step in one thread and save the model in a different thread. Ranks of the same process share the count
+ * safely, because a positive count only starts the search through the module.
+ */
 static atomic_int unsynchronized_count;
 
 void ls_module_add_unsynchronized(ls_module *module, int change) {
@@ -23,25 +27,26 @@ void ls_module_add_unsynchronized(ls_module *module, int change) {
 }
 
 /* Returns whether an ls_outer of the module or of an ancestor has taken steps since its last outer step. */
-static bool is_between_outer_steps(const ls_module *module) {
-    bool between = module->unsynchronized > 0;
-    for (int i = 0; i < module->parent_count && !between; i++) {
-        between = is_between_outer_steps(module->parents[i]);
+static bool is_unsynchronized(const ls_module *module) {
+    bool unsynchronized = module->unsynchronized > 0;
+    for (int i = 0; i < module->parent_count && !unsynchronized; i++) {
+        unsynchronized = is_unsynchronized(module->parents[i]);
     }
-    return between;
+    return unsynchronized;
 }
 
-static bool any_is_between_outer_steps(const ls_module *module) {
-    bool between = is_between_outer_steps(module);
-    for (int i = 0; i < module->child_count && !between; i++) {
-        between = any_is_between_outer_steps(module->children[i].module);
+/* Returns whether the module or a descendant is unsynchronized. */
+static bool any_is_unsynchronized(const ls_module *module) {
+    bool unsynchronized = is_unsynchronized(module);
+    for (int i = 0; i < module->child_count && !unsynchronized; i++) {
+        unsynchronized = any_is_unsynchronized(module->children[i].module);
     }
-    return between;
+    return unsynchronized;
 }
 
 /* Models without ls_outer need no search, which visits a shared module once per path. */
 bool ls_module_is_unsynchronized(const ls_module *module) {
-    return atomic_load_explicit(&unsynchronized_count, memory_order_relaxed) > 0 && any_is_between_outer_steps(module);
+    return atomic_load_explicit(&unsynchronized_count, memory_order_relaxed) > 0 && any_is_unsynchronized(module);
 }
 
 ls_status ls_module_check_synchronized(const char *call, const ls_module *module) {

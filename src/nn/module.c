@@ -91,16 +91,16 @@ static bool has_all_parameters(const ls_named_list *list, const ls_module *modul
 }
 
 /* Discards the lists of a module to which a tensor or a child was added, and of its ancestors, except lists that are
- * kept. */
-static void forget_lists(ls_module *module) {
+ * kept. `has_parameters` means that the addition may contain parameters. */
+static void forget_lists(ls_module *module, bool has_parameters) {
     if (module->list_keepers == 0) {
         ls_module_clear_lists(module);
     } else {
         module->stale = true;
-        module->grown = module->grown || !has_all_parameters(&module->parameters, module);
+        module->grown = module->grown || (has_parameters && !has_all_parameters(&module->parameters, module));
     }
     for (int i = 0; i < module->parent_count; i++) {
-        forget_lists(module->parents[i]);
+        forget_lists(module->parents[i], has_parameters);
     }
 }
 
@@ -283,7 +283,7 @@ static ls_tensor *add_tensor(ls_module *module, ls_named_list *list, const char 
         (void)ls_fail_memory(module->type->name, sizeof(ls_named_tensor));
         return refuse_tensor(module, owned);
     }
-    forget_lists(module);
+    forget_lists(module, list == &module->own_parameters);
     ls_storage_set_kind(owned->storage, LS_MEMORY_PARAMETERS);
     return owned;
 }
@@ -371,7 +371,7 @@ ls_module *ls_module_add_child(ls_module *module, const char *name, ls_module *c
     }
     /* A rejected module is kept until ls_module_finish, like rejected tensors. */
     if (put_child(module, good ? name : "", owned)) {
-        forget_lists(module);
+        forget_lists(module, true);
     } else {
         (void)ls_fail_memory(module->type->name, sizeof(ls_child));
         fail_module(module);
@@ -442,7 +442,7 @@ const char *ls_module_child_name(const ls_module *module, int index) {
  * Returns the rest of `name` after the child's name and dot, or NULL if `name` does not begin with them. If the child's
  * name is empty, returns `name`.
  */
-static const char *behind_child(const char *child, const char *name) {
+static const char *name_after_child(const char *child, const char *name) {
     const size_t length = strlen(child);
     if (length == 0) {
         return name;
@@ -463,7 +463,7 @@ ls_module *ls_module_find_child(const ls_module *module, const char *name) {
     }
     ls_module *found = NULL;
     for (int i = 0; i < module->child_count && found == NULL; i++) {
-        const char *rest = behind_child(module->children[i].name, name);
+        const char *rest = name_after_child(module->children[i].name, name);
         found = rest != NULL ? ls_module_find_child(module->children[i].module, rest) : NULL;
     }
     return found;

@@ -98,7 +98,7 @@ struct ls_module {
     ls_named_list parameters; /* each parameter once, under its first name */
     ls_named_list buffers;    /* each buffer once, except buffers that are also parameters */
     ls_named_list aliases;    /* further names of both */
-    ls_division stages;       /* of a stage of a pipeline: the ranks over which the model's tensors are distributed */
+    ls_division division;     /* of a Pipeline: the ranks over which the tensors of its stages are distributed */
 };
 
 /* Returns false for NULL, and for a freed module, with an error. */

@@ -39,7 +39,8 @@ static ls_status evaluate_and_step(ls_optimizer *optimizer, ls_closure closure, 
 }
 
 static ls_status check_and_step(ls_optimizer *optimizer, ls_closure closure, void *user, double *loss) {
-    if (optimizer->comm == NULL) { /* the ranks of .comm fail together */
+    /* With .comm, a failure on one rank alone would leave the other ranks waiting. */
+    if (optimizer->comm == NULL) {
         LS_TRY(ls_optimizer_check_groups("ls_optimizer_step_closure", optimizer));
     }
     ls_optimizer_begin_step(optimizer);

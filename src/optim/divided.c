@@ -21,8 +21,8 @@ double *ls_divided_sum(const char *call, ls_divided_sums *sums, const ls_divisio
 }
 
 static ls_status add_stages(const char *call, ls_divided_sums *sums, const ls_module *module) {
-    const ls_division divisions[LS_DIVISIONS] = {[LS_DIVIDED_MODEL] = module->stages};
-    if (module->stages.add != NULL && ls_divided_sum(call, sums, divisions) == NULL) {
+    const ls_division divisions[LS_DIVISIONS] = {[LS_DIVIDED_MODEL] = module->division};
+    if (module->division.add != NULL && ls_divided_sum(call, sums, divisions) == NULL) {
         return ls_error_status();
     }
     for (int i = 0; i < module->child_count; i++) {

@@ -69,19 +69,23 @@ static ls_status average_one(ls_tensor *average, ls_tensor *present, double keep
     return copied != LS_OK ? copied : ended;
 }
 
+static ls_status average_all(ls_ema *ema) {
+    LS_TRY(ls_snapshot_check("ls_ema_update", &ema->averages));
+    const double count = (double)ema->updates;
+    const double keep = ema->decay > 0 ? ema->decay : count / (count + 1);
+    for (int i = 0; i < ema->averages.count; i++) {
+        LS_TRY(average_one(ema->averages.tensors[i], ls_snapshot_source(&ema->averages, i), keep));
+    }
+    return LS_OK;
+}
+
 ls_status ls_ema_update(ls_ema *ema) {
     ls_capture_refuse_here("ls_ema_update", LS_CAPTURE_STATE);
     if (ema == NULL) {
         return ls_fail_missing("ls_ema_update: the averages");
     }
     LS_TRY(check_here("ls_ema_update", ema));
-    LS_TRY(ls_snapshot_check("ls_ema_update", &ema->averages));
-    const double count = (double)ema->updates;
-    const double keep = count == 0 ? 0 : ema->decay > 0 ? ema->decay : count / (count + 1);
-    for (int i = 0; keep > 0 && i < ema->averages.count; i++) {
-        LS_TRY(average_one(ema->averages.tensors[i], ls_snapshot_source(&ema->averages, i), keep));
-    }
-    LS_TRY(keep == 0 ? ls_snapshot_take("ls_ema_update", &ema->averages) : LS_OK);
+    LS_TRY(ema->updates == 0 ? ls_snapshot_take("ls_ema_update", &ema->averages) : average_all(ema));
     ema->updates++;
     return LS_OK;
 }

@@ -20,7 +20,8 @@ ls_tensor *ls_snapshot_source(const ls_snapshot *snapshot, int i);
 /* Fails with LS_ERR_STATE if the model was freed, or if this rank has only a part of one of its tensors. */
 ls_status ls_snapshot_check(const char *call, const ls_snapshot *snapshot);
 /* Copy the model into the snapshot; copy the snapshot into the model; exchange both. Fail like ls_snapshot_check, and
- * then change nothing. */
+ * then change nothing. If ls_snapshot_swap runs out of memory for a copy of one tensor, the tensors before it stay
+ * exchanged. */
 ls_status ls_snapshot_take(const char *call, const ls_snapshot *snapshot);
 ls_status ls_snapshot_put(const char *call, const ls_snapshot *snapshot);
 ls_status ls_snapshot_swap(const char *call, const ls_snapshot *snapshot);

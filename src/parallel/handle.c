@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "autograd/ops/ops.h"
+#include "tensor/scope.h"
 
 static void forget(void *memory, void *user) {
     ls_handle_record *record = memory;

@@ -327,8 +327,8 @@ ls_module *ls_pipeline(ls_module *model, ls_comm *comm, const ls_pipeline_option
         state->schedule = options->schedule;
         state->micro_batches = options->micro_batches > 0 ? options->micro_batches : 2 * ls_comm_size(comm);
         state->stage = ls_module_add_child(module, "", take_layers(model, rank > 0 ? ends[rank - 1] : 0, ends[rank]));
-        module->stages = (ls_division){.add = ls_add_over_ranks, .user = comm};
-        mark_parts(state->stage, module->stages);
+        module->division = (ls_division){.add = ls_add_over_ranks, .user = comm};
+        mark_parts(state->stage, module->division);
     }
     ls_module_consume(model);
     ls_free(ends);

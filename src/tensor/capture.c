@@ -266,7 +266,7 @@ void ls_capture_random_from(ls_capture *capture, ls_random_state *at, uint64_t *
     }
 }
 
-void ls_capture_numbers_per_sample(ls_capture *capture, int count, int64_t per_sample) {
+void ls_capture_set_per_sample(ls_capture *capture, int count, int64_t per_sample) {
     for (int i = count; i < capture->random_count; i++) {
         capture->randoms[i].per_sample = (uint64_t)per_sample;
     }

@@ -158,7 +158,7 @@ void ls_capture_random(ls_capture *capture, ls_random_state *at);
 void ls_capture_random_from(ls_capture *capture, ls_random_state *at, uint64_t *first);
 
 /* Notes that the calls after the first `count` calls with random numbers draw `per_sample` numbers per sample. */
-void ls_capture_numbers_per_sample(ls_capture *capture, int count, int64_t per_sample);
+void ls_capture_set_per_sample(ls_capture *capture, int count, int64_t per_sample);
 
 /* Makes later calls draw the numbers of samples whose indices in the global batch are larger by `samples` than in the
  * captured step. */

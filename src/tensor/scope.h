@@ -85,8 +85,8 @@ extern ls_scope ls_past_batch;
 /*
  * The maximum numbers of freed objects of each kind that wait until their memory is freed. A model consists of many
  * modules, and a program may free a model and then, needlessly, one of its modules. Loaders, optimizers and outer
- * optimizers, which trials borrow, wait in a separate ring, so that freeing a model does not end their wait. Data sets
- * are large objects.
+ * optimizers, which trials borrow, and captured steps wait in a separate ring, so that freeing a model does not end
+ * their wait. Data sets are large, so only 64 are kept.
  */
 #define LS_RETIRED_MODULE_OBJECTS   1024
 #define LS_RETIRED_DATASET_OBJECTS  64
@@ -241,6 +241,9 @@ void ls_scope_forget_callbacks(ls_scope *scope);
  * call this function. Returns NULL, for `return ls_scope_failed();`.
  */
 void *ls_scope_failed(void);
+
+/* Sets the error, notes it in the scope and returns NULL. For public functions that reject their arguments. */
+#define ls_fail_noted(...) ((void)ls_error_set(__VA_ARGS__), ls_scope_failed())
 
 /* Same as ls_scope_failed, for functions that return ls_status: returns the thread's current status. */
 static inline ls_status ls_scope_failed_status(void) {

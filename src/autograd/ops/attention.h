@@ -13,6 +13,6 @@
 ls_tensor *ls_attention_of_projection(ls_tensor *x, int64_t heads, bool causal);
 
 /* Fails with LS_ERR_ARGUMENT if the options are invalid for `count` positions. */
-ls_status ls_rotary_check(const char *call, const ls_rotary_options *options, int64_t count);
+ls_status ls_rotary_check(const char *caller, const ls_rotary_options *options, int64_t count);
 
 #endif

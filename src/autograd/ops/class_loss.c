@@ -8,7 +8,6 @@
 #include "autograd/ops/loss.h"
 #include "autograd/ops/operand.h"
 #include "autograd/ops/ops.h"
-#include "autograd/ops/promote.h"
 #include "autograd/samples.h"
 #include "tensor/capture.h"
 
@@ -278,16 +277,11 @@ static ls_tensor *as_row_targets(ls_tensor *target) {
     return flat == NULL || flat->dtype == LS_I64 ? flat : ls_replaced(ls_to(flat, LS_I64), flat, target);
 }
 
-/* Returns class weights in the dtype in which the kernels compute. */
-static ls_tensor *as_plain(ls_tensor *weight) {
-    return weight == NULL || ls_is_plain(weight->dtype) ? weight : ls_to(weight, ls_compute_dtype(weight->dtype));
-}
-
 static ls_tensor *apply_to_rows(const ls_op *op, ls_tensor *x, ls_tensor *target,
                                 const ls_class_loss_options *options) {
     ls_tensor *rows = x->ndim == 2 ? x : as_rows(x);
     ls_tensor *row_targets = rows == NULL ? NULL : as_row_targets(target);
-    ls_tensor *weight = row_targets == NULL ? NULL : as_plain(options->weight);
+    ls_tensor *weight = row_targets == NULL ? NULL : ls_widened(options->weight);
     ls_tensor *result = NULL;
     if (row_targets != NULL && (weight != NULL || options->weight == NULL)) {
         ls_tensor *const inputs[INPUTS] = {[X] = rows, [TARGET] = row_targets, [WEIGHT] = weight};

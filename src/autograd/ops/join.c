@@ -243,9 +243,8 @@ ls_tensor *ls_pad(ls_tensor *x, int axis, int64_t before, int64_t after, double 
     if (index < 0) {
         return NULL;
     }
-    if (!ls_dtype_holds((ls_dtype)x->dtype, value)) {
-        return ls_fail_noted(LS_ERR_ARGUMENT, "ls_pad: %g does not fit into %s, the tensor's dtype", value,
-                             ls_dtype_name((ls_dtype)x->dtype));
+    if (ls_check_value("ls_pad", x, value) != LS_OK) {
+        return ls_scope_failed();
     }
     int64_t size = x->size[index];
     if (before < 0 || after < 0 || __builtin_add_overflow(size, before, &size) ||

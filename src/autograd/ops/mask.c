@@ -30,9 +30,8 @@ ls_tensor *ls_masked_fill(ls_tensor *x, ls_tensor *mask, double value) {
         return ls_fail_noted(LS_ERR_SHAPE, "%s: a mask of %s does not broadcast to x of %s", call, LS_SHAPE_TEXT(mask),
                              LS_SHAPE_TEXT(x));
     }
-    if (!ls_dtype_holds((ls_dtype)x->dtype, value)) {
-        return ls_fail_noted(LS_ERR_ARGUMENT, "%s: %g does not fit into %s, the tensor's dtype", call, value,
-                             ls_dtype_name((ls_dtype)x->dtype));
+    if (ls_check_value(call, x, value) != LS_OK) {
+        return ls_scope_failed();
     }
     ls_tensor *number = number_beside(call, x, value);
     ls_tensor *y = number == NULL ? NULL : ls_where(mask, number, x);

@@ -555,16 +555,15 @@ ls_tensor *ls_batch_norm(ls_tensor *x, ls_tensor *running_mean, ls_tensor *runni
     if (check_batch_norm(&norm) != LS_OK) {
         return ls_scope_failed();
     }
-    const ls_dtype dtype = (ls_dtype)x->dtype;
-    ls_tensor *plain = ls_is_plain(dtype) ? x : ls_to(x, ls_compute_dtype(dtype));
+    ls_tensor *plain = ls_widened(x);
     ls_tensor *dense = plain == NULL || plain->contiguous ? plain : ls_replaced(ls_contiguous(plain), plain, x);
-    norm.weight = weight == NULL || ls_is_plain(weight->dtype) ? weight : ls_to(weight, ls_compute_dtype(dtype));
-    norm.bias = bias == NULL || ls_is_plain(bias->dtype) ? bias : ls_to(bias, ls_compute_dtype(dtype));
+    norm.weight = ls_widened(weight);
+    norm.bias = ls_widened(bias);
     const bool made =
         dense != NULL && (norm.weight != NULL) == (weight != NULL) && (norm.bias != NULL) == (bias != NULL);
     ls_tensor *y = made ? apply_batch_norm(&norm, dense) : NULL;
     (void)ls_replaced(NULL, dense, x);
     (void)ls_replaced(NULL, norm.weight, weight);
     (void)ls_replaced(NULL, norm.bias, bias);
-    return y == NULL || y->dtype == dtype ? y : ls_replaced(ls_to(y, dtype), y, NULL);
+    return ls_narrowed(y, x);
 }

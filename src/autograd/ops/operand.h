@@ -7,6 +7,7 @@
 #define LS_AUTOGRAD_OPS_OPERAND_H
 
 #include "autograd/op.h"
+#include "autograd/ops/promote.h"
 
 /*
  * Runs ls_apply after making the inputs whose bits are set in `dense` (bit i: input i) contiguous, and converting bf16
@@ -33,6 +34,16 @@ static inline ls_tensor *ls_replaced(ls_tensor *next, ls_tensor *previous, const
         ls_release(previous);
     }
     return next;
+}
+
+/* Returns x in the dtype in which kernels compute: x itself, or a copy in f32 of a 16-bit float. NULL for NULL. */
+static inline ls_tensor *ls_widened(ls_tensor *x) {
+    return x == NULL || ls_compute_dtype(x->dtype) == x->dtype ? x : ls_to(x, ls_compute_dtype(x->dtype));
+}
+
+/* Converts y back to the dtype of x. Consumes y; returns NULL for NULL. */
+static inline ls_tensor *ls_narrowed(ls_tensor *y, const ls_tensor *x) {
+    return y == NULL || y->dtype == x->dtype ? y : ls_replaced(ls_to(y, x->dtype), y, NULL);
 }
 
 /*

@@ -21,6 +21,13 @@ bool ls_inputs_are_given(const char *call, ls_tensor *const *inputs, int input_c
     return ls_inputs_are_here(call, inputs, input_count);
 }
 
+ls_status ls_check_value(const char *call, const ls_tensor *x, double value) {
+    const ls_dtype dtype = (ls_dtype)x->dtype;
+    return ls_dtype_holds(dtype, value) ? LS_OK
+                                        : ls_fail(LS_ERR_ARGUMENT, "%s: %g does not fit into %s, the tensor's dtype",
+                                                  call, value, ls_dtype_name(dtype));
+}
+
 int ls_op_axis(const char *call, const ls_tensor *x, int axis) {
     const int index = ls_axis_index(axis, x->ndim);
     if (index < 0) {

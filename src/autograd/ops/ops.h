@@ -35,11 +35,11 @@ extern const ls_op *const ls_random_ops[];
 /* All these families, terminated by NULL. */
 extern const ls_op *const *const ls_op_families[];
 
-/* Sets the error, notes it in the scope and returns NULL. For public functions that reject their arguments. */
-#define ls_fail_noted(...) ((void)ls_error_set(__VA_ARGS__), ls_scope_failed())
-
 /* Returns false, with the error noted, if an input is NULL or was freed. For calls that are composed of other calls. */
 bool ls_inputs_are_given(const char *call, ls_tensor *const *inputs, int input_count);
+
+/* Fails with LS_ERR_ARGUMENT if the value does not fit into the dtype of x. */
+ls_status ls_check_value(const char *call, const ls_tensor *x, double value);
 
 /* Returns `axis` of x normalized to 0..ndim-1, or -1 with the error set and noted if there is no such axis. */
 int ls_op_axis(const char *call, const ls_tensor *x, int axis);

@@ -40,7 +40,7 @@ static ls_status dropout(ls_tensor *y, const ls_tensor *x, const ls_op_parameter
     const int count = capture != NULL ? capture->random_count : 0;
     const ls_status status = draw(y, x, parameters);
     if (capture != NULL) {
-        ls_capture_numbers_per_sample(capture, count, parameters->integer[PER_SAMPLE]);
+        ls_capture_set_per_sample(capture, count, parameters->integer[PER_SAMPLE]);
     }
     return status;
 }

@@ -1,7 +1,6 @@
 /* Resizing of images, one axis after another, and conversions between channels and positions. */
 #include "autograd/ops/operand.h"
 #include "autograd/ops/ops.h"
-#include "autograd/ops/promote.h"
 #include "autograd/ops/window.h"
 
 /* ---- resizing ---------------------------------------------------------------------------------------------------- */
@@ -80,8 +79,7 @@ ls_tensor *ls_resize(ls_tensor *x, ls_shape size, const ls_resize_options *optio
             return ls_fail_noted(LS_ERR_SHAPE, "%s: x is %s: it has no positions", call, LS_SHAPE_TEXT(x));
         }
     }
-    const ls_dtype dtype = (ls_dtype)x->dtype, wide = ls_compute_dtype(dtype);
-    ls_tensor *y = wide != dtype ? ls_to(x, wide) : x;
+    ls_tensor *y = ls_widened(x);
     for (int axis = 2; y != NULL && axis < x->ndim; axis++) {
         const ls_op_parameters parameters = {.integer = {axis, out[LS_SPATIAL - x->ndim + axis],
                                                          options->mode == LS_RESIZE_LINEAR, options->align_corners}};
@@ -89,19 +87,24 @@ ls_tensor *ls_resize(ls_tensor *x, ls_shape size, const ls_resize_options *optio
             y = ls_replaced(ls_apply_dense(&resize_op, &y, 1, 1, &parameters, 1), y, x);
         }
     }
-    y = y == NULL || y->dtype == dtype ? y : ls_replaced(ls_to(y, dtype), y, x);
-    return y == x ? ls_view_as_is(x) : y;
+    return y == x ? ls_view_as_is(x) : ls_narrowed(y, x);
 }
 
 /* ---- conversion of channels to positions and back ---------------------------------------------------------------- */
+
+ls_status ls_shuffle_check(const char *call, int64_t factor) {
+    return factor >= 1 && factor <= INT32_MAX
+               ? LS_OK
+               : ls_fail(LS_ERR_ARGUMENT, "%s: the factor is %lld, but must be positive and below 2^31", call,
+                         (long long)factor);
+}
 
 static bool is_four_axes(const char *call, ls_tensor *x, int64_t factor) {
     if (!ls_inputs_are_given(call, &x, 1)) {
         return false;
     }
-    if (factor < 1 || factor > INT32_MAX) {
-        (void)ls_fail_noted(LS_ERR_ARGUMENT, "%s: the factor is %lld, but must be positive and below 2^31", call,
-                            (long long)factor);
+    if (ls_shuffle_check(call, factor) != LS_OK) {
+        (void)ls_scope_failed();
         return false;
     }
     if (x->ndim != 4) {

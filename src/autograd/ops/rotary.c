@@ -9,11 +9,11 @@
 
 #include "base/option.h"
 
-static const char own_call[] = "ls_rotary";
+static const char call[] = "ls_rotary";
 
 /* Returns 0, 1, ... as an f64 tensor on x's device. */
 static ls_tensor *counted(const ls_tensor *x, int ndim, const int64_t *size) {
-    ls_tensor *y = ls_tensor_new(own_call, ls_tensor_device(x), ndim, size, LS_F64);
+    ls_tensor *y = ls_tensor_new(call, ls_tensor_device(x), ndim, size, LS_F64);
     if (y != NULL && ls_kernels_of(y)->count_up(ls_stream_of(y), y) != LS_OK) {
         ls_release(y);
         return ls_scope_failed();
@@ -74,29 +74,29 @@ static double base_of(const ls_rotary_options *options) {
     return ls_option(options->base, 10000);
 }
 
-ls_status ls_rotary_check(const char *call, const ls_rotary_options *options, int64_t count) {
+ls_status ls_rotary_check(const char *caller, const ls_rotary_options *options, int64_t count) {
     const double base = base_of(options);
     const int64_t most = (int64_t)1 << 53, first = options->first; /* positions are f64 numbers */
     if (!(base > 0) || !isfinite(base)) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: base is %g, but must be positive and finite", call, base);
+        return ls_fail(LS_ERR_ARGUMENT, "%s: base is %g, but must be positive and finite", caller, base);
     }
     return first >= -most && count <= most && first <= most - count
                ? LS_OK
-               : ls_fail(LS_ERR_ARGUMENT, "%s: first is %lld, but positions must be from -2^53 to 2^53", call,
+               : ls_fail(LS_ERR_ARGUMENT, "%s: first is %lld, but positions must be from -2^53 to 2^53", caller,
                          (long long)first);
 }
 
 static ls_status check(const ls_tensor *x, const ls_rotary_options *options) {
-    LS_TRY(ls_check_floating(own_call, (ls_tensor *[]){(ls_tensor *)x}, 1));
+    LS_TRY(ls_check_floating(call, (ls_tensor *[]){(ls_tensor *)x}, 1));
     if (x->ndim < 2 || x->size[x->ndim - 1] % 2 != 0) {
-        return ls_fail(LS_ERR_SHAPE, "%s: x is %s, but must be [..., positions, width] with an even width", own_call,
+        return ls_fail(LS_ERR_SHAPE, "%s: x is %s, but must be [..., positions, width] with an even width", call,
                        LS_SHAPE_TEXT(x));
     }
     if (x->ndim == LS_MAX_DIMS && !options->halves) { /* neighbours are joined along a new axis */
-        return ls_fail(LS_ERR_SHAPE, "%s: x is %s, but may have at most %d dimensions", own_call, LS_SHAPE_TEXT(x),
+        return ls_fail(LS_ERR_SHAPE, "%s: x is %s, but may have at most %d dimensions", call, LS_SHAPE_TEXT(x),
                        LS_MAX_DIMS - 1);
     }
-    return ls_rotary_check(own_call, options, x->size[x->ndim - 2]);
+    return ls_rotary_check(call, options, x->size[x->ndim - 2]);
 }
 
 /* Rotates x of f32 or f64. */
@@ -121,17 +121,13 @@ static ls_tensor *rotated(ls_tensor *x, const ls_rotary_options *options) {
 ls_tensor *ls_rotary(ls_tensor *x, const ls_rotary_options *options) {
     static const ls_rotary_options defaults;
     options = options != NULL ? options : &defaults;
-    if (!ls_inputs_are_given(own_call, &x, 1)) {
+    if (!ls_inputs_are_given(call, &x, 1)) {
         return NULL;
     }
     if (check(x, options) != LS_OK) {
         return ls_scope_failed();
     }
-    const ls_dtype dtype = (ls_dtype)x->dtype;
-    if (dtype == LS_F32 || dtype == LS_F64) {
-        return rotated(x, options);
-    }
-    ls_tensor *wide = ls_to(x, LS_F32);
-    ls_tensor *y = wide == NULL ? NULL : ls_replaced(rotated(wide, options), wide, NULL);
-    return y == NULL ? NULL : ls_replaced(ls_to(y, dtype), y, NULL);
+    ls_tensor *wide = ls_widened(x);
+    ls_tensor *y = wide == NULL ? NULL : ls_replaced(rotated(wide, options), wide, x);
+    return ls_narrowed(y, x);
 }

@@ -1,22 +1,8 @@
-/* Similarities and distances of vectors, and losses from them, composed of other operations. */
+/* Similarities and distances of vectors, and losses from them, composed of other operations. They compute 16-bit floats
+ * in f32: in f16, 1e-8 is rounded to 0, and the square of a length overflows at 65504. */
 #include "autograd/ops/loss.h"
 #include "autograd/ops/operand.h"
 #include "autograd/ops/ops.h"
-#include "autograd/ops/promote.h"
-
-/*
- * Returns x in f32 for 16-bit floats: in f16, 1e-8 is rounded to 0, and the square of a length overflows at 65504.
- * Otherwise returns x itself.
- */
-static ls_tensor *widened(ls_tensor *x) {
-    const ls_dtype wide = ls_compute_dtype((ls_dtype)x->dtype);
-    return wide != (ls_dtype)x->dtype ? ls_to(x, wide) : x;
-}
-
-/* Converts y back to the dtype of x. Consumes y; returns NULL for NULL. */
-static ls_tensor *narrowed(ls_tensor *y, const ls_tensor *x) {
-    return y == NULL || y->dtype == x->dtype ? y : ls_replaced(ls_to(y, (ls_dtype)x->dtype), y, NULL);
-}
 
 /* Returns max(|x|, epsilon), where |x| is the norm along the axis, which is kept with size 1. */
 static ls_tensor *length_of(ls_tensor *x, int axis, double epsilon) {
@@ -61,12 +47,12 @@ ls_tensor *ls_cosine_similarity(ls_tensor *a, ls_tensor *b, int axis, double eps
                              LS_SHAPE_TEXT(b));
     }
     const int along = ls_op_axis(call, a, axis);
-    ls_tensor *x = along < 0 ? NULL : widened(a);
-    ls_tensor *y = x == NULL ? NULL : widened(b);
+    ls_tensor *x = along < 0 ? NULL : ls_widened(a);
+    ls_tensor *y = x == NULL ? NULL : ls_widened(b);
     ls_tensor *cosine = y == NULL ? NULL : similarity(x, y, along, epsilon);
     (void)ls_replaced(NULL, x, a);
     (void)ls_replaced(NULL, y, b);
-    return narrowed(cosine, a);
+    return ls_narrowed(cosine, a);
 }
 
 /*
@@ -114,23 +100,30 @@ ls_tensor *ls_cosine_embedding_loss(ls_tensor *a, ls_tensor *b, ls_tensor *targe
                              "%s: the shapes are %s, %s and target %s, but must be [n, width], [n, width] and [n]",
                              call, LS_SHAPE_TEXT(a), LS_SHAPE_TEXT(b), LS_SHAPE_TEXT(target));
     }
-    ls_tensor *x = widened(a);
-    ls_tensor *y = x == NULL ? NULL : widened(b);
+    ls_tensor *x = ls_widened(a);
+    ls_tensor *y = x == NULL ? NULL : ls_widened(b);
     ls_tensor *losses = y == NULL ? NULL : embedding_losses(x, y, target, margin);
     (void)ls_replaced(NULL, x, a);
     (void)ls_replaced(NULL, y, b);
-    return narrowed(ls_loss_reduced(losses, reduction), a);
+    return ls_narrowed(ls_loss_reduced(losses, reduction), a);
 }
 
-/* Returns |a - b + 1e-6| along the last axis: PyTorch's pairwise_distance. Computes 16-bit floats in f32. */
+/* Returns |a - b + 1e-6| along the last axis: PyTorch's pairwise_distance. */
 static ls_tensor *distance(ls_tensor *a, ls_tensor *b) {
-    ls_tensor *x = widened(a);
-    ls_tensor *y = x == NULL ? NULL : widened(b);
-    ls_tensor *apart = y == NULL ? NULL : ls_sub_tensor(x, y);
-    (void)ls_replaced(NULL, x, a);
-    (void)ls_replaced(NULL, y, b);
+    ls_tensor *apart = ls_sub_tensor(a, b);
     apart = apart == NULL ? NULL : ls_replaced(ls_add_number(apart, 1e-6), apart, NULL);
     return apart == NULL ? NULL : ls_replaced(ls_norm_axes(apart, 2, LS_AXES(-1), false), apart, NULL);
+}
+
+/* Returns the losses of anchor, positive and negative, which are f32 or f64. */
+static ls_tensor *triplet_losses(ls_tensor *const wide[3], double margin) {
+    ls_tensor *near = distance(wide[0], wide[1]);
+    ls_tensor *far = near == NULL ? NULL : distance(wide[0], wide[2]);
+    ls_tensor *y = far == NULL ? NULL : ls_sub_tensor(near, far);
+    ls_release(near);
+    ls_release(far);
+    y = y == NULL ? NULL : ls_replaced(ls_add_number(y, margin), y, NULL);
+    return y == NULL ? NULL : ls_replaced(ls_relu(y), y, NULL);
 }
 
 ls_tensor *ls_triplet_margin_loss(ls_tensor *anchor, ls_tensor *positive, ls_tensor *negative, double margin,
@@ -147,12 +140,15 @@ ls_tensor *ls_triplet_margin_loss(ls_tensor *anchor, ls_tensor *positive, ls_ten
         return ls_fail_noted(LS_ERR_SHAPE, "%s: the shapes are %s, %s and %s, but must be [n, ..., width] and equal",
                              call, LS_SHAPE_TEXT(anchor), LS_SHAPE_TEXT(positive), LS_SHAPE_TEXT(negative));
     }
-    ls_tensor *near = distance(anchor, positive);
-    ls_tensor *far = near == NULL ? NULL : distance(anchor, negative);
-    ls_tensor *y = far == NULL ? NULL : ls_sub_tensor(near, far);
-    ls_release(near);
-    ls_release(far);
-    y = y == NULL ? NULL : ls_replaced(ls_add_number(y, margin), y, NULL);
-    y = y == NULL ? NULL : ls_replaced(ls_relu(y), y, NULL);
-    return narrowed(ls_loss_reduced(y, reduction), anchor);
+    ls_tensor *wide[3];
+    bool ready = true;
+    for (int i = 0; i < 3; i++) {
+        wide[i] = ready ? ls_widened(inputs[i]) : NULL;
+        ready = wide[i] != NULL;
+    }
+    ls_tensor *losses = ready ? triplet_losses(wide, margin) : NULL;
+    for (int i = 0; i < 3; i++) {
+        (void)ls_replaced(NULL, wide[i], inputs[i]);
+    }
+    return ls_narrowed(ls_loss_reduced(losses, reduction), anchor);
 }

@@ -61,4 +61,7 @@ ls_status ls_pool_window(const char *call, int axes, const ls_pool_numbers *numb
 /* Fails with LS_ERR_ARGUMENT if the options are invalid for every image. */
 ls_status ls_resize_check(const char *call, const ls_resize_options *options);
 
+/* Fails with LS_ERR_ARGUMENT if the factor of ls_pixel_shuffle or ls_pixel_unshuffle is invalid for every image. */
+ls_status ls_shuffle_check(const char *call, int64_t factor);
+
 #endif

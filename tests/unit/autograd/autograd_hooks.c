@@ -362,7 +362,11 @@ TEST(test_gradcheck_finds_what_is_wrong) {
     assert_int_equal(ls_gradcheck(failing_function, inputs, 2, NULL, NULL), LS_ERR_ARGUMENT);
     assert_int_equal(ls_gradcheck(product_of_squares, inputs, 2, NULL, &(ls_gradcheck_options){.step = -1}),
                      LS_ERR_ARGUMENT);
-    expect_message("ls_gradcheck: .step is -1");
+    expect_message("ls_gradcheck: step is -1");
+    assert_int_equal(
+        ls_gradcheck(product_of_squares, inputs, 2, NULL, &(ls_gradcheck_options){.step = (double)INFINITY}),
+        LS_ERR_ARGUMENT);
+    expect_message("ls_gradcheck: step is inf");
     assert_int_equal(
         ls_gradcheck(product_of_squares, inputs, 2, NULL, &(ls_gradcheck_options){.relative = (double)NAN}),
         LS_ERR_ARGUMENT);

@@ -239,11 +239,13 @@ TEST(test_samples_of_different_shapes) {
     ls_dataset *set = ls_dataset_retain(ls_dataset_transform_input(counting_set(5), change_width, NULL));
     ls_module *standardize = ls_nn_standardize(3);
     assert_int_equal(ls_nn_standardize_fit(standardize, set), LS_ERR_SHAPE);
-    expect_message("samples 0 to 4 have the shape [1], but the first sample has [3]");
+    expect_message(
+        "ls_nn_standardize_fit: in the batch that begins with sample 0, each input is [1] of f32, but the first "
+        "sample's is [3] of f32");
     ls_module_free(standardize);
     assert_null(ls_dataset_preload(set));
     assert_int_equal(ls_error_status(), LS_ERR_SHAPE);
-    expect_message("samples from 0 on are [1] of f32, but the first sample is [3] of f32");
+    expect_message("ls_dataset_preload: in the batch that begins with sample 0, each input is [1] of f32");
     ls_dataset_free(set);
 }
 

@@ -336,6 +336,17 @@ static void put_pictures(void) {
     ls_npz_free(file);
 }
 
+/* Operations of the transform run out of memory. The error must not be that a target is not a whole number. */
+static ls_status make_one_hot(void) {
+    ls_scope *scope = ls_scope_begin();
+    ls_dataset *set = ls_tensor_dataset(ls_zeros(LS_SHAPE(4), LS_F32), ls_zeros(LS_SHAPE(4), LS_F32));
+    set = ls_dataset_one_hot(set, 3);
+    const ls_status status = set != NULL ? LS_OK : ls_error_status();
+    ls_dataset_free(set);
+    (void)ls_scope_end(scope);
+    return status;
+}
+
 /*
  * Runs `program` once, with allocator call `n` failing, alone or together with all later calls. Returns whether this
  * call took place.
@@ -356,7 +367,8 @@ static bool run_out(ls_status (*program)(void), long n, bool once) {
 
 /* Wherever memory runs out, the error is reported and everything is freed. */
 TEST(test_memory_runs_out) {
-    static ls_status (*const programs[])(void) = {read_arrays, read_cifar, read_tokens, read_gzipped, read_pictures};
+    static ls_status (*const programs[])(void) = {make_one_hot, read_arrays,  read_cifar,
+                                                  read_tokens,  read_gzipped, read_pictures};
     const bool pictures = ls_libpng_open() != NULL && ls_libjpeg_open() != NULL;
     cifar_file("test_batch.bin", 1, 0, 3, 0);
     tokens_file(1, 100, 0);

@@ -334,7 +334,7 @@ TEST(test_layouts_that_differ) {
     ls_batch batch;
     bool more;
     assert_int_equal(ls_loader_next(loader, &batch, &more), LS_ERR_SHAPE);
-    expect_message("a batch of inputs is [4, 1] of f64");
+    expect_message("each input is [1] of f64, but the first sample's is [2] of f64");
     ls_loader_free(loader);
 }
 
