@@ -3,6 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/processor.h"
 #include "base/status.h"
 #include "base/text.h"
 #include "cli/doctor.h"
@@ -114,6 +115,28 @@ static const void *open_openblas(void) {
 }
 
 static const library_row openblas = {open_openblas, openblas_version, true};
+
+/* OpenBLAS uses its oldest x86-64 code on processors that are newer than its release. */
+static void check_openblas(ls_doctor_report *report, const ls_doctor_check *check) {
+    static const char *const oldest[] = {"Prescott", "Core2", "Nehalem", "Generic"};
+    check_library(report, check);
+    const ls_openblas *library = ls_openblas_open();
+    char processor[LS_PROCESSOR_CAPACITY];
+    ls_processor_describe(processor);
+    if (library == NULL || library->get_config == NULL || strstr(processor, " fma") == NULL) {
+        return;
+    }
+    for (size_t i = 0; i < sizeof oldest / sizeof oldest[0]; i++) {
+        char name[16];
+        snprintf(name, sizeof name, " %s", oldest[i]);
+        if (strstr(library->get_config(), name) != NULL) {
+            ls_report_note(report,
+                           "OpenBLAS uses its code for %s, and not this processor's vector instructions, so products "
+                           "of f64 are slower: set OPENBLAS_CORETYPE=%s",
+                           oldest[i], strstr(processor, " avx512vl") != NULL ? "SkylakeX" : "Haswell");
+        }
+    }
+}
 static const library_row libpng = {ls_libpng_open, libpng_version, false};
 static const library_row libjpeg = {ls_libjpeg_open, NULL, false};
 static const ls_array_library hdf5 = LS_ARRAY_HDF5, netcdf = LS_ARRAY_NETCDF;
@@ -139,6 +162,7 @@ static const char *const beginnings[] = {"LOCKSTEP_",
                                          "TORCHELASTIC_RESTART_COUNT=",
                                          "CUDA_VISIBLE_DEVICES=",
                                          "OMP_NUM_THREADS=",
+                                         "OPENBLAS_CORETYPE=",
                                          "OPENBLAS_NUM_THREADS="};
 
 static bool matters(const char *variable) {
@@ -179,7 +203,7 @@ static void check_environment(ls_doctor_report *report, const ls_doctor_check *c
 
 const ls_doctor_check ls_doctor_software[] = {
     {"onednn", "libraries", check_onednn, NULL},
-    {"openblas", "libraries", check_library, &openblas},
+    {"openblas", "libraries", check_openblas, &openblas},
     {"libpng", "libraries", check_library, &libpng},
     {"libjpeg", "libraries", check_library, &libjpeg},
     {"hdf5", "libraries", check_arrays, &hdf5},

@@ -50,6 +50,18 @@ check "open files are those of ulimit" says out "^  open files  *$(ulimit -n)\$"
 check "values are aligned" is "$(grep '^  [a-z]' out | grep -vc '^  [a-zA-Z0-9: ]\{22\} [^ ]')" 0
 check "plain text in a pipe" is "$(LC_ALL=C tr -d '\n -~\200-\377' <out | wc -c)" 0
 
+# ---- OpenBLAS ----
+if grep -q '^  openblas .* DYNAMIC_ARCH' out && grep -q '^flags.* fma ' /proc/cpuinfo; then
+    OPENBLAS_CORETYPE=Prescott launch doctor </dev/null
+    check "OpenBLAS with old code: a note" says out "note: .*OpenBLAS uses its code for Prescott.*OPENBLAS_CORETYPE=[SH]"
+    check "it is not a problem" is "$status" 0
+    check "the variable is listed" says out "^  OPENBLAS_CORETYPE  *Prescott\$"
+    OPENBLAS_CORETYPE=Haswell launch doctor </dev/null
+    check "OpenBLAS with FMA: no note" is "$(grep -c 'OpenBLAS uses its code' out)" 0
+else
+    echo "SKIPPED the note about OpenBLAS: it has one kind of code, or the processor has no FMA"
+fi
+
 # ---- GPUs ----
 check "cuda: GPUs, or why there are none" says out "^  cuda  *\([1-9][0-9]* GPU\|not here: ...\)"
 LS_GPUS=$(ls /dev | grep -c '^nvidia[0-9]*$')
