@@ -27,6 +27,14 @@ set(LS_C_OPTIONS
   -fno-math-errno -fno-trapping-math -fno-semantic-interposition)
 # nvcc does not accept them.
 target_compile_options(lockstep_options INTERFACE "$<$<COMPILE_LANGUAGE:C,CXX>:${LS_C_OPTIONS}>")
+# gcc copies and clears structs of more than a few words with `rep`, which takes as long as copying 500 bytes.
+include(CheckCCompilerFlag)
+set(LS_NO_REP -mmemcpy-strategy=unrolled_loop:256:noalign,libcall:-1:noalign
+              -mmemset-strategy=unrolled_loop:256:noalign,libcall:-1:noalign)
+check_c_compiler_flag("${LS_NO_REP}" LS_HAS_NO_REP)
+if(LS_HAS_NO_REP)
+  target_compile_options(lockstep_options INTERFACE "$<$<COMPILE_LANGUAGE:C,CXX>:${LS_NO_REP}>")
+endif()
 if(LS_SANITIZE)
   target_compile_options(lockstep_options INTERFACE -fsanitize=${LS_SANITIZE} -fno-omit-frame-pointer -g1)
   target_link_options(lockstep_options INTERFACE -fsanitize=${LS_SANITIZE})

@@ -18,6 +18,11 @@ static bool is_one_pass(const ls_gemm *gemm) {
     return gemm->k == 1 || (gemm->m == 1 && !gemm->transpose_a);
 }
 
+/* Returns whether the product takes at most `most` multiplications. */
+static bool is_at_most(const ls_gemm *gemm, int most) {
+    return (double)gemm->m * (double)gemm->n * (double)gemm->k <= most;
+}
+
 /* Computes the products one after another. */
 __attribute__((noinline)) static ls_status multiply_batch(const ls_gemm *gemm) {
     const int64_t width = (int64_t)ls_dtype_size(gemm->dtype);
@@ -47,13 +52,11 @@ ls_status ls_cpu_gemm(ls_stream *stream, const ls_gemm *gemm) {
         return ls_gemm_rounded(gemm, ls_cpu_gemm);
     }
     const bool one_pass = is_one_pass(gemm);
-    const double multiplications = (double)gemm->m * (double)gemm->n * (double)gemm->k;
-    const int most_in_vectors = gemm->transpose_b ? MOST_IN_DOTS : MOST_IN_STRIPS;
-    if (gemm->dtype == LS_F32 && (one_pass || multiplications <= most_in_vectors) &&
+    if (gemm->dtype == LS_F32 && (one_pass || is_at_most(gemm, gemm->transpose_b ? MOST_IN_DOTS : MOST_IN_STRIPS)) &&
         (ls_gemm_avx512(gemm) || ls_gemm_avx2(gemm))) {
         return LS_OK;
     }
-    if (one_pass || multiplications <= MOST_IN_PLAIN_LOOPS) {
+    if (one_pass || is_at_most(gemm, MOST_IN_PLAIN_LOOPS)) {
         ls_gemm_plain(gemm);
         return LS_OK;
     }

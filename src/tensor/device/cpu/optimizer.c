@@ -69,7 +69,12 @@ static void advance(void *arrays, int count, int64_t bytes) {
 #define STEP_OF_EACH(kernel, last)                                                                                     \
     STEP(kernel)                                                                                                       \
     static void run_piece_of_##kernel(int64_t begin, int64_t end, const void *context) {                               \
-        ls_##kernel##_step piece = *(const ls_##kernel##_step *)context;                                               \
+        const ls_##kernel##_step *step = context;                                                                      \
+        if (end - begin == step->count) {                                                                              \
+            (void)run_##kernel(step);                                                                                  \
+            return;                                                                                                    \
+        }                                                                                                              \
+        ls_##kernel##_step piece = *step;                                                                              \
         const size_t arrays =                                                                                          \
             (offsetof(ls_##kernel##_step, last) - offsetof(ls_##kernel##_step, parameter)) / sizeof piece.parameter +  \
             1;                                                                                                         \
