@@ -25,7 +25,7 @@ static const argument arguments[] = {
 
 static const double diffusion = 0.25; /* factor applied to a point's difference from its neighbors in each step */
 
-/* This rank's part of the rod: `count` points from `start` on. */
+/* This rank's part of the rod: `count` points starting at `start`. */
 typedef struct part {
     ls_comm *comm;
     int64_t start;
@@ -85,7 +85,7 @@ static ls_status evaluate(void *user, double *value) {
     const problem *self = user;
     ls_tensor *difference = ls_sub(solve(self->part, self->guess), self->measured);
     ls_tensor *loss = ls_sum(ls_square(difference));
-    if (ls_backward(loss) != LS_OK) { /* the gradient of the loss of the whole rod */
+    if (ls_backward(loss) != LS_OK) { /* the gradient of the whole rod's loss */
         return ls_error_status();
     }
     *value = ls_item(loss);

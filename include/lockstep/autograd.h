@@ -16,7 +16,7 @@
  *   enough: check its result or ls_scope_end.
  * - Shapes broadcast as in NumPy. Negative axes count from the end.
  * - Mixed dtypes are promoted as in PyTorch, unless the operation needs equal dtypes. A number never changes the dtype
- *   of a floating tensor.
+ *   of a floating-point tensor.
  *
  * Any operation can fail with these errors, in addition to the errors in its own comment:
  * - LS_ERR_SHAPE: shapes or dtypes that are incompatible with the operation or with each other.
@@ -294,10 +294,10 @@ LS_API ls_tensor *ls_logical_not(ls_tensor *x);
  * - With an integer, integer tensors keep their dtype exactly, and bool becomes i64. Fails with LS_ERR_ARGUMENT if the
  *   dtype cannot hold the number. (u8 also accepts -255 to -1, and wraps around; ls_maximum and ls_minimum treat such
  *   a number as 0.) ls_pow also fails with LS_ERR_ARGUMENT for an integer tensor and a negative integer exponent.
- * - With a floating number, integers and bool become f32.
+ * - With a floating-point number, integers and bool become f32.
  * - ls_div of integers is f32.
- * - The result of comparisons is bool. Comparisons of integer tensors with a number are exact. For a floating tensor,
- *   the number is first rounded to the dtype of the tensor (f32 for bf16 and f16).
+ * - The result of comparisons is bool. Comparisons of integer tensors with a number are exact. For a floating-point
+ *   tensor, the number is first rounded to the dtype of the tensor (f32 for bf16 and f16).
  */
 #define LS_DECLARE_BINARY(name)                                                                                        \
     LS_API ls_tensor *ls_##name##_tensor(ls_tensor *a, ls_tensor *b);                                                  \
@@ -448,18 +448,18 @@ LS_API ls_tensor *ls_logsumexp(ls_tensor *x, int axis, bool keepdim);
 
 /**
  * Returns the matrix product, like NumPy's matmul: [..., n, k] times [..., k, m] is [..., n, m]. Both operands have the
- * same floating dtype. Leading dimensions are batches and broadcast. A 1-d operand is a vector; its axis is removed
- * from the result. Transposed views are not copied.
+ * same floating-point dtype. Leading dimensions are batches and broadcast. A 1-d operand is a vector; its axis is
+ * removed from the result. Transposed views are not copied.
  */
 LS_API ls_tensor *ls_matmul(ls_tensor *a, ls_tensor *b);
 /**
  * Returns x [..., in] times the transpose of weight [out, in], plus bias [out] (may be NULL). The result is [..., out].
- * All tensors have the same floating dtype.
+ * All tensors have the same floating-point dtype.
  */
 LS_API ls_tensor *ls_linear(ls_tensor *x, ls_tensor *weight, ls_tensor *bias);
 
 /**
- * Sums products of `count` operands (1 to 16, of the same floating dtype), as PyTorch's and NumPy's einsum do:
+ * Sums products of `count` operands (1 to 16, of the same floating-point dtype), as PyTorch's and NumPy's einsum do:
  * "ij,jk->ik" is the matrix product.
  *
  * Each axis of each operand has a letter. Letters that are not in the result are summed over. A repeated letter in an

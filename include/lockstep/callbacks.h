@@ -125,10 +125,10 @@ LS_API ls_callback *ls_gradient_norm_clipping(double max_norm);
 LS_API ls_callback *ls_gradient_value_clipping(double limit);
 /**
  * Adds rate * (sum |w|^p)^(1/p) of each parameter to the training loss and to the metric "loss". With p = 2, this is
- * the Euclidean norm, not its square, as in torchbearer's L2WeightDecay; with p = 1, it is L1WeightDecay. The rate must
- * not be negative (torchbearer's default is 5e-4), and p must be positive. If the criterion uses LS_LOSS_SUM, the
- * metric contains the term once per rank. ls_trial_new fails with LS_ERR_UNSUPPORTED if the model has sharded layers,
- * or .zero = 2 or 3: a rank has only parts of the parameters or of their gradients.
+ * torchbearer's L2WeightDecay, which uses the Euclidean norm and not its square. With p = 1, it is L1WeightDecay. The
+ * rate must not be negative (torchbearer's default is 5e-4), and p must be positive. If the criterion uses LS_LOSS_SUM,
+ * the metric contains the term once per rank. ls_trial_new fails with LS_ERR_UNSUPPORTED if the model has sharded
+ * layers, or .zero = 2 or 3: a rank has only parts of the parameters or of their gradients.
  */
 LS_API ls_callback *ls_weight_decay(double rate, double p);
 
@@ -226,9 +226,9 @@ typedef struct ls_rate_finder_options {
  * - A trial that resumes from a checkpoint after the test or a training step skips the test.
  */
 LS_API ls_callback *ls_rate_finder(const ls_rate_finder_options *options);
-/** Returns the rate at which the smoothed loss falls most steeply over the logarithm of the rate, after the first tenth
- * of the test. The result is the same on all ranks. Returns NAN before the test, if the trial has skipped it, and if
- * the loss never falls. */
+/** Returns the rate at which the smoothed loss, as a function of the logarithm of the rate, falls most steeply. Ignores
+ * the first tenth of the test. The result is the same on all ranks. Returns NAN before the test, if the trial has
+ * skipped it, and if the loss never falls. */
 LS_API double ls_rate_finder_suggestion(const ls_callback *callback);
 /** Returns the number of steps that the test has made. Returns 0 before the test, and if the trial has skipped it. */
 LS_API int64_t ls_rate_finder_count(const ls_callback *callback);
@@ -407,7 +407,7 @@ typedef struct ls_run_log_options {
  * - The file has one JSON object per line: the configuration and the machine at the start, the loss of steps, and after
  *   each epoch its metrics, its duration, the throughput and the time of the phases of every rank (ls_time).
  * - Each line is in the file before the next hook runs, so the record of a killed run is readable.
- * - A trial that resumes from a checkpoint removes all lines from the first step or epoch after the checkpoint on,
+ * - A trial that resumes from a checkpoint removes the first line of a later step or epoch and all lines after it,
  *   and then appends. Any other trial replaces the record in the folder. Later runs of the same trial append.
  * - After a resume within an epoch, the duration of this epoch counts only the part after the resume.
  * - If writing fails, the hook and the run fail with LS_ERR_IO on all ranks.

@@ -52,7 +52,7 @@ extern "C" {
  * - With `best`, ls_trial_run fails with LS_ERR_STATE if the folder has a file "best" that is not a link.
  * - One trial at a time uses a folder. Another trial fails with LS_ERR_STATE after half a second, if the file system
  *   supports locks.
- * - ls_trial_run fails with LS_ERR_STATE if the folder has complete checkpoints of a later position than the trial's
+ * - ls_trial_run fails with LS_ERR_STATE if the folder has complete checkpoints at a later position than the trial's
  *   (by epoch, then by step), because the folder would contain two histories. With `overwrite`, ls_trial_run removes
  *   these checkpoints, and the link `best` to one of them, before its first step, after all checks and on_start: all if
  *   the trial starts fresh, and none if `.resume` found the newest.

@@ -175,7 +175,7 @@ typedef struct ls_tokens_options {
 /**
  * Returns a data set with the samples in a file of tokens without a header, the usual format of prepared text for
  * language models. With one-byte tokens (256 kinds), any bytes are valid. The input of sample i is `context` tokens,
- * i64, from token i * stride on. The target is the same range, one token later. Incomplete samples at the end are
+ * i64, starting at token i * stride. The target is the same range, one token later. Incomplete samples at the end are
  * dropped. Fails with LS_ERR_ARGUMENT if no sample is complete, and with LS_ERR_FORMAT if the file ends within a token.
  *
  * The file stays open and may be larger than memory: each batch reads its tokens into its tensors. The file is not

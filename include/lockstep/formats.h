@@ -252,9 +252,9 @@ LS_API const char *ls_events_path(const ls_events *events);
 LS_API ls_status ls_events_scalar(ls_events *events, const char *tag, int64_t step, double value) LS_WARN_UNUSED;
 
 /**
- * Writes the distribution of the elements of a tensor of any shape, dtype and device: number, minimum, maximum, sum,
- * sum of squares, and the counts in TensorBoard's buckets (powers of 1.1). The tensor must not be empty, and all
- * elements must be finite.
+ * Writes the distribution of a tensor's elements: number, minimum, maximum, sum, sum of squares, and the counts in
+ * TensorBoard's buckets (powers of 1.1). The tensor may have any shape, dtype and device, but must not be empty, and
+ * all elements must be finite.
  */
 LS_API ls_status ls_events_histogram(ls_events *events, const char *tag, int64_t step,
                                      const ls_tensor *tensor) LS_WARN_UNUSED;

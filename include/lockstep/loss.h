@@ -14,8 +14,9 @@
  * - In losses by element, x and target have the same shape and do not broadcast (LS_ERR_SHAPE). One of them must be
  *   floating-point: if both have integers or booleans, the call fails with LS_ERR_ARGUMENT; convert one with ls_to.
  *   Gradients flow to x and target.
- * - In ls_cross_entropy, ls_nll_loss and losses of vectors, all tensors except the targets have the same floating dtype
- *   (LS_ERR_SHAPE). Gradients flow to these tensors, except class weights, and to targets that are probabilities.
+ * - In ls_cross_entropy, ls_nll_loss and losses of vectors, all tensors except the targets have the same floating-point
+ *   dtype (LS_ERR_SHAPE). Gradients flow to these tensors, except class weights, and to targets that are
+ *   probabilities.
  */
 #ifndef LOCKSTEP_LOSS_H
 #define LOCKSTEP_LOSS_H
@@ -56,9 +57,9 @@ typedef struct ls_class_loss_options {
  * - target is [n] or [n, ...], of i64, i32 or u8. A target that is out of range fails with LS_ERR_ARGUMENT, and the
  *   message gives its value.
  * - If every target is ignored, the mean is NaN and the gradient 0.
- * - A floating target of the logits' shape holds probabilities. The loss is then -sum over classes of weight target log
- *   softmax(logits). Its mean divides by the number of these sums, even with weights. `ignore` then fails with
- *   LS_ERR_UNSUPPORTED.
+ * - A floating-point target of the logits' shape holds probabilities. The loss is then -sum over classes of weight
+ *   target log softmax(logits). Its mean divides by the number of these sums, even with weights. `ignore` then fails
+ *   with LS_ERR_UNSUPPORTED.
  */
 LS_API ls_tensor *ls_cross_entropy(ls_tensor *logits, ls_tensor *target, const ls_class_loss_options *options);
 

@@ -200,7 +200,7 @@ LS_API int ls_module_buffer_count(const ls_module *module);
 LS_API ls_tensor *ls_module_buffer(const ls_module *module, int index);
 /**
  * Returns a borrowed pointer to the full name of buffer `index`, or NULL if the index is out of range. It is valid as
- * long as the pointer of ls_module_parameter_name.
+ * long as the pointer from ls_module_parameter_name.
  */
 LS_API const char *ls_module_buffer_name(const ls_module *module, int index);
 /**

@@ -392,48 +392,48 @@ LS_API void ls_optimizer_free(ls_optimizer *optimizer);
  *   example if a number is out of range.
  * - ls_schedule_advance fails with LS_ERR_STATE if a group was added to the optimizer later.
  *
- * Each formula below is the rate at step t. Its comment ends with the name in PyTorch.
+ * Each formula below is the rate at step t. Its comment ends with the schedule's name in PyTorch.
  */
 typedef struct ls_schedule ls_schedule;
 
-/** base gamma^floor(t / steps); `gamma` 0 selects the default, 0.1. StepLR. */
+/** base gamma^floor(t / steps); `gamma` 0 selects the default, 0.1. PyTorch: StepLR. */
 LS_API ls_schedule *ls_schedule_step(ls_optimizer *optimizer, int64_t steps, double gamma);
 /**
  * base gamma^(number of milestones <= t); `milestones` (copied) are in ascending order. `gamma` 0 selects the default,
- * 0.1. MultiStepLR.
+ * 0.1. PyTorch: MultiStepLR.
  */
 LS_API ls_schedule *ls_schedule_multi_step(ls_optimizer *optimizer, const int64_t *milestones, int count, double gamma);
-/** base gamma^t. ExponentialLR. */
+/** base gamma^t. PyTorch: ExponentialLR. */
 LS_API ls_schedule *ls_schedule_exponential(ls_optimizer *optimizer, double gamma);
 /**
  * minimum + (base - minimum) (1 + cos(pi t / steps)) / 2 (Loshchilov and Hutter, arXiv 1608.03983, without restarts).
- * The rate rises again after `steps`. CosineAnnealingLR.
+ * The rate rises again after `steps`. PyTorch: CosineAnnealingLR.
  */
 LS_API ls_schedule *ls_schedule_cosine(ls_optimizer *optimizer, int64_t steps, double minimum);
 /**
  * The schedule of the same paper, with restarts: after `steps`, the rate restarts at base, and the next cycle is
- * `multiplier` times as long. `multiplier` 0 selects the default, 1. CosineAnnealingWarmRestarts.
+ * `multiplier` times as long. `multiplier` 0 selects the default, 1. PyTorch: CosineAnnealingWarmRestarts.
  */
 LS_API ls_schedule *ls_schedule_cosine_warm_restarts(ls_optimizer *optimizer, int64_t steps, int64_t multiplier,
                                                      double minimum);
 /**
  * base times a factor that changes linearly from `start` to `end` in `steps`, and then stays constant. 0 selects the
- * default: 1/3 for `start` and 1 for `end`. LinearLR.
+ * default: 1/3 for `start` and 1 for `end`. PyTorch: LinearLR.
  */
 LS_API ls_schedule *ls_schedule_linear(ls_optimizer *optimizer, int64_t steps, double start, double end);
-/** base (1 - min(t, steps) / steps)^power; `power` 0 selects the default, 1. PolynomialLR. */
+/** base (1 - min(t, steps) / steps)^power; `power` 0 selects the default, 1. PyTorch: PolynomialLR. */
 LS_API ls_schedule *ls_schedule_polynomial(ls_optimizer *optimizer, int64_t steps, double power);
 /**
  * base factor(t, user). Each step calls `factor` once for each group that is not frozen. `factor` must return the same
- * number for the same t. If the number is negative or not finite, ls_schedule_advance fails. LambdaLR.
+ * number for the same t. If the number is negative or not finite, ls_schedule_advance fails. PyTorch: LambdaLR.
  */
 LS_API ls_schedule *ls_schedule_function(ls_optimizer *optimizer, double (*factor)(int64_t step, void *user),
                                          void *user);
 
 /**
- * One cycle (Smith and Topin, arXiv 1708.07120) over `steps`, which must be set. The rate rises from largest /
- * initial_divisor to the largest, then falls to largest / initial_divisor / final_divisor. Meanwhile momentum falls
- * from the largest to the lowest and rises again. OneCycleLR.
+ * One cycle (Smith and Topin, arXiv 1708.07120) over `steps`, which must be set. The rate rises from peak /
+ * initial_divisor to peak, then falls to peak / initial_divisor / final_divisor. Meanwhile, the momentum falls from
+ * max_momentum to min_momentum and rises again. PyTorch: OneCycleLR.
  */
 typedef struct ls_one_cycle_options {
     int64_t steps;
@@ -461,8 +461,9 @@ typedef enum ls_cycle_heights {
 } ls_cycle_heights;
 
 /**
- * Cycles (Smith, arXiv 1506.01186): the rate rises linearly from the lowest to the largest, which must be set, and
- * falls again. Meanwhile momentum falls and rises. CyclicLR.
+ * Cycles (Smith, arXiv 1506.01186): the rate rises linearly from min_learning_rate to max_learning_rate, which must be
+ * set, and falls again. Meanwhile, the momentum falls from max_momentum to min_momentum and rises again. `heights` can
+ * make later cycles lower. PyTorch: CyclicLR.
  */
 typedef struct ls_cyclic_options {
     double min_learning_rate; /**< lower bound of the rate, for every group that is not frozen; 0 selects each group's
@@ -486,7 +487,7 @@ LS_API ls_schedule *ls_schedule_cyclic(ls_optimizer *optimizer, const ls_cyclic_
  * do not improve (PyTorch's ReduceLROnPlateau). A metric improves if it is less than best * (1 - threshold).
  */
 typedef struct ls_plateau_options {
-    double factor;    /**< factor that multiplies the rates at a reduction, below 1; 0 selects the default, 0.1 */
+    double factor;    /**< factor, below 1, by which a reduction multiplies the rates; 0 selects the default, 0.1 */
     int64_t patience; /**< number of consecutive metric values without improvement that are tolerated; 0 selects the
                          default, 10 */
     double threshold; /**< 0 selects the default, 1e-4 */
@@ -566,7 +567,7 @@ typedef struct ls_grad_scaler_options {
     double initial_scale;    /**< 0 selects the default, 65536 */
     double growth_factor;    /**< factor that multiplies the scale after growth_interval consecutive updates without a
                                 skipped step; 0 selects the default, 2 */
-    double backoff_factor;   /**< factor that multiplies the scale after a skipped step, below 1; 0 selects the default,
+    double backoff_factor;   /**< factor, below 1, by which a skipped step multiplies the scale; 0 selects the default,
                                 0.5 */
     int64_t growth_interval; /**< 0 selects the default, 2000 */
 } ls_grad_scaler_options;

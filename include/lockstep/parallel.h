@@ -282,7 +282,7 @@ LS_API ls_status ls_distribute_gradients(ls_module *model, ls_reducer *reducer) 
  */
 typedef struct ls_wire_functions {
     const char *name; /**< name in messages (copied), at most 32 bytes */
-    ls_dtype dtype;   /**< dtype of the encoded numbers: LS_F32, which is zero, LS_F64, LS_BF16 or LS_F16 */
+    ls_dtype dtype;   /**< dtype of the encoded numbers: LS_F32 (zero, the default), LS_F64, LS_BF16 or LS_F16 */
     /** Returns the number of encoded numbers, 0 to `count`, for `count` gradients. The number must be equal on all
      * ranks. NULL selects `count`. */
     int64_t (*length)(int64_t count, void *user);
@@ -312,7 +312,7 @@ LS_API void ls_wire_format_free(ls_wire_format *format);
 /** Selects when a data-parallel module averages its gradients. All choices give bit-identical results. */
 typedef enum ls_overlap_mode {
     LS_OVERLAP_AUTO = 0, /**< on for backends tcp and mpi if the gradients take up 512 KiB or more; otherwise off */
-    LS_OVERLAP_ON,       /**< in buckets, during the backward pass, which computes the other gradients meanwhile */
+    LS_OVERLAP_ON,       /**< in buckets, during the backward pass, while it computes the other gradients */
     LS_OVERLAP_OFF       /**< all at once, after the backward pass */
 } ls_overlap_mode;
 
@@ -322,7 +322,7 @@ typedef struct ls_data_parallel_options {
     /**
      * LS_BF16 or LS_F16 sends gradients in half the bytes, as PyTorch's bf16_compress_hook does. Rabenseifner's
      * algorithm, for large vectors on many ranks, needs three quarters, because it sends partial sums in f32
-     * (docs/internals/communicator.md). LS_F32, which is zero, sends them unchanged.
+     * (docs/internals/communicator.md). LS_F32 (zero, the default) sends them unchanged.
      *
      * Each rank's share is rounded, the shares are added in f32, and the mean is rounded once more. With the mean g and
      * the mean m of the magnitudes, the error of an element is at most u (m + |g|); u is 2^-8 for bf16 and 2^-11 for
@@ -746,7 +746,7 @@ typedef struct ls_pipeline_options {
 LS_API ls_module *ls_pipeline(ls_module *model, ls_comm *comm, const ls_pipeline_options *options);
 
 /**
- * Runs one batch forward and backward through the pipeline. Adds the gradients of the mean of the criterion over all
+ * Runs one batch forward and backward through the pipeline. Adds the gradients of the criterion's mean over all
  * samples to the gradients of each stage. Rank 0 passes `input`; the last rank passes `target`, `criterion` and `user`.
  * Other arguments are ignored. The first axis counts samples, which are divided among the micro-batches. Sets `*loss`,
  * which may be NULL, to the mean on every rank. A collective call.

@@ -340,9 +340,9 @@ LS_API ls_status ls_trial_run(ls_trial *trial, int64_t epochs) LS_WARN_UNUSED;
  * Computes the metrics of the model in evaluation mode, on the batches of epoch 0 of the loader. Collective if the
  * trial has a communicator.
  *
- * - `label` (UTF-8) appears in the progress and begins the names of the results: "test_loss". The results are added to
- *   the last epoch of the history, if there is one.
- * - Calls the hooks on_start, on_start_epoch, the validation hooks, on_end_epoch and on_end, like torchbearer.
+ * - `label` (UTF-8) is shown in the progress output and is the prefix of the results' names, as in "test_loss". The
+ *   results are added to the last epoch of the history, if there is one.
+ * - Calls the hooks on_start, on_start_epoch, the validation hooks, on_end_epoch and on_end, as torchbearer does.
  * - Afterwards, all modes are restored. If the loader is the training loader, its position is restored, too.
  * - A hook may call this function with a loader that no run is using. Then no hooks are called, and the history does
  *   not change.

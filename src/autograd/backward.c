@@ -48,7 +48,7 @@ static ls_status complete(ls_thread_state *thread) {
 
 static ls_status check_output(const ls_tensor *output, const ls_tensor *gradient) {
     if (!ls_dtype_is_floating((ls_dtype)output->dtype)) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_backward: the loss is %s; only floating tensors have gradients",
+        return ls_fail(LS_ERR_ARGUMENT, "ls_backward: the loss is %s; only floating-point tensors have gradients",
                        ls_dtype_name((ls_dtype)output->dtype));
     }
     if (gradient == NULL && output->count != 1) {

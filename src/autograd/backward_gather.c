@@ -56,7 +56,7 @@ static ls_tensor *widen(const ls_tensor *x) {
     return wide != NULL && ls_kernels_of(x)->cast(ls_stream_of(x), wide, x) == LS_OK ? wide : NULL;
 }
 
-/* Same as combine, for any floating dtype; 16-bit floats are computed in f32. */
+/* Same as combine, for any floating-point dtype; 16-bit floats are computed in f32. */
 static ls_status combine_any(ls_tensor *y, const ls_tensor *x, bool add) {
     if (!is_half(y)) {
         return combine(y, x, add);
@@ -157,11 +157,11 @@ static ls_node *gathering_node(const char *call, const ls_tensor *input) {
 ls_status ls_gather_gradient(const char *call, int i, ls_tensor *input, ls_tensor *gradient) {
     ls_backward_pass *pass = ls_thread()->walking;
     if (gradient->dtype != input->dtype || !reduces_to(gradient, input)) {
-        return ls_fail(
-            LS_ERR_INTERNAL,
-            "%s: its backward function returned for input %d, which is %s of %s, a gradient that is %s of %s", call, i,
-            LS_SHAPE_TEXT(input), ls_dtype_name((ls_dtype)input->dtype), LS_SHAPE_TEXT(gradient),
-            ls_dtype_name((ls_dtype)gradient->dtype));
+        return ls_fail(LS_ERR_INTERNAL,
+                       "%s: its backward function returned a gradient of input %d that is %s of %s, but the input is "
+                       "%s of %s",
+                       call, i, LS_SHAPE_TEXT(gradient), ls_dtype_name((ls_dtype)gradient->dtype), LS_SHAPE_TEXT(input),
+                       ls_dtype_name((ls_dtype)input->dtype));
     }
     if (ls_tensor_device(gradient) != ls_tensor_device(input)) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: the gradient of argument %d is on %s, but the argument is on %s", call,

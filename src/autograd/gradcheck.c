@@ -60,7 +60,7 @@ static ls_tensor *call_function(const check *c) {
         return ls_scope_failed();
     }
     if (!ls_dtype_is_floating((ls_dtype)result->dtype)) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "%s: the function's result is %s, not a floating tensor", c->call,
+        (void)ls_fail(LS_ERR_ARGUMENT, "%s: the function's result is %s, not a floating-point tensor", c->call,
                       ls_dtype_name((ls_dtype)result->dtype));
         return ls_scope_failed();
     }

@@ -31,7 +31,7 @@ ls_status ls_set_requires_grad(ls_tensor *tensor, bool requires_grad) {
         return ls_scope_failed_status();
     }
     if (requires_grad && !ls_dtype_is_floating((ls_dtype)tensor->dtype)) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "%s: only floating tensors have gradients, not %s", call,
+        (void)ls_fail(LS_ERR_ARGUMENT, "%s: only floating-point tensors have gradients, not %s", call,
                       ls_dtype_name((ls_dtype)tensor->dtype));
         return ls_scope_failed_status();
     }

@@ -73,7 +73,7 @@ int ls_first_sample_axis(const ls_samples_call *call);
  */
 bool ls_samples_linear_in(const ls_samples_call *call, int i);
 
-/* Fails with LS_ERR_UNSUPPORTED and a message that the call mixes samples. */
+/* Fails with LS_ERR_UNSUPPORTED and a message saying that the call mixes samples. */
 ls_status ls_samples_refuse(const char *call, const char *operation, int axis);
 
 /* Follows the samples to `output`, where the pass begins. `seeded` means that the caller gave an initial gradient. */

@@ -36,8 +36,8 @@ bool ls_tape_communicates(void);
 extern ls_tape_link ls_tape_walked;
 
 /*
- * The node of a gradient that depends on the values of leaves, and of floating tensors that were computed from such a
- * gradient while operations were being recorded. The tape treats them as constants: a pass refuses to walk back
+ * The node of a gradient that depends on the values of leaves, and of floating-point tensors that were computed from
+ * such a gradient while operations were being recorded. The tape treats them as constants: a pass refuses to walk back
  * through an operation on such a tensor, because its dependence on the leaves was not recorded.
  */
 extern ls_tape_link ls_tape_gradient;

@@ -471,7 +471,7 @@ const ls_command ls_bench_command = {
         "examples:\n"
         "  lockstep bench allreduce -n 4\n"
         "  lockstep bench allreduce --sizes 1K,1M --dtype bf16 --op avg --registered\n"
-        "  lockstep bench allreduce --in-place --fresh          like gradients\n"
+        "  lockstep bench allreduce --in-place --fresh          as for gradients\n"
         "  lockstep bench broadcast --json | python3 plot.py\n"
         "  lockstep bench allreduce --backend tcp -n 8 --algorithm all   compare the algorithms\n"
         "  lockstep run -n 2 --no-bind lockstep bench allreduce    inside a job, without -n: a rank of the job\n"

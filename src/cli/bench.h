@@ -134,7 +134,7 @@ void ls_bench_fill(const ls_bench_call *call, void *buffer, size_t total);
 
 /*
  * Checks part `part` of the received data against its origin. If an element is wrong, returns false with an error
- * message that names the element. Sums and products of floating types may have rounding differences.
+ * message that names the element. Sums and products of floating-point types may have rounding differences.
  */
 bool ls_bench_check(const ls_bench_call *call, ls_bench_origin origin, int part);
 

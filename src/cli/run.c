@@ -251,7 +251,7 @@ static void warn_of_settings(const run_values *values, char **program) {
     const char *number = NULL, *option = values->ranks > 0 ? NULL : misplaced_ranks(program, &number);
     if (values->nodes == 1 && values->rendezvous != NULL) {
         fprintf(stderr,
-                "lockstep: --nnodes 1: the job runs on this machine only, and --rendezvous %s is ignored: for a job on "
+                "lockstep: --nnodes 1: the job runs on this machine only, and --rendezvous %s is ignored; for a job on "
                 "several machines, set --nnodes to their number\n",
                 values->rendezvous);
     }

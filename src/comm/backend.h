@@ -199,7 +199,7 @@ typedef struct ls_backend {
      */
     bool (*try_fast_path)(void *state, const ls_call *call, ls_status *status);
 
-    /* Returns the name of the algorithm of the latest call or send. NULL if there is only one algorithm. */
+    /* Returns the name of the algorithm that the latest call or send used. NULL if there is only one algorithm. */
     const char *(*algorithm_name)(const void *state);
 
     /* Returns the number of messages that this rank has sent, and their total bytes. NULL if the backend does not

@@ -42,8 +42,8 @@ bool ls_comm_is_inherited(const ls_comm *comm);
  */
 ls_status ls_comm_drive(ls_comm *comm);
 
-/* Returns the name of the algorithm of this rank's latest call or send, as the backend names it; "-" if the backend
- * has only one. */
+/* Returns the backend's name of the algorithm that this rank's latest call or send used; "-" if the backend has only
+ * one. */
 const char *ls_comm_algorithm(const ls_comm *comm);
 
 /* Returns the number of messages that this rank has sent on the communicator so far, and their bytes. Returns false

@@ -122,7 +122,7 @@ static ls_status check_picture(const char *call, const char *tag, const ls_tenso
     const bool colors = channels < (int64_t)sizeof color_types && color_types[channels] >= 0;
     if ((ls_ndim(tensor) != 2 && ls_ndim(tensor) != 3) || !colors || ls_numel(tensor) == 0) {
         return ls_fail(LS_ERR_SHAPE,
-                       "%s: '%.100s': %s is not an image: must be [height, width], or [channels, height, width] with "
+                       "%s: '%.100s': %s is not an image; expected [height, width], or [channels, height, width] with "
                        "1, 3 or 4 channels",
                        call, tag, LS_SHAPE_TEXT(tensor));
     }

@@ -46,8 +46,8 @@ bool ls_json_accept(ls_json *json, char mark);
 bool ls_json_expect(ls_json *json, char mark);
 
 /*
- * Read a string. The string from the first function is valid as long as the text; the string from the second function
- * is valid until the next string is read.
+ * Read a string. The string from the first function is valid as long as the text is; the string from the second
+ * function is valid until the next string is read.
  */
 bool ls_json_text(ls_json *json, const char **text);
 bool ls_json_word(ls_json *json, const char **word);

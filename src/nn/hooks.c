@@ -29,7 +29,7 @@ static void sweep(ls_module *module) {
             place = &hook->next;
         }
     }
-    while (removed != NULL) { /* the list is consistent here, because `release` may use it */
+    while (removed != NULL) { /* the list must be consistent here, because `release` may use it */
         ls_hook *hook = removed;
         removed = hook->next;
         ls_hook_free(hook);

@@ -113,7 +113,7 @@ static double half_wave(double base, double minimum, double part) {
 
 static double cosine_rate(const ls_schedule *schedule, double base, int64_t step) {
     const int64_t steps = schedule->options.cosine.steps;
-    /* The wave is periodic, and small arguments are more accurate. */
+    /* The wave is periodic, and cos is more accurate for small arguments. */
     return half_wave(base, schedule->options.cosine.minimum, (double)(step % (2 * steps)) / (double)steps);
 }
 

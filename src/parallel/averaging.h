@@ -127,7 +127,7 @@ ls_status ls_overlap_end(ls_data_parallel_state *state, ls_tail own, ls_tensor *
 
 /*
  * The same for the last slice of each rank (slices.h). ls_overlap_begin_slice begins its backward pass, with scaling
- * factor `weight`. ls_overlap_send_slice launches the remaining buckets, also if the slice has failed or is empty.
+ * factor `weight`. ls_overlap_send_slice launches the remaining buckets, even if the slice has failed or is empty.
  * ls_overlap_end_slices adds up the tails and the buckets over the ranks. If the tails do not arrive, the buckets stay
  * in flight (ls_overlap.begun); the next step launches no buckets, and fails with ls_overlap_refuse_stale.
  */

@@ -26,9 +26,9 @@ struct ls_shards {
     atomic_int references;
     int stage;
     ls_module *replicas; /* borrowed; NULL after ls_shards_close */
-    ls_module *model;    /* borrowed, like it */
+    ls_module *model;    /* borrowed, like `replicas` */
     const ls_gradient_reducer
-        *reducer; /* borrowed, like it; has the wire format of gradients, and their encoded form */
+        *reducer; /* borrowed, like `replicas`; has the wire format of gradients, and their encoded form */
     ls_comm *comm;
     ls_flat flats[LS_FLAT_LIMIT]; /* holds the memory */
     int flat_count;
@@ -36,8 +36,8 @@ struct ls_shards {
     ls_account *account; /* counts the elements on this rank; holds a reference; NULL if the storages are counted */
     int64_t present[LS_MEMORY_KINDS]; /* counted bytes */
     size_t *counts;                   /* one count per rank for one exchange, followed by one displacement per rank */
-    ls_range *ranges; /* the ranges of all parameters: the ranges of units (units.h) and, from unit_range_count on, the
-                         rest */
+    ls_range *ranges; /* the ranges of all parameters: the ranges of units (units.h) and, starting at index
+                         unit_range_count, the rest */
     int range_count;
     int unit_range_count;
     struct ls_sharded_unit *units; /* units.c */

@@ -103,11 +103,12 @@ ls_status ls_slices_check_batch(const ls_slices *slices, const ls_batch *batch) 
     const int64_t count = last.start + last.count - begin;
     return batch->first == begin && batch->count == count
                ? LS_OK
-               : ls_fail(LS_ERR_ARGUMENT,
-                         "%s: the batch has %lld samples from %lld on, but the slices of this rank have %lld from %lld "
-                         "on: set .shards = %d and .comm of ls_loader_options",
-                         call, (long long)batch->count, (long long)batch->first, (long long)count, (long long)begin,
-                         slices->total);
+               : ls_fail(
+                     LS_ERR_ARGUMENT,
+                     "%s: the batch has %lld samples starting at %lld, but the slices of this rank have %lld samples "
+                     "starting at %lld: set .shards = %d and .comm of ls_loader_options",
+                     call, (long long)batch->count, (long long)batch->first, (long long)count, (long long)begin,
+                     slices->total);
 }
 
 static bool has_rows(const ls_tensor *tensor, int64_t rows) {

@@ -128,7 +128,7 @@ RECORD(attention)
 RECORD(attention_backward)
 RECORD(cell)
 RECORD(cell_backward)
-/* They change y, so y must have elements before, like x. */
+/* These kernels also read y, so y must already have elements, like x. */
 RECORD_WITH(axpy,
             (note_read(capture, kernel_name, &call->x), ls_capture_address(capture, kernel_name, &call->y, false)))
 RECORD_WITH(scale, ls_capture_address(capture, kernel_name, &call->y, false))

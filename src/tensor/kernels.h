@@ -43,7 +43,7 @@ typedef struct ls_gemm {
     int64_t step_a, step_b, step_c;
     ls_dtype compute;   /* sums are computed in the wider of this dtype and `dtype` */
     ls_dtype rounds_to; /* for f32: LS_BF16 or LS_F16 rounds the elements of A and B to this dtype; sums and C stay f32.
-                           LS_F32, which is zero, means no rounding */
+                           LS_F32 (zero) means no rounding */
     ls_dtype a_rounded, b_rounded; /* equal to rounds_to if A or B already has elements of that dtype, with rows of a
                                       multiple of 8 elements; otherwise LS_F32. For a device with takes_rounded */
 } ls_gemm;

@@ -40,7 +40,7 @@ void ls_storage_count(ls_storage *storage, ls_memory_kind kind) {
     }
 }
 
-/* Counts a new storage in the rare cases. */
+/* Counts a new storage if ls_storage_new's fast path cannot. */
 __attribute__((noinline, cold)) static ls_storage *count_elsewhere(ls_thread_state *thread, ls_storage *storage) {
     ls_storage_count(storage, LS_MEMORY_ACTIVATIONS);
     if (thread->capture != NULL) {

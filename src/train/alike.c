@@ -160,7 +160,7 @@ static ls_status report_difference(char *first, char *second, int rank) {
                               lines[1][0] != '\0' ? lines[1][0] : (char)NOTHING};
     const char subject = subjects[0] < subjects[1] ? subjects[0] : subjects[1];
     return ls_fail(LS_ERR_MISMATCH,
-                   "ls_trial: %s: rank 0 has %.300s, but rank %d has %.300s: all ranks must have the same",
+                   "ls_trial: %s: rank 0 has %.300s, but rank %d has %.300s; all ranks must have the same",
                    differ[subject - 'a'], subjects[0] == subject ? lines[0] + 1 : "none", rank,
                    subjects[1] == subject ? lines[1] + 1 : "none");
 }

@@ -81,8 +81,8 @@ static ls_status check_batches(const ls_trial *trial) {
     }
     return dataset != NULL && ls_dataset_count(dataset) > 0
                ? ls_fail(LS_ERR_ARGUMENT,
-                         "ls_trial_run: the training loader has no batches: drop_last leaves out the only one, because "
-                         "an epoch has fewer samples than the global batch of %lld: make batches smaller",
+                         "ls_trial_run: the training loader has no batches: drop_last leaves out the only batch, "
+                         "because an epoch has fewer samples than the global batch of %lld; make batches smaller",
                          (long long)ls_loader_global_batch(loader))
                : ls_fail(LS_ERR_ARGUMENT, "ls_trial_run: the training loader has no batches");
 }
@@ -123,10 +123,11 @@ static ls_status look_at_batches(const ls_trial *trial, bool hooks_communicate) 
     bool equal = false;
     LS_TRY(ls_ranks_have_equal(comm, trial->watch.batch, &equal));
     if (equal && trial->watch.batch != 0 && !hooks_communicate && speaks(comm)) {
-        ls_log_write(LS_LOG_WARNING,
-                     "ls_trial_run: the %d ranks do the same work: each of them trains the same model on all samples: "
-                     "train ls_data_parallel(model, comm, NULL), and set .comm of ls_loader_options",
-                     ls_comm_size(comm));
+        ls_log_write(
+            LS_LOG_WARNING,
+            "ls_trial_run: the %d ranks do the same work: each trains the same model on all samples. To divide the "
+            "work, train ls_data_parallel(model, comm, NULL), and set .comm of ls_loader_options",
+            ls_comm_size(comm));
     }
     return LS_OK;
 }

@@ -2,7 +2,7 @@
  * The data set has fewer samples than a batch, and drop_last is set.
  *
  * ranks: 1
- * says: ls_trial_run: the training loader has no batches: drop_last leaves out the only one, .* global batch of 16:
+ * says: ls_trial_run: the training loader has no batches: drop_last leaves out the only batch, .* global batch of 16;
  * make batches smaller
  */
 #include "tests/mistakes/mistake.h"

@@ -206,7 +206,7 @@ static ls_status usual_order(ls_comm *world) {
     return LS_OK;
 }
 
-/* ---- collectives of the program's own ---------------------------------------------------------------------------- */
+/* ---- the program's own collectives ------------------------------------------------------------------------------- */
 
 enum { COLLECTIVES = 6 };
 

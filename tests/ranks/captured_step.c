@@ -1,7 +1,7 @@
 /*
- * Captured steps (ls_step_capture) of data-parallel models: replays have the parameters of training without a capture,
- * also if only some ranks replay. A failure of a rank has the same error on all ranks. Steps that communicate in other
- * ways are refused on every rank.
+ * Captured steps (ls_step_capture) of data-parallel models: replays give the same parameters as training without a
+ * capture, even if only some ranks replay. If a rank fails, all ranks get the same error. Steps that communicate in
+ * other ways are refused on every rank.
  *
  * ranks: 1 2 3
  * devices: cpu

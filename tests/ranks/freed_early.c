@@ -55,7 +55,7 @@ static ls_status check_freed(ls_comm *comm) {
 
 /*
  * Begins `MANY` calls and frees the communicator. With `waits`, waits for the calls instead, and gets LS_OK or an error
- * that the other ranks have left.
+ * saying that the other ranks have left.
  */
 static ls_status free_early(ls_comm *world, int call, size_t count, bool waits) {
     ls_comm *part = NULL;

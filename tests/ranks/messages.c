@@ -281,7 +281,7 @@ static ls_status several_communicators(ls_comm *world) {
 
 /*
  * A message that never arrives. Its scope does not wait for it if the communicator has already been freed. A rank that
- * still waits in the barrier may get the error that the other rank has left, and then the receive has failed.
+ * still waits in the barrier may get an error saying that the other rank has left, and then the receive has failed.
  */
 static ls_status a_message_given_up(ls_comm *world) {
     ls_comm *ending = NULL;

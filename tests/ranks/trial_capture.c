@@ -1,6 +1,6 @@
 /*
- * `.capture` of a trial on several ranks: the results have the bits of training without it, also if only some ranks
- * capture the step, or a rank has no samples. Errors are the same.
+ * `.capture` of a trial on several ranks: the results are bit-identical to training without it, even if only some
+ * ranks capture the step, or a rank has no samples. Errors are the same.
  *
  * ranks: 1 2 3
  * devices: cpu

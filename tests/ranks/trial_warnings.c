@@ -208,7 +208,7 @@ ls_status rank_test(ls_comm *world) {
         {.divides = true, .comm = true, .hooks = {.on_end_epoch = take_first_model}},
         {.divides = true, .hooks = {.on_end_epoch = take_first_model}},
         {.divides = true, .comm = true, .hooks = {.on_end_epoch = take_first_model, .describe = describe}},
-        {.comm = true, .says = "ranks do the same work: each of them trains the same model on all samples"},
+        {.comm = true, .says = "ranks do the same work: each trains the same model on all samples"},
         {.comm = true, .hooks = nothing, .says = "ranks do the same work"},
         {.comm = true, .steps = true, .says = "ranks do the same work"},
         {.comm = true, .own_targets = true, .says = "nothing averages their gradients"},

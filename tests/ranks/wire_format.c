@@ -1,7 +1,7 @@
 /*
- * Wire formats defined by the program: a format that rounds to f16 has the bits of `.reduce_dtype`, formats may send
- * fewer numbers and keep what was not sent, a function that fails on one rank fails on all ranks with its name,
- * gradients that differ between the ranks are refused, and errors.
+ * Wire formats defined by the program. A format that rounds to f16 gives results that are bit-identical to
+ * `.reduce_dtype`. Formats may send fewer numbers and keep the numbers that were not sent. If a function fails on one
+ * rank, all ranks fail with its name. Gradients that differ between the ranks are refused. Also tests other errors.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu

@@ -400,7 +400,7 @@ check "fashion_mnist --resume --quiet: the log says where it resumes" is \
     "$(grep -c '^lockstep info (rank 0): resumed from part/checkpoints/epoch-.*: step' err) $(grep -c 'resumed from' err out)" \
     "1 err:1
 out:0"
-check "fashion_mnist --resume: with the bits of a run in one go" cmp -s part/weights.safetensors whole/weights.safetensors
+check "fashion_mnist --resume: bit-identical to an uninterrupted run" cmp -s part/weights.safetensors whole/weights.safetensors
 launch run -n 2 "${long[@]::7}" --save part --checkpoint 2 --resume </dev/null
 check "fashion_mnist --resume of a complete training: ends well" is "$status" 0
 check "fashion_mnist --resume: says where it resumes" says out "resumed from part/checkpoints/epoch-.*: step"

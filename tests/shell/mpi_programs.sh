@@ -124,8 +124,8 @@ check_no_module() {
 check_own_communicators() {
     local flavour=$1 ranks=$2 choice=$3
     mpi "$flavour" $ranks env LOCKSTEP_BACKEND=$choice "$scratch/program_$flavour"
-    check "$flavour, $ranks ranks, ${choice:-no} backend asked for: communicators of the program's own" is "$status" 0
-    check "$flavour, $ranks ranks, ${choice:-no} backend asked for: communicators of the program's own, silent" \
+    check "$flavour, $ranks ranks, ${choice:-no} backend asked for: the program's own communicators" is "$status" 0
+    check "$flavour, $ranks ranks, ${choice:-no} backend asked for: the program's own communicators, silent" \
         is "$(complaints out err)" ""
 }
 

@@ -90,7 +90,7 @@ check "meanwhile it says every five seconds what to check" is "$(head -n 2 err.1
 check "twice in 12 s" lines err.1 3
 LS_TEST_MARK=$mark "$lockstep" run -n 1 --nnodes 1 --node-rank 0 --rendezvous "$meet" true 2>err.0 </dev/null
 check "one machine: a warning that it meets nobody" is "$? $(cat err.0)" \
-    "0 lockstep: --nnodes 1: the job runs on this machine only, and --rendezvous $meet is ignored: for a job on several machines, set --nnodes to their number"
+    "0 lockstep: --nnodes 1: the job runs on this machine only, and --rendezvous $meet is ignored; for a job on several machines, set --nnodes to their number"
 place=0.0.0.0:$port node 0 -n 1 --nnodes 2 bash who
 ends 0
 check "listening for others without a key is refused" says err.0 "0.0.0.0 is reachable from other machines, so the job needs a key"

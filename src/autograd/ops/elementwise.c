@@ -499,7 +499,7 @@ ls_tensor *ls_rdiv_number(double a, ls_tensor *b) {
     return beside(ls_div_tensor, ls_number_beside("ls_div", b, a), b);
 }
 
-/* A quotient is a real number, so the result is floating for every dtype. */
+/* A quotient is a real number, so the result is floating-point for every dtype. */
 ls_tensor *ls_rdiv_integer(int64_t a, ls_tensor *b) {
     return ls_rdiv_number((double)a, b);
 }

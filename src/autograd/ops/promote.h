@@ -3,8 +3,8 @@
  *   - the higher category (bool < integers < floating) wins, and within a category the wider dtype (bf16 with f16:
  *     f32);
  *   - within a category, a tensor without dimensions does not change the dtype of a tensor with dimensions;
- *   - a number never changes a floating dtype. With an integer tensor, a double gives f32; an integer keeps the dtype
- *     (bool becomes i64) and must fit into it;
+ *   - a number never changes a floating-point dtype. With an integer tensor, a double gives f32; an integer keeps the
+ *     dtype (bool becomes i64) and must fit into it;
  *   - bf16 and f16 are computed in f32, and the result is converted back.
  */
 #ifndef LS_AUTOGRAD_PROMOTE_H
@@ -15,10 +15,10 @@
 /* Returns the dtype of the result of an operation on both tensors. */
 ls_dtype ls_promote(const ls_tensor *a, const ls_tensor *b);
 
-/* Returns the result dtype of an operation on a non-floating tensor and an integer. */
+/* Returns the result dtype of an operation on an integer and a tensor that is not floating-point. */
 ls_dtype ls_promote_integer(ls_dtype dtype);
 
-/* Returns the result dtype of real functions: `dtype` itself if it is floating, else f32. */
+/* Returns the result dtype of real functions: `dtype` itself if it is floating-point, else f32. */
 ls_dtype ls_promote_real(ls_dtype dtype);
 
 /* Returns the dtype in which kernels compute: f32 for bf16 and f16, otherwise `dtype` itself. */
@@ -40,9 +40,9 @@ ls_tensor *ls_apply_as(const ls_op *op, ls_tensor *const *inputs, int input_coun
 
 /*
  * Applies an operation with an integer as right operand, exact in all 64 bits. `op` takes the integer as a double if
- * that is exact; otherwise, `tensor_op` takes it as a second tensor. `op` is for non-floating tensors; `tensor_op`
- * accepts any dtype. With u8, a negative number gives results that wrap around, or that are 0 if the operation
- * saturates.
+ * that is exact; otherwise, `tensor_op` takes it as a second tensor. `op` is for tensors that are not floating-point;
+ * `tensor_op` accepts any dtype. With u8, a negative number gives results that wrap around, or that are 0 if the
+ * operation saturates.
  */
 ls_tensor *ls_apply_integer(const ls_op *op, const ls_op *tensor_op, bool saturates, ls_tensor *a, int64_t number);
 ls_tensor *ls_compare_integer(const ls_op *op, const ls_op *tensor_op, ls_tensor *a, int64_t number);
@@ -57,7 +57,7 @@ ls_tensor *ls_integer_beside(const char *call, ls_tensor *b, int64_t number);
 /* Fails because the number is outside the range of i64 and the tensor is an integer tensor. */
 ls_tensor *ls_refuse_unsigned(const char *call, uint64_t number);
 
-/* Computes y += x in place, with broadcasting, for any floating dtype. */
+/* Computes y += x in place, with broadcasting, for any floating-point dtype. */
 ls_status ls_add_into(ls_tensor *y, const ls_tensor *x);
 
 #endif

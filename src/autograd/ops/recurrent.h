@@ -12,7 +12,7 @@ typedef enum ls_recurrence {
     LS_RECURRENCE_GRU   /* Cho et al., arXiv 1406.1078; r, z, n */
 } ls_recurrence;
 
-/* Returns the number of gates of a step, in units of the hidden width: 4 for LSTM, 3 for GRU, otherwise 1. */
+/* Returns the width of a step's gates as a multiple of the hidden width: 4 for LSTM, 3 for GRU, otherwise 1. */
 int64_t ls_recurrence_gates(ls_recurrence kind);
 /* Returns the number of tensors passed from step to step: h, and for the LSTM also the cell state c. */
 int64_t ls_recurrence_states(ls_recurrence kind);

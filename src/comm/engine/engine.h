@@ -35,7 +35,7 @@ int ls_engine_failed_rank(const void *state);
 void ls_engine_close(void *state);
 void ls_engine_traffic(const void *state, uint64_t *messages, uint64_t *bytes);
 
-/* Returns the name of the algorithm of the latest call (comm/algorithm.h). */
+/* Returns the name of the algorithm that the latest call used (comm/algorithm.h). */
 const char *ls_engine_algorithm(const void *state);
 
 /* Returns the engine's endpoint as a borrowed pointer. */

@@ -1,4 +1,4 @@
-/* The functions of the files of the engine and of the algorithms, for each other: see engine.h. */
+/* Functions that the files of the engine and of the algorithms call in each other: see engine.h. */
 #ifndef LS_COMM_ENGINE_INSIDE_H
 #define LS_COMM_ENGINE_INSIDE_H
 

@@ -11,7 +11,7 @@
 #undef H5CHECK
 #define H5CHECK
 
-/* HDF5's error handler, which prints errors, while it is switched off. */
+/* HDF5's error handler (which prints errors), saved while it is switched off. */
 typedef struct ls_hdf5_silence {
     H5E_auto2_t handler;
     void *data;

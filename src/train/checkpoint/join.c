@@ -88,8 +88,8 @@ static bool is_replica(const ls_part *part, const ls_part *before) {
 
 static ls_status fail_range(const joining *join, const ls_part *part, int64_t from, int64_t to, const char *where) {
     return ls_fail(LS_ERR_FORMAT,
-                   "checkpoint: %s: indices %lld to %lld of %s along axis %d are in %s: the checkpoint is damaged; use "
-                   "a different checkpoint",
+                   "checkpoint: %s is damaged: indices %lld to %lld of %s along axis %d are in %s; use a different "
+                   "checkpoint",
                    join->folder, (long long)from, (long long)to - 1, part->name, part->axis, where);
 }
 
@@ -100,10 +100,11 @@ static ls_status check_parts(const joining *join, const ls_part *const *parts, i
     for (int i = 0; i < count; i++) {
         const ls_part *part = parts[i];
         if (part->axis != parts[0]->axis || !ls_shape_equal(&part->shape, &parts[0]->shape)) {
-            return ls_fail(LS_ERR_FORMAT,
-                           "checkpoint: %s: ranks %d and %d have parts of %s that do not fit together: the checkpoint "
-                           "is damaged; use a different checkpoint",
-                           join->folder, parts[0]->rank, part->rank, part->name);
+            return ls_fail(
+                LS_ERR_FORMAT,
+                "checkpoint: %s is damaged: ranks %d and %d have parts of %s that do not fit together; use a "
+                "different checkpoint",
+                join->folder, parts[0]->rank, part->rank, part->name);
         }
         if (before != NULL && is_replica(part, before)) {
             if (strcmp(part->hash, before->hash) != 0) {
@@ -219,8 +220,8 @@ static ls_status add_part(const joining *join, ls_named named) {
     }
     if (!ls_shape_equal(&is, &own) || ls_dtype_of(join->made[k]) != ls_dtype_of(named.tensor)) {
         return ls_fail(LS_ERR_FORMAT,
-                       "checkpoint: %s: %s of rank %d has a different shape or dtype than the manifest and the other "
-                       "ranks say: the checkpoint is damaged; use a different checkpoint",
+                       "checkpoint: %s is damaged: %s of rank %d has a different shape or dtype than the manifest and "
+                       "the other ranks say; use a different checkpoint",
                        join->folder, part->name, part->rank);
     }
     return copy_common(join->made[k], &want, named.tensor, part);

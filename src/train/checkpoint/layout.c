@@ -62,7 +62,7 @@ ls_status ls_part_layout_check_ranks(const ls_part_layout *layout, const char *p
     for (int i = 0; i < layout->count; i++) {
         if (layout->parts[i].rank >= ranks) {
             return ls_fail(LS_ERR_FORMAT,
-                           "checkpoint: %s is damaged: it lists a part of rank %d, but has only %d ranks: use a "
+                           "checkpoint: %s is damaged: it lists a part of rank %d, but has only %d ranks; use a "
                            "different checkpoint",
                            path, layout->parts[i].rank, ranks);
         }

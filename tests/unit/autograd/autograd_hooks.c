@@ -269,7 +269,7 @@ TEST(test_communication_outlives_its_scope) {
     ls_tensor *x = toy_leaf(LS_SHAPE(2), LS_F64, 1);
     ls_scope *inner = ls_scope_begin();
     (void)toy_send(toy_send(toy_square(x), 1),
-                   2); /* another rank may need it, although this rank keeps no tensor of it */
+                   2); /* another rank may need it, although this rank keeps no tensor that depends on it */
     assert_int_equal(ls_scope_end(inner), LS_OK);
     inner = ls_scope_begin();
     (void)toy_send(toy_square(x), 3);

@@ -67,7 +67,7 @@ typedef struct world {
     rank_state *ranks;
 } world;
 
-static world *current; /* the owner of the endpoints of the transport below */
+static world *current; /* owns the endpoints of the transport below */
 
 /* ---- a network with its own collectives -------------------------------------------------------------------------- */
 

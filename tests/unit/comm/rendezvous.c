@@ -281,8 +281,8 @@ static const char *run_another_build(int rank, const void *what) {
 }
 
 /*
- * Ranks fail at once, not after the timeout. The peer information of the other build has the same size, or is larger,
- * or contains no build.
+ * Ranks fail at once, not after the timeout. The other build's peer information has the same size, is larger, or does
+ * not identify a build.
  */
 TEST(test_builds_differ) {
     for (int size = 2; size <= 4; size++) {

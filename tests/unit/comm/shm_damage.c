@@ -180,8 +180,8 @@ TEST(damaged_memory) {
 
 /* ---- headers -------------------------------------------------------------------------------------------------------
  *
- * What all backends do with the header of a message: receives and messages in any order, the content only where there
- * is a place for it, exactly as large as what the header says.
+ * How all backends handle the headers of messages. Receives and messages come in any order. Content is written only to
+ * memory that ls_match provides, with exactly the size that the header states.
  */
 
 typedef struct receive {

@@ -464,7 +464,7 @@ static void assert_own_stays(const char *name) {
     snprintf(path, sizeof path, "%s/%s", folder, name);
     FILE *file = fopen(path, "r");
     if (file == NULL || fgets(text, sizeof text, file) == NULL || fclose(file) != 0 || strcmp(text, name) != 0) {
-        fail_msg("%s of the user's own is not what it was", name);
+        fail_msg("the user's own file %s has changed", name);
     }
     assert_int_equal(unlink(path), 0);
 }

@@ -37,8 +37,8 @@ static const char *be_refused(int rank, const void *what) {
     return NULL;
 }
 
-/* Tests every rank of 2 and of 3 ranks. If rank 0 fails, the others may get the same error, or an error that no rank
- * serves the store. */
+/* Tests every rank of 2 and of 3 ranks. If rank 0 fails, the others may get the same error, or an error saying that no
+ * rank serves the store. */
 static void all_are_refused(const char *path, const char *says) {
     for (int size = 2; size <= 3; size++) {
         refusal r = {.size = size, .status = LS_ERR_DENIED, .says = says};

@@ -1,5 +1,5 @@
 /*
- * The random networks of networks.txt, trained by replays of a captured step, have the bits of networks that are
+ * The random networks of networks.txt, trained by replays of a captured step, are bit-identical to networks that are
  * trained by the function of the step, after each of 200 steps. Networks that cannot be captured are counted.
  *
  * devices: cpu

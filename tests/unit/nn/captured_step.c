@@ -1,5 +1,5 @@
 /*
- * Replays of captured steps: the bits of training by replays, what a program may change between replays, and every
+ * Replays of captured steps: bit-identical results, what a program may change between replays, and every
  * mistake after a capture.
  *
  * devices: cpu
@@ -77,7 +77,7 @@ SCOPED_TEST(test_recomputed_modules) {
 
 static ls_tensor *predict(void *user) {
     const classifier *self = user;
-    (void)ls_no_grad(true); /* until the end of the scope of the step */
+    (void)ls_no_grad(true); /* until the step's scope ends */
     return ls_softmax(ls_forward(self->model, self->x), 1);
 }
 
@@ -463,7 +463,7 @@ static void *capture_elsewhere(void *user) {
     return NULL;
 }
 
-/* The second thread may get the address of the state of the first thread, which has ended. */
+/* The second thread's state may get the address of the first thread's state, because the first thread has ended. */
 SCOPED_TEST(test_threads_that_end) {
     classifier self;
     classifier_begin(&self, make_sgd);

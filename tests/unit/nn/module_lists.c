@@ -109,7 +109,7 @@ TEST(test_lists_of_models_that_grow) {
     ls_module_free(model);
 }
 
-/* A user of the layout of a model keeps its lists. */
+/* While an object uses a model's layout, the model keeps its lists. */
 TEST(test_lists_that_are_kept) {
     ls_module *inner = ls_sequential(ls_nn_relu()), *model = ls_sequential(inner, table_new());
     ls_module *around = ls_sequential(model);

@@ -495,7 +495,7 @@ TEST(test_files_with_both_names) {
     expect_message("0.weight and 2.weight are the same tensor in the model, but differ in the file");
     assert_true(is_filled(tied, "0.weight", 5));
 
-    /* A file with only one of the names, either one, and without metadata is enough for the tied model. */
+    /* For the tied model, a file without metadata that has only one of the two names is enough. */
     const ls_named second = {.name = "2.weight", .tensor = ls_module_find(apart, "2.weight")};
     assert_int_equal(ls_safetensors_save(path, &second, 1, NULL), LS_OK);
     assert_int_equal(ls_module_load(tied, path), LS_OK);

@@ -1,7 +1,7 @@
 /*
  * Data-parallel training with buckets in flight on a simulated network (comm/transport/simulated). Each rank is a
  * thread; one thread runs at a time, until it waits for the network, so a seed determines the order of all events.
- * Every pass that ends well has the bits of averaging at once. Ranks pause, die and stop, or fail in their own loss:
+ * Every successful pass is bit-identical to averaging at once. Ranks pause, die and stop, or fail in their own loss:
  * the other ranks fail with the name of the rank, or continue with equal models. A failing seed is printed, and
  * LOCKSTEP_ENGINE_SEED=N runs only this seed; LOCKSTEP_ENGINE_SEEDS=N runs N seeds of each kind.
  *

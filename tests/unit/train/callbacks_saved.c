@@ -42,7 +42,7 @@ static bool same_state(const ls_callback *callback, const copies *c) {
     return same;
 }
 
-/* A callback after some epochs and a second callback, in live trials. */
+/* A trial that has run some epochs with one callback, and is not freed yet. */
 typedef struct worked {
     setting s;
     ls_trial *trial;

@@ -1,7 +1,7 @@
 /*
  * A rank, or all ranks, are killed at any system call of the writers, while a model that is sharded over ranks is
  * saved: with ZeRO, by tensors, and as a pipeline. Afterwards, the folder has the old or the new checkpoint. Its
- * weights have the bits of an undisturbed run, and so has the training that continues from it. LOCKSTEP_TEST_LONG=1
+ * weights, and the training that continues from it, are bit-identical to an undisturbed run. LOCKSTEP_TEST_LONG=1
  * kills at every third call instead of a few calls, and LOCKSTEP_TEST_EVERY=1 at every call.
  *
  * devices: cpu
@@ -111,7 +111,7 @@ static bool run(const job_plan *job, bool all) {
 
 /* ---- undisturbed runs -------------------------------------------------------------------------------------------- */
 
-/* An undisturbed run: its outcome on each rank, and the hash of the weights of the whole model after each epoch. */
+/* An undisturbed run: its outcome on each rank, and the hash of the whole model's weights after each epoch. */
 typedef struct reference {
     outcome outcomes[MOST_RANKS];
     uint64_t hashes[EPOCHS + 1];

@@ -1,6 +1,6 @@
 /*
- * `.capture` of a trial: the bits of training without it, what hooks may change between steps, and the reasons for
- * which a trial trains without a capture.
+ * `.capture` of a trial: results bit-identical to training without it, what hooks may change between steps, and the
+ * reasons for which a trial trains without a capture.
  *
  * devices: cpu
  */

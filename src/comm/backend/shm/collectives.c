@@ -14,7 +14,7 @@
  *    passes through the slots in chunks, with copying, reducing and collecting at the same time (one step per chunk,
  *    and two more).
  *  - Between two cores that are far from each other, each of these transfers costs more than the addition. So ordinary
- *    memory of any size is transferred whole, and written into the slots past the caches.
+ *    memory of any size is transferred whole, and written to the slots with stores that bypass the caches.
  */
 
 static size_t call_bytes(const ls_shm *shm) {

@@ -1,8 +1,8 @@
 /*
  * Estimates whether the ranks' cores are far from each other, that is, share no cache. If they share none, cache lines
  * that a rank has just written reach other ranks slowly, and ownership of these lines returns slowly. Then it is faster
- * to write slots past the caches into memory, and to read them from there. Such writes do not reveal the distance of
- * the cores, so after some calls cached writes are tried again.
+ * to write slots with stores that bypass the caches, and to read them from memory. Such writes do not reveal the
+ * distance of the cores, so after some calls cached writes are tried again.
  */
 #include <string.h>
 

@@ -30,7 +30,8 @@ bool ls_shm_distance_is_far(const ls_shm_distance *distance);
  * the same on all ranks. */
 void ls_shm_distance_count(ls_shm_distance *distance, bool far);
 
-/* Returns the size above which pieces are written past the caches. `setting` is the size from ls_shm_sizes. */
+/* Returns the size above which pieces are written with stores that bypass the caches. `setting` is the size from
+ * ls_shm_sizes. */
 size_t ls_shm_distance_past(const ls_shm_distance *distance, size_t setting);
 
 #endif

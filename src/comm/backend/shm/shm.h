@@ -127,7 +127,7 @@ struct ls_shm {
     uint64_t told_ns; /* time waited at the latest notice in the log, in nanoseconds */
 
     ls_call call;
-    bool past_caches; /* slots of the call are written past the caches */
+    bool past_caches; /* slots of the call are written with stores that bypass the caches */
     ls_shm_stage *stage;
     size_t chunk;         /* elements per step */
     size_t done;          /* elements that are finished */
@@ -329,8 +329,8 @@ static inline void ls_shm_claim(const void *line) {
 }
 
 /* In copy.c: copies `bytes` bytes, which are part of a copy of `all` bytes, without memcpy's slow cases. If `all` is
- * at least LS_SHM_COPY_PAST_CACHE, it writes past the caches, which could not hold the data and would first have to
- * read it. */
+ * at least LS_SHM_COPY_PAST_CACHE, it uses stores that bypass the caches, which could not hold the data and would
+ * first have to read it. */
 void ls_shm_copy(void *into, const void *from, size_t bytes, size_t all);
 
 /* ---- distance.c: the distance between the cores ------------------------------------------------------------------ */

@@ -36,7 +36,7 @@
 #define LS_SHM_FAR_CALLS    128
 #define LS_SHM_FAR_LEAST    ((size_t)4096)
 
-/* Copies of at least this size write past the caches. */
+/* Copies of at least this size use stores that bypass the caches. */
 #define LS_SHM_COPY_PAST_CACHE ((size_t)12 << 20)
 
 /* From this size on, the C library copies with a processor instruction that is up to fifteen times slower on some

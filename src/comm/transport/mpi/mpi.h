@@ -67,9 +67,9 @@ bool ls_mpi_progress_closing(void);
 
 /*
  * Polls the closed endpoints once. Returns true if MPI has finished with all of the program's buffers. With `wait`,
- * first waits for this, for at most the timeout of each endpoint, and at most 5 s after all other ranks of the endpoint
- * have left. After this time, logs a warning, and no longer waits for the endpoint. Returns true if this thread must
- * not call MPI.
+ * first waits for this, but for each endpoint no longer than its timeout, and no longer than 5 s after all its other
+ * ranks have left. After this time, logs a warning, and no longer waits for the endpoint. Returns true if this thread
+ * must not call MPI.
  */
 bool ls_mpi_finish_closed(bool wait);
 

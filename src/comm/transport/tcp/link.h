@@ -51,8 +51,8 @@ enum {
     LS_TCP_EAGER = 64 << 10,
     /*
      * Limit of the eager protocol in bytes, which does not count messages of up to LS_TRANSPORT_LEAST_EAGER bytes. A
-     * rank may send this number of bytes before the receiver reports that it had receives for them. Beyond the limit,
-     * these messages are announced, too. The receiver reports after each quarter of this limit.
+     * rank may send this number of bytes before the receiver reports that it has posted receives for them. Beyond the
+     * limit, these messages are announced, too. The receiver reports after each quarter of this limit.
      */
     LS_TCP_UNCLAIMED = 4 << 20,
     LS_TCP_PIECE = 256 << 10,    /* maximum size of a piece in one frame; later frames wait for the whole piece */
@@ -72,7 +72,7 @@ typedef enum ls_tcp_kind {
     LS_TCP_CONTENT,              /* number, bytes; these bytes of the message follow */
     LS_TCP_OFFER,  /* channel, bytes; number: the address of the message. An offer counts as an announcement */
     LS_TCP_TAKEN,  /* number: the offered message; bytes: the total that the receiver has read so far */
-    LS_TCP_CLAIMED /* number: total bytes of eager messages that have had receives, excluding messages of up to
+    LS_TCP_CLAIMED /* number: total bytes of eager messages for which receives were posted, excluding messages of up to
                       LS_TRANSPORT_LEAST_EAGER bytes */
 } ls_tcp_kind;
 
@@ -162,16 +162,16 @@ typedef struct ls_tcp_peer {
     uint64_t numbered;      /* number of announcements made */
     uint64_t withdrawn;     /* number of announced sends that were withdrawn but may still be cleared, without effect */
     uint64_t sent; /* bytes of eager messages to the peer, excluding messages of up to LS_TRANSPORT_LEAST_EAGER bytes */
-    uint64_t claimed_there; /* the part of `sent` that has had receives, according to the peer's latest report */
+    uint64_t claimed_there; /* the part of `sent` with posted receives, according to the peer's latest report */
 
     unsigned char *buffer; /* data read ahead, up to LS_TCP_BUFFER bytes, or LS_TCP_RECORD for protected frames */
     size_t filled;
     ls_tcp_body body;
     ls_transfer *awaited; /* receives whose message this rank has cleared */
     uint64_t heard_of;    /* number of announcements received */
-    uint64_t claimed;     /* bytes of the peer's eager messages that have had receives, excluding messages of up to
-                             LS_TRANSPORT_LEAST_EAGER bytes */
-    uint64_t told;        /* the value of `claimed` in the latest report to the peer */
+    uint64_t claimed; /* bytes of the peer's eager messages for which receives were posted, excluding messages of up to
+                         LS_TRANSPORT_LEAST_EAGER bytes */
+    uint64_t told;    /* the value of `claimed` in the latest report to the peer */
 } ls_tcp_peer;
 
 /* An accepted connection that has not sent a complete hello. */
@@ -269,8 +269,8 @@ ls_status ls_tcp_announce(ls_tcp *tcp, ls_transfer *send);
 bool ls_tcp_cleared(ls_tcp *tcp, int rank, uint64_t number);
 bool ls_tcp_taken(ls_tcp *tcp, int rank, uint64_t number, uint64_t bytes);
 
-/* Handles the peer's report that `bytes` bytes of eager messages have had receives. Returns false if `bytes` is
- * invalid. */
+/* Handles the peer's report that it has posted receives for `bytes` bytes of eager messages. Returns false if `bytes`
+ * is invalid. */
 bool ls_tcp_claimed(ls_tcp *tcp, int rank, uint64_t bytes);
 
 /* Erases the mark, so that no rank reads the messages that this rank has offered any longer. */

@@ -23,7 +23,7 @@ typedef uint8_t memory_b8;
 #define VALUE_u8(x)   (x)
 #define VALUE_b8(x)   ((x) != 0)
 
-/* Conversions from a floating value. */
+/* Conversions from a floating-point value. */
 #define FLOATING_TO_f32(x)  ((float)(x))
 #define FLOATING_TO_f64(x)  ((double)(x))
 #define FLOATING_TO_bf16(x) ls_bf16_from_float((float)(x))

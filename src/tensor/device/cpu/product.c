@@ -67,7 +67,8 @@ static bool is_worth_halving(const product *p, const side *longer, const side *s
            (copied <= MOST_COPIED || copied <= MORE_COPIED * whole);
 }
 
-/* Halves the longer side as long as the halves are wide enough. If this gives too few parts, also splits long sums. */
+/* Halves the longer side repeatedly, while the halves are wide enough. If this gives too few parts, also splits long
+ * sums. */
 static void divide(product *p) {
     for (;;) {
         side *longer = length_of(&p->rows) > length_of(&p->columns) ? &p->rows : &p->columns;

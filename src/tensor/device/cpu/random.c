@@ -13,8 +13,8 @@ enum { PIECE = 256 }; /* numbers per piece; even */
 /* The parameters from which numbers are generated. */
 typedef struct ls_distribution {
     ls_random_state state;
-    double start, scale; /* floating numbers are start + scale * number */
-    double limit;        /* the upper limit of floating numbers */
+    double start, scale; /* floating-point results are start + scale * the random number */
+    double limit;        /* the upper limit of floating-point results */
     int64_t low;         /* integers are in [low, low + range) */
     uint64_t range;
 } ls_distribution;

@@ -224,8 +224,8 @@ static void reduce_planned(const ls_reduction_kernel *reduction, ls_tensor *y, c
 }
 
 /*
- * Reduces into the first running value. Processes the halves separately, as long as they are equal and long enough that
- * this is cheap.
+ * Reduces into the first running value. Processes the two halves separately while the number of elements is even and
+ * above LEAF, so that this is cheap.
  */
 static void reduce_halves(const ls_reduction_kernel *reduction, ls_running *running, int64_t element, int64_t n,
                           const char *x) {

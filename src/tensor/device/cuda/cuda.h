@@ -15,7 +15,7 @@
 #include "base/status.h"
 #include "tensor/device.h"
 
-/* Functions of the core for the plug-in: see the declarations of the functions with prefix ls_. */
+/* Core functions that the plug-in calls: see the declarations of the functions with prefix ls_. */
 struct ls_cuda_core {
     void (*error_restore)(ls_status status, const char *message);
     ls_status (*fail_memory)(const char *call, size_t bytes);

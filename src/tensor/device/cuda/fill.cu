@@ -30,7 +30,7 @@ struct element_bool {
     }
 };
 
-/* Converts a floating value or an integer like number.h, except that integers that do not fit wrap around. */
+/* Converts a floating-point value or an integer like number.h, except that integers that do not fit wrap around. */
 template <int D, class V> LS_HOST_DEVICE auto stored(V v) {
     constexpr bool is_floating = std::is_floating_point<V>::value;
     if constexpr (D == LS_F32) {

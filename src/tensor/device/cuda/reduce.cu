@@ -266,7 +266,7 @@ ls_status join_tree(ls_stream *stream, const char *name, int64_t n, typename OP:
     });
 }
 
-/* Reduces n contiguous numbers: splits them into halves as long as the halves are equal and long enough. */
+/* Reduces n contiguous numbers. Splits them into two halves repeatedly, while their number is even and above LEAF. */
 template <class OP>
 ls_status run_halves(ls_stream *stream, const char *name, job<OP, typename OP::in> whole, int64_t n) {
     typedef typename OP::all ALL;

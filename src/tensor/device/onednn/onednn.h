@@ -16,7 +16,7 @@
 #include "tensor/kernels.h"
 #include "tensor/tensor.h"
 
-/* Functions of the core for the plug-in: the calling thread's cache of memory, ls_fail_memory and ls_threads_limit. */
+/* Core functions that the plug-in calls: the calling thread's cache of memory, ls_fail_memory and ls_threads_limit. */
 struct ls_onednn_core {
     void *(*allocate)(size_t bytes);
     void (*release)(void *memory, size_t bytes);
