@@ -276,7 +276,10 @@ typedef struct ls_events_node {
     const char *const *inputs; /**< names of the input nodes, terminated by NULL; NULL means no inputs */
 } ls_events_node;
 
-/** Writes a graph. TensorBoard shows one graph per file. */
+/**
+ * Writes a graph. TensorBoard shows one graph per file. Fails with LS_ERR_ARGUMENT if a node has no name or operation,
+ * two nodes have the same name, or an input is not the name of a node.
+ */
 LS_API ls_status ls_events_graph(ls_events *events, const ls_events_node *nodes, int count) LS_WARN_UNUSED;
 
 /** Writes all pending records to the file. */

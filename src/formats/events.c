@@ -294,6 +294,51 @@ static void put_node(ls_proto *to, const ls_events_node *node) {
     ls_proto_end(to);
 }
 
+/* Returns the index of the node with this name; -1 if there is none. */
+static int find_node(const ls_events_node *nodes, int count, const char *name) {
+    for (int i = 0; i < count; i++) {
+        if (strcmp(nodes[i].name, name) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+/* Checks the names of node `index`, whose earlier nodes are checked. */
+static ls_status check_node(const ls_events *events, const ls_events_node *nodes, int index) {
+    const ls_events_node *node = &nodes[index];
+    if (node->name == NULL || node->name[0] == '\0' || node->op == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_events_graph: %s: node %d has no %s", events->path, index,
+                       node->op == NULL ? "operation" : "name");
+    }
+    const int earlier = find_node(nodes, index, node->name);
+    return earlier < 0 ? LS_OK
+                       : ls_fail(LS_ERR_ARGUMENT, "ls_events_graph: %s: nodes %d and %d have the same name, \"%s\"",
+                                 events->path, earlier, index, node->name);
+}
+
+static ls_status check_inputs(const ls_events *events, const ls_events_node *nodes, int count, int index) {
+    const ls_events_node *node = &nodes[index];
+    for (int i = 0; node->inputs != NULL && node->inputs[i] != NULL; i++) {
+        if (find_node(nodes, count, node->inputs[i]) < 0) {
+            return ls_fail(LS_ERR_ARGUMENT,
+                           "ls_events_graph: %s: node \"%s\" has the input \"%s\", which is not a node", events->path,
+                           node->name, node->inputs[i]);
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status check_graph(const ls_events *events, const ls_events_node *nodes, int count) {
+    for (int i = 0; i < count; i++) {
+        LS_TRY(check_node(events, nodes, i));
+    }
+    for (int i = 0; i < count; i++) {
+        LS_TRY(check_inputs(events, nodes, count, i));
+    }
+    return LS_OK;
+}
+
 ls_status ls_events_graph(ls_events *events, const ls_events_node *nodes, int count) {
     static const char call[] = "ls_events_graph";
     LS_TRY(ls_events_check(call, events, ""));
@@ -301,6 +346,7 @@ ls_status ls_events_graph(ls_events *events, const ls_events_node *nodes, int co
         return ls_fail(LS_ERR_ARGUMENT, "%s: %s: nodes are NULL or their number, %d, is negative", call, events->path,
                        count);
     }
+    LS_TRY(check_graph(events, nodes, count));
     ls_proto *to = ls_events_begin(events, 0);
     ls_proto_begin(to, LS_EVENT_GRAPH);
     for (int i = 0; i < count; i++) {

@@ -22,9 +22,10 @@
 enum { LINE_LIMIT = 512 };
 
 /* The first character of a line gives its subject. */
-enum { TRAINING = 'a', VALIDATION, CHECKPOINTS, OUTER, OPTIMIZER, METRIC, CALLBACK, NOTHING };
+enum { EPOCHS = 'a', TRAINING, VALIDATION, CHECKPOINTS, OUTER, OPTIMIZER, METRIC, CALLBACK, NOTHING };
 
 static const char *const differ[] = {
+    [EPOCHS - 'a'] = "the ranks' numbers of epochs in ls_trial_run differ",
     [TRAINING - 'a'] = "the ranks' loaders differ for training",
     [VALIDATION - 'a'] = "the ranks' loaders differ for validation",
     [CHECKPOINTS - 'a'] = "the ranks' .checkpoint options differ, or some ranks have none",
@@ -184,12 +185,20 @@ static ls_status compare(ls_comm *comm, const text *own) {
     return equal ? LS_OK : find_difference(comm, own, hash);
 }
 
+static ls_status add_epochs(const ls_trial *trial, text *own) {
+    char line[LINE_LIMIT];
+    snprintf(line, sizeof line, "%lld (epochs that have run: %lld)", (long long)trial->state.epochs,
+             (long long)trial->epochs_run);
+    return add_line(own, EPOCHS, line);
+}
+
 ls_status ls_trial_check_alike(const ls_trial *trial) {
     text own = {.length = 0};
     if (ls_comm_size(trial->state.comm) <= 1) {
         return LS_OK;
     }
-    ls_status status = write_all(trial, &own);
+    ls_status status = add_epochs(trial, &own);
+    status = status == LS_OK ? write_all(trial, &own) : status;
     status = status == LS_OK ? compare(trial->state.comm, &own) : status;
     ls_free(own.bytes);
     return status;

@@ -34,9 +34,10 @@ typedef struct setting {
     int64_t change_at; /* step after which a parameter changes on the last rank; 0 means never */
     const char *folder;
     bool no_sync;
-    bool own_step;  /* on all ranks; the last rank has no optimizer */
-    bool evaluates; /* instead of a run */
-    bool saves;     /* saves instead of a run, after a parameter has changed on the last rank */
+    bool own_step;          /* on all ranks; the last rank has no optimizer */
+    bool evaluates;         /* instead of a run */
+    bool saves;             /* saves instead of a run, after a parameter has changed on the last rank */
+    int64_t further_epochs; /* on the last rank */
 } setting;
 
 static ls_status change_weight(ls_module *model) {
@@ -91,15 +92,16 @@ static ls_dataset *make_dataset(void) {
 
 static ls_status carry_out(ls_trial *trial, ls_module *model, ls_loader *loader, setting s, int64_t epochs) {
     ls_comm *comm = ls_data_parallel_comm(model);
+    const bool last = ls_comm_rank(comm) == ls_comm_size(comm) - 1;
     LS_TRY(ls_data_parallel_no_sync(model, s.no_sync));
     if (s.evaluates) {
         return ls_trial_evaluate(trial, loader, "test");
     }
     if (s.saves) {
-        LS_TRY(ls_comm_rank(comm) == ls_comm_size(comm) - 1 ? change_weight(model) : LS_OK);
+        LS_TRY(last ? change_weight(model) : LS_OK);
         return ls_trial_save(trial, s.folder);
     }
-    return ls_trial_run(trial, epochs);
+    return ls_trial_run(trial, epochs + (last ? s.further_epochs : 0));
 }
 
 static ls_status run(ls_comm *world, setting s, int64_t epochs) {
@@ -189,6 +191,10 @@ static ls_status settings_differ(ls_comm *world) {
     LS_TRY(expect(world, (setting){.milestone = 30}, 1,
                   "the ranks' callbacks differ: rank 0 has ls_scheduler: ls_schedule_multi_step (count 2, "
                   "milestones_hash "));
+    LS_TRY(
+        expect(world, (setting){.further_epochs = 2}, 1,
+               "the ranks' numbers of epochs in ls_trial_run differ: rank 0 has 1 (epochs that have run: 0), but rank "
+               "%d has 3 (epochs that have run: 0)"));
     return expect(world, (setting){.metrics = LS_METRICS("loss", "mae")}, 1,
                   "the ranks' metrics differ: rank 0 has none, but rank %d has mae");
 }

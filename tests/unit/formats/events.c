@@ -499,7 +499,15 @@ TEST(test_mistakes) {
     expect_error(ls_events_image(events, "a", 0, NULL), LS_ERR_ARGUMENT, "'a': the tensor is NULL");
     expect_error(ls_events_graph(events, NULL, 1), LS_ERR_ARGUMENT, "nodes are NULL or their number, 1, is negative");
     expect_error(ls_events_graph(events, &(ls_events_node){0}, -1), LS_ERR_ARGUMENT, "-1, is negative");
-    expect_error(ls_events_graph(events, &(ls_events_node){"a", NULL, NULL}, 1), LS_ERR_ARGUMENT, "a string is NULL");
+    expect_error(ls_events_graph(events, &(ls_events_node){"a", NULL, NULL}, 1), LS_ERR_ARGUMENT,
+                 ": node 0 has no operation");
+    expect_error(ls_events_graph(events, &(ls_events_node){"", "a", NULL}, 1), LS_ERR_ARGUMENT, ": node 0 has no name");
+    expect_error(ls_events_graph(events, (ls_events_node[]){{"a", "x", NULL}, {"b", "x", NULL}, {"a", "y", NULL}}, 3),
+                 LS_ERR_ARGUMENT, ": nodes 0 and 2 have the same name, \"a\"");
+    expect_error(
+        ls_events_graph(events, (ls_events_node[]){{"a", "x", NULL}, {"b", "x", (const char *const[]){"a", "c", NULL}}},
+                        2),
+        LS_ERR_ARGUMENT, ": node \"b\" has the input \"c\", which is not a node");
     ls_release(tensor);
     expect_error(ls_events_histogram(events, "a", 0, tensor), LS_ERR_STATE, "ls_events_histogram");
     expect_error(ls_events_image(events, "a", 0, tensor), LS_ERR_STATE, "ls_events_image");

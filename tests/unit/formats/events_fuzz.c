@@ -48,7 +48,7 @@ static int make_files(void **state) {
     char path[400];
     ls_events *events = ls_events_open(test_path("events"), NULL);
     ls_tensor *tensor = ls_ones(LS_SHAPE(3, 4), LS_F32);
-    const ls_events_node node = {"a", "Linear", (const char *const[]){"b", "c", NULL}};
+    const ls_events_node node = {"a", "Linear", (const char *const[]){"a", "a", NULL}};
     snprintf(path, sizeof path, "%s", ls_events_path(events));
     const bool good = ls_events_scalar(events, "s", 1, 1) == LS_OK && ls_events_scalar(events, "t", -1, 1) == LS_OK &&
                       ls_events_histogram(events, "h", 1, tensor) == LS_OK &&
