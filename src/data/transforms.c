@@ -35,10 +35,15 @@ ls_dataset *ls_dataset_add_step(ls_dataset *given, bool of_targets, ls_transform
     }
     ls_transform_chain *chain = of_targets ? &dataset->target : &dataset->input;
     ls_status status = LS_OK;
-    if (step.function == NULL || chain->count == LS_TRANSFORM_LIMIT) {
-        status = ls_fail(LS_ERR_ARGUMENT, "ls_dataset_transform: %s",
-                         step.function == NULL ? "the transform is NULL"
-                                               : "a data set has at most 16 transforms of each kind");
+    const char *subject = of_targets ? "target" : "input";
+    if (step.function == NULL) {
+        status = ls_fail(LS_ERR_ARGUMENT, "ls_dataset_transform_%s: the transform is NULL", subject);
+    } else if (chain->count == LS_TRANSFORM_LIMIT) {
+        status =
+            ls_fail(LS_ERR_ARGUMENT,
+                    "ls_dataset: the %s has %d transforms, which is the maximum: combine several in a function for "
+                    "ls_dataset_transform_%s",
+                    subject, LS_TRANSFORM_LIMIT, subject);
     } else {
         chain->steps[chain->count++] = step;
         dataset->serial = dataset->serial || !step.built_in;

@@ -173,7 +173,18 @@ TEST(test_a_data_set_that_another_fails_to_take) {
     assert_null(ls_dataset_subset(counting_set(4), 0, 5));
     assert_int_equal(ended, 1);
     assert_null(ls_dataset_transform_target(counting_set(4), NULL, NULL));
+    assert_non_null(strstr(ls_error_message(), "ls_dataset_transform_target: the transform is NULL"));
     assert_int_equal(ended, 1);
+}
+
+TEST(test_the_number_of_transforms) {
+    ls_dataset *dataset = counting_set(4);
+    for (int i = 0; i < 16; i++) {
+        dataset = ls_dataset_flatten(dataset);
+        assert_non_null(dataset);
+    }
+    assert_null(ls_dataset_flatten(dataset));
+    assert_non_null(strstr(ls_error_message(), "ls_dataset: the input has 16 transforms, which is the maximum"));
 }
 
 TEST(test_tensors_that_a_data_set_fails_to_take) {
@@ -276,6 +287,7 @@ int main(void) {
         cmocka_unit_test(test_a_retained_data_set),
         cmocka_unit_test(test_data_sets_that_are_gone),
         cmocka_unit_test(test_a_data_set_that_another_fails_to_take),
+        cmocka_unit_test(test_the_number_of_transforms),
         cmocka_unit_test(test_tensors_that_a_data_set_fails_to_take),
         cmocka_unit_test(test_transforms_leave_what_others_hold),
         cmocka_unit_test(test_preloading_a_shared_data_set),

@@ -208,6 +208,33 @@ static void test_goes_on_after_a_load(void **unused) {
     free_setting(&s);
 }
 
+/* The same with a checkpoint of a trial without a log, for lines of epochs and of batches. */
+static void test_goes_on_after_a_load_without_a_log(void **unused) {
+    (void)unused;
+    const char *path = test_path("foreign.csv"), *folder = test_path("foreign");
+    for (int per_batch = 0; per_batch < 2; per_batch++) {
+        setting s = make_setting();
+        ls_callback *log = ls_csv_log(path, &(ls_csv_log_options){.per_batch = per_batch != 0});
+        ls_trial_options options = options_of(&s);
+        ls_trial *other = ls_trial_new(&options);
+        options.callbacks = &log;
+        options.callback_count = 1;
+        ls_trial *trial = ls_trial_new(&options);
+        assert_int_equal(ls_trial_run(other, 1), LS_OK);
+        assert_int_equal(ls_trial_save(other, folder), LS_OK);
+        char expected[8192];
+        assert_int_equal(ls_trial_run(trial, 2), LS_OK);
+        snprintf(expected, sizeof expected, "%s", columns(path, ',', per_batch != 0 ? 2 : 1));
+        assert_int_equal(ls_trial_run(trial, 3), LS_OK);
+        assert_int_equal(ls_trial_load(trial, folder), LS_OK);
+        assert_int_equal(ls_trial_run(trial, 2), LS_OK);
+        assert_string_equal(columns(path, ',', per_batch != 0 ? 2 : 1), expected);
+        ls_trial_free(trial);
+        ls_trial_free(other);
+        free_setting(&s);
+    }
+}
+
 /* A log that continues from the state of the last log. */
 static ls_callback *log_again(const char *path, const ls_csv_log_options *how) {
     ls_callback *log = ls_csv_log(path, how);
@@ -464,19 +491,13 @@ static void test_timer_prints_a_table(void **unused) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_line_for_each_epoch),
-        cmocka_unit_test(test_names_with_special_characters),
-        cmocka_unit_test(test_evaluations_between),
-        cmocka_unit_test(test_goes_on),
-        cmocka_unit_test(test_goes_on_after_a_load),
-        cmocka_unit_test(test_goes_on_behind_others),
-        cmocka_unit_test(test_metric_epoch),
-        cmocka_unit_test(test_a_line_for_each_batch),
-        cmocka_unit_test(test_damaged_logs),
-        cmocka_unit_test(test_files_that_cannot_be),
-        cmocka_unit_test(test_confusion),
-        cmocka_unit_test(test_confusion_of_nothing),
-        cmocka_unit_test(test_console),
+        cmocka_unit_test(test_a_line_for_each_epoch), cmocka_unit_test(test_names_with_special_characters),
+        cmocka_unit_test(test_evaluations_between),   cmocka_unit_test(test_goes_on),
+        cmocka_unit_test(test_goes_on_after_a_load),  cmocka_unit_test(test_goes_on_after_a_load_without_a_log),
+        cmocka_unit_test(test_goes_on_behind_others), cmocka_unit_test(test_metric_epoch),
+        cmocka_unit_test(test_a_line_for_each_batch), cmocka_unit_test(test_damaged_logs),
+        cmocka_unit_test(test_files_that_cannot_be),  cmocka_unit_test(test_confusion),
+        cmocka_unit_test(test_confusion_of_nothing),  cmocka_unit_test(test_console),
         cmocka_unit_test(test_timer_prints_a_table),
     };
     cmocka_set_test_filter(argc > 1 ? argv[1] : NULL);
