@@ -449,8 +449,9 @@ typedef struct ls_data_parallel_options {
  *   global batch if the ranks have the same seed. Each forward pass of such a model, or of a module with whole_batch,
  *   is then a collective call. Other random numbers are local.
  * - Parameters may be unused on some or all ranks. A pass that reaches the model on no rank leaves its gradients
- *   unchanged; the next pass averages them. The gradients of leaves outside the model stay local; their average over
- *   the ranks is the gradient of one process if the ranks have equal denominators.
+ *   unchanged; the next pass averages them. The gradients of leaves outside the model stay local. If the loss also
+ *   depends on the model, they may be scaled by this rank's share of the global batch. Their average over the ranks is
+ *   the gradient of one process if the ranks have equal denominators.
  * - A step that fails on one rank fails on all ranks. All ranks then have the gradients from before the step, or none,
  *   so a program that continues keeps equal models.
  * - A backward pass averages, over samples, the buffers that a rank has changed since the last pass. An integer buffer
