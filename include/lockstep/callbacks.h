@@ -405,7 +405,9 @@ typedef struct ls_run_log_options {
  * page.
  *
  * - The file has one JSON object per line: the configuration and the machine at the start, the loss of steps, and after
- *   each epoch its metrics, its duration, the throughput and the time of the phases of every rank (ls_time).
+ *   each epoch its metrics, its duration, the throughput of training over all ranks, and the time of the phases of
+ *   every rank (ls_time). The first epoch of a run begins with on_start_epoch; a later epoch begins with the end of the
+ *   epoch before.
  * - Each line is in the file before the next hook runs, so the record of a killed run is readable.
  * - A trial that resumes from a checkpoint removes all lines from the first step or epoch after the checkpoint on,
  *   and then appends. Any other trial replaces the record in the folder. Later runs of the same trial append.
