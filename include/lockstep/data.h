@@ -242,8 +242,8 @@ LS_API ls_dataset *ls_dataset_preload(ls_dataset *dataset);
  * Inputs are [n, ..., height, width], u8 or f32 (otherwise LS_ERR_ARGUMENT). The random numbers of a sample are derived
  * from the loader's seed, the epoch and the sample's position in the epoch (ls_samples.places). They are the same on
  * any number of ranks and threads, and different for each transform of a data set. Except for
- * rotations, results equal torchvision's for the same random numbers. For u8, color transforms round down, and rotations round to the nearest. ls_dataset_preload
- * keeps the results of its first pass.
+ * rotations, results equal torchvision's for the same random numbers. For u8, color transforms round down, and
+ * rotations round to the nearest. ls_dataset_preload keeps the results of its first pass.
  */
 
 /** Options for ls_dataset_random_crop. */
