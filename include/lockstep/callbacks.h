@@ -467,8 +467,9 @@ typedef struct ls_timer_options {
  * Measures the time of the parts of a run in this process (torchbearer's TimerMetric). A device's work counts in the
  * part in which the process waits for the device. At the end of a run, rank 0 prints a table in seconds: minimum, mean
  * and maximum over ranks. A second table shows the peak of tensor memory in this run, and the megabytes of each kind at
- * that time (ls_memory_kind). The last line shows the megabytes of rank 0 (ls_timer_bytes). Rows and lines of zeros are omitted. Put the callback last in the list of callbacks: then the time in a hook of another
- * callback counts in the part that ends with this hook, such as on_backward in the backward pass.
+ * that time (ls_memory_kind). The last line shows the megabytes of rank 0 (ls_timer_bytes). Rows and lines of zeros are
+ * omitted. Put the callback last in the list of callbacks: then the time in a hook of another callback counts in the
+ * part that ends with this hook, such as on_backward in the backward pass.
  */
 LS_API ls_callback *ls_timer(const ls_timer_options *options);
 /**
@@ -480,8 +481,8 @@ LS_API double ls_timer_seconds(const ls_callback *callback, ls_time what);
 /**
  * Returns the bytes of the elements that this rank passed to communication calls from the timer's on_start to its
  * on_end, in the last run in which on_end was called, or 0 before such a run. Calls in on_start of callbacks before the
- * timer do not count, such as the training steps of ls_rate_finder. A call with parts for several ranks counts this rank's part. An all-to-all
- * counts all parts that this rank sends. Returns NAN for a callback of a different kind.
+ * timer do not count, such as the training steps of ls_rate_finder. A call with parts for several ranks counts this
+ * rank's part. An all-to-all counts all parts that this rank sends. Returns NAN for a callback of a different kind.
  */
 LS_API double ls_timer_bytes(const ls_callback *callback);
 /** Sets the minimum, mean and maximum over ranks of the time in seconds spent in part `what` in the last run in which

@@ -278,12 +278,12 @@ static ls_status on_end_training(ls_trial_state *state, void *user) {
 }
 
 /* What a rank contributes to the line of an epoch. */
-typedef struct share {
+typedef struct epoch_share {
     int64_t samples;
     double phases[LS_TIME_TOTAL];
-} share;
+} epoch_share;
 
-static ls_status write_epoch(const run_log *self, const ls_trial_state *state, const share *shares) {
+static ls_status write_epoch(const run_log *self, const ls_trial_state *state, const epoch_share *shares) {
     const ls_trial *trial = state->trial;
     int64_t samples = 0;
     for (int rank = 0; rank < ls_trial_size(state); rank++) {
@@ -311,7 +311,7 @@ static ls_status write_epoch(const run_log *self, const ls_trial_state *state, c
 
 static ls_status on_end_epoch(ls_trial_state *state, void *user) {
     run_log *self = user;
-    share own = {.samples = self->samples};
+    epoch_share own = {.samples = self->samples};
     void *all = NULL;
     if (!ls_callback_in_run(state) || ls_callback_in_replay(state)) {
         return LS_OK;
