@@ -154,8 +154,7 @@ static ls_status backward(ls_thread_state *thread, ls_tensor *output, const ls_b
  * earlier failure tells nothing about this call.
  */
 static bool lacks_gradient(const ls_thread_state *thread, const ls_backward_options *options) {
-    return options != NULL && options->gradient == NULL && thread->scope != &thread->root &&
-           thread->scope->status != LS_OK;
+    return options != NULL && options->gradient == NULL && thread->scope->lost;
 }
 
 /* The loss is NULL if the operation that made it failed, or if the caller erred. */
@@ -182,7 +181,7 @@ ls_status ls_backward_with(ls_tensor *output, const ls_backward_options *options
     }
     const ls_status status = backward(thread, output, options != NULL ? options : &defaults);
     if (status != LS_OK) {
-        (void)ls_scope_failed();
+        (void)ls_scope_failed_status();
     }
     return status;
 }
