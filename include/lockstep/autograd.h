@@ -86,6 +86,10 @@ typedef struct ls_backward_options {
 /**
  * Does the same as ls_backward for an output of any shape. `options` may be NULL. Fails with LS_ERR_SHAPE if the
  * initial gradient does not have the output's shape and dtype.
+ *
+ * If `.gradient` is NULL, and a call that returns a tensor has failed in the innermost scope, fails with the scope's
+ * first error, because the call may have made the gradient. Outside any scope, and if the call was made in another
+ * scope, NULL selects 1: check the gradient.
  */
 LS_API ls_status ls_backward_with(ls_tensor *output, const ls_backward_options *options) LS_WARN_UNUSED;
 

@@ -405,7 +405,9 @@ typedef struct ls_run_log_options {
  * page.
  *
  * - The file has one JSON object per line: the configuration and the machine at the start, the loss of steps, and after
- *   each epoch its metrics, its duration, the throughput and the time of the phases of every rank (ls_time).
+ *   each epoch its metrics, its duration, the throughput of training over all ranks, and the time of the phases of
+ *   every rank (ls_time). The first epoch of a run begins with on_start_epoch; a later epoch begins with the end of the
+ *   epoch before.
  * - Each line is in the file before the next hook runs, so the record of a killed run is readable.
  * - A trial that resumes from a checkpoint removes the first line of a later step or epoch and all lines after it,
  *   and then appends. Any other trial replaces the record in the folder. Later runs of the same trial append.
@@ -465,9 +467,9 @@ typedef struct ls_timer_options {
  * Measures the time of the parts of a run in this process (torchbearer's TimerMetric). A device's work counts in the
  * part in which the process waits for the device. At the end of a run, rank 0 prints a table in seconds: minimum, mean
  * and maximum over ranks. A second table shows the peak of tensor memory in this run, and the megabytes of each kind at
- * that time (ls_memory_kind). The last line shows the megabytes that rank 0 passed to communication calls. Rows and
- * lines of zeros are omitted. Put the callback last in the list of callbacks: then the time in a hook of another
- * callback counts in the part that ends with this hook, such as on_backward in the backward pass.
+ * that time (ls_memory_kind). The last line shows the megabytes of rank 0 (ls_timer_bytes). Rows and lines of zeros are
+ * omitted. Put the callback last in the list of callbacks: then the time in a hook of another callback counts in the
+ * part that ends with this hook, such as on_backward in the backward pass.
  */
 LS_API ls_callback *ls_timer(const ls_timer_options *options);
 /**
@@ -477,9 +479,10 @@ LS_API ls_callback *ls_timer(const ls_timer_options *options);
  */
 LS_API double ls_timer_seconds(const ls_callback *callback, ls_time what);
 /**
- * Returns the bytes of the elements that this rank passed to communication calls in the last run in which the timer's
- * on_end was called, or 0 before such a run. A call with parts for several ranks counts this rank's part. An all-to-all
- * counts all parts that this rank sends. Returns NAN for a callback of a different kind.
+ * Returns the bytes of the elements that this rank passed to communication calls from the timer's on_start to its
+ * on_end, in the last run in which on_end was called, or 0 before such a run. Calls in on_start of callbacks before the
+ * timer do not count, such as the training steps of ls_rate_finder. A call with parts for several ranks counts this
+ * rank's part. An all-to-all counts all parts that this rank sends. Returns NAN for a callback of a different kind.
  */
 LS_API double ls_timer_bytes(const ls_callback *callback);
 /** Sets the minimum, mean and maximum over ranks of the time in seconds spent in part `what` in the last run in which

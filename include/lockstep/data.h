@@ -241,9 +241,9 @@ LS_API ls_dataset *ls_dataset_preload(ls_dataset *dataset);
 /*
  * Inputs are [n, ..., height, width], u8 or f32 (otherwise LS_ERR_ARGUMENT). The random numbers of a sample are derived
  * from the loader's seed, the epoch and the sample's position in the epoch (ls_samples.places). They are the same on
- * any number of ranks and threads, and different for each transform of a data set. Results equal torchvision's for the
- * same random numbers. For u8, color transforms round down, and rotations round to the nearest. ls_dataset_preload
- * keeps the results of its first pass.
+ * any number of ranks and threads, and different for each transform of a data set. Except for
+ * rotations, results equal torchvision's for the same random numbers. For u8, color transforms round down, and
+ * rotations round to the nearest. ls_dataset_preload keeps the results of its first pass.
  */
 
 /** Options for ls_dataset_random_crop. */
@@ -268,9 +268,13 @@ LS_API ls_dataset *ls_dataset_random_flip(ls_dataset *dataset, double horizontal
 
 /**
  * Rotates inputs about the center by a random angle between -degrees and degrees (0 to 360), positive counterclockwise,
- * with bilinear interpolation. Pixels outside the image get `fill`, which must be finite. Pixels at the edge are
- * interpolated between the image and `fill`. torchvision's RandomRotation gives the same result without a fill; with a
- * fill, it applies the weights of edge pixels twice.
+ * with bilinear interpolation. Pixels outside the image get `fill`. Pixels at the edge are interpolated between the
+ * image and `fill`. `fill` must be a number of the inputs' dtype: 0 to 255 for u8, and finite for f32 (otherwise
+ * LS_ERR_ARGUMENT).
+ *
+ * With a fill of 0, the result equals torchvision's functional rotate with bilinear interpolation and no fill.
+ * torchvision's RandomRotation differs: by default, it takes the nearest pixel. With bilinear interpolation, it always
+ * has a fill (0 by default), and applies the weights of edge pixels twice.
  */
 LS_API ls_dataset *ls_dataset_random_rotation(ls_dataset *dataset, double degrees, double fill);
 

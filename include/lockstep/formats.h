@@ -237,8 +237,9 @@ typedef struct ls_events_options {
 
 /**
  * Creates a new event file in `folder`, named like TensorBoard's own files. Creates the folder if it is missing.
- * `options` may be NULL. Returns ownership to the caller; free it with ls_events_close. Returns NULL with LS_ERR_IO if
- * the file cannot be created or written.
+ * `options` may be NULL. Returns ownership to the caller; free it with ls_events_close. Returns NULL with
+ * LS_ERR_IO if the file cannot be created or written, and with LS_ERR_ARGUMENT if `folder` is NULL or empty or
+ * `.flush_seconds` is negative or NaN.
  */
 LS_API ls_events *ls_events_open(const char *folder, const ls_events_options *options);
 

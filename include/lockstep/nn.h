@@ -728,8 +728,11 @@ LS_API ls_module *ls_sequential_named_of(const ls_named_module *modules, int cou
 LS_API ls_status ls_nn_init_constant(ls_tensor *tensor, double value) LS_WARN_UNUSED;
 /**
  * Draws elements uniformly from [low, high), rounded to the dtype within these limits. If both limits are equal, sets
- * every element to `low`. Fails with LS_ERR_ARGUMENT if a limit or their difference is not finite, `low` is above
- * `high`, or the dtype has no number between them.
+ * every element to `low`, rounded to the dtype. Fails with LS_ERR_ARGUMENT in these cases:
+ *
+ * - A limit or their difference is not finite, or `low` is above `high`.
+ * - The limits differ, and the dtype has no number between them.
+ * - The limits are equal, and above the largest or below the smallest finite number of the dtype.
  */
 LS_API ls_status ls_nn_init_uniform(ls_tensor *tensor, double low, double high) LS_WARN_UNUSED;
 /**

@@ -449,8 +449,9 @@ typedef struct ls_data_parallel_options {
  *   global batch if the ranks have the same seed. Each forward pass of such a model, or of a module with whole_batch,
  *   is then a collective call. Other random numbers are local.
  * - Parameters may be unused on some or all ranks. A pass that reaches the model on no rank leaves its gradients
- *   unchanged; the next pass averages them. The gradients of leaves outside the model stay local; their average over
- *   the ranks is the gradient of one process if the ranks have equal denominators.
+ *   unchanged; the next pass averages them. The gradients of leaves outside the model stay local. If the loss also
+ *   depends on the model, they may be scaled by this rank's share of the global batch. Their average over the ranks is
+ *   the gradient of one process if the ranks have equal denominators.
  * - A step that fails on one rank fails on all ranks. All ranks then have the gradients from before the step, or none,
  *   so a program that continues keeps equal models.
  * - A backward pass averages, over samples, the buffers that a rank has changed since the last pass. An integer buffer
@@ -599,8 +600,9 @@ typedef struct ls_outer ls_outer;
 /**
  * Options for ls_outer_new. A zero field selects the default. All ranks must pass the same values.
  *
- * The defaults are DiLoCo's, for long runs. In short runs, they can lose accuracy: examples/fashion_mnist, with 32
- * training steps between outer steps, needs a learning rate of 0.5 and momentum 0.8.
+ * The default learning rate and momentum are DiLoCo's, for long runs. In short runs, they can lose accuracy:
+ * examples/fashion_mnist, with 32 training steps between outer steps, needs a learning rate of 0.5 and momentum 0.8.
+ * DiLoCo takes an outer step every 500 training steps.
  */
 typedef struct ls_outer_options {
     int64_t steps;        /**< number of training steps from one outer step to the next; 0 selects the default, 32 */
@@ -621,8 +623,9 @@ typedef struct ls_outer_options {
  * - Floating-point buffers, such as the statistics of batch normalization, are averaged in outer steps. Integer buffers
  *   become equal to rank 0's. Batch normalization and dropout otherwise work on each rank's samples.
  * - Load weights and add layers before this call. Freeze and unfreeze parameters in the same way on all ranks.
- * - On each rank, the outer optimizer needs twice as much memory as the trained parameters: for the parameters after
- *   the last outer step, and for the momentum. Local SGD needs none.
+ * - On each rank, the outer optimizer needs twice as much memory as the floating-point parameters of the model, also
+ *   the frozen ones: for the parameters after the last outer step, and for the momentum. Without momentum, it needs
+ *   half of this memory. Local SGD needs none.
  * - One rank runs the same outer steps, without communication.
  *
  * Errors:
@@ -630,7 +633,8 @@ typedef struct ls_outer_options {
  * - LS_ERR_ARGUMENT: an option is out of range, `model` is itself data-parallel over `comm`, or no parameter is
  *   floating-point.
  * - LS_ERR_MISMATCH, on every rank: the options or the models differ between the ranks.
- * - LS_ERR_UNSUPPORTED: a parameter is sharded over the ranks of `comm`, or the model is data-parallel with `.zero`.
+ * - LS_ERR_UNSUPPORTED: a parameter is sharded over the ranks of `comm`, the model is data-parallel over other ranks
+ *   with `.zero`, a parameter is bf16 or f16 (except for local SGD), or an ls_alias of a parameter exists.
  */
 LS_API ls_outer *ls_outer_new(ls_module *model, ls_comm *comm, const ls_outer_options *options);
 

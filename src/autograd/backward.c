@@ -149,6 +149,14 @@ static ls_status backward(ls_thread_state *thread, ls_tensor *output, const ls_b
     return status != LS_OK ? status : noted;
 }
 
+/*
+ * Returns whether the initial gradient may be missing because the operation that made it failed. Outside any scope, an
+ * earlier failure tells nothing about this call.
+ */
+static bool lacks_gradient(const ls_thread_state *thread, const ls_backward_options *options) {
+    return options != NULL && options->gradient == NULL && thread->scope->lost;
+}
+
 /* The loss is NULL if the operation that made it failed, or if the caller erred. */
 static ls_status refuse_missing(ls_thread_state *thread) {
     if (thread->scope->status != LS_OK) {
@@ -168,12 +176,12 @@ ls_status ls_backward_with(ls_tensor *output, const ls_backward_options *options
     if (thread == NULL) {
         return LS_ERR_MEMORY;
     }
-    if (output == NULL) {
+    if (output == NULL || lacks_gradient(thread, options)) {
         return refuse_missing(thread);
     }
     const ls_status status = backward(thread, output, options != NULL ? options : &defaults);
     if (status != LS_OK) {
-        (void)ls_scope_failed();
+        (void)ls_scope_failed_status();
     }
     return status;
 }

@@ -135,6 +135,7 @@ struct ls_node {
     bool holds_output;
     bool begins_samples; /* the output belongs to a data-parallel module; samples.h explains the following members */
     uint8_t spread;
+    bool reaches; /* see ls_batch_loss_reaches */
     bool sums_samples;
     bool divides;      /* a mean over samples with its own divisor */
     bool has_constant; /* an input without history was computed from this rank's samples */
@@ -315,8 +316,9 @@ struct ls_leaf {
     bool listed;           /* in the list of leaves touched by the current pass */
     bool fresh;            /* it had no gradient before the current pass */
     bool shard;            /* this rank has only its own elements of the gradient (ls_sharding), so ls_grad fails */
-    bool open; /* for a shard: all elements of the gradient are on this rank, for the module's backward pass */
-    bool lent; /* ls_grad has returned the gradient: the program may have computed with it */
+    bool open;   /* for a shard: all elements of the gradient are on this rank, for the module's backward pass */
+    bool lent;   /* ls_grad has returned the gradient: the program may have computed with it */
+    bool sought; /* see ls_batch_loss_reaches */
 };
 
 /* ls_zero_grad of a tensor that is not NULL, on a thread that captures no step. */

@@ -322,6 +322,31 @@ void ls_samples_trace(ls_batch_loss *loss, ls_scope *innermost, const ls_tensor 
     }
 }
 
+/* Returns whether the pass reaches a sought tensor through this one. Nodes before this tensor's were visited. */
+static bool reaches(const ls_tensor *tensor) {
+    const ls_tape_link *link = tensor->node;
+    return tensor->needs_grad &&
+           ((tensor->leaf != NULL && tensor->leaf->sought) ||
+            (link != NULL && link->tape != NULL && ((const ls_node *)(const void *)link)->reaches));
+}
+
+static void visit_reach(void *unused, ls_node *node) {
+    bool has_input = false;
+    (void)unused;
+    node->reaches = node->begins_samples;
+    for (int i = 0; i < node->input_count && !node->reaches; i++) {
+        const ls_tensor *input = node->inputs[i];
+        has_input |= input != NULL && input->needs_grad;
+        node->reaches = input != NULL && reaches(input);
+    }
+    node->reaches |= node->op->communicates && !has_input; /* received from another rank */
+}
+
+bool ls_batch_loss_reaches(const ls_batch_loss *loss) {
+    visit(loss->innermost, visit_reach, NULL);
+    return reaches(loss->output);
+}
+
 double ls_batch_loss_divisor(const ls_batch_loss *loss, int64_t samples) {
     return loss->refused != NULL ? (double)NAN
            : loss->by_samples    ? (double)samples

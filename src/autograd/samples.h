@@ -43,6 +43,7 @@ struct ls_batch_loss {
                  none, or several sums */
     double divisor;  /* of that mean */
     bool by_samples; /* the loss is one number, and no node has summed samples */
+    bool unrelated;  /* the watches called so far belong to modules on which the loss does not depend */
     bool watched;    /* whether the pass collects ls_pass_findings */
     const ls_node *refused;
     int refused_axis; /* axis of the rejected operation's samples; -1 if the operation combines sums */
@@ -87,6 +88,12 @@ ls_status ls_batch_loss_check(const ls_batch_loss *loss);
  * over samples.
  */
 double ls_batch_loss_divisor(const ls_batch_loss *loss, int64_t samples);
+
+/*
+ * Returns whether the loss depends on a leaf with `sought` set, on an output of a data-parallel module, or on a tensor
+ * from another rank, which may depend on them.
+ */
+bool ls_batch_loss_reaches(const ls_batch_loss *loss);
 
 /*
  * Stores the divisors, on this rank, of `count` sums beginning with number `first`, and the scaling factors of their

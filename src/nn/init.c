@@ -63,6 +63,13 @@ static ls_status check_interval(const char *call, const ls_tensor *tensor, const
                          ls_dtype_name(ls_dtype_of(tensor)), low, high);
 }
 
+/* Returns the interval that contains `number`, rounded to the dtype. It is empty if the dtype has no number as large.
+ */
+static number_range range_of_one(double number, ls_dtype dtype) {
+    const bool fits = fabs(number) <= ls_largest_below(INFINITY, dtype);
+    return fits ? (number_range){number, number} : (number_range){INFINITY, -INFINITY};
+}
+
 /* Sets the interval of the numbers of [low, high), or of `low` alone if `high` is the same. */
 static ls_status check_uniform(const char *call, const ls_tensor *tensor, double low, double high,
                                number_range *allowed) {
@@ -77,7 +84,7 @@ static ls_status check_uniform(const char *call, const ls_tensor *tensor, double
     }
     const ls_dtype dtype = ls_dtype_of(tensor);
     *allowed = low < high ? (number_range){ls_smallest_from(low, dtype), ls_largest_below(high, dtype)}
-                          : (number_range){low, low};
+                          : range_of_one(low, dtype);
     return check_interval(call, tensor, allowed, low, high);
 }
 
@@ -215,13 +222,19 @@ static ls_status fans(const char *call, const ls_tensor *tensor, double *fan_in,
     return LS_OK;
 }
 
+/* Returns sqrt(number / ((1 + slope^2) fan_in)), also if slope^2 overflows. */
+static double kaiming_scale(double number, double slope, double fan_in) {
+    const double divisor = (1.0 + slope * slope) * fan_in;
+    return isfinite(divisor) ? sqrt(number / divisor) : sqrt(number / fan_in) / fabs(slope);
+}
+
 ls_status ls_nn_init_kaiming_uniform(ls_tensor *tensor, double slope) {
     const char *const call = "ls_nn_init_kaiming_uniform";
     double fan_in = 0;
     double fan_out = 0;
     LS_TRY(fans(call, tensor, &fan_in, &fan_out));
     LS_TRY(check_finite(call, "slope", slope));
-    const double bound = sqrt(6.0 / ((1.0 + slope * slope) * fan_in));
+    const double bound = kaiming_scale(6, slope, fan_in);
     return draw_uniform(call, tensor, -bound, bound);
 }
 
@@ -231,7 +244,7 @@ ls_status ls_nn_init_kaiming_normal(ls_tensor *tensor, double slope) {
     double fan_out = 0;
     LS_TRY(fans(call, tensor, &fan_in, &fan_out));
     LS_TRY(check_finite(call, "slope", slope));
-    return draw_normal(call, tensor, 0, sqrt(2.0 / ((1.0 + slope * slope) * fan_in)));
+    return draw_normal(call, tensor, 0, kaiming_scale(2, slope, fan_in));
 }
 
 ls_status ls_nn_init_xavier_uniform(ls_tensor *tensor, double gain) {

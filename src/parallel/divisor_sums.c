@@ -87,6 +87,29 @@ void ls_divisor_sums_weigh(ls_data_parallel_state *state, ls_batch_loss *loss, i
     }
 }
 
+static void seek(const ls_data_parallel_state *state, bool on) {
+    for (int i = 0; i < state->parameter_count; i++) {
+        ls_leaf *leaf = ls_data_parallel_leaf(state, i);
+        if (leaf != NULL) {
+            leaf->sought = on;
+        }
+    }
+}
+
+/*
+ * A loss that depends on neither the parameters nor the output of a module only happens to be on the same tape. Its
+ * gradients are not averaged, and must not be scaled.
+ */
+static void weigh_unrelated(const ls_data_parallel_state *state, ls_batch_loss *loss) {
+    loss->unrelated = false;
+    if (loss->by_samples) {
+        seek(state, true);
+        loss->unrelated = !ls_batch_loss_reaches(loss);
+        seek(state, false);
+        loss->weight = loss->unrelated ? 1 : loss->weight;
+    }
+}
+
 ls_status ls_agree_on_factors(ls_data_parallel_state *state, ls_batch_loss *loss, bool failed) {
     double sums = 0;
     int first = 0;
@@ -100,6 +123,9 @@ ls_status ls_agree_on_factors(ls_data_parallel_state *state, ls_batch_loss *loss
         LS_TRY(ls_divisor_sums_check(&own, &all));
         if (loss != NULL && !loss->weighed) {
             ls_divisor_sums_weigh(state, loss, first, &own, &all);
+            if (first == 0) {
+                weigh_unrelated(state, loss);
+            }
         }
         ls_means_compare(state, all.factors, all.factor, all.factor_square);
         sums = ls_divisor_sums_sums(&all);
@@ -107,7 +133,7 @@ ls_status ls_agree_on_factors(ls_data_parallel_state *state, ls_batch_loss *loss
         first += LS_DIVISORS;
     } while (first < sums);
     if (loss != NULL) {
-        loss->weighed = true;
+        loss->weighed = !loss->unrelated; /* the loss may depend on the module of the next watch */
     }
     state->agreed = true;
     state->factor = 0;

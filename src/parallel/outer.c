@@ -333,15 +333,18 @@ ls_status ls_outer_sync(ls_outer *outer) {
 
 /* ---- construction ------------------------------------------------------------------------------------------------ */
 
-static ls_status choose_options(ls_outer_options *options) {
+static void choose_options(ls_outer_options *options) {
+    options->steps = options->steps != 0 ? options->steps : 32;
+    options->learning_rate = ls_option(options->learning_rate, 0.7);
+    options->momentum = ls_option(options->momentum, 0.9);
+}
+
+static ls_status check_options(const ls_outer_options *options) {
     const char *const call = "ls_outer_new";
     if (options->steps < 0) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: .steps is %lld, but must not be negative", call,
                        (long long)options->steps);
     }
-    options->steps = options->steps > 0 ? options->steps : 32;
-    options->learning_rate = ls_option(options->learning_rate, 0.7);
-    options->momentum = ls_option(options->momentum, 0.9);
     LS_TRY(ls_option_within(call, "learning_rate", options->learning_rate, 0, INFINITY));
     LS_TRY(ls_option_within(call, "momentum", options->momentum, 0, nextafter(1, 0)));
     return options->learning_rate > 0 ? LS_OK : ls_fail(LS_ERR_ARGUMENT, "%s: .learning_rate must be above 0", call);
@@ -400,8 +403,9 @@ static ls_status make_optimizer(ls_outer *outer) {
 
 static ls_status prepare(ls_outer *outer) {
     LS_TRY(ls_module_list(outer->model) ? LS_OK : ls_error_status());
+    LS_TRY(compare_options(outer)); /* before the checks that may fail on only this rank */
+    LS_TRY(check_options(&outer->options));
     LS_TRY(check_model(outer));
-    LS_TRY(compare_options(outer));
     LS_TRY(ls_sync_parameters(outer->model, outer->comm, 0));
     outer->flat_count = ls_module_flatten(outer->model, outer->flats);
     LS_TRY(outer->flat_count >= 0 ? LS_OK : ls_error_status());
@@ -419,10 +423,10 @@ ls_outer *ls_outer_new(ls_module *model, ls_comm *comm, const ls_outer_options *
         return NULL;
     }
     ls_outer_options chosen = options != NULL ? *options : (ls_outer_options){0};
-    if (!ls_module_is_here(model) || ls_comm_check_open("ls_outer_new", comm) != LS_OK ||
-        choose_options(&chosen) != LS_OK) {
+    if (!ls_module_is_here(model) || ls_comm_check_open("ls_outer_new", comm) != LS_OK) {
         return NULL;
     }
+    choose_options(&chosen);
     ls_outer *outer = ls_allocate_zeroed(1, sizeof *outer);
     if (outer == NULL) {
         (void)ls_fail_memory("ls_outer_new", sizeof *outer);

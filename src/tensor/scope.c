@@ -114,6 +114,7 @@ ls_scope *ls_scope_begin(void) {
     scope->callbacks = NULL;
     scope->gone = NULL;
     scope->status = LS_OK;
+    scope->lost = false;
     scope->errors = ls_error_count;
     scope->no_grad = thread->no_grad;
     scope->autocast = thread->autocast;

@@ -58,6 +58,7 @@ struct ls_scope {
     ls_scope_callback *callbacks;
     ls_tensor *gone;  /* records of the tensors of the last scope that ended inside this scope: see ls_thread_state */
     ls_status status; /* the first failure in the scope */
+    bool lost;        /* a call that returns a tensor has failed */
     uint32_t errors;  /* ls_error_count at its begin */
     bool no_grad;     /* the thread's modes at the begin of the scope, restored at its end */
     ls_dtype autocast;
@@ -246,10 +247,7 @@ void *ls_scope_failed(void);
 #define ls_fail_noted(...) ((void)ls_error_set(__VA_ARGS__), ls_scope_failed())
 
 /* Same as ls_scope_failed, for functions that return ls_status: returns the thread's current status. */
-static inline ls_status ls_scope_failed_status(void) {
-    (void)ls_scope_failed();
-    return ls_error_status();
-}
+ls_status ls_scope_failed_status(void);
 
 /*
  * Returns whether an earlier failure in the innermost scope (or anywhere in the thread, if no scope is open) explains a

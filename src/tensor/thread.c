@@ -95,13 +95,26 @@ void ls_scope_release_records(ls_thread_state *thread, ls_scope *scope) {
     }
 }
 
-void *ls_scope_failed(void) {
+static void note_failure(bool lost) {
     ls_thread_state *thread = ls_thread();
-    if (thread != NULL && thread->scope != &thread->root && thread->scope->status == LS_OK) {
+    if (thread == NULL || thread->scope == &thread->root) {
+        return;
+    }
+    thread->scope->lost |= lost;
+    if (thread->scope->status == LS_OK) {
         thread->scope->status = ls_error_status();
         memcpy(thread->scope->message, ls_error_message(), strlen(ls_error_message()) + 1);
     }
+}
+
+void *ls_scope_failed(void) {
+    note_failure(true);
     return NULL;
+}
+
+ls_status ls_scope_failed_status(void) {
+    note_failure(false);
+    return ls_error_status();
 }
 
 bool ls_scope_explains_null(const ls_thread_state *thread) {

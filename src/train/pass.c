@@ -33,7 +33,7 @@ static ls_status run_batch(ls_trial *trial, const ls_trial_pass *pass, const ls_
     const bool training = pass->phase == LS_PHASE_TRAINING;
     LS_TRY(ls_trial_step(trial, batch, pass->step));
     if (training) {
-        measure_step(trial, ls_clock_ns() - began, batch->global_count);
+        measure_step(trial, ls_clock_ns() - began, ls_trial_samples(&trial->state));
     }
     trial->state.batch++;
     ls_progress_step(trial);

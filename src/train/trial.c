@@ -157,10 +157,11 @@ double ls_trial_throughput(ls_trial *trial) {
         return 0;
     }
     /* the slowest rank determines the duration of a step */
-    int64_t time = (int64_t)trial->training_ns;
-    if (trial->state.comm != NULL &&
-        ls_comm_allreduce(trial->state.comm, &time, &time, 1, LS_I64, LS_MAX, NULL) != LS_OK) {
+    int64_t time = (int64_t)trial->training_ns, samples = trial->training_samples;
+    ls_comm *comm = trial->state.comm;
+    if (comm != NULL && (ls_comm_allreduce(comm, &time, &time, 1, LS_I64, LS_MAX, NULL) != LS_OK ||
+                         ls_comm_allreduce(comm, &samples, &samples, 1, LS_I64, LS_SUM, NULL) != LS_OK)) {
         return 0;
     }
-    return time > 0 ? (double)trial->training_samples / ((double)time * 1e-9) : 0;
+    return time > 0 ? (double)samples / ((double)time * 1e-9) : 0;
 }

@@ -127,8 +127,8 @@ struct ls_trial {
     ls_progress progress;
     ls_progress run_progress; /* progress of all epochs of a run, if options.bar_per_run is set */
     /*
-     * Throughput: time and samples of the training steps after the warm-up (pass.c) or, during the warm-up, of all
-     * steps.
+     * Throughput: time and samples (ls_trial_samples) of this rank's training steps after the warm-up (pass.c) or,
+     * during the warm-up, of all steps.
      */
     uint64_t training_ns;
     int64_t training_samples;
@@ -207,6 +207,14 @@ static inline ls_tensor *ls_trial_loss_divisor(const ls_trial *trial) {
  */
 static inline double ls_trial_loss_samples(const ls_trial *trial) {
     return (double)(trial->divisor.is_sum ? trial->state.global_count : trial->state.count);
+}
+
+/*
+ * Returns this rank's part of the samples of a batch, to be summed over the trial's ranks. Each rank may have its own
+ * loader. A trial without a communicator counts the samples of all ranks that share its loader.
+ */
+static inline int64_t ls_trial_samples(const ls_trial_state *state) {
+    return state->comm != NULL ? state->count : state->global_count;
 }
 
 /* metrics/: creates trial->metrics from the options. The trial borrows custom metrics until ls_metrics_take. */

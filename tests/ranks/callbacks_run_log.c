@@ -9,25 +9,30 @@
 
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 #include "formats/json.h"
 
-enum { EPOCHS = 3, STEPS = 9 * EPOCHS };
+enum { EPOCHS = 3, STEPS = 9 * EPOCHS, PAUSE = 500000 /* microseconds */ };
 
 static const ls_run_log_options each_step = {.every_steps = 1};
 
 /* The contents of a record. */
 typedef struct found {
     int starts, steps, epochs, results, ends;
-    int phases;       /* numbers of ranks in all epochs */
-    int resumes;      /* starts that resume */
-    double seconds;   /* of all epochs */
+    int phases;     /* numbers of ranks in all epochs */
+    int resumes;    /* starts that resume */
+    double seconds; /* of all epochs */
+    double epoch_seconds[EPOCHS];
     double in_phases; /* of all ranks */
+    double excess;    /* largest difference between a rank's communication in an epoch, and the seconds of the epoch */
+    double rate, metric_rate; /* samples per second in the last epoch: in the line, and as a metric */
     double step_loss[STEPS], loss[EPOCHS], val_acc[EPOCHS];
 } found;
 
-static bool read_phases(ls_json *json, found *f) {
+/* `last` is the duration of the epoch. */
+static bool read_phases(ls_json *json, found *f, double last) {
     const char *key;
     for (int64_t n = 0; ls_json_key(json, &n, &key);) {
         const bool communication = strcmp(key, "communication") == 0;
@@ -37,6 +42,7 @@ static bool read_phases(ls_json *json, found *f) {
                 return false;
             }
             f->in_phases += communication ? 0 : seconds;
+            f->excess = communication && seconds - last > f->excess ? seconds - last : f->excess;
         }
     }
     return json->expected == NULL;
@@ -45,9 +51,10 @@ static bool read_phases(ls_json *json, found *f) {
 static bool read_metrics(ls_json *json, found *f, int epoch) {
     const char *key;
     for (int64_t n = 0; ls_json_key(json, &n, &key);) {
-        double *to = strcmp(key, "loss") == 0      ? &f->loss[epoch]
-                     : strcmp(key, "val_acc") == 0 ? &f->val_acc[epoch]
-                                                   : NULL;
+        double *to = strcmp(key, "loss") == 0                 ? &f->loss[epoch]
+                     : strcmp(key, "val_acc") == 0            ? &f->val_acc[epoch]
+                     : strcmp(key, "samples_per_second") == 0 ? &f->metric_rate
+                                                              : NULL;
         if (to != NULL && epoch < EPOCHS ? !ls_json_number(json, to) : !ls_json_skip(json)) {
             return false;
         }
@@ -58,6 +65,7 @@ static bool read_metrics(ls_json *json, found *f, int epoch) {
 static bool read_line(char *line, found *f) {
     ls_json json = ls_json_of(line);
     const char *key, *kind = "";
+    double last = 0;
     for (int64_t n = 0; ls_json_key(&json, &n, &key);) {
         const bool epoch = strcmp(kind, "epoch") == 0;
         if (strcmp(key, "kind") == 0) {
@@ -67,11 +75,13 @@ static bool read_line(char *line, found *f) {
         } else if (strcmp(key, "metrics") == 0 && epoch && f->epochs < EPOCHS) {
             (void)read_metrics(&json, f, f->epochs);
         } else if (strcmp(key, "phases") == 0) {
-            (void)read_phases(&json, f);
+            (void)read_phases(&json, f, last);
         } else if (strcmp(key, "seconds") == 0) {
-            double seconds = 0;
-            (void)ls_json_number(&json, &seconds);
-            f->seconds += seconds;
+            (void)ls_json_number(&json, &last);
+            f->seconds += last;
+            f->epoch_seconds[f->epochs < EPOCHS ? f->epochs : EPOCHS - 1] = last;
+        } else if (strcmp(key, "samples_per_second") == 0) {
+            (void)ls_json_number(&json, &f->rate);
         } else if (strcmp(key, "resumes") == 0) {
             bool resumes = false;
             (void)ls_json_flag(&json, &resumes);
@@ -253,6 +263,94 @@ static ls_status refuses_devices(ls_comm *world) {
     return LS_OK;
 }
 
+/* ---- times ------------------------------------------------------------------------------------------------------- */
+
+/* On rank 0, the log calls uname before it writes the first line. */
+static _Thread_local bool slow_uname;
+
+int uname(struct utsname *name) {
+    *name = (struct utsname){.sysname = "Test", .machine = "test"};
+    return slow_uname ? usleep(PAUSE) : 0;
+}
+
+static ls_status pause_rank_0(ls_trial_state *state, void *user) {
+    (void)user;
+    return ls_comm_rank(state->comm) == 0 && usleep(PAUSE) != 0 ? LS_ERR_IO : LS_OK;
+}
+
+static ls_status pause_step(ls_trial_state *state, void *user) {
+    (void)state, (void)user;
+    return usleep(20000) == 0 ? LS_OK : LS_ERR_IO;
+}
+
+/* Before the first epoch, the other ranks wait for rank 0 in the log, or in a callback after the log. */
+static ls_status waits_before_the_epoch(ls_comm *world, const char *folder, bool in_log) {
+    ls_callback *const late = ls_callback_new(&(ls_callback_hooks){.on_start = pause_rank_0}, NULL);
+    ls_callback *const both[] = {ls_run_log(folder, NULL), late};
+    const double pause = PAUSE * 1e-6;
+    training t;
+    found f = {0};
+    slow_uname = in_log;
+    LS_TRY(training_begin(&t, &(training_plan){.callbacks = both, .callback_count = in_log ? 1 : 2}, world));
+    LS_TRY(ls_trial_run(t.trial, EPOCHS));
+    slow_uname = false;
+    LS_TRY(ls_comm_rank(world) == 0 ? read_record(folder, &f) : LS_OK);
+    LS_CHECK(f.excess < 0.8 * pause && f.epoch_seconds[0] < f.epoch_seconds[1] + 0.8 * pause);
+    training_end(&t);
+    if (in_log) {
+        ls_callback_free(late);
+    }
+    return ls_comm_barrier(world, NULL);
+}
+
+/* The throughput counts the samples of all ranks, also if each rank has its own loader. */
+static ls_status own_loaders(ls_comm *world, const char *folder) {
+    ls_callback *const log = ls_run_log(folder, NULL);
+    ls_callback *const slow = ls_callback_new(&(ls_callback_hooks){.on_sample = pause_step}, NULL);
+    ls_seed(TRAINING_SEED);
+    ls_module *model = ls_nn_linear_with(TRAINING_INPUTS, TRAINING_CLASSES, &(ls_linear_options){.dtype = LS_F64});
+    ls_optimizer *optimizer = ls_sgd(model, NULL);
+    ls_outer *outer = ls_outer_new(model, world, NULL);
+    ls_loader *loader =
+        ls_loader_new(training_samples(ls_comm_rank(world), TRAINING_SAMPLES), &(ls_loader_options){.batch_size = 6});
+    ls_trial *trial = ls_trial_new(&(ls_trial_options){.model = model,
+                                                       .optimizer = optimizer,
+                                                       .outer = outer,
+                                                       .criterion = ls_criterion_cross_entropy,
+                                                       .train = loader,
+                                                       .metrics = LS_METRICS("loss", "samples_per_second"),
+                                                       LS_CALLBACKS(slow, log),
+                                                       .quiet = true});
+    found f = {.rate = 1, .metric_rate = 1};
+    LS_CHECK(trial != NULL);
+    LS_TRY(ls_trial_run(trial, 1));
+    const double throughput = ls_trial_throughput(trial), metric = ls_trial_metric(trial, "samples_per_second");
+    LS_TRY(ls_comm_rank(world) == 0 ? read_record(folder, &f) : LS_OK);
+    LS_CHECK(f.rate > 0.7 * f.metric_rate && f.rate < 1.4 * f.metric_rate);
+    LS_CHECK(throughput > 0.7 * metric && throughput < 1.4 * metric);
+    ls_trial_free(trial);
+    ls_outer_free(outer);
+    ls_loader_free(loader);
+    ls_optimizer_free(optimizer);
+    ls_module_free(model);
+    return ls_comm_barrier(world, NULL);
+}
+
+static ls_status times(ls_comm *world) {
+    char folder[1024] = "";
+    if (ls_comm_rank(world) == 0) {
+        snprintf(folder, sizeof folder, "%s", test_path("times"));
+    }
+    LS_TRY(ls_comm_broadcast(world, folder, sizeof folder, LS_U8, 0, NULL));
+    LS_TRY(waits_before_the_epoch(world, folder, false));
+    LS_TRY(waits_before_the_epoch(world, folder, true));
+    LS_TRY(own_loaders(world, folder));
+    if (ls_comm_rank(world) == 0) {
+        test_files_remove();
+    }
+    return LS_OK;
+}
+
 static ls_status wrong_options(void) {
     LS_CHECK(ls_run_log(NULL, NULL) == NULL && strstr(ls_error_message(), "the folder is NULL") != NULL);
     LS_CHECK(ls_run_log("", NULL) == NULL && strstr(ls_error_message(), "the folder is empty") != NULL);
@@ -264,6 +362,7 @@ static ls_status wrong_options(void) {
 ls_status rank_test(ls_comm *world) {
     LS_TRY(numbers(world));
     LS_TRY(repeated_runs(world));
+    LS_TRY(times(world));
     LS_TRY(
         fails(world, "/dev/null/run", "/dev/null: File exists and is not a folder: choose another")); /* on all ranks */
     LS_TRY(refuses_devices(world));

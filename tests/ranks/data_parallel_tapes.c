@@ -125,6 +125,27 @@ static ls_status output_of_one_rank(ls_comm *world) {
     return LS_OK;
 }
 
+/* On rank 0, the operation that makes the initial gradient fails, so the pass fails on all ranks. */
+static ls_status failed_gradient(ls_comm *world) {
+    const ls_linear_options wide = {.dtype = LS_F64};
+    ls_module *model = ls_data_parallel(ls_nn_linear_with(INPUTS, OUTPUTS, &wide), world, NULL);
+    const bool fails = ls_comm_rank(world) == 0;
+    for (int step = 0; step < 3; step++) {
+        ls_scope *scope = ls_scope_begin();
+        ls_tensor *loss = ls_mean(ls_forward(model, ls_randn(LS_SHAPE(3, INPUTS), LS_F64)));
+        ls_tensor *one = ls_ones(LS_SCALAR, LS_F64);
+        ls_tensor *gradient = ls_add(ls_ones(LS_SHAPE(2), LS_F64), ls_ones(LS_SHAPE(fails ? 3 : 2), LS_F64));
+        LS_CHECK((gradient == NULL) == fails);
+        const ls_backward_options options = {.gradient = fails ? gradient : one};
+        LS_CHECK(ls_backward_with(loss, &options) == (fails ? LS_ERR_SHAPE : LS_ERR_MISMATCH));
+        LS_EXPECT_MESSAGE("ls_add: ");
+        LS_CHECK(ls_grad(ls_module_parameter(model, 0)) == NULL);
+        LS_CHECK(ls_scope_end(scope) != LS_OK);
+    }
+    ls_module_free(model);
+    return LS_OK;
+}
+
 /* ---- other data next to the samples ------------------------------------------------------------------------------ */
 
 enum { ROWS_BEHIND, PADDED, COLUMNS_BEHIND, TURNED, SAMPLES_BEHIND, FOLDED, JOINED };
@@ -211,6 +232,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(passes_later(world));
     LS_TRY(pass_without_gradient(world));
     LS_TRY(output_of_one_rank(world));
+    LS_TRY(failed_gradient(world));
     LS_TRY(joined(world));
     LS_TRY(samples_of_one_axis(world));
     return ls_comm_barrier(world, NULL);

@@ -328,8 +328,8 @@ static ls_status wrong_calls(ls_comm *world) {
     LS_CHECK(ls_outer_step(NULL) == LS_ERR_ARGUMENT && ls_outer_sync(NULL) == LS_ERR_ARGUMENT);
     LS_CHECK(ls_outer_optimizer(NULL) == NULL);
     ls_outer_free(NULL);
-    if (ls_comm_size(world) > 1) {
-        const ls_outer_options options = {.steps = 5 + (ls_comm_rank(world) == 1)};
+    for (int wrong = -1; wrong <= 6 && ls_comm_size(world) > 1; wrong += 7) { /* -1 would fail on any rank */
+        const ls_outer_options options = {.steps = ls_comm_rank(world) == 1 ? wrong : 5};
         LS_CHECK(ls_outer_new(model, world, &options) == NULL && ls_error_status() == LS_ERR_MISMATCH);
         LS_EXPECT_MESSAGE("the options differ between the ranks");
     }

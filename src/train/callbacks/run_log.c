@@ -26,11 +26,12 @@ typedef struct run_log {
     char *folder;
     FILE *file;              /* open on rank 0, from the first run on */
     ls_callback *timer;      /* measures the phases; borrowed from the group that contains both callbacks */
-    uint64_t began;          /* start of the epoch: start of the run, or end of the previous epoch */
+    bool starts;             /* the run has begun, but not its first epoch */
+    uint64_t began;          /* start of the epoch: of the run's first epoch, or the end of the previous epoch */
     uint64_t mark;           /* start of the epoch's training */
     uint64_t training;       /* duration of the epoch's training in nanoseconds */
-    int64_t samples;         /* samples of all ranks in the epoch's training */
-    double before[LS_TIMES]; /* total seconds of each phase up to the end of the previous epoch */
+    int64_t samples;         /* samples of this rank in the epoch's training (ls_trial_samples) */
+    double before[LS_TIMES]; /* total seconds of each phase up to `began` */
 } run_log;
 
 static ls_status cannot(const run_log *self, const char *what) {
@@ -193,6 +194,13 @@ static ls_status gather(const ls_trial_state *state, const void *own, size_t siz
     return ls_comm_gather(state->comm, own, *all, size, LS_U8, 0, NULL);
 }
 
+static void begin_epoch(run_log *self) {
+    for (int i = 0; i < LS_TIMES; i++) {
+        self->before[i] = ls_timer_seconds(self->timer, (ls_time)i);
+    }
+    self->began = ls_clock_ns();
+}
+
 static void begin_training(run_log *self) {
     self->mark = ls_clock_ns();
     self->training = 0;
@@ -207,9 +215,6 @@ static ls_status on_start(ls_trial_state *state, void *user) {
     if (!ls_callback_in_run(state) || ls_callback_in_replay(state)) {
         return LS_OK;
     }
-    for (int i = 0; i < LS_TIMES; i++) {
-        self->before[i] = ls_timer_seconds(self->timer, (ls_time)i);
-    }
     (void)(gethostname(host, sizeof host - 1) == 0);
     ls_text_make_printable(host);
     ls_status status = gather(state, host, sizeof host, &hosts);
@@ -219,12 +224,27 @@ static ls_status on_start(ls_trial_state *state, void *user) {
         status = status == LS_OK ? write_start(self, state, hosts, resumes && ftell(self->file) > 0) : status;
     }
     ls_free(hosts);
-    self->began = ls_clock_ns();
-    begin_training(self); /* a run that resumes within an epoch has no on_start_training */
+    if (ls_trial_size(state) > 1) { /* no rank measures how long it waits for the lines of rank 0 */
+        const ls_status met = ls_comm_barrier(state->comm, NULL);
+        status = status != LS_OK ? status : met;
+    }
+    self->starts = true;
+    begin_epoch(self); /* a run that resumes within an epoch has neither on_start_epoch nor on_start_training */
+    begin_training(self);
     return status;
 }
 
 /* ---- the epochs -------------------------------------------------------------------------------------------------- */
+
+/* The hooks and the agreement at the start of the run are not part of its first epoch. */
+static ls_status on_start_epoch(ls_trial_state *state, void *user) {
+    run_log *self = user;
+    if (self->starts && !ls_callback_in_replay(state)) {
+        begin_epoch(self);
+        self->starts = false;
+    }
+    return LS_OK;
+}
 
 static ls_status on_start_training(ls_trial_state *state, void *user) {
     (void)state;
@@ -235,7 +255,7 @@ static ls_status on_start_training(ls_trial_state *state, void *user) {
 static ls_status on_step_training(ls_trial_state *state, void *user) {
     run_log *self = user;
     double loss;
-    self->samples += state->global_count;
+    self->samples += ls_trial_samples(state);
     if (self->options.no_steps || state->step % self->options.every_steps != 0 || ls_callback_in_replay(state)) {
         return LS_OK;
     }
@@ -257,21 +277,31 @@ static ls_status on_end_training(ls_trial_state *state, void *user) {
     return LS_OK;
 }
 
-static ls_status write_epoch(const run_log *self, const ls_trial_state *state, const double *phases) {
+/* What a rank contributes to the line of an epoch. */
+typedef struct epoch_share {
+    int64_t samples;
+    double phases[LS_TIME_TOTAL];
+} epoch_share;
+
+static ls_status write_epoch(const run_log *self, const ls_trial_state *state, const epoch_share *shares) {
     const ls_trial *trial = state->trial;
+    int64_t samples = 0;
+    for (int rank = 0; rank < ls_trial_size(state); rank++) {
+        samples += shares[rank].samples;
+    }
     ls_history_entry entry;
     ls_json_writer json = begin_line(self, "epoch");
     ls_history_entry_of(&trial->history, trial->history.count - 1, &entry);
     ls_json_put_integer(&json, "epoch", state->epoch);
     ls_json_put_integer(&json, "step", state->step);
     ls_json_put_number(&json, "seconds", (double)(ls_clock_ns() - self->began) * 1e-9);
-    ls_json_put_number(&json, "samples_per_second", (double)self->samples / ((double)self->training * 1e-9));
+    ls_json_put_number(&json, "samples_per_second", (double)samples / ((double)self->training * 1e-9));
     put_values(&json, &entry);
     ls_json_open(&json, "phases", '{');
     for (int i = 0; i < LS_TIME_TOTAL; i++) {
         ls_json_open(&json, ls_time_name((ls_time)i), '[');
         for (int rank = 0; rank < ls_trial_size(state); rank++) {
-            ls_json_put_number(&json, NULL, phases[rank * LS_TIME_TOTAL + i]);
+            ls_json_put_number(&json, NULL, shares[rank].phases[i]);
         }
         ls_json_close(&json, ']');
     }
@@ -281,19 +311,20 @@ static ls_status write_epoch(const run_log *self, const ls_trial_state *state, c
 
 static ls_status on_end_epoch(ls_trial_state *state, void *user) {
     run_log *self = user;
-    double phases[LS_TIME_TOTAL];
+    epoch_share own = {.samples = self->samples};
     void *all = NULL;
     if (!ls_callback_in_run(state) || ls_callback_in_replay(state)) {
         return LS_OK;
     }
     for (int i = 0; i < LS_TIME_TOTAL; i++) {
         const double now = ls_timer_seconds(self->timer, (ls_time)i);
-        phases[i] = now - self->before[i];
+        own.phases[i] = now - self->before[i];
         self->before[i] = now;
     }
-    ls_status status = gather(state, phases, sizeof phases, &all);
+    ls_status status = gather(state, &own, sizeof own, &all);
     status = status == LS_OK && self->file != NULL ? write_epoch(self, state, all) : status;
     ls_free(all);
+    self->starts = false;
     self->began = ls_clock_ns();
     return status;
 }
@@ -359,6 +390,7 @@ ls_callback *ls_run_log(const char *folder, const ls_run_log_options *options) {
         return NULL;
     }
     ls_callback *log = ls_callback_make(&(ls_callback_hooks){.on_start = on_start,
+                                                             .on_start_epoch = on_start_epoch,
                                                              .on_start_training = on_start_training,
                                                              .on_step_training = on_step_training,
                                                              .on_end_training = on_end_training,

@@ -55,7 +55,7 @@ enum { SECONDS, RANKS, SAMPLES, CLOCK_NUMBERS };
 static ls_status add_time(ls_tally *tally, const ls_batch_numbers *batch) {
     tally->items[SECONDS] += batch->seconds[tally->metric->type->clock];
     tally->items[RANKS] = !batch->further;
-    tally->items[SAMPLES] += (double)batch->state->count;
+    tally->items[SAMPLES] += (double)ls_trial_samples(batch->state);
     return LS_OK;
 }
 

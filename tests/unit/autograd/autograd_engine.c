@@ -154,6 +154,27 @@ TEST(test_a_start_other_than_one) {
                      LS_ERR_SHAPE);
 }
 
+/* A failed operation returns NULL, which would otherwise select 1. */
+TEST(test_a_start_whose_operation_failed) {
+    ls_tensor *x = toy_leaf(LS_SHAPE(1), LS_F64, 3);
+    ls_scope *outer = ls_scope_begin();
+    ls_tensor *y = toy_square(x);
+    ls_backward_options options = {.gradient = ls_add(ls_ones(LS_SHAPE(2), LS_F64), ls_ones(LS_SHAPE(3), LS_F64))};
+    assert_null(options.gradient);
+    assert_int_equal(ls_backward_with(y, &options), LS_ERR_SHAPE);
+    expect_message("ls_add: ");
+    assert_null(ls_grad(x));
+    ls_scope *inner = ls_scope_begin(); /* does not have the failure */
+    assert_int_equal(ls_backward_with(toy_square(x), &options), LS_OK);
+    assert_int_equal(ls_scope_end(inner), LS_OK);
+    assert_near(GRAD(x, 0), 6);
+    assert_int_equal(ls_backward(y), LS_OK); /* takes no gradient */
+    assert_near(GRAD(x, 0), 12);
+    assert_int_equal(ls_scope_end(outer), LS_ERR_SHAPE);
+    assert_int_equal(ls_backward_with(toy_square(x), &options), LS_OK); /* outside any scope */
+    assert_near(GRAD(x, 0), 18);
+}
+
 static void expect_refusal(ls_tensor *loss, ls_status status, const char *part) {
     assert_int_equal(ls_backward(loss), status);
     expect_message(part);
@@ -540,6 +561,7 @@ int main(void) {
         ENGINE_TEST(test_half_precision_gradients),
         ENGINE_TEST(test_what_is_recorded),
         ENGINE_TEST(test_a_start_other_than_one),
+        ENGINE_TEST(test_a_start_whose_operation_failed),
         ENGINE_TEST(test_losses_that_are_refused),
         ENGINE_TEST(test_where_history_ends),
         ENGINE_TEST(test_recording_on_and_off),

@@ -6,6 +6,7 @@
 #include "tests/support/elements.h"
 #include "tests/support/unit.h"
 
+#include <float.h>
 #include <math.h>
 
 #include <lockstep/nn.h>
@@ -67,7 +68,8 @@ TEST(test_wrong_limits_are_refused) {
     const double uniform[][2] = {{NAN, 1},       {0, NAN},
                                  {2, 1},         {-INFINITY, 0},
                                  {0, INFINITY},  {-1.7e308, 1.7e308},
-                                 {1e300, 2e300}, {1 + 1e-9, 1 + 2e-9}};
+                                 {1e300, 2e300}, {1 + 1e-9, 1 + 2e-9},
+                                 {1e300, 1e300}, {-1e39, -1e39}};
     for (size_t i = 0; i < sizeof uniform / sizeof *uniform; i++) {
         assert_int_equal(ls_nn_init_uniform(t, uniform[i][0], uniform[i][1]), LS_ERR_ARGUMENT);
         if (uniform[i][0] == -1.7e308) {
@@ -91,6 +93,44 @@ TEST(test_wrong_limits_are_refused) {
     assert_within(t, 3, 3);
     assert_int_equal(ls_nn_init_normal(t, 3, 0), LS_OK);
     assert_within(t, 3, 3);
+}
+
+TEST(test_equal_limits_are_numbers_of_the_dtype) {
+    static const struct {
+        ls_dtype dtype;
+        double most;
+    } cases[] = {{LS_F16, 65504}, {LS_BF16, 0x1.fep127}, {LS_F32, FLT_MAX}, {LS_F64, DBL_MAX}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ls_tensor *t = ls_zeros(LS_SHAPE(4), cases[i].dtype);
+        for (int sign = -1; sign <= 1; sign += 2) {
+            const double most = sign * cases[i].most, above = nextafter(most, sign > 0 ? HUGE_VAL : -HUGE_VAL);
+            assert_int_equal(ls_nn_init_uniform(t, most, most), LS_OK);
+            assert_true(ls_at(t, (const int64_t[]){0}) == most);
+            assert_int_equal(ls_nn_init_uniform(t, above, above), LS_ERR_ARGUMENT);
+            assert_true(ls_at(t, (const int64_t[]){0}) == most);
+        }
+    }
+}
+
+/* The square of the slope overflows, but the deviation is a number of f64. */
+TEST(test_large_slopes) {
+    ls_tensor *t = ls_zeros(LS_SHAPE(100, 50), LS_F64);
+    const double *numbers = elements(t);
+    const double slopes[] = {1e153, -1e154, 1e200, -1e300};
+    for (size_t k = 0; k < sizeof slopes / sizeof *slopes; k++) {
+        const double scale = fabs(slopes[k]);
+        double sum = 0, largest = 0;
+        assert_int_equal(ls_nn_init_kaiming_normal(t, slopes[k]), LS_OK);
+        for (int i = 0; i < 5000; i++) {
+            sum += numbers[i] * scale * numbers[i] * scale;
+        }
+        assert_true(fabs(sqrt(sum / 5000) - sqrt(2.0 / 50)) < 0.02);
+        assert_int_equal(ls_nn_init_kaiming_uniform(t, slopes[k]), LS_OK);
+        for (int i = 0; i < 5000; i++) {
+            largest = fmax(largest, fabs(numbers[i]) * scale);
+        }
+        assert_true(largest <= sqrt(6.0 / 50) * (1 + 1e-9) && largest > 0.99 * sqrt(6.0 / 50));
+    }
 }
 
 /* Returns the mean and the variance of the normal distribution within [low, high], by the midpoint rule. */
@@ -186,6 +226,8 @@ int main(void) {
         NUMBERS_TEST(test_uniform_numbers_keep_their_limits),
         NUMBERS_TEST(test_uniform_numbers_are_rounded_numbers_of_the_stream),
         NUMBERS_TEST(test_wrong_limits_are_refused),
+        NUMBERS_TEST(test_equal_limits_are_numbers_of_the_dtype),
+        NUMBERS_TEST(test_large_slopes),
         NUMBERS_TEST(test_tails_of_truncated_normal_numbers),
         NUMBERS_TEST(test_truncated_normal_numbers_keep_their_limits),
         NUMBERS_TEST(test_truncated_normal_numbers_are_refused_with_the_reason),
