@@ -370,8 +370,8 @@ LS_API ls_callback *ls_csv_log(const char *path, const ls_csv_log_options *optio
 
 /** Options for ls_tensorboard. */
 typedef struct ls_tensorboard_options {
-    int64_t every_steps; /**< number of training steps from one record of the loss over all ranks and the learning
-                            rates to the next; 0 records neither */
+    int64_t every_steps; /**< number of training steps between records of the learning rates and of the loss over all
+                            ranks; 0 records neither */
     int64_t images;      /**< number of inputs of rank 0's first batch to show, if they are pictures; 0 shows none */
     bool no_histograms;  /**< omits the histograms of the parameters after each epoch */
     bool no_model;       /**< omits the text and the graph of the model */
@@ -479,7 +479,7 @@ LS_API ls_callback *ls_timer(const ls_timer_options *options);
  */
 LS_API double ls_timer_seconds(const ls_callback *callback, ls_time what);
 /**
- * Returns the bytes of the elements that this rank passed to communication calls from the timer's on_start to its
+ * Returns the number of bytes that this rank passed to communication calls from the timer's on_start to its
  * on_end, in the last run in which on_end was called, or 0 before such a run. Calls in on_start of callbacks before the
  * timer do not count, such as the training steps of ls_rate_finder. A call with parts for several ranks counts this
  * rank's part. An all-to-all counts all parts that this rank sends. Returns NAN for a callback of a different kind.
@@ -491,8 +491,8 @@ LS_API void ls_timer_over_ranks(const ls_callback *callback, ls_time what, doubl
                                 double *largest);
 /**
  * Sets the minimum, mean and maximum over ranks of the bytes of a kind in the last run in which the timer's on_end was
- * called, or NAN before such a run. Each rank's bytes are those at the peak of its total. LS_MEMORY_KINDS selects the
- * total. Pointers may be NULL.
+ * called, or NAN before such a run. Each rank's bytes are measured at the peak of its total. LS_MEMORY_KINDS selects
+ * the total. Pointers may be NULL.
  */
 LS_API void ls_timer_memory_over_ranks(const ls_callback *callback, ls_memory_kind kind, double *least, double *mean,
                                        double *largest);

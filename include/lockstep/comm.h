@@ -58,13 +58,14 @@ typedef struct ls_init_options {
      */
     const char *init;
     /**
-     * "shm", "tcp", "self" or a plug-in such as "mpi". NULL selects LOCKSTEP_BACKEND, otherwise the best backend for
-     * the placement of the ranks.
+     * "shm", "tcp", "self" or a plug-in such as "mpi". NULL selects LOCKSTEP_BACKEND or, if it is not
+     * set, the best backend for the placement of the ranks.
      */
     const char *backend;
     int world_size; /**< number of ranks, at most 4096; 0 selects the environment's number, and mpi:// requires 0 */
     int rank;       /**< rank of this process; only used if world_size is not 0 */
-    double timeout; /**< seconds that a call waits for a silent rank; 0 selects LOCKSTEP_TIMEOUT, otherwise 300 */
+    double timeout; /**< seconds that a call waits for a silent rank; 0 selects LOCKSTEP_TIMEOUT or, if it is not set,
+                       300 */
     /**
      * The job's key, a shared secret. NULL selects LOCKSTEP_KEY. Without it, ranks on loopback use a key that the
      * processes of this user share automatically.
@@ -73,10 +74,10 @@ typedef struct ls_init_options {
     /**
      * Starts a progress thread, which advances calls that were started with an ls_work while the program computes.
      * Without the thread, such calls advance during other calls to the library on the same thread: calls on
-     * communicators, ls_work_done and ls_backward. false selects LOCKSTEP_PROGRESS_THREAD (0 or 1), otherwise no
-     * thread. The thread sleeps while no call is in progress. It is useful if a core is free for it. Has no effect on
-     * backend nccl, whose library advances calls itself, and on backend mpi unless MPI was started with
-     * MPI_THREAD_MULTIPLE.
+     * communicators, ls_work_done and ls_backward. If false, LOCKSTEP_PROGRESS_THREAD (0 or 1) decides; if the
+     * variable is not set, there is no thread. The thread sleeps while no call is in progress. It is useful if a core
+     * is free for it. Has no effect on backend nccl, whose library advances calls itself, and on backend mpi unless MPI
+     * was started with MPI_THREAD_MULTIPLE.
      */
     bool progress_thread;
 } ls_init_options;
@@ -305,9 +306,9 @@ LS_API ls_status ls_comm_broadcast(ls_comm *comm, void *buffer, size_t count, ls
 /**
  * Sets receive[i] on every rank to the reduction over ranks of send[i], for `count` elements. Sums and products follow
  * a balanced binary tree over ranks, so they do not depend on timing. The left subtree of n ranks has the largest power
- * of two below n. bf16 and f16 are added in f32. ls_comm_set_any_order allows other orders. In place: receive is send.
- * Fails with LS_ERR_UNSUPPORTED if the reduction is not defined for the dtype, such as the sum, mean and product of
- * bool.
+ * of two below n. bf16 and f16 are added in f32. ls_comm_set_any_order allows other orders. For an in-place call,
+ * pass `send` as `receive`. Fails with LS_ERR_UNSUPPORTED if the reduction is not defined for the dtype, such as the
+ * sum, mean and product of bool.
  */
 LS_API ls_status ls_comm_allreduce(ls_comm *comm, const void *send, void *receive, size_t count, ls_dtype dtype,
                                    ls_reduction reduction, ls_work **work) LS_WARN_UNUSED;
@@ -333,7 +334,10 @@ LS_API ls_status ls_comm_gather(ls_comm *comm, const void *send, void *receive, 
 LS_API ls_status ls_comm_gatherv(ls_comm *comm, const void *send, size_t count, void *receive, const size_t *counts,
                                  const size_t *displacements, ls_dtype dtype, int root, ls_work **work) LS_WARN_UNUSED;
 
-/** Gathers `count` elements from each rank on every rank, ordered by rank. In place: send is this rank's part. */
+/**
+ * Gathers `count` elements from each rank on every rank, ordered by rank. `receive` has size * count elements. For an
+ * in-place call, pass this rank's part of `receive` as `send`.
+ */
 LS_API ls_status ls_comm_allgather(ls_comm *comm, const void *send, void *receive, size_t count, ls_dtype dtype,
                                    ls_work **work) LS_WARN_UNUSED;
 
@@ -356,8 +360,8 @@ LS_API ls_status ls_comm_scatterv(ls_comm *comm, const void *send, const size_t 
 
 /**
  * Reduces `send`, of size * count elements, over the ranks. Rank r receives the r-th block of `count` elements of the
- * result, which is bit-identical to the result of ls_comm_allreduce. In place: receive is send (the result is at its
- * start), or this rank's part of send.
+ * result, which is bit-identical to the result of ls_comm_allreduce. For an in-place call, pass as `receive` either
+ * `send` itself, whose first `count` elements then get the result, or this rank's part of `send`.
  */
 LS_API ls_status ls_comm_reduce_scatter(ls_comm *comm, const void *send, void *receive, size_t count, ls_dtype dtype,
                                         ls_reduction reduction, ls_work **work) LS_WARN_UNUSED;

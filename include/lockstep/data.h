@@ -278,11 +278,12 @@ LS_API ls_dataset *ls_dataset_random_flip(ls_dataset *dataset, double horizontal
  */
 LS_API ls_dataset *ls_dataset_random_rotation(ls_dataset *dataset, double degrees, double fill);
 
-/** Options for ls_dataset_color_jitter. Each factor is drawn between max(0, 1 - x) and 1 + x. */
+/** Options for ls_dataset_color_jitter. An option with value x selects a random factor between max(0, 1 - x) and 1 + x,
+ * which is drawn for each image. */
 typedef struct ls_color_jitter_options {
-    double brightness; /**< range x of the factor that multiplies the image */
-    double contrast;   /**< range x of the factor that multiplies the distance from the image's mean gray */
-    double saturation; /**< range x of the factor that multiplies each pixel's distance from its gray value; no effect
+    double brightness; /**< range of the factor that multiplies the image */
+    double contrast;   /**< range of the factor that multiplies each pixel's distance from the image's mean gray */
+    double saturation; /**< range of the factor that multiplies each pixel's distance from its gray value; no effect
                           on single-channel images */
 } ls_color_jitter_options;
 

@@ -60,7 +60,8 @@ typedef struct ls_metric_functions {
 
 /**
  * Creates a metric from user-defined functions. Copies `functions` and passes `user` to each of them. Takes ownership
- * of `user` if `release` is set, otherwise borrows it. Returns ownership to the caller, or NULL on failure.
+ * of `user` if `release` is set, otherwise borrows it. Returns ownership to the caller: pass the metric
+ * to ls_trial_new, which takes ownership, or free it with ls_metric_free. Returns NULL on failure.
  */
 LS_API ls_metric *ls_metric_new(const ls_metric_functions *functions, void *user);
 
@@ -228,8 +229,8 @@ LS_API ls_metric *ls_metric_lr(int group);
 /** Options for ls_metric_running. */
 typedef struct ls_running_options {
     int window; /**< number of batches in the mean, at most 10000; 0 selects the default, 50 */
-    int every;  /**< interval of updates in batches, from the first batch of an epoch, at most 10000; 0 selects the
-                   default, 10 */
+    int every;  /**< number of batches between updates, starting at the first batch of each epoch; at most 10000;
+                   0 selects the default, 10 */
 } ls_running_options;
 
 /**

@@ -572,7 +572,10 @@ typedef struct ls_grad_scaler_options {
     int64_t growth_interval; /**< 0 selects the default, 2000 */
 } ls_grad_scaler_options;
 
-/** Creates a scaler. `options` may be NULL. Returns ownership to the caller, or NULL if an option is out of range. */
+/**
+ * Creates a scaler. `options` may be NULL. Returns ownership to the caller; free it with ls_grad_scaler_free. Returns
+ * NULL if an option is out of range.
+ */
 LS_API ls_grad_scaler *ls_grad_scaler_new(const ls_grad_scaler_options *options);
 /** Returns the loss times the scale, for ls_backward. */
 LS_API ls_tensor *ls_grad_scaler_scale(const ls_grad_scaler *scaler, ls_tensor *loss);

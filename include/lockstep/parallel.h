@@ -31,12 +31,12 @@ extern "C" {
  *
  * - ls_backward computes on each rank the gradient of the *sum of all ranks' losses*. A rank without a loss calls
  *   ls_backward(ls_scalar(0, LS_F32)).
- * - During each call, the ranks agree whether a gradient is needed. Some ranks may pass a tensor without gradient, or
- *   make the call under ls_no_grad. If any rank needs a gradient, all ranks of the call must call ls_backward. The
+ * - During each call, the ranks agree on whether a gradient is needed. Some ranks may pass a tensor without gradient,
+ *   or make the call under ls_no_grad. If any rank needs a gradient, all ranks of the call must call ls_backward. The
  *   backward pass communicates in the opposite order.
- * - During the backward pass, the ranks agree on each collective. If the losses reach its result on some rank, all
- *   ranks take part. Otherwise (ls_detach, a different loss) the collective stays on the tape for a later pass as long
- *   as some rank refers to its result.
+ * - During the backward pass, the ranks agree on each collective. If its result has a gradient on at least one rank,
+ *   all ranks take part. Otherwise (ls_detach, a different loss) the collective stays on the tape for a later pass as
+ *   long as some rank refers to its result.
  * - The calls are collective, and borrow the communicator until the backward pass. A backward pass after ls_comm_free
  *   fails with LS_ERR_STATE.
  * - If a rank's tensor is NULL because an earlier operation failed, the other ranks fail with LS_ERR_MISMATCH; the
@@ -472,7 +472,7 @@ LS_API ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_dat
  * the sum of the gradients of all these passes' global batches, for any distribution of the samples.
  *
  * All ranks must make the same call. Each of these passes has two small all-reduces: before it for the denominators of
- * the loss, and after it to agree whether it gave the model a gradient. ls_trial_run does not compare the replicas
+ * the loss, and after it to agree on whether it gave the model a gradient. ls_trial_run does not compare the replicas
  * while it is on. For local SGD, see ls_outer. Fails with LS_ERR_UNSUPPORTED if it is switched on with `.shards`.
  */
 LS_API ls_status ls_data_parallel_no_sync(ls_module *module, bool on) LS_WARN_UNUSED;

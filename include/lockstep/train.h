@@ -147,8 +147,8 @@ typedef struct ls_callback ls_callback;
 
 /**
  * Creates a callback from user-defined hooks. Copies `hooks` and passes `user` to every function. Takes ownership of
- * `user` if `release` is set, otherwise borrows it. Returns ownership to the caller, or NULL on failure. Pass the
- * callback to ls_trial_new, which takes ownership, or free it with ls_callback_free.
+ * `user` if `release` is set, otherwise borrows it. Returns ownership to the caller: pass the
+ * callback to ls_trial_new, which takes ownership, or free it with ls_callback_free. Returns NULL on failure.
  *
  * ```c
  * ls_callback *callback = ls_callback_new(&(ls_callback_hooks){.name = "mine", .on_end_epoch = report}, NULL);

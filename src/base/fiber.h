@@ -9,8 +9,8 @@
 
 typedef struct ls_fiber ls_fiber;
 
-/* Creates a fiber, which returns to the code that resumed it after `run`. Returns ownership to the caller, or NULL
- * if out of memory. */
+/* Creates a fiber, which returns to the code that resumed it after `run`. Returns ownership to the caller.
+ * Returns NULL if out of memory. */
 ls_fiber *ls_fiber_new(void (*run)(void *user), void *user);
 
 /* Runs the fiber until it suspends itself (returns true) or ends (returns false). */

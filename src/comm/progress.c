@@ -107,9 +107,9 @@ void ls_comm_closed(ls_comm *comm) {
     pthread_mutex_unlock(&lock);
 }
 
-/* Returns this thread's first communicator from `link` on that is not `comm` and has unfinished work; NULL if there
- * is none. Removes this thread's communicators without unfinished work from the list. Must be called with the lock
- * held. */
+/* Searches the list, starting at `link`, for this thread's first communicator that has unfinished work and is not
+ * `comm`. Returns NULL if there is none. Removes this thread's communicators without unfinished work from the list.
+ * Must be called with the lock held. */
 static ls_comm **find_other(ls_comm **link, const ls_comm *comm) {
     while (*link != NULL && ((*link)->thread != this_thread() || *link == comm || (*link)->unfinished == 0)) {
         if ((*link)->thread == this_thread() && (*link)->unfinished == 0) {

@@ -348,8 +348,8 @@ static bool finish_work(ls_work *work, const ls_deadline *deadline) {
     return work->finished;
 }
 
-/* Revokes the communicator with this thread's error, LS_ERR_STATE, and finishes all its work. This work gets the
-   status `status`. */
+/* Revokes the communicator with this thread's error, LS_ERR_STATE, which ends its unfinished work. Waits until `work`
+ * has finished, and sets its status to `status`. */
 static void cancel(ls_work *work, ls_status status) {
     (void)ls_comm_abort(work->comm, LS_ERR_STATE);
     advance_until(work, NULL);

@@ -92,7 +92,7 @@ ls_status ls_shards_reduce(ls_shards *shards, const ls_range *range);
 /* Frees the memory of the elements of a range (parameters or gradients) that this rank does not own. */
 void ls_shards_discard(const ls_shards *shards, const ls_range *range, bool gradients);
 
-/* Returns the bytes of the encoded gradients of a range: 0 if gradients are sent unchanged. */
+/* Returns the number of bytes of the encoded gradients of a range: 0 if gradients are sent unchanged. */
 int64_t ls_shards_encoded_bytes(const ls_shards *shards, const ls_range *range);
 
 /* From stage 2 on, adds bytes on this rank to the account: parameters, gradients, and gradients that are encoded

@@ -318,7 +318,7 @@ static ls_status notices_no_sync(ls_comm *world) {
 
 /* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
-/* Without .fallback, the capture fails on every rank, after a step with all its effects. */
+/* Without .fallback, the capture fails on every rank, but only after a complete step, which changes the model. */
 static ls_status is_refused(ls_comm *world, run_plan plan, const char *reason) {
     training self;
     LS_TRY(begin(&self, world, &plan));

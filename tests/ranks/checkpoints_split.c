@@ -302,14 +302,16 @@ static ls_status other_models(ls_comm *world) {
     LS_TRY(expect(world, stages, TENSOR, WIDER, LS_ERR_SHAPE, "0.weight is [8, 6] there and [9, 6] in the model"));
     LS_TRY(expect(world, tensor, STAGES, SHORTER, LS_ERR_FORMAT, "has a tensor 5.weight that this trial's does not"));
     LS_TRY(expect(world, stages, TENSOR, LONGER, LS_ERR_FORMAT, "has no tensor 6.weight"));
-    return expect(world, stages, TENSOR, UNNAMED, LS_ERR_UNSUPPORTED, "the state of its optimizer cannot be: resume");
+    return expect(world, stages, TENSOR, UNNAMED, LS_ERR_UNSUPPORTED,
+                  "the state of its optimizer cannot be resharded: resume");
 }
 
 /* Parts of callbacks and of optimizers that do not know the names of their parameters. */
 static ls_status what_cannot_be_split(ls_comm *world) {
     static const oddity odds[] = {UNNAMED, AVERAGED};
-    static const char *const reasons[] = {"the state of its optimizer cannot be: resume",
-                                          "the state of a callback, with a copy of the weights, cannot be: resume"};
+    static const char *const reasons[] = {
+        "the state of its optimizer cannot be resharded: resume",
+        "the state of a callback, with a copy of the weights, cannot be resharded: resume"};
     for (int i = 0; i < 2; i++) {
         pupil p;
         LS_TRY(open_pupil(&p, world, TENSOR, odds[i]));

@@ -112,7 +112,7 @@ static ls_status same_bits_on_all_ranks(ls_comm *world, const ls_module *model) 
 
 /* ---- the tests --------------------------------------------------------------------------------------------------- */
 
-/* Returns the bytes of the gradients that are sent. Each gradient begins at a multiple of 64 bytes. */
+/* Returns the number of bytes of the gradients that are sent. Each gradient begins at a multiple of 64 bytes. */
 static int64_t travelling(const ls_module *model, unsigned pattern, size_t width, size_t travels_in) {
     int64_t bytes = 0;
     for (int i = 0; i < PARAMETERS; i++) {

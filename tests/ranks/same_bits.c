@@ -420,7 +420,7 @@ static const wrong_function wrong_functions[] = {
     {nested_loss, LS_ERR_STATE, "a step of the same module"},
 };
 
-/* Functions that would separate the ranks or slices fail on every rank. */
+/* Functions that would make the ranks or slices diverge fail on every rank. */
 static ls_status refuse_functions(ls_comm *world, ls_module *(*make)(void)) {
     const int size = ls_comm_size(world), shards = 2 * size, rank = ls_comm_rank(world);
     for (size_t i = 0; i < sizeof wrong_functions / sizeof *wrong_functions; i++) {

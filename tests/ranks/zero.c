@@ -133,7 +133,7 @@ static ls_status check_equal(ls_module *a, ls_module *b) {
     return ls_data_parallel_gather(b, false);
 }
 
-/* Returns the bytes of the states on this rank. */
+/* Returns the number of bytes of the states on this rank. */
 static size_t state_bytes(const ls_optimizer *optimizer) {
     size_t bytes = 0;
     for (int g = 0; g < optimizer->group_count; g++) {

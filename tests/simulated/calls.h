@@ -46,7 +46,7 @@ call_plan call_plan_draw(uint64_t seed, int size, size_t most_bytes, bool all);
 bool call_reduces(const call_plan *plan);
 unsigned char *call_reduce(const call_plan *plan, int size);
 
-/* Returns the bytes of an element. */
+/* Returns the size of an element in bytes. */
 size_t call_width(const call_plan *plan);
 
 /* Create a rank's buffers and its ls_call with this sequence number, and free them. */

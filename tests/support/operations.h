@@ -62,8 +62,8 @@ void check_values(const ls_tensor *tensor, ls_shape shape, ls_dtype dtype, const
 ls_tensor *leaf_from(ls_shape shape, const double *values);
 
 /*
- * Ends `scope`, in which `result` must have been refused. The scope's first failure must be `status`, and its message
- * must contain `words`.
+ * Ends `scope`, in which the operation that returned `result` must have failed. The scope's first failure must be
+ * `status`, and its message must contain `words`.
  */
 void check_refused_in(ls_scope *scope, const ls_tensor *result, ls_status status, const char *words);
 /* check_refused(result, status, words) does the same in a new scope. */

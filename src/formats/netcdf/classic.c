@@ -146,7 +146,7 @@ static bool read_dimensions(header *h) {
     return good;
 }
 
-/* Sets *elements to the number of elements, of one record if the variable has records. */
+/* Sets *elements to the number of elements of the variable or, if the variable has records, of one record. */
 static bool read_shape(header *h, int64_t *elements, bool *has_records) {
     int64_t axes, dimension;
     *elements = 1;

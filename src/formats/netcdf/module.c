@@ -18,7 +18,7 @@ static bool explain(int status, char reason[LS_ARRAY_REASON]) {
 
 static bool netcdf_open(const char *path, int64_t *file, char reason[LS_ARRAY_REASON]) {
     int id = 0;
-    /* Before libnetcdf opens the file: libnetcdf does not check every length in the header of a classic file. */
+    /* The check comes first, because libnetcdf does not check every length in the header of a classic file. */
     const bool good = ls_netcdf_check_classic(path, reason) && explain(nc_open(path, NC_NOWRITE, &id), reason);
     *file = id;
     return good;

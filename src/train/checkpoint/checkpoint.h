@@ -212,8 +212,8 @@ void ls_folder_names_free(ls_folder_names *names);
 
 /* Returns LS_OK if all files exist and match the manifest. */
 ls_status ls_checkpoint_verify(const char *folder);
-/* Finds the checkpoint `folder` itself, or the newest complete checkpoint in the folder. Logs damaged checkpoints.
- * Sets the path to "" if there is none. */
+/* Finds a checkpoint: `folder` itself if it is one, otherwise the newest complete checkpoint in the folder. Logs the
+ * damaged checkpoints that it skips. Sets the path to "" if the folder has no complete checkpoint. */
 ls_status ls_checkpoint_find(const char *folder, char path[PATH_MAX]);
 
 /* ---- copies.c ---------------------------------------------------------------------------------------------------- */

@@ -45,8 +45,8 @@ static ls_status largest(const ls_resumption *from, uint8_t *numbers, size_t cou
 
 static ls_status refuse(const ls_resumption *from, const char *what) {
     return ls_fail(LS_ERR_UNSUPPORTED,
-                   "checkpoint: the model of %s is sharded differently from this trial's, and %s cannot be: resume "
-                   "it on %d rank%s with the model that it was saved with",
+                   "checkpoint: the model of %s is sharded differently from this trial's, and %s cannot be resharded: "
+                   "resume on %d rank%s with the model that was saved",
                    from->folder, what, from->manifest.world_size, from->manifest.world_size == 1 ? "" : "s");
 }
 

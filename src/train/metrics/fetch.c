@@ -1,6 +1,6 @@
 /*
- * Copies the tensors of a batch that metrics need to the host with a single fetch, because each fetch waits for the
- * device, whatever its size.
+ * Copies to the host the tensors of a batch that the metrics need. This takes a single fetch, because each fetch waits
+ * for the device, whatever its size.
  */
 #include <string.h>
 

@@ -102,7 +102,8 @@ static void damage_request(uint64_t number, void *argument) {
     free(exact);
 }
 
-/* Parsed data is inside the damaged bytes and follows the rules. Every refusal has a reason. */
+/* If the parser accepts damaged bytes, the parsed fields lie within these bytes and are valid. If it rejects them, the
+ * error has a reason. */
 TEST(test_damaged_messages) {
     tally counts = {0};
     assert_both(&counts, fuzz_run("requests", ROUNDS, damage_request, &counts));

@@ -1,5 +1,5 @@
 /*
- * Data sets composed of others: parts by sample numbers and at random, concatenations, and ownership.
+ * Data sets composed of others: subsets chosen by sample number or at random, concatenations, and ownership.
  *
  * devices: cpu shadow cuda
  */
@@ -79,7 +79,7 @@ static ls_tensor *add_hundred(ls_tensor *batch, const ls_samples *samples, void 
     return ls_add(batch, 100);
 }
 
-/* ---- parts by number --------------------------------------------------------------------------------------------- */
+/* ---- subsets by sample number ------------------------------------------------------------------------------------ */
 
 TEST(test_select) {
     int64_t wanted[] = {3, 0, 3, 4};

@@ -38,7 +38,8 @@ typedef struct job_plan {
     int64_t epochs;
     const char *folder, *resume;
     int keep;
-    int victim, call; /* the victim is killed at its call of this number */
+    int victim; /* the rank that is killed */
+    int call;   /* number of the system call at which the victim is killed, counted from 0 */
 } job_plan;
 
 /* In memory that the ranks share with the test. */

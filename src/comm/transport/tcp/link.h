@@ -38,7 +38,7 @@ typedef struct ls_tcp_hello {
     int32_t rank;
     int32_t size;
     int64_t process;  /* PID, for a rank on the same machine that reads this process's memory; otherwise 0 */
-    uint64_t mark_at; /* address, in this process, of a copy of its peer information's secret */
+    uint64_t mark_at; /* address, in this process, of a copy of the secret in this rank's peer information */
 } ls_tcp_hello;
 
 _Static_assert(sizeof(ls_tcp_hello) == LS_PROVEN_HELLO_SIZE + 24, "a hello has no gaps");

@@ -155,7 +155,7 @@ static ls_status turned_result(const ls_gemm *gemm) {
     return status;
 }
 
-/* Before oneDNN reads the operands, transposes A, copies B with a larger row stride, or both. */
+/* Transposes A, copies B with a larger row stride, or both, and then computes the product with oneDNN. */
 static ls_status moved_operands(const ls_gemm *gemm, bool transpose_a, bool spread_b) {
     const int64_t a_step = transpose_a ? step_of(gemm->k) : 0;
     const int64_t b_step = spread_b ? step_of(gemm->n) : 0;
