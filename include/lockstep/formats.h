@@ -10,7 +10,7 @@
  * }
  * ```
  *
- * - IDX, CSV and .npy files may be gzipped.
+ * - IDX, CSV and .npy files may be gzipped. Only zeros may follow the gzipped bytes (LS_ERR_FORMAT).
  * - Readers check the sizes, types and checksums in the file. The error message names the file, and the position if it
  *   is known.
  * - A reader needs at most twice the memory of the data below, plus about 1.5 MiB, whatever sizes the file declares:
