@@ -259,8 +259,9 @@ LS_API void ls_reducer_free(ls_reducer *reducer);
 
 /**
  * Reduces all gradients of a model with `reducer`, and calls ls_reducer_finish. A missing gradient counts as zero if
- * another rank has a gradient for the parameter; otherwise it stays missing. The model must not be data-parallel:
- * ls_data_parallel averages gradients itself. A collective call.
+ * another rank has a gradient for the parameter; otherwise it stays missing. A collective call. Fails with
+ * LS_ERR_ARGUMENT if the model is data-parallel, because ls_backward averages its gradients. If it fails after the
+ * reduction has begun, the gradients are undefined, and the reducer is empty, as after ls_reducer_finish.
  */
 LS_API ls_status ls_distribute_gradients(ls_module *model, ls_reducer *reducer) LS_WARN_UNUSED;
 
