@@ -39,6 +39,8 @@ typedef struct ls_attention_options {
  * - q is [batch, heads, queries, width], k [batch, heads, keys, width], v [batch, heads, keys, value width].
  * - The result is [batch, heads, queries, value width]. All tensors may omit the heads, or the heads and the batch.
  * - The result of a query without keys is 0.
+ * - Values that masks exclude must be finite, because they are multiplied by 0. Keys that `attn_mask` excludes must be
+ *   finite too.
  * - Without an `attn_mask` of several rows, memory grows with the lengths, not with their product: scores are computed
  *   in blocks, and again in the backward pass (Dao et al., arXiv 2205.14135; Rabe and Staats, arXiv 2112.05682).
  * - If q is an f32 or f64 view [batch, heads, queries, width] of [batch, queries, heads, width], the result has the

@@ -474,8 +474,9 @@ typedef struct ls_timer_options {
 LS_API ls_callback *ls_timer(const ls_timer_options *options);
 /**
  * Returns the time in seconds that this rank has spent in part `what` in all runs so far, including the current run,
- * failed runs, and the runs before a checkpoint from which the trial has resumed. Returns NAN for a callback of a
- * different kind. During a run, call it on the thread of the run.
+ * failed runs, and the runs before a checkpoint from which the trial has resumed. ls_trial_load replaces all times by
+ * the times in the checkpoint. Returns NAN for a callback of a different kind. During a run, call it on the thread of
+ * the run.
  */
 LS_API double ls_timer_seconds(const ls_callback *callback, ls_time what);
 /**

@@ -10,7 +10,7 @@
  * }
  * ```
  *
- * - IDX, CSV and .npy files may be gzipped.
+ * - IDX, CSV and .npy files may be gzipped. Only zeros may follow the gzipped bytes (LS_ERR_FORMAT).
  * - Readers check the sizes, types and checksums in the file. The error message names the file, and the position if it
  *   is known.
  * - A reader needs at most twice the memory of the data below, plus about 1.5 MiB, whatever sizes the file declares:
@@ -310,10 +310,12 @@ typedef struct ls_events_item {
 
 /**
  * Calls `each` with every value and graph of an event file, in the file's order. Reads files from any writer, including
- * scalars that TensorFlow 2 writes as tensors. An incomplete last record ends the reading without an error, because the
- * file is still being written. If `each` returns a status other than LS_OK, stops and returns this status. Fails with
- * LS_ERR_IO if the file cannot be read. If a record is damaged, fails with LS_ERR_FORMAT after the items before the
- * damage; the message gives the byte offset of the record.
+ * scalars that TensorFlow 2 writes as tensors. A tensor without the name of its plug-in has the kind of the earlier
+ * values with its tag, because TensorFlow's FileWriter names the plug-in only once per tag. In a file with more than
+ * 40,000 tags of texts, histograms and images, such a tensor may be LS_EVENTS_OTHER. An incomplete last record ends the
+ * reading without an error, because the file is still being written. If `each` returns a status other than LS_OK, stops
+ * and returns this status. Fails with LS_ERR_IO if the file cannot be read. If a record is damaged, fails with
+ * LS_ERR_FORMAT after the items before the damage; the message gives the byte offset of the record.
  */
 LS_API ls_status ls_events_read(const char *path, ls_status (*each)(const ls_events_item *item, void *user),
                                 void *user) LS_WARN_UNUSED;

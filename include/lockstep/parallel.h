@@ -259,8 +259,9 @@ LS_API void ls_reducer_free(ls_reducer *reducer);
 
 /**
  * Reduces all gradients of a model with `reducer`, and calls ls_reducer_finish. A missing gradient counts as zero if
- * another rank has a gradient for the parameter; otherwise it stays missing. The model must not be data-parallel:
- * ls_data_parallel averages gradients itself. A collective call.
+ * another rank has a gradient for the parameter; otherwise it stays missing. A collective call. Fails with
+ * LS_ERR_ARGUMENT if the model is data-parallel, because ls_backward averages its gradients. If it fails after the
+ * reduction has begun, the gradients are undefined, and the reducer is empty, as after ls_reducer_finish.
  */
 LS_API ls_status ls_distribute_gradients(ls_module *model, ls_reducer *reducer) LS_WARN_UNUSED;
 
@@ -532,7 +533,7 @@ LS_API ls_status ls_data_parallel_skip(ls_module *module) LS_WARN_UNUSED;
 /**
  * Returns the loss of the global batch, the same number on every rank: the mean of the ranks' losses, scaled by their
  * denominators. `loss` is one mean over the samples of the last forward pass. A collective call, with one small
- * all-reduce. On one rank, returns ls_item(loss).
+ * all-reduce. On one rank, returns ls_item(loss) if the loss is not NULL and the module has no `.shards`.
  *
  * Call it before or after ls_backward. If a rank has no samples, this rank passes NULL after ls_data_parallel_skip, and
  * all other ranks make the call after ls_backward. After ls_data_parallel_step, all ranks pass NULL. Returns NAN
@@ -540,8 +541,12 @@ LS_API ls_status ls_data_parallel_skip(ls_module *module) LS_WARN_UNUSED;
  *
  * - LS_ERR_UNSUPPORTED: the loss is a sum, or a sum of several terms. Call the function for each mean before
  *   ls_backward, and add up sums with ls_comm_allreduce.
- * - LS_ERR_STATE: the loss is not recorded (ls_no_grad), or belongs to an earlier pass.
- * - another status: a rank failed.
+ * - LS_ERR_STATE: the loss is not recorded (ls_no_grad), is the result of a captured step (ls_step_result), or had its
+ *   ls_backward before the last forward pass.
+ * - LS_ERR_ARGUMENT: the loss is NULL, without an earlier error, although this rank has run a forward pass since its
+ *   last ls_data_parallel_step or ls_data_parallel_skip. Or the loss is not NULL, and the module has `.shards`.
+ * - another status: a rank failed. A rank has also failed if it passes NULL after an error, for example because its
+ *   loss could not be computed.
  */
 LS_API double ls_data_parallel_loss(ls_module *module, ls_tensor *loss);
 

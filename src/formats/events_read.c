@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/memory.h"
 #include "base/text.h"
 #include "formats/events.h"
@@ -9,7 +10,8 @@
 
 static const char call[] = "ls_events_read";
 
-enum { FIRST_ROOM = 1 << 16 };
+/* The table of tags has SLOTS slots. A tag is in one of PROBES successive slots. */
+enum { FIRST_ROOM = 1 << 16, SLOTS = 1 << 16, PROBES = 256, KIND_MASK = 7 };
 
 /* ---- records ----------------------------------------------------------------------------------------------------- */
 
@@ -20,6 +22,7 @@ typedef struct events_reader {
     uint64_t offset; /* file offset of bytes[from] */
     ls_status (*each)(const ls_events_item *item, void *user);
     void *user;
+    uint64_t *kinds; /* hashes of tags, with the kinds that their plug-ins name; 0 in free slots; NULL without tags */
 } events_reader;
 
 static ls_status fail_record(const events_reader *in, const char *reason) {
@@ -202,15 +205,21 @@ static const char *parse_content(const ls_proto_field *field, ls_events_item *it
     }
 }
 
-static const char *parse_value(ls_proto_view from, ls_events_item *item) {
+/* The metadata of a value. */
+typedef struct described_value {
+    bool described;        /* there is metadata */
+    ls_events_kind plugin; /* the kind of the plug-in that the metadata names; LS_EVENTS_OTHER if it is unknown */
+} described_value;
+
+static const char *parse_value(ls_proto_view from, described_value *value, ls_events_item *item) {
     ls_proto_field tag = {0};
-    ls_events_kind plugin = LS_EVENTS_OTHER;
     const char *reason = NULL;
     for (ls_proto_field field; reason == NULL && ls_proto_next(&from, &field);) {
         if (is_bytes(&field, LS_VALUE_TAG)) {
             tag = field;
         } else if (is_bytes(&field, LS_VALUE_METADATA)) {
-            reason = parse_metadata(ls_proto_within(&field), &plugin);
+            value->described = true;
+            reason = parse_metadata(ls_proto_within(&field), &value->plugin);
         } else {
             reason = parse_content(&field, item);
         }
@@ -218,25 +227,60 @@ static const char *parse_value(ls_proto_view from, ls_events_item *item) {
     if (reason != NULL || from.damaged) {
         return reason != NULL ? reason : not_fitting;
     }
-    item->kind = item->kind == LS_EVENTS_OTHER ? plugin : item->kind;
     item->value = item->kind == LS_EVENTS_SCALAR ? item->value : 0;
     item->tag = tag.bytes != NULL ? text_of(&tag) : "";
     return item->tag != NULL ? NULL : "has a tag that is not UTF-8";
 }
 
-static ls_status give_values(const events_reader *in, ls_proto_view summary, const ls_events_item *event) {
+/* Returns the slot of a tag, or a free slot for it. Returns NULL if there is none, because the file has many tags. */
+static uint64_t *slot_of(const events_reader *in, uint64_t hash) {
+    for (size_t i = 0; i < PROBES; i++) {
+        uint64_t *slot = &in->kinds[((hash >> 32) + i) % SLOTS];
+        if (*slot == 0 || (*slot & ~(uint64_t)KIND_MASK) == hash) {
+            return slot;
+        }
+    }
+    return NULL;
+}
+
+/*
+ * Sets the kind of a value in a tensor. TensorFlow's FileWriter names the plug-in only in the first value of each tag,
+ * so the reader remembers the kinds of tags. In a file with more than about 50,000 such tags, it forgets some.
+ */
+static ls_status find_kind(events_reader *in, const described_value *value, ls_events_item *item) {
+    const uint64_t hash = ls_hash(LS_HASH_START, item->tag, strlen(item->tag)) & ~(uint64_t)KIND_MASK;
+    if (in->kinds == NULL && value->plugin != LS_EVENTS_OTHER) {
+        in->kinds = ls_allocate_zeroed(SLOTS, sizeof *in->kinds);
+        LS_TRY(in->kinds != NULL ? LS_OK : ls_fail_memory(call, SLOTS * sizeof *in->kinds));
+    }
+    uint64_t *slot = in->kinds != NULL ? slot_of(in, hash) : NULL;
+    if (value->described) {
+        item->kind = value->plugin;
+        if (slot != NULL && value->plugin != LS_EVENTS_OTHER) {
+            *slot = hash | (uint64_t)value->plugin;
+        }
+    } else if (slot != NULL && *slot != 0) {
+        item->kind = (ls_events_kind)(*slot & KIND_MASK);
+    }
+    return LS_OK;
+}
+
+static ls_status give_values(events_reader *in, ls_proto_view summary, const ls_events_item *event) {
     for (ls_proto_field field; ls_proto_next(&summary, &field);) {
         if (is_bytes(&field, LS_SUMMARY_VALUE)) {
             ls_events_item item = *event;
-            const char *reason = parse_value(ls_proto_within(&field), &item);
-            LS_TRY(reason != NULL ? fail_record(in, reason) : in->each(&item, in->user));
+            described_value value = {.plugin = LS_EVENTS_OTHER};
+            const char *reason = parse_value(ls_proto_within(&field), &value, &item);
+            LS_TRY(reason != NULL ? fail_record(in, reason) : LS_OK);
+            LS_TRY(item.kind == LS_EVENTS_OTHER ? find_kind(in, &value, &item) : LS_OK);
+            LS_TRY(in->each(&item, in->user));
         }
     }
     return summary.damaged ? fail_record(in, not_fitting) : LS_OK;
 }
 
 /* Reads the time and the step first, because they may follow the values in the event. */
-static ls_status give_event(const events_reader *in, ls_proto_view event) {
+static ls_status give_event(events_reader *in, ls_proto_view event) {
     ls_events_item item = {.kind = LS_EVENTS_OTHER, .tag = ""};
     ls_proto_view from = event;
     ls_proto_field field;
@@ -286,5 +330,6 @@ ls_status ls_events_read(const char *path, ls_status (*each)(const ls_events_ite
     const ls_status status = read_all(&in);
     ls_source_close(&in.source);
     ls_free(in.bytes);
+    ls_free(in.kinds);
     return status;
 }

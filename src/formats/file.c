@@ -17,6 +17,13 @@
 
 enum { INFLATE_BUFFER = 1 << 18, READ_LIMIT = 1 << 30, PIECE = 1 << 18 };
 
+/* Inflates a gzip file, which consists of one or more members. Any other file passes unchanged. */
+typedef struct ls_inflater {
+    z_stream stream; /* its input is the unread part of the buffer */
+    enum { UNREAD, UNCHANGED, IN_MEMBER, AFTER_MEMBER } state;
+    unsigned char buffer[INFLATE_BUFFER];
+} ls_inflater;
+
 static const char *kind_of(mode_t mode) {
     return S_ISDIR(mode) ? "folder" : S_ISCHR(mode) || S_ISBLK(mode) ? "device" : S_ISFIFO(mode) ? "pipe" : "socket";
 }
@@ -43,6 +50,18 @@ static ls_status open_file(ls_source *source, bool pipes) {
     return check_kind(source, &status, pipes);
 }
 
+/* Returns false if there is no memory. */
+static bool begin_inflating(ls_source *source) {
+    ls_inflater *self = ls_allocate(sizeof *self);
+    if (self == NULL) {
+        return false;
+    }
+    self->stream = (z_stream){0};
+    self->state = UNREAD;
+    source->inflating = self;
+    return inflateInit2(&self->stream, MAX_WBITS + 16) == Z_OK;
+}
+
 ls_status ls_source_open(const char *call, const char *path, bool inflate, ls_source *source) {
     *source = (ls_source){.call = call, .path = path, .fd = -1};
     if (path == NULL || path[0] == '\0') {
@@ -53,37 +72,15 @@ ls_status ls_source_open(const char *call, const char *path, bool inflate, ls_so
         ls_source_close(source);
         return status;
     }
-    if (inflate) {
-        source->inflating = gzdopen(source->fd, "rb");
-        if (source->inflating == NULL) {
-            ls_source_close(source);
-            return ls_fail_memory(call, INFLATE_BUFFER);
-        }
-        (void)gzbuffer(source->inflating, INFLATE_BUFFER);
+    if (inflate && !begin_inflating(source)) {
+        ls_source_close(source);
+        return ls_fail_memory(call, sizeof *source->inflating);
     }
     return LS_OK;
 }
 
 static ls_status fail_read(const ls_source *source) {
     return ls_fail(LS_ERR_IO, "%s: cannot read %s: %s", source->call, source->path, strerror(errno));
-}
-
-/* Reads some of the next bytes. Sets `*got` to 0 at the end of the file. */
-static ls_status read_inflating(ls_source *source, void *bytes, size_t size, size_t *got) {
-    const int count = gzread(source->inflating, bytes, (unsigned)size);
-    int code = Z_OK;
-    const char *reason = gzerror(source->inflating, &code);
-    if (count >= 0 && code != Z_BUF_ERROR) {
-        *got = (size_t)count;
-        return LS_OK;
-    }
-    if (code == Z_BUF_ERROR) {
-        return ls_fail(LS_ERR_FORMAT, "%s: %s is a truncated gzip file: download it again", source->call, source->path);
-    }
-    const char *words = strstr(reason, ": "); /* text after the number of the descriptor */
-    return code == Z_ERRNO ? fail_read(source)
-                           : ls_fail(LS_ERR_FORMAT, "%s: %s is a damaged gzip file: %s", source->call, source->path,
-                                     words != NULL ? words + 2 : reason);
 }
 
 static ls_status read_plain(ls_source *source, void *bytes, size_t size, size_t *got) {
@@ -95,6 +92,97 @@ static ls_status read_plain(ls_source *source, void *bytes, size_t size, size_t 
         return fail_read(source);
     }
     *got = (size_t)count;
+    return LS_OK;
+}
+
+/* Reads the next bytes of the file into the empty buffer: at least two bytes, except at the end of the file. */
+static ls_status refill(ls_source *source) {
+    ls_inflater *self = source->inflating;
+    size_t held = 0, part = 1;
+    while (held < 2 && part > 0) {
+        LS_TRY(read_plain(source, self->buffer + held, sizeof self->buffer - held, &part));
+        held += part;
+    }
+    self->stream.next_in = self->buffer;
+    self->stream.avail_in = (unsigned)held;
+    return LS_OK;
+}
+
+/* Begins the file: it is gzipped if it begins with gzip's magic number. */
+static ls_status begin_file(ls_source *source) {
+    ls_inflater *self = source->inflating;
+    LS_TRY(refill(source));
+    const bool gzipped = self->stream.avail_in > 1 && self->buffer[0] == 0x1f && self->buffer[1] == 0x8b;
+    self->state = gzipped ? IN_MEMBER : UNCHANGED;
+    return LS_OK;
+}
+
+/* Copies the bytes of the buffer, and reads the file directly after them. */
+static ls_status read_unchanged(ls_source *source, void *bytes, size_t size, size_t *got) {
+    z_stream *stream = &source->inflating->stream;
+    if (stream->avail_in == 0) {
+        return read_plain(source, bytes, size, got);
+    }
+    *got = size < stream->avail_in ? size : stream->avail_in;
+    memcpy(bytes, stream->next_in, *got);
+    stream->next_in += *got;
+    stream->avail_in -= (unsigned)*got;
+    return LS_OK;
+}
+
+static ls_status fail_damaged(const ls_source *source, const char *reason) {
+    return ls_fail(LS_ERR_FORMAT, "%s: %s is a damaged gzip file: %s", source->call, source->path, reason);
+}
+
+/* Skips zeros after a member, as gzip does, and begins the next member. */
+static ls_status begin_member(ls_source *source) {
+    z_stream *stream = &source->inflating->stream;
+    while (stream->avail_in > 0 && *stream->next_in == 0) {
+        stream->next_in++;
+        stream->avail_in--;
+    }
+    if (stream->avail_in > 0) {
+        if (*stream->next_in != 0x1f) {
+            return fail_damaged(source, "it ends with bytes that are not gzipped");
+        }
+        (void)inflateReset(stream);
+        source->inflating->state = IN_MEMBER;
+    }
+    return LS_OK;
+}
+
+static ls_status inflate_some(ls_source *source) {
+    ls_inflater *self = source->inflating;
+    const int code = inflate(&self->stream, Z_NO_FLUSH);
+    self->state = code == Z_STREAM_END ? AFTER_MEMBER : IN_MEMBER;
+    if (code == Z_MEM_ERROR) {
+        return ls_fail_memory(source->call, sizeof self->stream);
+    }
+    return code == Z_OK || code == Z_STREAM_END
+               ? LS_OK
+               : fail_damaged(source, self->stream.msg != NULL ? self->stream.msg : "it needs a dictionary");
+}
+
+/* Reads some of the next bytes. Sets `*got` to 0 at the end of the file. */
+static ls_status read_inflating(ls_source *source, void *bytes, size_t size, size_t *got) {
+    ls_inflater *self = source->inflating;
+    z_stream *stream = &self->stream;
+    LS_TRY(self->state == UNREAD ? begin_file(source) : LS_OK);
+    if (self->state == UNCHANGED) {
+        return read_unchanged(source, bytes, size, got);
+    }
+    stream->next_out = bytes;
+    stream->avail_out = (unsigned)size;
+    for (bool ended = false; stream->avail_out == size && !ended;) {
+        LS_TRY(stream->avail_in == 0 ? refill(source) : LS_OK);
+        ended = stream->avail_in == 0;
+        if (ended && self->state == IN_MEMBER) {
+            return ls_fail(LS_ERR_FORMAT, "%s: %s is a truncated gzip file: download it again", source->call,
+                           source->path);
+        }
+        LS_TRY(self->state == AFTER_MEMBER ? begin_member(source) : inflate_some(source));
+    }
+    *got = size - stream->avail_out;
     return LS_OK;
 }
 
@@ -131,7 +219,7 @@ ls_status ls_source_fail_short(const ls_source *source) {
 }
 
 size_t ls_source_most(const ls_source *source) {
-    if (source->inflating == NULL || gzdirect(source->inflating)) {
+    if (source->inflating == NULL || source->inflating->state == UNCHANGED) {
         return source->size;
     }
     return source->size < SIZE_MAX / LS_MOST_INFLATION ? source->size * LS_MOST_INFLATION : SIZE_MAX;
@@ -139,8 +227,10 @@ size_t ls_source_most(const ls_source *source) {
 
 void ls_source_close(ls_source *source) {
     if (source->inflating != NULL) {
-        gzclose_r(source->inflating);
-    } else if (source->fd >= 0) {
+        (void)inflateEnd(&source->inflating->stream);
+        ls_free(source->inflating);
+    }
+    if (source->fd >= 0) {
         close(source->fd);
     }
     source->inflating = NULL;

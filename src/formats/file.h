@@ -23,8 +23,8 @@ typedef struct ls_source {
     const char *call; /* first words of error messages; borrowed, like `path` */
     const char *path;
     int fd;
-    struct gzFile_s *inflating; /* NULL if the bytes are read unchanged */
-    size_t size;                /* size of the stored file; SIZE_MAX for a pipe */
+    struct ls_inflater *inflating; /* NULL if the bytes are read unchanged */
+    size_t size;                   /* size of the stored file; SIZE_MAX for a pipe */
     /*
      * Reads some of the next bytes; returns 0 bytes at the end. Set if the source is part of another source
      * (formats/zip.h); `size` is then the number of bytes in the part. NULL reads the bytes of the file.

@@ -37,6 +37,7 @@ static inline void ls_data_parallel_begin_part(ls_data_parallel_state *state, in
     state->samples = state->part.samples = samples;
     state->loss = NULL;
     state->last = (ls_step_loss){.loss = 0};
+    state->has_no_loss = false;
 }
 
 /* Prepares the state for the replay of a captured pass, which has no forward pass of the module. */

@@ -122,7 +122,7 @@ static ls_status run_model(data_parallel_state *state, ls_tensor *const *inputs,
  */
 static ls_status forward_without_input(data_parallel_state *state, ls_tensor *const *inputs, int input_count,
                                        ls_tensor **outputs, int output_count) {
-    state->samples = state->part.samples = 0;
+    ls_data_parallel_begin_part(state, 0);
     const ls_status status = run_model(state, inputs, input_count, outputs, output_count);
     if (status == LS_OK || !needs_all_ranks(state)) {
         return status;
@@ -167,6 +167,7 @@ static ls_status data_parallel_forward(ls_module *self, ls_tensor *const *inputs
             "batch: call ls_module_train(module, false) before a pass without gradients");
     }
     if (alone) {
+        state->has_no_loss &= state->slices != NULL; /* slices keep the loss of the step */
         return ls_forward_many(state->model, inputs, input_count, outputs, output_count);
     }
     ls_status status = LS_OK;
@@ -346,6 +347,13 @@ bool ls_data_parallel_averages(const ls_module *module) {
     return state == NULL || (!state->no_sync && !state->gathering);
 }
 
+/* Records that the program has no loss of a pass that has ended with `status`, which it returns. */
+static ls_status end_without_loss(data_parallel_state *state, ls_status status) {
+    state->has_no_loss = status == LS_OK;
+    state->errors = ls_error_count;
+    return status;
+}
+
 ls_status ls_data_parallel_skip(ls_module *module) {
     ls_capture_refuse_here("ls_data_parallel_skip", LS_CAPTURE_COMMUNICATES);
     data_parallel_state *state = state_of("ls_data_parallel_skip", module);
@@ -359,7 +367,7 @@ ls_status ls_data_parallel_skip(ls_module *module) {
     }
     if (ls_comm_size(state->comm) == 1) {
         state->last = (ls_step_loss){0};
-        return LS_OK;
+        return end_without_loss(state, LS_OK);
     }
     LS_TRY(ls_comm_check_open("ls_data_parallel_skip", state->comm));
     ls_scope *scope = ls_scope_begin();
@@ -372,7 +380,7 @@ ls_status ls_data_parallel_skip(ls_module *module) {
         status = ls_error_status();
     }
     const ls_status ended = ls_scope_close(scope);
-    return status != LS_OK ? status : ended;
+    return end_without_loss(state, status != LS_OK ? status : ended);
 }
 
 ls_slices *ls_data_parallel_slices(const ls_module *module) {
@@ -414,6 +422,7 @@ ls_status ls_data_parallel_step(ls_module *module, const ls_batch *batch, ls_los
     const ls_status status = state->slices != NULL ? ls_slices_step(state, batch, function, user)
                              : batch->count == 0   ? ls_data_parallel_skip(module)
                                                    : run_step_in_scope(state, batch, function, user);
+    (void)end_without_loss(state, status);
     ls_data_parallel_hold(state, false);
     return status;
 }

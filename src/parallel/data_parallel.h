@@ -43,6 +43,7 @@ typedef struct ls_step_loss {
     double loss;      /* times the divisor */
     double divisor;   /* divisor of the mean; number of samples if the loss is not one mean over samples */
     double irregular; /* nonzero if the loss is not one mean over samples */
+    double failed;    /* only in ls_slices_loss: positive if the call failed on this rank */
 } ls_step_loss;
 
 typedef struct ls_powersgd ls_powersgd;
@@ -98,6 +99,8 @@ typedef struct ls_data_parallel_state {
     const ls_tensor *loss;
     double divisor;     /* divisor of that loss, or number of samples; NAN if the loss is not one mean over samples */
     ls_step_loss last;  /* loss of the last ls_data_parallel_step without `.shards`, until the next forward pass */
+    bool has_no_loss;   /* ls_data_parallel_step or ls_data_parallel_skip ran the last pass: the program has no loss */
+    uint32_t errors;    /* ls_error_count after that pass */
     double all_samples; /* total number of samples over all ranks in the current pass, if they have agreed */
     uint64_t runs;      /* number of forward passes of the model */
     bool follows;       /* the current forward pass tracks the samples (mixing.h) */

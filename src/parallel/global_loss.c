@@ -37,6 +37,19 @@ static ls_status find_divisor(const ls_data_parallel_state *state, const ls_tens
     return check_mean(!isnan(*divisor));
 }
 
+/* Fails if the loss is NULL because of an error, or although the program computes the loss itself. */
+static ls_status check_null(const ls_data_parallel_state *state) {
+    if (state->has_no_loss && state->errors == ls_error_count) {
+        return LS_OK;
+    }
+    return ls_scope_explains_null(ls_thread())
+               ? ls_error_status()
+               : ls_fail(LS_ERR_ARGUMENT,
+                         "%s: the loss is NULL: pass the loss of the last forward pass. Pass NULL only directly after "
+                         "ls_data_parallel_step or ls_data_parallel_skip",
+                         call);
+}
+
 /* Values that are summed over ranks. */
 typedef struct summands {
     double loss; /* loss times divisor */
@@ -45,12 +58,11 @@ typedef struct summands {
 } summands;
 
 static ls_status weigh(const ls_data_parallel_state *state, const ls_tensor *loss, summands *own) {
-    const ls_thread_state *thread = ls_thread();
-    if (loss == NULL) { /* after ls_data_parallel_step, or without samples */
+    if (loss == NULL) {
         own->loss = state->last.loss;
         own->divisor = state->last.divisor;
-        LS_TRY(check_mean(state->last.irregular == 0));
-        return thread->scope != &thread->root && ls_scope_explains_null(thread) ? ls_error_status() : LS_OK;
+        LS_TRY(check_null(state));
+        return check_mean(state->last.irregular == 0);
     }
     if (!ls_tensor_is_here(call, loss)) {
         return ls_error_status();
@@ -74,12 +86,15 @@ static ls_status add_up(const ls_data_parallel_state *state, const ls_tensor *lo
 }
 
 static ls_status sum_over_slices(const ls_data_parallel_state *state, const ls_tensor *loss, double *mean) {
-    if (loss != NULL) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: .shards is set: pass NULL, for the loss of the last ls_data_parallel_step",
-                       call);
-    }
+    const ls_status status =
+        loss == NULL ? check_null(state)
+                     : ls_fail(LS_ERR_ARGUMENT,
+                               "%s: .shards is set: pass NULL, for the loss of the last ls_data_parallel_step", call);
     ls_step_loss all;
-    LS_TRY(ls_slices_loss(state, &all));
+    LS_TRY(ls_slices_loss(state, status != LS_OK, &all));
+    if (all.failed > 0) {
+        return ls_cause_share(state->comm, call, status != LS_OK);
+    }
     *mean = all.loss / all.divisor;
     return check_mean(all.irregular == 0);
 }

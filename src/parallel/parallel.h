@@ -32,6 +32,12 @@ ls_status ls_batch_hash(int64_t *hash);
 /* Fails with LS_ERR_ARGUMENT for reductions of pairs, which tensors do not contain. */
 ls_status ls_check_tensor_reduction(const char *call, ls_reduction reduction);
 
+/*
+ * sync.c: agrees on the parameters of which any rank has a gradient, and sets missing gradients of these parameters to
+ * zero. Fails on every rank if the ranks have different models. Collective.
+ */
+ls_status ls_complete_gradients(const char *call, ls_module *model, ls_comm *comm);
+
 /* Returns the communicator of a reducer. */
 ls_comm *ls_reducer_comm(const ls_reducer *reducer);
 

@@ -577,7 +577,8 @@ ls_status ls_slices_step(ls_data_parallel_state *state, const ls_batch *batch, l
     return status;
 }
 
-ls_status ls_slices_loss(const ls_data_parallel_state *state, ls_step_loss *sums) {
+ls_status ls_slices_loss(const ls_data_parallel_state *state, bool failed, ls_step_loss *sums) {
+    state->slices->losses[0].failed = failed;
     return ls_slices_add(state, (const double *)(const void *)state->slices->losses, sizeof *sums / sizeof(double),
                          (double *)(void *)sums);
 }

@@ -106,8 +106,8 @@ void ls_slice_leave(ls_slices *slices);
 ls_status ls_slices_visit(ls_slices *slices, const ls_batch *batch,
                           ls_status (*function)(const ls_batch *slice, void *user), void *user);
 
-/* Adds up the losses of all slices in the last step. Collective. */
-ls_status ls_slices_loss(const ls_data_parallel_state *state, ls_step_loss *sums);
+/* Adds up the losses of all slices in the last step. Reports to all ranks whether this rank has failed. Collective. */
+ls_status ls_slices_loss(const ls_data_parallel_state *state, bool failed, ls_step_loss *sums);
 
 /*
  * slice_sums.c: averages the gradients and tails of all slices. `run` prepares the buckets and the tail of a slice,

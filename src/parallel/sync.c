@@ -203,6 +203,11 @@ static ls_status agree_on_gradients(const char *call, ls_module *model, ls_comm 
     return status;
 }
 
+ls_status ls_complete_gradients(const char *call, ls_module *model, ls_comm *comm) {
+    LS_TRY(clear_missing_gradients(call, model));
+    return agree_on_gradients(call, model, comm);
+}
+
 /* Warns once about modules whose results depend on each rank's samples. Averaging gradients does not correct this
  * dependence. */
 static void tell_of_parts(ls_module *model, const ls_comm *comm) {
@@ -228,8 +233,7 @@ ls_status ls_sync_gradients(ls_module *model, ls_comm *comm) {
     if (model->type == &ls_pipeline_type) {
         LS_TRY(ls_pipeline_weigh(model->state, comm, &weight));
     }
-    LS_TRY(clear_missing_gradients("ls_sync_gradients", model));
-    LS_TRY(agree_on_gradients("ls_sync_gradients", model, comm));
+    LS_TRY(ls_complete_gradients("ls_sync_gradients", model, comm));
     for (int i = 0; i < used; i++) {
         const ls_tensor flat = ls_flat_view(flats[i].gradients, flats[i].dtype, flats[i].count);
         if (weight != 1) {
@@ -238,23 +242,4 @@ ls_status ls_sync_gradients(ls_module *model, ls_comm *comm) {
         LS_TRY(ls_allreduce_in_place(comm, &flat, LS_AVG));
     }
     return LS_OK;
-}
-
-ls_status ls_distribute_gradients(ls_module *model, ls_reducer *reducer) {
-    ls_capture_refuse_here("ls_distribute_gradients", LS_CAPTURE_COMMUNICATES);
-    const char *const call = "ls_distribute_gradients";
-    if (model == NULL || reducer == NULL) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: the %s is NULL", call, model == NULL ? "model" : "reducer");
-    }
-    ls_flat flats[LS_FLAT_LIMIT];
-    if (ls_module_flatten(model, flats) < 0) {
-        return ls_error_status();
-    }
-    LS_TRY(clear_missing_gradients(call, model));
-    LS_TRY(agree_on_gradients(call, model, ls_reducer_comm(reducer)));
-    for (int i = 0; i < ls_module_parameter_count(model); i++) {
-        const ls_leaf *leaf = ls_module_parameter(model, i)->leaf;
-        LS_TRY(leaf != NULL && leaf->has_gradient ? ls_reducer_add(reducer, leaf->gradient) : LS_OK);
-    }
-    return ls_reducer_finish(reducer);
 }

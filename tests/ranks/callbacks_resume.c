@@ -96,6 +96,36 @@ static ls_status same_files(const char *a, const char *b) {
     return LS_OK;
 }
 
+static ls_status fail_in_the_second_epoch(ls_trial_state *state, void *user) {
+    (void)user;
+    return state->step == STEPS + 2 ? ls_error_set(LS_ERR_IO, "no more") : LS_OK;
+}
+
+/* A checkpoint that is loaded after a failed run replaces all times, of which the failed run is no part. */
+static ls_status times_of_a_checkpoint(ls_comm *world, const char *scratch) {
+    ls_callback *const callbacks[] = {
+        ls_timer(&(ls_timer_options){.no_table = true}),
+        ls_callback_new(&(ls_callback_hooks){.on_step_training = fail_in_the_second_epoch}, NULL)};
+    training t;
+    char folder[128];
+    double saved[LS_TIMES];
+    snprintf(folder, sizeof folder, "%s/times", scratch);
+    LS_TRY(training_begin(&t, &(training_plan){.callbacks = callbacks, .callback_count = 2}, world));
+    LS_TRY(ls_trial_run(t.trial, 1));
+    LS_TRY(ls_trial_save(t.trial, folder));
+    for (int i = 0; i < LS_TIMES; i++) {
+        saved[i] = ls_timer_seconds(callbacks[0], (ls_time)i);
+    }
+    LS_CHECK(ls_trial_run(t.trial, 2) == LS_ERR_IO);
+    LS_CHECK(ls_timer_seconds(callbacks[0], LS_TIME_TOTAL) > saved[LS_TIME_TOTAL]);
+    LS_TRY(ls_trial_load(t.trial, folder));
+    for (int i = 0; i < LS_TIMES; i++) {
+        LS_CHECK(ls_timer_seconds(callbacks[0], (ls_time)i) == saved[i]);
+    }
+    training_end(&t);
+    return LS_OK;
+}
+
 static ls_status goes_on(ls_comm *world, const char *scratch) {
     static _Thread_local run whole, first, second;
     char logs[2][128], folder[128];
@@ -125,5 +155,6 @@ ls_status rank_test(ls_comm *world) {
     char scratch[64];
     LS_TRY(make_scratch(world, scratch));
     LS_TRY(goes_on(world, scratch));
+    LS_TRY(times_of_a_checkpoint(world, scratch));
     return remove_scratch(world, scratch);
 }

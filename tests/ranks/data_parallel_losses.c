@@ -492,6 +492,53 @@ static ls_status refused_losses(ls_comm *world) {
     return LS_OK;
 }
 
+static ls_status expect_no_loss(const pair *p, ls_tensor *loss, ls_status own, ls_status others, const char *message) {
+    LS_CHECK(isnan(ls_data_parallel_loss(p->all.model, loss)));
+    LS_CHECK(ls_error_status() == (p->all.rank == 0 ? own : others));
+    LS_EXPECT_MESSAGE(message);
+    return LS_OK;
+}
+
+/* Outside scopes, a loss that failed on rank 0 is not mistaken for a rank without samples, even after a step. */
+static ls_status failed_losses(ls_comm *world) {
+    pair p;
+    LS_TRY(begin(&p, world, make_model, LS_F32));
+    ls_tensor *x = random_rows(LS_F32, 0, 2 + p.all.rank, INPUTS, 0, false);
+    ls_tensor *target = ls_zeros(LS_SHAPE(p.all.rank == 0 ? 9 : 2 + p.all.rank, WIDTH * LENGTH), LS_F32);
+    const ls_batch batch = {.input = x, .count = 2 + p.all.rank};
+    for (int i = 0; i < 2; i++) {
+        ls_tensor *output = ls_forward(p.all.model, x), *loss = ls_mse_loss(output, target, LS_LOSS_MEAN);
+        LS_CHECK((loss == NULL) == (p.all.rank == 0));
+        LS_TRY(expect_no_loss(&p, loss, LS_ERR_SHAPE, LS_ERR_MISMATCH, "ls_mse_loss"));
+        LS_CHECK(ls_backward(loss) != LS_OK);
+        ls_release(output);
+        ls_release(loss);
+        LS_TRY(ls_data_parallel_step(p.all.model, &batch, mean_output, p.all.model));
+        LS_CHECK(isfinite(ls_data_parallel_loss(p.all.model, NULL)));
+    }
+    LS_CHECK(ls_reshape(x, LS_SHAPE(1)) == NULL);
+    LS_TRY(expect_no_loss(&p, NULL, LS_ERR_SHAPE, LS_ERR_SHAPE, "ls_reshape"));
+    ls_release(x);
+    ls_release(target);
+    end(&p);
+    return LS_OK;
+}
+
+/* A rank that computes its loss must pass it. */
+static ls_status missing_losses(ls_comm *world) {
+    pair p;
+    LS_TRY(begin(&p, world, make_model, LS_F32));
+    LS_TRY(ls_data_parallel_skip(p.all.model));
+    LS_CHECK(isnan(ls_data_parallel_loss(p.all.model, NULL)));
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *loss = ls_mean(ls_forward(p.all.model, random_rows(LS_F32, 0, 4, INPUTS, 0, false)));
+    LS_TRY(ls_backward(loss));
+    LS_TRY(expect_no_loss(&p, p.all.rank == 0 ? NULL : loss, LS_ERR_ARGUMENT, LS_ERR_MISMATCH, "the loss is NULL"));
+    LS_CHECK(ls_scope_end(scope) == (p.all.rank == 0 ? LS_ERR_ARGUMENT : LS_ERR_MISMATCH));
+    end(&p);
+    return LS_OK;
+}
+
 /* If the program itself calls an all-reduce, the gradient equals the gradient of one process: here for the square root
  * of a mean, with equal shares. */
 static ls_status by_allreduce(ls_comm *world) {
@@ -586,6 +633,8 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(refusals(world));
     LS_TRY(loss_without_samples(world));
     LS_TRY(refused_losses(world));
+    LS_TRY(failed_losses(world));
+    LS_TRY(missing_losses(world));
     LS_TRY(by_allreduce(world));
     LS_TRY(one_behind_the_other(world));
     LS_TRY(checked_by_differences(world));

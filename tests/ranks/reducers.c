@@ -170,6 +170,48 @@ static ls_status gradients(ls_comm *world, size_t bucket_bytes) {
     return LS_OK;
 }
 
+/* After a failure, no tensor is left in the reducer, which a later call would reduce. */
+static ls_status failed_gradients(ls_comm *world) {
+    ls_module *model =
+        ls_sequential(ls_nn_linear(2, 2), ls_nn_linear_with(2, 2, &(ls_linear_options){.dtype = LS_BF16}));
+    ls_reducer *reducer = ls_reducer_new(world, &(ls_reducer_options){.scale = 3, .bucket_bytes = 1000});
+    LS_CHECK(model != NULL && reducer != NULL);
+    for (int i = 0; i < 4; i++) {
+        LS_TRY(ls_backward(ls_sum(ls_module_parameter(model, i))));
+    }
+    LS_CHECK(ls_distribute_gradients(model, reducer) == LS_ERR_ARGUMENT);
+    LS_EXPECT_MESSAGE(".scale needs");
+    ls_tensor *after = ls_clone(ls_grad(ls_module_parameter(model, 0)));
+    LS_TRY(ls_reducer_finish(reducer));
+    LS_CHECK(ls_equal(ls_grad(ls_module_parameter(model, 0)), after));
+    ls_reducer_free(reducer);
+    ls_module_free(model);
+    return LS_OK;
+}
+
+/* A data-parallel model has averaged its gradients already. */
+static ls_status averaged_gradients(ls_comm *world) {
+    ls_reducer *reducer = ls_reducer_new(world, &(ls_reducer_options){.scale = 1});
+    const int stages = strcmp(ls_default_device(), "cpu") == 0 ? 4 : 2;
+    for (int i = 0; i < 2 * stages; i++) {
+        const int zero = i / 2;
+        ls_module *model = ls_data_parallel(make_model(), world, &(ls_data_parallel_options){.zero = zero});
+        LS_CHECK(model != NULL && reducer != NULL);
+        LS_TRY(ls_data_parallel_no_sync(model, i % 2 != 0));
+        ls_scope *scope = ls_scope_begin();
+        LS_TRY(ls_backward(ls_sum(ls_forward(model, ls_ones(LS_SHAPE(1, 4), LS_F32)))));
+        ls_tensor *gradient = zero < 2 ? ls_grad(ls_module_parameter(model, 0)) : NULL;
+        ls_tensor *before = gradient != NULL ? ls_clone(gradient) : NULL;
+        LS_CHECK(ls_distribute_gradients(model, reducer) == LS_ERR_ARGUMENT);
+        LS_EXPECT_MESSAGE("the model is data-parallel");
+        LS_CHECK(before == NULL ? zero > 1 : ls_equal(gradient, before));
+        LS_TRY(ls_scope_end(scope));
+        ls_module_free(model);
+    }
+    ls_reducer_free(reducer);
+    return LS_OK;
+}
+
 static ls_status refusals(ls_comm *world) {
     ls_reducer *reducer = ls_reducer_new(world, &(ls_reducer_options){.scale = 2});
     LS_CHECK(reducer != NULL && ls_reducer_new(NULL, NULL) == NULL);
@@ -195,6 +237,8 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(many_tensors(world));
     LS_TRY(gradients(world, 0));
     LS_TRY(gradients(world, SIZE_MAX));
+    LS_TRY(failed_gradients(world));
+    LS_TRY(averaged_gradients(world));
     LS_TRY(refusals(world));
     LS_TRY(ls_scope_end(scope));
     return ls_comm_barrier(world, NULL);

@@ -584,6 +584,30 @@ static ls_status loss_of_plain_step(ls_comm *world) {
     return LS_OK;
 }
 
+/* With .shards, only the module has the loss. A rank that passes another loss fails all ranks. */
+static ls_status loss_of_shards(ls_comm *world) {
+    trainee t = {.program = &programs[0]};
+    ls_scope *scope = ls_scope_begin();
+    const int size = ls_comm_size(world), rank = ls_comm_rank(world);
+    const ls_batch batch = {.input = ls_rand(LS_SHAPE(4, INPUTS), LS_F32),
+                            .target = ls_zeros(LS_SHAPE(4), LS_I64),
+                            .first = 4 * rank,
+                            .count = 4,
+                            .global_count = 4 * size};
+    t.model = ls_data_parallel(make_mlp(), world, &(ls_data_parallel_options){.shards = 2 * size});
+    LS_CHECK(t.model != NULL && isnan(ls_data_parallel_loss(t.model, NULL)));
+    LS_TRY(expect(ls_error_status(), LS_ERR_ARGUMENT, "the loss is NULL"));
+    for (int i = 0; i < 2; i++) {
+        LS_TRY(ls_data_parallel_step(t.model, &batch, mean_loss, &t));
+        LS_CHECK(isfinite(ls_data_parallel_loss(t.model, NULL)));
+        LS_CHECK(isnan(ls_data_parallel_loss(t.model, rank == 0 ? batch.input : NULL)));
+        LS_TRY(expect(ls_error_status(), rank == 0 ? LS_ERR_ARGUMENT : LS_ERR_MISMATCH, "pass NULL"));
+    }
+    ls_module_free(t.model);
+    (void)ls_scope_end(scope);
+    return LS_OK;
+}
+
 ls_status rank_test(ls_comm *world) {
     for (int i = 0; i < PROGRAMS && ls_comm_size(world) > 1; i++) {
         LS_TRY(same_bits(world, i));
@@ -595,5 +619,6 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(refuse_functions(world, make_normalized_mlp));
     LS_TRY(refuse_surroundings(world));
     LS_TRY(loss_of_plain_step(world));
+    LS_TRY(loss_of_shards(world));
     return failures_in_meetings(world);
 }

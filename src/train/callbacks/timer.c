@@ -246,7 +246,9 @@ static ls_status state(void *user, const ls_named **tensors, int *count) {
     return ls_callback_state(self, list, &self->listed, tensors, count);
 }
 
+/* If a run has failed, its times are replaced too. */
 static ls_status set_state(void *user, const ls_named *tensors, int count) {
+    stop(user);
     return ls_callback_set_state(maker, user, list, tensors, count);
 }
 

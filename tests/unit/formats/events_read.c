@@ -202,6 +202,11 @@ static void end_value(ls_proto *event) {
     ls_proto_end(event);
 }
 
+static ls_status count_texts(const ls_events_item *item, void *user) {
+    *(int *)user += item->kind == LS_EVENTS_TEXT;
+    return LS_OK;
+}
+
 static void put_unknown(ls_proto *event) {
     ls_proto_integer(event, 1000, -1);
     ls_proto_float(event, 1001, 1);
@@ -339,6 +344,82 @@ TEST(test_plugins) {
     }
 }
 
+static void put_value(ls_proto *event, const char *tag, const char *plugin) {
+    begin_value(event);
+    ls_proto_text(event, LS_VALUE_TAG, tag);
+    ls_proto_begin(event, LS_VALUE_TENSOR);
+    ls_proto_integer(event, LS_TENSOR_DTYPE, LS_TYPE_TEXT);
+    ls_proto_end(event);
+    if (plugin != NULL) {
+        ls_proto_begin(event, LS_VALUE_METADATA);
+        ls_proto_begin(event, LS_METADATA_PLUGIN);
+        ls_proto_text(event, LS_PLUGIN_NAME, plugin);
+        ls_proto_end(event);
+        ls_proto_end(event);
+    }
+    end_value(event);
+}
+
+/* TensorFlow's FileWriter names the plug-in only in the first value of a tag. */
+TEST(test_plugins_of_tags) {
+    static const struct {
+        const char *tag, *plugin;
+        ls_events_kind kind;
+    } cases[] = {
+        {"t", NULL, LS_EVENTS_OTHER},        {"t", "text", LS_EVENTS_TEXT},    {"h", "histograms", LS_EVENTS_HISTOGRAM},
+        {"other", "fonts", LS_EVENTS_OTHER}, {"t", NULL, LS_EVENTS_TEXT},      {"", "images", LS_EVENTS_IMAGE},
+        {"h", NULL, LS_EVENTS_HISTOGRAM},    {"", NULL, LS_EVENTS_IMAGE},      {"tt", NULL, LS_EVENTS_OTHER},
+        {"other", NULL, LS_EVENTS_OTHER},    {"t", "images", LS_EVENTS_IMAGE}, {"t", NULL, LS_EVENTS_IMAGE},
+        {"h", "fonts", LS_EVENTS_OTHER}};
+    enum { CASES = sizeof cases / sizeof *cases };
+    static events_list list;
+    static uint8_t bytes[1 << 12];
+    size_t size = 0;
+    for (int i = 0; i < CASES; i++) {
+        ls_proto event = {0};
+        ls_proto_double(&event, LS_EVENT_WALL_TIME, start);
+        put_value(&event, cases[i].tag, cases[i].plugin);
+        assert_int_equal(event.failure, LS_PROTO_NONE);
+        size = events_append(bytes, size, event.bytes, event.used);
+        ls_free(event.bytes);
+    }
+    const char *path = test_file("tags", bytes, size);
+    assert_int_equal(ls_events_read(path, events_note, &list), LS_OK);
+    assert_int_equal(list.count, CASES);
+    for (int i = 0; i < CASES; i++) {
+        expect_item(&list, i, cases[i].kind, cases[i].tag, 0, 0);
+    }
+    test_allocator allocator;
+    test_allocator_start(&allocator);
+    atomic_store(&allocator.fail_from, 1);
+    list.count = 0;
+    expect_error(ls_events_read(path, events_note, &list), LS_ERR_MEMORY, "ls_events_read: out of memory");
+    assert_int_equal(list.count, 1);
+    assert_int_equal(test_allocator_stop(&allocator), 0);
+}
+
+/* The reader remembers the plug-ins of many tags, but not of any number. */
+TEST(test_plugins_of_many_tags) {
+    enum { TAGS = 100000, ROOM = 1 << 20 };
+    static const int counts[] = {40000, TAGS};
+    static uint8_t bytes[8 * ROOM];
+    for (int i = 0; i < 2; i++) {
+        size_t size = 0;
+        for (int j = 0; j < 2 * counts[i]; j++) {
+            char tag[16];
+            ls_proto event = {0};
+            snprintf(tag, sizeof tag, "tag %d", j % counts[i]);
+            put_value(&event, tag, j < counts[i] ? "text" : NULL);
+            size = events_append(bytes, size, event.bytes, event.used);
+            ls_free(event.bytes);
+            assert_true(size + 100 < sizeof bytes);
+        }
+        int texts = 0;
+        assert_int_equal(ls_events_read(test_file("many", bytes, size), count_texts, &texts), LS_OK);
+        assert_true(i == 0 ? texts == 2 * counts[i] : texts > counts[i] && texts < 2 * counts[i]);
+    }
+}
+
 /* Bytes that are not valid fields, at every depth that is read. */
 TEST(test_events_that_do_not_fit) {
     static const struct {
@@ -422,6 +503,8 @@ int main(void) {
         cmocka_unit_test(test_tensors_that_are_numbers),
         cmocka_unit_test(test_numbers_that_are_not_packed),
         cmocka_unit_test(test_plugins),
+        cmocka_unit_test(test_plugins_of_tags),
+        cmocka_unit_test(test_plugins_of_many_tags),
         cmocka_unit_test(test_events_that_do_not_fit),
         cmocka_unit_test(test_tags),
     };

@@ -1,6 +1,6 @@
 /*
- * IDX and CSV: round trips, files from other programs, and invalid files. Also random damage to files, including
- * safetensors files.
+ * IDX and CSV: round trips, files from other programs, gzipped files, and invalid files. Also random damage to files,
+ * including safetensors files.
  *
  * devices: cpu
  */
@@ -14,6 +14,7 @@
 #include <pthread.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <zlib.h>
 
 #include "base/random.h"
 #include "tests/support/commas.h"
@@ -118,6 +119,81 @@ TEST(test_idx_truncated_gzip) {
     const char *damaged = test_file("damaged.gz", bytes, size);
     assert_null(ls_idx_read(damaged));
     assert_int_equal(ls_error_status(), LS_ERR_FORMAT);
+}
+
+/* ---- gzip -------------------------------------------------------------------------------------------------------- */
+
+/* A file of gzip members, plain text and zeros. */
+typedef struct mixture {
+    uint8_t bytes[1 << 16];
+    size_t size;
+} mixture;
+
+static void put_member(mixture *file, const void *bytes, size_t size) {
+    const char *path = test_path("member");
+    gzFile stream = gzopen(path, "wbe");
+    assert_int_equal(gzwrite(stream, bytes, (unsigned)size), size);
+    assert_int_equal(gzclose(stream), Z_OK);
+    FILE *member = fopen(path, "rb");
+    file->size += fread(file->bytes + file->size, 1, sizeof file->bytes - file->size, member);
+    fclose(member);
+}
+
+static void put_bytes(mixture *file, const void *bytes, size_t size) {
+    memcpy(file->bytes + file->size, bytes, size);
+    file->size += size;
+}
+
+static ls_tensor *read_numbers(const char *path) {
+    return ls_csv_read(path, NULL);
+}
+
+/* A gzip file may consist of several members with zeros after them, but of nothing else. */
+TEST(test_gzip_members) {
+    static const char npy[] = "\x93NUMPY\1\0\x46\0{'descr': '|u1', 'fortran_order': False, 'shape': (3,), }"
+                              "            \nabc";
+    static const struct {
+        const char *bytes;
+        size_t size;
+        ls_tensor *(*read)(const char *path);
+    } cases[] = {{"\0\0\x08\1\0\0\0\3abc", 11, ls_idx_read},
+                 {npy, sizeof npy - 1, ls_npy_read},
+                 {"a\n1\n2\n3\n", 8, read_numbers}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *bytes = cases[i].bytes;
+        const size_t size = cases[i].size;
+        for (size_t cut = 0; cut <= size; cut++) {
+            mixture file = {.size = 0};
+            put_member(&file, bytes, cut);
+            put_bytes(&file, "\0\0", cut % 3);
+            put_member(&file, bytes + cut, size - cut);
+            put_bytes(&file, "\0\0\0", cut % 4);
+            ls_tensor *tensor = cases[i].read(test_file("members", file.bytes, file.size));
+            assert_true(tensor != NULL && ls_numel(tensor) == 3);
+            ls_release(tensor);
+            put_bytes(&file, "xx", 1 + cut % 2);
+            assert_null(cases[i].read(test_file("members", file.bytes, file.size)));
+            expect_error(ls_error_status(), LS_ERR_FORMAT, "members is a damaged gzip file: it ends with bytes that");
+        }
+    }
+}
+
+/* The second member is damaged in its first bytes, so that a part of the rows is missing. */
+TEST(test_gzip_damaged_member) {
+    mixture file = {.size = 0};
+    put_member(&file, "a\n1\n2\n", 6);
+    const size_t first = file.size;
+    put_member(&file, "3\n", 2);
+    for (size_t i = 0; i < 3; i++) {
+        file.bytes[first + i] ^= 0x10;
+        assert_null(ls_csv_read(test_file("damaged", file.bytes, file.size), NULL));
+        expect_error(ls_error_status(), LS_ERR_FORMAT, "damaged is a damaged gzip file: ");
+        file.bytes[first + i] ^= 0x10;
+    }
+    for (size_t size = first + 1; size < file.size; size++) {
+        assert_null(ls_csv_read(test_file("cut", file.bytes, size), NULL));
+        expect_error(ls_error_status(), LS_ERR_FORMAT, "cut is a truncated gzip file");
+    }
 }
 
 /* ---- CSV --------------------------------------------------------------------------------------------------------- */
@@ -557,6 +633,8 @@ int main(void) {
         cmocka_unit_test(test_idx_errors_name_file_and_reason),
         cmocka_unit_test(test_idx_of_many_axes),
         cmocka_unit_test(test_idx_truncated_gzip),
+        cmocka_unit_test(test_gzip_members),
+        cmocka_unit_test(test_gzip_damaged_member),
         cmocka_unit_test(test_csv_reads_columns),
         cmocka_unit_test(test_numbers_have_points_in_every_locale),
         cmocka_unit_test(test_csv_carriage_returns_and_empty_integers),

@@ -381,15 +381,28 @@ static void put_record(FILE *stream, uint8_t *room, const void *event, size_t si
     assert_int_equal(fwrite(room, 1, whole, stream), whole);
 }
 
-/* Only the largest record takes memory, for any number of records. A missing record takes none. */
+/* Only the largest record takes memory, for any number of records and tags. A missing record takes none. */
 TEST(test_event_files) {
     static const char scalar[] = "\x2a\x0a\x0a\x08\x0a\x01"
-                                 "a\x15\0\0\x80\x3f";                      /* a summary, a value, its tag, its number */
+                                 "a\x15\0\0\x80\x3f"; /* a summary, a value, its tag, its number */
+    static char text[] = "\x2a\x12\x0a\x10\x0a\x04"
+                         "tags\x4a\x08\x0a\x06\x0a\x04"
+                         "text"; /* a summary, a value, its tag, its metadata with the name of its plug-in */
     static uint8_t room[9 * MIB], event[8 * MIB] = "\x22\xfb\xff\xff\x03"; /* a graph that extends to the end */
     const char *path = test_path("many.events");
     FILE *stream = fopen(path, "wbe");
     for (int i = 0; i < 24 * MIB / 32; i++) {
         put_record(stream, room, scalar, sizeof scalar - 1);
+    }
+    assert_int_equal(fclose(stream), 0);
+    expect((bomb){path, read_events, 0, LS_OK, NULL});
+    path = test_path("tags.events");
+    stream = fopen(path, "wbe");
+    for (uint32_t i = 0; i < 24 * MIB / 32; i++) {
+        for (int j = 0; j < 4; j++) {
+            text[6 + j] = (char)(1 + (i >> (5 * j) & 31));
+        }
+        put_record(stream, room, text, sizeof text - 1);
     }
     assert_int_equal(fclose(stream), 0);
     expect((bomb){path, read_events, 0, LS_OK, NULL});
