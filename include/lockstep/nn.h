@@ -264,7 +264,8 @@ LS_API ls_status ls_module_save(const ls_module *module, const char *path, const
  *   (LS_ERR_FORMAT). A name that the metadata maps to another name counts as present.
  * - PyTorch's batch counters ("num_batches_tracked" next to a BatchNorm's "running_mean") are ignored.
  * - If `path` is a folder, it is a checkpoint, or a folder with the checkpoints of a trial (ls_checkpoint_options): the
- *   newest complete checkpoint is loaded. Fails with LS_ERR_IO if there is no checkpoint.
+ *   newest complete checkpoint is loaded. Fails with LS_ERR_IO if there is no checkpoint with a name as a
+ *   trial gives it.
  * - The model of a checkpoint may be sharded over ranks, in any way. Each rank loads its own parts. A stage of a
  *   pipeline needs ls_module_load_with and `.allow_extra`. Fails with LS_ERR_UNSUPPORTED if the checkpoint has no list
  *   of the parts, because an older Lockstep wrote it, or if its ranks have different tensors with the same name.

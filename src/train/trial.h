@@ -79,9 +79,16 @@ typedef struct ls_trial_capture {
     void *criterion_user;
 } ls_trial_capture;
 
+/*
+ * Writes the options without which a callback's state has no meaning, such as the name of a metric or, with `all`, all
+ * options, but nothing that changes during training. NULL: there are no such options, and `describe` writes all.
+ */
+typedef void (*ls_callback_identifier)(void *user, bool all, char *text, size_t size);
+
 struct ls_callback {
     ls_callback_hooks hooks; /* hooks.name is NULL, or points to `name` */
     void *user;
+    ls_callback_identifier identify;
     bool built_in;                   /* made by the library */
     bool captured;                   /* the hooks within the step only call functions that captured steps repeat */
     bool owned;                      /* owned by a trial or another callback */
@@ -116,7 +123,8 @@ struct ls_trial {
     bool memory_checked;        /* the run's first step with samples has been checked against `.memory_limit` */
     bool continues; /* the next training pass continues within an epoch, from state.batch and the existing sums */
     bool stopped;   /* the checkpoint records that a hook stopped the run, so the next run ends immediately */
-    bool measuring; /* in ls_trial_evaluate or ls_trial_predict, between runs */
+    bool in_on_init;
+    bool measuring;            /* in ls_trial_evaluate or ls_trial_predict, between runs */
     ls_prediction *prediction; /* NULL outside of ls_trial_predict */
     ls_watch watch;
     bool agrees; /* some rank has callbacks or a user step, so all ranks agree after each step */
@@ -165,6 +173,13 @@ static inline ls_callback *ls_callback_mark_captured(ls_callback *callback) {
     }
     return callback;
 }
+/* Sets `identify`. NULL is allowed. */
+static inline ls_callback *ls_callback_set_identify(ls_callback *callback, ls_callback_identifier identify) {
+    if (callback != NULL) {
+        callback->identify = identify;
+    }
+    return callback;
+}
 /* Fails if the number of callbacks is negative, or if the array is missing. */
 ls_status ls_callbacks_check_list(const char *call, ls_callback *const *callbacks, int count);
 /*
@@ -176,6 +191,10 @@ void ls_callbacks_free(ls_callback **callbacks, int count);
 
 /* hooks.c: returns a callback's name, or "callback N". */
 const char *ls_trial_callback_name(const ls_callback *callback, int i, char number[24]);
+
+/* Writes the callback's name if it has one, and its options: all, or the options that `identify` writes without `all`.
+ */
+void ls_callback_identify(const ls_callback *callback, int i, bool all, char *text, size_t size);
 
 /* Returns the hook at this offset in ls_callback_hooks, or NULL if the callback does not define the hook. */
 static inline ls_callback_function ls_callback_hook(const ls_callback *callback, size_t offset) {

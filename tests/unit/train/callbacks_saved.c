@@ -148,10 +148,30 @@ TEST(test_stopped_before) {
     stop_work(&second);
 }
 
+/* A checkpoint of Lockstep 0.1.0 without descriptions of the callbacks: names and order determine the states. */
+TEST(test_old_checkpoint) {
+    setting s = make_setting();
+    ls_callback *callbacks[] = {
+        ls_early_stopping(&(ls_early_stopping_options){.monitor = "acc", .patience = 40}),
+        ls_early_stopping(&(ls_early_stopping_options){.monitor = "loss", .patience = 5}),
+    };
+    ls_trial_options options = options_of(&s);
+    options.callbacks = callbacks;
+    options.callback_count = 2;
+    options.metrics = LS_METRICS("loss", "acc");
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_load(trial, LS_FIXTURES "/checkpoint_callbacks"), LS_OK);
+    assert_true(ls_early_stopping_best(callbacks[0]) == 0.36363636363636365);
+    assert_true(ls_early_stopping_best(callbacks[1]) == 1.1091816219368256);
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_states),
         cmocka_unit_test(test_stopped_before),
+        cmocka_unit_test(test_old_checkpoint),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
