@@ -127,8 +127,9 @@ LS_API ls_callback *ls_gradient_value_clipping(double limit);
  * Adds rate * (sum |w|^p)^(1/p) of each parameter to the training loss and to the metric "loss". With p = 2, this is
  * torchbearer's L2WeightDecay, which uses the Euclidean norm and not its square. With p = 1, it is L1WeightDecay. The
  * rate must not be negative (torchbearer's default is 5e-4), and p must be positive. If the criterion uses LS_LOSS_SUM,
- * the metric contains the term once per rank. ls_trial_new fails with LS_ERR_UNSUPPORTED if the model has sharded
- * layers, or .zero = 2 or 3: a rank has only parts of the parameters or of their gradients.
+ * the metric contains the term once per rank with samples in the batch (with `.shards`, once per slice with samples);
+ * the gradient contains it once. ls_trial_new fails with LS_ERR_UNSUPPORTED if the model has sharded layers, is an
+ * ls_pipeline, or has .zero = 2 or 3: a rank has only parts of the parameters or of their gradients.
  */
 LS_API ls_callback *ls_weight_decay(double rate, double p);
 

@@ -461,6 +461,14 @@ ls_status ls_pipeline_backward(ls_module *module, ls_tensor *input, ls_tensor *t
     return status;
 }
 
+bool ls_module_has_pipeline(const ls_module *module) {
+    bool has = module->type == &ls_pipeline_type;
+    for (int i = 0; i < module->child_count && !has; i++) {
+        has = ls_module_has_pipeline(module->children[i].module);
+    }
+    return has;
+}
+
 /* ---- without gradients ------------------------------------------------------------------------------------------- */
 
 static ls_tensor *pass_on(const ls_pipeline_state *state, ls_tensor *input) {

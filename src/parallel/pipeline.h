@@ -27,6 +27,9 @@ typedef struct ls_pipeline_state {
 
 extern const ls_module_type ls_pipeline_type;
 
+/* Returns whether the module or one of its descendants is a pipeline. */
+bool ls_module_has_pipeline(const ls_module *module);
+
 /*
  * Computes the scaling factor of this rank's gradients. With these factors, the average over `comm`, whose ranks run
  * the same stage, is the mean over all samples. Collective.
