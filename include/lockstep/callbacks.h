@@ -84,8 +84,9 @@ typedef struct ls_early_stopping_options {
 /**
  * Ends a run when a metric has stopped improving (torchbearer's EarlyStopping). Compares values after each epoch. All
  * ranks have the same values. A value that is not finite is not an improvement. A run that resumes from the checkpoint
- * of a stopped run ends immediately. If the trial does not have the metric, on_start fails with LS_ERR_ARGUMENT; if the
- * program's own callbacks or a user step may compute the metric, the failure comes after the first epoch.
+ * of a stopped run, or of a run that has already waited `patience` epochs, ends immediately. If the trial does not have
+ * the metric, on_start fails with LS_ERR_ARGUMENT; if the program's own callbacks or a user step may compute the
+ * metric, the failure comes after the first epoch.
  */
 LS_API ls_callback *ls_early_stopping(const ls_early_stopping_options *options);
 /** Returns the best value so far. Returns NAN before the first finite value, and for a callback of a different kind. */

@@ -37,7 +37,10 @@ static ls_status on_start(ls_trial_state *state, void *user) {
     early_stopping *self = user;
     if (ls_callback_in_run(state) && !ls_callback_in_replay(state)) {
         LS_TRY(ls_metrics_check_result(state->trial, maker, self->monitor));
-        state->stop = state->stop || (self->resumed && has_waited(self));
+        if (self->resumed && has_waited(self)) {
+            self->stopped = 1;
+            state->stop = true;
+        }
         self->resumed = false;
     }
     return LS_OK;
