@@ -256,7 +256,9 @@ LS_API size_t ls_module_format(const ls_module *module, char *text, size_t capac
 LS_API ls_status ls_module_save(const ls_module *module, const char *path, const char *const *metadata) LS_WARN_UNUSED;
 /**
  * Loads parameters and buffers. On failure nothing changes, unless a copy to a device fails. With .zero = 3, call
- * ls_data_parallel_gather on all ranks first.
+ * ls_data_parallel_gather on all ranks first. Load before ls_outer_new: ls_outer_step fails after a later load.
+ * - LS_ERR_STATE if a tensor cannot be changed, such as a buffer that is the result of a recorded operation, or if
+ *   other ranks have its elements (.zero = 3).
  * - The file must have exactly the module's names (LS_ERR_FORMAT) and shapes (LS_ERR_SHAPE), in dtypes that Lockstep
  *   can read (LS_ERR_UNSUPPORTED).
  * - Dtypes are converted. Values are not checked: NaN is loaded, as in PyTorch.
