@@ -477,8 +477,9 @@ LS_API ls_callback *ls_timer(const ls_timer_options *options);
 /**
  * Returns the time in seconds that this rank has spent in part `what` in all runs so far, including the current run,
  * failed runs, and the runs before a checkpoint from which the trial has resumed. ls_trial_load replaces all times by
- * the times in the checkpoint. Returns NAN for a callback of a different kind. During a run, call it on the thread of
- * the run.
+ * the times in the checkpoint. A part of a step counts when it ends: the part in which a run fails counts only in
+ * LS_TIME_TOTAL and LS_TIME_COMMUNICATION, except for validation. Returns NAN for a callback of a different kind, and
+ * if `what` is not a part. During a run, call it on the thread of the run.
  */
 LS_API double ls_timer_seconds(const ls_callback *callback, ls_time what);
 /**

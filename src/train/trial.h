@@ -99,6 +99,16 @@ struct ls_callback {
 /* Size of a callback's name in bytes. */
 #define LS_CALLBACK_NAME_LIMIT 80
 
+/* The end of a run. */
+typedef struct ls_run_end {
+    struct ls_run_end *next;
+    uint64_t time;          /* 0 before the end */
+    uint64_t communication; /* communication time of the thread */
+} ls_run_end;
+
+/* For on_start: sets `end`, which belongs to a callback of the trial, when the run ends, even if it fails. */
+void ls_trial_note_end(ls_trial *trial, ls_run_end *end);
+
 struct ls_trial {
     ls_trial_options options;
     ls_callback *const *callbacks; /* the callbacks to call: the trial's callbacks, or a replay's callbacks */
@@ -115,12 +125,11 @@ struct ls_trial {
     ls_history_entry latest; /* latest value of every metric */
     ls_history history;
     int64_t epochs_run;
-    bool running;               /* in ls_trial_run */
-    bool started;               /* this run has called on_start */
-    uint64_t run_ended;         /* time of the end of the last run that called on_start; 0 before it */
-    uint64_t run_communication; /* communication time of the thread at run_ended */
-    ls_memory_watch memory;     /* tracks the peak of tensor memory in the current run */
-    bool memory_checked;        /* the run's first step with samples has been checked against `.memory_limit` */
+    bool running;           /* in ls_trial_run */
+    bool started;           /* this run has called on_start */
+    ls_run_end *ends;       /* for callbacks of the run in progress: see ls_trial_note_end */
+    ls_memory_watch memory; /* tracks the peak of tensor memory in the current run */
+    bool memory_checked;    /* the run's first step with samples has been checked against `.memory_limit` */
     bool continues; /* the next training pass continues within an epoch, from state.batch and the existing sums */
     bool stopped;   /* the checkpoint records that a hook stopped the run, so the next run ends immediately */
     bool in_on_init;
