@@ -84,8 +84,9 @@ typedef struct ls_early_stopping_options {
 /**
  * Ends a run when a metric has stopped improving (torchbearer's EarlyStopping). Compares values after each epoch. All
  * ranks have the same values. A value that is not finite is not an improvement. A run that resumes from the checkpoint
- * of a stopped run ends immediately. If the trial does not have the metric, on_start fails with LS_ERR_ARGUMENT; if the
- * program's own callbacks or a user step may compute the metric, the failure comes after the first epoch.
+ * of a stopped run, or of a run that has already waited `patience` epochs, ends immediately. If the trial does not have
+ * the metric, on_start fails with LS_ERR_ARGUMENT; if the program's own callbacks or a user step may compute the
+ * metric, the failure comes after the first epoch.
  */
 LS_API ls_callback *ls_early_stopping(const ls_early_stopping_options *options);
 /** Returns the best value so far. Returns NAN before the first finite value, and for a callback of a different kind. */
@@ -127,8 +128,9 @@ LS_API ls_callback *ls_gradient_value_clipping(double limit);
  * Adds rate * (sum |w|^p)^(1/p) of each parameter to the training loss and to the metric "loss". With p = 2, this is
  * torchbearer's L2WeightDecay, which uses the Euclidean norm and not its square. With p = 1, it is L1WeightDecay. The
  * rate must not be negative (torchbearer's default is 5e-4), and p must be positive. If the criterion uses LS_LOSS_SUM,
- * the metric contains the term once per rank. ls_trial_new fails with LS_ERR_UNSUPPORTED if the model has sharded
- * layers, or .zero = 2 or 3: a rank has only parts of the parameters or of their gradients.
+ * the metric contains the term once per rank with samples in the batch (with `.shards`, once per slice with samples);
+ * the gradient contains it once. ls_trial_new fails with LS_ERR_UNSUPPORTED if the model has sharded layers, is an
+ * ls_pipeline, or has .zero = 2 or 3: a rank has only parts of the parameters or of their gradients.
  */
 LS_API ls_callback *ls_weight_decay(double rate, double p);
 
@@ -475,8 +477,9 @@ LS_API ls_callback *ls_timer(const ls_timer_options *options);
 /**
  * Returns the time in seconds that this rank has spent in part `what` in all runs so far, including the current run,
  * failed runs, and the runs before a checkpoint from which the trial has resumed. ls_trial_load replaces all times by
- * the times in the checkpoint. Returns NAN for a callback of a different kind. During a run, call it on the thread of
- * the run.
+ * the times in the checkpoint. A part of a step counts when it ends: the part in which a run fails counts only in
+ * LS_TIME_TOTAL and LS_TIME_COMMUNICATION, except for validation. Returns NAN for a callback of a different kind, and
+ * if `what` is not a part. During a run, call it on the thread of the run.
  */
 LS_API double ls_timer_seconds(const ls_callback *callback, ls_time what);
 /**

@@ -86,14 +86,19 @@ struct ls_checkpoint_options {
 LS_API ls_status ls_trial_save(ls_trial *trial, const char *folder) LS_WARN_UNUSED;
 
 /**
- * Restores the trial from a checkpoint. `folder` is a checkpoint or a folder with checkpoints. In a folder with
- * checkpoints, the newest complete checkpoint is used. Collective if the trial has a communicator. After a failure,
- * the trial may be partially restored.
+ * Restores the trial from a checkpoint. `folder` is a checkpoint, or the `.folder` of ls_checkpoint_options, in which
+ * the newest complete checkpoint is used. In such a folder, only names such as "epoch-000003-step-0000000120" are
+ * checkpoints. Collective if the trial has a communicator. After a failure, the trial may be partially restored.
  *
  * - The model, the optimizer and the metrics must match the checkpoint. If a loader of a data set orders the samples
  *   differently from the checkpoint's loader within an epoch, the log has a warning.
  * - If the checkpoint does not have the state of one of the trial's `.callbacks`, this callback keeps its current
  *   state, with a warning in the log. The states of callbacks that the trial does not have are ignored, with a warning.
+ *   The order of callbacks does not matter, unless their kinds and options (`describe`) are equal. These callbacks, and
+ *   the callbacks in a checkpoint of an older version, are found by their names and their order.
+ * - If the options of a callback have changed, it gets the state of the one callback of its kind that is left, with a
+ *   warning. If several are left, it keeps its current state. A kind includes the metric and the direction of
+ *   ls_early_stopping, the interval and the metric of ls_scheduler, and the callbacks in a group.
  * - Modes of layers (ls_module_train) are restored, too, unless the model is sharded differently.
  * - On a different number of ranks, training continues at the same sample. New ranks get rank 0's random numbers and
  *   rank 0's callback states.
@@ -103,7 +108,7 @@ LS_API ls_status ls_trial_save(ls_trial *trial, const char *folder) LS_WARN_UNUS
  * Fails with:
  *
  * - LS_ERR_FORMAT if a file is damaged, with the name of the file, or if the trial has different metrics
- * - LS_ERR_IO if `folder` is not a checkpoint and contains no complete checkpoint
+ * - LS_ERR_IO if `folder` is not a checkpoint and contains no complete checkpoint with such a name
  * - LS_ERR_UNSUPPORTED if a newer Lockstep wrote the checkpoint, or if the model is sharded differently from the
  *   checkpoint's model, and the checkpoint has contents that cannot be resharded (docs/reference/checkpoint-format.md)
  * - LS_ERR_ARGUMENT if only the trial or only the checkpoint has an optimizer or a training loader, if no global batch

@@ -256,7 +256,9 @@ LS_API size_t ls_module_format(const ls_module *module, char *text, size_t capac
 LS_API ls_status ls_module_save(const ls_module *module, const char *path, const char *const *metadata) LS_WARN_UNUSED;
 /**
  * Loads parameters and buffers. On failure nothing changes, unless a copy to a device fails. With .zero = 3, call
- * ls_data_parallel_gather on all ranks first.
+ * ls_data_parallel_gather on all ranks first. Load before ls_outer_new: ls_outer_step fails after a later load.
+ * - LS_ERR_STATE if a tensor cannot be changed, such as a buffer that is the result of a recorded operation, or if
+ *   other ranks have its elements (.zero = 3).
  * - The file must have exactly the module's names (LS_ERR_FORMAT) and shapes (LS_ERR_SHAPE), in dtypes that Lockstep
  *   can read (LS_ERR_UNSUPPORTED).
  * - Dtypes are converted. Values are not checked: NaN is loaded, as in PyTorch.
@@ -264,7 +266,8 @@ LS_API ls_status ls_module_save(const ls_module *module, const char *path, const
  *   (LS_ERR_FORMAT). A name that the metadata maps to another name counts as present.
  * - PyTorch's batch counters ("num_batches_tracked" next to a BatchNorm's "running_mean") are ignored.
  * - If `path` is a folder, it is a checkpoint, or a folder with the checkpoints of a trial (ls_checkpoint_options): the
- *   newest complete checkpoint is loaded. Fails with LS_ERR_IO if there is no checkpoint.
+ *   newest complete checkpoint is loaded. Fails with LS_ERR_IO if there is no checkpoint with a name as a
+ *   trial gives it.
  * - The model of a checkpoint may be sharded over ranks, in any way. Each rank loads its own parts. A stage of a
  *   pipeline needs ls_module_load_with and `.allow_extra`. Fails with LS_ERR_UNSUPPORTED if the checkpoint has no list
  *   of the parts, because an older Lockstep wrote it, or if its ranks have different tensors with the same name.

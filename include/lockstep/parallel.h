@@ -660,7 +660,8 @@ LS_API ls_outer *ls_outer_new(ls_module *model, ls_comm *comm, const ls_outer_op
  *
  * - LS_ERR_MISMATCH, on every rank, in an outer step: the ranks have taken different numbers of steps, or have frozen
  *   different parameters.
- * - LS_ERR_STATE: layers were added after ls_outer_new, or `outer` or its communicator was freed.
+ * - LS_ERR_STATE: layers were added after ls_outer_new, `outer` or its communicator was freed, or ls_module_load has
+ *   changed parameters since the last outer step (not for local SGD): create the outer optimizer again after the load.
  *
  * If a rank fails in its training step, it must not continue: the other ranks get LS_ERR_PEER when it exits. In a
  * trial, they get its status and its message.
@@ -760,13 +761,22 @@ LS_API ls_module *ls_pipeline(ls_module *model, ls_comm *comm, const ls_pipeline
  * Other arguments are ignored. The first axis counts samples, which are divided among the micro-batches. Sets `*loss`,
  * which may be NULL, to the mean on every rank. A collective call.
  *
- * The criterion must be a mean in which all samples count equally. The last rank fails with LS_ERR_UNSUPPORTED for a
- * sum, a weighted mean, or a mean that excludes ignored targets. All ranks fail with LS_ERR_SHAPE if input and target
- * have different numbers of samples, or none.
+ * The layers and the criterion see one micro-batch at a time:
  *
- * If a stage fails during the step, the other stages fail with LS_ERR_MISMATCH and its message. A stage that has
- * already finished the step fails in its next step. The pipeline rejects further steps (with LS_ERR_STATE on the failed
- * stage). The communicator stays usable.
+ * - Batch normalization normalizes each micro-batch by itself, and updates its running statistics for each micro-batch.
+ *   Dropout draws other numbers than in one process.
+ * - A statistic of the batch in the criterion, such as the mean of the targets, is a statistic of the micro-batch.
+ * - The criterion must be a mean in which all samples count equally: ls_mean, or a loss with LS_LOSS_MEAN. The last
+ * rank fails with LS_ERR_UNSUPPORTED for a sum, also a divided one, a mean that excludes ignored targets, or a mean
+ * whose weights differ between micro-batches.
+ *
+ * All ranks fail with LS_ERR_SHAPE if input and target have different numbers of samples, or none. A rank fails with
+ * LS_ERR_STATE if recording is off (ls_no_grad), or if the loss does not depend on the output.
+ *
+ * If a stage fails, the other stages fail with LS_ERR_MISMATCH and its message. If an argument was invalid or recording
+ * was off, no stage has begun the step, and the pipeline stays usable. Otherwise, the pipeline rejects further steps
+ * (with LS_ERR_STATE on the failed stages): a stage that had already finished the step fails in its next step. The
+ * communicator stays usable.
  */
 LS_API ls_status ls_pipeline_backward(ls_module *pipeline, ls_tensor *input, ls_tensor *target, ls_criterion criterion,
                                       void *user, double *loss) LS_WARN_UNUSED;

@@ -237,7 +237,8 @@ typedef struct ls_trial_options {
                                validation, even if it is incomplete; 0 means no limit */
     /** Folder with checkpoints (checkpoint.h). ls_trial_new restores the newest complete checkpoint, as ls_trial_load
      * does, logs the names of damaged checkpoints, and is then collective if the trial has a communicator. If the
-     * folder has no complete checkpoint, the trial starts fresh. With NULL, the trial starts fresh. */
+     * folder has no complete checkpoint with a name such as "epoch-000003-step-0000000120", the trial starts fresh.
+     * With NULL, the trial starts fresh. */
     const char *resume;
     /** LS_BF16 or LS_F16 runs the model, the criterion and the user step under ls_autocast (autograd.h), including
      * validation, evaluation and prediction. LS_F32, which is 0, leaves autocast as it is. */

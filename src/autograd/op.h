@@ -309,6 +309,7 @@ struct ls_leaf {
     ls_sharding *sharding; /* how ranks share the state of optimizers for the tensor (optim/sharding.h); or NULL */
     uint64_t pass;         /* the pass in which `remaining` was counted */
     uint64_t given;        /* the last pass that gave the leaf a gradient */
+    uint64_t loads;        /* number of loads of the tensor from a file (ls_module_load) */
     int uses;              /* number of node inputs, on all tapes, that are this leaf */
     int remaining;         /* number of these inputs that the current pass has not passed yet */
     bool has_gradient;     /* if false, the next gradient overwrites `gradient`, and ls_grad returns NULL */

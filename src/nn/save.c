@@ -8,6 +8,7 @@
 
 #include <string.h>
 
+#include "autograd/op.h"
 #include "base/memory.h"
 #include "formats/named.h"
 #include "nn/layers.h"
@@ -276,20 +277,35 @@ static ls_status check_options(const loading *load) {
     return LS_OK;
 }
 
-/* Fails before the first copy if an element of a tensor is missing, for example on the other ranks (.zero = 3). */
+/* Fails before the first copy if an element of a tensor is missing, for example on the other ranks (.zero = 3), or if a
+ * tensor cannot be changed. */
 static ls_status check_tensors(const loading *load) {
-    for (int i = 0; i < item_count(load->module); i++) {
-        if (!ls_tensor_is_here(load->call, item(load->module, i)->tensor)) {
-            return ls_error_status();
+    ls_status status = LS_OK;
+    const bool before = ls_no_grad(true);
+    for (int i = 0; status == LS_OK && i < item_count(load->module); i++) {
+        const ls_named_tensor *own = item(load->module, i);
+        const ls_tensor *saved = find_any(load->module, load->file, own);
+        if (!ls_tensor_is_here(load->call, own->tensor)) {
+            status = ls_error_status();
+        } else if (saved != NULL && ls_tensor_same_shape(saved, own->tensor)) {
+            status = ls_tensor_check_changeable(load->call, own->tensor);
+            status = status == LS_OK ? LS_OK : ls_fail(status, "%s (%s of the model)", ls_error_message(), own->name);
         }
     }
-    return LS_OK;
+    ls_no_grad(before);
+    return status;
 }
 
 static ls_status copy_one(const loading *load, const ls_named_tensor *own) {
     const ls_tensor *saved = find_any(load->module, load->file, own);
-    if (saved == NULL || ls_tensor_same_shape(saved, own->tensor)) {
-        return saved != NULL ? ls_copy_into(own->tensor, saved) : LS_OK;
+    if (saved == NULL) {
+        return LS_OK;
+    }
+    if (ls_tensor_same_shape(saved, own->tensor)) {
+        if (own->tensor->leaf != NULL) {
+            own->tensor->leaf->loads++;
+        }
+        return ls_copy_into(own->tensor, saved);
     }
     ls_log_write(LS_LOG_WARNING, "%s: %s: %s is %s in the file and %s in the model; the model keeps its values",
                  load->call, load->path, own->name, LS_SHAPE_TEXT(saved), LS_SHAPE_TEXT(own->tensor));

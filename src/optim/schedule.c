@@ -175,14 +175,14 @@ ls_status ls_schedule_advance_by(ls_schedule *schedule, double metric) {
     return schedule != NULL ? advance(schedule, metric) : ls_fail_missing("ls_schedule_advance_by: the schedule");
 }
 
-void ls_schedule_describe(const ls_schedule *schedule, char *text, size_t size) {
-    static const ls_field fields[] = {LS_FIELD(ls_schedule, step),
+void ls_schedule_describe(const ls_schedule *schedule, bool step, char *text, size_t size) {
+    static const ls_field fields[] = {LS_FIELD(ls_schedule, step), /* first */
                                       LS_FIELD(ls_schedule, warm_up),
                                       LS_FIELD(ls_schedule, warm_up_start),
                                       {.name = NULL}};
     ls_describe(text, size, schedule->type->name, schedule->type->fields, schedule);
     const size_t length = strlen(text);
-    ls_describe(text + length, size - length, "", fields, schedule);
+    ls_describe(text + length, size - length, "", step ? fields : fields + 1, schedule);
 }
 
 /* ---- state ------------------------------------------------------------------------------------------------------- */

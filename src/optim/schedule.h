@@ -83,8 +83,8 @@ struct ls_schedule {
  */
 ls_schedule *ls_schedule_new(const ls_schedule *initial, ls_optimizer *optimizer);
 
-/* Writes the schedule's kind, options, step and warm-up into `text`. */
-void ls_schedule_describe(const ls_schedule *schedule, char *text, size_t size);
+/* Writes the schedule's kind, options, warm-up and, if `step` is set, its step into `text`. */
+void ls_schedule_describe(const ls_schedule *schedule, bool step, char *text, size_t size);
 
 /* Fails with LS_ERR_ARGUMENT, naming the call and the option, if a number of steps is below `least` or above 2^53. */
 ls_status ls_schedule_check_steps(const char *call, const char *option, int64_t number, int64_t least);

@@ -37,10 +37,11 @@ struct ls_outer {
     ls_storage *anchors[LS_FLAT_LIMIT];
     int flat_count;
     ls_averaged_buffers buffers;
-    int64_t total; /* total number of training steps */
-    int64_t since; /* training steps since the last outer step */
-    bool compared; /* the ranks have compared their replicas before an outer step */
-    bool marked;   /* the model counts this outer optimizer in `unsynchronized` */
+    uint64_t loads; /* number of loads of the parameters from files when the anchors were copied */
+    int64_t total;  /* total number of training steps */
+    int64_t since;  /* training steps since the last outer step */
+    bool compared;  /* the ranks have compared their replicas before an outer step */
+    bool marked;    /* the model counts this outer optimizer in `unsynchronized` */
 };
 
 /* ---- the model --------------------------------------------------------------------------------------------------- */
@@ -191,8 +192,18 @@ static ls_status average_differences(const ls_outer *outer) {
     return keep_frozen(outer, true);
 }
 
+static uint64_t count_loads(const ls_outer *outer) {
+    uint64_t loads = 0;
+    for (int i = 0; i < ls_module_parameter_count(outer->model); i++) {
+        const ls_leaf *leaf = ls_module_parameter(outer->model, i)->leaf;
+        loads += leaf != NULL ? leaf->loads : 0;
+    }
+    return loads;
+}
+
 /* Copies the parameters to the anchors, if the outer optimizer needs them. */
-static ls_status take_anchors(const ls_outer *outer) {
+static ls_status take_anchors(ls_outer *outer) {
+    outer->loads = count_loads(outer);
     for (int i = 0; i < outer->flat_count && outer->optimizer != NULL; i++) {
         ls_tensor anchors = anchors_of(outer, i);
         const ls_tensor parameters = parameters_of(outer, i);
@@ -202,7 +213,7 @@ static ls_status take_anchors(const ls_outer *outer) {
 }
 
 /* The gradients contain the mean differences. The program's own gradients, which these replace, may be missing. */
-static ls_status step_optimizer(const ls_outer *outer) {
+static ls_status step_optimizer(ls_outer *outer) {
     ls_module_zero_grad(outer->model);
     for (int i = 0; i < ls_module_parameter_count(outer->model); i++) {
         const ls_tensor *parameter = ls_module_parameter(outer->model, i);
@@ -314,6 +325,12 @@ static ls_status check(const char *call, ls_outer *outer) {
     }
     LS_TRY(ls_outer_check_here(call, outer));
     LS_TRY(ls_comm_check_open(call, outer->comm));
+    if (outer->optimizer != NULL && count_loads(outer) != outer->loads) {
+        return ls_fail(LS_ERR_STATE,
+                       "%s: ls_module_load has changed the parameters since the last outer step: load weights before "
+                       "ls_outer_new",
+                       call);
+    }
     return find_flats(call, outer);
 }
 

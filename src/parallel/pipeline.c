@@ -12,6 +12,7 @@
 #include "parallel/pipeline.h"
 
 #include <math.h>
+#include <stdio.h>
 
 #include "autograd/samples.h"
 #include "base/memory.h"
@@ -137,6 +138,11 @@ static ls_tensor *weighted_loss(step *t, ls_tensor *output, int number) {
         (void)ls_fail(LS_ERR_ARGUMENT, "ls_pipeline_backward: the criterion returned NULL without an error");
         return ls_scope_failed();
     }
+    if (output->needs_grad && !loss->needs_grad) {
+        (void)ls_fail(LS_ERR_STATE, "ls_pipeline_backward: the criterion's loss has no history: it does not depend on "
+                                    "the output, or the criterion has called ls_no_grad or ls_detach");
+        return ls_scope_failed();
+    }
     if (target != NULL && check_criterion(t, loss, ls_size(target, 0)) != LS_OK) {
         return ls_scope_failed();
     }
@@ -248,13 +254,20 @@ static ls_status clear(step *t, int way) {
     return LS_OK;
 }
 
+/* Makes the pipeline reject further steps, because this stage failed in a step. */
+static void break_off(step *t, int stage, const char *cause) {
+    t->state->broken = true;
+    t->state->failed = stage;
+    snprintf(t->state->cause, sizeof t->state->cause, "%s", cause);
+}
+
 /*
  * Ends the step after a failure. Notifies the neighbors that wait for this stage; they notify their neighbors. All
  * stages receive the messages that are still being sent to them, so that no sender waits forever.
  */
 static void give_up(step *t) {
     ls_stage_note_failure(&t->failure, t->stage);
-    t->state->broken = true;
+    break_off(t, t->failure.stage, t->failure.text);
     for (int way = 0; way < WAYS; way++) {
         const int to = stage_behind(t, way);
         if (to >= 0 && t->sent[way] < t->count) {
@@ -299,21 +312,32 @@ typedef struct result {
     int64_t failed;
 } result;
 
-/* Uses point-to-point messages: the last stage finishes first, and would have to wait for the others in a broadcast. */
-static ls_status share_result(step *t, bool failed) {
-    result own = {.loss = t->loss, .failed = failed};
-    if (!is_last(t)) {
-        LS_TRY(ls_comm_recv(t->comm, &own, sizeof own, LS_U8, t->stages - 1, RESULT_TAG, NULL));
-        t->loss = own.loss;
-        return own.failed == 0
-                   ? LS_OK
-                   : ls_fail(LS_ERR_MISMATCH, "ls_pipeline_backward: stage %d (rank %d) failed; see its error message",
-                             t->stages - 1, t->stages - 1);
+/*
+ * Uses point-to-point messages: the last stage finishes first, and would have to wait for the others in a broadcast.
+ * `cause` is this stage's error message, or NULL. A message of the last stage also breaks this stage.
+ */
+static ls_status share_result(step *t, const char *cause) {
+    result own = {.loss = t->loss, .failed = cause != NULL};
+    char text[LS_ERROR_CAPACITY] = "";
+    if (is_last(t)) {
+        snprintf(text, sizeof text, "%s", cause != NULL ? cause : "");
+        for (int stage = 0; stage < t->stages - 1; stage++) {
+            LS_TRY(ls_comm_send(t->comm, &own, sizeof own, LS_U8, stage, RESULT_TAG, NULL));
+            LS_TRY(cause == NULL ? LS_OK : ls_comm_send(t->comm, text, sizeof text, LS_U8, stage, RESULT_TAG, NULL));
+        }
+        return LS_OK;
     }
-    for (int stage = 0; stage < t->stages - 1; stage++) {
-        LS_TRY(ls_comm_send(t->comm, &own, sizeof own, LS_U8, stage, RESULT_TAG, NULL));
+    LS_TRY(ls_comm_recv(t->comm, &own, sizeof own, LS_U8, t->stages - 1, RESULT_TAG, NULL));
+    t->loss = own.loss;
+    if (own.failed == 0) {
+        return LS_OK;
     }
-    return LS_OK;
+    LS_TRY(ls_comm_recv(t->comm, text, sizeof text, LS_U8, t->stages - 1, RESULT_TAG, NULL));
+    if (!t->state->broken) {
+        break_off(t, t->stages - 1, text);
+    }
+    return ls_fail(LS_ERR_MISMATCH, "ls_pipeline_backward: stage %d (rank %d) failed: %s", t->stages - 1, t->stages - 1,
+                   text);
 }
 
 static ls_status check_step(const step *t) {
@@ -321,8 +345,13 @@ static ls_status check_step(const step *t) {
     if (t->state->broken) {
         return ls_fail(
             LS_ERR_STATE,
-            "%s: an earlier step of this pipeline failed on stage %d (rank %d): free the pipeline and create it again",
-            call, t->stage, t->stage);
+            "%s: an earlier step of this pipeline failed on stage %d (rank %d): free the pipeline and create it again; "
+            "the error was: %s",
+            call, t->state->failed, t->state->failed, t->state->cause);
+    }
+    if (ls_thread()->no_grad) {
+        return ls_fail(LS_ERR_STATE, "%s: recording is off on stage %d (rank %d): call ls_no_grad(false) first", call,
+                       t->stage, t->stage);
     }
     if (t->stage == 0 && !ls_inputs_are_here(call, &t->input, 1)) {
         return ls_error_status();
@@ -343,30 +372,35 @@ static ls_status check_step(const step *t) {
 
 /*
  * Exchanges the number of rows. The first stage has the input, and the last stage has the target. All stages learn the
- * number of rows, or that the two numbers differ, or which stage cannot take part.
+ * number of rows, or that the two numbers differ, or which stage cannot take part, and its error message.
  */
 static ls_status agree_on_rows(step *t) {
     const ls_status own = check_step(t);
     ls_saved_error cause;
     ls_error_save(&cause);
     /* rows of the input, rows of the target, and the stage that cannot take part */
-    int64_t known[3] = {INT64_MAX, INT64_MAX, own != LS_OK ? t->stage : INT64_MAX};
+    const int out = t->state->broken ? t->state->failed : t->stage;
+    int64_t known[3] = {INT64_MAX, INT64_MAX, own != LS_OK ? out : INT64_MAX};
     if (own == LS_OK && t->stage == 0) {
         known[0] = t->input->size[0];
     }
     if (own == LS_OK && is_last(t)) {
         known[1] = t->target->size[0];
     }
-    const ls_status met = ls_comm_allreduce(t->comm, known, known, 3, LS_I64, LS_MIN, NULL);
+    ls_status met = ls_comm_allreduce(t->comm, known, known, 3, LS_I64, LS_MIN, NULL);
+    char text[LS_ERROR_CAPACITY] = "";
+    if (met == LS_OK && known[2] != INT64_MAX) {
+        snprintf(text, sizeof text, "%s", cause.message);
+        met = ls_comm_broadcast(t->comm, text, sizeof text, LS_U8, (int)known[2], NULL);
+    }
     if (own != LS_OK) {
         (void)ls_error_put_back(&cause);
         return own;
     }
     LS_TRY(met);
     if (known[2] != INT64_MAX) {
-        return ls_fail(LS_ERR_MISMATCH,
-                       "ls_pipeline_backward: stage %lld (rank %lld) cannot take part; see its error message",
-                       (long long)known[2], (long long)known[2]);
+        return ls_fail(LS_ERR_MISMATCH, "ls_pipeline_backward: stage %lld (rank %lld) cannot take part: %s",
+                       (long long)known[2], (long long)known[2], text);
     }
     if (known[0] != known[1] || known[0] == 0) {
         return ls_fail(
@@ -414,13 +448,18 @@ static ls_status run(step *t, double *loss) {
     }
     const ls_status unpacked = unpack(t);
     ls_free(t->microbatches);
-    const ls_status shared = share_result(t, status != LS_OK);
+    if (status == LS_OK && unpacked != LS_OK) {
+        break_off(t, t->stage, ls_error_message());
+    }
+    const ls_status shared = share_result(t, status != LS_OK ? cause.message : NULL);
     if (status != LS_OK) {
         (void)ls_error_put_back(&cause);
         return status;
     }
-    t->state->broken = unpacked != LS_OK || shared != LS_OK;
     LS_TRY(unpacked);
+    if (shared != LS_OK && !t->state->broken) {
+        break_off(t, t->stage, ls_error_message());
+    }
     if (loss != NULL) {
         *loss = t->loss;
     }
@@ -459,6 +498,14 @@ ls_status ls_pipeline_backward(ls_module *module, ls_tensor *input, ls_tensor *t
         (void)ls_scope_failed();
     }
     return status;
+}
+
+bool ls_module_has_pipeline(const ls_module *module) {
+    bool has = module->type == &ls_pipeline_type;
+    for (int i = 0; i < module->child_count && !has; i++) {
+        has = ls_module_has_pipeline(module->children[i].module);
+    }
+    return has;
 }
 
 /* ---- without gradients ------------------------------------------------------------------------------------------- */

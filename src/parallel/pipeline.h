@@ -23,9 +23,14 @@ typedef struct ls_pipeline_state {
     int micro_batches;
     ls_pipeline_schedule schedule;
     bool broken; /* a step failed on this rank, so other stages may have gradients that this stage lacks */
+    int failed;  /* the stage that failed first in this step, and its error message */
+    char cause[LS_ERROR_CAPACITY];
 } ls_pipeline_state;
 
 extern const ls_module_type ls_pipeline_type;
+
+/* Returns whether the module or one of its descendants is a pipeline. */
+bool ls_module_has_pipeline(const ls_module *module);
 
 /*
  * Computes the scaling factor of this rank's gradients. With these factors, the average over `comm`, whose ranks run

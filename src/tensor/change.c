@@ -3,7 +3,7 @@
 #include "tensor/device.h"
 #include "tensor/scope.h"
 
-static ls_status check_changeable(const char *call, const ls_tensor *tensor) {
+ls_status ls_tensor_check_changeable(const char *call, const ls_tensor *tensor) {
     if (tensor == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: the tensor to change is NULL", call);
     }
@@ -139,7 +139,7 @@ static ls_status copy_on_device(ls_tensor *destination, const ls_tensor *source)
 
 static ls_status copy_into(ls_tensor *destination, const ls_tensor *source) {
     const char *const call = "ls_copy_into";
-    LS_TRY(check_changeable(call, destination));
+    LS_TRY(ls_tensor_check_changeable(call, destination));
     if (source == NULL) {
         return ls_scope_explains_null(ls_thread()) ? ls_error_status()
                                                    : ls_fail(LS_ERR_ARGUMENT, "%s: source is NULL", call);
@@ -179,7 +179,7 @@ void ls_mark_changed(ls_tensor *tensor) {
 }
 
 ls_status ls_fill(ls_tensor *tensor, double value) {
-    ls_status status = check_changeable("ls_fill", tensor);
+    ls_status status = ls_tensor_check_changeable("ls_fill", tensor);
     if (status == LS_OK && !ls_dtype_holds((ls_dtype)tensor->dtype, value)) {
         status = ls_fail(LS_ERR_ARGUMENT, "ls_fill: %g does not fit into %s; round it", value,
                          ls_dtype_name((ls_dtype)tensor->dtype));

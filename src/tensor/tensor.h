@@ -157,6 +157,12 @@ static inline bool ls_tensor_is_here(const char *call, const ls_tensor *tensor) 
     return !ls_tensor_is_gone(tensor) || ls_tensor_refuse_gone(call, 0, tensor) == LS_OK;
 }
 
+/*
+ * Fails, in the name of the public `call`, if the tensor cannot be changed in place: it is the result of a recorded
+ * operation, requires a gradient while recording is on, or repeats its elements.
+ */
+ls_status ls_tensor_check_changeable(const char *call, const ls_tensor *tensor);
+
 /* Returns whether the caller has the only reference to the tensor and its elements. */
 static inline bool ls_tensor_is_alone(const ls_tensor *tensor) {
     return tensor->references == 1 && atomic_load_explicit(&tensor->storage->references, memory_order_relaxed) == 1;

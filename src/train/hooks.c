@@ -1,5 +1,6 @@
 /* Calls to hooks. */
 #include <stdio.h>
+#include <string.h>
 
 #include "comm/meter.h"
 #include "train/trial.h"
@@ -7,6 +8,23 @@
 const char *ls_trial_callback_name(const ls_callback *callback, int i, char number[24]) {
     snprintf(number, 24, "callback %d", i);
     return callback->hooks.name != NULL ? callback->hooks.name : number;
+}
+
+void ls_callback_identify(const ls_callback *callback, int i, bool all, char *text, size_t size) {
+    char number[24];
+    const bool named = callback->hooks.name != NULL || callback->identify == NULL;
+    snprintf(text, size, "%s%s", named ? ls_trial_callback_name(callback, i, number) : "", named ? " " : "");
+    char *rest = text + strlen(text);
+    const size_t left = size - strlen(text);
+    if (callback->identify != NULL) {
+        callback->identify(callback->user, all, rest, left);
+    } else if (all && callback->hooks.describe != NULL) {
+        callback->hooks.describe(callback->user, rest, left);
+    }
+    text[size - 1] = '\0';
+    if (named && rest[0] == '\0') {
+        rest[-1] = '\0';
+    }
 }
 
 ls_status ls_trial_fail_in(ls_trial *trial, ls_status status, bool says_why, const char *what) {

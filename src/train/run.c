@@ -145,6 +145,26 @@ static ls_status run_epochs(ls_trial *trial, int64_t epochs) {
     return LS_CALL(trial, on_end);
 }
 
+void ls_trial_note_end(ls_trial *trial, ls_run_end *end) {
+    const ls_run_end *listed = trial->ends;
+    while (listed != NULL && listed != end) {
+        listed = listed->next;
+    }
+    if (listed == NULL) {
+        *end = (ls_run_end){.next = trial->ends};
+        trial->ends = end;
+    }
+}
+
+/* Tells callbacks when the run has ended, because a failed run does not call on_end. */
+static void note_ends(ls_trial *trial) {
+    while (trial->ends != NULL) {
+        ls_run_end *end = trial->ends;
+        trial->ends = end->next;
+        *end = (ls_run_end){.time = ls_clock_ns(), .communication = ls_comm_metered.nanoseconds};
+    }
+}
+
 ls_status ls_trial_run(ls_trial *trial, int64_t epochs) {
     if (trial == NULL || trial->options.train == NULL ||
         (trial->options.optimizer == NULL && trial->options.step == NULL)) {
@@ -170,8 +190,7 @@ ls_status ls_trial_run(ls_trial *trial, int64_t epochs) {
     trial->running = false;
     if (trial->started) {
         trial->started = false;
-        trial->run_ended = ls_clock_ns();
-        trial->run_communication = ls_comm_metered.nanoseconds;
+        note_ends(trial);
     }
     ls_trial_watch_end(trial);
     ls_checkpoints_end(trial);

@@ -29,6 +29,15 @@ static ls_status check_grown(const ls_module *model) {
                : LS_OK;
 }
 
+/* The output of a pipeline has no gradient: the default step would train only terms that hooks add to the loss. */
+static ls_status check_step(const ls_module *model) {
+    return !ls_module_has_pipeline(model)
+               ? LS_OK
+               : ls_fail(LS_ERR_UNSUPPORTED,
+                         "ls_trial_run: the default step cannot train a pipeline (ls_pipeline), whose output has no "
+                         "gradient: call ls_pipeline_backward in a user step (.step)");
+}
+
 /* Checks that the optimizer contains every parameter of its own model. */
 static ls_status check_complete(const ls_optimizer *optimizer) {
     const ls_module *model = optimizer->model;
@@ -89,6 +98,7 @@ static ls_status check_batches(const ls_trial *trial) {
 
 ls_status ls_trial_check_setup(ls_trial *trial) {
     LS_TRY(check_grown(trial->state.model));
+    LS_TRY(trial->options.step == NULL ? check_step(trial->state.model) : LS_OK);
     LS_TRY(trial->options.step == NULL ? check_optimizer(trial) : LS_OK);
     check_standardize(trial);
     return check_batches(trial);

@@ -67,7 +67,9 @@ static ls_status prepare(ls_trial *trial) {
         LS_TRY(trial->checkpointer != NULL ? LS_OK : ls_error_status());
     }
     LS_TRY(ls_metrics_find(trial));
+    trial->in_on_init = true;
     LS_TRY(LS_CALL(trial, on_init));
+    trial->in_on_init = false;
     return options->resume != NULL ? ls_trial_go_on_from(trial, options->resume, false) : LS_OK;
 }
 

@@ -79,9 +79,16 @@ typedef struct ls_trial_capture {
     void *criterion_user;
 } ls_trial_capture;
 
+/*
+ * Writes the options without which a callback's state has no meaning, such as the name of a metric or, with `all`, all
+ * options, but nothing that changes during training. NULL: there are no such options, and `describe` writes all.
+ */
+typedef void (*ls_callback_identifier)(void *user, bool all, char *text, size_t size);
+
 struct ls_callback {
     ls_callback_hooks hooks; /* hooks.name is NULL, or points to `name` */
     void *user;
+    ls_callback_identifier identify;
     bool built_in;                   /* made by the library */
     bool captured;                   /* the hooks within the step only call functions that captured steps repeat */
     bool owned;                      /* owned by a trial or another callback */
@@ -91,6 +98,16 @@ struct ls_callback {
 
 /* Size of a callback's name in bytes. */
 #define LS_CALLBACK_NAME_LIMIT 80
+
+/* The end of a run. */
+typedef struct ls_run_end {
+    struct ls_run_end *next;
+    uint64_t time;          /* 0 before the end */
+    uint64_t communication; /* communication time of the thread */
+} ls_run_end;
+
+/* For on_start: sets `end`, which belongs to a callback of the trial, when the run ends, even if it fails. */
+void ls_trial_note_end(ls_trial *trial, ls_run_end *end);
 
 struct ls_trial {
     ls_trial_options options;
@@ -108,15 +125,15 @@ struct ls_trial {
     ls_history_entry latest; /* latest value of every metric */
     ls_history history;
     int64_t epochs_run;
-    bool running;               /* in ls_trial_run */
-    bool started;               /* this run has called on_start */
-    uint64_t run_ended;         /* time of the end of the last run that called on_start; 0 before it */
-    uint64_t run_communication; /* communication time of the thread at run_ended */
-    ls_memory_watch memory;     /* tracks the peak of tensor memory in the current run */
-    bool memory_checked;        /* the run's first step with samples has been checked against `.memory_limit` */
+    bool running;           /* in ls_trial_run */
+    bool started;           /* this run has called on_start */
+    ls_run_end *ends;       /* for callbacks of the run in progress: see ls_trial_note_end */
+    ls_memory_watch memory; /* tracks the peak of tensor memory in the current run */
+    bool memory_checked;    /* the run's first step with samples has been checked against `.memory_limit` */
     bool continues; /* the next training pass continues within an epoch, from state.batch and the existing sums */
     bool stopped;   /* the checkpoint records that a hook stopped the run, so the next run ends immediately */
-    bool measuring; /* in ls_trial_evaluate or ls_trial_predict, between runs */
+    bool in_on_init;
+    bool measuring;            /* in ls_trial_evaluate or ls_trial_predict, between runs */
     ls_prediction *prediction; /* NULL outside of ls_trial_predict */
     ls_watch watch;
     bool agrees; /* some rank has callbacks or a user step, so all ranks agree after each step */
@@ -165,6 +182,13 @@ static inline ls_callback *ls_callback_mark_captured(ls_callback *callback) {
     }
     return callback;
 }
+/* Sets `identify`. NULL is allowed. */
+static inline ls_callback *ls_callback_set_identify(ls_callback *callback, ls_callback_identifier identify) {
+    if (callback != NULL) {
+        callback->identify = identify;
+    }
+    return callback;
+}
 /* Fails if the number of callbacks is negative, or if the array is missing. */
 ls_status ls_callbacks_check_list(const char *call, ls_callback *const *callbacks, int count);
 /*
@@ -176,6 +200,10 @@ void ls_callbacks_free(ls_callback **callbacks, int count);
 
 /* hooks.c: returns a callback's name, or "callback N". */
 const char *ls_trial_callback_name(const ls_callback *callback, int i, char number[24]);
+
+/* Writes the callback's name if it has one, and its options: all, or the options that `identify` writes without `all`.
+ */
+void ls_callback_identify(const ls_callback *callback, int i, bool all, char *text, size_t size);
 
 /* Returns the hook at this offset in ls_callback_hooks, or NULL if the callback does not define the hook. */
 static inline ls_callback_function ls_callback_hook(const ls_callback *callback, size_t offset) {

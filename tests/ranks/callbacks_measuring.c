@@ -144,6 +144,61 @@ static ls_status times_of_failures(ls_comm *world) {
     return LS_OK;
 }
 
+/* Which hook fails, and the timer that it reads. */
+typedef struct failing {
+    bool starts;     /* on_start fails */
+    bool validation; /* on_end_validation fails */
+    const ls_callback *timer;
+    double seconds; /* time of the validation in progress */
+} failing;
+
+static ls_status fail_at_start(ls_trial_state *state, void *user) {
+    return ((const failing *)user)->starts ? fail(state, user) : LS_OK;
+}
+
+static ls_status fail_after_validation(ls_trial_state *state, void *user) {
+    failing *self = user;
+    const uint64_t began = ls_clock_ns();
+    while (ls_clock_ns() - began < BUSY_NS) {
+    }
+    self->seconds = ls_timer_seconds(self->timer, LS_TIME_VALIDATION);
+    return self->validation ? fail(state, user) : LS_OK;
+}
+
+/* The timer is called after the callback that fails: the time between runs does not count, even if the next run fails
+ * before it reaches the timer. A validation that is in progress or has failed counts. */
+static ls_status times_between_runs(ls_comm *world) {
+    failing user = {.validation = true};
+    ls_callback *timer = ls_timer(&(ls_timer_options){.no_table = true});
+    ls_callback *const callbacks[] = {
+        ls_callback_new(&(ls_callback_hooks){.on_start = fail_at_start, .on_end_validation = fail_after_validation},
+                        &user),
+        timer};
+    training t;
+    user.timer = timer;
+    LS_TRY(training_begin(&t, &(training_plan){.callbacks = callbacks, .callback_count = 2}, world));
+    LS_CHECK(ls_trial_run(t.trial, 1) == LS_ERR_IO);
+    const double total = ls_timer_seconds(timer, LS_TIME_TOTAL);
+    const double validation = ls_timer_seconds(timer, LS_TIME_VALIDATION);
+    const double messages = ls_timer_seconds(timer, LS_TIME_COMMUNICATION);
+    LS_CHECK(user.seconds >= BUSY_NS * 1e-9 && validation >= user.seconds && total > validation);
+    user.starts = true;
+    for (int i = 0; i < 2; i++) {
+        LS_TRY(ls_comm_barrier(world, NULL));
+        LS_CHECK(ls_trial_run(t.trial, 1) == LS_ERR_IO);
+        LS_CHECK(ls_timer_seconds(timer, LS_TIME_TOTAL) == total);
+        LS_CHECK(ls_timer_seconds(timer, LS_TIME_VALIDATION) == validation);
+        LS_CHECK(ls_timer_seconds(timer, LS_TIME_COMMUNICATION) == messages);
+    }
+    user.starts = user.validation = false;
+    const double began = ls_clock_seconds();
+    LS_TRY(ls_trial_run(t.trial, 2));
+    LS_CHECK(ls_timer_seconds(timer, LS_TIME_TOTAL) - total <= ls_clock_seconds() - began);
+    LS_CHECK(ls_timer_seconds(timer, LS_TIME_VALIDATION) - validation >= BUSY_NS * 1e-9);
+    training_end(&t);
+    return LS_OK;
+}
+
 /* With `.shards`, a rank has several slices. The callback after the timer delays the backward pass of each slice. */
 static ls_status times_of_slices(ls_comm *world) {
     enum { SHARDS = 10 };
@@ -238,6 +293,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(no_file(world));
     LS_TRY(times(world));
     LS_TRY(times_of_failures(world));
+    LS_TRY(times_between_runs(world));
     LS_TRY(strcmp(ls_default_device(), "cpu") == 0 ? times_of_slices(world) : LS_OK);
     LS_TRY(rates(world));
     LS_TRY(rate_of_a_negative_loss(world));

@@ -56,6 +56,36 @@ static ls_status make_trial(ls_comm *world, sharding how, ls_callback *callback,
     return LS_OK;
 }
 
+static ls_status add_to_loss(ls_trial_state *state, void *user) {
+    (void)user;
+    ls_tensor *weight = ls_module_parameter(state->model, 0);
+    state->loss = ls_add(state->loss, ls_sum(ls_mul(weight, weight)));
+    return state->loss != NULL ? LS_OK : ls_error_status();
+}
+
+/* The default step of a pipeline would train only the term that the hook adds. */
+static ls_status refuses_to_run(ls_comm *world) {
+    ls_tensor *x = ls_randn(LS_SHAPE(12, 8), LS_F32), *y = ls_randn(LS_SHAPE(12, 5), LS_F32);
+    ls_loader *loader = ls_loader_new(ls_tensor_dataset(x, y), &(ls_loader_options){.batch_size = 4});
+    ls_module *model = make_model(world, PIPELINE);
+    ls_optimizer *optimizer = ls_sgd(model, NULL);
+    ls_callback *callback = ls_callback_new(&(ls_callback_hooks){.on_criterion = add_to_loss}, NULL);
+    ls_trial *trial = ls_trial_new(&(ls_trial_options){.model = model,
+                                                       .optimizer = optimizer,
+                                                       .criterion = ls_criterion_mse,
+                                                       .train = loader,
+                                                       .comm = world,
+                                                       .quiet = true,
+                                                       LS_CALLBACKS(callback)});
+    LS_CHECK(trial != NULL && ls_trial_run(trial, 1) == LS_ERR_UNSUPPORTED);
+    LS_EXPECT_MESSAGE("the default step cannot train a pipeline (ls_pipeline)");
+    ls_trial_free(trial);
+    ls_optimizer_free(optimizer);
+    ls_module_free(model);
+    ls_loader_free(loader);
+    return LS_OK;
+}
+
 static ls_status refuses(ls_comm *world) {
     LS_TRY(make_trial(world, WHOLE, ls_weight_decay(0.1, 2), NULL));
     LS_TRY(make_trial(world, WHOLE, ls_lsuv(NULL), NULL));
@@ -72,6 +102,8 @@ static ls_status refuses(ls_comm *world) {
     LS_TRY(make_trial(world, ZERO_3, ls_weight_decay(0.1, 2), "(.zero = 2 or 3): use .weight_decay of the optimizer"));
     LS_TRY(make_trial(world, ZERO_2, ls_terminate_on_nan(NULL), "ls_terminate_on_nan: each rank has only a part"));
     LS_TRY(make_trial(world, ZERO_3, ls_terminate_on_nan(NULL), "ls_terminate_on_nan: each rank has only a part"));
+    LS_TRY(refuses_to_run(world));
+    LS_TRY(make_trial(world, PIPELINE, ls_weight_decay(0.1, 2), "ls_weight_decay: the model is a pipeline"));
     return make_trial(world, PIPELINE, ls_lsuv(NULL), "ls_lsuv: the model is a pipeline");
 }
 

@@ -10,6 +10,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <lockstep/lockstep.h>
 
@@ -461,6 +462,37 @@ static ls_status layer_added_later(ls_comm *world, bool to_model) {
     return LS_OK;
 }
 
+/* After ls_module_load, an outer step would mix the loaded weights with the parameters from before. Local SGD only
+ * averages. */
+static ls_status loads_later(ls_comm *world, bool averages, bool syncs) {
+    const ls_outer_options options = {
+        .steps = 2, .learning_rate = averages ? 1 : 0, .momentum = averages ? LS_ZERO : 0};
+    ls_module *model = make_model();
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/lockstep-outer-%d-%d", (int)getpid(), ls_comm_rank(world));
+    LS_TRY(ls_module_save(model, path, NULL));
+    for (int steps = 0; steps <= 2; steps++) { /* after ls_outer_new, between outer steps, after an outer step */
+        ls_outer *outer = ls_outer_new(model, world, &options);
+        for (int i = 0; i < steps; i++) {
+            LS_TRY(ls_outer_step(outer));
+        }
+        LS_TRY(ls_module_load(model, path));
+        const ls_status status = syncs ? ls_outer_sync(outer) : ls_outer_step(outer);
+        LS_CHECK(status == (averages ? LS_OK : LS_ERR_STATE));
+        if (!averages) {
+            LS_EXPECT_MESSAGE("ls_module_load has changed the parameters");
+        }
+        ls_outer_free(outer);
+        outer = ls_outer_new(model, world, &options);
+        LS_TRY(ls_outer_step(outer));
+        LS_TRY(ls_outer_sync(outer));
+        ls_outer_free(outer);
+    }
+    ls_module_free(model);
+    LS_CHECK(remove(path) == 0);
+    return LS_OK;
+}
+
 static ls_status freed_before(ls_comm *world) {
     ls_module *model = make_model();
     ls_outer *outer = ls_outer_new(model, world, NULL);
@@ -548,6 +580,9 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(layer_added_later(world, false));
     LS_TRY(layer_added_later(world, true));
     LS_TRY(freed_before(world));
+    for (int i = 0; i < 4; i++) {
+        LS_TRY(loads_later(world, i % 2 == 1, i < 2));
+    }
     LS_TRY(anchors_are_counted(world));
     return few_bytes(world);
 }

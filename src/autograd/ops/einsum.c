@@ -85,7 +85,10 @@ static ls_status check_output(const char *text, const equation *e) {
 
 static ls_status read_equation(const char *text, int count, equation *e) {
     const char *at = text;
-    for (e->operands = 0; e->operands < MOST_OPERANDS; at++) {
+    for (e->operands = 0;; at++) {
+        if (e->operands == MOST_OPERANDS) {
+            return refuse(text, "names more than 16 operands");
+        }
         const int i = e->operands++;
         at = read_letters(text, at, e->letter[i], &e->axes[i]);
         if (at == NULL) {

@@ -37,7 +37,10 @@ static ls_status on_start(ls_trial_state *state, void *user) {
     early_stopping *self = user;
     if (ls_callback_in_run(state) && !ls_callback_in_replay(state)) {
         LS_TRY(ls_metrics_check_result(state->trial, maker, self->monitor));
-        state->stop = state->stop || (self->resumed && has_waited(self));
+        if (self->resumed && has_waited(self)) {
+            self->stopped = 1;
+            state->stop = true;
+        }
         self->resumed = false;
     }
     return LS_OK;
@@ -103,6 +106,16 @@ static void describe(void *user, char *text, size_t size) {
     ls_describe(text, size, maker, fields, &((const early_stopping *)user)->options);
 }
 
+/* Values of different metrics cannot be compared, and neither can the best values of different directions. */
+static void identify(void *user, bool all, char *text, size_t size) {
+    const early_stopping *self = user;
+    if (all) {
+        describe(user, text, size);
+        return;
+    }
+    snprintf(text, size, "(%s %s)", self->larger_is_better ? "highest" : "lowest", self->monitor);
+}
+
 static void release(void *user) {
     early_stopping *self = user;
     ls_snapshot_forget(&self->model);
@@ -133,16 +146,16 @@ ls_callback *ls_early_stopping(const ls_early_stopping_options *options) {
     self->options.monitor = self->monitor;
     self->larger_is_better =
         options->mode == LS_MONITOR_MAX || (options->mode == LS_MONITOR_AUTO && strstr(self->monitor, "acc") != NULL);
-    return ls_callback_make(&(ls_callback_hooks){.on_init = on_init,
-                                                 .on_start = on_start,
-                                                 .on_end_epoch = on_end_epoch,
-                                                 .on_end = on_end,
-                                                 .name = "early_stopping",
-                                                 .describe = describe,
-                                                 .state = state,
-                                                 .set_state = set_state,
-                                                 .release = release},
-                            self);
+    const ls_callback_hooks hooks = {.on_init = on_init,
+                                     .on_start = on_start,
+                                     .on_end_epoch = on_end_epoch,
+                                     .on_end = on_end,
+                                     .name = "early_stopping",
+                                     .describe = describe,
+                                     .state = state,
+                                     .set_state = set_state,
+                                     .release = release};
+    return ls_callback_set_identify(ls_callback_make(&hooks, self), identify);
 }
 
 double ls_early_stopping_best(const ls_callback *callback) {

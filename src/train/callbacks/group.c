@@ -182,6 +182,18 @@ static void describe(void *user, char *text, size_t size) {
     text[length > start ? length : 0] = '\0';
 }
 
+/* The state of the group has the states of its callbacks in their order. */
+static void identify(void *user, bool all, char *text, size_t size) {
+    const group *self = user;
+    size_t length = (size_t)snprintf(text, size, "(%s of", self->maker);
+    for (int i = 0; i < self->count && length + 2 < size; i++) {
+        text[length++] = ' ';
+        ls_callback_identify(self->callbacks[i], i, all, text + length, size - length);
+        length += strlen(text + length);
+    }
+    snprintf(text + length, size - length, ")");
+}
+
 static bool is_described(const group *self) {
     bool all = true;
     for (int i = 0; i < self->count; i++) {
@@ -251,6 +263,7 @@ static ls_callback *finish(group *self) {
 #define GIVE_HOOK(hook) hooks.hook = has_hook(self, offsetof(ls_callback_hooks, hook)) ? call_##hook : NULL;
     ALL_HOOKS(GIVE_HOOK)
     ls_callback *made = built_in ? ls_callback_make(&hooks, self) : ls_callback_new(&hooks, self);
+    ls_callback_set_identify(made, identify);
     return captured ? ls_callback_mark_captured(made) : made;
 }
 

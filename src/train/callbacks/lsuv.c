@@ -110,18 +110,10 @@ static ls_status set_all(lsuv *self, const ls_trial_state *state) {
     return ls_trial_seek_back(loader, epoch, number, status);
 }
 
-static bool has_pipeline(const ls_module *module) {
-    bool has = module->type == &ls_pipeline_type;
-    for (int i = 0; i < module->child_count && !has; i++) {
-        has = has_pipeline(module->children[i].module);
-    }
-    return has;
-}
-
 static ls_status on_init(ls_trial_state *state, void *user) {
     (void)user;
     LS_TRY(ls_callback_needs_parameters(state, maker, ""));
-    return has_pipeline(state->model)
+    return ls_module_has_pipeline(state->model)
                ? ls_fail(LS_ERR_UNSUPPORTED,
                          "%s: the model is a pipeline, whose ranks have different layers: initialize the whole model "
                          "in a trial on one rank, save it, and load it with ls_module_load before ls_pipeline",

@@ -48,15 +48,28 @@ static ls_status set_state(void *user, const ls_named *tensors, int count) {
     return ls_schedule_set_state(((scheduler *)user)->schedule, tensors, count);
 }
 
-static void describe(void *user, char *text, size_t size) {
-    const scheduler *self = user;
+static void describe_with(const scheduler *self, bool step, char *text, size_t size) {
     snprintf(text, size, "%s%s%s: ", maker,
              self->per_step   ? " for each step"
              : self->monitors ? " by "
                               : "",
              self->monitors ? self->monitor : "");
     const size_t length = strlen(text);
-    ls_schedule_describe(self->schedule, text + length, size - length);
+    ls_schedule_describe(self->schedule, step, text + length, size - length);
+}
+
+static void describe(void *user, char *text, size_t size) {
+    describe_with(user, true, text, size);
+}
+
+/* The state counts steps or epochs, or has values of a metric. */
+static void identify(void *user, bool all, char *text, size_t size) {
+    const scheduler *self = user;
+    if (all) {
+        describe_with(self, false, text, size);
+    } else {
+        snprintf(text, size, "(%s)", self->per_step ? "each step" : self->monitors ? self->monitor : "each epoch");
+    }
 }
 
 static void release(void *user) {
@@ -90,13 +103,13 @@ ls_callback *ls_scheduler(ls_schedule *schedule, const ls_scheduler_options *opt
     }
     *self = (scheduler){.schedule = schedule, .per_step = options->per_step, .monitors = options->monitor != NULL};
     ls_callback_copy_name(self->monitor, self->monitors ? options->monitor : "");
-    return ls_callback_make(&(ls_callback_hooks){.on_start = on_start,
-                                                 .on_step_training = on_step_training,
-                                                 .on_end_epoch = on_end_epoch,
-                                                 .name = "scheduler",
-                                                 .describe = describe,
-                                                 .state = state,
-                                                 .set_state = set_state,
-                                                 .release = release},
-                            self);
+    const ls_callback_hooks hooks = {.on_start = on_start,
+                                     .on_step_training = on_step_training,
+                                     .on_end_epoch = on_end_epoch,
+                                     .name = "scheduler",
+                                     .describe = describe,
+                                     .state = state,
+                                     .set_state = set_state,
+                                     .release = release};
+    return ls_callback_set_identify(ls_callback_make(&hooks, self), identify);
 }

@@ -21,11 +21,11 @@ typedef struct timer {
     bool bare; /* only measures */
     bool waits;
     bool prints;
-    const ls_trial *trial; /* of the run */
-    uint64_t began;        /* start of the run; 0 if no run is in progress */
-    uint64_t mark;         /* time of the last hook in a step */
-    ls_time part;          /* what the process does since the last hook of a step */
-    uint64_t validation;
+    ls_run_end end;                /* the end of the run, which the trial notes */
+    uint64_t began;                /* start of the run; 0 if no run is in progress */
+    uint64_t mark;                 /* time of the last hook in a step */
+    ls_time part;                  /* what the process does since the last hook of a step */
+    uint64_t validation;           /* start of the validation; 0 if none is in progress */
     uint64_t communication;        /* communication time at the start of the run */
     uint64_t bytes_before;         /* bytes of this thread's communication calls before the run */
     uint64_t bytes;                /* bytes of communication calls in the last completed run */
@@ -44,24 +44,25 @@ static ls_status mark(timer *self, ls_time what) {
     return LS_OK;
 }
 
-/* Returns whether the run has ended without on_end, because it has failed. */
-static bool has_failed(const timer *self) {
-    return self->began <= self->trial->run_ended;
-}
-
 /* Return the clock and the communication time of this thread, or their values at the end of a failed run. */
 static uint64_t clock_of(const timer *self) {
-    return has_failed(self) ? self->trial->run_ended : ls_clock_ns();
+    return self->end.time != 0 ? self->end.time : ls_clock_ns();
 }
 
 static uint64_t communication_clock_of(const timer *self) {
-    return has_failed(self) ? self->trial->run_communication : ls_comm_metered.nanoseconds;
+    return self->end.time != 0 ? self->end.communication : ls_comm_metered.nanoseconds;
 }
 
 /* Returns the communication time, in nanoseconds, of all runs including the current one. */
 static int64_t communication_of(const timer *self) {
     const uint64_t current = self->began != 0 ? communication_clock_of(self) - self->communication : 0;
     return self->nanoseconds[LS_TIME_COMMUNICATION] + (int64_t)current;
+}
+
+/* Returns the duration of all validations including the current one, which may have failed, in nanoseconds. */
+static int64_t validation_of(const timer *self) {
+    const bool current = self->began != 0 && self->validation != 0;
+    return self->nanoseconds[LS_TIME_VALIDATION] + (int64_t)(current ? clock_of(self) - self->validation : 0);
 }
 
 /* Returns the duration of all runs including the current one, in nanoseconds. */
@@ -73,7 +74,9 @@ static int64_t total_of(const timer *self) {
 static void take_times(timer *self) {
     self->nanoseconds[LS_TIME_COMMUNICATION] = communication_of(self);
     self->nanoseconds[LS_TIME_TOTAL] = total_of(self);
+    self->nanoseconds[LS_TIME_VALIDATION] = validation_of(self);
     if (self->began != 0) {
+        self->validation = self->validation != 0 ? clock_of(self) : 0;
         self->communication = communication_clock_of(self);
         self->began = clock_of(self);
     }
@@ -83,7 +86,7 @@ static void take_times(timer *self) {
 static void stop(timer *self) {
     take_times(self);
     ls_comm_metered.users -= self->began != 0;
-    self->began = 0;
+    self->began = self->validation = 0;
 }
 
 static ls_status on_start(ls_trial_state *state, void *user) {
@@ -91,7 +94,7 @@ static ls_status on_start(ls_trial_state *state, void *user) {
     stop(self);
     if (ls_callback_in_run(state) && !ls_callback_in_replay(state)) {
         memcpy(self->before, self->nanoseconds, sizeof self->before);
-        self->trial = state->trial;
+        ls_trial_note_end(state->trial, &self->end);
         self->part = LS_TIME_DATA;
         self->began = self->mark = ls_clock_ns(); /* a run that resumes within an epoch has no on_start_training */
         self->communication = ls_comm_metered.nanoseconds;
@@ -143,8 +146,7 @@ static ls_status on_step_training(ls_trial_state *state, void *user) {
 }
 
 static ls_status on_start_validation(ls_trial_state *state, void *user) {
-    (void)state;
-    ((timer *)user)->validation = ls_clock_ns();
+    ((timer *)user)->validation = ls_callback_in_run(state) ? ls_clock_ns() : 0;
     return LS_OK;
 }
 
@@ -153,6 +155,7 @@ static ls_status on_end_validation(ls_trial_state *state, void *user) {
     if (ls_callback_in_run(state)) {
         self->nanoseconds[LS_TIME_VALIDATION] += (int64_t)(ls_clock_ns() - self->validation);
     }
+    self->validation = 0;
     return LS_OK;
 }
 
@@ -322,6 +325,7 @@ double ls_timer_seconds(const ls_callback *callback, ls_time what) {
     }
     return (double)(what == LS_TIME_COMMUNICATION ? communication_of(self)
                     : what == LS_TIME_TOTAL       ? total_of(self)
+                    : what == LS_TIME_VALIDATION  ? validation_of(self)
                                                   : self->nanoseconds[what]) *
            1e-9;
 }

@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+#include "parallel/pipeline.h"
+
 static const char *const maker = "ls_weight_decay";
 
 typedef struct weight_decay {
@@ -13,6 +15,12 @@ typedef struct weight_decay {
 static ls_status on_init(ls_trial_state *state, void *user) {
     (void)user;
     LS_TRY(ls_callback_needs_hooks(state, maker, "ls_norm_axes of the parameters"));
+    LS_TRY(!ls_module_has_pipeline(state->model)
+               ? LS_OK
+               : ls_fail(LS_ERR_UNSUPPORTED,
+                         "%s: the model is a pipeline, whose ranks have different layers: use .weight_decay of the "
+                         "optimizer, for example of ls_adamw",
+                         maker));
     return ls_callback_needs_whole(state, maker, true, "use .weight_decay of the optimizer, for example of ls_adamw");
 }
 

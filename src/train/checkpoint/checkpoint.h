@@ -23,6 +23,7 @@
  *   signals.c    SIGTERM and SIGUSR1                      runs.c       when to write; work between two steps
  *   load.c       restores a trial                         split.c      loads with a different sharding of the model
  *   weights.c    ls_module_load of a file or a checkpoint
+ *   callbacks.c  table row for the states of callbacks
  */
 #ifndef LS_TRAIN_CHECKPOINT_H
 #define LS_TRAIN_CHECKPOINT_H
@@ -304,6 +305,11 @@ ls_status ls_checkpoint_set_optimizer(ls_resumption *from);
 ls_status ls_checkpoint_set_outer(ls_resumption *from);
 /* Returns whether the checkpoint contains the file with this name and rank. */
 bool ls_checkpoint_has_part(const ls_resumption *from, const char *name, int rank);
+
+/* ---- callbacks.c ------------------------------------------------------------------------------------------------- */
+
+ls_status ls_checkpoint_get_callbacks(ls_trial *trial, const char *prefix, ls_checkpoint *to);
+ls_status ls_checkpoint_set_callbacks(ls_resumption *from);
 
 /* ---- split.c ----------------------------------------------------------------------------------------------------- */
 

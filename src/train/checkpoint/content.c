@@ -147,6 +147,36 @@ static ls_status set_metrics_of_slices(const ls_resumption *from) {
     return status;
 }
 
+/* Returns the name of the metric in "NAME" or, with slices, in "3/NAME". */
+static const char *metric_of(const ls_resumption *from, const char *name) {
+    const char *slash = from->manifest.shards > 0 ? strchr(name, '/') : NULL;
+    return slash != NULL ? slash + 1 : name;
+}
+
+/* Checks the names of the metrics, whose numbers are not used. The files of some ranks may have no slices. */
+static ls_status check_metric_names(const ls_resumption *from) {
+    const ls_named *own = NULL;
+    int count = 0;
+    LS_TRY(ls_metrics_state(from->trial, &own, &count));
+    for (int i = 0; i < from->count; i++) {
+        const char *name = metric_of(from, from->tensors[i].name);
+        LS_TRY(ls_state_find(own, count, name) != NULL
+                   ? LS_OK
+                   : ls_fail(LS_ERR_FORMAT, "checkpoint: %s has the metric \"%s\", which the trial does not have",
+                             from->folder, name));
+    }
+    for (int i = 0; i < count && from->count > 0; i++) {
+        bool has = false;
+        for (int k = 0; k < from->count && !has; k++) {
+            has = strcmp(metric_of(from, from->tensors[k].name), own[i].name) == 0;
+        }
+        LS_TRY(has ? LS_OK
+                   : ls_fail(LS_ERR_FORMAT, "checkpoint: %s does not have the trial's metric \"%s\"", from->folder,
+                             own[i].name));
+    }
+    return LS_OK;
+}
+
 /*
  * If the checkpoint has more ranks, each rank adds the numbers of several of them, so that the sums over all ranks stay
  * the same. With `.shards`, each slice keeps its numbers.
@@ -155,7 +185,7 @@ static ls_status set_metrics(ls_resumption *from) {
     const int shards = ls_trial_shards(from->trial);
     if (shards != from->manifest.shards) {
         return !from->manifest.continues
-                   ? LS_OK
+                   ? check_metric_names(from)
                    : ls_fail(LS_ERR_ARGUMENT,
                              "checkpoint: %s was taken within an epoch with .shards = %d, but the model has .shards = "
                              "%d: resume it with %d, or resume the last checkpoint of an epoch",
@@ -172,77 +202,6 @@ static ls_status set_metrics(ls_resumption *from) {
         LS_TRY(use_metrics_of(from, rank, metric_prefix, add_metrics));
     }
     return LS_OK;
-}
-
-/* Writes "NAME/", or "NAME#2/" for the second callback with this name. */
-static void name_callback(const ls_trial *trial, int i, char name[128]) {
-    char number[24], other[24];
-    const char *own = ls_trial_callback_name(trial->own_callbacks[i], i, number);
-    int alike = 1;
-    for (int k = 0; k < i; k++) {
-        alike += strcmp(ls_trial_callback_name(trial->own_callbacks[k], k, other), own) == 0;
-    }
-    if (alike == 1) {
-        snprintf(name, 128, "%s/", own);
-    } else {
-        snprintf(name, 128, "%s#%d/", own, alike);
-    }
-}
-
-static ls_status get_callback(const ls_callback *callback, const char *name, ls_copies *copies) {
-    const ls_named *tensors = NULL;
-    int count = 0;
-    const uint32_t errors = ls_error_count;
-    LS_TRY(ls_explain(callback->hooks.state(callback->user, &tensors, &count), errors, "state of callback", name));
-    return ls_copies_add(copies, name, tensors, count);
-}
-
-static ls_status get_callbacks(ls_trial *trial, const char *prefix, ls_checkpoint *to) {
-    for (int i = 0; i < trial->options.callback_count; i++) {
-        const ls_callback *callback = trial->own_callbacks[i];
-        char name[128], whole[160];
-        if (callback->hooks.state != NULL) {
-            name_callback(trial, i, name);
-            snprintf(whole, sizeof whole, "%s%s", prefix, name);
-            LS_TRY(get_callback(callback, whole, &to->own));
-        }
-    }
-    return LS_OK;
-}
-
-static ls_status set_callback(const ls_resumption *from, int i, const ls_named *tensors, int count) {
-    const ls_callback *callback = from->trial->own_callbacks[i];
-    char number[24];
-    if (count == 0) {
-        ls_log_write(LS_LOG_WARNING, "checkpoint: %s has no state for %s; it keeps its current state", from->folder,
-                     ls_trial_callback_name(callback, i, number));
-        return LS_OK;
-    }
-    const uint32_t errors = ls_error_count;
-    return ls_explain(callback->hooks.set_state(callback->user, tensors, count), errors, "set_state of callback",
-                      ls_trial_callback_name(callback, i, number));
-}
-
-static ls_status set_callbacks(ls_resumption *from) {
-    const ls_trial *trial = from->trial;
-    ls_named *own = ls_allocate_zeroed((size_t)from->count + 1, sizeof *own);
-    ls_status status = own != NULL ? LS_OK : ls_fail_memory("checkpoint", ((size_t)from->count + 1) * sizeof *own);
-    int taken = 0;
-    for (int i = 0; status == LS_OK && i < trial->options.callback_count; i++) {
-        char name[128];
-        if (trial->own_callbacks[i]->hooks.set_state != NULL) {
-            name_callback(trial, i, name);
-            const int count = ls_state_select(from->tensors, from->count, name, own);
-            taken += count;
-            status = set_callback(from, i, own, count);
-        }
-    }
-    ls_free(own);
-    if (status == LS_OK && taken < from->count) {
-        ls_log_write(LS_LOG_WARNING, "checkpoint: %s has the state of callbacks that this trial does not have; ignored",
-                     from->folder);
-    }
-    return status;
 }
 
 /* Copies the best value of the metric so far, for the link to the best checkpoint. */
@@ -426,7 +385,7 @@ static const struct content {
     {IN_RANK_FILE, "modes", get_modes, set_modes},
     {IN_RANK_FILE, metric_prefix, get_metrics, set_metrics},
     {IN_RANK_FILE, "best", get_best, set_best},
-    {IN_RANK_FILE, "callback/", get_callbacks, set_callbacks}, /* schedules, averages of weights and others */
+    {IN_RANK_FILE, "callback/", ls_checkpoint_get_callbacks, ls_checkpoint_set_callbacks}, /* schedules and others */
     {IN_RANK_FILE, "grad_scaler/", get_scaler, set_scaler},
     {IN_RANK_FILE, "averaging", get_averaging, set_averaging},
     {IN_RANK_FILE, "powersgd", get_powersgd, set_powersgd},

@@ -161,6 +161,10 @@ ls_status ls_trial_load(ls_trial *trial, const char *folder) {
     if (trial == NULL || folder == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_trial_load: the trial or the folder is NULL");
     }
+    if (trial->in_on_init) {
+        return ls_fail(LS_ERR_STATE,
+                       "ls_trial_load: the trial is being created: load after ls_trial_new, or set .resume");
+    }
     return !trial->running && !trial->measuring ? ls_trial_go_on_from(trial, folder, true)
                                                 : ls_fail(LS_ERR_STATE, "ls_trial_load: the trial is in a run");
 }

@@ -36,8 +36,11 @@ ls_status ls_checkpoint_verify(const char *folder) {
     return status;
 }
 
-/* Tries the newest checkpoint first. Skips damaged checkpoints with a warning. Returns any other failure. */
+/* Tries the newest checkpoint first. Skips damaged checkpoints with a warning, and keeps this thread's last error.
+ * Returns any other failure. */
 static ls_status find_newest(const char *folder, const ls_folder_names *names, char path[PATH_MAX]) {
+    ls_saved_error before;
+    ls_error_save(&before);
     for (int i = names->count - 1; i >= 0; i--) {
         LS_TRY(ls_path_join(path, folder, names->items[i]));
         const ls_status status = ls_checkpoint_verify(path);
@@ -46,6 +49,7 @@ static ls_status find_newest(const char *folder, const ls_folder_names *names, c
         }
         ls_log_write(LS_LOG_WARNING, "%s; %s", ls_error_message(),
                      i > 0 ? "the previous checkpoint is tried" : "no older checkpoint exists");
+        (void)ls_error_put_back(&before);
     }
     path[0] = '\0';
     return LS_OK;

@@ -140,11 +140,30 @@ TEST(test_lists_that_are_kept) {
     ls_module_free(around);
 }
 
+/* ls_module_load refuses a buffer that the tape may need, before it changes a parameter. */
+TEST(test_load_into_a_result) {
+    ls_module *model = ls_module_new(&type);
+    ls_tensor *weight = ls_module_add_parameter(model, "weight", new_weight());
+    ls_tensor *twice = ls_mul(weight, 2.0);
+    assert_non_null(ls_module_add_buffer(model, "twice", twice));
+    model = ls_module_finish(model);
+    assert_non_null(model);
+    const char *path = test_path("result");
+    const ls_named saved[] = {{"weight", ls_full(LS_SHAPE(3, 2), LS_F32, 7)}, {"twice", new_weight()}};
+    assert_int_equal(ls_safetensors_save(path, saved, 2, NULL), LS_OK);
+    assert_int_equal(ls_module_load(model, path), LS_ERR_STATE);
+    expect_message("is the result of a recorded operation");
+    expect_message("(twice of the model)");
+    assert_true(ls_at(weight, (int64_t[]){0, 0}) == 1);
+    ls_module_free(model);
+    ls_release(saved[0].tensor);
+    ls_release(saved[1].tensor);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names_that_exist),
-        cmocka_unit_test(test_children_that_have_failed),
-        cmocka_unit_test(test_lists_of_models_that_grow),
+        cmocka_unit_test(test_load_into_a_result),        cmocka_unit_test(test_names_that_exist),
+        cmocka_unit_test(test_children_that_have_failed), cmocka_unit_test(test_lists_of_models_that_grow),
         cmocka_unit_test(test_lists_that_are_kept),
     };
     return cmocka_run_group_tests(tests, NULL, test_files_teardown);

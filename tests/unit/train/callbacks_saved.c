@@ -148,10 +148,51 @@ TEST(test_stopped_before) {
     stop_work(&second);
 }
 
+/* A run that resumes with a smaller patience than the epochs already waited has been ended by the callback. */
+TEST(test_smaller_patience) {
+    worked first = work(make_impatient, 1), second = work(make_impatient, 0);
+    copies c;
+    copy_state(first.callback, &c);
+    for (int i = 0; i < c.count; i++) { /* a callback with .patience = 9 that has waited for 3 epochs */
+        if (strcmp(c.items[i].name, "wait") == 0) {
+            assert_int_equal(ls_fill(c.items[i].tensor, 3), LS_OK);
+        }
+    }
+    assert_int_equal(second.callback->hooks.set_state(second.callback->user, c.items, c.count), LS_OK);
+    assert_false(ls_early_stopping_stopped(second.callback));
+    assert_int_equal(ls_trial_run(second.trial, 8), LS_OK);
+    assert_int_equal(ls_trial_history_count(second.trial), 0);
+    assert_true(ls_early_stopping_stopped(second.callback));
+    free_copies(&c);
+    stop_work(&first);
+    stop_work(&second);
+}
+
+/* A checkpoint of Lockstep 0.1.0 without descriptions of the callbacks: names and order determine the states. */
+TEST(test_old_checkpoint) {
+    setting s = make_setting();
+    ls_callback *callbacks[] = {
+        ls_early_stopping(&(ls_early_stopping_options){.monitor = "acc", .patience = 40}),
+        ls_early_stopping(&(ls_early_stopping_options){.monitor = "loss", .patience = 5}),
+    };
+    ls_trial_options options = options_of(&s);
+    options.callbacks = callbacks;
+    options.callback_count = 2;
+    options.metrics = LS_METRICS("loss", "acc");
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_load(trial, LS_FIXTURES "/checkpoint_callbacks"), LS_OK);
+    assert_true(ls_early_stopping_best(callbacks[0]) == 0.36363636363636365);
+    assert_true(ls_early_stopping_best(callbacks[1]) == 1.1091816219368256);
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_states),
         cmocka_unit_test(test_stopped_before),
+        cmocka_unit_test(test_smaller_patience),
+        cmocka_unit_test(test_old_checkpoint),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -245,6 +245,11 @@ static ls_status save_in_hook(ls_trial_state *state, void *user) {
     return ls_trial_save(state->trial, in_root("nowhere"));
 }
 
+static ls_status load_in_hook(ls_trial_state *state, void *user) {
+    (void)user;
+    return ls_trial_load(state->trial, in_root("nowhere"));
+}
+
 /* Regular files and the targets of links are kept. */
 static void expect_kept(const training *t) {
     struct stat about;
@@ -307,6 +312,10 @@ static void test_wrong_use(void **state) {
     expect_failure(ls_trial_run(trial, 1), LS_ERR_STATE, "the trial is running: set state->save");
     expect_failure(ls_trial_evaluate(trial, s.validate, "test"), LS_ERR_STATE, "the trial is running: set state->save");
     ls_trial_free(trial);
+    hook = ls_callback_new(&(ls_callback_hooks){.on_init = load_in_hook}, NULL);
+    assert_null(ls_trial_new(&options));
+    assert_int_equal(ls_error_status(), LS_ERR_STATE);
+    expect_message("ls_trial_load: the trial is being created");
     free_setting(&s);
 }
 

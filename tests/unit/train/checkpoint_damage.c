@@ -123,8 +123,15 @@ TEST(test_weights_from_folders) {
     assert_true(ls_module_hash(t.setting.model) == second);
     write_bytes(in_root("weights/epoch-000002-step-0000000006/model.safetensors"), (const unsigned char *)"x", 1);
     log_begin();
+    (void)ls_error_set(LS_OK, "%s", "");
     assert_int_equal(ls_module_load_with(t.setting.model, folder, NULL), LS_OK);
     log_end();
+    assert_int_equal(ls_error_status(),
+                     LS_OK); /* the error of the damaged checkpoint is not this thread's last error */
+    assert_string_equal(ls_error_message(), "");
+    assert_int_equal(ls_trial_load(t.trial, folder), LS_OK);
+    assert_int_equal(ls_error_status(), LS_OK);
+    assert_string_equal(ls_error_message(), "");
     assert_non_null(strstr(log_last(), "; the previous checkpoint is tried"));
     assert_true(ls_module_hash(t.setting.model) == first);
     expect_failure(ls_module_load(t.setting.model, in_root("weights/epoch-000002-step-0000000006")), LS_ERR_FORMAT,

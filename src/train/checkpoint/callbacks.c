@@ -1,0 +1,223 @@
+/*
+ * The states of callbacks in a checkpoint. Next to the state "NAME", or "NAME#2" for the second callback with this
+ * name, the tensor "/options/NAME" has the callback's kind in its first line and its description in the second. A
+ * state belongs to the callback with the same kind and description, or with the same kind if only one of each is left.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/text.h"
+#include "optim/optimizer.h"
+#include "tensor/device.h"
+#include "train/checkpoint/checkpoint.h"
+
+enum { KIND_LIMIT = 256, DESCRIPTION_LIMIT = 512 };
+
+static const char options_prefix[] = "/options/";
+
+/* The owner of a state: a callback of the trial, or of the trial that wrote the checkpoint. */
+typedef struct owner {
+    char name[128]; /* prefix of the state's tensors */
+    char kind[KIND_LIMIT];
+    char description[DESCRIPTION_LIMIT];
+    int match; /* index of the owner in the other list; -1 if there is none */
+} owner;
+
+/* Writes "NAME/", or "NAME#2/" for the second callback with this name. */
+static void name_callback(const ls_trial *trial, int i, char name[128]) {
+    char number[24], other[24];
+    const char *own = ls_trial_callback_name(trial->own_callbacks[i], i, number);
+    int alike = 1;
+    for (int k = 0; k < i; k++) {
+        alike += strcmp(ls_trial_callback_name(trial->own_callbacks[k], k, other), own) == 0;
+    }
+    if (alike == 1) {
+        snprintf(name, 128, "%s/", own);
+    } else {
+        snprintf(name, 128, "%s#%d/", own, alike);
+    }
+}
+
+static void describe_owner(const ls_trial *trial, int i, owner *to) {
+    const ls_callback *callback = trial->own_callbacks[i];
+    *to = (owner){.match = -1};
+    name_callback(trial, i, to->name);
+    ls_callback_identify(callback, i, false, to->kind, sizeof to->kind);
+    ls_callback_identify(callback, i, true, to->description, sizeof to->description);
+    ls_text_make_printable(to->kind);
+    ls_text_make_printable(to->description);
+}
+
+/* ---- saving ------------------------------------------------------------------------------------------------------ */
+
+static ls_status get_options(const owner *of, const char *prefix, ls_copies *copies) {
+    char text[KIND_LIMIT + DESCRIPTION_LIMIT], name[256];
+    snprintf(text, sizeof text, "%s\n%s", of->kind, of->description);
+    snprintf(name, sizeof name, "%s%s%.*s", prefix, options_prefix, (int)strlen(of->name) - 1, of->name);
+    return ls_copies_add_numbers(copies, name, LS_U8, (int64_t)strlen(text), text);
+}
+
+static ls_status get_callback(const ls_callback *callback, const owner *of, const char *prefix, ls_copies *copies) {
+    const ls_named *tensors = NULL;
+    int count = 0;
+    char name[160];
+    const uint32_t errors = ls_error_count;
+    snprintf(name, sizeof name, "%s%s", prefix, of->name);
+    LS_TRY(ls_explain(callback->hooks.state(callback->user, &tensors, &count), errors, "state of callback", name));
+    LS_TRY(ls_copies_add(copies, name, tensors, count));
+    return get_options(of, prefix, copies);
+}
+
+ls_status ls_checkpoint_get_callbacks(ls_trial *trial, const char *prefix, ls_checkpoint *to) {
+    for (int i = 0; i < trial->options.callback_count; i++) {
+        const ls_callback *callback = trial->own_callbacks[i];
+        if (callback->hooks.state != NULL) {
+            owner of;
+            describe_owner(trial, i, &of);
+            LS_TRY(get_callback(callback, &of, prefix, &to->own));
+        }
+    }
+    return LS_OK;
+}
+
+/* ---- matching ---------------------------------------------------------------------------------------------------- */
+
+/* The owners in the trial and in the checkpoint. */
+typedef struct owners {
+    owner *own, *saved;
+    int own_count, saved_count;
+} owners;
+
+static void add_own(owners *all, const ls_trial *trial) {
+    for (int i = 0; i < trial->options.callback_count; i++) {
+        if (trial->own_callbacks[i]->hooks.set_state != NULL) {
+            describe_owner(trial, i, &all->own[all->own_count++]);
+        }
+    }
+}
+
+/* Moves the descriptions of owners from the tensors to the list, and returns the number of the other tensors. */
+static int add_saved(owners *all, const ls_resumption *from, ls_named *states) {
+    int count = 0;
+    for (int i = 0; i < from->count; i++) {
+        const ls_named *each = &from->tensors[i];
+        const size_t length = sizeof options_prefix - 1;
+        if (strncmp(each->name, options_prefix, length) != 0 || ls_dtype_of(each->tensor) != LS_U8) {
+            states[count++] = *each;
+            continue;
+        }
+        owner *saved = &all->saved[all->saved_count++];
+        const char *text = ls_host_data(each->tensor);
+        const int size = (int)ls_numel(each->tensor);
+        const char *end = memchr(text, '\n', (size_t)size);
+        const int kind = end != NULL ? (int)(end - text) : size;
+        *saved = (owner){.match = -1};
+        snprintf(saved->name, sizeof saved->name, "%s/", each->name + length);
+        snprintf(saved->kind, sizeof saved->kind, "%.*s", kind, text);
+        snprintf(saved->description, sizeof saved->description, "%.*s", size - kind - 1, text + kind + 1);
+    }
+    return count;
+}
+
+/* Counts the owners of a kind without a match, and finds the last one. */
+static int count_left(const owner *list, int count, const char *kind, int *last) {
+    int left = 0;
+    for (int i = 0; i < count; i++) {
+        if (list[i].match < 0 && strcmp(list[i].kind, kind) == 0) {
+            *last = i;
+            left++;
+        }
+    }
+    return left;
+}
+
+/* Matches the owners with equal descriptions, in their order. */
+static void match_equal(owners *all) {
+    for (int i = 0; i < all->own_count; i++) {
+        for (int k = 0; k < all->saved_count && all->own[i].match < 0; k++) {
+            if (all->saved[k].match < 0 && strcmp(all->own[i].kind, all->saved[k].kind) == 0 &&
+                strcmp(all->own[i].description, all->saved[k].description) == 0) {
+                all->own[i].match = k;
+                all->saved[k].match = i;
+            }
+        }
+    }
+}
+
+/* Options may have changed. If several callbacks of the kind have changed, none gets a state. */
+static void match_changed(owners *all, const ls_resumption *from) {
+    for (int i = 0; i < all->own_count; i++) {
+        owner *own = &all->own[i];
+        int last = -1, other = -1;
+        if (own->match < 0 && count_left(all->own, all->own_count, own->kind, &last) == 1 &&
+            count_left(all->saved, all->saved_count, own->kind, &other) == 1) {
+            own->match = other;
+            all->saved[other].match = i;
+            if (from->rank == 0) {
+                ls_log_write(LS_LOG_WARNING,
+                             "checkpoint: %s has the state of %s with other options, \"%s\"; the trial has \"%s\", and "
+                             "uses the state",
+                             from->folder, own->kind, all->saved[other].description, own->description);
+            }
+        }
+    }
+}
+
+/* ---- loading ----------------------------------------------------------------------------------------------------- */
+
+static ls_status set_callback(const ls_resumption *from, int i, const char *kind, const ls_named *tensors, int count) {
+    const ls_callback *callback = from->trial->own_callbacks[i];
+    char number[24];
+    if (count == 0) {
+        ls_log_write(LS_LOG_WARNING, "checkpoint: %s has no state for %s; it keeps its current state", from->folder,
+                     kind);
+        return LS_OK;
+    }
+    const uint32_t errors = ls_error_count;
+    return ls_explain(callback->hooks.set_state(callback->user, tensors, count), errors, "set_state of callback",
+                      ls_trial_callback_name(callback, i, number));
+}
+
+/* Checkpoints of older versions have no descriptions: the states are found by their names. */
+static ls_status set_states(const ls_resumption *from, const owners *all, const ls_named *states, int count,
+                            ls_named *found) {
+    const ls_trial *trial = from->trial;
+    int taken = 0;
+    for (int i = 0, k = 0; i < trial->options.callback_count; i++) {
+        if (trial->own_callbacks[i]->hooks.set_state != NULL) {
+            const owner *own = &all->own[k++];
+            const char *name = own->match >= 0 ? all->saved[own->match].name : own->name;
+            const bool has = own->match >= 0 || all->saved_count == 0;
+            const int picked = has ? ls_state_select(states, count, name, found) : 0;
+            taken += picked;
+            LS_TRY(set_callback(from, i, own->kind, found, picked));
+        }
+    }
+    if (taken < count) {
+        ls_log_write(LS_LOG_WARNING, "checkpoint: %s has the state of callbacks that this trial does not have; ignored",
+                     from->folder);
+    }
+    return LS_OK;
+}
+
+ls_status ls_checkpoint_set_callbacks(ls_resumption *from) {
+    const size_t count = (size_t)from->count + 1, callbacks = (size_t)from->trial->options.callback_count + 1;
+    ls_named *states = ls_allocate_zeroed(2 * count, sizeof *states);
+    owners all = {.own = ls_allocate_zeroed(callbacks, sizeof(owner)),
+                  .saved = ls_allocate_zeroed(count, sizeof(owner))};
+    ls_status status = LS_OK;
+    if (states == NULL || all.own == NULL || all.saved == NULL) {
+        status = ls_fail_memory("checkpoint", (callbacks + count) * sizeof(owner) + 2 * count * sizeof *states);
+    } else {
+        const int state_count = add_saved(&all, from, states);
+        add_own(&all, from->trial);
+        match_equal(&all);
+        match_changed(&all, from);
+        status = set_states(from, &all, states, state_count, states + count);
+    }
+    ls_free(states);
+    ls_free(all.own);
+    ls_free(all.saved);
+    return status;
+}
