@@ -60,6 +60,7 @@ LS_API void ls_zero_grad(ls_tensor *tensor);
  * Adds the gradient of `loss` (one floating-point number) to the gradient of every leaf that it depends on. Consumes
  * the part of the tape that leads to `loss`. Fails with
  * - LS_ERR_SHAPE if `loss` does not have exactly one element,
+ * - LS_ERR_ARGUMENT if `loss` has an integer type or bool, or is NULL without an earlier failure,
  * - LS_ERR_STATE if `loss` depends on no leaf, if its tape was already consumed, if a tensor that the tape needs was
  *   changed in place, or during another backward pass (in a hook).
  *

@@ -725,7 +725,9 @@ LS_API ls_module *ls_sequential_named_of(const ls_named_module *modules, int cou
 #endif
 
 /* ---- initialization of floating-point tensors -------------------------------------------------------------------
- * All these functions except ls_nn_init_constant use the next stream of the generator (ls_seed). */
+ * All these functions except ls_nn_init_constant use the next stream of the generator (ls_seed). A parameter of a
+ * sharded layer (ls_nn_column_parallel and others) is only this rank's part: its sizes are the part's, and ranks with
+ * the same seed draw equal numbers, so do not call these functions on it. */
 
 /** Sets every element to `value`. */
 LS_API ls_status ls_nn_init_constant(ls_tensor *tensor, double value) LS_WARN_UNUSED;

@@ -383,7 +383,8 @@ LS_API ls_status ls_fill(ls_tensor *tensor, double value) LS_WARN_UNUSED;
 /**
  * Notifies the library that the program has written elements through ls_data. If a backward pass needs the old values,
  * it then fails with LS_ERR_STATE instead of computing a wrong gradient. ls_copy_into and ls_fill call this function
- * themselves. NULL is allowed.
+ * themselves. If several ls_from_memory tensors share memory, call it for each of them, because they are not views of
+ * each other. NULL is allowed.
  */
 LS_API void ls_mark_changed(ls_tensor *tensor);
 
