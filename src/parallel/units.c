@@ -99,13 +99,14 @@ static ls_status check_aliases(const ls_shards *shards) {
     return LS_OK;
 }
 
-/* Returns a number that increases with every change of a unit's parameter. */
+/*
+ * Returns a number that increases with every change of a parameter. Includes parameters outside units: in the next
+ * step, each rank overwrites its elements of them on all other ranks, so a difference could not be detected later.
+ */
 static uint64_t versions_of(const ls_shards *shards) {
     uint64_t sum = 0;
-    for (int i = 0; i < shards->unit_count; i++) {
-        for (int k = 0; k < shards->units[i].parameter_count; k++) {
-            sum += shards->units[i].parameters[k]->storage->version;
-        }
+    for (int i = 0; i < shards->model->parameters.count; i++) {
+        sum += shards->model->parameters.items[i].tensor->storage->version;
     }
     return sum;
 }

@@ -351,19 +351,20 @@ static ls_status test_averages(ls_comm *world) {
     return LS_OK;
 }
 
-/* Only rank 0 changes the parameters, as if it had loaded a file. */
-static ls_status test_other_parameters(ls_comm *world) {
+/* Only rank 0 changes parameters, as if it had loaded a file: parameters of a block, or of the head, which is not in a
+ * unit. */
+static ls_status test_other_parameters(ls_comm *world, bool in_unit) {
     replica r;
     LS_TRY(begin(&r, world, 3));
     LS_TRY(ls_data_parallel_gather(r.module, true));
-    ls_tensor *weight = ls_module_parameter(r.network->blocks[1], 0);
+    ls_tensor *weight = ls_module_parameter(in_unit ? r.network->blocks[1] : r.network->head, 0);
     LS_TRY(ls_comm_rank(world) == 0 ? ls_nn_init_constant(weight, 0.5) : LS_OK);
     LS_CHECK(ls_data_parallel_gather(r.module, false) == LS_ERR_MISMATCH);
     LS_EXPECT_MESSAGE("ls_sync_parameters");
     LS_TRY(ls_sync_parameters(r.module, world, 0));
     LS_TRY(ls_data_parallel_gather(r.module, false));
     LS_TRY(ls_data_parallel_gather(r.module, true));
-    LS_CHECK(ls_at(weight, (const int64_t[]){WIDTH - 1, 5}) == 0.5);
+    LS_CHECK(ls_at(weight, (const int64_t[]){in_unit ? WIDTH - 1 : 0, 5}) == 0.5);
     end(&r);
     return LS_OK;
 }
@@ -491,7 +492,8 @@ ls_status rank_test(ls_comm *world) {
     if (ls_comm_size(world) > 1) {
         LS_TRY(test_sync_parameters(world));
         LS_TRY(test_averages(world));
-        LS_TRY(test_other_parameters(world));
+        LS_TRY(test_other_parameters(world, true));
+        LS_TRY(test_other_parameters(world, false));
         LS_TRY(test_alias(world));
         LS_TRY(test_load(world));
         LS_TRY(test_freed(world, true));
