@@ -562,9 +562,9 @@ LS_API ls_status ls_data_parallel_check(ls_module *module) LS_WARN_UNUSED;
 
 /**
  * Gives every rank all parameters of a data-parallel module with .zero = 3 if `on` is true, until the function is
- * called with false. Call it before the program itself reads or changes parameters: ls_module_save, ls_module_load,
- * ls_module_hash, ls_sync_parameters. Change parameters in the same way on all ranks. Does nothing for other stages. A
- * collective call.
+ * called with false. ls_trial_load and `.resume` keep that state. Call it before the program itself reads or changes
+ * parameters: ls_module_save, ls_module_load, ls_module_hash, ls_sync_parameters. Change parameters in the same way on
+ * all ranks. Does nothing for other stages. A collective call.
  *
  * With false, it fails in the following cases, and every rank keeps all parameters:
  *

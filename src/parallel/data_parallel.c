@@ -451,6 +451,12 @@ ls_status ls_data_parallel_make_whole(ls_module *module, bool on) {
                                                  : LS_OK;
 }
 
+bool ls_data_parallel_is_whole(const ls_module *module) {
+    const ls_shards *shards =
+        ls_data_parallel_comm(module) != NULL ? ((const data_parallel_state *)module->state)->shards : NULL;
+    return shards != NULL && shards->gathered;
+}
+
 ls_status ls_data_parallel_gather_one(ls_module *module, const ls_tensor *parameter) {
     return ls_data_parallel_comm(module) != NULL
                ? ls_units_gather_one(((data_parallel_state *)module->state)->shards, parameter)
