@@ -140,8 +140,9 @@ LS_API ls_status ls_scope_end(ls_scope *scope);
  * replayed any more: capture them again. A trace that the thread has started (ls_trace_start) is dropped.
  *
  * Do not call this function in a function that the library calls, such as a hook, a module's forward function or the
- * function of ls_data_parallel_step. If the library has a scope open there, the call fails with LS_ERR_STATE and
- * changes nothing, and the failure counts in the innermost scope: the library's function fails, too.
+ * function of ls_data_parallel_step. In a hook, and in a function for which the library has opened a scope, the call
+ * fails with LS_ERR_STATE and changes nothing. The failure counts in the innermost scope, and the library's function
+ * fails, too.
  */
 LS_API void ls_thread_end(void);
 

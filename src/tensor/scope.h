@@ -124,6 +124,8 @@ typedef struct ls_record_ring {
  */
 typedef struct ls_thread_state {
     ls_scope *scope;       /* the innermost scope; never NULL */
+    int hooks;             /* number of running hooks of trials, in which ls_thread_end fails */
+    bool end_refused;      /* ls_thread_end has failed in the running hook */
     ls_tensor *free_queue; /* tensors to free one after another, so that freeing a long chain needs no deep recursion */
     struct ls_backward_pass *walking; /* for autograd: the running backward pass, or NULL */
     uint64_t pass;                    /* number of this thread's backward passes */

@@ -164,8 +164,9 @@ static void free_thread(void) {
     ls_free(thread);
 }
 
+/* Returns whether a function of the library has called the program's code. */
 static bool runs_library(const ls_thread_state *thread) {
-    bool runs = false;
+    bool runs = thread->hooks > 0;
     for (const ls_scope *scope = thread->scope; scope != &thread->root && !runs; scope = scope->outer) {
         runs = scope->library;
     }
@@ -180,6 +181,7 @@ void ls_thread_end(void) {
     (void)ls_fail(LS_ERR_STATE,
                   "ls_thread_end: called in a function that the library calls, such as a hook: the library still needs "
                   "this thread's scopes; call ls_thread_end after the library's function has returned");
+    ls_thread_present->end_refused = ls_thread_present->hooks > 0;
     (void)ls_scope_failed_status();
 }
 
