@@ -82,11 +82,15 @@ typedef struct ls_csv_options {
  * - `nan`, `inf` and hexadecimal numbers are read as by strtod.
  * - A string in a column of `.text` becomes its class number. If its classes are not given, each such column needs one
  *   more pass over the file.
- * - Integers are exact in an integer dtype. Other numbers are rounded to the dtype. LS_BOOL reads a number that is 0 in
- *   f64 as false, and any other number as true.
+ * - Without `.no_header`, the first line is the header even if it contains data, which is then lost. The library only
+ *   logs a warning if all fields of the line are numbers, unless `.columns` selects all columns by name.
+ * - Integers are exact in an integer dtype. Other numbers are rounded to f64 and then to the dtype, for bf16 and f16
+ *   through f32. The result may therefore differ from the nearest number by one unit in the last place. LS_BOOL reads a
+ *   number that is 0 in f64 as false, and any other number as true.
  * - Fails with LS_ERR_FORMAT, with the line and the column, if a field is empty (see `empty`), is not a number, or is
  *   not one of the classes. Also fails if a number overflows the dtype, or if the dtype is an integer dtype and
- *   the number is not an integer. For i64, integers from 2^53 on must have no decimal point and no exponent.
+ *   the number is not an integer after it is rounded to f64. For i64, integers from 2^53 on must have no decimal point
+ * and no exponent.
  * - Fails with LS_ERR_FORMAT too if the file lacks a column, or if two columns have its name.
  */
 LS_API ls_tensor *ls_csv_read(const char *path, const ls_csv_options *options);

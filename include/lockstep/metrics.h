@@ -44,14 +44,16 @@ typedef struct ls_metric_functions {
     ls_status (*mean)(const ls_trial_state *state, void *user, double *sum, double *weight);
     /** For any other metric: how many numbers each rank accumulates. */
     int width;
-    /** Sets the `width` numbers, which are 0 before the call, at the beginning of a pass. Requires `merge`. NULL
-     * leaves the numbers at 0. */
+    /** Sets the `width` numbers, which are 0 before the call, at the beginning of a pass. With `.shards`, each slice
+     * has its own numbers, and the trial calls the function several times per pass. Requires `merge`. NULL leaves the
+     * numbers at 0. */
     void (*init)(double *numbers, void *user);
-    /** Adds the batch's contribution to `numbers`, which this rank accumulates. */
+    /** Adds the batch's contribution to `numbers`, which this rank (with `.shards`, this slice) accumulates. */
     ls_status (*update)(const ls_trial_state *state, void *user, double *numbers);
-    /** Merges the numbers of another rank into `numbers`, at the end of a pass. The trial starts with the numbers of
-     * `init` and merges the ranks in ascending order. A merge into the numbers of `init` must therefore return the
-     * numbers of the other rank. NULL adds the numbers of all ranks. */
+    /** Merges the numbers of another rank (with `.shards`, of another slice) into `numbers`, at the end of a pass. The
+     * trial starts with the numbers of `init` and merges the ranks or slices in ascending order. A merge into the
+     * numbers of `init` must therefore return `other`. A rank or slice without samples in the pass has the numbers of
+     * `init` too: a merge of such an `other` must not change `numbers`. NULL adds the numbers of all ranks. */
     void (*merge)(double *numbers, const double *other, void *user);
     /** Returns the value of the metric from the numbers of all ranks, or from this rank's numbers so far. */
     double (*result)(const double *numbers, void *user);

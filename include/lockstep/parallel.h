@@ -562,14 +562,16 @@ LS_API ls_status ls_data_parallel_check(ls_module *module) LS_WARN_UNUSED;
 
 /**
  * Gives every rank all parameters of a data-parallel module with .zero = 3 if `on` is true, until the function is
- * called with false. Call it before the program itself reads or changes parameters: ls_module_save, ls_module_load,
- * ls_module_hash, ls_sync_parameters. Change parameters in the same way on all ranks. Does nothing for other stages. A
- * collective call.
+ * called with false. ls_trial_load and `.resume` keep that state. Call it before the program itself reads or changes
+ * parameters: ls_module_save, ls_module_load, ls_module_hash, ls_sync_parameters. Change parameters in the same way on
+ * all ranks. Does nothing for other stages. A collective call.
  *
- * With false, it fails in the following cases, and the rank keeps all parameters:
+ * With false, it fails in the following cases, and every rank keeps all parameters:
  *
- * - LS_ERR_MISMATCH: the ranks have changed parameters differently. Call ls_sync_parameters first.
- * - LS_ERR_STATE: an ls_alias or ls_detach of a parameter exists, which would lose its elements.
+ * - LS_ERR_MISMATCH: the ranks have changed parameters differently. Call ls_sync_parameters first. A change through
+ *   ls_data is only noticed after ls_mark_changed.
+ * - LS_ERR_STATE: an ls_alias or ls_detach of a parameter exists, which would lose its elements. Ranks without one fail
+ *   with LS_ERR_MISMATCH.
  *
  * Fails with LS_ERR_ARGUMENT if `module` is not data-parallel, and in stage 3 with LS_ERR_STATE after ls_comm_free.
  */

@@ -136,7 +136,13 @@ LS_API ls_status ls_scope_end(ls_scope *scope);
  * for reuse. The library does this when a thread ends. Call this function earlier if release functions of
  * ls_from_memory must run before that, for example when an interpreter exits. Tensors outside any scope stay valid, and
  * the thread can continue to use the library. The default device, ls_no_grad and ls_autocast return to their initial
- * values, and ls_memory_stats no longer counts tensors outside any scope.
+ * values, and ls_memory_stats no longer counts tensors outside any scope. Captured steps of the thread cannot be
+ * replayed any more: capture them again. A trace that the thread has started (ls_trace_start) is dropped.
+ *
+ * Do not call this function in a function that the library calls, such as a hook, a module's forward function or the
+ * function of ls_data_parallel_step. In a hook, and in a function for which the library has opened a scope, the call
+ * fails with LS_ERR_STATE and changes nothing. The failure counts in the innermost scope, and the library's function
+ * fails, too.
  */
 LS_API void ls_thread_end(void);
 

@@ -129,7 +129,7 @@ static ls_status backward(ls_thread_state *thread, ls_tensor *output, const ls_b
         return prepared;
     }
     ls_backward_pass pass = {.thread = thread,
-                             .scope = ls_scope_begin(),
+                             .scope = ls_scope_open(),
                              .weight = 1,
                              .depends = options->gradient != NULL && options->gradient->node == &ls_tape_gradient};
     if (pass.scope == NULL) {

@@ -313,7 +313,7 @@ ls_status ls_walk_recorded(const char *name, const ls_node *rule, ls_scope *scop
         return LS_OK;
     }
     ls_scope *before = pass->scope;
-    ls_scope *rules = ls_scope_begin();
+    ls_scope *rules = ls_scope_open();
     if (rules == NULL) {
         return ls_error_status();
     }

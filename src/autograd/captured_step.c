@@ -199,7 +199,7 @@ static ls_status take_result(ls_step *step, const char *call, const ls_tensor *r
 
 /* Runs the function of the step in its own scope. */
 static ls_status run_function(ls_step *step, const char *call) {
-    ls_scope *scope = ls_scope_begin();
+    ls_scope *scope = ls_scope_open();
     if (scope == NULL) {
         return ls_error_status();
     }
@@ -387,7 +387,8 @@ static ls_status check_thread(const ls_step *step) {
     const ls_thread_state *thread = ls_thread();
     return thread != NULL && thread->serial == step->thread_serial
                ? LS_OK
-               : ls_fail(LS_ERR_STATE, "ls_step_replay: another thread has captured the step: replay it there");
+               : ls_fail(LS_ERR_STATE, "ls_step_replay: another thread has captured the step, or this thread before "
+                                       "ls_thread_end: capture the step again on this thread");
 }
 
 /* Checks everything that a replay needs, except the thread. */

@@ -128,7 +128,7 @@ static ls_status keep_made(custom *c) {
 
 /* Calls the program's function in a new scope, without recording. */
 static ls_status run_forward(custom *c) {
-    ls_scope *scope = ls_scope_begin();
+    ls_scope *scope = ls_scope_open();
     if (scope == NULL) {
         return ls_error_status();
     }

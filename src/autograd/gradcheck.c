@@ -69,7 +69,7 @@ static ls_tensor *call_function(const check *c) {
 
 /* Computes the sum for the current values of the inputs. */
 static ls_status evaluate(const check *c, double *sum) {
-    ls_scope *scope = ls_scope_begin();
+    ls_scope *scope = ls_scope_open();
     if (scope == NULL) {
         return ls_error_status();
     }
@@ -90,7 +90,7 @@ static ls_status evaluate(const check *c, double *sum) {
 
 /* Creates the weights and runs the backward pass, which stores the gradients in the inputs' leaves. */
 static ls_status differentiate(check *c) {
-    ls_scope *scope = ls_scope_begin();
+    ls_scope *scope = ls_scope_open();
     if (scope == NULL) {
         return ls_error_status();
     }

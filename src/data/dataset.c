@@ -150,7 +150,7 @@ static ls_tensor *reuse_or_new(ls_tensor *old, int64_t n, ls_shape sample, ls_dt
 
 /* Runs the transforms in their own scope, without recording. Takes ownership of `batch`. */
 static ls_tensor *run_chain(const ls_transform_chain *chain, const ls_samples *samples, ls_tensor *batch) {
-    ls_scope *scope = ls_scope_begin();
+    ls_scope *scope = ls_scope_open();
     if (scope == NULL) {
         ls_tensor_drop(batch);
         return NULL;
@@ -234,7 +234,7 @@ static ls_random_state random_state_of(const ls_dataset *dataset, const ls_sampl
 }
 
 ls_status ls_without_recording(ls_status (*function)(void *argument), void *argument) {
-    ls_scope *scope = ls_scope_begin();
+    ls_scope *scope = ls_scope_open();
     if (scope == NULL) {
         return ls_error_status();
     }

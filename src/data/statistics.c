@@ -100,7 +100,7 @@ static ls_status add_channel(statistics *s, int64_t channel, const double *batch
 static ls_status add_batch(statistics *s, ls_tensor *input, int64_t rows) {
     const ls_sample_layout layout = ls_dataset_layout(s->dataset);
     LS_TRY(ls_batch_check("ls_nn_standardize_fit", "input", s->count, input, layout.input_shape, layout.input_dtype));
-    ls_scope *scope = ls_scope_begin();
+    ls_scope *scope = ls_scope_open();
     ls_tensor *batch = ls_to(input, LS_F64);
     batch = batch != NULL ? ls_contiguous(batch) : NULL;
     ls_status status = batch != NULL ? LS_OK : ls_error_status();

@@ -195,7 +195,7 @@ INLINE bool is_outside(void) {
  */
 __attribute__((noinline)) static ls_status run_outside(ls_module *module, ls_tensor *const *inputs, int input_count,
                                                        ls_tensor **outputs, int output_count) {
-    ls_scope *scope = ls_scope_begin();
+    ls_scope *scope = ls_scope_open();
     if (scope == NULL) {
         return ls_error_status();
     }

@@ -174,7 +174,7 @@ static ls_status run_again(recomputation *r, ls_thread_state *thread, ls_tensor 
 
 static ls_status walk_again(recomputation *r, ls_node *node, ls_tensor *gradient) {
     ls_thread_state *thread = ls_thread();
-    ls_scope *scope = ls_scope_begin();
+    ls_scope *scope = ls_scope_open();
     if (scope == NULL) {
         return ls_error_status();
     }
@@ -217,7 +217,7 @@ static const ls_op recompute_op = {.name = "ls_recompute",
 /* Runs the module without recording, and sets *output to a view of the result in the innermost scope. */
 static ls_status run_first(ls_thread_state *thread, ls_module *module, ls_tensor *const *inputs, int input_count,
                            ls_tensor **output) {
-    ls_scope *scope = ls_scope_begin();
+    ls_scope *scope = ls_scope_open();
     if (scope == NULL) {
         return ls_error_status();
     }

@@ -55,7 +55,7 @@ static ls_status check_here(const char *call, const ls_ema *ema) {
 
 /* Computes average = keep * average + (1 - keep) * present. Copies counters. */
 static ls_status average_one(ls_tensor *average, ls_tensor *present, double keep) {
-    ls_scope *scope = ls_scope_begin();
+    ls_scope *scope = ls_scope_open();
     if (scope == NULL) {
         return ls_error_status();
     }

@@ -151,7 +151,7 @@ static ls_status check_fits(const char *call, const char *type, const ls_state_l
 
 /* Computes the minimum and the maximum of a nonempty tensor. Both are NaN if any element is NaN. */
 static ls_status find_extremes(const ls_tensor *tensor, double *least, double *largest) {
-    ls_scope *scope = ls_scope_begin();
+    ls_scope *scope = ls_scope_open();
     if (scope == NULL) {
         return ls_error_status();
     }

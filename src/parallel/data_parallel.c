@@ -370,7 +370,7 @@ ls_status ls_data_parallel_skip(ls_module *module) {
         return end_without_loss(state, LS_OK);
     }
     LS_TRY(ls_comm_check_open("ls_data_parallel_skip", state->comm));
-    ls_scope *scope = ls_scope_begin();
+    ls_scope *scope = ls_scope_open();
     state->told = state->agreed = false;
     state->overlap.abandoned = state->overlap.begun;
     ls_status status = run_without_samples(state);
@@ -404,7 +404,7 @@ static ls_status run_step(data_parallel_state *state, const ls_batch *batch, ls_
 /* Runs a step in its own scope. */
 static ls_status run_step_in_scope(data_parallel_state *state, const ls_batch *batch, ls_loss_function function,
                                    void *user) {
-    ls_scope *scope = ls_scope_begin();
+    ls_scope *scope = ls_scope_open();
     return scope != NULL ? ls_scope_end_after(scope, run_step(state, batch, function, user)) : ls_error_status();
 }
 
@@ -435,7 +435,7 @@ ls_status ls_data_parallel_join_forward(ls_module *module) {
     if (ls_data_parallel_comm(module) == NULL || !ls_data_parallel_has_units(module->state)) {
         return LS_OK;
     }
-    ls_scope *scope = ls_scope_begin();
+    ls_scope *scope = ls_scope_open();
     if (scope == NULL) {
         return ls_error_status();
     }
@@ -449,6 +449,12 @@ ls_status ls_data_parallel_join_forward(ls_module *module) {
 ls_status ls_data_parallel_make_whole(ls_module *module, bool on) {
     return ls_data_parallel_comm(module) != NULL ? ls_units_gather(((data_parallel_state *)module->state)->shards, on)
                                                  : LS_OK;
+}
+
+bool ls_data_parallel_is_whole(const ls_module *module) {
+    const ls_shards *shards =
+        ls_data_parallel_comm(module) != NULL ? ((const data_parallel_state *)module->state)->shards : NULL;
+    return shards != NULL && shards->gathered;
 }
 
 ls_status ls_data_parallel_gather_one(ls_module *module, const ls_tensor *parameter) {

@@ -194,6 +194,10 @@ ls_status ls_data_parallel_join_forward(ls_module *module);
 /* Gathers all parameters of a data-parallel module on this rank (true), or reduces them to its shard again (false).
  * Other modules are allowed. */
 ls_status ls_data_parallel_make_whole(ls_module *module, bool on);
+
+/* Returns whether ls_data_parallel_make_whole(module, true) has gathered the parameters. */
+bool ls_data_parallel_is_whole(const ls_module *module);
+
 /*
  * Gathers all elements of `parameter` on this rank until the next such call; NULL releases them. Uses the memory of one
  * unit (parallel/units.h). Collective. Other modules are allowed.

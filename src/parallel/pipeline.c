@@ -172,7 +172,7 @@ static ls_status go_forward_in_scope(step *t, int number) {
 
 static ls_status go_forward(step *t, int number) {
     ls_thread_state *thread = ls_thread();
-    ls_scope *scope = ls_scope_begin();
+    ls_scope *scope = ls_scope_open();
     thread->segment = (uint32_t)number + 1;
     const ls_status status = go_forward_in_scope(t, number);
     const ls_status ended = ls_scope_close(scope);
@@ -207,7 +207,7 @@ static ls_status go_backward_in_scope(step *t, int number) {
 static ls_status go_backward(step *t, int number) {
     ls_thread_state *thread = ls_thread();
     microbatch *j = &t->microbatches[number];
-    ls_scope *scope = ls_scope_begin();
+    ls_scope *scope = ls_scope_open();
     thread->segment = (uint32_t)number + 1;
     const ls_status status = go_backward_in_scope(t, number);
     const ls_status ended = ls_scope_close(scope);

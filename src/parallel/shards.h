@@ -44,8 +44,8 @@ struct ls_shards {
     int unit_count;
     void (*on_decided)(ls_shards *shards);       /* called when sharding is decided; may be NULL */
     bool (*averages)(const ls_module *replicas); /* returns false while the ranks may have different gradients */
-    uint64_t versions; /* versions of the units' parameters when they were gathered; units.c */
-    bool gathered;     /* this rank has all parameters of the units until ls_units_gather(false) */
+    uint64_t versions;                           /* versions of the parameters when the units were gathered; units.c */
+    bool gathered; /* this rank has all parameters of the units until ls_units_gather(false) */
     bool decided;
     bool whole;  /* each rank owns whole parameters */
     bool failed; /* an exchange or a step failed on some rank, so the ranks may have different parameters */

@@ -201,7 +201,7 @@ typedef ls_status pass_of_slice(slice_step *s, int slice);
  * slices that synchronize.
  */
 static ls_status run_in_scope(slice_step *s, int slice, pass_of_slice *passes) {
-    ls_scope *scope = ls_scope_begin();
+    ls_scope *scope = ls_scope_open();
     ls_status status = scope != NULL ? passes(s, slice) : ls_error_status();
     if (scope != NULL) {
         ls_scope_end_inner(scope);

@@ -146,7 +146,7 @@ ls_status ls_slices_visit(ls_slices *slices, const ls_batch *batch,
                           ls_status (*function)(const ls_batch *slice, void *user), void *user) {
     ls_status status = ls_slices_check_batch(slices, batch);
     for (int i = 0; i < slices->count && status == LS_OK; i++) {
-        ls_scope *scope = ls_scope_begin();
+        ls_scope *scope = ls_scope_open();
         ls_batch part = *batch;
         status = scope != NULL ? ls_slice_cut(slices, batch, slices->first + i, &part) : ls_error_status();
         if (status == LS_OK) {

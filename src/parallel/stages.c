@@ -44,7 +44,7 @@ enum { REPETITIONS = 5 };
  * pass failed.
  */
 static double time_layer(ls_module *layer, bool first, ls_tensor *input, ls_tensor **output) {
-    ls_scope *scope = ls_scope_begin();
+    ls_scope *scope = ls_scope_open();
     ls_tensor *x = ls_detach(input);
     if (!first && x != NULL && ls_dtype_is_floating(ls_dtype_of(x))) {
         (void)ls_set_requires_grad(x, true);
@@ -61,7 +61,7 @@ static double time_layer(ls_module *layer, bool first, ls_tensor *input, ls_tens
 
 /* Times every layer on `sample`. Returns false if a layer failed. */
 static bool time_layers(const ls_module *model, ls_tensor *sample, double *costs) {
-    ls_scope *scope = ls_scope_begin();
+    ls_scope *scope = ls_scope_open();
     ls_tensor *x = sample;
     for (int i = 0; i < model->child_count && x != NULL; i++) {
         ls_tensor *y = NULL;
@@ -110,7 +110,7 @@ static bool measure_layers(const ls_module *model, ls_tensor *sample, double *co
         return false;
     }
     const ls_random_state random = ls_random_present();
-    ls_scope *scope = ls_scope_begin();
+    ls_scope *scope = ls_scope_open();
     bool good = copy_buffers(model, copies);
     if (good) {
         ls_saved_error cause;

@@ -79,7 +79,7 @@ static ls_tensor *part_of(ls_tensor *whole, const ls_comm *comm, int axis) {
         return NULL;
     }
     const ls_share share = ls_share_of(ls_size(whole, axis), ls_comm_size(comm), ls_comm_rank(comm));
-    ls_scope *scope = ls_scope_begin();
+    ls_scope *scope = ls_scope_open();
     ls_tensor *part = ls_keep(ls_clone(ls_narrow(whole, axis, share.start, share.count)));
     return ls_scope_close(scope) == LS_OK ? part : NULL;
 }

@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "base/pages.h"
 #include "comm/hold.h"
+#include "parallel/cause.h"
 #include "parallel/parallel.h"
 #include "tensor/device.h"
 #include "tensor/scope.h"
@@ -99,24 +100,34 @@ static ls_status check_aliases(const ls_shards *shards) {
     return LS_OK;
 }
 
-/* Returns a number that increases with every change of a unit's parameter. */
+/*
+ * Returns a number that increases with every change of a parameter. Includes parameters outside units: in the next
+ * step, each rank overwrites its elements of them on all other ranks, so a difference could not be detected later.
+ */
 static uint64_t versions_of(const ls_shards *shards) {
     uint64_t sum = 0;
-    for (int i = 0; i < shards->unit_count; i++) {
-        for (int k = 0; k < shards->units[i].parameter_count; k++) {
-            sum += shards->units[i].parameters[k]->storage->version;
-        }
+    for (int i = 0; i < shards->model->parameters.count; i++) {
+        sum += shards->model->parameters.items[i].tensor->storage->version;
     }
     return sum;
 }
 
-/* If a rank has changed parameters, all ranks must have made the same change, because the ranks cannot detect a
- * difference after resharding. */
+/*
+ * If a rank has changed parameters, all ranks must have made the same change, because the ranks cannot detect a
+ * difference after resharding. A failure on one rank is a failure on all ranks.
+ */
 static ls_status check_before_resharding(const ls_shards *shards) {
-    LS_TRY(check_aliases(shards));
-    uint8_t changed = versions_of(shards) != shards->versions;
-    LS_TRY(ls_comm_allreduce(shards->comm, &changed, &changed, 1, LS_U8, LS_MAX, NULL));
-    return changed != 0 ? ls_replicas_compare(call, shards->model, shards->comm) : LS_OK;
+    enum { EQUAL, CHANGED, FAILED };
+    const bool failed = check_aliases(shards) != LS_OK;
+    uint8_t worst = failed ? FAILED : versions_of(shards) != shards->versions ? CHANGED : EQUAL;
+    ls_saved_error cause;
+    ls_error_save(&cause);
+    LS_TRY(ls_comm_allreduce(shards->comm, &worst, &worst, 1, LS_U8, LS_MAX, NULL));
+    if (worst == FAILED) {
+        (void)(failed ? ls_error_put_back(&cause) : LS_OK);
+        return ls_cause_share(shards->comm, call, failed);
+    }
+    return worst == CHANGED ? ls_replicas_compare(call, shards->model, shards->comm) : LS_OK;
 }
 
 ls_status ls_units_gather(ls_shards *shards, bool on) {
@@ -332,7 +343,8 @@ static ls_status refuse_view(const ls_sharded_unit *unit) {
 
 static ls_status check_output(const ls_unit *base, const ls_tensor *output) {
     const ls_sharded_unit *unit = (const ls_sharded_unit *)(const void *)base;
-    for (int i = 0; i < unit->parameter_count && unit->shards->stage == 3; i++) {
+    const bool reshards = unit->shards->stage == 3 && !unit->shards->gathered;
+    for (int i = 0; i < unit->parameter_count && reshards; i++) {
         if (output->storage == unit->parameters[i]->storage || ls_tensor_has_alias(unit->parameters[i])) {
             return refuse_view(unit);
         }

@@ -98,7 +98,7 @@ static void end_open_scopes(ls_thread_state *thread) {
     }
 }
 
-ls_scope *ls_scope_begin(void) {
+static ls_scope *begin_scope(bool library) {
     ls_thread_state *thread = ls_thread();
     if (thread == NULL) {
         return NULL;
@@ -115,6 +115,7 @@ ls_scope *ls_scope_begin(void) {
     scope->gone = NULL;
     scope->status = LS_OK;
     scope->lost = false;
+    scope->library = library;
     scope->errors = ls_error_count;
     scope->no_grad = thread->no_grad;
     scope->autocast = thread->autocast;
@@ -122,6 +123,14 @@ ls_scope *ls_scope_begin(void) {
     thread->scope = scope;
     thread->end_scopes = end_open_scopes;
     return scope;
+}
+
+ls_scope *ls_scope_begin(void) {
+    return begin_scope(false);
+}
+
+ls_scope *ls_scope_open(void) {
+    return begin_scope(true);
 }
 
 /*

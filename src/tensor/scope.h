@@ -59,6 +59,7 @@ struct ls_scope {
     ls_tensor *gone;  /* records of the tensors of the last scope that ended inside this scope: see ls_thread_state */
     ls_status status; /* the first failure in the scope */
     bool lost;        /* a call that returns a tensor has failed */
+    bool library;     /* ls_scope_open created the scope */
     uint32_t errors;  /* ls_error_count at its begin */
     bool no_grad;     /* the thread's modes at the begin of the scope, restored at its end */
     ls_dtype autocast;
@@ -123,6 +124,8 @@ typedef struct ls_record_ring {
  */
 typedef struct ls_thread_state {
     ls_scope *scope;       /* the innermost scope; never NULL */
+    int hooks;             /* number of running hooks of trials, in which ls_thread_end fails */
+    bool end_refused;      /* ls_thread_end has failed in the running hook */
     ls_tensor *free_queue; /* tensors to free one after another, so that freeing a long chain needs no deep recursion */
     struct ls_backward_pass *walking; /* for autograd: the running backward pass, or NULL */
     uint64_t pass;                    /* number of this thread's backward passes */
@@ -194,6 +197,8 @@ static inline void ls_record_release(void *record, size_t bytes) {
 /* Drops the tensors of the scope but leaves it open. */
 void ls_scope_sweep(ls_scope *scope);
 
+/* Same as ls_scope_begin, for the library's own scopes: until they end, ls_thread_end fails. */
+ls_scope *ls_scope_open(void);
 /* Ends the scopes inside `scope` that a user function has left open. */
 void ls_scope_end_inner(const ls_scope *scope);
 /*

@@ -18,9 +18,11 @@ static pthread_key_t end_key;
 static pthread_once_t end_key_once = PTHREAD_ONCE_INIT;
 static bool end_key_works;
 
+static void free_thread(void);
+
 static void end_thread(void *state) {
     (void)state;
-    ls_thread_end();
+    free_thread();
 }
 
 static void make_end_key(void) {
@@ -132,7 +134,8 @@ static void empty_ring(ls_thread_state *thread, const ls_record_ring *ring) {
     }
 }
 
-void ls_thread_end(void) {
+/* Also works in a function that the library has called, because a thread may exit there. */
+static void free_thread(void) {
     ls_thread_state *thread = ls_thread_present;
     if (thread == NULL) {
         return;
@@ -161,8 +164,29 @@ void ls_thread_end(void) {
     ls_free(thread);
 }
 
+/* Returns whether a function of the library has called the program's code. */
+static bool runs_library(const ls_thread_state *thread) {
+    bool runs = thread->hooks > 0;
+    for (const ls_scope *scope = thread->scope; scope != &thread->root && !runs; scope = scope->outer) {
+        runs = scope->library;
+    }
+    return runs;
+}
+
+void ls_thread_end(void) {
+    if (ls_thread_present == NULL || !runs_library(ls_thread_present)) {
+        free_thread();
+        return;
+    }
+    (void)ls_fail(LS_ERR_STATE,
+                  "ls_thread_end: called in a function that the library calls, such as a hook: the library still needs "
+                  "this thread's scopes; call ls_thread_end after the library's function has returned");
+    ls_thread_present->end_refused = ls_thread_present->hooks > 0;
+    (void)ls_scope_failed_status();
+}
+
 __attribute__((destructor)) static void end_last_thread(void) {
-    ls_thread_end();
+    free_thread();
 }
 
 void ls_record_release_without_thread(void *record) {

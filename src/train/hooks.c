@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "comm/meter.h"
+#include "tensor/scope.h"
 #include "train/trial.h"
 
 const char *ls_trial_callback_name(const ls_callback *callback, int i, char number[24]) {
@@ -35,6 +36,20 @@ ls_status ls_trial_fail_in(ls_trial *trial, ls_status status, bool says_why, con
     return status;
 }
 
+/* Calls a hook. A hook that has called ls_thread_end has failed. */
+static ls_status call(ls_callback_function function, ls_trial_state *state, void *user) {
+    ls_thread_state *thread = ls_thread();
+    if (thread == NULL) {
+        return LS_ERR_MEMORY;
+    }
+    thread->hooks++;
+    const ls_status status = function(state, user);
+    thread->hooks--;
+    const bool refused = thread->end_refused;
+    thread->end_refused = false;
+    return status == LS_OK && refused ? LS_ERR_STATE : status;
+}
+
 ls_status ls_trial_call_hooks(ls_trial *trial, size_t hook, const char *name) {
     for (int i = 0; i < trial->options.callback_count; i++) {
         const ls_callback *callback = trial->callbacks[i];
@@ -44,7 +59,7 @@ ls_status ls_trial_call_hooks(ls_trial *trial, size_t hook, const char *name) {
         }
         const uint32_t errors = ls_error_count;
         const uint64_t communication = ls_comm_metered.nanoseconds;
-        const ls_status status = function(&trial->state, callback->user);
+        const ls_status status = call(function, &trial->state, callback->user);
         trial->watch.hooks_communicate |= !callback->built_in && ls_comm_metered.nanoseconds != communication;
         if (status != LS_OK) {
             char what[LS_FAILED_IN_LIMIT - 2], number[24];

@@ -345,7 +345,7 @@ static ls_status end_failed_scope(ls_scope *scope, ls_status status) {
 }
 
 ls_status ls_trial_step(ls_trial *trial, const ls_batch *batch, ls_trial_step_function *step) {
-    ls_scope *scope = ls_scope_begin();
+    ls_scope *scope = ls_scope_open();
     if (scope == NULL) {
         return ls_error_status();
     }

@@ -8,6 +8,8 @@
 #include "tests/support/files.h"
 #include "tests/support/ranks.h"
 
+#include <stdio.h>
+
 #include <lockstep/lockstep.h>
 
 /* ---- refused trials ---------------------------------------------------------------------------------------------- */
@@ -184,6 +186,56 @@ static ls_status need_parameters(ls_comm *world) {
     return LS_OK;
 }
 
+/* Runs a trial with `.checkpoint` and `.resume`, up to the epoch. */
+static ls_status run_to(ls_comm *world, sharding how, const char *folder, int64_t epochs, uint64_t *hash) {
+    ls_scope *scope = ls_scope_begin();
+    ls_seed(3);
+    ls_tensor *x = ls_randn(LS_SHAPE(12, 8), LS_F32), *y = ls_randn(LS_SHAPE(12, 5), LS_F32);
+    ls_loader *loader =
+        ls_loader_new(ls_tensor_dataset(x, y), &(ls_loader_options){.global_batch_size = 12, .comm = world});
+    ls_module *model = make_model(world, how);
+    ls_optimizer *optimizer = ls_sgd(model, NULL);
+    LS_TRY(ls_data_parallel_gather(model, true));
+    ls_trial *trial = ls_trial_new(&(ls_trial_options){.model = model,
+                                                       .optimizer = optimizer,
+                                                       .criterion = ls_criterion_mse,
+                                                       .train = loader,
+                                                       .comm = world,
+                                                       .quiet = true,
+                                                       .checkpoint = &(ls_checkpoint_options){.folder = folder},
+                                                       .resume = folder,
+                                                       LS_CALLBACKS(make_callback(world, 0))});
+    LS_CHECK(trial != NULL);
+    ls_tensor *alias = ls_detach(ls_module_parameter(model, 0)); /* allowed until the program ends the gathering */
+    LS_TRY(ls_trial_run(trial, epochs));
+    ls_release(alias);
+    *hash = ls_module_hash(model); /* fails unless the model is still gathered */
+    LS_CHECK(*hash != 0);
+    LS_TRY(ls_data_parallel_gather(model, false));
+    ls_trial_free(trial);
+    ls_optimizer_free(optimizer);
+    ls_module_free(model);
+    ls_loader_free(loader);
+    (void)ls_scope_end(scope);
+    return ls_comm_barrier(world, NULL);
+}
+
+/* With ls_data_parallel_gather, a resumed run needs the parameters too, and trains like with .zero = 2. */
+static ls_status resumes_with_parameters(ls_comm *world) {
+    uint64_t hashes[2];
+    for (int i = 0; i < 2; i++) {
+        char folder[64] = ""; /* the same on all ranks */
+        if (ls_comm_rank(world) == 0) {
+            snprintf(folder, sizeof folder, "%s", test_path(i == 0 ? "stage-2" : "stage-3"));
+        }
+        LS_TRY(ls_comm_broadcast(world, folder, sizeof folder, LS_U8, 0, NULL));
+        LS_TRY(run_to(world, i == 0 ? ZERO_2 : ZERO_3, folder, 1, &hashes[i]));
+        LS_TRY(run_to(world, i == 0 ? ZERO_2 : ZERO_3, folder, 2, &hashes[i]));
+    }
+    LS_CHECK(hashes[0] == hashes[1]);
+    return LS_OK;
+}
+
 /* ---- the rate finder --------------------------------------------------------------------------------------------- */
 
 typedef enum replicas { AVERAGED, OUTER, LOCAL_SGD, LEVELS } replicas;
@@ -322,6 +374,7 @@ static ls_status restores_replicas(ls_comm *world) {
 ls_status rank_test(ls_comm *world) {
     LS_TRY(refuses(world));
     LS_TRY(need_parameters(world));
+    LS_TRY(resumes_with_parameters(world));
     if (ls_comm_rank(world) == 0) {
         test_files_remove();
     }

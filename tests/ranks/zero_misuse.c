@@ -351,19 +351,20 @@ static ls_status test_averages(ls_comm *world) {
     return LS_OK;
 }
 
-/* Only rank 0 changes the parameters, as if it had loaded a file. */
-static ls_status test_other_parameters(ls_comm *world) {
+/* Only rank 0 changes parameters, as if it had loaded a file: parameters of a block, or of the head, which is not in a
+ * unit. */
+static ls_status test_other_parameters(ls_comm *world, bool in_unit) {
     replica r;
     LS_TRY(begin(&r, world, 3));
     LS_TRY(ls_data_parallel_gather(r.module, true));
-    ls_tensor *weight = ls_module_parameter(r.network->blocks[1], 0);
+    ls_tensor *weight = ls_module_parameter(in_unit ? r.network->blocks[1] : r.network->head, 0);
     LS_TRY(ls_comm_rank(world) == 0 ? ls_nn_init_constant(weight, 0.5) : LS_OK);
     LS_CHECK(ls_data_parallel_gather(r.module, false) == LS_ERR_MISMATCH);
     LS_EXPECT_MESSAGE("ls_sync_parameters");
     LS_TRY(ls_sync_parameters(r.module, world, 0));
     LS_TRY(ls_data_parallel_gather(r.module, false));
     LS_TRY(ls_data_parallel_gather(r.module, true));
-    LS_CHECK(ls_at(weight, (const int64_t[]){WIDTH - 1, 5}) == 0.5);
+    LS_CHECK(ls_at(weight, (const int64_t[]){in_unit ? WIDTH - 1 : 0, 5}) == 0.5);
     end(&r);
     return LS_OK;
 }
@@ -394,13 +395,16 @@ static ls_status test_load(ls_comm *world) {
     return LS_OK;
 }
 
-static ls_status test_alias(ls_comm *world) {
+/* An alias on one rank prevents resharding on all ranks, which can continue. */
+static ls_status test_alias(ls_comm *world, int rank) {
     replica r;
     LS_TRY(begin(&r, world, 3));
     LS_TRY(ls_data_parallel_gather(r.module, true));
-    ls_tensor *alias = ls_detach(ls_module_parameter(r.module, 2));
-    LS_CHECK(ls_data_parallel_gather(r.module, false) == LS_ERR_STATE);
+    const bool has = rank < 0 || rank == ls_comm_rank(world);
+    ls_tensor *alias = has ? ls_detach(ls_module_parameter(r.module, 2)) : NULL;
+    LS_CHECK(ls_data_parallel_gather(r.module, false) == (has ? LS_ERR_STATE : LS_ERR_MISMATCH));
     LS_EXPECT_MESSAGE("ls_clone");
+    LS_TRY(train(&r, world));
     ls_release(alias);
     LS_TRY(ls_data_parallel_gather(r.module, false));
     end(&r);
@@ -491,8 +495,10 @@ ls_status rank_test(ls_comm *world) {
     if (ls_comm_size(world) > 1) {
         LS_TRY(test_sync_parameters(world));
         LS_TRY(test_averages(world));
-        LS_TRY(test_other_parameters(world));
-        LS_TRY(test_alias(world));
+        LS_TRY(test_other_parameters(world, true));
+        LS_TRY(test_other_parameters(world, false));
+        LS_TRY(test_alias(world, -1));
+        LS_TRY(test_alias(world, ls_comm_size(world) - 1));
         LS_TRY(test_load(world));
         LS_TRY(test_freed(world, true));
         LS_TRY(test_freed(world, false));

@@ -353,7 +353,7 @@ static ls_tensor *entropy_of_probabilities(ls_tensor *x, ls_tensor *target, cons
     if (check_probabilities(cross_entropy_op.name, x, options) != LS_OK) {
         return ls_scope_failed();
     }
-    ls_scope *scope = ls_scope_begin();
+    ls_scope *scope = ls_scope_open();
     if (scope == NULL) {
         return ls_scope_failed();
     }

@@ -33,7 +33,7 @@ static ls_status on_layer(ls_module_call *call, void *user) {
 }
 
 static ls_status forward(lsuv *self) {
-    ls_scope *scope = ls_scope_begin();
+    ls_scope *scope = ls_scope_open();
     if (scope == NULL) {
         return ls_error_status();
     }
@@ -60,7 +60,7 @@ static ls_status measure(lsuv *self, ls_module *layer, double *deviation) {
 }
 
 static ls_status scale(ls_tensor *weight, double factor) {
-    ls_scope *scope = ls_scope_begin();
+    ls_scope *scope = ls_scope_open();
     if (scope == NULL) {
         return ls_error_status();
     }

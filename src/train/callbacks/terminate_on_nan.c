@@ -39,7 +39,7 @@ static void add_zeros(ls_tensor **sum, ls_tensor *x) {
  * Either argument may be NULL.
  */
 static ls_status are_finite(ls_tensor *x, const ls_module *model, bool *finite) {
-    ls_scope *scope = ls_scope_begin();
+    ls_scope *scope = ls_scope_open();
     if (scope == NULL) {
         return ls_error_status();
     }
@@ -56,7 +56,7 @@ static ls_status are_finite(ls_tensor *x, const ls_module *model, bool *finite) 
 
 /* Returns whether a tensor that is not finite contains a NaN. */
 static bool has_nan(ls_tensor *x) {
-    ls_scope *scope = ls_scope_begin();
+    ls_scope *scope = ls_scope_open();
     if (scope == NULL) {
         return true;
     }

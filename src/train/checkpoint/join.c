@@ -176,7 +176,7 @@ static bool is_wanted(void *user, const char *name, const ls_shape *shape) {
 
 /* Copies the elements that both parts contain. */
 static ls_status copy_common(ls_tensor *to, const ls_part *want, ls_tensor *from, const ls_part *part) {
-    ls_scope *scope = ls_scope_begin();
+    ls_scope *scope = ls_scope_open();
     const bool before = ls_no_grad(true);
     const int axes[] = {part->axis, want->axis != part->axis ? want->axis : -1};
     bool any = true;

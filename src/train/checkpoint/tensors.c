@@ -57,8 +57,12 @@ ls_status ls_checkpoint_get_model(ls_trial *trial, const char *prefix, ls_checkp
     return status;
 }
 
-/* Ends ls_data_parallel_make_whole. If the work before has failed, keeps its status and message. */
-static ls_status end_whole(ls_module *model, ls_status status) {
+/* Ends ls_data_parallel_make_whole, unless the program itself has gathered the parameters before. If the work before
+ * has failed, keeps its status and message. */
+static ls_status end_whole(ls_module *model, bool was_whole, ls_status status) {
+    if (was_whole) {
+        return status;
+    }
     ls_saved_error error;
     ls_error_save(&error);
     const ls_status ended = ls_data_parallel_make_whole(model, false);
@@ -69,10 +73,11 @@ ls_status ls_checkpoint_set_model(ls_resumption *from) {
     char path[PATH_MAX];
     ls_module *model = from->trial->state.model;
     LS_TRY(part_path(from, LS_MODEL_NAME, from->manifest.divided ? from->rank : -1, path));
+    const bool was_whole = ls_data_parallel_is_whole(model);
     LS_TRY(ls_data_parallel_make_whole(model, true));
-    return end_whole(model, from->model != NULL
-                                ? ls_module_load_from("ls_trial_load", model, from->folder, from->model, NULL)
-                                : ls_module_load(model, path));
+    return end_whole(model, was_whole,
+                     from->model != NULL ? ls_module_load_from("ls_trial_load", model, from->folder, from->model, NULL)
+                                         : ls_module_load(model, path));
 }
 
 typedef struct copying {

@@ -106,7 +106,7 @@ static ls_status fetch(ls_metrics *metrics, const ls_trial_state *state) {
 }
 
 ls_status ls_metrics_fetch(ls_metrics *metrics, const ls_trial_state *state) {
-    ls_scope *scope = ls_scope_begin();
+    ls_scope *scope = ls_scope_open();
     if (scope == NULL) {
         return ls_error_status();
     }

@@ -478,6 +478,21 @@ SCOPED_TEST(test_threads_that_end) {
     classifier_end(&self, NULL);
 }
 
+/* A thread that has called ls_thread_end captures its steps again. */
+TEST(test_thread_end) {
+    classifier self;
+    classifier_begin(&self, make_sgd);
+    ls_step *step = classifier_capture(&self);
+    ls_thread_end();
+    expect_error(ls_step_replay(step), LS_ERR_STATE, "or this thread before ls_thread_end: capture the step again");
+    ls_step_free(step);
+    step = classifier_capture(&self);
+    replay_step(step);
+    classifier_end(&self, step);
+    ls_release(self.x);
+    ls_release(self.target);
+}
+
 /* Each thread has its own capture; the other threads run as usual meanwhile. */
 static void *train_alone(void *user) {
     classifier self;
@@ -538,6 +553,7 @@ int main(void) {
         cmocka_unit_test(test_errors_of_a_replay),
         cmocka_unit_test(test_threads),
         cmocka_unit_test(test_threads_that_end),
+        cmocka_unit_test(test_thread_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -219,11 +219,52 @@ TEST(test_a_batch_that_wants_a_gradient) {
     ls_loader_free(loader);
 }
 
+/* ---- the thread's state ------------------------------------------------------------------------------------------ */
+
+static ls_status end_thread(ls_trial_state *state, void *user) {
+    (void)state;
+    (void)user;
+    ls_thread_end();
+    return LS_OK;
+}
+
+/* A hook must not end the scopes of the trial. The program's own scopes stay open, too. */
+TEST(test_a_hook_that_ends_the_thread) {
+    const ls_callback_hooks hooks[] = {{.on_init = end_thread},
+                                       {.on_start = end_thread},
+                                       {.on_start_epoch = end_thread},
+                                       {.on_start_training = end_thread},
+                                       {.on_sample = end_thread},
+                                       {.on_forward = end_thread},
+                                       {.on_backward = end_thread},
+                                       {.on_step_training = end_thread},
+                                       {.on_end_training = end_thread},
+                                       {.on_step_validation = end_thread},
+                                       {.on_end_validation = end_thread},
+                                       {.on_end_epoch = end_thread},
+                                       {.on_end = end_thread}};
+    for (size_t i = 0; i < sizeof hooks / sizeof hooks[0]; i++) {
+        setting s = make_setting();
+        ls_scope *scope = ls_scope_begin();
+        ls_callback *const callbacks[] = {ls_callback_new(&hooks[i], NULL)};
+        ls_trial_options options = options_of(&s);
+        options.callbacks = callbacks;
+        options.callback_count = 1;
+        ls_trial *trial = ls_trial_new(&options);
+        assert_true((trial == NULL) == (hooks[i].on_init != NULL));
+        expect_error(trial != NULL ? ls_trial_run(trial, 1) : ls_error_status(), LS_ERR_STATE, "ls_thread_end: ");
+        ls_trial_free(trial);
+        (void)ls_scope_end(scope);
+        free_setting(&s);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_calls_on_a_freed_loader),     cmocka_unit_test(test_calls_on_a_freed_optimizer),
         cmocka_unit_test(test_a_trial_of_what_was_freed),   cmocka_unit_test(test_kept_batches_are_told),
         cmocka_unit_test(test_what_holds_a_batch_keeps_it), cmocka_unit_test(test_a_batch_that_wants_a_gradient),
+        cmocka_unit_test(test_a_hook_that_ends_the_thread),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
