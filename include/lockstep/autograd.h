@@ -645,7 +645,9 @@ LS_API ls_tensor *ls_batch_norm(ls_tensor *x, ls_tensor *running_mean, ls_tensor
 /**
  * Returns length * direction / |direction| for each position of the first axis (Salimans and Kingma, arXiv 1602.07868;
  * PyTorch's weight_norm with dim=0). The result has the shape of `direction` [n, ...]. |direction| is the Euclidean
- * norm over all other axes. `length` is [n, 1, ...].
+ * norm over all other axes. `length` is [n, 1, ...]. bf16 and f16 are computed in f32, and the result is rounded once.
+ * If all elements of a position are 0, the result is NaN there. Fails with LS_ERR_SHAPE if `direction` has fewer than
+ * two axes.
  */
 LS_API ls_tensor *ls_weight_norm(ls_tensor *direction, ls_tensor *length);
 

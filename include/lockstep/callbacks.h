@@ -153,16 +153,17 @@ typedef struct ls_initialize_options {
     double gain;                /**< gain of the other rules; 0 selects the default, 1 */
     bool zero_bias;             /**< sets the parameter "bias" of the selected modules to 0 (torchbearer's ZeroBias) */
     const char *const *targets; /**< words (borrowed until ls_trial_new returns), terminated by NULL: a module is
-                                   selected if its type name contains one of the words and it is not sharded over ranks;
-                                   NULL selects "Linear" and "Conv" */
+                                   selected if its type name contains one of the words and none of its own parameters
+                                   is sharded over ranks (tensor parallelism); NULL selects "Linear" and "Conv" */
     uint64_t seed;
 } ls_initialize_options;
 
 /**
  * Initializes the parameter "weight" of the selected modules in ls_trial_new, if it has at least two axes
- * (torchbearer's KaimingUniform and similar callbacks). The numbers are functions of the seed and the module's name.
- * All ranks get the same numbers, even if their own seeds differ, and even in a pipeline. Load weights after
- * ls_trial_new.
+ * (torchbearer's KaimingUniform and similar callbacks). With .weight_norm, initializes "weight_v" and sets "weight_g"
+ * to its norms, so that the layer's weight is the initialized weight. The numbers are functions of the seed and the
+ * module's name. All ranks get the same numbers, even if their own seeds differ, and even in a pipeline. Load weights
+ * after ls_trial_new.
  */
 LS_API ls_callback *ls_initialize(const ls_initialize_options *options);
 
@@ -185,6 +186,7 @@ typedef struct ls_lsuv_options {
  * - A trial that resumes from a checkpoint after a training step skips the initialization.
  * - on_start fails with LS_ERR_STATE if the outputs of a layer do not vary or are not finite. The next run then starts
  *   the initialization again.
+ * - Layers without a parameter "weight" of at least two axes, such as layers with .weight_norm, keep their values.
  * - ls_trial_new fails with LS_ERR_UNSUPPORTED if the model is a pipeline.
  */
 LS_API ls_callback *ls_lsuv(const ls_lsuv_options *options);

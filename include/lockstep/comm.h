@@ -413,9 +413,9 @@ LS_API ls_status ls_comm_recv(ls_comm *comm, void *buffer, size_t count, ls_dtyp
  * LS_ERR_MISMATCH. After any other error, `*source` is unspecified. `source` may be NULL. The library borrows `source`
  * until ls_work_wait.
  *
- * The order of messages from different ranks depends on timing. If messages from several ranks are waiting, the call
- * takes the message from the next rank after the previous sender, so no rank waits forever. Messages from the same rank
- * with the same tag arrive in order, even if ls_comm_recv receives some of them.
+ * The order of messages from different ranks depends on timing. If messages with this tag from several ranks are
+ * waiting, the ranks take turns, for each tag separately, so no rank waits forever. Messages from the same rank with
+ * the same tag arrive in order, even if ls_comm_recv receives some of them.
  *
  * Fails with LS_ERR_PEER at once if all other ranks have left. If a rank dies, fails as every other call on the
  * communicator does.

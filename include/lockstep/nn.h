@@ -55,7 +55,8 @@ typedef struct ls_module_type {
     uint64_t optional; /**< inputs that may be NULL, if `inputs` is not 0: bit i for input i, below 64 */
     void (*free_state)(ls_module *self); /**< frees the state's memory, except parameters and children; may be NULL */
     bool whole_batch; /**< promise that the forward function in training mode calls ls_batch_norm or ls_dropout
-                         directly; in ls_data_parallel, ranks without samples then take part */
+                         directly; in ls_data_parallel, ranks without samples then take part. Without the promise, such
+                         a forward pass fails with LS_ERR_MISMATCH if a rank has no samples */
 } ls_module_type;
 
 /* ---- custom modules ---------------------------------------------------------------------------------------------- */
@@ -248,6 +249,8 @@ LS_API size_t ls_module_format(const ls_module *module, char *text, size_t capac
  * Saves parameters and buffers under their full names to a safetensors file with `metadata` (may be NULL), as
  * ls_safetensors_save does. A shared tensor is saved once, under its first name. The metadata maps its other names to
  * this name, as PyTorch's safetensors.torch.save_model does. `metadata` must not have these keys (LS_ERR_ARGUMENT).
+ * Fails with LS_ERR_ARGUMENT if two different tensors have the same full name. This needs a child with the name "",
+ * whose tensors are named like the module's own tensors.
  *
  * Not a collective call. If all ranks have the same parameters, call it on one rank only: ranks that write the same
  * file would overwrite each other's file. With .zero = 3, call ls_data_parallel_gather on all ranks first. Fails with

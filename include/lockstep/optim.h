@@ -614,12 +614,18 @@ LS_API void ls_grad_scaler_free(ls_grad_scaler *scaler);
 typedef struct ls_ema ls_ema;
 
 /**
- * Creates exponential moving averages. Each ls_ema_update sets average = decay average + (1 - decay) parameter, with
- * `decay` at least 0 and below 1, usually 0.999. With decay 0, the average is the mean of all updates (stochastic
- * weight averaging: Izmailov et al., arXiv 1803.05407). The first update copies the parameters. Buffers, such as the
- * statistics of batch normalization, are averaged too; integer buffers are copied. Returns ownership to the caller.
- * Returns NULL on failure, for example if `decay` is out of range. Calls that use the model fail with LS_ERR_STATE
- * after the model was freed and, with .zero = 3, without ls_data_parallel_gather.
+ * Creates exponential moving averages. Each ls_ema_update adds (1 - decay) (parameter - average) to the average, with
+ * `decay` at least 0 and below 1, usually 0.999. A parameter that does not change is its own average, bit for bit.
+ * With decay 0, the average is the mean of all updates (stochastic weight averaging: Izmailov et al., arXiv
+ * 1803.05407). The first update copies the parameters. Before the first update, the averages are the current
+ * parameters, so ls_ema_swap and ls_ema_put do not change their values.
+ *
+ * Buffers, such as the statistics of batch normalization, are averaged too; integer buffers are copied. Averages of
+ * bf16 and f16 are kept in f32, and rounded when they are put into the model.
+ *
+ * Returns ownership to the caller. Returns NULL on failure, for example if `decay` is out of range. Calls that use the
+ * model fail with LS_ERR_STATE after the model was freed, after a parameter was added to the model and, with .zero = 3,
+ * without ls_data_parallel_gather.
  */
 LS_API ls_ema *ls_ema_new(ls_module *model, double decay);
 /** Adds the current parameters to the averages. Call it after ls_optimizer_step. Fails with LS_ERR_STATE while the
@@ -634,8 +640,8 @@ LS_API ls_status ls_ema_put(ls_ema *ema) LS_WARN_UNUSED;
 LS_API int64_t ls_ema_count(const ls_ema *ema);
 /**
  * Lists the averages as named tensors, with the names of parameters and buffers in the model, and "n_averaged" (i64,
- * ls_ema_count). Returns borrowed pointers, valid until the next call on `ema`. Fails with LS_ERR_STATE while the
- * averages are swapped into the model (ls_ema_swap).
+ * ls_ema_count). Averages of bf16 and f16 are f32. Returns borrowed pointers, valid until the next call on `ema`. Fails
+ * with LS_ERR_STATE while the averages are swapped into the model (ls_ema_swap).
  */
 LS_API ls_status ls_ema_state(ls_ema *ema, const ls_named **tensors, int *count) LS_WARN_UNUSED;
 /** Restores averages of the same model and decay. Later averages are bit-identical. Checks the tensors like

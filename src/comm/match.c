@@ -91,7 +91,7 @@ static ls_status keep(ls_match *match, const ls_match_header *header, ls_match_t
     if (message == NULL) {
         return ls_fail_memory("ls_comm_send", sizeof *message + header->bytes);
     }
-    *message = (ls_match_message){.header = *header, .complete = header->remote};
+    *message = (ls_match_message){.header = *header, .complete = header->remote, .latest_sender = match->latest_sender};
     message->content = empty ? NULL : (unsigned char *)(message + 1);
     ls_match_message **link = &match->messages;
     while (*link != NULL) {
@@ -183,21 +183,31 @@ static ls_match_message *find_fitting(ls_match_message *message, const ls_call *
 }
 
 /* Returns the turn of the sender: ranks after the latest sender come first, cyclically. */
-static uint32_t turn_of(const ls_match *match, const ls_match_message *message) {
+static uint32_t turn_of(int latest_sender, const ls_match_message *message) {
     const uint32_t from = (uint32_t)message->header.from;
-    return message->header.from > match->latest_sender ? from : from | UINT32_C(1) << 31;
+    return message->header.from > latest_sender ? from : from | UINT32_C(1) << 31;
+}
+
+/*
+ * Chooses the message of a receive from any rank. The latest sender with the tag matters only while other messages with
+ * the tag wait, so these messages remember it. The oldest of them has seen every receive that any of them has seen.
+ */
+static ls_match_message *choose_message(ls_match_message *oldest, const ls_call *call) {
+    ls_match_message *best = oldest;
+    for (ls_match_message *message = oldest; message != NULL; message = find_fitting(message->next, call)) {
+        const uint32_t turn = turn_of(oldest->latest_sender, message);
+        best = turn < turn_of(oldest->latest_sender, best) ? message : best; /* each sender's first message */
+    }
+    const int sender = best->header.from;
+    for (ls_match_message *message = oldest; message != NULL; message = find_fitting(message->next, call)) {
+        message->latest_sender = sender;
+    }
+    return best;
 }
 
 static ls_match_message *find_message(const ls_match *match, const ls_call *call) {
-    ls_match_message *best = find_fitting(match->messages, call);
-    if (call->root != LS_ANY_RANK || best == NULL) {
-        return best;
-    }
-    for (ls_match_message *message = find_fitting(best->next, call); message != NULL;
-         message = find_fitting(message->next, call)) {
-        best = turn_of(match, message) < turn_of(match, best) ? message : best; /* each sender's first message */
-    }
-    return best;
+    ls_match_message *first = find_fitting(match->messages, call);
+    return call->root != LS_ANY_RANK || first == NULL ? first : choose_message(first, call);
 }
 
 /* Delivers a complete message to `receive`, and removes the message. */

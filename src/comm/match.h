@@ -44,6 +44,8 @@ struct ls_match_message {
     ls_match_header header;
     ls_match_receipt *receipt; /* the receive that gets the message when it is complete; NULL if there is none yet */
     bool complete;
+    int latest_sender;      /* for receives from any rank: sender of the latest message with this tag; initially, of the
+                               latest message with any tag */
     unsigned char *content; /* NULL if this rank has no memory for the content */
 };
 

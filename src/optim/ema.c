@@ -9,7 +9,8 @@
 struct ls_ema {
     double decay; /* 0: the plain mean */
     int64_t updates;
-    ls_snapshot averages; /* the averages or, while the averages are in the model, the model's values */
+    ls_snapshot averages; /* the averages or, while the averages are in the model, the model's values; 16-bit averages
+                             stay here */
     bool swapped;
     ls_state_list listed;
 };
@@ -30,7 +31,7 @@ ls_ema *ls_ema_new(ls_module *model, double decay) {
         return NULL;
     }
     ema->decay = decay;
-    if (ls_snapshot_make("ls_ema_new", &ema->averages, model) != LS_OK) {
+    if (ls_snapshot_make("ls_ema_new", &ema->averages, model, true) != LS_OK) {
         ls_ema_free(ema);
         return NULL;
     }
@@ -53,17 +54,21 @@ static ls_status check_here(const char *call, const ls_ema *ema) {
                          : ls_fail(LS_ERR_STATE, "%s: the averages are in the model: call ls_ema_swap first", call);
 }
 
-/* Computes average = keep * average + (1 - keep) * present. Copies counters. */
-static ls_status average_one(ls_tensor *average, ls_tensor *present, double keep) {
+/* Returns average + weight * (present - average), which is exact if both are equal. An infinite average, as in a mask,
+ * has no difference: then returns average + weight * present. */
+static ls_tensor *moved(ls_tensor *average, ls_tensor *present, double weight) {
+    ls_tensor *difference = ls_where(ls_is_finite(average), ls_sub(present, average), present);
+    return ls_add(average, ls_mul(difference, weight));
+}
+
+/* Moves the average towards `present`. Copies counters. */
+static ls_status average_one(ls_tensor *average, ls_tensor *present, double weight) {
     ls_scope *scope = ls_scope_open();
     if (scope == NULL) {
         return ls_error_status();
     }
     (void)ls_no_grad(true);
-    ls_tensor *next = present;
-    if (ls_dtype_is_floating(ls_dtype_of(average))) {
-        next = ls_add(ls_mul(average, keep), ls_mul(present, 1 - keep));
-    }
+    ls_tensor *next = ls_dtype_is_floating(ls_dtype_of(average)) ? moved(average, present, weight) : present;
     const ls_status copied = next != NULL ? ls_copy_into(average, next) : ls_error_status();
     const ls_status ended = ls_scope_close(scope);
     return copied != LS_OK ? copied : ended;
@@ -71,10 +76,9 @@ static ls_status average_one(ls_tensor *average, ls_tensor *present, double keep
 
 static ls_status average_all(ls_ema *ema) {
     LS_TRY(ls_snapshot_check("ls_ema_update", &ema->averages));
-    const double count = (double)ema->updates;
-    const double keep = ema->decay > 0 ? ema->decay : count / (count + 1);
+    const double weight = ema->decay > 0 ? 1 - ema->decay : 1 / ((double)ema->updates + 1);
     for (int i = 0; i < ema->averages.count; i++) {
-        LS_TRY(average_one(ema->averages.tensors[i], ls_snapshot_source(&ema->averages, i), keep));
+        LS_TRY(average_one(ema->averages.tensors[i], ls_snapshot_source(&ema->averages, i), weight));
     }
     return LS_OK;
 }
@@ -90,11 +94,17 @@ ls_status ls_ema_update(ls_ema *ema) {
     return LS_OK;
 }
 
+/* Before the first update, the averages are the current parameters. */
+static ls_status refresh(const char *call, const ls_ema *ema) {
+    return ema->updates == 0 && !ema->swapped ? ls_snapshot_take(call, &ema->averages) : LS_OK;
+}
+
 ls_status ls_ema_swap(ls_ema *ema) {
     ls_capture_refuse_here("ls_ema_swap", LS_CAPTURE_STATE);
     if (ema == NULL) {
         return ls_fail_missing("ls_ema_swap: the averages");
     }
+    LS_TRY(refresh("ls_ema_swap", ema));
     LS_TRY(ls_snapshot_swap("ls_ema_swap", &ema->averages));
     ema->swapped = !ema->swapped;
     return LS_OK;
@@ -105,6 +115,7 @@ ls_status ls_ema_put(ls_ema *ema) {
         return ls_fail_missing("ls_ema_put: the averages");
     }
     LS_TRY(check_here("ls_ema_put", ema));
+    LS_TRY(refresh("ls_ema_put", ema));
     return ls_snapshot_put("ls_ema_put", &ema->averages);
 }
 

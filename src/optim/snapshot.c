@@ -1,25 +1,29 @@
 #include "optim/snapshot.h"
 
+#include "autograd/ops/promote.h"
 #include "base/memory.h"
+#include "tensor/scope.h"
 
 ls_tensor *ls_snapshot_source(const ls_snapshot *snapshot, int i) {
     return snapshot->sources[i];
 }
 
-ls_status ls_snapshot_make(const char *call, ls_snapshot *snapshot, const ls_module *model) {
+ls_status ls_snapshot_make(const char *call, ls_snapshot *snapshot, const ls_module *model, bool wide) {
     ls_snapshot_forget(snapshot);
     snapshot->model = model;
     const int parameters = ls_module_parameter_count(model), count = parameters + ls_module_buffer_count(model);
     snapshot->parameter_count = parameters;
     snapshot->tensors = ls_allocate_zeroed((size_t)count, sizeof *snapshot->tensors);
     snapshot->sources = ls_allocate_zeroed((size_t)count, sizeof *snapshot->sources);
-    if (snapshot->tensors == NULL || snapshot->sources == NULL) {
+    snapshot->originals = ls_allocate_zeroed((size_t)count, sizeof(ls_tensor *));
+    if (snapshot->tensors == NULL || snapshot->sources == NULL || snapshot->originals == NULL) {
         return ls_fail_memory(call, (size_t)count * sizeof *snapshot->tensors);
     }
     for (; snapshot->count < count; snapshot->count++) {
         const int i = snapshot->count;
         ls_tensor *source = i < parameters ? ls_module_parameter(model, i) : ls_module_buffer(model, i - parameters);
-        ls_tensor *copy = ls_tensor_like_owned(call, source, (ls_dtype)source->dtype);
+        const ls_dtype dtype = (ls_dtype)source->dtype;
+        ls_tensor *copy = ls_tensor_like_owned(call, source, wide ? ls_compute_dtype(dtype) : dtype);
         if (copy == NULL) {
             return ls_error_status();
         }
@@ -38,9 +42,22 @@ static ls_status copy(ls_tensor *destination, const ls_tensor *source) {
     return status;
 }
 
+/* Ignores buffers: a layer may register a cache in its first forward pass. */
+static bool has_grown(const ls_snapshot *snapshot) {
+    const ls_module *model = snapshot->model;
+    return model != NULL &&
+           (ls_module_has_grown(model) || ls_module_parameter_count(model) != snapshot->parameter_count);
+}
+
 ls_status ls_snapshot_check(const char *call, const ls_snapshot *snapshot) {
     if (snapshot->model != NULL && !ls_module_is_here(snapshot->model)) {
         return LS_ERR_STATE;
+    }
+    if (has_grown(snapshot)) {
+        return ls_fail(LS_ERR_STATE,
+                       "%s: a parameter was added to the model after its copies were made: add all "
+                       "layers first",
+                       call);
     }
     for (int i = 0; i < snapshot->count; i++) {
         LS_TRY(ls_tensor_is_here(call, ls_snapshot_source(snapshot, i)) ? LS_OK : ls_error_status());
@@ -64,6 +81,43 @@ ls_status ls_snapshot_put(const char *call, const ls_snapshot *snapshot) {
     return LS_OK;
 }
 
+/* Returns `wide`, except for elements whose rounded copy in the model was changed: they get the model's value. */
+static ls_tensor *merge(ls_tensor *wide, ls_tensor *rounded) {
+    ls_tensor *same = ls_eq(ls_to(wide, (ls_dtype)rounded->dtype), rounded);
+    return ls_where(same, wide, rounded);
+}
+
+/* Copies the elements that were changed in the rounded copy to `wide`. */
+static ls_status copy_changes(ls_tensor *wide, ls_tensor *rounded) {
+    ls_scope *scope = ls_scope_begin();
+    if (scope == NULL) {
+        return ls_error_status();
+    }
+    (void)ls_no_grad(true);
+    ls_tensor *merged = merge(wide, rounded);
+    const ls_status status = merged != NULL ? ls_copy_into(wide, merged) : ls_error_status();
+    const ls_status ended = ls_scope_close(scope);
+    return status != LS_OK ? status : ended;
+}
+
+/* Exchanges a 16-bit tensor and its copy in f32. The copy keeps its digits: `original` keeps the tensor's values. */
+static ls_status swap_wide(const char *call, ls_tensor *own, ls_tensor *wide, ls_tensor **original) {
+    if (*original == NULL) {
+        ls_tensor *room = ls_tensor_like_owned(call, own, (ls_dtype)own->dtype);
+        if (room == NULL) {
+            return ls_error_status();
+        }
+        *original = room;
+        LS_TRY(copy(room, own));
+        return copy(own, wide);
+    }
+    LS_TRY(copy_changes(wide, own));
+    LS_TRY(copy(own, *original));
+    ls_tensor_drop(*original);
+    *original = NULL;
+    return LS_OK;
+}
+
 /* Copies only one tensor at a time. */
 static ls_status swap_with(const char *call, ls_tensor *own, ls_tensor *other) {
     ls_tensor *room = ls_tensor_like_owned(call, own, (ls_dtype)own->dtype);
@@ -80,7 +134,9 @@ static ls_status swap_with(const char *call, ls_tensor *own, ls_tensor *other) {
 ls_status ls_snapshot_swap(const char *call, const ls_snapshot *snapshot) {
     LS_TRY(ls_snapshot_check(call, snapshot));
     for (int i = 0; i < snapshot->count; i++) {
-        LS_TRY(swap_with(call, ls_snapshot_source(snapshot, i), snapshot->tensors[i]));
+        ls_tensor *own = ls_snapshot_source(snapshot, i), *other = snapshot->tensors[i];
+        LS_TRY(own->dtype == other->dtype ? swap_with(call, own, other)
+                                          : swap_wide(call, own, other, &snapshot->originals[i]));
     }
     return LS_OK;
 }
@@ -102,7 +158,9 @@ ls_status ls_snapshot_list(const ls_snapshot *snapshot, const char *word, ls_sta
 void ls_snapshot_forget(ls_snapshot *snapshot) {
     for (int i = 0; i < snapshot->count; i++) {
         ls_tensor_drop(snapshot->tensors[i]);
+        ls_tensor_drop(snapshot->originals[i]);
     }
+    ls_free(snapshot->originals);
     ls_free(snapshot->tensors);
     ls_free(snapshot->sources);
     *snapshot = (ls_snapshot){.model = NULL};

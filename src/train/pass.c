@@ -111,12 +111,18 @@ static void check_loss(ls_trial *trial, const ls_trial_pass *pass) {
 static ls_status run_pass(ls_trial *trial, const ls_trial_pass *pass) {
     begin(trial, pass);
     const bool before = ls_no_grad(pass->phase != LS_PHASE_TRAINING);
-    const ls_status status = run_batches(trial, pass);
+    ls_status status = run_batches(trial, pass);
     ls_no_grad(before);
-    if (status != LS_OK || pass->prefix == NULL) {
+    if (status == LS_OK && pass->prefix == NULL) {
+        return LS_OK;
+    }
+    status = status == LS_OK ? ls_metrics_end(trial, pass->entry) : status;
+    if (status != LS_OK) {
+        if (!trial->continues) { /* a run that a signal stopped continues with its numbers */
+            ls_metrics_begin(trial, NULL, false);
+        }
         return status;
     }
-    LS_TRY(ls_metrics_end(trial, pass->entry));
     check_loss(trial, pass);
     ls_progress_end(trial, pass->prefix);
     return LS_OK;

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { EACH = 6, MOST_RANKS = 8, TAG = 3, DONE = 4, MOST = 300000 };
+enum { EACH = 6, MOST_RANKS = 8, TAG = 3, DONE = 4, OTHER = 5, MOST = 300000 };
 
 /* Returns an element of the message. */
 static int32_t value_of(int sender, int index, size_t element) {
@@ -135,6 +135,37 @@ static ls_status turns(ls_comm *comm) {
     return LS_OK;
 }
 
+/* The senders of one tag take turns, also if receives with another tag come in between. */
+static ls_status turns_of_two_tags(ls_comm *comm) {
+    const int size = ls_comm_size(comm), rank = ls_comm_rank(comm);
+    int32_t buffer = 0;
+    if (rank != 0) {
+        for (int i = 0; i < EACH; i++) {
+            LS_TRY(send_one(comm, &buffer, 1, i, 0, NULL));
+            LS_TRY(rank == size - 1 ? ls_comm_send(comm, &i, 1, LS_I32, 0, OTHER, NULL) : LS_OK);
+        }
+        return ls_comm_send(comm, NULL, 0, LS_U8, 0, DONE, NULL);
+    }
+    for (int from = 1; from < size; from++) { /* now all messages have arrived */
+        LS_TRY(ls_comm_recv(comm, NULL, 0, LS_U8, from, DONE, NULL));
+    }
+    int others = 0;
+    for (int i = 0; i < EACH; i++) {
+        unsigned seen = 0;
+        for (int k = 1; k < size; k++) {
+            int source = 0;
+            LS_TRY(ls_comm_recv_any(comm, &buffer, 1, LS_I32, TAG, &source, NULL));
+            LS_CHECK(buffer == value_of(source, i, 0) && (seen >> source & 1) == 0);
+            seen |= 1U << source;
+            if (others < EACH) {
+                LS_TRY(ls_comm_recv_any(comm, &buffer, 1, LS_I32, OTHER, &source, NULL));
+                LS_CHECK(buffer == others++ && source == size - 1);
+            }
+        }
+    }
+    return LS_OK;
+}
+
 /* ---- messages of the rank to itself ------------------------------------------------------------------------------ */
 
 static ls_status own_messages(ls_comm *comm) {
@@ -253,6 +284,8 @@ ls_status rank_test(ls_comm *world) {
         LS_TRY(ls_comm_barrier(world, NULL));
     }
     LS_TRY(turns(world));
+    LS_TRY(ls_comm_barrier(world, NULL));
+    LS_TRY(turns_of_two_tags(world));
     LS_TRY(ls_comm_barrier(world, NULL));
     LS_TRY(another_count(world));
     LS_TRY(others_leave(world));

@@ -81,6 +81,66 @@ static ls_status rules(ls_comm *world) {
     return LS_OK;
 }
 
+/* ---- selected modules -------------------------------------------------------------------------------------------- */
+
+static ls_tensor *pass_through(ls_module *self, ls_tensor *input) {
+    (void)self;
+    return input;
+}
+
+static ls_module *own_layer(void) {
+    static const ls_module_type type = {.name = "ParallelConvBranch", .forward = pass_through};
+    ls_module *layer = ls_module_new(&type);
+    (void)ls_module_add_parameter(layer, "weight", ls_ones(LS_SHAPE(4, 3), LS_F32));
+    return ls_module_finish(layer);
+}
+
+/* A layer is sharded if its parameters are, whatever the name of its type. */
+static ls_status sharded_layers(ls_comm *world) {
+    ls_seed(2);
+    ls_module *model =
+        ls_sequential(own_layer(), ls_nn_column_parallel(world, 8, 6, NULL), ls_nn_row_parallel(world, 6, 5, NULL));
+    ls_tensor *before[4];
+    LS_CHECK(ls_module_parameter_count(model) == 5);
+    for (int i = 0; i < 4; i++) {
+        before[i] = ls_clone(ls_module_parameter(model, i + 1));
+    }
+    LS_TRY(initialize(model, &(ls_initialize_options){.zero_bias = true, .seed = 4}));
+    for (int i = 0; i < 4; i++) {
+        LS_CHECK(ls_equal(before[i], ls_module_parameter(model, i + 1)));
+        ls_release(before[i]);
+    }
+    ls_tensor *own = ls_module_find(model, "0.weight");
+    LS_CHECK(ls_at(own, (int64_t[]){0, 0}) != 1 && ls_at(own, (int64_t[]){3, 2}) != 1);
+    LS_TRY(same_on_all(world, ls_at(own, (int64_t[]){3, 2})));
+    ls_module_free(model);
+    return LS_OK;
+}
+
+/* With weight normalization, the layer's weight becomes the initialized weight. */
+static ls_status normed_layers(ls_comm *world) {
+    const ls_initialize_options how = {.rule = LS_ORTHOGONAL, .gain = 3, .zero_bias = true, .seed = 4};
+    ls_seed(7 + (uint64_t)ls_comm_rank(world));
+    ls_scope *scope = ls_scope_begin();
+    ls_module *plain = ls_sequential(ls_nn_linear(9, 16), ls_nn_conv_1d(2, 3, LS_SHAPE(3), NULL));
+    ls_module *normed = ls_sequential(ls_nn_linear_with(9, 16, &(ls_linear_options){.weight_norm = true}),
+                                      ls_nn_conv_1d(2, 3, LS_SHAPE(3), &(ls_conv_layer_options){.weight_norm = true}));
+    LS_TRY(initialize(plain, &how));
+    LS_TRY(initialize(normed, &how));
+    static const char *const names[][3] = {{"0.weight", "0.weight_v", "0.weight_g"},
+                                           {"1.weight", "1.weight_v", "1.weight_g"}};
+    for (int i = 0; i < 2; i++) {
+        ls_tensor *weight = ls_module_find(plain, names[i][0]), *v = ls_module_find(normed, names[i][1]);
+        LS_CHECK(ls_equal(v, weight));
+        LS_CHECK(ls_allclose(ls_weight_norm(v, ls_module_find(normed, names[i][2])), weight, 1e-6, 1e-6));
+    }
+    LS_CHECK(ls_at(ls_module_find(normed, "1.bias"), (int64_t[]){2}) == 0);
+    LS_TRY(ls_scope_end(scope));
+    ls_module_free(plain);
+    ls_module_free(normed);
+    return LS_OK;
+}
+
 /* ---- by a batch -------------------------------------------------------------------------------------------------- */
 
 typedef struct outputs {
@@ -177,6 +237,8 @@ static ls_status outputs_that_do_not_vary(ls_comm *world) {
 
 ls_status rank_test(ls_comm *world) {
     LS_TRY(rules(world));
+    LS_TRY(sharded_layers(world));
+    LS_TRY(normed_layers(world));
     LS_TRY(layers(world));
     LS_TRY(outputs_that_do_not_vary(world));
     return ls_comm_barrier(world, NULL);

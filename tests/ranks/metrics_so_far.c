@@ -1,7 +1,7 @@
 /*
  * Within a pass, ls_trial_metric returns the value over this rank's samples so far. After the pass, it returns the
  * value over all ranks. Custom metrics, merged by their own function, do the same. With `.shards`, the samples of all
- * slices of this rank count.
+ * slices of this rank count. A failed pass leaves no values.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
@@ -276,8 +276,82 @@ static ls_status without_slices(ls_comm *world) {
     return LS_OK;
 }
 
+/* ---- a pass that failed ------------------------------------------------------------------------------------------ */
+
+/* The results of the latest complete passes. */
+typedef struct results {
+    ls_trial_phase fails_in;
+    int failures;
+    double loss, validation_loss;
+} results;
+
+/* After a failed pass, its values so far, which differ between ranks, are not visible. */
+static ls_status has_results(ls_trial_state *state, void *user) {
+    const results *r = user;
+    LS_CHECK(is_near(ls_trial_metric(state->trial, "loss"), r->loss));
+    LS_CHECK(is_near(ls_trial_metric(state->trial, "val_loss"), r->validation_loss));
+    return LS_OK;
+}
+
+static ls_status fail_once(ls_trial_state *state, void *user) {
+    results *r = user;
+    if (r->failures == 0 && state->phase == r->fails_in && state->epoch == 1 && state->batch == 1) {
+        r->failures++;
+        return ls_error_set(LS_ERR_ARGUMENT, "this hook fails");
+    }
+    return LS_OK;
+}
+
+static ls_status take_result(ls_trial_state *state, void *user) {
+    results *r = user;
+    *(state->phase == LS_PHASE_TRAINING ? &r->loss : &r->validation_loss) =
+        ls_trial_metric(state->trial, state->phase == LS_PHASE_TRAINING ? "loss" : "val_loss");
+    return LS_OK;
+}
+
+static ls_status with_failed_pass(ls_comm *world, ls_trial_phase fails_in) {
+    const ls_loader_options loading = {.global_batch_size = BATCH, .comm = world, .seed = 3};
+    ls_module *model = ls_nn_function("AsItIs", as_it_is, NULL);
+    ls_optimizer *optimizer = ls_sgd(NULL, NULL);
+    ls_tensor *parameter = ls_zeros(LS_SHAPE(1), LS_F64);
+    LS_TRY(ls_set_requires_grad(parameter, true));
+    LS_TRY(ls_optimizer_add_group(optimizer, &parameter, 1, NULL));
+    ls_loader *train = ls_loader_new(make_dataset(SAMPLES, 0), &loading);
+    ls_loader *validate = ls_loader_new(make_dataset(HELD_BACK, SAMPLES), &loading);
+    results r = {.fails_in = fails_in, .loss = NAN, .validation_loss = NAN};
+    const ls_callback_hooks hooks = {.on_start = has_results,
+                                     .on_start_epoch = has_results,
+                                     .on_start_training = has_results,
+                                     .on_step_training = fail_once,
+                                     .on_end_training = take_result,
+                                     .on_start_validation = has_results,
+                                     .on_step_validation = fail_once,
+                                     .on_end_validation = take_result};
+    ls_trial *trial = ls_trial_new(&(ls_trial_options){.model = model,
+                                                       .optimizer = optimizer,
+                                                       .criterion = ls_criterion_mse,
+                                                       .step = do_nothing,
+                                                       .train = train,
+                                                       .validate = validate,
+                                                       .comm = world,
+                                                       LS_CALLBACKS(ls_callback_new(&hooks, &r)),
+                                                       .quiet = true});
+    LS_CHECK(trial != NULL);
+    LS_CHECK(ls_trial_run(trial, EPOCHS) == LS_ERR_ARGUMENT && r.failures == 1);
+    LS_TRY(ls_trial_run(trial, EPOCHS));
+    ls_trial_free(trial);
+    ls_loader_free(train);
+    ls_loader_free(validate);
+    ls_optimizer_free(optimizer);
+    ls_module_free(model);
+    ls_release(parameter);
+    return LS_OK;
+}
+
 ls_status rank_test(ls_comm *world) {
     LS_TRY(without_slices(world));
+    LS_TRY(with_failed_pass(world, LS_PHASE_TRAINING));
+    LS_TRY(with_failed_pass(world, LS_PHASE_VALIDATION));
     LS_TRY(strcmp(ls_default_device(), "cpu") == 0 ? with_slices(world) : LS_OK); /* .shards needs a CPU */
     return ls_comm_barrier(world, NULL);
 }

@@ -20,22 +20,27 @@ ls_tensor *ls_weight_norms(ls_tensor *x) {
     return ls_norm_axes(x, 2, axes, true);
 }
 
+/* Computes 16-bit floats in f32: in f16, norms underflow and overflow for representable results. */
 ls_tensor *ls_weight_norm(ls_tensor *direction, ls_tensor *length) {
     ls_tensor *const inputs[] = {direction, length};
     if (!ls_inputs_are_given(call, inputs, 2)) {
         return NULL;
     }
-    ls_tensor *norms = ls_weight_norms(direction);
+    const ls_dtype dtype = ls_promote(direction, length);
+    ls_tensor *wide = ls_widened(direction);
+    ls_tensor *norms = wide == NULL ? NULL : ls_weight_norms(wide);
     if (norms != NULL && !ls_tensor_same_shape(norms, length)) {
         const ls_tensor *is = length;
         (void)ls_fail_noted(LS_ERR_SHAPE, "%s: the length is %s, but must be %s for %s", call, LS_SHAPE_TEXT(is),
                             LS_SHAPE_TEXT(norms), LS_SHAPE_TEXT(direction));
         ls_release(norms);
+        (void)ls_replaced(NULL, wide, direction);
         return NULL;
     }
     ls_tensor *factor = norms == NULL ? NULL : ls_div_tensor(length, norms);
-    ls_tensor *y = factor == NULL ? NULL : ls_mul_tensor(direction, factor);
+    ls_tensor *y = factor == NULL ? NULL : ls_mul_tensor(wide, factor);
     ls_release(norms);
     ls_release(factor);
-    return y;
+    (void)ls_replaced(NULL, wide, direction);
+    return y == NULL || ls_compute_dtype(dtype) == dtype ? y : ls_replaced(ls_to(y, dtype), y, NULL);
 }

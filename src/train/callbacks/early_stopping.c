@@ -25,7 +25,7 @@ static ls_status on_init(ls_trial_state *state, void *user) {
         return LS_OK;
     }
     LS_TRY(ls_callback_needs_parameters(state, maker, "omit .restore_best and use .checkpoint with .best, "));
-    return ls_snapshot_make(maker, &self->model, state->model);
+    return ls_snapshot_make(maker, &self->model, state->model, false);
 }
 
 static bool has_waited(const early_stopping *self) {

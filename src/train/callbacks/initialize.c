@@ -5,14 +5,25 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "autograd/ops/weight_norm.h"
 #include "base/hash.h"
 #include "base/random.h"
+#include "tensor/scope.h"
 
 static const char *const maker = "ls_initialize";
 
 enum { NAME_ROOM = 256 };
 
 /* ---- modules ----------------------------------------------------------------------------------------------------- */
+
+static bool is_sharded(const ls_module *module) {
+    bool is = false;
+    for (int i = 0; i < module->own_parameters.count && !is; i++) {
+        const ls_leaf *leaf = module->own_parameters.items[i].tensor->leaf;
+        is = leaf != NULL && leaf->divisions[LS_DIVIDED_TENSOR].add != NULL;
+    }
+    return is;
+}
 
 /* Returns whether the module is selected. A layer that is sharded over ranks is never selected, because this rank
  * has only a shard of it. */
@@ -23,7 +34,7 @@ static bool is_meant(const ls_module *module, const char *const *words) {
     for (words = words != NULL ? words : usual; *words != NULL; words++) {
         is = is || strstr(type, *words) != NULL;
     }
-    return is && strstr(type, "Parallel") == NULL;
+    return is && !is_sharded(module);
 }
 
 static ls_status visit_below(ls_module *module, const char *name, const char *const *words, ls_module_visitor visit,
@@ -73,10 +84,28 @@ ls_status ls_draw_weight(ls_tensor *weight, const char *name, ls_weight_rule rul
     return status;
 }
 
+/* Sets the lengths of a layer with weight normalization to the norms of its directions. */
+static ls_status set_lengths(ls_tensor *lengths, ls_tensor *directions) {
+    ls_scope *scope = ls_scope_begin();
+    if (scope == NULL) {
+        return ls_error_status();
+    }
+    (void)ls_no_grad(true);
+    ls_tensor *norms = ls_weight_norms(directions);
+    const ls_status status = norms != NULL ? ls_copy_into(lengths, norms) : ls_error_status();
+    const ls_status ended = ls_scope_close(scope);
+    return status != LS_OK ? status : ended;
+}
+
 static ls_status set(ls_module *module, const char *name, void *user) {
     const ls_initialize_options *o = user;
     ls_tensor *weight = ls_weight_of(module), *bias = ls_module_find(module, "bias");
+    ls_tensor *lengths = ls_module_find(module, "weight_g"), *directions = ls_module_find(module, "weight_v");
+    const bool normed =
+        weight == NULL && lengths != NULL && directions != NULL && ls_ndim(directions) >= 2 && ls_numel(directions) > 0;
+    weight = normed ? directions : weight;
     LS_TRY(weight != NULL ? ls_draw_weight(weight, name, o->rule, o->slope, o->gain, o->seed) : LS_OK);
+    LS_TRY(normed ? set_lengths(lengths, directions) : LS_OK);
     return o->zero_bias && bias != NULL ? ls_nn_init_constant(bias, 0) : LS_OK;
 }
 

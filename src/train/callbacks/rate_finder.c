@@ -88,7 +88,7 @@ static ls_status remember(before *b, ls_trial *trial) {
                   .outer = trial->options.outer,
                   .random = ls_random_get_state()};
     ls_loader_position(trial->options.train, &b->epoch, &b->batch);
-    LS_TRY(ls_snapshot_make(maker, &b->model, state->model));
+    LS_TRY(ls_snapshot_make(maker, &b->model, state->model, false));
     LS_TRY(remember_states(b, state->optimizer, trial->options.grad_scaler));
     LS_TRY(remember_powersgd(b, state->model));
     return ls_metrics_push(trial);

@@ -165,6 +165,23 @@ SCOPED_TEST(test_weight_norm_begins_as_the_weight) {
     assert_true(ls_item(ls_min(y[1])) == 0);
 }
 
+/* 16-bit floats are computed in f32 and rounded once. */
+SCOPED_TEST(test_weight_norm_of_halves) {
+    ls_tensor *small = ls_full(LS_SHAPE(1, 4), LS_F16, 1e-4), *large = ls_full(LS_SHAPE(1, 4096), LS_F16, 2000);
+    ls_tensor *y = ls_weight_norm(small, ls_full(LS_SHAPE(1, 1), LS_F16, 20));
+    assert_true(ls_dtype_of(y) == LS_F16 && ls_at(y, (int64_t[]){0, 3}) == 10);
+    y = ls_weight_norm(large, ls_full(LS_SHAPE(1, 1), LS_F16, 1));
+    assert_true(ls_at(y, (int64_t[]){0, 99}) == 1.0 / 64);
+    ls_tensor *direction = ls_to(wave(LS_SHAPE(5, 40), 1), LS_BF16), *length = ls_to(wave(LS_SHAPE(5, 1), 2), LS_BF16);
+    ls_tensor *exact = ls_weight_norm(ls_to(direction, LS_F32), ls_to(length, LS_F32));
+    assert_true(ls_equal(ls_weight_norm(direction, length), ls_to(exact, LS_BF16)));
+    assert_true(ls_equal(ls_weight_norm(direction, ls_to(length, LS_F32)), exact));
+    assert_int_equal(ls_dtype_of(ls_weight_norm(direction, ls_to(length, LS_F64))), LS_F64);
+    ls_tensor *leaf = wave(LS_SHAPE(5, 40), 1);
+    assert_int_equal(ls_backward(ls_sum(ls_weight_norm(ls_to(leaf, LS_F16), ls_to(length, LS_F16)))), LS_OK);
+    assert_non_null(ls_grad(leaf));
+}
+
 /* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
 #define REFUSED(expression, status, words)                                                                             \
@@ -207,6 +224,7 @@ TEST(test_refusals) {
     REFUSED(ls_pixel_unshuffle(image, 2), LS_ERR_SHAPE, "height and width must be multiples of 2")
     REFUSED(ls_pixel_shuffle(image, 0), LS_ERR_ARGUMENT, "the factor is 0, but must be positive")
     REFUSED(ls_weight_norm(a, a), LS_ERR_SHAPE, "the length is [2, 3], but must be [2, 1] for [2, 3]")
+    REFUSED(ls_weight_norm(ls_to(a, LS_F16), a), LS_ERR_SHAPE, "the length is [2, 3], but must be [2, 1] for [2, 3]")
     assert_null(ls_nn_upsample(LS_SHAPE(0), NULL));
     assert_null(ls_nn_pixel_shuffle(-1));
     expect_message("ls_nn_pixel_shuffle: the factor is -1");
@@ -218,10 +236,15 @@ TEST(test_refusals) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_einsum),   cmocka_unit_test(test_einsum_of_more),
-        cmocka_unit_test(test_resize),   cmocka_unit_test(test_resize_of_halves),
-        cmocka_unit_test(test_layers),   cmocka_unit_test(test_weight_norm),
-        cmocka_unit_test(test_refusals), cmocka_unit_test(test_weight_norm_begins_as_the_weight),
+        cmocka_unit_test(test_einsum),
+        cmocka_unit_test(test_einsum_of_more),
+        cmocka_unit_test(test_resize),
+        cmocka_unit_test(test_resize_of_halves),
+        cmocka_unit_test(test_layers),
+        cmocka_unit_test(test_weight_norm),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_weight_norm_begins_as_the_weight),
+        cmocka_unit_test(test_weight_norm_of_halves),
     };
     return cmocka_run_group_tests(tests, pytorch_begin, pytorch_end);
 }

@@ -143,6 +143,121 @@ TEST(test_buffers) {
     ls_module_free(model);
 }
 
+/* A parameter that does not change is its own average, bit for bit. */
+TEST(test_constant_parameters) {
+    static const double decays[] = {0.9, 0.9999, 0};
+    for (int i = 0; i < 6; i++) {
+        ls_module *model = make_model(i % 2 == 0 ? LS_F32 : LS_F64);
+        const uint64_t before = ls_module_hash(model);
+        ls_ema *averages = ls_ema_new(model, decays[i / 2]);
+        for (int update = 0; update < 3000; update++) {
+            assert_int_equal(ls_ema_update(averages), LS_OK);
+        }
+        assert_int_equal(ls_ema_put(averages), LS_OK);
+        assert_true(ls_module_hash(model) == before);
+        ls_ema_free(averages);
+        ls_module_free(model);
+    }
+}
+
+/* Returns a model with one parameter of two elements. */
+static ls_module *make_single(ls_dtype dtype, double value) {
+    static const ls_module_type type = {.name = "Single", .forward = pass_through};
+    ls_module *model = ls_module_new(&type);
+    (void)ls_module_add_parameter(model, "weight", ls_full(LS_SHAPE(2), dtype, value));
+    return ls_module_finish(model);
+}
+
+static void set_single(ls_module *model, double value) {
+    assert_int_equal(ls_nn_init_constant(ls_module_parameter(model, 0), value), LS_OK);
+}
+
+static double get_single(const ls_module *model) {
+    return ls_at(ls_module_parameter(model, 0), (int64_t[]){1});
+}
+
+/* Averages of 16-bit parameters move by less than their rounding error, also across swaps. */
+TEST(test_16_bits) {
+    static const ls_dtype dtypes[] = {LS_BF16, LS_F16};
+    for (int i = 0; i < 2; i++) {
+        ls_module *model = make_single(dtypes[i], 1);
+        ls_ema *averages = ls_ema_new(model, 0.999);
+        assert_int_equal(ls_ema_update(averages), LS_OK);
+        set_single(model, 2);
+        for (int update = 0; update < 1000; update++) {
+            assert_int_equal(ls_ema_update(averages), LS_OK);
+            assert_int_equal(ls_ema_swap(averages), LS_OK);
+            assert_int_equal(ls_ema_swap(averages), LS_OK);
+            assert_true(get_single(model) == 2);
+        }
+        const ls_named *tensors = NULL;
+        int count = 0;
+        assert_int_equal(ls_ema_state(averages, &tensors, &count), LS_OK);
+        numbers_expect("the average", numbers_get(tensors[0].tensor, 1), 2 - pow(0.999, 1000), 1e-5);
+        assert_int_equal(ls_ema_swap(averages), LS_OK);
+        numbers_expect("the rounded average", get_single(model), 2 - pow(0.999, 1000), 8e-3);
+        set_single(model, 3); /* a change of the averages */
+        assert_int_equal(ls_ema_swap(averages), LS_OK);
+        assert_true(get_single(model) == 2);
+        assert_int_equal(ls_ema_put(averages), LS_OK);
+        assert_true(get_single(model) == 3);
+        assert_int_equal(ls_ema_swap(averages), LS_OK);
+        ls_ema_free(averages); /* while the averages are in the model */
+        ls_module_free(model);
+    }
+}
+
+/* An infinite average follows the formula. */
+TEST(test_infinite_average) {
+    ls_module *model = make_single(LS_F32, -INFINITY);
+    ls_ema *averages = ls_ema_new(model, 0.5);
+    for (int update = 0; update < 3; update++) {
+        assert_int_equal(ls_ema_update(averages), LS_OK);
+        set_single(model, 1);
+    }
+    assert_int_equal(ls_ema_put(averages), LS_OK);
+    assert_true(get_single(model) == -(double)INFINITY);
+    ls_ema_free(averages);
+    ls_module_free(model);
+}
+
+/* Before the first update, the averages are the current parameters. */
+TEST(test_before_the_first_update) {
+    for (int type = 0; type < 2; type++) {
+        ls_module *model = make_single(type == 0 ? LS_F32 : LS_BF16, 0);
+        ls_ema *averages = ls_ema_new(model, decay);
+        set_single(model, 5);
+        assert_int_equal(ls_ema_put(averages), LS_OK);
+        assert_true(get_single(model) == 5);
+        set_single(model, 6);
+        assert_int_equal(ls_ema_swap(averages), LS_OK);
+        assert_true(get_single(model) == 6);
+        assert_int_equal(ls_ema_swap(averages), LS_OK);
+        assert_true(get_single(model) == 6 && ls_ema_count(averages) == 0);
+        ls_ema_free(averages);
+        ls_module_free(model);
+    }
+}
+
+/* A model with a new parameter is refused, also if its lists are in use. */
+TEST(test_added_parameter) {
+    for (int kept = 0; kept < 2; kept++) {
+        ls_module *model = make_model(LS_F32);
+        ls_optimizer *optimizer = kept == 1 ? ls_sgd(model, NULL) : NULL;
+        ls_ema *averages = ls_ema_new(model, decay);
+        assert_int_equal(ls_ema_update(averages), LS_OK);
+        assert_non_null(ls_module_add_child(model, "more", ls_nn_linear(2, 2)));
+        ls_status (*const calls[])(ls_ema * averages) = {ls_ema_update, ls_ema_put, ls_ema_swap};
+        for (int i = 0; i < 3; i++) {
+            expect_error(calls[i](averages), LS_ERR_STATE, "a parameter was added to the model");
+        }
+        assert_int_equal(ls_ema_count(averages), 1);
+        ls_ema_free(averages);
+        ls_optimizer_free(optimizer);
+        ls_module_free(model);
+    }
+}
+
 /* After a swap, a gradient that needs the earlier parameters is refused. */
 TEST(test_swap_is_a_change) {
     ls_module *model = make_model(LS_F32);
@@ -281,6 +396,11 @@ int main(void) {
         cmocka_unit_test(test_state_of_an_ended_scope),
         cmocka_unit_test(test_wrong_calls),
         cmocka_unit_test(test_mean),
+        cmocka_unit_test(test_constant_parameters),
+        cmocka_unit_test(test_16_bits),
+        cmocka_unit_test(test_infinite_average),
+        cmocka_unit_test(test_before_the_first_update),
+        cmocka_unit_test(test_added_parameter),
         cmocka_unit_test(test_buffers),
         cmocka_unit_test(test_freed_model),
         cmocka_unit_test(test_failing_allocations),
