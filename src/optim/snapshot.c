@@ -89,7 +89,7 @@ static ls_tensor *merge(ls_tensor *wide, ls_tensor *rounded) {
 
 /* Copies the elements that were changed in the rounded copy to `wide`. */
 static ls_status copy_changes(ls_tensor *wide, ls_tensor *rounded) {
-    ls_scope *scope = ls_scope_begin();
+    ls_scope *scope = ls_scope_open();
     if (scope == NULL) {
         return ls_error_status();
     }

@@ -86,7 +86,7 @@ ls_status ls_draw_weight(ls_tensor *weight, const char *name, ls_weight_rule rul
 
 /* Sets the lengths of a layer with weight normalization to the norms of its directions. */
 static ls_status set_lengths(ls_tensor *lengths, ls_tensor *directions) {
-    ls_scope *scope = ls_scope_begin();
+    ls_scope *scope = ls_scope_open();
     if (scope == NULL) {
         return ls_error_status();
     }
