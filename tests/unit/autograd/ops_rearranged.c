@@ -206,11 +206,13 @@ TEST(test_refusals) {
     REFUSED(PAIR("ij,ij", a, ls_to(a, LS_F64)), LS_ERR_SHAPE, "element types f32 and f64 differ")
     REFUSED(PAIR("ij,ij", a, NULL), LS_ERR_ARGUMENT, "ls_einsum: argument 2 is NULL")
     ls_tensor *many[16];
+    ls_scope *outer = ls_scope_begin();
     for (int i = 0; i < 16; i++) {
         many[i] = ls_full(LS_SCALAR, LS_F32, 2);
     }
     REFUSED(ls_einsum(",,,,,,,,,,,,,,,,", many, 16), LS_ERR_ARGUMENT, "names more than 16 operands") /* 17 */
     assert_true(ls_item(ls_einsum(",,,,,,,,,,,,,,,", many, 16)) == 65536);
+    assert_int_equal(ls_scope_end(outer), LS_OK);
     REFUSED(ls_einsum(NULL, &a, 1), LS_ERR_ARGUMENT, "needs an equation and 1 to 16 operands")
     REFUSED(PAIR("abcde,fghij", ls_ones(LS_SHAPE(1, 1, 1, 1, 1), LS_F32), ls_ones(LS_SHAPE(1, 1, 1, 1, 1), LS_F32)),
             LS_ERR_ARGUMENT, "too many axes")

@@ -481,7 +481,11 @@ SCOPED_TEST(test_threads_that_end) {
 /* A thread that has called ls_thread_end captures its steps again. */
 TEST(test_thread_end) {
     classifier self;
+    ls_scope *scope = ls_scope_begin();
     classifier_begin(&self, make_sgd);
+    (void)ls_keep(self.x);
+    (void)ls_keep(self.target);
+    assert_int_equal(ls_scope_end(scope), LS_OK);
     ls_step *step = classifier_capture(&self);
     ls_thread_end();
     expect_error(ls_step_replay(step), LS_ERR_STATE, "or this thread before ls_thread_end: capture the step again");
