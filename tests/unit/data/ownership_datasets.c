@@ -173,7 +173,7 @@ TEST(test_a_data_set_that_another_fails_to_take) {
     assert_null(ls_dataset_subset(counting_set(4), 0, 5));
     assert_int_equal(ended, 1);
     assert_null(ls_dataset_transform_target(counting_set(4), NULL, NULL));
-    assert_non_null(strstr(ls_error_message(), "ls_dataset_transform_target: the transform is NULL"));
+    expect_message("ls_dataset_transform_target: the transform is NULL");
     assert_int_equal(ended, 1);
 }
 
@@ -184,7 +184,7 @@ TEST(test_the_number_of_transforms) {
         assert_non_null(dataset);
     }
     assert_null(ls_dataset_flatten(dataset));
-    assert_non_null(strstr(ls_error_message(), "ls_dataset: the input has 16 transforms, which is the maximum"));
+    expect_message("ls_dataset: the input has 16 transforms, which is the maximum");
 }
 
 TEST(test_tensors_that_a_data_set_fails_to_take) {
