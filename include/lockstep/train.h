@@ -105,7 +105,7 @@ typedef ls_status (*ls_callback_function)(ls_trial_state *state, void *user);
  * - ls_trial_evaluate and ls_trial_predict also call the validation hooks.
  */
 typedef struct ls_callback_hooks {
-    /** Name in messages and checkpoints (copied), without '/' and with at most 80 bytes. NULL selects "callback N",
+    /** Name in messages and checkpoints (copied), without '/' and with 1 to 80 bytes. NULL selects "callback N",
      * counted from 0. */
     const char *name;
     ls_callback_function on_init;  /**< called at the end of ls_trial_new, before `.resume` */

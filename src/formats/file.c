@@ -160,7 +160,7 @@ static ls_status inflate_some(ls_source *source) {
     }
     return code == Z_OK || code == Z_STREAM_END
                ? LS_OK
-               : fail_damaged(source, self->stream.msg != NULL ? self->stream.msg : "it needs a dictionary");
+               : fail_damaged(source, self->stream.msg != NULL ? self->stream.msg : zError(code));
 }
 
 /* Reads some of the next bytes. Sets `*got` to 0 at the end of the file. */

@@ -25,7 +25,7 @@ enum { LINE_LIMIT = 512 };
 enum { EPOCHS = 'a', TRAINING, VALIDATION, CHECKPOINTS, OUTER, OPTIMIZER, METRIC, CALLBACK, NOTHING };
 
 static const char *const differ[] = {
-    [EPOCHS - 'a'] = "the ranks' numbers of epochs in ls_trial_run differ",
+    [EPOCHS - 'a'] = "the ranks' epochs in ls_trial_run differ",
     [TRAINING - 'a'] = "the ranks' loaders differ for training",
     [VALIDATION - 'a'] = "the ranks' loaders differ for validation",
     [CHECKPOINTS - 'a'] = "the ranks' .checkpoint options differ, or some ranks have none",

@@ -146,14 +146,8 @@ static ls_status run_epochs(ls_trial *trial, int64_t epochs) {
 }
 
 void ls_trial_note_end(ls_trial *trial, ls_run_end *end) {
-    const ls_run_end *listed = trial->ends;
-    while (listed != NULL && listed != end) {
-        listed = listed->next;
-    }
-    if (listed == NULL) {
-        *end = (ls_run_end){.next = trial->ends};
-        trial->ends = end;
-    }
+    *end = (ls_run_end){.next = trial->ends};
+    trial->ends = end;
 }
 
 /* Tells callbacks when the run has ended, because a failed run does not call on_end. */

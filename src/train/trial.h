@@ -80,8 +80,9 @@ typedef struct ls_trial_capture {
 } ls_trial_capture;
 
 /*
- * Writes the options without which a callback's state has no meaning, such as the name of a metric or, with `all`, all
- * options, but nothing that changes during training. NULL: there are no such options, and `describe` writes all.
+ * Writes the options of a callback's kind, such as the name of a metric: with other ones, its state has no meaning.
+ * With `all`, writes all options. Writes nothing that changes during training. If this is NULL, the kind has no
+ * options, and `describe` writes all.
  */
 typedef void (*ls_callback_identifier)(void *user, bool all, char *text, size_t size);
 
@@ -106,7 +107,8 @@ typedef struct ls_run_end {
     uint64_t communication; /* communication time of the thread */
 } ls_run_end;
 
-/* For on_start: sets `end`, which belongs to a callback of the trial, when the run ends, even if it fails. */
+/* For on_start, at most once in a run: sets `end`, which belongs to a callback of the trial, when the run ends, even if
+ * it fails. */
 void ls_trial_note_end(ls_trial *trial, ls_run_end *end);
 
 struct ls_trial {
@@ -125,6 +127,7 @@ struct ls_trial {
     ls_history_entry latest; /* latest value of every metric */
     ls_history history;
     int64_t epochs_run;
+    int64_t loads;          /* number of checkpoints that the trial has loaded */
     bool running;           /* in ls_trial_run */
     bool started;           /* this run has called on_start */
     ls_run_end *ends;       /* for callbacks of the run in progress: see ls_trial_note_end */
@@ -201,8 +204,8 @@ void ls_callbacks_free(ls_callback **callbacks, int count);
 /* hooks.c: returns a callback's name, or "callback N". */
 const char *ls_trial_callback_name(const ls_callback *callback, int i, char number[24]);
 
-/* Writes the callback's name if it has one, and its options: all, or the options that `identify` writes without `all`.
- */
+/* Writes the callback's kind: its name, if it has one, and the options of the kind. With `all`, writes its description:
+ * its name and all options. */
 void ls_callback_identify(const ls_callback *callback, int i, bool all, char *text, size_t size);
 
 /* Returns the hook at this offset in ls_callback_hooks, or NULL if the callback does not define the hook. */

@@ -191,10 +191,9 @@ static ls_status settings_differ(ls_comm *world) {
     LS_TRY(expect(world, (setting){.milestone = 30}, 1,
                   "the ranks' callbacks differ: rank 0 has ls_scheduler: ls_schedule_multi_step (count 2, "
                   "milestones_hash "));
-    LS_TRY(
-        expect(world, (setting){.further_epochs = 2}, 1,
-               "the ranks' numbers of epochs in ls_trial_run differ: rank 0 has 1 (epochs that have run: 0), but rank "
-               "%d has 3 (epochs that have run: 0)"));
+    LS_TRY(expect(world, (setting){.further_epochs = 2}, 1,
+                  "the ranks' epochs in ls_trial_run differ: rank 0 has 1 (epochs that have run: 0), but rank "
+                  "%d has 3 (epochs that have run: 0)"));
     return expect(world, (setting){.metrics = LS_METRICS("loss", "mae")}, 1,
                   "the ranks' metrics differ: rank 0 has none, but rank %d has mae");
 }

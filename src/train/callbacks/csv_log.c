@@ -15,11 +15,10 @@ static const char *const maker = "ls_csv_log";
 typedef struct csv_log {
     ls_csv_log_options options;
     char *path;
-    FILE *file;                     /* open on rank 0, from the first run on */
-    bool begun;                     /* the file has a header line, or does not need one */
-    bool loaded;                    /* ls_trial_load has restored the state of the log since the last run */
-    int64_t start;                  /* file offset of the trial's own lines */
-    int64_t next_epoch, next_batch; /* after the latest line */
+    FILE *file;    /* open on rank 0, from the first run on */
+    bool begun;    /* the file has a header line, or does not need one */
+    int64_t loads; /* ls_trial.loads when the file was opened */
+    int64_t start; /* file offset of the trial's own lines */
     ls_state_list listed;
 } csv_log;
 
@@ -87,17 +86,10 @@ static ls_status open_new(csv_log *self) {
     return LS_OK;
 }
 
-/* Returns whether a run at this position would write lines that the file has already: the trial loaded a checkpoint. */
-static bool is_behind(const csv_log *self, int64_t epoch, int64_t batch) {
-    return epoch < self->next_epoch || (epoch == self->next_epoch && batch < self->next_batch);
-}
-
 static ls_status on_start(ls_trial_state *state, void *user) {
     csv_log *self = user;
     const ls_trial *trial = state->trial;
-    const int64_t batch = trial->continues ? state->batch : 0;
-    const bool again = self->file != NULL && !ls_callback_in_replay(state) &&
-                       (self->loaded || is_behind(self, trial->epochs_run, batch));
+    const bool again = self->file != NULL && trial->loads != self->loads && !ls_callback_in_replay(state);
     if (!ls_callback_in_run(state) || !ls_callback_is_first_rank(state) || (self->file != NULL && !again)) {
         return LS_OK;
     }
@@ -105,16 +97,15 @@ static ls_status on_start(ls_trial_state *state, void *user) {
         (void)fclose(self->file);
         self->file = NULL;
     }
-    self->loaded = false;
+    self->loads = trial->loads;
+    const int64_t batch = trial->continues ? state->batch : 0;
     const bool goes_on = again || (!ls_callback_in_replay(state) && (trial->epochs_run > 0 || batch > 0));
     return goes_on ? open_again(self, trial->epochs_run, batch) : open_new(self);
 }
 
 /* ---- lines ------------------------------------------------------------------------------------------------------- */
 
-static ls_status end_line(csv_log *self, int64_t next_epoch, int64_t next_batch) {
-    self->next_epoch = next_epoch;
-    self->next_batch = next_batch;
+static ls_status end_line(csv_log *self) {
     fputc('\n', self->file);
     return fflush(self->file) == 0 ? LS_OK : cannot(self, "write");
 }
@@ -159,7 +150,7 @@ static ls_status on_step_training(ls_trial_state *state, void *user) {
     begin(self, NULL);
     ls_fprintf(self->file, "%lld%c%lld%c%.9g%c%.9g", (long long)state->epoch, separator, (long long)state->batch,
                separator, loss, separator, rate);
-    return end_line(self, state->epoch, state->batch + 1);
+    return end_line(self);
 }
 
 static ls_status on_end_epoch(ls_trial_state *state, void *user) {
@@ -181,7 +172,7 @@ static ls_status on_end_epoch(ls_trial_state *state, void *user) {
             ls_fprintf(self->file, "%c%.9g", self->options.separator, value);
         }
     }
-    return end_line(self, state->epoch + 1, 0);
+    return end_line(self);
 }
 
 static ls_status list(void *user, ls_state_list *list) {
@@ -193,7 +184,6 @@ static ls_status state(void *user, const ls_named **tensors, int *count) {
 }
 
 static ls_status set_state(void *user, const ls_named *tensors, int count) {
-    ((csv_log *)user)->loaded = true;
     return ls_callback_set_state(maker, user, list, tensors, count);
 }
 

@@ -185,7 +185,8 @@ static void describe(void *user, char *text, size_t size) {
 /* The state of the group has the states of its callbacks in their order. */
 static void identify(void *user, bool all, char *text, size_t size) {
     const group *self = user;
-    size_t length = (size_t)snprintf(text, size, "(%s of", self->maker);
+    snprintf(text, size, "(%s of", self->maker);
+    size_t length = strlen(text);
     for (int i = 0; i < self->count && length + 2 < size; i++) {
         text[length++] = ' ';
         ls_callback_identify(self->callbacks[i], i, all, text + length, size - length);

@@ -53,9 +53,14 @@ ls_status ls_visit_modules(ls_module *model, const char *const *words, ls_module
     return visit_below(model, "", words, visit, user);
 }
 
-ls_tensor *ls_weight_of(const ls_module *module) {
-    ls_tensor *weight = ls_module_find(module, "weight");
+/* Returns the parameter with this name if it has at least two axes and one element. Otherwise returns NULL. */
+static ls_tensor *matrix_of(const ls_module *module, const char *name) {
+    ls_tensor *weight = ls_module_find(module, name);
     return weight != NULL && ls_ndim(weight) >= 2 && ls_numel(weight) > 0 ? weight : NULL;
+}
+
+ls_tensor *ls_weight_of(const ls_module *module) {
+    return matrix_of(module, "weight");
 }
 
 /* ---- weights ----------------------------------------------------------------------------------------------------- */
@@ -100,9 +105,8 @@ static ls_status set_lengths(ls_tensor *lengths, ls_tensor *directions) {
 static ls_status set(ls_module *module, const char *name, void *user) {
     const ls_initialize_options *o = user;
     ls_tensor *weight = ls_weight_of(module), *bias = ls_module_find(module, "bias");
-    ls_tensor *lengths = ls_module_find(module, "weight_g"), *directions = ls_module_find(module, "weight_v");
-    const bool normed =
-        weight == NULL && lengths != NULL && directions != NULL && ls_ndim(directions) >= 2 && ls_numel(directions) > 0;
+    ls_tensor *lengths = ls_module_find(module, "weight_g"), *directions = matrix_of(module, "weight_v");
+    const bool normed = weight == NULL && lengths != NULL && directions != NULL;
     weight = normed ? directions : weight;
     LS_TRY(weight != NULL ? ls_draw_weight(weight, name, o->rule, o->slope, o->gain, o->seed) : LS_OK);
     LS_TRY(normed ? set_lengths(lengths, directions) : LS_OK);

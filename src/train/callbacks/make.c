@@ -35,7 +35,10 @@ ls_callback *ls_callback_make(const ls_callback_hooks *hooks, void *user) {
 
 /* Checks the name: in a checkpoint, the names of a callback's tensors begin with it. */
 static ls_status check_hooks(const ls_callback_hooks *hooks) {
-    const char *name = hooks->name != NULL ? hooks->name : "";
+    const char *name = hooks->name != NULL ? hooks->name : "callback";
+    if (name[0] == '\0') {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_callback_new: the name is empty: choose another name, or NULL");
+    }
     if (strlen(name) > LS_CALLBACK_NAME_LIMIT || strchr(name, '/') != NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_callback_new: the name \"%.100s\" has %s: choose another name", name,
                        strchr(name, '/') != NULL ? "a slash" : "more than 80 bytes");

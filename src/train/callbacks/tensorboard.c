@@ -30,8 +30,9 @@ typedef struct graph {
     int count;
 } graph;
 
+/* Leaves out nodes beyond the limit, and nodes with long names, which would no longer be unique if they were cut. */
 static const char *add_node(graph *g, const char *name, const char *op, const char *input) {
-    if (g->count == NODE_LIMIT) {
+    if (g->count == NODE_LIMIT || strlen(name) == TAG_ROOM - 1) {
         return input;
     }
     const int i = g->count++;

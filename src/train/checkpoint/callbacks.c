@@ -97,27 +97,41 @@ static void add_own(owners *all, const ls_trial *trial) {
     }
 }
 
-/* Moves the descriptions of owners from the tensors to the list, and returns the number of the other tensors. */
-static int add_saved(owners *all, const ls_resumption *from, ls_named *states) {
-    int count = 0;
-    for (int i = 0; i < from->count; i++) {
-        const ls_named *each = &from->tensors[i];
-        const size_t length = sizeof options_prefix - 1;
-        if (strncmp(each->name, options_prefix, length) != 0 || ls_dtype_of(each->tensor) != LS_U8) {
-            states[count++] = *each;
-            continue;
-        }
-        owner *saved = &all->saved[all->saved_count++];
-        const char *text = ls_host_data(each->tensor);
-        const int size = (int)ls_numel(each->tensor);
-        const char *end = memchr(text, '\n', (size_t)size);
-        const int kind = end != NULL ? (int)(end - text) : size;
-        *saved = (owner){.match = -1};
-        snprintf(saved->name, sizeof saved->name, "%s/", each->name + length);
-        snprintf(saved->kind, sizeof saved->kind, "%.*s", kind, text);
-        snprintf(saved->description, sizeof saved->description, "%.*s", size - kind - 1, text + kind + 1);
+/* Reads the two lines of an owner from a tensor. The file may be damaged. */
+static ls_status read_owner(const ls_resumption *from, const ls_named *options, owner *saved) {
+    char text[KIND_LIMIT + DESCRIPTION_LIMIT] = "";
+    const int64_t size = ls_numel(options->tensor);
+    char *end = NULL;
+    if (ls_dtype_of(options->tensor) == LS_U8 && size > 0 && size < (int64_t)sizeof text) {
+        memcpy(text, ls_host_data(options->tensor), (size_t)size);
+        end = strchr(text, '\n');
     }
-    return count;
+    if (end == NULL) {
+        return ls_fail(LS_ERR_FORMAT,
+                       "checkpoint: %s is damaged: callback/%s is not a text of two lines; use a different checkpoint",
+                       from->folder, options->name);
+    }
+    *end = '\0';
+    *saved = (owner){.match = -1};
+    snprintf(saved->name, sizeof saved->name, "%s/", options->name + sizeof options_prefix - 1);
+    snprintf(saved->kind, sizeof saved->kind, "%s", text);
+    snprintf(saved->description, sizeof saved->description, "%s", end + 1);
+    ls_text_make_printable(saved->kind);
+    ls_text_make_printable(saved->description);
+    return LS_OK;
+}
+
+/* Moves the descriptions of owners from the tensors to the list. Copies the other tensors, and sets their number. */
+static ls_status add_saved(owners *all, const ls_resumption *from, ls_named *states, int *count) {
+    *count = 0;
+    for (int i = 0; i < from->count; i++) {
+        if (strncmp(from->tensors[i].name, options_prefix, sizeof options_prefix - 1) == 0) {
+            LS_TRY(read_owner(from, &from->tensors[i], &all->saved[all->saved_count++]));
+        } else {
+            states[(*count)++] = from->tensors[i];
+        }
+    }
+    return LS_OK;
 }
 
 /* Counts the owners of a kind without a match, and finds the last one. */
@@ -201,6 +215,16 @@ static ls_status set_states(const ls_resumption *from, const owners *all, const 
     return LS_OK;
 }
 
+/* Uses `states` and `found`, each with room for all tensors. */
+static ls_status set_all(const ls_resumption *from, owners *all, ls_named *states, ls_named *found) {
+    int count = 0;
+    LS_TRY(add_saved(all, from, states, &count));
+    add_own(all, from->trial);
+    match_equal(all);
+    match_changed(all, from);
+    return set_states(from, all, states, count, found);
+}
+
 ls_status ls_checkpoint_set_callbacks(ls_resumption *from) {
     const size_t count = (size_t)from->count + 1, callbacks = (size_t)from->trial->options.callback_count + 1;
     ls_named *states = ls_allocate_zeroed(2 * count, sizeof *states);
@@ -210,11 +234,7 @@ ls_status ls_checkpoint_set_callbacks(ls_resumption *from) {
     if (states == NULL || all.own == NULL || all.saved == NULL) {
         status = ls_fail_memory("checkpoint", (callbacks + count) * sizeof(owner) + 2 * count * sizeof *states);
     } else {
-        const int state_count = add_saved(&all, from, states);
-        add_own(&all, from->trial);
-        match_equal(&all);
-        match_changed(&all, from);
-        status = set_states(from, &all, states, state_count, states + count);
+        status = set_all(from, &all, states, states + count);
     }
     ls_free(states);
     ls_free(all.own);

@@ -360,6 +360,7 @@ static ls_status get_position(ls_trial *trial, const char *prefix, ls_checkpoint
 static ls_status set_position(ls_resumption *from) {
     ls_trial *trial = from->trial;
     const ls_manifest *manifest = &from->manifest;
+    trial->loads++;
     trial->epochs_run = manifest->epochs_run;
     trial->state.epoch = manifest->epochs_run;
     trial->state.step = manifest->step;

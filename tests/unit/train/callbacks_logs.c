@@ -235,6 +235,36 @@ static void test_goes_on_after_a_load_without_a_log(void **unused) {
     }
 }
 
+static ls_status fail_in_batch_1(ls_trial_state *state, void *user) {
+    bool *failed = user;
+    const bool fails = !*failed && state->batch == 1;
+    *failed |= fails;
+    return fails ? ls_error_set(LS_ERR_IO, "the hook fails") : LS_OK;
+}
+
+/* A run after a failed run continues with the next batch, and keeps the lines of the batches before it. */
+static void test_goes_on_after_a_failure(void **unused) {
+    (void)unused;
+    const char *path = test_path("failed.csv");
+    bool failed = false;
+    setting s = make_setting();
+    ls_callback *callbacks[] = {ls_csv_log(path, &(ls_csv_log_options){.per_batch = true}),
+                                ls_callback_new(&(ls_callback_hooks){.on_step_training = fail_in_batch_1}, &failed)};
+    ls_trial_options options = options_of(&s);
+    options.callbacks = callbacks;
+    options.callback_count = 2;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_run(trial, 1), LS_ERR_IO);
+    char before[8192];
+    snprintf(before, sizeof before, "%s", columns(path, ',', 2));
+    assert_non_null(strstr(before, "0,1 "));
+    assert_int_equal(ls_trial_run(trial, 1), LS_OK);
+    assert_memory_equal(columns(path, ',', 2), before, strlen(before));
+    assert_null(strstr(columns(path, ',', 2) + strlen(before), "0,1 "));
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
 /* A log that continues from the state of the last log. */
 static ls_callback *log_again(const char *path, const ls_csv_log_options *how) {
     ls_callback *log = ls_csv_log(path, how);
@@ -491,13 +521,21 @@ static void test_timer_prints_a_table(void **unused) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_line_for_each_epoch), cmocka_unit_test(test_names_with_special_characters),
-        cmocka_unit_test(test_evaluations_between),   cmocka_unit_test(test_goes_on),
-        cmocka_unit_test(test_goes_on_after_a_load),  cmocka_unit_test(test_goes_on_after_a_load_without_a_log),
-        cmocka_unit_test(test_goes_on_behind_others), cmocka_unit_test(test_metric_epoch),
-        cmocka_unit_test(test_a_line_for_each_batch), cmocka_unit_test(test_damaged_logs),
-        cmocka_unit_test(test_files_that_cannot_be),  cmocka_unit_test(test_confusion),
-        cmocka_unit_test(test_confusion_of_nothing),  cmocka_unit_test(test_console),
+        cmocka_unit_test(test_a_line_for_each_epoch),
+        cmocka_unit_test(test_names_with_special_characters),
+        cmocka_unit_test(test_evaluations_between),
+        cmocka_unit_test(test_goes_on),
+        cmocka_unit_test(test_goes_on_after_a_load),
+        cmocka_unit_test(test_goes_on_after_a_load_without_a_log),
+        cmocka_unit_test(test_goes_on_after_a_failure),
+        cmocka_unit_test(test_goes_on_behind_others),
+        cmocka_unit_test(test_metric_epoch),
+        cmocka_unit_test(test_a_line_for_each_batch),
+        cmocka_unit_test(test_damaged_logs),
+        cmocka_unit_test(test_files_that_cannot_be),
+        cmocka_unit_test(test_confusion),
+        cmocka_unit_test(test_confusion_of_nothing),
+        cmocka_unit_test(test_console),
         cmocka_unit_test(test_timer_prints_a_table),
     };
     cmocka_set_test_filter(argc > 1 ? argv[1] : NULL);

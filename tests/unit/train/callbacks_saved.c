@@ -3,6 +3,7 @@
  *
  * devices: cpu shadow cuda
  */
+#include "tests/support/files.h"
 #include "tests/support/trials.h"
 
 #include <lockstep/lockstep.h>
@@ -168,6 +169,62 @@ TEST(test_smaller_patience) {
     stop_work(&second);
 }
 
+/* A callback with a state and a description of `length` bytes. */
+typedef struct described {
+    int length;
+    ls_tensor *number;
+    ls_named named;
+} described;
+
+static ls_status get_number(void *user, const ls_named **tensors, int *count) {
+    described *self = user;
+    self->named = (ls_named){.name = "number", .tensor = self->number};
+    *tensors = &self->named;
+    *count = 1;
+    return LS_OK;
+}
+
+static ls_status set_number(void *user, const ls_named *tensors, int count) {
+    return count == 1 ? ls_copy_into(((described *)user)->number, tensors[0].tensor) : LS_ERR_FORMAT;
+}
+
+static void write_long(void *user, char *text, size_t size) {
+    const described *self = user;
+    snprintf(text, size, "%*s", self->length, "x");
+}
+
+/* Descriptions of nested groups are cut at every length without damage. */
+TEST(test_long_descriptions) {
+    const ls_callback_hooks hooks = {
+        .name = "own", .describe = write_long, .state = get_number, .set_state = set_number};
+    for (int length = 440; length < 530; length++) {
+        setting s = make_setting();
+        described numbers[3];
+        ls_callback *callbacks[3];
+        for (int i = 0; i < 3; i++) {
+            numbers[i] = (described){.length = i == 0 ? length : 1, .number = ls_ones(LS_SHAPE(1), LS_F64)};
+            callbacks[i] = ls_callback_new(&hooks, &numbers[i]);
+        }
+        ls_callback *inner = ls_callbacks_of(callbacks + 1, 2);
+        ls_callback *outer = ls_callbacks_of((ls_callback *[]){callbacks[0], inner}, 2);
+        ls_trial_options options = options_of(&s);
+        options.callbacks = &outer;
+        options.callback_count = 1;
+        ls_trial *trial = ls_trial_new(&options);
+        assert_int_equal(ls_trial_save(trial, test_path("long")), LS_OK);
+        for (int i = 0; i < 3; i++) {
+            assert_int_equal(ls_fill(numbers[i].number, 0), LS_OK);
+        }
+        assert_int_equal(ls_trial_load(trial, test_path("long")), LS_OK);
+        for (int i = 0; i < 3; i++) {
+            assert_true(ls_item(numbers[i].number) == 1);
+            ls_release(numbers[i].number);
+        }
+        ls_trial_free(trial);
+        free_setting(&s);
+    }
+}
+
 /* A checkpoint of Lockstep 0.1.0 without descriptions of the callbacks: names and order determine the states. */
 TEST(test_old_checkpoint) {
     setting s = make_setting();
@@ -189,10 +246,9 @@ TEST(test_old_checkpoint) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_states),
-        cmocka_unit_test(test_stopped_before),
-        cmocka_unit_test(test_smaller_patience),
+        cmocka_unit_test(test_states),           cmocka_unit_test(test_stopped_before),
+        cmocka_unit_test(test_smaller_patience), cmocka_unit_test(test_long_descriptions),
         cmocka_unit_test(test_old_checkpoint),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, NULL, test_files_teardown);
 }

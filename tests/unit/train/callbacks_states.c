@@ -101,6 +101,8 @@ TEST(test_names_and_states_are_refused) {
     long_name[81] = '\0';
     assert_null(ls_callback_new(&(ls_callback_hooks){.name = "a/b"}, NULL));
     expect_message("ls_callback_new: the name \"a/b\" has a slash");
+    assert_null(ls_callback_new(&(ls_callback_hooks){.name = ""}, NULL));
+    expect_message("ls_callback_new: the name is empty");
     assert_null(ls_callback_new(&(ls_callback_hooks){.name = long_name}, NULL));
     expect_message("has more than 80 bytes");
     assert_null(ls_callback_new(&(ls_callback_hooks){.state = no_state}, NULL));

@@ -210,17 +210,40 @@ TEST(test_state_without_tensors) {
     ls_copies_free(&copies);
 }
 
-/* Loading refuses an unknown part instead of dropping it. */
-TEST(test_unknown_part) {
-    training t = begin(NULL, NULL);
-    ls_checkpoint *snapshot = ls_checkpoint_take(t.trial, false);
+/* Writes a checkpoint with one more tensor. */
+static void write_with(const training *t, const char *folder, const char *name, ls_dtype dtype, int64_t count,
+                       void *numbers) {
+    ls_checkpoint *snapshot = ls_checkpoint_take(t->trial, false);
     assert_non_null(snapshot);
-    assert_int_equal(ls_copies_add_numbers(&snapshot->own, "best_weather", LS_F64, 1, (double[]){21.5}), LS_OK);
-    assert_int_equal(ls_checkpoint_place(snapshot, in_root(""), "unknown", 1), LS_OK);
+    assert_int_equal(ls_copies_add_numbers(&snapshot->own, name, dtype, count, numbers), LS_OK);
+    assert_int_equal(ls_checkpoint_place(snapshot, in_root(""), folder, 1), LS_OK);
     assert_int_equal(ls_checkpoint_write(snapshot), LS_OK);
     assert_int_equal(ls_checkpoint_gather(snapshot, NULL), LS_OK);
     assert_int_equal(ls_checkpoint_commit(snapshot), LS_OK);
     ls_checkpoint_free(snapshot);
+}
+
+/* The options of a callback are two lines of text. */
+TEST(test_damaged_options) {
+    static unsigned char letters[1000] = "a\nb";
+    static const char name[] = "callback//options/early_stopping";
+    training t = begin(NULL, NULL);
+    write_with(&t, "one_line", name, LS_U8, 1, letters);
+    write_with(&t, "too_long", name, LS_U8, sizeof letters, letters);
+    write_with(&t, "numbers", name, LS_F64, 1, (double[]){1});
+    write_with(&t, "empty", name, LS_U8, 0, letters);
+    for (int i = 0; i < 4; i++) {
+        const char *const folders[] = {"one_line", "too_long", "numbers", "empty"};
+        expect_failure(ls_trial_load(t.trial, in_root(folders[i])), LS_ERR_FORMAT,
+                       "is damaged: callback//options/early_stopping is not a text of two lines");
+    }
+    end(&t);
+}
+
+/* Loading refuses an unknown part instead of dropping it. */
+TEST(test_unknown_part) {
+    training t = begin(NULL, NULL);
+    write_with(&t, "unknown", "best_weather", LS_F64, 1, (double[]){21.5});
     const uint64_t hash = ls_module_hash(t.setting.model);
     expect_failure(ls_trial_load(t.trial, in_root("unknown")), LS_ERR_UNSUPPORTED,
                    "has \"best_weather\", which Lockstep");
@@ -286,10 +309,11 @@ TEST(test_fuzzed_manifests) {
 
 int main(int count, char **arguments) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_no_best_value), cmocka_unit_test(test_weights_from_folders),
-        cmocka_unit_test(test_damaged_files), cmocka_unit_test(test_damaged_twice),
-        cmocka_unit_test(test_newer_format),  cmocka_unit_test(test_state_without_tensors),
-        cmocka_unit_test(test_unknown_part),  cmocka_unit_test(test_fuzzed_manifests),
+        cmocka_unit_test(test_no_best_value),    cmocka_unit_test(test_weights_from_folders),
+        cmocka_unit_test(test_damaged_files),    cmocka_unit_test(test_damaged_twice),
+        cmocka_unit_test(test_newer_format),     cmocka_unit_test(test_state_without_tensors),
+        cmocka_unit_test(test_damaged_options),  cmocka_unit_test(test_unknown_part),
+        cmocka_unit_test(test_fuzzed_manifests),
     };
     cmocka_set_test_filter(count > 1 ? arguments[1] : NULL);
     return cmocka_run_group_tests(tests, make_root, test_files_teardown);
