@@ -7,6 +7,7 @@ deps=$LS_SOURCE/scripts/install-deps
 mkdir programs pkgconfig
 IFS=: read -r -a folders <<<"$PATH"
 for folder in "${folders[@]}"; do # names that are there already are left
+    [ "${folder##*/}" != ccache ] || continue # its compilers look for the real ones in PATH
     find -H "$folder" -mindepth 1 -maxdepth 1 ! -name 'apt*' ! -name 'dpkg*' ! -name sudo -exec ln -st programs {} + 2>/dev/null
 done
 # The pkg-config files of all libraries except jansson.
