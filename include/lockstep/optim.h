@@ -645,8 +645,9 @@ LS_API int64_t ls_ema_count(const ls_ema *ema);
  */
 LS_API ls_status ls_ema_state(ls_ema *ema, const ls_named **tensors, int *count) LS_WARN_UNUSED;
 /** Restores averages of the same model and decay. Later averages are bit-identical. Checks the tensors like
- * ls_optimizer_set_state, except that buffers may contain any numbers, such as -infinity in a mask. Fails with
- * LS_ERR_STATE while the averages are swapped into the model. */
+ * ls_optimizer_set_state, except that buffers may contain any numbers, such as -infinity in a mask. Averages of bf16
+ * and f16 may be f32 or have the dtype of the model. Fails with LS_ERR_STATE while the averages are swapped into the
+ * model. */
 LS_API ls_status ls_ema_set_state(ls_ema *ema, const ls_named *tensors, int count) LS_WARN_UNUSED;
 /** Frees the averages. The model does not change. NULL is allowed. */
 LS_API void ls_ema_free(ls_ema *ema);

@@ -26,7 +26,7 @@ ls_dtype ls_autocast(ls_dtype dtype) {
         (void)ls_fail(LS_ERR_ARGUMENT,
                       "ls_autocast: the dtype is %s, but must be LS_BF16 or LS_F16, or LS_F32 to end autocast",
                       ls_dtype_name(dtype));
-        (void)ls_scope_failed();
+        (void)ls_scope_failed_status();
         return before;
     }
     thread->autocast = dtype;

@@ -63,8 +63,8 @@ static ls_status check_interval(const char *call, const ls_tensor *tensor, const
                          ls_dtype_name(ls_dtype_of(tensor)), low, high);
 }
 
-/* Returns the interval that contains `number`, rounded to the dtype. It is empty if the dtype has no number as large.
- */
+/* Returns the interval of `number` alone. Returns an empty interval if |number| is above the largest number of the
+ * dtype. */
 static number_range range_of_one(double number, ls_dtype dtype) {
     const bool fits = fabs(number) <= ls_largest_below(INFINITY, dtype);
     return fits ? (number_range){number, number} : (number_range){INFINITY, -INFINITY};

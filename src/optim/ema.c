@@ -1,5 +1,6 @@
 /* Averages of a model's parameters and buffers during training. */
 #include <math.h>
+#include <string.h>
 
 #include "base/memory.h"
 #include "optim/snapshot.h"
@@ -136,11 +137,54 @@ ls_status ls_ema_state(ls_ema *ema, const ls_named **tensors, int *count) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_ema_state: an argument is NULL");
     }
     LS_TRY(check_here("ls_ema_state", ema));
+    LS_TRY(refresh("ls_ema_state", ema));
     ls_state_forget(&ema->listed);
     LS_TRY(list_all(ema, &ema->listed));
     *tensors = ema->listed.items;
     *count = ema->listed.count;
     return LS_OK;
+}
+
+/* Returns whether the tensor is an average in the 16-bit dtype of the model. Versions that did not keep averages in f32
+ * saved such averages. */
+static bool is_rounded(const ls_ema *ema, const ls_state_list *list, const ls_named *given) {
+    int i = 0;
+    while (i < ema->averages.count && strcmp(list->items[i].name, given->name) != 0) {
+        i++;
+    }
+    return i < ema->averages.count && given->tensor->dtype == ls_snapshot_source(&ema->averages, i)->dtype &&
+           given->tensor->dtype != list->items[i].tensor->dtype;
+}
+
+/* Lists the given tensors in `wide`, with copies in f32 of rounded averages. */
+static ls_status widen(const ls_ema *ema, const ls_state_list *list, const ls_named *given, int count, ls_named *wide) {
+    for (int i = 0; i < count; i++) {
+        wide[i] = given[i];
+        if (is_rounded(ema, list, &given[i])) {
+            wide[i].tensor = ls_to(given[i].tensor, LS_F32);
+            LS_TRY(wide[i].tensor != NULL ? LS_OK : ls_error_status());
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status restore(const char *call, const ls_ema *ema, const ls_state_list *list, const ls_named *given,
+                         int count) {
+    ls_named *wide = ls_allocate_zeroed((size_t)count, sizeof *wide);
+    if (wide == NULL) {
+        return ls_fail_memory(call, (size_t)count * sizeof *wide);
+    }
+    ls_scope *scope = ls_scope_open(); /* for the copies */
+    ls_status status = ls_error_status();
+    if (scope != NULL) {
+        (void)ls_no_grad(true);
+        status = widen(ema, list, given, count, wide);
+        status = status == LS_OK ? ls_state_restore(call, "ls_ema", list, wide, count) : status;
+        const ls_status ended = ls_scope_close(scope);
+        status = status != LS_OK ? status : ended;
+    }
+    ls_free(wide);
+    return status;
 }
 
 ls_status ls_ema_set_state(ls_ema *ema, const ls_named *tensors, int count) {
@@ -150,7 +194,7 @@ ls_status ls_ema_set_state(ls_ema *ema, const ls_named *tensors, int count) {
     ls_state_list list = {0};
     ls_status status = list_all(ema, &list);
     if (status == LS_OK) {
-        status = ls_state_restore(call, "ls_ema", &list, tensors, count);
+        status = restore(call, ema, &list, tensors, count);
     }
     ls_state_forget(&list);
     return status;

@@ -107,6 +107,7 @@ static ls_status swap_wide(const char *call, ls_tensor *own, ls_tensor *wide, ls
         if (room == NULL) {
             return ls_error_status();
         }
+        ls_storage_set_kind(room->storage, LS_MEMORY_OPTIMIZER);
         *original = room;
         LS_TRY(copy(room, own));
         return copy(own, wide);

@@ -395,6 +395,9 @@ static ls_status run_step(data_parallel_state *state, const ls_batch *batch, ls_
         return status;
     }
     ls_tensor *loss = function(batch, user);
+    if (ls_thread()->scope->status != LS_OK) {
+        loss = NULL; /* a failed call of the function is a failed step, even if the function returns a loss */
+    }
     LS_TRY(ls_backward(loss)); /* even if the loss is NULL, because this call notifies the other ranks */
     const bool alone = ls_comm_size(state->comm) == 1;
     state->last = alone ? (ls_step_loss){.loss = ls_item(loss), .divisor = 1} : ls_step_loss_of(state, loss);

@@ -115,6 +115,6 @@ double ls_data_parallel_loss(ls_module *module, ls_tensor *loss) {
     } else if (add_up(module->state, loss, &all) == LS_OK) {
         return all.loss / all.divisor;
     }
-    (void)ls_scope_failed();
+    (void)ls_scope_failed_status();
     return (double)NAN;
 }

@@ -248,7 +248,8 @@ static ls_status average_buffers(ls_outer *outer) {
     return status == LS_OK ? ls_buffers_average(buffers, 1) : status;
 }
 
-/* Fails on every rank if the ranks have taken different numbers of steps, or train different parameters. */
+/* Fails on every rank if the ranks have taken different numbers of steps or train different parameters, or if any rank
+ * has loaded parameters since the anchors were copied. */
 static ls_status agree_on_steps(const char *call, const ls_outer *outer) {
     const int64_t steps[2] = {outer->total, outer->since};
     uint64_t hash = ls_hash(LS_HASH_START, steps, sizeof steps);
@@ -257,13 +258,22 @@ static ls_status agree_on_steps(const char *call, const ls_outer *outer) {
         const uint8_t trained = parameter->needs_grad;
         hash = ls_hash(hash, &trained, 1);
     }
-    bool equal = true;
-    LS_TRY(ls_ranks_have_equal(outer->comm, (int64_t)(hash >> 1), &equal));
-    return equal ? LS_OK
-                 : ls_fail(LS_ERR_MISMATCH,
-                           "%s: the ranks have taken different numbers of training steps (%lld here), or have frozen "
-                           "different parameters: call ls_outer_step on every rank after every step",
-                           call, (long long)outer->total);
+    const int64_t number = (int64_t)(hash >> 1);
+    const bool loaded = outer->optimizer != NULL && count_loads(outer) != outer->loads;
+    int64_t most[3] = {number, -number, loaded};
+    LS_TRY(ls_comm_allreduce(outer->comm, most, most, 3, LS_I64, LS_MAX, NULL));
+    if (most[2] != 0) {
+        return ls_fail(LS_ERR_STATE,
+                       "%s: ls_module_load has changed the parameters of a rank since the last outer step: create the "
+                       "outer optimizer again (ls_outer_new) after the load",
+                       call);
+    }
+    return most[0] == -most[1]
+               ? LS_OK
+               : ls_fail(LS_ERR_MISMATCH,
+                         "%s: the ranks have taken different numbers of training steps (%lld here), or have frozen "
+                         "different parameters: call ls_outer_step on every rank after every step",
+                         call, (long long)outer->total);
 }
 
 /* Warns before the first outer step if the training so far was identical on all ranks. */
@@ -325,12 +335,6 @@ static ls_status check(const char *call, ls_outer *outer) {
     }
     LS_TRY(ls_outer_check_here(call, outer));
     LS_TRY(ls_comm_check_open(call, outer->comm));
-    if (outer->optimizer != NULL && count_loads(outer) != outer->loads) {
-        return ls_fail(LS_ERR_STATE,
-                       "%s: ls_module_load has changed the parameters since the last outer step: load weights before "
-                       "ls_outer_new",
-                       call);
-    }
     return find_flats(call, outer);
 }
 
@@ -420,7 +424,7 @@ static ls_status make_optimizer(ls_outer *outer) {
 
 static ls_status prepare(ls_outer *outer) {
     LS_TRY(ls_module_list(outer->model) ? LS_OK : ls_error_status());
-    LS_TRY(compare_options(outer)); /* before the checks that may fail on only this rank */
+    LS_TRY(compare_options(outer)); /* first, so that options that are invalid on one rank only fail on all ranks */
     LS_TRY(check_options(&outer->options));
     LS_TRY(check_model(outer));
     LS_TRY(ls_sync_parameters(outer->model, outer->comm, 0));

@@ -19,6 +19,7 @@
 #include "base/share.h"
 #include "base/trace.h"
 #include "comm/hold.h"
+#include "parallel/cause.h"
 #include "parallel/stage_messages.h"
 #include "tensor/capture.h"
 #include "tensor/scope.h"
@@ -333,6 +334,7 @@ static ls_status share_result(step *t, const char *cause) {
         return LS_OK;
     }
     LS_TRY(ls_comm_recv(t->comm, text, sizeof text, LS_U8, t->stages - 1, RESULT_TAG, NULL));
+    text[sizeof text - 1] = '\0';
     if (!t->state->broken) {
         break_off(t, t->stages - 1, text);
     }
@@ -372,35 +374,29 @@ static ls_status check_step(const step *t) {
 
 /*
  * Exchanges the number of rows. The first stage has the input, and the last stage has the target. All stages learn the
- * number of rows, or that the two numbers differ, or which stage cannot take part, and its error message.
+ * number of rows, or that the two numbers differ, or the error message of a stage that cannot take part.
  */
 static ls_status agree_on_rows(step *t) {
     const ls_status own = check_step(t);
     ls_saved_error cause;
     ls_error_save(&cause);
-    /* rows of the input, rows of the target, and the stage that cannot take part */
-    const int out = t->state->broken ? t->state->failed : t->stage;
-    int64_t known[3] = {INT64_MAX, INT64_MAX, own != LS_OK ? out : INT64_MAX};
+    /* rows of the input, rows of the target, and 0 if a stage cannot take part */
+    int64_t known[3] = {INT64_MAX, INT64_MAX, own == LS_OK};
     if (own == LS_OK && t->stage == 0) {
         known[0] = t->input->size[0];
     }
     if (own == LS_OK && is_last(t)) {
         known[1] = t->target->size[0];
     }
-    ls_status met = ls_comm_allreduce(t->comm, known, known, 3, LS_I64, LS_MIN, NULL);
-    char text[LS_ERROR_CAPACITY] = "";
-    if (met == LS_OK && known[2] != INT64_MAX) {
-        snprintf(text, sizeof text, "%s", cause.message);
-        met = ls_comm_broadcast(t->comm, text, sizeof text, LS_U8, (int)known[2], NULL);
-    }
+    const ls_status met = ls_comm_allreduce(t->comm, known, known, 3, LS_I64, LS_MIN, NULL);
     if (own != LS_OK) {
         (void)ls_error_put_back(&cause);
-        return own;
     }
-    LS_TRY(met);
-    if (known[2] != INT64_MAX) {
-        return ls_fail(LS_ERR_MISMATCH, "ls_pipeline_backward: stage %lld (rank %lld) cannot take part: %s",
-                       (long long)known[2], (long long)known[2], text);
+    if (met != LS_OK) {
+        return own != LS_OK ? own : met;
+    }
+    if (known[2] == 0) {
+        return ls_cause_share(t->comm, "ls_pipeline_backward", own != LS_OK);
     }
     if (known[0] != known[1] || known[0] == 0) {
         return ls_fail(
@@ -495,7 +491,7 @@ ls_status ls_pipeline_backward(ls_module *module, ls_tensor *input, ls_tensor *t
               .user = user};
     const ls_status status = run(&t, loss);
     if (status != LS_OK) {
-        (void)ls_scope_failed();
+        (void)ls_scope_failed_status();
     }
     return status;
 }

@@ -101,8 +101,8 @@ static ls_status check_aliases(const ls_shards *shards) {
 }
 
 /*
- * Returns a number that increases with every change of a parameter. Includes parameters outside units: in the next
- * step, each rank overwrites its elements of them on all other ranks, so a difference could not be detected later.
+ * Returns a number that increases with every change of a parameter. Includes parameters outside units: the next step
+ * replaces them by the owners' elements on all ranks, which would hide a difference.
  */
 static uint64_t versions_of(const ls_shards *shards) {
     uint64_t sum = 0;

@@ -166,7 +166,7 @@ static ls_status copy_into(ls_tensor *destination, const ls_tensor *source) {
 ls_status ls_copy_into(ls_tensor *destination, const ls_tensor *source) {
     const ls_status status = copy_into(destination, source);
     if (status != LS_OK) {
-        (void)ls_scope_failed();
+        (void)ls_scope_failed_status();
     }
     return status;
 }
@@ -190,7 +190,7 @@ ls_status ls_fill(ls_tensor *tensor, double value) {
         status = ls_kernels_of(tensor)->fill(ls_stream_of(tensor), tensor, value);
     }
     if (status != LS_OK) {
-        (void)ls_scope_failed();
+        (void)ls_scope_failed_status();
     }
     return status;
 }

@@ -28,7 +28,7 @@ static double (*const readers[LS_DTYPE_COUNT])(const void *memory) = {
 };
 
 static double fail_nan(void) {
-    (void)ls_scope_failed();
+    (void)ls_scope_failed_status();
     return (double)NAN;
 }
 

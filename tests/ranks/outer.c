@@ -462,9 +462,9 @@ static ls_status layer_added_later(ls_comm *world, bool to_model) {
     return LS_OK;
 }
 
-/* After ls_module_load, an outer step would mix the loaded weights with the parameters from before. Local SGD only
- * averages. */
-static ls_status loads_later(ls_comm *world, bool averages, bool syncs) {
+/* After ls_module_load, on all ranks or on rank 0 only, an outer step would mix the loaded weights with the parameters
+ * from before. It fails on all ranks. Local SGD only averages. */
+static ls_status loads_later(ls_comm *world, bool averages, bool syncs, bool alone) {
     const ls_outer_options options = {
         .steps = 2, .learning_rate = averages ? 1 : 0, .momentum = averages ? LS_ZERO : 0};
     ls_module *model = make_model();
@@ -476,7 +476,9 @@ static ls_status loads_later(ls_comm *world, bool averages, bool syncs) {
         for (int i = 0; i < steps; i++) {
             LS_TRY(ls_outer_step(outer));
         }
-        LS_TRY(ls_module_load(model, path));
+        LS_TRY(!alone || ls_comm_rank(world) == 0 ? ls_module_load(model, path) : LS_OK);
+        LS_TRY(alone ? ls_sync_parameters(model, world, 0) : LS_OK);
+        LS_TRY(!syncs && steps % 2 == 0 ? ls_outer_step(outer) : LS_OK); /* only counts */
         const ls_status status = syncs ? ls_outer_sync(outer) : ls_outer_step(outer);
         LS_CHECK(status == (averages ? LS_OK : LS_ERR_STATE));
         if (!averages) {
@@ -580,8 +582,8 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(layer_added_later(world, false));
     LS_TRY(layer_added_later(world, true));
     LS_TRY(freed_before(world));
-    for (int i = 0; i < 4; i++) {
-        LS_TRY(loads_later(world, i % 2 == 1, i < 2));
+    for (int i = 0; i < 8; i++) {
+        LS_TRY(loads_later(world, i % 2 == 1, i / 2 % 2 == 1, i < 4));
     }
     LS_TRY(anchors_are_counted(world));
     return few_bytes(world);

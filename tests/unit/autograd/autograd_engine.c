@@ -164,9 +164,10 @@ TEST(test_a_start_whose_operation_failed) {
     assert_int_equal(ls_backward_with(y, &options), LS_ERR_SHAPE);
     expect_message("ls_add: ");
     assert_null(ls_grad(x));
-    ls_scope *inner = ls_scope_begin(); /* does not have the failure */
+    ls_scope *inner = ls_scope_begin();                                           /* does not have the failure */
+    assert_int_equal(ls_fill(ls_ones(LS_SHAPE(1), LS_U8), 3.5), LS_ERR_ARGUMENT); /* returns no tensor */
     assert_int_equal(ls_backward_with(toy_square(x), &options), LS_OK);
-    assert_int_equal(ls_scope_end(inner), LS_OK);
+    assert_int_equal(ls_scope_end(inner), LS_ERR_ARGUMENT);
     assert_near(GRAD(x, 0), 6);
     assert_int_equal(ls_backward(y), LS_OK); /* takes no gradient */
     assert_near(GRAD(x, 0), 12);

@@ -229,6 +229,11 @@ TEST(test_before_the_first_update) {
         set_single(model, 5);
         assert_int_equal(ls_ema_put(averages), LS_OK);
         assert_true(get_single(model) == 5);
+        set_single(model, 4);
+        const ls_named *tensors = NULL;
+        int count = 0;
+        assert_int_equal(ls_ema_state(averages, &tensors, &count), LS_OK);
+        assert_true(numbers_get(tensors[0].tensor, 1) == 4);
         set_single(model, 6);
         assert_int_equal(ls_ema_swap(averages), LS_OK);
         assert_true(get_single(model) == 6);
@@ -299,6 +304,35 @@ TEST(test_state) {
     ls_module_free(model);
     ls_module_free(other);
     ls_module_free(wider);
+}
+
+/* An average may have the 16-bit dtype of its parameter, but no other dtype. */
+TEST(test_state_of_16_bits) {
+    static const ls_dtype dtypes[] = {LS_BF16, LS_F16, LS_F32};
+    for (int i = 0; i < 2; i++) {
+        ls_scope *scope = ls_scope_begin();
+        const ls_named given[] = {{"weight", ls_full(LS_SHAPE(2), dtypes[i], 1.5)},
+                                  {"n_averaged", ls_full(LS_SCALAR, LS_I64, 3)}};
+        for (int k = 0; k < 3; k++) {
+            ls_module *model = make_single(dtypes[k], 1);
+            ls_ema *averages = ls_ema_new(model, decay);
+            const ls_status status = ls_ema_set_state(averages, given, 2);
+            if (i != k) {
+                expect_error(status, LS_ERR_SHAPE, "ls_ema_set_state: weight is [2] of ");
+            } else {
+                const ls_named *tensors = NULL;
+                int count = 0;
+                assert_int_equal(status, LS_OK);
+                assert_int_equal(ls_ema_count(averages), 3);
+                assert_int_equal(ls_ema_state(averages, &tensors, &count), LS_OK);
+                assert_int_equal(ls_dtype_of(tensors[0].tensor), LS_F32);
+                assert_true(numbers_get(tensors[0].tensor, 1) == 1.5);
+            }
+            ls_ema_free(averages);
+            ls_module_free(model);
+        }
+        assert_int_equal(ls_scope_end(scope), LS_OK);
+    }
 }
 
 /* A tensor whose scope has ended is refused before any average changes. */
@@ -394,6 +428,7 @@ int main(void) {
         cmocka_unit_test(test_swap_is_a_change),
         cmocka_unit_test(test_state),
         cmocka_unit_test(test_state_of_an_ended_scope),
+        cmocka_unit_test(test_state_of_16_bits),
         cmocka_unit_test(test_wrong_calls),
         cmocka_unit_test(test_mean),
         cmocka_unit_test(test_constant_parameters),
