@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The training examples in JAX at its best, for comparison: whole epochs compiled into one scan over the batches,
+"""The training examples in JAX, for comparison: whole epochs compiled into one scan over the batches,
 parameters and optimizer state donated, one thread. Prints what the examples print: `throughput: N samples/s`.
 
     jax_scan.py --work perceptron|mlp --batch B --steps S
@@ -16,6 +16,7 @@ parser.add_argument("--steps", type=int, default=200000)
 arguments = parser.parse_args()
 
 os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+os.environ["JAX_PLATFORMS"] = "cpu"
 import jax  # noqa: E402  (the environment above must come first)
 import jax.numpy as jnp  # noqa: E402
 

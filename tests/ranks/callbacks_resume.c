@@ -5,35 +5,10 @@
  * ranks: 1 2 3 4 5
  * devices: cpu shadow cuda
  */
+#include "tests/support/scratch.h"
 #include "tests/support/training.h"
 
-#include <ftw.h>
-#include <stdlib.h>
-#include <unistd.h>
-
 enum { EPOCHS = 6, STEPS = 5, INTERRUPTED = 13, LISTED = 9, BEST = 0, AVERAGING = 1 };
-
-/* ---- a folder shared by all ranks -------------------------------------------------------------------------------- */
-
-static ls_status make_scratch(ls_comm *world, char folder[64]) {
-    memset(folder, 0, 64);
-    snprintf(folder, 64, "/tmp/lockstep-callbacks-XXXXXX");
-    LS_CHECK(ls_comm_rank(world) > 0 || mkdtemp(folder) != NULL);
-    return ls_comm_broadcast(world, folder, 64, LS_U8, 0, NULL);
-}
-
-static int remove_one(const char *path, const struct stat *about, int kind, struct FTW *place) {
-    (void)about;
-    (void)kind;
-    (void)place;
-    return remove(path);
-}
-
-static ls_status remove_scratch(ls_comm *world, const char *folder) {
-    LS_TRY(ls_comm_barrier(world, NULL));
-    LS_CHECK(ls_comm_rank(world) > 0 || nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS) == 0);
-    return LS_OK;
-}
 
 /* ---- runs -------------------------------------------------------------------------------------------------------- */
 
@@ -101,15 +76,14 @@ static ls_status fail_in_the_second_epoch(ls_trial_state *state, void *user) {
     return state->step == STEPS + 2 ? ls_error_set(LS_ERR_IO, "no more") : LS_OK;
 }
 
-/* A checkpoint that is loaded after a failed run replaces all times, of which the failed run is no part. */
-static ls_status times_of_a_checkpoint(ls_comm *world, const char *scratch) {
+/* Loading a checkpoint after a failed run replaces all times. The failed run does not count. */
+static ls_status times_of_a_checkpoint(ls_comm *world) {
     ls_callback *const callbacks[] = {
         ls_timer(&(ls_timer_options){.no_table = true}),
         ls_callback_new(&(ls_callback_hooks){.on_step_training = fail_in_the_second_epoch}, NULL)};
     training t;
-    char folder[128];
     double saved[LS_TIMES];
-    snprintf(folder, sizeof folder, "%s/times", scratch);
+    const char *const folder = in_scratch("times");
     LS_TRY(training_begin(&t, &(training_plan){.callbacks = callbacks, .callback_count = 2}, world));
     LS_TRY(ls_trial_run(t.trial, 1));
     LS_TRY(ls_trial_save(t.trial, folder));
@@ -126,12 +100,9 @@ static ls_status times_of_a_checkpoint(ls_comm *world, const char *scratch) {
     return LS_OK;
 }
 
-static ls_status goes_on(ls_comm *world, const char *scratch) {
+static ls_status goes_on(ls_comm *world) {
     static _Thread_local run whole, first, second;
-    char logs[2][128], folder[128];
-    snprintf(logs[0], sizeof logs[0], "%s/whole.csv", scratch);
-    snprintf(logs[1], sizeof logs[1], "%s/parts.csv", scratch);
-    snprintf(folder, sizeof folder, "%s/run", scratch);
+    const char *const logs[] = {in_scratch("whole.csv"), in_scratch("parts.csv")}, *const folder = in_scratch("run");
     LS_TRY(begin_run(&whole, world, logs[0], NULL, false));
     LS_TRY(begin_run(&first, world, logs[1], folder, false));
     training_end(&first.t);
@@ -152,9 +123,8 @@ static ls_status goes_on(ls_comm *world, const char *scratch) {
 }
 
 ls_status rank_test(ls_comm *world) {
-    char scratch[64];
-    LS_TRY(make_scratch(world, scratch));
-    LS_TRY(goes_on(world, scratch));
-    LS_TRY(times_of_a_checkpoint(world, scratch));
-    return remove_scratch(world, scratch);
+    LS_TRY(make_scratch(world));
+    LS_TRY(goes_on(world));
+    LS_TRY(times_of_a_checkpoint(world));
+    return remove_scratch(world);
 }

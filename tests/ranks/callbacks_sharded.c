@@ -5,8 +5,8 @@
  * ranks: 1 2 3 4
  * devices: cpu
  */
-#include "tests/support/files.h"
 #include "tests/support/ranks.h"
+#include "tests/support/scratch.h"
 
 #include <stdio.h>
 
@@ -126,38 +126,65 @@ static ls_callback *make_callback(const ls_comm *world, int kind) {
     case 4:
         return ls_lsuv(NULL);
     default:
-        return ls_tensorboard(ls_comm_rank(world) == 0 ? test_path("board") : "/dev/null/folder",
+        return ls_tensorboard(ls_comm_rank(world) == 0 ? in_scratch("board") : "/dev/null/folder",
                               &(ls_tensorboard_options){.no_model = true});
     }
 }
+
+typedef struct run_plan {
+    sharding how;
+    int kind; /* of the callback */
+    bool gathers;
+    const char *folder; /* of checkpoints, from which the run resumes; may be NULL */
+    int64_t epochs;
+} run_plan;
 
 typedef struct trained {
     bool created;
     ls_status status;
     uint64_t hash;
+    int64_t epochs; /* that this run trained */
 } trained;
 
+static ls_status count_epoch(ls_trial_state *state, void *user) {
+    (void)state;
+    ((trained *)user)->epochs++;
+    return LS_OK;
+}
+
 /* Trains a model with the callback. */
-static ls_status train_with(ls_comm *world, sharding how, int kind, bool gathers, trained *is) {
+static ls_status train_with(ls_comm *world, const run_plan *plan, trained *is) {
     ls_scope *scope = ls_scope_begin();
+    const ls_checkpoint_options checkpoint = {.folder = plan->folder};
     ls_seed(3);
     ls_tensor *x = ls_randn(LS_SHAPE(12, 8), LS_F32), *y = ls_randn(LS_SHAPE(12, 5), LS_F32);
     ls_loader *loader =
         ls_loader_new(ls_tensor_dataset(x, y), &(ls_loader_options){.global_batch_size = 12, .comm = world});
-    ls_module *model = make_model(world, how);
+    ls_module *model = make_model(world, plan->how);
     ls_optimizer *optimizer = ls_sgd(model, NULL);
-    LS_TRY(gathers ? ls_data_parallel_gather(model, true) : LS_OK);
+    LS_TRY(plan->gathers ? ls_data_parallel_gather(model, true) : LS_OK);
+    ls_callback *counter = ls_callback_new(&(ls_callback_hooks){.on_start_epoch = count_epoch}, is);
     ls_trial *trial = ls_trial_new(&(ls_trial_options){.model = model,
                                                        .optimizer = optimizer,
                                                        .criterion = ls_criterion_mse,
                                                        .train = loader,
                                                        .comm = world,
                                                        .quiet = true,
-                                                       LS_CALLBACKS(make_callback(world, kind))});
-    *is = (trained){.created = trial != NULL, .status = trial != NULL ? ls_trial_run(trial, 2) : ls_error_status()};
+                                                       .checkpoint = plan->folder != NULL ? &checkpoint : NULL,
+                                                       .resume = plan->folder,
+                                                       LS_CALLBACKS(make_callback(world, plan->kind), counter)});
+    *is = (trained){.created = trial != NULL, .status = ls_error_status()};
+    if (trial != NULL) {
+        /* allowed until the program ends the gathering */
+        ls_tensor *alias = plan->gathers && plan->folder != NULL ? ls_detach(ls_module_parameter(model, 0)) : NULL;
+        is->status = ls_trial_run(trial, plan->epochs);
+        ls_release(alias);
+    }
     if (is->status == LS_OK) {
-        LS_TRY(ls_data_parallel_gather(model, true));
-        is->hash = ls_module_hash(model);
+        LS_TRY(plan->gathers ? LS_OK : ls_data_parallel_gather(model, true));
+        is->hash = ls_module_hash(model); /* fails unless the model is still gathered */
+        LS_CHECK(is->hash != 0);
+        LS_TRY(ls_data_parallel_gather(model, false));
     }
     ls_trial_free(trial);
     ls_optimizer_free(optimizer);
@@ -171,7 +198,8 @@ static ls_status train_with(ls_comm *world, sharding how, int kind, bool gathers
 static ls_status need_parameters(ls_comm *world) {
     for (int kind = 0; kind < KINDS; kind++) {
         trained parts, whole, reference;
-        LS_TRY(train_with(world, ZERO_3, kind, false, &parts));
+        run_plan plan = {.how = ZERO_3, .kind = kind, .epochs = 2};
+        LS_TRY(train_with(world, &plan, &parts));
         if (ls_comm_size(world) == 1) {
             LS_CHECK(parts.status == LS_OK);
         } else {
@@ -179,58 +207,28 @@ static ls_status need_parameters(ls_comm *world) {
             LS_EXPECT_MESSAGE("with .zero = 3 in ls_data_parallel, each rank has only a part of the parameters: ");
             LS_EXPECT_MESSAGE("or call ls_data_parallel_gather(model, true) before ls_trial_new");
         }
-        LS_TRY(train_with(world, ZERO_3, kind, true, &whole));
-        LS_TRY(train_with(world, ZERO_2, kind, false, &reference));
+        plan.gathers = true;
+        LS_TRY(train_with(world, &plan, &whole));
+        plan.how = ZERO_2;
+        plan.gathers = false;
+        LS_TRY(train_with(world, &plan, &reference));
         LS_CHECK(whole.status == LS_OK && reference.status == LS_OK && whole.hash == reference.hash);
     }
     return LS_OK;
-}
-
-/* Runs a trial with `.checkpoint` and `.resume`, up to the epoch. */
-static ls_status run_to(ls_comm *world, sharding how, const char *folder, int64_t epochs, uint64_t *hash) {
-    ls_scope *scope = ls_scope_begin();
-    ls_seed(3);
-    ls_tensor *x = ls_randn(LS_SHAPE(12, 8), LS_F32), *y = ls_randn(LS_SHAPE(12, 5), LS_F32);
-    ls_loader *loader =
-        ls_loader_new(ls_tensor_dataset(x, y), &(ls_loader_options){.global_batch_size = 12, .comm = world});
-    ls_module *model = make_model(world, how);
-    ls_optimizer *optimizer = ls_sgd(model, NULL);
-    LS_TRY(ls_data_parallel_gather(model, true));
-    ls_trial *trial = ls_trial_new(&(ls_trial_options){.model = model,
-                                                       .optimizer = optimizer,
-                                                       .criterion = ls_criterion_mse,
-                                                       .train = loader,
-                                                       .comm = world,
-                                                       .quiet = true,
-                                                       .checkpoint = &(ls_checkpoint_options){.folder = folder},
-                                                       .resume = folder,
-                                                       LS_CALLBACKS(make_callback(world, 0))});
-    LS_CHECK(trial != NULL);
-    ls_tensor *alias = ls_detach(ls_module_parameter(model, 0)); /* allowed until the program ends the gathering */
-    LS_TRY(ls_trial_run(trial, epochs));
-    ls_release(alias);
-    *hash = ls_module_hash(model); /* fails unless the model is still gathered */
-    LS_CHECK(*hash != 0);
-    LS_TRY(ls_data_parallel_gather(model, false));
-    ls_trial_free(trial);
-    ls_optimizer_free(optimizer);
-    ls_module_free(model);
-    ls_loader_free(loader);
-    (void)ls_scope_end(scope);
-    return ls_comm_barrier(world, NULL);
 }
 
 /* With ls_data_parallel_gather, a resumed run needs the parameters too, and trains like with .zero = 2. */
 static ls_status resumes_with_parameters(ls_comm *world) {
     uint64_t hashes[2];
     for (int i = 0; i < 2; i++) {
-        char folder[64] = ""; /* the same on all ranks */
-        if (ls_comm_rank(world) == 0) {
-            snprintf(folder, sizeof folder, "%s", test_path(i == 0 ? "stage-2" : "stage-3"));
+        run_plan plan = {
+            .how = i == 0 ? ZERO_2 : ZERO_3, .gathers = true, .folder = in_scratch(i == 0 ? "stage-2" : "stage-3")};
+        for (plan.epochs = 1; plan.epochs <= 2; plan.epochs++) {
+            trained is;
+            LS_TRY(train_with(world, &plan, &is));
+            LS_CHECK(is.status == LS_OK && is.epochs == 1); /* the second run resumes after the first epoch */
+            hashes[i] = is.hash;
         }
-        LS_TRY(ls_comm_broadcast(world, folder, sizeof folder, LS_U8, 0, NULL));
-        LS_TRY(run_to(world, i == 0 ? ZERO_2 : ZERO_3, folder, 1, &hashes[i]));
-        LS_TRY(run_to(world, i == 0 ? ZERO_2 : ZERO_3, folder, 2, &hashes[i]));
     }
     LS_CHECK(hashes[0] == hashes[1]);
     return LS_OK;
@@ -372,13 +370,11 @@ static ls_status restores_replicas(ls_comm *world) {
 }
 
 ls_status rank_test(ls_comm *world) {
+    LS_TRY(make_scratch(world));
     LS_TRY(refuses(world));
     LS_TRY(need_parameters(world));
     LS_TRY(resumes_with_parameters(world));
-    if (ls_comm_rank(world) == 0) {
-        test_files_remove();
-    }
     LS_TRY(restores_captured_steps(world));
     LS_TRY(restores_replicas(world));
-    return ls_comm_barrier(world, NULL);
+    return remove_scratch(world);
 }

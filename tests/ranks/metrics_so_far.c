@@ -233,17 +233,55 @@ static ls_status with_slices(ls_comm *world) {
     return LS_OK;
 }
 
+/* ---- without slices ---------------------------------------------------------------------------------------------- */
+
+static ls_loader *make_loader(ls_comm *world, int64_t count, int64_t first) {
+    return ls_loader_new(make_dataset(count, first),
+                         &(ls_loader_options){.global_batch_size = BATCH, .comm = world, .seed = 3});
+}
+
+typedef struct parts {
+    ls_module *model;
+    ls_tensor *parameter;
+    ls_optimizer *optimizer;
+    ls_loader *train, *validate;
+    ls_trial *trial;
+} parts;
+
+static ls_status begin(parts *p, ls_comm *world, ls_callback *callback) {
+    *p = (parts){.model = ls_nn_function("AsItIs", as_it_is, NULL),
+                 .parameter = ls_zeros(LS_SHAPE(1), LS_F64),
+                 .optimizer = ls_sgd(NULL, NULL),
+                 .train = make_loader(world, SAMPLES, 0),
+                 .validate = make_loader(world, HELD_BACK, SAMPLES)};
+    LS_TRY(ls_set_requires_grad(p->parameter, true));
+    LS_TRY(ls_optimizer_add_group(p->optimizer, &p->parameter, 1, &(ls_group_options){.learning_rate = 0.5}));
+    p->trial = ls_trial_new(&(ls_trial_options){.model = p->model,
+                                                .optimizer = p->optimizer,
+                                                .criterion = ls_criterion_mse,
+                                                .step = do_nothing,
+                                                .train = p->train,
+                                                .validate = p->validate,
+                                                .comm = world,
+                                                .metrics = LS_METRICS("loss", "running_loss", "lr"),
+                                                LS_CUSTOM_METRICS(ls_metric_new(&largest, NULL)),
+                                                LS_CALLBACKS(callback),
+                                                .quiet = true});
+    LS_CHECK(p->trial != NULL);
+    return LS_OK;
+}
+
+static void end(const parts *p) {
+    ls_trial_free(p->trial);
+    ls_loader_free(p->train);
+    ls_loader_free(p->validate);
+    ls_optimizer_free(p->optimizer);
+    ls_module_free(p->model);
+    ls_release(p->parameter);
+}
+
 static ls_status without_slices(ls_comm *world) {
-    const ls_loader_options loading = {.global_batch_size = BATCH, .comm = world, .seed = 3};
-    ls_module *model = ls_nn_function("AsItIs", as_it_is, NULL);
-    ls_tensor *parameter = ls_zeros(LS_SHAPE(1), LS_F64);
-    LS_TRY(ls_set_requires_grad(parameter, true));
-    ls_optimizer *optimizer = ls_sgd(NULL, NULL);
-    LS_TRY(ls_optimizer_add_group(optimizer, &parameter, 1, &(ls_group_options){.learning_rate = 0.5}));
-    ls_loader *train = ls_loader_new(make_dataset(SAMPLES, 0), &loading);
-    ls_loader *validate = ls_loader_new(make_dataset(HELD_BACK, SAMPLES), &loading);
-    ls_loader *now = ls_loader_new(make_dataset(HELD_BACK, SAMPLES), &loading);
-    seen s = {.last_loss = NAN, .held_back = now};
+    seen s = {.last_loss = NAN, .held_back = make_loader(world, HELD_BACK, SAMPLES)};
     const ls_callback_hooks hooks = {.on_start_training = on_start,
                                      .on_sample = on_sample,
                                      .on_step_training = on_step_training,
@@ -251,28 +289,13 @@ static ls_status without_slices(ls_comm *world) {
                                      .on_start_validation = on_start,
                                      .on_step_validation = on_step_validation,
                                      .on_end_validation = on_end_validation};
-    ls_trial *trial = ls_trial_new(&(ls_trial_options){.model = model,
-                                                       .optimizer = optimizer,
-                                                       .criterion = ls_criterion_mse,
-                                                       .step = do_nothing,
-                                                       .train = train,
-                                                       .validate = validate,
-                                                       .comm = world,
-                                                       .metrics = LS_METRICS("loss", "running_loss", "lr"),
-                                                       LS_CUSTOM_METRICS(ls_metric_new(&largest, NULL)),
-                                                       LS_CALLBACKS(ls_callback_new(&hooks, &s)),
-                                                       .quiet = true});
-    LS_CHECK(trial != NULL);
-    LS_TRY(ls_trial_run(trial, EPOCHS));
-    LS_CHECK(ls_trial_metric(trial, "loss") == s.training_loss);
-    LS_CHECK(ls_trial_metric(trial, "val_loss") == s.validation_loss);
-    ls_trial_free(trial);
-    ls_loader_free(train);
-    ls_loader_free(validate);
-    ls_loader_free(now);
-    ls_optimizer_free(optimizer);
-    ls_module_free(model);
-    ls_release(parameter);
+    parts p;
+    LS_TRY(begin(&p, world, ls_callback_new(&hooks, &s)));
+    LS_TRY(ls_trial_run(p.trial, EPOCHS));
+    LS_CHECK(ls_trial_metric(p.trial, "loss") == s.training_loss);
+    LS_CHECK(ls_trial_metric(p.trial, "val_loss") == s.validation_loss);
+    end(&p);
+    ls_loader_free(s.held_back);
     return LS_OK;
 }
 
@@ -310,14 +333,6 @@ static ls_status take_result(ls_trial_state *state, void *user) {
 }
 
 static ls_status with_failed_pass(ls_comm *world, ls_trial_phase fails_in) {
-    const ls_loader_options loading = {.global_batch_size = BATCH, .comm = world, .seed = 3};
-    ls_module *model = ls_nn_function("AsItIs", as_it_is, NULL);
-    ls_optimizer *optimizer = ls_sgd(NULL, NULL);
-    ls_tensor *parameter = ls_zeros(LS_SHAPE(1), LS_F64);
-    LS_TRY(ls_set_requires_grad(parameter, true));
-    LS_TRY(ls_optimizer_add_group(optimizer, &parameter, 1, NULL));
-    ls_loader *train = ls_loader_new(make_dataset(SAMPLES, 0), &loading);
-    ls_loader *validate = ls_loader_new(make_dataset(HELD_BACK, SAMPLES), &loading);
     results r = {.fails_in = fails_in, .loss = NAN, .validation_loss = NAN};
     const ls_callback_hooks hooks = {.on_start = has_results,
                                      .on_start_epoch = has_results,
@@ -327,24 +342,11 @@ static ls_status with_failed_pass(ls_comm *world, ls_trial_phase fails_in) {
                                      .on_start_validation = has_results,
                                      .on_step_validation = fail_once,
                                      .on_end_validation = take_result};
-    ls_trial *trial = ls_trial_new(&(ls_trial_options){.model = model,
-                                                       .optimizer = optimizer,
-                                                       .criterion = ls_criterion_mse,
-                                                       .step = do_nothing,
-                                                       .train = train,
-                                                       .validate = validate,
-                                                       .comm = world,
-                                                       LS_CALLBACKS(ls_callback_new(&hooks, &r)),
-                                                       .quiet = true});
-    LS_CHECK(trial != NULL);
-    LS_CHECK(ls_trial_run(trial, EPOCHS) == LS_ERR_ARGUMENT && r.failures == 1);
-    LS_TRY(ls_trial_run(trial, EPOCHS));
-    ls_trial_free(trial);
-    ls_loader_free(train);
-    ls_loader_free(validate);
-    ls_optimizer_free(optimizer);
-    ls_module_free(model);
-    ls_release(parameter);
+    parts p;
+    LS_TRY(begin(&p, world, ls_callback_new(&hooks, &r)));
+    LS_CHECK(ls_trial_run(p.trial, EPOCHS) == LS_ERR_ARGUMENT && r.failures == 1);
+    LS_TRY(ls_trial_run(p.trial, EPOCHS));
+    end(&p);
     return LS_OK;
 }
 

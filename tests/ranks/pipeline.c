@@ -370,7 +370,10 @@ static bool no_gradients(const ls_module *pipeline) {
     return none;
 }
 
-/* Without recording on one rank or on all ranks, each rank fails, and no rank has gradients. Then a step succeeds. */
+/*
+ * Without recording on one rank or on all ranks, each rank fails, and no rank has gradients. A step with a NULL input
+ * in between also fails on all ranks. Then a step succeeds.
+ */
 static ls_status without_recording(ls_comm *world) {
     const int size = ls_comm_size(world), rank = ls_comm_rank(world);
     for (int off = 0; off <= size; off++) { /* the rank, or all ranks */

@@ -170,7 +170,7 @@ static ls_status gradients(ls_comm *world, size_t bucket_bytes) {
     return LS_OK;
 }
 
-/* After a failure, no tensor is left in the reducer, which a later call would reduce. */
+/* A failed call leaves no tensors in the reducer. A later call would reduce them. */
 static ls_status failed_gradients(ls_comm *world) {
     ls_module *model =
         ls_sequential(ls_nn_linear(2, 2), ls_nn_linear_with(2, 2, &(ls_linear_options){.dtype = LS_BF16}));

@@ -5,7 +5,6 @@
 #ifndef LS_TESTS_SUPPORT_RESUMED_H
 #define LS_TESTS_SUPPORT_RESUMED_H
 
-#include <ftw.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -19,6 +18,7 @@
 #include "tensor/device.h"
 #include "tests/support/elements.h"
 #include "tests/support/ranks.h"
+#include "tests/support/scratch.h"
 #include "train/checkpoint/checkpoint.h"
 
 enum {
@@ -34,36 +34,6 @@ enum {
 };
 
 /* ---- folders of a test ------------------------------------------------------------------------------------------- */
-
-static _Thread_local char scratch[64]; /* the same on all ranks */
-
-static inline ls_status make_scratch(ls_comm *world) {
-    snprintf(scratch, sizeof scratch, "/tmp/lockstep-test-XXXXXX");
-    LS_CHECK(ls_comm_rank(world) != 0 || mkdtemp(scratch) != NULL);
-    return ls_comm_broadcast(world, scratch, sizeof scratch, LS_U8, 0, NULL);
-}
-
-static inline int remove_one(const char *path, const struct stat *status, int kind, struct FTW *where) {
-    (void)status;
-    (void)kind;
-    (void)where;
-    return remove(path);
-}
-
-static inline ls_status remove_scratch(ls_comm *world) {
-    LS_TRY(ls_comm_barrier(world, NULL));
-    if (ls_comm_rank(world) == 0) {
-        (void)nftw(scratch, remove_one, 8, FTW_DEPTH | FTW_PHYS);
-    }
-    return ls_comm_barrier(world, NULL);
-}
-
-/* Returns a path, which is valid until the next call. */
-static inline const char *in_scratch(const char *name) {
-    static _Thread_local char path[PATH_MAX];
-    snprintf(path, sizeof path, "%s/%s", scratch, name);
-    return path;
-}
 
 static inline const char *checkpoint_at(const char *folder, int64_t epochs_run, int64_t step) {
     static _Thread_local char path[PATH_MAX + LS_CHECKPOINT_NAME_LIMIT];

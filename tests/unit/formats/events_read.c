@@ -398,7 +398,7 @@ TEST(test_plugins_of_tags) {
     assert_int_equal(test_allocator_stop(&allocator), 0);
 }
 
-/* The reader remembers the plug-ins of many tags, but not of any number. */
+/* The reader remembers the plug-ins of many tags, but of a limited number. */
 TEST(test_plugins_of_many_tags) {
     enum { TAGS = 100000, ROOM = 1 << 20 };
     static const int counts[] = {40000, TAGS};

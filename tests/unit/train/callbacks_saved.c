@@ -225,7 +225,11 @@ TEST(test_long_descriptions) {
     }
 }
 
-/* A checkpoint of Lockstep 0.1.0 without descriptions of the callbacks: names and order determine the states. */
+/*
+ * A checkpoint of Lockstep 0.1.0 without descriptions of the callbacks: names and order determine the states. This
+ * trial wrote it with the library of commit 425dd573: ls_trial_run(trial, 3), then ls_trial_save, with a learning rate
+ * of 0.1 for make_setting.
+ */
 TEST(test_old_checkpoint) {
     setting s = make_setting();
     ls_callback *callbacks[] = {
