@@ -761,17 +761,19 @@ LS_API ls_module *ls_pipeline(ls_module *model, ls_comm *comm, const ls_pipeline
 /**
  * Runs one batch forward and backward through the pipeline. Adds the gradients of the criterion's mean over all
  * samples to the gradients of each stage. Rank 0 passes `input`; the last rank passes `target`, `criterion` and `user`.
- * Other arguments are ignored. The first axis counts samples, which are divided among the micro-batches. Sets `*loss`,
- * which may be NULL, to the mean on every rank. A collective call.
+ * Other arguments are ignored. The input may be a leaf that requires a gradient, but must not have a history
+ * (LS_ERR_UNSUPPORTED): call ls_detach, or make the layers before the pipeline part of it. The first axis counts
+ * samples, which are divided among the micro-batches. Sets `*loss`, which may be NULL, to the mean on every rank. A
+ * collective call.
  *
  * The layers and the criterion see one micro-batch at a time:
  *
  * - Batch normalization normalizes each micro-batch by itself, and updates its running statistics for each micro-batch.
  *   Dropout draws other numbers than in one process.
  * - A statistic of the batch in the criterion, such as the mean of the targets, is a statistic of the micro-batch.
- * - The criterion must be a mean in which all samples count equally: ls_mean, or a loss with LS_LOSS_MEAN. The last
- * rank fails with LS_ERR_UNSUPPORTED for a sum, also a divided one, a mean that excludes ignored targets, or a mean
- * whose weights differ between micro-batches.
+ * - The criterion must be a mean in which all samples count equally: ls_mean, or a loss with LS_LOSS_MEAN, or a sum of
+ *   such terms. The last rank fails with LS_ERR_UNSUPPORTED for a sum over samples, also a divided one, a mean that
+ *   excludes ignored targets, or a mean whose weights differ between micro-batches.
  *
  * All ranks fail with LS_ERR_SHAPE if input and target have different numbers of samples, or none. A rank fails with
  * LS_ERR_STATE if recording is off (ls_no_grad), or if the loss does not depend on the output.

@@ -258,6 +258,7 @@ static void trace_node(void *user, ls_node *node) {
     ls_batch_loss *loss = user;
     loss->irregular |= node->op->communicates && node->segment == loss->segment;
     node->spread = follow(loss, node);
+    loss->earlier += node->sums_samples && node->segment != loss->segment;
 }
 
 typedef struct search {

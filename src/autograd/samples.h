@@ -34,6 +34,7 @@ struct ls_batch_loss {
     bool begun;       /* the trace has reached a node where samples begin */
     bool single;      /* this rank has one sample there */
     int sums;         /* number of nodes that sum over samples, numbered in the order of the tapes */
+    int earlier;      /* number of these nodes in other segments, which come first */
     bool irregular;   /* one scaling factor for the whole gradient is not enough: the ranks must agree on one factor per
                          sum */
     bool weighed;     /* the sums and the loss have their scaling factors */

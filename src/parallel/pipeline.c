@@ -15,6 +15,7 @@
 #include <stdio.h>
 
 #include "autograd/samples.h"
+#include "base/hash.h"
 #include "base/memory.h"
 #include "base/share.h"
 #include "base/trace.h"
@@ -52,7 +53,7 @@ typedef struct step {
     void *user; /* argument of the criterion */
     microbatch *microbatches;
     double loss;
-    double per_sample; /* number of elements of each sample that the criterion averages; 0 if not yet known */
+    uint64_t elements; /* hash of the numbers of elements per sample in the means of the loss; 0 if not yet known */
     int sent[WAYS];    /* number of micro-batches sent in each direction */
     int got[WAYS];     /* number of micro-batches received in each direction */
     ls_stage_failure failure;
@@ -104,23 +105,29 @@ static ls_tensor *stage_input(step *t, int number) {
 }
 
 /*
- * Checks the criterion. Micro-batches are weighted by their number of samples before all losses are known. The
- * criterion must therefore be a mean to which every sample contributes the same number of elements. It must not be a
- * sum, a weighted mean, or a mean over only some elements.
+ * Checks the criterion. Micro-batches are weighted by their number of samples before all losses are known. Every term
+ * of the criterion must therefore be a mean to which every sample of every micro-batch contributes the same number of
+ * elements. It must not be a sum, a weighted mean, or a mean over only some elements.
  */
-static ls_status check_criterion(step *t, const ls_tensor *loss, int64_t rows) {
+static ls_status check_criterion(step *t, const ls_tensor *output, const ls_tensor *loss, int64_t rows) {
     ls_batch_loss made;
+    uint64_t elements = LS_HASH_START;
     ls_samples_trace(&made, ls_thread()->scope, loss, false);
+    if (output->node != NULL && loss->needs_grad && !ls_batch_loss_reaches(&made)) {
+        return ls_fail(LS_ERR_STATE, "ls_pipeline_backward: the criterion's loss does not depend on the output: the "
+                                     "criterion ignores it, or has called ls_no_grad or ls_detach");
+    }
     bool good = made.refused == NULL;
-    for (int i = 0; good && !made.by_samples && i < made.sums; i++) {
+    for (int i = made.earlier; good && !made.by_samples && i < made.sums; i++) {
         double divisor = 0;
         ls_batch_loss_divisors(&made, i, 1, &divisor);
         const double each = divisor / (double)rows;
         const bool counts = made.only < 0 || made.only == i;
-        const bool alike = made.only < 0 || t->per_sample == 0 || each == t->per_sample;
-        good = !counts || (isfinite(each) && each >= 1 && each == floor(each) && alike);
-        t->per_sample = made.only == i ? each : t->per_sample;
+        good = !counts || (isfinite(each) && each >= 1 && each == floor(each));
+        elements = counts ? ls_hash(elements, &each, sizeof each) : elements;
     }
+    good = good && (t->elements == 0 || t->elements == elements);
+    t->elements = elements;
     return good ? LS_OK
                 : ls_fail(LS_ERR_UNSUPPORTED, "ls_pipeline_backward: the criterion must be a mean over the samples, "
                                               "with equal weights: no sum, no class weights, no ignored targets");
@@ -144,7 +151,7 @@ static ls_tensor *weighted_loss(step *t, ls_tensor *output, int number) {
                                     "the output, or the criterion has called ls_no_grad or ls_detach");
         return ls_scope_failed();
     }
-    if (target != NULL && check_criterion(t, loss, ls_size(target, 0)) != LS_OK) {
+    if (target != NULL && check_criterion(t, output, loss, ls_size(target, 0)) != LS_OK) {
         return ls_scope_failed();
     }
     loss = ls_mul_number(loss, (double)ls_size(target, 0) / (double)t->rows);
@@ -363,6 +370,13 @@ static ls_status check_step(const step *t) {
     }
     if (t->stage == 0 && (t->input == NULL || t->input->ndim == 0)) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: rank 0's input %s", call, t->input == NULL ? "is NULL" : "has no axes");
+    }
+    /* the backward pass of the first micro-batch would use up the tape of the input */
+    if (t->stage == 0 && t->input->needs_grad && t->input->node != NULL) {
+        return ls_fail(LS_ERR_UNSUPPORTED,
+                       "%s: rank 0's input has a history: make the layers before the pipeline part of it, or call "
+                       "ls_detach",
+                       call);
     }
     if (is_last(t) && (t->target == NULL || t->target->ndim == 0 || t->criterion == NULL)) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: rank %d's %s", call, t->stage,

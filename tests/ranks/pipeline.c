@@ -250,6 +250,14 @@ static ls_tensor *sum_of_means(ls_tensor *output, ls_tensor *target, void *user)
     return ls_add(ls_mean(ls_sum_axes(ls_square(ls_sub(output, target)), LS_AXES(1), false)), ls_mean(output));
 }
 
+/* With one sample per micro-batch, the divisor of the first term is a whole number: the weight of a class. */
+static ls_tensor *weighted_and_mean(ls_tensor *output, ls_tensor *target, void *user) {
+    (void)user;
+    const double weights[OUT] = {1, 2, 3};
+    const ls_class_loss_options options = {.weight = ls_from(LS_SHAPE(OUT), LS_F64, weights)};
+    return ls_add(ls_cross_entropy(output, ls_argmax(target, 1, false), &options), ls_mean(output));
+}
+
 static ls_tensor *no_loss(ls_tensor *output, ls_tensor *target, void *user) {
     (void)output;
     (void)target;
@@ -275,16 +283,32 @@ static ls_status silent_criterion(ls_comm *world) {
 
 /* All stages refuse a criterion whose value over micro-batches would differ from its value over all samples. */
 static ls_status criteria(ls_comm *world) {
-    static const ls_criterion wrong[] = {sum_criterion, root_criterion, ignoring_criterion};
-    for (int i = 0; i < 4; i++) {
+    static const struct {
+        ls_criterion criterion;
+        bool good;
+        int micro_batches;
+        ls_pipeline_schedule schedule;
+    } cases[] = {
+        {.criterion = sum_criterion},
+        {.criterion = root_criterion},
+        {.criterion = ignoring_criterion},
+        {.criterion = weighted_and_mean, .micro_batches = BATCH},
+        {.criterion = weighted_and_mean, .micro_batches = BATCH, .schedule = LS_PIPELINE_GPIPE},
+        {.criterion = sum_of_means, .good = true},
+        /* micro-batches of different sizes, all on the tape */
+        {.criterion = sum_of_means, .good = true, .micro_batches = 3, .schedule = LS_PIPELINE_GPIPE},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         ls_scope *scope = ls_scope_begin();
-        ls_module *pipeline = ls_pipeline(make_model(), world, NULL);
+        ls_module *pipeline =
+            ls_pipeline(make_model(), world,
+                        &(ls_pipeline_options){.micro_batches = cases[i].micro_batches, .schedule = cases[i].schedule});
         ls_seed(4);
         ls_tensor *x = ls_randn(LS_SHAPE(BATCH, IN), LS_F64);
         ls_tensor *y = ls_randn(LS_SHAPE(BATCH, OUT), LS_F64);
-        const ls_status status = ls_pipeline_backward(pipeline, x, y, i < 3 ? wrong[i] : sum_of_means, NULL, NULL);
-        LS_CHECK((status == LS_OK) == (i == 3));
-        LS_CHECK(i == 3 || strstr(ls_error_message(), "must be a mean over the samples") != NULL);
+        const ls_status status = ls_pipeline_backward(pipeline, x, y, cases[i].criterion, NULL, NULL);
+        LS_CHECK((status == LS_OK) == cases[i].good);
+        LS_CHECK(cases[i].good || strstr(ls_error_message(), "must be a mean over the samples") != NULL);
         ls_module_free(pipeline);
         (void)ls_scope_end(scope);
     }
@@ -361,6 +385,11 @@ static ls_tensor *constant_criterion(ls_tensor *output, ls_tensor *target, void 
     return ls_mean(ls_detach(output));
 }
 
+/* Depends on a parameter of the criterion, but not on the output. `user` is the parameter. */
+static ls_tensor *unrelated_criterion(ls_tensor *output, ls_tensor *target, void *user) {
+    return ls_add(ls_mse_loss(ls_detach(output), target, LS_LOSS_MEAN), ls_mean(ls_square(user)));
+}
+
 /* Returns whether no stage has a gradient. */
 static bool no_gradients(const ls_module *pipeline) {
     bool none = true;
@@ -405,14 +434,38 @@ static ls_status without_recording(ls_comm *world) {
 
 static ls_status constant_loss(ls_comm *world) {
     ls_tensor *x = ls_ones(LS_SHAPE(BATCH, IN), LS_F64), *y = ls_ones(LS_SHAPE(BATCH, OUT), LS_F64);
-    ls_module *pipeline = ls_pipeline(make_model(), world, NULL);
+    ls_tensor *parameter = ls_ones(LS_SHAPE(2), LS_F64);
     const bool last = ls_comm_rank(world) == ls_comm_size(world) - 1;
-    LS_CHECK(ls_pipeline_backward(pipeline, x, y, constant_criterion, NULL, NULL) ==
-             (last ? LS_ERR_STATE : LS_ERR_MISMATCH));
-    LS_EXPECT_MESSAGE("the criterion's loss has no history");
-    ls_module_free(pipeline);
+    LS_TRY(ls_set_requires_grad(parameter, true));
+    for (int k = 0; k < 2; k++) {
+        ls_module *pipeline = ls_pipeline(make_model(), world, NULL);
+        LS_CHECK(ls_pipeline_backward(pipeline, x, y, k == 0 ? constant_criterion : unrelated_criterion, parameter,
+                                      NULL) == (last ? LS_ERR_STATE : LS_ERR_MISMATCH));
+        LS_EXPECT_MESSAGE(k == 0 ? "the criterion's loss has no history"
+                                 : "the criterion's loss does not depend on the output");
+        ls_module_free(pipeline);
+    }
     ls_release(x);
     ls_release(y);
+    ls_release(parameter);
+    return LS_OK;
+}
+
+/* The tape before the pipeline would be used up by the first micro-batch. The pipeline stays usable. */
+static ls_status input_with_history(ls_comm *world) {
+    const bool first = ls_comm_rank(world) == 0;
+    ls_module *pipeline = ls_pipeline(make_model(), world, NULL);
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *leaf = ls_ones(LS_SHAPE(BATCH, IN), LS_F64), *y = ls_ones(LS_SHAPE(BATCH, OUT), LS_F64);
+    LS_TRY(ls_set_requires_grad(leaf, true));
+    ls_tensor *x = ls_square(leaf);
+    LS_CHECK(ls_pipeline_backward(pipeline, x, y, criterion, &factor, NULL) ==
+             (first ? LS_ERR_UNSUPPORTED : LS_ERR_MISMATCH));
+    LS_EXPECT_MESSAGE("rank 0's input has a history");
+    LS_TRY(ls_pipeline_backward(pipeline, leaf, y, criterion, &factor, NULL));
+    LS_CHECK(!first || ls_grad(leaf) != NULL);
+    LS_CHECK(ls_scope_end(scope) != LS_OK); /* the scope reports the failed call */
+    ls_module_free(pipeline);
     return LS_OK;
 }
 
@@ -514,6 +567,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(wrong_input(world));
     LS_TRY(without_recording(world));
     LS_TRY(constant_loss(world));
+    LS_TRY(input_with_history(world));
     LS_TRY(failures(world));
     LS_TRY(failures_of_forward(world));
     return ls_comm_barrier(world, NULL);
