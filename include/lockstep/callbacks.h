@@ -214,7 +214,8 @@ typedef struct ls_rate_finder_options {
                           selects no smoothing */
     double divergence; /**< smoothed loss that ends the test, as a multiple d > 1 of the smallest smoothed loss L (if L
                           is negative: L + (d - 1) |L|); 0 selects the default, 4 */
-    bool apply;        /**< trains with the suggested rate; schedules keep the rates with which they were created */
+    bool apply; /**< trains with the suggested rate, if there is one; schedules keep the rates with which they were
+                   created */
 } ls_rate_finder_options;
 
 /**
@@ -226,7 +227,9 @@ typedef struct ls_rate_finder_options {
  *   replica therefore trains alone, and the losses are means over the replicas. A replica is the model of one rank, or
  *   of a group of ranks that ls_data_parallel keeps equal.
  * - Objects that belong only to a user step, such as a second model and its optimizer, are not restored.
- * - Parameter groups with a rate of 0 stay frozen.
+ * - Parameter groups with a rate of 0 stay frozen. All other groups get the same rate, in the test and with `.apply`,
+ *   even if their rates differed.
+ * - on_start fails with LS_ERR_STATE if all rates are 0, as in a warm-up that starts at 0 (ls_schedule_warm_up).
  * - A trial that resumes from a checkpoint after the test or a training step skips the test.
  */
 LS_API ls_callback *ls_rate_finder(const ls_rate_finder_options *options);
@@ -411,7 +414,9 @@ typedef struct ls_run_log_options {
  * - The file has one JSON object per line: the configuration and the machine at the start, the loss of steps, and after
  *   each epoch its metrics, its duration, the throughput of training over all ranks, and the time of the phases of
  *   every rank (ls_time). The first epoch of a run begins with on_start_epoch; a later epoch begins with the end of the
- *   epoch before.
+ *   epoch before. After the first run, the results of ls_trial_evaluate are added.
+ * - The throughput counts a sample once for each rank that trains on it. Ranks with the same samples, as in tensor
+ *   parallelism, therefore multiply the throughput.
  * - Each line is in the file before the next hook runs, so the record of a killed run is readable.
  * - A trial that resumes from a checkpoint removes the first line of a later step or epoch and all lines after it,
  *   and then appends. Any other trial replaces the record in the folder. Later runs of the same trial append.

@@ -131,6 +131,22 @@ static ls_status set_rates(ls_optimizer *optimizer, double rate) {
     return LS_OK;
 }
 
+/* Fails if the test would train nothing. In a pipeline, the groups of some ranks may be frozen. */
+static ls_status check_rates(const ls_trial_state *state) {
+    uint8_t any = 0;
+    for (int i = 0; i < ls_optimizer_group_count(state->optimizer); i++) {
+        any = any || ls_optimizer_learning_rate(state->optimizer, i) > 0;
+    }
+    if (ls_comm_size(state->comm) > 1) {
+        LS_TRY(ls_comm_allreduce(state->comm, &any, &any, 1, LS_U8, LS_MAX, NULL));
+    }
+    return any != 0 ? LS_OK
+                    : ls_fail(LS_ERR_STATE,
+                              "%s: all learning rates are 0, so the test would train nothing: set a rate, or let the "
+                              "warm-up of the schedule start above 0",
+                              maker);
+}
+
 /* The only hook of the test. Corrects the bias of the average as in Adam, because the average starts at 0. */
 static ls_status on_step(ls_trial_state *state, void *user) {
     rate_finder *self = user;
@@ -230,6 +246,7 @@ static ls_status on_start(ls_trial_state *state, void *user) {
     if (!first || state->step > 0 || self->done) {
         return LS_OK;
     }
+    LS_TRY(check_rates(state));
     LS_TRY(sweep_and_put_back(self, trial));
     self->done = 1;
     suggest(self);

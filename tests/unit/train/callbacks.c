@@ -204,6 +204,25 @@ static void test_refused_options(void **unused) {
     free_setting(&s);
 }
 
+/* A warm-up from 0 freezes all groups at the start of the run. */
+static void test_rate_finder_without_rates(void **unused) {
+    (void)unused;
+    setting s = make_setting();
+    ls_callback *finder = ls_rate_finder(NULL);
+    assert_int_equal(ls_optimizer_set_learning_rate(s.optimizer, -1, 0.1), LS_OK);
+    ls_schedule *schedule = ls_schedule_warm_up(ls_schedule_exponential(s.optimizer, 0.9), 5, 0);
+    ls_callback *const callbacks[] = {ls_scheduler(schedule, NULL), finder};
+    ls_trial_options options = options_of(&s);
+    options.callbacks = callbacks;
+    options.callback_count = 2;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_run(trial, 1), LS_ERR_STATE);
+    expect_message("ls_rate_finder: all learning rates are 0");
+    assert_int_equal(ls_rate_finder_count(finder), 0);
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
 static ls_status own_step(ls_trial_state *state, void *user) {
     (void)user;
     state->loss = ls_scalar(1, LS_F64);
@@ -480,6 +499,7 @@ int main(void) {
         cmocka_unit_test(test_hooks_of_compositions),
         cmocka_unit_test(test_refused_compositions),
         cmocka_unit_test(test_refused_options),
+        cmocka_unit_test(test_rate_finder_without_rates),
         cmocka_unit_test(test_steps_of_ones_own),
         cmocka_unit_test(test_metric_that_is_not_there),
         cmocka_unit_test(test_metric_without_a_result),

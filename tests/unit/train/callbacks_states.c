@@ -46,6 +46,7 @@ static double scale_after(ls_callback *finder, uint64_t *hash) {
     options.autocast = LS_F16;
     options.grad_scaler = scaler;
     options.quiet = true;
+    assert_int_equal(ls_optimizer_set_learning_rate(s.optimizer, -1, 0.01), LS_OK);
     ls_trial *trial = ls_trial_new(&options);
     assert_int_equal(ls_trial_run(trial, 1), LS_OK);
     const double scale = ls_grad_scaler_get_scale(scaler);

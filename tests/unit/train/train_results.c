@@ -490,6 +490,7 @@ TEST(test_a_sweep_is_training) {
     options.custom_metric_count = 1;
     options.callbacks = &finder;
     options.callback_count = 1;
+    assert_int_equal(ls_optimizer_set_learning_rate(s.optimizer, -1, 0.01), LS_OK);
     ls_trial *trial = ls_trial_new(&options);
     assert_int_equal(ls_trial_run(trial, 1), LS_OK);
     assert_int_equal(seen.batches, 7 + 3);
