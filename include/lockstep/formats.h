@@ -35,7 +35,8 @@ extern "C" {
 /**
  * Reads an IDX file (described on Y. LeCun's MNIST page), gzipped or not. Returns a tensor with the file's sizes:
  * unsigned bytes as u8, other integers as i32, floats as f32 and f64. Fails with LS_ERR_IO if the file cannot be read,
- * and with LS_ERR_FORMAT if it is truncated, too long or not an IDX file.
+ * with LS_ERR_FORMAT if it is truncated, too long or not an IDX file, and with LS_ERR_UNSUPPORTED for more than
+ * LS_MAX_DIMS axes.
  */
 LS_API ls_tensor *ls_idx_read(const char *path);
 
@@ -189,7 +190,7 @@ typedef struct ls_npz ls_npz;
 /**
  * Reads an .npz file, compressed or not. Returns ownership to the caller; free it with ls_npz_free. Returns NULL if the
  * file is invalid: all members must be arrays with unique names and correct checksums. Skips arrays that no tensor can
- * hold; ls_npz_find then fails for their names.
+ * hold, without checking their elements; ls_npz_find then fails for their names.
  */
 LS_API ls_npz *ls_npz_load(const char *path);
 /** Returns the number of tensors. */

@@ -74,7 +74,11 @@ static ls_status read_header(ls_source *source, idx_header *header) {
     }
     header->type = find_type(bytes[2]);
     header->shape.ndim = bytes[3];
-    if (header->type == NULL || header->shape.ndim < 1 || header->shape.ndim > LS_MAX_DIMS) {
+    if (header->type != NULL && header->shape.ndim > LS_MAX_DIMS) {
+        return ls_fail(LS_ERR_UNSUPPORTED, "ls_idx_read: %s has %d axes, but a tensor has at most %d", path,
+                       header->shape.ndim, LS_MAX_DIMS);
+    }
+    if (header->type == NULL || header->shape.ndim < 1) {
         return ls_fail(LS_ERR_FORMAT, "ls_idx_read: %s is not an IDX file: type code 0x%02x with %d axes", path,
                        bytes[2], header->shape.ndim);
     }
