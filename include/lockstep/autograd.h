@@ -390,6 +390,7 @@ LS_API ls_tensor *ls_where(ls_tensor *condition, ls_tensor *a, ls_tensor *b);
 /**
  * Returns `value` where `mask` (bool or u8) is nonzero, and x elsewhere. The mask broadcasts to x. The result has x's
  * shape and dtype. Fails with LS_ERR_ARGUMENT if x's dtype is an integer type or bool and cannot represent `value`.
+ * Floating-point dtypes round the value: -1e9 is minus infinity in f16.
  */
 LS_API ls_tensor *ls_masked_fill(ls_tensor *x, ls_tensor *mask, double value);
 /** Returns the lower triangles of x [..., n, m], with 0 where column > row + diagonal. */

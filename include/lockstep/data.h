@@ -204,6 +204,7 @@ LS_API ls_dataset *ls_dataset_transform_target(ls_dataset *dataset, ls_transform
  * Declares that several threads may call the user's fetch and transforms of this data set at the same time: they only
  * read `user`, and the transforms return new tensors. Otherwise only one thread at a time calls them, even for parts of
  * the data set in several loaders. A later ls_dataset_transform_input or ls_dataset_transform_target cancels this.
+ * Does not apply to the functions of the parts of an ls_dataset_concat: declare each part before the concatenation.
  * Takes and returns the data set like ls_dataset_transform_input.
  */
 LS_API ls_dataset *ls_dataset_concurrent(ls_dataset *dataset);

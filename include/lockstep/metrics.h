@@ -153,7 +153,7 @@ typedef enum ls_outputs {
  *   - "lr": the learning rate of group 0 at the end of training (see ls_metric_lr); only in training.
  *   - "epoch": the number of the epoch, from 0; in ls_trial_evaluate between runs, 0.
  *   - "samples_per_second": the samples of all ranks in the pass, divided by the time of the pass, including hooks and
- *     pauses.
+ *     pauses. A sample that several ranks have, as in tensor parallelism, counts once per rank.
  *   - "data_wait": the seconds of the pass in which a rank waited for its loader; the mean over ranks.
  *   - "comm_wait": the seconds of the pass that the trial's thread spent in communicator calls, including the wait for
  *     slower ranks; the mean over ranks. For asynchronous work (ls_work), only its start and the waits for it count.

@@ -417,7 +417,8 @@ LS_API ls_status ls_trial_write_history(const ls_trial *trial, const char *path)
 
 /**
  * Returns the training samples per second over all ranks, without the time of validation. After step 10, the first 10
- * steps of the trial do not count. Returns 0 before the first step. Collective if the trial has a communicator.
+ * steps of the trial do not count. A sample counts once for each rank that trains on it, also if ranks have the same
+ * samples, as in tensor parallelism. Returns 0 before the first step. Collective if the trial has a communicator.
  */
 LS_API double ls_trial_throughput(ls_trial *trial);
 
