@@ -9,17 +9,9 @@
 #include "base/memory.h"
 #include "base/pages.h"
 #include "base/random.h"
+#include "tensor/capture_record.h"
 #include "tensor/device/cpu/cpu.h"
 #include "tensor/scope.h"
-
-struct ls_captured_block {
-    ls_storage *storage; /* NULL once it is freed */
-    char *memory;
-    size_t bytes;
-    size_t place;    /* in the arena */
-    int first, last; /* the calls that use it; first is -1 for an unused block */
-    bool written;
-};
 
 /* Arguments are allocated from large pieces of memory, so that a replay reads them in order. */
 struct ls_captured_memory {
@@ -391,7 +383,7 @@ ls_status ls_capture_plan(ls_capture *capture) {
     }
     for (int i = 0; i < capture->address_count; i++) {
         const ls_captured_address *address = &capture->addresses[i];
-        if (address->block->storage == NULL) {
+        if (address->block->storage == NULL && address->block->first >= 0) {
             *address->at = (char *)capture->arena->memory + address->block->place + address->offset;
         }
     }

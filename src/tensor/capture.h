@@ -6,7 +6,7 @@
  * kernel, and adds the call with copies of its arguments to the thread's record. Memory that is allocated during the
  * capture is a block. Blocks that are freed before its end get a place in one arena: two blocks may share memory if no
  * call between the first and the last use of one uses the other. All other memory stays where it is, and the record
- * holds it.
+ * holds it. Runs of element-wise calls become single calls (capture_chains.c).
  *
  * The capture is refused, with the first reason, if a replay could not do what the function did. The function runs on
  * as usual.
@@ -85,7 +85,13 @@ struct ls_capture {
 void ls_capture_begin(ls_capture *capture);
 void ls_capture_end(ls_capture *capture);
 
-/* After ls_capture_end: assigns each block its offset in the arena. If the step cannot be captured, fails with the
+/*
+ * After ls_capture_end: replaces runs of element-wise calls by calls that process all of them piece by piece, so that a
+ * piece stays in the cache. Changes no bits (capture_chains.c).
+ */
+void ls_capture_chain(ls_capture *capture);
+
+/* Then: assigns each block its offset in the arena. If the step cannot be captured, fails with the
  * reason. */
 ls_status ls_capture_plan(ls_capture *capture);
 

@@ -2,7 +2,7 @@
  * The kernels of the CPU while a thread captures a step: each calls the real kernel, and adds the call to the record.
  * Everything is generated from the lists of kernels.h, except the arguments that are structs.
  */
-#include "tensor/capture.h"
+#include "tensor/capture_record.h"
 #include "tensor/device/cpu/cpu.h"
 
 /* Returns the record to which this thread's call belongs; NULL if the call is not recorded. */
@@ -138,24 +138,14 @@ RECORD_WITH(dropout, ls_capture_random_from(capture, &call->state, &call->first)
 
 /* ---- maps -------------------------------------------------------------------------------------------------------- */
 
-enum { OPERANDS = 3, PARAMETERS = 2 };
-
-struct call_map {
-    ls_map_kernel *kernel;
-    ls_stream *stream;
-    ls_tensor *y;
-    const ls_tensor *operands[OPERANDS];
-    double parameters[PARAMETERS];
-};
-
-static ls_status replay_map(void *arguments) {
-    const struct call_map *call = arguments;
+ls_status ls_captured_map_run(void *arguments) {
+    const ls_captured_map *call = arguments;
     return call->kernel(call->stream, call->y, call->operands, call->parameters);
 }
 
 static ls_status record_map(ls_map_kernel *kernel, int operand_count, int parameter_count, LS_PARAMETERS_map) {
     ls_capture *capture = recording();
-    struct call_map *call = capture != NULL ? ls_capture_add_call(capture, replay_map, sizeof *call) : NULL;
+    ls_captured_map *call = capture != NULL ? ls_capture_add_call(capture, ls_captured_map_run, sizeof *call) : NULL;
     if (call == NULL) {
         return kernel(stream, y, operands, parameters);
     }
