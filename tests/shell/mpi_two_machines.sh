@@ -2,6 +2,7 @@
 # libraries in the arguments (openmpi, mpich), if they are installed. A script that enters the other namespace replaces
 # ssh. Needs permission to make namespaces.
 . "$LS_SOURCE/tests/support/mpi.sh"
+seconds=40
 unset LOCKSTEP_BACKEND # ranks of two machines have no other choice
 . "$LS_SOURCE/tests/support/machines.sh"
 
@@ -19,7 +20,7 @@ unshare --uts true 2>err || skip "host names of their own are not permitted here
 # mpi FLAVOUR RANKS PROGRAM...: on machine a and, for the second half of the ranks, on b; as in support/mpi.sh. UCX,
 # which this MPICH uses, would see one kernel and use shared memory.
 mpi() {
-    local flavour=$1 each=$(($2 / 2)) command
+    local flavour=$1 each=$(($2 / 2)) command attempt
     shift 2
     if [ "$flavour" = openmpi ]; then
         command="mpirun.openmpi --allow-run-as-root --oversubscribe -H 10.77.0.1:$each,10.77.0.2:$each --prefix /usr
@@ -29,9 +30,13 @@ mpi() {
         command="env UCX_TLS=tcp,self UCX_NET_DEVICES=cable mpirun.mpich -launcher ssh -launcher-exec $scratch/agent -iface cable
             -hosts 10.77.0.1:$each,10.77.0.2:$each -np $((2 * each))"
     fi
-    TMPDIR=$scratch LS_TEST_MARK=$mark timeout -k 5 120 ip netns exec "$a" unshare --uts \
-        sh -c "hostname machine-a; exec $(echo $command) $*" >out 2>err </dev/null
-    status=$?
+    for attempt in 1 2 3 4; do
+        run_job ip netns exec "$a" unshare --uts sh -c "hostname machine-a; exec $(echo $command) $*"
+        finalize_hung "$flavour" $((2 * each)) || return 0
+        echo "note    MPICH hung in MPI_Finalize (attempt $attempt):"
+        cat hung
+        end_marked
+    done
 }
 
 # Adds up until an error, and writes it to a file: no other output passes a cut cable.
@@ -78,6 +83,7 @@ int main(int argc, char **argv) {
         printf("%s\n", ls_error_message());
     }
     printf("%s %s %g\n", ls_comm_backend(all), ls_comm_backend(near), sum);
+    fflush(stdout); /* for finalize_hung */
     ls_comm_free(near);
     ls_comm_free(all);
     MPI_Comm_free(&machine);
