@@ -8,6 +8,9 @@
  * A header precedes every message. It contains the shape, the dtype, whether the sender requires a gradient, and a
  * number that is unique to the sender. The tag of the gradient is derived from this number, so gradients match their
  * messages in whatever order either side waits.
+ *
+ * If the pass fails on the receiver of a message, it sends an empty message and then the cause, instead of the
+ * gradient. If the pass fails on the sender, it receives the gradient and drops it.
  */
 #include <string.h>
 
@@ -150,6 +153,43 @@ static ls_status begin_gradient_out(const ls_node *node, message *m, const ls_te
                                               (ls_dtype)m->gradient->dtype, m->peer, gradient_tag(m), &m->work);
 }
 
+/* Waits for the gradient of a sent tensor, or for the cause that the receiver sends instead. */
+static ls_status end_gradient_in(message *m) {
+    char cause[LS_ERROR_CAPACITY];
+    ls_status status = settle(m);
+    if (status == LS_ERR_MISMATCH) { /* causes are bytes, and gradients are floating-point numbers */
+        status = ls_comm_recv(m->comm, cause, sizeof cause, LS_U8, m->peer, gradient_tag(m), NULL);
+        cause[sizeof cause - 1] = '\0';
+        status = status != LS_OK ? status : ls_fail(LS_ERR_MISMATCH, "ls_backward: rank %d failed: %s", m->peer, cause);
+    }
+    if (status != LS_OK) {
+        ls_tensor_drop(m->gradient);
+        m->gradient = NULL;
+    }
+    return status;
+}
+
+/* Starts to send the cause of this rank's failure instead of the gradient of a received tensor. */
+static ls_status begin_cause_out(const ls_node *node, message *m) {
+    const int64_t size = LS_ERROR_CAPACITY;
+    LS_TRY(settle(m));
+    ls_tensor_drop(m->gradient);
+    m->gradient = ls_tensor_new_owned(node->op->name, &ls_cpu, 1, &size, LS_U8);
+    LS_TRY(ls_made(m->gradient));
+    char *cause = ls_host_data(m->gradient);
+    memset(cause, 0, LS_ERROR_CAPACITY);
+    memcpy(cause, ls_error_message(), strlen(ls_error_message()));
+    LS_TRY(ls_comm_send(m->comm, NULL, 0, LS_U8, m->peer, gradient_tag(m), &m->notice_work));
+    return ls_comm_send(m->comm, cause, LS_ERROR_CAPACITY, LS_U8, m->peer, gradient_tag(m), &m->work);
+}
+
+/* Returns whether the pass has failed on this rank. Otherwise the backward rule runs. */
+static bool has_failed(ls_reach *reach) {
+    const bool failed = *reach == LS_REACH_FAILED;
+    *reach = failed ? LS_REACH_FAILED : LS_REACH_NOW;
+    return failed;
+}
+
 /* ---- sending ----------------------------------------------------------------------------------------------------- */
 
 /* The context of the call is the token. */
@@ -168,11 +208,21 @@ static ls_status isend_backward(ls_node *node, ls_tensor *gradient) {
     if (m->gradient == NULL) { /* ls_handle_wait was not called, so there is no second node */
         LS_TRY(begin_gradient_in(node, m, node->inputs[0]));
     }
-    LS_TRY(settle(m));
+    LS_TRY(end_gradient_in(m));
     ls_tensor *received = ls_tensor_on_device(node->op->name, m->gradient, ls_tensor_device(node->inputs[0]));
     ls_tensor_drop(m->gradient);
     m->gradient = NULL;
     return ls_accumulate(node, 0, ls_tensor_give(received));
+}
+
+static ls_status isend_agree(ls_node *node, ls_reach *reach) {
+    message *m = message_of(node->output);
+    if (has_failed(reach) && (m->gradient != NULL || begin_gradient_in(node, m, node->inputs[0]) == LS_OK)) {
+        (void)end_gradient_in(m);
+        ls_tensor_drop(m->gradient);
+        m->gradient = NULL;
+    }
+    return LS_OK;
 }
 
 static ls_status isend_complete(ls_node *node) {
@@ -183,7 +233,8 @@ static const ls_op isend_op = {.name = "ls_isend",
                                .shape = begin_shape,
                                .backward = isend_backward,
                                .complete = isend_complete,
-                               .communicates = true};
+                               .communicates = true,
+                               .agree = isend_agree};
 
 /* For a sent message, ls_handle_wait returns the tensor itself. */
 static ls_status sent_shape(ls_op_call *call) {
@@ -198,8 +249,18 @@ static ls_status sent_backward(ls_node *node, ls_tensor *gradient) {
     return ls_accumulate(node, 0, gradient);
 }
 
-static const ls_op sent_op = {
-    .name = "ls_handle_wait", .shape = sent_shape, .backward = sent_backward, .communicates = true};
+static ls_status sent_agree(ls_node *node, ls_reach *reach) {
+    if (has_failed(reach)) {
+        (void)begin_gradient_in(node, message_of(node->inputs[1]), node->inputs[0]);
+    }
+    return LS_OK;
+}
+
+static const ls_op sent_op = {.name = "ls_handle_wait",
+                              .shape = sent_shape,
+                              .backward = sent_backward,
+                              .communicates = true,
+                              .agree = sent_agree};
 
 static ls_status post_send(message *m) {
     const ls_tensor *content = m->content;
@@ -279,6 +340,16 @@ static ls_status irecv_backward(ls_node *node, ls_tensor *gradient) {
     return LS_OK;
 }
 
+static ls_status irecv_agree(ls_node *node, ls_reach *reach) {
+    message *m = message_of(node->output);
+    if (has_failed(reach) && m->wanted && (m->gradient != NULL || begin_cause_out(node, m) == LS_OK)) {
+        (void)settle(m);
+        ls_tensor_drop(m->gradient);
+        m->gradient = NULL;
+    }
+    return LS_OK;
+}
+
 /*
  * A backward pass begins before ls_handle_wait was called. The sender may still require a gradient, so receives the
  * tensor now, and keeps it for ls_handle_wait.
@@ -310,7 +381,8 @@ static const ls_op irecv_op = {.name = "ls_irecv",
                                .shape = begin_shape,
                                .backward = irecv_backward,
                                .complete = irecv_complete,
-                               .communicates = true};
+                               .communicates = true,
+                               .agree = irecv_agree};
 
 static ls_status received_shape(ls_op_call *call) {
     message *m = message_of(call->inputs[0]);
@@ -326,8 +398,18 @@ static ls_status received_backward(ls_node *node, ls_tensor *gradient) {
     return begin_gradient_out(node, message_of(node->inputs[0]), gradient);
 }
 
-static const ls_op received_op = {
-    .name = "ls_handle_wait", .shape = received_shape, .backward = received_backward, .communicates = true};
+static ls_status received_agree(ls_node *node, ls_reach *reach) {
+    if (has_failed(reach)) {
+        (void)begin_cause_out(node, message_of(node->inputs[0]));
+    }
+    return LS_OK;
+}
+
+static const ls_op received_op = {.name = "ls_handle_wait",
+                                  .shape = received_shape,
+                                  .backward = received_backward,
+                                  .communicates = true,
+                                  .agree = received_agree};
 
 ls_handle *ls_irecv(ls_comm *comm, ls_shape shape, ls_dtype dtype, int source, int tag) {
     const char *const call = irecv_op.name;
