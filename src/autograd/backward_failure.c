@@ -35,7 +35,7 @@ bool ls_fail_at_nodes(const ls_thread_state *thread, ls_scope *scope, ls_tape_li
         while (link != NULL && (joins_all || !told)) {
             ls_node *node = (ls_node *)link;
             link = link->previous;
-            told |= ls_is_due(thread, node) && ls_fail_at_node(node);
+            told |= ls_is_due(thread, node) && node->op->agree != NULL && ls_fail_at_node(node);
         }
         scope = scope->outer;
         link = scope != NULL ? scope->tape.last : NULL;

@@ -142,13 +142,17 @@ static inline ls_reach reach_here(const ls_node *node, bool due) {
 __attribute__((noinline)) static ls_status agree_on_reach(ls_backward_pass *pass, ls_node *node, ls_reach *reach,
                                                           ls_status status) {
     const ls_reach here = *reach;
-    if (status != LS_OK) {
+    if (node->op->agree == NULL) {
+        *reach = LS_REACH_NOW;
+        LS_TRY(status);
+    } else if (status != LS_OK) {
         pass->told = ls_fail_at_node(node);
         return status;
+    } else {
+        status = node->op->agree(node, reach);
+        pass->told = status != LS_OK;
+        LS_TRY(status);
     }
-    status = node->op->agree(node, reach);
-    pass->told = status != LS_OK;
-    LS_TRY(status);
     return here != LS_REACH_NOW && *reach == LS_REACH_NOW ? prepare_node(pass, node) : LS_OK;
 }
 

@@ -44,7 +44,8 @@ typedef struct message {
     bool sends;
     int peer;
     int tag;
-    bool wanted; /* a gradient is sent back */
+    bool wanted;   /* a gradient is sent back */
+    bool answered; /* the receiver has started to send the gradient */
     notice notice;
     ls_work *notice_work;
     ls_work *work;
@@ -148,9 +149,15 @@ static ls_status begin_gradient_out(const ls_node *node, message *m, const ls_te
     LS_TRY(settle(m));
     ls_tensor_drop(m->gradient);
     m->gradient = ls_tensor_dense_on_host(node->op->name, gradient, (ls_dtype)gradient->dtype);
+    m->answered = m->gradient != NULL;
     return m->gradient == NULL ? ls_error_status()
                                : ls_comm_send(m->comm, ls_host_data(m->gradient), (size_t)m->gradient->count,
                                               (ls_dtype)m->gradient->dtype, m->peer, gradient_tag(m), &m->work);
+}
+
+static void drop_gradient(message *m) {
+    ls_tensor_drop(m->gradient);
+    m->gradient = NULL;
 }
 
 /* Waits for the gradient of a sent tensor, or for the cause that the receiver sends instead. */
@@ -163,8 +170,7 @@ static ls_status end_gradient_in(message *m) {
         status = status != LS_OK ? status : ls_fail(LS_ERR_MISMATCH, "ls_backward: rank %d failed: %s", m->peer, cause);
     }
     if (status != LS_OK) {
-        ls_tensor_drop(m->gradient);
-        m->gradient = NULL;
+        drop_gradient(m);
     }
     return status;
 }
@@ -174,6 +180,7 @@ static ls_status begin_cause_out(const ls_node *node, message *m) {
     const int64_t size = LS_ERROR_CAPACITY;
     LS_TRY(settle(m));
     ls_tensor_drop(m->gradient);
+    m->answered = false;
     m->gradient = ls_tensor_new_owned(node->op->name, &ls_cpu, 1, &size, LS_U8);
     LS_TRY(ls_made(m->gradient));
     char *cause = ls_host_data(m->gradient);
@@ -183,7 +190,7 @@ static ls_status begin_cause_out(const ls_node *node, message *m) {
     return ls_comm_send(m->comm, cause, LS_ERROR_CAPACITY, LS_U8, m->peer, gradient_tag(m), &m->work);
 }
 
-/* Returns whether the pass has failed on this rank. Otherwise the backward rule runs. */
+/* Returns whether the pass has failed on this rank. If not, makes the backward rule run. */
 static bool has_failed(ls_reach *reach) {
     const bool failed = *reach == LS_REACH_FAILED;
     *reach = failed ? LS_REACH_FAILED : LS_REACH_NOW;
@@ -210,8 +217,7 @@ static ls_status isend_backward(ls_node *node, ls_tensor *gradient) {
     }
     LS_TRY(end_gradient_in(m));
     ls_tensor *received = ls_tensor_on_device(node->op->name, m->gradient, ls_tensor_device(node->inputs[0]));
-    ls_tensor_drop(m->gradient);
-    m->gradient = NULL;
+    drop_gradient(m);
     return ls_accumulate(node, 0, ls_tensor_give(received));
 }
 
@@ -219,8 +225,7 @@ static ls_status isend_agree(ls_node *node, ls_reach *reach) {
     message *m = message_of(node->output);
     if (has_failed(reach) && (m->gradient != NULL || begin_gradient_in(node, m, node->inputs[0]) == LS_OK)) {
         (void)end_gradient_in(m);
-        ls_tensor_drop(m->gradient);
-        m->gradient = NULL;
+        drop_gradient(m);
     }
     return LS_OK;
 }
@@ -330,24 +335,37 @@ static ls_tensor *end_send(ls_tensor *token) {
 
 /* ---- receiving --------------------------------------------------------------------------------------------------- */
 
-/* Waits until the gradient of the received tensor has been sent, unless this has already happened. */
+/* Waits until the gradient of the received tensor has been sent. */
 static ls_status irecv_backward(ls_node *node, ls_tensor *gradient) {
     message *m = message_of(node->output);
     (void)gradient;
     LS_TRY(settle(m));
-    ls_tensor_drop(m->gradient);
-    m->gradient = NULL;
+    drop_gradient(m);
     return LS_OK;
 }
 
+/* If ls_handle_wait has failed, no second node has sent a gradient. */
 static ls_status irecv_agree(ls_node *node, ls_reach *reach) {
     message *m = message_of(node->output);
-    if (has_failed(reach) && m->wanted && (m->gradient != NULL || begin_cause_out(node, m) == LS_OK)) {
+    const bool missing = m->wanted && m->gradient == NULL && !m->answered;
+    const bool failed = has_failed(reach);
+    const ls_status status =
+        missing && !failed ? ls_fail(LS_ERR_STATE,
+                                     "ls_backward: rank %d waits for the gradient of a message with tag %d, which "
+                                     "ls_irecv could not receive: see the earlier error",
+                                     m->peer, m->tag)
+                           : LS_OK;
+    if (missing) {
+        ls_saved_error cause;
+        ls_error_save(&cause);
+        (void)(begin_cause_out(node, m) == LS_OK ? settle(m) : LS_OK);
+        (void)ls_error_put_back(&cause);
+        drop_gradient(m);
+    } else if (failed) {
         (void)settle(m);
-        ls_tensor_drop(m->gradient);
-        m->gradient = NULL;
+        drop_gradient(m);
     }
-    return LS_OK;
+    return status;
 }
 
 /*
@@ -463,7 +481,7 @@ static ls_tensor *end_receive(ls_tensor *token) {
     m->notice_work = NULL;
     const ls_status settled = settle(m);
     const ls_status status = examine(m, noticed != LS_OK ? noticed : settled, noticed == LS_OK);
-    m->wanted = status == LS_OK && m->notice.wants;
+    m->wanted = noticed == LS_OK && m->notice.wants;
     if (!m->wanted && token->node != NULL && token->node->tape != NULL) { /* a pass may already have removed the node */
         ls_tape_discard((ls_node *)token->node);
     }

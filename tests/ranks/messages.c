@@ -334,6 +334,32 @@ static ls_status passes_that_fail(ls_comm *world) {
     return LS_OK;
 }
 
+/*
+ * A message that could not be received has no gradient. Rank 1 has no loss at first, and then a loss that does not need
+ * the message.
+ */
+static ls_status a_gradient_that_is_missing(ls_comm *world) {
+    for (int losses = 0; losses < 2 && ls_comm_size(world) > 1; losses++) {
+        ls_scope *scope = ls_scope_begin();
+        ls_tensor *a = leaf(2, 3);
+        ls_status status = LS_OK;
+        if (ls_comm_rank(world) == 0) {
+            ls_send(world, ls_square(a), 1, 0);
+            status = ls_backward(ls_sum(a));
+            LS_CHECK(status == LS_ERR_MISMATCH);
+            LS_EXPECT_MESSAGE(losses == 0 ? "rank 1 failed: ls_irecv: rank 0 sends [3] of f64"
+                                          : "rank 1 failed: ls_backward: rank 0 waits for the gradient of a message");
+        } else if (ls_comm_rank(world) == 1) {
+            ls_tensor *b = ls_recv(world, LS_SHAPE(4), LS_F64, 0, 0);
+            status = LS_ERR_MISMATCH;
+            LS_CHECK(b == NULL && ls_backward(losses == 0 ? b : ls_sum(a)) == (losses == 0 ? status : LS_ERR_STATE));
+        }
+        LS_CHECK(ls_scope_end(scope) == status);
+        LS_TRY(ls_comm_barrier(world, NULL));
+    }
+    return LS_OK;
+}
+
 /* A failure reaches the ranks of all communicators on the tape. */
 static ls_status a_failure_on_two_communicators(ls_comm *world) {
     const int rank = ls_comm_rank(world);
@@ -406,6 +432,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(wrong_arguments(world));
     LS_TRY(several_communicators(world));
     LS_TRY(passes_that_fail(world));
+    LS_TRY(a_gradient_that_is_missing(world));
     LS_TRY(ls_comm_size(world) > 2 ? a_failure_on_two_communicators(world) : LS_OK);
     return ls_comm_barrier(world, NULL);
 }
