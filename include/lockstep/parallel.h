@@ -41,7 +41,7 @@ extern "C" {
  *   fails with LS_ERR_STATE.
  * - If a rank's tensor is NULL because an earlier operation failed, the other ranks fail with LS_ERR_MISMATCH; the
  *   message names that rank and quotes its message. The same happens if the loss of a rank is NULL, or if its backward
- *   pass fails.
+ *   pass fails. Ranks that have only received messages from the failed rank get no error.
  */
 
 /**

@@ -110,11 +110,11 @@ static ls_status run_pass(ls_backward_pass *pass, ls_tensor *output, const ls_ba
 
 /* Before the pass, runs the checks that can fail on this rank alone. */
 static ls_status prepare_pass(ls_thread_state *thread, const ls_tensor *output, const ls_tensor *gradient) {
+    LS_TRY(complete(thread));
     if (!ls_tensor_is_here("ls_backward", output) ||
         (gradient != NULL && !ls_tensor_is_here("ls_backward_with", gradient))) {
         return ls_error_status();
     }
-    LS_TRY(complete(thread));
     return check_output(output, gradient);
 }
 
@@ -165,6 +165,10 @@ static ls_status refuse_missing(ls_thread_state *thread) {
         (void)ls_fail(LS_ERR_ARGUMENT, "ls_backward: the loss is NULL");
     }
     if (thread->walking == NULL) {
+        ls_saved_error cause;
+        ls_error_save(&cause);
+        (void)complete(thread);
+        (void)ls_error_put_back(&cause);
         ls_fail_before_pass(thread);
     }
     return ls_scope_failed_status();

@@ -12,16 +12,17 @@ static inline bool ls_is_due(const ls_thread_state *thread, const ls_node *node)
 
 /*
  * backward_failure.c. Each function keeps the thread's error.
- *   - ls_find_due finds the next node at which other ranks can be notified of a failure: from `link` toward the
- *     beginning of the tape, then in outer scopes.
- *   - ls_fail_at_node notifies the ranks that wait at a node.
+ *   - ls_fail_at_node notifies the ranks that wait at a communicating node. Returns true if all its ranks fail, and
+ *     false for a message, of which only the sender waits for the receiver.
+ *   - ls_fail_at_nodes does this at the communicating nodes from `link` toward the beginning of the tape, then in outer
+ *     scopes. `told` is whether the ranks of a collective already fail. Returns the new value of `told`.
  *   - ls_fail_at_end notifies the ranks that wait at the end of the pass.
  *   - ls_fail_before_pass notifies the other ranks that this rank does not run the pass.
  *   - ls_abandon_watches notifies the watches of a scope and its outer scopes of a failure. `told` is NULL, or the user
  *     that has notified the other ranks, which have begun the pass, that this rank has not begun it.
  */
-ls_node *ls_find_due(const ls_thread_state *thread, ls_scope *scope, ls_tape_link *link);
-void ls_fail_at_node(ls_node *node);
+bool ls_fail_at_node(ls_node *node);
+bool ls_fail_at_nodes(const ls_thread_state *thread, ls_scope *scope, ls_tape_link *link, bool told);
 void ls_fail_at_end(const ls_backward_pass *pass);
 void ls_fail_before_pass(const ls_thread_state *thread);
 void ls_abandon_watches(const ls_scope *scope, const void *told);

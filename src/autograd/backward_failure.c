@@ -3,34 +3,13 @@
 
 #include "autograd/backward.h"
 
-/*
- * Notifies the other ranks, which wait for this rank at the node, that the pass has failed here. Keeps the thread's
- * error.
- */
-void ls_fail_at_node(ls_node *node) {
+bool ls_fail_at_node(ls_node *node) {
     ls_saved_error cause;
     ls_error_save(&cause);
     ls_reach reach = LS_REACH_FAILED;
-    (void)node->op->agree(node, &reach);
+    const bool told = node->op->agree(node, &reach) != LS_OK;
     (void)ls_error_put_back(&cause);
-}
-
-/*
- * Finds the next node at which other ranks can be notified of a failure: from `link` toward the beginning of the tape,
- * then in outer scopes.
- */
-ls_node *ls_find_due(const ls_thread_state *thread, ls_scope *scope, ls_tape_link *link) {
-    while (scope != NULL) {
-        for (; link != NULL; link = link->previous) {
-            ls_node *node = (ls_node *)link;
-            if (ls_is_due(thread, node) && node->op->agree != NULL) {
-                return node;
-            }
-        }
-        scope = scope->outer;
-        link = scope != NULL ? scope->tape.last : NULL;
-    }
-    return NULL;
+    return told;
 }
 
 /* Finds the first callback in this scope and its outer scopes that can notify other ranks of a failure. */
@@ -43,6 +22,25 @@ static const ls_scope_callback *find_telling(const ls_scope *scope) {
         }
     }
     return callback;
+}
+
+/*
+ * Without a data-parallel module, every rank that has failed joins all further communication on its tape, so that ranks
+ * on other communicators notice the failure, too. This has the order of a pass, which cannot deadlock. A data-parallel
+ * module has its own way to notify its ranks, which may not walk their tapes.
+ */
+bool ls_fail_at_nodes(const ls_thread_state *thread, ls_scope *scope, ls_tape_link *link, bool told) {
+    const bool joins_all = find_telling(thread->scope) == NULL;
+    while (scope != NULL) {
+        while (link != NULL && (joins_all || !told)) {
+            ls_node *node = (ls_node *)link;
+            link = link->previous;
+            told |= ls_is_due(thread, node) && node->op->agree != NULL && ls_fail_at_node(node);
+        }
+        scope = scope->outer;
+        link = scope != NULL ? scope->tape.last : NULL;
+    }
+    return told;
 }
 
 /* Notifies the other ranks if they wait for this rank only at the end of the pass, and at no further node. */
@@ -99,17 +97,16 @@ void ls_abandon_watches(const ls_scope *scope, const void *told) {
 
 /*
  * Sends the other ranks the thread's error, which prevents the pass on this rank. They wait for this rank before the
- * pass, or at the last communication on the tape.
+ * pass, or at communication on the tape.
  */
 void ls_fail_before_pass(const ls_thread_state *thread) {
     const ls_scope_callback *callback = find_telling(thread->scope);
-    ls_node *node = callback == NULL ? ls_find_due(thread, thread->scope, thread->scope->tape.last) : NULL;
     if (callback != NULL) {
         void *user = callback->user; /* the callback may be freed with its module */
         if (ls_watch_tell(callback->watch, user, false) == LS_TOLD_IN_PASS) {
             ls_abandon_watches(thread->scope, user);
         }
-    } else if (node != NULL) {
-        ls_fail_at_node(node);
+    } else {
+        (void)ls_fail_at_nodes(thread, thread->scope, thread->scope->tape.last, false);
     }
 }

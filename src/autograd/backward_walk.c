@@ -146,8 +146,7 @@ __attribute__((noinline)) static ls_status agree_on_reach(ls_backward_pass *pass
         *reach = LS_REACH_NOW;
         LS_TRY(status);
     } else if (status != LS_OK) {
-        pass->told = true;
-        ls_fail_at_node(node);
+        pass->told = ls_fail_at_node(node);
         return status;
     } else {
         status = node->op->agree(node, reach);
@@ -197,10 +196,8 @@ static ls_status walk_tape(ls_backward_pass *pass, ls_scope *scope, bool keep_ta
     while (link != NULL && status == LS_OK) {
         status = step(pass, (ls_node *)link, keep_tape, &link);
     }
-    ls_node *next = status != LS_OK && !pass->told ? ls_find_due(pass->thread, scope, link) : NULL;
-    if (next != NULL) {
-        pass->told = true;
-        ls_fail_at_node(next);
+    if (status != LS_OK) {
+        pass->told = ls_fail_at_nodes(pass->thread, scope, link, pass->told);
     }
     return status;
 }

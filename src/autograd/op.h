@@ -114,7 +114,8 @@ struct ls_op {
     /*
      * For a communicating operation: raises *reach from this rank's value to the maximum over the ranks of the call. If
      * the maximum is LS_REACH_FAILED, all ranks fail with the first rank's cause. If `agree` is NULL, the backward rule
-     * runs in every pass.
+     * runs in every pass. So does the rule of an operation on a message: its `agree` sets *reach to LS_REACH_NOW. If
+     * *reach is LS_REACH_FAILED, it exchanges the cause instead of the gradient, and returns LS_OK.
      */
     ls_status (*agree)(ls_node *node, ls_reach *reach);
     uint8_t optional;              /* bit i: input i may be NULL */

@@ -8,6 +8,9 @@
  * A header precedes every message. It contains the shape, the dtype, whether the sender requires a gradient, and a
  * number that is unique to the sender. The tag of the gradient is derived from this number, so gradients match their
  * messages in whatever order either side waits.
+ *
+ * If the pass fails on the receiver of a message, it sends an empty message and then the cause, instead of the
+ * gradient. If the pass fails on the sender, it receives the gradient and drops it.
  */
 #include <string.h>
 
@@ -41,7 +44,8 @@ typedef struct message {
     bool sends;
     int peer;
     int tag;
-    bool wanted; /* a gradient is sent back */
+    bool wanted;   /* a gradient is sent back */
+    bool answered; /* the receiver has started to send the gradient */
     notice notice;
     ls_work *notice_work;
     ls_work *work;
@@ -145,9 +149,52 @@ static ls_status begin_gradient_out(const ls_node *node, message *m, const ls_te
     LS_TRY(settle(m));
     ls_tensor_drop(m->gradient);
     m->gradient = ls_tensor_dense_on_host(node->op->name, gradient, (ls_dtype)gradient->dtype);
+    m->answered = m->gradient != NULL;
     return m->gradient == NULL ? ls_error_status()
                                : ls_comm_send(m->comm, ls_host_data(m->gradient), (size_t)m->gradient->count,
                                               (ls_dtype)m->gradient->dtype, m->peer, gradient_tag(m), &m->work);
+}
+
+static void drop_gradient(message *m) {
+    ls_tensor_drop(m->gradient);
+    m->gradient = NULL;
+}
+
+/* Waits for the gradient of a sent tensor, or for the cause that the receiver sends instead. */
+static ls_status end_gradient_in(message *m) {
+    char cause[LS_ERROR_CAPACITY];
+    ls_status status = settle(m);
+    if (status == LS_ERR_MISMATCH) { /* causes are bytes, and gradients are floating-point numbers */
+        status = ls_comm_recv(m->comm, cause, sizeof cause, LS_U8, m->peer, gradient_tag(m), NULL);
+        cause[sizeof cause - 1] = '\0';
+        status = status != LS_OK ? status : ls_fail(LS_ERR_MISMATCH, "ls_backward: rank %d failed: %s", m->peer, cause);
+    }
+    if (status != LS_OK) {
+        drop_gradient(m);
+    }
+    return status;
+}
+
+/* Starts to send the cause of this rank's failure instead of the gradient of a received tensor. */
+static ls_status begin_cause_out(const ls_node *node, message *m) {
+    const int64_t size = LS_ERROR_CAPACITY;
+    LS_TRY(settle(m));
+    ls_tensor_drop(m->gradient);
+    m->answered = false;
+    m->gradient = ls_tensor_new_owned(node->op->name, &ls_cpu, 1, &size, LS_U8);
+    LS_TRY(ls_made(m->gradient));
+    char *cause = ls_host_data(m->gradient);
+    memset(cause, 0, LS_ERROR_CAPACITY);
+    memcpy(cause, ls_error_message(), strlen(ls_error_message()));
+    LS_TRY(ls_comm_send(m->comm, NULL, 0, LS_U8, m->peer, gradient_tag(m), &m->notice_work));
+    return ls_comm_send(m->comm, cause, LS_ERROR_CAPACITY, LS_U8, m->peer, gradient_tag(m), &m->work);
+}
+
+/* Returns whether the pass has failed on this rank. If not, makes the backward rule run. */
+static bool has_failed(ls_reach *reach) {
+    const bool failed = *reach == LS_REACH_FAILED;
+    *reach = failed ? LS_REACH_FAILED : LS_REACH_NOW;
+    return failed;
 }
 
 /* ---- sending ----------------------------------------------------------------------------------------------------- */
@@ -168,11 +215,19 @@ static ls_status isend_backward(ls_node *node, ls_tensor *gradient) {
     if (m->gradient == NULL) { /* ls_handle_wait was not called, so there is no second node */
         LS_TRY(begin_gradient_in(node, m, node->inputs[0]));
     }
-    LS_TRY(settle(m));
+    LS_TRY(end_gradient_in(m));
     ls_tensor *received = ls_tensor_on_device(node->op->name, m->gradient, ls_tensor_device(node->inputs[0]));
-    ls_tensor_drop(m->gradient);
-    m->gradient = NULL;
+    drop_gradient(m);
     return ls_accumulate(node, 0, ls_tensor_give(received));
+}
+
+static ls_status isend_agree(ls_node *node, ls_reach *reach) {
+    message *m = message_of(node->output);
+    if (has_failed(reach) && (m->gradient != NULL || begin_gradient_in(node, m, node->inputs[0]) == LS_OK)) {
+        (void)end_gradient_in(m);
+        drop_gradient(m);
+    }
+    return LS_OK;
 }
 
 static ls_status isend_complete(ls_node *node) {
@@ -183,7 +238,8 @@ static const ls_op isend_op = {.name = "ls_isend",
                                .shape = begin_shape,
                                .backward = isend_backward,
                                .complete = isend_complete,
-                               .communicates = true};
+                               .communicates = true,
+                               .agree = isend_agree};
 
 /* For a sent message, ls_handle_wait returns the tensor itself. */
 static ls_status sent_shape(ls_op_call *call) {
@@ -198,8 +254,18 @@ static ls_status sent_backward(ls_node *node, ls_tensor *gradient) {
     return ls_accumulate(node, 0, gradient);
 }
 
-static const ls_op sent_op = {
-    .name = "ls_handle_wait", .shape = sent_shape, .backward = sent_backward, .communicates = true};
+static ls_status sent_agree(ls_node *node, ls_reach *reach) {
+    if (has_failed(reach)) {
+        (void)begin_gradient_in(node, message_of(node->inputs[1]), node->inputs[0]);
+    }
+    return LS_OK;
+}
+
+static const ls_op sent_op = {.name = "ls_handle_wait",
+                              .shape = sent_shape,
+                              .backward = sent_backward,
+                              .communicates = true,
+                              .agree = sent_agree};
 
 static ls_status post_send(message *m) {
     const ls_tensor *content = m->content;
@@ -269,14 +335,37 @@ static ls_tensor *end_send(ls_tensor *token) {
 
 /* ---- receiving --------------------------------------------------------------------------------------------------- */
 
-/* Waits until the gradient of the received tensor has been sent, unless this has already happened. */
+/* Waits until the gradient of the received tensor has been sent. */
 static ls_status irecv_backward(ls_node *node, ls_tensor *gradient) {
     message *m = message_of(node->output);
     (void)gradient;
     LS_TRY(settle(m));
-    ls_tensor_drop(m->gradient);
-    m->gradient = NULL;
+    drop_gradient(m);
     return LS_OK;
+}
+
+/* If ls_handle_wait has failed, no second node has sent a gradient. */
+static ls_status irecv_agree(ls_node *node, ls_reach *reach) {
+    message *m = message_of(node->output);
+    const bool missing = m->wanted && m->gradient == NULL && !m->answered;
+    const bool failed = has_failed(reach);
+    const ls_status status =
+        missing && !failed ? ls_fail(LS_ERR_STATE,
+                                     "ls_backward: rank %d waits for the gradient of a message with tag %d, which "
+                                     "ls_irecv could not receive: see the earlier error",
+                                     m->peer, m->tag)
+                           : LS_OK;
+    if (missing) {
+        ls_saved_error cause;
+        ls_error_save(&cause);
+        (void)(begin_cause_out(node, m) == LS_OK ? settle(m) : LS_OK);
+        (void)ls_error_put_back(&cause);
+        drop_gradient(m);
+    } else if (failed) {
+        (void)settle(m);
+        drop_gradient(m);
+    }
+    return status;
 }
 
 /*
@@ -310,7 +399,8 @@ static const ls_op irecv_op = {.name = "ls_irecv",
                                .shape = begin_shape,
                                .backward = irecv_backward,
                                .complete = irecv_complete,
-                               .communicates = true};
+                               .communicates = true,
+                               .agree = irecv_agree};
 
 static ls_status received_shape(ls_op_call *call) {
     message *m = message_of(call->inputs[0]);
@@ -326,8 +416,18 @@ static ls_status received_backward(ls_node *node, ls_tensor *gradient) {
     return begin_gradient_out(node, message_of(node->inputs[0]), gradient);
 }
 
-static const ls_op received_op = {
-    .name = "ls_handle_wait", .shape = received_shape, .backward = received_backward, .communicates = true};
+static ls_status received_agree(ls_node *node, ls_reach *reach) {
+    if (has_failed(reach)) {
+        (void)begin_cause_out(node, message_of(node->inputs[0]));
+    }
+    return LS_OK;
+}
+
+static const ls_op received_op = {.name = "ls_handle_wait",
+                                  .shape = received_shape,
+                                  .backward = received_backward,
+                                  .communicates = true,
+                                  .agree = received_agree};
 
 ls_handle *ls_irecv(ls_comm *comm, ls_shape shape, ls_dtype dtype, int source, int tag) {
     const char *const call = irecv_op.name;
@@ -381,7 +481,7 @@ static ls_tensor *end_receive(ls_tensor *token) {
     m->notice_work = NULL;
     const ls_status settled = settle(m);
     const ls_status status = examine(m, noticed != LS_OK ? noticed : settled, noticed == LS_OK);
-    m->wanted = status == LS_OK && m->notice.wants;
+    m->wanted = noticed == LS_OK && m->notice.wants;
     if (!m->wanted && token->node != NULL && token->node->tape != NULL) { /* a pass may already have removed the node */
         ls_tape_discard((ls_node *)token->node);
     }

@@ -7,6 +7,7 @@
 #include "tests/support/ranks.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -279,6 +280,105 @@ static ls_status several_communicators(ls_comm *world) {
     return LS_OK;
 }
 
+/* Ways in which the pass fails on a rank. */
+enum { NO_LOSS, CHANGED_TENSOR, FAILURES };
+
+/* A loss with which ls_backward fails in this way. */
+static ls_tensor *failing_loss(ls_tensor *x, int failure) {
+    if (failure == NO_LOSS) {
+        return ls_matmul(x, ls_zeros(LS_SHAPE(ls_numel(x) + 1), LS_F64));
+    }
+    ls_tensor *doubled = ls_mul(x, 2);
+    ls_tensor *loss = ls_sum(ls_square(doubled));
+    return ls_fill(ls_detach(doubled), 0) == LS_OK ? loss : NULL;
+}
+
+/*
+ * If the pass fails on a rank, the sender of the rank's message gets the cause instead of the gradient. The gradient of
+ * a message that the program has not waited for is the first that a pass sends, so it is sent if the pass begins.
+ */
+static ls_status a_pass_that_fails(ls_comm *world, int failing, int failure, int64_t count, bool waits) {
+    const int rank = ls_comm_rank(world);
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *a = leaf(2, count);
+    ls_handle *coming = ls_irecv(world, LS_SHAPE(count), LS_F64, previous_of(world), 0);
+    ls_handle *sent = ls_isend(world, ls_square(a), next_of(world), 0);
+    ls_tensor *b = waits && ls_handle_wait(sent) != NULL ? ls_handle_wait(coming) : a;
+    const ls_status status = ls_backward(rank == failing ? failing_loss(b, failure) : ls_sum(b));
+    if (rank == failing) {
+        LS_CHECK(status == (failure == NO_LOSS ? LS_ERR_SHAPE : LS_ERR_STATE));
+        LS_EXPECT_MESSAGE(failure == NO_LOSS ? "ls_matmul: " : "ls_square saved a tensor");
+    } else if (next_of(world) == failing && (waits || failure == NO_LOSS)) {
+        char expected[100];
+        snprintf(expected, sizeof expected, "ls_backward: rank %d failed: %s", failing,
+                 failure == NO_LOSS ? "ls_matmul: " : "ls_backward: ls_square saved a tensor");
+        LS_CHECK(status == LS_ERR_MISMATCH);
+        LS_EXPECT_MESSAGE(expected);
+    } else {
+        LS_CHECK(status == LS_OK && grad_of(a) == (waits ? 4 : 1));
+    }
+    LS_CHECK(waits || (ls_item(ls_max(ls_handle_wait(coming))) == 4 && ls_handle_wait(sent) != NULL));
+    LS_CHECK(ls_scope_end(scope) == status);
+    return ls_comm_barrier(world, NULL);
+}
+
+static ls_status passes_that_fail(ls_comm *world) {
+    for (int failing = 0; failing < ls_comm_size(world); failing++) {
+        for (int failure = 0; failure < FAILURES; failure++) {
+            for (int64_t count = 1; count <= 100000; count *= 100000) {
+                LS_TRY(a_pass_that_fails(world, failing, failure, count, true));
+                LS_TRY(a_pass_that_fails(world, failing, failure, count, false));
+            }
+        }
+    }
+    return LS_OK;
+}
+
+/*
+ * A message that could not be received has no gradient. Rank 1 has no loss at first, and then a loss that does not need
+ * the message.
+ */
+static ls_status a_gradient_that_is_missing(ls_comm *world) {
+    for (int losses = 0; losses < 2 && ls_comm_size(world) > 1; losses++) {
+        ls_scope *scope = ls_scope_begin();
+        ls_tensor *a = leaf(2, 3);
+        ls_status status = LS_OK;
+        if (ls_comm_rank(world) == 0) {
+            ls_send(world, ls_square(a), 1, 0);
+            status = ls_backward(ls_sum(a));
+            LS_CHECK(status == LS_ERR_MISMATCH);
+            LS_EXPECT_MESSAGE(losses == 0 ? "rank 1 failed: ls_irecv: rank 0 sends [3] of f64"
+                                          : "rank 1 failed: ls_backward: rank 0 waits for the gradient of a message");
+        } else if (ls_comm_rank(world) == 1) {
+            ls_tensor *b = ls_recv(world, LS_SHAPE(4), LS_F64, 0, 0);
+            status = LS_ERR_MISMATCH;
+            LS_CHECK(b == NULL && ls_backward(losses == 0 ? b : ls_sum(a)) == (losses == 0 ? status : LS_ERR_STATE));
+        }
+        LS_CHECK(ls_scope_end(scope) == status);
+        LS_TRY(ls_comm_barrier(world, NULL));
+    }
+    return LS_OK;
+}
+
+/* A failure reaches the ranks of all communicators on the tape. */
+static ls_status a_failure_on_two_communicators(ls_comm *world) {
+    const int rank = ls_comm_rank(world);
+    ls_comm *parts[2] = {NULL}; /* without rank 1, and without rank 2 */
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *loss = leaf(2, 1);
+    for (int i = 0; i < 2; i++) {
+        LS_TRY(ls_comm_split(world, rank == i + 1 ? -1 : 0, 0, &parts[i]));
+        loss = parts[i] != NULL ? ls_allreduce(parts[i], loss, LS_SUM) : loss;
+    }
+    const ls_status expected = rank == 0 ? LS_ERR_ARGUMENT : LS_ERR_MISMATCH;
+    LS_CHECK(ls_backward(rank == 0 ? NULL : ls_sum(loss)) == expected);
+    LS_EXPECT_MESSAGE(rank == 0 ? "the loss is NULL" : "rank 0 failed: ls_backward: the loss is NULL");
+    (void)ls_scope_end(scope);
+    ls_comm_free(parts[0]);
+    ls_comm_free(parts[1]);
+    return ls_comm_barrier(world, NULL);
+}
+
 /*
  * A message that never arrives. Its scope does not wait for it if the communicator has already been freed. A rank that
  * still waits in the barrier may get an error saying that the other rank has left, and then the receive has failed.
@@ -331,5 +431,8 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(messages_that_do_not_fit(world));
     LS_TRY(wrong_arguments(world));
     LS_TRY(several_communicators(world));
+    LS_TRY(passes_that_fail(world));
+    LS_TRY(a_gradient_that_is_missing(world));
+    LS_TRY(ls_comm_size(world) > 2 ? a_failure_on_two_communicators(world) : LS_OK);
     return ls_comm_barrier(world, NULL);
 }

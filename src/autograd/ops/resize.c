@@ -74,10 +74,15 @@ ls_tensor *ls_resize(ls_tensor *x, ls_shape size, const ls_resize_options *optio
     if (ls_spatial_numbers(call, "size", &size, x->ndim - 2, 1, 1, out) != LS_OK) {
         return ls_scope_failed();
     }
+    bool changes = false;
     for (int axis = 2; axis < x->ndim; axis++) {
         if (x->size[axis] < 1) {
             return ls_fail_noted(LS_ERR_SHAPE, "%s: x is %s: it has no positions", call, LS_SHAPE_TEXT(x));
         }
+        changes |= x->size[axis] != out[LS_SPATIAL - x->ndim + axis];
+    }
+    if (!changes) {
+        return ls_view_as_is(x);
     }
     ls_tensor *y = ls_widened(x);
     for (int axis = 2; y != NULL && axis < x->ndim; axis++) {
@@ -87,7 +92,7 @@ ls_tensor *ls_resize(ls_tensor *x, ls_shape size, const ls_resize_options *optio
             y = ls_replaced(ls_apply_dense(&resize_op, &y, 1, 1, &parameters, 1), y, x);
         }
     }
-    return y == x ? ls_view_as_is(x) : ls_narrowed(y, x);
+    return ls_narrowed(y, x);
 }
 
 /* ---- conversion of channels to positions and back ---------------------------------------------------------------- */

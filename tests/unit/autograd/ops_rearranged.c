@@ -105,6 +105,16 @@ SCOPED_TEST(test_resize_of_halves) {
     assert_true(ls_equal(ls_resize(x, LS_SHAPE(4, 3), &linear), x));
 }
 
+SCOPED_TEST(test_resize_to_the_same_size_is_a_view) {
+    const ls_dtype dtypes[] = {LS_F32, LS_F64, LS_BF16, LS_F16};
+    for (int i = 0; i < 4; i++) {
+        ls_tensor *x = ls_to(wave(LS_SHAPE(2, 1, 4, 3), 1), dtypes[i]);
+        ls_tensor *y = ls_resize(x, LS_SHAPE(4, 3), NULL);
+        assert_int_equal(ls_dtype_of(y), dtypes[i]);
+        assert_ptr_equal(ls_data_const(y), ls_data_const(x));
+    }
+}
+
 static void check_layer(const char *name, ls_module *layer, ls_shape shape) {
     ls_scope *scope = ls_scope_begin();
     ls_tensor *x = wave(shape, 1);
@@ -242,6 +252,7 @@ int main(void) {
         cmocka_unit_test(test_einsum_of_more),
         cmocka_unit_test(test_resize),
         cmocka_unit_test(test_resize_of_halves),
+        cmocka_unit_test(test_resize_to_the_same_size_is_a_view),
         cmocka_unit_test(test_layers),
         cmocka_unit_test(test_weight_norm),
         cmocka_unit_test(test_refusals),
