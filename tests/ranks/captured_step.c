@@ -35,6 +35,8 @@ typedef struct run_plan {
     bool irregular;  /* the loss is a sum of two means */
     bool normalizes; /* the model has batch normalization */
     bool drops;      /* the model has dropout */
+    bool repeats;    /* a layer runs twice */
+    bool recomputes; /* its forward function runs again in the backward pass */
     bool weights;    /* the classes of the loss have weights */
     bool ignores;    /* the loss ignores targets of a class */
 } run_plan;
@@ -61,7 +63,28 @@ static ls_tensor *forward_branches(ls_module *self, ls_tensor *x) {
     return ls_forward(ls_module_child(self, other_branch ? 2 : 1), h);
 }
 
+/* A layer that runs twice between two other layers. */
+static ls_tensor *forward_repeats(ls_module *self, ls_tensor *x) {
+    ls_module *repeated = ls_module_child(self, 1);
+    ls_tensor *h = ls_tanh(ls_forward(ls_module_child(self, 0), x));
+    return ls_forward(ls_module_child(self, 2), ls_forward(repeated, ls_forward(repeated, h)));
+}
+
+static ls_module *make_repeating(const run_plan *plan) {
+    static const ls_module_type type = {.name = "Repeats", .forward = forward_repeats};
+    ls_module *model = ls_module_new(&type);
+    ls_module *repeated = ls_sequential(ls_nn_linear(WIDTH, WIDTH), ls_nn_tanh());
+    ls_module_add_child(model, "first", ls_nn_linear(INPUTS, WIDTH));
+    (void)ls_recompute(repeated, plan->recomputes);
+    ls_module_add_child(model, "repeated", repeated);
+    ls_module_add_child(model, "head", ls_nn_linear(WIDTH, CLASSES));
+    return ls_module_finish(model);
+}
+
 static ls_module *make_model(const run_plan *plan) {
+    if (plan->repeats) {
+        return make_repeating(plan);
+    }
     if (plan->parallel.zero > 0) {
         return ls_sequential(ls_nn_linear(INPUTS, WIDTH), ls_nn_tanh(), ls_nn_linear(WIDTH, CLASSES));
     }
@@ -292,6 +315,8 @@ static ls_status averages_in_buckets(ls_comm *world) {
         LS_TRY(compare(world, (run_plan){.parallel = overlap}));
         LS_TRY(compare(world, (run_plan){.parallel = overlap, .branch_at = 4}));
         LS_TRY(compare(world, (run_plan){.parallel = overlap, .keeps = true}));
+        LS_TRY(compare(world, (run_plan){.parallel = overlap, .repeats = true}));
+        LS_TRY(compare(world, (run_plan){.parallel = overlap, .repeats = true, .recomputes = true}));
         LS_TRY(compare(world, (run_plan){.parallel = overlap, .drops = true, .smaller_at = 3, .branch_at = 5}));
         LS_TRY(compare(world, (run_plan){.parallel = bf16, .branch_at = 1}));
     }
