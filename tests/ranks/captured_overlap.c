@@ -207,11 +207,36 @@ static ls_status fails_anywhere(ls_comm *world, bool drops, bool all_replay) {
     return LS_OK;
 }
 
+/* Rank 0 calls a barrier instead of the step, which the replay of the last rank does not complete. The buckets of the
+ * other ranks stay in flight. The next step fails on all ranks, and the step after it succeeds. */
+static ls_status leaves_buckets(ls_comm *world) {
+    training self;
+    const int rank = ls_comm_rank(world), size = ls_comm_size(world);
+    LS_TRY(begin(&self, world, false));
+    LS_TRY(change_input(&self, 0));
+    LS_TRY(capture(&self));
+    const captured_exchange *averaging = averaging_of(&self);
+    for (int call = averaging->begin + 1; call < averaging->call && size > 1; call++) {
+        ls_scope *scope = ls_scope_begin();
+        LS_TRY(change_input(&self, call));
+        LS_CHECK((rank == 0 ? ls_comm_barrier(world, NULL) : replay(&self, rank == size - 1 ? call : -1, false)) !=
+                 LS_OK);
+        LS_CHECK(replay(&self, -1, false) == LS_ERR_MISMATCH);
+        LS_EXPECT_MESSAGE("an earlier backward pass failed on some ranks");
+        (void)!ls_scope_end(scope);
+        LS_TRY(replay(&self, -1, false));
+    }
+    LS_TRY(ranks_have_same_module(world, self.model));
+    end(&self);
+    return LS_OK;
+}
+
 ls_status rank_test(ls_comm *world) {
     LS_TRY(launches_early(world, 0));
     LS_TRY(launches_early(world, 2));
     LS_TRY(fails_anywhere(world, false, false));
     LS_TRY(fails_anywhere(world, false, true));
     LS_TRY(fails_anywhere(world, true, true));
+    LS_TRY(leaves_buckets(world));
     return ls_comm_barrier(world, NULL);
 }
