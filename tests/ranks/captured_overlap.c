@@ -80,7 +80,7 @@ typedef struct watch {
     ls_captured_call calls[CALLS];
     int next;
     int failing; /* index of the call that fails; -1 for none */
-    bool early;  /* at least 4 buckets were launched before the gradient was computed */
+    bool early;  /* 4 buckets were launched before the gradient was computed */
 } watch;
 
 static _Thread_local watch watched;
@@ -88,7 +88,7 @@ static _Thread_local watch watched;
 static ls_status run_watched(void *arguments) {
     const int i = watched.next++;
     const ls_overlap *overlap = &watched.state->overlap;
-    watched.early |= watched.gradient != NULL && overlap->begun && overlap->launched >= 4 && isnan(watched.gradient[0]);
+    watched.early |= watched.gradient != NULL && overlap->begun && overlap->launched == 4 && isnan(watched.gradient[0]);
     return i == watched.failing ? ls_error_set(LS_ERR_UNSUPPORTED, "the call refuses")
                                 : watched.calls[i].run(arguments);
 }
