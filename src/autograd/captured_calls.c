@@ -113,7 +113,8 @@ void ls_capture_early_begin(ls_capture *capture) {
 void ls_capture_early_end(ls_capture *capture, ls_status status, ls_status (*run)(void *object), void *object) {
     ls_step *step = ls_step_of(capture);
     const int call = end_communication(capture, status, run, object);
-    step->early_call = step->early_call > 0 ? step->early_call : call;
+    step->polls = step->early_call > 0;
+    step->early_call = step->polls ? step->early_call : call;
 }
 
 static ls_status poll_communicators(void *arguments) {
@@ -123,7 +124,7 @@ static ls_status poll_communicators(void *arguments) {
 }
 
 void ls_capture_poll(ls_capture *capture) {
-    if (ls_capture_records(capture) && ls_step_of(capture)->early_call > 0) {
+    if (ls_capture_records(capture) && ls_step_of(capture)->polls) {
         (void)ls_capture_add_call(capture, poll_communicators, 0);
     }
 }
@@ -144,6 +145,7 @@ void ls_capture_exchange_end(ls_capture *capture, ls_status status, ls_status (*
     step->exchanges[step->exchange_count++] = (captured_exchange){
         .begin = step->early_call > 0 ? step->early_call : call, .call = call, .notify = notify, .object = object};
     step->early_call = 0;
+    step->polls = false;
 }
 
 void ls_capture_gradients_settled(ls_capture *capture) {

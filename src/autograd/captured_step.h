@@ -52,13 +52,13 @@ void ls_capture_exchange_end(ls_capture *capture, ls_status status, ls_status (*
 /*
  * The same for an early call: it begins the next exchange of the step, or continues it. Only the first early call of an
  * exchange begins with ls_capture_call_begin. The others begin with ls_capture_early_begin, which records no marks of
- * gradients. From the first early call to the end of the exchange, replays poll after the calls of each node, as
+ * gradients. From the second early call to the end of the exchange, replays poll after the calls of each node, as
  * backward passes do.
  */
 void ls_capture_early_begin(ls_capture *capture);
 void ls_capture_early_end(ls_capture *capture, ls_status status, ls_status (*run)(void *object), void *object);
 
-/* Records a poll for begun calls on communicators, if the step has made an early call of an exchange. */
+/* Records a poll for begun calls on communicators, if an exchange has continued early. */
 void ls_capture_poll(ls_capture *capture);
 
 /* Notes that the latest exchange has averaged gradients over ranks, and has decided which leaves have gradients. A step
