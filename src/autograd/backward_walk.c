@@ -1,5 +1,6 @@
 /* The walk of a backward pass: from the innermost tape outwards, newest node first. */
 #include "autograd/backward.h"
+#include "autograd/captured_step.h"
 #include "autograd/mixing_note.h"
 #include "autograd/recorded.h"
 #include "base/trace.h"
@@ -111,6 +112,9 @@ static ls_status walk_node(ls_backward_pass *pass, ls_node *node) {
     const uint64_t began = ls_trace_now();
     ls_status status = node->op->backward(node, gradient);
     ls_comm_poll();
+    if (__builtin_expect(pass->thread->capture != NULL, 0)) {
+        ls_capture_poll(pass->thread->capture);
+    }
     ls_trace_add(LS_TRACE_BACKWARD, began, -1, "%s backward", node->op->name);
     if (node->op->saves_output) {
         node->saved[0] = NULL;

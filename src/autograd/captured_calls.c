@@ -5,6 +5,7 @@
 
 #include "base/memory.h"
 #include "comm/meter.h"
+#include "comm/poll.h"
 
 void ls_step_refuse_memory(ls_step *step) {
     if (step->capture.status == LS_OK) {
@@ -78,8 +79,7 @@ void ls_capture_call_begin(ls_capture *capture) {
     if (ls_capture_records(capture)) {
         ls_step_record_marks(ls_step_of(capture));
     }
-    capture->paused++;
-    ls_step_of(capture)->call_began = ls_comm_metered.calls;
+    ls_capture_early_begin(capture);
 }
 
 void ls_capture_call_end(ls_capture *capture, ls_status status, ls_status (*run)(void *object), void *object) {
@@ -94,11 +94,46 @@ void ls_capture_call_end(ls_capture *capture, ls_status status, ls_status (*run)
     }
 }
 
-void ls_capture_exchange_end(ls_capture *capture, ls_status status, ls_status (*run)(void *object),
-                             void (*notify)(void *object), void *object) {
+/* Ends a call that communicates. Returns its index; 0 if it was not recorded. */
+static int end_communication(ls_capture *capture, ls_status status, ls_status (*run)(void *object), void *object) {
     ls_step *step = ls_step_of(capture);
     ls_capture_call_end(capture, status, run, object);
     if (status != LS_OK || !ls_capture_records(capture)) {
+        return 0;
+    }
+    step->exchanged += ls_comm_metered.calls - step->call_began;
+    return capture->call_count - 1;
+}
+
+void ls_capture_early_begin(ls_capture *capture) {
+    capture->paused++;
+    ls_step_of(capture)->call_began = ls_comm_metered.calls;
+}
+
+void ls_capture_early_end(ls_capture *capture, ls_status status, ls_status (*run)(void *object), void *object) {
+    ls_step *step = ls_step_of(capture);
+    const int call = end_communication(capture, status, run, object);
+    step->polls = step->early_call > 0;
+    step->early_call = step->polls ? step->early_call : call;
+}
+
+static ls_status poll_communicators(void *arguments) {
+    (void)arguments;
+    ls_comm_poll();
+    return LS_OK;
+}
+
+void ls_capture_poll(ls_capture *capture) {
+    if (ls_capture_records(capture) && ls_step_of(capture)->polls) {
+        (void)ls_capture_add_call(capture, poll_communicators, 0);
+    }
+}
+
+void ls_capture_exchange_end(ls_capture *capture, ls_status status, ls_status (*run)(void *object),
+                             void (*notify)(void *object, bool begun), void *object) {
+    ls_step *step = ls_step_of(capture);
+    const int call = end_communication(capture, status, run, object);
+    if (call == 0) {
         return;
     }
     if (step->exchange_count == LS_STEP_EXCHANGES) {
@@ -107,9 +142,10 @@ void ls_capture_exchange_end(ls_capture *capture, ls_status status, ls_status (*
                           "pass of a data-parallel model");
         return;
     }
-    step->exchanges[step->exchange_count++] =
-        (captured_exchange){.call = capture->call_count - 1, .notify = notify, .object = object};
-    step->exchanged += ls_comm_metered.calls - step->call_began;
+    step->exchanges[step->exchange_count++] = (captured_exchange){
+        .begin = step->early_call > 0 ? step->early_call : call, .call = call, .notify = notify, .object = object};
+    step->early_call = 0;
+    step->polls = false;
 }
 
 void ls_capture_gradients_settled(ls_capture *capture) {

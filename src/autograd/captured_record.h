@@ -32,8 +32,9 @@ typedef struct captured_modes {
 
 /* A recorded call in which ranks exchange data. */
 typedef struct captured_exchange {
-    int call; /* its index */
-    void (*notify)(void *object);
+    int begin; /* index of its first call; equal to `call` if it has no earlier calls */
+    int call;  /* index of its last call */
+    void (*notify)(void *object, bool begun);
     void *object;
 } captured_exchange;
 
@@ -54,6 +55,8 @@ struct ls_step {
     int guard_count;
     captured_exchange exchanges[LS_STEP_EXCHANGES];
     int exchange_count;
+    int early_call;      /* the first early call of an exchange that has not ended; 0 if there is none */
+    bool polls;          /* this exchange has two early calls or more */
     bool averages;       /* one exchange averages gradients */
     uint64_t call_began; /* ls_comm_metered.calls when the latest call to the library began */
     uint64_t exchanged;  /* calls on communicators during the exchanges */

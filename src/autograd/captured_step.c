@@ -406,7 +406,7 @@ ls_status ls_step_check(const ls_step *step) {
     return check_record(step);
 }
 
-ls_status ls_step_run(ls_step *step) {
+static ls_status run(ls_step *step) {
     const uint64_t began = ls_trace_now();
     ls_thread_present->pass++;
     for (int i = 0; i < step->input_count; i++) {
@@ -419,8 +419,9 @@ ls_status ls_step_run(ls_step *step) {
     return status;
 }
 
-/* Sends the error of a replay to the ranks that wait in its later exchanges. */
-static void notify_other_ranks(const ls_step *step, ls_status status) {
+/* Sends the error of a replay to the ranks that wait in its later exchanges; without `all`, only in exchanges that have
+ * begun. */
+static void notify_other_ranks(const ls_step *step, ls_status status, bool all) {
     if (status == LS_OK) {
         return;
     }
@@ -428,11 +429,19 @@ static void notify_other_ranks(const ls_step *step, ls_status status) {
     ls_error_save(&cause);
     cause.status = status;
     for (int i = 0; i < step->exchange_count; i++) {
-        if (step->capture.failed < step->exchanges[i].call) {
-            step->exchanges[i].notify(step->exchanges[i].object);
+        const captured_exchange *exchange = &step->exchanges[i];
+        const bool begun = step->capture.failed >= exchange->begin;
+        if (step->capture.failed < exchange->call && (all || begun)) {
+            exchange->notify(exchange->object, begun);
             (void)ls_error_put_back(&cause);
         }
     }
+}
+
+ls_status ls_step_run(ls_step *step) {
+    const ls_status status = run(step);
+    notify_other_ranks(step, status, false);
+    return status;
 }
 
 static ls_status check_here(const char *call, const ls_step *step) {
@@ -463,8 +472,8 @@ ls_status ls_step_replay(ls_step *step) {
     } else if (status == LS_OK) {
         step->capture.failed = 0;
         status = check_record(step);
-        status = status == LS_OK ? ls_step_run(step) : status;
-        notify_other_ranks(step, status);
+        status = status == LS_OK ? run(step) : status;
+        notify_other_ranks(step, status, true);
     }
     return status == LS_OK ? LS_OK : ls_scope_failed_status();
 }

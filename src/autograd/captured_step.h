@@ -16,7 +16,7 @@ ls_step *ls_step_capture_if_possible(ls_step_function function, void *user, ls_s
 
 /*
  * The two parts of ls_step_replay for a captured step. ls_step_check fails with LS_ERR_STATE, and changes nothing, if
- * the step must be captured again. They do not notify other ranks of a failure before the exchange of gradients.
+ * the step must be captured again. They do not notify other ranks of a failure before the exchange of gradients begins.
  */
 ls_status ls_step_check(const ls_step *step);
 ls_status ls_step_run(ls_step *step);
@@ -43,10 +43,23 @@ void ls_capture_call_end(ls_capture *capture, ls_status status, ls_status (*run)
 
 /*
  * Does the same as ls_capture_call_end for a call in which ranks exchange data. If a replay fails before the call,
- * notify(object) sends the other ranks the error. A step has at most LS_STEP_EXCHANGES such calls.
+ * notify(object, begun) sends the other ranks the error; `begun` means that the exchange has early calls, and the
+ * replay has made the first one. A step has at most LS_STEP_EXCHANGES such calls.
  */
 void ls_capture_exchange_end(ls_capture *capture, ls_status status, ls_status (*run)(void *object),
-                             void (*notify)(void *object), void *object);
+                             void (*notify)(void *object, bool begun), void *object);
+
+/*
+ * The same for an early call: it begins the next exchange of the step, or continues it. Only the first early call of an
+ * exchange begins with ls_capture_call_begin. The others begin with ls_capture_early_begin, which records no marks of
+ * gradients. From the second early call to the end of the exchange, replays poll after the calls of each node, as
+ * backward passes do.
+ */
+void ls_capture_early_begin(ls_capture *capture);
+void ls_capture_early_end(ls_capture *capture, ls_status status, ls_status (*run)(void *object), void *object);
+
+/* Records a poll for begun calls on communicators, if an exchange has continued early. */
+void ls_capture_poll(ls_capture *capture);
 
 /* Notes that the latest exchange has averaged gradients over ranks, and has decided which leaves have gradients. A step
  * has at most one such exchange. */

@@ -100,30 +100,6 @@ static ls_status begin_agreed(ls_data_parallel_state *state, ls_batch_loss *loss
     return state->no_sync ? LS_OK : ls_overlap_begin(state, 1);
 }
 
-static ls_status pass_begins(void *user, ls_batch_loss *loss, bool agreed) {
-    ls_data_parallel_state *state = user;
-    const bool captured = ls_thread_present->capture != NULL;
-    LS_TRY(ls_comm_check_open("ls_data_parallel", state->comm));
-    loss->watched |= state->mean_checks > 0;
-    state->agreed = false;
-    state->loss = loss->output;
-    state->divisor = ls_batch_loss_divisor(loss, state->samples);
-    if (state->slices != NULL) {
-        return ls_slice_begin_backward(state, loss);
-    }
-    if (!agreed) { /* a captured pass launches its buckets at its end, as its replays do */
-        return state->usual != 0 && !captured ? ls_overlap_begin(state, ls_divisor_weight(state, state->divisor))
-                                              : LS_OK;
-    }
-    ls_capture_refuse_here("ls_data_parallel", LS_CAPTURE_ALL_RANKS);
-    if (!agrees_anyway(state)) {
-        ls_tail mean;
-        LS_TRY(average_by_divisor(state, 0, (ls_tail){.agree = 1}, &mean));
-        state->agrees = true;
-    }
-    return begin_agreed(state, loss);
-}
-
 /* Ends a pass whose gradients stay on their ranks until a later pass averages them. */
 static ls_status gather(ls_data_parallel_state *state, const ls_tail *own, ls_tail *mean) {
     double numbers[] = {own->given, own->failed};
@@ -200,7 +176,7 @@ static ls_status finish_pass(ls_data_parallel_state *state, const ls_pass_findin
 
 /* ---- captured steps (ls_step_capture) ---------------------------------------------------------------------------- */
 
-/* The end of a captured pass. A replay has no tape, so it takes these values from the captured pass. */
+/* A captured pass. A replay has no tape, so it takes these values from the captured pass. */
 typedef struct captured_pass {
     ls_data_parallel_state *state;
     int64_t samples;
@@ -221,25 +197,38 @@ static void begin_replay(const captured_pass *pass) {
     state->runs++;
 }
 
-static ls_status replay_end(void *object) {
+/* Begins a pass for which the ranks need not agree on scaling factors. */
+static ls_status begin_usual(ls_data_parallel_state *state) {
+    return state->usual != 0 ? ls_overlap_begin(state, ls_divisor_weight(state, state->divisor)) : LS_OK;
+}
+
+static ls_status replay_begin(void *object) {
     const captured_pass *pass = object;
     begin_replay(pass);
     LS_TRY(ls_comm_check_open("ls_data_parallel", pass->state->comm));
+    return begin_usual(pass->state);
+}
+
+static ls_status replay_end(void *object) {
+    const captured_pass *pass = object;
     return finish_pass(pass->state, pass->has_findings ? &pass->findings : NULL);
 }
 
-/* The replay fails before this pass, like a forward pass that fails. The other ranks know a cause that the exchange of
- * shares has sent. */
-static void notify_in_end(void *object) {
+/* The replay fails before the end of this pass: before its begin, like a forward pass that fails, or in the pass. The
+ * other ranks know a cause that the exchange of shares has sent. */
+static void notify_in_end(void *object, bool begun) {
     const captured_pass *pass = object;
-    if (pass->has_shares && pass->state->told) {
-        return;
+    if (begun) {
+        (void)ls_data_parallel_watch.fail(pass->state, true);
+        ls_overlap_abandon(pass->state);
+    } else if (!pass->has_shares || !pass->state->told) {
+        begin_replay(pass);
+        (void)ls_watch_tell(&ls_data_parallel_watch, pass->state, false);
     }
-    begin_replay(pass);
-    (void)ls_watch_tell(&ls_data_parallel_watch, pass->state, false);
 }
 
-static ls_status capture_end(ls_data_parallel_state *state, ls_capture *capture, const ls_pass_findings *findings) {
+static captured_pass *record_pass(ls_data_parallel_state *state, ls_capture *capture,
+                                  const ls_pass_findings *findings) {
     captured_pass *pass = ls_capture_allocate(capture, sizeof *pass);
     if (pass != NULL) {
         *pass = (captured_pass){.state = state,
@@ -249,6 +238,20 @@ static ls_status capture_end(ls_data_parallel_state *state, ls_capture *capture,
                                 .has_findings = findings != NULL};
         pass->findings = findings != NULL ? *findings : pass->findings;
     }
+    return pass;
+}
+
+static ls_status capture_begin(ls_data_parallel_state *state, ls_capture *capture) {
+    captured_pass *pass = record_pass(state, capture, NULL);
+    ls_overlap_capture(state);
+    ls_capture_call_begin(capture);
+    const ls_status status = begin_usual(state);
+    ls_capture_early_end(capture, status, replay_begin, pass);
+    return status;
+}
+
+static ls_status capture_end(ls_data_parallel_state *state, ls_capture *capture, const ls_pass_findings *findings) {
+    captured_pass *pass = record_pass(state, capture, findings);
     ls_capture_call_begin(capture);
     const ls_status status = finish_pass(state, findings);
     ls_capture_exchange_end(capture, status, replay_end, notify_in_end, pass);
@@ -290,6 +293,29 @@ void ls_data_parallel_capture(ls_data_parallel_state *state, ls_capture *capture
 }
 
 /* ---- the functions of a pass ------------------------------------------------------------------------------------- */
+
+static ls_status pass_begins(void *user, ls_batch_loss *loss, bool agreed) {
+    ls_data_parallel_state *state = user;
+    ls_capture *capture = ls_thread_present->capture;
+    LS_TRY(ls_comm_check_open("ls_data_parallel", state->comm));
+    loss->watched |= state->mean_checks > 0;
+    state->agreed = false;
+    state->loss = loss->output;
+    state->divisor = ls_batch_loss_divisor(loss, state->samples);
+    if (state->slices != NULL) {
+        return ls_slice_begin_backward(state, loss);
+    }
+    if (!agreed) {
+        return capture != NULL ? capture_begin(state, capture) : begin_usual(state);
+    }
+    ls_capture_refuse_here("ls_data_parallel", LS_CAPTURE_ALL_RANKS);
+    if (!agrees_anyway(state)) {
+        ls_tail mean;
+        LS_TRY(average_by_divisor(state, 0, (ls_tail){.agree = 1}, &mean));
+        state->agrees = true;
+    }
+    return begin_agreed(state, loss);
+}
 
 static ls_status pass_ends(void *user, const ls_pass_findings *findings) {
     ls_capture *capture = ls_thread_present->capture;

@@ -47,7 +47,8 @@ static inline void ls_data_parallel_begin_replay(ls_data_parallel_state *state, 
     ls_data_parallel_begin_part(state, samples);
 }
 
-/* averaging.c: prepares the forward pass of a captured step. The end of the backward pass is a call of the record. */
+/* averaging.c: prepares the forward pass of a captured step. The begin and the end of the backward pass are calls of
+ * the record. */
 void ls_data_parallel_capture(ls_data_parallel_state *state, ls_capture *capture);
 
 /* batch_shares.c: stores what this rank sends to the other ranks about its inputs. ls_data_parallel_share_bytes returns
@@ -115,6 +116,7 @@ double ls_weight_read(const ls_data_parallel_state *state);
  * overlap.c. ls_overlap_open prepares the private communicators. ls_overlap_begin begins a pass on this rank with
  * scaling factor `weight`, unless it has already begun. ls_overlap_end averages the remaining gradients, and stores
  * copies of gradients in `kept`, which the caller drops. ls_overlap_abandon ends a pass that has failed.
+ * ls_overlap_capture makes the gradients of a captured pass calls of the record, which launch the buckets of a replay.
  * ls_overlap_recover begins the averaging of the next pass if ls_overlap.stale is set. ls_overlap_stop frees the
  * private communicators, which ends all calls in flight; later passes average their gradients at their end.
  */
@@ -122,6 +124,7 @@ ls_status ls_overlap_open(ls_data_parallel_state *state);
 void ls_overlap_close(ls_data_parallel_state *state);
 void ls_overlap_stop(ls_data_parallel_state *state);
 void ls_overlap_abandon(ls_data_parallel_state *state);
+void ls_overlap_capture(ls_data_parallel_state *state);
 ls_status ls_overlap_recover(ls_data_parallel_state *state, const ls_tail *own);
 ls_status ls_overlap_begin(ls_data_parallel_state *state, double weight);
 ls_status ls_overlap_end(ls_data_parallel_state *state, ls_tail own, ls_tensor **kept, ls_tail *mean);

@@ -76,8 +76,9 @@ static ls_status replay_shares(void *object) {
 }
 
 /* The replay fails before this exchange. */
-static void notify_in_shares(void *object) {
+static void notify_in_shares(void *object, bool begun) {
     const captured_shares *shares = object;
+    (void)begun;
     ls_data_parallel_begin_replay(shares->state, LS_SHARE_FAILED);
     (void)ls_data_parallel_refuse_share(shares->state);
 }

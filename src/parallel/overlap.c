@@ -1,5 +1,6 @@
 #include "parallel/overlap.h"
 
+#include "autograd/captured_step.h"
 #include "base/memory.h"
 #include "base/wait.h"
 #include "comm/meter.h"
@@ -90,8 +91,7 @@ static ls_status wait_for_all(ls_data_parallel_state *state) {
 
 /* ---- during the pass --------------------------------------------------------------------------------------------- */
 
-static void leaf_complete(void *user, const ls_leaf *leaf) {
-    ls_data_parallel_state *state = user;
+static void count_leaf(ls_data_parallel_state *state, const ls_leaf *leaf) {
     ls_overlap *overlap = &state->overlap;
     const int i = overlap->begun ? ls_gradient_reducer_bucket_of(&state->reducer, leaf) : -1;
     if (i >= 0 && overlap->missing[i] > 0 && --overlap->missing[i] == 0) {
@@ -101,6 +101,48 @@ static void leaf_complete(void *user, const ls_leaf *leaf) {
         }
         launch_next(state, false);
     }
+}
+
+/* A call of a captured step: the gradient of a leaf is complete. */
+typedef struct captured_leaf {
+    ls_data_parallel_state *state;
+    ls_leaf *leaf;
+} captured_leaf;
+
+static ls_status replay_leaf(void *object) {
+    const captured_leaf *complete = object;
+    const ls_overlap *overlap = &complete->state->overlap;
+    if (overlap->begun && !overlap->abandoned) { /* otherwise, the end of the pass averages */
+        complete->leaf->has_gradient = true;
+        complete->leaf->given = ls_thread_present->pass;
+        count_leaf(complete->state, complete->leaf);
+    }
+    return LS_OK;
+}
+
+/* In a captured pass, also records the leaf, even if this pass averages at its end. */
+static void leaf_complete(void *user, const ls_leaf *leaf) {
+    ls_data_parallel_state *state = user;
+    ls_capture *capture = ls_thread_present->capture;
+    if (capture == NULL) {
+        count_leaf(state, leaf);
+    } else if (ls_gradient_reducer_flat_of(&state->reducer, leaf) >= 0) {
+        captured_leaf *complete = ls_capture_allocate(capture, sizeof *complete);
+        captured_leaf now = {.state = state, .leaf = leaf->tensor->leaf};
+        ls_capture_early_begin(capture);
+        (void)replay_leaf(&now);
+        ls_capture_early_end(capture, LS_OK, replay_leaf, complete);
+        if (complete != NULL) {
+            *complete = now;
+        }
+    }
+}
+
+static void observe(ls_data_parallel_state *state) {
+    ls_overlap *overlap = &state->overlap;
+    overlap->observer.leaf_complete = leaf_complete;
+    overlap->observer.user = state;
+    ls_pass_observe(&overlap->observer);
 }
 
 /* Returns whether all buckets of a failed pass have arrived. Waits at most one second, because a rank may never send
@@ -132,11 +174,15 @@ static ls_status begin_pass(ls_data_parallel_state *state, double weight) {
     overlap->begun = true;
     LS_TRY(overlap->ready ? LS_OK : ls_weight_start(state, weight, &overlap->weights));
     if (ls_thread_present->walking != NULL) {
-        overlap->observer.leaf_complete = leaf_complete;
-        overlap->observer.user = state;
-        ls_pass_observe(&overlap->observer);
+        observe(state);
     }
     return LS_OK;
+}
+
+void ls_overlap_capture(ls_data_parallel_state *state) {
+    if (state->overlap.on) {
+        observe(state);
+    }
 }
 
 ls_status ls_overlap_begin(ls_data_parallel_state *state, double weight) {
@@ -242,7 +288,8 @@ static ls_status finish(ls_data_parallel_state *state, ls_tensor *const *kept, c
     const bool given = ls_tail_is_given(state, mean);
     const ls_status agreed =
         ls_gradients_agree(state, status == LS_OK && given ? decode_buckets(state) : status, given);
-    if (agreed == LS_ERR_MISMATCH) { /* on all ranks; one rank alone may have failed for another reason */
+    /* Only failures of all ranks count. A rank whose user-defined format has failed returns the format's status. */
+    if (agreed == LS_ERR_MISMATCH || (agreed != LS_OK && state->told)) {
         forget_order(state);
     }
     LS_TRY(agreed);

@@ -25,6 +25,8 @@
  * averages the gradients at its end. Otherwise, some rank has not taken part in the failed pass, and this pass fails on
  * all ranks.
  *
+ * In a captured step, the record has a call for each complete gradient, which launches the buckets of a replay.
+ *
  * With `.shards`, the passes of a step are the last slices of the ranks (slices.h). Before a bucket is launched, the
  * sums of this rank's earlier slices are added to it. A step with stale buckets always fails on all ranks.
  */

@@ -1,6 +1,7 @@
 /*
  * The random networks of networks.txt as data-parallel models on several ranks: training by replays of a captured step
- * is bit-identical to training by the function of the step. The other networks are skipped: networks whose layers or
+ * is bit-identical to training by the function of the step, in two of three networks with gradients averaged during the
+ * backward pass. The other networks are skipped: networks whose layers or
  * losses are not allowed in ls_data_parallel, and steps that cannot be captured, such as losses with weights or of
  * sums. LOCKSTEP_TEST_LONG trains 200 steps.
  *
@@ -34,7 +35,9 @@ static ls_status make_twin(twin *self, ls_comm *world, const network *one) {
     ls_module *model = network_module(one, LS_F32, &failed);
     LS_CHECK(model != NULL);
     network_set_numbers(one, model);
-    model = ls_data_parallel(model, world, NULL);
+    const ls_data_parallel_options parallel = {.overlap = one->number % 3 != 0 ? LS_OVERLAP_ON : LS_OVERLAP_OFF,
+                                               .bucket_bytes = one->number % 3 == 1 ? 1 : 1024};
+    model = ls_data_parallel(model, world, &parallel);
     ls_tensor *x = network_input(one, LS_F32);
     ls_optimizer *optimizer = one->number % 2 == 0
                                   ? ls_sgd(model, &(ls_sgd_options){.learning_rate = 0.01, .momentum = 0.9})

@@ -28,10 +28,15 @@ typedef struct run_plan {
     int smaller_at;  /* the step in which rank 0 has fewer samples */
     int spoiled_at;  /* the step in which the last rank has a target that does not exist */
     int revoked_at;  /* the step before which the last rank revokes the communicator */
+    int refused_at;  /* the step in which the wire format fails on the last rank */
+    int stranded_at; /* the step with a second module, which rank 0 does not reach; the next step fails, too */
+    bool keeps;      /* gradients accumulate over the steps */
     bool reduces;    /* the loss contains an all-reduce */
     bool irregular;  /* the loss is a sum of two means */
     bool normalizes; /* the model has batch normalization */
     bool drops;      /* the model has dropout */
+    bool repeats;    /* a layer runs twice */
+    bool recomputes; /* its forward function runs again in the backward pass */
     bool weights;    /* the classes of the loss have weights */
     bool ignores;    /* the loss ignores targets of a class */
 } run_plan;
@@ -40,6 +45,8 @@ typedef struct training {
     const run_plan *plan;
     ls_comm *comm;
     ls_module *model;
+    ls_module *second; /* NULL if no step has a second module */
+    ls_wire_format *wire;
     ls_optimizer *optimizer;
     ls_tensor *x, *target;
     ls_tensor *weight; /* of the classes; or NULL */
@@ -48,7 +55,7 @@ typedef struct training {
     char message[LS_ERROR_CAPACITY];
 } training;
 
-static _Thread_local bool other_branch;
+static _Thread_local bool other_branch, refuses;
 
 /* A layer, followed by one of two heads. */
 static ls_tensor *forward_branches(ls_module *self, ls_tensor *x) {
@@ -56,7 +63,28 @@ static ls_tensor *forward_branches(ls_module *self, ls_tensor *x) {
     return ls_forward(ls_module_child(self, other_branch ? 2 : 1), h);
 }
 
+/* A layer that runs twice between two other layers. */
+static ls_tensor *forward_repeats(ls_module *self, ls_tensor *x) {
+    ls_module *repeated = ls_module_child(self, 1);
+    ls_tensor *h = ls_tanh(ls_forward(ls_module_child(self, 0), x));
+    return ls_forward(ls_module_child(self, 2), ls_forward(repeated, ls_forward(repeated, h)));
+}
+
+static ls_module *make_repeating(const run_plan *plan) {
+    static const ls_module_type type = {.name = "Repeats", .forward = forward_repeats};
+    ls_module *model = ls_module_new(&type);
+    ls_module *repeated = ls_sequential(ls_nn_linear(WIDTH, WIDTH), ls_nn_tanh());
+    ls_module_add_child(model, "first", ls_nn_linear(INPUTS, WIDTH));
+    (void)ls_recompute(repeated, plan->recomputes);
+    ls_module_add_child(model, "repeated", repeated);
+    ls_module_add_child(model, "head", ls_nn_linear(WIDTH, CLASSES));
+    return ls_module_finish(model);
+}
+
 static ls_module *make_model(const run_plan *plan) {
+    if (plan->repeats) {
+        return make_repeating(plan);
+    }
     if (plan->parallel.zero > 0) {
         return ls_sequential(ls_nn_linear(INPUTS, WIDTH), ls_nn_tanh(), ls_nn_linear(WIDTH, CLASSES));
     }
@@ -85,7 +113,9 @@ static ls_tensor *loss_of(const training *self) {
 
 static ls_tensor *step_of(void *user) {
     const training *self = user;
-    ls_optimizer_zero_grad(self->optimizer);
+    if (!self->plan->keeps) {
+        ls_optimizer_zero_grad(self->optimizer);
+    }
     ls_tensor *loss = loss_of(self);
     return ls_backward(loss) == LS_OK && ls_optimizer_step(self->optimizer) == LS_OK ? loss : NULL;
 }
@@ -112,12 +142,30 @@ static ls_status change_batch(training *self, int step) {
     return ls_scope_end(scope);
 }
 
+/* A wire format that sends the numbers as they are. */
+static ls_status encode(const float *gradients, int64_t first, int64_t count, void *encoded, void *user) {
+    (void)user;
+    memcpy(encoded, gradients, (size_t)count * sizeof *gradients);
+    return refuses && first == 0 ? ls_error_set(LS_ERR_UNSUPPORTED, "no bits left") : LS_OK;
+}
+
+static ls_status decode(const void *encoded, int64_t first, int64_t count, float *gradients, void *user) {
+    (void)first;
+    (void)user;
+    memcpy(gradients, encoded, (size_t)count * sizeof *gradients);
+    return LS_OK;
+}
+
 static ls_status begin(training *self, ls_comm *world, const run_plan *plan) {
     *self = (training){.plan = plan};
     LS_TRY(ls_comm_split(world, 0, ls_comm_rank(world), &self->comm));
     const int64_t samples = 3 + ls_comm_rank(world);
+    const ls_wire_functions functions = {.name = "plain", .encode = encode, .decode = decode};
+    ls_data_parallel_options parallel = plan->parallel;
+    parallel.wire = self->wire = plan->refused_at > 0 ? ls_wire_format_new(&functions, NULL) : NULL;
     ls_seed(5);
-    self->model = ls_data_parallel(make_model(plan), self->comm, &plan->parallel);
+    self->model = ls_data_parallel(make_model(plan), self->comm, &parallel);
+    self->second = plan->stranded_at > 0 ? ls_data_parallel(ls_nn_linear(INPUTS, INPUTS), self->comm, &parallel) : NULL;
     self->x = ls_zeros(LS_SHAPE(samples, INPUTS), LS_F32);
     self->target = ls_zeros(LS_SHAPE(samples), LS_I64);
     self->weight = plan->weights ? ls_from(LS_SHAPE(CLASSES), LS_F32, (const float[CLASSES]){1, 2, 3}) : NULL;
@@ -129,6 +177,8 @@ static void end(training *self) {
     ls_step_free(self->step);
     ls_optimizer_free(self->optimizer);
     ls_module_free(self->model);
+    ls_module_free(self->second);
+    ls_wire_format_free(self->wire);
     ls_release(self->x);
     ls_release(self->target);
     ls_release(self->weight);
@@ -149,12 +199,27 @@ static ls_status run_eagerly(training *self) {
     return status != LS_OK ? status : ended;
 }
 
-/* One step. The first step of a rank that replays is the capture. */
+/* A pass of both modules, in which rank 0 fails between the modules. */
+static ls_status strand(const training *self) {
+    ls_scope *scope = ls_scope_begin();
+    const bool leaves = ls_comm_rank(self->comm) == 0;
+    ls_tensor *y = ls_forward(self->second, self->x);
+    y = leaves ? ls_add(y, ls_ones(LS_SHAPE(7, 7), LS_F32)) : ls_forward(self->model, y);
+    const ls_status status = ls_backward(ls_mean(ls_square(y)));
+    const ls_status ended = ls_scope_end(scope);
+    return status != LS_OK ? status : ended;
+}
+
+/* One step. The first step of a rank that replays is the capture; if gradients accumulate, the second step. */
 static ls_status take_step(training *self, int step) {
     LS_TRY(change_batch(self, step));
+    if (step > 0 && step == self->plan->stranded_at) {
+        return strand(self);
+    }
+    refuses = step > 0 && step == self->plan->refused_at && is_last(self);
     other_branch = step > 0 && step == self->plan->branch_at && is_last(self);
     self->smaller = step > 0 && step == self->plan->smaller_at && ls_comm_rank(self->comm) == 0;
-    if (!replays(self) || other_branch || self->smaller) {
+    if (!replays(self) || other_branch || self->smaller || (self->plan->keeps && step == 0)) {
         return run_eagerly(self);
     }
     if (self->step != NULL) {
@@ -182,7 +247,8 @@ static ls_status train(training *self, ls_comm *world, const run_plan *plan) {
     LS_TRY(begin(self, world, plan));
     for (int i = 0; i < STEPS; i++) {
         LS_TRY(revoke(self, world, i));
-        const bool fails = i > 0 && (i == plan->spoiled_at || i == plan->revoked_at);
+        const bool fails = i > 0 && (i == plan->spoiled_at || i == plan->revoked_at || i == plan->refused_at ||
+                                     i == plan->stranded_at || (i - 1 == plan->stranded_at && i > 1));
         ls_scope *scope = ls_scope_begin();
         const ls_status status = take_step(self, i);
         if (fails) {
@@ -239,6 +305,24 @@ static ls_status averages_gradients(ls_comm *world) {
     return compare(world, (run_plan){.parallel = {.powersgd_rank = 1}});
 }
 
+/* Buckets of one parameter, of several, and of all. */
+static ls_status averages_in_buckets(ls_comm *world) {
+    static const size_t sizes[] = {1, 200, 500, SIZE_MAX / 4};
+    for (int i = 0; i < 4; i++) {
+        const ls_data_parallel_options overlap = {.overlap = LS_OVERLAP_ON, .bucket_bytes = sizes[i]};
+        ls_data_parallel_options bf16 = overlap;
+        bf16.reduce_dtype = LS_BF16;
+        LS_TRY(compare(world, (run_plan){.parallel = overlap}));
+        LS_TRY(compare(world, (run_plan){.parallel = overlap, .branch_at = 4}));
+        LS_TRY(compare(world, (run_plan){.parallel = overlap, .keeps = true}));
+        LS_TRY(compare(world, (run_plan){.parallel = overlap, .repeats = true}));
+        LS_TRY(compare(world, (run_plan){.parallel = overlap, .repeats = true, .recomputes = true}));
+        LS_TRY(compare(world, (run_plan){.parallel = overlap, .drops = true, .smaller_at = 3, .branch_at = 5}));
+        LS_TRY(compare(world, (run_plan){.parallel = bf16, .branch_at = 1}));
+    }
+    return LS_OK;
+}
+
 /* A single rank shards nothing, so the step is captured in every stage. */
 static ls_status captures_zero_of_one_rank(ls_comm *world) {
     for (int zero = 1; zero <= 3 && ls_comm_size(world) == 1; zero++) {
@@ -271,7 +355,21 @@ static ls_status tells_failures(ls_comm *world) {
         return LS_OK;
     }
     LS_TRY(compare(world, (run_plan){.revoked_at = 5, .drops = true}));
-    return compare(world, (run_plan){.revoked_at = 5});
+    LS_TRY(compare(world, (run_plan){.revoked_at = 5}));
+    return compare(world, (run_plan){.revoked_at = 5, .parallel = {.overlap = LS_OVERLAP_ON, .bucket_bytes = 64}});
+}
+
+/* A bucket fails, or buckets of a failed pass are in flight when the next step begins. */
+static ls_status tells_failed_buckets(ls_comm *world) {
+    static const size_t sizes[] = {1, 500};
+    for (int i = 0; i < 2 && ls_comm_size(world) > 1; i++) {
+        const ls_data_parallel_options overlap = {.overlap = LS_OVERLAP_ON, .bucket_bytes = sizes[i]};
+        LS_TRY(compare(world, (run_plan){.parallel = overlap, .refused_at = 1}));
+        LS_TRY(compare(world, (run_plan){.parallel = overlap, .refused_at = 4, .branch_at = 2}));
+        LS_TRY(compare(world, (run_plan){.parallel = overlap, .stranded_at = 3}));
+        LS_TRY(compare(world, (run_plan){.parallel = overlap, .stranded_at = 4, .branch_at = 3}));
+    }
+    return LS_OK;
 }
 
 /* If the checks of a replay fail on one rank, all ranks fail, and the next step is right again. */
@@ -296,12 +394,12 @@ static ls_status tells_failed_checks(ls_comm *world, bool drops) {
 }
 
 /* Gradients that stay on their ranks need another step. */
-static ls_status notices_no_sync(ls_comm *world) {
+static ls_status notices_no_sync(ls_comm *world, ls_overlap_mode overlap) {
     training self;
     if (ls_comm_size(world) == 1) {
         return LS_OK;
     }
-    const run_plan plan = {.replaying = ALL};
+    const run_plan plan = {.replaying = ALL, .parallel = {.overlap = overlap, .bucket_bytes = 1}};
     LS_TRY(begin(&self, world, &plan));
     LS_TRY(take_step(&self, 0));
     LS_TRY(ls_data_parallel_no_sync(self.model, true));
@@ -365,13 +463,16 @@ static ls_status refuses_other_communication(ls_comm *world) {
 
 ls_status rank_test(ls_comm *world) {
     LS_TRY(averages_gradients(world));
+    LS_TRY(averages_in_buckets(world));
     LS_TRY(captures_zero_of_one_rank(world));
     LS_TRY(gets_gradients_of_others(world));
     LS_TRY(drops_by_sample(world));
     LS_TRY(tells_failures(world));
+    LS_TRY(tells_failed_buckets(world));
     LS_TRY(tells_failed_checks(world, false));
     LS_TRY(tells_failed_checks(world, true));
-    LS_TRY(notices_no_sync(world));
+    LS_TRY(notices_no_sync(world, LS_OVERLAP_OFF));
+    LS_TRY(notices_no_sync(world, LS_OVERLAP_ON));
     LS_TRY(falls_back(world));
     LS_TRY(refuses_other_communication(world));
     return ls_comm_barrier(world, NULL);

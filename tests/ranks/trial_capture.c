@@ -13,6 +13,7 @@ typedef struct choice {
     int64_t global_batch;
     bool clips;        /* the trial clips gradients, and decays weights by the loss */
     bool grouped;      /* in one callback */
+    bool overlaps;     /* gradients are averaged during the backward pass */
     bool hook_on_last; /* the last rank has a hook that prevents the capture */
     ls_callback_function on_start_epoch;
     ls_callback_function on_sample; /* of the last rank */
@@ -51,13 +52,15 @@ static ls_status run(ls_comm *world, const choice *how, bool capture, outcome *i
     if (how->grouped) {
         callbacks[1] = ls_callbacks_of(callbacks + 1, 2);
     }
-    const training_plan plan = {.criterion = criterion,
-                                .global_batch = how->global_batch,
-                                .callbacks = callbacks,
-                                .callback_count = how->grouped ? 2
-                                                  : how->clips ? 3
-                                                               : 1,
-                                .capture = capture};
+    const training_plan plan = {
+        .criterion = criterion,
+        .global_batch = how->global_batch,
+        .callbacks = callbacks,
+        .callback_count = how->grouped ? 2
+                          : how->clips ? 3
+                                       : 1,
+        .capture = capture,
+        .parallel = {.overlap = how->overlaps ? LS_OVERLAP_ON : LS_OVERLAP_OFF, .bucket_bytes = 1}};
     LS_TRY(training_begin(&t, &plan, world));
     calls = 0;
     LS_CHECK(ls_trial_run(t.trial, EPOCHS) == how->ends);
@@ -95,6 +98,7 @@ enum { CALLS = 1 + EPOCHS }; /* the capture, and the small batch of each epoch *
 static ls_status replays(ls_comm *world) {
     for (int64_t batch = 27; batch <= 29; batch++) {
         LS_TRY(compare(world, &(choice){.global_batch = batch}, CALLS));
+        LS_TRY(compare(world, &(choice){.global_batch = batch, .overlaps = true}, CALLS));
     }
     return LS_OK;
 }
@@ -116,12 +120,14 @@ static ls_status freeze(ls_trial_state *state, void *user) {
 }
 
 static ls_status captures_again(ls_comm *world) {
-    return compare(world, &(choice){.global_batch = 29, .on_start_epoch = freeze}, CALLS + 2);
+    LS_TRY(compare(world, &(choice){.global_batch = 29, .on_start_epoch = freeze}, CALLS + 2));
+    return compare(world, &(choice){.global_batch = 29, .on_start_epoch = freeze, .overlaps = true}, CALLS + 2);
 }
 
 static ls_status replays_on_some_ranks(ls_comm *world) {
     const bool last = ls_comm_rank(world) == ls_comm_size(world) - 1;
-    return compare(world, &(choice){.global_batch = 28, .hook_on_last = true}, last ? STEPS : CALLS);
+    LS_TRY(compare(world, &(choice){.global_batch = 28, .hook_on_last = true}, last ? STEPS : CALLS));
+    return compare(world, &(choice){.global_batch = 28, .hook_on_last = true, .overlaps = true}, last ? STEPS : CALLS);
 }
 
 /* ---- failures ---------------------------------------------------------------------------------------------------- */
@@ -137,7 +143,9 @@ static ls_status spoil(ls_trial_state *state, void *user) {
 
 /* The criterion is called by the capture and for the small batch of the first epoch. */
 static ls_status fails_alike(ls_comm *world) {
-    return compare(world, &(choice){.global_batch = 28, .on_sample = spoil, .ends = LS_ERR_ARGUMENT}, 2);
+    LS_TRY(compare(world, &(choice){.global_batch = 28, .on_sample = spoil, .ends = LS_ERR_ARGUMENT}, 2));
+    return compare(world, &(choice){.global_batch = 28, .on_sample = spoil, .overlaps = true, .ends = LS_ERR_ARGUMENT},
+                   2);
 }
 
 ls_status rank_test(ls_comm *world) {

@@ -37,6 +37,7 @@ typedef struct training_plan {
     double learning_rate; /* 0: 0.05 */
     const char *resume;
     bool capture;
+    ls_data_parallel_options parallel;
 } training_plan;
 
 static inline ls_dataset *training_samples(int set, int64_t count) {
@@ -68,7 +69,7 @@ static inline ls_status training_prepare(training *t, const training_plan *plan,
     *t = (training){.model = ls_sequential(ls_nn_linear_with(TRAINING_INPUTS, 6, &layer), ls_nn_tanh(),
                                            ls_nn_linear_with(6, TRAINING_CLASSES, &layer))};
     if (comm != NULL) {
-        t->model = ls_data_parallel(t->model, comm, NULL);
+        t->model = ls_data_parallel(t->model, comm, &plan->parallel);
     }
     t->optimizer =
         ls_sgd(t->model, &(ls_sgd_options){.learning_rate = plan->learning_rate > 0 ? plan->learning_rate : 0.05,

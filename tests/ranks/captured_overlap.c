@@ -1,0 +1,242 @@
+/*
+ * Replays of captured steps (ls_step_capture) with gradients that are averaged during the backward pass. A replay
+ * launches buckets before the last gradients are computed. If any call of a replay fails on a rank, before or between
+ * the buckets, the step fails on all ranks, and the next step succeeds.
+ *
+ * ranks: 1 2 3
+ * devices: cpu
+ */
+#include <math.h>
+#include <stdio.h>
+
+#include <lockstep/lockstep.h>
+
+#include "autograd/captured_record.h"
+#include "parallel/data_parallel.h"
+#include "tests/support/ranks.h"
+
+enum { INPUTS = 5, WIDTH = 24, SAMPLES = 4, BUCKETS = 6, CALLS = 400 };
+
+/* ---- training ---------------------------------------------------------------------------------------------------- */
+
+typedef struct training {
+    ls_comm *comm;
+    ls_module *model;
+    ls_optimizer *optimizer;
+    ls_tensor *x;
+    ls_step *step; /* NULL before the capture */
+} training;
+
+/* One bucket per parameter. */
+static ls_status begin(training *self, ls_comm *world, bool drops) {
+    const ls_data_parallel_options options = {.overlap = LS_OVERLAP_ON, .bucket_bytes = 1};
+    ls_seed(7);
+    *self = (training){.comm = world};
+    self->model = ls_data_parallel(ls_sequential(ls_nn_linear(INPUTS, WIDTH), drops ? ls_nn_dropout(0.3) : ls_nn_tanh(),
+                                                 ls_nn_linear(WIDTH, WIDTH), ls_nn_tanh(), ls_nn_linear(WIDTH, 2)),
+                                   world, &options);
+    self->x = ls_zeros(LS_SHAPE(SAMPLES, INPUTS), LS_F32);
+    self->optimizer = ls_sgd(self->model, &(ls_sgd_options){.learning_rate = 0.05, .momentum = 0.9});
+    return self->optimizer != NULL ? LS_OK : ls_error_status();
+}
+
+static void end(training *self) {
+    ls_step_free(self->step);
+    ls_optimizer_free(self->optimizer);
+    ls_module_free(self->model);
+    ls_release(self->x);
+}
+
+static ls_tensor *step_of(void *user) {
+    const training *self = user;
+    ls_optimizer_zero_grad(self->optimizer);
+    ls_tensor *loss = ls_mean(ls_square(ls_forward(self->model, self->x)));
+    return ls_backward(loss) == LS_OK && ls_optimizer_step(self->optimizer) == LS_OK ? loss : NULL;
+}
+
+static ls_status change_input(const training *self, int step) {
+    float *x = ls_data(self->x);
+    LS_CHECK(x != NULL);
+    for (int i = 0; i < SAMPLES * INPUTS; i++) {
+        x[i] = (float)ls_random_normal(3, (uint64_t)(step * 8 + ls_comm_rank(self->comm)), (uint64_t)i);
+    }
+    ls_mark_changed(self->x);
+    return LS_OK;
+}
+
+static ls_status run_eagerly(training *self) {
+    ls_scope *scope = ls_scope_begin();
+    const ls_status status = step_of(self) != NULL ? LS_OK : ls_error_status();
+    const ls_status ended = ls_scope_end(scope);
+    return status != LS_OK ? status : ended;
+}
+
+/* ---- the calls of a replay --------------------------------------------------------------------------------------- */
+
+/* The calls of a record, which run_watched makes. */
+typedef struct watch {
+    const ls_data_parallel_state *state;
+    const float *gradient; /* of the first parameter, which the pass computes last; or NULL */
+    ls_captured_call calls[CALLS];
+    int next;
+    int failing; /* index of the call that fails; -1 for none */
+    bool early;  /* 4 buckets were launched before the gradient was computed */
+} watch;
+
+static _Thread_local watch watched;
+
+static ls_status run_watched(void *arguments) {
+    const int i = watched.next++;
+    const ls_overlap *overlap = &watched.state->overlap;
+    watched.early |= watched.gradient != NULL && overlap->begun && overlap->launched == 4 && isnan(watched.gradient[0]);
+    return i == watched.failing ? ls_error_set(LS_ERR_UNSUPPORTED, "the call refuses")
+                                : watched.calls[i].run(arguments);
+}
+
+/* Captures the step. */
+static ls_status capture(training *self) {
+    self->step = ls_step_capture(step_of, self, NULL);
+    LS_CHECK(self->step != NULL);
+    ls_capture *record = &self->step->capture;
+    LS_CHECK(record->call_count <= CALLS);
+    watched = (watch){.state = ls_module_state(self->model), .failing = -1};
+    memcpy(watched.calls, record->calls, (size_t)record->call_count * sizeof *record->calls);
+    for (int i = 0; i < record->call_count; i++) {
+        record->calls[i].run = run_watched;
+    }
+    return LS_OK;
+}
+
+/* Replays the step. Call `failing` fails. `parts` calls the two parts of a replay, as trials do. */
+static ls_status replay(const training *self, int failing, bool parts) {
+    watched.next = 0;
+    watched.failing = failing;
+    watched.early = false;
+    return !parts                               ? ls_step_replay(self->step)
+           : ls_step_check(self->step) != LS_OK ? ls_error_status()
+                                                : ls_step_run(self->step);
+}
+
+/* Returns the exchange of gradients. */
+static const captured_exchange *averaging_of(const training *self) {
+    return &self->step->exchanges[self->step->exchange_count - 1];
+}
+
+/* ---- launches ---------------------------------------------------------------------------------------------------- */
+
+/* The captured step is the first step, which averages at its end, or a later step. */
+static ls_status launches_early(ls_comm *world, int captured_at) {
+    training self;
+    LS_TRY(begin(&self, world, false));
+    for (int i = 0; i < captured_at + 4; i++) {
+        LS_TRY(change_input(&self, i));
+        if (i <= captured_at) {
+            LS_TRY(i < captured_at ? run_eagerly(&self) : capture(&self));
+            continue;
+        }
+        float *gradient = ls_data(ls_grad(ls_module_parameter(self.model, 0)));
+        LS_CHECK(gradient != NULL);
+        gradient[0] = NAN;
+        watched.gradient = gradient;
+        LS_TRY(replay(&self, -1, false));
+        LS_CHECK(!isnan(gradient[0]));
+        LS_CHECK(watched.early == (ls_comm_size(world) > 1));
+        LS_CHECK(ls_comm_size(world) == 1 || watched.state->overlap.launched == BUCKETS);
+    }
+    LS_TRY(ranks_have_same_module(world, self.model));
+    end(&self);
+    return LS_OK;
+}
+
+/* ---- failures ---------------------------------------------------------------------------------------------------- */
+
+/* A step that fails on the last rank. */
+static ls_status fail_in_step(training *self, int call, bool parts) {
+    const int last = ls_comm_size(self->comm) - 1;
+    const bool replays = self->step != NULL;
+    ls_scope *scope = ls_scope_begin();
+    const ls_status status = !replays                           ? run_eagerly(self)
+                             : ls_comm_rank(self->comm) == last ? replay(self, call, parts)
+                                                                : replay(self, -1, false);
+    LS_CHECK(status == (ls_comm_rank(self->comm) == last ? LS_ERR_UNSUPPORTED : LS_ERR_MISMATCH));
+    char words[40];
+    snprintf(words, sizeof words, "rank %d failed: ", last);
+    LS_CHECK(ls_comm_rank(self->comm) == last || strstr(ls_error_message(), words) != NULL);
+    LS_EXPECT_MESSAGE("the call refuses");
+    for (int i = 0; i < ls_module_parameter_count(self->model); i++) {
+        LS_CHECK(ls_grad(ls_module_parameter(self->model, i)) == NULL);
+    }
+    const ls_status ended = ls_scope_end(scope);
+    LS_CHECK(ended == LS_OK || ended == status);
+    return LS_OK;
+}
+
+/* After each failure, the next step succeeds. The failures do not change the parameters. */
+static ls_status fails_anywhere(ls_comm *world, bool drops, bool all_replay) {
+    training self;
+    const bool last = ls_comm_rank(world) == ls_comm_size(world) - 1;
+    if (ls_comm_size(world) == 1) {
+        return LS_OK;
+    }
+    LS_TRY(begin(&self, world, drops));
+    LS_TRY(change_input(&self, 0));
+    LS_TRY(last || all_replay ? capture(&self) : run_eagerly(&self));
+    int32_t range[] = {0, 0, 0};
+    if (last) {
+        range[0] = averaging_of(&self)->begin;
+        range[1] = averaging_of(&self)->call;
+        range[2] = self.step->exchanges[0].call; /* with dropout, the exchange of shares */
+        LS_CHECK(range[0] > 0 && range[1] - range[0] > BUCKETS);
+    }
+    LS_TRY(ls_comm_broadcast(world, range, 3, LS_I32, ls_comm_size(world) - 1, NULL));
+    for (int call = 0; call < range[1]; call++) {
+        LS_TRY(change_input(&self, call + 1));
+        if (call == range[2]) {
+            continue;
+        }
+        LS_TRY(fail_in_step(&self, call, call >= range[0] && call % 2 == 0));
+        const ls_status status = self.step != NULL ? replay(&self, -1, false) : run_eagerly(&self);
+        if (status != LS_OK) {
+            return ls_fail(status, "after a failure of call %d of %d to %d: %s", call, range[0], range[1],
+                           ls_error_message());
+        }
+    }
+    LS_TRY(ranks_have_same_module(world, self.model));
+    LS_TRY(ls_data_parallel_check(self.model));
+    end(&self);
+    return LS_OK;
+}
+
+/* Rank 0 calls a barrier instead of the step, which the replay of the last rank does not complete. The buckets of the
+ * other ranks stay in flight. The next step fails on all ranks, and the step after it succeeds. */
+static ls_status leaves_buckets(ls_comm *world) {
+    training self;
+    const int rank = ls_comm_rank(world), size = ls_comm_size(world);
+    LS_TRY(begin(&self, world, false));
+    LS_TRY(change_input(&self, 0));
+    LS_TRY(capture(&self));
+    const captured_exchange *averaging = averaging_of(&self);
+    for (int call = averaging->begin + 1; call < averaging->call && size > 1; call++) {
+        ls_scope *scope = ls_scope_begin();
+        LS_TRY(change_input(&self, call));
+        LS_CHECK((rank == 0 ? ls_comm_barrier(world, NULL) : replay(&self, rank == size - 1 ? call : -1, false)) !=
+                 LS_OK);
+        LS_CHECK(replay(&self, -1, false) == LS_ERR_MISMATCH);
+        LS_EXPECT_MESSAGE("an earlier backward pass failed on some ranks");
+        (void)!ls_scope_end(scope);
+        LS_TRY(replay(&self, -1, false));
+    }
+    LS_TRY(ranks_have_same_module(world, self.model));
+    end(&self);
+    return LS_OK;
+}
+
+ls_status rank_test(ls_comm *world) {
+    LS_TRY(launches_early(world, 0));
+    LS_TRY(launches_early(world, 2));
+    LS_TRY(fails_anywhere(world, false, false));
+    LS_TRY(fails_anywhere(world, false, true));
+    LS_TRY(fails_anywhere(world, true, true));
+    LS_TRY(leaves_buckets(world));
+    return ls_comm_barrier(world, NULL);
+}
