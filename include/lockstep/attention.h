@@ -58,8 +58,7 @@ typedef struct ls_rotary_options {
 /**
  * Rotates pair i of the last axis of x [..., positions, width] by the angle (first + position) base^(-2 i / width), so
  * that products of queries and keys depend on their relative positions (Su et al., arXiv 2104.09864). The width must be
- * even. The result has x's shape. Fails with LS_ERR_SHAPE if x has LS_MAX_DIMS axes, except with `halves`. `options`
- * may be NULL.
+ * even. The result has x's shape. `options` may be NULL.
  */
 LS_API ls_tensor *ls_rotary(ls_tensor *x, const ls_rotary_options *options);
 

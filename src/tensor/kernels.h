@@ -7,7 +7,7 @@
  * converts bf16 and f16 (cast), so only cast and fill receive them.
  *
  * Strides: maps, copy, cast, fill and reductions accept any strides and broadcast (an operand's missing or size-1 axes
- * repeat); all other kernels accept only contiguous tensors.
+ * repeat); all other kernels accept only contiguous tensors, unless the list says otherwise.
  */
 #ifndef LS_TENSOR_KERNELS_H
 #define LS_TENSOR_KERNELS_H
@@ -269,6 +269,8 @@ typedef struct ls_cell_gradient {
 #define LS_ARGUMENTS_pool(OUT, IN, VALUE, STRUCT)     OUT(y) IN(x) STRUCT(ls_window, window)
 #define LS_ARGUMENTS_resize(OUT, IN, VALUE, STRUCT)                                                                    \
     OUT(y) IN(x) VALUE(int, axis) VALUE(bool, linear) VALUE(bool, align_corners)
+#define LS_ARGUMENTS_rotary(OUT, IN, VALUE, STRUCT)                                                                    \
+    OUT(y) IN(x) IN(cosine) IN(sine) VALUE(bool, halves) VALUE(bool, backward) VALUE(bool, accumulate)
 #define LS_ARGUMENTS_attention(OUT, IN, VALUE, STRUCT)                                                                 \
     OUT(y)                                                                                                             \
     OUT(log_sum) IN(q) IN(k) IN(v) IN(mask) IN(bias) VALUE(double, scale) VALUE(bool, causal) VALUE(ls_dtype, rounds_to)
@@ -327,6 +329,7 @@ typedef struct ls_cell_gradient {
 #define LS_PARAMETERS_max_pool              LS_PARAMETERS_OF(LS_ARGUMENTS_max_pool)
 #define LS_PARAMETERS_pool                  LS_PARAMETERS_OF(LS_ARGUMENTS_pool)
 #define LS_PARAMETERS_resize                LS_PARAMETERS_OF(LS_ARGUMENTS_resize)
+#define LS_PARAMETERS_rotary                LS_PARAMETERS_OF(LS_ARGUMENTS_rotary)
 #define LS_PARAMETERS_attention             LS_PARAMETERS_OF(LS_ARGUMENTS_attention)
 #define LS_PARAMETERS_attention_backward    LS_PARAMETERS_OF(LS_ARGUMENTS_attention_backward)
 #define LS_PARAMETERS_cell                  LS_PARAMETERS_OF(LS_ARGUMENTS_cell)
@@ -371,6 +374,7 @@ typedef ls_status ls_conv_weight_kernel(LS_PARAMETERS_conv_weight);
 typedef ls_status ls_max_pool_kernel(LS_PARAMETERS_max_pool);
 typedef ls_status ls_pool_kernel(LS_PARAMETERS_pool);
 typedef ls_status ls_resize_kernel(LS_PARAMETERS_resize);
+typedef ls_status ls_rotary_kernel(LS_PARAMETERS_rotary);
 typedef ls_status ls_attention_kernel(LS_PARAMETERS_attention);
 typedef ls_status ls_attention_backward_kernel(LS_PARAMETERS_attention_backward);
 typedef ls_status ls_cell_kernel(LS_PARAMETERS_cell);
@@ -484,6 +488,11 @@ typedef ls_status ls_muon_kernel(LS_PARAMETERS_muon);
     /* y is i64 with x's shape: the indices along the axis in sorted order; the sort is stable, and NaN is the         \
      * largest; contiguous */                                                                                          \
     KERNEL(argsort, directed)                                                                                          \
+    /* Rotates pairs of elements along the last axis of x [..., positions, width]. A pair is elements 2 i and 2 i + 1, \
+     * or, with halves, i and i + width / 2. cosine and sine [positions, width / 2] are contiguous, and so is y; x has \
+     * any strides. backward: y is the gradient for the gradient x of the output. It is added to y if accumulate is    \
+     * set; otherwise, the first element of each pair is added to 0, which makes -0 positive. */                       \
+    KERNEL(rotary, rotary)                                                                                             \
     /* y = softmax(scale q k^T) v for each matrix of q [batch, heads, queries, width], k [.., keys, width] and v       \
      * [.., keys, value width]. The stride of the last axis is 1, all other strides are arbitrary. With causal,        \
      * query i uses only keys j <= i. With a mask (contiguous [batch, keys] of truth values, or NULL), only keys       \

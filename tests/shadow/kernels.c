@@ -92,6 +92,9 @@ KIND(pool, add(made, y); add(made, x); made->window = *window;, T(0), T(1), &mad
 KIND(resize, add(made, y); add(made, x); made->integer[0] = axis; made->integer[1] = linear;
      made->integer[2] = align_corners;,
      T(0), T(1), (int)made->integer[0], made->integer[1] != 0, made->integer[2] != 0)
+KIND(rotary, add(made, y); add(made, x); add(made, cosine); add(made, sine); made->integer[0] = halves;
+     made->integer[1] = backward; made->integer[2] = accumulate;,
+     T(0), T(1), T(2), T(3), made->integer[0] != 0, made->integer[1] != 0, made->integer[2] != 0)
 KIND(attention, add(made, y); add(made, log_sum); add(made, q); add(made, k); add(made, v); add(made, mask);
      add(made, bias); made->number[0] = scale; made->integer[0] = causal; made->integer[1] = rounds_to;,
      T(0), T(1), T(2), T(3), T(4), T(5), T(6), made->number[0], made->integer[0] != 0, (ls_dtype)made->integer[1])

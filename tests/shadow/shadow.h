@@ -70,6 +70,7 @@ typedef struct shadow_job {
 #define NAMES_max_pool              y, index, x, window
 #define NAMES_pool                  y, x, window
 #define NAMES_resize                y, x, axis, linear, align_corners
+#define NAMES_rotary                y, x, cosine, sine, halves, backward, accumulate
 #define NAMES_attention             y, log_sum, q, k, v, mask, bias, scale, causal, rounds_to
 #define NAMES_attention_backward    dq, dk, dv, g, y, log_sum, q, k, v, mask, bias, scale, causal, rounds_to
 #define NAMES_cell                  cell

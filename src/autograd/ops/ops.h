@@ -26,6 +26,7 @@ extern const ls_op *const ls_norm_ops[];
 extern const ls_op *const ls_conv_ops[];
 extern const ls_op *const ls_pool_ops[];
 extern const ls_op *const ls_attention_ops[];
+extern const ls_op *const ls_rotary_ops[];
 extern const ls_op *const ls_recurrent_ops[];
 extern const ls_op *const ls_resize_ops[];
 extern const ls_op *const ls_loss_ops[];

@@ -1,5 +1,4 @@
-/* Rotary position embedding, composed of other operations: multiplies pairs of numbers by a table of cosines and
- * sines. */
+/* Rotary position embedding: rotates pairs of numbers by angles whose cosines and sines are inputs of the operation. */
 #include "autograd/ops/attention.h"
 
 #include "autograd/ops/operand.h"
@@ -38,37 +37,47 @@ static ls_tensor *angles_for(const ls_tensor *x, double base, int64_t first) {
     return angle;
 }
 
-/* Returns function(angle) in x's dtype. */
-static ls_tensor *table(const ls_tensor *x, ls_tensor *angle, ls_tensor *(*function)(ls_tensor *)) {
+/* Returns function(angle) in the dtype. */
+static ls_tensor *table(ls_tensor *angle, ls_tensor *(*function)(ls_tensor *), ls_dtype dtype) {
     ls_tensor *exact = function(angle);
-    ls_tensor *y = exact == NULL ? NULL : ls_to(exact, (ls_dtype)x->dtype);
+    ls_tensor *y = exact == NULL ? NULL : ls_to(exact, dtype);
     ls_release(exact);
     return y;
 }
 
-/* Returns a b + sign c d, where sign is 1 or -1. */
-static ls_tensor *sum_of_products(ls_tensor *a, ls_tensor *b, ls_tensor *c, ls_tensor *d, int sign) {
-    ls_tensor *left = ls_mul_tensor(a, b);
-    ls_tensor *right = left == NULL ? NULL : ls_mul_tensor(c, d);
-    ls_tensor *y = right == NULL ? NULL : sign > 0 ? ls_add_tensor(left, right) : ls_sub_tensor(left, right);
-    ls_release(left);
-    ls_release(right);
-    return y;
+/* ---- the operation ----------------------------------------------------------------------------------------------- */
+
+enum { X, COSINE, SINE, INPUTS };
+enum { AXIS, HALVES }; /* integers of the parameters: the last axis, and the option */
+
+static ls_status run(ls_tensor *y, const ls_tensor *x, ls_tensor *const *inputs, const ls_op_parameters *parameters,
+                     bool backward, bool accumulate) {
+    return ls_kernels_of(x)->rotary(ls_stream_of(x), y, x, inputs[COSINE], inputs[SINE],
+                                    parameters->integer[HALVES] != 0, backward, accumulate);
 }
 
-/* Rotates the pairs by the angles and joins them in the order that `halves` selects. */
-static ls_tensor *turned(ls_tensor *const pair[2], ls_tensor *cosine, ls_tensor *sine, bool halves) {
-    ls_tensor *both[2] = {sum_of_products(pair[0], cosine, pair[1], sine, -1), NULL};
-    both[1] = both[0] == NULL ? NULL : sum_of_products(pair[0], sine, pair[1], cosine, 1);
-    ls_tensor *y = NULL;
-    if (both[1] != NULL) {
-        y = halves ? ls_concat(both, 2, -1) : ls_stack(both, 2, -1);
-        y = halves || y == NULL ? y : ls_replaced(ls_flatten(y, -2, -1), y, NULL);
-    }
-    ls_release(both[0]);
-    ls_release(both[1]);
-    return y;
+static ls_status rotary_forward(ls_op_call *op_call) {
+    return run(op_call->output, op_call->inputs[X], op_call->inputs, op_call->parameters, false, false);
 }
+
+/* Rotates the gradient by the negative angles. */
+static ls_status rotary_backward(ls_node *node, ls_tensor *gradient) {
+    bool accumulate = false;
+    ls_tensor *dx = ls_gradient_place(node, X, &accumulate);
+    LS_TRY(ls_made(dx));
+    return run(dx, gradient, node->inputs, &node->parameters, true, accumulate);
+}
+
+static const ls_op rotary_op = {.name = call,
+                                .shape = ls_shape_as_input,
+                                .forward = rotary_forward,
+                                .backward = rotary_backward,
+                                .over_samples = ls_mixes_along_axis,
+                                .reads = {[X] = 1U << COSINE | 1U << SINE}};
+
+const ls_op *const ls_rotary_ops[] = {&rotary_op, NULL};
+
+/* ---- the call ---------------------------------------------------------------------------------------------------- */
 
 static double base_of(const ls_rotary_options *options) {
     return ls_option(options->base, 10000);
@@ -92,29 +101,20 @@ static ls_status check(const ls_tensor *x, const ls_rotary_options *options) {
         return ls_fail(LS_ERR_SHAPE, "%s: x is %s, but must be [..., positions, width] with an even width", call,
                        LS_SHAPE_TEXT(x));
     }
-    if (x->ndim == LS_MAX_DIMS && !options->halves) { /* neighbours are joined along a new axis */
-        return ls_fail(LS_ERR_SHAPE, "%s: x is %s, but may have at most %d dimensions", call, LS_SHAPE_TEXT(x),
-                       LS_MAX_DIMS - 1);
-    }
     return ls_rotary_check(call, options, x->size[x->ndim - 2]);
 }
 
-/* Rotates x of f32 or f64. */
 static ls_tensor *rotated(ls_tensor *x, const ls_rotary_options *options) {
-    const int64_t width = x->size[x->ndim - 1];
+    const ls_op_parameters parameters = {.integer = {[AXIS] = x->ndim - 1, [HALVES] = options->halves}};
+    const ls_dtype dtype = (ls_dtype)x->dtype, compute = ls_compute_dtype(dtype);
     ls_tensor *angle = angles_for(x, base_of(options), options->first);
-    ls_tensor *cosine = angle == NULL ? NULL : table(x, angle, ls_cos);
-    ls_tensor *sine = cosine == NULL ? NULL : table(x, angle, ls_sin);
-    ls_tensor *pair[2] = {NULL, NULL};
-    for (int i = 0; i < 2 && sine != NULL; i++) {
-        pair[i] = options->halves ? ls_narrow(x, -1, i * (width / 2), width / 2) : ls_slice(x, -1, i, width, 2);
-    }
-    ls_tensor *y = pair[0] == NULL || pair[1] == NULL ? NULL : turned(pair, cosine, sine, options->halves);
+    ls_tensor *cosine = angle == NULL ? NULL : table(angle, ls_cos, compute);
+    ls_tensor *sine = cosine == NULL ? NULL : table(angle, ls_sin, compute);
+    ls_tensor *const inputs[INPUTS] = {[X] = x, [COSINE] = cosine, [SINE] = sine};
+    ls_tensor *y = sine == NULL ? NULL : ls_apply_as(&rotary_op, inputs, INPUTS, 1, &parameters, compute, dtype);
     ls_release(angle);
     ls_release(cosine);
     ls_release(sine);
-    ls_release(pair[0]);
-    ls_release(pair[1]);
     return y;
 }
 
@@ -124,10 +124,5 @@ ls_tensor *ls_rotary(ls_tensor *x, const ls_rotary_options *options) {
     if (!ls_inputs_are_given(call, &x, 1)) {
         return NULL;
     }
-    if (check(x, options) != LS_OK) {
-        return ls_scope_failed();
-    }
-    ls_tensor *wide = ls_widened(x);
-    ls_tensor *y = wide == NULL ? NULL : ls_replaced(rotated(wide, options), wide, x);
-    return ls_narrowed(y, x);
+    return check(x, options) == LS_OK ? rotated(x, options) : ls_scope_failed();
 }

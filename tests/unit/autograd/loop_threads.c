@@ -7,6 +7,7 @@
 
 #include <sys/mman.h>
 
+#include <lockstep/attention.h>
 #include <lockstep/autograd.h>
 #include <lockstep/loss.h>
 #include <lockstep/nn.h>
@@ -113,6 +114,10 @@ static void record_copies(ls_tensor *x, int64_t columns) {
     EACH(ls_to(ls_clamp(x, -9, 9), LS_I64)), EACH(ls_to(ls_gt(x, 0), LS_F32)), EACH(ls_to(x, LS_BOOL));
 }
 
+static ls_tensor *pairs_of(ls_tensor *x) {
+    return ls_narrow(x, 1, 0, ls_size(x, 1) / 2 * 2);
+}
+
 static void record_rows(ls_tensor *x, ls_tensor *other, ls_tensor *row, int64_t rows, int64_t columns) {
     EACH(ls_softmax(x, 1)), EACH(ls_softmax(x, 0)), EACH(ls_log_softmax(x, 1)), EACH(ls_log_softmax(x, 0));
     EACH(ls_softmax(thrice(x, 0), 1)), EACH(ls_log_softmax(thrice(x, 0), 1)), EACH(ls_logsumexp(x, 1, false));
@@ -123,6 +128,8 @@ static void record_rows(ls_tensor *x, ls_tensor *other, ls_tensor *row, int64_t 
     EACH(ls_max_axes(x, LS_AXES(1), false)), EACH(ls_min(x)), EACH(ls_var(x)), EACH(ls_norm(x));
     EACH(ls_argmax(x, 1, false)), EACH(ls_mse_loss(x, other, LS_LOSS_MEAN)), EACH(ls_l1_loss(x, other, LS_LOSS_MEAN));
     EACH(ls_bce_with_logits_loss(x, ls_sigmoid(other), NULL));
+    EACH(ls_rotary(pairs_of(x), NULL)), EACH(ls_rotary(pairs_of(x), &(ls_rotary_options){.halves = true}));
+    EACH(ls_rotary(thrice(pairs_of(x), 1), NULL));
     ls_seed(3);
     EACH(ls_dropout(x, 0.3));
 }
