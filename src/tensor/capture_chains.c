@@ -1,6 +1,6 @@
 /*
  * Chains: runs of element-wise calls (maps) in a record whose results have one shape. One call replaces a chain: it
- * divides the elements into pieces, and makes all calls of the chain for a piece before it goes on to the next piece,
+ * divides the elements into pieces, and makes all calls of the chain for a piece before those for the next piece,
  * so that the piece stays in the cache. The kernels are the same, and each element has the same operands, so the bits
  * are the same.
  *
