@@ -2,7 +2,7 @@
 # libraries in the arguments (openmpi, mpich), if they are installed. A script that enters the other namespace replaces
 # ssh. Needs permission to make namespaces.
 . "$LS_SOURCE/tests/support/mpi.sh"
-seconds=40
+job_limit=40
 unset LOCKSTEP_BACKEND # ranks of two machines have no other choice
 . "$LS_SOURCE/tests/support/machines.sh"
 

@@ -6,7 +6,7 @@ programs=$LS_BUILD/tests
 export LOCKSTEP_BACKEND=mpi # ranks of one machine would use shared memory
 unset RANK WORLD_SIZE LOCKSTEP_MODULE_PATH
 at_once=4 # mpirun and the ranks of these tests wait most of the time
-seconds=120 # after which a job counts as hanging
+job_limit=120 # seconds after which a job counts as hanging
 
 # For a hanging job, before it is killed: lists the programs of this script, and where their threads wait.
 running() {
@@ -35,9 +35,9 @@ has_ranks() {
 run_job() {
     local watcher
     rm -f hung abandoned
-    (read -r -t $((seconds - 10)) <> <(:) || { running >hung && { has_ranks || : >abandoned; }; }) &
+    (read -r -t $((job_limit - 10)) <> <(:) || { running >hung && { has_ranks || : >abandoned; }; }) &
     watcher=$!
-    TMPDIR=$PWD LS_TEST_MARK=$mark timeout -k 5 "$seconds" "$@" >out 2>err </dev/null
+    TMPDIR=$PWD LS_TEST_MARK=$mark timeout -k 5 "$job_limit" "$@" >out 2>err </dev/null
     status=$?
     kill "$watcher" 2>/dev/null
     wait "$watcher" 2>/dev/null
