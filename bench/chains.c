@@ -69,7 +69,7 @@ static ls_status measure(work *w, const char *name, ls_step_function function) {
     for (int round = 0; round < w->rounds && status == LS_OK; round++) {
         status = run(w, function, NULL, &by_function[round]);
         status = status == LS_OK ? run(w, function, step, &by_replay[round]) : status;
-        ratio[round] = by_function[round] / by_replay[round];
+        ratio[round] = status == LS_OK ? by_function[round] / by_replay[round] : 0;
     }
     ls_step_free(step);
     if (status == LS_OK) {

@@ -33,17 +33,20 @@ bool ls_tape_communicates(void) {
     return false;
 }
 
-/* Completes asynchronous operations that the program has started but not finished. */
+/* Completes asynchronous operations that the program has started but not finished: all, even if one fails, because
+ * other ranks wait for them. Returns the first failure. */
 static ls_status complete(ls_thread_state *thread) {
+    ls_saved_error first = {.status = LS_OK};
     for (ls_scope *scope = thread->scope; scope != NULL; scope = scope->outer) {
         for (ls_tape_link *link = scope->tape.first; link != NULL; link = link->next) {
             ls_node *node = (ls_node *)link;
-            if (node->op->complete != NULL && node->segment == thread->segment) {
-                LS_TRY(node->op->complete(node));
+            if (node->op->complete != NULL && node->segment == thread->segment && node->op->complete(node) != LS_OK &&
+                first.status == LS_OK) {
+                ls_error_save(&first);
             }
         }
     }
-    return LS_OK;
+    return first.status != LS_OK ? ls_error_put_back(&first) : LS_OK;
 }
 
 static ls_status check_output(const ls_tensor *output, const ls_tensor *gradient) {

@@ -13,7 +13,7 @@ static inline bool ls_is_due(const ls_thread_state *thread, const ls_node *node)
 /*
  * backward_failure.c. Each function keeps the thread's error.
  *   - ls_fail_at_node notifies the ranks that wait at a communicating node. Returns true if all its ranks fail, and
- *     false for a message, of which only the sender waits for the receiver.
+ *     false for a message, because only the rank on its other end is notified.
  *   - ls_fail_at_nodes does this at the communicating nodes from `link` toward the beginning of the tape, then in outer
  *     scopes. `told` is whether the ranks of a collective already fail. Returns the new value of `told`.
  *   - ls_fail_at_end notifies the ranks that wait at the end of the pass.

@@ -27,15 +27,17 @@ static const ls_scope_callback *find_telling(const ls_scope *scope) {
 /*
  * Without a data-parallel module, every rank that has failed joins all further communication on its tape, so that ranks
  * on other communicators notice the failure, too. This has the order of a pass, which cannot deadlock. A data-parallel
- * module has its own way to notify its ranks, which may not walk their tapes.
+ * module has its own way to notify its ranks, which may not walk their tapes: then a failed rank only answers received
+ * messages, once other ranks know of the failure.
  */
 bool ls_fail_at_nodes(const ls_thread_state *thread, ls_scope *scope, ls_tape_link *link, bool told) {
     const bool joins_all = find_telling(thread->scope) == NULL;
     while (scope != NULL) {
-        while (link != NULL && (joins_all || !told)) {
+        while (link != NULL) {
             ls_node *node = (ls_node *)link;
             link = link->previous;
-            told |= ls_is_due(thread, node) && node->op->agree != NULL && ls_fail_at_node(node);
+            const bool joins = joins_all || !told || node->op->answers;
+            told |= joins && ls_is_due(thread, node) && node->op->agree != NULL && ls_fail_at_node(node);
         }
         scope = scope->outer;
         link = scope != NULL ? scope->tape.last : NULL;
@@ -103,6 +105,7 @@ void ls_fail_before_pass(const ls_thread_state *thread) {
     const ls_scope_callback *callback = find_telling(thread->scope);
     if (callback != NULL) {
         void *user = callback->user; /* the callback may be freed with its module */
+        (void)ls_fail_at_nodes(thread, thread->scope, thread->scope->tape.last, true);
         if (ls_watch_tell(callback->watch, user, false) == LS_TOLD_IN_PASS) {
             ls_abandon_watches(thread->scope, user);
         }

@@ -113,8 +113,11 @@ void ls_capture_early_begin(ls_capture *capture) {
 void ls_capture_early_end(ls_capture *capture, ls_status status, ls_status (*run)(void *object), void *object) {
     ls_step *step = ls_step_of(capture);
     const int call = end_communication(capture, status, run, object);
-    step->polls = step->early_call > 0;
-    step->early_call = step->polls ? step->early_call : call;
+    if (step->early_call > 0) {
+        step->polls = true;
+    } else {
+        step->early_call = call;
+    }
 }
 
 static ls_status poll_communicators(void *arguments) {
@@ -126,6 +129,7 @@ static ls_status poll_communicators(void *arguments) {
 void ls_capture_poll(ls_capture *capture) {
     if (ls_capture_records(capture) && ls_step_of(capture)->polls) {
         (void)ls_capture_add_call(capture, poll_communicators, 0);
+        capture->calls[capture->call_count - 1].polls = true;
     }
 }
 

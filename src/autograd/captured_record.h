@@ -30,7 +30,7 @@ typedef struct captured_modes {
     ls_dtype autocast;
 } captured_modes;
 
-/* A recorded call in which ranks exchange data. */
+/* The recorded calls of an exchange of data between ranks. */
 typedef struct captured_exchange {
     int begin; /* index of its first call; equal to `call` if it has no earlier calls */
     int call;  /* index of its last call */

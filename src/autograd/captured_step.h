@@ -43,22 +43,22 @@ void ls_capture_call_end(ls_capture *capture, ls_status status, ls_status (*run)
 
 /*
  * Does the same as ls_capture_call_end for a call in which ranks exchange data. If a replay fails before the call,
- * notify(object, begun) sends the other ranks the error; `begun` means that the exchange has early calls, and the
- * replay has made the first one. A step has at most LS_STEP_EXCHANGES such calls.
+ * notify(object, begun) sends the other ranks the error; `begun` is true if the exchange has early calls, and the
+ * replay has reached the first one. A step has at most LS_STEP_EXCHANGES such calls.
  */
 void ls_capture_exchange_end(ls_capture *capture, ls_status status, ls_status (*run)(void *object),
                              void (*notify)(void *object, bool begun), void *object);
 
 /*
- * The same for an early call: it begins the next exchange of the step, or continues it. Only the first early call of an
- * exchange begins with ls_capture_call_begin. The others begin with ls_capture_early_begin, which records no marks of
- * gradients. From the second early call to the end of the exchange, replays poll after the calls of each node, as
- * backward passes do.
+ * Early calls are a part of an exchange before its last call, which ls_capture_exchange_end records. Only the first
+ * early call of an exchange begins with ls_capture_call_begin. The others begin with ls_capture_early_begin, which
+ * records no marks of gradients. From the second early call to the end of the exchange, replays poll after the calls of
+ * each node, as backward passes do.
  */
 void ls_capture_early_begin(ls_capture *capture);
 void ls_capture_early_end(ls_capture *capture, ls_status status, ls_status (*run)(void *object), void *object);
 
-/* Records a poll for begun calls on communicators, if an exchange has continued early. */
+/* Records a poll of the communicators, if the present exchange has at least two early calls. */
 void ls_capture_poll(ls_capture *capture);
 
 /* Notes that the latest exchange has averaged gradients over ranks, and has decided which leaves have gradients. A step

@@ -118,6 +118,7 @@ struct ls_op {
      * *reach is LS_REACH_FAILED, it exchanges the cause instead of the gradient, and returns LS_OK.
      */
     ls_status (*agree)(ls_node *node, ls_reach *reach);
+    bool answers; /* on a received message: if *reach is LS_REACH_FAILED, `agree` only sends, and waits for no rank */
     uint8_t optional;              /* bit i: input i may be NULL */
     uint8_t reads[LS_NODE_INPUTS]; /* bit k of entry i: the gradient of input i needs the elements of input k; a pass
                                       fails if they were changed after the call */

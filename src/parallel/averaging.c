@@ -220,7 +220,7 @@ static void notify_in_end(void *object, bool begun) {
     const captured_pass *pass = object;
     if (begun) {
         (void)ls_data_parallel_watch.fail(pass->state, true);
-        ls_overlap_abandon(pass->state);
+        ls_overlap_abandon(pass->state); /* for an error that prevents the exchange in `fail` */
     } else if (!pass->has_shares || !pass->state->told) {
         begin_replay(pass);
         (void)ls_watch_tell(&ls_data_parallel_watch, pass->state, false);

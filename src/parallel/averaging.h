@@ -116,9 +116,9 @@ double ls_weight_read(const ls_data_parallel_state *state);
  * overlap.c. ls_overlap_open prepares the private communicators. ls_overlap_begin begins a pass on this rank with
  * scaling factor `weight`, unless it has already begun. ls_overlap_end averages the remaining gradients, and stores
  * copies of gradients in `kept`, which the caller drops. ls_overlap_abandon ends a pass that has failed.
- * ls_overlap_capture makes the gradients of a captured pass calls of the record, which launch the buckets of a replay.
- * ls_overlap_recover begins the averaging of the next pass if ls_overlap.stale is set. ls_overlap_stop frees the
- * private communicators, which ends all calls in flight; later passes average their gradients at their end.
+ * ls_overlap_capture records a call for each complete gradient of a captured pass; in replays, these calls launch
+ * buckets. ls_overlap_recover begins the averaging of the next pass if ls_overlap.stale is set. ls_overlap_stop frees
+ * the private communicators, which ends all calls in flight; later passes average their gradients at their end.
  */
 ls_status ls_overlap_open(ls_data_parallel_state *state);
 void ls_overlap_close(ls_data_parallel_state *state);

@@ -114,7 +114,6 @@ static ls_status replay_leaf(void *object) {
     const ls_overlap *overlap = &complete->state->overlap;
     if (overlap->begun && !overlap->abandoned) { /* otherwise, the end of the pass averages */
         complete->leaf->has_gradient = true;
-        complete->leaf->given = ls_thread_present->pass;
         count_leaf(complete->state, complete->leaf);
     }
     return LS_OK;
@@ -270,6 +269,7 @@ ls_status ls_overlap_recover(ls_data_parallel_state *state, const ls_tail *own) 
     (void)wait_for_all(state); /* ignores errors of the failed pass; after this, all ranks have sent their buckets */
     overlap->stale = overlap->begun = overlap->abandoned = false;
     forget_order(state);
+    state->told |= mean.stale != 1; /* all ranks fail here: no rank may notify the others again */
     return mean.stale == 1 ? LS_OK : ls_overlap_refuse_stale();
 }
 
@@ -338,6 +338,7 @@ ls_status ls_overlap_end(ls_data_parallel_state *state, ls_tail own, ls_tensor *
         forget_order(state);
     }
     if (mean->stale > 0) {
+        state->told = true;
         return ls_overlap_refuse_stale();
     }
     if (mean->failed > 0) {

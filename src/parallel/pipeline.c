@@ -14,6 +14,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "autograd/ops/ops.h"
 #include "autograd/samples.h"
 #include "base/hash.h"
 #include "base/memory.h"
@@ -113,7 +114,7 @@ static ls_status check_criterion(step *t, const ls_tensor *output, const ls_tens
     ls_batch_loss made;
     uint64_t elements = LS_HASH_START;
     ls_samples_trace(&made, ls_thread()->scope, loss, false);
-    if (output->node != NULL && loss->needs_grad && !ls_batch_loss_reaches(&made)) {
+    if (output->needs_grad && loss->needs_grad && !ls_batch_loss_reaches(&made)) {
         return ls_fail(LS_ERR_STATE, "ls_pipeline_backward: the criterion's loss does not depend on the output: the "
                                      "criterion ignores it, or has called ls_no_grad or ls_detach");
     }
@@ -136,6 +137,11 @@ static ls_status check_criterion(step *t, const ls_tensor *output, const ls_tens
 static ls_tensor *weighted_loss(step *t, ls_tensor *output, int number) {
     ls_tensor *target = rows_of(t, t->target, number);
     if (output->needs_grad) {
+        /* a stage may return its input, which has no node; the check of the criterion needs one */
+        output = output->node == NULL ? ls_view_as_is(output) : output;
+        if (output == NULL) {
+            return NULL;
+        }
         ls_samples_begin(output);
     }
     ls_tensor *loss = t->criterion(output, target, t->user);
@@ -349,6 +355,16 @@ static ls_status share_result(step *t, const char *cause) {
                    text);
 }
 
+/* The backward pass of the first micro-batch would use up the tape before the pipeline. */
+static ls_status refuse_history(const char *what, const ls_tensor *tensor, int rank) {
+    return !tensor->needs_grad || tensor->node == NULL
+               ? LS_OK
+               : ls_fail(LS_ERR_UNSUPPORTED,
+                         "ls_pipeline_backward: rank %d's %s has a history: make the layers before the pipeline part "
+                         "of it, or call ls_detach",
+                         rank, what);
+}
+
 static ls_status check_step(const step *t) {
     static const char call[] = "ls_pipeline_backward";
     if (t->state->broken) {
@@ -371,19 +387,15 @@ static ls_status check_step(const step *t) {
     if (t->stage == 0 && (t->input == NULL || t->input->ndim == 0)) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: rank 0's input %s", call, t->input == NULL ? "is NULL" : "has no axes");
     }
-    /* the backward pass of the first micro-batch would use up the tape of the input */
-    if (t->stage == 0 && t->input->needs_grad && t->input->node != NULL) {
-        return ls_fail(LS_ERR_UNSUPPORTED,
-                       "%s: rank 0's input has a history: make the layers before the pipeline part of it, or call "
-                       "ls_detach",
-                       call);
+    if (t->stage == 0) {
+        LS_TRY(refuse_history("input", t->input, 0));
     }
     if (is_last(t) && (t->target == NULL || t->target->ndim == 0 || t->criterion == NULL)) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: rank %d's %s", call, t->stage,
                        t->criterion == NULL ? "criterion is NULL"
                                             : (t->target == NULL ? "target is NULL" : "target has no axes"));
     }
-    return LS_OK;
+    return is_last(t) ? refuse_history("target", t->target, t->stage) : LS_OK;
 }
 
 /*

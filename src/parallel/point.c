@@ -44,8 +44,8 @@ typedef struct message {
     bool sends;
     int peer;
     int tag;
-    bool wanted;   /* a gradient is sent back */
-    bool answered; /* the receiver has started to send the gradient */
+    bool wanted; /* a gradient is sent back */
+    bool lost;   /* the receiver has no second node, which would send the gradient */
     notice notice;
     ls_work *notice_work;
     ls_work *work;
@@ -149,7 +149,6 @@ static ls_status begin_gradient_out(const ls_node *node, message *m, const ls_te
     LS_TRY(settle(m));
     ls_tensor_drop(m->gradient);
     m->gradient = ls_tensor_dense_on_host(node->op->name, gradient, (ls_dtype)gradient->dtype);
-    m->answered = m->gradient != NULL;
     return m->gradient == NULL ? ls_error_status()
                                : ls_comm_send(m->comm, ls_host_data(m->gradient), (size_t)m->gradient->count,
                                               (ls_dtype)m->gradient->dtype, m->peer, gradient_tag(m), &m->work);
@@ -180,7 +179,6 @@ static ls_status begin_cause_out(const ls_node *node, message *m) {
     const int64_t size = LS_ERROR_CAPACITY;
     LS_TRY(settle(m));
     ls_tensor_drop(m->gradient);
-    m->answered = false;
     m->gradient = ls_tensor_new_owned(node->op->name, &ls_cpu, 1, &size, LS_U8);
     LS_TRY(ls_made(m->gradient));
     char *cause = ls_host_data(m->gradient);
@@ -335,49 +333,50 @@ static ls_tensor *end_send(ls_tensor *token) {
 
 /* ---- receiving --------------------------------------------------------------------------------------------------- */
 
-/* Waits until the gradient of the received tensor has been sent. */
+/* Waits until the gradient of the received tensor, or the cause, has been sent. */
+static ls_status end_gradient_out(message *m) {
+    const ls_status status = settle(m);
+    drop_gradient(m);
+    return status;
+}
+
 static ls_status irecv_backward(ls_node *node, ls_tensor *gradient) {
     message *m = message_of(node->output);
     (void)gradient;
-    LS_TRY(settle(m));
-    drop_gradient(m);
+    LS_TRY(end_gradient_out(m));
+    return !m->lost ? LS_OK
+                    : ls_fail(LS_ERR_STATE,
+                              "ls_backward: rank %d waits for the gradient of a message with tag %d, which ls_irecv "
+                              "could not receive: see the earlier error",
+                              m->peer, m->tag);
+}
+
+static ls_status irecv_agree(ls_node *node, ls_reach *reach) {
+    if (has_failed(reach)) {
+        (void)end_gradient_out(message_of(node->output));
+    }
     return LS_OK;
 }
 
-/* If ls_handle_wait has failed, no second node has sent a gradient. */
-static ls_status irecv_agree(ls_node *node, ls_reach *reach) {
-    message *m = message_of(node->output);
-    const bool missing = m->wanted && m->gradient == NULL && !m->answered;
-    const bool failed = has_failed(reach);
-    const ls_status status =
-        missing && !failed ? ls_fail(LS_ERR_STATE,
-                                     "ls_backward: rank %d waits for the gradient of a message with tag %d, which "
-                                     "ls_irecv could not receive: see the earlier error",
-                                     m->peer, m->tag)
-                           : LS_OK;
-    if (missing) {
-        ls_saved_error cause;
-        ls_error_save(&cause);
-        (void)(begin_cause_out(node, m) == LS_OK ? settle(m) : LS_OK);
-        (void)ls_error_put_back(&cause);
-        drop_gradient(m);
-    } else if (failed) {
-        (void)settle(m);
-        drop_gradient(m);
+/*
+ * Starts to send the cause for a message without a second node. Already before the pass, because in the order of the
+ * pass, this rank could first wait for a rank that waits for the cause.
+ */
+static void answer_lost(const ls_node *node, message *m) {
+    ls_saved_error cause;
+    ls_error_save(&cause);
+    if (cause.status == LS_OK) {
+        (void)ls_fail(LS_ERR_STATE, "ls_handle_wait has not recorded the message with tag %d", m->tag);
     }
-    return status;
+    (void)begin_cause_out(node, m);
+    (void)ls_error_put_back(&cause);
 }
 
 /*
  * A backward pass begins before ls_handle_wait was called. The sender may still require a gradient, so receives the
  * tensor now, and keeps it for ls_handle_wait.
  */
-static ls_status irecv_complete(ls_node *node) {
-    message *m = message_of(node->output);
-    LS_TRY(ls_check_backward_comm(node->op->name, m->comm));
-    if (m->record.waited || m->early != NULL) {
-        return LS_OK;
-    }
+static ls_status receive_early(const ls_node *node, message *m) {
     const ls_status noticed = ls_work_wait(m->notice_work);
     m->notice_work = NULL;
     m->record.waited = noticed != LS_OK;
@@ -391,6 +390,16 @@ static ls_status irecv_complete(ls_node *node) {
     return received != NULL ? LS_OK : ls_error_status();
 }
 
+static ls_status irecv_complete(ls_node *node) {
+    message *m = message_of(node->output);
+    LS_TRY(ls_check_backward_comm(node->op->name, m->comm));
+    const ls_status status = m->record.waited || m->early != NULL ? LS_OK : receive_early(node, m);
+    if (m->lost) {
+        answer_lost(node, m);
+    }
+    return status;
+}
+
 /*
  * The node is recorded before it is known whether the sender requires a gradient. If it does not, ls_handle_wait
  * removes the node from the tape.
@@ -400,6 +409,7 @@ static const ls_op irecv_op = {.name = "ls_irecv",
                                .backward = irecv_backward,
                                .complete = irecv_complete,
                                .communicates = true,
+                               .answers = true,
                                .agree = irecv_agree};
 
 static ls_status received_shape(ls_op_call *call) {
@@ -427,6 +437,7 @@ static const ls_op received_op = {.name = "ls_handle_wait",
                                   .shape = received_shape,
                                   .backward = received_backward,
                                   .communicates = true,
+                                  .answers = true,
                                   .agree = received_agree};
 
 ls_handle *ls_irecv(ls_comm *comm, ls_shape shape, ls_dtype dtype, int source, int tag) {
@@ -485,7 +496,9 @@ static ls_tensor *end_receive(ls_tensor *token) {
     if (!m->wanted && token->node != NULL && token->node->tape != NULL) { /* a pass may already have removed the node */
         ls_tape_discard((ls_node *)token->node);
     }
-    return status == LS_OK ? ls_as_seen(ls_apply(&received_op, &token, 1, NULL)) : ls_scope_failed();
+    ls_tensor *received = status == LS_OK ? ls_apply(&received_op, &token, 1, NULL) : ls_scope_failed();
+    m->lost = m->wanted && (received == NULL || received->node == NULL);
+    return received != NULL ? ls_as_seen(received) : NULL;
 }
 
 ls_tensor *ls_send(ls_comm *comm, ls_tensor *tensor, int dest, int tag) {

@@ -25,6 +25,7 @@ typedef struct ls_captured_call {
     ls_status (*run)(void *arguments);
     void *arguments;
     const char *operation; /* the operation that made the call, for messages; or NULL */
+    bool polls;            /* uses no memory of the record, so it may be made earlier or later */
 } ls_captured_call;
 
 /* An address in the arguments of a call that lies in a block. */
@@ -91,7 +92,7 @@ void ls_capture_end(ls_capture *capture);
  */
 void ls_capture_chain(ls_capture *capture);
 
-/* Then: assigns each block its offset in the arena. If the step cannot be captured, fails with the
+/* After ls_capture_chain: assigns each block its offset in the arena. If the step cannot be captured, fails with the
  * reason. */
 ls_status ls_capture_plan(ls_capture *capture);
 

@@ -6,11 +6,11 @@
  *
  * - Two calls may be in one chain only if, wherever one writes memory that the other uses, both use it with the same
  *   layout: then no piece reads or writes elements of another piece.
- * - Memory that only one chain uses needs no place in the arena: a piece of it is on the stack.
+ * - Polls of communicators may be between the calls of a chain; a replay makes them after the chain.
+ * - A block that only one chain uses needs no place in the arena: a piece of it is on the stack.
  */
 #include "tensor/capture_record.h"
 
-#include <stdatomic.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -19,8 +19,8 @@
 enum {
     MAPS = 16,                     /* in a chain, at most */
     TENSORS = LS_MAP_OPERANDS + 1, /* of a map: y is the first */
-    CACHED = 1 << 17,              /* bytes of a piece of all tensors of a chain */
-    ON_STACK = 1 << 16,            /* bytes of a piece of all tensors that only the chain uses */
+    CACHED = 1 << 17,              /* bytes of a piece: all uses of tensors outside of the stack, and the stack */
+    ON_STACK = 1 << 15,            /* bytes of a piece on the stack */
     SMALLEST = 1 << 16,            /* elements of the results, at least: smaller results stay in the cache anyway */
     NOWHERE = -1,
 };
@@ -51,7 +51,6 @@ typedef struct chain {
     int64_t pieces_of_axis;
     int64_t pieces;
     int64_t elements; /* of a piece, at most */
-    _Atomic ls_status status;
     const chain_map *maps;
 } chain;
 
@@ -105,7 +104,9 @@ static void find_piece(piece *at, const chain *self, int64_t number) {
     }
 }
 
-static ls_status run_map(piece *at, const chain *self, int number) {
+/* The map succeeds, as it did in the captured step: a kernel of a map fails only for a dtype that it does not support.
+ */
+static void run_map(piece *at, const chain *self, int number) {
     const chain_map *map = &self->maps[number];
     ls_tensor *parts = at->tensors[number];
     const ls_tensor *operands[LS_MAP_OPERANDS] = {NULL};
@@ -115,11 +116,11 @@ static ls_status run_map(piece *at, const chain *self, int number) {
             operands[i - 1] = &parts[i];
         }
     }
-    return map->call->kernel(map->call->stream, &parts[0], operands, map->call->parameters);
+    (void)map->call->kernel(map->call->stream, &parts[0], operands, map->call->parameters);
 }
 
 static void run_pieces(int64_t begin, int64_t end, const void *context) {
-    chain *self = (chain *)context;
+    const chain *self = context;
     piece at;
     for (int i = 0; i < self->count; i++) {
         for (int t = 0; t < self->maps[i].count; t++) {
@@ -129,19 +130,15 @@ static void run_pieces(int64_t begin, int64_t end, const void *context) {
     for (int64_t number = begin; number < end; number++) {
         find_piece(&at, self, number);
         for (int i = 0; i < self->count; i++) {
-            const ls_status status = run_map(&at, self, i);
-            if (status != LS_OK) {
-                atomic_store_explicit(&self->status, status, memory_order_relaxed);
-                return;
-            }
+            run_map(&at, self, i);
         }
     }
 }
 
 static ls_status run_chain(void *arguments) {
-    chain *self = arguments;
+    const chain *self = arguments;
     ls_parallel(self->pieces, self->elements, 1, run_pieces, self);
-    return atomic_load_explicit(&self->status, memory_order_relaxed);
+    return LS_OK;
 }
 
 /* The other calls of a chain. */
@@ -150,8 +147,7 @@ static ls_status do_nothing(void *arguments) {
     return LS_OK;
 }
 
-/* ---- which calls may be in one chain ------------------------------------------------------------------------------
- */
+/* ---- which calls may be in one chain ----------------------------------------------------------------------------- */
 
 /* The addresses of a record are in the order of its calls. */
 static ls_captured_block *block_of(const ls_capture *capture, int *address, const ls_tensor *tensor) {
@@ -168,6 +164,7 @@ static ls_captured_block *block_of(const ls_capture *capture, int *address, cons
 typedef struct growing {
     const ls_capture *capture;
     int first;   /* index of its first call in the record */
+    int last;    /* index of its latest call; polls may be between its calls */
     int address; /* of the record, where the search for the next tensor begins */
     bool shares; /* at least two calls use the same memory */
     chain self;  /* without maps */
@@ -201,7 +198,7 @@ static const char *end_of(const chain *self, const chain_tensor *tensor) {
     return (const char *)tensor->tensor->data + (last + 1) * tensor->element;
 }
 
-/* Memory that was freed during the capture may have belonged to several blocks. */
+/* Different blocks never overlap in a replay, even if one had the address of the other during the capture. */
 static bool overlap(const chain *self, const chain_tensor *a, const chain_tensor *b) {
     return a->block == b->block && (const char *)a->tensor->data < end_of(self, b) &&
            (const char *)b->tensor->data < end_of(self, a);
@@ -262,7 +259,7 @@ static bool has_all_elements(const chain *self, const chain_tensor *tensor) {
 
 /* Returns whether only the chain uses the block, always as one whole dense tensor. */
 static bool is_internal(const growing *grown, const ls_captured_block *block) {
-    if (block->storage != NULL || block->first < grown->first || block->last >= grown->first + grown->self.count) {
+    if (block->storage != NULL || block->first < grown->first || block->last > grown->last) {
         return false;
     }
     const chain_tensor *first = NULL;
@@ -280,6 +277,32 @@ static bool is_internal(const growing *grown, const ls_captured_block *block) {
     return true;
 }
 
+/* Returns whether a replay needs at most as much memory with the chain as without. */
+static bool saves_memory(const growing *grown) {
+    const ls_captured_block *seen[MAPS * TENSORS];
+    int count = 0;
+    size_t on_stack = 0, longer = 0; /* bytes in the arena that the chain saves, and that it keeps longer */
+    for (int i = 0; i < grown->self.count; i++) {
+        for (int t = 0; t < grown->maps[i].count; t++) {
+            const ls_captured_block *block = grown->maps[i].tensors[t].block;
+            bool is_new = block != NULL && block->storage == NULL;
+            for (int k = 0; k < count; k++) {
+                is_new &= seen[k] != block;
+            }
+            if (!is_new) {
+                continue;
+            }
+            seen[count++] = block;
+            if (is_internal(grown, block)) {
+                on_stack += block->bytes;
+            } else if (block->last < grown->last) {
+                longer += block->bytes;
+            }
+        }
+    }
+    return longer <= on_stack;
+}
+
 /* Gives all tensors in the block the same place on the stack. Returns the end of the place. */
 static int64_t place_block(growing *grown, ls_captured_block *block, int64_t place) {
     int64_t end = place;
@@ -292,19 +315,19 @@ static int64_t place_block(growing *grown, ls_captured_block *block, int64_t pla
             }
         }
     }
-    block->first = NOWHERE; /* it needs no place in the arena */
+    block->first = -1; /* it needs no place in the arena */
     return end;
 }
 
 /* Chooses the memory of the blocks: the stack, or the arena until the chain ends, because every piece uses it. Returns
  * the bytes on the stack per element of a piece. */
 static int64_t place_blocks(growing *grown) {
-    const int last = grown->first + grown->self.count - 1;
+    const int last = grown->last;
     int64_t bytes = 0;
     for (int i = 0; i < grown->self.count; i++) {
         for (int t = 0; t < grown->maps[i].count; t++) {
             ls_captured_block *block = grown->maps[i].tensors[t].block;
-            if (block == NULL || block->first == NOWHERE) {
+            if (block == NULL || block->first < 0) {
                 continue;
             }
             if (is_internal(grown, block)) {
@@ -392,37 +415,43 @@ static void end_chain(ls_capture *capture, growing *grown) {
     memcpy(maps, grown->maps, bytes);
     *self = grown->self;
     self->maps = maps;
-    ls_captured_call *calls = capture->calls + grown->first;
-    calls[0].run = run_chain;
-    calls[0].arguments = self;
-    for (int i = 1; i < self->count; i++) {
-        calls[i].run = do_nothing;
+    ls_captured_call *calls = capture->calls;
+    calls[grown->first].run = run_chain;
+    calls[grown->first].arguments = self;
+    for (int i = grown->first + 1; i <= grown->last; i++) {
+        calls[i].run = calls[i].polls ? calls[i].run : do_nothing;
     }
 }
 
-/* Finds the chain that begins with a call of the record. Returns its number of calls; 1 without a chain. */
+/* Finds the chain that begins with a call of the record. Returns the index of its last call; `first` without a chain.
+ */
 static int find_chain(growing *grown, const ls_capture *capture, int first) {
     grown->self.count = 0;
-    for (int i = first; i < capture->call_count && capture->calls[i].run == ls_captured_map_run; i++) {
-        const ls_captured_map *call = capture->calls[i].arguments;
-        if (i == first) {
-            begin_chain(grown, capture, first, call->y);
+    grown->last = first;
+    for (int i = first; i < capture->call_count; i++) {
+        const ls_captured_call *call = &capture->calls[i];
+        if (call->polls && i > first) {
+            continue;
         }
-        if (call->y->count < SMALLEST || !add_map(grown, call)) {
+        const ls_captured_map *map = call->run == ls_captured_map_run ? call->arguments : NULL;
+        if (map != NULL && i == first) {
+            begin_chain(grown, capture, first, map->y);
+        }
+        if (map == NULL || map->y->count < SMALLEST || !add_map(grown, map)) {
             break;
         }
+        grown->last = i;
     }
-    return grown->self.count > 1 ? grown->self.count : 1;
+    return grown->last;
 }
 
 void ls_capture_chain(ls_capture *capture) {
     growing grown = {.address = 0};
-    int first = 0;
-    while (capture->status == LS_OK && first < capture->call_count) {
-        const int count = find_chain(&grown, capture, first);
-        if (count > 1 && grown.shares) {
+    int next = 0;
+    while (capture->status == LS_OK && next < capture->call_count) {
+        next = find_chain(&grown, capture, next) + 1;
+        if (grown.self.count > 1 && grown.shares && saves_memory(&grown)) {
             end_chain(capture, &grown);
         }
-        first += count;
     }
 }

@@ -10,7 +10,7 @@ struct ls_captured_block {
     char *memory;
     size_t bytes;
     size_t place;    /* in the arena */
-    int first, last; /* the calls that use it; first is -1 for an unused block */
+    int first, last; /* the calls that use it; first is -1 for a block that needs no place */
     bool written;
 };
 

@@ -1,6 +1,8 @@
 /* Replacements for kernels that a device does not have: a composition of its other kernels, or an error. */
 #include "tensor/device.h"
 
+#include <lockstep/sys/module.h>
+
 #include "base/status.h"
 
 #pragma GCC diagnostic ignored "-Wunused-parameter" /* each parameter list is the kernel's */
@@ -67,6 +69,9 @@ static ls_status compose_rotary(LS_PARAMETERS_rotary) {
 
 #define COMPLETE(name, type)                      kernels->name = kernels->name != NULL ? kernels->name : lacks_##name;
 #define COMPLETE_MAP(name, operands, parameters_) COMPLETE(name, map)
+
+/* The plug-in for GPUs has such a table: if a kernel is added, LS_CUDA_ABI changes, and so does this number. */
+_Static_assert(LS_CUDA_ABI == 4 && sizeof(ls_kernels) == 156 * sizeof(ls_map_kernel *), "increase LS_CUDA_ABI");
 
 void ls_kernels_complete(ls_kernels *kernels) {
     kernels->rotary = kernels->rotary != NULL ? kernels->rotary : compose_rotary;

@@ -1,9 +1,8 @@
 /*
  * The random networks of networks.txt as data-parallel models on several ranks: training by replays of a captured step
- * is bit-identical to training by the function of the step, in two of three networks with gradients averaged during the
- * backward pass. The other networks are skipped: networks whose layers or
- * losses are not allowed in ls_data_parallel, and steps that cannot be captured, such as losses with weights or of
- * sums. LOCKSTEP_TEST_LONG trains 200 steps.
+ * is bit-identical to training by the function of the step. Two of three networks average gradients during the backward
+ * pass. Skipped are networks whose layers or losses are not allowed in ls_data_parallel, and steps that cannot be
+ * captured, such as losses with weights or of sums. LOCKSTEP_TEST_LONG trains 200 steps.
  *
  * ranks: 2 3
  * devices: cpu

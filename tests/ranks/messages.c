@@ -347,8 +347,7 @@ static ls_status a_gradient_that_is_missing(ls_comm *world) {
             ls_send(world, ls_square(a), 1, 0);
             status = ls_backward(ls_sum(a));
             LS_CHECK(status == LS_ERR_MISMATCH);
-            LS_EXPECT_MESSAGE(losses == 0 ? "rank 1 failed: ls_irecv: rank 0 sends [3] of f64"
-                                          : "rank 1 failed: ls_backward: rank 0 waits for the gradient of a message");
+            LS_EXPECT_MESSAGE("rank 1 failed: ls_irecv: rank 0 sends [3] of f64");
         } else if (ls_comm_rank(world) == 1) {
             ls_tensor *b = ls_recv(world, LS_SHAPE(4), LS_F64, 0, 0);
             status = LS_ERR_MISMATCH;
@@ -358,6 +357,85 @@ static ls_status a_gradient_that_is_missing(ls_comm *world) {
         LS_TRY(ls_comm_barrier(world, NULL));
     }
     return LS_OK;
+}
+
+/* Checks the result of a backward pass, and that the communicator stays usable. */
+static ls_status end_pass(ls_comm *world, ls_scope *scope, ls_status status, ls_status expected, const char *text) {
+    LS_CHECK(status == expected);
+    if (expected != LS_OK) {
+        LS_EXPECT_MESSAGE(text);
+    }
+    (void)ls_scope_end(scope);
+    return ls_comm_barrier(world, NULL);
+}
+
+/* Rank 1 starts to receive, sends, and cannot receive. Rank 0 needs rank 1's answer before it can send a gradient. */
+static ls_status a_lost_message_before_a_send(ls_comm *world) {
+    const int rank = ls_comm_rank(world);
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *a = leaf(2, 3), *loss = ls_sum(a);
+    if (rank == 0) {
+        ls_tensor *received = ls_recv(world, LS_SHAPE(3), LS_F64, 1, 1);
+        ls_send(world, ls_square(a), 1, 0);
+        loss = ls_add(ls_sum(received), loss);
+    } else if (rank == 1) {
+        ls_handle *coming = ls_irecv(world, LS_SHAPE(4), LS_F64, 0, 0);
+        ls_send(world, ls_square(a), 0, 1);
+        loss = ls_handle_wait(coming);
+        LS_CHECK(loss == NULL);
+    }
+    return end_pass(world, scope, ls_backward(loss), rank < 2 ? LS_ERR_MISMATCH : LS_OK, "rank 0 sends [3] of f64");
+}
+
+/* Rank 0 cannot receive the first of the messages that it has not waited for. All senders get its answer. */
+static ls_status lost_messages_of_several_ranks(ls_comm *world, bool has_loss) {
+    const int rank = ls_comm_rank(world);
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *a = leaf(2, 3);
+    if (rank > 0) {
+        ls_send(world, ls_square(a), 0, 0);
+    }
+    for (int source = 1; rank == 0 && source < ls_comm_size(world); source++) {
+        LS_CHECK(ls_irecv(world, LS_SHAPE(source == 1 ? 4 : 3), LS_F64, source, 0) != NULL);
+    }
+    const ls_status status = ls_backward(rank > 0 || has_loss ? ls_sum(a) : NULL);
+    return end_pass(world, scope, status, rank == 0 && !has_loss ? LS_ERR_ARGUMENT : LS_ERR_MISMATCH,
+                    rank > 0   ? "ls_backward: rank 0 failed: "
+                    : has_loss ? "sends [3] of f64"
+                               : "the loss is NULL");
+}
+
+/*
+ * Ranks 1 and 2 have a data-parallel module, and receive a message from rank 0, which has none. Rank 0 sends a wrong
+ * shape to rank 1, or has no loss.
+ */
+static ls_status messages_into_a_data_parallel_module(ls_comm *world, bool has_loss) {
+    const int rank = ls_comm_rank(world);
+    ls_comm *group = NULL;
+    LS_TRY(ls_comm_split(world, rank == 1 || rank == 2 ? 0 : -1, 0, &group));
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *loss = ls_sum(leaf(2, 1));
+    ls_module *model = NULL;
+    if (rank == 0) {
+        ls_tensor *sent = ls_square(leaf(2, 6));
+        ls_send(world, sent, 1, 0);
+        ls_send(world, sent, 2, 0);
+    } else if (rank < 3) {
+        model = ls_data_parallel(ls_nn_linear_with(3, 2, &(ls_linear_options){.dtype = LS_F64}), group, NULL);
+        ls_tensor *received = ls_recv(world, LS_SHAPE(has_loss && rank == 1 ? 7 : 6), LS_F64, 0, 0);
+        received = received != NULL ? ls_reshape(received, LS_SHAPE(2, 3)) : ls_ones(LS_SHAPE(2, 3), LS_F64);
+        loss = ls_mean(ls_forward(model, received));
+    }
+    loss = ls_allreduce(world, loss, LS_SUM);
+    const ls_status status = ls_backward(rank > 0 || has_loss ? loss : NULL);
+    LS_CHECK((status == LS_OK) == (has_loss && rank > 2));
+    if (status != LS_OK) {
+        LS_EXPECT_MESSAGE(!has_loss ? "the loss is NULL" : rank == 0 ? "rank 0 sends [6] of f64" : "could not receive");
+    }
+    (void)ls_scope_end(scope);
+    ls_module_free(model);
+    ls_comm_free(group);
+    return ls_comm_barrier(world, NULL);
 }
 
 /* A failure reaches the ranks of all communicators on the tape. */
@@ -433,6 +511,15 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(several_communicators(world));
     LS_TRY(passes_that_fail(world));
     LS_TRY(a_gradient_that_is_missing(world));
-    LS_TRY(ls_comm_size(world) > 2 ? a_failure_on_two_communicators(world) : LS_OK);
+    if (ls_comm_size(world) > 1) {
+        LS_TRY(a_lost_message_before_a_send(world));
+        LS_TRY(lost_messages_of_several_ranks(world, true));
+        LS_TRY(lost_messages_of_several_ranks(world, false));
+    }
+    if (ls_comm_size(world) > 2) {
+        LS_TRY(a_failure_on_two_communicators(world));
+        LS_TRY(messages_into_a_data_parallel_module(world, true));
+        LS_TRY(messages_into_a_data_parallel_module(world, false));
+    }
     return ls_comm_barrier(world, NULL);
 }

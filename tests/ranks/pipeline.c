@@ -281,6 +281,28 @@ static ls_status silent_criterion(ls_comm *world) {
     return LS_OK;
 }
 
+static ls_tensor *return_input(ls_tensor *input, void *user) {
+    (void)user;
+    return input;
+}
+
+/* The criterion is checked also if the last stage returns its input. */
+static ls_status stage_without_layers(ls_comm *world) {
+    ls_module *layers[64] = {ls_nn_linear_with(IN, OUT, &in_f64)};
+    const int size = ls_comm_size(world);
+    for (int i = 1; i < size; i++) {
+        layers[i] = ls_nn_function("same", return_input, NULL);
+    }
+    ls_scope *scope = ls_scope_begin();
+    ls_module *pipeline = ls_pipeline(ls_sequential_of(layers, size), world, NULL);
+    ls_tensor *x = ls_ones(LS_SHAPE(BATCH, IN), LS_F64), *y = ls_ones(LS_SHAPE(BATCH, OUT), LS_F64);
+    LS_CHECK(ls_pipeline_backward(pipeline, x, y, sum_criterion, NULL, NULL) != LS_OK);
+    LS_EXPECT_MESSAGE("must be a mean over the samples");
+    ls_module_free(pipeline);
+    (void)ls_scope_end(scope);
+    return LS_OK;
+}
+
 /* All stages refuse a criterion whose value over micro-batches would differ from its value over all samples. */
 static ls_status criteria(ls_comm *world) {
     static const struct {
@@ -568,6 +590,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(without_recording(world));
     LS_TRY(constant_loss(world));
     LS_TRY(input_with_history(world));
+    LS_TRY(stage_without_layers(world));
     LS_TRY(failures(world));
     LS_TRY(failures_of_forward(world));
     return ls_comm_barrier(world, NULL);

@@ -45,8 +45,8 @@ run_job() {
 }
 
 # finalize_hung FLAVOUR RANKS: whether the job has hung in MPI_Finalize of MPICH before 4.2 over UCX: a rank waits for the
-# launcher, and does not answer other ranks, which wait for it (pull request 6596 of MPICH). All ranks have written a line,
-# which a program of such a job does before MPI_Finalize.
+# launcher, and does not answer other ranks, which wait for it (pull request 6596 of MPICH). Only for programs of which each
+# rank writes one line, before MPI_Finalize.
 finalize_hung() {
     [ "$1" = mpich ] && [ "$status" = 124 ] && [ "$(wc -l <out)" -ge "$2" ] && grep -q ' in unix_stream_' hung
 }
