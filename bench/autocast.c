@@ -7,6 +7,8 @@
 
 #include <lockstep/lockstep.h>
 
+#include "median.h"
+
 enum { FEATURES = 784, WIDTH = 2048, CLASSES = 10, BATCH = 256, STEPS = 4, ROUNDS = 15 };
 
 typedef struct work {
@@ -49,16 +51,6 @@ static ls_status run(const work *w, ls_dtype dtype, double *ms) {
     return LS_OK;
 }
 
-static int compare(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *values) {
-    qsort(values, ROUNDS, sizeof *values, compare);
-    return values[ROUNDS / 2];
-}
-
 static ls_status measure(const work *w) {
     double single[ROUNDS], half[ROUNDS], ratio[ROUNDS];
     ls_status status = run(w, LS_F32, single);
@@ -69,8 +61,8 @@ static ls_status measure(const work *w) {
         ratio[round] = single[round] / half[round];
     }
     if (status == LS_OK) {
-        printf("a step in f32: %.2f ms, in bf16: %.2f ms, ratio %.2f (medians of %d)\n", median(single), median(half),
-               median(ratio), ROUNDS);
+        printf("a step in f32: %.2f ms, in bf16: %.2f ms, ratio %.2f (medians of %d)\n", median(single, ROUNDS),
+               median(half, ROUNDS), median(ratio, ROUNDS), ROUNDS);
     }
     return status;
 }

@@ -1,5 +1,5 @@
 /*
- * Measures what a captured step gains if it consists of element-wise operations, which a replay makes piece by piece:
+ * Measures the speedup of a captured step of element-wise operations, which a replay computes piece by piece:
  * the step's function and replays alternate in one process. Prints the median milliseconds per step of both, and the
  * median of the ratios, for the value of an expression and for a loss with its gradient.
  *
@@ -9,6 +9,8 @@
 #include <stdlib.h>
 
 #include <lockstep/lockstep.h>
+
+#include "median.h"
 
 enum { MOST_ROUNDS = 101 };
 
@@ -52,16 +54,6 @@ static ls_status run(const work *w, ls_step_function function, ls_step *step, do
     return LS_OK;
 }
 
-static int compare(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *values, int count) {
-    qsort(values, (size_t)count, sizeof *values, compare);
-    return values[count / 2];
-}
-
 static ls_status measure(work *w, const char *name, ls_step_function function) {
     double by_function[MOST_ROUNDS], by_replay[MOST_ROUNDS], ratio[MOST_ROUNDS];
     ls_step *step = ls_step_capture(function, w, NULL);
@@ -82,7 +74,7 @@ static ls_status measure(work *w, const char *name, ls_step_function function) {
 int main(int argc, char **argv) {
     const long elements = argc > 1 ? atol(argv[1]) : 1000000, rounds = argc > 2 ? atol(argv[2]) : 15;
     if (elements < 1 || rounds < 1 || rounds > MOST_ROUNDS) {
-        fprintf(stderr, "chains: takes a number of elements, and 1 to %d rounds\n", MOST_ROUNDS);
+        fprintf(stderr, "usage: chains [ELEMENTS [ROUNDS]], with 1 element or more and 1 to %d rounds\n", MOST_ROUNDS);
         return 2;
     }
     work w = {.rounds = (int)rounds, .steps = elements < 10000000 ? (int)(10000000 / elements) : 1};

@@ -7,6 +7,8 @@
 
 #include <lockstep/lockstep.h>
 
+#include "median.h"
+
 enum { FEATURES = 10, SAMPLES = 1000, EPOCHS = 20, ROUNDS = 21 };
 
 typedef struct work {
@@ -70,16 +72,6 @@ static ls_status run_trial(ls_trial *trial, int round, double *ns) {
     return status;
 }
 
-static int compare(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *values) {
-    qsort(values, ROUNDS, sizeof *values, compare);
-    return values[ROUNDS / 2];
-}
-
 static ls_status measure(work *by_hand, ls_trial *trial) {
     double hand[ROUNDS], loop[ROUNDS], more[ROUNDS];
     for (int round = 0; round < ROUNDS; round++) {
@@ -91,7 +83,7 @@ static ls_status measure(work *by_hand, ls_trial *trial) {
         more[round] = loop[round] - hand[round];
     }
     printf("a step by hand: %.0f ns, of a trial: %.0f ns, difference in a round: %.0f ns (medians of %d)\n",
-           median(hand), median(loop), median(more), ROUNDS);
+           median(hand, ROUNDS), median(loop, ROUNDS), median(more, ROUNDS), ROUNDS);
     return LS_OK;
 }
 

@@ -18,6 +18,8 @@
 
 #include <lockstep/lockstep.h>
 
+#include "../median.h"
+
 enum { SAMPLES = 8192, SIDE = 32, CHUNK = 64, WINDOW = 8, BATCH = 64, CACHE = 8 << 20, ORDERS = 3, RANDOM = 512 };
 enum { MOST_ROUNDS = 1000 };
 
@@ -88,16 +90,6 @@ static double read_samples(int order, int threads) {
         return 0;
     }
     return (double)count / seconds;
-}
-
-static int compare(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *values, int count) {
-    qsort(values, (size_t)count, sizeof *values, compare);
-    return values[count / 2];
 }
 
 static int measure(int threads, int rounds) {

@@ -68,10 +68,11 @@ LS_API void ls_zero_grad(ls_tensor *tensor);
  *
  * If a data-parallel module (ls_data_parallel) or a communication operation of parallel.h is on the tape, the call is
  * collective. Every rank must then call ls_backward, even if its `loss` is NULL because an earlier operation failed.
- * The other ranks of its collectives, and the senders of messages to which it has not yet sent a gradient, then get
- * LS_ERR_MISMATCH with the failed rank and its message. Ranks that have only received messages from it get no error. If
- * the failed rank has a data-parallel module on its tape, ranks outside this module may get LS_ERR_TIMEOUT instead.
- * After a data-parallel module, there are two more errors:
+ * If the pass fails on a rank, the other ranks of the collectives on its tape fail with LS_ERR_MISMATCH, and so do the
+ * ranks that have sent messages to it and have not yet received their gradients. The message names the failed rank and
+ * its error. Ranks that have only received messages from it get no error. If the failed rank has a data-parallel module
+ * on its tape, ranks outside this module may get LS_ERR_TIMEOUT instead. After a data-parallel module, there are two
+ * more errors:
  * - LS_ERR_MISMATCH if the pass detects that the losses of the ranks differ, or that only some ranks send the gradient
  *   of a parameter (ls_set_requires_grad),
  * - LS_ERR_UNSUPPORTED if the loss combines the samples of one rank in a way that is wrong on several ranks

@@ -289,8 +289,9 @@ LS_API ls_status ls_comm_barrier(ls_comm *comm, ls_work **work) LS_WARN_UNUSED;
  * - Otherwise returns LS_ERR_TIMEOUT on all ranks that have entered, as soon as the timeout of one of them has passed.
  *   The message lists all late ranks. The communicator stays usable.
  * - A rank that enters late gets LS_ERR_TIMEOUT: the message says that the other ranks have given up. It gets this
- *   error at once if the other ranks are in a call on this communicator. It also gets this error at once if the other
- *   ranks have exchanged messages with it before, and it has missed only a few of these calls.
+ *   error at once if the other ranks are in a call on this communicator, or if they have exchanged messages with it
+ *   before and it has missed at most four calls of ls_comm_monitored_barrier. Otherwise it may wait until another
+ *   rank's next call.
  * - Fails with LS_ERR_PEER if a rank dies or leaves. If a rank has entered but does not continue within the
  *   communicator's timeout, fails with LS_ERR_TIMEOUT. Both revoke the communicator.
  * - Fails with LS_ERR_ARGUMENT if `timeout` is negative or NaN. Such a call is not one of the n calls below.

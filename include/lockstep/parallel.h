@@ -763,9 +763,9 @@ LS_API ls_module *ls_pipeline(ls_module *model, ls_comm *comm, const ls_pipeline
  * samples to the gradients of each stage. Rank 0 passes `input`; the last rank passes `target`, `criterion` and `user`.
  * Other arguments are ignored. The input may be a leaf that requires a gradient. Neither the input nor the
  * target may have a history (LS_ERR_UNSUPPORTED): call ls_detach, or make the layers before the pipeline part of it.
- * Compute other tensors that the criterion needs without a history, too, or in the criterion. The first axis counts
- * samples, which are divided among the micro-batches. Sets `*loss`, which may be NULL, to the mean on every rank. A
- * collective call.
+ * Other tensors that the criterion uses must not have a history either, unless the criterion computes them. The first
+ * axis counts samples, which are divided among the micro-batches. Sets `*loss`, which may be NULL, to the mean on every
+ * rank. A collective call.
  *
  * The layers and the criterion see one micro-batch at a time:
  *

@@ -12,8 +12,9 @@ static inline bool ls_is_due(const ls_thread_state *thread, const ls_node *node)
 
 /*
  * backward_failure.c. Each function keeps the thread's error.
- *   - ls_fail_at_node notifies the ranks that wait at a communicating node. Returns true if all its ranks fail, and
- *     false for a message, because only the rank on its other end is notified.
+ *   - ls_fail_at_node takes part in the communication of a node after a failure. Returns true for a collective, which
+ *     fails on all its ranks. Returns false for a message: only the sender of a received message gets the error; the
+ *     gradient of a sent message is received and dropped.
  *   - ls_fail_at_nodes does this at the communicating nodes from `link` toward the beginning of the tape, then in outer
  *     scopes. `told` is whether the ranks of a collective already fail. Returns the new value of `told`.
  *   - ls_fail_at_end notifies the ranks that wait at the end of the pass.

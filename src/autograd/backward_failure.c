@@ -26,9 +26,10 @@ static const ls_scope_callback *find_telling(const ls_scope *scope) {
 
 /*
  * Without a data-parallel module, every rank that has failed joins all further communication on its tape, so that ranks
- * on other communicators notice the failure, too. This has the order of a pass, which cannot deadlock. A data-parallel
- * module has its own way to notify its ranks, which may not walk their tapes: then a failed rank only answers received
- * messages, once other ranks know of the failure.
+ * on other communicators notice the failure, too. It visits the nodes in the order of a pass, so it cannot deadlock. A
+ * data-parallel module notifies its ranks itself, and these ranks may never walk their tapes. With such a module, a
+ * rank whose failure is known to others therefore visits only the nodes of received messages, and sends their senders
+ * the error.
  */
 bool ls_fail_at_nodes(const ls_thread_state *thread, ls_scope *scope, ls_tape_link *link, bool told) {
     const bool joins_all = find_telling(thread->scope) == NULL;

@@ -55,8 +55,8 @@ struct ls_step {
     int guard_count;
     captured_exchange exchanges[LS_STEP_EXCHANGES];
     int exchange_count;
-    int early_call;      /* the first early call of an exchange that has not ended; 0 if there is none */
-    bool polls;          /* this exchange has two early calls or more */
+    int early_call;      /* index of the first early call of the open exchange; 0 if there is none */
+    bool polls;          /* the open exchange has at least two early calls */
     bool averages;       /* one exchange averages gradients */
     uint64_t call_began; /* ls_comm_metered.calls when the latest call to the library began */
     uint64_t exchanged;  /* calls on communicators during the exchanges */

@@ -50,10 +50,10 @@ void ls_capture_exchange_end(ls_capture *capture, ls_status status, ls_status (*
                              void (*notify)(void *object, bool begun), void *object);
 
 /*
- * Early calls are a part of an exchange before its last call, which ls_capture_exchange_end records. Only the first
- * early call of an exchange begins with ls_capture_call_begin. The others begin with ls_capture_early_begin, which
- * records no marks of gradients. From the second early call to the end of the exchange, replays poll after the calls of
- * each node, as backward passes do.
+ * An exchange may consist of several calls. ls_capture_exchange_end records the last call; the calls before it are
+ * early calls. Only the first early call of an exchange begins with ls_capture_call_begin. The others begin with
+ * ls_capture_early_begin, which records no marks of gradients. From the second early call to the end of the exchange,
+ * replays poll after the calls of each node, as backward passes do.
  */
 void ls_capture_early_begin(ls_capture *capture);
 void ls_capture_early_end(ls_capture *capture, ls_status status, ls_status (*run)(void *object), void *object);

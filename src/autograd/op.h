@@ -114,12 +114,13 @@ struct ls_op {
     /*
      * For a communicating operation: raises *reach from this rank's value to the maximum over the ranks of the call. If
      * the maximum is LS_REACH_FAILED, all ranks fail with the first rank's cause. If `agree` is NULL, the backward rule
-     * runs in every pass. So does the rule of an operation on a message: its `agree` sets *reach to LS_REACH_NOW. If
-     * *reach is LS_REACH_FAILED, it exchanges the cause instead of the gradient, and returns LS_OK.
+     * runs in every pass. So does the rule of an operation on a message, because its `agree` sets *reach to
+     * LS_REACH_NOW. If *reach is LS_REACH_FAILED, this `agree` returns LS_OK: for a received message, it sends the
+     * error instead of the gradient; for a sent message, it receives the gradient and drops it.
      */
     ls_status (*agree)(ls_node *node, ls_reach *reach);
-    bool answers; /* on a received message: if *reach is LS_REACH_FAILED, `agree` only sends, and waits for no rank */
-    uint8_t optional;              /* bit i: input i may be NULL */
+    bool answers;     /* on a received message: `agree` only sends, or completes what it has started to send */
+    uint8_t optional; /* bit i: input i may be NULL */
     uint8_t reads[LS_NODE_INPUTS]; /* bit k of entry i: the gradient of input i needs the elements of input k; a pass
                                       fails if they were changed after the call */
 };

@@ -214,8 +214,8 @@ static ls_status replay_end(void *object) {
     return finish_pass(pass->state, pass->has_findings ? &pass->findings : NULL);
 }
 
-/* The replay fails before the end of this pass: before its begin, like a forward pass that fails, or in the pass. The
- * other ranks know a cause that the exchange of shares has sent. */
+/* Called if a replay fails before the end of this pass. If the pass has begun, sends the error in the tail. Otherwise
+ * sends it before the pass, as a failed forward pass does, unless the exchange of shares has already sent it. */
 static void notify_in_end(void *object, bool begun) {
     const captured_pass *pass = object;
     if (begun) {

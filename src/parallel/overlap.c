@@ -288,7 +288,8 @@ static ls_status finish(ls_data_parallel_state *state, ls_tensor *const *kept, c
     const bool given = ls_tail_is_given(state, mean);
     const ls_status agreed =
         ls_gradients_agree(state, status == LS_OK && given ? decode_buckets(state) : status, given);
-    /* Only failures of all ranks count. A rank whose user-defined format has failed returns the format's status. */
+    /* Forgets the order only if all ranks fail, so that all ranks keep the same order. If a user-defined format has
+     * failed on this rank alone, `agreed` is the format's status. */
     if (agreed == LS_ERR_MISMATCH || (agreed != LS_OK && state->told)) {
         forget_order(state);
     }

@@ -9,8 +9,8 @@
  * number that is unique to the sender. The tag of the gradient is derived from this number, so gradients match their
  * messages in whatever order either side waits.
  *
- * If the pass fails on the receiver of a message, it sends an empty message and then the cause, instead of the
- * gradient. If the pass fails on the sender, it receives the gradient and drops it.
+ * If the pass fails on the receiver of a message, the receiver sends an empty message and then its error, instead of
+ * the gradient. If the pass fails on the sender, it receives the gradient and drops it.
  */
 #include <string.h>
 
@@ -163,7 +163,7 @@ static void drop_gradient(message *m) {
 static ls_status end_gradient_in(message *m) {
     char cause[LS_ERROR_CAPACITY];
     ls_status status = settle(m);
-    if (status == LS_ERR_MISMATCH) { /* causes are bytes, and gradients are floating-point numbers */
+    if (status == LS_ERR_MISMATCH) { /* an empty message of u8 instead of the gradient: the error follows */
         status = ls_comm_recv(m->comm, cause, sizeof cause, LS_U8, m->peer, gradient_tag(m), NULL);
         cause[sizeof cause - 1] = '\0';
         status = status != LS_OK ? status : ls_fail(LS_ERR_MISMATCH, "ls_backward: rank %d failed: %s", m->peer, cause);
@@ -346,8 +346,8 @@ static ls_status irecv_backward(ls_node *node, ls_tensor *gradient) {
     LS_TRY(end_gradient_out(m));
     return !m->lost ? LS_OK
                     : ls_fail(LS_ERR_STATE,
-                              "ls_backward: rank %d waits for the gradient of a message with tag %d, which ls_irecv "
-                              "could not receive: see the earlier error",
+                              "ls_backward: the message from rank %d with tag %d was not received, so it has no "
+                              "gradient: see the earlier error",
                               m->peer, m->tag);
 }
 
@@ -359,14 +359,15 @@ static ls_status irecv_agree(ls_node *node, ls_reach *reach) {
 }
 
 /*
- * Starts to send the cause for a message without a second node. Already before the pass, because in the order of the
- * pass, this rank could first wait for a rank that waits for the cause.
+ * Starts to send the error for a message without a second node. This happens before the pass: in the pass, this rank
+ * could first wait for a rank that waits for this error.
  */
 static void answer_lost(const ls_node *node, message *m) {
     ls_saved_error cause;
     ls_error_save(&cause);
     if (cause.status == LS_OK) {
-        (void)ls_fail(LS_ERR_STATE, "ls_handle_wait has not recorded the message with tag %d", m->tag);
+        (void)ls_fail(LS_ERR_STATE, "the message with tag %d was not received, or was received under ls_no_grad",
+                      m->tag);
     }
     (void)begin_cause_out(node, m);
     (void)ls_error_put_back(&cause);

@@ -25,7 +25,7 @@ typedef struct ls_captured_call {
     ls_status (*run)(void *arguments);
     void *arguments;
     const char *operation; /* the operation that made the call, for messages; or NULL */
-    bool polls;            /* uses no memory of the record, so it may be made earlier or later */
+    bool polls;            /* the call only polls communicators, so a chain may be made before it */
 } ls_captured_call;
 
 /* An address in the arguments of a call that lies in a block. */

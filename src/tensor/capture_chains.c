@@ -1,8 +1,8 @@
 /*
- * Chains: runs of element-wise calls (maps) in a record whose results have one shape. One call replaces a chain: it
- * divides the elements into pieces, and makes all calls of the chain for a piece before those for the next piece,
- * so that the piece stays in the cache. The kernels are the same, and each element has the same operands, so the bits
- * are the same.
+ * A chain is a run of element-wise calls (maps) in a record; all their results have the same shape. One call replaces
+ * the chain. It divides the elements into pieces, and makes all calls of the chain on one piece before the next, so
+ * that the piece stays in the cache. The kernels are the same, and each element has the same operands, so the bits are
+ * the same.
  *
  * - Two calls may be in one chain only if, wherever one writes memory that the other uses, both use it with the same
  *   layout: then no piece reads or writes elements of another piece.
@@ -17,11 +17,11 @@
 #include "tensor/device/cpu/parallel.h"
 
 enum {
-    MAPS = 16,                     /* in a chain, at most */
+    MAPS = 16,                     /* the maximum number of maps in a chain */
     TENSORS = LS_MAP_OPERANDS + 1, /* of a map: y is the first */
-    CACHED = 1 << 17,              /* bytes of a piece: all uses of tensors outside of the stack, and the stack */
-    ON_STACK = 1 << 15,            /* bytes of a piece on the stack */
-    SMALLEST = 1 << 16,            /* elements of the results, at least: smaller results stay in the cache anyway */
+    CACHED = 1 << 17,              /* the maximum bytes of all operands and results of a piece */
+    ON_STACK = 1 << 15,            /* the maximum bytes of a piece on the stack */
+    SMALLEST = 1 << 16,            /* the minimum elements of a result: smaller results stay in the cache anyway */
     NOWHERE = -1,
 };
 
@@ -32,7 +32,7 @@ typedef struct chain_tensor {
     int64_t size[LS_MAX_DIMS]; /* 1 if the tensor repeats along the axis */
     int64_t stride[LS_MAX_DIMS];
     int64_t element;  /* bytes */
-    int64_t on_stack; /* the offset of its piece on the stack, per element of a piece; or NOWHERE */
+    int64_t on_stack; /* the offset on the stack in bytes, divided by the elements of a piece; or NOWHERE */
 } chain_tensor;
 
 typedef struct chain_map {
@@ -50,7 +50,7 @@ typedef struct chain {
     int64_t per_piece;         /* indices along this axis, except in the last piece */
     int64_t pieces_of_axis;
     int64_t pieces;
-    int64_t elements; /* of a piece, at most */
+    int64_t elements; /* the maximum of a piece */
     const chain_map *maps;
 } chain;
 
@@ -204,7 +204,7 @@ static bool overlap(const chain *self, const chain_tensor *a, const chain_tensor
            (const char *)b->tensor->data < end_of(self, a);
 }
 
-/* Returns whether the calls may take turns piece by piece. */
+/* Returns whether both calls may be in one chain. Sets grown->shares if they use the same memory. */
 static bool are_compatible(growing *grown, const chain_map *one, const chain_map *other) {
     for (int a = 0; a < one->count; a++) {
         for (int b = 0; b < other->count; b++) {
@@ -224,7 +224,7 @@ static bool has_shape(const chain *self, const ls_tensor *y) {
     return y->ndim == self->ndim && memcmp(y->size, self->size, (size_t)y->ndim * sizeof *y->size) == 0;
 }
 
-/* Adds a call to the chain, if it may be in it. */
+/* Appends a call to the chain. Returns false if the call cannot be in this chain. */
 static bool add_map(growing *grown, const ls_captured_map *call) {
     if (grown->self.count == MAPS || !has_shape(&grown->self, call->y)) {
         return false;
@@ -319,8 +319,8 @@ static int64_t place_block(growing *grown, ls_captured_block *block, int64_t pla
     return end;
 }
 
-/* Chooses the memory of the blocks: the stack, or the arena until the chain ends, because every piece uses it. Returns
- * the bytes on the stack per element of a piece. */
+/* Puts each block that only the chain uses on the stack, and keeps the other blocks in the arena until the chain ends,
+ * because every piece uses them. Returns the bytes on the stack per element of a piece. */
 static int64_t place_blocks(growing *grown) {
     const int last = grown->last;
     int64_t bytes = 0;
@@ -401,7 +401,8 @@ static void begin_chain(growing *grown, const ls_capture *capture, int first, co
     memcpy(grown->self.size, y->size, (size_t)y->ndim * sizeof *y->size);
 }
 
-/* Replaces the calls of the chain. Their places in the record remain, because other parts of it have their indices. */
+/* Replaces the first call of the chain, and makes the others do nothing, except polls. They stay in the record, because
+ * it refers to calls by their indices. */
 static void end_chain(ls_capture *capture, growing *grown) {
     const size_t bytes = (size_t)grown->self.count * sizeof(chain_map);
     chain *self = ls_capture_allocate(capture, sizeof *self);

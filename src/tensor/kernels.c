@@ -70,7 +70,7 @@ static ls_status compose_rotary(LS_PARAMETERS_rotary) {
 #define COMPLETE(name, type)                      kernels->name = kernels->name != NULL ? kernels->name : lacks_##name;
 #define COMPLETE_MAP(name, operands, parameters_) COMPLETE(name, map)
 
-/* The plug-in for GPUs has such a table: if a kernel is added, LS_CUDA_ABI changes, and so does this number. */
+/* The plug-in for GPUs fills such a table: if you add a kernel, increase LS_CUDA_ABI and the number of kernels here. */
 _Static_assert(LS_CUDA_ABI == 4 && sizeof(ls_kernels) == 156 * sizeof(ls_map_kernel *), "increase LS_CUDA_ABI");
 
 void ls_kernels_complete(ls_kernels *kernels) {

@@ -490,8 +490,8 @@ typedef ls_status ls_muon_kernel(LS_PARAMETERS_muon);
     KERNEL(argsort, directed)                                                                                          \
     /* Rotates pairs of elements along the last axis of x [..., positions, width]. A pair is elements 2 i and 2 i + 1, \
      * or, with halves, i and i + width / 2. cosine and sine [positions, width / 2] are contiguous, and so is y; x has \
-     * any strides. backward: y is the gradient for the gradient x of the output. It is added to y if accumulate is    \
-     * set; otherwise, the first element of each pair is added to 0, which makes -0 positive. */                       \
+     * any strides. backward: x is the gradient of the output, and y is the gradient of the input; with accumulate, it is\
+     * added to y. Without accumulate, 0 is added to the first element of each pair, so that -0 becomes 0. */          \
     KERNEL(rotary, rotary)                                                                                             \
     /* y = softmax(scale q k^T) v for each matrix of q [batch, heads, queries, width], k [.., keys, width] and v       \
      * [.., keys, value width]. The stride of the last axis is 1, all other strides are arbitrary. With causal,        \

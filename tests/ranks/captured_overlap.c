@@ -214,7 +214,7 @@ static ls_status step_after_failure(const training *self, int kind) {
                              : replay(self, kind == 1 && last ? averaging_of(self)->begin - 1 : -1, false);
 }
 
-/* Rank 0 calls a barrier instead of the step, which the replay of the last rank does not complete. The buckets of the
+/* Rank 0 calls a barrier instead of the step, and a call of the last rank's replay fails. The buckets of the
  * other ranks stay in flight. The next step fails on all ranks, and the steps after it succeed. */
 static ls_status leaves_buckets(ls_comm *world) {
     training self;

@@ -433,7 +433,7 @@ static ls_status messages_into_a_data_parallel_module(ls_comm *world, bool has_l
     const ls_status status = ls_backward(rank > 0 || has_loss ? loss : NULL);
     LS_CHECK((status == LS_OK) == (has_loss && rank > 2));
     if (status != LS_OK) {
-        LS_EXPECT_MESSAGE(!has_loss ? "the loss is NULL" : rank == 0 ? "rank 0 sends [6] of f64" : "could not receive");
+        LS_EXPECT_MESSAGE(!has_loss ? "the loss is NULL" : rank == 0 ? "rank 0 sends [6] of f64" : "was not received");
     }
     (void)ls_scope_end(scope);
     ls_module_free(model);

@@ -44,9 +44,9 @@ run_job() {
     [ "$status" != 124 ] || cat hung >>err 2>/dev/null
 }
 
-# finalize_hung FLAVOUR RANKS: whether the job has hung in MPI_Finalize of MPICH before 4.2 over UCX: a rank waits for the
-# launcher, and does not answer other ranks, which wait for it (pull request 6596 of MPICH). Only for programs of which each
-# rank writes one line, before MPI_Finalize.
+# finalize_hung FLAVOUR RANKS: succeeds if the job hung in MPI_Finalize. This is a defect of MPICH before 4.2 with UCX: a rank
+# waits for the launcher, and does not answer the other ranks (MPICH pull request 6596). Every rank of the program must write
+# one line before MPI_Finalize.
 finalize_hung() {
     [ "$1" = mpich ] && [ "$status" = 124 ] && [ "$(wc -l <out)" -ge "$2" ] && grep -q ' in unix_stream_' hung
 }
