@@ -73,7 +73,7 @@ static ls_status same_file(const char *name, int zero) {
 ls_status rank_test(ls_comm *world) {
     LS_TRY(make_scratch(world));
     for (int zero = 0; zero <= 3; zero++) {
-        char folder[16];
+        char folder[24];
         snprintf(folder, sizeof folder, "zero-%d", zero);
         LS_TRY(save(world, zero, folder));
         LS_TRY(same_file("model.safetensors", zero));
