@@ -130,7 +130,8 @@ LS_API ls_dtype ls_autocast(ls_dtype dtype);
 
 /**
  * A function that ls_backward calls with a leaf after the pass has completed the leaf's gradient, and before
- * ls_data_parallel averages it (.zero = 2 and 3 reject hooks). It may change ls_grad(leaf) in place.
+ * ls_data_parallel averages it (.zero = 2 and 3 reject hooks). It may change ls_grad(leaf) in place. If one
+ * of its calls fails, it must return the status of the call: otherwise only this rank fails.
  */
 typedef ls_status (*ls_grad_hook)(ls_tensor *leaf, void *user);
 

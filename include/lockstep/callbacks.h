@@ -370,8 +370,9 @@ typedef struct ls_csv_log_options {
 /**
  * Writes a CSV file on rank 0 (torchbearer's CSVLogger): a line for each epoch with its number and the metrics of the
  * history. Each line is written to the file before the next hook runs. A trial that resumes from a checkpoint keeps the
- * earlier lines and removes later ones, so the file has each line once. The run fails with LS_ERR_IO on all ranks if
- * the file cannot be written. Copies the path.
+ * earlier lines and removes later ones, so the file has each line once. A run that repeats an epoch without loading a
+ * checkpoint, because the run before failed or stopped at the end of the epoch, adds the lines of this epoch again. The
+ * run fails with LS_ERR_IO on all ranks if the file cannot be written. Copies the path.
  */
 LS_API ls_callback *ls_csv_log(const char *path, const ls_csv_log_options *options);
 

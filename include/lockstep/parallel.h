@@ -663,7 +663,8 @@ LS_API ls_outer *ls_outer_new(ls_module *model, ls_comm *comm, const ls_outer_op
  * - LS_ERR_MISMATCH, on every rank, in an outer step: the ranks have taken different numbers of steps, or have frozen
  *   different parameters.
  * - LS_ERR_STATE, on every rank, in an outer step: ls_module_load has changed the parameters of a rank since the last
- *   outer step (not for local SGD). Create the outer optimizer again after the load.
+ *   outer step (not for local SGD). Load the same weights on rank 0 or
+ *   on all ranks, and create the outer optimizer again.
  * - LS_ERR_STATE: layers were added after ls_outer_new, or `outer` or its communicator was freed.
  *
  * If a rank fails in its training step, it must not continue: the other ranks get LS_ERR_PEER when it exits. In a

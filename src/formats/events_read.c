@@ -245,7 +245,7 @@ static uint64_t *slot_of(const events_reader *in, uint64_t hash) {
 
 /*
  * Sets the kind of a value in a tensor. TensorFlow's FileWriter names the plug-in only in the first value of each tag,
- * so the reader remembers the kinds of tags. In a file with more than 40,000 such tags, it forgets some.
+ * so the reader remembers the kinds of tags. In a file with more than about 50,000 such tags, it may forget some.
  */
 static ls_status find_kind(events_reader *in, const described_value *value, ls_events_item *item) {
     const uint64_t hash = ls_hash(LS_HASH_START, item->tag, strlen(item->tag)) & ~(uint64_t)KIND_MASK;

@@ -152,8 +152,9 @@ static bool is_rounded(const ls_ema *ema, const ls_state_list *list, const ls_na
     while (i < ema->averages.count && strcmp(list->items[i].name, given->name) != 0) {
         i++;
     }
+    const ls_tensor *average = list->items[i].tensor;
     return i < ema->averages.count && given->tensor->dtype == ls_snapshot_source(&ema->averages, i)->dtype &&
-           given->tensor->dtype != list->items[i].tensor->dtype;
+           given->tensor->dtype != average->dtype && ls_tensor_same_shape(given->tensor, average);
 }
 
 /* Lists the given tensors in `wide`, with copies in f32 of rounded averages. */

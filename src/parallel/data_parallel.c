@@ -387,15 +387,30 @@ ls_slices *ls_data_parallel_slices(const ls_module *module) {
     return ls_data_parallel_comm(module) != NULL ? ((data_parallel_state *)module->state)->slices : NULL;
 }
 
-/* Runs the forward and backward passes for this rank's samples. */
-static ls_status run_step(data_parallel_state *state, const ls_batch *batch, ls_loss_function function, void *user) {
+/* If a call in `scope` or in a scope inside it has failed, notes the error in the innermost scope, and returns true. */
+static bool has_failed(const ls_scope *scope) {
+    const ls_scope *inner = ls_thread()->scope;
+    while (inner != scope && inner->status == LS_OK) {
+        inner = inner->outer;
+    }
+    if (inner->status == LS_OK) {
+        return false;
+    }
+    (void)ls_fail(inner->status, "%s", inner->message);
+    (void)ls_scope_failed();
+    return true;
+}
+
+/* Runs the forward and backward passes for this rank's samples in `scope`. */
+static ls_status run_step(data_parallel_state *state, const ls_scope *scope, const ls_batch *batch,
+                          ls_loss_function function, void *user) {
     if (batch->input == NULL) {
         const ls_status status = ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel_step: the input of the batch is NULL");
         (void)(ls_comm_size(state->comm) > 1 ? ls_watch_tell(&ls_data_parallel_watch, state, false) : LS_TOLD);
         return status;
     }
     ls_tensor *loss = function(batch, user);
-    if (ls_thread()->scope->status != LS_OK) {
+    if (has_failed(scope)) {
         loss = NULL; /* a failed call of the function is a failed step, even if the function returns a loss */
     }
     LS_TRY(ls_backward(loss)); /* even if the loss is NULL, because this call notifies the other ranks */
@@ -408,7 +423,7 @@ static ls_status run_step(data_parallel_state *state, const ls_batch *batch, ls_
 static ls_status run_step_in_scope(data_parallel_state *state, const ls_batch *batch, ls_loss_function function,
                                    void *user) {
     ls_scope *scope = ls_scope_open();
-    return scope != NULL ? ls_scope_end_after(scope, run_step(state, batch, function, user)) : ls_error_status();
+    return scope != NULL ? ls_scope_end_after(scope, run_step(state, scope, batch, function, user)) : ls_error_status();
 }
 
 ls_status ls_data_parallel_step(ls_module *module, const ls_batch *batch, ls_loss_function function, void *user) {

@@ -264,8 +264,8 @@ static ls_status agree_on_steps(const char *call, const ls_outer *outer) {
     LS_TRY(ls_comm_allreduce(outer->comm, most, most, 3, LS_I64, LS_MAX, NULL));
     if (most[2] != 0) {
         return ls_fail(LS_ERR_STATE,
-                       "%s: ls_module_load has changed the parameters of a rank since the last outer step: create the "
-                       "outer optimizer again (ls_outer_new) after the load",
+                       "%s: ls_module_load has changed the parameters of a rank since the last outer step: load the "
+                       "same weights on rank 0 or on all ranks, then create the outer optimizer again (ls_outer_new)",
                        call);
     }
     return most[0] == -most[1]

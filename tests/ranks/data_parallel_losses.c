@@ -471,28 +471,6 @@ static ls_status loss_without_samples(ls_comm *world) {
     return LS_OK;
 }
 
-static ls_tensor *end_thread(const ls_batch *batch, void *user) {
-    ls_thread_end();
-    return mean_output(batch, user);
-}
-
-/* A function must not end the scopes of the step. The step fails on all ranks, although the function returns a loss,
- * and leaves no gradients. The next step works. */
-static ls_status ended_threads(ls_comm *world) {
-    pair p;
-    LS_TRY(begin(&p, world, make_model, LS_F32));
-    const bool ends = p.all.rank == ls_comm_size(world) - 1;
-    ls_batch batch = {.input = ls_ones(LS_SHAPE(2, INPUTS), LS_F32), .count = 2};
-    const ls_status status = ls_data_parallel_step(p.all.model, &batch, ends ? end_thread : mean_output, p.all.model);
-    LS_CHECK(status == (ends ? LS_ERR_STATE : LS_ERR_MISMATCH));
-    LS_EXPECT_MESSAGE("ls_thread_end: ");
-    LS_CHECK(ls_grad(ls_module_parameter(p.all.model, 0)) == NULL);
-    LS_TRY(ls_data_parallel_step(p.all.model, &batch, mean_output, p.all.model));
-    ls_release(batch.input);
-    end(&p);
-    return LS_OK;
-}
-
 /* An unrecorded loss is refused, and a failure on one rank is an error on all ranks. */
 static ls_status refused_losses(ls_comm *world) {
     pair p;
@@ -654,7 +632,6 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(class_losses(world));
     LS_TRY(refusals(world));
     LS_TRY(loss_without_samples(world));
-    LS_TRY(ended_threads(world));
     LS_TRY(refused_losses(world));
     LS_TRY(failed_losses(world));
     LS_TRY(missing_losses(world));

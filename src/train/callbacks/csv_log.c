@@ -60,6 +60,7 @@ static ls_status open_again(csv_log *self, int64_t epoch, int64_t batch) {
     self->file = fopen(self->path, "r+e");
     if (self->file == NULL) {
         self->start = 0;
+        self->begun = false;
         self->file = errno == ENOENT ? fopen(self->path, "we") : NULL;
         return self->file != NULL ? LS_OK : cannot(self, "open");
     }
@@ -97,10 +98,16 @@ static ls_status on_start(ls_trial_state *state, void *user) {
         (void)fclose(self->file);
         self->file = NULL;
     }
-    self->loads = trial->loads;
     const int64_t batch = trial->continues ? state->batch : 0;
     const bool goes_on = again || (!ls_callback_in_replay(state) && (trial->epochs_run > 0 || batch > 0));
-    return goes_on ? open_again(self, trial->epochs_run, batch) : open_new(self);
+    const ls_status status = goes_on ? open_again(self, trial->epochs_run, batch) : open_new(self);
+    if (status == LS_OK) {
+        self->loads = trial->loads;
+    } else if (self->file != NULL) { /* the next run opens it again */
+        (void)fclose(self->file);
+        self->file = NULL;
+    }
+    return status;
 }
 
 /* ---- lines ------------------------------------------------------------------------------------------------------- */

@@ -8,6 +8,7 @@
 #include "tests/support/fuzz.h"
 #include "tests/support/trials.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <lockstep/lockstep.h>
@@ -233,6 +234,32 @@ static void test_goes_on_after_a_load_without_a_log(void **unused) {
         ls_trial_free(other);
         free_setting(&s);
     }
+}
+
+/* After a run that could not reopen the file, the next run fails, too, instead of losing lines. */
+static void test_reopens_after_a_failure(void **unused) {
+    (void)unused;
+    const char *path = test_path("replaced.csv"), *folder = test_path("replaced");
+    setting s = make_setting();
+    ls_callback *log = ls_csv_log(path, NULL);
+    ls_trial_options options = options_of(&s);
+    options.callbacks = &log;
+    options.callback_count = 1;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_run(trial, 1), LS_OK);
+    assert_int_equal(ls_trial_save(trial, folder), LS_OK);
+    assert_int_equal(ls_trial_run(trial, 2), LS_OK);
+    assert_int_equal(ls_trial_load(trial, folder), LS_OK);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(mkdir(path, 0700), 0);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(ls_trial_run(trial, 2), LS_ERR_IO);
+    }
+    assert_int_equal(rmdir(path), 0);
+    assert_int_equal(ls_trial_run(trial, 2), LS_OK);
+    assert_string_equal(columns(path, ',', 1), "epoch 1 ");
+    ls_trial_free(trial);
+    free_setting(&s);
 }
 
 static ls_status fail_in_batch_1(ls_trial_state *state, void *user) {
@@ -521,21 +548,14 @@ static void test_timer_prints_a_table(void **unused) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_line_for_each_epoch),
-        cmocka_unit_test(test_names_with_special_characters),
-        cmocka_unit_test(test_evaluations_between),
-        cmocka_unit_test(test_goes_on),
-        cmocka_unit_test(test_goes_on_after_a_load),
-        cmocka_unit_test(test_goes_on_after_a_load_without_a_log),
-        cmocka_unit_test(test_goes_on_after_a_failure),
-        cmocka_unit_test(test_goes_on_behind_others),
-        cmocka_unit_test(test_metric_epoch),
-        cmocka_unit_test(test_a_line_for_each_batch),
-        cmocka_unit_test(test_damaged_logs),
-        cmocka_unit_test(test_files_that_cannot_be),
-        cmocka_unit_test(test_confusion),
-        cmocka_unit_test(test_confusion_of_nothing),
-        cmocka_unit_test(test_console),
+        cmocka_unit_test(test_a_line_for_each_epoch),   cmocka_unit_test(test_names_with_special_characters),
+        cmocka_unit_test(test_evaluations_between),     cmocka_unit_test(test_goes_on),
+        cmocka_unit_test(test_goes_on_after_a_load),    cmocka_unit_test(test_goes_on_after_a_load_without_a_log),
+        cmocka_unit_test(test_reopens_after_a_failure), cmocka_unit_test(test_goes_on_after_a_failure),
+        cmocka_unit_test(test_goes_on_behind_others),   cmocka_unit_test(test_metric_epoch),
+        cmocka_unit_test(test_a_line_for_each_batch),   cmocka_unit_test(test_damaged_logs),
+        cmocka_unit_test(test_files_that_cannot_be),    cmocka_unit_test(test_confusion),
+        cmocka_unit_test(test_confusion_of_nothing),    cmocka_unit_test(test_console),
         cmocka_unit_test(test_timer_prints_a_table),
     };
     cmocka_set_test_filter(argc > 1 ? argv[1] : NULL);

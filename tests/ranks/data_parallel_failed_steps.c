@@ -1,0 +1,72 @@
+/*
+ * ls_data_parallel_step fails on all ranks, and leaves no gradients, if a call in the function of one rank has failed,
+ * although the function returns a loss. The next step works, and the ranks keep equal models.
+ *
+ * ranks: 1 2 3
+ * devices: cpu
+ */
+#include "tests/support/ranks.h"
+
+#include <lockstep/lockstep.h>
+
+enum { INPUTS = 3, SAMPLES = 2 };
+
+static ls_tensor *mean_output(const ls_batch *batch, void *user) {
+    return ls_mean(ls_forward(user, batch->input));
+}
+
+/* A function must not end the scopes of the step. */
+static ls_tensor *end_thread(const ls_batch *batch, void *user) {
+    ls_thread_end();
+    return mean_output(batch, user);
+}
+
+/* The loss does not use the tensor of the failed call. */
+static ls_tensor *fail_in_call(const ls_batch *batch, void *user) {
+    (void)ls_add(ls_ones(LS_SHAPE(2), LS_F32), ls_ones(LS_SHAPE(3), LS_F32));
+    return mean_output(batch, user);
+}
+
+static ls_tensor *fail_before_open_scope(const ls_batch *batch, void *user) {
+    (void)ls_add(ls_ones(LS_SHAPE(2), LS_F32), ls_ones(LS_SHAPE(3), LS_F32));
+    (void)ls_scope_begin();
+    return mean_output(batch, user);
+}
+
+static ls_tensor *fail_in_open_scope(const ls_batch *batch, void *user) {
+    (void)ls_scope_begin();
+    return fail_in_call(batch, user);
+}
+
+static ls_status fails_everywhere(ls_comm *world, ls_loss_function function, ls_status expected, const char *text) {
+    const bool fails = ls_comm_rank(world) == ls_comm_size(world) - 1;
+    ls_module *model = ls_data_parallel(ls_nn_linear(INPUTS, 1), world, NULL);
+    ls_optimizer *optimizer = ls_sgd(model, &(ls_sgd_options){.learning_rate = 0.1});
+    LS_CHECK(optimizer != NULL);
+    ls_batch batch = {.input = ls_ones(LS_SHAPE(SAMPLES, INPUTS), LS_F32), .count = SAMPLES};
+    for (int i = 0; i < 3; i++) {
+        ls_optimizer_zero_grad(optimizer);
+        const ls_status status = ls_data_parallel_step(model, &batch, i == 1 && fails ? function : mean_output, model);
+        if (i == 1) {
+            LS_CHECK(status == (fails ? expected : LS_ERR_MISMATCH));
+            LS_EXPECT_MESSAGE(text);
+            LS_CHECK(ls_grad(ls_module_parameter(model, 0)) == NULL);
+            continue;
+        }
+        LS_TRY(status);
+        LS_TRY(ls_optimizer_step(optimizer));
+    }
+    LS_TRY(ls_data_parallel_check(model));
+    ls_release(batch.input);
+    ls_optimizer_free(optimizer);
+    ls_module_free(model);
+    return LS_OK;
+}
+
+ls_status rank_test(ls_comm *world) {
+    LS_TRY(fails_everywhere(world, end_thread, LS_ERR_STATE, "ls_thread_end: "));
+    LS_TRY(fails_everywhere(world, fail_in_call, LS_ERR_SHAPE, "ls_add: "));
+    LS_TRY(fails_everywhere(world, fail_before_open_scope, LS_ERR_SHAPE, "ls_add: "));
+    LS_TRY(fails_everywhere(world, fail_in_open_scope, LS_ERR_SHAPE, "ls_add: "));
+    return ls_comm_barrier(world, NULL);
+}
