@@ -69,10 +69,10 @@ LS_API void ls_zero_grad(ls_tensor *tensor);
  * If a data-parallel module (ls_data_parallel) or a communication operation of parallel.h is on the tape, the call is
  * collective. Every rank must then call ls_backward, even if its `loss` is NULL because an earlier operation failed.
  * If the pass fails on a rank, the other ranks of the collectives on its tape fail with LS_ERR_MISMATCH, and so do the
- * ranks that have sent messages to it and have not yet received their gradients. The message names the failed rank and
- * its error. Ranks that have only received messages from it get no error. If the failed rank has a data-parallel module
- * on its tape, ranks outside this module may get LS_ERR_TIMEOUT instead. After a data-parallel module, there are two
- * more errors:
+ * ranks that have sent messages to it, unless it has already sent the gradients of these messages. The error names the
+ * failed rank and its error. Ranks that have only received messages from it get no error. If the failed rank has a
+ * data-parallel module on its tape, ranks outside this module may get LS_ERR_TIMEOUT instead. After a data-parallel
+ * module, there are two more errors:
  * - LS_ERR_MISMATCH if the pass detects that the losses of the ranks differ, or that only some ranks send the gradient
  *   of a parameter (ls_set_requires_grad),
  * - LS_ERR_UNSUPPORTED if the loss combines the samples of one rank in a way that is wrong on several ranks

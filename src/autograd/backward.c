@@ -92,6 +92,9 @@ static ls_status run_pass(ls_backward_pass *pass, ls_tensor *output, const ls_ba
     const bool begun = status == LS_OK;
     if (status == LS_OK && output->needs_grad) {
         status = seed(output, options->gradient, pass->weight);
+        if (status != LS_OK) {
+            pass->told = ls_fail_at_nodes(pass->thread, innermost, innermost->tape.last, false);
+        }
     }
     if (status == LS_OK) {
         status = ls_walk_scopes(pass, innermost, options->keep_tape);

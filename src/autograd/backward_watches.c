@@ -51,6 +51,17 @@ static ls_status check_loss(const ls_thread_state *thread, const ls_batch_loss *
     return status;
 }
 
+/* If another rank has failed, the senders of messages to this rank get its error. */
+static ls_status begin_watch(const ls_backward_pass *pass, const ls_scope_callback *callback, ls_batch_loss *loss,
+                             bool agreed) {
+    const ls_status status = callback->watch->begin(callback->user, loss, agreed);
+    if (status != LS_OK) {
+        ls_scope *innermost = pass->scope->outer;
+        (void)ls_fail_at_nodes(pass->thread, innermost, innermost->tape.last, true);
+    }
+    return status;
+}
+
 /* Notifies the watches, with the composition of the loss if any watch asks for it. Watches may scale the loss. */
 __attribute__((noinline)) static ls_status tell_watches(ls_backward_pass *pass, const ls_tensor *output, bool seeded,
                                                         ls_pass_findings *room) {
@@ -73,7 +84,7 @@ __attribute__((noinline)) static ls_status tell_watches(ls_backward_pass *pass, 
                 if (telling == 0) {
                     agreed = agreed || callback->watch->agrees(callback->user, &loss);
                 } else {
-                    LS_TRY(callback->watch->begin(callback->user, &loss, agreed));
+                    LS_TRY(begin_watch(pass, callback, &loss, agreed));
                 }
             }
         }

@@ -261,6 +261,8 @@ void ls_overlap_abandon(ls_data_parallel_state *state) {
 
 ls_status ls_overlap_recover(ls_data_parallel_state *state, const ls_tail *own) {
     ls_overlap *overlap = &state->overlap;
+    ls_saved_error cause; /* set if this rank has failed */
+    ls_error_save(&cause);
     ls_tail with_stale = *own;
     with_stale.stale = overlap->dirty ? 0.5 : 1;
     ls_tail_write(state, &with_stale);
@@ -270,7 +272,7 @@ ls_status ls_overlap_recover(ls_data_parallel_state *state, const ls_tail *own) 
     overlap->stale = overlap->begun = overlap->abandoned = false;
     forget_order(state);
     state->told |= mean.stale != 1; /* all ranks fail here: no rank may notify the others again */
-    return mean.stale == 1 ? LS_OK : ls_overlap_refuse_stale();
+    return mean.stale == 1 ? LS_OK : own->failed > 0 ? ls_error_put_back(&cause) : ls_overlap_refuse_stale();
 }
 
 static ls_status decode_buckets(const ls_data_parallel_state *state) {
@@ -340,7 +342,7 @@ ls_status ls_overlap_end(ls_data_parallel_state *state, ls_tail own, ls_tensor *
     }
     if (mean->stale > 0) {
         state->told = true;
-        return ls_overlap_refuse_stale();
+        return own.failed > 0 ? ls_error_put_back(&cause) : ls_overlap_refuse_stale();
     }
     if (mean->failed > 0) {
         (void)(own.failed > 0 ? ls_error_put_back(&cause) : LS_OK);

@@ -17,6 +17,7 @@
 #include "autograd/ops/operand.h"
 #include "autograd/ops/ops.h"
 #include "autograd/tape.h"
+#include "base/memory.h"
 #include "comm/hold.h"
 #include "parallel/handle.h"
 #include "tensor/capture.h"
@@ -45,7 +46,8 @@ typedef struct message {
     int peer;
     int tag;
     bool wanted; /* a gradient is sent back */
-    bool lost;   /* the receiver has no second node, which would send the gradient */
+    bool lost;   /* the message could not be received, so there is no second node, which would send the gradient */
+    char *why;   /* the error of a lost message; NULL if there was no memory for it */
     notice notice;
     ls_work *notice_work;
     ls_work *work;
@@ -100,6 +102,7 @@ static void forget(ls_handle_record *record) {
     ls_tensor_drop(m->content);
     ls_tensor_drop(m->gradient);
     ls_tensor_drop(m->early);
+    ls_free(m->why);
     ls_comm_drop(m->comm);
 }
 
@@ -174,8 +177,8 @@ static ls_status end_gradient_in(message *m) {
     return status;
 }
 
-/* Starts to send the cause of this rank's failure instead of the gradient of a received tensor. */
-static ls_status begin_cause_out(const ls_node *node, message *m) {
+/* Starts to send an error message instead of the gradient of a received tensor. */
+static ls_status begin_cause_out(const ls_node *node, message *m, const char *why) {
     const int64_t size = LS_ERROR_CAPACITY;
     LS_TRY(settle(m));
     ls_tensor_drop(m->gradient);
@@ -183,7 +186,7 @@ static ls_status begin_cause_out(const ls_node *node, message *m) {
     LS_TRY(ls_made(m->gradient));
     char *cause = ls_host_data(m->gradient);
     memset(cause, 0, LS_ERROR_CAPACITY);
-    memcpy(cause, ls_error_message(), strlen(ls_error_message()));
+    memcpy(cause, why, strlen(why));
     LS_TRY(ls_comm_send(m->comm, NULL, 0, LS_U8, m->peer, gradient_tag(m), &m->notice_work));
     return ls_comm_send(m->comm, cause, LS_ERROR_CAPACITY, LS_U8, m->peer, gradient_tag(m), &m->work);
 }
@@ -351,26 +354,27 @@ static ls_status irecv_backward(ls_node *node, ls_tensor *gradient) {
                               m->peer, m->tag);
 }
 
+/* If neither the second node nor irecv_complete has started to send, the pass has failed at the second node. */
 static ls_status irecv_agree(ls_node *node, ls_reach *reach) {
+    message *m = message_of(node->output);
     if (has_failed(reach)) {
-        (void)end_gradient_out(message_of(node->output));
+        if (m->wanted && m->gradient == NULL) {
+            (void)begin_cause_out(node, m, ls_error_message());
+        }
+        (void)end_gradient_out(m);
     }
     return LS_OK;
 }
 
 /*
- * Starts to send the error for a message without a second node. This happens before the pass: in the pass, this rank
- * could first wait for a rank that waits for this error.
+ * Starts to send the error of a lost message. This happens before the pass: in the pass, this rank could first wait for
+ * a rank that waits for this error.
  */
 static void answer_lost(const ls_node *node, message *m) {
-    ls_saved_error cause;
-    ls_error_save(&cause);
-    if (cause.status == LS_OK) {
-        (void)ls_fail(LS_ERR_STATE, "the message with tag %d was not received, or was received under ls_no_grad",
-                      m->tag);
-    }
-    (void)begin_cause_out(node, m);
-    (void)ls_error_put_back(&cause);
+    ls_saved_error latest;
+    ls_error_save(&latest);
+    (void)begin_cause_out(node, m, m->why != NULL ? m->why : "ls_irecv: out of memory");
+    (void)ls_error_put_back(&latest);
 }
 
 /*
@@ -429,7 +433,7 @@ static ls_status received_backward(ls_node *node, ls_tensor *gradient) {
 
 static ls_status received_agree(ls_node *node, ls_reach *reach) {
     if (has_failed(reach)) {
-        (void)begin_cause_out(node, message_of(node->inputs[0]));
+        (void)begin_cause_out(node, message_of(node->inputs[0]), ls_error_message());
     }
     return LS_OK;
 }
@@ -498,7 +502,8 @@ static ls_tensor *end_receive(ls_tensor *token) {
         ls_tape_discard((ls_node *)token->node);
     }
     ls_tensor *received = status == LS_OK ? ls_apply(&received_op, &token, 1, NULL) : ls_scope_failed();
-    m->lost = m->wanted && (received == NULL || received->node == NULL);
+    m->lost = m->wanted && received == NULL;
+    m->why = m->lost ? ls_duplicate_string(ls_error_message()) : NULL;
     return received != NULL ? ls_as_seen(received) : NULL;
 }
 

@@ -277,30 +277,40 @@ static bool is_internal(const growing *grown, const ls_captured_block *block) {
     return true;
 }
 
-/* Returns whether a replay needs at most as much memory with the chain as without. */
-static bool saves_memory(const growing *grown) {
-    const ls_captured_block *seen[MAPS * TENSORS];
+/* Stores the blocks of the chain that may have a place in the arena. Returns their number. */
+static int list_blocks(const growing *grown, const ls_captured_block **blocks) {
     int count = 0;
-    size_t on_stack = 0, longer = 0; /* bytes in the arena that the chain saves, and that it keeps longer */
     for (int i = 0; i < grown->self.count; i++) {
         for (int t = 0; t < grown->maps[i].count; t++) {
             const ls_captured_block *block = grown->maps[i].tensors[t].block;
             bool is_new = block != NULL && block->storage == NULL;
             for (int k = 0; k < count; k++) {
-                is_new &= seen[k] != block;
+                is_new &= blocks[k] != block;
             }
-            if (!is_new) {
-                continue;
-            }
-            seen[count++] = block;
-            if (is_internal(grown, block)) {
-                on_stack += block->bytes;
-            } else if (block->last < grown->last) {
-                longer += block->bytes;
+            if (is_new) {
+                blocks[count++] = block;
             }
         }
     }
-    return longer <= on_stack;
+    return count;
+}
+
+/* Returns whether the blocks of the chain need at most as much memory as without the chain. */
+static bool saves_memory(const growing *grown) {
+    const ls_captured_block *blocks[MAPS * TENSORS];
+    const int count = list_blocks(grown, blocks);
+    size_t with = 0, without = 0;
+    for (int k = 0; k < count; k++) {
+        with += is_internal(grown, blocks[k]) ? 0 : blocks[k]->bytes;
+    }
+    for (int call = grown->first; call <= grown->last; call++) {
+        size_t bytes = 0;
+        for (int k = 0; k < count; k++) {
+            bytes += blocks[k]->first <= call && call <= blocks[k]->last ? blocks[k]->bytes : 0;
+        }
+        without = bytes > without ? bytes : without;
+    }
+    return with <= without;
 }
 
 /* Gives all tensors in the block the same place on the stack. Returns the end of the place. */

@@ -12,6 +12,7 @@
 #include <lockstep/lockstep.h>
 
 #include "autograd/captured_record.h"
+#include "base/hash.h"
 #include "parallel/data_parallel.h"
 #include "tests/support/ranks.h"
 
@@ -207,11 +208,18 @@ static ls_status fails_anywhere(ls_comm *world, bool drops, bool all_replay) {
     return LS_OK;
 }
 
-/* A step after buckets were left in flight: the last rank replays it, fails before its pass, or has no samples. */
-static ls_status step_after_failure(const training *self, int kind) {
-    const bool last = ls_comm_rank(self->comm) == ls_comm_size(self->comm) - 1;
-    return kind == 2 && last ? ls_data_parallel_skip(self->model)
-                             : replay(self, kind == 1 && last ? averaging_of(self)->begin - 1 : -1, false);
+/* A step after buckets were left in flight: rank `other` replays it, fails before its pass, has no samples, or has no
+ * loss. */
+static ls_status step_after_failure(const training *self, int kind, int other) {
+    const bool differs = ls_comm_rank(self->comm) == other;
+    if (kind == 3 && differs) {
+        ls_scope *scope = ls_scope_begin();
+        LS_CHECK(ls_forward(self->model, self->x) != NULL);
+        const ls_status status = ls_backward(NULL);
+        return ls_scope_end(scope) == status ? status : LS_ERR_INTERNAL;
+    }
+    return kind == 2 && differs ? ls_data_parallel_skip(self->model)
+                                : replay(self, kind == 1 && differs ? averaging_of(self)->begin - 1 : -1, false);
 }
 
 /* Rank 0 calls a barrier instead of the step, and a call of the last rank's replay fails. The buckets of the
@@ -228,15 +236,107 @@ static ls_status leaves_buckets(ls_comm *world) {
         LS_TRY(change_input(&self, call));
         LS_CHECK((rank == 0 ? ls_comm_barrier(world, NULL) : replay(&self, rank == size - 1 ? call : -1, false)) !=
                  LS_OK);
-        const bool refuses = call % 3 == 1 && rank == size - 1;
-        LS_CHECK(step_after_failure(&self, call % 3) == (refuses ? LS_ERR_UNSUPPORTED : LS_ERR_MISMATCH));
-        LS_EXPECT_MESSAGE(refuses ? "the call refuses" : "an earlier backward pass failed on some ranks");
+        const int other = call / 4 % 2 == 0 ? 0 : size - 1;
+        const int kind = call % 4;
+        const bool own = rank == other && kind % 2 == 1; /* this rank keeps its own error */
+        LS_CHECK(step_after_failure(&self, kind, other) == (!own        ? LS_ERR_MISMATCH
+                                                            : kind == 1 ? LS_ERR_UNSUPPORTED
+                                                                        : LS_ERR_ARGUMENT));
+        LS_EXPECT_MESSAGE(!own        ? "an earlier backward pass failed on some ranks"
+                          : kind == 1 ? "the call refuses"
+                                      : "the loss is NULL");
         (void)!ls_scope_end(scope);
         LS_TRY(replay(&self, -1, false));
         LS_TRY(ls_data_parallel_check(self.model));
     }
     LS_TRY(ranks_have_same_module(world, self.model));
     end(&self);
+    return LS_OK;
+}
+
+/* A trial, which replays in two parts, reports failures before the pass itself: its replay makes no call for them. */
+static ls_status fails_before_the_pass_of_a_trial(ls_comm *world) {
+    training self;
+    LS_TRY(begin(&self, world, false));
+    LS_TRY(change_input(&self, 0));
+    LS_TRY(capture(&self));
+    if (ls_comm_rank(world) == ls_comm_size(world) - 1) {
+        ls_scope *scope = ls_scope_begin();
+        LS_CHECK(replay(&self, averaging_of(&self)->begin - 1, true) == LS_ERR_UNSUPPORTED);
+        (void)!ls_scope_end(scope);
+    }
+    LS_TRY(ls_comm_barrier(world, NULL));
+    end(&self);
+    return LS_OK;
+}
+
+/* ---- runs of element-wise operations ----------------------------------------------------------------------------- */
+
+enum { ROWS = 256, LAYERS = 3 };
+
+/* An activation of several operations on 65,536 elements, which a replay makes piece by piece. */
+static ls_tensor *activate(ls_tensor *x) {
+    ls_tensor *inner = ls_mul(x, ls_add(ls_mul(ls_square(x), 0.044715), 1));
+    return ls_mul(ls_mul(x, ls_add(ls_tanh(ls_mul(inner, 0.8)), 1)), 0.5);
+}
+
+static ls_tensor *wide_forward(ls_module *self, ls_tensor *x) {
+    for (int i = 0; i < LAYERS; i++) {
+        x = activate(ls_forward(ls_module_child(self, i), x));
+    }
+    return x;
+}
+
+static ls_status begin_wide(training *self, ls_comm *world) {
+    static const ls_module_type type = {.name = "Wide", .forward = wide_forward};
+    ls_seed(3);
+    *self = (training){.comm = world, .x = ls_zeros(LS_SHAPE(ROWS, ROWS), LS_F32)};
+    ls_module *model = ls_module_new(&type);
+    for (int i = 0; i < LAYERS; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "layer%d", i);
+        LS_CHECK(ls_module_add_child(model, name, ls_nn_linear(ROWS, ROWS)) != NULL);
+    }
+    const ls_data_parallel_options options = {.overlap = LS_OVERLAP_ON, .bucket_bytes = 4096};
+    self->model = ls_data_parallel(ls_module_finish(model), world, &options);
+    self->optimizer = ls_sgd(self->model, &(ls_sgd_options){.learning_rate = 0.1, .momentum = 0.9});
+    return self->optimizer != NULL ? LS_OK : ls_error_status();
+}
+
+static ls_status train_wide(ls_comm *world, bool replays, uint64_t *hash) {
+    training self;
+    LS_TRY(begin_wide(&self, world));
+    for (int i = 0; i < 4; i++) {
+        const ls_tensor *x = self.x;
+        float *numbers = ls_data(self.x);
+        for (int64_t k = 0; k < ls_numel(x); k++) {
+            numbers[k] = (float)ls_random_normal(3, (uint64_t)(i * 8 + ls_comm_rank(world)), (uint64_t)k);
+        }
+        ls_mark_changed(self.x);
+        if (!replays) {
+            LS_TRY(run_eagerly(&self));
+        } else if (i == 0) {
+            self.step = ls_step_capture(step_of, &self, NULL);
+            LS_CHECK(self.step != NULL);
+        } else {
+            LS_TRY(ls_step_replay(self.step));
+        }
+    }
+    *hash = LS_HASH_START;
+    for (int i = 0; i < ls_module_parameter_count(self.model); i++) {
+        const ls_tensor *parameter = ls_module_parameter(self.model, i);
+        *hash = ls_hash(*hash, ls_data_const(parameter), (size_t)ls_numel(parameter) * sizeof(float));
+    }
+    end(&self);
+    return LS_OK;
+}
+
+/* With polls between the operations of a run, the bits equal the bits of the function. */
+static ls_status runs_with_polls(ls_comm *world) {
+    uint64_t eager = 0, replayed = 0;
+    LS_TRY(train_wide(world, false, &eager));
+    LS_TRY(train_wide(world, true, &replayed));
+    LS_CHECK(eager == replayed);
     return LS_OK;
 }
 
@@ -247,5 +347,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(fails_anywhere(world, false, true));
     LS_TRY(fails_anywhere(world, true, true));
     LS_TRY(leaves_buckets(world));
+    LS_TRY(fails_before_the_pass_of_a_trial(world));
+    LS_TRY(runs_with_polls(world));
     return ls_comm_barrier(world, NULL);
 }

@@ -351,6 +351,10 @@ static ls_status a_gradient_that_is_missing(ls_comm *world) {
         } else if (ls_comm_rank(world) == 1) {
             ls_tensor *b = ls_recv(world, LS_SHAPE(4), LS_F64, 0, 0);
             status = LS_ERR_MISMATCH;
+            if (losses == 1) { /* a later error is not the cause */
+                ls_scope *other = ls_scope_begin();
+                LS_CHECK(ls_reshape(a, LS_SHAPE(77)) == NULL && ls_scope_end(other) == LS_ERR_SHAPE);
+            }
             LS_CHECK(b == NULL && ls_backward(losses == 0 ? b : ls_sum(a)) == (losses == 0 ? status : LS_ERR_STATE));
         }
         LS_CHECK(ls_scope_end(scope) == status);
@@ -408,12 +412,15 @@ static ls_status lost_messages_of_several_ranks(ls_comm *world, bool has_loss) {
                     rank == 0 ? "sends [3] of f64" : "ls_backward: rank 0 failed: ");
 }
 
+enum { WRONG_SHAPE, SENDER_WITHOUT_LOSS, RECEIVER_WITHOUT_LOSS, OTHER_WITHOUT_LOSS, DATA_PARALLEL_FAILURES };
+
 /*
  * Ranks 1 and 2 have a data-parallel module, and receive a message from rank 0, which has none. Rank 0 sends a wrong
- * shape to rank 1, or has no loss.
+ * shape to rank 1, or ranks 0, 1 or 2 have no loss. In the first two cases, all ranks also sum their losses.
  */
-static ls_status messages_into_a_data_parallel_module(ls_comm *world, bool has_loss) {
+static ls_status messages_into_a_data_parallel_module(ls_comm *world, int failure) {
     const int rank = ls_comm_rank(world);
+    const bool sums = failure < RECEIVER_WITHOUT_LOSS;
     ls_comm *group = NULL;
     LS_TRY(ls_comm_split(world, rank == 1 || rank == 2 ? 0 : -1, 0, &group));
     ls_scope *scope = ls_scope_begin();
@@ -425,15 +432,18 @@ static ls_status messages_into_a_data_parallel_module(ls_comm *world, bool has_l
         ls_send(world, sent, 2, 0);
     } else if (rank < 3) {
         model = ls_data_parallel(ls_nn_linear_with(3, 2, &(ls_linear_options){.dtype = LS_F64}), group, NULL);
-        ls_tensor *received = ls_recv(world, LS_SHAPE(has_loss && rank == 1 ? 7 : 6), LS_F64, 0, 0);
-        received = received != NULL ? ls_reshape(received, LS_SHAPE(2, 3)) : ls_ones(LS_SHAPE(2, 3), LS_F64);
-        loss = ls_mean(ls_forward(model, received));
+        ls_tensor *received = ls_recv(world, LS_SHAPE(failure == WRONG_SHAPE && rank == 1 ? 7 : 6), LS_F64, 0, 0);
+        ls_tensor *x = received != NULL ? ls_reshape(received, LS_SHAPE(2, 3)) : ls_ones(LS_SHAPE(2, 3), LS_F64);
+        loss = ls_mean(ls_forward(model, x));
+        loss = rank == 1 && received != NULL ? ls_add(loss, ls_sum(ls_square(received))) : loss;
     }
-    loss = ls_allreduce(world, loss, LS_SUM);
-    const ls_status status = ls_backward(rank > 0 || has_loss ? loss : NULL);
-    LS_CHECK((status == LS_OK) == (has_loss && rank > 2));
+    loss = sums ? ls_allreduce(world, loss, LS_SUM) : loss;
+    const ls_status status = ls_backward(rank == failure - SENDER_WITHOUT_LOSS && failure != WRONG_SHAPE ? NULL : loss);
+    LS_CHECK((status == LS_OK) == (rank > 2 && failure != SENDER_WITHOUT_LOSS));
     if (status != LS_OK) {
-        LS_EXPECT_MESSAGE(!has_loss ? "the loss is NULL" : rank == 0 ? "rank 0 sends [6] of f64" : "was not received");
+        LS_EXPECT_MESSAGE(failure != WRONG_SHAPE ? "the loss is NULL"
+                          : rank == 0            ? "rank 0 sends [6] of f64"
+                                                 : "was not received");
     }
     (void)ls_scope_end(scope);
     ls_module_free(model);
@@ -521,8 +531,9 @@ ls_status rank_test(ls_comm *world) {
     }
     if (ls_comm_size(world) > 2) {
         LS_TRY(a_failure_on_two_communicators(world));
-        LS_TRY(messages_into_a_data_parallel_module(world, true));
-        LS_TRY(messages_into_a_data_parallel_module(world, false));
+        for (int failure = 0; failure < DATA_PARALLEL_FAILURES; failure++) {
+            LS_TRY(messages_into_a_data_parallel_module(world, failure));
+        }
     }
     return ls_comm_barrier(world, NULL);
 }

@@ -169,8 +169,12 @@ TEST(test_random_programs) {
  */
 static ls_tensor *compute_sums(void *user) {
     const program *self = user;
-    ls_tensor *large = ls_cos(ls_concat((ls_tensor *[]){self->leaves[0], self->leaves[1], self->leaves[0]}, 3, 0));
-    ls_tensor *one = ls_add(ls_mul(ls_narrow(large, 0, ROWS - 10, ROWS), self->leaves[1]), 1);
+    ls_tensor *more = ls_narrow(self->leaves[1], 0, 0, 10);
+    ls_tensor *large = ls_cos(ls_concat((ls_tensor *[]){more, self->leaves[0]}, 2, 0));
+    ls_tensor *one = ls_narrow(large, 0, 0, ROWS);
+    for (int i = 0; i < 4; i++) {
+        one = ls_add(ls_mul(one, self->leaves[1]), 1);
+    }
     ls_tensor *other = ls_mul(one, 2);
     return ls_add(ls_sum(one), ls_sum(other));
 }
@@ -223,12 +227,48 @@ SCOPED_TEST(test_memory_of_a_run) {
     ls_step_free(step);
 }
 
+enum { PAIRS = 8 };
+
+/* Pairs of operations whose input ends with the pair, and whose result is used later. */
+static ls_tensor *many_results(void *user) {
+    const program *self = user;
+    ls_tensor *inputs[PAIRS], *results[PAIRS], *sum = ls_zeros(LS_SCALAR, LS_F32);
+    for (int i = 0; i < PAIRS; i++) {
+        inputs[i] = ls_cumsum(ls_roll(self->leaves[0], i + 1, 0), 0);
+    }
+    for (int i = 0; i < PAIRS; i++) {
+        results[i] = ls_add(ls_mul(inputs[i], 2), 1);
+        ls_release(inputs[i]);
+    }
+    for (int i = 0; i < PAIRS; i++) {
+        sum = ls_add(sum, ls_sum(ls_cumsum(results[i], 0)));
+    }
+    return sum;
+}
+
+static double peak_in_tensors(int64_t elements) {
+    program self = {.leaves = {ls_rand(LS_SHAPE(elements), LS_F32)}};
+    ls_step *step = ls_step_capture(many_results, &self, NULL);
+    assert_non_null(step);
+    const double peak = (double)peak_of_replay(step) / ((double)elements * sizeof(float));
+    ls_step_free(step);
+    ls_release(self.leaves[0]);
+    return peak;
+}
+
+/* A run that would keep more memory than it saves is not replaced. 65,536 elements are the least for a run. */
+SCOPED_TEST(test_memory_does_not_grow) {
+    const double without = peak_in_tensors(65535);
+    assert_true(peak_in_tensors(65536) < without + 0.5);
+}
+
 /* Two threads share the pieces, if plug-in onednn is installed. */
 int main(void) {
     if (setenv("OMP_NUM_THREADS", "2", 1) != 0 || ls_onednn_open() == NULL) {
         printf("SKIPPED two threads: there is no plug-in onednn\n");
     }
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_programs), cmocka_unit_test(test_reused_memory),
-                                       cmocka_unit_test(test_memory_of_a_run)};
+                                       cmocka_unit_test(test_memory_of_a_run),
+                                       cmocka_unit_test(test_memory_does_not_grow)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
