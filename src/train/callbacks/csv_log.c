@@ -87,6 +87,13 @@ static ls_status open_new(csv_log *self) {
     return LS_OK;
 }
 
+static void close_file(csv_log *self) {
+    if (self->file != NULL) {
+        (void)fclose(self->file);
+        self->file = NULL;
+    }
+}
+
 static ls_status on_start(ls_trial_state *state, void *user) {
     csv_log *self = user;
     const ls_trial *trial = state->trial;
@@ -94,18 +101,14 @@ static ls_status on_start(ls_trial_state *state, void *user) {
     if (!ls_callback_in_run(state) || !ls_callback_is_first_rank(state) || (self->file != NULL && !again)) {
         return LS_OK;
     }
-    if (again) {
-        (void)fclose(self->file);
-        self->file = NULL;
-    }
+    close_file(self);
     const int64_t batch = trial->continues ? state->batch : 0;
     const bool goes_on = again || (!ls_callback_in_replay(state) && (trial->epochs_run > 0 || batch > 0));
     const ls_status status = goes_on ? open_again(self, trial->epochs_run, batch) : open_new(self);
     if (status == LS_OK) {
         self->loads = trial->loads;
-    } else if (self->file != NULL) { /* the next run opens it again */
-        (void)fclose(self->file);
-        self->file = NULL;
+    } else {
+        close_file(self); /* the next run opens it again */
     }
     return status;
 }
@@ -203,9 +206,7 @@ static void describe(void *user, char *text, size_t size) {
 
 static void release(void *user) {
     csv_log *self = user;
-    if (self->file != NULL) {
-        (void)fclose(self->file);
-    }
+    close_file(self);
     ls_state_forget(&self->listed);
     ls_free(self->path);
     ls_free(self);
