@@ -8,8 +8,8 @@
 #include "base/status.h"
 #include "cli/bench.h"
 #include "comm/engine/inside.h"
-#include "comm/frame.h"
 #include "comm/transport/simulated/driver.h"
+#include "comm/waiting.h"
 
 #define NEVER_S 1e9                  /* seconds, on the clock of the simulation */
 #define LOOK_NS UINT64_C(1000000000) /* the same */

@@ -1,7 +1,8 @@
-/* Calls in which each rank contributes one small record and decides from the records of all ranks: see
- * ls_comm_agree. */
+#include "comm/agree.h"
+
 #include "base/memory.h"
-#include "comm/frame.h"
+#include "comm/calls.h"
+#include "comm/record.h"
 
 ls_status ls_comm_agree(ls_comm *comm, const char *name, ls_call *call, ls_agree_conclude *conclude, void *argument) {
     const size_t size = (size_t)comm->size, bytes = call->count * call->width;

@@ -1,7 +1,8 @@
 /* The setting that reductions of a communicator may combine values in any order. All ranks must agree on it. */
 #include <stdio.h>
 
-#include "comm/frame.h"
+#include "comm/agree.h"
+#include "comm/record.h"
 
 /* Fails with LS_ERR_MISMATCH if the ranks passed different values. */
 static ls_status check_same(ls_comm *comm, void *records, void *argument) {

@@ -1,7 +1,14 @@
 /* The public calls. Each creates an ls_call, which check.c checks and completes by the table of operations. */
+#include "comm/calls.h"
+
 #include "base/trace.h"
-#include "comm/frame.h"
+#include "comm/check.h"
+#include "comm/complete.h"
 #include "comm/meter.h"
+#include "comm/progress.h"
+#include "comm/record.h"
+#include "comm/threads.h"
+#include "comm/work.h"
 
 static inline ls_status carry_out(ls_comm *comm, ls_call *call, ls_work **work) {
     ls_comm_use(comm);

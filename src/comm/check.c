@@ -1,7 +1,9 @@
 /* Checks and completes public calls according to the table of operations (pieces.h). */
+#include "comm/check.h"
+
 #include "base/status.h"
-#include "comm/frame.h"
 #include "comm/pieces.h"
+#include "comm/record.h"
 #include "comm/reduce.h"
 #include "comm/reduce_kernels.h"
 

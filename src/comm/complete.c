@@ -1,9 +1,11 @@
 /* Begins a call on the backend, after adding what the call leaves out: the displacements of contiguous parts, and a
  * copy of the data that an in-place alltoall sends. */
+#include "comm/complete.h"
+
 #include <string.h>
 
 #include "base/memory.h"
-#include "comm/frame.h"
+#include "comm/record.h"
 
 /* Provides memory of the communicator. Out of memory, revokes the communicator, because the other ranks have begun
  * the call or are about to. */

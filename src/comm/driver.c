@@ -1,13 +1,14 @@
-/*
- * The progress thread advances started work of communicators while the program computes. There is one such thread per
- * process. It sleeps while no communicator has unfinished work.
- */
+#include "comm/driver.h"
+
 #include <pthread.h>
 #include <string.h>
 
 #include "base/threads.h"
 #include "base/wait.h"
-#include "comm/frame.h"
+#include "comm/progress.h"
+#include "comm/record.h"
+#include "comm/threads.h"
+#include "comm/work.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the next two */
 static int drives;                                       /* number of driven communicators */

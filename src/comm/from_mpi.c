@@ -10,7 +10,7 @@
 
 #include "base/status.h"
 #include "base/threads.h"
-#include "comm/frame.h"
+#include "comm/record.h"
 #include "comm/rendezvous.h"
 #include "comm/separate.h"
 

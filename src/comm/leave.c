@@ -2,10 +2,16 @@
  * A rank that calls ls_finalize, or exits without it, makes no more calls on the world and its split communicators. It
  * notifies all ranks of these communicators, so that no rank waits for it.
  */
+#include "comm/leave.h"
+
 #include <pthread.h>
 #include <stdio.h>
 
-#include "comm/frame.h"
+#include "comm/driver.h"
+#include "comm/progress.h"
+#include "comm/record.h"
+#include "comm/threads.h"
+#include "comm/work.h"
 
 /* Several threads of a rank may split and free communicators that have the same parent. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

@@ -3,7 +3,10 @@
 
 #include <string.h>
 
-#include "comm/frame.h"
+#include "comm/progress.h"
+#include "comm/record.h"
+#include "comm/threads.h"
+#include "comm/work.h"
 
 /* Runs an all-reduce whose result is the lowest rank that is out of memory. `mine` is true if this rank has memory. */
 static ls_status agree(ls_comm *comm, size_t size, bool mine) {

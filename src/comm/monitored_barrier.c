@@ -2,8 +2,12 @@
 #include <math.h>
 
 #include "base/trace.h"
-#include "comm/frame.h"
 #include "comm/meter.h"
+#include "comm/progress.h"
+#include "comm/record.h"
+#include "comm/threads.h"
+#include "comm/waiting.h"
+#include "comm/work.h"
 
 /* The longest wait for ranks that have not yet learned the result of the barrier. */
 #define SETTLE_NS UINT64_C(2000000000)

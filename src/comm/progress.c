@@ -1,7 +1,9 @@
-/* The communicators with unfinished work, each belonging to the thread that uses it: see frame.h. */
+#include "comm/progress.h"
+
 #include <pthread.h>
 
-#include "comm/frame.h"
+#include "base/wait.h"
+#include "comm/record.h"
 
 /*
  * There is one list for all threads, with a lock, because a communicator may pass to another thread while it has open

@@ -3,7 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "comm/frame.h"
+#include "comm/agree.h"
+#include "comm/record.h"
 
 typedef struct text_record {
     char text[LS_SAME_TEXT_CAPACITY];

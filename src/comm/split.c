@@ -4,8 +4,11 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "comm/frame.h"
+#include "comm/agree.h"
+#include "comm/leave.h"
+#include "comm/record.h"
 #include "comm/separate.h"
+#include "comm/threads.h"
 
 /* The request of a rank, as it is exchanged. */
 typedef struct wish {

@@ -1,5 +1,7 @@
-/* Determines which thread may call on a communicator: see frame.h. */
-#include "comm/frame.h"
+#include "comm/threads.h"
+
+#include "base/wait.h"
+#include "comm/record.h"
 
 #define TWO_THREADS                                                                                                    \
     "two threads use this communicator at once: use it from one thread at a time, or give each thread its own "        \

@@ -1,8 +1,10 @@
 /* Warnings about long waits: see ls_comm_tell_waiting. */
+#include "comm/waiting.h"
+
 #include <stdio.h>
 
 #include "base/log.h"
-#include "comm/frame.h"
+#include "comm/backend.h"
 
 #define TELL_AGAIN_NS UINT64_C(60000000000)
 

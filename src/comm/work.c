@@ -1,10 +1,32 @@
+#include "comm/work.h"
+
 #include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
 #include "base/trace.h"
-#include "comm/frame.h"
+#include "comm/complete.h"
 #include "comm/meter.h"
+#include "comm/progress.h"
+#include "comm/record.h"
+#include "comm/threads.h"
+
+/* One asynchronous call. Calls that have not been waited for yet are in the communicator's list `open`; calls that
+ * have not finished are also in its queue, in order. */
+struct ls_work {
+    ls_comm *comm; /* NULL once the communicator has been freed */
+    ls_call call;
+    bool posted;   /* a send or receive, which is in no queue */
+    void *request; /* the backend's request of a posted call that has not finished */
+    bool begun;
+    atomic_bool finished; /* a thread may read it before it takes the work over from another thread */
+    ls_status status;
+    bool (*finish_closed)(bool wait); /* set if the call was unfinished when the communicator was freed */
+    ls_work *next_queued;
+    ls_work *next_open;
+    ls_work **open_link; /* the pointer that points to this work in the list of open work */
+    char message[LS_ERROR_CAPACITY];
+};
 
 _Thread_local ls_comm_meter ls_comm_metered;
 

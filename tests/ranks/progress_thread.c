@@ -15,7 +15,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "comm/frame.h"
+#include "comm/poll.h"
+#include "comm/record.h"
 
 enum { LARGE = 1 << 20, ROUNDS = 3, LONGEST_S = 120 };
 

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/frame.h"
+#include "comm/progress.h"
 
 enum { MESSAGES = 40, LARGE = 1500000, MIDDLING = 70000 };
 

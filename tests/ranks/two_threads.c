@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "comm/frame.h"
+#include "comm/record.h"
 
 enum { TRIES = 50000 };
 

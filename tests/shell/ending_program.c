@@ -11,8 +11,7 @@
 
 #include <lockstep/lockstep.h>
 
-/* declared in comm/frame.h, whose ls_join_context conflicts with the tensors' header */
-extern uint64_t ls_comm_tell_after_ns;
+#include "comm/waiting.h"
 
 enum { LARGE = 4000000 };
 

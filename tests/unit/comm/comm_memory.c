@@ -12,7 +12,7 @@
 #include <lockstep/parallel.h>
 
 #include "base/status.h"
-#include "comm/frame.h"
+#include "comm/record.h"
 #include "tensor/scope.h"
 
 /* A counting allocator that fails from allocation `fails_at` on; 0 means never. */

@@ -8,7 +8,7 @@
 #include "tests/support/unit.h"
 
 #include "base/status.h"
-#include "comm/frame.h"
+#include "comm/record.h"
 
 #define COUNT 30000
 

@@ -15,8 +15,8 @@
 
 #include "base/random.h"
 #include "comm/backend/shm/shm.h"
-#include "comm/frame.h"
 #include "comm/match.h"
+#include "comm/record.h"
 #include "tests/support/forks.h"
 #include "tests/support/fuzz.h"
 

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "comm/backend/shm/shm.h"
-#include "comm/frame.h"
+#include "comm/record.h"
 #include "tests/support/allocator.h"
 #include "tests/support/files.h"
 #include "tests/support/forks.h"

@@ -16,8 +16,9 @@
 #include <lockstep/lockstep.h>
 
 #include "base/hash.h"
+#include "base/wait.h"
 #include "comm/engine/engine.h"
-#include "comm/frame.h"
+#include "comm/record.h"
 #include "comm/transport/simulated/state.h"
 #include "parallel/parallel.h"
 #include "tests/simulated/calls.h"

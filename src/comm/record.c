@@ -1,6 +1,6 @@
 /* The record of a communicator, its references and its failure. Calls no functions in other files of the call layer
- * (frame.h). */
-#include "comm/comm.h"
+ * (the table in record.h). */
+#include "comm/record.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -10,18 +10,17 @@
 
 #include "base/memory.h"
 #include "comm/device_buffers.h"
-#include "comm/frame.h"
 #include "comm/rank_report.h"
 
 static ls_status reserve(ls_comm *comm, const ls_join_context *join) {
     const size_t size = (size_t)comm->size;
-    size_t *numbers = ls_allocate_zeroed(LS_FRAME_PARTS * size, sizeof *numbers);
+    size_t *numbers = ls_allocate_zeroed(LS_PLACE_ARRAYS * size, sizeof *numbers);
     comm->parts[0] = numbers;
     comm->prefix = ls_duplicate_string(join->prefix);
     if (numbers == NULL || comm->prefix == NULL) {
-        return ls_fail_memory("ls_comm_open", LS_FRAME_PARTS * size * sizeof *numbers);
+        return ls_fail_memory("ls_comm_open", LS_PLACE_ARRAYS * size * sizeof *numbers);
     }
-    for (size_t i = 1; i < LS_FRAME_PARTS; i++) {
+    for (size_t i = 1; i < LS_PLACE_ARRAYS; i++) {
         comm->parts[i] = numbers + i * size;
     }
     return LS_OK;
