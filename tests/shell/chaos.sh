@@ -1,6 +1,6 @@
 # Trainings whose ranks are killed, stopped for a while or slowed down at random moments, on every backend, end with the
-# bits of an undisturbed training; after a kill, another job resumes from the newest checkpoint. LOCKSTEP_TEST_RUNS is the number
-# of runs for each backend and kind of disturbance (1). LOCKSTEP_TEST_SEED="SEED ..." repeats seeds.
+# bits of an undisturbed training; after a kill, another job resumes from the newest checkpoint. LOCKSTEP_TEST_RUNS is
+# the number of runs for each backend and kind of disturbance (1). LOCKSTEP_TEST_SEED="SEED ..." repeats seeds.
 . "$LS_SOURCE/tests/support/mpi.sh"
 . "$LS_SOURCE/tests/support/idx.sh"
 export OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1
