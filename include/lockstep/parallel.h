@@ -367,6 +367,10 @@ typedef struct ls_data_parallel_options {
      *
      * With `.shards`, buckets are sent during the backward pass of each rank's last slice. Ignored (off) with batch
      * normalization, and if the quotient of S and the number of ranks is not a power of two.
+     *
+     * With `.zero` = 2 or 3, gradients of a unit are averaged during the backward pass of the next unit. With `.zero` =
+     * 3, the parameters of the next unit are gathered while a unit runs. The module has one private communicator. See
+     * docs/explanation/sharded-state.md.
      */
     ls_overlap_mode overlap;
     /**
@@ -385,13 +389,13 @@ typedef struct ls_data_parallel_options {
      * - 3: the parameters of units, too. A rank has all parameters of a unit only while the unit runs.
      *
      * With Adam in f32 on P ranks, N parameters need 16N, 8N + 8N/P, 4N + 12N/P and 16N/P bytes in stages 0 to 3, and
-     * in stages 2 and 3 also the bytes of one or two units. Results are bit-identical to stage 0, except if ranks have
+     * in stages 2 and 3 also the bytes of one to four units. Results are bit-identical to stage 0, except if ranks have
      * different numbers of samples, or if gradients of several passes add up.
      *
      * All ranks must pass the same stage. Create optimizers after ls_data_parallel, for the module that it returns.
      * ls_optimizer_step, ls_optimizer_state and ls_optimizer_save are then collective calls; in stages 2 and 3,
      * ls_forward, ls_clip_grad_norm and ls_grad_scaler_unscale are, too. ls_lamb and ls_muon keep whole parameters on a
-     * rank. Fails with LS_ERR_UNSUPPORTED in stages 2 and 3 on a GPU, with .powersgd_rank, .wire and LS_OVERLAP_ON;
+     * rank. Fails with LS_ERR_UNSUPPORTED in stages 2 and 3 on a GPU, with .powersgd_rank and .wire;
      * ls_lbfgs and ls_conjugate_gradient fail in stages 1 to 3. Fails with LS_ERR_UNSUPPORTED if another data-parallel
      * module has some of the parameters, with LS_ERR_ARGUMENT if a model has no units in stages 2 and 3, and with
      * LS_ERR_MISMATCH if the ranks pass different stages.

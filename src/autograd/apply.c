@@ -5,6 +5,7 @@
 #include "autograd/tape.h"
 #include "base/log.h"
 #include "base/trace.h"
+#include "comm/poll.h"
 
 bool ls_no_grad(bool on) {
     ls_thread_state *thread = ls_thread();
@@ -140,6 +141,7 @@ static ls_tensor *apply(const ls_op *op, ls_tensor *const *inputs, int input_cou
 ls_tensor *ls_apply(const ls_op *op, ls_tensor *const *inputs, int input_count, const ls_op_parameters *parameters) {
     const uint64_t began = ls_trace_now();
     ls_tensor *result = apply(op, inputs, input_count, parameters);
+    ls_comm_poll();
     ls_trace_add(LS_TRACE_FORWARD, began, -1, "%s", op->name);
     return result;
 }

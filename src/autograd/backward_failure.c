@@ -46,18 +46,6 @@ bool ls_fail_at_nodes(const ls_thread_state *thread, ls_scope *scope, ls_tape_li
     return told;
 }
 
-/* Notifies the other ranks if they wait for this rank only at the end of the pass, and at no further node. */
-void ls_fail_at_end(const ls_backward_pass *pass) {
-    const ls_scope_callback *callback = pass->told ? NULL : find_telling(pass->scope);
-    if (callback == NULL) {
-        return;
-    }
-    ls_saved_error cause;
-    ls_error_save(&cause);
-    (void)callback->watch->fail(callback->user, true);
-    (void)ls_error_put_back(&cause);
-}
-
 /*
  * Other ranks may wait in a call that this rank has not reached. That call fails on all ranks, and then the other ranks
  * do not have a loss either.
@@ -83,6 +71,23 @@ ls_telling ls_watch_tell(const ls_pass_watch *watch, void *user, bool begun) {
         snprintf(scope->message, sizeof scope->message, "%s", ls_error_message());
     }
     return told;
+}
+
+/*
+ * Notifies the other ranks if they wait for this rank only at the end of the pass or in a call of a module, and at no
+ * further node.
+ */
+void ls_fail_at_end(const ls_backward_pass *pass) {
+    const ls_scope_callback *callback = pass->told ? NULL : find_telling(pass->scope);
+    if (callback == NULL) {
+        return;
+    }
+    ls_saved_error cause;
+    ls_error_save(&cause);
+    const ls_telling told = ls_watch_tell(callback->watch, callback->user, true);
+    if (told == LS_NOT_TOLD || cause.status != LS_ERR_MISMATCH) { /* otherwise the error names the rank that failed */
+        (void)ls_error_put_back(&cause);
+    }
 }
 
 void ls_abandon_watches(const ls_scope *scope, const void *told) {

@@ -43,6 +43,7 @@
 #include "parallel/averaging.h"
 #include "parallel/divisor_sums.h"
 #include "parallel/slices.h"
+#include "parallel/unit_exchange.h"
 
 /* ---- gradients --------------------------------------------------------------------------------------------------- */
 
@@ -122,9 +123,21 @@ static ls_status decide_pending(ls_data_parallel_state *state, const ls_tail *me
                                     "gives the model no gradient: with such passes, every rank needs samples");
 }
 
+/* Ends the averaging of units in flight. Returns whether this rank has failed, now or before. */
+static double end_units(const ls_data_parallel_state *state, double failed) {
+    ls_saved_error cause;
+    ls_error_save(&cause);
+    const ls_status status = state->shards != NULL ? ls_units_end_average(state->shards) : LS_OK;
+    if (failed > 0) {
+        (void)ls_error_put_back(&cause);
+    }
+    return status != LS_OK ? 1 : failed;
+}
+
 /* Averages at the end of a pass for which the ranks have agreed on scaling factors. */
 static ls_status average_agreed(ls_data_parallel_state *state, double samples, ls_tail own) {
     ls_tail mean;
+    own.failed = end_units(state, own.failed);
     own.weight = 1;
     LS_TRY(state->no_sync ? gather(state, &own, &mean) : average_gradients(state, own, &mean));
     LS_TRY(decide_pending(state, &mean));

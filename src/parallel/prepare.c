@@ -39,7 +39,7 @@ typedef struct setting {
  */
 static bool chooses_overlap(const ls_data_parallel_state *state, const ls_data_parallel_options *options, setting of) {
     const int ranks = ls_comm_size(state->comm);
-    if (of.shares || options->zero > 1 || options->powersgd_rank > 0 || ranks == 1 || !of.on_host ||
+    if (of.shares || options->powersgd_rank > 0 || ranks == 1 || !of.on_host ||
         (options->shards > 1 && !ls_slices_are_regular(options->shards, ranks))) {
         return false;
     }
@@ -84,11 +84,9 @@ static ls_status check_zero(const ls_data_parallel_state *state, const ls_data_p
         return ls_fail(LS_ERR_UNSUPPORTED, "ls_data_parallel: .zero is set, but another data-parallel module has some "
                                            "of the parameters");
     }
-    if (*zero > 1 && (options->overlap == LS_OVERLAP_ON || !of.on_host)) {
+    if (*zero > 1 && !of.on_host) {
         return ls_fail(LS_ERR_UNSUPPORTED,
-                       "ls_data_parallel: .zero = %d cannot be combined with .overlap = LS_OVERLAP_ON or a model on a "
-                       "GPU: omit that setting, or use .zero = 1",
-                       *zero);
+                       "ls_data_parallel: .zero = %d cannot be combined with a model on a GPU: use .zero = 1", *zero);
     }
     *zero = ls_comm_size(state->comm) > 1 ? *zero : 0;
     return LS_OK;
@@ -179,14 +177,14 @@ static ls_status open_overlap(ls_data_parallel_state *state, size_t bucket_bytes
 }
 
 /* Fails if parameters differ between ranks, because sharding would mix them silently. */
-static ls_status open_shards(ls_data_parallel_state *state, int zero, bool synced) {
+static ls_status open_shards(ls_data_parallel_state *state, int zero, bool synced, bool overlaps) {
     const ls_gradient_reducer *reducer = &state->reducer;
     state->shards = ls_shards_open(state->module, state->model, zero, reducer);
     if (state->shards == NULL) {
         return ls_error_status();
     }
     LS_TRY(synced ? LS_OK : ls_replicas_compare("ls_data_parallel", state->model, state->comm));
-    return ls_units_open(state->shards);
+    return ls_units_open(state->shards, overlaps);
 }
 
 ls_status ls_data_parallel_prepare(ls_data_parallel_state *state, const ls_data_parallel_options *options) {
@@ -240,12 +238,12 @@ ls_status ls_data_parallel_prepare(ls_data_parallel_state *state, const ls_data_
         LS_TRY(ls_powersgd_open(state, options->powersgd_rank));
     }
     state->agrees = zero > 1; /* gradients are averaged before the end of the pass */
-    LS_TRY(zero > 0 ? open_shards(state, zero, !options->no_initial_sync) : LS_OK);
+    LS_TRY(zero > 0 ? open_shards(state, zero, !options->no_initial_sync, overlaps) : LS_OK);
     if (options->shards > 1) {
         LS_TRY(ls_hosts_check_alike(state->comm, "ls_data_parallel"));
         LS_TRY(ls_slices_open(state, options->shards));
     }
-    return overlaps ? open_overlap(state, options->bucket_bytes) : LS_OK;
+    return overlaps && zero < 2 ? open_overlap(state, options->bucket_bytes) : LS_OK;
 }
 
 void ls_data_parallel_close(ls_data_parallel_state *state) {

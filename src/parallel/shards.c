@@ -4,6 +4,7 @@
 
 #include "base/memory.h"
 #include "base/pages.h"
+#include "comm/abort.h"
 #include "comm/hold.h"
 #include "parallel/buffers.h"
 #include "parallel/cause.h"
@@ -123,11 +124,11 @@ static ls_status note(ls_shards *self, ls_status status) {
 }
 
 /* Sets the counts and displacements of an exchange of a range. Displacements are relative to element `base`. */
-static void count(const ls_shards *self, const ls_range *range, int64_t base) {
+static void count(const ls_shards *self, const ls_range *range, int64_t base, size_t *counts) {
     for (int r = 0; r < self->base.ranks; r++) {
         const ls_range own = owned_by(self, range, r);
-        self->counts[r] = (size_t)own.count;
-        self->counts[self->base.ranks + r] = (size_t)(own.offset - base);
+        counts[r] = (size_t)own.count;
+        counts[self->base.ranks + r] = (size_t)(own.offset - base);
     }
 }
 
@@ -156,9 +157,38 @@ static ls_status share(ls_shards *self, const ls_range *range, const ls_tensor *
 
 ls_status ls_shards_share(ls_shards *self, const ls_range *range) {
     const ls_flat *flat = &self->flats[range->flat];
-    count(self, range, 0);
+    count(self, range, 0, self->counts);
     const ls_tensor whole = ls_flat_view(flat->parameters, flat->dtype, flat->count);
     return note(self, share(self, range, &whole));
+}
+
+/* Returns the status of the begin of an exchange with overlap. The other ranks do not notice a failure by themselves.
+ */
+static ls_status begun(ls_shards *self, ls_status status) {
+    return note(self, status == LS_OK || self->lane == NULL ? status : ls_comm_abort(self->lane, status));
+}
+
+ls_status ls_shards_begin_share(ls_shards *self, const ls_range *range, ls_range_exchange *exchange) {
+    const ls_flat *flat = &self->flats[range->flat];
+    const ls_range own = ls_shards_own(self, range);
+    size_t *counts = exchange->counts;
+    count(self, range, 0, counts);
+    ls_comm_set_check(self->lane, sign_of(range));
+    const ls_status status =
+        ls_comm_allgatherv(self->lane, ls_shards_elements(self, &own, false), flat->parameters->memory, counts,
+                           counts + self->base.ranks, flat->dtype, &exchange->work);
+    ls_comm_set_check(self->lane, 0);
+    return begun(self, status);
+}
+
+static ls_status wait_for(ls_range_exchange *exchange) {
+    ls_work *work = exchange->work;
+    exchange->work = NULL;
+    return ls_work_wait(work);
+}
+
+ls_status ls_shards_end_share(ls_shards *self, ls_range_exchange *exchange) {
+    return note(self, wait_for(exchange));
 }
 
 void *ls_shards_elements(const ls_shards *self, const ls_range *range, bool gradients) {
@@ -189,19 +219,29 @@ static ls_wire_packet packet_of(const ls_shards *self, const ls_range *range, ls
     return packet;
 }
 
-ls_status ls_shards_reduce(ls_shards *self, const ls_range *range) {
+ls_status ls_shards_begin_reduce(ls_shards *self, const ls_range *range, ls_range_exchange *exchange) {
+    const ls_range own = ls_shards_own(self, range);
+    ls_wire_piece all_elements, own_elements;
+    const ls_wire_packet all = packet_of(self, range, &all_elements), mean = packet_of(self, &own, &own_elements);
+    ls_comm *comm = self->lane != NULL ? self->lane : self->comm;
+    ls_shards_count(self, LS_MEMORY_BUCKETS, ls_shards_encoded_bytes(self, range));
+    exchange->encoded = all.format->encode(&all);
+    count(self, range, 0, exchange->counts);
+    ls_comm_set_check(comm, sign_of(range));
+    const ls_status status =
+        ls_comm_reduce_scatterv(comm, all.buffer, mean.buffer, exchange->counts, ls_packet_dtype(&all), LS_AVG,
+                                self->lane != NULL ? &exchange->work : NULL);
+    ls_comm_set_check(comm, 0);
+    return begun(self, status);
+}
+
+ls_status ls_shards_end_reduce(ls_shards *self, const ls_range *range, ls_range_exchange *exchange) {
     const ls_range own = ls_shards_own(self, range);
     const int64_t encoded_bytes = ls_shards_encoded_bytes(self, range);
     ls_wire_piece all_elements, own_elements;
     const ls_wire_packet all = packet_of(self, range, &all_elements), mean = packet_of(self, &own, &own_elements);
-    ls_shards_count(self, LS_MEMORY_BUCKETS, encoded_bytes);
-    const ls_status encoded = all.format->encode(&all);
-    count(self, range, 0);
-    ls_comm_set_check(self->comm, sign_of(range));
-    ls_status status =
-        ls_comm_reduce_scatterv(self->comm, all.buffer, mean.buffer, self->counts, ls_packet_dtype(&all), LS_AVG, NULL);
-    ls_comm_set_check(self->comm, 0);
-    status = encoded != LS_OK ? encoded : status == LS_OK ? mean.format->decode(&mean) : status;
+    ls_status status = wait_for(exchange);
+    status = exchange->encoded != LS_OK ? exchange->encoded : status == LS_OK ? mean.format->decode(&mean) : status;
     ls_pages_discard(all.buffer, all.buffer + encoded_bytes);
     ls_shards_count(self, LS_MEMORY_BUCKETS, -encoded_bytes);
     return note(self, status);
@@ -221,8 +261,9 @@ void ls_shards_discard(const ls_shards *self, const ls_range *range, bool gradie
 /* ---- for optimizers ---------------------------------------------------------------------------------------------- */
 
 static ls_status check(const ls_sharding *sharding, const char *call) {
-    const ls_shards *self = shards_of(sharding);
+    ls_shards *self = shards_of(sharding);
     LS_TRY(ls_shards_check(self, call));
+    LS_TRY(self->settle != NULL ? self->settle(self) : LS_OK);
     return self->averages(self->replicas)
                ? LS_OK
                : ls_fail(LS_ERR_STATE,
@@ -261,7 +302,7 @@ static ls_status share_tensor(ls_sharding *sharding, const ls_tensor *parameter,
     if (!ls_shards_find(self, parameter, &range)) {
         return ls_fail(LS_ERR_STATE, "ls_optimizer_state: a parameter has moved since ls_data_parallel with .zero");
     }
-    count(self, &range, range.offset);
+    count(self, &range, range.offset, self->counts);
     return share(self, &range, tensor);
 }
 
@@ -271,7 +312,11 @@ static ls_status add(ls_sharding *sharding, double *numbers, int64_t number_coun
 }
 
 static void restored(ls_sharding *sharding) {
-    shards_of(sharding)->failed = false;
+    ls_shards *self = shards_of(sharding);
+    if (self->settle != NULL) {
+        (void)self->settle(self);
+    }
+    self->failed = false;
 }
 
 /* ---- lifetime ---------------------------------------------------------------------------------------------------- */
@@ -415,6 +460,7 @@ void ls_shards_close(ls_shards *self) {
         self->replicas = self->model = NULL;
         self->reducer = NULL;
         self->on_decided = NULL;
+        self->settle = NULL;
         hold(&self->base, false);
     }
 }

@@ -20,6 +20,13 @@ typedef struct ls_range {
     int64_t count;
 } ls_range;
 
+/* An exchange of a range in flight. */
+typedef struct ls_range_exchange {
+    size_t *counts;    /* one count per rank, followed by one displacement per rank */
+    ls_work *work;     /* NULL if the exchange has finished, or was not started */
+    ls_status encoded; /* the status of the encoding of gradients */
+} ls_range_exchange;
+
 typedef struct ls_shards ls_shards;
 struct ls_shards {
     ls_sharding base; /* first member */
@@ -30,6 +37,7 @@ struct ls_shards {
     const ls_gradient_reducer
         *reducer; /* borrowed, like `replicas`; has the wire format of gradients, and their encoded form */
     ls_comm *comm;
+    ls_comm *lane;                /* for exchanges that overlap with computation; NULL without overlap */
     ls_flat flats[LS_FLAT_LIMIT]; /* holds the memory */
     int flat_count;
     int64_t *ends[LS_FLAT_LIMIT]; /* end of each rank's elements */
@@ -42,6 +50,11 @@ struct ls_shards {
     int unit_range_count;
     struct ls_sharded_unit *units; /* units.c */
     int unit_count;
+    struct ls_sharded_unit *ahead;     /* the unit whose parameters are in flight before it runs; unit_exchange.c */
+    struct ls_sharded_unit *averaging; /* the unit whose gradients are in flight */
+    struct ls_sharded_unit *latest;    /* the unit that was entered last, and in which pass */
+    bool latest_backward;
+    ls_status (*settle)(ls_shards *shards);      /* ends the exchanges in flight; may be NULL */
     void (*on_decided)(ls_shards *shards);       /* called when sharding is decided; may be NULL */
     bool (*averages)(const ls_module *replicas); /* returns false while the ranks may have different gradients */
     uint64_t versions;                           /* versions of the parameters when the units were gathered; units.c */
@@ -84,10 +97,19 @@ ls_range ls_shards_own(const ls_shards *shards, const ls_range *range);
 ls_status ls_shards_share(ls_shards *shards, const ls_range *range);
 
 /*
- * Replaces this rank's own gradients in a range with the mean over ranks. The other elements of the range are undefined
- * afterwards. Collective.
+ * Begins to send the parameters of a range to every rank. Only on the CPU, with overlap. Collective. If it fails, the
+ * exchanges of all ranks fail.
  */
-ls_status ls_shards_reduce(ls_shards *shards, const ls_range *range);
+ls_status ls_shards_begin_share(ls_shards *shards, const ls_range *range, ls_range_exchange *exchange);
+ls_status ls_shards_end_share(ls_shards *shards, ls_range_exchange *exchange);
+
+/*
+ * Begins to replace this rank's own gradients in a range with the mean over ranks. The other elements of the range are
+ * undefined afterwards. Waits for the exchange if the shards have no overlap. Collective. If it fails, the exchanges of
+ * all ranks fail. Each begun exchange must be ended.
+ */
+ls_status ls_shards_begin_reduce(ls_shards *shards, const ls_range *range, ls_range_exchange *exchange);
+ls_status ls_shards_end_reduce(ls_shards *shards, const ls_range *range, ls_range_exchange *exchange);
 
 /* Frees the memory of the elements of a range (parameters or gradients) that this rank does not own. */
 void ls_shards_discard(const ls_shards *shards, const ls_range *range, bool gradients);

@@ -1,4 +1,4 @@
-#include "parallel/units.h"
+#include "parallel/unit_exchange.h"
 
 #include <string.h>
 
@@ -14,72 +14,11 @@ static ls_sharded_unit *unit_of(ls_unit *unit) {
     return (ls_sharded_unit *)(void *)unit;
 }
 
-/* ---- bytes ------------------------------------------------------------------------------------------------------- */
-
-static size_t bytes_of(const ls_sharded_unit *unit, const ls_range *range) {
-    return (size_t)range->count * ls_dtype_size(unit->shards->flats[range->flat].dtype);
-}
-
-static size_t all_bytes(const ls_sharded_unit *unit) {
-    size_t bytes = 0;
-    for (int k = 0; k < unit->range_count; k++) {
-        bytes += bytes_of(unit, &unit->ranges[k]);
-    }
-    return bytes;
-}
-
-static size_t own_bytes(const ls_sharded_unit *unit) {
-    size_t bytes = 0;
-    for (int k = 0; k < unit->range_count; k++) {
-        const ls_range own = ls_shards_own(unit->shards, &unit->ranges[k]);
-        bytes += bytes_of(unit, &own);
-    }
-    return bytes;
-}
-
-static void count_gradients(ls_sharded_unit *unit, size_t bytes) {
-    ls_shards_count(unit->shards, LS_MEMORY_GRADIENTS, (int64_t)bytes - unit->gradient_bytes);
-    unit->gradient_bytes = (int64_t)bytes;
-}
-
 /* ---- parameters -------------------------------------------------------------------------------------------------- */
-
-static void mark_absent(ls_sharded_unit *unit, bool absent) {
-    if (unit->absent != absent) {
-        for (int i = 0; i < unit->parameter_count; i++) {
-            unit->parameters[i]->references += absent ? LS_ABSENT : -LS_ABSENT;
-        }
-        const int64_t others = (int64_t)(all_bytes(unit) - own_bytes(unit));
-        ls_shards_count(unit->shards, LS_MEMORY_PARAMETERS, absent ? -others : others);
-        unit->absent = absent;
-    }
-}
-
-static ls_status gather(ls_sharded_unit *unit) {
-    if (!unit->absent) {
-        return LS_OK;
-    }
-    for (int k = 0; k < unit->range_count; k++) {
-        LS_TRY(ls_shards_share(unit->shards, &unit->ranges[k]));
-    }
-    mark_absent(unit, false);
-    return LS_OK;
-}
-
-/* Discards the parameters that this rank does not own, unless the unit is running or no rank owns parameters yet. */
-static void reshard(ls_sharded_unit *unit) {
-    if (!unit->shards->decided || unit->shards->stage < 3 || unit->shards->gathered || unit->runs > 0 || unit->absent) {
-        return;
-    }
-    for (int k = 0; k < unit->range_count; k++) {
-        ls_shards_discard(unit->shards, &unit->ranges[k], false);
-    }
-    mark_absent(unit, true);
-}
 
 static void reshard_all(ls_shards *shards) {
     for (int i = 0; i < shards->unit_count; i++) {
-        reshard(&shards->units[i]);
+        ls_unit_reshard(&shards->units[i]);
     }
 }
 
@@ -134,6 +73,7 @@ ls_status ls_units_gather(ls_shards *shards, bool on) {
     if (shards == NULL || shards->stage < 3 || shards->gathered == on) {
         return LS_OK;
     }
+    LS_TRY(ls_units_settle(shards));
     if (!on) {
         LS_TRY(check_before_resharding(shards));
         shards->gathered = false;
@@ -142,7 +82,7 @@ ls_status ls_units_gather(ls_shards *shards, bool on) {
     }
     LS_TRY(ls_comm_check_open(call, shards->comm));
     for (int i = 0; i < shards->unit_count; i++) {
-        LS_TRY(gather(&shards->units[i]));
+        LS_TRY(ls_unit_gather(&shards->units[i]));
     }
     shards->gathered = true;
     shards->versions = versions_of(shards);
@@ -162,14 +102,15 @@ ls_status ls_units_gather_one(ls_shards *shards, const ls_tensor *parameter) {
     if (shards == NULL || shards->stage < 3 || shards->gathered) {
         return LS_OK;
     }
+    LS_TRY(ls_units_settle(shards));
     for (int i = 0; i < shards->unit_count; i++) {
         if (has_parameter(&shards->units[i], parameter)) {
             wanted = &shards->units[i];
         } else {
-            reshard(&shards->units[i]);
+            ls_unit_reshard(&shards->units[i]);
         }
     }
-    return wanted != NULL ? gather(wanted) : LS_OK;
+    return wanted != NULL ? ls_unit_gather(wanted) : LS_OK;
 }
 
 /* ---- gradients --------------------------------------------------------------------------------------------------- */
@@ -187,9 +128,6 @@ static ls_status refuse_hooks(const ls_sharded_unit *unit) {
     }
     return LS_OK;
 }
-
-/* The marks of a parameter, on which the ranks agree. */
-enum { GIVEN = 1, FROZEN = 2, TRAINED = 4 };
 
 /* Zeroes missing gradients. */
 static ls_status clear_missing(const ls_sharded_unit *unit) {
@@ -209,7 +147,7 @@ static ls_status keep_earlier(ls_sharded_unit *unit) {
     for (int i = 0; i < unit->parameter_count; i++) {
         any = any || unit->parameters[i]->leaf->has_gradient;
     }
-    const size_t bytes = own_bytes(unit);
+    const size_t bytes = ls_unit_own_bytes(unit);
     if (!any || bytes == 0) {
         return LS_OK;
     }
@@ -221,7 +159,7 @@ static ls_status keep_earlier(ls_sharded_unit *unit) {
     char *to = unit->earlier;
     for (int k = 0; k < unit->range_count; k++) {
         const ls_range own = ls_shards_own(unit->shards, &unit->ranges[k]);
-        const size_t part = bytes_of(unit, &own);
+        const size_t part = (size_t)own.count * ls_dtype_size(unit->shards->flats[own.flat].dtype);
         memcpy(to, ls_shards_elements(unit->shards, &own, true), part);
         to += part;
     }
@@ -236,75 +174,27 @@ static void open_gradients(const ls_sharded_unit *unit, bool open) {
 
 static ls_status begin_gradients(ls_sharded_unit *unit) {
     LS_TRY(refuse_hooks(unit));
+    LS_TRY(unit->shards->averaging == unit ? ls_units_end_average(unit->shards) : LS_OK);
     LS_TRY(keep_earlier(unit));
     for (int i = 0; i < unit->parameter_count; i++) {
         ls_leaf *leaf = unit->parameters[i]->leaf;
-        unit->marks[i] = (leaf->has_gradient ? GIVEN : 0) | (leaf->tensor->needs_grad ? TRAINED : FROZEN);
+        unit->marks[i] =
+            (leaf->has_gradient ? LS_UNIT_GIVEN : 0) | (leaf->tensor->needs_grad ? LS_UNIT_TRAINED : LS_UNIT_FROZEN);
         leaf->has_gradient = false;
     }
     open_gradients(unit, true);
-    count_gradients(unit, all_bytes(unit));
-    return LS_OK;
-}
-
-/* Adds the gradients of earlier passes to this rank's own elements. */
-static ls_status add_earlier(ls_sharded_unit *unit) {
-    const char *from = unit->earlier;
-    for (int k = 0; k < unit->range_count && from != NULL; k++) {
-        const ls_range own = ls_shards_own(unit->shards, &unit->ranges[k]);
-        const ls_dtype dtype = unit->shards->flats[own.flat].dtype;
-        LS_TRY(ls_device_kernels(&ls_cpu)->axpy(ls_device_stream(&ls_cpu), dtype, own.count, 1, from,
-                                                ls_shards_elements(unit->shards, &own, true)));
-        from += (size_t)own.count * ls_dtype_size(dtype);
-    }
-    return LS_OK;
-}
-
-/* Agrees on which parameters have a gradient on any rank. Fails on all ranks if a parameter is frozen on only some
- * ranks. */
-static ls_status agree_on_marks(ls_sharded_unit *unit) {
-    const size_t count = (size_t)unit->parameter_count;
-    for (size_t i = 0; i < count; i++) {
-        unit->marks[i] |= unit->parameters[i]->leaf->has_gradient ? GIVEN : 0;
-    }
-    LS_TRY(ls_comm_allreduce(unit->shards->comm, unit->marks, unit->marks, count, LS_U8, LS_BOR, NULL));
-    for (size_t i = 0; i < count; i++) {
-        if ((unit->marks[i] & (FROZEN | TRAINED)) == (FROZEN | TRAINED)) {
-            return ls_fail(LS_ERR_MISMATCH,
-                           "ls_backward: a parameter %s of %s is frozen (ls_set_requires_grad) on some ranks only: "
-                           "freeze it on all ranks or on none",
-                           LS_SHAPE_TEXT(unit->parameters[i]), unit->module->type->name);
-        }
-    }
-    return LS_OK;
-}
-
-static ls_status average(ls_sharded_unit *unit) {
-    LS_TRY(clear_missing(unit));
-    LS_TRY(agree_on_marks(unit));
-    for (int k = 0; k < unit->range_count; k++) {
-        LS_TRY(ls_shards_reduce(unit->shards, &unit->ranges[k]));
-    }
-    LS_TRY(add_earlier(unit));
-    for (int i = 0; i < unit->parameter_count; i++) {
-        unit->parameters[i]->leaf->has_gradient = (unit->marks[i] & GIVEN) != 0;
-    }
+    ls_unit_count_gradients(unit);
     return LS_OK;
 }
 
 static ls_status end_gradients(ls_sharded_unit *unit, ls_status status) {
     open_gradients(unit, false);
-    status = status == LS_OK ? average(unit) : status;
     if (status != LS_OK) {
-        unit->shards->failed = true;
+        ls_unit_forget_gradients(unit);
+        return status;
     }
-    ls_free(unit->earlier);
-    unit->earlier = NULL;
-    for (int k = 0; k < unit->range_count; k++) {
-        ls_shards_discard(unit->shards, &unit->ranges[k], true);
-    }
-    count_gradients(unit, own_bytes(unit));
-    return status;
+    LS_TRY(clear_missing(unit));
+    return ls_unit_average(unit);
 }
 
 /* ---- runs -------------------------------------------------------------------------------------------------------- */
@@ -314,11 +204,12 @@ static ls_status enter(ls_unit *base, bool backward) {
     const char *by = backward ? "ls_backward" : "ls_forward";
     LS_TRY(ls_shards_check(unit->shards, by));
     LS_TRY(ls_shards_decide(unit->shards, by));
-    LS_TRY(gather(unit));
-    const ls_status status = backward ? begin_gradients(unit) : LS_OK;
+    LS_TRY(ls_unit_gather(unit));
+    ls_status status = ls_unit_look_ahead(unit, backward);
+    status = status == LS_OK && backward ? begin_gradients(unit) : status;
     if (status != LS_OK) {
         unit->shards->failed = true;
-        reshard(unit);
+        ls_unit_reshard(unit);
         return status;
     }
     unit->runs++;
@@ -329,7 +220,7 @@ static ls_status leave(ls_unit *base, bool backward, ls_status status) {
     ls_sharded_unit *unit = unit_of(base);
     unit->runs--;
     status = backward ? end_gradients(unit, status) : status;
-    reshard(unit);
+    ls_unit_reshard(unit);
     return status;
 }
 
@@ -401,11 +292,12 @@ static void add_range(const ls_shards *shards, const ls_tensor *parameter, ls_ra
 /* Creates the lists of a unit. */
 static ls_status fill_unit(ls_sharded_unit *unit) {
     ls_shards *shards = unit->shards;
-    const size_t most = (size_t)ls_module_parameter_count(unit->module);
+    const size_t most = (size_t)ls_module_parameter_count(unit->module), ranks = (size_t)shards->base.ranks;
     unit->ranges = ls_allocate_zeroed(most, sizeof *unit->ranges);
     unit->parameters = ls_allocate_zeroed(most, sizeof *unit->parameters);
     unit->marks = ls_allocate_zeroed(most, sizeof *unit->marks);
-    if (unit->ranges == NULL || unit->parameters == NULL || unit->marks == NULL) {
+    unit->exchanges = ls_allocate_zeroed(most, sizeof *unit->exchanges);
+    if (unit->ranges == NULL || unit->parameters == NULL || unit->marks == NULL || unit->exchanges == NULL) {
         return ls_fail_memory("ls_data_parallel", most * sizeof *unit->ranges);
     }
     for (size_t i = 0; i < most; i++) {
@@ -414,6 +306,12 @@ static ls_status fill_unit(ls_sharded_unit *unit) {
             unit->parameters[unit->parameter_count++] = parameter;
             add_range(shards, parameter, unit->ranges, &unit->range_count);
             parameter->leaf->shard = true;
+        }
+    }
+    for (int k = 0; k < unit->range_count; k++) {
+        unit->exchanges[k].counts = ls_allocate_zeroed(2 * ranks, sizeof *unit->exchanges->counts);
+        if (unit->exchanges[k].counts == NULL) {
+            return ls_fail_memory("ls_data_parallel", 2 * ranks * sizeof *unit->exchanges->counts);
         }
     }
     return LS_OK;
@@ -503,9 +401,13 @@ static ls_status make_units(ls_shards *shards) {
     return for_each_recomputed(shards->model, shards, add_unit);
 }
 
-ls_status ls_units_open(ls_shards *shards) {
+ls_status ls_units_open(ls_shards *shards, bool overlaps) {
     LS_TRY(shards->stage >= 2 ? make_units(shards) : LS_OK);
     LS_TRY(list_ranges(shards));
+    if (shards->stage >= 2 && overlaps) {
+        LS_TRY(ls_comm_split(shards->comm, 0, shards->base.rank, &shards->lane));
+        shards->settle = ls_units_settle;
+    }
     if (shards->stage >= 2) { /* the old memory of the parameters, before the new layout */
         ls_cache_empty(&ls_thread()->cache);
         ls_pages_trim();
@@ -515,6 +417,9 @@ ls_status ls_units_open(ls_shards *shards) {
 
 /* Absent parameters stay absent, because the program may also have them in a different module. */
 void ls_units_close(ls_shards *shards) {
+    if (shards != NULL) {
+        ls_units_cancel(shards);
+    }
     for (int i = 0; shards != NULL && i < shards->unit_count; i++) {
         ls_sharded_unit *unit = &shards->units[i];
         for (int k = 0; k < unit->parameter_count; k++) {
@@ -522,6 +427,10 @@ void ls_units_close(ls_shards *shards) {
             unit->parameters[k]->leaf->has_gradient = false;
         }
         unit->module->unit = NULL;
+        for (int k = 0; k < unit->range_count && unit->exchanges != NULL; k++) {
+            ls_free(unit->exchanges[k].counts);
+        }
+        ls_free(unit->exchanges);
         ls_free(unit->ranges);
         ls_free(unit->parameters);
         ls_free(unit->marks);

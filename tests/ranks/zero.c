@@ -47,6 +47,9 @@ static ls_module *make(void) {
     return ls_module_finish(module);
 }
 
+/* Whether the exchanges of stages 2 and 3 overlap with computation. */
+static _Thread_local bool overlaps;
+
 /* Stages 2 and 3 shard the recomputed layers: all layers except the last. */
 static ls_module *wrap(ls_comm *world, int zero) {
     ls_module *model = make();
@@ -56,7 +59,9 @@ static ls_module *wrap(ls_comm *world, int zero) {
         ls_module_free(model);
         return NULL;
     }
-    return ls_data_parallel(model, world, &(ls_data_parallel_options){.zero = zero});
+    const ls_data_parallel_options options = {.zero = zero,
+                                              .overlap = zero > 1 && overlaps ? LS_OVERLAP_ON : LS_OVERLAP_OFF};
+    return ls_data_parallel(model, world, &options);
 }
 
 /* ---- training ---------------------------------------------------------------------------------------------------- */
@@ -319,9 +324,6 @@ static ls_status test_refused(ls_comm *world) {
     }
     LS_CHECK(ls_data_parallel(make(), world, &(ls_data_parallel_options){.zero = 3}) == NULL);
     LS_EXPECT_MESSAGE("call ls_recompute for the blocks of the model");
-    ls_module *model = ls_sequential(ls_nn_linear(INPUTS, WIDTH), ls_nn_linear(WIDTH, OUTPUTS));
-    const ls_data_parallel_options overlap = {.zero = 2, .overlap = LS_OVERLAP_ON};
-    LS_CHECK(ls_data_parallel(model, world, &overlap) == NULL && ls_error_status() == LS_ERR_UNSUPPORTED);
     ls_module *module = wrap(world, 2);
     LS_TRY(ls_add_grad_hook(ls_module_parameter(module, 0), never_called, NULL));
     ls_scope *scope = ls_scope_begin();
@@ -466,16 +468,20 @@ ls_status rank_test(ls_comm *world) {
     for (int zero = 1; zero <= highest; zero++) {
         for (int kind = 0; kind < OPTIMIZERS_OF_ONE_PASS; kind++) {
             for (int uneven = 0; uneven < 2; uneven++) {
+                overlaps = (kind + uneven) % 2 == 0;
                 const ls_status status = compare(kind, zero, uneven != 0, world);
                 if (status != LS_OK) {
-                    return ls_fail(status, ".zero = %d, %s, %s: %s", zero, optimizer_names[kind],
-                                   uneven != 0 ? "uneven" : "even", ls_error_message());
+                    return ls_fail(status, ".zero = %d, %s, %s, overlap %d: %s", zero, optimizer_names[kind],
+                                   uneven != 0 ? "uneven" : "even", overlaps, ls_error_message());
                 }
             }
         }
     }
     for (int zero = 2; zero <= highest; zero++) {
-        LS_TRY(test_uneven(zero, world));
+        for (int on = 0; on < 2; on++) {
+            overlaps = on != 0;
+            LS_TRY(test_uneven(zero, world));
+        }
     }
     ls_scope *scope = ls_scope_begin();
     if (highest < 2) {
@@ -484,7 +490,10 @@ ls_status rank_test(ls_comm *world) {
     } else {
         LS_TRY(test_absent(world));
         LS_TRY(test_refused(world));
-        LS_TRY(test_fault(world));
+        for (int on = 0; on < 2; on++) {
+            overlaps = on != 0;
+            LS_TRY(test_fault(world));
+        }
     }
     LS_TRY(test_groups(world));
     LS_TRY(test_order(world));

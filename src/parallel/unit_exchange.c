@@ -1,0 +1,275 @@
+#include "parallel/unit_exchange.h"
+
+#include "base/memory.h"
+#include "parallel/parallel.h"
+#include "tensor/device.h"
+
+/* ---- bytes ------------------------------------------------------------------------------------------------------- */
+
+static size_t bytes_of(const ls_sharded_unit *unit, const ls_range *range) {
+    return (size_t)range->count * ls_dtype_size(unit->shards->flats[range->flat].dtype);
+}
+
+static size_t all_bytes(const ls_sharded_unit *unit) {
+    size_t bytes = 0;
+    for (int k = 0; k < unit->range_count; k++) {
+        bytes += bytes_of(unit, &unit->ranges[k]);
+    }
+    return bytes;
+}
+
+size_t ls_unit_own_bytes(const ls_sharded_unit *unit) {
+    size_t bytes = 0;
+    for (int k = 0; k < unit->range_count; k++) {
+        const ls_range own = ls_shards_own(unit->shards, &unit->ranges[k]);
+        bytes += bytes_of(unit, &own);
+    }
+    return bytes;
+}
+
+static void count_gradients(ls_sharded_unit *unit, size_t bytes) {
+    ls_shards_count(unit->shards, LS_MEMORY_GRADIENTS, (int64_t)bytes - unit->gradient_bytes);
+    unit->gradient_bytes = (int64_t)bytes;
+}
+
+void ls_unit_count_gradients(ls_sharded_unit *unit) {
+    count_gradients(unit, all_bytes(unit));
+}
+
+/* Counts the parameters of other ranks: they are in memory now, or no longer. */
+static void count_parameters(const ls_sharded_unit *unit, bool more) {
+    const int64_t others = (int64_t)(all_bytes(unit) - ls_unit_own_bytes(unit));
+    ls_shards_count(unit->shards, LS_MEMORY_PARAMETERS, more ? others : -others);
+}
+
+/* ---- parameters -------------------------------------------------------------------------------------------------- */
+
+static void mark_absent(ls_sharded_unit *unit, bool absent) {
+    for (int i = 0; i < unit->parameter_count; i++) {
+        unit->parameters[i]->references += absent ? LS_ABSENT : -LS_ABSENT;
+    }
+    unit->absent = absent;
+}
+
+static void discard_parameters(const ls_sharded_unit *unit) {
+    for (int k = 0; k < unit->range_count; k++) {
+        ls_shards_discard(unit->shards, &unit->ranges[k], false);
+    }
+    count_parameters(unit, false);
+}
+
+void ls_unit_reshard(ls_sharded_unit *unit) {
+    if (!unit->shards->decided || unit->shards->stage < 3 || unit->shards->gathered || unit->runs > 0 || unit->absent) {
+        return;
+    }
+    discard_parameters(unit);
+    mark_absent(unit, true);
+}
+
+/* Waits for the parameters in flight. Returns the first failure. */
+static ls_status wait_for_parameters(ls_sharded_unit *unit) {
+    ls_saved_error first = {.status = LS_OK};
+    unit->shards->ahead = NULL;
+    for (int k = 0; k < unit->range_count; k++) {
+        if (ls_shards_end_share(unit->shards, &unit->exchanges[k]) != LS_OK && first.status == LS_OK) {
+            ls_error_save(&first);
+        }
+    }
+    return first.status == LS_OK ? LS_OK : ls_error_put_back(&first);
+}
+
+/* Discards parameters that were gathered ahead, and are not needed now. */
+static ls_status drop_ahead(ls_shards *shards) {
+    ls_sharded_unit *unit = shards->ahead;
+    if (unit == NULL) {
+        return LS_OK;
+    }
+    const ls_status status = wait_for_parameters(unit);
+    discard_parameters(unit);
+    return status;
+}
+
+/*
+ * Waits until all ranks have entered the unit. The parameters are in flight on another communicator. A rank that fails
+ * instead makes a different call on this one, so that the other ranks fail, too.
+ */
+static ls_status meet(const ls_sharded_unit *unit) {
+    const ls_range *first = &unit->ranges[0];
+    const int64_t number = first->offset * LS_FLAT_LIMIT + first->flat;
+    int64_t largest[] = {number, -number};
+    LS_TRY(ls_comm_allreduce(unit->shards->comm, largest, largest, 2, LS_I64, LS_MAX, NULL));
+    return largest[0] == -largest[1]
+               ? LS_OK
+               : ls_fail(LS_ERR_MISMATCH,
+                         "ls_forward: the ranks run different modules (%s on this rank), but .zero = 3 in "
+                         "ls_data_parallel gathers the parameters of each module on all ranks together: run the same "
+                         "modules in the same order on all ranks",
+                         unit->module->type->name);
+}
+
+/* Takes over parameters that were gathered ahead. */
+static ls_status take_ahead(ls_sharded_unit *unit) {
+    const ls_status met = meet(unit);
+    if (met != LS_OK) { /* as after a gathering that fails */
+        unit->shards->failed = true;
+        return met;
+    }
+    const ls_status status = wait_for_parameters(unit);
+    if (status != LS_OK) {
+        discard_parameters(unit);
+        return status;
+    }
+    mark_absent(unit, false);
+    return LS_OK;
+}
+
+ls_status ls_unit_gather(ls_sharded_unit *unit) {
+    ls_shards *shards = unit->shards;
+    if (shards->ahead == unit) {
+        return take_ahead(unit);
+    }
+    if (shards->ahead != NULL) { /* the prediction was wrong */
+        shards->latest->next[shards->latest_backward] = NULL;
+        LS_TRY(drop_ahead(shards));
+    }
+    if (!unit->absent) {
+        return LS_OK;
+    }
+    for (int k = 0; k < unit->range_count; k++) {
+        LS_TRY(ls_shards_share(shards, &unit->ranges[k]));
+    }
+    count_parameters(unit, true);
+    mark_absent(unit, false);
+    return LS_OK;
+}
+
+ls_status ls_unit_look_ahead(ls_sharded_unit *unit, bool backward) {
+    ls_shards *shards = unit->shards;
+    if (shards->lane == NULL || shards->gathered) {
+        return LS_OK;
+    }
+    if (shards->latest != NULL && shards->latest_backward == backward) {
+        shards->latest->next[backward] = unit;
+    }
+    shards->latest = unit;
+    shards->latest_backward = backward;
+    ls_sharded_unit *next = unit->next[backward];
+    if (next == NULL || !next->absent || next->range_count == 0) {
+        return LS_OK;
+    }
+    shards->ahead = next;
+    count_parameters(next, true);
+    for (int k = 0; k < next->range_count; k++) {
+        LS_TRY(ls_shards_begin_share(shards, &next->ranges[k], &next->exchanges[k]));
+    }
+    return LS_OK;
+}
+
+/* ---- gradients --------------------------------------------------------------------------------------------------- */
+
+/* Agrees on which parameters have a gradient on any rank. Fails on all ranks if a parameter is frozen on only some
+ * ranks. */
+static ls_status agree_on_marks(ls_sharded_unit *unit) {
+    const size_t count = (size_t)unit->parameter_count;
+    for (size_t i = 0; i < count; i++) {
+        unit->marks[i] |= unit->parameters[i]->leaf->has_gradient ? LS_UNIT_GIVEN : 0;
+    }
+    LS_TRY(ls_comm_allreduce(unit->shards->comm, unit->marks, unit->marks, count, LS_U8, LS_BOR, NULL));
+    for (size_t i = 0; i < count; i++) {
+        if ((unit->marks[i] & (LS_UNIT_FROZEN | LS_UNIT_TRAINED)) == (LS_UNIT_FROZEN | LS_UNIT_TRAINED)) {
+            return ls_fail(LS_ERR_MISMATCH,
+                           "ls_backward: a parameter %s of %s is frozen (ls_set_requires_grad) on some ranks only: "
+                           "freeze it on all ranks or on none",
+                           LS_SHAPE_TEXT(unit->parameters[i]), unit->module->type->name);
+        }
+    }
+    return LS_OK;
+}
+
+/* Adds the gradients of earlier passes to this rank's own elements. */
+static ls_status add_earlier(ls_sharded_unit *unit) {
+    const char *from = unit->earlier;
+    for (int k = 0; k < unit->range_count && from != NULL; k++) {
+        const ls_range own = ls_shards_own(unit->shards, &unit->ranges[k]);
+        const ls_dtype dtype = unit->shards->flats[own.flat].dtype;
+        LS_TRY(ls_device_kernels(&ls_cpu)->axpy(ls_device_stream(&ls_cpu), dtype, own.count, 1, from,
+                                                ls_shards_elements(unit->shards, &own, true)));
+        from += (size_t)own.count * ls_dtype_size(dtype);
+    }
+    return LS_OK;
+}
+
+static void discard_gradients(ls_sharded_unit *unit) {
+    ls_free(unit->earlier);
+    unit->earlier = NULL;
+    for (int k = 0; k < unit->range_count; k++) {
+        ls_shards_discard(unit->shards, &unit->ranges[k], true);
+    }
+    count_gradients(unit, ls_unit_own_bytes(unit));
+}
+
+void ls_unit_forget_gradients(ls_sharded_unit *unit) {
+    unit->shards->failed = true;
+    discard_gradients(unit);
+}
+
+ls_status ls_units_end_average(ls_shards *shards) {
+    ls_sharded_unit *unit = shards->averaging;
+    ls_saved_error first = {.status = LS_OK};
+    if (unit == NULL) {
+        return LS_OK;
+    }
+    shards->averaging = NULL;
+    for (int k = 0; k < unit->range_count; k++) {
+        if (ls_shards_end_reduce(shards, &unit->ranges[k], &unit->exchanges[k]) != LS_OK && first.status == LS_OK) {
+            ls_error_save(&first);
+        }
+    }
+    const ls_status status = first.status == LS_OK ? add_earlier(unit) : ls_error_put_back(&first);
+    for (int i = 0; i < unit->parameter_count && status == LS_OK; i++) {
+        unit->parameters[i]->leaf->has_gradient = (unit->marks[i] & LS_UNIT_GIVEN) != 0;
+    }
+    discard_gradients(unit);
+    shards->failed = shards->failed || status != LS_OK;
+    return status;
+}
+
+static ls_status begin_average(ls_sharded_unit *unit) {
+    ls_shards *shards = unit->shards;
+    LS_TRY(ls_units_end_average(shards));
+    LS_TRY(agree_on_marks(unit));
+    shards->averaging = unit;
+    for (int k = 0; k < unit->range_count; k++) {
+        LS_TRY(ls_shards_begin_reduce(shards, &unit->ranges[k], &unit->exchanges[k]));
+    }
+    return LS_OK;
+}
+
+ls_status ls_unit_average(ls_sharded_unit *unit) {
+    ls_saved_error cause;
+    const ls_status status = begin_average(unit);
+    if (status == LS_OK) {
+        return unit->shards->lane == NULL ? ls_units_end_average(unit->shards) : LS_OK;
+    }
+    ls_error_save(&cause);
+    (void)ls_units_end_average(unit->shards);
+    ls_unit_forget_gradients(unit);
+    return ls_error_put_back(&cause);
+}
+
+/* ---- all exchanges ----------------------------------------------------------------------------------------------- */
+
+ls_status ls_units_settle(ls_shards *shards) {
+    const ls_status dropped = drop_ahead(shards), averaged = ls_units_end_average(shards);
+    return dropped != LS_OK ? dropped : averaged;
+}
+
+void ls_units_cancel(ls_shards *shards) {
+    ls_saved_error cause;
+    ls_error_save(&cause);
+    ls_comm_free(shards->lane); /* ends the exchanges */
+    shards->lane = NULL;
+    (void)ls_units_settle(shards);
+    shards->latest = NULL;
+    (void)ls_error_put_back(&cause);
+}

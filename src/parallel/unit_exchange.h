@@ -1,0 +1,51 @@
+/*
+ * The exchanges of a unit (units.h): gathers its parameters before it runs, and averages its gradients afterwards. With
+ * overlap, both take place while other units compute: the parameters of the unit that ran next in the previous pass are
+ * gathered one unit ahead (prefetching, as in FSDP), and the gradients of a unit are averaged during the next unit's
+ * backward pass.
+ */
+#ifndef LS_PARALLEL_UNIT_EXCHANGE_H
+#define LS_PARALLEL_UNIT_EXCHANGE_H
+
+#include "parallel/units.h"
+
+/* The marks of a parameter, on which the ranks agree. */
+enum { LS_UNIT_GIVEN = 1, LS_UNIT_FROZEN = 2, LS_UNIT_TRAINED = 4 };
+
+/* Gathers the parameters of a unit, unless this rank has them. Collective. */
+ls_status ls_unit_gather(ls_sharded_unit *unit);
+
+/*
+ * Discards the parameters that this rank does not own, unless the unit is running or no rank owns parameters yet. Does
+ * not communicate.
+ */
+void ls_unit_reshard(ls_sharded_unit *unit);
+
+/* Notes that a unit has been entered. With overlap, begins to gather the unit that is expected next. Collective. */
+ls_status ls_unit_look_ahead(ls_sharded_unit *unit, bool backward);
+
+/* Counts the gradients of a unit that is entered in the backward pass. */
+void ls_unit_count_gradients(ls_sharded_unit *unit);
+
+/* Returns the number of bytes of the elements of a unit that this rank owns. */
+size_t ls_unit_own_bytes(const ls_sharded_unit *unit);
+
+/*
+ * Replaces this rank's own gradients with their means, and adds `earlier`. With overlap, they are in flight until
+ * ls_unit_end_average. Missing gradients must be zero. On failure, forgets the gradients. Collective.
+ */
+ls_status ls_unit_average(ls_sharded_unit *unit);
+
+/* Ends the averaging of the unit whose gradients are in flight. Returns LS_OK if there is none. */
+ls_status ls_units_end_average(ls_shards *shards);
+
+/* Frees the gradients that this rank does not own, after a failure. */
+void ls_unit_forget_gradients(ls_sharded_unit *unit);
+
+/* Ends all exchanges in flight. Parameters that were gathered ahead are discarded. */
+ls_status ls_units_settle(ls_shards *shards);
+
+/* Ends all exchanges in flight before the units are freed, without waiting for other ranks. */
+void ls_units_cancel(ls_shards *shards);
+
+#endif
