@@ -199,6 +199,10 @@ void ls_module_release_lists(ls_module *module);
  */
 bool ls_module_has_grown(const ls_module *module);
 
+/* Returns whether the condition is true for the module, a descendant, or an ancestor of the module or of a
+ * descendant. */
+bool ls_module_any_relative_is(const ls_module *module, bool (*condition)(const ls_module *module));
+
 /* Returns whether the parameters of the module or of a descendant differ until an outer step. */
 bool ls_module_is_unsynchronized(const ls_module *module);
 /* Adds `change` to module->unsynchronized. */
