@@ -401,14 +401,8 @@ static bool has_failed(const ls_scope *scope) {
     return true;
 }
 
-ls_status ls_data_parallel_check_step(const ls_batch *batch, ls_loss_function function) {
-    return batch != NULL && function != NULL ? LS_OK
-                                             : ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel_step: the %s is NULL",
-                                                       batch == NULL ? "batch" : "function");
-}
-
 static ls_status check_arguments(const ls_batch *batch, ls_loss_function function) {
-    LS_TRY(ls_data_parallel_check_step(batch, function));
+    LS_TRY(ls_step_check_arguments(batch, function));
     return batch->input != NULL || batch->count == 0
                ? LS_OK
                : ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel_step: the input of the batch is NULL");

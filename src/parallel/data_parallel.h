@@ -132,9 +132,6 @@ typedef struct ls_averaging_memory {
  */
 bool ls_data_parallel_averages(const ls_module *module);
 
-/* Fails with LS_ERR_ARGUMENT if an argument of ls_data_parallel_step is NULL. */
-ls_status ls_data_parallel_check_step(const ls_batch *batch, ls_loss_function function);
-
 /* Stores the numbers. Returns false for modules of other types. */
 bool ls_data_parallel_memory(const ls_module *module, ls_averaging_memory *memory);
 void ls_data_parallel_remember(ls_module *module, ls_averaging_memory memory);

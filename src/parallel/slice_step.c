@@ -498,7 +498,7 @@ static const ls_batch no_batch = {0};
 
 static ls_status prepare(slice_step *s) {
     ls_data_parallel_state *state = s->state;
-    LS_TRY(ls_data_parallel_check_step(s->batch != &no_batch ? s->batch : NULL, s->function));
+    LS_TRY(ls_step_check_arguments(s->batch != &no_batch ? s->batch : NULL, s->function));
     LS_TRY(ls_gradients_check(state));
     LS_TRY(state->overlap.begun ? LS_OK : make_buckets(state));
     LS_TRY(ls_slices_check_batch(state->slices, s->batch));
