@@ -45,10 +45,10 @@ static bool is_optional(const ls_module_type *type, int i) {
     return !known || (i < 64 && (type->optional >> i & 1U) != 0);
 }
 
-/* An optional input may be NULL, unless a call that should have made it may have failed in the innermost scope. */
+/* An optional input may be NULL, unless a failed call in the innermost scope may have been meant to make it. */
 __attribute__((noinline, cold)) static ls_status check_missing(const ls_module *module, int i) {
     const ls_thread_state *thread = ls_thread();
-    const bool lost = thread == NULL || thread->scope->lost;
+    const bool lost = thread == NULL || (thread->scope->lost && !module->tells_failures);
     return is_optional(module->type, i) && !lost ? LS_OK : refuse_missing(module, i);
 }
 

@@ -299,6 +299,7 @@ ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_data_paral
         ls_module_free(module);
         return NULL;
     }
+    module->tells_failures = true;
     data_parallel_state *state = module->state;
     state->module = module;
     state->comm = ls_comm_hold(comm);

@@ -12,7 +12,7 @@
 
 #include <lockstep/lockstep.h>
 
-enum { INPUTS = 3, SAMPLES = 2, SHARDS = 6 };
+enum { INPUTS = 3, SAMPLES = 2, SLICES = 2 };
 
 static ls_tensor *mean_output(const ls_batch *batch, void *user) {
     return ls_mean(ls_forward(user, batch->input));
@@ -102,7 +102,7 @@ static ls_status misses_argument(ls_comm *world, missing_argument missing, int s
 static ls_status arguments_are_missing(ls_comm *world) {
     for (int missing = 0; missing < MISSING_ARGUMENTS; missing++) {
         LS_TRY(misses_argument(world, missing, 0, SAMPLES));
-        LS_TRY(misses_argument(world, missing, SHARDS, SHARDS));
+        LS_TRY(misses_argument(world, missing, SLICES * ls_comm_size(world), SLICES * SAMPLES));
         LS_TRY(missing != INPUT ? misses_argument(world, missing, 0, 0) : LS_OK);
     }
     return LS_OK;
