@@ -50,7 +50,8 @@ LS_API bool ls_requires_grad(const ls_tensor *tensor);
  *
  * Second-order gradients are not supported. ls_backward fails with LS_ERR_UNSUPPORTED if it reaches a recorded
  * operation whose input is a gradient that depends on the values of leaves, or a tensor computed from such a gradient.
- * ls_detach turns such a tensor into a constant.
+ * ls_detach turns such a tensor into a constant. An ls_alias of a gradient, and a copy by ls_copy_into, are constants,
+ * too.
  */
 LS_API ls_tensor *ls_grad(const ls_tensor *tensor);
 /** Clears the gradient of a leaf. ls_grad returns NULL until the next backward pass. */

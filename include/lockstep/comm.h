@@ -316,8 +316,9 @@ LS_API ls_status ls_comm_allreduce(ls_comm *comm, const void *send, void *receiv
                                    ls_reduction reduction, ls_work **work) LS_WARN_UNUSED;
 
 /**
- * Computes the same reduction, with a bit-identical result, on rank `root` only. `receive` is used on the root only and
- * may be NULL on the other ranks. For an in-place call, pass the same pointer as `send` and `receive` on the root.
+ * Computes the same reduction on rank `root` only. Without ls_comm_set_any_order, the result is bit-identical.
+ * `receive` is used on the root only and may be NULL on the other ranks. For an in-place call, pass the same pointer as
+ * `send` and `receive` on the root.
  */
 LS_API ls_status ls_comm_reduce(ls_comm *comm, const void *send, void *receive, size_t count, ls_dtype dtype,
                                 ls_reduction reduction, int root, ls_work **work) LS_WARN_UNUSED;
@@ -362,8 +363,9 @@ LS_API ls_status ls_comm_scatterv(ls_comm *comm, const void *send, const size_t 
 
 /**
  * Reduces `send`, of size * count elements, over the ranks. Rank r receives the r-th block of `count` elements of the
- * result, which is bit-identical to the result of ls_comm_allreduce. For an in-place call, pass as `receive` either
- * `send` itself, whose first `count` elements then get the result, or this rank's part of `send`.
+ * result. Without ls_comm_set_any_order, the result is bit-identical to the result of ls_comm_allreduce. For an
+ * in-place call, pass as `receive` either `send` itself, whose first `count` elements then get the result, or this
+ * rank's part of `send`.
  */
 LS_API ls_status ls_comm_reduce_scatter(ls_comm *comm, const void *send, void *receive, size_t count, ls_dtype dtype,
                                         ls_reduction reduction, ls_work **work) LS_WARN_UNUSED;
@@ -426,8 +428,9 @@ LS_API ls_status ls_comm_recv_any(ls_comm *comm, void *buffer, size_t count, ls_
                                   ls_work **work) LS_WARN_UNUSED;
 
 /**
- * Allocates memory that all ranks of the machine can access, cleared and aligned to 64 bytes. An all-reduce needs no
- * copies if all ranks send from one such block and receive into one such block, at any offset. Use it for gradients.
+ * Allocates memory, cleared and aligned to 64 bytes. On backend shm, all ranks can access the memory: an all-reduce
+ * needs no copies if all ranks send from one such block and receive into one such block, at any offset. Other backends
+ * return ordinary memory. Use it for gradients.
  *
  * Each rank gets its own `size` bytes; 0 is allowed. All ranks must call it with the same `size`, in the same order as
  * their other calls. The communicator owns the memory, which is invalid after ls_comm_free. Returns NULL on every rank
@@ -445,7 +448,8 @@ LS_API void ls_comm_release(ls_comm *comm, void *memory);
  * Waits for the work, frees it, and returns the status of its call. Returns LS_OK for NULL. On backend mpi, for work
  * that was unfinished at ls_comm_free, this waits until MPI has finished with its buffers, at most the timeout. Fails
  * with LS_ERR_STATE, and does not free the work, if another thread is using the communicator or if MPI forbids calls
- * from this thread. Then let another thread wait, or call ls_work_wait again after ls_comm_free.
+ * from this thread. Then let another thread wait, or call ls_work_wait again after ls_comm_free. If another thread was
+ * using the communicator, the communicator has failed, and so unfinished work fails with LS_ERR_STATE.
  */
 LS_API ls_status ls_work_wait(ls_work *work) LS_WARN_UNUSED;
 

@@ -11,8 +11,8 @@
  * y = ls_max_pool(y, &pairs);
  * ```
  *
- * - x is [n, channels, ...] with 1 to 3 spatial axes after the channels, and floating-point (ls_pixel_shuffle and
- *   ls_pixel_unshuffle accept any dtype). 16-bit floats are computed in f32.
+ * - x is [n, channels, ...] with 1 to 3 spatial axes after the channels, and floating-point. 16-bit floats are computed
+ *   in f32. ls_pixel_shuffle and ls_pixel_unshuffle need two spatial axes, and accept any dtype.
  * - Formulas and defaults are PyTorch's (conv1d, conv2d, conv3d and so on).
  * - Options with a number per spatial axis are shapes: LS_SHAPE(2) selects 2 for all axes, LS_SHAPE(2, 1) selects a
  *   number for each axis, and an empty shape selects the default.
@@ -133,13 +133,14 @@ LS_API ls_tensor *ls_resize(ls_tensor *x, ls_shape size, const ls_resize_options
 /**
  * Rearranges x [n, channels factor^2, height, width] to [n, channels, height factor, width factor]:
  * y[n, c, h factor + i, w factor + j] = x[n, (c factor + i) factor + j, h, w] (Shi et al., arXiv 1609.05158). Fails
- * with LS_ERR_SHAPE if factor^2 does not divide the channels, and with LS_ERR_ARGUMENT if the factor is below 1.
+ * with LS_ERR_SHAPE if factor^2 does not divide the channels, and with LS_ERR_ARGUMENT if the factor is below 1 or
+ * above 2^31 - 1. With factor 1, returns a view of x.
  */
 LS_API ls_tensor *ls_pixel_shuffle(ls_tensor *x, int64_t factor);
 /**
  * Inverts ls_pixel_shuffle: rearranges x [n, channels, height factor, width factor] to
  * [n, channels factor^2, height, width]. Fails with LS_ERR_SHAPE if height or width is not a multiple of the factor,
- * and with LS_ERR_ARGUMENT if the factor is below 1.
+ * and with LS_ERR_ARGUMENT if the factor is below 1 or above 2^31 - 1. With factor 1, returns a view of x.
  */
 LS_API ls_tensor *ls_pixel_unshuffle(ls_tensor *x, int64_t factor);
 

@@ -259,9 +259,12 @@ LS_API void ls_reducer_free(ls_reducer *reducer);
 
 /**
  * Reduces all gradients of a model with `reducer`, and calls ls_reducer_finish. A missing gradient counts as zero if
- * another rank has a gradient for the parameter; otherwise it stays missing. A collective call. Fails with
- * LS_ERR_ARGUMENT if the model is data-parallel, because ls_backward averages its gradients. If it fails after the
+ * another rank has a gradient for the parameter; otherwise it stays missing. A collective call. If it fails after the
  * reduction has begun, the gradients are undefined, and the reducer is empty, as after ls_reducer_finish.
+ *
+ * Fails with LS_ERR_ARGUMENT if the model is data-parallel, because ls_backward averages its gradients. The same
+ * applies to a model that contains a data-parallel module, is inside one, or shares a module with one, unless
+ * ls_data_parallel_no_sync is on for the data-parallel module.
  */
 LS_API ls_status ls_distribute_gradients(ls_module *model, ls_reducer *reducer) LS_WARN_UNUSED;
 
@@ -490,9 +493,10 @@ typedef ls_tensor *(*ls_loss_function)(const ls_batch *batch, void *user);
 
 /**
  * Computes the gradients of one global batch. Calls `function` for the samples of this rank, and ls_backward for the
- * loss that it returns; then all ranks have the gradients of the global batch. The program's optimizer takes its step
- * afterwards. Works for every data-parallel module. A collective call: every rank must call it for every batch, even if
- * its share of the batch is empty.
+ * loss that it returns. This adds the gradients of the global batch to the gradients of all ranks. While
+ * ls_data_parallel_no_sync is on, each rank gets only the gradients of its samples. The program's optimizer takes its
+ * step afterwards. Works for every data-parallel module. A collective call: every rank must call it for every batch,
+ * even if its share of the batch is empty.
  *
  * ```c
  * static ls_tensor *loss_of(const ls_batch *batch, void *user) {
@@ -509,14 +513,17 @@ typedef ls_tensor *(*ls_loss_function)(const ls_batch *batch, void *user);
  *
  * `batch` is this rank's share of a global batch, from ls_loader_next. With `.shards`, `function` is called for each
  * slice of the share: `input` and `target` are its rows, and `first` and `count` describe the slice. Each call starts
- * with the random numbers of the same stream. If the loss is not one mean over samples, and in the first step, the
- * function is called a second time for each slice: the ranks agree on scaling factors before the backward passes. The
- * function must not communicate. If slices take turns (see `.shards`), calls for several slices are in progress at the
- * same time: the function must not keep data of a call in variables that all calls share.
+ * with the random numbers of the same stream. The function must not communicate. If slices take turns (see `.shards`),
+ * calls for several slices are in progress at the same time: the function must not keep data of a call in variables
+ * that all calls share.
  *
- * After this call, ls_data_parallel_loss(module, NULL) returns the loss of the global batch. Fails with LS_ERR_ARGUMENT
- * if `module` is not data-parallel, if `batch` or `function` is NULL, and if the share is not the samples of this
- * rank's slices. A step that fails on one rank fails on all ranks.
+ * With `.shards`, the ranks may have to agree on scaling factors before the backward passes. So the function is called
+ * at least twice for each slice in the first step. Unless the model has batch normalization, the function is called up
+ * to three times in the first step whose loss is not one mean over samples, and twice in every later step.
+ *
+ * After this call, ls_data_parallel_loss(module, NULL) returns the loss of the global batch, if it is one mean over
+ * samples. Fails with LS_ERR_ARGUMENT if `module` is not data-parallel, if `batch`, its input or `function` is NULL,
+ * and if the share is not the samples of this rank's slices. A step that fails on one rank fails on all ranks.
  */
 LS_API ls_status ls_data_parallel_step(ls_module *module, const ls_batch *batch, ls_loss_function function,
                                        void *user) LS_WARN_UNUSED;
@@ -652,14 +659,14 @@ LS_API ls_outer *ls_outer_new(ls_module *model, ls_comm *comm, const ls_outer_op
 /**
  * Counts a training step. Call it on every rank after every step of the rank's optimizer, even if the rank had no
  * samples. Every `.steps` steps, it is a collective call and runs the outer step: afterwards, the parameters are
- * bit-identical on all ranks. With momentum, or with a learning rate that is not 1, the outer step clears all
- * gradients.
+ * bit-identical on all ranks. Parameters of integer dtypes have rank 0's values. With momentum, or with a learning rate
+ * that is not 1, the outer step clears all gradients.
  *
  * Between two outer steps, the parameters of the ranks differ, except with one rank. Evaluations of a trial,
  * checkpoints, ls_module_save, ls_module_hash and ls_data_parallel_check then fail with LS_ERR_STATE, also for a module
  * that contains the model. If a model has several ls_outer, they fail until each of them has run its outer step.
  *
- * A parameter that was frozen since the last outer step gets the mean of the ranks' values, without learning rate and
+ * A parameter that is frozen during the outer step gets the mean of the ranks' values, without learning rate and
  * momentum. If it has not changed on any rank since the last outer step, the outer step does not change it either.
  *
  * Errors:

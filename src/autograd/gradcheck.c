@@ -47,7 +47,7 @@ static ls_status weigh(const check *c, const ls_tensor *result, double *sum) {
 
 /* Replaces the number with its sum over all ranks. */
 static ls_status add_ranks(const check *c, double *sum) {
-    return c->ranks != NULL ? c->ranks->add(c->ranks->user, sum) : LS_OK;
+    return c->ranks != NULL ? c->ranks->add(c->ranks->user, sum, 1) : LS_OK;
 }
 
 static ls_tensor *call_function(const check *c) {
@@ -233,7 +233,7 @@ static ls_status take_turns(check *c) {
         for (int i = 0; i < c->count && rank == c->ranks->rank; i++) {
             elements += is_checked(c, i) ? (double)c->inputs[i]->count : 0;
         }
-        LS_TRY(c->ranks->add(c->ranks->user, &elements));
+        LS_TRY(c->ranks->add(c->ranks->user, &elements, 1));
         if (rank == c->ranks->rank) {
             LS_TRY(compare_inputs(c));
             continue;
@@ -244,7 +244,7 @@ static ls_status take_turns(check *c) {
         }
     }
     double found = c->found != LS_OK;
-    LS_TRY(c->ranks->add(c->ranks->user, &found));
+    LS_TRY(c->ranks->add(c->ranks->user, &found, 1));
     if (c->found != LS_OK) {
         ls_error_restore(c->found, c->message);
         return c->found;

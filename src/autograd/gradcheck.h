@@ -7,7 +7,8 @@
 typedef struct ls_gradcheck_ranks {
     int rank;
     int size;
-    ls_status (*add)(void *user, double *number); /* replaces the number with its sum over ranks; collective */
+    /* replaces the numbers with their sums over ranks; collective */
+    ls_status (*add)(void *user, double *numbers, int count);
     void *user;
 } ls_gradcheck_ranks;
 

@@ -282,8 +282,8 @@ typedef struct ls_leaf_hook {
  * summed over these ranks.
  */
 typedef struct ls_division {
-    /* replaces the number with its sum over the ranks; collective. NULL if the tensor is not sharded */
-    ls_status (*add)(void *user, double *number);
+    /* replaces the numbers with their sums over the ranks; collective. NULL if the tensor is not sharded */
+    ls_status (*add)(void *user, double *numbers, int count);
     void *user; /* identifies the ranks: equal pointers mean the same ranks */
     /* of a sharded tensor: the shard begins at index `first` of `whole` indices along `axis` of the whole tensor */
     int axis;

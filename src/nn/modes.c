@@ -26,27 +26,32 @@ void ls_module_add_unsynchronized(ls_module *module, int change) {
     atomic_fetch_add_explicit(&unsynchronized_count, change, memory_order_relaxed);
 }
 
-/* Returns whether an ls_outer of the module or of an ancestor has taken steps since its last outer step. */
-static bool is_unsynchronized(const ls_module *module) {
-    bool unsynchronized = module->unsynchronized > 0;
-    for (int i = 0; i < module->parent_count && !unsynchronized; i++) {
-        unsynchronized = is_unsynchronized(module->parents[i]);
+/* Returns whether the condition is true for the module or an ancestor. */
+static bool self_or_ancestor_is(const ls_module *module, bool (*condition)(const ls_module *module)) {
+    bool found = condition(module);
+    for (int i = 0; i < module->parent_count && !found; i++) {
+        found = self_or_ancestor_is(module->parents[i], condition);
     }
-    return unsynchronized;
+    return found;
 }
 
-/* Returns whether the module or a descendant is unsynchronized. */
-static bool any_is_unsynchronized(const ls_module *module) {
-    bool unsynchronized = is_unsynchronized(module);
-    for (int i = 0; i < module->child_count && !unsynchronized; i++) {
-        unsynchronized = any_is_unsynchronized(module->children[i].module);
+bool ls_module_any_relative_is(const ls_module *module, bool (*condition)(const ls_module *module)) {
+    bool found = self_or_ancestor_is(module, condition);
+    for (int i = 0; i < module->child_count && !found; i++) {
+        found = ls_module_any_relative_is(module->children[i].module, condition);
     }
-    return unsynchronized;
+    return found;
+}
+
+/* Returns whether an ls_outer of the module has taken steps since its last outer step. */
+static bool is_unsynchronized(const ls_module *module) {
+    return module->unsynchronized > 0;
 }
 
 /* Models without ls_outer need no search, which visits a shared module once per path. */
 bool ls_module_is_unsynchronized(const ls_module *module) {
-    return atomic_load_explicit(&unsynchronized_count, memory_order_relaxed) > 0 && any_is_unsynchronized(module);
+    return atomic_load_explicit(&unsynchronized_count, memory_order_relaxed) > 0 &&
+           ls_module_any_relative_is(module, is_unsynchronized);
 }
 
 ls_status ls_module_check_synchronized(const char *call, const ls_module *module) {

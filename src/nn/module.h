@@ -77,6 +77,7 @@ struct ls_module {
     bool training;
     bool sequential;       /* made by ls_sequential or ls_sequential_named */
     bool told;             /* ls_sync_gradients has already logged its warning */
+    bool tells_failures;   /* its forward function notifies other ranks of a failure that has made an input NULL */
     bool failed;           /* an added object was NULL or could not be stored */
     ls_saved_error *cause; /* error of the first failure; NULL if out of memory */
     int unsynchronized;    /* number of ls_outer of this module that have taken steps since their last outer step */
@@ -198,6 +199,10 @@ void ls_module_release_lists(ls_module *module);
  * after ls_module_keep_lists. Ignores buffers: a layer may register a cache in its first forward pass.
  */
 bool ls_module_has_grown(const ls_module *module);
+
+/* Returns whether the condition is true for the module, a descendant, or an ancestor of the module or of a
+ * descendant. */
+bool ls_module_any_relative_is(const ls_module *module, bool (*condition)(const ls_module *module));
 
 /* Returns whether the parameters of the module or of a descendant differ until an outer step. */
 bool ls_module_is_unsynchronized(const ls_module *module);

@@ -259,19 +259,23 @@ static ls_status check_shapes(const loading *load) {
     return LS_OK;
 }
 
+/* Returns whether the file maps the name, or the first name of the same tensor, to nan_is_mean. */
+static bool is_saved_with_option(const ls_safetensors *file, const char *name) {
+    const char *saved = ls_safetensors_metadata(file, name);
+    const char *first = saved != NULL ? ls_safetensors_metadata(file, saved) : NULL;
+    return (saved != NULL && strcmp(saved, nan_is_mean) == 0) || (first != NULL && strcmp(first, nan_is_mean) == 0);
+}
+
 /* Fails if a module of the file replaces NaN, and the same module of the model would return NaN. */
-static ls_status check_options(const loading *load) {
-    const ls_module *module = load->module;
-    for (int i = 0; i < module->buffers.count; i++) {
-        const char *name = module->buffers.items[i].name;
-        const char *saved = ls_safetensors_metadata(load->file, name);
-        if (saved != NULL && strcmp(saved, nan_is_mean) == 0 &&
-            is_mean(module, module->buffers.items[i].tensor, false)) {
+static ls_status check_options(const loading *load, const ls_named_list *buffers) {
+    for (int i = 0; i < buffers->count; i++) {
+        const ls_named_tensor *buffer = &buffers->items[i];
+        if (is_saved_with_option(load->file, buffer->name) && is_mean(load->module, buffer->tensor, false)) {
             return ls_fail(
                 LS_ERR_FORMAT,
                 "%s: %s: in the file, the layer of %s replaces NaN with the mean, but in the model it does not; "
                 "create it with ls_nn_standardize_with and .nan_is_mean = true",
-                load->call, load->path, name);
+                load->call, load->path, buffer->name);
         }
     }
     return LS_OK;
@@ -331,7 +335,8 @@ ls_status ls_module_load_from(const char *call, ls_module *module, const char *p
     LS_TRY(check_names(&load, options));
     LS_TRY(!options->skip_mismatched ? check_shapes(&load) : LS_OK);
     LS_TRY(check_aliases(&load));
-    LS_TRY(check_options(&load));
+    LS_TRY(check_options(&load, &module->buffers));
+    LS_TRY(check_options(&load, &module->aliases));
     LS_TRY(check_tensors(&load));
     return copy_all(&load);
 }

@@ -114,6 +114,7 @@ static ls_status add_shards(const ls_module *model, double *squares, int64_t cou
     return sharding != NULL ? sharding->add(sharding, squares, count) : LS_OK;
 }
 
+/* Adds the squares of the blocks to the sums. `squares` is NULL if this rank has failed. */
 static ls_status add_squares(const ls_module *model, const double *squares, ls_divided_sums *sums) {
     for (int i = 0; i < ls_module_parameter_count(model); i++) {
         const ls_tensor *parameter = ls_module_parameter(model, i);
@@ -123,7 +124,7 @@ static ls_status add_squares(const ls_module *model, const double *squares, ls_d
             return ls_error_status();
         }
         double total = 0;
-        for (int64_t k = 0; k < blocks_of(parameter); k++) {
+        for (int64_t k = 0; squares != NULL && k < blocks_of(parameter); k++) {
             total += *squares++;
         }
         if (sum != NULL) {
@@ -162,13 +163,36 @@ static ls_status check_gradients(const char *call, const ls_module *model) {
     return LS_OK;
 }
 
-static ls_status clip_norm(ls_module *model, double max_norm, double *norm) {
+/* Fails on all ranks that share the model if a gradient of one rank is a 16-bit float. */
+static ls_status agree_on_failure(const ls_module *model, ls_divided_sums *sums) {
+    double squares = 0, failed = 1;
+    ls_saved_error cause;
+    ls_error_save(&cause);
+    LS_TRY(add_squares(model, NULL, sums));
+    LS_TRY(ls_divided_total(sums, &squares, &failed));
+    return ls_error_put_back(&cause);
+}
+
+/* Computes the sum of squares of the gradients of the complete model. */
+static ls_status sum_model(ls_module *model, double *squares) {
+    const char *const call = "ls_clip_grad_norm";
     ls_divided_sums sums;
-    double squares = 0;
-    LS_TRY(ls_divided_begin("ls_clip_grad_norm", &sums, model));
-    LS_TRY(check_gradients("ls_clip_grad_norm", model));
+    double failed = 0;
+    LS_TRY(ls_divided_begin(call, &sums, model));
+    if (check_gradients(call, model) != LS_OK) {
+        return agree_on_failure(model, &sums);
+    }
     LS_TRY(sum_squares(model, &sums));
-    LS_TRY(ls_divided_total(&sums, &squares));
+    LS_TRY(ls_divided_total(&sums, squares, &failed));
+    return failed == 0
+               ? LS_OK
+               : ls_fail(LS_ERR_UNSUPPORTED,
+                         "%s: a gradient on another rank is bf16 or f16: see the error message on that rank", call);
+}
+
+static ls_status clip_norm(ls_module *model, double max_norm, double *norm) {
+    double squares = 0;
+    LS_TRY(sum_model(model, &squares));
     const double total = sqrt(squares);
     if (norm != NULL) {
         *norm = total;

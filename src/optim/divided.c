@@ -36,16 +36,24 @@ ls_status ls_divided_begin(const char *call, ls_divided_sums *sums, const ls_mod
     return model != NULL ? add_stages(call, sums, model) : LS_OK;
 }
 
+/* Adds up both numbers over the ranks of a division. */
+static ls_status add(const ls_division *division, double *sum, double *failed) {
+    double numbers[] = {*sum, *failed};
+    LS_TRY(division->add != NULL ? division->add(division->user, numbers, 2) : LS_OK);
+    *sum = numbers[0];
+    *failed = numbers[1];
+    return LS_OK;
+}
+
 /*
  * Sums first over the shards of tensors, then over the shards of the model, which contain whole tensors and tensor
  * shards.
  */
-ls_status ls_divided_total(ls_divided_sums *all, double *total) {
+ls_status ls_divided_total(ls_divided_sums *all, double *total, double *failed) {
     ls_divided_sum_of *sums = all->sums;
     *total = 0;
     for (int i = 0; i < all->count; i++) {
-        const ls_division *division = &sums[i].divisions[LS_DIVIDED_TENSOR];
-        LS_TRY(division->add != NULL ? division->add(division->user, &sums[i].sum) : LS_OK);
+        LS_TRY(add(&sums[i].divisions[LS_DIVIDED_TENSOR], &sums[i].sum, failed));
     }
     for (int i = 0; i < all->count; i++) {
         const ls_division division = sums[i].divisions[LS_DIVIDED_MODEL];
@@ -56,7 +64,7 @@ ls_status ls_divided_total(ls_divided_sums *all, double *total) {
                 sums[k] = (ls_divided_sum_of){.sum = 0}; /* already counted */
             }
         }
-        LS_TRY(division.add != NULL ? division.add(division.user, &sum) : LS_OK);
+        LS_TRY(add(&division, &sum, failed));
         *total += sum;
     }
     return LS_OK;

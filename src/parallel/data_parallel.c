@@ -299,6 +299,7 @@ ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_data_paral
         ls_module_free(module);
         return NULL;
     }
+    module->tells_failures = true;
     data_parallel_state *state = module->state;
     state->module = module;
     state->comm = ls_comm_hold(comm);
@@ -401,11 +402,18 @@ static bool has_failed(const ls_scope *scope) {
     return true;
 }
 
+static ls_status check_arguments(const ls_batch *batch, ls_loss_function function) {
+    LS_TRY(ls_step_check_arguments(batch, function));
+    return batch->input != NULL || batch->count == 0
+               ? LS_OK
+               : ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel_step: the input of the batch is NULL");
+}
+
 /* Runs the forward and backward passes for this rank's samples in `scope`. */
 static ls_status run_step(data_parallel_state *state, const ls_scope *scope, const ls_batch *batch,
                           ls_loss_function function, void *user) {
-    if (batch->input == NULL) {
-        const ls_status status = ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel_step: the input of the batch is NULL");
+    const ls_status status = check_arguments(batch, function);
+    if (status != LS_OK) {
         (void)(ls_comm_size(state->comm) > 1 ? ls_watch_tell(&ls_data_parallel_watch, state, false) : LS_TOLD);
         return status;
     }
@@ -432,13 +440,11 @@ ls_status ls_data_parallel_step(ls_module *module, const ls_batch *batch, ls_los
     if (state == NULL) {
         return ls_error_status();
     }
-    if (batch == NULL || function == NULL) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel_step: the %s is NULL", batch == NULL ? "batch" : "function");
-    }
     LS_TRY(ls_comm_check_open("ls_data_parallel_step", state->comm));
     ls_data_parallel_hold(state, true); /* the function may free the module */
+    const bool skips = batch != NULL && batch->count == 0 && function != NULL;
     const ls_status status = state->slices != NULL ? ls_slices_step(state, batch, function, user)
-                             : batch->count == 0   ? ls_data_parallel_skip(module)
+                             : skips               ? ls_data_parallel_skip(module)
                                                    : run_step_in_scope(state, batch, function, user);
     (void)end_without_loss(state, status);
     ls_data_parallel_hold(state, false);

@@ -1,5 +1,6 @@
 /* Reduces the gradients of a model with a reducer (coalescing.c). */
 #include "nn/module.h"
+#include "parallel/data_parallel.h"
 #include "parallel/parallel.h"
 #include "tensor/capture.h"
 
@@ -19,6 +20,11 @@ static ls_status add_gradients(ls_module *model, ls_reducer *reducer) {
     return LS_OK;
 }
 
+/* Returns whether ls_backward averages the gradients of the module. */
+static bool averages(const ls_module *module) {
+    return ls_data_parallel_comm(module) != NULL && ls_data_parallel_averages(module);
+}
+
 ls_status ls_distribute_gradients(ls_module *model, ls_reducer *reducer) {
     ls_capture_refuse_here(call, LS_CAPTURE_COMMUNICATES);
     if (model == NULL || reducer == NULL) {
@@ -26,6 +32,12 @@ ls_status ls_distribute_gradients(ls_module *model, ls_reducer *reducer) {
     }
     if (ls_data_parallel_comm(model) != NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: the model is data-parallel: ls_backward averages its gradients", call);
+    }
+    if (ls_module_any_relative_is(model, averages)) {
+        return ls_fail(LS_ERR_ARGUMENT,
+                       "%s: the model contains a data-parallel module, or shares parameters with one: ls_backward "
+                       "averages the gradients of that module",
+                       call);
     }
     ls_saved_error cause;
     const ls_status status = add_gradients(model, reducer);

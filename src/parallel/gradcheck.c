@@ -3,8 +3,8 @@
 
 #include "parallel/parallel.h"
 
-ls_status ls_add_over_ranks(void *comm, double *number) {
-    return ls_comm_allreduce(comm, number, number, 1, LS_F64, LS_SUM, NULL);
+ls_status ls_add_over_ranks(void *comm, double *numbers, int count) {
+    return ls_comm_allreduce(comm, numbers, numbers, (size_t)count, LS_F64, LS_SUM, NULL);
 }
 
 ls_status ls_gradcheck_distributed(ls_comm *comm, ls_function function, ls_tensor **inputs, int count, void *user,

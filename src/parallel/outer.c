@@ -226,6 +226,18 @@ static ls_status step_optimizer(ls_outer *outer) {
     return take_anchors(outer);
 }
 
+/* Parameters of integer dtypes have no mean: all ranks get the parameters of rank 0. */
+static ls_status broadcast_integers(const char *call, const ls_outer *outer) {
+    for (int i = 0; i < ls_module_parameter_count(outer->model); i++) {
+        const ls_tensor *parameter = ls_module_parameter(outer->model, i);
+        if (parameter->leaf == NULL) {
+            ls_tensor_changed(parameter, call);
+            LS_TRY(ls_broadcast_in_place(outer->comm, parameter, 0));
+        }
+    }
+    return LS_OK;
+}
+
 /* Averages the buffers that any rank has changed. */
 static ls_status average_buffers(ls_outer *outer) {
     ls_averaged_buffers *buffers = &outer->buffers;
@@ -315,6 +327,7 @@ static ls_status run_outer_step(const char *call, ls_outer *outer) {
         LS_TRY(average_differences(outer));
         LS_TRY(step_optimizer(outer));
     }
+    LS_TRY(broadcast_integers(call, outer));
     LS_TRY(average_buffers(outer));
     set_since(outer, 0);
     return LS_OK;

@@ -9,8 +9,8 @@
 
 #include "tensor/device.h"
 
-/* Replaces a number with its sum over the ranks of a communicator (see ls_division). Collective. */
-ls_status ls_add_over_ranks(void *comm, double *number);
+/* Replaces numbers with their sums over the ranks of a communicator (see ls_division). Collective. */
+ls_status ls_add_over_ranks(void *comm, double *numbers, int count);
 
 /* Views a flat buffer (ls_module_flatten) as a tensor on the stack. */
 ls_tensor ls_flat_view(ls_storage *storage, ls_dtype dtype, int64_t count);

@@ -493,8 +493,12 @@ static ls_status average(slice_step *s, bool *again) {
 
 /* ---- the whole step ---------------------------------------------------------------------------------------------- */
 
+/* Replaces a missing batch: no slice has samples. */
+static const ls_batch no_batch = {0};
+
 static ls_status prepare(slice_step *s) {
     ls_data_parallel_state *state = s->state;
+    LS_TRY(ls_step_check_arguments(s->batch != &no_batch ? s->batch : NULL, s->function));
     LS_TRY(ls_gradients_check(state));
     LS_TRY(state->overlap.begun ? LS_OK : make_buckets(state));
     LS_TRY(ls_slices_check_batch(state->slices, s->batch));
@@ -554,7 +558,7 @@ ls_status ls_slices_step(ls_data_parallel_state *state, const ls_batch *batch, l
     }
     state->slices->meets |= state->whole_batch && ls_module_has_batch_statistics(state->model);
     slice_step s = {.state = state,
-                    .batch = batch,
+                    .batch = batch != NULL ? batch : &no_batch,
                     .function = function,
                     .user = user,
                     .before = ls_random_get_state(),

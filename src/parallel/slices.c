@@ -97,6 +97,11 @@ ls_status ls_slice_begin_backward(ls_data_parallel_state *state, ls_batch_loss *
 
 /* ---- the slices of a batch --------------------------------------------------------------------------------------- */
 
+ls_status ls_step_check_arguments(const ls_batch *batch, ls_loss_function function) {
+    const char *missing = batch == NULL ? "batch" : "function";
+    return batch != NULL && function != NULL ? LS_OK : ls_fail(LS_ERR_ARGUMENT, "%s: the %s is NULL", call, missing);
+}
+
 ls_status ls_slices_check_batch(const ls_slices *slices, const ls_batch *batch) {
     const int64_t begin = ls_share_of(batch->global_count, slices->total, slices->first).start;
     const ls_share last = ls_share_of(batch->global_count, slices->total, slices->first + slices->count - 1);

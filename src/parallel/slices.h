@@ -85,8 +85,12 @@ ls_status ls_slice_begin_forward(ls_data_parallel_state *state);
 /* Begins the backward pass of a slice, and sets the scaling factors of its loss. */
 ls_status ls_slice_begin_backward(ls_data_parallel_state *state, ls_batch_loss *loss);
 
-/* slice_step.c: runs a training step; see ls_data_parallel_step. */
+/* slice_step.c: runs a training step; see ls_data_parallel_step. `batch` and `function` may be NULL: the step then
+ * fails on all ranks. */
 ls_status ls_slices_step(ls_data_parallel_state *state, const ls_batch *batch, ls_loss_function function, void *user);
+
+/* Fails with LS_ERR_ARGUMENT if an argument of ls_data_parallel_step is NULL, also without slices. */
+ls_status ls_step_check_arguments(const ls_batch *batch, ls_loss_function function);
 
 /* Fails with LS_ERR_ARGUMENT if the batch is not this rank's share. */
 ls_status ls_slices_check_batch(const ls_slices *slices, const ls_batch *batch);

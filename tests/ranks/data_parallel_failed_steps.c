@@ -1,15 +1,18 @@
 /*
  * ls_data_parallel_step fails on all ranks, and leaves no gradients, if a call in the function of one rank has failed,
- * although the function returns a loss. The next step works, and the ranks keep equal models.
+ * although the function returns a loss, or if the batch, its input or the function is NULL on one rank. The next step
+ * works, and the ranks keep equal models.
  *
  * ranks: 1 2 3
  * devices: cpu
  */
 #include "tests/support/ranks.h"
 
+#include <math.h>
+
 #include <lockstep/lockstep.h>
 
-enum { INPUTS = 3, SAMPLES = 2 };
+enum { INPUTS = 3, SAMPLES = 2, SLICES = 2 };
 
 static ls_tensor *mean_output(const ls_batch *batch, void *user) {
     return ls_mean(ls_forward(user, batch->input));
@@ -63,10 +66,53 @@ static ls_status fails_everywhere(ls_comm *world, ls_loss_function function, ls_
     return LS_OK;
 }
 
+typedef enum missing_argument { BATCH, INPUT, FUNCTION, MISSING_ARGUMENTS } missing_argument;
+
+/* In the second step, one rank misses an argument. */
+static ls_status misses_argument(ls_comm *world, missing_argument missing, int shards, int64_t samples) {
+    static const char *const texts[] = {"the batch is NULL", "the input of the batch is NULL", "the function is NULL"};
+    const int rank = ls_comm_rank(world), size = ls_comm_size(world);
+    ls_module *model = ls_data_parallel(ls_nn_linear(INPUTS, 1), world, &(ls_data_parallel_options){.shards = shards});
+    LS_CHECK(model != NULL);
+    ls_tensor *input = ls_full(LS_SHAPE(samples, INPUTS), LS_F32, rank + 1);
+    for (int i = 0; i < 3; i++) {
+        const bool misses = i == 1 && rank == size - 1;
+        const ls_batch batch = {.input = misses && missing == INPUT ? NULL : input,
+                                .first = rank * samples,
+                                .count = samples,
+                                .global_count = size * samples};
+        ls_module_zero_grad(model);
+        const ls_status status = ls_data_parallel_step(model, misses && missing == BATCH ? NULL : &batch,
+                                                       misses && missing == FUNCTION ? NULL : mean_output, model);
+        if (i == 1) {
+            LS_CHECK(status == (misses ? LS_ERR_ARGUMENT : LS_ERR_MISMATCH));
+            LS_EXPECT_MESSAGE(texts[missing]);
+        } else {
+            LS_TRY(status);
+        }
+        ls_tensor *gradient = ls_grad(ls_module_parameter(model, 0));
+        LS_CHECK(i == 1 || samples == 0 ? gradient == NULL : gradient != NULL);
+        LS_CHECK(gradient == NULL || fabs(ls_item(ls_narrow(gradient, 1, 0, 1)) - (size + 1) / 2.0) < 1e-6);
+    }
+    ls_release(input);
+    ls_module_free(model);
+    return LS_OK;
+}
+
+static ls_status arguments_are_missing(ls_comm *world) {
+    for (int missing = 0; missing < MISSING_ARGUMENTS; missing++) {
+        LS_TRY(misses_argument(world, missing, 0, SAMPLES));
+        LS_TRY(misses_argument(world, missing, SLICES * ls_comm_size(world), SLICES * SAMPLES));
+        LS_TRY(missing != INPUT ? misses_argument(world, missing, 0, 0) : LS_OK);
+    }
+    return LS_OK;
+}
+
 ls_status rank_test(ls_comm *world) {
     LS_TRY(fails_everywhere(world, end_thread, LS_ERR_STATE, "ls_thread_end: "));
     LS_TRY(fails_everywhere(world, fail_in_call, LS_ERR_SHAPE, "ls_add: "));
     LS_TRY(fails_everywhere(world, fail_before_open_scope, LS_ERR_SHAPE, "ls_add: "));
     LS_TRY(fails_everywhere(world, fail_in_open_scope, LS_ERR_SHAPE, "ls_add: "));
+    LS_TRY(arguments_are_missing(world));
     return ls_comm_barrier(world, NULL);
 }

@@ -325,6 +325,42 @@ static ls_status clipped_pipelines(ls_comm *world) {
     return LS_OK;
 }
 
+static ls_tensor *to_bf16(ls_tensor *x, void *user) {
+    (void)user;
+    return ls_to(x, LS_BF16);
+}
+
+static ls_tensor *loss_in_f32(ls_tensor *y, ls_tensor *target, void *user) {
+    (void)user;
+    return ls_mse_loss(ls_to(y, LS_F32), target, LS_LOSS_MEAN);
+}
+
+/* If the gradients of one stage cannot be clipped, no rank clips its gradients, and no rank waits. */
+static ls_status one_stage_in_bf16(ls_comm *world) {
+    enum { MOST = 8 };
+    const int count = ls_comm_size(world), last = ls_comm_rank(world) == count - 1;
+    ls_module *layers[MOST];
+    int cut[MOST];
+    for (int i = 0; i < count; i++) {
+        layers[i] = i < count - 1 ? ls_nn_linear(IN, IN)
+                                  : ls_sequential(ls_nn_function("ToBf16", to_bf16, NULL),
+                                                  ls_nn_linear_with(IN, IN, &(ls_linear_options){.dtype = LS_BF16}));
+        cut[i] = i + 1;
+    }
+    ls_scope *scope = ls_scope_begin();
+    ls_module *model = ls_pipeline(ls_sequential_of(layers, count), world, &(ls_pipeline_options){.cut = cut});
+    LS_CHECK(model != NULL);
+    ls_tensor *x = ls_ones(LS_SHAPE(BATCH, IN), LS_F32);
+    LS_TRY(ls_pipeline_backward(model, x, ls_zeros(LS_SHAPE(BATCH, IN), LS_F32), loss_in_f32, NULL, NULL));
+    ls_tensor *gradient = ls_grad(ls_module_parameter(model, 0));
+    ls_tensor *before = ls_clone(gradient);
+    LS_CHECK(ls_clip_grad_norm(model, 1e-3, NULL) == LS_ERR_UNSUPPORTED);
+    LS_EXPECT_MESSAGE(last ? "is bf16, but must be f32 or f64" : "another rank");
+    LS_CHECK(ls_equal(gradient, before));
+    ls_module_free(model);
+    return ls_scope_end(scope);
+}
+
 /* After the sharded model was freed, the remaining parameters belong only to this rank. */
 static ls_status clipped_afterwards(ls_comm *world) {
     ls_comm *part = NULL;
@@ -374,6 +410,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(divided_model_on_divided_data(world, 4, true));
     LS_TRY(clipped_layers(world));
     LS_TRY(clipped_pipelines(world));
+    LS_TRY(one_stage_in_bf16(world));
     LS_TRY(clipped_afterwards(world));
     LS_TRY(wrong_input(world));
     return ls_comm_barrier(world, NULL);

@@ -164,6 +164,30 @@ static ls_status buffers_are_averaged(ls_comm *world) {
     return LS_OK;
 }
 
+static ls_tensor *scale(ls_module *self, ls_tensor *x) {
+    return ls_mul(x, ls_module_parameter(self, 0));
+}
+
+/* Parameters of integer dtypes have no mean: an outer step gives all ranks the parameters of rank 0. */
+static ls_status integers_are_equal(ls_comm *world, double learning_rate, double momentum) {
+    static const ls_module_type type = {.name = "Scale", .forward = scale};
+    ls_module *model = ls_module_new(&type);
+    ls_tensor *factor = ls_module_add_parameter(model, "factor", ls_ones(LS_SHAPE(2), LS_F32));
+    ls_tensor *index = ls_module_add_parameter(model, "index", ls_zeros(LS_SHAPE(3), LS_I64));
+    LS_CHECK(factor != NULL && index != NULL);
+    const ls_outer_options options = {.steps = 1, .learning_rate = learning_rate, .momentum = momentum};
+    ls_outer *outer = ls_outer_new(model, world, &options);
+    LS_CHECK(outer != NULL);
+    LS_TRY(ls_fill(index, ls_comm_rank(world) + 7));
+    LS_TRY(ls_outer_step(outer));
+    ls_tensor *expected = ls_full(LS_SHAPE(3), LS_I64, 7);
+    LS_CHECK(ls_equal(index, expected) && numbers_get(factor, 1) == 1);
+    ls_release(expected);
+    ls_outer_free(outer);
+    ls_module_free(model);
+    return LS_OK;
+}
+
 /* A parameter that is frozen after some outer steps stays bit-identical, whatever its momentum. */
 static ls_status frozen_parameters_stay(ls_comm *world) {
     ls_module *model = make_model();
@@ -565,6 +589,8 @@ static ls_status few_bytes(ls_comm *world) {
 ls_status rank_test(ls_comm *world) {
     LS_TRY(by_hand(world));
     LS_TRY(buffers_are_averaged(world));
+    LS_TRY(integers_are_equal(world, 0, 0));
+    LS_TRY(integers_are_equal(world, 1, LS_ZERO));
     LS_TRY(frozen_parameters_stay(world));
     LS_TRY(frozen_parameters_are_not_rounded(world));
     LS_TRY(frozen_parameters_are_separate(world, 0, 0));

@@ -212,6 +212,41 @@ static ls_status averaged_gradients(ls_comm *world) {
     return LS_OK;
 }
 
+/* Refuses `model`, and changes no gradient. */
+static ls_status refuses(ls_module *model, ls_reducer *reducer) {
+    ls_tensor *before = ls_clone(ls_grad(ls_module_parameter(model, 0)));
+    LS_CHECK(ls_distribute_gradients(model, reducer) == LS_ERR_ARGUMENT);
+    LS_EXPECT_MESSAGE("data-parallel");
+    LS_CHECK(ls_equal(ls_grad(ls_module_parameter(model, 0)), before));
+    return LS_OK;
+}
+
+/* Refuses models that contain a data-parallel module or are inside one, unless it does not average. */
+static ls_status averaged_parts(ls_comm *world) {
+    ls_reducer *reducer = ls_reducer_new(world, &(ls_reducer_options){.scale = 1});
+    ls_module *layer = ls_nn_linear(4, 2);
+    ls_module *parallel = ls_data_parallel(ls_module_retain(layer), world, NULL);
+    ls_module *around = ls_sequential(ls_module_retain(parallel), ls_nn_relu());
+    ls_module *shares = ls_sequential(ls_module_retain(layer), ls_nn_tanh());
+    LS_CHECK(reducer != NULL && around != NULL && shares != NULL);
+    LS_TRY(ls_backward(ls_mean(ls_forward(parallel, ls_ones(LS_SHAPE(1, 4), LS_F32)))));
+    LS_TRY(refuses(around, reducer));
+    LS_TRY(refuses(layer, reducer));
+    LS_TRY(refuses(shares, reducer));
+    LS_TRY(ls_data_parallel_no_sync(parallel, true));
+    ls_tensor *sum = ls_mul(ls_grad(ls_module_parameter(layer, 0)), ls_comm_size(world));
+    LS_TRY(ls_distribute_gradients(layer, reducer));
+    LS_CHECK(ls_allclose(ls_grad(ls_module_parameter(layer, 0)), sum, 1e-6, 0));
+    LS_TRY(ls_data_parallel_no_sync(parallel, false));
+    ls_module_free(around);
+    ls_module_free(parallel);
+    LS_TRY(ls_distribute_gradients(shares, reducer)); /* the data-parallel module was freed */
+    ls_module_free(shares);
+    ls_module_free(layer);
+    ls_reducer_free(reducer);
+    return LS_OK;
+}
+
 static ls_status refusals(ls_comm *world) {
     ls_reducer *reducer = ls_reducer_new(world, &(ls_reducer_options){.scale = 2});
     LS_CHECK(reducer != NULL && ls_reducer_new(NULL, NULL) == NULL);
@@ -239,6 +274,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(gradients(world, SIZE_MAX));
     LS_TRY(failed_gradients(world));
     LS_TRY(averaged_gradients(world));
+    LS_TRY(averaged_parts(world));
     LS_TRY(refusals(world));
     LS_TRY(ls_scope_end(scope));
     return ls_comm_barrier(world, NULL);
