@@ -343,7 +343,7 @@ LS_API ls_status ls_trial_run(ls_trial *trial, int64_t epochs) LS_WARN_UNUSED;
  *
  * - `label` (UTF-8) is shown in the progress output and is the prefix of the results' names, as in "test_loss". The
  *   results are added to the last epoch of the history, if there is one, and replace its results of the same names:
- *   the label "val" replaces those of the validation. The results of a loader without samples are NAN.
+ *   the label "val" replaces the results of the validation. The results of a loader without samples are NAN.
  * - Calls the hooks on_start, on_start_epoch, the validation hooks, on_end_epoch and on_end, as torchbearer does.
  * - Afterwards, all modes are restored. If the loader is the training loader, its position is restored, too.
  * - A hook may call this function with a loader that no run is using. Then no hooks are called, and the history does

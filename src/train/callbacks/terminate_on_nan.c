@@ -14,17 +14,17 @@ enum { NOTHING, IN_OUTPUT, IN_LOSS, IN_GRADIENT, PLACES };
 enum { MESSAGE = 512 };
 
 /* The first number that is not finite in a step or in a pass without training. */
-typedef struct finding {
+typedef struct non_finite {
     int64_t batch, step;
     char tensor[MESSAGE]; /* "the loss has NaN" */
-} finding;
+} non_finite;
 
 typedef struct watch {
     bool by_layer;
     bool looks; /* whether layer outputs are currently checked: from on_sample to on_forward */
     int found;
     int64_t batch, step; /* the current batch and step */
-    finding first;
+    non_finite first;
     ls_module **modules; /* with hooks */
     int *hooks;          /* number of hooks of each module */
     int count;
@@ -75,7 +75,7 @@ static bool has_nan(ls_tensor *x) {
 
 static void note(watch *self, int place, ls_tensor *x, const char *what) {
     self->found = place;
-    self->first = (finding){.batch = self->batch, .step = self->step};
+    self->first = (non_finite){.batch = self->batch, .step = self->step};
     snprintf(self->first.tensor, sizeof self->first.tensor, "%s has %s", what,
              has_nan(x) ? "NaN" : "an infinite number");
 }
