@@ -56,8 +56,8 @@ typedef struct ls_array_options {
     ls_array_field target;
     int axis;       /**< sample axis of all variables; all must have the same size along it */
     int64_t stride; /**< stride between samples, in steps along the sample axis; 0 selects the default, 1 */
-    double missing; /**< value that replaces missing elements (may be NAN); 0 makes a missing element an error, and
-                       LS_ZERO selects 0 */
+    double missing; /**< value that replaces missing elements; 0 makes a missing element an error, and LS_ZERO selects
+                       0. With NAN, a missing element is an error in variables of an integer dtype */
     /**
      * Size of the cache for the blocks of all variables together, in bytes. Counts the decompressed elements in the
      * slab, in the dtype of the batches. Memory that HDF5 or NetCDF use themselves is not included. 0 selects 64 MiB,
@@ -89,7 +89,7 @@ typedef struct ls_array_options {
  * - LS_ERR_IO: the file does not exist or may not be read; when samples are read: a block is damaged
  * - LS_ERR_STATE, when samples are read: the data set was created before ls_spawn or fork
  * - LS_ERR_FORMAT: HDF5 cannot open the file, because it is damaged, not an HDF5 file, or being written by another
- *   program; when samples are read: an element is missing, without `.missing`
+ *   program; when samples are read: an element is missing, without `.missing` or with NAN and an integer dtype
  * - LS_ERR_ARGUMENT: a variable does not exist (the message lists the variables), no sample is complete, or an
  *   option is wrong
  * - LS_ERR_SHAPE: the variables differ in their number of steps or in their slabs, or a batch would have too many axes

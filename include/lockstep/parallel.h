@@ -190,13 +190,15 @@ LS_API ls_status ls_gradcheck_distributed(ls_comm *comm, ls_function function, l
 
 /**
  * Copies the parameters and buffers of rank `root` to every rank. Fails with LS_ERR_MISMATCH on every rank if the
- * models differ in names, shapes or dtypes.
+ * models differ in names, shapes or dtypes. Fails with LS_ERR_UNSUPPORTED on every rank if the ranks hold different
+ * shards of a parameter (ls_nn_column_parallel).
  */
 LS_API ls_status ls_sync_parameters(ls_module *model, ls_comm *comm, int root) LS_WARN_UNUSED;
 
 /**
  * Replaces every gradient with its mean over ranks. A missing gradient counts as zero if another rank has a gradient
- * for the parameter; otherwise it stays missing. Every rank fails with LS_ERR_MISMATCH if shapes or dtypes differ.
+ * for the parameter; otherwise it stays missing. Every rank fails with LS_ERR_MISMATCH if shapes or dtypes
+ * differ, or if the ranks hold different shards of a parameter.
  *
  * Gradients of an ls_pipeline are scaled by the number of samples in ls_pipeline_backward, so that the result is the
  * mean over the samples of all ranks. A rank without samples contributes nothing. Fails with LS_ERR_STATE if the
@@ -433,8 +435,8 @@ typedef struct ls_data_parallel_options {
  * failures.
  *
  * Takes ownership of `model`, and borrows `comm`. `options` may be NULL. A collective call. Fails with LS_ERR_MISMATCH
- * on every rank if the options differ between the ranks, with LS_ERR_UNSUPPORTED if a parameter is bf16 or f16, and
- * with LS_ERR_ARGUMENT if no parameter is floating-point.
+ * on every rank if the options differ between the ranks, with LS_ERR_UNSUPPORTED if a parameter is bf16 or f16, or
+ * if the ranks hold different shards of a parameter, and with LS_ERR_ARGUMENT if no parameter is floating-point.
  *
  * - Parameters and buffers start as copies of rank 0's (ls_sync_parameters).
  * - The first axis of inputs and outputs counts samples. Ranks may have different numbers of samples; a rank without
@@ -651,8 +653,11 @@ typedef struct ls_outer_options {
  * - LS_ERR_ARGUMENT: an option is out of range, `model` is itself data-parallel over `comm`, or no parameter is
  *   floating-point.
  * - LS_ERR_MISMATCH, on every rank: the options or the models differ between the ranks.
- * - LS_ERR_UNSUPPORTED: a parameter is sharded over the ranks of `comm`, the model is data-parallel over other ranks
- *   with `.zero`, a parameter is bf16 or f16 (except for local SGD), or an ls_alias of a parameter exists.
+ * - LS_ERR_UNSUPPORTED: a parameter is sharded over ranks of `comm`, the model is data-parallel over other ranks with
+ *   `.zero`, a parameter is bf16 or f16 (except for local SGD), or an ls_alias of a parameter exists.
+ *
+ * These failures leave all parameters unchanged. If the reason exists only on some ranks, such as an ls_alias, the
+ * other ranks fail with LS_ERR_MISMATCH and the message of the first of these ranks.
  */
 LS_API ls_outer *ls_outer_new(ls_module *model, ls_comm *comm, const ls_outer_options *options);
 

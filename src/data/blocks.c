@@ -113,7 +113,9 @@ static ls_status set_block_rows(ls_blocks *b) {
 
 ls_status ls_blocks_open(const ls_array_file *file, const char *name, const ls_array_field *field,
                          const ls_array_options *options, ls_blocks *b) {
-    *b = (ls_blocks){.file = file, .axis = options->axis, .dtype = field->dtype, .missing = options->missing};
+    const bool replaces = is_floating(field->dtype) || !isnan(options->missing); /* an integer cannot be NAN */
+    *b = (ls_blocks){
+        .file = file, .axis = options->axis, .dtype = field->dtype, .missing = replaces ? options->missing : 0};
     if (name == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: the name of a variable is NULL", file->call);
     }
@@ -262,8 +264,8 @@ static ls_status unpack(const ls_blocks *b, block_order order, ls_dtype dtype, i
             if (!unpack_run(b, dtype, from, at, order.inner, to, position)) {
                 return ls_fail(LS_ERR_FORMAT,
                                "ls_loader_next: step %lld of variable \"%s\" of %s has a missing element: set .missing "
-                               "to a value for missing elements",
-                               (long long)(first + row), b->name, b->file->path);
+                               "to a value that .dtype %s can hold",
+                               (long long)(first + row), b->name, b->file->path, ls_dtype_name(b->dtype));
             }
         }
     }

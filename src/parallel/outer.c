@@ -24,6 +24,7 @@
 #include "comm/hold.h"
 #include "comm/separate.h"
 #include "nn/module.h"
+#include "parallel/cause.h"
 #include "parallel/data_parallel.h"
 #include "parallel/parallel.h"
 #include "tensor/capture.h"
@@ -435,18 +436,31 @@ static ls_status make_optimizer(ls_outer *outer) {
     return LS_OK;
 }
 
-static ls_status prepare(ls_outer *outer) {
-    LS_TRY(ls_module_list(outer->model) ? LS_OK : ls_error_status());
-    LS_TRY(compare_options(outer)); /* first, so that options that are invalid on one rank only fail on all ranks */
-    LS_TRY(check_options(&outer->options));
+/* Runs the checks and allocations that may fail on only some ranks. */
+static ls_status prepare_here(ls_outer *outer) {
     LS_TRY(check_model(outer));
-    LS_TRY(ls_sync_parameters(outer->model, outer->comm, 0));
     outer->flat_count = ls_module_flatten(outer->model, outer->flats);
     LS_TRY(outer->flat_count >= 0 ? LS_OK : ls_error_status());
     if (outer->flat_count == 0) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_outer_new: the model has no parameters that require gradients");
     }
-    LS_TRY(make_optimizer(outer));
+    return make_optimizer(outer);
+}
+
+/* Fails on all ranks if a rank has failed. Collective. */
+static ls_status share_failure(const ls_outer *outer, ls_status status) {
+    bool equal = true;
+    LS_TRY(ls_ranks_have_equal(outer->comm, status != LS_OK, &equal));
+    return equal ? status : ls_cause_share(outer->comm, "ls_outer_new", status != LS_OK);
+}
+
+/* Parameters change only after all ranks have passed their checks. */
+static ls_status prepare(ls_outer *outer) {
+    LS_TRY(ls_module_list(outer->model) ? LS_OK : ls_error_status());
+    LS_TRY(compare_options(outer)); /* first, so that options that are invalid on one rank only fail on all ranks */
+    LS_TRY(check_options(&outer->options));
+    LS_TRY(share_failure(outer, prepare_here(outer)));
+    LS_TRY(ls_sync_parameters(outer->model, outer->comm, 0));
     ls_training_is_checked();
     return ls_outer_restart(outer);
 }

@@ -59,6 +59,13 @@ ls_status ls_replicas_are_equal(ls_module *model, ls_comm *comm, bool *equal);
  */
 ls_status ls_replicas_compare(const char *call, ls_module *model, ls_comm *comm);
 
+/*
+ * sync.c: fails on every rank if the ranks have different models, because the parameters of one model could otherwise
+ * be mistaken for the parameters of another model: with LS_ERR_UNSUPPORTED if the ranks hold different shards of a
+ * parameter, otherwise with LS_ERR_MISMATCH. Collective.
+ */
+ls_status ls_models_compare(const char *call, const ls_module *model, ls_comm *comm);
+
 /* Returns whether the model is sharded: some parameters of this rank are shards of larger tensors. */
 bool ls_model_is_divided(const ls_module *model);
 

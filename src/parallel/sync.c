@@ -49,12 +49,14 @@ static ls_status broadcast_tensor(ls_tensor *tensor, ls_comm *comm, int root) {
     return ls_broadcast_in_place(comm, tensor, root);
 }
 
-/* Values that must be equal on all ranks: counts, and a hash of names, dtypes and shapes in order. */
+/* Values that must be equal on all ranks: counts, a hash of names, dtypes and shapes in order, and a hash of the
+ * positions of shards. */
 typedef struct layout {
     int64_t parameters;
     int64_t buffers;
     int64_t numbers;
     uint64_t hash;
+    uint64_t shards;
 } layout;
 
 enum { LAYOUT_NUMBERS = sizeof(layout) / sizeof(int64_t) };
@@ -66,12 +68,24 @@ static uint64_t hash_tensor(uint64_t hash, const char *name, const ls_tensor *te
     return ls_hash(hash, tensor->size, (size_t)tensor->ndim * sizeof *tensor->size);
 }
 
+/* Adds the position of a shard in the whole tensor to a hash. A shard that is the whole tensor counts as unsharded. */
+static uint64_t hash_shard(uint64_t hash, const ls_tensor *parameter) {
+    static const ls_division none = {.axis = -1};
+    const ls_division *division = parameter->leaf != NULL ? &parameter->leaf->divisions[LS_DIVIDED_TENSOR] : &none;
+    const bool sharded = division->add != NULL && division->whole != parameter->size[division->axis];
+    division = sharded ? division : &none;
+    const int64_t shard[3] = {division->axis, division->first, division->whole};
+    return ls_hash(hash, shard, sizeof shard);
+}
+
 static layout layout_of(const ls_module *model) {
     layout made = {.parameters = ls_module_parameter_count(model),
                    .buffers = ls_module_buffer_count(model),
                    .numbers = ls_module_size(model),
-                   .hash = LS_HASH_START};
+                   .hash = LS_HASH_START,
+                   .shards = LS_HASH_START};
     for (int i = 0; i < made.parameters; i++) {
+        made.shards = hash_shard(made.shards, ls_module_parameter(model, i));
         made.hash = hash_tensor(made.hash, ls_module_parameter_name(model, i), ls_module_parameter(model, i));
     }
     for (int i = 0; i < made.buffers; i++) {
@@ -80,13 +94,37 @@ static layout layout_of(const ls_module *model) {
     return made;
 }
 
-static ls_status compare_layouts(const layout *all, int ranks) {
+/* Returns whether the ranks hold different shards of parameters. */
+static bool shards_differ(const layout *all, int ranks) {
+    bool differ = false, comparable = true;
+    for (int r = 1; r < ranks; r++) {
+        differ = differ || all[r].shards != all[0].shards;
+        comparable = comparable && all[r].parameters == all[0].parameters;
+    }
+    return differ && comparable;
+}
+
+/* Fails with the name of the first parameter of which the ranks hold different shards. Collective. */
+static ls_status report_shards(const char *call, const ls_module *model, ls_comm *comm) {
+    bool equal = true;
+    int i = -1;
+    while (equal && ++i < ls_module_parameter_count(model)) {
+        const uint64_t hash = hash_shard(LS_HASH_START, ls_module_parameter(model, i));
+        LS_TRY(ls_ranks_have_equal(comm, (int64_t)(hash >> 1), &equal));
+    }
+    return ls_fail(LS_ERR_UNSUPPORTED,
+                   "%s: \"%s\" is sharded over ranks of the communicator: pass a communicator of the ranks that have "
+                   "the same shards (ls_comm_split)",
+                   call, equal ? "" : ls_module_parameter_name(model, i));
+}
+
+static ls_status compare_layouts(const char *call, const layout *all, int ranks) {
     for (int r = 1; r < ranks; r++) {
         if (memcmp(&all[r], &all[0], sizeof *all) != 0) {
             return ls_fail(LS_ERR_MISMATCH,
-                           "ls_sync_parameters: the models differ: rank 0's has %lld parameters (%lld numbers) and "
-                           "%lld buffers, but rank %d's has %lld (%lld) and %lld%s",
-                           (long long)all[0].parameters, (long long)all[0].numbers, (long long)all[0].buffers, r,
+                           "%s: the models differ: rank 0's has %lld parameters (%lld numbers) and %lld buffers, but "
+                           "rank %d's has %lld (%lld) and %lld%s",
+                           call, (long long)all[0].parameters, (long long)all[0].numbers, (long long)all[0].buffers, r,
                            (long long)all[r].parameters, (long long)all[r].numbers, (long long)all[r].buffers,
                            all[r].numbers == all[0].numbers ? ", with different names, shapes or dtypes" : "");
         }
@@ -94,18 +132,16 @@ static ls_status compare_layouts(const layout *all, int ranks) {
     return LS_OK;
 }
 
-/* Fails on every rank if the ranks have different models, because the parameters of one model could otherwise be
- * mistaken for the parameters of another model. */
-static ls_status agree_on_layout(const ls_module *model, ls_comm *comm) {
+ls_status ls_models_compare(const char *call, const ls_module *model, ls_comm *comm) {
     const int ranks = ls_comm_size(comm);
     const layout own = layout_of(model);
     layout *all = ls_allocate_zeroed((size_t)ranks, sizeof *all);
     if (all == NULL) {
-        return ls_fail_memory("ls_sync_parameters", (size_t)ranks * sizeof *all);
+        return ls_fail_memory(call, (size_t)ranks * sizeof *all);
     }
     ls_status status = ls_comm_allgather(comm, &own, all, LAYOUT_NUMBERS, LS_I64, NULL);
     if (status == LS_OK) {
-        status = compare_layouts(all, ranks);
+        status = shards_differ(all, ranks) ? report_shards(call, model, comm) : compare_layouts(call, all, ranks);
     }
     ls_free(all);
     return status;
@@ -118,7 +154,7 @@ ls_status ls_sync_parameters(ls_module *model, ls_comm *comm, int root) {
     if (used < 0) {
         return ls_error_status();
     }
-    LS_TRY(agree_on_layout(model, comm));
+    LS_TRY(ls_models_compare("ls_sync_parameters", model, comm));
     for (int i = 0; i < ls_module_parameter_count(model); i++) {
         const ls_tensor *parameter = ls_module_parameter(model, i);
         LS_TRY(ls_tensor_is_gone(parameter) ? ls_tensor_refuse_gone("ls_sync_parameters", 0, parameter) : LS_OK);
@@ -163,11 +199,12 @@ static ls_status clear_missing_gradients(const char *call, ls_module *model) {
  * arrive unchanged only if all ranks have the same hash. */
 enum { CHECK_BYTES = 16 };
 
-/* Writes these numbers for the shapes and dtypes of the parameters. */
+/* Writes these numbers for the shapes, dtypes and shards of the parameters. */
 static void write_check(const ls_module *model, uint8_t *check) {
     uint64_t hash = LS_HASH_START;
     for (int i = 0; i < ls_module_parameter_count(model); i++) {
         hash = hash_tensor(hash, "", ls_module_parameter(model, i));
+        hash = hash_shard(hash, ls_module_parameter(model, i));
     }
     memcpy(check, &hash, sizeof hash);
     hash = ~hash;
@@ -190,7 +227,10 @@ static ls_status agree_on_gradients(const char *call, ls_module *model, ls_comm 
     memcpy(present + count, check, sizeof check);
     ls_status status = ls_comm_allreduce(comm, present, present, bytes, LS_U8, LS_MAX, NULL);
     if (status == LS_OK && memcmp(present + count, check, sizeof check) != 0) {
-        status = ls_fail(LS_ERR_MISMATCH, "%s: the models of the ranks differ in shapes or dtypes of parameters", call);
+        status = ls_fail(LS_ERR_MISMATCH,
+                         "%s: the models of the ranks differ in shapes or dtypes of parameters, or hold different "
+                         "shards of them",
+                         call);
     }
     for (int i = 0; status == LS_OK && i < count; i++) {
         ls_leaf *leaf = ls_module_parameter(model, i)->leaf;

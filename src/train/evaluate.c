@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "nn/module.h"
+#include "parallel/slices.h"
 #include "train/agree.h"
 #include "train/replicas.h"
 
@@ -49,7 +50,19 @@ static ls_status pass_between_runs(ls_trial *trial, const ls_trial_pass *pass) {
     return status;
 }
 
+/* Ranks have different numbers of slices, but a pass is collective. */
+static ls_status refuse_in_slice(const ls_trial *trial, const ls_trial_pass *pass) {
+    const ls_slices *slices = ls_data_parallel_slices(trial->state.model);
+    return slices == NULL || slices->running < 0
+               ? LS_OK
+               : ls_fail(LS_ERR_STATE,
+                         "ls_trial_%s: called by a hook that runs once for each slice, because the data-parallel "
+                         "module has .shards: call it in another hook, such as on_step_training or on_end_validation",
+                         pass->phase == LS_PHASE_PREDICTION ? "predict" : "evaluate");
+}
+
 ls_status ls_trial_evaluation_pass(ls_trial *trial, const ls_trial_pass *pass) {
+    LS_TRY(refuse_in_slice(trial, pass));
     const ls_trial_state state = trial->state;
     const ls_progress progress = trial->progress;
     const bool continues = trial->continues;

@@ -138,7 +138,71 @@ static ls_status not_finite(ls_comm *world) {
     LS_TRY(end_at(world, (faulty){IN_PARAMETER_GRADIENT, last, 2}, true,
                   "the gradient of \"2.weight\" has an infinite number", last > 0 ? -1 : 0));
     LS_TRY(end_at(world, (faulty){IN_VALIDATION, last, 0}, false, "the model's output has NaN", last));
-    LS_EXPECT_MESSAGE("in the validation of epoch 0");
+    LS_EXPECT_MESSAGE("in the validation of epoch 0, batch 0 (step 5)");
+    return LS_OK;
+}
+
+/* The number that is not finite appears in batch `batch` of a pass. */
+typedef struct position {
+    ls_trial_phase phase;
+    int64_t batch;
+    int rank;
+} position;
+
+static ls_status spoil_batch(ls_trial_state *state, void *user) {
+    const position *p = user;
+    if (state->phase == p->phase && state->batch == p->batch && ls_comm_rank(state->comm) == p->rank) {
+        state->input = ls_mul(state->input, (double)NAN);
+    }
+    return LS_OK;
+}
+
+static ls_status own_step(ls_trial_state *state, void *user) {
+    (void)user;
+    state->output = ls_forward(state->model, state->input);
+    state->loss = ls_cross_entropy(state->output, state->target, NULL);
+    ls_optimizer_zero_grad(state->optimizer);
+    LS_TRY(ls_backward(state->loss));
+    return ls_optimizer_step(state->optimizer);
+}
+
+static ls_status run_pass(const training *t, ls_trial_phase phase) {
+    ls_tensor *outputs = NULL;
+    return phase == LS_PHASE_EVALUATION   ? ls_trial_evaluate(t->trial, t->validate, "test")
+           : phase == LS_PHASE_PREDICTION ? ls_trial_predict(t->trial, t->validate, true, &outputs)
+                                          : ls_trial_run(t->trial, 1);
+}
+
+static ls_status names_position(ls_comm *world, ls_trial_phase phase, ls_callback_function step, const char *words) {
+    const int rank = ls_comm_size(world) > 1 ? 1 : 0;
+    position p = {phase, 1, rank};
+    ls_callback *const callbacks[] = {
+        ls_callback_new(&(ls_callback_hooks){.on_sample = spoil_batch, .on_sample_validation = spoil_batch}, &p),
+        ls_terminate_on_nan(NULL)};
+    training t;
+    LS_TRY(training_begin(
+        &t, &(training_plan){.callbacks = callbacks, .callback_count = 2, .global_batch = 5, .step = step}, world));
+    LS_CHECK(run_pass(&t, phase) == LS_ERR_STATE);
+    LS_TRY(one_sentence(world, words, rank));
+    training_end(&t);
+    return LS_OK;
+}
+
+/* The message names the batch and the step in every kind of pass. */
+static ls_status names_positions(ls_comm *world) {
+    static const struct {
+        ls_trial_phase phase;
+        ls_callback_function step;
+        const char *words;
+    } cases[] = {{LS_PHASE_TRAINING, NULL, "in epoch 0, batch 1 (step 1)"},
+                 {LS_PHASE_TRAINING, own_step, "in epoch 0, batch 1 (step 1)"},
+                 {LS_PHASE_VALIDATION, NULL, "in the validation of epoch 0, batch 1 (step 12)"},
+                 {LS_PHASE_VALIDATION, own_step, "in the validation of epoch 0, batch 1 (step 12)"},
+                 {LS_PHASE_EVALUATION, NULL, "in ls_trial_evaluate, batch 1 (step 0)"},
+                 {LS_PHASE_PREDICTION, NULL, "in ls_trial_predict, batch 1 (step 0)"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        LS_TRY(names_position(world, cases[i].phase, cases[i].step, cases[i].words));
+    }
     return LS_OK;
 }
 
@@ -262,6 +326,7 @@ ls_status rank_test(ls_comm *world) {
                                    schedule_epochs, schedule_steps, schedule_plateau};
     LS_TRY(early_stopping(world));
     LS_TRY(not_finite(world));
+    LS_TRY(names_positions(world));
     for (size_t i = 0; i < sizeof makers / sizeof *makers; i++) {
         LS_TRY(as_alone(world, makers[i]));
     }

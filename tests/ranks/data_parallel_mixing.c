@@ -92,6 +92,11 @@ static ls_tensor *accumulated(ls_tensor *x, void *user) {
     return ls_cumsum(x, 0);
 }
 
+static ls_tensor *rotated(ls_tensor *x, void *user) {
+    (void)user;
+    return ls_rotary(x, NULL);
+}
+
 static ls_tensor *attended(ls_tensor *x, void *user) {
     (void)user;
     return ls_attention(x, x, x, NULL);
@@ -149,6 +154,7 @@ static const mixing_case refused_inside[] = {{"ls_softmax", softmax},
                                              {"ls_layer_norm", normalized},
                                              {"ls_cumsum", accumulated},
                                              {"ls_attention", attended},
+                                             {"ls_rotary", rotated},
                                              {"ls_cumsum", accumulated_elsewhere},
                                              {"ls_stack", stacked}};
 
@@ -186,6 +192,12 @@ static ls_tensor *by_heads(ls_tensor *x, void *user) {
     y = ls_attention(y, y, y, &(ls_attention_options){.causal = true});
     ls_tensor *scores = ls_softmax(ls_matmul(y, ls_transpose(y, 2, 3)), -1);
     return ls_reshape(ls_transpose(ls_matmul(scores, y), 1, 2), LS_SHAPE(n, WIDTH));
+}
+
+static ls_tensor *rotated_by_time(ls_tensor *x, void *user) {
+    (void)user;
+    const int64_t n = ls_size(x, 0);
+    return ls_reshape(ls_rotary(ls_reshape(x, LS_SHAPE(n, 3, 2)), NULL), LS_SHAPE(n, WIDTH));
 }
 
 static ls_tensor *folded(ls_tensor *x, void *user) {
@@ -271,6 +283,7 @@ static ls_tensor *long_loss(ls_tensor *x, void *user) {
 static const mixing_case allowed_inside[] = {{"over features", over_features},
                                              {"time first", time_first},
                                              {"by heads", by_heads},
+                                             {"rotated by time", rotated_by_time},
                                              {"folded", folded},
                                              {"positions", positions},
                                              {"weights first", weights_first},

@@ -374,6 +374,24 @@ static ls_status wrong_calls(ls_comm *world) {
     return LS_OK;
 }
 
+/* A failure on the last rank alone, or on all ranks: every rank fails, and keeps its parameters. */
+static ls_status failures_before_the_copy(ls_comm *world) {
+    const bool last = ls_comm_rank(world) == ls_comm_size(world) - 1;
+    for (int halves = 0; halves <= 1; halves++) {
+        ls_seed((uint64_t)ls_comm_rank(world));
+        ls_module *model = ls_nn_linear_with(INPUTS, 1, &(ls_linear_options){.dtype = halves == 1 ? LS_BF16 : LS_F32});
+        const uint64_t before = ls_module_hash(model);
+        ls_tensor *alias = last && halves == 0 ? ls_keep(ls_alias(ls_module_parameter(model, 0))) : NULL;
+        LS_CHECK(ls_outer_new(model, world, NULL) == NULL);
+        LS_CHECK(ls_error_status() == (last || halves == 1 ? LS_ERR_UNSUPPORTED : LS_ERR_MISMATCH));
+        LS_EXPECT_MESSAGE(halves == 1 ? "bf16" : "alias");
+        ls_release(alias);
+        LS_CHECK(ls_module_hash(model) == before);
+        ls_module_free(model);
+    }
+    return ls_comm_barrier(world, NULL);
+}
+
 static ls_status refused_between(ls_comm *world) {
     ls_module *model = make_model();
     ls_outer *outer = ls_outer_new(model, world, &(ls_outer_options){.steps = 2});
@@ -600,6 +618,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(unfrozen_parameters_move(world));
     LS_TRY(inside_data_parallel(world));
     LS_TRY(wrong_calls(world));
+    LS_TRY(failures_before_the_copy(world));
     LS_TRY(refused_between(world));
     LS_TRY(refused_around_the_model(world));
     LS_TRY(refused_in_two_models(world));

@@ -294,6 +294,60 @@ static ls_status log_of_batches(ls_comm *world) {
     return LS_OK;
 }
 
+typedef struct slice_hook {
+    ls_loader *loader;
+    bool predicts;
+} slice_hook;
+
+static ls_status evaluate_within(ls_trial_state *state, void *user) {
+    const slice_hook *hook = user;
+    ls_tensor *outputs = NULL;
+    return hook->predicts ? ls_trial_predict(state->trial, hook->loader, true, &outputs)
+                          : ls_trial_evaluate(state->trial, hook->loader, "hook");
+}
+
+/* A hook of a slice may not evaluate the model: ranks have different numbers of slices. */
+static ls_status run_slice_hook(ls_comm *comm, const ls_callback_hooks *hooks, slice_hook *hook) {
+    const int shards = ls_comm_size(comm) + 1;
+    const ls_loader_options loading = {.global_batch_size = GLOBAL_BATCH, .comm = comm, .shards = shards};
+    objects o = {
+        .model = ls_data_parallel(ls_nn_linear(INPUTS, CLASSES), comm, &(ls_data_parallel_options){.shards = shards})};
+    o.optimizer = ls_sgd(o.model, NULL);
+    o.train = ls_loader_new(make_dataset(0, SAMPLES), &loading);
+    o.validate = ls_loader_new(make_dataset(1, HELD_BACK), &loading);
+    hook->loader = ls_loader_new(make_dataset(1, HELD_BACK), &loading);
+    o.trial = ls_trial_new(&(ls_trial_options){.model = o.model,
+                                               .optimizer = o.optimizer,
+                                               .criterion = ls_criterion_cross_entropy,
+                                               .train = o.train,
+                                               .validate = o.validate,
+                                               LS_CALLBACKS(ls_callback_new(hooks, hook)),
+                                               .quiet = true});
+    LS_CHECK(o.trial != NULL && hook->loader != NULL);
+    LS_CHECK(ls_trial_run(o.trial, 1) == LS_ERR_STATE);
+    LS_EXPECT_MESSAGE(hook->predicts ? "ls_trial_predict: called by a hook that runs once for each slice"
+                                     : "ls_trial_evaluate: called by a hook that runs once for each slice");
+    ls_loader_free(hook->loader);
+    free_objects(&o);
+    return LS_OK;
+}
+
+static ls_status refuse_in_slices(ls_comm *world) {
+    const ls_callback_hooks hooks[] = {{.on_sample = evaluate_within},
+                                       {.on_forward = evaluate_within},
+                                       {.on_criterion = evaluate_within},
+                                       {.on_sample_validation = evaluate_within},
+                                       {.on_step_validation = evaluate_within}};
+    ls_comm *alone = NULL;
+    LS_TRY(ls_comm_split(world, ls_comm_rank(world), 0, &alone));
+    for (size_t i = 0; i < sizeof hooks / sizeof *hooks; i++) {
+        LS_TRY(run_slice_hook(world, &hooks[i], &(slice_hook){.predicts = i % 2 == 1}));
+        LS_TRY(run_slice_hook(alone, &hooks[i], &(slice_hook){.predicts = i % 2 == 0}));
+    }
+    ls_comm_free(alone);
+    return LS_OK;
+}
+
 static ls_status own_step(ls_trial_state *state, void *user) {
     (void)state;
     (void)user;
@@ -335,6 +389,7 @@ ls_status rank_test(ls_comm *world) {
     status = status == LS_OK ? same_predictions(world) : status;
     status = status == LS_OK ? log_of_batches(world) : status;
     status = status == LS_OK ? refuse_trials(world) : status;
+    status = status == LS_OK ? refuse_in_slices(world) : status;
     LS_TRY(remove_scratch(world));
     return status;
 }

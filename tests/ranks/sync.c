@@ -145,6 +145,69 @@ static ls_status models_that_differ(ls_comm *world) {
     return ls_comm_barrier(world, NULL);
 }
 
+/* Every rank has the parameters of the same shards if it is in one of the pairs, and different shards otherwise. */
+static ls_status expect_refused(ls_comm *world, ls_module *model, const char *name) {
+    const uint64_t before = ls_module_hash(model);
+    char words[128];
+    snprintf(words, sizeof words, "\"%s\" is sharded over ranks of the communicator: pass a communicator", name);
+    LS_CHECK(ls_sync_parameters(model, world, 0) == LS_ERR_UNSUPPORTED);
+    LS_EXPECT_MESSAGE(words);
+    LS_CHECK(ls_outer_new(model, world, NULL) == NULL && ls_error_status() == LS_ERR_UNSUPPORTED);
+    LS_EXPECT_MESSAGE(words);
+    for (int i = 0; i < 2; i++) {
+        ls_module_retain(model);
+        LS_CHECK(ls_data_parallel(model, world, &(ls_data_parallel_options){.no_initial_sync = i == 1}) == NULL);
+        LS_CHECK(ls_error_status() == LS_ERR_UNSUPPORTED);
+        LS_EXPECT_MESSAGE(words);
+    }
+    LS_CHECK(ls_sync_gradients(model, world) == LS_ERR_MISMATCH);
+    LS_EXPECT_MESSAGE("or hold different shards");
+    LS_CHECK(ls_module_hash(model) == before);
+    return LS_OK;
+}
+
+/* Shards of one parameter on different ranks are not replicas: rank 0's shard must not overwrite the others. */
+static ls_status shards_that_differ(ls_comm *world) {
+    const int size = ls_comm_size(world);
+    ls_comm *part = NULL;
+    LS_TRY(ls_comm_split(world, 0, 0, &part)); /* the same ranks, as another communicator */
+    for (int uneven = 0; uneven <= 1 && size > 1; uneven++) {
+        ls_seed(3);
+        ls_module *model = ls_sequential(ls_nn_linear(2, 3), ls_nn_column_parallel(part, 3, 2 * size + uneven, NULL),
+                                         ls_nn_tanh(), ls_nn_row_parallel(part, 2 * size + uneven, 3, NULL));
+        LS_TRY(expect_refused(world, model, "1.weight"));
+        ls_module_free(model);
+    }
+    ls_comm_free(part);
+    return ls_comm_barrier(world, NULL);
+}
+
+/* Ranks with the same shards are replicas of each other. */
+static ls_status shards_in_pairs(ls_comm *world) {
+    const int rank = ls_comm_rank(world);
+    ls_comm *pair = NULL, *same = NULL;
+    if (ls_comm_size(world) % 2 != 0) {
+        return LS_OK;
+    }
+    LS_TRY(ls_comm_split(world, rank / 2, 0, &pair));
+    LS_TRY(ls_comm_split(world, rank % 2, 0, &same));
+    ls_seed(3);
+    ls_module *model =
+        ls_sequential(ls_nn_column_parallel(pair, 3, 5, NULL), ls_nn_tanh(), ls_nn_row_parallel(pair, 5, 3, NULL));
+    LS_TRY(expect_refused(world, model, "0.weight"));
+    LS_TRY(ls_sync_parameters(model, same, 0));
+    LS_TRY(ls_sync_gradients(model, same));
+    ls_outer *outer = ls_outer_new(model, same, NULL);
+    LS_CHECK(outer != NULL);
+    ls_outer_free(outer);
+    ls_module *parallel = ls_data_parallel(model, same, NULL);
+    LS_CHECK(parallel != NULL);
+    ls_module_free(parallel);
+    ls_comm_free(pair);
+    ls_comm_free(same);
+    return LS_OK;
+}
+
 static ls_status wrong_input(ls_comm *world) {
     ls_module *model = make_model(2);
     LS_CHECK(ls_sync_parameters(NULL, world, 0) == LS_ERR_ARGUMENT);
@@ -174,5 +237,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(gradients_become_means(world));
     LS_TRY(by_hand(world));
     LS_TRY(models_that_differ(world));
+    LS_TRY(shards_that_differ(world));
+    LS_TRY(shards_in_pairs(world));
     return ls_comm_barrier(world, NULL);
 }

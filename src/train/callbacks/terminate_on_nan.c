@@ -13,11 +13,18 @@ static const char *const maker = "ls_terminate_on_nan";
 enum { NOTHING, IN_OUTPUT, IN_LOSS, IN_GRADIENT, PLACES };
 enum { MESSAGE = 512 };
 
+/* The first number that is not finite in a step or in a pass without training. */
+typedef struct non_finite {
+    int64_t batch, step;
+    char tensor[MESSAGE]; /* "the loss has NaN" */
+} non_finite;
+
 typedef struct watch {
     bool by_layer;
     bool looks; /* whether layer outputs are currently checked: from on_sample to on_forward */
     int found;
-    char message[MESSAGE];
+    int64_t batch, step; /* the current batch and step */
+    non_finite first;
     ls_module **modules; /* with hooks */
     int *hooks;          /* number of hooks of each module */
     int count;
@@ -68,7 +75,9 @@ static bool has_nan(ls_tensor *x) {
 
 static void note(watch *self, int place, ls_tensor *x, const char *what) {
     self->found = place;
-    snprintf(self->message, sizeof self->message, "%s has %s", what, has_nan(x) ? "NaN" : "an infinite number");
+    self->first = (non_finite){.batch = self->batch, .step = self->step};
+    snprintf(self->first.tensor, sizeof self->first.tensor, "%s has %s", what,
+             has_nan(x) ? "NaN" : "an infinite number");
 }
 
 static ls_status look(watch *self, int place, ls_tensor *x, const char *what) {
@@ -175,18 +184,27 @@ static ls_status watch_layers(watch *self, ls_module *module) {
 
 /* ---- together ---------------------------------------------------------------------------------------------------- */
 
+static void name_pass(const ls_trial_state *state, char *text, size_t size) {
+    if (state->phase == LS_PHASE_EVALUATION || state->phase == LS_PHASE_PREDICTION) {
+        snprintf(text, size, "ls_trial_%s", state->phase == LS_PHASE_EVALUATION ? "evaluate" : "predict");
+    } else {
+        snprintf(text, size, "%sepoch %lld", state->phase == LS_PHASE_VALIDATION ? "the validation of " : "",
+                 (long long)state->epoch);
+    }
+}
+
 /* All ranks fail with the tensor that comes first in the step, on the lowest rank whose tensor is not finite. */
-static ls_status agree(watch *self, const ls_trial_state *state, const char *when) {
+static ls_status agree(watch *self, const ls_trial_state *state) {
     const int rank = ls_trial_rank(state);
     const bool alone = ls_comm_size(state->comm) <= 1;
-    const size_t length = self->found != NOTHING ? strlen(self->message) : 0;
-    const int64_t hash = (int64_t)(ls_hash(LS_HASH_START, self->message, length) >> 2);
+    const size_t length = self->found != NOTHING ? sizeof self->first : 0;
+    const int64_t hash = (int64_t)(ls_hash(LS_HASH_START, &self->first, length) >> 2);
     /*
-     * The place, and the maximum and minimum of the hashes of the messages. If they are equal, all ranks have the same
-     * message.
+     * The place, and the maximum and minimum of the hashes of the findings. If they are equal, all ranks have the same
+     * finding.
      */
     ls_loc_i64 all[] = {{self->found != NOTHING ? PLACES - self->found : 0, rank}, {hash, rank}, {-hash, rank}};
-    char where[32] = "every rank";
+    char where[32] = "every rank", pass[64];
     self->looks = false;
     self->found = NOTHING;
     if (!alone) {
@@ -199,11 +217,12 @@ static ls_status agree(watch *self, const ls_trial_state *state, const char *whe
         snprintf(where, sizeof where, "rank %d", (int)all[0].location);
     }
     if (!alone) {
-        LS_TRY(ls_comm_broadcast(state->comm, self->message, sizeof self->message, LS_U8, (int)all[0].location, NULL));
-        self->message[sizeof self->message - 1] = '\0';
+        LS_TRY(ls_comm_broadcast(state->comm, &self->first, sizeof self->first, LS_U8, (int)all[0].location, NULL));
+        self->first.tensor[sizeof self->first.tensor - 1] = '\0';
     }
-    return ls_fail(LS_ERR_STATE, "%s: %s on %s, in %sepoch %lld, batch %lld (step %lld)", maker, self->message, where,
-                   when, (long long)state->epoch, (long long)state->batch, (long long)state->step);
+    name_pass(state, pass, sizeof pass);
+    return ls_fail(LS_ERR_STATE, "%s: %s on %s, in %s, batch %lld (step %lld)", maker, self->first.tensor, where, pass,
+                   (long long)self->first.batch, (long long)self->first.step);
 }
 
 /* ---- hooks ------------------------------------------------------------------------------------------------------- */
@@ -222,8 +241,16 @@ static ls_status on_start(ls_trial_state *state, void *user) {
     return LS_OK;
 }
 
+/* `counted` is the number of steps that state->step already counts, although they have not ended. */
+static void set_position(watch *self, const ls_trial_state *state, int64_t counted) {
+    self->batch = state->batch;
+    self->step = state->step - counted;
+}
+
 static ls_status on_sample(ls_trial_state *state, void *user) {
-    ((watch *)user)->looks = !ls_callback_in_replay(state);
+    watch *self = user;
+    self->looks = !ls_callback_in_replay(state);
+    set_position(self, state, 0);
     return LS_OK;
 }
 
@@ -244,8 +271,9 @@ static ls_status on_backward(ls_trial_state *state, void *user) {
     }
     /* the scaler skips steps with gradients that are not finite */
     const bool skips = state->trial->options.grad_scaler != NULL;
+    set_position(self, state, 0); /* a rank without samples has not called on_sample */
     LS_TRY(self->found == NOTHING && !skips ? check_gradients(self, state->model) : LS_OK);
-    return agree(self, state, "");
+    return agree(self, state);
 }
 
 static ls_status on_step_training(ls_trial_state *state, void *user) {
@@ -253,13 +281,14 @@ static ls_status on_step_training(ls_trial_state *state, void *user) {
     if (state->trial->options.step == NULL || ls_callback_in_replay(state)) {
         return LS_OK;
     }
+    set_position(self, state, 1);
     LS_TRY(look(self, IN_OUTPUT, state->output, "the model's output"));
     LS_TRY(look_at_loss(self, state));
-    return agree(self, state, "");
+    return agree(self, state);
 }
 
 static ls_status on_end_validation(ls_trial_state *state, void *user) {
-    return ls_callback_in_replay(state) ? LS_OK : agree(user, state, "the validation of ");
+    return ls_callback_in_replay(state) ? LS_OK : agree(user, state);
 }
 
 static void describe(void *user, char *text, size_t size) {

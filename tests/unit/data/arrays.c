@@ -197,6 +197,34 @@ static const char *write_netcdf(const char *name, int mode) {
     return path;
 }
 
+/* NAN replaces the missing elements of floating-point dtypes. In integer dtypes, a missing element stays an error. */
+static void integers_without_missing_elements(void) {
+    const char *path = write_netcdf("integers.nc", NC_NETCDF4);
+    ls_array_options options = {
+        .input = {NAMES("t")}, .target = {NAMES("class"), .dtype = LS_I64}, .missing = (double)NAN};
+    ls_batch batch;
+    ls_loader *loader = begin(ls_netcdf_dataset(path, &options), STEPS, &batch);
+    const float *rows = elements(batch.input);
+    assert_true(isnan(rows[(STEPS - 1) * WIDTH]) && rows[0] == array_value(0, 0));
+    assert_int_equal(((const int64_t *)elements(batch.target))[STEPS - 1], (STEPS - 1) % 3);
+    ls_loader_free(loader);
+    const ls_array_options classes = {
+        .input = {NAMES("class")}, .target = {NAMES("class"), .dtype = LS_I64}, .missing = (double)NAN};
+    ls_loader_free(begin(ls_hdf5_dataset(path, &classes), STEPS, &batch));
+    int file, class, fill = NC_FILL_INT;
+    assert_int_equal(nc_open(path, NC_WRITE, &file), NC_NOERR);
+    assert_int_equal(nc_inq_varid(file, "class", &class), NC_NOERR);
+    assert_int_equal(nc_put_var1_int(file, class, (const size_t[]){2}, &fill), NC_NOERR);
+    assert_int_equal(nc_close(file), NC_NOERR);
+    bool more;
+    loader = ls_loader_new(ls_netcdf_dataset(path, &options), &(ls_loader_options){.batch_size = STEPS});
+    expect_error(ls_loader_next(loader, &batch, &more), LS_ERR_FORMAT,
+                 "has a missing element: set .missing to a value that .dtype i64 can hold");
+    ls_loader_free(loader);
+    options.missing = 0.5;
+    expect_none(ls_netcdf_dataset(path, &options), LS_ERR_ARGUMENT, ".missing is 0.5, which .dtype i64 cannot hold");
+}
+
 /* The last step of t was not written, so its elements are missing. */
 static void netcdf_files(void **state) {
     (void)state;
@@ -218,6 +246,7 @@ static void netcdf_files(void **state) {
         }
         ls_loader_free(loader);
     }
+    integers_without_missing_elements();
     const ls_array_options options = {.input = {NAMES("t")}, .target = {NAMES("class")}};
     ls_dataset *dataset = ls_netcdf_dataset(write_netcdf("flow4.nc", NC_NETCDF4), &options);
     assert_int_equal(ls_dataset_block(dataset), 7);

@@ -90,6 +90,25 @@ TEST(test_all_hooks_in_order) {
     free_setting(&s);
 }
 
+/* Results replace results of the same name. The mean over no samples is NAN. */
+TEST(test_results_of_evaluations) {
+    setting s = make_setting();
+    const ls_trial_options options = options_of(&s);
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_run(trial, 1), LS_OK);
+    const double before = ls_trial_history(trial, 0, "val_loss");
+    assert_int_equal(ls_trial_evaluate(trial, s.train, "val"), LS_OK);
+    assert_true(ls_trial_history(trial, 0, "val_loss") != before);
+    assert_true(ls_trial_history(trial, 0, "val_loss") == ls_trial_metric(trial, "val_loss"));
+    ls_tensor *nothing = ls_empty(LS_SHAPE(0, 1), LS_F32);
+    ls_loader *empty = ls_loader_new(ls_tensor_dataset(nothing, nothing), NULL);
+    assert_int_equal(ls_trial_evaluate(trial, empty, "empty"), LS_OK);
+    assert_true(isnan(ls_trial_metric(trial, "empty_loss")) && isnan(ls_trial_history(trial, 0, "empty_loss")));
+    ls_loader_free(empty);
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
 static ls_status append_text(ls_trial_state *state, void *user) {
     (void)state;
     strcat(user, "b");
@@ -432,11 +451,17 @@ TEST(test_caches_and_frozen_parameters) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_hooks_in_order), cmocka_unit_test(test_callbacks_in_their_order),
-        cmocka_unit_test(test_what_hooks_see),     cmocka_unit_test(test_stop),
-        cmocka_unit_test(test_max_steps),          cmocka_unit_test(test_failing_hooks_end_the_run),
-        cmocka_unit_test(test_failing_init),       cmocka_unit_test(test_wrong_options),
-        cmocka_unit_test(test_steps_that_fail),    cmocka_unit_test(test_caches_and_frozen_parameters),
+        cmocka_unit_test(test_all_hooks_in_order),
+        cmocka_unit_test(test_callbacks_in_their_order),
+        cmocka_unit_test(test_what_hooks_see),
+        cmocka_unit_test(test_stop),
+        cmocka_unit_test(test_results_of_evaluations),
+        cmocka_unit_test(test_max_steps),
+        cmocka_unit_test(test_failing_hooks_end_the_run),
+        cmocka_unit_test(test_failing_init),
+        cmocka_unit_test(test_wrong_options),
+        cmocka_unit_test(test_steps_that_fail),
+        cmocka_unit_test(test_caches_and_frozen_parameters),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
