@@ -59,6 +59,9 @@ typedef struct ls_rotary_options {
  * Rotates pair i of the last axis of x [..., positions, width] by the angle (first + position) base^(-2 i / width), so
  * that products of queries and keys depend on their relative positions (Su et al., arXiv 2104.09864). The width must be
  * even. The result has x's shape. `options` may be NULL.
+ *
+ * Positions begin with `first` on each rank. If the ranks of a data-parallel module have different positions of one
+ * sequence, set `first` to the index of this rank's first position.
  */
 LS_API ls_tensor *ls_rotary(ls_tensor *x, const ls_rotary_options *options);
 

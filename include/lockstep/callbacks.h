@@ -108,7 +108,7 @@ typedef struct ls_terminate_on_nan_options {
  *   covers the output and the loss.
  * - The message names the first such tensor in the order output, loss, gradients, the lowest rank that has it (or
  *   "every rank"), its batch, and the number of training steps before it. Gradients of a data-parallel module are
- * already averaged over ranks.
+ *   already averaged over ranks.
  * - In validation, ls_trial_evaluate and ls_trial_predict, the check covers outputs and losses, and the failure comes
  *   after the pass.
  * - If all targets of a rank are ignored, its loss may be NaN: the gradient of this loss is 0.

@@ -127,11 +127,8 @@ LS_API ls_tensor *ls_forward(ls_module *module, ls_tensor *input);
  * not overlap the array of the inputs. The results belong to the innermost scope, unless they are inputs. On failure
  * all outputs are NULL. Fails with LS_ERR_ARGUMENT if the module has a different number of inputs or outputs, if the
  * arrays overlap (then nothing is stored), or if an input is NULL but not optional (ls_module_type). If such an input
- * is NULL after an earlier failure, fails with that failure's status.
- *
- * If an optional input is NULL, and a call that returns a tensor has failed in the innermost scope, fails with the
- * scope's first error, because the call may have made the input. To continue after a failure that the program expects,
- * make the call in a scope of its own. Outside any scope, a NULL from a failed call selects the default: check it.
+ * is NULL after an earlier failure, fails with that failure's status. A NULL from a failed call selects the default of
+ * an optional input: check such an input, or the status of the scope, before the result is used.
  */
 LS_API ls_status ls_forward_many(ls_module *module, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
                                  int output_count);

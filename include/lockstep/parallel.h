@@ -264,9 +264,10 @@ LS_API void ls_reducer_free(ls_reducer *reducer);
  * another rank has a gradient for the parameter; otherwise it stays missing. A collective call. If it fails after the
  * reduction has begun, the gradients are undefined, and the reducer is empty, as after ls_reducer_finish.
  *
- * Fails with LS_ERR_ARGUMENT if the model is data-parallel, because ls_backward averages its gradients. The same
- * applies to a model that contains a data-parallel module, is inside one, or shares a module with one, unless
- * ls_data_parallel_no_sync is on for the data-parallel module.
+ * Errors:
+ * - LS_ERR_ARGUMENT if the model is data-parallel, contains a data-parallel module, is inside one, or shares a module
+ *   with one, because ls_backward averages its gradients. With ls_data_parallel_no_sync, this is allowed.
+ * - LS_ERR_MISMATCH if the ranks have different models, or different shards of a parameter.
  */
 LS_API ls_status ls_distribute_gradients(ls_module *model, ls_reducer *reducer) LS_WARN_UNUSED;
 
@@ -435,8 +436,9 @@ typedef struct ls_data_parallel_options {
  * failures.
  *
  * Takes ownership of `model`, and borrows `comm`. `options` may be NULL. A collective call. Fails with LS_ERR_MISMATCH
- * on every rank if the options differ between the ranks, with LS_ERR_UNSUPPORTED if a parameter is bf16 or f16, or
- * if the ranks hold different shards of a parameter, and with LS_ERR_ARGUMENT if no parameter is floating-point.
+ * on every rank if the options or the models differ between the ranks, with LS_ERR_UNSUPPORTED if a parameter is bf16
+ * or f16, or if the ranks hold different shards of a parameter, and with LS_ERR_ARGUMENT if no parameter is
+ * floating-point.
  *
  * - Parameters and buffers start as copies of rank 0's (ls_sync_parameters).
  * - The first axis of inputs and outputs counts samples. Ranks may have different numbers of samples; a rank without

@@ -39,26 +39,16 @@ __attribute__((noinline, cold)) static ls_status refuse_missing(const ls_module 
     return ls_error_status();
 }
 
-/* A module with a variable number of inputs checks whether they are NULL. */
-static bool is_optional(const ls_module_type *type, int i) {
-    const bool known = type->forward != NULL || type->inputs > 0;
-    return !known || (i < 64 && (type->optional >> i & 1U) != 0);
-}
-
-/* An optional input may be NULL, unless a failed call in the innermost scope may have been meant to make it. */
-__attribute__((noinline, cold)) static ls_status check_missing(const ls_module *module, int i) {
-    const ls_thread_state *thread = ls_thread();
-    const bool lost = thread == NULL || (thread->scope->lost && !module->tells_failures);
-    return is_optional(module->type, i) && !lost ? LS_OK : refuse_missing(module, i);
-}
-
 /* The call without hooks is inlined into both entry points, because every layer in every step makes it. */
 #define INLINE __attribute__((always_inline)) static inline
 
 INLINE ls_status check_inputs(const ls_module *module, ls_tensor *const *inputs, int count) {
     for (int i = 0; i < count; i++) {
         if (__builtin_expect(inputs[i] == NULL, 0)) {
-            LS_TRY(check_missing(module, i));
+            /* A module with a variable number of inputs checks them itself. */
+            const bool known = module->type->forward != NULL || module->type->inputs > 0;
+            const bool optional = !known || (i < 64 && (module->type->optional >> i & 1U) != 0);
+            LS_TRY(optional ? LS_OK : refuse_missing(module, i));
         } else if (ls_tensor_is_gone(inputs[i])) {
             return ls_tensor_refuse_gone(module->type->name, i + 1, inputs[i]);
         }

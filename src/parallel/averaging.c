@@ -127,7 +127,11 @@ static ls_status decide_pending(ls_data_parallel_state *state, const ls_tail *me
 static double end_units(const ls_data_parallel_state *state, double failed) {
     ls_saved_error cause;
     ls_error_save(&cause);
-    const ls_status status = state->shards != NULL ? ls_units_end_average(state->shards) : LS_OK;
+    ls_status status = LS_OK;
+    if (state->shards != NULL) {
+        state->shards->in_pass = false;
+        status = ls_units_end_average(state->shards);
+    }
     if (failed > 0) {
         (void)ls_error_put_back(&cause);
     }
@@ -313,6 +317,9 @@ static ls_status pass_begins(void *user, ls_batch_loss *loss, bool agreed) {
     LS_TRY(ls_comm_check_open("ls_data_parallel", state->comm));
     loss->watched |= state->mean_checks > 0;
     state->agreed = false;
+    if (state->shards != NULL) {
+        state->shards->in_pass = true;
+    }
     state->loss = loss->output;
     state->divisor = ls_batch_loss_divisor(loss, state->samples);
     if (state->slices != NULL) {
@@ -350,12 +357,13 @@ static ls_telling pass_fails(void *user, bool begun) {
     return !state->told ? LS_NOT_TOLD : !begun && mean.agree == 0 ? LS_TOLD_IN_PASS : LS_TOLD;
 }
 
-/* Only a pass with overlap has calls in flight, and only after the first pass. */
+/* Only a pass with overlap has calls in flight; those of buckets only after the first pass. */
 static void pass_is_abandoned(void *user, bool missed) {
     ls_data_parallel_state *state = user;
     if (state->slices != NULL) {
         return; /* ls_slices_step launches the remaining buckets */
     }
+    (void)end_units(state, 1);
     if (missed && state->usual != 0 && ls_module_list(state->model)) {
         (void)ls_overlap_begin(state, 1);
     }

@@ -299,7 +299,6 @@ ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_data_paral
         ls_module_free(module);
         return NULL;
     }
-    module->tells_failures = true;
     data_parallel_state *state = module->state;
     state->module = module;
     state->comm = ls_comm_hold(comm);
@@ -409,19 +408,26 @@ static ls_status check_arguments(const ls_batch *batch, ls_loss_function functio
                : ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel_step: the input of the batch is NULL");
 }
 
+/* Notifies the other ranks of a failure, unless a forward pass of the module has begun, whose backward pass does so. */
+static ls_status notify(data_parallel_state *state, ls_status status, bool begun) {
+    if (status != LS_OK && !begun && !state->told && ls_comm_size(state->comm) > 1) {
+        (void)ls_watch_tell(&ls_data_parallel_watch, state, false);
+    }
+    return status;
+}
+
 /* Runs the forward and backward passes for this rank's samples in `scope`. */
 static ls_status run_step(data_parallel_state *state, const ls_scope *scope, const ls_batch *batch,
                           ls_loss_function function, void *user) {
-    const ls_status status = check_arguments(batch, function);
-    if (status != LS_OK) {
-        (void)(ls_comm_size(state->comm) > 1 ? ls_watch_tell(&ls_data_parallel_watch, state, false) : LS_TOLD);
-        return status;
-    }
+    LS_TRY(notify(state, check_arguments(batch, function), false));
+    const uint64_t runs = state->runs;
+    state->told = false;
     ls_tensor *loss = function(batch, user);
     if (has_failed(scope)) {
         loss = NULL; /* a failed call of the function is a failed step, even if the function returns a loss */
     }
-    LS_TRY(ls_backward(loss)); /* even if the loss is NULL, because this call notifies the other ranks */
+    LS_TRY(
+        notify(state, ls_backward(loss), state->runs > runs)); /* even if the loss is NULL: notifies the other ranks */
     const bool alone = ls_comm_size(state->comm) == 1;
     state->last = alone ? (ls_step_loss){.loss = ls_item(loss), .divisor = 1} : ls_step_loss_of(state, loss);
     return LS_OK;

@@ -30,13 +30,10 @@ ls_status ls_distribute_gradients(ls_module *model, ls_reducer *reducer) {
     if (model == NULL || reducer == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: the %s is NULL", call, model == NULL ? "model" : "reducer");
     }
-    if (ls_data_parallel_comm(model) != NULL) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: the model is data-parallel: ls_backward averages its gradients", call);
-    }
     if (ls_module_any_relative_is(model, averages)) {
         return ls_fail(LS_ERR_ARGUMENT,
-                       "%s: the model contains a data-parallel module, or shares parameters with one: ls_backward "
-                       "averages the gradients of that module",
+                       "%s: the model is, contains or is a part of a data-parallel module, whose gradients ls_backward "
+                       "averages: omit this call, or call ls_data_parallel_no_sync(module, true)",
                        call);
     }
     ls_saved_error cause;

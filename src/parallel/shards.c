@@ -263,7 +263,7 @@ void ls_shards_discard(const ls_shards *self, const ls_range *range, bool gradie
 static ls_status check(const ls_sharding *sharding, const char *call) {
     ls_shards *self = shards_of(sharding);
     LS_TRY(ls_shards_check(self, call));
-    LS_TRY(self->settle != NULL ? self->settle(self) : LS_OK);
+    LS_TRY(self->settle != NULL ? self->settle(self, false) : LS_OK);
     return self->averages(self->replicas)
                ? LS_OK
                : ls_fail(LS_ERR_STATE,
@@ -314,7 +314,7 @@ static ls_status add(ls_sharding *sharding, double *numbers, int64_t number_coun
 static void restored(ls_sharding *sharding) {
     ls_shards *self = shards_of(sharding);
     if (self->settle != NULL) {
-        (void)self->settle(self);
+        (void)self->settle(self, true);
     }
     self->failed = false;
 }

@@ -52,9 +52,11 @@ struct ls_shards {
     int unit_count;
     struct ls_sharded_unit *ahead;     /* the unit whose parameters are in flight before it runs; unit_exchange.c */
     struct ls_sharded_unit *averaging; /* the unit whose gradients are in flight */
+    bool in_pass;                      /* a pass of `replicas` is running, whose end ends the averaging */
     struct ls_sharded_unit *latest;    /* the unit that was entered last, and in which pass */
     bool latest_backward;
-    ls_status (*settle)(ls_shards *shards);      /* ends the exchanges in flight; may be NULL */
+    ls_status (*settle)(ls_shards *shards,
+                        bool forget);            /* ends the exchanges in flight (unit_exchange.h); may be NULL */
     void (*on_decided)(ls_shards *shards);       /* called when sharding is decided; may be NULL */
     bool (*averages)(const ls_module *replicas); /* returns false while the ranks may have different gradients */
     uint64_t versions;                           /* versions of the parameters when the units were gathered; units.c */

@@ -154,7 +154,7 @@ ls_status ls_unit_look_ahead(ls_sharded_unit *unit, bool backward) {
     shards->latest = unit;
     shards->latest_backward = backward;
     ls_sharded_unit *next = unit->next[backward];
-    if (next == NULL || !next->absent || next->range_count == 0) {
+    if (next == NULL || !next->absent) {
         return LS_OK;
     }
     shards->ahead = next;
@@ -249,7 +249,8 @@ ls_status ls_unit_average(ls_sharded_unit *unit) {
     ls_saved_error cause;
     const ls_status status = begin_average(unit);
     if (status == LS_OK) {
-        return unit->shards->lane == NULL ? ls_units_end_average(unit->shards) : LS_OK;
+        const bool stays = unit->shards->lane != NULL && unit->shards->in_pass;
+        return stays ? LS_OK : ls_units_end_average(unit->shards);
     }
     ls_error_save(&cause);
     (void)ls_units_end_average(unit->shards);
@@ -259,8 +260,12 @@ ls_status ls_unit_average(ls_sharded_unit *unit) {
 
 /* ---- all exchanges ----------------------------------------------------------------------------------------------- */
 
-ls_status ls_units_settle(ls_shards *shards) {
+ls_status ls_units_settle(ls_shards *shards, bool forget) {
     const ls_status dropped = drop_ahead(shards), averaged = ls_units_end_average(shards);
+    for (int i = 0; i < shards->unit_count && forget; i++) {
+        shards->units[i].next[0] = shards->units[i].next[1] = NULL;
+    }
+    shards->latest = forget ? NULL : shards->latest;
     return dropped != LS_OK ? dropped : averaged;
 }
 
@@ -269,7 +274,6 @@ void ls_units_cancel(ls_shards *shards) {
     ls_error_save(&cause);
     ls_comm_free(shards->lane); /* ends the exchanges */
     shards->lane = NULL;
-    (void)ls_units_settle(shards);
-    shards->latest = NULL;
+    (void)ls_units_settle(shards, true);
     (void)ls_error_put_back(&cause);
 }

@@ -21,7 +21,10 @@ ls_status ls_unit_gather(ls_sharded_unit *unit);
  */
 void ls_unit_reshard(ls_sharded_unit *unit);
 
-/* Notes that a unit has been entered. With overlap, begins to gather the unit that is expected next. Collective. */
+/*
+ * Notes that a unit has been entered. With overlap, begins to gather the unit that is expected next. Collective. Call
+ * this only after ls_unit_gather has communicated, so that no other rank can have failed before.
+ */
 ls_status ls_unit_look_ahead(ls_sharded_unit *unit, bool backward);
 
 /* Counts the gradients of a unit that is entered in the backward pass. */
@@ -32,7 +35,8 @@ size_t ls_unit_own_bytes(const ls_sharded_unit *unit);
 
 /*
  * Replaces this rank's own gradients with their means, and adds `earlier`. With overlap, they are in flight until
- * ls_unit_end_average. Missing gradients must be zero. On failure, forgets the gradients. Collective.
+ * ls_units_end_average, in a pass of the data-parallel module. Missing gradients must be zero. On failure, forgets the
+ * gradients. Collective.
  */
 ls_status ls_unit_average(ls_sharded_unit *unit);
 
@@ -42,8 +46,11 @@ ls_status ls_units_end_average(ls_shards *shards);
 /* Frees the gradients that this rank does not own, after a failure. */
 void ls_unit_forget_gradients(ls_sharded_unit *unit);
 
-/* Ends all exchanges in flight. Parameters that were gathered ahead are discarded. */
-ls_status ls_units_settle(ls_shards *shards);
+/*
+ * Ends all exchanges in flight. Parameters that were gathered ahead are discarded. With `forget`, also forgets which
+ * units follow each other: after a failed step, the ranks may expect different units.
+ */
+ls_status ls_units_settle(ls_shards *shards, bool forget);
 
 /* Ends all exchanges in flight before the units are freed, without waiting for other ranks. */
 void ls_units_cancel(ls_shards *shards);

@@ -73,7 +73,7 @@ ls_status ls_units_gather(ls_shards *shards, bool on) {
     if (shards == NULL || shards->stage < 3 || shards->gathered == on) {
         return LS_OK;
     }
-    LS_TRY(ls_units_settle(shards));
+    LS_TRY(ls_units_settle(shards, false));
     if (!on) {
         LS_TRY(check_before_resharding(shards));
         shards->gathered = false;
@@ -102,7 +102,7 @@ ls_status ls_units_gather_one(ls_shards *shards, const ls_tensor *parameter) {
     if (shards == NULL || shards->stage < 3 || shards->gathered) {
         return LS_OK;
     }
-    LS_TRY(ls_units_settle(shards));
+    LS_TRY(ls_units_settle(shards, false));
     for (int i = 0; i < shards->unit_count; i++) {
         if (has_parameter(&shards->units[i], parameter)) {
             wanted = &shards->units[i];
@@ -204,8 +204,9 @@ static ls_status enter(ls_unit *base, bool backward) {
     const char *by = backward ? "ls_backward" : "ls_forward";
     LS_TRY(ls_shards_check(unit->shards, by));
     LS_TRY(ls_shards_decide(unit->shards, by));
+    const bool communicates = unit->absent && unit->range_count > 0;
     LS_TRY(ls_unit_gather(unit));
-    ls_status status = ls_unit_look_ahead(unit, backward);
+    ls_status status = communicates ? ls_unit_look_ahead(unit, backward) : LS_OK;
     status = status == LS_OK && backward ? begin_gradients(unit) : status;
     if (status != LS_OK) {
         unit->shards->failed = true;

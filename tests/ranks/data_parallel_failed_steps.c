@@ -1,7 +1,7 @@
 /*
  * ls_data_parallel_step fails on all ranks, and leaves no gradients, if a call in the function of one rank has failed,
- * although the function returns a loss, or if the batch, its input or the function is NULL on one rank. The next step
- * works, and the ranks keep equal models.
+ * although the function returns a loss, if the function of one rank does not run the module, or if the batch, its input
+ * or the function is NULL on one rank. The next step works, and the ranks keep equal models.
  *
  * ranks: 1 2 3
  * devices: cpu
@@ -39,6 +39,22 @@ static ls_tensor *fail_before_open_scope(const ls_batch *batch, void *user) {
 static ls_tensor *fail_in_open_scope(const ls_batch *batch, void *user) {
     (void)ls_scope_begin();
     return fail_in_call(batch, user);
+}
+
+/* The following functions do not run the module. */
+static ls_tensor *return_nothing(const ls_batch *batch, void *user) {
+    (void)batch, (void)user;
+    return NULL;
+}
+
+static ls_tensor *fail_before_module(const ls_batch *batch, void *user) {
+    (void)batch, (void)user;
+    return ls_add(ls_ones(LS_SHAPE(2), LS_F32), ls_ones(LS_SHAPE(3), LS_F32));
+}
+
+static ls_tensor *constant_loss(const ls_batch *batch, void *user) {
+    (void)user;
+    return ls_mean(batch->input);
 }
 
 static ls_status fails_everywhere(ls_comm *world, ls_loss_function function, ls_status expected, const char *text) {
@@ -113,6 +129,9 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(fails_everywhere(world, fail_in_call, LS_ERR_SHAPE, "ls_add: "));
     LS_TRY(fails_everywhere(world, fail_before_open_scope, LS_ERR_SHAPE, "ls_add: "));
     LS_TRY(fails_everywhere(world, fail_in_open_scope, LS_ERR_SHAPE, "ls_add: "));
+    LS_TRY(fails_everywhere(world, return_nothing, LS_ERR_ARGUMENT, "the loss is NULL"));
+    LS_TRY(fails_everywhere(world, fail_before_module, LS_ERR_SHAPE, "ls_add: "));
+    LS_TRY(fails_everywhere(world, constant_loss, LS_ERR_STATE, "the loss has no history"));
     LS_TRY(arguments_are_missing(world));
     return ls_comm_barrier(world, NULL);
 }

@@ -92,11 +92,6 @@ static ls_tensor *accumulated(ls_tensor *x, void *user) {
     return ls_cumsum(x, 0);
 }
 
-static ls_tensor *rotated(ls_tensor *x, void *user) {
-    (void)user;
-    return ls_rotary(x, NULL);
-}
-
 static ls_tensor *attended(ls_tensor *x, void *user) {
     (void)user;
     return ls_attention(x, x, x, NULL);
@@ -154,7 +149,6 @@ static const mixing_case refused_inside[] = {{"ls_softmax", softmax},
                                              {"ls_layer_norm", normalized},
                                              {"ls_cumsum", accumulated},
                                              {"ls_attention", attended},
-                                             {"ls_rotary", rotated},
                                              {"ls_cumsum", accumulated_elsewhere},
                                              {"ls_stack", stacked}};
 

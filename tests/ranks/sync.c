@@ -145,7 +145,7 @@ static ls_status models_that_differ(ls_comm *world) {
     return ls_comm_barrier(world, NULL);
 }
 
-/* Every rank has the parameters of the same shards if it is in one of the pairs, and different shards otherwise. */
+/* Every call that copies or averages parameters refuses the model, and names the parameter `name`. */
 static ls_status expect_refused(ls_comm *world, ls_module *model, const char *name) {
     const uint64_t before = ls_module_hash(model);
     char words[128];

@@ -29,6 +29,7 @@ typedef struct blocks {
 static _Thread_local const char *order = "0123"; /* the blocks to run */
 static _Thread_local int fails_before = -1;      /* the place in the order at which the forward pass fails */
 static _Thread_local int fails_in = -1;          /* the same, for the backward pass */
+static _Thread_local ls_comm *reduces;           /* the model communicates before its third block; NULL: no */
 
 static ls_status pass_on(ls_custom_call *call) {
     call->outputs[0] = ls_clone(call->inputs[0]);
@@ -48,6 +49,9 @@ static ls_tensor *run_blocks(ls_module *self, ls_tensor *input) {
         if (i == fails_before) {
             return ls_matmul(x, ls_ones(LS_SHAPE(WIDTH + 1, 1), LS_F32));
         }
+        if (i == 2 && reduces != NULL) {
+            x = ls_add(x, ls_allreduce(reduces, x, LS_AVG));
+        }
         if (i == fails_in) {
             static const ls_custom_op op = {
                 .name = "refuse", .forward = pass_on, .backward = refuse, .by_sample = true};
@@ -58,6 +62,8 @@ static ls_tensor *run_blocks(ls_module *self, ls_tensor *input) {
     return x;
 }
 
+static _Thread_local int plain_block = -1; /* the block without parameters; -1: none */
+
 static ls_module *make(void) {
     static const ls_module_type type = {.name = "Blocks", .state_size = sizeof(blocks), .forward = run_blocks};
     static const char *const names[BLOCKS] = {"a", "b", "c", "d"};
@@ -65,7 +71,8 @@ static ls_module *make(void) {
     ls_module *module = ls_module_new(&type);
     blocks *b = ls_module_state(module);
     for (int i = 0; i < BLOCKS; i++) {
-        b->block[i] = ls_module_add_child(module, names[i], ls_nn_linear(WIDTH, WIDTH));
+        ls_module *block = i == plain_block ? ls_nn_relu() : ls_nn_linear(WIDTH, WIDTH);
+        b->block[i] = ls_module_add_child(module, names[i], block);
     }
     return ls_module_finish(module);
 }
@@ -97,7 +104,7 @@ static void end(run *r) {
 
 static ls_tensor *input_of(const run *r, int step) {
     ls_seed(100 + (uint64_t)(10 * step + ls_comm_rank(r->world)));
-    return ls_randn(LS_SHAPE(SAMPLES + ls_comm_rank(r->world), WIDTH), LS_F32);
+    return ls_randn(LS_SHAPE(SAMPLES + (reduces == NULL ? ls_comm_rank(r->world) : 0), WIDTH), LS_F32);
 }
 
 static ls_status backward(const run *r, int step) {
@@ -229,6 +236,13 @@ static ls_status test_flight(ls_comm *world) {
 
 /* ---- failures ---------------------------------------------------------------------------------------------------- */
 
+static ls_status load(const run *r) {
+    const ls_named *state;
+    int count = 0;
+    LS_TRY(ls_optimizer_state(r->optimizer, &state, &count));
+    return ls_optimizer_set_state(r->optimizer, state, count);
+}
+
 /* The last rank fails at a place of the forward or the backward pass; then all ranks fail, and a load repairs. */
 static ls_status test_failure(ls_comm *world, int zero, int place, bool forward, bool overlaps) {
     run r;
@@ -247,15 +261,94 @@ static ls_status test_failure(ls_comm *world, int zero, int place, bool forward,
         snprintf(named, sizeof named, "rank %d failed: ls_matmul", ls_comm_size(world) - 1);
         LS_EXPECT_MESSAGE(named);
     }
-    const ls_named *state;
-    int count = 0;
-    LS_TRY(ls_optimizer_state(r.optimizer, &state, &count));
-    LS_TRY(ls_optimizer_set_state(r.optimizer, state, count));
+    LS_TRY(load(&r));
     for (int step = 3; step < 6; step++) {
         LS_TRY(train(&r, step, "0123"));
     }
     LS_TRY(ls_data_parallel_check(r.module));
     end(&r);
+    return LS_OK;
+}
+
+/*
+ * All ranks fail in a backward pass that communicates, and continue without a load. The gradients of the failed pass
+ * are not added to those of the next pass.
+ */
+static ls_status test_told(ls_comm *world, int zero) {
+    uint64_t hash[2];
+    for (int overlaps = 0; overlaps < 2; overlaps++) {
+        run r;
+        LS_TRY(begin(&r, world, zero, overlaps != 0, LS_F32));
+        reduces = world;
+        for (int step = 0; step < 5; step++) {
+            fails_in = step == 2 ? 2 : -1;
+            LS_CHECK((train(&r, step, "0123") == LS_OK) == (step != 2));
+            LS_CHECK(shards_of(&r)->averaging == NULL);
+        }
+        reduces = NULL;
+        LS_TRY(hash_of(&r, &hash[overlaps]));
+        end(&r);
+    }
+    LS_CHECK(hash[0] == hash[1]);
+    return LS_OK;
+}
+
+/* The failed step runs the blocks in a different order, so the ranks expect different units until the load. */
+static ls_status test_order_of_failed_step(ls_comm *world, int place) {
+    run r;
+    LS_TRY(begin(&r, world, 3, true, LS_F32));
+    for (int step = 0; step < 2; step++) {
+        LS_TRY(train(&r, step, "0123"));
+    }
+    fails_in = ls_comm_rank(world) == ls_comm_size(world) - 1 ? place : -1;
+    LS_CHECK(train(&r, 2, "0213") != LS_OK);
+    fails_in = -1;
+    LS_TRY(load(&r));
+    for (int step = 3; step < 6; step++) {
+        LS_TRY(train(&r, step, "0123"));
+    }
+    LS_TRY(ls_data_parallel_check(r.module));
+    end(&r);
+    return LS_OK;
+}
+
+/* A unit without parameters does not communicate, so nothing begins there. */
+static ls_status test_unit_without_parameters(ls_comm *world, int place) {
+    run r;
+    plain_block = 1;
+    LS_TRY(begin(&r, world, 3, true, LS_F32));
+    plain_block = -1;
+    for (int step = 0; step < 2; step++) {
+        LS_TRY(train(&r, step, "0123"));
+    }
+    fails_before = ls_comm_rank(world) == ls_comm_size(world) - 1 ? place : -1;
+    LS_CHECK(train(&r, 2, "0123") != LS_OK);
+    fails_before = -1;
+    LS_TRY(load(&r));
+    for (int step = 3; step < 6; step++) {
+        LS_TRY(train(&r, step, "0123"));
+    }
+    LS_TRY(ls_data_parallel_check(r.module));
+    end(&r);
+    return LS_OK;
+}
+
+/* Without the data-parallel module, no end of a pass waits: the gradients of a unit are means when it has run. */
+static ls_status test_inner_model(ls_comm *world) {
+    double norms[2];
+    for (int overlaps = 0; overlaps < 2; overlaps++) {
+        run r;
+        LS_TRY(begin(&r, world, 2, overlaps != 0, LS_F32));
+        ls_scope *scope = ls_scope_begin();
+        order = "0123";
+        LS_TRY(ls_backward(ls_mean(
+            ls_square(ls_forward(((ls_data_parallel_state *)ls_module_state(r.module))->model, input_of(&r, 0))))));
+        LS_CHECK(shards_of(&r)->averaging == NULL);
+        LS_TRY(ls_clip_grad_norm(r.module, 0.01, &norms[overlaps]));
+        LS_TRY(ls_scope_end(scope));
+        end(&r);
+    }
+    LS_CHECK(norms[0] == norms[1]);
     return LS_OK;
 }
 
@@ -294,6 +387,14 @@ ls_status rank_test(ls_comm *world) {
             LS_TRY(test_failure(world, 2, place, false, overlaps != 0));
         }
     }
+    for (int zero = 2; zero <= 3; zero++) {
+        LS_TRY(test_told(world, zero));
+    }
+    for (int place = 1; place < BLOCKS; place++) {
+        LS_TRY(test_order_of_failed_step(world, place));
+        LS_TRY(test_unit_without_parameters(world, place));
+    }
+    LS_TRY(test_inner_model(world));
     LS_TRY(test_free(world));
     return test_different_blocks(world);
 }

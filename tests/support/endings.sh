@@ -31,7 +31,7 @@ check_finalize() {
     "$run" $ranks "$LS_BUILD/tests/ending_program" finalize $call
     case $call in
     part) text="ls_comm_allreduce #1: rank $((ranks - 2)) called ls_finalize (this communicator's ranks 0 to " ;;
-    scope) text="ls_irecv from rank 1 with tag 9, which the program never waited for: ls_comm_recv #1: rank 1 called" ;; # of ls_scope_end
+    scope) text="ls_irecv from rank 1 with tag 9, which the program never waited for: ls_comm_recv #[12]: rank 1 called" ;; # of ls_scope_end
     esac
     check "$name, $ranks ranks, rank 1 calls ls_finalize, $call: it is named at once" \
         tells $ranks "[02]: LS_ERR_PEER: $text"

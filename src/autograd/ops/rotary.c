@@ -48,7 +48,7 @@ static ls_tensor *table(ls_tensor *angle, ls_tensor *(*function)(ls_tensor *), l
 /* ---- the operation ----------------------------------------------------------------------------------------------- */
 
 enum { X, COSINE, SINE, INPUTS };
-enum { HALVES }; /* integer of the parameters: the option */
+enum { AXIS, HALVES }; /* integers of the parameters: the last axis, and the option */
 
 static ls_status run(ls_tensor *y, const ls_tensor *x, ls_tensor *const *inputs, const ls_op_parameters *parameters,
                      bool backward, bool accumulate) {
@@ -68,16 +68,11 @@ static ls_status rotary_backward(ls_node *node, ls_tensor *gradient) {
     return run(dx, gradient, node->inputs, &node->parameters, true, accumulate);
 }
 
-/* Positions count from the first element of this rank. */
-static ls_samples_use rotary_samples(ls_samples_call *op_call) {
-    return op_call->axis >= op_call->output->ndim - 2 ? LS_SAMPLES_MIXED : LS_SAMPLES_KEPT;
-}
-
 static const ls_op rotary_op = {.name = call,
                                 .shape = ls_shape_as_input,
                                 .forward = rotary_forward,
                                 .backward = rotary_backward,
-                                .over_samples = rotary_samples,
+                                .over_samples = ls_mixes_along_axis,
                                 .reads = {[X] = 1U << COSINE | 1U << SINE}};
 
 const ls_op *const ls_rotary_ops[] = {&rotary_op, NULL};
@@ -110,7 +105,7 @@ static ls_status check(const ls_tensor *x, const ls_rotary_options *options) {
 }
 
 static ls_tensor *rotated(ls_tensor *x, const ls_rotary_options *options) {
-    const ls_op_parameters parameters = {.integer = {[HALVES] = options->halves}};
+    const ls_op_parameters parameters = {.integer = {[AXIS] = x->ndim - 1, [HALVES] = options->halves}};
     const ls_dtype dtype = (ls_dtype)x->dtype, compute = ls_compute_dtype(dtype);
     ls_tensor *angle = angles_for(x, base_of(options), options->first);
     ls_tensor *cosine = angle == NULL ? NULL : table(angle, ls_cos, compute);

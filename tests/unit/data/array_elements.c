@@ -99,8 +99,8 @@ SCOPED_TEST(packed_and_missing) {
         LS_ERR_ARGUMENT, "is packed");
     expect_none(
         ls_hdf5_dataset(
-            path, &(ls_array_options){.input = {NAMES("d")}, .target = {NAMES("n"), .dtype = LS_I32}, .missing = NAN}),
-        LS_ERR_ARGUMENT, ".missing is nan");
+            path, &(ls_array_options){.input = {NAMES("d")}, .target = {NAMES("n"), .dtype = LS_I32}, .missing = 0.5}),
+        LS_ERR_ARGUMENT, ".missing is 0.5");
 }
 
 /* ---- attributes -------------------------------------------------------------------------------------------------- */

@@ -154,40 +154,6 @@ static ls_tensor *faulty_one(ls_module *self, ls_tensor *input) {
     return fault == 2 ? NULL : input;
 }
 
-/* An optional input that is NULL because a call has failed does not select the default. */
-TEST(test_failed_optional_inputs_are_refused) {
-    ls_module *cell = cell_new(), *attention = ls_nn_multi_head_attention(2, 1, NULL);
-    ls_tensor *outputs[2], *x = row(1, 2);
-    ls_scope *outer = ls_scope_begin(), *scope = ls_scope_begin();
-    ls_tensor *none = ls_matmul(x, x);
-    assert_null(none);
-    assert_int_equal(ls_forward_many(cell, (ls_tensor *[]){x, none}, 2, outputs, 2), LS_ERR_SHAPE);
-    expect_message("ls_matmul: ");
-    assert_null(outputs[0]);
-    ls_tensor *sequence = ls_ones(LS_SHAPE(1, 3, 2), LS_F32);
-    for (int i = 1; i < 5; i++) {
-        ls_tensor *inputs[5] = {sequence, sequence, sequence};
-        inputs[i] = none;
-        assert_int_equal(ls_forward_many(attention, inputs, i + 1, outputs, 1), LS_ERR_SHAPE);
-        expect_message("ls_matmul: ");
-    }
-    assert_int_equal(ls_scope_end(scope), LS_ERR_SHAPE);
-    /* After the program has handled the failure, NULL selects the default. */
-    assert_int_equal(ls_forward_many(cell, (ls_tensor *[]){x, NULL}, 2, outputs, 2), LS_OK);
-    assert_int_equal(ls_scope_end(outer), LS_OK);
-    scope = ls_scope_begin(); /* a failed call without a result */
-    assert_int_equal(ls_backward(x), LS_ERR_SHAPE);
-    assert_int_equal(ls_forward_many(cell, (ls_tensor *[]){x, NULL}, 2, outputs, 2), LS_OK);
-    assert_int_equal(ls_scope_end(scope), LS_ERR_SHAPE);
-    /* Outside any scope, the module cannot distinguish the two cases. */
-    assert_int_equal(ls_forward_many(cell, (ls_tensor *[]){x, ls_matmul(x, x)}, 2, outputs, 2), LS_OK);
-    ls_release(outputs[0]);
-    ls_release(outputs[1]);
-    ls_release(x);
-    ls_module_free(cell);
-    ls_module_free(attention);
-}
-
 TEST(test_faults_of_forward_functions_have_sentences) {
     static const ls_module_type many = {.name = "Faulty", .forward_many = faulty_many};
     static const ls_module_type one = {.name = "Faulty", .forward = faulty_one};
@@ -268,7 +234,6 @@ int main(void) {
         cmocka_unit_test(test_several_inputs_and_outputs),
         cmocka_unit_test(test_wrong_numbers_are_refused),
         cmocka_unit_test(test_missing_and_foreign_inputs_are_refused),
-        cmocka_unit_test(test_failed_optional_inputs_are_refused),
         cmocka_unit_test(test_faults_of_forward_functions_have_sentences),
         cmocka_unit_test(test_a_type_has_one_forward_function),
         cmocka_unit_test(test_children),
