@@ -381,7 +381,8 @@ typedef struct ls_data_parallel_options {
     ls_overlap_mode overlap;
     /**
      * Bytes of gradients that one all-reduce averages during the backward pass. Whole parameters are added to a bucket
-     * until it has this size. 0 selects an eighth of all gradients, at least 256 KiB and at most 4 MiB.
+     * until it has this size. 0 selects an eighth of all gradients, at least 256 KiB and at most 4 MiB. Ignored with
+     * `.zero` = 2 or 3.
      */
     size_t bucket_bytes;
     /**
@@ -474,7 +475,8 @@ typedef struct ls_data_parallel_options {
  * - With several inputs (ls_forward_many), the first input that is not NULL counts samples. Pass inputs per sample as
  *   this rank's share, inputs for all samples (a mask of positions) whole, and an absent mask or hidden state as NULL.
  *   An output may also be one number, a mean over the samples. If the module is called several times before the pass,
- *   each call must have the same samples.
+ *   each call must have the same samples, and one ls_backward covers all of them: a second one for an output of these
+ *   calls fails with LS_ERR_STATE.
  */
 LS_API ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_data_parallel_options *options);
 

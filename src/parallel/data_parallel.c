@@ -194,7 +194,7 @@ static ls_status data_parallel_forward(ls_module *self, ls_tensor *const *inputs
     if (status != LS_OK) {
         return watch_failure(state, status);
     }
-    return wanted ? ls_watch_pass(&ls_data_parallel_watch, state) : LS_OK;
+    return wanted ? ls_data_parallel_watch_pass(state) : LS_OK;
 }
 
 /* ---- a rank without samples -------------------------------------------------------------------------------------- */

@@ -225,6 +225,7 @@ ls_status ls_shards_begin_reduce(ls_shards *self, const ls_range *range, ls_rang
     const ls_wire_packet all = packet_of(self, range, &all_elements), mean = packet_of(self, &own, &own_elements);
     ls_comm *comm = self->lane != NULL ? self->lane : self->comm;
     ls_shards_count(self, LS_MEMORY_BUCKETS, ls_shards_encoded_bytes(self, range));
+    exchange->begun = true;
     exchange->encoded = all.format->encode(&all);
     count(self, range, 0, exchange->counts);
     ls_comm_set_check(comm, sign_of(range));
@@ -240,6 +241,10 @@ ls_status ls_shards_end_reduce(ls_shards *self, const ls_range *range, ls_range_
     const int64_t encoded_bytes = ls_shards_encoded_bytes(self, range);
     ls_wire_piece all_elements, own_elements;
     const ls_wire_packet all = packet_of(self, range, &all_elements), mean = packet_of(self, &own, &own_elements);
+    if (!exchange->begun) {
+        return LS_OK;
+    }
+    exchange->begun = false;
     ls_status status = wait_for(exchange);
     status = exchange->encoded != LS_OK ? exchange->encoded : status == LS_OK ? mean.format->decode(&mean) : status;
     ls_pages_discard(all.buffer, all.buffer + encoded_bytes);

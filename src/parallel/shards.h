@@ -25,6 +25,7 @@ typedef struct ls_range_exchange {
     size_t *counts;    /* one count per rank, followed by one displacement per rank */
     ls_work *work;     /* NULL if the exchange has finished, or was not started */
     ls_status encoded; /* the status of the encoding of gradients */
+    bool begun;        /* for gradients: ls_shards_end_reduce has not been called yet */
 } ls_range_exchange;
 
 typedef struct ls_shards ls_shards;
@@ -99,16 +100,17 @@ ls_range ls_shards_own(const ls_shards *shards, const ls_range *range);
 ls_status ls_shards_share(ls_shards *shards, const ls_range *range);
 
 /*
- * Begins to send the parameters of a range to every rank. Only on the CPU, with overlap. Collective. If it fails, the
- * exchanges of all ranks fail.
+ * Begins to send the parameters of a range to every rank. Only on the CPU, with overlap. Collective. If the exchange
+ * cannot begin, the exchanges of all ranks fail.
  */
 ls_status ls_shards_begin_share(ls_shards *shards, const ls_range *range, ls_range_exchange *exchange);
 ls_status ls_shards_end_share(ls_shards *shards, ls_range_exchange *exchange);
 
 /*
  * Begins to replace this rank's own gradients in a range with the mean over ranks. The other elements of the range are
- * undefined afterwards. Waits for the exchange if the shards have no overlap. Collective. If it fails, the exchanges of
- * all ranks fail. Each begun exchange must be ended.
+ * undefined afterwards. Waits for the exchange if the shards have no overlap. Collective. If the exchange cannot begin,
+ * the exchanges of all ranks fail. ls_shards_end_reduce reports a failure of the encoding, and does nothing for an
+ * exchange that was not begun.
  */
 ls_status ls_shards_begin_reduce(ls_shards *shards, const ls_range *range, ls_range_exchange *exchange);
 ls_status ls_shards_end_reduce(ls_shards *shards, const ls_range *range, ls_range_exchange *exchange);

@@ -45,7 +45,7 @@ static void count_parameters(const ls_sharded_unit *unit, bool more) {
 /* ---- parameters -------------------------------------------------------------------------------------------------- */
 
 static void mark_absent(ls_sharded_unit *unit, bool absent) {
-    for (int i = 0; i < unit->parameter_count; i++) {
+    for (int i = 0; i < unit->parameter_count && unit->absent != absent; i++) {
         unit->parameters[i]->references += absent ? LS_ABSENT : -LS_ABSENT;
     }
     unit->absent = absent;
@@ -101,7 +101,7 @@ static ls_status meet(const ls_sharded_unit *unit) {
     return largest[0] == -largest[1]
                ? LS_OK
                : ls_fail(LS_ERR_MISMATCH,
-                         "ls_forward: the ranks run different modules (%s on this rank), but .zero = 3 in "
+                         "ls_data_parallel: the ranks run different modules (%s on this rank), but .zero = 3 in "
                          "ls_data_parallel gathers the parameters of each module on all ranks together: run the same "
                          "modules in the same order on all ranks",
                          unit->module->type->name);
@@ -125,15 +125,16 @@ static ls_status take_ahead(ls_sharded_unit *unit) {
 
 ls_status ls_unit_gather(ls_sharded_unit *unit) {
     ls_shards *shards = unit->shards;
+    if (!unit->absent || unit->range_count == 0) {
+        mark_absent(unit, false);
+        return LS_OK;
+    }
     if (shards->ahead == unit) {
         return take_ahead(unit);
     }
     if (shards->ahead != NULL) { /* the prediction was wrong */
         shards->latest->next[shards->latest_backward] = NULL;
         LS_TRY(drop_ahead(shards));
-    }
-    if (!unit->absent) {
-        return LS_OK;
     }
     for (int k = 0; k < unit->range_count; k++) {
         LS_TRY(ls_shards_share(shards, &unit->ranges[k]));
