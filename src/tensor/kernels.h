@@ -163,8 +163,8 @@ typedef struct ls_class_loss {
 /* The message that every device gives for a target outside [0, classes): its position, its value and the number of
  * classes. */
 #define LS_TARGET_MESSAGE                                                                                              \
-    "target[%lld] is %lld, but there are %lld classes, numbered from 0; correct the target, or increase the size of "  \
-    "the last layer"
+    "target[%lld] of the batch is %lld, but there are %lld classes, numbered from 0; correct the target, or increase " \
+    "the size of the last layer"
 
 /*
  * Windows over the three spatial axes of an image [n, channels, depth, height, width] (with fewer axes, the first sizes

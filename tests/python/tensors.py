@@ -335,6 +335,14 @@ def test_mistakes():
     raises(AttributeError, "neither ls_nothing", lambda: lockstep.nothing)
     raises(AttributeError, "lockstep.Tensor has no attribute 'nothing'", lambda: lockstep.ones(1).nothing)
     raises(AttributeError, "no layer 'nothing'", lambda: nn.nothing)
+    model = nn.linear(1, 1)
+    for call, name in ((lambda: nn.ReLU, "relu"), (lambda: lockstep.conv2d, "nn.conv_2d"), (lambda: lockstep.DataLoader, "loader"),
+                       (lambda: lockstep.adam(model, lr=1), "learning_rate"), (lambda: lockstep.adam(model, learningrate=1), "learning_rate"),
+                       (lambda: lockstep.zeros(3, "flot32"), "f32"), (lambda: model.zerograd, "zero_grad"), (lambda: lockstep.ones(1).soft_max, "softmax"),
+                       (lambda: lockstep.trial(model, None, "crossentropy"), "cross_entropy")):
+        error = raises((AttributeError, TypeError, ValueError), "; did you mean ", call)
+        assert str(error).endswith(f"; did you mean {name!r}?"), error
+    assert "did you mean" not in str(raises(AttributeError, "no layer", lambda: nn.something_else))
     raises(TypeError, "expected a lockstep.Tensor, not Module", lambda: lockstep.relu(nn.relu()))
     raises(TypeError, "expected a lockstep.Module, not Tensor", lambda: lockstep.data_parallel(lockstep.ones(1), None))
     raises(TypeError, "lockstep.Module: make it with a function such as lockstep.nn.linear", lambda: lockstep.Module())

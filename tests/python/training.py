@@ -4,6 +4,7 @@ import os
 import sys
 import tempfile
 import threading
+import time
 import traceback
 import weakref
 
@@ -175,6 +176,92 @@ def test_data():
     assert (next(iter(backwards)).input.numpy() == x[::-1]).all() and order == [0]
 
 
+def test_arrays_that_are_not_contiguous():
+    x, y = data(20)
+    for inputs, targets in ((x[:, :3], y), (x.T[:4].T[:, ::-1], y[:, 0]), (np.asfortranarray(x), y[::-1])):
+        before = inputs.copy()
+        samples = lockstep.dataset(inputs, targets)
+        inputs[0, 0] += 1  # an array of its own
+        batch = next(iter(lockstep.loader(samples, batch_size=20, shuffle=False)))
+        assert (batch.input.numpy() == before).all() and (batch.target.numpy() == targets).all()
+    shared = lockstep.dataset(x, y)
+    x[0, 0] = 7
+    assert next(iter(lockstep.loader(shared, batch_size=1, shuffle=False))).input.numpy()[0, 0] == 7
+    with lockstep.scope():
+        turned = lockstep.dataset(lockstep.from_numpy(x).T)
+    assert next(iter(lockstep.loader(turned, batch_size=4, shuffle=False))).input.shape == (4, 20)
+
+
+def test_reprs():
+    loader = lockstep.loader(lockstep.dataset(*data()), batch_size=10)
+    assert repr(loader) == "<Loader of 64 samples, 7 batches per epoch>" and repr(loader.dataset()) == "<Dataset of 64 samples>"
+    _, trial = run_trial(metrics=["mae"])
+    assert repr(trial) == "<Trial, 0 epochs, metrics: loss, mae>"
+    trial.run(2)
+    assert repr(trial) == "<Trial, 2 epochs, metrics: loss, mae>"
+    closed = [trial, loader]
+    [each.close() for each in closed]
+    assert list(map(repr, closed)) == ["<closed Trial>", "<closed Loader>"]
+
+
+def test_help():
+    for made, options in ((lockstep.trial, "step, train, validate, comm,"), (lockstep.loader, "batch_size, "), (lockstep.init, "init, backend, ")):
+        assert f"\n\nOptions: {options}" in made.__doc__ and made.__doc__.endswith("_options)."), made.__doc__
+
+
+def log_lines(call):
+    """The lines on standard error while the call runs."""
+    before = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            call()
+        finally:
+            os.dup2(before, 2)
+            os.close(before)
+        file.seek(0)
+        return file.read().decode().splitlines()
+
+
+def test_log():
+    def write(text):
+        lockstep.lib.ls_log_write_text(lockstep.LS_LOG_WARNING, text.encode())
+
+    for text, shown in (("train ls_data_parallel(model, world, NULL), and give the loader .comm = world", "train lockstep.data_parallel(model, "
+                         "world), and give the loader comm=world"), ("Set .comm of ls_loader_options", "Set comm= of lockstep.loader"),
+                        ("ls_terminate_on_nan(NULL) names the step", "lockstep.terminate_on_nan() names the step"), ("100 % of a.b = 1", "100 % of a.b = 1")):
+        assert log_lines(lambda: write(text)) == ["lockstep warning (rank 0): " + shown]
+
+    class Writer:
+        def __del__(self):
+            write("freed")
+
+    def collected():
+        before = gc.get_threshold()
+        gc.set_threshold(1, 1, 1)
+        try:
+            for _ in range(20):
+                own = Writer()
+                own.own = own  # a cycle, which is freed while a line is written
+                del own
+                write("outer")
+        finally:
+            gc.set_threshold(*before)
+            gc.collect()
+
+    assert sorted(line.split(": ")[1] for line in log_lines(collected)) == ["freed"] * 20 + ["outer"] * 20
+
+    def interrupted(message):
+        raise KeyboardInterrupt
+
+    usual = lockstep._objects._in_python
+    lockstep._objects._in_python = interrupted
+    try:
+        raises(KeyboardInterrupt, "", lambda: (write("Ctrl-C while this line is written"), time.sleep(30)))
+    finally:
+        lockstep._objects._in_python = usual
+
+
 def test_hdf5():
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "wave.h5")
@@ -224,6 +311,7 @@ def test_names_of_metrics():
     assert np.isnan(trial.metric("mae")) and np.isnan(trial.metric("test_mae")) and trial.metric_values("mine") is None
     for read in (trial.metric, trial.metric_values):
         error = raises(lockstep.Error, 'there is no metric "mea"; available: loss, mae, mine, and with', lambda: read("mea"))
+        assert str(error).endswith("; did you mean 'mae'?")
         assert error.status == lockstep.LS_ERR_ARGUMENT
     trial.run(1)
     assert len(seen) == 1 and np.isnan(seen[0]) and trial.metric_values("mae").shape == (1,)

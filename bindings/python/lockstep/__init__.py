@@ -5,7 +5,7 @@ is the object: x.softmax(-1) is ls_softmax(x, -1). lockstep.lib has all function
 """
 import atexit as _atexit
 
-from lockstep import _comm, _functions, _objects, _tensor, _train
+from lockstep import _comm, _convert, _functions, _objects, _tensor, _train
 from lockstep._comm import finalize, from_mpi4py, init, world
 from lockstep._custom import custom, gradcheck
 from lockstep._declarations import FUNCTIONS as _FUNCTIONS, VERSION as __version__
@@ -33,7 +33,8 @@ def __getattr__(name):
     if made is not None and _FUNCTIONS.get("ls_" + name, ("",))[0] == "ls_optimizer *":
         made = _train.optimizer_maker(made)
     if made is None:
-        raise AttributeError(f"lockstep has no function {name!r}: neither ls_{name} nor ls_{name}_new is in the C headers")
+        near = "" if name.startswith("_") else _convert.hint(name, [each.replace("nn_", "nn.", 1) for each in __dir__() if each[0].islower()])
+        raise AttributeError(f"lockstep has no function {name!r}: neither ls_{name} nor ls_{name}_new is in the C headers{near}")
     globals()[name] = made
     return made
 

@@ -233,6 +233,7 @@ def _leave(comm, kind, *error):
 def install():
     for made in (allreduce, reduce, broadcast, allgather, gather, scatter, reduce_scatter, alltoall, send, recv, barrier, broadcast_object):
         setattr(Comm, made.__name__, made)
+    init.__doc__ = init.__doc__.rstrip() + _convert.options_text("ls_init_options")
     Comm.rank = property(lambda self: lib.ls_comm_rank(_own(self)))
     Comm.size = property(lambda self: lib.ls_comm_size(_own(self)))
     Comm.local_rank = property(lambda self: lib.ls_comm_local_rank(_own(self)))

@@ -1,4 +1,5 @@
 """Converts Python values to C values: shapes, names of constants, options, arrays and callbacks."""
+import difflib
 import functools
 import itertools
 import os
@@ -14,6 +15,25 @@ from lockstep._objects import CLASSES, NULL, DeadTensor, Error, Tensor
 NUMBERS = ("int", "int32_t", "uint32_t", "int64_t", "uint64_t", "size_t", "double", "float")
 ZERO = lib.ls_option_zero()
 _zero_fields = set(ZERO_FIELDS)
+
+
+# ---- unknown names ----
+def hint(name, names):
+    """The end of the message about an unknown name: the name that the program may mean, or nothing.
+
+    Ignores case and underscores, so that conv2d finds conv_2d. The initials "lr" find learning_rate.
+    """
+    plain = {}
+    for each in names:
+        plain.setdefault(_plain(each), each)
+    initials = [each for each in names if "_" in each and "".join(word[:1] for word in each.split("_")) == name]
+    near = [plain[each] for each in difflib.get_close_matches(_plain(name), plain, n=1)]
+    found = [*initials, *near][:1]
+    return f"; did you mean {found[0]!r}?" if found else ""
+
+
+def _plain(name):
+    return name.lower().replace("_", "")
 
 
 # ---- names of constants ----
@@ -51,7 +71,8 @@ def enum_value(value, enum):
             dtype = None
         if dtype is not None and dtype in _BY_NUMPY:
             return _BY_NUMPY[dtype]
-    raise ValueError(f"{enum}: unknown name {value!r}; available: {', '.join(ENUM_NAMES[enum])}")
+    near = hint(value, ENUM_NAMES[enum]) if isinstance(value, str) else ""
+    raise ValueError(f"{enum}: unknown name {value!r}; available: {', '.join(ENUM_NAMES[enum])}{near}")
 
 
 class _Constants(dict):
@@ -182,7 +203,7 @@ class View:
 
     def _kind(self, name):
         if name not in self._fields:
-            raise AttributeError(f"no field {name!r}; available: {', '.join(self._fields)}")
+            raise AttributeError(f"no field {name!r}; available: {', '.join(self._fields)}{hint(name, self._fields)}")
         if self._frame is not None and self._frame._pointer is None:
             raise Error(lib.LS_ERR_STATE, "the arguments of a callback are valid only until it returns")
         return self._fields[name]
@@ -317,8 +338,8 @@ def function_value(ctype, value, keep):
         calls = [ffi.addressof(lib, name) for name in (value, "ls_" + value, "ls_criterion_" + value) if name in FUNCTIONS]
         fitting = [call for call in calls if ffi.typeof(call) is ctype]
         if not fitting:
-            known = ", ".join(name[13:] for name in FUNCTIONS if name.startswith("ls_criterion_"))
-            raise ValueError(f"unknown function {value!r}; available: {known}, or a Python function")
+            known = [name[13:] for name in FUNCTIONS if name.startswith("ls_criterion_")]
+            raise ValueError(f"unknown function {value!r}; available: {', '.join(known)}, or a Python function{hint(value, known)}")
         return fitting[0]
     if isinstance(value, ffi.CData):
         return value
@@ -428,6 +449,11 @@ def keyword_fields(struct):
     return found
 
 
+def options_text(struct, without=()):
+    """The list of options at the end of a function's help."""
+    return f"\n\nOptions: {', '.join(name for name in keyword_fields(struct) if name not in without)} (see {struct})."
+
+
 def count_owner(name, names):
     """The array whose length a field such as callback_count has."""
     stem = name[:-len("_count")]
@@ -443,7 +469,7 @@ def fill(made, struct, given, keep):
         if name == "lambda_":
             name = "lambda"
         if name not in fields:
-            raise TypeError(f"{struct}: unknown option {name!r}; available: {', '.join(fields)}")
+            raise TypeError(f"{struct}: unknown option {name!r}; available: {', '.join(fields)}{hint(name, fields)}")
         if value is None:
             continue
         kind = fields[name]

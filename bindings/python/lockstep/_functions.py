@@ -229,7 +229,7 @@ class Builder:
 
     def documentation(self):
         prototype = f"{self.result} {self.name}({', '.join(f'{kind} {name}' for kind, name in self.parameters)})".replace("* ", "*")
-        options = f"\n\nOptions: {', '.join(self.keywords)} (see {self.struct})." if self.keywords else ""
+        options = _convert.options_text(self.struct) if self.keywords else ""
         return f"Calls {prototype}, described in the C headers.{options}"
 
 
@@ -261,7 +261,9 @@ def method(owner, name):
             made = function(full)
             setattr(owner, name, made)
             return made
-    raise AttributeError(f"lockstep.{owner.__name__} has no attribute {name!r}")
+    names = tensor_methods() if owner is Tensor else [each[len(handle) + 1:] for each in FUNCTIONS if each.startswith(handle + "_")]
+    near = "" if name.startswith("_") else _convert.hint(name, [*dir(owner), *names])
+    raise AttributeError(f"lockstep.{owner.__name__} has no attribute {name!r}{near}")
 
 
 def tensor_methods():

@@ -6,7 +6,10 @@ belongs to the innermost frame: its Python object becomes a DeadTensor when the 
 Other objects are freed with their Python object, which keeps the objects that it borrows. The garbage collector ignores this order,
 so objects in cycles are freed after the collection, borrowers first. Objects of other threads are freed by their own thread.
 """
+import _thread
 import gc
+import os
+import re
 import threading
 import weakref
 from threading import get_ident
@@ -97,13 +100,39 @@ def lib_message():
 
 # Remedies in messages of the C library, and their form in Python.
 _REMEDIES = {"with ls_to": 'with .to("f32")', "under ls_no_grad(true)": "in a block `with lockstep.no_grad():`",
-             "an ls_alias or ls_detach of": "an array (.numpy() or DLPack) or a .detach() of", "release it first": "delete it first"}
+             "an ls_alias or ls_detach of": "an array (.numpy() or DLPack) or a .detach() of", "release it first": "delete it first",
+             "call ls_init first": "call lockstep.init() first", "(ls_comm_split)": "(world.split)",
+             "a .comm of one rank": "a comm= of one rank"}
+
+
+# Calls with default options, and options: "ls_data_parallel(model, world, NULL)", ".comm = world", ".comm of ls_loader_options".
+_FORMS = [(re.compile(form), own) for form, own in (
+    (r"\bls_(\w+)\((?:([^()]*), )?NULL\)", r"lockstep.\1(\2)"), (r"(?<![\w.])\.([a-z]\w*) = ", r"\1="),
+    (r"(?<![\w.])\.([a-z]\w*) of ls_(\w+)_options\b", r"\1= of lockstep.\2"))]
 
 
 def _in_python(message):
     for remedy, own in _REMEDIES.items():
         message = message.replace(remedy, own)
+    for form, own in _FORMS:
+        message = form.sub(own, message)
     return message
+
+
+def _interrupted(kind, error, traceback):
+    """Raises Ctrl-C again when the log line is written: an exception cannot leave the library's call."""
+    if kind is KeyboardInterrupt:
+        threading.Timer(0.05, _thread.interrupt_main).start()
+
+
+@ffi.callback("void(ls_log_level, int, const char *, void *)", onerror=_interrupted)
+def _write_log(level, rank, line, user):
+    """Writes a log line to standard error as the library does, with remedies in Python."""
+    name = ("debug", "info", "warning", "error")[level] + (f" (rank {rank})" if rank >= 0 else "")
+    os.write(2, f"lockstep {name}: {_in_python(ffi.string(line).decode(errors='replace'))}\n".encode())
+
+
+lib.ls_log_set_sink(_write_log, NULL)
 
 
 def raise_error(status=None):
@@ -156,6 +185,7 @@ _alive = weakref.WeakSet()  # the objects that Python frees
 def close():
     """Called when Python exits: frees the objects of this thread while the library can still call Python, which owns shared memory."""
     global _closing
+    lib.ls_log_set_sink(NULL, NULL)  # the library may write log lines after Python has ended
     free_pending()
     for item in sorted(_alive, key=lambda item: item._order):
         if item._owned and item._thread == get_ident():

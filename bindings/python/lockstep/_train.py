@@ -13,6 +13,7 @@ from lockstep._library import ffi, lib
 from lockstep._objects import NULL, Tensor, borrowed_tensor, new_tensor
 
 Module = _objects.class_of("ls_module")
+Dataset = _objects.class_of("ls_dataset")
 Loader = _objects.class_of("ls_loader")
 Optimizer = _objects.class_of("ls_optimizer")
 Trial = _objects.class_of("ls_trial")
@@ -151,8 +152,12 @@ def optimizer_maker(make):
 
 # ---- data ----
 def dataset(input, target=None):
-    """Returns a data set of arrays or tensors: sample i is row i of both. NumPy arrays are shared where from_numpy shares them."""
+    """Returns a data set of arrays or tensors: sample i is row i of both.
+
+    Contiguous NumPy arrays are shared where from_numpy shares them. Arrays and tensors that are not contiguous are copied.
+    """
     parts = [_tensor.from_numpy(each) if isinstance(each, np.ndarray) else each for each in (input, input if target is None else target)]
+    parts = [each if not isinstance(each, Tensor) or each.is_contiguous() else each.contiguous() for each in parts]
     pointers = [lib.ls_alias(_convert.tensor_argument(each)) for each in parts]
     return _objects.new_object("ls_dataset", lib.ls_tensor_dataset(*pointers), [])
 
@@ -188,7 +193,11 @@ def batches(self):
 
 # ---- trials ----
 def trial(model, optimizer=None, criterion=None, metrics=("loss",), callbacks=(), **options):
-    """Makes a trial. Metrics are names and metric objects. Callbacks may be functions of the state, called at the end of an epoch."""
+    """Makes a trial. Metrics are names and metric objects. Callbacks may be functions of the state, called at the end of an epoch.
+
+    The criterion is a name such as "cross_entropy", or a function of output and target. Training needs an optimizer, and a criterion
+    or `step`.
+    """
     names = [each for each in metrics if isinstance(each, str)]
     own = [each for each in metrics if not isinstance(each, str)]
     calls = [each if isinstance(each, Callback) else _functions.function("ls_callback_new")(on_end_epoch=each) for each in callbacks]
@@ -226,7 +235,7 @@ def _check_result(self, name):
     known = next((names for each, names in _results.items() if each._ptr == self._ptr), None)
     if known is not None and not any(name == each or name.endswith("_" + each) for each in known):
         raise _objects.Error(lib.LS_ERR_ARGUMENT, f'metric: there is no metric "{name}"; available: {", ".join(known)}, and with a prefix '
-                             "such as val_ or test_")
+                             f"such as val_ or test_{_convert.hint(name, known)}")
 
 
 def metric(self, name):
@@ -255,6 +264,22 @@ def history(self):
         with open(path, encoding="utf-8") as file:
             names = file.readline().rstrip("\n").split(",")[1:]
     return [{name: lib.ls_trial_history(own, epoch, name.encode()) for name in names} for epoch in range(lib.ls_trial_history_count(own))]
+
+
+# ---- reprs ----
+def _loader_format(self):
+    if not self._ptr:
+        return "<closed Loader>"
+    samples, batches = lib.ls_dataset_count(lib.ls_loader_dataset(self._ptr)), lib.ls_loader_batch_count(self._ptr)
+    parts = [f"{samples} samples"] * (samples > 0) + [f"{batches} batches per epoch"] * (batches >= 0)
+    return f"<Loader of {', '.join(parts) or 'batches'}>"
+
+
+def _trial_format(self):
+    if not self._ptr:
+        return "<closed Trial>"
+    names = next((names for each, names in _results.items() if each._ptr == self._ptr), [])
+    return f"<Trial, {lib.ls_trial_history_count(self._ptr)} epochs" + (f", metrics: {', '.join(names)}>" if names else ">")
 
 
 # ---- modes ----
@@ -294,7 +319,9 @@ def install():
     Module.eval = lambda self: train(self, False)
     Module.to = lambda self, device: _functions.function("ls_module_to_device")(self, device)
     Optimizer.step = step
-    _objects.class_of("ls_dataset").split = split_dataset
-    _objects.class_of("ls_dataset").__len__ = lambda self: self.count()
+    Dataset.split, Dataset.__len__ = split_dataset, lambda self: self.count()
+    Dataset.__repr__ = lambda self: f"<Dataset of {len(self)} samples>" if self._ptr else "<closed Dataset>"
     Loader.__iter__, Loader.__len__ = batches, lambda self: self.batch_count()
-    Trial.metric, Trial.metric_values, Trial.history = metric, metric_values, history
+    Loader.__repr__ = _loader_format
+    Trial.metric, Trial.metric_values, Trial.history, Trial.__repr__ = metric, metric_values, history, _trial_format
+    trial.__doc__ = trial.__doc__.rstrip() + _convert.options_text("ls_trial_options", (*trial.__code__.co_varnames[:5], "custom_metrics"))

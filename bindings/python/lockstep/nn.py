@@ -1,5 +1,5 @@
 """Layers: lockstep.nn.linear(4, 3) is ls_nn_linear(4, 3), with its options as keywords (bias=False for .no_bias)."""
-from lockstep import _functions
+from lockstep import _convert, _functions
 from lockstep._declarations import FUNCTIONS
 
 
@@ -13,7 +13,7 @@ def sequential(*modules):
 def __getattr__(name):
     made = None if name.startswith("_") else _functions.named(name, ("ls_nn_",))
     if made is None:
-        raise AttributeError(f"lockstep.nn has no layer {name!r}")
+        raise AttributeError(f"lockstep.nn has no layer {name!r}{_convert.hint(name, __dir__())}")
     globals()[name] = made
     return made
 

@@ -445,8 +445,8 @@ static void refuse_class(ls_shape x, ls_shape target, int64_t number, ls_class_l
 SCOPED_TEST(test_class_losses_refuse) {
     const ls_class_loss_options none = {0};
     refuse_class(LS_SHAPE(4, 10), LS_SHAPE(4), 12, none, LS_ERR_ARGUMENT,
-                 "ls_cross_entropy: target[3] is 12, but there are 10 classes");
-    refuse_class(LS_SHAPE(4, 10), LS_SHAPE(4), -1, none, LS_ERR_ARGUMENT, "target[3] is -1");
+                 "ls_cross_entropy: target[3] of the batch is 12, but there are 10 classes");
+    refuse_class(LS_SHAPE(4, 10), LS_SHAPE(4), -1, none, LS_ERR_ARGUMENT, "target[3] of the batch is -1");
     refuse_class(LS_SHAPE(4, 10), LS_SHAPE(3), 0, none, LS_ERR_SHAPE,
                  "ls_cross_entropy: shape [4, 10] does not fit target [3]");
     refuse_class(LS_SHAPE(4, 10, 2), LS_SHAPE(4), 0, none, LS_ERR_SHAPE, "[4, 10, 2] does not fit target [4]");

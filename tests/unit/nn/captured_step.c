@@ -441,7 +441,7 @@ SCOPED_TEST(test_errors_of_a_replay) {
     ls_step *step = classifier_capture(&captured);
     assert_int_equal(ls_fill(captured.target, CLASSES), LS_OK);
     ls_scope *scope = ls_scope_begin();
-    expect_error(ls_step_replay(step), LS_ERR_ARGUMENT, "target[0] is 3, but there are 3 classes");
+    expect_error(ls_step_replay(step), LS_ERR_ARGUMENT, "target[0] of the batch is 3, but there are 3 classes");
     assert_int_equal(ls_scope_end(scope), LS_ERR_ARGUMENT);
     for (int i = 0; i < ls_module_parameter_count(eager.model); i++) {
         assert_true(ls_equal(ls_module_parameter(eager.model, i), ls_module_parameter(captured.model, i)));

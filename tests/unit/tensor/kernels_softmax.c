@@ -257,11 +257,12 @@ TEST(test_wrong_targets_are_named) {
     }
     ((int64_t *)target.data)[2] = 10;
     assert_int_equal(kernels()->nll(NULL, &element, &element, &l, &loss), LS_ERR_ARGUMENT);
-    assert_string_equal(ls_error_message(), "target[2] is 10, but there are 10 classes, numbered from 0; correct the "
-                                            "target, or increase the size of the last layer");
+    assert_string_equal(ls_error_message(),
+                        "target[2] of the batch is 10, but there are 10 classes, numbered from 0; correct the "
+                        "target, or increase the size of the last layer");
     loss.ignore = false; /* then -1 is not a valid class, either */
     assert_int_equal(kernels()->nll(NULL, &element, &element, &l, &loss), LS_ERR_ARGUMENT);
-    expect_message("target[0] is -1, but there are 10 classes");
+    expect_message("target[0] of the batch is -1, but there are 10 classes");
     numbers_free(&l);
     numbers_free(&element);
     numbers_free(&target);

@@ -32,7 +32,7 @@ void ls_cuda_scratch_give(ls_stream *stream, void *memory, size_t bytes);
 /* The condition that is checked for i64 numbers, and the message if the check fails. */
 typedef enum ls_cuda_check {
     LS_CUDA_CHECK_INDEX = 1, /* "NAME: index V at position P is out of range for axis A of size L" */
-    LS_CUDA_CHECK_TARGET,    /* "target[P] is V, but there are L classes" */
+    LS_CUDA_CHECK_TARGET,    /* "target[P] of the batch is V, but there are L classes" */
     LS_CUDA_CHECK_LENGTH     /* "lengths[P] is V, but x has L - 1 steps" */
 } ls_cuda_check;
 
