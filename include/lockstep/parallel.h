@@ -265,8 +265,8 @@ LS_API void ls_reducer_free(ls_reducer *reducer);
  * reduction has begun, the gradients are undefined, and the reducer is empty, as after ls_reducer_finish.
  *
  * Errors:
- * - LS_ERR_ARGUMENT if the model is data-parallel, contains a data-parallel module, is inside one, or shares a module
- *   with one, because ls_backward averages its gradients. With ls_data_parallel_no_sync, this is allowed.
+ * - LS_ERR_ARGUMENT if the model is data-parallel, or if it contains a data-parallel module, is inside one, or shares a
+ *   module with one whose gradients ls_backward averages (ls_data_parallel_no_sync is off).
  * - LS_ERR_MISMATCH if the ranks have different models, or different shards of a parameter.
  */
 LS_API ls_status ls_distribute_gradients(ls_module *model, ls_reducer *reducer) LS_WARN_UNUSED;

@@ -30,10 +30,11 @@ ls_status ls_distribute_gradients(ls_module *model, ls_reducer *reducer) {
     if (model == NULL || reducer == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: the %s is NULL", call, model == NULL ? "model" : "reducer");
     }
-    if (ls_module_any_relative_is(model, averages)) {
+    if (ls_data_parallel_comm(model) != NULL || ls_module_any_relative_is(model, averages)) {
         return ls_fail(LS_ERR_ARGUMENT,
                        "%s: the model is, contains or is a part of a data-parallel module, whose gradients ls_backward "
-                       "averages: omit this call, or call ls_data_parallel_no_sync(module, true)",
+                       "averages: omit this call, or call ls_data_parallel_no_sync(module, true) and pass the model "
+                       "inside the module",
                        call);
     }
     ls_saved_error cause;

@@ -181,7 +181,8 @@ static ls_status test_bits(ls_comm *world, int zero, ls_dtype wire) {
     return LS_OK;
 }
 
-/* ---- what is in flight ------------------------------------------------------------------------------------------- */
+/* ---- exchanges in flight ------------------------------------------------------------------------------------------
+ */
 
 static _Thread_local const ls_shards *watched;
 static _Thread_local int seen_ahead, seen_averaging;
@@ -272,7 +273,7 @@ static ls_status test_failure(ls_comm *world, int zero, int place, bool forward,
 
 /*
  * All ranks fail in a backward pass that communicates, and continue without a load. The gradients of the failed pass
- * are not added to those of the next pass.
+ * are not added to the gradients of the next pass.
  */
 static ls_status test_told(ls_comm *world, int zero) {
     uint64_t hash[2];
