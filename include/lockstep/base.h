@@ -124,8 +124,7 @@ typedef enum ls_log_level { LS_LOG_DEBUG = 0, LS_LOG_INFO, LS_LOG_WARNING, LS_LO
 
 /**
  * Receives one log line without the trailing newline. `rank` is -1 if the thread has no world (ls_init). The library
- * never calls the sink from two threads at the same time. If the sink itself writes a log line, the line goes to
- * standard error.
+ * never calls the sink from two threads at the same time. The sink must not write log lines itself.
  */
 typedef void (*ls_log_sink)(ls_log_level level, int rank, const char *line, void *user);
 

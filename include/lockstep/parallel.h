@@ -475,8 +475,8 @@ typedef struct ls_data_parallel_options {
  * - With several inputs (ls_forward_many), the first input that is not NULL counts samples. Pass inputs per sample as
  *   this rank's share, inputs for all samples (a mask of positions) whole, and an absent mask or hidden state as NULL.
  *   An output may also be one number, a mean over the samples. If the module is called several times before the pass,
- *   each call must have the same samples, and one ls_backward covers all of them: a second one for an output of these
- *   calls fails with LS_ERR_STATE.
+ *   each call must have the same samples, and one ls_backward must compute the gradients of all calls: the gradients of
+ *   a second ls_backward are not averaged. ls_data_parallel_check reports the difference after the step.
  */
 LS_API ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_data_parallel_options *options);
 

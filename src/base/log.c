@@ -15,7 +15,6 @@ static _Atomic int log_level = -1; /* -1 means not yet read from LOCKSTEP_LOG */
 static pthread_mutex_t sink_lock = PTHREAD_MUTEX_INITIALIZER;
 static ls_log_sink sink;
 static void *sink_user;
-static _Thread_local bool in_sink;
 
 static const char *const level_names[] = {"debug", "info", "warning", "error", "off"};
 
@@ -119,14 +118,8 @@ void ls_log_write(ls_log_level level, const char *format, ...) {
     va_end(arguments);
     ls_locale_leave(before);
     ls_text_make_printable(line);
-    if (in_sink) { /* the sink has called the library, so this thread holds the lock */
-        write_to_stderr(level, log_rank, line, NULL);
-        return;
-    }
     pthread_mutex_lock(&sink_lock);
-    in_sink = true;
     (sink != NULL ? sink : write_to_stderr)(level, log_rank, line, sink_user);
-    in_sink = false;
     pthread_mutex_unlock(&sink_lock);
 }
 

@@ -188,11 +188,6 @@ static ls_status finish_pass(ls_data_parallel_state *state, const ls_pass_findin
         return LS_OK; /* ls_slices_step averages */
     }
     LS_TRY(end_pass(state));
-    if (!state->pending) {
-        state->leftover = state->forwards > 1 && !state->no_sync && ls_comm_size(state->comm) > 1;
-        state->averaged_in = ls_thread_present->pass;
-        state->forwards = 0;
-    }
     return ls_batches_compare(state);
 }
 
@@ -330,6 +325,7 @@ static ls_status pass_begins(void *user, ls_batch_loss *loss, bool agreed) {
     if (state->slices != NULL) {
         return ls_slice_begin_backward(state, loss);
     }
+    state->watched++;
     if (!agreed) {
         return capture != NULL ? capture_begin(state, capture) : begin_usual(state);
     }
@@ -353,7 +349,7 @@ static ls_telling pass_fails(void *user, bool begun) {
         return LS_TOLD; /* ls_slices_step notifies the other ranks */
     }
     state->told = false;
-    state->forwards = 0;
+    state->watched++;
     ls_tail mean = {.agree = 1};
     if (ls_module_list(state->model) && ls_comm_check_open("ls_data_parallel", state->comm) == LS_OK) {
         (void)(begun && state->agreed           ? average_agreed(state, 0, (ls_tail){.failed = 1})
@@ -369,7 +365,6 @@ static void pass_is_abandoned(void *user, bool missed) {
     if (state->slices != NULL) {
         return; /* ls_slices_step launches the remaining buckets */
     }
-    state->forwards = 0;
     (void)end_units(state, 1);
     if (missed && state->usual != 0 && ls_module_list(state->model)) {
         (void)ls_overlap_begin(state, 1);
@@ -401,34 +396,6 @@ const ls_pass_watch ls_data_parallel_watch = {.agrees = agrees,
                                               .abandon = pass_is_abandoned,
                                               .stays = pass_stays,
                                               .hold = hold_watched};
-
-/* ---- several forward passes before a backward pass --------------------------------------------------------------- */
-
-static ls_status leftover_ends(void *user, const ls_pass_findings *findings) {
-    const ls_data_parallel_state *state = user;
-    (void)findings;
-    return !state->leftover || state->averaged_in == ls_thread_present->pass || !ls_gradients_were_given(state)
-               ? LS_OK
-               : ls_fail(LS_ERR_STATE,
-                         "ls_backward: the gradients of this pass are not averaged: an earlier pass has averaged the "
-                         "gradients of all ls_forward calls of the data-parallel module: add the losses and call "
-                         "ls_backward once, or call ls_backward before the next ls_forward");
-}
-
-/* The watch of the same pass may end before or after. */
-static bool leftover_stays(void *user) {
-    const ls_data_parallel_state *state = user;
-    return state->leftover || state->forwards > 1;
-}
-
-static const ls_pass_watch leftover_watch = {.end = leftover_ends, .stays = leftover_stays, .hold = hold_watched};
-
-ls_status ls_data_parallel_watch_pass(ls_data_parallel_state *state) {
-    state->leftover = false;
-    state->forwards++;
-    LS_TRY(state->forwards > 1 ? ls_watch_pass(&leftover_watch, state) : LS_OK);
-    return ls_watch_pass(&ls_data_parallel_watch, state);
-}
 
 /* ---- a rank without samples -------------------------------------------------------------------------------------- */
 

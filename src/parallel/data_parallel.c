@@ -194,7 +194,7 @@ static ls_status data_parallel_forward(ls_module *self, ls_tensor *const *inputs
     if (status != LS_OK) {
         return watch_failure(state, status);
     }
-    return wanted ? ls_data_parallel_watch_pass(state) : LS_OK;
+    return wanted ? ls_watch_pass(&ls_data_parallel_watch, state) : LS_OK;
 }
 
 /* ---- a rank without samples -------------------------------------------------------------------------------------- */
@@ -408,9 +408,12 @@ static ls_status check_arguments(const ls_batch *batch, ls_loss_function functio
                : ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel_step: the input of the batch is NULL");
 }
 
-/* Notifies the other ranks of a failure, unless a forward pass of the module has begun, whose backward pass does so. */
-static ls_status notify(data_parallel_state *state, ls_status status, bool begun) {
-    if (status != LS_OK && !begun && !state->told && ls_comm_size(state->comm) > 1) {
+/*
+ * Notifies the other ranks of a failure, unless the exchange of shares has done so, or a backward pass of the module
+ * that has begun since `watched`.
+ */
+static ls_status notify(data_parallel_state *state, ls_status status, uint64_t watched) {
+    if (status != LS_OK && !state->told && state->watched == watched && ls_comm_size(state->comm) > 1) {
         (void)ls_watch_tell(&ls_data_parallel_watch, state, false);
     }
     return status;
@@ -419,15 +422,14 @@ static ls_status notify(data_parallel_state *state, ls_status status, bool begun
 /* Runs the forward and backward passes for this rank's samples in `scope`. */
 static ls_status run_step(data_parallel_state *state, const ls_scope *scope, const ls_batch *batch,
                           ls_loss_function function, void *user) {
-    LS_TRY(notify(state, check_arguments(batch, function), false));
-    const uint64_t runs = state->runs;
+    const uint64_t watched = state->watched;
     state->told = false;
+    LS_TRY(notify(state, check_arguments(batch, function), watched));
     ls_tensor *loss = function(batch, user);
     if (has_failed(scope)) {
         loss = NULL; /* a failed call of the function is a failed step, even if the function returns a loss */
     }
-    LS_TRY(
-        notify(state, ls_backward(loss), state->runs > runs)); /* even if the loss is NULL: notifies the other ranks */
+    LS_TRY(notify(state, ls_backward(loss), watched)); /* also if the loss is NULL: notifies the other ranks */
     const bool alone = ls_comm_size(state->comm) == 1;
     state->last = alone ? (ls_step_loss){.loss = ls_item(loss), .divisor = 1} : ls_step_loss_of(state, loss);
     return LS_OK;

@@ -87,16 +87,13 @@ typedef struct ls_data_parallel_state {
     ls_objects shares; /* an ls_rank_inputs for each rank */
     int64_t samples;   /* number of samples in the last forward pass */
     bool no_sync;
-    bool gathering;       /* there were passes under no_sync since the last averaging */
-    bool agrees;          /* ranks agree on scaling factors before every pass, because an earlier pass was irregular */
-    bool agreed;          /* the scaling factors of the current pass are set */
-    int forwards;         /* number of forward passes that the next backward pass may walk */
-    bool leftover;        /* the last pass may have left the outputs of some forward passes for a second pass */
-    uint64_t averaged_in; /* number of the last pass that averaged gradients */
-    bool pending;         /* the last pass produced no gradient for the model on any rank, but a later pass may */
-    bool told;            /* the ranks have shared the cause of a failure */
-    bool compared;        /* the ranks have compared their batches */
-    double usual;         /* divisor of a loss (or number of samples) that has weight 1; 0 before the first averaging */
+    bool gathering; /* there were passes under no_sync since the last averaging */
+    bool agrees;    /* ranks agree on scaling factors before every pass, because an earlier pass was irregular */
+    bool agreed;    /* the scaling factors of the current pass are set */
+    bool pending;   /* the last pass produced no gradient for the model on any rank, but a later pass may */
+    bool told;      /* the ranks have shared the cause of a failure */
+    bool compared;  /* the ranks have compared their batches */
+    double usual;   /* divisor of a loss (or number of samples) that has weight 1; 0 before the first averaging */
     /* Loss of the last backward pass since the last forward pass, only for comparison; NULL if there was no such
      * pass. */
     const ls_tensor *loss;
@@ -106,10 +103,12 @@ typedef struct ls_data_parallel_state {
     uint32_t errors;    /* ls_error_count after that pass */
     double all_samples; /* total number of samples over all ranks in the current pass, if they have agreed */
     uint64_t runs;      /* number of forward passes of the model */
-    bool follows;       /* the current forward pass tracks the samples (mixing.h) */
-    int mean_checks;    /* number of remaining backward passes that means.c checks */
-    int own_divisions;  /* number of most recent consecutive passes that divided a sum by a count of this rank */
-    double factor; /* sum, over the last pass, of the gradients of the loss with respect to its sums over samples */
+    uint64_t
+        watched;  /* number of passes that have begun, or have failed before, and notify the other ranks of failures */
+    bool follows; /* the current forward pass tracks the samples (mixing.h) */
+    int mean_checks;   /* number of remaining backward passes that means.c checks */
+    int own_divisions; /* number of most recent consecutive passes that divided a sum by a count of this rank */
+    double factor;     /* sum, over the last pass, of the gradients of the loss with respect to its sums over samples */
 } ls_data_parallel_state;
 
 /*
@@ -212,12 +211,6 @@ void ls_data_parallel_hold(ls_data_parallel_state *state, bool hold);
 
 /* The module's functions for a backward pass. Their user argument is the state. */
 extern const ls_pass_watch ls_data_parallel_watch;
-
-/*
- * Watches the next backward pass, which averages for all forward passes before it. A second pass over an output of
- * these forward passes fails, because nothing would average it.
- */
-ls_status ls_data_parallel_watch_pass(ls_data_parallel_state *state);
 
 /*
  * Takes part in a pass without samples. `output` is the model's output for an empty batch, whose communication must be

@@ -4,7 +4,6 @@ import os
 import sys
 import tempfile
 import threading
-import time
 import traceback
 import weakref
 
@@ -207,59 +206,6 @@ def test_reprs():
 def test_help():
     for made, options in ((lockstep.trial, "step, train, validate, comm,"), (lockstep.loader, "batch_size, "), (lockstep.init, "init, backend, ")):
         assert f"\n\nOptions: {options}" in made.__doc__ and made.__doc__.endswith("_options)."), made.__doc__
-
-
-def log_lines(call):
-    """The lines on standard error while the call runs."""
-    before = os.dup(2)
-    with tempfile.TemporaryFile() as file:
-        os.dup2(file.fileno(), 2)
-        try:
-            call()
-        finally:
-            os.dup2(before, 2)
-            os.close(before)
-        file.seek(0)
-        return file.read().decode().splitlines()
-
-
-def test_log():
-    def write(text):
-        lockstep.lib.ls_log_write_text(lockstep.LS_LOG_WARNING, text.encode())
-
-    for text, shown in (("train ls_data_parallel(model, world, NULL), and give the loader .comm = world", "train lockstep.data_parallel(model, "
-                         "world), and give the loader comm=world"), ("Set .comm of ls_loader_options", "Set comm= of lockstep.loader"),
-                        ("ls_terminate_on_nan(NULL) names the step", "lockstep.terminate_on_nan() names the step"), ("100 % of a.b = 1", "100 % of a.b = 1")):
-        assert log_lines(lambda: write(text)) == ["lockstep warning (rank 0): " + shown]
-
-    class Writer:
-        def __del__(self):
-            write("freed")
-
-    def collected():
-        before = gc.get_threshold()
-        gc.set_threshold(1, 1, 1)
-        try:
-            for _ in range(20):
-                own = Writer()
-                own.own = own  # a cycle, which is freed while a line is written
-                del own
-                write("outer")
-        finally:
-            gc.set_threshold(*before)
-            gc.collect()
-
-    assert sorted(line.split(": ")[1] for line in log_lines(collected)) == ["freed"] * 20 + ["outer"] * 20
-
-    def interrupted(message):
-        raise KeyboardInterrupt
-
-    usual = lockstep._objects._in_python
-    lockstep._objects._in_python = interrupted
-    try:
-        raises(KeyboardInterrupt, "", lambda: (write("Ctrl-C while this line is written"), time.sleep(30)))
-    finally:
-        lockstep._objects._in_python = usual
 
 
 def test_hdf5():

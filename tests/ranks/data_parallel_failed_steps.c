@@ -57,16 +57,41 @@ static ls_tensor *constant_loss(const ls_batch *batch, void *user) {
     return ls_mean(batch->input);
 }
 
-static ls_status fails_everywhere(ls_comm *world, ls_loss_function function, ls_status expected, const char *text) {
+/* The module's input is NULL because of a failure. */
+static ls_tensor *fail_in_input(const ls_batch *batch, void *user) {
+    return ls_mean(ls_forward(user, fail_before_module(batch, user)));
+}
+
+static ls_tensor *fail_after_evaluation(const ls_batch *batch, void *user) {
+    const bool before = ls_no_grad(true);
+    (void)mean_output(batch, user);
+    (void)ls_no_grad(before);
+    return fail_before_module(batch, user);
+}
+
+/* The scope of the forward pass ends before the backward pass. */
+static ls_tensor *fail_after_scope(const ls_batch *batch, void *user) {
+    ls_scope *scope = ls_scope_begin();
+    (void)mean_output(batch, user);
+    (void)ls_scope_end(scope);
+    return fail_before_module(batch, user);
+}
+
+/* The second and third steps fail. With `shares`, the ranks exchange their shares in each forward pass. */
+static ls_status fails_in(ls_comm *world, bool shares, ls_loss_function function, ls_status expected,
+                          const char *text) {
     const bool fails = ls_comm_rank(world) == ls_comm_size(world) - 1;
-    ls_module *model = ls_data_parallel(ls_nn_linear(INPUTS, 1), world, NULL);
+    ls_seed(1);
+    ls_module *inner = shares ? ls_sequential(ls_nn_dropout(0.1), ls_nn_linear(INPUTS, 1)) : ls_nn_linear(INPUTS, 1);
+    ls_module *model = ls_data_parallel(inner, world, NULL);
     ls_optimizer *optimizer = ls_sgd(model, &(ls_sgd_options){.learning_rate = 0.1});
     LS_CHECK(optimizer != NULL);
     ls_batch batch = {.input = ls_ones(LS_SHAPE(SAMPLES, INPUTS), LS_F32), .count = SAMPLES};
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 5; i++) {
+        const bool failing = i == 1 || i == 2;
         ls_optimizer_zero_grad(optimizer);
-        const ls_status status = ls_data_parallel_step(model, &batch, i == 1 && fails ? function : mean_output, model);
-        if (i == 1) {
+        const ls_status status = ls_data_parallel_step(model, &batch, failing && fails ? function : mean_output, model);
+        if (failing) {
             LS_CHECK(status == (fails ? expected : LS_ERR_MISMATCH));
             LS_EXPECT_MESSAGE(text);
             LS_CHECK(ls_grad(ls_module_parameter(model, 0)) == NULL);
@@ -82,17 +107,22 @@ static ls_status fails_everywhere(ls_comm *world, ls_loss_function function, ls_
     return LS_OK;
 }
 
+static ls_status fails_everywhere(ls_comm *world, ls_loss_function function, ls_status expected, const char *text) {
+    LS_TRY(fails_in(world, false, function, expected, text));
+    return fails_in(world, true, function, expected, text);
+}
+
 typedef enum missing_argument { BATCH, INPUT, FUNCTION, MISSING_ARGUMENTS } missing_argument;
 
-/* In the second step, one rank misses an argument. */
+/* In the second and third steps, one rank misses an argument. */
 static ls_status misses_argument(ls_comm *world, missing_argument missing, int shards, int64_t samples) {
     static const char *const texts[] = {"the batch is NULL", "the input of the batch is NULL", "the function is NULL"};
     const int rank = ls_comm_rank(world), size = ls_comm_size(world);
     ls_module *model = ls_data_parallel(ls_nn_linear(INPUTS, 1), world, &(ls_data_parallel_options){.shards = shards});
     LS_CHECK(model != NULL);
     ls_tensor *input = ls_full(LS_SHAPE(samples, INPUTS), LS_F32, rank + 1);
-    for (int i = 0; i < 3; i++) {
-        const bool misses = i == 1 && rank == size - 1;
+    for (int i = 0; i < 5; i++) {
+        const bool failing = i == 1 || i == 2, misses = failing && rank == size - 1;
         const ls_batch batch = {.input = misses && missing == INPUT ? NULL : input,
                                 .first = rank * samples,
                                 .count = samples,
@@ -100,14 +130,14 @@ static ls_status misses_argument(ls_comm *world, missing_argument missing, int s
         ls_module_zero_grad(model);
         const ls_status status = ls_data_parallel_step(model, misses && missing == BATCH ? NULL : &batch,
                                                        misses && missing == FUNCTION ? NULL : mean_output, model);
-        if (i == 1) {
+        if (failing) {
             LS_CHECK(status == (misses ? LS_ERR_ARGUMENT : LS_ERR_MISMATCH));
             LS_EXPECT_MESSAGE(texts[missing]);
         } else {
             LS_TRY(status);
         }
         ls_tensor *gradient = ls_grad(ls_module_parameter(model, 0));
-        LS_CHECK(i == 1 || samples == 0 ? gradient == NULL : gradient != NULL);
+        LS_CHECK(failing || samples == 0 ? gradient == NULL : gradient != NULL);
         LS_CHECK(gradient == NULL || fabs(ls_item(ls_narrow(gradient, 1, 0, 1)) - (size + 1) / 2.0) < 1e-6);
     }
     ls_release(input);
@@ -131,6 +161,9 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(fails_everywhere(world, fail_in_open_scope, LS_ERR_SHAPE, "ls_add: "));
     LS_TRY(fails_everywhere(world, return_nothing, LS_ERR_ARGUMENT, "the loss is NULL"));
     LS_TRY(fails_everywhere(world, fail_before_module, LS_ERR_SHAPE, "ls_add: "));
+    LS_TRY(fails_everywhere(world, fail_in_input, LS_ERR_SHAPE, "ls_add: "));
+    LS_TRY(fails_everywhere(world, fail_after_evaluation, LS_ERR_SHAPE, "ls_add: "));
+    LS_TRY(fails_everywhere(world, fail_after_scope, LS_ERR_SHAPE, "ls_add: "));
     LS_TRY(fails_everywhere(world, constant_loss, LS_ERR_STATE, "the loss has no history"));
     LS_TRY(arguments_are_missing(world));
     return ls_comm_barrier(world, NULL);

@@ -204,71 +204,6 @@ static ls_status joined(ls_comm *world) {
     return LS_OK;
 }
 
-/* ---- several forward passes -------------------------------------------------------------------------------------- */
-
-typedef enum pattern {
-    ONE_PASS,     /* one pass for both losses */
-    IN_TURN,      /* each loss has its pass before the next forward pass */
-    UNRELATED,    /* one pass for both losses, and a pass that does not use the module */
-    NEXT_FORWARD, /* as two passes, but with a third forward pass between them, which the second pass covers */
-    WITHOUT_SYNC, /* two passes without averaging */
-    TWO_PASSES,   /* refused: nothing would average the second pass */
-    TWO_SCOPES,   /* the same, with the second forward pass in an inner scope */
-    PATTERNS
-} pattern;
-
-static ls_tensor *loss_of(ls_module *parallel, ls_tensor *input) {
-    return ls_mean(ls_square(ls_forward(parallel, input)));
-}
-
-static ls_status pass_twice(ls_module *parallel, ls_tensor *first, ls_tensor *second, pattern how) {
-    ls_scope *inner = how == TWO_SCOPES ? ls_scope_begin() : NULL;
-    ls_tensor *a = loss_of(parallel, first);
-    if (how == IN_TURN) {
-        LS_TRY(ls_backward(a));
-        return ls_backward(loss_of(parallel, second));
-    }
-    ls_tensor *b = loss_of(parallel, second);
-    if (how == ONE_PASS || how == UNRELATED) {
-        ls_tensor *leaf = ls_ones(LS_SHAPE(2), LS_F64);
-        LS_TRY(ls_set_requires_grad(leaf, true));
-        LS_TRY(ls_backward(ls_add(a, b)));
-        return how == UNRELATED ? ls_backward(ls_sum(ls_square(leaf))) : LS_OK;
-    }
-    LS_TRY(ls_backward(b));
-    ls_tensor *c = how == NEXT_FORWARD ? loss_of(parallel, second) : NULL;
-    const ls_status status = ls_backward(c != NULL ? ls_add(a, ls_mul(c, 0.0)) : a);
-    if (inner != NULL) {
-        (void)ls_scope_end(inner);
-    }
-    return status;
-}
-
-static ls_status passes_after_several_forwards(ls_comm *world) {
-    const int size = ls_comm_size(world);
-    for (pattern how = 0; how < PATTERNS; how++) {
-        ls_module *stays = NULL;
-        ls_module *parallel = ls_data_parallel(make_retained(false, &stays), world, NULL);
-        for (int step = 0; step < 2; step++) {
-            ls_scope *scope = ls_scope_begin();
-            ls_tensor *first = ls_randn(LS_SHAPE(3, INPUTS), LS_F64), *second = ls_randn(LS_SHAPE(3, INPUTS), LS_F64);
-            LS_TRY(how == WITHOUT_SYNC ? ls_data_parallel_no_sync(parallel, true) : LS_OK);
-            ls_module_zero_grad(parallel);
-            const ls_status status = pass_twice(parallel, first, second, how);
-            if (how < TWO_PASSES || size == 1) {
-                LS_TRY(status);
-            } else {
-                LS_CHECK(status == LS_ERR_STATE);
-                LS_EXPECT_MESSAGE("add the losses and call ls_backward once");
-            }
-            (void)ls_scope_end(scope);
-        }
-        ls_module_free(parallel);
-        ls_module_free(stays);
-    }
-    return LS_OK;
-}
-
 static ls_module *make_of_tokens(void) {
     ls_seed(SEED);
     return ls_sequential(ls_nn_embedding(30, 4), ls_nn_dropout(0.5));
@@ -299,7 +234,6 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(output_of_one_rank(world));
     LS_TRY(failed_gradient(world));
     LS_TRY(joined(world));
-    LS_TRY(passes_after_several_forwards(world));
     LS_TRY(samples_of_one_axis(world));
     return ls_comm_barrier(world, NULL);
 }

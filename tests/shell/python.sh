@@ -79,16 +79,6 @@ check "an exception in a callback of rank 1 ends both ranks" test "$status" != 0
 check "rank 1 prints its exception" says err '^ValueError: the callback of rank 1$'
 check "with its traceback" says err 'line [0-9]*, in fail$'
 check "the launcher names rank 1, although rank 0 ended first" says err '^lockstep: rank 1 (pid [0-9]*) exited with status 1; .*rank 1 failed'
-cat >separate.py <<'END'
-import lockstep, numpy
-with lockstep.init():
-    x = numpy.ones((8, 2), "f4")
-    model = lockstep.nn.linear(2, 2)
-    loader = lockstep.loader(lockstep.dataset(x, x), batch_size=4)
-    lockstep.trial(model, lockstep.sgd(model, learning_rate=0.1), "mse", train=loader, quiet=True).run(1)
-END
-launch run -n 2 "$python" separate.py </dev/null
-check "a warning has the Python form" says err 'warning (rank 0): .*train lockstep.data_parallel(model, world), and give the loader comm=world;'
 if "$python" -c 'import mpi4py' 2>/dev/null && command -v mpirun.openmpi >/dev/null && [ -e "$LS_BUILD/lib/lockstep-mpi_openmpi.so" ]; then
     OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 LS_TEST_MARK=$mark \
         mpirun.openmpi --oversubscribe -n 2 "$python" "$LS_SOURCE/tests/python/with_mpi.py" >out 2>err </dev/null

@@ -6,9 +6,7 @@ belongs to the innermost frame: its Python object becomes a DeadTensor when the 
 Other objects are freed with their Python object, which keeps the objects that it borrows. The garbage collector ignores this order,
 so objects in cycles are freed after the collection, borrowers first. Objects of other threads are freed by their own thread.
 """
-import _thread
 import gc
-import os
 import re
 import threading
 import weakref
@@ -119,22 +117,6 @@ def _in_python(message):
     return message
 
 
-def _interrupted(kind, error, traceback):
-    """Raises Ctrl-C again when the log line is written: an exception cannot leave the library's call."""
-    if kind is KeyboardInterrupt:
-        threading.Timer(0.05, _thread.interrupt_main).start()
-
-
-@ffi.callback("void(ls_log_level, int, const char *, void *)", onerror=_interrupted)
-def _write_log(level, rank, line, user):
-    """Writes a log line to standard error as the library does, with remedies in Python."""
-    name = ("debug", "info", "warning", "error")[level] + (f" (rank {rank})" if rank >= 0 else "")
-    os.write(2, f"lockstep {name}: {_in_python(ffi.string(line).decode(errors='replace'))}\n".encode())
-
-
-lib.ls_log_set_sink(_write_log, NULL)
-
-
 def raise_error(status=None):
     """Raises the error of the last failed call: the exception of a callback, if it was the cause."""
     message = lib_message()
@@ -185,7 +167,6 @@ _alive = weakref.WeakSet()  # the objects that Python frees
 def close():
     """Called when Python exits: frees the objects of this thread while the library can still call Python, which owns shared memory."""
     global _closing
-    lib.ls_log_set_sink(NULL, NULL)  # the library may write log lines after Python has ended
     free_pending()
     for item in sorted(_alive, key=lambda item: item._order):
         if item._owned and item._thread == get_ident():

@@ -42,21 +42,6 @@ static void keep_line(ls_log_level level, int rank, const char *line, void *user
     snprintf(user, 256, "%s", line);
 }
 
-static void write_again(ls_log_level level, int rank, const char *line, void *user) {
-    (void)rank;
-    ++*(int *)user;
-    ls_log_write(level, "written by the sink: %s", line);
-}
-
-TEST(test_a_sink_may_write_lines) {
-    int calls = 0;
-    ls_log_set_sink(write_again, &calls);
-    ls_log_write(LS_LOG_ERROR, "first");
-    ls_log_write(LS_LOG_ERROR, "second");
-    ls_log_set_sink(NULL, NULL);
-    assert_int_equal(calls, 2);
-}
-
 /* Escape sequences, newlines and similar bytes in foreign strings must not reach a terminal. */
 TEST(test_messages_are_printable) {
     static const struct {
@@ -361,7 +346,6 @@ TEST(test_streams_advance_and_restore) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_error_message_quotes_its_cause),
-        cmocka_unit_test(test_a_sink_may_write_lines),
         cmocka_unit_test(test_messages_are_printable),
         cmocka_unit_test(test_every_thread_has_its_own_message),
 #ifndef LS_SANITIZED
