@@ -363,7 +363,7 @@ static ls_telling pass_fails(void *user, bool begun) {
     return !state->told ? LS_NOT_TOLD : !begun && mean.agree == 0 ? LS_TOLD_IN_PASS : LS_TOLD;
 }
 
-/* Only a pass with overlap has calls in flight; the calls for buckets only after the first pass. */
+/* Only a pass with overlap has calls in flight. Buckets are in flight only after the first pass. */
 static void pass_is_abandoned(void *user, bool missed) {
     ls_data_parallel_state *state = user;
     if (state->slices != NULL) {
@@ -415,7 +415,8 @@ static ls_status leftover_ends(void *user, const ls_pass_findings *findings) {
                          "ls_backward once, or call ls_backward before the next ls_forward");
 }
 
-/* The watch of the same pass may end before or after. */
+/* The order in which leftover_watch and ls_data_parallel_watch end in one pass is not fixed, so this checks `leftover`
+ * and `forwards`. */
 static bool leftover_stays(void *user) {
     const ls_data_parallel_state *state = user;
     return state->leftover || state->forwards > 1;

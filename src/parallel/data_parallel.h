@@ -87,11 +87,12 @@ typedef struct ls_data_parallel_state {
     ls_objects shares; /* an ls_rank_inputs for each rank */
     int64_t samples;   /* number of samples in the last forward pass */
     bool no_sync;
-    bool gathering;       /* there were passes under no_sync since the last averaging */
-    bool agrees;          /* ranks agree on scaling factors before every pass, because an earlier pass was irregular */
-    bool agreed;          /* the scaling factors of the current pass are set */
-    int forwards;         /* number of forward passes that the next backward pass may walk */
-    bool leftover;        /* the last pass may have left the outputs of some forward passes for a second pass */
+    bool gathering; /* there were passes under no_sync since the last averaging */
+    bool agrees;    /* ranks agree on scaling factors before every pass, because an earlier pass was irregular */
+    bool agreed;    /* the scaling factors of the current pass are set */
+    int forwards;   /* number of forward passes that the next backward pass may walk */
+    bool leftover;  /* several forward passes preceded the last averaging pass, so the program may still run ls_backward
+                       for one of their outputs */
     uint64_t averaged_in; /* number of the last pass that averaged gradients */
     bool pending;         /* the last pass produced no gradient for the model on any rank, but a later pass may */
     bool told;            /* the ranks have shared the cause of a failure */
@@ -214,8 +215,8 @@ void ls_data_parallel_hold(ls_data_parallel_state *state, bool hold);
 extern const ls_pass_watch ls_data_parallel_watch;
 
 /*
- * Watches the next backward pass, which averages for all forward passes before it. A second pass over an output of
- * these forward passes fails, because nothing would average it.
+ * Watches the next backward pass, which averages the gradients of all forward passes before it. A second backward pass
+ * over one of their outputs fails, because its gradients would not be averaged.
  */
 ls_status ls_data_parallel_watch_pass(ls_data_parallel_state *state);
 

@@ -105,7 +105,8 @@ _REMEDIES = {"with ls_to": 'with .to("f32")', "under ls_no_grad(true)": "in a bl
              "a .comm of one rank": "a comm= of one rank"}
 
 
-# Calls with default options, and options: "ls_data_parallel(model, world, NULL)", ".comm = world", ".comm of ls_loader_options".
+# C forms in messages that are rewritten to Python: calls that end with NULL options, ".comm = world" (comm=world), and
+# ".comm of ls_loader_options" (comm= of lockstep.loader).
 _FORMS = [(re.compile(form), own) for form, own in (
     (r"\bls_(\w+)\((?:([^()]*), )?NULL\)", r"lockstep.\1(\2)"), (r"(?<![\w.])\.([a-z]\w*) = ", r"\1="),
     (r"(?<![\w.])\.([a-z]\w*) of ls_(\w+)_options\b", r"\1= of lockstep.\2"))]
@@ -120,7 +121,7 @@ def _in_python(message):
 
 
 def _interrupted(kind, error, traceback):
-    """Raises Ctrl-C again when the log line is written: an exception cannot leave the library's call."""
+    """Raises KeyboardInterrupt again, 50 ms later in the main thread: an exception cannot propagate through a C callback."""
     if kind is KeyboardInterrupt:
         threading.Timer(0.05, _thread.interrupt_main).start()
 
