@@ -106,9 +106,9 @@ typedef struct ls_terminate_on_nan_options {
  *
  * - The check takes place before the optimizer's step. In a trial with a user step, it takes place after the step, and
  *   covers the output and the loss.
- * - The message names the first such tensor in the order output, loss, gradients, the lowest rank that has it (or
- *   "every rank"), its batch, and the number of training steps before it. Gradients of a data-parallel module are
- *   already averaged over ranks.
+ * - The message names the tensor (the output, the loss or a gradient, whichever comes first), the lowest rank with such
+ *   a tensor (or "every rank"), the batch, and the number of training steps before the batch. Gradients of a
+ *   data-parallel module are already averaged over ranks.
  * - In validation, ls_trial_evaluate and ls_trial_predict, the check covers outputs and losses, and the failure comes
  *   after the pass.
  * - If all targets of a rank are ignored, its loss may be NaN: the gradient of this loss is 0.

@@ -316,9 +316,9 @@ LS_API ls_status ls_comm_allreduce(ls_comm *comm, const void *send, void *receiv
                                    ls_reduction reduction, ls_work **work) LS_WARN_UNUSED;
 
 /**
- * Computes the same reduction on rank `root` only. Without ls_comm_set_any_order, the result is bit-identical.
- * `receive` is used on the root only and may be NULL on the other ranks. For an in-place call, pass the same pointer as
- * `send` and `receive` on the root.
+ * Computes the same reduction on rank `root` only. Without ls_comm_set_any_order, the result is bit-identical to the
+ * result of ls_comm_allreduce. `receive` is used on the root only and may be NULL on the other ranks. For an in-place
+ * call, pass the same pointer as `send` and `receive` on the root.
  */
 LS_API ls_status ls_comm_reduce(ls_comm *comm, const void *send, void *receive, size_t count, ls_dtype dtype,
                                 ls_reduction reduction, int root, ls_work **work) LS_WARN_UNUSED;
@@ -429,8 +429,8 @@ LS_API ls_status ls_comm_recv_any(ls_comm *comm, void *buffer, size_t count, ls_
 
 /**
  * Allocates memory, cleared and aligned to 64 bytes. On backend shm, all ranks can access the memory: an all-reduce
- * needs no copies if all ranks send from one such block and receive into one such block, at any offset. Other backends
- * return ordinary memory. Use it for gradients.
+ * needs no copies if all ranks send from one such block and receive into one such block, at any offset. Use this
+ * function to allocate memory for gradients. With other backends, the memory is ordinary memory.
  *
  * Each rank gets its own `size` bytes; 0 is allowed. All ranks must call it with the same `size`, in the same order as
  * their other calls. The communicator owns the memory, which is invalid after ls_comm_free. Returns NULL on every rank

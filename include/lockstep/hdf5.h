@@ -57,7 +57,7 @@ typedef struct ls_array_options {
     int axis;       /**< sample axis of all variables; all must have the same size along it */
     int64_t stride; /**< stride between samples, in steps along the sample axis; 0 selects the default, 1 */
     double missing; /**< value that replaces missing elements; 0 makes a missing element an error, and LS_ZERO selects
-                       0. With NAN, a missing element is an error in variables of an integer dtype */
+                       0. With NAN, a missing element is an error if `.dtype` of the field is an integer dtype */
     /**
      * Size of the cache for the blocks of all variables together, in bytes. Counts the decompressed elements in the
      * slab, in the dtype of the batches. Memory that HDF5 or NetCDF use themselves is not included. 0 selects 64 MiB,

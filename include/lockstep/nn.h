@@ -126,9 +126,10 @@ LS_API ls_tensor *ls_forward(ls_module *module, ls_tensor *input);
  * Applies a module to `input_count` tensors, which it borrows. Stores `output_count` results in `outputs`, which must
  * not overlap the array of the inputs. The results belong to the innermost scope, unless they are inputs. On failure
  * all outputs are NULL. Fails with LS_ERR_ARGUMENT if the module has a different number of inputs or outputs, if the
- * arrays overlap (then nothing is stored), or if an input is NULL but not optional (ls_module_type). If such an input
- * is NULL after an earlier failure, fails with that failure's status. A NULL from a failed call selects the default of
- * an optional input: check such an input, or the status of the scope, before the result is used.
+ * arrays overlap (then nothing is stored), or if an input is NULL but not optional (ls_module_type). If a required
+ * input is NULL because an earlier call failed, fails with the status of that call. An optional input that is NULL
+ * because a call failed selects the default, without an error: check the input, or the status that ls_scope_end
+ * returns, before you use the result.
  */
 LS_API ls_status ls_forward_many(ls_module *module, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
                                  int output_count);

@@ -656,12 +656,12 @@ LS_API void ls_ema_free(ls_ema *ema);
  * Scales all gradients of the model so that their common Euclidean norm is at most `max_norm`, up to rounding. Sets
  * `*norm` (may be NULL) to the norm before scaling. If the model is sharded over ranks (ls_pipeline,
  * ls_nn_column_parallel, .zero = 2 or 3), the call is collective, and the norm covers the complete model and is
- * bit-identical on these ranks. Fails with LS_ERR_ARGUMENT if `max_norm` is not positive, and on all of these ranks
- * with LS_ERR_UNSUPPORTED if a gradient is bf16 or f16.
+ * bit-identical on these ranks. Fails with LS_ERR_ARGUMENT if `max_norm` is not positive. Fails with LS_ERR_UNSUPPORTED
+ * if a gradient is bf16 or f16; if the model is sharded, on all ranks that share the model.
  *
  * Squares are summed in f64: if the sum overflows (f64 gradients above 1e154), the norm is infinite and the gradients
- * become 0, as in PyTorch. An infinite gradient becomes NaN, and the others 0. If a gradient is NaN, all gradients
- * become NaN.
+ * become 0, as in PyTorch. If an element is infinite, it becomes NaN, and all finite elements become 0. If an element
+ * is NaN, all elements become NaN.
  */
 LS_API ls_status ls_clip_grad_norm(ls_module *model, double max_norm, double *norm) LS_WARN_UNUSED;
 /** Clips every gradient element to [-limit, limit]. Fails with LS_ERR_ARGUMENT if `limit` is not positive, and with

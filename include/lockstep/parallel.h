@@ -265,8 +265,8 @@ LS_API void ls_reducer_free(ls_reducer *reducer);
  * reduction has begun, the gradients are undefined, and the reducer is empty, as after ls_reducer_finish.
  *
  * Errors:
- * - LS_ERR_ARGUMENT if the model is data-parallel, or if it contains a data-parallel module, is inside one, or shares a
- *   module with one whose gradients ls_backward averages (ls_data_parallel_no_sync is off).
+ * - LS_ERR_ARGUMENT if the model is data-parallel. Also if ls_data_parallel_no_sync is off for a data-parallel module
+ *   that the model contains, is part of, or shares a module with: ls_backward averages the gradients of this module.
  * - LS_ERR_MISMATCH if the ranks have different models, or different shards of a parameter.
  */
 LS_API ls_status ls_distribute_gradients(ls_module *model, ls_reducer *reducer) LS_WARN_UNUSED;
@@ -374,9 +374,9 @@ typedef struct ls_data_parallel_options {
      * With `.shards`, buckets are sent during the backward pass of each rank's last slice. Ignored (off) with batch
      * normalization, and if the quotient of S and the number of ranks is not a power of two.
      *
-     * With `.zero` = 2 or 3, gradients of a unit are averaged during the backward pass of the next unit. With `.zero` =
-     * 3, the parameters of the next unit are gathered while a unit runs. The module has one private communicator. See
-     * docs/explanation/sharded-state.md.
+     * With `.zero` = 2 or 3, the module has one private communicator instead of two, and gradient hooks are rejected.
+     * The gradients of a unit are averaged during the backward pass of the next unit. With `.zero` = 3, the parameters
+     * of the next unit are gathered while a unit runs. See docs/explanation/sharded-state.md.
      */
     ls_overlap_mode overlap;
     /**
@@ -402,10 +402,10 @@ typedef struct ls_data_parallel_options {
      * All ranks must pass the same stage. Create optimizers after ls_data_parallel, for the module that it returns.
      * ls_optimizer_step, ls_optimizer_state and ls_optimizer_save are then collective calls; in stages 2 and 3,
      * ls_forward, ls_clip_grad_norm and ls_grad_scaler_unscale are, too. ls_lamb and ls_muon keep whole parameters on a
-     * rank. Fails with LS_ERR_UNSUPPORTED in stages 2 and 3 on a GPU, with .powersgd_rank and .wire;
-     * ls_lbfgs and ls_conjugate_gradient fail in stages 1 to 3. Fails with LS_ERR_UNSUPPORTED if another data-parallel
-     * module has some of the parameters, with LS_ERR_ARGUMENT if a model has no units in stages 2 and 3, and with
-     * LS_ERR_MISMATCH if the ranks pass different stages.
+     * rank. In stages 2 and 3, fails with LS_ERR_UNSUPPORTED on a GPU, with .powersgd_rank, or with .wire. ls_lbfgs and
+     * ls_conjugate_gradient fail in stages 1 to 3. Fails with LS_ERR_UNSUPPORTED if another data-parallel module has
+     * some of the parameters, with LS_ERR_ARGUMENT if a model has no units in stages 2 and 3, and with LS_ERR_MISMATCH
+     * if the ranks pass different stages.
      */
     int zero;
     /**
@@ -436,10 +436,7 @@ typedef struct ls_data_parallel_options {
  * that one process with the global batch would get. docs/explanation/data-parallel.md explains losses, operations and
  * failures.
  *
- * Takes ownership of `model`, and borrows `comm`. `options` may be NULL. A collective call. Fails with LS_ERR_MISMATCH
- * on every rank if the options or the models differ between the ranks, with LS_ERR_UNSUPPORTED if a parameter is bf16
- * or f16, or if the ranks hold different shards of a parameter, and with LS_ERR_ARGUMENT if no parameter is
- * floating-point.
+ * Takes ownership of `model`, and borrows `comm`. `options` may be NULL. A collective call.
  *
  * - Parameters and buffers start as copies of rank 0's (ls_sync_parameters).
  * - The first axis of inputs and outputs counts samples. Ranks may have different numbers of samples; a rank without
@@ -477,6 +474,12 @@ typedef struct ls_data_parallel_options {
  *   An output may also be one number, a mean over the samples. If the module is called several times before the pass,
  *   each call must have the same samples, and one ls_backward must compute the gradients of all calls: the gradients of
  *   a second ls_backward are not averaged. ls_data_parallel_check reports the difference after the step.
+ *
+ * Errors, in addition to the errors of the options:
+ *
+ * - LS_ERR_MISMATCH, on every rank: the options or the models differ between the ranks.
+ * - LS_ERR_UNSUPPORTED: a parameter is bf16 or f16, or the ranks hold different shards of a parameter.
+ * - LS_ERR_ARGUMENT: no parameter is floating-point.
  */
 LS_API ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_data_parallel_options *options);
 
@@ -524,8 +527,12 @@ typedef ls_tensor *(*ls_loss_function)(const ls_batch *batch, void *user);
  * that all calls share.
  *
  * With `.shards`, the ranks may have to agree on scaling factors before the backward passes. So the function is called
- * at least twice for each slice in the first step. Unless the model has batch normalization, the function is called up
- * to three times in the first step whose loss is not one mean over samples, and twice in every later step.
+ * for each slice:
+ *
+ * - at least twice in the first step
+ * - up to three times in the first step with a loss that is not one mean over samples, and twice in every later step,
+ *   except if the model has batch normalization
+ * - once in all other steps
  *
  * After this call, ls_data_parallel_loss(module, NULL) returns the loss of the global batch, if it is one mean over
  * samples. Fails with LS_ERR_ARGUMENT if `module` is not data-parallel, if `batch`, its input or `function` is NULL,
@@ -660,8 +667,9 @@ typedef struct ls_outer_options {
  * - LS_ERR_UNSUPPORTED: a parameter is sharded over ranks of `comm`, the model is data-parallel over other ranks with
  *   `.zero`, a parameter is bf16 or f16 (except for local SGD), or an ls_alias of a parameter exists.
  *
- * These failures leave all parameters unchanged. If the reason exists only on some ranks, such as an ls_alias, the
- * other ranks fail with LS_ERR_MISMATCH and the message of the first of these ranks.
+ * These failures leave all parameters unchanged. If a failure has its cause on only some ranks (for example an
+ * ls_alias), all other ranks fail with LS_ERR_MISMATCH. Their message contains the message of the lowest rank that has
+ * the cause.
  */
 LS_API ls_outer *ls_outer_new(ls_module *model, ls_comm *comm, const ls_outer_options *options);
 

@@ -342,8 +342,9 @@ LS_API ls_status ls_trial_run(ls_trial *trial, int64_t epochs) LS_WARN_UNUSED;
  * trial has a communicator.
  *
  * - `label` (UTF-8) is shown in the progress output and is the prefix of the results' names, as in "test_loss". The
- *   results are added to the last epoch of the history, if there is one, and replace its results of the same names:
- *   the label "val" replaces the results of the validation. The results of a loader without samples are NAN.
+ *   results of a loader without samples are NAN.
+ * - If the history has an epoch, the results are added to its last epoch. They replace results of the same name in this
+ *   epoch: the label "val" replaces the results of the validation.
  * - Calls the hooks on_start, on_start_epoch, the validation hooks, on_end_epoch and on_end, as torchbearer does.
  * - Afterwards, all modes are restored. If the loader is the training loader, its position is restored, too.
  * - A hook may call this function with a loader that no run is using. Then no hooks are called, and the history does
@@ -365,8 +366,8 @@ LS_API ls_status ls_trial_evaluate(ls_trial *trial, ls_loader *loader, const cha
  * - Calls the hooks of ls_trial_evaluate except on_criterion_validation. There are no targets, losses or metrics.
  * - Fails with LS_ERR_SHAPE if an output does not have one row per sample, or if outputs differ in dtype, or in shape
  *   beyond the first axis. Fails with LS_ERR_MISMATCH if ranks have different outputs for the same samples of a data
- *   set: their models are separate, or the outputs are shards. Fails with LS_ERR_STATE if a hook of another prediction
- *   of this trial calls it, or a hook that runs once for each slice.
+ *   set: their models are separate, or the outputs are shards. Fails with LS_ERR_STATE if it is called by a hook of
+ *   another prediction of this trial, or by a hook that runs once for each slice.
  */
 LS_API ls_status ls_trial_predict(ls_trial *trial, ls_loader *loader, bool on_all_ranks,
                                   ls_tensor **outputs) LS_WARN_UNUSED;

@@ -74,8 +74,8 @@ ls_telling ls_watch_tell(const ls_pass_watch *watch, void *user, bool begun) {
 }
 
 /*
- * Notifies the other ranks if they wait for this rank only at the end of the pass or in a call of a module, and at no
- * further node.
+ * Notifies the other ranks of the failure, unless a node of the tape has notified them. The other ranks no longer wait
+ * for this rank at a node: they wait at the end of the pass, or inside a module's collective call.
  */
 void ls_fail_at_end(const ls_backward_pass *pass) {
     const ls_scope_callback *callback = pass->told ? NULL : find_telling(pass->scope);

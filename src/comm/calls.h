@@ -1,4 +1,4 @@
-/* The begin of every call of the public interface that moves data. */
+/* Starts the public calls that move data. */
 #ifndef LS_COMM_CALLS_H
 #define LS_COMM_CALLS_H
 

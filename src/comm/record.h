@@ -83,7 +83,7 @@ struct ls_comm {
     char message[LS_ERROR_CAPACITY];
 };
 
-/* The number of forks between the process that opened its first communicator and this process. */
+/* The number of forks since the first communicator was opened, counted along the ancestors of this process. */
 extern int ls_comm_forks __attribute__((visibility("hidden")));
 
 /* Fails like ls_comm_check, for a call to this operation. If this rank has left the communicator, the message names

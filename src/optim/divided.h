@@ -31,8 +31,8 @@ ls_status ls_divided_begin(const char *call, ls_divided_sums *sums, const ls_mod
 double *ls_divided_sum(const char *call, ls_divided_sums *sums, const ls_division *divisions);
 
 /*
- * Computes the total over all ranks, and clears the sums. Collective if parameters are sharded. `*failed` is 1 if this
- * rank has failed, otherwise 0. Afterwards it is positive on every rank that shares a sum with a failed rank.
+ * Computes the total over all ranks, and clears the sums. Collective if parameters are sharded. Set `*failed` to 1 if
+ * this rank has failed, otherwise to 0. The call makes it positive on every rank that shares a sum with a failed rank.
  */
 ls_status ls_divided_total(ls_divided_sums *sums, double *total, double *failed);
 

@@ -359,7 +359,7 @@ static ls_telling pass_fails(void *user, bool begun) {
     return !state->told ? LS_NOT_TOLD : !begun && mean.agree == 0 ? LS_TOLD_IN_PASS : LS_TOLD;
 }
 
-/* Only a pass with overlap has calls in flight; the calls for buckets only after the first pass. */
+/* Only a pass with overlap has calls in flight. Buckets are in flight only after the first pass. */
 static void pass_is_abandoned(void *user, bool missed) {
     ls_data_parallel_state *state = user;
     if (state->slices != NULL) {

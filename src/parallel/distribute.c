@@ -32,9 +32,9 @@ ls_status ls_distribute_gradients(ls_module *model, ls_reducer *reducer) {
     }
     if (ls_data_parallel_comm(model) != NULL || ls_module_any_relative_is(model, averages)) {
         return ls_fail(LS_ERR_ARGUMENT,
-                       "%s: the model is, contains or is a part of a data-parallel module, whose gradients ls_backward "
-                       "averages: omit this call, or call ls_data_parallel_no_sync(module, true) and pass the model "
-                       "inside the module",
+                       "%s: the model is data-parallel, or shares layers with a data-parallel module: omit this call "
+                       "if ls_backward averages the gradients; otherwise call ls_data_parallel_no_sync(module, true) "
+                       "and pass the model that was given to ls_data_parallel",
                        call);
     }
     ls_saved_error cause;

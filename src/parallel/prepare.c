@@ -56,8 +56,8 @@ static ls_status compare_overlap(const ls_data_parallel_state *state, bool overl
     return equal ? LS_OK
                  : ls_fail(LS_ERR_MISMATCH,
                            "ls_data_parallel: .overlap selects averaging during the backward pass on some ranks only "
-                           "(%s on this rank): use the same devices on all ranks, and the same layers of other "
-                           "data-parallel modules",
+                           "(%s on this rank): put the model on the same device type on all ranks, and share its "
+                           "parameters with another data-parallel module on all ranks or on none",
                            overlaps ? "on" : "off");
 }
 

@@ -162,8 +162,8 @@ ls_status ls_shards_share(ls_shards *self, const ls_range *range) {
     return note(self, share(self, range, &whole));
 }
 
-/* Returns the status of the begin of an exchange with overlap. The other ranks do not notice a failure by themselves.
- */
+/* Aborts the lane if an exchange with overlap could not be started, because the other ranks cannot detect this. Returns
+ * the status. */
 static ls_status begun(ls_shards *self, ls_status status) {
     return note(self, status == LS_OK || self->lane == NULL ? status : ls_comm_abort(self->lane, status));
 }

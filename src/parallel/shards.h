@@ -25,7 +25,7 @@ typedef struct ls_range_exchange {
     size_t *counts;    /* one count per rank, followed by one displacement per rank */
     ls_work *work;     /* NULL if the exchange has finished, or was not started */
     ls_status encoded; /* the status of the encoding of gradients */
-    bool begun;        /* for gradients: ls_shards_end_reduce has not been called yet */
+    bool begun;        /* for gradients: ls_shards_begin_reduce was called, and ls_shards_end_reduce was not */
 } ls_range_exchange;
 
 typedef struct ls_shards ls_shards;
@@ -53,9 +53,9 @@ struct ls_shards {
     int unit_count;
     struct ls_sharded_unit *ahead;     /* the unit whose parameters are in flight before it runs; unit_exchange.c */
     struct ls_sharded_unit *averaging; /* the unit whose gradients are in flight */
-    bool in_pass;                      /* a pass of `replicas` is running, whose end ends the averaging */
-    struct ls_sharded_unit *latest;    /* the unit that was entered last, and in which pass */
-    bool latest_backward;
+    bool in_pass;                      /* a backward pass of `replicas` is running; its end waits for the averaging */
+    struct ls_sharded_unit *latest;    /* the unit that was entered last */
+    bool latest_backward;              /* whether it was entered in a backward pass */
     ls_status (*settle)(ls_shards *shards,
                         bool forget);            /* ends the exchanges in flight (unit_exchange.h); may be NULL */
     void (*on_decided)(ls_shards *shards);       /* called when sharding is decided; may be NULL */

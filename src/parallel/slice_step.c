@@ -493,7 +493,7 @@ static ls_status average(slice_step *s, bool *again) {
 
 /* ---- the whole step ---------------------------------------------------------------------------------------------- */
 
-/* Replaces a missing batch: no slice has samples. */
+/* Stands in for a NULL batch, so that this rank takes part in the step and reports the error. It has no samples. */
 static const ls_batch no_batch = {0};
 
 static ls_status prepare(slice_step *s) {

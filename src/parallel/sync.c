@@ -199,7 +199,7 @@ static ls_status clear_missing_gradients(const char *call, ls_module *model) {
  * arrive unchanged only if all ranks have the same hash. */
 enum { CHECK_BYTES = 16 };
 
-/* Writes these numbers for the shapes, dtypes and shards of the parameters. */
+/* Writes the hash of the shapes, dtypes and shards of the parameters, and its complement. */
 static void write_check(const ls_module *model, uint8_t *check) {
     uint64_t hash = LS_HASH_START;
     for (int i = 0; i < ls_module_parameter_count(model); i++) {

@@ -36,7 +36,7 @@ void ls_unit_count_gradients(ls_sharded_unit *unit) {
     count_gradients(unit, all_bytes(unit));
 }
 
-/* Counts the parameters of other ranks: they are in memory now, or no longer. */
+/* Adds the bytes of the unit's parameters that other ranks own to the account. If `more` is false, subtracts them. */
 static void count_parameters(const ls_sharded_unit *unit, bool more) {
     const int64_t others = (int64_t)(all_bytes(unit) - ls_unit_own_bytes(unit));
     ls_shards_count(unit->shards, LS_MEMORY_PARAMETERS, more ? others : -others);
@@ -90,8 +90,8 @@ static ls_status drop_ahead(ls_shards *shards) {
 }
 
 /*
- * Waits until all ranks have entered the unit. The parameters are in flight on another communicator. A rank that fails
- * instead makes a different call on this one, so that the other ranks fail, too.
+ * Waits on shards->comm until all ranks have entered the unit. A rank that has failed makes a different call on this
+ * communicator, so the other ranks fail here and do not wait on the lane for its parameters.
  */
 static ls_status meet(const ls_sharded_unit *unit) {
     const ls_range *first = &unit->ranges[0];
@@ -107,10 +107,10 @@ static ls_status meet(const ls_sharded_unit *unit) {
                          unit->module->type->name);
 }
 
-/* Takes over parameters that were gathered ahead. */
+/* Waits for prefetched parameters, and makes them usable. */
 static ls_status take_ahead(ls_sharded_unit *unit) {
     const ls_status met = meet(unit);
-    if (met != LS_OK) { /* as after a gathering that fails */
+    if (met != LS_OK) { /* a failed ls_shards_share also sets this flag */
         unit->shards->failed = true;
         return met;
     }

@@ -23,7 +23,7 @@ void ls_unit_reshard(ls_sharded_unit *unit);
 
 /*
  * Notes that a unit has been entered. With overlap, begins to gather the unit that is expected next. Collective. Call
- * this only after ls_unit_gather has communicated, so that no other rank can have failed before.
+ * this only after an ls_unit_gather that communicated: its communication shows that no rank has failed so far.
  */
 ls_status ls_unit_look_ahead(ls_sharded_unit *unit, bool backward);
 
@@ -34,9 +34,9 @@ void ls_unit_count_gradients(ls_sharded_unit *unit);
 size_t ls_unit_own_bytes(const ls_sharded_unit *unit);
 
 /*
- * Replaces this rank's own gradients with their means, and adds `earlier`. With overlap, they are in flight until
- * ls_units_end_average, in a pass of the data-parallel module. Missing gradients must be zero. On failure, forgets the
- * gradients. Collective.
+ * Replaces this rank's own gradients with their means, and adds `earlier`. With overlap, and during a pass of the
+ * data-parallel module, only begins the exchange: ls_units_end_average ends it. Missing gradients must be zero. On
+ * failure, discards the gradients of the unit. Collective.
  */
 ls_status ls_unit_average(ls_sharded_unit *unit);
 

@@ -13,7 +13,7 @@ typedef struct ls_sharded_unit {
     ls_shards *shards;
     ls_module *module;
     ls_range *ranges;             /* ranges of the parameters that only this module has */
-    ls_range_exchange *exchanges; /* one per range: of parameters, or of gradients */
+    ls_range_exchange *exchanges; /* one per range; used for parameters and, at other times, for gradients */
     int range_count;
     ls_tensor **parameters; /* borrowed */
     int parameter_count;

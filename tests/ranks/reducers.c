@@ -203,7 +203,7 @@ static ls_status averaged_gradients(ls_comm *world) {
         ls_tensor *gradient = zero < 2 ? ls_grad(ls_module_parameter(model, 0)) : NULL;
         ls_tensor *before = gradient != NULL ? ls_clone(gradient) : NULL;
         LS_CHECK(ls_distribute_gradients(model, reducer) == LS_ERR_ARGUMENT);
-        LS_EXPECT_MESSAGE("is a part of a data-parallel module");
+        LS_EXPECT_MESSAGE("the model is data-parallel, or shares layers with a data-parallel module");
         LS_CHECK(before == NULL ? zero > 1 : ls_equal(gradient, before));
         LS_TRY(ls_scope_end(scope));
         ls_module_free(model);

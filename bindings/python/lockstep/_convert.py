@@ -19,7 +19,7 @@ _zero_fields = set(ZERO_FIELDS)
 
 # ---- unknown names ----
 def hint(name, names):
-    """The end of the message about an unknown name: the name that the program may mean, or nothing.
+    """Returns the end of an error message with the most similar known name, or "" if no name is similar.
 
     Ignores case and underscores, so that conv2d finds conv_2d. The initials "lr" find learning_rate.
     """
@@ -450,7 +450,7 @@ def keyword_fields(struct):
 
 
 def options_text(struct, without=()):
-    """The list of options at the end of a function's help."""
+    """Returns the text that lists the options at the end of a help text."""
     return f"\n\nOptions: {', '.join(name for name in keyword_fields(struct) if name not in without)} (see {struct})."
 
 

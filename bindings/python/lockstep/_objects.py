@@ -103,7 +103,8 @@ _REMEDIES = {"with ls_to": 'with .to("f32")', "under ls_no_grad(true)": "in a bl
              "a .comm of one rank": "a comm= of one rank"}
 
 
-# Calls with default options, and options: "ls_data_parallel(model, world, NULL)", ".comm = world", ".comm of ls_loader_options".
+# C forms in messages that are rewritten to Python: calls that end with NULL options, ".comm = world" (comm=world), and
+# ".comm of ls_loader_options" (comm= of lockstep.loader).
 _FORMS = [(re.compile(form), own) for form, own in (
     (r"\bls_(\w+)\((?:([^()]*), )?NULL\)", r"lockstep.\1(\2)"), (r"(?<![\w.])\.([a-z]\w*) = ", r"\1="),
     (r"(?<![\w.])\.([a-z]\w*) of ls_(\w+)_options\b", r"\1= of lockstep.\2"))]

@@ -154,7 +154,8 @@ def optimizer_maker(make):
 def dataset(input, target=None):
     """Returns a data set of arrays or tensors: sample i is row i of both.
 
-    Contiguous NumPy arrays are shared where from_numpy shares them. Arrays and tensors that are not contiguous are copied.
+    Shares the memory of contiguous arrays and tensors. Copies all other arrays and tensors, and arrays that from_numpy copies (read-only
+    arrays, or other dtypes such as int8).
     """
     parts = [_tensor.from_numpy(each) if isinstance(each, np.ndarray) else each for each in (input, input if target is None else target)]
     parts = [each if not isinstance(each, Tensor) or each.is_contiguous() else each.contiguous() for each in parts]

@@ -118,7 +118,8 @@ static bool is_four_axes(const char *call, ls_tensor *x, int64_t factor) {
         return false;
     }
     if (x->size[2] == 0 || x->size[3] == 0) {
-        (void)ls_fail_noted(LS_ERR_SHAPE, "%s: x is %s: it has no positions", call, LS_SHAPE_TEXT(x));
+        (void)ls_fail_noted(LS_ERR_SHAPE, "%s: x is %s: its height and width must be at least 1", call,
+                            LS_SHAPE_TEXT(x));
         return false;
     }
     return true;

@@ -200,8 +200,8 @@ static ls_status agree(watch *self, const ls_trial_state *state) {
     const size_t length = self->found != NOTHING ? sizeof self->first : 0;
     const int64_t hash = (int64_t)(ls_hash(LS_HASH_START, &self->first, length) >> 2);
     /*
-     * The place, and the maximum and minimum of the hashes of the findings. If they are equal, all ranks have the same
-     * finding.
+     * The first non-finite tensor in the order of the enum, and the maximum and minimum over ranks of a hash of
+     * `first`. If the maximum and the minimum are equal, all ranks found the same tensor.
      */
     ls_loc_i64 all[] = {{self->found != NOTHING ? PLACES - self->found : 0, rank}, {hash, rank}, {-hash, rank}};
     char where[32] = "every rank", pass[64];

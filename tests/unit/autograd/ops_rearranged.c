@@ -235,9 +235,12 @@ TEST(test_refusals) {
     REFUSED(ls_resize(ls_narrow(image, 3, 0, 0), LS_SHAPE(2), NULL), LS_ERR_SHAPE, "it has no positions")
     REFUSED(ls_pixel_shuffle(image, 2), LS_ERR_SHAPE, "its channels are not a multiple of 4")
     REFUSED(ls_pixel_unshuffle(image, 2), LS_ERR_SHAPE, "height and width must be multiples of 2")
-    REFUSED(ls_pixel_shuffle(ls_zeros(LS_SHAPE(1, 4, 0, 3), LS_F32), 2), LS_ERR_SHAPE, "it has no positions")
-    REFUSED(ls_pixel_shuffle(ls_zeros(LS_SHAPE(1, 4, 3, 0), LS_F32), 1), LS_ERR_SHAPE, "it has no positions")
-    REFUSED(ls_pixel_unshuffle(ls_zeros(LS_SHAPE(1, 4, 0, 4), LS_F32), 2), LS_ERR_SHAPE, "it has no positions")
+    REFUSED(ls_pixel_shuffle(ls_zeros(LS_SHAPE(1, 4, 0, 3), LS_F32), 2), LS_ERR_SHAPE,
+            "its height and width must be at least 1")
+    REFUSED(ls_pixel_shuffle(ls_zeros(LS_SHAPE(1, 4, 3, 0), LS_F32), 1), LS_ERR_SHAPE,
+            "its height and width must be at least 1")
+    REFUSED(ls_pixel_unshuffle(ls_zeros(LS_SHAPE(1, 4, 0, 4), LS_F32), 2), LS_ERR_SHAPE,
+            "its height and width must be at least 1")
     REFUSED(ls_pixel_shuffle(image, 0), LS_ERR_ARGUMENT, "the factor is 0, but must be positive")
     REFUSED(ls_weight_norm(a, a), LS_ERR_SHAPE, "the length is [2, 3], but must be [2, 1] for [2, 3]")
     REFUSED(ls_weight_norm(ls_to(a, LS_F16), a), LS_ERR_SHAPE, "the length is [2, 3], but must be [2, 1] for [2, 3]")
