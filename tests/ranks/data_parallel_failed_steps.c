@@ -146,7 +146,7 @@ static ls_status misses_argument(ls_comm *world, missing_argument missing, int s
 }
 
 static ls_status arguments_are_missing(ls_comm *world) {
-    for (int missing = 0; missing < MISSING_ARGUMENTS; missing++) {
+    for (missing_argument missing = 0; missing < MISSING_ARGUMENTS; missing++) {
         LS_TRY(misses_argument(world, missing, 0, SAMPLES));
         LS_TRY(misses_argument(world, missing, SLICES * ls_comm_size(world), SLICES * SAMPLES));
         LS_TRY(missing != INPUT ? misses_argument(world, missing, 0, 0) : LS_OK);
