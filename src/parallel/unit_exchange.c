@@ -71,7 +71,7 @@ static ls_status wait_for_parameters(ls_sharded_unit *unit) {
     ls_saved_error first = {.status = LS_OK};
     unit->shards->ahead = NULL;
     for (int k = 0; k < unit->range_count; k++) {
-        if (ls_shards_end_share(unit->shards, &unit->exchanges[k]) != LS_OK && first.status == LS_OK) {
+        if (ls_shards_end_share(unit->shards, &unit->shares[k]) != LS_OK && first.status == LS_OK) {
             ls_error_save(&first);
         }
     }
@@ -161,7 +161,7 @@ ls_status ls_unit_look_ahead(ls_sharded_unit *unit, bool backward) {
     shards->ahead = next;
     count_parameters(next, true);
     for (int k = 0; k < next->range_count; k++) {
-        LS_TRY(ls_shards_begin_share(shards, &next->ranges[k], &next->exchanges[k]));
+        LS_TRY(ls_shards_begin_share(shards, &next->ranges[k], &next->shares[k]));
     }
     return LS_OK;
 }
@@ -222,7 +222,7 @@ ls_status ls_units_end_average(ls_shards *shards) {
     }
     shards->averaging = NULL;
     for (int k = 0; k < unit->range_count; k++) {
-        if (ls_shards_end_reduce(shards, &unit->ranges[k], &unit->exchanges[k]) != LS_OK && first.status == LS_OK) {
+        if (ls_shards_end_reduce(shards, &unit->ranges[k], &unit->averages[k]) != LS_OK && first.status == LS_OK) {
             ls_error_save(&first);
         }
     }
@@ -241,7 +241,7 @@ static ls_status begin_average(ls_sharded_unit *unit) {
     LS_TRY(agree_on_marks(unit));
     shards->averaging = unit;
     for (int k = 0; k < unit->range_count; k++) {
-        LS_TRY(ls_shards_begin_reduce(shards, &unit->ranges[k], &unit->exchanges[k]));
+        LS_TRY(ls_shards_begin_reduce(shards, &unit->ranges[k], &unit->averages[k]));
     }
     return LS_OK;
 }

@@ -297,8 +297,9 @@ static ls_status fill_unit(ls_sharded_unit *unit) {
     unit->ranges = ls_allocate_zeroed(most, sizeof *unit->ranges);
     unit->parameters = ls_allocate_zeroed(most, sizeof *unit->parameters);
     unit->marks = ls_allocate_zeroed(most, sizeof *unit->marks);
-    unit->exchanges = ls_allocate_zeroed(most, sizeof *unit->exchanges);
-    if (unit->ranges == NULL || unit->parameters == NULL || unit->marks == NULL || unit->exchanges == NULL) {
+    unit->shares = ls_allocate_zeroed(2 * most, sizeof *unit->shares);
+    unit->averages = unit->shares + most;
+    if (unit->ranges == NULL || unit->parameters == NULL || unit->marks == NULL || unit->shares == NULL) {
         return ls_fail_memory("ls_data_parallel", most * sizeof *unit->ranges);
     }
     for (size_t i = 0; i < most; i++) {
@@ -309,10 +310,10 @@ static ls_status fill_unit(ls_sharded_unit *unit) {
             parameter->leaf->shard = true;
         }
     }
-    for (int k = 0; k < unit->range_count; k++) {
-        unit->exchanges[k].counts = ls_allocate_zeroed(2 * ranks, sizeof *unit->exchanges->counts);
-        if (unit->exchanges[k].counts == NULL) {
-            return ls_fail_memory("ls_data_parallel", 2 * ranks * sizeof *unit->exchanges->counts);
+    for (size_t k = 0; k < 2 * most; k++) {
+        unit->shares[k].counts = ls_allocate_zeroed(2 * ranks, sizeof *unit->shares->counts);
+        if (unit->shares[k].counts == NULL) {
+            return ls_fail_memory("ls_data_parallel", 2 * ranks * sizeof *unit->shares->counts);
         }
     }
     return LS_OK;
@@ -428,10 +429,10 @@ void ls_units_close(ls_shards *shards) {
             unit->parameters[k]->leaf->has_gradient = false;
         }
         unit->module->unit = NULL;
-        for (int k = 0; k < unit->range_count && unit->exchanges != NULL; k++) {
-            ls_free(unit->exchanges[k].counts);
+        for (int k = 0; k < 2 * ls_module_parameter_count(unit->module) && unit->shares != NULL; k++) {
+            ls_free(unit->shares[k].counts);
         }
-        ls_free(unit->exchanges);
+        ls_free(unit->shares);
         ls_free(unit->ranges);
         ls_free(unit->parameters);
         ls_free(unit->marks);

@@ -227,7 +227,7 @@ static ls_status averaged_parts(ls_comm *world) {
     ls_module *layer = ls_nn_linear(4, 2);
     ls_module *parallel = ls_data_parallel(ls_module_retain(layer), world, NULL);
     ls_module *around = ls_sequential(ls_module_retain(parallel), ls_nn_relu());
-    ls_module *shares = ls_sequential(ls_module_retain(layer), ls_nn_tanh());
+    ls_module *shares = ls_sequential(layer, ls_nn_tanh());
     LS_CHECK(reducer != NULL && around != NULL && shares != NULL);
     LS_TRY(ls_backward(ls_mean(ls_forward(parallel, ls_ones(LS_SHAPE(1, 4), LS_F32)))));
     LS_TRY(refuses(around, reducer));

@@ -145,7 +145,8 @@ static ls_status models_that_differ(ls_comm *world) {
     return ls_comm_barrier(world, NULL);
 }
 
-/* Every call that copies or averages parameters refuses the model, and names the parameter `name`. */
+/* Every call that copies or averages parameters refuses the model, and names the parameter `name`. Afterwards, the
+ * caller has a reference from ls_module_retain. */
 static ls_status expect_refused(ls_comm *world, ls_module *model, const char *name) {
     const uint64_t before = ls_module_hash(model);
     char words[128];
@@ -154,8 +155,8 @@ static ls_status expect_refused(ls_comm *world, ls_module *model, const char *na
     LS_EXPECT_MESSAGE(words);
     LS_CHECK(ls_outer_new(model, world, NULL) == NULL && ls_error_status() == LS_ERR_UNSUPPORTED);
     LS_EXPECT_MESSAGE(words);
+    ls_module_retain(model);
     for (int i = 0; i < 2; i++) {
-        ls_module_retain(model);
         LS_CHECK(ls_data_parallel(model, world, &(ls_data_parallel_options){.no_initial_sync = i == 1}) == NULL);
         LS_CHECK(ls_error_status() == LS_ERR_UNSUPPORTED);
         LS_EXPECT_MESSAGE(words);
@@ -203,6 +204,7 @@ static ls_status shards_in_pairs(ls_comm *world) {
     ls_module *parallel = ls_data_parallel(model, same, NULL);
     LS_CHECK(parallel != NULL);
     ls_module_free(parallel);
+    ls_module_free(model);
     ls_comm_free(pair);
     ls_comm_free(same);
     return LS_OK;
