@@ -103,12 +103,11 @@ typedef struct ls_data_parallel_state {
     uint32_t errors;    /* ls_error_count after that pass */
     double all_samples; /* total number of samples over all ranks in the current pass, if they have agreed */
     uint64_t runs;      /* number of forward passes of the model */
-    uint64_t
-        watched;  /* number of passes that have begun, or have failed before, and notify the other ranks of failures */
-    bool follows; /* the current forward pass tracks the samples (mixing.h) */
-    int mean_checks;   /* number of remaining backward passes that means.c checks */
-    int own_divisions; /* number of most recent consecutive passes that divided a sum by a count of this rank */
-    double factor;     /* sum, over the last pass, of the gradients of the loss with respect to its sums over samples */
+    uint64_t watched;   /* number of passes that have begun, and of failures before a pass */
+    bool follows;       /* the current forward pass tracks the samples (mixing.h) */
+    int mean_checks;    /* number of remaining backward passes that means.c checks */
+    int own_divisions;  /* number of most recent consecutive passes that divided a sum by a count of this rank */
+    double factor; /* sum, over the last pass, of the gradients of the loss with respect to its sums over samples */
 } ls_data_parallel_state;
 
 /*
