@@ -133,14 +133,15 @@ LS_API ls_tensor *ls_resize(ls_tensor *x, ls_shape size, const ls_resize_options
 /**
  * Rearranges x [n, channels factor^2, height, width] to [n, channels, height factor, width factor]:
  * y[n, c, h factor + i, w factor + j] = x[n, (c factor + i) factor + j, h, w] (Shi et al., arXiv 1609.05158). Fails
- * with LS_ERR_SHAPE if factor^2 does not divide the channels, and with LS_ERR_ARGUMENT if the factor is below 1 or
- * above 2^31 - 1. With factor 1, returns a view of x.
+ * with LS_ERR_SHAPE if x does not have four axes, if height or width is 0, or if factor^2 does not divide the channels,
+ * and with LS_ERR_ARGUMENT if the factor is below 1 or above 2^31 - 1. With factor 1, returns a view of x.
  */
 LS_API ls_tensor *ls_pixel_shuffle(ls_tensor *x, int64_t factor);
 /**
  * Inverts ls_pixel_shuffle: rearranges x [n, channels, height factor, width factor] to
- * [n, channels factor^2, height, width]. Fails with LS_ERR_SHAPE if height or width is not a multiple of the factor,
- * and with LS_ERR_ARGUMENT if the factor is below 1 or above 2^31 - 1. With factor 1, returns a view of x.
+ * [n, channels factor^2, height, width]. Fails with LS_ERR_SHAPE if x does not have four axes, or if its height or
+ * width is 0 or not a multiple of the factor, and with LS_ERR_ARGUMENT if the factor is below 1 or above 2^31 - 1. With
+ * factor 1, returns a view of x.
  */
 LS_API ls_tensor *ls_pixel_unshuffle(ls_tensor *x, int64_t factor);
 

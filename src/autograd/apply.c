@@ -141,7 +141,7 @@ static ls_tensor *apply(const ls_op *op, ls_tensor *const *inputs, int input_cou
 ls_tensor *ls_apply(const ls_op *op, ls_tensor *const *inputs, int input_count, const ls_op_parameters *parameters) {
     const uint64_t began = ls_trace_now();
     ls_tensor *result = apply(op, inputs, input_count, parameters);
-    ls_comm_poll();
     ls_trace_add(LS_TRACE_FORWARD, began, -1, "%s", op->name);
+    ls_comm_poll(); /* .zero = 3 gathers parameters during the forward pass */
     return result;
 }

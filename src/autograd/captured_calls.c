@@ -128,8 +128,9 @@ static ls_status poll_communicators(void *arguments) {
 
 void ls_capture_poll(ls_capture *capture) {
     if (ls_capture_records(capture) && ls_step_of(capture)->polls) {
-        const bool added = ls_capture_add_call(capture, poll_communicators, 0) != NULL;
-        capture->calls[capture->call_count - 1].polls |= added;
+        if (ls_capture_add_call(capture, poll_communicators, 0) != NULL) {
+            capture->calls[capture->call_count - 1].polls = true;
+        }
     }
 }
 

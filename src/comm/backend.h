@@ -1,6 +1,6 @@
 /*
  * The interface of backends. Each folder under backend/ has one ls_backend: shared memory, sockets, a world of one
- * rank, and MPI, Gloo and NCCL as plug-ins (module.h). The caller of a backend is the call layer (comm.c, work.c),
+ * rank, and MPI, Gloo and NCCL as plug-ins (module.h). The caller of a backend is the call layer (record.c, work.c),
  * which checks arguments, numbers the calls, keeps them in order and remembers failures. A backend only moves data.
  *
  * Rules for every function:

@@ -95,16 +95,14 @@ static ls_status drop_ahead(ls_shards *shards) {
  */
 static ls_status meet(const ls_sharded_unit *unit) {
     const ls_range *first = &unit->ranges[0];
-    const int64_t number = first->offset * LS_FLAT_LIMIT + first->flat;
-    int64_t largest[] = {number, -number};
-    LS_TRY(ls_comm_allreduce(unit->shards->comm, largest, largest, 2, LS_I64, LS_MAX, NULL));
-    return largest[0] == -largest[1]
-               ? LS_OK
-               : ls_fail(LS_ERR_MISMATCH,
-                         "ls_data_parallel: the ranks run different modules (%s on this rank), but .zero = 3 in "
-                         "ls_data_parallel gathers the parameters of each module on all ranks together: run the same "
-                         "modules in the same order on all ranks",
-                         unit->module->type->name);
+    bool equal = true;
+    LS_TRY(ls_ranks_have_equal(unit->shards->comm, first->offset * LS_FLAT_LIMIT + first->flat, &equal));
+    return equal ? LS_OK
+                 : ls_fail(LS_ERR_MISMATCH,
+                           "ls_data_parallel: the ranks run different modules (%s on this rank), but .zero = 3 in "
+                           "ls_data_parallel gathers the parameters of each module on all ranks together: run the same "
+                           "modules in the same order on all ranks",
+                           unit->module->type->name);
 }
 
 /* Waits for prefetched parameters, and makes them usable. */

@@ -290,16 +290,31 @@ static void add_range(const ls_shards *shards, const ls_tensor *parameter, ls_ra
     }
 }
 
+/* Allocates the exchanges of a unit. Their number stays the same if the program adds parameters to the module later. */
+static ls_status make_exchanges(ls_sharded_unit *unit, size_t ranks) {
+    const size_t count = 2 * (size_t)unit->range_count;
+    unit->shares = count > 0 ? ls_allocate_zeroed(count, sizeof *unit->shares) : NULL;
+    if (unit->shares == NULL) {
+        return count == 0 ? LS_OK : ls_fail_memory("ls_data_parallel", count * sizeof *unit->shares);
+    }
+    unit->averages = unit->shares + unit->range_count;
+    for (size_t k = 0; k < count; k++) {
+        unit->shares[k].counts = ls_allocate_zeroed(2 * ranks, sizeof *unit->shares->counts);
+        if (unit->shares[k].counts == NULL) {
+            return ls_fail_memory("ls_data_parallel", 2 * ranks * sizeof *unit->shares->counts);
+        }
+    }
+    return LS_OK;
+}
+
 /* Creates the lists of a unit. */
 static ls_status fill_unit(ls_sharded_unit *unit) {
     ls_shards *shards = unit->shards;
-    const size_t most = (size_t)ls_module_parameter_count(unit->module), ranks = (size_t)shards->base.ranks;
+    const size_t most = (size_t)ls_module_parameter_count(unit->module);
     unit->ranges = ls_allocate_zeroed(most, sizeof *unit->ranges);
     unit->parameters = ls_allocate_zeroed(most, sizeof *unit->parameters);
     unit->marks = ls_allocate_zeroed(most, sizeof *unit->marks);
-    unit->shares = ls_allocate_zeroed(2 * most, sizeof *unit->shares);
-    unit->averages = unit->shares + most;
-    if (unit->ranges == NULL || unit->parameters == NULL || unit->marks == NULL || unit->shares == NULL) {
+    if (unit->ranges == NULL || unit->parameters == NULL || unit->marks == NULL) {
         return ls_fail_memory("ls_data_parallel", most * sizeof *unit->ranges);
     }
     for (size_t i = 0; i < most; i++) {
@@ -310,13 +325,7 @@ static ls_status fill_unit(ls_sharded_unit *unit) {
             parameter->leaf->shard = true;
         }
     }
-    for (size_t k = 0; k < 2 * most; k++) {
-        unit->shares[k].counts = ls_allocate_zeroed(2 * ranks, sizeof *unit->shares->counts);
-        if (unit->shares[k].counts == NULL) {
-            return ls_fail_memory("ls_data_parallel", 2 * ranks * sizeof *unit->shares->counts);
-        }
-    }
-    return LS_OK;
+    return make_exchanges(unit, (size_t)shards->base.ranks);
 }
 
 static ls_status add_unit(ls_shards *shards, ls_module *module) {
@@ -429,7 +438,7 @@ void ls_units_close(ls_shards *shards) {
             unit->parameters[k]->leaf->has_gradient = false;
         }
         unit->module->unit = NULL;
-        for (int k = 0; k < 2 * ls_module_parameter_count(unit->module) && unit->shares != NULL; k++) {
+        for (int k = 0; k < 2 * unit->range_count && unit->shares != NULL; k++) {
             ls_free(unit->shares[k].counts);
         }
         ls_free(unit->shares);

@@ -349,6 +349,22 @@ static ls_status test_free(ls_comm *world) {
     return ls_comm_barrier(world, NULL);
 }
 
+/* The program adds parameters to a unit after ls_data_parallel, and then frees the module. */
+static ls_status test_grown_unit(ls_comm *world) {
+    run r;
+    LS_TRY(begin(&r, world, 3, true, LS_F32));
+    LS_TRY(train(&r, 0, "0123"));
+    ls_module *model = ((ls_data_parallel_state *)ls_module_state(r.module))->model;
+    ls_module *unit = ((const blocks *)ls_module_state(model))->block[0];
+    for (int i = 0; i < 20; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "more%d", i);
+        LS_CHECK(ls_module_add_child(unit, name, ls_nn_linear(2, 2)) != NULL);
+    }
+    end(&r);
+    return ls_comm_barrier(world, NULL);
+}
+
 /* The ranks run different blocks. */
 static ls_status test_different_blocks(ls_comm *world) {
     run r;
@@ -380,5 +396,6 @@ ls_status rank_test(ls_comm *world) {
     }
     LS_TRY(test_inner_model(world));
     LS_TRY(test_free(world));
+    LS_TRY(test_grown_unit(world));
     return test_different_blocks(world);
 }

@@ -104,7 +104,7 @@ ls_status ls_shuffle_check(const char *call, int64_t factor) {
                          (long long)factor);
 }
 
-static bool is_four_axes(const char *call, ls_tensor *x, int64_t factor) {
+static bool check_shuffled(const char *call, ls_tensor *x, int64_t factor) {
     if (!ls_inputs_are_given(call, &x, 1)) {
         return false;
     }
@@ -137,7 +137,7 @@ static ls_tensor *reorder(ls_tensor *x, ls_shape six, ls_axes axes, ls_shape fou
 
 ls_tensor *ls_pixel_shuffle(ls_tensor *x, int64_t factor) {
     static const char call[] = "ls_pixel_shuffle";
-    if (!is_four_axes(call, x, factor)) {
+    if (!check_shuffled(call, x, factor)) {
         return NULL;
     }
     if (x->size[1] % (factor * factor) != 0) {
@@ -151,7 +151,7 @@ ls_tensor *ls_pixel_shuffle(ls_tensor *x, int64_t factor) {
 
 ls_tensor *ls_pixel_unshuffle(ls_tensor *x, int64_t factor) {
     static const char call[] = "ls_pixel_unshuffle";
-    if (!is_four_axes(call, x, factor)) {
+    if (!check_shuffled(call, x, factor)) {
         return NULL;
     }
     if (x->size[2] % factor != 0 || x->size[3] % factor != 0) {
