@@ -471,9 +471,11 @@ typedef struct ls_data_parallel_options {
  *   in the same way on all ranks: if the ranks send different gradients, every rank gets LS_ERR_MISMATCH.
  * - With several inputs (ls_forward_many), the first input that is not NULL counts samples. Pass inputs per sample as
  *   this rank's share, inputs for all samples (a mask of positions) whole, and an absent mask or hidden state as NULL.
- *   An output may also be one number, a mean over the samples. If the module is called several times before the pass,
- *   each call must have the same samples, and one ls_backward must compute the gradients of all calls: the gradients of
- *   a second ls_backward are not averaged. ls_data_parallel_check reports the difference after the step.
+ *   An output may also be one number, a mean over the samples.
+ * - If the module is called several times before ls_backward, all calls must have the same number of samples. One
+ *   ls_backward may use the outputs of all calls. Or each ls_backward uses the outputs of some calls, as for the losses
+ *   of real and of generated samples; each of them averages its gradients. A rank without samples then calls
+ *   ls_data_parallel_skip for each ls_backward.
  *
  * Errors, in addition to the errors of the options:
  *
@@ -505,7 +507,8 @@ typedef ls_tensor *(*ls_loss_function)(const ls_batch *batch, void *user);
  * loss that it returns. This adds the gradients of the global batch to the gradients of all ranks. While
  * ls_data_parallel_no_sync is on, each rank gets only the gradients of its samples. The program's optimizer takes its
  * step afterwards. Works for every data-parallel module. A collective call: every rank must call it for every batch,
- * even if its share of the batch is empty.
+ * even if its share of the batch is empty. If `function` calls ls_backward itself, for another loss, every rank needs
+ * samples.
  *
  * ```c
  * static ls_tensor *loss_of(const ls_batch *batch, void *user) {

@@ -10,6 +10,11 @@ static inline bool ls_is_due(const ls_thread_state *thread, const ls_node *node)
     return node->op->communicates && node->segment == thread->segment;
 }
 
+/* Returns whether the callback takes no part in the pass that runs on this thread. */
+static inline bool ls_watch_is_idle(const ls_thread_state *thread, const ls_scope_callback *callback) {
+    return thread->walking != NULL && callback->idle_in == thread->pass;
+}
+
 /*
  * backward_failure.c. Each function keeps the thread's error.
  *   - ls_fail_at_node takes part in the communication of a node after a failure. Returns true for a collective, which
@@ -43,9 +48,11 @@ void ls_note_findings(ls_backward_pass *pass, const ls_node *node, const ls_tens
 
 /*
  * backward_watches.c. ls_begin_watches notifies the watches that a pass begins; `room` is memory for the findings of
- * the pass. ls_call_watches_back calls the watches at the end of the pass.
+ * the pass. ls_call_watches_back calls the watches at the end of the pass. ls_leave_watches ends a failed pass: watches
+ * that also watch the next pass go back to their scopes.
  */
 ls_status ls_begin_watches(ls_backward_pass *pass, const ls_tensor *output, bool seeded, ls_pass_findings *room);
 ls_status ls_call_watches_back(ls_backward_pass *pass, bool keep_tape);
+void ls_leave_watches(ls_backward_pass *pass, bool keep_tape);
 
 #endif

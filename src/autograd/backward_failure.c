@@ -17,7 +17,7 @@ static const ls_scope_callback *find_telling(const ls_scope *scope) {
     const ls_scope_callback *callback = NULL;
     for (; scope != NULL && callback == NULL; scope = scope->outer) {
         callback = scope->callbacks;
-        while (callback != NULL && callback->watch->fail == NULL) {
+        while (callback != NULL && (callback->watch->fail == NULL || ls_watch_is_idle(ls_thread_present, callback))) {
             callback = callback->next;
         }
     }
@@ -95,7 +95,8 @@ void ls_abandon_watches(const ls_scope *scope, const void *told) {
     ls_error_save(&cause);
     for (; scope != NULL; scope = scope->outer) {
         for (const ls_scope_callback *callback = scope->callbacks; callback != NULL; callback = callback->next) {
-            if (callback->watch->abandon != NULL && callback->user != told) {
+            if (callback->watch->abandon != NULL && callback->user != told &&
+                !ls_watch_is_idle(ls_thread_present, callback)) {
                 callback->watch->abandon(callback->user, told != NULL);
             }
         }

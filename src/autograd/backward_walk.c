@@ -213,7 +213,7 @@ static ls_status walk_tape(ls_backward_pass *pass, ls_scope *scope, bool keep_ta
 static ls_status adopt_callbacks(ls_backward_pass *pass, ls_scope *scope, bool keep_tape) {
     for (const ls_scope_callback *callback = scope->callbacks; keep_tape && callback != NULL;
          callback = callback->next) {
-        LS_TRY(ls_scope_add_callback(pass->scope, callback));
+        LS_TRY(!ls_watch_is_idle(pass->thread, callback) ? ls_scope_add_callback(pass->scope, callback) : LS_OK);
     }
     if (!keep_tape) {
         ls_scope_move_callbacks(scope, pass->scope);

@@ -2,11 +2,15 @@
 #include "autograd/backward.h"
 
 /*
- * Gives a callback that also watches the next pass back to the scope from which the pass took it. This does not depend
- * on the nodes left on the tape, because ranks may hold different outputs.
+ * Gives a callback that also watches the next pass back to the scope from which the pass took it. Drops other
+ * callbacks.
  */
-static void leave_callback(ls_scope_callback *callback) {
-    if (callback->origin != NULL) {
+static void leave_callback(const ls_backward_pass *pass, ls_scope_callback *callback, bool keep_tape) {
+    const ls_pass_watch *watch = callback->watch;
+    const bool stays =
+        !keep_tape && callback->origin != NULL &&
+        (ls_watch_is_idle(pass->thread, callback) || (watch->stays != NULL && watch->stays(callback->user)));
+    if (stays) {
         ls_scope_give_callback(callback->origin, callback);
     } else {
         ls_scope_drop_callback(callback);
@@ -18,18 +22,24 @@ ls_status ls_call_watches_back(ls_backward_pass *pass, bool keep_tape) {
     while (status == LS_OK && pass->scope->callbacks != NULL) {
         ls_scope_callback *callback = pass->scope->callbacks;
         pass->scope->callbacks = callback->next;
-        status = callback->watch->end(callback->user, pass->findings);
+        if (!ls_watch_is_idle(pass->thread, callback)) {
+            status = callback->watch->end(callback->user, pass->findings);
+        }
         if (status != LS_OK && ls_error_status() != status) {
             (void)ls_fail(status, "ls_backward: a callback at the end of the backward pass failed with %s",
                           ls_status_name(status));
         }
-        if (status == LS_OK && !keep_tape && callback->watch->stays != NULL && callback->watch->stays(callback->user)) {
-            leave_callback(callback);
-        } else {
-            ls_scope_drop_callback(callback);
-        }
+        leave_callback(pass, callback, keep_tape);
     }
     return status;
+}
+
+void ls_leave_watches(ls_backward_pass *pass, bool keep_tape) {
+    while (pass->scope->callbacks != NULL) {
+        ls_scope_callback *callback = pass->scope->callbacks;
+        pass->scope->callbacks = callback->next;
+        leave_callback(pass, callback, keep_tape);
+    }
 }
 
 /* Returns whether an inner scope has the same callback, which was already notified. */
@@ -62,6 +72,22 @@ static ls_status begin_watch(const ls_backward_pass *pass, const ls_scope_callba
     return status;
 }
 
+/* Traces the loss, checks it, and finds the watches that take no part in the pass. */
+static ls_status trace_loss(const ls_backward_pass *pass, const ls_tensor *output, bool seeded, ls_batch_loss *loss) {
+    ls_scope *innermost = pass->scope->outer;
+    ls_samples_trace(loss, innermost, output, seeded);
+    LS_TRY(check_loss(pass->thread, loss));
+    for (ls_scope *scope = innermost; scope != NULL; scope = scope->outer) {
+        for (ls_scope_callback *callback = scope->callbacks; callback != NULL; callback = callback->next) {
+            const ls_pass_watch *watch = callback->watch;
+            if (watch->takes_part != NULL && !watch->takes_part(callback->user, loss)) {
+                callback->idle_in = pass->thread->pass;
+            }
+        }
+    }
+    return LS_OK;
+}
+
 /* Notifies the watches, with the composition of the loss if any watch asks for it. Watches may scale the loss. */
 __attribute__((noinline)) static ls_status tell_watches(ls_backward_pass *pass, const ls_tensor *output, bool seeded,
                                                         ls_pass_findings *room) {
@@ -77,9 +103,11 @@ __attribute__((noinline)) static ls_status tell_watches(ls_backward_pass *pass, 
                     continue;
                 }
                 if (!traced) {
-                    ls_samples_trace(&loss, innermost, output, seeded);
-                    LS_TRY(check_loss(pass->thread, &loss));
+                    LS_TRY(trace_loss(pass, output, seeded, &loss));
                     traced = true;
+                }
+                if (ls_watch_is_idle(pass->thread, callback)) {
+                    continue;
                 }
                 if (telling == 0) {
                     agreed = agreed || callback->watch->agrees(callback->user, &loss);

@@ -136,9 +136,8 @@ struct ls_node {
     ls_tensor *gradient; /* gradient of the output, accumulated so far; owned; may be shared with other nodes */
     int input_count;
     bool holds_output;
-    bool begins_samples; /* the output belongs to a data-parallel module; samples.h explains the following members */
-    uint8_t spread;
-    bool reaches; /* see ls_batch_loss_reaches */
+    uint8_t spread; /* samples.h explains this member and the following ones, and samples_of */
+    bool reaches;   /* see ls_batch_loss_reaches */
     bool sums_samples;
     bool divides;      /* a mean over samples with its own divisor */
     bool has_constant; /* an input without history was computed from this rank's samples */
@@ -149,8 +148,10 @@ struct ls_node {
     uint32_t segment;  /* segment of the program (a pipeline's micro-batch), or 0; a pass walks only the communicating
                           nodes of its own segment */
     uint32_t captured; /* serial of the capture (tensor/capture.h) that recorded the node; 0 without a capture */
-    uint64_t wanted;   /* bit i: input i wants a gradient; see ls_wants */
-    unsigned reads;    /* bit k: a wanted gradient needs the elements of input k */
+    const void
+        *samples_of; /* the output is the output of this data-parallel module; otherwise NULL; not dereferenced */
+    uint64_t wanted; /* bit i: input i wants a gradient; see ls_wants */
+    unsigned reads;  /* bit k: a wanted gradient needs the elements of input k */
     /* of the storages of the first inputs and of the output, when the node was recorded */
     uint32_t versions[LS_NODE_INPUTS + 1];
     ls_tensor **inputs; /* owned references; points to inline_inputs, or to a separate array (concat and similar
@@ -236,6 +237,9 @@ typedef enum ls_telling {
  * next pass. The same pair of watch and user is called once per pass.
  */
 typedef struct ls_pass_watch {
+    /* May be NULL. Returns whether the watch takes part in a pass from this loss. Otherwise it stays for a later pass.
+     */
+    bool (*takes_part)(void *user, const ls_batch_loss *loss);
     /*
      * May be NULL. Returns whether the watch's ranks must agree on scaling factors before the pass. If one watch of a
      * pass needs this, all watches take part.
@@ -256,8 +260,8 @@ typedef struct ls_pass_watch {
      * user for the next pass. `missed` means that other ranks have begun the pass, but this rank has not.
      */
     void (*abandon)(void *user, bool missed);
-    bool (*stays)(void *user); /* may be NULL; called after `end` of a pass that has not kept the tape; returns whether
-                                  the user also watches the next pass */
+    bool (*stays)(void *user); /* may be NULL; called after a pass that has not kept the tape, even if it has failed;
+                                  returns whether the user also watches the next pass */
     /* May be NULL. Called with true, keeps the user alive while it watches, until called with false */
     void (*hold)(void *user, bool hold);
 } ls_pass_watch;

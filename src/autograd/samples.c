@@ -10,9 +10,9 @@ static uint8_t spread_of(const ls_tensor *tensor) {
     return link != NULL && link->tape != NULL ? ((const ls_node *)(const void *)link)->spread : LS_SPREAD_NONE;
 }
 
-void ls_samples_begin(const ls_tensor *output) {
+void ls_samples_begin(const ls_tensor *output, const void *module) {
     if (output->node != NULL && output->node->tape != NULL) {
-        ((ls_node *)(void *)output->node)->begins_samples = true;
+        ((ls_node *)(void *)output->node)->samples_of = module;
     }
 }
 
@@ -212,7 +212,7 @@ static uint8_t follow(ls_batch_loss *loss, ls_node *node) {
     unsigned inputs = 0;
     bool constant = false;
     node->sums_samples = node->weighed = node->has_constant = false;
-    if (node->begins_samples) {
+    if (node->samples_of != NULL) {
         loss->begun = true;
         loss->single = node->output->ndim > 0 && node->output->size[0] == 1;
         return LS_SPREAD_FIRST;
@@ -334,7 +334,7 @@ static bool reaches(const ls_tensor *tensor) {
 static void visit_reach(void *unused, ls_node *node) {
     bool has_input = false;
     (void)unused;
-    node->reaches = node->begins_samples;
+    node->reaches = node->samples_of != NULL;
     for (int i = 0; i < node->input_count && !node->reaches; i++) {
         const ls_tensor *input = node->inputs[i];
         has_input |= input != NULL && input->needs_grad;
@@ -345,6 +345,32 @@ static void visit_reach(void *unused, ls_node *node) {
 
 bool ls_batch_loss_reaches(const ls_batch_loss *loss) {
     visit(loss->innermost, visit_reach, NULL);
+    return reaches(loss->output);
+}
+
+/* The nodes that a loss depends on and that are outputs of one module. */
+typedef struct output_search {
+    const void *module;
+    bool found;
+} output_search;
+
+static void visit_output(void *user, ls_node *node) {
+    output_search *s = user;
+    node->reaches = node->samples_of == s->module;
+    s->found |= node->reaches;
+    for (int i = 0; i < node->input_count && !node->reaches; i++) {
+        node->reaches = node->inputs[i] != NULL && reaches(node->inputs[i]);
+    }
+}
+
+bool ls_samples_remain(const void *module) {
+    output_search s = {.module = module};
+    visit(ls_thread_present->scope, visit_output, &s);
+    return s.found;
+}
+
+bool ls_batch_loss_reaches_output(const ls_batch_loss *loss, const void *module) {
+    visit(loss->innermost, visit_output, &(output_search){.module = module});
     return reaches(loss->output);
 }
 

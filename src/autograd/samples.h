@@ -50,9 +50,12 @@ struct ls_batch_loss {
     int refused_axis; /* axis of the rejected operation's samples; -1 if the operation combines sums */
 };
 
-/* Marks a tensor as a batch that is distributed over ranks: the output of a module, in the current pass and later
- * passes. */
-void ls_samples_begin(const ls_tensor *output);
+/* Marks a tensor as a batch that is distributed over ranks: the output of `module`, in the current pass and later
+ * passes. Only the address of `module` is used. */
+void ls_samples_begin(const ls_tensor *output, const void *module);
+
+/* Returns whether this thread's tapes have outputs of `module`, which a pass can still reach. */
+bool ls_samples_remain(const void *module);
 
 /*
  * For rules: returns the axis of input i along which the samples lie, alone or merged with another axis, or -1 if input
@@ -95,6 +98,9 @@ double ls_batch_loss_divisor(const ls_batch_loss *loss, int64_t samples);
  * from another rank, which may depend on them.
  */
 bool ls_batch_loss_reaches(const ls_batch_loss *loss);
+
+/* Returns whether the loss depends on an output of `module`. No leaf may have `sought` set. */
+bool ls_batch_loss_reaches_output(const ls_batch_loss *loss, const void *module);
 
 /*
  * Stores the divisors, on this rank, of `count` sums beginning with number `first`, and the scaling factors of their

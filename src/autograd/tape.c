@@ -152,7 +152,7 @@ ls_status ls_tape_record(ls_thread_state *thread, const ls_op_call *call) {
     node->gradient = NULL;
     node->input_count = call->input_count;
     node->holds_output = call->op->communicates;
-    node->begins_samples = false;
+    node->samples_of = NULL;
     node->spread = 0;
     node->sums_samples = node->weighed = node->has_constant = false;
     node->segment = thread->segment;

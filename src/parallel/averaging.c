@@ -316,7 +316,7 @@ static ls_status pass_begins(void *user, ls_batch_loss *loss, bool agreed) {
     ls_capture *capture = ls_thread_present->capture;
     LS_TRY(ls_comm_check_open("ls_data_parallel", state->comm));
     loss->watched |= state->mean_checks > 0;
-    state->agreed = false;
+    state->agreed = state->told = false;
     if (state->shards != NULL) {
         state->shards->in_pass = true;
     }
@@ -372,9 +372,23 @@ static void pass_is_abandoned(void *user, bool missed) {
     ls_overlap_abandon(state);
 }
 
+/*
+ * The program may run a second pass for outputs that this pass has not reached, such as the loss of the generated
+ * samples after the loss of the real samples.
+ */
 static bool pass_stays(void *user) {
+    ls_data_parallel_state *state = user;
+    state->leftover = !state->pending && state->slices == NULL && ls_samples_remain(state);
+    return state->pending || state->leftover;
+}
+
+/*
+ * While only outputs of earlier passes are left, a loss that does not depend on them needs no call of all ranks. A rank
+ * may have released them.
+ */
+static bool pass_takes_part(void *user, const ls_batch_loss *loss) {
     const ls_data_parallel_state *state = user;
-    return state->pending;
+    return !state->leftover || ls_batch_loss_reaches_output(loss, state);
 }
 
 void ls_data_parallel_hold(ls_data_parallel_state *state, bool hold) {
@@ -389,7 +403,8 @@ static void hold_watched(void *user, bool hold) {
     ls_data_parallel_hold(user, hold);
 }
 
-const ls_pass_watch ls_data_parallel_watch = {.agrees = agrees,
+const ls_pass_watch ls_data_parallel_watch = {.takes_part = pass_takes_part,
+                                              .agrees = agrees,
                                               .begin = pass_begins,
                                               .end = pass_ends,
                                               .fail = pass_fails,

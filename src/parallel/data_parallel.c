@@ -171,7 +171,7 @@ static ls_status data_parallel_forward(ls_module *self, ls_tensor *const *inputs
         return ls_forward_many(state->model, inputs, input_count, outputs, output_count);
     }
     ls_status status = LS_OK;
-    state->told = false;
+    state->told = state->leftover = false;
     state->overlap.abandoned = state->overlap.begun; /* of an earlier pass */
     ls_capture *capture = ls_thread_present->capture;
     if (capture != NULL) {
@@ -187,7 +187,7 @@ static ls_status data_parallel_forward(ls_module *self, ls_tensor *const *inputs
     for (int i = 0; i < output_count && status == LS_OK; i++) {
         if (outputs[i]->needs_grad) {
             status = state->follows ? ls_mixing_check(outputs[i]) : LS_OK;
-            ls_samples_begin(outputs[i]);
+            ls_samples_begin(outputs[i], state);
             wanted = true;
         }
     }

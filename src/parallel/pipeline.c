@@ -142,7 +142,7 @@ static ls_tensor *weighted_loss(step *t, ls_tensor *output, int number) {
         if (output == NULL) {
             return NULL;
         }
-        ls_samples_begin(output);
+        ls_samples_begin(output, t);
     }
     ls_tensor *loss = t->criterion(output, target, t->user);
     if (loss == NULL && ls_scope_explains_null(ls_thread())) {

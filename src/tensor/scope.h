@@ -48,6 +48,7 @@ typedef struct ls_scope_callback {
     /* may be NULL; called when the record is created (true) and when it is freed (false) */
     void (*hold)(void *user, bool hold);
     ls_scope *origin; /* the scope from which a backward pass took the callback, or NULL */
+    uint64_t idle_in; /* number of the last backward pass in which the callback takes no part */
     struct ls_scope_callback *next;
 } ls_scope_callback;
 
