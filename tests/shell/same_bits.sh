@@ -185,7 +185,7 @@ check_kill() {
 }
 
 count=5
-[ -z "${LOCKSTEP_TEST_LONG:-}" ] || count=${LOCKSTEP_TEST_KILLS:-8} # 50 take ten minutes
+[ -z "${LOCKSTEP_TEST_LONG:-}" ] || count=${LOCKSTEP_TEST_KILLS:-4} # 50 take ten minutes
 seeds=${LOCKSTEP_TEST_SEED:-$(shuf -i 1-32767 -n $count)}
 kills=0
 for seed in $seeds; do

@@ -13,7 +13,7 @@
 #include "tests/simulated/engine_world.h"
 #include "tests/support/unit.h"
 
-enum { MOST_PLANS = 40, MANY = IS_SANITIZED ? 1000 : 2000 };
+enum { MOST_PLANS = 40, MANY = IS_SANITIZED ? 300 : 2000 };
 
 static void check_calls(world *w, int ranks) {
     const ls_sim_options options = world_options(ranks, w->seed);
