@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/trace.h"
 #include "comm/poll.h"
+#include "comm/public_call.h"
 
 bool ls_no_grad(bool on) {
     ls_thread_state *thread = ls_thread();
@@ -140,7 +141,9 @@ static ls_tensor *apply(const ls_op *op, ls_tensor *const *inputs, int input_cou
 
 ls_tensor *ls_apply(const ls_op *op, ls_tensor *const *inputs, int input_count, const ls_op_parameters *parameters) {
     const uint64_t began = ls_trace_now();
+    const ls_public_call outer = ls_public_begin(op->communicates ? ls_public_of(op->name) : ls_public_present);
     ls_tensor *result = apply(op, inputs, input_count, parameters);
+    (void)ls_public_end(outer, LS_OK);
     ls_trace_add(LS_TRACE_FORWARD, began, -1, "%s", op->name);
     ls_comm_poll(); /* .zero = 3 gathers parameters during the forward pass */
     return result;

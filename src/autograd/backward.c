@@ -1,6 +1,7 @@
 /* The backward pass: checks, start, walk and end. */
 #include "autograd/backward.h"
 
+#include "comm/public_call.h"
 #include "tensor/capture.h"
 
 /* Sets the initial gradient of the output, scaled by `weight`. */
@@ -187,10 +188,11 @@ ls_status ls_backward_with(ls_tensor *output, const ls_backward_options *options
     if (thread == NULL) {
         return LS_ERR_MEMORY;
     }
+    const ls_public_call outer = ls_public_begin(LS_PUBLIC_BACKWARD);
     if (output == NULL || lacks_gradient(thread, options)) {
-        return refuse_missing(thread);
+        return ls_public_end(outer, refuse_missing(thread));
     }
-    const ls_status status = backward(thread, output, options != NULL ? options : &defaults);
+    const ls_status status = ls_public_end(outer, backward(thread, output, options != NULL ? options : &defaults));
     if (status != LS_OK) {
         (void)ls_scope_failed_status();
     }

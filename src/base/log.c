@@ -81,6 +81,10 @@ void ls_log_set_rank(int rank) {
     }
 }
 
+bool ls_log_has_rank(void) {
+    return log_rank >= 0;
+}
+
 bool ls_log_limit_pass(ls_log_limit *limit) {
     enum { LINES = 10 };
     const uint64_t now = ls_clock_ns();

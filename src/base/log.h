@@ -7,6 +7,7 @@
 
 /* Sets the rank that the lines of this thread name; -1 removes it. */
 void ls_log_set_rank(int rank);
+bool ls_log_has_rank(void);
 
 /*
  * Limits the log lines about an event that outsiders can trigger as often as they like: at most 10 lines per period,

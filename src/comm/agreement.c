@@ -14,6 +14,7 @@ ls_call_header ls_call_header_of(const ls_call *call) {
                             .root = call->root,
                             .layout = call->layout,
                             .on_device = call->stream != NULL,
+                            .public_call = call->public_call,
                             .algorithm = call->algorithm,
                             .agreed = ls_call_agreed(call),
                             .sequence = call->sequence};
@@ -81,7 +82,8 @@ const char *ls_call_header_detail(const ls_call_header *header, char *text, size
                     .root = header->root,
                     .count = (size_t)header->agreed,
                     .total = (size_t)header->agreed,
-                    .layout = header->layout};
+                    .layout = header->layout,
+                    .public_call = (uint8_t)header->public_call};
     call.stream = header->on_device != 0 ? &call : NULL; /* any non-NULL pointer */
     return ls_call_detail(&call, text, capacity);
 }

@@ -16,8 +16,9 @@ typedef struct ls_call_header {
     int32_t root;
     int32_t tag;
     uint32_t layout;
-    uint32_t on_device; /* 1: the buffers are in device memory */
-    uint32_t algorithm; /* ls_algorithm_number of this call's setting of LOCKSTEP_ALGORITHM */
+    uint16_t on_device;   /* 1: the buffers are in device memory */
+    uint16_t public_call; /* an ls_public_call; only for messages */
+    uint32_t algorithm;   /* ls_algorithm_number of this call's setting of LOCKSTEP_ALGORITHM */
     uint64_t agreed;
     uint64_t sequence;
     uint64_t count; /* number of elements that the receiver of this header receives */

@@ -90,13 +90,14 @@ typedef struct ls_call {
     const size_t *send_displacements;
     const size_t *receive_counts;
     const size_t *receive_displacements;
-    bool waits;         /* send, recv: the caller waits until the call has finished */
-    bool untimed;       /* send, recv: the caller limits the wait itself and logs it */
-    bool any_order;     /* for reductions: values may be combined in any order */
-    void *stream;       /* device stream if the buffers are in device memory; NULL if they are in host memory */
-    size_t total;       /* equal on all ranks. allgatherv, reduce_scatterv: sum of the counts; alloc: size in bytes */
-    uint32_t layout;    /* allgatherv, reduce_scatterv: a hash of the counts */
-    uint32_t algorithm; /* set by the backend: ls_algorithm_number of this rank's setting for this operation */
+    bool waits;          /* send, recv: the caller waits until the call has finished */
+    bool untimed;        /* send, recv: the caller limits the wait itself and logs it */
+    bool any_order;      /* for reductions: values may be combined in any order */
+    void *stream;        /* device stream if the buffers are in device memory; NULL if they are in host memory */
+    size_t total;        /* equal on all ranks. allgatherv, reduce_scatterv: sum of the counts; alloc: size in bytes */
+    uint32_t layout;     /* allgatherv, reduce_scatterv: a hash of the counts */
+    uint32_t algorithm;  /* set by the backend: ls_algorithm_number of this rank's setting for this operation */
+    uint8_t public_call; /* an ls_public_call; only for messages */
     const bool *contested; /* atomic: becomes true when another thread calls on the communicator; NULL if not tracked */
 } ls_call;
 

@@ -54,6 +54,7 @@ ls_status ls_comm_call(ls_comm *comm, ls_call *call, ls_work **work) {
     ls_comm_metered.calls++;
     ls_comm_metered.bytes += bytes;
     call->stream = comm->stream;
+    call->public_call = (uint8_t)ls_public_present;
     call->contested = (const bool *)&comm->contested;
     const ls_status status = ls_comm_end_call(comm, call->operation, carry_out(comm, call, work));
     ls_comm_meter_end(metered);

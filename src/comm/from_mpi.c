@@ -8,6 +8,7 @@
 #include <dlfcn.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "base/status.h"
 #include "base/threads.h"
 #include "comm/record.h"
@@ -105,6 +106,9 @@ static ls_status open_best(const program_comm *source, const ls_init_options *op
         return ls_error_status();
     }
     (*result)->adopted = true;
+    if (!ls_log_has_rank()) { /* log lines name the rank in the first communicator of the thread */
+        ls_log_set_rank(job.rank);
+    }
     ls_warn_if_mpi_is_alone(job.size);
     ls_threads_share_at_most(meeting.local_size);
     if (job.progress_thread && ls_comm_drive(*result) != LS_OK) {

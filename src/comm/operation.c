@@ -5,6 +5,7 @@
 
 #include "base/status.h"
 #include "comm/pieces.h"
+#include "comm/public_call.h"
 
 const char *ls_operation_name(ls_operation operation) {
     return operation < LS_OP_COUNT ? ls_flows[operation].name + strlen("ls_comm_") : "unknown";
@@ -13,6 +14,45 @@ const char *ls_operation_name(ls_operation operation) {
 const char *ls_call_describe(ls_operation operation, uint64_t sequence, char *text, size_t capacity) {
     snprintf(text, capacity, "ls_comm_%s #%llu", ls_operation_name(operation), (unsigned long long)sequence);
     return text;
+}
+
+static const char *const public_names[LS_PUBLIC_COUNT] = {
+    [LS_PUBLIC_ALLGATHER] = "ls_allgather",
+    [LS_PUBLIC_ALLREDUCE] = "ls_allreduce",
+    [LS_PUBLIC_ALLTOALL] = "ls_alltoall",
+    [LS_PUBLIC_BACKWARD] = "ls_backward",
+    [LS_PUBLIC_BROADCAST] = "ls_broadcast",
+    [LS_PUBLIC_DATA_PARALLEL] = "ls_data_parallel",
+    [LS_PUBLIC_DATA_PARALLEL_CHECK] = "ls_data_parallel_check",
+    [LS_PUBLIC_DATA_PARALLEL_GATHER] = "ls_data_parallel_gather",
+    [LS_PUBLIC_DATA_PARALLEL_LOSS] = "ls_data_parallel_loss",
+    [LS_PUBLIC_DATA_PARALLEL_SKIP] = "ls_data_parallel_skip",
+    [LS_PUBLIC_DATA_PARALLEL_STEP] = "ls_data_parallel_step",
+    [LS_PUBLIC_FORWARD] = "ls_forward",
+    [LS_PUBLIC_GATHER] = "ls_gather",
+    [LS_PUBLIC_OPTIMIZER_STEP] = "ls_optimizer_step",
+    [LS_PUBLIC_OUTER_NEW] = "ls_outer_new",
+    [LS_PUBLIC_OUTER_STEP] = "ls_outer_step",
+    [LS_PUBLIC_OUTER_SYNC] = "ls_outer_sync",
+    [LS_PUBLIC_PIPELINE_BACKWARD] = "ls_pipeline_backward",
+    [LS_PUBLIC_REDUCE] = "ls_reduce",
+    [LS_PUBLIC_REDUCE_SCATTER] = "ls_reduce_scatter",
+    [LS_PUBLIC_SCATTER] = "ls_scatter",
+    [LS_PUBLIC_SYNC_GRADIENTS] = "ls_sync_gradients",
+    [LS_PUBLIC_SYNC_PARAMETERS] = "ls_sync_parameters",
+    [LS_PUBLIC_TRIAL_RUN] = "ls_trial_run",
+};
+
+const char *ls_public_name(ls_public_call call) {
+    return call < LS_PUBLIC_COUNT ? public_names[call] : NULL;
+}
+
+ls_public_call ls_public_of(const char *name) {
+    int call = LS_PUBLIC_COUNT - 1;
+    while (call > LS_PUBLIC_NONE && strcmp(public_names[call], name) != 0) {
+        call--;
+    }
+    return (ls_public_call)call;
 }
 
 const char *ls_leave_describe(ls_leave_reason reason) {
@@ -69,8 +109,10 @@ const char *ls_call_detail(const ls_call *call, char *text, size_t capacity) {
     if (row->reduces) {
         snprintf(reduction, sizeof reduction, ", %s", ls_reduction_name(call->reduction));
     }
-    snprintf(text, capacity, "%s%s%s%s%s", ls_operation_name(call->operation), elements, root, reduction,
-             call->stream != NULL ? ", in memory of a device" : "");
+    const char *public = ls_public_name((ls_public_call)call->public_call);
+    snprintf(text, capacity, "%s%s%s%s%s%s%s", ls_operation_name(call->operation), elements, root, reduction,
+             call->stream != NULL ? ", in memory of a device" : "", public != NULL ? ", in " : "",
+             public != NULL ? public : "");
     return text;
 }
 

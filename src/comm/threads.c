@@ -1,5 +1,7 @@
 #include "comm/threads.h"
 
+#include <string.h>
+
 #include "base/wait.h"
 #include "comm/record.h"
 
@@ -31,6 +33,15 @@ ls_status ls_comm_refuse_thread(ls_comm *comm, ls_operation operation) {
 ls_status ls_comm_check_allowed(const ls_comm *comm) {
     const bool asks = comm->backend->check != NULL && comm->state != NULL && !ls_comm_is_inherited(comm);
     return asks ? comm->backend->check(comm->state) : LS_OK;
+}
+
+_Thread_local ls_public_call ls_public_present;
+
+ls_status ls_comm_name_public_call(ls_status status) {
+    const char *message = ls_error_message();
+    return strncmp(message, "ls_comm_", strlen("ls_comm_")) == 0
+               ? ls_fail(status, "%s: %s", ls_public_name(ls_public_present), message)
+               : status;
 }
 
 ls_status ls_comm_name_refusal(ls_operation operation) {

@@ -9,11 +9,13 @@
 #ifndef LS_COMM_THREADS_H
 #define LS_COMM_THREADS_H
 
+#include "comm/public_call.h"
 #include "comm/record.h"
 
 ls_status ls_comm_refuse_thread(ls_comm *comm, ls_operation operation);
 ls_status ls_comm_name_refusal(ls_operation operation); /* prefixes this thread's error with the call's name */
 ls_status ls_comm_fail_contested(ls_comm *comm, ls_operation operation);
+ls_status ls_comm_name_public_call(ls_status status); /* prefixes this thread's error with the public function */
 
 /*
  * For driven communicators. ls_comm_take reserves a communicator for a call, waiting for the progress thread. It
@@ -50,6 +52,9 @@ static inline ls_status ls_comm_begin_call(ls_comm *comm, ls_operation operation
 static inline ls_status ls_comm_end_call(ls_comm *comm, ls_operation operation, ls_status status) {
     if (__builtin_expect(atomic_load_explicit(&comm->contested, memory_order_relaxed), 0)) {
         status = ls_comm_fail_contested(comm, operation);
+    }
+    if (__builtin_expect(status != LS_OK, 0) && ls_public_present != LS_PUBLIC_NONE) {
+        status = ls_comm_name_public_call(status);
     }
     atomic_store_explicit(&comm->busy, LS_COMM_IDLE, memory_order_release);
     return status;

@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "comm/backend.h"
+#include "comm/public_call.h"
 
 #define TELL_AGAIN_NS UINT64_C(60000000000)
 
@@ -50,7 +51,9 @@ void ls_comm_tell_waiting(const ls_waiting *waiting) {
     if (waiting->call != NULL) {
         ls_call_describe(waiting->call->operation, waiting->call->sequence, name, sizeof name);
     }
+    const char *public = waiting->call != NULL ? ls_public_name((ls_public_call)waiting->call->public_call) : NULL;
     const double seconds = (double)waiting->waited_ns * 1e-9;
-    ls_log_write(LS_LOG_WARNING, "%s has waited %.*f s for %s%s%s", name, seconds < 1 ? 2 : 0, seconds,
-                 waiting->awaited->text, latest, waiting->more);
+    ls_log_write(LS_LOG_WARNING, "%s%s%s has waited %.*f s for %s%s%s", public != NULL ? public : "",
+                 public != NULL ? ": " : "", name, seconds < 1 ? 2 : 0, seconds, waiting->awaited->text, latest,
+                 waiting->more);
 }

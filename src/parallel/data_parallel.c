@@ -2,6 +2,7 @@
  * Data-parallel training. The gradients of each dtype lie in one flat buffer, in memory that all ranks of the machine
  * can access. Averaging them (averaging.c) is therefore one all-reduce per dtype without copies.
  */
+#include "comm/public_call.h"
 #include "parallel/averaging.h"
 #include "parallel/cause.h"
 
@@ -155,9 +156,8 @@ static ls_status watch_failure(data_parallel_state *state, ls_status status) {
     return status;
 }
 
-static ls_status data_parallel_forward(ls_module *self, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
-                                       int output_count) {
-    data_parallel_state *state = self->state;
+static ls_status forward(data_parallel_state *state, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
+                         int output_count) {
     const bool alone = state->slices != NULL ? ls_thread_present->no_grad && state->slices->running < 0
                                              : ls_comm_size(state->comm) == 1;
     if (alone && state->slices != NULL && ls_module_of_whole_batch(state->model, false) != NULL) {
@@ -195,6 +195,12 @@ static ls_status data_parallel_forward(ls_module *self, ls_tensor *const *inputs
         return watch_failure(state, status);
     }
     return wanted ? ls_watch_pass(&ls_data_parallel_watch, state) : LS_OK;
+}
+
+static ls_status data_parallel_forward(ls_module *self, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
+                                       int output_count) {
+    const ls_public_call outer = ls_public_begin(LS_PUBLIC_FORWARD);
+    return ls_public_end(outer, forward(self->state, inputs, input_count, outputs, output_count));
 }
 
 /* ---- a rank without samples -------------------------------------------------------------------------------------- */
@@ -310,10 +316,12 @@ ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_data_paral
                                   .hold = hold_part};
     state->model = ls_module_add_child(module, "", model);
     state->whole_batch = state->model != NULL && ls_module_of_whole_batch(state->model, true) != NULL;
+    const ls_public_call outer = ls_public_begin(LS_PUBLIC_DATA_PARALLEL);
     module->failed |=
         state->model == NULL ||
         ls_data_parallel_prepare(state, options != NULL ? options : &(ls_data_parallel_options){0}) != LS_OK ||
         !ls_module_keep_lists(module);
+    (void)ls_public_end(outer, LS_OK);
     if (state->shards != NULL) {
         state->shards->averages = ls_data_parallel_averages;
     }
@@ -373,12 +381,14 @@ ls_status ls_data_parallel_skip(ls_module *module) {
     ls_scope *scope = ls_scope_open();
     state->told = state->agreed = false;
     state->overlap.abandoned = state->overlap.begun;
+    const ls_public_call outer = ls_public_begin(LS_PUBLIC_DATA_PARALLEL_SKIP);
     ls_status status = run_without_samples(state);
     if (status != LS_OK && !state->told) {
         (void)ls_scope_failed();
         (void)ls_watch_tell(&ls_data_parallel_watch, state, state->agreed);
         status = ls_error_status();
     }
+    (void)ls_public_end(outer, status);
     const ls_status ended = ls_scope_close(scope);
     return end_without_loss(state, status != LS_OK ? status : ended);
 }
@@ -451,12 +461,13 @@ ls_status ls_data_parallel_step(ls_module *module, const ls_batch *batch, ls_los
     LS_TRY(ls_comm_check_open("ls_data_parallel_step", state->comm));
     ls_data_parallel_hold(state, true); /* the function may free the module */
     const bool skips = batch != NULL && batch->count == 0 && function != NULL;
+    const ls_public_call outer = ls_public_begin(LS_PUBLIC_DATA_PARALLEL_STEP);
     const ls_status status = state->slices != NULL ? ls_slices_step(state, batch, function, user)
                              : skips               ? ls_data_parallel_skip(module)
                                                    : run_step_in_scope(state, batch, function, user);
     (void)end_without_loss(state, status);
     ls_data_parallel_hold(state, false);
-    return status;
+    return ls_public_end(outer, status);
 }
 
 ls_comm *ls_data_parallel_comm(const ls_module *module) {
@@ -496,8 +507,11 @@ ls_status ls_data_parallel_gather_one(ls_module *module, const ls_tensor *parame
 }
 
 ls_status ls_data_parallel_gather(ls_module *module, bool on) {
-    return state_of("ls_data_parallel_gather", module) != NULL ? ls_data_parallel_make_whole(module, on)
-                                                               : ls_error_status();
+    if (state_of("ls_data_parallel_gather", module) == NULL) {
+        return ls_error_status();
+    }
+    const ls_public_call outer = ls_public_begin(LS_PUBLIC_DATA_PARALLEL_GATHER);
+    return ls_public_end(outer, ls_data_parallel_make_whole(module, on));
 }
 
 ls_status ls_data_parallel_check(ls_module *module) {
@@ -506,7 +520,8 @@ ls_status ls_data_parallel_check(ls_module *module) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel_check: the module %s",
                        module == NULL ? "is NULL" : "was not created by ls_data_parallel");
     }
-    return ls_replicas_compare("ls_data_parallel", module, comm);
+    const ls_public_call outer = ls_public_begin(LS_PUBLIC_DATA_PARALLEL_CHECK);
+    return ls_public_end(outer, ls_replicas_compare("ls_data_parallel", module, comm));
 }
 
 bool ls_data_parallel_memory(const ls_module *module, ls_averaging_memory *memory) {

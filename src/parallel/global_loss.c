@@ -1,6 +1,7 @@
 /* The loss of the global batch, from the losses of the ranks and their divisors (autograd/samples.h). */
 #include <math.h>
 
+#include "comm/public_call.h"
 #include "parallel/averaging.h"
 #include "parallel/cause.h"
 #include "parallel/slices.h"
@@ -99,22 +100,33 @@ static ls_status sum_over_slices(const ls_data_parallel_state *state, const ls_t
     return check_mean(all.irregular == 0);
 }
 
-double ls_data_parallel_loss(ls_module *module, ls_tensor *loss) {
+/* Sets *mean to the loss of the global batch. */
+static ls_status mean_over_ranks(const ls_module *module, const ls_tensor *loss, double *mean) {
     ls_comm *comm = ls_data_parallel_comm(module);
     summands all = {0};
     if (comm == NULL) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "%s: the module %s", call,
-                      module == NULL ? "is NULL" : "was not created by ls_data_parallel");
-    } else if (ls_data_parallel_slices(module) != NULL) {
-        double mean = (double)NAN;
-        if (sum_over_slices(module->state, loss, &mean) == LS_OK) {
-            return mean;
-        }
-    } else if (ls_comm_size(comm) == 1 && loss != NULL) {
-        return ls_item(loss);
-    } else if (add_up(module->state, loss, &all) == LS_OK) {
-        return all.loss / all.divisor;
+        return ls_fail(LS_ERR_ARGUMENT, "%s: the module %s", call,
+                       module == NULL ? "is NULL" : "was not created by ls_data_parallel");
     }
-    (void)ls_scope_failed_status();
-    return (double)NAN;
+    if (ls_data_parallel_slices(module) != NULL) {
+        return sum_over_slices(module->state, loss, mean);
+    }
+    if (ls_comm_size(comm) == 1 && loss != NULL) {
+        *mean = ls_item(loss);
+        return LS_OK;
+    }
+    LS_TRY(add_up(module->state, loss, &all));
+    *mean = all.loss / all.divisor;
+    return LS_OK;
+}
+
+double ls_data_parallel_loss(ls_module *module, ls_tensor *loss) {
+    double mean = (double)NAN;
+    const ls_public_call outer = ls_public_begin(ls_public_of(call));
+    const ls_status status = ls_public_end(outer, mean_over_ranks(module, loss, &mean));
+    if (status != LS_OK) {
+        (void)ls_scope_failed_status();
+        return (double)NAN;
+    }
+    return mean;
 }

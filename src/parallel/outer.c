@@ -22,6 +22,7 @@
 #include "base/memory.h"
 #include "base/option.h"
 #include "comm/hold.h"
+#include "comm/public_call.h"
 #include "comm/separate.h"
 #include "nn/module.h"
 #include "parallel/cause.h"
@@ -315,7 +316,7 @@ static void set_since(ls_outer *outer, int64_t since) {
     outer->since = since;
 }
 
-static ls_status run_outer_step(const char *call, ls_outer *outer) {
+static ls_status average(const char *call, ls_outer *outer) {
     LS_TRY(agree_on_steps(call, outer));
     if (outer->since == 0) {
         return LS_OK;
@@ -332,6 +333,11 @@ static ls_status run_outer_step(const char *call, ls_outer *outer) {
     LS_TRY(average_buffers(outer));
     set_since(outer, 0);
     return LS_OK;
+}
+
+static ls_status run_outer_step(const char *call, ls_outer *outer) {
+    const ls_public_call public = ls_public_begin(ls_public_of(call));
+    return ls_public_end(public, average(call, outer));
 }
 
 ls_status ls_outer_check_here(const char *call, const ls_outer *outer) {
@@ -460,7 +466,7 @@ static ls_status prepare(ls_outer *outer) {
     LS_TRY(compare_options(outer)); /* first, so that options that are invalid on one rank only fail on all ranks */
     LS_TRY(check_options(&outer->options));
     LS_TRY(share_failure(outer, prepare_here(outer)));
-    LS_TRY(ls_sync_parameters(outer->model, outer->comm, 0));
+    LS_TRY(ls_copy_parameters("ls_outer_new", outer->model, outer->comm, 0));
     ls_training_is_checked();
     return ls_outer_restart(outer);
 }
@@ -484,7 +490,8 @@ ls_outer *ls_outer_new(ls_module *model, ls_comm *comm, const ls_outer_options *
     outer->model = model;
     outer->comm = ls_comm_hold(comm);
     outer->options = chosen;
-    if (prepare(outer) != LS_OK) {
+    const ls_public_call public = ls_public_begin(LS_PUBLIC_OUTER_NEW);
+    if (ls_public_end(public, prepare(outer)) != LS_OK) {
         ls_outer_free(outer);
         return NULL;
     }

@@ -66,6 +66,9 @@ ls_status ls_replicas_compare(const char *call, ls_module *model, ls_comm *comm)
  */
 ls_status ls_models_compare(const char *call, const ls_module *model, ls_comm *comm);
 
+/* sync.c: ls_sync_parameters for another public function, `call`. */
+ls_status ls_copy_parameters(const char *call, ls_module *model, ls_comm *comm, int root);
+
 /* Returns whether the model is sharded: some parameters of this rank are shards of larger tensors. */
 bool ls_model_is_divided(const ls_module *model);
 

@@ -21,6 +21,7 @@
 #include "base/share.h"
 #include "base/trace.h"
 #include "comm/hold.h"
+#include "comm/public_call.h"
 #include "parallel/cause.h"
 #include "parallel/stage_messages.h"
 #include "tensor/capture.h"
@@ -515,7 +516,8 @@ ls_status ls_pipeline_backward(ls_module *module, ls_tensor *input, ls_tensor *t
               .target = target,
               .criterion = criterion,
               .user = user};
-    const ls_status status = run(&t, loss);
+    const ls_public_call outer = ls_public_begin(ls_public_of(call));
+    const ls_status status = ls_public_end(outer, run(&t, loss));
     if (status != LS_OK) {
         (void)ls_scope_failed_status();
     }

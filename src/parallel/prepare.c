@@ -219,7 +219,7 @@ ls_status ls_data_parallel_prepare(ls_data_parallel_state *state, const ls_data_
         return ls_error_status();
     }
     LS_TRY(options->no_initial_sync ? ls_models_compare("ls_data_parallel", state->model, state->comm)
-                                    : ls_sync_parameters(state->model, state->comm, 0));
+                                    : ls_copy_parameters("ls_data_parallel", state->model, state->comm, 0));
     LS_TRY(compare_overlap(state, overlaps)); /* after the models were compared */
     state->parameter_count = ls_module_parameter_count(state->model);
     LS_TRY(ls_buffers_watch(&state->buffers, "ls_data_parallel", state->model, state->comm));

@@ -6,6 +6,7 @@
 #include "base/pages.h"
 #include "comm/abort.h"
 #include "comm/hold.h"
+#include "comm/public_call.h"
 #include "parallel/buffers.h"
 #include "parallel/cause.h"
 #include "parallel/parallel.h"
@@ -277,8 +278,7 @@ static ls_status check(const ls_sharding *sharding, const char *call) {
                          call);
 }
 
-static ls_status share_parameters(ls_sharding *sharding, const char *call, bool failed, uint64_t method) {
-    ls_shards *self = shards_of(sharding);
+static ls_status exchange_parameters(ls_shards *self, const char *call, bool failed, uint64_t method) {
     const int64_t own = (int64_t)(method >> 1);
     int64_t most[] = {failed, own, -own};
     LS_TRY(note(self, ls_comm_allreduce(self->comm, most, most, 3, LS_I64, LS_MAX, NULL)));
@@ -298,6 +298,11 @@ static ls_status share_parameters(ls_sharding *sharding, const char *call, bool 
         LS_TRY(ls_shards_share(self, &self->ranges[i]));
     }
     return LS_OK;
+}
+
+static ls_status share_parameters(ls_sharding *sharding, const char *call, bool failed, uint64_t method) {
+    const ls_public_call outer = ls_public_begin(LS_PUBLIC_OPTIMIZER_STEP);
+    return ls_public_end(outer, exchange_parameters(shards_of(sharding), call, failed, method));
 }
 
 static ls_status share_tensor(ls_sharding *sharding, const ls_tensor *parameter, const ls_tensor *tensor) {

@@ -4,6 +4,7 @@
 #include "autograd/ops/ops.h"
 #include "base/hash.h"
 #include "base/memory.h"
+#include "comm/public_call.h"
 #include "nn/module.h"
 #include "parallel/buffers.h"
 #include "parallel/parallel.h"
@@ -147,17 +148,17 @@ ls_status ls_models_compare(const char *call, const ls_module *model, ls_comm *c
     return status;
 }
 
-ls_status ls_sync_parameters(ls_module *model, ls_comm *comm, int root) {
-    LS_TRY(check("ls_sync_parameters", model, comm));
+ls_status ls_copy_parameters(const char *call, ls_module *model, ls_comm *comm, int root) {
+    LS_TRY(check(call, model, comm));
     ls_flat flats[LS_FLAT_LIMIT];
     const int used = ls_module_flatten(model, flats);
     if (used < 0) {
         return ls_error_status();
     }
-    LS_TRY(ls_models_compare("ls_sync_parameters", model, comm));
+    LS_TRY(ls_models_compare(call, model, comm));
     for (int i = 0; i < ls_module_parameter_count(model); i++) {
         const ls_tensor *parameter = ls_module_parameter(model, i);
-        LS_TRY(ls_tensor_is_gone(parameter) ? ls_tensor_refuse_gone("ls_sync_parameters", 0, parameter) : LS_OK);
+        LS_TRY(ls_tensor_is_gone(parameter) ? ls_tensor_refuse_gone(call, 0, parameter) : LS_OK);
     }
     for (int i = 0; i < used; i++) {
         const ls_tensor flat = ls_flat_view(flats[i].parameters, flats[i].dtype, flats[i].count);
@@ -168,13 +169,18 @@ ls_status ls_sync_parameters(ls_module *model, ls_comm *comm, int root) {
         if (parameter->leaf == NULL) {
             LS_TRY(broadcast_tensor(parameter, comm, root));
         } else {
-            ls_tensor_changed(parameter, "ls_sync_parameters");
+            ls_tensor_changed(parameter, call);
         }
     }
     for (int i = 0; i < ls_module_buffer_count(model); i++) {
         LS_TRY(broadcast_tensor(ls_module_buffer(model, i), comm, root));
     }
     return LS_OK;
+}
+
+ls_status ls_sync_parameters(ls_module *model, ls_comm *comm, int root) {
+    const ls_public_call outer = ls_public_begin(LS_PUBLIC_SYNC_PARAMETERS);
+    return ls_public_end(outer, ls_copy_parameters("ls_sync_parameters", model, comm, root));
 }
 
 /* Creates zero gradients for parameters without a gradient, so that they add nothing. */
@@ -261,7 +267,7 @@ static void tell_of_parts(ls_module *model, const ls_comm *comm) {
     }
 }
 
-ls_status ls_sync_gradients(ls_module *model, ls_comm *comm) {
+static ls_status average_gradients(ls_module *model, ls_comm *comm) {
     LS_TRY(check("ls_sync_gradients", model, comm));
     tell_of_parts(model, comm);
     ls_flat flats[LS_FLAT_LIMIT];
@@ -282,4 +288,9 @@ ls_status ls_sync_gradients(ls_module *model, ls_comm *comm) {
         LS_TRY(ls_allreduce_in_place(comm, &flat, LS_AVG));
     }
     return LS_OK;
+}
+
+ls_status ls_sync_gradients(ls_module *model, ls_comm *comm) {
+    const ls_public_call outer = ls_public_begin(LS_PUBLIC_SYNC_GRADIENTS);
+    return ls_public_end(outer, average_gradients(model, comm));
 }

@@ -2,6 +2,7 @@
 #include <stdio.h>
 
 #include "comm/meter.h"
+#include "comm/public_call.h"
 #include "data/loader.h"
 #include "nn/module.h"
 #include "optim/optimizer.h"
@@ -179,7 +180,8 @@ ls_status ls_trial_run(ls_trial *trial, int64_t epochs) {
     trial->state.save = false;
     trial->running = true;
     trial->memory_checked = false;
-    const ls_status status = ls_trial_agree_at_end(trial, run_epochs(trial, epochs));
+    const ls_public_call outer = ls_public_begin(LS_PUBLIC_TRIAL_RUN);
+    const ls_status status = ls_public_end(outer, ls_trial_agree_at_end(trial, run_epochs(trial, epochs)));
     ls_memory_watch_end(&trial->memory);
     trial->running = false;
     if (trial->started) {

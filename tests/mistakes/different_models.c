@@ -2,7 +2,7 @@
  * Ranks whose models differ.
  *
  * ranks: 2 3
- * says: ls_sync_parameters: the models differ: rank 0's has 2 parameters \(40 numbers\).*, but rank 1's has 2 \(80\)
+ * says: ls_data_parallel: the models differ: rank 0's has 2 parameters \(40 numbers\).*, but rank 1's has 2 \(80\)
  */
 #include "tests/mistakes/mistake.h"
 

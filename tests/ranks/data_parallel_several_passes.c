@@ -1,7 +1,7 @@
 /*
  * Several backward passes for several forward passes of a data-parallel module, as in adversarial training: the losses
- * of real and of generated samples, each with its own ls_backward. Parameters equal those of one process. Other passes
- * of single ranks may run in between. A failure in any of the passes fails the step on all ranks.
+ * of real and of generated samples, each with its own ls_backward. Parameters equal the parameters of one process.
+ * Other passes of single ranks may run in between. A failure in any of the passes fails the step on all ranks.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu

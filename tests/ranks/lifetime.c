@@ -224,7 +224,7 @@ static ls_status use_after(const model *m, const char *why) {
         LS_CHECK(refused(train(m), "ls_data_parallel: ", why));
         LS_CHECK(refused(ls_data_parallel_skip(m->module), "ls_data_parallel_skip: ", why));
     }
-    LS_CHECK(refused(ls_sync_parameters(m->module, comm, 0), "ls_comm_allgather: ", why));
+    LS_CHECK(refused(ls_sync_parameters(m->module, comm, 0), "ls_sync_parameters: ls_comm_allgather: ", why));
     LS_TRY(ls_optimizer_step(m->optimizer));
     return LS_OK;
 }

@@ -153,6 +153,6 @@ wait "${pids[0]}" 2>/dev/null
 check "without the launcher: the survivor fails" is $? 1
 wait 2>/dev/null
 check "without the launcher: one sentence" lines err.0 1
-check "without the launcher: it names the dead rank and the call" says err.0 '^fashion_mnist: ls_comm_.*rank 1 .*'
+check "without the launcher: it names the dead rank and the call" says err.0 '^fashion_mnist: .*ls_comm_.*rank 1 .*'
 nothing_left "without the launcher"
 finish

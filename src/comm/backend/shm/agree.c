@@ -4,8 +4,12 @@
 #include "comm/agreement.h"
 #include "comm/backend/shm/shm.h"
 
+/* The part of a signature that only messages need: an ls_public_call. */
+#define PUBLIC_CALL ((uint64_t)0xff << 24)
+
 static uint64_t sign(const ls_call *call) {
     return (uint64_t)call->operation | (uint64_t)call->dtype << 8 | (uint64_t)call->reduction << 16 |
+           (uint64_t)call->public_call << 24 |
            (uint64_t)(uint32_t)(call->layout != 0 ? (int)call->layout : call->root) << 32;
 }
 
@@ -22,6 +26,7 @@ static ls_call_header unsign(const ls_shm_cell *cell) {
                             .reduction = (int32_t)(cell->signature >> 16 & 0xff),
                             .root = (int32_t)(cell->signature >> 32),
                             .layout = layout_of(cell),
+                            .public_call = (uint16_t)(cell->signature >> 24 & 0xff),
                             .agreed = cell->count,
                             .sequence = cell->sequence};
 }
@@ -45,7 +50,7 @@ ls_status ls_shm_declare(ls_shm *shm, const ls_call *call, ls_shm_cell **result)
 }
 
 static bool same_call(const ls_shm_cell *a, const ls_shm_cell *b) {
-    return a->signature == b->signature && a->count == b->count && a->sequence == b->sequence;
+    return ((a->signature ^ b->signature) & ~PUBLIC_CALL) == 0 && a->count == b->count && a->sequence == b->sequence;
 }
 
 /* Separate from ls_shm_agree, because every call executes ls_shm_agree. */

@@ -38,7 +38,7 @@
  * number. */
 typedef struct ls_shm_cell {
     _Alignas(128) _Atomic uint64_t step;
-    uint64_t signature; /* operation, dtype, reduction, root */
+    uint64_t signature; /* operation, dtype, reduction, public call, root */
     uint64_t count;
     uint32_t sequence; /* lower half of the call's sequence number */
     uint32_t region;   /* id of the ls_comm_alloc memory that contains the buffers; 0 if none */
