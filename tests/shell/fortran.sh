@@ -94,7 +94,9 @@ check "types and constants are found" test "$(grep -c '^ls_' found)" -gt 120 -a 
 
 # ---- results ----
 check "fortran_program builds" gfortran "${strict[@]}" -g "$LS_SOURCE/tests/shell/fortran_program.f90" "${flags[@]}" -o program
-check "perceptron builds" gfortran "${strict[@]}" "$LS_SOURCE/examples/fortran/perceptron.f90" "${flags[@]}" -o perceptron
+examples=prefix/share/lockstep/examples
+check "the examples of the guides are installed" is "$(ls $examples)" "$(printf '%s\n' heat.f90 heat_mpi.c perceptron.f90)"
+check "perceptron builds" gfortran "${strict[@]}" $examples/perceptron.f90 "${flags[@]}" -o perceptron
 hashes() {
     sed -n 's/^\(rank [0-9]*\) parameters \([0-9A-Fa-f]\{16\}\)$/\1 \2/p' out | tr A-F a-f | sort
 }
@@ -114,11 +116,15 @@ check "the program built by CMake" is "$(project/build/program)" right
 page=$LS_SOURCE/docs/howto/fortran.md
 awk '/^```/ { inside = $0 == "```fortran"; if (inside) count++; next } inside { print >("snippet" count) }' "$page"
 for snippet in snippet?; do
+    if grep -q '^ *use mpi' "$snippet"; then # shell/mpi_programs builds and runs it
+        rm "$snippet"
+        continue
+    fi
     if ! grep -q '^\(program\|module\) ' $snippet; then # statements, with these declarations around them
         {
-            printf '%s\n' 'subroutine snippet(world, model, x, y, solver_comm)' 'use lockstep' 'use own_callbacks' 'implicit none' \
+            printf '%s\n' 'subroutine snippet(world, model, x, y, u)' 'use lockstep' 'use own_callbacks' 'implicit none' \
                 'type(ls_comm), intent(inout) :: world' 'type(ls_module), intent(inout) :: model' \
-                'type(ls_tensor), intent(inout) :: x, y' 'integer, intent(in) :: solver_comm' block
+                'type(ls_tensor), intent(inout) :: x, y' 'real(c_double), intent(in) :: u(:, :)' block
             cat $snippet
             printf '%s\n' 'end block' 'end subroutine'
         } >wrapped && mv wrapped $snippet
