@@ -1,14 +1,17 @@
   real(c_double), parameter :: LS_ZERO = tiny(1.0_c_double)
 
-  ! ls_shape([rows, columns]) and ls_axes([0, 1]): axes count from 0, as in C, and the last axis is contiguous in memory.
+  ! ls_shape([rows, columns]) or ls_shape(rows, columns), and ls_axes([0, 1]) or ls_axes(0, 1). Axes count from 0, as in C,
+  ! and the last axis is contiguous in memory. Numbers of mixed kinds would match the structure constructor, so the numbers
+  ! are class(*).
   interface ls_shape
-    procedure shape_of_i4, shape_of_i8
+    procedure shape_of_i4, shape_of_i8, shape_of_numbers
   end interface
   interface ls_axes
-    procedure axes_of
+    procedure axes_of_i4, axes_of_i8, axes_of_numbers
   end interface
-  private :: shape_of_i4, shape_of_i8, axes_of, c_text, reversed, view_of, has_layout, stop_with_message, set_error, &
-    decimal, layout_status, list, of_rank
+  private :: shape_of_i4, shape_of_i8, shape_of_numbers, axes_of_i4, axes_of_i8, axes_of_numbers, append, c_text, reversed, &
+    view_of, elements_of, has_layout, layout_status, missing_status, stop_with_message, set_error, rename_error, decimal, &
+    list, of_rank
 
 contains
 
@@ -27,13 +30,58 @@ contains
     returned = shape_of_i8(int(size, c_int64_t))
   end function
 
-  pure function axes_of(axis) result(returned)
-    integer(c_int), intent(in) :: axis(:)
+  pure function shape_of_numbers(a, b, c, d, e, f, g, h) result(returned)
+    class(*), intent(in) :: a
+    class(*), intent(in), optional :: b, c, d, e, f, g, h
+    type(ls_shape) :: returned
+    call append(returned, a)
+    if (present(b)) call append(returned, b)
+    if (present(c)) call append(returned, c)
+    if (present(d)) call append(returned, d)
+    if (present(e)) call append(returned, e)
+    if (present(f)) call append(returned, f)
+    if (present(g)) call append(returned, g)
+    if (present(h)) call append(returned, h)
+  end function
+
+  ! Appends a size. A number that is not an integer becomes an invalid size, which the library refuses.
+  pure subroutine append(shape, number)
+    type(ls_shape), intent(inout) :: shape
+    class(*), intent(in) :: number
+    shape%ndim = shape%ndim + 1
+    select type (number)
+    type is (integer(c_int))
+      shape%size(shape%ndim) = number
+    type is (integer(c_int64_t))
+      shape%size(shape%ndim) = number
+    class default
+      shape%size(shape%ndim) = -huge(shape%size)
+    end select
+  end subroutine
+
+  pure function axes_of_i8(axis) result(returned)
+    integer(c_int64_t), intent(in) :: axis(:)
     type(ls_axes) :: returned
     integer :: count
+    integer(c_int64_t), parameter :: largest = huge(returned%axis)
     count = min(ubound(axis, 1), LS_MAX_DIMS)
     returned%count = ubound(axis, 1)
-    returned%axis(:count) = axis(:count)
+    returned%axis(:count) = int(max(-largest, min(largest, axis(:count))), c_int)
+  end function
+
+  pure function axes_of_i4(axis) result(returned)
+    integer(c_int), intent(in) :: axis(:)
+    type(ls_axes) :: returned
+    returned = axes_of_i8(int(axis, c_int64_t))
+  end function
+
+  pure function axes_of_numbers(a, b, c, d, e, f, g, h) result(returned)
+    class(*), intent(in) :: a
+    class(*), intent(in), optional :: b, c, d, e, f, g, h
+    type(ls_axes) :: returned
+    type(ls_shape) :: numbers
+    numbers = shape_of_numbers(a, b, c, d, e, f, g, h)
+    returned = axes_of_i8(numbers%size(:numbers%ndim))
   end function
 
   ! The text in front of trailing blanks, with the terminator of C.
@@ -104,25 +152,31 @@ contains
     call c_f_pointer(pointer, tensors, [count])
   end function
 
-  ! ls_check(status) and ls_check(handle) stop the program with the error message after a failed call.
-  subroutine check_status(status)
+  ! ls_check(status) and ls_check(handle) stop the program with the error message after a failed call. The message begins
+  ! with the text `where` if it is present.
+  subroutine check_status(status, where)
     integer(c_int), intent(in) :: status
+    character(*), intent(in), optional :: where
     if (status == LS_OK) return
     ! The stored error belongs to another call if it has a different status.
     if (ls_error_status() /= status) call set_error(status, ls_status_name(status))
-    call stop_with_message()
+    call stop_with_message(where)
   end subroutine
 
   ! `stop 1` would write another line.
-  subroutine stop_with_message()
+  subroutine stop_with_message(where)
     use, intrinsic :: iso_fortran_env, only: error_unit
+    character(*), intent(in), optional :: where
+    character(len=:), allocatable :: prefix
     interface
       subroutine c_exit(status) bind(c, name="exit")
         import
         integer(c_int), value, intent(in) :: status
       end subroutine
     end interface
-    write (error_unit, '(a)') "lockstep" // of_rank() // ": " // ls_error_message()
+    prefix = "lockstep" // of_rank() // ": "
+    if (present(where)) prefix = prefix // trim(where) // ": "
+    write (error_unit, '(a)') prefix // ls_error_message()
     flush (error_unit)
     call c_exit(1)
   end subroutine
@@ -192,31 +246,77 @@ contains
     if (same /= status) error stop "lockstep: ls_error_set_text returns another status"
   end subroutine
 
+  ! Fails because the tensor is NULL: the function that should have created it failed, or the program passed NULL. As in C,
+  ! the message is this thread's last error, followed by "the tensor is NULL".
+  function missing_status(call) result(status)
+    character(*), intent(in) :: call
+    integer(c_int) :: status
+    character(len=:), allocatable :: text
+    character(*), parameter :: what = ": the tensor is NULL"
+    status = ls_error_status()
+    if (status == LS_OK) status = LS_ERR_ARGUMENT
+    text = ls_error_message()
+    if (index(text, what) > 0) text = text(:max(index(text, "; ls_array") - 1, 0)) ! what an earlier call has appended
+    if (text /= "") text = text // "; "
+    call set_error(status, text // call // what)
+  end function
+
+  ! Puts the name of the Fortran procedure in place of the C function's name at the beginning of the error message.
+  subroutine rename_error(function_name, call)
+    character(*), intent(in) :: function_name, call
+    character(len=:), allocatable :: text
+    text = ls_error_message()
+    if (index(text, function_name // ":") /= 1) return
+    call set_error(ls_error_status(), call // text(len(function_name) + 1:))
+  end subroutine
+
   ! Returns whether a Fortran array pointer of this type and rank can point to the elements of the tensor. If not, sets
-  ! this thread's error.
-  function has_layout(tensor, dtype, rank, size) result(returned)
+  ! this thread's error. `call` is the name of the procedure that the program called.
+  function has_layout(call, tensor, dtype, rank, size) result(returned)
+    character(*), intent(in) :: call
     type(ls_tensor), intent(in) :: tensor
     integer(c_int), intent(in) :: dtype, rank
     integer(c_int64_t), intent(out) :: size(:)
     logical :: returned
     type(ls_shape) :: shape
+    integer(c_int) :: status
     size = 0
-    shape = ls_shape_of(tensor)
     returned = .false.
     if (ls_is_null(tensor)) then
-      call set_error(LS_ERR_ARGUMENT, "ls_array: the tensor is NULL")
-    else if (ls_dtype_of(tensor) /= dtype) then
-      call set_error(LS_ERR_ARGUMENT, "ls_array: the tensor is " // ls_dtype_name(ls_dtype_of(tensor)) // &
+      status = missing_status(call)
+      return
+    end if
+    shape = ls_shape_of(tensor)
+    if (ls_dtype_of(tensor) /= dtype) then
+      call set_error(LS_ERR_ARGUMENT, call // ": the tensor is " // ls_dtype_name(ls_dtype_of(tensor)) // &
         " and the array is " // ls_dtype_name(dtype) // "; call ls_to first")
     else if (shape%ndim /= rank) then
-      call set_error(LS_ERR_SHAPE, "ls_array: the tensor has " // decimal(shape%ndim) // " axes and the array has " // &
+      call set_error(LS_ERR_SHAPE, call // ": the tensor has " // decimal(shape%ndim) // " axes and the array has " // &
         decimal(rank))
     else if (.not. ls_is_contiguous(tensor)) then
-      call set_error(LS_ERR_ARGUMENT, "ls_array: the tensor is not contiguous; call ls_contiguous first")
+      call set_error(LS_ERR_ARGUMENT, call // ": the tensor is not contiguous; call ls_contiguous first")
     else
       size = shape%size(rank:1:-1)
       returned = .true.
+      return
     end if
+    ! A tensor of a scope that has ended has no layout. This call then replaces the error with the library's error.
+    shape = ls_shape_of(tensor)
+    call rename_error("ls_shape_of", call)
+  end function
+
+  ! Returns the address of the tensor's elements for a Fortran array pointer of this type and rank. Returns NULL and sets
+  ! this thread's error on failure. The result is also NULL if the tensor has no elements.
+  function elements_of(call, tensor, dtype, rank, size) result(data)
+    character(*), intent(in) :: call
+    type(ls_tensor), intent(in) :: tensor
+    integer(c_int), intent(in) :: dtype, rank
+    integer(c_int64_t), intent(out) :: size(:)
+    type(c_ptr) :: data
+    data = c_null_ptr
+    if (.not. has_layout(call, tensor, dtype, rank, size)) return
+    data = ls_data(tensor)
+    if (.not. c_associated(data)) call rename_error("ls_data", call)
   end function
 
   ! Returns LS_OK if ls_array_copy can copy the tensor into an array of this shape. Otherwise sets this thread's error.
@@ -226,7 +326,7 @@ contains
     integer, intent(in) :: array(:)
     integer(c_int) :: status
     integer(c_int64_t) :: size_of(size(array))
-    if (.not. has_layout(tensor, dtype, size(array), size_of)) then
+    if (.not. has_layout("ls_array_copy", tensor, dtype, size(array), size_of)) then
       status = ls_error_status()
     else if (any(size_of /= array)) then
       status = ls_error_set_text(LS_ERR_SHAPE, "ls_array_copy: in the order of Fortran, the tensor has shape " // &

@@ -990,15 +990,18 @@ module lockstep
 
   real(c_double), parameter :: LS_ZERO = tiny(1.0_c_double)
 
-  ! ls_shape([rows, columns]) and ls_axes([0, 1]): axes count from 0, as in C, and the last axis is contiguous in memory.
+  ! ls_shape([rows, columns]) or ls_shape(rows, columns), and ls_axes([0, 1]) or ls_axes(0, 1). Axes count from 0, as in C,
+  ! and the last axis is contiguous in memory. Numbers of mixed kinds would match the structure constructor, so the numbers
+  ! are class(*).
   interface ls_shape
-    procedure shape_of_i4, shape_of_i8
+    procedure shape_of_i4, shape_of_i8, shape_of_numbers
   end interface
   interface ls_axes
-    procedure axes_of
+    procedure axes_of_i4, axes_of_i8, axes_of_numbers
   end interface
-  private :: shape_of_i4, shape_of_i8, axes_of, c_text, reversed, view_of, has_layout, stop_with_message, set_error, &
-    decimal, layout_status, list, of_rank
+  private :: shape_of_i4, shape_of_i8, shape_of_numbers, axes_of_i4, axes_of_i8, axes_of_numbers, append, c_text, reversed, &
+    view_of, elements_of, has_layout, layout_status, missing_status, stop_with_message, set_error, rename_error, decimal, &
+    list, of_rank
 
 
   interface ls_seed
@@ -4237,13 +4240,58 @@ contains
     returned = shape_of_i8(int(size, c_int64_t))
   end function
 
-  pure function axes_of(axis) result(returned)
-    integer(c_int), intent(in) :: axis(:)
+  pure function shape_of_numbers(a, b, c, d, e, f, g, h) result(returned)
+    class(*), intent(in) :: a
+    class(*), intent(in), optional :: b, c, d, e, f, g, h
+    type(ls_shape) :: returned
+    call append(returned, a)
+    if (present(b)) call append(returned, b)
+    if (present(c)) call append(returned, c)
+    if (present(d)) call append(returned, d)
+    if (present(e)) call append(returned, e)
+    if (present(f)) call append(returned, f)
+    if (present(g)) call append(returned, g)
+    if (present(h)) call append(returned, h)
+  end function
+
+  ! Appends a size. A number that is not an integer becomes an invalid size, which the library refuses.
+  pure subroutine append(shape, number)
+    type(ls_shape), intent(inout) :: shape
+    class(*), intent(in) :: number
+    shape%ndim = shape%ndim + 1
+    select type (number)
+    type is (integer(c_int))
+      shape%size(shape%ndim) = number
+    type is (integer(c_int64_t))
+      shape%size(shape%ndim) = number
+    class default
+      shape%size(shape%ndim) = -huge(shape%size)
+    end select
+  end subroutine
+
+  pure function axes_of_i8(axis) result(returned)
+    integer(c_int64_t), intent(in) :: axis(:)
     type(ls_axes) :: returned
     integer :: count
+    integer(c_int64_t), parameter :: largest = huge(returned%axis)
     count = min(ubound(axis, 1), LS_MAX_DIMS)
     returned%count = ubound(axis, 1)
-    returned%axis(:count) = axis(:count)
+    returned%axis(:count) = int(max(-largest, min(largest, axis(:count))), c_int)
+  end function
+
+  pure function axes_of_i4(axis) result(returned)
+    integer(c_int), intent(in) :: axis(:)
+    type(ls_axes) :: returned
+    returned = axes_of_i8(int(axis, c_int64_t))
+  end function
+
+  pure function axes_of_numbers(a, b, c, d, e, f, g, h) result(returned)
+    class(*), intent(in) :: a
+    class(*), intent(in), optional :: b, c, d, e, f, g, h
+    type(ls_axes) :: returned
+    type(ls_shape) :: numbers
+    numbers = shape_of_numbers(a, b, c, d, e, f, g, h)
+    returned = axes_of_i8(numbers%size(:numbers%ndim))
   end function
 
   ! The text in front of trailing blanks, with the terminator of C.
@@ -4314,25 +4362,31 @@ contains
     call c_f_pointer(pointer, tensors, [count])
   end function
 
-  ! ls_check(status) and ls_check(handle) stop the program with the error message after a failed call.
-  subroutine check_status(status)
+  ! ls_check(status) and ls_check(handle) stop the program with the error message after a failed call. The message begins
+  ! with the text `where` if it is present.
+  subroutine check_status(status, where)
     integer(c_int), intent(in) :: status
+    character(*), intent(in), optional :: where
     if (status == LS_OK) return
     ! The stored error belongs to another call if it has a different status.
     if (ls_error_status() /= status) call set_error(status, ls_status_name(status))
-    call stop_with_message()
+    call stop_with_message(where)
   end subroutine
 
   ! `stop 1` would write another line.
-  subroutine stop_with_message()
+  subroutine stop_with_message(where)
     use, intrinsic :: iso_fortran_env, only: error_unit
+    character(*), intent(in), optional :: where
+    character(len=:), allocatable :: prefix
     interface
       subroutine c_exit(status) bind(c, name="exit")
         import
         integer(c_int), value, intent(in) :: status
       end subroutine
     end interface
-    write (error_unit, '(a)') "lockstep" // of_rank() // ": " // ls_error_message()
+    prefix = "lockstep" // of_rank() // ": "
+    if (present(where)) prefix = prefix // trim(where) // ": "
+    write (error_unit, '(a)') prefix // ls_error_message()
     flush (error_unit)
     call c_exit(1)
   end subroutine
@@ -4402,31 +4456,77 @@ contains
     if (same /= status) error stop "lockstep: ls_error_set_text returns another status"
   end subroutine
 
+  ! Fails because the tensor is NULL: the function that should have created it failed, or the program passed NULL. As in C,
+  ! the message is this thread's last error, followed by "the tensor is NULL".
+  function missing_status(call) result(status)
+    character(*), intent(in) :: call
+    integer(c_int) :: status
+    character(len=:), allocatable :: text
+    character(*), parameter :: what = ": the tensor is NULL"
+    status = ls_error_status()
+    if (status == LS_OK) status = LS_ERR_ARGUMENT
+    text = ls_error_message()
+    if (index(text, what) > 0) text = text(:max(index(text, "; ls_array") - 1, 0)) ! what an earlier call has appended
+    if (text /= "") text = text // "; "
+    call set_error(status, text // call // what)
+  end function
+
+  ! Puts the name of the Fortran procedure in place of the C function's name at the beginning of the error message.
+  subroutine rename_error(function_name, call)
+    character(*), intent(in) :: function_name, call
+    character(len=:), allocatable :: text
+    text = ls_error_message()
+    if (index(text, function_name // ":") /= 1) return
+    call set_error(ls_error_status(), call // text(len(function_name) + 1:))
+  end subroutine
+
   ! Returns whether a Fortran array pointer of this type and rank can point to the elements of the tensor. If not, sets
-  ! this thread's error.
-  function has_layout(tensor, dtype, rank, size) result(returned)
+  ! this thread's error. `call` is the name of the procedure that the program called.
+  function has_layout(call, tensor, dtype, rank, size) result(returned)
+    character(*), intent(in) :: call
     type(ls_tensor), intent(in) :: tensor
     integer(c_int), intent(in) :: dtype, rank
     integer(c_int64_t), intent(out) :: size(:)
     logical :: returned
     type(ls_shape) :: shape
+    integer(c_int) :: status
     size = 0
-    shape = ls_shape_of(tensor)
     returned = .false.
     if (ls_is_null(tensor)) then
-      call set_error(LS_ERR_ARGUMENT, "ls_array: the tensor is NULL")
-    else if (ls_dtype_of(tensor) /= dtype) then
-      call set_error(LS_ERR_ARGUMENT, "ls_array: the tensor is " // ls_dtype_name(ls_dtype_of(tensor)) // &
+      status = missing_status(call)
+      return
+    end if
+    shape = ls_shape_of(tensor)
+    if (ls_dtype_of(tensor) /= dtype) then
+      call set_error(LS_ERR_ARGUMENT, call // ": the tensor is " // ls_dtype_name(ls_dtype_of(tensor)) // &
         " and the array is " // ls_dtype_name(dtype) // "; call ls_to first")
     else if (shape%ndim /= rank) then
-      call set_error(LS_ERR_SHAPE, "ls_array: the tensor has " // decimal(shape%ndim) // " axes and the array has " // &
+      call set_error(LS_ERR_SHAPE, call // ": the tensor has " // decimal(shape%ndim) // " axes and the array has " // &
         decimal(rank))
     else if (.not. ls_is_contiguous(tensor)) then
-      call set_error(LS_ERR_ARGUMENT, "ls_array: the tensor is not contiguous; call ls_contiguous first")
+      call set_error(LS_ERR_ARGUMENT, call // ": the tensor is not contiguous; call ls_contiguous first")
     else
       size = shape%size(rank:1:-1)
       returned = .true.
+      return
     end if
+    ! A tensor of a scope that has ended has no layout. This call then replaces the error with the library's error.
+    shape = ls_shape_of(tensor)
+    call rename_error("ls_shape_of", call)
+  end function
+
+  ! Returns the address of the tensor's elements for a Fortran array pointer of this type and rank. Returns NULL and sets
+  ! this thread's error on failure. The result is also NULL if the tensor has no elements.
+  function elements_of(call, tensor, dtype, rank, size) result(data)
+    character(*), intent(in) :: call
+    type(ls_tensor), intent(in) :: tensor
+    integer(c_int), intent(in) :: dtype, rank
+    integer(c_int64_t), intent(out) :: size(:)
+    type(c_ptr) :: data
+    data = c_null_ptr
+    if (.not. has_layout(call, tensor, dtype, rank, size)) return
+    data = ls_data(tensor)
+    if (.not. c_associated(data)) call rename_error("ls_data", call)
   end function
 
   ! Returns LS_OK if ls_array_copy can copy the tensor into an array of this shape. Otherwise sets this thread's error.
@@ -4436,7 +4536,7 @@ contains
     integer, intent(in) :: array(:)
     integer(c_int) :: status
     integer(c_int64_t) :: size_of(size(array))
-    if (.not. has_layout(tensor, dtype, size(array), size_of)) then
+    if (.not. has_layout("ls_array_copy", tensor, dtype, size(array), size_of)) then
       status = ls_error_status()
     else if (any(size_of /= array)) then
       status = ls_error_set_text(LS_ERR_SHAPE, "ls_array_copy: in the order of Fortran, the tensor has shape " // &
@@ -12071,9 +12171,10 @@ contains
     is_null_tensor = .not. c_associated(handle%ptr)
   end function
 
-  subroutine check_tensor(handle)
+  subroutine check_tensor(handle, where)
     type(ls_tensor), intent(in) :: handle
-    if (.not. c_associated(handle%ptr)) call stop_with_message()
+    character(*), intent(in), optional :: where
+    if (.not. c_associated(handle%ptr)) call stop_with_message(where)
   end subroutine
 
   pure logical function is_null_scope(handle)
@@ -12081,9 +12182,10 @@ contains
     is_null_scope = .not. c_associated(handle%ptr)
   end function
 
-  subroutine check_scope(handle)
+  subroutine check_scope(handle, where)
     type(ls_scope), intent(in) :: handle
-    if (.not. c_associated(handle%ptr)) call stop_with_message()
+    character(*), intent(in), optional :: where
+    if (.not. c_associated(handle%ptr)) call stop_with_message(where)
   end subroutine
 
   pure logical function is_null_comm(handle)
@@ -12091,9 +12193,10 @@ contains
     is_null_comm = .not. c_associated(handle%ptr)
   end function
 
-  subroutine check_comm(handle)
+  subroutine check_comm(handle, where)
     type(ls_comm), intent(in) :: handle
-    if (.not. c_associated(handle%ptr)) call stop_with_message()
+    character(*), intent(in), optional :: where
+    if (.not. c_associated(handle%ptr)) call stop_with_message(where)
   end subroutine
 
   pure logical function is_null_work(handle)
@@ -12101,9 +12204,10 @@ contains
     is_null_work = .not. c_associated(handle%ptr)
   end function
 
-  subroutine check_work(handle)
+  subroutine check_work(handle, where)
     type(ls_work), intent(in) :: handle
-    if (.not. c_associated(handle%ptr)) call stop_with_message()
+    character(*), intent(in), optional :: where
+    if (.not. c_associated(handle%ptr)) call stop_with_message(where)
   end subroutine
 
   pure logical function is_null_store(handle)
@@ -12111,9 +12215,10 @@ contains
     is_null_store = .not. c_associated(handle%ptr)
   end function
 
-  subroutine check_store(handle)
+  subroutine check_store(handle, where)
     type(ls_store), intent(in) :: handle
-    if (.not. c_associated(handle%ptr)) call stop_with_message()
+    character(*), intent(in), optional :: where
+    if (.not. c_associated(handle%ptr)) call stop_with_message(where)
   end subroutine
 
   pure logical function is_null_csv_classes(handle)
@@ -12121,9 +12226,10 @@ contains
     is_null_csv_classes = .not. c_associated(handle%ptr)
   end function
 
-  subroutine check_csv_classes(handle)
+  subroutine check_csv_classes(handle, where)
     type(ls_csv_classes), intent(in) :: handle
-    if (.not. c_associated(handle%ptr)) call stop_with_message()
+    character(*), intent(in), optional :: where
+    if (.not. c_associated(handle%ptr)) call stop_with_message(where)
   end subroutine
 
   pure logical function is_null_safetensors(handle)
@@ -12131,9 +12237,10 @@ contains
     is_null_safetensors = .not. c_associated(handle%ptr)
   end function
 
-  subroutine check_safetensors(handle)
+  subroutine check_safetensors(handle, where)
     type(ls_safetensors), intent(in) :: handle
-    if (.not. c_associated(handle%ptr)) call stop_with_message()
+    character(*), intent(in), optional :: where
+    if (.not. c_associated(handle%ptr)) call stop_with_message(where)
   end subroutine
 
   pure logical function is_null_npz(handle)
@@ -12141,9 +12248,10 @@ contains
     is_null_npz = .not. c_associated(handle%ptr)
   end function
 
-  subroutine check_npz(handle)
+  subroutine check_npz(handle, where)
     type(ls_npz), intent(in) :: handle
-    if (.not. c_associated(handle%ptr)) call stop_with_message()
+    character(*), intent(in), optional :: where
+    if (.not. c_associated(handle%ptr)) call stop_with_message(where)
   end subroutine
 
   pure logical function is_null_events(handle)
@@ -12151,9 +12259,10 @@ contains
     is_null_events = .not. c_associated(handle%ptr)
   end function
 
-  subroutine check_events(handle)
+  subroutine check_events(handle, where)
     type(ls_events), intent(in) :: handle
-    if (.not. c_associated(handle%ptr)) call stop_with_message()
+    character(*), intent(in), optional :: where
+    if (.not. c_associated(handle%ptr)) call stop_with_message(where)
   end subroutine
 
   pure logical function is_null_module(handle)
@@ -12161,9 +12270,10 @@ contains
     is_null_module = .not. c_associated(handle%ptr)
   end function
 
-  subroutine check_module(handle)
+  subroutine check_module(handle, where)
     type(ls_module), intent(in) :: handle
-    if (.not. c_associated(handle%ptr)) call stop_with_message()
+    character(*), intent(in), optional :: where
+    if (.not. c_associated(handle%ptr)) call stop_with_message(where)
   end subroutine
 
   pure logical function is_null_dataset(handle)
@@ -12171,9 +12281,10 @@ contains
     is_null_dataset = .not. c_associated(handle%ptr)
   end function
 
-  subroutine check_dataset(handle)
+  subroutine check_dataset(handle, where)
     type(ls_dataset), intent(in) :: handle
-    if (.not. c_associated(handle%ptr)) call stop_with_message()
+    character(*), intent(in), optional :: where
+    if (.not. c_associated(handle%ptr)) call stop_with_message(where)
   end subroutine
 
   pure logical function is_null_loader(handle)
@@ -12181,9 +12292,10 @@ contains
     is_null_loader = .not. c_associated(handle%ptr)
   end function
 
-  subroutine check_loader(handle)
+  subroutine check_loader(handle, where)
     type(ls_loader), intent(in) :: handle
-    if (.not. c_associated(handle%ptr)) call stop_with_message()
+    character(*), intent(in), optional :: where
+    if (.not. c_associated(handle%ptr)) call stop_with_message(where)
   end subroutine
 
   pure logical function is_null_metric(handle)
@@ -12191,9 +12303,10 @@ contains
     is_null_metric = .not. c_associated(handle%ptr)
   end function
 
-  subroutine check_metric(handle)
+  subroutine check_metric(handle, where)
     type(ls_metric), intent(in) :: handle
-    if (.not. c_associated(handle%ptr)) call stop_with_message()
+    character(*), intent(in), optional :: where
+    if (.not. c_associated(handle%ptr)) call stop_with_message(where)
   end subroutine
 
   pure logical function is_null_optimizer(handle)
@@ -12201,9 +12314,10 @@ contains
     is_null_optimizer = .not. c_associated(handle%ptr)
   end function
 
-  subroutine check_optimizer(handle)
+  subroutine check_optimizer(handle, where)
     type(ls_optimizer), intent(in) :: handle
-    if (.not. c_associated(handle%ptr)) call stop_with_message()
+    character(*), intent(in), optional :: where
+    if (.not. c_associated(handle%ptr)) call stop_with_message(where)
   end subroutine
 
   pure logical function is_null_schedule(handle)
@@ -12211,9 +12325,10 @@ contains
     is_null_schedule = .not. c_associated(handle%ptr)
   end function
 
-  subroutine check_schedule(handle)
+  subroutine check_schedule(handle, where)
     type(ls_schedule), intent(in) :: handle
-    if (.not. c_associated(handle%ptr)) call stop_with_message()
+    character(*), intent(in), optional :: where
+    if (.not. c_associated(handle%ptr)) call stop_with_message(where)
   end subroutine
 
   pure logical function is_null_grad_scaler(handle)
@@ -12221,9 +12336,10 @@ contains
     is_null_grad_scaler = .not. c_associated(handle%ptr)
   end function
 
-  subroutine check_grad_scaler(handle)
+  subroutine check_grad_scaler(handle, where)
     type(ls_grad_scaler), intent(in) :: handle
-    if (.not. c_associated(handle%ptr)) call stop_with_message()
+    character(*), intent(in), optional :: where
+    if (.not. c_associated(handle%ptr)) call stop_with_message(where)
   end subroutine
 
   pure logical function is_null_ema(handle)
@@ -12231,9 +12347,10 @@ contains
     is_null_ema = .not. c_associated(handle%ptr)
   end function
 
-  subroutine check_ema(handle)
+  subroutine check_ema(handle, where)
     type(ls_ema), intent(in) :: handle
-    if (.not. c_associated(handle%ptr)) call stop_with_message()
+    character(*), intent(in), optional :: where
+    if (.not. c_associated(handle%ptr)) call stop_with_message(where)
   end subroutine
 
   pure logical function is_null_handle(handle)
@@ -12241,9 +12358,10 @@ contains
     is_null_handle = .not. c_associated(handle%ptr)
   end function
 
-  subroutine check_handle(handle)
+  subroutine check_handle(handle, where)
     type(ls_handle), intent(in) :: handle
-    if (.not. c_associated(handle%ptr)) call stop_with_message()
+    character(*), intent(in), optional :: where
+    if (.not. c_associated(handle%ptr)) call stop_with_message(where)
   end subroutine
 
   pure logical function is_null_reducer(handle)
@@ -12251,9 +12369,10 @@ contains
     is_null_reducer = .not. c_associated(handle%ptr)
   end function
 
-  subroutine check_reducer(handle)
+  subroutine check_reducer(handle, where)
     type(ls_reducer), intent(in) :: handle
-    if (.not. c_associated(handle%ptr)) call stop_with_message()
+    character(*), intent(in), optional :: where
+    if (.not. c_associated(handle%ptr)) call stop_with_message(where)
   end subroutine
 
   pure logical function is_null_wire_format(handle)
@@ -12261,9 +12380,10 @@ contains
     is_null_wire_format = .not. c_associated(handle%ptr)
   end function
 
-  subroutine check_wire_format(handle)
+  subroutine check_wire_format(handle, where)
     type(ls_wire_format), intent(in) :: handle
-    if (.not. c_associated(handle%ptr)) call stop_with_message()
+    character(*), intent(in), optional :: where
+    if (.not. c_associated(handle%ptr)) call stop_with_message(where)
   end subroutine
 
   pure logical function is_null_outer(handle)
@@ -12271,9 +12391,10 @@ contains
     is_null_outer = .not. c_associated(handle%ptr)
   end function
 
-  subroutine check_outer(handle)
+  subroutine check_outer(handle, where)
     type(ls_outer), intent(in) :: handle
-    if (.not. c_associated(handle%ptr)) call stop_with_message()
+    character(*), intent(in), optional :: where
+    if (.not. c_associated(handle%ptr)) call stop_with_message(where)
   end subroutine
 
   pure logical function is_null_trial(handle)
@@ -12281,9 +12402,10 @@ contains
     is_null_trial = .not. c_associated(handle%ptr)
   end function
 
-  subroutine check_trial(handle)
+  subroutine check_trial(handle, where)
     type(ls_trial), intent(in) :: handle
-    if (.not. c_associated(handle%ptr)) call stop_with_message()
+    character(*), intent(in), optional :: where
+    if (.not. c_associated(handle%ptr)) call stop_with_message(where)
   end subroutine
 
   pure logical function is_null_callback(handle)
@@ -12291,9 +12413,10 @@ contains
     is_null_callback = .not. c_associated(handle%ptr)
   end function
 
-  subroutine check_callback(handle)
+  subroutine check_callback(handle, where)
     type(ls_callback), intent(in) :: handle
-    if (.not. c_associated(handle%ptr)) call stop_with_message()
+    character(*), intent(in), optional :: where
+    if (.not. c_associated(handle%ptr)) call stop_with_message(where)
   end subroutine
 
   pure logical function is_null_step(handle)
@@ -12301,9 +12424,10 @@ contains
     is_null_step = .not. c_associated(handle%ptr)
   end function
 
-  subroutine check_step(handle)
+  subroutine check_step(handle, where)
     type(ls_step), intent(in) :: handle
-    if (.not. c_associated(handle%ptr)) call stop_with_message()
+    character(*), intent(in), optional :: where
+    if (.not. c_associated(handle%ptr)) call stop_with_message(where)
   end subroutine
 
   function ls_from_f32_1(array) result(tensor)
@@ -12316,10 +12440,14 @@ contains
   end function
 
   function ls_view_f32_1(array) result(tensor)
-    real(c_float), intent(in), target :: array(:)
+    real(c_float), pointer, intent(in) :: array(:)
     type(ls_tensor) :: tensor
     type(c_ptr) :: data
     data = c_null_ptr
+    if (.not. associated(array)) then
+      call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not allocated or the pointer is not associated")
+      return
+    end if
     if (size(array) > 0) data = c_loc(array(lbound(array, 1)))
     tensor = view_of(reversed(shape(array, c_int64_t)), LS_F32, data, is_contiguous(array))
   end function
@@ -12330,8 +12458,7 @@ contains
     integer(c_int64_t) :: size(1)
     type(c_ptr) :: data
     nullify (array)
-    if (.not. has_layout(tensor, LS_F32, 1, size)) return
-    data = ls_data(tensor)
+    data = elements_of("ls_array", tensor, LS_F32, 1, size)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
@@ -12339,11 +12466,14 @@ contains
     type(ls_tensor), intent(in) :: tensor
     real(c_float), intent(inout) :: array(:)
     real(c_float), pointer :: elements(:)
+    integer(c_int64_t) :: size_of(1)
     integer(c_int) :: status
+    type(c_ptr) :: data
     status = layout_status(tensor, LS_F32, shape(array))
     if (status /= LS_OK .or. size(array) == 0) return
-    call ls_array_f32_1(tensor, elements)
-    if (associated(elements)) then
+    data = elements_of("ls_array_copy", tensor, LS_F32, 1, size_of)
+    if (c_associated(data)) then
+      call c_f_pointer(data, elements, size_of)
       array = elements
     else
       status = ls_error_status()
@@ -12360,10 +12490,14 @@ contains
   end function
 
   function ls_view_f32_2(array) result(tensor)
-    real(c_float), intent(in), target :: array(:,:)
+    real(c_float), pointer, intent(in) :: array(:,:)
     type(ls_tensor) :: tensor
     type(c_ptr) :: data
     data = c_null_ptr
+    if (.not. associated(array)) then
+      call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not allocated or the pointer is not associated")
+      return
+    end if
     if (size(array) > 0) data = c_loc(array(lbound(array, 1), lbound(array, 2)))
     tensor = view_of(reversed(shape(array, c_int64_t)), LS_F32, data, is_contiguous(array))
   end function
@@ -12374,8 +12508,7 @@ contains
     integer(c_int64_t) :: size(2)
     type(c_ptr) :: data
     nullify (array)
-    if (.not. has_layout(tensor, LS_F32, 2, size)) return
-    data = ls_data(tensor)
+    data = elements_of("ls_array", tensor, LS_F32, 2, size)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
@@ -12383,11 +12516,14 @@ contains
     type(ls_tensor), intent(in) :: tensor
     real(c_float), intent(inout) :: array(:,:)
     real(c_float), pointer :: elements(:,:)
+    integer(c_int64_t) :: size_of(2)
     integer(c_int) :: status
+    type(c_ptr) :: data
     status = layout_status(tensor, LS_F32, shape(array))
     if (status /= LS_OK .or. size(array) == 0) return
-    call ls_array_f32_2(tensor, elements)
-    if (associated(elements)) then
+    data = elements_of("ls_array_copy", tensor, LS_F32, 2, size_of)
+    if (c_associated(data)) then
+      call c_f_pointer(data, elements, size_of)
       array = elements
     else
       status = ls_error_status()
@@ -12404,10 +12540,14 @@ contains
   end function
 
   function ls_view_f32_3(array) result(tensor)
-    real(c_float), intent(in), target :: array(:,:,:)
+    real(c_float), pointer, intent(in) :: array(:,:,:)
     type(ls_tensor) :: tensor
     type(c_ptr) :: data
     data = c_null_ptr
+    if (.not. associated(array)) then
+      call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not allocated or the pointer is not associated")
+      return
+    end if
     if (size(array) > 0) data = c_loc(array(lbound(array, 1), lbound(array, 2), lbound(array, 3)))
     tensor = view_of(reversed(shape(array, c_int64_t)), LS_F32, data, is_contiguous(array))
   end function
@@ -12418,8 +12558,7 @@ contains
     integer(c_int64_t) :: size(3)
     type(c_ptr) :: data
     nullify (array)
-    if (.not. has_layout(tensor, LS_F32, 3, size)) return
-    data = ls_data(tensor)
+    data = elements_of("ls_array", tensor, LS_F32, 3, size)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
@@ -12427,11 +12566,14 @@ contains
     type(ls_tensor), intent(in) :: tensor
     real(c_float), intent(inout) :: array(:,:,:)
     real(c_float), pointer :: elements(:,:,:)
+    integer(c_int64_t) :: size_of(3)
     integer(c_int) :: status
+    type(c_ptr) :: data
     status = layout_status(tensor, LS_F32, shape(array))
     if (status /= LS_OK .or. size(array) == 0) return
-    call ls_array_f32_3(tensor, elements)
-    if (associated(elements)) then
+    data = elements_of("ls_array_copy", tensor, LS_F32, 3, size_of)
+    if (c_associated(data)) then
+      call c_f_pointer(data, elements, size_of)
       array = elements
     else
       status = ls_error_status()
@@ -12448,10 +12590,14 @@ contains
   end function
 
   function ls_view_f32_4(array) result(tensor)
-    real(c_float), intent(in), target :: array(:,:,:,:)
+    real(c_float), pointer, intent(in) :: array(:,:,:,:)
     type(ls_tensor) :: tensor
     type(c_ptr) :: data
     data = c_null_ptr
+    if (.not. associated(array)) then
+      call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not allocated or the pointer is not associated")
+      return
+    end if
     if (size(array) > 0) data = c_loc(array(lbound(array, 1), lbound(array, 2), lbound(array, 3), lbound(array, 4)))
     tensor = view_of(reversed(shape(array, c_int64_t)), LS_F32, data, is_contiguous(array))
   end function
@@ -12462,8 +12608,7 @@ contains
     integer(c_int64_t) :: size(4)
     type(c_ptr) :: data
     nullify (array)
-    if (.not. has_layout(tensor, LS_F32, 4, size)) return
-    data = ls_data(tensor)
+    data = elements_of("ls_array", tensor, LS_F32, 4, size)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
@@ -12471,11 +12616,14 @@ contains
     type(ls_tensor), intent(in) :: tensor
     real(c_float), intent(inout) :: array(:,:,:,:)
     real(c_float), pointer :: elements(:,:,:,:)
+    integer(c_int64_t) :: size_of(4)
     integer(c_int) :: status
+    type(c_ptr) :: data
     status = layout_status(tensor, LS_F32, shape(array))
     if (status /= LS_OK .or. size(array) == 0) return
-    call ls_array_f32_4(tensor, elements)
-    if (associated(elements)) then
+    data = elements_of("ls_array_copy", tensor, LS_F32, 4, size_of)
+    if (c_associated(data)) then
+      call c_f_pointer(data, elements, size_of)
       array = elements
     else
       status = ls_error_status()
@@ -12492,10 +12640,14 @@ contains
   end function
 
   function ls_view_f64_1(array) result(tensor)
-    real(c_double), intent(in), target :: array(:)
+    real(c_double), pointer, intent(in) :: array(:)
     type(ls_tensor) :: tensor
     type(c_ptr) :: data
     data = c_null_ptr
+    if (.not. associated(array)) then
+      call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not allocated or the pointer is not associated")
+      return
+    end if
     if (size(array) > 0) data = c_loc(array(lbound(array, 1)))
     tensor = view_of(reversed(shape(array, c_int64_t)), LS_F64, data, is_contiguous(array))
   end function
@@ -12506,8 +12658,7 @@ contains
     integer(c_int64_t) :: size(1)
     type(c_ptr) :: data
     nullify (array)
-    if (.not. has_layout(tensor, LS_F64, 1, size)) return
-    data = ls_data(tensor)
+    data = elements_of("ls_array", tensor, LS_F64, 1, size)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
@@ -12515,11 +12666,14 @@ contains
     type(ls_tensor), intent(in) :: tensor
     real(c_double), intent(inout) :: array(:)
     real(c_double), pointer :: elements(:)
+    integer(c_int64_t) :: size_of(1)
     integer(c_int) :: status
+    type(c_ptr) :: data
     status = layout_status(tensor, LS_F64, shape(array))
     if (status /= LS_OK .or. size(array) == 0) return
-    call ls_array_f64_1(tensor, elements)
-    if (associated(elements)) then
+    data = elements_of("ls_array_copy", tensor, LS_F64, 1, size_of)
+    if (c_associated(data)) then
+      call c_f_pointer(data, elements, size_of)
       array = elements
     else
       status = ls_error_status()
@@ -12536,10 +12690,14 @@ contains
   end function
 
   function ls_view_f64_2(array) result(tensor)
-    real(c_double), intent(in), target :: array(:,:)
+    real(c_double), pointer, intent(in) :: array(:,:)
     type(ls_tensor) :: tensor
     type(c_ptr) :: data
     data = c_null_ptr
+    if (.not. associated(array)) then
+      call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not allocated or the pointer is not associated")
+      return
+    end if
     if (size(array) > 0) data = c_loc(array(lbound(array, 1), lbound(array, 2)))
     tensor = view_of(reversed(shape(array, c_int64_t)), LS_F64, data, is_contiguous(array))
   end function
@@ -12550,8 +12708,7 @@ contains
     integer(c_int64_t) :: size(2)
     type(c_ptr) :: data
     nullify (array)
-    if (.not. has_layout(tensor, LS_F64, 2, size)) return
-    data = ls_data(tensor)
+    data = elements_of("ls_array", tensor, LS_F64, 2, size)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
@@ -12559,11 +12716,14 @@ contains
     type(ls_tensor), intent(in) :: tensor
     real(c_double), intent(inout) :: array(:,:)
     real(c_double), pointer :: elements(:,:)
+    integer(c_int64_t) :: size_of(2)
     integer(c_int) :: status
+    type(c_ptr) :: data
     status = layout_status(tensor, LS_F64, shape(array))
     if (status /= LS_OK .or. size(array) == 0) return
-    call ls_array_f64_2(tensor, elements)
-    if (associated(elements)) then
+    data = elements_of("ls_array_copy", tensor, LS_F64, 2, size_of)
+    if (c_associated(data)) then
+      call c_f_pointer(data, elements, size_of)
       array = elements
     else
       status = ls_error_status()
@@ -12580,10 +12740,14 @@ contains
   end function
 
   function ls_view_f64_3(array) result(tensor)
-    real(c_double), intent(in), target :: array(:,:,:)
+    real(c_double), pointer, intent(in) :: array(:,:,:)
     type(ls_tensor) :: tensor
     type(c_ptr) :: data
     data = c_null_ptr
+    if (.not. associated(array)) then
+      call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not allocated or the pointer is not associated")
+      return
+    end if
     if (size(array) > 0) data = c_loc(array(lbound(array, 1), lbound(array, 2), lbound(array, 3)))
     tensor = view_of(reversed(shape(array, c_int64_t)), LS_F64, data, is_contiguous(array))
   end function
@@ -12594,8 +12758,7 @@ contains
     integer(c_int64_t) :: size(3)
     type(c_ptr) :: data
     nullify (array)
-    if (.not. has_layout(tensor, LS_F64, 3, size)) return
-    data = ls_data(tensor)
+    data = elements_of("ls_array", tensor, LS_F64, 3, size)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
@@ -12603,11 +12766,14 @@ contains
     type(ls_tensor), intent(in) :: tensor
     real(c_double), intent(inout) :: array(:,:,:)
     real(c_double), pointer :: elements(:,:,:)
+    integer(c_int64_t) :: size_of(3)
     integer(c_int) :: status
+    type(c_ptr) :: data
     status = layout_status(tensor, LS_F64, shape(array))
     if (status /= LS_OK .or. size(array) == 0) return
-    call ls_array_f64_3(tensor, elements)
-    if (associated(elements)) then
+    data = elements_of("ls_array_copy", tensor, LS_F64, 3, size_of)
+    if (c_associated(data)) then
+      call c_f_pointer(data, elements, size_of)
       array = elements
     else
       status = ls_error_status()
@@ -12624,10 +12790,14 @@ contains
   end function
 
   function ls_view_f64_4(array) result(tensor)
-    real(c_double), intent(in), target :: array(:,:,:,:)
+    real(c_double), pointer, intent(in) :: array(:,:,:,:)
     type(ls_tensor) :: tensor
     type(c_ptr) :: data
     data = c_null_ptr
+    if (.not. associated(array)) then
+      call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not allocated or the pointer is not associated")
+      return
+    end if
     if (size(array) > 0) data = c_loc(array(lbound(array, 1), lbound(array, 2), lbound(array, 3), lbound(array, 4)))
     tensor = view_of(reversed(shape(array, c_int64_t)), LS_F64, data, is_contiguous(array))
   end function
@@ -12638,8 +12808,7 @@ contains
     integer(c_int64_t) :: size(4)
     type(c_ptr) :: data
     nullify (array)
-    if (.not. has_layout(tensor, LS_F64, 4, size)) return
-    data = ls_data(tensor)
+    data = elements_of("ls_array", tensor, LS_F64, 4, size)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
@@ -12647,11 +12816,14 @@ contains
     type(ls_tensor), intent(in) :: tensor
     real(c_double), intent(inout) :: array(:,:,:,:)
     real(c_double), pointer :: elements(:,:,:,:)
+    integer(c_int64_t) :: size_of(4)
     integer(c_int) :: status
+    type(c_ptr) :: data
     status = layout_status(tensor, LS_F64, shape(array))
     if (status /= LS_OK .or. size(array) == 0) return
-    call ls_array_f64_4(tensor, elements)
-    if (associated(elements)) then
+    data = elements_of("ls_array_copy", tensor, LS_F64, 4, size_of)
+    if (c_associated(data)) then
+      call c_f_pointer(data, elements, size_of)
       array = elements
     else
       status = ls_error_status()
@@ -12668,10 +12840,14 @@ contains
   end function
 
   function ls_view_i32_1(array) result(tensor)
-    integer(c_int32_t), intent(in), target :: array(:)
+    integer(c_int32_t), pointer, intent(in) :: array(:)
     type(ls_tensor) :: tensor
     type(c_ptr) :: data
     data = c_null_ptr
+    if (.not. associated(array)) then
+      call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not allocated or the pointer is not associated")
+      return
+    end if
     if (size(array) > 0) data = c_loc(array(lbound(array, 1)))
     tensor = view_of(reversed(shape(array, c_int64_t)), LS_I32, data, is_contiguous(array))
   end function
@@ -12682,8 +12858,7 @@ contains
     integer(c_int64_t) :: size(1)
     type(c_ptr) :: data
     nullify (array)
-    if (.not. has_layout(tensor, LS_I32, 1, size)) return
-    data = ls_data(tensor)
+    data = elements_of("ls_array", tensor, LS_I32, 1, size)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
@@ -12691,11 +12866,14 @@ contains
     type(ls_tensor), intent(in) :: tensor
     integer(c_int32_t), intent(inout) :: array(:)
     integer(c_int32_t), pointer :: elements(:)
+    integer(c_int64_t) :: size_of(1)
     integer(c_int) :: status
+    type(c_ptr) :: data
     status = layout_status(tensor, LS_I32, shape(array))
     if (status /= LS_OK .or. size(array) == 0) return
-    call ls_array_i32_1(tensor, elements)
-    if (associated(elements)) then
+    data = elements_of("ls_array_copy", tensor, LS_I32, 1, size_of)
+    if (c_associated(data)) then
+      call c_f_pointer(data, elements, size_of)
       array = elements
     else
       status = ls_error_status()
@@ -12712,10 +12890,14 @@ contains
   end function
 
   function ls_view_i32_2(array) result(tensor)
-    integer(c_int32_t), intent(in), target :: array(:,:)
+    integer(c_int32_t), pointer, intent(in) :: array(:,:)
     type(ls_tensor) :: tensor
     type(c_ptr) :: data
     data = c_null_ptr
+    if (.not. associated(array)) then
+      call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not allocated or the pointer is not associated")
+      return
+    end if
     if (size(array) > 0) data = c_loc(array(lbound(array, 1), lbound(array, 2)))
     tensor = view_of(reversed(shape(array, c_int64_t)), LS_I32, data, is_contiguous(array))
   end function
@@ -12726,8 +12908,7 @@ contains
     integer(c_int64_t) :: size(2)
     type(c_ptr) :: data
     nullify (array)
-    if (.not. has_layout(tensor, LS_I32, 2, size)) return
-    data = ls_data(tensor)
+    data = elements_of("ls_array", tensor, LS_I32, 2, size)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
@@ -12735,11 +12916,14 @@ contains
     type(ls_tensor), intent(in) :: tensor
     integer(c_int32_t), intent(inout) :: array(:,:)
     integer(c_int32_t), pointer :: elements(:,:)
+    integer(c_int64_t) :: size_of(2)
     integer(c_int) :: status
+    type(c_ptr) :: data
     status = layout_status(tensor, LS_I32, shape(array))
     if (status /= LS_OK .or. size(array) == 0) return
-    call ls_array_i32_2(tensor, elements)
-    if (associated(elements)) then
+    data = elements_of("ls_array_copy", tensor, LS_I32, 2, size_of)
+    if (c_associated(data)) then
+      call c_f_pointer(data, elements, size_of)
       array = elements
     else
       status = ls_error_status()
@@ -12756,10 +12940,14 @@ contains
   end function
 
   function ls_view_i32_3(array) result(tensor)
-    integer(c_int32_t), intent(in), target :: array(:,:,:)
+    integer(c_int32_t), pointer, intent(in) :: array(:,:,:)
     type(ls_tensor) :: tensor
     type(c_ptr) :: data
     data = c_null_ptr
+    if (.not. associated(array)) then
+      call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not allocated or the pointer is not associated")
+      return
+    end if
     if (size(array) > 0) data = c_loc(array(lbound(array, 1), lbound(array, 2), lbound(array, 3)))
     tensor = view_of(reversed(shape(array, c_int64_t)), LS_I32, data, is_contiguous(array))
   end function
@@ -12770,8 +12958,7 @@ contains
     integer(c_int64_t) :: size(3)
     type(c_ptr) :: data
     nullify (array)
-    if (.not. has_layout(tensor, LS_I32, 3, size)) return
-    data = ls_data(tensor)
+    data = elements_of("ls_array", tensor, LS_I32, 3, size)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
@@ -12779,11 +12966,14 @@ contains
     type(ls_tensor), intent(in) :: tensor
     integer(c_int32_t), intent(inout) :: array(:,:,:)
     integer(c_int32_t), pointer :: elements(:,:,:)
+    integer(c_int64_t) :: size_of(3)
     integer(c_int) :: status
+    type(c_ptr) :: data
     status = layout_status(tensor, LS_I32, shape(array))
     if (status /= LS_OK .or. size(array) == 0) return
-    call ls_array_i32_3(tensor, elements)
-    if (associated(elements)) then
+    data = elements_of("ls_array_copy", tensor, LS_I32, 3, size_of)
+    if (c_associated(data)) then
+      call c_f_pointer(data, elements, size_of)
       array = elements
     else
       status = ls_error_status()
@@ -12800,10 +12990,14 @@ contains
   end function
 
   function ls_view_i32_4(array) result(tensor)
-    integer(c_int32_t), intent(in), target :: array(:,:,:,:)
+    integer(c_int32_t), pointer, intent(in) :: array(:,:,:,:)
     type(ls_tensor) :: tensor
     type(c_ptr) :: data
     data = c_null_ptr
+    if (.not. associated(array)) then
+      call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not allocated or the pointer is not associated")
+      return
+    end if
     if (size(array) > 0) data = c_loc(array(lbound(array, 1), lbound(array, 2), lbound(array, 3), lbound(array, 4)))
     tensor = view_of(reversed(shape(array, c_int64_t)), LS_I32, data, is_contiguous(array))
   end function
@@ -12814,8 +13008,7 @@ contains
     integer(c_int64_t) :: size(4)
     type(c_ptr) :: data
     nullify (array)
-    if (.not. has_layout(tensor, LS_I32, 4, size)) return
-    data = ls_data(tensor)
+    data = elements_of("ls_array", tensor, LS_I32, 4, size)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
@@ -12823,11 +13016,14 @@ contains
     type(ls_tensor), intent(in) :: tensor
     integer(c_int32_t), intent(inout) :: array(:,:,:,:)
     integer(c_int32_t), pointer :: elements(:,:,:,:)
+    integer(c_int64_t) :: size_of(4)
     integer(c_int) :: status
+    type(c_ptr) :: data
     status = layout_status(tensor, LS_I32, shape(array))
     if (status /= LS_OK .or. size(array) == 0) return
-    call ls_array_i32_4(tensor, elements)
-    if (associated(elements)) then
+    data = elements_of("ls_array_copy", tensor, LS_I32, 4, size_of)
+    if (c_associated(data)) then
+      call c_f_pointer(data, elements, size_of)
       array = elements
     else
       status = ls_error_status()
@@ -12844,10 +13040,14 @@ contains
   end function
 
   function ls_view_i64_1(array) result(tensor)
-    integer(c_int64_t), intent(in), target :: array(:)
+    integer(c_int64_t), pointer, intent(in) :: array(:)
     type(ls_tensor) :: tensor
     type(c_ptr) :: data
     data = c_null_ptr
+    if (.not. associated(array)) then
+      call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not allocated or the pointer is not associated")
+      return
+    end if
     if (size(array) > 0) data = c_loc(array(lbound(array, 1)))
     tensor = view_of(reversed(shape(array, c_int64_t)), LS_I64, data, is_contiguous(array))
   end function
@@ -12858,8 +13058,7 @@ contains
     integer(c_int64_t) :: size(1)
     type(c_ptr) :: data
     nullify (array)
-    if (.not. has_layout(tensor, LS_I64, 1, size)) return
-    data = ls_data(tensor)
+    data = elements_of("ls_array", tensor, LS_I64, 1, size)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
@@ -12867,11 +13066,14 @@ contains
     type(ls_tensor), intent(in) :: tensor
     integer(c_int64_t), intent(inout) :: array(:)
     integer(c_int64_t), pointer :: elements(:)
+    integer(c_int64_t) :: size_of(1)
     integer(c_int) :: status
+    type(c_ptr) :: data
     status = layout_status(tensor, LS_I64, shape(array))
     if (status /= LS_OK .or. size(array) == 0) return
-    call ls_array_i64_1(tensor, elements)
-    if (associated(elements)) then
+    data = elements_of("ls_array_copy", tensor, LS_I64, 1, size_of)
+    if (c_associated(data)) then
+      call c_f_pointer(data, elements, size_of)
       array = elements
     else
       status = ls_error_status()
@@ -12888,10 +13090,14 @@ contains
   end function
 
   function ls_view_i64_2(array) result(tensor)
-    integer(c_int64_t), intent(in), target :: array(:,:)
+    integer(c_int64_t), pointer, intent(in) :: array(:,:)
     type(ls_tensor) :: tensor
     type(c_ptr) :: data
     data = c_null_ptr
+    if (.not. associated(array)) then
+      call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not allocated or the pointer is not associated")
+      return
+    end if
     if (size(array) > 0) data = c_loc(array(lbound(array, 1), lbound(array, 2)))
     tensor = view_of(reversed(shape(array, c_int64_t)), LS_I64, data, is_contiguous(array))
   end function
@@ -12902,8 +13108,7 @@ contains
     integer(c_int64_t) :: size(2)
     type(c_ptr) :: data
     nullify (array)
-    if (.not. has_layout(tensor, LS_I64, 2, size)) return
-    data = ls_data(tensor)
+    data = elements_of("ls_array", tensor, LS_I64, 2, size)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
@@ -12911,11 +13116,14 @@ contains
     type(ls_tensor), intent(in) :: tensor
     integer(c_int64_t), intent(inout) :: array(:,:)
     integer(c_int64_t), pointer :: elements(:,:)
+    integer(c_int64_t) :: size_of(2)
     integer(c_int) :: status
+    type(c_ptr) :: data
     status = layout_status(tensor, LS_I64, shape(array))
     if (status /= LS_OK .or. size(array) == 0) return
-    call ls_array_i64_2(tensor, elements)
-    if (associated(elements)) then
+    data = elements_of("ls_array_copy", tensor, LS_I64, 2, size_of)
+    if (c_associated(data)) then
+      call c_f_pointer(data, elements, size_of)
       array = elements
     else
       status = ls_error_status()
@@ -12932,10 +13140,14 @@ contains
   end function
 
   function ls_view_i64_3(array) result(tensor)
-    integer(c_int64_t), intent(in), target :: array(:,:,:)
+    integer(c_int64_t), pointer, intent(in) :: array(:,:,:)
     type(ls_tensor) :: tensor
     type(c_ptr) :: data
     data = c_null_ptr
+    if (.not. associated(array)) then
+      call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not allocated or the pointer is not associated")
+      return
+    end if
     if (size(array) > 0) data = c_loc(array(lbound(array, 1), lbound(array, 2), lbound(array, 3)))
     tensor = view_of(reversed(shape(array, c_int64_t)), LS_I64, data, is_contiguous(array))
   end function
@@ -12946,8 +13158,7 @@ contains
     integer(c_int64_t) :: size(3)
     type(c_ptr) :: data
     nullify (array)
-    if (.not. has_layout(tensor, LS_I64, 3, size)) return
-    data = ls_data(tensor)
+    data = elements_of("ls_array", tensor, LS_I64, 3, size)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
@@ -12955,11 +13166,14 @@ contains
     type(ls_tensor), intent(in) :: tensor
     integer(c_int64_t), intent(inout) :: array(:,:,:)
     integer(c_int64_t), pointer :: elements(:,:,:)
+    integer(c_int64_t) :: size_of(3)
     integer(c_int) :: status
+    type(c_ptr) :: data
     status = layout_status(tensor, LS_I64, shape(array))
     if (status /= LS_OK .or. size(array) == 0) return
-    call ls_array_i64_3(tensor, elements)
-    if (associated(elements)) then
+    data = elements_of("ls_array_copy", tensor, LS_I64, 3, size_of)
+    if (c_associated(data)) then
+      call c_f_pointer(data, elements, size_of)
       array = elements
     else
       status = ls_error_status()
@@ -12976,10 +13190,14 @@ contains
   end function
 
   function ls_view_i64_4(array) result(tensor)
-    integer(c_int64_t), intent(in), target :: array(:,:,:,:)
+    integer(c_int64_t), pointer, intent(in) :: array(:,:,:,:)
     type(ls_tensor) :: tensor
     type(c_ptr) :: data
     data = c_null_ptr
+    if (.not. associated(array)) then
+      call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not allocated or the pointer is not associated")
+      return
+    end if
     if (size(array) > 0) data = c_loc(array(lbound(array, 1), lbound(array, 2), lbound(array, 3), lbound(array, 4)))
     tensor = view_of(reversed(shape(array, c_int64_t)), LS_I64, data, is_contiguous(array))
   end function
@@ -12990,8 +13208,7 @@ contains
     integer(c_int64_t) :: size(4)
     type(c_ptr) :: data
     nullify (array)
-    if (.not. has_layout(tensor, LS_I64, 4, size)) return
-    data = ls_data(tensor)
+    data = elements_of("ls_array", tensor, LS_I64, 4, size)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
@@ -12999,11 +13216,14 @@ contains
     type(ls_tensor), intent(in) :: tensor
     integer(c_int64_t), intent(inout) :: array(:,:,:,:)
     integer(c_int64_t), pointer :: elements(:,:,:,:)
+    integer(c_int64_t) :: size_of(4)
     integer(c_int) :: status
+    type(c_ptr) :: data
     status = layout_status(tensor, LS_I64, shape(array))
     if (status /= LS_OK .or. size(array) == 0) return
-    call ls_array_i64_4(tensor, elements)
-    if (associated(elements)) then
+    data = elements_of("ls_array_copy", tensor, LS_I64, 4, size_of)
+    if (c_associated(data)) then
+      call c_f_pointer(data, elements, size_of)
       array = elements
     else
       status = ls_error_status()

@@ -299,7 +299,11 @@ ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_data_paral
     ls_module *module = ls_module_new(&data_parallel_type);
     if (module == NULL || comm == NULL || ls_comm_check_open("ls_data_parallel", comm) != LS_OK) {
         if (module != NULL && comm == NULL) {
-            (void)ls_fail_missing("ls_data_parallel: the communicator");
+            (void)(ls_error_status() != LS_OK
+                       ? ls_fail_missing("ls_data_parallel: the communicator")
+                       : ls_fail(LS_ERR_ARGUMENT,
+                                 "ls_data_parallel: the communicator is NULL; create it with ls_init or "
+                                 "ls_comm_from_mpi"));
         }
         ls_module_consume(model);
         ls_module_free(module);

@@ -94,7 +94,9 @@ check "types and constants are found" test "$(grep -c '^ls_' found)" -gt 120 -a 
 
 # ---- results ----
 check "fortran_program builds" gfortran "${strict[@]}" -g "$LS_SOURCE/tests/shell/fortran_program.f90" "${flags[@]}" -o program
-check "perceptron builds" gfortran "${strict[@]}" "$LS_SOURCE/examples/fortran/perceptron.f90" "${flags[@]}" -o perceptron
+examples=prefix/share/lockstep/examples
+check "the examples of the guides are installed" is "$(ls $examples)" "$(printf '%s\n' heat.f90 heat_mpi.c perceptron.f90)"
+check "perceptron builds" gfortran "${strict[@]}" $examples/perceptron.f90 "${flags[@]}" -o perceptron
 hashes() {
     sed -n 's/^\(rank [0-9]*\) parameters \([0-9A-Fa-f]\{16\}\)$/\1 \2/p' out | tr A-F a-f | sort
 }
@@ -114,11 +116,15 @@ check "the program built by CMake" is "$(project/build/program)" right
 page=$LS_SOURCE/docs/howto/fortran.md
 awk '/^```/ { inside = $0 == "```fortran"; if (inside) count++; next } inside { print >("snippet" count) }' "$page"
 for snippet in snippet?; do
+    if grep -q '^ *use mpi' "$snippet"; then # shell/mpi_programs builds and runs it
+        rm "$snippet"
+        continue
+    fi
     if ! grep -q '^\(program\|module\) ' $snippet; then # statements, with these declarations around them
         {
-            printf '%s\n' 'subroutine snippet(world, model, x, y, solver_comm)' 'use lockstep' 'use own_callbacks' 'implicit none' \
+            printf '%s\n' 'subroutine snippet(world, model, x, y, u)' 'use lockstep' 'use own_callbacks' 'implicit none' \
                 'type(ls_comm), intent(inout) :: world' 'type(ls_module), intent(inout) :: model' \
-                'type(ls_tensor), intent(inout) :: x, y' 'integer, intent(in) :: solver_comm' block
+                'type(ls_tensor), intent(inout) :: x, y' 'real(c_double), intent(in) :: u(:, :)' block
             cat $snippet
             printf '%s\n' 'end block' 'end subroutine'
         } >wrapped && mv wrapped $snippet
@@ -158,6 +164,17 @@ check "ls_check prints the rank" says err '^lockstep (rank 0): ls_nn_linear: .*-
 check "ls_check prints one line" is "$(grep -c STOP err)" 0
 launch run -n 1 ./mistake status </dev/null
 check "ls_check of a status without a message prints its name" says err '^lockstep (rank 0): LS_ERR_STATE$'
+sed 's/ls_check(model)/ls_check(model, "make the model  ")/; s/ls_check(LS_ERR_STATE)/ls_check(LS_ERR_STATE, "step")/' mistake.f90 >where.f90
+check "ls_check with a text builds" gfortran where.f90 "${flags[@]}" -o where
+launch run -n 1 ./where </dev/null
+check "ls_check of an object prints the text first" says err '^lockstep (rank 0): make the model: ls_nn_linear: .*-2'
+launch run -n 1 ./where status </dev/null
+check "ls_check of a status prints the text first" says err '^lockstep (rank 0): step: LS_ERR_STATE$'
+sed 's/^  model = .*/  model = ls_data_parallel(ls_nn_linear(2, 1), ls_comm())/' mistake.f90 >absent.f90
+check "a program without a communicator builds" gfortran absent.f90 "${flags[@]}" -o absent
+./absent >out 2>err
+check "ls_data_parallel without a communicator says what to do" \
+    says err 'ls_data_parallel: the communicator is NULL; create it with ls_init or ls_comm_from_mpi$'
 env OMPI_COMM_WORLD_RANK=1 ./program_of_mpi >out 2>err
 check "ls_check prints the rank of the MPI launcher" says err '^lockstep (rank 1): ls_nn_linear: .*-2'
 
@@ -168,5 +185,10 @@ refused() {
     check "$1: refused by the compiler" says err "$3"
 }
 refused "a module in place of a tensor" "x = ls_square(m)" "Type mismatch in argument .x. at (1); passed TYPE(ls_module) to TYPE(ls_tensor)"
+refused "a view of an array without target" "real(c_float) :: a(3, 2)
+x = ls_view(a)" "no specific function for the generic .ls_view."
+refused "a view of an expression" "real(c_double), target :: a(3, 2)
+x = ls_view(real(a, c_float))" "no specific function for the generic .ls_view."
+refused "a shape of nine numbers" "x = ls_zeros(ls_shape(1, 2, 3, 4, 5, 6, 7, 8, 9), LS_F32)" "Too many components in structure constructor"
 refused "an ignored status" "call ls_backward(x)" "ls_backward. .*has a type, which is not consistent with the CALL"
 finish

@@ -129,6 +129,7 @@ contains
     call expect(axes%count == 2 .and. all(axes%axis(:2) == [1, 0]), 'ls_axes_make')
     shape = ls_shape_of(ls_permute(ls_zeros(ls_shape([7_c_int64_t, 8_c_int64_t]), LS_F32), axes))
     call expect(all(shape%size(:2) == [8, 7]), 'ls_permute')
+    call shapes_of_numbers()
     call ls_seed(5)
     state = ls_random_get_state()
     call expect(state%seed == 5, 'a small struct as a result')
@@ -143,6 +144,48 @@ contains
     call expect(abs(ls_option_zero() - LS_ZERO) <= 0, 'LS_ZERO')
     call ls_check(ls_scope_end(scope))
   end subroutine
+
+  ! LS_SHAPE(3, 2) of C is valid in Fortran, too. It must not select the structure constructor, with ndim = 3 and size = 2.
+  subroutine shapes_of_numbers()
+    integer(c_int64_t) :: rows
+    integer :: columns
+    type(ls_scope) :: scope
+    scope = ls_scope_begin()
+    rows = 3
+    columns = 2
+    call expect(is_shape(LS_SHAPE(3, 2), [3, 2]), 'a shape of numbers')
+    call expect(is_shape(ls_shape(rows, columns), [3, 2]), 'a shape of numbers of different kinds')
+    call expect(is_shape(ls_shape(columns, rows + 1), [2, 4]), 'a shape of expressions')
+    call expect(is_shape(ls_shape(rows, rows), [3, 3]), 'a shape of 64-bit numbers')
+    call expect(is_shape(ls_shape(5), [5]), 'a shape of one number')
+    call expect(is_shape(ls_shape(1, 2, 3, 4, 5, 6, 7, 8), [1, 2, 3, 4, 5, 6, 7, 8]), 'a shape of eight numbers')
+    call expect(is_shape(ls_shape([rows, 2_c_int64_t]), [3, 2]) .and. is_shape(ls_shape([rows]), [3]), 'a shape of a list')
+    call expect(is_shape(ls_shape(), [integer ::]), 'the shape of a single number')
+    call expect(is_shape(ls_shape(ndim=1, size=[7_c_int64_t, 0_c_int64_t, 0_c_int64_t, 0_c_int64_t, 0_c_int64_t, &
+      0_c_int64_t, 0_c_int64_t, 0_c_int64_t]), [7]), 'a shape of components')
+    call expect(ls_is_null(ls_zeros(ls_shape(2.5, 2), LS_F32)), 'a size that is not an integer')
+    call expect(is_axes(LS_AXES(1), [1]), 'one axis')
+    call expect(is_axes(ls_axes(-1, 0), [-1, 0]) .and. is_axes(ls_axes(rows, columns), [3, 2]), 'two axes')
+    call expect(is_axes(ls_axes([1_c_int64_t]), [1]) .and. is_axes(ls_axes([1, 0]), [1, 0]), 'a list of axes')
+    call expect(is_axes(ls_axes(), [integer ::]), 'all axes')
+    call expect(ls_is_null(ls_sum_axes(ls_zeros(ls_shape(3, 2), LS_F32), ls_axes(0.5), .false.)), 'an axis that is not an integer')
+    call expect(ls_is_null(ls_sum_axes(ls_zeros(ls_shape(3, 2), LS_F32), ls_axes(2_c_int64_t ** 32), .false.)), 'an axis of 2**32')
+    call expect(ls_scope_end(scope) /= LS_OK, 'the scope keeps the error of a size')
+  end subroutine
+
+  pure logical function is_shape(shape, sizes)
+    type(ls_shape), intent(in) :: shape
+    integer, intent(in) :: sizes(:)
+    is_shape = shape%ndim == size(sizes)
+    if (is_shape) is_shape = all(shape%size(:shape%ndim) == sizes) .and. all(shape%size(shape%ndim + 1:) == 0)
+  end function
+
+  pure logical function is_axes(axes, numbers)
+    type(ls_axes), intent(in) :: axes
+    integer, intent(in) :: numbers(:)
+    is_axes = axes%count == size(numbers)
+    if (is_axes) is_axes = all(axes%axis(:axes%count) == numbers) .and. all(axes%axis(axes%count + 1:) == 0)
+  end function
 
   ! (features, samples) is [samples, features], without a copy in both directions.
   subroutine arrays()
@@ -191,7 +234,15 @@ contains
       call expect(size(elements) == 0, 'no elements')
     end if
     call copies(copy_of(sample))
+    call views(sample, sample)
     call ls_check(ls_scope_end(scope)) ! no operation failed
+    call expect(ls_array_copy(copy, sample) == LS_ERR_STATE, 'a copy after the end of the scope')
+    call expect(index(ls_error_message(), 'ls_array_copy: ') == 1 .and. index(ls_error_message(), 'scope that has ended') > 0, &
+      'the message of a copy after the end of the scope')
+    call ls_array(copy, elements)
+    call expect(.not. associated(elements), 'elements after the end of the scope')
+    call expect(index(ls_error_message(), 'ls_array: ') == 1 .and. index(ls_error_message(), 'scope that has ended') > 0, &
+      'the message of elements after the end of the scope')
     scope = ls_scope_begin()
     cube = 1
     cube(2, 1, 4) = 5
@@ -202,6 +253,36 @@ contains
     call expect(ls_dtype_of(ls_view(labels)) == LS_I64, 'integers')
     call ls_check(ls_scope_end(scope))
   end subroutine
+
+  ! ls_view refers to the memory of arrays with the `target` attribute: dummy arguments, allocatable arrays and pointers.
+  subroutine views(assumed, explicit)
+    real(c_float), intent(in), target :: assumed(:, :), explicit(3, *)
+    real(c_float), allocatable, target :: own(:, :), absent(:, :)
+    real(c_float), pointer :: pointer(:, :)
+    real(c_float), target :: automatic(size(assumed, 2)), none(size(assumed, 2) - 2)
+    call expect(sees(ls_view(assumed), c_loc(assumed)), 'a view of an assumed-shape argument')
+    call expect(sees(ls_view(explicit(:, :2)), c_loc(explicit)), 'a view of an assumed-size argument')
+    call expect(sees(ls_view(assumed(:, 2:)), c_loc(assumed(1, 2))), 'a view of a contiguous section')
+    allocate (own(2, 2), source=1._c_float)
+    call expect(sees(ls_view(own), c_loc(own)), 'a view of an allocatable array')
+    pointer => own
+    call expect(sees(ls_view(pointer), c_loc(own)), 'a view of a pointer')
+    automatic = 1
+    call expect(sees(ls_view(automatic), c_loc(automatic)), 'a view of an automatic array')
+    call expect(.not. ls_is_null(ls_view(none)), 'a view of an array without elements')
+    nullify (pointer)
+    call expect(ls_is_null(ls_view(pointer)), 'a view of a pointer that is not associated')
+    call expect(index(ls_error_message(), 'ls_view: the array is not allocated or the pointer is not associated') == 1, &
+      'the message of a view without an array')
+    call expect(ls_is_null(ls_view(absent)), 'a view of an array that is not allocated')
+  end subroutine
+
+  function sees(tensor, address) result(is_equal)
+    type(ls_tensor), intent(in) :: tensor
+    type(c_ptr), intent(in) :: address
+    logical :: is_equal
+    is_equal = c_associated(ls_data(tensor), address)
+  end function
 
   function copy_of(array) result(tensor)
     real(c_float), intent(in) :: array(:, :)
@@ -321,7 +402,14 @@ contains
     call expect(index(ls_error_message(), 'the tensor has shape [3, 2] and the array [2, 3]') > 0, 'the shapes')
     call expect(ls_array_copy(tensor, none) == LS_ERR_SHAPE, 'a copy into an array without elements')
     call expect(ls_array_copy(tensor, wrong) == LS_ERR_ARGUMENT, 'a copy of another type')
-    call expect(ls_array_copy(ls_tensor(), copy) == LS_ERR_ARGUMENT, 'a copy of a null tensor')
+    call expect(ls_error_message() == 'ls_array_copy: the tensor is f32 and the array is f64; call ls_to first', &
+      'the message of a copy of another type')
+    call expect(ls_array_copy(ls_reshape(tensor, ls_shape(6)), copy) == LS_ERR_SHAPE, 'a copy of another rank')
+    call expect(ls_error_message() == 'ls_array_copy: the tensor has 1 axes and the array has 2', 'the ranks of a copy')
+    call expect(ls_error_set_text(LS_ERR_IO, 'the cause') == LS_ERR_IO, 'an earlier error')
+    call expect(ls_array_copy(ls_tensor(), copy) == LS_ERR_IO, 'a copy of a null tensor')
+    call expect(ls_array_copy(ls_tensor(), copy) == LS_ERR_IO, 'a second copy of a null tensor')
+    call expect(ls_error_message() == 'the cause; ls_array_copy: the tensor is NULL', 'the cause of a null tensor')
     call ls_check(ls_array_copy(ls_from(none), none))
   end subroutine
 

@@ -141,6 +141,29 @@ check_fortran() {
     check "$flavour, ${choice:-no} backend asked for: communicators of a Fortran program" is "$status $(complaints out err)" "0 "
 }
 
+# The complete program of docs/howto/fortran.md, and the same program with a rank that fails while the other rank waits in MPI.
+check_fortran_guide() {
+    local flavour=$1 shown=closure.f90 name
+    if ! command -v "mpifort.$flavour" >/dev/null || ! [ -e "$LS_BUILD/lib/liblockstep-fortran.a" ]; then
+        echo "SKIPPED $flavour: the program of docs/howto/fortran.md: there is no Fortran compiler (Debian: gfortran)"
+        return
+    fi
+    sed -n '/^program closure$/,/^end program$/p' "$LS_SOURCE/docs/howto/fortran.md" >$shown
+    sed "s/^  world = .*/  if (rank == 1) call ls_check(LS_ERR_STATE, 'rank 1')\n  call MPI_Barrier(MPI_COMM_WORLD)\n&/" $shown >failing.f90
+    for name in closure failing; do
+        check "$flavour: $name builds" "mpifort.$flavour" -std=f2008 -pedantic -Wall -Wextra -Werror $name.f90 -I"$LS_BUILD/fortran" \
+            -o $name -L"$LS_BUILD/lib" -llockstep-fortran -llockstep -Wl,-rpath,"$LS_BUILD/lib"
+    done
+    mpi "$flavour" 2 ./closure
+    check "$flavour: the program of docs/howto/fortran.md ends well" is "$status $(complaints err)" "0 "
+    check "$flavour: the program of docs/howto/fortran.md prints the loss on rank 0 only" is "$(grep -ac '^step .* loss' out)" 5
+    check "$flavour: the program of docs/howto/fortran.md learns" says out '^step 500 loss *[0-9.]*E-0[1-9]'
+    check "$flavour: the program of docs/howto/fortran.md saves its model" test -s closure.safetensors
+    mpi "$flavour" 2 ./failing
+    check "$flavour: ls_check ends the job" test "$status" != 0 -a "$status" != 124
+    check "$flavour: ls_check prints the message" says err '^lockstep (rank 1): rank 1: LS_ERR_STATE'
+}
+
 # A solver in C, and the same in Fortran, that trains a network on its own communicator.
 check_heat() {
     local flavour=$1 ranks=$2 in_c yields=$(($2 > 2)) # with more ranks than cores, MPI_Sendrecv takes time slices
@@ -256,6 +279,7 @@ check_flavour() {
     done
     beside check_fortran "$flavour" 3 ""
     beside check_fortran "$flavour" 2 mpi
+    beside check_fortran_guide "$flavour"
     for ranks in 1 2 $([ "$flavour" = mpich ] || echo 3); do # MPICH does not yield
         beside check_heat "$flavour" $ranks
     done
