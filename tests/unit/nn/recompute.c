@@ -302,6 +302,12 @@ TEST(test_state_that_differs) {
     ls_module *changer = make_tricky(CHANGE_A_BUFFER, leaf), *plain = make_tricky(NO_TRICK, leaf);
     expect_error(ls_backward(ls_sum(ls_forward(reader, x))), LS_ERR_UNSUPPORTED,
                  "Tricky reads a tensor [3] that requires a gradient, but is neither an input nor a parameter");
+    /* Without another gradient, the call is not computed twice. */
+    assert_int_equal(ls_module_set_requires_grad(reader, false), LS_OK);
+    ls_zero_grad(leaf);
+    assert_int_equal(ls_backward(ls_sum(ls_forward(reader, ls_full(LS_SHAPE(3), LS_F32, 4)))), LS_OK);
+    assert_non_null(ls_grad(leaf));
+    assert_true(ls_item(ls_sum(ls_grad(leaf))) == 12);
     ls_tensor *loss = ls_sum(ls_forward(plain, x));
     (void)!ls_fill(((tricky *)ls_module_state(plain))->buffer, 2);
     expect_error(ls_backward(loss), LS_ERR_STATE, "buffer buffer of Tricky was changed by ls_fill");
