@@ -83,7 +83,8 @@ LS_API ls_module *ls_module_new(const ls_module_type *type);
  * If an addition fails, ls_module_finish fails too. Fails with
  * - LS_ERR_ARGUMENT if the tensor is NULL without an earlier failure, is not contiguous, or is already a buffer of this
  *   module, or if the name is invalid or exists already,
- * - LS_ERR_STATE if the module was freed, or if the tensor's scope has ended.
+ * - LS_ERR_STATE if the module was freed, if the tensor's scope has ended, or if the tensor is the result of a recorded
+ *   operation.
  */
 LS_API ls_tensor *ls_module_add_parameter(ls_module *module, const char *name, ls_tensor *tensor);
 /**
@@ -137,7 +138,8 @@ LS_API ls_status ls_forward_many(ls_module *module, ls_tensor *const *inputs, in
  * Switches recomputation (activation checkpointing; PyTorch's torch.utils.checkpoint) of the module on or off. A call
  * to the module then keeps its inputs and its output, but not the tensors between them. ls_backward runs the forward
  * function a second time and gets the same gradients, bit for bit: with the same random numbers, training mode and
- * ls_autocast. Under ls_no_grad, nothing is computed twice, and a call with one output frees the tensors inside.
+ * ls_autocast. Under ls_no_grad, or if neither an input nor a parameter requires a gradient, nothing is computed
+ * twice, and a call with one output frees the tensors inside.
  * - ls_batch_norm updates running statistics only in the first run. A forward function must not have other side
  *   effects, and must not read other tensors that change before the backward pass.
  * - Hooks of the module run once. Hooks of modules below it run in both runs. Modules below it may be recomputed, too.
