@@ -89,8 +89,9 @@ LS_API ls_module *ls_module_new(const ls_module_type *type);
 LS_API ls_tensor *ls_module_add_parameter(ls_module *module, const char *name, ls_tensor *tensor);
 /**
  * Adds a tensor that is saved and synchronized but not trained, and takes ownership of it. Fails like
- * ls_module_add_parameter, but with LS_ERR_ARGUMENT if the tensor is already a parameter of this module. A tensor that
- * is a parameter of another module in the model counts as a parameter. Returns a borrowed pointer to the buffer.
+ * ls_module_add_parameter, but accepts the result of a recorded operation, and fails with LS_ERR_ARGUMENT if the tensor
+ * is already a parameter of this module. A tensor that is a parameter of another module in the model counts as a
+ * parameter. Returns a borrowed pointer to the buffer.
  */
 LS_API ls_tensor *ls_module_add_buffer(ls_module *module, const char *name, ls_tensor *tensor);
 /**
@@ -263,7 +264,7 @@ LS_API size_t ls_module_format(const ls_module *module, char *text, size_t capac
 LS_API ls_status ls_module_save(const ls_module *module, const char *path, const char *const *metadata) LS_WARN_UNUSED;
 /**
  * Loads parameters and buffers. On failure nothing changes, unless a copy to a device fails. With .zero = 3, call
- * ls_data_parallel_gather on all ranks first. Load before ls_outer_new: ls_outer_step fails after a later load.
+ * ls_data_parallel_gather on all ranks first. Load before ls_outer_new: ls_outer_step may fail after a later load.
  * - LS_ERR_STATE if a tensor cannot be changed, such as a buffer that is the result of a recorded operation, or if
  *   other ranks have its elements (.zero = 3).
  * - The file must have exactly the module's names (LS_ERR_FORMAT) and shapes (LS_ERR_SHAPE), in dtypes that Lockstep
