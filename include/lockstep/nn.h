@@ -83,13 +83,15 @@ LS_API ls_module *ls_module_new(const ls_module_type *type);
  * If an addition fails, ls_module_finish fails too. Fails with
  * - LS_ERR_ARGUMENT if the tensor is NULL without an earlier failure, is not contiguous, or is already a buffer of this
  *   module, or if the name is invalid or exists already,
- * - LS_ERR_STATE if the module was freed, or if the tensor's scope has ended.
+ * - LS_ERR_STATE if the module was freed, if the tensor's scope has ended, or if the tensor is the result of a recorded
+ *   operation.
  */
 LS_API ls_tensor *ls_module_add_parameter(ls_module *module, const char *name, ls_tensor *tensor);
 /**
  * Adds a tensor that is saved and synchronized but not trained, and takes ownership of it. Fails like
- * ls_module_add_parameter, but with LS_ERR_ARGUMENT if the tensor is already a parameter of this module. A tensor that
- * is a parameter of another module in the model counts as a parameter. Returns a borrowed pointer to the buffer.
+ * ls_module_add_parameter, but accepts the result of a recorded operation, and fails with LS_ERR_ARGUMENT if the tensor
+ * is already a parameter of this module. A tensor that is a parameter of another module in the model counts as a
+ * parameter. Returns a borrowed pointer to the buffer.
  */
 LS_API ls_tensor *ls_module_add_buffer(ls_module *module, const char *name, ls_tensor *tensor);
 /**
@@ -137,7 +139,8 @@ LS_API ls_status ls_forward_many(ls_module *module, ls_tensor *const *inputs, in
  * Switches recomputation (activation checkpointing; PyTorch's torch.utils.checkpoint) of the module on or off. A call
  * to the module then keeps its inputs and its output, but not the tensors between them. ls_backward runs the forward
  * function a second time and gets the same gradients, bit for bit: with the same random numbers, training mode and
- * ls_autocast. Under ls_no_grad, nothing is computed twice, and a call with one output frees the tensors inside.
+ * ls_autocast. Under ls_no_grad, or if neither an input nor a parameter requires a gradient, nothing is computed
+ * twice, and a call with one output frees the tensors inside.
  * - ls_batch_norm updates running statistics only in the first run. A forward function must not have other side
  *   effects, and must not read other tensors that change before the backward pass.
  * - Hooks of the module run once. Hooks of modules below it run in both runs. Modules below it may be recomputed, too.
@@ -237,8 +240,8 @@ LS_API void ls_module_zero_grad(ls_module *module);
 LS_API ls_status ls_module_set_requires_grad(ls_module *module, bool requires_grad) LS_WARN_UNUSED;
 /**
  * Returns a 64-bit FNV-1a hash of the bits of all parameters in order. Equal models have equal hashes. Returns 0 with
- * LS_ERR_STATE between two outer steps of ls_outer, and while this rank has only a part of a parameter (.zero = 3
- * before ls_data_parallel_gather). Also returns 0 with an error if `module` is NULL or was freed.
+ * LS_ERR_STATE between two outer steps of ls_outer on several ranks, and while this rank has only a part of a parameter
+ * (.zero = 3 before ls_data_parallel_gather). Also returns 0 with an error if `module` is NULL or was freed.
  */
 LS_API uint64_t ls_module_hash(const ls_module *module);
 /**
@@ -256,12 +259,12 @@ LS_API size_t ls_module_format(const ls_module *module, char *text, size_t capac
  *
  * Not a collective call. If all ranks have the same parameters, call it on one rank only: ranks that write the same
  * file would overwrite each other's file. With .zero = 3, call ls_data_parallel_gather on all ranks first. Fails with
- * LS_ERR_STATE between two outer steps of ls_outer.
+ * LS_ERR_STATE between two outer steps of ls_outer on several ranks.
  */
 LS_API ls_status ls_module_save(const ls_module *module, const char *path, const char *const *metadata) LS_WARN_UNUSED;
 /**
  * Loads parameters and buffers. On failure nothing changes, unless a copy to a device fails. With .zero = 3, call
- * ls_data_parallel_gather on all ranks first. Load before ls_outer_new: ls_outer_step fails after a later load.
+ * ls_data_parallel_gather on all ranks first. Load before ls_outer_new: ls_outer_step may fail after a later load.
  * - LS_ERR_STATE if a tensor cannot be changed, such as a buffer that is the result of a recorded operation, or if
  *   other ranks have its elements (.zero = 3).
  * - The file must have exactly the module's names (LS_ERR_FORMAT) and shapes (LS_ERR_SHAPE), in dtypes that Lockstep

@@ -141,8 +141,7 @@ LS_API ls_status ls_scope_end(ls_scope *scope);
  *
  * Do not call this function in a function that the library calls, such as a hook, a module's forward function or the
  * function of ls_data_parallel_step. In a hook, and in a function for which the library has opened a scope, the call
- * fails with LS_ERR_STATE and changes nothing. The failure counts in the innermost scope, and the library's function
- * fails, too.
+ * fails with LS_ERR_STATE and changes nothing. The failure counts in the innermost scope.
  */
 LS_API void ls_thread_end(void);
 
@@ -357,7 +356,7 @@ LS_API bool ls_allclose(const ls_tensor *a, const ls_tensor *b, double relative,
  * text, as snprintf does.
  */
 LS_API size_t ls_format(const ls_tensor *tensor, char *text, size_t capacity);
-/** Prints the text that ls_format returns, followed by a newline, to standard output. */
+/** Prints the text of ls_format, followed by a newline, to standard output. */
 LS_API void ls_print(const ls_tensor *tensor);
 
 /* ---- in-place changes -------------------------------------------------------------------------------------------

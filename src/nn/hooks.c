@@ -6,6 +6,7 @@
  */
 #include <string.h>
 
+#include "autograd/tape.h"
 #include "base/memory.h"
 #include "nn/module.h"
 #include "tensor/capture.h"
@@ -141,13 +142,6 @@ static void hold_passage(void *context, bool hold) {
     }
 }
 
-/* Makes an empty tensor, which represents the call on the tape. */
-static ls_status token_shape(ls_op_call *call) {
-    const ls_device *device = call->input_count > 0 ? ls_tensor_device(call->inputs[0]) : ls_device_default();
-    call->output = device != NULL ? ls_tensor_new(call->op->name, device, 1, &(int64_t){0}, LS_F32) : NULL;
-    return call->output != NULL ? LS_OK : ls_error_status();
-}
-
 /* At this point, the backward pass has processed all nodes that the module recorded. */
 static ls_status token_backward(ls_node *node, ls_tensor *gradient) {
     (void)gradient;
@@ -189,8 +183,7 @@ static ls_status gate_backward(ls_node *node, ls_tensor *gradient) {
     return ls_accumulate(node, 0, gradient);
 }
 
-static const ls_op token_op = {
-    .name = "ls_forward", .shape = token_shape, .backward = token_backward, .hold = hold_passage};
+static const ls_op token_op = {.name = "ls_forward", .backward = token_backward, .hold = hold_passage};
 static const ls_op gate_op = {
     .name = "ls_forward", .shape = gate_shape, .backward = gate_backward, .hold = hold_passage};
 
@@ -219,20 +212,39 @@ static ls_tensor *through_gate(passage *p, int number, ls_tensor *tensor, ls_ten
     return ls_apply(&gate_op, (ls_tensor *[]){tensor, token}, token != NULL ? 2 : 1, &parameters);
 }
 
-/* Records the node of the call. Its input is a private leaf, because the call's inputs may not require gradients. */
-static ls_tensor *make_token(passage *p) {
-    ls_tensor *leaf = ls_zeros(LS_SHAPE(0), LS_F32);
-    const ls_op_parameters parameters = {.context = p};
+/* Returns the device of the first input, or the default device if there is no input. */
+static const ls_device *device_of(const ls_module_call *call) {
+    for (int i = 0; i < call->input_count; i++) {
+        if (call->inputs[i] != NULL) {
+            return ls_tensor_device(call->inputs[i]);
+        }
+    }
+    return ls_device_default();
+}
+
+/* Records the node of the call, whose output is an empty tensor. It has no inputs, because the call's inputs may not
+ * require gradients. */
+static ls_tensor *make_token(passage *p, const ls_module_call *call) {
+    ls_thread_state *thread = ls_thread();
+    const ls_device *device = thread != NULL ? device_of(call) : NULL;
     ls_tensor *token =
-        leaf != NULL && ls_set_requires_grad(leaf, true) == LS_OK ? ls_apply(&token_op, &leaf, 1, &parameters) : NULL;
-    ls_release(leaf); /* the node holds a reference to the leaf */
+        device != NULL ? ls_tensor_new(token_op.name, device, 1, &(int64_t){0}, LS_F32) : ls_scope_failed();
+    if (token == NULL) {
+        return NULL;
+    }
+    const ls_op_parameters parameters = {.context = p};
+    const ls_op_call recorded = {.op = &token_op, .parameters = &parameters, .output = token, .records = true};
+    if (ls_tape_record(thread, &recorded) != LS_OK) {
+        ls_release(token);
+        return ls_scope_failed();
+    }
     return token;
 }
 
 /* ---- a call ------------------------------------------------------------------------------------------------------ */
 
 static ls_status run_watched(ls_module_call *call, passage *p) {
-    ls_tensor *token = make_token(p);
+    ls_tensor *token = make_token(p, call);
     if (token == NULL) {
         return ls_error_status();
     }

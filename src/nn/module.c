@@ -293,6 +293,7 @@ ls_tensor *ls_module_add_parameter(ls_module *module, const char *name, ls_tenso
                                       : add_tensor(NULL, NULL, name, tensor);
     if (added != NULL && ls_dtype_is_floating(ls_dtype_of(added)) && ls_set_requires_grad(added, true) != LS_OK) {
         fail_module(module);
+        return NULL;
     }
     return added;
 }

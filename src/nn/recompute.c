@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "autograd/batch.h"
+#include "autograd/ops/ops.h"
 #include "autograd/recorded.h"
 #include "autograd/tape.h"
 #include "comm/meter.h"
@@ -338,6 +339,25 @@ static ls_status run_recorded(ls_thread_state *thread, recomputation *r, ls_tens
     return status;
 }
 
+/*
+ * Runs the module with recording in its own scope, which frees the tensors that no gradient needs. The output requires
+ * a gradient if the module reads a tensor that does.
+ */
+static ls_status run_plain(const ls_thread_state *thread, ls_module *module, ls_tensor *const *inputs, int input_count,
+                           ls_tensor **output) {
+    ls_scope *scope = ls_scope_open();
+    if (scope == NULL) {
+        return ls_error_status();
+    }
+    ls_tensor *made = NULL;
+    ls_status status = run_in(thread, scope, module, inputs, input_count, &made);
+    if (status == LS_OK) {
+        *output = ls_keep(ls_view_as_is(made));
+        status = *output != NULL ? LS_OK : ls_error_status();
+    }
+    return ls_scope_end_after(scope, status);
+}
+
 static ls_status run(ls_module *module, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
                      int output_count) {
     ls_thread_state *thread = ls_thread();
@@ -346,7 +366,8 @@ static ls_status run(ls_module *module, ls_tensor *const *inputs, int input_coun
     }
     const bool recorded = !thread->no_grad && wants_gradient(module, inputs, input_count);
     if (!recorded && output_count == 1) { /* frees intermediate tensors, as with recording */
-        return run_first(thread, module, inputs, input_count, outputs);
+        return thread->no_grad || module->unit != NULL ? run_first(thread, module, inputs, input_count, outputs)
+                                                       : run_plain(thread, module, inputs, input_count, outputs);
     }
     if (!recorded) {
         return ls_module_run_once(module, inputs, input_count, outputs, output_count);

@@ -30,6 +30,8 @@
 #ifndef LOCKSTEP_SYS_MODULE_H
 #define LOCKSTEP_SYS_MODULE_H
 
+#include <lockstep/base.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif

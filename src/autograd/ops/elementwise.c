@@ -447,6 +447,12 @@ ls_tensor *ls_pow_integer(ls_tensor *a, int64_t b) {
                              "floating-point dtype with ls_to",
                              (long long)b, ls_dtype_name(a->dtype));
     }
+    if (b > (int64_t)1 << 53) { /* as a double, an odd exponent could become even */
+        ls_tensor *exponent = ls_integer_beside("ls_pow", a, b);
+        ls_tensor *y = exponent == NULL ? NULL : ls_pow_tensor(a, exponent);
+        ls_release(exponent);
+        return y;
+    }
     const ls_dtype result = ls_promote_integer(a->dtype);
     const ls_op_parameters parameters = {.number = {(double)b}};
     return ls_apply_as(&pow_number_op, &a, 1, 1, &parameters, power_dtype(result), result);

@@ -493,6 +493,10 @@ SCOPED_TEST(test_integer_powers_are_exact) {
     assert_int_equal(*(int64_t *)elements(ls_pow(base, 39)), three_to_the_39);
     assert_int_equal(*(int64_t *)elements(ls_pow(base, exponent)), three_to_the_39);
     check_values(ls_pow(base, 3), LS_SHAPE(1), LS_I64, VALUES(27));
+    const int64_t odd = ((int64_t)1 << 53) + 1; /* not representable as a double */
+    check_values(ls_pow(ls_full(LS_SHAPE(1), LS_I64, -1), odd), LS_SHAPE(1), LS_I64, VALUES(-1));
+    check_values(ls_pow(ls_ones(LS_SHAPE(1), LS_BOOL), INT64_MAX), LS_SHAPE(1), LS_I64, VALUES(1));
+    check_values(ls_pow(ls_full(LS_SHAPE(1), LS_U8, 2), 300), LS_SHAPE(1), LS_U8, VALUES(0));
     ls_tensor *x = numbers(LS_SHAPE(3), LS_U8, VALUES(2, 20, 255));
     check_values(ls_pow(x, 2), LS_SHAPE(3), LS_U8, VALUES(4, 144, 1));
     check_values(ls_pow(x, 0), LS_SHAPE(3), LS_U8, VALUES(1, 1, 1));

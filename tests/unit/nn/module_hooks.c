@@ -284,6 +284,19 @@ TEST(test_backward_hooks_need_no_input_gradients) {
     ls_module_free(module);
 }
 
+/* The hooks work on any device, not only on the default device. */
+TEST(test_backward_hooks_on_another_device) {
+    ls_scope *scope = ls_scope_begin();
+    ls_module *module = ls_to_device(ls_nn_linear(3, 3), "cpu");
+    (void)add_noting(module, "a");
+    events[0] = '\0';
+    ls_tensor *x = ls_to_device(ls_ones(LS_SHAPE(1, 3), LS_F32), "cpu");
+    assert_int_equal(ls_backward(ls_sum(ls_forward(module, x))), LS_OK);
+    assert_string_equal(events, "aAa'");
+    assert_int_equal(ls_scope_end(scope), LS_OK);
+    ls_module_free(module);
+}
+
 /* A hook is removed, or its module freed, while its call is on the tape. */
 TEST(test_hooks_go_before_the_backward_pass) {
     for (int freed = 0; freed < 2; freed++) {
@@ -451,6 +464,7 @@ int main(void) {
         cmocka_unit_test(test_gradients_are_seen),
         cmocka_unit_test(test_gradients_of_a_failed_pass_are_forgotten),
         cmocka_unit_test(test_backward_hooks_need_no_input_gradients),
+        cmocka_unit_test(test_backward_hooks_on_another_device),
         cmocka_unit_test(test_hooks_go_before_the_backward_pass),
         cmocka_unit_test(test_hooks_remove_themselves),
         cmocka_unit_test(test_a_hook_frees_its_module),

@@ -403,7 +403,15 @@ TEST(test_shared_tensors_of_modules_that_fail) {
         assert_null(ls_module_add_buffer(model, "c", weight));
         expect_message("the tensor added as buffer \"c\" is already a parameter of this module");
         assert_null(ls_module_finish(model));
+        weight = new_weight();
+        assert_int_equal(ls_set_requires_grad(weight, true), LS_OK);
+        model = ls_module_new(&type);
+        assert_null(ls_module_add_parameter(model, "a", ls_square(weight)));
+        expect_error(ls_error_status(), LS_ERR_STATE, "is the result of an operation, not a leaf");
+        assert_null(ls_module_finish(model));
+        ls_release(weight);
         if (in_scope) {
+            weight = new_weight();
             assert_true(((const float *)elements(weight))[2] == 2);
             (void)ls_scope_end(scope);
         }

@@ -302,6 +302,12 @@ TEST(test_state_that_differs) {
     ls_module *changer = make_tricky(CHANGE_A_BUFFER, leaf), *plain = make_tricky(NO_TRICK, leaf);
     expect_error(ls_backward(ls_sum(ls_forward(reader, x))), LS_ERR_UNSUPPORTED,
                  "Tricky reads a tensor [3] that requires a gradient, but is neither an input nor a parameter");
+    /* Without another gradient, the call is not computed twice. */
+    assert_int_equal(ls_module_set_requires_grad(reader, false), LS_OK);
+    ls_zero_grad(leaf);
+    assert_int_equal(ls_backward(ls_sum(ls_forward(reader, ls_full(LS_SHAPE(3), LS_F32, 4)))), LS_OK);
+    assert_non_null(ls_grad(leaf));
+    assert_true(ls_item(ls_sum(ls_grad(leaf))) == 12);
     ls_tensor *loss = ls_sum(ls_forward(plain, x));
     (void)!ls_fill(((tricky *)ls_module_state(plain))->buffer, 2);
     expect_error(ls_backward(loss), LS_ERR_STATE, "buffer buffer of Tricky was changed by ls_fill");
@@ -346,6 +352,32 @@ static ls_status leave_a_scope(ls_tensor *leaf, void *user) {
     (void)leaf, (void)user;
     (void)ls_scope_begin();
     return LS_OK;
+}
+
+static ls_status count_call(ls_module_call *call, void *user) {
+    (void)call;
+    ++*(int *)user;
+    return LS_OK;
+}
+
+/* Hooks of the recomputed module run once. Forward hooks of a module in it run twice, and backward hooks once. */
+SCOPED_TEST(test_hooks_of_modules) {
+    ls_module *inner = ls_nn_linear(3, 3), *module = ls_sequential(inner, ls_nn_tanh());
+    int forward[2] = {0}, backward[2] = {0};
+    for (int i = 0; i < 2; i++) {
+        ls_module *hooked = i == 0 ? module : inner;
+        assert_int_not_equal(
+            ls_module_add_hooks(hooked, &(ls_module_hooks){.user = &forward[i], .forward = count_call}), 0);
+        assert_int_not_equal(
+            ls_module_add_hooks(hooked, &(ls_module_hooks){.user = &backward[i], .backward = count_call}), 0);
+    }
+    assert_int_equal(ls_recompute(module, true), LS_OK);
+    assert_int_equal(ls_backward(ls_sum(ls_forward(module, ls_rand(LS_SHAPE(2, 3), LS_F32)))), LS_OK);
+    assert_int_equal(forward[0], 1);
+    assert_int_equal(backward[0], 1);
+    assert_int_equal(forward[1], 2);
+    assert_int_equal(backward[1], 1);
+    ls_module_free(module);
 }
 
 /* A hook leaves a scope open during the backward walk of the recomputation (sanitizer builds detect a leak). */
@@ -543,6 +575,7 @@ int main(void) {
         cmocka_unit_test(test_cache),
         cmocka_unit_test(test_batch_norm_of_two_modes),
         cmocka_unit_test(test_several_outputs),
+        cmocka_unit_test(test_hooks_of_modules),
         cmocka_unit_test(test_hook_leaves_a_scope),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
