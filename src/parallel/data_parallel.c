@@ -437,7 +437,6 @@ static ls_status notify(data_parallel_state *state, ls_status status, uint64_t w
 static ls_status run_step(data_parallel_state *state, const ls_scope *scope, const ls_batch *batch,
                           ls_loss_function function, void *user) {
     const uint64_t watched = state->watched;
-    state->told = false;
     LS_TRY(notify(state, check_arguments(batch, function), watched));
     ls_tensor *loss = function(batch, user);
     if (has_failed(scope)) {
@@ -453,7 +452,9 @@ static ls_status run_step(data_parallel_state *state, const ls_scope *scope, con
 static ls_status run_step_in_scope(data_parallel_state *state, const ls_batch *batch, ls_loss_function function,
                                    void *user) {
     ls_scope *scope = ls_scope_open();
-    return scope != NULL ? ls_scope_end_after(scope, run_step(state, scope, batch, function, user)) : ls_error_status();
+    state->told = false;
+    return scope != NULL ? ls_scope_end_after(scope, run_step(state, scope, batch, function, user))
+                         : notify(state, ls_error_status(), state->watched);
 }
 
 ls_status ls_data_parallel_step(ls_module *module, const ls_batch *batch, ls_loss_function function, void *user) {
