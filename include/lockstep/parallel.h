@@ -664,8 +664,8 @@ typedef struct ls_outer_options {
  * - LS_ERR_ARGUMENT: an option is out of range, `model` is itself data-parallel over `comm`, or no parameter is
  *   floating-point.
  * - LS_ERR_MISMATCH, on every rank: the options or the models differ between the ranks.
- * - LS_ERR_UNSUPPORTED: a parameter is sharded over ranks of `comm`, the model is data-parallel over other ranks with
- *   `.zero`, a parameter is bf16 or f16 (except for local SGD), or an ls_alias of a parameter exists.
+ * - LS_ERR_UNSUPPORTED: a parameter is sharded over ranks of `comm`, the model is data-parallel with `.zero`, a
+ *   parameter is bf16 or f16 (except for local SGD), or a parameter that has an ls_alias must move to other memory.
  *
  * These failures leave all parameters unchanged. If a failure has its cause on only some ranks (for example an
  * ls_alias), all other ranks fail with LS_ERR_MISMATCH. Their message contains the message of the lowest rank that has
