@@ -56,8 +56,38 @@ static ls_status reduce_many(ls_comm *world) {
     return ls_comm_barrier(world, NULL);
 }
 
+static ls_tensor *loss_of(const ls_batch *batch, void *model) {
+    return ls_mean(ls_square(ls_forward(model, batch->input)));
+}
+
+/* Without memory for the sums over slices, a step with .shards fails on all ranks. */
+static ls_status add_slices(ls_comm *world) {
+    enum { SAMPLES = 4, NUMBERS = 16000 }; /* the numbers of four slices need more bytes */
+    const int rank = ls_comm_rank(world), size = ls_comm_size(world);
+    ls_scope *scope = ls_scope_begin();
+    ls_comm *part = NULL;
+    LS_TRY(ls_comm_split(world, 0, 0, &part));
+    ls_module *model =
+        ls_data_parallel(ls_nn_linear(2, 1), part, &(ls_data_parallel_options){.shards = SAMPLES * size});
+    const ls_batch batch = {.input = ls_ones(LS_SHAPE(SAMPLES, 2), LS_F32),
+                            .first = SAMPLES * rank,
+                            .count = SAMPLES,
+                            .global_count = SAMPLES * size};
+    LS_CHECK(model != NULL && batch.input != NULL);
+    limit = rank == size - 1 ? NUMBERS : SIZE_MAX;
+    const ls_status status = ls_data_parallel_step(model, &batch, loss_of, model);
+    limit = SIZE_MAX;
+    LS_TRY(ls_comm_barrier(world, NULL));
+    LS_CHECK(status == (rank == size - 1 ? LS_ERR_MEMORY : LS_ERR_PEER));
+    LS_EXPECT_MESSAGE("out of memory");
+    ls_module_free(model);
+    ls_comm_free(part);
+    return ls_scope_end(scope);
+}
+
 ls_status rank_test(ls_comm *world) {
     LS_TRY(reduce_many(world));
+    LS_TRY(add_slices(world));
     const int rank = ls_comm_rank(world), size = ls_comm_size(world);
     ls_module *model =
         ls_data_parallel(ls_sequential(ls_nn_linear(4, 64), ls_nn_tanh(), ls_nn_linear(64, 1)), world, NULL);
