@@ -210,9 +210,9 @@ LS_API ls_status ls_comm_set_any_order(ls_comm *comm, bool any_order) LS_WARN_UN
 
 /**
  * Frees a communicator without waiting for the other ranks. NULL is allowed. Unfinished work fails with LS_ERR_STATE on
- * this rank and with LS_ERR_PEER on other ranks, and no longer uses its buffers. On backend mpi, MPI may use these
- * buffers until ls_work_wait has returned for the work. Objects that hold the communicator (a data-parallel module, the
- * tape) can be freed afterwards; their communication fails with LS_ERR_STATE.
+ * this rank, and no longer uses its buffers. Calls of other ranks that still need this rank fail with LS_ERR_PEER. On
+ * backend mpi, MPI may use these buffers until ls_work_wait has returned for the work. Objects that hold the
+ * communicator (a data-parallel module, the tape) can be freed afterwards; their communication fails with LS_ERR_STATE.
  */
 LS_API void ls_comm_free(ls_comm *comm);
 
@@ -404,7 +404,7 @@ LS_API ls_status ls_comm_send(ls_comm *comm, const void *buffer, size_t count, l
 /**
  * Receives the next message from rank `source` with this tag. Fails with LS_ERR_MISMATCH if the count or dtype of the
  * message differs: the message is dropped, the buffer is unchanged, and the communicator stays usable. Backend self
- * fails with LS_ERR_STATE at once if the rank has not sent the message to itself.
+ * fails with LS_ERR_STATE at once if the rank has not sent the message to itself, and revokes the communicator.
  */
 LS_API ls_status ls_comm_recv(ls_comm *comm, void *buffer, size_t count, ls_dtype dtype, int source, int tag,
                               ls_work **work) LS_WARN_UNUSED;

@@ -39,9 +39,9 @@ extern "C" {
  *   long as some rank refers to its result.
  * - The calls are collective, and borrow the communicator until the backward pass. A backward pass after ls_comm_free
  *   fails with LS_ERR_STATE.
- * - If a rank's tensor is NULL because an earlier operation failed, the other ranks fail with LS_ERR_MISMATCH; the
- *   message names that rank and quotes its message. The same happens if the loss of a rank is NULL, or if its backward
- *   pass fails. Ranks that have only received messages from the failed rank get no error.
+ * - If a rank's tensor is NULL because an earlier operation failed, the other ranks of a collective call fail with
+ *   LS_ERR_MISMATCH; the message names that rank and quotes its message. The same happens if the loss of a rank is
+ *   NULL, or if its backward pass fails. Ranks that have only received messages from the failed rank then get no error.
  */
 
 /**
@@ -463,7 +463,7 @@ typedef struct ls_data_parallel_options {
  *   depends on the model, they may be scaled by this rank's share of the global batch. Their average over the ranks is
  *   the gradient of one process if the ranks have equal denominators.
  * - A step that fails on one rank fails on all ranks. All ranks then have the gradients from before the step, or none,
- *   so a program that continues keeps equal models.
+ *   so a program that continues keeps equal models. With `.zero` = 2 or 3, later steps may fail with LS_ERR_STATE.
  * - A backward pass averages, over samples, the buffers that a rank has changed since the last pass. An integer buffer
  *   is copied from the first rank with samples. Buffers that no rank has changed, or that all ranks have changed in the
  *   same way, keep their bits.
@@ -566,7 +566,7 @@ LS_API ls_status ls_data_parallel_skip(ls_module *module) LS_WARN_UNUSED;
  * all other ranks make the call after ls_backward. After ls_data_parallel_step, all ranks pass NULL. Returns NAN
  * without an error if no target of the global batch counts. On failure, returns NAN on every rank and sets the error:
  *
- * - LS_ERR_UNSUPPORTED: the loss is a sum, or a sum of several terms. Call the function for each mean before
+ * - LS_ERR_UNSUPPORTED: the loss contains a sum over samples, or several means. Call the function for each mean before
  *   ls_backward, and add up sums with ls_comm_allreduce.
  * - LS_ERR_STATE: the loss is not recorded (ls_no_grad), is the result of a captured step (ls_step_result), or had its
  *   ls_backward before the last forward pass.
@@ -667,8 +667,8 @@ typedef struct ls_outer_options {
  * - LS_ERR_ARGUMENT: an option is out of range, `model` is itself data-parallel over `comm`, or no parameter is
  *   floating-point.
  * - LS_ERR_MISMATCH, on every rank: the options or the models differ between the ranks.
- * - LS_ERR_UNSUPPORTED: a parameter is sharded over ranks of `comm`, the model is data-parallel over other ranks with
- *   `.zero`, a parameter is bf16 or f16 (except for local SGD), or an ls_alias of a parameter exists.
+ * - LS_ERR_UNSUPPORTED: a parameter is sharded over ranks of `comm`, the model is data-parallel with `.zero`, a
+ *   parameter is bf16 or f16 (except for local SGD), or a parameter that has an ls_alias must move to other memory.
  *
  * These failures leave all parameters unchanged. If a failure has its cause on only some ranks (for example an
  * ls_alias), all other ranks fail with LS_ERR_MISMATCH. Their message contains the message of the lowest rank that has

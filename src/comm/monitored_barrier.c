@@ -1,6 +1,7 @@
 /* ls_comm_monitored_barrier: makes the calls that the protocol (monitor.h) requires, and waits. */
 #include <math.h>
 
+#include "base/option.h"
 #include "base/trace.h"
 #include "comm/meter.h"
 #include "comm/progress.h"
@@ -117,7 +118,7 @@ ls_status ls_comm_monitored_barrier(ls_comm *comm, double timeout) {
     LS_TRY(ls_comm_begin_call(comm, LS_OP_MONITORED_BARRIER));
     const uint64_t began = ls_trace_now(), metered = ls_comm_meter_begin();
     const ls_status status =
-        ls_comm_end_call(comm, LS_OP_MONITORED_BARRIER, enter(comm, timeout > 0 ? timeout : comm->timeout));
+        ls_comm_end_call(comm, LS_OP_MONITORED_BARRIER, enter(comm, ls_option_timeout(timeout, comm->timeout)));
     ls_comm_meter_end(metered);
     ls_trace_add(LS_TRACE_COMM, began, 0, "%s", ls_operation_name(LS_OP_MONITORED_BARRIER));
     return status;

@@ -148,8 +148,9 @@ ls_status ls_comm_allgather_object(ls_comm *comm, const ls_object *own, ls_objec
     LS_TRY(check(call, comm, own != NULL ? all : NULL, own));
     const int ranks = ls_comm_size(comm);
     ls_objects gathered = {0};
+    const ls_object sent = *own; /* `own` may be an entry of `all` */
     memset(all, 0, (size_t)ranks * sizeof *all);
-    ls_status status = ls_objects_allgather(call, comm, own->data, own->bytes, &gathered);
+    ls_status status = ls_objects_allgather(call, comm, sent.data, sent.bytes, &gathered);
     for (int i = 0; i < ranks && status == LS_OK; i++) {
         const size_t bytes = ls_object_bytes(&gathered, i);
         status = make_object(call, &all[i], bytes);
@@ -219,7 +220,8 @@ ls_status ls_comm_gather_object(ls_comm *comm, const ls_object *own, ls_object *
     const int ranks = ls_comm_size(comm);
     LS_TRY(receives ? check(call, comm, all, NULL) : LS_OK);
     object_layout l = {0};
-    const int64_t bytes = (int64_t)own->bytes;
+    const ls_object sent = *own; /* `own` may be an entry of `all` */
+    const int64_t bytes = (int64_t)sent.bytes;
     if (receives) {
         memset(all, 0, (size_t)ranks * sizeof *all);
     }
@@ -229,7 +231,7 @@ ls_status ls_comm_gather_object(ls_comm *comm, const ls_object *own, ls_object *
         status = or_abort(comm, lay_out(call, &l, ranks));
     }
     if (status == LS_OK) {
-        status = ls_comm_gatherv(comm, own->data, own->bytes, l.block, l.counts, l.offsets, LS_U8, root, NULL);
+        status = ls_comm_gatherv(comm, sent.data, sent.bytes, l.block, l.counts, l.offsets, LS_U8, root, NULL);
     }
     if (status == LS_OK && receives) {
         status = split_block(call, &l, all, ranks);
@@ -265,8 +267,8 @@ ls_status ls_comm_scatter_object(ls_comm *comm, const ls_object *all, ls_object 
     }
     object_layout l = {0};
     int64_t bytes = 0;
-    *own = (ls_object){0};
     ls_status status = sends ? or_abort(comm, join_objects(call, &l, all, ranks)) : LS_OK;
+    *own = (ls_object){0}; /* after the root has copied the objects: `own` may be an entry of `all` */
     status = status == LS_OK ? ls_comm_scatter(comm, l.bytes, &bytes, 1, LS_I64, root, NULL) : status;
     status = status == LS_OK ? or_abort(comm, make_object(call, own, (size_t)bytes)) : status;
     if (status == LS_OK) {

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/memory.h"
+#include "base/status.h"
 #include "base/wait.h"
 #include "comm/rendezvous.h"
 #include "comm/supervisor.h"
@@ -67,11 +68,12 @@ static ls_status run_rank(const spawn *self, int rank, ls_rank_function function
     if (world == NULL) {
         return ls_error_status();
     }
+    const uint32_t errors = ls_error_count;
     const ls_status status = function(world, user);
     if (status == LS_OK) {
         return ls_finalize();
     }
-    if (ls_error_status() != status) {
+    if (ls_error_count == errors || ls_error_status() != status) { /* an earlier error may have the same status */
         return ls_fail(status, "its function returned %s", ls_status_name(status));
     }
     return status;

@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/option.h"
 #include "comm/hold.h"
 #include "parallel/parallel.h"
 #include "parallel/wire.h"
@@ -219,14 +220,17 @@ ls_reducer *ls_reducer_new(ls_comm *comm, const ls_reducer_options *options) {
         (void)ls_fail_missing("ls_reducer_new: the communicator");
         return NULL;
     }
-    ls_reducer *reducer =
-        ls_comm_check_open("ls_reducer_new", comm) == LS_OK ? ls_allocate_zeroed(1, sizeof *reducer) : NULL;
+    if (ls_comm_check_open("ls_reducer_new", comm) != LS_OK) {
+        return NULL;
+    }
+    ls_reducer *reducer = ls_allocate_zeroed(1, sizeof *reducer);
     if (reducer == NULL) {
+        (void)ls_fail_memory("ls_reducer_new", sizeof *reducer);
         return NULL;
     }
     reducer->comm = ls_comm_hold(comm);
     reducer->reduction = chosen->scale == 0 ? LS_AVG : LS_SUM;
-    reducer->scale = chosen->scale == 0 ? 1 : chosen->scale;
+    reducer->scale = ls_option(chosen->scale, 1);
     reducer->bucket_bytes = chosen->bucket_bytes;
     reducer->asynchronous = chosen->asynchronous;
     return reducer;

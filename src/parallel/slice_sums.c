@@ -15,6 +15,7 @@
 #include "base/memory.h"
 #include "base/share.h"
 #include "base/tree.h"
+#include "comm/abort.h"
 #include "comm/reduce.h"
 #include "comm/reduce_kernels.h"
 #include "parallel/slices.h"
@@ -198,6 +199,11 @@ void ls_slice_sums_close(addition *s) {
 
 /* ---- sums over ranks --------------------------------------------------------------------------------------------- */
 
+/* Fails with LS_ERR_MEMORY, and revokes the communicator, because the other ranks wait for this rank. */
+static ls_status fail_for_all(const ls_data_parallel_state *state, size_t bytes) {
+    return ls_comm_abort(state->comm, ls_fail_memory(call, bytes));
+}
+
 /* The nodes of all ranks, from left to right, and one span of their vectors. */
 typedef struct span_exchange {
     ls_tree_node *nodes;
@@ -269,7 +275,7 @@ static ls_status exchange_vector(const addition *s, span_exchange *x, const sum_
     const size_t bytes = sent + received + levels;
     size_t *numbers = ls_allocate_zeroed(6 * ranks, sizeof *numbers);
     char *memory = ls_allocate(bytes);
-    ls_status status = numbers != NULL && memory != NULL ? LS_OK : ls_fail_memory(call, bytes);
+    ls_status status = numbers != NULL && memory != NULL ? LS_OK : fail_for_all(s->state, bytes);
     if (status == LS_OK) {
         const span_layout l = {numbers,
                                numbers + ranks,
@@ -293,7 +299,7 @@ static ls_status exchange_vectors(const addition *s) {
                        .counts = ls_allocate_zeroed((size_t)ranks, sizeof *x.counts)};
     ls_status status = x.nodes != NULL && x.counts != NULL
                            ? LS_OK
-                           : ls_fail_memory(call, (size_t)s->state->slices->total * sizeof *x.nodes);
+                           : fail_for_all(s->state, (size_t)s->state->slices->total * sizeof *x.nodes);
     for (int rank = 0; rank < ranks && status == LS_OK; rank++) {
         const ls_share own = slices_of(s->state->slices, comm, rank);
         const int before = x.node_count;
@@ -378,7 +384,7 @@ ls_status ls_slices_add(const ls_data_parallel_state *state, const double *numbe
     size_t *counts = ls_allocate_zeroed(2 * ranks, sizeof *counts);
     const ls_status status = all != NULL && sources != NULL && counts != NULL
                                  ? add_gathered(state, numbers, width, all, sources, counts, sums)
-                                 : ls_fail_memory(call, total * width * sizeof *all);
+                                 : fail_for_all(state, total * width * sizeof *all);
     ls_free(all);
     ls_free(sources);
     ls_free(counts);

@@ -140,12 +140,12 @@ static ls_status others_have_gone_on(ls_comm *comm) {
     return passes(comm, LONG);
 }
 
-/* A rank that waits long enough is not late. */
-static ls_status a_patient_barrier(ls_comm *comm) {
+/* A rank that waits long enough is not late. LS_ZERO selects the communicator's timeout, like 0. */
+static ls_status a_patient_barrier(ls_comm *comm, double timeout) {
     if (ls_comm_rank(comm) == 0) {
         ls_sleep_ns(200000000);
     }
-    return passes(comm, LONG);
+    return passes(comm, timeout);
 }
 
 /* ---- other calls ------------------------------------------------------------------------------------------------- */
@@ -203,7 +203,8 @@ ls_status rank_test(ls_comm *world) {
         LS_TRY(passes(world, LONG));
     }
     LS_TRY(with_work_in_progress(world));
-    LS_TRY(a_patient_barrier(world));
+    LS_TRY(a_patient_barrier(world, LONG));
+    LS_TRY(a_patient_barrier(world, LS_ZERO));
     LS_TRY(wrong_input(world));
     if (size > 1) {
         const unsigned all = (1U << size) - 1;

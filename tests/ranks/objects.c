@@ -74,6 +74,30 @@ static ls_status exchange(ls_comm *world, int round, ls_object *own, ls_object *
     return LS_OK;
 }
 
+/* This rank's object may be its entry of `all`, which the call replaces. */
+static ls_status own_is_an_entry(ls_comm *world, ls_object *all) {
+    const int rank = ls_comm_rank(world), size = ls_comm_size(world);
+    char own[] = "own";
+    own[0] = (char)('A' + rank);
+    for (int call = 0; call < 3; call++) {
+        for (int i = 0; i < size; i++) {
+            all[i] = (ls_object){.data = own, .bytes = sizeof own};
+        }
+        LS_TRY(call == 0   ? ls_comm_allgather_object(world, &all[rank], all)
+               : call == 1 ? ls_comm_gather_object(world, &all[rank], all, 0)
+                           : ls_comm_scatter_object(world, all, &all[rank], 0));
+        for (int i = 0; i < size; i++) {
+            const bool stored = call == 0 || (call == 1 ? rank == 0 : i == rank);
+            const char first = (char)('A' + (call == 2 ? 0 : i));
+            LS_CHECK(!stored || (all[i].bytes == sizeof own && *(const char *)all[i].data == first));
+            if (stored) {
+                ls_object_free(&all[i]);
+            }
+        }
+    }
+    return LS_OK;
+}
+
 static ls_status check_objects(ls_comm *world) {
     const int rank = ls_comm_rank(world), size = ls_comm_size(world);
     ls_object *all = calloc((size_t)size, sizeof *all);
@@ -84,6 +108,7 @@ static ls_status check_objects(ls_comm *world) {
         LS_TRY(exchange(world, round, &own, all));
         free(own.data);
     }
+    LS_TRY(own_is_an_entry(world, all));
     const ls_object none = {.bytes = 3};
     LS_CHECK(ls_comm_allgather_object(world, &none, all) == LS_ERR_ARGUMENT);
     LS_EXPECT_MESSAGE("the data of an object of 3 bytes is NULL");

@@ -247,6 +247,18 @@ static ls_status averaged_parts(ls_comm *world) {
     return LS_OK;
 }
 
+/* LS_ZERO selects the factor zero. */
+static ls_status zero_scale(ls_comm *world) {
+    ls_reducer *reducer = ls_reducer_new(world, &(ls_reducer_options){.scale = LS_ZERO});
+    ls_tensor *x = ls_full(LS_SHAPE(3), LS_F64, 1e300);
+    LS_CHECK(reducer != NULL);
+    LS_TRY(ls_reducer_add(reducer, x));
+    LS_TRY(ls_reducer_finish(reducer));
+    LS_CHECK(ls_equal(x, ls_zeros(LS_SHAPE(3), LS_F64)));
+    ls_reducer_free(reducer);
+    return LS_OK;
+}
+
 static ls_status refusals(ls_comm *world) {
     ls_reducer *reducer = ls_reducer_new(world, &(ls_reducer_options){.scale = 2});
     LS_CHECK(reducer != NULL && ls_reducer_new(NULL, NULL) == NULL);
@@ -275,6 +287,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(failed_gradients(world));
     LS_TRY(averaged_gradients(world));
     LS_TRY(averaged_parts(world));
+    LS_TRY(zero_scale(world));
     LS_TRY(refusals(world));
     LS_TRY(ls_scope_end(scope));
     return ls_comm_barrier(world, NULL);

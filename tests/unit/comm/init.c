@@ -344,6 +344,7 @@ static const char *spawn(int number, const void *what) {
     (void)number;
     order o = *(const order *)what;
     const int descriptors = test_descriptors_count();
+    (void)ls_error_set(LS_ERR_STOPPED, "of before"); /* the ranks inherit this error */
     const ls_status status = ls_spawn(o.ranks, obey, &o);
     LS_MUST(waitpid(-1, NULL, WNOHANG) < 0); /* no child is left */
     LS_MUST(test_descriptors_count() == descriptors);
