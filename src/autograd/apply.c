@@ -139,11 +139,18 @@ static ls_tensor *apply(const ls_op *op, ls_tensor *const *inputs, int input_cou
     return call.output;
 }
 
-ls_tensor *ls_apply(const ls_op *op, ls_tensor *const *inputs, int input_count, const ls_op_parameters *parameters) {
-    const uint64_t began = ls_trace_now();
-    const ls_public_call outer = ls_public_begin(op->communicates ? ls_public_of(op->name) : ls_public_present);
+__attribute__((noinline)) static ls_tensor *apply_communicating(const ls_op *op, ls_tensor *const *inputs,
+                                                                int input_count, const ls_op_parameters *parameters) {
+    const ls_public_call outer = ls_public_begin(ls_public_of(op->name));
     ls_tensor *result = apply(op, inputs, input_count, parameters);
     (void)ls_public_end(outer, LS_OK);
+    return result;
+}
+
+ls_tensor *ls_apply(const ls_op *op, ls_tensor *const *inputs, int input_count, const ls_op_parameters *parameters) {
+    const uint64_t began = ls_trace_now();
+    ls_tensor *result = __builtin_expect(op->communicates, 0) ? apply_communicating(op, inputs, input_count, parameters)
+                                                              : apply(op, inputs, input_count, parameters);
     ls_trace_add(LS_TRACE_FORWARD, began, -1, "%s", op->name);
     ls_comm_poll(); /* .zero = 3 gathers parameters during the forward pass */
     return result;

@@ -77,6 +77,8 @@ struct ls_module {
     bool training;
     bool sequential;       /* made by ls_sequential or ls_sequential_named */
     bool told;             /* ls_sync_gradients has already logged its warning */
+    bool is_replica;       /* the model of a data-parallel module on several ranks: a run outside of that module causes a
+                              warning */
     bool failed;           /* an added object was NULL or could not be stored */
     ls_saved_error *cause; /* error of the first failure; NULL if out of memory */
     int unsynchronized;    /* number of ls_outer of this module that have taken steps since their last outer step */

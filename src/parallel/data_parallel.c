@@ -287,7 +287,11 @@ static ls_status run_without_samples(data_parallel_state *state) {
 /* ---- construction ------------------------------------------------------------------------------------------------ */
 
 static void free_state(ls_module *self) {
-    ls_data_parallel_close(self->state);
+    data_parallel_state *state = self->state;
+    if (state->model != NULL) {
+        state->model->is_replica = false;
+    }
+    ls_data_parallel_close(state);
 }
 
 static const ls_module_type data_parallel_type = {.name = "DataParallel",
@@ -328,6 +332,9 @@ ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_data_paral
     (void)ls_public_end(outer, LS_OK);
     if (state->shards != NULL) {
         state->shards->averages = ls_data_parallel_averages;
+    }
+    if (!module->failed && ls_comm_size(comm) > 1 && ls_comm_rank(comm) == 0) {
+        state->model->is_replica = true;
     }
     return ls_module_finish(module);
 }
