@@ -163,6 +163,11 @@ static inline ls_status ls_explain(ls_status status, uint32_t errors, const char
                : ls_fail(status, "ls_trial: the %s \"%s\" failed with %s", kind, name, ls_status_name(status));
 }
 
+/* Returns whether a hook or a user step of the trial may be the caller. */
+static inline bool ls_trial_is_busy(const ls_trial *trial) {
+    return trial->in_on_init || trial->running || trial->measuring;
+}
+
 /* Return the rank of this process, and the number of ranks. Without a communicator, these are 0 and 1. */
 static inline int ls_trial_rank(const ls_trial_state *state) {
     return state->comm != NULL ? ls_comm_rank(state->comm) : 0;

@@ -165,17 +165,6 @@ static bool has_diverged(const rate_finder *self) {
     return !isfinite(last) || last - self->best > (self->options.divergence - 1) * fabs(self->best);
 }
 
-/* At the end of an epoch, the loader continues with the next epoch. */
-static ls_status next_batch(const ls_trial *trial, ls_batch *batch) {
-    ls_loader *loader = trial->options.train;
-    bool more;
-    LS_TRY(ls_loader_next_on(loader, trial->device, batch, &more));
-    if (!more) {
-        LS_TRY(ls_loader_next_on(loader, trial->device, batch, &more));
-    }
-    return more ? LS_OK : ls_fail(LS_ERR_ARGUMENT, "%s: the training loader has no batches", maker);
-}
-
 /* Without outer steps, which would change the state of the outer optimizer: each replica then trains alone. */
 static ls_status sweep(rate_finder *self, ls_trial *trial) {
     ls_trial_forget_capture(trial);
@@ -187,7 +176,7 @@ static ls_status sweep(rate_finder *self, ls_trial *trial) {
     for (self->count = 0; self->count < self->options.steps;) {
         ls_batch batch;
         LS_TRY(set_rates(trial->state.optimizer, rate_at(self, self->count)));
-        LS_TRY(next_batch(trial, &batch));
+        LS_TRY(ls_trial_next_batch(maker, trial, &batch));
         LS_TRY(ls_trial_step(trial, &batch, ls_trial_training_step));
         if (has_diverged(self)) {
             break;
