@@ -72,7 +72,8 @@ ls_status ls_trial_evaluation_pass(ls_trial *trial, const ls_trial_pass *pass) {
     trial->continues = false;
     trial->divisor = (ls_loss_divisor){.least = NULL};
     /* If a pass inside another pass fails, the hook that started it gets the error. */
-    const ls_status status = ls_trial_is_busy(trial) ? pass_within_another(trial, pass) : pass_between_runs(trial, pass);
+    const ls_status status =
+        ls_trial_is_busy(trial) ? pass_within_another(trial, pass) : pass_between_runs(trial, pass);
     ls_metrics_pop(trial);
     ls_modes_put(&modes, state.model);
     trial->continues = continues;

@@ -205,6 +205,28 @@ static void test_refused_options(void **unused) {
 }
 
 /* A warm-up from 0 freezes all groups at the start of the run. */
+/* Two callbacks that put averages into the model would exchange each other's averages. */
+static void test_two_averages(void **unused) {
+    (void)unused;
+    for (int i = 0; i < 2; i++) {
+        setting s = make_setting();
+        ls_trial_options options = options_of(&s);
+        options.callbacks = (ls_callback *const[]){
+            ls_weight_averaging(NULL), ls_once(ls_weight_averaging(&(ls_weight_averaging_options){.no_swap = i == 1}))};
+        options.callback_count = 2;
+        ls_trial *trial = ls_trial_new(&options);
+        if (i == 0) {
+            assert_null(trial);
+            assert_int_equal(ls_error_status(), LS_ERR_ARGUMENT);
+            expect_message("another ls_weight_averaging of the trial puts its averages into the model");
+        } else {
+            assert_int_equal(ls_trial_run(trial, 2), LS_OK);
+        }
+        ls_trial_free(trial);
+        free_setting(&s);
+    }
+}
+
 static void test_rate_finder_without_rates(void **unused) {
     (void)unused;
     setting s = make_setting();
@@ -499,6 +521,7 @@ int main(void) {
         cmocka_unit_test(test_hooks_of_compositions),
         cmocka_unit_test(test_refused_compositions),
         cmocka_unit_test(test_refused_options),
+        cmocka_unit_test(test_two_averages),
         cmocka_unit_test(test_rate_finder_without_rates),
         cmocka_unit_test(test_steps_of_ones_own),
         cmocka_unit_test(test_metric_that_is_not_there),
