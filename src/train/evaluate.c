@@ -60,6 +60,7 @@ ls_status ls_trial_evaluation_pass(ls_trial *trial, const ls_trial_pass *pass) {
     LS_TRY(refuse_in_slice(trial, pass));
     const ls_trial_state state = trial->state;
     const ls_progress progress = trial->progress;
+    const ls_batch *batch = trial->batch;
     const bool continues = trial->continues;
     const ls_loss_divisor divisor = trial->divisor;
     ls_modes modes;
@@ -76,6 +77,7 @@ ls_status ls_trial_evaluation_pass(ls_trial *trial, const ls_trial_pass *pass) {
         ls_trial_is_busy(trial) ? pass_within_another(trial, pass) : pass_between_runs(trial, pass);
     ls_metrics_pop(trial);
     ls_modes_put(&modes, state.model);
+    trial->batch = batch;
     trial->continues = continues;
     trial->progress = progress;
     trial->divisor = divisor;
