@@ -215,7 +215,9 @@ static ls_status sweep_and_put_back(rate_finder *self, ls_trial *trial) {
     ls_saved_error cause;
     ls_status status = remember(&b, trial);
     if (status == LS_OK) {
+        const bool off = ls_no_grad(false);
         status = sweep(self, trial);
+        (void)ls_no_grad(off);
         ls_error_save(&cause);
         cause.status = status;
         const ls_status put = put_back(&b, trial);

@@ -245,6 +245,24 @@ static void test_rate_finder_without_rates(void **unused) {
     free_setting(&s);
 }
 
+/* A run records its steps, even if the program has switched recording off. */
+static void test_rate_finder_without_recording(void **unused) {
+    (void)unused;
+    setting s = make_setting();
+    ls_callback *finder = ls_rate_finder(&(ls_rate_finder_options){.steps = 4});
+    assert_int_equal(ls_optimizer_set_learning_rate(s.optimizer, -1, 0.1), LS_OK);
+    ls_trial_options options = options_of(&s);
+    options.callbacks = &finder;
+    options.callback_count = 1;
+    ls_trial *trial = ls_trial_new(&options);
+    const bool before = ls_no_grad(true);
+    assert_int_equal(ls_trial_run(trial, 1), LS_OK);
+    assert_true(ls_no_grad(before));
+    assert_int_equal(ls_rate_finder_count(finder), 4);
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
 static ls_status own_step(ls_trial_state *state, void *user) {
     (void)user;
     state->loss = ls_scalar(1, LS_F64);
@@ -523,6 +541,7 @@ int main(void) {
         cmocka_unit_test(test_refused_options),
         cmocka_unit_test(test_two_averages),
         cmocka_unit_test(test_rate_finder_without_rates),
+        cmocka_unit_test(test_rate_finder_without_recording),
         cmocka_unit_test(test_steps_of_ones_own),
         cmocka_unit_test(test_metric_that_is_not_there),
         cmocka_unit_test(test_metric_without_a_result),
