@@ -263,6 +263,30 @@ static void test_rate_finder_without_recording(void **unused) {
     free_setting(&s);
 }
 
+static ls_status fail_in_hook(ls_trial_state *state, void *user) {
+    (void)state;
+    (void)user;
+    return LS_ERR_IO;
+}
+
+/* The step fails after ls_manifold_mixup has chosen a layer, which an evaluation must not mix. */
+static void test_evaluation_after_a_failed_mixup(void **unused) {
+    (void)unused;
+    setting s = make_setting();
+    ls_module *model = ls_sequential(ls_module_retain(s.model));
+    ls_trial_options options = options_of(&s);
+    options.model = model;
+    options.callbacks = (ls_callback *const[]){ls_manifold_mixup(&(ls_manifold_mixup_options){.classes = CLASSES}),
+                                               ls_callback_new(&(ls_callback_hooks){.on_sample = fail_in_hook}, NULL)};
+    options.callback_count = 2;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_run(trial, 1), LS_ERR_IO);
+    assert_int_equal(ls_trial_evaluate(trial, s.validate, "test"), LS_OK);
+    ls_trial_free(trial);
+    ls_module_free(model);
+    free_setting(&s);
+}
+
 static ls_status own_step(ls_trial_state *state, void *user) {
     (void)user;
     state->loss = ls_scalar(1, LS_F64);
@@ -542,6 +566,7 @@ int main(void) {
         cmocka_unit_test(test_two_averages),
         cmocka_unit_test(test_rate_finder_without_rates),
         cmocka_unit_test(test_rate_finder_without_recording),
+        cmocka_unit_test(test_evaluation_after_a_failed_mixup),
         cmocka_unit_test(test_steps_of_ones_own),
         cmocka_unit_test(test_metric_that_is_not_there),
         cmocka_unit_test(test_metric_without_a_result),
