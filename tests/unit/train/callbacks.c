@@ -287,6 +287,29 @@ static void test_evaluation_after_a_failed_mixup(void **unused) {
     free_setting(&s);
 }
 
+static ls_status fail_once(ls_trial_state *state, void *user) {
+    (void)state;
+    return ++*(int *)user == 1 ? LS_ERR_IO : LS_OK;
+}
+
+/* A hook fails after the scaler has divided the gradients. The next run divides the gradients of its own steps. */
+static void test_scaled_step_after_a_failed_hook(void **unused) {
+    (void)unused;
+    int backwards = 0;
+    setting s = make_setting();
+    ls_callback *callback = ls_callback_new(&(ls_callback_hooks){.on_backward = fail_once}, &backwards);
+    ls_trial_options options = options_of(&s);
+    options.grad_scaler = ls_grad_scaler_new(NULL);
+    options.callbacks = &callback;
+    options.callback_count = 1;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_run(trial, 1), LS_ERR_IO);
+    assert_int_equal(ls_trial_run(trial, 1), LS_OK);
+    ls_trial_free(trial);
+    ls_grad_scaler_free(options.grad_scaler);
+    free_setting(&s);
+}
+
 static ls_status own_step(ls_trial_state *state, void *user) {
     (void)user;
     state->loss = ls_scalar(1, LS_F64);
@@ -567,6 +590,7 @@ int main(void) {
         cmocka_unit_test(test_rate_finder_without_rates),
         cmocka_unit_test(test_rate_finder_without_recording),
         cmocka_unit_test(test_evaluation_after_a_failed_mixup),
+        cmocka_unit_test(test_scaled_step_after_a_failed_hook),
         cmocka_unit_test(test_steps_of_ones_own),
         cmocka_unit_test(test_metric_that_is_not_there),
         cmocka_unit_test(test_metric_without_a_result),
