@@ -325,7 +325,8 @@ LS_API ls_trial *ls_trial_new(const ls_trial_options *options);
  *
  * If a hook or the user step fails on a rank, the run ends on all ranks with its status and a message that names the
  * rank ("ls_trial: rank 1 failed: the hook on_backward of callback 0: ..."). If all ranks fail with the same status,
- * each rank keeps its own message. Also fails with:
+ * each rank keeps its own message. After a failure, the ranks may be at different steps: resume from a checkpoint. Also
+ * fails with:
  *
  * - LS_ERR_STOPPED if a signal ended the run after a checkpoint (ls_checkpoint_options); a further call continues
  * - LS_ERR_MISMATCH if setups or parameters differ, with both values and ranks
@@ -350,7 +351,7 @@ LS_API ls_status ls_trial_run(ls_trial *trial, int64_t epochs) LS_WARN_UNUSED;
  * - A hook may call this function with a loader that no run is using. Then no hooks are called, and the history does
  *   not change. Fails with LS_ERR_STATE in hooks that run once for each slice (docs/explanation/same-bits.md).
  * - Fails with LS_ERR_ARGUMENT if the trial has no criterion, or if the label is not UTF-8 or too long: names of
- *   results, such as "test_loss", have at most 63 bytes.
+ *   results, such as "test_loss", have at most 63 bytes. A trial has at most 128 such names (LS_ERR_ARGUMENT).
  */
 LS_API ls_status ls_trial_evaluate(ls_trial *trial, ls_loader *loader, const char *label) LS_WARN_UNUSED;
 
