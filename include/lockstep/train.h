@@ -60,7 +60,7 @@ struct ls_trial_state {
     ls_criterion criterion; /**< criterion for subsequent steps; a hook may replace it */
     void *criterion_user;   /**< user pointer of the criterion; a hook may replace it */
     int64_t epoch;          /**< index of the epoch in the trial, from 0; 0 in hooks of ls_trial_evaluate */
-    int64_t epochs;         /**< argument `epochs` of ls_trial_run: total number of epochs */
+    int64_t epochs;         /**< argument `epochs` of ls_trial_run: total number of epochs; 1 in ls_trial_evaluate */
     int64_t batch;          /**< index of the batch in the epoch, from 0; after the last batch, the number of batches */
     int64_t batches;        /**< number of batches in the epoch; -1 if unknown */
     int64_t step;  /**< number of training steps of the trial, with the steps of a checkpoint from which it resumed */
@@ -325,7 +325,8 @@ LS_API ls_trial *ls_trial_new(const ls_trial_options *options);
  *
  * If a hook or the user step fails on a rank, the run ends on all ranks with its status and a message that names the
  * rank ("ls_trial: rank 1 failed: the hook on_backward of callback 0: ..."). If all ranks fail with the same status,
- * each rank keeps its own message. Also fails with:
+ * each rank keeps its own message. After a failure, the ranks may be at different steps: resume from a checkpoint. Also
+ * fails with:
  *
  * - LS_ERR_STOPPED if a signal ended the run after a checkpoint (ls_checkpoint_options); a further call continues
  * - LS_ERR_MISMATCH if setups or parameters differ, with both values and ranks
@@ -341,8 +342,8 @@ LS_API ls_status ls_trial_run(ls_trial *trial, int64_t epochs) LS_WARN_UNUSED;
  * Computes the metrics of the model in evaluation mode, on the batches of epoch 0 of the loader. Collective if the
  * trial has a communicator.
  *
- * - `label` (UTF-8) is shown in the progress output and is the prefix of the results' names, as in "test_loss". The
- *   results of a loader without samples are NAN.
+ * - `label` (UTF-8) is shown in the progress output and is the prefix of the results' names, as in "test_loss". If the
+ *   loader has no samples, metrics over samples are NAN.
  * - If the history has an epoch, the results are added to its last epoch. They replace results of the same name in this
  *   epoch: the label "val" replaces the results of the validation.
  * - Calls the hooks on_start, on_start_epoch, the validation hooks, on_end_epoch and on_end, as torchbearer does.
@@ -350,7 +351,7 @@ LS_API ls_status ls_trial_run(ls_trial *trial, int64_t epochs) LS_WARN_UNUSED;
  * - A hook may call this function with a loader that no run is using. Then no hooks are called, and the history does
  *   not change. Fails with LS_ERR_STATE in hooks that run once for each slice (docs/explanation/same-bits.md).
  * - Fails with LS_ERR_ARGUMENT if the trial has no criterion, or if the label is not UTF-8 or too long: names of
- *   results, such as "test_loss", have at most 63 bytes.
+ *   results, such as "test_loss", have at most 63 bytes. A trial has at most 128 such names (LS_ERR_ARGUMENT).
  */
 LS_API ls_status ls_trial_evaluate(ls_trial *trial, ls_loader *loader, const char *label) LS_WARN_UNUSED;
 

@@ -212,6 +212,13 @@ bool *ls_grad_scaler_skips(const ls_grad_scaler *scaler, const ls_optimizer *opt
     return own != NULL ? &own->overflowed : NULL;
 }
 
+void ls_grad_scaler_forget(ls_grad_scaler *scaler, const ls_optimizer *optimizer) {
+    unscaled *own = find(scaler, optimizer);
+    if (own != NULL) {
+        *own = scaler->recent[--scaler->count];
+    }
+}
+
 ls_status ls_grad_scaler_step(ls_grad_scaler *scaler, ls_optimizer *optimizer) {
     ls_capture_refuse_here("ls_grad_scaler_step", LS_CAPTURE_STATE);
     LS_TRY(check("ls_grad_scaler_step", scaler, optimizer));

@@ -194,6 +194,8 @@ bool ls_group_next_run(const ls_parameter_group *group, bool one_by_one, int *fi
 /* Returns a pointer to whether the step with these gradients must be skipped, as ls_grad_scaler_unscale found.
  * Returns NULL before ls_grad_scaler_unscale. */
 bool *ls_grad_scaler_skips(const ls_grad_scaler *scaler, const ls_optimizer *optimizer);
+/* Forgets that the optimizer's gradients were unscaled, because a step failed and its gradients were cleared. */
+void ls_grad_scaler_forget(ls_grad_scaler *scaler, const ls_optimizer *optimizer);
 
 /* Fails with LS_ERR_STATE if the device or the sharding of a parameter differs from the device or the sharding of its
  * state. */

@@ -10,11 +10,6 @@
 #include "train/agree.h"
 #include "train/replicas.h"
 
-/* Returns whether a hook of a run or an evaluation is currently running. */
-static bool is_within(const ls_trial *trial) {
-    return trial->running || trial->measuring;
-}
-
 static ls_status pass_with_hooks(ls_trial *trial, const ls_trial_pass *pass) {
     LS_TRY(LS_CALL(trial, on_start));
     LS_TRY(LS_CALL(trial, on_start_epoch));
@@ -28,7 +23,7 @@ static ls_status pass_with_hooks(ls_trial *trial, const ls_trial_pass *pass) {
     return LS_CALL(trial, on_end);
 }
 
-/* Runs a pass for a hook within a run or an evaluation, which continues afterwards. */
+/* Runs a pass for a hook within ls_trial_new, a run or an evaluation, which continues afterwards. */
 static ls_status pass_within_another(ls_trial *trial, const ls_trial_pass *pass) {
     const int hooks = trial->options.callback_count;
     trial->options.callback_count = 0;
@@ -65,6 +60,7 @@ ls_status ls_trial_evaluation_pass(ls_trial *trial, const ls_trial_pass *pass) {
     LS_TRY(refuse_in_slice(trial, pass));
     const ls_trial_state state = trial->state;
     const ls_progress progress = trial->progress;
+    const ls_batch *batch = trial->batch;
     const bool continues = trial->continues;
     const ls_loss_divisor divisor = trial->divisor;
     ls_modes modes;
@@ -77,9 +73,11 @@ ls_status ls_trial_evaluation_pass(ls_trial *trial, const ls_trial_pass *pass) {
     trial->continues = false;
     trial->divisor = (ls_loss_divisor){.least = NULL};
     /* If a pass inside another pass fails, the hook that started it gets the error. */
-    const ls_status status = is_within(trial) ? pass_within_another(trial, pass) : pass_between_runs(trial, pass);
+    const ls_status status =
+        ls_trial_is_busy(trial) ? pass_within_another(trial, pass) : pass_between_runs(trial, pass);
     ls_metrics_pop(trial);
     ls_modes_put(&modes, state.model);
+    trial->batch = batch;
     trial->continues = continues;
     trial->progress = progress;
     trial->divisor = divisor;
@@ -120,5 +118,5 @@ ls_status ls_trial_evaluate(ls_trial *trial, ls_loader *loader, const char *labe
                                 .entry = &results};
     LS_TRY(ls_trial_evaluation_pass(trial, &pass));
     /* The results belong to the last epoch in the history, as in torchbearer. */
-    return is_within(trial) ? LS_OK : ls_history_extend(&trial->history, &results);
+    return ls_trial_is_busy(trial) ? LS_OK : ls_history_extend(&trial->history, &results);
 }

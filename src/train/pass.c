@@ -29,6 +29,16 @@ static void measure_step(ls_trial *trial, uint64_t nanoseconds, int64_t samples)
     trial->training_samples += samples;
 }
 
+ls_status ls_trial_next_batch(const char *call, const ls_trial *trial, ls_batch *batch) {
+    ls_loader *loader = trial->options.train;
+    bool more;
+    LS_TRY(ls_loader_next_on(loader, trial->device, batch, &more));
+    if (!more) {
+        LS_TRY(ls_loader_next_on(loader, trial->device, batch, &more));
+    }
+    return more ? LS_OK : ls_fail(LS_ERR_ARGUMENT, "%s: the training loader has no batches", call);
+}
+
 static ls_status run_batch(ls_trial *trial, const ls_trial_pass *pass, const ls_batch *batch, uint64_t began) {
     const bool training = pass->phase == LS_PHASE_TRAINING;
     LS_TRY(ls_trial_step(trial, batch, pass->step));

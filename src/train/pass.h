@@ -17,6 +17,12 @@ typedef struct ls_trial_pass {
 /* Trains from the loader's position. */
 ls_status ls_trial_train_pass(ls_trial *trial, const ls_trial_pass *pass);
 
+/*
+ * Reads the next batch of the training loader, for a hook that restores the loader's position. At the end of an epoch,
+ * reads the first batch of the next epoch, as training does. Fails with LS_ERR_ARGUMENT if the loader has no batches.
+ */
+ls_status ls_trial_next_batch(const char *call, const ls_trial *trial, ls_batch *batch);
+
 /* Moves the loader back to a position after work with result `status`. Returns the first error. */
 ls_status ls_trial_seek_back(ls_loader *loader, int64_t epoch, int64_t batch, ls_status status);
 

@@ -310,7 +310,7 @@ ls_status ls_trial_predict(ls_trial *trial, ls_loader *loader, bool on_all_ranks
     if (status == LS_OK) {
         status = collect(trial->state.comm, &prediction, on_all_ranks, outputs);
         /* In a hook, the agreement of the run follows later. */
-        status = trial->running || trial->measuring ? status : ls_trial_agree_at_end(trial, status);
+        status = ls_trial_is_busy(trial) ? status : ls_trial_agree_at_end(trial, status);
     }
     ls_free(prediction.rows);
     ls_free(prediction.places);

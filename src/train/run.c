@@ -166,9 +166,11 @@ ls_status ls_trial_run(ls_trial *trial, int64_t epochs) {
         return ls_fail(LS_ERR_ARGUMENT,
                        "ls_trial_run: a trial needs a loader of training data, and an optimizer or a user step");
     }
-    if (trial->running || trial->measuring) {
+    if (ls_trial_is_busy(trial)) {
         return ls_fail(LS_ERR_STATE, "ls_trial_run: the trial is %s: a hook or a user step cannot start another run",
-                       trial->running ? "in a run" : "in an evaluation or prediction");
+                       trial->in_on_init ? "being created"
+                       : trial->running  ? "in a run"
+                                         : "in an evaluation or prediction");
     }
     if (epochs < 0) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_trial_run: epochs is %lld, but must not be negative", (long long)epochs);

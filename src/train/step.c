@@ -114,10 +114,19 @@ static ls_status backward_without_samples(const ls_trial *trial) {
     return ls_data_parallel_comm(model) != NULL ? ls_data_parallel_skip(model) : LS_OK;
 }
 
-static ls_status backward(ls_trial *trial) {
+/* An earlier step may have failed after its gradients were unscaled. */
+static ls_status unscale(const ls_trial *trial) {
     ls_grad_scaler *scaler = trial->options.grad_scaler;
+    if (scaler == NULL) {
+        return LS_OK;
+    }
+    ls_grad_scaler_forget(scaler, trial->state.optimizer);
+    return ls_grad_scaler_unscale(scaler, trial->state.optimizer);
+}
+
+static ls_status backward(ls_trial *trial) {
     LS_TRY(trial->state.count > 0 ? backward_from_loss(trial) : backward_without_samples(trial));
-    LS_TRY(scaler != NULL ? ls_grad_scaler_unscale(scaler, trial->state.optimizer) : LS_OK);
+    LS_TRY(unscale(trial));
     return LS_CALL(trial, on_backward);
 }
 
@@ -268,7 +277,7 @@ static ls_status train_slices(ls_trial *trial) {
     LS_TRY(status == LS_OK ? count_empty_slices(trial, &batch) : LS_OK);
     take_batch(&trial->state, &batch);
     LS_TRY(status != LS_OK && trial->slice_status != LS_OK ? trial->slice_status : status);
-    LS_TRY(scaler != NULL ? ls_grad_scaler_unscale(scaler, trial->state.optimizer) : LS_OK);
+    LS_TRY(unscale(trial));
     LS_TRY(LS_CALL(trial, on_backward));
     return update_parameters(trial);
 }

@@ -136,6 +136,7 @@ struct ls_trial {
     bool continues; /* the next training pass continues within an epoch, from state.batch and the existing sums */
     bool stopped;   /* the checkpoint records that a hook stopped the run, so the next run ends immediately */
     bool in_on_init;
+    bool swaps_averages;       /* an ls_weight_averaging puts its averages into the model for validation */
     bool measuring;            /* in ls_trial_evaluate or ls_trial_predict, between runs */
     ls_prediction *prediction; /* NULL outside of ls_trial_predict */
     ls_watch watch;
@@ -161,6 +162,11 @@ static inline ls_status ls_explain(ls_status status, uint32_t errors, const char
     return status == LS_OK || ls_error_count != errors
                ? status
                : ls_fail(status, "ls_trial: the %s \"%s\" failed with %s", kind, name, ls_status_name(status));
+}
+
+/* Returns whether a hook or a user step of the trial may be the caller. */
+static inline bool ls_trial_is_busy(const ls_trial *trial) {
+    return trial->in_on_init || trial->running || trial->measuring;
 }
 
 /* Return the rank of this process, and the number of ranks. Without a communicator, these are 0 and 1. */

@@ -235,11 +235,26 @@ static ls_status outputs_that_do_not_vary(ls_comm *world) {
     return LS_OK;
 }
 
+/* The loader is at the end of its epoch, so training begins with the next epoch. */
+static ls_status end_of_an_epoch(ls_comm *world) {
+    training t;
+    ls_callback *own = ls_lsuv(NULL);
+    LS_TRY(training_begin(&t, &(training_plan){.callbacks = &own, .callback_count = 1, .global_batch = 12}, world));
+    LS_TRY(ls_loader_seek(t.train, 0, ls_loader_batch_count(t.train)));
+    LS_TRY(ls_trial_run(t.trial, 1));
+    int64_t epoch = -1;
+    ls_loader_position(t.train, &epoch, NULL);
+    LS_CHECK(epoch == 2);
+    training_end(&t);
+    return LS_OK;
+}
+
 ls_status rank_test(ls_comm *world) {
     LS_TRY(rules(world));
     LS_TRY(sharded_layers(world));
     LS_TRY(normed_layers(world));
     LS_TRY(layers(world));
     LS_TRY(outputs_that_do_not_vary(world));
+    LS_TRY(end_of_an_epoch(world));
     return ls_comm_barrier(world, NULL);
 }

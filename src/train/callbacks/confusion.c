@@ -64,10 +64,10 @@ static ls_status on_end_validation(ls_trial_state *state, void *user) {
     (void)snprintf(name, sizeof name, "%s_%s", state->phase == LS_PHASE_EVALUATION ? trial->progress.label : "val",
                    self->metric);
     const double *counts = ls_trial_metric_values(trial, name, &count);
-    if (counts == NULL) {
+    if (counts == NULL && trial->progress.samples > 0) {
         return ls_metrics_refuse(trial, maker, name, true);
     }
-    return ls_callback_is_first_rank(state) ? print_table(self, name, counts, count) : LS_OK;
+    return counts != NULL && ls_callback_is_first_rank(state) ? print_table(self, name, counts, count) : LS_OK;
 }
 
 ls_callback *ls_confusion_printer(const char *metric, bool shares) {

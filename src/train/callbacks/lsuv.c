@@ -98,12 +98,8 @@ static ls_status set_all(lsuv *self, const ls_trial_state *state) {
     ls_loader *loader = state->trial->options.train;
     int64_t epoch, number;
     ls_batch batch;
-    bool more;
     ls_loader_position(loader, &epoch, &number);
-    LS_TRY(ls_loader_next_on(loader, state->trial->device, &batch, &more));
-    if (!more) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: the training loader has no batches", maker);
-    }
+    LS_TRY(ls_trial_next_batch(maker, state->trial, &batch));
     self->state = state;
     self->input = batch.count > 0 ? batch.input : NULL;
     const ls_status status = ls_visit_modules(state->model, self->options.targets, set_layer, self);

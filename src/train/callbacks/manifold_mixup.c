@@ -88,6 +88,13 @@ static ls_status on_init(ls_trial_state *state, void *user) {
 
 /* ---- hooks ------------------------------------------------------------------------------------------------------- */
 
+/* A step that failed before the chosen layer must not mix a batch of the next evaluation. */
+static ls_status on_start(ls_trial_state *state, void *user) {
+    (void)state;
+    ((manifold *)user)->chosen = NULL;
+    return LS_OK;
+}
+
 static ls_status on_sample(ls_trial_state *state, void *user) {
     manifold *self = user;
     ls_tensor *input, *target;
@@ -180,6 +187,7 @@ ls_callback *ls_manifold_mixup(const ls_manifold_mixup_options *options) {
         return NULL;
     }
     return ls_callback_make(&(ls_callback_hooks){.on_init = on_init,
+                                                 .on_start = on_start,
                                                  .on_sample = on_sample,
                                                  .on_forward = on_forward,
                                                  .name = "manifold_mixup",

@@ -165,17 +165,6 @@ static bool has_diverged(const rate_finder *self) {
     return !isfinite(last) || last - self->best > (self->options.divergence - 1) * fabs(self->best);
 }
 
-/* At the end of an epoch, the loader continues with the next epoch. */
-static ls_status next_batch(const ls_trial *trial, ls_batch *batch) {
-    ls_loader *loader = trial->options.train;
-    bool more;
-    LS_TRY(ls_loader_next_on(loader, trial->device, batch, &more));
-    if (!more) {
-        LS_TRY(ls_loader_next_on(loader, trial->device, batch, &more));
-    }
-    return more ? LS_OK : ls_fail(LS_ERR_ARGUMENT, "%s: the training loader has no batches", maker);
-}
-
 /* Without outer steps, which would change the state of the outer optimizer: each replica then trains alone. */
 static ls_status sweep(rate_finder *self, ls_trial *trial) {
     ls_trial_forget_capture(trial);
@@ -187,7 +176,7 @@ static ls_status sweep(rate_finder *self, ls_trial *trial) {
     for (self->count = 0; self->count < self->options.steps;) {
         ls_batch batch;
         LS_TRY(set_rates(trial->state.optimizer, rate_at(self, self->count)));
-        LS_TRY(next_batch(trial, &batch));
+        LS_TRY(ls_trial_next_batch(maker, trial, &batch));
         LS_TRY(ls_trial_step(trial, &batch, ls_trial_training_step));
         if (has_diverged(self)) {
             break;
@@ -226,7 +215,9 @@ static ls_status sweep_and_put_back(rate_finder *self, ls_trial *trial) {
     ls_saved_error cause;
     ls_status status = remember(&b, trial);
     if (status == LS_OK) {
+        const bool off = ls_no_grad(false);
         status = sweep(self, trial);
+        (void)ls_no_grad(off);
         ls_error_save(&cause);
         cause.status = status;
         const ls_status put = put_back(&b, trial);

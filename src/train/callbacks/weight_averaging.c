@@ -17,8 +17,21 @@ static bool is_time(const averaging *self, const ls_trial_state *state, bool ste
            ls_callback_in_run(state) && !ls_callback_in_replay(state);
 }
 
+/* Two callbacks that swap would exchange the averages of both with the weights, and training would lose the weights. */
+static ls_status check_alone(ls_trial *trial, const averaging *self) {
+    if (trial->swaps_averages && !self->options.no_swap) {
+        return ls_fail(LS_ERR_ARGUMENT,
+                       "%s: another ls_weight_averaging of the trial puts its averages into the model for validation: "
+                       "set .no_swap of one of them",
+                       maker);
+    }
+    trial->swaps_averages = trial->swaps_averages || !self->options.no_swap;
+    return LS_OK;
+}
+
 static ls_status on_init(ls_trial_state *state, void *user) {
     averaging *self = user;
+    LS_TRY(check_alone(state->trial, self));
     LS_TRY(ls_callback_needs_parameters(state, maker, ""));
     ls_ema_free(self->averages);
     self->averages = ls_ema_new(state->model, self->options.decay);

@@ -180,7 +180,28 @@ static void match_changed(owners *all, const ls_resumption *from) {
 
 /* ---- loading ----------------------------------------------------------------------------------------------------- */
 
-static ls_status set_callback(const ls_resumption *from, int i, const char *kind, const ls_named *tensors, int count) {
+/* Sets the state of a callback, but keeps the optimizer's learning rates, which the checkpoint has set. */
+static ls_status set_but_rates(const ls_callback *callback, ls_optimizer *optimizer, const ls_named *tensors,
+                               int count) {
+    const size_t groups = optimizer == NULL ? 0 : (size_t)optimizer->group_count;
+    double *rates = ls_allocate_zeroed(groups + 1, sizeof *rates);
+    if (rates == NULL) {
+        return ls_fail_memory("checkpoint", (groups + 1) * sizeof *rates);
+    }
+    for (size_t g = 0; g < groups; g++) {
+        rates[g] = optimizer->groups[g].learning_rate;
+    }
+    const ls_status status = callback->hooks.set_state(callback->user, tensors, count);
+    for (size_t g = 0; g < groups; g++) {
+        optimizer->groups[g].learning_rate = rates[g];
+    }
+    ls_free(rates);
+    return status;
+}
+
+/* `same`: the callback has the options of the state's owner. A schedule with other options sets its rates. */
+static ls_status set_callback(const ls_resumption *from, int i, const char *kind, bool same, const ls_named *tensors,
+                              int count) {
     const ls_callback *callback = from->trial->own_callbacks[i];
     char number[24];
     if (count == 0) {
@@ -189,8 +210,9 @@ static ls_status set_callback(const ls_resumption *from, int i, const char *kind
         return LS_OK;
     }
     const uint32_t errors = ls_error_count;
-    return ls_explain(callback->hooks.set_state(callback->user, tensors, count), errors, "set_state of callback",
-                      ls_trial_callback_name(callback, i, number));
+    const ls_status status = same ? set_but_rates(callback, from->trial->options.optimizer, tensors, count)
+                                  : callback->hooks.set_state(callback->user, tensors, count);
+    return ls_explain(status, errors, "set_state of callback", ls_trial_callback_name(callback, i, number));
 }
 
 /* Checkpoints of older versions have no descriptions: the states are found by their names. */
@@ -200,12 +222,13 @@ static ls_status set_states(const ls_resumption *from, const owners *all, const 
     int taken = 0;
     for (int i = 0, k = 0; i < trial->options.callback_count; i++) {
         if (trial->own_callbacks[i]->hooks.set_state != NULL) {
-            const owner *own = &all->own[k++];
-            const char *name = own->match >= 0 ? all->saved[own->match].name : own->name;
-            const bool has = own->match >= 0 || all->saved_count == 0;
+            const owner *own = &all->own[k++], *saved = own->match >= 0 ? &all->saved[own->match] : NULL;
+            const char *name = saved != NULL ? saved->name : own->name;
+            const bool same = saved != NULL && strcmp(own->description, saved->description) == 0;
+            const bool has = saved != NULL || all->saved_count == 0;
             const int picked = has ? ls_state_select(states, count, name, found) : 0;
             taken += picked;
-            LS_TRY(set_callback(from, i, own->kind, found, picked));
+            LS_TRY(set_callback(from, i, own->kind, same && trial->own_callbacks[i]->built_in, found, picked));
         }
     }
     if (taken < count) {

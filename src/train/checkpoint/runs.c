@@ -558,7 +558,7 @@ ls_status ls_trial_save(ls_trial *trial, const char *folder) {
     if (trial == NULL || folder == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_trial_save: the trial or the folder is NULL");
     }
-    if (trial->running || trial->measuring) {
+    if (ls_trial_is_busy(trial)) {
         return ls_fail(LS_ERR_STATE,
                        "ls_trial_save: the trial is running: set state->save, and .checkpoint of ls_trial_options");
     }

@@ -29,7 +29,10 @@ static ls_tensor *sizes(const ls_metric *metric, const ls_trial_state *state, ls
  * and the count, mean and scatter of the targets. */
 enum { ERRORS = 0, TARGETS, R2_NUMBERS = TARGETS + LS_MOMENTS };
 
-/* Returns three rows: squared errors, sums of targets, and the scatter of targets. */
+/*
+ * Returns three rows: squared errors, means of targets, and the scatter of targets. They are computed from differences
+ * to the first target, which are exactly 0 if all targets are equal.
+ */
 static ls_tensor *ask_r2(const ls_metric *metric, const ls_trial_state *state) {
     ls_tensor *errors = errors_of(metric, state);
     if (errors == NULL) {
@@ -37,9 +40,11 @@ static ls_tensor *ask_r2(const ls_metric *metric, const ls_trial_state *state) {
     }
     const ls_shape columns = LS_SHAPE(ls_size(state->output, 0), -1);
     ls_tensor *targets = ls_reshape(ls_to(state->target, LS_F64), columns);
-    ls_tensor *apart = ls_sub(targets, ls_mean_axes(targets, LS_AXES(0), true));
+    ls_tensor *first = ls_narrow(targets, 0, 0, 1), *apart = ls_sub(targets, first);
+    ls_tensor *mean = ls_mean_axes(apart, LS_AXES(0), true);
     ls_tensor *rows[] = {ls_sum_axes(ls_square(ls_reshape(errors, columns)), LS_AXES(0), false),
-                         ls_sum_axes(targets, LS_AXES(0), false), ls_sum_axes(ls_square(apart), LS_AXES(0), false)};
+                         ls_reshape(ls_add(first, mean), LS_SHAPE(-1)),
+                         ls_sum_axes(ls_square(ls_sub(apart, mean)), LS_AXES(0), false)};
     return ls_stack(rows, 3, 0);
 }
 
@@ -53,7 +58,7 @@ static ls_status add_r2(ls_tally *tally, const ls_batch_numbers *batch) {
     for (size_t i = 0; i < columns; i++) {
         double *column = tally->items + R2_NUMBERS * i;
         column[ERRORS] += batch->asked[i];
-        ls_moments_add(column + TARGETS, samples, batch->asked[columns + i] / samples, batch->asked[2 * columns + i]);
+        ls_moments_add(column + TARGETS, samples, batch->asked[columns + i], batch->asked[2 * columns + i]);
     }
     return LS_OK;
 }

@@ -205,6 +205,28 @@ static void test_refused_options(void **unused) {
 }
 
 /* A warm-up from 0 freezes all groups at the start of the run. */
+/* Two callbacks that put averages into the model would exchange each other's averages. */
+static void test_two_averages(void **unused) {
+    (void)unused;
+    for (int i = 0; i < 2; i++) {
+        setting s = make_setting();
+        ls_trial_options options = options_of(&s);
+        options.callbacks = (ls_callback *const[]){
+            ls_weight_averaging(NULL), ls_once(ls_weight_averaging(&(ls_weight_averaging_options){.no_swap = i == 1}))};
+        options.callback_count = 2;
+        ls_trial *trial = ls_trial_new(&options);
+        if (i == 0) {
+            assert_null(trial);
+            assert_int_equal(ls_error_status(), LS_ERR_ARGUMENT);
+            expect_message("another ls_weight_averaging of the trial puts its averages into the model");
+        } else {
+            assert_int_equal(ls_trial_run(trial, 2), LS_OK);
+        }
+        ls_trial_free(trial);
+        free_setting(&s);
+    }
+}
+
 static void test_rate_finder_without_rates(void **unused) {
     (void)unused;
     setting s = make_setting();
@@ -220,6 +242,71 @@ static void test_rate_finder_without_rates(void **unused) {
     expect_message("ls_rate_finder: all learning rates are 0");
     assert_int_equal(ls_rate_finder_count(finder), 0);
     ls_trial_free(trial);
+    free_setting(&s);
+}
+
+/* A run records its steps, even if the program has switched recording off. */
+static void test_rate_finder_without_recording(void **unused) {
+    (void)unused;
+    setting s = make_setting();
+    ls_callback *finder = ls_rate_finder(&(ls_rate_finder_options){.steps = 4});
+    assert_int_equal(ls_optimizer_set_learning_rate(s.optimizer, -1, 0.1), LS_OK);
+    ls_trial_options options = options_of(&s);
+    options.callbacks = &finder;
+    options.callback_count = 1;
+    ls_trial *trial = ls_trial_new(&options);
+    const bool before = ls_no_grad(true);
+    assert_int_equal(ls_trial_run(trial, 1), LS_OK);
+    assert_true(ls_no_grad(before));
+    assert_int_equal(ls_rate_finder_count(finder), 4);
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
+static ls_status fail_in_hook(ls_trial_state *state, void *user) {
+    (void)state;
+    (void)user;
+    return LS_ERR_IO;
+}
+
+/* The step fails after ls_manifold_mixup has chosen a layer, which an evaluation must not mix. */
+static void test_evaluation_after_a_failed_mixup(void **unused) {
+    (void)unused;
+    setting s = make_setting();
+    ls_module *model = ls_sequential(ls_module_retain(s.model));
+    ls_trial_options options = options_of(&s);
+    options.model = model;
+    options.callbacks = (ls_callback *const[]){ls_manifold_mixup(&(ls_manifold_mixup_options){.classes = CLASSES}),
+                                               ls_callback_new(&(ls_callback_hooks){.on_sample = fail_in_hook}, NULL)};
+    options.callback_count = 2;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_run(trial, 1), LS_ERR_IO);
+    assert_int_equal(ls_trial_evaluate(trial, s.validate, "test"), LS_OK);
+    ls_trial_free(trial);
+    ls_module_free(model);
+    free_setting(&s);
+}
+
+static ls_status fail_once(ls_trial_state *state, void *user) {
+    (void)state;
+    return ++*(int *)user == 1 ? LS_ERR_IO : LS_OK;
+}
+
+/* A hook fails after the scaler has divided the gradients. The next run divides the gradients of its own steps. */
+static void test_scaled_step_after_a_failed_hook(void **unused) {
+    (void)unused;
+    int backwards = 0;
+    setting s = make_setting();
+    ls_callback *callback = ls_callback_new(&(ls_callback_hooks){.on_backward = fail_once}, &backwards);
+    ls_trial_options options = options_of(&s);
+    options.grad_scaler = ls_grad_scaler_new(NULL);
+    options.callbacks = &callback;
+    options.callback_count = 1;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_run(trial, 1), LS_ERR_IO);
+    assert_int_equal(ls_trial_run(trial, 1), LS_OK);
+    ls_trial_free(trial);
+    ls_grad_scaler_free(options.grad_scaler);
     free_setting(&s);
 }
 
@@ -499,7 +586,11 @@ int main(void) {
         cmocka_unit_test(test_hooks_of_compositions),
         cmocka_unit_test(test_refused_compositions),
         cmocka_unit_test(test_refused_options),
+        cmocka_unit_test(test_two_averages),
         cmocka_unit_test(test_rate_finder_without_rates),
+        cmocka_unit_test(test_rate_finder_without_recording),
+        cmocka_unit_test(test_evaluation_after_a_failed_mixup),
+        cmocka_unit_test(test_scaled_step_after_a_failed_hook),
         cmocka_unit_test(test_steps_of_ones_own),
         cmocka_unit_test(test_metric_that_is_not_there),
         cmocka_unit_test(test_metric_without_a_result),

@@ -528,6 +528,13 @@ static void test_confusion_of_nothing(void **unused) {
     assert_int_equal(ls_trial_run(trial, 1), LS_ERR_ARGUMENT);
     expect_message("ls_confusion_printer: there is no metric \"mixed_up\"; available: ");
     ls_trial_free(trial);
+    printer = ls_confusion_printer(NULL, false); /* without samples, there is no table */
+    ls_loader *empty = make_loader(1, 0);
+    options.metrics = LS_METRICS("confusion");
+    trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_evaluate(trial, empty, "test"), LS_OK);
+    ls_trial_free(trial);
+    ls_loader_free(empty);
     free_setting(&s);
 }
 

@@ -248,11 +248,51 @@ TEST(test_old_checkpoint) {
     free_setting(&s);
 }
 
+static ls_trial *make_scheduled(const setting *s, double gamma) {
+    assert_int_equal(ls_optimizer_set_learning_rate(s->optimizer, -1, 0.1), LS_OK);
+    ls_callback *callbacks[] = {
+        ls_scheduler(ls_schedule_exponential(s->optimizer, 0.5), NULL),
+        ls_scheduler(ls_schedule_exponential(s->optimizer, gamma), &(ls_scheduler_options){.per_step = true})};
+    ls_trial_options options = options_of(s);
+    options.callbacks = callbacks;
+    options.callback_count = 2;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_non_null(trial);
+    return trial;
+}
+
+/* Loads a checkpoint of `saved` in a new trial, and returns its learning rate. */
+static double rate_after(ls_trial *saved, double gamma) {
+    const char *folder = test_path("rates");
+    assert_int_equal(ls_trial_save(saved, folder), LS_OK);
+    setting s = make_setting();
+    ls_trial *trial = make_scheduled(&s, gamma);
+    assert_int_equal(ls_trial_load(trial, folder), LS_OK);
+    const double rate = ls_optimizer_learning_rate(s.optimizer, 0);
+    ls_trial_free(trial);
+    free_setting(&s);
+    return rate;
+}
+
+/* A trial resumes with the saved learning rates. Only a schedule with other options sets the rates of its position. */
+TEST(test_learning_rates) {
+    setting s = make_setting();
+    ls_trial *trial = make_scheduled(&s, 0.75);
+    assert_int_equal(ls_trial_run(trial, 1), LS_OK);
+    assert_true(ls_optimizer_learning_rate(s.optimizer, 0) == 0.05);
+    assert_true(rate_after(trial, 0.75) == 0.05);
+    assert_int_equal(ls_optimizer_set_learning_rate(s.optimizer, -1, 0.125), LS_OK);
+    assert_true(rate_after(trial, 0.75) == 0.125);
+    assert_float_equal(rate_after(trial, 0.5), 0.1 * pow(0.5, 3), 1e-12); /* after three steps */
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_states),           cmocka_unit_test(test_stopped_before),
         cmocka_unit_test(test_smaller_patience), cmocka_unit_test(test_long_descriptions),
-        cmocka_unit_test(test_old_checkpoint),
+        cmocka_unit_test(test_old_checkpoint),   cmocka_unit_test(test_learning_rates),
     };
     return cmocka_run_group_tests(tests, NULL, test_files_teardown);
 }

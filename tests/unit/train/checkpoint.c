@@ -250,6 +250,21 @@ static ls_status load_in_hook(ls_trial_state *state, void *user) {
     return ls_trial_load(state->trial, in_root("nowhere"));
 }
 
+static ls_status run_in_hook(ls_trial_state *state, void *user) {
+    (void)user;
+    return ls_trial_run(state->trial, 1);
+}
+
+/* ls_trial_new fails because the hook on_init does. */
+static void expect_refused_on_init(ls_trial_options options, ls_callback_function function, const char *message) {
+    ls_callback *hook = ls_callback_new(&(ls_callback_hooks){.on_init = function}, NULL);
+    options.callbacks = &hook;
+    options.callback_count = 1;
+    assert_null(ls_trial_new(&options));
+    assert_int_equal(ls_error_status(), LS_ERR_STATE);
+    expect_message(message);
+}
+
 /* Regular files and the targets of links are kept. */
 static void expect_kept(const training *t) {
     struct stat about;
@@ -312,10 +327,9 @@ static void test_wrong_use(void **state) {
     expect_failure(ls_trial_run(trial, 1), LS_ERR_STATE, "the trial is running: set state->save");
     expect_failure(ls_trial_evaluate(trial, s.validate, "test"), LS_ERR_STATE, "the trial is running: set state->save");
     ls_trial_free(trial);
-    hook = ls_callback_new(&(ls_callback_hooks){.on_init = load_in_hook}, NULL);
-    assert_null(ls_trial_new(&options));
-    assert_int_equal(ls_error_status(), LS_ERR_STATE);
-    expect_message("ls_trial_load: the trial is being created");
+    expect_refused_on_init(options, load_in_hook, "ls_trial_load: the trial is being created");
+    expect_refused_on_init(options, run_in_hook, "ls_trial_run: the trial is being created");
+    expect_refused_on_init(options, save_in_hook, "ls_trial_save: the trial is running");
     free_setting(&s);
 }
 

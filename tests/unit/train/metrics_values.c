@@ -505,8 +505,8 @@ TEST(test_no_targets) {
     }
 }
 
-/* Without data, a metric is NaN. */
-static void expect_nan(ls_tensor *outputs, ls_tensor *targets, const char *metric) {
+/* Returns the metric of a pass over batches of 4 samples. */
+static double value_of(ls_tensor *outputs, ls_tensor *targets, const char *metric) {
     ls_loader *loader = ls_loader_new(ls_tensor_dataset(outputs, targets), &(ls_loader_options){.batch_size = 4});
     ls_module *model = ls_nn_function("AsItIs", as_it_is, NULL);
     ls_trial *trial = ls_trial_new(&(ls_trial_options){
@@ -514,10 +514,25 @@ static void expect_nan(ls_tensor *outputs, ls_tensor *targets, const char *metri
     char name[64];
     snprintf(name, sizeof name, "test_%s", metric);
     assert_int_equal(ls_trial_evaluate(trial, loader, "test"), LS_OK);
-    assert_true(isnan(ls_trial_metric(trial, name)));
+    const double value = ls_trial_metric(trial, name);
     ls_trial_free(trial);
     ls_module_free(model);
     ls_loader_free(loader);
+    return value;
+}
+
+/* Without data, a metric is NaN. */
+static void expect_nan(ls_tensor *outputs, ls_tensor *targets, const char *metric) {
+    assert_true(isnan(value_of(outputs, targets, metric)));
+}
+
+/* The mean of three times 0.1 is not 0.1 in f64, and neither are the means of batches equal. */
+SCOPED_TEST(test_r2_of_equal_targets) {
+    for (int64_t count = 2; count < 10; count++) {
+        ls_tensor *targets = ls_full(LS_SHAPE(count), LS_F64, 0.1);
+        assert_true(value_of(ls_full(LS_SHAPE(count), LS_F64, 0.5), targets, "r2") == 0);
+        assert_true(value_of(ls_full(LS_SHAPE(count), LS_F64, 0.1), targets, "r2") == 1);
+    }
 }
 
 SCOPED_TEST(test_no_value) {
@@ -548,6 +563,7 @@ int main(void) {
         cmocka_unit_test(test_wrong_samples),
         cmocka_unit_test(test_classes_that_become_more),
         cmocka_unit_test(test_no_targets),
+        cmocka_unit_test(test_r2_of_equal_targets),
         cmocka_unit_test(test_no_value),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -98,6 +98,28 @@ TEST(test_prediction) {
     free_setting(&s);
 }
 
+static ls_status evaluate_validation(ls_trial_state *state, void *user) {
+    return ls_trial_evaluate(state->trial, user, "other");
+}
+
+/* A prediction continues after the evaluation that a hook of its steps runs. */
+TEST(test_evaluation_within_a_prediction) {
+    setting s = make_setting();
+    ls_trial_options options = options_of(&s);
+    ls_callback *callback =
+        ls_callback_new(&(ls_callback_hooks){.on_forward_validation = evaluate_validation}, s.validate);
+    options.callbacks = &callback;
+    options.callback_count = 1;
+    ls_trial *trial = ls_trial_new(&options);
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *outputs = NULL;
+    assert_int_equal(ls_trial_predict(trial, s.train, false, &outputs), LS_OK);
+    assert_int_equal(ls_size(outputs, 0), TRAIN_COUNT);
+    assert_int_equal(ls_scope_end(scope), LS_OK);
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
 static ls_tensor *sum_of_all(ls_tensor *x, void *user) {
     (void)user;
     return ls_sum(x);
@@ -445,6 +467,7 @@ TEST(test_callbacks_of_ones_own) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_prediction),
+        cmocka_unit_test(test_evaluation_within_a_prediction),
         cmocka_unit_test(test_what_cannot_be_predicted),
         cmocka_unit_test(test_replay),
         cmocka_unit_test(test_replay_knows_passes_by_names),
