@@ -498,9 +498,9 @@ static const ls_batch no_batch = {0};
 
 static ls_status prepare(slice_step *s) {
     ls_data_parallel_state *state = s->state;
-    LS_TRY(ls_step_check_arguments(s->batch != &no_batch ? s->batch : NULL, s->function));
     LS_TRY(ls_gradients_check(state));
-    LS_TRY(state->overlap.begun ? LS_OK : make_buckets(state));
+    LS_TRY(state->overlap.begun ? LS_OK : make_buckets(state)); /* like all ranks, even if the arguments are wrong */
+    LS_TRY(ls_step_check_arguments(s->batch != &no_batch ? s->batch : NULL, s->function));
     LS_TRY(ls_slices_check_batch(state->slices, s->batch));
     LS_TRY(note_model(s));
     if (ls_comm_has_any_order(state->comm)) {
