@@ -280,12 +280,9 @@ static ls_status check(const ls_sharding *sharding, const char *call) {
 
 static ls_status exchange_parameters(ls_shards *self, const char *call, bool failed, uint64_t method) {
     const int64_t own = (int64_t)(method >> 1);
-    int64_t most[] = {failed, own, -own};
-    LS_TRY(note(self, ls_comm_allreduce(self->comm, most, most, 3, LS_I64, LS_MAX, NULL)));
-    if (most[0] != 0) {
-        return note(self, ls_cause_share(self->comm, call, failed));
-    }
-    if (most[1] != -most[2]) {
+    int64_t most[] = {own, -own};
+    LS_TRY(note(self, ls_failure_share(self->comm, call, failed, most, 2)));
+    if (most[0] != -most[1]) {
         return note(
             self,
             ls_fail(

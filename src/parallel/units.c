@@ -56,17 +56,9 @@ static uint64_t versions_of(const ls_shards *shards) {
  * difference after resharding. A failure on one rank is a failure on all ranks.
  */
 static ls_status check_before_resharding(const ls_shards *shards) {
-    enum { EQUAL, CHANGED, FAILED };
-    const bool failed = check_aliases(shards) != LS_OK;
-    uint8_t worst = failed ? FAILED : versions_of(shards) != shards->versions ? CHANGED : EQUAL;
-    ls_saved_error cause;
-    ls_error_save(&cause);
-    LS_TRY(ls_comm_allreduce(shards->comm, &worst, &worst, 1, LS_U8, LS_MAX, NULL));
-    if (worst == FAILED) {
-        (void)(failed ? ls_error_put_back(&cause) : LS_OK);
-        return ls_cause_share(shards->comm, call, failed);
-    }
-    return worst == CHANGED ? ls_replicas_compare(call, shards->model, shards->comm) : LS_OK;
+    int64_t changed = versions_of(shards) != shards->versions;
+    LS_TRY(ls_failure_share(shards->comm, call, check_aliases(shards) != LS_OK, &changed, 1));
+    return changed != 0 ? ls_replicas_compare(call, shards->model, shards->comm) : LS_OK;
 }
 
 ls_status ls_units_gather(ls_shards *shards, bool on) {
