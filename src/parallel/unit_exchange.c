@@ -1,5 +1,7 @@
 #include "parallel/unit_exchange.h"
 
+#include <string.h>
+
 #include "base/memory.h"
 #include "parallel/parallel.h"
 #include "tensor/device.h"
@@ -18,7 +20,7 @@ static size_t all_bytes(const ls_sharded_unit *unit) {
     return bytes;
 }
 
-size_t ls_unit_own_bytes(const ls_sharded_unit *unit) {
+static size_t own_bytes(const ls_sharded_unit *unit) {
     size_t bytes = 0;
     for (int k = 0; k < unit->range_count; k++) {
         const ls_range own = ls_shards_own(unit->shards, &unit->ranges[k]);
@@ -32,13 +34,9 @@ static void count_gradients(ls_sharded_unit *unit, size_t bytes) {
     unit->gradient_bytes = (int64_t)bytes;
 }
 
-void ls_unit_count_gradients(ls_sharded_unit *unit) {
-    count_gradients(unit, all_bytes(unit));
-}
-
 /* Adds the bytes of the unit's parameters that other ranks own to the account. If `more` is false, subtracts them. */
 static void count_parameters(const ls_sharded_unit *unit, bool more) {
-    const int64_t others = (int64_t)(all_bytes(unit) - ls_unit_own_bytes(unit));
+    const int64_t others = (int64_t)(all_bytes(unit) - own_bytes(unit));
     ls_shards_count(unit->shards, LS_MEMORY_PARAMETERS, more ? others : -others);
 }
 
@@ -164,18 +162,21 @@ ls_status ls_unit_look_ahead(ls_sharded_unit *unit, bool backward) {
     return LS_OK;
 }
 
-/* ---- gradients --------------------------------------------------------------------------------------------------- */
+/* ---- averaging of gradients -------------------------------------------------------------------------------------- */
+
+/* The marks of a parameter, on which the ranks agree. */
+enum { GIVEN = 1, FROZEN = 2, TRAINED = 4 };
 
 /* Agrees on which parameters have a gradient on any rank. Fails on all ranks if a parameter is frozen on only some
  * ranks. */
 static ls_status agree_on_marks(ls_sharded_unit *unit) {
     const size_t count = (size_t)unit->parameter_count;
     for (size_t i = 0; i < count; i++) {
-        unit->marks[i] |= unit->parameters[i]->leaf->has_gradient ? LS_UNIT_GIVEN : 0;
+        unit->marks[i] |= unit->parameters[i]->leaf->has_gradient ? GIVEN : 0;
     }
     LS_TRY(ls_comm_allreduce(unit->shards->comm, unit->marks, unit->marks, count, LS_U8, LS_BOR, NULL));
     for (size_t i = 0; i < count; i++) {
-        if ((unit->marks[i] & (LS_UNIT_FROZEN | LS_UNIT_TRAINED)) == (LS_UNIT_FROZEN | LS_UNIT_TRAINED)) {
+        if ((unit->marks[i] & (FROZEN | TRAINED)) == (FROZEN | TRAINED)) {
             return ls_fail(LS_ERR_MISMATCH,
                            "ls_backward: a parameter %s of %s is frozen (ls_set_requires_grad) on some ranks only: "
                            "freeze it on all ranks or on none",
@@ -193,7 +194,7 @@ static ls_status add_earlier(ls_sharded_unit *unit) {
         const ls_dtype dtype = unit->shards->flats[own.flat].dtype;
         LS_TRY(ls_device_kernels(&ls_cpu)->axpy(ls_device_stream(&ls_cpu), dtype, own.count, 1, from,
                                                 ls_shards_elements(unit->shards, &own, true)));
-        from += (size_t)own.count * ls_dtype_size(dtype);
+        from += bytes_of(unit, &own);
     }
     return LS_OK;
 }
@@ -204,10 +205,11 @@ static void discard_gradients(ls_sharded_unit *unit) {
     for (int k = 0; k < unit->range_count; k++) {
         ls_shards_discard(unit->shards, &unit->ranges[k], true);
     }
-    count_gradients(unit, ls_unit_own_bytes(unit));
+    count_gradients(unit, own_bytes(unit));
 }
 
-void ls_unit_forget_gradients(ls_sharded_unit *unit) {
+/* Frees the gradients that this rank does not own, after a failure. */
+static void forget_gradients(ls_sharded_unit *unit) {
     unit->shards->failed = true;
     discard_gradients(unit);
 }
@@ -226,7 +228,7 @@ ls_status ls_units_end_average(ls_shards *shards) {
     }
     const ls_status status = first.status == LS_OK ? add_earlier(unit) : ls_error_put_back(&first);
     for (int i = 0; i < unit->parameter_count && status == LS_OK; i++) {
-        unit->parameters[i]->leaf->has_gradient = (unit->marks[i] & LS_UNIT_GIVEN) != 0;
+        unit->parameters[i]->leaf->has_gradient = (unit->marks[i] & GIVEN) != 0;
     }
     discard_gradients(unit);
     shards->failed = shards->failed || status != LS_OK;
@@ -244,7 +246,8 @@ static ls_status begin_average(ls_sharded_unit *unit) {
     return LS_OK;
 }
 
-ls_status ls_unit_average(ls_sharded_unit *unit) {
+/* Missing gradients must be zero. On failure, discards the gradients of the unit. Collective. */
+static ls_status average(ls_sharded_unit *unit) {
     ls_saved_error cause;
     const ls_status status = begin_average(unit);
     if (status == LS_OK) {
@@ -253,8 +256,90 @@ ls_status ls_unit_average(ls_sharded_unit *unit) {
     }
     ls_error_save(&cause);
     (void)ls_units_end_average(unit->shards);
-    ls_unit_forget_gradients(unit);
+    forget_gradients(unit);
     return ls_error_put_back(&cause);
+}
+
+/* ---- the backward pass of a unit --------------------------------------------------------------------------------- */
+
+/* Rejects hooks: a hook would see neither the mean nor all elements. */
+static ls_status refuse_hooks(const ls_sharded_unit *unit) {
+    for (int i = 0; i < unit->parameter_count; i++) {
+        if (unit->parameters[i]->leaf->hooks != NULL) {
+            return ls_fail(
+                LS_ERR_UNSUPPORTED,
+                "ls_backward: a parameter has a gradient hook, but .zero = %d in ls_data_parallel keeps only "
+                "parts of gradients: use .zero = 1",
+                unit->shards->stage);
+        }
+    }
+    return LS_OK;
+}
+
+/* Zeroes missing gradients. */
+static ls_status clear_missing(const ls_sharded_unit *unit) {
+    for (int i = 0; i < unit->parameter_count; i++) {
+        const ls_leaf *leaf = unit->parameters[i]->leaf;
+        if (!leaf->has_gradient) {
+            LS_TRY(ls_kernels_of(leaf->gradient)->fill(ls_stream_of(leaf->gradient), leaf->gradient, 0));
+        }
+    }
+    return LS_OK;
+}
+
+/* Moves the gradients of earlier passes elsewhere: they are already means, and this rank has its own elements of
+ * them. */
+static ls_status keep_earlier(ls_sharded_unit *unit) {
+    bool any = false;
+    for (int i = 0; i < unit->parameter_count; i++) {
+        any = any || unit->parameters[i]->leaf->has_gradient;
+    }
+    const size_t bytes = own_bytes(unit);
+    if (!any || bytes == 0) {
+        return LS_OK;
+    }
+    LS_TRY(clear_missing(unit));
+    unit->earlier = ls_allocate(bytes);
+    if (unit->earlier == NULL) {
+        return ls_fail_memory("ls_backward", bytes);
+    }
+    char *to = unit->earlier;
+    for (int k = 0; k < unit->range_count; k++) {
+        const ls_range own = ls_shards_own(unit->shards, &unit->ranges[k]);
+        memcpy(to, ls_shards_elements(unit->shards, &own, true), bytes_of(unit, &own));
+        to += bytes_of(unit, &own);
+    }
+    return LS_OK;
+}
+
+static void open_gradients(const ls_sharded_unit *unit, bool open) {
+    for (int i = 0; i < unit->parameter_count; i++) {
+        unit->parameters[i]->leaf->open = open;
+    }
+}
+
+ls_status ls_unit_begin_gradients(ls_sharded_unit *unit) {
+    LS_TRY(refuse_hooks(unit));
+    LS_TRY(unit->shards->averaging == unit ? ls_units_end_average(unit->shards) : LS_OK);
+    LS_TRY(keep_earlier(unit));
+    for (int i = 0; i < unit->parameter_count; i++) {
+        ls_leaf *leaf = unit->parameters[i]->leaf;
+        unit->marks[i] = (leaf->has_gradient ? GIVEN : 0) | (leaf->tensor->needs_grad ? TRAINED : FROZEN);
+        leaf->has_gradient = false;
+    }
+    open_gradients(unit, true);
+    count_gradients(unit, all_bytes(unit));
+    return LS_OK;
+}
+
+ls_status ls_unit_end_gradients(ls_sharded_unit *unit, ls_status status) {
+    open_gradients(unit, false);
+    if (status != LS_OK) {
+        forget_gradients(unit);
+        return status;
+    }
+    LS_TRY(clear_missing(unit));
+    return average(unit);
 }
 
 /* ---- all exchanges ----------------------------------------------------------------------------------------------- */

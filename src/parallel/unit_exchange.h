@@ -9,9 +9,6 @@
 
 #include "parallel/units.h"
 
-/* The marks of a parameter, on which the ranks agree. */
-enum { LS_UNIT_GIVEN = 1, LS_UNIT_FROZEN = 2, LS_UNIT_TRAINED = 4 };
-
 /* Gathers the parameters of a unit, unless this rank has them. Collective. */
 ls_status ls_unit_gather(ls_sharded_unit *unit);
 
@@ -27,24 +24,21 @@ void ls_unit_reshard(ls_sharded_unit *unit);
  */
 ls_status ls_unit_look_ahead(ls_sharded_unit *unit, bool backward);
 
-/* Counts the gradients of a unit that is entered in the backward pass. */
-void ls_unit_count_gradients(ls_sharded_unit *unit);
-
-/* Returns the number of bytes of the elements of a unit that this rank owns. */
-size_t ls_unit_own_bytes(const ls_sharded_unit *unit);
+/*
+ * Prepares a unit that is entered in the backward pass for its gradients: moves the gradients of earlier passes to
+ * `earlier`, and records which parameters have gradients.
+ */
+ls_status ls_unit_begin_gradients(ls_sharded_unit *unit);
 
 /*
  * Replaces this rank's own gradients with their means, and adds `earlier`. With overlap, and during a pass of the
- * data-parallel module, only begins the exchange: ls_units_end_average ends it. Missing gradients must be zero. On
- * failure, discards the gradients of the unit. Collective.
+ * data-parallel module, only begins the exchange: ls_units_end_average ends it. Collective. If the unit's backward pass
+ * has failed with `status`, only discards the gradients, and returns `status`.
  */
-ls_status ls_unit_average(ls_sharded_unit *unit);
+ls_status ls_unit_end_gradients(ls_sharded_unit *unit, ls_status status);
 
 /* Ends the averaging of the unit whose gradients are in flight. Returns LS_OK if there is none. */
 ls_status ls_units_end_average(ls_shards *shards);
-
-/* Frees the gradients that this rank does not own, after a failure. */
-void ls_unit_forget_gradients(ls_sharded_unit *unit);
 
 /*
  * Ends all exchanges in flight. Parameters that were gathered ahead are discarded. With `forget`, also forgets which

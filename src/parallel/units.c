@@ -1,13 +1,10 @@
 #include "parallel/unit_exchange.h"
 
-#include <string.h>
-
 #include "base/memory.h"
 #include "base/pages.h"
 #include "comm/hold.h"
 #include "parallel/cause.h"
 #include "parallel/parallel.h"
-#include "tensor/device.h"
 #include "tensor/scope.h"
 
 static ls_sharded_unit *unit_of(ls_unit *unit) {
@@ -105,90 +102,6 @@ ls_status ls_units_gather_one(ls_shards *shards, const ls_tensor *parameter) {
     return wanted != NULL ? ls_unit_gather(wanted) : LS_OK;
 }
 
-/* ---- gradients --------------------------------------------------------------------------------------------------- */
-
-/* Rejects hooks: a hook would see neither the mean nor all elements. */
-static ls_status refuse_hooks(const ls_sharded_unit *unit) {
-    for (int i = 0; i < unit->parameter_count; i++) {
-        if (unit->parameters[i]->leaf->hooks != NULL) {
-            return ls_fail(
-                LS_ERR_UNSUPPORTED,
-                "ls_backward: a parameter has a gradient hook, but .zero = %d in ls_data_parallel keeps only "
-                "parts of gradients: use .zero = 1",
-                unit->shards->stage);
-        }
-    }
-    return LS_OK;
-}
-
-/* Zeroes missing gradients. */
-static ls_status clear_missing(const ls_sharded_unit *unit) {
-    for (int i = 0; i < unit->parameter_count; i++) {
-        const ls_leaf *leaf = unit->parameters[i]->leaf;
-        if (!leaf->has_gradient) {
-            LS_TRY(ls_kernels_of(leaf->gradient)->fill(ls_stream_of(leaf->gradient), leaf->gradient, 0));
-        }
-    }
-    return LS_OK;
-}
-
-/* Moves the gradients of earlier passes elsewhere: they are already means, and this rank has its own elements of
- * them. */
-static ls_status keep_earlier(ls_sharded_unit *unit) {
-    bool any = false;
-    for (int i = 0; i < unit->parameter_count; i++) {
-        any = any || unit->parameters[i]->leaf->has_gradient;
-    }
-    const size_t bytes = ls_unit_own_bytes(unit);
-    if (!any || bytes == 0) {
-        return LS_OK;
-    }
-    LS_TRY(clear_missing(unit));
-    unit->earlier = ls_allocate(bytes);
-    if (unit->earlier == NULL) {
-        return ls_fail_memory("ls_backward", bytes);
-    }
-    char *to = unit->earlier;
-    for (int k = 0; k < unit->range_count; k++) {
-        const ls_range own = ls_shards_own(unit->shards, &unit->ranges[k]);
-        const size_t part = (size_t)own.count * ls_dtype_size(unit->shards->flats[own.flat].dtype);
-        memcpy(to, ls_shards_elements(unit->shards, &own, true), part);
-        to += part;
-    }
-    return LS_OK;
-}
-
-static void open_gradients(const ls_sharded_unit *unit, bool open) {
-    for (int i = 0; i < unit->parameter_count; i++) {
-        unit->parameters[i]->leaf->open = open;
-    }
-}
-
-static ls_status begin_gradients(ls_sharded_unit *unit) {
-    LS_TRY(refuse_hooks(unit));
-    LS_TRY(unit->shards->averaging == unit ? ls_units_end_average(unit->shards) : LS_OK);
-    LS_TRY(keep_earlier(unit));
-    for (int i = 0; i < unit->parameter_count; i++) {
-        ls_leaf *leaf = unit->parameters[i]->leaf;
-        unit->marks[i] =
-            (leaf->has_gradient ? LS_UNIT_GIVEN : 0) | (leaf->tensor->needs_grad ? LS_UNIT_TRAINED : LS_UNIT_FROZEN);
-        leaf->has_gradient = false;
-    }
-    open_gradients(unit, true);
-    ls_unit_count_gradients(unit);
-    return LS_OK;
-}
-
-static ls_status end_gradients(ls_sharded_unit *unit, ls_status status) {
-    open_gradients(unit, false);
-    if (status != LS_OK) {
-        ls_unit_forget_gradients(unit);
-        return status;
-    }
-    LS_TRY(clear_missing(unit));
-    return ls_unit_average(unit);
-}
-
 /* ---- runs -------------------------------------------------------------------------------------------------------- */
 
 static ls_status enter(ls_unit *base, bool backward) {
@@ -199,7 +112,7 @@ static ls_status enter(ls_unit *base, bool backward) {
     const bool communicates = unit->absent && unit->range_count > 0;
     LS_TRY(ls_unit_gather(unit));
     ls_status status = communicates ? ls_unit_look_ahead(unit, backward) : LS_OK;
-    status = status == LS_OK && backward ? begin_gradients(unit) : status;
+    status = status == LS_OK && backward ? ls_unit_begin_gradients(unit) : status;
     if (status != LS_OK) {
         unit->shards->failed = true;
         ls_unit_reshard(unit);
@@ -212,7 +125,7 @@ static ls_status enter(ls_unit *base, bool backward) {
 static ls_status leave(ls_unit *base, bool backward, ls_status status) {
     ls_sharded_unit *unit = unit_of(base);
     unit->runs--;
-    status = backward ? end_gradients(unit, status) : status;
+    status = backward ? ls_unit_end_gradients(unit, status) : status;
     ls_unit_reshard(unit);
     return status;
 }
