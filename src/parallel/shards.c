@@ -163,10 +163,11 @@ ls_status ls_shards_share(ls_shards *self, const ls_range *range) {
     return note(self, share(self, range, &whole));
 }
 
-/* Aborts the lane if an exchange with overlap could not be started, because the other ranks cannot detect this. Returns
- * the status. */
+/* Aborts the private communicator if an exchange with overlap could not be started, because the other ranks cannot
+ * detect this. Returns the status. */
 static ls_status begun(ls_shards *self, ls_status status) {
-    return note(self, status == LS_OK || self->lane == NULL ? status : ls_comm_abort(self->lane, status));
+    return note(self,
+                status == LS_OK || self->private_comm == NULL ? status : ls_comm_abort(self->private_comm, status));
 }
 
 ls_status ls_shards_begin_share(ls_shards *self, const ls_range *range, ls_range_exchange *exchange) {
@@ -174,11 +175,11 @@ ls_status ls_shards_begin_share(ls_shards *self, const ls_range *range, ls_range
     const ls_range own = ls_shards_own(self, range);
     size_t *counts = exchange->counts;
     count(self, range, 0, counts);
-    ls_comm_set_check(self->lane, sign_of(range));
+    ls_comm_set_check(self->private_comm, sign_of(range));
     const ls_status status =
-        ls_comm_allgatherv(self->lane, ls_shards_elements(self, &own, false), flat->parameters->memory, counts,
+        ls_comm_allgatherv(self->private_comm, ls_shards_elements(self, &own, false), flat->parameters->memory, counts,
                            counts + self->base.ranks, flat->dtype, &exchange->work);
-    ls_comm_set_check(self->lane, 0);
+    ls_comm_set_check(self->private_comm, 0);
     return begun(self, status);
 }
 
@@ -224,7 +225,7 @@ ls_status ls_shards_begin_reduce(ls_shards *self, const ls_range *range, ls_rang
     const ls_range own = ls_shards_own(self, range);
     ls_wire_piece all_elements, own_elements;
     const ls_wire_packet all = packet_of(self, range, &all_elements), mean = packet_of(self, &own, &own_elements);
-    ls_comm *comm = self->lane != NULL ? self->lane : self->comm;
+    ls_comm *comm = self->private_comm != NULL ? self->private_comm : self->comm;
     ls_shards_count(self, LS_MEMORY_BUCKETS, ls_shards_encoded_bytes(self, range));
     exchange->begun = true;
     exchange->encoded = all.format->encode(&all);
@@ -232,7 +233,7 @@ ls_status ls_shards_begin_reduce(ls_shards *self, const ls_range *range, ls_rang
     ls_comm_set_check(comm, sign_of(range));
     const ls_status status =
         ls_comm_reduce_scatterv(comm, all.buffer, mean.buffer, exchange->counts, ls_packet_dtype(&all), LS_AVG,
-                                self->lane != NULL ? &exchange->work : NULL);
+                                self->private_comm != NULL ? &exchange->work : NULL);
     ls_comm_set_check(comm, 0);
     return begun(self, status);
 }

@@ -67,7 +67,7 @@ void ls_unit_reshard(ls_sharded_unit *unit) {
 /* Waits for the parameters in flight. Returns the first failure. */
 static ls_status wait_for_parameters(ls_sharded_unit *unit) {
     ls_saved_error first = {.status = LS_OK};
-    unit->shards->ahead = NULL;
+    unit->shards->prefetched = NULL;
     for (int k = 0; k < unit->range_count; k++) {
         if (ls_shards_end_share(unit->shards, &unit->shares[k]) != LS_OK && first.status == LS_OK) {
             ls_error_save(&first);
@@ -76,9 +76,9 @@ static ls_status wait_for_parameters(ls_sharded_unit *unit) {
     return first.status == LS_OK ? LS_OK : ls_error_put_back(&first);
 }
 
-/* Discards parameters that were gathered ahead, and are not needed now. */
-static ls_status drop_ahead(ls_shards *shards) {
-    ls_sharded_unit *unit = shards->ahead;
+/* Discards prefetched parameters that are not needed now. */
+static ls_status drop_prefetched(ls_shards *shards) {
+    ls_sharded_unit *unit = shards->prefetched;
     if (unit == NULL) {
         return LS_OK;
     }
@@ -89,7 +89,7 @@ static ls_status drop_ahead(ls_shards *shards) {
 
 /*
  * Waits on shards->comm until all ranks have entered the unit. A rank that has failed makes a different call on this
- * communicator, so the other ranks fail here and do not wait on the lane for its parameters.
+ * communicator, so the other ranks fail here and do not wait on the private communicator for its parameters.
  */
 static ls_status meet(const ls_sharded_unit *unit) {
     const ls_range *first = &unit->ranges[0];
@@ -104,7 +104,7 @@ static ls_status meet(const ls_sharded_unit *unit) {
 }
 
 /* Waits for prefetched parameters, and makes them usable. */
-static ls_status take_ahead(ls_sharded_unit *unit) {
+static ls_status use_prefetched(ls_sharded_unit *unit) {
     const ls_status met = meet(unit);
     if (met != LS_OK) { /* a failed ls_shards_share also sets this flag */
         unit->shards->failed = true;
@@ -125,12 +125,12 @@ ls_status ls_unit_gather(ls_sharded_unit *unit) {
         mark_absent(unit, false);
         return LS_OK;
     }
-    if (shards->ahead == unit) {
-        return take_ahead(unit);
+    if (shards->prefetched == unit) {
+        return use_prefetched(unit);
     }
-    if (shards->ahead != NULL) { /* the prediction was wrong */
+    if (shards->prefetched != NULL) { /* the prediction was wrong */
         shards->latest->next[shards->latest_backward] = NULL;
-        LS_TRY(drop_ahead(shards));
+        LS_TRY(drop_prefetched(shards));
     }
     for (int k = 0; k < unit->range_count; k++) {
         LS_TRY(ls_shards_share(shards, &unit->ranges[k]));
@@ -140,9 +140,9 @@ ls_status ls_unit_gather(ls_sharded_unit *unit) {
     return LS_OK;
 }
 
-ls_status ls_unit_look_ahead(ls_sharded_unit *unit, bool backward) {
+ls_status ls_unit_prefetch(ls_sharded_unit *unit, bool backward) {
     ls_shards *shards = unit->shards;
-    if (shards->lane == NULL || shards->gathered) {
+    if (shards->private_comm == NULL || shards->gathered) {
         return LS_OK;
     }
     if (shards->latest != NULL && shards->latest_backward == backward) {
@@ -154,7 +154,7 @@ ls_status ls_unit_look_ahead(ls_sharded_unit *unit, bool backward) {
     if (next == NULL || !next->absent) {
         return LS_OK;
     }
-    shards->ahead = next;
+    shards->prefetched = next;
     count_parameters(next, true);
     for (int k = 0; k < next->range_count; k++) {
         LS_TRY(ls_shards_begin_share(shards, &next->ranges[k], &next->shares[k]));
@@ -251,7 +251,7 @@ static ls_status average(ls_sharded_unit *unit) {
     ls_saved_error cause;
     const ls_status status = begin_average(unit);
     if (status == LS_OK) {
-        const bool stays = unit->shards->lane != NULL && unit->shards->in_pass;
+        const bool stays = unit->shards->private_comm != NULL && unit->shards->in_pass;
         return stays ? LS_OK : ls_units_end_average(unit->shards);
     }
     ls_error_save(&cause);
@@ -345,7 +345,7 @@ ls_status ls_unit_end_gradients(ls_sharded_unit *unit, ls_status status) {
 /* ---- all exchanges ----------------------------------------------------------------------------------------------- */
 
 ls_status ls_units_settle(ls_shards *shards, bool forget) {
-    const ls_status dropped = drop_ahead(shards), averaged = ls_units_end_average(shards);
+    const ls_status dropped = drop_prefetched(shards), averaged = ls_units_end_average(shards);
     for (int i = 0; i < shards->unit_count && forget; i++) {
         shards->units[i].next[0] = shards->units[i].next[1] = NULL;
     }
@@ -356,8 +356,8 @@ ls_status ls_units_settle(ls_shards *shards, bool forget) {
 void ls_units_cancel(ls_shards *shards) {
     ls_saved_error cause;
     ls_error_save(&cause);
-    ls_comm_free(shards->lane); /* ends the exchanges */
-    shards->lane = NULL;
+    ls_comm_free(shards->private_comm); /* ends the exchanges */
+    shards->private_comm = NULL;
     (void)ls_units_settle(shards, true);
     (void)ls_error_put_back(&cause);
 }

@@ -1,8 +1,8 @@
 /*
  * The exchanges of a unit (units.h): gathers its parameters before it runs, and averages its gradients afterwards. With
  * overlap, both take place while other units compute: the parameters of the unit that ran next in the previous pass are
- * gathered one unit ahead (prefetching, as in FSDP), and the gradients of a unit are averaged during the next unit's
- * backward pass.
+ * prefetched (as in FSDP), and the gradients of a unit are averaged during the next unit's backward pass. These
+ * exchanges use a private communicator.
  */
 #ifndef LS_PARALLEL_UNIT_EXCHANGE_H
 #define LS_PARALLEL_UNIT_EXCHANGE_H
@@ -22,7 +22,7 @@ void ls_unit_reshard(ls_sharded_unit *unit);
  * Notes that a unit has been entered. With overlap, begins to gather the unit that is expected next. Collective. Call
  * this only after an ls_unit_gather that communicated: its communication shows that no rank has failed so far.
  */
-ls_status ls_unit_look_ahead(ls_sharded_unit *unit, bool backward);
+ls_status ls_unit_prefetch(ls_sharded_unit *unit, bool backward);
 
 /*
  * Prepares a unit that is entered in the backward pass for its gradients: moves the gradients of earlier passes to
@@ -41,8 +41,8 @@ ls_status ls_unit_end_gradients(ls_sharded_unit *unit, ls_status status);
 ls_status ls_units_end_average(ls_shards *shards);
 
 /*
- * Ends all exchanges in flight. Parameters that were gathered ahead are discarded. With `forget`, also forgets which
- * units follow each other: after a failed step, the ranks may expect different units.
+ * Ends all exchanges in flight. Prefetched parameters are discarded. With `forget`, also forgets which units follow
+ * each other: after a failed step, the ranks may expect different units.
  */
 ls_status ls_units_settle(ls_shards *shards, bool forget);
 

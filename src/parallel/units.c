@@ -111,7 +111,7 @@ static ls_status enter(ls_unit *base, bool backward) {
     LS_TRY(ls_shards_decide(unit->shards, by));
     const bool communicates = unit->absent && unit->range_count > 0;
     LS_TRY(ls_unit_gather(unit));
-    ls_status status = communicates ? ls_unit_look_ahead(unit, backward) : LS_OK;
+    ls_status status = communicates ? ls_unit_prefetch(unit, backward) : LS_OK;
     status = status == LS_OK && backward ? ls_unit_begin_gradients(unit) : status;
     if (status != LS_OK) {
         unit->shards->failed = true;
@@ -321,7 +321,7 @@ ls_status ls_units_open(ls_shards *shards, bool overlaps) {
     LS_TRY(shards->stage >= 2 ? make_units(shards) : LS_OK);
     LS_TRY(list_ranges(shards));
     if (shards->stage >= 2 && overlaps) {
-        LS_TRY(ls_comm_split(shards->comm, 0, shards->base.rank, &shards->lane));
+        LS_TRY(ls_comm_split(shards->comm, 0, shards->base.rank, &shards->private_comm));
         shards->settle = ls_units_settle;
     }
     if (shards->stage >= 2) { /* the old memory of the parameters, before the new layout */
