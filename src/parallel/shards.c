@@ -139,21 +139,28 @@ static uint64_t sign_of(const ls_range *range) {
 }
 
 /*
- * Sends all elements of a range to every rank, with the counts and displacements of `count`. `tensor` is dense. Fails
- * if the ranks share different ranges.
+ * Sends all elements of a range to every rank, with the counts and displacements of `count`. `memory` contains the
+ * element with displacement 0. Fails if the ranks share different ranges.
  */
+static ls_status allgather(ls_shards *self, ls_comm *comm, const ls_range *range, const size_t *counts, char *memory,
+                           ls_dtype dtype, ls_work **work) {
+    const size_t *displacements = counts + self->base.ranks;
+    const char *own = memory + displacements[self->base.rank] * ls_dtype_size(dtype);
+    ls_comm_set_check(comm, sign_of(range));
+    const ls_status status = ls_comm_allgatherv(comm, own, memory, counts, displacements, dtype, work);
+    ls_comm_set_check(comm, 0);
+    return status;
+}
+
+/* The same for a dense tensor on any device. Waits. */
 static ls_status share(ls_shards *self, const ls_range *range, const ls_tensor *tensor) {
     const ls_dtype dtype = (ls_dtype)tensor->dtype;
     const ls_device *on = ls_moving_device(self->comm, ls_tensor_device(tensor), dtype);
-    const size_t *displacements = self->counts + self->base.ranks;
     ls_host_view view;
     LS_TRY(ls_buffer_begin(&view, tensor, LS_HOST_READ | LS_HOST_WRITE, on));
-    const char *own = (const char *)view.memory + displacements[self->base.rank] * ls_dtype_size(dtype);
-    ls_comm_set_check(self->comm, sign_of(range));
-    const ls_status status = LS_ON_DEVICE(
-        self->comm, on, ls_comm_allgatherv(self->comm, own, view.memory, self->counts, displacements, dtype, NULL));
-    ls_comm_set_check(self->comm, 0);
-    return ls_host_view_end(&view, status);
+    return ls_host_view_end(
+        &view,
+        LS_ON_DEVICE(self->comm, on, allgather(self, self->comm, range, self->counts, view.memory, dtype, NULL)));
 }
 
 ls_status ls_shards_share(ls_shards *self, const ls_range *range) {
@@ -172,15 +179,9 @@ static ls_status begun(ls_shards *self, ls_status status) {
 
 ls_status ls_shards_begin_share(ls_shards *self, const ls_range *range, ls_range_exchange *exchange) {
     const ls_flat *flat = &self->flats[range->flat];
-    const ls_range own = ls_shards_own(self, range);
-    size_t *counts = exchange->counts;
-    count(self, range, 0, counts);
-    ls_comm_set_check(self->private_comm, sign_of(range));
-    const ls_status status =
-        ls_comm_allgatherv(self->private_comm, ls_shards_elements(self, &own, false), flat->parameters->memory, counts,
-                           counts + self->base.ranks, flat->dtype, &exchange->work);
-    ls_comm_set_check(self->private_comm, 0);
-    return begun(self, status);
+    count(self, range, 0, exchange->counts);
+    return begun(self, allgather(self, self->private_comm, range, exchange->counts, flat->parameters->memory,
+                                 flat->dtype, &exchange->work));
 }
 
 static ls_status wait_for(ls_range_exchange *exchange) {
