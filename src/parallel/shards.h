@@ -53,9 +53,12 @@ struct ls_shards {
     int unit_count;
     struct ls_sharded_unit *prefetched; /* the unit whose parameters are in flight before it runs; unit_exchange.c */
     struct ls_sharded_unit *averaging;  /* the unit whose gradients are in flight */
-    bool in_pass;                       /* a backward pass of `replicas` is running; its end waits for the averaging */
-    struct ls_sharded_unit *latest;     /* the unit that was entered last */
-    bool latest_backward;               /* whether it was entered in a backward pass */
+    ls_range_exchange *parameter_exchanges; /* exchanges of `prefetched`, one per range */
+    ls_range_exchange *gradient_exchanges;  /* exchanges of `averaging`, one per range; part of the same memory */
+    size_t *exchange_counts;                /* memory of the counts of these exchanges */
+    bool in_pass;                   /* a backward pass of `replicas` is running; its end waits for the averaging */
+    struct ls_sharded_unit *latest; /* the unit that was entered last */
+    bool latest_backward;           /* whether it was entered in a backward pass */
     ls_status (*settle)(ls_shards *shards,
                         bool forget);            /* ends the exchanges in flight (unit_exchange.h); may be NULL */
     void (*on_decided)(ls_shards *shards);       /* called when sharding is decided; may be NULL */

@@ -69,7 +69,8 @@ static ls_status wait_for_parameters(ls_sharded_unit *unit) {
     ls_saved_error first = {.status = LS_OK};
     unit->shards->prefetched = NULL;
     for (int k = 0; k < unit->range_count; k++) {
-        if (ls_shards_end_share(unit->shards, &unit->shares[k]) != LS_OK && first.status == LS_OK) {
+        if (ls_shards_end_share(unit->shards, &unit->shards->parameter_exchanges[k]) != LS_OK &&
+            first.status == LS_OK) {
             ls_error_save(&first);
         }
     }
@@ -157,7 +158,7 @@ ls_status ls_unit_prefetch(ls_sharded_unit *unit, bool backward) {
     shards->prefetched = next;
     count_parameters(next, true);
     for (int k = 0; k < next->range_count; k++) {
-        LS_TRY(ls_shards_begin_share(shards, &next->ranges[k], &next->shares[k]));
+        LS_TRY(ls_shards_begin_share(shards, &next->ranges[k], &shards->parameter_exchanges[k]));
     }
     return LS_OK;
 }
@@ -222,7 +223,8 @@ ls_status ls_units_end_average(ls_shards *shards) {
     }
     shards->averaging = NULL;
     for (int k = 0; k < unit->range_count; k++) {
-        if (ls_shards_end_reduce(shards, &unit->ranges[k], &unit->averages[k]) != LS_OK && first.status == LS_OK) {
+        if (ls_shards_end_reduce(shards, &unit->ranges[k], &shards->gradient_exchanges[k]) != LS_OK &&
+            first.status == LS_OK) {
             ls_error_save(&first);
         }
     }
@@ -241,7 +243,7 @@ static ls_status begin_average(ls_sharded_unit *unit) {
     LS_TRY(agree_on_marks(unit));
     shards->averaging = unit;
     for (int k = 0; k < unit->range_count; k++) {
-        LS_TRY(ls_shards_begin_reduce(shards, &unit->ranges[k], &unit->averages[k]));
+        LS_TRY(ls_shards_begin_reduce(shards, &unit->ranges[k], &shards->gradient_exchanges[k]));
     }
     return LS_OK;
 }

@@ -195,23 +195,6 @@ static void add_range(const ls_shards *shards, const ls_tensor *parameter, ls_ra
     }
 }
 
-/* Allocates the exchanges of a unit. Their number stays the same if the program adds parameters to the module later. */
-static ls_status make_exchanges(ls_sharded_unit *unit, size_t ranks) {
-    const size_t count = 2 * (size_t)unit->range_count;
-    unit->shares = count > 0 ? ls_allocate_zeroed(count, sizeof *unit->shares) : NULL;
-    if (unit->shares == NULL) {
-        return count == 0 ? LS_OK : ls_fail_memory("ls_data_parallel", count * sizeof *unit->shares);
-    }
-    unit->averages = unit->shares + unit->range_count;
-    for (size_t k = 0; k < count; k++) {
-        unit->shares[k].counts = ls_allocate_zeroed(2 * ranks, sizeof *unit->shares->counts);
-        if (unit->shares[k].counts == NULL) {
-            return ls_fail_memory("ls_data_parallel", 2 * ranks * sizeof *unit->shares->counts);
-        }
-    }
-    return LS_OK;
-}
-
 /* Creates the lists of a unit. */
 static ls_status fill_unit(ls_sharded_unit *unit) {
     ls_shards *shards = unit->shards;
@@ -230,7 +213,7 @@ static ls_status fill_unit(ls_sharded_unit *unit) {
             parameter->leaf->shard = true;
         }
     }
-    return make_exchanges(unit, (size_t)shards->base.ranks);
+    return LS_OK;
 }
 
 static ls_status add_unit(ls_shards *shards, ls_module *module) {
@@ -295,6 +278,28 @@ static ls_status list_ranges(ls_shards *shards) {
     return LS_OK;
 }
 
+/* Allocates the exchanges. The number of a unit's ranges stays the same if the program adds parameters later. */
+static ls_status make_exchanges(ls_shards *shards) {
+    size_t most = 0;
+    for (int i = 0; i < shards->unit_count; i++) {
+        const size_t ranges = (size_t)shards->units[i].range_count;
+        most = ranges > most ? ranges : most;
+    }
+    const size_t numbers = 2 * (size_t)shards->base.ranks;
+    ls_range_exchange *exchanges = ls_allocate_zeroed(2 * most, sizeof *exchanges);
+    size_t *counts = ls_allocate_zeroed(2 * most * numbers, sizeof *counts);
+    shards->parameter_exchanges = exchanges;
+    shards->exchange_counts = counts;
+    if (exchanges == NULL || counts == NULL) {
+        return ls_fail_memory("ls_data_parallel", 2 * most * numbers * sizeof *counts);
+    }
+    shards->gradient_exchanges = exchanges + most;
+    for (size_t k = 0; k < 2 * most; k++) {
+        exchanges[k].counts = counts + k * numbers;
+    }
+    return LS_OK;
+}
+
 static ls_status make_units(ls_shards *shards) {
     LS_TRY(for_each_recomputed(shards->model, shards, count_unit));
     if (shards->unit_count == 0) {
@@ -314,7 +319,8 @@ static ls_status make_units(ls_shards *shards) {
         return ls_fail_memory("ls_data_parallel", count * sizeof *shards->units);
     }
     shards->on_decided = reshard_all;
-    return for_each_recomputed(shards->model, shards, add_unit);
+    LS_TRY(for_each_recomputed(shards->model, shards, add_unit));
+    return make_exchanges(shards);
 }
 
 ls_status ls_units_open(ls_shards *shards, bool overlaps) {
@@ -333,27 +339,24 @@ ls_status ls_units_open(ls_shards *shards, bool overlaps) {
 
 /* Absent parameters stay absent, because the program may also have them in a different module. */
 void ls_units_close(ls_shards *shards) {
-    if (shards != NULL) {
-        ls_units_cancel(shards);
+    if (shards == NULL) {
+        return;
     }
-    for (int i = 0; shards != NULL && i < shards->unit_count; i++) {
+    ls_units_cancel(shards);
+    for (int i = 0; i < shards->unit_count; i++) {
         ls_sharded_unit *unit = &shards->units[i];
         for (int k = 0; k < unit->parameter_count; k++) {
             unit->parameters[k]->leaf->shard = false;
             unit->parameters[k]->leaf->has_gradient = false;
         }
         unit->module->unit = NULL;
-        for (int k = 0; k < 2 * unit->range_count && unit->shares != NULL; k++) {
-            ls_free(unit->shares[k].counts);
-        }
-        ls_free(unit->shares);
         ls_free(unit->ranges);
         ls_free(unit->parameters);
         ls_free(unit->marks);
     }
-    if (shards != NULL) {
-        ls_free(shards->units);
-        shards->units = NULL;
-        shards->unit_count = 0;
-    }
+    ls_free(shards->units);
+    ls_free(shards->parameter_exchanges);
+    ls_free(shards->exchange_counts);
+    shards->units = NULL;
+    shards->unit_count = 0;
 }
