@@ -142,8 +142,8 @@ static uint64_t sign_of(const ls_range *range) {
  * Sends all elements of a range to every rank, with the counts and displacements of `count`. `memory` contains the
  * element with displacement 0. Fails if the ranks share different ranges.
  */
-static ls_status allgather(ls_shards *self, ls_comm *comm, const ls_range *range, const size_t *counts, char *memory,
-                           ls_dtype dtype, ls_work **work) {
+static ls_status allgather(const ls_shards *self, ls_comm *comm, const ls_range *range, const size_t *counts,
+                           char *memory, ls_dtype dtype, ls_work **work) {
     const size_t *displacements = counts + self->base.ranks;
     const char *own = memory + displacements[self->base.rank] * ls_dtype_size(dtype);
     ls_comm_set_check(comm, sign_of(range));
@@ -153,7 +153,7 @@ static ls_status allgather(ls_shards *self, ls_comm *comm, const ls_range *range
 }
 
 /* The same for a dense tensor on any device. Waits. */
-static ls_status share(ls_shards *self, const ls_range *range, const ls_tensor *tensor) {
+static ls_status share(const ls_shards *self, const ls_range *range, const ls_tensor *tensor) {
     const ls_dtype dtype = (ls_dtype)tensor->dtype;
     const ls_device *on = ls_moving_device(self->comm, ls_tensor_device(tensor), dtype);
     ls_host_view view;
