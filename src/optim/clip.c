@@ -165,11 +165,12 @@ static ls_status check_gradients(const char *call, const ls_module *model) {
 
 /* Fails on all ranks that share the model if a gradient of one rank is a 16-bit float. */
 static ls_status agree_on_failure(const ls_module *model, ls_divided_sums *sums) {
-    double squares = 0, failed = 1;
+    double squares = 0;
     ls_saved_error cause;
     ls_error_save(&cause);
     LS_TRY(add_squares(model, NULL, sums));
-    LS_TRY(ls_divided_total(sums, &squares, &failed));
+    sums->failed = 1;
+    LS_TRY(ls_divided_total(sums, &squares));
     return ls_error_put_back(&cause);
 }
 
@@ -177,14 +178,13 @@ static ls_status agree_on_failure(const ls_module *model, ls_divided_sums *sums)
 static ls_status sum_model(ls_module *model, double *squares) {
     const char *const call = "ls_clip_grad_norm";
     ls_divided_sums sums;
-    double failed = 0;
     LS_TRY(ls_divided_begin(call, &sums, model));
     if (check_gradients(call, model) != LS_OK) {
         return agree_on_failure(model, &sums);
     }
     LS_TRY(sum_squares(model, &sums));
-    LS_TRY(ls_divided_total(&sums, squares, &failed));
-    return failed == 0
+    LS_TRY(ls_divided_total(&sums, squares));
+    return sums.failed == 0
                ? LS_OK
                : ls_fail(LS_ERR_UNSUPPORTED,
                          "%s: a gradient on another rank is bf16 or f16: see the error message on that rank", call);

@@ -33,6 +33,7 @@ static ls_status add_stages(const char *call, ls_divided_sums *sums, const ls_mo
 
 ls_status ls_divided_begin(const char *call, ls_divided_sums *sums, const ls_module *model) {
     sums->count = 0;
+    sums->failed = 0;
     return model != NULL ? add_stages(call, sums, model) : LS_OK;
 }
 
@@ -49,11 +50,11 @@ static ls_status add(const ls_division *division, double *sum, double *failed) {
  * Sums first over the shards of tensors, then over the shards of the model, which contain whole tensors and tensor
  * shards.
  */
-ls_status ls_divided_total(ls_divided_sums *all, double *total, double *failed) {
+ls_status ls_divided_total(ls_divided_sums *all, double *total) {
     ls_divided_sum_of *sums = all->sums;
     *total = 0;
     for (int i = 0; i < all->count; i++) {
-        LS_TRY(add(&sums[i].divisions[LS_DIVIDED_TENSOR], &sums[i].sum, failed));
+        LS_TRY(add(&sums[i].divisions[LS_DIVIDED_TENSOR], &sums[i].sum, &all->failed));
     }
     for (int i = 0; i < all->count; i++) {
         const ls_division division = sums[i].divisions[LS_DIVIDED_MODEL];
@@ -64,7 +65,7 @@ ls_status ls_divided_total(ls_divided_sums *all, double *total, double *failed) 
                 sums[k] = (ls_divided_sum_of){.sum = 0}; /* already counted */
             }
         }
-        LS_TRY(add(&division, &sum, failed));
+        LS_TRY(add(&division, &sum, &all->failed));
         *total += sum;
     }
     return LS_OK;

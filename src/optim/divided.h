@@ -15,6 +15,7 @@ typedef struct ls_divided_sum_of {
 typedef struct ls_divided_sums {
     ls_divided_sum_of sums[LS_MOST_DIVIDED_SUMS];
     int count;
+    double failed; /* after ls_divided_total: positive if a rank that shares a sum has failed */
 } ls_divided_sums;
 
 /*
@@ -31,9 +32,9 @@ ls_status ls_divided_begin(const char *call, ls_divided_sums *sums, const ls_mod
 double *ls_divided_sum(const char *call, ls_divided_sums *sums, const ls_division *divisions);
 
 /*
- * Computes the total over all ranks, and clears the sums. Collective if parameters are sharded. Set `*failed` to 1 if
- * this rank has failed, otherwise to 0. The call makes it positive on every rank that shares a sum with a failed rank.
+ * Computes the total over all ranks, and clears the sums. Collective if parameters are sharded. A rank that has failed
+ * sets `sums->failed` to 1 before the call.
  */
-ls_status ls_divided_total(ls_divided_sums *sums, double *total, double *failed);
+ls_status ls_divided_total(ls_divided_sums *sums, double *total);
 
 #endif

@@ -136,7 +136,7 @@ static ls_sharding *sharding_of_gradients(const ls_optimizer *optimizer) {
  */
 static ls_status agree(const ls_optimizer *optimizer, double own, bool *found) {
     ls_divided_sums sums;
-    double total = 0, failed = 0;
+    double total = 0;
     LS_TRY(ls_divided_begin("ls_grad_scaler_unscale", &sums, optimizer->model));
     ls_sharding *sharding = sharding_of_gradients(optimizer);
     LS_TRY(sharding != NULL ? sharding->add(sharding, &own, 1) : LS_OK);
@@ -151,7 +151,7 @@ static ls_status agree(const ls_optimizer *optimizer, double own, bool *found) {
             *sum = own;
         }
     }
-    LS_TRY(ls_divided_total(&sums, &total, &failed));
+    LS_TRY(ls_divided_total(&sums, &total));
     *found = total > 0;
     return LS_OK;
 }

@@ -37,6 +37,21 @@ ls_status ls_cause_share(ls_comm *comm, const char *call, bool failed) {
     return status != LS_OK ? status : ls_fail(LS_ERR_MISMATCH, "%s: rank %d failed: %s", call, rank, told.message);
 }
 
+ls_status ls_failure_share(ls_comm *comm, const char *call, bool failed, int64_t *numbers, int count) {
+    int64_t most[1 + LS_FAILURE_NUMBERS] = {failed};
+    for (int i = 0; i < count; i++) {
+        most[1 + i] = numbers[i];
+    }
+    LS_TRY(ls_comm_allreduce(comm, most, most, 1 + (size_t)count, LS_I64, LS_MAX, NULL));
+    if (most[0] != 0) {
+        return ls_cause_share(comm, call, failed);
+    }
+    for (int i = 0; i < count; i++) {
+        numbers[i] = most[1 + i];
+    }
+    return LS_OK;
+}
+
 void ls_data_parallel_forget_gradients(const ls_data_parallel_state *state) {
     for (int i = 0; i < state->parameter_count && i < state->model->parameters.count; i++) {
         ls_leaf *leaf = ls_data_parallel_leaf(state, i);

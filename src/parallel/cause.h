@@ -17,4 +17,11 @@
  */
 ls_status ls_cause_share(ls_comm *comm, const char *call, bool failed);
 
+/*
+ * Replaces `count` numbers, at most LS_FAILURE_NUMBERS, with their maximum over ranks. The same message shows whether a
+ * rank has failed: then the numbers stay, and all ranks fail with ls_cause_share. Collective.
+ */
+enum { LS_FAILURE_NUMBERS = 2 };
+ls_status ls_failure_share(ls_comm *comm, const char *call, bool failed, int64_t *numbers, int count);
+
 #endif

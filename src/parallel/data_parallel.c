@@ -422,13 +422,6 @@ static bool has_failed(const ls_scope *scope) {
     return true;
 }
 
-static ls_status check_arguments(const ls_batch *batch, ls_loss_function function) {
-    LS_TRY(ls_step_check_arguments(batch, function));
-    return batch->input != NULL || batch->count == 0
-               ? LS_OK
-               : ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel_step: the input of the batch is NULL");
-}
-
 /*
  * Notifies the other ranks of a failure, unless the exchange of shares has done so, or a backward pass of the module
  * that has begun since `watched`.
@@ -444,7 +437,7 @@ static ls_status notify(data_parallel_state *state, ls_status status, uint64_t w
 static ls_status run_step(data_parallel_state *state, const ls_scope *scope, const ls_batch *batch,
                           ls_loss_function function, void *user) {
     const uint64_t watched = state->watched;
-    LS_TRY(notify(state, check_arguments(batch, function), watched));
+    LS_TRY(notify(state, ls_step_check_arguments(batch, function), watched));
     ls_tensor *loss = function(batch, user);
     if (has_failed(scope)) {
         loss = NULL; /* a failed call of the function is a failed step, even if the function returns a loss */

@@ -158,8 +158,8 @@ ls_status ls_tail_read_marks(const ls_data_parallel_state *state) {
 ls_status ls_weight_start(ls_data_parallel_state *state, double weight, ls_work **work) {
     ls_overlap *overlap = &state->overlap;
     write_number(&overlap->mean_weight, is_tail_wide(state), 0, weight);
-    return ls_comm_allreduce(overlap->lanes[0], &overlap->mean_weight, &overlap->mean_weight, 1, ls_tail_dtype(state),
-                             LS_AVG, work);
+    return ls_comm_allreduce(overlap->bucket_comms[0], &overlap->mean_weight, &overlap->mean_weight, 1,
+                             ls_tail_dtype(state), LS_AVG, work);
 }
 
 double ls_weight_read(const ls_data_parallel_state *state) {

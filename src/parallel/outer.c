@@ -453,19 +453,12 @@ static ls_status prepare_here(ls_outer *outer) {
     return make_optimizer(outer);
 }
 
-/* Fails on all ranks if a rank has failed. Collective. */
-static ls_status share_failure(const ls_outer *outer, ls_status status) {
-    bool equal = true;
-    LS_TRY(ls_ranks_have_equal(outer->comm, status != LS_OK, &equal));
-    return equal ? status : ls_cause_share(outer->comm, "ls_outer_new", status != LS_OK);
-}
-
 /* Parameters change only after all ranks have passed their checks. */
 static ls_status prepare(ls_outer *outer) {
     LS_TRY(ls_module_list(outer->model) ? LS_OK : ls_error_status());
     LS_TRY(compare_options(outer)); /* first, so that options that are invalid on one rank only fail on all ranks */
     LS_TRY(check_options(&outer->options));
-    LS_TRY(share_failure(outer, prepare_here(outer)));
+    LS_TRY(ls_failure_share(outer->comm, "ls_outer_new", prepare_here(outer) != LS_OK, NULL, 0));
     LS_TRY(ls_copy_parameters("ls_outer_new", outer->model, outer->comm, 0));
     ls_training_is_checked();
     return ls_outer_restart(outer);

@@ -54,7 +54,7 @@ static void launch(ls_data_parallel_state *state) {
         overlap->add_earlier(state, bucket);
     }
     const uint64_t calls = ls_comm_metered.calls;
-    note_status(overlap, ls_packet_send(&bucket->packet, overlap->lanes[(number + 1) % LS_OVERLAP_LANES], false));
+    note_status(overlap, ls_packet_send(&bucket->packet, overlap->bucket_comms[(number + 1) % LS_BUCKET_COMMS], false));
     overlap->calls += ls_comm_metered.calls - calls;
 }
 
@@ -236,9 +236,9 @@ void ls_overlap_stop(ls_data_parallel_state *state) {
     ls_overlap *overlap = &state->overlap;
     ls_saved_error cause;
     ls_error_save(&cause);
-    for (int i = 0; i < LS_OVERLAP_LANES; i++) {
-        ls_comm_free(overlap->lanes[i]);
-        overlap->lanes[i] = NULL;
+    for (int i = 0; i < LS_BUCKET_COMMS; i++) {
+        ls_comm_free(overlap->bucket_comms[i]);
+        overlap->bucket_comms[i] = NULL;
     }
     (void)wait_for_all(state);
     (void)ls_error_put_back(&cause);
@@ -394,8 +394,8 @@ ls_status ls_overlap_open(ls_data_parallel_state *state) {
     overlap->order = arrays + count;
     overlap->missing = arrays + 2 * count;
     overlap->completed = arrays + 3 * count;
-    for (int i = 0; i < LS_OVERLAP_LANES; i++) {
-        LS_TRY(ls_comm_split(state->comm, 0, ls_comm_rank(state->comm), &overlap->lanes[i]));
+    for (int i = 0; i < LS_BUCKET_COMMS; i++) {
+        LS_TRY(ls_comm_split(state->comm, 0, ls_comm_rank(state->comm), &overlap->bucket_comms[i]));
     }
     overlap->on = true;
     return LS_OK;

@@ -39,11 +39,11 @@
 
 struct ls_data_parallel_state;
 
-enum { LS_OVERLAP_LANES = 2 };
+enum { LS_BUCKET_COMMS = 2 };
 
 typedef struct ls_overlap {
     bool on;
-    ls_comm *lanes[LS_OVERLAP_LANES]; /* private communicators, owned */
+    ls_comm *bucket_comms[LS_BUCKET_COMMS]; /* private communicators, owned */
     ls_pass_observer observer;
     /* With `.shards`: adds the sums of earlier slices to an encoded bucket. Otherwise NULL. */
     void (*add_earlier)(const struct ls_data_parallel_state *state, const ls_bucket *bucket);

@@ -139,21 +139,28 @@ static uint64_t sign_of(const ls_range *range) {
 }
 
 /*
- * Sends all elements of a range to every rank, with the counts and displacements of `count`. `tensor` is dense. Fails
- * if the ranks share different ranges.
+ * Sends all elements of a range to every rank, with the counts and displacements of `count`. `memory` contains the
+ * element with displacement 0. Fails if the ranks share different ranges.
  */
-static ls_status share(ls_shards *self, const ls_range *range, const ls_tensor *tensor) {
+static ls_status allgather(const ls_shards *self, ls_comm *comm, const ls_range *range, const size_t *counts,
+                           char *memory, ls_dtype dtype, ls_work **work) {
+    const size_t *displacements = counts + self->base.ranks;
+    const char *own = memory + displacements[self->base.rank] * ls_dtype_size(dtype);
+    ls_comm_set_check(comm, sign_of(range));
+    const ls_status status = ls_comm_allgatherv(comm, own, memory, counts, displacements, dtype, work);
+    ls_comm_set_check(comm, 0);
+    return status;
+}
+
+/* The same for a dense tensor on any device. Waits. */
+static ls_status share(const ls_shards *self, const ls_range *range, const ls_tensor *tensor) {
     const ls_dtype dtype = (ls_dtype)tensor->dtype;
     const ls_device *on = ls_moving_device(self->comm, ls_tensor_device(tensor), dtype);
-    const size_t *displacements = self->counts + self->base.ranks;
     ls_host_view view;
     LS_TRY(ls_buffer_begin(&view, tensor, LS_HOST_READ | LS_HOST_WRITE, on));
-    const char *own = (const char *)view.memory + displacements[self->base.rank] * ls_dtype_size(dtype);
-    ls_comm_set_check(self->comm, sign_of(range));
-    const ls_status status = LS_ON_DEVICE(
-        self->comm, on, ls_comm_allgatherv(self->comm, own, view.memory, self->counts, displacements, dtype, NULL));
-    ls_comm_set_check(self->comm, 0);
-    return ls_host_view_end(&view, status);
+    return ls_host_view_end(
+        &view,
+        LS_ON_DEVICE(self->comm, on, allgather(self, self->comm, range, self->counts, view.memory, dtype, NULL)));
 }
 
 ls_status ls_shards_share(ls_shards *self, const ls_range *range) {
@@ -163,23 +170,18 @@ ls_status ls_shards_share(ls_shards *self, const ls_range *range) {
     return note(self, share(self, range, &whole));
 }
 
-/* Aborts the lane if an exchange with overlap could not be started, because the other ranks cannot detect this. Returns
- * the status. */
+/* Aborts the private communicator if an exchange with overlap could not be started, because the other ranks cannot
+ * detect this. Returns the status. */
 static ls_status begun(ls_shards *self, ls_status status) {
-    return note(self, status == LS_OK || self->lane == NULL ? status : ls_comm_abort(self->lane, status));
+    return note(self,
+                status == LS_OK || self->private_comm == NULL ? status : ls_comm_abort(self->private_comm, status));
 }
 
 ls_status ls_shards_begin_share(ls_shards *self, const ls_range *range, ls_range_exchange *exchange) {
     const ls_flat *flat = &self->flats[range->flat];
-    const ls_range own = ls_shards_own(self, range);
-    size_t *counts = exchange->counts;
-    count(self, range, 0, counts);
-    ls_comm_set_check(self->lane, sign_of(range));
-    const ls_status status =
-        ls_comm_allgatherv(self->lane, ls_shards_elements(self, &own, false), flat->parameters->memory, counts,
-                           counts + self->base.ranks, flat->dtype, &exchange->work);
-    ls_comm_set_check(self->lane, 0);
-    return begun(self, status);
+    count(self, range, 0, exchange->counts);
+    return begun(self, allgather(self, self->private_comm, range, exchange->counts, flat->parameters->memory,
+                                 flat->dtype, &exchange->work));
 }
 
 static ls_status wait_for(ls_range_exchange *exchange) {
@@ -224,7 +226,7 @@ ls_status ls_shards_begin_reduce(ls_shards *self, const ls_range *range, ls_rang
     const ls_range own = ls_shards_own(self, range);
     ls_wire_piece all_elements, own_elements;
     const ls_wire_packet all = packet_of(self, range, &all_elements), mean = packet_of(self, &own, &own_elements);
-    ls_comm *comm = self->lane != NULL ? self->lane : self->comm;
+    ls_comm *comm = self->private_comm != NULL ? self->private_comm : self->comm;
     ls_shards_count(self, LS_MEMORY_BUCKETS, ls_shards_encoded_bytes(self, range));
     exchange->begun = true;
     exchange->encoded = all.format->encode(&all);
@@ -232,7 +234,7 @@ ls_status ls_shards_begin_reduce(ls_shards *self, const ls_range *range, ls_rang
     ls_comm_set_check(comm, sign_of(range));
     const ls_status status =
         ls_comm_reduce_scatterv(comm, all.buffer, mean.buffer, exchange->counts, ls_packet_dtype(&all), LS_AVG,
-                                self->lane != NULL ? &exchange->work : NULL);
+                                self->private_comm != NULL ? &exchange->work : NULL);
     ls_comm_set_check(comm, 0);
     return begun(self, status);
 }
@@ -280,12 +282,9 @@ static ls_status check(const ls_sharding *sharding, const char *call) {
 
 static ls_status exchange_parameters(ls_shards *self, const char *call, bool failed, uint64_t method) {
     const int64_t own = (int64_t)(method >> 1);
-    int64_t most[] = {failed, own, -own};
-    LS_TRY(note(self, ls_comm_allreduce(self->comm, most, most, 3, LS_I64, LS_MAX, NULL)));
-    if (most[0] != 0) {
-        return note(self, ls_cause_share(self->comm, call, failed));
-    }
-    if (most[1] != -most[2]) {
+    int64_t most[] = {own, -own};
+    LS_TRY(note(self, ls_failure_share(self->comm, call, failed, most, 2)));
+    if (most[0] != -most[1]) {
         return note(
             self,
             ls_fail(

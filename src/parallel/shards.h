@@ -38,7 +38,7 @@ struct ls_shards {
     const ls_gradient_reducer
         *reducer; /* borrowed, like `replicas`; has the wire format of gradients, and their encoded form */
     ls_comm *comm;
-    ls_comm *lane;                /* for exchanges that overlap with computation; NULL without overlap */
+    ls_comm *private_comm;        /* for exchanges that overlap with computation; NULL without overlap */
     ls_flat flats[LS_FLAT_LIMIT]; /* holds the memory */
     int flat_count;
     int64_t *ends[LS_FLAT_LIMIT]; /* end of each rank's elements */
@@ -51,11 +51,14 @@ struct ls_shards {
     int unit_range_count;
     struct ls_sharded_unit *units; /* units.c */
     int unit_count;
-    struct ls_sharded_unit *ahead;     /* the unit whose parameters are in flight before it runs; unit_exchange.c */
-    struct ls_sharded_unit *averaging; /* the unit whose gradients are in flight */
-    bool in_pass;                      /* a backward pass of `replicas` is running; its end waits for the averaging */
-    struct ls_sharded_unit *latest;    /* the unit that was entered last */
-    bool latest_backward;              /* whether it was entered in a backward pass */
+    struct ls_sharded_unit *prefetched; /* the unit whose parameters are in flight before it runs; unit_exchange.c */
+    struct ls_sharded_unit *averaging;  /* the unit whose gradients are in flight */
+    ls_range_exchange *parameter_exchanges; /* exchanges of `prefetched`, one per range */
+    ls_range_exchange *gradient_exchanges;  /* exchanges of `averaging`, one per range; part of the same memory */
+    size_t *exchange_counts;                /* memory of the counts of these exchanges */
+    bool in_pass;                   /* a backward pass of `replicas` is running; its end waits for the averaging */
+    struct ls_sharded_unit *latest; /* the unit that was entered last */
+    bool latest_backward;           /* whether it was entered in a backward pass */
     ls_status (*settle)(ls_shards *shards,
                         bool forget);            /* ends the exchanges in flight (unit_exchange.h); may be NULL */
     void (*on_decided)(ls_shards *shards);       /* called when sharding is decided; may be NULL */

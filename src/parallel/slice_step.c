@@ -20,7 +20,7 @@ static const char call[] = "ls_data_parallel_step";
 
 typedef struct slice_step {
     ls_data_parallel_state *state;
-    const ls_batch *batch;
+    ls_batch batch; /* without samples if this rank's batch is NULL */
     ls_loss_function function;
     void *user;
     ls_random_state before, after;  /* the generator's state before and after every slice */
@@ -53,7 +53,7 @@ static ls_status share_cause(slice_step *s) {
 }
 
 static int64_t samples_of(const slice_step *s, int slice) {
-    return ls_share_of(s->batch->global_count, s->state->slices->total, slice).count;
+    return ls_share_of(s->batch.global_count, s->state->slices->total, slice).count;
 }
 
 /* The properties of a parameter or buffer that a call of the function must leave unchanged. */
@@ -140,7 +140,7 @@ static ls_status call_function(slice_step *s, int slice, ls_tensor **loss) {
     ls_slices *slices = s->state->slices;
     bool *counted = &s->counted[slice - slices->first];
     ls_batch part;
-    LS_TRY(ls_slice_cut(slices, s->batch, slice, &part));
+    LS_TRY(ls_slice_cut(slices, &s->batch, slice, &part));
     ls_random_set_state(s->before);
     ls_slice_enter(slices, slice, &part);
     slices->counts = !slices->measures && !*counted;
@@ -488,20 +488,17 @@ static ls_status average(slice_step *s, bool *again) {
     }
     LS_TRY(ls_tail_read_marks(state));
     LS_TRY(ls_gradient_reducer_scale(&state->reducer, 1 / mean.weight));
-    return mean.samples > 0 ? ls_buffers_average(&state->buffers, (double)s->batch->count) : LS_OK;
+    return mean.samples > 0 ? ls_buffers_average(&state->buffers, (double)s->batch.count) : LS_OK;
 }
 
 /* ---- the whole step ---------------------------------------------------------------------------------------------- */
 
-/* Stands in for a NULL batch, so that this rank takes part in the step and reports the error. It has no samples. */
-static const ls_batch no_batch = {0};
-
-static ls_status prepare(slice_step *s) {
+static ls_status prepare(slice_step *s, const ls_batch *batch) {
     ls_data_parallel_state *state = s->state;
-    LS_TRY(ls_step_check_arguments(s->batch != &no_batch ? s->batch : NULL, s->function));
     LS_TRY(ls_gradients_check(state));
-    LS_TRY(state->overlap.begun ? LS_OK : make_buckets(state));
-    LS_TRY(ls_slices_check_batch(state->slices, s->batch));
+    LS_TRY(state->overlap.begun ? LS_OK : make_buckets(state)); /* like all ranks, even if the arguments are wrong */
+    LS_TRY(ls_step_check_arguments(batch, s->function));
+    LS_TRY(ls_slices_check_batch(state->slices, batch));
     LS_TRY(note_model(s));
     if (ls_comm_has_any_order(state->comm)) {
         return ls_fail(LS_ERR_UNSUPPORTED,
@@ -515,7 +512,7 @@ static ls_status prepare(slice_step *s) {
 /* A rank without samples draws no random numbers, but must continue with the same streams as the other ranks. */
 static ls_status agree_on_random(const slice_step *s) {
     ls_random_state state = s->after;
-    if (s->batch->global_count < s->state->slices->total) {
+    if (s->batch.global_count < s->state->slices->total) {
         int64_t stream = (int64_t)state.stream;
         LS_TRY(ls_comm_allreduce(s->state->comm, &stream, &stream, 1, LS_I64, LS_MAX, NULL));
         state.stream = (uint64_t)stream;
@@ -527,7 +524,7 @@ static ls_status agree_on_random(const slice_step *s) {
 /* A rank without samples has not updated the running statistics of its model. Rank 0 always has samples. */
 static ls_status share_buffers(const slice_step *s) {
     ls_data_parallel_state *state = s->state;
-    const bool shares = state->slices->meets && s->batch->global_count < state->slices->total;
+    const bool shares = state->slices->meets && s->batch.global_count < state->slices->total;
     for (int i = 0; i < state->buffers.count && shares; i++) {
         ls_tensor *buffer = state->model->buffers.items[i].tensor;
         LS_TRY(ls_broadcast_in_place(state->comm, buffer, 0));
@@ -540,7 +537,7 @@ static ls_status share_buffers(const slice_step *s) {
 static ls_status run(slice_step *s) {
     ls_data_parallel_state *state = s->state;
     bool again = false;
-    state->all_samples = (double)s->batch->global_count;
+    state->all_samples = (double)s->batch.global_count;
     LS_TRY(state->usual == 0 || (state->agrees && !state->slices->meets) ? agree(s) : LS_OK);
     LS_TRY(average(s, &again));
     if (again) {
@@ -558,12 +555,12 @@ ls_status ls_slices_step(ls_data_parallel_state *state, const ls_batch *batch, l
     }
     state->slices->meets |= state->whole_batch && ls_module_has_batch_statistics(state->model);
     slice_step s = {.state = state,
-                    .batch = batch != NULL ? batch : &no_batch,
+                    .batch = batch != NULL ? *batch : (ls_batch){0},
                     .function = function,
                     .user = user,
                     .before = ls_random_get_state(),
                     .after = ls_random_get_state()};
-    const ls_status prepared = prepare(&s);
+    const ls_status prepared = prepare(&s, batch);
     if (prepared != LS_OK) {
         fail(&s, prepared);
     }

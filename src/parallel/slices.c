@@ -98,8 +98,11 @@ ls_status ls_slice_begin_backward(ls_data_parallel_state *state, ls_batch_loss *
 /* ---- the slices of a batch --------------------------------------------------------------------------------------- */
 
 ls_status ls_step_check_arguments(const ls_batch *batch, ls_loss_function function) {
-    const char *missing = batch == NULL ? "batch" : "function";
-    return batch != NULL && function != NULL ? LS_OK : ls_fail(LS_ERR_ARGUMENT, "%s: the %s is NULL", call, missing);
+    const char *missing = batch == NULL                               ? "batch"
+                          : function == NULL                          ? "function"
+                          : batch->input == NULL && batch->count != 0 ? "input of the batch"
+                                                                      : NULL;
+    return missing == NULL ? LS_OK : ls_fail(LS_ERR_ARGUMENT, "%s: the %s is NULL", call, missing);
 }
 
 ls_status ls_slices_check_batch(const ls_slices *slices, const ls_batch *batch) {
@@ -125,8 +128,8 @@ ls_status ls_slice_cut(const ls_slices *slices, const ls_batch *batch, int slice
     *part = *batch;
     part->first = own.start;
     part->count = own.count;
-    if (batch->input == NULL) {
-        return own.count == 0 ? LS_OK : ls_fail(LS_ERR_ARGUMENT, "%s: the input of the batch is NULL", call);
+    if (batch->input == NULL) { /* the rank has no samples */
+        return LS_OK;
     }
     if (!has_rows(batch->input, batch->count) || (batch->target != NULL && !has_rows(batch->target, batch->count))) {
         return ls_fail(LS_ERR_SHAPE, "%s: the number of rows of the batch's input or target differs from .count, %lld",

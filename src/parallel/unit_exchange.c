@@ -1,5 +1,7 @@
 #include "parallel/unit_exchange.h"
 
+#include <string.h>
+
 #include "base/memory.h"
 #include "parallel/parallel.h"
 #include "tensor/device.h"
@@ -18,7 +20,7 @@ static size_t all_bytes(const ls_sharded_unit *unit) {
     return bytes;
 }
 
-size_t ls_unit_own_bytes(const ls_sharded_unit *unit) {
+static size_t own_bytes(const ls_sharded_unit *unit) {
     size_t bytes = 0;
     for (int k = 0; k < unit->range_count; k++) {
         const ls_range own = ls_shards_own(unit->shards, &unit->ranges[k]);
@@ -32,13 +34,9 @@ static void count_gradients(ls_sharded_unit *unit, size_t bytes) {
     unit->gradient_bytes = (int64_t)bytes;
 }
 
-void ls_unit_count_gradients(ls_sharded_unit *unit) {
-    count_gradients(unit, all_bytes(unit));
-}
-
 /* Adds the bytes of the unit's parameters that other ranks own to the account. If `more` is false, subtracts them. */
 static void count_parameters(const ls_sharded_unit *unit, bool more) {
-    const int64_t others = (int64_t)(all_bytes(unit) - ls_unit_own_bytes(unit));
+    const int64_t others = (int64_t)(all_bytes(unit) - own_bytes(unit));
     ls_shards_count(unit->shards, LS_MEMORY_PARAMETERS, more ? others : -others);
 }
 
@@ -69,18 +67,19 @@ void ls_unit_reshard(ls_sharded_unit *unit) {
 /* Waits for the parameters in flight. Returns the first failure. */
 static ls_status wait_for_parameters(ls_sharded_unit *unit) {
     ls_saved_error first = {.status = LS_OK};
-    unit->shards->ahead = NULL;
+    unit->shards->prefetched = NULL;
     for (int k = 0; k < unit->range_count; k++) {
-        if (ls_shards_end_share(unit->shards, &unit->shares[k]) != LS_OK && first.status == LS_OK) {
+        if (ls_shards_end_share(unit->shards, &unit->shards->parameter_exchanges[k]) != LS_OK &&
+            first.status == LS_OK) {
             ls_error_save(&first);
         }
     }
     return first.status == LS_OK ? LS_OK : ls_error_put_back(&first);
 }
 
-/* Discards parameters that were gathered ahead, and are not needed now. */
-static ls_status drop_ahead(ls_shards *shards) {
-    ls_sharded_unit *unit = shards->ahead;
+/* Discards prefetched parameters that are not needed now. */
+static ls_status drop_prefetched(ls_shards *shards) {
+    ls_sharded_unit *unit = shards->prefetched;
     if (unit == NULL) {
         return LS_OK;
     }
@@ -91,7 +90,7 @@ static ls_status drop_ahead(ls_shards *shards) {
 
 /*
  * Waits on shards->comm until all ranks have entered the unit. A rank that has failed makes a different call on this
- * communicator, so the other ranks fail here and do not wait on the lane for its parameters.
+ * communicator, so the other ranks fail here and do not wait on the private communicator for its parameters.
  */
 static ls_status meet(const ls_sharded_unit *unit) {
     const ls_range *first = &unit->ranges[0];
@@ -106,7 +105,7 @@ static ls_status meet(const ls_sharded_unit *unit) {
 }
 
 /* Waits for prefetched parameters, and makes them usable. */
-static ls_status take_ahead(ls_sharded_unit *unit) {
+static ls_status use_prefetched(ls_sharded_unit *unit) {
     const ls_status met = meet(unit);
     if (met != LS_OK) { /* a failed ls_shards_share also sets this flag */
         unit->shards->failed = true;
@@ -127,12 +126,12 @@ ls_status ls_unit_gather(ls_sharded_unit *unit) {
         mark_absent(unit, false);
         return LS_OK;
     }
-    if (shards->ahead == unit) {
-        return take_ahead(unit);
+    if (shards->prefetched == unit) {
+        return use_prefetched(unit);
     }
-    if (shards->ahead != NULL) { /* the prediction was wrong */
+    if (shards->prefetched != NULL) { /* the prediction was wrong */
         shards->latest->next[shards->latest_backward] = NULL;
-        LS_TRY(drop_ahead(shards));
+        LS_TRY(drop_prefetched(shards));
     }
     for (int k = 0; k < unit->range_count; k++) {
         LS_TRY(ls_shards_share(shards, &unit->ranges[k]));
@@ -142,9 +141,9 @@ ls_status ls_unit_gather(ls_sharded_unit *unit) {
     return LS_OK;
 }
 
-ls_status ls_unit_look_ahead(ls_sharded_unit *unit, bool backward) {
+ls_status ls_unit_prefetch(ls_sharded_unit *unit, bool backward) {
     ls_shards *shards = unit->shards;
-    if (shards->lane == NULL || shards->gathered) {
+    if (shards->private_comm == NULL || shards->gathered) {
         return LS_OK;
     }
     if (shards->latest != NULL && shards->latest_backward == backward) {
@@ -156,26 +155,29 @@ ls_status ls_unit_look_ahead(ls_sharded_unit *unit, bool backward) {
     if (next == NULL || !next->absent) {
         return LS_OK;
     }
-    shards->ahead = next;
+    shards->prefetched = next;
     count_parameters(next, true);
     for (int k = 0; k < next->range_count; k++) {
-        LS_TRY(ls_shards_begin_share(shards, &next->ranges[k], &next->shares[k]));
+        LS_TRY(ls_shards_begin_share(shards, &next->ranges[k], &shards->parameter_exchanges[k]));
     }
     return LS_OK;
 }
 
-/* ---- gradients --------------------------------------------------------------------------------------------------- */
+/* ---- averaging of gradients -------------------------------------------------------------------------------------- */
+
+/* The marks of a parameter, on which the ranks agree. */
+enum { GIVEN = 1, FROZEN = 2, TRAINED = 4 };
 
 /* Agrees on which parameters have a gradient on any rank. Fails on all ranks if a parameter is frozen on only some
  * ranks. */
 static ls_status agree_on_marks(ls_sharded_unit *unit) {
     const size_t count = (size_t)unit->parameter_count;
     for (size_t i = 0; i < count; i++) {
-        unit->marks[i] |= unit->parameters[i]->leaf->has_gradient ? LS_UNIT_GIVEN : 0;
+        unit->marks[i] |= unit->parameters[i]->leaf->has_gradient ? GIVEN : 0;
     }
     LS_TRY(ls_comm_allreduce(unit->shards->comm, unit->marks, unit->marks, count, LS_U8, LS_BOR, NULL));
     for (size_t i = 0; i < count; i++) {
-        if ((unit->marks[i] & (LS_UNIT_FROZEN | LS_UNIT_TRAINED)) == (LS_UNIT_FROZEN | LS_UNIT_TRAINED)) {
+        if ((unit->marks[i] & (FROZEN | TRAINED)) == (FROZEN | TRAINED)) {
             return ls_fail(LS_ERR_MISMATCH,
                            "ls_backward: a parameter %s of %s is frozen (ls_set_requires_grad) on some ranks only: "
                            "freeze it on all ranks or on none",
@@ -193,7 +195,7 @@ static ls_status add_earlier(ls_sharded_unit *unit) {
         const ls_dtype dtype = unit->shards->flats[own.flat].dtype;
         LS_TRY(ls_device_kernels(&ls_cpu)->axpy(ls_device_stream(&ls_cpu), dtype, own.count, 1, from,
                                                 ls_shards_elements(unit->shards, &own, true)));
-        from += (size_t)own.count * ls_dtype_size(dtype);
+        from += bytes_of(unit, &own);
     }
     return LS_OK;
 }
@@ -204,10 +206,11 @@ static void discard_gradients(ls_sharded_unit *unit) {
     for (int k = 0; k < unit->range_count; k++) {
         ls_shards_discard(unit->shards, &unit->ranges[k], true);
     }
-    count_gradients(unit, ls_unit_own_bytes(unit));
+    count_gradients(unit, own_bytes(unit));
 }
 
-void ls_unit_forget_gradients(ls_sharded_unit *unit) {
+/* Frees the gradients that this rank does not own, after a failure. */
+static void forget_gradients(ls_sharded_unit *unit) {
     unit->shards->failed = true;
     discard_gradients(unit);
 }
@@ -220,13 +223,14 @@ ls_status ls_units_end_average(ls_shards *shards) {
     }
     shards->averaging = NULL;
     for (int k = 0; k < unit->range_count; k++) {
-        if (ls_shards_end_reduce(shards, &unit->ranges[k], &unit->averages[k]) != LS_OK && first.status == LS_OK) {
+        if (ls_shards_end_reduce(shards, &unit->ranges[k], &shards->gradient_exchanges[k]) != LS_OK &&
+            first.status == LS_OK) {
             ls_error_save(&first);
         }
     }
     const ls_status status = first.status == LS_OK ? add_earlier(unit) : ls_error_put_back(&first);
     for (int i = 0; i < unit->parameter_count && status == LS_OK; i++) {
-        unit->parameters[i]->leaf->has_gradient = (unit->marks[i] & LS_UNIT_GIVEN) != 0;
+        unit->parameters[i]->leaf->has_gradient = (unit->marks[i] & GIVEN) != 0;
     }
     discard_gradients(unit);
     shards->failed = shards->failed || status != LS_OK;
@@ -239,28 +243,111 @@ static ls_status begin_average(ls_sharded_unit *unit) {
     LS_TRY(agree_on_marks(unit));
     shards->averaging = unit;
     for (int k = 0; k < unit->range_count; k++) {
-        LS_TRY(ls_shards_begin_reduce(shards, &unit->ranges[k], &unit->averages[k]));
+        LS_TRY(ls_shards_begin_reduce(shards, &unit->ranges[k], &shards->gradient_exchanges[k]));
     }
     return LS_OK;
 }
 
-ls_status ls_unit_average(ls_sharded_unit *unit) {
+/* Missing gradients must be zero. On failure, discards the gradients of the unit. Collective. */
+static ls_status average(ls_sharded_unit *unit) {
     ls_saved_error cause;
     const ls_status status = begin_average(unit);
     if (status == LS_OK) {
-        const bool stays = unit->shards->lane != NULL && unit->shards->in_pass;
+        const bool stays = unit->shards->private_comm != NULL && unit->shards->in_pass;
         return stays ? LS_OK : ls_units_end_average(unit->shards);
     }
     ls_error_save(&cause);
     (void)ls_units_end_average(unit->shards);
-    ls_unit_forget_gradients(unit);
+    forget_gradients(unit);
     return ls_error_put_back(&cause);
+}
+
+/* ---- the backward pass of a unit --------------------------------------------------------------------------------- */
+
+/* Rejects hooks: a hook would see neither the mean nor all elements. */
+static ls_status refuse_hooks(const ls_sharded_unit *unit) {
+    for (int i = 0; i < unit->parameter_count; i++) {
+        if (unit->parameters[i]->leaf->hooks != NULL) {
+            return ls_fail(
+                LS_ERR_UNSUPPORTED,
+                "ls_backward: a parameter has a gradient hook, but .zero = %d in ls_data_parallel keeps only "
+                "parts of gradients: use .zero = 1",
+                unit->shards->stage);
+        }
+    }
+    return LS_OK;
+}
+
+/* Zeroes missing gradients. */
+static ls_status clear_missing(const ls_sharded_unit *unit) {
+    for (int i = 0; i < unit->parameter_count; i++) {
+        const ls_leaf *leaf = unit->parameters[i]->leaf;
+        if (!leaf->has_gradient) {
+            LS_TRY(ls_kernels_of(leaf->gradient)->fill(ls_stream_of(leaf->gradient), leaf->gradient, 0));
+        }
+    }
+    return LS_OK;
+}
+
+/* Moves the gradients of earlier passes elsewhere: they are already means, and this rank has its own elements of
+ * them. */
+static ls_status keep_earlier(ls_sharded_unit *unit) {
+    bool any = false;
+    for (int i = 0; i < unit->parameter_count; i++) {
+        any = any || unit->parameters[i]->leaf->has_gradient;
+    }
+    const size_t bytes = own_bytes(unit);
+    if (!any || bytes == 0) {
+        return LS_OK;
+    }
+    LS_TRY(clear_missing(unit));
+    unit->earlier = ls_allocate(bytes);
+    if (unit->earlier == NULL) {
+        return ls_fail_memory("ls_backward", bytes);
+    }
+    char *to = unit->earlier;
+    for (int k = 0; k < unit->range_count; k++) {
+        const ls_range own = ls_shards_own(unit->shards, &unit->ranges[k]);
+        memcpy(to, ls_shards_elements(unit->shards, &own, true), bytes_of(unit, &own));
+        to += bytes_of(unit, &own);
+    }
+    return LS_OK;
+}
+
+static void open_gradients(const ls_sharded_unit *unit, bool open) {
+    for (int i = 0; i < unit->parameter_count; i++) {
+        unit->parameters[i]->leaf->open = open;
+    }
+}
+
+ls_status ls_unit_begin_gradients(ls_sharded_unit *unit) {
+    LS_TRY(refuse_hooks(unit));
+    LS_TRY(unit->shards->averaging == unit ? ls_units_end_average(unit->shards) : LS_OK);
+    LS_TRY(keep_earlier(unit));
+    for (int i = 0; i < unit->parameter_count; i++) {
+        ls_leaf *leaf = unit->parameters[i]->leaf;
+        unit->marks[i] = (leaf->has_gradient ? GIVEN : 0) | (leaf->tensor->needs_grad ? TRAINED : FROZEN);
+        leaf->has_gradient = false;
+    }
+    open_gradients(unit, true);
+    count_gradients(unit, all_bytes(unit));
+    return LS_OK;
+}
+
+ls_status ls_unit_end_gradients(ls_sharded_unit *unit, ls_status status) {
+    open_gradients(unit, false);
+    if (status != LS_OK) {
+        forget_gradients(unit);
+        return status;
+    }
+    LS_TRY(clear_missing(unit));
+    return average(unit);
 }
 
 /* ---- all exchanges ----------------------------------------------------------------------------------------------- */
 
 ls_status ls_units_settle(ls_shards *shards, bool forget) {
-    const ls_status dropped = drop_ahead(shards), averaged = ls_units_end_average(shards);
+    const ls_status dropped = drop_prefetched(shards), averaged = ls_units_end_average(shards);
     for (int i = 0; i < shards->unit_count && forget; i++) {
         shards->units[i].next[0] = shards->units[i].next[1] = NULL;
     }
@@ -271,8 +358,8 @@ ls_status ls_units_settle(ls_shards *shards, bool forget) {
 void ls_units_cancel(ls_shards *shards) {
     ls_saved_error cause;
     ls_error_save(&cause);
-    ls_comm_free(shards->lane); /* ends the exchanges */
-    shards->lane = NULL;
+    ls_comm_free(shards->private_comm); /* ends the exchanges */
+    shards->private_comm = NULL;
     (void)ls_units_settle(shards, true);
     (void)ls_error_put_back(&cause);
 }

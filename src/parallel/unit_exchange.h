@@ -1,16 +1,13 @@
 /*
  * The exchanges of a unit (units.h): gathers its parameters before it runs, and averages its gradients afterwards. With
  * overlap, both take place while other units compute: the parameters of the unit that ran next in the previous pass are
- * gathered one unit ahead (prefetching, as in FSDP), and the gradients of a unit are averaged during the next unit's
- * backward pass.
+ * prefetched (as in FSDP), and the gradients of a unit are averaged during the next unit's backward pass. These
+ * exchanges use a private communicator.
  */
 #ifndef LS_PARALLEL_UNIT_EXCHANGE_H
 #define LS_PARALLEL_UNIT_EXCHANGE_H
 
 #include "parallel/units.h"
-
-/* The marks of a parameter, on which the ranks agree. */
-enum { LS_UNIT_GIVEN = 1, LS_UNIT_FROZEN = 2, LS_UNIT_TRAINED = 4 };
 
 /* Gathers the parameters of a unit, unless this rank has them. Collective. */
 ls_status ls_unit_gather(ls_sharded_unit *unit);
@@ -25,30 +22,27 @@ void ls_unit_reshard(ls_sharded_unit *unit);
  * Notes that a unit has been entered. With overlap, begins to gather the unit that is expected next. Collective. Call
  * this only after an ls_unit_gather that communicated: its communication shows that no rank has failed so far.
  */
-ls_status ls_unit_look_ahead(ls_sharded_unit *unit, bool backward);
+ls_status ls_unit_prefetch(ls_sharded_unit *unit, bool backward);
 
-/* Counts the gradients of a unit that is entered in the backward pass. */
-void ls_unit_count_gradients(ls_sharded_unit *unit);
-
-/* Returns the number of bytes of the elements of a unit that this rank owns. */
-size_t ls_unit_own_bytes(const ls_sharded_unit *unit);
+/*
+ * Prepares a unit that is entered in the backward pass for its gradients: moves the gradients of earlier passes to
+ * `earlier`, and records which parameters have gradients.
+ */
+ls_status ls_unit_begin_gradients(ls_sharded_unit *unit);
 
 /*
  * Replaces this rank's own gradients with their means, and adds `earlier`. With overlap, and during a pass of the
- * data-parallel module, only begins the exchange: ls_units_end_average ends it. Missing gradients must be zero. On
- * failure, discards the gradients of the unit. Collective.
+ * data-parallel module, only begins the exchange: ls_units_end_average ends it. Collective. If the unit's backward pass
+ * has failed with `status`, only discards the gradients, and returns `status`.
  */
-ls_status ls_unit_average(ls_sharded_unit *unit);
+ls_status ls_unit_end_gradients(ls_sharded_unit *unit, ls_status status);
 
 /* Ends the averaging of the unit whose gradients are in flight. Returns LS_OK if there is none. */
 ls_status ls_units_end_average(ls_shards *shards);
 
-/* Frees the gradients that this rank does not own, after a failure. */
-void ls_unit_forget_gradients(ls_sharded_unit *unit);
-
 /*
- * Ends all exchanges in flight. Parameters that were gathered ahead are discarded. With `forget`, also forgets which
- * units follow each other: after a failed step, the ranks may expect different units.
+ * Ends all exchanges in flight. Prefetched parameters are discarded. With `forget`, also forgets which units follow
+ * each other: after a failed step, the ranks may expect different units.
  */
 ls_status ls_units_settle(ls_shards *shards, bool forget);
 

@@ -1,13 +1,10 @@
 #include "parallel/unit_exchange.h"
 
-#include <string.h>
-
 #include "base/memory.h"
 #include "base/pages.h"
 #include "comm/hold.h"
 #include "parallel/cause.h"
 #include "parallel/parallel.h"
-#include "tensor/device.h"
 #include "tensor/scope.h"
 
 static ls_sharded_unit *unit_of(ls_unit *unit) {
@@ -56,17 +53,9 @@ static uint64_t versions_of(const ls_shards *shards) {
  * difference after resharding. A failure on one rank is a failure on all ranks.
  */
 static ls_status check_before_resharding(const ls_shards *shards) {
-    enum { EQUAL, CHANGED, FAILED };
-    const bool failed = check_aliases(shards) != LS_OK;
-    uint8_t worst = failed ? FAILED : versions_of(shards) != shards->versions ? CHANGED : EQUAL;
-    ls_saved_error cause;
-    ls_error_save(&cause);
-    LS_TRY(ls_comm_allreduce(shards->comm, &worst, &worst, 1, LS_U8, LS_MAX, NULL));
-    if (worst == FAILED) {
-        (void)(failed ? ls_error_put_back(&cause) : LS_OK);
-        return ls_cause_share(shards->comm, call, failed);
-    }
-    return worst == CHANGED ? ls_replicas_compare(call, shards->model, shards->comm) : LS_OK;
+    int64_t changed = versions_of(shards) != shards->versions;
+    LS_TRY(ls_failure_share(shards->comm, call, check_aliases(shards) != LS_OK, &changed, 1));
+    return changed != 0 ? ls_replicas_compare(call, shards->model, shards->comm) : LS_OK;
 }
 
 ls_status ls_units_gather(ls_shards *shards, bool on) {
@@ -113,90 +102,6 @@ ls_status ls_units_gather_one(ls_shards *shards, const ls_tensor *parameter) {
     return wanted != NULL ? ls_unit_gather(wanted) : LS_OK;
 }
 
-/* ---- gradients --------------------------------------------------------------------------------------------------- */
-
-/* Rejects hooks: a hook would see neither the mean nor all elements. */
-static ls_status refuse_hooks(const ls_sharded_unit *unit) {
-    for (int i = 0; i < unit->parameter_count; i++) {
-        if (unit->parameters[i]->leaf->hooks != NULL) {
-            return ls_fail(
-                LS_ERR_UNSUPPORTED,
-                "ls_backward: a parameter has a gradient hook, but .zero = %d in ls_data_parallel keeps only "
-                "parts of gradients: use .zero = 1",
-                unit->shards->stage);
-        }
-    }
-    return LS_OK;
-}
-
-/* Zeroes missing gradients. */
-static ls_status clear_missing(const ls_sharded_unit *unit) {
-    for (int i = 0; i < unit->parameter_count; i++) {
-        const ls_leaf *leaf = unit->parameters[i]->leaf;
-        if (!leaf->has_gradient) {
-            LS_TRY(ls_kernels_of(leaf->gradient)->fill(ls_stream_of(leaf->gradient), leaf->gradient, 0));
-        }
-    }
-    return LS_OK;
-}
-
-/* Moves the gradients of earlier passes elsewhere: they are already means, and this rank has its own elements of
- * them. */
-static ls_status keep_earlier(ls_sharded_unit *unit) {
-    bool any = false;
-    for (int i = 0; i < unit->parameter_count; i++) {
-        any = any || unit->parameters[i]->leaf->has_gradient;
-    }
-    const size_t bytes = ls_unit_own_bytes(unit);
-    if (!any || bytes == 0) {
-        return LS_OK;
-    }
-    LS_TRY(clear_missing(unit));
-    unit->earlier = ls_allocate(bytes);
-    if (unit->earlier == NULL) {
-        return ls_fail_memory("ls_backward", bytes);
-    }
-    char *to = unit->earlier;
-    for (int k = 0; k < unit->range_count; k++) {
-        const ls_range own = ls_shards_own(unit->shards, &unit->ranges[k]);
-        const size_t part = (size_t)own.count * ls_dtype_size(unit->shards->flats[own.flat].dtype);
-        memcpy(to, ls_shards_elements(unit->shards, &own, true), part);
-        to += part;
-    }
-    return LS_OK;
-}
-
-static void open_gradients(const ls_sharded_unit *unit, bool open) {
-    for (int i = 0; i < unit->parameter_count; i++) {
-        unit->parameters[i]->leaf->open = open;
-    }
-}
-
-static ls_status begin_gradients(ls_sharded_unit *unit) {
-    LS_TRY(refuse_hooks(unit));
-    LS_TRY(unit->shards->averaging == unit ? ls_units_end_average(unit->shards) : LS_OK);
-    LS_TRY(keep_earlier(unit));
-    for (int i = 0; i < unit->parameter_count; i++) {
-        ls_leaf *leaf = unit->parameters[i]->leaf;
-        unit->marks[i] =
-            (leaf->has_gradient ? LS_UNIT_GIVEN : 0) | (leaf->tensor->needs_grad ? LS_UNIT_TRAINED : LS_UNIT_FROZEN);
-        leaf->has_gradient = false;
-    }
-    open_gradients(unit, true);
-    ls_unit_count_gradients(unit);
-    return LS_OK;
-}
-
-static ls_status end_gradients(ls_sharded_unit *unit, ls_status status) {
-    open_gradients(unit, false);
-    if (status != LS_OK) {
-        ls_unit_forget_gradients(unit);
-        return status;
-    }
-    LS_TRY(clear_missing(unit));
-    return ls_unit_average(unit);
-}
-
 /* ---- runs -------------------------------------------------------------------------------------------------------- */
 
 static ls_status enter(ls_unit *base, bool backward) {
@@ -206,8 +111,8 @@ static ls_status enter(ls_unit *base, bool backward) {
     LS_TRY(ls_shards_decide(unit->shards, by));
     const bool communicates = unit->absent && unit->range_count > 0;
     LS_TRY(ls_unit_gather(unit));
-    ls_status status = communicates ? ls_unit_look_ahead(unit, backward) : LS_OK;
-    status = status == LS_OK && backward ? begin_gradients(unit) : status;
+    ls_status status = communicates ? ls_unit_prefetch(unit, backward) : LS_OK;
+    status = status == LS_OK && backward ? ls_unit_begin_gradients(unit) : status;
     if (status != LS_OK) {
         unit->shards->failed = true;
         ls_unit_reshard(unit);
@@ -220,7 +125,7 @@ static ls_status enter(ls_unit *base, bool backward) {
 static ls_status leave(ls_unit *base, bool backward, ls_status status) {
     ls_sharded_unit *unit = unit_of(base);
     unit->runs--;
-    status = backward ? end_gradients(unit, status) : status;
+    status = backward ? ls_unit_end_gradients(unit, status) : status;
     ls_unit_reshard(unit);
     return status;
 }
@@ -290,23 +195,6 @@ static void add_range(const ls_shards *shards, const ls_tensor *parameter, ls_ra
     }
 }
 
-/* Allocates the exchanges of a unit. Their number stays the same if the program adds parameters to the module later. */
-static ls_status make_exchanges(ls_sharded_unit *unit, size_t ranks) {
-    const size_t count = 2 * (size_t)unit->range_count;
-    unit->shares = count > 0 ? ls_allocate_zeroed(count, sizeof *unit->shares) : NULL;
-    if (unit->shares == NULL) {
-        return count == 0 ? LS_OK : ls_fail_memory("ls_data_parallel", count * sizeof *unit->shares);
-    }
-    unit->averages = unit->shares + unit->range_count;
-    for (size_t k = 0; k < count; k++) {
-        unit->shares[k].counts = ls_allocate_zeroed(2 * ranks, sizeof *unit->shares->counts);
-        if (unit->shares[k].counts == NULL) {
-            return ls_fail_memory("ls_data_parallel", 2 * ranks * sizeof *unit->shares->counts);
-        }
-    }
-    return LS_OK;
-}
-
 /* Creates the lists of a unit. */
 static ls_status fill_unit(ls_sharded_unit *unit) {
     ls_shards *shards = unit->shards;
@@ -325,7 +213,7 @@ static ls_status fill_unit(ls_sharded_unit *unit) {
             parameter->leaf->shard = true;
         }
     }
-    return make_exchanges(unit, (size_t)shards->base.ranks);
+    return LS_OK;
 }
 
 static ls_status add_unit(ls_shards *shards, ls_module *module) {
@@ -390,6 +278,28 @@ static ls_status list_ranges(ls_shards *shards) {
     return LS_OK;
 }
 
+/* Allocates the exchanges. The number of a unit's ranges stays the same if the program adds parameters later. */
+static ls_status make_exchanges(ls_shards *shards) {
+    size_t most = 0;
+    for (int i = 0; i < shards->unit_count; i++) {
+        const size_t ranges = (size_t)shards->units[i].range_count;
+        most = ranges > most ? ranges : most;
+    }
+    const size_t numbers = 2 * (size_t)shards->base.ranks;
+    ls_range_exchange *exchanges = ls_allocate_zeroed(2 * most, sizeof *exchanges);
+    size_t *counts = ls_allocate_zeroed(2 * most * numbers, sizeof *counts);
+    shards->parameter_exchanges = exchanges;
+    shards->exchange_counts = counts;
+    if (exchanges == NULL || counts == NULL) {
+        return ls_fail_memory("ls_data_parallel", 2 * most * numbers * sizeof *counts);
+    }
+    shards->gradient_exchanges = exchanges + most;
+    for (size_t k = 0; k < 2 * most; k++) {
+        exchanges[k].counts = counts + k * numbers;
+    }
+    return LS_OK;
+}
+
 static ls_status make_units(ls_shards *shards) {
     LS_TRY(for_each_recomputed(shards->model, shards, count_unit));
     if (shards->unit_count == 0) {
@@ -409,14 +319,15 @@ static ls_status make_units(ls_shards *shards) {
         return ls_fail_memory("ls_data_parallel", count * sizeof *shards->units);
     }
     shards->on_decided = reshard_all;
-    return for_each_recomputed(shards->model, shards, add_unit);
+    LS_TRY(for_each_recomputed(shards->model, shards, add_unit));
+    return make_exchanges(shards);
 }
 
 ls_status ls_units_open(ls_shards *shards, bool overlaps) {
     LS_TRY(shards->stage >= 2 ? make_units(shards) : LS_OK);
     LS_TRY(list_ranges(shards));
     if (shards->stage >= 2 && overlaps) {
-        LS_TRY(ls_comm_split(shards->comm, 0, shards->base.rank, &shards->lane));
+        LS_TRY(ls_comm_split(shards->comm, 0, shards->base.rank, &shards->private_comm));
         shards->settle = ls_units_settle;
     }
     if (shards->stage >= 2) { /* the old memory of the parameters, before the new layout */
@@ -428,27 +339,24 @@ ls_status ls_units_open(ls_shards *shards, bool overlaps) {
 
 /* Absent parameters stay absent, because the program may also have them in a different module. */
 void ls_units_close(ls_shards *shards) {
-    if (shards != NULL) {
-        ls_units_cancel(shards);
+    if (shards == NULL) {
+        return;
     }
-    for (int i = 0; shards != NULL && i < shards->unit_count; i++) {
+    ls_units_cancel(shards);
+    for (int i = 0; i < shards->unit_count; i++) {
         ls_sharded_unit *unit = &shards->units[i];
         for (int k = 0; k < unit->parameter_count; k++) {
             unit->parameters[k]->leaf->shard = false;
             unit->parameters[k]->leaf->has_gradient = false;
         }
         unit->module->unit = NULL;
-        for (int k = 0; k < 2 * unit->range_count && unit->shares != NULL; k++) {
-            ls_free(unit->shares[k].counts);
-        }
-        ls_free(unit->shares);
         ls_free(unit->ranges);
         ls_free(unit->parameters);
         ls_free(unit->marks);
     }
-    if (shards != NULL) {
-        ls_free(shards->units);
-        shards->units = NULL;
-        shards->unit_count = 0;
-    }
+    ls_free(shards->units);
+    ls_free(shards->parameter_exchanges);
+    ls_free(shards->exchange_counts);
+    shards->units = NULL;
+    shards->unit_count = 0;
 }

@@ -12,9 +12,7 @@ typedef struct ls_sharded_unit {
     ls_unit base; /* first member */
     ls_shards *shards;
     ls_module *module;
-    ls_range *ranges;            /* ranges of the parameters that only this module has */
-    ls_range_exchange *shares;   /* exchanges of parameters, one per range */
-    ls_range_exchange *averages; /* exchanges of gradients, one per range; a part of the memory of `shares` */
+    ls_range *ranges; /* ranges of the parameters that only this module has */
     int range_count;
     ls_tensor **parameters; /* borrowed */
     int parameter_count;

@@ -1,8 +1,8 @@
 /*
- * Stages 2 and 3 of .zero with .overlap: parameters are gathered one unit ahead, and gradients are averaged during the
- * next unit's backward pass. Parameters are bit-identical to training without overlap, also if the order of the modules
- * changes, if a module runs twice, and after evaluations, loads and gathers between steps. A rank that fails anywhere
- * in a step fails the step on all ranks soon, and training continues after a load.
+ * Stages 2 and 3 of .zero with .overlap: parameters are prefetched one unit ahead, and gradients are averaged during
+ * the next unit's backward pass. Parameters are bit-identical to training without overlap, also if the order of the
+ * modules changes, if a module runs twice, and after evaluations, loads and gathers between steps. A rank that fails
+ * anywhere in a step fails the step on all ranks soon, and training continues after a load.
  *
  * ranks: 2 3 4
  * devices: cpu
@@ -172,7 +172,7 @@ static ls_status test_bits(ls_comm *world, int zero, ls_dtype wire) {
     for (int overlaps = 0; overlaps < 2; overlaps++) {
         run r;
         LS_TRY(begin(&r, world, zero, overlaps != 0, wire));
-        LS_CHECK((shards_of(&r)->lane != NULL) == (overlaps != 0));
+        LS_CHECK((shards_of(&r)->private_comm != NULL) == (overlaps != 0));
         LS_TRY(train_in_all_ways(&r));
         LS_TRY(hash_of(&r, &hash[overlaps]));
         end(&r);
@@ -185,10 +185,10 @@ static ls_status test_bits(ls_comm *world, int zero, ls_dtype wire) {
  */
 
 static _Thread_local const ls_shards *watched;
-static _Thread_local int seen_ahead, seen_averaging;
+static _Thread_local int seen_prefetched, seen_averaging;
 
 static ls_status look(ls_custom_call *call) {
-    seen_ahead += watched->ahead != NULL;
+    seen_prefetched += watched->prefetched != NULL;
     seen_averaging += watched->averaging != NULL;
     call->input_gradients[0] = ls_clone(call->output_gradients[0]);
     return LS_OK;
@@ -200,7 +200,7 @@ static ls_tensor *run_watched(ls_module *self, ls_tensor *input) {
     ls_tensor *x = input;
     for (int i = 0; i < BLOCKS; i++) {
         x = ls_tanh(ls_forward(b->block[i], x));
-        seen_ahead += watched != NULL && watched->ahead != NULL;
+        seen_prefetched += watched != NULL && watched->prefetched != NULL;
         x = ls_custom(&op, (ls_tensor *[]){x}, 1, NULL, NULL);
     }
     return x;
@@ -223,13 +223,13 @@ static ls_status test_flight(ls_comm *world) {
     LS_CHECK(r.optimizer != NULL);
     for (int step = 0; step < 3; step++) {
         watched = shards_of(&r);
-        seen_ahead = seen_averaging = 0;
+        seen_prefetched = seen_averaging = 0;
         LS_TRY(train(&r, step, "0123"));
         watched = NULL;
         /* forward: after blocks a, b, c; backward: before blocks c, b, a run, three more are in flight */
-        LS_CHECK(seen_ahead == (step == 0 ? 0 : 2 * (BLOCKS - 1)));
+        LS_CHECK(seen_prefetched == (step == 0 ? 0 : 2 * (BLOCKS - 1)));
         LS_CHECK(seen_averaging == BLOCKS - 1);
-        LS_CHECK(shards_of(&r)->ahead == NULL && shards_of(&r)->averaging == NULL);
+        LS_CHECK(shards_of(&r)->prefetched == NULL && shards_of(&r)->averaging == NULL);
     }
     end(&r);
     return LS_OK;
@@ -344,7 +344,7 @@ static ls_status test_free(ls_comm *world) {
     LS_TRY(evaluate(&r, "0123"));
     LS_TRY(evaluate(&r, "0123"));
     LS_TRY(evaluate(&r, "0123"));
-    LS_CHECK(shards_of(&r)->ahead != NULL);
+    LS_CHECK(shards_of(&r)->prefetched != NULL);
     end(&r);
     return ls_comm_barrier(world, NULL);
 }
