@@ -27,12 +27,13 @@ typedef struct ls_join_context {
     int size;
     int local_rank; /* rank among the ranks of this machine */
     int local_size;
-    ls_store *store;     /* an open store that all ranks share; NULL only if size is 1 or `shared` is set */
-    const char *prefix;  /* prefix of every key that this communicator sets; unique in the store */
-    double timeout;      /* seconds to wait for a silent rank, positive */
-    void *shared;        /* memory shared by the threads of ls_run_threads; NULL for processes */
-    uint64_t machine;    /* equal for ranks on the same machine */
-    const char *address; /* numeric data address of this machine; NULL if the ranks meet without a store */
+    ls_store *store;        /* an open store that all ranks share; NULL only if size is 1 or `shared` is set */
+    const char *prefix;     /* prefix of every key that this communicator sets; unique in the store */
+    double timeout;         /* seconds to wait for a silent rank, positive */
+    void *shared;           /* memory shared by the threads of ls_run_threads; NULL for processes */
+    uint64_t machine;       /* equal for ranks on the same machine */
+    const char *address;    /* numeric data address of this machine; NULL if the ranks meet without a store */
+    void (*mpi_ends)(void); /* for `adopt`: MPI_Finalize calls it first */
 } ls_join_context;
 
 /* Collectives come first, followed by LS_OP_SEND: see ls_operation_is_collective. */
@@ -124,7 +125,8 @@ typedef enum ls_leave_reason {
     LS_LEAVE_FREED,     /* it freed the communicator */
     LS_LEAVE_FINALIZED, /* it called ls_finalize */
     LS_LEAVE_EXITED,    /* its process exits without calling ls_finalize */
-    LS_LEAVE_FAILED     /* it aborted after a failure */
+    LS_LEAVE_FAILED,    /* it aborted after a failure */
+    LS_LEAVE_MPI_ENDED  /* it called MPI_Finalize, and still has the communicator */
 } ls_leave_reason;
 
 /* Begins a call without waiting. The backend copies `call` if necessary. After LS_OK, the caller calls progress

@@ -6,9 +6,11 @@
 #include <lockstep/comm.h>
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <string.h>
 
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/status.h"
 #include "base/threads.h"
 #include "comm/record.h"
@@ -46,9 +48,64 @@ static const char *wanted_backend(const ls_init_options *options) {
     return options->backend != NULL ? options->backend : mpi ? "mpi" : NULL;
 }
 
+/* ---- MPI_Finalize ------------------------------------------------------------------------------------------------ */
+
+/* The communicators that the program has not freed. */
+typedef struct adoption {
+    ls_comm *comm;
+    struct adoption *next;
+} adoption;
+
+static adoption *adoptions;
+static pthread_mutex_t adoptions_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void forget_adoption(void *ended, bool failed) {
+    (void)failed;
+    pthread_mutex_lock(&adoptions_lock);
+    adoption **link = &adoptions;
+    while (*link != ended) {
+        link = &(*link)->next;
+    }
+    *link = (*link)->next;
+    pthread_mutex_unlock(&adoptions_lock);
+    ls_free(ended);
+}
+
+/* Without memory for the record, other ranks notice the end of this rank later. */
+static void note_adoption(ls_comm *comm) {
+    adoption *added = ls_allocate(sizeof *added);
+    if (added != NULL) {
+        pthread_mutex_lock(&adoptions_lock);
+        *added = (adoption){.comm = comm, .next = adoptions};
+        adoptions = added;
+        pthread_mutex_unlock(&adoptions_lock);
+        ls_comm_on_free(comm, forget_adoption, added);
+    }
+}
+
+/*
+ * MPI_Finalize calls this first. MPI_Finalize may wait for ranks that wait for this rank in a communicator, so this
+ * rank leaves the communicators that the program has not freed.
+ */
+static void leave_all(void) {
+    ls_saved_error before;
+    ls_error_save(&before);
+    pthread_mutex_lock(&adoptions_lock);
+    for (const adoption *each = adoptions; each != NULL; each = each->next) {
+        if (!ls_comm_is_inherited(each->comm) && ls_comm_size(each->comm) > 1 && ls_comm_check(each->comm) == LS_OK) {
+            ls_comm_leave(each->comm, LS_LEAVE_MPI_ENDED);
+        }
+    }
+    pthread_mutex_unlock(&adoptions_lock);
+    (void)ls_error_put_back(&before);
+}
+
+/* ---- communicators ----------------------------------------------------------------------------------------------- */
+
 /* Returns a communicator on backend mpi, or NULL with an error set. */
 static ls_comm *adopt(const program_comm *source, double timeout) {
-    ls_join_context join = {.prefix = "mpi/", .machine = ls_machine_number(), .timeout = timeout};
+    ls_join_context join = {
+        .prefix = "mpi/", .machine = ls_machine_number(), .timeout = timeout, .mpi_ends = leave_all};
     void *state = NULL;
     const ls_backend *backend = ls_backend_find_mpi(source->library);
     if (backend == NULL || backend->adopt(source->handle, source->fortran, &join, &state) != LS_OK) {
@@ -106,6 +163,7 @@ static ls_status open_best(const program_comm *source, const ls_init_options *op
         return ls_error_status();
     }
     (*result)->adopted = true;
+    note_adoption(*result);
     if (!ls_log_has_rank()) { /* log lines name the rank in the first communicator of the thread */
         ls_log_set_rank(job.rank);
     }

@@ -63,6 +63,8 @@ const char *ls_leave_describe(ls_leave_reason reason) {
         return "ended without calling ls_finalize";
     case LS_LEAVE_FAILED:
         return "gave up after its own failure; see its error message";
+    case LS_LEAVE_MPI_ENDED:
+        return "called MPI_Finalize, but not ls_comm_free before it";
     default:
         return "left without making this call";
     }

@@ -30,8 +30,21 @@ check_row() {
         says out "^0: LS_ERR_PEER: ls_comm_recv #8: rank 1 left without making this call$"
 }
 
+# check_finalizer FLAVOUR BACKEND: rank 1 calls MPI_Finalize without ls_comm_free.
+check_finalizer() {
+    local flavour=$1 carrier=$2
+    unset LOCKSTEP_BACKEND
+    mpi "$flavour" 3 "$scratch/finalizer_$flavour" "$carrier"
+    check "$flavour, $carrier, MPI_Finalize without ls_comm_free: the job ends well, in time" is "$status" 0
+    check "$flavour, $carrier, MPI_Finalize without ls_comm_free: the other ranks name the rank" \
+        is "$(grep -c '^[02]: LS_ERR_PEER: ls_comm_barrier #.*: rank 1 .*called MPI_Finalize' out)" 4
+}
+
 check_flavour() {
     local flavour=$1 carrier call what
+    mpi_builds "$flavour" "$LS_SOURCE/tests/shell/mpi_finalizer.c" "finalizer_$flavour" || exit 1
+    beside check_finalizer "$flavour" mpi
+    beside check_finalizer "$flavour" shm
     for what in stop leave 0 3 kill; do # the longest first
         for call in barrier allreduce send; do
             beside check_quitter "$flavour" mpi 3 $call $what

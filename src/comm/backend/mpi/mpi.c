@@ -258,7 +258,7 @@ static ls_status mpi_adopt(const void *handle, bool fortran, ls_join_context *jo
     LS_TRY(check_running());
     const MPI_Comm comm = fortran ? MPI_Comm_f2c(*(const MPI_Fint *)handle) : *(const MPI_Comm *)handle;
     LS_TRY(check_handle(comm));
-    LS_TRY(ls_mpi_watch_finalize());
+    LS_TRY(ls_mpi_watch_finalize(join->mpi_ends));
     MPI_Comm_rank(comm, &join->rank);
     MPI_Comm_size(comm, &join->size);
     return open_over(comm, join, false, state);

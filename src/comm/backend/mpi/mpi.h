@@ -31,9 +31,9 @@ void ls_mpi_lose_world(void);
 /* Returns true if MPI is initialized and not finalized. */
 bool ls_mpi_runs(void);
 
-/* Registers a function that MPI_Finalize calls first. It receives the last messages of closed endpoints, and
- * notifies open endpoints. */
-ls_status ls_mpi_watch_finalize(void);
+/* Registers a function that MPI_Finalize calls first. It calls `ends`, receives the last messages of closed endpoints,
+ * and notifies open endpoints. `ends` may be NULL. */
+ls_status ls_mpi_watch_finalize(void (*ends)(void));
 
 /* Returns the size in bytes, without MPI's own header, of the largest message that this process sends eagerly. */
 size_t ls_mpi_unasked(void);

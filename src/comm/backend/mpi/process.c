@@ -15,10 +15,11 @@
 #include "comm/backend/mpi/mpi.h"
 
 static struct {
-    MPI_Comm world; /* a duplicate of MPI_COMM_WORLD, which is never freed */
-    bool joined;    /* `world` is valid */
-    bool watched;   /* at_finalize is registered */
-    int worlds;     /* number of open communicators of the world */
+    MPI_Comm world;     /* a duplicate of MPI_COMM_WORLD, which is never freed */
+    bool joined;        /* `world` is valid */
+    bool watched;       /* at_finalize is registered */
+    void (*ends)(void); /* at_finalize calls it first; may be NULL */
+    int worlds;         /* number of open communicators of the world */
     bool failed;
     bool exits;   /* the process exits without ls_finalize */
     bool lost;    /* the ranks of the world did not meet in time */
@@ -48,6 +49,9 @@ static void await_last_messages(void) {
 /* MPI_Finalize calls this first. */
 static int at_finalize(MPI_Comm comm, int keyval, void *value, void *state) {
     (void)comm, (void)keyval, (void)value, (void)state;
+    if (process.ends != NULL) {
+        process.ends();
+    }
     await_last_messages();
     ls_mpi_note_finalized();
     return MPI_SUCCESS;
@@ -60,7 +64,8 @@ bool ls_mpi_runs(void) {
            finalized == 0;
 }
 
-ls_status ls_mpi_watch_finalize(void) {
+ls_status ls_mpi_watch_finalize(void (*ends)(void)) {
+    process.ends = ends != NULL ? ends : process.ends;
     int keyval = MPI_KEYVAL_INVALID;
     if (process.watched) {
         return LS_OK;
@@ -297,7 +302,7 @@ static ls_status join(double timeout) {
     int size = 1;
     process.timeout = timeout;
     LS_TRY(start_mpi(timeout));
-    LS_TRY(ls_mpi_watch_finalize());
+    LS_TRY(ls_mpi_watch_finalize(NULL));
     LS_TRY(ls_mpi_meet(MPI_COMM_WORLD, &(ls_mpi_greeting){.launcher = find_launcher()}, timeout, &all));
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     int64_t lowest = all[0].launcher;
