@@ -474,8 +474,8 @@ typedef struct ls_data_parallel_options {
  *   An output may also be one number, a mean over the samples.
  * - If the module is called several times before ls_backward, all calls must have the same number of samples. One
  *   ls_backward may use the outputs of all calls. Or each ls_backward uses the outputs of some calls, as for the losses
- *   of real and of generated samples; each of them averages its gradients. A rank without samples then calls
- *   ls_data_parallel_skip for each ls_backward.
+ *   of real and of generated samples; each of them averages its gradients. A rank without samples then runs
+ *   both passes on zero samples.
  *
  * Errors, in addition to the errors of the options:
  *

@@ -108,7 +108,6 @@ static ls_status run_pass(ls_backward_pass *pass, ls_tensor *output, const ls_ba
     }
     if (status != LS_OK) {
         ls_abandon_watches(pass->scope, NULL);
-        ls_leave_watches(pass, options->keep_tape);
     }
     if (status != LS_OK || options->keep_tape) {
         ls_settle_nodes(innermost);

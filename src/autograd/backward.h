@@ -48,11 +48,9 @@ void ls_note_findings(ls_backward_pass *pass, const ls_node *node, const ls_tens
 
 /*
  * backward_watches.c. ls_begin_watches notifies the watches that a pass begins; `room` is memory for the findings of
- * the pass. ls_call_watches_back calls the watches at the end of the pass. ls_leave_watches ends a failed pass: watches
- * that also watch the next pass go back to their scopes.
+ * the pass. ls_call_watches_back calls the watches at the end of the pass.
  */
 ls_status ls_begin_watches(ls_backward_pass *pass, const ls_tensor *output, bool seeded, ls_pass_findings *room);
 ls_status ls_call_watches_back(ls_backward_pass *pass, bool keep_tape);
-void ls_leave_watches(ls_backward_pass *pass, bool keep_tape);
 
 #endif

@@ -14,14 +14,20 @@ bool ls_fail_at_node(ls_node *node) {
 
 /* Finds the first callback in this scope and its outer scopes that can notify other ranks of a failure. */
 static const ls_scope_callback *find_telling(const ls_scope *scope) {
-    const ls_scope_callback *callback = NULL;
-    for (; scope != NULL && callback == NULL; scope = scope->outer) {
-        callback = scope->callbacks;
-        while (callback != NULL && (callback->watch->fail == NULL || ls_watch_is_idle(ls_thread_present, callback))) {
-            callback = callback->next;
+    const ls_scope_callback *may_tell = NULL; /* the other ranks may run the pass without this watch */
+    for (; scope != NULL; scope = scope->outer) {
+        for (const ls_scope_callback *callback = scope->callbacks; callback != NULL; callback = callback->next) {
+            const ls_pass_watch *watch = callback->watch;
+            if (watch->fail == NULL || ls_watch_is_idle(ls_thread_present, callback)) {
+                continue;
+            }
+            if (watch->takes_part == NULL || watch->takes_part(callback->user, NULL)) {
+                return callback;
+            }
+            may_tell = may_tell == NULL ? callback : may_tell;
         }
     }
-    return callback;
+    return may_tell;
 }
 
 /*

@@ -207,26 +207,30 @@ static ls_status walk_tape(ls_backward_pass *pass, ls_scope *scope, bool keep_ta
 }
 
 /*
- * When the walk reaches the tape of a scope, adds the scope's callbacks to the pass. If the tape is kept, they stay
- * with the tape.
+ * When the walk reaches a scope, adds the scope's live callbacks to the pass. If the tape is kept, they stay with the
+ * tape.
  */
 static ls_status adopt_callbacks(ls_backward_pass *pass, ls_scope *scope, bool keep_tape) {
-    for (const ls_scope_callback *callback = scope->callbacks; keep_tape && callback != NULL;
-         callback = callback->next) {
-        LS_TRY(!ls_watch_is_idle(pass->thread, callback) ? ls_scope_add_callback(pass->scope, callback) : LS_OK);
-    }
-    if (!keep_tape) {
-        ls_scope_move_callbacks(scope, pass->scope);
+    ls_scope_callback **link = &scope->callbacks;
+    while (*link != NULL) {
+        ls_scope_callback *callback = *link;
+        const bool takes_part = ls_scope_callback_is_live(scope, callback) && !ls_watch_is_idle(pass->thread, callback);
+        if (!takes_part || keep_tape) {
+            LS_TRY(takes_part ? ls_scope_add_callback(pass->scope, callback) : LS_OK);
+            link = &callback->next;
+        } else {
+            *link = callback->next;
+            callback->origin = scope;
+            ls_scope_give_callback(pass->scope, callback);
+        }
     }
     return LS_OK;
 }
 
 ls_status ls_walk_scopes(ls_backward_pass *pass, ls_scope *innermost, bool keep_tape) {
     for (ls_scope *scope = innermost; scope != NULL; scope = scope->outer) {
-        if (scope->tape.last != NULL) {
-            LS_TRY(adopt_callbacks(pass, scope, keep_tape));
-            LS_TRY(walk_tape(pass, scope, keep_tape));
-        }
+        LS_TRY(adopt_callbacks(pass, scope, keep_tape));
+        LS_TRY(scope->tape.last != NULL ? walk_tape(pass, scope, keep_tape) : LS_OK);
     }
     return LS_OK;
 }

@@ -2,15 +2,13 @@
 #include "autograd/backward.h"
 
 /*
- * Gives a callback that also watches the next pass back to the scope from which the pass took it. Drops other
- * callbacks.
+ * Gives a callback that also watches the next pass back to the scope from which the pass took it. This does not depend
+ * on the nodes left on the tape, because ranks may hold different outputs.
  */
-static void leave_callback(const ls_backward_pass *pass, ls_scope_callback *callback, bool keep_tape) {
+static void leave_callback(ls_scope_callback *callback) {
     const ls_pass_watch *watch = callback->watch;
-    const bool stays =
-        !keep_tape && callback->origin != NULL &&
-        (ls_watch_is_idle(pass->thread, callback) || (watch->stays != NULL && watch->stays(callback->user)));
-    if (stays) {
+    callback->lingers = watch->takes_part != NULL && !watch->takes_part(callback->user, NULL);
+    if (callback->origin != NULL) {
         ls_scope_give_callback(callback->origin, callback);
     } else {
         ls_scope_drop_callback(callback);
@@ -22,32 +20,26 @@ ls_status ls_call_watches_back(ls_backward_pass *pass, bool keep_tape) {
     while (status == LS_OK && pass->scope->callbacks != NULL) {
         ls_scope_callback *callback = pass->scope->callbacks;
         pass->scope->callbacks = callback->next;
-        if (!ls_watch_is_idle(pass->thread, callback)) {
-            status = callback->watch->end(callback->user, pass->findings);
-        }
+        status = callback->watch->end(callback->user, pass->findings);
         if (status != LS_OK && ls_error_status() != status) {
             (void)ls_fail(status, "ls_backward: a callback at the end of the backward pass failed with %s",
                           ls_status_name(status));
         }
-        leave_callback(pass, callback, keep_tape);
+        if (status == LS_OK && !keep_tape && callback->watch->stays != NULL && callback->watch->stays(callback->user)) {
+            leave_callback(callback);
+        } else {
+            ls_scope_drop_callback(callback);
+        }
     }
     return status;
-}
-
-void ls_leave_watches(ls_backward_pass *pass, bool keep_tape) {
-    while (pass->scope->callbacks != NULL) {
-        ls_scope_callback *callback = pass->scope->callbacks;
-        pass->scope->callbacks = callback->next;
-        leave_callback(pass, callback, keep_tape);
-    }
 }
 
 /* Returns whether an inner scope has the same callback, which was already notified. */
 static bool is_told(const ls_scope *innermost, const ls_scope *scope, const ls_scope_callback *callback) {
     bool told = false;
     for (; innermost != scope && !told; innermost = innermost->outer) {
-        told =
-            innermost->tape.last != NULL && ls_scope_find_callback(innermost, callback->watch, callback->user) != NULL;
+        const ls_scope_callback *same = ls_scope_find_callback(innermost, callback->watch, callback->user);
+        told = same != NULL && ls_scope_callback_is_live(innermost, same);
     }
     return told;
 }
@@ -97,9 +89,9 @@ __attribute__((noinline)) static ls_status tell_watches(ls_backward_pass *pass, 
     bool agreed = false;
     for (int telling = 0; telling < 2; telling++) {
         for (ls_scope *scope = innermost; scope != NULL; scope = scope->outer) {
-            ls_scope_callback *callback = scope->tape.last != NULL ? scope->callbacks : NULL;
-            for (; callback != NULL; callback = callback->next) {
-                if (callback->watch->begin == NULL || is_told(innermost, scope, callback)) {
+            for (ls_scope_callback *callback = scope->callbacks; callback != NULL; callback = callback->next) {
+                if (callback->watch->begin == NULL || !ls_scope_callback_is_live(scope, callback) ||
+                    is_told(innermost, scope, callback)) {
                     continue;
                 }
                 if (!traced) {
@@ -147,11 +139,11 @@ void ls_pass_observe(ls_pass_observer *observer) {
     }
 }
 
-ls_status ls_watch_pass(const ls_pass_watch *watch, void *user) {
+ls_status ls_watch_pass(const ls_pass_watch *watch, void *user, uint64_t order) {
     ls_thread_state *thread = ls_thread();
     if (thread == NULL) {
         return LS_ERR_MEMORY;
     }
-    const ls_scope_callback callback = {.watch = watch, .user = user, .hold = watch->hold};
+    const ls_scope_callback callback = {.watch = watch, .user = user, .hold = watch->hold, .order = order};
     return ls_scope_add_callback(thread->scope, &callback) == LS_OK ? LS_OK : ls_scope_failed_status();
 }

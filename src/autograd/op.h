@@ -136,7 +136,7 @@ struct ls_node {
     ls_tensor *gradient; /* gradient of the output, accumulated so far; owned; may be shared with other nodes */
     int input_count;
     bool holds_output;
-    uint8_t spread; /* samples.h explains this member and the following ones, and samples_of */
+    uint8_t spread; /* samples.h explains `spread` to `has_constant`, and `samples_of` */
     bool reaches;   /* see ls_batch_loss_reaches */
     bool sums_samples;
     bool divides;      /* a mean over samples with its own divisor */
@@ -237,7 +237,9 @@ typedef enum ls_telling {
  * next pass. The same pair of watch and user is called once per pass.
  */
 typedef struct ls_pass_watch {
-    /* May be NULL. Returns whether the watch takes part in a pass from this loss. Otherwise it stays for a later pass.
+    /*
+     * May be NULL. Returns whether the watch takes part in a pass from this loss; with NULL, whether it takes part for
+     * any loss. A watch that takes no part in a pass stays for a later pass.
      */
     bool (*takes_part)(void *user, const ls_batch_loss *loss);
     /*
@@ -260,13 +262,14 @@ typedef struct ls_pass_watch {
      * user for the next pass. `missed` means that other ranks have begun the pass, but this rank has not.
      */
     void (*abandon)(void *user, bool missed);
-    bool (*stays)(void *user); /* may be NULL; called after a pass that has not kept the tape, even if it has failed;
-                                  returns whether the user also watches the next pass */
+    bool (*stays)(void *user); /* may be NULL; called after `end` of a pass that has not kept the tape; returns whether
+                                  the user also watches the next pass, the same on all ranks */
     /* May be NULL. Called with true, keeps the user alive while it watches, until called with false */
     void (*hold)(void *user, bool hold);
 } ls_pass_watch;
 
-ls_status ls_watch_pass(const ls_pass_watch *watch, void *user);
+/* The watches of a scope are called in ascending `order`, which must be the same on all ranks. */
+ls_status ls_watch_pass(const ls_pass_watch *watch, void *user, uint64_t order);
 
 /*
  * Sends the other ranks the thread's error, which prevents the pass on this rank: calls `fail` until all ranks are in

@@ -348,30 +348,27 @@ bool ls_batch_loss_reaches(const ls_batch_loss *loss) {
     return reaches(loss->output);
 }
 
-/* The nodes that a loss depends on and that are outputs of one module. */
-typedef struct output_search {
-    const void *module;
-    bool found;
-} output_search;
-
-static void visit_output(void *user, ls_node *node) {
-    output_search *s = user;
-    node->reaches = node->samples_of == s->module;
-    s->found |= node->reaches;
+static void visit_output(void *module, ls_node *node) {
+    node->reaches = node->samples_of == module;
     for (int i = 0; i < node->input_count && !node->reaches; i++) {
         node->reaches = node->inputs[i] != NULL && reaches(node->inputs[i]);
     }
 }
 
-bool ls_samples_remain(const void *module) {
-    output_search s = {.module = module};
-    visit(ls_thread_present->scope, visit_output, &s);
-    return s.found;
+bool ls_batch_loss_reaches_module(const ls_batch_loss *loss, void *module) {
+    visit(loss->innermost, visit_output, module);
+    return reaches(loss->output);
 }
 
-bool ls_batch_loss_reaches_output(const ls_batch_loss *loss, const void *module) {
-    visit(loss->innermost, visit_output, &(output_search){.module = module});
-    return reaches(loss->output);
+bool ls_samples_remain(const void *module) {
+    for (const ls_scope *scope = ls_thread_present->scope; scope != NULL; scope = scope->outer) {
+        for (const ls_tape_link *link = scope->tape.last; link != NULL; link = link->previous) {
+            if (((const ls_node *)(const void *)link)->samples_of == module) {
+                return true;
+            }
+        }
+    }
+    return false;
 }
 
 double ls_batch_loss_divisor(const ls_batch_loss *loss, int64_t samples) {

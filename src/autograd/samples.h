@@ -99,8 +99,8 @@ double ls_batch_loss_divisor(const ls_batch_loss *loss, int64_t samples);
  */
 bool ls_batch_loss_reaches(const ls_batch_loss *loss);
 
-/* Returns whether the loss depends on an output of `module`. No leaf may have `sought` set. */
-bool ls_batch_loss_reaches_output(const ls_batch_loss *loss, const void *module);
+/* Returns whether the loss depends on an output of `module`, or on a leaf with `sought` set. */
+bool ls_batch_loss_reaches_module(const ls_batch_loss *loss, void *module);
 
 /*
  * Stores the divisors, on this rank, of `count` sums beginning with number `first`, and the scaling factors of their

@@ -2,7 +2,6 @@
 #include <stdio.h>
 
 #include "autograd/captured_step.h"
-#include "base/log.h"
 #include "nn/module.h"
 #include "tensor/scope.h"
 
@@ -215,22 +214,6 @@ __attribute__((noinline)) static ls_status run_outside(ls_module *module, ls_ten
     return LS_OK;
 }
 
-/*
- * Warns once if the model of a data-parallel module runs outside of that module, as if it were to be trained: nothing
- * would average its gradients.
- */
-__attribute__((noinline, cold)) static void warn_of_replica(ls_module *module) {
-    const ls_thread_state *thread = ls_thread();
-    if (thread == NULL || thread->batch != NULL || thread->no_grad || !module->training) {
-        return;
-    }
-    module->is_replica = false;
-    ls_log_write(LS_LOG_WARNING,
-                 "ls_forward: %s is the model of a data-parallel module, and gradients of this call are not averaged "
-                 "over the ranks: call the module that ls_data_parallel returned, or call ls_no_grad first",
-                 module->type->name);
-}
-
 static void clear(ls_tensor **outputs, int count) {
     for (int i = 0; i < count; i++) {
         outputs[i] = NULL;
@@ -243,8 +226,8 @@ INLINE ls_status forward(ls_module *module, ls_tensor *const *inputs, int input_
     clear(outputs, output_count);
     if (status == LS_OK) {
         note_call(module);
-        if (__builtin_expect(module->is_replica, 0)) {
-            warn_of_replica(module);
+        if (__builtin_expect(module->replica_runs != NULL, 0)) {
+            module->replica_runs(module->replica);
         }
         status = __builtin_expect(is_outside(), 0) ? run_outside(module, inputs, input_count, outputs, output_count)
                                                    : run_with_hooks(module, inputs, input_count, outputs, output_count);

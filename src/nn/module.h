@@ -70,6 +70,11 @@ struct ls_module {
     /* Runs a recomputed module (ls_recompute) without hooks. NULL if the module is not recomputed. */
     ls_status (*run_recomputed)(ls_module *module, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
                                 int output_count);
+    /* Of the model of a data-parallel module, on rank 0 of several ranks: called with `replica` before each run.
+     * Otherwise NULL.
+     */
+    void (*replica_runs)(void *replica);
+    void *replica;
     ls_unit *unit; /* unit of a recomputed module; NULL if this rank always has the complete parameters and gradients */
     int last_hook; /* the number of the latest hook */
     int hooks_run; /* number of running calls to hooks */
@@ -77,8 +82,6 @@ struct ls_module {
     bool training;
     bool sequential;       /* made by ls_sequential or ls_sequential_named */
     bool told;             /* ls_sync_gradients has already logged its warning */
-    bool is_replica;       /* the model of a data-parallel module on several ranks: a run outside of that module causes a
-                              warning */
     bool failed;           /* an added object was NULL or could not be stored */
     ls_saved_error *cause; /* error of the first failure; NULL if out of memory */
     int unsynchronized;    /* number of ls_outer of this module that have taken steps since their last outer step */

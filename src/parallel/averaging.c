@@ -103,18 +103,20 @@ static ls_status begin_agreed(ls_data_parallel_state *state, ls_batch_loss *loss
 
 /* Ends a pass whose gradients stay on their ranks until a later pass averages them. */
 static ls_status gather(ls_data_parallel_state *state, const ls_tail *own, ls_tail *mean) {
-    double numbers[] = {own->given, own->failed};
-    LS_TRY(ls_comm_allreduce(state->comm, numbers, numbers, 2, LS_F64, LS_AVG, NULL));
-    *mean = (ls_tail){.given = numbers[0], .failed = numbers[1]};
+    double numbers[] = {own->given, own->failed, own->left};
+    LS_TRY(ls_comm_allreduce(state->comm, numbers, numbers, 3, LS_F64, LS_AVG, NULL));
+    *mean = (ls_tail){.given = numbers[0], .failed = numbers[1], .left = numbers[2]};
     return mean->failed > 0 ? ls_averaging_share_cause(state, own->failed > 0) : LS_OK;
 }
 
 /*
  * If a pass produced no gradient for the model on any rank, the module watches the next pass. A rank that skipped the
- * pass cannot detect this itself.
+ * pass cannot detect this itself. If outputs are left on any rank, the module watches a later pass, too: the program
+ * may have a separate loss for them.
  */
 static ls_status decide_pending(ls_data_parallel_state *state, const ls_tail *mean) {
     state->pending = !ls_tail_is_given(state, mean);
+    state->leftover = !state->pending && mean->left > 0;
     if (!state->pending || !(mean->given > 0)) {
         return LS_OK;
     }
@@ -169,7 +171,7 @@ static ls_status end_pass(ls_data_parallel_state *state) {
     if (!ls_module_list(state->model)) {
         return ls_error_status();
     }
-    const ls_tail own = {.samples = samples, .given = ls_gradients_were_given(state)};
+    const ls_tail own = {.samples = samples, .given = ls_gradients_were_given(state), .left = ls_samples_remain(state)};
     if (state->agreed) {
         return average_agreed(state, samples, own);
     }
@@ -317,6 +319,8 @@ static ls_status pass_begins(void *user, ls_batch_loss *loss, bool agreed) {
     LS_TRY(ls_comm_check_open("ls_data_parallel", state->comm));
     loss->watched |= state->mean_checks > 0;
     state->agreed = state->told = false;
+    state->leftover = false;
+    state->pass = ls_thread_present->pass;
     if (state->shards != NULL) {
         state->shards->in_pass = true;
     }
@@ -372,23 +376,18 @@ static void pass_is_abandoned(void *user, bool missed) {
     ls_overlap_abandon(state);
 }
 
-/*
- * The program may run a second pass for outputs that this pass has not reached, such as the loss of the generated
- * samples after the loss of the real samples.
- */
 static bool pass_stays(void *user) {
-    ls_data_parallel_state *state = user;
-    state->leftover = !state->pending && state->slices == NULL && ls_samples_remain(state);
+    const ls_data_parallel_state *state = user;
     return state->pending || state->leftover;
 }
 
 /*
- * While only outputs of earlier passes are left, a loss that does not depend on them needs no call of all ranks. A rank
- * may have released them.
+ * While only outputs of earlier passes are left, other losses need no call of all ranks: a rank may run a pass of a
+ * model of its own.
  */
 static bool pass_takes_part(void *user, const ls_batch_loss *loss) {
-    const ls_data_parallel_state *state = user;
-    return !state->leftover || ls_batch_loss_reaches_output(loss, state);
+    ls_data_parallel_state *state = user;
+    return !state->leftover || (loss != NULL && ls_data_parallel_is_reached(state, loss));
 }
 
 void ls_data_parallel_hold(ls_data_parallel_state *state, bool hold) {

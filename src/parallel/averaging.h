@@ -15,6 +15,7 @@ typedef struct ls_tail {
     double agree;  /* positive if the ranks must agree on scaling factors, and then average again */
     double given;  /* 1 if this pass produced a gradient for the model; SKIPPED if this rank skipped the pass */
     double failed; /* positive if the pass failed on this rank */
+    double left;   /* positive if outputs are left that no backward pass has reached */
     double stale;  /* positive if this rank's buckets belong to an earlier pass (overlap.h) */
 } ls_tail;
 

@@ -74,10 +74,12 @@ ls_status ls_averaging_share_cause(ls_data_parallel_state *state, bool failed) {
 /* Returns whether a call, in the list of the calls of all ranks, may average gradients. */
 static bool may_average(const char *call) {
     static const char *const passes[] = {"ls_backward (", "ls_data_parallel_skip (", "ls_data_parallel_step ("};
-    const char *public = strstr(call, ", in ls_");
+    const size_t length = strcspn(call, ";"); /* the call of the next ranks follows */
+    const char *average = strstr(call, ", avg, in "), *sum = strstr(call, ", sum, in ");
+    const char *public = average != NULL && (sum == NULL || average < sum) ? average : sum;
     bool is_pass = false;
-    for (size_t i = 0; public != NULL && i < sizeof passes / sizeof *passes; i++) {
-        is_pass |= strncmp(public + strlen(", in "), passes[i], strlen(passes[i])) == 0;
+    for (size_t i = 0; public != NULL && public < call + length && i < sizeof passes / sizeof *passes; i++) {
+        is_pass |= strncmp(public + strlen(", avg, in "), passes[i], strlen(passes[i])) == 0;
     }
     return is_pass && strncmp(call, "allreduce ", strlen("allreduce ")) == 0;
 }

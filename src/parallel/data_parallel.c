@@ -6,8 +6,10 @@
 #include "parallel/averaging.h"
 #include "parallel/cause.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "base/memory.h"
 #include "comm/hold.h"
 #include "parallel/powersgd.h"
@@ -151,7 +153,7 @@ static ls_status watch_failure(data_parallel_state *state, ls_status status) {
     ls_saved_error cause;
     ls_error_save(&cause);
     cause.status = status;
-    (void)ls_watch_pass(&ls_data_parallel_watch, state);
+    (void)ls_watch_pass(&ls_data_parallel_watch, state, state->number);
     (void)ls_error_put_back(&cause);
     return status;
 }
@@ -194,7 +196,7 @@ static ls_status forward(data_parallel_state *state, ls_tensor *const *inputs, i
     if (status != LS_OK) {
         return watch_failure(state, status);
     }
-    return wanted ? ls_watch_pass(&ls_data_parallel_watch, state) : LS_OK;
+    return wanted ? ls_watch_pass(&ls_data_parallel_watch, state, state->number) : LS_OK;
 }
 
 static ls_status data_parallel_forward(ls_module *self, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
@@ -284,12 +286,45 @@ static ls_status run_without_samples(data_parallel_state *state) {
     return ls_thread()->no_grad ? LS_OK : ls_data_parallel_pass_without_samples(state, output);
 }
 
+/* ---- runs of the model outside of the module --------------------------------------------------------------------- */
+
+/* Warns once, on rank 0, if a pass has given the model gradients, and the module took no part in the pass. */
+static ls_status check_direct_run(void *user, const ls_pass_findings *findings) {
+    data_parallel_state *state = user;
+    (void)findings;
+    if (state->pass != ls_thread_present->pass && !state->no_sync && state->model->replica_runs != NULL &&
+        ls_module_list(state->model) && ls_gradients_were_given(state)) {
+        state->model->replica_runs = NULL;
+        ls_log_write(LS_LOG_WARNING,
+                     "ls_backward: the gradients of %s are not averaged over the ranks, because ls_forward was called "
+                     "for this model itself: call ls_forward for the module that ls_data_parallel returned, or call "
+                     "ls_sync_gradients",
+                     state->model->type->name);
+    }
+    return LS_OK;
+}
+
+static void hold_direct_run(void *user, bool hold) {
+    ls_data_parallel_hold(user, hold);
+}
+
+static const ls_pass_watch direct_run_watch = {.end = check_direct_run, .hold = hold_direct_run};
+
+/* Called before the model runs. Inside the module, or in a captured step, there is nothing to watch. */
+static void watch_direct_run(void *user) {
+    const ls_thread_state *thread = ls_thread();
+    if (thread != NULL && thread->batch == NULL && !thread->no_grad && thread->capture == NULL) {
+        (void)ls_watch_pass(&direct_run_watch, user, 0);
+    }
+}
+
 /* ---- construction ------------------------------------------------------------------------------------------------ */
 
 static void free_state(ls_module *self) {
     data_parallel_state *state = self->state;
     if (state->model != NULL) {
-        state->model->is_replica = false;
+        state->model->replica_runs = NULL;
+        state->model->replica = NULL;
     }
     ls_data_parallel_close(state);
 }
@@ -298,6 +333,9 @@ static const ls_module_type data_parallel_type = {.name = "DataParallel",
                                                   .state_size = sizeof(data_parallel_state),
                                                   .forward_many = data_parallel_forward,
                                                   .free_state = free_state};
+
+/* Ranks that share two modules have created them in the same order. */
+static atomic_uint_fast64_t modules;
 
 ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_data_parallel_options *options) {
     ls_module *module = ls_module_new(&data_parallel_type);
@@ -317,6 +355,7 @@ ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_data_paral
     state->module = module;
     state->comm = ls_comm_hold(comm);
     state->mean_checks = LS_DATA_PARALLEL_CHECKS;
+    state->number = 1 + atomic_fetch_add(&modules, 1);
     state->part = (ls_batch_part){.locate = locate,
                                   .add = add_over_batch,
                                   .keep_equal = keep_equal,
@@ -334,7 +373,8 @@ ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_data_paral
         state->shards->averages = ls_data_parallel_averages;
     }
     if (!module->failed && ls_comm_size(comm) > 1 && ls_comm_rank(comm) == 0) {
-        state->model->is_replica = true;
+        state->model->replica_runs = watch_direct_run;
+        state->model->replica = state;
     }
     return ls_module_finish(module);
 }
@@ -436,12 +476,13 @@ static ls_status notify(data_parallel_state *state, ls_status status, uint64_t w
 /* Runs the forward and backward passes for this rank's samples in `scope`. */
 static ls_status run_step(data_parallel_state *state, const ls_scope *scope, const ls_batch *batch,
                           ls_loss_function function, void *user) {
-    const uint64_t watched = state->watched;
+    uint64_t watched = state->watched;
     LS_TRY(notify(state, ls_step_check_arguments(batch, function), watched));
     ls_tensor *loss = function(batch, user);
     if (has_failed(scope)) {
         loss = NULL; /* a failed call of the function is a failed step, even if the function returns a loss */
     }
+    watched = state->watched;                          /* the function may have run passes itself */
     LS_TRY(notify(state, ls_backward(loss), watched)); /* also if the loss is NULL: notifies the other ranks */
     const bool alone = ls_comm_size(state->comm) == 1;
     state->last = alone ? (ls_step_loss){.loss = ls_item(loss), .divisor = 1} : ls_step_loss_of(state, loss);

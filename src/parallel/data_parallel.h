@@ -67,6 +67,8 @@ typedef struct ls_averaged_buffers {
 typedef struct ls_data_parallel_state {
     ls_batch_part part; /* first member: operations borrow it and pass it to its functions */
     ls_module *module;  /* the module that owns this state */
+    uint64_t number;    /* ascending in the order of creation */
+    uint64_t pass;      /* number of the last backward pass of this thread that averages */
     ls_module *model;
     ls_comm *comm;
     ls_gradient_reducer reducer;
@@ -91,8 +93,8 @@ typedef struct ls_data_parallel_state {
     bool agrees;    /* ranks agree on scaling factors before every pass, because an earlier pass was irregular */
     bool agreed;    /* the scaling factors of the current pass are set */
     bool pending;   /* the last pass produced no gradient for the model on any rank, but a later pass may */
-    bool leftover;  /* outputs of forward passes that no backward pass has reached are left, all from before the last
-                       backward pass */
+    bool leftover;  /* outputs remain, on any rank, that no backward pass has reached; no forward pass has run since the
+                       last backward pass */
     bool told;      /* the ranks have shared the cause of a failure */
     bool compared;  /* the ranks have compared their batches */
     double usual;   /* divisor of a loss (or number of samples) that has weight 1; 0 before the first averaging */

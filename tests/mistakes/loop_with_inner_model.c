@@ -4,8 +4,8 @@
  *
  * ranks: 2 3
  * status: 0
- * says: ls_forward: Linear is the model of a data-parallel module, and gradients of this call are not averaged .*: call
- * the module that ls_data_parallel returned
+ * says: ls_backward: the gradients of Linear are not averaged over the ranks, because ls_forward was called for this
+ * model itself: call ls_forward for the module that ls_data_parallel returned
  */
 #include "tests/mistakes/mistake.h"
 

@@ -18,9 +18,13 @@ enum { INPUTS = 6, WIDTH = 8, OUTPUTS = 2, SEED = 21, STEPS = 3 };
 
 static const ls_linear_options wide = {.dtype = LS_F64};
 
+static _Thread_local bool normalizes; /* the model has a batch normalization */
+
 static ls_module *make(void) {
     ls_seed(SEED);
-    return ls_sequential(ls_nn_linear_with(INPUTS, WIDTH, &wide), ls_nn_tanh(),
+    ls_module *norm =
+        normalizes ? ls_nn_batch_norm_1d(INPUTS, &(ls_batch_norm_options){.dtype = LS_F64}) : ls_nn_relu();
+    return ls_sequential(norm, ls_nn_linear_with(INPUTS, WIDTH, &wide), ls_nn_tanh(),
                          ls_nn_linear_with(WIDTH, OUTPUTS, &wide));
 }
 
@@ -55,7 +59,15 @@ static void set_inputs(training *t, int step, int64_t first, int64_t count, int6
 
 /* ---- the passes of a step ---------------------------------------------------------------------------------------- */
 
-typedef enum order { REAL_FIRST, GENERATED_FIRST, WITH_LOCAL_PASSES, SUM_OF_BOTH, UNUSED_OUTPUT, ORDERS } order;
+typedef enum order {
+    REAL_FIRST,
+    GENERATED_FIRST,
+    WITH_LOCAL_PASSES,
+    SUM_OF_BOTH,
+    UNUSED_OUTPUT,
+    NESTED_SCOPES,
+    ORDERS
+} order;
 
 static ls_status run_pass(training *t, ls_tensor *loss) {
     return ls_backward(t->passes++ == t->fails_in ? NULL : loss);
@@ -65,9 +77,22 @@ static ls_status local_pass(const training *t, bool runs) {
     return runs ? ls_backward(ls_mean(ls_square(ls_forward(t->local, t->real)))) : LS_OK;
 }
 
+/* The first output belongs to an outer scope, whose tape is empty after the first pass. */
+static ls_status run_nested(training *t) {
+    ls_tensor *of_real = ls_mean(ls_square(ls_sub_number(ls_forward(t->module, t->real), 1)));
+    ls_scope *inner = ls_scope_begin();
+    ls_tensor *of_generated = ls_mean(ls_square(ls_forward(t->module, t->generated)));
+    LS_TRY(run_pass(t, of_real));
+    LS_TRY(run_pass(t, of_generated));
+    return ls_scope_end(inner);
+}
+
 /* With WITH_LOCAL_PASSES, only the ranks with `runs_local` run a pass of their own model. */
 static ls_status run_passes(training *t, order how, bool runs_local) {
     t->passes = 0;
+    if (how == NESTED_SCOPES) {
+        return run_nested(t);
+    }
     ls_tensor *real = ls_forward(t->module, t->real);
     ls_tensor *generated = ls_forward(t->module, t->generated);
     ls_tensor *of_real = ls_mean(ls_square(ls_sub_number(real, 1)));
@@ -118,14 +143,17 @@ static ls_status compare(const ls_module *parallel, const ls_module *alone) {
     return LS_OK;
 }
 
-static ls_status equals_one_process(ls_comm *world, order how, const ls_data_parallel_options *options) {
+/* With `empty`, the last of several ranks has no samples. */
+static ls_status equals_one_process(ls_comm *world, order how, const ls_data_parallel_options *options, bool empty) {
     const int64_t rank = ls_comm_rank(world), size = ls_comm_size(world);
-    const int64_t first = rank * (rank + 3) / 2, all = size * (size + 3) / 2; /* rank r has r + 2 samples */
+    const int64_t first = rank * (rank + 3) / 2; /* rank r has r + 2 samples */
+    const int64_t own = empty && size > 1 && rank == size - 1 ? 0 : rank + 2;
+    const int64_t all = size * (size + 3) / 2 - (empty && size > 1 ? size + 1 : 0);
     training one, t;
     LS_TRY(begin(&one, make()));
     LS_TRY(train(&one, how, 0, all, all, false));
     LS_TRY(begin(&t, ls_data_parallel(make(), world, options)));
-    LS_TRY(train(&t, how, first, rank + 2, all, rank == 0));
+    LS_TRY(train(&t, how, own > 0 ? first : 0, own, all, rank == 0));
     ls_scope *scope = ls_scope_begin();
     LS_TRY(ls_data_parallel_gather(t.module, true));
     LS_TRY(compare(t.module, one.module));
@@ -137,14 +165,25 @@ static ls_status equals_one_process(ls_comm *world, order how, const ls_data_par
     return LS_OK;
 }
 
+static ls_status normalized_equals_one_process(ls_comm *world) {
+    normalizes = true;
+    ls_status status = LS_OK;
+    for (int i = 0; i < 4 && status == LS_OK; i++) {
+        status = equals_one_process(world, i < 2 ? REAL_FIRST : NESTED_SCOPES, NULL, i % 2 == 1);
+    }
+    normalizes = false;
+    return status;
+}
+
 static ls_status all_equal_one_process(ls_comm *world) {
     for (int zero = 0; zero <= 3; zero++) {
         for (order how = 0; how < ORDERS; how++) {
             ls_data_parallel_options options = {.zero = zero, .overlap = LS_OVERLAP_OFF};
-            LS_TRY(equals_one_process(world, how, &options));
+            LS_TRY(equals_one_process(world, how, &options, false));
+            LS_TRY(equals_one_process(world, how, &options, true));
             options.overlap = LS_OVERLAP_ON;
             options.bucket_bytes = 1;
-            LS_TRY(equals_one_process(world, how, &options));
+            LS_TRY(equals_one_process(world, how, &options, false));
         }
     }
     return LS_OK;
@@ -174,6 +213,90 @@ static ls_status accumulates(ls_comm *world) {
     LS_TRY(ls_scope_end(scope));
     end(&t);
     end(&one);
+    return LS_OK;
+}
+
+/* ---- ranks whose programs differ --------------------------------------------------------------------------------- */
+
+/* On rank 0, the second loss depends on parameters only, as if all its targets were masked. */
+static ls_status penalty_on_one_rank(ls_comm *world) {
+    training t;
+    LS_TRY(begin(&t, ls_data_parallel(make(), world, NULL)));
+    for (int step = 0; step < STEPS; step++) {
+        ls_scope *scope = ls_scope_begin();
+        set_inputs(&t, step, 0, 3, 3);
+        ls_tensor *real = ls_forward(t.module, t.real), *generated = ls_forward(t.module, t.generated);
+        ls_tensor *penalty = ls_mean(ls_square(ls_module_parameter(t.module, 0)));
+        LS_TRY(ls_backward(ls_mean(ls_square(real))));
+        LS_TRY(ls_backward(ls_comm_rank(world) == 0 && step == 1 ? penalty : ls_mean(ls_square(generated))));
+        LS_TRY(ls_optimizer_step(t.optimizer));
+        LS_TRY(ls_scope_end(scope));
+    }
+    LS_TRY(ls_data_parallel_check(t.module));
+    end(&t);
+    return LS_OK;
+}
+
+/*
+ * A discriminator and a generator have parameters of the same sizes. With `extra`, rank 0 runs the discriminator once
+ * more, for a score that it prints. Returns the hash of both modules.
+ */
+static ls_status adversarial_steps(ls_comm *world, bool extra, uint64_t hash[2]) {
+    ls_seed(SEED);
+    ls_module *generator = ls_data_parallel(ls_nn_linear_with(INPUTS, INPUTS, &wide), world, NULL);
+    ls_module *discriminator = ls_data_parallel(ls_nn_linear_with(INPUTS, INPUTS, &wide), world, NULL);
+    ls_optimizer *optimizers[] = {ls_sgd(generator, NULL), ls_sgd(discriminator, NULL)};
+    for (int step = 0; step < STEPS; step++) {
+        ls_scope *scope = ls_scope_begin();
+        ls_seed(SEED + (uint64_t)(8 * step + ls_comm_rank(world)));
+        ls_tensor *x = ls_randn(LS_SHAPE(3, INPUTS), LS_F64), *z = ls_randn(LS_SHAPE(3, INPUTS), LS_F64);
+        LS_CHECK(!extra || ls_comm_rank(world) > 0 || ls_forward(discriminator, x) != NULL);
+        ls_optimizer_zero_grad(optimizers[1]);
+        LS_TRY(ls_backward(ls_mean(ls_square(ls_forward(discriminator, x)))));
+        LS_TRY(ls_optimizer_step(optimizers[1]));
+        ls_optimizer_zero_grad(optimizers[0]);
+        LS_TRY(ls_backward(ls_mean(ls_square(ls_forward(discriminator, ls_forward(generator, z))))));
+        LS_TRY(ls_optimizer_step(optimizers[0]));
+        LS_TRY(ls_scope_end(scope));
+    }
+    hash[0] = ls_module_hash(generator);
+    hash[1] = ls_module_hash(discriminator);
+    for (int i = 0; i < 2; i++) {
+        ls_optimizer_free(optimizers[i]);
+    }
+    ls_module_free(generator);
+    ls_module_free(discriminator);
+    return LS_OK;
+}
+
+static ls_status extra_output_on_one_rank(ls_comm *world) {
+    uint64_t plain[2], extra[2];
+    LS_TRY(adversarial_steps(world, false, plain));
+    LS_TRY(adversarial_steps(world, true, extra));
+    LS_CHECK(plain[0] == extra[0] && plain[1] == extra[1]);
+    return ranks_have_same_bytes(world, extra, sizeof extra);
+}
+
+/* An output of the first model is left on all ranks. Then the last rank fails in a pass of another model. */
+static ls_status failure_of_another_model(ls_comm *world) {
+    const int rank = ls_comm_rank(world), size = ls_comm_size(world);
+    training t, other;
+    LS_TRY(begin(&t, ls_data_parallel(make(), world, NULL)));
+    LS_TRY(begin(&other, ls_data_parallel(make(), world, NULL)));
+    for (int step = 0; step < STEPS; step++) {
+        ls_scope *scope = ls_scope_begin();
+        set_inputs(&t, step, 0, rank + 2, size + 2);
+        LS_TRY(step_once(&t, UNUSED_OUTPUT, false));
+        ls_tensor *loss = ls_mean(ls_forward(other.module, t.real));
+        const bool fails = step == 1 && rank == size - 1;
+        const ls_status status = ls_backward(fails ? NULL : loss);
+        LS_CHECK(status == (step != 1 ? LS_OK : fails ? LS_ERR_ARGUMENT : LS_ERR_MISMATCH));
+        LS_CHECK(ls_scope_end(scope) == status);
+    }
+    LS_TRY(ls_data_parallel_check(t.module));
+    LS_TRY(ls_data_parallel_check(other.module));
+    end(&other);
+    end(&t);
     return LS_OK;
 }
 
@@ -284,10 +407,14 @@ static ls_status captured(ls_comm *world) {
 
 ls_status rank_test(ls_comm *world) {
     LS_TRY(all_equal_one_process(world));
+    LS_TRY(normalized_equals_one_process(world));
     LS_TRY(accumulates(world));
+    LS_TRY(penalty_on_one_rank(world));
+    LS_TRY(extra_output_on_one_rank(world));
     if (ls_comm_size(world) > 1) {
         LS_TRY(failing_passes(world));
         LS_TRY(step_function(world));
+        LS_TRY(failure_of_another_model(world));
     }
     LS_TRY(captured(world));
     return ls_comm_barrier(world, NULL);
