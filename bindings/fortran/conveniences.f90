@@ -224,14 +224,21 @@ contains
     returned = shape_of_i8(size(ubound(size, 1):1:-1))
   end function
 
-  function view_of(shape, dtype, data, is_dense) result(tensor)
+  ! Views an array in place. For a component of an array of derived types and for z%im, gfortran 12 returns .true. from
+  ! is_contiguous and passes the address of the first component. The distance of the elements shows such an array. If it has
+  ! one element, it looks like a contiguous array.
+  function view_of(shape, dtype, first_element, last_element, element_size, is_dense) result(tensor)
     type(ls_shape), intent(in) :: shape
-    integer(c_int), intent(in) :: dtype
-    type(c_ptr), intent(in) :: data
+    integer(c_int), intent(in) :: dtype, element_size
+    type(c_ptr), intent(in) :: first_element, last_element
     logical, intent(in) :: is_dense
     type(ls_tensor) :: tensor
-    if (is_dense) then
-      tensor = ls_from_memory(shape, dtype, data, c_null_funptr)
+    integer(c_intptr_t) :: first, last, distance
+    first = transfer(first_element, first)
+    last = transfer(last_element, last)
+    distance = max(product(shape%size(:shape%ndim)) - 1, 0_c_int64_t) * element_size
+    if (is_dense .and. last - first == distance) then
+      tensor = ls_from_memory(shape, dtype, first_element, c_null_funptr)
     else
       call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not contiguous; call ls_from, which copies it")
     end if

@@ -4434,14 +4434,21 @@ contains
     returned = shape_of_i8(size(ubound(size, 1):1:-1))
   end function
 
-  function view_of(shape, dtype, data, is_dense) result(tensor)
+  ! Views an array in place. For a component of an array of derived types and for z%im, gfortran 12 returns .true. from
+  ! is_contiguous and passes the address of the first component. The distance of the elements shows such an array. If it has
+  ! one element, it looks like a contiguous array.
+  function view_of(shape, dtype, first_element, last_element, element_size, is_dense) result(tensor)
     type(ls_shape), intent(in) :: shape
-    integer(c_int), intent(in) :: dtype
-    type(c_ptr), intent(in) :: data
+    integer(c_int), intent(in) :: dtype, element_size
+    type(c_ptr), intent(in) :: first_element, last_element
     logical, intent(in) :: is_dense
     type(ls_tensor) :: tensor
-    if (is_dense) then
-      tensor = ls_from_memory(shape, dtype, data, c_null_funptr)
+    integer(c_intptr_t) :: first, last, distance
+    first = transfer(first_element, first)
+    last = transfer(last_element, last)
+    distance = max(product(shape%size(:shape%ndim)) - 1, 0_c_int64_t) * element_size
+    if (is_dense .and. last - first == distance) then
+      tensor = ls_from_memory(shape, dtype, first_element, c_null_funptr)
     else
       call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not contiguous; call ls_from, which copies it")
     end if
@@ -12442,14 +12449,19 @@ contains
   function ls_view_f32_1(array) result(tensor)
     real(c_float), pointer, intent(in) :: array(:)
     type(ls_tensor) :: tensor
-    type(c_ptr) :: data
-    data = c_null_ptr
+    type(c_ptr) :: first_element, last_element
+    first_element = c_null_ptr
+    last_element = c_null_ptr
     if (.not. associated(array)) then
       call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not allocated or the pointer is not associated")
       return
     end if
-    if (size(array) > 0) data = c_loc(array(lbound(array, 1)))
-    tensor = view_of(reversed(shape(array, c_int64_t)), LS_F32, data, is_contiguous(array))
+    if (size(array) > 0) then
+      first_element = c_loc(array(lbound(array, 1)))
+      last_element = c_loc(array(ubound(array, 1)))
+    end if
+    tensor = view_of(reversed(shape(array, c_int64_t)), LS_F32, first_element, last_element, storage_size(array) / 8, &
+      is_contiguous(array))
   end function
 
   subroutine ls_array_f32_1(tensor, array)
@@ -12492,14 +12504,19 @@ contains
   function ls_view_f32_2(array) result(tensor)
     real(c_float), pointer, intent(in) :: array(:,:)
     type(ls_tensor) :: tensor
-    type(c_ptr) :: data
-    data = c_null_ptr
+    type(c_ptr) :: first_element, last_element
+    first_element = c_null_ptr
+    last_element = c_null_ptr
     if (.not. associated(array)) then
       call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not allocated or the pointer is not associated")
       return
     end if
-    if (size(array) > 0) data = c_loc(array(lbound(array, 1), lbound(array, 2)))
-    tensor = view_of(reversed(shape(array, c_int64_t)), LS_F32, data, is_contiguous(array))
+    if (size(array) > 0) then
+      first_element = c_loc(array(lbound(array, 1), lbound(array, 2)))
+      last_element = c_loc(array(ubound(array, 1), ubound(array, 2)))
+    end if
+    tensor = view_of(reversed(shape(array, c_int64_t)), LS_F32, first_element, last_element, storage_size(array) / 8, &
+      is_contiguous(array))
   end function
 
   subroutine ls_array_f32_2(tensor, array)
@@ -12542,14 +12559,19 @@ contains
   function ls_view_f32_3(array) result(tensor)
     real(c_float), pointer, intent(in) :: array(:,:,:)
     type(ls_tensor) :: tensor
-    type(c_ptr) :: data
-    data = c_null_ptr
+    type(c_ptr) :: first_element, last_element
+    first_element = c_null_ptr
+    last_element = c_null_ptr
     if (.not. associated(array)) then
       call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not allocated or the pointer is not associated")
       return
     end if
-    if (size(array) > 0) data = c_loc(array(lbound(array, 1), lbound(array, 2), lbound(array, 3)))
-    tensor = view_of(reversed(shape(array, c_int64_t)), LS_F32, data, is_contiguous(array))
+    if (size(array) > 0) then
+      first_element = c_loc(array(lbound(array, 1), lbound(array, 2), lbound(array, 3)))
+      last_element = c_loc(array(ubound(array, 1), ubound(array, 2), ubound(array, 3)))
+    end if
+    tensor = view_of(reversed(shape(array, c_int64_t)), LS_F32, first_element, last_element, storage_size(array) / 8, &
+      is_contiguous(array))
   end function
 
   subroutine ls_array_f32_3(tensor, array)
@@ -12592,14 +12614,19 @@ contains
   function ls_view_f32_4(array) result(tensor)
     real(c_float), pointer, intent(in) :: array(:,:,:,:)
     type(ls_tensor) :: tensor
-    type(c_ptr) :: data
-    data = c_null_ptr
+    type(c_ptr) :: first_element, last_element
+    first_element = c_null_ptr
+    last_element = c_null_ptr
     if (.not. associated(array)) then
       call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not allocated or the pointer is not associated")
       return
     end if
-    if (size(array) > 0) data = c_loc(array(lbound(array, 1), lbound(array, 2), lbound(array, 3), lbound(array, 4)))
-    tensor = view_of(reversed(shape(array, c_int64_t)), LS_F32, data, is_contiguous(array))
+    if (size(array) > 0) then
+      first_element = c_loc(array(lbound(array, 1), lbound(array, 2), lbound(array, 3), lbound(array, 4)))
+      last_element = c_loc(array(ubound(array, 1), ubound(array, 2), ubound(array, 3), ubound(array, 4)))
+    end if
+    tensor = view_of(reversed(shape(array, c_int64_t)), LS_F32, first_element, last_element, storage_size(array) / 8, &
+      is_contiguous(array))
   end function
 
   subroutine ls_array_f32_4(tensor, array)
@@ -12642,14 +12669,19 @@ contains
   function ls_view_f64_1(array) result(tensor)
     real(c_double), pointer, intent(in) :: array(:)
     type(ls_tensor) :: tensor
-    type(c_ptr) :: data
-    data = c_null_ptr
+    type(c_ptr) :: first_element, last_element
+    first_element = c_null_ptr
+    last_element = c_null_ptr
     if (.not. associated(array)) then
       call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not allocated or the pointer is not associated")
       return
     end if
-    if (size(array) > 0) data = c_loc(array(lbound(array, 1)))
-    tensor = view_of(reversed(shape(array, c_int64_t)), LS_F64, data, is_contiguous(array))
+    if (size(array) > 0) then
+      first_element = c_loc(array(lbound(array, 1)))
+      last_element = c_loc(array(ubound(array, 1)))
+    end if
+    tensor = view_of(reversed(shape(array, c_int64_t)), LS_F64, first_element, last_element, storage_size(array) / 8, &
+      is_contiguous(array))
   end function
 
   subroutine ls_array_f64_1(tensor, array)
@@ -12692,14 +12724,19 @@ contains
   function ls_view_f64_2(array) result(tensor)
     real(c_double), pointer, intent(in) :: array(:,:)
     type(ls_tensor) :: tensor
-    type(c_ptr) :: data
-    data = c_null_ptr
+    type(c_ptr) :: first_element, last_element
+    first_element = c_null_ptr
+    last_element = c_null_ptr
     if (.not. associated(array)) then
       call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not allocated or the pointer is not associated")
       return
     end if
-    if (size(array) > 0) data = c_loc(array(lbound(array, 1), lbound(array, 2)))
-    tensor = view_of(reversed(shape(array, c_int64_t)), LS_F64, data, is_contiguous(array))
+    if (size(array) > 0) then
+      first_element = c_loc(array(lbound(array, 1), lbound(array, 2)))
+      last_element = c_loc(array(ubound(array, 1), ubound(array, 2)))
+    end if
+    tensor = view_of(reversed(shape(array, c_int64_t)), LS_F64, first_element, last_element, storage_size(array) / 8, &
+      is_contiguous(array))
   end function
 
   subroutine ls_array_f64_2(tensor, array)
@@ -12742,14 +12779,19 @@ contains
   function ls_view_f64_3(array) result(tensor)
     real(c_double), pointer, intent(in) :: array(:,:,:)
     type(ls_tensor) :: tensor
-    type(c_ptr) :: data
-    data = c_null_ptr
+    type(c_ptr) :: first_element, last_element
+    first_element = c_null_ptr
+    last_element = c_null_ptr
     if (.not. associated(array)) then
       call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not allocated or the pointer is not associated")
       return
     end if
-    if (size(array) > 0) data = c_loc(array(lbound(array, 1), lbound(array, 2), lbound(array, 3)))
-    tensor = view_of(reversed(shape(array, c_int64_t)), LS_F64, data, is_contiguous(array))
+    if (size(array) > 0) then
+      first_element = c_loc(array(lbound(array, 1), lbound(array, 2), lbound(array, 3)))
+      last_element = c_loc(array(ubound(array, 1), ubound(array, 2), ubound(array, 3)))
+    end if
+    tensor = view_of(reversed(shape(array, c_int64_t)), LS_F64, first_element, last_element, storage_size(array) / 8, &
+      is_contiguous(array))
   end function
 
   subroutine ls_array_f64_3(tensor, array)
@@ -12792,14 +12834,19 @@ contains
   function ls_view_f64_4(array) result(tensor)
     real(c_double), pointer, intent(in) :: array(:,:,:,:)
     type(ls_tensor) :: tensor
-    type(c_ptr) :: data
-    data = c_null_ptr
+    type(c_ptr) :: first_element, last_element
+    first_element = c_null_ptr
+    last_element = c_null_ptr
     if (.not. associated(array)) then
       call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not allocated or the pointer is not associated")
       return
     end if
-    if (size(array) > 0) data = c_loc(array(lbound(array, 1), lbound(array, 2), lbound(array, 3), lbound(array, 4)))
-    tensor = view_of(reversed(shape(array, c_int64_t)), LS_F64, data, is_contiguous(array))
+    if (size(array) > 0) then
+      first_element = c_loc(array(lbound(array, 1), lbound(array, 2), lbound(array, 3), lbound(array, 4)))
+      last_element = c_loc(array(ubound(array, 1), ubound(array, 2), ubound(array, 3), ubound(array, 4)))
+    end if
+    tensor = view_of(reversed(shape(array, c_int64_t)), LS_F64, first_element, last_element, storage_size(array) / 8, &
+      is_contiguous(array))
   end function
 
   subroutine ls_array_f64_4(tensor, array)
@@ -12842,14 +12889,19 @@ contains
   function ls_view_i32_1(array) result(tensor)
     integer(c_int32_t), pointer, intent(in) :: array(:)
     type(ls_tensor) :: tensor
-    type(c_ptr) :: data
-    data = c_null_ptr
+    type(c_ptr) :: first_element, last_element
+    first_element = c_null_ptr
+    last_element = c_null_ptr
     if (.not. associated(array)) then
       call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not allocated or the pointer is not associated")
       return
     end if
-    if (size(array) > 0) data = c_loc(array(lbound(array, 1)))
-    tensor = view_of(reversed(shape(array, c_int64_t)), LS_I32, data, is_contiguous(array))
+    if (size(array) > 0) then
+      first_element = c_loc(array(lbound(array, 1)))
+      last_element = c_loc(array(ubound(array, 1)))
+    end if
+    tensor = view_of(reversed(shape(array, c_int64_t)), LS_I32, first_element, last_element, storage_size(array) / 8, &
+      is_contiguous(array))
   end function
 
   subroutine ls_array_i32_1(tensor, array)
@@ -12892,14 +12944,19 @@ contains
   function ls_view_i32_2(array) result(tensor)
     integer(c_int32_t), pointer, intent(in) :: array(:,:)
     type(ls_tensor) :: tensor
-    type(c_ptr) :: data
-    data = c_null_ptr
+    type(c_ptr) :: first_element, last_element
+    first_element = c_null_ptr
+    last_element = c_null_ptr
     if (.not. associated(array)) then
       call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not allocated or the pointer is not associated")
       return
     end if
-    if (size(array) > 0) data = c_loc(array(lbound(array, 1), lbound(array, 2)))
-    tensor = view_of(reversed(shape(array, c_int64_t)), LS_I32, data, is_contiguous(array))
+    if (size(array) > 0) then
+      first_element = c_loc(array(lbound(array, 1), lbound(array, 2)))
+      last_element = c_loc(array(ubound(array, 1), ubound(array, 2)))
+    end if
+    tensor = view_of(reversed(shape(array, c_int64_t)), LS_I32, first_element, last_element, storage_size(array) / 8, &
+      is_contiguous(array))
   end function
 
   subroutine ls_array_i32_2(tensor, array)
@@ -12942,14 +12999,19 @@ contains
   function ls_view_i32_3(array) result(tensor)
     integer(c_int32_t), pointer, intent(in) :: array(:,:,:)
     type(ls_tensor) :: tensor
-    type(c_ptr) :: data
-    data = c_null_ptr
+    type(c_ptr) :: first_element, last_element
+    first_element = c_null_ptr
+    last_element = c_null_ptr
     if (.not. associated(array)) then
       call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not allocated or the pointer is not associated")
       return
     end if
-    if (size(array) > 0) data = c_loc(array(lbound(array, 1), lbound(array, 2), lbound(array, 3)))
-    tensor = view_of(reversed(shape(array, c_int64_t)), LS_I32, data, is_contiguous(array))
+    if (size(array) > 0) then
+      first_element = c_loc(array(lbound(array, 1), lbound(array, 2), lbound(array, 3)))
+      last_element = c_loc(array(ubound(array, 1), ubound(array, 2), ubound(array, 3)))
+    end if
+    tensor = view_of(reversed(shape(array, c_int64_t)), LS_I32, first_element, last_element, storage_size(array) / 8, &
+      is_contiguous(array))
   end function
 
   subroutine ls_array_i32_3(tensor, array)
@@ -12992,14 +13054,19 @@ contains
   function ls_view_i32_4(array) result(tensor)
     integer(c_int32_t), pointer, intent(in) :: array(:,:,:,:)
     type(ls_tensor) :: tensor
-    type(c_ptr) :: data
-    data = c_null_ptr
+    type(c_ptr) :: first_element, last_element
+    first_element = c_null_ptr
+    last_element = c_null_ptr
     if (.not. associated(array)) then
       call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not allocated or the pointer is not associated")
       return
     end if
-    if (size(array) > 0) data = c_loc(array(lbound(array, 1), lbound(array, 2), lbound(array, 3), lbound(array, 4)))
-    tensor = view_of(reversed(shape(array, c_int64_t)), LS_I32, data, is_contiguous(array))
+    if (size(array) > 0) then
+      first_element = c_loc(array(lbound(array, 1), lbound(array, 2), lbound(array, 3), lbound(array, 4)))
+      last_element = c_loc(array(ubound(array, 1), ubound(array, 2), ubound(array, 3), ubound(array, 4)))
+    end if
+    tensor = view_of(reversed(shape(array, c_int64_t)), LS_I32, first_element, last_element, storage_size(array) / 8, &
+      is_contiguous(array))
   end function
 
   subroutine ls_array_i32_4(tensor, array)
@@ -13042,14 +13109,19 @@ contains
   function ls_view_i64_1(array) result(tensor)
     integer(c_int64_t), pointer, intent(in) :: array(:)
     type(ls_tensor) :: tensor
-    type(c_ptr) :: data
-    data = c_null_ptr
+    type(c_ptr) :: first_element, last_element
+    first_element = c_null_ptr
+    last_element = c_null_ptr
     if (.not. associated(array)) then
       call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not allocated or the pointer is not associated")
       return
     end if
-    if (size(array) > 0) data = c_loc(array(lbound(array, 1)))
-    tensor = view_of(reversed(shape(array, c_int64_t)), LS_I64, data, is_contiguous(array))
+    if (size(array) > 0) then
+      first_element = c_loc(array(lbound(array, 1)))
+      last_element = c_loc(array(ubound(array, 1)))
+    end if
+    tensor = view_of(reversed(shape(array, c_int64_t)), LS_I64, first_element, last_element, storage_size(array) / 8, &
+      is_contiguous(array))
   end function
 
   subroutine ls_array_i64_1(tensor, array)
@@ -13092,14 +13164,19 @@ contains
   function ls_view_i64_2(array) result(tensor)
     integer(c_int64_t), pointer, intent(in) :: array(:,:)
     type(ls_tensor) :: tensor
-    type(c_ptr) :: data
-    data = c_null_ptr
+    type(c_ptr) :: first_element, last_element
+    first_element = c_null_ptr
+    last_element = c_null_ptr
     if (.not. associated(array)) then
       call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not allocated or the pointer is not associated")
       return
     end if
-    if (size(array) > 0) data = c_loc(array(lbound(array, 1), lbound(array, 2)))
-    tensor = view_of(reversed(shape(array, c_int64_t)), LS_I64, data, is_contiguous(array))
+    if (size(array) > 0) then
+      first_element = c_loc(array(lbound(array, 1), lbound(array, 2)))
+      last_element = c_loc(array(ubound(array, 1), ubound(array, 2)))
+    end if
+    tensor = view_of(reversed(shape(array, c_int64_t)), LS_I64, first_element, last_element, storage_size(array) / 8, &
+      is_contiguous(array))
   end function
 
   subroutine ls_array_i64_2(tensor, array)
@@ -13142,14 +13219,19 @@ contains
   function ls_view_i64_3(array) result(tensor)
     integer(c_int64_t), pointer, intent(in) :: array(:,:,:)
     type(ls_tensor) :: tensor
-    type(c_ptr) :: data
-    data = c_null_ptr
+    type(c_ptr) :: first_element, last_element
+    first_element = c_null_ptr
+    last_element = c_null_ptr
     if (.not. associated(array)) then
       call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not allocated or the pointer is not associated")
       return
     end if
-    if (size(array) > 0) data = c_loc(array(lbound(array, 1), lbound(array, 2), lbound(array, 3)))
-    tensor = view_of(reversed(shape(array, c_int64_t)), LS_I64, data, is_contiguous(array))
+    if (size(array) > 0) then
+      first_element = c_loc(array(lbound(array, 1), lbound(array, 2), lbound(array, 3)))
+      last_element = c_loc(array(ubound(array, 1), ubound(array, 2), ubound(array, 3)))
+    end if
+    tensor = view_of(reversed(shape(array, c_int64_t)), LS_I64, first_element, last_element, storage_size(array) / 8, &
+      is_contiguous(array))
   end function
 
   subroutine ls_array_i64_3(tensor, array)
@@ -13192,14 +13274,19 @@ contains
   function ls_view_i64_4(array) result(tensor)
     integer(c_int64_t), pointer, intent(in) :: array(:,:,:,:)
     type(ls_tensor) :: tensor
-    type(c_ptr) :: data
-    data = c_null_ptr
+    type(c_ptr) :: first_element, last_element
+    first_element = c_null_ptr
+    last_element = c_null_ptr
     if (.not. associated(array)) then
       call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not allocated or the pointer is not associated")
       return
     end if
-    if (size(array) > 0) data = c_loc(array(lbound(array, 1), lbound(array, 2), lbound(array, 3), lbound(array, 4)))
-    tensor = view_of(reversed(shape(array, c_int64_t)), LS_I64, data, is_contiguous(array))
+    if (size(array) > 0) then
+      first_element = c_loc(array(lbound(array, 1), lbound(array, 2), lbound(array, 3), lbound(array, 4)))
+      last_element = c_loc(array(ubound(array, 1), ubound(array, 2), ubound(array, 3), ubound(array, 4)))
+    end if
+    tensor = view_of(reversed(shape(array, c_int64_t)), LS_I64, first_element, last_element, storage_size(array) / 8, &
+      is_contiguous(array))
   end function
 
   subroutine ls_array_i64_4(tensor, array)
