@@ -44,12 +44,16 @@ contains
     if (present(h)) call append(returned, h)
   end function
 
-  ! Appends a size. A number that is not an integer becomes an invalid size, which the library refuses.
+  ! Appends an integer as a size. A value of any other type becomes an invalid size, which the library refuses.
   pure subroutine append(shape, number)
     type(ls_shape), intent(inout) :: shape
     class(*), intent(in) :: number
     shape%ndim = shape%ndim + 1
     select type (number)
+    type is (integer(c_int8_t))
+      shape%size(shape%ndim) = number
+    type is (integer(c_int16_t))
+      shape%size(shape%ndim) = number
     type is (integer(c_int))
       shape%size(shape%ndim) = number
     type is (integer(c_int64_t))

@@ -157,6 +157,7 @@ contains
     call expect(is_shape(ls_shape(rows, columns), [3, 2]), 'a shape of numbers of different kinds')
     call expect(is_shape(ls_shape(columns, rows + 1), [2, 4]), 'a shape of expressions')
     call expect(is_shape(ls_shape(rows, rows), [3, 3]), 'a shape of 64-bit numbers')
+    call expect(is_shape(ls_shape(2_c_int8_t, 300_c_int16_t, columns), [2, 300, 2]), 'a shape of short numbers')
     call expect(is_shape(ls_shape(5), [5]), 'a shape of one number')
     call expect(is_shape(ls_shape(1, 2, 3, 4, 5, 6, 7, 8), [1, 2, 3, 4, 5, 6, 7, 8]), 'a shape of eight numbers')
     call expect(is_shape(ls_shape([rows, 2_c_int64_t]), [3, 2]) .and. is_shape(ls_shape([rows]), [3]), 'a shape of a list')
