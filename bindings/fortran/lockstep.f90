@@ -4473,13 +4473,17 @@ contains
     character(*), intent(in) :: call
     integer(c_int) :: status
     character(len=:), allocatable :: text
+    integer :: at
     character(*), parameter :: what = ": the tensor is NULL"
     status = ls_error_status()
     if (status == LS_OK) status = LS_ERR_ARGUMENT
     text = ls_error_message()
-    if (index(text, what) > 0) text = text(:max(index(text, "; ls_array") - 1, 0)) ! what an earlier call has appended
-    if (text /= "") text = text // "; "
-    call set_error(status, text // call // what)
+    if (text /= "") text = "; " // text
+    ! Removes the text that an earlier call of this function appended.
+    at = max(index(text, "; ls_array", back=.true.), 1)
+    if (text(at:) == "; ls_array" // what .or. text(at:) == "; ls_array_copy" // what) text = text(:at - 1)
+    text = text // "; " // call // what
+    call set_error(status, text(3:))
   end function
 
   ! Puts the name of the Fortran procedure in place of the C function's name at the beginning of the error message.

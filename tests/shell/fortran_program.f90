@@ -438,6 +438,7 @@ contains
     type(ls_tensor), intent(in) :: tensor
     real(c_float) :: copy(3, 2), large(6, 2), turned(2, 3), none(3, 0)
     real(c_double) :: wrong(3, 2)
+    real(c_float), pointer :: elements(:, :)
     large = 0
     call ls_check(ls_array_copy(tensor, copy))
     call ls_check(ls_array_copy(tensor, large(1:5:2, :))) ! also into sections
@@ -455,6 +456,17 @@ contains
     call expect(ls_array_copy(ls_tensor(), copy) == LS_ERR_IO, 'a copy of a null tensor')
     call expect(ls_array_copy(ls_tensor(), copy) == LS_ERR_IO, 'a second copy of a null tensor')
     call expect(ls_error_message() == 'the cause; ls_array_copy: the tensor is NULL', 'the cause of a null tensor')
+    call ls_array(ls_tensor(), elements)
+    call expect(.not. associated(elements), 'the elements of a null tensor')
+    call expect(ls_error_message() == 'the cause; ls_array: the tensor is NULL', 'the cause after two procedures')
+    call expect(ls_error_set_text(LS_ERR_IO, 'f: the tensor is NULL; do X') == LS_ERR_IO, 'an error about a null tensor')
+    call expect(ls_array_copy(ls_tensor(), copy) == LS_ERR_IO, 'a copy of a null tensor after an error about one')
+    call expect(ls_array_copy(ls_tensor(), copy) == LS_ERR_IO, 'a second copy after this error')
+    call expect(ls_error_message() == 'f: the tensor is NULL; do X; ls_array_copy: the tensor is NULL', 'this error as the cause')
+    call expect(ls_error_set_text(LS_ERR_IO, '') == LS_ERR_IO, 'an error without a message')
+    call expect(ls_array_copy(ls_tensor(), copy) == LS_ERR_IO, 'a copy of a null tensor without a message')
+    call expect(ls_array_copy(ls_tensor(), copy) == LS_ERR_IO, 'a second copy without a message')
+    call expect(ls_error_message() == 'ls_array_copy: the tensor is NULL', 'the message of a null tensor without a cause')
     call ls_check(ls_array_copy(ls_from(none), none))
   end subroutine
 
