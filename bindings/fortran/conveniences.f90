@@ -10,7 +10,7 @@
     procedure axes_of_i4, axes_of_i8, axes_of_numbers
   end interface
   private :: shape_of_i4, shape_of_i8, shape_of_numbers, axes_of_i4, axes_of_i8, axes_of_numbers, append, c_text, reversed, &
-    view_of, elements_of, has_layout, layout_status, missing_status, stop_with_message, set_error, rename_error, decimal, &
+    view_of, elements_of, has_layout, elements_to_copy, missing_status, stop_with_message, set_error, rename_error, decimal, &
     list, of_rank
 
 contains
@@ -157,7 +157,7 @@ contains
   end function
 
   ! ls_check(status) and ls_check(handle) stop the program with the error message after a failed call. The message begins
-  ! with the text `where` if it is present.
+  ! with the text `where` if it is present and not blank.
   subroutine check_status(status, where)
     integer(c_int), intent(in) :: status
     character(*), intent(in), optional :: where
@@ -179,7 +179,9 @@ contains
       end subroutine
     end interface
     prefix = "lockstep" // of_rank() // ": "
-    if (present(where)) prefix = prefix // trim(where) // ": "
+    if (present(where)) then
+      if (where /= "") prefix = prefix // trim(where) // ": "
+    end if
     write (error_unit, '(a)') prefix // ls_error_message()
     flush (error_unit)
     call c_exit(1)
@@ -320,34 +322,40 @@ contains
     call rename_error("ls_shape_of", call)
   end function
 
-  ! Returns the address of the tensor's elements for a Fortran array pointer of this type and rank. Returns NULL and sets
-  ! this thread's error on failure. The result is also NULL if the tensor has no elements.
-  function elements_of(call, tensor, dtype, rank, size) result(data)
-    character(*), intent(in) :: call
+  ! Returns the address of the tensor's elements for the array pointer of ls_array, with this type and rank. Returns NULL and
+  ! sets this thread's error on failure. The result is also NULL if the tensor has no elements.
+  function elements_of(tensor, dtype, rank, size) result(data)
     type(ls_tensor), intent(in) :: tensor
     integer(c_int), intent(in) :: dtype, rank
     integer(c_int64_t), intent(out) :: size(:)
     type(c_ptr) :: data
     data = c_null_ptr
-    if (.not. has_layout(call, tensor, dtype, rank, size)) return
+    if (.not. has_layout("ls_array", tensor, dtype, rank, size)) return
     data = ls_data(tensor)
-    if (.not. c_associated(data)) call rename_error("ls_data", call)
+    if (.not. c_associated(data)) call rename_error("ls_data", "ls_array")
   end function
 
-  ! Returns LS_OK if ls_array_copy can copy the tensor into an array of this shape. Otherwise sets this thread's error.
-  function layout_status(tensor, dtype, array) result(status)
+  ! Returns LS_OK if ls_array_copy can copy the tensor into an array of this shape, and sets `data` to the address of the
+  ! tensor's elements, or to NULL if the tensor has no elements. Otherwise sets `data` to NULL and sets this thread's error.
+  function elements_to_copy(tensor, dtype, array, data) result(status)
     type(ls_tensor), intent(in) :: tensor
     integer(c_int), intent(in) :: dtype
     integer, intent(in) :: array(:)
+    type(c_ptr), intent(out) :: data
     integer(c_int) :: status
     integer(c_int64_t) :: size_of(size(array))
+    data = c_null_ptr
+    status = LS_OK
     if (.not. has_layout("ls_array_copy", tensor, dtype, size(array), size_of)) then
       status = ls_error_status()
     else if (any(size_of /= array)) then
       status = ls_error_set_text(LS_ERR_SHAPE, "ls_array_copy: in the order of Fortran, the tensor has shape " // &
         list(int(size_of)) // " and the array " // list(array))
-    else
-      status = LS_OK
+    else if (all(array > 0)) then
+      data = ls_data(tensor)
+      if (c_associated(data)) return
+      call rename_error("ls_data", "ls_array_copy")
+      status = ls_error_status()
     end if
   end function
 

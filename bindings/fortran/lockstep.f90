@@ -1000,7 +1000,7 @@ module lockstep
     procedure axes_of_i4, axes_of_i8, axes_of_numbers
   end interface
   private :: shape_of_i4, shape_of_i8, shape_of_numbers, axes_of_i4, axes_of_i8, axes_of_numbers, append, c_text, reversed, &
-    view_of, elements_of, has_layout, layout_status, missing_status, stop_with_message, set_error, rename_error, decimal, &
+    view_of, elements_of, has_layout, elements_to_copy, missing_status, stop_with_message, set_error, rename_error, decimal, &
     list, of_rank
 
 
@@ -4367,7 +4367,7 @@ contains
   end function
 
   ! ls_check(status) and ls_check(handle) stop the program with the error message after a failed call. The message begins
-  ! with the text `where` if it is present.
+  ! with the text `where` if it is present and not blank.
   subroutine check_status(status, where)
     integer(c_int), intent(in) :: status
     character(*), intent(in), optional :: where
@@ -4389,7 +4389,9 @@ contains
       end subroutine
     end interface
     prefix = "lockstep" // of_rank() // ": "
-    if (present(where)) prefix = prefix // trim(where) // ": "
+    if (present(where)) then
+      if (where /= "") prefix = prefix // trim(where) // ": "
+    end if
     write (error_unit, '(a)') prefix // ls_error_message()
     flush (error_unit)
     call c_exit(1)
@@ -4530,34 +4532,40 @@ contains
     call rename_error("ls_shape_of", call)
   end function
 
-  ! Returns the address of the tensor's elements for a Fortran array pointer of this type and rank. Returns NULL and sets
-  ! this thread's error on failure. The result is also NULL if the tensor has no elements.
-  function elements_of(call, tensor, dtype, rank, size) result(data)
-    character(*), intent(in) :: call
+  ! Returns the address of the tensor's elements for the array pointer of ls_array, with this type and rank. Returns NULL and
+  ! sets this thread's error on failure. The result is also NULL if the tensor has no elements.
+  function elements_of(tensor, dtype, rank, size) result(data)
     type(ls_tensor), intent(in) :: tensor
     integer(c_int), intent(in) :: dtype, rank
     integer(c_int64_t), intent(out) :: size(:)
     type(c_ptr) :: data
     data = c_null_ptr
-    if (.not. has_layout(call, tensor, dtype, rank, size)) return
+    if (.not. has_layout("ls_array", tensor, dtype, rank, size)) return
     data = ls_data(tensor)
-    if (.not. c_associated(data)) call rename_error("ls_data", call)
+    if (.not. c_associated(data)) call rename_error("ls_data", "ls_array")
   end function
 
-  ! Returns LS_OK if ls_array_copy can copy the tensor into an array of this shape. Otherwise sets this thread's error.
-  function layout_status(tensor, dtype, array) result(status)
+  ! Returns LS_OK if ls_array_copy can copy the tensor into an array of this shape, and sets `data` to the address of the
+  ! tensor's elements, or to NULL if the tensor has no elements. Otherwise sets `data` to NULL and sets this thread's error.
+  function elements_to_copy(tensor, dtype, array, data) result(status)
     type(ls_tensor), intent(in) :: tensor
     integer(c_int), intent(in) :: dtype
     integer, intent(in) :: array(:)
+    type(c_ptr), intent(out) :: data
     integer(c_int) :: status
     integer(c_int64_t) :: size_of(size(array))
+    data = c_null_ptr
+    status = LS_OK
     if (.not. has_layout("ls_array_copy", tensor, dtype, size(array), size_of)) then
       status = ls_error_status()
     else if (any(size_of /= array)) then
       status = ls_error_set_text(LS_ERR_SHAPE, "ls_array_copy: in the order of Fortran, the tensor has shape " // &
         list(int(size_of)) // " and the array " // list(array))
-    else
-      status = LS_OK
+    else if (all(array > 0)) then
+      data = ls_data(tensor)
+      if (c_associated(data)) return
+      call rename_error("ls_data", "ls_array_copy")
+      status = ls_error_status()
     end if
   end function
 
@@ -12478,7 +12486,7 @@ contains
     integer(c_int64_t) :: size(1)
     type(c_ptr) :: data
     nullify (array)
-    data = elements_of("ls_array", tensor, LS_F32, 1, size)
+    data = elements_of(tensor, LS_F32, 1, size)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
@@ -12486,18 +12494,12 @@ contains
     type(ls_tensor), intent(in) :: tensor
     real(c_float), intent(inout) :: array(:)
     real(c_float), pointer :: elements(:)
-    integer(c_int64_t) :: size_of(1)
     integer(c_int) :: status
     type(c_ptr) :: data
-    status = layout_status(tensor, LS_F32, shape(array))
-    if (status /= LS_OK .or. size(array) == 0) return
-    data = elements_of("ls_array_copy", tensor, LS_F32, 1, size_of)
-    if (c_associated(data)) then
-      call c_f_pointer(data, elements, size_of)
-      array = elements
-    else
-      status = ls_error_status()
-    end if
+    status = elements_to_copy(tensor, LS_F32, shape(array), data)
+    if (.not. c_associated(data)) return
+    call c_f_pointer(data, elements, shape(array))
+    array = elements
   end function
 
   function ls_from_f32_2(array) result(tensor)
@@ -12533,7 +12535,7 @@ contains
     integer(c_int64_t) :: size(2)
     type(c_ptr) :: data
     nullify (array)
-    data = elements_of("ls_array", tensor, LS_F32, 2, size)
+    data = elements_of(tensor, LS_F32, 2, size)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
@@ -12541,18 +12543,12 @@ contains
     type(ls_tensor), intent(in) :: tensor
     real(c_float), intent(inout) :: array(:,:)
     real(c_float), pointer :: elements(:,:)
-    integer(c_int64_t) :: size_of(2)
     integer(c_int) :: status
     type(c_ptr) :: data
-    status = layout_status(tensor, LS_F32, shape(array))
-    if (status /= LS_OK .or. size(array) == 0) return
-    data = elements_of("ls_array_copy", tensor, LS_F32, 2, size_of)
-    if (c_associated(data)) then
-      call c_f_pointer(data, elements, size_of)
-      array = elements
-    else
-      status = ls_error_status()
-    end if
+    status = elements_to_copy(tensor, LS_F32, shape(array), data)
+    if (.not. c_associated(data)) return
+    call c_f_pointer(data, elements, shape(array))
+    array = elements
   end function
 
   function ls_from_f32_3(array) result(tensor)
@@ -12588,7 +12584,7 @@ contains
     integer(c_int64_t) :: size(3)
     type(c_ptr) :: data
     nullify (array)
-    data = elements_of("ls_array", tensor, LS_F32, 3, size)
+    data = elements_of(tensor, LS_F32, 3, size)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
@@ -12596,18 +12592,12 @@ contains
     type(ls_tensor), intent(in) :: tensor
     real(c_float), intent(inout) :: array(:,:,:)
     real(c_float), pointer :: elements(:,:,:)
-    integer(c_int64_t) :: size_of(3)
     integer(c_int) :: status
     type(c_ptr) :: data
-    status = layout_status(tensor, LS_F32, shape(array))
-    if (status /= LS_OK .or. size(array) == 0) return
-    data = elements_of("ls_array_copy", tensor, LS_F32, 3, size_of)
-    if (c_associated(data)) then
-      call c_f_pointer(data, elements, size_of)
-      array = elements
-    else
-      status = ls_error_status()
-    end if
+    status = elements_to_copy(tensor, LS_F32, shape(array), data)
+    if (.not. c_associated(data)) return
+    call c_f_pointer(data, elements, shape(array))
+    array = elements
   end function
 
   function ls_from_f32_4(array) result(tensor)
@@ -12643,7 +12633,7 @@ contains
     integer(c_int64_t) :: size(4)
     type(c_ptr) :: data
     nullify (array)
-    data = elements_of("ls_array", tensor, LS_F32, 4, size)
+    data = elements_of(tensor, LS_F32, 4, size)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
@@ -12651,18 +12641,12 @@ contains
     type(ls_tensor), intent(in) :: tensor
     real(c_float), intent(inout) :: array(:,:,:,:)
     real(c_float), pointer :: elements(:,:,:,:)
-    integer(c_int64_t) :: size_of(4)
     integer(c_int) :: status
     type(c_ptr) :: data
-    status = layout_status(tensor, LS_F32, shape(array))
-    if (status /= LS_OK .or. size(array) == 0) return
-    data = elements_of("ls_array_copy", tensor, LS_F32, 4, size_of)
-    if (c_associated(data)) then
-      call c_f_pointer(data, elements, size_of)
-      array = elements
-    else
-      status = ls_error_status()
-    end if
+    status = elements_to_copy(tensor, LS_F32, shape(array), data)
+    if (.not. c_associated(data)) return
+    call c_f_pointer(data, elements, shape(array))
+    array = elements
   end function
 
   function ls_from_f64_1(array) result(tensor)
@@ -12698,7 +12682,7 @@ contains
     integer(c_int64_t) :: size(1)
     type(c_ptr) :: data
     nullify (array)
-    data = elements_of("ls_array", tensor, LS_F64, 1, size)
+    data = elements_of(tensor, LS_F64, 1, size)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
@@ -12706,18 +12690,12 @@ contains
     type(ls_tensor), intent(in) :: tensor
     real(c_double), intent(inout) :: array(:)
     real(c_double), pointer :: elements(:)
-    integer(c_int64_t) :: size_of(1)
     integer(c_int) :: status
     type(c_ptr) :: data
-    status = layout_status(tensor, LS_F64, shape(array))
-    if (status /= LS_OK .or. size(array) == 0) return
-    data = elements_of("ls_array_copy", tensor, LS_F64, 1, size_of)
-    if (c_associated(data)) then
-      call c_f_pointer(data, elements, size_of)
-      array = elements
-    else
-      status = ls_error_status()
-    end if
+    status = elements_to_copy(tensor, LS_F64, shape(array), data)
+    if (.not. c_associated(data)) return
+    call c_f_pointer(data, elements, shape(array))
+    array = elements
   end function
 
   function ls_from_f64_2(array) result(tensor)
@@ -12753,7 +12731,7 @@ contains
     integer(c_int64_t) :: size(2)
     type(c_ptr) :: data
     nullify (array)
-    data = elements_of("ls_array", tensor, LS_F64, 2, size)
+    data = elements_of(tensor, LS_F64, 2, size)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
@@ -12761,18 +12739,12 @@ contains
     type(ls_tensor), intent(in) :: tensor
     real(c_double), intent(inout) :: array(:,:)
     real(c_double), pointer :: elements(:,:)
-    integer(c_int64_t) :: size_of(2)
     integer(c_int) :: status
     type(c_ptr) :: data
-    status = layout_status(tensor, LS_F64, shape(array))
-    if (status /= LS_OK .or. size(array) == 0) return
-    data = elements_of("ls_array_copy", tensor, LS_F64, 2, size_of)
-    if (c_associated(data)) then
-      call c_f_pointer(data, elements, size_of)
-      array = elements
-    else
-      status = ls_error_status()
-    end if
+    status = elements_to_copy(tensor, LS_F64, shape(array), data)
+    if (.not. c_associated(data)) return
+    call c_f_pointer(data, elements, shape(array))
+    array = elements
   end function
 
   function ls_from_f64_3(array) result(tensor)
@@ -12808,7 +12780,7 @@ contains
     integer(c_int64_t) :: size(3)
     type(c_ptr) :: data
     nullify (array)
-    data = elements_of("ls_array", tensor, LS_F64, 3, size)
+    data = elements_of(tensor, LS_F64, 3, size)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
@@ -12816,18 +12788,12 @@ contains
     type(ls_tensor), intent(in) :: tensor
     real(c_double), intent(inout) :: array(:,:,:)
     real(c_double), pointer :: elements(:,:,:)
-    integer(c_int64_t) :: size_of(3)
     integer(c_int) :: status
     type(c_ptr) :: data
-    status = layout_status(tensor, LS_F64, shape(array))
-    if (status /= LS_OK .or. size(array) == 0) return
-    data = elements_of("ls_array_copy", tensor, LS_F64, 3, size_of)
-    if (c_associated(data)) then
-      call c_f_pointer(data, elements, size_of)
-      array = elements
-    else
-      status = ls_error_status()
-    end if
+    status = elements_to_copy(tensor, LS_F64, shape(array), data)
+    if (.not. c_associated(data)) return
+    call c_f_pointer(data, elements, shape(array))
+    array = elements
   end function
 
   function ls_from_f64_4(array) result(tensor)
@@ -12863,7 +12829,7 @@ contains
     integer(c_int64_t) :: size(4)
     type(c_ptr) :: data
     nullify (array)
-    data = elements_of("ls_array", tensor, LS_F64, 4, size)
+    data = elements_of(tensor, LS_F64, 4, size)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
@@ -12871,18 +12837,12 @@ contains
     type(ls_tensor), intent(in) :: tensor
     real(c_double), intent(inout) :: array(:,:,:,:)
     real(c_double), pointer :: elements(:,:,:,:)
-    integer(c_int64_t) :: size_of(4)
     integer(c_int) :: status
     type(c_ptr) :: data
-    status = layout_status(tensor, LS_F64, shape(array))
-    if (status /= LS_OK .or. size(array) == 0) return
-    data = elements_of("ls_array_copy", tensor, LS_F64, 4, size_of)
-    if (c_associated(data)) then
-      call c_f_pointer(data, elements, size_of)
-      array = elements
-    else
-      status = ls_error_status()
-    end if
+    status = elements_to_copy(tensor, LS_F64, shape(array), data)
+    if (.not. c_associated(data)) return
+    call c_f_pointer(data, elements, shape(array))
+    array = elements
   end function
 
   function ls_from_i32_1(array) result(tensor)
@@ -12918,7 +12878,7 @@ contains
     integer(c_int64_t) :: size(1)
     type(c_ptr) :: data
     nullify (array)
-    data = elements_of("ls_array", tensor, LS_I32, 1, size)
+    data = elements_of(tensor, LS_I32, 1, size)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
@@ -12926,18 +12886,12 @@ contains
     type(ls_tensor), intent(in) :: tensor
     integer(c_int32_t), intent(inout) :: array(:)
     integer(c_int32_t), pointer :: elements(:)
-    integer(c_int64_t) :: size_of(1)
     integer(c_int) :: status
     type(c_ptr) :: data
-    status = layout_status(tensor, LS_I32, shape(array))
-    if (status /= LS_OK .or. size(array) == 0) return
-    data = elements_of("ls_array_copy", tensor, LS_I32, 1, size_of)
-    if (c_associated(data)) then
-      call c_f_pointer(data, elements, size_of)
-      array = elements
-    else
-      status = ls_error_status()
-    end if
+    status = elements_to_copy(tensor, LS_I32, shape(array), data)
+    if (.not. c_associated(data)) return
+    call c_f_pointer(data, elements, shape(array))
+    array = elements
   end function
 
   function ls_from_i32_2(array) result(tensor)
@@ -12973,7 +12927,7 @@ contains
     integer(c_int64_t) :: size(2)
     type(c_ptr) :: data
     nullify (array)
-    data = elements_of("ls_array", tensor, LS_I32, 2, size)
+    data = elements_of(tensor, LS_I32, 2, size)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
@@ -12981,18 +12935,12 @@ contains
     type(ls_tensor), intent(in) :: tensor
     integer(c_int32_t), intent(inout) :: array(:,:)
     integer(c_int32_t), pointer :: elements(:,:)
-    integer(c_int64_t) :: size_of(2)
     integer(c_int) :: status
     type(c_ptr) :: data
-    status = layout_status(tensor, LS_I32, shape(array))
-    if (status /= LS_OK .or. size(array) == 0) return
-    data = elements_of("ls_array_copy", tensor, LS_I32, 2, size_of)
-    if (c_associated(data)) then
-      call c_f_pointer(data, elements, size_of)
-      array = elements
-    else
-      status = ls_error_status()
-    end if
+    status = elements_to_copy(tensor, LS_I32, shape(array), data)
+    if (.not. c_associated(data)) return
+    call c_f_pointer(data, elements, shape(array))
+    array = elements
   end function
 
   function ls_from_i32_3(array) result(tensor)
@@ -13028,7 +12976,7 @@ contains
     integer(c_int64_t) :: size(3)
     type(c_ptr) :: data
     nullify (array)
-    data = elements_of("ls_array", tensor, LS_I32, 3, size)
+    data = elements_of(tensor, LS_I32, 3, size)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
@@ -13036,18 +12984,12 @@ contains
     type(ls_tensor), intent(in) :: tensor
     integer(c_int32_t), intent(inout) :: array(:,:,:)
     integer(c_int32_t), pointer :: elements(:,:,:)
-    integer(c_int64_t) :: size_of(3)
     integer(c_int) :: status
     type(c_ptr) :: data
-    status = layout_status(tensor, LS_I32, shape(array))
-    if (status /= LS_OK .or. size(array) == 0) return
-    data = elements_of("ls_array_copy", tensor, LS_I32, 3, size_of)
-    if (c_associated(data)) then
-      call c_f_pointer(data, elements, size_of)
-      array = elements
-    else
-      status = ls_error_status()
-    end if
+    status = elements_to_copy(tensor, LS_I32, shape(array), data)
+    if (.not. c_associated(data)) return
+    call c_f_pointer(data, elements, shape(array))
+    array = elements
   end function
 
   function ls_from_i32_4(array) result(tensor)
@@ -13083,7 +13025,7 @@ contains
     integer(c_int64_t) :: size(4)
     type(c_ptr) :: data
     nullify (array)
-    data = elements_of("ls_array", tensor, LS_I32, 4, size)
+    data = elements_of(tensor, LS_I32, 4, size)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
@@ -13091,18 +13033,12 @@ contains
     type(ls_tensor), intent(in) :: tensor
     integer(c_int32_t), intent(inout) :: array(:,:,:,:)
     integer(c_int32_t), pointer :: elements(:,:,:,:)
-    integer(c_int64_t) :: size_of(4)
     integer(c_int) :: status
     type(c_ptr) :: data
-    status = layout_status(tensor, LS_I32, shape(array))
-    if (status /= LS_OK .or. size(array) == 0) return
-    data = elements_of("ls_array_copy", tensor, LS_I32, 4, size_of)
-    if (c_associated(data)) then
-      call c_f_pointer(data, elements, size_of)
-      array = elements
-    else
-      status = ls_error_status()
-    end if
+    status = elements_to_copy(tensor, LS_I32, shape(array), data)
+    if (.not. c_associated(data)) return
+    call c_f_pointer(data, elements, shape(array))
+    array = elements
   end function
 
   function ls_from_i64_1(array) result(tensor)
@@ -13138,7 +13074,7 @@ contains
     integer(c_int64_t) :: size(1)
     type(c_ptr) :: data
     nullify (array)
-    data = elements_of("ls_array", tensor, LS_I64, 1, size)
+    data = elements_of(tensor, LS_I64, 1, size)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
@@ -13146,18 +13082,12 @@ contains
     type(ls_tensor), intent(in) :: tensor
     integer(c_int64_t), intent(inout) :: array(:)
     integer(c_int64_t), pointer :: elements(:)
-    integer(c_int64_t) :: size_of(1)
     integer(c_int) :: status
     type(c_ptr) :: data
-    status = layout_status(tensor, LS_I64, shape(array))
-    if (status /= LS_OK .or. size(array) == 0) return
-    data = elements_of("ls_array_copy", tensor, LS_I64, 1, size_of)
-    if (c_associated(data)) then
-      call c_f_pointer(data, elements, size_of)
-      array = elements
-    else
-      status = ls_error_status()
-    end if
+    status = elements_to_copy(tensor, LS_I64, shape(array), data)
+    if (.not. c_associated(data)) return
+    call c_f_pointer(data, elements, shape(array))
+    array = elements
   end function
 
   function ls_from_i64_2(array) result(tensor)
@@ -13193,7 +13123,7 @@ contains
     integer(c_int64_t) :: size(2)
     type(c_ptr) :: data
     nullify (array)
-    data = elements_of("ls_array", tensor, LS_I64, 2, size)
+    data = elements_of(tensor, LS_I64, 2, size)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
@@ -13201,18 +13131,12 @@ contains
     type(ls_tensor), intent(in) :: tensor
     integer(c_int64_t), intent(inout) :: array(:,:)
     integer(c_int64_t), pointer :: elements(:,:)
-    integer(c_int64_t) :: size_of(2)
     integer(c_int) :: status
     type(c_ptr) :: data
-    status = layout_status(tensor, LS_I64, shape(array))
-    if (status /= LS_OK .or. size(array) == 0) return
-    data = elements_of("ls_array_copy", tensor, LS_I64, 2, size_of)
-    if (c_associated(data)) then
-      call c_f_pointer(data, elements, size_of)
-      array = elements
-    else
-      status = ls_error_status()
-    end if
+    status = elements_to_copy(tensor, LS_I64, shape(array), data)
+    if (.not. c_associated(data)) return
+    call c_f_pointer(data, elements, shape(array))
+    array = elements
   end function
 
   function ls_from_i64_3(array) result(tensor)
@@ -13248,7 +13172,7 @@ contains
     integer(c_int64_t) :: size(3)
     type(c_ptr) :: data
     nullify (array)
-    data = elements_of("ls_array", tensor, LS_I64, 3, size)
+    data = elements_of(tensor, LS_I64, 3, size)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
@@ -13256,18 +13180,12 @@ contains
     type(ls_tensor), intent(in) :: tensor
     integer(c_int64_t), intent(inout) :: array(:,:,:)
     integer(c_int64_t), pointer :: elements(:,:,:)
-    integer(c_int64_t) :: size_of(3)
     integer(c_int) :: status
     type(c_ptr) :: data
-    status = layout_status(tensor, LS_I64, shape(array))
-    if (status /= LS_OK .or. size(array) == 0) return
-    data = elements_of("ls_array_copy", tensor, LS_I64, 3, size_of)
-    if (c_associated(data)) then
-      call c_f_pointer(data, elements, size_of)
-      array = elements
-    else
-      status = ls_error_status()
-    end if
+    status = elements_to_copy(tensor, LS_I64, shape(array), data)
+    if (.not. c_associated(data)) return
+    call c_f_pointer(data, elements, shape(array))
+    array = elements
   end function
 
   function ls_from_i64_4(array) result(tensor)
@@ -13303,7 +13221,7 @@ contains
     integer(c_int64_t) :: size(4)
     type(c_ptr) :: data
     nullify (array)
-    data = elements_of("ls_array", tensor, LS_I64, 4, size)
+    data = elements_of(tensor, LS_I64, 4, size)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
@@ -13311,18 +13229,12 @@ contains
     type(ls_tensor), intent(in) :: tensor
     integer(c_int64_t), intent(inout) :: array(:,:,:,:)
     integer(c_int64_t), pointer :: elements(:,:,:,:)
-    integer(c_int64_t) :: size_of(4)
     integer(c_int) :: status
     type(c_ptr) :: data
-    status = layout_status(tensor, LS_I64, shape(array))
-    if (status /= LS_OK .or. size(array) == 0) return
-    data = elements_of("ls_array_copy", tensor, LS_I64, 4, size_of)
-    if (c_associated(data)) then
-      call c_f_pointer(data, elements, size_of)
-      array = elements
-    else
-      status = ls_error_status()
-    end if
+    status = elements_to_copy(tensor, LS_I64, shape(array), data)
+    if (.not. c_associated(data)) return
+    call c_f_pointer(data, elements, shape(array))
+    array = elements
   end function
 
 end module lockstep
