@@ -1,8 +1,8 @@
   real(c_double), parameter :: LS_ZERO = tiny(1.0_c_double)
 
   ! ls_shape([rows, columns]) or ls_shape(rows, columns), and ls_axes([0, 1]) or ls_axes(0, 1). Axes count from 0, as in C,
-  ! and the last axis is contiguous in memory. Numbers of mixed kinds would match the structure constructor, so the numbers
-  ! are class(*).
+  ! and the last axis is contiguous in memory. The arguments are class(*): with specific kinds, a call with mixed integer
+  ! kinds would select the structure constructor.
   interface ls_shape
     procedure shape_of_i4, shape_of_i8, shape_of_numbers
   end interface
@@ -317,7 +317,7 @@ contains
       returned = .true.
       return
     end if
-    ! A tensor of a scope that has ended has no layout. This call then replaces the error with the library's error.
+    ! If the tensor's scope has ended, ls_shape_of fails again and sets the library's error, which explains the cause better.
     shape = ls_shape_of(tensor)
     call rename_error("ls_shape_of", call)
   end function
