@@ -8,7 +8,7 @@ endif()
 
 set(LS_FORTRAN_SOURCE ${PROJECT_SOURCE_DIR}/bindings/fortran/lockstep.f90)
 install(FILES ${LS_FORTRAN_SOURCE} DESTINATION ${CMAKE_INSTALL_DATADIR}/lockstep COMPONENT development)
-# The complete programs to which the guides for Fortran and MPI link.
+# Installs the complete programs that the Fortran and MPI guides link to.
 install(FILES examples/heat_mpi.c examples/fortran/heat.f90 examples/fortran/perceptron.f90
         DESTINATION ${CMAKE_INSTALL_DATADIR}/lockstep/examples COMPONENT development)
 if(LS_FORTRAN STREQUAL off)

@@ -1,8 +1,8 @@
   real(c_double), parameter :: LS_ZERO = tiny(1.0_c_double)
 
   ! ls_shape([rows, columns]) or ls_shape(rows, columns), and ls_axes([0, 1]) or ls_axes(0, 1). Axes count from 0, as in C,
-  ! and the last axis is contiguous in memory. Numbers of mixed kinds would match the structure constructor, so the numbers
-  ! are class(*).
+  ! and the last axis is contiguous in memory. The arguments are class(*): with specific kinds, a call with mixed integer
+  ! kinds would select the structure constructor.
   interface ls_shape
     procedure shape_of_i4, shape_of_i8, shape_of_numbers
   end interface
@@ -10,7 +10,7 @@
     procedure axes_of_i4, axes_of_i8, axes_of_numbers
   end interface
   private :: shape_of_i4, shape_of_i8, shape_of_numbers, axes_of_i4, axes_of_i8, axes_of_numbers, append, c_text, reversed, &
-    view_of, elements_of, has_layout, layout_status, missing_status, stop_with_message, set_error, rename_error, decimal, &
+    view_of, elements_of, has_layout, elements_to_copy, missing_status, stop_with_message, set_error, rename_error, decimal, &
     list, of_rank
 
 contains
@@ -44,12 +44,16 @@ contains
     if (present(h)) call append(returned, h)
   end function
 
-  ! Appends a size. A number that is not an integer becomes an invalid size, which the library refuses.
+  ! Appends an integer as a size. A value of any other type becomes an invalid size, which the library refuses.
   pure subroutine append(shape, number)
     type(ls_shape), intent(inout) :: shape
     class(*), intent(in) :: number
     shape%ndim = shape%ndim + 1
     select type (number)
+    type is (integer(c_int8_t))
+      shape%size(shape%ndim) = number
+    type is (integer(c_int16_t))
+      shape%size(shape%ndim) = number
     type is (integer(c_int))
       shape%size(shape%ndim) = number
     type is (integer(c_int64_t))
@@ -153,7 +157,7 @@ contains
   end function
 
   ! ls_check(status) and ls_check(handle) stop the program with the error message after a failed call. The message begins
-  ! with the text `where` if it is present.
+  ! with the text `where` if it is present and not blank.
   subroutine check_status(status, where)
     integer(c_int), intent(in) :: status
     character(*), intent(in), optional :: where
@@ -175,7 +179,9 @@ contains
       end subroutine
     end interface
     prefix = "lockstep" // of_rank() // ": "
-    if (present(where)) prefix = prefix // trim(where) // ": "
+    if (present(where)) then
+      if (where /= "") prefix = prefix // trim(where) // ": "
+    end if
     write (error_unit, '(a)') prefix // ls_error_message()
     flush (error_unit)
     call c_exit(1)
@@ -224,14 +230,21 @@ contains
     returned = shape_of_i8(size(ubound(size, 1):1:-1))
   end function
 
-  function view_of(shape, dtype, data, is_dense) result(tensor)
+  ! Views an array in place. For a component of an array of derived types and for z%im, gfortran 12 returns .true. from
+  ! is_contiguous and passes the address of the first component. The distance of the elements shows such an array. If it has
+  ! one element, it looks like a contiguous array.
+  function view_of(shape, dtype, first_element, last_element, element_size, is_dense) result(tensor)
     type(ls_shape), intent(in) :: shape
-    integer(c_int), intent(in) :: dtype
-    type(c_ptr), intent(in) :: data
+    integer(c_int), intent(in) :: dtype, element_size
+    type(c_ptr), intent(in) :: first_element, last_element
     logical, intent(in) :: is_dense
     type(ls_tensor) :: tensor
-    if (is_dense) then
-      tensor = ls_from_memory(shape, dtype, data, c_null_funptr)
+    integer(c_intptr_t) :: first, last, distance
+    first = transfer(first_element, first)
+    last = transfer(last_element, last)
+    distance = max(product(shape%size(:shape%ndim)) - 1, 0_c_int64_t) * element_size
+    if (is_dense .and. last - first == distance) then
+      tensor = ls_from_memory(shape, dtype, first_element, c_null_funptr)
     else
       call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not contiguous; call ls_from, which copies it")
     end if
@@ -252,13 +265,17 @@ contains
     character(*), intent(in) :: call
     integer(c_int) :: status
     character(len=:), allocatable :: text
+    integer :: at
     character(*), parameter :: what = ": the tensor is NULL"
     status = ls_error_status()
     if (status == LS_OK) status = LS_ERR_ARGUMENT
     text = ls_error_message()
-    if (index(text, what) > 0) text = text(:max(index(text, "; ls_array") - 1, 0)) ! what an earlier call has appended
-    if (text /= "") text = text // "; "
-    call set_error(status, text // call // what)
+    if (text /= "") text = "; " // text
+    ! Removes the text that an earlier call of this function appended.
+    at = max(index(text, "; ls_array", back=.true.), 1)
+    if (text(at:) == "; ls_array" // what .or. text(at:) == "; ls_array_copy" // what) text = text(:at - 1)
+    text = text // "; " // call // what
+    call set_error(status, text(3:))
   end function
 
   ! Puts the name of the Fortran procedure in place of the C function's name at the beginning of the error message.
@@ -300,39 +317,45 @@ contains
       returned = .true.
       return
     end if
-    ! A tensor of a scope that has ended has no layout. This call then replaces the error with the library's error.
+    ! If the tensor's scope has ended, ls_shape_of fails again and sets the library's error, which explains the cause better.
     shape = ls_shape_of(tensor)
     call rename_error("ls_shape_of", call)
   end function
 
-  ! Returns the address of the tensor's elements for a Fortran array pointer of this type and rank. Returns NULL and sets
-  ! this thread's error on failure. The result is also NULL if the tensor has no elements.
-  function elements_of(call, tensor, dtype, rank, size) result(data)
-    character(*), intent(in) :: call
+  ! Returns the address of the tensor's elements for the array pointer of ls_array, with this type and rank. Returns NULL and
+  ! sets this thread's error on failure. The result is also NULL if the tensor has no elements.
+  function elements_of(tensor, dtype, rank, size) result(data)
     type(ls_tensor), intent(in) :: tensor
     integer(c_int), intent(in) :: dtype, rank
     integer(c_int64_t), intent(out) :: size(:)
     type(c_ptr) :: data
     data = c_null_ptr
-    if (.not. has_layout(call, tensor, dtype, rank, size)) return
+    if (.not. has_layout("ls_array", tensor, dtype, rank, size)) return
     data = ls_data(tensor)
-    if (.not. c_associated(data)) call rename_error("ls_data", call)
+    if (.not. c_associated(data)) call rename_error("ls_data", "ls_array")
   end function
 
-  ! Returns LS_OK if ls_array_copy can copy the tensor into an array of this shape. Otherwise sets this thread's error.
-  function layout_status(tensor, dtype, array) result(status)
+  ! Returns LS_OK if ls_array_copy can copy the tensor into an array of this shape, and sets `data` to the address of the
+  ! tensor's elements, or to NULL if the tensor has no elements. Otherwise sets `data` to NULL and sets this thread's error.
+  function elements_to_copy(tensor, dtype, array, data) result(status)
     type(ls_tensor), intent(in) :: tensor
     integer(c_int), intent(in) :: dtype
     integer, intent(in) :: array(:)
+    type(c_ptr), intent(out) :: data
     integer(c_int) :: status
     integer(c_int64_t) :: size_of(size(array))
+    data = c_null_ptr
+    status = LS_OK
     if (.not. has_layout("ls_array_copy", tensor, dtype, size(array), size_of)) then
       status = ls_error_status()
     else if (any(size_of /= array)) then
       status = ls_error_set_text(LS_ERR_SHAPE, "ls_array_copy: in the order of Fortran, the tensor has shape " // &
         list(int(size_of)) // " and the array " // list(array))
-    else
-      status = LS_OK
+    else if (all(array > 0)) then
+      data = ls_data(tensor)
+      if (c_associated(data)) return
+      call rename_error("ls_data", "ls_array_copy")
+      status = ls_error_status()
     end if
   end function
 

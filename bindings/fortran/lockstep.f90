@@ -991,8 +991,8 @@ module lockstep
   real(c_double), parameter :: LS_ZERO = tiny(1.0_c_double)
 
   ! ls_shape([rows, columns]) or ls_shape(rows, columns), and ls_axes([0, 1]) or ls_axes(0, 1). Axes count from 0, as in C,
-  ! and the last axis is contiguous in memory. Numbers of mixed kinds would match the structure constructor, so the numbers
-  ! are class(*).
+  ! and the last axis is contiguous in memory. The arguments are class(*): with specific kinds, a call with mixed integer
+  ! kinds would select the structure constructor.
   interface ls_shape
     procedure shape_of_i4, shape_of_i8, shape_of_numbers
   end interface
@@ -1000,7 +1000,7 @@ module lockstep
     procedure axes_of_i4, axes_of_i8, axes_of_numbers
   end interface
   private :: shape_of_i4, shape_of_i8, shape_of_numbers, axes_of_i4, axes_of_i8, axes_of_numbers, append, c_text, reversed, &
-    view_of, elements_of, has_layout, layout_status, missing_status, stop_with_message, set_error, rename_error, decimal, &
+    view_of, elements_of, has_layout, elements_to_copy, missing_status, stop_with_message, set_error, rename_error, decimal, &
     list, of_rank
 
 
@@ -4254,12 +4254,16 @@ contains
     if (present(h)) call append(returned, h)
   end function
 
-  ! Appends a size. A number that is not an integer becomes an invalid size, which the library refuses.
+  ! Appends an integer as a size. A value of any other type becomes an invalid size, which the library refuses.
   pure subroutine append(shape, number)
     type(ls_shape), intent(inout) :: shape
     class(*), intent(in) :: number
     shape%ndim = shape%ndim + 1
     select type (number)
+    type is (integer(c_int8_t))
+      shape%size(shape%ndim) = number
+    type is (integer(c_int16_t))
+      shape%size(shape%ndim) = number
     type is (integer(c_int))
       shape%size(shape%ndim) = number
     type is (integer(c_int64_t))
@@ -4363,7 +4367,7 @@ contains
   end function
 
   ! ls_check(status) and ls_check(handle) stop the program with the error message after a failed call. The message begins
-  ! with the text `where` if it is present.
+  ! with the text `where` if it is present and not blank.
   subroutine check_status(status, where)
     integer(c_int), intent(in) :: status
     character(*), intent(in), optional :: where
@@ -4385,7 +4389,9 @@ contains
       end subroutine
     end interface
     prefix = "lockstep" // of_rank() // ": "
-    if (present(where)) prefix = prefix // trim(where) // ": "
+    if (present(where)) then
+      if (where /= "") prefix = prefix // trim(where) // ": "
+    end if
     write (error_unit, '(a)') prefix // ls_error_message()
     flush (error_unit)
     call c_exit(1)
@@ -4434,14 +4440,21 @@ contains
     returned = shape_of_i8(size(ubound(size, 1):1:-1))
   end function
 
-  function view_of(shape, dtype, data, is_dense) result(tensor)
+  ! Views an array in place. For a component of an array of derived types and for z%im, gfortran 12 returns .true. from
+  ! is_contiguous and passes the address of the first component. The distance of the elements shows such an array. If it has
+  ! one element, it looks like a contiguous array.
+  function view_of(shape, dtype, first_element, last_element, element_size, is_dense) result(tensor)
     type(ls_shape), intent(in) :: shape
-    integer(c_int), intent(in) :: dtype
-    type(c_ptr), intent(in) :: data
+    integer(c_int), intent(in) :: dtype, element_size
+    type(c_ptr), intent(in) :: first_element, last_element
     logical, intent(in) :: is_dense
     type(ls_tensor) :: tensor
-    if (is_dense) then
-      tensor = ls_from_memory(shape, dtype, data, c_null_funptr)
+    integer(c_intptr_t) :: first, last, distance
+    first = transfer(first_element, first)
+    last = transfer(last_element, last)
+    distance = max(product(shape%size(:shape%ndim)) - 1, 0_c_int64_t) * element_size
+    if (is_dense .and. last - first == distance) then
+      tensor = ls_from_memory(shape, dtype, first_element, c_null_funptr)
     else
       call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not contiguous; call ls_from, which copies it")
     end if
@@ -4462,13 +4475,17 @@ contains
     character(*), intent(in) :: call
     integer(c_int) :: status
     character(len=:), allocatable :: text
+    integer :: at
     character(*), parameter :: what = ": the tensor is NULL"
     status = ls_error_status()
     if (status == LS_OK) status = LS_ERR_ARGUMENT
     text = ls_error_message()
-    if (index(text, what) > 0) text = text(:max(index(text, "; ls_array") - 1, 0)) ! what an earlier call has appended
-    if (text /= "") text = text // "; "
-    call set_error(status, text // call // what)
+    if (text /= "") text = "; " // text
+    ! Removes the text that an earlier call of this function appended.
+    at = max(index(text, "; ls_array", back=.true.), 1)
+    if (text(at:) == "; ls_array" // what .or. text(at:) == "; ls_array_copy" // what) text = text(:at - 1)
+    text = text // "; " // call // what
+    call set_error(status, text(3:))
   end function
 
   ! Puts the name of the Fortran procedure in place of the C function's name at the beginning of the error message.
@@ -4510,39 +4527,45 @@ contains
       returned = .true.
       return
     end if
-    ! A tensor of a scope that has ended has no layout. This call then replaces the error with the library's error.
+    ! If the tensor's scope has ended, ls_shape_of fails again and sets the library's error, which explains the cause better.
     shape = ls_shape_of(tensor)
     call rename_error("ls_shape_of", call)
   end function
 
-  ! Returns the address of the tensor's elements for a Fortran array pointer of this type and rank. Returns NULL and sets
-  ! this thread's error on failure. The result is also NULL if the tensor has no elements.
-  function elements_of(call, tensor, dtype, rank, size) result(data)
-    character(*), intent(in) :: call
+  ! Returns the address of the tensor's elements for the array pointer of ls_array, with this type and rank. Returns NULL and
+  ! sets this thread's error on failure. The result is also NULL if the tensor has no elements.
+  function elements_of(tensor, dtype, rank, size) result(data)
     type(ls_tensor), intent(in) :: tensor
     integer(c_int), intent(in) :: dtype, rank
     integer(c_int64_t), intent(out) :: size(:)
     type(c_ptr) :: data
     data = c_null_ptr
-    if (.not. has_layout(call, tensor, dtype, rank, size)) return
+    if (.not. has_layout("ls_array", tensor, dtype, rank, size)) return
     data = ls_data(tensor)
-    if (.not. c_associated(data)) call rename_error("ls_data", call)
+    if (.not. c_associated(data)) call rename_error("ls_data", "ls_array")
   end function
 
-  ! Returns LS_OK if ls_array_copy can copy the tensor into an array of this shape. Otherwise sets this thread's error.
-  function layout_status(tensor, dtype, array) result(status)
+  ! Returns LS_OK if ls_array_copy can copy the tensor into an array of this shape, and sets `data` to the address of the
+  ! tensor's elements, or to NULL if the tensor has no elements. Otherwise sets `data` to NULL and sets this thread's error.
+  function elements_to_copy(tensor, dtype, array, data) result(status)
     type(ls_tensor), intent(in) :: tensor
     integer(c_int), intent(in) :: dtype
     integer, intent(in) :: array(:)
+    type(c_ptr), intent(out) :: data
     integer(c_int) :: status
     integer(c_int64_t) :: size_of(size(array))
+    data = c_null_ptr
+    status = LS_OK
     if (.not. has_layout("ls_array_copy", tensor, dtype, size(array), size_of)) then
       status = ls_error_status()
     else if (any(size_of /= array)) then
       status = ls_error_set_text(LS_ERR_SHAPE, "ls_array_copy: in the order of Fortran, the tensor has shape " // &
         list(int(size_of)) // " and the array " // list(array))
-    else
-      status = LS_OK
+    else if (all(array > 0)) then
+      data = ls_data(tensor)
+      if (c_associated(data)) return
+      call rename_error("ls_data", "ls_array_copy")
+      status = ls_error_status()
     end if
   end function
 
@@ -12442,14 +12465,19 @@ contains
   function ls_view_f32_1(array) result(tensor)
     real(c_float), pointer, intent(in) :: array(:)
     type(ls_tensor) :: tensor
-    type(c_ptr) :: data
-    data = c_null_ptr
+    type(c_ptr) :: first_element, last_element
+    first_element = c_null_ptr
+    last_element = c_null_ptr
     if (.not. associated(array)) then
       call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not allocated or the pointer is not associated")
       return
     end if
-    if (size(array) > 0) data = c_loc(array(lbound(array, 1)))
-    tensor = view_of(reversed(shape(array, c_int64_t)), LS_F32, data, is_contiguous(array))
+    if (size(array) > 0) then
+      first_element = c_loc(array(lbound(array, 1)))
+      last_element = c_loc(array(ubound(array, 1)))
+    end if
+    tensor = view_of(reversed(shape(array, c_int64_t)), LS_F32, first_element, last_element, storage_size(array) / 8, &
+      is_contiguous(array))
   end function
 
   subroutine ls_array_f32_1(tensor, array)
@@ -12458,7 +12486,7 @@ contains
     integer(c_int64_t) :: size(1)
     type(c_ptr) :: data
     nullify (array)
-    data = elements_of("ls_array", tensor, LS_F32, 1, size)
+    data = elements_of(tensor, LS_F32, 1, size)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
@@ -12466,18 +12494,12 @@ contains
     type(ls_tensor), intent(in) :: tensor
     real(c_float), intent(inout) :: array(:)
     real(c_float), pointer :: elements(:)
-    integer(c_int64_t) :: size_of(1)
     integer(c_int) :: status
     type(c_ptr) :: data
-    status = layout_status(tensor, LS_F32, shape(array))
-    if (status /= LS_OK .or. size(array) == 0) return
-    data = elements_of("ls_array_copy", tensor, LS_F32, 1, size_of)
-    if (c_associated(data)) then
-      call c_f_pointer(data, elements, size_of)
-      array = elements
-    else
-      status = ls_error_status()
-    end if
+    status = elements_to_copy(tensor, LS_F32, shape(array), data)
+    if (.not. c_associated(data)) return
+    call c_f_pointer(data, elements, shape(array))
+    array = elements
   end function
 
   function ls_from_f32_2(array) result(tensor)
@@ -12492,14 +12514,19 @@ contains
   function ls_view_f32_2(array) result(tensor)
     real(c_float), pointer, intent(in) :: array(:,:)
     type(ls_tensor) :: tensor
-    type(c_ptr) :: data
-    data = c_null_ptr
+    type(c_ptr) :: first_element, last_element
+    first_element = c_null_ptr
+    last_element = c_null_ptr
     if (.not. associated(array)) then
       call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not allocated or the pointer is not associated")
       return
     end if
-    if (size(array) > 0) data = c_loc(array(lbound(array, 1), lbound(array, 2)))
-    tensor = view_of(reversed(shape(array, c_int64_t)), LS_F32, data, is_contiguous(array))
+    if (size(array) > 0) then
+      first_element = c_loc(array(lbound(array, 1), lbound(array, 2)))
+      last_element = c_loc(array(ubound(array, 1), ubound(array, 2)))
+    end if
+    tensor = view_of(reversed(shape(array, c_int64_t)), LS_F32, first_element, last_element, storage_size(array) / 8, &
+      is_contiguous(array))
   end function
 
   subroutine ls_array_f32_2(tensor, array)
@@ -12508,7 +12535,7 @@ contains
     integer(c_int64_t) :: size(2)
     type(c_ptr) :: data
     nullify (array)
-    data = elements_of("ls_array", tensor, LS_F32, 2, size)
+    data = elements_of(tensor, LS_F32, 2, size)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
@@ -12516,18 +12543,12 @@ contains
     type(ls_tensor), intent(in) :: tensor
     real(c_float), intent(inout) :: array(:,:)
     real(c_float), pointer :: elements(:,:)
-    integer(c_int64_t) :: size_of(2)
     integer(c_int) :: status
     type(c_ptr) :: data
-    status = layout_status(tensor, LS_F32, shape(array))
-    if (status /= LS_OK .or. size(array) == 0) return
-    data = elements_of("ls_array_copy", tensor, LS_F32, 2, size_of)
-    if (c_associated(data)) then
-      call c_f_pointer(data, elements, size_of)
-      array = elements
-    else
-      status = ls_error_status()
-    end if
+    status = elements_to_copy(tensor, LS_F32, shape(array), data)
+    if (.not. c_associated(data)) return
+    call c_f_pointer(data, elements, shape(array))
+    array = elements
   end function
 
   function ls_from_f32_3(array) result(tensor)
@@ -12542,14 +12563,19 @@ contains
   function ls_view_f32_3(array) result(tensor)
     real(c_float), pointer, intent(in) :: array(:,:,:)
     type(ls_tensor) :: tensor
-    type(c_ptr) :: data
-    data = c_null_ptr
+    type(c_ptr) :: first_element, last_element
+    first_element = c_null_ptr
+    last_element = c_null_ptr
     if (.not. associated(array)) then
       call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not allocated or the pointer is not associated")
       return
     end if
-    if (size(array) > 0) data = c_loc(array(lbound(array, 1), lbound(array, 2), lbound(array, 3)))
-    tensor = view_of(reversed(shape(array, c_int64_t)), LS_F32, data, is_contiguous(array))
+    if (size(array) > 0) then
+      first_element = c_loc(array(lbound(array, 1), lbound(array, 2), lbound(array, 3)))
+      last_element = c_loc(array(ubound(array, 1), ubound(array, 2), ubound(array, 3)))
+    end if
+    tensor = view_of(reversed(shape(array, c_int64_t)), LS_F32, first_element, last_element, storage_size(array) / 8, &
+      is_contiguous(array))
   end function
 
   subroutine ls_array_f32_3(tensor, array)
@@ -12558,7 +12584,7 @@ contains
     integer(c_int64_t) :: size(3)
     type(c_ptr) :: data
     nullify (array)
-    data = elements_of("ls_array", tensor, LS_F32, 3, size)
+    data = elements_of(tensor, LS_F32, 3, size)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
@@ -12566,18 +12592,12 @@ contains
     type(ls_tensor), intent(in) :: tensor
     real(c_float), intent(inout) :: array(:,:,:)
     real(c_float), pointer :: elements(:,:,:)
-    integer(c_int64_t) :: size_of(3)
     integer(c_int) :: status
     type(c_ptr) :: data
-    status = layout_status(tensor, LS_F32, shape(array))
-    if (status /= LS_OK .or. size(array) == 0) return
-    data = elements_of("ls_array_copy", tensor, LS_F32, 3, size_of)
-    if (c_associated(data)) then
-      call c_f_pointer(data, elements, size_of)
-      array = elements
-    else
-      status = ls_error_status()
-    end if
+    status = elements_to_copy(tensor, LS_F32, shape(array), data)
+    if (.not. c_associated(data)) return
+    call c_f_pointer(data, elements, shape(array))
+    array = elements
   end function
 
   function ls_from_f32_4(array) result(tensor)
@@ -12592,14 +12612,19 @@ contains
   function ls_view_f32_4(array) result(tensor)
     real(c_float), pointer, intent(in) :: array(:,:,:,:)
     type(ls_tensor) :: tensor
-    type(c_ptr) :: data
-    data = c_null_ptr
+    type(c_ptr) :: first_element, last_element
+    first_element = c_null_ptr
+    last_element = c_null_ptr
     if (.not. associated(array)) then
       call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not allocated or the pointer is not associated")
       return
     end if
-    if (size(array) > 0) data = c_loc(array(lbound(array, 1), lbound(array, 2), lbound(array, 3), lbound(array, 4)))
-    tensor = view_of(reversed(shape(array, c_int64_t)), LS_F32, data, is_contiguous(array))
+    if (size(array) > 0) then
+      first_element = c_loc(array(lbound(array, 1), lbound(array, 2), lbound(array, 3), lbound(array, 4)))
+      last_element = c_loc(array(ubound(array, 1), ubound(array, 2), ubound(array, 3), ubound(array, 4)))
+    end if
+    tensor = view_of(reversed(shape(array, c_int64_t)), LS_F32, first_element, last_element, storage_size(array) / 8, &
+      is_contiguous(array))
   end function
 
   subroutine ls_array_f32_4(tensor, array)
@@ -12608,7 +12633,7 @@ contains
     integer(c_int64_t) :: size(4)
     type(c_ptr) :: data
     nullify (array)
-    data = elements_of("ls_array", tensor, LS_F32, 4, size)
+    data = elements_of(tensor, LS_F32, 4, size)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
@@ -12616,18 +12641,12 @@ contains
     type(ls_tensor), intent(in) :: tensor
     real(c_float), intent(inout) :: array(:,:,:,:)
     real(c_float), pointer :: elements(:,:,:,:)
-    integer(c_int64_t) :: size_of(4)
     integer(c_int) :: status
     type(c_ptr) :: data
-    status = layout_status(tensor, LS_F32, shape(array))
-    if (status /= LS_OK .or. size(array) == 0) return
-    data = elements_of("ls_array_copy", tensor, LS_F32, 4, size_of)
-    if (c_associated(data)) then
-      call c_f_pointer(data, elements, size_of)
-      array = elements
-    else
-      status = ls_error_status()
-    end if
+    status = elements_to_copy(tensor, LS_F32, shape(array), data)
+    if (.not. c_associated(data)) return
+    call c_f_pointer(data, elements, shape(array))
+    array = elements
   end function
 
   function ls_from_f64_1(array) result(tensor)
@@ -12642,14 +12661,19 @@ contains
   function ls_view_f64_1(array) result(tensor)
     real(c_double), pointer, intent(in) :: array(:)
     type(ls_tensor) :: tensor
-    type(c_ptr) :: data
-    data = c_null_ptr
+    type(c_ptr) :: first_element, last_element
+    first_element = c_null_ptr
+    last_element = c_null_ptr
     if (.not. associated(array)) then
       call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not allocated or the pointer is not associated")
       return
     end if
-    if (size(array) > 0) data = c_loc(array(lbound(array, 1)))
-    tensor = view_of(reversed(shape(array, c_int64_t)), LS_F64, data, is_contiguous(array))
+    if (size(array) > 0) then
+      first_element = c_loc(array(lbound(array, 1)))
+      last_element = c_loc(array(ubound(array, 1)))
+    end if
+    tensor = view_of(reversed(shape(array, c_int64_t)), LS_F64, first_element, last_element, storage_size(array) / 8, &
+      is_contiguous(array))
   end function
 
   subroutine ls_array_f64_1(tensor, array)
@@ -12658,7 +12682,7 @@ contains
     integer(c_int64_t) :: size(1)
     type(c_ptr) :: data
     nullify (array)
-    data = elements_of("ls_array", tensor, LS_F64, 1, size)
+    data = elements_of(tensor, LS_F64, 1, size)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
@@ -12666,18 +12690,12 @@ contains
     type(ls_tensor), intent(in) :: tensor
     real(c_double), intent(inout) :: array(:)
     real(c_double), pointer :: elements(:)
-    integer(c_int64_t) :: size_of(1)
     integer(c_int) :: status
     type(c_ptr) :: data
-    status = layout_status(tensor, LS_F64, shape(array))
-    if (status /= LS_OK .or. size(array) == 0) return
-    data = elements_of("ls_array_copy", tensor, LS_F64, 1, size_of)
-    if (c_associated(data)) then
-      call c_f_pointer(data, elements, size_of)
-      array = elements
-    else
-      status = ls_error_status()
-    end if
+    status = elements_to_copy(tensor, LS_F64, shape(array), data)
+    if (.not. c_associated(data)) return
+    call c_f_pointer(data, elements, shape(array))
+    array = elements
   end function
 
   function ls_from_f64_2(array) result(tensor)
@@ -12692,14 +12710,19 @@ contains
   function ls_view_f64_2(array) result(tensor)
     real(c_double), pointer, intent(in) :: array(:,:)
     type(ls_tensor) :: tensor
-    type(c_ptr) :: data
-    data = c_null_ptr
+    type(c_ptr) :: first_element, last_element
+    first_element = c_null_ptr
+    last_element = c_null_ptr
     if (.not. associated(array)) then
       call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not allocated or the pointer is not associated")
       return
     end if
-    if (size(array) > 0) data = c_loc(array(lbound(array, 1), lbound(array, 2)))
-    tensor = view_of(reversed(shape(array, c_int64_t)), LS_F64, data, is_contiguous(array))
+    if (size(array) > 0) then
+      first_element = c_loc(array(lbound(array, 1), lbound(array, 2)))
+      last_element = c_loc(array(ubound(array, 1), ubound(array, 2)))
+    end if
+    tensor = view_of(reversed(shape(array, c_int64_t)), LS_F64, first_element, last_element, storage_size(array) / 8, &
+      is_contiguous(array))
   end function
 
   subroutine ls_array_f64_2(tensor, array)
@@ -12708,7 +12731,7 @@ contains
     integer(c_int64_t) :: size(2)
     type(c_ptr) :: data
     nullify (array)
-    data = elements_of("ls_array", tensor, LS_F64, 2, size)
+    data = elements_of(tensor, LS_F64, 2, size)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
@@ -12716,18 +12739,12 @@ contains
     type(ls_tensor), intent(in) :: tensor
     real(c_double), intent(inout) :: array(:,:)
     real(c_double), pointer :: elements(:,:)
-    integer(c_int64_t) :: size_of(2)
     integer(c_int) :: status
     type(c_ptr) :: data
-    status = layout_status(tensor, LS_F64, shape(array))
-    if (status /= LS_OK .or. size(array) == 0) return
-    data = elements_of("ls_array_copy", tensor, LS_F64, 2, size_of)
-    if (c_associated(data)) then
-      call c_f_pointer(data, elements, size_of)
-      array = elements
-    else
-      status = ls_error_status()
-    end if
+    status = elements_to_copy(tensor, LS_F64, shape(array), data)
+    if (.not. c_associated(data)) return
+    call c_f_pointer(data, elements, shape(array))
+    array = elements
   end function
 
   function ls_from_f64_3(array) result(tensor)
@@ -12742,14 +12759,19 @@ contains
   function ls_view_f64_3(array) result(tensor)
     real(c_double), pointer, intent(in) :: array(:,:,:)
     type(ls_tensor) :: tensor
-    type(c_ptr) :: data
-    data = c_null_ptr
+    type(c_ptr) :: first_element, last_element
+    first_element = c_null_ptr
+    last_element = c_null_ptr
     if (.not. associated(array)) then
       call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not allocated or the pointer is not associated")
       return
     end if
-    if (size(array) > 0) data = c_loc(array(lbound(array, 1), lbound(array, 2), lbound(array, 3)))
-    tensor = view_of(reversed(shape(array, c_int64_t)), LS_F64, data, is_contiguous(array))
+    if (size(array) > 0) then
+      first_element = c_loc(array(lbound(array, 1), lbound(array, 2), lbound(array, 3)))
+      last_element = c_loc(array(ubound(array, 1), ubound(array, 2), ubound(array, 3)))
+    end if
+    tensor = view_of(reversed(shape(array, c_int64_t)), LS_F64, first_element, last_element, storage_size(array) / 8, &
+      is_contiguous(array))
   end function
 
   subroutine ls_array_f64_3(tensor, array)
@@ -12758,7 +12780,7 @@ contains
     integer(c_int64_t) :: size(3)
     type(c_ptr) :: data
     nullify (array)
-    data = elements_of("ls_array", tensor, LS_F64, 3, size)
+    data = elements_of(tensor, LS_F64, 3, size)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
@@ -12766,18 +12788,12 @@ contains
     type(ls_tensor), intent(in) :: tensor
     real(c_double), intent(inout) :: array(:,:,:)
     real(c_double), pointer :: elements(:,:,:)
-    integer(c_int64_t) :: size_of(3)
     integer(c_int) :: status
     type(c_ptr) :: data
-    status = layout_status(tensor, LS_F64, shape(array))
-    if (status /= LS_OK .or. size(array) == 0) return
-    data = elements_of("ls_array_copy", tensor, LS_F64, 3, size_of)
-    if (c_associated(data)) then
-      call c_f_pointer(data, elements, size_of)
-      array = elements
-    else
-      status = ls_error_status()
-    end if
+    status = elements_to_copy(tensor, LS_F64, shape(array), data)
+    if (.not. c_associated(data)) return
+    call c_f_pointer(data, elements, shape(array))
+    array = elements
   end function
 
   function ls_from_f64_4(array) result(tensor)
@@ -12792,14 +12808,19 @@ contains
   function ls_view_f64_4(array) result(tensor)
     real(c_double), pointer, intent(in) :: array(:,:,:,:)
     type(ls_tensor) :: tensor
-    type(c_ptr) :: data
-    data = c_null_ptr
+    type(c_ptr) :: first_element, last_element
+    first_element = c_null_ptr
+    last_element = c_null_ptr
     if (.not. associated(array)) then
       call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not allocated or the pointer is not associated")
       return
     end if
-    if (size(array) > 0) data = c_loc(array(lbound(array, 1), lbound(array, 2), lbound(array, 3), lbound(array, 4)))
-    tensor = view_of(reversed(shape(array, c_int64_t)), LS_F64, data, is_contiguous(array))
+    if (size(array) > 0) then
+      first_element = c_loc(array(lbound(array, 1), lbound(array, 2), lbound(array, 3), lbound(array, 4)))
+      last_element = c_loc(array(ubound(array, 1), ubound(array, 2), ubound(array, 3), ubound(array, 4)))
+    end if
+    tensor = view_of(reversed(shape(array, c_int64_t)), LS_F64, first_element, last_element, storage_size(array) / 8, &
+      is_contiguous(array))
   end function
 
   subroutine ls_array_f64_4(tensor, array)
@@ -12808,7 +12829,7 @@ contains
     integer(c_int64_t) :: size(4)
     type(c_ptr) :: data
     nullify (array)
-    data = elements_of("ls_array", tensor, LS_F64, 4, size)
+    data = elements_of(tensor, LS_F64, 4, size)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
@@ -12816,18 +12837,12 @@ contains
     type(ls_tensor), intent(in) :: tensor
     real(c_double), intent(inout) :: array(:,:,:,:)
     real(c_double), pointer :: elements(:,:,:,:)
-    integer(c_int64_t) :: size_of(4)
     integer(c_int) :: status
     type(c_ptr) :: data
-    status = layout_status(tensor, LS_F64, shape(array))
-    if (status /= LS_OK .or. size(array) == 0) return
-    data = elements_of("ls_array_copy", tensor, LS_F64, 4, size_of)
-    if (c_associated(data)) then
-      call c_f_pointer(data, elements, size_of)
-      array = elements
-    else
-      status = ls_error_status()
-    end if
+    status = elements_to_copy(tensor, LS_F64, shape(array), data)
+    if (.not. c_associated(data)) return
+    call c_f_pointer(data, elements, shape(array))
+    array = elements
   end function
 
   function ls_from_i32_1(array) result(tensor)
@@ -12842,14 +12857,19 @@ contains
   function ls_view_i32_1(array) result(tensor)
     integer(c_int32_t), pointer, intent(in) :: array(:)
     type(ls_tensor) :: tensor
-    type(c_ptr) :: data
-    data = c_null_ptr
+    type(c_ptr) :: first_element, last_element
+    first_element = c_null_ptr
+    last_element = c_null_ptr
     if (.not. associated(array)) then
       call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not allocated or the pointer is not associated")
       return
     end if
-    if (size(array) > 0) data = c_loc(array(lbound(array, 1)))
-    tensor = view_of(reversed(shape(array, c_int64_t)), LS_I32, data, is_contiguous(array))
+    if (size(array) > 0) then
+      first_element = c_loc(array(lbound(array, 1)))
+      last_element = c_loc(array(ubound(array, 1)))
+    end if
+    tensor = view_of(reversed(shape(array, c_int64_t)), LS_I32, first_element, last_element, storage_size(array) / 8, &
+      is_contiguous(array))
   end function
 
   subroutine ls_array_i32_1(tensor, array)
@@ -12858,7 +12878,7 @@ contains
     integer(c_int64_t) :: size(1)
     type(c_ptr) :: data
     nullify (array)
-    data = elements_of("ls_array", tensor, LS_I32, 1, size)
+    data = elements_of(tensor, LS_I32, 1, size)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
@@ -12866,18 +12886,12 @@ contains
     type(ls_tensor), intent(in) :: tensor
     integer(c_int32_t), intent(inout) :: array(:)
     integer(c_int32_t), pointer :: elements(:)
-    integer(c_int64_t) :: size_of(1)
     integer(c_int) :: status
     type(c_ptr) :: data
-    status = layout_status(tensor, LS_I32, shape(array))
-    if (status /= LS_OK .or. size(array) == 0) return
-    data = elements_of("ls_array_copy", tensor, LS_I32, 1, size_of)
-    if (c_associated(data)) then
-      call c_f_pointer(data, elements, size_of)
-      array = elements
-    else
-      status = ls_error_status()
-    end if
+    status = elements_to_copy(tensor, LS_I32, shape(array), data)
+    if (.not. c_associated(data)) return
+    call c_f_pointer(data, elements, shape(array))
+    array = elements
   end function
 
   function ls_from_i32_2(array) result(tensor)
@@ -12892,14 +12906,19 @@ contains
   function ls_view_i32_2(array) result(tensor)
     integer(c_int32_t), pointer, intent(in) :: array(:,:)
     type(ls_tensor) :: tensor
-    type(c_ptr) :: data
-    data = c_null_ptr
+    type(c_ptr) :: first_element, last_element
+    first_element = c_null_ptr
+    last_element = c_null_ptr
     if (.not. associated(array)) then
       call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not allocated or the pointer is not associated")
       return
     end if
-    if (size(array) > 0) data = c_loc(array(lbound(array, 1), lbound(array, 2)))
-    tensor = view_of(reversed(shape(array, c_int64_t)), LS_I32, data, is_contiguous(array))
+    if (size(array) > 0) then
+      first_element = c_loc(array(lbound(array, 1), lbound(array, 2)))
+      last_element = c_loc(array(ubound(array, 1), ubound(array, 2)))
+    end if
+    tensor = view_of(reversed(shape(array, c_int64_t)), LS_I32, first_element, last_element, storage_size(array) / 8, &
+      is_contiguous(array))
   end function
 
   subroutine ls_array_i32_2(tensor, array)
@@ -12908,7 +12927,7 @@ contains
     integer(c_int64_t) :: size(2)
     type(c_ptr) :: data
     nullify (array)
-    data = elements_of("ls_array", tensor, LS_I32, 2, size)
+    data = elements_of(tensor, LS_I32, 2, size)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
@@ -12916,18 +12935,12 @@ contains
     type(ls_tensor), intent(in) :: tensor
     integer(c_int32_t), intent(inout) :: array(:,:)
     integer(c_int32_t), pointer :: elements(:,:)
-    integer(c_int64_t) :: size_of(2)
     integer(c_int) :: status
     type(c_ptr) :: data
-    status = layout_status(tensor, LS_I32, shape(array))
-    if (status /= LS_OK .or. size(array) == 0) return
-    data = elements_of("ls_array_copy", tensor, LS_I32, 2, size_of)
-    if (c_associated(data)) then
-      call c_f_pointer(data, elements, size_of)
-      array = elements
-    else
-      status = ls_error_status()
-    end if
+    status = elements_to_copy(tensor, LS_I32, shape(array), data)
+    if (.not. c_associated(data)) return
+    call c_f_pointer(data, elements, shape(array))
+    array = elements
   end function
 
   function ls_from_i32_3(array) result(tensor)
@@ -12942,14 +12955,19 @@ contains
   function ls_view_i32_3(array) result(tensor)
     integer(c_int32_t), pointer, intent(in) :: array(:,:,:)
     type(ls_tensor) :: tensor
-    type(c_ptr) :: data
-    data = c_null_ptr
+    type(c_ptr) :: first_element, last_element
+    first_element = c_null_ptr
+    last_element = c_null_ptr
     if (.not. associated(array)) then
       call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not allocated or the pointer is not associated")
       return
     end if
-    if (size(array) > 0) data = c_loc(array(lbound(array, 1), lbound(array, 2), lbound(array, 3)))
-    tensor = view_of(reversed(shape(array, c_int64_t)), LS_I32, data, is_contiguous(array))
+    if (size(array) > 0) then
+      first_element = c_loc(array(lbound(array, 1), lbound(array, 2), lbound(array, 3)))
+      last_element = c_loc(array(ubound(array, 1), ubound(array, 2), ubound(array, 3)))
+    end if
+    tensor = view_of(reversed(shape(array, c_int64_t)), LS_I32, first_element, last_element, storage_size(array) / 8, &
+      is_contiguous(array))
   end function
 
   subroutine ls_array_i32_3(tensor, array)
@@ -12958,7 +12976,7 @@ contains
     integer(c_int64_t) :: size(3)
     type(c_ptr) :: data
     nullify (array)
-    data = elements_of("ls_array", tensor, LS_I32, 3, size)
+    data = elements_of(tensor, LS_I32, 3, size)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
@@ -12966,18 +12984,12 @@ contains
     type(ls_tensor), intent(in) :: tensor
     integer(c_int32_t), intent(inout) :: array(:,:,:)
     integer(c_int32_t), pointer :: elements(:,:,:)
-    integer(c_int64_t) :: size_of(3)
     integer(c_int) :: status
     type(c_ptr) :: data
-    status = layout_status(tensor, LS_I32, shape(array))
-    if (status /= LS_OK .or. size(array) == 0) return
-    data = elements_of("ls_array_copy", tensor, LS_I32, 3, size_of)
-    if (c_associated(data)) then
-      call c_f_pointer(data, elements, size_of)
-      array = elements
-    else
-      status = ls_error_status()
-    end if
+    status = elements_to_copy(tensor, LS_I32, shape(array), data)
+    if (.not. c_associated(data)) return
+    call c_f_pointer(data, elements, shape(array))
+    array = elements
   end function
 
   function ls_from_i32_4(array) result(tensor)
@@ -12992,14 +13004,19 @@ contains
   function ls_view_i32_4(array) result(tensor)
     integer(c_int32_t), pointer, intent(in) :: array(:,:,:,:)
     type(ls_tensor) :: tensor
-    type(c_ptr) :: data
-    data = c_null_ptr
+    type(c_ptr) :: first_element, last_element
+    first_element = c_null_ptr
+    last_element = c_null_ptr
     if (.not. associated(array)) then
       call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not allocated or the pointer is not associated")
       return
     end if
-    if (size(array) > 0) data = c_loc(array(lbound(array, 1), lbound(array, 2), lbound(array, 3), lbound(array, 4)))
-    tensor = view_of(reversed(shape(array, c_int64_t)), LS_I32, data, is_contiguous(array))
+    if (size(array) > 0) then
+      first_element = c_loc(array(lbound(array, 1), lbound(array, 2), lbound(array, 3), lbound(array, 4)))
+      last_element = c_loc(array(ubound(array, 1), ubound(array, 2), ubound(array, 3), ubound(array, 4)))
+    end if
+    tensor = view_of(reversed(shape(array, c_int64_t)), LS_I32, first_element, last_element, storage_size(array) / 8, &
+      is_contiguous(array))
   end function
 
   subroutine ls_array_i32_4(tensor, array)
@@ -13008,7 +13025,7 @@ contains
     integer(c_int64_t) :: size(4)
     type(c_ptr) :: data
     nullify (array)
-    data = elements_of("ls_array", tensor, LS_I32, 4, size)
+    data = elements_of(tensor, LS_I32, 4, size)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
@@ -13016,18 +13033,12 @@ contains
     type(ls_tensor), intent(in) :: tensor
     integer(c_int32_t), intent(inout) :: array(:,:,:,:)
     integer(c_int32_t), pointer :: elements(:,:,:,:)
-    integer(c_int64_t) :: size_of(4)
     integer(c_int) :: status
     type(c_ptr) :: data
-    status = layout_status(tensor, LS_I32, shape(array))
-    if (status /= LS_OK .or. size(array) == 0) return
-    data = elements_of("ls_array_copy", tensor, LS_I32, 4, size_of)
-    if (c_associated(data)) then
-      call c_f_pointer(data, elements, size_of)
-      array = elements
-    else
-      status = ls_error_status()
-    end if
+    status = elements_to_copy(tensor, LS_I32, shape(array), data)
+    if (.not. c_associated(data)) return
+    call c_f_pointer(data, elements, shape(array))
+    array = elements
   end function
 
   function ls_from_i64_1(array) result(tensor)
@@ -13042,14 +13053,19 @@ contains
   function ls_view_i64_1(array) result(tensor)
     integer(c_int64_t), pointer, intent(in) :: array(:)
     type(ls_tensor) :: tensor
-    type(c_ptr) :: data
-    data = c_null_ptr
+    type(c_ptr) :: first_element, last_element
+    first_element = c_null_ptr
+    last_element = c_null_ptr
     if (.not. associated(array)) then
       call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not allocated or the pointer is not associated")
       return
     end if
-    if (size(array) > 0) data = c_loc(array(lbound(array, 1)))
-    tensor = view_of(reversed(shape(array, c_int64_t)), LS_I64, data, is_contiguous(array))
+    if (size(array) > 0) then
+      first_element = c_loc(array(lbound(array, 1)))
+      last_element = c_loc(array(ubound(array, 1)))
+    end if
+    tensor = view_of(reversed(shape(array, c_int64_t)), LS_I64, first_element, last_element, storage_size(array) / 8, &
+      is_contiguous(array))
   end function
 
   subroutine ls_array_i64_1(tensor, array)
@@ -13058,7 +13074,7 @@ contains
     integer(c_int64_t) :: size(1)
     type(c_ptr) :: data
     nullify (array)
-    data = elements_of("ls_array", tensor, LS_I64, 1, size)
+    data = elements_of(tensor, LS_I64, 1, size)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
@@ -13066,18 +13082,12 @@ contains
     type(ls_tensor), intent(in) :: tensor
     integer(c_int64_t), intent(inout) :: array(:)
     integer(c_int64_t), pointer :: elements(:)
-    integer(c_int64_t) :: size_of(1)
     integer(c_int) :: status
     type(c_ptr) :: data
-    status = layout_status(tensor, LS_I64, shape(array))
-    if (status /= LS_OK .or. size(array) == 0) return
-    data = elements_of("ls_array_copy", tensor, LS_I64, 1, size_of)
-    if (c_associated(data)) then
-      call c_f_pointer(data, elements, size_of)
-      array = elements
-    else
-      status = ls_error_status()
-    end if
+    status = elements_to_copy(tensor, LS_I64, shape(array), data)
+    if (.not. c_associated(data)) return
+    call c_f_pointer(data, elements, shape(array))
+    array = elements
   end function
 
   function ls_from_i64_2(array) result(tensor)
@@ -13092,14 +13102,19 @@ contains
   function ls_view_i64_2(array) result(tensor)
     integer(c_int64_t), pointer, intent(in) :: array(:,:)
     type(ls_tensor) :: tensor
-    type(c_ptr) :: data
-    data = c_null_ptr
+    type(c_ptr) :: first_element, last_element
+    first_element = c_null_ptr
+    last_element = c_null_ptr
     if (.not. associated(array)) then
       call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not allocated or the pointer is not associated")
       return
     end if
-    if (size(array) > 0) data = c_loc(array(lbound(array, 1), lbound(array, 2)))
-    tensor = view_of(reversed(shape(array, c_int64_t)), LS_I64, data, is_contiguous(array))
+    if (size(array) > 0) then
+      first_element = c_loc(array(lbound(array, 1), lbound(array, 2)))
+      last_element = c_loc(array(ubound(array, 1), ubound(array, 2)))
+    end if
+    tensor = view_of(reversed(shape(array, c_int64_t)), LS_I64, first_element, last_element, storage_size(array) / 8, &
+      is_contiguous(array))
   end function
 
   subroutine ls_array_i64_2(tensor, array)
@@ -13108,7 +13123,7 @@ contains
     integer(c_int64_t) :: size(2)
     type(c_ptr) :: data
     nullify (array)
-    data = elements_of("ls_array", tensor, LS_I64, 2, size)
+    data = elements_of(tensor, LS_I64, 2, size)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
@@ -13116,18 +13131,12 @@ contains
     type(ls_tensor), intent(in) :: tensor
     integer(c_int64_t), intent(inout) :: array(:,:)
     integer(c_int64_t), pointer :: elements(:,:)
-    integer(c_int64_t) :: size_of(2)
     integer(c_int) :: status
     type(c_ptr) :: data
-    status = layout_status(tensor, LS_I64, shape(array))
-    if (status /= LS_OK .or. size(array) == 0) return
-    data = elements_of("ls_array_copy", tensor, LS_I64, 2, size_of)
-    if (c_associated(data)) then
-      call c_f_pointer(data, elements, size_of)
-      array = elements
-    else
-      status = ls_error_status()
-    end if
+    status = elements_to_copy(tensor, LS_I64, shape(array), data)
+    if (.not. c_associated(data)) return
+    call c_f_pointer(data, elements, shape(array))
+    array = elements
   end function
 
   function ls_from_i64_3(array) result(tensor)
@@ -13142,14 +13151,19 @@ contains
   function ls_view_i64_3(array) result(tensor)
     integer(c_int64_t), pointer, intent(in) :: array(:,:,:)
     type(ls_tensor) :: tensor
-    type(c_ptr) :: data
-    data = c_null_ptr
+    type(c_ptr) :: first_element, last_element
+    first_element = c_null_ptr
+    last_element = c_null_ptr
     if (.not. associated(array)) then
       call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not allocated or the pointer is not associated")
       return
     end if
-    if (size(array) > 0) data = c_loc(array(lbound(array, 1), lbound(array, 2), lbound(array, 3)))
-    tensor = view_of(reversed(shape(array, c_int64_t)), LS_I64, data, is_contiguous(array))
+    if (size(array) > 0) then
+      first_element = c_loc(array(lbound(array, 1), lbound(array, 2), lbound(array, 3)))
+      last_element = c_loc(array(ubound(array, 1), ubound(array, 2), ubound(array, 3)))
+    end if
+    tensor = view_of(reversed(shape(array, c_int64_t)), LS_I64, first_element, last_element, storage_size(array) / 8, &
+      is_contiguous(array))
   end function
 
   subroutine ls_array_i64_3(tensor, array)
@@ -13158,7 +13172,7 @@ contains
     integer(c_int64_t) :: size(3)
     type(c_ptr) :: data
     nullify (array)
-    data = elements_of("ls_array", tensor, LS_I64, 3, size)
+    data = elements_of(tensor, LS_I64, 3, size)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
@@ -13166,18 +13180,12 @@ contains
     type(ls_tensor), intent(in) :: tensor
     integer(c_int64_t), intent(inout) :: array(:,:,:)
     integer(c_int64_t), pointer :: elements(:,:,:)
-    integer(c_int64_t) :: size_of(3)
     integer(c_int) :: status
     type(c_ptr) :: data
-    status = layout_status(tensor, LS_I64, shape(array))
-    if (status /= LS_OK .or. size(array) == 0) return
-    data = elements_of("ls_array_copy", tensor, LS_I64, 3, size_of)
-    if (c_associated(data)) then
-      call c_f_pointer(data, elements, size_of)
-      array = elements
-    else
-      status = ls_error_status()
-    end if
+    status = elements_to_copy(tensor, LS_I64, shape(array), data)
+    if (.not. c_associated(data)) return
+    call c_f_pointer(data, elements, shape(array))
+    array = elements
   end function
 
   function ls_from_i64_4(array) result(tensor)
@@ -13192,14 +13200,19 @@ contains
   function ls_view_i64_4(array) result(tensor)
     integer(c_int64_t), pointer, intent(in) :: array(:,:,:,:)
     type(ls_tensor) :: tensor
-    type(c_ptr) :: data
-    data = c_null_ptr
+    type(c_ptr) :: first_element, last_element
+    first_element = c_null_ptr
+    last_element = c_null_ptr
     if (.not. associated(array)) then
       call set_error(LS_ERR_ARGUMENT, "ls_view: the array is not allocated or the pointer is not associated")
       return
     end if
-    if (size(array) > 0) data = c_loc(array(lbound(array, 1), lbound(array, 2), lbound(array, 3), lbound(array, 4)))
-    tensor = view_of(reversed(shape(array, c_int64_t)), LS_I64, data, is_contiguous(array))
+    if (size(array) > 0) then
+      first_element = c_loc(array(lbound(array, 1), lbound(array, 2), lbound(array, 3), lbound(array, 4)))
+      last_element = c_loc(array(ubound(array, 1), ubound(array, 2), ubound(array, 3), ubound(array, 4)))
+    end if
+    tensor = view_of(reversed(shape(array, c_int64_t)), LS_I64, first_element, last_element, storage_size(array) / 8, &
+      is_contiguous(array))
   end function
 
   subroutine ls_array_i64_4(tensor, array)
@@ -13208,7 +13221,7 @@ contains
     integer(c_int64_t) :: size(4)
     type(c_ptr) :: data
     nullify (array)
-    data = elements_of("ls_array", tensor, LS_I64, 4, size)
+    data = elements_of(tensor, LS_I64, 4, size)
     if (c_associated(data)) call c_f_pointer(data, array, size)
   end subroutine
 
@@ -13216,18 +13229,12 @@ contains
     type(ls_tensor), intent(in) :: tensor
     integer(c_int64_t), intent(inout) :: array(:,:,:,:)
     integer(c_int64_t), pointer :: elements(:,:,:,:)
-    integer(c_int64_t) :: size_of(4)
     integer(c_int) :: status
     type(c_ptr) :: data
-    status = layout_status(tensor, LS_I64, shape(array))
-    if (status /= LS_OK .or. size(array) == 0) return
-    data = elements_of("ls_array_copy", tensor, LS_I64, 4, size_of)
-    if (c_associated(data)) then
-      call c_f_pointer(data, elements, size_of)
-      array = elements
-    else
-      status = ls_error_status()
-    end if
+    status = elements_to_copy(tensor, LS_I64, shape(array), data)
+    if (.not. c_associated(data)) return
+    call c_f_pointer(data, elements, shape(array))
+    array = elements
   end function
 
 end module lockstep

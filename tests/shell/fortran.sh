@@ -170,6 +170,12 @@ launch run -n 1 ./where </dev/null
 check "ls_check of an object prints the text first" says err '^lockstep (rank 0): make the model: ls_nn_linear: .*-2'
 launch run -n 1 ./where status </dev/null
 check "ls_check of a status prints the text first" says err '^lockstep (rank 0): step: LS_ERR_STATE$'
+sed 's/ls_check(model)/ls_check(model, "  ")/; s/ls_check(LS_ERR_STATE)/ls_check(LS_ERR_STATE, "")/' mistake.f90 >blank.f90
+check "ls_check with a blank text builds" gfortran blank.f90 "${flags[@]}" -o blank
+launch run -n 1 ./blank </dev/null
+check "ls_check of an object omits a blank text" says err '^lockstep (rank 0): ls_nn_linear: .*-2'
+launch run -n 1 ./blank status </dev/null
+check "ls_check of a status omits an empty text" says err '^lockstep (rank 0): LS_ERR_STATE$'
 sed 's/^  model = .*/  model = ls_data_parallel(ls_nn_linear(2, 1), ls_comm())/' mistake.f90 >absent.f90
 check "a program without a communicator builds" gfortran absent.f90 "${flags[@]}" -o absent
 ./absent >out 2>err

@@ -157,6 +157,7 @@ contains
     call expect(is_shape(ls_shape(rows, columns), [3, 2]), 'a shape of numbers of different kinds')
     call expect(is_shape(ls_shape(columns, rows + 1), [2, 4]), 'a shape of expressions')
     call expect(is_shape(ls_shape(rows, rows), [3, 3]), 'a shape of 64-bit numbers')
+    call expect(is_shape(ls_shape(2_c_int8_t, 300_c_int16_t, columns), [2, 300, 2]), 'a shape of short numbers')
     call expect(is_shape(ls_shape(5), [5]), 'a shape of one number')
     call expect(is_shape(ls_shape(1, 2, 3, 4, 5, 6, 7, 8), [1, 2, 3, 4, 5, 6, 7, 8]), 'a shape of eight numbers')
     call expect(is_shape(ls_shape([rows, 2_c_int64_t]), [3, 2]) .and. is_shape(ls_shape([rows]), [3]), 'a shape of a list')
@@ -275,7 +276,51 @@ contains
     call expect(index(ls_error_message(), 'ls_view: the array is not allocated or the pointer is not associated') == 1, &
       'the message of a view without an array')
     call expect(ls_is_null(ls_view(absent)), 'a view of an array that is not allocated')
+    call views_of_components()
   end subroutine
+
+  ! Components are not contiguous, but is_contiguous of gfortran 12 returns .true. for them.
+  subroutine views_of_components()
+    type particle
+      real(c_float) :: x, y, w
+    end type
+    type(particle), target :: ps(3), grid(2, 2)
+    complex(c_float), target :: c(3)
+    real(c_float), target :: plain(3)
+    real(c_float), pointer :: q(:)
+    ps%x = [1, 2, 3]
+    ps%y = [10, 20, 30]
+    ps%w = [100, 200, 300]
+    grid = reshape([ps, ps(1)], [2, 2])
+    c = [(1., 2.), (3., 4.), (5., 6.)]
+    call expect(is_refused(ls_view(ps%x)), 'a view of the first component')
+    call expect(is_refused(ls_view(ps%y)), 'a view of a component')
+    call expect(is_refused(ls_view(ps(2:)%y)), 'a view of a component of a section')
+    call expect(is_refused(ls_view(grid%w)), 'a view of a component with two axes')
+    call expect(is_refused(ls_view(c%re)), 'a view of real parts')
+    call expect(is_refused(ls_view(c%im)), 'a view of imaginary parts')
+    q => ps%w
+    call expect(is_refused(ls_view(q)), 'a view of a pointer to a component')
+    call expect(has(ls_from(ps%y), [10, 20, 30]) .and. has(ls_from(q), [100, 200, 300]), 'ls_from copies components')
+    call expect(has(ls_from(c%im), [2, 4, 6]), 'ls_from copies imaginary parts')
+    call ls_check(ls_array_copy(ls_from([7._c_float, 8._c_float, 9._c_float]), ps%y))
+    call expect(all(nint(ps%y) == [7, 8, 9]) .and. all(nint(ps%x) == [1, 2, 3]) .and. all(nint(q) == [100, 200, 300]), &
+      'a copy of the elements into a component')
+    call ls_array(ls_from([4._c_float, 5._c_float, 6._c_float]), q)
+    call expect(associated(q), 'elements in a pointer to a component')
+    call expect(all(nint(q) == [4, 5, 6]) .and. all(nint(ps%w) == [100, 200, 300]), 'the elements in this pointer')
+    plain = 1
+    q => plain
+    call expect(sees(ls_view(q), c_loc(plain)), 'a view of a pointer that pointed to a component before')
+  end subroutine
+
+  function is_refused(tensor) result(refused)
+    type(ls_tensor), intent(in) :: tensor
+    logical :: refused
+    refused = ls_is_null(tensor) .and. &
+      ls_error_message() == 'ls_view: the array is not contiguous; call ls_from, which copies it'
+    call expect(ls_error_set_text(LS_ERR_IO, 'an earlier error') == LS_ERR_IO, 'an earlier error')
+  end function
 
   function sees(tensor, address) result(is_equal)
     type(ls_tensor), intent(in) :: tensor
@@ -393,6 +438,7 @@ contains
     type(ls_tensor), intent(in) :: tensor
     real(c_float) :: copy(3, 2), large(6, 2), turned(2, 3), none(3, 0)
     real(c_double) :: wrong(3, 2)
+    real(c_float), pointer :: elements(:, :)
     large = 0
     call ls_check(ls_array_copy(tensor, copy))
     call ls_check(ls_array_copy(tensor, large(1:5:2, :))) ! also into sections
@@ -410,6 +456,17 @@ contains
     call expect(ls_array_copy(ls_tensor(), copy) == LS_ERR_IO, 'a copy of a null tensor')
     call expect(ls_array_copy(ls_tensor(), copy) == LS_ERR_IO, 'a second copy of a null tensor')
     call expect(ls_error_message() == 'the cause; ls_array_copy: the tensor is NULL', 'the cause of a null tensor')
+    call ls_array(ls_tensor(), elements)
+    call expect(.not. associated(elements), 'the elements of a null tensor')
+    call expect(ls_error_message() == 'the cause; ls_array: the tensor is NULL', 'the cause after two procedures')
+    call expect(ls_error_set_text(LS_ERR_IO, 'f: the tensor is NULL; do X') == LS_ERR_IO, 'an error about a null tensor')
+    call expect(ls_array_copy(ls_tensor(), copy) == LS_ERR_IO, 'a copy of a null tensor after an error about one')
+    call expect(ls_array_copy(ls_tensor(), copy) == LS_ERR_IO, 'a second copy after this error')
+    call expect(ls_error_message() == 'f: the tensor is NULL; do X; ls_array_copy: the tensor is NULL', 'this error as the cause')
+    call expect(ls_error_set_text(LS_ERR_IO, '') == LS_ERR_IO, 'an error without a message')
+    call expect(ls_array_copy(ls_tensor(), copy) == LS_ERR_IO, 'a copy of a null tensor without a message')
+    call expect(ls_array_copy(ls_tensor(), copy) == LS_ERR_IO, 'a second copy without a message')
+    call expect(ls_error_message() == 'ls_array_copy: the tensor is NULL', 'the message of a null tensor without a cause')
     call ls_check(ls_array_copy(ls_from(none), none))
   end subroutine
 
