@@ -559,8 +559,10 @@ ls_status ls_trial_save(ls_trial *trial, const char *folder) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_trial_save: the trial or the folder is NULL");
     }
     if (ls_trial_is_busy(trial)) {
-        return ls_fail(LS_ERR_STATE,
-                       "ls_trial_save: the trial is running: set state->save, and .checkpoint of ls_trial_options");
+        return ls_fail(LS_ERR_STATE, trial->in_on_init
+                                         ? "ls_trial_save: the trial is being created: save after ls_trial_new"
+                                         : "ls_trial_save: the trial is running: set state->save, and .checkpoint of "
+                                           "ls_trial_options");
     }
     LS_TRY(ls_trial_begin_agreeing(trial));
     LS_TRY(ls_trial_check_replicas(trial));

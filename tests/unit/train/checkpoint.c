@@ -329,7 +329,7 @@ static void test_wrong_use(void **state) {
     ls_trial_free(trial);
     expect_refused_on_init(options, load_in_hook, "ls_trial_load: the trial is being created");
     expect_refused_on_init(options, run_in_hook, "ls_trial_run: the trial is being created");
-    expect_refused_on_init(options, save_in_hook, "ls_trial_save: the trial is running");
+    expect_refused_on_init(options, save_in_hook, "ls_trial_save: the trial is being created: save after ls_trial_new");
     free_setting(&s);
 }
 
