@@ -140,7 +140,7 @@ struct ls_trial {
     bool continues; /* the next training pass continues within an epoch, from state.batch and the existing sums */
     bool stopped;   /* the checkpoint records that a hook stopped the run, so the next run ends immediately */
     bool in_on_init;
-    bool swaps_averages;       /* an ls_weight_averaging puts its averages into the model for validation */
+    int swapping;              /* number of ls_weight_averaging that put their averages into the model for validation */
     bool measuring;            /* in ls_trial_evaluate or ls_trial_predict, between runs */
     ls_prediction *prediction; /* NULL outside of ls_trial_predict */
     ls_watch watch;
