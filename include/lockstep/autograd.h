@@ -303,8 +303,8 @@ LS_API ls_tensor *ls_logical_not(ls_tensor *x);
  * - Floating tensors keep their dtype.
  * - With an integer, integer tensors keep their dtype exactly, and bool becomes i64. Fails with LS_ERR_ARGUMENT if the
  *   dtype cannot hold the number. (u8 also accepts -255 to -1, and wraps around; ls_maximum and ls_minimum treat such
- *   a number as 0.) For ls_pow, an exponent from 0 to 2^53 need not fit into the dtype, and a negative one fails with
- *   LS_ERR_ARGUMENT.
+ *   a number as 0.) For ls_pow, an exponent from 0 to 2^53 need not fit into the dtype; a greater exponent must fit. A
+ *   negative exponent of an integer tensor fails with LS_ERR_ARGUMENT.
  * - With a floating-point number, integers and bool become f32.
  * - ls_div of integers is f32.
  * - The result of comparisons is bool. Comparisons of integer tensors with a number are exact. For a floating-point

@@ -124,8 +124,8 @@ typedef enum ls_log_level { LS_LOG_DEBUG = 0, LS_LOG_INFO, LS_LOG_WARNING, LS_LO
 
 /**
  * Receives one log line without the trailing newline. `rank` is the rank that ls_init, ls_run_threads or the first
- * ls_comm_from_mpi gave the thread, or -1 if there is none. The library never calls the sink from two threads at the
- * same time. The sink must not write log lines itself, and must not call ls_log_set_sink.
+ * ls_comm_from_mpi gave the thread, or -1 if the thread has no rank. The library never calls the sink from two threads
+ * at the same time. The sink must not write log lines itself, and must not call ls_log_set_sink.
  */
 typedef void (*ls_log_sink)(ls_log_level level, int rank, const char *line, void *user);
 

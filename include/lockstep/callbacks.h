@@ -346,8 +346,10 @@ typedef struct ls_weight_averaging_options {
                      averaging: Izmailov et al., arXiv 1803.05407); LS_ZERO is refused. After a stop between outer
                      steps, the averages in the last checkpoint do not include the final outer step. */
     int64_t first_epoch; /**< first epoch of averaging; the first update copies the weights */
-    bool no_swap;        /**< runs validation with the weights instead of the averages; required for all but one of the
-                            ls_weight_averaging of a trial (LS_ERR_ARGUMENT) */
+    bool no_swap;        /**< runs validation with the weights instead of the averages. Set it for all but one
+                            ls_weight_averaging of a trial; otherwise ls_trial_new fails with LS_ERR_ARGUMENT if the
+                            trial has `.validate`. Without `.validate`, ls_trial_evaluate and ls_trial_predict fail
+                            after the first update. */
     bool keep;           /**< replaces the model's weights with the averages at the end of a run */
 } ls_weight_averaging_options;
 

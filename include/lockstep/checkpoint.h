@@ -99,8 +99,9 @@ LS_API ls_status ls_trial_save(ls_trial *trial, const char *folder) LS_WARN_UNUS
  * - If the options of a callback have changed, it gets the state of the one callback of its kind that is left, with a
  *   warning. If several are left, it keeps its current state. A kind includes the metric and the direction of
  *   ls_early_stopping, the interval and the metric of ls_scheduler, and the callbacks in a group.
- * - The learning rates are restored, whatever has set them. Only an ls_scheduler whose options have changed, or whose
- *   state is from an older version, sets the rates of its position.
+ * - The learning rates of the trial's optimizer are restored. Exceptions: an ls_scheduler sets the rates for its
+ *   current step if its options have changed, or the options of a callback in the same group, or if its state is from
+ *   an older version. The `set_state` of your own callbacks may set rates, too.
  * - Modes of layers (ls_module_train) are restored, too, unless the model is sharded differently.
  * - On a different number of ranks, training continues at the same sample. New ranks get rank 0's random numbers and
  *   rank 0's callback states.

@@ -140,7 +140,7 @@ LS_API ls_status ls_forward_many(ls_module *module, ls_tensor *const *inputs, in
  * to the module then keeps its inputs and its output, but not the tensors between them. ls_backward runs the forward
  * function a second time and gets the same gradients, bit for bit: with the same random numbers, training mode and
  * ls_autocast. Under ls_no_grad, or if neither an input nor a parameter requires a gradient, nothing is computed
- * twice, and a call with one output frees the tensors inside.
+ * twice. A call with one output then frees the tensors inside that no gradient needs.
  * - ls_batch_norm updates running statistics only in the first run. A forward function must not have other side
  *   effects, and must not read other tensors that change before the backward pass.
  * - Hooks of the module run once. Hooks of modules below it run in both runs. Modules below it may be recomputed, too.
@@ -264,7 +264,8 @@ LS_API size_t ls_module_format(const ls_module *module, char *text, size_t capac
 LS_API ls_status ls_module_save(const ls_module *module, const char *path, const char *const *metadata) LS_WARN_UNUSED;
 /**
  * Loads parameters and buffers. On failure nothing changes, unless a copy to a device fails. With .zero = 3, call
- * ls_data_parallel_gather on all ranks first. Load before ls_outer_new: ls_outer_step may fail after a later load.
+ * ls_data_parallel_gather on all ranks first. Load before ls_outer_new: after a later load, outer steps fail with
+ * LS_ERR_STATE (except in local SGD) until you create the outer optimizer again.
  * - LS_ERR_STATE if a tensor cannot be changed, such as a buffer that is the result of a recorded operation, or if
  *   other ranks have its elements (.zero = 3).
  * - The file must have exactly the module's names (LS_ERR_FORMAT) and shapes (LS_ERR_SHAPE), in dtypes that Lockstep

@@ -463,7 +463,9 @@ typedef struct ls_data_parallel_options {
  *   depends on the model, they may be scaled by this rank's share of the global batch. Their average over the ranks is
  *   the gradient of one process if the ranks have equal denominators.
  * - A step that fails on one rank fails on all ranks. All ranks then have the gradients from before the step, or none,
- *   so a program that continues keeps equal models. With `.zero` = 2 or 3, later steps may fail with LS_ERR_STATE.
+ *   so a program that continues keeps equal models. With `.zero` = 2 or 3, later steps fail with LS_ERR_STATE after
+ *   a failure in the backward pass of a unit, or in an exchange of parameters or gradients. Then load a checkpoint
+ *   (ls_trial_load or ls_optimizer_load), or stop.
  * - A backward pass averages, over samples, the buffers that a rank has changed since the last pass. An integer buffer
  *   is copied from the first rank with samples. Buffers that no rank has changed, or that all ranks have changed in the
  *   same way, keep their bits.
@@ -472,10 +474,17 @@ typedef struct ls_data_parallel_options {
  * - With several inputs (ls_forward_many), the first input that is not NULL counts samples. Pass inputs per sample as
  *   this rank's share, inputs for all samples (a mask of positions) whole, and an absent mask or hidden state as NULL.
  *   An output may also be one number, a mean over the samples.
+<<<<<<< HEAD
  * - If the module is called several times before ls_backward, all calls must have the same number of samples. One
  *   ls_backward may use the outputs of all calls. Or each ls_backward uses the outputs of some calls, as for the losses
  *   of real and of generated samples; each of them averages its gradients. A rank without samples then runs
  *   both passes on zero samples.
+=======
+ * - The module may be called several times before ls_backward. On each rank, all calls of the model must have the same
+ *   number of samples. One ls_backward may use the outputs of all calls. Or each ls_backward uses the outputs of some
+ *   calls, as for the losses of real and of generated samples. Then each ls_backward averages its gradients, and a rank
+ *   without samples calls ls_data_parallel_skip for each ls_backward.
+>>>>>>> train2
  *
  * Errors, in addition to the errors of the options:
  *
@@ -507,8 +516,8 @@ typedef ls_tensor *(*ls_loss_function)(const ls_batch *batch, void *user);
  * loss that it returns. This adds the gradients of the global batch to the gradients of all ranks. While
  * ls_data_parallel_no_sync is on, each rank gets only the gradients of its samples. The program's optimizer takes its
  * step afterwards. Works for every data-parallel module. A collective call: every rank must call it for every batch,
- * even if its share of the batch is empty. If `function` calls ls_backward itself, for another loss, every rank needs
- * samples.
+ * even if its share of the batch is empty. If `function` itself calls ls_backward for another loss, every rank must
+ * have samples.
  *
  * ```c
  * static ls_tensor *loss_of(const ls_batch *batch, void *user) {
@@ -668,7 +677,8 @@ typedef struct ls_outer_options {
  *   floating-point.
  * - LS_ERR_MISMATCH, on every rank: the options or the models differ between the ranks.
  * - LS_ERR_UNSUPPORTED: a parameter is sharded over ranks of `comm`, the model is data-parallel with `.zero`, a
- *   parameter is bf16 or f16 (except for local SGD), or a parameter that has an ls_alias must move to other memory.
+ *   parameter is bf16 or f16 (except for local SGD), or an ls_alias refers to a parameter that must move to other
+ *   memory.
  *
  * These failures leave all parameters unchanged. If a failure has its cause on only some ranks (for example an
  * ls_alias), all other ranks fail with LS_ERR_MISMATCH. Their message contains the message of the lowest rank that has

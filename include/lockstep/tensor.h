@@ -141,7 +141,7 @@ LS_API ls_status ls_scope_end(ls_scope *scope);
  *
  * Do not call this function in a function that the library calls, such as a hook, a module's forward function or the
  * function of ls_data_parallel_step. In a hook, and in a function for which the library has opened a scope, the call
- * fails with LS_ERR_STATE and changes nothing. The failure counts in the innermost scope.
+ * fails with LS_ERR_STATE and changes nothing. The innermost scope records the failure, so its ls_scope_end fails.
  */
 LS_API void ls_thread_end(void);
 

@@ -343,7 +343,7 @@ LS_API ls_status ls_trial_run(ls_trial *trial, int64_t epochs) LS_WARN_UNUSED;
  * trial has a communicator.
  *
  * - `label` (UTF-8) is shown in the progress output and is the prefix of the results' names, as in "test_loss". If the
- *   loader has no samples, metrics over samples are NAN.
+ *   loader has no samples, metrics that are computed from samples are NAN.
  * - If the history has an epoch, the results are added to its last epoch. They replace results of the same name in this
  *   epoch: the label "val" replaces the results of the validation.
  * - Calls the hooks on_start, on_start_epoch, the validation hooks, on_end_epoch and on_end, as torchbearer does.

@@ -22,6 +22,7 @@ static const char *const public_names[LS_PUBLIC_COUNT] = {
     [LS_PUBLIC_ALLTOALL] = "ls_alltoall",
     [LS_PUBLIC_BACKWARD] = "ls_backward",
     [LS_PUBLIC_BROADCAST] = "ls_broadcast",
+    [LS_PUBLIC_CLIP_GRAD_NORM] = "ls_clip_grad_norm",
     [LS_PUBLIC_DATA_PARALLEL] = "ls_data_parallel",
     [LS_PUBLIC_DATA_PARALLEL_CHECK] = "ls_data_parallel_check",
     [LS_PUBLIC_DATA_PARALLEL_GATHER] = "ls_data_parallel_gather",
@@ -40,7 +41,13 @@ static const char *const public_names[LS_PUBLIC_COUNT] = {
     [LS_PUBLIC_SCATTER] = "ls_scatter",
     [LS_PUBLIC_SYNC_GRADIENTS] = "ls_sync_gradients",
     [LS_PUBLIC_SYNC_PARAMETERS] = "ls_sync_parameters",
+    [LS_PUBLIC_TRIAL_EVALUATE] = "ls_trial_evaluate",
+    [LS_PUBLIC_TRIAL_LOAD] = "ls_trial_load",
+    [LS_PUBLIC_TRIAL_NEW] = "ls_trial_new",
+    [LS_PUBLIC_TRIAL_PREDICT] = "ls_trial_predict",
     [LS_PUBLIC_TRIAL_RUN] = "ls_trial_run",
+    [LS_PUBLIC_TRIAL_SAVE] = "ls_trial_save",
+    [LS_PUBLIC_TRIAL_THROUGHPUT] = "ls_trial_throughput",
 };
 
 const char *ls_public_name(ls_public_call call) {

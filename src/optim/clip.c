@@ -3,6 +3,7 @@
 
 #include "autograd/captured_step.h"
 #include "autograd/ops/ops.h"
+#include "comm/public_call.h"
 #include "nn/module.h"
 #include "optim/divided.h"
 #include "optim/optimizer.h"
@@ -192,7 +193,8 @@ static ls_status sum_model(ls_module *model, double *squares) {
 
 static ls_status clip_norm(ls_module *model, double max_norm, double *norm) {
     double squares = 0;
-    LS_TRY(sum_model(model, &squares));
+    const ls_public_call outer = ls_public_begin(LS_PUBLIC_CLIP_GRAD_NORM);
+    LS_TRY(ls_public_end(outer, sum_model(model, &squares)));
     const double total = sqrt(squares);
     if (norm != NULL) {
         *norm = total;

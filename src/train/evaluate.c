@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/text.h"
+#include "comm/public_call.h"
 #include "nn/module.h"
 #include "parallel/slices.h"
 #include "train/agree.h"
@@ -116,7 +117,8 @@ ls_status ls_trial_evaluate(ls_trial *trial, ls_loader *loader, const char *labe
                                 .label = label,
                                 .prefix = prefix,
                                 .entry = &results};
-    LS_TRY(ls_trial_evaluation_pass(trial, &pass));
+    const ls_public_call outer = ls_public_begin(LS_PUBLIC_TRIAL_EVALUATE);
+    LS_TRY(ls_public_end(outer, ls_trial_evaluation_pass(trial, &pass)));
     /* The results belong to the last epoch in the history, as in torchbearer. */
     return ls_trial_is_busy(trial) ? LS_OK : ls_history_extend(&trial->history, &results);
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "comm/meter.h"
+#include "comm/public_call.h"
 #include "tensor/scope.h"
 #include "train/trial.h"
 
@@ -36,14 +37,16 @@ ls_status ls_trial_fail_in(ls_trial *trial, ls_status status, bool says_why, con
     return status;
 }
 
-/* Calls a hook. A hook that has called ls_thread_end has failed. */
-static ls_status call(ls_callback_function function, ls_trial_state *state, void *user) {
+/* Calls a hook. A hook that has called ls_thread_end has failed. The communication of the program's hooks belongs to no
+ * public function. */
+static ls_status call(const ls_callback *callback, ls_callback_function function, ls_trial_state *state) {
     ls_thread_state *thread = ls_thread();
     if (thread == NULL) {
         return LS_ERR_MEMORY;
     }
+    const ls_public_call outer = ls_public_begin(callback->built_in ? ls_public_present : LS_PUBLIC_NONE);
     thread->hooks++;
-    const ls_status status = function(state, user);
+    const ls_status status = ls_public_end(outer, function(state, callback->user));
     thread->hooks--;
     const bool refused = thread->end_refused;
     thread->end_refused = false;
@@ -59,7 +62,7 @@ ls_status ls_trial_call_hooks(ls_trial *trial, size_t hook, const char *name) {
         }
         const uint32_t errors = ls_error_count;
         const uint64_t communication = ls_comm_metered.nanoseconds;
-        const ls_status status = call(function, &trial->state, callback->user);
+        const ls_status status = call(callback, function, &trial->state);
         trial->watch.hooks_communicate |= !callback->built_in && ls_comm_metered.nanoseconds != communication;
         if (status != LS_OK) {
             char what[LS_FAILED_IN_LIMIT - 2], number[24];

@@ -9,6 +9,7 @@
 
 #include "base/hash.h"
 #include "base/memory.h"
+#include "comm/public_call.h"
 #include "data/loader.h"
 #include "nn/module.h"
 #include "parallel/parallel.h"
@@ -305,6 +306,7 @@ ls_status ls_trial_predict(ls_trial *trial, ls_loader *loader, bool on_all_ranks
                                 .label = "predict"};
     ls_prediction prediction = {.rows = NULL};
     trial->prediction = &prediction;
+    const ls_public_call outer = ls_public_begin(LS_PUBLIC_TRIAL_PREDICT);
     ls_status status = ls_trial_evaluation_pass(trial, &pass);
     trial->prediction = NULL;
     if (status == LS_OK) {
@@ -314,5 +316,5 @@ ls_status ls_trial_predict(ls_trial *trial, ls_loader *loader, bool on_all_ranks
     }
     ls_free(prediction.rows);
     ls_free(prediction.places);
-    return status;
+    return ls_public_end(outer, status);
 }

@@ -3,6 +3,7 @@
 
 #include "base/share.h"
 #include "comm/meter.h"
+#include "comm/public_call.h"
 #include "optim/optimizer.h"
 #include "parallel/slices.h"
 #include "tensor/scope.h"
@@ -24,18 +25,20 @@
 typedef struct thread_modes {
     ls_dtype autocast;
     ls_loss_divisor *divisor;
+    ls_public_call public_call;
     uint64_t communication; /* communication time of the thread, in nanoseconds */
     uint32_t errors;        /* number of errors so far */
 } thread_modes;
 
 /*
  * Sets the modes from the trial's options. Losses store their divisors in `divisor`. If the option autocast is not set,
- * autocast stays unchanged.
+ * autocast stays unchanged. The communication of the program's code belongs to no public function.
  */
 static thread_modes begin_modes(const ls_trial *trial, ls_loss_divisor *divisor) {
     ls_thread_state *thread = ls_thread_present;
     const thread_modes before = {.autocast = thread->autocast,
                                  .divisor = thread->divisor,
+                                 .public_call = ls_public_begin(LS_PUBLIC_NONE),
                                  .communication = ls_comm_metered.nanoseconds,
                                  .errors = ls_error_count};
     thread->divisor = divisor;
@@ -50,6 +53,7 @@ static void end_modes(ls_trial *trial, thread_modes before) {
     ls_thread_state *thread = ls_thread_present;
     thread->autocast = before.autocast;
     thread->divisor = before.divisor;
+    (void)ls_public_end(before.public_call, LS_OK);
     trial->watch.model_communicates |= ls_comm_metered.nanoseconds != before.communication;
 }
 

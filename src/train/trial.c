@@ -6,6 +6,7 @@
 
 #include "base/memory.h"
 #include "comm/hold.h"
+#include "comm/public_call.h"
 #include "nn/module.h"
 #include "parallel/outer.h"
 #include "tensor/tensor.h"
@@ -121,7 +122,10 @@ static ls_trial *make(const ls_trial_options *options, ls_callback **callbacks) 
     }
     trial->options = *options;
     trial->callbacks = trial->own_callbacks = callbacks;
-    if (check(options) != LS_OK || prepare(trial) != LS_OK) {
+    const ls_public_call outer = ls_public_begin(LS_PUBLIC_TRIAL_NEW);
+    const bool failed = check(options) != LS_OK || prepare(trial) != LS_OK;
+    (void)ls_public_end(outer, LS_OK);
+    if (failed) {
         ls_trial_free(trial);
         return NULL;
     }
@@ -161,8 +165,11 @@ double ls_trial_throughput(ls_trial *trial) {
     /* the slowest rank determines the duration of a step */
     int64_t time = (int64_t)trial->training_ns, samples = trial->training_samples;
     ls_comm *comm = trial->state.comm;
-    if (comm != NULL && (ls_comm_allreduce(comm, &time, &time, 1, LS_I64, LS_MAX, NULL) != LS_OK ||
-                         ls_comm_allreduce(comm, &samples, &samples, 1, LS_I64, LS_SUM, NULL) != LS_OK)) {
+    const ls_public_call outer = ls_public_begin(LS_PUBLIC_TRIAL_THROUGHPUT);
+    const bool failed = comm != NULL && (ls_comm_allreduce(comm, &time, &time, 1, LS_I64, LS_MAX, NULL) != LS_OK ||
+                                         ls_comm_allreduce(comm, &samples, &samples, 1, LS_I64, LS_SUM, NULL) != LS_OK);
+    (void)ls_public_end(outer, LS_OK);
+    if (failed) {
         return 0;
     }
     return time > 0 ? (double)samples / ((double)time * 1e-9) : 0;

@@ -86,14 +86,18 @@ typedef struct ls_trial_capture {
  */
 typedef void (*ls_callback_identifier)(void *user, bool all, char *text, size_t size);
 
+/* Sets the states of the callbacks in a group: see ls_callback_set_saved. */
+typedef ls_status (*ls_callback_state_setter)(void *user, ls_optimizer *optimizer, const ls_named *tensors, int count);
+
 struct ls_callback {
     ls_callback_hooks hooks; /* hooks.name is NULL, or points to `name` */
     void *user;
     ls_callback_identifier identify;
-    bool built_in;                   /* made by the library */
-    bool captured;                   /* the hooks within the step only call functions that captured steps repeat */
-    bool owned;                      /* owned by a trial or another callback */
-    struct ls_callback_copy *copies; /* arrays of ls_callback_array that this callback owns */
+    ls_callback_state_setter set_saved; /* of groups; otherwise NULL */
+    bool built_in;                      /* made by the library */
+    bool captured;                      /* the hooks within the step only call functions that captured steps repeat */
+    bool owned;                         /* owned by a trial or another callback */
+    struct ls_callback_copy *copies;    /* arrays of ls_callback_array that this callback owns */
     char name[];
 };
 
@@ -136,7 +140,7 @@ struct ls_trial {
     bool continues; /* the next training pass continues within an epoch, from state.batch and the existing sums */
     bool stopped;   /* the checkpoint records that a hook stopped the run, so the next run ends immediately */
     bool in_on_init;
-    bool swaps_averages;       /* an ls_weight_averaging puts its averages into the model for validation */
+    int swapping;              /* number of ls_weight_averaging that put their averages into the model for validation */
     bool measuring;            /* in ls_trial_evaluate or ls_trial_predict, between runs */
     ls_prediction *prediction; /* NULL outside of ls_trial_predict */
     ls_watch watch;
@@ -198,6 +202,13 @@ static inline ls_callback *ls_callback_set_identify(ls_callback *callback, ls_ca
     }
     return callback;
 }
+/*
+ * Calls hooks.set_state, which the callback defines, with a state from a checkpoint. Built-in callbacks, also in
+ * groups, then keep the learning rates of `optimizer`. If `optimizer` is NULL, they may set the rates of their own
+ * optimizers.
+ */
+ls_status ls_callback_set_saved(const ls_callback *callback, ls_optimizer *optimizer, const ls_named *tensors,
+                                int count);
 /* Fails if the number of callbacks is negative, or if the array is missing. */
 ls_status ls_callbacks_check_list(const char *call, ls_callback *const *callbacks, int count);
 /*

@@ -32,6 +32,13 @@ int main(int count, char **arguments) {
     if (ls_scope_end(scope) != LS_OK) {
         return failed();
     }
+    ls_module_train(model, false);
+    scope = ls_scope_begin();
+    (void)ls_forward(model, ls_ones(LS_SHAPE(1, 4), LS_F32));
+    ls_module_train(model, true);
+    if (ls_scope_end(scope) != LS_OK) {
+        return failed();
+    }
     ls_module *trained = count > 1 && strcmp(arguments[1], "right") == 0 ? replicas : model;
     for (int step = 0; step < 3; step++) {
         if (step_of(trained) != LS_OK) {

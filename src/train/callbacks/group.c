@@ -105,17 +105,18 @@ static ls_status state(void *user, const ls_named **tensors, int *count) {
     return ls_callback_state(user, list_all, &((group *)user)->listed, tensors, count);
 }
 
-static ls_status set_one(const ls_callback *callback, int number, const ls_named *own, int count) {
+static ls_status set_one(const ls_callback *callback, ls_optimizer *optimizer, int number, const ls_named *own,
+                         int count) {
     char name[16];
     if (callback->hooks.set_state == NULL) {
         return LS_OK;
     }
     snprintf(name, sizeof name, "%d", number);
     const uint32_t errors = ls_error_count;
-    return ls_explain(callback->hooks.set_state(callback->user, own, count), errors, "set_state of callback", name);
+    return ls_explain(ls_callback_set_saved(callback, optimizer, own, count), errors, "set_state of callback", name);
 }
 
-static ls_status set_states(group *self, const ls_named *tensors, int count, ls_named *own) {
+static ls_status set_states(group *self, ls_optimizer *optimizer, const ls_named *tensors, int count, ls_named *own) {
     int taken = 0;
     for (int i = 0; i < self->count; i++) {
         const ls_callback *callback = self->callbacks[i];
@@ -128,7 +129,7 @@ static ls_status set_states(group *self, const ls_named *tensors, int count, ls_
                            "ls_callback: set_state: callback %d has no state, but the checkpoint has its state: %s", i,
                            own[0].name);
         }
-        LS_TRY(set_one(callback, i, own, picked));
+        LS_TRY(set_one(callback, optimizer, i, own, picked));
     }
     int seen = 0;
     for (int i = 0; i < count && self->word != NULL; i++) {
@@ -144,14 +145,18 @@ static ls_status set_states(group *self, const ls_named *tensors, int count, ls_
                          count - taken - seen, count, self->count);
 }
 
-static ls_status set_state(void *user, const ls_named *tensors, int count) {
+static ls_status set_saved(void *user, ls_optimizer *optimizer, const ls_named *tensors, int count) {
     ls_named *own = ls_allocate_zeroed((size_t)count, sizeof *own);
     if (own == NULL) {
         return ls_fail_memory("ls_callback: set_state", (size_t)count * sizeof *own);
     }
-    const ls_status status = set_states(user, tensors, count, own);
+    const ls_status status = set_states(user, optimizer, tensors, count, own);
     ls_free(own);
     return status;
+}
+
+static ls_status set_state(void *user, const ls_named *tensors, int count) {
+    return set_saved(user, NULL, tensors, count);
 }
 
 /* ---- making ------------------------------------------------------------------------------------------------------ */
@@ -265,6 +270,9 @@ static ls_callback *finish(group *self) {
     ALL_HOOKS(GIVE_HOOK)
     ls_callback *made = built_in ? ls_callback_make(&hooks, self) : ls_callback_new(&hooks, self);
     ls_callback_set_identify(made, identify);
+    if (made != NULL) {
+        made->set_saved = set_saved;
+    }
     return captured ? ls_callback_mark_captured(made) : made;
 }
 

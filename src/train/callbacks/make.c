@@ -1,5 +1,6 @@
 /* Creates and frees callbacks, and records their owners. */
 #include "base/memory.h"
+#include "optim/optimizer.h"
 #include "train/trial.h"
 
 #include <string.h>
@@ -181,4 +182,32 @@ ls_callback *const *ls_callback_array(ls_callback *const *callbacks, int count) 
     copy->next = callbacks[first]->copies;
     callbacks[first]->copies = copy;
     return memcpy(copy->items, callbacks, (size_t)count * sizeof *callbacks);
+}
+
+/* Sets the state of a callback, but keeps the optimizer's learning rates, which the checkpoint has set. */
+static ls_status set_without_rates(const ls_callback *callback, ls_optimizer *optimizer, const ls_named *tensors,
+                                   int count) {
+    const size_t groups = (size_t)optimizer->group_count;
+    double *rates = ls_allocate_zeroed(groups + 1, sizeof *rates);
+    if (rates == NULL) {
+        return ls_fail_memory("checkpoint", (groups + 1) * sizeof *rates);
+    }
+    for (size_t g = 0; g < groups; g++) {
+        rates[g] = optimizer->groups[g].learning_rate;
+    }
+    const ls_status status = callback->hooks.set_state(callback->user, tensors, count);
+    for (size_t g = 0; g < groups; g++) {
+        optimizer->groups[g].learning_rate = rates[g];
+    }
+    ls_free(rates);
+    return status;
+}
+
+ls_status ls_callback_set_saved(const ls_callback *callback, ls_optimizer *optimizer, const ls_named *tensors,
+                                int count) {
+    if (optimizer != NULL && callback->set_saved != NULL) {
+        return callback->set_saved(callback->user, optimizer, tensors, count);
+    }
+    return optimizer != NULL && callback->built_in ? set_without_rates(callback, optimizer, tensors, count)
+                                                   : callback->hooks.set_state(callback->user, tensors, count);
 }

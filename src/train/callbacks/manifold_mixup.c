@@ -88,7 +88,7 @@ static ls_status on_init(ls_trial_state *state, void *user) {
 
 /* ---- hooks ------------------------------------------------------------------------------------------------------- */
 
-/* A step that failed before the chosen layer must not mix a batch of the next evaluation. */
+/* If the last step failed before it reached the chosen layer, the next evaluation must not mix a batch. */
 static ls_status on_start(ls_trial_state *state, void *user) {
     (void)state;
     ((manifold *)user)->chosen = NULL;

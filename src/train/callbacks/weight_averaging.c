@@ -17,21 +17,21 @@ static bool is_time(const averaging *self, const ls_trial_state *state, bool ste
            ls_callback_in_run(state) && !ls_callback_in_replay(state);
 }
 
-/* Two callbacks that swap would exchange the averages of both with the weights, and training would lose the weights. */
-static ls_status check_alone(ls_trial *trial, const averaging *self) {
-    if (trial->swaps_averages && !self->options.no_swap) {
-        return ls_fail(LS_ERR_ARGUMENT,
-                       "%s: another ls_weight_averaging of the trial puts its averages into the model for validation: "
-                       "set .no_swap of one of them",
-                       maker);
-    }
-    trial->swaps_averages = trial->swaps_averages || !self->options.no_swap;
-    return LS_OK;
+/* If two callbacks swapped, swapping back in the same order would leave averages in the model, and training would lose
+ * the weights. */
+static ls_status check_alone(const ls_trial *trial) {
+    return trial->swapping <= 1
+               ? LS_OK
+               : ls_fail(LS_ERR_ARGUMENT,
+                         "%s: another ls_weight_averaging of the trial puts its averages into the model for "
+                         "validation: set .no_swap of one of them",
+                         maker);
 }
 
 static ls_status on_init(ls_trial_state *state, void *user) {
     averaging *self = user;
-    LS_TRY(check_alone(state->trial, self));
+    state->trial->swapping += self->options.no_swap ? 0 : 1;
+    LS_TRY(state->trial->options.validate != NULL ? check_alone(state->trial) : LS_OK);
     LS_TRY(ls_callback_needs_parameters(state, maker, ""));
     ls_ema_free(self->averages);
     self->averages = ls_ema_new(state->model, self->options.decay);
@@ -73,8 +73,12 @@ static ls_status on_start_validation(ls_trial_state *state, void *user) {
         return LS_OK;
     }
     LS_TRY(add_epoch(self, state));
-    self->swapped = ls_ema_count(self->averages) > 0 && !self->options.no_swap && !ls_callback_in_replay(state);
-    return self->swapped ? ls_ema_swap(self->averages) : LS_OK;
+    if (ls_ema_count(self->averages) == 0 || self->options.no_swap || ls_callback_in_replay(state)) {
+        return LS_OK;
+    }
+    LS_TRY(check_alone(state->trial)); /* of a trial without .validate, in ls_trial_evaluate or ls_trial_predict */
+    self->swapped = true;
+    return ls_ema_swap(self->averages);
 }
 
 static ls_status on_end_validation(ls_trial_state *state, void *user) {

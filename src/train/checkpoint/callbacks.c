@@ -180,26 +180,8 @@ static void match_changed(owners *all, const ls_resumption *from) {
 
 /* ---- loading ----------------------------------------------------------------------------------------------------- */
 
-/* Sets the state of a callback, but keeps the optimizer's learning rates, which the checkpoint has set. */
-static ls_status set_but_rates(const ls_callback *callback, ls_optimizer *optimizer, const ls_named *tensors,
-                               int count) {
-    const size_t groups = optimizer == NULL ? 0 : (size_t)optimizer->group_count;
-    double *rates = ls_allocate_zeroed(groups + 1, sizeof *rates);
-    if (rates == NULL) {
-        return ls_fail_memory("checkpoint", (groups + 1) * sizeof *rates);
-    }
-    for (size_t g = 0; g < groups; g++) {
-        rates[g] = optimizer->groups[g].learning_rate;
-    }
-    const ls_status status = callback->hooks.set_state(callback->user, tensors, count);
-    for (size_t g = 0; g < groups; g++) {
-        optimizer->groups[g].learning_rate = rates[g];
-    }
-    ls_free(rates);
-    return status;
-}
-
-/* `same`: the callback has the options of the state's owner. A schedule with other options sets its rates. */
+/* `same`: the callback has the same options as the saved callback. A schedule with different options sets the learning
+ * rates. */
 static ls_status set_callback(const ls_resumption *from, int i, const char *kind, bool same, const ls_named *tensors,
                               int count) {
     const ls_callback *callback = from->trial->own_callbacks[i];
@@ -210,8 +192,8 @@ static ls_status set_callback(const ls_resumption *from, int i, const char *kind
         return LS_OK;
     }
     const uint32_t errors = ls_error_count;
-    const ls_status status = same ? set_but_rates(callback, from->trial->options.optimizer, tensors, count)
-                                  : callback->hooks.set_state(callback->user, tensors, count);
+    const ls_status status =
+        ls_callback_set_saved(callback, same ? from->trial->options.optimizer : NULL, tensors, count);
     return ls_explain(status, errors, "set_state of callback", ls_trial_callback_name(callback, i, number));
 }
 
@@ -228,7 +210,7 @@ static ls_status set_states(const ls_resumption *from, const owners *all, const 
             const bool has = saved != NULL || all->saved_count == 0;
             const int picked = has ? ls_state_select(states, count, name, found) : 0;
             taken += picked;
-            LS_TRY(set_callback(from, i, own->kind, same && trial->own_callbacks[i]->built_in, found, picked));
+            LS_TRY(set_callback(from, i, own->kind, same, found, picked));
         }
     }
     if (taken < count) {

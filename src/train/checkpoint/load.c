@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "comm/public_call.h"
 #include "data/loader.h"
 #include "train/agree.h"
 #include "train/checkpoint/checkpoint.h"
@@ -165,6 +166,9 @@ ls_status ls_trial_load(ls_trial *trial, const char *folder) {
         return ls_fail(LS_ERR_STATE,
                        "ls_trial_load: the trial is being created: load after ls_trial_new, or set .resume");
     }
-    return !trial->running && !trial->measuring ? ls_trial_go_on_from(trial, folder, true)
-                                                : ls_fail(LS_ERR_STATE, "ls_trial_load: the trial is in a run");
+    if (trial->running || trial->measuring) {
+        return ls_fail(LS_ERR_STATE, "ls_trial_load: the trial is in a run");
+    }
+    const ls_public_call outer = ls_public_begin(LS_PUBLIC_TRIAL_LOAD);
+    return ls_public_end(outer, ls_trial_go_on_from(trial, folder, true));
 }

@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 #include "base/wait.h"
+#include "comm/public_call.h"
 #include "formats/file.h"
 #include "parallel/parallel.h"
 #include "train/agree.h"
@@ -552,16 +553,9 @@ static ls_status write_now(ls_trial *trial, ls_checkpoint *snapshot, const char 
     return ls_trial_agree_at_end(trial, status);
 }
 
-ls_status ls_trial_save(ls_trial *trial, const char *folder) {
+static ls_status save(ls_trial *trial, const char *folder) {
     uint64_t nonce;
     bool divided;
-    if (trial == NULL || folder == NULL) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_trial_save: the trial or the folder is NULL");
-    }
-    if (ls_trial_is_busy(trial)) {
-        return ls_fail(LS_ERR_STATE,
-                       "ls_trial_save: the trial is running: set state->save, and .checkpoint of ls_trial_options");
-    }
     LS_TRY(ls_trial_begin_agreeing(trial));
     LS_TRY(ls_trial_check_replicas(trial));
     LS_TRY(meet(trial, &nonce, &divided));
@@ -575,4 +569,18 @@ ls_status ls_trial_save(ls_trial *trial, const char *folder) {
     }
     ls_checkpoint_free(snapshot);
     return status;
+}
+
+ls_status ls_trial_save(ls_trial *trial, const char *folder) {
+    if (trial == NULL || folder == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_trial_save: the trial or the folder is NULL");
+    }
+    if (ls_trial_is_busy(trial)) {
+        return ls_fail(LS_ERR_STATE, trial->in_on_init
+                                         ? "ls_trial_save: the trial is being created: save after ls_trial_new"
+                                         : "ls_trial_save: the trial is running: set state->save, and .checkpoint of "
+                                           "ls_trial_options");
+    }
+    const ls_public_call outer = ls_public_begin(LS_PUBLIC_TRIAL_SAVE);
+    return ls_public_end(outer, save(trial, folder));
 }

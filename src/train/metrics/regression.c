@@ -30,8 +30,8 @@ static ls_tensor *sizes(const ls_metric *metric, const ls_trial_state *state, ls
 enum { ERRORS = 0, TARGETS, R2_NUMBERS = TARGETS + LS_MOMENTS };
 
 /*
- * Returns three rows: squared errors, means of targets, and the scatter of targets. They are computed from differences
- * to the first target, which are exactly 0 if all targets are equal.
+ * Returns three rows: squared errors, means of targets, and the scatter of targets. Means and scatters are computed
+ * from differences to the first target. These differences are exactly 0 if all targets are equal.
  */
 static ls_tensor *ask_r2(const ls_metric *metric, const ls_trial_state *state) {
     ls_tensor *errors = errors_of(metric, state);

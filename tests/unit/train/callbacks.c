@@ -204,7 +204,6 @@ static void test_refused_options(void **unused) {
     free_setting(&s);
 }
 
-/* A warm-up from 0 freezes all groups at the start of the run. */
 /* Two callbacks that put averages into the model would exchange each other's averages. */
 static void test_two_averages(void **unused) {
     (void)unused;
@@ -227,6 +226,37 @@ static void test_two_averages(void **unused) {
     }
 }
 
+static double sum_of_squares(const setting *s) {
+    ls_scope *scope = ls_scope_begin();
+    const double sum = ls_item(ls_sum(ls_square(ls_module_parameter(s->model, 0))));
+    assert_int_equal(ls_scope_end(scope), LS_OK);
+    return sum;
+}
+
+/* Without .validate, only evaluations and predictions after the first update put averages into the model. */
+static void test_two_averages_without_validation(void **unused) {
+    (void)unused;
+    setting s = make_setting();
+    assert_int_equal(ls_optimizer_set_learning_rate(s.optimizer, -1, 0.1), LS_OK);
+    ls_trial_options options = options_of(&s);
+    options.callbacks = (ls_callback *const[]){ls_weight_averaging(NULL),
+                                               ls_weight_averaging(&(ls_weight_averaging_options){.decay = 0.5})};
+    options.callback_count = 2;
+    options.validate = NULL;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_evaluate(trial, s.validate, "before"), LS_OK);
+    assert_int_equal(ls_trial_run(trial, 2), LS_OK);
+    const double sum = sum_of_squares(&s);
+    assert_int_equal(ls_trial_evaluate(trial, s.validate, "after"), LS_ERR_ARGUMENT);
+    expect_message("another ls_weight_averaging of the trial puts its averages into the model");
+    assert_true(sum_of_squares(&s) == sum);
+    assert_int_equal(ls_trial_run(trial, 3), LS_OK);
+    assert_true(sum_of_squares(&s) != sum);
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
+/* A warm-up from 0 freezes all groups at the start of the run. */
 static void test_rate_finder_without_rates(void **unused) {
     (void)unused;
     setting s = make_setting();
@@ -587,6 +617,7 @@ int main(void) {
         cmocka_unit_test(test_refused_compositions),
         cmocka_unit_test(test_refused_options),
         cmocka_unit_test(test_two_averages),
+        cmocka_unit_test(test_two_averages_without_validation),
         cmocka_unit_test(test_rate_finder_without_rates),
         cmocka_unit_test(test_rate_finder_without_recording),
         cmocka_unit_test(test_evaluation_after_a_failed_mixup),

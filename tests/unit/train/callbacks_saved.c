@@ -248,25 +248,31 @@ TEST(test_old_checkpoint) {
     free_setting(&s);
 }
 
-static ls_trial *make_scheduled(const setting *s, double gamma) {
+/* With `grouped`, both schedules are in a group with a callback of the program. */
+static ls_trial *make_scheduled(const setting *s, double gamma, bool grouped) {
     assert_int_equal(ls_optimizer_set_learning_rate(s->optimizer, -1, 0.1), LS_OK);
-    ls_callback *callbacks[] = {
+    ls_callback *callbacks[3] = {
         ls_scheduler(ls_schedule_exponential(s->optimizer, 0.5), NULL),
         ls_scheduler(ls_schedule_exponential(s->optimizer, gamma), &(ls_scheduler_options){.per_step = true})};
     ls_trial_options options = options_of(s);
     options.callbacks = callbacks;
     options.callback_count = 2;
+    if (grouped) {
+        callbacks[2] = ls_callback_new(&(ls_callback_hooks){.name = "own"}, NULL);
+        callbacks[0] = ls_callbacks_of(callbacks, 3);
+        options.callback_count = 1;
+    }
     ls_trial *trial = ls_trial_new(&options);
     assert_non_null(trial);
     return trial;
 }
 
 /* Loads a checkpoint of `saved` in a new trial, and returns its learning rate. */
-static double rate_after(ls_trial *saved, double gamma) {
+static double rate_after(ls_trial *saved, double gamma, bool grouped) {
     const char *folder = test_path("rates");
     assert_int_equal(ls_trial_save(saved, folder), LS_OK);
     setting s = make_setting();
-    ls_trial *trial = make_scheduled(&s, gamma);
+    ls_trial *trial = make_scheduled(&s, gamma, grouped);
     assert_int_equal(ls_trial_load(trial, folder), LS_OK);
     const double rate = ls_optimizer_learning_rate(s.optimizer, 0);
     ls_trial_free(trial);
@@ -274,18 +280,21 @@ static double rate_after(ls_trial *saved, double gamma) {
     return rate;
 }
 
-/* A trial resumes with the saved learning rates. Only a schedule with other options sets the rates of its position. */
+/* A trial resumes with the saved learning rates. Only a schedule with different options sets the rates for its current
+ * step. */
 TEST(test_learning_rates) {
-    setting s = make_setting();
-    ls_trial *trial = make_scheduled(&s, 0.75);
-    assert_int_equal(ls_trial_run(trial, 1), LS_OK);
-    assert_true(ls_optimizer_learning_rate(s.optimizer, 0) == 0.05);
-    assert_true(rate_after(trial, 0.75) == 0.05);
-    assert_int_equal(ls_optimizer_set_learning_rate(s.optimizer, -1, 0.125), LS_OK);
-    assert_true(rate_after(trial, 0.75) == 0.125);
-    assert_float_equal(rate_after(trial, 0.5), 0.1 * pow(0.5, 3), 1e-12); /* after three steps */
-    ls_trial_free(trial);
-    free_setting(&s);
+    for (int grouped = 0; grouped < 2; grouped++) {
+        setting s = make_setting();
+        ls_trial *trial = make_scheduled(&s, 0.75, grouped == 1);
+        assert_int_equal(ls_trial_run(trial, 1), LS_OK);
+        assert_true(ls_optimizer_learning_rate(s.optimizer, 0) == 0.05);
+        assert_true(rate_after(trial, 0.75, grouped == 1) == 0.05);
+        assert_int_equal(ls_optimizer_set_learning_rate(s.optimizer, -1, 0.125), LS_OK);
+        assert_true(rate_after(trial, 0.75, grouped == 1) == 0.125);
+        assert_float_equal(rate_after(trial, 0.5, grouped == 1), 0.1 * pow(0.5, 3), 1e-12); /* after three steps */
+        ls_trial_free(trial);
+        free_setting(&s);
+    }
 }
 
 int main(void) {

@@ -255,7 +255,7 @@ static ls_status run_in_hook(ls_trial_state *state, void *user) {
     return ls_trial_run(state->trial, 1);
 }
 
-/* ls_trial_new fails because the hook on_init does. */
+/* Expects that ls_trial_new fails because a call in on_init is refused. */
 static void expect_refused_on_init(ls_trial_options options, ls_callback_function function, const char *message) {
     ls_callback *hook = ls_callback_new(&(ls_callback_hooks){.on_init = function}, NULL);
     options.callbacks = &hook;
@@ -329,7 +329,7 @@ static void test_wrong_use(void **state) {
     ls_trial_free(trial);
     expect_refused_on_init(options, load_in_hook, "ls_trial_load: the trial is being created");
     expect_refused_on_init(options, run_in_hook, "ls_trial_run: the trial is being created");
-    expect_refused_on_init(options, save_in_hook, "ls_trial_save: the trial is running");
+    expect_refused_on_init(options, save_in_hook, "ls_trial_save: the trial is being created: save after ls_trial_new");
     free_setting(&s);
 }
 

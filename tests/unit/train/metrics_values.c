@@ -526,7 +526,7 @@ static void expect_nan(ls_tensor *outputs, ls_tensor *targets, const char *metri
     assert_true(isnan(value_of(outputs, targets, metric)));
 }
 
-/* The mean of three times 0.1 is not 0.1 in f64, and neither are the means of batches equal. */
+/* In f64, the mean of three values 0.1 is not 0.1, and the means of batches differ. */
 SCOPED_TEST(test_r2_of_equal_targets) {
     for (int64_t count = 2; count < 10; count++) {
         ls_tensor *targets = ls_full(LS_SHAPE(count), LS_F64, 0.1);

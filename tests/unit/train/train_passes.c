@@ -102,7 +102,7 @@ static ls_status evaluate_validation(ls_trial_state *state, void *user) {
     return ls_trial_evaluate(state->trial, user, "other");
 }
 
-/* A prediction continues after the evaluation that a hook of its steps runs. */
+/* A prediction continues after a hook has run an evaluation. */
 TEST(test_evaluation_within_a_prediction) {
     setting s = make_setting();
     ls_trial_options options = options_of(&s);
