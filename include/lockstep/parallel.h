@@ -475,9 +475,9 @@ typedef struct ls_data_parallel_options {
  *   this rank's share, inputs for all samples (a mask of positions) whole, and an absent mask or hidden state as NULL.
  *   An output may also be one number, a mean over the samples.
  * - The module may be called several times before ls_backward. On each rank, all these calls must have the same number
- *   of samples. One ls_backward may use the outputs of all calls. Or each ls_backward uses the outputs of some calls,
- * as for the losses of real and of generated samples. Then each ls_backward averages its gradients, and a rank without
- *   samples runs all passes on zero samples.
+ *   of samples. One ls_backward may use the outputs of all calls. Or each ls_backward uses the outputs of some calls;
+ *   for example, the losses of real and of generated samples. Then each ls_backward averages its gradients, and a rank
+ *   without samples runs all passes on zero samples.
  *
  * Errors, in addition to the errors of the options:
  *
