@@ -139,11 +139,11 @@ void ls_pass_observe(ls_pass_observer *observer) {
     }
 }
 
-ls_status ls_watch_pass(const ls_pass_watch *watch, void *user, uint64_t order) {
+ls_status ls_watch_pass(const ls_pass_watch *watch, void *user) {
     ls_thread_state *thread = ls_thread();
     if (thread == NULL) {
         return LS_ERR_MEMORY;
     }
-    const ls_scope_callback callback = {.watch = watch, .user = user, .hold = watch->hold, .order = order};
+    const ls_scope_callback callback = {.watch = watch, .user = user, .hold = watch->hold};
     return ls_scope_add_callback(thread->scope, &callback) == LS_OK ? LS_OK : ls_scope_failed_status();
 }

@@ -268,8 +268,7 @@ typedef struct ls_pass_watch {
     void (*hold)(void *user, bool hold);
 } ls_pass_watch;
 
-/* The watches of a scope are called in ascending `order`, which must be the same on all ranks. */
-ls_status ls_watch_pass(const ls_pass_watch *watch, void *user, uint64_t order);
+ls_status ls_watch_pass(const ls_pass_watch *watch, void *user);
 
 /*
  * Sends the other ranks the thread's error, which prevents the pass on this rank: calls `fail` until all ranks are in

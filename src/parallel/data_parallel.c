@@ -6,7 +6,6 @@
 #include "parallel/averaging.h"
 #include "parallel/cause.h"
 
-#include <stdatomic.h>
 #include <string.h>
 
 #include "base/log.h"
@@ -153,7 +152,7 @@ static ls_status watch_failure(data_parallel_state *state, ls_status status) {
     ls_saved_error cause;
     ls_error_save(&cause);
     cause.status = status;
-    (void)ls_watch_pass(&ls_data_parallel_watch, state, state->number);
+    (void)ls_watch_pass(&ls_data_parallel_watch, state);
     (void)ls_error_put_back(&cause);
     return status;
 }
@@ -196,7 +195,7 @@ static ls_status forward(data_parallel_state *state, ls_tensor *const *inputs, i
     if (status != LS_OK) {
         return watch_failure(state, status);
     }
-    return wanted ? ls_watch_pass(&ls_data_parallel_watch, state, state->number) : LS_OK;
+    return wanted ? ls_watch_pass(&ls_data_parallel_watch, state) : LS_OK;
 }
 
 static ls_status data_parallel_forward(ls_module *self, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
@@ -314,7 +313,7 @@ static const ls_pass_watch direct_run_watch = {.end = check_direct_run, .hold = 
 static void watch_direct_run(void *user) {
     const ls_thread_state *thread = ls_thread();
     if (thread != NULL && thread->batch == NULL && !thread->no_grad && thread->capture == NULL) {
-        (void)ls_watch_pass(&direct_run_watch, user, 0);
+        (void)ls_watch_pass(&direct_run_watch, user);
     }
 }
 
@@ -334,9 +333,6 @@ static const ls_module_type data_parallel_type = {.name = "DataParallel",
                                                   .forward_many = data_parallel_forward,
                                                   .free_state = free_state};
 
-/* Ranks that share two modules have created them in the same order. */
-static atomic_uint_fast64_t modules;
-
 ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_data_parallel_options *options) {
     ls_module *module = ls_module_new(&data_parallel_type);
     if (module == NULL || comm == NULL || ls_comm_check_open("ls_data_parallel", comm) != LS_OK) {
@@ -355,7 +351,6 @@ ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_data_paral
     state->module = module;
     state->comm = ls_comm_hold(comm);
     state->mean_checks = LS_DATA_PARALLEL_CHECKS;
-    state->number = 1 + atomic_fetch_add(&modules, 1);
     state->part = (ls_batch_part){.locate = locate,
                                   .add = add_over_batch,
                                   .keep_equal = keep_equal,

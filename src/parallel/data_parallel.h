@@ -67,7 +67,6 @@ typedef struct ls_averaged_buffers {
 typedef struct ls_data_parallel_state {
     ls_batch_part part; /* first member: operations borrow it and pass it to its functions */
     ls_module *module;  /* the module that owns this state */
-    uint64_t number;    /* ascending in the order of creation */
     uint64_t pass;      /* number of the last backward pass of this thread that averages */
     ls_module *model;
     ls_comm *comm;

@@ -47,13 +47,13 @@ ls_scope_callback *ls_scope_find_callback(const ls_scope *scope, const struct ls
     return callback;
 }
 
-static void insert_callback(ls_scope *scope, ls_scope_callback *callback) {
-    ls_scope_callback **link = &scope->callbacks;
-    while (*link != NULL && (*link)->order <= callback->order) {
-        link = &(*link)->next;
+static void append_callback(ls_scope *scope, ls_scope_callback *callback) {
+    ls_scope_callback **end = &scope->callbacks;
+    while (*end != NULL) {
+        end = &(*end)->next;
     }
-    callback->next = *link;
-    *link = callback;
+    callback->next = NULL;
+    *end = callback;
 }
 
 ls_status ls_scope_add_callback(ls_scope *scope, const ls_scope_callback *callback) {
@@ -65,7 +65,7 @@ ls_status ls_scope_add_callback(ls_scope *scope, const ls_scope_callback *callba
         return ls_fail_memory("ls_watch_pass", sizeof *added);
     }
     *added = *callback;
-    insert_callback(scope, added);
+    append_callback(scope, added);
     if (added->hold != NULL) {
         added->hold(added->user, true);
     }
@@ -78,7 +78,7 @@ void ls_scope_give_callback(ls_scope *scope, ls_scope_callback *callback) {
         kept->origin = callback->origin; /* keep the outer of the two scopes, in which the callback lives longer */
         ls_scope_drop_callback(callback);
     } else {
-        insert_callback(scope, callback);
+        append_callback(scope, callback);
     }
 }
 

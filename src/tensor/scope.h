@@ -47,7 +47,6 @@ typedef struct ls_scope_callback {
     void *user;
     /* may be NULL; called when the record is created (true) and when it is freed (false) */
     void (*hold)(void *user, bool hold);
-    uint64_t order;   /* position among the callbacks of a scope */
     bool lingers;     /* takes part only in some passes, even if the tape of its scope has no nodes */
     ls_scope *origin; /* the scope from which a backward pass took the callback, or NULL */
     uint64_t idle_in; /* number of the last backward pass in which the callback takes no part */
@@ -242,7 +241,7 @@ static inline bool ls_scope_callback_is_live(const ls_scope *scope, const ls_sco
     return scope->tape.last != NULL || callback->lingers;
 }
 /*
- * Inserts a callback, which must not be in any scope, to the scope's callbacks. Frees it if the scope already has the
+ * Appends a callback, which must not be in any scope, to the scope's callbacks. Frees it if the scope already has the
  * same pair.
  */
 void ls_scope_give_callback(ls_scope *scope, ls_scope_callback *callback);
