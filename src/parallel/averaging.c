@@ -103,10 +103,26 @@ static ls_status begin_agreed(ls_data_parallel_state *state, ls_batch_loss *loss
 
 /* Ends a pass whose gradients stay on their ranks until a later pass averages them. */
 static ls_status gather(ls_data_parallel_state *state, const ls_tail *own, ls_tail *mean) {
-    double numbers[] = {own->given, own->failed, own->left};
-    LS_TRY(ls_comm_allreduce(state->comm, numbers, numbers, 3, LS_F64, LS_AVG, NULL));
-    *mean = (ls_tail){.given = numbers[0], .failed = numbers[1], .left = numbers[2]};
+    double numbers[] = {own->given, own->failed, own->left, own->later};
+    LS_TRY(ls_comm_allreduce(state->comm, numbers, numbers, 4, LS_F64, LS_AVG, NULL));
+    *mean = (ls_tail){.given = numbers[0], .failed = numbers[1], .left = numbers[2], .later = numbers[3]};
     return mean->failed > 0 ? ls_averaging_share_cause(state, own->failed > 0) : LS_OK;
+}
+
+/*
+ * Fails on all ranks if this pass is the first one since the forward passes on some ranks, and a later one on others:
+ * gradients of different passes must not be averaged with each other.
+ */
+static ls_status check_same_pass(ls_data_parallel_state *state, const ls_tail *mean) {
+    const double margin = 0.25 / ls_data_parallel_ranks(state);
+    if (mean->later < margin || mean->later > 1 - margin) {
+        return LS_OK;
+    }
+    state->told = true;
+    ls_data_parallel_forget_gradients(state);
+    return ls_fail(LS_ERR_MISMATCH,
+                   "ls_backward: the ranks run different passes of a data-parallel module: after several calls of the "
+                   "module, a second loss depends on it on some ranks only: let the losses of all ranks depend on it");
 }
 
 /*
@@ -115,8 +131,9 @@ static ls_status gather(ls_data_parallel_state *state, const ls_tail *own, ls_ta
  * may have a separate loss for them.
  */
 static ls_status decide_pending(ls_data_parallel_state *state, const ls_tail *mean) {
+    LS_TRY(check_same_pass(state, mean));
     state->pending = !ls_tail_is_given(state, mean);
-    state->leftover = !state->pending && mean->left > 0;
+    state->leftover = mean->left > 0 && (!state->pending || state->later);
     if (!state->pending || !(mean->given > 0)) {
         return LS_OK;
     }
@@ -171,7 +188,10 @@ static ls_status end_pass(ls_data_parallel_state *state) {
     if (!ls_module_list(state->model)) {
         return ls_error_status();
     }
-    const ls_tail own = {.samples = samples, .given = ls_gradients_were_given(state), .left = ls_samples_remain(state)};
+    const ls_tail own = {.samples = samples,
+                         .given = ls_gradients_were_given(state),
+                         .left = ls_samples_remain(state),
+                         .later = state->later};
     if (state->agreed) {
         return average_agreed(state, samples, own);
     }
@@ -211,7 +231,7 @@ static void begin_replay(const captured_pass *pass) {
     if (!pass->has_shares) {
         ls_data_parallel_begin_replay(state, pass->samples);
     }
-    state->agreed = false;
+    state->agreed = state->later = false;
     state->divisor = pass->divisor;
     state->runs++;
 }
@@ -319,6 +339,7 @@ static ls_status pass_begins(void *user, ls_batch_loss *loss, bool agreed) {
     LS_TRY(ls_comm_check_open("ls_data_parallel", state->comm));
     loss->watched |= state->mean_checks > 0;
     state->agreed = state->told = false;
+    state->later = state->leftover;
     state->leftover = false;
     state->pass = ls_thread_present->pass;
     if (state->shards != NULL) {

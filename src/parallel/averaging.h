@@ -16,6 +16,7 @@ typedef struct ls_tail {
     double given;  /* 1 if this pass produced a gradient for the model; SKIPPED if this rank skipped the pass */
     double failed; /* positive if the pass failed on this rank */
     double left;   /* positive if outputs are left that no backward pass has reached */
+    double later;  /* 1 if the pass is not the first one since the forward passes (ls_data_parallel_state.later) */
     double stale;  /* positive if this rank's buckets belong to an earlier pass (overlap.h) */
 } ls_tail;
 

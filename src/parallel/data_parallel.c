@@ -152,6 +152,7 @@ static ls_status watch_failure(data_parallel_state *state, ls_status status) {
     ls_saved_error cause;
     ls_error_save(&cause);
     cause.status = status;
+    state->leftover = false;
     (void)ls_watch_pass(&ls_data_parallel_watch, state);
     (void)ls_error_put_back(&cause);
     return status;
@@ -172,7 +173,7 @@ static ls_status forward(data_parallel_state *state, ls_tensor *const *inputs, i
         return ls_forward_many(state->model, inputs, input_count, outputs, output_count);
     }
     ls_status status = LS_OK;
-    state->told = state->leftover = false;
+    state->told = false;
     state->overlap.abandoned = state->overlap.begun; /* of an earlier pass */
     ls_capture *capture = ls_thread_present->capture;
     if (capture != NULL) {
@@ -195,6 +196,7 @@ static ls_status forward(data_parallel_state *state, ls_tensor *const *inputs, i
     if (status != LS_OK) {
         return watch_failure(state, status);
     }
+    state->leftover &= !wanted;
     return wanted ? ls_watch_pass(&ls_data_parallel_watch, state) : LS_OK;
 }
 
@@ -436,7 +438,11 @@ ls_status ls_data_parallel_skip(ls_module *module) {
     }
     (void)ls_public_end(outer, status);
     const ls_status ended = ls_scope_close(scope);
-    return end_without_loss(state, status != LS_OK ? status : ended);
+    status = status != LS_OK ? status : ended;
+    if (status == LS_OK && state->leftover) { /* a later pass on this rank may depend on the parameters */
+        status = ls_watch_pass(&ls_data_parallel_watch, state);
+    }
+    return end_without_loss(state, status);
 }
 
 ls_slices *ls_data_parallel_slices(const ls_module *module) {

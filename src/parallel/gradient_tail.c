@@ -11,7 +11,7 @@ bool ls_gradient_is_sent(const void *user, const ls_leaf *leaf) {
 }
 
 /* Layout of the tail, which follows the gradients of the widest dtype: these numbers, then the marks. */
-enum { WEIGHT, SAMPLES, AGREE, GIVEN, FAILED, LEFT, STALE, MARKS };
+enum { WEIGHT, SAMPLES, AGREE, GIVEN, FAILED, LEFT, LATER, STALE, MARKS };
 
 int64_t ls_tail_count(const ls_data_parallel_state *state) {
     return MARKS + state->parameter_count + state->buffers.count;
@@ -101,6 +101,7 @@ void ls_tail_write(const ls_data_parallel_state *state, const ls_tail *own) {
     write_number(to, wide, GIVEN, own->given);
     write_number(to, wide, FAILED, own->failed);
     write_number(to, wide, LEFT, own->left);
+    write_number(to, wide, LATER, own->later);
     write_number(to, wide, STALE, own->stale);
     for (int i = 0; i < state->parameter_count; i++) {
         write_number(to, wide, MARKS + i, mark_of(state, own, ls_data_parallel_leaf(state, i)));
@@ -133,6 +134,7 @@ ls_tail ls_tail_read(const ls_data_parallel_state *state) {
                      .given = read_number(from, wide, GIVEN),
                      .failed = read_number(from, wide, FAILED),
                      .left = read_number(from, wide, LEFT),
+                     .later = read_number(from, wide, LATER),
                      .stale = read_number(from, wide, STALE)};
 }
 

@@ -277,6 +277,80 @@ static ls_status extra_output_on_one_rank(ls_comm *world) {
     return ranks_have_same_bytes(world, extra, sizeof extra);
 }
 
+/* An output is left on all ranks. Then all ranks, or only rank 0, evaluate, and rank 0 runs a pass of its own model. */
+static ls_status evaluations_between(ls_comm *world) {
+    const int rank = ls_comm_rank(world), size = ls_comm_size(world);
+    training t, other;
+    LS_TRY(begin(&t, ls_data_parallel(make(), world, NULL)));
+    LS_TRY(begin(&other, ls_data_parallel(make(), world, NULL)));
+    for (int step = 0; step < 2 * STEPS; step++) {
+        ls_scope *scope = ls_scope_begin();
+        set_inputs(&t, step, 0, rank + 2, size + 2);
+        LS_TRY(step_once(&t, UNUSED_OUTPUT, false));
+        ls_scope *evaluation = ls_scope_begin();
+        (void)ls_no_grad(true);
+        LS_CHECK((step % 2 == 0 && rank > 0) || ls_forward(t.module, t.real) != NULL);
+        LS_TRY(ls_scope_end(evaluation));
+        LS_TRY(local_pass(&t, rank == 0));
+        ls_optimizer_zero_grad(other.optimizer);
+        LS_TRY(ls_backward(ls_mean(ls_square(ls_forward(other.module, t.real)))));
+        LS_TRY(ls_optimizer_step(other.optimizer));
+        LS_TRY(ls_scope_end(scope));
+    }
+    LS_TRY(ls_data_parallel_check(t.module));
+    LS_TRY(ls_data_parallel_check(other.module));
+    end(&other);
+    end(&t);
+    return LS_OK;
+}
+
+/* The last rank has no samples, and an output is left on the other ranks. Then all ranks add a penalty on parameters.
+ */
+static ls_status penalty_after_skip(ls_comm *world) {
+    const int rank = ls_comm_rank(world), size = ls_comm_size(world);
+    training t;
+    LS_TRY(begin(&t, ls_data_parallel(make(), world, NULL)));
+    for (int step = 0; step < STEPS; step++) {
+        ls_scope *scope = ls_scope_begin();
+        set_inputs(&t, step, 0, rank + 2, size + 2);
+        ls_optimizer_zero_grad(t.optimizer);
+        LS_TRY(rank == size - 1 && step > 0 ? ls_data_parallel_skip(t.module) : run_passes(&t, UNUSED_OUTPUT, false));
+        LS_TRY(ls_backward(ls_mean(ls_square(ls_module_parameter(t.module, 0)))));
+        LS_TRY(ls_optimizer_step(t.optimizer));
+        LS_TRY(ls_scope_end(scope));
+    }
+    LS_TRY(ls_data_parallel_check(t.module));
+    end(&t);
+    return LS_OK;
+}
+
+/* The second loss of the last rank does not depend on the module: the ranks do not mix gradients of different passes.
+ */
+static ls_status different_losses(ls_comm *world) {
+    const bool last = ls_comm_rank(world) == ls_comm_size(world) - 1;
+    training t;
+    LS_TRY(begin(&t, ls_data_parallel(make(), world, NULL)));
+    ls_scope *scope = ls_scope_begin();
+    set_inputs(&t, 0, 0, 3, 3);
+    for (int step = 0; step < 2; step++) {
+        ls_tensor *real = ls_forward(t.module, t.real), *generated = ls_forward(t.module, t.generated);
+        LS_TRY(ls_backward(ls_mean(ls_square(real))));
+        if (step == 0) {
+            LS_TRY(ls_backward(ls_mean(ls_square(generated))));
+        } else if (last) {
+            LS_TRY(local_pass(&t, true));
+            LS_CHECK(ls_backward(ls_mean(ls_forward(t.module, t.real))) == LS_ERR_MISMATCH);
+        } else {
+            LS_CHECK(ls_backward(ls_mean(ls_square(generated))) == LS_ERR_MISMATCH);
+        }
+    }
+    LS_EXPECT_MESSAGE("the ranks run different passes of a data-parallel module");
+    LS_CHECK(ls_grad(ls_module_parameter(t.module, 0)) == NULL);
+    LS_CHECK(ls_scope_end(scope) == LS_ERR_MISMATCH);
+    end(&t);
+    return LS_OK;
+}
+
 /* An output of the first model is left on all ranks. Then the last rank fails in a pass of another model. */
 static ls_status failure_of_another_model(ls_comm *world) {
     const int rank = ls_comm_rank(world), size = ls_comm_size(world);
@@ -411,10 +485,13 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(accumulates(world));
     LS_TRY(penalty_on_one_rank(world));
     LS_TRY(extra_output_on_one_rank(world));
+    LS_TRY(evaluations_between(world));
     if (ls_comm_size(world) > 1) {
         LS_TRY(failing_passes(world));
         LS_TRY(step_function(world));
         LS_TRY(failure_of_another_model(world));
+        LS_TRY(penalty_after_skip(world));
+        LS_TRY(different_losses(world));
     }
     LS_TRY(captured(world));
     return ls_comm_barrier(world, NULL);
