@@ -107,7 +107,8 @@ static ls_status run_pass(ls_backward_pass *pass, ls_tensor *output, const ls_ba
         ls_fail_at_end(pass);
     }
     if (status != LS_OK) {
-        ls_abandon_watches(pass->scope, NULL);
+        ls_abandon_watches(pass->scope, NULL, false);
+        ls_leave_watches(pass, options->keep_tape);
     }
     if (status != LS_OK || options->keep_tape) {
         ls_settle_nodes(innermost);

@@ -24,14 +24,14 @@ static inline bool ls_watch_is_idle(const ls_thread_state *thread, const ls_scop
  *     scopes. `told` is whether the ranks of a collective already fail. Returns the new value of `told`.
  *   - ls_fail_at_end notifies the ranks that wait at the end of the pass.
  *   - ls_fail_before_pass notifies the other ranks that this rank does not run the pass.
- *   - ls_abandon_watches notifies the watches of a scope and its outer scopes of a failure. `told` is NULL, or the user
- *     that has notified the other ranks, which have begun the pass, that this rank has not begun it.
+ *   - ls_abandon_watches notifies the watches of a scope and its outer scopes of a failure, except the watches of the
+ *     user `told`. `missed` means that the other ranks have begun the pass, but this rank has not.
  */
 bool ls_fail_at_node(ls_node *node);
 bool ls_fail_at_nodes(const ls_thread_state *thread, ls_scope *scope, ls_tape_link *link, bool told);
 void ls_fail_at_end(const ls_backward_pass *pass);
 void ls_fail_before_pass(const ls_thread_state *thread);
-void ls_abandon_watches(const ls_scope *scope, const void *told);
+void ls_abandon_watches(const ls_scope *scope, const void *told, bool missed);
 
 /*
  * backward_walk.c. ls_walk_scopes walks the tapes of the scope and its outer scopes. ls_settle_nodes then frees the
@@ -48,9 +48,11 @@ void ls_note_findings(ls_backward_pass *pass, const ls_node *node, const ls_tens
 
 /*
  * backward_watches.c. ls_begin_watches notifies the watches that a pass begins; `room` is memory for the findings of
- * the pass. ls_call_watches_back calls the watches at the end of the pass.
+ * the pass. ls_call_watches_back calls the watches at the end of the pass. ls_leave_watches takes the
+ * remaining watches out of a pass that has failed.
  */
 ls_status ls_begin_watches(ls_backward_pass *pass, const ls_tensor *output, bool seeded, ls_pass_findings *room);
 ls_status ls_call_watches_back(ls_backward_pass *pass, bool keep_tape);
+void ls_leave_watches(ls_backward_pass *pass, bool keep_tape);
 
 #endif

@@ -96,14 +96,14 @@ void ls_fail_at_end(const ls_backward_pass *pass) {
     }
 }
 
-void ls_abandon_watches(const ls_scope *scope, const void *told) {
+void ls_abandon_watches(const ls_scope *scope, const void *told, bool missed) {
     ls_saved_error cause;
     ls_error_save(&cause);
     for (; scope != NULL; scope = scope->outer) {
         for (const ls_scope_callback *callback = scope->callbacks; callback != NULL; callback = callback->next) {
             if (callback->watch->abandon != NULL && callback->user != told &&
                 !ls_watch_is_idle(ls_thread_present, callback)) {
-                callback->watch->abandon(callback->user, told != NULL);
+                callback->watch->abandon(callback->user, missed);
             }
         }
     }
@@ -119,8 +119,9 @@ void ls_fail_before_pass(const ls_thread_state *thread) {
     if (callback != NULL) {
         void *user = callback->user; /* the callback may be freed with its module */
         (void)ls_fail_at_nodes(thread, thread->scope, thread->scope->tape.last, true);
-        if (ls_watch_tell(callback->watch, user, false) == LS_TOLD_IN_PASS) {
-            ls_abandon_watches(thread->scope, user);
+        const ls_telling told = ls_watch_tell(callback->watch, user, false);
+        if (told != LS_NOT_TOLD) {
+            ls_abandon_watches(thread->scope, user, told == LS_TOLD_IN_PASS);
         }
     } else {
         (void)ls_fail_at_nodes(thread, thread->scope, thread->scope->tape.last, false);

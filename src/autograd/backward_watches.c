@@ -2,36 +2,44 @@
 #include "autograd/backward.h"
 
 /*
- * Gives a callback that also watches the next pass back to the scope from which the pass took it. This does not depend
- * on the nodes left on the tape, because ranks may hold different outputs.
+ * Gives a callback that also watches the next pass back to the scope from which the pass took it, and drops any other
+ * callback. This does not depend on the nodes left on the tape, because ranks may hold different outputs.
  */
-static void leave_callback(ls_scope_callback *callback) {
+static void leave_callback(ls_scope_callback *callback, bool keep_tape) {
     const ls_pass_watch *watch = callback->watch;
-    callback->lingers = watch->takes_part != NULL && !watch->takes_part(callback->user, NULL);
-    if (callback->origin != NULL) {
+    if (!keep_tape && callback->origin != NULL && watch->stays != NULL && watch->stays(callback->user)) {
+        callback->lingers = watch->takes_part != NULL && !watch->takes_part(callback->user, NULL);
         ls_scope_give_callback(callback->origin, callback);
     } else {
         ls_scope_drop_callback(callback);
     }
 }
 
+/* Removes the first callback from the pass. */
+static ls_scope_callback *take_callback(const ls_backward_pass *pass) {
+    ls_scope_callback *callback = pass->scope->callbacks;
+    pass->scope->callbacks = callback->next;
+    return callback;
+}
+
 ls_status ls_call_watches_back(ls_backward_pass *pass, bool keep_tape) {
     ls_status status = LS_OK;
     while (status == LS_OK && pass->scope->callbacks != NULL) {
-        ls_scope_callback *callback = pass->scope->callbacks;
-        pass->scope->callbacks = callback->next;
+        ls_scope_callback *callback = take_callback(pass);
         status = callback->watch->end(callback->user, pass->findings);
         if (status != LS_OK && ls_error_status() != status) {
             (void)ls_fail(status, "ls_backward: a callback at the end of the backward pass failed with %s",
                           ls_status_name(status));
         }
-        if (status == LS_OK && !keep_tape && callback->watch->stays != NULL && callback->watch->stays(callback->user)) {
-            leave_callback(callback);
-        } else {
-            ls_scope_drop_callback(callback);
-        }
+        leave_callback(callback, keep_tape);
     }
     return status;
+}
+
+void ls_leave_watches(ls_backward_pass *pass, bool keep_tape) {
+    while (pass->scope->callbacks != NULL) {
+        leave_callback(take_callback(pass), keep_tape);
+    }
 }
 
 /* Returns whether an inner scope has the same callback, which was already notified. */

@@ -148,10 +148,9 @@ struct ls_node {
     uint32_t segment;  /* segment of the program (a pipeline's micro-batch), or 0; a pass walks only the communicating
                           nodes of its own segment */
     uint32_t captured; /* serial of the capture (tensor/capture.h) that recorded the node; 0 without a capture */
-    const void
-        *samples_of; /* the output is the output of this data-parallel module; otherwise NULL; not dereferenced */
-    uint64_t wanted; /* bit i: input i wants a gradient; see ls_wants */
-    unsigned reads;  /* bit k: a wanted gradient needs the elements of input k */
+    const void *samples_of; /* the module whose output this is, if it is data-parallel; only the address is used */
+    uint64_t wanted;        /* bit i: input i wants a gradient; see ls_wants */
+    unsigned reads;         /* bit k: a wanted gradient needs the elements of input k */
     /* of the storages of the first inputs and of the output, when the node was recorded */
     uint32_t versions[LS_NODE_INPUTS + 1];
     ls_tensor **inputs; /* owned references; points to inline_inputs, or to a separate array (concat and similar
@@ -262,8 +261,8 @@ typedef struct ls_pass_watch {
      * user for the next pass. `missed` means that other ranks have begun the pass, but this rank has not.
      */
     void (*abandon)(void *user, bool missed);
-    bool (*stays)(void *user); /* may be NULL; called after `end` of a pass that has not kept the tape; returns whether
-                                  the user also watches the next pass, the same on all ranks */
+    bool (*stays)(void *user); /* may be NULL; called after a pass that has not kept the tape, even if it has failed;
+                                  returns whether the user also watches the next pass, the same on all ranks */
     /* May be NULL. Called with true, keeps the user alive while it watches, until called with false */
     void (*hold)(void *user, bool hold);
 } ls_pass_watch;

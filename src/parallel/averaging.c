@@ -363,9 +363,22 @@ static ls_status pass_begins(void *user, ls_batch_loss *loss, bool agreed) {
     return begin_agreed(state, loss);
 }
 
+/*
+ * Records that a pass has failed, on all ranks. The ranks may hold different outputs now. If the program continues, the
+ * module takes part in later passes that depend on it, until its next forward pass.
+ */
+static void note_failure(ls_data_parallel_state *state) {
+    state->pending = false;
+    state->leftover = state->slices == NULL;
+}
+
 static ls_status pass_ends(void *user, const ls_pass_findings *findings) {
     ls_capture *capture = ls_thread_present->capture;
-    return capture == NULL ? finish_pass(user, findings) : capture_end(user, capture, findings);
+    const ls_status status = capture == NULL ? finish_pass(user, findings) : capture_end(user, capture, findings);
+    if (status != LS_OK) {
+        note_failure(user);
+    }
+    return status;
 }
 
 static ls_telling pass_fails(void *user, bool begun) {
@@ -381,7 +394,11 @@ static ls_telling pass_fails(void *user, bool begun) {
                : !begun && agrees_anyway(state) ? ls_agree_on_factors(state, NULL, true)
                                                 : average_by_divisor(state, 0, (ls_tail){.failed = 1}, &mean));
     }
-    return !state->told ? LS_NOT_TOLD : !begun && mean.agree == 0 ? LS_TOLD_IN_PASS : LS_TOLD;
+    if (!state->told) {
+        return LS_NOT_TOLD;
+    }
+    note_failure(state);
+    return !begun && mean.agree == 0 ? LS_TOLD_IN_PASS : LS_TOLD;
 }
 
 /* Only a pass with overlap has calls in flight. Buckets are in flight only after the first pass. */
@@ -391,10 +408,11 @@ static void pass_is_abandoned(void *user, bool missed) {
         return; /* ls_slices_step launches the remaining buckets */
     }
     (void)end_units(state, 1);
-    if (missed && state->usual != 0 && ls_module_list(state->model)) {
+    if (missed && !state->leftover && state->usual != 0 && ls_module_list(state->model)) {
         (void)ls_overlap_begin(state, 1);
     }
     ls_overlap_abandon(state);
+    note_failure(state);
 }
 
 static bool pass_stays(void *user) {

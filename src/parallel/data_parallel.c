@@ -311,10 +311,12 @@ static void hold_direct_run(void *user, bool hold) {
 
 static const ls_pass_watch direct_run_watch = {.end = check_direct_run, .hold = hold_direct_run};
 
-/* Called before the model runs. Inside the module, or in a captured step, there is nothing to watch. */
+/* Called before the model runs. There is nothing to watch inside the module, during a backward pass (ls_recompute), or
+ * in a captured step. */
 static void watch_direct_run(void *user) {
     const ls_thread_state *thread = ls_thread();
-    if (thread != NULL && thread->batch == NULL && !thread->no_grad && thread->capture == NULL) {
+    if (thread != NULL && thread->batch == NULL && !thread->no_grad && thread->walking == NULL &&
+        thread->capture == NULL) {
         (void)ls_watch_pass(&direct_run_watch, user);
     }
 }
@@ -427,7 +429,7 @@ ls_status ls_data_parallel_skip(ls_module *module) {
     }
     LS_TRY(ls_comm_check_open("ls_data_parallel_skip", state->comm));
     ls_scope *scope = ls_scope_open();
-    state->told = state->agreed = false;
+    state->told = state->agreed = state->later = false;
     state->overlap.abandoned = state->overlap.begun;
     const ls_public_call outer = ls_public_begin(LS_PUBLIC_DATA_PARALLEL_SKIP);
     ls_status status = run_without_samples(state);

@@ -92,12 +92,12 @@ typedef struct ls_data_parallel_state {
     bool agrees;    /* ranks agree on scaling factors before every pass, because an earlier pass was irregular */
     bool agreed;    /* the scaling factors of the current pass are set */
     bool pending;   /* the last pass produced no gradient for the model on any rank, but a later pass may */
-    bool leftover;  /* outputs remain, on any rank, that no backward pass has reached; no forward pass that needs a
-                       gradient has run since the last backward pass */
-    bool later;     /* the current pass began in this state */
-    bool told;      /* the ranks have shared the cause of a failure */
-    bool compared;  /* the ranks have compared their batches */
-    double usual;   /* divisor of a loss (or number of samples) that has weight 1; 0 before the first averaging */
+    bool leftover; /* no forward pass that needs a gradient has run since the last backward pass, and outputs remain, on
+                      any rank, that no backward pass has reached, or may remain after a failure */
+    bool later;    /* the current pass began in this state */
+    bool told;     /* the ranks have shared the cause of a failure */
+    bool compared; /* the ranks have compared their batches */
+    double usual;  /* divisor of a loss (or number of samples) that has weight 1; 0 before the first averaging */
     /* Loss of the last backward pass since the last forward pass, only for comparison; NULL if there was no such
      * pass. */
     const ls_tensor *loss;

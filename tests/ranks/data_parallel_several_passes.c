@@ -408,6 +408,50 @@ static ls_status failing_passes(ls_comm *world) {
     return LS_OK;
 }
 
+static ls_status refuse_gradient(ls_tensor *leaf, void *user) {
+    (void)leaf, (void)user;
+    return ls_fail(LS_ERR_IO, "the hook fails");
+}
+
+/*
+ * The last rank fails in the pass of the first loss: before the pass, or in the pass with `by_hook`. The program
+ * continues with the second loss, which all ranks average.
+ */
+static ls_status continues_after_failure(ls_comm *world, bool by_hook, const ls_data_parallel_options *options) {
+    const int rank = ls_comm_rank(world), size = ls_comm_size(world);
+    training t;
+    LS_TRY(begin(&t, ls_data_parallel(make(), world, options)));
+    for (int step = 0; step < STEPS; step++) {
+        ls_scope *scope = ls_scope_begin();
+        set_inputs(&t, step, 0, rank + 2, size + 2);
+        const bool fails = step == 1 && rank == size - 1;
+        ls_tensor *real = ls_clone(t.real);
+        LS_TRY(ls_set_requires_grad(real, true));
+        LS_TRY(fails && by_hook ? ls_add_grad_hook(real, refuse_gradient, NULL) : LS_OK);
+        ls_optimizer_zero_grad(t.optimizer);
+        ls_tensor *of_real = ls_mean(ls_square(ls_forward(t.module, real)));
+        ls_tensor *of_generated = ls_mean(ls_square(ls_forward(t.module, t.generated)));
+        LS_CHECK((ls_backward(fails && !by_hook ? NULL : of_real) == LS_OK) == (step != 1));
+        LS_TRY(local_pass(&t, rank == 0));
+        LS_TRY(ls_backward(of_generated));
+        LS_TRY(ls_optimizer_step(t.optimizer));
+        LS_CHECK((ls_scope_end(scope) == LS_OK) == (step != 1));
+    }
+    LS_TRY(ls_data_parallel_check(t.module));
+    end(&t);
+    return LS_OK;
+}
+
+static ls_status all_continue_after_failure(ls_comm *world) {
+    for (int by_hook = 0; by_hook < 2; by_hook++) {
+        LS_TRY(continues_after_failure(world, by_hook, &(ls_data_parallel_options){.overlap = LS_OVERLAP_OFF}));
+        LS_TRY(continues_after_failure(world, by_hook,
+                                       &(ls_data_parallel_options){.overlap = LS_OVERLAP_ON, .bucket_bytes = 1}));
+        LS_TRY(continues_after_failure(world, by_hook, &(ls_data_parallel_options){.zero = 1}));
+    }
+    return LS_OK;
+}
+
 /* ---- a step function that runs the first pass itself ------------------------------------------------------------- */
 
 static ls_tensor *loss_of_step(const ls_batch *batch, void *user) {
@@ -488,6 +532,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(evaluations_between(world));
     if (ls_comm_size(world) > 1) {
         LS_TRY(failing_passes(world));
+        LS_TRY(all_continue_after_failure(world));
         LS_TRY(step_function(world));
         LS_TRY(failure_of_another_model(world));
         LS_TRY(penalty_after_skip(world));
