@@ -11,8 +11,8 @@ static inline bool ls_is_due(const ls_thread_state *thread, const ls_node *node)
 }
 
 /* Returns whether the callback takes no part in the pass that runs on this thread. */
-static inline bool ls_watch_is_idle(const ls_thread_state *thread, const ls_scope_callback *callback) {
-    return thread->walking != NULL && callback->idle_in == thread->pass;
+static inline bool ls_watch_skips(const ls_thread_state *thread, const ls_scope_callback *callback) {
+    return thread->walking != NULL && callback->skipped == thread->pass;
 }
 
 /*
@@ -24,14 +24,15 @@ static inline bool ls_watch_is_idle(const ls_thread_state *thread, const ls_scop
  *     scopes. `told` is whether the ranks of a collective already fail. Returns the new value of `told`.
  *   - ls_fail_at_end notifies the ranks that wait at the end of the pass.
  *   - ls_fail_before_pass notifies the other ranks that this rank does not run the pass.
- *   - ls_abandon_watches notifies the watches of a scope and its outer scopes of a failure, except the watches of the
- *     user `told`. `missed` means that the other ranks have begun the pass, but this rank has not.
+ *   - ls_abandon_watches notifies the watches of a scope and its outer scopes of a failure, except the watches of
+ *     `notified`, the user that has notified the other ranks, or NULL. `missed` means that the other ranks have begun
+ *     the pass, but this rank has not.
  */
 bool ls_fail_at_node(ls_node *node);
 bool ls_fail_at_nodes(const ls_thread_state *thread, ls_scope *scope, ls_tape_link *link, bool told);
 void ls_fail_at_end(const ls_backward_pass *pass);
 void ls_fail_before_pass(const ls_thread_state *thread);
-void ls_abandon_watches(const ls_scope *scope, const void *told, bool missed);
+void ls_abandon_watches(const ls_scope *scope, const void *notified, bool missed);
 
 /*
  * backward_walk.c. ls_walk_scopes walks the tapes of the scope and its outer scopes. ls_settle_nodes then frees the

@@ -12,22 +12,24 @@ bool ls_fail_at_node(ls_node *node) {
     return told;
 }
 
-/* Finds the first callback in this scope and its outer scopes that can notify other ranks of a failure. */
+/*
+ * Finds the first callback in this scope and its outer scopes that can notify other ranks of a failure. Conditional
+ * callbacks come last, because the other ranks may run the pass without them.
+ */
 static const ls_scope_callback *find_telling(const ls_scope *scope) {
-    const ls_scope_callback *may_tell = NULL; /* the other ranks may run the pass without this watch */
+    const ls_scope_callback *conditional = NULL;
     for (; scope != NULL; scope = scope->outer) {
         for (const ls_scope_callback *callback = scope->callbacks; callback != NULL; callback = callback->next) {
-            const ls_pass_watch *watch = callback->watch;
-            if (watch->fail == NULL || ls_watch_is_idle(ls_thread_present, callback)) {
+            if (callback->watch->fail == NULL || ls_watch_skips(ls_thread_present, callback)) {
                 continue;
             }
-            if (watch->takes_part == NULL || watch->takes_part(callback->user, NULL)) {
+            if (!callback->conditional) {
                 return callback;
             }
-            may_tell = may_tell == NULL ? callback : may_tell;
+            conditional = conditional == NULL ? callback : conditional;
         }
     }
-    return may_tell;
+    return conditional;
 }
 
 /*
@@ -96,14 +98,22 @@ void ls_fail_at_end(const ls_backward_pass *pass) {
     }
 }
 
-void ls_abandon_watches(const ls_scope *scope, const void *told, bool missed) {
+/* The callback watches later passes only if they reach its user, on this rank as on the ranks that ran the pass. */
+static void abandon(ls_scope_callback *callback, const void *notified, bool missed) {
+    const ls_pass_watch *watch = callback->watch;
+    if (watch->abandon != NULL && callback->user != notified) {
+        watch->abandon(callback->user, missed);
+    }
+    callback->conditional |= watch->stays != NULL && watch->stays(callback->user) == LS_STAYS_IF_REACHED;
+}
+
+void ls_abandon_watches(const ls_scope *scope, const void *notified, bool missed) {
     ls_saved_error cause;
     ls_error_save(&cause);
     for (; scope != NULL; scope = scope->outer) {
-        for (const ls_scope_callback *callback = scope->callbacks; callback != NULL; callback = callback->next) {
-            if (callback->watch->abandon != NULL && callback->user != told &&
-                !ls_watch_is_idle(ls_thread_present, callback)) {
-                callback->watch->abandon(callback->user, missed);
+        for (ls_scope_callback *callback = scope->callbacks; callback != NULL; callback = callback->next) {
+            if (!ls_watch_skips(ls_thread_present, callback)) {
+                abandon(callback, notified, missed && !callback->conditional);
             }
         }
     }

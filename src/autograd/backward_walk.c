@@ -214,7 +214,7 @@ static ls_status adopt_callbacks(ls_backward_pass *pass, ls_scope *scope, bool k
     ls_scope_callback **link = &scope->callbacks;
     while (*link != NULL) {
         ls_scope_callback *callback = *link;
-        const bool takes_part = ls_scope_callback_is_live(scope, callback) && !ls_watch_is_idle(pass->thread, callback);
+        const bool takes_part = ls_scope_callback_is_live(scope, callback) && !ls_watch_skips(pass->thread, callback);
         if (!takes_part || keep_tape) {
             LS_TRY(takes_part ? ls_scope_add_callback(pass->scope, callback) : LS_OK);
             link = &callback->next;

@@ -7,8 +7,9 @@
  */
 static void leave_callback(ls_scope_callback *callback, bool keep_tape) {
     const ls_pass_watch *watch = callback->watch;
-    if (!keep_tape && callback->origin != NULL && watch->stays != NULL && watch->stays(callback->user)) {
-        callback->lingers = watch->takes_part != NULL && !watch->takes_part(callback->user, NULL);
+    const ls_stay stay = watch->stays != NULL && !keep_tape ? watch->stays(callback->user) : LS_STAYS_NOT;
+    if (stay != LS_STAYS_NOT && callback->origin != NULL) {
+        callback->conditional = stay == LS_STAYS_IF_REACHED;
         ls_scope_give_callback(callback->origin, callback);
     } else {
         ls_scope_drop_callback(callback);
@@ -43,11 +44,12 @@ void ls_leave_watches(ls_backward_pass *pass, bool keep_tape) {
 }
 
 /* Returns whether an inner scope has the same callback, which was already notified. */
-static bool is_told(const ls_scope *innermost, const ls_scope *scope, const ls_scope_callback *callback) {
+static bool is_told(const ls_thread_state *thread, const ls_scope *innermost, const ls_scope *scope,
+                    const ls_scope_callback *callback) {
     bool told = false;
     for (; innermost != scope && !told; innermost = innermost->outer) {
         const ls_scope_callback *same = ls_scope_find_callback(innermost, callback->watch, callback->user);
-        told = same != NULL && ls_scope_callback_is_live(innermost, same);
+        told = same != NULL && ls_scope_callback_is_live(innermost, same) && !ls_watch_skips(thread, same);
     }
     return told;
 }
@@ -79,9 +81,8 @@ static ls_status trace_loss(const ls_backward_pass *pass, const ls_tensor *outpu
     LS_TRY(check_loss(pass->thread, loss));
     for (ls_scope *scope = innermost; scope != NULL; scope = scope->outer) {
         for (ls_scope_callback *callback = scope->callbacks; callback != NULL; callback = callback->next) {
-            const ls_pass_watch *watch = callback->watch;
-            if (watch->takes_part != NULL && !watch->takes_part(callback->user, loss)) {
-                callback->idle_in = pass->thread->pass;
+            if (callback->conditional && !callback->watch->is_reached(callback->user, loss)) {
+                callback->skipped = pass->thread->pass;
             }
         }
     }
@@ -98,17 +99,17 @@ __attribute__((noinline)) static ls_status tell_watches(ls_backward_pass *pass, 
     for (int telling = 0; telling < 2; telling++) {
         for (ls_scope *scope = innermost; scope != NULL; scope = scope->outer) {
             for (ls_scope_callback *callback = scope->callbacks; callback != NULL; callback = callback->next) {
-                if (callback->watch->begin == NULL || !ls_scope_callback_is_live(scope, callback) ||
-                    is_told(innermost, scope, callback)) {
+                if (callback->watch->begin == NULL || !ls_scope_callback_is_live(scope, callback)) {
                     continue;
                 }
                 if (!traced) {
                     LS_TRY(trace_loss(pass, output, seeded, &loss));
                     traced = true;
                 }
-                if (ls_watch_is_idle(pass->thread, callback)) {
+                if (ls_watch_skips(pass->thread, callback) || is_told(pass->thread, innermost, scope, callback)) {
                     continue;
                 }
+                loss.later = callback->conditional;
                 if (telling == 0) {
                     agreed = agreed || callback->watch->agrees(callback->user, &loss);
                 } else {
@@ -147,11 +148,11 @@ void ls_pass_observe(ls_pass_observer *observer) {
     }
 }
 
-ls_status ls_watch_pass(const ls_pass_watch *watch, void *user) {
+ls_status ls_watch_pass(const ls_pass_watch *watch, void *user, bool conditional) {
     ls_thread_state *thread = ls_thread();
     if (thread == NULL) {
         return LS_ERR_MEMORY;
     }
-    const ls_scope_callback callback = {.watch = watch, .user = user, .hold = watch->hold};
+    const ls_scope_callback callback = {.watch = watch, .user = user, .hold = watch->hold, .conditional = conditional};
     return ls_scope_add_callback(thread->scope, &callback) == LS_OK ? LS_OK : ls_scope_failed_status();
 }

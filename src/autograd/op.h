@@ -229,6 +229,13 @@ typedef enum ls_telling {
     LS_TOLD_IN_PASS /* notified in a pass that this rank has not begun */
 } ls_telling;
 
+/* Whether a watch stays for later passes. */
+typedef enum ls_stay {
+    LS_STAYS_NOT,
+    LS_STAYS,           /* for the next pass */
+    LS_STAYS_IF_REACHED /* for passes whose loss depends on the user; takes no part in other passes */
+} ls_stay;
+
 /*
  * A callback for the next backward pass that walks a node of this thread's innermost tape. Data-parallel training uses
  * it to scale losses and to learn when gradients are complete. If the scope ends first, the watch follows the nodes
@@ -236,11 +243,8 @@ typedef enum ls_telling {
  * next pass. The same pair of watch and user is called once per pass.
  */
 typedef struct ls_pass_watch {
-    /*
-     * May be NULL. Returns whether the watch takes part in a pass from this loss; with NULL, whether it takes part for
-     * any loss. A watch that takes no part in a pass stays for a later pass.
-     */
-    bool (*takes_part)(void *user, const ls_batch_loss *loss);
+    /* May be NULL if `stays` never returns LS_STAYS_IF_REACHED. Returns whether the loss depends on the user. */
+    bool (*is_reached)(void *user, const ls_batch_loss *loss);
     /*
      * May be NULL. Returns whether the watch's ranks must agree on scaling factors before the pass. If one watch of a
      * pass needs this, all watches take part.
@@ -261,13 +265,17 @@ typedef struct ls_pass_watch {
      * user for the next pass. `missed` means that other ranks have begun the pass, but this rank has not.
      */
     void (*abandon)(void *user, bool missed);
-    bool (*stays)(void *user); /* may be NULL; called after a pass that has not kept the tape, even if it has failed;
-                                  returns whether the user also watches the next pass, the same on all ranks */
+    /*
+     * May be NULL. Called after a pass that has not kept the tape, even if the pass has failed. Returns the same value
+     * on all ranks.
+     */
+    ls_stay (*stays)(void *user);
     /* May be NULL. Called with true, keeps the user alive while it watches, until called with false */
     void (*hold)(void *user, bool hold);
 } ls_pass_watch;
 
-ls_status ls_watch_pass(const ls_pass_watch *watch, void *user);
+/* With `conditional`, the user watches only passes whose loss depends on it, as after LS_STAYS_IF_REACHED. */
+ls_status ls_watch_pass(const ls_pass_watch *watch, void *user, bool conditional);
 
 /*
  * Sends the other ranks the thread's error, which prevents the pass on this rank: calls `fail` until all ranks are in

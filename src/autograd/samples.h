@@ -45,6 +45,7 @@ struct ls_batch_loss {
     double divisor;  /* of that mean */
     bool by_samples; /* the loss is one number, and no node has summed samples */
     bool unrelated;  /* the watches called so far belong to modules on which the loss does not depend */
+    bool later;      /* the called watch takes part only because the loss depends on its user (LS_STAYS_IF_REACHED) */
     bool watched;    /* whether the pass collects ls_pass_findings */
     const ls_node *refused;
     int refused_axis; /* axis of the rejected operation's samples; -1 if the operation combines sums */

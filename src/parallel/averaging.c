@@ -103,37 +103,33 @@ static ls_status begin_agreed(ls_data_parallel_state *state, ls_batch_loss *loss
 
 /* Ends a pass whose gradients stay on their ranks until a later pass averages them. */
 static ls_status gather(ls_data_parallel_state *state, const ls_tail *own, ls_tail *mean) {
-    double numbers[] = {own->given, own->failed, own->left, own->later};
-    LS_TRY(ls_comm_allreduce(state->comm, numbers, numbers, 4, LS_F64, LS_AVG, NULL));
-    *mean = (ls_tail){.given = numbers[0], .failed = numbers[1], .left = numbers[2], .later = numbers[3]};
+    const double tag = ls_tail_tag(state);
+    double numbers[] = {own->given, own->failed, own->unused, tag, tag * tag};
+    LS_TRY(ls_comm_allreduce(state->comm, numbers, numbers, 5, LS_F64, LS_AVG, NULL));
+    *mean = (ls_tail){
+        .given = numbers[0], .failed = numbers[1], .unused = numbers[2], .tag = numbers[3], .square = numbers[4]};
     return mean->failed > 0 ? ls_averaging_share_cause(state, own->failed > 0) : LS_OK;
 }
 
-/*
- * Fails on all ranks if this pass is the first one since the forward passes on some ranks, and a later one on others:
- * gradients of different passes must not be averaged with each other.
- */
-static ls_status check_same_pass(ls_data_parallel_state *state, const ls_tail *mean) {
-    const double margin = 0.25 / ls_data_parallel_ranks(state);
-    if (mean->later < margin || mean->later > 1 - margin) {
-        return LS_OK;
+/* Drops the gradients of a pass if the ranks were in different passes. */
+static ls_status check_tags(ls_data_parallel_state *state, const ls_tail *mean) {
+    const ls_status status = ls_tail_check_tags(state, mean);
+    if (status != LS_OK) {
+        state->told = true;
+        ls_data_parallel_forget_gradients(state);
     }
-    state->told = true;
-    ls_data_parallel_forget_gradients(state);
-    return ls_fail(LS_ERR_MISMATCH,
-                   "ls_backward: the ranks run different passes of a data-parallel module: after several calls of the "
-                   "module, a second loss depends on it on some ranks only: let the losses of all ranks depend on it");
+    return status;
 }
 
 /*
  * If a pass produced no gradient for the model on any rank, the module watches the next pass. A rank that skipped the
- * pass cannot detect this itself. If outputs are left on any rank, the module watches a later pass, too: the program
- * may have a separate loss for them.
+ * pass cannot detect this itself. If outputs remain unused on any rank, the module watches later passes, too: the
+ * program may have a separate loss for them.
  */
 static ls_status decide_pending(ls_data_parallel_state *state, const ls_tail *mean) {
-    LS_TRY(check_same_pass(state, mean));
+    LS_TRY(check_tags(state, mean));
     state->pending = !ls_tail_is_given(state, mean);
-    state->leftover = mean->left > 0 && (!state->pending || state->later);
+    state->unused = mean->unused > 0;
     if (!state->pending || !(mean->given > 0)) {
         return LS_OK;
     }
@@ -188,10 +184,8 @@ static ls_status end_pass(ls_data_parallel_state *state) {
     if (!ls_module_list(state->model)) {
         return ls_error_status();
     }
-    const ls_tail own = {.samples = samples,
-                         .given = ls_gradients_were_given(state),
-                         .left = ls_samples_remain(state),
-                         .later = state->later};
+    const ls_tail own = {
+        .samples = samples, .given = ls_gradients_were_given(state), .unused = ls_samples_remain(state)};
     if (state->agreed) {
         return average_agreed(state, samples, own);
     }
@@ -339,8 +333,7 @@ static ls_status pass_begins(void *user, ls_batch_loss *loss, bool agreed) {
     LS_TRY(ls_comm_check_open("ls_data_parallel", state->comm));
     loss->watched |= state->mean_checks > 0;
     state->agreed = state->told = false;
-    state->later = state->leftover;
-    state->leftover = false;
+    state->later = loss->later;
     state->pass = ls_thread_present->pass;
     if (state->shards != NULL) {
         state->shards->in_pass = true;
@@ -369,7 +362,7 @@ static ls_status pass_begins(void *user, ls_batch_loss *loss, bool agreed) {
  */
 static void note_failure(ls_data_parallel_state *state) {
     state->pending = false;
-    state->leftover = state->slices == NULL;
+    state->unused = state->slices == NULL;
 }
 
 static ls_status pass_ends(void *user, const ls_pass_findings *findings) {
@@ -408,25 +401,20 @@ static void pass_is_abandoned(void *user, bool missed) {
         return; /* ls_slices_step launches the remaining buckets */
     }
     (void)end_units(state, 1);
-    if (missed && !state->leftover && state->usual != 0 && ls_module_list(state->model)) {
+    if (missed && state->usual != 0 && ls_module_list(state->model)) {
         (void)ls_overlap_begin(state, 1);
     }
     ls_overlap_abandon(state);
     note_failure(state);
 }
 
-static bool pass_stays(void *user) {
+static ls_stay pass_stays(void *user) {
     const ls_data_parallel_state *state = user;
-    return state->pending || state->leftover;
+    return state->pending && !state->later ? LS_STAYS : state->unused ? LS_STAYS_IF_REACHED : LS_STAYS_NOT;
 }
 
-/*
- * While only outputs of earlier passes are left, other losses need no call of all ranks: a rank may run a pass of a
- * model of its own.
- */
-static bool pass_takes_part(void *user, const ls_batch_loss *loss) {
-    ls_data_parallel_state *state = user;
-    return !state->leftover || (loss != NULL && ls_data_parallel_is_reached(state, loss));
+static bool pass_is_reached(void *user, const ls_batch_loss *loss) {
+    return ls_data_parallel_is_reached(user, loss);
 }
 
 void ls_data_parallel_hold(ls_data_parallel_state *state, bool hold) {
@@ -441,7 +429,7 @@ static void hold_watched(void *user, bool hold) {
     ls_data_parallel_hold(user, hold);
 }
 
-const ls_pass_watch ls_data_parallel_watch = {.takes_part = pass_takes_part,
+const ls_pass_watch ls_data_parallel_watch = {.is_reached = pass_is_reached,
                                               .agrees = agrees,
                                               .begin = pass_begins,
                                               .end = pass_ends,

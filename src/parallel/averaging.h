@@ -15,8 +15,9 @@ typedef struct ls_tail {
     double agree;  /* positive if the ranks must agree on scaling factors, and then average again */
     double given;  /* 1 if this pass produced a gradient for the model; SKIPPED if this rank skipped the pass */
     double failed; /* positive if the pass failed on this rank */
-    double left;   /* positive if outputs are left that no backward pass has reached */
-    double later;  /* 1 if the pass is not the first one since the forward passes (ls_data_parallel_state.later) */
+    double unused; /* positive if outputs remain that no backward pass has reached */
+    double tag;    /* only in a mean: see ls_tail_tag */
+    double square; /* only in a mean: of the squares of the tags */
     double stale;  /* positive if this rank's buckets belong to an earlier pass (overlap.h) */
 } ls_tail;
 
@@ -76,6 +77,15 @@ ls_status ls_data_parallel_capture_shares(ls_data_parallel_state *state, ls_capt
 static inline const ls_rank_inputs *ls_data_parallel_share(const ls_data_parallel_state *state, int rank) {
     return ls_object_of(&state->shares, rank);
 }
+
+/*
+ * gradient_tail.c. ls_tail_tag returns the tag of this rank's pass. ls_tail_check_tags fails on all ranks if the tags
+ * of the ranks differ, according to an averaged tail: the ranks are in passes of different modules, or one of them is
+ * in the first pass since the forward passes and another is in a later pass. Their gradients must not be averaged with
+ * each other.
+ */
+double ls_tail_tag(const ls_data_parallel_state *state);
+ls_status ls_tail_check_tags(const ls_data_parallel_state *state, const ls_tail *mean);
 
 /* gradient_tail.c: prepares the memory of the tail. ls_tail_count returns the number of elements in the tail. */
 ls_status ls_tail_open(ls_data_parallel_state *state);

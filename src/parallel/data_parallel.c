@@ -152,8 +152,7 @@ static ls_status watch_failure(data_parallel_state *state, ls_status status) {
     ls_saved_error cause;
     ls_error_save(&cause);
     cause.status = status;
-    state->leftover = false;
-    (void)ls_watch_pass(&ls_data_parallel_watch, state);
+    (void)ls_watch_pass(&ls_data_parallel_watch, state, false);
     (void)ls_error_put_back(&cause);
     return status;
 }
@@ -196,8 +195,7 @@ static ls_status forward(data_parallel_state *state, ls_tensor *const *inputs, i
     if (status != LS_OK) {
         return watch_failure(state, status);
     }
-    state->leftover &= !wanted;
-    return wanted ? ls_watch_pass(&ls_data_parallel_watch, state) : LS_OK;
+    return wanted ? ls_watch_pass(&ls_data_parallel_watch, state, false) : LS_OK;
 }
 
 static ls_status data_parallel_forward(ls_module *self, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
@@ -317,7 +315,7 @@ static void watch_direct_run(void *user) {
     const ls_thread_state *thread = ls_thread();
     if (thread != NULL && thread->batch == NULL && !thread->no_grad && thread->walking == NULL &&
         thread->capture == NULL) {
-        (void)ls_watch_pass(&direct_run_watch, user);
+        (void)ls_watch_pass(&direct_run_watch, user, false);
     }
 }
 
@@ -441,8 +439,8 @@ ls_status ls_data_parallel_skip(ls_module *module) {
     (void)ls_public_end(outer, status);
     const ls_status ended = ls_scope_close(scope);
     status = status != LS_OK ? status : ended;
-    if (status == LS_OK && state->leftover) { /* a later pass on this rank may depend on the parameters */
-        status = ls_watch_pass(&ls_data_parallel_watch, state);
+    if (status == LS_OK && state->unused) { /* a later pass on this rank may depend on the parameters */
+        status = ls_watch_pass(&ls_data_parallel_watch, state, true);
     }
     return end_without_loss(state, status);
 }

@@ -67,6 +67,7 @@ typedef struct ls_averaged_buffers {
 typedef struct ls_data_parallel_state {
     ls_batch_part part; /* first member: operations borrow it and pass it to its functions */
     ls_module *module;  /* the module that owns this state */
+    int number;         /* number of the module, the same on all ranks */
     uint64_t pass;      /* number of the last backward pass of this thread that averages */
     ls_module *model;
     ls_comm *comm;
@@ -92,12 +93,11 @@ typedef struct ls_data_parallel_state {
     bool agrees;    /* ranks agree on scaling factors before every pass, because an earlier pass was irregular */
     bool agreed;    /* the scaling factors of the current pass are set */
     bool pending;   /* the last pass produced no gradient for the model on any rank, but a later pass may */
-    bool leftover; /* no forward pass that needs a gradient has run since the last backward pass, and outputs remain, on
-                      any rank, that no backward pass has reached, or may remain after a failure */
-    bool later;    /* the current pass began in this state */
-    bool told;     /* the ranks have shared the cause of a failure */
-    bool compared; /* the ranks have compared their batches */
-    double usual;  /* divisor of a loss (or number of samples) that has weight 1; 0 before the first averaging */
+    bool unused;    /* the last pass has failed, or outputs remain, on any rank, that no backward pass has reached */
+    bool later;     /* the current pass is not the first pass since the forward passes (ls_batch_loss.later) */
+    bool told;      /* the ranks have shared the cause of a failure */
+    bool compared;  /* the ranks have compared their batches */
+    double usual;   /* divisor of a loss (or number of samples) that has weight 1; 0 before the first averaging */
     /* Loss of the last backward pass since the last forward pass, only for comparison; NULL if there was no such
      * pass. */
     const ls_tensor *loss;

@@ -11,7 +11,7 @@ bool ls_gradient_is_sent(const void *user, const ls_leaf *leaf) {
 }
 
 /* Layout of the tail, which follows the gradients of the widest dtype: these numbers, then the marks. */
-enum { WEIGHT, SAMPLES, AGREE, GIVEN, FAILED, LEFT, LATER, STALE, MARKS };
+enum { WEIGHT, SAMPLES, AGREE, GIVEN, FAILED, UNUSED, TAG, SQUARE, STALE, MARKS };
 
 int64_t ls_tail_count(const ls_data_parallel_state *state) {
     return MARKS + state->parameter_count + state->buffers.count;
@@ -92,16 +92,36 @@ bool ls_tail_has_new_gradient(const ls_data_parallel_state *state, int index) {
     return !frozen && mark > 0 && fabs(mark / OLD - 1) > 0.25 / ls_data_parallel_ranks(state);
 }
 
+/* Small numbers, so that f32 represents the sums of their squares exactly enough. */
+enum { MODULES = 4 };
+
+double ls_tail_tag(const ls_data_parallel_state *state) {
+    return 2 * (state->number % MODULES) + state->later;
+}
+
+/* If one of P ranks has a different tag, the variance of the tags is at least (P - 1) / P^2. */
+ls_status ls_tail_check_tags(const ls_data_parallel_state *state, const ls_tail *mean) {
+    const double variance = mean->square - mean->tag * mean->tag;
+    return variance < 0.25 / ls_data_parallel_ranks(state)
+               ? LS_OK
+               : ls_fail(LS_ERR_MISMATCH,
+                         "ls_backward: the ranks are in different passes of data-parallel modules: the loss of each "
+                         "pass must depend on the same modules on all ranks, and with several losses, a rank without "
+                         "samples runs all passes on zero samples, instead of ls_data_parallel_skip");
+}
+
 void ls_tail_write(const ls_data_parallel_state *state, const ls_tail *own) {
     void *to = ls_tail_memory(state);
     const bool wide = is_tail_wide(state);
+    const double tag = ls_tail_tag(state);
     write_number(to, wide, WEIGHT, own->weight);
     write_number(to, wide, SAMPLES, own->samples);
     write_number(to, wide, AGREE, own->agree);
     write_number(to, wide, GIVEN, own->given);
     write_number(to, wide, FAILED, own->failed);
-    write_number(to, wide, LEFT, own->left);
-    write_number(to, wide, LATER, own->later);
+    write_number(to, wide, UNUSED, own->unused);
+    write_number(to, wide, TAG, tag);
+    write_number(to, wide, SQUARE, tag * tag);
     write_number(to, wide, STALE, own->stale);
     for (int i = 0; i < state->parameter_count; i++) {
         write_number(to, wide, MARKS + i, mark_of(state, own, ls_data_parallel_leaf(state, i)));
@@ -133,8 +153,9 @@ ls_tail ls_tail_read(const ls_data_parallel_state *state) {
                      .agree = read_number(from, wide, AGREE),
                      .given = read_number(from, wide, GIVEN),
                      .failed = read_number(from, wide, FAILED),
-                     .left = read_number(from, wide, LEFT),
-                     .later = read_number(from, wide, LATER),
+                     .unused = read_number(from, wide, UNUSED),
+                     .tag = read_number(from, wide, TAG),
+                     .square = read_number(from, wide, SQUARE),
                      .stale = read_number(from, wide, STALE)};
 }
 

@@ -74,6 +74,16 @@ static ls_status compare_options(const ls_data_parallel_state *state, const ls_d
     return ls_options_compare("ls_data_parallel", state->comm, text);
 }
 
+/* Numbers the module: the number is greater than the numbers of all earlier modules of its ranks. */
+static ls_status agree_on_number(ls_data_parallel_state *state) {
+    static _Thread_local int32_t next;
+    int32_t number = next;
+    LS_TRY(ls_comm_allreduce(state->comm, &number, &number, 1, LS_I32, LS_MAX, NULL));
+    next = number + 1;
+    state->number = number;
+    return LS_OK;
+}
+
 /* Sets *zero to the ZeRO stage, which is 0 for a single rank. */
 static ls_status check_zero(const ls_data_parallel_state *state, const ls_data_parallel_options *options, setting of,
                             int *zero) {
@@ -221,6 +231,7 @@ ls_status ls_data_parallel_prepare(ls_data_parallel_state *state, const ls_data_
     LS_TRY(options->no_initial_sync ? ls_models_compare("ls_data_parallel", state->model, state->comm)
                                     : ls_copy_parameters("ls_data_parallel", state->model, state->comm, 0));
     LS_TRY(compare_overlap(state, overlaps)); /* after the models were compared */
+    LS_TRY(agree_on_number(state));
     state->parameter_count = ls_module_parameter_count(state->model);
     LS_TRY(ls_buffers_watch(&state->buffers, "ls_data_parallel", state->model, state->comm));
     if (flat_count == 0) {

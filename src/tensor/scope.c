@@ -57,7 +57,9 @@ static void append_callback(ls_scope *scope, ls_scope_callback *callback) {
 }
 
 ls_status ls_scope_add_callback(ls_scope *scope, const ls_scope_callback *callback) {
-    if (ls_scope_find_callback(scope, callback->watch, callback->user) != NULL) {
+    ls_scope_callback *kept = ls_scope_find_callback(scope, callback->watch, callback->user);
+    if (kept != NULL) {
+        kept->conditional = kept->conditional && callback->conditional;
         return LS_OK;
     }
     ls_scope_callback *added = ls_record_allocate(sizeof *added);
@@ -76,6 +78,7 @@ void ls_scope_give_callback(ls_scope *scope, ls_scope_callback *callback) {
     ls_scope_callback *kept = ls_scope_find_callback(scope, callback->watch, callback->user);
     if (kept != NULL) {
         kept->origin = callback->origin; /* keep the outer of the two scopes, in which the callback lives longer */
+        kept->conditional = kept->conditional && callback->conditional;
         ls_scope_drop_callback(callback);
     } else {
         append_callback(scope, callback);

@@ -47,9 +47,9 @@ typedef struct ls_scope_callback {
     void *user;
     /* may be NULL; called when the record is created (true) and when it is freed (false) */
     void (*hold)(void *user, bool hold);
-    bool lingers;     /* takes part only in some passes, even if the tape of its scope has no nodes */
+    bool conditional; /* takes part only in passes whose loss reaches its user; the scope's tape may have no nodes */
     ls_scope *origin; /* the scope from which a backward pass took the callback, or NULL */
-    uint64_t idle_in; /* number of the last backward pass in which the callback takes no part */
+    uint64_t skipped; /* number of the last backward pass in which the callback took no part */
     struct ls_scope_callback *next;
 } ls_scope_callback;
 
@@ -238,7 +238,7 @@ ls_status ls_scope_add_callback(ls_scope *scope, const ls_scope_callback *callba
 void ls_scope_move_callbacks(ls_scope *from, ls_scope *to);
 /* Returns whether the next backward pass may call the callback of this scope. */
 static inline bool ls_scope_callback_is_live(const ls_scope *scope, const ls_scope_callback *callback) {
-    return scope->tape.last != NULL || callback->lingers;
+    return scope->tape.last != NULL || callback->conditional;
 }
 /*
  * Appends a callback, which must not be in any scope, to the scope's callbacks. Frees it if the scope already has the

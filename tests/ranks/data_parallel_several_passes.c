@@ -344,7 +344,7 @@ static ls_status different_losses(ls_comm *world) {
             LS_CHECK(ls_backward(ls_mean(ls_square(generated))) == LS_ERR_MISMATCH);
         }
     }
-    LS_EXPECT_MESSAGE("the ranks run different passes of a data-parallel module");
+    LS_EXPECT_MESSAGE("the ranks are in different passes of data-parallel modules");
     LS_CHECK(ls_grad(ls_module_parameter(t.module, 0)) == NULL);
     LS_CHECK(ls_scope_end(scope) == LS_ERR_MISMATCH);
     end(&t);
