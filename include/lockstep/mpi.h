@@ -41,6 +41,8 @@ extern "C" {
  *
  * - Duplicates `comm`, so the program's messages on `comm` never mix with Lockstep's. The program may free `comm`
  *   afterwards.
+ * - If a rank calls MPI_Finalize without ls_comm_free, its later calls on the result fail with LS_ERR_STATE, and calls
+ *   of the other ranks that wait for it fail with LS_ERR_PEER.
  * - Does not finalize MPI. The result is not a world: ls_world and ls_finalize ignore it.
  * - Selects shared memory ("shm") if all ranks share one machine, "self" for a single rank, and otherwise "mpi".
  *   `.backend = "mpi"` or LOCKSTEP_BACKEND=mpi selects MPI on one machine, too. All ranks must select the same backend.

@@ -141,8 +141,8 @@ static ls_tensor *apply(const ls_op *op, ls_tensor *const *inputs, int input_cou
 
 __attribute__((noinline)) static ls_tensor *apply_communicating(const ls_op *op, ls_tensor *const *inputs,
                                                                 int input_count, const ls_op_parameters *parameters) {
-    const ls_public_call listed = ls_public_of(op->name);
-    const ls_public_call outer = ls_public_begin(listed != LS_PUBLIC_NONE ? listed : ls_public_present);
+    const ls_public_call call = op->public_call != LS_PUBLIC_NONE ? (ls_public_call)op->public_call : ls_public_present;
+    const ls_public_call outer = ls_public_begin(call);
     ls_tensor *result = apply(op, inputs, input_count, parameters);
     (void)ls_public_end(outer, LS_OK);
     return result;

@@ -119,8 +119,9 @@ struct ls_op {
      * error instead of the gradient; for a sent message, it receives the gradient and drops it.
      */
     ls_status (*agree)(ls_node *node, ls_reach *reach);
-    bool answers;     /* on a received message: `agree` only sends, or completes what it has started to send */
-    uint8_t optional; /* bit i: input i may be NULL */
+    uint8_t public_call; /* ls_public_call of a collective, otherwise LS_PUBLIC_NONE */
+    bool answers;        /* on a received message: `agree` only sends, or completes what it has started to send */
+    uint8_t optional;    /* bit i: input i may be NULL */
     uint8_t reads[LS_NODE_INPUTS]; /* bit k of entry i: the gradient of input i needs the elements of input k; a pass
                                       fails if they were changed after the call */
 };

@@ -92,7 +92,7 @@ static void leave_all(void) {
     ls_error_save(&before);
     pthread_mutex_lock(&adoptions_lock);
     for (const adoption *each = adoptions; each != NULL; each = each->next) {
-        if (!ls_comm_is_inherited(each->comm) && ls_comm_size(each->comm) > 1 && ls_comm_check(each->comm) == LS_OK) {
+        if (!ls_comm_is_inherited(each->comm) && ls_comm_size(each->comm) > 1) {
             ls_comm_leave(each->comm, LS_LEAVE_MPI_ENDED);
         }
     }

@@ -22,6 +22,9 @@ void ls_comm_set_check(ls_comm *comm, uint64_t number);
 /* Fails with LS_ERR_STATE for `call` if this rank has left the communicator. Check this before taking a reference. */
 ls_status ls_comm_check_open(const char *call, const ls_comm *comm);
 
+/* Fails because the communicator argument of `call` is NULL. Quotes the last error, which may be the cause. */
+ls_status ls_comm_fail_missing(const char *call);
+
 /* Returns the setting of ls_comm_set_any_order. */
 bool ls_comm_has_any_order(const ls_comm *comm);
 

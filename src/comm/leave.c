@@ -52,17 +52,25 @@ static void leave(ls_comm *comm, ls_leave_reason reason) {
     }
 }
 
+/* Makes later calls of this rank fail. */
+static void refuse_calls(ls_comm *comm, ls_leave_reason reason) {
+    if (comm->failed == LS_OK) {
+        comm->failed = LS_ERR_STATE;
+        snprintf(comm->message, sizeof comm->message, "this communicator has ended: this rank %s",
+                 ls_leave_describe(reason));
+    }
+}
+
 void ls_comm_leave(ls_comm *comm, ls_leave_reason reason) {
     pthread_mutex_lock(&lock);
     for (ls_comm *part = comm->splits; part != NULL; part = part->next_split) {
         leave(part, reason);
-        if (part->failed == LS_OK) {
-            part->failed = LS_ERR_STATE;
-            snprintf(part->message, sizeof part->message, "this communicator's world has ended: this rank %s",
-                     ls_leave_describe(reason));
-        }
+        refuse_calls(part, reason);
     }
     leave(comm, reason);
+    if (reason == LS_LEAVE_MPI_ENDED) { /* ls_finalize still calls on its world */
+        refuse_calls(comm, reason);
+    }
     pthread_mutex_unlock(&lock);
 }
 

@@ -31,6 +31,7 @@ static const char *const public_names[LS_PUBLIC_COUNT] = {
     [LS_PUBLIC_DATA_PARALLEL_STEP] = "ls_data_parallel_step",
     [LS_PUBLIC_FORWARD] = "ls_forward",
     [LS_PUBLIC_GATHER] = "ls_gather",
+    [LS_PUBLIC_GRAD_SCALER_UNSCALE] = "ls_grad_scaler_unscale",
     [LS_PUBLIC_OPTIMIZER_STEP] = "ls_optimizer_step",
     [LS_PUBLIC_OUTER_NEW] = "ls_outer_new",
     [LS_PUBLIC_OUTER_STEP] = "ls_outer_step",
@@ -52,14 +53,6 @@ static const char *const public_names[LS_PUBLIC_COUNT] = {
 
 const char *ls_public_name(ls_public_call call) {
     return call < LS_PUBLIC_COUNT ? public_names[call] : NULL;
-}
-
-ls_public_call ls_public_of(const char *name) {
-    int call = LS_PUBLIC_COUNT - 1;
-    while (call > LS_PUBLIC_NONE && strcmp(public_names[call], name) != 0) {
-        call--;
-    }
-    return (ls_public_call)call;
 }
 
 const char *ls_leave_describe(ls_leave_reason reason) {

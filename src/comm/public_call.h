@@ -24,6 +24,7 @@ typedef enum ls_public_call {
     LS_PUBLIC_DATA_PARALLEL_STEP,
     LS_PUBLIC_FORWARD,
     LS_PUBLIC_GATHER,
+    LS_PUBLIC_GRAD_SCALER_UNSCALE,
     LS_PUBLIC_OPTIMIZER_STEP,
     LS_PUBLIC_OUTER_NEW,
     LS_PUBLIC_OUTER_STEP,
@@ -44,23 +45,22 @@ typedef enum ls_public_call {
     LS_PUBLIC_COUNT
 } ls_public_call;
 
-/* operation.c: returns the name, "ls_backward", or NULL for LS_PUBLIC_NONE; and the number of a name, or LS_PUBLIC_NONE
- * if the list does not contain it. */
+/* operation.c: returns the name, "ls_backward", or NULL for LS_PUBLIC_NONE. */
 const char *ls_public_name(ls_public_call call);
-ls_public_call ls_public_of(const char *name);
 
 /* The innermost public function of this thread. */
 extern LS_THREAD_LOCAL ls_public_call ls_public_present
     __attribute__((visibility("hidden"), tls_model("initial-exec")));
 
-/* Enters a public function. Returns the outer one, for ls_public_end. */
+/* Enters a public function, or with LS_PUBLIC_NONE a function of the program. Returns the outer one, for ls_public_end.
+ */
 static inline ls_public_call ls_public_begin(ls_public_call call) {
     const ls_public_call outer = ls_public_present;
     ls_public_present = call;
     return outer;
 }
 
-/* Leaves a public function. Returns `status`. */
+/* Leaves a public function, or returns to it from a function of the program. Returns `status`. */
 static inline ls_status ls_public_end(ls_public_call outer, ls_status status) {
     ls_public_present = outer;
     return status;

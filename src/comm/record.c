@@ -141,6 +141,13 @@ void ls_comm_drop(ls_comm *comm) {
     free(atomic_exchange(&left[place % (sizeof left / sizeof *left)], comm));
 }
 
+ls_status ls_comm_fail_missing(const char *call) {
+    return ls_error_status() != LS_OK
+               ? ls_fail_missing("%s: the communicator", call)
+               : ls_fail(LS_ERR_ARGUMENT, "%s: the communicator is NULL; create it with ls_init or ls_comm_from_mpi",
+                         call);
+}
+
 ls_status ls_comm_check_open(const char *call, const ls_comm *comm) {
     return comm->ended == NULL ? LS_OK : ls_fail(LS_ERR_STATE, "%s: %s", call, comm->ended);
 }

@@ -218,6 +218,7 @@ static ls_status post(ls_comm *comm, ls_call *call, ls_work **result) {
     ls_comm_metered.calls++;
     ls_comm_metered.bytes += call->count * call->width;
     call->waits = result == NULL;
+    call->public_call = (uint8_t)ls_public_present;
     call->contested = (const bool *)&comm->contested;
     if (result == NULL) {
         return post_and_wait(comm, call);

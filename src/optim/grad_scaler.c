@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "base/memory.h"
+#include "comm/public_call.h"
 #include "optim/divided.h"
 #include "optim/optimizer.h"
 #include "tensor/capture.h"
@@ -202,7 +203,8 @@ ls_status ls_grad_scaler_unscale(ls_grad_scaler *scaler, ls_optimizer *optimizer
     for (int g = 0; g < optimizer->group_count; g++) {
         LS_TRY(look_at_group(&optimizer->groups[g], scaler->scale, &own));
     }
-    LS_TRY(agree(optimizer, own, &overflowed));
+    const ls_public_call outer = ls_public_begin(LS_PUBLIC_GRAD_SCALER_UNSCALE);
+    LS_TRY(ls_public_end(outer, agree(optimizer, own, &overflowed)));
     made->overflowed = overflowed;
     return LS_OK;
 }

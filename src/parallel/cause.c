@@ -71,32 +71,8 @@ ls_status ls_averaging_share_cause(ls_data_parallel_state *state, bool failed) {
     return ls_cause_share(state->comm, state->slices != NULL ? "ls_data_parallel_step" : "ls_backward", failed);
 }
 
-/* Returns whether a call, in the list of the calls of all ranks, may average gradients. */
-static bool may_average(const char *call) {
-    static const char *const passes[] = {"ls_backward (", "ls_data_parallel_skip (", "ls_data_parallel_step ("};
-    const size_t length = strcspn(call, ";"); /* the call of the next ranks follows */
-    const char *average = strstr(call, ", avg, in "), *sum = strstr(call, ", sum, in ");
-    const char *public = average != NULL && (sum == NULL || average < sum) ? average : sum;
-    bool is_pass = false;
-    for (size_t i = 0; public != NULL && public < call + length && i < sizeof passes / sizeof *passes; i++) {
-        is_pass |= strncmp(public + strlen(", avg, in "), passes[i], strlen(passes[i])) == 0;
-    }
-    return is_pass && strncmp(call, "allreduce ", strlen("allreduce ")) == 0;
-}
-
-/* Returns whether all calls that the message lists may average gradients. */
-static bool all_average(const char *message) {
-    static const char called[] = " called ";
-    bool all = true;
-    for (const char *call = strstr(message, called); call != NULL && all; call = strstr(call, called)) {
-        call += strlen(called);
-        all = may_average(call);
-    }
-    return all;
-}
-
 ls_status ls_gradients_explain(const ls_wire_format *format, ls_status status) {
-    if (status != LS_ERR_MISMATCH || !all_average(ls_error_message())) {
+    if (status != LS_ERR_MISMATCH) {
         return status;
     }
     char length[128] = "";
@@ -105,7 +81,7 @@ ls_status ls_gradients_explain(const ls_wire_format *format, ls_status status) {
                  "`length` of the wire format \"%s\" must return the same number on all ranks, and ", format->name);
     }
     return ls_fail(status,
-                   "%s. If the numbers of elements differ: %sa parameter must be frozen "
+                   "%s. If all ranks average gradients here: %sa parameter must be frozen "
                    "(ls_set_requires_grad) on all ranks or on none",
                    ls_error_message(), length);
 }

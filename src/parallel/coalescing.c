@@ -217,7 +217,7 @@ ls_reducer *ls_reducer_new(ls_comm *comm, const ls_reducer_options *options) {
     static const ls_reducer_options defaults;
     const ls_reducer_options *chosen = options != NULL ? options : &defaults;
     if (comm == NULL) {
-        (void)ls_fail_missing("ls_reducer_new: the communicator");
+        (void)ls_comm_fail_missing("ls_reducer_new");
         return NULL;
     }
     if (ls_comm_check_open("ls_reducer_new", comm) != LS_OK) {

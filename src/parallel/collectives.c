@@ -8,6 +8,7 @@
 
 #include "autograd/ops/operand.h"
 #include "autograd/ops/ops.h"
+#include "comm/public_call.h"
 #include "parallel/buffers.h"
 #include "parallel/handle.h"
 #include "parallel/move.h"
@@ -122,6 +123,7 @@ static ls_status allgather_backward(ls_node *node, ls_tensor *gradient) {
 }
 
 static const ls_collective gather = {.op = {.name = "ls_gather",
+                                            .public_call = LS_PUBLIC_GATHER,
                                             .shape = gather_shape,
                                             .forward = gather_forward,
                                             .backward = gather_backward,
@@ -132,6 +134,7 @@ static const ls_collective gather = {.op = {.name = "ls_gather",
                                      .rooted = true};
 
 static const ls_collective allgather = {.op = {.name = "ls_allgather",
+                                               .public_call = LS_PUBLIC_ALLGATHER,
                                                .shape = ls_allgather_shape,
                                                .forward = ls_allgather_forward,
                                                .backward = allgather_backward,
@@ -237,6 +240,7 @@ static ls_status scatter_backward(ls_node *node, ls_tensor *gradient) {
 }
 
 static const ls_collective broadcast = {.op = {.name = "ls_broadcast",
+                                               .public_call = LS_PUBLIC_BROADCAST,
                                                .shape = broadcast_shape,
                                                .forward = broadcast_forward,
                                                .backward = broadcast_backward,
@@ -247,6 +251,7 @@ static const ls_collective broadcast = {.op = {.name = "ls_broadcast",
                                         .rooted = true};
 
 static const ls_collective scatter = {.op = {.name = "ls_scatter",
+                                             .public_call = LS_PUBLIC_SCATTER,
                                              .shape = scatter_shape,
                                              .forward = scatter_forward,
                                              .backward = scatter_backward,
@@ -308,6 +313,7 @@ static ls_status alltoall_backward(ls_node *node, ls_tensor *gradient) {
 }
 
 static const ls_collective alltoall = {.op = {.name = "ls_alltoall",
+                                              .public_call = LS_PUBLIC_ALLTOALL,
                                               .shape = alltoall_shape,
                                               .forward = alltoall_forward,
                                               .backward = alltoall_backward,

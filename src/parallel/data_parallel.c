@@ -339,11 +339,7 @@ ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_data_paral
     ls_module *module = ls_module_new(&data_parallel_type);
     if (module == NULL || comm == NULL || ls_comm_check_open("ls_data_parallel", comm) != LS_OK) {
         if (module != NULL && comm == NULL) {
-            (void)(ls_error_status() != LS_OK
-                       ? ls_fail_missing("ls_data_parallel: the communicator")
-                       : ls_fail(LS_ERR_ARGUMENT,
-                                 "ls_data_parallel: the communicator is NULL; create it with ls_init or "
-                                 "ls_comm_from_mpi"));
+            (void)ls_comm_fail_missing("ls_data_parallel");
         }
         ls_module_consume(model);
         ls_module_free(module);
@@ -479,7 +475,9 @@ static ls_status run_step(data_parallel_state *state, const ls_scope *scope, con
                           ls_loss_function function, void *user) {
     uint64_t watched = state->watched;
     LS_TRY(notify(state, ls_step_check_arguments(batch, function), watched));
+    const ls_public_call own = ls_public_begin(LS_PUBLIC_NONE);
     ls_tensor *loss = function(batch, user);
+    (void)ls_public_end(own, LS_OK);
     if (has_failed(scope)) {
         loss = NULL; /* a failed call of the function is a failed step, even if the function returns a loss */
     }

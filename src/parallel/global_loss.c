@@ -122,7 +122,7 @@ static ls_status mean_over_ranks(const ls_module *module, const ls_tensor *loss,
 
 double ls_data_parallel_loss(ls_module *module, ls_tensor *loss) {
     double mean = (double)NAN;
-    const ls_public_call outer = ls_public_begin(ls_public_of(call));
+    const ls_public_call outer = ls_public_begin(LS_PUBLIC_DATA_PARALLEL_LOSS);
     const ls_status status = ls_public_end(outer, mean_over_ranks(module, loss, &mean));
     if (status != LS_OK) {
         (void)ls_scope_failed_status();

@@ -335,9 +335,9 @@ static ls_status average(const char *call, ls_outer *outer) {
     return LS_OK;
 }
 
-static ls_status run_outer_step(const char *call, ls_outer *outer) {
-    const ls_public_call public = ls_public_begin(ls_public_of(call));
-    return ls_public_end(public, average(call, outer));
+static ls_status run_outer_step(ls_public_call call, ls_outer *outer) {
+    const ls_public_call public = ls_public_begin(call);
+    return ls_public_end(public, average(ls_public_name(call), outer));
 }
 
 ls_status ls_outer_check_here(const char *call, const ls_outer *outer) {
@@ -363,13 +363,13 @@ ls_status ls_outer_step(ls_outer *outer) {
     LS_TRY(check("ls_outer_step", outer));
     outer->total++;
     set_since(outer, outer->since + 1);
-    return outer->since >= outer->options.steps ? run_outer_step("ls_outer_step", outer) : LS_OK;
+    return outer->since >= outer->options.steps ? run_outer_step(LS_PUBLIC_OUTER_STEP, outer) : LS_OK;
 }
 
 ls_status ls_outer_sync(ls_outer *outer) {
     ls_capture_refuse_here("ls_outer_sync", LS_CAPTURE_COMMUNICATES);
     LS_TRY(check("ls_outer_sync", outer));
-    return run_outer_step("ls_outer_sync", outer);
+    return run_outer_step(LS_PUBLIC_OUTER_SYNC, outer);
 }
 
 /* ---- construction ------------------------------------------------------------------------------------------------ */

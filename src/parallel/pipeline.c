@@ -145,7 +145,9 @@ static ls_tensor *weighted_loss(step *t, ls_tensor *output, int number) {
         }
         ls_samples_begin(output, t);
     }
+    const ls_public_call own = ls_public_begin(LS_PUBLIC_NONE);
     ls_tensor *loss = t->criterion(output, target, t->user);
+    (void)ls_public_end(own, LS_OK);
     if (loss == NULL && ls_scope_explains_null(ls_thread())) {
         return NULL;
     }
@@ -516,7 +518,7 @@ ls_status ls_pipeline_backward(ls_module *module, ls_tensor *input, ls_tensor *t
               .target = target,
               .criterion = criterion,
               .user = user};
-    const ls_public_call outer = ls_public_begin(ls_public_of(call));
+    const ls_public_call outer = ls_public_begin(LS_PUBLIC_PIPELINE_BACKWARD);
     const ls_status status = ls_public_end(outer, run(&t, loss));
     if (status != LS_OK) {
         (void)ls_scope_failed_status();

@@ -12,6 +12,7 @@
 #include "autograd/ops/operand.h"
 #include "autograd/ops/ops.h"
 #include "base/share.h"
+#include "comm/public_call.h"
 #include "comm/reduce.h"
 #include "parallel/buffers.h"
 #include "parallel/handle.h"
@@ -402,6 +403,7 @@ static ls_status reduce_scatter_backward(ls_node *node, ls_tensor *gradient) {
 /* ---- the calls --------------------------------------------------------------------------------------------------- */
 
 static const ls_collective allreduce = {.op = {.name = "ls_allreduce",
+                                               .public_call = LS_PUBLIC_ALLREDUCE,
                                                .shape = ls_allreduce_shape,
                                                .forward = ls_allreduce_forward,
                                                .backward = ls_allreduce_backward,
@@ -419,6 +421,7 @@ ls_handle *ls_allreduce_begin(ls_comm *comm, ls_tensor *tensor, ls_reduction red
 }
 
 static const ls_collective reduce = {.op = {.name = "ls_reduce",
+                                            .public_call = LS_PUBLIC_REDUCE,
                                             .shape = ls_allreduce_shape,
                                             .forward = reduce_forward,
                                             .backward = reduce_backward,
@@ -433,6 +436,7 @@ ls_tensor *ls_reduce(ls_comm *comm, ls_tensor *tensor, ls_reduction reduction, i
 }
 
 static const ls_collective reduce_scatter = {.op = {.name = "ls_reduce_scatter",
+                                                    .public_call = LS_PUBLIC_REDUCE_SCATTER,
                                                     .shape = reduce_scatter_shape,
                                                     .forward = reduce_scatter_forward,
                                                     .backward = reduce_scatter_backward,

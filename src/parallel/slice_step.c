@@ -11,6 +11,7 @@
 #include "base/share.h"
 #include "comm/hold.h"
 #include "comm/meter.h"
+#include "comm/public_call.h"
 #include "parallel/slice_meetings.h"
 #include "tensor/scope.h"
 
@@ -146,7 +147,9 @@ static ls_status call_function(slice_step *s, int slice, ls_tensor **loss) {
     slices->counts = !slices->measures && !*counted;
     const uint64_t calls = count_calls(s->state);
     const uint32_t errors = ls_error_count;
+    const ls_public_call own = ls_public_begin(LS_PUBLIC_NONE);
     *loss = s->function(&part, s->user);
+    (void)ls_public_end(own, LS_OK);
     ls_slice_leave(slices);
     s->after = ls_random_get_state();
     if (*loss == NULL) {

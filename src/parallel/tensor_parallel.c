@@ -116,7 +116,7 @@ static ls_tensor *add_part(ls_module *module, ls_comm *comm, const sharded_tenso
 
 static ls_module *begin(const char *call, const ls_module_type *type, ls_comm *comm, int64_t a, int64_t b) {
     if (comm == NULL) {
-        (void)ls_fail_missing("%s: the communicator", call);
+        (void)ls_comm_fail_missing(call);
         return NULL;
     }
     if (a <= 0 || b <= 0) {
@@ -259,7 +259,7 @@ ls_module *ls_nn_parallel_dropout(ls_comm *comm, double p) {
                                         .free_state = free_dropout_state,
                                         .whole_batch = true};
     if (comm == NULL) {
-        (void)ls_fail_missing("ls_nn_parallel_dropout: the communicator");
+        (void)ls_comm_fail_missing("ls_nn_parallel_dropout");
         return NULL;
     }
     if (!(p >= 0 && p <= 1)) {

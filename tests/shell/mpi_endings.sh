@@ -38,6 +38,8 @@ check_finalizer() {
     check "$flavour, $carrier, MPI_Finalize without ls_comm_free: the job ends well, in time" is "$status" 0
     check "$flavour, $carrier, MPI_Finalize without ls_comm_free: the other ranks name the rank" \
         is "$(grep -c '^[02]: LS_ERR_PEER: ls_comm_barrier #.*: rank 1 .*called MPI_Finalize' out)" 4
+    check "$flavour, $carrier, MPI_Finalize without ls_comm_free: later calls of the rank fail" \
+        is "$(grep -c '^1: LS_ERR_STATE: .*MPI_Finalize' out)" 2
 }
 
 check_flavour() {

@@ -1,9 +1,19 @@
-/* Run by the tests of backend mpi: rank 1 calls MPI_Finalize without ls_comm_free, while the other ranks wait for it.
+/*
+ * Run by the tests of backend mpi: rank 1 calls MPI_Finalize without ls_comm_free, while the other ranks wait for it.
+ * Later calls of rank 1 fail.
  */
 #include <lockstep/lockstep.h>
 #include <lockstep/mpi.h>
 #include <mpi.h>
 #include <stdio.h>
+static void call_both(ls_comm *comm, ls_comm *part) {
+    for (int i = 0; i < 2; i++) {
+        const ls_status status = ls_comm_barrier(i == 0 ? comm : part, NULL);
+        printf("%d: %s: %s\n", ls_comm_rank(comm), ls_status_name(status), ls_error_message());
+    }
+    fflush(stdout);
+}
+
 int main(int argc, char **argv) { /* BACKEND */
     MPI_Init(&argc, &argv);
     ls_comm *comm = ls_comm_from_mpi(MPI_COMM_WORLD, &(ls_init_options){.backend = argv[1], .timeout = 60});
@@ -13,12 +23,15 @@ int main(int argc, char **argv) { /* BACKEND */
         fprintf(stderr, "%s\n", ls_error_message());
         return 9;
     }
-    if (ls_comm_rank(comm) != 1) {
-        for (int i = 0; i < 2; i++) {
-            const ls_status status = ls_comm_barrier(i == 0 ? comm : part, NULL);
-            printf("%d: %s: %s\n", ls_comm_rank(comm), ls_status_name(status), ls_error_message());
-        }
-        fflush(stdout);
+    const int rank = ls_comm_rank(comm);
+    if (rank != 1) {
+        call_both(comm, part);
     }
-    return MPI_Finalize();
+    const int ended = MPI_Finalize();
+    if (rank == 1) {
+        call_both(comm, part);
+        ls_comm_free(part);
+        ls_comm_free(comm);
+    }
+    return ended;
 }
