@@ -87,6 +87,8 @@ void ls_capture_call_end(ls_capture *capture, ls_status status, ls_status (*run)
     if (status != LS_OK || !ls_capture_records(capture)) {
         return;
     }
+    ls_step *step = ls_step_of(capture);
+    step->exchanged += ls_comm_metered.calls - step->call_began;
     library_call *call = ls_capture_add_call(capture, run_library_call, sizeof *call);
     if (call != NULL) {
         *call = (library_call){.run = run, .object = object};
@@ -94,15 +96,10 @@ void ls_capture_call_end(ls_capture *capture, ls_status status, ls_status (*run)
     }
 }
 
-/* Ends a call that communicates. Returns its index; 0 if it was not recorded. */
-static int end_communication(ls_capture *capture, ls_status status, ls_status (*run)(void *object), void *object) {
-    ls_step *step = ls_step_of(capture);
+/* Ends a part of an exchange. Returns the index of its call; 0 if it was not recorded. */
+static int end_part(ls_capture *capture, ls_status status, ls_status (*run)(void *object), void *object) {
     ls_capture_call_end(capture, status, run, object);
-    if (status != LS_OK || !ls_capture_records(capture)) {
-        return 0;
-    }
-    step->exchanged += ls_comm_metered.calls - step->call_began;
-    return capture->call_count - 1;
+    return status == LS_OK && ls_capture_records(capture) ? capture->call_count - 1 : 0;
 }
 
 void ls_capture_early_begin(ls_capture *capture) {
@@ -112,7 +109,7 @@ void ls_capture_early_begin(ls_capture *capture) {
 
 void ls_capture_early_end(ls_capture *capture, ls_status status, ls_status (*run)(void *object), void *object) {
     ls_step *step = ls_step_of(capture);
-    const int call = end_communication(capture, status, run, object);
+    const int call = end_part(capture, status, run, object);
     if (step->early_call > 0) {
         step->polls = true;
     } else {
@@ -137,7 +134,7 @@ void ls_capture_poll(ls_capture *capture) {
 void ls_capture_exchange_end(ls_capture *capture, ls_status status, ls_status (*run)(void *object),
                              void (*notify)(void *object, bool begun), void *object) {
     ls_step *step = ls_step_of(capture);
-    const int call = end_communication(capture, status, run, object);
+    const int call = end_part(capture, status, run, object);
     if (call == 0) {
         return;
     }

@@ -36,13 +36,13 @@ void ls_capture_zero_grad(ls_capture *capture, ls_tensor *tensor);
 /*
  * A call to the library that a replay repeats as a whole, such as the step of an optimizer. Its kernel calls are not
  * recorded: ls_capture_call_begin pauses the record, and ls_capture_call_end resumes it. If `status` is LS_OK, the
- * replay will call run(object).
+ * replay will call run(object). The call may communicate.
  */
 void ls_capture_call_begin(ls_capture *capture);
 void ls_capture_call_end(ls_capture *capture, ls_status status, ls_status (*run)(void *object), void *object);
 
 /*
- * Does the same as ls_capture_call_end for a call in which ranks exchange data. If a replay fails before the call,
+ * Does the same as ls_capture_call_end for a call that other ranks wait for. If a replay fails before the call,
  * notify(object, begun) sends the other ranks the error; `begun` is true if the exchange has early calls, and the
  * replay has reached the first one. A step has at most LS_STEP_EXCHANGES such calls.
  */

@@ -479,9 +479,6 @@ static void hold_captured(void *object, bool hold) {
 }
 
 __attribute__((noinline, cold)) static ls_status capture_step(ls_optimizer *optimizer, ls_capture *capture) {
-    if (ls_optimizer_is_sharded(optimizer)) {
-        ls_capture_refuse(capture, "ls_optimizer_step", LS_CAPTURE_COMMUNICATES);
-    }
     ls_capture_add_guard(capture, &(ls_capture_guard){.check = check_captured,
                                                       .hold = hold_captured,
                                                       .object = optimizer,

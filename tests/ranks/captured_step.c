@@ -323,10 +323,14 @@ static ls_status averages_in_buckets(ls_comm *world) {
     return LS_OK;
 }
 
-/* A single rank shards nothing, so the step is captured in every stage. */
-static ls_status captures_zero_of_one_rank(ls_comm *world) {
-    for (int zero = 1; zero <= 3 && ls_comm_size(world) == 1; zero++) {
+/* With .zero = 1, a replay of the optimizer's step shares the parameters. A single rank shards nothing, so the step is
+ * captured in every stage. */
+static ls_status captures_zero(ls_comm *world) {
+    for (int zero = 1; zero <= (ls_comm_size(world) == 1 ? 3 : 1); zero++) {
         LS_TRY(compare(world, (run_plan){.parallel = {.zero = zero}}));
+        LS_TRY(compare(world, (run_plan){.parallel = {.zero = zero, .overlap = LS_OVERLAP_ON, .bucket_bytes = 64}}));
+        LS_TRY(compare(world, (run_plan){.parallel = {.zero = zero, .reduce_dtype = LS_BF16}, .smaller_at = 3}));
+        LS_TRY(compare(world, (run_plan){.parallel = {.zero = zero}, .keeps = true}));
     }
     return LS_OK;
 }
@@ -354,6 +358,8 @@ static ls_status tells_failures(ls_comm *world) {
     if (ls_comm_size(world) == 1) {
         return LS_OK;
     }
+    LS_TRY(compare(world, (run_plan){.spoiled_at = 3, .parallel = {.zero = 1}}));
+    LS_TRY(compare(world, (run_plan){.revoked_at = 5, .parallel = {.zero = 1}}));
     LS_TRY(compare(world, (run_plan){.revoked_at = 5, .drops = true}));
     LS_TRY(compare(world, (run_plan){.revoked_at = 5}));
     return compare(world, (run_plan){.revoked_at = 5, .parallel = {.overlap = LS_OVERLAP_ON, .bucket_bytes = 64}});
@@ -436,7 +442,7 @@ static ls_status is_refused(ls_comm *world, run_plan plan, const char *reason) {
 
 /* A step that is not captured runs on ranks that replay it, too. */
 static ls_status falls_back(ls_comm *world) {
-    for (int zero = 1; zero <= 3 && ls_comm_size(world) > 1; zero++) {
+    for (int zero = 2; zero <= 3 && ls_comm_size(world) > 1; zero++) {
         LS_TRY(compare(world, (run_plan){.falls_back = true, .parallel = {.zero = zero}}));
     }
     return compare(world, (run_plan){.falls_back = true, .reduces = true});
@@ -447,7 +453,7 @@ static ls_status refuses_other_communication(ls_comm *world) {
     if (ls_comm_size(world) == 1) {
         return LS_OK;
     }
-    for (int zero = 1; zero <= 3; zero++) {
+    for (int zero = 2; zero <= 3; zero++) {
         LS_TRY(is_refused(world, (run_plan){.parallel = {.zero = zero}}, "uses a parameter that ranks share"));
     }
     LS_TRY(is_refused(world, (run_plan){.normalizes = true}, "batch normalization needs the samples on all ranks"));
@@ -464,7 +470,7 @@ static ls_status refuses_other_communication(ls_comm *world) {
 ls_status rank_test(ls_comm *world) {
     LS_TRY(averages_gradients(world));
     LS_TRY(averages_in_buckets(world));
-    LS_TRY(captures_zero_of_one_rank(world));
+    LS_TRY(captures_zero(world));
     LS_TRY(gets_gradients_of_others(world));
     LS_TRY(drops_by_sample(world));
     LS_TRY(tells_failures(world));
