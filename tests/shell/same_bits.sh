@@ -1,5 +1,5 @@
 # Examples with --shards end with the same parameters on any number of ranks, backend and number of threads, and after a
-# kill also on another number of ranks.
+# kill also on another number of ranks. The long list has the combinations that the ordinary list leaves out.
 . "$LS_SOURCE/tests/support/mpi.sh"
 . "$LS_SOURCE/tests/support/idx.sh"
 unset LOCKSTEP_BACKEND
@@ -8,6 +8,7 @@ examples=$LS_BUILD/examples
 programs="fashion_mnist gpt charlstm perceptron cnn resnet"
 backends="shm tcp"
 shards=8
+long=${LOCKSTEP_TEST_LONG:+yes}
 
 yes 'to be, or not to be: ' | head -400 >text
 mnist_folder pictures 300
@@ -69,13 +70,13 @@ for flavour in openmpi mpich; do
     fi
 done
 
-# selected BACKEND RANKS NAME: whether the ordinary list has this combination. The long list has all.
+# selected BACKEND RANKS NAME: whether this list has the combination.
 selected() {
-    [ -z "${LOCKSTEP_TEST_LONG:-}" ] || return 0
+    local ordinary=
     case $1-$2-$3 in
-    shm-* | tcp-3-* | openmpi-2-gpt | openmpi-3-perceptron | mpich-2-perceptron | mpich-3-charlstm) ;;
-    *) return 1 ;;
+    shm-* | tcp-3-* | openmpi-2-gpt | openmpi-3-perceptron | mpich-2-perceptron | mpich-3-charlstm) ordinary=yes ;;
     esac
+    [ "$ordinary" != "$long" ]
 }
 
 check_program() {
@@ -89,6 +90,7 @@ check_program() {
                 is "$(hash_on "$backend" $ranks --shards $shards)" "$wanted"
         done
     done
+    [ -z "$long" ] || return 0
     check "$name, another seed: other bits" other "$(hash_on shm 2 --shards $shards --seed 2)" "$wanted"
     check "$name, another number of shards: other bits" other "$(hash_on shm 2 --shards 9)" "$wanted"
     check "$name without --shards: other bits on 3 ranks than on 1" other "$(hash_on shm 1)" "$(hash_on shm 3)"
@@ -97,7 +99,7 @@ check_program() {
 
 # ---- numbers of threads ----
 check_threads() {
-    local name=$1 command wanted threads ranks
+    local name=$1 command wanted threads ranks ordinary
     local -a sizes=(--global-batch-size 192)
     case $name in
     fashion_mnist) sizes+=(--hidden 384) ;;
@@ -110,7 +112,8 @@ check_threads() {
     check "$name, larger: a hash" is "${#wanted}" 16
     for threads in 2 3 4; do
         for ranks in 1 2 3; do
-            [ -z "${LOCKSTEP_TEST_LONG:-}" ] && [ $ranks != $((threads % 2 + 1)) ] ||
+            ordinary=$([ $ranks != $((threads % 2 + 1)) ] || echo yes)
+            [ "$ordinary" = "$long" ] ||
                 check "$name, larger, $threads threads on $ranks ranks: the same bits" \
                     is "$(OMP_NUM_THREADS=$threads hash_on shm $ranks --shards $shards)" "$wanted"
         done
@@ -185,7 +188,7 @@ check_kill() {
 }
 
 count=5
-[ -z "${LOCKSTEP_TEST_LONG:-}" ] || count=${LOCKSTEP_TEST_KILLS:-4} # 50 take ten minutes
+[ -z "$long" ] || count=${LOCKSTEP_TEST_KILLS:-4} # 50 take ten minutes
 seeds=${LOCKSTEP_TEST_SEED:-$(shuf -i 1-32767 -n $count)}
 kills=0
 for seed in $seeds; do
@@ -193,6 +196,8 @@ for seed in $seeds; do
 done
 [ -n "${LOCKSTEP_TEST_SEED:-}" ] ||
     check "trainings were killed between their first checkpoint and their end" test "$kills" -gt 0
+
+[ -z "$long" ] || finish
 
 # ---- wrong options ----
 # refused RANKS STATUS SENTENCE NAME ARGUMENTS...: each rank prints this sentence and fails. The shell around a rank
