@@ -94,7 +94,7 @@ static ls_status run_pass(ls_backward_pass *pass, ls_tensor *output, const ls_ba
     if (status == LS_OK && output->needs_grad) {
         status = seed(output, options->gradient, pass->weight);
         if (status != LS_OK) {
-            pass->told = ls_fail_at_nodes(pass->thread, innermost, innermost->tape.last, false);
+            pass->told = ls_fail_at_nodes(pass, innermost, innermost->tape.last, false);
         }
     }
     if (status == LS_OK) {
@@ -102,14 +102,14 @@ static ls_status run_pass(ls_backward_pass *pass, ls_tensor *output, const ls_ba
     }
     status = ls_leaves_settle(pass, status);
     if (status == LS_OK) {
-        status = ls_call_watches_back(pass, options->keep_tape);
+        status = ls_call_watches_back(pass);
     } else if (begun) {
         ls_fail_at_end(pass);
     }
     if (status != LS_OK) {
-        ls_abandon_watches(pass->scope, NULL, false);
-        ls_leave_watches(pass, options->keep_tape);
+        ls_abandon_watches(pass);
     }
+    ls_settle_watches(pass, options->keep_tape);
     if (status != LS_OK || options->keep_tape) {
         ls_settle_nodes(innermost);
     }
@@ -133,7 +133,7 @@ static ls_status backward(ls_thread_state *thread, ls_tensor *output, const ls_b
     }
     const ls_status prepared = prepare_pass(thread, output, options->gradient);
     if (prepared != LS_OK) {
-        ls_fail_before_pass(thread);
+        ls_fail_before_pass(thread->scope, ls_tensor_is_freed(output) ? NULL : output);
         return prepared;
     }
     ls_backward_pass pass = {.thread = thread,
@@ -142,7 +142,7 @@ static ls_status backward(ls_thread_state *thread, ls_tensor *output, const ls_b
                              .depends = options->gradient != NULL && options->gradient->node == &ls_tape_gradient};
     if (pass.scope == NULL) {
         const ls_status status = ls_error_status();
-        ls_fail_before_pass(thread);
+        ls_fail_before_pass(thread->scope, output);
         return status;
     }
     thread->walking = &pass;
@@ -177,7 +177,7 @@ static ls_status refuse_missing(ls_thread_state *thread) {
         ls_error_save(&cause);
         (void)complete(thread);
         (void)ls_error_put_back(&cause);
-        ls_fail_before_pass(thread);
+        ls_fail_before_pass(thread->scope, NULL);
     }
     return ls_scope_failed_status();
 }

@@ -10,11 +10,6 @@ static inline bool ls_is_due(const ls_thread_state *thread, const ls_node *node)
     return node->op->communicates && node->segment == thread->segment;
 }
 
-/* Returns whether the callback takes no part in the pass that runs on this thread. */
-static inline bool ls_watch_skips(const ls_thread_state *thread, const ls_scope_callback *callback) {
-    return thread->walking != NULL && callback->skipped == thread->pass;
-}
-
 /*
  * backward_failure.c. Each function keeps the thread's error.
  *   - ls_fail_at_node takes part in the communication of a node after a failure. Returns true for a collective, which
@@ -23,16 +18,15 @@ static inline bool ls_watch_skips(const ls_thread_state *thread, const ls_scope_
  *   - ls_fail_at_nodes does this at the communicating nodes from `link` toward the beginning of the tape, then in outer
  *     scopes. `told` is whether the ranks of a collective already fail. Returns the new value of `told`.
  *   - ls_fail_at_end notifies the ranks that wait at the end of the pass.
- *   - ls_fail_before_pass notifies the other ranks that this rank does not run the pass.
- *   - ls_abandon_watches notifies the watches of a scope and its outer scopes of a failure, except the watches of
- *     `notified`, the user that has notified the other ranks, or NULL. `missed` means that the other ranks have begun
- *     the pass, but this rank has not.
+ *   - ls_fail_before_pass notifies the other ranks that this rank does not run the pass from `output`, which is NULL if
+ *     there is no loss.
+ *   - ls_abandon_watches notifies the watches of a pass that has failed.
  */
 bool ls_fail_at_node(ls_node *node);
-bool ls_fail_at_nodes(const ls_thread_state *thread, ls_scope *scope, ls_tape_link *link, bool told);
+bool ls_fail_at_nodes(const ls_backward_pass *pass, ls_scope *scope, ls_tape_link *link, bool told);
 void ls_fail_at_end(const ls_backward_pass *pass);
-void ls_fail_before_pass(const ls_thread_state *thread);
-void ls_abandon_watches(const ls_scope *scope, const void *notified, bool missed);
+void ls_fail_before_pass(ls_scope *innermost, const ls_tensor *output);
+void ls_abandon_watches(const ls_backward_pass *pass);
 
 /*
  * backward_walk.c. ls_walk_scopes walks the tapes of the scope and its outer scopes. ls_settle_nodes then frees the
@@ -48,12 +42,17 @@ void ls_settle_nodes(ls_scope *innermost);
 void ls_note_findings(ls_backward_pass *pass, const ls_node *node, const ls_tensor *gradient);
 
 /*
- * backward_watches.c. ls_begin_watches notifies the watches that a pass begins; `room` is memory for the findings of
- * the pass. ls_call_watches_back calls the watches at the end of the pass. ls_leave_watches takes the
- * remaining watches out of a pass that has failed.
+ * backward_watches.c.
+ *   - ls_watch_joins returns whether a callback of the scope takes part in a pass from the loss, of which only `output`
+ *     and `innermost` are used, if the tape of the scope has nodes. If `output` is NULL, a conditional callback does.
+ *   - ls_begin_watches adds copies of the callbacks that take part to the pass, and notifies the watches that the pass
+ *     begins; `room` is memory for the findings of the pass.
+ *   - ls_call_watches_back calls the watches at the end of the pass.
+ *   - ls_settle_watches drops the callbacks that do not stay for later passes.
  */
+bool ls_watch_joins(const ls_scope *scope, const ls_scope_callback *callback, const ls_batch_loss *loss);
 ls_status ls_begin_watches(ls_backward_pass *pass, const ls_tensor *output, bool seeded, ls_pass_findings *room);
-ls_status ls_call_watches_back(ls_backward_pass *pass, bool keep_tape);
-void ls_leave_watches(ls_backward_pass *pass, bool keep_tape);
+ls_status ls_call_watches_back(ls_backward_pass *pass);
+void ls_settle_watches(const ls_backward_pass *pass, bool keep_tape);
 
 #endif

@@ -12,24 +12,43 @@ bool ls_fail_at_node(ls_node *node) {
     return told;
 }
 
-/*
- * Finds the first callback in this scope and its outer scopes that can notify other ranks of a failure. Conditional
- * callbacks come last, because the other ranks may run the pass without them.
- */
-static const ls_scope_callback *find_telling(const ls_scope *scope) {
-    const ls_scope_callback *conditional = NULL;
-    for (; scope != NULL; scope = scope->outer) {
+/* Returns the first watch of the pass that can notify other ranks of a failure, or NULL. */
+static const ls_scope_callback *find_telling(const ls_backward_pass *pass) {
+    const ls_scope_callback *callback = pass->scope->callbacks;
+    while (callback != NULL && callback->watch->fail == NULL) {
+        callback = callback->next;
+    }
+    return callback;
+}
+
+/* The same before the pass: the first one of the watches that would take part in it. */
+static const ls_scope_callback *find_telling_before(const ls_batch_loss *loss) {
+    const ls_scope_callback *first = NULL;
+    for (const ls_scope *scope = loss->innermost; scope != NULL; scope = scope->outer) {
         for (const ls_scope_callback *callback = scope->callbacks; callback != NULL; callback = callback->next) {
-            if (callback->watch->fail == NULL || ls_watch_skips(ls_thread_present, callback)) {
-                continue;
+            const bool earlier =
+                first == NULL || (first->conditional && (!callback->conditional || callback->order < first->order));
+            if (callback->watch->fail != NULL && earlier && ls_watch_joins(scope, callback, loss)) {
+                first = callback;
             }
-            if (!callback->conditional) {
-                return callback;
-            }
-            conditional = conditional == NULL ? callback : conditional;
         }
     }
-    return conditional;
+    return first;
+}
+
+/* `joins_all`: whether this rank joins all communication, even if the ranks of a collective already fail. */
+static bool fail_at_nodes(ls_scope *scope, ls_tape_link *link, bool told, bool joins_all) {
+    while (scope != NULL) {
+        while (link != NULL) {
+            ls_node *node = (ls_node *)link;
+            link = link->previous;
+            const bool joins = joins_all || !told || node->op->answers;
+            told |= joins && ls_is_due(ls_thread_present, node) && node->op->agree != NULL && ls_fail_at_node(node);
+        }
+        scope = scope->outer;
+        link = scope != NULL ? scope->tape.last : NULL;
+    }
+    return told;
 }
 
 /*
@@ -39,19 +58,8 @@ static const ls_scope_callback *find_telling(const ls_scope *scope) {
  * rank whose failure is known to others therefore visits only the nodes of received messages, and sends their senders
  * the error.
  */
-bool ls_fail_at_nodes(const ls_thread_state *thread, ls_scope *scope, ls_tape_link *link, bool told) {
-    const bool joins_all = find_telling(thread->scope) == NULL;
-    while (scope != NULL) {
-        while (link != NULL) {
-            ls_node *node = (ls_node *)link;
-            link = link->previous;
-            const bool joins = joins_all || !told || node->op->answers;
-            told |= joins && ls_is_due(thread, node) && node->op->agree != NULL && ls_fail_at_node(node);
-        }
-        scope = scope->outer;
-        link = scope != NULL ? scope->tape.last : NULL;
-    }
-    return told;
+bool ls_fail_at_nodes(const ls_backward_pass *pass, ls_scope *scope, ls_tape_link *link, bool told) {
+    return fail_at_nodes(scope, link, told, find_telling(pass) == NULL);
 }
 
 /*
@@ -86,7 +94,7 @@ ls_telling ls_watch_tell(const ls_pass_watch *watch, void *user, bool begun) {
  * for this rank at a node: they wait at the end of the pass, or inside a module's collective call.
  */
 void ls_fail_at_end(const ls_backward_pass *pass) {
-    const ls_scope_callback *callback = pass->told ? NULL : find_telling(pass->scope);
+    const ls_scope_callback *callback = pass->told ? NULL : find_telling(pass);
     if (callback == NULL) {
         return;
     }
@@ -98,42 +106,53 @@ void ls_fail_at_end(const ls_backward_pass *pass) {
     }
 }
 
-/* The callback watches later passes only if they reach its user, on this rank as on the ranks that ran the pass. */
-static void abandon(ls_scope_callback *callback, const void *notified, bool missed) {
-    const ls_pass_watch *watch = callback->watch;
-    if (watch->abandon != NULL && callback->user != notified) {
-        watch->abandon(callback->user, missed);
+static void abandon(const ls_scope_callback *callback, bool missed) {
+    if (callback->watch->abandon != NULL) {
+        callback->watch->abandon(callback->user, missed);
     }
-    callback->conditional |= watch->stays != NULL && watch->stays(callback->user) == LS_STAYS_IF_REACHED;
 }
 
-void ls_abandon_watches(const ls_scope *scope, const void *notified, bool missed) {
+void ls_abandon_watches(const ls_backward_pass *pass) {
     ls_saved_error cause;
     ls_error_save(&cause);
-    for (; scope != NULL; scope = scope->outer) {
-        for (ls_scope_callback *callback = scope->callbacks; callback != NULL; callback = callback->next) {
-            if (!ls_watch_skips(ls_thread_present, callback)) {
-                abandon(callback, notified, missed && !callback->conditional);
-            }
-        }
+    for (const ls_scope_callback *callback = pass->scope->callbacks; callback != NULL; callback = callback->next) {
+        abandon(callback, false);
     }
     (void)ls_error_put_back(&cause);
 }
 
 /*
- * Sends the other ranks the thread's error, which prevents the pass on this rank. They wait for this rank before the
- * pass, or at communication on the tape.
+ * The same for the watches that would take part in a pass, except those of `notified`, the user that has notified the
+ * other ranks. With `missed`, the other ranks have begun the pass. As there, the callbacks become conditional.
  */
-void ls_fail_before_pass(const ls_thread_state *thread) {
-    const ls_scope_callback *callback = find_telling(thread->scope);
+static void abandon_before(const ls_batch_loss *loss, const void *notified, bool missed) {
+    ls_saved_error cause;
+    ls_error_save(&cause);
+    for (const ls_scope *scope = loss->innermost; scope != NULL; scope = scope->outer) {
+        for (ls_scope_callback *callback = scope->callbacks; callback != NULL; callback = callback->next) {
+            const ls_pass_watch *watch = callback->watch;
+            if (!ls_watch_joins(scope, callback, loss)) {
+                continue;
+            }
+            if (callback->user != notified) {
+                abandon(callback, missed);
+            }
+            callback->conditional |= watch->stays != NULL && watch->stays(callback->user) == LS_STAYS_IF_REACHED;
+        }
+    }
+    (void)ls_error_put_back(&cause);
+}
+
+/* The other ranks wait for this rank before the pass, or at communication on the tape. */
+void ls_fail_before_pass(ls_scope *innermost, const ls_tensor *output) {
+    const ls_batch_loss loss = {.output = output, .innermost = innermost};
+    const ls_scope_callback *callback = find_telling_before(&loss);
+    (void)fail_at_nodes(innermost, innermost->tape.last, callback != NULL, callback == NULL);
     if (callback != NULL) {
         void *user = callback->user; /* the callback may be freed with its module */
-        (void)ls_fail_at_nodes(thread, thread->scope, thread->scope->tape.last, true);
         const ls_telling told = ls_watch_tell(callback->watch, user, false);
         if (told != LS_NOT_TOLD) {
-            ls_abandon_watches(thread->scope, user, told == LS_TOLD_IN_PASS);
+            abandon_before(&loss, user, told == LS_TOLD_IN_PASS);
         }
-    } else {
-        (void)ls_fail_at_nodes(thread, thread->scope, thread->scope->tape.last, false);
     }
 }

@@ -201,35 +201,13 @@ static ls_status walk_tape(ls_backward_pass *pass, ls_scope *scope, bool keep_ta
         status = step(pass, (ls_node *)link, keep_tape, &link);
     }
     if (status != LS_OK) {
-        pass->told = ls_fail_at_nodes(pass->thread, scope, link, pass->told);
+        pass->told = ls_fail_at_nodes(pass, scope, link, pass->told);
     }
     return status;
 }
 
-/*
- * When the walk reaches a scope, adds the scope's live callbacks to the pass. If the tape is kept, they stay with the
- * tape.
- */
-static ls_status adopt_callbacks(ls_backward_pass *pass, ls_scope *scope, bool keep_tape) {
-    ls_scope_callback **link = &scope->callbacks;
-    while (*link != NULL) {
-        ls_scope_callback *callback = *link;
-        const bool takes_part = ls_scope_callback_is_live(scope, callback) && !ls_watch_skips(pass->thread, callback);
-        if (!takes_part || keep_tape) {
-            LS_TRY(takes_part ? ls_scope_add_callback(pass->scope, callback) : LS_OK);
-            link = &callback->next;
-        } else {
-            *link = callback->next;
-            callback->origin = scope;
-            ls_scope_give_callback(pass->scope, callback);
-        }
-    }
-    return LS_OK;
-}
-
 ls_status ls_walk_scopes(ls_backward_pass *pass, ls_scope *innermost, bool keep_tape) {
     for (ls_scope *scope = innermost; scope != NULL; scope = scope->outer) {
-        LS_TRY(adopt_callbacks(pass, scope, keep_tape));
         LS_TRY(scope->tape.last != NULL ? walk_tape(pass, scope, keep_tape) : LS_OK);
     }
     return LS_OK;

@@ -233,8 +233,8 @@ typedef enum ls_telling {
 /* Whether a watch stays for later passes. */
 typedef enum ls_stay {
     LS_STAYS_NOT,
-    LS_STAYS,           /* for the next pass */
-    LS_STAYS_IF_REACHED /* for passes whose loss depends on the user; takes no part in other passes */
+    LS_STAYS,           /* as before */
+    LS_STAYS_IF_REACHED /* for passes that reach the user; takes no part in other passes */
 } ls_stay;
 
 /*
@@ -244,7 +244,8 @@ typedef enum ls_stay {
  * next pass. The same pair of watch and user is called once per pass.
  */
 typedef struct ls_pass_watch {
-    /* May be NULL if `stays` never returns LS_STAYS_IF_REACHED. Returns whether the loss depends on the user. */
+    /* May be NULL if `stays` never returns LS_STAYS_IF_REACHED. Returns whether a pass from the loss reaches the user.
+     * `loss` has only `output` and `innermost`. */
     bool (*is_reached)(void *user, const ls_batch_loss *loss);
     /*
      * May be NULL. Returns whether the watch's ranks must agree on scaling factors before the pass. If one watch of a
@@ -266,17 +267,17 @@ typedef struct ls_pass_watch {
      * user for the next pass. `missed` means that other ranks have begun the pass, but this rank has not.
      */
     void (*abandon)(void *user, bool missed);
-    /*
-     * May be NULL. Called after a pass that has not kept the tape, even if the pass has failed. Returns the same value
-     * on all ranks.
-     */
+    /* May be NULL. Called after a pass, even if the pass has failed. Returns the same value on all ranks. */
     ls_stay (*stays)(void *user);
     /* May be NULL. Called with true, keeps the user alive while it watches, until called with false */
     void (*hold)(void *user, bool hold);
 } ls_pass_watch;
 
-/* With `conditional`, the user watches only passes whose loss depends on it, as after LS_STAYS_IF_REACHED. */
-ls_status ls_watch_pass(const ls_pass_watch *watch, void *user, bool conditional);
+/*
+ * The watches of a pass are called in the order of these calls. Watches that stay only if they are reached come last,
+ * in ascending `order`, which must be the same on all ranks.
+ */
+ls_status ls_watch_pass(const ls_pass_watch *watch, void *user, uint64_t order);
 
 /*
  * Sends the other ranks the thread's error, which prevents the pass on this rank: calls `fail` until all ranks are in

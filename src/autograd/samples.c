@@ -348,16 +348,24 @@ bool ls_batch_loss_reaches(const ls_batch_loss *loss) {
     return reaches(loss->output);
 }
 
-static void visit_output(void *module, ls_node *node) {
-    node->reaches = node->samples_of == module;
+typedef struct module_search {
+    const void *module;
+    bool communicates; /* the pass walks a communicating node that depends on an output of the module */
+} module_search;
+
+static void visit_output(void *context, ls_node *node) {
+    module_search *of = context;
+    node->reaches = node->samples_of == of->module;
     for (int i = 0; i < node->input_count && !node->reaches; i++) {
         node->reaches = node->inputs[i] != NULL && reaches(node->inputs[i]);
     }
+    of->communicates |= node->reaches && node->op->communicates && node->segment == ls_thread_present->segment;
 }
 
-bool ls_batch_loss_reaches_module(const ls_batch_loss *loss, void *module) {
-    visit(loss->innermost, visit_output, module);
-    return reaches(loss->output);
+bool ls_pass_reaches_module(const ls_batch_loss *loss, const void *module) {
+    module_search of = {.module = module};
+    visit(loss->innermost, visit_output, &of);
+    return of.communicates || reaches(loss->output);
 }
 
 bool ls_samples_remain(const void *module) {

@@ -45,7 +45,6 @@ struct ls_batch_loss {
     double divisor;  /* of that mean */
     bool by_samples; /* the loss is one number, and no node has summed samples */
     bool unrelated;  /* the watches called so far belong to modules on which the loss does not depend */
-    bool later;      /* the called watch takes part only because the loss depends on its user (LS_STAYS_IF_REACHED) */
     bool watched;    /* whether the pass collects ls_pass_findings */
     const ls_node *refused;
     int refused_axis; /* axis of the rejected operation's samples; -1 if the operation combines sums */
@@ -100,8 +99,11 @@ double ls_batch_loss_divisor(const ls_batch_loss *loss, int64_t samples);
  */
 bool ls_batch_loss_reaches(const ls_batch_loss *loss);
 
-/* Returns whether the loss depends on an output of `module`, or on a leaf with `sought` set. */
-bool ls_batch_loss_reaches_module(const ls_batch_loss *loss, void *module);
+/*
+ * Returns whether the loss depends on an output of `module`, or whether the loss of another rank may depend on it by
+ * communication. Uses only `output` and `innermost` of `loss`.
+ */
+bool ls_pass_reaches_module(const ls_batch_loss *loss, const void *module);
 
 /*
  * Stores the divisors, on this rank, of `count` sums beginning with number `first`, and the scaling factors of their

@@ -36,6 +36,7 @@
  * before every later pass.
  */
 #include <math.h>
+#include <string.h>
 
 #include "autograd/captured_step.h"
 #include "autograd/tape.h"
@@ -103,33 +104,22 @@ static ls_status begin_agreed(ls_data_parallel_state *state, ls_batch_loss *loss
 
 /* Ends a pass whose gradients stay on their ranks until a later pass averages them. */
 static ls_status gather(ls_data_parallel_state *state, const ls_tail *own, ls_tail *mean) {
-    const double tag = ls_tail_tag(state);
-    double numbers[] = {own->given, own->failed, own->unused, tag, tag * tag};
-    LS_TRY(ls_comm_allreduce(state->comm, numbers, numbers, 5, LS_F64, LS_AVG, NULL));
-    *mean = (ls_tail){
-        .given = numbers[0], .failed = numbers[1], .unused = numbers[2], .tag = numbers[3], .square = numbers[4]};
-    return mean->failed > 0 ? ls_averaging_share_cause(state, own->failed > 0) : LS_OK;
-}
-
-/* Drops the gradients of a pass if the ranks were in different passes. */
-static ls_status check_tags(ls_data_parallel_state *state, const ls_tail *mean) {
-    const ls_status status = ls_tail_check_tags(state, mean);
-    if (status != LS_OK) {
-        state->told = true;
-        ls_data_parallel_forget_gradients(state);
-    }
-    return status;
+    double numbers[3 + LS_PASS_BITS] = {own->given, own->failed, own->remains};
+    ls_pass_describe(state, numbers + 3);
+    LS_TRY(ls_comm_allreduce(state->comm, numbers, numbers, 3 + LS_PASS_BITS, LS_F64, LS_AVG, NULL));
+    *mean = (ls_tail){.given = numbers[0], .failed = numbers[1], .remains = numbers[2]};
+    memcpy(mean->pass, numbers + 3, sizeof mean->pass);
+    return ls_tail_check(state, mean, own->failed > 0);
 }
 
 /*
  * If a pass produced no gradient for the model on any rank, the module watches the next pass. A rank that skipped the
- * pass cannot detect this itself. If outputs remain unused on any rank, the module watches later passes, too: the
- * program may have a separate loss for them.
+ * pass cannot detect this itself. If outputs remain on any rank, the module watches later passes that depend on
+ * them, too.
  */
 static ls_status decide_pending(ls_data_parallel_state *state, const ls_tail *mean) {
-    LS_TRY(check_tags(state, mean));
     state->pending = !ls_tail_is_given(state, mean);
-    state->unused = mean->unused > 0;
+    state->remains = mean->remains > 0;
     if (!state->pending || !(mean->given > 0)) {
         return LS_OK;
     }
@@ -185,7 +175,7 @@ static ls_status end_pass(ls_data_parallel_state *state) {
         return ls_error_status();
     }
     const ls_tail own = {
-        .samples = samples, .given = ls_gradients_were_given(state), .unused = ls_samples_remain(state)};
+        .samples = samples, .given = ls_gradients_were_given(state), .remains = ls_samples_remain(state)};
     if (state->agreed) {
         return average_agreed(state, samples, own);
     }
@@ -225,8 +215,9 @@ static void begin_replay(const captured_pass *pass) {
     if (!pass->has_shares) {
         ls_data_parallel_begin_replay(state, pass->samples);
     }
-    state->agreed = state->later = false;
+    state->agreed = false;
     state->divisor = pass->divisor;
+    ls_pass_note_gradients(state);
     state->runs++;
 }
 
@@ -333,7 +324,6 @@ static ls_status pass_begins(void *user, ls_batch_loss *loss, bool agreed) {
     LS_TRY(ls_comm_check_open("ls_data_parallel", state->comm));
     loss->watched |= state->mean_checks > 0;
     state->agreed = state->told = false;
-    state->later = loss->later;
     state->pass = ls_thread_present->pass;
     if (state->shards != NULL) {
         state->shards->in_pass = true;
@@ -344,6 +334,7 @@ static ls_status pass_begins(void *user, ls_batch_loss *loss, bool agreed) {
         return ls_slice_begin_backward(state, loss);
     }
     state->watched++;
+    ls_pass_note_gradients(state);
     if (!agreed) {
         return capture != NULL ? capture_begin(state, capture) : begin_usual(state);
     }
@@ -358,11 +349,11 @@ static ls_status pass_begins(void *user, ls_batch_loss *loss, bool agreed) {
 
 /*
  * Records that a pass has failed, on all ranks. The ranks may hold different outputs now. If the program continues, the
- * module takes part in later passes that depend on it, until its next forward pass.
+ * module takes part in later passes that depend on them.
  */
 static void note_failure(ls_data_parallel_state *state) {
     state->pending = false;
-    state->unused = state->slices == NULL;
+    state->remains = state->slices == NULL;
 }
 
 static ls_status pass_ends(void *user, const ls_pass_findings *findings) {
@@ -405,16 +396,19 @@ static void pass_is_abandoned(void *user, bool missed) {
         (void)ls_overlap_begin(state, 1);
     }
     ls_overlap_abandon(state);
+    if (ls_module_list(state->model)) {
+        ls_data_parallel_forget_gradients(state);
+    }
     note_failure(state);
 }
 
 static ls_stay pass_stays(void *user) {
     const ls_data_parallel_state *state = user;
-    return state->pending && !state->later ? LS_STAYS : state->unused ? LS_STAYS_IF_REACHED : LS_STAYS_NOT;
+    return state->pending ? LS_STAYS : state->remains ? LS_STAYS_IF_REACHED : LS_STAYS_NOT;
 }
 
 static bool pass_is_reached(void *user, const ls_batch_loss *loss) {
-    return ls_data_parallel_is_reached(user, loss);
+    return ls_pass_reaches_module(loss, user);
 }
 
 void ls_data_parallel_hold(ls_data_parallel_state *state, bool hold) {
@@ -451,6 +445,7 @@ static ls_status walk_empty(const ls_data_parallel_state *state, ls_tensor *outp
 
 static ls_status end_pass_without_samples(ls_data_parallel_state *state, ls_tensor *output) {
     state->samples = 0;
+    ls_pass_note_gradients(state);
     if (!agrees_anyway(state)) {
         ls_tail mean;
         LS_TRY(average_by_divisor(state, 0, (ls_tail){.given = SKIPPED}, &mean));

@@ -152,7 +152,7 @@ static ls_status watch_failure(data_parallel_state *state, ls_status status) {
     ls_saved_error cause;
     ls_error_save(&cause);
     cause.status = status;
-    (void)ls_watch_pass(&ls_data_parallel_watch, state, false);
+    (void)ls_watch_pass(&ls_data_parallel_watch, state, (uint64_t)state->number);
     (void)ls_error_put_back(&cause);
     return status;
 }
@@ -172,6 +172,7 @@ static ls_status forward(data_parallel_state *state, ls_tensor *const *inputs, i
         return ls_forward_many(state->model, inputs, input_count, outputs, output_count);
     }
     ls_status status = LS_OK;
+    const int64_t samples = state->samples;
     state->told = false;
     state->overlap.abandoned = state->overlap.begun; /* of an earlier pass */
     ls_capture *capture = ls_thread_present->capture;
@@ -195,7 +196,11 @@ static ls_status forward(data_parallel_state *state, ls_tensor *const *inputs, i
     if (status != LS_OK) {
         return watch_failure(state, status);
     }
-    return wanted ? ls_watch_pass(&ls_data_parallel_watch, state, false) : LS_OK;
+    if (!wanted) {
+        state->samples = samples; /* the outputs of an earlier forward pass may still need a backward pass */
+        return LS_OK;
+    }
+    return ls_watch_pass(&ls_data_parallel_watch, state, (uint64_t)state->number);
 }
 
 static ls_status data_parallel_forward(ls_module *self, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
@@ -315,7 +320,7 @@ static void watch_direct_run(void *user) {
     const ls_thread_state *thread = ls_thread();
     if (thread != NULL && thread->batch == NULL && !thread->no_grad && thread->walking == NULL &&
         thread->capture == NULL) {
-        (void)ls_watch_pass(&direct_run_watch, user, false);
+        (void)ls_watch_pass(&direct_run_watch, user, 0);
     }
 }
 
@@ -423,7 +428,7 @@ ls_status ls_data_parallel_skip(ls_module *module) {
     }
     LS_TRY(ls_comm_check_open("ls_data_parallel_skip", state->comm));
     ls_scope *scope = ls_scope_open();
-    state->told = state->agreed = state->later = false;
+    state->told = state->agreed = false;
     state->overlap.abandoned = state->overlap.begun;
     const ls_public_call outer = ls_public_begin(LS_PUBLIC_DATA_PARALLEL_SKIP);
     ls_status status = run_without_samples(state);
@@ -434,11 +439,7 @@ ls_status ls_data_parallel_skip(ls_module *module) {
     }
     (void)ls_public_end(outer, status);
     const ls_status ended = ls_scope_close(scope);
-    status = status != LS_OK ? status : ended;
-    if (status == LS_OK && state->unused) { /* a later pass on this rank may depend on the parameters */
-        status = ls_watch_pass(&ls_data_parallel_watch, state, true);
-    }
-    return end_without_loss(state, status);
+    return end_without_loss(state, status != LS_OK ? status : ended);
 }
 
 ls_slices *ls_data_parallel_slices(const ls_module *module) {

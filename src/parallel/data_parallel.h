@@ -67,7 +67,7 @@ typedef struct ls_averaged_buffers {
 typedef struct ls_data_parallel_state {
     ls_batch_part part; /* first member: operations borrow it and pass it to its functions */
     ls_module *module;  /* the module that owns this state */
-    int number;         /* number of the module, the same on all ranks */
+    int number;         /* number of the module, from 1, the same on all ranks */
     uint64_t pass;      /* number of the last backward pass of this thread that averages */
     ls_module *model;
     ls_comm *comm;
@@ -93,8 +93,8 @@ typedef struct ls_data_parallel_state {
     bool agrees;    /* ranks agree on scaling factors before every pass, because an earlier pass was irregular */
     bool agreed;    /* the scaling factors of the current pass are set */
     bool pending;   /* the last pass produced no gradient for the model on any rank, but a later pass may */
-    bool unused;    /* the last pass has failed, or outputs remain, on any rank, that no backward pass has reached */
-    bool later;     /* the current pass is not the first pass since the forward passes (ls_batch_loss.later) */
+    bool remains;   /* the last pass has failed, or outputs remain, on any rank, that no backward pass has reached */
+    bool holds;     /* the model had a gradient before the current pass (ls_tail_note_gradients) */
     bool told;      /* the ranks have shared the cause of a failure */
     bool compared;  /* the ranks have compared their batches */
     double usual;   /* divisor of a loss (or number of samples) that has weight 1; 0 before the first averaging */

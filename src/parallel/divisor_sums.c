@@ -110,13 +110,6 @@ static void weigh_unrelated(const ls_data_parallel_state *state, ls_batch_loss *
     }
 }
 
-bool ls_data_parallel_is_reached(ls_data_parallel_state *state, const ls_batch_loss *loss) {
-    seek(state, true);
-    const bool reached = ls_batch_loss_reaches_module(loss, state);
-    seek(state, false);
-    return reached;
-}
-
 ls_status ls_agree_on_factors(ls_data_parallel_state *state, ls_batch_loss *loss, bool failed) {
     double sums = 0;
     int first = 0;

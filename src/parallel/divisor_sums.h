@@ -51,9 +51,6 @@ ls_status ls_divisor_sums_check(const ls_divisor_sums *own, const ls_divisor_sum
 void ls_divisor_sums_weigh(ls_data_parallel_state *state, ls_batch_loss *loss, int first, const ls_divisor_sums *own,
                            const ls_divisor_sums *all);
 
-/* Returns whether the loss depends on an output or a parameter of the module. */
-bool ls_data_parallel_is_reached(ls_data_parallel_state *state, const ls_batch_loss *loss);
-
 /* Agrees on the scaling factors of a pass, and sets them. `loss` is as in ls_divisor_sums_of. Collective. */
 ls_status ls_agree_on_factors(ls_data_parallel_state *state, ls_batch_loss *loss, bool failed);
 

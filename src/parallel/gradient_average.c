@@ -176,9 +176,7 @@ static ls_status average_after_tail(ls_data_parallel_state *state, const ls_tail
     ls_tail_write(state, own);
     LS_TRY(ls_tail_reduce(state));
     *mean = ls_tail_read(state);
-    if (mean->failed > 0) {
-        return ls_averaging_share_cause(state, own->failed > 0);
-    }
+    LS_TRY(ls_tail_check(state, mean, own->failed > 0));
     if (!ls_tail_is_given(state, mean)) {
         return LS_OK;
     }
@@ -219,9 +217,7 @@ static ls_status average_with_tail(ls_data_parallel_state *state, ls_tail own, l
     }
     LS_TRY(attached ? LS_OK : ls_tail_reduce(state));
     *mean = ls_tail_read(state);
-    if (mean->failed > 0) {
-        return ls_averaging_share_cause(state, own.failed > 0);
-    }
+    LS_TRY(ls_tail_check(state, mean, own.failed > 0));
     if (!ls_tail_is_given(state, mean)) {
         return ls_gradients_restore(state, kept);
     }

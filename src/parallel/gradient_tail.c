@@ -11,7 +11,7 @@ bool ls_gradient_is_sent(const void *user, const ls_leaf *leaf) {
 }
 
 /* Layout of the tail, which follows the gradients of the widest dtype: these numbers, then the marks. */
-enum { WEIGHT, SAMPLES, AGREE, GIVEN, FAILED, UNUSED, TAG, SQUARE, STALE, MARKS };
+enum { WEIGHT, SAMPLES, AGREE, GIVEN, FAILED, REMAINS, STALE, PASS, MARKS = PASS + LS_PASS_BITS };
 
 int64_t ls_tail_count(const ls_data_parallel_state *state) {
     return MARKS + state->parameter_count + state->buffers.count;
@@ -92,37 +92,62 @@ bool ls_tail_has_new_gradient(const ls_data_parallel_state *state, int index) {
     return !frozen && mark > 0 && fabs(mark / OLD - 1) > 0.25 / ls_data_parallel_ranks(state);
 }
 
-/* Small numbers, so that f32 represents the sums of their squares exactly enough. */
-enum { MODULES = 4 };
-
-double ls_tail_tag(const ls_data_parallel_state *state) {
-    return 2 * (state->number % MODULES) + state->later;
+void ls_pass_note_gradients(ls_data_parallel_state *state) {
+    state->holds = false;
+    if (state->gathering || !ls_module_list(state->model)) {
+        return; /* under no_sync, the ranks may have gradients of different parameters */
+    }
+    for (int i = 0; i < state->parameter_count && !state->holds; i++) {
+        const ls_leaf *leaf = ls_data_parallel_leaf(state, i);
+        state->holds = leaf != NULL && leaf->has_gradient;
+    }
 }
 
-/* If one of P ranks has a different tag, the variance of the tags is at least (P - 1) / P^2. */
-ls_status ls_tail_check_tags(const ls_data_parallel_state *state, const ls_tail *mean) {
-    const double variance = mean->square - mean->tag * mean->tag;
-    return variance < 0.25 / ls_data_parallel_ranks(state)
-               ? LS_OK
-               : ls_fail(LS_ERR_MISMATCH,
-                         "ls_backward: the ranks are in different passes of data-parallel modules: the loss of each "
-                         "pass must depend on the same modules on all ranks, and with several losses, a rank without "
-                         "samples runs all passes on zero samples, instead of ls_data_parallel_skip");
+void ls_pass_describe(const ls_data_parallel_state *state, double *bits) {
+    for (int i = 0; i < LS_PASS_BITS; i++) {
+        bits[i] = i == 0 ? state->holds : state->number >> (i - 1) & 1;
+    }
+}
+
+bool ls_tail_is_mixed(const ls_data_parallel_state *state, const ls_tail *mean) {
+    const double margin = 0.25 / ls_data_parallel_ranks(state);
+    bool mixed = false;
+    for (int i = 0; i < LS_PASS_BITS; i++) {
+        mixed |= mean->pass[i] > margin && mean->pass[i] < 1 - margin;
+    }
+    return mixed && mean->failed == 0; /* a rank that fails before a pass has not described it */
+}
+
+ls_status ls_tail_check(ls_data_parallel_state *state, const ls_tail *mean, bool failed) {
+    if (mean->failed > 0) {
+        return ls_averaging_share_cause(state, failed);
+    }
+    if (!ls_tail_is_mixed(state, mean)) {
+        return LS_OK;
+    }
+    state->told = true;
+    ls_data_parallel_forget_gradients(state);
+    return ls_fail(LS_ERR_MISMATCH,
+                   "ls_backward: the ranks are in different passes of data-parallel modules: on all ranks, each pass "
+                   "must use outputs of the same modules, and the ranks must clear gradients between the same passes; "
+                   "a rank without samples calls ls_data_parallel_skip for each pass");
 }
 
 void ls_tail_write(const ls_data_parallel_state *state, const ls_tail *own) {
     void *to = ls_tail_memory(state);
     const bool wide = is_tail_wide(state);
-    const double tag = ls_tail_tag(state);
+    double bits[LS_PASS_BITS];
+    ls_pass_describe(state, bits);
     write_number(to, wide, WEIGHT, own->weight);
     write_number(to, wide, SAMPLES, own->samples);
     write_number(to, wide, AGREE, own->agree);
     write_number(to, wide, GIVEN, own->given);
     write_number(to, wide, FAILED, own->failed);
-    write_number(to, wide, UNUSED, own->unused);
-    write_number(to, wide, TAG, tag);
-    write_number(to, wide, SQUARE, tag * tag);
+    write_number(to, wide, REMAINS, own->remains);
     write_number(to, wide, STALE, own->stale);
+    for (int i = 0; i < LS_PASS_BITS; i++) {
+        write_number(to, wide, PASS + i, bits[i]);
+    }
     for (int i = 0; i < state->parameter_count; i++) {
         write_number(to, wide, MARKS + i, mark_of(state, own, ls_data_parallel_leaf(state, i)));
     }
@@ -148,15 +173,17 @@ static ls_status refuse_frozen(const ls_data_parallel_state *state, int index, d
 ls_tail ls_tail_read(const ls_data_parallel_state *state) {
     const void *from = ls_tail_memory(state);
     const bool wide = is_tail_wide(state);
-    return (ls_tail){.weight = read_number(from, wide, WEIGHT),
-                     .samples = read_number(from, wide, SAMPLES),
-                     .agree = read_number(from, wide, AGREE),
-                     .given = read_number(from, wide, GIVEN),
-                     .failed = read_number(from, wide, FAILED),
-                     .unused = read_number(from, wide, UNUSED),
-                     .tag = read_number(from, wide, TAG),
-                     .square = read_number(from, wide, SQUARE),
-                     .stale = read_number(from, wide, STALE)};
+    ls_tail tail = {.weight = read_number(from, wide, WEIGHT),
+                    .samples = read_number(from, wide, SAMPLES),
+                    .agree = read_number(from, wide, AGREE),
+                    .given = read_number(from, wide, GIVEN),
+                    .failed = read_number(from, wide, FAILED),
+                    .remains = read_number(from, wide, REMAINS),
+                    .stale = read_number(from, wide, STALE)};
+    for (int i = 0; i < LS_PASS_BITS; i++) {
+        tail.pass[i] = read_number(from, wide, PASS + i);
+    }
+    return tail;
 }
 
 /* Finds which parameters have a gradient, and which buffers have changed, on any rank. */

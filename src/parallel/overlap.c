@@ -335,17 +335,22 @@ ls_status ls_overlap_end(ls_data_parallel_state *state, ls_tail own, ls_tensor *
         overlap->ready = true;
     }
     launch_next(state, true);
+    if (mean->stale == 0 && ls_tail_is_mixed(state, mean)) { /* the other ranks have not sent their buckets */
+        overlap->abandoned = true;
+        return ls_tail_check(state, mean, false);
+    }
     const ls_status averaged = wait_for_all(state);
     overlap->begun = false;
-    if (mean->stale > 0 || mean->failed > 0) {
-        forget_order(state);
-    }
     if (mean->stale > 0) {
+        forget_order(state);
         state->told = true;
         return own.failed > 0 ? ls_error_put_back(&cause) : ls_overlap_refuse_stale();
     }
+    if (own.failed > 0) {
+        (void)ls_error_put_back(&cause);
+    }
     if (mean->failed > 0) {
-        (void)(own.failed > 0 ? ls_error_put_back(&cause) : LS_OK);
+        forget_order(state);
         return ls_averaging_share_cause(state, own.failed > 0);
     }
     return finish(state, kept, mean, ls_gradients_explain(state->reducer.format, averaged));

@@ -76,10 +76,10 @@ static ls_status compare_options(const ls_data_parallel_state *state, const ls_d
 
 /* Numbers the module: the number is greater than the numbers of all earlier modules of its ranks. */
 static ls_status agree_on_number(ls_data_parallel_state *state) {
-    static _Thread_local int32_t next;
-    int32_t number = next;
+    static _Thread_local int32_t last;
+    int32_t number = last + 1;
     LS_TRY(ls_comm_allreduce(state->comm, &number, &number, 1, LS_I32, LS_MAX, NULL));
-    next = number + 1;
+    last = number;
     state->number = number;
     return LS_OK;
 }

@@ -39,27 +39,36 @@ void ls_scope_sweep(ls_scope *scope) {
     }
 }
 
-ls_scope_callback *ls_scope_find_callback(const ls_scope *scope, const struct ls_pass_watch *watch, const void *user) {
-    ls_scope_callback *callback = scope->callbacks;
-    while (callback != NULL && (callback->watch != watch || callback->user != user)) {
-        callback = callback->next;
-    }
-    return callback;
+static bool comes_before(const ls_scope_callback *callback, const ls_scope_callback *other) {
+    return other->conditional && (!callback->conditional || callback->order < other->order);
 }
 
-static void append_callback(ls_scope *scope, ls_scope_callback *callback) {
-    ls_scope_callback **end = &scope->callbacks;
-    while (*end != NULL) {
-        end = &(*end)->next;
+static void insert(ls_scope *scope, ls_scope_callback *callback) {
+    ls_scope_callback **place = &scope->callbacks;
+    while (*place != NULL && !comes_before(callback, *place)) {
+        place = &(*place)->next;
     }
-    callback->next = NULL;
-    *end = callback;
+    callback->next = *place;
+    *place = callback;
+}
+
+/* If the scope has a callback with the same pair, merges the callback into it, and returns true. */
+static bool merge(ls_scope *scope, const ls_scope_callback *callback) {
+    ls_scope_callback **place = &scope->callbacks;
+    while (*place != NULL && ((*place)->watch != callback->watch || (*place)->user != callback->user)) {
+        place = &(*place)->next;
+    }
+    ls_scope_callback *kept = *place;
+    if (kept != NULL && kept->conditional && !callback->conditional) {
+        *place = kept->next;
+        kept->conditional = false;
+        insert(scope, kept);
+    }
+    return kept != NULL;
 }
 
 ls_status ls_scope_add_callback(ls_scope *scope, const ls_scope_callback *callback) {
-    ls_scope_callback *kept = ls_scope_find_callback(scope, callback->watch, callback->user);
-    if (kept != NULL) {
-        kept->conditional = kept->conditional && callback->conditional;
+    if (merge(scope, callback)) {
         return LS_OK;
     }
     ls_scope_callback *added = ls_record_allocate(sizeof *added);
@@ -67,30 +76,22 @@ ls_status ls_scope_add_callback(ls_scope *scope, const ls_scope_callback *callba
         return ls_fail_memory("ls_watch_pass", sizeof *added);
     }
     *added = *callback;
-    append_callback(scope, added);
+    insert(scope, added);
     if (added->hold != NULL) {
         added->hold(added->user, true);
     }
     return LS_OK;
 }
 
-void ls_scope_give_callback(ls_scope *scope, ls_scope_callback *callback) {
-    ls_scope_callback *kept = ls_scope_find_callback(scope, callback->watch, callback->user);
-    if (kept != NULL) {
-        kept->origin = callback->origin; /* keep the outer of the two scopes, in which the callback lives longer */
-        kept->conditional = kept->conditional && callback->conditional;
-        ls_scope_drop_callback(callback);
-    } else {
-        append_callback(scope, callback);
-    }
-}
-
 void ls_scope_move_callbacks(ls_scope *from, ls_scope *to) {
     while (from->callbacks != NULL) {
         ls_scope_callback *callback = from->callbacks;
         from->callbacks = callback->next;
-        callback->origin = from;
-        ls_scope_give_callback(to, callback);
+        if (merge(to, callback)) {
+            ls_scope_drop_callback(callback);
+        } else {
+            insert(to, callback);
+        }
     }
 }
 

@@ -47,9 +47,9 @@ typedef struct ls_scope_callback {
     void *user;
     /* may be NULL; called when the record is created (true) and when it is freed (false) */
     void (*hold)(void *user, bool hold);
-    bool conditional; /* takes part only in passes whose loss reaches its user; the scope's tape may have no nodes */
-    ls_scope *origin; /* the scope from which a backward pass took the callback, or NULL */
-    uint64_t skipped; /* number of the last backward pass in which the callback took no part */
+    uint64_t order;   /* of conditional callbacks, which are called in ascending order after all others */
+    bool conditional; /* takes part only in passes that reach its user */
+    uint64_t pass;    /* number of the last backward pass in which the callback took part */
     struct ls_scope_callback *next;
 } ls_scope_callback;
 
@@ -232,19 +232,12 @@ ls_tensor *ls_tensor_renew(ls_tensor *tensor);
  */
 void ls_retire(void *object, ls_retired_kind kind);
 
-/* The callbacks of a scope: each pair of watch and user occurs at most once. */
-ls_scope_callback *ls_scope_find_callback(const ls_scope *scope, const struct ls_pass_watch *watch, const void *user);
+/*
+ * The callbacks of a scope: each pair of watch and user occurs at most once. ls_scope_add_callback adds a copy. A
+ * conditional callback stays conditional if the added one, with the same pair, is conditional, too.
+ */
 ls_status ls_scope_add_callback(ls_scope *scope, const ls_scope_callback *callback);
 void ls_scope_move_callbacks(ls_scope *from, ls_scope *to);
-/* Returns whether the next backward pass may call the callback of this scope. */
-static inline bool ls_scope_callback_is_live(const ls_scope *scope, const ls_scope_callback *callback) {
-    return scope->tape.last != NULL || callback->conditional;
-}
-/*
- * Appends a callback, which must not be in any scope, to the scope's callbacks. Frees it if the scope already has the
- * same pair.
- */
-void ls_scope_give_callback(ls_scope *scope, ls_scope_callback *callback);
 void ls_scope_drop_callback(ls_scope_callback *callback);
 void ls_scope_forget_callbacks(ls_scope *scope);
 

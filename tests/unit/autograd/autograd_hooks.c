@@ -164,7 +164,7 @@ static const ls_pass_watch note_watch = {.end = note_callback};
 
 static ls_status register_hook(ls_tensor *leaf, void *user) {
     (void)leaf;
-    return ls_watch_pass(&note_watch, user, false);
+    return ls_watch_pass(&note_watch, user, 0);
 }
 
 static ls_status failing_callback(void *user, const ls_pass_findings *findings) {
@@ -179,18 +179,17 @@ TEST(test_callbacks_at_the_end_of_a_pass) {
     double numbers[] = {1, 2, 3};
     ls_tensor *w = toy_leaf(LS_SHAPE(2), LS_F64, 1);
     assert_int_equal(ls_add_grad_hook(w, register_hook, &numbers[2]), LS_OK);
-    assert_int_equal(ls_watch_pass(&note_watch, &numbers[0], false), LS_OK);
-    assert_int_equal(ls_watch_pass(&note_watch, &numbers[1], false), LS_OK);
+    assert_int_equal(ls_watch_pass(&note_watch, &numbers[0], 0), LS_OK);
+    assert_int_equal(ls_watch_pass(&note_watch, &numbers[1], 0), LS_OK);
     ls_tensor *loss = toy_sum(toy_unary(&toy_fail_op, w, 0));
     ls_scope *inner = ls_scope_begin();
-    assert_int_equal(ls_watch_pass(&failing_watch, NULL, false),
-                     LS_OK); /* has no node on its tape, so it is not called */
+    assert_int_equal(ls_watch_pass(&failing_watch, NULL, 0), LS_OK); /* has no node on its tape, so it is not called */
     assert_int_equal(ls_backward(loss), LS_OK);
     assert_int_equal(ls_scope_end(inner), LS_OK);
     assert_string_equal(toy_log, "f0 a1 a2 a3 ");
     assert_int_equal(ls_backward(toy_sum(w)), LS_OK); /* only the hook's error occurs again */
     assert_string_equal(toy_log, "f0 a1 a2 a3 a3 ");
-    assert_int_equal(ls_watch_pass(&failing_watch, NULL, false), LS_OK);
+    assert_int_equal(ls_watch_pass(&failing_watch, NULL, 0), LS_OK);
     assert_int_equal(ls_backward(toy_sum(w)), LS_ERR_PEER);
     assert_string_equal(ls_error_message(), "callback: rank 3 is gone");
 }
@@ -233,7 +232,7 @@ static const ls_pass_watch observing_watch = {
 TEST(test_observers_follow_a_pass) {
     ls_pass_observer observer = {.leaf_complete = note_leaf};
     ls_tensor *once = hooked_leaf(1, &one), *twice = hooked_leaf(1, &two);
-    assert_int_equal(ls_watch_pass(&observing_watch, &observer, false), LS_OK);
+    assert_int_equal(ls_watch_pass(&observing_watch, &observer, 0), LS_OK);
     ls_tensor *x = toy_mul(toy_mul(once, twice), twice);
     assert_int_equal(ls_backward(toy_sum(x)), LS_OK);
     assert_string_equal(toy_log, "h1:1 l0 h2:2 l0 end ");
@@ -242,7 +241,7 @@ TEST(test_observers_follow_a_pass) {
 TEST(test_observers_of_a_failed_pass) {
     ls_pass_observer observer = {.leaf_complete = note_leaf};
     ls_tensor *w = toy_leaf(LS_SHAPE(2), LS_F64, 1);
-    assert_int_equal(ls_watch_pass(&observing_watch, &observer, false), LS_OK);
+    assert_int_equal(ls_watch_pass(&observing_watch, &observer, 0), LS_OK);
     ls_tensor *loss = toy_sum(toy_unary(&toy_fail_op, toy_square(w), 0));
     toy_fails = true;
     assert_int_equal(ls_backward(loss), LS_ERR_UNSUPPORTED);
