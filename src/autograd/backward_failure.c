@@ -28,7 +28,7 @@ static const ls_scope_callback *find_telling_before(const ls_batch_loss *loss) {
         for (const ls_scope_callback *callback = scope->callbacks; callback != NULL; callback = callback->next) {
             const bool earlier =
                 first == NULL || (first->conditional && (!callback->conditional || callback->order < first->order));
-            if (callback->watch->fail != NULL && earlier && ls_watch_joins(scope, callback, loss)) {
+            if (callback->watch->fail != NULL && earlier && ls_watch_joins(callback, loss)) {
                 first = callback;
             }
         }
@@ -131,7 +131,7 @@ static void abandon_before(const ls_batch_loss *loss, const void *notified, bool
     for (const ls_scope *scope = loss->innermost; scope != NULL; scope = scope->outer) {
         for (ls_scope_callback *callback = scope->callbacks; callback != NULL; callback = callback->next) {
             const ls_pass_watch *watch = callback->watch;
-            if (!ls_watch_joins(scope, callback, loss)) {
+            if (!ls_watch_joins(callback, loss)) {
                 continue;
             }
             if (callback->user != notified) {
@@ -146,6 +146,7 @@ static void abandon_before(const ls_batch_loss *loss, const void *notified, bool
 /* The other ranks wait for this rank before the pass, or at communication on the tape. */
 void ls_fail_before_pass(ls_scope *innermost, const ls_tensor *output) {
     const ls_batch_loss loss = {.output = output, .innermost = innermost};
+    ls_drop_watches(&loss);
     const ls_scope_callback *callback = find_telling_before(&loss);
     (void)fail_at_nodes(innermost, innermost->tape.last, callback != NULL, callback == NULL);
     if (callback != NULL) {

@@ -23,11 +23,11 @@ ls_status ls_call_watches_back(ls_backward_pass *pass) {
 }
 
 /* Returns whether a callback that took part in a pass stays in its scope. */
-static bool stays(const ls_scope *scope, ls_scope_callback *callback, bool keep_tape) {
+static bool stays(ls_scope_callback *callback, bool keep_tape) {
     const ls_pass_watch *watch = callback->watch;
     const ls_stay stay = watch->stays != NULL ? watch->stays(callback->user) : LS_STAYS_NOT;
     callback->conditional |= stay == LS_STAYS_IF_REACHED;
-    return keep_tape || stay == LS_STAYS || (stay == LS_STAYS_IF_REACHED && scope->tape.last != NULL);
+    return keep_tape || stay != LS_STAYS_NOT;
 }
 
 void ls_settle_watches(const ls_backward_pass *pass, bool keep_tape) {
@@ -35,7 +35,7 @@ void ls_settle_watches(const ls_backward_pass *pass, bool keep_tape) {
         ls_scope_callback **link = &scope->callbacks;
         while (*link != NULL) {
             ls_scope_callback *callback = *link;
-            if (callback->pass != pass->thread->pass || stays(scope, callback, keep_tape)) {
+            if (callback->pass != pass->thread->pass || stays(callback, keep_tape)) {
                 link = &callback->next;
             } else {
                 *link = callback->next;
@@ -81,27 +81,33 @@ __attribute__((noinline)) static ls_status tell_watches(ls_backward_pass *pass, 
     return LS_OK;
 }
 
-bool ls_watch_joins(const ls_scope *scope, const ls_scope_callback *callback, const ls_batch_loss *loss) {
-    return !callback->conditional ||
-           (scope->tape.last != NULL && (loss->output == NULL || callback->watch->is_reached(callback->user, loss)));
+bool ls_watch_joins(const ls_scope_callback *callback, const ls_batch_loss *loss) {
+    return !callback->conditional || callback->watch->reach(callback->user, loss) == LS_REACH_NOW;
 }
 
-/* Adds the callbacks of the scope that take part in the pass to the pass. Drops callbacks that no pass can reach. */
-static ls_status join_watches(ls_backward_pass *pass, ls_scope *scope, const ls_batch_loss *loss, bool *begins) {
-    ls_scope_callback **link = &scope->callbacks;
-    while (*link != NULL) {
-        ls_scope_callback *callback = *link;
-        if (callback->conditional && scope->tape.last == NULL) {
-            *link = callback->next;
-            ls_scope_drop_callback(callback);
-            continue;
+void ls_drop_watches(const ls_batch_loss *loss) {
+    for (ls_scope *scope = loss->innermost; scope != NULL; scope = scope->outer) {
+        ls_scope_callback **link = &scope->callbacks;
+        while (*link != NULL) {
+            ls_scope_callback *callback = *link;
+            if (callback->conditional && callback->watch->reach(callback->user, loss) == LS_REACH_NEVER) {
+                *link = callback->next;
+                ls_scope_drop_callback(callback);
+            } else {
+                link = &callback->next;
+            }
         }
-        if (scope->tape.last != NULL && ls_watch_joins(scope, callback, loss)) {
+    }
+}
+
+/* Adds the callbacks of the scope that take part in the pass to the pass. */
+static ls_status join_watches(ls_backward_pass *pass, ls_scope *scope, const ls_batch_loss *loss, bool *begins) {
+    for (ls_scope_callback *callback = scope->callbacks; callback != NULL; callback = callback->next) {
+        if (scope->tape.last != NULL && ls_watch_joins(callback, loss)) {
             LS_TRY(ls_scope_add_callback(pass->scope, callback));
             callback->pass = pass->thread->pass;
             *begins |= callback->watch->begin != NULL;
         }
-        link = &callback->next;
     }
     return LS_OK;
 }
@@ -110,6 +116,7 @@ ls_status ls_begin_watches(ls_backward_pass *pass, const ls_tensor *output, bool
     const ls_batch_loss loss = {.output = output, .innermost = pass->scope->outer};
     bool begins = false;
     ls_status status = LS_OK;
+    ls_drop_watches(&loss);
     for (ls_scope *scope = pass->scope->outer; scope != NULL && status == LS_OK; scope = scope->outer) {
         status = scope->callbacks != NULL ? join_watches(pass, scope, &loss, &begins) : LS_OK;
     }

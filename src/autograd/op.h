@@ -244,9 +244,8 @@ typedef enum ls_stay {
  * next pass. The same pair of watch and user is called once per pass.
  */
 typedef struct ls_pass_watch {
-    /* May be NULL if `stays` never returns LS_STAYS_IF_REACHED. Returns whether a pass from the loss reaches the user.
-     * `loss` has only `output` and `innermost`. */
-    bool (*is_reached)(void *user, const ls_batch_loss *loss);
+    /* May be NULL if `stays` never returns LS_STAYS_IF_REACHED. As ls_samples_reach for the user. */
+    ls_reach (*reach)(void *user, const ls_batch_loss *loss);
     /*
      * May be NULL. Returns whether the watch's ranks must agree on scaling factors before the pass. If one watch of a
      * pass needs this, all watches take part.

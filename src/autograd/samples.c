@@ -350,22 +350,26 @@ bool ls_batch_loss_reaches(const ls_batch_loss *loss) {
 
 typedef struct module_search {
     const void *module;
-    bool communicates; /* the pass walks a communicating node that depends on an output of the module */
+    bool remains;      /* an output of the module is on a tape */
+    bool communicates; /* the pass walks a communicating node that depends on such an output */
 } module_search;
 
 static void visit_output(void *context, ls_node *node) {
     module_search *of = context;
     node->reaches = node->samples_of == of->module;
+    of->remains |= node->reaches;
     for (int i = 0; i < node->input_count && !node->reaches; i++) {
         node->reaches = node->inputs[i] != NULL && reaches(node->inputs[i]);
     }
     of->communicates |= node->reaches && node->op->communicates && node->segment == ls_thread_present->segment;
 }
 
-bool ls_pass_reaches_module(const ls_batch_loss *loss, const void *module) {
+ls_reach ls_samples_reach(const ls_batch_loss *loss, const void *module) {
     module_search of = {.module = module};
     visit(loss->innermost, visit_output, &of);
-    return of.communicates || reaches(loss->output);
+    return !of.remains                                                        ? LS_REACH_NEVER
+           : loss->output == NULL || of.communicates || reaches(loss->output) ? LS_REACH_NOW
+                                                                              : LS_REACH_LATER;
 }
 
 bool ls_samples_remain(const void *module) {

@@ -100,10 +100,11 @@ double ls_batch_loss_divisor(const ls_batch_loss *loss, int64_t samples);
 bool ls_batch_loss_reaches(const ls_batch_loss *loss);
 
 /*
- * Returns whether the loss depends on an output of `module`, or whether the loss of another rank may depend on it by
- * communication. Uses only `output` and `innermost` of `loss`.
+ * Returns LS_REACH_NOW if the loss depends on an output of `module`, or if the loss of another rank may depend on it by
+ * communication. Returns LS_REACH_NEVER if no output of the module is left. If there is no loss, a loss may depend on
+ * any output. Uses only `output`, which is NULL if there is no loss, and `innermost` of `loss`.
  */
-bool ls_pass_reaches_module(const ls_batch_loss *loss, const void *module);
+ls_reach ls_samples_reach(const ls_batch_loss *loss, const void *module);
 
 /*
  * Stores the divisors, on this rank, of `count` sums beginning with number `first`, and the scaling factors of their

@@ -407,8 +407,8 @@ static ls_stay pass_stays(void *user) {
     return state->pending ? LS_STAYS : state->remains ? LS_STAYS_IF_REACHED : LS_STAYS_NOT;
 }
 
-static bool pass_is_reached(void *user, const ls_batch_loss *loss) {
-    return ls_pass_reaches_module(loss, user);
+static ls_reach pass_reach(void *user, const ls_batch_loss *loss) {
+    return ls_samples_reach(loss, user);
 }
 
 void ls_data_parallel_hold(ls_data_parallel_state *state, bool hold) {
@@ -423,7 +423,7 @@ static void hold_watched(void *user, bool hold) {
     ls_data_parallel_hold(user, hold);
 }
 
-const ls_pass_watch ls_data_parallel_watch = {.is_reached = pass_is_reached,
+const ls_pass_watch ls_data_parallel_watch = {.reach = pass_reach,
                                               .agrees = agrees,
                                               .begin = pass_begins,
                                               .end = pass_ends,
