@@ -474,10 +474,13 @@ typedef struct ls_data_parallel_options {
  * - With several inputs (ls_forward_many), the first input that is not NULL counts samples. Pass inputs per sample as
  *   this rank's share, inputs for all samples (a mask of positions) whole, and an absent mask or hidden state as NULL.
  *   An output may also be one number, a mean over the samples.
+ * - The first ls_backward after a call of the module averages gradients, even if its loss does not depend on the
+ *   module. So run passes of a rank's own models before the call, or after this ls_backward.
  * - The module may be called several times before ls_backward. On each rank, all these calls must have the same number
  *   of samples. One ls_backward may use the outputs of all calls. Or each ls_backward uses the outputs of some calls;
- *   for example, the losses of real and of generated samples. Then each ls_backward averages its gradients, and a rank
- *   without samples runs all passes on zero samples.
+ *   for example, the losses of real and of generated samples. Then each ls_backward whose loss depends on an unused
+ *   output averages its gradients, too; other losses, such as a penalty on parameters, add this rank's gradients. If
+ *   the ranks are in different passes, every rank gets LS_ERR_MISMATCH.
  *
  * Errors, in addition to the errors of the options:
  *
@@ -547,9 +550,10 @@ LS_API ls_status ls_data_parallel_step(ls_module *module, const ls_batch *batch,
                                        void *user) LS_WARN_UNUSED;
 
 /**
- * Takes part in a step for which this rank has no samples. Call it instead of the forward and backward pass. This rank
- * then gets the gradients of the other ranks. A model with batch normalization or dropout runs on zero samples: inputs
- * like another rank's, with size 0 along the sample axis, and zeros if an input has no sample axis.
+ * Takes part in a pass for which this rank has no samples. Call it instead of the forward and backward pass; with
+ * several backward passes in a step, once for each of them that averages gradients. This rank then gets the gradients
+ * of the other ranks. A model with batch normalization or dropout runs on zero samples: inputs like another rank's,
+ * with size 0 along the sample axis, and zeros if an input has no sample axis.
  *
  * Fails with LS_ERR_STATE with `.shards`, and with LS_ERR_MISMATCH in cases in which every rank needs samples:
  *
