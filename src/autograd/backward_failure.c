@@ -122,8 +122,8 @@ void ls_abandon_watches(const ls_backward_pass *pass) {
 }
 
 /*
- * The same for the watches that would take part in a pass, except those of `notified`, the user that has notified the
- * other ranks. With `missed`, the other ranks have begun the pass. As there, the callbacks become conditional.
+ * The same for the watches that would take part in a pass, except the watches of `notified`, the user that has notified
+ * the other ranks. With `missed`, the other ranks have begun the pass. As there, the callbacks become conditional.
  */
 static void abandon_before(const ls_batch_loss *loss, const void *notified, bool missed) {
     ls_saved_error cause;
