@@ -42,16 +42,19 @@ void ls_settle_nodes(ls_scope *innermost);
 void ls_note_findings(ls_backward_pass *pass, const ls_node *node, const ls_tensor *gradient);
 
 /*
+ * watch_reach.c. ls_watch_joins returns whether a callback takes part in a pass from the loss. ls_drop_watches drops
+ * the callbacks that no pass can reach. See ls_samples_reach.
+ */
+bool ls_watch_joins(const ls_scope_callback *callback, const ls_batch_loss *loss);
+void ls_drop_watches(const ls_batch_loss *loss);
+
+/*
  * backward_watches.c.
- *   - ls_watch_joins returns whether a callback takes part in a pass from the loss; see ls_samples_reach.
- *   - ls_drop_watches drops the callbacks that no pass can reach.
  *   - ls_begin_watches adds copies of the callbacks that take part to the pass, and notifies the watches that the pass
  *     begins; `room` is memory for the findings of the pass.
  *   - ls_call_watches_back calls the watches at the end of the pass.
  *   - ls_settle_watches drops the callbacks that do not stay for later passes.
  */
-bool ls_watch_joins(const ls_scope_callback *callback, const ls_batch_loss *loss);
-void ls_drop_watches(const ls_batch_loss *loss);
 ls_status ls_begin_watches(ls_backward_pass *pass, const ls_tensor *output, bool seeded, ls_pass_findings *room);
 ls_status ls_call_watches_back(ls_backward_pass *pass);
 void ls_settle_watches(const ls_backward_pass *pass, bool keep_tape);

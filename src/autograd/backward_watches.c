@@ -81,25 +81,6 @@ __attribute__((noinline)) static ls_status tell_watches(ls_backward_pass *pass, 
     return LS_OK;
 }
 
-bool ls_watch_joins(const ls_scope_callback *callback, const ls_batch_loss *loss) {
-    return !callback->conditional || callback->watch->reach(callback->user, loss) == LS_REACH_NOW;
-}
-
-void ls_drop_watches(const ls_batch_loss *loss) {
-    for (ls_scope *scope = loss->innermost; scope != NULL; scope = scope->outer) {
-        ls_scope_callback **link = &scope->callbacks;
-        while (*link != NULL) {
-            ls_scope_callback *callback = *link;
-            if (callback->conditional && callback->watch->reach(callback->user, loss) == LS_REACH_NEVER) {
-                *link = callback->next;
-                ls_scope_drop_callback(callback);
-            } else {
-                link = &callback->next;
-            }
-        }
-    }
-}
-
 /* Adds the callbacks of the scope that take part in the pass to the pass. */
 static ls_status join_watches(ls_backward_pass *pass, ls_scope *scope, const ls_batch_loss *loss, bool *begins) {
     for (ls_scope_callback *callback = scope->callbacks; callback != NULL; callback = callback->next) {
