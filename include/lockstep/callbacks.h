@@ -89,7 +89,10 @@ typedef struct ls_early_stopping_options {
  * metric, the failure comes after the first epoch.
  */
 LS_API ls_callback *ls_early_stopping(const ls_early_stopping_options *options);
-/** Returns the best value so far. Returns NAN before the first finite value, and for a callback of a different kind. */
+/**
+ * Returns the value of the best epoch so far: the last value that improved by more than `min_delta`, or the first
+ * finite value. Returns NAN before the first finite value, and for a callback of a different kind.
+ */
 LS_API double ls_early_stopping_best(const ls_callback *callback);
 /** Returns whether the callback has ended a run. */
 LS_API bool ls_early_stopping_stopped(const ls_callback *callback);
