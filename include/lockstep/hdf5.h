@@ -61,8 +61,8 @@ typedef struct ls_array_options {
     /**
      * Size of the cache for the blocks of all variables together, in bytes. Counts the decompressed elements in the
      * slab, in the dtype of the batches. Memory that HDF5 or NetCDF use themselves is not included. 0 selects 64 MiB,
-     * or twice the size of the blocks that ls_dataset_block samples need if this is larger. Fails with LS_ERR_ARGUMENT
-     * if it is smaller than one block of each variable.
+     * or twice the size of the blocks that ls_dataset_block samples need if this is larger. A cache
+     * that is smaller than one block of each variable fails with LS_ERR_ARGUMENT.
      */
     int64_t cache_bytes;
 } ls_array_options;
@@ -76,9 +76,9 @@ typedef struct ls_array_options {
  *   the sample axis, or 64 KiB of a variable without chunks. The least recently used blocks are evicted.
  * - Every process reads the file independently, so the serial HDF5 library is sufficient on any number of ranks. Use
  *   .shuffle_window of ls_loader_options for a compressed file: each rank then decompresses little more than its part.
- * - An element is missing if it equals the attribute `_FillValue` or `missing_value` of its variable. A variable of a
- *   NetCDF-4 file without `_FillValue` has NetCDF's default fill value instead, unless its type has one byte or it is
- * in no-fill mode.
+ * - An element is missing if it equals the attribute `_FillValue` or `missing_value` of its variable. In NetCDF-4
+ *   files, NetCDF's default fill value replaces an absent `_FillValue`, except for variables of one-byte types and in
+ *   no-fill mode.
  * - All other elements that were never written have the values that HDF5 reads: the fill value of the variable, 0 by
  *   default.
  * - Values of variables with the attributes `scale_factor` and `add_offset` are unpacked, into f32 or f64.
@@ -115,8 +115,7 @@ LS_API ls_dataset *ls_hdf5_dataset(const char *path, const ls_array_options *opt
  * Returns a data set with samples from variables in a NetCDF file, classic (CDF-1, CDF-2, CDF-5) or NetCDF-4.
  * Ownership, copies, blocks and errors are as for ls_hdf5_dataset.
  *
- * - Missing elements are as for ls_hdf5_dataset. In classic files too, a variable without `_FillValue` has NetCDF's
- *   default fill value, unless its type has one byte.
+ * - Missing elements are as for ls_hdf5_dataset. Classic files are treated like NetCDF-4 files.
  * - HDF5 virtual variables are rejected with LS_ERR_UNSUPPORTED: use ls_hdf5_dataset. Enumerations and other
  *   user-defined types fail with LS_ERR_UNSUPPORTED too.
  * - Passing the name of a group, or of a variable that the NetCDF library does not list, fails with LS_ERR_ARGUMENT.

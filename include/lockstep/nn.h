@@ -199,8 +199,8 @@ LS_API int ls_module_parameter_count(const ls_module *module);
 LS_API ls_tensor *ls_module_parameter(const ls_module *module, int index);
 /**
  * Returns a borrowed pointer to the full name of parameter `index`, for example "0.weight", or NULL if the index is out
- * of range. The name of a shared parameter is its first name in this order. Copy the name to keep it: the pointer is
- * valid until
+ * of range. A shared parameter has its first name, in the order of ls_module_parameter. Copy the name to keep it: the
+ * pointer is valid until
  * - a tensor or a child is added to the module or to a module in it,
  * - an ls_data_parallel or ls_outer that uses the module is freed, or
  * - if the module is recomputed (ls_recompute), the next backward pass or the end of the scope of a forward pass.
