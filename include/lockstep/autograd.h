@@ -438,7 +438,11 @@ LS_API ls_tensor *ls_min(ls_tensor *x);
 LS_API ls_tensor *ls_min_axes(ls_tensor *x, ls_axes axes, bool keepdim);
 /** Returns the variance: the sum of squared deviations divided by (n - 1), like PyTorch's var. */
 LS_API ls_tensor *ls_var(ls_tensor *x);
-/** Returns the variance over the given axes: the sum of squared deviations divided by max(n - correction, 0). */
+/**
+ * Returns the variance over the given axes: the sum of squared deviations divided by max(n - correction, 0), where n is
+ * the number of elements per result. A correction of 1 selects the sample variance, and 0 the population variance. If
+ * the divisor is 0, the result is infinite, or NaN if all n elements are equal.
+ */
 LS_API ls_tensor *ls_var_axes(ls_tensor *x, ls_axes axes, int correction, bool keepdim);
 /** Returns the Euclidean norm. */
 LS_API ls_tensor *ls_norm(ls_tensor *x);

@@ -89,7 +89,10 @@ typedef struct ls_early_stopping_options {
  * metric, the failure comes after the first epoch.
  */
 LS_API ls_callback *ls_early_stopping(const ls_early_stopping_options *options);
-/** Returns the best value so far. Returns NAN before the first finite value, and for a callback of a different kind. */
+/**
+ * Returns the value of the best epoch so far: the last value that improved by more than `min_delta`, or the first
+ * finite value. Returns NAN before the first finite value, and for a callback of a different kind.
+ */
 LS_API double ls_early_stopping_best(const ls_callback *callback);
 /** Returns whether the callback has ended a run. */
 LS_API bool ls_early_stopping_stopped(const ls_callback *callback);
@@ -196,10 +199,14 @@ LS_API ls_callback *ls_lsuv(const ls_lsuv_options *options);
 
 /** Options for ls_scheduler. */
 typedef struct ls_scheduler_options {
-    bool per_step;       /**< advances the schedule after each training step instead of after each epoch */
-    const char *monitor; /**< metric that ls_schedule_plateau follows, which requires it: a name for ls_trial_metric
-                            (copied). Its value must be the same on all ranks. If the trial does not have the metric,
-                            on_start fails as in ls_early_stopping. Cannot be combined with per_step */
+    bool per_step; /**< advances the schedule after each training step instead of after each epoch */
+    /**
+     * Name of a metric for ls_trial_metric (copied). Required for ls_schedule_plateau; other schedules ignore its
+     * value. The value must be the same on all ranks. If the trial does not have the metric, on_start fails as in
+     * ls_early_stopping. A callback that computes the metric must come before this callback. Cannot be combined with
+     * per_step.
+     */
+    const char *monitor;
 } ls_scheduler_options;
 
 /** Advances a schedule after each training epoch. Takes ownership of the schedule: free the trial before the

@@ -51,11 +51,12 @@ typedef struct ls_samples {
 
 /** A kind of data set. Define one static const object per kind. */
 typedef struct ls_dataset_type {
-    const char *name;
+    const char *name;  /**< name in messages; NULL selects "user-defined" */
     size_t state_size; /**< size of ls_dataset_state in bytes; its memory is initially zero */
     /**
      * Copies samples into the rows of `input` [samples->count, ...] and `target` [samples->count, ...]. Both are on
-     * "cpu", even if the batches are moved to another device.
+     * "cpu", even if the batches are moved to another device. A status other than LS_OK ends ls_loader_next with this
+     * status and the message of ls_error_set.
      */
     ls_status (*fetch)(ls_dataset *self, const ls_samples *samples, ls_tensor *input, ls_tensor *target);
     void (*free_state)(ls_dataset *self); /**< frees the resources of the state; may be NULL */
@@ -70,8 +71,10 @@ typedef struct ls_sample_layout {
 } ls_sample_layout;
 
 /**
- * Creates a data set of a user-defined kind with `count` samples. Returns ownership to the caller, like the
- * constructors below; free it with ls_dataset_free.
+ * Creates a data set of a user-defined kind with `count` samples. Borrows `type`, and copies `layout`. Returns
+ * ownership to the caller, like the constructors below; free the data set with ls_dataset_free. Fails with
+ * LS_ERR_ARGUMENT if `type`, `fetch` or `layout` is NULL, if `count` or a size is negative, or if the layout has an
+ * invalid dtype or a shape with more than LS_MAX_DIMS - 1 axes.
  */
 LS_API ls_dataset *ls_dataset_new(const ls_dataset_type *type, int64_t count, const ls_sample_layout *layout);
 /** Returns a borrowed pointer to the state of type->state_size bytes. Returns NULL for NULL. */
@@ -144,18 +147,19 @@ typedef struct ls_image_options {
 
 /**
  * Returns a data set with the images in a folder that has one subfolder per class, like torchvision's ImageFolder.
- * Reads .png, .jpg and .jpeg. Ignores names that begin with a dot, and files that are not images. Inputs are u8
- * [channels, height, width], targets i64. `options` may be NULL.
+ * Reads .png, .jpg and .jpeg. Ignores names that begin with a dot, files that are not in a subfolder, and files with
+ * other endings than the ones below. Inputs are u8 [channels, height, width], targets i64. `options` may be NULL.
  *
  * Classes, and the samples of a class, are sorted by the bytes of their names. Each batch decodes its images
  * (ls_image_read). Resizing is bilinear, and averages over the covered pixels if an image becomes smaller (Pillow's
  * BILINEAR).
  *
  * - LS_ERR_IO: a folder or a file cannot be read.
- * - LS_ERR_ARGUMENT: there is no class, a class has no image, or the folder of a class contains a folder.
+ * - LS_ERR_ARGUMENT: there is no class, a class has no image, the folder of a class contains a folder, or an option is
+ *   wrong.
  * - LS_ERR_UNSUPPORTED: an image has a different format (.bmp, .gif, .pgm, .ppm, .tif, .tiff, .webp).
- * - LS_ERR_FORMAT, when an image is read: it is damaged.
  * - LS_ERR_SHAPE, when an image is read without `height` and `width`: its size differs from the first image's.
+ * - The errors of ls_image_read, when an image is read. Without `height` and `width`, the call reads the first image.
  */
 LS_API ls_dataset *ls_image_folder_dataset(const char *folder, const ls_image_options *options);
 /**
@@ -209,9 +213,9 @@ LS_API ls_dataset *ls_dataset_transform_target(ls_dataset *dataset, ls_transform
  */
 LS_API ls_dataset *ls_dataset_concurrent(ls_dataset *dataset);
 /**
- * Converts inputs to f32: (x - mean) / deviation. u8 inputs are first divided by 255. The mean is rounded to f32 for
- * f32 inputs. The deviation must be positive (LS_ERR_ARGUMENT). See ls_nn_standardize for numbers per channel or column
- * that are saved with the model.
+ * Converts inputs to f32: (x - mean) / deviation. u8 inputs are first divided by 255. The mean is rounded to f32,
+ * except for f64, i64 and i32 inputs. Both numbers must be finite, and the deviation at least DBL_MIN
+ * (LS_ERR_ARGUMENT). See ls_nn_standardize for numbers per channel or column that are saved with the model.
  */
 LS_API ls_dataset *ls_dataset_normalize(ls_dataset *dataset, double mean, double deviation);
 /**
@@ -245,13 +249,17 @@ LS_API ls_dataset *ls_dataset_preload(ls_dataset *dataset);
  * any number of ranks and threads, and different for each transform of a data set. Except for
  * rotations, results equal torchvision's for the same random numbers. For u8, color transforms round down, and
  * rotations round to the nearest. ls_dataset_preload keeps the results of its first pass.
+ *
+ * `options` may be NULL. A fill must be a number of the inputs' dtype: a whole number from 0 to 255 for u8, and finite
+ * for f32. Otherwise, and if an option is out of range, the functions fail with LS_ERR_ARGUMENT.
  */
 
 /** Options for ls_dataset_random_crop. */
 typedef struct ls_random_crop_options {
     int64_t height;  /**< height of the result, in pixels; 0 leaves it unchanged */
     int64_t width;   /**< width of the result, in pixels; 0 leaves it unchanged */
-    int64_t padding; /**< width of the border with value `fill`, in pixels, added on each side before cropping */
+    int64_t padding; /**< width of the border with value `fill`, in pixels, added on each side before cropping; at most
+                        2^31 */
     double fill;
 } ls_random_crop_options;
 
@@ -270,8 +278,7 @@ LS_API ls_dataset *ls_dataset_random_flip(ls_dataset *dataset, double horizontal
 /**
  * Rotates inputs about the center by a random angle between -degrees and degrees (0 to 360), positive counterclockwise,
  * with bilinear interpolation. Pixels outside the image get `fill`. Pixels at the edge are interpolated between the
- * image and `fill`. `fill` must be a number of the inputs' dtype: 0 to 255 for u8, and finite for f32 (otherwise
- * LS_ERR_ARGUMENT).
+ * image and `fill`.
  *
  * With a fill of 0, the result equals torchvision's functional rotate with bilinear interpolation and no fill.
  * torchvision's RandomRotation differs: by default, it takes the nearest pixel. With bilinear interpolation, it always
@@ -280,7 +287,7 @@ LS_API ls_dataset *ls_dataset_random_flip(ls_dataset *dataset, double horizontal
 LS_API ls_dataset *ls_dataset_random_rotation(ls_dataset *dataset, double degrees, double fill);
 
 /** Options for ls_dataset_color_jitter. An option with value x selects a random factor between max(0, 1 - x) and 1 + x,
- * which is drawn for each image. */
+ * which is drawn for each image. x is from 0 to 1e6. */
 typedef struct ls_color_jitter_options {
     double brightness; /**< range of the factor that multiplies the image */
     double contrast;   /**< range of the factor that multiplies each pixel's distance from the image's mean gray */
@@ -290,9 +297,9 @@ typedef struct ls_color_jitter_options {
 
 /**
  * Changes brightness, contrast and saturation in random order (torchvision's ColorJitter). Inputs are [n, 3, height,
- * width], or, with one channel, [n, 1, height, width] or [n, height, width]. Values are from 0 to 255 (u8) or from 0 to
- * 1 (f32), before and after. If ls_dataset_normalize subtracts a mean, call it after this function. Gray is 0.2989 red
- * + 0.587 green + 0.114 blue.
+ * width], or, with one channel, [n, 1, height, width] or [n, height, width]; other shapes fail with LS_ERR_SHAPE.
+ * Values are from 0 to 255 (u8) or from 0 to 1 (f32), before and after. If ls_dataset_normalize subtracts a mean, call
+ * it after this function. Gray is 0.2989 red + 0.587 green + 0.114 blue.
  */
 LS_API ls_dataset *ls_dataset_color_jitter(ls_dataset *dataset, const ls_color_jitter_options *options);
 

@@ -50,7 +50,7 @@ typedef struct ls_array_field {
     ls_shape extent;
 } ls_array_field;
 
-/** Options for ls_hdf5_dataset and ls_netcdf_dataset. Only the variables are required. */
+/** Options for ls_hdf5_dataset and ls_netcdf_dataset. The variables of both fields are required. */
 typedef struct ls_array_options {
     ls_array_field input;
     ls_array_field target;
@@ -61,7 +61,8 @@ typedef struct ls_array_options {
     /**
      * Size of the cache for the blocks of all variables together, in bytes. Counts the decompressed elements in the
      * slab, in the dtype of the batches. Memory that HDF5 or NetCDF use themselves is not included. 0 selects 64 MiB,
-     * or twice the size of the blocks that ls_dataset_block samples need if this is larger.
+     * or twice the size of the blocks that ls_dataset_block samples need if this is larger. A cache
+     * that is smaller than one block of each variable fails with LS_ERR_ARGUMENT.
      */
     int64_t cache_bytes;
 } ls_array_options;
@@ -75,9 +76,11 @@ typedef struct ls_array_options {
  *   the sample axis, or 64 KiB of a variable without chunks. The least recently used blocks are evicted.
  * - Every process reads the file independently, so the serial HDF5 library is sufficient on any number of ranks. Use
  *   .shuffle_window of ls_loader_options for a compressed file: each rank then decompresses little more than its part.
- * - An element is missing if it equals the attribute `_FillValue` or `missing_value` of its variable, or NetCDF's
- *   default fill value in a NetCDF-4 file. In other HDF5 files, elements that were never written have the fill value of
- *   the variable (0 by default), as HDF5 reads them.
+ * - An element is missing if it equals the attribute `_FillValue` or `missing_value` of its variable. In NetCDF-4
+ *   files, NetCDF's default fill value replaces an absent `_FillValue`, except for variables of one-byte types and in
+ *   no-fill mode.
+ * - All other elements that were never written have the values that HDF5 reads: the fill value of the variable, 0 by
+ *   default.
  * - Values of variables with the attributes `scale_factor` and `add_offset` are unpacked, into f32 or f64.
  * - HDF5 is called by one thread at a time. A program that calls HDF5 itself while a loader with threads is running
  *   needs an HDF5 built with thread safety, such as Debian's.
@@ -89,7 +92,8 @@ typedef struct ls_array_options {
  * - LS_ERR_IO: the file does not exist or may not be read; when samples are read: a block is damaged
  * - LS_ERR_STATE, when samples are read: the data set was created before ls_spawn or fork
  * - LS_ERR_FORMAT: HDF5 cannot open the file, because it is damaged, not an HDF5 file, or being written by another
- *   program; when samples are read: an element is missing, without `.missing` or with NAN and an integer dtype
+ *   program; when samples are read: one of their elements is missing, without `.missing` or with NAN and an integer
+ *   dtype
  * - LS_ERR_ARGUMENT: a variable does not exist (the message lists the variables), no sample is complete, or an
  *   option is wrong
  * - LS_ERR_SHAPE: the variables differ in their number of steps or in their slabs, or a batch would have too many axes
@@ -111,9 +115,7 @@ LS_API ls_dataset *ls_hdf5_dataset(const char *path, const ls_array_options *opt
  * Returns a data set with samples from variables in a NetCDF file, classic (CDF-1, CDF-2, CDF-5) or NetCDF-4.
  * Ownership, copies, blocks and errors are as for ls_hdf5_dataset.
  *
- * - Elements that were never written are missing: without the attribute `_FillValue`, an element is missing if it
- *   equals NetCDF's default fill value for its type. Bytes, and variables of NetCDF-4 files in no-fill mode, have no
- *   default fill value.
+ * - Missing elements are as for ls_hdf5_dataset. Classic files are treated like NetCDF-4 files.
  * - HDF5 virtual variables are rejected with LS_ERR_UNSUPPORTED: use ls_hdf5_dataset. Enumerations and other
  *   user-defined types fail with LS_ERR_UNSUPPORTED too.
  * - Passing the name of a group, or of a variable that the NetCDF library does not list, fails with LS_ERR_ARGUMENT.

@@ -129,7 +129,8 @@ LS_API ls_tensor *ls_triplet_margin_loss(ls_tensor *anchor, ls_tensor *positive,
  */
 typedef ls_tensor *(*ls_criterion)(ls_tensor *output, ls_tensor *target, void *user);
 
-/** Returns ls_cross_entropy. `user` is NULL or points to ls_class_loss_options with LS_LOSS_MEAN. */
+/** Returns ls_cross_entropy. `user` is NULL or points to ls_class_loss_options with LS_LOSS_MEAN or
+ * LS_LOSS_SUM. */
 LS_API ls_tensor *ls_criterion_cross_entropy(ls_tensor *output, ls_tensor *target, void *user);
 /** Returns the mean of ls_mse_loss. This function and ls_criterion_bce do not use `user`. */
 LS_API ls_tensor *ls_criterion_mse(ls_tensor *output, ls_tensor *target, void *user);

@@ -209,15 +209,15 @@ typedef struct ls_class_metric_options {
  * Returns the metric "precision", "precision_macro", "precision_micro" or "precision_per_class": the share of
  * predictions of a class that are correct, or 0 if this class is never predicted (like scikit-learn's precision_score).
  * Shapes are as for "acc", or as for "binary_acc" if outputs are binary. During the run, a target that is not a valid
- * class causes LS_ERR_ARGUMENT, and a change in the number of classes within a pass causes LS_ERR_SHAPE. `options` may
- * be NULL.
+ * class causes LS_ERR_ARGUMENT, and a change in the number of classes within a pass causes LS_ERR_SHAPE. The result is
+ * NAN if no target of the pass counts. `options` may be NULL.
  */
 LS_API ls_metric *ls_metric_precision(const ls_class_metric_options *options);
 /** Returns the metric "recall" (or "recall_macro" and so on): the share of targets of a class that are predicted as
  * this class. */
 LS_API ls_metric *ls_metric_recall(const ls_class_metric_options *options);
-/** Returns the metric "f1" (or "f1_macro" and so on): 2 * precision * recall / (precision + recall), for one class. The
- * macro average is the mean over the classes. */
+/** Returns the metric "f1" (or "f1_macro" and so on): 2 * precision * recall / (precision + recall), for one class, or
+ * 0 if both are 0. The macro average is the mean over the classes. */
 LS_API ls_metric *ls_metric_f1(const ls_class_metric_options *options);
 /** Returns the metric "confusion": the number of targets of class i with prediction j is at index i * classes + j of
  * ls_trial_metric_values. Ignores .average. For binary outputs, the negative class is class 0. If N ranks have the same

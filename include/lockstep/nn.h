@@ -80,7 +80,8 @@ LS_API ls_module *ls_module_new(const ls_module_type *type);
  * - If a buffer is added after ls_data_parallel or ls_outer_new, such as a cache, it is not saved or synchronized. The
  *   model's lists do not contain it, so keep the returned pointer.
  *
- * If an addition fails, ls_module_finish fails too. Fails with
+ * A failed addition does not change the module's parameters, buffers and children. From then on, all additions to the
+ * module and ls_module_finish fail with this first error. Fails with
  * - LS_ERR_ARGUMENT if the tensor is NULL without an earlier failure, is not contiguous, or is already a buffer of this
  *   module, or if the name is invalid or exists already,
  * - LS_ERR_STATE if the module was freed, if the tensor's scope has ended, or if the tensor is the result of a recorded
@@ -98,14 +99,17 @@ LS_API ls_tensor *ls_module_add_buffer(ls_module *module, const char *name, ls_t
  * Adds a child, and takes ownership of it. If another module owns the child too, it is shared. Full names in the child
  * start with "name.", or have no prefix if `name` is empty. Returns a borrowed pointer to the child.
  *
- * If the addition fails, or an addition to the child, ls_module_finish fails too. Fails with
+ * A failed addition has the effects that ls_module_add_parameter describes. Fails with
  * - LS_ERR_ARGUMENT if the child is NULL without an earlier failure or contains the module, or if the name is invalid
  *   or exists already,
  * - LS_ERR_STATE if the module or the child was freed,
  * - the child's error if an addition to the child has failed.
  */
 LS_API ls_module *ls_module_add_child(ls_module *module, const char *name, ls_module *child);
-/** Returns `module` if all its additions succeeded. Otherwise frees it, restores the first error and returns NULL. */
+/**
+ * Returns `module` if all additions to it and to the modules in it succeeded. Otherwise frees it, restores the first
+ * error of a module that has failed, and returns NULL.
+ */
 LS_API ls_module *ls_module_finish(ls_module *module);
 /** Returns the state of type->state_size bytes, or NULL for NULL. */
 LS_API void *ls_module_state(const ls_module *module);
@@ -195,9 +199,11 @@ LS_API int ls_module_parameter_count(const ls_module *module);
 LS_API ls_tensor *ls_module_parameter(const ls_module *module, int index);
 /**
  * Returns a borrowed pointer to the full name of parameter `index`, for example "0.weight", or NULL if the index is out
- * of range. The name of a shared parameter is its first one. The pointer is valid until a tensor or a child is added to
- * the module or to a module in it. If a forward pass with ls_recompute adds a cache, a pointer from before the backward
- * pass is valid only until this pass or the end of the scope. Copy the name to keep it.
+ * of range. A shared parameter has its first name, in the order of ls_module_parameter. Copy the name to keep it: the
+ * pointer is valid until
+ * - a tensor or a child is added to the module or to a module in it,
+ * - an ls_data_parallel or ls_outer that uses the module is freed, or
+ * - if the module is recomputed (ls_recompute), the next backward pass or the end of the scope of a forward pass.
  */
 LS_API const char *ls_module_parameter_name(const ls_module *module, int index);
 /** Returns the number of buffers of the module and all modules in it. Shared buffers count once. */

@@ -162,7 +162,8 @@ LS_API void ls_callback_free(ls_callback *callback);
 /**
  * Copies an array of callbacks, for LS_CALLBACKS in C++, because a temporary array does not live until ls_trial_new.
  * Returns a borrowed pointer: the first callback that is not NULL owns the copy. Returns NULL if all elements are NULL.
- * On failure, frees the callbacks and returns NULL.
+ * If out of memory, frees the callbacks and returns NULL. Fails with LS_ERR_ARGUMENT if `count` is negative, or if the
+ * array is NULL although `count` is not 0.
  */
 LS_API ls_callback *const *ls_callback_array(ls_callback *const *callbacks, int count);
 

@@ -93,8 +93,11 @@ static const ls_augmentation *own_of(const void *user) {
 /* Checks that the dtype of the inputs can represent `fill`. */
 static ls_status check_fill(const ls_dataset *dataset, const char *call, double fill) {
     const bool bytes = dataset != NULL && dataset->layout.input_dtype == LS_U8;
-    return bytes ? ls_option_within(call, "fill", fill, 0, 255)
-                 : ls_option_within(call, "fill", fill, -FLT_MAX, FLT_MAX);
+    LS_TRY(bytes ? ls_option_within(call, "fill", fill, 0, 255)
+                 : ls_option_within(call, "fill", fill, -FLT_MAX, FLT_MAX));
+    return !bytes || fill == floor(fill)
+               ? LS_OK
+               : ls_fail(LS_ERR_ARGUMENT, "%s: fill is %g, but must be a whole number for u8 inputs", call, fill);
 }
 
 /* ---- crops ------------------------------------------------------------------------------------------------------- */
@@ -132,8 +135,9 @@ ls_dataset *ls_dataset_random_crop(ls_dataset *dataset, const ls_random_crop_opt
     static const int64_t most = (int64_t)1 << 31;
     const ls_random_crop_options o = options != NULL ? *options : (ls_random_crop_options){.padding = 0};
     if (o.height < 0 || o.width < 0 || o.padding < 0 || o.padding > most) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "%s: height %lld, width %lld and padding %lld must be 0 or more", call,
-                      (long long)o.height, (long long)o.width, (long long)o.padding);
+        (void)ls_fail(LS_ERR_ARGUMENT,
+                      "%s: height %lld, width %lld and padding %lld must be 0 or more, and the padding at most 2^31",
+                      call, (long long)o.height, (long long)o.width, (long long)o.padding);
         return refuse(dataset);
     }
     return check_fill(dataset, call, o.fill) == LS_OK

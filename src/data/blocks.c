@@ -136,6 +136,7 @@ void ls_blocks_close(ls_blocks *b) {
     }
     for (int32_t i = 0; i < b->slot_count; i++) {
         ls_free(b->slots[i].rows);
+        ls_free(b->slots[i].missing);
     }
     ls_free(b->slots);
     ls_free(b->slot_of);
@@ -254,18 +255,24 @@ static bool unpack_run(const ls_blocks *b, ls_dtype dtype, const void *from, int
     return true;
 }
 
+/* Notes that a row of the block in the slot has a missing element that is an error. */
+static ls_status note_missing(const ls_blocks *b, ls_block_slot *slot, int64_t row) {
+    slot->missing = slot->missing != NULL ? slot->missing : ls_allocate_zeroed((size_t)b->block_rows, sizeof(bool));
+    if (slot->missing == NULL) {
+        return ls_fail_memory("ls_loader_next", (size_t)b->block_rows);
+    }
+    slot->missing[row] = true;
+    return LS_OK;
+}
+
 /* Unpacks the elements of a block. They have the dtype of unpacking_dtype, and the order of the file. */
-static ls_status unpack(const ls_blocks *b, block_order order, ls_dtype dtype, int64_t first, const void *from,
-                        void *to) {
+static ls_status unpack(const ls_blocks *b, block_order order, ls_dtype dtype, const void *from, ls_block_slot *slot) {
     for (int64_t outer = 0; outer < order.outer; outer++) {
         for (int64_t row = 0; row < order.rows; row++) {
             const int64_t at = (outer * order.rows + row) * order.inner;
             const int64_t position = (row * order.outer + outer) * order.inner;
-            if (!unpack_run(b, dtype, from, at, order.inner, to, position)) {
-                return ls_fail(LS_ERR_FORMAT,
-                               "ls_loader_next: step %lld of variable \"%s\" of %s has a missing element: set .missing "
-                               "to a value that .dtype %s can hold",
-                               (long long)(first + row), b->name, b->file->path, ls_dtype_name(b->dtype));
+            if (!unpack_run(b, dtype, from, at, order.inner, slot->rows, position)) {
+                LS_TRY(note_missing(b, slot, row));
             }
         }
     }
@@ -277,7 +284,7 @@ static ls_dtype unpacking_dtype(const ls_blocks *b) {
     return b->array.kind != LS_ARRAY_FLOATING ? LS_I64 : b->array.bytes <= 4 ? LS_F32 : LS_F64;
 }
 
-static ls_status read_block(const ls_blocks *b, int64_t block, void *to) {
+static ls_status read_block(const ls_blocks *b, int64_t block, ls_block_slot *slot) {
     int64_t start[LS_MAX_DIMS], count[LS_MAX_DIMS];
     const int64_t first = block * b->block_rows;
     const int64_t rows = b->rows - first < b->block_rows ? b->rows - first : b->block_rows;
@@ -289,7 +296,7 @@ static ls_status read_block(const ls_blocks *b, int64_t block, void *to) {
     start[b->axis] = first;
     count[b->axis] = rows;
     if (plain && order.outer == 1) {
-        return ls_array_file_read(b->file, b->name, &b->array, start, count, dtype, to);
+        return ls_array_file_read(b->file, b->name, &b->array, start, count, dtype, slot->rows);
     }
     const size_t size = (size_t)(rows * b->row_elements) * ls_dtype_size(dtype);
     void *elements = ls_allocate(size);
@@ -298,9 +305,9 @@ static ls_status read_block(const ls_blocks *b, int64_t block, void *to) {
     }
     ls_status status = ls_array_file_read(b->file, b->name, &b->array, start, count, dtype, elements);
     if (status == LS_OK && plain) {
-        move_rows(order, elements, ls_dtype_size(dtype), to);
+        move_rows(order, elements, ls_dtype_size(dtype), slot->rows);
     } else if (status == LS_OK) {
-        status = unpack(b, order, dtype, first, elements, to);
+        status = unpack(b, order, dtype, elements, slot);
     }
     ls_free(elements);
     return status;
@@ -329,19 +336,27 @@ static ls_status load(ls_blocks *b, int64_t block) {
     }
     slot->block = -1;
     slot->used = 0;
-    LS_TRY(read_block(b, block, slot->rows));
+    ls_free(slot->missing);
+    slot->missing = NULL;
+    LS_TRY(read_block(b, block, slot));
     slot->block = block;
     b->slot_of[block] = number;
     return LS_OK;
 }
 
 ls_status ls_blocks_row(ls_blocks *b, int64_t row, const void **address) {
-    const int64_t block = row / b->block_rows;
+    const int64_t block = row / b->block_rows, in_block = row % b->block_rows;
     if (b->slot_of[block] < 0) {
         LS_TRY(load(b, block));
     }
     ls_block_slot *slot = &b->slots[b->slot_of[block]];
     slot->used = ++b->time;
-    *address = (const char *)slot->rows + (size_t)(row % b->block_rows) * b->row_bytes;
+    if (slot->missing != NULL && slot->missing[in_block]) {
+        return ls_fail(LS_ERR_FORMAT,
+                       "ls_loader_next: step %lld of variable \"%s\" of %s has a missing element: set .missing to a "
+                       "value that .dtype %s can hold",
+                       (long long)row, b->name, b->file->path, ls_dtype_name(b->dtype));
+    }
+    *address = (const char *)slot->rows + (size_t)in_block * b->row_bytes;
     return LS_OK;
 }

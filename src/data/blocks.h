@@ -13,6 +13,7 @@ typedef struct ls_block_slot {
     int64_t block; /* -1: empty */
     uint64_t used; /* time of the last use */
     void *rows;    /* NULL: not allocated yet */
+    bool *missing; /* [block_rows]: rows with a missing element that is an error; NULL if the block has none */
 } ls_block_slot;
 
 typedef struct ls_blocks {
@@ -45,7 +46,8 @@ void ls_blocks_close(ls_blocks *blocks);
 /* Sets the number of blocks to cache. Call it once, before reading the first row. */
 ls_status ls_blocks_reserve(ls_blocks *blocks, int64_t slots);
 
-/* Finds a row, and reads its block if the block is not cached. The row is valid until the next call. */
+/* Finds a row, and reads its block if the block is not cached. The row is valid until the next call. Fails if the row
+ * has a missing element that is an error; other rows of the block do not matter. */
 ls_status ls_blocks_row(ls_blocks *blocks, int64_t row, const void **address);
 
 #endif

@@ -201,6 +201,16 @@ static ls_tensor *transform(const ls_transform_chain *chain, const ls_samples *s
     return result;
 }
 
+ls_status ls_dataset_fetch(ls_dataset *dataset, const ls_samples *samples, ls_tensor *input, ls_tensor *target) {
+    const uint32_t errors = ls_error_count;
+    const ls_status status = dataset->type->fetch(dataset, samples, input, target);
+    const char *name = dataset->type->name;
+    return status == LS_OK || ls_error_count != errors
+               ? status
+               : ls_fail(status, "ls_loader_next: fetch of a data set of type \"%s\" failed with %s",
+                         name != NULL ? name : "user-defined", ls_status_name(status));
+}
+
 static ls_status make_batch(ls_dataset *dataset, const ls_samples *samples, ls_tensor **input, ls_tensor **target) {
     /* Untransformed batches alone are reused: fetch must not fill a tensor that a transform made. */
     if (dataset->input.count > 0) {
@@ -215,7 +225,7 @@ static ls_status make_batch(ls_dataset *dataset, const ls_samples *samples, ls_t
     *input = reuse_or_new(*input, samples->count, raw->input_shape, raw->input_dtype);
     *target = reuse_or_new(*target, samples->count, raw->target_shape, raw->target_dtype);
     ls_status status =
-        *input != NULL && *target != NULL ? dataset->type->fetch(dataset, samples, *input, *target) : ls_error_status();
+        *input != NULL && *target != NULL ? ls_dataset_fetch(dataset, samples, *input, *target) : ls_error_status();
     if (status == LS_OK) {
         *input = transform(&dataset->input, samples, *input, "input");
         *target = transform(&dataset->target, samples, *target, "target");

@@ -109,6 +109,9 @@ ls_status ls_without_recording(ls_status (*function)(void *argument), void *argu
 /* Adds a step for the inputs or the targets, by the rules of ls_dataset_transform_input. */
 ls_dataset *ls_dataset_add_step(ls_dataset *given, bool of_targets, ls_transform_step step);
 
+/* Calls the fetch function of a data set. If it fails without a message, sets one. */
+ls_status ls_dataset_fetch(ls_dataset *dataset, const ls_samples *samples, ls_tensor *input, ls_tensor *target);
+
 /*
  * Makes a batch of transformed samples. On entry, *input and *target are NULL or references from an earlier call, which
  * are reused if they fit and have no other owner. On return, the caller owns both references. On failure both are NULL.

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/memory.h"
 #include "data/dataset.h"
@@ -170,6 +171,8 @@ static ls_status find_images(const char *folder, image_state *state) {
         status = join(folder, found.list[i], &path);
         if (status == LS_OK && is_folder(path)) {
             status = add_class(state, path, found.list[i]);
+        } else if (status == LS_OK && access(path, F_OK) != 0) { /* it may be the folder of a class */
+            status = ls_fail(LS_ERR_IO, "%s: cannot read %s: %s", call, path, strerror(errno));
         }
         ls_free(path);
     }

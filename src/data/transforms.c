@@ -1,4 +1,8 @@
 /* Transforms of whole batches. */
+#include <float.h>
+#include <math.h>
+
+#include "base/option.h"
 #include "data/dataset.h"
 #include "tensor/scope.h"
 
@@ -81,31 +85,47 @@ static ls_tensor *scale_and_shift(ls_tensor *batch, const ls_samples *samples, v
 
 /*
  * `numbers` contains the mean and the factor. The mean is subtracted first, so that the result keeps the digits of the
- * difference. For f32 inputs, ls_sub rounds the mean to f32.
+ * difference. Computes in `dtype`, to which ls_sub rounds the mean.
  */
-static ls_tensor *center_and_scale(ls_tensor *batch, const ls_samples *samples, void *user) {
+static ls_tensor *center_and_scale(ls_tensor *batch, const double *numbers, ls_dtype dtype) {
+    return ls_to(ls_mul(ls_sub(ls_to(batch, dtype), numbers[0]), numbers[1]), LS_F32);
+}
+
+static ls_tensor *normalize(ls_tensor *batch, const ls_samples *samples, void *user) {
     (void)samples;
-    const double *numbers = ((const ls_step_options *)user)->numbers;
-    const ls_dtype dtype = ls_dtype_of(batch);
-    const bool wide = dtype == LS_F64 || dtype == LS_I64 || dtype == LS_I32; /* f32 may round these inputs */
-    ls_tensor *x = ls_to(batch, wide ? LS_F64 : LS_F32);
-    return ls_to(ls_mul(ls_sub(x, numbers[0]), numbers[1]), LS_F32);
+    return center_and_scale(batch, ((const ls_step_options *)user)->numbers, LS_F32);
+}
+
+/* For inputs, a mean or a factor that f32 cannot hold. */
+static ls_tensor *normalize_wide(ls_tensor *batch, const ls_samples *samples, void *user) {
+    (void)samples;
+    return center_and_scale(batch, ((const ls_step_options *)user)->numbers, LS_F64);
 }
 
 ls_dataset *ls_dataset_normalize(ls_dataset *dataset, double mean, double deviation) {
-    if (!(deviation > 0)) {
+    static const char *const call = "ls_dataset_normalize";
+    if (ls_option_within(call, "mean", mean, -DBL_MAX, DBL_MAX) != LS_OK ||
+        ls_option_within(call, "deviation", deviation, DBL_MIN, DBL_MAX) != LS_OK) {
         ls_dataset_consume(dataset);
-        return ls_fail_null(LS_ERR_ARGUMENT, "ls_dataset_normalize: deviation %g is not positive", deviation);
+        return NULL;
     }
     if (dataset == NULL) {
         return NULL;
     }
-    const bool bytes = dataset->layout.input_dtype == LS_U8;
-    const ls_transform_step of_bytes = {
-        .function = scale_and_shift, .built_in = true, .options.numbers = {1.0 / 255 / deviation, -mean / deviation}};
-    const ls_transform_step of_numbers = {
-        .function = center_and_scale, .built_in = true, .options.numbers = {mean, 1 / deviation}};
-    return ls_dataset_add_step(dataset, false, bytes ? of_bytes : of_numbers);
+    const ls_dtype dtype = dataset->layout.input_dtype;
+    const bool fits = fabs(mean) <= FLT_MAX && deviation <= 1 / FLT_MIN && deviation >= 1 / FLT_MAX;
+    const bool wide = dtype == LS_F64 || dtype == LS_I64 || dtype == LS_I32 || !fits;
+    ls_transform_step step = {
+        .function = wide ? normalize_wide : normalize, .built_in = true, .options.numbers = {mean, 1 / deviation}};
+    if (dtype == LS_U8 && fits) {
+        step.function = scale_and_shift;
+        step.options.numbers[0] = 1.0 / 255 / deviation;
+        step.options.numbers[1] = -mean / deviation;
+    } else if (dtype == LS_U8) {
+        step.options.numbers[0] = mean * 255;
+        step.options.numbers[1] = 1.0 / 255 / deviation;
+    }
+    return ls_dataset_add_step(dataset, false, step);
 }
 
 static ls_tensor *flatten_samples(ls_tensor *batch, const ls_samples *samples, void *user) {

@@ -30,7 +30,7 @@ static ls_status part_fetch(ls_dataset *self, const ls_samples *samples, ls_tens
     }
     ls_samples of_whole = *samples;
     of_whole.indices = numbers;
-    const ls_status status = state->whole->type->fetch(state->whole, &of_whole, input, target);
+    const ls_status status = ls_dataset_fetch(state->whole, &of_whole, input, target);
     ls_record_release(numbers, size);
     return status;
 }

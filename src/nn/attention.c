@@ -117,7 +117,7 @@ static void add_projections(ls_module *module, const ls_attention_layer_options 
     const int64_t width = state->width;
     state->in_weight = ls_out_of_scope(
         ls_module_add_parameter(module, "in_proj_weight", ls_empty(LS_SHAPE(3 * width, width), options->dtype)));
-    module->failed |= state->in_weight == NULL || ls_nn_init_xavier_uniform(state->in_weight, 1) != LS_OK;
+    ls_module_fail_if(module, state->in_weight == NULL || ls_nn_init_xavier_uniform(state->in_weight, 1) != LS_OK);
     if (!options->no_bias) {
         state->in_bias = ls_out_of_scope(
             ls_module_add_parameter(module, "in_proj_bias", ls_zeros(LS_SHAPE(3 * width), options->dtype)));
@@ -126,7 +126,7 @@ static void add_projections(ls_module *module, const ls_attention_layer_options 
         module, "out_proj",
         ls_nn_linear_with(width, width, &(ls_linear_options){.dtype = options->dtype, .no_bias = options->no_bias}));
     ls_tensor *bias = state->out != NULL ? ls_module_find(state->out, "bias") : NULL;
-    module->failed |= bias != NULL && ls_nn_init_constant(bias, 0) != LS_OK;
+    ls_module_fail_if(module, bias != NULL && ls_nn_init_constant(bias, 0) != LS_OK);
 }
 
 ls_module *ls_nn_multi_head_attention(int64_t width, int64_t heads, const ls_attention_layer_options *options) {
@@ -189,7 +189,7 @@ ls_module *ls_nn_positions(int64_t count, int64_t width, ls_dtype dtype) {
     }
     positions_state *state = module->state;
     state->weight = ls_out_of_scope(ls_module_add_parameter(module, "weight", ls_empty(LS_SHAPE(count, width), dtype)));
-    module->failed |= state->weight == NULL || ls_nn_init_normal(state->weight, 0, 0.02) != LS_OK;
+    ls_module_fail_if(module, state->weight == NULL || ls_nn_init_normal(state->weight, 0, 0.02) != LS_OK);
     return ls_module_finish(module);
 }
 

@@ -74,7 +74,7 @@ static ls_module *conv_new(conv_layer layer) {
     if (!layer.no_bias) {
         conv->bias =
             ls_out_of_scope(ls_module_add_parameter(module, "bias", ls_empty(LS_SHAPE(layer.out), layer.dtype)));
-        module->failed |= conv->bias == NULL || ls_nn_init_uniform(conv->bias, -bound, bound) != LS_OK;
+        ls_module_fail_if(module, conv->bias == NULL || ls_nn_init_uniform(conv->bias, -bound, bound) != LS_OK);
     }
     return ls_module_finish(module);
 }

@@ -12,12 +12,12 @@ ls_layer_weight ls_layer_add_weight(ls_module *module, ls_shape shape, ls_dtype 
     ls_layer_weight weight = {NULL, NULL};
     weight.direction =
         ls_out_of_scope(ls_module_add_parameter(module, normed ? "weight_v" : "weight", ls_empty(shape, dtype)));
-    module->failed |= weight.direction == NULL || ls_nn_init_uniform(weight.direction, -bound, bound) != LS_OK;
+    ls_module_fail_if(module, weight.direction == NULL || ls_nn_init_uniform(weight.direction, -bound, bound) != LS_OK);
     if (normed && !module->failed) {
         const bool before = ls_no_grad(true);
         weight.length = ls_out_of_scope(ls_module_add_parameter(module, "weight_g", ls_weight_norms(weight.direction)));
         (void)ls_no_grad(before);
-        module->failed |= weight.length == NULL;
+        ls_module_fail_if(module, weight.length == NULL);
     }
     return weight;
 }
@@ -48,7 +48,7 @@ ls_module *ls_nn_linear_with(int64_t in, int64_t out, const ls_linear_options *o
     if (!options->no_bias) {
         linear->bias =
             ls_out_of_scope(ls_module_add_parameter(module, "bias", ls_empty(LS_SHAPE(out), options->dtype)));
-        module->failed |= linear->bias == NULL || ls_nn_init_uniform(linear->bias, -bound, bound) != LS_OK;
+        ls_module_fail_if(module, linear->bias == NULL || ls_nn_init_uniform(linear->bias, -bound, bound) != LS_OK);
     }
     return ls_module_finish(module);
 }
@@ -204,7 +204,7 @@ ls_module *ls_nn_embedding(int64_t count, int64_t width) {
     embedding_state *embedding = module->state;
     embedding->weight =
         ls_out_of_scope(ls_module_add_parameter(module, "weight", ls_empty(LS_SHAPE(count, width), LS_F32)));
-    module->failed |= embedding->weight == NULL || ls_nn_init_normal(embedding->weight, 0, 1) != LS_OK;
+    ls_module_fail_if(module, embedding->weight == NULL || ls_nn_init_normal(embedding->weight, 0, 1) != LS_OK);
     return ls_module_finish(module);
 }
 
@@ -340,8 +340,8 @@ static norm_state *norm_begin(const char *call, ls_module *module, ls_shape shap
     norm->shape = shape;
     norm->epsilon = ls_option(options->epsilon, 1e-5);
     norm->momentum = ls_option(options->momentum, 0.1);
-    module->failed |= ls_option_within(call, "epsilon", norm->epsilon, 0, INFINITY) != LS_OK ||
-                      ls_option_within(call, "momentum", norm->momentum, 0, 1) != LS_OK;
+    ls_module_fail_if(module, ls_option_within(call, "epsilon", norm->epsilon, 0, INFINITY) != LS_OK ||
+                                  ls_option_within(call, "momentum", norm->momentum, 0, 1) != LS_OK);
     if (!options->no_affine) {
         norm->weight = ls_out_of_scope(ls_module_add_parameter(module, "weight", ls_ones(shape, options->dtype)));
         if (!options->no_bias) {

@@ -41,9 +41,8 @@ void ls_hook_free(ls_hook *hook) {
     ls_free(hook);
 }
 
-/* Notes that an addition to the module has failed, with the latest error. Only the first failure counts. */
-static void fail_module(ls_module *module) {
-    if (!module->failed) {
+void ls_module_fail_if(ls_module *module, bool failed) {
+    if (failed && !module->failed) {
         module->failed = true;
         module->cause = ls_allocate(sizeof *module->cause);
         if (module->cause != NULL) {
@@ -122,6 +121,11 @@ static void destroy(ls_module *module) {
         ls_free(module->children[i].name);
         drop_child(module, module->children[i].module);
     }
+    ls_named_list_clear(&module->refused_tensors, true);
+    for (int i = 0; i < module->refused_child_count; i++) {
+        ls_module_drop(module->refused_children[i]);
+    }
+    ls_free(module->refused_children);
     ls_free(module->children);
     ls_free(module->parents);
     ls_free(module->cause);
@@ -177,7 +181,7 @@ void ls_module_free(ls_module *module) {
     }
 }
 
-/* Returns the kind of object that has this name, or NULL if the name is free. Rejected objects have the name "". */
+/* Returns the kind of object that has this name, or NULL if the name is free. */
 static const char *find_name(const ls_module *module, const char *name) {
     for (int i = 0; i < module->own_parameters.count; i++) {
         if (strcmp(module->own_parameters.items[i].name, name) == 0) {
@@ -214,15 +218,15 @@ static bool name_is_good(const ls_module *module, const char *name, bool is_chil
     return kind == NULL;
 }
 
-/* Fails with the first error of a child that has failed. */
-static bool child_is_good(const ls_module *child) {
-    if (!child->failed) {
+/* Fails with the first error of a module that has failed. */
+static bool is_good(const ls_module *module) {
+    if (!module->failed) {
         return true;
     }
-    if (child->cause != NULL) {
-        (void)ls_error_put_back(child->cause);
+    if (module->cause != NULL) {
+        (void)ls_error_put_back(module->cause);
     } else {
-        (void)ls_fail_memory(child->type->name, sizeof *child->cause);
+        (void)ls_fail_memory(module->type->name, sizeof *module->cause);
     }
     return false;
 }
@@ -257,15 +261,22 @@ static bool is_one_kind(const ls_module *module, const ls_named_list *list, cons
     return false;
 }
 
+/* Sets requires_grad of a floating-point parameter, which fails for the result of a recorded operation. */
+static bool is_trainable(const ls_module *module, const ls_named_list *list, ls_tensor *tensor) {
+    return list != &module->own_parameters || !ls_dtype_is_floating(tensor->dtype) ||
+           ls_set_requires_grad(tensor, true) == LS_OK;
+}
+
 /*
- * Rejects a tensor. The module keeps it, without a name, until ls_module_finish, because the caller may use it in the
- * next call. Takes ownership of the caller's reference.
+ * Rejects a tensor. The module keeps it until the module is freed, because the caller may use it in the next call.
+ * Takes ownership of the caller's reference.
  */
 static ls_tensor *refuse_tensor(ls_module *module, ls_tensor *owned) {
     if (module != NULL) {
-        fail_module(module);
+        ls_module_fail_if(module, true);
     }
-    if (owned != NULL && (module == NULL || !ls_named_list_add(&module->own_buffers, ls_duplicate_string(""), owned))) {
+    if (owned != NULL &&
+        (module == NULL || !ls_named_list_add(&module->refused_tensors, ls_duplicate_string(""), owned))) {
         ls_tensor_disown(owned);
     }
     return NULL;
@@ -275,8 +286,9 @@ static ls_tensor *add_tensor(ls_module *module, ls_named_list *list, const char 
     module = ls_module_is_here(module) ? module : NULL;
     (void)(tensor == NULL || ls_tensor_is_here(module != NULL ? module->type->name : "a module", tensor));
     ls_tensor *owned = ls_tensor_own(tensor);
-    if (module == NULL || module->failed || !is_there(module, name, owned) || !name_is_good(module, name, false) ||
-        !is_dense(module, name, owned) || !is_one_kind(module, list, name, owned)) {
+    if (module == NULL || !is_good(module) || !is_there(module, name, owned) || !name_is_good(module, name, false) ||
+        !is_dense(module, name, owned) || !is_one_kind(module, list, name, owned) ||
+        !is_trainable(module, list, owned)) {
         return refuse_tensor(module, owned);
     }
     if (!ls_named_list_add(list, ls_duplicate_string(name), owned)) {
@@ -289,13 +301,8 @@ static ls_tensor *add_tensor(ls_module *module, ls_named_list *list, const char 
 }
 
 ls_tensor *ls_module_add_parameter(ls_module *module, const char *name, ls_tensor *tensor) {
-    ls_tensor *added = module != NULL ? add_tensor(module, &module->own_parameters, name, tensor)
-                                      : add_tensor(NULL, NULL, name, tensor);
-    if (added != NULL && ls_dtype_is_floating(ls_dtype_of(added)) && ls_set_requires_grad(added, true) != LS_OK) {
-        fail_module(module);
-        return NULL;
-    }
-    return added;
+    return module != NULL ? add_tensor(module, &module->own_parameters, name, tensor)
+                          : add_tensor(NULL, NULL, name, tensor);
 }
 
 ls_tensor *ls_module_add_buffer(ls_module *module, const char *name, ls_tensor *tensor) {
@@ -312,10 +319,14 @@ static bool make_room(ls_module *module, ls_module *child) {
     return children != NULL && parents != NULL;
 }
 
+/* Returns whether `module` owns `sought`, also through a refused child. */
 static bool contains(const ls_module *module, const ls_module *sought) {
     bool found = module == sought;
     for (int i = 0; i < module->child_count && !found; i++) {
         found = contains(module->children[i].module, sought);
+    }
+    for (int i = 0; i < module->refused_child_count && !found; i++) {
+        found = contains(module->refused_children[i], sought);
     }
     return found;
 }
@@ -325,9 +336,11 @@ static bool contains(const ls_module *module, const ls_module *sought) {
  * before the child is freed.
  */
 static ls_module *refuse_circle(ls_module *module, const char *name, ls_module *child) {
-    (void)ls_fail(LS_ERR_ARGUMENT, "%s: the module added as \"%s\" is %s", module->type->name, name != NULL ? name : "",
-                  child == module ? "the module itself" : "a module that it is part of");
-    fail_module(module);
+    if (is_good(module)) {
+        (void)ls_fail(LS_ERR_ARGUMENT, "%s: the module added as \"%s\" is %s", module->type->name,
+                      name != NULL ? name : "", child == module ? "the module itself" : "a module that it is part of");
+        ls_module_fail_if(module, true);
+    }
     if (child != module) {
         if (!module->owners.made) {
             module->owners.references++;
@@ -338,12 +351,26 @@ static ls_module *refuse_circle(ls_module *module, const char *name, ls_module *
     return NULL;
 }
 
-/* Takes ownership of the caller's reference to the child. Returns false if out of memory. */
+/* Rejects a child. The module keeps it, like rejected tensors. Takes ownership of the caller's reference. */
+static ls_module *refuse_child(ls_module *module, ls_module *owned) {
+    ls_module_fail_if(module, true);
+    ls_module **kept =
+        owned != NULL ? ls_grow(module->refused_children, (size_t)module->refused_child_count, sizeof *kept) : NULL;
+    if (kept == NULL) {
+        ls_module_drop(owned);
+        return NULL;
+    }
+    module->refused_children = kept;
+    kept[module->refused_child_count++] = owned;
+    return NULL;
+}
+
+/* Takes ownership of the caller's reference to the child, unless out of memory. */
 static bool put_child(ls_module *module, const char *name, ls_module *owned) {
     char *copy = ls_duplicate_string(name);
     if (copy == NULL || !make_room(module, owned)) {
         ls_free(copy);
-        ls_module_drop(owned);
+        (void)ls_fail_memory(module->type->name, sizeof(ls_child));
         return false;
     }
     module->children[module->child_count++] = (ls_child){.name = copy, .module = owned};
@@ -359,25 +386,13 @@ ls_module *ls_module_add_child(ls_module *module, const char *name, ls_module *c
     if (child != NULL && contains(child, module)) {
         return refuse_circle(module, name, child);
     }
-    /* Keep the first error. */
-    const bool gone = child != NULL && ls_owners_are_gone(&child->owners);
-    ls_module *owned = gone && module->failed ? NULL : ls_module_take(child);
-    const bool good =
-        !module->failed && is_there(module, name, owned) && name_is_good(module, name, true) && child_is_good(owned);
-    if (!good) {
-        fail_module(module);
+    ls_module *owned = ls_module_take(child);
+    if (!is_good(module) || !is_there(module, name, owned) || !name_is_good(module, name, true) || !is_good(owned) ||
+        !put_child(module, name, owned)) {
+        return refuse_child(module, owned);
     }
-    if (owned == NULL) {
-        return NULL;
-    }
-    /* A rejected module is kept until ls_module_finish, like rejected tensors. */
-    if (put_child(module, good ? name : "", owned)) {
-        forget_lists(module, true);
-    } else {
-        (void)ls_fail_memory(module->type->name, sizeof(ls_child));
-        fail_module(module);
-    }
-    return module->failed ? NULL : child;
+    forget_lists(module, true);
+    return child;
 }
 
 /* Returns this module or a descendant that has failed, or NULL. A child may fail after it was added. */

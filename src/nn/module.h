@@ -82,7 +82,7 @@ struct ls_module {
     bool training;
     bool sequential;       /* made by ls_sequential or ls_sequential_named */
     bool told;             /* ls_sync_gradients has already logged its warning */
-    bool failed;           /* an added object was NULL or could not be stored */
+    bool failed;           /* an addition was refused (ls_module_fail_if) */
     ls_saved_error *cause; /* error of the first failure; NULL if out of memory */
     int unsynchronized;    /* number of ls_outer of this module that have taken steps since their last outer step */
     ls_named_list own_parameters;
@@ -91,6 +91,10 @@ struct ls_module {
     int child_count;
     ls_module **parents; /* borrowed; a module that adds a child twice occurs twice */
     int parent_count;
+    /* Objects of failed additions. They are not part of the module, which only keeps them until it is freed. */
+    ls_named_list refused_tensors;
+    ls_module **refused_children;
+    int refused_child_count;
     /*
      * Tensors of this module and all its descendants, with full names. Collected on first use, and discarded when a
      * tensor or a child is added to the module or to a descendant. Kept while a user of their layout exists:
@@ -108,6 +112,10 @@ struct ls_module {
 
 /* Returns false for NULL, and for a freed module, with an error. */
 bool ls_module_is_here(const ls_module *module);
+
+/* If `failed`, notes that the construction of the module has failed, with the latest error. Only the first failure
+ * counts. */
+void ls_module_fail_if(ls_module *module, bool failed);
 
 /*
  * While the thread captures a step, notes that the step depends on the module. ls_forward does it; call it for a module

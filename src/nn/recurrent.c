@@ -219,7 +219,7 @@ static ls_tensor *add_parameter(ls_module *module, const char *name, int layer, 
     char full[64];
     snprintf(full, sizeof full, "%s_l%d%s", name, layer, reverse ? "_reverse" : "");
     ls_tensor *made = ls_out_of_scope(ls_module_add_parameter(module, full, ls_empty(shape, dtype)));
-    module->failed |= made == NULL || ls_nn_init_uniform(made, -bound, bound) != LS_OK;
+    ls_module_fail_if(module, made == NULL || ls_nn_init_uniform(made, -bound, bound) != LS_OK);
     return made;
 }
 
@@ -269,7 +269,7 @@ static ls_module *recurrent(const char *name, const ls_module_type *type, ls_rec
     state->of = ls_allocate_zeroed((size_t)(state->layers * state->directions), sizeof *state->of);
     if (state->of == NULL) {
         (void)ls_fail(LS_ERR_MEMORY, "%s: out of memory for %d layers", name, state->layers);
-        module->failed = true;
+        ls_module_fail_if(module, true);
         return ls_module_finish(module);
     }
     for (int i = 0; i < state->layers * state->directions; i++) {

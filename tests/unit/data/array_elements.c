@@ -243,6 +243,31 @@ SCOPED_TEST(never_written) {
     ls_loader_free(loader);
 }
 
+/* A missing element is an error only in samples that contain it, not in the other samples of its block. */
+SCOPED_TEST(missing_in_other_samples) {
+    const int file = new_netcdf(test_path("block.nc"), NC_NETCDF4, NC_INT, &(int){0});
+    assert_int_equal(nc_put_var1_int(file, 0, (const size_t[]){2}, &(int){7}), NC_NOERR); /* the others are missing */
+    assert_int_equal(nc_close(file), NC_NOERR);
+    open_function *const functions[] = {ls_netcdf_dataset, ls_hdf5_dataset};
+    for (int i = 0; i < 4; i++) {
+        ls_array_options options = {.input = {NAMES("v")}, .target = {NAMES("v")}, .stride = 1 + i / 2};
+        ls_dataset *dataset = functions[i % 2](test_path("block.nc"), &options);
+        ls_loader *loader =
+            ls_loader_new(ls_dataset_subset(dataset, 2 / options.stride, 1), &(ls_loader_options){.batch_size = 4});
+        ls_batch batch;
+        bool more;
+        assert_int_equal(ls_loader_next(loader, &batch, &more), LS_OK);
+        assert_true(batch.count == 1 && *(const float *)elements(batch.input) == 7);
+        ls_loader_free(loader);
+        options.input.first = 1;
+        loader = ls_loader_new(functions[i % 2](test_path("block.nc"), &options), NULL);
+        for (int again = 0; again < 2; again++) { /* the block is cached */
+            expect_error(ls_loader_next(loader, &batch, &more), LS_ERR_FORMAT, "step 1 of variable \"v\"");
+        }
+        ls_loader_free(loader);
+    }
+}
+
 /* NetCDF's default fill value is ordinary data in a variable without filling, and in an HDF5 file with its own fill
  * value. */
 SCOPED_TEST(default_fill_values_as_data) {
@@ -492,6 +517,7 @@ SCOPED_TEST(messages) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(packed_and_missing),
+        cmocka_unit_test(missing_in_other_samples),
         cmocka_unit_test(large_integers),
         cmocka_unit_test(sixteen_bits),
         cmocka_unit_test(attributes_that_are_not_numbers),

@@ -443,6 +443,10 @@ TEST(test_what_cannot_be) {
     refused(ls_dataset_random_crop(samples(LS_U8, 1), &(ls_random_crop_options){.padding = -1}), "must be 0 or more");
     refused(ls_dataset_random_crop(samples(LS_U8, 1), &(ls_random_crop_options){.fill = 256}),
             "fill is 256, but must be between 0 and 255");
+    refused(ls_dataset_random_crop(samples(LS_U8, 1), &(ls_random_crop_options){.fill = 0.5}),
+            "fill is 0.5, but must be a whole number for u8 inputs");
+    refused(ls_dataset_random_crop(samples(LS_U8, 1), &(ls_random_crop_options){.padding = (int64_t)1 << 32}),
+            "and the padding at most 2^31");
     refused(ls_dataset_random_flip(samples(LS_U8, 1), 0.5, 1.5), "vertical is 1.5");
     refused(ls_dataset_random_rotation(samples(LS_U8, 1), -1, 0), "degrees is -1");
     refused(ls_dataset_random_rotation(samples(LS_F32, 1), 1, NAN), "fill is nan");

@@ -191,6 +191,57 @@ SCOPED_TEST(test_normalize_subtracts_a_large_mean_first) {
     }
 }
 
+/* Reads the two inputs of a normalized data set. */
+static void expect_normalized(const double *inputs, ls_dtype dtype, double mean, double deviation,
+                              const float *expected) {
+    ls_tensor *input = ls_to(ls_from(LS_SHAPE(2), LS_F64, inputs), dtype);
+    ls_dataset *set = ls_dataset_normalize(ls_tensor_dataset(input, ls_zeros(LS_SHAPE(2), LS_I64)), mean, deviation);
+    assert_non_null(set);
+    ls_loader *loader = ls_loader_new(set, &(ls_loader_options){.batch_size = 2, .no_shuffle = true});
+    ls_batch batch;
+    bool more;
+    assert_int_equal(ls_loader_next(loader, &batch, &more), LS_OK);
+    const float *given = elements(batch.input);
+    for (int i = 0; i < 2; i++) {
+        assert_true(fabsf(given[i] - expected[i]) <= 1e-6F * fabsf(expected[i]));
+    }
+    ls_loader_free(loader);
+}
+
+/* f32 cannot hold these means, these deviations, or 1 / deviation. */
+SCOPED_TEST(test_normalize_with_numbers_outside_f32) {
+    expect_normalized((const double[]){1e30, -2e30}, LS_F32, 0, 1e40, (const float[]){1e-10F, -2e-10F});
+    expect_normalized((const double[]){0, 0x1p-140}, LS_F32, 0, 0x1p-139, (const float[]){0, 0.5F});
+    expect_normalized((const double[]){1, 2}, LS_F32, 1e300, 1e300, (const float[]){-1, -1});
+    expect_normalized((const double[]){254, 255}, LS_U8, 1, 0x1p-130, (const float[]){-0x1p122F * 256 / 255, 0});
+    expect_normalized((const double[]){0, 255}, LS_U8, 1e100, 1e100, (const float[]){-1, -1});
+    const double wrong[][2] = {{NAN, 1}, {INFINITY, 1}, {0, NAN}, {0, INFINITY}, {0, -1}, {0, 1e-320}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        assert_null(ls_dataset_normalize(counting_set(3), wrong[i][0], wrong[i][1]));
+        expect_error(ls_error_status(), LS_ERR_ARGUMENT, "but must be between");
+    }
+}
+
+static ls_status fetch_nothing(ls_dataset *self, const ls_samples *samples, ls_tensor *input, ls_tensor *target) {
+    (void)self, (void)samples, (void)input, (void)target;
+    return LS_ERR_FORMAT;
+}
+
+/* The message names the type of the data set, not the loader, and not the part. */
+TEST(test_fetch_that_fails_without_a_message) {
+    static const ls_dataset_type types[] = {{.name = "nothing", .fetch = fetch_nothing}, {.fetch = fetch_nothing}};
+    for (int i = 0; i < 4; i++) {
+        ls_dataset *set = ls_dataset_new(&types[i % 2], 3, &(ls_sample_layout){.input_dtype = LS_F32});
+        ls_loader *loader = ls_loader_new(i < 2 ? set : ls_dataset_subset(set, 1, 2), NULL);
+        ls_batch batch;
+        bool more;
+        expect_error(ls_loader_next(loader, &batch, &more), LS_ERR_FORMAT,
+                     i % 2 == 0 ? "fetch of a data set of type \"nothing\" failed with LS_ERR_FORMAT"
+                                : "fetch of a data set of type \"user-defined\" failed");
+        ls_loader_free(loader);
+    }
+}
+
 /* Tests inputs that are numbers, and classes in f32. */
 TEST(test_flatten_of_numbers_and_one_hot_of_floats) {
     ls_dataset *set =
@@ -501,6 +552,8 @@ int main(void) {
         cmocka_unit_test(test_a_data_set_of_ones_own),
         cmocka_unit_test(test_transforms_change_batches_and_layout),
         cmocka_unit_test(test_normalize_subtracts_a_large_mean_first),
+        cmocka_unit_test(test_normalize_with_numbers_outside_f32),
+        cmocka_unit_test(test_fetch_that_fails_without_a_message),
         cmocka_unit_test(test_flatten_of_numbers_and_one_hot_of_floats),
         cmocka_unit_test(test_user_transforms),
         cmocka_unit_test(test_transforms_that_fail),

@@ -201,6 +201,9 @@ TEST(test_folders_that_are_wrong) {
     const char *path = test_file("wrong/a/2.webp", ls_data_const(other), 10);
     expect_none(ls_image_folder_dataset(root, NULL), LS_ERR_UNSUPPORTED, "2.webp: not a PNG or JPEG file");
     assert_int_equal(unlink(path), 0);
+    assert_int_equal(symlink("nowhere", test_path("wrong/c")), 0); /* such as a class on a disk that is not mounted */
+    expect_none(ls_image_folder_dataset(root, NULL), LS_ERR_IO, "wrong/c: No such file or directory");
+    assert_int_equal(unlink(test_path("wrong/c")), 0);
     make_folder("wrong/a/b");
     expect_none(ls_image_folder_dataset(root, NULL), LS_ERR_ARGUMENT,
                 "wrong/a/b is a folder inside the folder of a class");

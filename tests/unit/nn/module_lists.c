@@ -85,6 +85,71 @@ TEST(test_children_that_have_failed) {
     }
 }
 
+/* Tries an invalid addition. */
+static void *add_refused(ls_module *model, int which) {
+    ls_tensor *weight = ls_module_parameter(model, 0);
+    switch (which) {
+    case 0:
+        return ls_module_add_child(model, "a.b", table_new());
+    case 1:
+        return ls_module_add_child(model, "0", table_new());
+    case 2:
+        return ls_module_add_parameter(model, "a.b", new_weight());
+    case 3:
+        return ls_module_add_buffer(model, "0", new_weight());
+    case 4:
+        return ls_module_add_buffer(model, "b", ls_transpose(weight, 0, 1));
+    default:
+        return ls_module_add_parameter(model, "p", ls_square(weight));
+    }
+}
+
+/* A refused object does not become part of a module that was finished before. The later additions fail with the first
+ * error, which names the cause. */
+TEST(test_refused_additions) {
+    static const char *const words[] = {"the name \"a.b\"",     "\"0\" exists already",           "the name \"a.b\"",
+                                        "\"0\" exists already", "\"b\" [2, 3] is not contiguous", "is the result of"};
+    for (int i = 0; i < 6; i++) {
+        ls_scope *scope = ls_scope_begin();
+        ls_module *model = ls_sequential(table_new(), ls_nn_relu());
+        const uint64_t hash = ls_module_hash(model);
+        const char *name = ls_module_parameter_name(model, 0);
+        assert_null(add_refused(model, i));
+        const ls_status status = ls_error_status();
+        expect_message(words[i]);
+        for (int later = 0; later < 3; later++) {
+            assert_null(ls_nn_linear(-1, 2));
+            assert_null(later == 0   ? (void *)ls_module_add_child(model, "c", table_new())
+                        : later == 1 ? (void *)ls_module_add_parameter(model, "d", new_weight())
+                                     : (void *)ls_module_add_child(model, "itself", model));
+            expect_error(ls_error_status(), status, words[i]);
+        }
+        assert_string_equal(name, "0.weight");
+        assert_int_equal(ls_module_child_count(model), 2);
+        assert_int_equal(ls_module_parameter_count(model), 1);
+        assert_int_equal(ls_module_buffer_count(model), 0);
+        assert_true(ls_module_hash(model) == hash);
+        assert_int_equal(ls_size(ls_forward(model, ls_ones(LS_SHAPE(1, 3), LS_F32)), 1), 2);
+        assert_int_equal(ls_module_save(model, test_path("refused"), NULL), LS_OK);
+        ls_safetensors *file = ls_safetensors_load(test_path("refused"));
+        assert_int_equal(ls_safetensors_count(file), 1);
+        ls_safetensors_free(file);
+        assert_null(ls_module_finish(model));
+        expect_error(ls_error_status(), status, words[i]);
+        (void)ls_scope_end(scope);
+    }
+}
+
+/* A module keeps a refused child until it is freed, and does not become a part of that child. */
+TEST(test_a_module_is_not_below_a_refused_child) {
+    ls_module *model = ls_module_new(&type), *child = ls_module_new(&type);
+    assert_null(ls_module_add_child(model, "a.b", child));
+    assert_non_null(ls_module_add_child(child, "table", table_new()));
+    assert_null(ls_module_add_child(child, "model", model));
+    expect_message("\"model\" is a module that it is part of");
+    assert_null(ls_module_finish(child));
+}
+
 /* The lists of a model contain objects that were added to a module in the model later. */
 TEST(test_lists_of_models_that_grow) {
     ls_module *inner = ls_sequential(ls_nn_relu()), *shared = ls_module_retain(table_new());
@@ -162,9 +227,13 @@ TEST(test_load_into_a_result) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_load_into_a_result),        cmocka_unit_test(test_names_that_exist),
-        cmocka_unit_test(test_children_that_have_failed), cmocka_unit_test(test_lists_of_models_that_grow),
+        cmocka_unit_test(test_load_into_a_result),
+        cmocka_unit_test(test_names_that_exist),
+        cmocka_unit_test(test_children_that_have_failed),
+        cmocka_unit_test(test_lists_of_models_that_grow),
         cmocka_unit_test(test_lists_that_are_kept),
+        cmocka_unit_test(test_refused_additions),
+        cmocka_unit_test(test_a_module_is_not_below_a_refused_child),
     };
     return cmocka_run_group_tests(tests, NULL, test_files_teardown);
 }
