@@ -162,9 +162,9 @@ typedef struct ls_initialize_options {
 /**
  * Initializes the parameter "weight" of the selected modules in ls_trial_new, if it has at least two axes
  * (torchbearer's KaimingUniform and similar callbacks). With .weight_norm, initializes "weight_v" and sets "weight_g"
- * to its norms, so that the layer's weight is the initialized weight. The numbers are functions of the seed and the
- * module's name. All ranks get the same numbers, even if their own seeds differ, and even in a pipeline. Load weights
- * after ls_trial_new.
+ * to its norms, so that the layer's weight is the initialized weight. The numbers depend only on `.seed` and the
+ * module's name. All ranks get the same numbers, even if they called ls_seed with different seeds, and even in a
+ * pipeline. Load weights after ls_trial_new.
  */
 LS_API ls_callback *ls_initialize(const ls_initialize_options *options);
 
@@ -374,9 +374,9 @@ typedef struct ls_csv_log_options {
 /**
  * Writes a CSV file on rank 0 (torchbearer's CSVLogger): a line for each epoch with its number and the metrics of the
  * history. Each line is written to the file before the next hook runs. A trial that resumes from a checkpoint keeps the
- * earlier lines and removes later ones, so the file has each line once. A run that repeats an epoch without loading a
- * checkpoint, because the run before failed or stopped at the end of the epoch, adds the lines of this epoch again. The
- * run fails with LS_ERR_IO on all ranks if the file cannot be written. Copies the path.
+ * earlier lines and removes later ones, so the file has each line once. If a run failed, or stopped at the end of an
+ * epoch, the next run may repeat this epoch without loading a checkpoint. The file then has the lines of this epoch
+ * twice. The run fails with LS_ERR_IO on all ranks if the file cannot be written. Copies the path.
  */
 LS_API ls_callback *ls_csv_log(const char *path, const ls_csv_log_options *options);
 

@@ -371,14 +371,15 @@ LS_API ls_status ls_comm_reduce_scatter(ls_comm *comm, const void *send, void *r
                                         ls_reduction reduction, ls_work **work) LS_WARN_UNUSED;
 
 /**
- * Does the same with counts[r] elements for rank r. The parts follow each other. `counts` must be equal on all ranks.
+ * Does the same with counts[r] elements for rank r. The parts are contiguous in `send`, in rank order. `counts` must be
+ * equal on all ranks.
  */
 LS_API ls_status ls_comm_reduce_scatterv(ls_comm *comm, const void *send, void *receive, const size_t *counts,
                                          ls_dtype dtype, ls_reduction reduction, ls_work **work) LS_WARN_UNUSED;
 
 /**
- * Sends the r-th block of `count` elements of every rank's `send` to rank r, which receives them ordered by rank. In
- * place: receive is send.
+ * Sends the r-th block of `count` elements of every rank's `send` to rank r, which receives them ordered by rank. For
+ * an in-place call, pass `send` as `receive`.
  */
 LS_API ls_status ls_comm_alltoall(ls_comm *comm, const void *send, void *receive, size_t count, ls_dtype dtype,
                                   ls_work **work) LS_WARN_UNUSED;
@@ -468,12 +469,12 @@ LS_API bool ls_work_done(ls_work *work);
 LS_API ls_status ls_work_wait_for(ls_work *work, double seconds) LS_WARN_UNUSED;
 
 /**
- * Cancels the call of the work, and frees the work. If the call has already finished, returns its status. Otherwise
- * revokes the communicator, because other ranks may have finished the call: this rank's calls on the communicator fail
- * with the returned error (LS_ERR_STATE), and calls of the other ranks with LS_ERR_PEER. As after ls_work_wait, the
- * library no longer uses the buffers. If the call had not finished, their contents are undefined. On backend mpi, MPI
- * cannot shut down while ranks have not finished the call: the process then exits with status 1. NULL is allowed. Fails
- * without freeing the work in the same cases as ls_work_wait.
+ * Cancels the call that returned the work, and frees the work. If the call has already finished, returns its status.
+ * Otherwise revokes the communicator, because other ranks may have finished the call: this rank's calls on the
+ * communicator fail with the returned error (LS_ERR_STATE), and calls of the other ranks with LS_ERR_PEER. As after
+ * ls_work_wait, the library no longer uses the buffers. If the call had not finished, their contents are undefined. On
+ * backend mpi, a process exits with status 1 if it cannot finalize MPI because ranks have not finished the call. NULL
+ * is allowed. Fails without freeing the work in the same cases as ls_work_wait.
  */
 LS_API ls_status ls_work_cancel(ls_work *work);
 

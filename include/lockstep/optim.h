@@ -450,7 +450,8 @@ typedef struct ls_one_cycle_options {
                           (ls_optimizer_set_momentum) */
 } ls_one_cycle_options;
 
-/** Creates a one-cycle schedule. ls_schedule_advance fails with LS_ERR_STATE after the warm-up and `steps`. */
+/** Creates a one-cycle schedule. ls_schedule_advance fails with LS_ERR_STATE if the warm-up and all `steps` steps
+ * are over. */
 LS_API ls_schedule *ls_schedule_one_cycle(ls_optimizer *optimizer, const ls_one_cycle_options *options);
 
 /** Selects how the height of the cycles of ls_schedule_cyclic changes. */

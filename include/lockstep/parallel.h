@@ -131,16 +131,16 @@ LS_API ls_handle *ls_irecv(ls_comm *comm, ls_shape shape, ls_dtype dtype, int so
  */
 LS_API ls_handle *ls_allreduce_begin(ls_comm *comm, ls_tensor *tensor, ls_reduction reduction);
 
-/** Starts ls_allgather, in the same way. */
+/** Starts ls_allgather, as ls_allreduce_begin starts ls_allreduce. */
 LS_API ls_handle *ls_allgather_begin(ls_comm *comm, ls_tensor *tensor, int axis);
 
-/** Starts ls_reduce_scatter, in the same way. */
+/** Starts ls_reduce_scatter, as ls_allreduce_begin starts ls_allreduce. */
 LS_API ls_handle *ls_reduce_scatter_begin(ls_comm *comm, ls_tensor *tensor, int axis, ls_reduction reduction);
 
-/** Starts ls_broadcast, in the same way. */
+/** Starts ls_broadcast, as ls_allreduce_begin starts ls_allreduce. */
 LS_API ls_handle *ls_broadcast_begin(ls_comm *comm, ls_tensor *tensor, int root);
 
-/** Starts ls_alltoall, in the same way. */
+/** Starts ls_alltoall, as ls_allreduce_begin starts ls_allreduce. */
 LS_API ls_handle *ls_alltoall_begin(ls_comm *comm, ls_tensor *tensor, int gather_axis, int scatter_axis, int64_t count);
 
 /**

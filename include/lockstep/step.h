@@ -47,9 +47,9 @@ typedef struct ls_step_capture_options {
 
 /**
  * Experimental. Runs `function` once, as a normal step, and records the kernels that it runs. ls_step_replay repeats
- * them on the same memory, without the tape and the checks of the function. It gives the same bits as another call to
- * the function. Returns ownership to the caller: free the step with ls_step_free. Borrows `function` and `user` until
- * then. Returns NULL on failure.
+ * them on the same memory, without the tape and the checks of the function. The results of a replay are bit-identical
+ * to the results of another call to the function. Returns ownership to the caller: free the step with ls_step_free.
+ * Borrows `function` and `user` until then. Returns NULL on failure.
  *
  * - Tensors that exist before the step are its inputs. The program changes their elements between replays. Their
  *   memory, the modes of the modules, ls_no_grad and ls_autocast must stay unchanged.

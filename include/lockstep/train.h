@@ -273,16 +273,17 @@ typedef struct ls_trial_options {
     /**
      * Outer optimizer of the model, for local SGD and DiLoCo (ls_outer_new); borrowed. NULL selects none.
      *
-     * - The trial calls ls_outer_step after each training step.
+     * - The trial calls ls_outer_step after each training step. Every `.steps` calls (ls_outer_options), this function
+     *   runs an outer step, after which the parameters are equal on all ranks.
      * - It calls ls_outer_sync at the end of the training of each epoch, before validation, and after a hook has
      *   stopped the run.
-     * - A checkpoint within an epoch, even after a signal, waits for the next outer step. Checkpoints contain the state
-     *   of every rank's optimizer, and the momentum of the outer optimizer.
+     * - A checkpoint that is due within an epoch, even after a signal, is written after the next outer step.
+     *   Checkpoints contain the state of every rank's optimizer, and the momentum of the outer optimizer.
      */
     ls_outer *outer;
     /**
-     * Captures the default step at the first batch, and replays it (step.h; experimental). Small models train faster,
-     * with the same bits.
+     * Captures the default step at the first batch, and replays it (step.h; experimental). Small models train faster.
+     * The results are bit-identical to the results without capture.
      *
      * - Batches with other shapes, such as the smaller last batch of an epoch, run the step as usual. A batch with more
      *   samples than the captured batch is captured instead.

@@ -87,8 +87,8 @@ static void examine_in_child(gpu_report *found) {
     if (pid > 0 && WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM) {
         snprintf(found->reason, sizeof found->reason, "CUDA has not answered within %d s", MOST_SECONDS);
     } else {
-        snprintf(found->reason, sizeof found->reason, "looking for GPUs %s%s",
-                 pid > 0 && WIFSIGNALED(status) ? "was ended by: " : "failed",
+        snprintf(found->reason, sizeof found->reason, "the search for GPUs %s%s",
+                 pid > 0 && WIFSIGNALED(status) ? "was terminated by a signal: " : "failed",
                  pid > 0 && WIFSIGNALED(status) ? strsignal(WTERMSIG(status)) : "");
     }
 }

@@ -117,7 +117,7 @@ static bool wants_restart(void *user) {
            self->launch.restarts < self->options->most_restarts;
 }
 
-/* After all ranks have ended, ends the processes that they left behind. Then the job is done. */
+/* After all ranks have exited, terminates the processes that they left behind. Then the job is done. */
 static void settle(job *self) {
     if (self->supervisor.running > 0 || self->supervisor.settled) {
         return;
@@ -528,7 +528,7 @@ static void close_job(job *self) {
     }
 }
 
-/* Ends the ranks that have started, because a rank on this node or another node failed to start. */
+/* Terminates the ranks that have started, because a rank on this node or another node failed to start. */
 static void give_up(job *self, const char *reason) {
     if (self->options->nodes != NULL) {
         ls_failure failure = {.rank = -1};

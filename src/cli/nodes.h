@@ -8,7 +8,7 @@
  *   join              ----------->
  *                     <-----------      start       as soon as all have joined, and at each restart
  *   failed            ----------->
- *                     <-----------      end         the verdict, the same for all; every node ends its ranks
+ *                     <-----------      end         the verdict, the same for all; every node terminates its ranks
  *   done              ----------->                  no process is left on this node
  *                     <-----------      over        when all nodes are done
  */

@@ -30,7 +30,7 @@ ls_status ls_announcement_read(const char *text, size_t size, ls_announcement *a
 /* Derives the job's key from the announcement and the key that the user gave to this process, which may be empty. */
 void ls_announcement_key(const ls_announcement *announcement, const ls_key *given, ls_key *key);
 
-/* The folder, as used by the process that serves the store. */
+/* The folder in which the process that serves the store announces the job. */
 typedef struct ls_gathering {
     char *path; /* NULL if no folder is open */
     int folder; /* descriptor; -1: not open */

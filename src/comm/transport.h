@@ -94,7 +94,7 @@ typedef struct ls_transport {
 
     /*
      * Advances transfers. If none can advance, waits until one can, for at most `wait_ns` (0 disables waiting). Sets
-     * `*moved` to true if a transfer has ended, or if a peer was found to be gone.
+     * `*moved` to true if a transfer has ended, or if a peer was found to be dead.
      */
     ls_status (*progress)(ls_endpoint *endpoint, uint64_t wait_ns, bool *moved);
 

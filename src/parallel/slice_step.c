@@ -277,7 +277,7 @@ static ls_status add_records(slice_step *s, double *failed) {
     return LS_OK;
 }
 
-/* Returns the largest divisor of any slice of this rank. */
+/* Returns the largest divisor among the slices of this rank: the loss of a slice is a sum divided by its divisor. */
 static double largest_divisor(const ls_slices *slices) {
     double largest = 0;
     for (int i = 0; i < slices->count; i++) {

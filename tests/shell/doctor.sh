@@ -93,7 +93,7 @@ if [ -e "$LS_BUILD/tests/fake_cuda/lockstep-cuda.so" ]; then
     check "a module without a driver: says so" says out "^  cuda  *not here: no GPU: there is no NVIDIA driver; CUDA 13.0"
     FAKE_CUDA_DIES=1 imagined 1
     check "a driver that ends its process does not end the doctor" is "$status $(grep -c '^cores' out)" "0 1"
-    check "and is told of" says out "^  cuda  *not here: looking for GPUs was ended by: Aborted"
+    check "and is told of" says out "^  cuda  *not here: the search for GPUs was terminated by a signal: Aborted"
     imagined older
     check "a module of another version" says out "^  cuda  *broken: lockstep-cuda.so belongs to a different version of Lockstep"
     launch doctor </dev/null

@@ -41,7 +41,7 @@ up 2
 kill -9 "$(cat up.1)"
 ends 0 1
 check "kill -9 on a rank of the other machine" is "$statuses" "137 137"
-check "it is named here" says err.0 "^lockstep: rank 1 (pid [0-9]* on .*) $killed; 1 rank here was ended$"
+check "it is named here" says err.0 "^lockstep: rank 1 (pid [0-9]* on .*) $killed; 1 rank here was terminated$"
 check "and there" says err.1 "^lockstep: rank 1 (pid [0-9]*) $killed$"
 
 # ---- ranks that meet through a store ----

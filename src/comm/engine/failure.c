@@ -18,7 +18,7 @@
 
 enum {
     MOST_ANSWERS = 64,
-    MOST_PERIODS = 3, /* maximum duration of a native collective, in timeouts, while all ranks answer */
+    MOST_PERIODS = 3, /* how often a native collective gets another timeout if all ranks answer */
     MORE_CAPACITY = 224,
     ALL_TOLD = 64 /* in a communicator of at most this size, a leaving rank notifies all ranks */
 };

@@ -247,7 +247,7 @@ typedef struct ls_engine_headers {
     unsigned char *memory;                   /* of all packets */
     ls_packet own;                           /* packet of the block of ranks that this rank has heard from */
     ls_packet bare;                          /* the result without its data */
-    ls_packet incoming[LS_ENGINE_PARTNERS];  /* one from each child; the last one from the parent or a partner */
+    ls_packet incoming[LS_ENGINE_PARTNERS];  /* from the children; [LS_ENGINE_ABOVE]: from the parent or a partner */
     ls_transfer *coming[LS_ENGINE_PARTNERS]; /* into `incoming` */
     ls_engine_stage *agreed;                 /* the stage after the agreement */
     ls_engine_stage *unbalanced;             /* the stage if the ranks' counts do not match */
