@@ -142,9 +142,9 @@ typedef ls_status (*ls_rank_function)(ls_comm *world, void *user);
 LS_API ls_status ls_spawn(int ranks, ls_rank_function function, void *user) LS_WARN_UNUSED;
 
 /**
- * Runs `function` as `ranks` threads of this process and waits for all. Each thread is a rank with its own communicator
- * over ordinary memory. This communicator is not a world: ls_world and ls_finalize ignore it. Returns the status and
- * message of the first rank that failed. LOCKSTEP_TIMEOUT sets the timeout, as for ls_spawn.
+ * Runs `function` in `ranks` threads of this process, and waits until all threads have returned. Each thread is a rank
+ * with its own communicator over ordinary memory. This communicator is not a world: ls_world and ls_finalize ignore it.
+ * Returns the status and message of the first rank that failed. LOCKSTEP_TIMEOUT sets the timeout, as for ls_spawn.
  */
 LS_API ls_status ls_run_threads(int ranks, ls_rank_function function, void *user) LS_WARN_UNUSED;
 
@@ -490,7 +490,8 @@ typedef struct ls_object {
     size_t bytes;
 } ls_object;
 
-/** Sends the object of `root`, which is not changed, to all other ranks, which receive it in `object`. */
+/** Sends the object of rank `root` to all other ranks, which receive it in `object`. Does not change the root's object.
+ */
 LS_API ls_status ls_comm_broadcast_object(ls_comm *comm, ls_object *object, int root) LS_WARN_UNUSED;
 /** Gathers the object of each rank on every rank. `all` has one entry for each rank. */
 LS_API ls_status ls_comm_allgather_object(ls_comm *comm, const ls_object *own, ls_object *all) LS_WARN_UNUSED;
@@ -512,8 +513,8 @@ typedef struct ls_store ls_store;
 /** How to open a store. */
 typedef struct ls_store_options {
     /**
-     * Whether this process serves the store. Exactly one process (rank 0) listens, and the others connect. With
-     * "file://", it listens at the address by which other machines reach this machine.
+     * Whether this process serves the store. Exactly one process (rank 0) listens, and the other processes connect.
+     * With "file://", it listens at the address by which other machines reach this machine.
      */
     bool serve;
     double timeout; /**< seconds that a call waits; 0 selects the default, 300 */

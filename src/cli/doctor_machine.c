@@ -35,7 +35,7 @@ static double read_quota(void) {
 typedef struct usable_cores {
     int count;
     int physical;
-    json_t *list;    /* their numbers */
+    json_t *list;    /* numbers of the cores */
     char text[LINE]; /* the same list as text, such as "0-3,8" */
 } usable_cores;
 

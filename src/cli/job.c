@@ -44,8 +44,8 @@ typedef struct job {
     char notice[256];  /* a line to print when no write is in progress */
     ls_nodes_events events;
     ls_relay relay;
-    bool explained;  /* the line of the failed rank, plus `remark`, explains the failure */
-    char remark[64]; /* that rest */
+    bool explained;  /* the failed rank's own line, plus `remark`, explains the failure */
+    char remark[64]; /* addition to the line in which the failed rank printed its reason */
 } job;
 
 /* ---- ending ------------------------------------------------------------------------------------------------------ */

@@ -16,7 +16,7 @@ enum { LS_SECRET_SIZE = LS_NONCE_SIZE, LS_ANNOUNCEMENT_CAPACITY = 512 };
 /* The contents of the file. */
 typedef struct ls_announcement {
     ls_address address;
-    bool keyed; /* its writer was given a key by the user */
+    bool keyed; /* the user gave a key to the process that wrote the file */
     uint8_t secret[LS_SECRET_SIZE];
 } ls_announcement;
 

@@ -16,7 +16,7 @@ typedef struct ls_connection {
     ls_deadline deadline;     /* for the greeting or the pending request */
     ls_hello hello;           /* this side's */
     uint8_t address[8];       /* the client's machine: see store_admission.c */
-    ls_store_request request; /* its parts point into `input` */
+    ls_store_request request; /* the parts of the request point into `input` */
     uint8_t *input, *output;
     size_t input_capacity, input_size;
     size_t output_size, output_sent; /* output_size 0: there is nothing to send, and output is NULL */

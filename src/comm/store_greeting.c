@@ -51,8 +51,8 @@ static ls_status receive_proof(int socket, ls_deadline deadline, uint8_t proof[L
     return LS_OK;
 }
 
-/* Exchanges hellos, and receives the server's proof. Sets `*retry` to true if the server closed the connection, as a
- * server does that is shutting down or has no room for more clients. */
+/* Exchanges hellos, and receives the server's proof. Sets `*retry` to true if the server closed the connection: it
+ * may be shutting down, or have no room for more clients. */
 static ls_status greet(int socket, const ls_key *key, ls_deadline deadline, bool *retry) {
     uint8_t bytes[LS_PROVEN_HELLO_SIZE];
     uint8_t proof[LS_PROOF_SIZE];

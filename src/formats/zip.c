@@ -17,7 +17,7 @@ enum {
     EXTRA64 = 1, /* id of the extra field with a member's 64-bit numbers */
     STORED = 0,
     DEFLATED = 8,
-    ENCRYPTED = 1, /* of the flags */
+    ENCRYPTED = 1, /* a bit of the flags, like UTF8 */
     UTF8 = 1 << 11,
     COMMENT_LIMIT = UINT16_MAX
 };

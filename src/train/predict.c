@@ -1,6 +1,6 @@
 /*
  * The outputs of all ranks in the order of the data set. Each rank stores its rows with a key for each row: the
- * sample's index or, if the loader has no data set, the batch's number. At the end, the receiving ranks gather rows and
+ * sample's index or, if the loader has no data set, the batch's index. At the end, the receiving ranks gather rows and
  * keys, and sort the rows. Ranks may have the same samples, for example with tensor parallelism. Hashes show this, and
  * only the lowest of these ranks sends its rows.
  */

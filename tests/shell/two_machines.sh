@@ -100,7 +100,7 @@ for rank in 1 2; do
     check "kill -9 on rank $rank in training: the same status on both" is "$statuses" "137 137"
     cat err.0 err.1 >err
     check "kill -9 on rank $rank in training: one sentence on each, which names it" is \
-        "$(wc -l <err) $(grep -c "^lockstep: rank $rank (pid [0-9]*.*) $killed; [12] ranks* here w[a-z]* ended$" err)" "2 2"
+        "$(wc -l <err) $(grep -c "^lockstep: rank $rank (pid [0-9]*.*) $killed; [12] ranks* here w[a-z]* terminated$" err)" "2 2"
 done
 
 # ---- several ranks on each ----

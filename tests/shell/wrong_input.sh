@@ -38,8 +38,8 @@ refuses() {
 launch run -n 2 "$train" --epochs 1 --save here --data good --quiet </dev/null
 check "the data is good before it is damaged" is "$status $(cat err)" "0 "
 
-refuses "a folder that is not there" "there is no folder absent/folder: name the folder that holds" --data absent/folder
-refuses "a file for a folder" "there is no folder good/train-images-idx3-ubyte" --data good/train-images-idx3-ubyte
+refuses "a folder that is not there" "there is no folder \"absent/folder\": name the folder that holds" --data absent/folder
+refuses "a file for a folder" "there is no folder \"good/train-images-idx3-ubyte\"" --data good/train-images-idx3-ubyte
 damaged && rm bad/t10k-labels-idx1-ubyte.gz
 refuses "a file that is missing" "there is no t10k-labels-idx1-ubyte or t10k-labels-idx1-ubyte.gz in bad" --data bad
 damaged && gzip bad/train-images-idx3-ubyte && truncate -s 9000 bad/train-images-idx3-ubyte.gz

@@ -92,7 +92,7 @@ void ls_failure_desert(ls_engine *engine, int rank, ls_leave_reason reason) {
 }
 
 /* Returns a rank with which the call has a transfer in progress, preferably a rank that must send: with `turn` 0 the
- * last such rank, then the others in turn. Returns -1 if there is none. */
+ * last such rank, with higher turns the other ranks in turn. Returns -1 if there is no such rank. */
 static int awaited_by_call(const ls_engine *engine, unsigned turn) {
     unsigned count[2] = {0};
     const ls_transfer *transfer;
@@ -114,7 +114,8 @@ static int awaited_by(const ls_engine *engine, const ls_engine_wait *wait) {
 }
 
 /* Answers a query. A rank that waits for several ranks names a different rank each time: ranks that wait for each
- * other may be waiting for others, too, and a chain of such answers eventually leaves every cycle that it can leave. */
+ * other may be waiting for further ranks, too, and a chain of such answers eventually leaves every cycle that it can
+ * leave. */
 static void answer(ls_engine *engine, int to) {
     const int in_call = ls_engine_is_calling(engine) ? awaited_by_call(engine, engine->failure.named++) : -1;
     const int awaited =

@@ -124,7 +124,7 @@ static ls_status check_packet(ls_engine *engine, ls_packet *packet, const ls_tra
     const ls_envelope *envelope = ls_packet_envelope(packet);
     char name[64];
     packet->bytes = transfer->bytes;
-    ls_failure_blame(engine, transfer->peer); /* of a failure here */
+    ls_failure_blame(engine, transfer->peer); /* if the checks below fail, the sender is to blame */
     if (packet->bytes < sizeof *envelope || envelope->groups > LS_ENGINE_GROUPS ||
         envelope->bytes > engine->shape.inline_most ||
         packet->bytes != sizeof *envelope + envelope->groups * sizeof(ls_call_group) + envelope->bytes) {
@@ -422,7 +422,7 @@ static void find_wide_way_down(ls_engine *engine) {
         }
         engine->headers.down_parent = block.rank;
         block = part_of(&block, parts, i);
-        sends = 2 * engine->shape.levels - 1; /* one went up */
+        sends = 2 * engine->shape.levels - 1; /* ranks other than the root send one message up the tree */
     }
     engine->headers.down_last = block.last;
     engine->headers.down_count = count_parts(&block, sends);

@@ -41,7 +41,7 @@ typedef struct before {
     ls_random_state random;
     int64_t epoch, batch; /* position of the loader */
     ls_snapshot model;
-    ls_copies optimizer, scaler; /* of their states */
+    ls_copies optimizer, scaler; /* copies of the states of optimizer and scaler */
     float *powersgd;             /* copy of the error feedback; or NULL */
 } before;
 

@@ -92,7 +92,7 @@ TEST(test_wrong_numbers_are_refused) {
     assert_int_equal(ls_forward_many(linear, &x, 1, NULL, 1), LS_ERR_ARGUMENT);
     assert_string_equal(ls_error_message(), "ls_forward_many: the array of outputs is NULL");
     assert_null(ls_forward(chain, x));
-    expect_message("Cell: it takes 2 inputs");
+    expect_message("Cell: this module takes 2 inputs");
     ls_tensor *both[3] = {x, x, x};
     assert_int_equal(ls_forward_many(cell, both, 2, both + 1, 2), LS_ERR_ARGUMENT);
     assert_string_equal(ls_error_message(), "ls_forward_many: inputs and outputs must be different arrays");

@@ -88,8 +88,8 @@ static size_t most_unread(const ls_shm *shm) {
     return in_slots ? LS_SHM_NEVER : LS_SHM_DIRECT_MOVES;
 }
 
-/* Returns true if this rank, whose largest piece is `largest`, leaves its data in its own buffer for the others to
- * read. */
+/* Returns true if this rank, whose largest piece is `largest`, leaves its data in its own buffer, where the other
+ * ranks read it. */
 static bool leaves(const ls_shm *shm, const ls_shm_cell *cell, size_t largest) {
     return cell->region != 0 || largest > most_unread(shm);
 }

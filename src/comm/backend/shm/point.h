@@ -31,7 +31,7 @@ enum { LS_SHM_NO_ANSWER = 0, LS_SHM_TAKEN, LS_SHM_REFUSED };
 
 /* A packet, which may be followed by more payload. */
 typedef struct ls_shm_packet {
-    _Alignas(128) _Atomic uint64_t turn; /* whether the writer or the reader may use it: see point.c */
+    _Alignas(128) _Atomic uint64_t turn; /* whether the writer or the reader may use the packet: see point.c */
     uint32_t kind;
     int32_t tag;
     uint32_t dtype;
@@ -51,10 +51,10 @@ typedef struct ls_shm_notice {
 typedef struct ls_shm_sending {
     struct ls_shm_sending *next;
     ls_call call;
-    ls_shm_packet_kind kind; /* of its next packet */
-    unsigned ticket;         /* of an announced one */
+    ls_shm_packet_kind kind; /* kind of the next packet */
+    unsigned ticket;         /* ticket of an announced message */
     size_t sent;             /* bytes */
-    bool queued;             /* in its lane: part of it, or its announcement, is not yet in the pipe */
+    bool queued;             /* in the lane: part of the message, or its announcement, is not yet in the pipe */
 } ls_shm_sending;
 
 /* A user's send or receive that has not finished. */
@@ -76,8 +76,8 @@ typedef struct ls_shm_lane {
     ls_shm_sending *first; /* first send that waits for room in the pipe */
     ls_shm_sending *last;
     ls_match_target target; /* target of the message that is arriving */
-    size_t total;           /* its bytes */
-    size_t arrived;         /* number of its bytes that have arrived */
+    size_t total;           /* size of the message in bytes */
+    size_t arrived;         /* number of bytes that have arrived */
 } ls_shm_lane;
 
 typedef struct ls_shm_point {
