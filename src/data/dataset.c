@@ -202,7 +202,7 @@ static ls_tensor *transform(const ls_transform_chain *chain, const ls_samples *s
 }
 
 static ls_status make_batch(ls_dataset *dataset, const ls_samples *samples, ls_tensor **input, ls_tensor **target) {
-    /* Untransformed batches alone are reused: fetch must not fill a tensor that a transform made. */
+    /* Only batches without transforms are reused, because fetch must not fill a tensor that a transform made. */
     if (dataset->input.count > 0) {
         ls_tensor_drop(*input);
         *input = NULL;

@@ -170,7 +170,7 @@ static ls_status receives_left_open(ls_comm *world) {
         LS_CHECK(waits || ls_item(ls_handle_wait(coming)) == 9);
         LS_TRY(ls_scope_end(scope));
     }
-    ls_scope *scope = ls_scope_begin(); /* the same for a message without a gradient */
+    ls_scope *scope = ls_scope_begin(); /* now with a message without a gradient */
     ls_tensor *a = leaf(3, 1);
     ls_handle *coming = ls_irecv(world, LS_SHAPE(1), LS_I64, previous_of(world), 0);
     ls_handle *sent = ls_isend(world, ls_full(LS_SHAPE(1), LS_I64, 5), next_of(world), 0);

@@ -377,7 +377,7 @@ static ls_tensor *twice_loss(ls_module *attention, int64_t first, int64_t last) 
 /* All ranks of `world` get an error if one rank skips a model that the other ranks call several times. */
 static ls_status who_skips_several_calls_is_told(ls_comm *world) {
     const int last = ls_comm_size(world) - 1;
-    ls_comm *own = NULL; /* that fails */
+    ls_comm *own = NULL; /* the communicator that fails */
     LS_TRY(ls_comm_split(world, 0, ls_comm_rank(world), &own));
     const program p = {attention_new, twice_loss, 4};
     ls_module *model = ls_data_parallel(attention_new(), own, NULL);

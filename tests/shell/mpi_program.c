@@ -160,7 +160,7 @@ static int finalize_early(void) {
     return call && end && ls_work_wait(unfinished) == LS_ERR_STATE ? 0 : 1;
 }
 
-/* Calls MPI_Finalize too early, too, but with backend shm, which does not use MPI after ls_init. */
+/* Also calls MPI_Finalize too early, but with backend shm, which does not use MPI after ls_init. */
 static int finalize_early_on_shm(void) {
     static const char said[] =
         "ls_finalize: the program has called MPI_Finalize: call ls_finalize or ls_comm_free before MPI_Finalize";

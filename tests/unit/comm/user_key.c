@@ -140,10 +140,10 @@ static void write_elsewhere(const char *session, int kind) {
         return;
     }
     assert_int_equal(mkdir(folder, 0700), 0);
-    if (kind == 1) { /* others can write to the folder */
+    if (kind == 1) { /* other users can write to the folder */
         write_text(file, planted, 0600);
         assert_int_equal(chmod(folder, 0777), 0);
-    } else if (kind == 2) { /* others can read it */
+    } else if (kind == 2) { /* other users can read the file */
         write_text(file, planted, 0644);
     } else if (kind == 3) {
         write_text(other, planted, 0600);

@@ -417,7 +417,7 @@ TEST(test_archives_of_64_bits) {
     expect_damage(path, END + 55, "\x80", 1, "its directory does not lie in it");
     expect_damage(path, END + 24, "\xff\xff\xff\xff\xff\xff\xff\x7f\xff\xff\xff\xff\xff\xff\xff\x7f", 16,
                   "its directory does not lie in it");
-    unsigned char *first = memmem(bytes, size, "PK\1\2", 4); /* its name, then an extra field of 16 bytes */
+    unsigned char *first = memmem(bytes, size, "PK\1\2", 4); /* the name follows, then an extra field of 16 bytes */
     const ptrdiff_t extra = first - bytes + 46 + 6;
     expect_damage(path, extra, "\2", 1, "member f4.npy: its 64-bit numbers are missing");
     expect_damage(path, extra + 2, "\x08", 1, "member f4.npy: its 64-bit numbers are missing");

@@ -221,7 +221,7 @@ TEST(test_children) {
     assert_int_equal(ls_module_child_count(NULL), 0);
     ls_comm *comm = ls_init(NULL);
     assert_non_null(comm);
-    model = ls_data_parallel(model, comm, NULL); /* its child has no name of its own */
+    model = ls_data_parallel(model, comm, NULL); /* the child of a wrapper has no name */
     assert_string_equal(ls_module_child_name(model, 0), "");
     assert_ptr_equal(ls_module_find_child(model, "2.0"), ls_module_child(inner, 0));
     ls_module_free(model);
