@@ -16,14 +16,14 @@
 enum { MOST_RANKS = 4096, MOST_RESTARTS = 1000000, MOST_GRACE = 86400, KEY_TEXT = LS_KEY_CAPACITY + 1 };
 
 typedef struct run_values {
-    int ranks; /* 0: not given */
+    int ranks; /* 0 if not given */
     bool no_bind;
     bool prefix;
     double grace;
     int most_restarts;
     const char *output_dir;
-    int nodes; /* 0: not given */
-    int node;  /* -1: not given */
+    int nodes; /* 0 if not given */
+    int node;  /* -1 if not given */
     const char *rendezvous;
     const char *key_file;
     const char *interface;

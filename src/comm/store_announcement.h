@@ -33,7 +33,7 @@ void ls_announcement_key(const ls_announcement *announcement, const ls_key *give
 /* The folder in which the process that serves the store announces the job. */
 typedef struct ls_gathering {
     char *path; /* NULL if no folder is open */
-    int folder; /* descriptor; -1: not open */
+    int folder; /* descriptor; -1 if not open */
     int file;   /* descriptor of "current", locked; -1 if not written or withdrawn */
     bool made;  /* this process created the folder */
 } ls_gathering;

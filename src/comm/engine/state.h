@@ -138,7 +138,7 @@ typedef struct ls_transfer_slot {
 
 /* Mismatched counts of two ranks: `to` expects `wanted` elements, but `from` sends `sent`. */
 typedef struct ls_count_mismatch {
-    int64_t from; /* -1: none */
+    int64_t from; /* -1 if there is none */
     int64_t to;
     uint64_t sent;
     uint64_t wanted;
