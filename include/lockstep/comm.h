@@ -75,9 +75,9 @@ typedef struct ls_init_options {
      * Starts a progress thread, which advances calls that were started with an ls_work while the program computes.
      * Without the thread, such calls advance during other calls to the library on the same thread: calls on
      * communicators, ls_work_done and ls_backward. If false, LOCKSTEP_PROGRESS_THREAD (0 or 1) decides; if the
-     * variable is not set, there is no thread. The thread sleeps while no call is in progress. It is useful if a core
-     * is free for it. Has no effect on backend nccl, whose library advances calls itself, and on backend mpi unless MPI
-     * was started with MPI_THREAD_MULTIPLE.
+     * variable is not set, there is no thread. The thread sleeps while no call is in progress, and is useful only if
+     * a core is free for it. Has no effect on backend nccl, whose library advances calls itself, and on backend mpi
+     * unless MPI was started with MPI_THREAD_MULTIPLE.
      */
     bool progress_thread;
 } ls_init_options;

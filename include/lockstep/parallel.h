@@ -358,7 +358,7 @@ typedef struct ls_data_parallel_options {
      * A user-defined wire format (ls_wire_format_new), for f32 gradients. The module adds a reference. All ranks must
      * pass a format with the same name, dtype and functions. A checkpoint does not contain the state of its functions.
      * Fails with LS_ERR_UNSUPPORTED if it is combined with `.reduce_dtype`, `.powersgd_rank`, `.shards`, or `.zero` = 2
-     * or 3, if a parameter is f64, or if the model is on a GPU. NULL selects no such format.
+     * or 3, if a parameter is f64, or if the model is on a GPU. NULL selects no user-defined format.
      */
     ls_wire_format *wire;
     /**

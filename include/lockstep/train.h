@@ -78,8 +78,8 @@ struct ls_trial_state {
      *   history (torchbearer's STOP_TRAINING).
      * - If set during or after validation, the epoch ends as usual.
      * - If set in on_end_training, the run writes no further checkpoint: a checkpoint that is due but waits for the
-     *   previous one, and `save` in on_end_training, are dropped with a warning. To write a last checkpoint, set both
-     *   in on_step_training.
+     *   previous one, and `save` in on_end_training, are dropped with a warning. To write a last checkpoint, set `stop`
+     *   and `save` in on_step_training.
      * - Calling ls_trial_run again continues the training.
      */
     bool stop;
@@ -230,8 +230,8 @@ typedef struct ls_trial_options {
      * `endless` is set.
      */
     int64_t train_steps;
-    int64_t validate_steps; /**< the same for each validation */
-    int64_t evaluate_steps; /**< the same for ls_trial_evaluate and ls_trial_predict */
+    int64_t validate_steps; /**< number of batches in each validation; 0 selects the loader's epoch */
+    int64_t evaluate_steps; /**< the number in ls_trial_evaluate and ls_trial_predict; 0 selects the loader's epoch */
     bool endless;           /**< with train_steps: an epoch begins at the loader's position after the previous epoch */
     int64_t max_steps;      /**< total number of training steps after which a run ends; the epoch then ends with its
                                validation, even if it is incomplete; 0 means no limit */

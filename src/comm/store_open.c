@@ -1,4 +1,4 @@
-/* Opens stores, by the server's address or through the folder that contains it, and closes them. */
+/* Opens stores, by the server's address or through the folder that contains this address, and closes them. */
 #include "comm/store.h"
 
 #include <stdio.h>

@@ -1,9 +1,11 @@
 /*
  * How ranks leave and fail, and how waiting ranks learn of it. Ranks that are connected to a rank detect its exit. A
- * rank that aborts notifies the ranks at distances of powers of two, with the reason and the failed rank, and each rank
- * that is notified for the first time does the same, so all ranks know after log2 P messages. A rank that has waited
- * longer than the timeout queries the rank that it waits for, which answers with the rank that it is waiting for
- * itself, and so on. The rank at the end of the chain, which does not answer or waits for no rank, has failed.
+ * rank that aborts notifies the ranks at distances of powers of two, with the reason and the failed rank. Each rank
+ * that is notified for the first time does the same, so all ranks know after log2 P messages.
+ *
+ * A rank that has waited longer than the timeout queries the rank that it waits for. The queried rank answers with the
+ * rank that it is itself waiting for, which is then queried, and so on. The last rank of this chain, which does not
+ * answer or waits for no rank, has failed.
  */
 #include <stdio.h>
 #include <string.h>

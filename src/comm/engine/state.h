@@ -9,13 +9,13 @@
 #include "comm/pieces.h"
 
 enum {
-    LS_INLINE_MOST = 32 << 10,         /* maximum inline data in bytes, of all ranks of a call, */
-    LS_INLINE_MOST_SHARED = 256 << 10, /* and of some calls if ranks share cores: see algorithms/cost.c */
-    LS_ENGINE_GROUPS = 6,              /* maximum number of different calls in the message about a mismatch, */
-    LS_ENGINE_LISTED = 9,              /* and of ranks listed for each of them */
+    LS_INLINE_MOST = 32 << 10,         /* maximum inline data in bytes, of all ranks of a call */
+    LS_INLINE_MOST_SHARED = 256 << 10, /* for some calls if ranks share cores: see algorithms/cost.c */
+    LS_ENGINE_GROUPS = 6,              /* maximum number of different calls in the message about a mismatch */
+    LS_ENGINE_LISTED = 9,              /* maximum number of ranks that the message lists for each call */
     LS_ENGINE_WINDOW = 16,             /* maximum concurrent peers of a direct exchange, per direction */
-    LS_ENGINE_STEP = 2,                /* levels of a tree per step, */
-    LS_ENGINE_STEP_POLLED = 5,         /* and if ranks take turns on the cores */
+    LS_ENGINE_STEP = 2,                /* levels of a tree per step */
+    LS_ENGINE_STEP_POLLED = 5,         /* levels of a tree per step if ranks take turns on the cores */
     LS_ENGINE_CHILDREN = 144,          /* maximum number of children in a tree: 31 for each 5 of 24 levels, 15 for 4 */
     LS_ENGINE_ABOVE = LS_ENGINE_CHILDREN,        /* index of the parent or a partner, which follows the children */
     LS_ENGINE_PARTNERS = LS_ENGINE_CHILDREN + 1, /* maximum number of ranks with which a rank exchanges headers */

@@ -1,10 +1,12 @@
 /*
  * Messages between two ranks of shm. Every ordered pair of ranks has a pipe: a ring of packets in shared memory that
  * one rank writes and the other reads. A message that fits into one packet is sent at once, and a larger message as a
- * stream of packets. A message is instead announced, and then read from the sender's memory, if this is allowed
- * (ls_shm's peer_reads) and the message is larger than LS_SHM_STREAM_MOST, or its sender leaves the call before the
- * pipe has room for the whole message. A rank in any call on the communicator accepts incoming packets and keeps
- * messages that no receive waits for yet (comm/match.h), so a full pipe drains as soon as its reader makes any call.
+ * stream of packets. If reads from the sender's memory are allowed (ls_shm's peer_reads), some messages are only
+ * announced, and then read from there: messages larger than LS_SHM_STREAM_MOST, and messages whose sender leaves the
+ * call before the pipe has room for the whole message.
+ *
+ * A rank in any call on the communicator accepts incoming packets, and keeps messages that no receive waits for yet
+ * (comm/match.h). So a full pipe drains as soon as its reader makes any call.
  *
  * The reader of an announced message confirms outside the pipes, at a position named by the sender. A confirmation must
  * not wait for room, because its rank may make no call on this communicator for a long time.
