@@ -96,10 +96,9 @@ LS_API ls_status ls_trial_save(ls_trial *trial, const char *folder) LS_WARN_UNUS
  *   state, with a warning in the log. The states of callbacks that the trial does not have are ignored, with a warning.
  *   The order of callbacks does not matter, unless their kinds and options (`describe`) are equal. These callbacks, and
  *   the callbacks in a checkpoint of an older version, are found by their names and their order.
- * - If the options of a callback have changed, and only one state of its kind is left in the checkpoint, the callback
- *   gets this state, with a warning. If several states are left, the callback keeps its current state. A kind includes
- * the metric and the direction of ls_early_stopping, the interval and the metric of ls_scheduler, and the callbacks in
- * a group.
+ * - If the options of a callback have changed, and one callback and one state of its kind are left, the callback gets
+ *   this state, with a warning. If several are left, the callback keeps its current state. A kind includes the metric
+ *   and the direction of ls_early_stopping, the interval and the metric of ls_scheduler, and the callbacks in a group.
  * - The learning rates of the trial's optimizer are restored. Exceptions: an ls_scheduler sets the rates for its
  *   current step if its options have changed, or the options of a callback in the same group, or if its state is from
  *   an older version. The `set_state` of your own callbacks may set rates, too.

@@ -230,8 +230,8 @@ typedef struct ls_trial_options {
      * `endless` is set.
      */
     int64_t train_steps;
-    int64_t validate_steps; /**< number of batches in each validation; 0 selects the loader's epoch */
-    int64_t evaluate_steps; /**< the number in ls_trial_evaluate and ls_trial_predict; 0 selects the loader's epoch */
+    int64_t validate_steps; /**< number of batches in each validation, like `train_steps` */
+    int64_t evaluate_steps; /**< number of batches in ls_trial_evaluate and ls_trial_predict */
     bool endless;           /**< with train_steps: an epoch begins at the loader's position after the previous epoch */
     int64_t max_steps;      /**< total number of training steps after which a run ends; the epoch then ends with its
                                validation, even if it is incomplete; 0 means no limit */
