@@ -64,7 +64,7 @@ static void examine_in_child(gpu_report *found) {
     int ends[2];
     memset(found, 0, sizeof *found);
     if (pipe(ends) != 0) {
-        snprintf(found->reason, sizeof found->reason, "no pipe to hear from a process that looks for GPUs");
+        snprintf(found->reason, sizeof found->reason, "cannot create a pipe for the process that searches for GPUs");
         return;
     }
     const pid_t pid = fork();

@@ -477,7 +477,7 @@ static void conclude(job *self, ls_job_outcome *outcome) {
     print_notice(self);
     outcome->exit_status = exit_status_of(self);
     if (has_lost_output(self)) {
-        ls_outlet_print(&self->relay.error, "lockstep: cannot write what the ranks print to standard output: %s",
+        ls_outlet_print(&self->relay.error, "lockstep: cannot write the output of the ranks to standard output: %s",
                         strerror(self->relay.output.failure));
     }
     const ls_failure *failure = &self->supervisor.verdict.failure;

@@ -23,8 +23,9 @@ static void describe_end(int wait_status, char *text, size_t size) {
         }
     } else {
         snprintf(text, size, "%s %d",
-                 WEXITSTATUS(wait_status) == LS_EXIT_STOPPED ? "has stopped, to go on later: it exited with status"
-                                                             : "exited with status",
+                 WEXITSTATUS(wait_status) == LS_EXIT_STOPPED
+                     ? "has stopped in order to resume later: it exited with status"
+                     : "exited with status",
                  WEXITSTATUS(wait_status));
     }
 }

@@ -128,7 +128,7 @@ ls_status ls_file_read(int file, const char *name, void *bytes, size_t capacity,
             done += (size_t)step;
         } else if (step == 0 || errno != EINTR) {
             return ls_fail(LS_ERR_IO, "cannot read %s in the store's folder: %s", name,
-                           step == 0 ? "it was cut short" : strerror(errno));
+                           step == 0 ? "it was truncated" : strerror(errno));
         }
     }
     return LS_OK;

@@ -122,7 +122,7 @@ LOCKSTEP_KEY=$secret LOCKSTEP_TIMEOUT=7 LOCKSTEP_ALGORITHM=allreduce:chunks LOCK
 check "variables are shown" says out "^  LOCKSTEP_TIMEOUT  *7\$"
 check "the key is said to be set" says out "^  LOCKSTEP_KEY  *(set, not shown)\$"
 check "and not shown" is "$(cat out err | grep -c "$secret")" 0
-check "half an environment of a job is noted" says out "note: .*does not find its job: MASTER_ADDR is not set"
+check "half an environment of a job is noted" says out "note: .*cannot join its job: MASTER_ADDR is not set"
 check "which breaks nothing" is "$status" 0
 LOCKSTEP_INTERFACE=lo launch doctor </dev/null
 check "LOCKSTEP_INTERFACE counts" says out "^  other machines  *lo (127.0.0.1), as LOCKSTEP_INTERFACE says\$"

@@ -37,7 +37,7 @@ check "a rank exits 3: it is named" says err '^lockstep: rank 1 (pid [0-9]*) exi
 check "a rank exits 3: nothing is left" nobody_soon
 launch run -n 2 --max-restarts 3 bash -c '[ $RANK = 0 ] || exit 75; exec sleep 300' </dev/null
 check "a rank stops to go on later: the launcher says so, with that status" is "$status" 75
-check "a rank stops to go on later: it is told" says err '^lockstep: rank 1 (pid [0-9]*) has stopped, to go on later: it exited with status 75; the other rank was terminated$'
+check "a rank stops to go on later: it is told" says err '^lockstep: rank 1 (pid [0-9]*) has stopped in order to resume later: it exited with status 75; the other rank was terminated$'
 check "a rank stops to go on later: nothing is started again" is "$(grep -c restarting err)" 0
 launch run -n 3 bash -c '[ $RANK = 2 ] || exec sleep 300; echo "no such file: weights" >&2; exit 9' </dev/null
 check "a failed rank that said why: one line" is "$(cat err)" "no such file: weights (rank 2, exit status 9)"

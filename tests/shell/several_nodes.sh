@@ -172,7 +172,7 @@ for stopped in 0 1; do
     kill -9 "$(cat up.$other)"
     ends $other
     check "a job fails while the launcher of node $stopped is stopped: the other ends" is "$statuses" 137
-    check "it says for whom it waited" says err.$other "^lockstep: node $stopped on .* is not waited for any longer: it says nothing, 1.5 s after"
+    check "it says for whom it waited" says err.$other "^lockstep: no longer waiting for node $stopped on .*: it has sent nothing for 1.5 s since"
     check "and what failed" says err.$other "^lockstep: rank $other (pid [0-9]*) $killed"
     kill -CONT "${nodes[$stopped]}"
     ends $stopped
@@ -199,7 +199,7 @@ for stopped in 0 1; do
     touch let.$stopped
     ends $other
     check "a job ends well while the launcher of node $stopped is stopped: the other ends" is "$statuses" 1
-    check "it says for whom it waited" says err.$other "^lockstep: node $stopped on .* is not waited for any longer: its launcher has not answered for 1 s"
+    check "it says for whom it waited" says err.$other "^lockstep: no longer waiting for node $stopped on .*: it has not answered for 1 s"
     kill -CONT "${nodes[$stopped]}"
     ends $stopped
     # At this point node 0 knows that all ranks ended successfully; node 1 only knows that node 0 has closed the

@@ -96,7 +96,7 @@ static ls_status check_group(const ls_engine *engine, int from, const ls_call_gr
     for (int i = 0; sound && i < group->callers && i < LS_ENGINE_LISTED; i++) {
         sound = group->ranks[i] >= first && group->ranks[i] < last;
     }
-    return sound ? LS_OK : fail_unsound(engine, from, "it speaks of other ranks");
+    return sound ? LS_OK : fail_unsound(engine, from, "it describes other ranks");
 }
 
 /* Returns true if all ranks in a packet make the same call as this rank. */
@@ -142,7 +142,7 @@ static ls_status check_packet(ls_engine *engine, ls_packet *packet, const ls_tra
         callers += (uint64_t)group->callers;
     }
     if (callers != (uint64_t)(last - first)) {
-        return fail_unsound(engine, transfer->peer, "it speaks of more or fewer ranks than it is of");
+        return fail_unsound(engine, transfer->peer, "the number of ranks in it is wrong");
     }
     return is_alike(engine, packet) ? check_alike(engine, transfer->peer, envelope) : LS_OK;
 }
@@ -196,7 +196,7 @@ static ls_status fail_disagreement(const ls_engine *engine) {
             describe_group(&ls_packet_groups(&engine->headers.own)[i], differ, calls + length, sizeof calls - length);
     }
     if (own->others != 0 && length < sizeof calls - 1) {
-        snprintf(calls + length, sizeof calls - length, "; %u more called other things", own->others);
+        snprintf(calls + length, sizeof calls - length, "; %u more ranks made other calls", own->others);
     }
     char name[64];
     return ls_fail(LS_ERR_MISMATCH, "%s: the ranks made different calls%s: %s", ls_engine_call_name(engine, name),

@@ -264,7 +264,8 @@ static const char *other_user(int rank, const void *what) {
     }
     live_in(j->elsewhere, test_path("absent"));
     LS_MUST(join(j, rank, 20) == NULL);
-    LS_MUST(failed_with(LS_ERR_DENIED, "neither this process nor the job was given a key"));
+    LS_MUST(failed_with(LS_ERR_DENIED,
+                        "LOCKSTEP_KEY is not set, and the keys that this process and the job use by default differ"));
     LS_MUST(failed_with(LS_ERR_DENIED, "set LOCKSTEP_KEY to the same secret for all"));
     return NULL;
 }
