@@ -36,7 +36,7 @@ if compgen -G "$LS_BUILD/lib/lockstep-mpi_*.so" >/dev/null; then
     check "mpi within an MPI job: not tested" says out "^  mpi  *here, not tested: .*within an MPI job"
     check "mpi within an MPI job: no problem" is "$status" 0
     PATH=$scratch/absent launch doctor </dev/null
-    check "mpi without mpirun: not tested" says out "^  mpi  *here, not tested: .*there is no mpirun.*in PATH"
+    check "mpi without mpirun: not tested" says out "^  mpi  *here, not tested: .*neither mpirun.* is in PATH"
     launch doctor </dev/null
 else
     echo "SKIPPED the self-test of backend mpi: this build has no module for it (scripts/install-deps --mpi)"
