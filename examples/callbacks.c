@@ -168,7 +168,7 @@ static ls_status run(ls_comm *world) {
 }
 
 int main(int argc, char **argv) {
-    ARGUMENTS_READ(argc, argv, "Learns two rings, with its own callback, metric and schedule.", options);
+    ARGUMENTS_READ(argc, argv, "Learns to separate two rings, with a custom callback, metric and schedule.", options);
     ls_comm *world = ls_init(NULL);
     if (world == NULL || run(world) != LS_OK || ls_finalize() != LS_OK) {
         fprintf(stderr, "callbacks: %s\n", ls_error_message());

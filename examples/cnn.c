@@ -42,9 +42,7 @@ static const argument options[] = {
      "of the first convolution; twice as many after each pooling (16; --deep: 32)"},
     {"--seed", ARGUMENT_COUNT, &seed, "random seed of weights and shuffling (1)"},
     {"--data", ARGUMENT_TEXT, &data, "folder with the four IDX files (Debian's dataset-fashion-mnist)"},
-    {"--deep", ARGUMENT_FLAG, &deep,
-     "five convolutions in place of two, pictures as of --augment; by its defaults, on two ranks, 0.934 of the test "
-     "pictures were right"},
+    {"--deep", ARGUMENT_FLAG, &deep, "five convolutions instead of two; implies --augment"},
     {"--augment", ARGUMENT_FLAG, &augment, "shift and flip pictures at random"},
     {"--threads", ARGUMENT_COUNT, &threads, "threads that prepare batches ahead (0: none)"},
     {"--max-steps", ARGUMENT_COUNT, &max_steps, "number of steps (0: no limit)"},

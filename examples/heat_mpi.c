@@ -2,7 +2,7 @@
  * A heat solver with MPI that learns its closure while it runs. The conductivity of a rod depends on the temperature,
  * and is costly to compute. A small network learns it from every step of the solver, on the solver's own communicator.
  * Then the solver runs a second time with the network in place of the closure. examples/fortran/heat.f90 is the same
- * program in Fortran, with the same bits.
+ * program in Fortran, with bit-identical results.
  *
  *     mpicc heat_mpi.c $(pkg-config --cflags --libs lockstep) -lm -o heat_mpi
  *     mpirun -np 2 ./heat_mpi

@@ -33,7 +33,7 @@ static ls_status run(ls_comm *comm) {
 }
 
 int main(int argc, char **argv) {
-    arguments_read(argc, argv, "Tensors go round a ring, and their gradients back.", NULL, 0);
+    arguments_read(argc, argv, "Sends tensors around a ring of ranks, and their gradients back.", NULL, 0);
     ls_comm *world = ls_init(NULL);
     if (world == NULL || run(world) != LS_OK || ls_finalize() != LS_OK) {
         fprintf(stderr, "isend_recv_wait: %s\n", ls_error_message());

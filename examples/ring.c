@@ -41,7 +41,7 @@ static ls_status run(ls_comm *world) {
 }
 
 int main(int argc, char **argv) {
-    arguments_read(argc, argv, "Numbers go round a ring of ranks.", NULL, 0);
+    arguments_read(argc, argv, "Sends numbers around a ring of ranks.", NULL, 0);
     ls_comm *world = ls_init(NULL);
     if (world == NULL || run(world) != LS_OK || ls_finalize() != LS_OK) {
         fprintf(stderr, "ring: %s\n", ls_error_message());

@@ -1,4 +1,4 @@
-! The training of examples/perceptron.c in Fortran, with the same bits: learns y = sum of x**3 + sin(2 pi u) from 10
+! The training of examples/perceptron.c in Fortran, with bit-identical results: learns y = sum of x**3 + sin(2 pi u) from 10
 ! features x in [1, 2] and noise u, with one sample per step on each rank.
 !
 !     gfortran perceptron.f90 $(pkg-config --cflags --libs lockstep-fortran) -o perceptron

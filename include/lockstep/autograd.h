@@ -93,8 +93,8 @@ typedef struct ls_backward_options {
  * initial gradient does not have the output's shape and dtype.
  *
  * If `.gradient` is NULL, and a call that returns a tensor has failed in the innermost scope, fails with the scope's
- * first error, because the call may have made the gradient. Outside any scope, and if the call was made in another
- * scope, NULL selects 1: check the gradient.
+ * first error, because the NULL may be the result of the failed call. If the call failed outside any scope or in a
+ * different scope, this failure is not detected, and NULL selects 1. So check whether your gradient is NULL.
  */
 LS_API ls_status ls_backward_with(ls_tensor *output, const ls_backward_options *options) LS_WARN_UNUSED;
 

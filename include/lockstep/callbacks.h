@@ -165,9 +165,9 @@ typedef struct ls_initialize_options {
 /**
  * Initializes the parameter "weight" of the selected modules in ls_trial_new, if it has at least two axes
  * (torchbearer's KaimingUniform and similar callbacks). With .weight_norm, initializes "weight_v" and sets "weight_g"
- * to its norms, so that the layer's weight is the initialized weight. The numbers are functions of the seed and the
- * module's name. All ranks get the same numbers, even if their own seeds differ, and even in a pipeline. Load weights
- * after ls_trial_new.
+ * to its norms, so that the layer's weight is the initialized weight. The numbers depend only on `.seed` and the
+ * module's name. All ranks get the same numbers, even if they called ls_seed with different seeds, and even in a
+ * pipeline. Load weights after ls_trial_new.
  */
 LS_API ls_callback *ls_initialize(const ls_initialize_options *options);
 
@@ -381,9 +381,9 @@ typedef struct ls_csv_log_options {
 /**
  * Writes a CSV file on rank 0 (torchbearer's CSVLogger): a line for each epoch with its number and the metrics of the
  * history. Each line is written to the file before the next hook runs. A trial that resumes from a checkpoint keeps the
- * earlier lines and removes later ones, so the file has each line once. A run that repeats an epoch without loading a
- * checkpoint, because the run before failed or stopped at the end of the epoch, adds the lines of this epoch again. The
- * run fails with LS_ERR_IO on all ranks if the file cannot be written. Copies the path.
+ * earlier lines and removes later ones, so the file has each line once. If a run failed, or stopped at the end of an
+ * epoch, the next run may repeat this epoch without loading a checkpoint. The file then has the lines of this epoch
+ * twice. The run fails with LS_ERR_IO on all ranks if the file cannot be written. Copies the path.
  */
 LS_API ls_callback *ls_csv_log(const char *path, const ls_csv_log_options *options);
 
@@ -494,7 +494,7 @@ typedef struct ls_timer_options {
  */
 LS_API ls_callback *ls_timer(const ls_timer_options *options);
 /**
- * Returns the time in seconds that this rank has spent in part `what` in all runs so far, including the current run,
+ * Returns the time in seconds that this rank has spent in part `what` in all runs so far. They include the current run,
  * failed runs, and the runs before a checkpoint from which the trial has resumed. ls_trial_load replaces all times by
  * the times in the checkpoint. A part of a step counts when it ends: the part in which a run fails counts only in
  * LS_TIME_TOTAL and LS_TIME_COMMUNICATION, except for validation. Returns NAN for a callback of a different kind, and
@@ -502,19 +502,20 @@ LS_API ls_callback *ls_timer(const ls_timer_options *options);
  */
 LS_API double ls_timer_seconds(const ls_callback *callback, ls_time what);
 /**
- * Returns the number of bytes that this rank passed to communication calls from the timer's on_start to its
- * on_end, in the last run in which on_end was called, or 0 before such a run. Calls in on_start of callbacks before the
- * timer do not count, such as the training steps of ls_rate_finder. A call with parts for several ranks counts this
- * rank's part. An all-to-all counts all parts that this rank sends. Returns NAN for a callback of a different kind.
+ * Returns the number of bytes that this rank passed to communication calls between the timer's on_start and on_end in
+ * the last complete run: the last run in which on_end was called. Returns 0 before such a run. Calls in on_start of
+ * callbacks before the timer do not count, such as the training steps of ls_rate_finder. A call with parts for several
+ * ranks counts this rank's part. An all-to-all counts all parts that this rank sends. Returns NAN for a callback of a
+ * different kind.
  */
 LS_API double ls_timer_bytes(const ls_callback *callback);
-/** Sets the minimum, mean and maximum over ranks of the time in seconds spent in part `what` in the last run in which
- * the timer's on_end was called, or NAN before such a run. Pointers may be NULL. */
+/** Sets the minimum, mean and maximum over ranks of the time in seconds that was spent in part `what` in the last
+ * complete run (see ls_timer_bytes). Sets them to NAN before such a run. Pointers may be NULL. */
 LS_API void ls_timer_over_ranks(const ls_callback *callback, ls_time what, double *least, double *mean,
                                 double *largest);
 /**
- * Sets the minimum, mean and maximum over ranks of the bytes of a kind in the last run in which the timer's on_end was
- * called, or NAN before such a run. Each rank's bytes are measured at the peak of its total. LS_MEMORY_KINDS selects
+ * Sets the minimum, mean and maximum over ranks of the bytes of a kind in the last complete run (see ls_timer_bytes).
+ * Sets them to NAN before such a run. Each rank's bytes are measured at the peak of its total. LS_MEMORY_KINDS selects
  * the total. Pointers may be NULL.
  */
 LS_API void ls_timer_memory_over_ranks(const ls_callback *callback, ls_memory_kind kind, double *least, double *mean,

@@ -66,8 +66,8 @@ struct ls_checkpoint_options {
                              removed when a new one is complete. */
     /** Name of a metric for ls_trial_metric (copied), such as "val_loss". If an epoch has the best value so far, the
      * trial writes a checkpoint after it, in addition to `every_epochs`. This checkpoint counts among the `keep`
-     * newest. The link `best` in the folder points to it, and it is kept until a better one is complete. If the trial
-     * does not have the metric, ls_trial_run fails with LS_ERR_ARGUMENT. NULL selects no best checkpoint. */
+     * newest. The link `best` in the folder points to it, and it is kept until a better checkpoint is complete. If the
+     * trial does not have the metric, ls_trial_run fails with LS_ERR_ARGUMENT. NULL selects no best checkpoint. */
     const char *best;
     bool highest;    /**< the highest value is best, instead of the lowest */
     bool no_signals; /**< does not handle SIGTERM and SIGUSR1 */
@@ -96,9 +96,9 @@ LS_API ls_status ls_trial_save(ls_trial *trial, const char *folder) LS_WARN_UNUS
  *   state, with a warning in the log. The states of callbacks that the trial does not have are ignored, with a warning.
  *   The order of callbacks does not matter, unless their kinds and options (`describe`) are equal. These callbacks, and
  *   the callbacks in a checkpoint of an older version, are found by their names and their order.
- * - If the options of a callback have changed, it gets the state of the one callback of its kind that is left, with a
- *   warning. If several are left, it keeps its current state. A kind includes the metric and the direction of
- *   ls_early_stopping, the interval and the metric of ls_scheduler, and the callbacks in a group.
+ * - If the options of a callback have changed, and one callback and one state of its kind are left, the callback gets
+ *   this state, with a warning. If several are left, the callback keeps its current state. A kind includes the metric
+ *   and the direction of ls_early_stopping, the interval and the metric of ls_scheduler, and the callbacks in a group.
  * - The learning rates of the trial's optimizer are restored. Exceptions: an ls_scheduler sets the rates for its
  *   current step if its options have changed, or the options of a callback in the same group, or if its state is from
  *   an older version. The `set_state` of your own callbacks may set rates, too.

@@ -75,9 +75,9 @@ typedef struct ls_init_options {
      * Starts a progress thread, which advances calls that were started with an ls_work while the program computes.
      * Without the thread, such calls advance during other calls to the library on the same thread: calls on
      * communicators, ls_work_done and ls_backward. If false, LOCKSTEP_PROGRESS_THREAD (0 or 1) decides; if the
-     * variable is not set, there is no thread. The thread sleeps while no call is in progress. It is useful if a core
-     * is free for it. Has no effect on backend nccl, whose library advances calls itself, and on backend mpi unless MPI
-     * was started with MPI_THREAD_MULTIPLE.
+     * variable is not set, there is no thread. The thread sleeps while no call is in progress, and is useful only if
+     * a core is free for it. Has no effect on backend nccl, whose library advances calls itself, and on backend mpi
+     * unless MPI was started with MPI_THREAD_MULTIPLE.
      */
     bool progress_thread;
 } ls_init_options;
@@ -142,9 +142,9 @@ typedef ls_status (*ls_rank_function)(ls_comm *world, void *user);
 LS_API ls_status ls_spawn(int ranks, ls_rank_function function, void *user) LS_WARN_UNUSED;
 
 /**
- * Runs `function` as `ranks` threads of this process and waits for all. Each thread is a rank with its own communicator
- * over ordinary memory. This communicator is not a world: ls_world and ls_finalize ignore it. Returns the status and
- * message of the first rank that failed. LOCKSTEP_TIMEOUT sets the timeout, as for ls_spawn.
+ * Runs `function` in `ranks` threads of this process, and waits until all threads have returned. Each thread is a rank
+ * with its own communicator over ordinary memory. This communicator is not a world: ls_world and ls_finalize ignore it.
+ * Returns the status and message of the first rank that failed. LOCKSTEP_TIMEOUT sets the timeout, as for ls_spawn.
  */
 LS_API ls_status ls_run_threads(int ranks, ls_rank_function function, void *user) LS_WARN_UNUSED;
 
@@ -371,14 +371,15 @@ LS_API ls_status ls_comm_reduce_scatter(ls_comm *comm, const void *send, void *r
                                         ls_reduction reduction, ls_work **work) LS_WARN_UNUSED;
 
 /**
- * Does the same with counts[r] elements for rank r. The parts follow each other. `counts` must be equal on all ranks.
+ * Does the same with counts[r] elements for rank r. The parts are contiguous in `send`, in rank order. `counts` must be
+ * equal on all ranks.
  */
 LS_API ls_status ls_comm_reduce_scatterv(ls_comm *comm, const void *send, void *receive, const size_t *counts,
                                          ls_dtype dtype, ls_reduction reduction, ls_work **work) LS_WARN_UNUSED;
 
 /**
- * Sends the r-th block of `count` elements of every rank's `send` to rank r, which receives them ordered by rank. In
- * place: receive is send.
+ * Sends the r-th block of `count` elements of every rank's `send` to rank r, which receives them ordered by rank. For
+ * an in-place call, pass `send` as `receive`.
  */
 LS_API ls_status ls_comm_alltoall(ls_comm *comm, const void *send, void *receive, size_t count, ls_dtype dtype,
                                   ls_work **work) LS_WARN_UNUSED;
@@ -468,12 +469,12 @@ LS_API bool ls_work_done(ls_work *work);
 LS_API ls_status ls_work_wait_for(ls_work *work, double seconds) LS_WARN_UNUSED;
 
 /**
- * Cancels the call of the work, and frees the work. If the call has already finished, returns its status. Otherwise
- * revokes the communicator, because other ranks may have finished the call: this rank's calls on the communicator fail
- * with the returned error (LS_ERR_STATE), and calls of the other ranks with LS_ERR_PEER. As after ls_work_wait, the
- * library no longer uses the buffers. If the call had not finished, their contents are undefined. On backend mpi, MPI
- * cannot shut down while ranks have not finished the call: the process then exits with status 1. NULL is allowed. Fails
- * without freeing the work in the same cases as ls_work_wait.
+ * Cancels the call that returned the work, and frees the work. If the call has already finished, returns its status.
+ * Otherwise revokes the communicator, because other ranks may have finished the call: this rank's calls on the
+ * communicator fail with the returned error (LS_ERR_STATE), and calls of the other ranks with LS_ERR_PEER. As after
+ * ls_work_wait, the library no longer uses the buffers. If the call had not finished, their contents are undefined. On
+ * backend mpi, a process exits with status 1 if it cannot finalize MPI because ranks have not finished the call. NULL
+ * is allowed. Fails without freeing the work in the same cases as ls_work_wait.
  */
 LS_API ls_status ls_work_cancel(ls_work *work);
 
@@ -489,7 +490,8 @@ typedef struct ls_object {
     size_t bytes;
 } ls_object;
 
-/** Sends the object of `root`, which is not changed, to all other ranks, which receive it in `object`. */
+/** Sends the object of rank `root` to all other ranks, which receive it in `object`. Does not change the root's object.
+ */
 LS_API ls_status ls_comm_broadcast_object(ls_comm *comm, ls_object *object, int root) LS_WARN_UNUSED;
 /** Gathers the object of each rank on every rank. `all` has one entry for each rank. */
 LS_API ls_status ls_comm_allgather_object(ls_comm *comm, const ls_object *own, ls_object *all) LS_WARN_UNUSED;
@@ -511,8 +513,8 @@ typedef struct ls_store ls_store;
 /** How to open a store. */
 typedef struct ls_store_options {
     /**
-     * Whether this process serves the store. Exactly one process (rank 0) listens, and the others connect. With
-     * "file://", it listens at the address by which other machines reach this machine.
+     * Whether this process serves the store. Exactly one process (rank 0) listens, and the other processes connect.
+     * With "file://", it listens at the address by which other machines reach this machine.
      */
     bool serve;
     double timeout; /**< seconds that a call waits; 0 selects the default, 300 */

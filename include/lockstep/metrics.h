@@ -100,9 +100,8 @@ LS_API ls_metric *const *ls_metric_array(ls_metric *const *metrics, int count);
 #endif
 
 /**
- * How a metric interprets outputs: as classes, where outputs [n, classes, ...] predict the class with the largest
- * number, or as binary outputs, with one number per target and the same shape as the targets ([n] and [n, 1] are
- * equivalent).
+ * How a metric interprets outputs. As classes, outputs [n, classes, ...] predict the class with the largest number. As
+ * binary outputs, they have one number per target and the shape of the targets ([n] and [n, 1] are equivalent).
  */
 typedef enum ls_outputs {
     LS_OUTPUTS_BY_CRITERION = 0, /**< probabilities with ls_criterion_bce, logits with ls_criterion_bce_with_logits,

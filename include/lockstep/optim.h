@@ -285,9 +285,10 @@ LS_API ls_status ls_optimizer_set_momentum(ls_optimizer *optimizer, double momen
  * Updates every parameter that has a gradient. Fails with LS_ERR_STATE if a parameter has moved to another device, and
  * for ls_lbfgs and ls_conjugate_gradient, which need ls_optimizer_step_closure.
  *
- * With .zero in ls_data_parallel, the call is collective. It then fails with LS_ERR_MISMATCH if the ranks' methods,
- * options, rates or numbers of steps differ, or if another rank fails, and with LS_ERR_STATE if gradients are not
- * averaged yet, or if an earlier step has failed.
+ * With .zero in ls_data_parallel, the call is collective, and there are two more errors:
+ *
+ * - LS_ERR_MISMATCH if the ranks' methods, options, rates or numbers of steps differ, or if another rank fails
+ * - LS_ERR_STATE if gradients are not averaged yet, or if an earlier step has failed
  */
 LS_API ls_status ls_optimizer_step(ls_optimizer *optimizer) LS_WARN_UNUSED;
 
@@ -450,7 +451,8 @@ typedef struct ls_one_cycle_options {
                           (ls_optimizer_set_momentum) */
 } ls_one_cycle_options;
 
-/** Creates a one-cycle schedule. ls_schedule_advance fails with LS_ERR_STATE after the warm-up and `steps`. */
+/** Creates a one-cycle schedule. ls_schedule_advance fails with LS_ERR_STATE if the warm-up and all `steps` steps
+ * are over. */
 LS_API ls_schedule *ls_schedule_one_cycle(ls_optimizer *optimizer, const ls_one_cycle_options *options);
 
 /** Selects how the height of the cycles of ls_schedule_cyclic changes. */

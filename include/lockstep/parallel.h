@@ -131,16 +131,16 @@ LS_API ls_handle *ls_irecv(ls_comm *comm, ls_shape shape, ls_dtype dtype, int so
  */
 LS_API ls_handle *ls_allreduce_begin(ls_comm *comm, ls_tensor *tensor, ls_reduction reduction);
 
-/** Starts ls_allgather, in the same way. */
+/** Starts ls_allgather, as ls_allreduce_begin starts ls_allreduce. */
 LS_API ls_handle *ls_allgather_begin(ls_comm *comm, ls_tensor *tensor, int axis);
 
-/** Starts ls_reduce_scatter, in the same way. */
+/** Starts ls_reduce_scatter, as ls_allreduce_begin starts ls_allreduce. */
 LS_API ls_handle *ls_reduce_scatter_begin(ls_comm *comm, ls_tensor *tensor, int axis, ls_reduction reduction);
 
-/** Starts ls_broadcast, in the same way. */
+/** Starts ls_broadcast, as ls_allreduce_begin starts ls_allreduce. */
 LS_API ls_handle *ls_broadcast_begin(ls_comm *comm, ls_tensor *tensor, int root);
 
-/** Starts ls_alltoall, in the same way. */
+/** Starts ls_alltoall, as ls_allreduce_begin starts ls_allreduce. */
 LS_API ls_handle *ls_alltoall_begin(ls_comm *comm, ls_tensor *tensor, int gather_axis, int scatter_axis, int64_t count);
 
 /**
@@ -358,7 +358,7 @@ typedef struct ls_data_parallel_options {
      * A user-defined wire format (ls_wire_format_new), for f32 gradients. The module adds a reference. All ranks must
      * pass a format with the same name, dtype and functions. A checkpoint does not contain the state of its functions.
      * Fails with LS_ERR_UNSUPPORTED if it is combined with `.reduce_dtype`, `.powersgd_rank`, `.shards`, or `.zero` = 2
-     * or 3, if a parameter is f64, or if the model is on a GPU. NULL selects no such format.
+     * or 3, if a parameter is f64, or if the model is on a GPU. NULL selects no user-defined format.
      */
     ls_wire_format *wire;
     /**

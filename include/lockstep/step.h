@@ -47,9 +47,9 @@ typedef struct ls_step_capture_options {
 
 /**
  * Experimental. Runs `function` once, as a normal step, and records the kernels that it runs. ls_step_replay repeats
- * them on the same memory, without the tape and the checks of the function. It gives the same bits as another call to
- * the function. Returns ownership to the caller: free the step with ls_step_free. Borrows `function` and `user` until
- * then. Returns NULL on failure.
+ * them on the same memory, without the tape and the checks of the function. The results of a replay are bit-identical
+ * to the results of another call to the function. Returns ownership to the caller: free the step with ls_step_free.
+ * Borrows `function` and `user` until then. Returns NULL on failure.
  *
  * - Tensors that exist before the step are its inputs. The program changes their elements between replays. Their
  *   memory, the modes of the modules, ls_no_grad and ls_autocast must stay unchanged.
@@ -71,12 +71,15 @@ typedef struct ls_step_capture_options {
 LS_API ls_step *ls_step_capture(ls_step_function function, void *user, const ls_step_capture_options *options);
 
 /**
- * Repeats the step. Fails with LS_ERR_STATE, before it changes a parameter, if a tensor, a module or a mode is not as
- * it was when the step was captured: capture the step again. If the step averages gradients over ranks, it then fails
- * on all ranks, and the gradients of the model are dropped. (With `.fallback`, it runs the function instead, without
- * this check.) Also fails with LS_ERR_STATE if the step was freed, or if the call is made on a thread other than the
- * thread that called ls_step_capture, after ls_thread_end, in a backward pass, or in a step that is being captured.
- * Otherwise fails if an operation of the step fails.
+ * Repeats the step. Fails with the error of an operation if an operation of the step fails, and with LS_ERR_STATE in
+ * these cases:
+ *
+ * - A tensor, a module or a mode is not as it was when the step was captured: capture the step again. This failure
+ *   changes no parameter. If the step averages gradients over ranks, the replay fails on all ranks, and the gradients
+ *   of the model are dropped. A step that runs the function instead (`.fallback`) omits this check.
+ * - The step was freed.
+ * - The call is made on a thread other than the thread that called ls_step_capture, after ls_thread_end, in a backward
+ *   pass, or in a step that is being captured.
  *
  * If the step averages gradients over ranks (ls_data_parallel), the call is collective; each of the other ranks may
  * either replay the step or run it. If a check of the tensors and modules or an operation fails on a rank, the call

@@ -192,8 +192,8 @@ LS_API ls_tensor *ls_ones(ls_shape shape, ls_dtype dtype);
  */
 LS_API ls_tensor *ls_full(ls_shape shape, ls_dtype dtype, double value);
 /**
- * Returns a tensor with the elements 0, 1, 2, ... in row-major order. Numbers that `dtype` does not have are rounded,
- * or wrap around in integer types. Fails with LS_ERR_ARGUMENT if `dtype` is bool.
+ * Returns a tensor with the elements 0, 1, 2, ... in row-major order. Numbers that `dtype` cannot represent are rounded
+ * (floating-point types) or wrap around (integer types). Fails with LS_ERR_ARGUMENT if `dtype` is bool.
  */
 LS_API ls_tensor *ls_arange(ls_shape shape, ls_dtype dtype);
 /**

@@ -78,8 +78,8 @@ struct ls_trial_state {
      *   history (torchbearer's STOP_TRAINING).
      * - If set during or after validation, the epoch ends as usual.
      * - If set in on_end_training, the run writes no further checkpoint: a checkpoint that is due but waits for the
-     *   previous one, and `save` in on_end_training, are dropped with a warning. To write a last checkpoint, set both
-     *   in on_step_training.
+     *   previous one, and `save` in on_end_training, are dropped with a warning. To write a last checkpoint, set `stop`
+     *   and `save` in on_step_training.
      * - Calling ls_trial_run again continues the training.
      */
     bool stop;
@@ -231,8 +231,8 @@ typedef struct ls_trial_options {
      * `endless` is set.
      */
     int64_t train_steps;
-    int64_t validate_steps; /**< the same for each validation */
-    int64_t evaluate_steps; /**< the same for ls_trial_evaluate and ls_trial_predict */
+    int64_t validate_steps; /**< number of batches in each validation, like `train_steps` */
+    int64_t evaluate_steps; /**< number of batches in ls_trial_evaluate and ls_trial_predict */
     bool endless;           /**< with train_steps: an epoch begins at the loader's position after the previous epoch */
     int64_t max_steps;      /**< total number of training steps after which a run ends; the epoch then ends with its
                                validation, even if it is incomplete; 0 means no limit */
@@ -274,16 +274,17 @@ typedef struct ls_trial_options {
     /**
      * Outer optimizer of the model, for local SGD and DiLoCo (ls_outer_new); borrowed. NULL selects none.
      *
-     * - The trial calls ls_outer_step after each training step.
+     * - The trial calls ls_outer_step after each training step. Every `.steps` calls (ls_outer_options), this function
+     *   runs an outer step, after which the parameters are equal on all ranks.
      * - It calls ls_outer_sync at the end of the training of each epoch, before validation, and after a hook has
      *   stopped the run.
-     * - A checkpoint within an epoch, even after a signal, waits for the next outer step. Checkpoints contain the state
-     *   of every rank's optimizer, and the momentum of the outer optimizer.
+     * - A checkpoint that is due within an epoch, even after a signal, is written after the next outer step.
+     *   Checkpoints contain the state of every rank's optimizer, and the momentum of the outer optimizer.
      */
     ls_outer *outer;
     /**
-     * Captures the default step at the first batch, and replays it (step.h; experimental). Small models train faster,
-     * with the same bits.
+     * Captures the default step at the first batch, and replays it (step.h; experimental). Small models train faster.
+     * The results are bit-identical to the results without capture.
      *
      * - Batches with other shapes, such as the smaller last batch of an epoch, run the step as usual. A batch with more
      *   samples than the captured batch is captured instead.

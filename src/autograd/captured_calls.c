@@ -92,7 +92,8 @@ void ls_capture_call_end(ls_capture *capture, ls_status status, ls_status (*run)
     library_call *call = ls_capture_add_call(capture, run_library_call, sizeof *call);
     if (call != NULL) {
         *call = (library_call){.run = run, .object = object};
-        capture->calls[capture->call_count - 1].operation = NULL; /* its messages name the call */
+        capture->calls[capture->call_count - 1].operation =
+            NULL; /* the call's error messages already contain its name */
     }
 }
 

@@ -7,7 +7,7 @@
 /* A tensor that exists before the step and is an input of its operations. */
 typedef struct captured_input {
     ls_tensor *tensor; /* held */
-    const void *data;  /* its first element */
+    const void *data;  /* the tensor's first element */
     const char *operation;
     int argument; /* from 1 */
     bool needs_grad;
@@ -15,11 +15,11 @@ typedef struct captured_input {
     bool in_program; /* the program or a scope holds a reference */
     /* of a leaf */
     bool zeroed;     /* the step clears the gradient before it uses it */
-    bool has_before; /* it had a gradient before the step */
+    bool has_before; /* the leaf had a gradient before the step */
     uint64_t given;  /* ls_leaf.given before the step */
     const ls_tensor *gradient;
     const void *gradient_data;
-    bool settled; /* the ranks have agreed whether it has a gradient; these are the values at that time */
+    bool settled; /* the ranks have agreed whether the leaf has a gradient; the next two fields are from that time */
     bool has_settled;
     uint64_t given_settled;
 } captured_input;
@@ -32,8 +32,8 @@ typedef struct captured_modes {
 
 /* The recorded calls of an exchange of data between ranks. */
 typedef struct captured_exchange {
-    int begin; /* index of its first call; equal to `call` if it has no earlier calls */
-    int call;  /* index of its last call */
+    int begin; /* index of the exchange's first call; equal to `call` if there are no earlier calls */
+    int call;  /* index of the exchange's last call */
     void (*notify)(void *object, bool begun);
     void *object;
 } captured_exchange;

@@ -157,7 +157,7 @@ static ls_status check_objects(const ls_step *step) {
     const captured_modes modes = modes_of(ls_thread_present);
     if (modes.no_grad != step->modes.no_grad || modes.autocast != step->modes.autocast) {
         return ls_fail(LS_ERR_STATE, "ls_step_replay: ls_no_grad or ls_autocast have changed since ls_step_capture: "
-                                     "call it in the same mode, or set the mode in the function");
+                                     "call ls_step_replay in the same mode, or set the mode in the function");
     }
     for (int i = 0; i < step->input_count; i++) {
         LS_TRY(check_tensor(&step->inputs[i]));
@@ -285,8 +285,10 @@ static ls_status finish(ls_step *step) {
 
 static ls_status check_caller(const char *call, const ls_thread_state *thread) {
     if (thread->capture != NULL) {
-        ls_capture_refuse(thread->capture, call, "is called inside a step that is captured: capture one of both steps");
-        return ls_fail(LS_ERR_STATE, "%s: called inside a step that is captured: capture one of both steps", call);
+        ls_capture_refuse(thread->capture, call,
+                          "is called inside a step that is captured: capture only one of the two steps");
+        return ls_fail(LS_ERR_STATE, "%s: called inside a step that is captured: capture only one of the two steps",
+                       call);
     }
     return thread->walking == NULL
                ? LS_OK

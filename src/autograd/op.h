@@ -109,8 +109,8 @@ struct ls_op {
     size_t kernel_backward;
     bool saves_output; /* the backward rule reads the output, which is saved[0] while the rule runs */
     bool communicates; /* if a gradient reaches the node on one rank, the backward rule runs on all ranks, with zeros on
-                          the others; the node holds its output. It lives until it is walked, until no rank can reach
-                          it, or until the outermost scope ends with no other node on the tape */
+                          the other ranks; the node holds its output. The node lives until it is walked, until no rank
+                          can reach it, or until the outermost scope ends with no other node on the tape */
     /*
      * For a communicating operation: raises *reach from this rank's value to the maximum over the ranks of the call. If
      * the maximum is LS_REACH_FAILED, all ranks fail with the first rank's cause. If `agree` is NULL, the backward rule
@@ -142,7 +142,7 @@ struct ls_node {
     bool sums_samples;
     bool divides;      /* a mean over samples with its own divisor */
     bool has_constant; /* an input without history was computed from this rank's samples */
-    bool of_gradient;  /* of the call */
+    bool of_gradient;  /* copied from the call */
     uint8_t rounds_to; /* rounds_to of the call: an ls_dtype */
     bool depends;      /* gradients of the inputs depend on values that in turn depend on leaves */
     bool weighed;      /* the gradient of the output is multiplied by parameters.number[LS_NODE_WEIGHT] */
@@ -330,9 +330,9 @@ struct ls_leaf {
     int uses;              /* number of node inputs, on all tapes, that are this leaf */
     int remaining;         /* number of these inputs that the current pass has not passed yet */
     bool has_gradient;     /* if false, the next gradient overwrites `gradient`, and ls_grad returns NULL */
-    bool touched;          /* the current pass has given it a gradient, but has not called its hooks yet */
+    bool touched;          /* the current pass has given the leaf a gradient, but has not called the leaf's hooks yet */
     bool listed;           /* in the list of leaves touched by the current pass */
-    bool fresh;            /* it had no gradient before the current pass */
+    bool fresh;            /* the leaf had no gradient before the current pass */
     bool shard;            /* this rank has only its own elements of the gradient (ls_sharding), so ls_grad fails */
     bool open;   /* for a shard: all elements of the gradient are on this rank, for the module's backward pass */
     bool lent;   /* ls_grad has returned the gradient: the program may have computed with it */

@@ -32,7 +32,7 @@ ls_status ls_refuse_changed(const char *call, const ls_tensor *tensor, bool resu
  */
 bool ls_tape_communicates(void);
 
-/* Replaces the node of a tensor after the real node was walked. */
+/* A placeholder: the node of a tensor whose own node was discarded (ls_tape_discard). */
 extern ls_tape_link ls_tape_walked;
 
 /*

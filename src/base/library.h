@@ -15,7 +15,7 @@ typedef struct ls_library {
     const char *functions[LS_LIBRARY_FUNCTIONS]; /* NULL after the last */
     int required; /* number of leading functions that the library must have; 0 means all */
     void *pointers[LS_LIBRARY_FUNCTIONS];
-    atomic_int state; /* 0: not tried yet */
+    atomic_int state; /* 0 if not tried yet */
     char failure[256];
 } ls_library;
 

@@ -227,7 +227,7 @@ static ls_status read_cluster(const bench_values *values, ls_bench_cluster *clus
         if (given[i].given && given[i].models != (values->simulate != 0)) {
             return ls_fail(LS_ERR_ARGUMENT, "lockstep bench: --%s %s", given[i].name,
                            given[i].models ? "is for --simulate P"
-                                           : "does not go with --simulate, which starts no ranks");
+                                           : "cannot be combined with --simulate, which starts no ranks");
         }
     }
     if (values->simulate == 0) {
@@ -475,7 +475,7 @@ const ls_command ls_bench_command = {
         "  lockstep bench broadcast --json | python3 plot.py\n"
         "  lockstep bench allreduce --backend tcp -n 8 --algorithm all   compare the algorithms\n"
         "  lockstep run -n 2 --no-bind lockstep bench allreduce    inside a job, without -n: a rank of the job\n"
-        "  mpirun -np 2 lockstep bench allreduce                   the same\n"
+        "  mpirun -np 2 lockstep bench allreduce                   the same under mpirun\n"
         "  lockstep bench allreduce --simulate 1024 --latency 2us --bandwidth 12GB/s\n"
         "\n"
         "columns, and the keys of --json (collective backend ranks bytes iterations median_us p10_us p90_us\n"

@@ -11,8 +11,8 @@
 #include "comm/transport/simulated/driver.h"
 #include "comm/waiting.h"
 
-#define NEVER_S 1e9                  /* seconds, on the clock of the simulation */
-#define LOOK_NS UINT64_C(1000000000) /* the same */
+#define NEVER_S 1e9                  /* in seconds of simulated time */
+#define LOOK_NS UINT64_C(1000000000) /* in nanoseconds of simulated time */
 #define CONTENT ((size_t)65536)      /* more than the inline payload of the agreement */
 
 /* ---- numbers with units ------------------------------------------------------------------------------------------ */

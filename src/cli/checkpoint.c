@@ -339,8 +339,8 @@ const ls_command ls_checkpoint_command = {
              "                     the parts of a model that is sharded over ranks are joined;\n"
              "                     with --hdf5, to an HDF5 file, which h5py reads\n"
              "\n"
-             "PATH is a checkpoint, or a folder of checkpoints, which selects the newest complete one. show also\n"
-             "accepts a safetensors file, such as a file of weights, and diff accepts two such files.\n",
+             "PATH is a checkpoint, or a folder of checkpoints, which selects the newest complete checkpoint.\n"
+             "show also accepts a safetensors file, such as a file of weights, and diff accepts two such files.\n",
     .notes = "examples:\n"
              "  lockstep checkpoint ls run1\n"
              "  lockstep checkpoint diff run1/epoch-000003-step-0000000300 run2/epoch-000003-step-0000000300\n"
@@ -362,8 +362,7 @@ const ls_command ls_checkpoint_command = {
              "  export    checkpoint, file\n"
              "\n"
              "exit status:\n"
-             "  0    it is well, or the same     1    damaged, different, not to be read     2    the command line is "
-             "wrong\n",
+             "  0    undamaged, or equal     1    damaged, different, or unreadable     2    wrong command line\n",
     .options = options,
     .option_count = sizeof options / sizeof options[0],
     .list_values = list_values,

@@ -2,14 +2,14 @@
  * cli: the `lockstep` command. Programs do not link it.
  *
  *   main.c       selects the subcommand              options.c      options of a subcommand: parsing, --help
- *   commands.c   the table of subcommands            manual/        writes man pages and the completion of shells
+ *   commands.c   the table of subcommands            manual/        writes man pages and shell completions
  *   run.c        `lockstep run`: checks, restarts    program.c      the file of PROGRAM
  *   job.c        one start of N ranks, to their end  process.c      the process of a rank
  *   job_report.c the report about a failed job       rank.c         descriptors and environment of a rank
  *   relay.c      output of ranks, line by line       tree.c         all processes of the job on this machine
  *   lines.c      selection of the lines to print     outlet.c       the two outputs of the launcher
  *   cores.c      cores of each rank                  environment.c  environment variables of a rank
- *   guard.c      ends the processes of a job whose launcher was killed
+ *   guard.c      terminates the processes of a job whose launcher was killed
  *   nodes.c      several machines, one launcher on each: meeting and starting; nodes_events.c: while ranks run;
  *                node_message.c: messages between launchers
  *   checkpoint.c `lockstep checkpoint`: inspects checkpoints, see checkpoint.h

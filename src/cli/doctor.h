@@ -71,7 +71,7 @@ typedef struct ls_doctor_check {
     const char *name;  /* the key of the check's first fact */
     const char *group; /* the section of the check's facts; rows of the same group are consecutive */
     void (*run)(ls_doctor_report *report, const struct ls_doctor_check *check);
-    const void *data; /* for `run`; NULL: none */
+    const void *data; /* for `run`; may be NULL */
 } ls_doctor_check;
 
 /* The tables of checks. Each ends with a row without a name. */

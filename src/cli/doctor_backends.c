@@ -91,7 +91,7 @@ static void keep_complaints(char *text) {
 static bool run_self_test(const char *backend, int ranks, const char *launcher, char *reason, size_t capacity) {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0) {
-        snprintf(reason, capacity, "no pipe to hear from it");
+        snprintf(reason, capacity, "cannot create a pipe for the self-test");
         return false;
     }
     const pid_t pid = fork();
@@ -146,7 +146,7 @@ static void explain_absence(const backend_row *row, const void *library, char *r
     if (library == NULL && row->library != NULL) {
         snprintf(reason, capacity, "%s is not installed: install %s", row->library, row->package);
     } else {
-        snprintf(reason, capacity, "%s%s", library != NULL ? "its library is installed, but " : "", ls_error_message());
+        snprintf(reason, capacity, "%s%s", library != NULL ? "the library is installed, but " : "", ls_error_message());
     }
 }
 
@@ -185,7 +185,7 @@ static void check_backend(ls_doctor_report *report, const ls_doctor_check *check
     const bool passed = available && run_self_test(name, row->ranks, NULL, reason, sizeof reason);
     const bool without_gpu = row->gpus && available && !passed && keep_missing_gpu(name, reason, sizeof reason);
     if (row->gpus && passed) {
-        snprintf(reason, sizeof reason, "its collectives on GPUs, by no self-test of this command's");
+        snprintf(reason, sizeof reason, "the self-test does not use GPUs");
     }
     const backend_outcome outcome = {.name = name,
                                      .available = available && !without_gpu,
@@ -252,14 +252,14 @@ static bool is_own(const flavour *self, const char *path) {
 static bool find_launcher(const flavour *self, char path[PATH_MAX], char *reason, size_t capacity) {
     int exit_status = 0;
     if (getenv("OMPI_COMM_WORLD_RANK") != NULL || getenv("PMI_RANK") != NULL) {
-        snprintf(reason, capacity, "within an MPI job, its launchers cannot start another job");
+        snprintf(reason, capacity, "an MPI launcher cannot start another job within an MPI job");
         return false;
     }
     if (ls_program_find(self->launcher, path, &exit_status) == LS_OK ||
         (ls_program_find("mpirun", path, &exit_status) == LS_OK && is_own(self, path))) {
         return true;
     }
-    snprintf(reason, capacity, "there is no %s in PATH, and no mpirun that belongs to it", self->launcher);
+    snprintf(reason, capacity, "neither %s nor an mpirun of the same MPI library is in PATH", self->launcher);
     return false;
 }
 
@@ -304,7 +304,7 @@ static void check_mpi(ls_doctor_report *report, const ls_doctor_check *check) {
             outcome.broken = true;
             snprintf(broken, sizeof broken, "%s", ls_error_message());
         } else if (installed) {
-            snprintf(absent, sizeof absent, "its library is installed, but %s", ls_error_message());
+            snprintf(absent, sizeof absent, "the library is installed, but %s", ls_error_message());
             ls_report_append(version, sizeof version, " ", "(no module)");
         }
     }

@@ -64,7 +64,7 @@ static void examine_in_child(gpu_report *found) {
     int ends[2];
     memset(found, 0, sizeof *found);
     if (pipe(ends) != 0) {
-        snprintf(found->reason, sizeof found->reason, "no pipe to hear from a process that looks for GPUs");
+        snprintf(found->reason, sizeof found->reason, "cannot create a pipe for the process that searches for GPUs");
         return;
     }
     const pid_t pid = fork();
@@ -87,8 +87,8 @@ static void examine_in_child(gpu_report *found) {
     if (pid > 0 && WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM) {
         snprintf(found->reason, sizeof found->reason, "CUDA has not answered within %d s", MOST_SECONDS);
     } else {
-        snprintf(found->reason, sizeof found->reason, "looking for GPUs %s%s",
-                 pid > 0 && WIFSIGNALED(status) ? "was ended by: " : "failed",
+        snprintf(found->reason, sizeof found->reason, "the search for GPUs %s%s",
+                 pid > 0 && WIFSIGNALED(status) ? "was terminated by a signal: " : "failed",
                  pid > 0 && WIFSIGNALED(status) ? strsignal(WTERMSIG(status)) : "");
     }
 }

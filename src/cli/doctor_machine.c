@@ -35,7 +35,7 @@ static double read_quota(void) {
 typedef struct usable_cores {
     int count;
     int physical;
-    json_t *list;    /* their numbers */
+    json_t *list;    /* numbers of the cores */
     char text[LINE]; /* the same list as text, such as "0-3,8" */
 } usable_cores;
 
@@ -101,8 +101,8 @@ static void check_usable(ls_doctor_report *report, const ls_doctor_check *check)
     }
     if (quota > 0.0 && quota < usable.count) {
         ls_report_note(report,
-                       "the control group allows the time of %.2f cores: ranks that wait for each other will be "
-                       "halted now and then",
+                       "the control group limits this process to the time of %.2f cores: the kernel will pause ranks "
+                       "at times, and other ranks then wait for them",
                        quota);
     }
 }
@@ -186,9 +186,10 @@ static void check_open_files(ls_doctor_report *report, const ls_doctor_check *ch
 
 /* Checks whether the setting of the Yama module allows a rank to read another rank's memory (process_vm_readv). */
 static void check_ptrace(ls_doctor_report *report, const ls_doctor_check *check) {
-    static const char *const meanings[] = {
-        "ranks may read each other's memory", "ranks may not read each other's memory without being asked (Yama)",
-        "only root may read other processes' memory (Yama)", "nobody may read other processes' memory (Yama)"};
+    static const char *const meanings[] = {"ranks may read each other's memory",
+                                           "ranks may read each other's memory only with the owner's permission (Yama)",
+                                           "only root may read other processes' memory (Yama)",
+                                           "nobody may read other processes' memory (Yama)"};
     char line[LINE];
     if (!ls_report_read_line("/proc/sys/kernel/yama/ptrace_scope", line, sizeof line)) {
         ls_report_fact(report, check->name, json_null(), "none: %s", meanings[0]);

@@ -122,17 +122,18 @@ static void check_other_machines(ls_doctor_report *report, const ls_doctor_check
 
 static void judge_host(ls_doctor_report *report, const char *host, int found, int here, int outward) {
     if (found == 0) {
-        ls_report_note(report,
-                       "the own host name '%s' does not resolve: give MASTER_ADDR as an address, or put the name in "
-                       "/etc/hosts",
-                       host);
+        ls_report_note(
+            report,
+            "this machine's host name '%s' does not resolve: give MASTER_ADDR as an address, or put the name in "
+            "/etc/hosts",
+            host);
     } else if (here == 0) {
-        ls_report_note(report, "the own host name '%s' resolves to an address that no interface of this machine has",
-                       host);
+        ls_report_note(
+            report, "this machine's host name '%s' resolves to an address that no interface of this machine has", host);
     } else if (outward == 0) {
         ls_report_note(report,
-                       "the own host name '%s' resolves to this machine's loopback alone: as MASTER_ADDR it serves "
-                       "ranks of this machine only",
+                       "this machine's host name '%s' resolves only to loopback: as MASTER_ADDR, it works only for "
+                       "ranks on this machine",
                        host);
     }
 }
@@ -175,8 +176,7 @@ static void check_host(ls_doctor_report *report, const ls_doctor_check *check) {
                        : "nowhere");
     judge_host(report, host, found, here, outward);
     if (seconds > 1.0) {
-        ls_report_note(report, "looking up the own host name took %.1f s: its name server does not answer well",
-                       seconds);
+        ls_report_note(report, "the lookup of this machine's host name took %.1f s: the name server is slow", seconds);
     }
     freeifaddrs(interfaces);
 }

@@ -195,7 +195,7 @@ static void check_environment(ls_doctor_report *report, const ls_doctor_check *c
     }
     ls_job job;
     if (ls_job_read(&job, NULL) != LS_OK) {
-        ls_report_note(report, "a program started with this environment does not find its job: %s", ls_error_message());
+        ls_report_note(report, "a program started in this environment cannot join its job: %s", ls_error_message());
     }
 }
 

@@ -10,7 +10,7 @@
 #include <sys/types.h>
 
 typedef struct ls_guard {
-    pid_t pid; /* 0: none */
+    pid_t pid; /* 0 if there is no guard */
     int pipe;  /* the guard wakes up when this end is closed */
 } ls_guard;
 

@@ -44,8 +44,8 @@ typedef struct job {
     char notice[256];  /* a line to print when no write is in progress */
     ls_nodes_events events;
     ls_relay relay;
-    bool explained;  /* the line of the failed rank, plus `remark`, explains the failure */
-    char remark[64]; /* that rest */
+    bool explained;  /* the failed rank's own line, plus `remark`, explains the failure */
+    char remark[64]; /* addition to the line in which the failed rank printed its reason */
 } job;
 
 /* ---- ending ------------------------------------------------------------------------------------------------------ */
@@ -117,7 +117,7 @@ static bool wants_restart(void *user) {
            self->launch.restarts < self->options->most_restarts;
 }
 
-/* After all ranks have ended, ends the processes that they left behind. Then the job is done. */
+/* After all ranks have exited, terminates the processes that they left behind. Then the job is done. */
 static void settle(job *self) {
     if (self->supervisor.running > 0 || self->supervisor.settled) {
         return;
@@ -477,7 +477,7 @@ static void conclude(job *self, ls_job_outcome *outcome) {
     print_notice(self);
     outcome->exit_status = exit_status_of(self);
     if (has_lost_output(self)) {
-        ls_outlet_print(&self->relay.error, "lockstep: cannot write what the ranks print to standard output: %s",
+        ls_outlet_print(&self->relay.error, "lockstep: cannot write the output of the ranks to standard output: %s",
                         strerror(self->relay.output.failure));
     }
     const ls_failure *failure = &self->supervisor.verdict.failure;
@@ -528,7 +528,7 @@ static void close_job(job *self) {
     }
 }
 
-/* Ends the ranks that have started, because a rank on this node or another node failed to start. */
+/* Terminates the ranks that have started, because a rank on this node or another node failed to start. */
 static void give_up(job *self, const char *reason) {
     if (self->options->nodes != NULL) {
         ls_failure failure = {.rank = -1};

@@ -13,7 +13,7 @@
 
 typedef struct ls_job_options {
     const char *path;  /* the program's file */
-    char *const *argv; /* its arguments, beginning with its name */
+    char *const *argv; /* the program's arguments, beginning with its name */
     const ls_cores *cores;
     const ls_gpus *gpus;   /* NULL if ranks see all GPUs that this process sees */
     int ranks;             /* here */

@@ -23,8 +23,9 @@ static void describe_end(int wait_status, char *text, size_t size) {
         }
     } else {
         snprintf(text, size, "%s %d",
-                 WEXITSTATUS(wait_status) == LS_EXIT_STOPPED ? "has stopped, to go on later: it exited with status"
-                                                             : "exited with status",
+                 WEXITSTATUS(wait_status) == LS_EXIT_STOPPED
+                     ? "has stopped in order to resume later: it exited with status"
+                     : "exited with status",
                  WEXITSTATUS(wait_status));
     }
 }
@@ -74,11 +75,11 @@ static void describe_others(const ls_job_report *report, char *text, size_t size
     const int ended = report->ended;
     text[0] = '\0';
     if (ended > 0 && report->nodes > 1) {
-        snprintf(text, size, "; %d %s ended", ended, ended == 1 ? "rank here was" : "ranks here were");
+        snprintf(text, size, "; %d %s terminated", ended, ended == 1 ? "rank here was" : "ranks here were");
     } else if (ended == 1) {
-        snprintf(text, size, "; the other was ended");
+        snprintf(text, size, "; the other rank was terminated");
     } else if (ended > 1) {
-        snprintf(text, size, "; the other %d were ended", ended);
+        snprintf(text, size, "; the other %d ranks were terminated", ended);
     }
 }
 

@@ -13,7 +13,7 @@ struct ls_held_line {
     ls_held_line *next;
     ls_line_source *source;
     double time;
-    const char *remark; /* NULL: none */
+    const char *remark; /* NULL if there is no remark */
     size_t size;
     char data[];
 };

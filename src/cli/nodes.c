@@ -190,7 +190,7 @@ static const char *judge(const ls_nodes *nodes, const ls_node_message *message, 
     }
     if (node < 1 || node >= total) {
         snprintf(why, capacity, "%.63s was started with --node-rank %d, which is %s", message->text, node,
-                 node == 0 ? "this node's" : "none of the job's");
+                 node == 0 ? "this node's number" : "not a node of the job");
         return why;
     }
     if (nodes->others[node].link != NULL) {
@@ -287,7 +287,7 @@ static void gather_once(gathering *self, struct pollfd *polls, ls_deadline until
             listen_to(self, &self->pending[i]);
         }
         if (self->pending[i] != NULL && self->pending[i]->fd >= 0 && ls_deadline_passed(self->pending[i]->deadline)) {
-            refuse(self, self->pending[i], "it says nothing");
+            refuse(self, self->pending[i], "it sends nothing");
         }
     }
     sweep(self);

@@ -8,7 +8,7 @@
  *   join              ----------->
  *                     <-----------      start       as soon as all have joined, and at each restart
  *   failed            ----------->
- *                     <-----------      end         the verdict, the same for all; every node ends its ranks
+ *                     <-----------      end         the verdict, the same for all; every node terminates its ranks
  *   done              ----------->                  no process is left on this node
  *                     <-----------      over        when all nodes are done
  */
@@ -26,7 +26,7 @@ typedef struct ls_nodes_options {
     int node;               /* this one */
     int ranks;              /* here */
     const char *rendezvous; /* "HOST:PORT": the address on which node 0 listens */
-    const char *key;        /* text; NULL: none */
+    const char *key;        /* text; NULL if there is no key */
     double timeout;         /* seconds to wait for a missing or silent node */
     double grace;           /* seconds for the ranks to end after a failure */
 } ls_nodes_options;

@@ -107,8 +107,7 @@ static void lose(ls_remote_node *node, const char *why) {
 /* Stops waiting for a node. */
 static void abandon(ls_remote_node *node, const char *why) {
     char line[256];
-    snprintf(line, sizeof line, "lockstep: node %d on %s is not waited for any longer: %s", node->number, node->host,
-             why);
+    snprintf(line, sizeof line, "lockstep: no longer waiting for node %d on %s: %s", node->number, node->host, why);
     node->nodes->events->print(node->nodes->events->user, line);
     lose(node, why);
 }
@@ -117,7 +116,7 @@ static void abandon(ls_remote_node *node, const char *why) {
 static void on_silence(uv_timer_t *timer) {
     ls_nodes *nodes = timer->data;
     char why[96];
-    snprintf(why, sizeof why, "it says nothing, %g s after the job has failed (is it stopped?)",
+    snprintf(why, sizeof why, "it has sent nothing for %g s since the job failed (is it stopped?)",
              nodes->options.timeout + nodes->options.grace);
     decide_suspect(nodes);
     for (int i = 0; i < nodes->count && !nodes->over; i++) {
@@ -139,8 +138,7 @@ static void on_pulse(uv_timer_t *timer) {
         ls_remote_node *node = &nodes->others[nodes->first + i];
         if (node->watched && !node->done && node->queries == QUERIES) {
             char why[96];
-            snprintf(why, sizeof why, "its launcher has not answered for %g s (is it stopped?)",
-                     nodes->options.timeout);
+            snprintf(why, sizeof why, "it has not answered for %g s (is it stopped?)", nodes->options.timeout);
             abandon(node, why);
         } else if (node->watched && !node->done) {
             node->queries++;

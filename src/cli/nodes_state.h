@@ -28,7 +28,7 @@ struct ls_nodes {
                                entry, for node 0 */
     int first, count;       /* range of the entries for other nodes */
     uv_loop_t *loop;
-    const ls_nodes_events *events; /* NULL: no ranks run */
+    const ls_nodes_events *events; /* NULL if no ranks run */
     bool failing;                  /* the start has failed, as far as this node knows */
     ls_verdict verdict;            /* decided by node 0, or by a signal */
     uv_timer_t blame;              /* on node 0: the time at which the suspect becomes the first failure */

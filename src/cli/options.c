@@ -109,8 +109,8 @@ static ls_status fail_option(const ls_command *command, const char *typed, int c
     const ls_cli_option *option = option_of_code(command, optopt);
     const bool is_long = strncmp(typed, "--", 2) == 0;
     if (code == ':') {
-        return ls_fail(LS_ERR_ARGUMENT, "lockstep %s: %s needs its %s (usage: lockstep %s %s)", command->name, typed,
-                       option->argument, command->name, command->usage);
+        return ls_fail(LS_ERR_ARGUMENT, "lockstep %s: %s requires the argument %s (usage: lockstep %s %s)",
+                       command->name, typed, option->argument, command->name, command->usage);
     }
     if (is_long && (option != NULL || optopt == HELP_CODE)) {
         return ls_fail(LS_ERR_ARGUMENT, "lockstep %s: %s: this option takes no value", command->name, typed);

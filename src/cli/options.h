@@ -18,7 +18,7 @@ typedef enum ls_option_kind {
 
 typedef struct ls_cli_option {
     const char *name; /* without dashes */
-    char letter;      /* 0: none */
+    char letter;      /* 0 if the option has no letter */
     ls_option_kind kind;
     const char *argument; /* the name of the option's argument in --help; NULL for flags */
     size_t offset;        /* offset of the option's field in the subcommand's values struct */

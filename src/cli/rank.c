@@ -199,7 +199,7 @@ static ls_status open_descriptors(ls_rank *rank, const ls_launch *launch, int fd
 
 static ls_status fail_start(const ls_job_options *options, int rank, int error, int *exit_status) {
     *exit_status = error == ENOENT ? LS_EXIT_NOT_FOUND : LS_EXIT_CANNOT_EXECUTE;
-    const char *hint = error == ENOENT    ? " (the interpreter that its first line or its header names is missing)"
+    const char *hint = error == ENOENT    ? " (the interpreter that the file's first line or header names is missing)"
                        : error == ENOEXEC ? " (a script needs a first line like #!/bin/sh)"
                                           : "";
     return ls_fail(LS_ERR_IO, "lockstep run: cannot start '%s' as rank %d: %s%s", options->path, rank, strerror(error),

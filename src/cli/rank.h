@@ -17,7 +17,7 @@ typedef struct ls_rank {
     int pidfd;       /* readable when the process has ended; -1 if not open */
     int rank;        /* in the world */
     int local_rank;
-    pid_t pid; /* 0: not started */
+    pid_t pid; /* 0 if not started */
     bool running;
     int wait_status;
     int report_fd;         /* the descriptor on which the rank reports the reason of its failure; -1 if not open */

@@ -29,7 +29,7 @@ typedef struct ls_relay_options {
 
 typedef struct ls_relay_stream {
     uv_poll_t poll; /* first member: libuv returns a pointer to it */
-    int fd;         /* -1: not open */
+    int fd;         /* -1 if not open */
     ls_line_source source;
     ls_relay *relay;
     bool prompts; /* the output is a terminal, so incomplete lines are forwarded promptly */

@@ -16,14 +16,14 @@
 enum { MOST_RANKS = 4096, MOST_RESTARTS = 1000000, MOST_GRACE = 86400, KEY_TEXT = LS_KEY_CAPACITY + 1 };
 
 typedef struct run_values {
-    int ranks; /* 0: not given */
+    int ranks; /* 0 if not given */
     bool no_bind;
     bool prefix;
     double grace;
     int most_restarts;
     const char *output_dir;
-    int nodes; /* 0: not given */
-    int node;  /* -1: not given */
+    int nodes; /* 0 if not given */
+    int node;  /* -1 if not given */
     const char *rendezvous;
     const char *key_file;
     const char *interface;
@@ -41,7 +41,7 @@ static const ls_cli_option options[] = {
     {"gpus", 0, LS_OPTION_TEXT, "each|none", offsetof(run_values, gpus), 0, 0,
      "each: each rank gets one GPU, as its cuda:0;\nnone: each rank sees all GPUs (each)"},
     {"grace", 0, LS_OPTION_SECONDS, "SECONDS", offsetof(run_values, grace), 0, MOST_GRACE,
-     "time between SIGTERM and SIGKILL when ranks are ended\n(5)"},
+     "time between SIGTERM and SIGKILL when the launcher\nterminates ranks (5)"},
     {"max-restarts", 0, LS_OPTION_COUNT, "K", offsetof(run_values, most_restarts), 0, MOST_RESTARTS,
      "start the job again, at most K times, after a rank has\nfailed (0); not after exit status 75"},
     {"nnodes", 0, LS_OPTION_COUNT, "M", offsetof(run_values, nodes), 1, MOST_RANKS,
@@ -296,7 +296,7 @@ const ls_command ls_run_command = {
     .about = "Starts PROGRAM as N ranks on this machine, and waits for them. For a job on several machines, give the\n"
              "same command on each machine. The ranks find each other with ls_init. The machines must share the\n"
              "folder of checkpoints, such as one on NFS. Messages call a machine a node, numbered by --node-rank.\n"
-             "If a rank fails, the launcher ends the other ranks. The last lines on standard error name the failed\n"
+             "If a rank fails, the launcher terminates the other ranks. The last lines on standard error name the\n"
              "rank and the reason.\n"
              "Ctrl-C reaches each rank once. Ranks that still run after the grace time are killed; a second Ctrl-C\n"
              "kills them immediately. No process of the job survives the launcher.\n",
@@ -328,7 +328,7 @@ const ls_command ls_run_command = {
         "  0    all ranks exited with 0        126  PROGRAM is not executable\n"
         "  2    wrong command line             127  PROGRAM does not exist\n"
         "  75   a rank stopped in order to resume from its checkpoint later (LS_EXIT_STOPPED)\n"
-        "  130  ended by Ctrl-C (143 by SIGTERM)\n"
+        "  130  interrupted by Ctrl-C (143 by SIGTERM)\n"
         "  otherwise the status of the first failed rank, or 128 plus the number of the signal that killed it\n",
     .options = options,
     .option_count = sizeof options / sizeof options[0],

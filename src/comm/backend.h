@@ -122,11 +122,11 @@ ls_status ls_call_check_threads(const ls_call *call);
 /* Why a rank makes no more calls on a communicator. */
 typedef enum ls_leave_reason {
     LS_LEAVE_NONE = 0,
-    LS_LEAVE_FREED,     /* it freed the communicator */
-    LS_LEAVE_FINALIZED, /* it called ls_finalize */
-    LS_LEAVE_EXITED,    /* its process exits without calling ls_finalize */
-    LS_LEAVE_FAILED,    /* it aborted after a failure */
-    LS_LEAVE_MPI_ENDED  /* it called MPI_Finalize, and still has the communicator */
+    LS_LEAVE_FREED,     /* the rank freed the communicator */
+    LS_LEAVE_FINALIZED, /* the rank called ls_finalize */
+    LS_LEAVE_EXITED,    /* the rank's process exits without calling ls_finalize */
+    LS_LEAVE_FAILED,    /* the rank aborted after a failure */
+    LS_LEAVE_MPI_ENDED  /* the rank called MPI_Finalize, and still has the communicator */
 } ls_leave_reason;
 
 /* Begins a call without waiting. The backend copies `call` if necessary. After LS_OK, the caller calls progress

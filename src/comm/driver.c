@@ -10,7 +10,7 @@
 #include "comm/threads.h"
 #include "comm/work.h"
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the next two */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects `drives` and `driver` */
 static int drives;                                       /* number of driven communicators */
 static pthread_t driver;
 static atomic_bool ends;

@@ -32,7 +32,7 @@ typedef struct ls_match_message ls_match_message;
 struct ls_match_receipt {
     ls_match_receipt *next;
     ls_call call; /* `root` becomes the sender when the receive claims a message */
-    bool claimed; /* its message has arrived or is arriving */
+    bool claimed; /* the message for this receive has arrived or is arriving */
     bool arrived;
     bool refused; /* the message's count or dtype differs from the receive's */
     ls_match_header header;

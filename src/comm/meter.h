@@ -8,7 +8,7 @@ typedef struct ls_comm_meter {
     int users;      /* number of callers that want the time measured; 0 disables the measurement */
     uint64_t calls; /* number of calls on communicators, including sends and receives; always counted */
     uint64_t bytes; /* size of the elements in these calls: see ls_timer_bytes; always counted */
-    int depth;      /* of calls within calls */
+    int depth;      /* nesting depth: a call may make further calls */
     uint64_t nanoseconds;
 } ls_comm_meter;
 

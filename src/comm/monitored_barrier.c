@@ -66,7 +66,7 @@ static ls_status fail_silent(ls_comm *comm, uint64_t number) {
 }
 
 static uint64_t nanoseconds(double seconds) {
-    return seconds < 1e9 ? (uint64_t)fmax(seconds * 1e9, 1) : 0; /* 0: no limit */
+    return seconds < 1e9 ? (uint64_t)fmax(seconds * 1e9, 1) : 0; /* 0 means no limit */
 }
 
 static ls_status wait_for_all(ls_comm *comm, double seconds, uint64_t number) {

@@ -12,7 +12,8 @@ typedef struct head {
     unsigned char beginning[LS_OBJECT_INLINE];
 } head;
 
-/* Aborts on failure: if this rank is out of memory, the other ranks wait for it in the next call. */
+/* Aborts the communicator on failure: if this rank is out of memory, the other ranks would wait for it in the next
+ * call. */
 static ls_status or_abort(ls_comm *comm, ls_status status) {
     return status == LS_OK ? LS_OK : ls_comm_abort(comm, status);
 }

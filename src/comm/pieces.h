@@ -24,7 +24,7 @@ typedef enum ls_agreed_count {
 /* The rule for overlapping buffers, which must be in place. */
 typedef enum ls_in_place {
     LS_IN_PLACE_OWN = 0,  /* the part that a rank sends to itself begins at the same address in both buffers */
-    LS_IN_PLACE_OR_START, /* the same, or the two buffers begin at the same address */
+    LS_IN_PLACE_OR_START, /* as LS_IN_PLACE_OWN, or the two buffers begin at the same address */
     LS_IN_PLACE_NEVER
 } ls_in_place;
 

@@ -52,7 +52,8 @@ const char *ls_public_name(ls_public_call call);
 extern LS_THREAD_LOCAL ls_public_call ls_public_present
     __attribute__((visibility("hidden"), tls_model("initial-exec")));
 
-/* Enters a public function, or with LS_PUBLIC_NONE a function of the program. Returns the outer one, for ls_public_end.
+/* Enters a public function, or with LS_PUBLIC_NONE a function of the program. Returns the enclosing call, for
+ * ls_public_end.
  */
 static inline ls_public_call ls_public_begin(ls_public_call call) {
     const ls_public_call outer = ls_public_present;

@@ -13,10 +13,10 @@
 enum { LS_REPORT_TEXT = LS_ERROR_CAPACITY + 96 };
 
 typedef struct ls_rank_report {
-    ls_status status; /* LS_OK: nothing was told */
+    ls_status status; /* LS_OK if no failure was reported */
     int rank;
     int failed_rank; /* the world rank whose exit was the cause; this rank if no rank exited; -1 if unknown */
-    int process;     /* that told it */
+    int process;     /* the process that reported the failure */
     char sentence[LS_ERROR_CAPACITY];
 } ls_rank_report;
 

@@ -58,26 +58,26 @@ struct ls_comm {
     size_t scratch_bytes;
     ls_comm_block *blocks;
     ls_store *store; /* borrowed; NULL without a store */
-    char *prefix;    /* prefix of its keys in the store */
+    char *prefix;    /* prefix of the communicator's keys in the store */
     double timeout;
     uint64_t machine;
     char address[LS_ADDRESS_CAPACITY]; /* empty: unknown */
     ls_work *first_queued;
     ls_work *last_queued;
     ls_work *open;
-    size_t unfinished;         /* of these */
-    bool listed;               /* for progress.c: it is in the list of communicators with unfinished work */
-    const void *thread;        /* the thread that last called a function on the communicator while it was listed */
-    struct ls_comm *next_open; /* the next one */
+    size_t unfinished;  /* number of unfinished calls among the works above */
+    bool listed;        /* for progress.c: the communicator is in the list of communicators with unfinished work */
+    const void *thread; /* the thread that last called a function on the communicator while it was listed */
+    struct ls_comm *next_open; /* next communicator in this list */
     ls_work *spare;            /* finished work that was waited for, kept so that a steady state allocates nothing */
-    ls_monitor *monitor;       /* for ls_comm_monitored_barrier; NULL before the first one */
+    ls_monitor *monitor;       /* for ls_comm_monitored_barrier; NULL before its first call */
     void (*on_free)(void *argument, bool failed);
     void *on_free_argument;
     struct ls_comm *root;   /* for leave.c: on a split communicator, the communicator that all splits began with; NULL
-                               once that has been freed */
+                               once the root has been freed */
     struct ls_comm *splits; /* on a root: the communicators that were split from it, directly or indirectly */
-    struct ls_comm *next_split; /* of the same root */
-    int *origins;     /* on a split communicator: its ranks' numbers in the whole; NULL if they are the same */
+    struct ls_comm *next_split; /* next communicator that was split from the same root */
+    int *origins;     /* on a split communicator: the ranks' numbers in the whole; NULL if they are the same */
     bool adopted;     /* the whole is the program's own MPI communicator instead of the world */
     ls_status failed; /* LS_OK until a failed call has revoked the communicator */
     char message[LS_ERROR_CAPACITY];

@@ -123,7 +123,7 @@ static ls_status choose_backend(const ls_job *job, const ls_roster *world, const
     return LS_OK;
 }
 
-/* Runs check_backends. If it fails and the ranks met in a store, waits for the others before leaving the store, so
+/* Runs check_backends. If it fails and the ranks met in a store, waits for the other ranks before leaving the store, so
  * that all ranks can read the requested backends. */
 static ls_status agree_on_backend(const ls_job *job, const ls_roster *world, ls_store *store) {
     const ls_status status = check_backends(job, world);

@@ -16,10 +16,10 @@ typedef struct ls_job {
     char url[LS_URL_CAPACITY]; /* URL of the store; empty for a world of one rank, or if MPI started the ranks */
     int rank, size;
     int local_rank;      /* -1 if determined when the ranks meet */
-    int local_size;      /* 0: the same */
+    int local_size;      /* 0 if determined when the ranks meet */
     double timeout;      /* seconds */
     const char *key;     /* borrowed from the options or the environment; NULL if there is none */
-    const char *backend; /* NULL: whatever fits */
+    const char *backend; /* NULL selects a backend that all ranks can use */
     bool by_mpi;         /* the ranks know each other through MPI */
     bool launched; /* started by Lockstep's launcher or ls_spawn: standard output is line-buffered if it is a pipe */
     ls_comm *mpi;  /* the program's own MPI communicator, on backend mpi; NULL for MPI's world. ls_rendezvous takes

@@ -120,7 +120,7 @@ static void describe_failure(const child *failed, pid_t process, int wait_status
     if (failed->reported) {
         snprintf(text, capacity, "%.960s", failed->report.message);
     } else if (WIFSIGNALED(wait_status)) {
-        snprintf(text, capacity, "process %ld was ended by signal %d (%s)", (long)process, WTERMSIG(wait_status),
+        snprintf(text, capacity, "process %ld was killed by signal %d (%s)", (long)process, WTERMSIG(wait_status),
                  strsignal(WTERMSIG(wait_status)));
     } else {
         snprintf(text, capacity, "process %ld exited with status %d before its function returned", (long)process,

@@ -24,7 +24,7 @@ typedef struct ls_store_place {
     const char *url;
     bool serve;
     double timeout;  /* seconds, positive */
-    const char *key; /* NULL: no key */
+    const char *key; /* NULL if there is no key */
     int listener; /* tcp server: a listening socket to use instead of the URL's port; -1 if none. ls_store_open_at takes
                      ownership */
     const char *interface; /* file server: where to listen, see ls_interface_address; NULL for any interface */

@@ -16,7 +16,7 @@ enum { LS_SECRET_SIZE = LS_NONCE_SIZE, LS_ANNOUNCEMENT_CAPACITY = 512 };
 /* The contents of the file. */
 typedef struct ls_announcement {
     ls_address address;
-    bool keyed; /* its writer was given a key by the user */
+    bool keyed; /* the user gave a key to the process that wrote the file */
     uint8_t secret[LS_SECRET_SIZE];
 } ls_announcement;
 
@@ -30,10 +30,10 @@ ls_status ls_announcement_read(const char *text, size_t size, ls_announcement *a
 /* Derives the job's key from the announcement and the key that the user gave to this process, which may be empty. */
 void ls_announcement_key(const ls_announcement *announcement, const ls_key *given, ls_key *key);
 
-/* The folder, as used by the process that serves the store. */
+/* The folder in which the process that serves the store announces the job. */
 typedef struct ls_gathering {
     char *path; /* NULL if no folder is open */
-    int folder; /* descriptor; -1: not open */
+    int folder; /* descriptor; -1 if not open */
     int file;   /* descriptor of "current", locked; -1 if not written or withdrawn */
     bool made;  /* this process created the folder */
 } ls_gathering;

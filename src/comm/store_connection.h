@@ -10,16 +10,16 @@
 
 typedef struct ls_connection {
     int fd;   /* -1 if lost; then it will be removed */
-    int rank; /* -1: has not joined */
+    int rank; /* -1 if it has not joined */
     bool greeted;
     bool waiting;             /* `request` has not been answered yet */
     ls_deadline deadline;     /* for the greeting or the pending request */
     ls_hello hello;           /* this side's */
     uint8_t address[8];       /* the client's machine: see store_admission.c */
-    ls_store_request request; /* its parts point into `input` */
+    ls_store_request request; /* the parts of the request point into `input` */
     uint8_t *input, *output;
     size_t input_capacity, input_size;
-    size_t output_size, output_sent; /* output_size 0: there is nothing to send, and output is NULL */
+    size_t output_size, output_sent; /* if output_size is 0, there is nothing to send, and output is NULL */
 } ls_connection;
 
 /* Creates a client's state. Takes ownership of a connected socket, even on failure. Returns NULL if out of memory. */

@@ -37,7 +37,8 @@ static ls_status check_folder(int folder, const char *path) {
 }
 
 ls_status ls_folder_open(int parent, const char *path, int *folder) {
-    const int follow = parent == AT_FDCWD ? 0 : O_NOFOLLOW; /* the user chose a path, but not a name within a folder */
+    /* The user chose a path without `parent`, so it may be a link. A name in an open folder must not be a link. */
+    const int follow = parent == AT_FDCWD ? 0 : O_NOFOLLOW;
     const int opened = openat(parent, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | follow);
     if (opened < 0) {
         return ls_fail(errno == ENOENT ? LS_ERR_STATE : LS_ERR_IO, "cannot open the folder %s: %s", path,
@@ -127,7 +128,7 @@ ls_status ls_file_read(int file, const char *name, void *bytes, size_t capacity,
             done += (size_t)step;
         } else if (step == 0 || errno != EINTR) {
             return ls_fail(LS_ERR_IO, "cannot read %s in the store's folder: %s", name,
-                           step == 0 ? "it was cut short" : strerror(errno));
+                           step == 0 ? "it was truncated" : strerror(errno));
         }
     }
     return LS_OK;

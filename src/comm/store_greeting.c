@@ -20,8 +20,9 @@ const char *ls_greeting_refusal(const ls_key *key, const uint8_t nonce[LS_NONCE_
         return NULL;
     }
     if (!key->given && !hello->keyed) {
-        return "neither this process nor the job was given a key, and the keys that they find by themselves differ, as "
-               "it does for processes of different users or containers: set LOCKSTEP_KEY to the same secret for all";
+        return "LOCKSTEP_KEY is not set, and the keys that this process and the job use by default differ, because "
+               "their "
+               "users or containers differ: set LOCKSTEP_KEY to the same secret for all";
     }
     const char *why = ls_greeting_compare_keys(hello->keyed, key->given);
     return why != NULL ? why : "this process has a different key than the job (LOCKSTEP_KEY)";
@@ -51,8 +52,8 @@ static ls_status receive_proof(int socket, ls_deadline deadline, uint8_t proof[L
     return LS_OK;
 }
 
-/* Exchanges hellos, and receives the server's proof. Sets `*retry` to true if the server closed the connection, as a
- * server does that is shutting down or has no room for more clients. */
+/* Exchanges hellos, and receives the server's proof. Sets `*retry` to true if the server closed the connection: it
+ * may be shutting down, or have no room for more clients. */
 static ls_status greet(int socket, const ls_key *key, ls_deadline deadline, bool *retry) {
     uint8_t bytes[LS_PROVEN_HELLO_SIZE];
     uint8_t proof[LS_PROOF_SIZE];

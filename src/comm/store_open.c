@@ -1,4 +1,4 @@
-/* Opens stores, by the server's address or through the folder that contains it, and closes them. */
+/* Opens stores, by the server's address or through the folder that contains this address, and closes them. */
 #include "comm/store.h"
 
 #include <stdio.h>
@@ -22,7 +22,7 @@ static bool begins(const char *url, const char *scheme) {
 ls_status ls_fail_in(const char *call) {
     const size_t length = strlen(call);
     const char *message = ls_error_message();
-    if (strncmp(message, call, length) == 0 && message[length] == ':') { /* it says so already */
+    if (strncmp(message, call, length) == 0 && message[length] == ':') { /* the message already begins with the call */
         return ls_error_status();
     }
     return ls_fail(ls_error_status(), "%s: %s", call, ls_error_message());

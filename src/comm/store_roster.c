@@ -60,7 +60,7 @@ ls_status ls_roster_enter(ls_roster *roster, int rank, int size, const ls_peer_i
         LS_TRY(ls_roster_make(roster, size));
     }
     if (size != roster->size) {
-        return ls_fail(LS_ERR_MISMATCH, "process %s on %s reports a world of %d ranks, but others report %d",
+        return ls_fail(LS_ERR_MISMATCH, "process %s on %s reports a world of %d ranks, but other processes report %d",
                        peer_info->process, peer_info->host, size, roster->size);
     }
     if (roster->states[rank] != LS_RANK_MISSING) {

@@ -254,7 +254,7 @@ static void handle_join(ls_store_server *server, ls_connection *connection) {
 
 static void handle_leave(ls_store_server *server, ls_connection *connection) {
     if (connection->rank < 0) {
-        answer_failure(server, connection, LS_ERR_STATE, "a process left that had not joined");
+        answer_failure(server, connection, LS_ERR_STATE, "a process that had not joined has left");
         return;
     }
     server->roster.states[connection->rank] = LS_RANK_LEFT;

@@ -89,7 +89,7 @@ void ls_supervisor_ended(ls_supervisor *supervisor);
  */
 bool ls_supervisor_failed(ls_supervisor *supervisor, const ls_failure *failure);
 
-/* Records the first failure, and ends the processes. */
+/* Records the first failure, and terminates the processes. */
 void ls_supervisor_decide(ls_supervisor *supervisor, const ls_failure *failure);
 
 /* Records that all processes have ended. The suspect, if any, was then the first failure. */

@@ -48,7 +48,7 @@ enum { LS_TRANSPORT_CHANNELS = 16 };
 typedef enum ls_peer_state {
     LS_PEER_UNKNOWN = 0, /* neither rank has connected to the other yet */
     LS_PEER_REACHED,
-    LS_PEER_GONE /* its process has exited or has closed its endpoint: the peer sends no more messages */
+    LS_PEER_GONE /* the peer's process has exited or has closed its endpoint, and sends no more messages */
 } ls_peer_state;
 
 typedef struct ls_endpoint ls_endpoint;
@@ -94,7 +94,7 @@ typedef struct ls_transport {
 
     /*
      * Advances transfers. If none can advance, waits until one can, for at most `wait_ns` (0 disables waiting). Sets
-     * `*moved` to true if a transfer has ended, or if a peer was found to be gone.
+     * `*moved` to true if a transfer has ended, or if a peer was found to be dead.
      */
     ls_status (*progress)(ls_endpoint *endpoint, uint64_t wait_ns, bool *moved);
 

@@ -29,7 +29,7 @@ static void tell_latest(const ls_waiting *waiting, char *text, size_t capacity) 
         snprintf(text, capacity, "%s has made no call yet", who);
     } else if (call != NULL && waiting->latest == call->operation && waiting->latest_sequence == call->sequence &&
                ls_operation_is_collective(call->operation)) {
-        snprintf(text, capacity, "%s has begun this call and does not go on", who);
+        snprintf(text, capacity, "%s has begun this call, but does not proceed", who);
     } else {
         ls_call_describe(waiting->latest, waiting->latest_sequence, name, sizeof name);
         snprintf(text, capacity, "%s last call was %s", whose, name);

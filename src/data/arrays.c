@@ -13,7 +13,7 @@ enum { DEFAULT_CACHE = 64 << 20 };
 typedef struct sample_field {
     int64_t first, steps; /* at least 1 step */
     int count;
-    int *variables; /* their numbers in `blocks` */
+    int *variables; /* indices of the variables in `blocks` */
 } sample_field;
 
 typedef struct arrays_state {
@@ -40,7 +40,8 @@ static ls_status copy_steps(ls_blocks *blocks, int64_t row, int64_t steps, char 
 
 static ls_status copy_field(const arrays_state *state, const sample_field *f, const ls_samples *samples,
                             ls_tensor *batch) {
-    const size_t size = (size_t)f->steps * state->blocks[f->variables[0]].row_bytes; /* of a variable */
+    const size_t size =
+        (size_t)f->steps * state->blocks[f->variables[0]].row_bytes; /* bytes of a variable in a sample */
     for (int i = 0; i < f->count; i++) {
         ls_blocks *blocks = &state->blocks[f->variables[i]];
         for (int64_t at = 0; at < samples->count; at++) {

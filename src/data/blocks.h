@@ -12,13 +12,13 @@
 typedef struct ls_block_slot {
     int64_t block; /* -1: empty */
     uint64_t used; /* time of the last use */
-    void *rows;    /* NULL: not allocated yet */
+    void *rows;    /* NULL if not allocated yet */
     bool *missing; /* [block_rows]: rows with a missing element that is an error; NULL if the block has none */
 } ls_block_slot;
 
 typedef struct ls_blocks {
     const ls_array_file *file; /* borrowed */
-    char *name;                /* NULL: not open */
+    char *name;                /* NULL if not open */
     ls_array array;
     int axis;
     ls_dtype dtype;

@@ -212,7 +212,7 @@ ls_status ls_dataset_fetch(ls_dataset *dataset, const ls_samples *samples, ls_te
 }
 
 static ls_status make_batch(ls_dataset *dataset, const ls_samples *samples, ls_tensor **input, ls_tensor **target) {
-    /* Untransformed batches alone are reused: fetch must not fill a tensor that a transform made. */
+    /* Only batches without transforms are reused, because fetch must not fill a tensor that a transform made. */
     if (dataset->input.count > 0) {
         ls_tensor_drop(*input);
         *input = NULL;

@@ -95,7 +95,7 @@ static inline ls_shape ls_sample_shape(const ls_tensor *batch) {
 
 /*
  * Fails with LS_ERR_SHAPE if the samples of a batch do not have the shape and dtype of the first sample of the data
- * set. `which` is "input" or "target". `number` is the number of the batch's first sample.
+ * set. `which` is "input" or "target". `number` is the index of the batch's first sample.
  */
 ls_status ls_batch_check(const char *call, const char *which, int64_t number, const ls_tensor *batch, ls_shape shape,
                          ls_dtype dtype);

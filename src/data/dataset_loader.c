@@ -239,7 +239,7 @@ static share share_of(const loader_state *state, int64_t number) {
         const ls_share own = ls_share_of(all, state->world_size, state->rank);
         return (share){.begin = begin, .all = all, .mine = begin + own.start, .count = own.count};
     }
-    const ls_share slices = ls_share_of(shards, state->world_size, state->rank); /* of this rank */
+    const ls_share slices = ls_share_of(shards, state->world_size, state->rank); /* slices of this rank */
     const int64_t first = ls_share_of(all, shards, slices.start).start;
     const ls_share last = ls_share_of(all, shards, slices.start + slices.count - 1);
     return (share){.begin = begin, .all = all, .mine = begin + first, .count = last.start + last.count - first};

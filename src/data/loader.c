@@ -12,8 +12,8 @@
 ls_loader *ls_loader_custom(const ls_loader_type *type, int64_t batches) {
     if (type == NULL || type->next == NULL || type->name == NULL || batches < -1) {
         return ls_fail_null(LS_ERR_ARGUMENT,
-                            "ls_loader_custom: needs a type with a name and next, and a number of batches of at least "
-                            "0, or -1 if it is unknown (is %lld)",
+                            "ls_loader_custom: the type must have a name and a function `next`, and the number of "
+                            "batches is %lld, but must be at least 0, or -1 if it is unknown",
                             (long long)batches);
     }
     ls_loader *loader = ls_allocate_zeroed(1, sizeof *loader);

@@ -11,10 +11,10 @@ struct ls_loader {
     void *state;
     int64_t batches;         /* batches per epoch; -1 if unknown */
     bool of_dataset;         /* a loader of a data set: it makes no tensors in scopes, so its calls need no scope */
-    bool undivided;          /* its batches are global batches, even if there are several ranks */
+    bool undivided;          /* the loader returns global batches, even if there are several ranks */
     const ls_device *device; /* the device of batches; NULL leaves batches where the loader kind makes them */
     int64_t epoch;
-    int64_t batch;    /* number of the next batch */
+    int64_t batch;    /* index of the next batch */
     ls_tensor *input; /* input of the current batch; the loader holds a reference */
     ls_tensor *target;
     bool lent_copies; /* the current batch was made on a different device; the program has copies of it */

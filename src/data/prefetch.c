@@ -14,7 +14,7 @@
 enum { NONE = -1 };
 
 typedef struct slot {
-    int64_t number; /* number of the finished batch, even if it failed; NONE if no batch is finished */
+    int64_t number; /* index of the finished batch, even if it failed; NONE if no batch is finished */
     ls_tensor *input;
     ls_tensor *target;
     ls_status status;
@@ -24,7 +24,7 @@ typedef struct slot {
 
 typedef struct worker {
     ls_prefetch *prefetch;
-    int64_t next; /* number of the worker's next batch */
+    int64_t next; /* index of the worker's next batch */
     pthread_t thread;
 } worker;
 
@@ -49,8 +49,8 @@ struct ls_prefetch {
      */
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    int64_t taken; /* number of the last batch taken: the next `ahead` batches may be made */
-    int64_t end;   /* number of the first batch that must not be made */
+    int64_t taken; /* index of the last batch taken: the next `ahead` batches may be made */
+    int64_t end;   /* one past the index of the last batch that may be made */
     int busy;      /* workers that are currently making a batch */
     bool stops;
 };

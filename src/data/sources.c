@@ -149,7 +149,7 @@ ls_dataset *ls_mnist_dataset(const char *folder, bool train) {
     folder = own ? folder : debian_folder;
     struct stat information;
     if (stat(folder, &information) != 0 || !S_ISDIR(information.st_mode)) {
-        return ls_fail_null(LS_ERR_IO, "ls_mnist_dataset: there is no folder %s: %s", folder,
+        return ls_fail_null(LS_ERR_IO, "ls_mnist_dataset: there is no folder \"%s\": %s", folder,
                             own ? "name the folder that holds the four IDX files"
                                 : "install Debian's dataset-fashion-mnist, or name a folder with the four IDX files");
     }

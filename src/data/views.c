@@ -210,7 +210,7 @@ typedef struct concat_state {
     int count;
 } concat_state;
 
-/* Copies row i of `from` to row rows[i] of `to`. `number` is the number of the first sample in `from`. */
+/* Copies row i of `from` to row rows[i] of `to`. `number` is the index of the first sample in `from`. */
 static ls_status put_rows(ls_tensor *to, const ls_tensor *from, const int64_t *rows, const char *which,
                           int64_t number) {
     LS_TRY(ls_batch_check("ls_dataset_concat", which, number, from, ls_sample_shape(to), (ls_dtype)to->dtype));

@@ -17,7 +17,7 @@ typedef struct ls_array_file {
     ls_array_library library;
     char *path;
     bool open;
-    int64_t id;    /* the file's number in the plug-in */
+    int64_t id;    /* the plug-in's identifier of the file */
     pid_t process; /* the process that opened the file */
 } ls_array_file;
 

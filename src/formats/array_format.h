@@ -27,7 +27,7 @@ typedef struct ls_array_number {
 
 /* A variable of a file. */
 typedef struct ls_array {
-    int64_t id; /* the variable's number in the plug-in */
+    int64_t id; /* the plug-in's identifier of the variable */
     int group;  /* NetCDF only: the group of the variable */
     int ndim;
     int64_t size[LS_MAX_DIMS];

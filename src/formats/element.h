@@ -11,8 +11,8 @@
 #include "base/status.h"
 
 typedef struct ls_element {
-    const char *safetensors; /* its name in safetensors files */
-    const char *numpy;       /* its name in .npy files, without the byte order; NULL if .npy has no such type */
+    const char *safetensors; /* name of the element type in safetensors files */
+    const char *numpy;       /* name in .npy files, without the byte order; NULL if .npy has no such type */
     ls_dtype dtype;          /* of the tensor */
     bool widened;            /* the tensor's dtype differs from the file's */
     bool is_signed;          /* for widened types */

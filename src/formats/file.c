@@ -19,7 +19,7 @@ enum { INFLATE_BUFFER = 1 << 18, READ_LIMIT = 1 << 30, PIECE = 1 << 18 };
 
 /* Inflates a gzip file, which consists of one or more members. Any other file passes unchanged. */
 typedef struct ls_inflater {
-    z_stream stream; /* its input is the unread part of the buffer */
+    z_stream stream; /* the stream's input is the unread part of the buffer */
     enum { UNREAD, UNCHANGED, IN_MEMBER, AFTER_MEMBER } state;
     unsigned char buffer[INFLATE_BUFFER];
 } ls_inflater;

@@ -151,10 +151,11 @@ static ls_status read_header(ls_source *source, ls_safetensors *file, size_t *le
     }
     if (got < LENGTH_SIZE || stored > HEADER_LIMIT || stored > source->size - LENGTH_SIZE) {
         const bool gzipped = got >= 2 && bytes[0] == 0x1f && bytes[1] == 0x8b;
-        return ls_fail(LS_ERR_FORMAT,
-                       "ls_safetensors_load: %s is not a safetensors file, or cut short: its header would have %" PRIu64
-                       " bytes and the file has %zu%s",
-                       source->path, stored, source->size, gzipped ? "; it is gzipped: gunzip it first" : "");
+        return ls_fail(
+            LS_ERR_FORMAT,
+            "ls_safetensors_load: %s is not a safetensors file, or is truncated: its header would have %" PRIu64
+            " bytes and the file has %zu%s",
+            source->path, stored, source->size, gzipped ? "; it is gzipped: gunzip it first" : "");
     }
     *length = (size_t)stored;
     file->texts = ls_allocate(*length + 1);

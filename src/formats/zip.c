@@ -17,7 +17,7 @@ enum {
     EXTRA64 = 1, /* id of the extra field with a member's 64-bit numbers */
     STORED = 0,
     DEFLATED = 8,
-    ENCRYPTED = 1, /* of the flags */
+    ENCRYPTED = 1, /* a bit of the flags, like UTF8 */
     UTF8 = 1 << 11,
     COMMENT_LIMIT = UINT16_MAX
 };
@@ -65,7 +65,7 @@ static ls_status find_end(const ls_source *source, char end[LS_ZIP_END], size_t 
     }
     if (status == LS_OK && !found) {
         const bool gzipped = size >= 2 && size == source->size && memcmp(tail, "\x1f\x8b", 2) == 0;
-        status = fail(source, gzipped ? "it is gzipped: gunzip it first" : "it has no end record, or is cut short");
+        status = fail(source, gzipped ? "it is gzipped: gunzip it first" : "it has no end record, or is truncated");
     }
     ls_free(tail);
     return status;
@@ -110,7 +110,7 @@ static ls_status find_directory(const ls_source *source, directory_place *direct
     const bool inside = directory->offset <= at && directory->size <= at - directory->offset;
     return inside && directory->count <= directory->size / LS_ZIP_CENTRAL
                ? LS_OK
-               : fail(source, "its directory does not lie in it");
+               : fail(source, "its directory is outside of the file");
 }
 
 /*
@@ -208,7 +208,7 @@ static ls_status check_entries(ls_zip *zip, size_t directory) {
     qsort(zip->entries, zip->count, sizeof *zip->entries, by_name);
     for (size_t i = 1; i < zip->count; i++) {
         if (strcmp(zip->entries[i - 1].name, zip->entries[i].name) == 0) {
-            return fail_entry(zip->source, zip->entries[i].name, "there are two of that name");
+            return fail_entry(zip->source, zip->entries[i].name, "two members have this name");
         }
     }
     qsort(zip->entries, zip->count, sizeof *zip->entries, by_place);
@@ -234,7 +234,8 @@ static ls_status read_directory(ls_zip *zip, size_t offset, size_t size) {
     for (size_t i = 0; i < zip->count; i++) {
         LS_TRY(read_entry(zip->source, &at, &left, &zip->entries[i]));
     }
-    return left == 0 ? check_entries(zip, offset) : fail(zip->source, "its directory has more than it counts");
+    return left == 0 ? check_entries(zip, offset)
+                     : fail(zip->source, "its directory has more members than it declares");
 }
 
 ls_status ls_zip_open(const ls_source *source, ls_zip *zip) {

@@ -19,8 +19,9 @@ __attribute__((noinline, cold)) static ls_status refuse_counts(const ls_module *
     char taken[32], given[32];
     count_in_words(taken, sizeof taken, type->forward != NULL ? 1 : type->inputs, "input");
     count_in_words(given, sizeof given, type->forward != NULL ? 1 : type->outputs, "output");
-    return ls_fail(LS_ERR_ARGUMENT, "%s: it takes %s and returns %s, but was given %d and asked for %d (%s)",
-                   type->name, taken, given, inputs, outputs,
+    return ls_fail(LS_ERR_ARGUMENT,
+                   "%s: this module takes %s and returns %s, but the call passes %d and requests %d (%s)", type->name,
+                   taken, given, inputs, outputs,
                    inputs == 1 && outputs == 1 ? "call it with ls_forward_many" : "ls_forward_many");
 }
 

@@ -48,7 +48,8 @@ static bool is_unsynchronized(const ls_module *module) {
     return module->unsynchronized > 0;
 }
 
-/* Models without ls_outer need no search, which visits a shared module once per path. */
+/* Omits the search if no model has an ls_outer: a search takes long, because it visits a shared module once per path.
+ */
 bool ls_module_is_unsynchronized(const ls_module *module) {
     return atomic_load_explicit(&unsynchronized_count, memory_order_relaxed) > 0 &&
            ls_module_any_relative_is(module, is_unsynchronized);

@@ -261,8 +261,10 @@ static ls_status compare_frozen(ls_descent *descent) {
 
 static ls_status begin_part(ls_optimizer *optimizer, bool searches) {
     if (!has_parameters(optimizer)) {
-        return ls_fail(LS_ERR_STATE, "%s: rank %d of .comm has no parameters; add its part, even if it is empty",
-                       optimizer->type->name, ls_comm_rank(optimizer->comm));
+        return ls_fail(
+            LS_ERR_STATE,
+            "%s: rank %d of .comm has no parameters: add the rank's part of the parameters, even if the part is empty",
+            optimizer->type->name, ls_comm_rank(optimizer->comm));
     }
     return begin(optimizer, searches);
 }

@@ -40,8 +40,8 @@ static ls_status compare_losses(const char *call, const double *all, double *los
     if (all[LOSS] != -all[MINUS_LOSS]) {
         return ls_fail(
             LS_ERR_MISMATCH,
-            "%s: the closure's loss is %.9g on this rank and from %.9g to %.9g on the ranks of .comm; add it "
-            "up over these ranks (ls_allreduce)",
+            "%s: the closure's loss must be equal on all ranks of .comm, but is %.9g on this rank, and from %.9g to "
+            "%.9g on all ranks: sum the loss over these ranks (ls_allreduce)",
             call, *loss, -all[MINUS_LOSS], all[LOSS]);
     }
     return LS_OK;

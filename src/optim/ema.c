@@ -8,7 +8,7 @@
 #include "tensor/scope.h"
 
 struct ls_ema {
-    double decay; /* 0: the plain mean */
+    double decay; /* 0 selects the plain mean */
     int64_t updates;
     ls_snapshot averages; /* the averages or, while the averages are in the model, the model's values; 16-bit averages
                              stay here */

@@ -246,7 +246,7 @@ ls_status ls_grad_scaler_update(ls_grad_scaler *scaler) {
     if (scaler->count == 0) {
         return ls_fail(LS_ERR_STATE,
                        "ls_grad_scaler_update: there was no ls_grad_scaler_unscale or ls_grad_scaler_step "
-                       "since the last one");
+                       "since the last ls_grad_scaler_update");
     }
     bool overflowed = false;
     for (int i = 0; i < scaler->count; i++) {

@@ -100,7 +100,8 @@ static ls_status bracket(line_search *search, double step, void *spare, point en
 
 /*
  * Returns the next trial step in the bracket: the minimum of the cubic. If this minimum is at an end, or is close to an
- * end for the second time in a row (*stuck), returns the point at a tenth of the bracket from this end.
+ * end for the second time in a row (*stuck), returns the point at a distance of 10 percent of the bracket from this
+ * end.
  */
 static double next_step(const point ends[2], bool *stuck) {
     const double low = fmin(ends[0].step, ends[1].step);

@@ -45,10 +45,12 @@ static ls_status take_sharding(const ls_optimizer *optimizer, ls_parameter_group
 }
 
 static ls_status refuse_moved(const ls_optimizer *optimizer, int i) {
-    return ls_fail(LS_ERR_STATE,
-                   "%s: parameter %d has moved since ls_data_parallel with .zero: move the model to its device first, "
-                   "and create optimizers for the module created by ls_data_parallel, not for a larger one",
-                   optimizer->type->name, i);
+    return ls_fail(
+        LS_ERR_STATE,
+        "%s: parameter %d has moved to other memory since ls_data_parallel with .zero: move the model to its "
+        "device before ls_data_parallel, and create optimizers for the module that ls_data_parallel "
+        "returns, not for a larger module",
+        optimizer->type->name, i);
 }
 
 /*

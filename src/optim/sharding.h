@@ -24,7 +24,7 @@ typedef struct ls_shard {
 struct ls_sharding {
     int ranks;
     int rank;
-    const void *comm; /* identifies the communicator: equal for shardings over the same one */
+    const void *comm; /* identifies the communicator: equal for shardings over the same communicator */
     /*
      * Decides which elements each rank owns: whole parameters, or arbitrary ranges. Only the first call decides. Fails
      * with LS_ERR_UNSUPPORTED if a method needs whole parameters but an earlier method did not.

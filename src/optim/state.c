@@ -15,7 +15,7 @@
 
 /* ---- the list ---------------------------------------------------------------------------------------------------- */
 
-/* Returns the model's name for the parameter, or writes the parameter's number into `room` and returns it. */
+/* Returns the model's name for the parameter, or writes the parameter's index into `room` and returns `room`. */
 static const char *parameter_name(const ls_optimizer *optimizer, const ls_tensor *parameter, int number,
                                   char room[16]) {
     const int count = optimizer->model != NULL ? ls_module_parameter_count(optimizer->model) : 0;

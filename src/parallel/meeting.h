@@ -40,7 +40,7 @@ typedef enum ls_collective_kind {
 } ls_collective_kind;
 
 typedef struct ls_collective {
-    ls_op op; /* its rules get the ls_meeting through ls_meeting_of */
+    ls_op op; /* the operation; its rules get the ls_meeting through ls_meeting_of */
     ls_collective_kind kind;
     ls_bringers bringers;
     bool reduces; /* has a reduction */
@@ -62,7 +62,7 @@ enum { LS_OFFER_WANTS = 1, LS_OFFER_FAILED = 2, LS_OFFER_EMPTY = 4, LS_OFFER_CAR
 
 #define LS_OFFER_ROOM (LS_MAX_DIMS * sizeof(int64_t))
 
-/* The data that a rank sends to the others. Small enough for one cell of shared memory. */
+/* The data that a rank sends to the other ranks. Small enough for one cell of shared memory. */
 typedef struct ls_offer {
     uint8_t kind;
     uint8_t dtype;
@@ -70,7 +70,7 @@ typedef struct ls_offer {
     uint8_t state; /* LS_OFFER_... */
     uint8_t reduction;
     uint8_t axes;  /* two axes, four bits each; see ls_offer_axis */
-    uint16_t root; /* its lower bits */
+    uint16_t root; /* the lower bits of the root's rank */
     int64_t count;
     union {
         int64_t size[LS_MAX_DIMS];

@@ -34,7 +34,7 @@ typedef struct ls_move {
 /* The elements that the communicator sends or receives: in the tensor, or packed, one part after another. */
 typedef struct ls_packed_side {
     ls_host_view view;
-    ls_tensor *packed; /* on the tensor's device; NULL: the elements are in the tensor */
+    ls_tensor *packed; /* on the tensor's device; NULL if the elements are in the tensor */
     size_t *counts;    /* elements for or from each rank */
     size_t *places;
     size_t bytes; /* size of the memory for counts and offsets */

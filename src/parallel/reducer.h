@@ -33,7 +33,7 @@ typedef struct ls_gradient_reducer {
                       set */
     ls_storage *wire[LS_FLAT_LIMIT]; /* the packet buffers of each flat buffer */
     ls_storage *scratch;             /* device memory for a format that converts, if the wire is on the host */
-    ls_span *extents;                /* NULL: the flat buffers */
+    ls_span *extents;                /* NULL selects the flat buffers */
     int extent_count;
     ls_span *spans; /* the capacity of these arrays is one element per parameter */
     ls_wire_piece *pieces;

@@ -309,7 +309,9 @@ static ls_status share_tensor(ls_sharding *sharding, const ls_tensor *parameter,
     LS_TRY(ls_comm_check_open("ls_optimizer_state", self->comm));
     ls_range range;
     if (!ls_shards_find(self, parameter, &range)) {
-        return ls_fail(LS_ERR_STATE, "ls_optimizer_state: a parameter has moved since ls_data_parallel with .zero");
+        return ls_fail(LS_ERR_STATE,
+                       "ls_optimizer_state: a parameter has moved to other memory since ls_data_parallel with .zero: "
+                       "move the model to its device before ls_data_parallel");
     }
     count(self, &range, range.offset, self->counts);
     return share(self, &range, tensor);

@@ -18,9 +18,9 @@ struct ls_slice_run {
     void *user;
     int slice; /* over all ranks */
     ls_fiber *fiber;
-    bool runs;        /* it has begun and has not yet ended */
-    ls_status status; /* after its end */
-    double *numbers;  /* its summands while it waits; NULL if it does not wait */
+    bool runs;        /* the slice's function has begun and has not yet returned */
+    ls_status status; /* the function's result, after its return */
+    double *numbers;  /* the slice's summands while the slice waits for a sum; otherwise NULL */
     int64_t count;
     ls_random_state random; /* valid while the slice does not run, like the following members */
     char *exchanged;        /* the elements of the exchanged memory */

@@ -26,7 +26,7 @@ typedef struct slice_step {
     void *user;
     ls_random_state before, after;  /* the generator's state before and after every slice */
     ls_tensor *kept[LS_FLAT_LIMIT]; /* the gradients of earlier passes */
-    bool *had;                      /* by parameter index: whether it has such a gradient */
+    bool *had;                      /* for each parameter: whether it has a gradient of earlier passes */
     ls_tail *tails;                 /* tails of this rank's slices, if they run together */
     struct slice_note *notes;       /* notes about the parameters, then about the buffers, before the step */
     bool *counted;                  /* for each slice of this rank: the function has already run for a backward pass */
@@ -277,7 +277,7 @@ static ls_status add_records(slice_step *s, double *failed) {
     return LS_OK;
 }
 
-/* Returns the largest divisor of any slice of this rank. */
+/* Returns the largest divisor among the slices of this rank: the loss of a slice is a sum divided by its divisor. */
 static double largest_divisor(const ls_slices *slices) {
     double largest = 0;
     for (int i = 0; i < slices->count; i++) {

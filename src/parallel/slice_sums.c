@@ -37,7 +37,7 @@ typedef struct ls_slice_sums {
     void *user;
     sum_vector *vectors; /* `run` stores the numbers of a slice here, and the result is stored here */
     int vector_count;
-    size_t bytes;  /* of all vectors */
+    size_t bytes;  /* size of all vectors together */
     bool overlaps; /* buckets are sent during the backward pass of this rank's last slice (overlap.h) */
     ls_tree_node nodes[LS_TREE_COVER];
     int node_count;

@@ -41,7 +41,7 @@ struct ls_slices {
     double loss_factor;   /* factor of the losses in `losses`, which may include the factor of a gradient scaler */
     bool irregular; /* a loss of this step is not one mean over samples, and the slices have not agreed on factors */
     ls_slice_record sum;        /* of all slices */
-    ls_slice_record *own;       /* of this rank's slices */
+    ls_slice_record *own;       /* records of this rank's slices */
     ls_step_loss *losses;       /* losses of this rank's slices in the last step */
     struct ls_slice_sums *sums; /* slice_sums.c */
     bool sends;                 /* the current slice sends its buckets during its backward pass (overlap.h) */
@@ -49,7 +49,7 @@ struct ls_slices {
     bool must_meet; /* a layer has requested the statistics of all slices, but the slices do not synchronize */
     bool meets;     /* the slices run together, and synchronize */
     struct ls_slice_run *runs;              /* this rank's slices; NULL until the slices first synchronize */
-    struct ls_slice_run *present;           /* that runs; NULL: none */
+    struct ls_slice_run *present;           /* the slice that currently runs; NULL if none runs */
     uint64_t calls;                         /* number of communicator calls that synchronize slices */
     ls_slice_piece pieces[LS_SLICE_PIECES]; /* of the trial; borrowed */
     int piece_count;

@@ -1,6 +1,6 @@
 /*
  * Messages between the stages of a pipeline. A message is a tensor, or the error message that a failed stage sends
- * instead. `comm` is the communicator of the stages, so a rank is the number of its stage.
+ * instead. `comm` is the communicator of the stages, so a rank is the index of its stage.
  */
 #ifndef LS_PARALLEL_STAGE_MESSAGES_H
 #define LS_PARALLEL_STAGE_MESSAGES_H

@@ -66,10 +66,10 @@ struct ls_capture {
     int storage_count;
     ls_captured_random *randoms;
     int random_count;
-    ls_random_state first_random; /* of the generator before the captured step */
-    uint32_t random_accesses;     /* ls_random_accesses before it */
+    ls_random_state first_random; /* state of the generator before the captured step */
+    uint32_t random_accesses;     /* ls_random_accesses before the captured step */
     uint64_t stream_count;        /* streams that the step draws from */
-    ls_captured_memory *memory;   /* of arguments */
+    ls_captured_memory *memory;   /* memory of the calls' arguments */
     ls_storage *arena;
     const char *operation; /* the latest operation of the function, for messages; or NULL */
     /* Adds a storage that was made during the capture. A callback, because storages are below captures. */

@@ -163,9 +163,9 @@ static ls_captured_block *block_of(const ls_capture *capture, int *address, cons
 /* A chain that may still grow. */
 typedef struct growing {
     const ls_capture *capture;
-    int first;   /* index of its first call in the record */
-    int last;    /* index of its latest call; polls may be between its calls */
-    int address; /* of the record, where the search for the next tensor begins */
+    int first;   /* index of the chain's first call in the record */
+    int last;    /* index of the chain's latest call; polls may be between the calls of the chain */
+    int address; /* index in the record's addresses where the search for the next tensor begins */
     bool shares; /* at least two calls use the same memory */
     chain self;  /* without maps */
     chain_map maps[MAPS];
@@ -325,7 +325,7 @@ static int64_t place_block(growing *grown, ls_captured_block *block, int64_t pla
             }
         }
     }
-    block->first = -1; /* it needs no place in the arena */
+    block->first = -1; /* the block needs no place in the arena */
     return end;
 }
 

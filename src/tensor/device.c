@@ -34,7 +34,8 @@ static ls_status add(const ls_device *device) {
     const int count = atomic_load_explicit(&device_count, memory_order_acquire);
     if (count == LS_MOST_DEVICES || ls_device_named(device->name) != NULL) {
         return ls_fail(LS_ERR_STATE, "ls_device_add: %s",
-                       count == LS_MOST_DEVICES ? "there are too many devices" : "there is a device of that name");
+                       count == LS_MOST_DEVICES ? "there are too many devices"
+                                                : "a device of this name exists already");
     }
     devices[count] = device;
     atomic_store_explicit(&device_count, count + 1, memory_order_release);

@@ -1,6 +1,6 @@
 /*
  * The outputs of all ranks in the order of the data set. Each rank stores its rows with a key for each row: the
- * sample's index or, if the loader has no data set, the batch's number. At the end, the receiving ranks gather rows and
+ * sample's index or, if the loader has no data set, the batch's index. At the end, the receiving ranks gather rows and
  * keys, and sort the rows. Ranks may have the same samples, for example with tensor parallelism. Hashes show this, and
  * only the lowest of these ranks sends its rows.
  */
@@ -93,8 +93,8 @@ static ls_status check_rows(ls_prediction *self, const ls_tensor *output, int64_
     return alike(&self->own, &next)
                ? LS_OK
                : ls_fail(LS_ERR_SHAPE,
-                         "ls_trial_predict: outputs %s (%s) differ from the outputs of earlier batches "
-                         "in more than the first size",
+                         "ls_trial_predict: outputs %s (%s) do not match the outputs of earlier batches: "
+                         "only the size of the first axis may differ",
                          LS_SHAPE_TEXT(output), ls_dtype_name(ls_dtype_of(output)));
 }
 
@@ -182,10 +182,11 @@ static ls_status join_outlines(const outline *outlines, int ranks, outline *whol
     for (int i = 0; i < ranks; i++) {
         const outline *next = &outlines[i];
         if (next->count > 0 && whole->count > 0 && !alike(next, whole)) {
-            return ls_fail(LS_ERR_SHAPE,
-                           "ls_trial_predict: outputs of rank %d differ from the outputs of lower ranks in dtype, or "
-                           "in more than the first size",
-                           i);
+            return ls_fail(
+                LS_ERR_SHAPE,
+                "ls_trial_predict: outputs of rank %d do not match the outputs of lower ranks: only the size "
+                "of the first axis may differ",
+                i);
         }
         const int64_t count = whole->count;
         *whole = next->count > 0 ? *next : *whole;

@@ -70,7 +70,7 @@ typedef struct ls_trial_capture {
     int captures;       /* captures since the last replay, because a check failed */
     ls_status (*compute)(struct ls_trial *trial);
     ls_tensor *input, *target;   /* copies of the batch; owned */
-    ls_tensor *output, *divisor; /* of the latest run of the step; owned */
+    ls_tensor *output, *divisor; /* results of the latest run of the step; owned */
     bool is_sum;                 /* the loss is a sum */
     int64_t count;               /* samples of the captured batch */
     ls_module *model;            /* this and the next three: of the trial when the step was captured */
@@ -93,7 +93,7 @@ struct ls_callback {
     ls_callback_hooks hooks; /* hooks.name is NULL, or points to `name` */
     void *user;
     ls_callback_identifier identify;
-    ls_callback_state_setter set_saved; /* of groups; otherwise NULL */
+    ls_callback_state_setter set_saved; /* set for callback groups; otherwise NULL */
     bool built_in;                      /* made by the library */
     bool captured;                      /* the hooks within the step only call functions that captured steps repeat */
     bool owned;                         /* owned by a trial or another callback */

@@ -2,7 +2,7 @@
  * The path of the data folder has a typing error.
  *
  * ranks: 1
- * says: there is no folder no-such-folder
+ * says: there is no folder "no-such-folder"
  */
 #include "tests/mistakes/mistake.h"
 

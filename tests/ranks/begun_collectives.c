@@ -302,7 +302,7 @@ static ls_status wrong_arguments(ls_comm *comm) {
     return ls_comm_barrier(comm, NULL);
 }
 
-/* The communicator ends while a call is in progress. */
+/* The communicator is freed while a call is in progress. */
 static ls_status freed_in_progress(ls_comm *world) {
     ls_comm *ending = NULL;
     LS_TRY(ls_comm_split(world, 0, 0, &ending));

@@ -143,7 +143,7 @@ typedef struct trained {
     bool created;
     ls_status status;
     uint64_t hash;
-    int64_t epochs; /* that this run trained */
+    int64_t epochs; /* number of epochs that this run trained */
 } trained;
 
 static ls_status count_epoch(ls_trial_state *state, void *user) {

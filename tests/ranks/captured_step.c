@@ -36,7 +36,7 @@ typedef struct run_plan {
     bool normalizes; /* the model has batch normalization */
     bool drops;      /* the model has dropout */
     bool repeats;    /* a layer runs twice */
-    bool recomputes; /* its forward function runs again in the backward pass */
+    bool recomputes; /* the layer's forward function runs again in the backward pass */
     bool weights;    /* the classes of the loss have weights */
     bool ignores;    /* the loss ignores targets of a class */
 } run_plan;

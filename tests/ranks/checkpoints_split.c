@@ -33,7 +33,7 @@ typedef enum oddity { USUAL, SHORTER, LONGER, WIDER, UNNAMED, AVERAGED, COUNTED 
 
 typedef struct pupil {
     ls_comm *shards; /* the ranks that shard the tensors */
-    ls_comm *data;   /* the ranks with the same part; NULL: not data-parallel */
+    ls_comm *data;   /* the ranks with the same part; NULL if the model is not data-parallel */
     ls_module *model;
     ls_optimizer *optimizer;
     ls_loader *loader;
@@ -300,7 +300,8 @@ static ls_status other_models(ls_comm *world) {
     LS_TRY(
         expect(world, tensor, UNSPLIT, WIDER, LS_ERR_SHAPE, "0.weight is [8, 6] in the file and [9, 6] in the model"));
     LS_TRY(expect(world, stages, TENSOR, WIDER, LS_ERR_SHAPE, "0.weight is [8, 6] there and [9, 6] in the model"));
-    LS_TRY(expect(world, tensor, STAGES, SHORTER, LS_ERR_FORMAT, "has a tensor 5.weight that this trial's does not"));
+    LS_TRY(expect(world, tensor, STAGES, SHORTER, LS_ERR_FORMAT,
+                  "has a tensor 5.weight, but the model of this trial does not"));
     LS_TRY(expect(world, stages, TENSOR, LONGER, LS_ERR_FORMAT, "has no tensor 6.weight"));
     return expect(world, stages, TENSOR, UNNAMED, LS_ERR_UNSUPPORTED,
                   "the state of its optimizer cannot be resharded: resume");

@@ -27,8 +27,8 @@ static const double constants[2][CONSTANTS] = {{-(double)FLT_MAX, 0.1F, 1e-3F, -
 
 typedef struct observer {
     ls_module *linear;
-    ls_tensor *mean;   /* f64: the running mean of its inputs */
-    ls_tensor *mean32; /* the same in f32 */
+    ls_tensor *mean;   /* f64: the running mean of the module's inputs */
+    ls_tensor *mean32; /* the running mean in f32 */
     ls_tensor *calls;  /* i64 */
     bool observes;
 } observer;

@@ -206,7 +206,7 @@ static ls_module *make_own(ls_dtype dtype) {
 typedef struct pair {
     trainee all;
     trainee alone;
-    losses losses[2]; /* of these two */
+    losses losses[2]; /* losses of `all` and `alone` */
 } pair;
 
 static ls_status begin(pair *p, ls_comm *world, ls_module *(*make)(ls_dtype), ls_dtype dtype) {

@@ -24,7 +24,8 @@ static ls_status options_that_differ(ls_comm *world) {
     return LS_OK;
 }
 
-/* Returns a model that is large on rank 0 and small on the other ranks. NULL: ls_data_parallel refuses it. */
+/* Returns a model that is large on rank 0 and small on the other ranks. Returns NULL if ls_data_parallel refuses the
+ * model. */
 static ls_module *wrap_unequal(ls_comm *world, const ls_data_parallel_options *options) {
     return ls_data_parallel(ls_sequential(ls_nn_linear(8, ls_comm_rank(world) == 0 ? 20000 : 1)), world, options);
 }

@@ -181,7 +181,7 @@ static ls_status refuse_local_losses(ls_comm *world) {
     double loss = 0;
     const ls_status status = fit_field(&part, searches(world), &loss);
     LS_CHECK(status == (ls_comm_size(world) > 1 ? LS_ERR_MISMATCH : LS_OK));
-    LS_CHECK(status == LS_OK || strstr(ls_error_message(), "add it up over these ranks") != NULL);
+    LS_CHECK(status == LS_OK || strstr(ls_error_message(), "sum the loss over these ranks") != NULL);
     ls_release(part.x);
     return LS_OK;
 }

@@ -126,7 +126,7 @@ static ls_status run(ls_comm *comm, const criterion *c, manner how, double value
     criterion user = *c;
     step_losses steps = {0, 0};
     ls_callback *callbacks[2] = {ls_callback_new(&(ls_callback_hooks){.on_step_training = on_step_training}, &steps)};
-    callbacks[1] = how.apart ? NULL : ls_terminate_on_nan(NULL); /* it prevents the capture */
+    callbacks[1] = how.apart ? NULL : ls_terminate_on_nan(NULL); /* this callback prevents the capture */
     ls_trial *trial = ls_trial_new(&(ls_trial_options){
         .model = model,
         .optimizer = optimizer,

@@ -170,7 +170,7 @@ static ls_status receives_left_open(ls_comm *world) {
         LS_CHECK(waits || ls_item(ls_handle_wait(coming)) == 9);
         LS_TRY(ls_scope_end(scope));
     }
-    ls_scope *scope = ls_scope_begin(); /* the same for a message without a gradient */
+    ls_scope *scope = ls_scope_begin(); /* now with a message without a gradient */
     ls_tensor *a = leaf(3, 1);
     ls_handle *coming = ls_irecv(world, LS_SHAPE(1), LS_I64, previous_of(world), 0);
     ls_handle *sent = ls_isend(world, ls_full(LS_SHAPE(1), LS_I64, 5), next_of(world), 0);
@@ -415,8 +415,9 @@ static ls_status lost_messages_of_several_ranks(ls_comm *world, bool has_loss) {
 enum { WRONG_SHAPE, SENDER_WITHOUT_LOSS, RECEIVER_WITHOUT_LOSS, OTHER_WITHOUT_LOSS, DATA_PARALLEL_FAILURES };
 
 /*
- * Ranks 1 and 2 have a data-parallel module, and receive a message from rank 0, which has none. Rank 0 sends a wrong
- * shape to rank 1, or ranks 0, 1 or 2 have no loss. In the first two cases, all ranks also sum their losses.
+ * Ranks 1 and 2 have a data-parallel module, and receive a message from rank 0, which has no such module. `failure`
+ * selects the failure: rank 1 expects a wrong shape (WRONG_SHAPE), or rank 0, rank 1 or rank 2 has no loss (the next
+ * three values). With WRONG_SHAPE and SENDER_WITHOUT_LOSS, all ranks also sum their losses.
  */
 static ls_status messages_into_a_data_parallel_module(ls_comm *world, int failure) {
     const int rank = ls_comm_rank(world);

@@ -114,7 +114,7 @@ static ls_status on_step_training(ls_trial_state *state, void *user) {
     LS_TRY(check(state, s, "loss", "largest"));
     LS_CHECK(ls_trial_metric(state->trial, "lr") == 0.5);
     LS_TRY(ls_trial_evaluate(state->trial, s->held_back, "now"));
-    LS_CHECK(ls_trial_metric(state->trial, "now_loss") > 0); /* that pass has ended */
+    LS_CHECK(ls_trial_metric(state->trial, "now_loss") > 0); /* the pass of ls_trial_evaluate has ended */
     return check(state, s, "loss", "largest");
 }
 

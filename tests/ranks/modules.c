@@ -25,7 +25,7 @@ static ls_tensor *normal(uint64_t stream, int64_t first, int64_t last, int64_t a
     return x;
 }
 
-/* Returns the words of the same samples, [samples, times]. */
+/* Returns the words of samples `first` to `last` - 1, [samples, times]. */
 static ls_tensor *words(int64_t first, int64_t last) {
     ls_tensor *x = ls_empty(LS_SHAPE(last - first, TIMES), LS_I64);
     for (int64_t i = 0; x != NULL && i < ls_numel(x); i++) {
@@ -356,7 +356,7 @@ static ls_status a_failing_hook_ends_the_call(ls_comm *world) {
     LS_TRY(pass(&p, model, 0, 2));
     ls_tensor *outputs[2];
     LS_CHECK(ls_forward(model, NULL) == NULL && ls_error_status() == LS_ERR_ARGUMENT);
-    LS_EXPECT_MESSAGE("Cell: it takes 2 inputs");
+    LS_EXPECT_MESSAGE("Cell: this module takes 2 inputs");
     LS_CHECK(ls_forward_many(model, (ls_tensor *[]){NULL, NULL}, 2, outputs, 2) == LS_ERR_ARGUMENT);
     ls_module_free(model);
     return LS_OK;
@@ -374,10 +374,10 @@ static ls_tensor *twice_loss(ls_module *attention, int64_t first, int64_t last) 
     return ls_mean(ls_square(outputs[0]));
 }
 
-/* All ranks of `world` get an error if one rank skips a model that the others call several times. */
+/* All ranks of `world` get an error if one rank skips a model that the other ranks call several times. */
 static ls_status who_skips_several_calls_is_told(ls_comm *world) {
     const int last = ls_comm_size(world) - 1;
-    ls_comm *own = NULL; /* that fails */
+    ls_comm *own = NULL; /* the communicator that fails */
     LS_TRY(ls_comm_split(world, 0, ls_comm_rank(world), &own));
     const program p = {attention_new, twice_loss, 4};
     ls_module *model = ls_data_parallel(attention_new(), own, NULL);

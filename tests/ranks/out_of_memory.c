@@ -1,6 +1,6 @@
 /*
- * A rank that runs out of memory in a training step gets LS_ERR_MEMORY. All other ranks get LS_ERR_MISMATCH with the
- * number of this rank. The next step continues with equal parameters. An all-reduce of many tensors fails, too.
+ * A rank that runs out of memory in a training step gets LS_ERR_MEMORY. All other ranks get LS_ERR_MISMATCH, and the
+ * message names this rank. The next step continues with equal parameters. An all-reduce of many tensors fails, too.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu

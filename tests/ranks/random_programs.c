@@ -230,7 +230,7 @@ static ls_status run_program(ls_comm *world, uint64_t seed) {
         LS_TRY(make_group(&p, i));
     }
     LS_TRY(run_steps(&p, groups));
-    const int first = (int)draw(&p.own, (uint64_t)groups); /* they may be freed in any order */
+    const int first = (int)draw(&p.own, (uint64_t)groups); /* the groups may be freed in any order */
     for (int i = 0; i < groups; i++) {
         group *g = &p.groups[(first + i) % groups];
         free_group(&p, g);

@@ -16,7 +16,7 @@ enum { SAMPLES = 12, EPOCHS = 3, HOOKS = 3 };
 /* A hook that sets one layer to evaluation mode once, or all other layers to training mode each time. */
 typedef struct freezer {
     ls_module *layer;
-    int hook; /* that acts; HOOKS: none */
+    int hook; /* index of the hook that changes the modes; HOOKS if none does */
     bool always;
     int calls[HOOKS];
     int64_t steps, wrong;

@@ -112,7 +112,7 @@ typedef struct setup {
     bool pipeline;           /* a stage of five layers on each rank */
     bool comm;               /* the trial has .comm */
     bool alone;              /* .comm has only one rank */
-    ls_callback_hooks hooks; /* their user pointer is the world */
+    ls_callback_hooks hooks; /* hooks with the world as user pointer */
     const char *says;        /* NULL: nothing */
 } setup;
 

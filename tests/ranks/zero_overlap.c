@@ -27,9 +27,10 @@ typedef struct blocks {
 } blocks;
 
 static _Thread_local const char *order = "0123"; /* the blocks to run */
-static _Thread_local int fails_before = -1;      /* the place in the order at which the forward pass fails */
-static _Thread_local int fails_in = -1;          /* the same, for the backward pass */
-static _Thread_local ls_comm *reduces;           /* the model communicates before its third block; NULL: no */
+static _Thread_local int fails_before = -1;      /* the position in the order at which the forward pass fails */
+static _Thread_local int fails_in = -1;          /* the position in the order at which the backward pass fails */
+static _Thread_local ls_comm
+    *reduces; /* the model communicates on it before its third block; NULL if it does not communicate */
 
 static ls_status pass_on(ls_custom_call *call) {
     call->outputs[0] = ls_clone(call->inputs[0]);

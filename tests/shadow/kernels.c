@@ -7,7 +7,7 @@
 
 /* ---- tensors of a job -------------------------------------------------------------------------------------------- */
 
-/* A storage on "cpu", for kernels that check it. */
+/* A storage on device "cpu": kernels may check the device of a tensor's storage. */
 static ls_storage on_host = {.device = &ls_cpu, .whole = &on_host};
 
 static void inside_tensor(ls_tensor *copy, const ls_tensor *tensor) {
@@ -37,7 +37,7 @@ static ls_tensor *at(shadow_job *made, int i) {
 
 /*
  * KIND(type, pack, call): `pack` stores the arguments of a kernel type in a job, and `call` later calls the CPU's
- * kernel with them. NAMES_... lists the parameters in kernels.h, as arguments.
+ * kernel with them. NAMES_type (shadow.h) lists the names of the parameters of the type, as arguments of a call.
  */
 #define KIND(type, pack, ...)                                                                                          \
     static ls_status run_##type(shadow_job *made) {                                                                    \

@@ -208,8 +208,8 @@ refuses "--simulate without a network" "needs --latency and --bandwidth, as in -
     allreduce --simulate 8
 refuses "--simulate 0" "--simulate '0': P must be a whole number from 1" allreduce --simulate 0
 refuses "a network without --simulate" "--latency is for --simulate P" allreduce --latency 2us
-refuses "--simulate with ranks" "--ranks does not go with --simulate" allreduce --simulate 8 $cluster -n 2
-refuses "--simulate with a backend" "--backend does not go with --simulate" allreduce --simulate 8 $cluster --backend tcp
+refuses "--simulate with ranks" "--ranks cannot be combined with --simulate" allreduce --simulate 8 $cluster -n 2
+refuses "--simulate with a backend" "--backend cannot be combined with --simulate" allreduce --simulate 8 $cluster --backend tcp
 refuses "single messages, simulated" "supports collectives only; pingpong sends single messages" pingpong --simulate 8 $cluster
 for time in 2 us -2us 2parsecs 0x2us 11s 2us4 nan ""; do
     refuses "--latency '$time'" "--latency '$time' is not a time; expected a time such as 300ns, 2us" allreduce --simulate 8 --latency "$time" --bandwidth 12GB/s

@@ -72,7 +72,7 @@ static void *fail_in_own_words(void *argument) {
     DIE_UNLESS(strcmp(find_ls_error_message(), expected) == 0);
     train_a_step();
     pthread_barrier_wait(&barrier); /* the library may be closed */
-    pthread_barrier_wait(&barrier); /* it is closed, but the thread's cleanup function must still exist */
+    pthread_barrier_wait(&barrier); /* the library is closed, but the thread's cleanup function must still exist */
     return NULL;
 }
 

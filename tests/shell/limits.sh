@@ -9,7 +9,7 @@ cat >take.c <<'END'
 #include <stdlib.h>
 #include <string.h>
 int main(int argc, char **argv) { /* megabytes of ls_comm_alloc to take and to write */
-    signal(SIGTERM, SIG_IGN); /* the launcher ends the others when one fails: each is to have its say */
+    signal(SIGTERM, SIG_IGN); /* the launcher terminates the other ranks if one fails: each must print its error first */
     ls_comm *world = ls_init(NULL);
     if (argc != 2 || world == NULL) {
         printf("%s: %s\n", ls_status_name(ls_error_status()), ls_error_message());

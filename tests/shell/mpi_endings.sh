@@ -11,7 +11,7 @@ check_quitter() {
     check "$flavour, $carrier, $ranks ranks, $call, rank 1: $what: in time" test "$status" != 124
     check "$flavour, $carrier, $ranks ranks, $call, rank 1: $what: nothing is left" nobody_soon
     case $what in
-    leave) # in a send the others wait for each other, and are ended by the launcher
+    leave) # in a send, the other ranks wait for each other, and the launcher terminates them
         [ $call = send ] || check "$flavour, $carrier, $ranks ranks, $call: who left is named" \
             says out "^[02-7]: LS_ERR_PEER: ls_comm_$call #4: rank 1 .*left without making this call$"
         ;;

@@ -74,7 +74,7 @@ static void use_parts(void) {
     ls_comm_free(comm);
 }
 
-/* The caller may select the backend, but must select the same one on all ranks. */
+/* The caller may select the backend, but must select the same backend on all ranks. */
 static void choose_backend(int size) {
     ls_comm *comm = ls_comm_from_mpi(MPI_COMM_WORLD, &(ls_init_options){.backend = "mpi"});
     CHECK(comm != NULL && strcmp(ls_comm_backend(comm), "mpi") == 0 && ls_comm_local_size(comm) == size);
@@ -160,7 +160,7 @@ static int finalize_early(void) {
     return call && end && ls_work_wait(unfinished) == LS_ERR_STATE ? 0 : 1;
 }
 
-/* The same on shared memory, which no longer needs MPI. */
+/* Also calls MPI_Finalize too early, but with backend shm, which does not use MPI after ls_init. */
 static int finalize_early_on_shm(void) {
     static const char said[] =
         "ls_finalize: the program has called MPI_Finalize: call ls_finalize or ls_comm_free before MPI_Finalize";

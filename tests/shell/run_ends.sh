@@ -33,11 +33,11 @@ END
 # ---- a rank fails ----
 launch run -n 2 bash -c '[ $RANK = 0 ] || exit 3; exec sleep 300' </dev/null
 check "a rank exits 3: so does the launcher" is "$status" 3
-check "a rank exits 3: it is named" says err '^lockstep: rank 1 (pid [0-9]*) exited with status 3; the other was ended$'
+check "a rank exits 3: it is named" says err '^lockstep: rank 1 (pid [0-9]*) exited with status 3; the other rank was terminated$'
 check "a rank exits 3: nothing is left" nobody_soon
 launch run -n 2 --max-restarts 3 bash -c '[ $RANK = 0 ] || exit 75; exec sleep 300' </dev/null
 check "a rank stops to go on later: the launcher says so, with that status" is "$status" 75
-check "a rank stops to go on later: it is told" says err '^lockstep: rank 1 (pid [0-9]*) has stopped, to go on later: it exited with status 75; the other was ended$'
+check "a rank stops to go on later: it is told" says err '^lockstep: rank 1 (pid [0-9]*) has stopped in order to resume later: it exited with status 75; the other rank was terminated$'
 check "a rank stops to go on later: nothing is started again" is "$(grep -c restarting err)" 0
 launch run -n 3 bash -c '[ $RANK = 2 ] || exec sleep 300; echo "no such file: weights" >&2; exit 9' </dev/null
 check "a failed rank that said why: one line" is "$(cat err)" "no such file: weights (rank 2, exit status 9)"
@@ -45,7 +45,7 @@ launch run -n 2 bash -c '[ $RANK = 1 ] || exec sleep 300; echo " " >&2; exit 9' 
 check "a failed rank that said nothing but a blank line: the launcher says it" says err '^lockstep: rank 1 .* status 9; the'
 launch run -n 3 bash -c '[ $RANK = 2 ] || exec sleep 300; echo "no such file" >&2; echo "weights" >&2; exit 9' </dev/null
 check "its last words are still in sight: said once" is "$(grep -c 'no such file' err) $(grep -c 'last lines' err)" "1 0"
-check "how many others were ended" says err "rank 2 .* status 9; the other 2 were ended"
+check "how many others were terminated" says err "rank 2 .* status 9; the other 2 ranks were terminated"
 launch run -n 2 bash -c 'if [ $RANK = 1 ]; then for i in $(seq 20); do echo "line $i" >&2; done; : >spoke
         until [ -e went.on ]; do :; done; exit 4; fi
     until [ -e spoke ]; do :; done; sleep 0.2; for i in $(seq 99); do echo "rank 0 goes on and on, $i" >&2; done
@@ -63,7 +63,7 @@ launch run -n 1 bash -c 'kill -40 $$' </dev/null
 check "a signal without a name has its number" says err 'was killed by signal 40$'
 launch run -n 2 bash -c '[ $RANK = 0 ] || kill -9 $$; exec sleep 300' </dev/null
 check "kill -9 on a rank: 137" is "$status" 137
-check "kill -9 on a rank: it is named" says err "rank 1 (pid [0-9]*) $killed; the other was ended"
+check "kill -9 on a rank: it is named" says err "rank 1 (pid [0-9]*) $killed; the other rank was terminated"
 check "kill -9 on a rank: nothing is left" nobody_soon
 
 # An error that several ranks print as the job fails is shown once; nothing else is lost.
@@ -98,16 +98,16 @@ for how in --prefix "--output-dir logs"; do
     rm -f ready
     launch run -n 2 $how bash -c "$blame"' sleep 0.2; kill -9 $$' </dev/null
     check "a rank that blames another is not the first, $how" is "$status" 137
-    check "the other one is named, $how" says err "^lockstep: rank 1 (pid [0-9]*) $killed; the other was ended"
+    check "the other one is named, $how" says err "^lockstep: rank 1 (pid [0-9]*) $killed; the other rank was terminated"
     rm -f ready
     launch run -n 2 $how bash -c "$blame"' trap - TERM; exec sleep 300' </dev/null
     check "unless that one was well, $how" is "$status" 1
-    check "then it is named, and why, $how" says err "^lockstep: rank 0 (pid [0-9]*) exited with status 1; the other was ended.*; its last error: $why\$"
+    check "then it is named, and why, $how" says err "^lockstep: rank 0 (pid [0-9]*) exited with status 1; the other rank was terminated.*; its last error: $why\$"
 done
 rm -f ready
 launch run -n 2 bash -c "$blame"' sleep 0.2; kill -9 $$' </dev/null
 check "a rank that blames another is not the first" is "$status" 137
-check "it is not even shown" is "$(cat err)" "$(sed -n "/^lockstep: rank 1 (pid [0-9]*) $killed; the other was ended$/p" err | head -1)"
+check "it is not even shown" is "$(cat err)" "$(sed -n "/^lockstep: rank 1 (pid [0-9]*) $killed; the other rank was terminated$/p" err | head -1)"
 rm -f ready
 launch run -n 2 bash -c "$blame"' trap - TERM; exec sleep 300' </dev/null
 check "unless that one was well" is "$status $(sed 's/.*(/(/' err)" "1 (rank 0, exit status 1)"
@@ -129,10 +129,10 @@ check "a rank without LOCKSTEP_REPORT" is "$status $(grep -c 'exited with status
 launch run -n 2 bash -c '. ./tell; [ $RANK = 1 ] || exec sleep 300
     { head -c 3000 /dev/urandom; echo lockstep-failure 1 99 1 0 1 no; for i in $(seq 2000); do echo; done; cat /dev/zero; } >&$socket 2>/dev/null
     exit 5' </dev/null
-check "garbage is no report" is "$status $(sed 's/pid [0-9]*/pid/' err)" "5 lockstep: rank 1 (pid) exited with status 5; the other was ended"
+check "garbage is no report" is "$status $(sed 's/pid [0-9]*/pid/' err)" "5 lockstep: rank 1 (pid) exited with status 5; the other rank was terminated"
 launch run -n 2 bash -c '. ./tell; [ $RANK = 1 ] || exec sleep 300; head -c 3000 /dev/urandom >&$socket
     tell 4 -1 "$(printf "one \\033[2J two%4000s")"; exit 5' </dev/null
-check "a report after garbage, long and not for a terminal" says err 'status 5; the other was ended; its last error: one ?\[2J two *$'
+check "a report after garbage, long and not for a terminal" says err 'status 5; the other rank was terminated; its last error: one ?\[2J two *$'
 
 # The first failure is reported, although the other ranks also fail as soon as they see it.
 for i in 1 2 3 4 5; do
@@ -168,7 +168,7 @@ if mkdir "$group" 2>/dev/null && echo 64M 2>/dev/null >"$group/$limit"; then
     launch run -n 2 bash -c '[ $RANK = 1 ] || exec sleep 300; echo $$ >"$1/cgroup.procs" || exit 9
         x=xxxxxxxxxxxxxxxx; while :; do x=$x$x; done' - "$group" </dev/null
     check "a rank that the kernel ends for want of memory" is "$status" 137
-    check "the report asks about that" says err '^lockstep: rank 1 (pid [0-9]*) was killed by SIGKILL (out of memory? the OOM killer has killed [0-9]* process[es]* on this machine since the job started); the other was ended$'
+    check "the report asks about that" says err '^lockstep: rank 1 (pid [0-9]*) was killed by SIGKILL (out of memory? the OOM killer has killed [0-9]* process[es]* on this machine since the job started); the other rank was terminated$'
 else
     echo "SKIPPED out of memory: no memory group may be made here"
 fi
@@ -183,7 +183,7 @@ launch_in_background run -n 2 --grace 0.2 bash parent
 check "ranks with children are up" up 4
 kill -9 "$(pid_of 1)"
 ended
-check "a killed rank's children are ended too" nobody
+check "a killed rank's children are terminated too" nobody
 check "its status" is "$status" 137
 sleep 300 &
 bystander=$!

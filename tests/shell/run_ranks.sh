@@ -174,7 +174,7 @@ for end in 'sleep 0.2; echo more; sleep 60' true; do
     LS_TEST_MARK=$mark "$lockstep" run -n 2 bash -c "echo lost; $end" >/dev/full 2>err </dev/null
     check "a full disk, $end: exit status 1" is $? 1
     check "a full disk, $end: says so" is "$(head -1 err)" \
-        "lockstep: cannot write what the ranks print to standard output: No space left on device"
+        "lockstep: cannot write the output of the ranks to standard output: No space left on device"
     check "a full disk, $end: nothing else" lines err 1
     check "a full disk, $end: nothing is left" nobody_soon
 done

@@ -22,7 +22,7 @@ refuses "-n abc" 2 "-n 'abc': N must be a whole number" run -n abc ./trainer
 refuses "-n -3" 2 "-n '-3': N must be a whole number" run -n -3 ./trainer
 refuses "-n 2x" 2 "-n '2x': N must be a whole number" run -n 2x ./trainer
 refuses "-n too many" 2 "from 1 to 4096" run -n 99999999999999999999 ./trainer
-refuses "-n without its number" 2 "-n needs its N" run -n
+refuses "-n without its number" 2 "-n requires the argument N" run -n
 refuses "--ranks 0" 2 "N must be a whole number" run --ranks 0 ./trainer
 refuses "--grace of no number" 2 "--grace 'soon': SECONDS must be a number" run --grace soon ./trainer
 refuses "--grace below zero" 2 "SECONDS must be a number of seconds from 0" run --grace -1 ./trainer

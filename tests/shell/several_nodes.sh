@@ -115,8 +115,8 @@ node 0 -n 1 --nnodes 2 --key-file key bash -c 'exec sleep 300'
 node 1 -n 2 --nnodes 2 --key-file key bash -c '[ $RANK = 1 ] || exit 7; exec sleep 300'
 ends 0 1
 check "a rank fails on one node: its status on all" is "$statuses" "7 7"
-check "there: it is named" says err.1 '^lockstep: rank 2 (pid [0-9]*) exited with status 7; 1 rank here was ended$'
-check "elsewhere: it is named, and its machine" says err.0 "^lockstep: rank 2 (pid [0-9]* on $(hostname)) exited with status 7; 1 rank here was ended$"
+check "there: it is named" says err.1 '^lockstep: rank 2 (pid [0-9]*) exited with status 7; 1 rank here was terminated$'
+check "elsewhere: it is named, and its machine" says err.0 "^lockstep: rank 2 (pid [0-9]* on $(hostname)) exited with status 7; 1 rank here was terminated$"
 check "one line each" is "$(cat err.0 err.1 | wc -l)" 2
 down
 node 0 -n 1 --nnodes 2 --key-file key bash sleeper
@@ -125,7 +125,7 @@ up 2
 kill -9 "$(cat up.0)"
 ends 0 1
 check "kill -9 on rank 0" is "$statuses" "137 137"
-check "kill -9 on rank 0: named elsewhere" says err.1 "^lockstep: rank 0 (pid [0-9]* on $(hostname)) $killed; 1 rank here was ended$"
+check "kill -9 on rank 0: named elsewhere" says err.1 "^lockstep: rank 0 (pid [0-9]* on $(hostname)) $killed; 1 rank here was terminated$"
 why="ls_comm_barrier #3: rank 1 is gone: it closed its connection"
 blames="printf 'lockstep-failure 1 8 0 1 %d $why' \$\$ >&\${LOCKSTEP_REPORT%%:*}; exit 1"
 node 0 -n 1 --nnodes 2 --key-file key bash -c "until [ -e ready ]; do :; done; $blames"
@@ -137,7 +137,7 @@ node 0 -n 1 --nnodes 2 --key-file key bash -c "$blames"
 node 1 -n 1 --nnodes 2 --key-file key bash -c 'exec sleep 300'
 ends 0 1
 check "unless nothing is heard of that one" is "$statuses" "1 1"
-check "then it is named" says err.1 "^lockstep: rank 0 (pid [0-9]* on $(hostname)) exited with status 1; 1 rank here was ended; its last error: $why$"
+check "then it is named" says err.1 "^lockstep: rank 0 (pid [0-9]* on $(hostname)) exited with status 1; 1 rank here was terminated; its last error: $why$"
 node 0 -n 1 --nnodes 2 --key-file key ./no-such-program
 LOCKSTEP_TIMEOUT=1 node 1 -n 1 --nnodes 2 --key-file key bash -c 'exec sleep 300'
 ends 0 1
@@ -172,7 +172,7 @@ for stopped in 0 1; do
     kill -9 "$(cat up.$other)"
     ends $other
     check "a job fails while the launcher of node $stopped is stopped: the other ends" is "$statuses" 137
-    check "it says for whom it waited" says err.$other "^lockstep: node $stopped on .* is not waited for any longer: it says nothing, 1.5 s after"
+    check "it says for whom it waited" says err.$other "^lockstep: no longer waiting for node $stopped on .*: it has sent nothing for 1.5 s since"
     check "and what failed" says err.$other "^lockstep: rank $other (pid [0-9]*) $killed"
     kill -CONT "${nodes[$stopped]}"
     ends $stopped
@@ -199,7 +199,7 @@ for stopped in 0 1; do
     touch let.$stopped
     ends $other
     check "a job ends well while the launcher of node $stopped is stopped: the other ends" is "$statuses" 1
-    check "it says for whom it waited" says err.$other "^lockstep: node $stopped on .* is not waited for any longer: its launcher has not answered for 1 s"
+    check "it says for whom it waited" says err.$other "^lockstep: no longer waiting for node $stopped on .*: it has not answered for 1 s"
     kill -CONT "${nodes[$stopped]}"
     ends $stopped
     # At this point node 0 knows that all ranks ended successfully; node 1 only knows that node 0 has closed the

@@ -41,7 +41,7 @@ up 2
 kill -9 "$(cat up.1)"
 ends 0 1
 check "kill -9 on a rank of the other machine" is "$statuses" "137 137"
-check "it is named here" says err.0 "^lockstep: rank 1 (pid [0-9]* on .*) $killed; 1 rank here was ended$"
+check "it is named here" says err.0 "^lockstep: rank 1 (pid [0-9]* on .*) $killed; 1 rank here was terminated$"
 check "and there" says err.1 "^lockstep: rank 1 (pid [0-9]*) $killed$"
 
 # ---- ranks that meet through a store ----
@@ -100,7 +100,7 @@ for rank in 1 2; do
     check "kill -9 on rank $rank in training: the same status on both" is "$statuses" "137 137"
     cat err.0 err.1 >err
     check "kill -9 on rank $rank in training: one sentence on each, which names it" is \
-        "$(wc -l <err) $(grep -c "^lockstep: rank $rank (pid [0-9]*.*) $killed; [12] ranks* here w[a-z]* ended$" err)" "2 2"
+        "$(wc -l <err) $(grep -c "^lockstep: rank $rank (pid [0-9]*.*) $killed; [12] ranks* here w[a-z]* terminated$" err)" "2 2"
 done
 
 # ---- several ranks on each ----

@@ -38,8 +38,8 @@ refuses() {
 launch run -n 2 "$train" --epochs 1 --save here --data good --quiet </dev/null
 check "the data is good before it is damaged" is "$status $(cat err)" "0 "
 
-refuses "a folder that is not there" "there is no folder absent/folder: name the folder that holds" --data absent/folder
-refuses "a file for a folder" "there is no folder good/train-images-idx3-ubyte" --data good/train-images-idx3-ubyte
+refuses "a folder that is not there" "there is no folder \"absent/folder\": name the folder that holds" --data absent/folder
+refuses "a file for a folder" "there is no folder \"good/train-images-idx3-ubyte\"" --data good/train-images-idx3-ubyte
 damaged && rm bad/t10k-labels-idx1-ubyte.gz
 refuses "a file that is missing" "there is no t10k-labels-idx1-ubyte or t10k-labels-idx1-ubyte.gz in bad" --data bad
 damaged && gzip bad/train-images-idx3-ubyte && truncate -s 9000 bad/train-images-idx3-ubyte.gz
@@ -93,7 +93,7 @@ check "a program that is not there: it is named" says err "cannot find the progr
 launch run -n 2 bash -c '[ $RANK = 1 ] && exit 3; exec sleep 300' </dev/null
 check "a rank that exits 3: so does the job" is "$status" 3
 check "a rank that exits 3: one sentence" lines err 1
-check "a rank that exits 3: it is named" says err '^lockstep: rank 1 (pid [0-9]*) exited with status 3; the other was ended$'
+check "a rank that exits 3: it is named" says err '^lockstep: rank 1 (pid [0-9]*) exited with status 3; the other rank was terminated$'
 nothing_left "the launcher"
 
 # ---- training that is interrupted ----
@@ -111,7 +111,7 @@ for rank in 0 1; do
     ended
     check "kill -9 on rank $rank: exit status 137" is "$status" 137
     check "kill -9 on rank $rank: the launcher says which" \
-        says err "^lockstep: rank $rank (pid ${pids[$rank]}) $killed; the other was ended$"
+        says err "^lockstep: rank $rank (pid ${pids[$rank]}) $killed; the other rank was terminated$"
     check "kill -9 on rank $rank: one sentence" lines err 1
     nothing_left "kill -9 on rank $rank"
 done

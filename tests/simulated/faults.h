@@ -33,12 +33,12 @@ int sim_kill_one(ls_sim_network *network, uint64_t seed, uint64_t most_packets);
 void sim_cut(ls_sim_network *network, int a, int b, uint64_t at_ns, bool noticed);
 
 /*
- * In this period, a rank has no turns and its clock stops, like a process that is stopped and continued. At most once
- * per rank.
+ * Between from_ns and until_ns, the rank has no turns and its clock stops, like a process that is stopped and
+ * continued. Call this function at most once per rank.
  */
 void sim_pause(ls_sim_network *network, int rank, uint64_t from_ns, uint64_t until_ns);
 
-/* In this period, each turn of a rank is delayed by this time. At most once per rank. */
+/* Delays each turn of the rank between from_ns and until_ns by late_ns. Call this function at most once per rank. */
 void sim_slow(ls_sim_network *network, int rank, uint64_t from_ns, uint64_t until_ns, uint64_t late_ns);
 
 /* The error of a rank. */

@@ -19,8 +19,8 @@
 static atomic_int calls, fails_at = -1, dies_at = -1; /* counted from 0; -1 means never */
 
 /*
- * A flag in memory that processes share: after the first of them was killed at a call, each of the others is killed at
- * its next call. NULL: the others live.
+ * A flag in memory that processes share: after the first of these processes was killed at a call, each other process is
+ * killed at its next call. If the pointer is NULL, the other processes continue.
  */
 static atomic_bool *all_die;
 

@@ -64,10 +64,10 @@ void network_keep_tensors(bool on);
 
 /* Returns the kept tensor; NULL if it was not kept. */
 ls_tensor *network_find_kept(int number, int index, ls_dtype dtype);
-/* Keeps the tensor if this is on. Returns it. */
+/* Keeps the tensor if keeping is on. Returns the tensor. */
 ls_tensor *network_keep(int number, int index, ls_tensor *tensor);
 
-/* Makes the loss of the network's last line, "loss NAME OPTIONS". Returns NULL if it is unknown. */
+/* Makes the loss of the network's last line, "loss NAME OPTIONS". Returns NULL if the loss is unknown. */
 ls_tensor *network_loss(const network *one, ls_tensor *y);
 /* Makes the input of a line "x SIZES" or "index SIZES of COUNT". Returns NULL for other lines. */
 ls_tensor *network_input(const network *one, ls_dtype dtype);

@@ -41,21 +41,21 @@ enum { LS_BACKEND_ABI = 17, LS_CUDA_ABI = 4, LS_ONEDNN_ABI = 5, LS_ARRAY_FORMAT_
 
 /** A backend of communicators. Opaque. */
 typedef struct ls_backend ls_backend;
-/** The library's functions for a backend. Opaque. */
+/** The functions of the library that a backend may call. Opaque. */
 typedef struct ls_core ls_core;
 /** The entry function of a backend. */
 typedef const ls_backend *ls_backend_module_function(int abi_version, const ls_core *core);
 
 /** The GPUs of a process. Opaque. */
 typedef struct ls_cuda ls_cuda;
-/** The library's functions for GPUs. Opaque. */
+/** The functions of the library that the plug-in for GPUs may call. Opaque. */
 typedef struct ls_cuda_core ls_cuda_core;
 /** The entry function of the plug-in for GPUs. */
 typedef const ls_cuda *ls_cuda_module_function(int abi_version, const ls_cuda_core *core);
 
 /** Products and convolutions of oneDNN. Opaque. */
 typedef struct ls_onednn ls_onednn;
-/** The library's functions for oneDNN. Opaque. */
+/** The functions of the library that the plug-in for oneDNN may call. Opaque. */
 typedef struct ls_onednn_core ls_onednn_core;
 /** The entry function of the plug-in for oneDNN. */
 typedef const ls_onednn *ls_onednn_module_function(int abi_version, const ls_onednn_core *core);

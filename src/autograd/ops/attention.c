@@ -56,7 +56,7 @@ static ls_status attention_shape(ls_op_call *call) {
 /* The tensors and the bias, in the kernels' shape. */
 typedef struct operands {
     ls_tensor q, k, v, bias;
-    const ls_tensor *given_bias; /* NULL: no bias */
+    const ls_tensor *given_bias; /* NULL if there is no bias */
 } operands;
 
 static void open_operands(operands *o, ls_tensor *const *inputs) {

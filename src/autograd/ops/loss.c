@@ -224,7 +224,7 @@ static ls_samples_use loss_samples(ls_samples_call *call) {
 
 #define LOSS_RULES .shape = loss_shape, .forward = loss_forward, .over_samples = loss_samples
 
-enum { X = 1, TARGET = 2 }; /* of .reads */
+enum { X = 1, TARGET = 2 }; /* bits of .reads */
 
 static const ls_op mse_op = {.name = "ls_mse_loss",
                              LOSS_RULES,

@@ -158,7 +158,7 @@ ls_tensor *ls_rms_norm(ls_tensor *x, int axes, ls_tensor *weight, double epsilon
 
 /* Indices in integer[] and number[] of the parameters. If ranks share the batch, the context is the ls_batch_part. */
 enum { TRAINING };
-enum { VALUES_A_CHANNEL }; /* of all ranks */
+enum { VALUES_A_CHANNEL }; /* number of values per channel on all ranks together */
 
 /* Views x [n, channels, ...] in the kernels' shape [n, channels, inner]. */
 static ls_tensor view_by_channels(const ls_tensor *x) {

@@ -46,7 +46,7 @@ bool ls_view_strides(const ls_tensor *x, int ndim, const int64_t *size, int64_t 
         }
     }
     while (to >= 0) {
-        stride[to--] = 1; /* of size 1 */
+        stride[to--] = 1; /* the remaining axes have size 1 */
     }
     return true;
 }

@@ -43,7 +43,7 @@ static ls_status resolve_shape(const ls_tensor *x, ls_shape *shape) {
         }
         fits = !__builtin_mul_overflow(bytes, asked.size[i] > 0 ? asked.size[i] : 1, &bytes) && fits;
     }
-    if (x->count == 0 && !fits) { /* its strides would overflow */
+    if (x->count == 0 && !fits) { /* the strides of the result would overflow */
         return ls_fail(LS_ERR_SHAPE, "ls_reshape: %s cannot become %s: it has more elements than int64_t can count",
                        LS_SHAPE_TEXT(x), ls_shape_describe(asked.ndim, asked.size).text);
     }

@@ -37,7 +37,7 @@ ls_status ls_spatial_numbers(const char *call, const char *option, const ls_shap
         }
         const int64_t value = given->size[given->ndim == 1 ? 0 : axis];
         if (value < least || value > INT32_MAX) {
-            return ls_fail(LS_ERR_ARGUMENT, "%s: %s is %s, its numbers must be from %lld to %d", call, option,
+            return ls_fail(LS_ERR_ARGUMENT, "%s: %s is %s, but its numbers must be from %lld to %d", call, option,
                            ls_shape_describe(given->ndim, given->size).text, (long long)least, INT32_MAX);
         }
         number[i] = (int32_t)value;

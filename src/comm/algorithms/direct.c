@@ -20,7 +20,8 @@ static ls_stretch call_received(const ls_engine *engine, int from) {
     return ls_stretch_of(call->receive, piece.at, piece.count, call->width);
 }
 
-/* A large broadcast: the root sends each rank a share of the data, and each rank passes its share on to the others. */
+/* A large broadcast: the root sends each rank a share of the data, and each rank passes its share on to the other
+ * ranks. */
 static ls_stretch share_of(const ls_engine *engine, int rank) {
     const ls_call *call = &engine->call;
     const ls_share share = ls_share_of((int64_t)call->count, engine->size, rank);

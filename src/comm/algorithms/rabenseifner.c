@@ -1,11 +1,11 @@
 /*
  * Reductions by recursive halving and doubling (R. Rabenseifner, "Optimization of collective reduction operations",
  * ICCS 2004), in the order of the tree of sums. Ranks form blocks of powers of two, the largest first, as in that tree.
- * Within a block, each rank exchanges half of the vector with the rank at distance 1 and keeps the sum of the other
- * half, then exchanges half of that with the rank at distance 2, then 4, and so on, until each rank holds the block's
- * sum of one part. The last block sends its sums to the previous block, which adds them to its own ("binary blocks":
- * Rabenseifner and Traeff, EuroPVM/MPI 2004), up to the first block. An all-reduce returns the results in the reverse
- * order.
+ * Within a block, each rank sends one half of the vector to the rank at distance 1, and keeps the sum of the other
+ * half. It then sends half of this half to the rank at distance 2, and so on with distances 4, 8, ..., until each rank
+ * holds the block's sum of one part. The last block sends its sums to the previous block, which adds them to its own
+ * ("binary blocks": Rabenseifner and Traeff, EuroPVM/MPI 2004), up to the first block. An all-reduce returns the
+ * results in the reverse order.
  *
  * A broadcast is the second half of this algorithm (R. van de Geijn's scatter and all-gather): in the first block, the
  * root sends half of its data, each receiver sends half of what it received, and so on, until each rank has one part.

@@ -48,7 +48,7 @@ ls_status ls_engine_exchange(ls_engine *engine, const void *own, void *all, size
 /* How this rank's use of the engine ended. */
 typedef enum ls_engine_end {
     LS_ENGINE_WORKS = 0, /* or it has left */
-    LS_ENGINE_DESERTED,  /* aborted because a rank had left that others waited for */
+    LS_ENGINE_DESERTED,  /* aborted because a rank that other ranks waited for had left */
     LS_ENGINE_FAILED
 } ls_engine_end;
 

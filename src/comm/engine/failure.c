@@ -1,9 +1,11 @@
 /*
  * How ranks leave and fail, and how waiting ranks learn of it. Ranks that are connected to a rank detect its exit. A
- * rank that aborts notifies the ranks at distances of powers of two, with the reason and the failed rank, and each rank
- * that is notified for the first time does the same, so all ranks know after log2 P messages. A rank that has waited
- * longer than the timeout queries the rank that it waits for, which answers with the rank that it is waiting for
- * itself, and so on. The rank at the end of the chain, which does not answer or waits for no rank, has failed.
+ * rank that aborts notifies the ranks at distances of powers of two, with the reason and the failed rank. Each rank
+ * that is notified for the first time does the same, so all ranks know after log2 P messages.
+ *
+ * A rank that has waited longer than the timeout queries the rank that it waits for. The queried rank answers with the
+ * rank that it is itself waiting for, which is then queried, and so on. The last rank of this chain, which does not
+ * answer or waits for no rank, has failed.
  */
 #include <stdio.h>
 #include <string.h>
@@ -18,7 +20,7 @@
 
 enum {
     MOST_ANSWERS = 64,
-    MOST_PERIODS = 3, /* maximum duration of a native collective, in timeouts, while all ranks answer */
+    MOST_PERIODS = 3, /* how often a native collective gets another timeout if all ranks answer */
     MORE_CAPACITY = 224,
     ALL_TOLD = 64 /* in a communicator of at most this size, a leaving rank notifies all ranks */
 };
@@ -92,7 +94,7 @@ void ls_failure_desert(ls_engine *engine, int rank, ls_leave_reason reason) {
 }
 
 /* Returns a rank with which the call has a transfer in progress, preferably a rank that must send: with `turn` 0 the
- * last such rank, then the others in turn. Returns -1 if there is none. */
+ * last such rank, with higher turns the other ranks in turn. Returns -1 if there is no such rank. */
 static int awaited_by_call(const ls_engine *engine, unsigned turn) {
     unsigned count[2] = {0};
     const ls_transfer *transfer;
@@ -114,7 +116,8 @@ static int awaited_by(const ls_engine *engine, const ls_engine_wait *wait) {
 }
 
 /* Answers a query. A rank that waits for several ranks names a different rank each time: ranks that wait for each
- * other may be waiting for others, too, and a chain of such answers eventually leaves every cycle that it can leave. */
+ * other may be waiting for further ranks, too, and a chain of such answers eventually leaves every cycle that it can
+ * leave. */
 static void answer(ls_engine *engine, int to) {
     const int in_call = ls_engine_is_calling(engine) ? awaited_by_call(engine, engine->failure.named++) : -1;
     const int awaited =

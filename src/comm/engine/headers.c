@@ -96,7 +96,7 @@ static ls_status check_group(const ls_engine *engine, int from, const ls_call_gr
     for (int i = 0; sound && i < group->callers && i < LS_ENGINE_LISTED; i++) {
         sound = group->ranks[i] >= first && group->ranks[i] < last;
     }
-    return sound ? LS_OK : fail_unsound(engine, from, "it speaks of other ranks");
+    return sound ? LS_OK : fail_unsound(engine, from, "it describes other ranks");
 }
 
 /* Returns true if all ranks in a packet make the same call as this rank. */
@@ -124,7 +124,7 @@ static ls_status check_packet(ls_engine *engine, ls_packet *packet, const ls_tra
     const ls_envelope *envelope = ls_packet_envelope(packet);
     char name[64];
     packet->bytes = transfer->bytes;
-    ls_failure_blame(engine, transfer->peer); /* of a failure here */
+    ls_failure_blame(engine, transfer->peer); /* if the checks below fail, the sender is to blame */
     if (packet->bytes < sizeof *envelope || envelope->groups > LS_ENGINE_GROUPS ||
         envelope->bytes > engine->shape.inline_most ||
         packet->bytes != sizeof *envelope + envelope->groups * sizeof(ls_call_group) + envelope->bytes) {
@@ -142,7 +142,7 @@ static ls_status check_packet(ls_engine *engine, ls_packet *packet, const ls_tra
         callers += (uint64_t)group->callers;
     }
     if (callers != (uint64_t)(last - first)) {
-        return fail_unsound(engine, transfer->peer, "it speaks of more or fewer ranks than it is of");
+        return fail_unsound(engine, transfer->peer, "the number of ranks in it is wrong");
     }
     return is_alike(engine, packet) ? check_alike(engine, transfer->peer, envelope) : LS_OK;
 }
@@ -196,7 +196,7 @@ static ls_status fail_disagreement(const ls_engine *engine) {
             describe_group(&ls_packet_groups(&engine->headers.own)[i], differ, calls + length, sizeof calls - length);
     }
     if (own->others != 0 && length < sizeof calls - 1) {
-        snprintf(calls + length, sizeof calls - length, "; %u more called other things", own->others);
+        snprintf(calls + length, sizeof calls - length, "; %u more ranks made other calls", own->others);
     }
     char name[64];
     return ls_fail(LS_ERR_MISMATCH, "%s: the ranks made different calls%s: %s", ls_engine_call_name(engine, name),
@@ -422,7 +422,7 @@ static void find_wide_way_down(ls_engine *engine) {
         }
         engine->headers.down_parent = block.rank;
         block = part_of(&block, parts, i);
-        sends = 2 * engine->shape.levels - 1; /* one went up */
+        sends = 2 * engine->shape.levels - 1; /* ranks other than the root send one message up the tree */
     }
     engine->headers.down_last = block.last;
     engine->headers.down_count = count_parts(&block, sends);

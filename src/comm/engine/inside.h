@@ -226,7 +226,7 @@ void ls_messages_say_left(ls_engine *engine, int to, ls_leave_reason reason);
 /* A wait for a call or for a posted message. */
 typedef struct ls_engine_wait {
     const ls_call *call;
-    const ls_message_request *request; /* NULL: the call */
+    const ls_message_request *request; /* NULL for a wait for the call */
     uint64_t *since_ns;
     uint64_t *told_ns;
 } ls_engine_wait;
@@ -259,7 +259,7 @@ static inline void ls_failure_end(ls_engine *engine) {
     engine->failure.ended = true;
 }
 
-/* Sets the rank that a failure from now on is attributed to; -1: none. */
+/* Sets the rank to which later failures are attributed, or -1 for no rank. */
 static inline void ls_failure_blame(ls_engine *engine, int rank) {
     engine->failure.failed_rank = rank;
 }

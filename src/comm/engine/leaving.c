@@ -1,6 +1,6 @@
 /*
  * How a rank leaves or aborts, and notifies the other ranks: see failure.c. At the end of a job on a network on which a
- * leaving rank notifies all ranks, each rank waits until all others have left, so that the network may shut down.
+ * leaving rank notifies all ranks, each rank waits until all other ranks have left, so that the network may shut down.
  */
 #include <stdio.h>
 #include <string.h>

@@ -124,7 +124,7 @@ static ls_status hold_content(ls_engine *engine, const ls_match_header *header, 
 static ls_status take_message(ls_engine *engine) {
     const int from = engine->messages.message.peer;
     ls_call_header said;
-    ls_failure_blame(engine, from); /* of what fails here */
+    ls_failure_blame(engine, from); /* if the checks below fail, the sender is to blame */
     engine->messages.taken[from]++;
     if (engine->messages.message.bytes < sizeof said) {
         return ls_fail(LS_ERR_PEER, "ls_comm_recv: rank %d sent a message without a header", from);

@@ -153,7 +153,8 @@ void ls_payload_begin(ls_engine *engine) {
     const ls_call *call = &engine->call;
     const int rank = engine->rank;
     engine->payload = engine->algorithm->run == NULL ? payload_of(call->operation) : LS_PAYLOAD_NONE;
-    const bool waits = call->operation == LS_OP_SCATTERV && rank != call->root; /* it cannot know */
+    const bool waits =
+        call->operation == LS_OP_SCATTERV && rank != call->root; /* this rank does not know the count of its part */
     const size_t bytes = waits ? 0 : ls_payload_bytes(engine, rank, rank + 1);
     fill(engine, engine->payload != LS_PAYLOAD_NONE && !waits, bytes);
     unsigned char *data = ls_packet_data(ls_headers_packet(engine));

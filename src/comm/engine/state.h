@@ -9,13 +9,13 @@
 #include "comm/pieces.h"
 
 enum {
-    LS_INLINE_MOST = 32 << 10,         /* maximum inline data in bytes, of all ranks of a call, */
-    LS_INLINE_MOST_SHARED = 256 << 10, /* and of some calls if ranks share cores: see algorithms/cost.c */
-    LS_ENGINE_GROUPS = 6,              /* maximum number of different calls in the message about a mismatch, */
-    LS_ENGINE_LISTED = 9,              /* and of ranks listed for each of them */
+    LS_INLINE_MOST = 32 << 10,         /* maximum inline data in bytes, of all ranks of a call */
+    LS_INLINE_MOST_SHARED = 256 << 10, /* for some calls if ranks share cores: see algorithms/cost.c */
+    LS_ENGINE_GROUPS = 6,              /* maximum number of different calls in the message about a mismatch */
+    LS_ENGINE_LISTED = 9,              /* maximum number of ranks that the message lists for each call */
     LS_ENGINE_WINDOW = 16,             /* maximum concurrent peers of a direct exchange, per direction */
-    LS_ENGINE_STEP = 2,                /* levels of a tree per step, */
-    LS_ENGINE_STEP_POLLED = 5,         /* and if ranks take turns on the cores */
+    LS_ENGINE_STEP = 2,                /* levels of a tree per step */
+    LS_ENGINE_STEP_POLLED = 5,         /* levels of a tree per step if ranks take turns on the cores */
     LS_ENGINE_CHILDREN = 144,          /* maximum number of children in a tree: 31 for each 5 of 24 levels, 15 for 4 */
     LS_ENGINE_ABOVE = LS_ENGINE_CHILDREN,        /* index of the parent or a partner, which follows the children */
     LS_ENGINE_PARTNERS = LS_ENGINE_CHILDREN + 1, /* maximum number of ranks with which a rank exchanges headers */
@@ -90,8 +90,8 @@ typedef ls_status ls_engine_stage(ls_engine *engine, bool *finished);
 
 /* A block of ranks whose first rank sends to this rank in the tree up, or receives the result from this rank. */
 typedef struct ls_child_block {
-    int rank; /* the first */
-    int last; /* one past the last */
+    int rank; /* the first rank of the block */
+    int last; /* one past the last rank */
 } ls_child_block;
 
 /* The inline data of a call. */
@@ -108,7 +108,7 @@ typedef struct ls_algorithm ls_algorithm; /* algorithms/table.h */
 /* The position of this rank in recursive halving: see algorithms/rabenseifner.c. */
 typedef struct ls_halving {
     int root;            /* root from which ranks are numbered */
-    int rank;            /* this rank's number */
+    int rank;            /* this rank's number, counted from the root */
     int positions;       /* number of parts of the vector: the size of the first block */
     int first;           /* first rank of this rank's block */
     int width;           /* size of the block, a power of two */
@@ -138,7 +138,7 @@ typedef struct ls_transfer_slot {
 
 /* Mismatched counts of two ranks: `to` expects `wanted` elements, but `from` sends `sent`. */
 typedef struct ls_count_mismatch {
-    int64_t from; /* -1: none */
+    int64_t from; /* -1 if there is none */
     int64_t to;
     uint64_t sent;
     uint64_t wanted;
@@ -185,9 +185,9 @@ typedef struct ls_engine_notice ls_engine_notice; /* notices.c */
 typedef struct ls_message_request {
     struct ls_message_request *next;
     ls_call call;
-    ls_match_receipt *receipt; /* of a receive */
-    ls_transfer envelope;      /* of a send */
-    ls_transfer content;       /* of a large send */
+    ls_match_receipt *receipt; /* for a receive */
+    ls_transfer envelope;      /* for a send */
+    ls_transfer content;       /* for a large send */
     bool began;                /* for a send: both transfers are set */
     uint64_t seen;             /* value of ls_messages_progress for the other rank at the latest poll */
     uint64_t since_ns;
@@ -247,7 +247,7 @@ typedef struct ls_engine_headers {
     unsigned char *memory;                   /* of all packets */
     ls_packet own;                           /* packet of the block of ranks that this rank has heard from */
     ls_packet bare;                          /* the result without its data */
-    ls_packet incoming[LS_ENGINE_PARTNERS];  /* one from each child; the last one from the parent or a partner */
+    ls_packet incoming[LS_ENGINE_PARTNERS];  /* from the children; [LS_ENGINE_ABOVE]: from the parent or a partner */
     ls_transfer *coming[LS_ENGINE_PARTNERS]; /* into `incoming` */
     ls_engine_stage *agreed;                 /* the stage after the agreement */
     ls_engine_stage *unbalanced;             /* the stage if the ranks' counts do not match */
@@ -275,22 +275,22 @@ typedef struct ls_engine_failure {
     ls_notice revoked;       /* the reason for the revocation; kind 0 if not revoked */
     int teller;              /* rank that sent the notice; -1 for this rank or none */
     bool ended;              /* this rank has left or aborted */
-    bool failed;             /* it has aborted, */
-    bool deserted;           /* it aborted because another rank had left */
+    bool failed;             /* this rank has aborted */
+    bool deserted;           /* this rank aborted because another rank had left */
     unsigned char *departed; /* one per rank: 0, or 1 + the ls_leave_reason if the rank has left */
     int gone;                /* number of ranks that have exited, as far as checked */
     ls_transfer *telling;    /* one per rank: sends `revoked` */
     int failed_rank;         /* rank of the latest failure; -1 if none */
     int waits_for;           /* the rank that this rank waits for; -1 if none */
-    bool waits_in_call;      /* it waits in a call, not for a message */
+    bool waits_in_call;      /* this rank waits in a call, not for a message */
     unsigned named;          /* how often this rank has named, in answers, a rank that it waits for in a call */
     int asked;               /* the rank that was queried about which rank it waits for; -1 if none */
-    int next_asked;          /* its answer; -1: none */
+    int next_asked;          /* the answer of the queried rank; -1 if none */
     int answers; /* number of answers so far; during a native collective, number of rounds in which all ranks answered
                   */
-    unsigned char *answered; /* one per rank: it has answered since all ranks were queried */
-    unsigned char *unknown;  /* one per rank: it was queried when its state was unknown, and has not answered. It may
-                                have left before without notifying this rank; if it died, other ranks know */
+    unsigned char *answered; /* one per rank: the rank has answered since all ranks were queried */
+    unsigned char *unknown;  /* one per rank: the rank was queried when its state was unknown, and has not answered. It
+                                may have left before, without notifying this rank; if it died, other ranks know */
     uint64_t asked_ns;
     uint64_t more_ns; /* additional time for the queried rank */
 } ls_engine_failure;

@@ -14,7 +14,7 @@ typedef struct header {
     int64_t position; /* in the file */
     int version;      /* 1, 2 or 5 */
     int64_t records;
-    int64_t *dimensions; /* 0: the dimension of the records */
+    int64_t *dimensions; /* 0 is the dimension of the records */
     int64_t dimension_count;
     int64_t end; /* offset of the first byte after all variables, without padding */
     /* Of the variables with records: */

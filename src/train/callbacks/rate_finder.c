@@ -41,7 +41,7 @@ typedef struct before {
     ls_random_state random;
     int64_t epoch, batch; /* position of the loader */
     ls_snapshot model;
-    ls_copies optimizer, scaler; /* of their states */
+    ls_copies optimizer, scaler; /* copies of the states of optimizer and scaler */
     float *powersgd;             /* copy of the error feedback; or NULL */
 } before;
 
@@ -187,7 +187,7 @@ static ls_status sweep(rate_finder *self, ls_trial *trial) {
 
 /*
  * Finds the steepest descent of the smoothed loss by central differences, because the rates are equally spaced on a
- * logarithmic scale. Skips the first tenth, where the average covers few values.
+ * logarithmic scale. Skips the first 10 percent, where the average covers few values.
  */
 static void suggest(rate_finder *self) {
     double steepest = 0;

@@ -185,7 +185,8 @@ ls_callback *ls_tensorboard(const char *folder, const ls_tensorboard_options *op
     options = options != NULL ? options : &defaults;
     if (folder == NULL || options->every_steps < 0 || options->images < 0) {
         (void)(folder == NULL ? ls_fail(LS_ERR_ARGUMENT, "%s: the folder is NULL", maker)
-                              : ls_fail(LS_ERR_ARGUMENT, "%s: every %lld steps and %lld images must not be negative",
+                              : ls_fail(LS_ERR_ARGUMENT,
+                                        "%s: .every_steps is %lld and .images is %lld, but neither may be negative",
                                         maker, (long long)options->every_steps, (long long)options->images));
         return NULL;
     }

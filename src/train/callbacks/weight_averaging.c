@@ -76,7 +76,7 @@ static ls_status on_start_validation(ls_trial_state *state, void *user) {
     if (ls_ema_count(self->averages) == 0 || self->options.no_swap || ls_callback_in_replay(state)) {
         return LS_OK;
     }
-    LS_TRY(check_alone(state->trial)); /* of a trial without .validate, in ls_trial_evaluate or ls_trial_predict */
+    LS_TRY(check_alone(state->trial)); /* on_init checks only trials with .validate */
     self->swapped = true;
     return ls_ema_swap(self->averages);
 }

@@ -17,9 +17,9 @@ typedef struct joining {
     const ls_part **parts; /* parts of the file `of`, sorted by name, range and rank */
     int *targets;          /* for each of these parts, the wanted part to which it contributes; -1 if none */
     int count;
-    int rank;           /* whose file is read */
-    ls_tensor **made;   /* for each wanted part, its tensor; NULL until it is created */
-    const char **names; /* of these tensors */
+    int rank;           /* the rank whose file is read */
+    ls_tensor **made;   /* the tensor of each wanted part; NULL until it is created */
+    const char **names; /* names of the tensors in `made` */
 } joining;
 
 static int compare(const void *a, const void *b) {
@@ -220,8 +220,8 @@ static ls_status add_part(const joining *join, ls_named named) {
     }
     if (!ls_shape_equal(&is, &own) || ls_dtype_of(join->made[k]) != ls_dtype_of(named.tensor)) {
         return ls_fail(LS_ERR_FORMAT,
-                       "checkpoint: %s is damaged: %s of rank %d has a different shape or dtype than the manifest and "
-                       "the other ranks say; use a different checkpoint",
+                       "checkpoint: %s is damaged: %s of rank %d has a different shape or dtype than in the "
+                       "manifest or on the other ranks; use a different checkpoint",
                        join->folder, part->name, part->rank);
     }
     return copy_common(join->made[k], &want, named.tensor, part);

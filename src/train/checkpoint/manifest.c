@@ -306,7 +306,7 @@ static bool read_file(reading *r, void *to) {
 
 static bool read_files(reading *r, const field *how, void *to) {
     (void)how;
-    return read_list(r, read_file, to, "it lists something else than files");
+    return read_list(r, read_file, to, "it lists an entry that is not a file");
 }
 
 /* ---- parts of tensors -------------------------------------------------------------------------------------------- */

@@ -125,9 +125,10 @@ static ls_status check_used(const ls_resumption *from, uint8_t *used) {
     for (int i = 0; i < saved->count; i++) {
         const ls_part *part = &saved->parts[i];
         if (!used[i]) {
-            return ls_fail(LS_ERR_FORMAT,
-                           "checkpoint: %s: the %s there has a tensor %s that this trial's does not have", from->folder,
-                           part->of, part->name);
+            return ls_fail(
+                LS_ERR_FORMAT,
+                "checkpoint: %s: the %s of the checkpoint has a tensor %s, but the %s of this trial does not",
+                from->folder, part->of, part->name, part->of);
         }
     }
     return LS_OK;

@@ -10,7 +10,7 @@
 
 typedef struct ls_answers {
     ls_tensor *predicted;
-    ls_tensor *targets; /* of the same shape */
+    ls_tensor *targets; /* same shape as `predicted` */
     ls_tensor *kept;    /* bool: predictions that count; NULL if all count */
     int64_t classes;
 } ls_answers;

@@ -131,7 +131,7 @@ static ls_metric *refuse_name(const char *name) {
     return ls_fail_null(
         LS_ERR_ARGUMENT,
         "ls_trial_new: there is no metric \"%s\"; did you mean \"%s\"? Available: %sand, for each metric that is a "
-        "mean, running_NAME, NAME_var and NAME_std; others can be set in custom_metrics",
+        "mean, running_NAME, NAME_var and NAME_std; other metrics can be set in .custom_metrics",
         name, nearest, list);
 }
 

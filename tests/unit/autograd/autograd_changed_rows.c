@@ -142,7 +142,7 @@ TEST(test_every_change_that_counts_is_noticed) {
     CHECK_CASES(loss_cases, check_trial);
 }
 
-/* Must run after the other test. */
+/* Must run after the test above, which fills all_seen. */
 static void test_no_change_is_refused_that_counts_for_nothing(void **state) {
     int wrong = 0;
     (void)state;

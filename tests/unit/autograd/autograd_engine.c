@@ -435,7 +435,7 @@ TEST(test_results_are_not_changed_in_place) {
     (void)ls_no_grad(before);
     assert_int_equal(ls_backward(toy_sum(y)), LS_OK);
     (void)ls_no_grad(true);
-    assert_int_equal(ls_fill(y, 0), LS_OK); /* its node was already walked, so no node needs the value */
+    assert_int_equal(ls_fill(y, 0), LS_OK); /* the node of y was already walked, so no node needs the value */
     (void)ls_no_grad(before);
 }
 
@@ -448,7 +448,7 @@ TEST(test_a_failing_rule_leaves_things_in_order) {
     assert_int_equal(ls_backward(loss), LS_ERR_UNSUPPORTED);
     assert_string_equal(ls_error_message(), "toy_fail: as asked");
     toy_fails = false;
-    assert_null(ls_grad(w)); /* its first gradient was added in the pass that failed */
+    assert_null(ls_grad(w)); /* the first gradient of w was added in the pass that failed */
     assert_null(ls_grad(x));
     assert_int_equal(ls_scope_end(inner), LS_ERR_UNSUPPORTED);
     assert_int_equal(x->leaf->uses + w->leaf->uses, 0);

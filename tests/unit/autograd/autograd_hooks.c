@@ -252,7 +252,7 @@ TEST(test_observers_of_a_failed_pass) {
 
 TEST(test_communication_is_never_dead) {
     ls_tensor *x = toy_leaf(LS_SHAPE(2), LS_F64, 1);
-    ls_release(toy_send(x, 1)); /* its result is not used */
+    ls_release(toy_send(x, 1)); /* the result of this call is not used */
     ls_tensor *second = toy_send(toy_square(x), 2);
     ls_tensor *loss = toy_sum(second);
     (void)toy_send(second, 3); /* recorded after the loss */

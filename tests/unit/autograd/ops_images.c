@@ -345,10 +345,10 @@ TEST(test_convolutions_refuse) {
     REFUSED(ls_conv(x, w, wave(LS_SHAPE(4), 1), NULL), LS_ERR_SHAPE,
             "ls_conv: bias is [4], but must be [6] for weight [6, 4, 3, 3]");
     REFUSED(ls_conv(x, w, NULL, OPTIONS(.stride = LS_SHAPE(1, 0))), LS_ERR_ARGUMENT,
-            "ls_conv: stride is [1, 0], its numbers must be from 1 to 2147483647");
+            "ls_conv: stride is [1, 0], but its numbers must be from 1 to 2147483647");
     REFUSED(ls_conv(x, w, NULL, OPTIONS(.padding = LS_SHAPE(-1))), LS_ERR_ARGUMENT, "padding is [-1]");
     REFUSED(ls_conv(x, w, NULL, OPTIONS(.padding = LS_SHAPE((int64_t)1 << 40))), LS_ERR_ARGUMENT,
-            "ls_conv: padding is [1099511627776], its numbers must be from 0 to 2147483647");
+            "ls_conv: padding is [1099511627776], but its numbers must be from 0 to 2147483647");
     REFUSED(ls_conv(x, w, NULL, OPTIONS(.dilation = LS_SHAPE(1, 1, 1))), LS_ERR_ARGUMENT,
             "ls_conv: dilation has 3 numbers, but must have one, or one for each of 2 spatial axes");
     REFUSED(ls_conv(x, w, NULL, OPTIONS(.dilation = LS_SHAPE(3))), LS_ERR_SHAPE,

@@ -59,7 +59,7 @@ SCOPED_TEST(test_statistics) {
     check_values(ls_var(x), LS_SCALAR, LS_F64, VALUES(46.0 / 3));
     check_values(ls_var_axes(x, LS_ALL_AXES, 0, false), LS_SCALAR, LS_F64, VALUES(11.5));
     check_values(ls_var_axes(x, LS_ALL_AXES, 4, false), LS_SCALAR, LS_F64, VALUES(infinite));
-    ls_tensor *large = numbers(LS_SHAPE(2), LS_F32, VALUES(16777216, 16777218)); /* f32 cannot hold their mean */
+    ls_tensor *large = numbers(LS_SHAPE(2), LS_F32, VALUES(16777216, 16777218)); /* f32 cannot represent the mean */
     check_values(ls_var(large), LS_SCALAR, LS_F32, VALUES(2));
     ls_tensor *equal = numbers(LS_SHAPE(3), LS_F32, VALUES(0.1, 0.1, 0.1));
     check_values(ls_var(equal), LS_SCALAR, LS_F32, VALUES(0));

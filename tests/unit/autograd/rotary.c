@@ -104,7 +104,7 @@ static outcome compute(rotation *rotate, ls_tensor *leaf, int number, const ls_r
         ls_tensor *view = cases[number].view(leaf);
         ls_tensor *y = rotate(view, o), *all = ls_mul(y, weight);
         if (twice) {
-            ls_tensor *shared = ls_add(y, view); /* its gradient is the gradient of both */
+            ls_tensor *shared = ls_add(y, view); /* both operands get the same gradient */
             all = ls_add(ls_add(ls_mul(rotate(rotate(view, o), o), shared), all), ls_mul(view, view));
         }
         assert_int_equal(ls_backward(ls_sum(all)), LS_OK);

@@ -461,7 +461,7 @@ static const char *starving_rank(ls_comm *world, int rank, const void *argument)
     LS_MUST(strstr(ls_error_message(), "out of memory") != NULL && status == ls_error_status());
     LS_MUST(ls_comm_barrier(world, NULL) == status);
     if (rank == 1) {
-        pause(); /* its exit would not notify the others */
+        pause(); /* its exit would not notify the other ranks */
     }
     return NULL;
 }

@@ -332,7 +332,7 @@ static void add_fault(world *w, blame *to, uint64_t *random) {
     const uint64_t packets = call_draw(random, (uint64_t)(CALLS * 4 * w->levels));
     const uint64_t at_ns = call_draw(random, 400000);
     const int kind = (int)call_draw(random, 5);
-    if (kind == 4) { /* it still answers */
+    if (kind == 4) { /* a pause, after which the rank still answers */
         const int paused = (int)call_draw(random, (uint64_t)w->size);
         if (w->network->ranks[paused].pause.until_ns == 0) {
             sim_pause(w->network, paused, at_ns, at_ns + call_draw(random, SECOND_NS / 2));
@@ -361,9 +361,9 @@ static void add_fault(world *w, blame *to, uint64_t *random) {
 
 typedef struct tally {
     int worlds;
-    int failed;          /* ranks */
-    int asked_all;       /* of these, the ranks that name ranks that did not answer */
-    uint64_t longest_ns; /* until all had ended */
+    int failed;          /* number of failed ranks */
+    int asked_all;       /* number of failed ranks whose errors name ranks that did not answer */
+    uint64_t longest_ns; /* time until all ranks had ended */
 } tally;
 
 static void check_faults(uint64_t seed, void *context) {

@@ -306,7 +306,8 @@ TEST(test_one_fails_after_meeting) {
     } while (0)
 #endif
 
-/* Each spawn test forks first, so that the parent stays single-threaded and can check for remains. */
+/* Each test of ls_spawn runs in a forked process. So the test program stays single-threaded, and the forked process can
+ * check that no child processes and file descriptors are left. */
 typedef struct order {
     int ranks;
     const char *deed; /* rank 1's action */
@@ -357,7 +358,7 @@ static const char *spawn(int number, const void *what) {
         LS_MUST(status == LS_ERR_STOPPED && failed_with(LS_ERR_STOPPED, "rank 1 of 3: its function returned"));
     } else if (strcmp(o.deed, "kill") == 0) {
         LS_MUST(status == LS_ERR_PEER && failed_with(LS_ERR_PEER, "ls_spawn: rank 1 of 3: process "));
-        LS_MUST(failed_with(LS_ERR_PEER, "was ended by signal 9 (Killed)"));
+        LS_MUST(failed_with(LS_ERR_PEER, "was killed by signal 9 (Killed)"));
     } else {
         LS_MUST(status == LS_ERR_PEER && failed_with(LS_ERR_PEER, "exited with status 3"));
     }

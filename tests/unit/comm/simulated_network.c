@@ -11,7 +11,8 @@ enum { LATENCY = 5000, OVERHEAD = 300, SMALL = 1000, LARGE = 100000 };
 
 static const ls_sim_options plain = {.ranks = 3, .latency_ns = LATENCY, .overhead_ns = OVERHEAD, .bytes_per_ns = 2};
 
-/* Runs turns until a transfer has ended. Returns the time on its rank, or LS_SIM_NEVER if it does not end. */
+/* Runs turns until a transfer has ended. Returns the time on the transfer's rank, or LS_SIM_NEVER if the transfer does
+ * not end. */
 static uint64_t end_of(ls_sim_network *network, const ls_transfer *transfer) {
     for (int rank = 0; !transfer->ended && rank >= 0;) {
         rank = ls_sim_next(network);
@@ -225,7 +226,8 @@ TEST(a_busy_rank_has_its_turn_afterwards) {
         assert_in_range(rank, 0, 2);
         sim_progress(network, rank, 0);
     }
-    assert_true((MESSAGES - 1) * OVERHEAD > OVERHEAD + LATENCY); /* it arrives too early */
+    assert_true((MESSAGES - 1) * OVERHEAD >
+                OVERHEAD + LATENCY); /* the message to rank 0 arrives while rank 0 is still sending */
     assert_int_equal(ls_sim_now(network), (MESSAGES - 1) * OVERHEAD);
     ls_sim_free(network);
 }
@@ -367,10 +369,10 @@ TEST(what_was_withdrawn_is_left_alone) {
     sender->transport->withdraw(sender, &large);
     sender->transport->withdraw(sender, &small);
     receiver->transport->withdraw(receiver, &in[2]);
-    memset(data, 1, sizeof data); /* the transport no longer uses it */
+    memset(data, 1, sizeof data); /* the transport no longer uses this memory */
     settle(network);
     assert_false(large.ended || small.ended || in[0].ended || in[2].ended);
-    assert_true(in[1].ended); /* it had begun */
+    assert_true(in[1].ended); /* this receive had begun before the withdrawal */
     assert_int_equal(into[0], 0);
     receiver->transport->withdraw(receiver, &in[0]);
     ls_sim_free(network);
@@ -399,7 +401,7 @@ TEST(a_message_without_room_is_told) {
         }
         sim_send(network, 0, &out);
         ls_status status = failure_of(network);
-        if (i >= 2) { /* it was there first */
+        if (i >= 2) { /* the message arrived before its receive */
             sim_receive(network, 1, &in);
             bool moved = false;
             ls_endpoint *endpoint = ls_sim_endpoint(network, 1);
@@ -443,7 +445,7 @@ TEST(wrong_use_is_told) {
     ls_transfer named = {.peer = 1, .channel = 4, .data = data, .bytes = 1};
     assert_int_equal(transport->send(endpoint, &any), LS_ERR_INTERNAL);
     sim_receive(network, 0, &any);
-    assert_int_equal(transport->receive(endpoint, &any), LS_ERR_INTERNAL); /* it is in flight */
+    assert_int_equal(transport->receive(endpoint, &any), LS_ERR_INTERNAL); /* a receive is already in progress */
     assert_int_equal(transport->receive(endpoint, &named), LS_ERR_INTERNAL);
     ls_transfer out = {.peer = 1, .data = data, .bytes = SMALL};
     sim_send(network, 0, &out);

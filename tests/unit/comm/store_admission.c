@@ -46,7 +46,7 @@ static int connect_as(const client *s) {
 static const char *crowd(int number, const void *what) {
     const client *s = what;
     (void)number;
-    prctl(PR_SET_PDEATHSIG, SIGKILL); /* its processes are killed when the test exits */
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* this process is killed when the test exits */
     for (int i = 0; i < CROWD / QUIET; i++) {
         LS_MUST(connect_as(s) >= 0);
     }
@@ -242,7 +242,7 @@ TEST(the_log_is_not_flooded) {
     stop(clients, 1);
     ls_store_close(store);
     ls_log_set_sink(NULL, NULL);
-    assert_true(atomic_load(&seen.more) > 100); /* their number was reported, and there were many */
+    assert_true(atomic_load(&seen.more) > 100); /* many more refused connections were reported */
     assert_true(atomic_load(&seen.refusals) > 0);
     assert_true(atomic_load(&seen.refusals) <= 20 * (1 + took / LS_LOG_PERIOD));
 }

@@ -115,7 +115,7 @@ TEST(links_and_pipes_for_files) {
     refusal r = {.size = 2, .status = LS_ERR_DENIED, .says = "is not a regular file"};
     snprintf(r.url, sizeof r.url, "file://%s", path);
     assert_int_equal(process_wait(process_start(be_refused, 0, &r)), 0);
-    assert_int_equal(access(target, F_OK), -1); /* it created nothing there */
+    assert_int_equal(access(target, F_OK), -1); /* the process created nothing there */
 
     path = test_path("pipe");
     make_folder(path, 0700);

@@ -114,7 +114,7 @@ TEST(test_a_suspect_failed_first_if_no_other_failure_comes) {
     assert_int_equal(self.phase, LS_SUPERVISOR_RUNNING);
 }
 
-/* With several nodes, node 0 decides: the processes of this node are ended at once. */
+/* With several nodes, node 0 decides: the processes of this node are terminated at once. */
 TEST(test_another_supervisor_decides) {
     job_record record;
     ls_supervisor self = start(&record, 2, true);

@@ -50,7 +50,7 @@ TEST(every_size_is_read) {
         assert_int_equal(tcp_net_send(&net, 0, &small), LS_OK);
         TCP_NET_UNTIL(&net, tcp_of(&net, 1)->peers[0].heard_of == 1) {
         }
-        assert_false(i % 2 == 1 && send.ended); /* its memory has not been read yet */
+        assert_false(i % 2 == 1 && send.ended); /* the memory of the send has not been read yet */
         if (i % 2 == 1) {
             assert_int_equal(tcp_net_receive(&net, 1, &receive), LS_OK);
         }
@@ -147,7 +147,7 @@ static bool take_back(int side, int looks) {
     }
     const bool under_way = !large[side].ended;
     tcp_net_withdraw(&net, side, &large[side]);
-    if (under_way && side == 0) { /* its memory is reused, and must not be mistaken for the message */
+    if (under_way && side == 0) { /* the memory of the send is reused, and must not be mistaken for the message */
         memset(large[0].data, 0xee, HUGE);
     } else if (under_way) {
         memset(large[1].data, 0, HUGE);

@@ -140,10 +140,10 @@ static void write_elsewhere(const char *session, int kind) {
         return;
     }
     assert_int_equal(mkdir(folder, 0700), 0);
-    if (kind == 1) { /* others can write to the folder */
+    if (kind == 1) { /* other users can write to the folder */
         write_text(file, planted, 0600);
         assert_int_equal(chmod(folder, 0777), 0);
-    } else if (kind == 2) { /* others can read it */
+    } else if (kind == 2) { /* other users can read the file */
         write_text(file, planted, 0644);
     } else if (kind == 3) {
         write_text(other, planted, 0600);
@@ -264,7 +264,8 @@ static const char *other_user(int rank, const void *what) {
     }
     live_in(j->elsewhere, test_path("absent"));
     LS_MUST(join(j, rank, 20) == NULL);
-    LS_MUST(failed_with(LS_ERR_DENIED, "neither this process nor the job was given a key"));
+    LS_MUST(failed_with(LS_ERR_DENIED,
+                        "LOCKSTEP_KEY is not set, and the keys that this process and the job use by default differ"));
     LS_MUST(failed_with(LS_ERR_DENIED, "set LOCKSTEP_KEY to the same secret for all"));
     return NULL;
 }

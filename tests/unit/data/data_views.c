@@ -94,7 +94,7 @@ TEST(test_select) {
     inputs_are(part_of_part, NUMBERS(110, 113, 114));
     assert_int_equal(ended, 0);
     inputs_are(again, NUMBERS(114, 110));
-    assert_int_equal(ended, 1); /* the last owner of the others was freed */
+    assert_int_equal(ended, 1); /* the last owner of the other data sets was freed */
     assert_null(ls_loader_new(whole, NULL));
     assert_int_equal(ls_error_status(), LS_ERR_STATE);
 }

@@ -189,7 +189,7 @@ TEST(test_records_wait_for_a_flush) {
     assert_int_equal(ls_events_flush(events), LS_OK);
     read_into(&list, ls_events_path(events));
     assert_int_equal(list.count, 1);
-    assert_int_equal(ls_events_flush(events), LS_OK); /* of nothing */
+    assert_int_equal(ls_events_flush(events), LS_OK); /* flushes an empty buffer */
     read_into(&list, ls_events_path(events));
     assert_int_equal(list.count, 1);
     const size_t after = size_of(events);

@@ -361,13 +361,13 @@ TEST(test_archives) {
     assert_int_equal(ls_npz_save(path, (ls_named[]){{"a", tensor}, {"b", tensor}}, 2), LS_OK);
     ls_release(tensor);
     enum { END = -22, SECOND = END - 51, FIRST = SECOND - 51, MEMBER = 30 + 5 + 128 + 8 };
-    expect_damage(path, END, "x", 1, "it has no end record, or is cut short");
+    expect_damage(path, END, "x", 1, "it has no end record, or is truncated");
     expect_damage(path, END + 4, "\1", 1, "one of several parts");
-    expect_damage(path, END + 8, "\3\0\3", 3, "its directory does not lie in it");
-    expect_damage(path, END + 8, "\1\0\1", 3, "its directory has more than it counts");
+    expect_damage(path, END + 8, "\3\0\3", 3, "its directory is outside of the file");
+    expect_damage(path, END + 8, "\1\0\1", 3, "its directory has more members than it declares");
     expect_damage(path, END + 10, "\xff\xff", 2, "it lacks the record of its 64-bit numbers");
     expect_damage(path, END + 16, "\xff\xff\xff\xff", 4, "it lacks the record of its 64-bit numbers");
-    expect_damage(path, END + 16, "\xff\xff", 2, "its directory does not lie in it");
+    expect_damage(path, END + 16, "\xff\xff", 2, "its directory is outside of the file");
     expect_damage(path, END + 16, "\0\0", 2, "its directory is damaged");
     expect_damage(path, FIRST, "x", 1, "its directory is damaged");
     expect_damage(path, FIRST + 8, "\1", 1, "member a.npy: it is encrypted");
@@ -382,7 +382,7 @@ TEST(test_archives) {
     expect_damage(path, FIRST + 20, "\x87\0\0\0\x87\0\0\0", 8, "checksum (CRC-32) is wrong");
     expect_damage(path, FIRST + 28, "\xff\xff", 2, "its directory is damaged");
     expect_damage(path, FIRST + 42, "\1", 1, "its local header is not");
-    expect_damage(path, FIRST + 46, "b", 1, "member b.npy: there are two of that name");
+    expect_damage(path, FIRST + 46, "b", 1, "member b.npy: two members have this name");
     expect_damage(path, FIRST + 46, "\xff", 1, "its name is not UTF-8");
     expect_damage(path, FIRST + 46, "\0", 1, "its name is not UTF-8");
     expect_damage(path, FIRST + 50, "x", 1, "member a.npx is not an array");
@@ -413,11 +413,11 @@ TEST(test_archives_of_64_bits) {
     expect_damage(path, END, "x", 1, "the record of its 64-bit numbers is damaged");
     expect_damage(path, END + 16, "\1", 1, "the record of its 64-bit numbers is damaged");
     expect_damage(path, END + 24, "\1", 1, "the record of its 64-bit numbers is damaged");
-    expect_damage(path, END + 47, "\x80", 1, "its directory does not lie in it");
-    expect_damage(path, END + 55, "\x80", 1, "its directory does not lie in it");
+    expect_damage(path, END + 47, "\x80", 1, "its directory is outside of the file");
+    expect_damage(path, END + 55, "\x80", 1, "its directory is outside of the file");
     expect_damage(path, END + 24, "\xff\xff\xff\xff\xff\xff\xff\x7f\xff\xff\xff\xff\xff\xff\xff\x7f", 16,
-                  "its directory does not lie in it");
-    unsigned char *first = memmem(bytes, size, "PK\1\2", 4); /* its name, then an extra field of 16 bytes */
+                  "its directory is outside of the file");
+    unsigned char *first = memmem(bytes, size, "PK\1\2", 4); /* the name follows, then an extra field of 16 bytes */
     const ptrdiff_t extra = first - bytes + 46 + 6;
     expect_damage(path, extra, "\2", 1, "member f4.npy: its 64-bit numbers are missing");
     expect_damage(path, extra + 2, "\x08", 1, "member f4.npy: its 64-bit numbers are missing");

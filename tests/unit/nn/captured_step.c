@@ -214,7 +214,7 @@ SCOPED_TEST(test_other_optimizers_are_reported) {
     classifier_begin(&self, make_sgd);
     classifier_begin(&other, make_sgd);
     ls_step *step = classifier_capture(&self);
-    (void)classifier_run(&other); /* its parameters have gradients */
+    (void)classifier_run(&other); /* the parameters of `other` now have gradients */
     const ls_optimizer *freed = self.optimizer;
     ls_optimizer_free(self.optimizer);
     for (int i = 0; i < 1000; i++) {

@@ -77,14 +77,13 @@ TEST(test_wrong_numbers_are_refused) {
     ls_tensor *outputs[2] = {x, x};
     assert_null(ls_forward(cell, x));
     assert_int_equal(ls_error_status(), LS_ERR_ARGUMENT);
-    assert_string_equal(ls_error_message(), "Cell: it takes 2 inputs and returns 2 outputs, but was given 1 and asked "
-                                            "for 1 (call it with ls_forward_many)");
+    assert_string_equal(ls_error_message(), "Cell: this module takes 2 inputs and returns 2 outputs, but the call "
+                                            "passes 1 and requests 1 (call it with ls_forward_many)");
     assert_int_equal(ls_forward_many(cell, (ls_tensor *[]){x, x}, 2, outputs, 1), LS_ERR_ARGUMENT);
     assert_null(outputs[0]);
     assert_int_equal(ls_forward_many(linear, (ls_tensor *[]){x, x}, 2, outputs, 2), LS_ERR_ARGUMENT);
-    assert_string_equal(
-        ls_error_message(),
-        "Linear: it takes 1 input and returns 1 output, but was given 2 and asked for 2 (ls_forward_many)");
+    assert_string_equal(ls_error_message(), "Linear: this module takes 1 input and returns 1 output, but the call "
+                                            "passes 2 and requests 2 (ls_forward_many)");
     assert_null(outputs[1]);
     assert_int_equal(ls_forward_many(linear, &x, -1, outputs, 1), LS_ERR_ARGUMENT);
     outputs[0] = x;
@@ -93,7 +92,7 @@ TEST(test_wrong_numbers_are_refused) {
     assert_int_equal(ls_forward_many(linear, &x, 1, NULL, 1), LS_ERR_ARGUMENT);
     assert_string_equal(ls_error_message(), "ls_forward_many: the array of outputs is NULL");
     assert_null(ls_forward(chain, x));
-    expect_message("Cell: it takes 2 inputs");
+    expect_message("Cell: this module takes 2 inputs");
     ls_tensor *both[3] = {x, x, x};
     assert_int_equal(ls_forward_many(cell, both, 2, both + 1, 2), LS_ERR_ARGUMENT);
     assert_string_equal(ls_error_message(), "ls_forward_many: inputs and outputs must be different arrays");
@@ -222,7 +221,7 @@ TEST(test_children) {
     assert_int_equal(ls_module_child_count(NULL), 0);
     ls_comm *comm = ls_init(NULL);
     assert_non_null(comm);
-    model = ls_data_parallel(model, comm, NULL); /* its child has no name of its own */
+    model = ls_data_parallel(model, comm, NULL); /* the child of a wrapper has no name */
     assert_string_equal(ls_module_child_name(model, 0), "");
     assert_ptr_equal(ls_module_find_child(model, "2.0"), ls_module_child(inner, 0));
     ls_module_free(model);

@@ -187,7 +187,7 @@ TEST(test_what_goes_wrong_in_a_closure_is_told) {
     assert_int_equal(ls_optimizer_step_closure(optimizer, NULL, self, NULL), LS_ERR_ARGUMENT);
     assert_int_equal(ls_optimizer_step_closure(NULL, evaluate, self, NULL), LS_ERR_ARGUMENT);
     const bool recording_off = ls_no_grad(true);
-    assert_int_equal(ls_optimizer_step_closure(optimizer, evaluate, self, NULL), LS_OK); /* it still records */
+    assert_int_equal(ls_optimizer_step_closure(optimizer, evaluate, self, NULL), LS_OK); /* the closure still records */
     assert_true(ls_no_grad(recording_off));
     problem_free(self, optimizer);
 }

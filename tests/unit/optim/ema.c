@@ -105,7 +105,7 @@ TEST(test_mean) {
     assert_int_equal(ls_ema_put(averages), LS_OK);
     check_parameters("the mean", model, mean, STEPS, 1e-14);
     set_parameters(model, 9);
-    assert_int_equal(ls_ema_put(averages), LS_OK); /* they still exist */
+    assert_int_equal(ls_ema_put(averages), LS_OK); /* the averages still exist */
     check_parameters("the mean again", model, mean, STEPS, 1e-14);
     ls_ema_free(averages);
     ls_module_free(model);

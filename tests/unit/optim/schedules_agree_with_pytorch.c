@@ -270,7 +270,8 @@ TEST(test_broken_off) {
         int count = 0;
         run(&rows[i], optimizer, schedule, 0, BROKEN_OFF - 1, &whole);
         parts = whole;
-        assert_int_equal(ls_optimizer_set_learning_rate(other, -1, 0.7), LS_OK); /* its first values do not matter */
+        assert_int_equal(ls_optimizer_set_learning_rate(other, -1, 0.7),
+                         LS_OK); /* the initial rates of this optimizer do not matter */
         ls_schedule *next = rows[i].make(other);
         assert_int_equal(ls_schedule_state(schedule, &tensors, &count), LS_OK);
         assert_int_equal(ls_schedule_set_state(next, tensors, count), LS_OK);

@@ -40,11 +40,11 @@ typedef struct rank_state {
     pthread_cond_t resumed;
     int rank;
     int splits;
-    bool over; /* its program has ended */
+    bool over; /* the rank's program has ended */
     bool dead;
-    int passes; /* that have ended well */
+    int passes; /* number of successful passes */
     uint64_t hashes[PASSES];
-    sim_result result; /* of the first pass that failed */
+    sim_result result; /* result of the first pass that failed */
 } rank_state;
 
 typedef struct world {
@@ -311,7 +311,7 @@ static bool run_world(world *w) {
     }
     for (int rank = 0; rank < w->size; rank++) {
         rank_state *r = &w->ranks[rank];
-        while (!r->over) { /* it is dead, or nothing can happen: all that it still does fails */
+        while (!r->over) { /* the rank is dead, or no event is left: all its further calls fail */
             r->dead = true;
             give_turn(w, r);
             wait_for_turn(w, NULL);

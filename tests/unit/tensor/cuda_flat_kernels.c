@@ -1,7 +1,7 @@
 /*
- * The kernels of device/cuda for indices, random numbers, flat runs and optimizer steps, compiled for the host,
- * compared with the CPU's kernels: results are bit-identical unless the order of additions differs, on all code paths,
- * which depend on sizes.
+ * The kernels of device/cuda for indices, random numbers, flat runs and optimizer steps, compiled for the host.
+ * Their results are bit-identical to the results of the CPU's kernels, unless the two kernels add in different orders.
+ * The kernels select their code paths by size; the tests cover all code paths.
  *
  * devices: cuda teams
  */

@@ -211,7 +211,7 @@ TEST(test_a_kernel_that_is_missing) {
     partial.name = "partial:0";
     partial.kernels = &kernels;
     assert_int_equal(ls_device_add(&partial), LS_OK);
-    expect_error(ls_device_add(&partial), LS_ERR_STATE, "there is a device of that name");
+    expect_error(ls_device_add(&partial), LS_ERR_STATE, "a device of this name exists already");
     assert_int_equal(ls_use_device("partial:0"), LS_OK);
     ls_scope *scope = ls_scope_begin();
     ls_tensor *x = ls_zeros(LS_SHAPE(2, 3), LS_F32);

@@ -190,7 +190,8 @@ static void test_refused_options(void **unused) {
                    "ls_initialize: rule 5 must be one");
     expect_refused(ls_lsuv(&(ls_lsuv_options){.attempts = -1}), "-1 attempts must be positive");
     expect_refused(ls_tensorboard(NULL, NULL), "ls_tensorboard: the folder is NULL");
-    expect_refused(ls_tensorboard("logs", &(ls_tensorboard_options){.images = -1}), "-1 images must not be negative");
+    expect_refused(ls_tensorboard("logs", &(ls_tensorboard_options){.images = -1}),
+                   ".images is -1, but neither may be negative");
     expect_refused(ls_csv_log(NULL, NULL), "ls_csv_log: the path is NULL");
     expect_refused(ls_csv_log("log.csv", &(ls_csv_log_options){.separator = '.'}),
                    "the separator '.' can occur in a field");

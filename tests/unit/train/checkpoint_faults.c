@@ -140,7 +140,7 @@ static bool killed_at(int call, training_run run) {
     return ended != 0;
 }
 
-/* The same with SIGKILL. After training has continued, nothing is left behind. */
+/* As above, but a SIGKILL at each call. After training has continued, no incomplete files are left. */
 TEST(test_killed_at_every_call) {
     int killed = 0;
     for (bool again = true; again; killed += again) {
@@ -150,7 +150,7 @@ TEST(test_killed_at_every_call) {
         assert_true(count_whole(busy()->folder) >= 1);
         assert_int_equal(train_on(4), LS_OK);
         assert_int_equal(count_whole(busy()->folder), 1); /* the newest checkpoint is the best */
-        assert_int_equal(count_names(busy()->folder), 2); /* it and the link */
+        assert_int_equal(count_names(busy()->folder), 2); /* the checkpoint and the link */
     }
     assert_true(killed > 30);
 }

@@ -258,7 +258,7 @@ static void goes_on_after(int64_t after) {
         assert_true(same_bits(ls_trial_history(rest, 0, names[i]), ls_trial_history(whole, after / 3, names[i])));
         assert_true(!isnan(ls_trial_history(rest, 0, names[i])));
     }
-    if (after > 3) { /* both have finished the last epoch */
+    if (after > 3) { /* both trials have finished the last epoch */
         int64_t count = 0;
         const double *values = ls_trial_metric_values(rest, "recall_per_class", &count);
         assert_int_equal(count, CLASSES);

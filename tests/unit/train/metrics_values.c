@@ -347,7 +347,7 @@ TEST(test_unknown_names) {
     expect_unknown("running_loss_std", "running_loss");
     expect_unknown("rmse_std", "mse_std");
     expect_unknown("", "loss");
-    expect_message("running_NAME, NAME_var and NAME_std; others can be set in custom_metrics");
+    expect_message("running_NAME, NAME_var and NAME_std; other metrics can be set in .custom_metrics");
     expect_message("precision (_macro, _micro, _per_class)");
     assert_string_equal(ls_metric_named(NULL) == NULL ? ls_error_message() : "", "ls_metric_named: the name is NULL");
 }

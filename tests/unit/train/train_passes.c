@@ -148,7 +148,7 @@ static void expect_no_prediction(ls_tensor *(*function)(ls_tensor *, void *), co
 
 TEST(test_what_cannot_be_predicted) {
     expect_no_prediction(sum_of_all, "the model returned [] for 4 samples: it must have one row per sample");
-    expect_no_prediction(halves, "outputs [3, 2] (f32) differ from the outputs of earlier batches");
+    expect_no_prediction(halves, "outputs [3, 2] (f32) do not match the outputs of earlier batches");
 }
 
 /* ---- replay ------------------------------------------------------------------------------------------------------ */

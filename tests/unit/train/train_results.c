@@ -383,7 +383,7 @@ TEST(test_progress) {
         assert_int_equal(sscanf(strchr(strstr(line, " ["), ',') + 1, "%lf", &rate), 1);
         assert_int_equal(sscanf(strrchr(strndupa(line, (size_t)(end - line)), ',') + 1, "%lf samples/s]", &samples), 1);
         const double per_batch = i == 0 || i == 2 ? TRAIN_COUNT / 3.0 : TEST_COUNT / 2.0;
-        assert_true(fabs(samples - rate * per_batch) <= 1 + 0.01 * per_batch); /* both are rounded */
+        assert_true(fabs(samples - rate * per_batch) <= 1 + 0.01 * per_batch); /* both numbers are rounded */
         line = end + 1;
     }
     assert_string_equal(line, "");

@@ -487,8 +487,8 @@ TEST(test_errors_of_replays) {
 
 /* ---- several runs ------------------------------------------------------------------------------------------------ */
 
-/* A second run continues with the captured step, after another rate and an evaluation. Only the capture, each small
- * batch and the validations call the criterion. */
+/* A second run, after a change of the learning rate and an evaluation, continues with the captured step. Only the
+ * capture, each small batch and the validations call the criterion. */
 TEST(test_several_runs) {
     enum { EPOCHS = 4, VALIDATIONS = EPOCHS + 1, VALIDATION_BATCHES = 2, TRAINING_BATCHES = 3 };
     for (int i = 0; i < 2; i++) {

@@ -151,7 +151,7 @@ class Transport final : public transport::Context {
       private:
         static bool check(bool goes_on) {
             if (!goes_on) {
-                throw std::runtime_error("the wait was ended");
+                throw std::runtime_error("the wait was aborted");
             }
             return true;
         }

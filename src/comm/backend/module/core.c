@@ -32,7 +32,7 @@ const ls_backend *ls_backend_module(int abi_version, const ls_core *given) {
 
 LS_CORE_FUNCTIONS(DEFINE_FUNCTION, DEFINE_PROCEDURE)
 
-/* ---- functions that the list cannot contain ---------------------------------------------------------------------- */
+/* ---- functions outside LS_CORE_FUNCTIONS, mostly with variable arguments ----------------------------------------- */
 
 ls_status ls_error_set(ls_status status, const char *format, ...) {
     char text[LS_ERROR_CAPACITY];

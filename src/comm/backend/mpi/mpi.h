@@ -81,8 +81,8 @@ typedef int ls_mpi_task(void *argument);
  * LS_ERR_TIMEOUT. */
 ls_status ls_mpi_in_first_thread(ls_mpi_task *task, const char *name, double timeout);
 
-/* A new thread that runs a task in the same way. ls_mpi_worker_start returns NULL on failure. After LS_ERR_TIMEOUT,
- * do not call ls_mpi_worker_end. */
+/* A new thread: ls_mpi_worker_run runs a task in it, with the same rules as ls_mpi_in_first_thread. ls_mpi_worker_start
+ * returns NULL on failure. After LS_ERR_TIMEOUT, do not call ls_mpi_worker_end. */
 typedef struct ls_mpi_worker ls_mpi_worker;
 ls_mpi_worker *ls_mpi_worker_start(void);
 ls_status ls_mpi_worker_run(ls_mpi_worker *worker, ls_mpi_task *task, void *argument, const char *name, double timeout);

@@ -3,11 +3,11 @@
  *  - Data that fits into the cells uses them (cells.c).
  *  - Above LS_SHM_DIRECT_MOVES, if all sent data lies in memory from ls_comm_alloc, each rank reads its pieces
  *    directly from there, and a second step ends the call.
- *  - Above the same size, pieces in other memory are read from the senders' own buffers if the kernel allows it,
- *    between threads of a process or if the number of ranks leaves each rank little room in a slot.
+ *  - Above the same size, pieces in other memory are read from the senders' own buffers in two cases, if the kernel
+ *    allows it: between threads of a process, and if the number of ranks leaves each rank little room in a slot.
  *  - All other data passes through the slots in rounds of one step each.
- * If only the sender knows its counts, a call begins with an additional step in which all ranks compare counts, so that
- * no rank writes results before.
+ * If only the sender knows its counts, a call begins with an additional step in which all ranks compare counts. No rank
+ * writes results before this comparison.
  *
  * A slot contains the table of pieces, if the call has one, and then one area per piece, all of the same size, or a
  * single area if all ranks are sent the same data.
@@ -88,8 +88,8 @@ static size_t most_unread(const ls_shm *shm) {
     return in_slots ? LS_SHM_NEVER : LS_SHM_DIRECT_MOVES;
 }
 
-/* Returns true if this rank, whose largest piece is `largest`, leaves its data in its own buffer for the others to
- * read. */
+/* Returns true if this rank, whose largest piece is `largest`, leaves its data in its own buffer, where the other
+ * ranks read it. */
 static bool leaves(const ls_shm *shm, const ls_shm_cell *cell, size_t largest) {
     return cell->region != 0 || largest > most_unread(shm);
 }

@@ -489,7 +489,8 @@ static ls_status wait_some(ls_shm *shm, ls_shm_request *asked) {
         LS_TRY(ls_shm_point_poll(shm, &moved));
     }
     (void)ls_awake_poll(&asked->waited, ls_clock_ns());
-    ls_shm_point_note_awaited(shm, call->operation == LS_OP_RECV ? call : NULL); /* of a known rank */
+    ls_shm_point_note_awaited(
+        shm, call->operation == LS_OP_RECV ? call : NULL); /* only a receive from a known rank is noted */
     LS_TRY(ls_shm_point_look(shm, call, asked));
     return ls_shm_point_has_finished(shm, asked) ? LS_OK : ls_shm_sleep(shm, request_has_finished, asked);
 }
@@ -519,7 +520,7 @@ ls_status ls_shm_test_message(void *state, void *asked, bool wait, bool *finishe
     *finished = false;
     const ls_status status = test(shm, asked, wait, finished);
     if (status != LS_OK || *finished) {
-        if (((ls_shm_request *)asked)->waited.polled_ns != 0) { /* it waited, and may have published this */
+        if (((ls_shm_request *)asked)->waited.polled_ns != 0) { /* the request waited, and may have published this */
             ls_shm_point_note_awaited(shm, NULL);
         }
         end_request(shm, asked);

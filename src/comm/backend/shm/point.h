@@ -1,10 +1,12 @@
 /*
  * Messages between two ranks of shm. Every ordered pair of ranks has a pipe: a ring of packets in shared memory that
  * one rank writes and the other reads. A message that fits into one packet is sent at once, and a larger message as a
- * stream of packets. A message is instead announced, and then read from the sender's memory, if this is allowed
- * (ls_shm's peer_reads) and the message is larger than LS_SHM_STREAM_MOST, or its sender leaves the call before the
- * pipe has room for the whole message. A rank in any call on the communicator accepts incoming packets and keeps
- * messages that no receive waits for yet (comm/match.h), so a full pipe drains as soon as its reader makes any call.
+ * stream of packets. If reads from the sender's memory are allowed (ls_shm's peer_reads), some messages are only
+ * announced, and then read from there: messages larger than LS_SHM_STREAM_MOST, and messages whose sender leaves the
+ * call before the pipe has room for the whole message.
+ *
+ * A rank in any call on the communicator accepts incoming packets, and keeps messages that no receive waits for yet
+ * (comm/match.h). So a full pipe drains as soon as its reader makes any call.
  *
  * The reader of an announced message confirms outside the pipes, at a position named by the sender. A confirmation must
  * not wait for room, because its rank may make no call on this communicator for a long time.
@@ -31,7 +33,7 @@ enum { LS_SHM_NO_ANSWER = 0, LS_SHM_TAKEN, LS_SHM_REFUSED };
 
 /* A packet, which may be followed by more payload. */
 typedef struct ls_shm_packet {
-    _Alignas(128) _Atomic uint64_t turn; /* whether the writer or the reader may use it: see point.c */
+    _Alignas(128) _Atomic uint64_t turn; /* whether the writer or the reader may use the packet: see point.c */
     uint32_t kind;
     int32_t tag;
     uint32_t dtype;
@@ -51,10 +53,10 @@ typedef struct ls_shm_notice {
 typedef struct ls_shm_sending {
     struct ls_shm_sending *next;
     ls_call call;
-    ls_shm_packet_kind kind; /* of its next packet */
-    unsigned ticket;         /* of an announced one */
+    ls_shm_packet_kind kind; /* kind of the next packet */
+    unsigned ticket;         /* ticket of an announced message */
     size_t sent;             /* bytes */
-    bool queued;             /* in its lane: part of it, or its announcement, is not yet in the pipe */
+    bool queued;             /* in the lane: part of the message, or its announcement, is not yet in the pipe */
 } ls_shm_sending;
 
 /* A user's send or receive that has not finished. */
@@ -76,8 +78,8 @@ typedef struct ls_shm_lane {
     ls_shm_sending *first; /* first send that waits for room in the pipe */
     ls_shm_sending *last;
     ls_match_target target; /* target of the message that is arriving */
-    size_t total;           /* its bytes */
-    size_t arrived;         /* number of its bytes that have arrived */
+    size_t total;           /* size of the message in bytes */
+    size_t arrived;         /* number of bytes that have arrived */
 } ls_shm_lane;
 
 typedef struct ls_shm_point {

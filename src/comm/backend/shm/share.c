@@ -352,8 +352,7 @@ ls_status ls_shm_share_serve(const ls_join_context *join, const ls_shm_connect_r
     return status;
 }
 
-/* ---- the others
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- ranks other than 0 ------------------------------------------------------------------------------------------ */
 
 /* Waits at most `seconds` until data can be read. */
 static bool readable(int connection, double seconds) {

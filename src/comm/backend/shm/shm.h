@@ -4,7 +4,7 @@
  *
  * All ranks go through the same sequence of steps. To take step k, a rank writes its cell and its slot of step k, and
  * publishes k in the cell (ls_shm_post). When all ranks have published k (ls_shm_wait), each rank may read the data
- * that the others wrote for k. A rank writes for step k + 2 only after all ranks have published k + 1 and so have
+ * that the other ranks wrote for k. A rank writes for step k + 2 only after all ranks have published k + 1 and so have
  * finished reading k. Two slots per rank are therefore enough for any sequence of calls (see LS_SHM_CELLS for why there
  * are more cells). All code here follows one rule:
  *
@@ -57,8 +57,8 @@ typedef struct ls_shm_rank {
     uint64_t magic; /* address of a number that other ranks read to test whether they can read this rank's memory */
     _Alignas(64) _Atomic uint64_t latest; /* latest call: 256 times its number plus its operation; 0 if none */
     _Atomic uint64_t awaited; /* message that this rank has long been awaiting: 2^32 (sender + 1) + tag; 0 if none */
-    _Atomic uint32_t reading; /* between threads: this rank is reading the memory of others */
-    uint32_t peer_reads;      /* this rank can read the memory of others */
+    _Atomic uint32_t reading; /* between threads: this rank is reading another rank's memory */
+    uint32_t peer_reads;      /* this rank can read the memory of other ranks */
     _Atomic int32_t file;     /* descriptor of the memfd plus 1; negative after close; 0 if none is open */
     uint64_t sizes;           /* hash of its ls_shm_sizes */
     cpu_set_t cores;

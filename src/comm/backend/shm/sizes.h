@@ -19,16 +19,17 @@
  * than a copy. */
 #define LS_SHM_DIRECT_LEAST ((size_t)1536)
 
-/* Pieces above the first size are read directly from ls_comm_alloc's memory. They are also read from the sender's
- * own memory between threads, and if a slot has room for fewer bytes of each piece than the second size, because too
- * many rounds would be necessary. */
+/* Pieces above the first size are read directly from ls_comm_alloc's memory. Pieces of this size in the sender's own
+ * memory are read directly between threads of a process. Between processes, they are read directly if a slot has room
+ * for fewer bytes of each piece than the second size, because too many rounds would be necessary. */
 #define LS_SHM_DIRECT_MOVES ((size_t)16384)
 #define LS_SHM_PLACE_LEAST  ((size_t)16384)
 
-/* Cores are far from each other if this number of lines of a slot, just written by another rank, take longer than
- * this time each, in this number of consecutive measurements. One in this number of calls is measured, until a
- * measurement is slow. The result holds for this number of calls, and applies to pieces above the last of these
- * sizes. */
+/* Whether two cores are far from each other. A measurement reads LS_SHM_WAY_LINES lines of a slot that another rank has
+ * just written. It is slow if a line takes longer than LS_SHM_NEAR_LINE_NS on average. The cores are far from each
+ * other after LS_SHM_SLOW_LOOKS consecutive slow measurements. Every LS_SHM_LOOK_EVERY-th call is measured, until a
+ * measurement is slow. The result holds for LS_SHM_FAR_CALLS calls, and applies to pieces above LS_SHM_FAR_LEAST bytes.
+ */
 #define LS_SHM_WAY_LINES    ((size_t)64)
 #define LS_SHM_NEAR_LINE_NS ((uint64_t)6)
 #define LS_SHM_SLOW_LOOKS   2
@@ -39,9 +40,9 @@
 /* Copies of at least this size use stores that bypass the caches. */
 #define LS_SHM_COPY_PAST_CACHE ((size_t)12 << 20)
 
-/* From this size on, the C library copies with a processor instruction that is up to fifteen times slower on some
- * processors if the target address is less than this number of bytes, modulo a page, after the source address: for
- * example, if the source is a malloc buffer (16 bytes into a page) and the target is a slot. */
+/* From LS_SHM_COPY_BY_INSTRUCTION bytes on, the C library copies with a processor instruction. On some processors, this
+ * instruction is up to fifteen times slower if the target address, modulo a page, is less than LS_SHM_COPY_BEHIND bytes
+ * after the source address. An example is a copy from a malloc buffer (16 bytes into a page) to a slot. */
 #define LS_SHM_COPY_BY_INSTRUCTION ((size_t)2048)
 #define LS_SHM_COPY_BEHIND         ((size_t)64)
 

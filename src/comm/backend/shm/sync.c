@@ -236,7 +236,8 @@ static ls_status look(ls_shm *shm) {
             continue;
         }
         const bool left = ls_shm_left(shm, rank) != LS_LEAVE_NONE;
-        if ((left || !ls_shm_alive(shm, rank)) && !came(shm, rank)) { /* it may have arrived just before leaving */
+        if ((left || !ls_shm_alive(shm, rank)) &&
+            !came(shm, rank)) { /* the rank may have arrived just before leaving */
             return ls_shm_fail_left(shm, &shm->call, rank, "");
         }
     }

@@ -23,8 +23,9 @@ static ls_status fail_late(const ls_join_context *join, int rank) {
 }
 
 static ls_status fail_strange(int rank) {
-    return ls_fail(LS_ERR_MISMATCH,
-                   "ls_comm_open: rank %d runs a version of Lockstep that is incompatible with this one", rank);
+    return ls_fail(
+        LS_ERR_MISMATCH,
+        "ls_comm_open: rank %d runs a version of Lockstep that is incompatible with the version of this rank", rank);
 }
 
 /* Fails with the name of the first rank whose peer information is missing, for which rank 0 waits without success;

@@ -25,7 +25,7 @@ extern ls_transfer ls_mpi_program, ls_mpi_own;
 typedef struct ls_mpi {
     ls_endpoint endpoint; /* must be the first member */
     ls_mpi_options options;
-    MPI_Comm comm;     /* MPI_COMM_NULL: not connected yet */
+    MPI_Comm comm;     /* MPI_COMM_NULL if not connected yet */
     size_t at_once;    /* sends of up to this size in bytes have usually completed when MPI_Isend returns */
     ls_mpi_list named; /* transfers with a given rank, and collectives, whose transfers have no peer */
     ls_mpi_list any;   /* receives from any rank */

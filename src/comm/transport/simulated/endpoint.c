@@ -246,8 +246,9 @@ static ls_status begin_receive(ls_endpoint *endpoint, ls_transfer *transfer) {
     LS_TRY(check(rank, transfer, true));
     const int channel = transfer->channel;
     if (transfer->peer < 0 ? rank->named[channel] : rank->any[channel]) {
-        return ls_fail(LS_ERR_INTERNAL, "channel %d of rank %d has receives from any rank and from named ones", channel,
-                       endpoint->rank);
+        return ls_fail(LS_ERR_INTERNAL,
+                       "channel %d of rank %d has both a receive from any rank and a receive from a given rank",
+                       channel, endpoint->rank);
     }
     (transfer->peer < 0 ? rank->any : rank->named)[channel] = true;
     transfer->ended = false;

@@ -192,7 +192,7 @@ static void end_piece(ls_tcp *tcp, int rank, const ls_tcp_body *piece) {
         link = &(*link)->next;
     }
     *link = receive->next;
-    if (receive->data == NULL) { /* it is the placeholder of a withdrawn receive */
+    if (receive->data == NULL) { /* the transfer is the placeholder of a withdrawn receive */
         ls_free(receive);
     } else {
         finish(tcp, receive, rank, receive->bytes);

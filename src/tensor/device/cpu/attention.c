@@ -46,7 +46,7 @@ static int64_t visible(const block *b, int64_t i) {
 
 /* The matrix of one head. */
 typedef struct matrix {
-    char *data; /* NULL: not needed */
+    char *data; /* NULL if not needed */
     int64_t rows, columns;
     int64_t step; /* elements between rows */
 } matrix;

@@ -1,7 +1,8 @@
 /*
- * Large products in parts. A library splits a product, and even long sums, according to its number of threads, and
- * selects its code accordingly, so the last bits depend on this number. Here, the split depends only on the sizes, and
- * one thread of the library computes each part. So the bits do not depend on the number of threads.
+ * Large matrix products in parts. A BLAS library splits a product, and even the sums over a long inner dimension,
+ * according to its number of threads. It also selects its code by this number. So the last bits of its results depend
+ * on the number of threads. Here, the split depends only on the sizes, and one thread of the library computes each
+ * part. So the results are bit-identical for any number of threads.
  */
 #include <stdatomic.h>
 

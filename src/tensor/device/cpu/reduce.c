@@ -148,9 +148,9 @@ typedef struct ls_reducing {
     bool onto;
     bool by_columns;
     int64_t element;  /* size of an element of x and y in bytes */
-    ls_loop *reduced; /* of x alone */
+    ls_loop *reduced; /* loop over the reduced axes of x */
     ls_running *running;
-    int64_t columns; /* of the present tile */
+    int64_t columns; /* number of columns in the current tile */
     int64_t column_step;
 } ls_reducing;
 

@@ -9,7 +9,7 @@ typedef struct rotation {
     const void *cosine, *sine;
     int64_t positions, pairs;
     int64_t row_step, x_step; /* between rows and between elements of x */
-    double sign, opposite;    /* of the sine: 1 and -1, or -1 and 1 for the gradient */
+    double sign, opposite;    /* factors of the sine: 1 and -1, or -1 and 1 for the gradient */
     double zero;              /* added to first elements: -0, which changes no number, or 0 for the gradient */
     bool halves, accumulate;
 } rotation;

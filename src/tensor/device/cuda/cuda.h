@@ -29,9 +29,9 @@ struct ls_cuda_core {
 typedef struct ls_cuda_info {
     char name[256];    /* "NVIDIA H100 80GB HBM3" */
     char bus[32];      /* address on the PCI bus, such as "0000:19:00.0" */
-    size_t total;      /* bytes of its memory */
+    size_t total;      /* bytes of the GPU's memory */
     size_t free_bytes; /* number of free bytes; 0 if unknown */
-    int major, minor;  /* its compute capability */
+    int major, minor;  /* compute capability */
     int multiprocessors;
 } ls_cuda_info;
 

@@ -42,7 +42,7 @@ ls_status ls_cuda_check_failed(ls_cuda_check check, const char *name, int64_t po
 
 /* The result of a check, in host memory to which the GPU writes. */
 typedef struct ls_cuda_fault {
-    int check; /* 0: no failure */
+    int check; /* 0 if nothing has failed */
     int axis;
     const char *name;
     int64_t position, value, limit;
