@@ -42,10 +42,10 @@ void ls_settle_nodes(ls_scope *innermost);
 void ls_note_findings(ls_backward_pass *pass, const ls_node *node, const ls_tensor *gradient);
 
 /*
- * watch_reach.c. ls_watch_joins returns whether a callback takes part in a pass from the loss. ls_drop_watches drops
- * the callbacks that no pass can reach. See ls_samples_reach.
+ * watch_reach.c. ls_watch_joins returns whether a callback of the scope takes part in a pass from the loss; if there is
+ * no loss, whether it may. ls_drop_watches drops the callbacks that no pass can reach. See ls_samples_reach.
  */
-bool ls_watch_joins(const ls_scope_callback *callback, const ls_batch_loss *loss);
+bool ls_watch_joins(const ls_scope *scope, const ls_scope_callback *callback, const ls_batch_loss *loss);
 void ls_drop_watches(const ls_batch_loss *loss);
 
 /*

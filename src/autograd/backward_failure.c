@@ -21,14 +21,14 @@ static const ls_scope_callback *find_telling(const ls_backward_pass *pass) {
     return callback;
 }
 
-/* The same before the pass: the first one of the watches that would take part in it. */
+/* The same before the pass: the first one of the watches that may take part in it on the other ranks. */
 static const ls_scope_callback *find_telling_before(const ls_batch_loss *loss) {
     const ls_scope_callback *first = NULL;
     for (const ls_scope *scope = loss->innermost; scope != NULL; scope = scope->outer) {
         for (const ls_scope_callback *callback = scope->callbacks; callback != NULL; callback = callback->next) {
             const bool earlier =
                 first == NULL || (first->conditional && (!callback->conditional || callback->order < first->order));
-            if (callback->watch->fail != NULL && earlier && ls_watch_joins(callback, loss)) {
+            if (callback->watch->fail != NULL && earlier && ls_watch_joins(scope, callback, loss)) {
                 first = callback;
             }
         }
@@ -66,14 +66,14 @@ bool ls_fail_at_nodes(const ls_backward_pass *pass, ls_scope *scope, ls_tape_lin
  * Other ranks may wait in a call that this rank has not reached. That call fails on all ranks, and then the other ranks
  * do not have a loss either.
  */
-#define TRIES 16
+enum { TRIES = 16 };
 
-ls_telling ls_watch_tell(const ls_pass_watch *watch, void *user, bool begun) {
+static ls_telling tell(const ls_pass_watch *watch, void *user, bool begun, int tries) {
     ls_scope *scope = ls_thread_present->scope;
     ls_saved_error cause;
     ls_error_save(&cause);
     ls_telling told = LS_NOT_TOLD;
-    for (int i = 0; i < TRIES && told == LS_NOT_TOLD; i++) {
+    for (int i = 0; i < tries && told == LS_NOT_TOLD; i++) {
         told = watch->fail(user, begun);
         const bool later = told == LS_NOT_TOLD && ls_error_status() == LS_ERR_MISMATCH;
         if (told == LS_NOT_TOLD) {
@@ -87,6 +87,10 @@ ls_telling ls_watch_tell(const ls_pass_watch *watch, void *user, bool begun) {
         snprintf(scope->message, sizeof scope->message, "%s", ls_error_message());
     }
     return told;
+}
+
+ls_telling ls_watch_tell(const ls_pass_watch *watch, void *user, bool begun) {
+    return tell(watch, user, begun, TRIES);
 }
 
 /*
@@ -118,12 +122,19 @@ void ls_abandon_watches(const ls_backward_pass *pass) {
     for (const ls_scope_callback *callback = pass->scope->callbacks; callback != NULL; callback = callback->next) {
         abandon(callback, false);
     }
+    for (const ls_scope *scope = pass->scope->outer; scope != NULL; scope = scope->outer) {
+        for (const ls_scope_callback *callback = scope->callbacks; callback != NULL; callback = callback->next) {
+            if (callback->conditional && callback->pass != pass->thread->pass) {
+                abandon(callback, false); /* a rank without a loss abandons all conditional watches */
+            }
+        }
+    }
     (void)ls_error_put_back(&cause);
 }
 
 /*
- * The same for the watches that would take part in a pass, except the watches of `notified`, the user that has notified
- * the other ranks. With `missed`, the other ranks have begun the pass. As there, the callbacks become conditional.
+ * The same before a pass, except for the watches of `notified`, the user that has notified the other ranks. With
+ * `missed`, the other ranks have begun the pass. As there, the callbacks become conditional.
  */
 static void abandon_before(const ls_batch_loss *loss, const void *notified, bool missed) {
     ls_saved_error cause;
@@ -131,11 +142,12 @@ static void abandon_before(const ls_batch_loss *loss, const void *notified, bool
     for (const ls_scope *scope = loss->innermost; scope != NULL; scope = scope->outer) {
         for (ls_scope_callback *callback = scope->callbacks; callback != NULL; callback = callback->next) {
             const ls_pass_watch *watch = callback->watch;
-            if (!ls_watch_joins(callback, loss)) {
+            const bool joins = ls_watch_joins(scope, callback, loss);
+            if (!joins && !callback->conditional) {
                 continue;
             }
             if (callback->user != notified) {
-                abandon(callback, missed);
+                abandon(callback, missed && joins);
             }
             callback->conditional |= watch->stays != NULL && watch->stays(callback->user) == LS_STAYS_IF_REACHED;
         }
@@ -151,7 +163,8 @@ void ls_fail_before_pass(ls_scope *innermost, const ls_tensor *output) {
     (void)fail_at_nodes(innermost, innermost->tape.last, callback != NULL, callback == NULL);
     if (callback != NULL) {
         void *user = callback->user; /* the callback may be freed with its module */
-        const ls_telling told = ls_watch_tell(callback->watch, user, false);
+        /* The other ranks may be in a pass of a different conditional watch, which fails then. */
+        const ls_telling told = tell(callback->watch, user, false, callback->conditional ? 1 : TRIES);
         if (told != LS_NOT_TOLD) {
             abandon_before(&loss, user, told == LS_TOLD_IN_PASS);
         }

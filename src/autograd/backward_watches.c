@@ -84,7 +84,7 @@ __attribute__((noinline)) static ls_status tell_watches(ls_backward_pass *pass, 
 /* Adds the callbacks of the scope that take part in the pass to the pass. */
 static ls_status join_watches(ls_backward_pass *pass, ls_scope *scope, const ls_batch_loss *loss, bool *begins) {
     for (ls_scope_callback *callback = scope->callbacks; callback != NULL; callback = callback->next) {
-        if (scope->tape.last != NULL && ls_watch_joins(callback, loss)) {
+        if (scope->tape.last != NULL && ls_watch_joins(scope, callback, loss)) {
             LS_TRY(ls_scope_add_callback(pass->scope, callback));
             callback->pass = pass->thread->pass;
             *begins |= callback->watch->begin != NULL;

@@ -101,8 +101,8 @@ bool ls_batch_loss_reaches(const ls_batch_loss *loss);
 
 /*
  * Returns LS_REACH_NOW if the loss depends on an output of `module`, or if the loss of another rank may depend on it by
- * communication. Returns LS_REACH_NEVER if no output of the module is left. If there is no loss, a loss may depend on
- * any output. Uses only `output`, which is NULL if there is no loss, and `innermost` of `loss`.
+ * communication; and if there is no loss, because the missing loss may depend on any output. Returns LS_REACH_NEVER if
+ * no output of the module is left. Uses only `output`, which is NULL if there is no loss, and `innermost` of `loss`.
  */
 ls_reach ls_samples_reach(const ls_batch_loss *loss, const void *module);
 

@@ -1,8 +1,10 @@
 /* Which watches take part in a backward pass from a loss. */
 #include "autograd/backward.h"
 
-bool ls_watch_joins(const ls_scope_callback *callback, const ls_batch_loss *loss) {
-    return !callback->conditional || callback->watch->reach(callback->user, loss) == LS_REACH_NOW;
+/* If a forward pass in the innermost scope has failed, the scope may have a watch but no nodes. */
+bool ls_watch_joins(const ls_scope *scope, const ls_scope_callback *callback, const ls_batch_loss *loss) {
+    return (scope->tape.last != NULL || scope == loss->innermost) &&
+           (!callback->conditional || callback->watch->reach(callback->user, loss) == LS_REACH_NOW);
 }
 
 void ls_drop_watches(const ls_batch_loss *loss) {

@@ -105,7 +105,7 @@ static ls_status begin_agreed(ls_data_parallel_state *state, ls_batch_loss *loss
 /* Ends a pass whose gradients stay on their ranks until a later pass averages them. */
 static ls_status gather(ls_data_parallel_state *state, const ls_tail *own, ls_tail *mean) {
     double numbers[3 + LS_PASS_BITS] = {own->given, own->failed, own->remains};
-    ls_pass_describe(state, numbers + 3);
+    ls_pass_describe(state, own, numbers + 3);
     LS_TRY(ls_comm_allreduce(state->comm, numbers, numbers, 3 + LS_PASS_BITS, LS_F64, LS_AVG, NULL));
     *mean = (ls_tail){.given = numbers[0], .failed = numbers[1], .remains = numbers[2]};
     memcpy(mean->pass, numbers + 3, sizeof mean->pass);

@@ -9,7 +9,7 @@
 #include "parallel/data_parallel.h"
 
 /* The number of bits that describe a pass. */
-enum { LS_PASS_BITS = 6 };
+enum { LS_PASS_BITS = 7 };
 
 /* Values that ranks exchange after the gradients. After an averaging, their mean over ranks. */
 typedef struct ls_tail {
@@ -18,7 +18,7 @@ typedef struct ls_tail {
     double agree;   /* positive if the ranks must agree on scaling factors, and then average again */
     double given;   /* 1 if this pass produced a gradient for the model; SKIPPED if this rank skipped the pass */
     double failed;  /* positive if the pass failed on this rank */
-    double remains; /* positive if outputs remain that no backward pass has reached */
+    double remains; /* positive if outputs remain on the tape */
     double stale;   /* positive if this rank's buckets belong to an earlier pass (overlap.h) */
     double pass[LS_PASS_BITS]; /* set by ls_tail_write: see ls_pass_describe */
 } ls_tail;
@@ -81,17 +81,19 @@ static inline const ls_rank_inputs *ls_data_parallel_share(const ls_data_paralle
 }
 
 /*
- * gradient_tail.c: the description of a pass, as bits that are 0 or 1. All ranks of a pass have the same bits: the
- * number of the module, and whether the model had a gradient before the pass. Otherwise a rank is in the pass of a
- * different module, or of a different step: each step of a program usually begins with ls_optimizer_zero_grad.
+ * gradient_tail.c: the description of a pass, as bits that are 0 or 1: whether the model had a gradient before the
+ * pass, whether this bit counts, and the number of the module, modulo 32. All ranks of a pass have the same bits,
+ * because each step of a program usually begins with ls_optimizer_zero_grad. But a rank without samples may keep older
+ * gradients.
  *   - ls_pass_note_gradients notes, before a pass, whether the model has a gradient.
- *   - ls_pass_describe writes this rank's bits.
- *   - ls_tail_is_mixed returns whether the ranks are in different passes, according to an averaged tail.
+ *   - ls_pass_describe writes this rank's bits. `own` contains `given`.
+ *   - ls_tail_is_mixed returns whether the ranks are in different passes, according to an averaged tail: of different
+ *     modules, or of different steps. Their gradients must not be averaged with each other.
  *   - ls_tail_check shares the cause of a failure, according to an averaged tail, and fails on all ranks if they are in
- *     different passes. Their gradients must not be averaged with each other. `failed`: this rank has failed.
+ *     different passes. `failed`: this rank has failed.
  */
 void ls_pass_note_gradients(ls_data_parallel_state *state);
-void ls_pass_describe(const ls_data_parallel_state *state, double *bits);
+void ls_pass_describe(const ls_data_parallel_state *state, const ls_tail *own, double *bits);
 bool ls_tail_is_mixed(const ls_data_parallel_state *state, const ls_tail *mean);
 ls_status ls_tail_check(ls_data_parallel_state *state, const ls_tail *mean, bool failed);
 

@@ -93,8 +93,8 @@ typedef struct ls_data_parallel_state {
     bool agrees;    /* ranks agree on scaling factors before every pass, because an earlier pass was irregular */
     bool agreed;    /* the scaling factors of the current pass are set */
     bool pending;   /* the last pass produced no gradient for the model on any rank, but a later pass may */
-    bool remains;   /* the last pass has failed, or outputs remain, on any rank, that no backward pass has reached */
-    bool holds;     /* the model had a gradient before the current pass (ls_tail_note_gradients) */
+    bool remains;   /* the last pass has failed, or outputs remain on the tape of any rank */
+    bool holds;     /* the model had a gradient before the current pass (ls_pass_note_gradients) */
     bool told;      /* the ranks have shared the cause of a failure */
     bool compared;  /* the ranks have compared their batches */
     double usual;   /* divisor of a loss (or number of samples) that has weight 1; 0 before the first averaging */

@@ -103,19 +103,28 @@ void ls_pass_note_gradients(ls_data_parallel_state *state) {
     }
 }
 
-void ls_pass_describe(const ls_data_parallel_state *state, double *bits) {
-    for (int i = 0; i < LS_PASS_BITS; i++) {
-        bits[i] = i == 0 ? state->holds : state->number >> (i - 1) & 1;
+void ls_pass_describe(const ls_data_parallel_state *state, const ls_tail *own, double *bits) {
+    const bool counts = own->given != SKIPPED || state->agreed; /* otherwise the rank's gradients have no weight */
+    bits[0] = counts && state->holds;
+    bits[1] = counts;
+    for (int i = 2; i < LS_PASS_BITS; i++) {
+        bits[i] = state->number >> (i - 2) & 1;
     }
 }
 
-bool ls_tail_is_mixed(const ls_data_parallel_state *state, const ls_tail *mean) {
+/* `part` is a mean over ranks: whether only some of the ranks that make up the mean `all` have the bit. */
+static bool is_partial(const ls_data_parallel_state *state, double part, double all) {
     const double margin = 0.25 / ls_data_parallel_ranks(state);
-    bool mixed = false;
-    for (int i = 0; i < LS_PASS_BITS; i++) {
-        mixed |= mean->pass[i] > margin && mean->pass[i] < 1 - margin;
+    return part > margin && part < all - margin;
+}
+
+bool ls_tail_is_mixed(const ls_data_parallel_state *state, const ls_tail *mean) {
+    /* A rank that fails before a pass has not noted its gradients. */
+    bool mixed = mean->failed == 0 && is_partial(state, mean->pass[0], mean->pass[1]);
+    for (int i = 2; i < LS_PASS_BITS; i++) {
+        mixed |= is_partial(state, mean->pass[i], 1);
     }
-    return mixed && mean->failed == 0; /* a rank that fails before a pass has not described it */
+    return mixed;
 }
 
 ls_status ls_tail_check(ls_data_parallel_state *state, const ls_tail *mean, bool failed) {
@@ -129,15 +138,15 @@ ls_status ls_tail_check(ls_data_parallel_state *state, const ls_tail *mean, bool
     ls_data_parallel_forget_gradients(state);
     return ls_fail(LS_ERR_MISMATCH,
                    "ls_backward: the ranks are in different passes of data-parallel modules: on all ranks, each pass "
-                   "must use outputs of the same modules, and the ranks must clear gradients between the same passes; "
-                   "a rank without samples calls ls_data_parallel_skip for each pass");
+                   "must use outputs of the same modules, and the ranks must clear gradients and run passes of their "
+                   "own between the same passes; a rank without samples calls ls_data_parallel_skip for each pass");
 }
 
 void ls_tail_write(const ls_data_parallel_state *state, const ls_tail *own) {
     void *to = ls_tail_memory(state);
     const bool wide = is_tail_wide(state);
     double bits[LS_PASS_BITS];
-    ls_pass_describe(state, bits);
+    ls_pass_describe(state, own, bits);
     write_number(to, wide, WEIGHT, own->weight);
     write_number(to, wide, SAMPLES, own->samples);
     write_number(to, wide, AGREE, own->agree);

@@ -337,7 +337,8 @@ ls_status ls_overlap_end(ls_data_parallel_state *state, ls_tail own, ls_tensor *
     launch_next(state, true);
     if (mean->stale == 0 && ls_tail_is_mixed(state, mean)) { /* the other ranks have not sent their buckets */
         overlap->abandoned = true;
-        return ls_tail_check(state, mean, false);
+        (void)(own.failed > 0 ? ls_error_put_back(&cause) : LS_OK);
+        return ls_tail_check(state, mean, own.failed > 0);
     }
     const ls_status averaged = wait_for_all(state);
     overlap->begun = false;

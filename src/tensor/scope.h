@@ -39,8 +39,8 @@ struct ls_tape {
 };
 
 /*
- * A callback to be called once per backward pass over this scope. If the scope ends first, the callback moves to the
- * outer scope with the nodes, or is dropped.
+ * A callback to be called once per backward pass over this scope; a conditional one, only in passes that reach it. If
+ * the scope ends first, the callback moves to the outer scope with the nodes, or is dropped.
  */
 typedef struct ls_scope_callback {
     const struct ls_pass_watch *watch; /* for autograd */

@@ -178,11 +178,114 @@ static ls_status different_modules(ls_comm *world) {
     return LS_OK;
 }
 
+/* ---- failures ---------------------------------------------------------------------------------------------------- */
+
+/* Checks the statuses of two passes. The second pass fails in step 1, because the last rank has no loss. */
+static ls_status check_second(ls_comm *world, int step, ls_status first, ls_status second) {
+    const bool last = ls_comm_rank(world) == ls_comm_size(world) - 1;
+    LS_CHECK(first == LS_OK);
+    LS_CHECK(second == (step != 1 ? LS_OK : last ? LS_ERR_ARGUMENT : LS_ERR_MISMATCH));
+    if (step == 1 && !last) {
+        LS_EXPECT_MESSAGE("failed: ls_backward: the loss is NULL");
+    }
+    return LS_OK;
+}
+
+static bool fails(ls_comm *world, int step) {
+    return step == 1 && ls_comm_rank(world) == ls_comm_size(world) - 1;
+}
+
+/* The watch of a module whose output was released, in an outer scope, does not send the error. */
+static ls_status failure_beside_released_output(ls_comm *world, const ls_data_parallel_options *options) {
+    models m, tried;
+    LS_TRY(begin(&m, world, options));
+    LS_TRY(begin(&tried, world, options));
+    ls_scope *outer = ls_scope_begin();
+    set_input(&tried, world, STEPS);
+    ls_release(ls_forward(tried.shared, tried.x));
+    for (int step = 0; step < STEPS; step++) {
+        ls_scope *scope = ls_scope_begin();
+        set_input(&m, world, step);
+        ls_optimizer_zero_grad(m.optimizer);
+        ls_tensor *first = loss_of(m.shared, m.x), *second = loss_of(m.shared, m.x);
+        const ls_status status = ls_backward(first);
+        LS_TRY(check_second(world, step, status, ls_backward(fails(world, step) ? NULL : second)));
+        LS_TRY(ls_optimizer_step(m.optimizer));
+        LS_CHECK((ls_scope_end(scope) == LS_OK) == (step != 1));
+    }
+    LS_TRY(ls_data_parallel_check(m.shared));
+    LS_TRY(ls_scope_end(outer));
+    end(&tried);
+    end(&m);
+    return LS_OK;
+}
+
+/*
+ * An actor and a critic use one encoder. The rank without a loss does not know that the pass of the other ranks does
+ * not use the actor, whose outputs remain on the tape. After the failure, the program updates the actor alone.
+ */
+static ls_status failure_of_critic(ls_comm *world, const ls_data_parallel_options *options) {
+    models encoder, actor, critic;
+    LS_TRY(begin(&encoder, world, options));
+    LS_TRY(begin(&actor, world, options));
+    LS_TRY(begin(&critic, world, options));
+    for (int step = 0; step < STEPS; step++) {
+        ls_scope *scope = ls_scope_begin();
+        set_input(&encoder, world, step);
+        ls_optimizer_zero_grad(encoder.optimizer);
+        ls_optimizer_zero_grad(actor.optimizer);
+        ls_optimizer_zero_grad(critic.optimizer);
+        ls_tensor *shared = ls_pad(ls_forward(encoder.shared, encoder.x), 1, 0, INPUTS - OUTPUTS, 0);
+        ls_tensor *of_actor = loss_of(actor.shared, shared), *of_critic = loss_of(critic.shared, shared);
+        const ls_status status = ls_backward_with(of_actor, &(ls_backward_options){.keep_tape = true});
+        LS_TRY(check_second(world, step, status, ls_backward(fails(world, step) ? NULL : of_critic)));
+        LS_TRY(ls_optimizer_step(actor.optimizer));
+        LS_CHECK((ls_scope_end(scope) == LS_OK) == (step != 1));
+        LS_TRY(ls_data_parallel_check(actor.shared));
+    }
+    LS_TRY(ls_data_parallel_check(critic.shared));
+    LS_TRY(ls_data_parallel_check(encoder.shared));
+    end(&critic);
+    end(&actor);
+    end(&encoder);
+    return LS_OK;
+}
+
+/* ---- a rank without samples that keeps its gradients ------------------------------------------------------------- */
+
+static ls_status gradients_of_empty_rank(ls_comm *world) {
+    const bool last = ls_comm_rank(world) == ls_comm_size(world) - 1;
+    models m;
+    LS_TRY(begin(&m, world, NULL));
+    for (int step = 0; step < STEPS; step++) {
+        ls_scope *scope = ls_scope_begin();
+        set_input(&m, world, step);
+        if (last) {
+            LS_TRY(ls_data_parallel_skip(m.shared));
+        } else {
+            ls_optimizer_zero_grad(m.optimizer);
+            LS_TRY(ls_backward(loss_of(m.shared, m.x)));
+        }
+        LS_TRY(ls_optimizer_step(m.optimizer));
+        LS_TRY(ls_scope_end(scope));
+    }
+    LS_TRY(ls_data_parallel_check(m.shared));
+    end(&m);
+    return LS_OK;
+}
+
 ls_status rank_test(ls_comm *world) {
     LS_TRY(all_local_passes(world));
     LS_TRY(skips_of_two_passes(world));
     LS_TRY(missing_skip(world, &(ls_data_parallel_options){.overlap = LS_OVERLAP_OFF}));
     LS_TRY(missing_skip(world, &(ls_data_parallel_options){.overlap = LS_OVERLAP_ON, .bucket_bytes = 1}));
     LS_TRY(different_modules(world));
+    for (int i = 0; i < 2; i++) {
+        const ls_data_parallel_options options = {.overlap = i == 0 ? LS_OVERLAP_OFF : LS_OVERLAP_ON,
+                                                  .bucket_bytes = 1};
+        LS_TRY(failure_beside_released_output(world, &options));
+    }
+    LS_TRY(failure_of_critic(world, &(ls_data_parallel_options){.overlap = LS_OVERLAP_OFF}));
+    LS_TRY(gradients_of_empty_rank(world));
     return ls_comm_barrier(world, NULL);
 }
