@@ -240,8 +240,9 @@ void ls_overlap_stop(ls_data_parallel_state *state) {
         ls_comm_free(overlap->bucket_comms[i]);
         overlap->bucket_comms[i] = NULL;
     }
-    (void)wait_for_all(state);
-    (void)ls_error_put_back(&cause);
+    if (wait_for_all(state) != LS_OK) {
+        (void)ls_error_put_back(&cause);
+    }
     overlap->begun = overlap->on = false;
 }
 
