@@ -68,16 +68,17 @@ check "kill -9 on a rank: nothing is left" nobody_soon
 
 # An error that several ranks print as the job fails is shown once; nothing else is lost.
 alike='[ $RANK = 0 ] || until [ -e said.0 ]; do :; done; printf "both\nown $RANK\nboth\n" >&2; : >said.$RANK
-    until [ -e said.1 ]; do :; done; [ $RANK = 1 ] || sleep 0.05;'
+    until [ -e said.1 ]; do :; done;'
+fails='[ $RANK = 1 ] || exec sleep 300; exit 3' # the launcher terminates rank 0
 rm -f said.*
-launch run -n 2 bash -c "$alike exit 3" </dev/null
+launch run -n 2 bash -c "$alike $fails" </dev/null
 check "alike as the job fails: once, with all that differs" is "$(head -4 err | sort | tr '\n' ,)" "both,both,own 0,own 1,"
 check "and the launcher's line" says err '^lockstep: rank 1 (pid [0-9]*) exited with status 3'
 rm -f said.*
 launch run -n 2 bash -c "$alike exit 0" </dev/null
 check "alike in a job that ends well: as often as it was said" is "$(sort err | tr '\n' ,)" "both,both,both,both,own 0,own 1,"
 rm -f said.*
-launch run -n 2 --prefix bash -c "$alike exit 3" </dev/null
+launch run -n 2 --prefix bash -c "$alike $fails" </dev/null
 check "--prefix: each with its rank" is "$(grep -c '^\[rank [01]\] both' err)" 4
 launch run -n 2 bash -c '. ./tell; if [ $RANK = 1 ]; then echo $$ >new.pid; mv new.pid pid; exec sleep 300; fi
     until [ -e pid ]; do :; done; trap "" TERM; kill -9 $(cat pid)
