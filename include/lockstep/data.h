@@ -148,7 +148,8 @@ typedef struct ls_image_options {
 /**
  * Returns a data set with the images in a folder that has one subfolder per class, like torchvision's ImageFolder.
  * Reads .png, .jpg and .jpeg. Ignores names that begin with a dot, files that are not in a subfolder, and files with
- * other endings than the ones below. Inputs are u8 [channels, height, width], targets i64. `options` may be NULL.
+ * endings that are listed neither here nor under LS_ERR_UNSUPPORTED. Inputs are u8 [channels, height, width], targets
+ * i64. `options` may be NULL.
  *
  * Classes, and the samples of a class, are sorted by the bytes of their names. Each batch decodes its images
  * (ls_image_read). Resizing is bilinear, and averages over the covered pixels if an image becomes smaller (Pillow's
@@ -213,9 +214,10 @@ LS_API ls_dataset *ls_dataset_transform_target(ls_dataset *dataset, ls_transform
  */
 LS_API ls_dataset *ls_dataset_concurrent(ls_dataset *dataset);
 /**
- * Converts inputs to f32: (x - mean) / deviation. u8 inputs are first divided by 255. The mean is rounded to f32,
- * except for f64, i64 and i32 inputs. Both numbers must be finite, and the deviation at least DBL_MIN
- * (LS_ERR_ARGUMENT). See ls_nn_standardize for numbers per channel or column that are saved with the model.
+ * Converts inputs to f32: (x - mean) / deviation. u8 inputs are first divided by 255. Computes in f64
+ * for f64, i64 and i32 inputs, and if f32 cannot represent the mean or 1 / deviation; otherwise in f32. Both numbers
+ * must be finite, and the deviation at least DBL_MIN (LS_ERR_ARGUMENT). See ls_nn_standardize for numbers per channel
+ * or column that are saved with the model.
  */
 LS_API ls_dataset *ls_dataset_normalize(ls_dataset *dataset, double mean, double deviation);
 /**

@@ -479,8 +479,10 @@ typedef struct ls_data_parallel_options {
  * - The module may be called several times before ls_backward. On each rank, all these calls must have the same number
  *   of samples. One ls_backward may use the outputs of all calls. Or each ls_backward uses the outputs of some calls;
  *   for example, the losses of real and of generated samples. Then each ls_backward whose loss depends on an unused
- *   output averages its gradients, too; other losses, such as a penalty on parameters, add this rank's gradients. If
- *   the ranks are in different passes, every rank gets LS_ERR_MISMATCH.
+ *   output averages its gradients, too; other losses, such as a penalty on parameters (refused with .zero = 2 and 3),
+ *   add this rank's gradients. Run the same passes on all ranks: ls_backward fails with LS_ERR_MISMATCH on every rank
+ *   if the passes are of different modules, or if only some ranks have cleared their gradients. Other differences are
+ *   not detected.
  *
  * Errors, in addition to the errors of the options:
  *
@@ -551,9 +553,9 @@ LS_API ls_status ls_data_parallel_step(ls_module *module, const ls_batch *batch,
 
 /**
  * Takes part in a pass for which this rank has no samples. Call it instead of the forward and backward pass; with
- * several backward passes in a step, once for each of them that averages gradients. This rank then gets the gradients
- * of the other ranks. A model with batch normalization or dropout runs on zero samples: inputs like another rank's,
- * with size 0 along the sample axis, and zeros if an input has no sample axis.
+ * several backward passes in a step, once for each backward pass that averages gradients. This rank then gets the
+ * gradients of the other ranks. A model with batch normalization or dropout runs on zero samples: inputs like another
+ * rank's, with size 0 along the sample axis, and zeros if an input has no sample axis.
  *
  * Fails with LS_ERR_STATE with `.shards`, and with LS_ERR_MISMATCH in cases in which every rank needs samples:
  *

@@ -21,13 +21,15 @@ static const ls_scope_callback *find_telling(const ls_backward_pass *pass) {
     return callback;
 }
 
-/* The same before the pass: the first one of the watches that may take part in it on the other ranks. */
+/*
+ * Returns the first watch that can notify other ranks before a pass, among the watches that may take part in the pass
+ * on these ranks; or NULL.
+ */
 static const ls_scope_callback *find_telling_before(const ls_batch_loss *loss) {
     const ls_scope_callback *first = NULL;
     for (const ls_scope *scope = loss->innermost; scope != NULL; scope = scope->outer) {
         for (const ls_scope_callback *callback = scope->callbacks; callback != NULL; callback = callback->next) {
-            const bool earlier =
-                first == NULL || (first->conditional && (!callback->conditional || callback->order < first->order));
+            const bool earlier = first == NULL || ls_scope_callback_precedes(callback, first);
             if (callback->watch->fail != NULL && earlier && ls_watch_joins(scope, callback, loss)) {
                 first = callback;
             }
@@ -125,7 +127,7 @@ void ls_abandon_watches(const ls_backward_pass *pass) {
     for (const ls_scope *scope = pass->scope->outer; scope != NULL; scope = scope->outer) {
         for (const ls_scope_callback *callback = scope->callbacks; callback != NULL; callback = callback->next) {
             if (callback->conditional && callback->pass != pass->thread->pass) {
-                abandon(callback, false); /* a rank without a loss abandons all conditional watches */
+                abandon(callback, false); /* other ranks may have no loss, and then abandon all conditional watches */
             }
         }
     }
@@ -133,8 +135,8 @@ void ls_abandon_watches(const ls_backward_pass *pass) {
 }
 
 /*
- * The same before a pass, except for the watches of `notified`, the user that has notified the other ranks. With
- * `missed`, the other ranks have begun the pass. As there, the callbacks become conditional.
+ * Abandons the watches before a pass, except for the watches of `notified`, the user that has notified the other ranks.
+ * `missed` means that the other ranks have begun the pass. Makes callbacks conditional, as ls_settle_watches does.
  */
 static void abandon_before(const ls_batch_loss *loss, const void *notified, bool missed) {
     ls_saved_error cause;

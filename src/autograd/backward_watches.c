@@ -22,7 +22,9 @@ ls_status ls_call_watches_back(ls_backward_pass *pass) {
     return status;
 }
 
-/* Returns whether a callback that took part in a pass stays in its scope. */
+/* Makes a callback that took part in a pass conditional if its watch asks for it. Returns whether it stays in its
+ * scope.
+ */
 static bool stays(ls_scope_callback *callback, bool keep_tape) {
     const ls_pass_watch *watch = callback->watch;
     const ls_stay stay = watch->stays != NULL ? watch->stays(callback->user) : LS_STAYS_NOT;

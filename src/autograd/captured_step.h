@@ -42,7 +42,7 @@ void ls_capture_call_begin(ls_capture *capture);
 void ls_capture_call_end(ls_capture *capture, ls_status status, ls_status (*run)(void *object), void *object);
 
 /*
- * Does the same as ls_capture_call_end for a call that other ranks wait for. If a replay fails before the call,
+ * Does the same as ls_capture_call_end for a call before which a failed replay must notify the other ranks. Then
  * notify(object, begun) sends the other ranks the error; `begun` is true if the exchange has early calls, and the
  * replay has reached the first one. A step has at most LS_STEP_EXCHANGES such calls.
  */

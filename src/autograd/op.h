@@ -233,7 +233,7 @@ typedef enum ls_telling {
 /* Whether a watch stays for later passes. */
 typedef enum ls_stay {
     LS_STAYS_NOT,
-    LS_STAYS,           /* as before */
+    LS_STAYS,           /* watches the next pass; a conditional watch stays conditional */
     LS_STAYS_IF_REACHED /* for passes that reach the user; takes no part in other passes */
 } ls_stay;
 
@@ -244,7 +244,7 @@ typedef enum ls_stay {
  * next pass. The same pair of watch and user is called once per pass.
  */
 typedef struct ls_pass_watch {
-    /* May be NULL if `stays` never returns LS_STAYS_IF_REACHED. As ls_samples_reach for the user. */
+    /* May be NULL if `stays` never returns LS_STAYS_IF_REACHED. Returns what ls_samples_reach returns for the user. */
     ls_reach (*reach)(void *user, const ls_batch_loss *loss);
     /*
      * May be NULL. Returns whether the watch's ranks must agree on scaling factors before the pass. If one watch of a
@@ -266,15 +266,16 @@ typedef struct ls_pass_watch {
      * user for the next pass. `missed` means that other ranks have begun the pass, but this rank has not.
      */
     void (*abandon)(void *user, bool missed);
-    /* May be NULL. Called after a pass, even if the pass has failed. Returns the same value on all ranks. */
+    /* May be NULL. Called after a pass, and after a failure before or in a pass. Returns the same value on all ranks.
+     */
     ls_stay (*stays)(void *user);
     /* May be NULL. Called with true, keeps the user alive while it watches, until called with false */
     void (*hold)(void *user, bool hold);
 } ls_pass_watch;
 
 /*
- * The watches of a pass are called in the order of these calls. Watches that stay only if they are reached come last,
- * in ascending `order`, which must be the same on all ranks.
+ * The watches of a pass are called in the order of these calls, first the watches of inner scopes. Watches that stay
+ * only if they are reached come last, in ascending `order`, which must be the same on all ranks.
  */
 ls_status ls_watch_pass(const ls_pass_watch *watch, void *user, uint64_t order);
 

@@ -117,7 +117,7 @@ static bool wants_restart(void *user) {
            self->launch.restarts < self->options->most_restarts;
 }
 
-/* After all ranks have exited, terminates the processes that they left behind. Then the job is done. */
+/* After all ranks have exited, terminates the processes that the ranks have left running. Then the job is done. */
 static void settle(job *self) {
     if (self->supervisor.running > 0 || self->supervisor.settled) {
         return;

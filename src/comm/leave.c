@@ -68,7 +68,7 @@ void ls_comm_leave(ls_comm *comm, ls_leave_reason reason) {
         refuse_calls(part, reason);
     }
     leave(comm, reason);
-    if (reason == LS_LEAVE_MPI_ENDED) { /* ls_finalize still calls on its world */
+    if (reason == LS_LEAVE_MPI_ENDED) { /* ls_finalize still makes calls on the world */
         refuse_calls(comm, reason);
     }
     pthread_mutex_unlock(&lock);

@@ -96,7 +96,7 @@ static ls_tensor *normalize(ls_tensor *batch, const ls_samples *samples, void *u
     return center_and_scale(batch, ((const ls_step_options *)user)->numbers, LS_F32);
 }
 
-/* For inputs, a mean or a factor that f32 cannot hold. */
+/* For inputs, means or factors that f32 cannot represent. */
 static ls_tensor *normalize_wide(ls_tensor *batch, const ls_samples *samples, void *user) {
     (void)samples;
     return center_and_scale(batch, ((const ls_step_options *)user)->numbers, LS_F64);

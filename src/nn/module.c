@@ -365,7 +365,8 @@ static ls_module *refuse_child(ls_module *module, ls_module *owned) {
     return NULL;
 }
 
-/* Takes ownership of the caller's reference to the child, unless out of memory. */
+/* Takes ownership of the caller's reference to the child. If out of memory, fails, and the caller keeps the reference.
+ */
 static bool put_child(ls_module *module, const char *name, ls_module *owned) {
     char *copy = ls_duplicate_string(name);
     if (copy == NULL || !make_room(module, owned)) {

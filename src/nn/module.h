@@ -82,7 +82,7 @@ struct ls_module {
     bool training;
     bool sequential;       /* made by ls_sequential or ls_sequential_named */
     bool told;             /* ls_sync_gradients has already logged its warning */
-    bool failed;           /* an addition was refused (ls_module_fail_if) */
+    bool failed;           /* the construction has failed (ls_module_fail_if) */
     ls_saved_error *cause; /* error of the first failure; NULL if out of memory */
     int unsynchronized;    /* number of ls_outer of this module that have taken steps since their last outer step */
     ls_named_list own_parameters;

@@ -77,13 +77,19 @@ static ls_status average_gradients(ls_data_parallel_state *state, ls_tail own, l
  * pass agrees on the usual divisor only at its end, and averages all gradients at once.
  */
 static ls_status average_by_divisor(ls_data_parallel_state *state, double divisor, ls_tail own, ls_tail *mean) {
-    if (state->usual == 0) {
+    const bool first = state->usual == 0;
+    *mean = (ls_tail){.failed = 0};
+    if (first) {
         LS_TRY(ls_agree_on_usual(state, divisor));
     } else {
         LS_TRY(ls_overlap_begin(state, own.agree > 0 ? 1 : ls_divisor_weight(state, divisor)));
     }
     own.weight = own.agree > 0 ? 1 : ls_divisor_weight(state, divisor);
-    return average_gradients(state, own, mean);
+    const ls_status status = average_gradients(state, own, mean);
+    if (first && status != LS_OK && ls_tail_is_mixed(state, mean)) {
+        state->usual = 0; /* the ranks have agreed on it for different modules */
+    }
+    return status;
 }
 
 /* ---- a pass ------------------------------------------------------------------------------------------------------ */
@@ -353,7 +359,7 @@ static ls_status pass_begins(void *user, ls_batch_loss *loss, bool agreed) {
  */
 static void note_failure(ls_data_parallel_state *state) {
     state->pending = false;
-    state->remains = state->slices == NULL;
+    state->remains = state->slices == NULL; /* slices have one pass per step (ls_slices_step) */
 }
 
 static ls_status pass_ends(void *user, const ls_pass_findings *findings) {
@@ -392,11 +398,12 @@ static void pass_is_abandoned(void *user, bool missed) {
         return; /* ls_slices_step launches the remaining buckets */
     }
     (void)end_units(state, 1);
-    if (missed && state->usual != 0 && ls_module_list(state->model)) {
+    const bool listed = ls_module_list(state->model);
+    if (missed && state->usual != 0 && listed) {
         (void)ls_overlap_begin(state, 1);
     }
     ls_overlap_abandon(state);
-    if (ls_module_list(state->model)) {
+    if (listed) {
         ls_data_parallel_forget_gradients(state);
     }
     note_failure(state);

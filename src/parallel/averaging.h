@@ -8,8 +8,13 @@
 #include "autograd/tape.h"
 #include "parallel/data_parallel.h"
 
-/* The number of bits that describe a pass. */
-enum { LS_PASS_BITS = 7 };
+/*
+ * The bits that describe a pass. LS_PASS_HOLDS: the model had a gradient before the pass. LS_PASS_COUNTS: LS_PASS_HOLDS
+ * is compared; not on a rank that skips the pass, because it may keep older gradients. LS_PASS_NUMBER: the number of
+ * the module, modulo 32. In a pass, all ranks have the same number, and all ranks with LS_PASS_COUNTS the same
+ * LS_PASS_HOLDS, because each step of a program usually begins with ls_optimizer_zero_grad.
+ */
+enum { LS_PASS_HOLDS, LS_PASS_COUNTS, LS_PASS_NUMBER, LS_PASS_BITS = LS_PASS_NUMBER + 5 };
 
 /* Values that ranks exchange after the gradients. After an averaging, their mean over ranks. */
 typedef struct ls_tail {
@@ -81,10 +86,7 @@ static inline const ls_rank_inputs *ls_data_parallel_share(const ls_data_paralle
 }
 
 /*
- * gradient_tail.c: the description of a pass, as bits that are 0 or 1: whether the model had a gradient before the
- * pass, whether this bit counts, and the number of the module, modulo 32. All ranks of a pass have the same bits,
- * because each step of a program usually begins with ls_optimizer_zero_grad. But a rank without samples may keep older
- * gradients.
+ * gradient_tail.c: the description of a pass.
  *   - ls_pass_note_gradients notes, before a pass, whether the model has a gradient.
  *   - ls_pass_describe writes this rank's bits. `own` contains `given`.
  *   - ls_tail_is_mixed returns whether the ranks are in different passes, according to an averaged tail: of different

@@ -105,10 +105,10 @@ void ls_pass_note_gradients(ls_data_parallel_state *state) {
 
 void ls_pass_describe(const ls_data_parallel_state *state, const ls_tail *own, double *bits) {
     const bool counts = own->given != SKIPPED || state->agreed; /* otherwise the rank's gradients have no weight */
-    bits[0] = counts && state->holds;
-    bits[1] = counts;
-    for (int i = 2; i < LS_PASS_BITS; i++) {
-        bits[i] = state->number >> (i - 2) & 1;
+    bits[LS_PASS_HOLDS] = counts && state->holds;
+    bits[LS_PASS_COUNTS] = counts;
+    for (int i = LS_PASS_NUMBER; i < LS_PASS_BITS; i++) {
+        bits[i] = state->number >> (i - LS_PASS_NUMBER) & 1;
     }
 }
 
@@ -120,8 +120,8 @@ static bool is_partial(const ls_data_parallel_state *state, double part, double 
 
 bool ls_tail_is_mixed(const ls_data_parallel_state *state, const ls_tail *mean) {
     /* A rank that fails before a pass has not noted its gradients. */
-    bool mixed = mean->failed == 0 && is_partial(state, mean->pass[0], mean->pass[1]);
-    for (int i = 2; i < LS_PASS_BITS; i++) {
+    bool mixed = mean->failed == 0 && is_partial(state, mean->pass[LS_PASS_HOLDS], mean->pass[LS_PASS_COUNTS]);
+    for (int i = LS_PASS_NUMBER; i < LS_PASS_BITS; i++) {
         mixed |= is_partial(state, mean->pass[i], 1);
     }
     return mixed;

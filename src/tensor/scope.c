@@ -39,14 +39,11 @@ void ls_scope_sweep(ls_scope *scope) {
     }
 }
 
-static bool comes_before(const ls_scope_callback *callback, const ls_scope_callback *other) {
-    return other->conditional && (!callback->conditional || callback->order < other->order);
-}
-
+/* Inserts the callback after the last one that it does not precede: callbacks may have become conditional since. */
 static void insert(ls_scope *scope, ls_scope_callback *callback) {
     ls_scope_callback **place = &scope->callbacks;
-    while (*place != NULL && !comes_before(callback, *place)) {
-        place = &(*place)->next;
+    for (ls_scope_callback **link = place; *link != NULL; link = &(*link)->next) {
+        place = ls_scope_callback_precedes(callback, *link) ? place : &(*link)->next;
     }
     callback->next = *place;
     *place = callback;

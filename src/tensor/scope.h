@@ -232,6 +232,11 @@ ls_tensor *ls_tensor_renew(ls_tensor *tensor);
  */
 void ls_retire(void *object, ls_retired_kind kind);
 
+/* Returns whether a callback is called before `other`, which was registered earlier. */
+static inline bool ls_scope_callback_precedes(const ls_scope_callback *callback, const ls_scope_callback *other) {
+    return other->conditional && (!callback->conditional || callback->order < other->order);
+}
+
 /*
  * The callbacks of a scope: each pair of watch and user occurs at most once. ls_scope_add_callback adds a copy. A
  * conditional callback stays conditional if the added one, with the same pair, is conditional, too.

@@ -10,6 +10,8 @@
 #include <lockstep/optim.h>
 #include <lockstep/parallel.h>
 
+#include "tensor/scope.h"
+
 enum { INPUTS = 4, OUTPUTS = 2, SEED = 31, STEPS = 3 };
 
 static const ls_linear_options wide = {.dtype = LS_F64};
@@ -109,6 +111,13 @@ static ls_status all_local_passes(ls_comm *world) {
     return LS_OK;
 }
 
+/* The next step after a failure. */
+static ls_status step_in_scope(models *m, ls_comm *world) {
+    ls_scope *scope = ls_scope_begin();
+    set_input(m, world, STEPS);
+    return ls_scope_end_after(scope, plain_step(m));
+}
+
 /* ---- different passes -------------------------------------------------------------------------------------------- */
 
 /* Checks that the pass with this status has failed on all ranks, and left no gradients. */
@@ -119,18 +128,27 @@ static ls_status check_mismatch(const models *m, ls_status status) {
     return LS_OK;
 }
 
-/* The last rank has no samples. It calls ls_data_parallel_skip once for each of the two passes of the other ranks. */
-static ls_status skips_of_two_passes(ls_comm *world) {
+/*
+ * The last rank has no samples. It calls ls_data_parallel_skip once for each of the `passes` of the other ranks. Unless
+ * it `clears` its gradients, it keeps the gradients of the step before.
+ */
+static ls_status empty_rank(ls_comm *world, int passes, bool clears) {
     const bool last = ls_comm_rank(world) == ls_comm_size(world) - 1;
     models m;
     LS_TRY(begin(&m, world, NULL));
     for (int step = 0; step < STEPS; step++) {
         ls_scope *scope = ls_scope_begin();
         set_input(&m, world, step);
-        ls_optimizer_zero_grad(m.optimizer);
-        ls_tensor *first = last ? NULL : loss_of(m.shared, m.x), *second = last ? NULL : loss_of(m.shared, m.x);
-        LS_TRY(last ? ls_data_parallel_skip(m.shared) : ls_backward(first));
-        LS_TRY(last ? ls_data_parallel_skip(m.shared) : ls_backward(second));
+        if (!last || clears) {
+            ls_optimizer_zero_grad(m.optimizer);
+        }
+        ls_tensor *losses[2] = {NULL};
+        for (int i = 0; i < passes && !last; i++) {
+            losses[i] = loss_of(m.shared, m.x);
+        }
+        for (int i = 0; i < passes; i++) {
+            LS_TRY(last ? ls_data_parallel_skip(m.shared) : ls_backward(losses[i]));
+        }
         LS_TRY(ls_optimizer_step(m.optimizer));
         LS_TRY(ls_scope_end(scope));
     }
@@ -139,7 +157,7 @@ static ls_status skips_of_two_passes(ls_comm *world) {
     return LS_OK;
 }
 
-/* It calls ls_data_parallel_skip only once, and fails in the next step. */
+/* The last rank calls ls_data_parallel_skip only once, and fails in the next step. */
 static ls_status missing_skip(ls_comm *world, const ls_data_parallel_options *options) {
     const bool last = ls_comm_rank(world) == ls_comm_size(world) - 1;
     models m;
@@ -157,6 +175,7 @@ static ls_status missing_skip(ls_comm *world, const ls_data_parallel_options *op
     }
     LS_TRY(check_mismatch(&m, ls_backward(second)));
     LS_CHECK(ls_scope_end(scope) == LS_ERR_MISMATCH);
+    LS_TRY(step_in_scope(&m, world));
     end(&m);
     return LS_OK;
 }
@@ -173,6 +192,8 @@ static ls_status different_modules(ls_comm *world) {
     LS_TRY(check_mismatch(&m, ls_backward(loss_of(used->shared, m.x))));
     LS_CHECK(ls_grad(ls_module_parameter(other.shared, 0)) == NULL);
     LS_CHECK(ls_scope_end(scope) == LS_ERR_MISMATCH);
+    LS_TRY(step_in_scope(&m, world));
+    LS_TRY(step_in_scope(&other, world));
     end(&other);
     end(&m);
     return LS_OK;
@@ -196,7 +217,7 @@ static bool fails(ls_comm *world, int step) {
 }
 
 /* The watch of a module whose output was released, in an outer scope, does not send the error. */
-static ls_status failure_beside_released_output(ls_comm *world, const ls_data_parallel_options *options) {
+static ls_status failure_with_released_output(ls_comm *world, const ls_data_parallel_options *options) {
     models m, tried;
     LS_TRY(begin(&m, world, options));
     LS_TRY(begin(&tried, world, options));
@@ -251,41 +272,18 @@ static ls_status failure_of_critic(ls_comm *world, const ls_data_parallel_option
     return LS_OK;
 }
 
-/* ---- a rank without samples that keeps its gradients ------------------------------------------------------------- */
-
-static ls_status gradients_of_empty_rank(ls_comm *world) {
-    const bool last = ls_comm_rank(world) == ls_comm_size(world) - 1;
-    models m;
-    LS_TRY(begin(&m, world, NULL));
-    for (int step = 0; step < STEPS; step++) {
-        ls_scope *scope = ls_scope_begin();
-        set_input(&m, world, step);
-        if (last) {
-            LS_TRY(ls_data_parallel_skip(m.shared));
-        } else {
-            ls_optimizer_zero_grad(m.optimizer);
-            LS_TRY(ls_backward(loss_of(m.shared, m.x)));
-        }
-        LS_TRY(ls_optimizer_step(m.optimizer));
-        LS_TRY(ls_scope_end(scope));
-    }
-    LS_TRY(ls_data_parallel_check(m.shared));
-    end(&m);
-    return LS_OK;
-}
-
 ls_status rank_test(ls_comm *world) {
     LS_TRY(all_local_passes(world));
-    LS_TRY(skips_of_two_passes(world));
+    LS_TRY(empty_rank(world, 2, true));
+    LS_TRY(empty_rank(world, 1, false));
     LS_TRY(missing_skip(world, &(ls_data_parallel_options){.overlap = LS_OVERLAP_OFF}));
     LS_TRY(missing_skip(world, &(ls_data_parallel_options){.overlap = LS_OVERLAP_ON, .bucket_bytes = 1}));
     LS_TRY(different_modules(world));
     for (int i = 0; i < 2; i++) {
         const ls_data_parallel_options options = {.overlap = i == 0 ? LS_OVERLAP_OFF : LS_OVERLAP_ON,
                                                   .bucket_bytes = 1};
-        LS_TRY(failure_beside_released_output(world, &options));
+        LS_TRY(failure_with_released_output(world, &options));
     }
     LS_TRY(failure_of_critic(world, &(ls_data_parallel_options){.overlap = LS_OVERLAP_OFF}));
-    LS_TRY(gradients_of_empty_rank(world));
     return ls_comm_barrier(world, NULL);
 }
