@@ -124,6 +124,13 @@ ls_status ls_leaf_touch(ls_backward_pass *pass, ls_leaf *leaf) {
                        "must be recomputed (ls_recompute), or set .zero = 1",
                        LS_SHAPE_TEXT(leaf->tensor));
     }
+    if (__builtin_expect(leaf->in_flight, 0)) {
+        return ls_fail(LS_ERR_STATE,
+                       "ls_backward: an earlier pass of a data-parallel module failed, and other ranks may still send "
+                       "the gradient of a parameter %s: on all ranks, run a pass of the module (ls_forward and "
+                       "ls_backward) before a pass without it",
+                       LS_SHAPE_TEXT(leaf->tensor));
+    }
     leaf->touched = true;
     leaf->given = pass->thread->pass;
     if (leaf->listed) {

@@ -335,9 +335,10 @@ struct ls_leaf {
     bool listed;           /* in the list of leaves touched by the current pass */
     bool fresh;            /* the leaf had no gradient before the current pass */
     bool shard;            /* this rank has only its own elements of the gradient (ls_sharding), so ls_grad fails */
-    bool open;   /* for a shard: all elements of the gradient are on this rank, for the module's backward pass */
-    bool lent;   /* ls_grad has returned the gradient: the program may have computed with it */
-    bool sought; /* see ls_batch_loss_reaches */
+    bool open;      /* for a shard: all elements of the gradient are on this rank, for the module's backward pass */
+    bool in_flight; /* communication of a failed pass may still change the gradient, so no pass may write it */
+    bool lent;      /* ls_grad has returned the gradient: the program may have computed with it */
+    bool sought;    /* see ls_batch_loss_reaches */
 };
 
 /* ls_zero_grad of a tensor that is not NULL, on a thread that captures no step. */

@@ -16,11 +16,11 @@
  *
  * In other cases, the ranks agree on the sums D of the divisors before the backward pass. These cases are losses that
  * are a sum, losses with several sums or means, communication inside the model, and gradients accumulated under
- * no_sync. With P ranks, a loss that is one mean is scaled by P d_r / D. Any other loss is scaled by P / R, where R is
- * the number of ranks that have samples, so that terms of parameters alone count once. In such a loss, the gradient of
- * each mean is scaled by R d_r / D, and the gradient of each sum by R. The plain average over ranks is then the
- * gradient of a single process. A loss that depends on neither the parameters nor the output of the module is not
- * scaled.
+ * no_sync. With P ranks, a loss that is one mean multiplied by a tensor that requires a gradient is scaled by P d_r /
+ * D. Any other loss is scaled by P / R, where R is the number of ranks that have samples, so that terms of parameters
+ * alone count once, also if they are parameters of other modules. In such a loss, the gradient of each mean is scaled
+ * by R d_r / D, and the gradient of each sum by R. The plain average over ranks is then the gradient of a single
+ * process. A loss that depends on neither the parameters nor the output of the module is not scaled.
  *
  * If gradients are exchanged as 16-bit floats (reduce_dtype) or by PowerSGD, the tail is sent first, separately, in
  * f32. The average of w_r is then known before the gradients are encoded, and each rank scales its gradients by w_r

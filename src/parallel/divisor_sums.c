@@ -71,7 +71,7 @@ void ls_divisor_sums_weigh(ls_data_parallel_state *state, ls_batch_loss *loss, i
         const bool by_samples = loss->by_samples && all->samples > 0;
         loss->weight = by_samples ? ranks * own->samples / all->samples : ranks / all->ranks;
     }
-    if (loss->only >= 0) {
+    if (loss->only >= 0 && loss->multiplied) { /* the factor of the mean needs the scaled gradient, too */
         const int i = loss->only - first;
         if (i >= 0 && i < count && all->divisor[i] != 0) {
             loss->weight = ranks * share_of_divisor(own->divisor[i], all->divisor[i]);

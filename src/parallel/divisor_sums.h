@@ -45,8 +45,8 @@ double ls_divisor_sums_sums(const ls_divisor_sums *all);
 ls_status ls_divisor_sums_check(const ls_divisor_sums *own, const ls_divisor_sums *all);
 
 /*
- * Sets the scaling factors of the sums from index `first`. A loss that is one mean is scaled as a whole, and so are
- * terms of parameters.
+ * Sets the scaling factors of the loss and of its sums from index `first`. A loss that is one mean multiplied by a
+ * tensor that requires a gradient is scaled as a whole.
  */
 void ls_divisor_sums_weigh(ls_data_parallel_state *state, ls_batch_loss *loss, int first, const ls_divisor_sums *own,
                            const ls_divisor_sums *all);

@@ -162,6 +162,16 @@ static bool have_arrived(const ls_data_parallel_state *state) {
     return arrived;
 }
 
+/* Records whether buckets of a failed pass may still change the model's gradients (ls_leaf.in_flight). */
+static void mark_in_flight(const ls_data_parallel_state *state, bool in_flight) {
+    for (int i = 0; ls_module_list(state->model) && i < state->model->parameters.count; i++) {
+        ls_leaf *leaf = ls_data_parallel_leaf(state, i);
+        if (leaf != NULL) {
+            leaf->in_flight = in_flight;
+        }
+    }
+}
+
 /* Begins a pass with scaling factor `weight`. */
 static ls_status begin_pass(ls_data_parallel_state *state, double weight) {
     ls_overlap *overlap = &state->overlap;
@@ -192,6 +202,7 @@ ls_status ls_overlap_begin(ls_data_parallel_state *state, double weight) {
     if (overlap->begun) {
         overlap->stale = true;
         overlap->dirty = !have_arrived(state);
+        mark_in_flight(state, false); /* the ranks fail together if the buckets have not arrived */
         return LS_OK;
     }
     LS_TRY(ls_gradients_check(state));
@@ -243,7 +254,10 @@ void ls_overlap_stop(ls_data_parallel_state *state) {
     if (wait_for_all(state) != LS_OK) {
         (void)ls_error_put_back(&cause);
     }
-    overlap->begun = overlap->on = false;
+    if (overlap->abandoned) {
+        mark_in_flight(state, false);
+    }
+    overlap->begun = overlap->abandoned = overlap->on = false;
 }
 
 ls_status ls_overlap_refuse_stale(void) {
@@ -257,6 +271,9 @@ void ls_overlap_abandon(ls_data_parallel_state *state) {
         launch_next(state, true);
         overlap->abandoned = true;
         ls_data_parallel_forget_gradients(state);
+    }
+    if (overlap->begun) { /* a pass without the module must not write gradients that a bucket still changes */
+        mark_in_flight(state, !have_arrived(state));
     }
 }
 
