@@ -44,7 +44,7 @@ typedef struct ls_dataset ls_dataset;
 typedef struct ls_samples {
     const int64_t *indices; /**< indices of the samples in the data set */
     const int64_t *places;  /**< positions in the order of the epoch, over all ranks, from 0 */
-    int64_t count;          /**< may be 0: a small global batch has ranks without samples */
+    int64_t count;          /**< may be 0: if a global batch is small, some ranks have no samples */
     uint64_t seed;          /**< seed of the loader; 0 without a loader, as in ls_dataset_preload */
     int64_t epoch;
 } ls_samples;

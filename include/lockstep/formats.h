@@ -57,8 +57,9 @@ typedef struct ls_csv_text {
 } ls_csv_text;
 
 /**
- * How to read a CSV file. Zero fields select a header line, commas, all columns, f32, no text and no empty fields. A
- * column is identified by its name in the header or, if no column has that name, by its number, starting with "0".
+ * How to read a CSV file. Fields that are zero select a header line, commas, all columns, f32, no text and no empty
+ * fields. A column is identified by its name in the header or, if no column has that name, by its number, starting with
+ * "0".
  */
 typedef struct ls_csv_options {
     char separator;             /**< 0 selects the default, ',' */

@@ -144,7 +144,7 @@ LS_API ls_status ls_forward_many(ls_module *module, ls_tensor *const *inputs, in
  * to the module then keeps its inputs and its output, but not the tensors between them. ls_backward runs the forward
  * function a second time and gets the same gradients, bit for bit: with the same random numbers, training mode and
  * ls_autocast. Under ls_no_grad, or if neither an input nor a parameter requires a gradient, nothing is computed
- * twice. A call with one output then frees the tensors inside that no gradient needs.
+ * twice. A call with one output then frees its intermediate tensors that no gradient needs.
  * - ls_batch_norm updates running statistics only in the first run. A forward function must not have other side
  *   effects, and must not read other tensors that change before the backward pass.
  * - Hooks of the module run once. Hooks of modules below it run in both runs. Modules below it may be recomputed, too.
@@ -350,11 +350,13 @@ typedef struct ls_module_hooks {
 } ls_module_hooks;
 
 /**
- * Adds a copy of `hooks` after the module's other hooks. The hooks run in each call to this module. Returns the number
- * of these hooks, from 1, for ls_module_remove_hooks. On failure calls `release`, sets an error and returns 0.
+ * Adds a copy of `hooks` after the module's other hooks. The hooks run in each call to this module. Returns a
+ * number, 1 or more, that identifies these hooks in ls_module_remove_hooks. On failure, calls `release`, sets an error
+ * and returns 0.
  * - ls_sequential does not fuse a module that has hooks with its neighbor.
  * - Hooks see the calls of this rank. In ls_data_parallel, these calls have this rank's samples (none if it skips), and
- *   gradients before averaging. In ls_pipeline, there is a call per micro-batch, and the calls that time the layers.
+ *   gradients before averaging. In ls_pipeline, hooks see one call per micro-batch, and also the calls that time the
+ * layers.
  */
 LS_API int ls_module_add_hooks(ls_module *module, const ls_module_hooks *hooks) LS_WARN_UNUSED;
 /**

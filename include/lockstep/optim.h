@@ -520,8 +520,8 @@ LS_API ls_schedule *ls_schedule_warm_up(ls_schedule *schedule, int64_t steps, do
  */
 LS_API ls_status ls_schedule_advance(ls_schedule *schedule) LS_WARN_UNUSED;
 /**
- * Does the same with a metric, which only ls_schedule_plateau uses. NaN is not better. To get the same rates on all
- * ranks, pass the same metric on all ranks: a value that is reduced over the ranks (ls_comm_allreduce,
+ * Does the same with a metric, which only ls_schedule_plateau uses. NaN never counts as an improvement. To get the same
+ * rates on all ranks, pass the same metric on all ranks: a value that is reduced over the ranks (ls_comm_allreduce,
  * ls_trial_metric).
  */
 LS_API ls_status ls_schedule_advance_by(ls_schedule *schedule, double metric) LS_WARN_UNUSED;

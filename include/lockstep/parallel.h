@@ -276,8 +276,9 @@ LS_API ls_status ls_distribute_gradients(ls_module *model, ls_reducer *reducer) 
  * hooks of PyTorch's DistributedDataParallel. Each rank encodes its gradients, the ranks average the encoded numbers
  * element by element (LS_AVG), and each rank decodes the averages. So the format must be linear, apart from rounding.
  *
- * - The functions are called on the thread of ls_backward, for adjacent parameters: `count` numbers from number `first`
- *   of all gradients of the model. Each parameter has a multiple of 16 numbers: its gradient, then zeros. The position
+ * - The functions are called on the thread of ls_backward. Each call covers adjacent parameters: `count` numbers of the
+ *   concatenated gradients of the model, starting at index `first`. Each parameter has a multiple of 16 numbers: its
+ *   gradient, then zeros. The position
  *   of a gradient never changes, so the format can keep the part of each gradient that was not sent, and add it in the
  *   next pass (error feedback).
  * - The gradients are scaled so that the average is the gradient of the global batch.

@@ -398,7 +398,7 @@ LS_API void ls_mark_changed(ls_tensor *tensor);
 /** The kinds of tensor memory. */
 typedef enum ls_memory_kind {
     LS_MEMORY_PARAMETERS = 0, /**< parameters and buffers of modules */
-    LS_MEMORY_GRADIENTS,      /**< gradients of parameters and other leaves, also if they are sent in place */
+    LS_MEMORY_GRADIENTS,      /**< gradients of parameters and other leaves, even if they are sent in place */
     LS_MEMORY_OPTIMIZER,      /**< state of optimizers and of ls_outer, and averages of weights (ls_ema) */
     LS_MEMORY_BUCKETS,        /**< buffers for ls_data_parallel and ls_reducer; error feedback of PowerSGD */
     LS_MEMORY_DATA,           /**< data sets in memory, and batches of loaders */

@@ -46,7 +46,7 @@ typedef enum ls_trial_phase {
     LS_PHASE_VALIDATION,
     LS_PHASE_EVALUATION, /**< ls_trial_evaluate */
     LS_PHASE_PREDICTION, /**< ls_trial_predict */
-    LS_PHASE_REPLAY      /**< ls_trial_replay, without tensors and computation */
+    LS_PHASE_REPLAY      /**< ls_trial_replay, without tensors or computation */
 } ls_trial_phase;
 
 /** The state of a trial, for callbacks, metrics and user steps. Callbacks borrow the tensors until the step ends. */
@@ -333,7 +333,7 @@ LS_API ls_trial *ls_trial_new(const ls_trial_options *options);
  * - LS_ERR_STOPPED if a signal ended the run after a checkpoint (ls_checkpoint_options); a further call continues
  * - LS_ERR_MISMATCH if setups or parameters differ, with both values and ranks
  * - LS_ERR_ARGUMENT if `epochs` is negative, the trial lacks a training loader, or the training loader has no batches;
- *   without a user step, also if the trial lacks an optimizer, or the optimizer has no parameter of the model
+ *   without a user step, even if the trial lacks an optimizer, or the optimizer has no parameter of the model
  * - LS_ERR_MEMORY if a rank needs more memory than its `.memory_limit`
  * - LS_ERR_STATE if layers were added to the model after ls_data_parallel was called or, without a user step, after the
  *   optimizer was created, or if a hook or the user step of this trial calls ls_trial_run
@@ -421,8 +421,8 @@ LS_API double ls_trial_history(const ls_trial *trial, int64_t epoch, const char 
 LS_API ls_status ls_trial_write_history(const ls_trial *trial, const char *path) LS_WARN_UNUSED;
 
 /**
- * Returns the training samples per second over all ranks, without the time of validation. After step 10, the first 10
- * steps of the trial do not count. A sample counts once for each rank that trains on it, also if ranks have the same
+ * Returns the training samples per second over all ranks, excluding the time of validation. After step 10, the first 10
+ * steps of the trial do not count. A sample counts once for each rank that trains on it, even if ranks have the same
  * samples, as in tensor parallelism. Returns 0 before the first step. Collective if the trial has a communicator.
  */
 LS_API double ls_trial_throughput(ls_trial *trial);

@@ -70,7 +70,7 @@ static inline ls_step *ls_step_of(ls_capture *capture) {
 /* Refuses the capture, because there is no memory for the record. */
 void ls_step_refuse_memory(ls_step *step);
 
-/* Adds a call that marks which leaves have gradients, as they have now. */
+/* Adds a call that marks the leaves that have gradients at this point of the step. */
 void ls_step_record_marks(ls_step *step);
 
 #endif

@@ -75,7 +75,7 @@ static captured_input *add_input(ls_step *step, ls_tensor *tensor, const char *o
     return input;
 }
 
-/* Notes argument `argument` of an operation. */
+/* Records argument `argument` of an operation. */
 static void note_input(ls_step *step, ls_tensor *input, const char *operation, int argument) {
     if (ls_tensor_device(input) != &ls_cpu) {
         ls_capture_refuse(&step->capture, operation,

@@ -5,7 +5,7 @@
 
 #include <lockstep/base.h>
 
-/* Sets the rank that the lines of this thread name; -1 removes it. */
+/* Sets the rank that this thread's log lines show; -1 removes it. */
 void ls_log_set_rank(int rank);
 bool ls_log_has_rank(void);
 

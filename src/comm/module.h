@@ -91,7 +91,7 @@ struct ls_core {
     const ls_backend *backend_tcp;
 };
 
-/* The backend of a plug-in, which the plug-in defines. */
+/* A backend that is a plug-in. The plug-in defines it. */
 extern const ls_backend ls_module_backend;
 
 /* In a plug-in, return the core's ls_backend_tcp, and call its `leave`. */

@@ -222,7 +222,7 @@ static ls_status fans(const char *call, const ls_tensor *tensor, double *fan_in,
     return LS_OK;
 }
 
-/* Returns sqrt(number / ((1 + slope^2) fan_in)), also if slope^2 overflows. */
+/* Returns sqrt(number / ((1 + slope^2) fan_in)), even if slope^2 overflows. */
 static double kaiming_scale(double number, double slope, double fan_in) {
     const double divisor = (1.0 + slope * slope) * fan_in;
     return isfinite(divisor) ? sqrt(number / divisor) : sqrt(number / fan_in) / fabs(slope);

@@ -207,8 +207,8 @@ bool ls_module_keep_lists(ls_module *module);
 void ls_module_release_lists(ls_module *module);
 
 /*
- * Returns whether the module or a descendant has parameters that are missing in the lists, because they were added
- * after ls_module_keep_lists. Ignores buffers: a layer may register a cache in its first forward pass.
+ * Returns whether the module or a descendant has parameters that are missing from the lists because they were
+ * added after ls_module_keep_lists. Ignores buffers: a layer may register a cache in its first forward pass.
  */
 bool ls_module_has_grown(const ls_module *module);
 

@@ -18,7 +18,7 @@
  * are a sum, losses with several sums or means, communication inside the model, and gradients accumulated under
  * no_sync. With P ranks, a loss that is one mean multiplied by a tensor that requires a gradient is scaled by P d_r /
  * D. Any other loss is scaled by P / R, where R is the number of ranks that have samples, so that terms of parameters
- * alone count once, also if they are parameters of other modules. In such a loss, the gradient of each mean is scaled
+ * alone count once, even if they are parameters of other modules. In such a loss, the gradient of each mean is scaled
  * by R d_r / D, and the gradient of each sum by R. The plain average over ranks is then the gradient of a single
  * process. A loss that depends on neither the parameters nor the output of the module is not scaled.
  *
@@ -210,7 +210,7 @@ typedef struct captured_pass {
     ls_data_parallel_state *state;
     int64_t samples;
     double divisor;
-    bool has_shares; /* a replay has exchanged the shares before */
+    bool has_shares; /* a replay has already exchanged the shares */
     bool has_findings;
     ls_pass_findings findings;
 } captured_pass;

@@ -483,7 +483,7 @@ static ls_status run_step(data_parallel_state *state, const ls_scope *scope, con
         loss = NULL; /* a failed call of the function is a failed step, even if the function returns a loss */
     }
     watched = state->watched;                          /* the function may have run passes itself */
-    LS_TRY(notify(state, ls_backward(loss), watched)); /* also if the loss is NULL: notifies the other ranks */
+    LS_TRY(notify(state, ls_backward(loss), watched)); /* even if the loss is NULL: notifies the other ranks */
     const bool alone = ls_comm_size(state->comm) == 1;
     state->last = alone ? (ls_step_loss){.loss = ls_item(loss), .divisor = 1} : ls_step_loss_of(state, loss);
     return LS_OK;

@@ -88,9 +88,10 @@ static ls_status add_up(const ls_data_parallel_state *state, const ls_tensor *lo
 
 static ls_status sum_over_slices(const ls_data_parallel_state *state, const ls_tensor *loss, double *mean) {
     const ls_status status =
-        loss == NULL ? check_null(state)
-                     : ls_fail(LS_ERR_ARGUMENT,
-                               "%s: .shards is set: pass NULL, for the loss of the last ls_data_parallel_step", call);
+        loss == NULL
+            ? check_null(state)
+            : ls_fail(LS_ERR_ARGUMENT,
+                      "%s: .shards is set, so pass NULL to get the loss of the last ls_data_parallel_step", call);
     ls_step_loss all;
     LS_TRY(ls_slices_loss(state, status != LS_OK, &all));
     if (all.failed > 0) {

@@ -35,7 +35,7 @@ typedef struct ls_captured_address {
     size_t offset; /* in the block */
 } ls_captured_address;
 
-/* A storage that the calls use and that existed before, or that still exists after the capture; held. */
+/* A storage that the calls use and that exists before or after the capture. The capture holds a reference to it. */
 typedef struct ls_captured_storage {
     ls_storage *storage;
     uint32_t version; /* at its first use */

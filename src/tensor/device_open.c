@@ -1,4 +1,5 @@
-/* Registers a GPU as a device of this process when the program first names a GPU. Opens plug-in cuda on demand. */
+/* Registers a GPU as a device of this process when the program first names a GPU. Opens the plug-in for CUDA on demand.
+ */
 
 #include <pthread.h>
 #include <stdio.h>

@@ -97,10 +97,10 @@ static ls_status check(ls_trial *trial, const ls_loader *loader, const char *lab
         return ls_fail(LS_ERR_ARGUMENT, "ls_trial_evaluate: the label \"%s\" is not UTF-8", label);
     }
     if (strlen(label) + 1 + ls_metrics_longest(trial) + 1 > LS_METRIC_NAME_LIMIT) {
-        return ls_fail(
-            LS_ERR_ARGUMENT,
-            "ls_trial_evaluate: the label \"%s\" is too long: a label and a metric's name together may have %d bytes",
-            label, LS_METRIC_NAME_LIMIT - 2);
+        return ls_fail(LS_ERR_ARGUMENT,
+                       "ls_trial_evaluate: the label \"%s\" is too long: a label and a metric's name together may have "
+                       "at most %d bytes",
+                       label, LS_METRIC_NAME_LIMIT - 2);
     }
     return ls_trial_check_loader("ls_trial_evaluate", trial, loader);
 }

@@ -36,7 +36,7 @@ typedef struct ls_progress {
 typedef struct ls_prediction ls_prediction;
 
 /*
- * The request of a rank between two steps, and its progress in writing a checkpoint. After an agreement, these are the
+ * What a rank requests between two steps, and how far it is in writing a checkpoint. After an agreement, these are the
  * maximum values over all ranks.
  */
 enum { LS_ASKS_NOTHING = 0, LS_ASKS_TO_SAVE, LS_ASKS_TO_PAUSE /* plus the signal */ };

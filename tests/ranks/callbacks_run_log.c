@@ -292,15 +292,15 @@ static ls_status waits_before_the_epoch(ls_comm *world, const char *folder, bool
 }
 
 /*
- * Returns whether a throughput of the epoch counts the samples of all ranks. Steps take at least the time of their
- * pauses, and about the time of the epoch at most: ranks may begin the epoch at different times.
+ * Returns whether a throughput of the epoch includes the samples of all ranks. Steps take at least as long as their
+ * pauses, and at most about as long as the epoch: ranks may begin the epoch at different times.
  */
 static bool counts_all(const ls_comm *world, const found *f, double rate) {
     const double ranks = ls_comm_size(world);
     return rate > 0.6 * ranks * TRAINING_SAMPLES / f->seconds && rate < 1.001 * ranks * BATCH / STEP_PAUSE;
 }
 
-/* The throughput counts the samples of all ranks, also if each rank has its own loader. */
+/* The throughput counts the samples of all ranks, even if each rank has its own loader. */
 static ls_status own_loaders(ls_comm *world, const char *folder) {
     ls_callback *const log = ls_run_log(folder, NULL);
     ls_callback *const slow = ls_callback_new(&(ls_callback_hooks){.on_sample = pause_step}, NULL);

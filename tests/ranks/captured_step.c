@@ -399,7 +399,7 @@ static ls_status tells_failed_checks(ls_comm *world, bool drops) {
     return LS_OK;
 }
 
-/* Gradients that stay on their ranks need another step. */
+/* A captured step that averages gradients cannot be replayed under no_sync. */
 static ls_status notices_no_sync(ls_comm *world, ls_overlap_mode overlap) {
     training self;
     if (ls_comm_size(world) == 1) {

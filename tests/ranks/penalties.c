@@ -25,7 +25,7 @@ static ls_tensor *mean_square(ls_tensor *x) {
     return ls_mean(ls_square(x));
 }
 
-/* Checks that the gradient of a parameter is that of its mean square, bit for bit. */
+/* Checks that a parameter has the gradient of its mean square, bit for bit. */
 static ls_status has_penalty(ls_tensor *parameter) {
     LS_CHECK(ls_grad(parameter) != NULL);
     const double *weight = elements(parameter), *gradient = elements(ls_grad(parameter));

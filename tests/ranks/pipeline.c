@@ -286,7 +286,7 @@ static ls_tensor *return_input(ls_tensor *input, void *user) {
     return input;
 }
 
-/* The criterion is checked also if the last stage returns its input. */
+/* The criterion is checked even if the last stage returns its input. */
 static ls_status stage_without_layers(ls_comm *world) {
     ls_module *layers[64] = {ls_nn_linear_with(IN, OUT, &in_f64)};
     const int size = ls_comm_size(world);

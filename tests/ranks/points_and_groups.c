@@ -61,8 +61,8 @@ static ls_status every_pair(ls_comm *comm, unsigned char *out, unsigned char *in
     return LS_OK;
 }
 
-/* All ranks send along the ring before they receive: asynchronously with any size, and blocking if messages are
- * small. */
+/* All ranks send along the ring before they receive. Messages of any size are sent asynchronously; small messages are
+ * also sent with blocking calls. */
 static ls_status ring(ls_comm *comm, unsigned char *out, unsigned char *in) {
     const int size = ls_comm_size(comm);
     const int rank = ls_comm_rank(comm);

@@ -1,6 +1,6 @@
 /*
  * Stages 2 and 3 of .zero with .overlap: parameters are prefetched one unit ahead, and gradients are averaged during
- * the next unit's backward pass. Parameters are bit-identical to training without overlap, also if the order of the
+ * the next unit's backward pass. Parameters are bit-identical to training without overlap, even if the order of the
  * modules changes, if a module runs twice, and after evaluations, loads and gathers between steps. A rank that fails
  * anywhere in a step fails the step on all ranks soon, and training continues after a load.
  *
@@ -318,7 +318,8 @@ static ls_status test_told(ls_comm *world, int zero) {
     return LS_OK;
 }
 
-/* Without the data-parallel module, no end of a pass waits: the gradients of a unit are means when it has run. */
+/* Without the data-parallel module, nothing waits at the end of a pass: the gradients of a unit are averaged when the
+ * unit has run. */
 static ls_status test_inner_model(ls_comm *world) {
     double norms[2];
     for (int overlaps = 0; overlaps < 2; overlaps++) {

@@ -187,7 +187,7 @@ static void describe(void *user, char *text, size_t size) {
     text[length > start ? length : 0] = '\0';
 }
 
-/* The state of the group has the states of its callbacks in their order. */
+/* The state of the group consists of the states of its callbacks, in order. */
 static void identify(void *user, bool all, char *text, size_t size) {
     const group *self = user;
     snprintf(text, size, "(%s of", self->maker);

@@ -32,7 +32,7 @@ typedef struct timer {
     int64_t nanoseconds[LS_TIMES]; /* in all runs */
     int64_t before[LS_TIMES];      /* in all runs before this run */
     double over_ranks[LS_TIMES][SIDES];
-    double peaks[PEAKS][SIDES]; /* peaks of the last completed run, over ranks: of each kind, and of the total */
+    double peaks[PEAKS][SIDES]; /* in the last completed run, over all ranks: the peak of each kind, and of the total */
     ls_state_list listed;
 } timer;
 

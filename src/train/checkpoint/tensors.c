@@ -57,8 +57,8 @@ ls_status ls_checkpoint_get_model(ls_trial *trial, const char *prefix, ls_checkp
     return status;
 }
 
-/* Ends ls_data_parallel_make_whole, unless the program itself has gathered the parameters before. If the work before
- * has failed, keeps its status and message. */
+/* Ends ls_data_parallel_make_whole, unless the program has already gathered the parameters itself. If `status` is an
+ * error, keeps it and its message. */
 static ls_status end_whole(ls_module *model, bool was_whole, ls_status status) {
     if (was_whole) {
         return status;

@@ -115,7 +115,7 @@ struct ls_metric {
 ls_status ls_tally_resize(ls_tally *tally, size_t count);
 /* Sets the count at the first batch of a pass. Fails with LS_ERR_SHAPE if the count of a later batch differs. */
 ls_status ls_tally_settle(ls_tally *tally, size_t count, const ls_trial_state *state);
-/* Sets the count to its initial value in a pass, unless it is larger. */
+/* Raises the count to the value that it has at the start of a pass. A larger count stays unchanged. */
 ls_status ls_tally_begin(ls_tally *tally);
 void ls_tally_free(ls_tally *tally);
 

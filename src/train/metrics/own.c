@@ -73,7 +73,7 @@ static bool has_controls(const char *name) {
 
 static ls_status check(const ls_metric_functions *own) {
     if (own == NULL || own->name == NULL || (own->mean == NULL && own->update == NULL)) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: a metric needs a name, and mean or update", maker);
+        return ls_fail(LS_ERR_ARGUMENT, "%s: a metric needs a name, and either .mean or .update", maker);
     }
     if (strlen(own->name) > LS_METRIC_NAME_LIMIT / 2) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: the metric's name \"%s\" is longer than %d bytes", maker, own->name,

@@ -27,8 +27,9 @@ typedef struct sum_case {
 } sum_case;
 
 /*
- * Relative to the largest element. The last tolerance is for sums computed by other libraries (matrix products), or
- * added one by one, as in PyTorch (gradients of rows that are chosen many times, of weights of layer norm).
+ * Relative to the largest element. The last tolerance is for sums that other libraries compute (matrix products), and
+ * for sums that are added one by one, as in PyTorch: gradients of rows that are chosen many times, and gradients of the
+ * weights of layer normalization.
  */
 #define TOLERANCE     1e-6
 #define OF_LOGARITHMS 4e-6 /* for exp of a logarithm near -14 */

@@ -1,5 +1,5 @@
 /*
- * The key-value store with several clients, on TCP and in a folder, and the wire format of the TCP store.
+ * The key-value store with several clients, over TCP and in a folder, and the wire format of the TCP store.
  *
  * devices: cpu
  */

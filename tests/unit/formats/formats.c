@@ -78,7 +78,7 @@ TEST(test_idx_errors_name_file_and_reason) {
     expect_idx_error(test_file("none", none, sizeof none), LS_ERR_FORMAT, "the product of its sizes is too large");
 }
 
-/* Reads files with at most as many axes as a tensor can have. */
+/* Reads arrays with up to the largest number of axes that a tensor can have. */
 TEST(test_idx_of_many_axes) {
     for (int axes = LS_MAX_DIMS; axes <= LS_MAX_DIMS + 1; axes++) {
         unsigned char bytes[4 + 4 * (LS_MAX_DIMS + 1) + 1] = {0, 0, 8, (unsigned char)axes};

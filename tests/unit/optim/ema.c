@@ -244,7 +244,7 @@ TEST(test_before_the_first_update) {
     }
 }
 
-/* A model with a new parameter is refused, also if its lists are in use. */
+/* A model with a new parameter is refused, even if its lists are in use. */
 TEST(test_added_parameter) {
     for (int kept = 0; kept < 2; kept++) {
         ls_module *model = make_model(LS_F32);

@@ -47,7 +47,7 @@ static ls_module *make_model(ls_comm *world, int64_t hidden, int64_t outputs) {
 
 typedef struct steady {
     test_allocator *allocator;
-    long before; /* allocator calls at the end of the second epoch, from which on all loaders are in use */
+    long before; /* allocator calls at the end of the second epoch; then all loaders are in use */
     long after;  /* and after the validation of the third epoch */
 } steady;
 

@@ -90,7 +90,7 @@ TEST(test_functions_that_are_none) {
     expect_refused(&(ls_metric_functions){.name = "x", .mean = measure_nothing, .width = 2},
                    "(width 2) needs either mean");
     expect_refused(&(ls_metric_functions){.update = add_products, .result = correlation, .width = 1}, "needs a name");
-    expect_refused(&(ls_metric_functions){.name = "x"}, "a metric needs a name, and mean or update");
+    expect_refused(&(ls_metric_functions){.name = "x"}, "a metric needs a name, and either .mean or .update");
     expect_refused(NULL, "a metric needs a name");
     expect_refused(
         &(ls_metric_functions){.name = "x", .width = 1, .init = begin, .update = add_products, .result = correlation},

@@ -380,10 +380,10 @@ TEST(test_wrong_options) {
                 "\"running_a_name_of_thirty-two_characters_\" is longer than 32 bytes");
     assert_int_equal(released, 1);
     expect_null(ls_metric_running(ls_metric_new(&(ls_metric_functions){.name = "x"}, NULL), NULL),
-                "ls_metric_new: a metric needs a name, and mean or update");
+                "ls_metric_new: a metric needs a name, and either .mean or .update");
     expect_null(
         ls_metric_new(&(ls_metric_functions){.mean = measure_batch_number, .release = count_release}, &released),
-        "ls_metric_new: a metric needs a name, and mean or update");
+        "ls_metric_new: a metric needs a name, and either .mean or .update");
     assert_int_equal(released, 2);
 }
 

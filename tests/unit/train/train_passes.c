@@ -250,7 +250,7 @@ TEST(test_replay_knows_passes_by_names) {
     free_setting(&s);
 }
 
-/* ---- epochs of a number of steps --------------------------------------------------------------------------------- */
+/* ---- epochs with a fixed number of steps ------------------------------------------------------------------------- */
 
 static ls_status log_batch(ls_trial_state *state, void *user) {
     int64_t epoch, batch;

@@ -249,7 +249,7 @@ TEST(test_label_of_an_evaluation) {
     char label[60] = "", name[80];
     memset(label, 'a', 59);
     assert_int_equal(ls_trial_evaluate(trial, s.validate, label), LS_ERR_ARGUMENT);
-    expect_message("a label and a metric's name together may have 62 bytes");
+    expect_message("a label and a metric's name together may have at most 62 bytes");
     label[58] = '\0';
     assert_int_equal(ls_trial_evaluate(trial, s.validate, label), LS_OK);
     snprintf(name, sizeof name, "%s_loss", label);

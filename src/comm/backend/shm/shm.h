@@ -242,8 +242,8 @@ void ls_shm_post(ls_shm *shm);
 /* Returns true if all ranks have published this rank's latest step. */
 bool ls_shm_ready(ls_shm *shm);
 
-/* Returns true if all ranks publish this rank's latest step now or after a short wait: the time by which concurrent
- * ranks typically differ. */
+/* Returns true if all ranks publish this rank's latest step, now or during a short wait. The wait lasts the time by
+ * which concurrent ranks typically differ. */
 bool ls_shm_meet(ls_shm *shm);
 
 /* Waits until all ranks have published this rank's latest step. Fails if a rank died, left, or did not arrive within

@@ -6,7 +6,7 @@ namespace {
 /* The positions of a window along an axis: every `step`-th position in [start, end). */
 struct span {
     int64_t start, end, step;
-    int64_t divisor; /* number of positions by which an average divides */
+    int64_t divisor; /* divisor of an average: a number of positions */
 };
 
 /* An image and its outputs. */

@@ -1,6 +1,6 @@
 /*
- * Shared by gemm.cu, conv.cu and attention.cu: rounding of matrices to 16-bit floats, and products by a library, which
- * is cuBLAS, or the CPU's kernels if these files are built for the host.
+ * Shared by gemm.cu, conv.cu and attention.cu: rounding of matrices to 16-bit floats, and products of matrices.
+ * cuBLAS computes these products, or the CPU's kernels if these files are built for the host.
  */
 #ifndef LS_TENSOR_DEVICE_CUDA_PRODUCTS_CUH
 #define LS_TENSOR_DEVICE_CUDA_PRODUCTS_CUH

@@ -1,8 +1,8 @@
 /*
  * LOCKSTEP_CUDA_PROFILE=1: prints a table of GPU time per kernel to standard error when the program exits. An event is
  * recorded after each kernel. A kernel's time is the time since the previous event, so time in which the GPU waits for
- * the host is counted for the next kernel. The first kernel of a stream has no time. Kernels that the program's first
- * thread starts after its last wait are not counted.
+ * the host counts as time of the next kernel. The first kernel of a stream is not timed. Kernels that the program's
+ * first thread starts after its last wait are not counted.
  */
 #include <pthread.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /*
- * Kernels over the rows of a matrix: the number of threads per row, and sums along the row. Numbers are summed in their
- * own type in chains of CHAIN, and the chains in double precision. This is exact enough for rows of any length and
- * needs few conversions.
+ * Kernels over the rows of a matrix: the number of threads per row, and sums along the row. A thread adds CHAIN numbers
+ * in their own type, and adds the sums of such chains in double precision. This is exact enough for rows of any length
+ * and needs few conversions.
  */
 #ifndef LS_TENSOR_DEVICE_CUDA_ROWS_CUH
 #define LS_TENSOR_DEVICE_CUDA_ROWS_CUH
