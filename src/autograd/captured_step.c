@@ -279,6 +279,7 @@ static ls_status finish(ls_step *step) {
                  ls_error_message());
         ls_capture_refuse(&step->capture, "the function", why);
     }
+    ls_capture_fuse_products(&step->capture);
     ls_capture_chain(&step->capture);
     return ls_capture_plan(&step->capture);
 }

@@ -6,7 +6,8 @@
  * kernel, and adds the call with copies of its arguments to the thread's record. Memory that is allocated during the
  * capture is a block. Blocks that are freed before its end get a place in one arena: two blocks may share memory if no
  * call between the first and the last use of one uses the other. All other memory stays where it is, and the record
- * holds it. Runs of element-wise calls become single calls (capture_chains.c).
+ * holds it. Products and the ReLUs of their results become single calls (capture_products.c), and so do runs of
+ * element-wise calls (capture_chains.c).
  *
  * The capture is refused, with the first reason, if a replay could not do what the function did. The function runs on
  * as usual.
@@ -86,9 +87,12 @@ struct ls_capture {
 void ls_capture_begin(ls_capture *capture);
 void ls_capture_end(ls_capture *capture);
 
+/* After ls_capture_end: fuses products with the ReLU of their results. Changes no bits (capture_products.c). */
+void ls_capture_fuse_products(ls_capture *capture);
+
 /*
- * After ls_capture_end: replaces runs of element-wise calls by calls that process all of them piece by piece, so that a
- * piece stays in the cache. Changes no bits (capture_chains.c).
+ * After ls_capture_fuse_products: replaces runs of element-wise calls by calls that process all of them piece by piece,
+ * so that a piece stays in the cache. Changes no bits (capture_chains.c).
  */
 void ls_capture_chain(ls_capture *capture);
 

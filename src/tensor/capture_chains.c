@@ -141,12 +141,6 @@ static ls_status run_chain(void *arguments) {
     return LS_OK;
 }
 
-/* The other calls of a chain. */
-static ls_status do_nothing(void *arguments) {
-    (void)arguments;
-    return LS_OK;
-}
-
 /* ---- which calls may be in one chain ----------------------------------------------------------------------------- */
 
 /* The addresses of a record are in the order of its calls. */
@@ -411,8 +405,7 @@ static void begin_chain(growing *grown, const ls_capture *capture, int first, co
     memcpy(grown->self.size, y->size, (size_t)y->ndim * sizeof *y->size);
 }
 
-/* Replaces the first call of the chain, and makes the others do nothing, except polls. They stay in the record, because
- * it refers to calls by their indices. */
+/* Replaces the first call of the chain, and drops the others, except polls. */
 static void end_chain(ls_capture *capture, growing *grown) {
     const size_t bytes = (size_t)grown->self.count * sizeof(chain_map);
     chain *self = ls_capture_allocate(capture, sizeof *self);
@@ -430,7 +423,9 @@ static void end_chain(ls_capture *capture, growing *grown) {
     calls[grown->first].run = run_chain;
     calls[grown->first].arguments = self;
     for (int i = grown->first + 1; i <= grown->last; i++) {
-        calls[i].run = calls[i].polls ? calls[i].run : do_nothing;
+        if (!calls[i].polls) {
+            ls_captured_call_drop(&calls[i]);
+        }
     }
 }
 
@@ -444,7 +439,7 @@ static int find_chain(growing *grown, const ls_capture *capture, int first) {
         if (call->polls && i > first) {
             continue;
         }
-        const ls_captured_map *map = call->run == ls_captured_map_run ? call->arguments : NULL;
+        const ls_captured_map *map = ls_captured_map_of(call);
         if (map != NULL && i == first) {
             begin_chain(grown, capture, first, map->y);
         }

@@ -139,14 +139,14 @@ RECORD_WITH(dropout, ls_capture_random_from(capture, &call->state, &call->first)
 
 /* ---- maps -------------------------------------------------------------------------------------------------------- */
 
-ls_status ls_captured_map_run(void *arguments) {
+static ls_status replay_map(void *arguments) {
     const ls_captured_map *call = arguments;
     return call->kernel(call->stream, call->y, call->operands, call->parameters);
 }
 
 static ls_status record_map(ls_map_kernel *kernel, int operand_count, int parameter_count, LS_PARAMETERS_map) {
     ls_capture *capture = recording();
-    ls_captured_map *call = capture != NULL ? ls_capture_add_call(capture, ls_captured_map_run, sizeof *call) : NULL;
+    ls_captured_map *call = capture != NULL ? ls_capture_add_call(capture, replay_map, sizeof *call) : NULL;
     if (call == NULL) {
         return kernel(stream, y, operands, parameters);
     }
@@ -163,6 +163,16 @@ static ls_status record_map(ls_map_kernel *kernel, int operand_count, int parame
     const ls_status status = kernel(stream, y, operands, parameters);
     capture->paused--;
     return status;
+}
+
+/* ---- calls of the record ----------------------------------------------------------------------------------------- */
+
+const ls_captured_map *ls_captured_map_of(const ls_captured_call *call) {
+    return call->run == replay_map ? call->arguments : NULL;
+}
+
+ls_gemm *ls_captured_gemm(const ls_captured_call *call) {
+    return call->run == replay_gemm ? (ls_gemm *)((const struct call_gemm *)call->arguments)->gemm : NULL;
 }
 
 /* ---- kernels that are not recorded ------------------------------------------------------------------------------- */

@@ -25,7 +25,14 @@ typedef struct ls_captured_map {
     double parameters[LS_MAP_PARAMETERS];
 } ls_captured_map;
 
-/* capture_kernels.c: runs the ls_captured_map `arguments`. */
-ls_status ls_captured_map_run(void *arguments);
+/*
+ * capture_kernels.c. Return the arguments of a call of a map or of a matrix product as a borrowed pointer; NULL for
+ * other calls.
+ */
+const ls_captured_map *ls_captured_map_of(const ls_captured_call *call);
+ls_gemm *ls_captured_gemm(const ls_captured_call *call);
+
+/* capture.c: makes a call do nothing. It stays in the record, because the record refers to calls by their indices. */
+void ls_captured_call_drop(ls_captured_call *call);
 
 #endif
