@@ -217,7 +217,7 @@ static ls_status set_best(ls_resumption *from) {
     }
     const bool known = read_numbers(from->tensors, from->count, LS_F64, 2, self->best);
     const bool other = known && self->options.best != NULL && self->best[1] > 1 && self->best[1] != self->best_kind;
-    self->best[1] = other ? 0 : self->best[1];
+    self->best[1] = known && !other ? self->best[1] : 0;
     if (self->options.best != NULL && (!known || other)) {
         ls_log_write(LS_LOG_WARNING, "checkpoint: %s has %s; the value of the first epoch becomes the best",
                      from->folder, other ? "the best value of another metric or direction" : "no best value");
