@@ -36,7 +36,7 @@ typedef struct ls_sgd_options {
     double momentum;
     double dampening;
     double weight_decay;
-    bool nesterov;
+    bool nesterov; /**< requires a momentum and no dampening */
 } ls_sgd_options;
 
 /** Kingma and Ba, arXiv 1412.6980: p -= learning_rate m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon). */
