@@ -17,6 +17,7 @@
  * - Shapes broadcast as in NumPy. Negative axes count from the end.
  * - Mixed dtypes are promoted as in PyTorch, unless the operation needs equal dtypes. A number never changes the dtype
  *   of a floating-point tensor.
+ * - bf16 and f16 are computed in f32. Intermediate results, such as the squares in a norm, may overflow or underflow.
  *
  * Any operation can fail with these errors, in addition to the errors in its own comment:
  * - LS_ERR_SHAPE: shapes or dtypes that are incompatible with the operation or with each other.
@@ -116,8 +117,9 @@ LS_API bool ls_no_grad(bool on);
  * ls_status status = ls_backward(loss);
  * ```
  *
- * - ls_linear, ls_matmul, ls_conv, ls_conv_transpose and ls_attention round f32 operands to the dtype. So do the
- *   products in their backward rules, even if ls_backward runs without autocast.
+ * - ls_linear, ls_matmul, ls_conv, ls_conv_transpose and ls_attention round f32 operands to the dtype, and so does
+ *   ls_einsum in its matrix products. So do the products in their backward rules, even if ls_backward runs without
+ *   autocast.
  * - Sums and results are f32. torch.autocast("cpu", torch.bfloat16) rounds the results, too.
  * - Parameters, gradients, losses, softmax, norms and reductions stay f32. f64 stays f64.
  * - f16 has a much smaller range than bf16 and loses small gradients: scale the loss (ls_grad_scaler in optim.h).
@@ -304,7 +306,8 @@ LS_API ls_tensor *ls_logical_not(ls_tensor *x);
  * - With an integer, integer tensors keep their dtype exactly, and bool becomes i64. Fails with LS_ERR_ARGUMENT if the
  *   dtype cannot hold the number. (u8 also accepts -255 to -1, and wraps around; ls_maximum and ls_minimum treat such
  *   a number as 0.) For ls_pow, an exponent from 0 to 2^53 need not fit into the dtype; a greater exponent must fit. A
- *   negative exponent of an integer tensor fails with LS_ERR_ARGUMENT.
+ *   negative number as the exponent of an integer tensor fails with LS_ERR_ARGUMENT. If the exponents are an integer
+ *   tensor, negative exponents give 0, or 1 or -1 for these bases.
  * - With a floating-point number, integers and bool become f32.
  * - ls_div of integers is f32.
  * - The result of comparisons is bool. Comparisons of integer tensors with a number are exact. For a floating-point

@@ -66,8 +66,9 @@ struct ls_checkpoint_options {
                              removed when a new one is complete. */
     /** Name of a metric for ls_trial_metric (copied), such as "val_loss". If an epoch has the best value so far, the
      * trial writes a checkpoint after it, in addition to `every_epochs`. This checkpoint counts among the `keep`
-     * newest. The link `best` in the folder points to it, and it is kept until a better checkpoint is complete. If the
-     * trial does not have the metric, ls_trial_run fails with LS_ERR_ARGUMENT. NULL selects no best checkpoint. */
+     * newest. The link `best` in the folder points to it, and it is kept until a better checkpoint is complete. A
+     * trial that resumes with the same `best` and `highest` knows the best value of the earlier epochs. If the trial
+     * does not have the metric, ls_trial_run fails with LS_ERR_ARGUMENT. NULL selects no best checkpoint. */
     const char *best;
     bool highest;    /**< the highest value is best, instead of the lowest */
     bool no_signals; /**< does not handle SIGTERM and SIGUSR1 */
@@ -78,8 +79,8 @@ struct ls_checkpoint_options {
  * Writes a checkpoint to `folder`, and returns when it is complete. Replaces `folder` if it is a checkpoint or an empty
  * folder. Collective if the trial has a communicator. Fails with:
  *
- * - LS_ERR_IO if a file cannot be written, or if `folder` exists and is neither empty nor a checkpoint, such as a link,
- *   or a folder with files but without a valid Lockstep manifest
+ * - LS_ERR_IO if a file cannot be written or removed, or if `folder` exists and is neither empty nor a checkpoint, such
+ *   as a link, or a folder with files but without a valid Lockstep manifest
  * - LS_ERR_STATE if a hook calls it (set `state->save` in the hook instead), or between two outer steps (ls_outer_step)
  * - LS_ERR_MISMATCH if the ranks of a data-parallel model have different parameters, as in ls_trial_run
  */

@@ -36,7 +36,7 @@ typedef struct ls_sgd_options {
     double momentum;
     double dampening;
     double weight_decay;
-    bool nesterov;
+    bool nesterov; /**< requires a momentum and no dampening */
 } ls_sgd_options;
 
 /** Kingma and Ba, arXiv 1412.6980: p -= learning_rate m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon). */
@@ -617,8 +617,8 @@ typedef struct ls_ema ls_ema;
 
 /**
  * Creates exponential moving averages. Each ls_ema_update adds (1 - decay) (parameter - average) to the average, with
- * `decay` at least 0 and below 1, usually 0.999. A parameter that does not change is its own average, bit for bit.
- * With decay 0, the average is the mean of all updates (stochastic weight averaging: Izmailov et al., arXiv
+ * `decay` at least 0 and below 1, usually 0.999. A parameter that does not change is its own average, without rounding
+ * errors. With decay 0, the average is the mean of all updates (stochastic weight averaging: Izmailov et al., arXiv
  * 1803.05407). The first update copies the parameters. Before the first update, the averages are the current
  * parameters, so ls_ema_swap and ls_ema_put do not change their values.
  *
@@ -626,8 +626,8 @@ typedef struct ls_ema ls_ema;
  * bf16 and f16 are kept in f32, and rounded when they are put into the model.
  *
  * Returns ownership to the caller. Returns NULL on failure, for example if `decay` is out of range. Calls that use the
- * model fail with LS_ERR_STATE after the model was freed, after a parameter was added to the model and, with .zero = 3,
- * without ls_data_parallel_gather.
+ * model's values fail with LS_ERR_STATE after the model was freed, after a parameter was added to the model and, with
+ * .zero = 3, without ls_data_parallel_gather.
  */
 LS_API ls_ema *ls_ema_new(ls_module *model, double decay);
 /** Adds the current parameters to the averages. Call it after ls_optimizer_step. Fails with LS_ERR_STATE while the
@@ -663,7 +663,7 @@ LS_API void ls_ema_free(ls_ema *ema);
  *
  * Squares are summed in f64: if the sum overflows (f64 gradients above 1e154), the norm is infinite and the gradients
  * become 0, as in PyTorch. If an element is infinite, it becomes NaN, and all finite elements become 0. If an element
- * is NaN, all elements become NaN.
+ * is NaN, all elements become NaN. With an infinite `max_norm`, an infinite norm also makes all elements NaN.
  */
 LS_API ls_status ls_clip_grad_norm(ls_module *model, double max_norm, double *norm) LS_WARN_UNUSED;
 /** Clips every gradient element to [-limit, limit]. Fails with LS_ERR_ARGUMENT if `limit` is not positive, and with

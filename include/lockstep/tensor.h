@@ -224,7 +224,7 @@ LS_API ls_tensor *ls_from(ls_shape shape, ls_dtype dtype, const void *data);
  * size of an element. Calls `release(data, user)` when nothing refers to the memory any longer, or immediately on
  * failure. If `release` is NULL, borrows the memory, which must outlive the tensor and its views. Fails with
  * LS_ERR_ARGUMENT if `data` is misaligned, or is NULL although the shape has elements. Fails with LS_ERR_SHAPE if the
- * size in bytes exceeds int64_t.
+ * size in bytes exceeds int64_t. If `data` is NULL, ls_data returns NULL for the tensor, without an error.
  */
 LS_API ls_tensor *ls_from_memory(ls_shape shape, ls_dtype dtype, void *data, void (*release)(void *data, void *user),
                                  void *user);

@@ -367,13 +367,14 @@ enum { LS_IDLE = 0, LS_SETTLING, LS_WRITING };
 
 struct ls_checkpointer {
     ls_checkpoint_options options; /* options with copied strings */
-    double best[2];                /* best value so far; [1] is 1 if there is a best value */
-    bool begun;                    /* a run has begun */
-    bool signals;                  /* signals are counted */
-    void *signal_stack;            /* for ls_signals_end */
-    uint32_t heard;                /* signal count at the start */
-    int lock;                      /* descriptor of the locked folder on rank 0; -1 if none */
-    uint64_t nonce;                /* number of the next write */
+    double best[2];     /* best value so far; [1] is its best_kind, 1 in older checkpoints, or 0 if there is no value */
+    double best_kind;   /* identifies the metric and the direction of the best value */
+    bool begun;         /* a run has begun */
+    bool signals;       /* signals are counted */
+    void *signal_stack; /* for ls_signals_end */
+    uint32_t heard;     /* signal count at the start */
+    int lock;           /* descriptor of the locked folder on rank 0; -1 if none */
+    uint64_t nonce;     /* number of the next write */
     bool divided;
     bool due;      /* a checkpoint must be written as soon as possible */
     uint64_t last; /* time of the last checkpoint, from ls_clock_ns */

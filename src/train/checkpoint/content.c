@@ -211,11 +211,16 @@ static ls_status get_best(ls_trial *trial, const char *prefix, ls_checkpoint *to
 }
 
 static ls_status set_best(ls_resumption *from) {
-    ls_checkpointer *checkpointer = from->trial->checkpointer;
-    if (checkpointer != NULL && !read_numbers(from->tensors, from->count, LS_F64, 2, checkpointer->best) &&
-        checkpointer->options.best != NULL) {
-        ls_log_write(LS_LOG_WARNING, "checkpoint: %s has no best value; the value of the first epoch becomes the best",
-                     from->folder);
+    ls_checkpointer *self = from->trial->checkpointer;
+    if (self == NULL) {
+        return LS_OK;
+    }
+    const bool known = read_numbers(from->tensors, from->count, LS_F64, 2, self->best);
+    const bool other = known && self->options.best != NULL && self->best[1] > 1 && self->best[1] != self->best_kind;
+    self->best[1] = known && !other ? self->best[1] : 0;
+    if (self->options.best != NULL && (!known || other)) {
+        ls_log_write(LS_LOG_WARNING, "checkpoint: %s has %s; the value of the first epoch becomes the best",
+                     from->folder, other ? "the best value of another metric or direction" : "no best value");
     }
     return LS_OK;
 }

@@ -1,7 +1,9 @@
 /* The checkpointer of a trial, created from its options. */
 #include <math.h>
+#include <string.h>
 
 #include "base/describe.h"
+#include "base/hash.h"
 #include "base/memory.h"
 #include "base/option.h"
 #include "train/checkpoint/checkpoint.h"
@@ -31,10 +33,18 @@ static ls_status check(const ls_checkpoint_options *options) {
     return LS_OK;
 }
 
+/* Returns a whole number above 1 that identifies the metric and the direction of the best value. */
+static double find_best_kind(const ls_checkpoint_options *options) {
+    const char *best = options->best != NULL ? options->best : "";
+    const uint64_t hash = ls_hash(LS_HASH_START, best, strlen(best));
+    return 2 + (double)(ls_hash(hash, &options->highest, sizeof options->highest) >> 12);
+}
+
 static bool complete(ls_checkpointer *self, const ls_checkpoint_options *options) {
     self->options = *options;
     self->options.folder = ls_duplicate_string(options->folder);
     self->options.best = ls_duplicate_string(options->best);
+    self->best_kind = find_best_kind(options);
     self->options.keep = options->keep > 0 ? options->keep : KEEP;
     self->options.every_seconds = ls_option(options->every_seconds, 0);
     if (options->every_steps == 0 && self->options.every_seconds == 0 && options->every_epochs == 0) {

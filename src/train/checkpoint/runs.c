@@ -137,7 +137,7 @@ static ls_status note_best(const ls_trial *trial, bool *best) {
             (self->best[1] == 0 || (self->options.highest ? *value > self->best[0] : *value < self->best[0]));
     if (*best) {
         self->best[0] = *value;
-        self->best[1] = 1;
+        self->best[1] = self->best_kind;
     }
     return LS_OK;
 }

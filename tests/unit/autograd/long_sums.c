@@ -150,6 +150,9 @@ static const sum_case cases[] = {
     {"embedding", embedding, {{{3, 4}, 0, 1}}, ONE_BY_ONE},
     {"index select", index_select, {{{3, 4}, 0, 1}}, ONE_BY_ONE},
     {"matrix product", matmul, {{{3, CLASSES}, 0, 1}, {{CLASSES, 3}, 0, 1}}, ONE_BY_ONE},
+    {"inner product", matmul, {{{MANY}, 0, 1}, {{MANY}, 0, 1}}, ONE_BY_ONE},
+    {"row times matrix", matmul, {{{CLASSES}, 0, 1}, {{CLASSES, 3}, 0, 1}}, ONE_BY_ONE},
+    {"row times transposed matrix", linear, {{{1, CLASSES}, 0, 1}, {{3, CLASSES}, 0, 1}, {{3}, 0, 1}}, ONE_BY_ONE},
 };
 
 /* Returns the largest difference between elements, relative to the largest exact element. */

@@ -182,6 +182,38 @@ TEST(test_keeps_the_newest_and_the_best) {
     end(&t);
 }
 
+/* The lowest value says nothing about the highest value. */
+TEST(test_the_best_value_belongs_to_its_direction) {
+    char target[PATH_MAX] = "";
+    ls_checkpoint_options options = {.folder = in_root("reversed"), .keep = 2, .best = "loss"};
+    training t = begin(&options, NULL);
+    assert_int_equal(ls_trial_run(t.trial, 2), LS_OK); /* the loss decreases */
+    end(&t);
+    options.highest = true;
+    t = begin(&options, in_root("reversed"));
+    assert_int_equal(ls_trial_run(t.trial, 4), LS_OK);
+    assert_true(readlink(in_root("reversed/best"), target, sizeof target - 1) > 0);
+    assert_string_equal(target, "epoch-000003-step-0000000009");
+    end(&t);
+}
+
+/* A checkpoint of a trial without checkpoints has no best value: the next epoch is the best. */
+TEST(test_the_best_value_belongs_to_the_checkpoint) {
+    char target[PATH_MAX] = "";
+    training t = begin(NULL, NULL);
+    assert_int_equal(ls_trial_run(t.trial, 1), LS_OK);
+    assert_int_equal(ls_trial_save(t.trial, in_root("plain")), LS_OK);
+    end(&t);
+    const ls_checkpoint_options options = {.folder = in_root("again"), .best = "loss", .overwrite = true};
+    t = begin(&options, NULL);
+    assert_int_equal(ls_trial_run(t.trial, 4), LS_OK);
+    assert_int_equal(ls_trial_load(t.trial, in_root("plain")), LS_OK);
+    assert_int_equal(ls_trial_run(t.trial, 2), LS_OK);
+    assert_true(readlink(in_root("again/best"), target, sizeof target - 1) > 0);
+    assert_string_equal(target, "epoch-000002-step-0000000006");
+    end(&t);
+}
+
 static ls_status ask_at_two(ls_trial_state *state, void *user) {
     (void)user;
     state->save = state->step == 2;
@@ -528,6 +560,8 @@ int main(int count, char **arguments) {
         cmocka_unit_test(test_a_hook_asks),
         cmocka_unit_test(test_a_hook_stops),
         cmocka_unit_test(test_keeps_the_newest_and_the_best),
+        cmocka_unit_test(test_the_best_value_belongs_to_its_direction),
+        cmocka_unit_test(test_the_best_value_belongs_to_the_checkpoint),
         cmocka_unit_test(test_wrong_use),
         cmocka_unit_test(test_folder_of_another_run),
         cmocka_unit_test(test_without_an_interval),

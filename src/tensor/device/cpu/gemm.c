@@ -13,6 +13,9 @@ enum {
     MOST_IN_PLAIN_LOOPS = 1024
 };
 
+/* The numbers of products and columns in a block of multiply_long_row. */
+enum { MOST_ADDED = 4096, MOST_COLUMNS = 256 };
+
 /* Returns whether the product reads one matrix once and does little other work, so that a library cannot be faster. */
 static bool is_one_pass(const ls_gemm *gemm) {
     return gemm->k == 1 || (gemm->m == 1 && !gemm->transpose_a);
@@ -21,6 +24,36 @@ static bool is_one_pass(const ls_gemm *gemm) {
 /* Returns whether the product takes at most `most` multiplications. */
 static bool is_at_most(const ls_gemm *gemm, int most) {
     return (double)gemm->m * (double)gemm->n * (double)gemm->k <= most;
+}
+
+static void multiply_in_one_pass(const ls_gemm *gemm) {
+    if (!ls_gemm_avx512(gemm) && !ls_gemm_avx2(gemm)) {
+        ls_gemm_plain(gemm);
+    }
+}
+
+/*
+ * Computes one row of f32 in blocks of sums. Without blocks, each product would be added to a sum that is larger by a
+ * factor of up to k: the relative error of a million products could exceed 1 %.
+ */
+static void multiply_long_row(const ls_gemm *gemm) {
+    const int64_t next_row = gemm->transpose_b ? 1 : gemm->ldb, next_column = gemm->transpose_b ? gemm->ldb : 1;
+    float block[MOST_COLUMNS];
+    ls_gemm part = {.m = 1, .lda = gemm->lda, .ldb = gemm->ldb, .transpose_b = gemm->transpose_b, .c = block};
+    for (int64_t j = 0; j < gemm->n; j += part.n) {
+        part.n = gemm->n - j < MOST_COLUMNS ? gemm->n - j : MOST_COLUMNS;
+        for (int64_t p = 0; p < gemm->k; p += part.k) {
+            part.k = gemm->k - p < MOST_ADDED ? gemm->k - p : MOST_ADDED;
+            part.a = (const float *)gemm->a + p;
+            part.b = (const float *)gemm->b + p * next_row + j * next_column;
+            multiply_in_one_pass(&part);
+            float *sums = (float *)gemm->c + j;
+            for (int64_t i = 0; i < part.n; i++) {
+                sums[i] = p > 0 || gemm->accumulate ? sums[i] + block[i] : block[i];
+            }
+        }
+    }
+    ls_gemm_finish(gemm);
 }
 
 /* Computes the products one after another. */
@@ -50,6 +83,10 @@ ls_status ls_cpu_gemm(ls_stream *stream, const ls_gemm *gemm) {
     }
     if (gemm->rounds_to != LS_F32 && gemm->dtype == LS_F32) {
         return ls_gemm_rounded(gemm, ls_cpu_gemm);
+    }
+    if (gemm->dtype == LS_F32 && gemm->m == 1 && !gemm->transpose_a && gemm->k > MOST_ADDED) {
+        multiply_long_row(gemm);
+        return LS_OK;
     }
     const bool one_pass = is_one_pass(gemm);
     if (gemm->dtype == LS_F32 && (one_pass || is_at_most(gemm, gemm->transpose_b ? MOST_IN_DOTS : MOST_IN_STRIPS)) &&
