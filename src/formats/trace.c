@@ -113,12 +113,15 @@ static json_t *microseconds(uint64_t ns) {
 }
 
 /*
- * Returns a name as a JSON string. If the name is not UTF-8 (it may have been truncated), keeps only its ASCII
- * characters. Names from other ranks may lack the terminating zero byte.
+ * Returns a name as a JSON string. A name that was truncated within a UTF-8 character loses the rest of this character.
+ * If the name is not UTF-8, keeps only its ASCII characters. Names from other ranks may lack the terminating zero byte.
  */
 static json_t *text_of(const char *name) {
     const size_t length = strnlen(name, LS_TRACE_NAME_CAPACITY);
     json_t *text = json_stringn(name, length);
+    for (size_t cut = 1; text == NULL && cut < 4 && cut <= length; cut++) {
+        text = json_stringn(name, length - cut);
+    }
     if (text == NULL) {
         char ascii[LS_TRACE_NAME_CAPACITY];
         for (size_t i = 0; i < length; i++) {
