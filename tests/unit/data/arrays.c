@@ -9,7 +9,9 @@
 
 #include <math.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -562,6 +564,13 @@ static void saved_tensors(void **state) {
                  LS_ERR_ARGUMENT, "HDF5 cannot add tensor \"a/b\" to ");
     assert_null(strstr(ls_error_message(), "gives no reason"));
     expect_error(ls_hdf5_save("/nowhere/x.h5", tensors, 2), LS_ERR_IO, "cannot write /nowhere/x.h5");
+    struct rlimit before; /* a file size limit simulates a full disk; after it, HDF5 must not crash at the exit */
+    getrlimit(RLIMIT_FSIZE, &before);
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &(struct rlimit){.rlim_cur = 1000, .rlim_max = before.rlim_max});
+    const ls_status full = ls_hdf5_save(path, tensors, 2);
+    setrlimit(RLIMIT_FSIZE, &before);
+    expect_error(full, LS_ERR_IO, path);
     loader = begin(ls_hdf5_dataset(path, &good), 4, &batch); /* the failures did not change the file */
     ls_loader_free(loader);
     assert_int_equal(ls_scope_end(scope), LS_OK);
