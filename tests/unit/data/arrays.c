@@ -391,6 +391,25 @@ static void damaged_files(void **state) {
     expect_none(ls_hdf5_dataset(path, &options), LS_ERR_FORMAT, "damaged, incomplete");
 }
 
+/* After the end of a file that was truncated after it was opened, HDF5 itself would read zeros. */
+static void truncated_file(void **state) {
+    (void)state;
+    const char *path = test_path("truncated.h5");
+    ls_scope *scope = ls_scope_begin();
+    assert_int_equal(ls_hdf5_save(path, &(ls_named){"u", ls_ones(LS_SHAPE(64, 1 << 14), LS_F32)}, 1), LS_OK);
+    ls_loader *loader =
+        ls_loader_new(ls_hdf5_dataset(path, &(ls_array_options){.input = {NAMES("u")}, .target = {NAMES("u")}}),
+                      &(ls_loader_options){.batch_size = 4, .no_shuffle = true});
+    ls_batch batch;
+    bool more;
+    assert_int_equal(ls_loader_next(loader, &batch, &more), LS_OK);
+    assert_int_equal(truncate(path, 1 << 12), 0);
+    expect_error(ls_loader_next(loader, &batch, &more), LS_ERR_IO,
+                 "truncated.h5 was truncated while it was being read");
+    ls_loader_free(loader);
+    assert_int_equal(ls_scope_end(scope), LS_OK);
+}
+
 /* A forked process must not read a file that its parent has opened. */
 static void forked_process(void **state) {
     (void)state;
@@ -586,6 +605,7 @@ int main(void) {
         cmocka_unit_test(any_cache),
         cmocka_unit_test(mistakes),
         cmocka_unit_test(damaged_files),
+        cmocka_unit_test(truncated_file),
         cmocka_unit_test(forked_process),
         cmocka_unit_test(forks_while_a_thread_reads),
         cmocka_unit_test(memory_runs_out),
