@@ -89,7 +89,8 @@ typedef struct ls_array_options {
  *
  * - LS_ERR_UNSUPPORTED: the plug-in or the HDF5 library is not installed, the plug-in belongs to a different version of
  *   Lockstep, or a variable cannot be used (see below)
- * - LS_ERR_IO: the file does not exist or may not be read; when samples are read: a block is damaged
+ * - LS_ERR_IO: the file does not exist or may not be read; when samples are read: a block is damaged, or the file was
+ *   truncated
  * - LS_ERR_STATE, when samples are read: the data set was created before ls_spawn or fork
  * - LS_ERR_FORMAT: HDF5 cannot open the file, because it is damaged, not an HDF5 file, or being written by another
  *   program; when samples are read: one of their elements is missing, without `.missing` or with NAN and an integer
