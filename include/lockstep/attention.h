@@ -37,7 +37,8 @@ typedef struct ls_attention_options {
  * Computes softmax(scale q k^T + attn_mask) v (Vaswani et al., arXiv 1706.03762; PyTorch's
  * scaled_dot_product_attention). `options` may be NULL.
  * - q is [batch, heads, queries, width], k [batch, heads, keys, width], v [batch, heads, keys, value width].
- * - The result is [batch, heads, queries, value width]. All tensors may omit the heads, or the heads and the batch.
+ * - The result is [batch, heads, queries, value width]. q, k, v and the result may omit the heads, or the heads and the
+ *   batch. A key_mask requires the batch.
  * - The result of a query without keys is 0.
  * - Values that masks exclude must be finite, because they are multiplied by 0. Keys that `attn_mask` excludes must be
  *   finite too.

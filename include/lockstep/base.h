@@ -238,8 +238,8 @@ LS_API uint64_t ls_clock_ns(void);
 LS_API double ls_clock_seconds(void);
 
 /**
- * Adds a span to the trace of this thread. The span starts at `began` (a time from ls_clock_ns) and ends now. Keeps the
- * first 47 bytes of the name. Does nothing, and costs almost nothing, on a thread that has not called ls_trace_start
+ * Adds a span to the trace of this thread. The span starts at `began` (a time from ls_clock_ns) and ends now. Keeps at
+ * most 47 bytes of the name. Does nothing, and costs almost nothing, on a thread that has not called ls_trace_start
  * (trace.h). A loader's own threads (`.threads`) have no trace: use `.threads = 0` to see spans of a transform. In the
  * function of a captured step, adds the span when the step is captured, but not in replays.
  */

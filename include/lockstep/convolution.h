@@ -97,7 +97,7 @@ typedef struct ls_average_pool_options {
 LS_API ls_tensor *ls_max_pool(ls_tensor *x, const ls_max_pool_options *options);
 /**
  * Returns the mean of each window. Padding counts as zeros, unless `exclude_padding` is set. Positions beyond the
- * padding (`ceil_mode`) do not count. Sizes are the same as for ls_max_pool.
+ * padding (`ceil_mode`) do not count. Sizes and errors are the same as for ls_max_pool.
  */
 LS_API ls_tensor *ls_average_pool(ls_tensor *x, const ls_average_pool_options *options);
 /**

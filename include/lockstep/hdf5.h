@@ -79,8 +79,8 @@ typedef struct ls_array_options {
  * - An element is missing if it equals the attribute `_FillValue` or `missing_value` of its variable. In NetCDF-4
  *   files, NetCDF's default fill value replaces an absent `_FillValue`, except for variables of one-byte types and in
  *   no-fill mode.
- * - All other elements that were never written have the values that HDF5 reads: the fill value of the variable, 0 by
- *   default.
+ * - All other elements that were never written have the fill value of the variable, 0 by default. In no-fill mode, they
+ *   may have any value.
  * - Values of variables with the attributes `scale_factor` and `add_offset` are unpacked, into f32 or f64.
  * - HDF5 is called by one thread at a time. A program that calls HDF5 itself while a loader with threads is running
  *   needs an HDF5 built with thread safety, such as Debian's.
@@ -89,7 +89,8 @@ typedef struct ls_array_options {
  *
  * - LS_ERR_UNSUPPORTED: the plug-in or the HDF5 library is not installed, the plug-in belongs to a different version of
  *   Lockstep, or a variable cannot be used (see below)
- * - LS_ERR_IO: the file does not exist or may not be read; when samples are read: a block is damaged
+ * - LS_ERR_IO: the file does not exist or may not be read; when samples are read: a block is damaged, or the file was
+ *   truncated
  * - LS_ERR_STATE, when samples are read: the data set was created before ls_spawn or fork
  * - LS_ERR_FORMAT: HDF5 cannot open the file, because it is damaged, not an HDF5 file, or being written by another
  *   program; when samples are read: one of their elements is missing, without `.missing` or with NAN and an integer

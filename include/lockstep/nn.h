@@ -73,10 +73,12 @@ LS_API ls_module *ls_module_new(const ls_module_type *type);
  *
  * Names contain no dots. Only children may have the name "". All other names in one module are different.
  *
- * Add all parameters and buffers before you call ls_data_parallel or ls_outer_new for the model, and none between the
- * forward and the backward pass of a recomputed module (ls_recompute):
- * - If a parameter is added later to the model or to a module in it, then ls_trial_run, ls_module_save and
- *   ls_outer_step fail with LS_ERR_STATE. On more than one rank, the backward pass through ls_data_parallel fails too.
+ * Add all parameters and buffers before you create an optimizer for the model, and before ls_data_parallel and
+ * ls_outer_new. Add none between the forward and the backward pass of a recomputed module (ls_recompute).
+ * - An optimizer does not train a parameter that is added after its creation. ls_optimizer_step still returns LS_OK.
+ * - If a parameter is added to the model, or to a module in it, after ls_data_parallel or ls_outer_new, then
+ *   ls_trial_run, ls_module_save and ls_outer_step fail with LS_ERR_STATE. On more than one rank, the backward pass
+ *   through ls_data_parallel fails too.
  * - If a buffer is added after ls_data_parallel or ls_outer_new, such as a cache, it is not saved or synchronized. The
  *   model's lists do not contain it, so keep the returned pointer.
  *

@@ -101,6 +101,22 @@ static ls_status check_path(const char *call, const char *path) {
     return S_ISREG(about.st_mode) ? LS_OK : ls_fail(LS_ERR_IO, "%s: %s is not a regular file", call, path);
 }
 
+static ls_status note_size(ls_array_file *file) {
+    struct stat about;
+    file->descriptor = open(file->path, O_RDONLY | O_CLOEXEC);
+    if (file->descriptor < 0 || fstat(file->descriptor, &about) != 0) {
+        return ls_fail(LS_ERR_IO, "%s: cannot open %s: %s", file->call, file->path, strerror(errno));
+    }
+    file->bytes = (int64_t)about.st_size;
+    return LS_OK;
+}
+
+/* HDF5 and NetCDF read zeros after the end of a truncated file, without an error. */
+static bool was_truncated(const ls_array_file *file) {
+    struct stat about;
+    return fstat(file->descriptor, &about) == 0 && (int64_t)about.st_size < file->bytes;
+}
+
 ls_status ls_array_file_open(const char *call, ls_array_library which, const char *path, ls_array_file *file) {
     char reason[LS_ARRAY_REASON] = "";
     *file = (ls_array_file){.call = call, .library = which, .process = getpid()};
@@ -113,7 +129,7 @@ ls_status ls_array_file_open(const char *call, ls_array_library which, const cha
     lock_plugins();
     file->open = libraries[which].format->open(path, &file->id, reason);
     unlock_plugins();
-    return file->open ? LS_OK
+    return file->open ? note_size(file)
                       : ls_fail(LS_ERR_FORMAT, "%s: %s cannot be read as %s (%s): %s", call, path,
                                 libraries[which].title, reason, advice_for(file));
 }
@@ -123,6 +139,9 @@ void ls_array_file_close(ls_array_file *file) {
         lock_plugins();
         libraries[file->library].format->close(file->id);
         unlock_plugins();
+        if (file->descriptor >= 0) {
+            (void)close(file->descriptor);
+        }
     }
     ls_free(file->path);
     file->path = NULL;
@@ -202,6 +221,9 @@ ls_status ls_array_file_read(const ls_array_file *file, const char *name, const 
     lock_plugins();
     const bool good = libraries[file->library].format->read(array, start, count, dtype, to, reason);
     unlock_plugins();
+    if (good && was_truncated(file)) {
+        return ls_fail(LS_ERR_IO, "ls_loader_next: %s was truncated while it was being read", file->path);
+    }
     return good ? LS_OK
                 : ls_fail(LS_ERR_IO,
                           "ls_loader_next: cannot read variable \"%s\" of %s (%s): the file is damaged or "

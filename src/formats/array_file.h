@@ -17,8 +17,10 @@ typedef struct ls_array_file {
     ls_array_library library;
     char *path;
     bool open;
-    int64_t id;    /* the plug-in's identifier of the file */
-    pid_t process; /* the process that opened the file */
+    int64_t id;     /* the plug-in's identifier of the file */
+    pid_t process;  /* the process that opened the file */
+    int descriptor; /* of the same file, to detect that it was truncated; -1 on failure */
+    int64_t bytes;  /* size of the file when it was opened */
 } ls_array_file;
 
 /*

@@ -70,6 +70,12 @@ ls_status ls_named_set_refuse(const char *call, ls_named_set *set, const char *n
     return LS_OK;
 }
 
+void ls_named_set_forgive(const ls_named_set *set, const ls_saved_error *before) {
+    if (set->refused_count > 0) {
+        (void)ls_error_put_back(before);
+    }
+}
+
 ls_named ls_named_set_at(const ls_named_set *set, int index) {
     return index >= 0 && index < set->count ? set->items[index] : (ls_named){0};
 }

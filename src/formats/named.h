@@ -37,6 +37,8 @@ typedef struct ls_named_set {
 ls_status ls_named_set_reserve(const char *call, ls_named_set *set, size_t count);
 /* Adds a rejected tensor. The reason is the thread's current error. */
 ls_status ls_named_set_refuse(const char *call, ls_named_set *set, const char *name);
+/* Restores the error from before the call that read the set, if tensors were rejected: the call itself succeeded. */
+void ls_named_set_forgive(const ls_named_set *set, const ls_saved_error *before);
 /* Returns item `index`, or an empty item if the index is out of range. */
 ls_named ls_named_set_at(const ls_named_set *set, int index);
 /*

@@ -70,13 +70,17 @@ static ls_status read_file(const ls_source *source, ls_npz *file) {
 
 ls_npz *ls_npz_load(const char *path) {
     ls_source source;
+    ls_saved_error before;
+    ls_error_save(&before);
     if (ls_source_open(load, path, false, &source) != LS_OK) {
         return NULL;
     }
     ls_npz *file = ls_allocate_zeroed(1, sizeof *file);
     if (file == NULL) {
         (void)ls_fail_memory(load, sizeof *file);
-    } else if (read_file(&source, file) != LS_OK) {
+    } else if (read_file(&source, file) == LS_OK) {
+        ls_named_set_forgive(&file->tensors, &before);
+    } else {
         ls_npz_free(file);
         file = NULL;
     }

@@ -243,13 +243,17 @@ static ls_status read_file(file_reading *r, ls_safetensors *file) {
 
 ls_safetensors *ls_safetensors_load_some(const char *path, ls_safetensors_choice *chooses, void *user) {
     file_reading r = {.chooses = chooses, .user = user};
+    ls_saved_error before;
+    ls_error_save(&before);
     if (ls_source_open("ls_safetensors_load", path, false, &r.source) != LS_OK) {
         return NULL;
     }
     ls_safetensors *file = ls_allocate_zeroed(1, sizeof *file);
     if (file == NULL) {
         (void)ls_fail_memory("ls_safetensors_load", sizeof *file);
-    } else if (read_file(&r, file) != LS_OK) {
+    } else if (read_file(&r, file) == LS_OK) {
+        ls_named_set_forgive(&file->tensors, &before);
+    } else {
         ls_safetensors_free(file);
         file = NULL;
     }

@@ -113,12 +113,15 @@ static json_t *microseconds(uint64_t ns) {
 }
 
 /*
- * Returns a name as a JSON string. If the name is not UTF-8 (it may have been truncated), keeps only its ASCII
- * characters. Names from other ranks may lack the terminating zero byte.
+ * Returns a name as a JSON string. A name that was truncated within a UTF-8 character loses the rest of this character.
+ * If the name is not UTF-8, keeps only its ASCII characters. Names from other ranks may lack the terminating zero byte.
  */
 static json_t *text_of(const char *name) {
     const size_t length = strnlen(name, LS_TRACE_NAME_CAPACITY);
     json_t *text = json_stringn(name, length);
+    for (size_t cut = 1; text == NULL && cut < 4 && cut <= length; cut++) {
+        text = json_stringn(name, length - cut);
+    }
     if (text == NULL) {
         char ascii[LS_TRACE_NAME_CAPACITY];
         for (size_t i = 0; i < length; i++) {
@@ -168,6 +171,17 @@ static ls_status write_file(const char *path, const merged *all) {
 
 /* ---- all ranks --------------------------------------------------------------------------------------------------- */
 
+/* Fails on all ranks if a rank has no memory for the spans. Otherwise the other ranks would wait for this rank. */
+static ls_status agree(ls_comm *comm, bool has_memory, size_t bytes) {
+    const int32_t own = has_memory ? 0 : 1;
+    int32_t any = own;
+    const ls_status status = ls_comm_allreduce(comm, &own, &any, 1, LS_I32, LS_MAX, NULL);
+    if (!has_memory) {
+        return ls_fail_memory(call, bytes);
+    }
+    return status != LS_OK || any == 0 ? status : ls_fail(LS_ERR_MEMORY, "%s: another rank is out of memory", call);
+}
+
 /* Gathers all spans on rank 0 into `*spans`, which is allocated there. */
 static ls_status gather(ls_comm *comm, const ls_trace *trace, const introduction *ranks, ls_trace_span_record **spans) {
     const int size = ls_comm_size(comm);
@@ -178,10 +192,8 @@ static ls_status gather(ls_comm *comm, const ls_trace *trace, const introduction
         total += counts[rank];
     }
     *spans = ls_comm_rank(comm) == 0 && counts != NULL ? ls_allocate(total) : NULL;
-    ls_status status = LS_OK;
-    if (counts == NULL || (ls_comm_rank(comm) == 0 && *spans == NULL)) {
-        status = ls_fail_memory(call, total);
-    } else {
+    ls_status status = agree(comm, counts != NULL && (ls_comm_rank(comm) != 0 || *spans != NULL), total);
+    if (status == LS_OK) {
         const size_t own = counts[ls_comm_rank(comm)];
         status = ls_comm_gatherv(comm, trace->spans, own, *spans, counts, NULL, LS_U8, 0, NULL);
     }

@@ -126,7 +126,7 @@ static void add_projections(ls_module *module, const ls_attention_layer_options 
         module, "out_proj",
         ls_nn_linear_with(width, width, &(ls_linear_options){.dtype = options->dtype, .no_bias = options->no_bias}));
     ls_tensor *bias = state->out != NULL ? ls_module_find(state->out, "bias") : NULL;
-    ls_module_fail_if(module, bias != NULL && ls_nn_init_constant(bias, 0) != LS_OK);
+    ls_module_fail_if(module, !options->no_bias && (bias == NULL || ls_nn_init_constant(bias, 0) != LS_OK));
 }
 
 ls_module *ls_nn_multi_head_attention(int64_t width, int64_t heads, const ls_attention_layer_options *options) {

@@ -1,6 +1,7 @@
 /*
  * A rank that runs out of memory in a training step gets LS_ERR_MEMORY. All other ranks get LS_ERR_MISMATCH, and the
- * message names this rank. The next step continues with equal parameters. An all-reduce of many tensors fails, too.
+ * message names this rank. The next step continues with equal parameters. An all-reduce of many tensors and the end of
+ * a trace fail, too.
  *
  * ranks: 1 2 3 4 5
  * devices: cpu
@@ -13,6 +14,7 @@
 
 #include <lockstep/optim.h>
 #include <lockstep/parallel.h>
+#include <lockstep/trace.h>
 
 enum { LARGE = 1 << 20, STEPS = 4 };
 
@@ -56,6 +58,21 @@ static ls_status reduce_many(ls_comm *world) {
     return ls_comm_barrier(world, NULL);
 }
 
+/* Without memory for the spans of all ranks, no rank gets a trace, and the ranks stay in step. */
+static ls_status merge_traces(ls_comm *world) {
+    enum { SPANS = 100, SPAN_BYTES = 48 }; /* at least */
+    LS_TRY(ls_trace_start());
+    for (int i = 0; i < SPANS; i++) {
+        ls_trace_span("span", ls_clock_ns());
+    }
+    limit = ls_comm_rank(world) == 0 ? SPANS * SPAN_BYTES : SIZE_MAX;
+    const ls_status status = ls_trace_stop(world, "/nowhere/trace.json");
+    limit = SIZE_MAX;
+    LS_CHECK(status == LS_ERR_MEMORY);
+    LS_EXPECT_MESSAGE("out of memory");
+    return ls_comm_barrier(world, NULL);
+}
+
 static ls_tensor *loss_of(const ls_batch *batch, void *model) {
     return ls_mean(ls_square(ls_forward(model, batch->input)));
 }
@@ -87,6 +104,7 @@ static ls_status add_slices(ls_comm *world) {
 
 ls_status rank_test(ls_comm *world) {
     LS_TRY(reduce_many(world));
+    LS_TRY(merge_traces(world));
     LS_TRY(add_slices(world));
     const int rank = ls_comm_rank(world), size = ls_comm_size(world);
     ls_module *model =

@@ -63,7 +63,7 @@ static ls_status check_rank(json_t *events, int rank, int size) {
     LS_CHECK(find(events, "ls_exp backward", rank, &back_begin, &back_end) != NULL);
     json_t *reduce = find(events, "allreduce", rank, &reduce_begin, &reduce_end);
     LS_CHECK(reduce != NULL && json_integer_value(json_object_get(json_object_get(reduce, "args"), "bytes")) == 8);
-    json_t *user = find(events, "a name of the user's: ", rank, &user_begin, &user_end);
+    json_t *user = find(events, "a name of the user's: \303\274\303\274", rank, &user_begin, &user_end);
     LS_CHECK(user != NULL && json_object_get(user, "args") == NULL);
     LS_CHECK(0 <= user_begin && user_begin <= exp_begin && exp_begin < exp_end && exp_end <= back_begin);
     LS_CHECK(back_begin < back_end && back_end <= reduce_begin && reduce_begin < reduce_end);

@@ -9,7 +9,9 @@
 
 #include <math.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -389,6 +391,25 @@ static void damaged_files(void **state) {
     expect_none(ls_hdf5_dataset(path, &options), LS_ERR_FORMAT, "damaged, incomplete");
 }
 
+/* After the end of a file that was truncated after it was opened, HDF5 itself would read zeros. */
+static void truncated_file(void **state) {
+    (void)state;
+    const char *path = test_path("truncated.h5");
+    ls_scope *scope = ls_scope_begin();
+    assert_int_equal(ls_hdf5_save(path, &(ls_named){"u", ls_ones(LS_SHAPE(64, 1 << 14), LS_F32)}, 1), LS_OK);
+    ls_loader *loader =
+        ls_loader_new(ls_hdf5_dataset(path, &(ls_array_options){.input = {NAMES("u")}, .target = {NAMES("u")}}),
+                      &(ls_loader_options){.batch_size = 4, .no_shuffle = true});
+    ls_batch batch;
+    bool more;
+    assert_int_equal(ls_loader_next(loader, &batch, &more), LS_OK);
+    assert_int_equal(truncate(path, 1 << 12), 0);
+    expect_error(ls_loader_next(loader, &batch, &more), LS_ERR_IO,
+                 "truncated.h5 was truncated while it was being read");
+    ls_loader_free(loader);
+    assert_int_equal(ls_scope_end(scope), LS_OK);
+}
+
 /* A forked process must not read a file that its parent has opened. */
 static void forked_process(void **state) {
     (void)state;
@@ -562,6 +583,13 @@ static void saved_tensors(void **state) {
                  LS_ERR_ARGUMENT, "HDF5 cannot add tensor \"a/b\" to ");
     assert_null(strstr(ls_error_message(), "gives no reason"));
     expect_error(ls_hdf5_save("/nowhere/x.h5", tensors, 2), LS_ERR_IO, "cannot write /nowhere/x.h5");
+    struct rlimit before; /* a file size limit simulates a full disk; after it, HDF5 must not crash at the exit */
+    getrlimit(RLIMIT_FSIZE, &before);
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &(struct rlimit){.rlim_cur = 1000, .rlim_max = before.rlim_max});
+    const ls_status full = ls_hdf5_save(path, tensors, 2);
+    setrlimit(RLIMIT_FSIZE, &before);
+    expect_error(full, LS_ERR_IO, path);
     loader = begin(ls_hdf5_dataset(path, &good), 4, &batch); /* the failures did not change the file */
     ls_loader_free(loader);
     assert_int_equal(ls_scope_end(scope), LS_OK);
@@ -577,6 +605,7 @@ int main(void) {
         cmocka_unit_test(any_cache),
         cmocka_unit_test(mistakes),
         cmocka_unit_test(damaged_files),
+        cmocka_unit_test(truncated_file),
         cmocka_unit_test(forked_process),
         cmocka_unit_test(forks_while_a_thread_reads),
         cmocka_unit_test(memory_runs_out),

@@ -114,8 +114,10 @@ TEST(test_safetensors_converts_integers) {
                                         "\xff\xff\xff\xff\xff\xff\xff\x7f" /* 2^63 - 1 */
                                         "\0\0\0\0\0\0\0\x80"               /* 2^63 */
                                         "\7";
+    (void)ls_error_set(LS_ERR_DENIED, "an earlier failure");
     ls_safetensors *file = safetensors_of(header, data, sizeof data - 1);
     assert_non_null(file);
+    assert_string_equal(ls_error_message(), "an earlier failure"); /* the call has not failed */
     assert_int_equal(ls_safetensors_count(file), 6);
     expect_integers(ls_safetensors_find(file, "i8"), LS_I32, -128, 127);
     expect_integers(ls_safetensors_find(file, "i16"), LS_I32, -32768, 32767);

@@ -3,6 +3,7 @@
  *
  * devices: cpu shadow cuda
  */
+#include "tests/support/allocator.h"
 #include "tests/support/elements.h"
 #include "tests/support/unit.h"
 
@@ -221,6 +222,27 @@ TEST(test_wrong_gains_are_refused) {
     assert_within(t, 0, 0);
 }
 
+/* A layer that is created although an allocation failed has the documented initial values. */
+TEST(test_initial_numbers_after_a_failed_allocation) {
+    test_allocator allocator;
+    bool complete = false;
+    for (long call = 0; !complete; call++) {
+        test_allocator_start(&allocator);
+        atomic_store(&allocator.fail_once, call);
+        ls_module *layer = ls_nn_multi_head_attention(4, 2, NULL);
+        complete = atomic_load(&allocator.calls) <= call;
+        atomic_store(&allocator.fail_once, -1);
+        assert_true(layer != NULL || ls_error_status() == LS_ERR_MEMORY);
+        if (layer != NULL) {
+            ls_scope *inner = ls_scope_begin();
+            assert_within(ls_module_find(layer, "out_proj.bias"), 0, 0);
+            assert_int_equal(ls_scope_end(inner), LS_OK);
+        }
+        ls_module_free(layer);
+        assert_int_equal(test_allocator_stop(&allocator), 0);
+    }
+}
+
 int main(void) {
 #define NUMBERS_TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
     const struct CMUnitTest tests[] = {
@@ -233,6 +255,7 @@ int main(void) {
         NUMBERS_TEST(test_truncated_normal_numbers_keep_their_limits),
         NUMBERS_TEST(test_truncated_normal_numbers_are_refused_with_the_reason),
         NUMBERS_TEST(test_wrong_gains_are_refused),
+        cmocka_unit_test(test_initial_numbers_after_a_failed_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
