@@ -213,15 +213,17 @@ double ls_trial_metric(const ls_trial *trial, const char *name) {
 
 const double *ls_trial_metric_values(const ls_trial *trial, const char *name, int64_t *count) {
     const ls_several *several = trial != NULL ? find_several(trial->metrics, name) : NULL;
-    const ls_tally *values = several != NULL ? &several->values : NULL;
     const double *one = trial != NULL ? ls_history_find(&trial->latest, name) : NULL;
     if (count != NULL) {
-        *count = values != NULL ? (int64_t)values->count : one != NULL;
+        *count = several != NULL ? (int64_t)several->values.count : one != NULL;
     }
-    if (values == NULL && one == NULL) {
+    if (several != NULL) {
+        return several->values.count > 0 ? several->values.items : NULL;
+    }
+    if (one == NULL) {
         explain_missing(trial, "ls_trial_metric_values", name, true);
     }
-    return values != NULL ? values->items : one;
+    return one;
 }
 
 double ls_trial_history(const ls_trial *trial, int64_t epoch, const char *name) {
