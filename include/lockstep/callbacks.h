@@ -336,8 +336,8 @@ typedef struct ls_manifold_mixup_options {
  *
  * - In ls_data_parallel over several ranks or with .shards, an ls_nn_dropout after this layer fails with
  *   LS_ERR_UNSUPPORTED. The masks of an ls_nn_dropout before it depend on the number of ranks or shards.
- * - ls_trial_new fails with LS_ERR_ARGUMENT if the model does not have a layer. on_forward fails with LS_ERR_STATE if
- *   the model does not call the layer.
+ * - ls_trial_new fails with LS_ERR_ARGUMENT if the model does not have a layer. A training step fails with
+ *   LS_ERR_STATE if the model does not call the layer.
  * - on_sample fails with LS_ERR_UNSUPPORTED if the model has .shards and batch normalization.
  * - The backward pass fails if a module that contains the layer is recomputed (ls_recompute).
  */

@@ -117,8 +117,8 @@ static ls_status on_sample(ls_trial_state *state, void *user) {
     return LS_OK;
 }
 
-/* Fails if the model did not call the chosen layer. */
-static ls_status on_forward(ls_trial_state *state, void *user) {
+/* Fails if the model did not call the chosen layer. A trial with a user step calls only on_step_training. */
+static ls_status check_mixed(ls_trial_state *state, void *user) {
     manifold *self = user;
     if (!ls_callback_in_replay(state) && self->chosen != NULL) {
         self->chosen = NULL;
@@ -189,7 +189,8 @@ ls_callback *ls_manifold_mixup(const ls_manifold_mixup_options *options) {
     return ls_callback_make(&(ls_callback_hooks){.on_init = on_init,
                                                  .on_start = on_start,
                                                  .on_sample = on_sample,
-                                                 .on_forward = on_forward,
+                                                 .on_forward = check_mixed,
+                                                 .on_step_training = check_mixed,
                                                  .name = "manifold_mixup",
                                                  .describe = describe,
                                                  .release = release},

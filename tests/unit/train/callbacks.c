@@ -318,6 +318,31 @@ static void test_evaluation_after_a_failed_mixup(void **unused) {
     free_setting(&s);
 }
 
+/* A user step that does not call the model. */
+static ls_status step_without_model(ls_trial_state *state, void *user) {
+    (void)user;
+    state->output = ls_zeros(LS_SHAPE(state->count, CLASSES), LS_F64);
+    state->loss = ls_scalar(1, LS_F64);
+    return LS_OK;
+}
+
+static void test_mixup_of_a_layer_that_a_user_step_does_not_call(void **unused) {
+    (void)unused;
+    setting s = make_setting();
+    ls_module *model = ls_sequential(ls_module_retain(s.model));
+    ls_trial_options options = options_of(&s);
+    options.model = model;
+    options.step = step_without_model;
+    options.callbacks = (ls_callback *const[]){ls_manifold_mixup(&(ls_manifold_mixup_options){.classes = CLASSES})};
+    options.callback_count = 1;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_run(trial, 1), LS_ERR_STATE);
+    expect_message("ls_manifold_mixup: the model did not call the selected layer");
+    ls_trial_free(trial);
+    ls_module_free(model);
+    free_setting(&s);
+}
+
 static ls_status fail_once(ls_trial_state *state, void *user) {
     (void)state;
     return ++*(int *)user == 1 ? LS_ERR_IO : LS_OK;
@@ -622,6 +647,7 @@ int main(void) {
         cmocka_unit_test(test_rate_finder_without_rates),
         cmocka_unit_test(test_rate_finder_without_recording),
         cmocka_unit_test(test_evaluation_after_a_failed_mixup),
+        cmocka_unit_test(test_mixup_of_a_layer_that_a_user_step_does_not_call),
         cmocka_unit_test(test_scaled_step_after_a_failed_hook),
         cmocka_unit_test(test_steps_of_ones_own),
         cmocka_unit_test(test_metric_that_is_not_there),
