@@ -36,10 +36,10 @@ typedef struct timer {
     ls_state_list listed;
 } timer;
 
-/* Adds the time since the last mark to `what`. */
+/* Adds the time since the last mark to `what`. A replay is not a run. */
 static ls_status mark(timer *self, ls_time what) {
     const uint64_t now = ls_clock_ns();
-    self->nanoseconds[what] += (int64_t)(now - self->mark);
+    self->nanoseconds[what] += self->began != 0 ? (int64_t)(now - self->mark) : 0;
     self->mark = now;
     return LS_OK;
 }
@@ -146,13 +146,16 @@ static ls_status on_step_training(ls_trial_state *state, void *user) {
 }
 
 static ls_status on_start_validation(ls_trial_state *state, void *user) {
-    ((timer *)user)->validation = ls_callback_in_run(state) ? ls_clock_ns() : 0;
+    timer *self = user;
+    (void)state;
+    self->validation = self->began != 0 ? ls_clock_ns() : 0;
     return LS_OK;
 }
 
 static ls_status on_end_validation(ls_trial_state *state, void *user) {
     timer *self = user;
-    if (ls_callback_in_run(state)) {
+    (void)state;
+    if (self->validation != 0) {
         self->nanoseconds[LS_TIME_VALIDATION] += (int64_t)(ls_clock_ns() - self->validation);
     }
     self->validation = 0;
