@@ -416,8 +416,8 @@ LS_API int64_t ls_trial_history_count(const ls_trial *trial);
  * epoch does not have the metric. Sets the same errors as ls_trial_metric.
  */
 LS_API double ls_trial_history(const ls_trial *trial, int64_t epoch, const char *name);
-/** Writes the history as a CSV file (RFC 4180) with a header, a line per epoch, and a column per metric; "nan" marks a
- * missing value. */
+/** Writes the history as a CSV file with a header, a line per epoch, and a column per metric. Fields are quoted as in
+ * RFC 4180. "nan" marks a missing value. */
 LS_API ls_status ls_trial_write_history(const ls_trial *trial, const char *path) LS_WARN_UNUSED;
 
 /**
