@@ -163,8 +163,16 @@ ls_status ls_metrics_check_result(const ls_trial *trial, const char *call, const
                : ls_metrics_refuse(trial, call, name, false);
 }
 
-ls_status ls_metrics_check_measured(const ls_trial *trial, const char *call, const char *name) {
-    return find(trial->metrics, name) >= 0 ? LS_OK : ls_metrics_refuse(trial, call, name, true);
+ls_status ls_metrics_check_confusion(const ls_trial *trial, const char *call, const char *name) {
+    const int i = find(trial->metrics, name);
+    const ls_metric *metric = i >= 0 ? trial->metrics->items[i] : NULL;
+    if (metric == NULL) {
+        return ls_metrics_refuse(trial, call, name, true);
+    }
+    return metric->several && metric->score == NULL
+               ? LS_OK
+               : ls_fail(LS_ERR_ARGUMENT, "%s: metric \"%s\" is not a confusion matrix (ls_metric_confusion)", call,
+                         name);
 }
 
 /* ---- access to results ------------------------------------------------------------------------------------------- */

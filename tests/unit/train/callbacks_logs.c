@@ -528,6 +528,12 @@ static void test_confusion_of_nothing(void **unused) {
     assert_int_equal(ls_trial_run(trial, 1), LS_ERR_ARGUMENT);
     expect_message("ls_confusion_printer: there is no metric \"mixed_up\"; available: ");
     ls_trial_free(trial);
+    printer = ls_confusion_printer("recall_per_class", false);
+    options.metrics = LS_METRICS("recall_per_class");
+    trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_run(trial, 1), LS_ERR_ARGUMENT);
+    expect_message("ls_confusion_printer: metric \"recall_per_class\" is not a confusion matrix");
+    ls_trial_free(trial);
     printer = ls_confusion_printer(NULL, false); /* without samples, there is no table */
     ls_loader *empty = make_loader(1, 0);
     options.metrics = LS_METRICS("confusion");
