@@ -333,7 +333,8 @@ typedef struct ls_manifold_mixup_options {
  * ManifoldMixup). The first axis of these outputs must count samples.
  *
  * The model gets 2 n rows, the samples and their partners, and the layer's outputs are reduced to n rows. All layers up
- * to this layer therefore process both samples, without communication.
+ * to this layer therefore process both samples, without communication. Put the callback after ls_mixup, ls_cutmix and
+ * ls_cutout: on_sample of a later one fails with LS_ERR_SHAPE.
  *
  * - In ls_data_parallel over several ranks or with .shards, an ls_nn_dropout after this layer fails with
  *   LS_ERR_UNSUPPORTED. The masks of an ls_nn_dropout before it depend on the number of ranks or shards.

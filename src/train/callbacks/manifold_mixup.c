@@ -116,6 +116,7 @@ static ls_status on_sample(ls_trial_state *state, void *user) {
                        maker);
     }
     LS_TRY(begin(self, state));
+    LS_TRY(ls_check_rows(state, maker));
     ls_draws draws = ls_draws_of(state, self->options.seed, SALT, LS_WHOLE_BATCH);
     self->share = self->options.lambda != 0 ? self->options.lambda : ls_draw_beta(&draws, self->options.alpha);
     const ls_module *chosen = self->layers[ls_draw_below(&draws, self->count)].module;

@@ -353,6 +353,32 @@ static void test_callbacks_without_on_init(void **unused) {
     free_setting(&s);
 }
 
+/* The callback that comes first appends rows to the inputs. */
+static void test_callbacks_after_a_mixup_of_layers(void **unused) {
+    (void)unused;
+    setting s = make_setting();
+    ls_module *model = ls_sequential(ls_module_retain(s.model));
+    ls_loader *single = ls_loader_new(ls_dataset_retain(ls_loader_dataset(s.train)), NULL);
+    ls_callback *later[] = {ls_mixup(&(ls_mixup_options){.classes = CLASSES}),
+                            ls_manifold_mixup(&(ls_manifold_mixup_options){.classes = CLASSES})};
+    for (int i = 0; i < 2; i++) {
+        ls_callback *callbacks[] = {ls_manifold_mixup(&(ls_manifold_mixup_options){.classes = CLASSES}), later[i]};
+        ls_trial_options options = options_of(&s);
+        options.model = model;
+        options.train = single;
+        options.callbacks = callbacks;
+        options.callback_count = 2;
+        ls_trial *trial = ls_trial_new(&options);
+        assert_int_equal(ls_trial_run(trial, 1), LS_ERR_SHAPE);
+        expect_message("ls_manifold_mixup must come after the other callbacks that change inputs");
+        ls_trial_free(trial);
+    }
+    ls_dataset_free(ls_loader_dataset(single));
+    ls_loader_free(single);
+    ls_module_free(model);
+    free_setting(&s);
+}
+
 /* A user step that does not call the model. */
 static ls_status step_without_model(ls_trial_state *state, void *user) {
     (void)user;
@@ -683,6 +709,7 @@ int main(void) {
         cmocka_unit_test(test_rate_finder_without_recording),
         cmocka_unit_test(test_evaluation_after_a_failed_mixup),
         cmocka_unit_test(test_callbacks_without_on_init),
+        cmocka_unit_test(test_callbacks_after_a_mixup_of_layers),
         cmocka_unit_test(test_mixup_of_a_layer_that_a_user_step_does_not_call),
         cmocka_unit_test(test_scaled_step_after_a_failed_hook),
         cmocka_unit_test(test_steps_of_ones_own),
