@@ -45,7 +45,7 @@ extern "C" {
 /*
  * Callbacks that combine callbacks. These constructors take ownership of their callbacks. A condition applies to each
  * hook separately, also to on_init and on_start, in which many callbacks prepare their work. If a condition skips
- * on_init, the first update of ls_weight_averaging and of .restore_best fails with LS_ERR_STATE. If a callback
+ * on_init, ls_weight_averaging and .restore_best of ls_early_stopping fail later with LS_ERR_STATE. If a callback
  * communicates, the condition must be the same on all ranks.
  */
 
