@@ -299,6 +299,9 @@ TEST(test_batches_before_a_pass) {
     ls_trial *trial = ls_trial_new(&options);
     assert_int_equal(ls_trial_run(trial, 2), LS_OK);
     assert_string_equal(log.text, "0:0.1/3 1:0.1/3 2:0.0/1 0:1.0/3 1:1.0/3 2:1.0/1 ");
+    log.text[0] = '\0';
+    assert_int_equal(ls_trial_replay(trial, &callback, 1, false), LS_OK);
+    assert_string_equal(log.text, "5:0.0/3 5:0.0/3 5:0.0/1 5:1.0/3 5:1.0/3 5:1.0/1 ");
     ls_trial_free(trial);
     free_setting(&s);
 }
