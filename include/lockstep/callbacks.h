@@ -44,7 +44,8 @@ extern "C" {
 
 /*
  * Callbacks that combine callbacks. These constructors take ownership of their callbacks. A condition applies to each
- * hook separately, also to on_init and on_start, in which many callbacks prepare their work. If a callback
+ * hook separately, also to on_init and on_start, in which many callbacks prepare their work. If a condition skips
+ * on_init, ls_weight_averaging and .restore_best of ls_early_stopping fail later with LS_ERR_STATE. If a callback
  * communicates, the condition must be the same on all ranks.
  */
 
@@ -332,12 +333,13 @@ typedef struct ls_manifold_mixup_options {
  * ManifoldMixup). The first axis of these outputs must count samples.
  *
  * The model gets 2 n rows, the samples and their partners, and the layer's outputs are reduced to n rows. All layers up
- * to this layer therefore process both samples, without communication.
+ * to this layer therefore process both samples, without communication. Put the callback after ls_mixup, ls_cutmix and
+ * ls_cutout: on_sample of a later one fails with LS_ERR_SHAPE.
  *
  * - In ls_data_parallel over several ranks or with .shards, an ls_nn_dropout after this layer fails with
  *   LS_ERR_UNSUPPORTED. The masks of an ls_nn_dropout before it depend on the number of ranks or shards.
- * - ls_trial_new fails with LS_ERR_ARGUMENT if the model does not have a layer. on_forward fails with LS_ERR_STATE if
- *   the model does not call the layer.
+ * - ls_trial_new fails with LS_ERR_ARGUMENT if the model does not have a layer. A training step fails with
+ *   LS_ERR_STATE if the model does not call the layer.
  * - on_sample fails with LS_ERR_UNSUPPORTED if the model has .shards and batch normalization.
  * - The backward pass fails if a module that contains the layer is recomputed (ls_recompute).
  */

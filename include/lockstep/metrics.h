@@ -44,9 +44,9 @@ typedef struct ls_metric_functions {
     ls_status (*mean)(const ls_trial_state *state, void *user, double *sum, double *weight);
     /** For any other metric: how many numbers each rank accumulates. */
     int width;
-    /** Sets the `width` numbers, which are 0 before the call, at the beginning of a pass. With `.shards`, each slice
-     * has its own numbers, and the trial calls the function several times per pass. Requires `merge`. NULL leaves the
-     * numbers at 0. */
+    /** Sets the `width` numbers, which are 0 before the call, at the beginning of a pass. On several ranks and with
+     * `.shards`, the trial calls the function several times per pass. Requires `merge`. NULL leaves the numbers at 0.
+     */
     void (*init)(double *numbers, void *user);
     /** Adds the batch's contribution to `numbers`, which this rank (with `.shards`, this slice) accumulates. */
     ls_status (*update)(const ls_trial_state *state, void *user, double *numbers);

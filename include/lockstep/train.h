@@ -90,7 +90,8 @@ struct ls_trial_state {
 /**
  * A hook. If it returns a status other than LS_OK on any rank, the run ends with this status on all ranks. If several
  * ranks fail with different statuses, all ranks get one of them. Set the message with ls_error_set: the other ranks get
- * this message with the rank number and the name of the hook.
+ * this message with the rank number and the name of the hook. Do not return LS_ERR_MISMATCH, because the other ranks
+ * may then keep their own message.
  */
 typedef ls_status (*ls_callback_function)(ls_trial_state *state, void *user);
 
@@ -351,7 +352,8 @@ LS_API ls_status ls_trial_run(ls_trial *trial, int64_t epochs) LS_WARN_UNUSED;
  * - Calls the hooks on_start, on_start_epoch, the validation hooks, on_end_epoch and on_end, as torchbearer does.
  * - Afterwards, all modes are restored. If the loader is the training loader, its position is restored, too.
  * - A hook may call this function with a loader that no run is using. Then no hooks are called, and the history does
- *   not change. Fails with LS_ERR_STATE in hooks that run once for each slice (docs/explanation/same-bits.md).
+ *   not change. Fails with LS_ERR_STATE in hooks that run once for each slice (docs/explanation/same-bits.md), and
+ *   between two outer steps (ls_outer_step).
  * - Fails with LS_ERR_ARGUMENT if the trial has no criterion, or if the label is not UTF-8 or too long: names of
  *   results, such as "test_loss", have at most 63 bytes. A trial has at most 128 such names (LS_ERR_ARGUMENT).
  */
@@ -370,7 +372,8 @@ LS_API ls_status ls_trial_evaluate(ls_trial *trial, ls_loader *loader, const cha
  * - Fails with LS_ERR_SHAPE if an output does not have one row per sample, or if outputs differ in dtype, or in shape
  *   beyond the first axis. Fails with LS_ERR_MISMATCH if ranks have different outputs for the same samples of a data
  *   set: their models are separate, or the outputs are shards. Fails with LS_ERR_STATE if it is called by a hook of
- *   another prediction of this trial, or by a hook that runs once for each slice.
+ *   another prediction of this trial, by a hook that runs once for each slice, or between two outer steps
+ *   (ls_outer_step).
  */
 LS_API ls_status ls_trial_predict(ls_trial *trial, ls_loader *loader, bool on_all_ranks,
                                   ls_tensor **outputs) LS_WARN_UNUSED;
@@ -416,8 +419,8 @@ LS_API int64_t ls_trial_history_count(const ls_trial *trial);
  * epoch does not have the metric. Sets the same errors as ls_trial_metric.
  */
 LS_API double ls_trial_history(const ls_trial *trial, int64_t epoch, const char *name);
-/** Writes the history as a CSV file (RFC 4180) with a header, a line per epoch, and a column per metric; "nan" marks a
- * missing value. */
+/** Writes the history as a CSV file with a header, a line per epoch, and a column per metric. Fields are quoted as in
+ * RFC 4180. "nan" marks a missing value. */
 LS_API ls_status ls_trial_write_history(const ls_trial *trial, const char *path) LS_WARN_UNUSED;
 
 /**

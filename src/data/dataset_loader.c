@@ -456,6 +456,10 @@ void ls_loader_describe(const ls_loader *loader, int ranks, char *text, size_t s
                                       LS_FIELD(description, no_shuffle),
                                       LS_FIELD(description, sampler),
                                       {.name = NULL}};
+    if (loader == NULL) {
+        ls_describe(text, size, "none", NULL, NULL);
+        return;
+    }
     if (!ls_loader_divides(loader, ranks)) {
         ls_describe(text, size, "a loader whose batches are not divided over the ranks", NULL, NULL);
         return;

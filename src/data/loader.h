@@ -60,7 +60,7 @@ int ls_loader_shards(const ls_loader *loader);
 bool ls_loader_divides(const ls_loader *loader, int ranks);
 
 /* Writes into `text` the properties of the loader that must be equal on all ranks: samples, order and batch size.
- * All loaders that do not split their batches over `ranks` ranks have the same text. */
+ * All loaders that do not split their batches over `ranks` ranks have the same text. NULL is allowed. */
 void ls_loader_describe(const ls_loader *loader, int ranks, char *text, size_t size);
 
 #endif

@@ -12,6 +12,7 @@
 #include "train/replicas.h"
 
 static ls_status pass_with_hooks(ls_trial *trial, const ls_trial_pass *pass) {
+    ls_trial_expect(trial, pass->phase, pass->loader, pass->steps);
     LS_TRY(LS_CALL(trial, on_start));
     LS_TRY(LS_CALL(trial, on_start_epoch));
     ls_trial_enter(trial, pass->phase, pass->loader);

@@ -89,6 +89,16 @@ static ls_status run_batches(ls_trial *trial, const ls_trial_pass *pass) {
     return LS_OK;
 }
 
+void ls_trial_expect(ls_trial *trial, ls_trial_phase phase, const ls_loader *loader, int64_t steps) {
+    ls_trial_state *state = &trial->state;
+    state->batches = steps > 0 ? steps : ls_loader_batch_count(loader);
+    state->batch = 0;
+    if (phase == LS_PHASE_TRAINING && steps == 0) {
+        ls_loader_position(loader, NULL, &state->batch);
+        state->batch = state->batch != state->batches ? state->batch : 0; /* the next batch is of the next epoch */
+    }
+}
+
 static void begin(ls_trial *trial, const ls_trial_pass *pass) {
     ls_trial_state *state = &trial->state;
     state->batches = pass->steps > 0 ? pass->steps : ls_loader_batch_count(pass->loader);

@@ -29,6 +29,12 @@ ls_status ls_trial_seek_back(ls_loader *loader, int64_t epoch, int64_t batch, ls
 /* Computes metrics on epoch 0 of the loader. If this is the training loader, restores its position. */
 ls_status ls_trial_measure_pass(ls_trial *trial, const ls_trial_pass *pass);
 
+/*
+ * Sets state->batch and state->batches for the hooks before a pass. `steps` is the option such as train_steps. Training
+ * starts at the loader's position, other passes start at batch 0.
+ */
+void ls_trial_expect(ls_trial *trial, ls_trial_phase phase, const ls_loader *loader, int64_t steps);
+
 void ls_trial_enter(ls_trial *trial, ls_trial_phase phase, ls_loader *loader);
 
 /* Returns whether a hook or the step limit has ended the run, possibly within an epoch. */

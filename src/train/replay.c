@@ -18,9 +18,13 @@ static void recall(ls_trial *trial, const ls_history_entry *entry, const char *p
     }
 }
 
+static void expect(ls_trial *trial, int64_t batches) {
+    trial->state.batch = 0;
+    trial->state.batches = batches;
+}
+
 static ls_status replay_training(ls_trial *trial, int64_t batches) {
     ls_trial_state *state = &trial->state;
-    state->batches = batches;
     LS_TRY(LS_CALL(trial, on_start_training));
     for (state->batch = 0; state->batch < batches && !state->stop; state->batch++) {
         LS_TRY(LS_CALL(trial, on_sample));
@@ -35,7 +39,7 @@ static ls_status replay_training(ls_trial *trial, int64_t batches) {
 
 static ls_status replay_validation(ls_trial *trial, int64_t batches) {
     ls_trial_state *state = &trial->state;
-    state->batches = batches;
+    expect(trial, batches);
     LS_TRY(LS_CALL(trial, on_start_validation));
     for (state->batch = 0; state->batch < batches && !state->stop; state->batch++) {
         LS_TRY(LS_CALL(trial, on_sample_validation));
@@ -47,9 +51,11 @@ static ls_status replay_validation(ls_trial *trial, int64_t batches) {
 }
 
 static ls_status replay_epoch(ls_trial *trial, const ls_history_entry *entry, bool one_batch) {
+    const int64_t batches = one_batch && entry->train_steps > 1 ? 1 : entry->train_steps;
+    expect(trial, batches);
     LS_TRY(LS_CALL(trial, on_start_epoch));
     recall(trial, entry, "");
-    LS_TRY(replay_training(trial, one_batch && entry->train_steps > 1 ? 1 : entry->train_steps));
+    LS_TRY(replay_training(trial, batches));
     if (entry->validate_steps > 0 && !trial->state.stop) {
         recall(trial, entry, "val_");
         LS_TRY(replay_validation(trial, one_batch ? 1 : entry->validate_steps));

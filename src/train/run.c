@@ -22,6 +22,7 @@ static ls_status begin_epoch(ls_trial *trial) {
         ls_trial_enter(trial, LS_PHASE_TRAINING, trial->options.train);
         return LS_OK;
     }
+    ls_trial_expect(trial, LS_PHASE_TRAINING, trial->options.train, trial->options.train_steps);
     LS_TRY(LS_CALL(trial, on_start_epoch));
     ls_trial_enter(trial, LS_PHASE_TRAINING, trial->options.train);
     LS_TRY(LS_CALL(trial, on_start_training));
@@ -62,6 +63,7 @@ static ls_status validate_model(ls_trial *trial, ls_history_entry *entry) {
     char label[LS_LABEL_LIMIT];
     const ls_trial_pass pass = make_pass(trial, false, label, entry);
     ls_trial_enter(trial, LS_PHASE_VALIDATION, pass.loader);
+    ls_trial_expect(trial, LS_PHASE_VALIDATION, pass.loader, pass.steps);
     LS_TRY(LS_CALL(trial, on_start_validation));
     LS_TRY(ls_trial_measure_pass(trial, &pass));
     entry->validate_steps = trial->state.batch;

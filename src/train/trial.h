@@ -309,8 +309,9 @@ ls_status ls_metrics_refuse(const ls_trial *trial, const char *call, const char 
  * the user step may add the result (ls_trial_evaluate).
  */
 ls_status ls_metrics_check_result(const ls_trial *trial, const char *call, const char *name);
-/* Fails in the same way if the trial does not measure the metric. `name` has no prefix. */
-ls_status ls_metrics_check_measured(const ls_trial *trial, const char *call, const char *name);
+/* Fails with LS_ERR_ARGUMENT if the trial does not measure the metric, or if the metric is not a confusion matrix.
+ * `name` has no prefix. */
+ls_status ls_metrics_check_confusion(const ls_trial *trial, const char *call, const char *name);
 /* Returns the length of the longest metric name. */
 size_t ls_metrics_longest(const ls_trial *trial);
 /*

@@ -391,6 +391,41 @@ static ls_status different_classes(ls_comm *world) {
     return LS_OK;
 }
 
+static ls_loader *load(ls_comm *world, int64_t count, int64_t columns, ls_tensor *targets) {
+    return ls_loader_new(ls_tensor_dataset(ls_ones(LS_SHAPE(count, columns), LS_F64), targets),
+                         &(ls_loader_options){.comm = world});
+}
+
+/* The number of classes, and whether there are targets, may change from pass to pass. */
+static ls_status different_passes(ls_comm *world) {
+    ls_module *model = ls_nn_function("AsItIs", as_it_is, NULL);
+    ls_loader *loaders[] = {
+        load(world, 4, 1, ls_ones(LS_SHAPE(4, 1), LS_F64)), load(world, 0, 1, ls_ones(LS_SHAPE(0, 1), LS_F64)),
+        load(world, 4, 3, ls_zeros(LS_SHAPE(4), LS_I64)), load(world, 4, 5, ls_zeros(LS_SHAPE(4), LS_I64))};
+    int64_t count = -1;
+    for (int classes = 0; classes < 2; classes++) {
+        ls_trial *trial = ls_trial_new(
+            &(ls_trial_options){.model = model,
+                                .criterion = classes ? ls_criterion_cross_entropy : ls_criterion_bce_with_logits,
+                                .comm = world,
+                                .metrics = LS_METRICS("f1", "recall_per_class"),
+                                .quiet = true});
+        LS_CHECK(trial != NULL);
+        LS_TRY(ls_trial_evaluate(trial, loaders[2 * classes], "first"));
+        LS_TRY(ls_trial_evaluate(trial, loaders[2 * classes + 1], "second"));
+        LS_CHECK(ls_trial_metric(trial, "first_f1") == 1);
+        LS_CHECK(isnan(ls_trial_metric(trial, "second_f1")) == !classes);
+        LS_CHECK((ls_trial_metric_values(trial, "second_recall_per_class", &count) != NULL) == classes);
+        LS_CHECK(count == (classes ? 5 : 0));
+        ls_trial_free(trial);
+    }
+    for (size_t i = 0; i < sizeof loaders / sizeof *loaders; i++) {
+        ls_loader_free(loaders[i]);
+    }
+    ls_module_free(model);
+    return LS_OK;
+}
+
 ls_status rank_test(ls_comm *world) {
     LS_TRY(equals_one_process(world));
     LS_TRY(ranks_without_samples(world));
@@ -402,5 +437,6 @@ ls_status rank_test(ls_comm *world) {
     }
     LS_TRY(takes_time(world));
     LS_TRY(different_classes(world));
+    LS_TRY(different_passes(world));
     return ls_comm_barrier(world, NULL);
 }

@@ -30,6 +30,7 @@ typedef struct setting {
     int64_t schedule_steps; /* of ls_schedule_step on rank 0; on the last rank, one less */
     int64_t milestone; /* of ls_schedule_multi_step on rank 0, after a smaller milestone; on the last rank, one less */
     bool own_callback;
+    bool validates; /* only the last rank has a loader for validation, which no other rank shares */
     const char *const *metrics;
     int64_t change_at; /* step after which a parameter changes on the last rank; 0 means never */
     const char *folder;
@@ -117,6 +118,7 @@ static ls_status run(ls_comm *world, setting s, int64_t epochs) {
             : ls_sgd(model, &(ls_sgd_options){.learning_rate = rate, .momentum = differs ? s.momentum : 0});
     ls_loader *loader =
         ls_loader_new(make_dataset(), &(ls_loader_options){.global_batch_size = 6, .comm = world, .seed = 3});
+    ls_loader *validate = differs && s.validates ? ls_loader_new(make_dataset(), NULL) : NULL;
     ls_callback *callbacks[4] = {ls_callback_new(&(ls_callback_hooks){.on_step_training = change}, &s)};
     int count = 1;
     if (s.clipping > 0 && !differs) {
@@ -140,6 +142,7 @@ static ls_status run(ls_comm *world, setting s, int64_t epochs) {
                                          .step = s.own_step ? step : NULL,
                                          .criterion = ls_criterion_mse,
                                          .train = loader,
+                                         .validate = validate,
                                          .metrics = differs && s.metrics != NULL ? s.metrics : LS_METRICS("loss"),
                                          .callbacks = callbacks,
                                          .callback_count = count,
@@ -151,6 +154,7 @@ static ls_status run(ls_comm *world, setting s, int64_t epochs) {
     ls_trial_free(trial);
     ls_optimizer_free(optimizer);
     ls_loader_free(loader);
+    ls_loader_free(validate);
     ls_module_free(model);
     return status == LS_OK ? LS_OK : ls_error_set(status, "%s", message);
 }
@@ -194,6 +198,8 @@ static ls_status settings_differ(ls_comm *world) {
     LS_TRY(expect(world, (setting){.further_epochs = 2}, 1,
                   "the ranks' epochs in ls_trial_run differ: rank 0 has 1 (epochs that have run: 0), but rank "
                   "%d has 3 (epochs that have run: 0)"));
+    LS_TRY(expect(world, (setting){.validates = true}, 1,
+                  "the ranks' loaders differ for validation: rank 0 has none, but rank %d has a loader whose batches"));
     return expect(world, (setting){.metrics = LS_METRICS("loss", "mae")}, 1,
                   "the ranks' metrics differ: rank 0 has none, but rank %d has mae");
 }

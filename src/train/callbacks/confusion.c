@@ -50,7 +50,7 @@ static ls_status print_table(const confusion *self, const char *name, const doub
 
 static ls_status on_start(ls_trial_state *state, void *user) {
     const confusion *self = user;
-    return ls_metrics_check_measured(state->trial, maker, self->metric);
+    return ls_metrics_check_confusion(state->trial, maker, self->metric);
 }
 
 static ls_status on_end_validation(ls_trial_state *state, void *user) {
@@ -61,6 +61,7 @@ static ls_status on_end_validation(ls_trial_state *state, void *user) {
     if (ls_callback_in_replay(state) || state->phase == LS_PHASE_PREDICTION) {
         return LS_OK;
     }
+    LS_TRY(ls_metrics_check_confusion(trial, maker, self->metric)); /* a condition may have skipped on_start */
     (void)snprintf(name, sizeof name, "%s_%s", state->phase == LS_PHASE_EVALUATION ? trial->progress.label : "val",
                    self->metric);
     const double *counts = ls_trial_metric_values(trial, name, &count);

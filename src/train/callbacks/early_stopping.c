@@ -51,6 +51,19 @@ static bool is_better(const early_stopping *self, double value) {
                                                       : value + self->options.min_delta < self->best);
 }
 
+/* Copies the best model. A condition (ls_only_if) may have skipped on_init, which makes room for the copy. */
+static ls_status keep_model(const early_stopping *self, const ls_trial_state *state) {
+    if (!self->options.restore_best || ls_callback_in_replay(state)) {
+        return LS_OK;
+    }
+    return self->model.model != NULL
+               ? ls_snapshot_take(maker, &self->model)
+               : ls_fail(LS_ERR_STATE,
+                         "%s: a condition skipped on_init, which .restore_best needs: let the condition be true in "
+                         "on_init, or use .checkpoint with .best",
+                         maker);
+}
+
 static ls_status on_end_epoch(ls_trial_state *state, void *user) {
     early_stopping *self = user;
     double value;
@@ -62,8 +75,7 @@ static ls_status on_end_epoch(ls_trial_state *state, void *user) {
         self->best = value;
         self->wait = 0;
         self->seen++;
-        return self->options.restore_best && !ls_callback_in_replay(state) ? ls_snapshot_take(maker, &self->model)
-                                                                           : LS_OK;
+        return keep_model(self, state);
     }
     self->wait++;
     if (has_waited(self)) {

@@ -22,6 +22,7 @@ typedef struct manifold {
     ls_partners partners;
     layer *layers;
     int count;
+    bool begun;              /* the layers have hooks */
     const ls_module *chosen; /* layer to mix in this batch, until it has been mixed; NULL if there is none */
     double share;
 } manifold;
@@ -75,15 +76,23 @@ static ls_status find_layers(manifold *self, ls_module *model) {
     return self->count > 0 ? LS_OK : ls_fail(LS_ERR_ARGUMENT, "%s: the model contains no layers", maker);
 }
 
-static ls_status on_init(ls_trial_state *state, void *user) {
-    manifold *self = user;
+/* Adds the hooks of the layers. A condition (ls_only_if) may have skipped on_init. */
+static ls_status begin(manifold *self, const ls_trial_state *state) {
+    if (self->begun) {
+        return LS_OK;
+    }
     LS_TRY(find_layers(self, unwrapped(state->model)));
     for (int i = 0; i < self->count; i++) {
         layer *l = &self->layers[i];
         l->hooks = ls_module_add_hooks(l->module, &(ls_module_hooks){.user = self, .forward = on_layer});
         LS_TRY(l->hooks > 0 ? LS_OK : ls_error_status());
     }
+    self->begun = true;
     return LS_OK;
+}
+
+static ls_status on_init(ls_trial_state *state, void *user) {
+    return begin(user, state);
 }
 
 /* ---- hooks ------------------------------------------------------------------------------------------------------- */
@@ -106,6 +115,8 @@ static ls_status on_sample(ls_trial_state *state, void *user) {
         return ls_fail(LS_ERR_UNSUPPORTED, "%s: cannot be combined with .shards if the model has batch normalization",
                        maker);
     }
+    LS_TRY(begin(self, state));
+    LS_TRY(ls_check_rows(state, maker));
     ls_draws draws = ls_draws_of(state, self->options.seed, SALT, LS_WHOLE_BATCH);
     self->share = self->options.lambda != 0 ? self->options.lambda : ls_draw_beta(&draws, self->options.alpha);
     const ls_module *chosen = self->layers[ls_draw_below(&draws, self->count)].module;
@@ -117,8 +128,8 @@ static ls_status on_sample(ls_trial_state *state, void *user) {
     return LS_OK;
 }
 
-/* Fails if the model did not call the chosen layer. */
-static ls_status on_forward(ls_trial_state *state, void *user) {
+/* Fails if the model did not call the chosen layer. A trial with a user step calls only on_step_training. */
+static ls_status check_mixed(ls_trial_state *state, void *user) {
     manifold *self = user;
     if (!ls_callback_in_replay(state) && self->chosen != NULL) {
         self->chosen = NULL;
@@ -189,7 +200,8 @@ ls_callback *ls_manifold_mixup(const ls_manifold_mixup_options *options) {
     return ls_callback_make(&(ls_callback_hooks){.on_init = on_init,
                                                  .on_start = on_start,
                                                  .on_sample = on_sample,
-                                                 .on_forward = on_forward,
+                                                 .on_forward = check_mixed,
+                                                 .on_step_training = check_mixed,
                                                  .name = "manifold_mixup",
                                                  .describe = describe,
                                                  .release = release},

@@ -32,7 +32,9 @@ ls_status ls_partners_fetch(ls_partners *self, const char *call, ls_trial_state 
                             ls_tensor **input, ls_tensor **target);
 void ls_partners_free(ls_partners *self);
 
-/* Fails with LS_ERR_ARGUMENT if the inputs are not floating-point. */
+/* Fails with LS_ERR_SHAPE if the inputs do not have one row per sample: ls_manifold_mixup appends rows. */
+ls_status ls_check_rows(const ls_trial_state *state, const char *call);
+/* Fails like ls_check_rows, and with LS_ERR_ARGUMENT if the inputs are not floating-point. */
 ls_status ls_check_inputs(const ls_trial_state *state, const char *call);
 
 /* Converts class numbers to one-hot rows of f32. Returns rows unchanged. Returns NULL on failure. */

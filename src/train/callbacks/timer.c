@@ -36,10 +36,10 @@ typedef struct timer {
     ls_state_list listed;
 } timer;
 
-/* Adds the time since the last mark to `what`. */
-static ls_status mark(timer *self, ls_time what) {
+/* Adds the time since the last mark to `what`. A replay is not a run. */
+static ls_status mark(timer *self, const ls_trial_state *state, ls_time what) {
     const uint64_t now = ls_clock_ns();
-    self->nanoseconds[what] += (int64_t)(now - self->mark);
+    self->nanoseconds[what] += ls_callback_in_replay(state) ? 0 : (int64_t)(now - self->mark);
     self->mark = now;
     return LS_OK;
 }
@@ -114,45 +114,44 @@ static ls_status on_start_training(ls_trial_state *state, void *user) {
  * waiting for data. */
 static ls_status on_sample(ls_trial_state *state, void *user) {
     timer *self = user;
-    (void)state;
-    (void)mark(self, self->part);
+    (void)mark(self, state, self->part);
     self->part = LS_TIME_FORWARD;
     return LS_OK;
 }
 
 static ls_status on_criterion(ls_trial_state *state, void *user) {
     timer *self = user;
-    (void)state;
-    (void)mark(self, LS_TIME_FORWARD);
+    (void)mark(self, state, LS_TIME_FORWARD);
     self->part = LS_TIME_BACKWARD;
     return LS_OK;
 }
 
 /* Also called on a rank without samples, which waits for the gradients of the other ranks. */
 static ls_status on_backward(ls_trial_state *state, void *user) {
-    (void)state;
-    return mark(user, LS_TIME_BACKWARD);
+    return mark(user, state, LS_TIME_BACKWARD);
 }
 
 static ls_status on_step_training(ls_trial_state *state, void *user) {
     timer *self = user;
-    (void)mark(self, state->trial->options.step != NULL ? LS_TIME_USER_STEP : LS_TIME_OPTIMIZER);
+    (void)mark(self, state, state->trial->options.step != NULL ? LS_TIME_USER_STEP : LS_TIME_OPTIMIZER);
     self->part = LS_TIME_DATA;
     if (self->waits && ls_comm_size(state->comm) > 1 && !ls_callback_in_replay(state)) {
         LS_TRY(ls_comm_barrier(state->comm, NULL));
-        (void)mark(self, LS_TIME_WAITING);
+        (void)mark(self, state, LS_TIME_WAITING);
     }
     return LS_OK;
 }
 
 static ls_status on_start_validation(ls_trial_state *state, void *user) {
-    ((timer *)user)->validation = ls_callback_in_run(state) ? ls_clock_ns() : 0;
+    const bool measures = ls_callback_in_run(state) && !ls_callback_in_replay(state);
+    ((timer *)user)->validation = measures ? ls_clock_ns() : 0;
     return LS_OK;
 }
 
 static ls_status on_end_validation(ls_trial_state *state, void *user) {
     timer *self = user;
-    if (ls_callback_in_run(state)) {
+    (void)state;
+    if (self->validation != 0) {
         self->nanoseconds[LS_TIME_VALIDATION] += (int64_t)(ls_clock_ns() - self->validation);
     }
     self->validation = 0;

@@ -38,6 +38,19 @@ static ls_status on_init(ls_trial_state *state, void *user) {
     return self->averages != NULL ? LS_OK : ls_error_status();
 }
 
+/* A condition (ls_only_if) may have skipped on_init, which makes the averages. */
+static ls_status check_begun(const averaging *self) {
+    return self->averages != NULL
+               ? LS_OK
+               : ls_fail(LS_ERR_STATE, "%s: a condition skipped on_init: set .first_epoch instead of the condition",
+                         maker);
+}
+
+static ls_status update(const averaging *self) {
+    LS_TRY(check_begun(self));
+    return ls_ema_update(self->averages);
+}
+
 /* Between two outer steps, the ranks would average different parameters. One rank skips the same steps. */
 static ls_status on_step_training(ls_trial_state *state, void *user) {
     averaging *self = user;
@@ -45,7 +58,7 @@ static ls_status on_step_training(ls_trial_state *state, void *user) {
         return LS_OK;
     }
     self->skipped = ls_trial_awaits_outer_step(state->trial) || ls_module_is_unsynchronized(state->model);
-    return self->skipped ? LS_OK : ls_ema_update(self->averages);
+    return self->skipped ? LS_OK : update(self);
 }
 
 /* A trial makes an outer step after the last step of an epoch. */
@@ -53,7 +66,7 @@ static ls_status on_end_training(ls_trial_state *state, void *user) {
     averaging *self = user;
     const bool updates = self->skipped && is_time(self, state, true) && !ls_module_is_unsynchronized(state->model);
     self->skipped = false;
-    return updates ? ls_ema_update(self->averages) : LS_OK;
+    return updates ? update(self) : LS_OK;
 }
 
 /* Adds the epoch to the averages once. Not called for an epoch that a hook stopped. */
@@ -62,7 +75,7 @@ static ls_status add_epoch(averaging *self, const ls_trial_state *state) {
         return LS_OK;
     }
     self->has_epoch = true;
-    return ls_ema_update(self->averages);
+    return update(self);
 }
 
 /* Updates the averages before validation, so that they include the epoch. After a failed validation, the averages are
@@ -111,7 +124,9 @@ static ls_status on_end(ls_trial_state *state, void *user) {
 }
 
 static ls_status state(void *user, const ls_named **tensors, int *count) {
-    return ls_ema_state(((averaging *)user)->averages, tensors, count);
+    const averaging *self = user;
+    LS_TRY(check_begun(self));
+    return ls_ema_state(self->averages, tensors, count);
 }
 
 static ls_status set_state(void *user, const ls_named *tensors, int count) {

@@ -89,8 +89,16 @@ bool ls_class_layout_find(const ls_metric *metric, const ls_trial_state *state, 
     return true;
 }
 
+/* Returns class numbers. A fraction and NaN become LS_NO_CLASS. */
+static ls_tensor *to_class_numbers(ls_tensor *target) {
+    ls_tensor *numbers = ls_to(target, LS_I64);
+    return ls_dtype_is_floating(ls_dtype_of(target))
+               ? ls_where(ls_eq(target, ls_floor(target)), numbers, ls_scalar((double)LS_NO_CLASS, LS_I64))
+               : numbers;
+}
+
 ls_tensor *ls_class_targets(const ls_trial_state *state, const ls_class_layout *layout) {
-    return layout->one_hot ? ls_argmax(state->target, layout->axis, false) : ls_to(state->target, LS_I64);
+    return layout->one_hot ? ls_argmax(state->target, layout->axis, false) : to_class_numbers(state->target);
 }
 
 const int64_t *ls_class_ignored(const ls_trial_state *state) {

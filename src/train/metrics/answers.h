@@ -23,6 +23,9 @@ bool ls_answers_read(const ls_metric *metric, const ls_trial_state *state, ls_an
 /* Returns the number of classes in the outputs of the batch, or 0 if the share is empty. */
 int64_t ls_answers_classes(const ls_metric *metric, const ls_trial_state *state);
 
+/* Stands for a target that is not a class number. */
+#define LS_NO_CLASS INT64_MIN
+
 /* The layout of outputs for several classes. */
 typedef struct ls_class_layout {
     int axis;     /* axis of the classes */
@@ -33,8 +36,8 @@ bool ls_class_layout_find(const ls_metric *metric, const ls_trial_state *state, 
 /* Returns the class number that the criterion ignores, or NULL if it ignores none. Borrowed from the criterion. */
 const int64_t *ls_class_ignored(const ls_trial_state *state);
 
-/* Returns the targets as class numbers (i64). Also returns a bool tensor of the targets that count, or NULL if all
- * count. */
+/* Returns the targets as class numbers (i64), with LS_NO_CLASS for fractions and NaN. Also returns a bool tensor of the
+ * targets that count, or NULL if all count. */
 ls_tensor *ls_class_targets(const ls_trial_state *state, const ls_class_layout *layout);
 ls_tensor *ls_class_targets_kept(const ls_trial_state *state, const ls_class_layout *layout, ls_tensor *targets);
 

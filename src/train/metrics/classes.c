@@ -50,8 +50,12 @@ static ls_status update(ls_tally *tally, const ls_batch_numbers *batch) {
         const double code = batch->asked[i];
         const double target = floor(code / (double)classes);
         if (target < 0 || target >= (double)classes) {
-            return ls_fail(LS_ERR_ARGUMENT, "ls_trial: metric \"%s\": the target %.0f is not a class of output %s",
-                           metric->name, target, LS_SHAPE_TEXT(batch->state->output));
+            return target == (double)LS_NO_CLASS
+                       ? ls_fail(LS_ERR_ARGUMENT, "ls_trial: metric \"%s\": a target is not a whole number",
+                                 metric->name)
+                       : ls_fail(LS_ERR_ARGUMENT,
+                                 "ls_trial: metric \"%s\": the target %.0f is not a class of output %s", metric->name,
+                                 target, LS_SHAPE_TEXT(batch->state->output));
         }
         if (!isnan(code)) {
             count(tally, classes, (int64_t)target, (int64_t)(code - target * (double)classes));

@@ -28,7 +28,7 @@ typedef struct exchange {
 static void look_at(exchange *x, int i) {
     const ls_metric *metric = x->metrics->items[i];
     const bool on = ls_metric_is_on(metric, x->state);
-    x->open[i] = on && (metric->type->grows || (metric->type->settles && metric->width == 0));
+    x->open[i] = on && (metric->type->grows || metric->type->settles);
     x->known[i] = !on ? 0 : x->open[i] ? metric->width : x->metrics->set->tallies[i].count;
 }
 
@@ -157,9 +157,9 @@ static ls_status merge(const exchange *x, int i, int round) {
     return LS_OK;
 }
 
-/* If the first batch determines the count of a metric, the metric keeps this count in all later passes. */
-static ls_status settle(const exchange *x, int i) {
-    ls_metric *metric = x->metrics->items[i];
+/* If the first batch of a pass determines the count of a metric, all parts with samples must have the same count. */
+static ls_status check_settled(const exchange *x, int i) {
+    const ls_metric *metric = x->metrics->items[i];
     size_t settled = 0;
     for (size_t part = 0; part < x->parts; part++) {
         const size_t count = (size_t)x->counts[i][part];
@@ -171,7 +171,6 @@ static ls_status settle(const exchange *x, int i) {
         }
         settled = count != 0 ? count : settled;
     }
-    metric->width = settled;
     return LS_OK;
 }
 
@@ -181,7 +180,7 @@ static ls_status run(exchange *x) {
     }
     LS_TRY(run_round(x, KNOWN));
     for (int i = 0; i < x->metrics->count; i++) {
-        LS_TRY(x->open[i] && x->metrics->items[i]->type->settles ? settle(x, i) : LS_OK);
+        LS_TRY(x->open[i] && x->metrics->items[i]->type->settles ? check_settled(x, i) : LS_OK);
     }
     LS_TRY(run_round(x, FURTHER));
     for (int i = 0; i < x->metrics->count; i++) {

@@ -58,7 +58,7 @@ typedef struct ls_metric_type {
      */
     int kept;
     bool alike;
-    bool settles;        /* the first batch determines the count for all passes of the trial: ls_tally_settle */
+    bool settles;        /* the first batch of a pass determines the count: ls_tally_settle */
     bool grows;          /* counts may differ between ranks */
     bool is_mean;        /* running means and variances can be derived from the metric */
     bool scatter;        /* requires .scatter for each batch */
@@ -92,7 +92,7 @@ struct ls_metric {
     const ls_metric_type *type;
     const ls_batch_mean *of; /* source of the mean; NULL if the metric is not a mean */
     ls_class_score *score;   /* score for precision, recall and f1 */
-    size_t width;            /* count of numbers before the first batch, or the count that the first batch determined */
+    size_t width;            /* count of numbers before the first batch */
     int k;                   /* k of top_k, or the group of a learning rate */
     ls_average average;
     ls_outputs outputs;

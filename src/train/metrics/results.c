@@ -163,8 +163,16 @@ ls_status ls_metrics_check_result(const ls_trial *trial, const char *call, const
                : ls_metrics_refuse(trial, call, name, false);
 }
 
-ls_status ls_metrics_check_measured(const ls_trial *trial, const char *call, const char *name) {
-    return find(trial->metrics, name) >= 0 ? LS_OK : ls_metrics_refuse(trial, call, name, true);
+ls_status ls_metrics_check_confusion(const ls_trial *trial, const char *call, const char *name) {
+    const int i = find(trial->metrics, name);
+    const ls_metric *metric = i >= 0 ? trial->metrics->items[i] : NULL;
+    if (metric == NULL) {
+        return ls_metrics_refuse(trial, call, name, true);
+    }
+    return metric->several && metric->score == NULL
+               ? LS_OK
+               : ls_fail(LS_ERR_ARGUMENT, "%s: metric \"%s\" is not a confusion matrix (ls_metric_confusion)", call,
+                         name);
 }
 
 /* ---- access to results ------------------------------------------------------------------------------------------- */
@@ -213,15 +221,17 @@ double ls_trial_metric(const ls_trial *trial, const char *name) {
 
 const double *ls_trial_metric_values(const ls_trial *trial, const char *name, int64_t *count) {
     const ls_several *several = trial != NULL ? find_several(trial->metrics, name) : NULL;
-    const ls_tally *values = several != NULL ? &several->values : NULL;
     const double *one = trial != NULL ? ls_history_find(&trial->latest, name) : NULL;
     if (count != NULL) {
-        *count = values != NULL ? (int64_t)values->count : one != NULL;
+        *count = several != NULL ? (int64_t)several->values.count : one != NULL;
     }
-    if (values == NULL && one == NULL) {
+    if (several != NULL) {
+        return several->values.count > 0 ? several->values.items : NULL;
+    }
+    if (one == NULL) {
         explain_missing(trial, "ls_trial_metric_values", name, true);
     }
-    return values != NULL ? values->items : one;
+    return one;
 }
 
 double ls_trial_history(const ls_trial *trial, int64_t epoch, const char *name) {

@@ -318,6 +318,92 @@ static void test_evaluation_after_a_failed_mixup(void **unused) {
     free_setting(&s);
 }
 
+static bool in_later_epochs(const ls_trial_state *state, void *user) {
+    (void)user;
+    return state->epoch > 0;
+}
+
+/* The condition skips on_init. */
+static void test_callbacks_without_on_init(void **unused) {
+    (void)unused;
+    setting s = make_setting();
+    ls_module *model = ls_sequential(ls_module_retain(s.model));
+    struct {
+        ls_callback *callback;
+        ls_status status;
+        const char *message;
+    } cases[] = {{ls_manifold_mixup(&(ls_manifold_mixup_options){.classes = CLASSES}), LS_OK, ""},
+                 {ls_early_stopping(&(ls_early_stopping_options){.restore_best = true}), LS_ERR_STATE,
+                  "a condition skipped on_init, which .restore_best needs"},
+                 {ls_weight_averaging(NULL), LS_ERR_STATE, "a condition skipped on_init: set .first_epoch"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ls_callback *callback = ls_only_if(cases[i].callback, in_later_epochs, NULL);
+        ls_trial_options options = options_of(&s);
+        options.model = model;
+        options.callbacks = &callback;
+        options.callback_count = 1;
+        ls_trial *trial = ls_trial_new(&options);
+        assert_int_equal(ls_trial_run(trial, 2), cases[i].status);
+        if (cases[i].status != LS_OK) {
+            expect_message(cases[i].message);
+        }
+        ls_trial_free(trial);
+    }
+    ls_module_free(model);
+    free_setting(&s);
+}
+
+/* The callback that comes first appends rows to the inputs. */
+static void test_callbacks_after_a_mixup_of_layers(void **unused) {
+    (void)unused;
+    setting s = make_setting();
+    ls_module *model = ls_sequential(ls_module_retain(s.model));
+    ls_loader *single = ls_loader_new(ls_dataset_retain(ls_loader_dataset(s.train)), NULL);
+    ls_callback *later[] = {ls_mixup(&(ls_mixup_options){.classes = CLASSES}),
+                            ls_manifold_mixup(&(ls_manifold_mixup_options){.classes = CLASSES})};
+    for (int i = 0; i < 2; i++) {
+        ls_callback *callbacks[] = {ls_manifold_mixup(&(ls_manifold_mixup_options){.classes = CLASSES}), later[i]};
+        ls_trial_options options = options_of(&s);
+        options.model = model;
+        options.train = single;
+        options.callbacks = callbacks;
+        options.callback_count = 2;
+        ls_trial *trial = ls_trial_new(&options);
+        assert_int_equal(ls_trial_run(trial, 1), LS_ERR_SHAPE);
+        expect_message("ls_manifold_mixup must come after the other callbacks that change inputs");
+        ls_trial_free(trial);
+    }
+    ls_dataset_free(ls_loader_dataset(single));
+    ls_loader_free(single);
+    ls_module_free(model);
+    free_setting(&s);
+}
+
+/* A user step that does not call the model. */
+static ls_status step_without_model(ls_trial_state *state, void *user) {
+    (void)user;
+    state->output = ls_zeros(LS_SHAPE(state->count, CLASSES), LS_F64);
+    state->loss = ls_scalar(1, LS_F64);
+    return LS_OK;
+}
+
+static void test_mixup_of_a_layer_that_a_user_step_does_not_call(void **unused) {
+    (void)unused;
+    setting s = make_setting();
+    ls_module *model = ls_sequential(ls_module_retain(s.model));
+    ls_trial_options options = options_of(&s);
+    options.model = model;
+    options.step = step_without_model;
+    options.callbacks = (ls_callback *const[]){ls_manifold_mixup(&(ls_manifold_mixup_options){.classes = CLASSES})};
+    options.callback_count = 1;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_run(trial, 1), LS_ERR_STATE);
+    expect_message("ls_manifold_mixup: the model did not call the selected layer");
+    ls_trial_free(trial);
+    ls_module_free(model);
+    free_setting(&s);
+}
+
 static ls_status fail_once(ls_trial_state *state, void *user) {
     (void)state;
     return ++*(int *)user == 1 ? LS_ERR_IO : LS_OK;
@@ -622,6 +708,9 @@ int main(void) {
         cmocka_unit_test(test_rate_finder_without_rates),
         cmocka_unit_test(test_rate_finder_without_recording),
         cmocka_unit_test(test_evaluation_after_a_failed_mixup),
+        cmocka_unit_test(test_callbacks_without_on_init),
+        cmocka_unit_test(test_callbacks_after_a_mixup_of_layers),
+        cmocka_unit_test(test_mixup_of_a_layer_that_a_user_step_does_not_call),
         cmocka_unit_test(test_scaled_step_after_a_failed_hook),
         cmocka_unit_test(test_steps_of_ones_own),
         cmocka_unit_test(test_metric_that_is_not_there),

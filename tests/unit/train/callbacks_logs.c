@@ -528,6 +528,12 @@ static void test_confusion_of_nothing(void **unused) {
     assert_int_equal(ls_trial_run(trial, 1), LS_ERR_ARGUMENT);
     expect_message("ls_confusion_printer: there is no metric \"mixed_up\"; available: ");
     ls_trial_free(trial);
+    printer = ls_confusion_printer("recall_per_class", false);
+    options.metrics = LS_METRICS("recall_per_class");
+    trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_run(trial, 1), LS_ERR_ARGUMENT);
+    expect_message("ls_confusion_printer: metric \"recall_per_class\" is not a confusion matrix");
+    ls_trial_free(trial);
     printer = ls_confusion_printer(NULL, false); /* without samples, there is no table */
     ls_loader *empty = make_loader(1, 0);
     options.metrics = LS_METRICS("confusion");
@@ -553,6 +559,29 @@ static void test_timer_prints_a_table(void **unused) {
     assert_string_equal(printed(ls_timer(&(ls_timer_options){.no_table = true})), "");
 }
 
+/* A replay is not a run. */
+static void test_timer_in_a_replay(void **unused) {
+    (void)unused;
+    setting s = make_setting();
+    ls_callback *timer = ls_timer(&(ls_timer_options){.no_table = true});
+    ls_trial_options options = options_of(&s);
+    options.callbacks = &timer;
+    options.callback_count = 1;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_run(trial, 1), LS_OK);
+    double before[LS_TIMES];
+    for (int i = 0; i < LS_TIMES; i++) {
+        before[i] = ls_timer_seconds(timer, (ls_time)i);
+    }
+    assert_true(before[LS_TIME_FORWARD] > 0 && before[LS_TIME_VALIDATION] > 0);
+    assert_int_equal(ls_trial_replay(trial, &timer, 1, false), LS_OK);
+    for (int i = 0; i < LS_TIMES; i++) {
+        assert_true(ls_timer_seconds(timer, (ls_time)i) == before[i]);
+    }
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_line_for_each_epoch),   cmocka_unit_test(test_names_with_special_characters),
@@ -563,7 +592,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_a_line_for_each_batch),   cmocka_unit_test(test_damaged_logs),
         cmocka_unit_test(test_files_that_cannot_be),    cmocka_unit_test(test_confusion),
         cmocka_unit_test(test_confusion_of_nothing),    cmocka_unit_test(test_console),
-        cmocka_unit_test(test_timer_prints_a_table),
+        cmocka_unit_test(test_timer_prints_a_table),    cmocka_unit_test(test_timer_in_a_replay),
     };
     cmocka_set_test_filter(argc > 1 ? argv[1] : NULL);
     return cmocka_run_group_tests(tests, NULL, test_files_teardown);

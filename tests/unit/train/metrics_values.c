@@ -321,6 +321,11 @@ TEST(test_several_values) {
     assert_true(isnan(ls_trial_metric(trial, "confusion")) && isnan(ls_trial_history(trial, 0, "confusion")));
     assert_null(ls_trial_metric_values(NULL, "loss", &count));
     assert_null(ls_trial_metric_values(trial, NULL, &count));
+    ls_loader *empty = ls_loader_new(ls_dataset_subset(ls_loader_dataset(s.validate), 0, 0), NULL);
+    assert_int_equal(ls_trial_evaluate(trial, empty, "val"), LS_OK);
+    assert_null(ls_trial_metric_values(trial, "val_confusion", &count));
+    assert_int_equal(count, 0);
+    ls_loader_free(empty);
     ls_trial_free(trial);
     free_setting(&s);
 }
@@ -444,6 +449,10 @@ SCOPED_TEST(test_wrong_samples) {
                    "ls_trial: metric \"precision\": the target 3 is not a class of output [4, 3]");
     expect_refused(three, ls_sub(labels, 1), ls_metric_named("confusion"), LS_ERR_ARGUMENT,
                    "metric \"confusion\": the target -1 is not a class of output [4, 3]");
+    expect_refused(three, ls_full(LS_SHAPE(4), LS_F64, 0.5), ls_metric_named("recall"), LS_ERR_ARGUMENT,
+                   "metric \"recall\": a target is not a whole number");
+    expect_refused(three, ls_full(LS_SHAPE(4), LS_F32, NAN), ls_metric_named("top_2_acc"), LS_ERR_ARGUMENT,
+                   "metric \"top_2_acc\": a target is not a class of output [4, 3]");
     expect_refused(zeros(LS_SHAPE(4, 1)), labels, ls_metric_named("f1"), LS_ERR_SHAPE,
                    "ls_criterion_bce_with_logits, or set .outputs of the metric's options");
     expect_refused(three, zeros(LS_SHAPE(4, 2)), ls_metric_named("recall"), LS_ERR_SHAPE,

@@ -276,6 +276,36 @@ static void expect_batches(const ls_trial_options *options, int64_t epochs, cons
     ls_trial_free(trial);
 }
 
+static ls_status log_start(ls_trial_state *state, void *user) {
+    char text[64];
+    snprintf(text, sizeof text, "%d:%d.%d/%d", (int)state->phase, (int)state->epoch, (int)state->batch,
+             (int)state->batches);
+    return note(user, text);
+}
+
+/* The hooks before a pass have the number of its batches. */
+TEST(test_batches_before_a_pass) {
+    journal log = {.text = ""};
+    setting s = make_setting();
+    ls_trial_options options = options_of(&s);
+    ls_callback *callback = ls_callback_new(&(ls_callback_hooks){.on_start_epoch = log_start,
+                                                                 .on_start_training = log_start,
+                                                                 .on_start_validation = log_start},
+                                            &log);
+    options.callbacks = &callback;
+    options.callback_count = 1;
+    options.validate_steps = 1;
+    assert_int_equal(ls_loader_seek(s.train, 0, 1), LS_OK);
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_run(trial, 2), LS_OK);
+    assert_string_equal(log.text, "0:0.1/3 1:0.1/3 2:0.0/1 0:1.0/3 1:1.0/3 2:1.0/1 ");
+    log.text[0] = '\0';
+    assert_int_equal(ls_trial_replay(trial, &callback, 1, false), LS_OK);
+    assert_string_equal(log.text, "5:0.0/3 5:0.0/3 5:0.0/1 5:1.0/3 5:1.0/3 5:1.0/1 ");
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
 TEST(test_steps_of_an_epoch) {
     setting s = make_setting();
     ls_trial_options options = options_of(&s);
@@ -471,6 +501,7 @@ int main(void) {
         cmocka_unit_test(test_what_cannot_be_predicted),
         cmocka_unit_test(test_replay),
         cmocka_unit_test(test_replay_knows_passes_by_names),
+        cmocka_unit_test(test_batches_before_a_pass),
         cmocka_unit_test(test_steps_of_an_epoch),
         cmocka_unit_test(test_steps_of_a_loader_without_batches),
         cmocka_unit_test(test_evaluations_in_the_history),
