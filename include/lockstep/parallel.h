@@ -155,9 +155,9 @@ LS_API ls_handle *ls_alltoall_begin(ls_comm *comm, ls_tensor *tensor, int gather
  *
  * - ls_scope_end waits for a collective call, and then returns LS_ERR_STATE, or the call's own error, with the name of
  *   the call.
- * - ls_scope_end waits for a message until the timeout passes, ls_comm_free is called, a rank of the communicator dies,
- *   or the partner calls ls_finalize. If nothing has failed by then, it returns LS_ERR_TIMEOUT or LS_ERR_PEER with the
- *   rank and the tag.
+ * - ls_scope_end waits for a message. If the timeout passes, a rank of the communicator dies, or the partner leaves
+ *   (ls_comm_free, ls_finalize) before the message has arrived, it returns LS_ERR_TIMEOUT or LS_ERR_PEER with the rank
+ *   and the tag.
  * - ls_backward ends recorded collective calls before it starts, and receives messages for ls_irecv, because the
  *   sender may need the gradient. ls_handle_wait still returns the tensor afterwards.
  */
@@ -560,7 +560,8 @@ LS_API ls_status ls_data_parallel_step(ls_module *module, const ls_batch *batch,
  * Fails with LS_ERR_STATE with `.shards`, and with LS_ERR_MISMATCH in cases in which every rank needs samples:
  *
  * - a loss that uses several data-parallel modules and is not one mean over samples
- * - several calls of a model with batch normalization or dropout before one backward pass
+ * - several calls of a model with batch normalization or dropout, or of a module with `.zero` = 2 or 3, before one
+ *   backward pass
  * - a backward pass that uses only detached outputs of the module, before the pass that computes the module's gradient
  */
 LS_API ls_status ls_data_parallel_skip(ls_module *module) LS_WARN_UNUSED;
@@ -775,7 +776,8 @@ LS_API ls_module *ls_nn_parallel_embedding(ls_comm *comm, int64_t count, int64_t
  * stages. Both orders give bit-identical results. */
 typedef enum ls_pipeline_schedule { LS_PIPELINE_1F1B = 0, LS_PIPELINE_GPIPE } ls_pipeline_schedule;
 
-/** Options for ls_pipeline. Zero fields select the defaults. All ranks must pass the same options, except `sample`. */
+/** Options for ls_pipeline. Zero fields select the defaults. All ranks must pass the same options, except `sample`:
+ * otherwise, ls_pipeline fails with LS_ERR_MISMATCH on every rank. */
 typedef struct ls_pipeline_options {
     int micro_batches;             /**< number of micro-batches per batch; 0 selects twice the number of stages */
     ls_pipeline_schedule schedule; /**< order of the micro-batches; 0 selects LS_PIPELINE_1F1B */
@@ -792,8 +794,8 @@ typedef struct ls_pipeline_options {
  * - Layers that share a parameter must be in one stage.
  * - The stage's layers keep their names in the model and their hooks. Hooks of the ls_sequential itself are removed.
  * - Each rank has its own optimizer for its stage.
- * - ls_forward returns the output of the whole model on every rank, without gradient, from rank 0's input. The other
- *   ranks pass any tensor.
+ * - ls_forward returns the output of the whole model on every rank, without gradient, from rank 0's input. The inputs
+ *   of the other ranks are ignored, and may be NULL. If rank 0's input is NULL because a call failed, all ranks fail.
  * - To combine with data parallelism, split the world with ls_comm_split, and call ls_sync_gradients over the ranks of
  *   the same stage after ls_pipeline_backward. The pipelines may have different numbers of samples.
  */
