@@ -487,7 +487,8 @@ typedef struct ls_data_parallel_options {
  * Errors, in addition to the errors of the options:
  *
  * - LS_ERR_MISMATCH, on every rank: the options or the models differ between the ranks.
- * - LS_ERR_UNSUPPORTED: a parameter is bf16 or f16, or the ranks hold different shards of a parameter.
+ * - LS_ERR_UNSUPPORTED: a parameter is bf16 or f16, the ranks hold different shards of a parameter, or another
+ *   data-parallel module with `.zero` = 2 or 3 has some of the parameters.
  * - LS_ERR_ARGUMENT: no parameter is floating-point.
  */
 LS_API ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_data_parallel_options *options);
