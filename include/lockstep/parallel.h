@@ -198,7 +198,8 @@ LS_API ls_status ls_sync_parameters(ls_module *model, ls_comm *comm, int root) L
 /**
  * Replaces every gradient with its mean over ranks. A missing gradient counts as zero if another rank has a gradient
  * for the parameter; otherwise it stays missing. Every rank fails with LS_ERR_MISMATCH if shapes or dtypes
- * differ, or if the ranks hold different shards of a parameter.
+ * differ, or if the ranks hold different shards of a parameter. Fails with LS_ERR_UNSUPPORTED if a data-parallel module
+ * with `.zero` = 2 or 3 has some of the parameters.
  *
  * Gradients of an ls_pipeline are scaled by the number of samples in ls_pipeline_backward, so that the result is the
  * mean over the samples of all ranks. A rank without samples contributes nothing. Fails with LS_ERR_STATE if the
@@ -268,6 +269,7 @@ LS_API void ls_reducer_free(ls_reducer *reducer);
  * - LS_ERR_ARGUMENT if the model is data-parallel. Also if ls_data_parallel_no_sync is off for a data-parallel module
  *   that the model contains, is part of, or shares a module with: ls_backward averages the gradients of this module.
  * - LS_ERR_MISMATCH if the ranks have different models, or different shards of a parameter.
+ * - LS_ERR_UNSUPPORTED if a data-parallel module with `.zero` = 2 or 3 has some of the parameters.
  */
 LS_API ls_status ls_distribute_gradients(ls_module *model, ls_reducer *reducer) LS_WARN_UNUSED;
 
@@ -499,8 +501,9 @@ LS_API ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_dat
  * the sum of the gradients of all these passes' global batches, for any distribution of the samples.
  *
  * All ranks must make the same call. Each of these passes has two small all-reduces: before it for the denominators of
- * the loss, and after it to agree on whether it gave the model a gradient. ls_trial_run does not compare the replicas
- * while it is on. For local SGD, see ls_outer. Fails with LS_ERR_UNSUPPORTED if it is switched on with `.shards`.
+ * the loss, and after it to agree on whether it gave the model a gradient. While accumulation is on, ls_trial_run does
+ * not compare the replicas, and ls_optimizer_step fails with LS_ERR_STATE if `.zero` is set. For local SGD, see
+ * ls_outer. Fails with LS_ERR_UNSUPPORTED if it is switched on with `.shards`.
  */
 LS_API ls_status ls_data_parallel_no_sync(ls_module *module, bool on) LS_WARN_UNUSED;
 
@@ -741,6 +744,7 @@ LS_API void ls_outer_free(ls_outer *outer);
  * - With the same seed on all ranks, the shards start as the parts of one process's parameters.
  * - To combine with data parallelism, split the world with ls_comm_split, and use ls_data_parallel over the ranks with
  *   the same shards.
+ * - A pass that fails on one rank can succeed on other ranks. So stop all ranks after an error.
  */
 
 /** Options for ls_nn_column_parallel and ls_nn_row_parallel. Zero fields select the defaults. */
