@@ -444,8 +444,9 @@ typedef struct ls_data_parallel_options {
  * - The first axis of inputs and outputs counts samples. Ranks may have different numbers of samples; a rank without
  *   samples calls ls_data_parallel_skip.
  * - A mean divides by the denominator of the global batch: elements, weights of targets, or targets that are not
- *   ignored. A sum is the sum over all ranks. Terms that depend only on the parameters count once. If the loss is not a
- *   single mean, the ranks exchange a few numbers before the pass.
+ *   ignored. A sum is the sum over all ranks. Terms that depend only on the parameters count once, and so does a sum
+ *   over samples that the program itself adds up over `comm` (ls_allreduce). If the loss is not a single mean, the
+ * ranks exchange a few numbers before the pass.
  * - A divisor that the program computes must be the global one: ls_batch.global_count, or ls_allreduce of this rank's
  *   count. The same applies to statistics that reach the loss as constants (ls_detach, ls_no_grad). In the first 100
  *   passes, rank 0 warns once about a divisor that equals a count of this rank, differs between ranks, or was computed
@@ -453,8 +454,8 @@ typedef struct ls_data_parallel_options {
  * - Other operations that combine samples fail with LS_ERR_UNSUPPORTED on several ranks, if ls_forward or ls_backward
  *   finds that the output or the loss depends on them. Examples are ls_softmax along the axis of the samples, x minus
  *   its mean over the samples, and ls_embedding with the samples as rows. The message names the operation and the axis.
- *   Exchange the samples (ls_allgather) or the result (ls_allreduce) first. The page lists the operations that are not
- *   detected.
+ *   Exchange the samples (ls_allgather) or the result (ls_allreduce) first. If the ranks have different numbers of
+ *   samples, all-reduce sums, and divide by the global count. The page lists the operations that are not detected.
  * - Operations that select or move samples by position (ls_narrow, ls_index_select, ls_flip, ls_roll, ls_tril and
  *   ls_triu of [samples, n]) use positions in this rank's share.
  * - In training mode, batch normalization uses the global batch, and dropout draws by the index of a sample in the
