@@ -476,7 +476,8 @@ typedef struct ls_data_parallel_options {
  *   in the same way on all ranks: if the ranks send different gradients, every rank gets LS_ERR_MISMATCH.
  * - With several inputs (ls_forward_many), the first input that is not NULL counts samples. Pass inputs per sample as
  *   this rank's share, inputs for all samples (a mask of positions) whole, and an absent mask or hidden state as NULL.
- *   An output may also be one number, a mean over the samples.
+ *   An output may also be one number, a mean over the samples. The loss must then be linear in this number: the library
+ *   does not notice a sum over the samples, or a function such as ls_square.
  * - The first ls_backward after a call of the module averages gradients, even if its loss does not depend on the
  *   module. So run passes of a rank's own models before the call, or after this ls_backward.
  * - The module may be called several times before ls_backward. On each rank, all these calls must have the same number
