@@ -456,8 +456,8 @@ typedef struct ls_data_parallel_options {
  *   its mean over the samples, and ls_embedding with the samples as rows. The message names the operation and the axis.
  *   Exchange the samples (ls_allgather) or the result (ls_allreduce) first. If the ranks have different numbers of
  *   samples, all-reduce sums, and divide by the global count. The page lists the operations that are not detected.
- * - Operations that select or move samples by position (ls_narrow, ls_index_select, ls_flip, ls_roll, ls_tril and
- *   ls_triu of [samples, n]) use positions in this rank's share.
+ * - Operations that select or move samples by position (ls_narrow, ls_slice, ls_index_select, ls_flip, ls_roll, ls_tril
+ *   and ls_triu of [samples, n]) use positions in this rank's share.
  * - In training mode, batch normalization uses the global batch, and dropout draws by the index of a sample in the
  *   global batch if the ranks have the same seed. Each forward pass of such a model, or of a module with whole_batch,
  *   is then a collective call. Other random numbers are local.
