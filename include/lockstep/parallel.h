@@ -446,7 +446,7 @@ typedef struct ls_data_parallel_options {
  * - A mean divides by the denominator of the global batch: elements, weights of targets, or targets that are not
  *   ignored. A sum is the sum over all ranks. Terms that depend only on the parameters count once, and so does a sum
  *   over samples that the program itself adds up over `comm` (ls_allreduce). If the loss is not a single mean, the
- * ranks exchange a few numbers before the pass.
+ *   ranks exchange a few numbers before the pass.
  * - A divisor that the program computes must be the global one: ls_batch.global_count, or ls_allreduce of this rank's
  *   count. The same applies to statistics that reach the loss as constants (ls_detach, ls_no_grad). In the first 100
  *   passes, rank 0 warns once about a divisor that equals a count of this rank, differs between ranks, or was computed
