@@ -288,10 +288,10 @@ LS_API ls_status ls_comm_barrier(ls_comm *comm, ls_work **work) LS_WARN_UNUSED;
  * - Returns LS_OK on all ranks if all ranks have entered in time.
  * - Otherwise returns LS_ERR_TIMEOUT on all ranks that have entered, as soon as the timeout of one of them has passed.
  *   The message lists all late ranks. The communicator stays usable.
- * - A rank that enters late gets LS_ERR_TIMEOUT: the message says that the other ranks have given up. It gets this
- *   error at once if the other ranks are in a call on this communicator, or if they have exchanged messages with it
- *   before and it has missed at most four calls of ls_comm_monitored_barrier. Otherwise it may wait until another
- *   rank's next call.
+ * - A rank that enters late gets LS_ERR_TIMEOUT. It gets this error at once, with a message that the other ranks have
+ *   given up, if the other ranks are in a call on this communicator, or if they have exchanged messages with it before
+ *   and it has missed at most four calls of ls_comm_monitored_barrier. Otherwise it may wait until another rank's next
+ *   call, or until its own timeout has passed.
  * - Fails with LS_ERR_PEER if a rank dies or leaves. If a rank has entered but does not continue within the
  *   communicator's timeout, fails with LS_ERR_TIMEOUT. Both revoke the communicator.
  * - Fails with LS_ERR_ARGUMENT if `timeout` is negative or NaN. Such a call is not one of the n calls below.
@@ -542,9 +542,9 @@ LS_API int ls_store_port(const ls_store *store);
 LS_API ls_status ls_store_set(ls_store *store, const char *key, const void *value, size_t size) LS_WARN_UNUSED;
 
 /**
- * Waits until `key` exists and copies its value into `value`, which has room for `capacity` bytes. Sets `*size` to the
- * size of the value. Fails with LS_ERR_ARGUMENT if the value does not fit, and with LS_ERR_TIMEOUT if no process sets
- * the key in time.
+ * Waits until `key` exists and copies its value into `value`, which has room for `capacity` bytes. On success, sets
+ * `*size` to the size of the value. Fails with LS_ERR_ARGUMENT if the value does not fit, and with LS_ERR_TIMEOUT if no
+ * process sets the key in time.
  */
 LS_API ls_status ls_store_get(ls_store *store, const char *key, void *value, size_t capacity,
                               size_t *size) LS_WARN_UNUSED;

@@ -155,9 +155,9 @@ LS_API ls_handle *ls_alltoall_begin(ls_comm *comm, ls_tensor *tensor, int gather
  *
  * - ls_scope_end waits for a collective call, and then returns LS_ERR_STATE, or the call's own error, with the name of
  *   the call.
- * - ls_scope_end waits for a message until the timeout passes, ls_comm_free is called, a rank of the communicator dies,
- *   or the partner calls ls_finalize. If nothing has failed by then, it returns LS_ERR_TIMEOUT or LS_ERR_PEER with the
- *   rank and the tag.
+ * - ls_scope_end waits for a message. If the timeout passes, a rank of the communicator dies, or the partner leaves
+ *   (ls_comm_free, ls_finalize) before the message has arrived, it returns LS_ERR_TIMEOUT or LS_ERR_PEER with the rank
+ *   and the tag.
  * - ls_backward ends recorded collective calls before it starts, and receives messages for ls_irecv, because the
  *   sender may need the gradient. ls_handle_wait still returns the tensor afterwards.
  */
@@ -198,7 +198,8 @@ LS_API ls_status ls_sync_parameters(ls_module *model, ls_comm *comm, int root) L
 /**
  * Replaces every gradient with its mean over ranks. A missing gradient counts as zero if another rank has a gradient
  * for the parameter; otherwise it stays missing. Every rank fails with LS_ERR_MISMATCH if shapes or dtypes
- * differ, or if the ranks hold different shards of a parameter.
+ * differ, or if the ranks hold different shards of a parameter. Fails with LS_ERR_UNSUPPORTED if a data-parallel module
+ * with `.zero` = 2 or 3 has some of the parameters.
  *
  * Gradients of an ls_pipeline are scaled by the number of samples in ls_pipeline_backward, so that the result is the
  * mean over the samples of all ranks. A rank without samples contributes nothing. Fails with LS_ERR_STATE if the
@@ -268,6 +269,7 @@ LS_API void ls_reducer_free(ls_reducer *reducer);
  * - LS_ERR_ARGUMENT if the model is data-parallel. Also if ls_data_parallel_no_sync is off for a data-parallel module
  *   that the model contains, is part of, or shares a module with: ls_backward averages the gradients of this module.
  * - LS_ERR_MISMATCH if the ranks have different models, or different shards of a parameter.
+ * - LS_ERR_UNSUPPORTED if a data-parallel module with `.zero` = 2 or 3 has some of the parameters.
  */
 LS_API ls_status ls_distribute_gradients(ls_module *model, ls_reducer *reducer) LS_WARN_UNUSED;
 
@@ -443,8 +445,9 @@ typedef struct ls_data_parallel_options {
  * - The first axis of inputs and outputs counts samples. Ranks may have different numbers of samples; a rank without
  *   samples calls ls_data_parallel_skip.
  * - A mean divides by the denominator of the global batch: elements, weights of targets, or targets that are not
- *   ignored. A sum is the sum over all ranks. Terms that depend only on the parameters count once. If the loss is not a
- *   single mean, the ranks exchange a few numbers before the pass.
+ *   ignored. A sum is the sum over all ranks. Terms that depend only on the parameters count once, and so does a sum
+ *   over samples that the program itself adds up over `comm` (ls_allreduce). If the loss is not a single mean, the
+ *   ranks exchange a few numbers before the pass.
  * - A divisor that the program computes must be the global one: ls_batch.global_count, or ls_allreduce of this rank's
  *   count. The same applies to statistics that reach the loss as constants (ls_detach, ls_no_grad). In the first 100
  *   passes, rank 0 warns once about a divisor that equals a count of this rank, differs between ranks, or was computed
@@ -452,10 +455,10 @@ typedef struct ls_data_parallel_options {
  * - Other operations that combine samples fail with LS_ERR_UNSUPPORTED on several ranks, if ls_forward or ls_backward
  *   finds that the output or the loss depends on them. Examples are ls_softmax along the axis of the samples, x minus
  *   its mean over the samples, and ls_embedding with the samples as rows. The message names the operation and the axis.
- *   Exchange the samples (ls_allgather) or the result (ls_allreduce) first. The page lists the operations that are not
- *   detected.
- * - Operations that select or move samples by position (ls_narrow, ls_index_select, ls_flip, ls_roll, ls_tril and
- *   ls_triu of [samples, n]) use positions in this rank's share.
+ *   Exchange the samples (ls_allgather) or the result (ls_allreduce) first. If the ranks have different numbers of
+ *   samples, all-reduce sums, and divide by the global count. The page lists the operations that are not detected.
+ * - Operations that select or move samples by position (ls_narrow, ls_slice, ls_index_select, ls_flip, ls_roll, ls_tril
+ *   and ls_triu of [samples, n]) use positions in this rank's share.
  * - In training mode, batch normalization uses the global batch, and dropout draws by the index of a sample in the
  *   global batch if the ranks have the same seed. Each forward pass of such a model, or of a module with whole_batch,
  *   is then a collective call. Other random numbers are local.
@@ -474,7 +477,8 @@ typedef struct ls_data_parallel_options {
  *   in the same way on all ranks: if the ranks send different gradients, every rank gets LS_ERR_MISMATCH.
  * - With several inputs (ls_forward_many), the first input that is not NULL counts samples. Pass inputs per sample as
  *   this rank's share, inputs for all samples (a mask of positions) whole, and an absent mask or hidden state as NULL.
- *   An output may also be one number, a mean over the samples.
+ *   An output may also be one number, a mean over the samples. The loss must then be linear in this number: the library
+ *   does not notice a sum over the samples, or a function such as ls_square.
  * - The first ls_backward after a call of the module averages gradients, even if its loss does not depend on the
  *   module. So run passes of a rank's own models before the call, or after this ls_backward.
  * - The module may be called several times before ls_backward. On each rank, all these calls must have the same number
@@ -488,7 +492,8 @@ typedef struct ls_data_parallel_options {
  * Errors, in addition to the errors of the options:
  *
  * - LS_ERR_MISMATCH, on every rank: the options or the models differ between the ranks.
- * - LS_ERR_UNSUPPORTED: a parameter is bf16 or f16, or the ranks hold different shards of a parameter.
+ * - LS_ERR_UNSUPPORTED: a parameter is bf16 or f16, the ranks hold different shards of a parameter, or another
+ *   data-parallel module with `.zero` = 2 or 3 has some of the parameters.
  * - LS_ERR_ARGUMENT: no parameter is floating-point.
  */
 LS_API ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_data_parallel_options *options);
@@ -499,8 +504,9 @@ LS_API ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_dat
  * the sum of the gradients of all these passes' global batches, for any distribution of the samples.
  *
  * All ranks must make the same call. Each of these passes has two small all-reduces: before it for the denominators of
- * the loss, and after it to agree on whether it gave the model a gradient. ls_trial_run does not compare the replicas
- * while it is on. For local SGD, see ls_outer. Fails with LS_ERR_UNSUPPORTED if it is switched on with `.shards`.
+ * the loss, and after it to agree on whether it gave the model a gradient. While accumulation is on, ls_trial_run does
+ * not compare the replicas, and ls_optimizer_step fails with LS_ERR_STATE if `.zero` is set. For local SGD, see
+ * ls_outer. Fails with LS_ERR_UNSUPPORTED if it is switched on with `.shards`.
  */
 LS_API ls_status ls_data_parallel_no_sync(ls_module *module, bool on) LS_WARN_UNUSED;
 
@@ -561,7 +567,8 @@ LS_API ls_status ls_data_parallel_step(ls_module *module, const ls_batch *batch,
  * Fails with LS_ERR_STATE with `.shards`, and with LS_ERR_MISMATCH in cases in which every rank needs samples:
  *
  * - a loss that uses several data-parallel modules and is not one mean over samples
- * - several calls of a model with batch normalization or dropout before one backward pass
+ * - several calls of a model with batch normalization or dropout, or of a module with `.zero` = 2 or 3, before one
+ *   backward pass
  * - a backward pass that uses only detached outputs of the module, before the pass that computes the module's gradient
  */
 LS_API ls_status ls_data_parallel_skip(ls_module *module) LS_WARN_UNUSED;
@@ -740,6 +747,7 @@ LS_API void ls_outer_free(ls_outer *outer);
  * - With the same seed on all ranks, the shards start as the parts of one process's parameters.
  * - To combine with data parallelism, split the world with ls_comm_split, and use ls_data_parallel over the ranks with
  *   the same shards.
+ * - A pass that fails on one rank can succeed on other ranks. So stop all ranks after an error.
  */
 
 /** Options for ls_nn_column_parallel and ls_nn_row_parallel. Zero fields select the defaults. */
@@ -776,7 +784,8 @@ LS_API ls_module *ls_nn_parallel_embedding(ls_comm *comm, int64_t count, int64_t
  * stages. Both orders give bit-identical results. */
 typedef enum ls_pipeline_schedule { LS_PIPELINE_1F1B = 0, LS_PIPELINE_GPIPE } ls_pipeline_schedule;
 
-/** Options for ls_pipeline. Zero fields select the defaults. All ranks must pass the same options, except `sample`. */
+/** Options for ls_pipeline. Zero fields select the defaults. All ranks must pass the same options, except `sample`:
+ * otherwise, ls_pipeline fails with LS_ERR_MISMATCH on every rank. */
 typedef struct ls_pipeline_options {
     int micro_batches;             /**< number of micro-batches per batch; 0 selects twice the number of stages */
     ls_pipeline_schedule schedule; /**< order of the micro-batches; 0 selects LS_PIPELINE_1F1B */
@@ -793,8 +802,8 @@ typedef struct ls_pipeline_options {
  * - Layers that share a parameter must be in one stage.
  * - The stage's layers keep their names in the model and their hooks. Hooks of the ls_sequential itself are removed.
  * - Each rank has its own optimizer for its stage.
- * - ls_forward returns the output of the whole model on every rank, without gradient, from rank 0's input. The other
- *   ranks pass any tensor.
+ * - ls_forward returns the output of the whole model on every rank, without gradient, from rank 0's input. The inputs
+ *   of the other ranks are ignored, and may be NULL. If rank 0's input is NULL because a call failed, all ranks fail.
  * - To combine with data parallelism, split the world with ls_comm_split, and call ls_sync_gradients over the ranks of
  *   the same stage after ls_pipeline_backward. The pipelines may have different numbers of samples.
  */

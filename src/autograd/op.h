@@ -142,6 +142,7 @@ struct ls_node {
     bool sums_samples;
     bool divides;      /* a mean over samples with its own divisor */
     bool has_constant; /* an input without history was computed from this rank's samples */
+    bool collects;     /* a collective call on a sum over samples that has no divisor, or the node of its input */
     bool of_gradient;  /* copied from the call */
     uint8_t rounds_to; /* rounds_to of the call: an ls_dtype */
     bool depends;      /* gradients of the inputs depend on values that in turn depend on leaves */

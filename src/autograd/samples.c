@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "autograd/mixing_note.h"
+#include "comm/public_call.h"
 
 static uint8_t spread_of(const ls_tensor *tensor) {
     const ls_tape_link *link = tensor != NULL ? tensor->node : NULL;
@@ -184,6 +185,7 @@ static uint8_t follow_sums(ls_batch_loss *loss, const ls_node *node) {
 
 static uint8_t add_sum(ls_batch_loss *loss, ls_node *node, double divisor) {
     const int number = loss->sums++;
+    loss->plain |= isinf(divisor) && number < 64 ? (uint64_t)1 << number : 0;
     node->sums_samples = true;
     node->divides = !isinf(divisor);
     node->parameters.number[LS_NODE_WEIGHT] = loss->divisor = divisor;
@@ -208,10 +210,25 @@ static bool is_combined_constant(const ls_tensor *input) {
     return input != NULL && (input->node == NULL || input->node->tape == NULL) && ls_mixing_operation(input) != NULL;
 }
 
+/*
+ * Returns whether the node is a collective call on sums without a divisor, with the same result on all ranks. Such a
+ * sum is scaled by the number of ranks, because the ranks average its gradient. If the program itself combines the sums
+ * of the ranks, the scaling must be undone: the ranks then compute with the same values as a single process.
+ */
+static bool collects_sums(const ls_batch_loss *loss, const ls_node *node) {
+    const uint8_t call = node->op->public_call, spread = spread_of(node->inputs[0]);
+    const bool equal = call == LS_PUBLIC_ALLREDUCE || call == LS_PUBLIC_ALLGATHER || call == LS_PUBLIC_BROADCAST;
+    if (!equal || spread < LS_SPREAD_SUMS || loss->sums > 64) {
+        return false;
+    }
+    const uint64_t all = loss->sums < 64 ? ((uint64_t)1 << loss->sums) - 1 : UINT64_MAX;
+    return spread == LS_SPREAD_SUMS ? loss->plain == all : (loss->plain >> (spread - LS_SPREAD_SUM) & 1U) != 0;
+}
+
 static uint8_t follow(ls_batch_loss *loss, ls_node *node) {
     unsigned inputs = 0;
     bool constant = false;
-    node->sums_samples = node->weighed = node->has_constant = false;
+    node->sums_samples = node->weighed = node->has_constant = node->collects = false;
     if (node->samples_of != NULL) {
         loss->begun = true;
         loss->single = node->output->ndim > 0 && node->output->size[0] == 1;
@@ -229,6 +246,10 @@ static uint8_t follow(ls_batch_loss *loss, ls_node *node) {
                                                 : SUMS;
     }
     if (inputs == 0 || node->op->communicates) { /* the program decides what the ranks exchange */
+        node->collects = inputs == SUMS && collects_sums(loss, node);
+        if (node->collects) {
+            ((ls_node *)(void *)node->inputs[0]->node)->collects = true;
+        }
         return LS_SPREAD_NONE;
     }
     node->has_constant = constant;
@@ -267,10 +288,17 @@ typedef struct search {
     int number; /* index of the next sum */
     double *divisors;
     const double *weights;
+    double plain; /* the scaling factor of sums without a divisor; 0 if none was visited */
+    ls_node_filter *is_over_ranks;
+    const void *ranks;
 } search;
 
 static void visit_sum(void *user, ls_node *node) {
     search *s = user;
+    if (node->collects && node->op->communicates && s->plain != 0 && s->is_over_ranks(node, s->ranks)) {
+        node->weighed = s->plain != 1;
+        node->parameters.number[LS_NODE_WEIGHT] = 1 / s->plain;
+    }
     if (!node->sums_samples) {
         return;
     }
@@ -281,6 +309,7 @@ static void visit_sum(void *user, ls_node *node) {
     if (s->divisors != NULL) {
         s->divisors[i] = node->parameters.number[LS_NODE_WEIGHT];
     } else {
+        s->plain = node->divides ? s->plain : s->weights[i];
         node->weighed = s->weights[i] != 1;
         node->parameters.number[LS_NODE_WEIGHT] = s->weights[i];
     }
@@ -290,8 +319,11 @@ void ls_batch_loss_divisors(const ls_batch_loss *loss, int first, int count, dou
     visit(loss->innermost, visit_sum, &(search){.first = first, .count = count, .divisors = divisors});
 }
 
-void ls_batch_loss_weigh(const ls_batch_loss *loss, int first, int count, const double *weights) {
-    visit(loss->innermost, visit_sum, &(search){.first = first, .count = count, .weights = weights});
+void ls_batch_loss_weigh(const ls_batch_loss *loss, int first, int count, const double *weights,
+                         ls_node_filter *is_over_ranks, const void *ranks) {
+    visit(
+        loss->innermost, visit_sum,
+        &(search){.first = first, .count = count, .weights = weights, .is_over_ranks = is_over_ranks, .ranks = ranks});
 }
 
 void ls_samples_trace(ls_batch_loss *loss, ls_scope *innermost, const ls_tensor *output, bool seeded) {

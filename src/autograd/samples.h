@@ -35,6 +35,7 @@ struct ls_batch_loss {
     bool single;      /* this rank has one sample there */
     int sums;         /* number of nodes that sum over samples, numbered in the order of the tapes */
     int earlier;      /* number of these nodes in other segments, which come first */
+    uint64_t plain;   /* bit i: sum number i, below 64, has no divisor */
     bool irregular;   /* one scaling factor for the whole gradient is not enough: the ranks must agree on one factor per
                          sum */
     bool weighed;     /* the sums and the loss have their scaling factors */
@@ -106,11 +107,16 @@ bool ls_batch_loss_reaches(const ls_batch_loss *loss);
  */
 ls_reach ls_samples_reach(const ls_batch_loss *loss, const void *module);
 
+/* Returns whether a collective call is over the same ranks as a data-parallel module. */
+typedef bool ls_node_filter(const ls_node *node, const void *ranks);
+
 /*
  * Stores the divisors, on this rank, of `count` sums beginning with number `first`, and the scaling factors of their
- * gradients. Sums without a divisor get INFINITY.
+ * gradients. Sums without a divisor get INFINITY. `is_over_ranks` and its argument select the collective calls that
+ * undo the scaling of such sums.
  */
 void ls_batch_loss_divisors(const ls_batch_loss *loss, int first, int count, double *divisors);
-void ls_batch_loss_weigh(const ls_batch_loss *loss, int first, int count, const double *weights);
+void ls_batch_loss_weigh(const ls_batch_loss *loss, int first, int count, const double *weights,
+                         ls_node_filter *is_over_ranks, const void *ranks);
 
 #endif

@@ -261,6 +261,9 @@ void ls_reducer_free(ls_reducer *reducer) {
 
 ls_status ls_allreduce_many(ls_comm *comm, ls_tensor *const *tensors, int count, ls_reduction reduction) {
     LS_TRY(ls_check_tensor_reduction("ls_allreduce_many", reduction));
+    if (tensors == NULL && count > 0) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_allreduce_many: the array of tensors is NULL");
+    }
     ls_reducer *reducer = ls_reducer_new(comm, &(ls_reducer_options){.scale = 1, .bucket_bytes = SIZE_MAX});
     if (reducer == NULL) {
         return ls_error_status();

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "parallel/averaging.h"
+#include "parallel/meeting.h"
 #include "parallel/slices.h"
 
 /*
@@ -62,6 +63,10 @@ static double share_of_divisor(double own, double all) {
     return isinf(own) ? 1 : own == 0 ? 0 : own / all;
 }
 
+static bool is_over_ranks(const ls_node *node, const void *comm) {
+    return ls_node_agreement(node)->comm == comm;
+}
+
 void ls_divisor_sums_weigh(ls_data_parallel_state *state, ls_batch_loss *loss, int first, const ls_divisor_sums *own,
                            const ls_divisor_sums *all) {
     const int left = loss->sums - first;
@@ -83,7 +88,7 @@ void ls_divisor_sums_weigh(ls_data_parallel_state *state, ls_batch_loss *loss, i
         weight[i] = all->ranks * share_of_divisor(own->divisor[i], all->divisor[i]);
     }
     if (count > 0) {
-        ls_batch_loss_weigh(loss, first, count, weight);
+        ls_batch_loss_weigh(loss, first, count, weight, is_over_ranks, state->comm);
     }
 }
 

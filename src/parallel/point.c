@@ -532,6 +532,10 @@ static ls_status join_shape(ls_op_call *call) {
 static const ls_op join_op = {.name = "ls_join_dummies", .shape = join_shape, .backward = join_backward};
 
 ls_tensor *ls_join_dummies(ls_tensor *tensor, ls_tensor *const *others, int count) {
+    if (others == NULL && count > 0) {
+        (void)ls_fail(LS_ERR_ARGUMENT, "%s: the array of other tensors is NULL", join_op.name);
+        return ls_scope_failed();
+    }
     const size_t bytes = ((size_t)(count > 0 ? count : 0) + 1) * sizeof(ls_tensor *);
     ls_tensor **inputs = ls_record_allocate(bytes);
     if (inputs == NULL) {

@@ -84,6 +84,21 @@ static ls_status agree_on_number(ls_data_parallel_state *state) {
     return LS_OK;
 }
 
+/* With .zero = 2 or 3, a rank has only parts of the gradients, which no second module can average. */
+static ls_status check_apart(const ls_module *model) {
+    for (int i = 0; i < model->parameters.count; i++) {
+        const ls_leaf *leaf = model->parameters.items[i].tensor->leaf;
+        const ls_shards *shards = leaf != NULL ? (const ls_shards *)leaf->sharding : NULL;
+        if (shards != NULL && shards->stage > 1) {
+            return ls_fail(LS_ERR_UNSUPPORTED,
+                           "ls_data_parallel: another data-parallel module, with .zero = %d, has some of the "
+                           "parameters: use .zero = 1 there",
+                           shards->stage);
+        }
+    }
+    return LS_OK;
+}
+
 /* Sets *zero to the ZeRO stage, which is 0 for a single rank. */
 static ls_status check_zero(const ls_data_parallel_state *state, const ls_data_parallel_options *options, setting of,
                             int *zero) {
@@ -212,6 +227,7 @@ ls_status ls_data_parallel_prepare(ls_data_parallel_state *state, const ls_data_
     const bool overlaps = chooses_overlap(state, options, of);
     LS_TRY(compare_options(state, options)); /* before the checks that may fail on only this rank */
     LS_TRY(found);
+    LS_TRY(check_apart(state->model));
     if (reducer->format == NULL) {
         return ls_fail(LS_ERR_ARGUMENT,
                        "ls_data_parallel: .reduce_dtype is %s, but must be bf16 or f16, or f32 to disable it",

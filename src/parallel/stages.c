@@ -1,8 +1,10 @@
 /* Partitions a model into the stages of a pipeline: at given layers, or so that the costs of the stages are
  * balanced. */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/memory.h"
 #include "base/random.h"
 #include "comm/hold.h"
@@ -27,7 +29,9 @@ static void free_state(ls_module *self) {
     ls_comm_drop(state->comm);
 }
 
+/* An input that is NULL because of a failure reaches the forward function, which notifies the other stages. */
 const ls_module_type ls_pipeline_type = {.name = "Pipeline",
+                                         .optional = 1,
                                          .state_size = sizeof(ls_pipeline_state),
                                          .forward = ls_pipeline_forward,
                                          .free_state = free_state};
@@ -290,7 +294,20 @@ static ls_status check_stages(const ls_module *model, const int *ends) {
     return LS_OK;
 }
 
-static ls_status check(const ls_module *model, const ls_comm *comm, const ls_pipeline_options *options) {
+/* Fails on every rank if the options or the numbers of layers differ. Collective. */
+static ls_status compare_options(const ls_module *model, ls_comm *comm, const ls_pipeline_options *options) {
+    const size_t bytes = options->cut != NULL ? (size_t)(ls_comm_size(comm) - 1) * sizeof *options->cut : 0;
+    char cut[64] = "NULL", text[160];
+    if (options->cut != NULL) {
+        snprintf(cut, sizeof cut, "set (hash %016llx)",
+                 (unsigned long long)ls_hash(LS_HASH_START, options->cut, bytes));
+    }
+    snprintf(text, sizeof text, ".micro_batches = %d, .schedule = %d, .cut %s, and a model of %d layers",
+             options->micro_batches, (int)options->schedule, cut, model->child_count);
+    return ls_options_compare(call, comm, text);
+}
+
+static ls_status check(const ls_module *model, ls_comm *comm, const ls_pipeline_options *options) {
     if (comm == NULL || model == NULL) {
         return ls_fail_missing("%s: the %s", call, model == NULL ? "model" : "communicator");
     }
@@ -298,6 +315,7 @@ static ls_status check(const ls_module *model, const ls_comm *comm, const ls_pip
         return ls_error_status();
     }
     LS_TRY(ls_comm_check_open(call, comm));
+    LS_TRY(compare_options(model, comm, options)); /* first: all ranks fail if the options of one rank are invalid */
     if (options->micro_batches < 0) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: .micro_batches is %d, but must not be negative", call,
                        options->micro_batches);

@@ -539,6 +539,33 @@ static ls_status missing_losses(ls_comm *world) {
     return LS_OK;
 }
 
+/* The ranks whose sums `root_of_sum` adds up; NULL for the process with the global batch. */
+static _Thread_local ls_comm *summed_over;
+
+static ls_tensor *root_of_sum(const loss_case *c, const sample_batch *b) {
+    (void)c;
+    ls_tensor *sum = ls_sum(loss_difference(b));
+    return ls_sqrt(summed_over != NULL ? ls_allreduce(summed_over, sum, LS_SUM) : sum);
+}
+
+/* The program itself adds up the sums of the ranks, whose shares differ: the sum of all ranks counts once. */
+static ls_status sums_by_allreduce(ls_comm *world) {
+    static const loss_case root = {.name = "root of an all-reduced sum", .make = root_of_sum};
+    pair p;
+    LS_TRY(begin(&p, world, make_model, LS_F32));
+    ls_status backward = LS_OK;
+    LS_TRY(run_pass(&p.alone, &root, UNEVEN, 0, &backward));
+    LS_TRY(backward);
+    summed_over = world;
+    const ls_status status = run_pass(&p.all, &root, UNEVEN, 0, &backward);
+    summed_over = NULL;
+    LS_TRY(status);
+    LS_TRY(backward);
+    LS_TRY(compare_gradients(p.all.model, p.alone.model, root.name));
+    end(&p);
+    return LS_OK;
+}
+
 /* If the program itself calls an all-reduce, the gradient equals the gradient of one process: here for the square root
  * of a mean, with equal shares. */
 static ls_status by_allreduce(ls_comm *world) {
@@ -636,6 +663,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(failed_losses(world));
     LS_TRY(missing_losses(world));
     LS_TRY(by_allreduce(world));
+    LS_TRY(sums_by_allreduce(world));
     LS_TRY(one_behind_the_other(world));
     LS_TRY(checked_by_differences(world));
     return ls_comm_barrier(world, NULL);

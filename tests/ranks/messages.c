@@ -257,6 +257,7 @@ static ls_status wrong_arguments(ls_comm *world) {
     LS_CHECK(ls_isend(world, x, 0, 1 << 30) == NULL && said("ls_isend: tag"));
     LS_CHECK(ls_isend(world, x, 0, -1) == NULL && said("ls_isend: tag -1"));
     LS_CHECK(ls_join_dummies(x, (ls_tensor *[]){NULL}, 1) == NULL && ls_join_dummies(NULL, NULL, 0) == NULL);
+    LS_CHECK(ls_join_dummies(x, NULL, 1) == NULL);
     LS_CHECK(ls_handle_wait(NULL) == NULL);
     (void)ls_scope_end(scope);
     return LS_OK;

@@ -386,6 +386,14 @@ static ls_status wrong_input(ls_comm *world) {
     if (ls_comm_size(world) > 1) {
         LS_CHECK(ls_pipeline(make_model(), world, &(ls_pipeline_options){.cut = (int[]){9, 9, 9, 9}}) == NULL);
     }
+    for (int k = 0; k < 3 && ls_comm_size(world) > 1; k++) { /* options that differ between ranks */
+        const bool differs = ls_comm_rank(world) == 1;
+        const ls_pipeline_options options = {.micro_batches = k == 0 && differs ? 3 : 2,
+                                             .schedule = k == 1 && differs ? LS_PIPELINE_GPIPE : LS_PIPELINE_1F1B,
+                                             .cut = k == 2 && differs ? (int[]){2, 3, 4, 5} : (int[]){1, 2, 3, 4}};
+        LS_CHECK(ls_pipeline(make_model(), world, &options) == NULL && ls_error_status() == LS_ERR_MISMATCH);
+        LS_EXPECT_MESSAGE("the options differ between the ranks");
+    }
     LS_CHECK(ls_pipeline_backward(NULL, NULL, NULL, criterion, &factor, NULL) == LS_ERR_ARGUMENT);
     ls_scope *scope = ls_scope_begin();
     ls_tensor *narrow = ls_ones(LS_SHAPE(4, IN + 1), LS_F64); /* the layers refuse it: all ranks get an error */
@@ -578,6 +586,20 @@ static ls_status failures_of_forward(ls_comm *world) {
     return LS_OK;
 }
 
+/* If rank 0 has no input because a call failed, every rank fails, and the next call uses the same input on all ranks.
+ */
+static ls_status forward_without_input(ls_comm *world) {
+    ls_module *pipeline = ls_pipeline(make_model(), world, NULL);
+    for (int k = 0; k < 2; k++) {
+        ls_scope *scope = ls_scope_begin();
+        ls_tensor *x = k == 0 ? NULL : ls_ones(LS_SHAPE(BATCH, IN), LS_F64);
+        LS_CHECK((ls_forward(pipeline, ls_comm_rank(world) == 0 ? x : NULL) != NULL) == (k == 1));
+        LS_CHECK((ls_scope_end(scope) == LS_OK) == (k == 1));
+    }
+    ls_module_free(pipeline);
+    return LS_OK;
+}
+
 ls_status rank_test(ls_comm *world) {
     LS_TRY(schedules_and_cuts(world));
     LS_TRY(measurement_leaves_no_trace(world));
@@ -593,5 +615,6 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(stage_without_layers(world));
     LS_TRY(failures(world));
     LS_TRY(failures_of_forward(world));
+    LS_TRY(forward_without_input(world));
     return ls_comm_barrier(world, NULL);
 }

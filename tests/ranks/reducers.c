@@ -131,6 +131,8 @@ static ls_status many_tensors(ls_comm *world) {
         LS_CHECK(ls_equal(tensors[i], want[i]));
     }
     LS_TRY(ls_allreduce_many(world, NULL, 0, LS_SUM));
+    LS_CHECK(ls_allreduce_many(world, NULL, 1, LS_SUM) == LS_ERR_ARGUMENT);
+    LS_EXPECT_MESSAGE("the array of tensors is NULL");
     LS_CHECK(ls_allreduce_many(world, tensors, MANY, LS_MINLOC) == LS_ERR_ARGUMENT);
     LS_EXPECT_MESSAGE("minloc cannot reduce tensors");
     return LS_OK;

@@ -291,6 +291,11 @@ static ls_status test_parts(ls_comm *world, int zero) {
     ls_module *larger = ls_sequential(ls_nn_linear(WIDTH, WIDTH), sharded.module);
     LS_CHECK(larger != NULL && ls_adam(larger, NULL) == NULL && ls_error_status() == LS_ERR_UNSUPPORTED);
     LS_CHECK(ls_sync_parameters(sharded.network->blocks[1], world, 0) == LS_ERR_UNSUPPORTED);
+    if (zero > 1) { /* a second data-parallel module would add its averages to parts of the gradients */
+        LS_CHECK(ls_data_parallel(ls_module_retain(sharded.module), world, NULL) == NULL);
+        LS_CHECK(ls_error_status() == LS_ERR_UNSUPPORTED);
+        LS_EXPECT_MESSAGE("has some of the parameters");
+    }
     sharded.optimizer = ls_adam(sharded.module, NULL);
     LS_CHECK(sharded.optimizer != NULL);
     LS_TRY(train(&whole, world));

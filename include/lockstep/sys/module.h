@@ -1,7 +1,7 @@
 /**
  * @file sys/module.h
  * Entry functions of plug-ins. A plug-in is a shared library `lockstep-NAME.so` that the library opens on demand. It
- * exports one entry function and uses no symbols from the library. lockstep.h does not include this header.
+ * exports an entry function, and needs no symbols from the library. lockstep.h does not include this header.
  *
  * ```c
  * #include <lockstep/sys/module.h>
