@@ -125,7 +125,9 @@ ls_status ls_agree_on_factors(ls_data_parallel_state *state, ls_batch_loss *loss
         if (all.failed > 0) {
             return ls_averaging_share_cause(state, failed);
         }
-        LS_TRY(ls_divisor_sums_check(&own, &all));
+        const ls_status checked = ls_divisor_sums_check(&own, &all);
+        state->told |= checked != LS_OK; /* all ranks fail here: no rank may notify the others again */
+        LS_TRY(checked);
         if (loss != NULL && !loss->weighed) {
             ls_divisor_sums_weigh(state, loss, first, &own, &all);
             if (first == 0) {

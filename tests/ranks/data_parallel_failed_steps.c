@@ -154,6 +154,32 @@ static ls_status arguments_are_missing(ls_comm *world) {
     return LS_OK;
 }
 
+/*
+ * The loss of rank 1 has two terms, and the loss of the other ranks has one; rank 0 has no samples. The step fails on
+ * all ranks, and the ranks stay in step.
+ */
+static ls_status different_terms(ls_comm *world) {
+    const int rank = ls_comm_rank(world);
+    if (ls_comm_size(world) < 3) {
+        return LS_OK;
+    }
+    ls_module *model = ls_data_parallel(ls_nn_linear(INPUTS, 1), world, NULL);
+    LS_CHECK(model != NULL);
+    LS_TRY(ls_data_parallel_no_sync(model, true));
+    for (int step = 0; step < 3; step++) {
+        ls_scope *scope = ls_scope_begin();
+        ls_tensor *output = rank > 0 ? ls_forward(model, ls_ones(LS_SHAPE(SAMPLES, INPUTS), LS_F32)) : NULL;
+        ls_tensor *loss = rank > 0 ? ls_mean(output) : NULL;
+        loss = rank == 1 && step == 1 ? ls_add(loss, ls_sum(output)) : loss;
+        const ls_status status = rank > 0 ? ls_backward(loss) : ls_data_parallel_skip(model);
+        LS_CHECK(status == (step == 1 ? LS_ERR_MISMATCH : LS_OK));
+        (void)!ls_scope_end(scope);
+        LS_TRY(ls_comm_barrier(world, NULL));
+    }
+    ls_module_free(model);
+    return LS_OK;
+}
+
 ls_status rank_test(ls_comm *world) {
     LS_TRY(fails_everywhere(world, end_thread, LS_ERR_STATE, "ls_thread_end: "));
     LS_TRY(fails_everywhere(world, fail_in_call, LS_ERR_SHAPE, "ls_add: "));
@@ -166,5 +192,6 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(fails_everywhere(world, fail_after_scope, LS_ERR_SHAPE, "ls_add: "));
     LS_TRY(fails_everywhere(world, constant_loss, LS_ERR_STATE, "the loss has no history"));
     LS_TRY(arguments_are_missing(world));
+    LS_TRY(different_terms(world));
     return ls_comm_barrier(world, NULL);
 }
