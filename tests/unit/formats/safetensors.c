@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "formats/named.h"
+#include "tensor/tensor.h"
 #include "tests/support/files.h"
 
 TEST(test_safetensors_round_trip) {
@@ -276,7 +277,7 @@ TEST(test_safetensors_open) {
         assert_non_null(elements);
         assert_int_equal(ls_dtype_of(elements), ls_dtype_of(half));
         assert_true(ls_at(elements, (int64_t[]){0, 0}) == 1 && ls_at(elements, (int64_t[]){0, 1}) == 2);
-        ls_release(elements);
+        ls_tensor_drop(elements);
     }
     assert_null(ls_safetensors_fetch(file, ls_safetensors_find(file, "large")));
     assert_int_equal(ls_error_status(), LS_ERR_UNSUPPORTED);
