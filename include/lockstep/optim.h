@@ -373,7 +373,10 @@ LS_API ls_status ls_optimizer_set_state(ls_optimizer *optimizer, const ls_named 
  */
 LS_API ls_status ls_optimizer_save(ls_optimizer *optimizer, const char *path,
                                    const char *const *metadata) LS_WARN_UNUSED;
-/** Calls ls_optimizer_set_state with the tensors of a safetensors file. */
+/**
+ * Calls ls_optimizer_set_state with the tensors of a safetensors file. With .zero in ls_data_parallel, reads one tensor
+ * at a time. If the file then becomes unreadable after the checks, the state may be partially restored.
+ */
 LS_API ls_status ls_optimizer_load(ls_optimizer *optimizer, const char *path) LS_WARN_UNUSED;
 
 /** Frees the optimizer, but not the parameters. NULL is allowed. Do not use the optimizer afterwards: calls that return

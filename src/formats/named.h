@@ -51,10 +51,17 @@ void ls_named_set_free(ls_named_set *set);
 /* Returns the tensors of a safetensors file. */
 const ls_named_set *ls_safetensors_set(const ls_safetensors *file);
 
-/* Returns whether to read a tensor of the file. */
-typedef bool ls_safetensors_choice(void *user, const char *name, const ls_shape *shape);
-/* Loads only the chosen tensors of a file. Does not read the bytes of other tensors. */
-ls_safetensors *ls_safetensors_load_some(const char *path, ls_safetensors_choice *chooses, void *user);
+/*
+ * Opens a file, and checks its header and its size, but reads no elements: the tensors of the open file have a shape
+ * and a dtype, but no elements.
+ */
+ls_safetensors *ls_safetensors_open(const char *path);
+/*
+ * Returns a tensor of the file with its elements: reads the elements if the file is an open file. Otherwise, or if
+ * `file` is NULL, the result is `tensor`. Returns ownership of the reference to the caller (ls_tensor_drop). Returns
+ * NULL with LS_ERR_UNSUPPORTED if a value cannot be represented.
+ */
+ls_tensor *ls_safetensors_fetch(const ls_safetensors *file, const ls_tensor *tensor);
 
 /*
  * A file in memory. ls_safetensors_new returns an empty file with room for `count` tensors. ls_safetensors_add borrows

@@ -16,7 +16,7 @@
 
 enum { LENGTH_SIZE = 8, HEADER_LIMIT = 100000000, DATA_ALIGNMENT = 8, PART = 1 << 15 };
 
-static const char save[] = "ls_safetensors_save";
+static const char save[] = "ls_safetensors_save", reads[] = "ls_safetensors_load";
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
@@ -125,19 +125,54 @@ ls_status ls_safetensors_save(const char *path, const ls_named *tensors, int cou
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
+/* A file in memory, or an open file (ls_safetensors_open). */
 struct ls_safetensors {
     char *texts; /* names and metadata */
     const char *metadata, *metadata_end;
-    ls_named_set tensors; /* in the order of the data */
+    ls_named_set tensors; /* in the order of the data; without elements in an open file */
+    char *path;
+    ls_source source;              /* of an open file */
+    size_t begin;                  /* offset of the data of an open file */
+    ls_safetensors_entry *entries; /* of the tensors of an open file, in the same order; NULL for a file in memory */
 };
+
+/* Makes an open file a file in memory. */
+static void close_file(ls_safetensors *file) {
+    ls_source_close(&file->source);
+    ls_free(file->path);
+    ls_free(file->entries);
+    file->path = NULL;
+    file->entries = NULL;
+}
 
 void ls_safetensors_free(ls_safetensors *file) {
     if (file == NULL) {
         return;
     }
+    close_file(file);
     ls_named_set_free(&file->tensors);
     ls_free(file->texts);
     ls_free(file);
+}
+
+/* Returns a file in memory without room for tensors. */
+static ls_safetensors *make_file(const char *call) {
+    ls_safetensors *file = ls_allocate_zeroed(1, sizeof *file);
+    if (file == NULL) {
+        (void)ls_fail_memory(call, sizeof *file);
+        return NULL;
+    }
+    file->source.fd = -1;
+    return file;
+}
+
+ls_safetensors *ls_safetensors_new(const char *call, size_t count) {
+    ls_safetensors *file = make_file(call);
+    if (file != NULL && ls_named_set_reserve(call, &file->tensors, count) != LS_OK) {
+        ls_safetensors_free(file);
+        file = NULL;
+    }
+    return file;
 }
 
 /* Reads the text of the header, and appends a zero byte. */
@@ -167,14 +202,6 @@ static ls_status read_header(ls_source *source, ls_safetensors *file, size_t *le
     return got == *length ? LS_OK : ls_source_fail_short(source);
 }
 
-/* The file that is being read. Its data begins at byte `begin`. */
-typedef struct file_reading {
-    ls_source source;
-    size_t begin;
-    ls_safetensors_choice *chooses; /* NULL: all tensors */
-    void *user;
-} file_reading;
-
 static ls_status refuse_dtype(const ls_source *source, const ls_safetensors_entry *entry) {
     return ls_fail(LS_ERR_UNSUPPORTED,
                    "%s: %s: tensor %.100s has the dtype %s, which Lockstep does not have; convert it, for example to "
@@ -182,101 +209,137 @@ static ls_status refuse_dtype(const ls_source *source, const ls_safetensors_entr
                    source->call, source->path, entry->name, entry->dtype);
 }
 
-/* Fails with LS_ERR_UNSUPPORTED if the tensor cannot hold a value. */
-static ls_status read_elements(const file_reading *r, const ls_safetensors_entry *entry, ls_tensor *tensor) {
-    const ls_source *source = &r->source;
-    char what[512];
-    char *to = ls_elements_begin(entry->element, ls_host_data(tensor), ls_numel(tensor));
-    LS_TRY(ls_source_read_at(source, r->begin + entry->begin, to, entry->end - entry->begin));
-    snprintf(what, sizeof what, "%.400s: tensor %.100s", source->path, entry->name);
-    return ls_elements_widen(entry->element, ls_host_data(tensor), ls_numel(tensor), source->call, what);
-}
-
-static ls_status read_tensor(const file_reading *r, const ls_safetensors_entry *entry, ls_named_set *tensors) {
-    const ls_source *source = &r->source;
+/* Adds a tensor without elements, or rejects it. The entry, in or after its place in file->entries, moves there. */
+static ls_status add_entry(ls_safetensors *file, const ls_safetensors_entry *entry) {
+    ls_named_set *set = &file->tensors;
     if (entry->element == NULL) {
-        (void)refuse_dtype(source, entry);
-        return ls_named_set_refuse(source->call, tensors, entry->name);
+        (void)refuse_dtype(&file->source, entry);
+        return ls_named_set_refuse(reads, set, entry->name);
     }
-    ls_tensor *tensor =
-        ls_tensor_new_owned(source->call, &ls_cpu, entry->shape.ndim, entry->shape.size, entry->element->dtype);
+    ls_tensor *tensor = ls_tensor_over(&ls_cpu, &entry->shape, entry->element->dtype, NULL);
     if (tensor == NULL) {
-        return ls_error_status();
+        return ls_fail_memory(reads, sizeof *tensor);
     }
-    const ls_status status = read_elements(r, entry, tensor);
-    if (status == LS_OK) {
-        tensors->items[tensors->count++] = (ls_named){.name = entry->name, .tensor = tensor};
-        return LS_OK;
-    }
-    ls_tensor_drop(tensor);
-    return status == LS_ERR_UNSUPPORTED ? ls_named_set_refuse(source->call, tensors, entry->name) : status;
+    file->entries[set->count] = *entry;
+    set->items[set->count++] = (ls_named){.name = entry->name, .tensor = tensor};
+    return LS_OK;
 }
 
-/* Reads all tensors in the order of the file. Gaps and overlaps have already been rejected. */
-static ls_status read_tensors(const file_reading *r, const ls_safetensors_header *header, ls_safetensors *file) {
-    LS_TRY(ls_named_set_reserve(r->source.call, &file->tensors, header->count));
-    for (size_t i = 0; i < header->count; i++) {
-        const ls_safetensors_entry *entry = &header->entries[i];
-        if (r->chooses == NULL || r->chooses(r->user, entry->name, &entry->shape)) {
-            LS_TRY(read_tensor(r, entry, &file->tensors));
-        }
+/* Adds all tensors in the order of the file. Gaps and overlaps have already been rejected. */
+static ls_status add_entries(ls_safetensors *file, size_t count) {
+    LS_TRY(ls_named_set_reserve(reads, &file->tensors, count));
+    for (size_t i = 0; i < count; i++) {
+        LS_TRY(add_entry(file, &file->entries[i]));
     }
     return LS_OK;
 }
 
-static ls_status read_file(file_reading *r, ls_safetensors *file) {
-    ls_source *source = &r->source;
+static ls_status open_file(ls_safetensors *file) {
+    ls_source *source = &file->source;
     ls_safetensors_header header = {0};
     size_t length = 0;
+    LS_TRY(ls_source_open(reads, file->path, false, source));
     LS_TRY(read_header(source, file, &length));
-    ls_status status =
+    const ls_status status =
         ls_safetensors_parse(source->path, file->texts, length, source->size - LENGTH_SIZE - length, &header);
-    if (status == LS_OK) {
-        file->metadata = header.metadata;
-        file->metadata_end = header.metadata_end;
-        r->begin = LENGTH_SIZE + length;
-        status = read_tensors(r, &header, file);
-    }
-    ls_free(header.entries);
-    return status;
+    file->entries = header.entries;
+    file->metadata = header.metadata;
+    file->metadata_end = header.metadata_end;
+    file->begin = LENGTH_SIZE + length;
+    return status == LS_OK ? add_entries(file, header.count) : status;
 }
 
-ls_safetensors *ls_safetensors_load_some(const char *path, ls_safetensors_choice *chooses, void *user) {
-    file_reading r = {.chooses = chooses, .user = user};
+ls_safetensors *ls_safetensors_open(const char *path) {
     ls_saved_error before;
     ls_error_save(&before);
-    if (ls_source_open("ls_safetensors_load", path, false, &r.source) != LS_OK) {
+    ls_safetensors *file = make_file(reads);
+    if (file == NULL) {
         return NULL;
     }
-    ls_safetensors *file = ls_allocate_zeroed(1, sizeof *file);
-    if (file == NULL) {
-        (void)ls_fail_memory("ls_safetensors_load", sizeof *file);
-    } else if (read_file(&r, file) == LS_OK) {
-        ls_named_set_forgive(&file->tensors, &before);
-    } else {
+    file->path = ls_duplicate_string(path);
+    const ls_status status =
+        path != NULL && file->path == NULL ? ls_fail_memory(reads, strlen(path) + 1) : open_file(file);
+    if (status != LS_OK) {
         ls_safetensors_free(file);
-        file = NULL;
+        return NULL;
     }
-    ls_source_close(&r.source);
+    ls_named_set_forgive(&file->tensors, &before);
     return file;
+}
+
+/* Fails with LS_ERR_UNSUPPORTED if the tensor cannot hold a value. */
+static ls_status read_elements(const ls_safetensors *file, const ls_safetensors_entry *entry, ls_tensor *tensor) {
+    const ls_source *source = &file->source;
+    char what[512];
+    char *to = ls_elements_begin(entry->element, ls_host_data(tensor), ls_numel(tensor));
+    LS_TRY(ls_source_read_at(source, file->begin + entry->begin, to, entry->end - entry->begin));
+    snprintf(what, sizeof what, "%.400s: tensor %.100s", source->path, entry->name);
+    return ls_elements_widen(entry->element, ls_host_data(tensor), ls_numel(tensor), source->call, what);
+}
+
+static ls_tensor *read_tensor(const ls_safetensors *file, const ls_safetensors_entry *entry) {
+    ls_tensor *tensor =
+        ls_tensor_new_owned(file->source.call, &ls_cpu, entry->shape.ndim, entry->shape.size, entry->element->dtype);
+    if (tensor != NULL && read_elements(file, entry, tensor) != LS_OK) {
+        ls_tensor_drop(tensor);
+        tensor = NULL;
+    }
+    return tensor;
+}
+
+ls_tensor *ls_safetensors_fetch(const ls_safetensors *file, const ls_tensor *tensor) {
+    for (int i = 0; file != NULL && file->entries != NULL && i < file->tensors.count; i++) {
+        if (file->tensors.items[i].tensor == tensor) {
+            return read_tensor(file, &file->entries[i]);
+        }
+    }
+    return ls_tensor_hold((ls_tensor *)tensor);
+}
+
+/* Removes the tensors that were rejected. */
+static void remove_missing(ls_named_set *set) {
+    int count = 0;
+    for (int i = 0; i < set->count; i++) {
+        if (set->items[i].tensor != NULL) {
+            set->items[count++] = set->items[i];
+        }
+    }
+    set->count = count;
+}
+
+/* Reads the elements of all tensors of an open file in the order of the file, and closes the file. */
+static ls_status read_all(ls_safetensors *file) {
+    ls_named_set *set = &file->tensors;
+    for (int i = 0; i < set->count; i++) {
+        ls_tensor *tensor = read_tensor(file, &file->entries[i]);
+        if (tensor == NULL) {
+            LS_TRY(ls_error_status() == LS_ERR_UNSUPPORTED ? ls_named_set_refuse(reads, set, set->items[i].name)
+                                                           : ls_error_status());
+        }
+        ls_tensor_drop(set->items[i].tensor);
+        set->items[i].tensor = tensor;
+    }
+    remove_missing(set);
+    close_file(file);
+    return LS_OK;
 }
 
 ls_safetensors *ls_safetensors_load(const char *path) {
-    return ls_safetensors_load_some(path, NULL, NULL);
+    ls_saved_error before;
+    ls_error_save(&before);
+    ls_safetensors *file = ls_safetensors_open(path);
+    if (file == NULL) {
+        return NULL;
+    }
+    if (read_all(file) != LS_OK) {
+        ls_safetensors_free(file);
+        return NULL;
+    }
+    ls_named_set_forgive(&file->tensors, &before);
+    return file;
 }
 
 /* ---- files in memory --------------------------------------------------------------------------------------------- */
-
-ls_safetensors *ls_safetensors_new(const char *call, size_t count) {
-    ls_safetensors *file = ls_allocate_zeroed(1, sizeof *file);
-    if (file == NULL) {
-        (void)ls_fail_memory(call, sizeof *file);
-    } else if (ls_named_set_reserve(call, &file->tensors, count) != LS_OK) {
-        ls_safetensors_free(file);
-        file = NULL;
-    }
-    return file;
-}
 
 void ls_safetensors_add(ls_safetensors *file, const char *name, ls_tensor *tensor) {
     file->tensors.items[file->tensors.count++] = (ls_named){.name = name, .tensor = tensor};

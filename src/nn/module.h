@@ -186,6 +186,20 @@ ls_status ls_module_load_file(const char *call, ls_module *module, const char *p
 ls_status ls_module_load_from(const char *call, ls_module *module, const char *path, const ls_safetensors *file,
                               const ls_module_load_options *options);
 
+/*
+ * save.c: the same work in steps, between which ranks can communicate. ls_module_load_check makes all checks, and
+ * changes nothing. ls_module_load_one then copies the tensor with this index: parameters first, then buffers.
+ */
+typedef struct ls_module_loading {
+    const char *call; /* the name of the user's call */
+    const char *path;
+    ls_module *module;
+    const ls_safetensors *file; /* may be an open file (formats/named.h) */
+    bool gathers; /* parameters may be absent until ls_module_load_one, because the caller gathers each of them */
+} ls_module_loading;
+ls_status ls_module_load_check(const ls_module_loading *load, const ls_module_load_options *options);
+ls_status ls_module_load_one(const ls_module_loading *load, int index);
+
 /* The modes (training or evaluation) of a module and all its descendants. */
 typedef struct ls_modes {
     bool *training;

@@ -115,14 +115,6 @@ ls_status ls_module_save(const ls_module *module, const char *path, const char *
     return status;
 }
 
-/* The objects to load, and the name of the user's call. */
-typedef struct loading {
-    const char *call;
-    const char *path;
-    ls_module *module;
-    const ls_safetensors *file;
-} loading;
-
 /* Returns the tensor with this name, which may be an additional name. */
 static const ls_tensor *find_saved(const ls_safetensors *file, const char *name) {
     const ls_tensor *saved = ls_safetensors_find(file, name);
@@ -139,19 +131,32 @@ static const ls_tensor *find_any(const ls_module *module, const ls_safetensors *
     return saved;
 }
 
+/* Sets *equal to whether two tensors of the file are equal. */
+static ls_status compare(const ls_module_loading *load, const ls_tensor *saved, const ls_tensor *other, bool *equal) {
+    if (saved == other) {
+        return LS_OK;
+    }
+    ls_tensor *a = ls_safetensors_fetch(load->file, saved);
+    ls_tensor *b = a != NULL ? ls_safetensors_fetch(load->file, other) : NULL;
+    const uint32_t errors = ls_error_count;
+    *equal = b != NULL && ls_equal(a, b);
+    const ls_status status = b == NULL || ls_error_count != errors ? ls_error_status() : LS_OK;
+    ls_tensor_drop(a);
+    ls_tensor_drop(b);
+    return status;
+}
+
 /* For a shared tensor, a file may contain a tensor under each name if all these tensors are equal. */
-static ls_status check_aliases(const loading *load) {
+static ls_status check_aliases(const ls_module_loading *load) {
     const ls_module *module = load->module;
     for (int i = 0; i < module->aliases.count; i++) {
         const ls_named_tensor *alias = &module->aliases.items[i];
         const char *name = ls_module_name_of(module, alias->tensor);
         const ls_named_tensor own = {.name = (char *)name, .tensor = alias->tensor};
         const ls_tensor *saved = find_saved(load->file, alias->name);
-        const uint32_t errors = ls_error_count;
-        if (saved != NULL && !ls_equal(saved, find_any(module, load->file, &own))) {
-            if (ls_error_count != errors) {
-                return ls_error_status();
-            }
+        bool equal = true;
+        LS_TRY(saved != NULL ? compare(load, saved, find_any(module, load->file, &own), &equal) : LS_OK);
+        if (!equal) {
             return ls_fail(LS_ERR_FORMAT, "%s: %s: %s and %s are the same tensor in the model, but differ in the file",
                            load->call, load->path, name, alias->name);
         }
@@ -187,13 +192,13 @@ static bool is_extra(const ls_module *module, ls_named saved) {
 }
 
 /* Returns the file's tensor if its shape differs from the shape in the model. */
-static const ls_tensor *mismatch(const loading *load, const ls_named_tensor *own) {
+static const ls_tensor *mismatch(const ls_module_loading *load, const ls_named_tensor *own) {
     const ls_tensor *saved = find_any(load->module, load->file, own);
     return saved != NULL && !ls_tensor_same_shape(saved, own->tensor) ? saved : NULL;
 }
 
 /* Reports names that are missing in the file or in the model, and names with different shapes. */
-static void report(const loading *load, const ls_module_load_options *options) {
+static void report(const ls_module_loading *load, const ls_module_load_options *options) {
     const ls_module *module = load->module;
     const ls_safetensors *file = load->file;
     for (int i = 0; options->on_missing != NULL && i < item_count(module); i++) {
@@ -220,7 +225,7 @@ static void report(const loading *load, const ls_module_load_options *options) {
 }
 
 /* Fails with the first missing or extra name that the options do not allow. */
-static ls_status check_names(const loading *load, const ls_module_load_options *options) {
+static ls_status check_names(const ls_module_loading *load, const ls_module_load_options *options) {
     const ls_module *module = load->module;
     const ls_safetensors *file = load->file;
     const char *missing = NULL, *extra = NULL;
@@ -247,7 +252,7 @@ static ls_status check_names(const loading *load, const ls_module_load_options *
                          extra);
 }
 
-static ls_status check_shapes(const loading *load) {
+static ls_status check_shapes(const ls_module_loading *load) {
     for (int i = 0; i < item_count(load->module); i++) {
         const ls_named_tensor *own = item(load->module, i);
         const ls_tensor *saved = mismatch(load, own);
@@ -267,7 +272,7 @@ static bool is_saved_with_option(const ls_safetensors *file, const char *name) {
 }
 
 /* Fails if a module of the file replaces NaN, and the same module of the model would return NaN. */
-static ls_status check_options(const loading *load, const ls_named_list *buffers) {
+static ls_status check_options(const ls_module_loading *load, const ls_named_list *buffers) {
     for (int i = 0; i < buffers->count; i++) {
         const ls_named_tensor *buffer = &buffers->items[i];
         if (is_saved_with_option(load->file, buffer->name) && is_mean(load->module, buffer->tensor, false)) {
@@ -283,12 +288,15 @@ static ls_status check_options(const loading *load, const ls_named_list *buffers
 
 /* Fails before the first copy if an element of a tensor is missing, for example on the other ranks (.zero = 3), or if a
  * tensor cannot be changed. */
-static ls_status check_tensors(const loading *load) {
+static ls_status check_tensors(const ls_module_loading *load) {
     ls_status status = LS_OK;
     const bool before = ls_no_grad(true);
     for (int i = 0; status == LS_OK && i < item_count(load->module); i++) {
         const ls_named_tensor *own = item(load->module, i);
         const ls_tensor *saved = find_any(load->module, load->file, own);
+        if (load->gathers && ls_tensor_is_gone(own->tensor)) {
+            continue;
+        }
         if (!ls_tensor_is_here(load->call, own->tensor)) {
             status = ls_error_status();
         } else if (saved != NULL && ls_tensor_same_shape(saved, own->tensor)) {
@@ -300,45 +308,55 @@ static ls_status check_tensors(const loading *load) {
     return status;
 }
 
-static ls_status copy_one(const loading *load, const ls_named_tensor *own) {
+static ls_status copy_saved(const ls_module_loading *load, ls_tensor *own, const ls_tensor *saved) {
+    ls_tensor *elements = ls_safetensors_fetch(load->file, saved);
+    if (elements == NULL) {
+        return ls_error_status();
+    }
+    if (own->leaf != NULL) {
+        own->leaf->loads++;
+    }
+    const bool before = ls_no_grad(true);
+    const ls_status status = ls_copy_into(own, elements);
+    ls_no_grad(before);
+    ls_tensor_drop(elements);
+    return status;
+}
+
+ls_status ls_module_load_one(const ls_module_loading *load, int index) {
+    const ls_named_tensor *own = item(load->module, index);
     const ls_tensor *saved = find_any(load->module, load->file, own);
     if (saved == NULL) {
         return LS_OK;
     }
     if (ls_tensor_same_shape(saved, own->tensor)) {
-        if (own->tensor->leaf != NULL) {
-            own->tensor->leaf->loads++;
-        }
-        return ls_copy_into(own->tensor, saved);
+        return copy_saved(load, own->tensor, saved);
     }
     ls_log_write(LS_LOG_WARNING, "%s: %s: %s is %s in the file and %s in the model; the model keeps its values",
                  load->call, load->path, own->name, LS_SHAPE_TEXT(saved), LS_SHAPE_TEXT(own->tensor));
     return LS_OK;
 }
 
-static ls_status copy_all(const loading *load) {
-    ls_status status = LS_OK;
-    const bool before = ls_no_grad(true);
-    for (int i = 0; status == LS_OK && i < item_count(load->module); i++) {
-        status = copy_one(load, item(load->module, i));
-    }
-    ls_no_grad(before);
-    return status;
+ls_status ls_module_load_check(const ls_module_loading *load, const ls_module_load_options *options) {
+    static const ls_module_load_options defaults;
+    options = options != NULL ? options : &defaults;
+    report(load, options);
+    LS_TRY(check_names(load, options));
+    LS_TRY(!options->skip_mismatched ? check_shapes(load) : LS_OK);
+    LS_TRY(check_aliases(load));
+    LS_TRY(check_options(load, &load->module->buffers));
+    LS_TRY(check_options(load, &load->module->aliases));
+    return check_tensors(load);
 }
 
 ls_status ls_module_load_from(const char *call, ls_module *module, const char *path, const ls_safetensors *file,
                               const ls_module_load_options *options) {
-    static const ls_module_load_options defaults;
-    options = options != NULL ? options : &defaults;
-    const loading load = {.call = call, .path = path, .module = module, .file = file};
-    report(&load, options);
-    LS_TRY(check_names(&load, options));
-    LS_TRY(!options->skip_mismatched ? check_shapes(&load) : LS_OK);
-    LS_TRY(check_aliases(&load));
-    LS_TRY(check_options(&load, &module->buffers));
-    LS_TRY(check_options(&load, &module->aliases));
-    LS_TRY(check_tensors(&load));
-    return copy_all(&load);
+    const ls_module_loading load = {.call = call, .path = path, .module = module, .file = file};
+    LS_TRY(ls_module_load_check(&load, options));
+    for (int i = 0; i < item_count(module); i++) {
+        LS_TRY(ls_module_load_one(&load, i));
+    }
+    return LS_OK;
 }
 
 ls_status ls_module_load_file(const char *call, ls_module *module, const char *path,

@@ -236,12 +236,13 @@ ls_status ls_optimizer_check_shards(const ls_optimizer *optimizer);
 /* Ends a step of this rank's elements with result `status`. Returns the combined result of all ranks. Collective. */
 ls_status ls_optimizer_share_step(const ls_optimizer *optimizer, ls_status status);
 /*
- * Fills the complete tensors of a list with the states of all ranks. Collective. ls_state_list_keep does the opposite.
- * ls_state_share fills one complete tensor.
+ * Fills the complete tensors of a list with the states of all ranks. Collective. ls_state_share fills one complete
+ * tensor. ls_state_keep does the opposite without communication: copies this rank's elements of a complete tensor, on
+ * any device, into its state.
  */
 ls_status ls_state_list_share(const ls_state_list *list);
 ls_status ls_state_share(const ls_state_shard *shard, const ls_tensor *whole);
-ls_status ls_state_list_keep(const ls_state_list *list);
+ls_status ls_state_keep(const ls_state_shard *shard, const ls_tensor *whole);
 /* Records that the complete state was restored: see ls_sharding.restored. */
 void ls_optimizer_restored(const ls_optimizer *optimizer);
 
@@ -252,7 +253,8 @@ void ls_optimizer_restored(const ls_optimizer *optimizer);
  */
 typedef ls_status ls_state_visitor(void *user, const ls_named *state, const ls_tensor *parameter);
 ls_status ls_optimizer_visit_state(ls_optimizer *optimizer, bool gathers, ls_state_visitor *visit, void *user);
-/* Does the work of ls_optimizer_load with the tensors of the file at `path`. */
+/* Does the work of ls_optimizer_load with the tensors of the file at `path`, which may be an open file
+ * (formats/named.h): then reads one tensor at a time. */
 ls_status ls_optimizer_load_from(ls_optimizer *optimizer, const char *path, const ls_safetensors *file);
 /* Frees the tensors of the last ls_optimizer_state. */
 void ls_optimizer_forget_state(ls_optimizer *optimizer);
@@ -275,8 +277,8 @@ void ls_optimizer_describe(const ls_optimizer *optimizer, int group, char *text,
 /* Frees the list. */
 void ls_state_forget(ls_state_list *list);
 /*
- * Copies the given tensors into the tensors of the list if their names match and their numbers are allowed. Otherwise
- * changes nothing. `type` names the owner in messages.
+ * Copies the given tensors into the tensors of the list, or into the states of its shards, if their names match and
+ * their numbers are allowed. Otherwise changes nothing. `type` names the owner in messages.
  */
 ls_status ls_state_restore(const char *call, const char *type, const ls_state_list *list, const ls_named *given,
                            int count);

@@ -150,17 +150,12 @@ ls_status ls_optimizer_share_step(const ls_optimizer *optimizer, ls_status statu
                : status;
 }
 
-/* Copies this rank's own elements between its state and the complete tensor. */
-static ls_status copy_own(const ls_state_shard *shard, const ls_tensor *tensor, bool to_tensor) {
-    const ls_device *device = ls_tensor_device(tensor);
-    const size_t width = ls_dtype_size((ls_dtype)tensor->dtype);
-    void *part = (char *)tensor->data + (size_t)shard->slot->own.first * width;
-    return device->copy(ls_device_stream(device), to_tensor ? part : shard->memory, to_tensor ? shard->memory : part,
-                        (size_t)shard->slot->own.count * width);
-}
-
 ls_status ls_state_share(const ls_state_shard *shard, const ls_tensor *whole) {
-    LS_TRY(copy_own(shard, whole, true));
+    const ls_device *device = ls_tensor_device(whole);
+    const size_t width = ls_dtype_size((ls_dtype)whole->dtype);
+    const ls_shard own = shard->slot->own;
+    LS_TRY(device->copy(ls_device_stream(device), (char *)whole->data + (size_t)own.first * width, shard->memory,
+                        (size_t)own.count * width));
     return shard->sharding->share_tensor(shard->sharding, shard->slot->parameter, whole);
 }
 
@@ -172,14 +167,31 @@ ls_status ls_state_list_share(const ls_state_list *list) {
     return LS_OK;
 }
 
-ls_status ls_state_list_keep(const ls_state_list *list) {
-    for (int i = 0; i < list->count; i++) {
-        const ls_state_shard *shard = &list->shards[i];
-        if (shard->sharding != NULL) {
-            LS_TRY(copy_own(shard, list->items[i].tensor, false));
-        }
+/* Copies into the state of this rank's own elements. */
+static ls_status keep_own(const ls_state_shard *shard, const ls_tensor *whole) {
+    const ls_shard own = shard->slot->own;
+    ls_tensor *state = ls_tensor_over(ls_tensor_device(shard->slot->parameter), &LS_SHAPE(own.count),
+                                      (ls_dtype)whole->dtype, shard->memory);
+    ls_tensor *elements = ls_reshape((ls_tensor *)whole, LS_SHAPE(whole->count));
+    const ls_status status = state != NULL ? ls_copy_into(state, ls_narrow(elements, 0, own.first, own.count))
+                                           : ls_fail_memory("list of states", sizeof *state);
+    ls_tensor_drop(state);
+    return status;
+}
+
+ls_status ls_state_keep(const ls_state_shard *shard, const ls_tensor *whole) {
+    if (shard->slot->own.count == 0) {
+        return LS_OK;
     }
-    return LS_OK;
+    ls_scope *scope = ls_scope_open();
+    if (scope == NULL) {
+        return ls_error_status();
+    }
+    const bool before = ls_no_grad(true);
+    const ls_status status = keep_own(shard, whole);
+    ls_no_grad(before);
+    const ls_status ended = ls_scope_close(scope);
+    return status != LS_OK ? status : ended;
 }
 
 void ls_optimizer_restored(const ls_optimizer *optimizer) {

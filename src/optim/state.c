@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "formats/named.h"
 #include "optim/optimizer.h"
 #include "tensor/scope.h"
 
@@ -122,28 +123,37 @@ void ls_optimizer_forget_state(ls_optimizer *optimizer) {
 
 /* ---- restoring --------------------------------------------------------------------------------------------------- */
 
+/* The tensors to restore: the tensors of a file, or of the user. */
+typedef struct restoring {
+    const char *call;
+    const ls_named *given;
+    int count;
+    const ls_safetensors *file; /* NULL for tensors of the user */
+} restoring;
+
 /* Fails unless the given tensors match the list in names, shapes and dtypes. */
-static ls_status check_fits(const char *call, const char *type, const ls_state_list *list, const ls_named *given,
-                            int count) {
+static ls_status check_fits(const restoring *from, const char *type, const ls_state_list *list) {
     for (int i = 0; i < list->count; i++) {
         const ls_named *own = &list->items[i];
-        const ls_tensor *tensor = ls_state_find(given, count, own->name);
+        const ls_tensor *tensor = ls_state_find(from->given, from->count, own->name);
         if (tensor == NULL) {
-            return ls_fail(LS_ERR_FORMAT, "%s: the file has no tensor %s, which this %s needs", call, own->name, type);
+            return ls_fail(LS_ERR_FORMAT, "%s: the file has no tensor %s, which this %s needs", from->call, own->name,
+                           type);
         }
         if (!ls_tensor_same_shape(tensor, own->tensor) || tensor->dtype != own->tensor->dtype) {
-            return ls_fail(LS_ERR_SHAPE, "%s: %s is %s of %s in the file, but %s of %s in this %s", call, own->name,
-                           LS_SHAPE_TEXT(tensor), ls_dtype_name((ls_dtype)tensor->dtype), LS_SHAPE_TEXT(own->tensor),
-                           ls_dtype_name((ls_dtype)own->tensor->dtype), type);
+            return ls_fail(LS_ERR_SHAPE, "%s: %s is %s of %s in the file, but %s of %s in this %s", from->call,
+                           own->name, LS_SHAPE_TEXT(tensor), ls_dtype_name((ls_dtype)tensor->dtype),
+                           LS_SHAPE_TEXT(own->tensor), ls_dtype_name((ls_dtype)own->tensor->dtype), type);
         }
     }
-    for (int i = 0; i < count; i++) {
-        if (ls_state_find(list->items, list->count, given[i].name) == NULL) {
-            return ls_fail(LS_ERR_FORMAT, "%s: the file has a tensor %s that this %s does not have", call,
-                           given[i].name, type);
+    for (int i = 0; i < from->count; i++) {
+        const char *name = from->given[i].name;
+        if (ls_state_find(list->items, list->count, name) == NULL) {
+            return ls_fail(LS_ERR_FORMAT, "%s: the file has a tensor %s that this %s does not have", from->call, name,
+                           type);
         }
-        if (ls_state_find(given, i, given[i].name) != NULL) {
-            return ls_fail(LS_ERR_FORMAT, "%s: two tensors are named %s", call, given[i].name);
+        if (ls_state_find(from->given, i, name) != NULL) {
+            return ls_fail(LS_ERR_FORMAT, "%s: two tensors are named %s", from->call, name);
         }
     }
     return LS_OK;
@@ -160,41 +170,57 @@ static ls_status find_extremes(const ls_tensor *tensor, double *least, double *l
     return ls_scope_end(scope);
 }
 
+/* A function for state `i` of the list and the given tensor, with its elements. */
+typedef ls_status state_action(const restoring *from, const ls_state_list *list, int i, const ls_tensor *tensor);
+
 /* Checks the numbers, because an invalid number would reach the weights in the next step. */
-static ls_status check_numbers(const char *call, const ls_state_list *list, const ls_named *given, int count) {
+static ls_status check_numbers(const restoring *from, const ls_state_list *list, int i, const ls_tensor *tensor) {
+    const double lowest = list->ranges[i] == LS_STATE_NOT_NEGATIVE ? 0 : -DBL_MAX;
+    const double highest = tensor->dtype == LS_I64 ? 0x1p53 : DBL_MAX;
+    double least = 0, largest = 0;
+    if (tensor->count > 0 && list->ranges[i] != LS_STATE_UNCHECKED) {
+        LS_TRY(find_extremes(tensor, &least, &largest));
+    }
+    return least >= lowest && largest <= highest
+               ? LS_OK
+               : ls_fail(LS_ERR_FORMAT, "%s: %s contains %g, but its values must be between %g and %g", from->call,
+                         list->items[i].name, least >= lowest ? largest : least, lowest, highest);
+}
+
+static ls_status copy_state(const restoring *from, const ls_state_list *list, int i, const ls_tensor *tensor) {
+    (void)from;
+    return list->shards[i].sharding != NULL ? ls_state_keep(&list->shards[i], tensor)
+                                            : ls_copy_into(list->items[i].tensor, tensor);
+}
+
+/* Calls the function for one state after another, so that an open file needs memory for only one tensor. */
+static ls_status for_each_state(const restoring *from, const ls_state_list *list, state_action *act) {
     for (int i = 0; i < list->count; i++) {
-        const ls_tensor *tensor = ls_state_find(given, count, list->items[i].name);
-        const double lowest = list->ranges[i] == LS_STATE_NOT_NEGATIVE ? 0 : -DBL_MAX;
-        const double highest = tensor->dtype == LS_I64 ? 0x1p53 : DBL_MAX;
-        double least = 0, largest = 0;
-        if (tensor->count > 0 && list->ranges[i] != LS_STATE_UNCHECKED) {
-            LS_TRY(find_extremes(tensor, &least, &largest));
-        }
-        if (!(least >= lowest && largest <= highest)) {
-            return ls_fail(LS_ERR_FORMAT, "%s: %s contains %g, but its values must be between %g and %g", call,
-                           list->items[i].name, least >= lowest ? largest : least, lowest, highest);
-        }
+        ls_tensor *tensor =
+            ls_safetensors_fetch(from->file, ls_state_find(from->given, from->count, list->items[i].name));
+        const ls_status status = tensor != NULL ? act(from, list, i, tensor) : ls_error_status();
+        ls_tensor_drop(tensor);
+        LS_TRY(status);
     }
     return LS_OK;
+}
+
+/* Reads the tensors of an open file twice, so that an invalid number changes nothing. */
+static ls_status restore(const restoring *from, const char *type, const ls_state_list *list) {
+    LS_TRY(check_fits(from, type, list));
+    LS_TRY(for_each_state(from, list, check_numbers));
+    return for_each_state(from, list, copy_state);
 }
 
 ls_status ls_state_restore(const char *call, const char *type, const ls_state_list *list, const ls_named *given,
                            int count) {
-    LS_TRY(check_fits(call, type, list, given, count));
-    LS_TRY(check_numbers(call, list, given, count));
-    for (int i = 0; i < list->count; i++) {
-        LS_TRY(ls_copy_into(list->items[i].tensor, ls_state_find(given, count, list->items[i].name)));
-    }
-    return LS_OK;
+    return restore(&(restoring){.call = call, .given = given, .count = count}, type, list);
 }
 
-static ls_status copy_fitting(const char *call, ls_optimizer *optimizer, const ls_named *given, int count) {
-    ls_state_list list = {0};
+static ls_status copy_fitting(const restoring *from, ls_optimizer *optimizer) {
+    ls_state_list list = {.shapes = true};
     ls_status status = list_all(optimizer, &list);
-    if (status == LS_OK) {
-        status = ls_state_restore(call, optimizer->type->name, &list, given, count);
-    }
-    status = status == LS_OK ? ls_state_list_keep(&list) : status;
+    status = status == LS_OK ? restore(from, optimizer->type->name, &list) : status;
     if (status == LS_OK) {
         ls_optimizer_restored(optimizer);
     }
@@ -206,13 +232,14 @@ static ls_status copy_fitting(const char *call, ls_optimizer *optimizer, const l
  * For methods whose state grows, creates a new state for the given tensors. If they fit, frees the old state; otherwise
  * restores it.
  */
-static ls_status set_state(const char *call, ls_optimizer *optimizer, const ls_named *given, int count) {
+static ls_status set_state(const restoring *from, ls_optimizer *optimizer) {
     const ls_optimizer_type *type = optimizer->type;
     struct ls_descent *remembered = optimizer->descent;
     optimizer->descent = NULL;
-    ls_status status = type->make_room != NULL ? type->make_room(call, optimizer, given, count) : LS_OK;
+    ls_status status =
+        type->make_room != NULL ? type->make_room(from->call, optimizer, from->given, from->count) : LS_OK;
     if (status == LS_OK) {
-        status = copy_fitting(call, optimizer, given, count);
+        status = copy_fitting(from, optimizer);
     }
     struct ls_descent *kept = status == LS_OK ? optimizer->descent : remembered;
     optimizer->descent = status == LS_OK ? remembered : optimizer->descent;
@@ -242,7 +269,7 @@ ls_status ls_state_check_given(const char *call, const void *owner, const ls_nam
 ls_status ls_optimizer_set_state(ls_optimizer *optimizer, const ls_named *tensors, int count) {
     LS_TRY(ls_state_check_given("ls_optimizer_set_state", optimizer, tensors, count));
     LS_TRY(ls_optimizer_check_here("ls_optimizer_set_state", optimizer));
-    return set_state("ls_optimizer_set_state", optimizer, tensors, count);
+    return set_state(&(restoring){.call = "ls_optimizer_set_state", .given = tensors, .count = count}, optimizer);
 }
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */
@@ -254,12 +281,13 @@ ls_status ls_optimizer_save(ls_optimizer *optimizer, const char *path, const cha
     return ls_safetensors_save(path, tensors, count, metadata);
 }
 
+/* Only a sharded optimizer reads one tensor at a time: all others read the whole file before the state changes. */
 ls_status ls_optimizer_load(ls_optimizer *optimizer, const char *path) {
     if (optimizer == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_optimizer_load: the optimizer is NULL");
     }
     LS_TRY(ls_optimizer_check_here("ls_optimizer_load", optimizer));
-    ls_safetensors *file = ls_safetensors_load(path);
+    ls_safetensors *file = ls_optimizer_is_sharded(optimizer) ? ls_safetensors_open(path) : ls_safetensors_load(path);
     const ls_status status = file != NULL ? ls_optimizer_load_from(optimizer, path, file) : ls_error_status();
     ls_safetensors_free(file);
     return status;
@@ -275,7 +303,7 @@ ls_status ls_optimizer_load_from(ls_optimizer *optimizer, const char *path, cons
     if (status == LS_OK) {
         char call[280];
         snprintf(call, sizeof call, "ls_optimizer_load: %.250s", path);
-        status = set_state(call, optimizer, given, count);
+        status = set_state(&(restoring){.call = call, .given = given, .count = count, .file = file}, optimizer);
     }
     ls_free(given);
     return status;

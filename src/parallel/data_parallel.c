@@ -535,15 +535,8 @@ ls_status ls_data_parallel_join_forward(ls_module *module) {
     return status != LS_OK ? status : ended;
 }
 
-ls_status ls_data_parallel_make_whole(ls_module *module, bool on) {
-    return ls_data_parallel_comm(module) != NULL ? ls_units_gather(((data_parallel_state *)module->state)->shards, on)
-                                                 : LS_OK;
-}
-
-bool ls_data_parallel_is_whole(const ls_module *module) {
-    const ls_shards *shards =
-        ls_data_parallel_comm(module) != NULL ? ((const data_parallel_state *)module->state)->shards : NULL;
-    return shards != NULL && shards->gathered;
+bool ls_data_parallel_is_sharded(const ls_module *module) {
+    return ls_data_parallel_comm(module) != NULL && ((const data_parallel_state *)module->state)->shards != NULL;
 }
 
 ls_status ls_data_parallel_gather_one(ls_module *module, const ls_tensor *parameter) {
@@ -553,11 +546,12 @@ ls_status ls_data_parallel_gather_one(ls_module *module, const ls_tensor *parame
 }
 
 ls_status ls_data_parallel_gather(ls_module *module, bool on) {
-    if (state_of("ls_data_parallel_gather", module) == NULL) {
+    const data_parallel_state *state = state_of("ls_data_parallel_gather", module);
+    if (state == NULL) {
         return ls_error_status();
     }
     const ls_public_call outer = ls_public_begin(LS_PUBLIC_DATA_PARALLEL_GATHER);
-    return ls_public_end(outer, ls_data_parallel_make_whole(module, on));
+    return ls_public_end(outer, ls_units_gather(state->shards, on));
 }
 
 ls_status ls_data_parallel_check(ls_module *module) {

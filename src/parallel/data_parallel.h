@@ -196,12 +196,8 @@ static inline bool ls_data_parallel_has_units(const ls_data_parallel_state *stat
  * then collective. */
 ls_status ls_data_parallel_join_forward(ls_module *module);
 
-/* Gathers all parameters of a data-parallel module on this rank (true), or reduces them to its shard again (false).
- * Other modules are allowed. */
-ls_status ls_data_parallel_make_whole(ls_module *module, bool on);
-
-/* Returns whether ls_data_parallel_make_whole(module, true) has gathered the parameters. */
-bool ls_data_parallel_is_whole(const ls_module *module);
+/* Returns whether the module is a data-parallel module with sharded state (`.zero`). */
+bool ls_data_parallel_is_sharded(const ls_module *module);
 
 /*
  * Gathers all elements of `parameter` on this rank until the next such call; NULL releases them. Uses the memory of one

@@ -167,11 +167,6 @@ static int find_target(const joining *join, const char *name) {
     return -1;
 }
 
-static bool is_wanted(void *user, const char *name, const ls_shape *shape) {
-    (void)shape;
-    return find_target(user, name) >= 0;
-}
-
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 /* Copies the elements that both parts contain. */
@@ -206,36 +201,40 @@ static ls_shape shape_of(const ls_part *part, const ls_shape *whole) {
     return shape;
 }
 
-static ls_status add_part(const joining *join, ls_named named) {
-    const int i = find_target(join, named.name);
+/* Adds part `i`, which is this tensor of the open file. */
+static ls_status add_part(const joining *join, int i, const ls_safetensors *file, const ls_tensor *tensor) {
     const ls_part *part = join->parts[i];
     const int k = join->targets[i];
     ls_part want = join->wanted->parts[k];
     want.shape = part->shape;
-    const ls_shape own = shape_of(part, &part->shape), shape = shape_of(&want, &part->shape),
-                   is = ls_shape_of(named.tensor);
+    const ls_shape own = shape_of(part, &part->shape), shape = shape_of(&want, &part->shape), is = ls_shape_of(tensor);
     if (join->made[k] == NULL) {
-        join->made[k] = ls_tensor_new_owned("checkpoint", &ls_cpu, shape.ndim, shape.size, ls_dtype_of(named.tensor));
+        join->made[k] = ls_tensor_new_owned("checkpoint", &ls_cpu, shape.ndim, shape.size, ls_dtype_of(tensor));
         LS_TRY(join->made[k] != NULL ? LS_OK : ls_error_status());
     }
-    if (!ls_shape_equal(&is, &own) || ls_dtype_of(join->made[k]) != ls_dtype_of(named.tensor)) {
+    if (!ls_shape_equal(&is, &own) || ls_dtype_of(join->made[k]) != ls_dtype_of(tensor)) {
         return ls_fail(LS_ERR_FORMAT,
                        "checkpoint: %s is damaged: %s of rank %d has a different shape or dtype than in the "
                        "manifest or on the other ranks; use a different checkpoint",
                        join->folder, part->name, part->rank);
     }
-    return copy_common(join->made[k], &want, named.tensor, part);
+    ls_tensor *elements = ls_safetensors_fetch(file, tensor);
+    const ls_status status = elements != NULL ? copy_common(join->made[k], &want, elements, part) : ls_error_status();
+    ls_tensor_drop(elements);
+    return status;
 }
 
-/* Reads the wanted parts from a rank's file. */
+/* Reads the wanted parts from a rank's file, one after another. */
 static ls_status read_file(joining *join, ls_safetensors *joined) {
     char name[LS_FILE_NAME_LIMIT], path[PATH_MAX];
     ls_part_name(name, join->of, join->rank);
     LS_TRY(ls_path_join(path, join->folder, name));
-    ls_safetensors *file = ls_safetensors_load_some(path, is_wanted, join);
+    ls_safetensors *file = ls_safetensors_open(path);
     ls_status status = file != NULL ? ls_safetensors_add_metadata("checkpoint", joined, file) : ls_error_status();
     for (int i = 0; status == LS_OK && i < ls_safetensors_count(file); i++) {
-        status = add_part(join, ls_safetensors_at(file, i));
+        const ls_named named = ls_safetensors_at(file, i);
+        const int part = find_target(join, named.name);
+        status = part >= 0 ? add_part(join, part, file, named.tensor) : LS_OK;
     }
     ls_safetensors_free(file);
     return status;

@@ -123,31 +123,18 @@ ls_status ls_part_layout_add_state(ls_part_layout *layout, const ls_named *state
     return ls_part_layout_add(layout, state->name, describe(LS_OPTIMIZER_NAME, rank, state->tensor, parameter));
 }
 
-/* The target of list_tensor. */
-typedef struct listing {
-    ls_part_layout *layout;
-    const char *of;
-    int rank;
-    ls_status status;
-} listing;
-
-/* Selects no tensor, so that only the header is read. */
-static bool list_tensor(void *user, const char *name, const ls_shape *shape) {
-    listing *list = user;
-    ls_part part = {.rank = list->rank, .shape = *shape, .axis = -1, .count = 1};
-    snprintf(part.of, sizeof part.of, "%s", list->of);
-    list->status = list->status == LS_OK ? ls_part_layout_add(list->layout, name, part) : list->status;
-    return false;
-}
-
 ls_status ls_part_layout_add_file(ls_part_layout *layout, const char *folder, const char *of, int rank) {
     char name[LS_FILE_NAME_LIMIT], path[PATH_MAX];
-    listing list = {.layout = layout, .of = of, .rank = rank};
     ls_part_name(name, of, rank);
     LS_TRY(ls_path_join(path, folder, name));
-    ls_safetensors *file = ls_safetensors_load_some(path, list_tensor, &list);
+    ls_safetensors *file = ls_safetensors_open(path);
+    ls_status status = file != NULL ? LS_OK : ls_error_status();
+    for (int i = 0; i < ls_safetensors_count(file) && status == LS_OK; i++) {
+        const ls_named named = ls_safetensors_at(file, i);
+        status = ls_part_layout_add(layout, named.name, describe(of, rank, named.tensor, NULL));
+    }
     ls_safetensors_free(file);
-    return file != NULL ? list.status : ls_error_status();
+    return status;
 }
 
 ls_status ls_part_layout_add_rest(ls_part_layout *wanted, const ls_part_layout *layout, const char *of) {

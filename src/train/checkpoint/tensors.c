@@ -1,13 +1,18 @@
 /* The tensors of a checkpoint: the table rows in content.c for the model, its optimizer and an outer optimizer. */
 #include <string.h>
 
+#include "base/hash.h"
+#include "base/memory.h"
+#include "formats/named.h"
 #include "nn/module.h"
 #include "optim/optimizer.h"
+#include "parallel/cause.h"
 #include "parallel/data_parallel.h"
 #include "parallel/outer.h"
+#include "parallel/parallel.h"
 #include "train/checkpoint/checkpoint.h"
 
-/* ---- model and optimizer ----------------------------------------------------------------------------------------- */
+/* ---- files ------------------------------------------------------------------------------------------------------- */
 
 bool ls_checkpoint_has_part(const ls_resumption *from, const char *name, int rank) {
     char file[LS_FILE_NAME_LIMIT];
@@ -26,27 +31,43 @@ static ls_status part_path(const ls_resumption *from, const char *name, int rank
     return ls_path_join(path, from->folder, file);
 }
 
+/* A function for the tensor of the model with this index: parameters first, then buffers. */
+typedef ls_status tensor_visitor(void *user, int index);
+
 /*
- * Copies one tensor after another, so that a rank needs no memory for the parameters of other ranks (ZeRO stage 3),
- * except for its copies. A rank whose copy fails continues gathering with the other ranks.
+ * Visits one tensor after another. During the visit, this rank has all elements of the tensor, so it needs memory for
+ * one unit of the other ranks' parameters (ZeRO stage 3). A rank whose visit fails continues gathering with the other
+ * ranks. Collective.
  */
-static ls_status copy_tensors(ls_module *model, const ls_saved *saved, ls_checkpoint *to) {
-    ls_status status = LS_OK, copied = LS_OK;
-    for (int i = 0; i < saved->count && status == LS_OK; i++) {
-        status = ls_data_parallel_gather_one(model, saved->tensors[i].tensor);
-        if (status == LS_OK && copied == LS_OK && to->writes_model) {
-            copied = ls_copies_add(&to->model, "", &saved->tensors[i], 1);
-        }
+static ls_status visit_tensors(ls_module *model, tensor_visitor *visit, void *user) {
+    const int parameters = ls_module_parameter_count(model), count = parameters + ls_module_buffer_count(model);
+    ls_status status = LS_OK, visited = LS_OK;
+    for (int i = 0; i < count && status == LS_OK; i++) {
+        status = ls_data_parallel_gather_one(model, i < parameters ? ls_module_parameter(model, i)
+                                                                   : ls_module_buffer(model, i - parameters));
+        visited = status == LS_OK && visited == LS_OK ? visit(user, i) : visited;
     }
     const ls_status ended = ls_data_parallel_gather_one(model, NULL);
-    return status != LS_OK ? status : ended != LS_OK ? ended : copied;
+    return status != LS_OK ? status : ended != LS_OK ? ended : visited;
+}
+
+/* ---- saving a model ---------------------------------------------------------------------------------------------- */
+
+typedef struct saving {
+    const ls_saved *saved;
+    ls_checkpoint *to;
+} saving;
+
+static ls_status copy_tensor(void *user, int index) {
+    const saving *copy = user;
+    return copy->to->writes_model ? ls_copies_add(&copy->to->model, "", &copy->saved->tensors[index], 1) : LS_OK;
 }
 
 ls_status ls_checkpoint_get_model(ls_trial *trial, const char *prefix, ls_checkpoint *to) {
     ls_saved saved;
     (void)prefix;
     LS_TRY(ls_module_list_saved(trial->state.model, NULL, &saved));
-    ls_status status = copy_tensors(trial->state.model, &saved, to);
+    ls_status status = visit_tensors(trial->state.model, copy_tensor, &(saving){.saved = &saved, .to = to});
     if (status == LS_OK && to->manifest.divided) {
         status = ls_part_layout_add_model(&to->manifest.layout, trial->state.model, to->rank);
     }
@@ -57,28 +78,99 @@ ls_status ls_checkpoint_get_model(ls_trial *trial, const char *prefix, ls_checkp
     return status;
 }
 
-/* Ends ls_data_parallel_make_whole, unless the program has already gathered the parameters itself. If `status` is an
- * error, keeps it and its message. */
-static ls_status end_whole(ls_module *model, bool was_whole, ls_status status) {
-    if (was_whole) {
-        return status;
+/* ---- loading a model --------------------------------------------------------------------------------------------- */
+
+typedef struct loading {
+    ls_module_loading load;
+    int parameters;
+    int64_t *hashes; /* of the loaded parameters; nonnegative */
+} loading;
+
+static ls_status load_tensor(void *user, int index) {
+    loading *own = user;
+    uint64_t hash = LS_HASH_START;
+    LS_TRY(ls_module_load_one(&own->load, index));
+    if (index < own->parameters) {
+        LS_TRY(ls_hash_elements(own->load.call, ls_module_parameter(own->load.module, index), &hash));
+        own->hashes[index] = (int64_t)(hash >> 1);
     }
-    ls_saved_error error;
-    ls_error_save(&error);
-    const ls_status ended = ls_data_parallel_make_whole(model, false);
-    return status != LS_OK ? ls_error_put_back(&error) : ended;
+    return LS_OK;
+}
+
+/* Reports the first parameter that differs between the ranks. */
+static ls_status report_difference(const loading *own, ls_comm *comm) {
+    bool equal = true;
+    int i = -1;
+    while (equal && i + 1 < own->parameters) {
+        LS_TRY(ls_ranks_have_equal(comm, own->hashes[++i], &equal));
+    }
+    return ls_fail(LS_ERR_MISMATCH,
+                   "%s: %s: \"%s\" of the checkpoint differs between the ranks, which keep different shards of it "
+                   "(.zero): give all ranks the same checkpoint",
+                   own->load.call, own->load.path, ls_module_parameter_name(own->load.module, i));
+}
+
+/*
+ * Fails on all ranks if a rank has failed, or if the ranks have loaded different parameters: once each rank keeps only
+ * its own elements, the difference could not be detected.
+ */
+static ls_status compare_loaded(const loading *own, ls_comm *comm, bool failed) {
+    const uint64_t hash = ls_hash(LS_HASH_START, own->hashes, (size_t)own->parameters * sizeof *own->hashes);
+    int64_t most[2] = {(int64_t)(hash >> 1), -(int64_t)(hash >> 1)};
+    LS_TRY(ls_failure_share(comm, own->load.call, failed, most, 2));
+    return most[0] == -most[1] ? LS_OK : report_difference(own, comm);
+}
+
+static ls_status check_file(loading *own) {
+    if (own->load.file == NULL) {
+        return ls_error_status();
+    }
+    own->hashes = ls_allocate_zeroed((size_t)own->parameters, sizeof *own->hashes);
+    return own->hashes != NULL ? ls_module_load_check(&own->load, NULL)
+                               : ls_fail_memory(own->load.call, (size_t)own->parameters * sizeof *own->hashes);
+}
+
+/*
+ * Loads a model with sharded state: reads one tensor at a time, because the model may not fit into memory. All ranks
+ * check everything before any rank changes its model.
+ */
+static ls_status load_sharded(ls_module *model, const char *call, const char *path, const ls_safetensors *file) {
+    ls_comm *comm = ls_data_parallel_comm(model);
+    if (!ls_module_list(model)) {
+        return ls_error_status();
+    }
+    loading own = {.load = {.call = call, .path = path, .module = model, .file = file, .gathers = true},
+                   .parameters = ls_module_parameter_count(model)};
+    const bool fails = check_file(&own) != LS_OK;
+    ls_status status = ls_failure_share(comm, call, fails, NULL, 0);
+    if (status == LS_OK) {
+        status = visit_tensors(model, load_tensor, &own);
+        status = compare_loaded(&own, comm, status != LS_OK);
+    }
+    ls_free(own.hashes);
+    return status;
 }
 
 ls_status ls_checkpoint_set_model(ls_resumption *from) {
     char path[PATH_MAX];
     ls_module *model = from->trial->state.model;
     LS_TRY(part_path(from, LS_MODEL_NAME, from->manifest.divided ? from->rank : -1, path));
-    const bool was_whole = ls_data_parallel_is_whole(model);
-    LS_TRY(ls_data_parallel_make_whole(model, true));
-    return end_whole(model, was_whole,
-                     from->model != NULL ? ls_module_load_from("ls_trial_load", model, from->folder, from->model, NULL)
-                                         : ls_module_load(model, path));
+    const bool is_sharded = ls_data_parallel_is_sharded(model);
+    if (from->model != NULL) {
+        static const char call[] = "ls_trial_load";
+        return is_sharded ? load_sharded(model, call, from->folder, from->model)
+                          : ls_module_load_from(call, model, from->folder, from->model, NULL);
+    }
+    if (!is_sharded) {
+        return ls_module_load(model, path);
+    }
+    ls_safetensors *file = ls_safetensors_open(path); /* if NULL, all ranks must fail */
+    const ls_status status = load_sharded(model, "ls_module_load", path, file);
+    ls_safetensors_free(file);
+    return status;
 }
+
+/* ---- optimizers -------------------------------------------------------------------------------------------------- */
 
 typedef struct copying {
     ls_checkpoint *to;

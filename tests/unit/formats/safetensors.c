@@ -1,5 +1,6 @@
 /*
- * safetensors: round trips, a file from another program, conversions of integers, invalid files, and a full disk.
+ * safetensors: round trips, a file from another program, conversions of integers, open files, invalid files, and a full
+ * disk.
  *
  * devices: cpu
  */
@@ -10,7 +11,10 @@
 
 #include <signal.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
+#include "formats/named.h"
+#include "tensor/tensor.h"
 #include "tests/support/files.h"
 
 TEST(test_safetensors_round_trip) {
@@ -245,6 +249,46 @@ TEST(test_safetensors_of_empty_tensors) {
     ls_safetensors_free(file);
 }
 
+/* An open file has shapes and dtypes, and reads each tensor when it is fetched. */
+TEST(test_safetensors_open) {
+    static const char header[] = "{\"odd\":{\"dtype\":\"F4\",\"shape\":[1],\"data_offsets\":[0,1]},"
+                                 "\"large\":{\"dtype\":\"U64\",\"shape\":[1],\"data_offsets\":[1,9]},"
+                                 "\"half\":{\"dtype\":\"U16\",\"shape\":[1,2],\"data_offsets\":[9,13]},"
+                                 "\"__metadata__\":{\"key\":\"value\"}}";
+    static const char data[] = "?\377\377\377\377\377\377\377\377\1\0\2";
+    enum { LENGTH = sizeof header - 1, DATA = sizeof data };
+    char text[8 + LENGTH + DATA] = {(char)LENGTH};
+    memcpy(text + 8, header, LENGTH);
+    memcpy(text + 8 + LENGTH, data, DATA);
+    const char *path = test_file("open.safetensors", text, sizeof text);
+    const int descriptors = test_descriptors_count();
+    assert_null(ls_safetensors_open(test_path("missing.safetensors")));
+    assert_null(ls_safetensors_open(NULL));
+    ls_safetensors *file = ls_safetensors_open(path);
+    assert_non_null(file);
+    assert_int_equal(ls_safetensors_count(file), 2);
+    assert_string_equal(ls_safetensors_metadata(file, "key"), "value");
+    assert_null(ls_safetensors_find(file, "odd"));
+    expect_message("has the dtype F4, which Lockstep does not have");
+    const ls_tensor *half = ls_safetensors_find(file, "half");
+    assert_int_equal(ls_size(half, 1), 2);
+    for (int i = 0; i < 2; i++) {
+        ls_tensor *elements = ls_safetensors_fetch(file, half);
+        assert_non_null(elements);
+        assert_int_equal(ls_dtype_of(elements), ls_dtype_of(half));
+        assert_true(ls_at(elements, (int64_t[]){0, 0}) == 1 && ls_at(elements, (int64_t[]){0, 1}) == 2);
+        ls_tensor_drop(elements);
+    }
+    assert_null(ls_safetensors_fetch(file, ls_safetensors_find(file, "large")));
+    assert_int_equal(ls_error_status(), LS_ERR_UNSUPPORTED);
+    assert_int_equal(truncate(path, sizeof text - 1), 0);
+    assert_null(ls_safetensors_fetch(file, half));
+    expect_message("was truncated while it was being read");
+    assert_null(ls_safetensors_open(path));
+    ls_safetensors_free(file);
+    assert_int_equal(test_descriptors_count(), descriptors);
+}
+
 /* Compares the whole message. */
 static void expect_unsaved(const char *path, const ls_named *tensors, int count, const char *why) {
     assert_int_equal(ls_safetensors_save(path, tensors, count, NULL), LS_ERR_ARGUMENT);
@@ -326,6 +370,7 @@ int main(void) {
         cmocka_unit_test(test_safetensors_refuses_bad_files),
         cmocka_unit_test(test_safetensors_escapes),
         cmocka_unit_test(test_safetensors_of_empty_tensors),
+        cmocka_unit_test(test_safetensors_open),
         cmocka_unit_test(test_safetensors_refuses_bad_arguments),
         cmocka_unit_test(test_safetensors_leaves_the_old_file_when_it_fails),
         cmocka_unit_test(test_full_disk_keeps_the_old_file),
