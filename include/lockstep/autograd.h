@@ -49,10 +49,11 @@ LS_API bool ls_requires_grad(const ls_tensor *tensor);
  * shape and dtype, and changes with the next backward pass. Fails with LS_ERR_STATE if this rank has only a part of the
  * parameter's gradient (.zero = 2 or 3 in ls_data_parallel).
  *
- * Second-order gradients are not supported. ls_backward fails with LS_ERR_UNSUPPORTED if it reaches a recorded
- * operation whose input is a gradient that depends on the values of leaves, or a tensor computed from such a gradient.
- * ls_detach turns such a tensor into a constant. An ls_alias of a gradient, and a copy by ls_copy_into, are constants,
- * too.
+ * Second-order gradients are not supported: a gradient is a constant. ls_backward usually notices a program that
+ * expects more: it fails with LS_ERR_UNSUPPORTED if it reaches a recorded operation whose input is a gradient that
+ * depends on the values of this rank's leaves through this rank's operations, or a tensor computed from such a
+ * gradient. ls_detach turns such a tensor into a constant. An ls_alias of a gradient, a copy by ls_copy_into, and
+ * tensors computed under ls_no_grad are constants, too.
  */
 LS_API ls_tensor *ls_grad(const ls_tensor *tensor);
 /** Clears the gradient of a leaf. ls_grad returns NULL until the next backward pass. */
@@ -139,8 +140,9 @@ LS_API ls_dtype ls_autocast(ls_dtype dtype);
 typedef ls_status (*ls_grad_hook)(ls_tensor *leaf, void *user);
 
 /**
- * Registers `hook` for every backward pass (except in ls_gradcheck) that reaches the leaf. If a hook fails, the pass
- * ends with its status. Fails with LS_ERR_ARGUMENT if the tensor is not a leaf that requires a gradient.
+ * Registers `hook` for every backward pass that reaches the leaf. ls_gradcheck does not call hooks of its inputs. If a
+ * hook fails, the pass ends with its status. Fails with LS_ERR_ARGUMENT if the tensor is not a leaf that requires a
+ * gradient.
  */
 LS_API ls_status ls_add_grad_hook(ls_tensor *leaf, ls_grad_hook hook, void *user) LS_WARN_UNUSED;
 
@@ -161,7 +163,8 @@ typedef struct ls_gradcheck_options {
  * Checks the gradients of sum(w * function(inputs)), with a fixed random w, against central differences, for every
  * element of every input that requires a gradient. At least one input must require a gradient, and all such inputs must
  * be f64 (otherwise LS_ERR_ARGUMENT). Fails with LS_ERR_MISMATCH if the gradients differ; the message gives the input,
- * the element and both values. `options` may be NULL.
+ * the element and both values. Gradients of the inputs do not change. Other leaves that the function uses get
+ * gradients: clear them (ls_zero_grad). `options` may be NULL.
  */
 LS_API ls_status ls_gradcheck(ls_function function, ls_tensor **inputs, int count, void *user,
                               const ls_gradcheck_options *options) LS_WARN_UNUSED;

@@ -218,9 +218,9 @@ LS_API ls_callback *ls_scheduler(ls_schedule *schedule, const ls_scheduler_optio
 typedef struct ls_rate_finder_options {
     double lowest;     /**< first rate; 0 selects the default, 1e-7 */
     double highest;    /**< last rate; 0 selects the default, 10 */
-    int64_t steps;     /**< maximum number of training steps, at least 2; 0 selects the default, 100 */
-    double smoothing;  /**< weight of the previous smoothed loss, below 1; 0 selects the default, 0.9, and LS_ZERO
-                          selects no smoothing */
+    int64_t steps;     /**< maximum number of training steps, at least 3; 0 selects the default, 100 */
+    double smoothing;  /**< weight of the earlier losses in the smoothed loss, an average with corrected bias as in
+                          Adam, below 1; 0 selects the default, 0.9, and LS_ZERO selects no smoothing */
     double divergence; /**< smoothed loss that ends the test, as a multiple d > 1 of the smallest smoothed loss L (if L
                           is negative: L + (d - 1) |L|); 0 selects the default, 4 */
     bool apply; /**< trains with the suggested rate, if there is one; schedules keep the rates with which they were
@@ -244,7 +244,7 @@ typedef struct ls_rate_finder_options {
 LS_API ls_callback *ls_rate_finder(const ls_rate_finder_options *options);
 /** Returns the rate at which the smoothed loss, as a function of the logarithm of the rate, falls most steeply. Ignores
  * the first tenth of the test. The result is the same on all ranks. Returns NAN before the test, if the trial has
- * skipped it, and if the loss never falls. */
+ * skipped it, and if the smoothed loss falls around no step that has a step before and after it. */
 LS_API double ls_rate_finder_suggestion(const ls_callback *callback);
 /** Returns the number of steps that the test has made. Returns 0 before the test, and if the trial has skipped it. */
 LS_API int64_t ls_rate_finder_count(const ls_callback *callback);

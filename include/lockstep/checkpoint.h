@@ -76,12 +76,15 @@ struct ls_checkpoint_options {
 };
 
 /**
- * Writes a checkpoint to `folder`, and returns when it is complete. Replaces `folder` if it is a checkpoint or an empty
- * folder. Collective if the trial has a communicator. Fails with:
+ * Writes a checkpoint to `folder`, and returns when it is complete. Replaces `folder`, with all files in it, if it is
+ * a checkpoint or an empty folder. A folder with a file manifest.json and a name such as
+ * "epoch-000003-step-0000000120" counts as a checkpoint, even if it is damaged. Collective if the trial has a
+ * communicator. Fails with:
  *
  * - LS_ERR_IO if a file cannot be written or removed, or if `folder` exists and is neither empty nor a checkpoint, such
  *   as a link, or a folder with files but without a valid Lockstep manifest
- * - LS_ERR_STATE if a hook calls it (set `state->save` in the hook instead), or between two outer steps (ls_outer_step)
+ * - LS_ERR_STATE if a hook calls it (set `state->save` in the hook instead), or between two outer steps
+ *   (ls_outer_step) on several ranks
  * - LS_ERR_MISMATCH if the ranks of a data-parallel model have different parameters, as in ls_trial_run
  */
 LS_API ls_status ls_trial_save(ls_trial *trial, const char *folder) LS_WARN_UNUSED;

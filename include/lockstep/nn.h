@@ -56,7 +56,8 @@ typedef struct ls_module_type {
     void (*free_state)(ls_module *self); /**< frees the state's memory, except parameters and children; may be NULL */
     bool whole_batch; /**< promise that the forward function in training mode calls ls_batch_norm or ls_dropout
                          directly; in ls_data_parallel, ranks without samples then take part. Without the promise, such
-                         a forward pass fails with LS_ERR_MISMATCH if a rank has no samples */
+                         a forward pass fails with LS_ERR_MISMATCH if a rank has no samples (not with `.shards`, or
+                         `.zero` = 2 or 3) */
 } ls_module_type;
 
 /* ---- custom modules ---------------------------------------------------------------------------------------------- */

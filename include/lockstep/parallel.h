@@ -123,9 +123,9 @@ LS_API ls_handle *ls_irecv(ls_comm *comm, ls_shape shape, ls_dtype dtype, int so
  *   one call of each communicator is in progress at a time. The elements move during other calls to the library on
  *   this thread, or in a progress thread (`.progress_thread` of ls_init_options).
  * - The backward pass communicates in the reverse of the start order, for any order of the waits.
- * - Do not change the tensor before ls_handle_wait, which otherwise fails with LS_ERR_STATE. It does not notice writes
- *   through ls_data without ls_mark_changed: the result is then undefined. Changes to another view of the same tensor
- *   (ls_narrow) count as changes to the tensor, even if the views have no element in common.
+ * - Do not change the tensor before ls_handle_wait, which may otherwise fail with LS_ERR_STATE. It does not notice
+ *   writes through ls_data without ls_mark_changed: the result is then undefined. Changes to another view of the same
+ * tensor (ls_narrow) count as changes to the tensor, even if the views have no element in common.
  * - If the program calls ls_comm_free or ls_finalize before ls_handle_wait, ls_handle_wait fails on this rank, unless
  *   the elements have already arrived.
  */

@@ -43,11 +43,11 @@ static void project_each(const attention_state *state, ls_tensor *const *inputs,
 
 static ls_status check_inputs(const ls_module *self, ls_tensor *const *inputs, int input_count) {
     const attention_state *state = self->state;
-    if (input_count < 1 || input_count > INPUTS || inputs[QUERY] == NULL) {
-        return ls_fail(LS_ERR_ARGUMENT,
-                       "%s: takes 1 to 5 inputs: query, key, value, key_mask and attn_mask; the query must not be NULL",
+    if (input_count < 1 || input_count > INPUTS) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: takes 1 to 5 inputs: query, key, value, key_mask and attn_mask",
                        self->type->name);
     }
+    LS_TRY(inputs[QUERY] != NULL ? LS_OK : ls_module_refuse_missing(self, "the query"));
     for (int i = 0; i < input_count && i <= VALUE; i++) {
         const ls_tensor *x = inputs[i];
         if (x != NULL && (ls_ndim(x) != 3 || ls_size(x, 2) != state->width)) {
@@ -232,10 +232,10 @@ static ls_status block_forward(ls_module *self, ls_tensor *const *inputs, int in
                                int output_count) {
     const block_state *state = self->state;
     (void)output_count;
-    if (input_count < 1 || input_count > 3 || inputs[0] == NULL) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: takes 1 to 3 inputs: x, key_mask and attn_mask; x must not be NULL",
-                       self->type->name);
+    if (input_count < 1 || input_count > 3) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: takes 1 to 3 inputs: x, key_mask and attn_mask", self->type->name);
     }
+    LS_TRY(inputs[0] != NULL ? LS_OK : ls_module_refuse_missing(self, "x"));
     ls_tensor *given[3] = {NULL};
     for (int i = 0; i < input_count; i++) {
         given[i] = inputs[i];

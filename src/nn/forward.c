@@ -25,9 +25,7 @@ __attribute__((noinline, cold)) static ls_status refuse_counts(const ls_module *
                    inputs == 1 && outputs == 1 ? "call it with ls_forward_many" : "ls_forward_many");
 }
 
-/* An input is NULL if the operation that should make it failed (with an error already set), or if the caller made a
- * mistake. */
-__attribute__((noinline, cold)) static ls_status refuse_missing(const ls_module *module, int i) {
+__attribute__((noinline, cold)) ls_status ls_module_refuse_missing(const ls_module *module, const char *input) {
     const ls_thread_state *thread = ls_thread();
     if (thread == NULL) {
         return LS_ERR_MEMORY;
@@ -35,9 +33,15 @@ __attribute__((noinline, cold)) static ls_status refuse_missing(const ls_module 
     if (thread->scope->status != LS_OK) {
         ls_error_restore(thread->scope->status, thread->scope->message);
     } else if (!ls_scope_explains_null(thread)) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: input %d is NULL", module->type->name, i);
+        return ls_fail(LS_ERR_ARGUMENT, "%s: %s is NULL", module->type->name, input);
     }
     return ls_error_status();
+}
+
+__attribute__((noinline, cold)) static ls_status refuse_missing(const ls_module *module, int i) {
+    char input[32];
+    snprintf(input, sizeof input, "input %d", i);
+    return ls_module_refuse_missing(module, input);
 }
 
 /* The call without hooks is inlined into both entry points, because every layer in every step makes it. */

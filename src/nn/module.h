@@ -169,6 +169,12 @@ static inline void ls_module_consume(ls_module *module) {
  */
 const char *ls_module_name_of(const ls_module *module, const ls_tensor *tensor);
 
+/*
+ * forward.c: fails because an input is NULL, with the error of the operation that should have made it. Without such an
+ * error, fails with LS_ERR_ARGUMENT. `input` names the input in the message.
+ */
+ls_status ls_module_refuse_missing(const ls_module *module, const char *input);
+
 /* save.c: the contents for ls_module_save: borrowed tensors with names, and NULL-terminated metadata pairs. */
 typedef struct ls_saved {
     ls_named *tensors;

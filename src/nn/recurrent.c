@@ -33,9 +33,7 @@ typedef struct call {
 
 static ls_status check_x(const ls_module *self, const ls_tensor *x) {
     const recurrent_state *state = self->state;
-    if (x == NULL) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: x is NULL", self->type->name);
-    }
+    LS_TRY(x != NULL ? LS_OK : ls_module_refuse_missing(self, "x"));
     if (ls_ndim(x) != 3 || ls_size(x, 2) != state->in) {
         return ls_fail(LS_ERR_SHAPE, "%s: x is %s, but must be [%s, %lld]", self->type->name, LS_SHAPE_TEXT(x),
                        state->time_first ? "length, n" : "n, length", (long long)state->in);

@@ -506,7 +506,7 @@ ls_status ls_data_parallel_step(ls_module *module, const ls_batch *batch, ls_los
     }
     LS_TRY(ls_comm_check_open("ls_data_parallel_step", state->comm));
     ls_data_parallel_hold(state, true); /* the function may free the module */
-    const bool skips = batch != NULL && batch->count == 0 && function != NULL;
+    const bool skips = batch != NULL && batch->count == 0 && function != NULL && !ls_step_lacks_count(batch);
     const ls_public_call outer = ls_public_begin(LS_PUBLIC_DATA_PARALLEL_STEP);
     const ls_status status = state->slices != NULL ? ls_slices_step(state, batch, function, user)
                              : skips               ? ls_data_parallel_skip(module)

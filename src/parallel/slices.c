@@ -97,12 +97,23 @@ ls_status ls_slice_begin_backward(ls_data_parallel_state *state, ls_batch_loss *
 
 /* ---- the slices of a batch --------------------------------------------------------------------------------------- */
 
+bool ls_step_lacks_count(const ls_batch *batch) {
+    return batch->count == 0 && batch->input != NULL && ls_size(batch->input, 0) > 0;
+}
+
 ls_status ls_step_check_arguments(const ls_batch *batch, ls_loss_function function) {
     const char *missing = batch == NULL                               ? "batch"
                           : function == NULL                          ? "function"
                           : batch->input == NULL && batch->count != 0 ? "input of the batch"
                                                                       : NULL;
-    return missing == NULL ? LS_OK : ls_fail(LS_ERR_ARGUMENT, "%s: the %s is NULL", call, missing);
+    if (missing != NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: the %s is NULL", call, missing);
+    }
+    return !ls_step_lacks_count(batch) ? LS_OK
+                                       : ls_fail(LS_ERR_ARGUMENT,
+                                                 "%s: the batch has .count = 0, but its input is %s: set .count to the "
+                                                 "number of samples",
+                                                 call, LS_SHAPE_TEXT(batch->input));
 }
 
 ls_status ls_slices_check_batch(const ls_slices *slices, const ls_batch *batch) {

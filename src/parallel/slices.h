@@ -89,8 +89,11 @@ ls_status ls_slice_begin_backward(ls_data_parallel_state *state, ls_batch_loss *
  * fails on all ranks. */
 ls_status ls_slices_step(ls_data_parallel_state *state, const ls_batch *batch, ls_loss_function function, void *user);
 
-/* Fails with LS_ERR_ARGUMENT if the batch or the function of ls_data_parallel_step is NULL, or if a batch with samples
- * has no input. Also for steps without slices. */
+/* Returns whether the batch has an input with samples, but no count: a mistake of the program. */
+bool ls_step_lacks_count(const ls_batch *batch);
+
+/* Fails with LS_ERR_ARGUMENT if the batch or the function of ls_data_parallel_step is NULL, or if only one of the input
+ * and the count of the batch says that there are samples. Also for steps without slices. */
 ls_status ls_step_check_arguments(const ls_batch *batch, ls_loss_function function);
 
 /* Fails with LS_ERR_ARGUMENT if the batch is not this rank's share. */

@@ -112,11 +112,12 @@ static ls_status fails_everywhere(ls_comm *world, ls_loss_function function, ls_
     return fails_in(world, true, function, expected, text);
 }
 
-typedef enum missing_argument { BATCH, INPUT, FUNCTION, MISSING_ARGUMENTS } missing_argument;
+typedef enum missing_argument { BATCH, INPUT, FUNCTION, COUNT, MISSING_ARGUMENTS } missing_argument;
 
 /* In the second and third steps, one rank misses an argument. */
 static ls_status misses_argument(ls_comm *world, missing_argument missing, int shards, int64_t samples) {
-    static const char *const texts[] = {"the batch is NULL", "the input of the batch is NULL", "the function is NULL"};
+    static const char *const texts[] = {"the batch is NULL", "the input of the batch is NULL", "the function is NULL",
+                                        "the batch has .count = 0, but its input is"};
     const int rank = ls_comm_rank(world), size = ls_comm_size(world);
     ls_module *model = ls_data_parallel(ls_nn_linear(INPUTS, 1), world, &(ls_data_parallel_options){.shards = shards});
     LS_CHECK(model != NULL);
@@ -125,7 +126,7 @@ static ls_status misses_argument(ls_comm *world, missing_argument missing, int s
         const bool failing = i == 1 || i == 2, misses = failing && rank == size - 1;
         const ls_batch batch = {.input = misses && missing == INPUT ? NULL : input,
                                 .first = rank * samples,
-                                .count = samples,
+                                .count = misses && missing == COUNT ? 0 : samples,
                                 .global_count = size * samples};
         ls_module_zero_grad(model);
         const ls_status status = ls_data_parallel_step(model, misses && missing == BATCH ? NULL : &batch,
@@ -149,7 +150,7 @@ static ls_status arguments_are_missing(ls_comm *world) {
     for (missing_argument missing = 0; missing < MISSING_ARGUMENTS; missing++) {
         LS_TRY(misses_argument(world, missing, 0, SAMPLES));
         LS_TRY(misses_argument(world, missing, SLICES * ls_comm_size(world), SLICES * SAMPLES));
-        LS_TRY(missing != INPUT ? misses_argument(world, missing, 0, 0) : LS_OK);
+        LS_TRY(missing != INPUT && missing != COUNT ? misses_argument(world, missing, 0, 0) : LS_OK);
     }
     return LS_OK;
 }

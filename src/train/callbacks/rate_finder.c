@@ -165,6 +165,14 @@ static bool has_diverged(const rate_finder *self) {
     return !isfinite(last) || last - self->best > (self->options.divergence - 1) * fabs(self->best);
 }
 
+/* A user step may accumulate gradients over the batches of an epoch. */
+static void count_batch(ls_trial_state *state) {
+    state->batch++;
+    if (state->batch == state->batches) {
+        state->batch = 0;
+    }
+}
+
 /* Without outer steps, which would change the state of the outer optimizer: each replica then trains alone. */
 static ls_status sweep(rate_finder *self, ls_trial *trial) {
     ls_trial_forget_capture(trial);
@@ -172,12 +180,14 @@ static ls_status sweep(rate_finder *self, ls_trial *trial) {
     trial->callbacks = &self->recorder;
     trial->options.callback_count = 1;
     ls_trial_enter(trial, LS_PHASE_TRAINING, trial->options.train);
+    ls_trial_expect(trial, LS_PHASE_TRAINING, trial->options.train, trial->options.train_steps);
     ls_metrics_begin(trial, NULL, false);
     for (self->count = 0; self->count < self->options.steps;) {
         ls_batch batch;
         LS_TRY(set_rates(trial->state.optimizer, rate_at(self, self->count)));
         LS_TRY(ls_trial_next_batch(maker, trial, &batch));
         LS_TRY(ls_trial_step(trial, &batch, ls_trial_training_step));
+        count_batch(&trial->state);
         if (has_diverged(self)) {
             break;
         }
@@ -283,8 +293,8 @@ static ls_status check(const ls_rate_finder_options *o) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: rates from %g to %g: the first must be positive, and the last larger",
                        maker, o->lowest, o->highest);
     }
-    if (o->steps < 2 || !(o->divergence > 1)) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: %lld steps must be 2 or more, and divergence %g above 1", maker,
+    if (o->steps < 3 || !(o->divergence > 1)) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: %lld steps must be 3 or more, and divergence %g above 1", maker,
                        (long long)o->steps, o->divergence);
     }
     return o->smoothing < 1 ? ls_option_within(maker, "smoothing", o->smoothing, 0, 1)

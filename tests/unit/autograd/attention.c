@@ -482,6 +482,8 @@ TEST(test_refusals) {
     assert_null(ls_nn_positions(0, 4, LS_F32));
     ls_module *module = ls_nn_multi_head_attention(8, 4, NULL);
     REFUSED(ls_forward(module, x), LS_ERR_SHAPE, "MultiheadAttention: input 1 is [2, 3, 4], but must be [n, length, 8]")
+    REFUSED(ls_forward(module, NULL), LS_ERR_ARGUMENT, "MultiheadAttention: the query is NULL")
+    REFUSED(ls_forward(module, ls_reshape(x, LS_SHAPE(7))), LS_ERR_SHAPE, "ls_reshape: ")
     ls_module_free(module);
 }
 

@@ -198,7 +198,7 @@ static void test_refused_options(void **unused) {
     expect_refused(ls_csv_log("log.csv", &(ls_csv_log_options){.separator = '"'}), "can occur in a field");
     expect_refused(ls_console(&(ls_console_options){.digits = 18}), "ls_console: digits is 18");
     expect_refused(ls_rate_finder(&(ls_rate_finder_options){.lowest = 1, .highest = 0.5}), "rates from 1 to 0.5");
-    expect_refused(ls_rate_finder(&(ls_rate_finder_options){.steps = 1}), "1 steps must be 2 or more");
+    expect_refused(ls_rate_finder(&(ls_rate_finder_options){.steps = 2}), "2 steps must be 3 or more");
     expect_refused(ls_rate_finder(&(ls_rate_finder_options){.divergence = 0.5}), "divergence 0.5 above 1");
     expect_refused(ls_rate_finder(&(ls_rate_finder_options){.smoothing = 1}), "smoothing 1 must be below 1");
     expect_refused(ls_scheduler(ls_schedule_exponential(s.optimizer, -1), NULL), "ls_schedule_exponential");
@@ -292,6 +292,44 @@ static void test_rate_finder_without_recording(void **unused) {
     assert_int_equal(ls_rate_finder_count(finder), 4);
     ls_trial_free(trial);
     free_setting(&s);
+}
+
+enum { SWEEP = 9 };
+
+typedef struct noted {
+    int steps;
+    unsigned batches; /* bit i: a step of the test had batch i */
+} noted;
+
+static ls_status note_batch(ls_trial_state *state, void *user) {
+    noted *all = user;
+    all->batches |= all->steps++ < SWEEP ? 1U << state->batch : 0;
+    assert_true(state->batch < state->batches);
+    state->loss = ls_mean(ls_square(ls_forward(state->model, state->input)));
+    return ls_backward(state->loss);
+}
+
+/* A user step may accumulate gradients over the batches of an epoch, so the test numbers them. */
+static void test_rate_finder_numbers_batches(void **unused) {
+    (void)unused;
+    setting s = make_setting();
+    noted all = {.steps = 0};
+    ls_callback *finder = ls_rate_finder(&(ls_rate_finder_options){.steps = SWEEP, .highest = 1e-6});
+    assert_int_equal(ls_optimizer_set_learning_rate(s.optimizer, -1, 0.1), LS_OK);
+    ls_trial_options options = options_of(&s);
+    options.callbacks = &finder;
+    options.callback_count = 1;
+    options.step = note_batch;
+    options.step_user = &all;
+    options.train_steps = 3;
+    options.validate = NULL;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_non_null(trial);
+    assert_int_equal(ls_trial_run(trial, 1), LS_OK);
+    assert_int_equal(ls_rate_finder_count(finder), SWEEP);
+    ls_trial_free(trial);
+    free_setting(&s);
+    assert_int_equal(all.batches, 7);
 }
 
 static ls_status fail_in_hook(ls_trial_state *state, void *user) {
@@ -707,6 +745,7 @@ int main(void) {
         cmocka_unit_test(test_two_averages_without_validation),
         cmocka_unit_test(test_rate_finder_without_rates),
         cmocka_unit_test(test_rate_finder_without_recording),
+        cmocka_unit_test(test_rate_finder_numbers_batches),
         cmocka_unit_test(test_evaluation_after_a_failed_mixup),
         cmocka_unit_test(test_callbacks_without_on_init),
         cmocka_unit_test(test_callbacks_after_a_mixup_of_layers),

@@ -31,7 +31,7 @@ static ls_callback *make_callbacks(ls_optimizer *optimizer) {
     ls_callback *const list[LISTED] = {
         ls_initialize(NULL),
         ls_lsuv(&(ls_lsuv_options){.attempts = 1}),
-        ls_rate_finder(&(ls_rate_finder_options){.steps = 2, .highest = 1e-5}),
+        ls_rate_finder(&(ls_rate_finder_options){.steps = 3, .highest = 1e-5}),
         ls_once_per_epoch(ls_early_stopping(&(ls_early_stopping_options){.monitor = "loss", .restore_best = true})),
         ls_terminate_on_nan(&(ls_terminate_on_nan_options){.by_layer = true}),
         ls_callbacks_of((ls_callback *[]){ls_gradient_norm_clipping(1), ls_once(ls_weight_decay(0.1, 2))}, 2),
