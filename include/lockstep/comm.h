@@ -561,7 +561,7 @@ LS_API ls_status ls_store_wait(ls_store *store, const char *key, double timeout)
 
 /**
  * Sets `key` to `desired` if its value is `expected`, atomically. `expected_size` 0 means that the key does not exist.
- * Sets `*swapped` to true if it has set the value, otherwise to false.
+ * On success, sets `*swapped` to whether it has set the value.
  */
 LS_API ls_status ls_store_compare_set(ls_store *store, const char *key, const void *expected, size_t expected_size,
                                       const void *desired, size_t desired_size, bool *swapped) LS_WARN_UNUSED;

@@ -492,7 +492,8 @@ LS_API int64_t ls_loader_batch_count(const ls_loader *loader);
 LS_API void ls_loader_position(const ls_loader *loader, int64_t *epoch, int64_t *batch);
 /**
  * Moves the loader to batch `batch` of epoch `epoch` (both from 0). The loader then returns the same batches as if it
- * had read up to this position. Fails with LS_ERR_ARGUMENT if the batch is after the end of the epoch.
+ * had read up to this position. Fails with LS_ERR_ARGUMENT if a number is negative, or if the batch is after the end of
+ * an epoch whose number of batches is known (ls_loader_batch_count).
  */
 LS_API ls_status ls_loader_seek(ls_loader *loader, int64_t epoch, int64_t batch) LS_WARN_UNUSED;
 /**

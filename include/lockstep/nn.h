@@ -154,11 +154,12 @@ LS_API ls_status ls_forward_many(ls_module *module, ls_tensor *const *inputs, in
  *
  * Fails with LS_ERR_STATE if the module was freed, and with LS_ERR_ARGUMENT if it is NULL without an earlier failure. A
  * call with one output fails with LS_ERR_STATE if the module leaves a scope open. A recorded call fails with
- * LS_ERR_UNSUPPORTED if it has several outputs, or if the module communicates (batch normalization on several ranks).
+ * LS_ERR_UNSUPPORTED if it has several outputs, or if the module communicates (batch normalization on several ranks, or
+ * with `.shards`). On one rank, the backward pass fails instead if the module calls collectives.
  *
  * The backward pass fails with the status of a second run that fails, and
- * - with LS_ERR_STATE if an input, a parameter or a buffer (except running statistics in training mode) was changed in
- *   place since the call, or requires a gradient only since the call,
+ * - with LS_ERR_STATE if an input, a parameter or a buffer was changed in place since the call (except running
+ *   statistics, if all modules in it are in training mode), or requires a gradient only since the call,
  * - with LS_ERR_UNSUPPORTED if the module reads a tensor that requires a gradient and is neither an input nor a
  *   parameter of the module, or if it follows ls_data_parallel on several ranks instead of being a part of it.
  */

@@ -119,7 +119,7 @@ LS_API ls_handle *ls_irecv(ls_comm *comm, ls_shape shape, ls_dtype dtype, int so
  *
  * - Arguments, shapes and errors are the same as for the call without `_begin`.
  * - All ranks must start the calls of a communicator in the same order. Each rank may wait for them in any order.
- * - The start waits until the ranks have agreed on shapes, and until earlier calls on the communicator have ended. So
+ * - The start waits until the ranks have agreed on shapes, and until earlier collective calls on it have ended. So
  *   one call of each communicator is in progress at a time. The elements move during other calls to the library on
  *   this thread, or in a progress thread (`.progress_thread` of ls_init_options).
  * - The backward pass communicates in the reverse of the start order, for any order of the waits.
@@ -825,15 +825,16 @@ LS_API ls_module *ls_pipeline(ls_module *model, ls_comm *comm, const ls_pipeline
  * - A statistic of the batch in the criterion, such as the mean of the targets, is a statistic of the micro-batch.
  * - The criterion must be a mean in which all samples count equally: ls_mean, or a loss with LS_LOSS_MEAN, or a sum of
  *   such terms. The last rank fails with LS_ERR_UNSUPPORTED for a sum over samples, also a divided one, a mean that
- *   excludes ignored targets, or a mean whose weights differ between micro-batches.
+ *   excludes different numbers of ignored targets, or a mean whose weights differ between micro-batches.
  *
  * All ranks fail with LS_ERR_SHAPE if input and target have different numbers of samples, or none. A rank fails with
  * LS_ERR_STATE if recording is off (ls_no_grad), or if the loss does not depend on the output.
  *
- * If a stage fails, the other stages fail with LS_ERR_MISMATCH and its message. If an argument was invalid or recording
- * was off, no stage has begun the step, and the pipeline stays usable. Otherwise, the pipeline rejects further steps
- * (with LS_ERR_STATE on the failed stages): a stage that had already finished the step fails in its next step. The
- * communicator stays usable.
+ * If a stage fails, the other stages fail with LS_ERR_MISMATCH and its message. If recording was off, if an argument
+ * was NULL or had a history, or if the numbers of samples were wrong, no stage has begun the step, and the pipeline
+ * stays usable. After any other failure, the pipeline rejects further steps (with LS_ERR_STATE on the failed stages),
+ * and the gradients are incomplete. A stage that had already finished the step fails in its next step. The communicator
+ * stays usable.
  */
 LS_API ls_status ls_pipeline_backward(ls_module *pipeline, ls_tensor *input, ls_tensor *target, ls_criterion criterion,
                                       void *user, double *loss) LS_WARN_UNUSED;

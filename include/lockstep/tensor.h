@@ -255,8 +255,8 @@ LS_API const char *ls_device_of(const ls_tensor *tensor);
 /**
  * Sets the default device of this thread. A new tensor is created on this device unless another tensor determines the
  * device. Examples are the tensors from ls_zeros and ls_from, the parameters of layers and the batches of loaders.
- * Initially, the default device is the value of LOCKSTEP_DEVICE, or "cpu" if LOCKSTEP_DEVICE is not set or empty. Fails
- * with
+ * Functions that read files return tensors on "cpu". Initially, the default device is the value of LOCKSTEP_DEVICE, or
+ * "cpu" if LOCKSTEP_DEVICE is not set or empty. Fails with
  * - LS_ERR_ARGUMENT if no device has this name,
  * - LS_ERR_UNSUPPORTED if the GPU plug-in cannot be loaded,
  * - LS_ERR_DEVICE if there is no usable GPU.

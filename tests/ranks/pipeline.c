@@ -519,7 +519,7 @@ static ls_status trap_backward(ls_tensor *parameter, void *user) {
     return spring("backward pass");
 }
 
-enum { TRAPS = 5, BATCHES = 4 };
+enum { TRAPS = 5, BATCHES = 4, SMALL = 8, LARGE = 8000 };
 
 /* A layer and a trap for each stage. */
 static ls_module *make_trapped(int stages) {
@@ -533,7 +533,8 @@ static ls_module *make_trapped(int stages) {
 
 /* Runs one step in which stage `failing` fails after some calls. All stages get the error, in this step or in the
  * next. */
-static ls_status fail_once(ls_comm *world, ls_pipeline_schedule schedule, int failing, bool backwards, int number) {
+static ls_status fail_once(ls_comm *world, ls_pipeline_schedule schedule, int failing, bool backwards, int number,
+                           int64_t samples) {
     static const int cut[] = {2, 4, 6, 8};
     const int rank = ls_comm_rank(world);
     char name[64];
@@ -546,7 +547,7 @@ static ls_status fail_once(ls_comm *world, ls_pipeline_schedule schedule, int fa
         LS_TRY(ls_add_grad_hook(ls_module_parameter(pipeline, 0), trap_backward, NULL));
     }
     passes = rank == failing ? number : -1;
-    ls_tensor *x = ls_ones(LS_SHAPE(8, IN), LS_F64);
+    ls_tensor *x = ls_ones(LS_SHAPE(samples, IN), LS_F64);
     double loss = 0;
     ls_status status = ls_pipeline_backward(pipeline, x, x, criterion, &factor, &loss);
     LS_CHECK(status == LS_OK ? backwards && rank > failing : rank == failing || status == LS_ERR_MISMATCH);
@@ -560,11 +561,16 @@ static ls_status fail_once(ls_comm *world, ls_pipeline_schedule schedule, int fa
     return LS_OK;
 }
 
+/* With large gradients, stage s + 1 sends a gradient when stage s accepts it (the rendezvous protocol). */
 static ls_status failures(ls_comm *world) {
     for (int failing = 0; failing < ls_comm_size(world); failing++) {
-        for (int number = 0; number < BATCHES; number++) {
+        for (int number = 0; number < 2 * BATCHES; number++) { /* of the passes: forward passes, and backward passes */
             for (int way = 0; way < 4; way++) {
-                LS_TRY(fail_once(world, way < 2 ? LS_PIPELINE_1F1B : LS_PIPELINE_GPIPE, failing, way % 2 == 1, number));
+                const bool backwards = way % 2 == 1;
+                const ls_pipeline_schedule schedule = way < 2 ? LS_PIPELINE_1F1B : LS_PIPELINE_GPIPE;
+                if (backwards || number < BATCHES) {
+                    LS_TRY(fail_once(world, schedule, failing, backwards, number, number % 2 == 0 ? LARGE : SMALL));
+                }
             }
         }
     }
