@@ -244,7 +244,7 @@ typedef struct ls_rate_finder_options {
 LS_API ls_callback *ls_rate_finder(const ls_rate_finder_options *options);
 /** Returns the rate at which the smoothed loss, as a function of the logarithm of the rate, falls most steeply. Ignores
  * the first tenth of the test. The result is the same on all ranks. Returns NAN before the test, if the trial has
- * skipped it, and if the smoothed loss falls around no step that has a step before and after it. */
+ * skipped it, and if the smoothed loss after a step is never lower than before the step. */
 LS_API double ls_rate_finder_suggestion(const ls_callback *callback);
 /** Returns the number of steps that the test has made. Returns 0 before the test, and if the trial has skipped it. */
 LS_API int64_t ls_rate_finder_count(const ls_callback *callback);

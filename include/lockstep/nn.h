@@ -360,7 +360,7 @@ typedef struct ls_module_hooks {
  * - ls_sequential does not fuse a module that has hooks with its neighbor.
  * - Hooks see the calls of this rank. In ls_data_parallel, these calls have this rank's samples (none if it skips), and
  *   gradients before averaging. In ls_pipeline, hooks see one call per micro-batch, and also the calls that time the
- * layers.
+ *   layers.
  */
 LS_API int ls_module_add_hooks(ls_module *module, const ls_module_hooks *hooks) LS_WARN_UNUSED;
 /**

@@ -125,7 +125,7 @@ LS_API ls_handle *ls_irecv(ls_comm *comm, ls_shape shape, ls_dtype dtype, int so
  * - The backward pass communicates in the reverse of the start order, for any order of the waits.
  * - Do not change the tensor before ls_handle_wait, which may otherwise fail with LS_ERR_STATE. It does not notice
  *   writes through ls_data without ls_mark_changed: the result is then undefined. Changes to another view of the same
- * tensor (ls_narrow) count as changes to the tensor, even if the views have no element in common.
+ *   tensor (ls_narrow) count as changes to the tensor, even if the views have no element in common.
  * - If the program calls ls_comm_free or ls_finalize before ls_handle_wait, ls_handle_wait fails on this rank, unless
  *   the elements have already arrived.
  */
@@ -446,8 +446,8 @@ typedef struct ls_data_parallel_options {
  *   samples calls ls_data_parallel_skip.
  * - A mean divides by the denominator of the global batch: elements, weights of targets, or targets that are not
  *   ignored. A sum is the sum over all ranks. Terms that depend only on the parameters count once, and so does a sum
- *   over samples that the program itself adds up over `comm` (ls_allreduce). If the loss is not a single mean, the
- *   ranks exchange a few numbers before the pass.
+ *   over samples that the program itself adds up with ls_allreduce over `comm`. All-reduce sums and means separately.
+ * If the loss is not a single mean, the ranks exchange a few numbers before the pass.
  * - A divisor that the program computes must be the global one: ls_batch.global_count, or ls_allreduce of this rank's
  *   count. The same applies to statistics that reach the loss as constants (ls_detach, ls_no_grad). In the first 100
  *   passes, rank 0 warns once about a divisor that equals a count of this rank, differs between ranks, or was computed
@@ -803,7 +803,7 @@ typedef struct ls_pipeline_options {
  * - The stage's layers keep their names in the model and their hooks. Hooks of the ls_sequential itself are removed.
  * - Each rank has its own optimizer for its stage.
  * - ls_forward returns the output of the whole model on every rank, without gradient, from rank 0's input. The inputs
- *   of the other ranks are ignored, and may be NULL. If rank 0's input is NULL because a call failed, all ranks fail.
+ *   of the other ranks are ignored, and may be NULL. If rank 0's input is NULL, all ranks fail.
  * - To combine with data parallelism, split the world with ls_comm_split, and call ls_sync_gradients over the ranks of
  *   the same stage after ls_pipeline_backward. The pipelines may have different numbers of samples.
  */

@@ -217,7 +217,7 @@ static bool is_combined_constant(const ls_tensor *input) {
  */
 static bool collects_sums(const ls_batch_loss *loss, const ls_node *node) {
     const uint8_t call = node->op->public_call, spread = spread_of(node->inputs[0]);
-    const bool equal = call == LS_PUBLIC_ALLREDUCE || call == LS_PUBLIC_ALLGATHER || call == LS_PUBLIC_BROADCAST;
+    const bool equal = call == LS_PUBLIC_ALLREDUCE || call == LS_PUBLIC_ALLGATHER;
     if (!equal || spread < LS_SPREAD_SUMS || loss->sums > 64) {
         return false;
     }

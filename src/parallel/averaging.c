@@ -19,8 +19,10 @@
  * no_sync. With P ranks, a loss that is one mean multiplied by a tensor that requires a gradient is scaled by P d_r /
  * D. Any other loss is scaled by P / R, where R is the number of ranks that have samples, so that terms of parameters
  * alone count once, even if they are parameters of other modules. In such a loss, the gradient of each mean is scaled
- * by R d_r / D, and the gradient of each sum by R. The plain average over ranks is then the gradient of a single
- * process. A loss that depends on neither the parameters nor the output of the module is not scaled.
+ * by R d_r / D, and the gradient of each sum by R. Sums in a loss that has one mean are not scaled, because the program
+ * exchanges them itself. A loss without a sum or a mean is scaled by P n_r / N, where n_r is the number of samples of
+ * rank r, and N their total. The plain average over ranks is then the gradient of a single process. A loss that depends
+ * on neither the parameters nor the output of the module is not scaled.
  *
  * If gradients are exchanged as 16-bit floats (reduce_dtype) or by PowerSGD, the tail is sent first, separately, in
  * f32. The average of w_r is then known before the gradients are encoded, and each rank scales its gradients by w_r
@@ -105,7 +107,8 @@ static bool agrees(void *user, const ls_batch_loss *loss) {
 /* Agrees on the scaling factors of a pass, and begins the pass. */
 static ls_status begin_agreed(ls_data_parallel_state *state, ls_batch_loss *loss) {
     LS_TRY(ls_agree_on_factors(state, loss, false));
-    return state->no_sync ? LS_OK : ls_overlap_begin(state, 1);
+    /* under no_sync, a pass only waits for the buckets of a failed pass */
+    return state->no_sync && !state->overlap.begun ? LS_OK : ls_overlap_begin(state, 1);
 }
 
 /* Ends a pass whose gradients stay on their ranks until a later pass averages them. */

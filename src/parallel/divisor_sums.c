@@ -85,7 +85,8 @@ void ls_divisor_sums_weigh(ls_data_parallel_state *state, ls_batch_loss *loss, i
     }
     double weight[LS_DIVISORS];
     for (int i = 0; i < count; i++) {
-        weight[i] = all->ranks * share_of_divisor(own->divisor[i], all->divisor[i]);
+        const bool is_exchanged = loss->only >= 0 && first + i != loss->only; /* the program exchanges the sum itself */
+        weight[i] = is_exchanged ? 1 : all->ranks * share_of_divisor(own->divisor[i], all->divisor[i]);
     }
     if (count > 0) {
         ls_batch_loss_weigh(loss, first, count, weight, is_over_ranks, state->comm);

@@ -196,12 +196,12 @@ void ls_overlap_capture(ls_data_parallel_state *state) {
 
 ls_status ls_overlap_begin(ls_data_parallel_state *state, double weight) {
     ls_overlap *overlap = &state->overlap;
-    if (!overlap->on || overlap->stale || (overlap->begun && !overlap->abandoned)) {
+    if (!overlap->on || (overlap->begun && !overlap->stale && !overlap->abandoned)) {
         return LS_OK;
     }
     if (overlap->begun) {
+        overlap->dirty = !have_arrived(state) || (overlap->stale && overlap->dirty);
         overlap->stale = true;
-        overlap->dirty = !have_arrived(state);
         mark_in_flight(state, false); /* the ranks fail together if the buckets have not arrived */
         return LS_OK;
     }
@@ -287,6 +287,7 @@ ls_status ls_overlap_recover(ls_data_parallel_state *state, const ls_tail *own) 
     LS_TRY(ls_tail_reduce(state));
     const ls_tail mean = ls_tail_read(state);
     (void)wait_for_all(state); /* ignores errors of the failed pass; after this, all ranks have sent their buckets */
+    mark_in_flight(state, false);
     overlap->stale = overlap->begun = overlap->abandoned = false;
     forget_order(state);
     state->told |= mean.stale != 1; /* all ranks fail here: no rank may notify the others again */

@@ -548,21 +548,33 @@ static ls_tensor *root_of_sum(const loss_case *c, const sample_batch *b) {
     return ls_sqrt(summed_over != NULL ? ls_allreduce(summed_over, sum, LS_SUM) : sum);
 }
 
+/* A mean that is computed first, and the root of several sums that are exchanged together, as in a Dice loss. */
+static ls_tensor *mean_and_root(const loss_case *c, const sample_batch *b) {
+    (void)c;
+    ls_tensor *difference = loss_difference(b);
+    ls_tensor *mean = ls_mean(difference);
+    ls_tensor *sums = ls_add(ls_sum(difference), ls_sum(ls_square(difference)));
+    return ls_add(mean, ls_sqrt(summed_over != NULL ? ls_allreduce(summed_over, sums, LS_SUM) : sums));
+}
+
 /* The program itself adds up the sums of the ranks, whose shares differ: the sum of all ranks counts once. */
 static ls_status sums_by_allreduce(ls_comm *world) {
-    static const loss_case root = {.name = "root of an all-reduced sum", .make = root_of_sum};
-    pair p;
-    LS_TRY(begin(&p, world, make_model, LS_F32));
-    ls_status backward = LS_OK;
-    LS_TRY(run_pass(&p.alone, &root, UNEVEN, 0, &backward));
-    LS_TRY(backward);
-    summed_over = world;
-    const ls_status status = run_pass(&p.all, &root, UNEVEN, 0, &backward);
-    summed_over = NULL;
-    LS_TRY(status);
-    LS_TRY(backward);
-    LS_TRY(compare_gradients(p.all.model, p.alone.model, root.name));
-    end(&p);
+    static const loss_case cases[] = {{.name = "root of an all-reduced sum", .make = root_of_sum},
+                                      {.name = "mean and root of all-reduced sums", .make = mean_and_root}};
+    for (int i = 0; i < 2; i++) {
+        pair p;
+        LS_TRY(begin(&p, world, make_model, LS_F32));
+        ls_status backward = LS_OK;
+        LS_TRY(run_pass(&p.alone, &cases[i], UNEVEN, 0, &backward));
+        LS_TRY(backward);
+        summed_over = world;
+        const ls_status status = run_pass(&p.all, &cases[i], UNEVEN, 0, &backward);
+        summed_over = NULL;
+        LS_TRY(status);
+        LS_TRY(backward);
+        LS_TRY(compare_gradients(p.all.model, p.alone.model, cases[i].name));
+        end(&p);
+    }
     return LS_OK;
 }
 

@@ -141,9 +141,46 @@ static ls_status refused_in_flight(ls_comm *world) {
     return LS_OK;
 }
 
+typedef enum after_failure_kind { NOTHING, SECOND_FAILURE, NO_SYNC, KINDS } after_failure_kind;
+
+/* After a failed step with buckets in flight, and after another failure or a pass under no_sync, training goes on. */
+static ls_status recovers(ls_comm *world, after_failure_kind kind) {
+    const ls_data_parallel_options options = {.overlap = LS_OVERLAP_ON, .bucket_bytes = 1};
+    const bool leaves = ls_comm_rank(world) == 0 && ls_comm_size(world) > 1;
+    ls_module *models[2];
+    ls_seed(SEED);
+    for (int i = 0; i < 2; i++) {
+        models[i] = ls_data_parallel(ls_nn_linear_with(INPUTS, WIDTH, &f64), world, &options);
+        LS_CHECK(models[i] != NULL);
+    }
+    ls_status status = LS_OK;
+    for (int step = 0; step < 8; step++) {
+        LS_TRY(ls_data_parallel_no_sync(models[1], kind == NO_SYNC && step == 3));
+        ls_scope *scope = ls_scope_begin();
+        const bool fails = step == 2 || (kind == SECOND_FAILURE && step == 3);
+        /* after the failures, with the second module alone */
+        ls_tensor *x = rows(step, ls_comm_rank(world), 3);
+        status = step < 4 ? run_both(world, models, step, leaves && fails)
+                          : ls_backward(mean_square(ls_forward(models[1], x)));
+        LS_CHECK(step > 1 || status == LS_OK);
+        LS_CHECK(step != 2 || (status != LS_OK) == (ls_comm_size(world) > 1));
+        (void)!ls_scope_end(scope);
+        ls_module_zero_grad(models[0]);
+        ls_module_zero_grad(models[1]);
+        LS_TRY(ls_comm_barrier(world, NULL));
+    }
+    LS_TRY(status);
+    ls_module_free(models[0]);
+    ls_module_free(models[1]);
+    return LS_OK;
+}
+
 ls_status rank_test(ls_comm *world) {
     LS_TRY(of_another_module(world));
     LS_TRY(after_failure(world));
     LS_TRY(refused_in_flight(world));
+    for (after_failure_kind kind = NOTHING; kind < KINDS; kind++) {
+        LS_TRY(recovers(world, kind));
+    }
     return ls_comm_barrier(world, NULL);
 }

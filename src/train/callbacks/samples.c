@@ -67,10 +67,11 @@ void ls_partners_free(ls_partners *self) {
 ls_status ls_check_rows(const ls_trial_state *state, const char *call) {
     return ls_size(state->input, 0) == state->count
                ? LS_OK
-               : ls_fail(LS_ERR_SHAPE,
-                         "%s: inputs are %s, but the batch has %lld samples: ls_manifold_mixup must come after the "
-                         "other callbacks that change inputs",
-                         call, LS_SHAPE_TEXT(state->input), (long long)state->count);
+               : ls_fail(
+                     LS_ERR_SHAPE,
+                     "%s: inputs are %s, but the batch has %lld samples; if the trial has ls_manifold_mixup, it must "
+                     "come after the other callbacks that change inputs",
+                     call, LS_SHAPE_TEXT(state->input), (long long)state->count);
 }
 
 ls_status ls_check_inputs(const ls_trial_state *state, const char *call) {

@@ -5,6 +5,7 @@
 
 #include "comm/public_call.h"
 #include "data/loader.h"
+#include "parallel/data_parallel.h"
 #include "train/agree.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/progress.h"
@@ -109,7 +110,9 @@ static ls_status load_parts(ls_resumption *load) {
     LS_TRY(ls_path_join(path, load->folder, file));
     load->own = ls_safetensors_load(path);
     LS_TRY(load->own != NULL ? ls_checkpoint_split(load) : ls_error_status());
-    LS_TRY(load->joins ? ls_trial_agree_at_end(load->trial, LS_OK) : LS_OK); /* no rank changes its model on its own */
+    /* No rank changes its model on its own, or waits for a rank that has failed. */
+    const bool agrees = load->joins || ls_data_parallel_is_sharded(load->trial->state.model);
+    LS_TRY(agrees ? ls_trial_agree_at_end(load->trial, LS_OK) : LS_OK);
     return ls_checkpoint_set_contents(load);
 }
 

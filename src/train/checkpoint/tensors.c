@@ -132,7 +132,7 @@ static ls_status check_file(loading *own) {
 
 /*
  * Loads a model with sharded state: reads one tensor at a time, because the model may not fit into memory. All ranks
- * check everything before any rank changes its model.
+ * check names, shapes and options before any rank changes its model.
  */
 static ls_status load_sharded(ls_module *model, const char *call, const char *path, const ls_safetensors *file) {
     ls_comm *comm = ls_data_parallel_comm(model);
