@@ -143,7 +143,7 @@ static ls_status refused_in_flight(ls_comm *world) {
 
 typedef enum after_failure_kind { NOTHING, SECOND_FAILURE, NO_SYNC, KINDS } after_failure_kind;
 
-/* After a failed step with buckets in flight, and after another failure or a pass under no_sync, training goes on. */
+/* After a failed step with buckets in flight, and after another failure or a pass under no_sync, training continues. */
 static ls_status recovers(ls_comm *world, after_failure_kind kind) {
     const ls_data_parallel_options options = {.overlap = LS_OVERLAP_ON, .bucket_bytes = 1};
     const bool leaves = ls_comm_rank(world) == 0 && ls_comm_size(world) > 1;
