@@ -38,7 +38,7 @@ static void multiply_in_one_pass(const ls_gemm *gemm) {
  */
 static void multiply_long_row(const ls_gemm *gemm) {
     const int64_t next_row = gemm->transpose_b ? 1 : gemm->ldb, next_column = gemm->transpose_b ? gemm->ldb : 1;
-    float block[MOST_COLUMNS];
+    float block[MOST_COLUMNS] = {0};
     ls_gemm part = {.m = 1, .lda = gemm->lda, .ldb = gemm->ldb, .transpose_b = gemm->transpose_b, .c = block};
     for (int64_t j = 0; j < gemm->n; j += part.n) {
         part.n = gemm->n - j < MOST_COLUMNS ? gemm->n - j : MOST_COLUMNS;
