@@ -134,8 +134,10 @@ static ls_status refused_in_flight(ls_comm *world) {
         }
         ls_module_zero_grad(models[1]);
     }
+    ls_scope *scope = ls_scope_begin();
     LS_TRY(ls_backward(mean_square(weight)));
     LS_TRY(has_penalty(weight));
+    LS_TRY(ls_scope_end(scope));
     ls_module_free(models[0]);
     ls_module_free(models[1]);
     return LS_OK;
