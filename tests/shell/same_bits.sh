@@ -194,6 +194,11 @@ kills=0
 for seed in $seeds; do
     check_kill "$seed"
 done
+# If the machine was slower while the rest was measured, all kills may come too late: kill right after a checkpoint.
+rest_ms=0
+for seed in $(shuf -i 1-32767 -n 20); do
+    [ "$kills" -gt 0 ] || [ -n "${LOCKSTEP_TEST_SEED:-}" ] || check_kill "$seed"
+done
 [ -n "${LOCKSTEP_TEST_SEED:-}" ] ||
     check "trainings were killed between their first checkpoint and their end" test "$kills" -gt 0
 
