@@ -96,7 +96,7 @@ static void note_findings(ls_backward_pass *pass, const ls_node *node, const ls_
             found->divides |= node->output->count == 1;
         }
     }
-    if (!node->sums_samples || node->collects || gradient->count != 1 || found->sums == LS_FOUND_SUMS) {
+    if (!node->sums_samples || node->collected || gradient->count != 1 || found->sums == LS_FOUND_SUMS) {
         return;
     }
     scaling s = {.number = 1};

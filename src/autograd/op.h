@@ -120,6 +120,7 @@ struct ls_op {
      */
     ls_status (*agree)(ls_node *node, ls_reach *reach);
     uint8_t public_call; /* ls_public_call of a collective, otherwise LS_PUBLIC_NONE */
+    bool equal_results;  /* a collective to which every rank brings an input, with the same result on all ranks */
     bool answers;        /* on a received message: `agree` only sends, or completes what it has started to send */
     uint8_t optional;    /* bit i: input i may be NULL */
     uint8_t reads[LS_NODE_INPUTS]; /* bit k of entry i: the gradient of input i needs the elements of input k; a pass
@@ -142,7 +143,9 @@ struct ls_node {
     bool sums_samples;
     bool divides;      /* a mean over samples with its own divisor */
     bool has_constant; /* an input without history was computed from this rank's samples */
-    bool collects;     /* a collective call on a sum over samples that has no divisor, or the node of its input */
+    bool plain;        /* computed from sums over samples without a divisor, and from no other sums or means */
+    bool collects;     /* a collective call with equal results (ls_op.equal_results) on plain sums */
+    bool collected;    /* the input of such a call */
     bool of_gradient;  /* copied from the call */
     uint8_t rounds_to; /* rounds_to of the call: an ls_dtype */
     bool depends;      /* gradients of the inputs depend on values that in turn depend on leaves */

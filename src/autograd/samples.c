@@ -4,7 +4,6 @@
 #include <stdio.h>
 
 #include "autograd/mixing_note.h"
-#include "comm/public_call.h"
 
 static uint8_t spread_of(const ls_tensor *tensor) {
     const ls_tape_link *link = tensor != NULL ? tensor->node : NULL;
@@ -165,10 +164,15 @@ static bool is_multiplied(const ls_node *node, int i) {
     return wanted;
 }
 
+static ls_node *node_of(const ls_tensor *input) {
+    return (ls_node *)(void *)input->node;
+}
+
 /* Returns the note for the result of an operation on sums. */
-static uint8_t follow_sums(ls_batch_loss *loss, const ls_node *node) {
+static uint8_t follow_sums(ls_batch_loss *loss, ls_node *node) {
     const ls_samples_call call = call_of(loss, node);
     uint8_t result = 0;
+    node->plain = true;
     for (int i = 0; i < node->input_count; i++) {
         const uint8_t spread = spread_of(node->inputs[i]);
         if (spread == LS_SPREAD_NONE) {
@@ -178,6 +182,7 @@ static uint8_t follow_sums(ls_batch_loss *loss, const ls_node *node) {
             return refuse(loss, node);
         }
         loss->multiplied |= is_multiplied(node, i);
+        node->plain &= node_of(node->inputs[i])->plain;
         result = result == 0 || result == spread ? spread : LS_SPREAD_SUMS;
     }
     return result;
@@ -185,8 +190,8 @@ static uint8_t follow_sums(ls_batch_loss *loss, const ls_node *node) {
 
 static uint8_t add_sum(ls_batch_loss *loss, ls_node *node, double divisor) {
     const int number = loss->sums++;
-    loss->plain |= isinf(divisor) && number < 64 ? (uint64_t)1 << number : 0;
     node->sums_samples = true;
+    node->plain = isinf(divisor);
     node->divides = !isinf(divisor);
     node->parameters.number[LS_NODE_WEIGHT] = loss->divisor = divisor;
     return (uint8_t)(number <= UINT8_MAX - LS_SPREAD_SUM ? LS_SPREAD_SUM + number : LS_SPREAD_SUMS);
@@ -211,24 +216,20 @@ static bool is_combined_constant(const ls_tensor *input) {
 }
 
 /*
- * Returns whether the node is a collective call on sums without a divisor, with the same result on all ranks. Such a
- * sum is scaled by the number of ranks, because the ranks average its gradient. If the program itself combines the sums
- * of the ranks, the scaling must be undone: the ranks then compute with the same values as a single process.
+ * Marks a collective call with equal results, and its input, if the input is plain sums. Such a sum is scaled by the
+ * number of ranks, because the ranks average its gradient. If the program itself combines the sums of the ranks, the
+ * scaling must be undone: the ranks then compute with the same values as a single process.
  */
-static bool collects_sums(const ls_batch_loss *loss, const ls_node *node) {
-    const uint8_t call = node->op->public_call, spread = spread_of(node->inputs[0]);
-    const bool equal = call == LS_PUBLIC_ALLREDUCE || call == LS_PUBLIC_ALLGATHER;
-    if (!equal || spread < LS_SPREAD_SUMS || loss->sums > 64) {
-        return false;
-    }
-    const uint64_t all = loss->sums < 64 ? ((uint64_t)1 << loss->sums) - 1 : UINT64_MAX;
-    return spread == LS_SPREAD_SUMS ? loss->plain == all : (loss->plain >> (spread - LS_SPREAD_SUM) & 1U) != 0;
+static void mark_collected(ls_node *node) {
+    ls_node *input = node_of(node->inputs[0]);
+    node->collects = input->plain;
+    input->collected |= node->collects;
 }
 
 static uint8_t follow(ls_batch_loss *loss, ls_node *node) {
     unsigned inputs = 0;
     bool constant = false;
-    node->sums_samples = node->weighed = node->has_constant = node->collects = false;
+    node->sums_samples = node->weighed = node->has_constant = node->plain = node->collects = node->collected = false;
     if (node->samples_of != NULL) {
         loss->begun = true;
         loss->single = node->output->ndim > 0 && node->output->size[0] == 1;
@@ -246,9 +247,8 @@ static uint8_t follow(ls_batch_loss *loss, ls_node *node) {
                                                 : SUMS;
     }
     if (inputs == 0 || node->op->communicates) { /* the program decides what the ranks exchange */
-        node->collects = inputs == SUMS && collects_sums(loss, node);
-        if (node->collects) {
-            ((ls_node *)(void *)node->inputs[0]->node)->collects = true;
+        if (inputs == SUMS && node->op->equal_results) {
+            mark_collected(node);
         }
         return LS_SPREAD_NONE;
     }
@@ -295,7 +295,7 @@ typedef struct search {
 
 static void visit_sum(void *user, ls_node *node) {
     search *s = user;
-    if (node->collects && node->op->communicates && s->plain != 0 && s->is_over_ranks(node, s->ranks)) {
+    if (node->collects && s->plain != 0 && s->is_over_ranks(node, s->ranks)) {
         node->weighed = s->plain != 1;
         node->parameters.number[LS_NODE_WEIGHT] = 1 / s->plain;
     }

@@ -35,7 +35,6 @@ struct ls_batch_loss {
     bool single;      /* this rank has one sample there */
     int sums;         /* number of nodes that sum over samples, numbered in the order of the tapes */
     int earlier;      /* number of these nodes in other segments, which come first */
-    uint64_t plain;   /* bit i: sum number i, below 64, has no divisor */
     bool irregular;   /* one scaling factor for the whole gradient is not enough: the ranks must agree on one factor per
                          sum */
     bool weighed;     /* the sums and the loss have their scaling factors */

@@ -135,6 +135,7 @@ static const ls_collective gather = {.op = {.name = "ls_gather",
 
 static const ls_collective allgather = {.op = {.name = "ls_allgather",
                                                .public_call = LS_PUBLIC_ALLGATHER,
+                                               .equal_results = true,
                                                .shape = ls_allgather_shape,
                                                .forward = ls_allgather_forward,
                                                .backward = allgather_backward,

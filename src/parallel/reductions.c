@@ -404,6 +404,7 @@ static ls_status reduce_scatter_backward(ls_node *node, ls_tensor *gradient) {
 
 static const ls_collective allreduce = {.op = {.name = "ls_allreduce",
                                                .public_call = LS_PUBLIC_ALLREDUCE,
+                                               .equal_results = true,
                                                .shape = ls_allreduce_shape,
                                                .forward = ls_allreduce_forward,
                                                .backward = ls_allreduce_backward,

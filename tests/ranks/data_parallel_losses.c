@@ -557,11 +557,18 @@ static ls_tensor *mean_and_root(const loss_case *c, const sample_batch *b) {
     return ls_add(mean, ls_sqrt(summed_over != NULL ? ls_allreduce(summed_over, sums, LS_SUM) : sums));
 }
 
+/* The same with another mean, so that the loss has several means. */
+static ls_tensor *means_and_root(const loss_case *c, const sample_batch *b) {
+    ls_tensor *loss = mean_and_root(c, b);
+    return ls_add(ls_mean(ls_square(ls_narrow(loss_difference(b), 1, 0, 1))), loss);
+}
+
 /* The program itself adds up the sums of the ranks, whose shares differ: the sum of all ranks counts once. */
 static ls_status sums_by_allreduce(ls_comm *world) {
     static const loss_case cases[] = {{.name = "root of an all-reduced sum", .make = root_of_sum},
-                                      {.name = "mean and root of all-reduced sums", .make = mean_and_root}};
-    for (int i = 0; i < 2; i++) {
+                                      {.name = "mean and root of all-reduced sums", .make = mean_and_root},
+                                      {.name = "two means and root of all-reduced sums", .make = means_and_root}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         pair p;
         LS_TRY(begin(&p, world, make_model, LS_F32));
         ls_status backward = LS_OK;
