@@ -1,6 +1,7 @@
 /* Attention layers: multi-head attention, learned positions, and the Transformer block. */
 
 #include "autograd/ops/attention.h"
+#include "base/option.h"
 #include "nn/module.h"
 
 /* ---- multi-head attention ---------------------------------------------------------------------------------------- */
@@ -250,17 +251,18 @@ static void add_layers(ls_module *module, int64_t width, int64_t heads, const ls
     const int64_t hidden = options->hidden != 0 ? options->hidden : 4 * width;
     const ls_dtype dtype = options->attention.dtype;
     const bool no_bias = options->attention.no_bias;
+    const double dropout = ls_option(options->dropout, 0);
     const ls_linear_options linear = {.dtype = dtype, .no_bias = no_bias};
     const ls_norm_options norm = {.dtype = dtype, .no_bias = no_bias, .epsilon = options->epsilon};
     state->attention =
         ls_module_add_child(module, "self_attn", ls_nn_multi_head_attention(width, heads, &options->attention));
     state->linear1 = ls_module_add_child(module, "linear1", ls_nn_linear_with(width, hidden, &linear));
-    state->dropout = ls_module_add_child(module, "dropout", ls_nn_dropout(options->dropout));
+    state->dropout = ls_module_add_child(module, "dropout", ls_nn_dropout(dropout));
     state->linear2 = ls_module_add_child(module, "linear2", ls_nn_linear_with(hidden, width, &linear));
     state->norm1 = ls_module_add_child(module, "norm1", ls_nn_layer_norm(LS_SHAPE(width), &norm));
     state->norm2 = ls_module_add_child(module, "norm2", ls_nn_layer_norm(LS_SHAPE(width), &norm));
-    state->dropout1 = ls_module_add_child(module, "dropout1", ls_nn_dropout(options->dropout));
-    state->dropout2 = ls_module_add_child(module, "dropout2", ls_nn_dropout(options->dropout));
+    state->dropout1 = ls_module_add_child(module, "dropout1", ls_nn_dropout(dropout));
+    state->dropout2 = ls_module_add_child(module, "dropout2", ls_nn_dropout(dropout));
 }
 
 ls_module *ls_nn_transformer_block(int64_t width, int64_t heads, const ls_transformer_options *options) {

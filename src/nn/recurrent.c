@@ -273,8 +273,9 @@ static ls_module *recurrent(const char *name, const ls_module_type *type, ls_rec
     for (int i = 0; i < state->layers * state->directions; i++) {
         add_direction(module, i / state->directions, i % state->directions, options);
     }
-    if (options->dropout > 0 && state->layers > 1) {
-        state->dropout = ls_module_add_child(module, "dropout", ls_nn_dropout(options->dropout));
+    const double dropout = ls_option(options->dropout, 0);
+    if (dropout > 0 && state->layers > 1) {
+        state->dropout = ls_module_add_child(module, "dropout", ls_nn_dropout(dropout));
     }
     return ls_module_finish(module);
 }

@@ -97,7 +97,11 @@ ls_status ls_ema_update(ls_ema *ema) {
 
 /* Before the first update, the averages are the current parameters. */
 static ls_status refresh(const char *call, const ls_ema *ema) {
-    return ema->updates == 0 && !ema->swapped ? ls_snapshot_take(call, &ema->averages) : LS_OK;
+    if (ema->updates > 0 || ema->swapped) {
+        return LS_OK;
+    }
+    ls_capture_refuse_here(call, LS_CAPTURE_STATE);
+    return ls_snapshot_take(call, &ema->averages);
 }
 
 ls_status ls_ema_swap(ls_ema *ema) {
@@ -112,6 +116,7 @@ ls_status ls_ema_swap(ls_ema *ema) {
 }
 
 ls_status ls_ema_put(ls_ema *ema) {
+    ls_capture_refuse_here("ls_ema_put", LS_CAPTURE_STATE);
     if (ema == NULL) {
         return ls_fail_missing("ls_ema_put: the averages");
     }

@@ -31,6 +31,7 @@ static double rate_of(const ls_schedule *schedule, double base) {
 static ls_status apply(const ls_schedule *schedule) {
     ls_optimizer *optimizer = schedule->optimizer;
     const char *call = schedule->type->name;
+    ls_capture_refuse_here(call, LS_CAPTURE_STATE);
     LS_TRY(ls_optimizer_check_here(call, optimizer));
     if (optimizer->group_count != schedule->group_count) {
         return ls_fail(LS_ERR_STATE,

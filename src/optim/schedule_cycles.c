@@ -130,6 +130,7 @@ static ls_status check_cyclic(const char *call, ls_cyclic_options *options) {
     options->steps_up = options->steps_up != 0 ? options->steps_up : 2000;
     options->steps_down = options->steps_down != 0 ? options->steps_down : options->steps_up;
     options->gamma = ls_option(options->gamma, 1);
+    options->max_learning_rate = ls_option(options->max_learning_rate, 0);
     if (options->heights > LS_CYCLES_SHRINKING) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: %d is not an ls_cycle_heights", call, (int)options->heights);
     }

@@ -47,6 +47,7 @@ static ls_status check_plateau(const char *call, ls_plateau_options *options) {
     options->factor = ls_option(options->factor, 0.1);
     options->threshold = ls_option(options->threshold, 1e-4);
     options->epsilon = ls_option(options->epsilon, 1e-8);
+    options->minimum = ls_option(options->minimum, 0);
     options->patience = options->no_patience ? 0 : options->patience != 0 ? options->patience : 10;
     LS_TRY(ls_option_within(call, "factor", options->factor, 0, nextafter(1, 0)));
     LS_TRY(ls_option_within(call, "threshold", options->threshold, 0, DBL_MAX));

@@ -67,6 +67,31 @@ static ls_tensor *read_rate(classifier *self, ls_tensor *loss) {
     return ls_optimizer_learning_rate(self->optimizer, 0) < 1e9 ? loss : NULL;
 }
 
+static ls_tensor *put_averages(classifier *self, ls_tensor *loss) {
+    ls_module *model = ls_nn_relu(); /* without parameters: changing parameters before ls_backward would be an error */
+    ls_ema *averages = ls_ema_new(model, 0.5);
+    const ls_status status = ls_ema_put(averages);
+    (void)self;
+    ls_ema_free(averages);
+    ls_module_free(model);
+    return status == LS_OK ? loss : NULL;
+}
+
+static ls_tensor *list_averages(classifier *self, ls_tensor *loss) {
+    const ls_named *tensors = NULL;
+    int count = 0;
+    ls_ema *averages = ls_ema_new(self->model, 0.5);
+    const ls_status status = ls_ema_state(averages, &tensors, &count);
+    ls_ema_free(averages);
+    return status == LS_OK ? loss : NULL;
+}
+
+static ls_tensor *start_schedule(classifier *self, ls_tensor *loss) {
+    ls_schedule *schedule = ls_schedule_linear(self->optimizer, 2, 0, 0);
+    ls_schedule_free(schedule);
+    return schedule != NULL ? loss : NULL;
+}
+
 static ls_tensor *end_graph(void *user) {
     ls_tensor *loss = user;
     return ls_backward(loss) == LS_OK ? ls_zeros(LS_SCALAR, LS_F32) : NULL;
@@ -96,6 +121,9 @@ SCOPED_TEST(test_steps_that_are_refused) {
         {communicate, "ls_allreduce communicates, which is not recorded"},
         {scale, "ls_grad_scaler_scale uses a scale that changes, which a replay does not notice"},
         {read_rate, "ls_optimizer_learning_rate returns a number that may change"},
+        {put_averages, "ls_ema_put changes state that a replay does not change"},
+        {list_averages, "ls_ema_state changes state that a replay does not change"},
+        {start_schedule, "ls_schedule_linear changes state that a replay does not change"},
         {sum_numbers, "a call on a communicator communicates, which is not recorded"},
     };
     ls_comm *comm = ls_init(NULL);

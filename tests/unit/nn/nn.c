@@ -360,6 +360,18 @@ SCOPED_TEST(test_norm_options_may_be_zero) {
     }
 }
 
+/* LS_ZERO as a dropout probability means no dropout: the layers draw no random numbers. */
+SCOPED_TEST(test_dropout_options_may_be_zero) {
+    ls_module *recurrent = ls_nn_rnn(3, 4, &(ls_recurrent_options){.layers = 2, .dropout = LS_ZERO});
+    ls_module *block = ls_nn_transformer_block(4, 2, &(ls_transformer_options){.dropout = LS_ZERO});
+    ls_seed(3);
+    assert_non_null(ls_forward(recurrent, ls_ones(LS_SHAPE(2, 5, 3), LS_F32)));
+    assert_non_null(ls_forward(block, ls_ones(LS_SHAPE(2, 5, 4), LS_F32)));
+    assert_int_equal(ls_random_get_state().stream, 0);
+    ls_module_free(recurrent);
+    ls_module_free(block);
+}
+
 /* Sequential's fused Linear and ReLU equal the separate layers, forward and backward. */
 TEST(test_sequential_fuses_without_changing_results) {
     ls_seed(4);
@@ -436,6 +448,7 @@ int main(void) {
         cmocka_unit_test(test_flatten_needs_two_axes),
         cmocka_unit_test(test_norm_options_are_checked),
         cmocka_unit_test(test_norm_options_may_be_zero),
+        cmocka_unit_test(test_dropout_options_may_be_zero),
         cmocka_unit_test(test_sequential_fuses_without_changing_results),
     };
     return cmocka_run_group_tests(tests, NULL, test_files_teardown);

@@ -333,6 +333,8 @@ TEST(test_without_parameters_the_loss_is_evaluated_once) {
     assert_int_equal(ls_optimizer_step_closure(optimizer, evaluate, self, &loss), LS_OK);
     assert_true(loss == 1 + 40 + 900);
     assert_int_equal(self->evaluations, 1);
+    expect_error(ls_optimizer_step_closure(optimizer, end_at_nan, self, NULL), LS_ERR_STATE, "the loss is nan");
+    assert_int_equal(ls_optimizer_last_step(optimizer).reason, LS_STOP_FAILED);
     problem_free(self, optimizer);
 }
 

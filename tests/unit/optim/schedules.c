@@ -155,6 +155,12 @@ TEST(test_plateau_after_warm_up) {
     assert_int_equal(ls_schedule_advance(schedule), LS_ERR_STATE);
     expect_message("ls_schedule_plateau needs a metric: call ls_schedule_advance_by");
     ls_schedule_free(schedule);
+
+    const ls_plateau_options to_zero = {.no_patience = true, .factor = LS_ZERO, .minimum = LS_ZERO};
+    schedule = ls_schedule_plateau(optimizer, &to_zero);
+    assert_int_equal(ls_schedule_advance_by(schedule, NAN), LS_OK);
+    assert_true(ls_optimizer_learning_rate(optimizer, 0) == 0);
+    ls_schedule_free(schedule);
     ls_optimizer_free(optimizer);
 }
 
@@ -320,6 +326,7 @@ TEST(test_wrong_options) {
     expect_none(ls_schedule_one_cycle(sgd, &(one){.steps = 5, .max_momentum = 1}), "max_momentum is 1");
     expect_none(ls_schedule_cyclic(sgd, NULL), "ls_schedule_cyclic: max_learning_rate is 0, but must be set");
     typedef ls_cyclic_options cyclic;
+    expect_none(ls_schedule_cyclic(sgd, &(cyclic){.max_learning_rate = LS_ZERO}), "max_learning_rate is 0");
     expect_none(ls_schedule_cyclic(sgd, &(cyclic){.max_learning_rate = 1, .steps_up = -1}), "steps_up is -1");
     expect_none(ls_schedule_cyclic(sgd, &(cyclic){.max_learning_rate = 1, .steps_down = -1}), "steps_down is -1");
     expect_none(ls_schedule_cyclic(sgd, &(cyclic){.max_learning_rate = 1, .gamma = 2}), "gamma is 2");
