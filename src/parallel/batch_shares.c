@@ -65,12 +65,28 @@ typedef struct captured_shares {
     ls_rank_inputs *own;
 } captured_shares;
 
-static ls_status replay_shares(void *object) {
-    const captured_shares *shares = object;
+/* Drops the gradients after a failed replay, so that no rank uses gradients that other ranks do not have. */
+static void forget_gradients(const ls_data_parallel_state *state) {
+    if (ls_module_list(state->model)) {
+        ls_data_parallel_forget_gradients(state);
+    }
+}
+
+static ls_status exchange_again(const captured_shares *shares) {
     ls_data_parallel_state *state = shares->state;
     ls_data_parallel_begin_replay(state, shares->own->samples);
     LS_TRY(ls_comm_check_open("ls_data_parallel", state->comm));
-    LS_TRY(ls_data_parallel_exchange(state, shares->own, shares->bytes));
+    return ls_data_parallel_exchange(state, shares->own, shares->bytes);
+}
+
+static ls_status replay_shares(void *object) {
+    const captured_shares *shares = object;
+    const ls_data_parallel_state *state = shares->state;
+    const ls_status status = exchange_again(shares);
+    if (status != LS_OK) {
+        forget_gradients(state);
+        return status;
+    }
     ls_capture_move_samples(shares->capture, state->part.first - shares->first);
     return LS_OK;
 }
@@ -81,6 +97,7 @@ static void notify_in_shares(void *object, bool begun) {
     (void)begun;
     ls_data_parallel_begin_replay(shares->state, LS_SHARE_FAILED);
     (void)ls_data_parallel_refuse_share(shares->state);
+    forget_gradients(shares->state);
 }
 
 ls_status ls_data_parallel_capture_shares(ls_data_parallel_state *state, ls_capture *capture) {
