@@ -44,16 +44,16 @@ extern "C" {
 LS_API const char *ls_version(void);
 
 /**
- * Selects the value zero for an option of type double whose default is selected by 0:
+ * Selects the value zero for an option of type double if 0 selects another default:
  *
  * ```c
  * ls_optimizer *without_momentum = ls_adam(model, &(ls_adam_options){.beta1 = LS_ZERO});
  * ```
  *
  * LS_ZERO is the smallest positive normal number of type double (DBL_MIN), so -ffast-math does not change it to 0. Only
- * assign LS_ZERO to options; do not compute with it. The library replaces exactly this value with zero. An option that
- * must be positive therefore rejects LS_ZERO. There is one exception: for timeouts and for the step of ls_gradcheck,
- * LS_ZERO selects the default.
+ * assign LS_ZERO to such options; do not compute with it. The library replaces exactly this value with zero. An option
+ * that must be positive therefore rejects LS_ZERO. There is one exception: for timeouts and for the step of
+ * ls_gradcheck, LS_ZERO selects the default.
  */
 #define LS_ZERO 2.2250738585072014e-308
 
@@ -124,8 +124,9 @@ typedef enum ls_log_level { LS_LOG_DEBUG = 0, LS_LOG_INFO, LS_LOG_WARNING, LS_LO
 
 /**
  * Receives one log line without the trailing newline. `rank` is the rank that ls_init, ls_run_threads or the first
- * ls_comm_from_mpi gave the thread, or -1 if the thread has no rank. The library never calls the sink from two threads
- * at the same time. The sink must not write log lines itself, and must not call ls_log_set_sink.
+ * ls_comm_from_mpi gave the thread (for a loader's own thread, its creator), or -1 if the thread has no rank. The
+ * library never calls the sink from two threads at the same time. The sink must not write log lines itself, and must
+ * not call ls_log_set_sink.
  */
 typedef void (*ls_log_sink)(ls_log_level level, int rank, const char *line, void *user);
 
@@ -240,8 +241,8 @@ LS_API double ls_clock_seconds(void);
 /**
  * Adds a span to the trace of this thread. The span starts at `began` (a time from ls_clock_ns) and ends now. Keeps at
  * most 47 bytes of the name. Does nothing, and costs almost nothing, on a thread that has not called ls_trace_start
- * (trace.h). A loader's own threads (`.threads`) have no trace: use `.threads = 0` to see spans of a transform. In the
- * function of a captured step, adds the span when the step is captured, but not in replays.
+ * (trace.h). A loader's own threads (`.threads`) have no trace: use `.threads = 0` to see spans of a transform. A
+ * replay adds no such span, unless it runs the function of the step (ls_step_is_captured).
  */
 LS_API void ls_trace_span(const char *name, uint64_t began);
 

@@ -56,7 +56,7 @@ typedef struct ls_module_type {
     void (*free_state)(ls_module *self); /**< frees the state's memory, except parameters and children; may be NULL */
     bool whole_batch; /**< promise that the forward function in training mode calls ls_batch_norm or ls_dropout
                          directly; in ls_data_parallel, ranks without samples then take part. Without the promise, such
-                         a forward pass fails with LS_ERR_MISMATCH if a rank has no samples (not with `.shards`, or
+                         a forward pass fails with LS_ERR_MISMATCH if a rank calls ls_data_parallel_skip (not with
                          `.zero` = 2 or 3) */
 } ls_module_type;
 
@@ -155,7 +155,7 @@ LS_API ls_status ls_forward_many(ls_module *module, ls_tensor *const *inputs, in
  * Fails with LS_ERR_STATE if the module was freed, and with LS_ERR_ARGUMENT if it is NULL without an earlier failure. A
  * call with one output fails with LS_ERR_STATE if the module leaves a scope open. A recorded call fails with
  * LS_ERR_UNSUPPORTED if it has several outputs, or if the module communicates (batch normalization on several ranks, or
- * with `.shards`). On one rank, the backward pass fails instead if the module calls collectives.
+ * with `.shards`). On one rank, the backward pass fails instead if the module calls ls_allreduce or similar operations.
  *
  * The backward pass fails with the status of a second run that fails, and
  * - with LS_ERR_STATE if an input, a parameter or a buffer was changed in place since the call (except running

@@ -222,8 +222,8 @@ typedef struct ls_conjugate_gradient_options {
 } ls_conjugate_gradient_options;
 
 /**
- * Returns an optimizer with one group of all parameters that `model` has at this time: add all layers first. Borrows
- * the model: free the optimizer first. If `model` is NULL, the optimizer has no group; add groups with
+ * Returns an optimizer with one group of all floating-point parameters that `model` has now: add all layers first.
+ * Borrows the model: free the optimizer first. If `model` is NULL, the optimizer has no group; add groups with
  * ls_optimizer_add_group before the first step, which otherwise fails with LS_ERR_STATE. `options` may be NULL. Returns
  * ownership to the caller, or NULL on failure, for example if an option is out of range or a parameter is bf16 or f16.
  */
@@ -316,12 +316,13 @@ LS_API ls_status ls_optimizer_step_closure(ls_optimizer *optimizer, ls_closure c
 
 /** Why ls_optimizer_step_closure stopped. */
 typedef enum ls_stop_reason {
-    LS_STOP_NONE = 0, /**< no step yet */
-    LS_STOP_FAILED,   /**< the step failed */
-    LS_STOP_ONE_STEP, /**< one step per call: all optimizers except ls_lbfgs and ls_conjugate_gradient */
-    LS_STOP_GRADIENT, /**< converged: no element of the gradient is larger than tolerance_gradient */
-    LS_STOP_CHANGE,   /**< converged: the last move changed the loss, or every parameter, by at most tolerance_change */
-    LS_STOP_DIRECTION,   /**< the loss falls along the direction with a slope of at most tolerance_change */
+    LS_STOP_NONE = 0,  /**< no step yet */
+    LS_STOP_FAILED,    /**< the step failed */
+    LS_STOP_ONE_STEP,  /**< one step per call: all optimizers except ls_lbfgs and ls_conjugate_gradient */
+    LS_STOP_GRADIENT,  /**< converged: no element of the gradient is larger than tolerance_gradient */
+    LS_STOP_CHANGE,    /**< converged: the last move changed every parameter by at most tolerance_change, or the loss by
+                          less */
+    LS_STOP_DIRECTION, /**< the loss rises along the direction, or falls with a slope below tolerance_change */
     LS_STOP_ITERATIONS,  /**< max_iterations directions were taken */
     LS_STOP_EVALUATIONS, /**< max_evaluations was reached */
 } ls_stop_reason;
@@ -533,7 +534,7 @@ LS_API ls_status ls_schedule_advance_by(ls_schedule *schedule, double metric) LS
  * Lists the state of the schedule as named tensors, to be saved with ls_optimizer_state. Returns borrowed pointers,
  * valid until the next ls_schedule_state, ls_schedule_set_state or ls_schedule_free. Names are PyTorch's: last_epoch
  * (i64, the number of steps) and base_lrs (f64, for each group). ls_schedule_plateau also has best (f64),
- * num_bad_epochs, cooldown_counter and reductions (i64).
+ * num_bad_epochs and cooldown_counter (i64), and its own name reductions (i64).
  */
 LS_API ls_status ls_schedule_state(ls_schedule *schedule, const ls_named **tensors, int *count) LS_WARN_UNUSED;
 /**
@@ -669,8 +670,8 @@ LS_API void ls_ema_free(ls_ema *ema);
  * is NaN, all elements become NaN. With an infinite `max_norm`, an infinite norm also makes all elements NaN.
  */
 LS_API ls_status ls_clip_grad_norm(ls_module *model, double max_norm, double *norm) LS_WARN_UNUSED;
-/** Clips every gradient element to [-limit, limit]. Fails with LS_ERR_ARGUMENT if `limit` is not positive, and with
- * LS_ERR_UNSUPPORTED if a gradient is bf16 or f16. */
+/** Clips every gradient element to [-limit, limit]; NaN stays NaN. Fails with LS_ERR_ARGUMENT if `limit` is not
+ * positive, and with LS_ERR_UNSUPPORTED if a gradient is bf16 or f16. */
 LS_API ls_status ls_clip_grad_value(ls_module *model, double limit) LS_WARN_UNUSED;
 
 #ifdef __cplusplus
