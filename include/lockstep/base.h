@@ -163,7 +163,8 @@ typedef struct ls_allocator {
 /**
  * Sets the allocator of Lockstep's objects and of tensors on the CPU in this process. NULL selects the allocator of the
  * C library. Copies `allocator`. Call this function before any other function of Lockstep, because the library frees
- * this memory with the current allocator. Error messages, shared memory, GPU memory and other libraries do not use it.
+ * this memory with the current allocator. Error messages, communicators, parameters and gradients that ranks shard
+ * (`.zero` = 2 or 3), shared memory, GPU memory and other libraries do not use it.
  */
 LS_API void ls_set_allocator(const ls_allocator *allocator);
 

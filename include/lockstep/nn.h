@@ -52,7 +52,7 @@ typedef struct ls_module_type {
                               int output_count);
     int inputs;        /**< number of inputs of forward_many; 0 allows any number, and each may be NULL */
     int outputs;       /**< number of outputs of forward_many; 0 allows any number */
-    uint64_t optional; /**< inputs that may be NULL, if `inputs` is not 0: bit i for input i, below 64 */
+    uint64_t optional; /**< inputs that may be NULL: bit i for input i, below 64 */
     void (*free_state)(ls_module *self); /**< frees the state's memory, except parameters and children; may be NULL */
     bool whole_batch; /**< promise that the forward function in training mode calls ls_batch_norm or ls_dropout
                          directly; in ls_data_parallel, ranks without samples then take part. Without the promise, such

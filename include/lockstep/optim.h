@@ -148,8 +148,8 @@ typedef enum ls_muon_rates {
  *
  * - For a model, group 0 gets the parameters [m, n], and group 1 gets all other parameters and uses ls_adamw.
  * - A group added with ls_optimizer_add_group uses ls_adamw if its parameters include no matrix, or if its options set
- *   `.adamw`. Set it for embeddings and the last layer, which train better with ls_adamw. A group with matrices and
- *   other parameters fails with LS_ERR_SHAPE.
+ *   `.adamw`. Set it for embeddings and the last layer, which train better with ls_adamw. Any other group must contain
+ *   only matrices (LS_ERR_SHAPE).
  * - Sharded parameters are rejected, as in ls_lamb, except in groups that use ls_adamw.
  * - A step takes 2 n m^2 + m^3 multiplications per iteration and matrix [m, n], where m is the smaller side; on the CPU
  *   in one thread. It needs memory for two such matrices and two matrices [m, m].
