@@ -274,9 +274,9 @@ ls_status ls_descend(ls_optimizer *optimizer, const ls_descent_options *options,
     if (!has_parameters(optimizer) && optimizer->comm == NULL) {
         optimizer->last_step.reason = LS_STOP_GRADIENT;
         LS_TRY(ls_optimizer_evaluate(optimizer, closure, user, first_loss));
-        return isfinite(*first_loss)
-                   ? LS_OK
-                   : ls_fail(LS_ERR_STATE, "%s: the loss is %g, but must be finite", optimizer->type->name, *first_loss);
+        return isfinite(*first_loss) ? LS_OK
+                                     : ls_fail(LS_ERR_STATE, "%s: the loss is %g, but must be finite",
+                                               optimizer->type->name, *first_loss);
     }
     const ls_status begun = begin_part(optimizer, options->searches);
     if (begun != LS_OK) { /* fails during the first evaluation of the other ranks */
