@@ -42,10 +42,14 @@ static ls_status mark_gradients(void *arguments) {
     return LS_OK;
 }
 
-/* Returns whether the leaf has what an exchange with the other ranks has settled, which may differ in each replay. */
+/*
+ * Returns whether the leaf has what an exchange with the other ranks has settled, which may differ in each replay. A
+ * shard's gradient is settled outside of the backward pass of its module.
+ */
 static bool is_settled(const captured_input *input) {
     const ls_leaf *leaf = input->tensor->leaf;
-    return input->settled && leaf->has_gradient == input->has_settled && leaf->given == input->given_settled;
+    return (leaf->shard && !leaf->open) ||
+           (input->settled && leaf->has_gradient == input->has_settled && leaf->given == input->given_settled);
 }
 
 void ls_step_record_marks(ls_step *step) {

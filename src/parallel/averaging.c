@@ -419,7 +419,7 @@ static void add_guard(ls_data_parallel_state *state, ls_capture *capture, bool a
 }
 
 void ls_data_parallel_capture(ls_data_parallel_state *state, ls_capture *capture) {
-    if (state->slices != NULL || ls_data_parallel_has_units(state) || state->no_sync || state->gathering) {
+    if (state->slices != NULL || state->no_sync || state->gathering) {
         ls_capture_refuse(capture, "ls_data_parallel", LS_CAPTURE_COMMUNICATES);
     }
     add_guard(state, capture, true);

@@ -326,14 +326,17 @@ static ls_status averages_in_buckets(ls_comm *world) {
     return LS_OK;
 }
 
-/* With .zero = 1, a replay of the optimizer's step shares the parameters. A single rank shards nothing, so the step is
- * captured in every stage. */
+/* A replay of the optimizer's step shares the parameters. From stage 2 on, replays average the gradients of each unit
+ * in the backward pass; in stage 3, they also gather its parameters. */
 static ls_status captures_zero(ls_comm *world) {
-    for (int zero = 1; zero <= (ls_comm_size(world) == 1 ? 3 : 1); zero++) {
+    for (int zero = 1; zero <= 3; zero++) {
         LS_TRY(compare(world, (run_plan){.parallel = {.zero = zero}}));
         LS_TRY(compare(world, (run_plan){.parallel = {.zero = zero, .overlap = LS_OVERLAP_ON, .bucket_bytes = 64}}));
         LS_TRY(compare(world, (run_plan){.parallel = {.zero = zero, .reduce_dtype = LS_BF16}, .smaller_at = 3}));
         LS_TRY(compare(world, (run_plan){.parallel = {.zero = zero}, .keeps = true}));
+        LS_TRY(compare(world, (run_plan){.parallel = {.zero = zero, .overlap = LS_OVERLAP_ON}, .keeps = true}));
+        LS_TRY(compare(world, (run_plan){.parallel = {.zero = zero}, .repeats = true, .recomputes = true}));
+        LS_TRY(compare(world, (run_plan){.parallel = {.zero = zero}, .weights = true, .sums = 2, .smaller_at = 5}));
     }
     return LS_OK;
 }
@@ -386,8 +389,13 @@ static ls_status tells_failures(ls_comm *world) {
     if (ls_comm_size(world) == 1) {
         return LS_OK;
     }
-    LS_TRY(compare(world, (run_plan){.spoiled_at = 3, .parallel = {.zero = 1}}));
-    LS_TRY(compare(world, (run_plan){.revoked_at = 5, .parallel = {.zero = 1}}));
+    for (int zero = 1; zero <= 3; zero++) {
+        LS_TRY(compare(world, (run_plan){.spoiled_at = 3, .parallel = {.zero = zero}}));
+        LS_TRY(compare(world, (run_plan){.spoiled_at = 3, .parallel = {.zero = zero, .overlap = LS_OVERLAP_ON}}));
+        if (zero < 3) { /* after a failure, stage 3 cannot gather the parameters for their hash */
+            LS_TRY(compare(world, (run_plan){.revoked_at = 5, .parallel = {.zero = zero}}));
+        }
+    }
     LS_TRY(compare(world, (run_plan){.revoked_at = 5, .drops = true}));
     LS_TRY(compare(world, (run_plan){.revoked_at = 5, .normalizes = true}));
     LS_TRY(compare(world, (run_plan){.revoked_at = 5}));
@@ -471,9 +479,6 @@ static ls_status is_refused(ls_comm *world, run_plan plan, const char *reason) {
 
 /* A step that is not captured runs on ranks that replay it, too. */
 static ls_status falls_back(ls_comm *world) {
-    for (int zero = 2; zero <= 3 && ls_comm_size(world) > 1; zero++) {
-        LS_TRY(compare(world, (run_plan){.falls_back = true, .parallel = {.zero = zero}}));
-    }
     return compare(world, (run_plan){.falls_back = true, .reduces = true});
 }
 
@@ -481,9 +486,6 @@ static ls_status refuses_other_communication(ls_comm *world) {
     LS_TRY(is_refused(world, (run_plan){.reduces = true}, "communicates, which is not recorded"));
     if (ls_comm_size(world) == 1) {
         return LS_OK;
-    }
-    for (int zero = 2; zero <= 3; zero++) {
-        LS_TRY(is_refused(world, (run_plan){.parallel = {.zero = zero}}, "uses a parameter that ranks share"));
     }
     return is_refused(world, (run_plan){.sums = 9}, "scales more than 8 sums or means over the samples");
 }
