@@ -250,9 +250,8 @@ LS_API void ls_module_zero_grad(ls_module *module);
 LS_API ls_status ls_module_set_requires_grad(ls_module *module, bool requires_grad) LS_WARN_UNUSED;
 /**
  * Returns a 64-bit FNV-1a hash of the bits of all parameters in order. Equal models have equal hashes. Returns 0 with
- * LS_ERR_STATE if, on several ranks, ls_outer_step has counted a step since the last outer step, and while this rank
- * has only a part of a parameter (.zero = 3 before ls_data_parallel_gather). Also returns 0 with an error if `module`
- * is NULL or was freed.
+ * LS_ERR_STATE if, on several ranks, ls_outer_step has counted a step since the last outer step, and with .zero = 3
+ * before ls_data_parallel_gather. Also returns 0 with an error if `module` is NULL or was freed.
  */
 LS_API uint64_t ls_module_hash(const ls_module *module);
 /**

@@ -316,13 +316,12 @@ LS_API ls_status ls_optimizer_step_closure(ls_optimizer *optimizer, ls_closure c
 
 /** Why ls_optimizer_step_closure stopped. */
 typedef enum ls_stop_reason {
-    LS_STOP_NONE = 0,  /**< no step yet */
-    LS_STOP_FAILED,    /**< the step failed */
-    LS_STOP_ONE_STEP,  /**< one step per call: all optimizers except ls_lbfgs and ls_conjugate_gradient */
-    LS_STOP_GRADIENT,  /**< converged: no element of the gradient is larger than tolerance_gradient */
-    LS_STOP_CHANGE,    /**< converged: the last move changed every parameter by at most tolerance_change, or the loss by
-                          less */
-    LS_STOP_DIRECTION, /**< the loss rises along the direction, or falls with a slope below tolerance_change */
+    LS_STOP_NONE = 0,    /**< no step yet */
+    LS_STOP_FAILED,      /**< the step failed */
+    LS_STOP_ONE_STEP,    /**< one step per call: all optimizers except ls_lbfgs and ls_conjugate_gradient */
+    LS_STOP_GRADIENT,    /**< converged: no element of the gradient is larger than tolerance_gradient */
+    LS_STOP_CHANGE,      /**< converged: the loss changed by less than tolerance_change, or no parameter by more */
+    LS_STOP_DIRECTION,   /**< the loss rises along the direction, or falls with a slope below tolerance_change */
     LS_STOP_ITERATIONS,  /**< max_iterations directions were taken */
     LS_STOP_EVALUATIONS, /**< max_evaluations was reached */
 } ls_stop_reason;
