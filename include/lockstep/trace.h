@@ -5,7 +5,7 @@
  * ```c
  * if (ls_trace_start() == LS_OK) {
  *     const uint64_t began = ls_clock_ns();
- *     ls_forward(model, x);
+ *     ls_release(ls_forward(model, x));
  *     ls_trace_span("forward", began);
  *     if (ls_trace_stop(world, "trace.json") != LS_OK) {
  *         printf("%s\n", ls_error_message());
