@@ -74,8 +74,8 @@ LS_API void ls_zero_grad(ls_tensor *tensor);
  * If the pass fails on a rank, the ranks of its data-parallel modules fail with LS_ERR_MISMATCH. So do ranks that still
  * wait for it in a collective on the tape, or for the gradient of a message to it. The error names the failed rank and
  * its error. Ranks that have only received messages from it get no error. If the failed rank has a data-parallel module
- * on its tape, ranks outside this module may get LS_ERR_TIMEOUT instead. After a data-parallel module, there are two
- * more errors:
+ * on its tape, ranks outside this module may get LS_ERR_TIMEOUT instead. After a data-parallel module on several ranks,
+ * there are two more errors:
  * - LS_ERR_MISMATCH if the pass detects that the losses of the ranks differ, or that only some ranks send the gradient
  *   of a parameter (ls_set_requires_grad),
  * - LS_ERR_UNSUPPORTED if the loss combines the samples of one rank in a way that is wrong on several ranks
@@ -202,7 +202,8 @@ typedef struct ls_custom_op {
     int saved;       /**< number of tensors in `saved` */
     bool by_sample;  /**< promise for data-parallel losses: the first axis of the outputs, and of each input with
                         samples, is the sample axis, and each result depends only on its own sample and on inputs
-                        without samples. Without this promise, such a loss rejects the operation on samples */
+                        without samples. Without this promise, such a loss on several ranks rejects the operation on
+                        samples */
     bool on_host; /**< the functions access elements on the host (ls_data_const, ls_data): they get copies on "cpu" of
                      tensors on other devices, and create tensors on "cpu"; results and gradients are copied to the
                      device */
