@@ -90,7 +90,7 @@ void ls_capture_operation(ls_capture *capture, const ls_op *op, ls_tensor *const
         return;
     }
     capture->operation = op->name;
-    if (op->communicates) {
+    if (op->communicates && !op->captures) {
         ls_capture_refuse(capture, op->name, LS_CAPTURE_COMMUNICATES);
     }
     for (int i = 0; i < input_count && ls_capture_records(capture); i++) {

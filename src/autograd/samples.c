@@ -188,9 +188,12 @@ static uint8_t follow_sums(ls_batch_loss *loss, ls_node *node) {
     return result;
 }
 
-static uint8_t add_sum(ls_batch_loss *loss, ls_node *node, double divisor) {
+static uint8_t add_sum(ls_batch_loss *loss, ls_node *node, const ls_samples_call *call) {
     const int number = loss->sums++;
+    const double divisor = call->divisor;
     node->sums_samples = true;
+    node->sum = number;
+    node->counted = call->counted;
     node->plain = isinf(divisor);
     node->divides = !isinf(divisor);
     node->parameters.number[LS_NODE_WEIGHT] = loss->divisor = divisor;
@@ -204,7 +207,7 @@ static uint8_t follow_samples(ls_batch_loss *loss, ls_node *node) {
     case LS_SAMPLES_KEPT:
         return spread;
     case LS_SAMPLES_SUMMED:
-        return add_sum(loss, node, call.divisor);
+        return add_sum(loss, node, &call);
     default:
         return refuse(loss, node);
     }
@@ -287,6 +290,7 @@ typedef struct search {
     int count;
     int number; /* index of the next sum */
     double *divisors;
+    const ls_tensor **counted;
     const double *weights;
     double plain; /* the scaling factor of sums without a divisor; 0 if none was visited */
     ls_node_filter *is_over_ranks;
@@ -310,13 +314,25 @@ static void visit_sum(void *user, ls_node *node) {
         s->divisors[i] = node->parameters.number[LS_NODE_WEIGHT];
     } else {
         s->plain = node->divides ? s->plain : s->weights[i];
-        node->weighed = s->weights[i] != 1;
+        node->weighed = s->weights[i] != 1 || ls_thread_present->capture != NULL; /* a replay may change the factor */
         node->parameters.number[LS_NODE_WEIGHT] = s->weights[i];
     }
 }
 
 void ls_batch_loss_divisors(const ls_batch_loss *loss, int first, int count, double *divisors) {
     visit(loss->innermost, visit_sum, &(search){.first = first, .count = count, .divisors = divisors});
+}
+
+static void visit_counted(void *user, ls_node *node) {
+    search *s = user;
+    const int i = node->sums_samples ? s->number++ : s->count;
+    if (i < s->count) {
+        s->counted[i] = node->counted;
+    }
+}
+
+void ls_batch_loss_counted(const ls_batch_loss *loss, int count, const ls_tensor **counted) {
+    visit(loss->innermost, visit_counted, &(search){.count = count, .counted = counted});
 }
 
 void ls_batch_loss_weigh(const ls_batch_loss *loss, int first, int count, const double *weights,
@@ -334,7 +350,7 @@ void ls_samples_trace(ls_batch_loss *loss, ls_scope *innermost, const ls_tensor 
     if (has_samples(spread)) {
         loss->by_samples = !seeded;
         if (seeded) { /* a single process would start with the gradients of all ranks */
-            (void)add_sum(loss, (ls_node *)(void *)output->node, INFINITY);
+            (void)add_sum(loss, (ls_node *)(void *)output->node, &(ls_samples_call){.divisor = INFINITY});
             loss->irregular = true;
         }
     } else if (spread == LS_SPREAD_SUMS) {
