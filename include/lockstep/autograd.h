@@ -60,8 +60,8 @@ LS_API ls_tensor *ls_grad(const ls_tensor *tensor);
 LS_API void ls_zero_grad(ls_tensor *tensor);
 
 /**
- * Adds the gradient of `loss` (one floating-point number) to the gradients of the leaves that require a gradient and
- * that it depends on. Consumes the part of the tape that leads to `loss`. Fails with
+ * Adds the gradient of `loss` (one floating-point number) to the gradients of the leaves that `loss` depends on and
+ * that require a gradient. Consumes the part of the tape that leads to `loss`. Fails with
  * - LS_ERR_SHAPE if `loss` does not have exactly one element,
  * - LS_ERR_ARGUMENT if `loss` has an integer type or bool, or is NULL without an earlier failure,
  * - LS_ERR_STATE if `loss` depends on no such leaf (unless a communication operation is on the tape), if its tape was
@@ -72,10 +72,10 @@ LS_API void ls_zero_grad(ls_tensor *tensor);
  * If a data-parallel module (ls_data_parallel) or a communication operation of parallel.h is on the tape, the call is
  * collective. Every rank must then call ls_backward, even if its `loss` is NULL because an earlier operation failed.
  * If the pass fails on a rank, the ranks of its data-parallel modules fail with LS_ERR_MISMATCH. So do ranks that still
- * wait for it in a collective on the tape, or for the gradient of a message to it. The error names the failed rank and
- * its error. Ranks that have only received messages from it get no error. If the failed rank has a data-parallel module
- * on its tape, ranks outside this module may get LS_ERR_TIMEOUT instead. After a data-parallel module on several ranks,
- * there are two more errors:
+ * wait for the failed rank in a collective on the tape, or for the gradient of a message that they have sent to it. The
+ * error names the failed rank and its error. Ranks that have only received messages from it get no error. If the failed
+ * rank has a data-parallel module on its tape, ranks outside this module may get LS_ERR_TIMEOUT instead. After a
+ * data-parallel module on several ranks, there are two more errors:
  * - LS_ERR_MISMATCH if the pass detects that the losses of the ranks differ, or that only some ranks send the gradient
  *   of a parameter (ls_set_requires_grad),
  * - LS_ERR_UNSUPPORTED if the loss combines the samples of one rank in a way that is wrong on several ranks
@@ -633,8 +633,8 @@ LS_API ls_tensor *ls_log_softmax(ls_tensor *x, int axis);
 LS_API ls_tensor *ls_dropout(ls_tensor *x, double p);
 /**
  * Returns (x - mean) / sqrt(var + epsilon) * weight + bias over the last `axes` axes, with x's shape (Ba et al., arXiv
- * 1607.06450). Weight and bias have the sizes of these axes and x's dtype. Either may be NULL. If `axes` is 0, they
- * determine the number of axes. `epsilon` must not be negative.
+ * 1607.06450). Weight and bias have the sizes of these axes and x's dtype. Either may be NULL. If `axes` is 0, weight
+ * or bias determines the number of axes. `epsilon` must not be negative.
  */
 LS_API ls_tensor *ls_layer_norm(ls_tensor *x, int axes, ls_tensor *weight, ls_tensor *bias, double epsilon);
 /**
