@@ -148,6 +148,7 @@ struct ls_node {
     bool divides;      /* a mean over samples with its own divisor */
     bool has_constant; /* an input without history was computed from this rank's samples */
     bool plain;        /* computed from sums over samples without a divisor, and from no other sums or means */
+    bool mixed;        /* computed from such sums and from means */
     bool collects;     /* a collective call with equal results (ls_op.equal_results) on plain sums */
     bool collected;    /* the input of such a call */
     bool of_gradient;  /* copied from the call */

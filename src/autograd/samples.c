@@ -172,6 +172,7 @@ static ls_node *node_of(const ls_tensor *input) {
 static uint8_t follow_sums(ls_batch_loss *loss, ls_node *node) {
     const ls_samples_call call = call_of(loss, node);
     uint8_t result = 0;
+    bool sums = false;
     node->plain = true;
     for (int i = 0; i < node->input_count; i++) {
         const uint8_t spread = spread_of(node->inputs[i]);
@@ -182,9 +183,12 @@ static uint8_t follow_sums(ls_batch_loss *loss, ls_node *node) {
             return refuse(loss, node);
         }
         loss->multiplied |= is_multiplied(node, i);
-        node->plain &= node_of(node->inputs[i])->plain;
+        const ls_node *input = node_of(node->inputs[i]);
+        sums |= input->plain || input->mixed;
+        node->plain &= input->plain;
         result = result == 0 || result == spread ? spread : LS_SPREAD_SUMS;
     }
+    node->mixed = sums && !node->plain;
     return result;
 }
 
@@ -232,7 +236,8 @@ static void mark_collected(ls_node *node) {
 static uint8_t follow(ls_batch_loss *loss, ls_node *node) {
     unsigned inputs = 0;
     bool constant = false;
-    node->sums_samples = node->weighed = node->has_constant = node->plain = node->collects = node->collected = false;
+    node->sums_samples = node->weighed = node->has_constant = false;
+    node->plain = node->mixed = node->collects = node->collected = false;
     if (node->samples_of != NULL) {
         loss->begun = true;
         loss->single = node->output->ndim > 0 && node->output->size[0] == 1;
@@ -251,6 +256,9 @@ static uint8_t follow(ls_batch_loss *loss, ls_node *node) {
     }
     if (inputs == 0 || node->op->communicates) { /* the program decides what the ranks exchange */
         if (inputs == SUMS && node->op->equal_results) {
+            if (node_of(node->inputs[0])->mixed) {
+                return refuse(loss, node);
+            }
             mark_collected(node);
         }
         return LS_SPREAD_NONE;
@@ -439,6 +447,12 @@ double ls_batch_loss_divisor(const ls_batch_loss *loss, int64_t samples) {
 }
 
 ls_status ls_batch_loss_check(const ls_batch_loss *loss) {
+    if (loss->refused != NULL && loss->refused->op->communicates) {
+        return ls_fail(LS_ERR_UNSUPPORTED,
+                       "ls_backward: %s gets sums and means over the samples of a data-parallel module's output in one "
+                       "tensor, which data parallelism scales differently: call it separately for sums and for means",
+                       loss->refused->op->name);
+    }
     if (loss->refused != NULL) {
         return ls_samples_refuse("ls_backward", loss->refused->op->name, loss->refused_axis);
     }

@@ -429,13 +429,24 @@ static ls_tensor *product_of_means(const loss_case *c, const sample_batch *b) {
     return ls_mul(ls_mean(b->output), ls_mean(loss_difference(b)));
 }
 
+/* The ranks whose sums a loss adds up; NULL for the process with the global batch. */
+static _Thread_local ls_comm *summed_over;
+
+/* The mean needs another scaling factor than the sum. */
+static ls_tensor *mixed_sums(const loss_case *c, const sample_batch *b) {
+    (void)c;
+    ls_tensor *difference = loss_difference(b);
+    return ls_allreduce(summed_over, ls_add(ls_sum(difference), ls_mul(ls_mean(difference), 2)), LS_SUM);
+}
+
 static ls_status refusals(ls_comm *world) {
     static const loss_case cases[] = {
-        {.name = "ls_sqrt", .make = root_of_mean},   {.name = "ls_max", .make = worst},
-        {.name = "ls_matmul", .make = contrast},     {.name = "ls_softmax", .make = softmax_over_samples},
-        {.name = "ls_sub", .make = centered},        {.name = "ls_select", .make = one_sample},
-        {.name = "ls_mul", .make = product_of_means}};
+        {.name = "ls_sqrt", .make = root_of_mean},    {.name = "ls_max", .make = worst},
+        {.name = "ls_matmul", .make = contrast},      {.name = "ls_softmax", .make = softmax_over_samples},
+        {.name = "ls_sub", .make = centered},         {.name = "ls_select", .make = one_sample},
+        {.name = "ls_mul", .make = product_of_means}, {.name = "ls_allreduce", .make = mixed_sums}};
     pair p;
+    summed_over = world;
     LS_TRY(begin(&p, world, make_model, LS_F32));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         ls_status backward = LS_OK;
@@ -449,6 +460,7 @@ static ls_status refusals(ls_comm *world) {
         LS_EXPECT_MESSAGE(name);
         LS_EXPECT_MESSAGE("ls_allreduce");
     }
+    summed_over = NULL;
     end(&p);
     return LS_OK;
 }
@@ -538,9 +550,6 @@ static ls_status missing_losses(ls_comm *world) {
     end(&p);
     return LS_OK;
 }
-
-/* The ranks whose sums `root_of_sum` adds up; NULL for the process with the global batch. */
-static _Thread_local ls_comm *summed_over;
 
 static ls_tensor *root_of_sum(const loss_case *c, const sample_batch *b) {
     (void)c;

@@ -419,6 +419,10 @@ static ls_status check_channels(const batch_norm *norm) {
         if (i < 2 && !part->contiguous) {
             return ls_fail(LS_ERR_SHAPE, "ls_batch_norm: %s is changed in place and must be contiguous", names[i]);
         }
+        if (ls_tensor_device(part) != ls_tensor_device(norm->x)) {
+            return ls_fail(LS_ERR_ARGUMENT, "ls_batch_norm: %s is on %s, but x is on %s", names[i],
+                           ls_tensor_device(part)->name, ls_tensor_device(norm->x)->name);
+        }
     }
     return LS_OK;
 }

@@ -14,10 +14,11 @@ typedef struct ls_norm_gradients {
     ls_tensor *dx, *weight, *bias;
 } ls_norm_gradients;
 
-/* Computes the gradients from a dense gradient `g` of the output. Adds to those of weight and bias, which are zeros. */
+/* Computes the gradients from a dense gradient `g` of the output. Adds to the gradients of weight and bias, which begin
+ * as zeros. */
 typedef ls_status (*ls_norm_rule)(const ls_node *node, const ls_tensor *g, const ls_norm_gradients *d);
 
-/* The backward rule of a norm: calls `rule`, and gives its results to the inputs. */
+/* The backward rule of a norm: calls `rule`, and passes its results to the inputs. */
 ls_status ls_norm_backward(ls_node *node, ls_tensor *gradient, ls_norm_rule rule);
 
 #endif
