@@ -258,7 +258,7 @@ static ls_status stop_in_epoch(ls_trial_state *state, void *user) {
     return state->epoch == 1 && state->batch == 1 && raise(SIGTERM) != 0 ? LS_ERR_STATE : LS_OK;
 }
 
-/* After a signal within an epoch, the trial keeps the numbers of this epoch, but a replay has those of the history. */
+/* After a signal within an epoch, the trial keeps the numbers of this epoch. A replay uses the history. */
 TEST(test_replay_after_a_signal) {
     setting s = make_setting();
     journal log = {.text = ""};
