@@ -279,6 +279,34 @@ TEST(test_replay_after_a_signal) {
     free_setting(&s);
 }
 
+static ls_status recall_before_training(ls_trial_state *state, void *user) {
+    if (state->epoch == 1) {
+        *(double *)user = ls_trial_metric(state->trial, "loss");
+    }
+    return LS_OK;
+}
+
+/* The numbers of an epoch that a signal interrupted do not count after an older checkpoint is loaded. */
+TEST(test_load_after_a_signal) {
+    setting s = make_setting();
+    double seen = 0;
+    ls_callback *const callbacks[] = {
+        ls_callback_new(&(ls_callback_hooks){.on_step_training = stop_in_epoch}, NULL),
+        ls_callback_new(&(ls_callback_hooks){.on_start_training = recall_before_training}, &seen)};
+    ls_trial_options options = options_of(&s);
+    options.callbacks = callbacks;
+    options.callback_count = 2;
+    options.checkpoint = &(ls_checkpoint_options){.folder = test_path("loaded"), .overwrite = true};
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_optimizer_set_learning_rate(s.optimizer, -1, 0.1), LS_OK);
+    assert_int_equal(ls_trial_run(trial, 3), LS_ERR_STOPPED);
+    assert_int_equal(ls_trial_load(trial, test_path("loaded/epoch-000001-step-0000000003")), LS_OK);
+    assert_int_equal(ls_trial_run(trial, 3), LS_ERR_STOPPED);
+    assert_true(seen == ls_trial_history(trial, 0, "loss"));
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
 static ls_status replay_here(ls_trial_state *state, void *user) {
     *(ls_status *)user = ls_trial_replay(state->trial, NULL, 0, false);
     return LS_OK;
@@ -553,6 +581,7 @@ int main(void) {
         cmocka_unit_test(test_replay),
         cmocka_unit_test(test_replay_knows_passes_by_names),
         cmocka_unit_test(test_replay_after_a_signal),
+        cmocka_unit_test(test_load_after_a_signal),
         cmocka_unit_test(test_replay_in_a_hook),
         cmocka_unit_test(test_batches_before_a_pass),
         cmocka_unit_test(test_steps_of_an_epoch),
