@@ -19,8 +19,8 @@
  *   - safetensors, .npz: the tensors, the header or directory, and less than 1 KiB per tensor
  *   - event files: the largest record
  * - Writers, except the writer of event files, create a new file next to `path`, sync it and rename it to `path`. So
- *   other processes see the old file or the complete new file. A symbolic link at `path` is replaced, not followed.
- *   Fails with LS_ERR_IO if `path` is a device, a pipe or a socket.
+ *   other processes see the old file or the complete new file. Fails with LS_ERR_IO if `path` is a device, a pipe or a
+ *   socket, or a link to one, such as /dev/stdout. Other symbolic links at `path` are replaced, not followed.
  * - Writers of several tensors fail with LS_ERR_ARGUMENT if two of them have the same name.
  */
 #ifndef LOCKSTEP_FORMATS_H
