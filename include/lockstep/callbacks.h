@@ -351,9 +351,9 @@ LS_API ls_callback *ls_manifold_mixup(const ls_manifold_mixup_options *options);
 typedef struct ls_weight_averaging_options {
     double decay; /**< decay factor, above 0 and below 1: average = decay * average + (1 - decay) * weights after each
                      step, or with `.outer` of a trial after each outer step (exponential moving average); 0 selects
-                     the mean of all epochs of the history, updated after the training of each epoch (stochastic weight
-                     averaging: Izmailov et al., arXiv 1803.05407); LS_ZERO is refused. After a stop between outer
-                     steps, the averages in the last checkpoint do not include the final outer step. */
+                     the mean over epochs, updated after the training of each epoch that no hook stopped (stochastic
+                     weight averaging: Izmailov et al., arXiv 1803.05407); LS_ZERO is refused. After a stop between
+                     outer steps, the averages in the last checkpoint do not include the final outer step. */
     int64_t first_epoch; /**< first epoch of averaging; the first update copies the weights */
     bool no_swap;        /**< runs validation with the weights instead of the averages. Set it for all but one
                             ls_weight_averaging of a trial; otherwise ls_trial_new fails with LS_ERR_ARGUMENT if the
@@ -402,8 +402,8 @@ typedef struct ls_tensorboard_options {
  * Writes an event file for TensorBoard into a folder, on rank 0 (torchbearer's TensorBoard, TensorBoardImages and
  * TensorBoardText; ls_events_open).
  *
- * - Tags are "epoch/NAME" for each metric of the history, "batch/loss", "batch/learning_rate/GROUP", "parameters/NAME"
- *   and "input/NUMBER".
+ * - Tags are "epoch/NAME" for each metric of the history, "batch/loss", "batch/learning_rate/GROUP", "parameters/NAME",
+ *   "input/NUMBER" and "model".
  * - The model is written as text and as a graph of at most 512 nodes, in which children follow each other in the order
  *   in which they were added.
  * - Parameters that are not finite, and inputs that are not pictures, are omitted.

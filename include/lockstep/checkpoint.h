@@ -115,7 +115,7 @@ LS_API ls_status ls_trial_save(ls_trial *trial, const char *folder) LS_WARN_UNUS
  * Fails with:
  *
  * - LS_ERR_FORMAT if a file is damaged, with the name of the file or of the checkpoint, or if the trial has different
- * metrics
+ *   metrics
  * - LS_ERR_IO if `folder` is not a checkpoint and contains no complete checkpoint with such a name
  * - LS_ERR_UNSUPPORTED if a newer Lockstep wrote the checkpoint, or if the model is sharded differently from the
  *   checkpoint's model, and the checkpoint has contents that cannot be resharded (docs/reference/checkpoint-format.md)

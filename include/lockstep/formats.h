@@ -19,8 +19,8 @@
  *   - safetensors, .npz: the tensors, the header or directory, and less than 1 KiB per tensor
  *   - event files: the largest record
  * - Writers, except the writer of event files, create a new file next to `path`, sync it and rename it to `path`. So
- *   other processes see the old file or the complete new file. A symbolic link at `path` is replaced, not followed.
- *   Fails with LS_ERR_IO if `path` is a device, a pipe or a socket.
+ *   other processes see the old file or the complete new file. Fails with LS_ERR_IO if `path` is a device, a pipe or a
+ *   socket, or a link to one, such as /dev/stdout. Other symbolic links at `path` are replaced, not followed.
  * - Writers of several tensors fail with LS_ERR_ARGUMENT if two of them have the same name.
  */
 #ifndef LOCKSTEP_FORMATS_H
@@ -42,7 +42,7 @@ LS_API ls_tensor *ls_idx_read(const char *path);
 
 /**
  * Writes a tensor (contiguous, one axis or more) of u8, i32, f32 or f64 as an IDX file, gzipped if `path` ends in
- * ".gz". Other dtypes and layouts fail with LS_ERR_ARGUMENT.
+ * ".gz". Other dtypes and layouts fail with LS_ERR_ARGUMENT, and sizes from 2^32 on with LS_ERR_SHAPE.
  */
 LS_API ls_status ls_idx_write(const char *path, const ls_tensor *tensor) LS_WARN_UNUSED;
 
@@ -91,8 +91,8 @@ typedef struct ls_csv_options {
  *   number that is 0 in f64 as false, and any other number as true.
  * - Fails with LS_ERR_FORMAT, with the line and the column, if a field is empty (see `empty`), is not a number, or is
  *   not one of the classes. Also fails if a number overflows the dtype, or if the dtype is an integer dtype and
- *   the number is not an integer after it is rounded to f64. For i64, integers from 2^53 on must have no decimal point
- * and no exponent.
+ *   the number is not an integer after it is rounded to f64. For i64, integers from 2^53 on must be decimal, without
+ *   point and exponent.
  * - Fails with LS_ERR_FORMAT too if the file lacks a column, or if two columns have its name.
  */
 LS_API ls_tensor *ls_csv_read(const char *path, const ls_csv_options *options);

@@ -59,8 +59,8 @@ struct ls_trial_state {
     ls_loader *loader;      /**< loader of the pass; NULL in LS_PHASE_NONE and LS_PHASE_REPLAY */
     ls_criterion criterion; /**< criterion for subsequent steps; a hook may replace it */
     void *criterion_user;   /**< user pointer of the criterion; a hook may replace it */
-    int64_t epoch;          /**< index of the epoch in the trial, from 0; 0 in hooks of ls_trial_evaluate */
-    int64_t epochs;         /**< argument `epochs` of ls_trial_run: total number of epochs; 1 in ls_trial_evaluate */
+    int64_t epoch;          /**< index of the epoch in the trial, from 0; 0 in ls_trial_evaluate and ls_trial_predict */
+    int64_t epochs;         /**< argument of ls_trial_run: total number of epochs; 1 where `epoch` is always 0 */
     int64_t batch;          /**< index of the batch in the epoch, from 0; after the last batch, the number of batches */
     int64_t batches;        /**< number of batches in the epoch; -1 if unknown */
     int64_t step;  /**< number of training steps of the trial, with the steps of a checkpoint from which it resumed */
@@ -125,7 +125,7 @@ typedef struct ls_callback_hooks {
     ls_callback_function on_criterion_validation;
     ls_callback_function on_step_validation;
     ls_callback_function on_end_validation; /**< called when the validation metrics are complete */
-    ls_callback_function on_end_epoch;      /**< called when the epoch is in the history */
+    ls_callback_function on_end_epoch;      /**< ls_trial_run has added the epoch to the history */
     ls_callback_function
         on_checkpoint;           /**< called when the epoch is complete; the program may save its own files here */
     ls_callback_function on_end; /**< called at the end of a run that has not failed */
@@ -334,7 +334,9 @@ LS_API ls_trial *ls_trial_new(const ls_trial_options *options);
  * - LS_ERR_STOPPED if a signal ended the run after a checkpoint (ls_checkpoint_options); a further call continues
  * - LS_ERR_MISMATCH if setups or parameters differ, with both values and ranks
  * - LS_ERR_ARGUMENT if `epochs` is negative, the trial lacks a training loader, or the training loader has no batches;
- *   without a user step, even if the trial lacks an optimizer, or the optimizer has no parameter of the model
+ *   without a user step, also if the trial lacks an optimizer, or if the model has trainable parameters, but the
+ *   optimizer has no parameter of the model
+ * - LS_ERR_UNSUPPORTED if the model contains an ls_pipeline and the trial has no user step
  * - LS_ERR_MEMORY if a rank needs more memory than its `.memory_limit`
  * - LS_ERR_STATE if layers were added to the model after ls_data_parallel was called or, without a user step, after the
  *   optimizer was created, or if a hook or the user step of this trial calls ls_trial_run
@@ -342,8 +344,8 @@ LS_API ls_trial *ls_trial_new(const ls_trial_options *options);
 LS_API ls_status ls_trial_run(ls_trial *trial, int64_t epochs) LS_WARN_UNUSED;
 
 /**
- * Computes the metrics of the model in evaluation mode, on the batches of epoch 0 of the loader. Collective if the
- * trial has a communicator.
+ * Computes the metrics of the model in evaluation mode, on the batches of epoch 0 of the loader, or on
+ * `.evaluate_steps` batches from there. Collective if the trial has a communicator.
  *
  * - `label` (UTF-8) is shown in the progress output and is the prefix of the results' names, as in "test_loss". If the
  *   loader has no samples, metrics that are computed from samples are NAN.
@@ -360,8 +362,8 @@ LS_API ls_status ls_trial_run(ls_trial *trial, int64_t epochs) LS_WARN_UNUSED;
 LS_API ls_status ls_trial_evaluate(ls_trial *trial, ls_loader *loader, const char *label) LS_WARN_UNUSED;
 
 /**
- * Computes the model's outputs in evaluation mode, for the samples of epoch 0 of the loader on all ranks. Collective if
- * the trial has a communicator.
+ * Computes the model's outputs in evaluation mode, for the samples of all ranks in the batches that
+ * ls_trial_evaluate uses. Collective if the trial has a communicator.
  *
  * - `*outputs` [samples, ...] is on the CPU and belongs to the innermost scope.
  * - Rank 0 gets the outputs, and the other ranks get NULL. With `on_all_ranks`, every rank gets the outputs.
@@ -383,8 +385,8 @@ LS_API ls_status ls_trial_predict(ls_trial *trial, ls_loader *loader, bool on_al
  * (torchbearer's replay). Borrows the callbacks until it returns. In the hooks of a pass, ls_trial_metric returns
  * the results of this pass in the epoch. In on_end_epoch, it returns all results of the epoch. With `one_batch`, each
  * pass has one batch. If a hook sets state->stop, the replay ends. Does not call on_init or on_checkpoint. If a
- * callback is NULL, fails with the error from its constructor, or with LS_ERR_ARGUMENT. Fails with LS_ERR_STATE if the
- * trial is running.
+ * callback is NULL, fails with the error from its constructor, or with LS_ERR_ARGUMENT. Fails with LS_ERR_STATE if a
+ * hook or the user step of this trial calls it.
  */
 LS_API ls_status ls_trial_replay(ls_trial *trial, ls_callback *const *callbacks, int count,
                                  bool one_batch) LS_WARN_UNUSED;
@@ -393,7 +395,8 @@ LS_API ls_status ls_trial_replay(ls_trial *trial, ls_callback *const *callbacks,
  * Returns the value of a metric: "loss" for training, "val_loss" for validation, "test_loss" for ls_trial_evaluate
  * with the label "test". Returns NAN if the metric has no value yet. Returns NAN and sets LS_ERR_ARGUMENT with the
  * available names (ls_error_status, ls_error_message) if the trial or the name is NULL, or if the name is neither a
- * metric nor a prefix with a metric, such as "test_loss". The prefix "val_" needs .validate.
+ * metric nor a prefix with a metric, such as "test_loss". The prefix "val_" needs .validate,
+ * or an evaluation with the label "val" before.
  *
  * - During a pass that computes the metric, in the hooks of a batch and in a user step: returns the value over this
  *   rank's samples so far in the pass, or NAN before the first batch. From on_step_training (on_step_validation) on,
@@ -404,11 +407,11 @@ LS_API ls_status ls_trial_replay(ls_trial *trial, ls_callback *const *callbacks,
  */
 LS_API double ls_trial_metric(const ls_trial *trial, const char *name);
 /**
- * Returns all values of a metric in the last complete pass: several for "val_confusion" or "recall_per_class", one for
- * other metrics. Sets `*count` (may be NULL) to the number of values. Returns a borrowed pointer, valid until the
- * metric is computed again, or NULL if the metric has no values. The values are the same on every rank. If a metric has
- * several values, they are not in the history, and ls_trial_metric returns NAN. Sets the same errors as
- * ls_trial_metric.
+ * Returns all values of a metric in the last complete pass that computed it: several for "val_confusion" or
+ * "recall_per_class", one for other metrics. Sets `*count` (may be NULL) to the number of values. Returns a borrowed
+ * pointer, valid until the metric is computed again, or NULL if the metric has no values. The values are the same on
+ * every rank. If a metric has several values, they are not in the history, and ls_trial_metric returns NAN. Sets the
+ * same errors as ls_trial_metric.
  */
 LS_API const double *ls_trial_metric_values(const ls_trial *trial, const char *name, int64_t *count);
 
@@ -426,7 +429,8 @@ LS_API ls_status ls_trial_write_history(const ls_trial *trial, const char *path)
 /**
  * Returns the training samples per second over all ranks, excluding the time of validation. After step 10, the first 10
  * steps of the trial do not count. A sample counts once for each rank that trains on it, even if ranks have the same
- * samples, as in tensor parallelism. Returns 0 before the first step. Collective if the trial has a communicator.
+ * samples, as in tensor parallelism. Returns 0 before the first step and on failure. Collective if the trial has a
+ * communicator.
  */
 LS_API double ls_trial_throughput(ls_trial *trial);
 

@@ -73,10 +73,8 @@ enum { CROP, FLIP, ROTATION, JITTER, ERASING, CUTOUT, KINDS };
 enum { FIRST_SALT = 64 }; /* after the salts of callbacks; dataset.c's salts come after these */
 
 static ls_dataset *add(ls_dataset *dataset, ls_transform function, int kind, ls_augmentation own) {
-    if (dataset == NULL) {
-        return NULL;
-    }
-    own.salt = (uint64_t)(FIRST_SALT + kind + KINDS * (dataset->earlier_steps + dataset->input.count));
+    const int steps = dataset != NULL ? dataset->earlier_steps + dataset->input.count : 0;
+    own.salt = (uint64_t)(FIRST_SALT + kind + KINDS * steps);
     return ls_dataset_add_step(
         dataset, false, (ls_transform_step){.function = function, .built_in = true, .options.augmentation = own});
 }

@@ -70,15 +70,15 @@ struct ls_dataset {
 bool ls_dataset_is_here(const ls_dataset *dataset);
 
 /*
- * Adds a reference for a new owner, who releases it with ls_dataset_drop. NULL is allowed. Returns NULL with an error
- * if the data set was freed.
+ * Adds a reference for a new owner, who releases it with ls_dataset_drop. Returns NULL with an error if the data set is
+ * NULL or was freed. `call` is for the message.
  */
-ls_dataset *ls_dataset_take(ls_dataset *dataset);
+ls_dataset *ls_dataset_take(const char *call, ls_dataset *dataset);
 void ls_dataset_drop(ls_dataset *dataset);
 
 /* Takes ownership of the data set and releases it: for constructors that fail or do not need the data set. */
 static inline void ls_dataset_consume(ls_dataset *dataset) {
-    ls_dataset_drop(ls_dataset_take(dataset));
+    ls_dataset_drop(dataset != NULL ? ls_dataset_take("ls_dataset", dataset) : NULL);
 }
 
 /* Makes a data set of samples from dense tensors. Takes ownership of both references, even on failure. */

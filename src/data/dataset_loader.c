@@ -369,7 +369,7 @@ static ls_loader *loader_of(ls_dataset *dataset, const ls_loader_options *option
 ls_loader *ls_loader_new(ls_dataset *dataset, const ls_loader_options *options) {
     static const ls_loader_options defaults;
     options = options != NULL ? options : &defaults;
-    dataset = ls_dataset_take(dataset);
+    dataset = ls_dataset_take("ls_loader_new", dataset);
     if (dataset == NULL || check_sizes(options) != LS_OK || check_threads(options) != LS_OK ||
         check_order(options, dataset->count) != LS_OK || check_blocks(options, dataset) != LS_OK) {
         ls_dataset_drop(dataset);

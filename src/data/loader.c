@@ -226,11 +226,14 @@ ls_status ls_loader_next_on(ls_loader *loader, const ls_device *device, ls_batch
     ls_capture_refuse_here("ls_loader_next",
                            "gives different tensors in every step: call it before ls_step_replay, and "
                            "copy the batch into tensors of the step (ls_copy_into)");
-    if (loader == NULL || batch == NULL || more == NULL) {
+    if (batch == NULL || more == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_loader_next: an argument is NULL");
     }
     *batch = (ls_batch){0};
     *more = false;
+    if (loader == NULL) {
+        return ls_fail_missing("ls_loader_next: the loader");
+    }
     if (!ls_loader_is_here("ls_loader_next", loader)) {
         return LS_ERR_STATE;
     }

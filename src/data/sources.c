@@ -264,7 +264,7 @@ static ls_status load_all(ls_dataset *dataset, ls_tensor *input, ls_tensor *targ
 }
 
 ls_dataset *ls_dataset_preload(ls_dataset *dataset) {
-    dataset = ls_dataset_take(dataset);
+    dataset = ls_dataset_take("ls_dataset_preload", dataset);
     if (dataset == NULL) {
         return NULL;
     }

@@ -28,12 +28,16 @@ static ls_status find_layout(ls_dataset *dataset) {
 /* Returns the data set itself if the caller is its only owner. Otherwise returns a view, because the other owners
    need it unchanged. */
 static ls_dataset *to_be_changed(ls_dataset *dataset) {
+    if (dataset == NULL) {
+        (void)ls_fail_missing("ls_dataset: the data set to transform");
+        return NULL;
+    }
     return dataset->owners.made && dataset->owners.references == 1 ? dataset
                                                                    : ls_dataset_subset(dataset, 0, dataset->count);
 }
 
 ls_dataset *ls_dataset_add_step(ls_dataset *given, bool of_targets, ls_transform_step step) {
-    ls_dataset *dataset = given != NULL ? to_be_changed(given) : NULL;
+    ls_dataset *dataset = to_be_changed(given);
     if (dataset == NULL) {
         return NULL;
     }
@@ -69,7 +73,7 @@ ls_dataset *ls_dataset_transform_target(ls_dataset *dataset, ls_transform transf
 }
 
 ls_dataset *ls_dataset_concurrent(ls_dataset *given) {
-    ls_dataset *dataset = given != NULL ? to_be_changed(given) : NULL;
+    ls_dataset *dataset = to_be_changed(given);
     if (dataset != NULL) {
         dataset->serial = false;
     }
@@ -109,10 +113,7 @@ ls_dataset *ls_dataset_normalize(ls_dataset *dataset, double mean, double deviat
         ls_dataset_consume(dataset);
         return NULL;
     }
-    if (dataset == NULL) {
-        return NULL;
-    }
-    const ls_dtype dtype = dataset->layout.input_dtype;
+    const ls_dtype dtype = ls_dataset_layout(dataset).input_dtype;
     const bool fits = fabs(mean) <= FLT_MAX && deviation <= 1 / FLT_MIN && deviation >= 1 / FLT_MAX;
     const bool wide = dtype == LS_F64 || dtype == LS_I64 || dtype == LS_I32 || !fits;
     ls_transform_step step = {

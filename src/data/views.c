@@ -71,7 +71,7 @@ static ls_dataset *part_of(ls_dataset *whole, int64_t first, int64_t *numbers, i
 }
 
 ls_dataset *ls_dataset_subset(ls_dataset *dataset, int64_t first, int64_t count) {
-    dataset = ls_dataset_take(dataset);
+    dataset = ls_dataset_take("ls_dataset_subset", dataset);
     if (dataset == NULL) {
         return NULL;
     }
@@ -111,7 +111,7 @@ static int64_t *copy_numbers(const ls_dataset *dataset, const int64_t *indices, 
 }
 
 ls_dataset *ls_dataset_select(ls_dataset *dataset, const int64_t *indices, int64_t count) {
-    dataset = ls_dataset_take(dataset);
+    dataset = ls_dataset_take("ls_dataset_select", dataset);
     int64_t *numbers = dataset != NULL ? copy_numbers(dataset, indices, count) : NULL;
     if (numbers == NULL) {
         ls_dataset_drop(dataset);
@@ -189,9 +189,9 @@ ls_status ls_dataset_split(ls_dataset *dataset, const double *fractions, int cou
     for (int i = 0; parts != NULL && i < count; i++) {
         parts[i] = NULL;
     }
-    dataset = ls_dataset_take(dataset);
+    dataset = ls_dataset_take("ls_dataset_split", dataset);
     if (dataset == NULL) {
-        return ls_fail_missing("ls_dataset_split: the data set");
+        return ls_error_status();
     }
     const ls_status status = fractions != NULL && count > 0 && parts != NULL
                                  ? split_at_random(dataset, fractions, count, seed, parts)
@@ -361,7 +361,7 @@ ls_dataset *ls_dataset_concat_of(ls_dataset *const *datasets, int count) {
     }
     int missing = -1;
     for (int i = 0; i < count; i++) {
-        missing = ls_dataset_take(datasets[i]) == NULL && missing < 0 ? i : missing;
+        missing = ls_dataset_take("ls_dataset_concat", datasets[i]) == NULL && missing < 0 ? i : missing;
     }
     ls_dataset *dataset = NULL;
     if (missing < 0) {

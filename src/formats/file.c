@@ -266,13 +266,27 @@ ls_status ls_checksum_file(const char *call, const char *path, int64_t *bytes, c
 
 enum { NAME_ATTEMPTS = 100 };
 
-/* Rejects targets that other programs open, such as /dev/null, because renaming would replace them. */
+/* Returns whether the path is a link to an open file of a process, such as /dev/stdout. */
+static bool is_stream(const char *path) {
+    static const char streams[] = "/proc/";
+    char target[sizeof streams];
+    return readlink(path, target, sizeof target) >= (ssize_t)strlen(streams) &&
+           memcmp(target, streams, strlen(streams)) == 0;
+}
+
+/* Rejects targets that other programs open, such as /dev/null and /dev/stdout, because renaming would replace them. */
 static ls_status check_target(const char *call, const char *path) {
     struct stat status;
-    if (lstat(path, &status) == 0 && !S_ISREG(status.st_mode) && !S_ISLNK(status.st_mode)) {
+    if (lstat(path, &status) != 0 || S_ISREG(status.st_mode)) {
+        return LS_OK;
+    }
+    if (!S_ISLNK(status.st_mode)) {
         return ls_fail(LS_ERR_IO, "%s: cannot write %s: it is a %s, not a file", call, path, kind_of(status.st_mode));
     }
-    return LS_OK;
+    const bool special = stat(path, &status) == 0 && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode);
+    return special || is_stream(path) ? ls_fail(LS_ERR_IO, "%s: cannot write %s: it is a link to a %s, not to a file",
+                                                call, path, special ? kind_of(status.st_mode) : "stream")
+                                      : LS_OK;
 }
 
 /*

@@ -168,7 +168,8 @@ static bool are_close(const double *a, const double *b, int64_t count, double re
 static bool are_integers_close(const int64_t *a, const int64_t *b, int64_t count, double relative, double absolute) {
     for (int64_t i = 0; i < count; i++) {
         const uint64_t difference = a[i] > b[i] ? (uint64_t)a[i] - (uint64_t)b[i] : (uint64_t)b[i] - (uint64_t)a[i];
-        if (!((double)difference <= absolute + relative * fabs((double)b[i]))) {
+        const double most = absolute + relative * fabs((double)b[i]);
+        if (!(most >= 0x1p64 || (most >= 0 && difference <= (uint64_t)most))) {
             return false;
         }
     }

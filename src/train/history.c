@@ -26,7 +26,7 @@ ls_status ls_history_put(ls_history_entry *entry, const char *name, double value
         at = entry->count++;
         snprintf(entry->values[at].name, sizeof entry->values[at].name, "%s", name);
     }
-    entry->values[at].value = value;
+    entry->values[at].value = isnan(value) ? (double)NAN : value; /* printf writes a negative NaN as "-nan" */
     return LS_OK;
 }
 

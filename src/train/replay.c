@@ -81,8 +81,8 @@ static ls_status check(const ls_trial *trial, ls_callback *const *callbacks, int
     if (trial == NULL) {
         return ls_fail_missing("%s: the trial", call);
     }
-    if (trial->running) {
-        return ls_fail(LS_ERR_STATE, "%s: the trial is running: call this function after the run", call);
+    if (ls_trial_is_busy(trial)) {
+        return ls_fail(LS_ERR_STATE, "%s: called by a hook or a user step of the trial: call it between runs", call);
     }
     LS_TRY(ls_callbacks_check_list(call, callbacks, count));
     for (int i = 0; i < count; i++) {

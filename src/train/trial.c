@@ -102,7 +102,10 @@ static ls_status check_numbers(const ls_trial_options *options) {
 
 static ls_status check(const ls_trial_options *options) {
     LS_TRY(check_numbers(options));
-    if (options->model == NULL || (options->criterion == NULL && options->step == NULL)) {
+    if (options->model == NULL) {
+        return ls_fail_missing("ls_trial_new: a trial needs a model, but .model");
+    }
+    if (options->criterion == NULL && options->step == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_trial_new: a trial needs a model, and a criterion or a user step");
     }
     if (options->criterion == NULL && options->validate != NULL) {

@@ -118,7 +118,7 @@ ls_status ls_callback_batch_loss(const ls_trial_state *state, double *loss) {
     if (!alone) {
         LS_TRY(ls_comm_allreduce(state->comm, sums, sums, 2, LS_F64, LS_SUM, NULL));
     }
-    *loss = sums[1] > 0 ? sums[0] / sums[1] : NAN;
+    *loss = sums[1] > 0 && !isnan(sums[0]) ? sums[0] / sums[1] : NAN;
     return LS_OK;
 }
 

@@ -164,7 +164,7 @@ ls_callback *ls_lsuv(const ls_lsuv_options *options) {
     o.deviation = ls_option(o.deviation, 1);
     o.tolerance = ls_option(o.tolerance, 0.1);
     o.attempts = o.attempts != 0 ? o.attempts : 10;
-    if (!(o.deviation > 0) || !(o.tolerance > 0) || o.attempts < 0) {
+    if (!(o.deviation > 0 && isfinite(o.deviation)) || !(o.tolerance > 0) || o.attempts < 0) {
         (void)ls_fail(LS_ERR_ARGUMENT, "%s: deviation %g, tolerance %g and %d attempts must be positive", maker,
                       o.deviation, o.tolerance, o.attempts);
         return NULL;

@@ -83,7 +83,10 @@ ls_status ls_check_inputs(const ls_trial_state *state, const char *call) {
 }
 
 ls_tensor *ls_target_rows(const char *call, ls_tensor *target, int64_t classes) {
-    if (target == NULL || ls_dtype_is_floating(ls_dtype_of(target))) {
+    if (target == NULL) {
+        return ls_fail_null(LS_ERR_ARGUMENT, "%s: the batch has no targets", call);
+    }
+    if (ls_dtype_is_floating(ls_dtype_of(target))) {
         return target;
     }
     if (ls_ndim(target) != 1 || classes < 1) {

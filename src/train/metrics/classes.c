@@ -115,12 +115,24 @@ static double average(const ls_tally *tally) {
     return metric->average == LS_AVERAGE_MICRO ? micro(tally) : macro(tally);
 }
 
+static ls_status list_counts(const ls_tally *tally, ls_tally *values) {
+    LS_TRY(ls_tally_resize(values, tally->count));
+    for (size_t i = 0; i < values->count; i++) {
+        values->items[i] = tally->items[i];
+    }
+    return LS_OK;
+}
+
+/* Lists the scores of all classes: NAN if no target counts. */
 static ls_status list(const ls_tally *tally, ls_tally *values) {
     ls_class_score *score = tally->metric->score;
-    const size_t step = score != NULL ? PER_CLASS : 1;
-    LS_TRY(ls_tally_resize(values, tally->count / step));
+    if (score == NULL) {
+        return list_counts(tally, values);
+    }
+    const bool any = !isnan(micro(tally));
+    LS_TRY(ls_tally_resize(values, tally->count / PER_CLASS));
     for (size_t i = 0; i < values->count; i++) {
-        values->items[i] = score != NULL ? score(tally->items + step * i) : tally->items[i];
+        values->items[i] = any ? score(tally->items + PER_CLASS * i) : (double)NAN;
     }
     return LS_OK;
 }

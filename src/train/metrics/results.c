@@ -61,7 +61,8 @@ static double value_so_far(const ls_trial *trial, int i) {
 static int find_under_way(const ls_trial *trial, const char *name) {
     const ls_metric_set *set = trial->metrics->set->first;
     const size_t length = strlen(set->prefix);
-    if (!set->under_way || trial->state.phase == LS_PHASE_NONE || strncmp(name, set->prefix, length) != 0) {
+    const bool in_pass = trial->state.phase != LS_PHASE_NONE && trial->state.phase != LS_PHASE_REPLAY;
+    if (!set->under_way || !in_pass || strncmp(name, set->prefix, length) != 0) {
         return -1;
     }
     const int i = find(trial->metrics, name + length);

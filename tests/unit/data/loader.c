@@ -273,6 +273,18 @@ TEST(test_a_failure_can_be_repeated) {
     assert_null(ls_loader_state(NULL));
 }
 
+/* A program that does not check the constructor of its loader learns why the constructor failed. */
+TEST(test_a_loader_that_could_not_be_made) {
+    ls_batch batch;
+    bool more = true;
+    ls_loader *loader = ls_loader_new(ls_mnist_dataset("absent", true), NULL);
+    assert_null(loader);
+    assert_int_equal(ls_loader_next(loader, &batch, &more), LS_ERR_IO);
+    expect_message("there is no folder \"absent\"");
+    expect_message("ls_loader_next: the loader is NULL");
+    assert_false(more);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_where_epochs_end),
@@ -281,6 +293,7 @@ int main(void) {
         cmocka_unit_test(test_batches_that_are_none),
         cmocka_unit_test(test_failed_operations_on_a_device),
         cmocka_unit_test(test_a_failure_can_be_repeated),
+        cmocka_unit_test(test_a_loader_that_could_not_be_made),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

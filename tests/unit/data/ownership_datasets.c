@@ -5,6 +5,7 @@
  *
  * devices: cpu shadow cuda
  */
+#include "base/status.h"
 #include "tests/support/elements.h"
 #include "tests/support/unit.h"
 
@@ -154,6 +155,24 @@ TEST(test_data_sets_that_are_gone) {
     assert_int_equal(ls_dataset_count(dataset), 0);
 }
 
+/* Without an earlier error of a constructor, the constructors below report the missing data set. */
+TEST(test_constructors_without_a_data_set) {
+    ls_error_restore(LS_OK, "");
+    assert_null(ls_loader_new(NULL, NULL));
+    assert_int_equal(ls_error_status(), LS_ERR_ARGUMENT);
+    expect_message("ls_loader_new: the data set is NULL");
+    ls_error_restore(LS_OK, "");
+    assert_null(ls_dataset_normalize(NULL, 0, 1));
+    assert_int_equal(ls_error_status(), LS_ERR_ARGUMENT);
+    ls_error_restore(LS_OK, "");
+    assert_null(ls_dataset_random_flip(NULL, 0, 0));
+    assert_int_equal(ls_error_status(), LS_ERR_ARGUMENT);
+    (void)ls_error_set(LS_ERR_IO, "no file");
+    assert_null(ls_loader_new(ls_dataset_flatten(ls_dataset_subset(NULL, 0, 1)), NULL));
+    assert_int_equal(ls_error_status(), LS_ERR_IO);
+    expect_message("no file; ls_loader_new: the data set is NULL");
+}
+
 TEST(test_a_data_set_that_another_fails_to_take) {
     const ls_loader_options bad = {.batch_size = -1};
     ls_dataset *dataset = counting_set(4);
@@ -286,6 +305,7 @@ int main(void) {
         cmocka_unit_test(test_two_subsets_of_one_data_set),
         cmocka_unit_test(test_a_retained_data_set),
         cmocka_unit_test(test_data_sets_that_are_gone),
+        cmocka_unit_test(test_constructors_without_a_data_set),
         cmocka_unit_test(test_a_data_set_that_another_fails_to_take),
         cmocka_unit_test(test_the_number_of_transforms),
         cmocka_unit_test(test_tensors_that_a_data_set_fails_to_take),

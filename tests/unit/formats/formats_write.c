@@ -169,6 +169,20 @@ TEST(test_only_files_are_replaced) {
     expect_message("it is a folder");
 }
 
+/* Such a link, for example /dev/stdout, belongs to the system. */
+TEST(test_links_to_streams_are_kept) {
+    static const char *const targets[] = {"/dev/null", "/proc/self/fd/0"};
+    const char *link = test_path("stream");
+    struct stat about;
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(symlink(targets[i], link), 0);
+        assert_int_equal(write_safetensors(link), LS_ERR_IO);
+        expect_message("it is a link to a");
+        assert_true(lstat(link, &about) == 0 && S_ISLNK(about.st_mode));
+        assert_int_equal(unlink(link), 0);
+    }
+}
+
 /* ---- names, modes and descriptors -------------------------------------------------------------------------------- */
 
 TEST(test_names_are_not_foreseen) {
@@ -255,9 +269,13 @@ TEST(test_folders_in_one_that_cannot_be_read) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_links_are_not_followed),       cmocka_unit_test(test_guessed_names_are_left_alone),
-        cmocka_unit_test(test_only_files_are_replaced),      cmocka_unit_test(test_names_are_not_foreseen),
-        cmocka_unit_test(test_open_files_are_not_inherited), cmocka_unit_test(test_folders_in_one_that_cannot_be_read),
+        cmocka_unit_test(test_links_are_not_followed),
+        cmocka_unit_test(test_guessed_names_are_left_alone),
+        cmocka_unit_test(test_only_files_are_replaced),
+        cmocka_unit_test(test_links_to_streams_are_kept),
+        cmocka_unit_test(test_names_are_not_foreseen),
+        cmocka_unit_test(test_open_files_are_not_inherited),
+        cmocka_unit_test(test_folders_in_one_that_cannot_be_read),
     };
     return cmocka_run_group_tests(tests, make_folder, test_files_teardown);
 }

@@ -319,6 +319,10 @@ TEST(test_allclose_of_integers) {
     assert_true(ls_allclose(most, least, 2, 0));
     assert_true(ls_allclose(ls_ones(LS_SHAPE(2), LS_BOOL), ls_ones(LS_SHAPE(2), LS_U8), 0, 0));
     assert_false(ls_allclose(a, a, 0, NAN));
+    assert_false(ls_allclose(a, a, 0, -1));
+    const int64_t more = ((int64_t)1 << 53) + 1;
+    assert_false(ls_allclose(ls_from(LS_SHAPE(1), LS_I64, &more), ls_zeros(LS_SHAPE(1), LS_I64), 0, 0x1p53));
+    assert_true(ls_allclose(most, least, 0, INFINITY));
 }
 
 #define ELEMENT_TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)

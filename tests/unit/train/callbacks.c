@@ -189,6 +189,7 @@ static void test_refused_options(void **unused) {
     expect_refused(ls_initialize(&(ls_initialize_options){.rule = LS_WEIGHT_RULES}),
                    "ls_initialize: rule 5 must be one");
     expect_refused(ls_lsuv(&(ls_lsuv_options){.attempts = -1}), "-1 attempts must be positive");
+    expect_refused(ls_lsuv(&(ls_lsuv_options){.deviation = INFINITY}), "deviation inf, tolerance 0.1");
     expect_refused(ls_tensorboard(NULL, NULL), "ls_tensorboard: the folder is NULL");
     expect_refused(ls_tensorboard("logs", &(ls_tensorboard_options){.images = -1}),
                    ".images is -1, but neither may be negative");

@@ -192,6 +192,35 @@ static void test_mixup_of_a_layer_that_a_user_step_does_not_call(void **unused) 
     free_setting(&s);
 }
 
+static ls_status give_inputs(ls_loader *self, int64_t epoch, int64_t number, ls_batch *batch, bool *more) {
+    (void)self;
+    (void)epoch;
+    *more = number < 1;
+    batch->input = ls_ones(LS_SHAPE(BATCH, 2), LS_F64);
+    return LS_OK;
+}
+
+/* An earlier error of the program is not the reason. */
+static void test_smoothing_without_targets(void **unused) {
+    (void)unused;
+    static const ls_loader_type type = {.name = "inputs", .next = give_inputs};
+    setting s = make_setting();
+    ls_loader *inputs = ls_loader_custom(&type, 1);
+    ls_callback *smoothing = ls_label_smoothing(0.1, CLASSES);
+    ls_trial_options options = options_of(&s);
+    options.train = inputs;
+    options.validate = NULL;
+    options.callbacks = &smoothing;
+    options.callback_count = 1;
+    ls_trial *trial = ls_trial_new(&options);
+    (void)ls_error_set(LS_ERR_IO, "earlier");
+    assert_int_equal(ls_trial_run(trial, 1), LS_ERR_ARGUMENT);
+    expect_message("ls_label_smoothing: the batch has no targets");
+    ls_trial_free(trial);
+    ls_loader_free(inputs);
+    free_setting(&s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rate_finder_without_rates),
@@ -201,6 +230,7 @@ int main(void) {
         cmocka_unit_test(test_callbacks_without_on_init),
         cmocka_unit_test(test_callbacks_after_a_mixup_of_layers),
         cmocka_unit_test(test_mixup_of_a_layer_that_a_user_step_does_not_call),
+        cmocka_unit_test(test_smoothing_without_targets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

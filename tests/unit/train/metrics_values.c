@@ -556,6 +556,27 @@ SCOPED_TEST(test_no_value) {
     expect_nan(scores_with_nan, both, "roc_auc");
 }
 
+SCOPED_TEST(test_scores_of_classes_without_targets) {
+    ls_class_loss_options loss = {.ignore = true, .ignore_index = -1};
+    ls_dataset *set = ls_tensor_dataset(scores(3, LS_SHAPE(4, 2)), ls_full(LS_SHAPE(4), LS_I64, -1));
+    ls_loader *loader = ls_loader_new(set, NULL);
+    ls_module *model = ls_nn_function("AsItIs", as_it_is, NULL);
+    ls_trial *trial = ls_trial_new(&(ls_trial_options){.model = model,
+                                                       .criterion = ls_criterion_cross_entropy,
+                                                       .criterion_user = &loss,
+                                                       .metrics = LS_METRICS("precision", "precision_per_class"),
+                                                       .quiet = true});
+    int64_t count = 0;
+    assert_int_equal(ls_trial_evaluate(trial, loader, "test"), LS_OK);
+    assert_true(isnan(ls_trial_metric(trial, "test_precision")));
+    const double *values = ls_trial_metric_values(trial, "test_precision_per_class", &count);
+    assert_int_equal(count, 2);
+    assert_true(isnan(values[0]) && isnan(values[1]));
+    ls_trial_free(trial);
+    ls_module_free(model);
+    ls_loader_free(loader);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_running_means),
@@ -574,6 +595,7 @@ int main(void) {
         cmocka_unit_test(test_no_targets),
         cmocka_unit_test(test_r2_of_equal_targets),
         cmocka_unit_test(test_no_value),
+        cmocka_unit_test(test_scores_of_classes_without_targets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,9 +6,12 @@
  */
 #include "tests/support/trials.h"
 
-#include <lockstep/callbacks.h>
-
+#include <signal.h>
 #include <stdio.h>
+
+#include "tests/support/files.h"
+#include <lockstep/callbacks.h>
+#include <lockstep/checkpoint.h>
 
 /* ---- a log of hooks ---------------------------------------------------------------------------------------------- */
 
@@ -246,6 +249,82 @@ TEST(test_replay_knows_passes_by_names) {
     assert_int_equal(ls_trial_replay(trial, &callback, 1, false), LS_OK);
     assert_int_equal(calls, 4);
     ls_callback_free(callback);
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
+static ls_status stop_in_epoch(ls_trial_state *state, void *user) {
+    (void)user;
+    return state->epoch == 1 && state->batch == 1 && raise(SIGTERM) != 0 ? LS_ERR_STATE : LS_OK;
+}
+
+/* After a signal within an epoch, the trial keeps the numbers of this epoch. A replay uses the history. */
+TEST(test_replay_after_a_signal) {
+    setting s = make_setting();
+    journal log = {.text = ""};
+    ls_callback *const stops = ls_callback_new(&(ls_callback_hooks){.on_step_training = stop_in_epoch}, NULL);
+    ls_callback *see = ls_callback_new(
+        &(ls_callback_hooks){.on_end_training = see_training, .on_end_validation = see_validation}, &log);
+    ls_trial_options options = options_of(&s);
+    options.callbacks = &stops;
+    options.callback_count = 1;
+    options.checkpoint = &(ls_checkpoint_options){.folder = test_path("run")};
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_optimizer_set_learning_rate(s.optimizer, -1, 0.1), LS_OK);
+    assert_int_equal(ls_trial_run(trial, 3), LS_ERR_STOPPED);
+    assert_int_equal(ls_trial_replay(trial, &see, 1, false), LS_OK);
+    assert_string_equal(log.text, "end_training end_validation ");
+    ls_callback_free(see);
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
+static ls_status recall_before_training(ls_trial_state *state, void *user) {
+    if (state->epoch == 1) {
+        *(double *)user = ls_trial_metric(state->trial, "loss");
+    }
+    return LS_OK;
+}
+
+/* The numbers of an epoch that a signal interrupted do not count after an older checkpoint is loaded. */
+TEST(test_load_after_a_signal) {
+    setting s = make_setting();
+    double seen = 0;
+    ls_callback *const callbacks[] = {
+        ls_callback_new(&(ls_callback_hooks){.on_step_training = stop_in_epoch}, NULL),
+        ls_callback_new(&(ls_callback_hooks){.on_start_training = recall_before_training}, &seen)};
+    ls_trial_options options = options_of(&s);
+    options.callbacks = callbacks;
+    options.callback_count = 2;
+    options.checkpoint = &(ls_checkpoint_options){.folder = test_path("loaded"), .overwrite = true};
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_optimizer_set_learning_rate(s.optimizer, -1, 0.1), LS_OK);
+    assert_int_equal(ls_trial_run(trial, 3), LS_ERR_STOPPED);
+    assert_int_equal(ls_trial_load(trial, test_path("loaded/epoch-000001-step-0000000003")), LS_OK);
+    assert_int_equal(ls_trial_run(trial, 3), LS_ERR_STOPPED);
+    assert_true(seen == ls_trial_history(trial, 0, "loss"));
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
+static ls_status replay_here(ls_trial_state *state, void *user) {
+    *(ls_status *)user = ls_trial_replay(state->trial, NULL, 0, false);
+    return LS_OK;
+}
+
+TEST(test_replay_in_a_hook) {
+    setting s = make_setting();
+    ls_status status = LS_OK;
+    ls_callback *const replays = ls_callback_new(&(ls_callback_hooks){.on_end_validation = replay_here}, &status);
+    ls_trial_options options = options_of(&s);
+    options.callbacks = &replays;
+    options.callback_count = 1;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_run(trial, 1), LS_OK);
+    assert_int_equal(status, LS_ERR_STATE);
+    status = LS_OK;
+    assert_int_equal(ls_trial_evaluate(trial, s.validate, "test"), LS_OK);
+    assert_int_equal(status, LS_ERR_STATE);
     ls_trial_free(trial);
     free_setting(&s);
 }
@@ -501,6 +580,9 @@ int main(void) {
         cmocka_unit_test(test_what_cannot_be_predicted),
         cmocka_unit_test(test_replay),
         cmocka_unit_test(test_replay_knows_passes_by_names),
+        cmocka_unit_test(test_replay_after_a_signal),
+        cmocka_unit_test(test_load_after_a_signal),
+        cmocka_unit_test(test_replay_in_a_hook),
         cmocka_unit_test(test_batches_before_a_pass),
         cmocka_unit_test(test_steps_of_an_epoch),
         cmocka_unit_test(test_steps_of_a_loader_without_batches),
@@ -511,5 +593,5 @@ int main(void) {
         cmocka_unit_test(test_copies_of_arrays),
         cmocka_unit_test(test_callbacks_of_ones_own),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, NULL, test_files_teardown);
 }

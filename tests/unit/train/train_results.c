@@ -396,6 +396,42 @@ TEST(test_progress) {
     free_setting(&s);
 }
 
+static ls_status measure_nothing(const ls_trial_state *state, void *user, double *numbers) {
+    (void)state;
+    (void)user;
+    (void)numbers;
+    return LS_OK;
+}
+
+static double negative_nan(const double *numbers, void *user) {
+    (void)numbers;
+    (void)user;
+    return copysign(NAN, -1);
+}
+
+/* On x86, invalid operations produce a NaN with a sign, which printf writes as "-nan". */
+TEST(test_history_of_negative_nan) {
+    setting s = make_setting();
+    ls_metric *custom = ls_metric_new(
+        &(ls_metric_functions){.name = "x", .width = 1, .update = measure_nothing, .result = negative_nan}, NULL);
+    ls_trial_options options = options_of(&s);
+    options.validate = NULL;
+    options.metrics = LS_METRICS("epoch");
+    options.custom_metrics = &custom;
+    options.custom_metric_count = 1;
+    ls_trial *trial = ls_trial_new(&options);
+    const char *path = test_path("nan.csv");
+    assert_int_equal(ls_trial_run(trial, 1), LS_OK);
+    assert_int_equal(ls_trial_write_history(trial, path), LS_OK);
+    char text[64] = "";
+    FILE *stream = fopen(path, "r");
+    assert_true(fread(text, 1, sizeof text - 1, stream) > 0);
+    fclose(stream);
+    assert_string_equal(text, "epoch,x\n0,nan\n");
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
 /* Shows one bar for the whole run, with the last results of every metric. */
 TEST(test_a_bar_per_run) {
     setting s = make_setting();
@@ -509,6 +545,7 @@ int main(void) {
         cmocka_unit_test(test_evaluation_that_fails),
         cmocka_unit_test(test_label_of_an_evaluation),
         cmocka_unit_test(test_history_as_csv),
+        cmocka_unit_test(test_history_of_negative_nan),
         cmocka_unit_test(test_progress),
         cmocka_unit_test(test_progress_without_an_end),
         cmocka_unit_test(test_names_are_utf_8),

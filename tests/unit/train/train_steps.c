@@ -208,6 +208,16 @@ TEST(test_what_a_step_replaces) {
     free_setting(&s);
 }
 
+/* The error of the model's constructor is the cause. */
+TEST(test_a_model_that_could_not_be_made) {
+    ls_module *model = ls_nn_linear(2, -1);
+    assert_null(model);
+    assert_null(ls_trial_new(&(ls_trial_options){
+        .model = model, .optimizer = ls_sgd(model, NULL), .criterion = ls_criterion_cross_entropy}));
+    expect_message("ls_nn_linear: ");
+    expect_message("; ls_trial_new: a trial needs a model, but .model is NULL");
+}
+
 /* ---- the position of the loader ---------------------------------------------------------------------------------- */
 
 static ls_status log_batch(ls_trial_state *state, void *user) {
@@ -346,6 +356,7 @@ int main(void) {
         cmocka_unit_test(test_hooks_around_a_step),
         cmocka_unit_test(test_the_same_step),
         cmocka_unit_test(test_steps_that_fail),
+        cmocka_unit_test(test_a_model_that_could_not_be_made),
         cmocka_unit_test(test_what_a_step_replaces),
         cmocka_unit_test(test_a_trial_goes_on_where_its_loader_stands),
         cmocka_unit_test(test_a_stopped_run_goes_on),
