@@ -210,9 +210,9 @@ LS_API ls_status ls_sync_gradients(ls_module *model, ls_comm *comm) LS_WARN_UNUS
 
 /**
  * Replaces each tensor with its reduction over the ranks, bit-identical to ls_comm_allreduce. Makes one call on the
- * communicator per dtype, and does not copy tensors that follow each other in memory. All ranks must pass tensors of
- * the same dtypes and numbers of elements in the same order. Gradients do not flow through it; see ls_allreduce. Fails
- * with LS_ERR_ARGUMENT if a tensor is not contiguous. Rejects the same reductions as ls_allreduce.
+ * communicator per dtype, without copies if the tensors of the dtype follow each other in memory. All ranks must pass
+ * tensors of the same dtypes and numbers of elements in the same order. Gradients do not flow through it; see
+ * ls_allreduce. Fails with LS_ERR_ARGUMENT if a tensor is not contiguous. Rejects the same reductions as ls_allreduce.
  */
 LS_API ls_status ls_allreduce_many(ls_comm *comm, ls_tensor *const *tensors, int count,
                                    ls_reduction reduction) LS_WARN_UNUSED;
@@ -253,7 +253,8 @@ LS_API ls_reducer *ls_reducer_new(ls_comm *comm, const ls_reducer_options *optio
  */
 LS_API ls_status ls_reducer_add(ls_reducer *reducer, ls_tensor *tensor) LS_WARN_UNUSED;
 
-/** Reduces the remaining tensors, and waits for all reductions. Returns the first error. A collective call. */
+/** Reduces the remaining tensors, and waits for all reductions. Returns the first error of a reduction, also if
+ * ls_reducer_add has already returned it. A collective call. */
 LS_API ls_status ls_reducer_finish(ls_reducer *reducer) LS_WARN_UNUSED;
 
 /** Frees the reducer. Without ls_reducer_finish, tensors whose reduction has not started keep their elements, and other
@@ -280,9 +281,8 @@ LS_API ls_status ls_distribute_gradients(ls_module *model, ls_reducer *reducer) 
  *
  * - The functions are called on the thread of ls_backward. Each call covers adjacent parameters: `count` numbers of the
  *   concatenated gradients of the model, starting at index `first`. Each parameter has a multiple of 16 numbers: its
- *   gradient, then zeros. The position
- *   of a gradient never changes, so the format can keep the part of each gradient that was not sent, and add it in the
- *   next pass (error feedback).
+ *   gradient, then zeros. The position of a gradient never changes, so the format can keep the part of each gradient
+ *   that was not sent, and add it in the next pass (error feedback).
  * - The gradients are scaled so that the average is the gradient of the global batch.
  * - From the same encoded numbers, `decode` must compute the same bits on all ranks. Otherwise the pass fails with
  *   LS_ERR_MISMATCH on all ranks, with the name of the format.
@@ -402,20 +402,20 @@ typedef struct ls_data_parallel_options {
      * in stages 2 and 3 also the bytes of one to four units. Results are bit-identical to stage 0, except if ranks have
      * different numbers of samples, or if gradients of several passes add up.
      *
-     * All ranks must pass the same stage. Create optimizers after ls_data_parallel, for the module that it returns.
-     * ls_optimizer_step, ls_optimizer_state and ls_optimizer_save are then collective calls; in stages 2 and 3,
-     * ls_forward, ls_clip_grad_norm and ls_grad_scaler_unscale are, too. ls_lamb and ls_muon keep whole parameters on a
-     * rank. In stages 2 and 3, fails with LS_ERR_UNSUPPORTED on a GPU, with .powersgd_rank, or with .wire. ls_lbfgs and
-     * ls_conjugate_gradient fail in stages 1 to 3. Fails with LS_ERR_UNSUPPORTED if another data-parallel module has
-     * some of the parameters, with LS_ERR_ARGUMENT if a model has no units in stages 2 and 3, and with LS_ERR_MISMATCH
-     * if the ranks pass different stages.
+     * On one rank, every stage works like stage 0. All ranks must pass the same stage. Create optimizers after
+     * ls_data_parallel, for the module that it returns. ls_optimizer_step, ls_optimizer_state and ls_optimizer_save are
+     * then collective calls; in stages 2 and 3, ls_forward, ls_clip_grad_norm and ls_grad_scaler_unscale are, too.
+     * ls_lamb and ls_muon keep whole parameters on a rank. In stages 2 and 3, fails with LS_ERR_UNSUPPORTED on a GPU,
+     * with .powersgd_rank, or with .wire. ls_lbfgs and ls_conjugate_gradient fail in stages 1 to 3. Fails with
+     * LS_ERR_UNSUPPORTED if another data-parallel module has some of the parameters, with LS_ERR_ARGUMENT if a model
+     * has no units in stages 2 and 3, and with LS_ERR_MISMATCH if the ranks pass different stages.
      */
     int zero;
     /**
      * The number of slices S, between the number of ranks and 4,096: training is bit-identical on 1 to S ranks
      * (docs/explanation/same-bits.md). Each global batch is divided into S slices. A rank runs several slices, and all
      * sums over slices are added in the order of one tree. The results equal the results of S ranks without this
-     * option. 0 switches this off.
+     * option. 0 switches this off, and so does 1.
      *
      * Set `.shards` of ls_loader_options to the same number. Train with ls_data_parallel_step or a trial: ls_forward
      * outside of them fails with LS_ERR_STATE if operations are recorded, or if batch normalization or dropout is in
@@ -425,10 +425,10 @@ typedef struct ls_data_parallel_options {
      * copies of the gradients. With batch normalization, the slices take turns from layer to layer, so the activations
      * and the gradients of all slices are in memory at once.
      *
-     * All ranks must pass the same number. Fails with LS_ERR_ARGUMENT if S is less than the number of ranks, and with
-     * LS_ERR_UNSUPPORTED if it is combined with .reduce_dtype, .powersgd_rank or .zero = 2 or 3, if the model is on a
-     * GPU, or if another data-parallel module has some of the parameters. A step fails with LS_ERR_UNSUPPORTED if
-     * ls_comm_set_any_order is on, or if the forward pass communicates or changes buffers other than running
+     * All ranks must pass the same number. Fails with LS_ERR_ARGUMENT if S is not 0 and less than the number of ranks,
+     * and with LS_ERR_UNSUPPORTED if it is combined with .reduce_dtype, .powersgd_rank or .zero = 2 or 3, if the model
+     * is on a GPU, or if another data-parallel module has some of the parameters. A step fails with LS_ERR_UNSUPPORTED
+     * if ls_comm_set_any_order is on, or if the forward pass communicates or changes buffers other than running
      * statistics.
      */
     int shards;
@@ -552,8 +552,9 @@ typedef ls_tensor *(*ls_loss_function)(const ls_batch *batch, void *user);
  * - once in all other steps
  *
  * After this call, ls_data_parallel_loss(module, NULL) returns the loss of the global batch, if it is one mean over
- * samples. Fails with LS_ERR_ARGUMENT if `module` is not data-parallel, if `batch`, its input or `function` is NULL,
- * and if the share is not the samples of this rank's slices. A step that fails on one rank fails on all ranks.
+ * samples. Fails with LS_ERR_ARGUMENT if `module` is not data-parallel, if `batch` or `function` is NULL, if
+ * `input` is NULL and `count` is not 0, and if the share is not the samples of this rank's slices. A step that fails on
+ * one rank fails on all ranks.
  */
 LS_API ls_status ls_data_parallel_step(ls_module *module, const ls_batch *batch, ls_loss_function function,
                                        void *user) LS_WARN_UNUSED;
@@ -588,8 +589,8 @@ LS_API ls_status ls_data_parallel_skip(ls_module *module) LS_WARN_UNUSED;
  *   ls_backward before the last forward pass.
  * - LS_ERR_ARGUMENT: the loss is NULL, without an earlier error, although this rank has run a forward pass since its
  *   last ls_data_parallel_step or ls_data_parallel_skip. Or the loss is not NULL, and the module has `.shards`.
- * - another status: a rank failed. A rank has also failed if it passes NULL after an error, for example because its
- *   loss could not be computed.
+ * - another status: the loss is not one number, or a rank failed. A rank has also failed if it passes NULL after an
+ *   error, for example because its loss could not be computed.
  */
 LS_API double ls_data_parallel_loss(ls_module *module, ls_tensor *loss);
 
