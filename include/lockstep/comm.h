@@ -124,8 +124,8 @@ LS_API ls_status ls_finalize(void);
 /** Returns a borrowed pointer to the world of this thread, or NULL if there is no world. */
 LS_API ls_comm *ls_world(void);
 
-/** The function that each rank of ls_spawn or ls_run_threads runs. Borrows `world`, but may free it with ls_comm_free
- * to leave at once. */
+/** The function that each rank of ls_spawn or ls_run_threads runs. Borrows `world`. In ls_run_threads, it may free
+ * `world` with ls_comm_free to leave at once; in ls_spawn, the other ranks then fail with LS_ERR_PEER. */
 typedef ls_status (*ls_rank_function)(ls_comm *world, void *user);
 
 /**
@@ -271,7 +271,7 @@ typedef struct ls_loc_i64 {
  * - If `work` is NULL, the call returns when its result is complete. Otherwise it may return earlier and stores an
  *   ls_work. The library uses the buffers, and the arrays of counts and displacements, until ls_work_wait.
  * - Work on one communicator is executed in the order of the calls.
- * - `send` and `receive` must not overlap, except as stated after "In place".
+ * - `send` and `receive` must not overlap, except in the in-place calls below.
  *
  * Calls that end in v use a different number of elements for each rank. `counts` has one entry per rank.
  * `displacements` has the offset of each rank's part, in elements from the start of the buffer. If it is NULL, the
@@ -396,8 +396,7 @@ LS_API ls_status ls_comm_alltoallv(ls_comm *comm, const void *send, const size_t
  * Small messages are buffered, so the call returns at once. The backend decides whether a message is small, so two
  * ranks that both send before they receive must use `work`. Sends and receives are independent of the order of the
  * other calls. They progress while this rank is in any call on this communicator. If the receiver expects a different
- * count or dtype, only the receiver fails, except on backend shm: there, a send that waits for its receiver fails with
- * LS_ERR_MISMATCH, too.
+ * count or dtype, the receiver fails. On backend shm, a send of a large message may fail with LS_ERR_MISMATCH, too.
  */
 LS_API ls_status ls_comm_send(ls_comm *comm, const void *buffer, size_t count, ls_dtype dtype, int dest, int tag,
                               ls_work **work) LS_WARN_UNUSED;
@@ -422,8 +421,8 @@ LS_API ls_status ls_comm_recv(ls_comm *comm, void *buffer, size_t count, ls_dtyp
  * waiting, the ranks take turns, for each tag separately, so no rank waits forever. Messages from the same rank with
  * the same tag arrive in order, even if ls_comm_recv receives some of them.
  *
- * Fails with LS_ERR_PEER at once if all other ranks have left. If a rank dies, fails as every other call on the
- * communicator does.
+ * Fails with LS_ERR_PEER at once if all other ranks have left. On backend self, fails as ls_comm_recv does. If a rank
+ * dies, fails as every other call on the communicator does.
  */
 LS_API ls_status ls_comm_recv_any(ls_comm *comm, void *buffer, size_t count, ls_dtype dtype, int tag, int *source,
                                   ls_work **work) LS_WARN_UNUSED;
@@ -550,9 +549,9 @@ LS_API ls_status ls_store_get(ls_store *store, const char *key, void *value, siz
                               size_t *size) LS_WARN_UNUSED;
 
 /**
- * Adds `amount` to the counter `key` atomically. A counter starts at 0. Sets `*result`, which may be NULL, to the new
- * value. Fails with LS_ERR_FORMAT if the value of `key` is not a counter, and with LS_ERR_ARGUMENT if the new value
- * needs more than 64 bits.
+ * Adds `amount` to the counter `key` atomically. A missing key or an empty value counts as 0. Sets `*result`, which may
+ * be NULL, to the new value. Fails with LS_ERR_FORMAT if the value of `key` is not a counter, and with LS_ERR_ARGUMENT
+ * if the new value needs more than 64 bits.
  */
 LS_API ls_status ls_store_add(ls_store *store, const char *key, int64_t amount, int64_t *result) LS_WARN_UNUSED;
 
