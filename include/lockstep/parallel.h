@@ -561,7 +561,8 @@ LS_API ls_status ls_data_parallel_step(ls_module *module, const ls_batch *batch,
 
 /**
  * Takes part in a pass for which this rank has no samples. Call it instead of the forward and backward pass; with
- * several backward passes in a step, once for each backward pass that averages gradients. This rank then gets the
+ * several backward passes in a step, once for each backward pass that averages gradients. If a loss uses several
+ * data-parallel modules, call it for each of them, in the order of their forward passes. This rank then gets the
  * gradients of the other ranks. A model with batch normalization or dropout runs on zero samples: inputs like another
  * rank's, with size 0 along the sample axis, and zeros if an input has no sample axis.
  *
@@ -617,7 +618,8 @@ LS_API ls_status ls_data_parallel_check(ls_module *module) LS_WARN_UNUSED;
  * - LS_ERR_STATE: an ls_alias or ls_detach of a parameter exists, which would lose its elements. Ranks without one fail
  *   with LS_ERR_MISMATCH.
  *
- * Fails with LS_ERR_ARGUMENT if `module` is not data-parallel, and in stage 3 with LS_ERR_STATE after ls_comm_free.
+ * Fails with LS_ERR_ARGUMENT if `module` is not data-parallel, and with LS_ERR_STATE if it must communicate after
+ * ls_comm_free.
  */
 LS_API ls_status ls_data_parallel_gather(ls_module *module, bool on) LS_WARN_UNUSED;
 
