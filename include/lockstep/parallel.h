@@ -538,17 +538,16 @@ typedef ls_tensor *(*ls_loss_function)(const ls_batch *batch, void *user);
  * ```
  *
  * `batch` is this rank's share of a global batch, from ls_loader_next. With `.shards`, `function` is called for each
- * slice of the share: `input` and `target` are its rows, and `first` and `count` describe the slice. Each call starts
- * with the random numbers of the same stream. The function must not communicate. If slices take turns (see `.shards`),
- * calls for several slices are in progress at the same time: the function must not keep data of a call in variables
- * that all calls share.
+ * slice of the share that has samples: `input` and `target` are its rows, and `first` and `count` describe the slice.
+ * Each call starts with the random numbers of the same stream. The function must not communicate. If slices take turns
+ * (see `.shards`), calls for several slices are in progress at the same time: the function must not keep data of a call
+ * in variables that all calls share.
  *
  * With `.shards`, the ranks may have to agree on scaling factors before the backward passes. So the function is called
  * for each slice:
  *
  * - at least twice in the first step
- * - up to three times in the first step with a loss that is not one mean over samples, and twice in every later step,
- *   except if the model has batch normalization
+ * - up to three times in the first step, and up to twice in every later step, if the loss is not one mean over samples
  * - once in all other steps
  *
  * After this call, ls_data_parallel_loss(module, NULL) returns the loss of the global batch, if it is one mean over
