@@ -407,8 +407,8 @@ typedef struct ls_data_parallel_options {
      * then collective calls; in stages 2 and 3, ls_forward, ls_clip_grad_norm and ls_grad_scaler_unscale are, too.
      * ls_lamb and ls_muon keep whole parameters on a rank. In stages 2 and 3, fails with LS_ERR_UNSUPPORTED on a GPU,
      * with .powersgd_rank, or with .wire. ls_lbfgs and ls_conjugate_gradient fail in stages 1 to 3. Fails with
-     * LS_ERR_UNSUPPORTED if another data-parallel module has some of the parameters, with LS_ERR_ARGUMENT if a model
-     * has no units in stages 2 and 3, and with LS_ERR_MISMATCH if the ranks pass different stages.
+     * LS_ERR_UNSUPPORTED if another data-parallel module has some of the parameters, and with LS_ERR_ARGUMENT if a
+     * model has no units in stages 2 and 3.
      */
     int zero;
     /**
@@ -456,7 +456,8 @@ typedef struct ls_data_parallel_options {
  *   finds that the output or the loss depends on them. Examples are ls_softmax along the axis of the samples, x minus
  *   its mean over the samples, and ls_embedding with the samples as rows. The message names the operation and the axis.
  *   Exchange the samples (ls_allgather) or the result (ls_allreduce) first. If the ranks have different numbers of
- *   samples, all-reduce sums, and divide by the global count. The page lists the operations that are not detected.
+ *   samples, all-reduce sums, and divide by the global count. Other exchanges between output and loss (ls_reduce,
+ *   ls_gather, ls_alltoall, messages) give wrong gradients. The page lists the operations that are not detected.
  * - Operations that select or move samples by position (ls_narrow, ls_slice, ls_index_select, ls_flip, ls_roll, ls_tril
  *   and ls_triu of [samples, n]) use positions in this rank's share.
  * - In training mode, batch normalization uses the global batch, and dropout draws by the index of a sample in the
@@ -552,8 +553,7 @@ typedef ls_tensor *(*ls_loss_function)(const ls_batch *batch, void *user);
  *
  * After this call, ls_data_parallel_loss(module, NULL) returns the loss of the global batch, if it is one mean over
  * samples. Fails with LS_ERR_ARGUMENT if `module` is not data-parallel, if `batch` or `function` is NULL, if
- * `input` is NULL and `count` is not 0, and if the share is not the samples of this rank's slices. A step that fails on
- * one rank fails on all ranks.
+ * `input` is NULL and `count` is not 0, and if the share is not the samples of this rank's slices.
  */
 LS_API ls_status ls_data_parallel_step(ls_module *module, const ls_batch *batch, ls_loss_function function,
                                        void *user) LS_WARN_UNUSED;
