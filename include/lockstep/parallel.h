@@ -454,10 +454,10 @@ typedef struct ls_data_parallel_options {
  *   from the output; and of constant weights that add up to one on each rank.
  * - Other operations that combine samples fail with LS_ERR_UNSUPPORTED on several ranks, if ls_forward or ls_backward
  *   finds that the output or the loss depends on them. Examples are ls_softmax along the axis of the samples, x minus
- *   its mean over the samples, and ls_embedding with the samples as rows. The message names the operation and the axis.
- *   Exchange the samples (ls_allgather) or the result (ls_allreduce) first. If the ranks have different numbers of
- *   samples, all-reduce sums, and divide by the global count. Other exchanges between output and loss (ls_reduce,
- *   ls_gather, ls_alltoall, messages) give wrong gradients. The page lists the operations that are not detected.
+ *   its mean over the samples, ls_embedding with the samples as rows, ls_reduce and ls_gather. The message names the
+ *   operation and the axis. Exchange the samples (ls_allgather) or the result (ls_allreduce) first. If the ranks have
+ *   different numbers of samples, all-reduce sums, and divide by the global count. The page lists the operations that
+ *   are not detected, such as ls_alltoall between output and loss.
  * - Operations that select or move samples by position (ls_narrow, ls_slice, ls_index_select, ls_flip, ls_roll, ls_tril
  *   and ls_triu of [samples, n]) use positions in this rank's share.
  * - In training mode, batch normalization uses the global batch, and dropout draws by the index of a sample in the

@@ -246,6 +246,9 @@ static uint8_t follow(ls_batch_loss *loss, ls_node *node) {
                   : spread == LS_SPREAD_REFUSED ? REFUSED
                                                 : SUMS;
     }
+    if (inputs != 0 && node->op->root_result) { /* a loss on the root alone would count by the root's samples */
+        return refuse(loss, node);
+    }
     if (inputs == 0 || node->op->communicates) { /* the program decides what the ranks exchange */
         if (inputs == SUMS && node->op->equal_results) {
             mark_collected(node);

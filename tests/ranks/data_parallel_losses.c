@@ -394,6 +394,20 @@ static ls_status own_losses(ls_comm *world) {
 
 /* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
+/* The ranks over which losses of the program communicate; NULL for the process with the global batch. */
+static _Thread_local ls_comm *summed_over;
+
+/* Only the root has the sum of all ranks, and a loss. */
+static ls_tensor *loss_on_root(const loss_case *c, const sample_batch *b) {
+    (void)c;
+    return ls_square(ls_reduce(summed_over, ls_sum(loss_difference(b)), LS_SUM, 0));
+}
+
+static ls_tensor *gathered_on_root(const loss_case *c, const sample_batch *b) {
+    (void)c;
+    return ls_sum(ls_gather(summed_over, b->output, 0, 0));
+}
+
 static ls_tensor *root_of_mean(const loss_case *c, const sample_batch *b) {
     (void)c;
     return ls_sqrt(ls_mean(loss_difference(b)));
@@ -431,12 +445,14 @@ static ls_tensor *product_of_means(const loss_case *c, const sample_batch *b) {
 
 static ls_status refusals(ls_comm *world) {
     static const loss_case cases[] = {
-        {.name = "ls_sqrt", .make = root_of_mean},   {.name = "ls_max", .make = worst},
-        {.name = "ls_matmul", .make = contrast},     {.name = "ls_softmax", .make = softmax_over_samples},
-        {.name = "ls_sub", .make = centered},        {.name = "ls_select", .make = one_sample},
-        {.name = "ls_mul", .make = product_of_means}};
+        {.name = "ls_sqrt", .make = root_of_mean},      {.name = "ls_max", .make = worst},
+        {.name = "ls_matmul", .make = contrast},        {.name = "ls_softmax", .make = softmax_over_samples},
+        {.name = "ls_sub", .make = centered},           {.name = "ls_select", .make = one_sample},
+        {.name = "ls_mul", .make = product_of_means},   {.name = "ls_reduce", .make = loss_on_root},
+        {.name = "ls_gather", .make = gathered_on_root}};
     pair p;
     LS_TRY(begin(&p, world, make_model, LS_F32));
+    summed_over = world;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         ls_status backward = LS_OK;
         LS_TRY(run_pass(&p.all, &cases[i], UNEVEN, 0, &backward));
@@ -449,6 +465,7 @@ static ls_status refusals(ls_comm *world) {
         LS_EXPECT_MESSAGE(name);
         LS_EXPECT_MESSAGE("ls_allreduce");
     }
+    summed_over = NULL;
     end(&p);
     return LS_OK;
 }
@@ -538,9 +555,6 @@ static ls_status missing_losses(ls_comm *world) {
     end(&p);
     return LS_OK;
 }
-
-/* The ranks whose sums `root_of_sum` adds up; NULL for the process with the global batch. */
-static _Thread_local ls_comm *summed_over;
 
 static ls_tensor *root_of_sum(const loss_case *c, const sample_batch *b) {
     (void)c;
