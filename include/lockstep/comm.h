@@ -485,7 +485,7 @@ LS_API ls_status ls_work_cancel(ls_work *work);
 
 /** A block of bytes. */
 typedef struct ls_object {
-    void *data; /**< NULL if `bytes` is 0, except in objects that a call has stored */
+    void *data; /**< may be NULL if `bytes` is 0 */
     size_t bytes;
 } ls_object;
 
