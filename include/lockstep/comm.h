@@ -200,7 +200,8 @@ LS_API ls_status ls_comm_split(ls_comm *comm, int color, int key, ls_comm **resu
  * Sets whether reductions on this communicator may combine the values of the ranks in any order. The default is false:
  * the order of ls_comm_allreduce. With true, backends mpi and gloo may use the reductions of their libraries
  * (MPI_Iallreduce, ...), which are optimized for the network. The last bits of floating-point sums then differ from
- * other backends and libraries. Other backends ignore the setting.
+ * other backends and libraries. The ranks still receive the same bits. Other guarantees of bit-identical results then
+ * do not hold. Other backends ignore the setting.
  *
  * All ranks must call it with the same value, in the same order as their other calls. The call waits for all ranks.
  * Fails with LS_ERR_MISMATCH, and changes nothing, if the values differ; the message lists them. ls_comm_split copies

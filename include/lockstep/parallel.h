@@ -319,7 +319,8 @@ LS_API ls_wire_format *ls_wire_format_new(const ls_wire_functions *functions, vo
  * NULL is allowed. */
 LS_API void ls_wire_format_free(ls_wire_format *format);
 
-/** Selects when a data-parallel module averages its gradients. All choices give bit-identical results. */
+/** Selects when a data-parallel module averages its gradients. All choices give bit-identical results, unless a `.wire`
+ * encodes several numbers together. */
 typedef enum ls_overlap_mode {
     LS_OVERLAP_AUTO = 0, /**< on for backends tcp and mpi if the gradients take up 512 KiB or more; otherwise off */
     LS_OVERLAP_ON,       /**< in buckets, during the backward pass, while it computes the other gradients */
