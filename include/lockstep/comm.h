@@ -394,10 +394,11 @@ LS_API ls_status ls_comm_alltoallv(ls_comm *comm, const void *send, const size_t
  * Sends `count` elements to rank `dest`, which calls ls_comm_recv with the same tag (0 or more), count and dtype.
  * Messages between two ranks with the same tag arrive in the order of the sends. A rank may send to itself.
  *
- * Small messages are buffered, so the call returns at once. The backend decides whether a message is small, so two
- * ranks that both send before they receive must use `work`. Sends and receives are independent of the order of the
- * other calls. They progress while this rank is in any call on this communicator. If the receiver expects a different
- * count or dtype, the receiver fails. On backend shm, a send of a large message may fail with LS_ERR_MISMATCH, too.
+ * Small messages are buffered: the call does not wait for ls_comm_recv. If the buffer is full, it waits until `dest`
+ * makes a call on this communicator. The backend decides whether a message is small, so two ranks that both send before
+ * they receive must use `work`. Sends and receives are independent of the order of the other calls. They progress while
+ * this rank is in any call on this communicator. If the receiver expects a different count or dtype, the receiver
+ * fails. On backend shm, a send of a large message may fail with LS_ERR_MISMATCH, too.
  */
 LS_API ls_status ls_comm_send(ls_comm *comm, const void *buffer, size_t count, ls_dtype dtype, int dest, int tag,
                               ls_work **work) LS_WARN_UNUSED;
