@@ -337,7 +337,7 @@ typedef struct ls_data_parallel_options {
      *
      * Each rank's share is rounded, the shares are added in f32, and the mean is rounded once more. With the mean g and
      * the mean m of the magnitudes, the error of an element is at most u (m + |g|); u is 2^-8 for bf16 and 2^-11 for
-     * f16. f16 overflows to Inf beyond 65504, and has steps of 2^-24 below 2^-14.
+     * f16. f16 overflows to Inf beyond 65504. Below 2^-14, it adds at most 2^-24 to the error.
      *
      * The results are still bit-identical on all ranks. Other data stays f32. Fails with LS_ERR_UNSUPPORTED if a
      * parameter is f64.
