@@ -112,8 +112,8 @@ LS_API ls_comm *ls_init(const ls_init_options *options);
  * it also logs a warning.
  *
  * Returns LS_OK if all ranks have called this function, even after failures of other calls. Exception: ranks that
- * joined over MPI, without a store. If a communicator of such a rank has failed, the rank gets the same failure again,
- * and the other ranks get LS_ERR_PEER.
+ * joined over MPI, without a store. If the world has failed on such a rank, the rank gets the same failure again, and
+ * the other ranks get LS_ERR_PEER.
  *
  * - LS_ERR_PEER: a rank died, or exited without this call.
  * - LS_ERR_TIMEOUT: a rank has not made this call within the timeout.
