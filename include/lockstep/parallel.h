@@ -231,8 +231,8 @@ typedef struct ls_reducer ls_reducer;
 
 /** Options for ls_reducer_new. Zero fields select the defaults. */
 typedef struct ls_reducer_options {
-    /** Factor that multiplies the sums, for tensors of f32 or f64 only. 1 selects plain sums, of any dtype but bool. 0
-     * selects means over the ranks, of any dtype but bool. */
+    /** Factor that multiplies the sums, for tensors of f32 or f64 only. For any dtype but bool, 1 selects plain sums,
+     * and 0 selects means over the ranks. */
     double scale;
     /**
      * Successive tensors of one dtype are reduced together as soon as they have this number of bytes. With 0,
@@ -660,8 +660,7 @@ typedef struct ls_outer ls_outer;
 typedef struct ls_outer_options {
     int64_t steps;        /**< number of training steps from one outer step to the next; 0 selects the default, 32 */
     double learning_rate; /**< learning rate of the outer optimizer; 0 selects the default, 0.7 */
-    double
-        momentum; /**< Nesterov momentum of the outer optimizer; 0 selects the default, 0.9, and LS_ZERO selects none */
+    double momentum; /**< Nesterov momentum of the outer optimizer; 0 selects the default, 0.9; LS_ZERO selects none */
 } ls_outer_options;
 
 /**
@@ -714,8 +713,8 @@ LS_API ls_outer *ls_outer_new(ls_module *model, ls_comm *comm, const ls_outer_op
  * - LS_ERR_MISMATCH, on every rank, in an outer step: the ranks have taken different numbers of steps, or have frozen
  *   different parameters.
  * - LS_ERR_STATE, on every rank, in an outer step: ls_module_load has changed the parameters of a rank since the last
- *   outer step (not for local SGD). Load the same weights on rank 0 or
- *   on all ranks, and create the outer optimizer again.
+ *   outer step (not for local SGD). Load the same weights on rank 0 or on all ranks, and create the outer optimizer
+ *   again.
  * - LS_ERR_STATE: layers were added after ls_outer_new, or `outer` or its communicator was freed.
  *
  * If a rank fails in its training step, it must not continue: the other ranks get LS_ERR_PEER when it exits. In a
@@ -827,8 +826,9 @@ LS_API ls_module *ls_pipeline(ls_module *model, ls_comm *comm, const ls_pipeline
  *   Dropout draws other numbers than in one process.
  * - A statistic of the batch in the criterion, such as the mean of the targets, is a statistic of the micro-batch.
  * - The criterion must be a mean in which all samples count equally: ls_mean, or a loss with LS_LOSS_MEAN, or a sum of
- *   such terms. The last rank fails with LS_ERR_UNSUPPORTED for a sum over samples, also a divided one, a mean that
- *   excludes different numbers of ignored targets, or a mean whose weights differ between micro-batches.
+ *   such terms. The last rank fails with LS_ERR_UNSUPPORTED for a sum over samples, also a divided one, and if the
+ *   divisor of a mean (elements, weights, or targets that are not ignored) is not the same whole multiple of the number
+ *   of samples in every micro-batch.
  *
  * All ranks fail with LS_ERR_SHAPE if input and target have different numbers of samples, or none. A rank fails with
  * LS_ERR_STATE if recording is off (ls_no_grad), or if the loss does not depend on the output.
