@@ -271,7 +271,7 @@ typedef struct ls_loc_i64 {
  *   and root. Exceptions: ls_comm_send, ls_comm_recv, ls_comm_recv_any and ls_comm_monitored_barrier.
  * - If `work` is NULL, the call returns when its result is complete. Otherwise it may return earlier and stores an
  *   ls_work, or NULL if it fails. The library uses the buffers, and the arrays of counts and displacements, until
- * ls_work_wait.
+ *   ls_work_wait.
  * - Work on one communicator is executed in the order of the calls.
  * - `send` and `receive` must not overlap, except in the in-place calls below.
  *
