@@ -40,8 +40,7 @@ typedef struct ls_attention_options {
  * - The result is [batch, heads, queries, value width]. q, k, v and the result may omit the heads, or the heads and the
  *   batch. A key_mask requires the batch.
  * - The result of a query without keys is 0.
- * - Values that masks exclude must be finite, because they are multiplied by 0. Keys that `attn_mask` excludes must be
- *   finite too.
+ * - Keys and values that masks or `causal` exclude must be finite, because they are multiplied by 0.
  * - Without an `attn_mask` of several rows, memory grows with the lengths, not with their product: scores are computed
  *   in blocks, and again in the backward pass (Dao et al., arXiv 2205.14135; Rabe and Staats, arXiv 2112.05682).
  * - If q is an f32 or f64 view [batch, heads, queries, width] of [batch, queries, heads, width], the result has the

@@ -60,22 +60,22 @@ LS_API ls_tensor *ls_grad(const ls_tensor *tensor);
 LS_API void ls_zero_grad(ls_tensor *tensor);
 
 /**
- * Adds the gradient of `loss` (one floating-point number) to the gradient of every leaf that it depends on. Consumes
- * the part of the tape that leads to `loss`. Fails with
+ * Adds the gradient of `loss` (one floating-point number) to the gradients of the leaves that `loss` depends on and
+ * that require a gradient. Consumes the part of the tape that leads to `loss`. Fails with
  * - LS_ERR_SHAPE if `loss` does not have exactly one element,
  * - LS_ERR_ARGUMENT if `loss` has an integer type or bool, or is NULL without an earlier failure,
- * - LS_ERR_STATE if `loss` depends on no leaf, if its tape was already consumed, if a tensor that the tape needs was
- *   changed in place, or during another backward pass (in a hook).
+ * - LS_ERR_STATE if `loss` depends on no such leaf (unless a communication operation is on the tape), if its tape was
+ *   already consumed, if a tensor that the tape needs was changed in place, or in a hook of another backward pass.
  *
  * If the pass fails, it may have consumed a part of the tape and changed existing gradients: call ls_zero_grad.
  *
  * If a data-parallel module (ls_data_parallel) or a communication operation of parallel.h is on the tape, the call is
  * collective. Every rank must then call ls_backward, even if its `loss` is NULL because an earlier operation failed.
- * If the pass fails on a rank, the other ranks of the collectives on its tape fail with LS_ERR_MISMATCH, and so do the
- * ranks that have sent messages to it, unless it has already sent the gradients of these messages. The error names the
- * failed rank and its error. Ranks that have only received messages from it get no error. If the failed rank has a
- * data-parallel module on its tape, ranks outside this module may get LS_ERR_TIMEOUT instead. After a data-parallel
- * module, there are two more errors:
+ * If the pass fails on a rank, the ranks of its data-parallel modules fail with LS_ERR_MISMATCH. So do ranks that still
+ * wait for the failed rank in a collective on the tape, or for the gradient of a message that they have sent to it. The
+ * error names the failed rank and its error. Ranks that have only received messages from it get no error. If the failed
+ * rank has a data-parallel module on its tape, ranks outside this module may get LS_ERR_TIMEOUT instead. After a
+ * data-parallel module on several ranks, there are two more errors:
  * - LS_ERR_MISMATCH if the pass detects that the losses of the ranks differ, or that only some ranks send the gradient
  *   of a parameter (ls_set_requires_grad),
  * - LS_ERR_UNSUPPORTED if the loss combines the samples of one rank in a way that is wrong on several ranks
@@ -94,9 +94,9 @@ typedef struct ls_backward_options {
  * Does the same as ls_backward for an output of any shape. `options` may be NULL. Fails with LS_ERR_SHAPE if the
  * initial gradient does not have the output's shape and dtype.
  *
- * If `.gradient` is NULL, and a call that returns a tensor has failed in the innermost scope, fails with the scope's
- * first error, because the NULL may be the result of the failed call. If the call failed outside any scope or in a
- * different scope, this failure is not detected, and NULL selects 1. So check whether your gradient is NULL.
+ * If options are given without `.gradient`, and a call that returns tensors has failed in the innermost scope, fails
+ * with the scope's first error, because the NULL may be the result of this call. A failure outside any scope or in a
+ * different scope is not detected, and NULL selects 1. So check whether your gradient is NULL.
  */
 LS_API ls_status ls_backward_with(ls_tensor *output, const ls_backward_options *options) LS_WARN_UNUSED;
 
@@ -118,10 +118,10 @@ LS_API bool ls_no_grad(bool on);
  * ls_status status = ls_backward(loss);
  * ```
  *
- * - ls_linear, ls_matmul, ls_conv, ls_conv_transpose and ls_attention round f32 operands to the dtype, and so does
- *   ls_einsum in its matrix products. So do the products in their backward rules, even if ls_backward runs without
- *   autocast.
- * - Sums and results are f32. torch.autocast("cpu", torch.bfloat16) rounds the results, too.
+ * - ls_linear, ls_matmul, ls_conv, ls_conv_transpose, ls_attention and the matrix products of ls_einsum round factors
+ *   that are not f64 to the dtype, but not a bias. So do the products in their backward rules, even if ls_backward runs
+ *   without autocast.
+ * - Sums and results of f32 tensors are f32. torch.autocast("cpu", torch.bfloat16) rounds the results, too.
  * - Parameters, gradients, losses, softmax, norms and reductions stay f32. f64 stays f64.
  * - f16 has a much smaller range than bf16 and loses small gradients: scale the loss (ls_grad_scaler in optim.h).
  * - Products are slower than in f32 if the processor has no fast bf16, without oneDNN, and in f16. A warning is logged
@@ -134,8 +134,9 @@ LS_API ls_dtype ls_autocast(ls_dtype dtype);
 
 /**
  * A function that ls_backward calls with a leaf after the pass has completed the leaf's gradient, and before
- * ls_data_parallel averages it (.zero = 2 and 3 reject hooks). It may change ls_grad(leaf) in place. If one
- * of its calls fails, it must return the status of the call: otherwise only this rank fails.
+ * ls_data_parallel averages it. It may change ls_grad(leaf) in place. If one of its calls fails, it must return the
+ * status of the call: otherwise only this rank fails. Parameters that .zero = 2 or 3 shards cannot have hooks
+ * (LS_ERR_UNSUPPORTED from ls_backward).
  */
 typedef ls_status (*ls_grad_hook)(ls_tensor *leaf, void *user);
 
@@ -150,8 +151,8 @@ LS_API ls_status ls_add_grad_hook(ls_tensor *leaf, ls_grad_hook hook, void *user
 typedef ls_tensor *(*ls_function)(ls_tensor **inputs, int count, void *user);
 
 /**
- * Options for ls_gradcheck. Zero fields select defaults suited to f64. Negative numbers and an infinite step fail with
- * LS_ERR_ARGUMENT.
+ * Options for ls_gradcheck. Zero fields select defaults suited to f64. Negative numbers, NaN and an infinite step fail
+ * with LS_ERR_ARGUMENT.
  */
 typedef struct ls_gradcheck_options {
     double step;     /**< step of the central difference; 0 selects the default, 1e-6 */
@@ -162,8 +163,8 @@ typedef struct ls_gradcheck_options {
 /**
  * Checks the gradients of sum(w * function(inputs)), with a fixed random w, against central differences, for every
  * element of every input that requires a gradient. At least one input must require a gradient, and all such inputs must
- * be f64 (otherwise LS_ERR_ARGUMENT). Fails with LS_ERR_MISMATCH if the gradients differ; the message gives the input,
- * the element and both values. Gradients of the inputs do not change. Other leaves that the function uses get
+ * be f64 leaves (otherwise LS_ERR_ARGUMENT). Fails with LS_ERR_MISMATCH if the gradients differ; the message gives the
+ * input, the element and both values. Gradients of the inputs do not change. Other leaves that the function uses get
  * gradients: clear them (ls_zero_grad). `options` may be NULL.
  */
 LS_API ls_status ls_gradcheck(ls_function function, ls_tensor **inputs, int count, void *user,
@@ -173,14 +174,14 @@ LS_API ls_status ls_gradcheck(ls_function function, ls_tensor **inputs, int coun
 
 /** The arguments of a custom operation's functions. The functions borrow all of them. */
 typedef struct ls_custom_call {
-    ls_tensor *const *inputs; /**< inputs of the call; contiguous, so ls_data_const returns their elements */
+    ls_tensor *const *inputs; /**< inputs of the call, contiguous */
     int input_count;
     ls_tensor **outputs; /**< outputs: set by `forward`, in its innermost scope; read by `backward` */
     ls_tensor **saved;   /**< tensors that `forward` saves for `backward` */
     ls_tensor *const
         *output_gradients; /**< gradients of the outputs, for `backward`: contiguous; zeros if no gradient arrived */
     ls_tensor **input_gradients; /**< gradients of the inputs, with the inputs' shapes and dtypes: `backward` sets the
-                                    wanted gradients; NULL means zero */
+                                    wanted gradients; NULL adds nothing */
     const bool *wanted;          /**< true for each input that a gradient can flow to */
     void *user;                  /**< the `user` of ls_custom */
 } ls_custom_call;
@@ -201,7 +202,8 @@ typedef struct ls_custom_op {
     int saved;       /**< number of tensors in `saved` */
     bool by_sample;  /**< promise for data-parallel losses: the first axis of the outputs, and of each input with
                         samples, is the sample axis, and each result depends only on its own sample and on inputs
-                        without samples. Without this promise, such a loss rejects the operation on samples */
+                        without samples. Without this promise, such a loss on several ranks rejects the operation on
+                        samples */
     bool on_host; /**< the functions access elements on the host (ls_data_const, ls_data): they get copies on "cpu" of
                      tensors on other devices, and create tensors on "cpu"; results and gradients are copied to the
                      device */
@@ -228,6 +230,7 @@ LS_API ls_tensor *ls_custom(const ls_custom_op *op, ls_tensor *const *inputs, in
  * Results have x's shape and dtype. For integer and bool inputs, results are f32, with these exceptions:
  * - ls_neg, ls_abs, ls_square, ls_relu, and ls_clamp with integer limits keep integer dtypes.
  * - For bool, these functions fail with LS_ERR_SHAPE, except ls_relu, which returns i64.
+ * - ls_clamp rounds limits outside the range of an integer dtype to this range.
  */
 
 /** Returns -x. */
@@ -307,10 +310,11 @@ LS_API ls_tensor *ls_logical_not(ls_tensor *x);
  * The type of a number on the right determines the dtype of the result, as in PyTorch:
  * - Floating tensors keep their dtype.
  * - With an integer, integer tensors keep their dtype exactly, and bool becomes i64. Fails with LS_ERR_ARGUMENT if the
- *   dtype cannot hold the number. (u8 also accepts -255 to -1, and wraps around; ls_maximum and ls_minimum treat such
- *   a number as 0.) For ls_pow, an exponent from 0 to 2^53 need not fit into the dtype; a greater exponent must fit. A
- *   negative number as the exponent of an integer tensor fails with LS_ERR_ARGUMENT. If the exponents are an integer
- *   tensor, negative exponents give 0, or 1 or -1 for these bases.
+ *   dtype cannot hold the number, except in ls_div and comparisons. (u8 also accepts -255 to -1, and wraps around;
+ *   ls_maximum and ls_minimum treat such a number as 0.)
+ * - For ls_pow, an exponent from 0 to 2^53 need not fit into the dtype; a greater exponent must fit. A negative number
+ *   as the exponent of an integer tensor fails with LS_ERR_ARGUMENT. If the exponents are an integer tensor, negative
+ *   exponents give 0, or 1 or -1 for these bases.
  * - With a floating-point number, integers and bool become f32.
  * - ls_div of integers is f32.
  * - The result of comparisons is bool. Comparisons of integer tensors with a number are exact. For a floating-point
@@ -471,7 +475,7 @@ LS_API ls_tensor *ls_logsumexp(ls_tensor *x, int axis, bool keepdim);
 /**
  * Returns the matrix product, like NumPy's matmul: [..., n, k] times [..., k, m] is [..., n, m]. Both operands have the
  * same floating-point dtype. Leading dimensions are batches and broadcast. A 1-d operand is a vector; its axis is
- * removed from the result. Transposed views are not copied.
+ * removed from the result. Transposed views of f32 and f64 are not copied.
  */
 LS_API ls_tensor *ls_matmul(ls_tensor *a, ls_tensor *b);
 /**
@@ -486,8 +490,9 @@ LS_API ls_tensor *ls_linear(ls_tensor *x, ls_tensor *weight, ls_tensor *bias);
  *
  * Each axis of each operand has a letter. Letters that are not in the result are summed over. A repeated letter in an
  * operand selects its diagonal. Without "->", the result has the letters that appear once, in alphabetical order,
- * capitals first. Operands are combined from left to right, by matrix products. Fails with LS_ERR_ARGUMENT if the
- * equation is invalid or has an ellipsis, and with LS_ERR_SHAPE if a letter has different sizes (1 does not broadcast).
+ * capitals first. Operands are combined from left to right, by matrix products if possible. Fails with LS_ERR_ARGUMENT
+ * if the equation is invalid or has an ellipsis, or if an intermediate product has more than LS_MAX_DIMS axes. Fails
+ * with LS_ERR_SHAPE if a letter has different sizes (1 does not broadcast).
  */
 LS_API ls_tensor *ls_einsum(const char *equation, ls_tensor *const *operands, int count);
 
@@ -621,20 +626,20 @@ LS_API ls_tensor *ls_softmax(ls_tensor *x, int axis);
 LS_API ls_tensor *ls_log_softmax(ls_tensor *x, int axis);
 /**
  * Zeroes each element with probability p (0 to 1) and divides the others by (1 - p) (Srivastava et al., JMLR 15, 2014).
- * Uses the next stream of the generator (ls_seed). In ls_data_parallel, the random numbers of a sample are derived from
- * its index in the global batch, so the size of x's first axis must be a multiple of the number of samples (otherwise
- * LS_ERR_UNSUPPORTED).
+ * Uses the next stream of the generator (ls_seed). In ls_data_parallel on several ranks, the random numbers of a sample
+ * are derived from its index in the global batch, so the size of x's first axis must be a multiple of the number of
+ * samples (otherwise LS_ERR_UNSUPPORTED).
  */
 LS_API ls_tensor *ls_dropout(ls_tensor *x, double p);
 /**
  * Returns (x - mean) / sqrt(var + epsilon) * weight + bias over the last `axes` axes, with x's shape (Ba et al., arXiv
- * 1607.06450). Weight and bias have the sizes of these axes and x's dtype. Either may be NULL. `epsilon` must not be
- * negative.
+ * 1607.06450). Weight and bias have the sizes of these axes and x's dtype. Either may be NULL. If `axes` is 0, weight
+ * or bias determines the number of axes. `epsilon` must not be negative.
  */
 LS_API ls_tensor *ls_layer_norm(ls_tensor *x, int axes, ls_tensor *weight, ls_tensor *bias, double epsilon);
 /**
  * Returns x / sqrt(mean(x^2) + epsilon) * weight over the last `axes` axes, with x's shape (Zhang and Sennrich, arXiv
- * 1910.07467). See ls_layer_norm for `weight` and `epsilon`.
+ * 1910.07467). See ls_layer_norm for `axes`, `weight` and `epsilon`.
  */
 LS_API ls_tensor *ls_rms_norm(ls_tensor *x, int axes, ls_tensor *weight, double epsilon);
 /**
@@ -647,14 +652,14 @@ LS_API ls_tensor *ls_group_norm(ls_tensor *x, int64_t groups, ls_tensor *weight,
 /**
  * Normalizes each channel of x [n, channels, ...] (Ioffe and Szegedy, arXiv 1502.03167; PyTorch's BatchNorm). The
  * result has x's shape. All other tensors are [channels].
- * - In training, it uses the mean and the (biased) variance of the batch. running_mean and running_var (may be NULL)
- *   move towards the batch's mean and unbiased variance by `momentum`.
+ * - In training, it uses the mean and the (biased) variance of the batch, in ls_data_parallel over all ranks.
+ *   running_mean and running_var (may be NULL) move towards the batch's mean and unbiased variance by `momentum`.
  * - Otherwise it uses running_mean and running_var.
  * - weight and bias may be NULL. `epsilon` must not be negative.
  * - For x of bf16 or f16, the running statistics are f32, and weight and bias are f32 or of x's dtype.
  *
- * Fails with LS_ERR_SHAPE in training if a channel has only one value. Fails with LS_ERR_ARGUMENT if the running
- * statistics are missing outside training, or if only one of them is given.
+ * Fails with LS_ERR_SHAPE in training if a channel has only one value in the batch. Fails with LS_ERR_ARGUMENT if the
+ * running statistics are missing outside training, or if only one of them is given.
  */
 LS_API ls_tensor *ls_batch_norm(ls_tensor *x, ls_tensor *running_mean, ls_tensor *running_var, ls_tensor *weight,
                                 ls_tensor *bias, bool training, double momentum, double epsilon);

@@ -62,7 +62,7 @@ typedef struct ls_conv_transpose_options {
 /**
  * Computes a transposed convolution: the gradient of ls_conv with respect to x, as a function of the gradient of y,
  * plus bias (Zeiler et al., CVPR 2010). `options` may be NULL.
- * - x is [n, in, ...], weight [in, out / groups, kernel...], bias [out] (may be NULL).
+ * - x is [n, in, ...] without empty spatial axes, weight [in, out / groups, kernel...], bias [out] (may be NULL).
  * - y is [n, out, ...] with sizes (size - 1) stride - 2 padding + dilation (kernel - 1) + output_padding + 1.
  */
 LS_API ls_tensor *ls_conv_transpose(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,

@@ -53,8 +53,8 @@ typedef struct ls_class_loss_options {
 
 /**
  * Computes -log softmax(logits)[target], like PyTorch's cross_entropy. `options` may be NULL.
- * - logits are [n, classes] or [n, classes, ...].
- * - target is [n] or [n, ...], of i64, i32 or u8. A target that is out of range fails with LS_ERR_ARGUMENT, and the
+ * - logits are [n, classes], [n, classes, ...] or [classes].
+ * - target is [n], [n, ...] or [], of i64, i32 or u8. A target that is out of range fails with LS_ERR_ARGUMENT, and the
  *   message gives its value.
  * - If every target is ignored, the mean is NaN and the gradient 0.
  * - A floating-point target of the logits' shape holds probabilities. The loss is then -sum over classes of weight
@@ -117,7 +117,7 @@ LS_API ls_tensor *ls_cosine_embedding_loss(ls_tensor *a, ls_tensor *b, ls_tensor
                                            ls_loss_reduction reduction);
 /**
  * Computes max(d(anchor, positive) - d(anchor, negative) + margin, 0) with d(x, y) = |x - y + 1e-6| along the last axis
- * (Schroff et al., arXiv 1503.03832; PyTorch's triplet_margin_loss with margin 1 by default, without `swap`). All three
+ * (Schroff et al., arXiv 1503.03832; PyTorch's triplet_margin_loss without `swap`; its default margin is 1). All three
  * tensors are [n, ..., width], with the same shape.
  */
 LS_API ls_tensor *ls_triplet_margin_loss(ls_tensor *anchor, ls_tensor *positive, ls_tensor *negative, double margin,
@@ -125,7 +125,7 @@ LS_API ls_tensor *ls_triplet_margin_loss(ls_tensor *anchor, ls_tensor *positive,
 
 /**
  * The loss function of a trial or a pipeline. Returns the loss of a batch from the model's output and its target: one
- * number, a mean over the samples. `user` is the pointer that was registered with the function.
+ * number, a mean (or, in a trial, a sum) over the samples. `user` is the pointer that was registered with the function.
  */
 typedef ls_tensor *(*ls_criterion)(ls_tensor *output, ls_tensor *target, void *user);
 

@@ -1,17 +1,22 @@
 /* The backward pass: checks, start, walk and end. */
 #include "autograd/backward.h"
 
+#include "autograd/captured_step.h"
 #include "comm/public_call.h"
 #include "tensor/capture.h"
 
 /* Sets the initial gradient of the output, scaled by `weight`. */
 static ls_status seed(ls_tensor *output, ls_tensor *gradient, double weight) {
+    ls_capture *capture = ls_thread_present->capture;
     if (gradient == NULL) {
         gradient = ls_tensor_like("ls_backward", output, (ls_dtype)output->dtype);
         if (gradient == NULL) {
             return ls_error_status();
         }
         LS_TRY(ls_kernels_of(gradient)->fill(ls_stream_of(gradient), gradient, weight));
+        if (__builtin_expect(capture != NULL, 0)) {
+            ls_capture_factor(capture, LS_FACTOR_OF_LOSS);
+        }
     } else { /* a copy, because it may be the gradient of a leaf, which the pass changes while it reads */
         gradient = weight != 1 ? ls_mul_number(gradient, weight) : ls_clone(gradient);
         if (gradient == NULL) {

@@ -42,10 +42,14 @@ static ls_status mark_gradients(void *arguments) {
     return LS_OK;
 }
 
-/* Returns whether the leaf has what an exchange with the other ranks has settled, which may differ in each replay. */
+/*
+ * Returns whether the leaf has what an exchange with the other ranks has settled, which may differ in each replay. A
+ * shard's gradient is settled outside of the backward pass of its module.
+ */
 static bool is_settled(const captured_input *input) {
     const ls_leaf *leaf = input->tensor->leaf;
-    return input->settled && leaf->has_gradient == input->has_settled && leaf->given == input->given_settled;
+    return (leaf->shard && !leaf->open) ||
+           (input->settled && leaf->has_gradient == input->has_settled && leaf->given == input->given_settled);
 }
 
 void ls_step_record_marks(ls_step *step) {
@@ -82,25 +86,25 @@ void ls_capture_call_begin(ls_capture *capture) {
     ls_capture_early_begin(capture);
 }
 
-void ls_capture_call_end(ls_capture *capture, ls_status status, ls_status (*run)(void *object), void *object) {
+bool ls_capture_call_end(ls_capture *capture, ls_status status, ls_status (*run)(void *object), void *object) {
     capture->paused--;
     if (status != LS_OK || !ls_capture_records(capture)) {
-        return;
+        return false;
     }
     ls_step *step = ls_step_of(capture);
     step->exchanged += ls_comm_metered.calls - step->call_began;
     library_call *call = ls_capture_add_call(capture, run_library_call, sizeof *call);
-    if (call != NULL) {
-        *call = (library_call){.run = run, .object = object};
-        capture->calls[capture->call_count - 1].operation =
-            NULL; /* the call's error messages already contain its name */
+    if (call == NULL) {
+        return false;
     }
+    *call = (library_call){.run = run, .object = object};
+    capture->calls[capture->call_count - 1].operation = NULL; /* the call's error messages already contain its name */
+    return true;
 }
 
 /* Ends a part of an exchange. Returns the index of its call; 0 if it was not recorded. */
 static int end_part(ls_capture *capture, ls_status status, ls_status (*run)(void *object), void *object) {
-    ls_capture_call_end(capture, status, run, object);
-    return status == LS_OK && ls_capture_records(capture) ? capture->call_count - 1 : 0;
+    return ls_capture_call_end(capture, status, run, object) ? capture->call_count - 1 : 0;
 }
 
 void ls_capture_early_begin(ls_capture *capture) {
@@ -170,6 +174,19 @@ void ls_capture_gradients_settled(ls_capture *capture) {
             input->has_settled = leaf->has_gradient;
             input->given_settled = leaf->given;
         }
+    }
+}
+
+void ls_capture_scale_by(ls_capture *capture, double **at, int count) {
+    ls_step *step = ls_step_of(capture);
+    step->factors = at;
+    step->factor_count = count;
+}
+
+void ls_capture_factor(ls_capture *capture, int which) {
+    const ls_step *step = ls_step_of(capture);
+    if (ls_capture_records(capture) && which < step->factor_count) {
+        step->factors[which] = ls_capture_number(capture);
     }
 }
 

@@ -58,6 +58,8 @@ struct ls_step {
     int early_call;      /* index of the first early call of the open exchange; 0 if there is none */
     bool polls;          /* the open exchange has at least two early calls */
     bool averages;       /* one exchange averages gradients */
+    double **factors;    /* see ls_capture_scale_by */
+    int factor_count;    /* 0 if replays use the scaling factors of the captured step */
     uint64_t call_began; /* ls_comm_metered.calls when the latest call to the library began */
     uint64_t exchanged;  /* calls on communicators during the exchanges */
     ls_tensor *result;   /* a view without history */

@@ -30,11 +30,10 @@ static void check_leaf(ls_step *step, const char *operation, const ls_tensor *te
                           "uses a leaf with a gradient hook, which a replay does not call: change the gradient by "
                           "operations of the step");
     }
-    if (leaf->shard || leaf->divisions[LS_DIVIDED_TENSOR].add != NULL ||
-        leaf->divisions[LS_DIVIDED_MODEL].add != NULL) {
+    if (leaf->divisions[LS_DIVIDED_TENSOR].add != NULL || leaf->divisions[LS_DIVIDED_MODEL].add != NULL) {
         ls_capture_refuse(&step->capture, operation,
-                          "uses a parameter that ranks share (.zero from stage 2 on or .shards in "
-                          "ls_data_parallel, or a sharded layer): run the step without ls_step_capture");
+                          "uses a parameter of a sharded layer or of .shards in ls_data_parallel: run the step without "
+                          "ls_step_capture");
     }
 }
 
@@ -90,7 +89,7 @@ void ls_capture_operation(ls_capture *capture, const ls_op *op, ls_tensor *const
         return;
     }
     capture->operation = op->name;
-    if (op->communicates) {
+    if (op->communicates && !op->captures) {
         ls_capture_refuse(capture, op->name, LS_CAPTURE_COMMUNICATES);
     }
     for (int i = 0; i < input_count && ls_capture_records(capture); i++) {

@@ -36,10 +36,11 @@ void ls_capture_zero_grad(ls_capture *capture, ls_tensor *tensor);
 /*
  * A call to the library that a replay repeats as a whole, such as the step of an optimizer. Its kernel calls are not
  * recorded: ls_capture_call_begin pauses the record, and ls_capture_call_end resumes it. If `status` is LS_OK, the
- * replay will call run(object). The call may communicate.
+ * replay will call run(object). The call may communicate. ls_capture_call_end returns whether it has recorded the call;
+ * the caller may then set the object, and copy the tensors of the call with ls_capture_tensor.
  */
 void ls_capture_call_begin(ls_capture *capture);
-void ls_capture_call_end(ls_capture *capture, ls_status status, ls_status (*run)(void *object), void *object);
+bool ls_capture_call_end(ls_capture *capture, ls_status status, ls_status (*run)(void *object), void *object);
 
 /*
  * Does the same as ls_capture_call_end for a call before which a failed replay must notify the other ranks. Then
@@ -51,9 +52,9 @@ void ls_capture_exchange_end(ls_capture *capture, ls_status status, ls_status (*
 
 /*
  * An exchange may consist of several calls. ls_capture_exchange_end records the last call; the calls before it are
- * early calls. Only the first early call of an exchange begins with ls_capture_call_begin. The others begin with
- * ls_capture_early_begin, which records no marks of gradients. From the second early call to the end of the exchange,
- * replays poll after the calls of each node, as backward passes do.
+ * early calls. Only the first early call of an exchange begins with ls_capture_call_begin. The others, and calls that
+ * do not use gradients, begin with ls_capture_early_begin, which records no marks of gradients. From the second early
+ * call to the end of the exchange, replays poll after the calls of each node, as backward passes do.
  */
 void ls_capture_early_begin(ls_capture *capture);
 void ls_capture_early_end(ls_capture *capture, ls_status status, ls_status (*run)(void *object), void *object);
@@ -64,6 +65,15 @@ void ls_capture_poll(ls_capture *capture);
 /* Notes that the latest exchange has averaged gradients over ranks, and has decided which leaves have gradients. A step
  * has at most one such exchange. */
 void ls_capture_gradients_settled(ls_capture *capture);
+
+/*
+ * The scaling factors of a pass, which may differ in each replay: of the loss, and of its sums over samples in their
+ * order. Before the pass begins, ls_capture_scale_by sets an array of `count` addresses. After a kernel call that
+ * scales with factor `which`, ls_capture_factor stores the address of the factor in the record there.
+ */
+enum { LS_FACTOR_OF_LOSS, LS_FACTOR_OF_SUMS };
+void ls_capture_scale_by(ls_capture *capture, double **at, int count);
+void ls_capture_factor(ls_capture *capture, int which);
 
 /*
  * An object whose state decides what the step does, and its state now. Each replay first calls `check`, which fails if

@@ -62,7 +62,7 @@ static void hold_custom(void *context, bool hold) {
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
-/* Calls a user function. If it fails without an error message, sets one. */
+/* Calls a user function. If it fails, sets its status, and a message unless it has set one. */
 static ls_status run(custom *c, const char *what, ls_status (*function)(ls_custom_call *call)) {
     const uint32_t errors = ls_error_count;
     ls_thread_state *thread = ls_thread();
@@ -72,9 +72,13 @@ static ls_status run(custom *c, const char *what, ls_status (*function)(ls_custo
     }
     const ls_status status = function(&c->call);
     thread->device = device;
-    return status == LS_OK || ls_error_count != errors
-               ? status
-               : ls_fail(status, "%s: its %s function failed with %s", c->op.name, what, ls_status_name(status));
+    if (status != LS_OK && ls_error_count == errors) {
+        return ls_fail(status, "%s: its %s function failed with %s", c->op.name, what, ls_status_name(status));
+    }
+    if (status != LS_OK && ls_error_status() != status) {
+        ls_error_restore(status, ls_error_message());
+    }
+    return status;
 }
 
 static int kept_count(const custom *c) {

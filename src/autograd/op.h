@@ -86,7 +86,8 @@ typedef struct ls_samples_call {
     bool single; /* this rank has one sample */
     bool leads;  /* the samples are the outermost part of the first axis; the rule may clear this flag */
     bool wants_divisor;
-    double divisor; /* divisor of a mean, set by the rule if requested; INFINITY for a sum */
+    double divisor;           /* divisor of a mean, set by the rule if requested; INFINITY for a sum */
+    const ls_tensor *counted; /* the divisor's tensor, set by the rule if the divisor depends on elements; borrowed */
 } ls_samples_call;
 
 typedef ls_samples_use (*ls_samples_rule)(ls_samples_call *call);
@@ -111,6 +112,7 @@ struct ls_op {
     bool communicates; /* if a gradient reaches the node on one rank, the backward rule runs on all ranks, with zeros on
                           the other ranks; the node holds its output. The node lives until it is walked, until no rank
                           can reach it, or until the outermost scope ends with no other node on the tape */
+    bool captures;     /* for a communicating operation: makes its communication a call of a captured step */
     /*
      * For a communicating operation: raises *reach from this rank's value to the maximum over the ranks of the call. If
      * the maximum is LS_REACH_FAILED, all ranks fail with the first rank's cause. If `agree` is NULL, the backward rule
@@ -139,12 +141,15 @@ struct ls_node {
     ls_tensor *gradient; /* gradient of the output, accumulated so far; owned; may be shared with other nodes */
     int input_count;
     bool holds_output;
-    uint8_t spread; /* samples.h explains `spread` to `has_constant`, and `samples_of` */
-    bool reaches;   /* see ls_batch_loss_reaches */
+    const ls_tensor *counted; /* of a mean over samples: see ls_samples_call; belongs to saved[] */
+    int sum;                  /* of a sum over samples: its number in the loss */
+    uint8_t spread;           /* samples.h explains `spread` to `has_constant`, and `samples_of` */
+    bool reaches;             /* see ls_batch_loss_reaches */
     bool sums_samples;
     bool divides;      /* a mean over samples with its own divisor */
     bool has_constant; /* an input without history was computed from this rank's samples */
     bool plain;        /* computed from sums over samples without a divisor, and from no other sums or means */
+    bool mixed;        /* computed from such sums and from means */
     bool collects;     /* a collective call with equal results (ls_op.equal_results) on plain sums */
     bool collected;    /* the input of such a call */
     bool of_gradient;  /* copied from the call */

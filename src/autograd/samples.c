@@ -172,6 +172,7 @@ static ls_node *node_of(const ls_tensor *input) {
 static uint8_t follow_sums(ls_batch_loss *loss, ls_node *node) {
     const ls_samples_call call = call_of(loss, node);
     uint8_t result = 0;
+    bool sums = false;
     node->plain = true;
     for (int i = 0; i < node->input_count; i++) {
         const uint8_t spread = spread_of(node->inputs[i]);
@@ -182,15 +183,21 @@ static uint8_t follow_sums(ls_batch_loss *loss, ls_node *node) {
             return refuse(loss, node);
         }
         loss->multiplied |= is_multiplied(node, i);
-        node->plain &= node_of(node->inputs[i])->plain;
+        const ls_node *input = node_of(node->inputs[i]);
+        sums |= input->plain || input->mixed;
+        node->plain &= input->plain;
         result = result == 0 || result == spread ? spread : LS_SPREAD_SUMS;
     }
+    node->mixed = sums && !node->plain;
     return result;
 }
 
-static uint8_t add_sum(ls_batch_loss *loss, ls_node *node, double divisor) {
+static uint8_t add_sum(ls_batch_loss *loss, ls_node *node, const ls_samples_call *call) {
     const int number = loss->sums++;
+    const double divisor = call->divisor;
     node->sums_samples = true;
+    node->sum = number;
+    node->counted = call->counted;
     node->plain = isinf(divisor);
     node->divides = !isinf(divisor);
     node->parameters.number[LS_NODE_WEIGHT] = loss->divisor = divisor;
@@ -204,7 +211,7 @@ static uint8_t follow_samples(ls_batch_loss *loss, ls_node *node) {
     case LS_SAMPLES_KEPT:
         return spread;
     case LS_SAMPLES_SUMMED:
-        return add_sum(loss, node, call.divisor);
+        return add_sum(loss, node, &call);
     default:
         return refuse(loss, node);
     }
@@ -229,7 +236,8 @@ static void mark_collected(ls_node *node) {
 static uint8_t follow(ls_batch_loss *loss, ls_node *node) {
     unsigned inputs = 0;
     bool constant = false;
-    node->sums_samples = node->weighed = node->has_constant = node->plain = node->collects = node->collected = false;
+    node->sums_samples = node->weighed = node->has_constant = false;
+    node->plain = node->mixed = node->collects = node->collected = false;
     if (node->samples_of != NULL) {
         loss->begun = true;
         loss->single = node->output->ndim > 0 && node->output->size[0] == 1;
@@ -251,6 +259,9 @@ static uint8_t follow(ls_batch_loss *loss, ls_node *node) {
     }
     if (inputs == 0 || node->op->communicates) { /* the program decides what the ranks exchange */
         if (inputs == SUMS && node->op->equal_results) {
+            if (node_of(node->inputs[0])->mixed) {
+                return refuse(loss, node);
+            }
             mark_collected(node);
         }
         return LS_SPREAD_NONE;
@@ -290,6 +301,7 @@ typedef struct search {
     int count;
     int number; /* index of the next sum */
     double *divisors;
+    const ls_tensor **counted;
     const double *weights;
     double plain; /* the scaling factor of sums without a divisor; 0 if none was visited */
     ls_node_filter *is_over_ranks;
@@ -313,13 +325,25 @@ static void visit_sum(void *user, ls_node *node) {
         s->divisors[i] = node->parameters.number[LS_NODE_WEIGHT];
     } else {
         s->plain = node->divides ? s->plain : s->weights[i];
-        node->weighed = s->weights[i] != 1;
+        node->weighed = s->weights[i] != 1 || ls_thread_present->capture != NULL; /* a replay may change the factor */
         node->parameters.number[LS_NODE_WEIGHT] = s->weights[i];
     }
 }
 
 void ls_batch_loss_divisors(const ls_batch_loss *loss, int first, int count, double *divisors) {
     visit(loss->innermost, visit_sum, &(search){.first = first, .count = count, .divisors = divisors});
+}
+
+static void visit_counted(void *user, ls_node *node) {
+    search *s = user;
+    const int i = node->sums_samples ? s->number++ : s->count;
+    if (i < s->count) {
+        s->counted[i] = node->counted;
+    }
+}
+
+void ls_batch_loss_counted(const ls_batch_loss *loss, int count, const ls_tensor **counted) {
+    visit(loss->innermost, visit_counted, &(search){.count = count, .counted = counted});
 }
 
 void ls_batch_loss_weigh(const ls_batch_loss *loss, int first, int count, const double *weights,
@@ -337,7 +361,7 @@ void ls_samples_trace(ls_batch_loss *loss, ls_scope *innermost, const ls_tensor 
     if (has_samples(spread)) {
         loss->by_samples = !seeded;
         if (seeded) { /* a single process would start with the gradients of all ranks */
-            (void)add_sum(loss, (ls_node *)(void *)output->node, INFINITY);
+            (void)add_sum(loss, (ls_node *)(void *)output->node, &(ls_samples_call){.divisor = INFINITY});
             loss->irregular = true;
         }
     } else if (spread == LS_SPREAD_SUMS) {
@@ -426,6 +450,12 @@ double ls_batch_loss_divisor(const ls_batch_loss *loss, int64_t samples) {
 }
 
 ls_status ls_batch_loss_check(const ls_batch_loss *loss) {
+    if (loss->refused != NULL && loss->refused->op->communicates) {
+        return ls_fail(LS_ERR_UNSUPPORTED,
+                       "ls_backward: %s gets sums and means over the samples of a data-parallel module's output in one "
+                       "tensor, which data parallelism scales differently: call it separately for sums and for means",
+                       loss->refused->op->name);
+    }
     if (loss->refused != NULL) {
         return ls_samples_refuse("ls_backward", loss->refused->op->name, loss->refused_axis);
     }

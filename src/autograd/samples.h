@@ -118,4 +118,8 @@ void ls_batch_loss_divisors(const ls_batch_loss *loss, int first, int count, dou
 void ls_batch_loss_weigh(const ls_batch_loss *loss, int first, int count, const double *weights,
                          ls_node_filter *is_over_ranks, const void *ranks);
 
+/* Stores, for each of the first `count` sums, the tensor that contains the divisor (borrowed); NULL for a sum whose
+ * divisor is known from shapes. */
+void ls_batch_loss_counted(const ls_batch_loss *loss, int count, const ls_tensor **counted);
+
 #endif

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "autograd/batch.h"
+#include "autograd/captured_step.h"
 #include "autograd/ops/ops.h"
 #include "autograd/recorded.h"
 #include "autograd/tape.h"
@@ -187,13 +188,50 @@ static ls_status walk_again(recomputation *r, ls_node *node, ls_tensor *gradient
     return ls_scope_end_after(scope, status);
 }
 
+/* ---- units (ls_unit): each enter and leave is a call of a captured step -------------------------------------------
+ */
+
+static ls_status enter_forward(void *unit) {
+    return ((ls_unit *)unit)->enter(unit, false);
+}
+
+static ls_status enter_backward(void *unit) {
+    return ((ls_unit *)unit)->enter(unit, true);
+}
+
+static ls_status leave_forward(void *unit) {
+    return ((ls_unit *)unit)->leave(unit, false, LS_OK);
+}
+
+static ls_status leave_backward(void *unit) {
+    return ((ls_unit *)unit)->leave(unit, true, LS_OK);
+}
+
 static ls_status enter(const ls_module *module, bool backward) {
-    return module->unit != NULL ? module->unit->enter(module->unit, backward) : LS_OK;
+    ls_capture *capture = ls_thread_present->capture;
+    ls_unit *unit = module->unit;
+    if (unit == NULL || capture == NULL) {
+        return unit != NULL ? unit->enter(unit, backward) : LS_OK;
+    }
+    ls_capture_early_begin(capture);
+    const ls_status status = unit->enter(unit, backward);
+    (void)ls_capture_call_end(capture, status, backward ? enter_backward : enter_forward, unit);
+    return status;
 }
 
 static ls_status leave(const ls_module *module, bool backward, ls_status status) {
-    return module->unit != NULL ? module->unit->leave(module->unit, backward, status) : status;
+    ls_capture *capture = ls_thread_present->capture;
+    ls_unit *unit = module->unit;
+    if (unit == NULL || capture == NULL) {
+        return unit != NULL ? unit->leave(unit, backward, status) : status;
+    }
+    ls_capture_call_begin(capture); /* the unit sets missing gradients to zero */
+    status = unit->leave(unit, backward, status);
+    (void)ls_capture_call_end(capture, status, backward ? leave_backward : leave_forward, unit);
+    return status;
 }
+
+/* ---- the backward pass ------------------------------------------------------------------------------------------- */
 
 static ls_status recompute_backward(ls_node *node, ls_tensor *gradient) {
     recomputation *r = node->parameters.context;

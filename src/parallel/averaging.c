@@ -104,8 +104,13 @@ static bool agrees(void *user, const ls_batch_loss *loss) {
     return agrees_anyway(user) || loss->irregular || loss->weighed;
 }
 
-/* Agrees on the scaling factors of a pass, and begins the pass. */
+/* Agrees on the scaling factors of a pass, and begins the pass. `loss` is NULL on a rank without samples. */
 static ls_status begin_agreed(ls_data_parallel_state *state, ls_batch_loss *loss) {
+    if (!agrees_anyway(state)) {
+        ls_tail mean;
+        LS_TRY(average_by_divisor(state, 0, (ls_tail){.agree = 1}, &mean));
+        state->agrees = true;
+    }
     LS_TRY(ls_agree_on_factors(state, loss, false));
     /* under no_sync, a pass only waits for the buckets of a failed pass */
     return state->no_sync && !state->overlap.begun ? LS_OK : ls_overlap_begin(state, 1);
@@ -206,6 +211,33 @@ static ls_status finish_pass(ls_data_parallel_state *state, const ls_pass_findin
     return ls_batches_compare(state);
 }
 
+/*
+ * Records that a pass has failed, on all ranks. The ranks may hold different outputs now. If the program continues, the
+ * module takes part in later passes that depend on them.
+ */
+static void note_failure(ls_data_parallel_state *state) {
+    state->pending = false;
+    state->remains = state->slices == NULL; /* slices have one pass per step (ls_slices_step) */
+}
+
+/* Only a pass with overlap has calls in flight. Buckets are in flight only after the first pass. */
+static void pass_is_abandoned(void *user, bool missed) {
+    ls_data_parallel_state *state = user;
+    if (state->slices != NULL) {
+        return; /* ls_slices_step launches the remaining buckets */
+    }
+    (void)end_units(state, 1);
+    const bool listed = ls_module_list(state->model);
+    if (missed && state->usual != 0 && listed) {
+        (void)ls_overlap_begin(state, 1);
+    }
+    ls_overlap_abandon(state);
+    if (listed) {
+        ls_data_parallel_forget_gradients(state);
+    }
+    note_failure(state);
+}
+
 /* ---- captured steps (ls_step_capture) ---------------------------------------------------------------------------- */
 
 /* A captured pass. A replay has no tape, so it takes these values from the captured pass. */
@@ -213,7 +245,11 @@ typedef struct captured_pass {
     ls_data_parallel_state *state;
     int64_t samples;
     double divisor;
-    bool has_shares; /* a replay has already exchanged the shares */
+    ls_batch_loss loss; /* its counts */
+    double divisors[LS_DIVISORS];
+    const ls_tensor *counted[LS_DIVISORS];            /* divisors that the step computes; NULL for other sums */
+    double *factors[LS_FACTOR_OF_SUMS + LS_DIVISORS]; /* addresses in the record; NULL if no call uses the factor */
+    bool has_shares;                                  /* a replay has already exchanged the shares */
     bool has_findings;
     ls_pass_findings findings;
 } captured_pass;
@@ -235,11 +271,37 @@ static ls_status begin_usual(ls_data_parallel_state *state) {
     return state->usual != 0 ? ls_overlap_begin(state, ls_divisor_weight(state, state->divisor)) : LS_OK;
 }
 
+/* Reads the divisors that the replay has computed. */
+static void read_divisors(captured_pass *pass) {
+    for (int i = 0; i < pass->loss.sums && i < LS_DIVISORS; i++) {
+        if (pass->counted[i] != NULL) {
+            pass->divisors[i] = ls_tensor_number(pass->counted[i]);
+            pass->divisor = i == pass->loss.only ? pass->divisors[i] : pass->divisor;
+        }
+    }
+}
+
 static ls_status replay_begin(void *object) {
-    const captured_pass *pass = object;
+    captured_pass *pass = object;
+    read_divisors(pass);
     begin_replay(pass);
     LS_TRY(ls_comm_check_open("ls_data_parallel", pass->state->comm));
     return begin_usual(pass->state);
+}
+
+static ls_status replay_begin_agreed(void *object) {
+    captured_pass *pass = object;
+    double factors[LS_FACTOR_OF_SUMS + LS_DIVISORS];
+    read_divisors(pass);
+    begin_replay(pass);
+    LS_TRY(ls_comm_check_open("ls_data_parallel", pass->state->comm));
+    LS_TRY(ls_agree_again(pass->state, &pass->loss, pass->divisors, factors, factors + LS_FACTOR_OF_SUMS));
+    for (int i = 0; i < LS_FACTOR_OF_SUMS + LS_DIVISORS; i++) {
+        if (pass->factors[i] != NULL) {
+            *pass->factors[i] = factors[i];
+        }
+    }
+    return ls_overlap_begin(pass->state, 1);
 }
 
 static ls_status replay_end(void *object) {
@@ -251,7 +313,9 @@ static ls_status replay_end(void *object) {
  * sends it before the pass, as a failed forward pass does, unless the exchange of shares has already sent it. */
 static void notify_in_end(void *object, bool begun) {
     const captured_pass *pass = object;
-    if (begun) {
+    if (begun && pass->state->told) { /* the agreement has failed on all ranks */
+        pass_is_abandoned(pass->state, false);
+    } else if (begun) {
         (void)ls_data_parallel_watch.fail(pass->state, true);
         ls_overlap_abandon(pass->state); /* for an error that prevents the exchange in `fail` */
     } else if (!pass->has_shares || !pass->state->told) {
@@ -274,17 +338,53 @@ static captured_pass *record_pass(ls_data_parallel_state *state, ls_capture *cap
     return pass;
 }
 
-static ls_status capture_begin(ls_data_parallel_state *state, ls_capture *capture) {
+/* Stores what a replay needs to know about the loss. The latest call of the record is the begin of the pass. */
+static void record_loss(captured_pass *pass, ls_capture *capture, const ls_batch_loss *loss) {
+    if (pass == NULL) {
+        return;
+    }
+    pass->loss = *loss;
+    ls_batch_loss_counted(loss, LS_DIVISORS, pass->counted);
+    for (int i = 0; i < LS_DIVISORS; i++) {
+        pass->counted[i] = ls_capture_tensor(capture, pass->counted[i], false);
+    }
+    if (loss->sums > LS_DIVISORS) {
+        ls_capture_refuse(capture, "ls_data_parallel", LS_CAPTURE_MANY_SUMS);
+    }
+}
+
+static ls_status capture_begin(ls_data_parallel_state *state, ls_capture *capture, const ls_batch_loss *loss) {
     captured_pass *pass = record_pass(state, capture, NULL);
     ls_overlap_capture(state);
     ls_capture_call_begin(capture);
     const ls_status status = begin_usual(state);
     ls_capture_early_end(capture, status, replay_begin, pass);
+    record_loss(pass, capture, loss);
+    return status;
+}
+
+/* The first pass that agrees may begin with an additional exchange, which replays do not repeat. */
+static ls_status capture_begin_agreed(ls_data_parallel_state *state, ls_capture *capture, ls_batch_loss *loss) {
+    captured_pass *pass = record_pass(state, capture, NULL);
+    const bool weighed = loss->weighed;
+    if (pass != NULL) {
+        ls_batch_loss_divisors(loss, 0, LS_DIVISORS, pass->divisors);
+        ls_capture_scale_by(capture, pass->factors, LS_FACTOR_OF_SUMS + LS_DIVISORS);
+    }
+    ls_overlap_capture(state);
+    ls_capture_call_begin(capture);
+    const ls_status status = begin_agreed(state, loss);
+    ls_capture_early_end(capture, status, replay_begin_agreed, pass);
+    record_loss(pass, capture, loss);
+    if (weighed || loss->unrelated) {
+        ls_capture_refuse(capture, "ls_data_parallel", LS_CAPTURE_MODULES);
+    }
     return status;
 }
 
 static ls_status capture_end(ls_data_parallel_state *state, ls_capture *capture, const ls_pass_findings *findings) {
     captured_pass *pass = record_pass(state, capture, findings);
+    ls_capture_scale_by(capture, NULL, 0);
     ls_capture_call_begin(capture);
     const ls_status status = finish_pass(state, findings);
     ls_capture_exchange_end(capture, status, replay_end, notify_in_end, pass);
@@ -299,13 +399,13 @@ static ls_status capture_end(ls_data_parallel_state *state, ls_capture *capture,
     return status;
 }
 
-static ls_status check_captured(void *object, int unused) {
-    (void)unused;
-    return agrees_anyway(object)
-               ? ls_fail(LS_ERR_STATE,
-                         "ls_step_replay: since ls_step_capture, ls_data_parallel_no_sync was switched on, "
-                         "or a loss needed numbers of all ranks: capture the step again")
-               : LS_OK;
+/* `agreed`: the ranks have agreed on the scaling factors of the captured pass. */
+static ls_status check_captured(void *object, int agreed) {
+    const ls_data_parallel_state *state = object;
+    const bool same = agreed ? !state->no_sync && !state->gathering : !agrees_anyway(state);
+    return same ? LS_OK
+                : ls_fail(LS_ERR_STATE, "ls_step_replay: since ls_step_capture, ls_data_parallel_no_sync was switched "
+                                        "on, or a loss needed numbers of all ranks: capture the step again");
 }
 
 static void hold_captured(void *object, bool hold) {
@@ -313,16 +413,16 @@ static void hold_captured(void *object, bool hold) {
     ls_module_hold_record(state->module, hold);
 }
 
+static void add_guard(ls_data_parallel_state *state, ls_capture *capture, bool agreed) {
+    ls_capture_add_guard(
+        capture, &(ls_capture_guard){.check = check_captured, .hold = hold_captured, .object = state, .state = agreed});
+}
+
 void ls_data_parallel_capture(ls_data_parallel_state *state, ls_capture *capture) {
-    if (ls_module_has_batch_statistics(state->model)) {
-        ls_capture_refuse(capture, "batch normalization",
-                          "needs the samples on all ranks of ls_data_parallel, whose exchange is not recorded: run the "
-                          "step without ls_step_capture");
-    }
-    if (state->slices != NULL || ls_data_parallel_has_units(state) || agrees_anyway(state)) {
+    if (state->slices != NULL || state->no_sync || state->gathering) {
         ls_capture_refuse(capture, "ls_data_parallel", LS_CAPTURE_COMMUNICATES);
     }
-    ls_capture_add_guard(capture, &(ls_capture_guard){.check = check_captured, .hold = hold_captured, .object = state});
+    add_guard(state, capture, true);
 }
 
 /* ---- the functions of a pass ------------------------------------------------------------------------------------- */
@@ -344,25 +444,12 @@ static ls_status pass_begins(void *user, ls_batch_loss *loss, bool agreed) {
     }
     state->watched++;
     ls_pass_note_gradients(state);
-    if (!agreed) {
-        return capture != NULL ? capture_begin(state, capture) : begin_usual(state);
+    if (capture != NULL) {
+        add_guard(state, capture, agreed);
     }
-    ls_capture_refuse_here("ls_data_parallel", LS_CAPTURE_ALL_RANKS);
-    if (!agrees_anyway(state)) {
-        ls_tail mean;
-        LS_TRY(average_by_divisor(state, 0, (ls_tail){.agree = 1}, &mean));
-        state->agrees = true;
-    }
-    return begin_agreed(state, loss);
-}
-
-/*
- * Records that a pass has failed, on all ranks. The ranks may hold different outputs now. If the program continues, the
- * module takes part in later passes that depend on them.
- */
-static void note_failure(ls_data_parallel_state *state) {
-    state->pending = false;
-    state->remains = state->slices == NULL; /* slices have one pass per step (ls_slices_step) */
+    return agreed            ? capture != NULL ? capture_begin_agreed(state, capture, loss) : begin_agreed(state, loss)
+                      : capture != NULL ? capture_begin(state, capture, loss)
+                             : begin_usual(state);
 }
 
 static ls_status pass_ends(void *user, const ls_pass_findings *findings) {
@@ -392,24 +479,6 @@ static ls_telling pass_fails(void *user, bool begun) {
     }
     note_failure(state);
     return !begun && mean.agree == 0 ? LS_TOLD_IN_PASS : LS_TOLD;
-}
-
-/* Only a pass with overlap has calls in flight. Buckets are in flight only after the first pass. */
-static void pass_is_abandoned(void *user, bool missed) {
-    ls_data_parallel_state *state = user;
-    if (state->slices != NULL) {
-        return; /* ls_slices_step launches the remaining buckets */
-    }
-    (void)end_units(state, 1);
-    const bool listed = ls_module_list(state->model);
-    if (missed && state->usual != 0 && listed) {
-        (void)ls_overlap_begin(state, 1);
-    }
-    ls_overlap_abandon(state);
-    if (listed) {
-        ls_data_parallel_forget_gradients(state);
-    }
-    note_failure(state);
 }
 
 static ls_stay pass_stays(void *user) {

@@ -1,6 +1,7 @@
 #include "parallel/divisor_sums.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "parallel/averaging.h"
 #include "parallel/meeting.h"
@@ -29,17 +30,24 @@ ls_step_loss ls_step_loss_of(const ls_data_parallel_state *state, const ls_tenso
         .loss = divisor != 0 ? ls_item(loss) * divisor : 0, .divisor = divisor, .irregular = irregular};
 }
 
-ls_divisor_sums ls_divisor_sums_of(const ls_data_parallel_state *state, const ls_batch_loss *loss, int first,
-                                   bool failed) {
-    ls_divisor_sums own = {.failed = failed,
-                           .factors = state->factor != 0,
-                           .factor = state->factor,
-                           .factor_square = state->factor * state->factor};
+/* Returns this rank's numbers without the divisors. */
+static ls_divisor_sums numbers_of(const ls_data_parallel_state *state, const ls_batch_loss *loss) {
+    ls_divisor_sums own = {
+        .factors = state->factor != 0, .factor = state->factor, .factor_square = state->factor * state->factor};
     if (loss != NULL) {
         own.ranks = 1;
         own.samples = (double)state->samples;
         own.sums = loss->sums;
         own.squares = own.sums * own.sums;
+    }
+    return own;
+}
+
+ls_divisor_sums ls_divisor_sums_of(const ls_data_parallel_state *state, const ls_batch_loss *loss, int first,
+                                   bool failed) {
+    ls_divisor_sums own = numbers_of(state, loss);
+    own.failed = failed;
+    if (loss != NULL) {
         ls_batch_loss_divisors(loss, first, LS_DIVISORS, own.divisor);
     }
     return own;
@@ -63,33 +71,45 @@ static double share_of_divisor(double own, double all) {
     return isinf(own) ? 1 : own == 0 ? 0 : own / all;
 }
 
+/*
+ * Computes the scaling factors of the loss, and of its sums from index `first`, relative to the factor of the loss.
+ * Stores the factor of the loss only for the first block, or for the block of a mean that is multiplied. Returns the
+ * number of sums that have factors. A loss that is one mean multiplied by a tensor that requires a gradient is scaled
+ * as a whole. `loss` needs no tape.
+ */
+static int compute_factors(const ls_data_parallel_state *state, const ls_batch_loss *loss, int first,
+                           const ls_divisor_sums *own, const ls_divisor_sums *all, double *of_loss, double *of_sums) {
+    const int left = loss->sums - first;
+    const int count = left < LS_DIVISORS ? left : LS_DIVISORS;
+    const double ranks = ls_data_parallel_ranks(state);
+    if (first == 0) {
+        const bool by_samples = loss->by_samples && all->samples > 0;
+        *of_loss = by_samples ? ranks * own->samples / all->samples : ranks / all->ranks;
+    }
+    if (loss->only >= 0 && loss->multiplied) { /* the factor of the mean needs the scaled gradient, too */
+        const int i = loss->only - first;
+        if (i >= 0 && i < count && all->divisor[i] != 0) {
+            *of_loss = ranks * share_of_divisor(own->divisor[i], all->divisor[i]);
+        }
+        return 0;
+    }
+    for (int i = 0; i < count; i++) {
+        const bool is_exchanged = loss->only >= 0 && first + i != loss->only; /* the program exchanges the sum itself */
+        of_sums[i] = is_exchanged ? 1 : all->ranks * share_of_divisor(own->divisor[i], all->divisor[i]);
+    }
+    return count;
+}
+
 static bool is_over_ranks(const ls_node *node, const void *comm) {
     return ls_node_agreement(node)->comm == comm;
 }
 
 void ls_divisor_sums_weigh(ls_data_parallel_state *state, ls_batch_loss *loss, int first, const ls_divisor_sums *own,
                            const ls_divisor_sums *all) {
-    const int left = loss->sums - first;
-    const int count = left < LS_DIVISORS ? left : LS_DIVISORS;
-    const double ranks = ls_data_parallel_ranks(state);
-    if (first == 0) {
-        const bool by_samples = loss->by_samples && all->samples > 0;
-        loss->weight = by_samples ? ranks * own->samples / all->samples : ranks / all->ranks;
-    }
-    if (loss->only >= 0 && loss->multiplied) { /* the factor of the mean needs the scaled gradient, too */
-        const int i = loss->only - first;
-        if (i >= 0 && i < count && all->divisor[i] != 0) {
-            loss->weight = ranks * share_of_divisor(own->divisor[i], all->divisor[i]);
-        }
-        return;
-    }
-    double weight[LS_DIVISORS];
-    for (int i = 0; i < count; i++) {
-        const bool is_exchanged = loss->only >= 0 && first + i != loss->only; /* the program exchanges the sum itself */
-        weight[i] = is_exchanged ? 1 : all->ranks * share_of_divisor(own->divisor[i], all->divisor[i]);
-    }
+    double of_sums[LS_DIVISORS];
+    const int count = compute_factors(state, loss, first, own, all, &loss->weight, of_sums);
     if (count > 0) {
-        ls_batch_loss_weigh(loss, first, count, weight, is_over_ranks, state->comm);
+        ls_batch_loss_weigh(loss, first, count, of_sums, is_over_ranks, state->comm);
     }
 }
 
@@ -116,34 +136,54 @@ static void weigh_unrelated(const ls_data_parallel_state *state, ls_batch_loss *
     }
 }
 
+/* Adds up the ranks' numbers. Fails on all ranks if a rank has failed, or if the losses differ. */
+static ls_status add_up(ls_data_parallel_state *state, const ls_divisor_sums *own, ls_divisor_sums *all) {
+    LS_TRY(ls_comm_allreduce(state->comm, own, all, sizeof *own / sizeof(double), LS_F64, LS_SUM, NULL));
+    if (all->failed > 0) {
+        return ls_averaging_share_cause(state, own->failed > 0);
+    }
+    const ls_status checked = ls_divisor_sums_check(own, all);
+    state->told |= checked != LS_OK; /* all ranks fail here: no rank may notify the others again */
+    LS_TRY(checked);
+    ls_means_compare(state, all->factors, all->factor, all->factor_square);
+    state->all_samples = all->samples;
+    return LS_OK;
+}
+
+/* Ends an agreement. */
+static ls_status agreed(ls_data_parallel_state *state) {
+    state->agreed = true;
+    state->factor = 0;
+    return LS_OK;
+}
+
 ls_status ls_agree_on_factors(ls_data_parallel_state *state, ls_batch_loss *loss, bool failed) {
     double sums = 0;
     int first = 0;
     do {
         const ls_divisor_sums own = ls_divisor_sums_of(state, loss, first, failed);
         ls_divisor_sums all;
-        LS_TRY(ls_comm_allreduce(state->comm, &own, &all, sizeof own / sizeof(double), LS_F64, LS_SUM, NULL));
-        if (all.failed > 0) {
-            return ls_averaging_share_cause(state, failed);
-        }
-        const ls_status checked = ls_divisor_sums_check(&own, &all);
-        state->told |= checked != LS_OK; /* all ranks fail here: no rank may notify the others again */
-        LS_TRY(checked);
+        LS_TRY(add_up(state, &own, &all));
         if (loss != NULL && !loss->weighed) {
             ls_divisor_sums_weigh(state, loss, first, &own, &all);
             if (first == 0) {
                 weigh_unrelated(state, loss);
             }
         }
-        ls_means_compare(state, all.factors, all.factor, all.factor_square);
         sums = ls_divisor_sums_sums(&all);
-        state->all_samples = all.samples;
         first += LS_DIVISORS;
     } while (first < sums);
     if (loss != NULL) {
         loss->weighed = !loss->unrelated; /* the loss may depend on the module of the next watch */
     }
-    state->agreed = true;
-    state->factor = 0;
-    return LS_OK;
+    return agreed(state);
+}
+
+ls_status ls_agree_again(ls_data_parallel_state *state, const ls_batch_loss *loss, const double *divisors,
+                         double *of_loss, double *of_sums) {
+    ls_divisor_sums own = numbers_of(state, loss), all;
+    memcpy(own.divisor, divisors, sizeof own.divisor);
+    LS_TRY(add_up(state, &own, &all));
+    (void)compute_factors(state, loss, 0, &own, &all, of_loss, of_sums);
+    return agreed(state);
 }

@@ -54,4 +54,11 @@ void ls_divisor_sums_weigh(ls_data_parallel_state *state, ls_batch_loss *loss, i
 /* Agrees on the scaling factors of a pass, and sets them. `loss` is as in ls_divisor_sums_of. Collective. */
 ls_status ls_agree_on_factors(ls_data_parallel_state *state, ls_batch_loss *loss, bool failed);
 
+/*
+ * The same agreement for a replay of a pass. Uses only the counts in `loss`, not its tape. `divisors` are the
+ * LS_DIVISORS divisors of its sums. Stores the scaling factors of the loss and of its sums. Collective.
+ */
+ls_status ls_agree_again(ls_data_parallel_state *state, const ls_batch_loss *loss, const double *divisors,
+                         double *of_loss, double *of_sums);
+
 #endif

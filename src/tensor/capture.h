@@ -121,9 +121,12 @@ void ls_capture_refuse(ls_capture *capture, const char *operation, const char *w
 #define LS_CAPTURE_NUMBER                                                                                              \
     "returns a number that may change, and a replay repeats the recorded number: keep the number in a tensor, and "    \
     "fill the tensor before ls_step_replay"
-#define LS_CAPTURE_ALL_RANKS                                                                                           \
-    "scales this loss with numbers of all ranks, which is not recorded: use one mean over the samples, or run the "    \
-    "step without ls_step_capture"
+#define LS_CAPTURE_MANY_SUMS                                                                                           \
+    "scales more than 8 sums or means over the samples in this loss: combine some of them, or run the step without "   \
+    "ls_step_capture"
+#define LS_CAPTURE_MODULES                                                                                             \
+    "scales this loss for several data-parallel modules: wrap their models in one module, or run the step without "    \
+    "ls_step_capture"
 #define LS_CAPTURE_COMMUNICATES "communicates, which is not recorded: run the step without ls_step_capture"
 
 /* Does the same with the capture of the calling thread, if it has one. */
@@ -174,6 +177,9 @@ void ls_capture_set_per_sample(ls_capture *capture, int count, int64_t per_sampl
 /* Makes later calls draw the numbers of samples whose indices in the global batch are larger by `samples` than in the
  * captured step. */
 void ls_capture_move_samples(ls_capture *capture, int64_t samples);
+
+/* capture_kernels.c: returns the address of the number with which the latest call fills or multiplies. */
+double *ls_capture_number(const ls_capture *capture);
 
 /* capture_kernels.c */
 extern const ls_kernels ls_capture_kernels;

@@ -175,6 +175,12 @@ ls_gemm *ls_captured_gemm(const ls_captured_call *call) {
     return call->run == replay_gemm ? (ls_gemm *)((const struct call_gemm *)call->arguments)->gemm : NULL;
 }
 
+double *ls_capture_number(const ls_capture *capture) {
+    const ls_captured_call *call = &capture->calls[capture->call_count - 1];
+    return call->run == replay_fill ? &((struct call_fill *)call->arguments)->value
+                                    : ((ls_captured_map *)call->arguments)->parameters;
+}
+
 /* ---- kernels that are not recorded ------------------------------------------------------------------------------- */
 
 static const char raw_memory[] =

@@ -47,6 +47,10 @@ static double read_element(const ls_tensor *tensor, int64_t offset) {
     return ls_tensor_fetch(tensor, offset, &element) == LS_OK ? readers[tensor->dtype](&element) : fail_nan();
 }
 
+double ls_tensor_number(const ls_tensor *tensor) {
+    return read_element(tensor, 0);
+}
+
 double ls_item(const ls_tensor *tensor) {
     ls_capture_refuse_here("ls_item", LS_CAPTURE_READS);
     if (tensor == NULL) {

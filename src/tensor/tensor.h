@@ -268,6 +268,9 @@ ls_tensor *ls_tensor_dense_on_host(const char *call, const ls_tensor *x, ls_dtyp
 /* Copies one element, at `offset` elements after the first, from the device in its memory format (at most 8 bytes). */
 ls_status ls_tensor_fetch(const ls_tensor *tensor, int64_t offset, void *element);
 
+/* Returns the first element as a number; NAN, with an error, if a device fails. */
+double ls_tensor_number(const ls_tensor *tensor);
+
 /* Converts an element in memory to a number. */
 double ls_element_number(ls_dtype dtype, const void *element);
 

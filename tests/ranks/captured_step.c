@@ -32,7 +32,7 @@ typedef struct run_plan {
     int stranded_at; /* the step with a second module, which rank 0 does not reach; the next step fails, too */
     bool keeps;      /* gradients accumulate over the steps */
     bool reduces;    /* the loss contains an all-reduce */
-    bool irregular;  /* the loss is a sum of two means */
+    int sums;        /* the loss has terms that are sums */
     bool normalizes; /* the model has batch normalization */
     bool drops;      /* the model has dropout */
     bool repeats;    /* a layer runs twice */
@@ -108,7 +108,10 @@ static ls_tensor *loss_of(const training *self) {
     ls_tensor *target = self->smaller ? ls_narrow(self->target, 0, 0, 2) : self->target;
     ls_tensor *loss = ls_cross_entropy(y, target, &options);
     loss = self->plan->reduces ? ls_allreduce(self->comm, loss, LS_SUM) : loss;
-    return self->plan->irregular ? ls_add(loss, ls_mul(ls_sum(ls_square(y)), 0.01)) : loss;
+    for (int i = 0; i < self->plan->sums; i++) {
+        loss = ls_add(loss, ls_mul(ls_sum(ls_square(y)), 0.01));
+    }
+    return loss;
 }
 
 static ls_tensor *step_of(void *user) {
@@ -323,14 +326,17 @@ static ls_status averages_in_buckets(ls_comm *world) {
     return LS_OK;
 }
 
-/* With .zero = 1, a replay of the optimizer's step shares the parameters. A single rank shards nothing, so the step is
- * captured in every stage. */
+/* A replay of the optimizer's step shares the parameters. From stage 2 on, replays average the gradients of each unit
+ * in the backward pass; in stage 3, they also gather its parameters. */
 static ls_status captures_zero(ls_comm *world) {
-    for (int zero = 1; zero <= (ls_comm_size(world) == 1 ? 3 : 1); zero++) {
+    for (int zero = 1; zero <= 3; zero++) {
         LS_TRY(compare(world, (run_plan){.parallel = {.zero = zero}}));
         LS_TRY(compare(world, (run_plan){.parallel = {.zero = zero, .overlap = LS_OVERLAP_ON, .bucket_bytes = 64}}));
         LS_TRY(compare(world, (run_plan){.parallel = {.zero = zero, .reduce_dtype = LS_BF16}, .smaller_at = 3}));
         LS_TRY(compare(world, (run_plan){.parallel = {.zero = zero}, .keeps = true}));
+        LS_TRY(compare(world, (run_plan){.parallel = {.zero = zero, .overlap = LS_OVERLAP_ON}, .keeps = true}));
+        LS_TRY(compare(world, (run_plan){.parallel = {.zero = zero}, .repeats = true, .recomputes = true}));
+        LS_TRY(compare(world, (run_plan){.parallel = {.zero = zero}, .weights = true, .sums = 2, .smaller_at = 5}));
     }
     return LS_OK;
 }
@@ -349,18 +355,49 @@ static ls_status drops_by_sample(ls_comm *world) {
     return compare(world, (run_plan){.drops = true, .parallel = {.overlap = LS_OVERLAP_ON, .bucket_bytes = 64}});
 }
 
+/* Batch normalization exchanges sums in both passes, and its scaling factors depend on the samples of all ranks. */
+static ls_status normalizes(ls_comm *world) {
+    static const ls_data_parallel_options overlap = {.overlap = LS_OVERLAP_ON, .bucket_bytes = 64};
+    LS_TRY(compare(world, (run_plan){.normalizes = true}));
+    LS_TRY(compare(world, (run_plan){.normalizes = true, .smaller_at = 4}));
+    LS_TRY(compare(world, (run_plan){.normalizes = true, .drops = true, .smaller_at = 3, .branch_at = 5}));
+    LS_TRY(compare(world, (run_plan){.normalizes = true, .keeps = true}));
+    LS_TRY(compare(world, (run_plan){.normalizes = true, .parallel = {.zero = 1}, .smaller_at = 2}));
+    LS_TRY(compare(world, (run_plan){.normalizes = true, .parallel = {.powersgd_rank = 1}}));
+    return compare(world, (run_plan){.normalizes = true, .parallel = overlap, .smaller_at = 3, .branch_at = 5});
+}
+
+/* The divisors of such losses depend on the targets, or the ranks agree on several scaling factors. */
+static ls_status scales_losses(ls_comm *world) {
+    static const ls_data_parallel_options overlap = {.overlap = LS_OVERLAP_ON, .bucket_bytes = 64};
+    LS_TRY(compare(world, (run_plan){.weights = true, .smaller_at = 3}));
+    LS_TRY(compare(world, (run_plan){.ignores = true, .parallel = overlap}));
+    LS_TRY(compare(world, (run_plan){.sums = 1}));
+    LS_TRY(compare(world, (run_plan){.sums = 7, .smaller_at = 4, .parallel = overlap}));
+    LS_TRY(compare(world, (run_plan){.sums = 2, .weights = true, .ignores = true, .smaller_at = 4}));
+    LS_TRY(compare(world, (run_plan){.sums = 1, .weights = true, .normalizes = true, .smaller_at = 2}));
+    return compare(world, (run_plan){.sums = 1, .spoiled_at = 3});
+}
+
 /* ---- failures ---------------------------------------------------------------------------------------------------- */
 
 static ls_status tells_failures(ls_comm *world) {
     LS_TRY(compare(world, (run_plan){.spoiled_at = 3}));
     LS_TRY(compare(world, (run_plan){.spoiled_at = 3, .drops = true}));
+    LS_TRY(compare(world, (run_plan){.spoiled_at = 3, .normalizes = true}));
     LS_TRY(compare(world, (run_plan){.spoiled_at = 3, .parallel = {.overlap = LS_OVERLAP_ON, .bucket_bytes = 64}}));
     if (ls_comm_size(world) == 1) {
         return LS_OK;
     }
-    LS_TRY(compare(world, (run_plan){.spoiled_at = 3, .parallel = {.zero = 1}}));
-    LS_TRY(compare(world, (run_plan){.revoked_at = 5, .parallel = {.zero = 1}}));
+    for (int zero = 1; zero <= 3; zero++) {
+        LS_TRY(compare(world, (run_plan){.spoiled_at = 3, .parallel = {.zero = zero}}));
+        LS_TRY(compare(world, (run_plan){.spoiled_at = 3, .parallel = {.zero = zero, .overlap = LS_OVERLAP_ON}}));
+        if (zero < 3) { /* after a failure, stage 3 cannot gather the parameters for their hash */
+            LS_TRY(compare(world, (run_plan){.revoked_at = 5, .parallel = {.zero = zero}}));
+        }
+    }
     LS_TRY(compare(world, (run_plan){.revoked_at = 5, .drops = true}));
+    LS_TRY(compare(world, (run_plan){.revoked_at = 5, .normalizes = true}));
     LS_TRY(compare(world, (run_plan){.revoked_at = 5}));
     return compare(world, (run_plan){.revoked_at = 5, .parallel = {.overlap = LS_OVERLAP_ON, .bucket_bytes = 64}});
 }
@@ -442,9 +479,6 @@ static ls_status is_refused(ls_comm *world, run_plan plan, const char *reason) {
 
 /* A step that is not captured runs on ranks that replay it, too. */
 static ls_status falls_back(ls_comm *world) {
-    for (int zero = 2; zero <= 3 && ls_comm_size(world) > 1; zero++) {
-        LS_TRY(compare(world, (run_plan){.falls_back = true, .parallel = {.zero = zero}}));
-    }
     return compare(world, (run_plan){.falls_back = true, .reduces = true});
 }
 
@@ -453,18 +487,7 @@ static ls_status refuses_other_communication(ls_comm *world) {
     if (ls_comm_size(world) == 1) {
         return LS_OK;
     }
-    for (int zero = 2; zero <= 3; zero++) {
-        LS_TRY(is_refused(world, (run_plan){.parallel = {.zero = zero}}, "uses a parameter that ranks share"));
-    }
-    LS_TRY(is_refused(world, (run_plan){.normalizes = true}, "batch normalization needs the samples on all ranks"));
-    LS_TRY(is_refused(world, (run_plan){.normalizes = true, .drops = true}, "batch normalization needs the samples"));
-    const char *const by_weights =
-        "ls_data_parallel divides this loss by the weights of its targets, which may change, "
-        "and a replay repeats the recorded number: use a mean without weights";
-    LS_TRY(is_refused(world, (run_plan){.weights = true}, by_weights));
-    LS_TRY(is_refused(world, (run_plan){.ignores = true}, by_weights));
-    return is_refused(world, (run_plan){.irregular = true},
-                      "ls_data_parallel scales this loss with numbers of all ranks");
+    return is_refused(world, (run_plan){.sums = 9}, "scales more than 8 sums or means over the samples");
 }
 
 ls_status rank_test(ls_comm *world) {
@@ -473,6 +496,8 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(captures_zero(world));
     LS_TRY(gets_gradients_of_others(world));
     LS_TRY(drops_by_sample(world));
+    LS_TRY(normalizes(world));
+    LS_TRY(scales_losses(world));
     LS_TRY(tells_failures(world));
     LS_TRY(tells_failed_buckets(world));
     LS_TRY(tells_failed_checks(world, false));

@@ -443,13 +443,20 @@ static ls_tensor *product_of_means(const loss_case *c, const sample_batch *b) {
     return ls_mul(ls_mean(b->output), ls_mean(loss_difference(b)));
 }
 
+/* The mean needs another scaling factor than the sum. */
+static ls_tensor *mixed_sums(const loss_case *c, const sample_batch *b) {
+    (void)c;
+    ls_tensor *difference = loss_difference(b);
+    return ls_allreduce(summed_over, ls_add(ls_sum(difference), ls_mul(ls_mean(difference), 2)), LS_SUM);
+}
+
 static ls_status refusals(ls_comm *world) {
     static const loss_case cases[] = {
-        {.name = "ls_sqrt", .make = root_of_mean},      {.name = "ls_max", .make = worst},
-        {.name = "ls_matmul", .make = contrast},        {.name = "ls_softmax", .make = softmax_over_samples},
-        {.name = "ls_sub", .make = centered},           {.name = "ls_select", .make = one_sample},
-        {.name = "ls_mul", .make = product_of_means},   {.name = "ls_reduce", .make = loss_on_root},
-        {.name = "ls_gather", .make = gathered_on_root}};
+        {.name = "ls_sqrt", .make = root_of_mean},    {.name = "ls_max", .make = worst},
+        {.name = "ls_matmul", .make = contrast},      {.name = "ls_softmax", .make = softmax_over_samples},
+        {.name = "ls_sub", .make = centered},         {.name = "ls_select", .make = one_sample},
+        {.name = "ls_mul", .make = product_of_means}, {.name = "ls_allreduce", .make = mixed_sums},
+        {.name = "ls_reduce", .make = loss_on_root},  {.name = "ls_gather", .make = gathered_on_root}};
     pair p;
     LS_TRY(begin(&p, world, make_model, LS_F32));
     summed_over = world;

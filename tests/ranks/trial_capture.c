@@ -11,9 +11,11 @@ enum { EPOCHS = 3, STEPS = 3 * EPOCHS };
 
 typedef struct choice {
     int64_t global_batch;
-    bool clips;        /* the trial clips gradients, and decays weights by the loss */
-    bool grouped;      /* in one callback */
-    bool overlaps;     /* gradients are averaged during the backward pass */
+    bool clips;      /* the trial clips gradients, and decays weights by the loss */
+    bool grouped;    /* in one callback */
+    bool overlaps;   /* gradients are averaged during the backward pass */
+    bool normalizes; /* the model has batch normalization */
+    int zero;
     bool hook_on_last; /* the last rank has a hook that prevents the capture */
     ls_callback_function on_start_epoch;
     ls_callback_function on_sample; /* of the last rank */
@@ -60,10 +62,12 @@ static ls_status run(ls_comm *world, const choice *how, bool capture, outcome *i
                           : how->clips ? 3
                                        : 1,
         .capture = capture,
-        .parallel = {.overlap = how->overlaps ? LS_OVERLAP_ON : LS_OVERLAP_OFF, .bucket_bytes = 1}};
+        .normalizes = how->normalizes,
+        .parallel = {.zero = how->zero, .overlap = how->overlaps ? LS_OVERLAP_ON : LS_OVERLAP_OFF, .bucket_bytes = 1}};
     LS_TRY(training_begin(&t, &plan, world));
     calls = 0;
     LS_CHECK(ls_trial_run(t.trial, EPOCHS) == how->ends);
+    LS_TRY(ls_data_parallel_gather(t.model, how->zero > 2));
     *is = (outcome){.hash = ls_module_hash(t.model),
                     .train_loss = ls_trial_metric(t.trial, "loss"),
                     .loss = ls_trial_metric(t.trial, "val_loss"),
@@ -113,6 +117,18 @@ static ls_status clips(ls_comm *world) {
     return LS_OK;
 }
 
+/* Replays exchange the sums of batch normalization, and the shards of parameters and gradients. */
+static ls_status shares(ls_comm *world) {
+    LS_TRY(compare(world, &(choice){.global_batch = 28, .normalizes = true}, CALLS));
+    LS_TRY(compare(world, &(choice){.global_batch = 29, .normalizes = true, .clips = true, .overlaps = true}, CALLS));
+    for (int zero = 1; zero <= 3; zero++) {
+        LS_TRY(compare(world, &(choice){.global_batch = 28, .zero = zero}, CALLS));
+        LS_TRY(compare(world, &(choice){.global_batch = 29, .zero = zero, .overlaps = true}, CALLS));
+        LS_TRY(compare(world, &(choice){.global_batch = 28, .zero = zero, .normalizes = true}, CALLS));
+    }
+    return LS_OK;
+}
+
 /* The first layer is not trained in the second epoch. */
 static ls_status freeze(ls_trial_state *state, void *user) {
     (void)user;
@@ -151,6 +167,7 @@ static ls_status fails_alike(ls_comm *world) {
 ls_status rank_test(ls_comm *world) {
     LS_TRY(replays(world));
     LS_TRY(clips(world));
+    LS_TRY(shares(world));
     LS_TRY(captures_again(world));
     LS_TRY(replays_on_some_ranks(world));
     LS_TRY(fails_alike(world));

@@ -37,6 +37,7 @@ typedef struct training_plan {
     double learning_rate; /* 0: 0.05 */
     const char *resume;
     bool capture;
+    bool normalizes; /* the model has batch normalization */
     ls_data_parallel_options parallel;
 } training_plan;
 
@@ -66,8 +67,10 @@ static inline ls_status training_prepare(training *t, const training_plan *plan,
                                        .seed = TRAINING_SEED,
                                        .threads = comm != NULL ? 2 : 0};
     ls_seed(TRAINING_SEED);
-    *t = (training){.model = ls_sequential(ls_nn_linear_with(TRAINING_INPUTS, 6, &layer), ls_nn_tanh(),
-                                           ls_nn_linear_with(6, TRAINING_CLASSES, &layer))};
+    ls_module *first = ls_nn_linear_with(TRAINING_INPUTS, 6, &layer);
+    first = plan->normalizes ? ls_sequential(first, ls_nn_batch_norm_1d(6, &(ls_batch_norm_options){.dtype = LS_F64}))
+                             : first;
+    *t = (training){.model = ls_sequential(first, ls_nn_tanh(), ls_nn_linear_with(6, TRAINING_CLASSES, &layer))};
     if (comm != NULL) {
         t->model = ls_data_parallel(t->model, comm, &plan->parallel);
     }

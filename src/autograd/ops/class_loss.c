@@ -166,18 +166,13 @@ static ls_status cross_entropy_backward(ls_node *node, ls_tensor *gradient) {
 
 /* Samples may lie along the axis of the rows, but not along the class axis. */
 static ls_samples_use class_loss_samples(ls_samples_call *call) {
-    static const char *const by_weights =
-        "divides this loss by the weights of its targets, which may change, and a replay repeats the recorded number: "
-        "use a mean without weights and ignored targets, or run the step without ls_step_capture";
     const ls_loss_reduction reduction = (ls_loss_reduction)call->parameters->integer[REDUCTION];
     if (ls_sample_axis(call, X) == 1) {
         return LS_SAMPLES_MIXED;
     }
     if (reduction == LS_LOSS_MEAN && call->wants_divisor) {
-        if (call->saved[DIVISOR] != NULL) {
-            ls_capture_refuse_here("ls_data_parallel", by_weights);
-        }
-        call->divisor = call->saved[DIVISOR] != NULL ? ls_item(call->saved[DIVISOR]) : (double)call->inputs[X]->size[0];
+        call->counted = call->saved[DIVISOR];
+        call->divisor = call->counted != NULL ? ls_tensor_number(call->counted) : (double)call->inputs[X]->size[0];
     }
     return reduction == LS_LOSS_NONE ? LS_SAMPLES_KEPT : LS_SAMPLES_SUMMED;
 }

@@ -425,10 +425,11 @@ ls_tensor *ls_bce_with_logits_loss(ls_tensor *logits, ls_tensor *target, const l
         check_weight("pos_weight", options->pos_weight, logits) != LS_OK) {
         return ls_scope_failed();
     }
-    if (!ls_dtype_is_floating(logits->dtype)) { /* unsigned integers cannot be negated */
-        logits = ls_to(logits, ls_promote_real(logits->dtype));
-    }
-    return ls_loss_reduced(logits != NULL ? weighted_bce(logits, target, options) : NULL, options->reduction);
+    /* unsigned integers cannot be negated */
+    ls_tensor *x = ls_dtype_is_floating(logits->dtype) ? logits : ls_to(logits, ls_promote_real(logits->dtype));
+    ls_tensor *losses = x != NULL ? weighted_bce(x, target, options) : NULL;
+    (void)ls_replaced(NULL, x, logits);
+    return ls_loss_reduced(losses, options->reduction);
 }
 
 ls_tensor *ls_kl_div_loss(ls_tensor *log_probabilities, ls_tensor *target, ls_loss_reduction reduction) {

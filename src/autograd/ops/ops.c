@@ -6,11 +6,19 @@
 #include "autograd/ops/promote.h"
 
 const ls_op *const *const ls_op_families[] = {
-    ls_elementwise_ops, ls_compare_ops, ls_reduce_ops,    ls_extremes_ops, ls_statistics_ops,
-    ls_shape_ops,       ls_join_ops,    ls_copy_ops,      ls_index_ops,    ls_matmul_ops,
-    ls_linear_ops,      ls_softmax_ops, ls_norm_ops,      ls_loss_ops,     ls_class_loss_ops,
-    ls_random_ops,      ls_conv_ops,    ls_pool_ops,      ls_steps_ops,    ls_sort_ops,
-    ls_attention_ops,   ls_rotary_ops,  ls_recurrent_ops, ls_resize_ops,   NULL,
+    ls_elementwise_ops, ls_compare_ops,
+    ls_reduce_ops,      ls_extremes_ops,
+    ls_statistics_ops,  ls_shape_ops,
+    ls_join_ops,        ls_copy_ops,
+    ls_index_ops,       ls_matmul_ops,
+    ls_linear_ops,      ls_softmax_ops,
+    ls_norm_ops,        ls_batch_norm_ops,
+    ls_loss_ops,        ls_class_loss_ops,
+    ls_random_ops,      ls_conv_ops,
+    ls_pool_ops,        ls_steps_ops,
+    ls_sort_ops,        ls_attention_ops,
+    ls_rotary_ops,      ls_recurrent_ops,
+    ls_resize_ops,      NULL,
 };
 
 bool ls_inputs_are_given(const char *call, ls_tensor *const *inputs, int input_count) {

@@ -23,6 +23,7 @@ extern const ls_op *const ls_matmul_ops[];
 extern const ls_op *const ls_linear_ops[];
 extern const ls_op *const ls_softmax_ops[];
 extern const ls_op *const ls_norm_ops[];
+extern const ls_op *const ls_batch_norm_ops[];
 extern const ls_op *const ls_conv_ops[];
 extern const ls_op *const ls_pool_ops[];
 extern const ls_op *const ls_attention_ops[];

@@ -110,6 +110,25 @@ TEST(test_weighted_bce_agrees_with_pytorch) {
         LS_ERR_SHAPE, "ls_bce_with_logits_loss: weight is [2], but must broadcast to the logits [2, 3]");
 }
 
+static int64_t memory_in_use(void) {
+    ls_memory memory;
+    assert_int_equal(ls_memory_stats(&memory), LS_OK);
+    return memory.total;
+}
+
+/* Outside any scope, an intermediate result that the call does not release leaks. */
+TEST(test_weighted_bce_frees_its_intermediate_results) {
+    ls_tensor *logits = ls_ones(LS_SHAPE(2), LS_U8), *target = ls_ones(LS_SHAPE(2), LS_F32);
+    const ls_bce_with_logits_options options = {.weight = target, .pos_weight = target};
+    const int64_t before = memory_in_use();
+    ls_tensor *loss = ls_bce_with_logits_loss(logits, target, &options);
+    assert_non_null(loss);
+    ls_release(loss);
+    assert_true(memory_in_use() == before);
+    ls_release(logits);
+    ls_release(target);
+}
+
 SCOPED_TEST(test_similarities_agree_with_pytorch) {
     const int64_t classes[] = {1, -1, -1, 1, -1};
     ls_tensor *wide[] = {wave(LS_SHAPE(2, 3, 4), 1), wave(LS_SHAPE(2, 1, 4), 2)};
@@ -482,6 +501,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_element_losses_agree_with_pytorch),
         cmocka_unit_test(test_weighted_bce_agrees_with_pytorch),
+        cmocka_unit_test(test_weighted_bce_frees_its_intermediate_results),
         cmocka_unit_test(test_similarities_agree_with_pytorch),
         cmocka_unit_test(test_similarities_of_halves),
         cmocka_unit_test(test_similarities_refuse),

@@ -7,6 +7,7 @@
 
 #include <lockstep/nn.h>
 
+#include "tensor/device.h"
 #include "tests/support/operations.h"
 
 FIXTURES(fixtures, "operations.txt")
@@ -170,12 +171,31 @@ SCOPED_TEST(test_batch_norm_refuses) {
                   "running_mean is changed in place and must be contiguous");
 }
 
+/* The running statistics are changed by kernels of x's device. */
+SCOPED_TEST(test_batch_norm_on_two_devices) {
+    ls_tensor *x = zeros(LS_SHAPE(2, 3)), *here = zeros(LS_SHAPE(3)), *there = zeros(LS_SHAPE(3));
+    const ls_device *device = ls_tensor_device(x);
+    ls_device other = *device;
+    other.name = "elsewhere";
+    there->storage->device = &other;
+    for (int training = 0; training < 2; training++) {
+        check_refused(ls_batch_norm(x, there, here, NULL, NULL, training != 0, 0.1, 1e-5), LS_ERR_ARGUMENT,
+                      "ls_batch_norm: running_mean is on elsewhere, but x is on ");
+        check_refused(ls_batch_norm(x, here, there, NULL, NULL, training != 0, 0.1, 1e-5), LS_ERR_ARGUMENT,
+                      "ls_batch_norm: running_var is on elsewhere, but x is on ");
+        check_refused(ls_batch_norm(x, here, here, there, NULL, training != 0, 0.1, 1e-5), LS_ERR_ARGUMENT,
+                      "ls_batch_norm: weight is on elsewhere, but x is on ");
+    }
+    there->storage->device = device;
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_layer_norm_agrees_with_pytorch), cmocka_unit_test(test_batch_norm_agrees_with_pytorch),
         cmocka_unit_test(test_weight_gradients_accumulate),    cmocka_unit_test(test_views_and_half_precision),
         cmocka_unit_test(test_batch_norm_layers_of_halves),    cmocka_unit_test(test_layer_norm_refuses),
         cmocka_unit_test(test_batch_norm_of_no_samples),       cmocka_unit_test(test_batch_norm_refuses),
+        cmocka_unit_test(test_batch_norm_on_two_devices),
     };
     return cmocka_run_group_tests(tests, fixtures_begin, fixtures_end);
 }

@@ -1,0 +1,23 @@
+/* What layer normalization and batch normalization share: their first inputs, and the gradients of these. */
+#ifndef LS_AUTOGRAD_OPS_NORM_H
+#define LS_AUTOGRAD_OPS_NORM_H
+
+#include "autograd/op.h"
+
+/* Indices of the inputs. */
+enum { X, WEIGHT, BIAS };
+
+ls_status ls_norm_check_epsilon(const char *call, double epsilon);
+
+/* Outputs for the gradients of a norm; NULL for gradients that are not required. */
+typedef struct ls_norm_gradients {
+    ls_tensor *dx, *weight, *bias;
+} ls_norm_gradients;
+
+/* Computes the gradients from a dense gradient `g` of the output. Adds to those of weight and bias, which are zeros. */
+typedef ls_status (*ls_norm_rule)(const ls_node *node, const ls_tensor *g, const ls_norm_gradients *d);
+
+/* The backward rule of a norm: calls `rule`, and gives its results to the inputs. */
+ls_status ls_norm_backward(ls_node *node, ls_tensor *gradient, ls_norm_rule rule);
+
+#endif
