@@ -450,7 +450,7 @@ double ls_batch_loss_divisor(const ls_batch_loss *loss, int64_t samples) {
 }
 
 ls_status ls_batch_loss_check(const ls_batch_loss *loss) {
-    if (loss->refused != NULL && loss->refused->op->communicates) {
+    if (loss->refused != NULL && loss->refused->op->equal_results) {
         return ls_fail(LS_ERR_UNSUPPORTED,
                        "ls_backward: %s gets sums and means over the samples of a data-parallel module's output in one "
                        "tensor, which data parallelism scales differently: call it separately for sums and for means",
