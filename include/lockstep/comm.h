@@ -112,8 +112,8 @@ LS_API ls_comm *ls_init(const ls_init_options *options);
  * it also logs a warning.
  *
  * Returns LS_OK if all ranks have called this function, even after failures of other calls. Exception: ranks that
- * joined over MPI, without a store. If a communicator of such a rank has failed, the rank gets the same failure again,
- * and the other ranks get LS_ERR_PEER.
+ * joined over MPI, without a store. If the world has failed on such a rank, the rank gets the same failure again, and
+ * the other ranks get LS_ERR_PEER.
  *
  * - LS_ERR_PEER: a rank died, or exited without this call.
  * - LS_ERR_TIMEOUT: a rank has not made this call within the timeout.
@@ -124,8 +124,8 @@ LS_API ls_status ls_finalize(void);
 /** Returns a borrowed pointer to the world of this thread, or NULL if there is no world. */
 LS_API ls_comm *ls_world(void);
 
-/** The function that each rank of ls_spawn or ls_run_threads runs. Borrows `world`, but may free it with ls_comm_free
- * to leave at once. */
+/** The function that each rank of ls_spawn or ls_run_threads runs. Borrows `world`. In ls_run_threads, it may free
+ * `world` with ls_comm_free to leave at once; in ls_spawn, the other ranks then fail with LS_ERR_PEER. */
 typedef ls_status (*ls_rank_function)(ls_comm *world, void *user);
 
 /**
@@ -200,7 +200,8 @@ LS_API ls_status ls_comm_split(ls_comm *comm, int color, int key, ls_comm **resu
  * Sets whether reductions on this communicator may combine the values of the ranks in any order. The default is false:
  * the order of ls_comm_allreduce. With true, backends mpi and gloo may use the reductions of their libraries
  * (MPI_Iallreduce, ...), which are optimized for the network. The last bits of floating-point sums then differ from
- * other backends and libraries. Other backends ignore the setting.
+ * other backends and libraries. The ranks still receive the same bits. Other guarantees of bit-identical results then
+ * do not hold. Other backends ignore the setting.
  *
  * All ranks must call it with the same value, in the same order as their other calls. The call waits for all ranks.
  * Fails with LS_ERR_MISMATCH, and changes nothing, if the values differ; the message lists them. ls_comm_split copies
@@ -269,9 +270,10 @@ typedef struct ls_loc_i64 {
  * - All ranks of the communicator make the call, in the same order, with the same operation, dtype, count, reduction
  *   and root. Exceptions: ls_comm_send, ls_comm_recv, ls_comm_recv_any and ls_comm_monitored_barrier.
  * - If `work` is NULL, the call returns when its result is complete. Otherwise it may return earlier and stores an
- *   ls_work. The library uses the buffers, and the arrays of counts and displacements, until ls_work_wait.
+ *   ls_work, or NULL if it fails. The library uses the buffers, and the arrays of counts and displacements, until
+ *   ls_work_wait.
  * - Work on one communicator is executed in the order of the calls.
- * - `send` and `receive` must not overlap, except as stated after "In place".
+ * - `send` and `receive` must not overlap, except in the in-place calls below.
  *
  * Calls that end in v use a different number of elements for each rank. `counts` has one entry per rank.
  * `displacements` has the offset of each rank's part, in elements from the start of the buffer. If it is NULL, the
@@ -393,11 +395,11 @@ LS_API ls_status ls_comm_alltoallv(ls_comm *comm, const void *send, const size_t
  * Sends `count` elements to rank `dest`, which calls ls_comm_recv with the same tag (0 or more), count and dtype.
  * Messages between two ranks with the same tag arrive in the order of the sends. A rank may send to itself.
  *
- * Small messages are buffered, so the call returns at once. The backend decides whether a message is small, so two
- * ranks that both send before they receive must use `work`. Sends and receives are independent of the order of the
- * other calls. They progress while this rank is in any call on this communicator. If the receiver expects a different
- * count or dtype, only the receiver fails, except on backend shm: there, a send that waits for its receiver fails with
- * LS_ERR_MISMATCH, too.
+ * Small messages are buffered: the call does not wait for ls_comm_recv. If the buffer is full, it waits until `dest`
+ * makes a call on this communicator. The backend decides whether a message is small, so two ranks that both send before
+ * they receive must use `work`. Sends and receives are independent of the order of the other calls. They progress while
+ * this rank is in any call on this communicator. If the receiver expects a different count or dtype, the receiver
+ * fails. On backend shm, a send of a large message may fail with LS_ERR_MISMATCH, too.
  */
 LS_API ls_status ls_comm_send(ls_comm *comm, const void *buffer, size_t count, ls_dtype dtype, int dest, int tag,
                               ls_work **work) LS_WARN_UNUSED;
@@ -422,8 +424,8 @@ LS_API ls_status ls_comm_recv(ls_comm *comm, void *buffer, size_t count, ls_dtyp
  * waiting, the ranks take turns, for each tag separately, so no rank waits forever. Messages from the same rank with
  * the same tag arrive in order, even if ls_comm_recv receives some of them.
  *
- * Fails with LS_ERR_PEER at once if all other ranks have left. If a rank dies, fails as every other call on the
- * communicator does.
+ * Fails with LS_ERR_PEER at once if all other ranks have left. On backend self, fails as ls_comm_recv does. If a rank
+ * dies, fails as every other call on the communicator does.
  */
 LS_API ls_status ls_comm_recv_any(ls_comm *comm, void *buffer, size_t count, ls_dtype dtype, int tag, int *source,
                                   ls_work **work) LS_WARN_UNUSED;
@@ -486,7 +488,7 @@ LS_API ls_status ls_work_cancel(ls_work *work);
 
 /** A block of bytes. */
 typedef struct ls_object {
-    void *data; /**< NULL if `bytes` is 0, except in objects that a call has stored */
+    void *data; /**< may be NULL if `bytes` is 0 */
     size_t bytes;
 } ls_object;
 
@@ -550,9 +552,9 @@ LS_API ls_status ls_store_get(ls_store *store, const char *key, void *value, siz
                               size_t *size) LS_WARN_UNUSED;
 
 /**
- * Adds `amount` to the counter `key` atomically. A counter starts at 0. Sets `*result`, which may be NULL, to the new
- * value. Fails with LS_ERR_FORMAT if the value of `key` is not a counter, and with LS_ERR_ARGUMENT if the new value
- * needs more than 64 bits.
+ * Adds `amount` to the counter `key` atomically. A missing key or an empty value counts as 0. Sets `*result`, which may
+ * be NULL, to the new value. Fails with LS_ERR_FORMAT if the value of `key` is not a counter, and with LS_ERR_ARGUMENT
+ * if the new value needs more than 64 bits.
  */
 LS_API ls_status ls_store_add(ls_store *store, const char *key, int64_t amount, int64_t *result) LS_WARN_UNUSED;
 

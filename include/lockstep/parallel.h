@@ -210,9 +210,9 @@ LS_API ls_status ls_sync_gradients(ls_module *model, ls_comm *comm) LS_WARN_UNUS
 
 /**
  * Replaces each tensor with its reduction over the ranks, bit-identical to ls_comm_allreduce. Makes one call on the
- * communicator per dtype, and does not copy tensors that follow each other in memory. All ranks must pass tensors of
- * the same dtypes and numbers of elements in the same order. Gradients do not flow through it; see ls_allreduce. Fails
- * with LS_ERR_ARGUMENT if a tensor is not contiguous. Rejects the same reductions as ls_allreduce.
+ * communicator per dtype, without copies if the tensors of the dtype follow each other in memory. All ranks must pass
+ * tensors of the same dtypes and numbers of elements in the same order. Gradients do not flow through it; see
+ * ls_allreduce. Fails with LS_ERR_ARGUMENT if a tensor is not contiguous. Rejects the same reductions as ls_allreduce.
  */
 LS_API ls_status ls_allreduce_many(ls_comm *comm, ls_tensor *const *tensors, int count,
                                    ls_reduction reduction) LS_WARN_UNUSED;
@@ -231,8 +231,8 @@ typedef struct ls_reducer ls_reducer;
 
 /** Options for ls_reducer_new. Zero fields select the defaults. */
 typedef struct ls_reducer_options {
-    /** Factor that multiplies the sums, for tensors of f32 or f64 only. 1 selects plain sums, of any dtype but bool. 0
-     * selects means over the ranks, of any dtype but bool. */
+    /** Factor that multiplies the sums, for tensors of f32 or f64 only. For any dtype but bool, 1 selects plain sums,
+     * and 0 selects means over the ranks. */
     double scale;
     /**
      * Successive tensors of one dtype are reduced together as soon as they have this number of bytes. With 0,
@@ -253,7 +253,8 @@ LS_API ls_reducer *ls_reducer_new(ls_comm *comm, const ls_reducer_options *optio
  */
 LS_API ls_status ls_reducer_add(ls_reducer *reducer, ls_tensor *tensor) LS_WARN_UNUSED;
 
-/** Reduces the remaining tensors, and waits for all reductions. Returns the first error. A collective call. */
+/** Reduces the remaining tensors, and waits for all reductions. Returns the first error of a reduction, also if
+ * ls_reducer_add has already returned it. A collective call. */
 LS_API ls_status ls_reducer_finish(ls_reducer *reducer) LS_WARN_UNUSED;
 
 /** Frees the reducer. Without ls_reducer_finish, tensors whose reduction has not started keep their elements, and other
@@ -280,9 +281,8 @@ LS_API ls_status ls_distribute_gradients(ls_module *model, ls_reducer *reducer) 
  *
  * - The functions are called on the thread of ls_backward. Each call covers adjacent parameters: `count` numbers of the
  *   concatenated gradients of the model, starting at index `first`. Each parameter has a multiple of 16 numbers: its
- *   gradient, then zeros. The position
- *   of a gradient never changes, so the format can keep the part of each gradient that was not sent, and add it in the
- *   next pass (error feedback).
+ *   gradient, then zeros. The position of a gradient never changes, so the format can keep the part of each gradient
+ *   that was not sent, and add it in the next pass (error feedback).
  * - The gradients are scaled so that the average is the gradient of the global batch.
  * - From the same encoded numbers, `decode` must compute the same bits on all ranks. Otherwise the pass fails with
  *   LS_ERR_MISMATCH on all ranks, with the name of the format.
@@ -319,7 +319,8 @@ LS_API ls_wire_format *ls_wire_format_new(const ls_wire_functions *functions, vo
  * NULL is allowed. */
 LS_API void ls_wire_format_free(ls_wire_format *format);
 
-/** Selects when a data-parallel module averages its gradients. All choices give bit-identical results. */
+/** Selects when a data-parallel module averages its gradients. All choices give bit-identical results, unless a `.wire`
+ * encodes several numbers together. */
 typedef enum ls_overlap_mode {
     LS_OVERLAP_AUTO = 0, /**< on for backends tcp and mpi if the gradients take up 512 KiB or more; otherwise off */
     LS_OVERLAP_ON,       /**< in buckets, during the backward pass, while it computes the other gradients */
@@ -336,7 +337,7 @@ typedef struct ls_data_parallel_options {
      *
      * Each rank's share is rounded, the shares are added in f32, and the mean is rounded once more. With the mean g and
      * the mean m of the magnitudes, the error of an element is at most u (m + |g|); u is 2^-8 for bf16 and 2^-11 for
-     * f16. f16 overflows to Inf beyond 65504, and has steps of 2^-24 below 2^-14.
+     * f16. f16 overflows to Inf beyond 65504. Below 2^-14, it adds at most 2^-24 to the error.
      *
      * The results are still bit-identical on all ranks. Other data stays f32. Fails with LS_ERR_UNSUPPORTED if a
      * parameter is f64.
@@ -402,20 +403,20 @@ typedef struct ls_data_parallel_options {
      * in stages 2 and 3 also the bytes of one to four units. Results are bit-identical to stage 0, except if ranks have
      * different numbers of samples, or if gradients of several passes add up.
      *
-     * All ranks must pass the same stage. Create optimizers after ls_data_parallel, for the module that it returns.
-     * ls_optimizer_step, ls_optimizer_state and ls_optimizer_save are then collective calls; in stages 2 and 3,
-     * ls_forward, ls_clip_grad_norm and ls_grad_scaler_unscale are, too. ls_lamb and ls_muon keep whole parameters on a
-     * rank. In stages 2 and 3, fails with LS_ERR_UNSUPPORTED on a GPU, with .powersgd_rank, or with .wire. ls_lbfgs and
-     * ls_conjugate_gradient fail in stages 1 to 3. Fails with LS_ERR_UNSUPPORTED if another data-parallel module has
-     * some of the parameters, with LS_ERR_ARGUMENT if a model has no units in stages 2 and 3, and with LS_ERR_MISMATCH
-     * if the ranks pass different stages.
+     * On one rank, every stage works like stage 0. All ranks must pass the same stage. Create optimizers after
+     * ls_data_parallel, for the module that it returns. ls_optimizer_step, ls_optimizer_state and ls_optimizer_save are
+     * then collective calls; in stages 2 and 3, ls_forward, ls_clip_grad_norm and ls_grad_scaler_unscale are, too.
+     * ls_lamb and ls_muon keep whole parameters on a rank. In stages 2 and 3, fails with LS_ERR_UNSUPPORTED on a GPU,
+     * with .powersgd_rank, or with .wire. ls_lbfgs and ls_conjugate_gradient fail in stages 1 to 3. Fails with
+     * LS_ERR_UNSUPPORTED if another data-parallel module has some of the parameters, and with LS_ERR_ARGUMENT if a
+     * model has no units in stages 2 and 3.
      */
     int zero;
     /**
      * The number of slices S, between the number of ranks and 4,096: training is bit-identical on 1 to S ranks
      * (docs/explanation/same-bits.md). Each global batch is divided into S slices. A rank runs several slices, and all
      * sums over slices are added in the order of one tree. The results equal the results of S ranks without this
-     * option. 0 switches this off.
+     * option. 0 switches this off, and so does 1.
      *
      * Set `.shards` of ls_loader_options to the same number. Train with ls_data_parallel_step or a trial: ls_forward
      * outside of them fails with LS_ERR_STATE if operations are recorded, or if batch normalization or dropout is in
@@ -425,10 +426,10 @@ typedef struct ls_data_parallel_options {
      * copies of the gradients. With batch normalization, the slices take turns from layer to layer, so the activations
      * and the gradients of all slices are in memory at once.
      *
-     * All ranks must pass the same number. Fails with LS_ERR_ARGUMENT if S is less than the number of ranks, and with
-     * LS_ERR_UNSUPPORTED if it is combined with .reduce_dtype, .powersgd_rank or .zero = 2 or 3, if the model is on a
-     * GPU, or if another data-parallel module has some of the parameters. A step fails with LS_ERR_UNSUPPORTED if
-     * ls_comm_set_any_order is on, or if the forward pass communicates or changes buffers other than running
+     * All ranks must pass the same number. Fails with LS_ERR_ARGUMENT if S is not 0 and less than the number of ranks,
+     * and with LS_ERR_UNSUPPORTED if it is combined with .reduce_dtype, .powersgd_rank or .zero = 2 or 3, if the model
+     * is on a GPU, or if another data-parallel module has some of the parameters. A step fails with LS_ERR_UNSUPPORTED
+     * if ls_comm_set_any_order is on, or if the forward pass communicates or changes buffers other than running
      * statistics.
      */
     int shards;
@@ -454,9 +455,10 @@ typedef struct ls_data_parallel_options {
  *   from the output; and of constant weights that add up to one on each rank.
  * - Other operations that combine samples fail with LS_ERR_UNSUPPORTED on several ranks, if ls_forward or ls_backward
  *   finds that the output or the loss depends on them. Examples are ls_softmax along the axis of the samples, x minus
- *   its mean over the samples, and ls_embedding with the samples as rows. The message names the operation and the axis.
- *   Exchange the samples (ls_allgather) or the result (ls_allreduce) first. If the ranks have different numbers of
- *   samples, all-reduce sums, and divide by the global count. The page lists the operations that are not detected.
+ *   its mean over the samples, ls_embedding with the samples as rows, ls_reduce and ls_gather. The message names the
+ *   operation and the axis. Exchange the samples (ls_allgather) or the result (ls_allreduce) first. If the ranks have
+ *   different numbers of samples, all-reduce sums, and divide by the global count. The page lists the operations that
+ *   are not detected, such as ls_alltoall between output and loss.
  * - Operations that select or move samples by position (ls_narrow, ls_slice, ls_index_select, ls_flip, ls_roll, ls_tril
  *   and ls_triu of [samples, n]) use positions in this rank's share.
  * - In training mode, batch normalization uses the global batch, and dropout draws by the index of a sample in the
@@ -538,29 +540,29 @@ typedef ls_tensor *(*ls_loss_function)(const ls_batch *batch, void *user);
  * ```
  *
  * `batch` is this rank's share of a global batch, from ls_loader_next. With `.shards`, `function` is called for each
- * slice of the share: `input` and `target` are its rows, and `first` and `count` describe the slice. Each call starts
- * with the random numbers of the same stream. The function must not communicate. If slices take turns (see `.shards`),
- * calls for several slices are in progress at the same time: the function must not keep data of a call in variables
- * that all calls share.
+ * slice of the share that has samples: `input` and `target` are its rows, and `first` and `count` describe the slice.
+ * Each call starts with the random numbers of the same stream. The function must not communicate. If slices take turns
+ * (see `.shards`), calls for several slices are in progress at the same time: the function must not keep data of a call
+ * in variables that all calls share.
  *
  * With `.shards`, the ranks may have to agree on scaling factors before the backward passes. So the function is called
  * for each slice:
  *
  * - at least twice in the first step
- * - up to three times in the first step with a loss that is not one mean over samples, and twice in every later step,
- *   except if the model has batch normalization
+ * - up to three times in the first step, and up to twice in every later step, if the loss is not one mean over samples
  * - once in all other steps
  *
  * After this call, ls_data_parallel_loss(module, NULL) returns the loss of the global batch, if it is one mean over
- * samples. Fails with LS_ERR_ARGUMENT if `module` is not data-parallel, if `batch`, its input or `function` is NULL,
- * and if the share is not the samples of this rank's slices. A step that fails on one rank fails on all ranks.
+ * samples. Fails with LS_ERR_ARGUMENT if `module` is not data-parallel, if `batch` or `function` is NULL, if
+ * `input` is NULL and `count` is not 0, and if the share is not the samples of this rank's slices.
  */
 LS_API ls_status ls_data_parallel_step(ls_module *module, const ls_batch *batch, ls_loss_function function,
                                        void *user) LS_WARN_UNUSED;
 
 /**
  * Takes part in a pass for which this rank has no samples. Call it instead of the forward and backward pass; with
- * several backward passes in a step, once for each backward pass that averages gradients. This rank then gets the
+ * several backward passes in a step, once for each backward pass that averages gradients. If a loss uses several
+ * data-parallel modules, call it for each of them, in the order of their forward passes. This rank then gets the
  * gradients of the other ranks. A model with batch normalization or dropout runs on zero samples: inputs like another
  * rank's, with size 0 along the sample axis, and zeros if an input has no sample axis.
  *
@@ -588,8 +590,8 @@ LS_API ls_status ls_data_parallel_skip(ls_module *module) LS_WARN_UNUSED;
  *   ls_backward before the last forward pass.
  * - LS_ERR_ARGUMENT: the loss is NULL, without an earlier error, although this rank has run a forward pass since its
  *   last ls_data_parallel_step or ls_data_parallel_skip. Or the loss is not NULL, and the module has `.shards`.
- * - another status: a rank failed. A rank has also failed if it passes NULL after an error, for example because its
- *   loss could not be computed.
+ * - another status: the loss is not one number, or a rank failed. A rank has also failed if it passes NULL after an
+ *   error, for example because its loss could not be computed.
  */
 LS_API double ls_data_parallel_loss(ls_module *module, ls_tensor *loss);
 
@@ -616,7 +618,8 @@ LS_API ls_status ls_data_parallel_check(ls_module *module) LS_WARN_UNUSED;
  * - LS_ERR_STATE: an ls_alias or ls_detach of a parameter exists, which would lose its elements. Ranks without one fail
  *   with LS_ERR_MISMATCH.
  *
- * Fails with LS_ERR_ARGUMENT if `module` is not data-parallel, and in stage 3 with LS_ERR_STATE after ls_comm_free.
+ * Fails with LS_ERR_ARGUMENT if `module` is not data-parallel, and with LS_ERR_STATE if it must communicate after
+ * ls_comm_free.
  */
 LS_API ls_status ls_data_parallel_gather(ls_module *module, bool on) LS_WARN_UNUSED;
 
@@ -657,8 +660,7 @@ typedef struct ls_outer ls_outer;
 typedef struct ls_outer_options {
     int64_t steps;        /**< number of training steps from one outer step to the next; 0 selects the default, 32 */
     double learning_rate; /**< learning rate of the outer optimizer; 0 selects the default, 0.7 */
-    double
-        momentum; /**< Nesterov momentum of the outer optimizer; 0 selects the default, 0.9, and LS_ZERO selects none */
+    double momentum; /**< Nesterov momentum of the outer optimizer; 0 selects the default, 0.9; LS_ZERO selects none */
 } ls_outer_options;
 
 /**
@@ -711,8 +713,8 @@ LS_API ls_outer *ls_outer_new(ls_module *model, ls_comm *comm, const ls_outer_op
  * - LS_ERR_MISMATCH, on every rank, in an outer step: the ranks have taken different numbers of steps, or have frozen
  *   different parameters.
  * - LS_ERR_STATE, on every rank, in an outer step: ls_module_load has changed the parameters of a rank since the last
- *   outer step (not for local SGD). Load the same weights on rank 0 or
- *   on all ranks, and create the outer optimizer again.
+ *   outer step (not for local SGD). Load the same weights on rank 0 or on all ranks, and create the outer optimizer
+ *   again.
  * - LS_ERR_STATE: layers were added after ls_outer_new, or `outer` or its communicator was freed.
  *
  * If a rank fails in its training step, it must not continue: the other ranks get LS_ERR_PEER when it exits. In a
@@ -824,8 +826,9 @@ LS_API ls_module *ls_pipeline(ls_module *model, ls_comm *comm, const ls_pipeline
  *   Dropout draws other numbers than in one process.
  * - A statistic of the batch in the criterion, such as the mean of the targets, is a statistic of the micro-batch.
  * - The criterion must be a mean in which all samples count equally: ls_mean, or a loss with LS_LOSS_MEAN, or a sum of
- *   such terms. The last rank fails with LS_ERR_UNSUPPORTED for a sum over samples, also a divided one, a mean that
- *   excludes different numbers of ignored targets, or a mean whose weights differ between micro-batches.
+ *   such terms. The last rank fails with LS_ERR_UNSUPPORTED for a sum over samples, also a divided one, and if the
+ *   divisor of a mean (elements, weights, or targets that are not ignored) is not the same whole multiple of the number
+ *   of samples in every micro-batch.
  *
  * All ranks fail with LS_ERR_SHAPE if input and target have different numbers of samples, or none. A rank fails with
  * LS_ERR_STATE if recording is off (ls_no_grad), or if the loss does not depend on the output.

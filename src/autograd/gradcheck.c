@@ -204,6 +204,9 @@ static ls_status check_options(const char *call, const ls_gradcheck_options *giv
 }
 
 static ls_status check_arguments(const check *c) {
+    if (c->count < 0) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: count is %d, but must not be negative", c->call, c->count);
+    }
     if (c->function == NULL || (c->inputs == NULL && c->count > 0)) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: %s is NULL", c->call, c->function == NULL ? "function" : "inputs");
     }

@@ -123,6 +123,7 @@ struct ls_op {
     ls_status (*agree)(ls_node *node, ls_reach *reach);
     uint8_t public_call; /* ls_public_call of a collective, otherwise LS_PUBLIC_NONE */
     bool equal_results;  /* a collective to which every rank brings an input, with the same result on all ranks */
+    bool root_result;    /* a collective to which every rank brings an input, with a result on the root only */
     bool answers;        /* on a received message: `agree` only sends, or completes what it has started to send */
     uint8_t optional;    /* bit i: input i may be NULL */
     uint8_t reads[LS_NODE_INPUTS]; /* bit k of entry i: the gradient of input i needs the elements of input k; a pass

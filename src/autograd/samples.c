@@ -254,6 +254,9 @@ static uint8_t follow(ls_batch_loss *loss, ls_node *node) {
                   : spread == LS_SPREAD_REFUSED ? REFUSED
                                                 : SUMS;
     }
+    if (inputs != 0 && node->op->root_result) { /* a loss on the root alone would count by the root's samples */
+        return refuse(loss, node);
+    }
     if (inputs == 0 || node->op->communicates) { /* the program decides what the ranks exchange */
         if (inputs == SUMS && node->op->equal_results) {
             if (node_of(node->inputs[0])->mixed) {
@@ -447,7 +450,7 @@ double ls_batch_loss_divisor(const ls_batch_loss *loss, int64_t samples) {
 }
 
 ls_status ls_batch_loss_check(const ls_batch_loss *loss) {
-    if (loss->refused != NULL && loss->refused->op->communicates) {
+    if (loss->refused != NULL && loss->refused->op->equal_results) {
         return ls_fail(LS_ERR_UNSUPPORTED,
                        "ls_backward: %s gets sums and means over the samples of a data-parallel module's output in one "
                        "tensor, which data parallelism scales differently: call it separately for sums and for means",

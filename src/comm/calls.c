@@ -44,10 +44,10 @@ static inline size_t bytes_of(const ls_comm *comm, const ls_call *call) {
 }
 
 ls_status ls_comm_call(ls_comm *comm, ls_call *call, ls_work **work) {
-    LS_TRY(ls_call_check(comm, call));
     if (work != NULL) {
         *work = NULL;
     }
+    LS_TRY(ls_call_check(comm, call));
     LS_TRY(ls_comm_begin_call(comm, call->operation));
     const uint64_t began = ls_trace_now(), metered = ls_comm_meter_begin();
     const size_t bytes = bytes_of(comm, call);
@@ -210,14 +210,21 @@ ls_status ls_comm_alltoallv(ls_comm *comm, const void *send, const size_t *send_
 
 /* ---- messages ---------------------------------------------------------------------------------------------------- */
 
+static ls_status post_message(ls_comm *comm, ls_call *call, const void *buffer, ls_work **work) {
+    if (work != NULL) {
+        *work = NULL;
+    }
+    LS_TRY(ls_message_check(comm, call, buffer));
+    return ls_work_post(comm, call, work);
+}
+
 ls_status ls_comm_send(ls_comm *comm, const void *buffer, size_t count, ls_dtype dtype, int dest, int tag,
                        ls_work **work) {
     ls_call call;
     fill(&call, LS_OP_SEND, dtype, count, buffer, NULL);
     call.root = dest;
     call.tag = tag;
-    LS_TRY(ls_message_check(comm, &call, buffer));
-    return ls_work_post(comm, &call, work);
+    return post_message(comm, &call, buffer, work);
 }
 
 ls_status ls_comm_recv(ls_comm *comm, void *buffer, size_t count, ls_dtype dtype, int source, int tag, ls_work **work) {
@@ -225,8 +232,7 @@ ls_status ls_comm_recv(ls_comm *comm, void *buffer, size_t count, ls_dtype dtype
     fill(&call, LS_OP_RECV, dtype, count, NULL, buffer);
     call.root = source;
     call.tag = tag;
-    LS_TRY(ls_message_check(comm, &call, buffer));
-    return ls_work_post(comm, &call, work);
+    return post_message(comm, &call, buffer, work);
 }
 
 ls_status ls_comm_recv_any(ls_comm *comm, void *buffer, size_t count, ls_dtype dtype, int tag, int *source,
@@ -239,6 +245,5 @@ ls_status ls_comm_recv_any(ls_comm *comm, void *buffer, size_t count, ls_dtype d
     if (source != NULL) {
         *source = -1;
     }
-    LS_TRY(ls_message_check(comm, &call, buffer));
-    return ls_work_post(comm, &call, work);
+    return post_message(comm, &call, buffer, work);
 }

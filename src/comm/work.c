@@ -237,9 +237,6 @@ static ls_status post(ls_comm *comm, ls_call *call, ls_work **result) {
 }
 
 ls_status ls_work_post(ls_comm *comm, ls_call *call, ls_work **result) {
-    if (result != NULL) {
-        *result = NULL;
-    }
     LS_TRY(ls_comm_begin_call(comm, call->operation));
     return ls_comm_end_call(comm, call->operation, post(comm, call, result));
 }

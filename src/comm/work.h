@@ -11,7 +11,7 @@ ls_status ls_comm_finish(ls_comm *comm);
 /* Executes all queued work. Failures are stored in the work. */
 void ls_comm_drain(ls_comm *comm);
 
-/* Executes a send or receive, either now or as work. */
+/* Executes a send or receive, either now or as work. `*work` must be NULL. */
 ls_status ls_work_post(ls_comm *comm, ls_call *call, ls_work **work);
 
 /* Queues `call` and sets `*work`. */

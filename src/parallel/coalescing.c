@@ -31,6 +31,7 @@ struct ls_reducer {
     int count;              /* number of buckets with tensors; tensors may still be added to the last bucket */
     int started;            /* number of buckets whose all-reduce has started */
     int capacity;
+    ls_saved_error failure; /* of the first bucket that could not be reduced; LS_OK if there is none */
 };
 
 /* Makes room for one more element in an array of `count` elements. Returns false with an error on failure. */
@@ -131,18 +132,27 @@ static ls_status end_bucket(const ls_reducer *reducer, tensor_bucket *bucket) {
     return LS_OK;
 }
 
-/* Starts the all-reduce of the last bucket. */
-static ls_status start_last(ls_reducer *reducer) {
-    if (reducer->started == reducer->count) {
-        return LS_OK;
+/* Keeps the first error for ls_reducer_finish. Returns `status`. */
+static ls_status note(ls_reducer *reducer, ls_status status) {
+    if (status != LS_OK && reducer->failure.status == LS_OK) {
+        ls_error_save(&reducer->failure);
     }
-    tensor_bucket *bucket = &reducer->buckets[reducer->started++];
+    return status;
+}
+
+static ls_status start(ls_reducer *reducer, tensor_bucket *bucket) {
     bucket->packet.format = &ls_wire_plain;
     bucket->packet.reduction = reducer->reduction;
     LS_TRY(list_pieces(bucket));
     LS_TRY(choose_buffer(reducer, bucket));
     LS_TRY(ls_packet_start(&bucket->packet, reducer->comm, !reducer->asynchronous));
     return reducer->asynchronous ? LS_OK : end_bucket(reducer, bucket);
+}
+
+/* Starts the all-reduce of the last bucket. */
+static ls_status start_last(ls_reducer *reducer) {
+    return reducer->started < reducer->count ? note(reducer, start(reducer, &reducer->buckets[reducer->started++]))
+                                             : LS_OK;
 }
 
 static void empty(tensor_bucket *bucket) {
@@ -196,21 +206,22 @@ ls_status ls_reducer_finish(ls_reducer *reducer) {
     if (reducer == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_reducer_finish: the reducer is NULL");
     }
-    ls_status status = start_last(reducer);
-    ls_saved_error cause;
-    ls_error_save(&cause);
+    (void)start_last(reducer);
     for (int i = 0; i < reducer->count; i++) {
         tensor_bucket *bucket = &reducer->buckets[i];
-        ls_status ended = ls_packet_wait(&bucket->packet);
-        ended = ended == LS_OK && status == LS_OK && reducer->asynchronous ? end_bucket(reducer, bucket) : ended;
-        if (status == LS_OK && ended != LS_OK) {
-            status = ended;
-            ls_error_save(&cause);
+        (void)note(reducer, ls_packet_wait(&bucket->packet));
+        if (reducer->asynchronous && reducer->failure.status == LS_OK) {
+            (void)note(reducer, end_bucket(reducer, bucket));
         }
         empty(bucket);
     }
     reducer->count = reducer->started = 0;
-    return status == LS_OK ? LS_OK : ls_error_put_back(&cause);
+    const ls_status status = reducer->failure.status;
+    if (status != LS_OK) {
+        (void)ls_error_put_back(&reducer->failure);
+        reducer->failure.status = LS_OK;
+    }
+    return status;
 }
 
 ls_reducer *ls_reducer_new(ls_comm *comm, const ls_reducer_options *options) {

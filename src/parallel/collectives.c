@@ -124,6 +124,7 @@ static ls_status allgather_backward(ls_node *node, ls_tensor *gradient) {
 
 static const ls_collective gather = {.op = {.name = "ls_gather",
                                             .public_call = LS_PUBLIC_GATHER,
+                                            .root_result = true,
                                             .shape = gather_shape,
                                             .forward = gather_forward,
                                             .backward = gather_backward,

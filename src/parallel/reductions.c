@@ -423,6 +423,7 @@ ls_handle *ls_allreduce_begin(ls_comm *comm, ls_tensor *tensor, ls_reduction red
 
 static const ls_collective reduce = {.op = {.name = "ls_reduce",
                                             .public_call = LS_PUBLIC_REDUCE,
+                                            .root_result = true,
                                             .shape = ls_allreduce_shape,
                                             .forward = reduce_forward,
                                             .backward = reduce_backward,

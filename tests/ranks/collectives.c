@@ -252,6 +252,23 @@ static ls_status wrong_input(ls_comm *world) {
     return LS_OK;
 }
 
+/* A call that fails stores NULL instead of a work, so the program may wait for it. */
+static ls_status no_work(ls_comm *world) {
+    ls_work *const stale = (ls_work *)&(char){0};
+    float x = 0;
+    ls_work *work = stale;
+    LS_CHECK(ls_comm_barrier(NULL, &work) == LS_ERR_ARGUMENT && work == NULL);
+    work = stale;
+    LS_CHECK(ls_comm_broadcast(world, NULL, 1, LS_F32, 0, &work) == LS_ERR_ARGUMENT && work == NULL);
+    work = stale;
+    LS_CHECK(ls_comm_send(world, &x, 1, LS_F32, -1, 0, &work) == LS_ERR_ARGUMENT && work == NULL);
+    work = stale;
+    LS_CHECK(ls_comm_recv(world, &x, 1, LS_F32, 0, -1, &work) == LS_ERR_ARGUMENT && work == NULL);
+    work = stale;
+    LS_CHECK(ls_comm_recv_any(world, NULL, 1, LS_F32, 0, NULL, &work) == LS_ERR_ARGUMENT && work == NULL);
+    return LS_OK;
+}
+
 /* Buffers may be adjacent, in either order, but may not overlap. */
 static ls_status side_by_side(ls_comm *world) {
     enum { COUNT = 5 };
@@ -348,6 +365,7 @@ static ls_status more_wrong_input(ls_comm *comm) {
 
 ls_status rank_test(ls_comm *world) {
     LS_TRY(wrong_input(world));
+    LS_TRY(no_work(world));
     LS_TRY(more_wrong_input(world));
     LS_TRY(side_by_side(world));
     LS_TRY(among_parts(world));

@@ -394,6 +394,20 @@ static ls_status own_losses(ls_comm *world) {
 
 /* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
+/* The ranks over which losses of the program communicate; NULL for the process with the global batch. */
+static _Thread_local ls_comm *summed_over;
+
+/* Only the root has the sum of all ranks, and a loss. */
+static ls_tensor *loss_on_root(const loss_case *c, const sample_batch *b) {
+    (void)c;
+    return ls_square(ls_reduce(summed_over, ls_sum(loss_difference(b)), LS_SUM, 0));
+}
+
+static ls_tensor *gathered_on_root(const loss_case *c, const sample_batch *b) {
+    (void)c;
+    return ls_sum(ls_gather(summed_over, b->output, 0, 0));
+}
+
 static ls_tensor *root_of_mean(const loss_case *c, const sample_batch *b) {
     (void)c;
     return ls_sqrt(ls_mean(loss_difference(b)));
@@ -429,9 +443,6 @@ static ls_tensor *product_of_means(const loss_case *c, const sample_batch *b) {
     return ls_mul(ls_mean(b->output), ls_mean(loss_difference(b)));
 }
 
-/* The ranks whose sums a loss adds up; NULL for the process with the global batch. */
-static _Thread_local ls_comm *summed_over;
-
 /* The mean needs another scaling factor than the sum. */
 static ls_tensor *mixed_sums(const loss_case *c, const sample_batch *b) {
     (void)c;
@@ -444,10 +455,11 @@ static ls_status refusals(ls_comm *world) {
         {.name = "ls_sqrt", .make = root_of_mean},    {.name = "ls_max", .make = worst},
         {.name = "ls_matmul", .make = contrast},      {.name = "ls_softmax", .make = softmax_over_samples},
         {.name = "ls_sub", .make = centered},         {.name = "ls_select", .make = one_sample},
-        {.name = "ls_mul", .make = product_of_means}, {.name = "ls_allreduce", .make = mixed_sums}};
+        {.name = "ls_mul", .make = product_of_means}, {.name = "ls_allreduce", .make = mixed_sums},
+        {.name = "ls_reduce", .make = loss_on_root},  {.name = "ls_gather", .make = gathered_on_root}};
     pair p;
-    summed_over = world;
     LS_TRY(begin(&p, world, make_model, LS_F32));
+    summed_over = world;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         ls_status backward = LS_OK;
         LS_TRY(run_pass(&p.all, &cases[i], UNEVEN, 0, &backward));

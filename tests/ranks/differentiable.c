@@ -251,8 +251,19 @@ static ls_status counts_beyond_all_bounds(ls_comm *world) {
     return LS_OK;
 }
 
+/* The gradient check rejects a negative number of inputs. */
+static ls_status negative_inputs(ls_comm *world) {
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *x = leaf(numbers(world, LS_SHAPE(2, 3, 2), 0));
+    LS_CHECK(ls_gradcheck_distributed(world, through_call, &x, -1, NULL, NULL) == LS_ERR_ARGUMENT);
+    LS_EXPECT_MESSAGE("count is -1, but must not be negative");
+    LS_CHECK(ls_scope_end(scope) == LS_ERR_ARGUMENT);
+    return LS_OK;
+}
+
 ls_status rank_test(ls_comm *world) {
     LS_TRY(counts_beyond_all_bounds(world));
+    LS_TRY(negative_inputs(world));
     LS_TRY(gradients_of_every_call(world));
     LS_TRY(gradients_at_zeros_and_equals(world));
     LS_TRY(ranks_that_stay_out(world));

@@ -261,6 +261,26 @@ static ls_status zero_scale(ls_comm *world) {
     return LS_OK;
 }
 
+/* ls_reducer_finish returns the error of an ls_reducer_add that could not start a reduction. */
+static ls_status failed_start(ls_comm *world, bool asynchronous) {
+    const ls_reducer_options options = {.scale = 1, .bucket_bytes = 8, .asynchronous = asynchronous};
+    ls_reducer *reducer = ls_reducer_new(world, &options);
+    ls_tensor *apart[] = {ls_ones(LS_SHAPE(4), LS_BOOL), ls_ones(LS_SHAPE(4), LS_BOOL)};
+    ls_tensor *x = ls_ones(LS_SHAPE(2), LS_F32);
+    LS_CHECK(reducer != NULL);
+    LS_TRY(ls_reducer_add(reducer, apart[0]));
+    LS_CHECK(ls_reducer_add(reducer, apart[1]) == LS_ERR_UNSUPPORTED);
+    LS_EXPECT_MESSAGE("sum is not defined for bool");
+    (void)ls_error_set(LS_ERR_STATE, "a different error");
+    LS_CHECK(ls_reducer_finish(reducer) == LS_ERR_UNSUPPORTED);
+    LS_EXPECT_MESSAGE("sum is not defined for bool");
+    LS_TRY(ls_reducer_add(reducer, x));
+    LS_TRY(ls_reducer_finish(reducer));
+    LS_CHECK(ls_equal(x, ls_full(LS_SHAPE(2), LS_F32, ls_comm_size(world))));
+    ls_reducer_free(reducer);
+    return LS_OK;
+}
+
 static ls_status refusals(ls_comm *world) {
     ls_reducer *reducer = ls_reducer_new(world, &(ls_reducer_options){.scale = 2});
     LS_CHECK(reducer != NULL && ls_reducer_new(NULL, NULL) == NULL);
@@ -290,6 +310,8 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(averaged_gradients(world));
     LS_TRY(averaged_parts(world));
     LS_TRY(zero_scale(world));
+    LS_TRY(failed_start(world, false));
+    LS_TRY(failed_start(world, true));
     LS_TRY(refusals(world));
     LS_TRY(ls_scope_end(scope));
     return ls_comm_barrier(world, NULL);
