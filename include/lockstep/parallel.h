@@ -701,9 +701,10 @@ LS_API ls_outer *ls_outer_new(ls_module *model, ls_comm *comm, const ls_outer_op
  * bit-identical on all ranks. Parameters of integer dtypes have rank 0's values. With momentum, or with a learning rate
  * that is not 1, the outer step clears all gradients.
  *
- * Between two outer steps, the parameters of the ranks differ, except with one rank. Evaluations of a trial,
- * checkpoints, ls_module_save, ls_module_hash and ls_data_parallel_check then fail with LS_ERR_STATE, also for a module
- * that contains the model. If a model has several ls_outer, they fail until each of them has run its outer step.
+ * From the first counted step after an outer step to the next outer step, the parameters of the ranks differ, except
+ * with one rank. Evaluations of a trial, checkpoints, ls_module_save, ls_module_hash and ls_data_parallel_check then
+ * fail with LS_ERR_STATE, also for a module that contains the model. If a model has several ls_outer, they fail until
+ * each of them has run its outer step.
  *
  * A parameter that is frozen during the outer step gets the mean of the ranks' values, without learning rate and
  * momentum. If it has not changed on any rank since the last outer step, the outer step does not change it either.
