@@ -217,7 +217,7 @@ LS_API ls_metric *ls_metric_precision(const ls_class_metric_options *options);
  * this class. */
 LS_API ls_metric *ls_metric_recall(const ls_class_metric_options *options);
 /** Returns the metric "f1" (or "f1_macro" and so on): 2 * precision * recall / (precision + recall), for one class, or
- * 0 if both are 0. The macro average is the mean over the classes. */
+ * 0 if both are 0. The macro average is the mean over the classes that occur (LS_AVERAGE_MACRO). */
 LS_API ls_metric *ls_metric_f1(const ls_class_metric_options *options);
 /** Returns the metric "confusion": the number of targets of class i with prediction j is at index i * classes + j of
  * ls_trial_metric_values. Ignores .average. For binary outputs, the negative class is class 0. If N ranks have the same

@@ -194,6 +194,14 @@ void ls_history_free(ls_history *history) {
     *history = (ls_history){.count = 0};
 }
 
+bool ls_history_has(const ls_history *history, const char *name) {
+    bool has = false;
+    for (size_t at = 0; at < history->names_size && !has; at += strlen(history->names + at) + 1) {
+        has = strcmp(history->names + at, name) == 0;
+    }
+    return has;
+}
+
 double ls_history_value(const ls_history *history, int64_t epoch, const char *wanted) {
     const ls_history_epoch *in = &history->epochs[epoch];
     const char *name = names_of(history, in);

@@ -57,6 +57,8 @@ const double *ls_history_find(const ls_history_entry *entry, const char *name);
  */
 ls_status ls_history_append(ls_history *history, const ls_history_entry *entry);
 ls_status ls_history_extend(ls_history *history, const ls_history_entry *results);
+/* Returns whether any epoch has a result with this name. */
+bool ls_history_has(const ls_history *history, const char *name);
 /* Reads the results of epoch `epoch`, which is less than history->count. */
 void ls_history_entry_of(const ls_history *history, int64_t epoch, ls_history_entry *entry);
 /*

@@ -200,7 +200,8 @@ static bool can_have(const ls_trial *trial, const char *name) {
 static void explain_missing(const ls_trial *trial, const char *call, const char *name, bool several) {
     if (trial == NULL || name == NULL) {
         (void)ls_fail(LS_ERR_ARGUMENT, "%s: the %s is NULL", call, trial == NULL ? "trial" : "name of the metric");
-    } else if (!can_have(trial, name)) {
+    } else if (ls_history_find(&trial->latest, name) == NULL && !ls_history_has(&trial->history, name) &&
+               !can_have(trial, name)) {
         (void)ls_metrics_refuse(trial, call, name, several);
     }
 }

@@ -283,6 +283,25 @@ TEST(test_evaluate_in_an_evaluation) {
     free_setting(&s);
 }
 
+/* Without .validate, "val_loss" is a name only after an evaluation with this label. Then a missing value is no error.
+ */
+TEST(test_history_of_an_evaluation_named_val) {
+    setting s = make_setting();
+    ls_trial_options options = options_of(&s);
+    options.validate = NULL;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_run(trial, 2), LS_OK);
+    expect_error((isnan(ls_trial_history(trial, 0, "val_loss")), ls_error_status()), LS_ERR_ARGUMENT,
+                 "Was .validate set?");
+    assert_int_equal(ls_trial_evaluate(trial, s.validate, "val"), LS_OK);
+    const uint32_t errors = ls_error_count;
+    assert_true(ls_trial_history(trial, 1, "val_loss") == ls_trial_metric(trial, "val_loss"));
+    assert_true(isnan(ls_trial_history(trial, 0, "val_loss")) && isnan(ls_trial_history(trial, 7, "val_loss")));
+    assert_true(ls_error_count == errors);
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
 TEST(test_history_as_csv) {
     setting s = make_setting();
     ls_trial_options options = options_of(&s);
@@ -544,6 +563,7 @@ int main(void) {
         cmocka_unit_test(test_evaluate_in_an_evaluation),
         cmocka_unit_test(test_evaluation_that_fails),
         cmocka_unit_test(test_label_of_an_evaluation),
+        cmocka_unit_test(test_history_of_an_evaluation_named_val),
         cmocka_unit_test(test_history_as_csv),
         cmocka_unit_test(test_history_of_negative_nan),
         cmocka_unit_test(test_progress),
