@@ -464,8 +464,8 @@ LS_API ls_status ls_work_wait(ls_work *work) LS_WARN_UNUSED;
 LS_API bool ls_work_done(ls_work *work);
 
 /**
- * Does the same as ls_work_wait, but waits at most `seconds`. If the call has not finished by then, cancels it as
- * ls_work_cancel does, and returns LS_ERR_TIMEOUT. For work of a freed communicator, waits as ls_work_wait does. Fails
+ * Does the same as ls_work_wait, but waits only about `seconds`. If the call has not finished by then, cancels it as
+ * ls_work_cancel does (see there for buffers on backend mpi), and returns LS_ERR_TIMEOUT. For work of a freed communicator, waits as ls_work_wait does. Fails
  * with LS_ERR_ARGUMENT, and does not free the work, if `seconds` is negative or NaN.
  */
 LS_API ls_status ls_work_wait_for(ls_work *work, double seconds) LS_WARN_UNUSED;
@@ -474,9 +474,12 @@ LS_API ls_status ls_work_wait_for(ls_work *work, double seconds) LS_WARN_UNUSED;
  * Cancels the call that returned the work, and frees the work. If the call has already finished, returns its status.
  * Otherwise revokes the communicator, because other ranks may have finished the call: this rank's calls on the
  * communicator fail with the returned error (LS_ERR_STATE), and calls of the other ranks with LS_ERR_PEER. As after
- * ls_work_wait, the library no longer uses the buffers. If the call had not finished, their contents are undefined. On
- * backend mpi, a process exits with status 1 if it cannot finalize MPI because ranks have not finished the call. NULL
- * is allowed. Fails without freeing the work in the same cases as ls_work_wait.
+ * ls_work_wait, the library no longer uses the buffers. If the call had not finished, their contents are undefined.
+ * NULL is allowed. Fails without freeing the work in the same cases as ls_work_wait.
+ *
+ * On backend mpi, the buffers of unfinished sends belong to MPI until the process exits: do not change or free them,
+ * because another rank may still receive them. The process exits with status 1 if it cannot finalize MPI because ranks
+ * have not finished the call.
  */
 LS_API ls_status ls_work_cancel(ls_work *work);
 

@@ -262,7 +262,7 @@ typedef struct ls_group_options {
 } ls_group_options;
 
 /** Adds a group of `count` parameters (borrowed): contiguous leaves of f32 or f64 on one device. A parameter may be in
- * one group only. */
+ * one group only. `options` may be NULL. */
 LS_API ls_status ls_optimizer_add_group(ls_optimizer *optimizer, ls_tensor *const *parameters, int count,
                                         const ls_group_options *options) LS_WARN_UNUSED;
 /** Returns the number of groups. */
