@@ -465,8 +465,9 @@ LS_API bool ls_work_done(ls_work *work);
 
 /**
  * Does the same as ls_work_wait, but waits only about `seconds`. If the call has not finished by then, cancels it as
- * ls_work_cancel does (see there for buffers on backend mpi), and returns LS_ERR_TIMEOUT. For work of a freed communicator, waits as ls_work_wait does. Fails
- * with LS_ERR_ARGUMENT, and does not free the work, if `seconds` is negative or NaN.
+ * ls_work_cancel does (see there for buffers on backend mpi), and returns LS_ERR_TIMEOUT. For work of a freed
+ * communicator, waits as ls_work_wait does. Fails with LS_ERR_ARGUMENT, and does not free the work, if `seconds` is
+ * negative or NaN.
  */
 LS_API ls_status ls_work_wait_for(ls_work *work, double seconds) LS_WARN_UNUSED;
 
