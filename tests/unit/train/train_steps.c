@@ -212,10 +212,12 @@ TEST(test_what_a_step_replaces) {
 TEST(test_a_model_that_could_not_be_made) {
     ls_module *model = ls_nn_linear(2, -1);
     assert_null(model);
-    assert_null(ls_trial_new(&(ls_trial_options){
-        .model = model, .optimizer = ls_sgd(model, NULL), .criterion = ls_criterion_cross_entropy}));
+    ls_optimizer *optimizer = ls_sgd(model, NULL);
+    assert_null(ls_trial_new(
+        &(ls_trial_options){.model = model, .optimizer = optimizer, .criterion = ls_criterion_cross_entropy}));
     expect_message("ls_nn_linear: ");
     expect_message("; ls_trial_new: a trial needs a model, but .model is NULL");
+    ls_optimizer_free(optimizer);
 }
 
 /* ---- the position of the loader ---------------------------------------------------------------------------------- */
