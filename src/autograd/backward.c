@@ -5,22 +5,18 @@
 #include "comm/public_call.h"
 #include "tensor/capture.h"
 
-/* Sets the initial gradient of the output, scaled by `weight`. */
-static ls_status seed(ls_tensor *output, ls_tensor *gradient, double weight) {
+/* Sets the initial gradient of the output, scaled by `weight`. A given gradient is copied, because it may be the
+ * gradient of a leaf, which the pass changes while it reads. */
+static ls_status seed(ls_tensor *output, const ls_tensor *given, double weight) {
     ls_capture *capture = ls_thread_present->capture;
-    if (gradient == NULL) {
-        gradient = ls_tensor_like("ls_backward", output, (ls_dtype)output->dtype);
-        if (gradient == NULL) {
-            return ls_error_status();
-        }
+    ls_tensor *gradient = ls_tensor_like("ls_backward", output, (ls_dtype)output->dtype);
+    LS_TRY(gradient != NULL ? LS_OK : ls_error_status());
+    if (given != NULL) {
+        LS_TRY(ls_scale_gradient(gradient, given, weight, LS_FACTOR_OF_LOSS));
+    } else {
         LS_TRY(ls_kernels_of(gradient)->fill(ls_stream_of(gradient), gradient, weight));
         if (__builtin_expect(capture != NULL, 0)) {
             ls_capture_factor(capture, LS_FACTOR_OF_LOSS);
-        }
-    } else { /* a copy, because it may be the gradient of a leaf, which the pass changes while it reads */
-        gradient = weight != 1 ? ls_mul_number(gradient, weight) : ls_clone(gradient);
-        if (gradient == NULL) {
-            return ls_error_status();
         }
     }
     return ls_gather_gradient("ls_backward", 0, output, gradient);

@@ -29,9 +29,12 @@ void ls_fail_before_pass(ls_scope *innermost, const ls_tensor *output);
 void ls_abandon_watches(const ls_backward_pass *pass);
 
 /*
- * backward_walk.c. ls_walk_scopes walks the tapes of the scope and its outer scopes. ls_settle_nodes then frees the
- * leftovers on nodes that stay on a tape: unused gradients of a failed pass, and held outputs.
+ * backward_walk.c. ls_scale_gradient computes scaled = weight * gradient; in a captured step, replays may change the
+ * weight, which is scaling factor number `factor` (ls_capture_factor). ls_walk_scopes walks the tapes of the scope and
+ * its outer scopes. ls_settle_nodes then frees the leftovers on nodes that stay on a tape: unused gradients of a failed
+ * pass, and held outputs.
  */
+ls_status ls_scale_gradient(ls_tensor *scaled, const ls_tensor *gradient, double weight, int factor);
 ls_status ls_walk_scopes(ls_backward_pass *pass, ls_scope *innermost, bool keep_tape);
 void ls_settle_nodes(ls_scope *innermost);
 

@@ -57,18 +57,23 @@ ls_status ls_check_unchanged(const ls_node *node, unsigned inputs, bool output) 
     return check_unchanged(node, inputs, output);
 }
 
+ls_status ls_scale_gradient(ls_tensor *scaled, const ls_tensor *gradient, double weight, int factor) {
+    ls_capture *capture = ls_thread_present->capture;
+    LS_TRY(ls_kernels_of(scaled)->mul_number(ls_stream_of(scaled), scaled, &gradient, &weight));
+    if (capture != NULL) {
+        ls_capture_factor(capture, factor);
+    }
+    return LS_OK;
+}
+
 /* Returns the gradient times the node's scaling factor for sums over samples. Consumes `gradient`. */
 static ls_tensor *weighed_gradient(const ls_node *node, ls_tensor *gradient) {
-    ls_capture *capture = ls_thread_present->capture;
     ls_tensor *weighed = ls_tensor_like_owned("ls_backward", gradient, (ls_dtype)gradient->dtype);
-    const double weight = node->parameters.number[LS_NODE_WEIGHT];
-    if (weighed != NULL && ls_kernels_of(weighed)->mul_number(ls_stream_of(weighed), weighed,
-                                                              (const ls_tensor *[]){gradient}, &weight) != LS_OK) {
+    const int factor = node->sums_samples ? LS_FACTOR_OF_SUMS + node->sum : LS_FACTOR_NONE;
+    if (weighed != NULL &&
+        ls_scale_gradient(weighed, gradient, node->parameters.number[LS_NODE_WEIGHT], factor) != LS_OK) {
         ls_tensor_drop(weighed);
         weighed = NULL;
-    }
-    if (capture != NULL && weighed != NULL && node->sums_samples) {
-        ls_capture_factor(capture, LS_FACTOR_OF_SUMS + node->sum);
     }
     ls_tensor_drop(gradient);
     return weighed;

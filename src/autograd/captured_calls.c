@@ -1,6 +1,7 @@
 /* Captured steps: recorded calls to the library, marks of gradients, and guards. */
 #include "autograd/captured_record.h"
 
+#include <limits.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -83,7 +84,7 @@ void ls_capture_call_begin(ls_capture *capture) {
     if (ls_capture_records(capture)) {
         ls_step_record_marks(ls_step_of(capture));
     }
-    ls_capture_early_begin(capture);
+    ls_capture_pause(capture);
 }
 
 bool ls_capture_call_end(ls_capture *capture, ls_status status, ls_status (*run)(void *object), void *object) {
@@ -107,7 +108,7 @@ static int end_part(ls_capture *capture, ls_status status, ls_status (*run)(void
     return ls_capture_call_end(capture, status, run, object) ? capture->call_count - 1 : 0;
 }
 
-void ls_capture_early_begin(ls_capture *capture) {
+void ls_capture_pause(ls_capture *capture) {
     capture->paused++;
     ls_step_of(capture)->call_began = ls_comm_metered.calls;
 }
@@ -119,6 +120,35 @@ void ls_capture_early_end(ls_capture *capture, ls_status status, ls_status (*run
         step->polls = true;
     } else {
         step->early_call = call;
+    }
+}
+
+void ls_capture_enter(ls_capture *capture, void (*leave)(void *object), void *object) {
+    ls_step *step = ls_step_of(capture);
+    captured_entry *entries = ls_grow(step->entries, (size_t)step->entry_count, sizeof *entries);
+    if (entries == NULL) {
+        ls_step_refuse_memory(step);
+        return;
+    }
+    entries[step->entry_count++] =
+        (captured_entry){.enter = capture->call_count - 1, .leave = INT_MAX, .function = leave, .object = object};
+    step->entries = entries;
+}
+
+void ls_capture_leave(ls_capture *capture) {
+    const ls_step *step = ls_step_of(capture);
+    if (step->entry_count > 0) {
+        step->entries[step->entry_count - 1].leave = capture->call_count - 1;
+    }
+}
+
+void ls_step_leave_entered(const ls_step *step) {
+    const int failed = step->capture.failed;
+    for (int i = step->entry_count; i-- > 0;) {
+        const captured_entry *entry = &step->entries[i];
+        if (entry->enter < failed && failed < entry->leave) {
+            entry->function(entry->object);
+        }
     }
 }
 
@@ -185,7 +215,7 @@ void ls_capture_scale_by(ls_capture *capture, double **at, int count) {
 
 void ls_capture_factor(ls_capture *capture, int which) {
     const ls_step *step = ls_step_of(capture);
-    if (ls_capture_records(capture) && which < step->factor_count) {
+    if (ls_capture_records(capture) && which >= 0 && which < step->factor_count) {
         step->factors[which] = ls_capture_number(capture);
     }
 }

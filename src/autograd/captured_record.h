@@ -38,6 +38,13 @@ typedef struct captured_exchange {
     void *object;
 } captured_exchange;
 
+/* An object that a call enters and a later call leaves. */
+typedef struct captured_entry {
+    int enter, leave; /* indices of the calls */
+    void (*function)(void *object);
+    void *object;
+} captured_entry;
+
 /* At most one exchange of the ranks' shares of the global batch, and one of gradients. */
 enum { LS_STEP_EXCHANGES = 2 };
 
@@ -55,6 +62,8 @@ struct ls_step {
     int guard_count;
     captured_exchange exchanges[LS_STEP_EXCHANGES];
     int exchange_count;
+    captured_entry *entries;
+    int entry_count;
     int early_call;      /* index of the first early call of the open exchange; 0 if there is none */
     bool polls;          /* the open exchange has at least two early calls */
     bool averages;       /* one exchange averages gradients */
@@ -71,6 +80,9 @@ static inline ls_step *ls_step_of(ls_capture *capture) {
 
 /* Refuses the capture, because there is no memory for the record. */
 void ls_step_refuse_memory(ls_step *step);
+
+/* Leaves the objects that are entered at the call that has failed, the latest first. */
+void ls_step_leave_entered(const ls_step *step);
 
 /* Adds a call that marks the leaves that have gradients at this point of the step. */
 void ls_step_record_marks(ls_step *step);

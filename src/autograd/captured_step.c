@@ -263,9 +263,11 @@ static void forget(ls_step *step) {
     }
     ls_free(step->inputs);
     ls_free(step->guards);
+    ls_free(step->entries);
     step->inputs = NULL;
     step->guards = NULL;
-    step->input_count = step->guard_count = 0;
+    step->entries = NULL;
+    step->input_count = step->guard_count = step->entry_count = 0;
     ls_capture_clear(&step->capture);
 }
 
@@ -417,15 +419,24 @@ static ls_status run(ls_step *step) {
         }
     }
     const ls_status status = ls_capture_run(&step->capture);
+    if (status != LS_OK) {
+        ls_saved_error cause;
+        ls_error_save(&cause);
+        ls_step_leave_entered(step);
+        (void)ls_error_put_back(&cause);
+    }
     ls_trace_add(LS_TRACE_TRAINING, began, -1, "replay");
     return status;
 }
 
-/* Sends the error of a replay to the ranks that wait in its later exchanges; without `all`, only in exchanges that have
- * begun. */
-static void notify_other_ranks(const ls_step *step, ls_status status, bool all) {
+/*
+ * Sends the error of a replay to the ranks that wait in its later exchanges; without `all`, only in exchanges that have
+ * begun. Returns the status of the step: if this rank's error is only that other ranks made different calls, and an
+ * exchange has reported their error, the step fails with that error.
+ */
+static ls_status notify_other_ranks(const ls_step *step, ls_status status, bool all) {
     if (status == LS_OK) {
-        return;
+        return LS_OK;
     }
     ls_saved_error cause;
     ls_error_save(&cause);
@@ -434,16 +445,18 @@ static void notify_other_ranks(const ls_step *step, ls_status status, bool all) 
         const captured_exchange *exchange = &step->exchanges[i];
         const bool begun = step->capture.failed >= exchange->begin;
         if (step->capture.failed < exchange->call && (all || begun)) {
-            exchange->notify(exchange->object, begun);
             (void)ls_error_put_back(&cause);
+            exchange->notify(exchange->object, begun);
+            if (cause.status == LS_ERR_MISMATCH && ls_error_status() != LS_OK) {
+                ls_error_save(&cause);
+            }
         }
     }
+    return ls_error_put_back(&cause);
 }
 
 ls_status ls_step_run(ls_step *step) {
-    const ls_status status = run(step);
-    notify_other_ranks(step, status, false);
-    return status;
+    return notify_other_ranks(step, run(step), false);
 }
 
 static ls_status check_here(const char *call, const ls_step *step) {
@@ -475,7 +488,7 @@ ls_status ls_step_replay(ls_step *step) {
         step->capture.failed = 0;
         status = check_record(step);
         status = status == LS_OK ? run(step) : status;
-        notify_other_ranks(step, status, true);
+        status = notify_other_ranks(step, status, true);
     }
     return status == LS_OK ? LS_OK : ls_scope_failed_status();
 }

@@ -51,12 +51,19 @@ void ls_capture_exchange_end(ls_capture *capture, ls_status status, ls_status (*
                              void (*notify)(void *object, bool begun), void *object);
 
 /*
+ * Between the latest call and the next call with ls_capture_leave, an object is entered. If a replay fails between
+ * these calls, it calls leave(object).
+ */
+void ls_capture_enter(ls_capture *capture, void (*leave)(void *object), void *object);
+void ls_capture_leave(ls_capture *capture);
+
+/*
  * An exchange may consist of several calls. ls_capture_exchange_end records the last call; the calls before it are
  * early calls. Only the first early call of an exchange begins with ls_capture_call_begin. The others, and calls that
- * do not use gradients, begin with ls_capture_early_begin, which records no marks of gradients. From the second early
+ * do not use gradients, begin with ls_capture_pause, which records no marks of gradients. From the second early
  * call to the end of the exchange, replays poll after the calls of each node, as backward passes do.
  */
-void ls_capture_early_begin(ls_capture *capture);
+void ls_capture_pause(ls_capture *capture);
 void ls_capture_early_end(ls_capture *capture, ls_status status, ls_status (*run)(void *object), void *object);
 
 /* Records a poll of the communicators, if the present exchange has at least two early calls. */
@@ -71,7 +78,7 @@ void ls_capture_gradients_settled(ls_capture *capture);
  * order. Before the pass begins, ls_capture_scale_by sets an array of `count` addresses. After a kernel call that
  * scales with factor `which`, ls_capture_factor stores the address of the factor in the record there.
  */
-enum { LS_FACTOR_OF_LOSS, LS_FACTOR_OF_SUMS };
+enum { LS_FACTOR_NONE = -1, LS_FACTOR_OF_LOSS, LS_FACTOR_OF_SUMS };
 void ls_capture_scale_by(ls_capture *capture, double **at, int count);
 void ls_capture_factor(ls_capture *capture, int which);
 

@@ -231,6 +231,12 @@ static void mark_collected(ls_node *node) {
     ls_node *input = node_of(node->inputs[0]);
     node->collects = input->plain;
     input->collected |= node->collects;
+    node->clash = input->mixed ? node : node->clash;
+}
+
+static const ls_node *clash_of(const ls_tensor *tensor) {
+    const ls_tape_link *link = tensor != NULL ? tensor->node : NULL;
+    return link != NULL && link->tape != NULL ? ((const ls_node *)(const void *)link)->clash : NULL;
 }
 
 static uint8_t follow(ls_batch_loss *loss, ls_node *node) {
@@ -238,6 +244,7 @@ static uint8_t follow(ls_batch_loss *loss, ls_node *node) {
     bool constant = false;
     node->sums_samples = node->weighed = node->has_constant = false;
     node->plain = node->mixed = node->collects = node->collected = false;
+    node->clash = NULL;
     if (node->samples_of != NULL) {
         loss->begun = true;
         loss->single = node->output->ndim > 0 && node->output->size[0] == 1;
@@ -249,19 +256,17 @@ static uint8_t follow(ls_batch_loss *loss, ls_node *node) {
     for (int i = 0; i < node->input_count; i++) {
         const uint8_t spread = spread_of(node->inputs[i]);
         constant |= is_combined_constant(node->inputs[i]);
+        node->clash = node->clash != NULL ? node->clash : clash_of(node->inputs[i]);
         inputs |= spread == LS_SPREAD_NONE      ? 0U
                   : has_samples(spread)         ? SAMPLES
                   : spread == LS_SPREAD_REFUSED ? REFUSED
                                                 : SUMS;
     }
     if (inputs != 0 && node->op->root_result) { /* a loss on the root alone would count by the root's samples */
-        return refuse(loss, node);
+        node->clash = node;
     }
     if (inputs == 0 || node->op->communicates) { /* the program decides what the ranks exchange */
         if (inputs == SUMS && node->op->equal_results) {
-            if (node_of(node->inputs[0])->mixed) {
-                return refuse(loss, node);
-            }
             mark_collected(node);
         }
         return LS_SPREAD_NONE;
@@ -336,14 +341,14 @@ void ls_batch_loss_divisors(const ls_batch_loss *loss, int first, int count, dou
 
 static void visit_counted(void *user, ls_node *node) {
     search *s = user;
-    const int i = node->sums_samples ? s->number++ : s->count;
-    if (i < s->count) {
+    const int i = node->sums_samples ? s->number++ - s->first : -1;
+    if (i >= 0 && i < s->count) {
         s->counted[i] = node->counted;
     }
 }
 
-void ls_batch_loss_counted(const ls_batch_loss *loss, int count, const ls_tensor **counted) {
-    visit(loss->innermost, visit_counted, &(search){.count = count, .counted = counted});
+void ls_batch_loss_counted(const ls_batch_loss *loss, int first, int count, const ls_tensor **counted) {
+    visit(loss->innermost, visit_counted, &(search){.first = first, .count = count, .counted = counted});
 }
 
 void ls_batch_loss_weigh(const ls_batch_loss *loss, int first, int count, const double *weights,
@@ -358,6 +363,7 @@ void ls_samples_trace(ls_batch_loss *loss, ls_scope *innermost, const ls_tensor 
         .output = output, .innermost = innermost, .segment = ls_thread_present->segment, .weight = 1, .only = -1};
     visit(innermost, trace_node, loss);
     const uint8_t spread = spread_of(output);
+    loss->clash = clash_of(output);
     if (has_samples(spread)) {
         loss->by_samples = !seeded;
         if (seeded) { /* a single process would start with the gradients of all ranks */
@@ -449,13 +455,20 @@ double ls_batch_loss_divisor(const ls_batch_loss *loss, int64_t samples) {
                                  : (double)NAN;
 }
 
+ls_status ls_batch_loss_refuse_clash(const ls_batch_loss *loss) {
+    const ls_op *op = loss->clash->op;
+    return op->root_result ? ls_fail(LS_ERR_UNSUPPORTED,
+                                     "ls_backward: the loss depends on %s of samples of a data-parallel module, which "
+                                     "gives only the root a result: use ls_allreduce or ls_allgather",
+                                     op->name)
+                           : ls_fail(LS_ERR_UNSUPPORTED,
+                                     "ls_backward: %s gets sums and means over the samples of a data-parallel module's "
+                                     "output in one tensor, which data parallelism scales differently: call it "
+                                     "separately for sums and for means",
+                                     op->name);
+}
+
 ls_status ls_batch_loss_check(const ls_batch_loss *loss) {
-    if (loss->refused != NULL && loss->refused->op->equal_results) {
-        return ls_fail(LS_ERR_UNSUPPORTED,
-                       "ls_backward: %s gets sums and means over the samples of a data-parallel module's output in one "
-                       "tensor, which data parallelism scales differently: call it separately for sums and for means",
-                       loss->refused->op->name);
-    }
     if (loss->refused != NULL) {
         return ls_samples_refuse("ls_backward", loss->refused->op->name, loss->refused_axis);
     }

@@ -188,8 +188,9 @@ static ls_status walk_again(recomputation *r, ls_node *node, ls_tensor *gradient
     return ls_scope_end_after(scope, status);
 }
 
-/* ---- units (ls_unit): each enter and leave is a call of a captured step -------------------------------------------
- */
+/* ---- units ------------------------------------------------------------------------------------------------------- */
+
+/* In a captured step, each enter and leave is a call of the record. */
 
 static ls_status enter_forward(void *unit) {
     return ((ls_unit *)unit)->enter(unit, false);
@@ -207,15 +208,25 @@ static ls_status leave_backward(void *unit) {
     return ((ls_unit *)unit)->leave(unit, true, LS_OK);
 }
 
+static void abandon_forward(void *unit) {
+    (void)((ls_unit *)unit)->leave(unit, false, ls_error_status());
+}
+
+static void abandon_backward(void *unit) {
+    (void)((ls_unit *)unit)->leave(unit, true, ls_error_status());
+}
+
 static ls_status enter(const ls_module *module, bool backward) {
     ls_capture *capture = ls_thread_present->capture;
     ls_unit *unit = module->unit;
     if (unit == NULL || capture == NULL) {
         return unit != NULL ? unit->enter(unit, backward) : LS_OK;
     }
-    ls_capture_early_begin(capture);
+    ls_capture_pause(capture);
     const ls_status status = unit->enter(unit, backward);
-    (void)ls_capture_call_end(capture, status, backward ? enter_backward : enter_forward, unit);
+    if (ls_capture_call_end(capture, status, backward ? enter_backward : enter_forward, unit)) {
+        ls_capture_enter(capture, backward ? abandon_backward : abandon_forward, unit);
+    }
     return status;
 }
 
@@ -227,7 +238,9 @@ static ls_status leave(const ls_module *module, bool backward, ls_status status)
     }
     ls_capture_call_begin(capture); /* the unit sets missing gradients to zero */
     status = unit->leave(unit, backward, status);
-    (void)ls_capture_call_end(capture, status, backward ? leave_backward : leave_forward, unit);
+    if (ls_capture_call_end(capture, status, backward ? leave_backward : leave_forward, unit)) {
+        ls_capture_leave(capture);
+    }
     return status;
 }
 

@@ -245,7 +245,7 @@ typedef struct captured_pass {
     ls_data_parallel_state *state;
     int64_t samples;
     double divisor;
-    ls_batch_loss loss; /* its counts */
+    ls_batch_loss loss; /* its counts; no pointers */
     double divisors[LS_DIVISORS];
     const ls_tensor *counted[LS_DIVISORS];            /* divisors that the step computes; NULL for other sums */
     double *factors[LS_FACTOR_OF_SUMS + LS_DIVISORS]; /* addresses in the record; NULL if no call uses the factor */
@@ -271,22 +271,20 @@ static ls_status begin_usual(ls_data_parallel_state *state) {
     return state->usual != 0 ? ls_overlap_begin(state, ls_divisor_weight(state, state->divisor)) : LS_OK;
 }
 
-/* Reads the divisors that the replay has computed. */
-static void read_divisors(captured_pass *pass) {
-    for (int i = 0; i < pass->loss.sums && i < LS_DIVISORS; i++) {
-        if (pass->counted[i] != NULL) {
-            pass->divisors[i] = ls_tensor_number(pass->counted[i]);
-            pass->divisor = i == pass->loss.only ? pass->divisors[i] : pass->divisor;
-        }
-    }
-}
-
 static ls_status replay_begin(void *object) {
     captured_pass *pass = object;
-    read_divisors(pass);
+    pass->divisor = pass->counted[0] != NULL ? ls_tensor_number(pass->counted[0]) : pass->divisor;
     begin_replay(pass);
     LS_TRY(ls_comm_check_open("ls_data_parallel", pass->state->comm));
     return begin_usual(pass->state);
+}
+
+/* Reads the divisors that the replay has computed. */
+static void read_divisors(captured_pass *pass) {
+    for (int i = 0; i < pass->loss.sums; i++) {
+        pass->divisors[i] = pass->counted[i] != NULL ? ls_tensor_number(pass->counted[i]) : pass->divisors[i];
+    }
+    pass->divisor = pass->loss.only >= 0 ? pass->divisors[pass->loss.only] : pass->divisor;
 }
 
 static ls_status replay_begin_agreed(void *object) {
@@ -338,28 +336,32 @@ static captured_pass *record_pass(ls_data_parallel_state *state, ls_capture *cap
     return pass;
 }
 
-/* Stores what a replay needs to know about the loss. The latest call of the record is the begin of the pass. */
-static void record_loss(captured_pass *pass, ls_capture *capture, const ls_batch_loss *loss) {
+/*
+ * Stores what a replay needs to know about the loss: its counts, and the tensors of the divisors of `count` sums from
+ * number `first`. The latest call of the record is the begin of the pass.
+ */
+static void record_loss(captured_pass *pass, ls_capture *capture, const ls_batch_loss *loss, int first, int count) {
     if (pass == NULL) {
         return;
     }
-    pass->loss = *loss;
-    ls_batch_loss_counted(loss, LS_DIVISORS, pass->counted);
-    for (int i = 0; i < LS_DIVISORS; i++) {
+    ls_batch_loss_counted(loss, first, count, pass->counted);
+    for (int i = 0; i < count; i++) {
         pass->counted[i] = ls_capture_tensor(capture, pass->counted[i], false);
     }
-    if (loss->sums > LS_DIVISORS) {
-        ls_capture_refuse(capture, "ls_data_parallel", LS_CAPTURE_MANY_SUMS);
-    }
+    pass->loss = *loss;
+    pass->loss.output = NULL;
+    pass->loss.innermost = NULL;
+    pass->loss.refused = NULL;
 }
 
+/* A usual pass needs the divisor of the only mean. */
 static ls_status capture_begin(ls_data_parallel_state *state, ls_capture *capture, const ls_batch_loss *loss) {
     captured_pass *pass = record_pass(state, capture, NULL);
     ls_overlap_capture(state);
     ls_capture_call_begin(capture);
     const ls_status status = begin_usual(state);
     ls_capture_early_end(capture, status, replay_begin, pass);
-    record_loss(pass, capture, loss);
+    record_loss(pass, capture, loss, loss->only, loss->only >= 0);
     return status;
 }
 
@@ -375,9 +377,13 @@ static ls_status capture_begin_agreed(ls_data_parallel_state *state, ls_capture 
     ls_capture_call_begin(capture);
     const ls_status status = begin_agreed(state, loss);
     ls_capture_early_end(capture, status, replay_begin_agreed, pass);
-    record_loss(pass, capture, loss);
-    if (weighed || loss->unrelated) {
-        ls_capture_refuse(capture, "ls_data_parallel", LS_CAPTURE_MODULES);
+    record_loss(pass, capture, loss, 0, loss->sums < LS_DIVISORS ? loss->sums : LS_DIVISORS);
+    const char *why = loss->sums > LS_DIVISORS ? LS_CAPTURE_MANY_SUMS
+                      : weighed                ? LS_CAPTURE_MODULES
+                      : loss->unrelated        ? LS_CAPTURE_UNRELATED
+                                               : NULL;
+    if (why != NULL) {
+        ls_capture_refuse(capture, "ls_data_parallel", why);
     }
     return status;
 }
@@ -399,13 +405,26 @@ static ls_status capture_end(ls_data_parallel_state *state, ls_capture *capture,
     return status;
 }
 
-/* `agreed`: the ranks have agreed on the scaling factors of the captured pass. */
+/*
+ * Fails if the ranks that run the step would make other calls than its replay. `agreed`: the ranks have agreed on the
+ * scaling factors of the captured pass.
+ */
 static ls_status check_captured(void *object, int agreed) {
     const ls_data_parallel_state *state = object;
-    const bool same = agreed ? !state->no_sync && !state->gathering : !agrees_anyway(state);
+    const bool same = agreed ? state->agrees && !state->no_sync : !agrees_anyway(state);
     return same ? LS_OK
                 : ls_fail(LS_ERR_STATE, "ls_step_replay: since ls_step_capture, ls_data_parallel_no_sync was switched "
                                         "on, or a loss needed numbers of all ranks: capture the step again");
+}
+
+/* A step without a backward pass depends on no_sync only. */
+static ls_status check_synchronizes(void *object, int unused) {
+    const ls_data_parallel_state *state = object;
+    (void)unused;
+    return !state->no_sync
+               ? LS_OK
+               : ls_fail(LS_ERR_STATE, "ls_step_replay: since ls_step_capture, ls_data_parallel_no_sync was "
+                                       "switched on: switch it off, or capture the step again");
 }
 
 static void hold_captured(void *object, bool hold) {
@@ -413,16 +432,20 @@ static void hold_captured(void *object, bool hold) {
     ls_module_hold_record(state->module, hold);
 }
 
-static void add_guard(ls_data_parallel_state *state, ls_capture *capture, bool agreed) {
-    ls_capture_add_guard(
-        capture, &(ls_capture_guard){.check = check_captured, .hold = hold_captured, .object = state, .state = agreed});
-}
-
 void ls_data_parallel_capture(ls_data_parallel_state *state, ls_capture *capture) {
-    if (state->slices != NULL || state->no_sync || state->gathering) {
+    if (state->slices != NULL || state->no_sync || (state->gathering && !state->agrees)) {
         ls_capture_refuse(capture, "ls_data_parallel", LS_CAPTURE_COMMUNICATES);
     }
-    add_guard(state, capture, true);
+    ls_capture_add_guard(capture,
+                         &(ls_capture_guard){.check = check_synchronizes, .hold = hold_captured, .object = state});
+}
+
+/* Records the begin of a pass. */
+static ls_status capture_pass(ls_data_parallel_state *state, ls_capture *capture, ls_batch_loss *loss, bool agreed) {
+    const ls_status status = agreed ? capture_begin_agreed(state, capture, loss) : capture_begin(state, capture, loss);
+    ls_capture_add_guard(
+        capture, &(ls_capture_guard){.check = check_captured, .hold = hold_captured, .object = state, .state = agreed});
+    return status;
 }
 
 /* ---- the functions of a pass ------------------------------------------------------------------------------------- */
@@ -444,12 +467,9 @@ static ls_status pass_begins(void *user, ls_batch_loss *loss, bool agreed) {
     }
     state->watched++;
     ls_pass_note_gradients(state);
-    if (capture != NULL) {
-        add_guard(state, capture, agreed);
-    }
-    return agreed            ? capture != NULL ? capture_begin_agreed(state, capture, loss) : begin_agreed(state, loss)
-                      : capture != NULL ? capture_begin(state, capture, loss)
-                             : begin_usual(state);
+    return capture != NULL ? capture_pass(state, capture, loss, agreed)
+           : agreed        ? begin_agreed(state, loss)
+                           : begin_usual(state);
 }
 
 static ls_status pass_ends(void *user, const ls_pass_findings *findings) {

@@ -128,7 +128,7 @@ static void leaf_complete(void *user, const ls_leaf *leaf) {
     } else if (ls_gradient_reducer_flat_of(&state->reducer, leaf) >= 0) {
         captured_leaf *complete = ls_capture_allocate(capture, sizeof *complete);
         captured_leaf now = {.state = state, .leaf = leaf->tensor->leaf};
-        ls_capture_early_begin(capture);
+        ls_capture_pause(capture);
         (void)replay_leaf(&now);
         ls_capture_early_end(capture, LS_OK, replay_leaf, complete);
         if (complete != NULL) {

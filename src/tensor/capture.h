@@ -127,6 +127,8 @@ void ls_capture_refuse(ls_capture *capture, const char *operation, const char *w
 #define LS_CAPTURE_MODULES                                                                                             \
     "scales this loss for several data-parallel modules: wrap their models in one module, or run the step without "    \
     "ls_step_capture"
+#define LS_CAPTURE_UNRELATED                                                                                           \
+    "takes part in the backward pass of a loss that does not depend on its model: run this pass outside the step"
 #define LS_CAPTURE_COMMUNICATES "communicates, which is not recorded: run the step without ls_step_capture"
 
 /* Does the same with the capture of the calling thread, if it has one. */

@@ -30,10 +30,13 @@ typedef struct run_plan {
     int revoked_at;  /* the step before which the last rank revokes the communicator */
     int refused_at;  /* the step in which the wire format fails on the last rank */
     int stranded_at; /* the step with a second module, which rank 0 does not reach; the next step fails, too */
+    int skips_at;    /* the step in which the last rank has no samples */
+    bool seeded;     /* the backward pass begins with a given gradient */
     bool keeps;      /* gradients accumulate over the steps */
     bool reduces;    /* the loss contains an all-reduce */
     int sums;        /* the loss has terms that are sums */
     bool normalizes; /* the model has batch normalization */
+    bool statistics; /* the model computes with running statistics that the step makes */
     bool drops;      /* the model has dropout */
     bool repeats;    /* a layer runs twice */
     bool recomputes; /* the layer's forward function runs again in the backward pass */
@@ -50,6 +53,7 @@ typedef struct training {
     ls_optimizer *optimizer;
     ls_tensor *x, *target;
     ls_tensor *weight; /* of the classes; or NULL */
+    ls_tensor *seed;   /* the first gradient; or NULL */
     ls_step *step;     /* NULL on ranks that do not replay */
     bool smaller;      /* the batch of this step has two samples */
     char message[LS_ERROR_CAPACITY];
@@ -81,9 +85,30 @@ static ls_module *make_repeating(const run_plan *plan) {
     return ls_module_finish(model);
 }
 
+/* Normalizes with statistics that the step makes: a view of a buffer, and tensors that nothing keeps. */
+static ls_tensor *forward_statistics(ls_module *self, ls_tensor *x) {
+    ls_tensor *both = ls_module_buffer(self, 0);
+    ls_tensor *h = ls_batch_norm(ls_forward(ls_module_child(self, 0), x), ls_select(both, 0, 0), ls_select(both, 0, 1),
+                                 NULL, NULL, ls_module_is_training(self), 0.1, 1e-5);
+    ls_tensor *mean = ls_zeros(LS_SHAPE(CLASSES), LS_F32), *variance = ls_ones(LS_SHAPE(CLASSES), LS_F32);
+    h = ls_batch_norm(h, mean, variance, NULL, NULL, true, 0.1, 1e-5);
+    return ls_add(h, ls_detach(mean));
+}
+
+static ls_module *make_statistics(void) {
+    static const ls_module_type type = {.name = "Statistics", .forward = forward_statistics, .whole_batch = true};
+    ls_module *model = ls_module_new(&type);
+    ls_module_add_child(model, "layer", ls_nn_linear(INPUTS, CLASSES));
+    ls_module_add_buffer(model, "both", ls_ones(LS_SHAPE(2, CLASSES), LS_F32));
+    return ls_module_finish(model);
+}
+
 static ls_module *make_model(const run_plan *plan) {
     if (plan->repeats) {
         return make_repeating(plan);
+    }
+    if (plan->statistics) {
+        return make_statistics();
     }
     if (plan->parallel.zero > 0) {
         return ls_sequential(ls_nn_linear(INPUTS, WIDTH), ls_nn_tanh(), ls_nn_linear(WIDTH, CLASSES));
@@ -120,7 +145,10 @@ static ls_tensor *step_of(void *user) {
         ls_optimizer_zero_grad(self->optimizer);
     }
     ls_tensor *loss = loss_of(self);
-    return ls_backward(loss) == LS_OK && ls_optimizer_step(self->optimizer) == LS_OK ? loss : NULL;
+    return ls_backward_with(loss, &(ls_backward_options){.gradient = self->seed}) == LS_OK &&
+                   ls_optimizer_step(self->optimizer) == LS_OK
+               ? loss
+               : NULL;
 }
 
 static bool is_last(const training *self) {
@@ -172,6 +200,7 @@ static ls_status begin(training *self, ls_comm *world, const run_plan *plan) {
     self->x = ls_zeros(LS_SHAPE(samples, INPUTS), LS_F32);
     self->target = ls_zeros(LS_SHAPE(samples), LS_I64);
     self->weight = plan->weights ? ls_from(LS_SHAPE(CLASSES), LS_F32, (const float[CLASSES]){1, 2, 3}) : NULL;
+    self->seed = plan->seeded ? ls_full((ls_shape){.ndim = 0}, LS_F32, 8) : NULL;
     self->optimizer = ls_adam(self->model, &(ls_adam_options){.learning_rate = 0.01});
     return self->optimizer != NULL ? LS_OK : ls_error_status();
 }
@@ -185,6 +214,7 @@ static void end(training *self) {
     ls_release(self->x);
     ls_release(self->target);
     ls_release(self->weight);
+    ls_release(self->seed);
     ls_comm_free(self->comm);
 }
 
@@ -200,6 +230,12 @@ static ls_status run_eagerly(training *self) {
     const ls_status status = loss != NULL ? LS_OK : ls_error_status();
     const ls_status ended = ls_scope_end(scope);
     return status != LS_OK ? status : ended;
+}
+
+static ls_status skip(const training *self) {
+    ls_optimizer_zero_grad(self->optimizer);
+    LS_TRY(ls_data_parallel_skip(self->model));
+    return ls_optimizer_step(self->optimizer);
 }
 
 /* A pass of both modules, in which rank 0 fails between the modules. */
@@ -218,6 +254,9 @@ static ls_status take_step(training *self, int step) {
     LS_TRY(change_batch(self, step));
     if (step > 0 && step == self->plan->stranded_at) {
         return strand(self);
+    }
+    if (step > 0 && step == self->plan->skips_at && is_last(self) && ls_comm_size(self->comm) > 1) {
+        return skip(self);
     }
     refuses = step > 0 && step == self->plan->refused_at && is_last(self);
     other_branch = step > 0 && step == self->plan->branch_at && is_last(self);
@@ -362,6 +401,7 @@ static ls_status normalizes(ls_comm *world) {
     LS_TRY(compare(world, (run_plan){.normalizes = true, .smaller_at = 4}));
     LS_TRY(compare(world, (run_plan){.normalizes = true, .drops = true, .smaller_at = 3, .branch_at = 5}));
     LS_TRY(compare(world, (run_plan){.normalizes = true, .keeps = true}));
+    LS_TRY(compare(world, (run_plan){.statistics = true, .smaller_at = 3}));
     LS_TRY(compare(world, (run_plan){.normalizes = true, .parallel = {.zero = 1}, .smaller_at = 2}));
     LS_TRY(compare(world, (run_plan){.normalizes = true, .parallel = {.powersgd_rank = 1}}));
     return compare(world, (run_plan){.normalizes = true, .parallel = overlap, .smaller_at = 3, .branch_at = 5});
@@ -376,6 +416,9 @@ static ls_status scales_losses(ls_comm *world) {
     LS_TRY(compare(world, (run_plan){.sums = 7, .smaller_at = 4, .parallel = overlap}));
     LS_TRY(compare(world, (run_plan){.sums = 2, .weights = true, .ignores = true, .smaller_at = 4}));
     LS_TRY(compare(world, (run_plan){.sums = 1, .weights = true, .normalizes = true, .smaller_at = 2}));
+    LS_TRY(compare(world, (run_plan){.seeded = true, .skips_at = 3}));
+    LS_TRY(compare(world, (run_plan){.seeded = true, .sums = 1, .normalizes = true, .skips_at = 3}));
+    LS_TRY(compare(world, (run_plan){.sums = 2, .weights = true, .skips_at = 4, .parallel = {.zero = 2}}));
     return compare(world, (run_plan){.sums = 1, .spoiled_at = 3});
 }
 
@@ -445,6 +488,47 @@ static ls_status tells_failed_checks(ls_comm *world, bool drops) {
     return LS_OK;
 }
 
+static void set_indices(const training *self, int step, bool bad) {
+    int64_t *indices = ls_data(self->x);
+    for (int64_t i = 0; i < 4; i++) {
+        indices[i] = (step + 3 * i + ls_comm_rank(self->comm)) % INPUTS;
+    }
+    indices[3] = bad ? INPUTS : indices[3];
+    ls_mark_changed(self->x);
+}
+
+/* In stage 3 of ZeRO, an operation fails on one rank while this rank has the parameters of a unit. All ranks get the
+ * cause, and the next steps are right again. */
+static ls_status tells_failures_in_units(ls_comm *world) {
+    const run_plan plan = {.parallel = {.zero = 3}};
+    training self = {.plan = &plan, .comm = world};
+    if (ls_comm_size(world) == 1) {
+        return LS_OK;
+    }
+    self.model = ls_data_parallel(
+        ls_sequential(ls_nn_embedding(INPUTS, WIDTH), ls_nn_batch_norm_1d(WIDTH, NULL), ls_nn_linear(WIDTH, CLASSES)),
+        world, &plan.parallel);
+    self.x = ls_zeros(LS_SHAPE(4), LS_I64);
+    self.target = ls_zeros(LS_SHAPE(4), LS_I64);
+    self.optimizer = ls_sgd(self.model, NULL);
+    for (int i = 0; i < 5; i++) {
+        set_indices(&self, i, i == 2 && is_last(&self));
+        ls_scope *scope = ls_scope_begin();
+        self.step = i == 0 ? ls_step_capture(step_of, &self, NULL) : self.step;
+        LS_CHECK(self.step != NULL);
+        LS_CHECK((i > 0 && ls_step_replay(self.step) != LS_OK) == (i == 2));
+        if (i == 2) {
+            LS_EXPECT_MESSAGE("out of range");
+        }
+        LS_CHECK((ls_scope_end(scope) != LS_OK) == (i == 2));
+    }
+    LS_TRY(ls_data_parallel_gather(self.model, true));
+    LS_TRY(ranks_have_same_module(world, self.model));
+    self.comm = NULL;
+    end(&self);
+    return LS_OK;
+}
+
 /* A captured step that averages gradients cannot be replayed under no_sync. */
 static ls_status notices_no_sync(ls_comm *world, ls_overlap_mode overlap) {
     training self;
@@ -508,6 +592,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(normalizes(world));
     LS_TRY(scales_losses(world));
     LS_TRY(tells_failures(world));
+    LS_TRY(tells_failures_in_units(world));
     LS_TRY(tells_failed_buckets(world));
     LS_TRY(tells_failed_checks(world, false));
     LS_TRY(tells_failed_checks(world, true));

@@ -193,7 +193,7 @@ static ls_status capture_exchange(ls_capture *capture, ls_batch_part *part, cons
         ls_capture_refuse(capture, batch_norm_op.name, LS_CAPTURE_COMMUNICATES);
     }
     captured_sums *call = ls_capture_allocate(capture, sizeof *call);
-    ls_capture_early_begin(capture);
+    ls_capture_pause(capture);
     const ls_status status = exchange_sums(part, all, reach);
     if (ls_capture_call_end(capture, status, replay_exchange, call)) {
         *call = (captured_sums){.part = part, .all = ls_capture_tensor(capture, all, true)};
@@ -364,14 +364,24 @@ static ls_status replay_statistics(void *object) {
     return LS_OK;
 }
 
+/* Returns a copy of running statistics for the latest call. The copy has the storage, which keep_equal compares, unless
+ * the step makes the storage. */
+static ls_tensor *capture_running(ls_capture *capture, const ls_tensor *running) {
+    ls_tensor *copy = ls_capture_tensor(capture, running, false);
+    if (copy != NULL && ls_capture_add_storage(capture, running->storage)) {
+        copy->storage = running->storage;
+    }
+    return copy;
+}
+
 /* Makes the statistics a call of a captured step. */
 static ls_status capture_statistics(ls_capture *capture, shared_batch *s) {
-    if (s->norm.running_mean != NULL) { /* the record keeps these tensors alive */
+    if (s->norm.running_mean != NULL) { /* replays check that the program has not freed them */
         ls_capture_note_here(batch_norm_op.name, s->norm.running_mean);
         ls_capture_note_here(batch_norm_op.name, s->norm.running_var);
     }
     shared_batch *call = ls_capture_allocate(capture, sizeof *call);
-    ls_capture_early_begin(capture);
+    ls_capture_pause(capture);
     const ls_status status = share_statistics(s);
     if (ls_capture_call_end(capture, status, replay_statistics, call)) {
         *call = (shared_batch){.norm = s->norm,
@@ -379,6 +389,8 @@ static ls_status capture_statistics(ls_capture *capture, shared_batch *s) {
                                .mean = ls_capture_tensor(capture, s->mean, true),
                                .variance = ls_capture_tensor(capture, s->variance, true),
                                .inverse = ls_capture_tensor(capture, s->inverse, true)};
+        call->norm.running_mean = capture_running(capture, s->norm.running_mean);
+        call->norm.running_var = capture_running(capture, s->norm.running_var);
     }
     return status;
 }
