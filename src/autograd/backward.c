@@ -5,15 +5,28 @@
 #include "comm/public_call.h"
 #include "tensor/capture.h"
 
-/* Sets the initial gradient of the output, scaled by `weight`. A given gradient is copied, because it may be the
- * gradient of a leaf, which the pass changes while it reads. */
-static ls_status seed(ls_tensor *output, const ls_tensor *given, double weight) {
+/*
+ * Returns a copy of a given initial gradient, scaled by `weight`: it may be the gradient of a leaf, which the pass
+ * changes while it reads.
+ */
+static ls_tensor *scaled_copy(ls_tensor *gradient, double weight, ls_capture *capture) {
+    if (capture == NULL || (gradient->dtype != LS_F32 && gradient->dtype != LS_F64)) {
+        ls_capture_refuse_here("ls_backward_with", "begins with a gradient of 16-bit floats: use f32");
+        return weight != 1 ? ls_mul_number(gradient, weight) : ls_clone(gradient);
+    }
+    ls_tensor *scaled = ls_tensor_like("ls_backward", gradient, (ls_dtype)gradient->dtype);
+    return scaled != NULL && ls_scale_gradient(scaled, gradient, weight, LS_FACTOR_OF_LOSS) == LS_OK ? scaled : NULL;
+}
+
+/* Sets the initial gradient of the output, scaled by `weight`. */
+static ls_status seed(ls_tensor *output, ls_tensor *given, double weight) {
     ls_capture *capture = ls_thread_present->capture;
-    ls_tensor *gradient = ls_tensor_like("ls_backward", output, (ls_dtype)output->dtype);
-    LS_TRY(gradient != NULL ? LS_OK : ls_error_status());
-    if (given != NULL) {
-        LS_TRY(ls_scale_gradient(gradient, given, weight, LS_FACTOR_OF_LOSS));
-    } else {
+    ls_tensor *gradient = given != NULL ? scaled_copy(given, weight, capture)
+                                        : ls_tensor_like("ls_backward", output, (ls_dtype)output->dtype);
+    if (gradient == NULL) {
+        return ls_error_status();
+    }
+    if (given == NULL) {
         LS_TRY(ls_kernels_of(gradient)->fill(ls_stream_of(gradient), gradient, weight));
         if (__builtin_expect(capture != NULL, 0)) {
             ls_capture_factor(capture, LS_FACTOR_OF_LOSS);

@@ -119,6 +119,9 @@ static ls_status walk_node(ls_backward_pass *pass, ls_node *node) {
         node->saved[0] = ls_tensor_hold(node->output);
     }
     const uint64_t began = ls_trace_now();
+    if (__builtin_expect(pass->thread->capture != NULL, 0)) {
+        pass->thread->capture->operation = NULL; /* messages of backward rules name no operation */
+    }
     ls_status status = node->op->backward(node, gradient);
     ls_comm_poll();
     if (__builtin_expect(pass->thread->capture != NULL, 0)) {

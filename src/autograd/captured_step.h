@@ -52,7 +52,7 @@ void ls_capture_exchange_end(ls_capture *capture, ls_status status, ls_status (*
 
 /*
  * Between the latest call and the next call with ls_capture_leave, an object is entered. If a replay fails between
- * these calls, it calls leave(object).
+ * these calls, it calls leave(object). Only one object is entered at a time.
  */
 void ls_capture_enter(ls_capture *capture, void (*leave)(void *object), void *object);
 void ls_capture_leave(ls_capture *capture);

@@ -142,21 +142,20 @@ struct ls_node {
     int input_count;
     bool holds_output;
     const ls_tensor *counted; /* of a mean over samples: see ls_samples_call; belongs to saved[] */
-    int sum;                  /* of a sum over samples: its number in the loss */
+    int sum;                  /* of a sum over samples with a scaling factor: its number in the order of the tapes */
     uint8_t spread;           /* samples.h explains `spread` to `has_constant`, and `samples_of` */
     bool reaches;             /* see ls_batch_loss_reaches */
     bool sums_samples;
-    bool divides;         /* a mean over samples with its own divisor */
-    bool has_constant;    /* an input without history was computed from this rank's samples */
-    bool plain;           /* computed from sums over samples without a divisor, and from no other sums or means */
-    bool mixed;           /* computed from such sums and from means */
-    const ls_node *clash; /* see ls_batch_loss.clash */
-    bool collects;        /* a collective call with equal results (ls_op.equal_results) on plain sums */
-    bool collected;       /* the input of such a call */
-    bool of_gradient;     /* copied from the call */
-    uint8_t rounds_to;    /* rounds_to of the call: an ls_dtype */
-    bool depends;         /* gradients of the inputs depend on values that in turn depend on leaves */
-    bool weighed;         /* the gradient of the output is multiplied by parameters.number[LS_NODE_WEIGHT] */
+    bool divides;      /* a mean over samples with its own divisor */
+    bool has_constant; /* an input without history was computed from this rank's samples */
+    bool plain;        /* computed from sums over samples without a divisor, and from no other sums or means */
+    bool mixed;        /* computed from such sums and from means */
+    bool collects;     /* a collective call with equal results (ls_op.equal_results) on plain sums */
+    bool collected;    /* the input of such a call */
+    bool of_gradient;  /* copied from the call */
+    uint8_t rounds_to; /* rounds_to of the call: an ls_dtype */
+    bool depends;      /* gradients of the inputs depend on values that in turn depend on leaves */
+    bool weighed;      /* the gradient of the output is multiplied by parameters.number[LS_NODE_WEIGHT] */
     uint32_t segment;  /* segment of the program (a pipeline's micro-batch), or 0; a pass walks only the communicating
                           nodes of its own segment */
     uint32_t captured; /* serial of the capture (tensor/capture.h) that recorded the node; 0 without a capture */

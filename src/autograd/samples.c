@@ -196,7 +196,6 @@ static uint8_t add_sum(ls_batch_loss *loss, ls_node *node, const ls_samples_call
     const int number = loss->sums++;
     const double divisor = call->divisor;
     node->sums_samples = true;
-    node->sum = number;
     node->counted = call->counted;
     node->plain = isinf(divisor);
     node->divides = !isinf(divisor);
@@ -231,12 +230,6 @@ static void mark_collected(ls_node *node) {
     ls_node *input = node_of(node->inputs[0]);
     node->collects = input->plain;
     input->collected |= node->collects;
-    node->clash = input->mixed ? node : node->clash;
-}
-
-static const ls_node *clash_of(const ls_tensor *tensor) {
-    const ls_tape_link *link = tensor != NULL ? tensor->node : NULL;
-    return link != NULL && link->tape != NULL ? ((const ls_node *)(const void *)link)->clash : NULL;
 }
 
 static uint8_t follow(ls_batch_loss *loss, ls_node *node) {
@@ -244,7 +237,6 @@ static uint8_t follow(ls_batch_loss *loss, ls_node *node) {
     bool constant = false;
     node->sums_samples = node->weighed = node->has_constant = false;
     node->plain = node->mixed = node->collects = node->collected = false;
-    node->clash = NULL;
     if (node->samples_of != NULL) {
         loss->begun = true;
         loss->single = node->output->ndim > 0 && node->output->size[0] == 1;
@@ -256,17 +248,19 @@ static uint8_t follow(ls_batch_loss *loss, ls_node *node) {
     for (int i = 0; i < node->input_count; i++) {
         const uint8_t spread = spread_of(node->inputs[i]);
         constant |= is_combined_constant(node->inputs[i]);
-        node->clash = node->clash != NULL ? node->clash : clash_of(node->inputs[i]);
         inputs |= spread == LS_SPREAD_NONE      ? 0U
                   : has_samples(spread)         ? SAMPLES
                   : spread == LS_SPREAD_REFUSED ? REFUSED
                                                 : SUMS;
     }
     if (inputs != 0 && node->op->root_result) { /* a loss on the root alone would count by the root's samples */
-        node->clash = node;
+        return refuse(loss, node);
     }
     if (inputs == 0 || node->op->communicates) { /* the program decides what the ranks exchange */
         if (inputs == SUMS && node->op->equal_results) {
+            if (node_of(node->inputs[0])->mixed) {
+                return refuse(loss, node);
+            }
             mark_collected(node);
         }
         return LS_SPREAD_NONE;
@@ -329,6 +323,7 @@ static void visit_sum(void *user, ls_node *node) {
     if (s->divisors != NULL) {
         s->divisors[i] = node->parameters.number[LS_NODE_WEIGHT];
     } else {
+        node->sum = s->number - 1;
         s->plain = node->divides ? s->plain : s->weights[i];
         node->weighed = s->weights[i] != 1 || ls_thread_present->capture != NULL; /* a replay may change the factor */
         node->parameters.number[LS_NODE_WEIGHT] = s->weights[i];
@@ -363,7 +358,6 @@ void ls_samples_trace(ls_batch_loss *loss, ls_scope *innermost, const ls_tensor 
         .output = output, .innermost = innermost, .segment = ls_thread_present->segment, .weight = 1, .only = -1};
     visit(innermost, trace_node, loss);
     const uint8_t spread = spread_of(output);
-    loss->clash = clash_of(output);
     if (has_samples(spread)) {
         loss->by_samples = !seeded;
         if (seeded) { /* a single process would start with the gradients of all ranks */
@@ -455,8 +449,8 @@ double ls_batch_loss_divisor(const ls_batch_loss *loss, int64_t samples) {
                                  : (double)NAN;
 }
 
-ls_status ls_batch_loss_refuse_clash(const ls_batch_loss *loss) {
-    const ls_op *op = loss->clash->op;
+/* Reports a collective call whose result data parallelism would scale wrongly. */
+static ls_status refuse_call(const ls_op *op) {
     return op->root_result ? ls_fail(LS_ERR_UNSUPPORTED,
                                      "ls_backward: the loss depends on %s of samples of a data-parallel module, which "
                                      "gives only the root a result: use ls_allreduce or ls_allgather",
@@ -469,6 +463,9 @@ ls_status ls_batch_loss_refuse_clash(const ls_batch_loss *loss) {
 }
 
 ls_status ls_batch_loss_check(const ls_batch_loss *loss) {
+    if (loss->refused != NULL && (loss->refused->op->root_result || loss->refused->op->equal_results)) {
+        return refuse_call(loss->refused->op);
+    }
     if (loss->refused != NULL) {
         return ls_samples_refuse("ls_backward", loss->refused->op->name, loss->refused_axis);
     }

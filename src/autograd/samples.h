@@ -46,9 +46,6 @@ struct ls_batch_loss {
     bool by_samples; /* the loss is one number, and no node has summed samples */
     bool unrelated;  /* the watches called so far belong to modules on which the loss does not depend */
     bool watched;    /* whether the pass collects ls_pass_findings */
-    /* A collective call on which the loss depends, and whose gradient would be scaled wrongly if the call is over the
-     * ranks of a data-parallel module: on sums and means in one tensor, or with a result on the root only. Or NULL. */
-    const ls_node *clash;
     const ls_node *refused;
     int refused_axis; /* axis of the rejected operation's samples; -1 if the operation combines sums */
 };
@@ -87,10 +84,8 @@ ls_status ls_samples_refuse(const char *call, const char *operation, int axis);
 /* Follows the samples to `output`, where the pass begins. `seeded` means that the caller gave an initial gradient. */
 void ls_samples_trace(ls_batch_loss *loss, ls_scope *innermost, const ls_tensor *output, bool seeded);
 
-/* Fails with LS_ERR_UNSUPPORTED and a message if the gradient would differ from the gradient of a single process.
- * ls_batch_loss_refuse_clash does so for loss->clash. */
+/* Fails with LS_ERR_UNSUPPORTED and a message if the gradient would differ from the gradient of a single process. */
 ls_status ls_batch_loss_check(const ls_batch_loss *loss);
-ls_status ls_batch_loss_refuse_clash(const ls_batch_loss *loss);
 
 /*
  * Returns the divisor of the loss on this rank, which has `samples` samples, or NAN if the loss is not a single mean

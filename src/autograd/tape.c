@@ -156,7 +156,6 @@ ls_status ls_tape_record(ls_thread_state *thread, const ls_op_call *call) {
     node->spread = 0;
     node->sums_samples = node->weighed = node->has_constant = false;
     node->plain = node->mixed = node->collects = node->collected = false;
-    node->clash = NULL;
     node->segment = thread->segment;
     node->captured = thread->capture != NULL ? thread->capture->serial : 0;
     node->wanted = 0;

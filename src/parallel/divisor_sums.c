@@ -157,17 +157,9 @@ static ls_status agreed(ls_data_parallel_state *state) {
     return LS_OK;
 }
 
-ls_status ls_divisor_sums_check_calls(const ls_data_parallel_state *state, const ls_batch_loss *loss) {
-    return loss != NULL && loss->clash != NULL && is_over_ranks(loss->clash, state->comm)
-               ? ls_batch_loss_refuse_clash(loss)
-               : LS_OK;
-}
-
 ls_status ls_agree_on_factors(ls_data_parallel_state *state, ls_batch_loss *loss, bool failed) {
     double sums = 0;
     int first = 0;
-    failed = failed || ls_divisor_sums_check_calls(state, loss) != LS_OK;
-    loss = failed ? NULL : loss;
     do {
         const ls_divisor_sums own = ls_divisor_sums_of(state, loss, first, failed);
         ls_divisor_sums all;

@@ -51,10 +51,6 @@ ls_status ls_divisor_sums_check(const ls_divisor_sums *own, const ls_divisor_sum
 void ls_divisor_sums_weigh(ls_data_parallel_state *state, ls_batch_loss *loss, int first, const ls_divisor_sums *own,
                            const ls_divisor_sums *all);
 
-/* Fails if the loss depends on a collective call over the module's ranks that would be scaled wrongly
- * (ls_batch_loss.clash). `loss` may be NULL. */
-ls_status ls_divisor_sums_check_calls(const ls_data_parallel_state *state, const ls_batch_loss *loss);
-
 /* Agrees on the scaling factors of a pass, and sets them. `loss` is as in ls_divisor_sums_of. Collective. */
 ls_status ls_agree_on_factors(ls_data_parallel_state *state, ls_batch_loss *loss, bool failed);
 

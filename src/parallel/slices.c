@@ -90,7 +90,6 @@ ls_status ls_slice_begin_backward(ls_data_parallel_state *state, ls_batch_loss *
                        "ls_backward: ls_data_parallel_step calls ls_backward for the loss that its function "
                        "returns: return the loss, without ls_backward");
     }
-    LS_TRY(ls_divisor_sums_check_calls(state, loss));
     LS_TRY(weigh(state, loss));
     const bool scales = !state->agrees && !slices->irregular;
     return slices->sends ? ls_overlap_begin_slice(state, scales ? ls_divisor_weight(state, state->divisor) : 1) : LS_OK;
