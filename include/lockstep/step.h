@@ -82,7 +82,8 @@ LS_API ls_step *ls_step_capture(ls_step_function function, void *user, const ls_
  *
  * If the step averages gradients over ranks (ls_data_parallel), the call is collective; each of the other ranks may
  * either replay the step or run it. If a check of the tensors and modules or an operation fails on a rank, the call
- * fails on all ranks. The errors of the other ranks name this rank.
+ * fails on all ranks. The errors of the other ranks name this rank, except after a failure inside the backward pass of
+ * a model with batch normalization: then all ranks may get LS_ERR_MISMATCH, in this step and in the next step.
  */
 LS_API ls_status ls_step_replay(ls_step *step) LS_WARN_UNUSED;
 
