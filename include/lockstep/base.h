@@ -44,7 +44,7 @@ extern "C" {
 LS_API const char *ls_version(void);
 
 /**
- * Selects the value zero for an option of type double if 0 selects another default:
+ * Sets an option of type double to zero if 0 would select a default other than zero:
  *
  * ```c
  * ls_optimizer *without_momentum = ls_adam(model, &(ls_adam_options){.beta1 = LS_ZERO});

@@ -408,8 +408,8 @@ typedef struct ls_data_parallel_options {
      * then collective calls; in stages 2 and 3, ls_forward, ls_clip_grad_norm and ls_grad_scaler_unscale are, too.
      * ls_lamb and ls_muon keep whole parameters on a rank. In stages 2 and 3, fails with LS_ERR_UNSUPPORTED on a GPU,
      * with .powersgd_rank, or with .wire. ls_lbfgs and ls_conjugate_gradient fail in stages 1 to 3. Fails with
-     * LS_ERR_UNSUPPORTED if another data-parallel module has some of the parameters, and with LS_ERR_ARGUMENT if a
-     * model has no units in stages 2 and 3.
+     * LS_ERR_UNSUPPORTED if another data-parallel module has some of the parameters, with LS_ERR_ARGUMENT if a model
+     * has no units in stages 2 and 3, and with LS_ERR_MISMATCH on all ranks if they pass different stages.
      */
     int zero;
     /**
@@ -554,7 +554,8 @@ typedef ls_tensor *(*ls_loss_function)(const ls_batch *batch, void *user);
  *
  * After this call, ls_data_parallel_loss(module, NULL) returns the loss of the global batch, if it is one mean over
  * samples. Fails with LS_ERR_ARGUMENT if `module` is not data-parallel, if `batch` or `function` is NULL, if
- * `input` is NULL and `count` is not 0, and if the share is not the samples of this rank's slices.
+ * `input` is NULL and `count` is not 0, and if the share is not the samples of this rank's slices. If the function or a
+ * pass fails on a rank, the call fails on all ranks.
  */
 LS_API ls_status ls_data_parallel_step(ls_module *module, const ls_batch *batch, ls_loss_function function,
                                        void *user) LS_WARN_UNUSED;

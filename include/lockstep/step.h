@@ -63,7 +63,9 @@ typedef struct ls_step_capture_options {
  * the operation and the remedy: reads or writes by the host (ls_item, ls_data), use of the state of the random number
  * generator (ls_seed, ls_random_get_state, ls_random_set_state), changes of other state (ls_module_train,
  * ls_optimizer_set_learning_rate, ls_ema_update, ls_loader_next), custom operations, hooks, communication other than
- * one forward pass of ls_data_parallel, its averaging of gradients and ls_optimizer_step, devices other than the CPU.
+ * one forward pass of ls_data_parallel, its averaging of gradients and ls_optimizer_step, devices other than the CPU;
+ * with ls_data_parallel on several ranks also a loss with more than 8 sums or means over the samples, a loss of several
+ * data-parallel modules, and two forward passes through a model with dropout or batch normalization.
  * Fails with the error of `function`, with LS_ERR_ARGUMENT if `function` is NULL or returns NULL without an error, and
  * with LS_ERR_STATE inside a step that is being captured and during a backward pass. `options` may be NULL.
  */

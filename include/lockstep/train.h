@@ -60,12 +60,13 @@ struct ls_trial_state {
     ls_criterion criterion; /**< criterion for subsequent steps; a hook may replace it */
     void *criterion_user;   /**< user pointer of the criterion; a hook may replace it */
     int64_t epoch;          /**< index of the epoch in the trial, from 0; 0 in ls_trial_evaluate and ls_trial_predict */
-    int64_t epochs;         /**< argument of ls_trial_run: total number of epochs; 1 where `epoch` is always 0 */
-    int64_t batch;          /**< index of the batch in the epoch, from 0; after the last batch, the number of batches */
-    int64_t batches;        /**< number of batches in the epoch; -1 if unknown */
-    int64_t step;  /**< number of training steps of the trial, with the steps of a checkpoint from which it resumed */
-    int64_t first; /**< index in the global batch of this rank's first sample; see ls_batch */
-    int64_t count; /**< number of samples in this rank's share of the batch */
+    int64_t
+        epochs; /**< total number of epochs (argument of ls_trial_run); 1 in ls_trial_evaluate and ls_trial_predict */
+    int64_t batch;   /**< index of the batch in the epoch, from 0; after the last batch, the number of batches */
+    int64_t batches; /**< number of batches in the epoch; -1 if unknown */
+    int64_t step;    /**< number of training steps of the trial, with the steps of a checkpoint from which it resumed */
+    int64_t first;   /**< index in the global batch of this rank's first sample; see ls_batch */
+    int64_t count;   /**< number of samples in this rank's share of the batch */
     int64_t global_count; /**< number of samples in the global batch */
     ls_tensor *input;     /**< input of this rank's share; on_sample may replace it */
     ls_tensor *target;    /**< target of this rank's share; on_sample may replace it */
@@ -125,7 +126,7 @@ typedef struct ls_callback_hooks {
     ls_callback_function on_criterion_validation;
     ls_callback_function on_step_validation;
     ls_callback_function on_end_validation; /**< called when the validation metrics are complete */
-    ls_callback_function on_end_epoch;      /**< ls_trial_run has added the epoch to the history */
+    ls_callback_function on_end_epoch;      /**< called after ls_trial_run has added the epoch to the history */
     ls_callback_function
         on_checkpoint;           /**< called when the epoch is complete; the program may save its own files here */
     ls_callback_function on_end; /**< called at the end of a run that has not failed */
@@ -395,8 +396,8 @@ LS_API ls_status ls_trial_replay(ls_trial *trial, ls_callback *const *callbacks,
  * Returns the value of a metric: "loss" for training, "val_loss" for validation, "test_loss" for ls_trial_evaluate
  * with the label "test". Returns NAN if the metric has no value yet. Returns NAN and sets LS_ERR_ARGUMENT with the
  * available names (ls_error_status, ls_error_message) if the trial or the name is NULL, or if the name is neither a
- * metric nor a prefix with a metric, such as "test_loss". The prefix "val_" needs .validate,
- * or an evaluation with the label "val" before.
+ * metric nor a prefix with a metric, such as "test_loss". The prefix "val_" needs .validate or an earlier evaluation
+ * with the label "val".
  *
  * - During a pass that computes the metric, in the hooks of a batch and in a user step: returns the value over this
  *   rank's samples so far in the pass, or NAN before the first batch. From on_step_training (on_step_validation) on,

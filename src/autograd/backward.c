@@ -7,11 +7,14 @@
 
 /*
  * Returns a copy of a given initial gradient, scaled by `weight`: it may be the gradient of a leaf, which the pass
- * changes while it reads.
+ * changes while it reads. The kernel that scales with a factor of a captured step has no 16-bit floats.
  */
 static ls_tensor *scaled_copy(ls_tensor *gradient, double weight, ls_capture *capture) {
-    if (capture == NULL || (gradient->dtype != LS_F32 && gradient->dtype != LS_F64)) {
-        ls_capture_refuse_here("ls_backward_with", "begins with a gradient of 16-bit floats: use f32");
+    if (capture == NULL || !ls_capture_changes_factors(capture)) {
+        return weight != 1 ? ls_mul_number(gradient, weight) : ls_clone(gradient);
+    }
+    if (gradient->dtype != LS_F32 && gradient->dtype != LS_F64) {
+        ls_capture_refuse(capture, "ls_backward_with", "begins with a gradient of 16-bit floats: use f32");
         return weight != 1 ? ls_mul_number(gradient, weight) : ls_clone(gradient);
     }
     ls_tensor *scaled = ls_tensor_like("ls_backward", gradient, (ls_dtype)gradient->dtype);

@@ -144,7 +144,7 @@ void ls_capture_leave(ls_capture *capture) {
 
 void ls_step_leave_entered(const ls_step *step) {
     const int failed = step->capture.failed;
-    for (int i = step->entry_count; i-- > 0;) {
+    for (int i = 0; i < step->entry_count; i++) {
         const captured_entry *entry = &step->entries[i];
         if (entry->enter < failed && failed < entry->leave) {
             entry->function(entry->object);
@@ -218,6 +218,10 @@ void ls_capture_factor(ls_capture *capture, int which) {
     if (ls_capture_records(capture) && which >= 0 && which < step->factor_count) {
         step->factors[which] = ls_capture_number(capture);
     }
+}
+
+bool ls_capture_changes_factors(const ls_capture *capture) {
+    return ((const ls_step *)(const void *)capture)->factor_count > 0;
 }
 
 static bool has_guard(const ls_step *step, const ls_capture_guard *guard) {

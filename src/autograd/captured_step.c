@@ -431,8 +431,8 @@ static ls_status run(ls_step *step) {
 
 /*
  * Sends the error of a replay to the ranks that wait in its later exchanges; without `all`, only in exchanges that have
- * begun. Returns the status of the step: if this rank's error is only that other ranks made different calls, and an
- * exchange has reported their error, the step fails with that error.
+ * begun. Returns the status of the step. If this rank failed only because other ranks made different calls, an exchange
+ * may report their error, which then replaces LS_ERR_MISMATCH.
  */
 static ls_status notify_other_ranks(const ls_step *step, ls_status status, bool all) {
     if (status == LS_OK) {
@@ -447,7 +447,7 @@ static ls_status notify_other_ranks(const ls_step *step, ls_status status, bool 
         if (step->capture.failed < exchange->call && (all || begun)) {
             (void)ls_error_put_back(&cause);
             exchange->notify(exchange->object, begun);
-            if (cause.status == LS_ERR_MISMATCH && ls_error_status() != LS_OK) {
+            if (cause.status == LS_ERR_MISMATCH) {
                 ls_error_save(&cause);
             }
         }

@@ -51,8 +51,8 @@ void ls_capture_exchange_end(ls_capture *capture, ls_status status, ls_status (*
                              void (*notify)(void *object, bool begun), void *object);
 
 /*
- * Between the latest call and the next call with ls_capture_leave, an object is entered. If a replay fails between
- * these calls, it calls leave(object). Only one object is entered at a time.
+ * ls_capture_enter notes that the latest call enters an object, and ls_capture_leave that the latest call leaves it. If
+ * a replay fails between the two calls, it calls leave(object). Objects do not nest.
  */
 void ls_capture_enter(ls_capture *capture, void (*leave)(void *object), void *object);
 void ls_capture_leave(ls_capture *capture);
@@ -81,6 +81,9 @@ void ls_capture_gradients_settled(ls_capture *capture);
 enum { LS_FACTOR_NONE = -1, LS_FACTOR_OF_LOSS, LS_FACTOR_OF_SUMS };
 void ls_capture_scale_by(ls_capture *capture, double **at, int count);
 void ls_capture_factor(ls_capture *capture, int which);
+
+/* Returns whether replays of the present pass may change its scaling factors. */
+bool ls_capture_changes_factors(const ls_capture *capture);
 
 /*
  * An object whose state decides what the step does, and its state now. Each replay first calls `check`, which fails if

@@ -322,6 +322,9 @@ static void visit_sum(void *user, ls_node *node) {
     }
     if (s->divisors != NULL) {
         s->divisors[i] = node->parameters.number[LS_NODE_WEIGHT];
+        if (s->counted != NULL) {
+            s->counted[i] = node->counted;
+        }
     } else {
         node->sum = s->number - 1;
         s->plain = node->divides ? s->plain : s->weights[i];
@@ -330,20 +333,10 @@ static void visit_sum(void *user, ls_node *node) {
     }
 }
 
-void ls_batch_loss_divisors(const ls_batch_loss *loss, int first, int count, double *divisors) {
-    visit(loss->innermost, visit_sum, &(search){.first = first, .count = count, .divisors = divisors});
-}
-
-static void visit_counted(void *user, ls_node *node) {
-    search *s = user;
-    const int i = node->sums_samples ? s->number++ - s->first : -1;
-    if (i >= 0 && i < s->count) {
-        s->counted[i] = node->counted;
-    }
-}
-
-void ls_batch_loss_counted(const ls_batch_loss *loss, int first, int count, const ls_tensor **counted) {
-    visit(loss->innermost, visit_counted, &(search){.first = first, .count = count, .counted = counted});
+void ls_batch_loss_divisors(const ls_batch_loss *loss, int first, int count, double *divisors,
+                            const ls_tensor **counted) {
+    visit(loss->innermost, visit_sum,
+          &(search){.first = first, .count = count, .divisors = divisors, .counted = counted});
 }
 
 void ls_batch_loss_weigh(const ls_batch_loss *loss, int first, int count, const double *weights,
@@ -368,7 +361,7 @@ void ls_samples_trace(ls_batch_loss *loss, ls_scope *innermost, const ls_tensor 
         loss->irregular = true;
     } else if (spread >= LS_SPREAD_SUM) {
         if (spread - LS_SPREAD_SUM != loss->sums - 1) {
-            ls_batch_loss_divisors(loss, spread - LS_SPREAD_SUM, 1, &loss->divisor);
+            ls_batch_loss_divisors(loss, spread - LS_SPREAD_SUM, 1, &loss->divisor, NULL);
         }
         if (isinf(loss->divisor)) {
             loss->irregular = true;

@@ -70,8 +70,11 @@ bool ls_dataset_is_here(const ls_dataset *dataset) {
 }
 
 ls_dataset *ls_dataset_take(const char *call, ls_dataset *dataset) {
+    if (dataset == NULL) {
+        (void)ls_fail_missing("%s: the data set", call);
+        return NULL;
+    }
     if (!ls_dataset_is_here(dataset)) {
-        (void)(dataset == NULL ? ls_fail_missing("%s: the data set", call) : LS_OK);
         return NULL;
     }
     ls_owners_take(&dataset->owners);

@@ -266,7 +266,7 @@ ls_status ls_checksum_file(const char *call, const char *path, int64_t *bytes, c
 
 enum { NAME_ATTEMPTS = 100 };
 
-/* Returns whether the path is a link to an open file of a process, such as /dev/stdout. */
+/* Returns whether the path is a link into /proc, such as /dev/stdout, which may lead to a regular file. */
 static bool is_stream(const char *path) {
     static const char streams[] = "/proc/";
     char target[sizeof streams];

@@ -244,8 +244,9 @@ static void pass_is_abandoned(void *user, bool missed) {
 typedef struct captured_pass {
     ls_data_parallel_state *state;
     int64_t samples;
-    double divisor;
-    ls_batch_loss loss; /* its counts; no pointers */
+    double divisor;        /* of the only mean */
+    const ls_tensor *only; /* that divisor, if the step computes it; otherwise NULL */
+    ls_batch_loss loss;    /* its counts; no pointers */
     double divisors[LS_DIVISORS];
     const ls_tensor *counted[LS_DIVISORS];            /* divisors that the step computes; NULL for other sums */
     double *factors[LS_FACTOR_OF_SUMS + LS_DIVISORS]; /* addresses in the record; NULL if no call uses the factor */
@@ -271,20 +272,20 @@ static ls_status begin_usual(ls_data_parallel_state *state) {
     return state->usual != 0 ? ls_overlap_begin(state, ls_divisor_weight(state, state->divisor)) : LS_OK;
 }
 
+/* Reads the divisors that the replay has computed. */
+static void read_divisors(captured_pass *pass) {
+    for (int i = 0; i < pass->loss.sums && i < LS_DIVISORS; i++) {
+        pass->divisors[i] = pass->counted[i] != NULL ? ls_tensor_number(pass->counted[i]) : pass->divisors[i];
+    }
+    pass->divisor = pass->only != NULL ? ls_tensor_number(pass->only) : pass->divisor;
+}
+
 static ls_status replay_begin(void *object) {
     captured_pass *pass = object;
-    pass->divisor = pass->counted[0] != NULL ? ls_tensor_number(pass->counted[0]) : pass->divisor;
+    read_divisors(pass);
     begin_replay(pass);
     LS_TRY(ls_comm_check_open("ls_data_parallel", pass->state->comm));
     return begin_usual(pass->state);
-}
-
-/* Reads the divisors that the replay has computed. */
-static void read_divisors(captured_pass *pass) {
-    for (int i = 0; i < pass->loss.sums; i++) {
-        pass->divisors[i] = pass->counted[i] != NULL ? ls_tensor_number(pass->counted[i]) : pass->divisors[i];
-    }
-    pass->divisor = pass->loss.only >= 0 ? pass->divisors[pass->loss.only] : pass->divisor;
 }
 
 static ls_status replay_begin_agreed(void *object) {
@@ -336,32 +337,41 @@ static captured_pass *record_pass(ls_data_parallel_state *state, ls_capture *cap
     return pass;
 }
 
-/*
- * Stores what a replay needs to know about the loss: its counts, and the tensors of the divisors of `count` sums from
- * number `first`. The latest call of the record is the begin of the pass.
- */
-static void record_loss(captured_pass *pass, ls_capture *capture, const ls_batch_loss *loss, int first, int count) {
+/* Stores the counts of the loss, and the divisors of its first sums. */
+static void record_loss(captured_pass *pass, const ls_batch_loss *loss) {
     if (pass == NULL) {
         return;
-    }
-    ls_batch_loss_counted(loss, first, count, pass->counted);
-    for (int i = 0; i < count; i++) {
-        pass->counted[i] = ls_capture_tensor(capture, pass->counted[i], false);
     }
     pass->loss = *loss;
     pass->loss.output = NULL;
     pass->loss.innermost = NULL;
     pass->loss.refused = NULL;
+    ls_batch_loss_divisors(loss, 0, LS_DIVISORS, pass->divisors, pass->counted);
+    if (loss->only >= 0) {
+        double divisor;
+        ls_batch_loss_divisors(loss, loss->only, 1, &divisor, &pass->only);
+    }
 }
 
-/* A usual pass needs the divisor of the only mean. */
+/* Replaces the divisors' tensors by copies for the latest call, which is the begin of the pass. */
+static void record_divisors(captured_pass *pass, ls_capture *capture) {
+    if (pass == NULL) {
+        return;
+    }
+    pass->only = ls_capture_tensor(capture, pass->only, false);
+    for (int i = 0; i < LS_DIVISORS; i++) {
+        pass->counted[i] = ls_capture_tensor(capture, pass->counted[i], false);
+    }
+}
+
 static ls_status capture_begin(ls_data_parallel_state *state, ls_capture *capture, const ls_batch_loss *loss) {
     captured_pass *pass = record_pass(state, capture, NULL);
+    record_loss(pass, loss);
     ls_overlap_capture(state);
     ls_capture_call_begin(capture);
     const ls_status status = begin_usual(state);
     ls_capture_early_end(capture, status, replay_begin, pass);
-    record_loss(pass, capture, loss, loss->only, loss->only >= 0);
+    record_divisors(pass, capture);
     return status;
 }
 
@@ -369,15 +379,15 @@ static ls_status capture_begin(ls_data_parallel_state *state, ls_capture *captur
 static ls_status capture_begin_agreed(ls_data_parallel_state *state, ls_capture *capture, ls_batch_loss *loss) {
     captured_pass *pass = record_pass(state, capture, NULL);
     const bool weighed = loss->weighed;
+    record_loss(pass, loss);
     if (pass != NULL) {
-        ls_batch_loss_divisors(loss, 0, LS_DIVISORS, pass->divisors);
         ls_capture_scale_by(capture, pass->factors, LS_FACTOR_OF_SUMS + LS_DIVISORS);
     }
     ls_overlap_capture(state);
     ls_capture_call_begin(capture);
     const ls_status status = begin_agreed(state, loss);
     ls_capture_early_end(capture, status, replay_begin_agreed, pass);
-    record_loss(pass, capture, loss, 0, loss->sums < LS_DIVISORS ? loss->sums : LS_DIVISORS);
+    record_divisors(pass, capture);
     const char *why = loss->sums > LS_DIVISORS ? LS_CAPTURE_MANY_SUMS
                       : weighed                ? LS_CAPTURE_MODULES
                       : loss->unrelated        ? LS_CAPTURE_UNRELATED
@@ -411,13 +421,13 @@ static ls_status capture_end(ls_data_parallel_state *state, ls_capture *capture,
  */
 static ls_status check_captured(void *object, int agreed) {
     const ls_data_parallel_state *state = object;
-    const bool same = agreed ? state->agrees && !state->no_sync : !agrees_anyway(state);
+    const bool same = agreed ? state->agrees : !agrees_anyway(state);
     return same ? LS_OK
-                : ls_fail(LS_ERR_STATE, "ls_step_replay: since ls_step_capture, ls_data_parallel_no_sync was switched "
-                                        "on, or a loss needed numbers of all ranks: capture the step again");
+                : ls_fail(LS_ERR_STATE, "ls_step_replay: since ls_step_capture, a loss needed numbers of all ranks, or "
+                                        "gradients were accumulated without synchronization: capture the step again");
 }
 
-/* A step without a backward pass depends on no_sync only. */
+/* Fails under no_sync, which skips the exchanges of the step. */
 static ls_status check_synchronizes(void *object, int unused) {
     const ls_data_parallel_state *state = object;
     (void)unused;

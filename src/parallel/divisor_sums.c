@@ -48,7 +48,7 @@ ls_divisor_sums ls_divisor_sums_of(const ls_data_parallel_state *state, const ls
     ls_divisor_sums own = numbers_of(state, loss);
     own.failed = failed;
     if (loss != NULL) {
-        ls_batch_loss_divisors(loss, first, LS_DIVISORS, own.divisor);
+        ls_batch_loss_divisors(loss, first, LS_DIVISORS, own.divisor, NULL);
     }
     return own;
 }

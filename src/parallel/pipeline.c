@@ -122,7 +122,7 @@ static ls_status check_criterion(step *t, const ls_tensor *output, const ls_tens
     bool good = made.refused == NULL;
     for (int i = made.earlier; good && !made.by_samples && i < made.sums; i++) {
         double divisor = 0;
-        ls_batch_loss_divisors(&made, i, 1, &divisor);
+        ls_batch_loss_divisors(&made, i, 1, &divisor, NULL);
         const double each = divisor / (double)rows;
         const bool counts = made.only < 0 || made.only == i;
         good = !counts || (isfinite(each) && each >= 1 && each == floor(each));

@@ -106,7 +106,8 @@ static ls_status check(const ls_trial_options *options) {
         return ls_fail_missing("ls_trial_new: a trial needs a model, but .model");
     }
     if (options->criterion == NULL && options->step == NULL) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_trial_new: a trial needs a model, and a criterion or a user step");
+        return ls_fail(LS_ERR_ARGUMENT,
+                       "ls_trial_new: a trial needs a criterion or a user step: set .criterion or .step");
     }
     if (options->criterion == NULL && options->validate != NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_trial_new: validation needs a criterion, even with a user step");

@@ -30,6 +30,7 @@ typedef struct run_plan {
     int revoked_at;  /* the step before which the last rank revokes the communicator */
     int refused_at;  /* the step in which the wire format fails on the last rank */
     int stranded_at; /* the step with a second module, which rank 0 does not reach; the next step fails, too */
+    bool doubles;    /* the loss has a term of a second data-parallel model, and batch normalization needs agreement */
     int skips_at;    /* the step in which the last rank has no samples */
     int seeded;      /* the backward pass begins with a given gradient: 1: of the loss, 2: of a tensor before a mean */
     bool keeps;      /* gradients accumulate over the steps */
@@ -136,6 +137,7 @@ static ls_tensor *loss_of(const training *self) {
     const ls_class_loss_options options = {.weight = self->weight, .ignore = self->plan->ignores, .ignore_index = 1};
     ls_tensor *target = self->smaller ? ls_narrow(self->target, 0, 0, 2) : self->target;
     ls_tensor *loss = ls_cross_entropy(y, target, &options);
+    loss = self->plan->doubles ? ls_add(loss, ls_mean(ls_square(ls_forward(self->second, self->x)))) : loss;
     loss = self->plan->reduces ? ls_allreduce(self->comm, loss, LS_SUM) : loss;
     for (int i = 0; i < self->plan->sums; i++) {
         loss = ls_add(loss, ls_mul(ls_sum(ls_square(y)), 0.01));
@@ -200,7 +202,9 @@ static ls_status begin(training *self, ls_comm *world, const run_plan *plan) {
     parallel.wire = self->wire = plan->refused_at > 0 ? ls_wire_format_new(&functions, NULL) : NULL;
     ls_seed(5);
     self->model = ls_data_parallel(make_model(plan), self->comm, &parallel);
-    self->second = plan->stranded_at > 0 ? ls_data_parallel(ls_nn_linear(INPUTS, INPUTS), self->comm, &parallel) : NULL;
+    self->second = plan->stranded_at > 0 || plan->doubles
+                       ? ls_data_parallel(ls_nn_linear(INPUTS, INPUTS), self->comm, &parallel)
+                       : NULL;
     self->x = ls_zeros(LS_SHAPE(samples, INPUTS), LS_F32);
     self->target = ls_zeros(LS_SHAPE(samples), LS_I64);
     self->weight = plan->weights ? ls_from(LS_SHAPE(CLASSES), LS_F32, (const float[CLASSES]){1, 2, 3}) : NULL;
@@ -557,6 +561,27 @@ static ls_status notices_no_sync(ls_comm *world, ls_overlap_mode overlap) {
     return LS_OK;
 }
 
+/* After a loss that needs numbers of all ranks, the ranks agree before every pass. The step must be captured again. */
+static ls_status notices_other_losses(ls_comm *world) {
+    training self;
+    run_plan plan = {.replaying = ALL};
+    if (ls_comm_size(world) == 1) {
+        return LS_OK;
+    }
+    LS_TRY(begin(&self, world, &plan));
+    LS_TRY(take_step(&self, 0));
+    plan.sums = 1;
+    LS_TRY(run_eagerly(&self));
+    plan.sums = 0;
+    ls_scope *scope = ls_scope_begin();
+    LS_CHECK(take_step(&self, 1) == LS_ERR_STATE);
+    LS_EXPECT_MESSAGE("a loss needed numbers of all ranks");
+    LS_CHECK(ls_scope_end(scope) == LS_ERR_STATE);
+    LS_TRY(ranks_have_same_module(world, self.model));
+    end(&self);
+    return LS_OK;
+}
+
 /* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
 /* Without .fallback, the capture fails on every rank, but only after a complete step, which changes the model. */
@@ -587,6 +612,7 @@ static ls_status refuses_other_communication(ls_comm *world) {
     if (ls_comm_size(world) == 1) {
         return LS_OK;
     }
+    LS_TRY(is_refused(world, (run_plan){.doubles = true}, "for several data-parallel modules"));
     return is_refused(world, (run_plan){.sums = 9}, "scales more than 8 sums or means over the samples");
 }
 
@@ -603,6 +629,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(tells_failed_buckets(world));
     LS_TRY(tells_failed_checks(world, false));
     LS_TRY(tells_failed_checks(world, true));
+    LS_TRY(notices_other_losses(world));
     LS_TRY(notices_no_sync(world, LS_OVERLAP_OFF));
     LS_TRY(notices_no_sync(world, LS_OVERLAP_ON));
     LS_TRY(falls_back(world));

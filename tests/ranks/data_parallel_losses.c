@@ -470,7 +470,9 @@ static ls_status refusals(ls_comm *world) {
         LS_CHECK(backward == LS_ERR_UNSUPPORTED);
         const char *name = i == 5 ? "ls_slice" : cases[i].name;
         LS_EXPECT_MESSAGE(name);
-        LS_EXPECT_MESSAGE("ls_allreduce");
+        LS_EXPECT_MESSAGE(i == 7  ? "separately for sums and for means"
+                          : i > 7 ? "gives only the root a result: use ls_allreduce"
+                                  : "ls_allreduce");
     }
     summed_over = NULL;
     end(&p);

@@ -1,4 +1,4 @@
-/* What layer normalization and batch normalization share: their first inputs, and the gradients of these. */
+/* Code that layer and batch normalization share: the indices of their common inputs, and their backward rule. */
 #ifndef LS_AUTOGRAD_OPS_NORM_H
 #define LS_AUTOGRAD_OPS_NORM_H
 

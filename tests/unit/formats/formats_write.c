@@ -171,16 +171,21 @@ TEST(test_only_files_are_replaced) {
 
 /* Such a link, for example /dev/stdout, belongs to the system. */
 TEST(test_links_to_streams_are_kept) {
-    static const char *const targets[] = {"/dev/null", "/proc/self/fd/0"};
+    char open_file[64];
+    FILE *file = fopen(test_path("open"), "w");
+    assert_non_null(file);
+    snprintf(open_file, sizeof open_file, "/proc/self/fd/%d", fileno(file)); /* leads to a regular file */
+    const char *const targets[] = {"/dev/null", open_file};
     const char *link = test_path("stream");
     struct stat about;
     for (int i = 0; i < 2; i++) {
         assert_int_equal(symlink(targets[i], link), 0);
         assert_int_equal(write_safetensors(link), LS_ERR_IO);
-        expect_message("it is a link to a");
+        expect_message(i == 0 ? "it is a link to a" : "it is a link to a stream");
         assert_true(lstat(link, &about) == 0 && S_ISLNK(about.st_mode));
         assert_int_equal(unlink(link), 0);
     }
+    assert_int_equal(fclose(file), 0);
 }
 
 /* ---- names, modes and descriptors -------------------------------------------------------------------------------- */
