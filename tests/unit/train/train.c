@@ -322,7 +322,7 @@ TEST(test_wrong_options) {
     expect_no_trial(&options, "needs a model");
     options = good;
     options.criterion = NULL;
-    expect_no_trial(&options, "and a criterion");
+    expect_no_trial(&options, "needs a criterion or a user step");
     options = good;
     options.max_steps = -1;
     expect_no_trial(&options, ".max_steps is -1, but must not be negative");
