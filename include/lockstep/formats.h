@@ -115,8 +115,8 @@ LS_API void ls_csv_classes_free(ls_csv_classes *classes);
 
 /**
  * Writes the tensors (contiguous) as a safetensors file. `metadata` contains keys and values alternately, terminated by
- * NULL. `metadata` may be NULL. Fails with LS_ERR_ARGUMENT if two tensors have the same name, if a key has no value, or
- * if a name, a key or a value is not UTF-8.
+ * NULL. `metadata` may be NULL. Fails with LS_ERR_ARGUMENT if two tensors have the same name, if two keys are equal, if
+ * a key has no value, or if a name, a key or a value is not UTF-8.
  */
 LS_API ls_status ls_safetensors_save(const char *path, const ls_named *tensors, int count,
                                      const char *const *metadata) LS_WARN_UNUSED;

@@ -40,6 +40,11 @@ ls_status ls_metadata_count(const char *call, const char *const *metadata, size_
             return ls_fail(LS_ERR_ARGUMENT, "%s: the %s %.100s of the metadata is not UTF-8; convert it to UTF-8", call,
                            key_is_utf8 ? "value of the key" : "key", key);
         }
+        for (size_t earlier = 0; earlier < *pairs; earlier++) {
+            if (strcmp(metadata[2 * earlier], key) == 0) {
+                return ls_fail(LS_ERR_ARGUMENT, "%s: the metadata contains the key %.100s twice", call, key);
+            }
+        }
     }
     return LS_OK;
 }

@@ -24,7 +24,7 @@ typedef struct introduction {
     uint64_t count;  /* spans */
     uint64_t lost;
     uint64_t first; /* earliest start; UINT64_MAX if there are no spans */
-    uint64_t now;   /* the rank's clock just after a barrier */
+    uint64_t now;   /* the rank's clock just after an agreement */
     char boot[40];  /* boot id of the machine: ranks with the same boot id share a clock */
     char host[64];
 } introduction;
@@ -171,7 +171,7 @@ static ls_status write_file(const char *path, const merged *all) {
 
 /* ---- all ranks --------------------------------------------------------------------------------------------------- */
 
-/* Fails on all ranks if a rank has no memory for the spans. Otherwise the other ranks would wait for this rank. */
+/* Fails on all ranks if a rank is out of memory. Otherwise the other ranks would wait for this rank. */
 static ls_status agree(ls_comm *comm, bool has_memory, size_t bytes) {
     const int32_t own = has_memory ? 0 : 1;
     int32_t any = own;
@@ -236,10 +236,8 @@ static bool any_traced(const introduction *ranks, int size) {
 
 /* Writes nothing if no rank has a trace: the path may have the file of an earlier trace. */
 static ls_status merge(ls_comm *comm, const ls_trace *trace, introduction *ranks, const char *path) {
-    introduction own = {0};
+    introduction own = {.now = ls_clock_ns()};
     introduce(trace, &own);
-    LS_TRY(ls_comm_barrier(comm, NULL));
-    own.now = ls_clock_ns();
     LS_TRY(ls_comm_allgather(comm, &own, ranks, sizeof own, LS_U8, NULL));
     if (!any_traced(ranks, ls_comm_size(comm))) {
         return LS_OK;
@@ -267,9 +265,12 @@ ls_status ls_trace_stop(ls_comm *comm, const char *path) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: the communicator is NULL", call);
     }
     ls_trace *trace = ls_trace_take();
-    introduction *ranks = ls_allocate_zeroed((size_t)ls_comm_size(comm), sizeof *ranks);
-    ls_status status = ranks != NULL ? merge(comm, trace != NULL ? trace : &nothing, ranks, path)
-                                     : ls_fail_memory(call, (size_t)ls_comm_size(comm) * sizeof *ranks);
+    const size_t size = (size_t)ls_comm_size(comm);
+    introduction *ranks = ls_allocate_zeroed(size, sizeof *ranks);
+    ls_status status = agree(comm, ranks != NULL, size * sizeof *ranks); /* also aligns the clocks of the ranks */
+    if (status == LS_OK) {
+        status = merge(comm, trace != NULL ? trace : &nothing, ranks, path);
+    }
     ls_free(ranks);
     if (trace == NULL && status == LS_OK) { /* the other ranks have finished, so none waits for this rank */
         status = ls_fail(LS_ERR_STATE, "%s: no trace is running on this rank; call ls_trace_start first", call);

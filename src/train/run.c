@@ -166,10 +166,14 @@ static void note_ends(ls_trial *trial) {
 }
 
 ls_status ls_trial_run(ls_trial *trial, int64_t epochs) {
-    if (trial == NULL || trial->options.train == NULL ||
-        (trial->options.optimizer == NULL && trial->options.step == NULL)) {
-        return ls_fail(LS_ERR_ARGUMENT,
-                       "ls_trial_run: a trial needs a loader of training data, and an optimizer or a user step");
+    if (trial == NULL) {
+        return ls_fail_missing("ls_trial_run: the trial");
+    }
+    if (trial->options.train == NULL) {
+        return ls_fail_missing("ls_trial_run: the loader of training data (.train)");
+    }
+    if (trial->options.optimizer == NULL && trial->options.step == NULL) {
+        return ls_fail_missing("ls_trial_run: the trial has no user step (.step), and its .optimizer");
     }
     if (ls_trial_is_busy(trial)) {
         return ls_fail(LS_ERR_STATE, "ls_trial_run: the trial is %s: a hook or a user step cannot start another run",

@@ -16,7 +16,7 @@
 #include <lockstep/parallel.h>
 #include <lockstep/trace.h>
 
-enum { LARGE = 1 << 20, STEPS = 4 };
+enum { LARGE = 1 << 20, STEPS = 4, SPANS = 100, SPAN_BYTES = 48 /* at least */, HOST_BYTES = 64 /* of each rank */ };
 
 /* This thread's allocations of at least this size fail. */
 static _Thread_local size_t limit = SIZE_MAX;
@@ -58,15 +58,14 @@ static ls_status reduce_many(ls_comm *world) {
     return ls_comm_barrier(world, NULL);
 }
 
-/* Without memory for the spans of all ranks, no rank gets a trace, and the ranks stay in step. */
-static ls_status merge_traces(ls_comm *world) {
-    enum { SPANS = 100, SPAN_BYTES = 48 }; /* at least */
+/* If a rank has no memory for `bytes` bytes, no rank gets a trace, and the ranks stay in step. */
+static ls_status merge_traces(ls_comm *world, int rank, size_t bytes) {
     LS_TRY(ls_trace_start());
     for (int i = 0; i < SPANS; i++) {
         ls_trace_span("span", ls_clock_ns());
     }
-    limit = ls_comm_rank(world) == 0 ? SPANS * SPAN_BYTES : SIZE_MAX;
-    const ls_status status = ls_trace_stop(world, "/nowhere/trace.json");
+    limit = ls_comm_rank(world) == rank ? bytes : SIZE_MAX;
+    const ls_status status = ls_trace_stop(world, "/dev/null/trace.json");
     limit = SIZE_MAX;
     LS_CHECK(status == LS_ERR_MEMORY);
     LS_EXPECT_MESSAGE("out of memory");
@@ -104,9 +103,10 @@ static ls_status add_slices(ls_comm *world) {
 
 ls_status rank_test(ls_comm *world) {
     LS_TRY(reduce_many(world));
-    LS_TRY(merge_traces(world));
-    LS_TRY(add_slices(world));
     const int rank = ls_comm_rank(world), size = ls_comm_size(world);
+    LS_TRY(merge_traces(world, 0, SPANS * SPAN_BYTES));
+    LS_TRY(merge_traces(world, size - 1, (size_t)(size * HOST_BYTES)));
+    LS_TRY(add_slices(world));
     ls_module *model =
         ls_data_parallel(ls_sequential(ls_nn_linear(4, 64), ls_nn_tanh(), ls_nn_linear(64, 1)), world, NULL);
     ls_optimizer *optimizer = ls_sgd(model, NULL);

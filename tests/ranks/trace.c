@@ -183,9 +183,9 @@ static ls_status check_what_others_say(ls_comm *world) {
         LS_EXPECT_MESSAGE("reports ");
         return LS_OK;
     }
-    int32_t outcome = 0;
+    int32_t outcome = 0, has_memory = 0;
     memset(said, 0xff, sizeof said);
-    LS_TRY(ls_comm_barrier(world, NULL));
+    LS_TRY(ls_comm_allreduce(world, &has_memory, &has_memory, 1, LS_I32, LS_MAX, NULL));
     LS_TRY(ls_comm_allgather(world, said, all, sizeof said, LS_U8, NULL));
     LS_TRY(ls_comm_broadcast(world, &outcome, 1, LS_I32, 0, NULL));
     LS_CHECK(outcome == LS_ERR_FORMAT);

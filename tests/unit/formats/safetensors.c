@@ -27,6 +27,9 @@ TEST(test_safetensors_round_trip) {
     assert_int_equal(ls_safetensors_save(path, tensors, LS_DTYPE_COUNT, metadata), LS_OK);
     assert_int_equal(ls_safetensors_save(path, NULL, 0, (const char *const[]){"key", NULL}), LS_ERR_ARGUMENT);
     expect_message("ls_safetensors_save: the key key of the metadata has no value");
+    const char *const twice[] = {"step", "1", "format", "pt", "step", "2", NULL};
+    assert_int_equal(ls_safetensors_save(path, NULL, 0, twice), LS_ERR_ARGUMENT);
+    expect_message("ls_safetensors_save: the metadata contains the key step twice");
     ls_safetensors *file = ls_safetensors_load(path);
     assert_non_null(file);
     assert_int_equal(ls_safetensors_count(file), LS_DTYPE_COUNT);

@@ -203,7 +203,16 @@ TEST(test_what_a_step_replaces) {
     options.criterion = ls_criterion_cross_entropy;
     trial = ls_trial_new(&options);
     assert_int_equal(ls_trial_run(trial, 1), LS_ERR_ARGUMENT);
-    expect_message("a trial needs a loader of training data");
+    expect_message("the trial has no user step (.step), and its .optimizer is NULL");
+    ls_trial_free(trial);
+    options.step = NULL;
+    options.optimizer = s.optimizer;
+    options.train = NULL;
+    trial = ls_trial_new(&options);
+    assert_null(ls_csv_read("absent.csv", NULL)); /* the cause, if the program does not check this result */
+    assert_int_equal(ls_trial_run(trial, 1), LS_ERR_IO);
+    expect_message("absent.csv");
+    expect_message("the loader of training data (.train) is NULL");
     ls_trial_free(trial);
     free_setting(&s);
 }
