@@ -274,11 +274,68 @@ TEST(test_states) {
     }
 }
 
+static ls_optimizer *make_sgd(ls_module *model) {
+    return ls_sgd(model, &(ls_sgd_options){.learning_rate = 0.1, .momentum = 0.9});
+}
+
+static ls_optimizer *make_amsgrad(ls_module *model) {
+    return ls_adam(model, &(ls_adam_options){.amsgrad = true});
+}
+
+static ls_optimizer *make_adamw(ls_module *model) {
+    return ls_adamw(model, NULL);
+}
+
+static ls_optimizer *make_rmsprop(ls_module *model) {
+    return ls_rmsprop(model, NULL);
+}
+
+static ls_optimizer *make_adagrad(ls_module *model) {
+    return ls_adagrad(model, NULL);
+}
+
+/* Checks that a NaN gradient makes the number that it belongs to NaN, and no number of another parameter. */
+static void check_nan(const char *name, ls_optimizer *(*make)(ls_module *), ls_dtype dtype) {
+    ls_module *model = make_model(dtype);
+    ls_optimizer *optimizer = make(model);
+    assert_non_null(optimizer);
+    train_step(model, optimizer, 0);
+    ls_scope *scope = ls_scope_begin();
+    ls_optimizer_zero_grad(optimizer);
+    ls_tensor *parameter = ls_module_parameter(model, 0), *gradient = ls_zeros(LS_SHAPE(4, 3), dtype);
+    numbers_set(gradient, 5, NAN);
+    assert_int_equal(ls_backward(ls_sum(ls_mul(parameter, gradient))), LS_OK);
+    assert_int_equal(ls_optimizer_step(optimizer), LS_OK);
+    if (!isnan(numbers_get(parameter, 5)) || isnan(numbers_get(ls_module_parameter(model, 3), 0))) {
+        fail_msg("%s hides a NaN gradient, or spreads it to another parameter", name);
+    }
+    assert_int_equal(ls_scope_end(scope), LS_OK);
+    ls_optimizer_free(optimizer);
+    ls_module_free(model);
+}
+
+TEST(test_nan) {
+    static const row others[] = {{"sgd", make_sgd, NULL},
+                                 {"amsgrad", make_amsgrad, NULL},
+                                 {"adamw", make_adamw, NULL},
+                                 {"rmsprop", make_rmsprop, NULL},
+                                 {"adagrad", make_adagrad, NULL}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        check_nan(rows[i].name, rows[i].make, LS_F32);
+        check_nan(rows[i].name, rows[i].make, LS_F64);
+    }
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        check_nan(others[i].name, others[i].make, LS_F32);
+        check_nan(others[i].name, others[i].make, LS_F64);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_steps),
         cmocka_unit_test(test_together),
         cmocka_unit_test(test_states),
+        cmocka_unit_test(test_nan),
     };
     return cmocka_run_group_tests(tests, fixtures_begin, fixtures_end);
 }

@@ -119,7 +119,7 @@ template <class T> ls_status lion(ls_stream *stream, const ls_lion_step *step) {
         {ls::numbers<T>(step->parameter), ls::numbers<T>(step->average), ls::numbers<T>(step->gradient)}, step->count};
     return ls::each_four<3>(stream, "lion", all, [=] LS_BODY(T(&v)[3]) {
         const T direction = beta1 * v[1] + rest1 * v[2];
-        const T sign = (T)((direction > 0) - (direction < 0));
+        const T sign = direction == direction ? (T)((direction > 0) - (direction < 0)) : direction; /* keeps NaN */
         v[1] = beta2 * v[1] + rest2 * v[2];
         v[0] = v[0] * shrink - rate * sign;
     });
