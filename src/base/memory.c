@@ -6,6 +6,8 @@
 
 #include <lockstep/base.h>
 
+#include "base/status.h"
+
 #define LS_DEFAULT_ALIGNMENT 16
 #define LS_FIRST_ROOM        4 /* initial capacity in items, a power of two */
 
@@ -46,6 +48,14 @@ void *ls_allocate_zeroed(size_t count, size_t size) {
     void *memory = ls_allocate(bytes);
     if (memory != NULL) {
         memset(memory, 0, bytes);
+    }
+    return memory;
+}
+
+void *ls_allocate_for(const char *call, size_t count, size_t size) {
+    void *memory = ls_allocate_zeroed(count, size);
+    if (memory == NULL) {
+        (void)ls_fail_memory(call, count * size);
     }
     return memory;
 }

@@ -14,6 +14,9 @@ void *ls_allocate_aligned(size_t size, size_t alignment);
 /* Returns count * size bytes of zeroed memory. Returns NULL if out of memory or if the product overflows. */
 void *ls_allocate_zeroed(size_t count, size_t size);
 
+/* Same as ls_allocate_zeroed for the public function `call`: sets an error if out of memory. */
+void *ls_allocate_for(const char *call, size_t count, size_t size);
+
 /* Returns a block of `new_size` bytes with the first min(old_size, new_size) bytes of the old block, which it frees.
  * Returns NULL if out of memory; the old block is then unchanged. */
 void *ls_reallocate(void *memory, size_t old_size, size_t new_size);

@@ -59,6 +59,26 @@ static inline ls_status ls_error_put_back(const ls_saved_error *saved) {
     return saved->status;
 }
 
+/*
+ * For several calls, of which the first error counts: saves the thread's last error if `status` is a failure, unless
+ * `first` already has an error. Initially, first->status is LS_OK.
+ */
+static inline void ls_error_save_first(ls_saved_error *first, ls_status status) {
+    if (status != LS_OK && first->status == LS_OK) {
+        ls_error_save(first);
+    }
+}
+
+/* Restores the first error, and returns its status. Returns LS_OK if there was no error. */
+static inline ls_status ls_error_put_back_first(const ls_saved_error *first) {
+    return first->status == LS_OK ? LS_OK : ls_error_put_back(first);
+}
+
+/* Returns LS_OK, or the thread's error if a call has returned NULL instead of the object `made`. */
+static inline ls_status ls_made(const void *made) {
+    return made != NULL ? LS_OK : ls_error_status();
+}
+
 /* Returns early with the status of a failing call. */
 #define LS_TRY(call)                                                                                                   \
     do {                                                                                                               \

@@ -92,9 +92,7 @@ static double upper_half(double x) {
 /* Writes this rank's summands. A rank without samples adds nothing, whatever the buffer contains. */
 static ls_status write_summands(const char *call, ls_tensor *buffer, double weight, double *to) {
     ls_tensor *numbers = ls_tensor_dense_on_host(call, buffer, LS_F64);
-    if (numbers == NULL) {
-        return ls_error_status();
-    }
+    LS_TRY(ls_made(numbers));
     const double *x = ls_host_data(numbers);
     const bool split = buffer->dtype == LS_F64;
     for (int64_t i = 0; i < buffer->count; i++) {
@@ -117,9 +115,7 @@ static ls_status store(const char *call, ls_tensor *buffer, double *numbers) {
     }
     ls_tensor *there = ls_tensor_on_device(call, host, ls_tensor_device(buffer));
     ls_tensor_drop(host);
-    if (there == NULL) {
-        return ls_error_status();
-    }
+    LS_TRY(ls_made(there));
     const ls_kernels *kernels = ls_kernels_of(buffer);
     const ls_status status =
         (buffer->dtype == LS_F64 ? kernels->copy : kernels->cast)(ls_stream_of(buffer), buffer, there);

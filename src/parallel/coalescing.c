@@ -59,10 +59,8 @@ static ls_status list_pieces(tensor_bucket *bucket) {
     packet->total = 0;
     packet->piece_count = 0;
     ls_free(bucket->pieces);
-    bucket->pieces = ls_allocate_zeroed((size_t)bucket->count, sizeof *bucket->pieces);
-    if (bucket->pieces == NULL) {
-        return ls_fail_memory("ls_reducer_add", (size_t)bucket->count * sizeof *bucket->pieces);
-    }
+    bucket->pieces = ls_allocate_for("ls_reducer_add", (size_t)bucket->count, sizeof *bucket->pieces);
+    LS_TRY(ls_made(bucket->pieces));
     ls_wire_piece *piece = bucket->pieces - 1;
     for (int i = bucket->count - 1; i >= 0; i--) {
         const ls_tensor *tensor = bucket->tensors[i];
@@ -234,9 +232,8 @@ ls_reducer *ls_reducer_new(ls_comm *comm, const ls_reducer_options *options) {
     if (ls_comm_check_open("ls_reducer_new", comm) != LS_OK) {
         return NULL;
     }
-    ls_reducer *reducer = ls_allocate_zeroed(1, sizeof *reducer);
+    ls_reducer *reducer = ls_allocate_for("ls_reducer_new", 1, sizeof *reducer);
     if (reducer == NULL) {
-        (void)ls_fail_memory("ls_reducer_new", sizeof *reducer);
         return NULL;
     }
     reducer->comm = ls_comm_hold(comm);
@@ -276,9 +273,7 @@ ls_status ls_allreduce_many(ls_comm *comm, ls_tensor *const *tensors, int count,
         return ls_fail(LS_ERR_ARGUMENT, "ls_allreduce_many: the array of tensors is NULL");
     }
     ls_reducer *reducer = ls_reducer_new(comm, &(ls_reducer_options){.scale = 1, .bucket_bytes = SIZE_MAX});
-    if (reducer == NULL) {
-        return ls_error_status();
-    }
+    LS_TRY(ls_made(reducer));
     reducer->reduction = reduction;
     ls_status status = LS_OK;
     for (int dtype = 0; dtype < LS_DTYPE_COUNT; dtype++) {

@@ -52,9 +52,7 @@ static ls_status new_output(ls_op_call *call, const ls_offer *offer, int axis, i
         size[axis] = length;
     }
     const ls_device *device = ls_call_device(call);
-    if (device == NULL) {
-        return ls_error_status();
-    }
+    LS_TRY(ls_made(device));
     call->output = ls_tensor_new(call->op->name, device, offer->ndim, size, (ls_dtype)offer->dtype);
     return ls_made(call->output);
 }

@@ -260,10 +260,8 @@ static ls_tensor *floating_one(ls_tensor *const *outputs, int count) {
 static ls_status run_like(data_parallel_state *state, int rank, ls_tensor **output) {
     const ls_rank_inputs *share = ls_data_parallel_share(state, rank);
     const size_t count = (size_t)(share->inputs + share->outputs);
-    ls_tensor **tensors = ls_allocate_zeroed(count, sizeof *tensors);
-    if (tensors == NULL) {
-        return ls_fail_memory("ls_data_parallel_skip", count * sizeof *tensors);
-    }
+    ls_tensor **tensors = ls_allocate_for("ls_data_parallel_skip", count, sizeof *tensors);
+    LS_TRY(ls_made(tensors));
     const int inputs = (int)share->inputs;
     const int outputs = (int)share->outputs;
     ls_status status = make_inputs(state, rank, tensors);
@@ -387,9 +385,7 @@ static data_parallel_state *state_of(const char *call, const ls_module *module) 
 
 ls_status ls_data_parallel_no_sync(ls_module *module, bool on) {
     data_parallel_state *state = state_of("ls_data_parallel_no_sync", module);
-    if (state == NULL) {
-        return ls_error_status();
-    }
+    LS_TRY(ls_made(state));
     if (on && state->slices != NULL) {
         return ls_fail(
             LS_ERR_UNSUPPORTED,
@@ -414,9 +410,7 @@ static ls_status end_without_loss(data_parallel_state *state, ls_status status) 
 ls_status ls_data_parallel_skip(ls_module *module) {
     ls_capture_refuse_here("ls_data_parallel_skip", LS_CAPTURE_COMMUNICATES);
     data_parallel_state *state = state_of("ls_data_parallel_skip", module);
-    if (state == NULL) {
-        return ls_error_status();
-    }
+    LS_TRY(ls_made(state));
     if (state->slices != NULL) {
         return ls_fail(
             LS_ERR_STATE,
@@ -501,9 +495,7 @@ static ls_status run_step_in_scope(data_parallel_state *state, const ls_batch *b
 ls_status ls_data_parallel_step(ls_module *module, const ls_batch *batch, ls_loss_function function, void *user) {
     ls_capture_refuse_here("ls_data_parallel_step", LS_CAPTURE_COMMUNICATES);
     data_parallel_state *state = state_of("ls_data_parallel_step", module);
-    if (state == NULL) {
-        return ls_error_status();
-    }
+    LS_TRY(ls_made(state));
     LS_TRY(ls_comm_check_open("ls_data_parallel_step", state->comm));
     ls_data_parallel_hold(state, true); /* the function may free the module */
     const bool skips = batch != NULL && batch->count == 0 && function != NULL && !ls_step_lacks_count(batch);
@@ -525,9 +517,7 @@ ls_status ls_data_parallel_join_forward(ls_module *module) {
         return LS_OK;
     }
     ls_scope *scope = ls_scope_open();
-    if (scope == NULL) {
-        return ls_error_status();
-    }
+    LS_TRY(ls_made(scope));
     (void)ls_no_grad(true);
     ls_tensor *output = NULL;
     const ls_status status = run_empty(module->state, &output);
@@ -547,9 +537,7 @@ ls_status ls_data_parallel_gather_one(ls_module *module, const ls_tensor *parame
 
 ls_status ls_data_parallel_gather(ls_module *module, bool on) {
     const data_parallel_state *state = state_of("ls_data_parallel_gather", module);
-    if (state == NULL) {
-        return ls_error_status();
-    }
+    LS_TRY(ls_made(state));
     const ls_public_call outer = ls_public_begin(LS_PUBLIC_DATA_PARALLEL_GATHER);
     return ls_public_end(outer, ls_units_gather(state->shards, on));
 }

@@ -8,9 +8,7 @@
 
 ls_status ls_hash_elements(const char *call, const ls_tensor *tensor, uint64_t *hash) {
     ls_tensor *host = ls_tensor_dense_on_host(call, tensor, (ls_dtype)tensor->dtype);
-    if (host == NULL) {
-        return ls_error_status();
-    }
+    LS_TRY(ls_made(host));
     *hash = ls_hash_long(*hash, ls_host_data(host), (size_t)host->count * ls_dtype_size((ls_dtype)host->dtype));
     ls_tensor_drop(host);
     return LS_OK;

@@ -89,9 +89,7 @@ ls_status ls_gradients_keep(const ls_data_parallel_state *state, ls_tensor **kep
         const ls_flat *flat = &reducer->flats[i];
         const int64_t count = count_kept(reducer, i);
         kept[i] = ls_tensor_new_owned("ls_data_parallel", flat->gradients->device, 1, &count, flat->dtype);
-        if (kept[i] == NULL) {
-            return ls_error_status();
-        }
+        LS_TRY(ls_made(kept[i]));
         ls_storage_set_kind(kept[i]->storage, LS_MEMORY_BUCKETS);
         LS_TRY(copy_kept(reducer, i, kept[i], false));
     }

@@ -92,9 +92,7 @@ static ls_status show_tensor(ls_meeting *meeting, const ls_proposal *proposal) {
     const bool carries = bytes <= LS_OFFER_ROOM - place && meeting->size <= LS_FEW_RANKS;
     meeting->dense = ls_buffer_dense(meeting->what->op.name, tensor,
                                      carries ? NULL : ls_meeting_device(meeting, tensor, proposal->reduction));
-    if (meeting->dense == NULL) {
-        return ls_error_status();
-    }
+    LS_TRY(ls_made(meeting->dense));
     own->state = 0;
     own->dtype = tensor->dtype;
     own->ndim = tensor->ndim;

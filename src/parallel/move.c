@@ -143,9 +143,7 @@ static ls_status pack(const ls_move *move, const ls_tensor *tensor, int axis, bo
     s->packed = is_whole(move, sends)
                     ? ls_tensor_dense(move->name, tensor, (ls_dtype)tensor->dtype)
                     : ls_tensor_new_owned(move->name, ls_tensor_device(tensor), 1, &total, (ls_dtype)tensor->dtype);
-    if (s->packed == NULL) {
-        return ls_error_status();
-    }
+    LS_TRY(ls_made(s->packed));
     return sends && !is_whole(move, sends) ? copy_parts(move, tensor, axis, true, s) : LS_OK;
 }
 

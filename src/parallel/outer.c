@@ -139,7 +139,7 @@ static ls_status average_frozen(const ls_outer *outer) {
 /* Averages the parameters that are not frozen: the flat buffers contain the frozen parameters, too. */
 static ls_status average_trained(const ls_outer *outer) {
     ls_reducer *reducer = ls_reducer_new(outer->comm, &(ls_reducer_options){.bucket_bytes = SIZE_MAX});
-    ls_status status = reducer != NULL ? LS_OK : ls_error_status();
+    ls_status status = ls_made(reducer);
     for (int i = 0; i < ls_module_parameter_count(outer->model) && status == LS_OK; i++) {
         ls_tensor *parameter = ls_module_parameter(outer->model, i);
         const bool trained = parameter->leaf != NULL && !is_frozen(parameter);
@@ -432,7 +432,7 @@ static ls_status make_optimizer(ls_outer *outer) {
     outer->optimizer = ls_sgd(outer->model, &(ls_sgd_options){.learning_rate = options->learning_rate,
                                                               .momentum = options->momentum,
                                                               .nesterov = options->momentum > 0});
-    LS_TRY(outer->optimizer != NULL ? LS_OK : ls_error_status());
+    LS_TRY(ls_made(outer->optimizer));
     for (int i = 0; i < outer->flat_count; i++) {
         const ls_storage *parameters = outer->flats[i].parameters;
         outer->anchors[i] = ls_storage_new(parameters->device, parameters->bytes);
@@ -474,9 +474,8 @@ ls_outer *ls_outer_new(ls_module *model, ls_comm *comm, const ls_outer_options *
         return NULL;
     }
     choose_options(&chosen);
-    ls_outer *outer = ls_allocate_zeroed(1, sizeof *outer);
+    ls_outer *outer = ls_allocate_for("ls_outer_new", 1, sizeof *outer);
     if (outer == NULL) {
-        (void)ls_fail_memory("ls_outer_new", sizeof *outer);
         return NULL;
     }
     ls_module_hold(model);

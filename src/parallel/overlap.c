@@ -410,10 +410,8 @@ ls_status ls_overlap_end_slices(ls_data_parallel_state *state) {
 ls_status ls_overlap_open(ls_data_parallel_state *state) {
     ls_overlap *overlap = &state->overlap;
     const size_t count = (size_t)state->parameter_count;
-    int *arrays = ls_allocate_zeroed(4 * count, sizeof *arrays);
-    if (arrays == NULL) {
-        return ls_fail_memory("ls_data_parallel", 4 * count * sizeof *arrays);
-    }
+    int *arrays = ls_allocate_for("ls_data_parallel", 4 * count, sizeof *arrays);
+    LS_TRY(ls_made(arrays));
     overlap->leaves = arrays;
     forget_order(state);
     overlap->order = arrays + count;

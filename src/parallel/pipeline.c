@@ -152,13 +152,12 @@ static ls_tensor *weighted_loss(step *t, ls_tensor *output, int number) {
         return NULL;
     }
     if (loss == NULL) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "ls_pipeline_backward: the criterion returned NULL without an error");
-        return ls_scope_failed();
+        return ls_fail_noted(LS_ERR_ARGUMENT, "ls_pipeline_backward: the criterion returned NULL without an error");
     }
     if (output->needs_grad && !loss->needs_grad) {
-        (void)ls_fail(LS_ERR_STATE, "ls_pipeline_backward: the criterion's loss has no history: it does not depend on "
-                                    "the output, or the criterion has called ls_no_grad or ls_detach");
-        return ls_scope_failed();
+        return ls_fail_noted(LS_ERR_STATE,
+                             "ls_pipeline_backward: the criterion's loss has no history: it does not depend on "
+                             "the output, or the criterion has called ls_no_grad or ls_detach");
     }
     if (target != NULL && check_criterion(t, output, loss, ls_size(target, 0)) != LS_OK) {
         return ls_scope_failed();
@@ -202,9 +201,7 @@ static ls_status go_backward_in_scope(step *t, int number) {
     ls_backward_options options = {0};
     if (!is_last(t)) {
         options.gradient = take_in(t, BACKWARDS);
-        if (options.gradient == NULL) {
-            return ls_error_status();
-        }
+        LS_TRY(ls_made(options.gradient));
     }
     const uint64_t began = ls_trace_now();
     if (j->output->needs_grad) {
@@ -501,9 +498,7 @@ ls_status ls_pipeline_backward(ls_module *module, ls_tensor *input, ls_tensor *t
     ls_capture_refuse_here("ls_pipeline_backward", LS_CAPTURE_COMMUNICATES);
     static const char call[] = "ls_pipeline_backward";
     ls_pipeline_state *state = state_of(call, module);
-    if (state == NULL) {
-        return ls_error_status();
-    }
+    LS_TRY(ls_made(state));
     if (ls_comm_check_open(call, state->comm) != LS_OK) {
         return ls_scope_failed_status();
     }

@@ -392,7 +392,7 @@ static ls_status receive_early(const ls_node *node, message *m) {
     ls_tensor *received = end_receive(node->output);
     m->early = received != NULL ? ls_tensor_hold(received) : NULL;
     m->record.waited = received == NULL; /* nothing is left to do in ls_handle_wait */
-    return received != NULL ? LS_OK : ls_error_status();
+    return ls_made(received);
 }
 
 static ls_status irecv_complete(ls_node *node) {
@@ -533,8 +533,7 @@ static const ls_op join_op = {.name = "ls_join_dummies", .shape = join_shape, .b
 
 ls_tensor *ls_join_dummies(ls_tensor *tensor, ls_tensor *const *others, int count) {
     if (others == NULL && count > 0) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "%s: the array of other tensors is NULL", join_op.name);
-        return ls_scope_failed();
+        return ls_fail_noted(LS_ERR_ARGUMENT, "%s: the array of other tensors is NULL", join_op.name);
     }
     const size_t bytes = ((size_t)(count > 0 ? count : 0) + 1) * sizeof(ls_tensor *);
     ls_tensor **inputs = ls_record_allocate(bytes);

@@ -52,10 +52,8 @@ static powersgd_matrix matrix_of(const ls_tensor *parameter, int rank) {
 static ls_status list_matrices(ls_powersgd *powersgd, const ls_data_parallel_state *state) {
     powersgd->capacity = 2;
     powersgd->matrix_count = state->parameter_count;
-    powersgd->matrices = ls_allocate_zeroed((size_t)powersgd->matrix_count, sizeof *powersgd->matrices);
-    if (powersgd->matrices == NULL) {
-        return ls_fail_memory(call, (size_t)powersgd->matrix_count * sizeof *powersgd->matrices);
-    }
+    powersgd->matrices = ls_allocate_for(call, (size_t)powersgd->matrix_count, sizeof *powersgd->matrices);
+    LS_TRY(ls_made(powersgd->matrices));
     for (int i = 0; i < powersgd->matrix_count; i++) {
         const ls_tensor *parameter = state->model->parameters.items[i].tensor;
         const powersgd_matrix made = powersgd->matrices[i] = matrix_of(parameter, powersgd->rank);
@@ -76,7 +74,7 @@ static ls_status allocate(ls_powersgd *powersgd, const ls_data_parallel_state *s
     }
     ls_storage_set_kind(powersgd->memory, LS_MEMORY_BUCKETS);
     powersgd->message = ls_comm_storage(state->comm, (size_t)powersgd->capacity * sizeof(float));
-    LS_TRY(powersgd->message != NULL ? LS_OK : ls_error_status());
+    LS_TRY(ls_made(powersgd->message));
     float *error = powersgd->memory->memory, *q = error + powersgd->error_count;
     for (int i = 0; i < powersgd->matrix_count; i++) {
         powersgd_matrix *own = &powersgd->matrices[i];
@@ -90,10 +88,8 @@ static ls_status allocate(ls_powersgd *powersgd, const ls_data_parallel_state *s
 }
 
 ls_status ls_powersgd_open(ls_data_parallel_state *state, int rank) {
-    ls_powersgd *powersgd = state->powersgd = ls_allocate_zeroed(1, sizeof *powersgd);
-    if (powersgd == NULL) {
-        return ls_fail_memory(call, sizeof *powersgd);
-    }
+    ls_powersgd *powersgd = state->powersgd = ls_allocate_for(call, 1, sizeof *powersgd);
+    LS_TRY(ls_made(powersgd));
     powersgd->rank = rank;
     LS_TRY(list_matrices(powersgd, state));
     return allocate(powersgd, state);

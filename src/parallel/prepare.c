@@ -206,9 +206,7 @@ static ls_status open_overlap(ls_data_parallel_state *state, size_t bucket_bytes
 static ls_status open_shards(ls_data_parallel_state *state, int zero, bool synced, bool overlaps) {
     const ls_gradient_reducer *reducer = &state->reducer;
     state->shards = ls_shards_open(state->module, state->model, zero, reducer);
-    if (state->shards == NULL) {
-        return ls_error_status();
-    }
+    LS_TRY(ls_made(state->shards));
     LS_TRY(synced ? LS_OK : ls_replicas_compare("ls_data_parallel", state->model, state->comm));
     return ls_units_open(state->shards, overlaps);
 }

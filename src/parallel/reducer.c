@@ -138,9 +138,7 @@ static ls_status open_wire(ls_gradient_reducer *reducer, int index, int64_t coun
         return reducer->wire[index] != NULL ? LS_OK : ls_fail_memory(call, bytes);
     }
     ls_storage *wire = reducer->wire[index] = ls_comm_storage(reducer->comm, bytes);
-    if (wire == NULL) {
-        return ls_error_status();
-    }
+    LS_TRY(ls_made(wire));
     if (converts && !device->is_host) {
         reducer->scratch = bucket_storage(device, bytes);
         return reducer->scratch != NULL ? LS_OK : ls_fail_memory(call, bytes);
@@ -267,10 +265,8 @@ static void add_spans(const ls_gradient_reducer *reducer, ls_bucket *bucket, int
 
 ls_status ls_gradient_reducer_divide(ls_gradient_reducer *reducer, size_t bytes) {
     const size_t count = (size_t)reducer->model->parameters.count;
-    reducer->extents = ls_allocate_zeroed(count, sizeof *reducer->extents);
-    if (reducer->extents == NULL) {
-        return ls_fail_memory(call, count * sizeof *reducer->extents);
-    }
+    reducer->extents = ls_allocate_for(call, count, sizeof *reducer->extents);
+    LS_TRY(ls_made(reducer->extents));
     const ls_span_rule rule = {.bytes = bytes};
     reducer->extent_count = ls_spans_cut(reducer->model, reducer->flats, reducer->flat_count, &rule, reducer->extents);
     return LS_OK;

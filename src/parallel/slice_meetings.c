@@ -249,10 +249,8 @@ static slice_notice describe(const ls_slices *slices) {
 /* Adds up the numbers of all waiting slices. */
 static ls_status add_numbers(const ls_data_parallel_state *state, size_t count) {
     const ls_slices *slices = state->slices;
-    double *own = ls_allocate_zeroed(((size_t)slices->count + 1) * count, sizeof *own);
-    if (own == NULL) {
-        return ls_fail_memory(call, ((size_t)slices->count + 1) * count * sizeof *own);
-    }
+    double *own = ls_allocate_for(call, ((size_t)slices->count + 1) * count, sizeof *own);
+    LS_TRY(ls_made(own));
     double *sum = own + (size_t)slices->count * count;
     for (int i = 0; i < slices->count; i++) {
         if (slices->runs[i].runs) {
@@ -352,10 +350,8 @@ static ls_status begin_all(ls_data_parallel_state *state, ls_slice_function *fun
                            int64_t (*samples)(const void *user, int slice)) {
     ls_slices *slices = state->slices;
     if (slices->runs == NULL) {
-        slices->runs = ls_allocate_zeroed((size_t)slices->count, sizeof *slices->runs);
-        if (slices->runs == NULL) {
-            return ls_fail_memory(call, (size_t)slices->count * sizeof *slices->runs);
-        }
+        slices->runs = ls_allocate_for(call, (size_t)slices->count, sizeof *slices->runs);
+        LS_TRY(ls_made(slices->runs));
     }
     ls_status status = LS_OK;
     for (int i = 0; i < slices->count && status == LS_OK; i++) {

@@ -175,10 +175,8 @@ static ls_status make_room(addition *s) {
 ls_status ls_slice_sums_open(ls_data_parallel_state *state) {
     ls_slices *slices = state->slices;
     const size_t vectors = (size_t)state->parameter_count + 1;
-    addition *s = slices->sums = ls_allocate_zeroed(1, sizeof *s);
-    if (s == NULL) {
-        return ls_fail_memory(call, sizeof *s);
-    }
+    addition *s = slices->sums = ls_allocate_for(call, 1, sizeof *s);
+    LS_TRY(ls_made(s));
     s->state = state;
     state->overlap.add_earlier = add_earlier;
     s->vectors = ls_allocate_zeroed(vectors, sizeof *s->vectors);

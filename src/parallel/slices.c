@@ -9,10 +9,8 @@ static const char call[] = "ls_data_parallel_step";
 /* ---- the slices of a rank ---------------------------------------------------------------------------------------- */
 
 ls_status ls_slices_open(ls_data_parallel_state *state, int shards) {
-    ls_slices *slices = state->slices = ls_allocate_zeroed(1, sizeof *slices);
-    if (slices == NULL) {
-        return ls_fail_memory("ls_data_parallel", sizeof *slices);
-    }
+    ls_slices *slices = state->slices = ls_allocate_for("ls_data_parallel", 1, sizeof *slices);
+    LS_TRY(ls_made(slices));
     const ls_share own = ls_share_of(shards, ls_comm_size(state->comm), ls_comm_rank(state->comm));
     slices->running = -1;
     slices->loss_factor = 1;

@@ -9,9 +9,7 @@ ls_status ls_stage_send(ls_comm *comm, ls_stage_message *message, const ls_tenso
     message->header = (ls_stage_header){.dtype = tensor->dtype, .ndim = tensor->ndim};
     memcpy(message->header.size, tensor->size, (size_t)tensor->ndim * sizeof *tensor->size);
     message->content = ls_tensor_dense_on_host("ls_pipeline", tensor, (ls_dtype)tensor->dtype);
-    if (message->content == NULL) {
-        return ls_error_status();
-    }
+    LS_TRY(ls_made(message->content));
     LS_TRY(ls_comm_send(comm, &message->header, sizeof message->header, LS_U8, to, tag, &message->work[0]));
     return ls_comm_send(comm, ls_host_data(message->content), (size_t)tensor->count, (ls_dtype)tensor->dtype, to, tag,
                         &message->work[1]);
@@ -51,8 +49,8 @@ static ls_tensor *receive_failure(ls_comm *comm, const ls_stage_header *header, 
         return ls_scope_failed();
     }
     why->text[length] = '\0';
-    (void)ls_fail(LS_ERR_MISMATCH, "ls_pipeline: stage %d (rank %d) failed: %s", why->stage, why->stage, why->text);
-    return ls_scope_failed();
+    return ls_fail_noted(LS_ERR_MISMATCH, "ls_pipeline: stage %d (rank %d) failed: %s", why->stage, why->stage,
+                         why->text);
 }
 
 /* Drops the content of a message: a receive whose count differs from the sent count drops it on both sides. */

@@ -136,10 +136,8 @@ static ls_status compare_layouts(const char *call, const layout *all, int ranks)
 ls_status ls_models_compare(const char *call, const ls_module *model, ls_comm *comm) {
     const int ranks = ls_comm_size(comm);
     const layout own = layout_of(model);
-    layout *all = ls_allocate_zeroed((size_t)ranks, sizeof *all);
-    if (all == NULL) {
-        return ls_fail_memory(call, (size_t)ranks * sizeof *all);
-    }
+    layout *all = ls_allocate_for(call, (size_t)ranks, sizeof *all);
+    LS_TRY(ls_made(all));
     ls_status status = ls_comm_allgather(comm, &own, all, LAYOUT_NUMBERS, LS_I64, NULL);
     if (status == LS_OK) {
         status = shards_differ(all, ranks) ? report_shards(call, model, comm) : compare_layouts(call, all, ranks);

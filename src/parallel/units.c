@@ -248,10 +248,8 @@ static ls_status recompute_layers(const ls_module *model) {
 /* Lists the ranges of the units, then all other ranges. */
 static ls_status list_ranges(ls_shards *shards) {
     const ls_named_list *list = &shards->model->parameters;
-    shards->ranges = ls_allocate_zeroed((size_t)list->count, sizeof *shards->ranges);
-    if (shards->ranges == NULL) {
-        return ls_fail_memory("ls_data_parallel", (size_t)list->count * sizeof *shards->ranges);
-    }
+    shards->ranges = ls_allocate_for("ls_data_parallel", (size_t)list->count, sizeof *shards->ranges);
+    LS_TRY(ls_made(shards->ranges));
     for (int i = 0; i < shards->unit_count; i++) {
         for (int k = 0; k < shards->units[i].range_count; k++) {
             shards->ranges[shards->range_count++] = shards->units[i].ranges[k];
@@ -314,10 +312,8 @@ static ls_status make_units(ls_shards *shards) {
     }
     const size_t count = (size_t)shards->unit_count;
     shards->unit_count = 0;
-    shards->units = ls_allocate_zeroed(count, sizeof *shards->units);
-    if (shards->units == NULL) {
-        return ls_fail_memory("ls_data_parallel", count * sizeof *shards->units);
-    }
+    shards->units = ls_allocate_for("ls_data_parallel", count, sizeof *shards->units);
+    LS_TRY(ls_made(shards->units));
     shards->on_decided = reshard_all;
     LS_TRY(for_each_recomputed(shards->model, shards, add_unit));
     return make_exchanges(shards);

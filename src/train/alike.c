@@ -116,10 +116,8 @@ static ls_status write_all(const ls_trial *trial, text *own) {
 
 static ls_status find_rank(ls_comm *comm, int64_t hash, int *rank) {
     const size_t ranks = (size_t)ls_comm_size(comm);
-    int64_t *hashes = ls_allocate_zeroed(ranks, sizeof *hashes);
-    if (hashes == NULL) {
-        return ls_fail_memory("ls_trial", ranks * sizeof *hashes);
-    }
+    int64_t *hashes = ls_allocate_for("ls_trial", ranks, sizeof *hashes);
+    LS_TRY(ls_made(hashes));
     const ls_status status = ls_comm_allgather(comm, &hash, hashes, 1, LS_I64, NULL);
     for (*rank = 1; *rank + 1 < (int)ranks && hashes[*rank] == hashes[0];) {
         (*rank)++;

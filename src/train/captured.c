@@ -97,7 +97,7 @@ static ls_status copy_batch(ls_tensor **copy, const ls_tensor *tensor) {
     }
     if (*copy == NULL) {
         *copy = ls_tensor_like_owned("ls_trial_run", tensor, (ls_dtype)tensor->dtype);
-        LS_TRY(*copy != NULL ? LS_OK : ls_error_status());
+        LS_TRY(ls_made(*copy));
         (*copy)->scope = &ls_nowhere;
     }
     return ls_copy_into(*copy, tensor);
@@ -109,7 +109,7 @@ static ls_status keep(ls_tensor **kept, const ls_tensor *tensor) {
         return LS_OK;
     }
     *kept = ls_step_view(tensor);
-    return *kept != NULL ? LS_OK : ls_error_status();
+    return ls_made(*kept);
 }
 
 /* Gives the tensors of the latest run to the metrics and hooks after the step. */
@@ -153,9 +153,7 @@ static ls_status capture_step(ls_trial *trial) {
     capture->step = ls_step_capture_if_possible(compute_step, trial, &refusal);
     state->input = input;
     state->target = target;
-    if (capture->step == NULL) {
-        return ls_error_status();
-    }
+    LS_TRY(ls_made(capture->step));
     if (!ls_step_is_captured(capture->step)) {
         stop_capturing(trial, refusal.message);
     }

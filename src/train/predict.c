@@ -125,9 +125,7 @@ static ls_status add_rows(ls_trial *trial) {
     LS_TRY(check_rows(self, state->output, state->count));
     LS_TRY(make_room(self, state->count));
     ls_tensor *rows = ls_tensor_dense_on_host("ls_trial_predict", state->output, ls_dtype_of(state->output));
-    if (rows == NULL) {
-        return ls_error_status();
-    }
+    LS_TRY(ls_made(rows));
     memcpy(self->rows + (size_t)self->own.count * self->row_size, ls_host_data(rows),
            (size_t)state->count * self->row_size);
     ls_tensor_drop(rows);

@@ -359,9 +359,7 @@ static ls_status end_failed_scope(ls_scope *scope, ls_status status) {
 
 ls_status ls_trial_step(ls_trial *trial, const ls_batch *batch, ls_trial_step_function *step) {
     ls_scope *scope = ls_scope_open();
-    if (scope == NULL) {
-        return ls_error_status();
-    }
+    LS_TRY(ls_made(scope));
     ls_slices *slices = ls_data_parallel_slices(trial->state.model);
     take_batch(&trial->state, batch);
     trial->batch = batch;

@@ -24,9 +24,7 @@ static ls_status choose_device(ls_trial *trial) {
         return LS_OK;
     }
     trial->device = ls_device_find("ls_trial_new", options->device);
-    if (trial->device == NULL) {
-        return ls_error_status();
-    }
+    LS_TRY(ls_made(trial->device));
     LS_TRY(ls_module_device(options->model, "ls_trial_new", &home));
     if (home == trial->device || ls_module_parameter_count(options->model) == 0) {
         return LS_OK;
@@ -65,7 +63,7 @@ static ls_status prepare(ls_trial *trial) {
     LS_TRY(choose_device(trial));
     if (options->checkpoint != NULL) {
         trial->checkpointer = ls_checkpointer_new(options->checkpoint);
-        LS_TRY(trial->checkpointer != NULL ? LS_OK : ls_error_status());
+        LS_TRY(ls_made(trial->checkpointer));
     }
     LS_TRY(ls_metrics_find(trial));
     trial->in_on_init = true;
@@ -139,8 +137,7 @@ static ls_trial *make(const ls_trial_options *options, ls_callback **callbacks) 
 
 ls_trial *ls_trial_new(const ls_trial_options *options) {
     if (options == NULL) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "ls_trial_new: the options are NULL");
-        return NULL;
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_trial_new: the options are NULL");
     }
     ls_callback **callbacks = ls_callbacks_take("ls_trial_new", options->callbacks, options->callback_count);
     ls_trial *trial = callbacks != NULL ? make(options, callbacks) : NULL;

@@ -21,11 +21,6 @@ ls_tensor *ls_apply_dense(const ls_op *op, ls_tensor *const *inputs, int input_c
  * dtype. */
 ls_status ls_check_floating(const char *call, ls_tensor *const *inputs, int input_count);
 
-/* Returns the status of a call that returned `tensor`: LS_OK, or the thread's error if `tensor` is NULL. */
-static inline ls_status ls_made(const ls_tensor *tensor) {
-    return tensor != NULL ? LS_OK : ls_error_status();
-}
-
 /*
  * Returns `next` and releases `previous`, from which it was made, unless `previous` is `argument` or `next`.
  */

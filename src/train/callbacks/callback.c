@@ -11,12 +11,9 @@
 
 #include "parallel/slices.h"
 
-void *ls_callback_allocate(const char *call, size_t size) {
-    void *memory = ls_allocate_zeroed(1, size);
-    if (memory == NULL) {
-        (void)ls_fail_memory(call, size);
-    }
-    return memory;
+ls_callback *ls_callback_of(const char *maker, const void *self, size_t size, const ls_callback_hooks *hooks) {
+    void *copy = ls_allocate_for(maker, 1, size);
+    return copy != NULL ? ls_callback_make(hooks, memcpy(copy, self, size)) : NULL;
 }
 
 void ls_callback_describe_nothing(void *user, char *text, size_t size) {
@@ -89,8 +86,8 @@ static ls_status loss_of_slices(const ls_trial *trial, double *loss) {
     const ls_data_parallel_state *state = trial->state.model->state;
     const ls_slices *slices = state->slices;
     slice_losses all = {.sum = 0};
-    slice_losses *own = ls_callback_allocate("ls_trial", (size_t)slices->count * sizeof *own);
-    LS_TRY(own != NULL ? LS_OK : ls_error_status());
+    slice_losses *own = ls_allocate_for("ls_trial", (size_t)slices->count, sizeof *own);
+    LS_TRY(ls_made(own));
     for (int i = 0; i < slices->count; i++) {
         const ls_step_loss mean = slices->losses[i];
         own[i] = (slice_losses){

@@ -20,8 +20,11 @@
 /* `describe` for callbacks that may differ between ranks, because they do not communicate. */
 void ls_callback_describe_nothing(void *user, char *text, size_t size);
 
-/* Allocates the zeroed struct of a callback. Returns NULL on failure. */
-void *ls_callback_allocate(const char *call, size_t size);
+/*
+ * Creates a built-in callback with a copy of its struct, the `size` bytes at `self`. hooks->release frees the copy.
+ * Returns NULL on failure.
+ */
+ls_callback *ls_callback_of(const char *maker, const void *self, size_t size, const ls_callback_hooks *hooks);
 
 /* Returns the struct of a callback whose kind has this `release`, or NULL for other kinds. */
 void *ls_callback_memory(const ls_callback *callback, void (*release)(void *user));

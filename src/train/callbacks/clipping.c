@@ -24,10 +24,6 @@ static ls_status clip_norm(ls_module *model, double max_norm) {
     return ls_clip_grad_norm(model, max_norm, NULL);
 }
 
-static ls_status clip_value(ls_module *model, double value) {
-    return ls_clip_grad_value(model, value);
-}
-
 static void describe(void *user, char *text, size_t size) {
     static const ls_field fields[] = {LS_FIELD(limit, limit), {.name = NULL}};
     ls_describe(text, size, ((const limit *)user)->maker, fields, user);
@@ -35,18 +31,12 @@ static void describe(void *user, char *text, size_t size) {
 
 static ls_callback *make(limit kind, const char *name) {
     if (!(kind.limit > 0)) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "%s: the limit %g is not positive", kind.maker, kind.limit);
-        return NULL;
+        return ls_fail_null(LS_ERR_ARGUMENT, "%s: the limit %g is not positive", kind.maker, kind.limit);
     }
-    limit *self = ls_callback_allocate(kind.maker, sizeof *self);
-    if (self == NULL) {
-        return NULL;
-    }
-    *self = kind;
-    return ls_callback_mark_captured(ls_callback_make(
+    return ls_callback_mark_captured(ls_callback_of(
+        kind.maker, &kind, sizeof kind,
         &(ls_callback_hooks){
-            .on_init = on_init, .on_backward = on_backward, .name = name, .describe = describe, .release = ls_free},
-        self));
+            .on_init = on_init, .on_backward = on_backward, .name = name, .describe = describe, .release = ls_free}));
 }
 
 ls_callback *ls_gradient_norm_clipping(double max_norm) {
@@ -55,6 +45,6 @@ ls_callback *ls_gradient_norm_clipping(double max_norm) {
 }
 
 ls_callback *ls_gradient_value_clipping(double value) {
-    return make((limit){"ls_gradient_value_clipping", "ls_clip_grad_value", clip_value, value},
+    return make((limit){"ls_gradient_value_clipping", "ls_clip_grad_value", ls_clip_grad_value, value},
                 "gradient_value_clipping");
 }

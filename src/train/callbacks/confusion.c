@@ -72,16 +72,15 @@ static ls_status on_end_validation(ls_trial_state *state, void *user) {
 }
 
 ls_callback *ls_confusion_printer(const char *metric, bool shares) {
-    confusion *self = ls_callback_check_name(maker, metric) == LS_OK ? ls_callback_allocate(maker, sizeof *self) : NULL;
-    if (self == NULL) {
+    confusion self = {.shares = shares};
+    if (ls_callback_check_name(maker, metric) != LS_OK) {
         return NULL;
     }
-    ls_callback_copy_name(self->metric, metric != NULL ? metric : "confusion");
-    self->shares = shares;
-    return ls_callback_make(&(ls_callback_hooks){.on_start = on_start,
-                                                 .on_end_validation = on_end_validation,
-                                                 .name = "confusion_printer",
-                                                 .describe = ls_callback_describe_nothing,
-                                                 .release = ls_free},
-                            self);
+    ls_callback_copy_name(self.metric, metric != NULL ? metric : "confusion");
+    return ls_callback_of(maker, &self, sizeof self,
+                          &(ls_callback_hooks){.on_start = on_start,
+                                               .on_end_validation = on_end_validation,
+                                               .name = "confusion_printer",
+                                               .describe = ls_callback_describe_nothing,
+                                               .release = ls_free});
 }

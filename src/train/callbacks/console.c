@@ -97,25 +97,19 @@ static ls_status on_end_validation(ls_trial_state *state, void *user) {
 }
 
 ls_callback *ls_console(const ls_console_options *options) {
-    const console given = {.digits = options != NULL ? options->digits : 0,
-                           .per_batch = options != NULL && options->per_batch};
-    if (given.digits < 0 || given.digits > 17) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "%s: digits is %d, but must be from 1 to 17, or 0 for the default, 4", maker,
-                      given.digits);
-        return NULL;
+    console self = {.digits = options != NULL ? options->digits : 0,
+                    .per_batch = options != NULL && options->per_batch};
+    if (self.digits < 0 || self.digits > 17) {
+        return ls_fail_null(LS_ERR_ARGUMENT, "%s: digits is %d, but must be from 1 to 17, or 0 for the default, 4",
+                            maker, self.digits);
     }
-    console *self = ls_callback_allocate(maker, sizeof *self);
-    if (self == NULL) {
-        return NULL;
-    }
-    *self = given;
-    self->digits = given.digits > 0 ? given.digits : 4;
-    return ls_callback_make(&(ls_callback_hooks){.on_step_training = on_step_training,
-                                                 .on_end_training = on_end_training,
-                                                 .on_step_validation = on_step_validation,
-                                                 .on_end_validation = on_end_validation,
-                                                 .name = "console",
-                                                 .describe = ls_callback_describe_nothing,
-                                                 .release = ls_free},
-                            self);
+    self.digits = self.digits > 0 ? self.digits : 4;
+    return ls_callback_of(maker, &self, sizeof self,
+                          &(ls_callback_hooks){.on_step_training = on_step_training,
+                                               .on_end_training = on_end_training,
+                                               .on_step_validation = on_step_validation,
+                                               .on_end_validation = on_end_validation,
+                                               .name = "console",
+                                               .describe = ls_callback_describe_nothing,
+                                               .release = ls_free});
 }

@@ -227,7 +227,7 @@ ls_callback *ls_csv_log(const char *path, const ls_csv_log_options *options) {
     if (check(path, options->separator) != LS_OK) {
         return NULL;
     }
-    csv_log *self = ls_callback_allocate(maker, sizeof *self);
+    csv_log *self = ls_allocate_for(maker, 1, sizeof *self);
     char *copy = self != NULL ? ls_duplicate_string(path) : NULL;
     if (copy == NULL) {
         (void)ls_fail_memory(maker, strlen(path) + 1);

@@ -75,15 +75,11 @@ ls_callback *ls_cutmix(const ls_cutmix_options *options) {
     ls_cutmix_options o = options != NULL ? *options : (ls_cutmix_options){.alpha = 0};
     o.alpha = ls_option(o.alpha, 1);
     if (!(o.alpha > 0) || !isfinite(o.alpha) || o.classes < 0) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "%s: alpha %g must be positive, and classes %lld must not be negative", maker,
-                      o.alpha, (long long)o.classes);
-        return NULL;
+        return ls_fail_null(LS_ERR_ARGUMENT, "%s: alpha %g must be positive, and classes %lld must not be negative",
+                            maker, o.alpha, (long long)o.classes);
     }
-    cutmix *self = ls_callback_allocate(maker, sizeof *self);
-    if (self == NULL) {
-        return NULL;
-    }
-    self->options = o;
-    return ls_callback_make(
-        &(ls_callback_hooks){.on_sample = on_sample, .name = "cutmix", .describe = describe, .release = release}, self);
+    const cutmix self = {.options = o};
+    return ls_callback_of(
+        maker, &self, sizeof self,
+        &(ls_callback_hooks){.on_sample = on_sample, .name = "cutmix", .describe = describe, .release = release});
 }

@@ -88,15 +88,10 @@ ls_callback *ls_cutout(const ls_cutout_options *options) {
     ls_cutout_options o = options != NULL ? *options : (ls_cutout_options){.length = 0};
     o.holes = o.holes != 0 ? o.holes : 1;
     if (o.length < 1 || o.holes < 1 || !isfinite(o.fill)) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "%s: length %lld and %d holes must be positive, and fill %g finite", maker,
-                      (long long)o.length, o.holes, o.fill);
-        return NULL;
+        return ls_fail_null(LS_ERR_ARGUMENT, "%s: length %lld and %d holes must be positive, and fill %g finite", maker,
+                            (long long)o.length, o.holes, o.fill);
     }
-    ls_cutout_options *self = ls_callback_allocate(maker, sizeof *self);
-    if (self == NULL) {
-        return NULL;
-    }
-    *self = o;
-    return ls_callback_make(
-        &(ls_callback_hooks){.on_sample = on_sample, .name = "cutout", .describe = describe, .release = ls_free}, self);
+    return ls_callback_of(
+        maker, &o, sizeof o,
+        &(ls_callback_hooks){.on_sample = on_sample, .name = "cutout", .describe = describe, .release = ls_free});
 }

@@ -149,7 +149,7 @@ static ls_status check(const ls_early_stopping_options *options) {
 ls_callback *ls_early_stopping(const ls_early_stopping_options *options) {
     static const ls_early_stopping_options defaults;
     options = options != NULL ? options : &defaults;
-    early_stopping *self = check(options) == LS_OK ? ls_callback_allocate(maker, sizeof *self) : NULL;
+    early_stopping *self = check(options) == LS_OK ? ls_allocate_for(maker, 1, sizeof *self) : NULL;
     if (self == NULL) {
         return NULL;
     }

@@ -146,10 +146,8 @@ static ls_status set_states(group *self, ls_optimizer *optimizer, const ls_named
 }
 
 static ls_status set_saved(void *user, ls_optimizer *optimizer, const ls_named *tensors, int count) {
-    ls_named *own = ls_allocate_zeroed((size_t)count, sizeof *own);
-    if (own == NULL) {
-        return ls_fail_memory("ls_callback: set_state", (size_t)count * sizeof *own);
-    }
+    ls_named *own = ls_allocate_for("ls_callback: set_state", (size_t)count, sizeof *own);
+    LS_TRY(ls_made(own));
     const ls_status status = set_states(user, optimizer, tensors, count, own);
     ls_free(own);
     return status;
@@ -218,7 +216,7 @@ static void release(void *user) {
 /* Takes ownership of the callbacks. */
 static group *take(const char *name, ls_callback *const *callbacks, int count) {
     ls_callback **taken = ls_callbacks_take(name, callbacks, count);
-    group *self = taken != NULL ? ls_callback_allocate(name, sizeof *self) : NULL;
+    group *self = taken != NULL ? ls_allocate_for(name, 1, sizeof *self) : NULL;
     if (self == NULL) {
         ls_callbacks_free(taken, taken != NULL ? count : 0);
         return NULL;
@@ -327,8 +325,7 @@ ls_callback *ls_only_if(ls_callback *callback, ls_callback_predicate predicate, 
     group *self = take("ls_only_if", &callback, 1);
     if (self != NULL && predicate == NULL) {
         release(self);
-        (void)ls_fail(LS_ERR_ARGUMENT, "ls_only_if: the predicate is NULL");
-        return NULL;
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_only_if: the predicate is NULL");
     }
     if (self != NULL) {
         self->gate = is_so;
@@ -347,8 +344,7 @@ ls_callback *ls_on_rank(ls_callback *callback, int rank) {
     group *self = take("ls_on_rank", &callback, 1);
     if (self != NULL && rank < 0) {
         release(self);
-        (void)ls_fail(LS_ERR_ARGUMENT, "ls_on_rank: rank %d does not exist", rank);
-        return NULL;
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_on_rank: rank %d does not exist", rank);
     }
     if (self != NULL) {
         self->gate = is_on_rank;

@@ -92,9 +92,7 @@ ls_status ls_draw_weight(ls_tensor *weight, const char *name, ls_weight_rule rul
 /* Sets the lengths of a layer with weight normalization to the norms of its directions. */
 static ls_status set_lengths(ls_tensor *lengths, ls_tensor *directions) {
     ls_scope *scope = ls_scope_open();
-    if (scope == NULL) {
-        return ls_error_status();
-    }
+    LS_TRY(ls_made(scope));
     (void)ls_no_grad(true);
     ls_tensor *norms = ls_weight_norms(directions);
     const ls_status status = norms != NULL ? ls_copy_into(lengths, norms) : ls_error_status();
@@ -130,16 +128,11 @@ ls_callback *ls_initialize(const ls_initialize_options *options) {
     ls_initialize_options o = options != NULL ? *options : (ls_initialize_options){.gain = 0};
     o.gain = ls_option(o.gain, 1);
     if (o.rule < 0 || o.rule >= LS_WEIGHT_RULES || !isfinite(o.slope) || !isfinite(o.gain)) {
-        (void)ls_fail(LS_ERR_ARGUMENT,
-                      "%s: rule %d must be one of the %d rules, and slope %g and gain %g must be finite", maker,
-                      (int)o.rule, (int)LS_WEIGHT_RULES, o.slope, o.gain);
-        return NULL;
+        return ls_fail_null(LS_ERR_ARGUMENT,
+                            "%s: rule %d must be one of the %d rules, and slope %g and gain %g must be finite", maker,
+                            (int)o.rule, (int)LS_WEIGHT_RULES, o.slope, o.gain);
     }
-    ls_initialize_options *self = ls_callback_allocate(maker, sizeof *self);
-    if (self == NULL) {
-        return NULL;
-    }
-    *self = o;
-    return ls_callback_make(
-        &(ls_callback_hooks){.on_init = on_init, .name = "initialize", .describe = describe, .release = ls_free}, self);
+    return ls_callback_of(
+        maker, &o, sizeof o,
+        &(ls_callback_hooks){.on_init = on_init, .name = "initialize", .describe = describe, .release = ls_free});
 }

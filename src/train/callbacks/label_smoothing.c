@@ -30,17 +30,13 @@ static void describe(void *user, char *text, size_t size) {
 
 ls_callback *ls_label_smoothing(double epsilon, int64_t classes) {
     if (!(epsilon >= 0 && epsilon <= 1) || classes < 0) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "%s: epsilon %g must be from 0 to 1, and classes %lld must not be negative",
-                      maker, epsilon, (long long)classes);
-        return NULL;
+        return ls_fail_null(LS_ERR_ARGUMENT,
+                            "%s: epsilon %g must be from 0 to 1, and classes %lld must not be negative", maker, epsilon,
+                            (long long)classes);
     }
-    smoothing *self = ls_callback_allocate(maker, sizeof *self);
-    if (self == NULL) {
-        return NULL;
-    }
-    *self = (smoothing){.epsilon = epsilon, .classes = classes};
-    return ls_callback_make(
+    const smoothing self = {.epsilon = epsilon, .classes = classes};
+    return ls_callback_of(
+        maker, &self, sizeof self,
         &(ls_callback_hooks){
-            .on_sample = on_sample, .name = "label_smoothing", .describe = describe, .release = ls_free},
-        self);
+            .on_sample = on_sample, .name = "label_smoothing", .describe = describe, .release = ls_free});
 }

@@ -34,9 +34,7 @@ static ls_status on_layer(ls_module_call *call, void *user) {
 
 static ls_status forward(lsuv *self) {
     ls_scope *scope = ls_scope_open();
-    if (scope == NULL) {
-        return ls_error_status();
-    }
+    LS_TRY(ls_made(scope));
     (void)ls_forward(self->state->model, self->input);
     return ls_scope_end(scope);
 }
@@ -61,9 +59,7 @@ static ls_status measure(lsuv *self, ls_module *layer, double *deviation) {
 
 static ls_status scale(ls_tensor *weight, double factor) {
     ls_scope *scope = ls_scope_open();
-    if (scope == NULL) {
-        return ls_error_status();
-    }
+    LS_TRY(ls_made(scope));
     ls_tensor *scaled = ls_mul(weight, factor);
     const ls_status status = scaled != NULL ? ls_copy_into(weight, scaled) : ls_error_status();
     const ls_status ended = ls_scope_end(scope);
@@ -165,21 +161,16 @@ ls_callback *ls_lsuv(const ls_lsuv_options *options) {
     o.tolerance = ls_option(o.tolerance, 0.1);
     o.attempts = o.attempts != 0 ? o.attempts : 10;
     if (!(o.deviation > 0 && isfinite(o.deviation)) || !(o.tolerance > 0) || o.attempts < 0) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "%s: deviation %g, tolerance %g and %d attempts must be positive", maker,
-                      o.deviation, o.tolerance, o.attempts);
-        return NULL;
+        return ls_fail_null(LS_ERR_ARGUMENT, "%s: deviation %g, tolerance %g and %d attempts must be positive", maker,
+                            o.deviation, o.tolerance, o.attempts);
     }
-    lsuv *self = ls_callback_allocate(maker, sizeof *self);
-    if (self == NULL) {
-        return NULL;
-    }
-    self->options = o;
-    return ls_callback_make(&(ls_callback_hooks){.on_init = on_init,
-                                                 .on_start = on_start,
-                                                 .name = "lsuv",
-                                                 .describe = describe,
-                                                 .state = state,
-                                                 .set_state = set_state,
-                                                 .release = release},
-                            self);
+    const lsuv self = {.options = o};
+    return ls_callback_of(maker, &self, sizeof self,
+                          &(ls_callback_hooks){.on_init = on_init,
+                                               .on_start = on_start,
+                                               .name = "lsuv",
+                                               .describe = describe,
+                                               .state = state,
+                                               .set_state = set_state,
+                                               .release = release});
 }

@@ -188,10 +188,8 @@ ls_callback *const *ls_callback_array(ls_callback *const *callbacks, int count) 
 static ls_status set_without_rates(const ls_callback *callback, ls_optimizer *optimizer, const ls_named *tensors,
                                    int count) {
     const size_t groups = (size_t)optimizer->group_count;
-    double *rates = ls_allocate_zeroed(groups + 1, sizeof *rates);
-    if (rates == NULL) {
-        return ls_fail_memory("checkpoint", (groups + 1) * sizeof *rates);
-    }
+    double *rates = ls_allocate_for("checkpoint", groups + 1, sizeof *rates);
+    LS_TRY(ls_made(rates));
     for (size_t g = 0; g < groups; g++) {
         rates[g] = optimizer->groups[g].learning_rate;
     }

@@ -188,7 +188,7 @@ static ls_status copy_names(manifold *self) {
 ls_callback *ls_manifold_mixup(const ls_manifold_mixup_options *options) {
     ls_manifold_mixup_options o = options != NULL ? *options : (ls_manifold_mixup_options){.alpha = 0};
     o.alpha = ls_option(o.alpha, 1);
-    manifold *self = check(&o) == LS_OK ? ls_callback_allocate(maker, sizeof *self) : NULL;
+    manifold *self = check(&o) == LS_OK ? ls_allocate_for(maker, 1, sizeof *self) : NULL;
     if (self == NULL) {
         return NULL;
     }

@@ -5,8 +5,9 @@
 
 enum { SALT = 1 };
 
+static const char *const maker = "ls_mixup";
+
 typedef struct mixup {
-    const char *maker;
     ls_mixup_options options;
     ls_partners partners;
 } mixup;
@@ -21,13 +22,13 @@ static ls_status on_sample(ls_trial_state *state, void *user) {
     if (ls_callback_in_replay(state)) {
         return LS_OK;
     }
-    LS_TRY(ls_check_inputs(state, self->maker));
+    LS_TRY(ls_check_inputs(state, maker));
     ls_draws draws = ls_draws_of(state, self->options.seed, SALT, LS_WHOLE_BATCH);
     const double share = draw_share(self, &draws);
-    LS_TRY(ls_partners_fetch(&self->partners, self->maker, state, draws, &input, &target));
+    LS_TRY(ls_partners_fetch(&self->partners, maker, state, draws, &input, &target));
     LS_TRY(ls_put_tensor(&state->input, ls_mix(state->input, input, share)));
     return self->options.keep_targets ? LS_OK
-                                      : ls_put_tensor(&state->target, ls_mix_targets(self->maker, state->target, target,
+                                      : ls_put_tensor(&state->target, ls_mix_targets(maker, state->target, target,
                                                                                      share, self->options.classes));
 }
 
@@ -37,7 +38,7 @@ static void release(void *user) {
     ls_free(self);
 }
 
-static ls_status check(const char *maker, const ls_mixup_options *o) {
+static ls_status check(const ls_mixup_options *o) {
     if (!(o->alpha > 0) || !isfinite(o->alpha)) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: alpha %g must be positive", maker, o->alpha);
     }
@@ -49,19 +50,17 @@ static void describe(void *user, char *text, size_t size) {
     static const ls_field fields[] = {LS_FIELD(ls_mixup_options, alpha),   LS_FIELD(ls_mixup_options, lambda),
                                       LS_FIELD(ls_mixup_options, classes), LS_FIELD(ls_mixup_options, keep_targets),
                                       LS_FIELD(ls_mixup_options, seed),    {.name = NULL}};
-    ls_describe(text, size, ((const mixup *)user)->maker, fields, &((const mixup *)user)->options);
+    ls_describe(text, size, maker, fields, &((const mixup *)user)->options);
 }
 
 ls_callback *ls_mixup(const ls_mixup_options *options) {
-    static const char *const maker = "ls_mixup";
     ls_mixup_options o = options != NULL ? *options : (ls_mixup_options){.alpha = 0};
     o.alpha = ls_option(o.alpha, 1);
-    mixup *self = check(maker, &o) == LS_OK ? ls_callback_allocate(maker, sizeof *self) : NULL;
-    if (self == NULL) {
+    if (check(&o) != LS_OK) {
         return NULL;
     }
-    self->maker = maker;
-    self->options = o;
-    return ls_callback_make(
-        &(ls_callback_hooks){.on_sample = on_sample, .name = "mixup", .describe = describe, .release = release}, self);
+    const mixup self = {.options = o};
+    return ls_callback_of(
+        maker, &self, sizeof self,
+        &(ls_callback_hooks){.on_sample = on_sample, .name = "mixup", .describe = describe, .release = release});
 }

@@ -308,7 +308,7 @@ ls_callback *ls_rate_finder(const ls_rate_finder_options *options) {
     o.steps = o.steps != 0 ? o.steps : 100;
     o.smoothing = ls_option(o.smoothing, 0.9);
     o.divergence = ls_option(o.divergence, 4);
-    rate_finder *self = check(&o) == LS_OK ? ls_callback_allocate(maker, sizeof *self) : NULL;
+    rate_finder *self = check(&o) == LS_OK ? ls_allocate_for(maker, 1, sizeof *self) : NULL;
     if (self == NULL) {
         return NULL;
     }

@@ -146,10 +146,8 @@ static void put_setup(const char *subject, const char *line, void *user) {
 static ls_status put_configuration(ls_json_writer *json, const ls_trial_state *state) {
     const ls_trial *trial = state->trial;
     const size_t room = ls_module_format(state->model, NULL, 0) + 1;
-    char *model = ls_callback_allocate(maker, room);
-    if (model == NULL) {
-        return ls_error_status();
-    }
+    char *model = ls_allocate_for(maker, 1, room);
+    LS_TRY(ls_made(model));
     (void)ls_module_format(state->model, model, room);
     if (!ls_text_is_utf8(model)) {
         ls_text_make_printable(model);
@@ -183,10 +181,8 @@ static ls_status write_start(const run_log *self, const ls_trial_state *state, c
 /* Gathers blocks of `size` bytes from all ranks on rank 0. Returns ownership of `*all` to the caller. */
 static ls_status gather(const ls_trial_state *state, const void *own, size_t size, void **all) {
     const size_t ranks = (size_t)ls_trial_size(state);
-    *all = ls_callback_allocate(maker, ranks * size);
-    if (*all == NULL) {
-        return ls_error_status();
-    }
+    *all = ls_allocate_for(maker, ranks, size);
+    LS_TRY(ls_made(*all));
     if (ranks == 1) {
         memcpy(*all, own, size);
         return LS_OK;
@@ -377,7 +373,7 @@ ls_callback *ls_run_log(const char *folder, const ls_run_log_options *options) {
     if (check(folder, options) != LS_OK) {
         return NULL;
     }
-    run_log *self = ls_callback_allocate(maker, sizeof *self);
+    run_log *self = ls_allocate_for(maker, 1, sizeof *self);
     if (self == NULL) {
         return NULL;
     }

@@ -47,7 +47,7 @@ ls_tensor *ls_mix(ls_tensor *x, ls_tensor *y, double share);
 /* Stores a new target or input in the state. If `made` is NULL, returns the error. */
 static inline ls_status ls_put_tensor(ls_tensor **place, ls_tensor *made) {
     *place = made != NULL ? made : *place;
-    return made != NULL ? LS_OK : ls_error_status();
+    return ls_made(made);
 }
 
 #endif

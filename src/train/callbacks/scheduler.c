@@ -96,7 +96,7 @@ static ls_status check(const ls_schedule *schedule, const ls_scheduler_options *
 ls_callback *ls_scheduler(ls_schedule *schedule, const ls_scheduler_options *options) {
     static const ls_scheduler_options defaults;
     options = options != NULL ? options : &defaults;
-    scheduler *self = check(schedule, options) == LS_OK ? ls_callback_allocate(maker, sizeof *self) : NULL;
+    scheduler *self = check(schedule, options) == LS_OK ? ls_allocate_for(maker, 1, sizeof *self) : NULL;
     if (self == NULL) {
         ls_schedule_free(schedule);
         return NULL;

@@ -55,10 +55,8 @@ static const char *add_module(graph *g, const ls_module *module, const char *nam
 }
 
 static ls_status write_graph(const board *self, const ls_module *model) {
-    graph *g = ls_callback_allocate(maker, sizeof *g);
-    if (g == NULL) {
-        return ls_error_status();
-    }
+    graph *g = ls_allocate_for(maker, 1, sizeof *g);
+    LS_TRY(ls_made(g));
     add_node(g, "output", "Output", add_module(g, model, "model", add_node(g, "input", "Input", NULL)));
     const ls_status status = left_out(ls_events_graph(self->events, g->nodes, g->count));
     ls_free(g);
@@ -68,10 +66,8 @@ static ls_status write_graph(const board *self, const ls_module *model) {
 /* Writes the model as a Markdown code block. */
 static ls_status write_text(const board *self, const ls_module *model) {
     const size_t length = ls_module_format(model, NULL, 0), room = length + 16;
-    char *text = ls_callback_allocate(maker, room);
-    if (text == NULL) {
-        return ls_error_status();
-    }
+    char *text = ls_allocate_for(maker, 1, room);
+    LS_TRY(ls_made(text));
     memcpy(text, "```\n", 4);
     (void)ls_module_format(model, text + 4, length + 1);
     memcpy(text + 4 + length, "\n```\n", 6);
@@ -88,9 +84,7 @@ static ls_status on_start(ls_trial_state *state, void *user) {
     }
     LS_TRY(self->options.no_histograms ? LS_OK : ls_callback_needs_parameters(state, maker, "set .no_histograms, "));
     self->events = ls_events_open(self->folder, NULL);
-    if (self->events == NULL) {
-        return ls_error_status();
-    }
+    LS_TRY(ls_made(self->events));
     LS_TRY(self->options.no_model ? LS_OK : write_text(self, state->model));
     return self->options.no_model ? LS_OK : write_graph(self, state->model);
 }
@@ -190,7 +184,7 @@ ls_callback *ls_tensorboard(const char *folder, const ls_tensorboard_options *op
                                         maker, (long long)options->every_steps, (long long)options->images));
         return NULL;
     }
-    board *self = ls_callback_allocate(maker, sizeof *self);
+    board *self = ls_allocate_for(maker, 1, sizeof *self);
     char *copy = self != NULL ? ls_duplicate_string(folder) : NULL;
     if (copy == NULL) {
         (void)ls_fail_memory(maker, strlen(folder) + 1);

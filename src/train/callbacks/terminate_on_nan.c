@@ -47,9 +47,7 @@ static void add_zeros(ls_tensor **sum, ls_tensor *x) {
  */
 static ls_status are_finite(ls_tensor *x, const ls_module *model, bool *finite) {
     ls_scope *scope = ls_scope_open();
-    if (scope == NULL) {
-        return ls_error_status();
-    }
+    LS_TRY(ls_made(scope));
     const bool before = ls_no_grad(true);
     ls_tensor *sum = NULL;
     add_zeros(&sum, x);
@@ -307,24 +305,20 @@ static void release(void *user) {
 }
 
 ls_callback *ls_terminate_on_nan(const ls_terminate_on_nan_options *options) {
-    watch *self = ls_callback_allocate(maker, sizeof *self);
-    if (self == NULL) {
-        return NULL;
-    }
-    self->by_layer = options != NULL && options->by_layer;
-    return ls_callback_make(&(ls_callback_hooks){.on_init = on_init,
-                                                 .on_start = on_start,
-                                                 .on_sample = on_sample,
-                                                 .on_forward = on_forward,
-                                                 .on_criterion = on_criterion,
-                                                 .on_backward = on_backward,
-                                                 .on_step_training = on_step_training,
-                                                 .on_sample_validation = on_sample,
-                                                 .on_forward_validation = on_forward,
-                                                 .on_criterion_validation = on_criterion,
-                                                 .on_end_validation = on_end_validation,
-                                                 .name = "terminate_on_nan",
-                                                 .describe = describe,
-                                                 .release = release},
-                            self);
+    const watch self = {.by_layer = options != NULL && options->by_layer};
+    return ls_callback_of(maker, &self, sizeof self,
+                          &(ls_callback_hooks){.on_init = on_init,
+                                               .on_start = on_start,
+                                               .on_sample = on_sample,
+                                               .on_forward = on_forward,
+                                               .on_criterion = on_criterion,
+                                               .on_backward = on_backward,
+                                               .on_step_training = on_step_training,
+                                               .on_sample_validation = on_sample,
+                                               .on_forward_validation = on_forward,
+                                               .on_criterion_validation = on_criterion,
+                                               .on_end_validation = on_end_validation,
+                                               .name = "terminate_on_nan",
+                                               .describe = describe,
+                                               .release = release});
 }

@@ -271,33 +271,28 @@ static void set_unknown(double row[SIDES]) {
 }
 
 /* A bare timer has no state, so that a trial can resume from checkpoints of a trial without the timer. */
-static ls_callback *make(const char *call, timer options) {
-    timer *self = ls_callback_allocate(call, sizeof *self);
-    if (self == NULL) {
-        return NULL;
-    }
-    *self = options;
+static ls_callback *make(const char *call, timer self) {
     for (int i = 0; i < LS_TIMES; i++) {
-        set_unknown(self->over_ranks[i]);
+        set_unknown(self.over_ranks[i]);
     }
     for (int i = 0; i < PEAKS; i++) {
-        set_unknown(self->peaks[i]);
+        set_unknown(self.peaks[i]);
     }
-    return ls_callback_make(&(ls_callback_hooks){.on_start = on_start,
-                                                 .on_start_training = on_start_training,
-                                                 .on_sample = on_sample,
-                                                 .on_criterion = on_criterion,
-                                                 .on_backward = on_backward,
-                                                 .on_step_training = on_step_training,
-                                                 .on_start_validation = on_start_validation,
-                                                 .on_end_validation = on_end_validation,
-                                                 .on_end = on_end,
-                                                 .name = "timer",
-                                                 .describe = describe,
-                                                 .state = options.bare ? NULL : state,
-                                                 .set_state = options.bare ? NULL : set_state,
-                                                 .release = release},
-                            self);
+    return ls_callback_of(call, &self, sizeof self,
+                          &(ls_callback_hooks){.on_start = on_start,
+                                               .on_start_training = on_start_training,
+                                               .on_sample = on_sample,
+                                               .on_criterion = on_criterion,
+                                               .on_backward = on_backward,
+                                               .on_step_training = on_step_training,
+                                               .on_start_validation = on_start_validation,
+                                               .on_end_validation = on_end_validation,
+                                               .on_end = on_end,
+                                               .name = "timer",
+                                               .describe = describe,
+                                               .state = self.bare ? NULL : state,
+                                               .set_state = self.bare ? NULL : set_state,
+                                               .release = release});
 }
 
 ls_callback *ls_timer(const ls_timer_options *options) {

@@ -35,7 +35,7 @@ static ls_status on_init(ls_trial_state *state, void *user) {
     LS_TRY(ls_callback_needs_parameters(state, maker, ""));
     ls_ema_free(self->averages);
     self->averages = ls_ema_new(state->model, self->options.decay);
-    return self->averages != NULL ? LS_OK : ls_error_status();
+    return ls_made(self->averages);
 }
 
 /* A condition (ls_only_if) may have skipped on_init, which makes the averages. */
@@ -152,32 +152,27 @@ ls_callback *ls_weight_averaging(const ls_weight_averaging_options *options) {
     static const ls_weight_averaging_options defaults;
     options = options != NULL ? options : &defaults;
     if (!(options->decay >= 0 && options->decay < 1) || options->decay == LS_ZERO || options->first_epoch < 0) {
-        (void)ls_fail(
+        return ls_fail_null(
             LS_ERR_ARGUMENT,
             "%s: decay %g must be above 0 and below 1, or 0 for the mean of epochs, and first_epoch %lld must "
             "not be negative",
             maker, options->decay, (long long)options->first_epoch);
-        return NULL;
     }
-    averaging *self = ls_callback_allocate(maker, sizeof *self);
-    if (self == NULL) {
-        return NULL;
-    }
-    self->options = *options;
-    return ls_callback_make(&(ls_callback_hooks){.on_init = on_init,
-                                                 .on_start = on_start,
-                                                 .on_step_training = on_step_training,
-                                                 .on_end_training = on_end_training,
-                                                 .on_start_validation = on_start_validation,
-                                                 .on_end_validation = on_end_validation,
-                                                 .on_end_epoch = on_end_epoch,
-                                                 .on_end = on_end,
-                                                 .name = "weight_averaging",
-                                                 .describe = describe,
-                                                 .state = state,
-                                                 .set_state = set_state,
-                                                 .release = release},
-                            self);
+    const averaging self = {.options = *options};
+    return ls_callback_of(maker, &self, sizeof self,
+                          &(ls_callback_hooks){.on_init = on_init,
+                                               .on_start = on_start,
+                                               .on_step_training = on_step_training,
+                                               .on_end_training = on_end_training,
+                                               .on_start_validation = on_start_validation,
+                                               .on_end_validation = on_end_validation,
+                                               .on_end_epoch = on_end_epoch,
+                                               .on_end = on_end,
+                                               .name = "weight_averaging",
+                                               .describe = describe,
+                                               .state = state,
+                                               .set_state = set_state,
+                                               .release = release});
 }
 
 int64_t ls_weight_averaging_count(const ls_callback *callback) {

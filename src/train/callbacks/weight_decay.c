@@ -29,9 +29,7 @@ static ls_status on_criterion(ls_trial_state *state, void *user) {
     for (int i = 0; !ls_callback_in_replay(state) && i < ls_module_parameter_count(state->model); i++) {
         ls_tensor *norm = ls_norm_axes(ls_module_parameter(state->model, i), self->p, LS_ALL_AXES, false);
         ls_tensor *sum = ls_add(state->loss, ls_mul(norm, self->rate));
-        if (sum == NULL) {
-            return ls_error_status();
-        }
+        LS_TRY(ls_made(sum));
         state->loss = sum;
     }
     return LS_OK;
@@ -44,18 +42,14 @@ static void describe(void *user, char *text, size_t size) {
 
 ls_callback *ls_weight_decay(double rate, double p) {
     if (!(rate >= 0) || !isfinite(rate) || !(p > 0)) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "%s: rate %g must not be negative, and p %g must be positive", maker, rate, p);
-        return NULL;
+        return ls_fail_null(LS_ERR_ARGUMENT, "%s: rate %g must not be negative, and p %g must be positive", maker, rate,
+                            p);
     }
-    weight_decay *self = ls_callback_allocate(maker, sizeof *self);
-    if (self == NULL) {
-        return NULL;
-    }
-    *self = (weight_decay){.rate = rate, .p = p};
-    return ls_callback_mark_captured(ls_callback_make(&(ls_callback_hooks){.on_init = on_init,
-                                                                           .on_criterion = on_criterion,
-                                                                           .name = "weight_decay",
-                                                                           .describe = describe,
-                                                                           .release = ls_free},
-                                                      self));
+    const weight_decay self = {.rate = rate, .p = p};
+    return ls_callback_mark_captured(ls_callback_of(maker, &self, sizeof self,
+                                                    &(ls_callback_hooks){.on_init = on_init,
+                                                                         .on_criterion = on_criterion,
+                                                                         .name = "weight_decay",
+                                                                         .describe = describe,
+                                                                         .release = ls_free}));
 }

@@ -210,7 +210,7 @@ static ls_status add_part(const joining *join, int i, const ls_safetensors *file
     const ls_shape own = shape_of(part, &part->shape), shape = shape_of(&want, &part->shape), is = ls_shape_of(tensor);
     if (join->made[k] == NULL) {
         join->made[k] = ls_tensor_new_owned("checkpoint", &ls_cpu, shape.ndim, shape.size, ls_dtype_of(tensor));
-        LS_TRY(join->made[k] != NULL ? LS_OK : ls_error_status());
+        LS_TRY(ls_made(join->made[k]));
     }
     if (!ls_shape_equal(&is, &own) || ls_dtype_of(join->made[k]) != ls_dtype_of(tensor)) {
         return ls_fail(LS_ERR_FORMAT,

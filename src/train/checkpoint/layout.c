@@ -128,7 +128,7 @@ ls_status ls_part_layout_add_file(ls_part_layout *layout, const char *folder, co
     ls_part_name(name, of, rank);
     LS_TRY(ls_path_join(path, folder, name));
     ls_safetensors *file = ls_safetensors_open(path);
-    ls_status status = file != NULL ? LS_OK : ls_error_status();
+    ls_status status = ls_made(file);
     for (int i = 0; i < ls_safetensors_count(file) && status == LS_OK; i++) {
         const ls_named named = ls_safetensors_at(file, i);
         status = ls_part_layout_add(layout, named.name, describe(of, rank, named.tensor, NULL));

@@ -92,9 +92,7 @@ static ls_status begin_writing(ls_trial *trial, bool best) {
     trial->state.save = false;
     self->last = ls_clock_ns();
     self->snapshot = ls_checkpoint_take(trial, self->divided);
-    if (self->snapshot == NULL) {
-        return ls_error_status();
-    }
+    LS_TRY(ls_made(self->snapshot));
     self->phase = LS_WRITING;
     LS_TRY(ls_checkpoint_place(self->snapshot, self->options.folder, name, self->nonce++));
     self->snapshot->keep = self->options.keep;

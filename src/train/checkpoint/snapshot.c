@@ -4,9 +4,8 @@
 #include "train/replicas.h"
 
 ls_checkpoint *ls_checkpoint_take(ls_trial *trial, bool divided) {
-    ls_checkpoint *snapshot = ls_allocate_zeroed(1, sizeof *snapshot);
+    ls_checkpoint *snapshot = ls_allocate_for("checkpoint", 1, sizeof *snapshot);
     if (snapshot == NULL) {
-        (void)ls_fail_memory("checkpoint", sizeof *snapshot);
         return NULL;
     }
     snapshot->rank = ls_trial_rank(&trial->state);

@@ -112,7 +112,7 @@ static ls_status join_optimizer(ls_resumption *from, uint8_t *used) {
     ls_status status = ls_optimizer_visit_state(optimizer, false, want_state, &own);
     if (status == LS_OK) {
         from->optimizer = ls_part_layout_join(saved, from->folder, LS_OPTIMIZER_NAME, &own.wanted, used);
-        status = from->optimizer != NULL ? LS_OK : ls_error_status();
+        status = ls_made(from->optimizer);
     }
     ls_part_layout_free(&own.wanted);
     return status;
@@ -138,10 +138,8 @@ static ls_status join(ls_resumption *from, const ls_part_layout *wanted) {
     LS_TRY(from->trial->options.outer == NULL ? check_callbacks(from, wanted) : refuse(from, "an outer optimizer"));
     LS_TRY(list_saved(from));
     const ls_part_layout *saved = saved_layout(from);
-    uint8_t *used = ls_allocate_zeroed((size_t)saved->count + 1, 1);
-    if (used == NULL) {
-        return ls_fail_memory("checkpoint", (size_t)saved->count + 1);
-    }
+    uint8_t *used = ls_allocate_for("checkpoint", (size_t)saved->count + 1, 1);
+    LS_TRY(ls_made(used));
     from->model = ls_part_layout_join(saved, from->folder, LS_MODEL_NAME, wanted, used);
     ls_status status = from->model != NULL ? join_optimizer(from, used) : ls_error_status();
     status = status == LS_OK ? check_used(from, used) : status;

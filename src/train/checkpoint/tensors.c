@@ -122,9 +122,7 @@ static ls_status compare_loaded(const loading *own, ls_comm *comm, bool failed) 
 }
 
 static ls_status check_file(loading *own) {
-    if (own->load.file == NULL) {
-        return ls_error_status();
-    }
+    LS_TRY(ls_made(own->load.file));
     own->hashes = ls_allocate_zeroed((size_t)own->parameters, sizeof *own->hashes);
     return own->hashes != NULL ? ls_module_load_check(&own->load, NULL)
                                : ls_fail_memory(own->load.call, (size_t)own->parameters * sizeof *own->hashes);

@@ -101,10 +101,8 @@ ls_status ls_checkpoint_gather(ls_checkpoint *snapshot, ls_comm *comm) {
     ls_manifest *manifest = &snapshot->manifest;
     if (snapshot->rank == 0) {
         const size_t count = (size_t)manifest->world_size * LS_PARTS;
-        manifest->files = ls_allocate_zeroed(count, sizeof *manifest->files);
-        if (manifest->files == NULL) {
-            return ls_fail_memory("checkpoint", count * sizeof *manifest->files);
-        }
+        manifest->files = ls_allocate_for("checkpoint", count, sizeof *manifest->files);
+        LS_TRY(ls_made(manifest->files));
         memcpy(manifest->files, snapshot->written, sizeof snapshot->written);
     }
     LS_TRY(comm != NULL ? ls_comm_gather(comm, snapshot->rank == 0 ? manifest->files : snapshot->written,

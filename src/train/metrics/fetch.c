@@ -30,7 +30,7 @@ static ls_status find_elements(const ls_metrics *metrics, int index, const ls_tr
     }
     all->elements[index] = ls_to(metric->of->elements(metric, state, &all->kept[index]), LS_F64);
     all->kept[index] = all->kept[index] != NULL ? ls_to(all->kept[index], LS_F64) : NULL;
-    return all->elements[index] != NULL ? LS_OK : ls_error_status();
+    return ls_made(all->elements[index]);
 }
 
 /* Returns the sum of the elements, their number if not all count, and their scatter if the metric needs it. */
@@ -68,7 +68,7 @@ static ls_status add_row(request *all, ls_tensor *asked) {
         row = ls_tensor_to_device(row, ls_tensor_device(all->rows[0])->name);
     }
     all->rows[all->count++] = row;
-    return row != NULL ? LS_OK : ls_error_status();
+    return ls_made(row);
 }
 
 static ls_status ask_all(ls_metrics *metrics, const ls_trial_state *state, request *all) {
@@ -92,9 +92,7 @@ static ls_status fetch(ls_metrics *metrics, const ls_trial_state *state) {
         return LS_OK;
     }
     ls_tensor *row = all.count == 1 ? ls_contiguous(all.rows[0]) : ls_concat(all.rows, all.count, 0);
-    if (row == NULL) {
-        return ls_error_status();
-    }
+    LS_TRY(ls_made(row));
     LS_TRY(ls_tally_resize(&metrics->fetched, (size_t)ls_numel(row)));
     LS_TRY(ls_host_view_begin(&view, row, LS_HOST_READ));
     memcpy(metrics->fetched.items, view.memory, metrics->fetched.count * sizeof *metrics->fetched.items);
@@ -107,9 +105,7 @@ static ls_status fetch(ls_metrics *metrics, const ls_trial_state *state) {
 
 ls_status ls_metrics_fetch(ls_metrics *metrics, const ls_trial_state *state) {
     ls_scope *scope = ls_scope_open();
-    if (scope == NULL) {
-        return ls_error_status();
-    }
+    LS_TRY(ls_made(scope));
     ls_thread_state *thread = ls_thread();
     const ls_device *usual = thread->device;
     const bool before = ls_no_grad(true);

@@ -60,9 +60,8 @@ void ls_tally_free(ls_tally *tally) {
 /* ---- objects ----------------------------------------------------------------------------------------------------- */
 
 ls_metric *ls_metric_make(const char *name, const ls_metric_type *type, const ls_batch_mean *of) {
-    ls_metric *metric = ls_allocate_zeroed(1, sizeof *metric);
+    ls_metric *metric = ls_allocate_for("ls_metric", 1, sizeof *metric);
     if (metric == NULL) {
-        (void)ls_fail_memory("ls_metric", sizeof *metric);
         return NULL;
     }
     metric->type = type;

@@ -123,9 +123,7 @@ ls_status ls_metrics_end(ls_trial *trial, ls_history_entry *entry) {
         LS_TRY(update_at_end(metrics, set, &trial->state));
     }
     const ls_tally *merged = ls_metrics_exchange(metrics, &trial->state);
-    if (merged == NULL) {
-        return ls_error_status();
-    }
+    LS_TRY(ls_made(merged));
     for (int i = 0; i < metrics->count; i++) {
         LS_TRY(ls_metric_is_on(metrics->items[i], &trial->state) ? store(trial, &merged[i], entry) : LS_OK);
     }

@@ -86,10 +86,8 @@ static void count_parts(ls_metrics *metrics, const ls_trial_options *options, co
 ls_status ls_metrics_find(ls_trial *trial) {
     const ls_trial_options *options = &trial->options;
     const char *const *names = options->metrics != NULL ? options->metrics : LS_METRICS("loss");
-    ls_metrics *metrics = trial->metrics = ls_allocate_zeroed(1, sizeof *metrics);
-    if (metrics == NULL) {
-        return ls_fail_memory("ls_trial_new", sizeof *metrics);
-    }
+    ls_metrics *metrics = trial->metrics = ls_allocate_for("ls_trial_new", 1, sizeof *metrics);
+    LS_TRY(ls_made(metrics));
     for (; *names != NULL; names++) {
         LS_TRY(add_named(metrics, *names));
     }
