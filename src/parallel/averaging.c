@@ -520,16 +520,8 @@ static ls_reach pass_reach(void *user, const ls_batch_loss *loss) {
     return ls_samples_reach(loss, user);
 }
 
-void ls_data_parallel_hold(ls_data_parallel_state *state, bool hold) {
-    if (hold) {
-        ls_module_hold(state->module);
-    } else {
-        ls_module_drop(state->module);
-    }
-}
-
-static void hold_watched(void *user, bool hold) {
-    ls_data_parallel_hold(user, hold);
+void ls_data_parallel_hold(void *state, bool hold) {
+    (hold ? ls_module_hold : ls_module_drop)(((ls_data_parallel_state *)state)->module);
 }
 
 const ls_pass_watch ls_data_parallel_watch = {.reach = pass_reach,
@@ -539,7 +531,7 @@ const ls_pass_watch ls_data_parallel_watch = {.reach = pass_reach,
                                               .fail = pass_fails,
                                               .abandon = pass_is_abandoned,
                                               .stays = pass_stays,
-                                              .hold = hold_watched};
+                                              .hold = ls_data_parallel_hold};
 
 /* ---- a rank without samples -------------------------------------------------------------------------------------- */
 

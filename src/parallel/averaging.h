@@ -16,7 +16,7 @@
  */
 enum { LS_PASS_HOLDS, LS_PASS_COUNTS, LS_PASS_NUMBER, LS_PASS_BITS = LS_PASS_NUMBER + 5 };
 
-/* Values that ranks exchange after the gradients. After an averaging, their mean over ranks. */
+/* Values that ranks exchange after the gradients, in this order. After an averaging, their mean over ranks. */
 typedef struct ls_tail {
     double weight;
     double samples;
@@ -170,9 +170,8 @@ ls_status ls_overlap_end_slices(ls_data_parallel_state *state);
  */
 bool ls_gradient_is_sent(const void *user, const ls_leaf *leaf);
 
-/* Creates the buckets of the gradients that are sent, unless they are the same as in the last pass. Returns whether
- * it created them. */
-bool ls_gradients_cut(ls_data_parallel_state *state);
+/* Creates the buckets of the gradients that are sent, unless they are the same as in the last pass. */
+void ls_gradients_cut(ls_data_parallel_state *state);
 
 /* Returns whether the current pass has produced a gradient for the model on this rank. */
 bool ls_gradients_were_given(const ls_data_parallel_state *state);

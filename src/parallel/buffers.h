@@ -26,11 +26,6 @@ ls_status ls_buffer_begin(ls_host_view *view, const ls_tensor *tensor, int acces
  * Returns NULL with an error. */
 ls_tensor *ls_buffer_dense(const char *call, const ls_tensor *tensor, const ls_device *on);
 
-/* Returns the address of these elements. */
-static inline void *ls_buffer_data(const ls_tensor *dense) {
-    return dense->data;
-}
-
 /*
  * Orders the next calls of the communicator after the calling thread's work on the device. NULL means that the buffers
  * of these calls are in host memory.
@@ -44,5 +39,16 @@ static inline ls_status ls_comm_after_device(ls_comm *comm, ls_status status) {
 
 /* Makes one such call, and returns its status. */
 #define LS_ON_DEVICE(comm, on, call) (ls_comm_use_device(comm, on), ls_comm_after_device(comm, call))
+
+/* Allocates memory of this kind on a device. Returns NULL with an error. */
+ls_storage *ls_storage_for(const char *call, const ls_device *device, size_t bytes, ls_memory_kind kind);
+
+/* Adds a reference to a storage, and drops a reference. ls_storage_forget allows NULL. */
+ls_storage *ls_storage_hold(ls_storage *storage);
+void ls_storage_forget(ls_storage *storage);
+
+/* Reduces the `count` elements at sources[0], sources[1] and so on. The result is bit-identical to an all-reduce. */
+void ls_reduce_to(void *result, ls_dtype dtype, ls_reduction reduction, const void *const *sources, int ranks,
+                  size_t count);
 
 #endif

@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "base/option.h"
 #include "comm/hold.h"
+#include "parallel/buffers.h"
 #include "parallel/parallel.h"
 #include "parallel/wire.h"
 #include "tensor/scope.h"
@@ -83,13 +84,6 @@ static size_t memory_bytes(const tensor_bucket *bucket) {
     return bucket->memory != NULL ? bucket->memory->bytes : 0;
 }
 
-static void drop_memory(tensor_bucket *bucket) {
-    if (bucket->memory != NULL) {
-        ls_storage_drop(bucket->memory);
-        bucket->memory = NULL;
-    }
-}
-
 /* Chooses the buffer of the all-reduce: the piece itself if it is the only piece and the communicator accepts its
  * memory. */
 static ls_status choose_buffer(const ls_reducer *reducer, tensor_bucket *bucket) {
@@ -103,12 +97,9 @@ static ls_status choose_buffer(const ls_reducer *reducer, tensor_bucket *bucket)
         return LS_OK;
     }
     if (bytes > memory_bytes(bucket)) {
-        drop_memory(bucket);
-        bucket->memory = ls_storage_new(&ls_cpu, bytes);
-        if (bucket->memory == NULL) {
-            return ls_fail_memory("ls_reducer_add", bytes);
-        }
-        ls_storage_set_kind(bucket->memory, LS_MEMORY_BUCKETS);
+        ls_storage_forget(bucket->memory);
+        bucket->memory = ls_storage_for("ls_reducer_add", &ls_cpu, bytes, LS_MEMORY_BUCKETS);
+        LS_TRY(ls_made(bucket->memory));
     }
     packet->buffer = bucket->memory != NULL ? bucket->memory->memory : NULL;
     return LS_OK;
@@ -132,9 +123,7 @@ static ls_status end_bucket(const ls_reducer *reducer, tensor_bucket *bucket) {
 
 /* Keeps the first error for ls_reducer_finish. Returns `status`. */
 static ls_status note(ls_reducer *reducer, ls_status status) {
-    if (status != LS_OK && reducer->failure.status == LS_OK) {
-        ls_error_save(&reducer->failure);
-    }
+    ls_error_save_first(&reducer->failure, status);
     return status;
 }
 
@@ -207,18 +196,15 @@ ls_status ls_reducer_finish(ls_reducer *reducer) {
     (void)start_last(reducer);
     for (int i = 0; i < reducer->count; i++) {
         tensor_bucket *bucket = &reducer->buckets[i];
-        (void)note(reducer, ls_packet_wait(&bucket->packet));
+        (void)note(reducer, ls_work_finish(&bucket->packet.work));
         if (reducer->asynchronous && reducer->failure.status == LS_OK) {
             (void)note(reducer, end_bucket(reducer, bucket));
         }
         empty(bucket);
     }
     reducer->count = reducer->started = 0;
-    const ls_status status = reducer->failure.status;
-    if (status != LS_OK) {
-        (void)ls_error_put_back(&reducer->failure);
-        reducer->failure.status = LS_OK;
-    }
+    const ls_status status = ls_error_put_back_first(&reducer->failure);
+    reducer->failure.status = LS_OK;
     return status;
 }
 
@@ -254,13 +240,13 @@ void ls_reducer_free(ls_reducer *reducer) {
     }
     for (int i = 0; i < reducer->capacity; i++) {
         tensor_bucket *bucket = &reducer->buckets[i];
-        if (i < reducer->started && ls_packet_wait(&bucket->packet) != LS_OK) {
+        if (i < reducer->started && ls_work_finish(&bucket->packet.work) != LS_OK) {
             ls_log_write(LS_LOG_WARNING, "ls_reducer_free: an unfinished call has failed: %s", ls_error_message());
         }
         empty(bucket);
         ls_free(bucket->tensors);
         ls_free(bucket->pieces);
-        drop_memory(bucket);
+        ls_storage_forget(bucket->memory);
     }
     ls_free(reducer->buckets);
     ls_comm_drop(reducer->comm);

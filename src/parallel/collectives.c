@@ -24,6 +24,11 @@ static ls_status start_move(const ls_op_call *call, const ls_move *move) {
     return ls_flight_begun(call, ls_move_start(move, ls_meeting_of(call)->flight));
 }
 
+static ls_status start(const ls_op_call *call, ls_move_kind kind) {
+    const ls_move move = forward_move(call, kind);
+    return start_move(call, &move);
+}
+
 static ls_move backward_move(const ls_node *node, ls_move_kind kind, const ls_tensor *gradient, ls_tensor *share) {
     return ls_move_of(node->op->name, ls_node_agreement(node), kind, gradient, share);
 }
@@ -88,8 +93,7 @@ static ls_status gather_shape(ls_op_call *call) {
 }
 
 static ls_status gather_forward(ls_op_call *call) {
-    const ls_move move = forward_move(call, LS_MOVE_GATHER);
-    return start_move(call, &move);
+    return start(call, LS_MOVE_GATHER);
 }
 
 /* Splits the root's gradient like the whole tensor. Ignores the gradients of the other ranks' empty results. */
@@ -107,8 +111,7 @@ ls_status ls_allgather_shape(ls_op_call *call) {
 }
 
 ls_status ls_allgather_forward(ls_op_call *call) {
-    const ls_move move = forward_move(call, LS_MOVE_ALLGATHER);
-    return start_move(call, &move);
+    return start(call, LS_MOVE_ALLGATHER);
 }
 
 /* Every rank used this rank's part, so its gradient is the sum of all ranks' gradients with respect to it. */
@@ -203,8 +206,8 @@ static ls_status broadcast_backward(ls_node *node, ls_tensor *gradient) {
     status = status == LS_OK && root ? ls_buffer_begin(&result, total, LS_HOST_WRITE, on) : status;
     if (status == LS_OK) {
         status = LS_ON_DEVICE(agreement->comm, on,
-                              ls_comm_reduce(agreement->comm, ls_buffer_data(dense), result.memory,
-                                             (size_t)dense->count, dtype, LS_SUM, agreement->root, NULL));
+                              ls_comm_reduce(agreement->comm, dense->data, result.memory, (size_t)dense->count, dtype,
+                                             LS_SUM, agreement->root, NULL));
         status = ls_host_view_end(&result, status);
     }
     ls_tensor_drop(dense);
@@ -226,8 +229,7 @@ static ls_status scatter_shape(ls_op_call *call) {
 }
 
 static ls_status scatter_forward(ls_op_call *call) {
-    const ls_move move = forward_move(call, LS_MOVE_SCATTER);
-    return start_move(call, &move);
+    return start(call, LS_MOVE_SCATTER);
 }
 
 /* Concatenates the gradients of all parts on the root. */

@@ -59,7 +59,7 @@ static ls_status share_cause(ls_batch_part *part, bool failed) {
 }
 
 static void hold_part(ls_batch_part *part, bool hold) {
-    ls_data_parallel_hold((data_parallel_state *)(void *)part, hold);
+    ls_data_parallel_hold(part, hold); /* the first member of the state */
 }
 
 /* Returns the first non-NULL input, or NULL if there is none. The input's first axis is the sample axis. */
@@ -306,11 +306,7 @@ static ls_status check_direct_run(void *user, const ls_pass_findings *findings) 
     return LS_OK;
 }
 
-static void hold_direct_run(void *user, bool hold) {
-    ls_data_parallel_hold(user, hold);
-}
-
-static const ls_pass_watch direct_run_watch = {.end = check_direct_run, .hold = hold_direct_run};
+static const ls_pass_watch direct_run_watch = {.end = check_direct_run, .hold = ls_data_parallel_hold};
 
 /* Called before the model runs. There is nothing to watch inside the module, during a backward pass (ls_recompute), or
  * in a captured step. */
@@ -375,7 +371,7 @@ ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_data_paral
     return ls_module_finish(module);
 }
 
-static data_parallel_state *state_of(const char *call, const ls_module *module) {
+ls_data_parallel_state *ls_data_parallel_state_of(const char *call, const ls_module *module) {
     if (module == NULL || module->type != &data_parallel_type) {
         return ls_fail_null(LS_ERR_ARGUMENT, "%s: the module %s", call,
                             module == NULL ? "is NULL" : "was not created by ls_data_parallel");
@@ -384,7 +380,7 @@ static data_parallel_state *state_of(const char *call, const ls_module *module) 
 }
 
 ls_status ls_data_parallel_no_sync(ls_module *module, bool on) {
-    data_parallel_state *state = state_of("ls_data_parallel_no_sync", module);
+    data_parallel_state *state = ls_data_parallel_state_of("ls_data_parallel_no_sync", module);
     LS_TRY(ls_made(state));
     if (on && state->slices != NULL) {
         return ls_fail(
@@ -409,7 +405,7 @@ static ls_status end_without_loss(data_parallel_state *state, ls_status status) 
 
 ls_status ls_data_parallel_skip(ls_module *module) {
     ls_capture_refuse_here("ls_data_parallel_skip", LS_CAPTURE_COMMUNICATES);
-    data_parallel_state *state = state_of("ls_data_parallel_skip", module);
+    data_parallel_state *state = ls_data_parallel_state_of("ls_data_parallel_skip", module);
     LS_TRY(ls_made(state));
     if (state->slices != NULL) {
         return ls_fail(
@@ -494,7 +490,7 @@ static ls_status run_step_in_scope(data_parallel_state *state, const ls_batch *b
 
 ls_status ls_data_parallel_step(ls_module *module, const ls_batch *batch, ls_loss_function function, void *user) {
     ls_capture_refuse_here("ls_data_parallel_step", LS_CAPTURE_COMMUNICATES);
-    data_parallel_state *state = state_of("ls_data_parallel_step", module);
+    data_parallel_state *state = ls_data_parallel_state_of("ls_data_parallel_step", module);
     LS_TRY(ls_made(state));
     LS_TRY(ls_comm_check_open("ls_data_parallel_step", state->comm));
     ls_data_parallel_hold(state, true); /* the function may free the module */
@@ -536,20 +532,17 @@ ls_status ls_data_parallel_gather_one(ls_module *module, const ls_tensor *parame
 }
 
 ls_status ls_data_parallel_gather(ls_module *module, bool on) {
-    const data_parallel_state *state = state_of("ls_data_parallel_gather", module);
+    const data_parallel_state *state = ls_data_parallel_state_of("ls_data_parallel_gather", module);
     LS_TRY(ls_made(state));
     const ls_public_call outer = ls_public_begin(LS_PUBLIC_DATA_PARALLEL_GATHER);
     return ls_public_end(outer, ls_units_gather(state->shards, on));
 }
 
 ls_status ls_data_parallel_check(ls_module *module) {
-    ls_comm *comm = ls_data_parallel_comm(module);
-    if (comm == NULL) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel_check: the module %s",
-                       module == NULL ? "is NULL" : "was not created by ls_data_parallel");
-    }
+    const data_parallel_state *state = ls_data_parallel_state_of("ls_data_parallel_check", module);
+    LS_TRY(ls_made(state));
     const ls_public_call outer = ls_public_begin(LS_PUBLIC_DATA_PARALLEL_CHECK);
-    return ls_public_end(outer, ls_replicas_compare("ls_data_parallel", module, comm));
+    return ls_public_end(outer, ls_replicas_compare("ls_data_parallel", module, state->comm));
 }
 
 bool ls_data_parallel_memory(const ls_module *module, ls_averaging_memory *memory) {

@@ -158,7 +158,7 @@ void ls_means_check(ls_data_parallel_state *state, const ls_pass_findings *findi
 void ls_means_compare(ls_data_parallel_state *state, double ranks, double sum, double sum_of_squares);
 
 /*
- * same_batches.c: warns after the first pass if all ranks trained on the same batch, from loaders that do not split
+ * replicas.c: warns after the first pass if all ranks trained on the same batch, from loaders that do not split
  * batches. Collective.
  */
 ls_status ls_batches_compare(ls_data_parallel_state *state);
@@ -184,6 +184,9 @@ ls_status ls_buffers_average(ls_averaged_buffers *buffers, double samples);
  */
 void ls_data_parallel_forget_gradients(const ls_data_parallel_state *state);
 
+/* Returns the state of a data-parallel module. For NULL and other modules, returns NULL with an error of `call`. */
+ls_data_parallel_state *ls_data_parallel_state_of(const char *call, const ls_module *module);
+
 /* Returns the slices of a data-parallel module with `.shards` as a borrowed pointer. Returns NULL for other modules. */
 ls_slices *ls_data_parallel_slices(const ls_module *module);
 
@@ -205,8 +208,8 @@ bool ls_data_parallel_is_sharded(const ls_module *module);
  */
 ls_status ls_data_parallel_gather_one(ls_module *module, const ls_tensor *parameter);
 
-/* Keeps the module alive for nodes on a tape, even once the module has been freed, until called with false. */
-void ls_data_parallel_hold(ls_data_parallel_state *state, bool hold);
+/* Keeps the module of a state alive for nodes on a tape, even once it has been freed, until called with false. */
+void ls_data_parallel_hold(void *state, bool hold);
 
 /* The module's functions for a backward pass. Their user argument is the state. */
 extern const ls_pass_watch ls_data_parallel_watch;

@@ -103,20 +103,17 @@ static ls_status sum_over_slices(const ls_data_parallel_state *state, const ls_t
 
 /* Sets *mean to the loss of the global batch. */
 static ls_status mean_over_ranks(const ls_module *module, const ls_tensor *loss, double *mean) {
-    ls_comm *comm = ls_data_parallel_comm(module);
+    const ls_data_parallel_state *state = ls_data_parallel_state_of(call, module);
     summands all = {0};
-    if (comm == NULL) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: the module %s", call,
-                       module == NULL ? "is NULL" : "was not created by ls_data_parallel");
+    LS_TRY(ls_made(state));
+    if (state->slices != NULL) {
+        return sum_over_slices(state, loss, mean);
     }
-    if (ls_data_parallel_slices(module) != NULL) {
-        return sum_over_slices(module->state, loss, mean);
-    }
-    if (ls_comm_size(comm) == 1 && loss != NULL) {
+    if (ls_comm_size(state->comm) == 1 && loss != NULL) {
         *mean = ls_item(loss);
         return LS_OK;
     }
-    LS_TRY(add_up(module->state, loss, &all));
+    LS_TRY(add_up(state, loss, &all));
     *mean = all.loss / all.divisor;
     return LS_OK;
 }

@@ -5,24 +5,21 @@
 #include "parallel/cause.h"
 #include "parallel/powersgd.h"
 
-bool ls_gradients_cut(ls_data_parallel_state *state) {
+void ls_gradients_cut(ls_data_parallel_state *state) {
     uint64_t sent = 1; /* a hash */
     for (int i = 0; i < state->parameter_count; i++) {
         const ls_leaf *leaf = ls_data_parallel_leaf(state, i);
         sent = (sent + (leaf != NULL && ls_gradient_is_sent(state, leaf))) * UINT64_C(0x9e3779b97f4a7c15);
     }
-    const bool changed = sent != state->sent;
-    if (changed) {
+    if (sent != state->sent) {
         ls_gradient_reducer_cut(&state->reducer, ls_gradient_is_sent, state);
         state->sent = sent;
         if (state->overlap.on) {
             state->overlap.leaves[0] = -1;
         }
     }
-    return changed;
 }
 
-/* Returns whether the current pass has produced a gradient for the model on this rank. */
 bool ls_gradients_were_given(const ls_data_parallel_state *state) {
     const uint64_t pass = ls_thread_present->pass;
     for (int i = 0; i < state->parameter_count; i++) {
@@ -160,12 +157,9 @@ static ls_status average_buckets(ls_data_parallel_state *state) {
     ls_gradient_reducer *reducer = &state->reducer;
     ls_saved_error cause = {.status = LS_OK};
     for (int i = 0; i < reducer->bucket_count; i++) {
-        const ls_status status = average_bucket(state, &reducer->buckets[i]);
-        if (status != LS_OK && cause.status == LS_OK) {
-            ls_error_save(&cause);
-        }
+        ls_error_save_first(&cause, average_bucket(state, &reducer->buckets[i]));
     }
-    return ls_gradients_agree(state, cause.status == LS_OK ? LS_OK : ls_error_put_back(&cause), true);
+    return ls_gradients_agree(state, ls_error_put_back_first(&cause), true);
 }
 
 /* Averages the tail first. The tail shows whether there is anything to average, and which gradients the ranks have. */
@@ -223,12 +217,11 @@ static ls_status average_with_tail(ls_data_parallel_state *state, ls_tail own, l
     return ls_gradient_reducer_scale(reducer, 1 / mean->weight);
 }
 
-/* Averages the gradients after the backward pass. */
 ls_status ls_gradients_average_at_once(ls_data_parallel_state *state, ls_tail own, ls_tensor **kept, ls_tail *mean) {
     if (!ls_gradient_reducer_is_home(&state->reducer)) {
         LS_TRY(ls_gradient_reducer_reclaim(&state->reducer));
     }
-    (void)ls_gradients_cut(state);
+    ls_gradients_cut(state);
     return ls_gradient_reducer_has_extra(&state->reducer) && state->powersgd == NULL
                ? average_with_tail(state, own, kept, mean)
                : average_after_tail(state, &own, mean);

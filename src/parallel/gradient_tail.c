@@ -10,8 +10,8 @@ bool ls_gradient_is_sent(const void *user, const ls_leaf *leaf) {
     return !leaf->shard && (leaf->tensor->needs_grad || leaf->has_gradient || state->gathering);
 }
 
-/* Layout of the tail, which follows the gradients of the widest dtype: these numbers, then the marks. */
-enum { WEIGHT, SAMPLES, AGREE, GIVEN, FAILED, REMAINS, STALE, PASS, MARKS = PASS + LS_PASS_BITS };
+/* Layout of the tail, which follows the gradients of the widest dtype: the numbers of an ls_tail, then the marks. */
+enum { MARKS = sizeof(ls_tail) / sizeof(double) };
 
 int64_t ls_tail_count(const ls_data_parallel_state *state) {
     return MARKS + state->parameter_count + state->buffers.count;
@@ -51,10 +51,6 @@ static bool is_tail_wide(const ls_data_parallel_state *state) {
     return ls_tail_dtype(state) == LS_F64;
 }
 
-/*
- * Returns whether there is an average: the pass produced a gradient for the model on some rank, or all ranks skipped
- * the pass.
- */
 bool ls_tail_is_given(const ls_data_parallel_state *state, const ls_tail *mean) {
     const double ranks = ls_data_parallel_ranks(state);
     return mean->given * ranks > 0.5 || mean->given * ranks > (ranks - 0.5) * SKIPPED;
@@ -145,17 +141,11 @@ ls_status ls_tail_check(ls_data_parallel_state *state, const ls_tail *mean, bool
 void ls_tail_write(const ls_data_parallel_state *state, const ls_tail *own) {
     void *to = ls_tail_memory(state);
     const bool wide = is_tail_wide(state);
-    double bits[LS_PASS_BITS];
-    ls_pass_describe(state, own, bits);
-    write_number(to, wide, WEIGHT, own->weight);
-    write_number(to, wide, SAMPLES, own->samples);
-    write_number(to, wide, AGREE, own->agree);
-    write_number(to, wide, GIVEN, own->given);
-    write_number(to, wide, FAILED, own->failed);
-    write_number(to, wide, REMAINS, own->remains);
-    write_number(to, wide, STALE, own->stale);
-    for (int i = 0; i < LS_PASS_BITS; i++) {
-        write_number(to, wide, PASS + i, bits[i]);
+    ls_tail tail = *own;
+    ls_pass_describe(state, own, tail.pass);
+    const double *numbers = (const double *)(const void *)&tail;
+    for (int i = 0; i < MARKS; i++) {
+        write_number(to, wide, i, numbers[i]);
     }
     for (int i = 0; i < state->parameter_count; i++) {
         write_number(to, wide, MARKS + i, mark_of(state, own, ls_data_parallel_leaf(state, i)));
@@ -182,20 +172,14 @@ static ls_status refuse_frozen(const ls_data_parallel_state *state, int index, d
 ls_tail ls_tail_read(const ls_data_parallel_state *state) {
     const void *from = ls_tail_memory(state);
     const bool wide = is_tail_wide(state);
-    ls_tail tail = {.weight = read_number(from, wide, WEIGHT),
-                    .samples = read_number(from, wide, SAMPLES),
-                    .agree = read_number(from, wide, AGREE),
-                    .given = read_number(from, wide, GIVEN),
-                    .failed = read_number(from, wide, FAILED),
-                    .remains = read_number(from, wide, REMAINS),
-                    .stale = read_number(from, wide, STALE)};
-    for (int i = 0; i < LS_PASS_BITS; i++) {
-        tail.pass[i] = read_number(from, wide, PASS + i);
+    ls_tail tail = {.weight = 0};
+    double *numbers = (double *)(void *)&tail;
+    for (int i = 0; i < MARKS; i++) {
+        numbers[i] = read_number(from, wide, i);
     }
     return tail;
 }
 
-/* Finds which parameters have a gradient, and which buffers have changed, on any rank. */
 ls_status ls_tail_read_marks(const ls_data_parallel_state *state) {
     const void *from = ls_tail_memory(state);
     const bool wide = is_tail_wide(state);

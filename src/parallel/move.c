@@ -261,10 +261,8 @@ ls_status ls_move_start(const ls_move *move, ls_flight *flight) {
 }
 
 ls_status ls_flight_end(ls_flight *flight, ls_status status) {
-    ls_work *work = flight->work;
-    flight->work = NULL;
-    if (work != NULL) {
-        status = ls_work_wait(work);
+    if (flight->work != NULL) {
+        status = ls_work_finish(&flight->work);
     }
     status = ls_host_view_end(&flight->result, status);
     if (flight->move.comm != NULL) {

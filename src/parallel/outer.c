@@ -25,6 +25,7 @@
 #include "comm/public_call.h"
 #include "comm/separate.h"
 #include "nn/module.h"
+#include "parallel/buffers.h"
 #include "parallel/cause.h"
 #include "parallel/data_parallel.h"
 #include "parallel/parallel.h"
@@ -48,16 +49,9 @@ struct ls_outer {
 
 /* ---- the model --------------------------------------------------------------------------------------------------- */
 
-static ls_tensor parameters_of(const ls_outer *outer, int flat) {
-    return ls_flat_view(outer->flats[flat].parameters, outer->flats[flat].dtype, outer->flats[flat].count);
-}
-
-static ls_tensor gradients_of(const ls_outer *outer, int flat) {
-    return ls_flat_view(outer->flats[flat].gradients, outer->flats[flat].dtype, outer->flats[flat].count);
-}
-
-static ls_tensor anchors_of(const ls_outer *outer, int flat) {
-    return ls_flat_view(outer->anchors[flat], outer->flats[flat].dtype, outer->flats[flat].count);
+/* Views the parameters, gradients or anchors of a flat buffer. */
+static ls_tensor view(const ls_outer *outer, int flat, ls_storage *storage) {
+    return ls_flat_view(storage, outer->flats[flat].dtype, outer->flats[flat].count);
 }
 
 /* Finds the flat buffers, which move when a different module lays out the parameters again. Fails if a layer was
@@ -103,13 +97,6 @@ static bool has_frozen(const ls_outer *outer) {
     return any;
 }
 
-/* Returns whether all ranks have the same elements of the parameter. Collective. */
-static ls_status compare_parameter(const ls_outer *outer, const ls_tensor *parameter, bool *equal) {
-    uint64_t hash = LS_HASH_START;
-    LS_TRY(ls_hash_elements("ls_outer_step", parameter, &hash));
-    return ls_ranks_have_equal(outer->comm, (int64_t)(hash >> 1), equal);
-}
-
 /* Returns whether all ranks have the same elements of all frozen parameters. Collective if there are such
  * parameters. */
 static ls_status compare_frozen(const ls_outer *outer, bool *equal) {
@@ -130,7 +117,7 @@ static ls_status average_frozen(const ls_outer *outer) {
     for (int i = 0; i < ls_module_parameter_count(outer->model) && !all_equal; i++) {
         const ls_tensor *parameter = ls_module_parameter(outer->model, i);
         bool equal = true;
-        LS_TRY(is_frozen(parameter) ? compare_parameter(outer, parameter, &equal) : LS_OK);
+        LS_TRY(is_frozen(parameter) ? ls_elements_are_equal("ls_outer_step", outer->comm, parameter, &equal) : LS_OK);
         LS_TRY(equal ? LS_OK : ls_allreduce_in_place(outer->comm, parameter, LS_AVG));
     }
     return LS_OK;
@@ -156,7 +143,7 @@ static ls_status average_parameters(const ls_outer *outer) {
         return average_trained(outer);
     }
     for (int i = 0; i < outer->flat_count; i++) {
-        const ls_tensor parameters = parameters_of(outer, i);
+        const ls_tensor parameters = view(outer, i, outer->flats[i].parameters);
         LS_TRY(ls_allreduce_in_place(outer->comm, &parameters, LS_AVG));
     }
     return LS_OK;
@@ -179,16 +166,17 @@ static ls_status keep_frozen(const ls_outer *outer, bool back) {
 static ls_status average_differences(const ls_outer *outer) {
     LS_TRY(average_frozen(outer));
     for (int i = 0; i < outer->flat_count; i++) {
-        ls_tensor difference = gradients_of(outer, i), parameters = parameters_of(outer, i);
-        const ls_tensor anchors = anchors_of(outer, i);
+        ls_tensor difference = view(outer, i, outer->flats[i].gradients),
+                  parameters = view(outer, i, outer->flats[i].parameters);
+        const ls_tensor anchors = view(outer, i, outer->anchors[i]);
         LS_TRY(ls_kernels_of(&parameters)
                    ->sub(ls_stream_of(&parameters), &difference, (const ls_tensor *[]){&anchors, &parameters}, NULL));
         LS_TRY(ls_allreduce_in_place(outer->comm, &difference, LS_AVG));
     }
     LS_TRY(keep_frozen(outer, false));
     for (int i = 0; i < outer->flat_count; i++) {
-        ls_tensor parameters = parameters_of(outer, i);
-        const ls_tensor anchors = anchors_of(outer, i);
+        ls_tensor parameters = view(outer, i, outer->flats[i].parameters);
+        const ls_tensor anchors = view(outer, i, outer->anchors[i]);
         LS_TRY(ls_kernels_of(&parameters)->copy(ls_stream_of(&parameters), &parameters, &anchors));
     }
     return keep_frozen(outer, true);
@@ -207,8 +195,8 @@ static uint64_t count_loads(const ls_outer *outer) {
 static ls_status take_anchors(ls_outer *outer) {
     outer->loads = count_loads(outer);
     for (int i = 0; i < outer->flat_count && outer->optimizer != NULL; i++) {
-        ls_tensor anchors = anchors_of(outer, i);
-        const ls_tensor parameters = parameters_of(outer, i);
+        ls_tensor anchors = view(outer, i, outer->anchors[i]);
+        const ls_tensor parameters = view(outer, i, outer->flats[i].parameters);
         LS_TRY(ls_kernels_of(&anchors)->copy(ls_stream_of(&anchors), &anchors, &parameters));
     }
     return LS_OK;
@@ -435,9 +423,8 @@ static ls_status make_optimizer(ls_outer *outer) {
     LS_TRY(ls_made(outer->optimizer));
     for (int i = 0; i < outer->flat_count; i++) {
         const ls_storage *parameters = outer->flats[i].parameters;
-        outer->anchors[i] = ls_storage_new(parameters->device, parameters->bytes);
-        LS_TRY(outer->anchors[i] != NULL ? LS_OK : ls_fail_memory("ls_outer_new", parameters->bytes));
-        ls_storage_set_kind(outer->anchors[i], LS_MEMORY_OPTIMIZER);
+        outer->anchors[i] = ls_storage_for("ls_outer_new", parameters->device, parameters->bytes, LS_MEMORY_OPTIMIZER);
+        LS_TRY(ls_made(outer->anchors[i]));
     }
     return LS_OK;
 }
@@ -497,9 +484,7 @@ void ls_outer_free(ls_outer *outer) {
     set_since(outer, 0);
     ls_optimizer_free(outer->optimizer);
     for (int i = 0; i < LS_FLAT_LIMIT; i++) {
-        if (outer->anchors[i] != NULL) {
-            ls_storage_drop(outer->anchors[i]);
-        }
+        ls_storage_forget(outer->anchors[i]);
     }
     ls_buffers_close(&outer->buffers);
     ls_comm_drop(outer->comm);

@@ -24,7 +24,7 @@ static void prepare_buckets(ls_data_parallel_state *state) {
     ls_overlap *overlap = &state->overlap;
     const ls_gradient_reducer *reducer = &state->reducer;
     if (state->slices == NULL) { /* ls_slices_step has created them before its first slice */
-        (void)ls_gradients_cut(state);
+        ls_gradients_cut(state);
     }
     if (overlap->leaves[0] < 0) {
         for (int i = 0; i < reducer->bucket_count; i++) {
@@ -38,23 +38,18 @@ static void prepare_buckets(ls_data_parallel_state *state) {
     }
 }
 
-static void note_status(ls_overlap *overlap, ls_status status) {
-    if (status != LS_OK && overlap->error.status == LS_OK) {
-        ls_error_save(&overlap->error);
-    }
-}
-
 static void launch(ls_data_parallel_state *state) {
     ls_overlap *overlap = &state->overlap;
     const int number = overlap->launched++;
     ls_bucket *bucket = &state->reducer.buckets[overlap->order[number]];
-    note_status(overlap, ls_bucket_prepare(&state->reducer, bucket, overlap->factor));
-    note_status(overlap, ls_packet_encode(&bucket->packet, state->comm));
+    ls_error_save_first(&overlap->error, ls_bucket_prepare(&state->reducer, bucket, overlap->factor));
+    ls_error_save_first(&overlap->error, ls_packet_encode(&bucket->packet, state->comm));
     if (overlap->add_earlier != NULL) {
         overlap->add_earlier(state, bucket);
     }
     const uint64_t calls = ls_comm_metered.calls;
-    note_status(overlap, ls_packet_send(&bucket->packet, overlap->bucket_comms[(number + 1) % LS_BUCKET_COMMS], false));
+    ls_error_save_first(&overlap->error,
+                        ls_packet_send(&bucket->packet, overlap->bucket_comms[(number + 1) % LS_BUCKET_COMMS], false));
     overlap->calls += ls_comm_metered.calls - calls;
 }
 
@@ -70,10 +65,9 @@ static void launch_next(ls_data_parallel_state *state, bool all) {
 /* Completes the exchange of scaling factors. */
 static void wait_for_weights(ls_data_parallel_state *state) {
     ls_overlap *overlap = &state->overlap;
-    ls_work *work = overlap->weights;
-    overlap->weights = NULL;
-    note_status(overlap, ls_work_wait(work));
-    if (work != NULL && !overlap->ready) {
+    const bool exchanged = overlap->weights != NULL;
+    ls_error_save_first(&overlap->error, ls_work_finish(&overlap->weights));
+    if (exchanged && !overlap->ready) {
         overlap->factor /= ls_weight_read(state);
         overlap->ready = overlap->error.status == LS_OK;
     }
@@ -84,9 +78,9 @@ static ls_status wait_for_all(ls_data_parallel_state *state) {
     ls_overlap *overlap = &state->overlap;
     wait_for_weights(state);
     for (int i = 0; i < overlap->launched; i++) {
-        note_status(overlap, ls_packet_wait(&state->reducer.buckets[overlap->order[i]].packet));
+        ls_error_save_first(&overlap->error, ls_work_finish(&state->reducer.buckets[overlap->order[i]].packet.work));
     }
-    return overlap->error.status == LS_OK ? LS_OK : ls_error_put_back(&overlap->error);
+    return ls_error_put_back_first(&overlap->error);
 }
 
 /* ---- during the pass --------------------------------------------------------------------------------------------- */
@@ -338,7 +332,7 @@ ls_status ls_overlap_end(ls_data_parallel_state *state, ls_tail own, ls_tensor *
     ls_overlap *overlap = &state->overlap;
     ls_saved_error cause; /* set if this rank has failed */
     if (own.given < 1 && own.failed == 0) {
-        note_status(overlap, ls_gradients_keep(state, kept));
+        ls_error_save_first(&overlap->error, ls_gradients_keep(state, kept));
     }
     ls_error_save(&cause);
     launch_next(state, overlap->ready || own.failed > 0);
@@ -386,7 +380,7 @@ ls_status ls_overlap_send_slice(ls_data_parallel_state *state, double weight) {
     ls_overlap *overlap = &state->overlap;
     LS_TRY(ls_overlap_begin_slice(state, weight));
     launch_next(state, true);
-    const ls_status status = overlap->error.status == LS_OK ? LS_OK : ls_error_put_back(&overlap->error);
+    const ls_status status = ls_error_put_back_first(&overlap->error);
     overlap->error.status = LS_OK; /* the tail reports the error */
     return status;
 }

@@ -20,13 +20,18 @@ ls_tensor ls_flat_view(ls_storage *storage, ls_dtype dtype, int64_t count);
 ls_status ls_broadcast_in_place(ls_comm *comm, const ls_tensor *tensor, int root);
 ls_status ls_allreduce_in_place(ls_comm *comm, const ls_tensor *tensor, ls_reduction reduction);
 
+/* Waits for a call, if there is one, and sets *work to NULL. */
+static inline ls_status ls_work_finish(ls_work **work) {
+    ls_work *waited = *work;
+    *work = NULL;
+    return ls_work_wait(waited);
+}
+
 /* Adds the elements of a tensor to a hash. */
 ls_status ls_hash_elements(const char *call, const ls_tensor *tensor, uint64_t *hash);
 
-/*
- * same_batches.c: sets *hash to a positive hash of this rank's batch, or to 0 if its loader splits batches or the pass
- * did not use a loader.
- */
+/* Sets *hash to a positive hash of this rank's batch, or to 0 if its loader splits batches or the pass did not use a
+ * loader. */
 ls_status ls_batch_hash(int64_t *hash);
 
 /* Fails with LS_ERR_ARGUMENT for reductions of pairs, which tensors do not contain. */
@@ -43,6 +48,9 @@ ls_comm *ls_reducer_comm(const ls_reducer *reducer);
 
 /* Sets *equal to whether all ranks have the same nonnegative number, for example a right-shifted hash. Collective. */
 ls_status ls_ranks_have_equal(ls_comm *comm, int64_t number, bool *equal);
+
+/* Sets *equal to whether all ranks have the same elements of a tensor. Collective. */
+ls_status ls_elements_are_equal(const char *call, ls_comm *comm, const ls_tensor *tensor, bool *equal);
 
 /*
  * Fails with LS_ERR_MISMATCH if the strings of the ranks differ. `text` describes all options of the call, such as

@@ -73,14 +73,12 @@ static message *message_of(const ls_tensor *token) {
 
 /* Waits for both parts of a transfer. Returns the first error. */
 static ls_status settle(message *m) {
-    const ls_status status = ls_work_wait(m->notice_work);
-    m->notice_work = NULL;
+    const ls_status status = ls_work_finish(&m->notice_work);
     ls_saved_error cause;
     if (status != LS_OK) {
         ls_error_save(&cause);
     }
-    const ls_status second = ls_work_wait(m->work);
-    m->work = NULL;
+    const ls_status second = ls_work_finish(&m->work);
     if (status != LS_OK) {
         (void)ls_error_put_back(&cause);
         return status;
@@ -137,6 +135,11 @@ static ls_status check_arguments(const char *call, const ls_comm *comm, const ch
 
 /* ---- gradients, in the backward pass ----------------------------------------------------------------------------- */
 
+static void drop_gradient(message *m) {
+    ls_tensor_drop(m->gradient);
+    m->gradient = NULL;
+}
+
 /* Starts to receive the gradient of a sent tensor. */
 static ls_status begin_gradient_in(const ls_node *node, message *m, const ls_tensor *like) {
     LS_TRY(settle(m));
@@ -155,11 +158,6 @@ static ls_status begin_gradient_out(const ls_node *node, message *m, const ls_te
     return m->gradient == NULL ? ls_error_status()
                                : ls_comm_send(m->comm, ls_host_data(m->gradient), (size_t)m->gradient->count,
                                               (ls_dtype)m->gradient->dtype, m->peer, gradient_tag(m), &m->work);
-}
-
-static void drop_gradient(message *m) {
-    ls_tensor_drop(m->gradient);
-    m->gradient = NULL;
 }
 
 /* Waits for the gradient of a sent tensor, or for the cause that the receiver sends instead. */
@@ -382,8 +380,7 @@ static void answer_lost(const ls_node *node, message *m) {
  * tensor now, and keeps it for ls_handle_wait.
  */
 static ls_status receive_early(const ls_node *node, message *m) {
-    const ls_status noticed = ls_work_wait(m->notice_work);
-    m->notice_work = NULL;
+    const ls_status noticed = ls_work_finish(&m->notice_work);
     m->record.waited = noticed != LS_OK;
     LS_TRY(noticed);
     if (!m->notice.wants) {
@@ -493,8 +490,7 @@ static ls_tensor *end_receive(ls_tensor *token) {
         m->early = NULL;
         return early;
     }
-    const ls_status noticed = ls_work_wait(m->notice_work);
-    m->notice_work = NULL;
+    const ls_status noticed = ls_work_finish(&m->notice_work);
     const ls_status settled = settle(m);
     const ls_status status = examine(m, noticed != LS_OK ? noticed : settled, noticed == LS_OK);
     m->wanted = noticed == LS_OK && m->notice.wants;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "parallel/buffers.h"
 
 static const char call[] = "ls_data_parallel";
 
@@ -68,11 +69,8 @@ static ls_status list_matrices(ls_powersgd *powersgd, const ls_data_parallel_sta
 
 static ls_status allocate(ls_powersgd *powersgd, const ls_data_parallel_state *state) {
     const size_t bytes = (size_t)(powersgd->error_count + powersgd->q_count) * sizeof(float);
-    powersgd->memory = ls_storage_new(&ls_cpu, bytes);
-    if (powersgd->memory == NULL) {
-        return ls_fail_memory(call, bytes);
-    }
-    ls_storage_set_kind(powersgd->memory, LS_MEMORY_BUCKETS);
+    powersgd->memory = ls_storage_for(call, &ls_cpu, bytes, LS_MEMORY_BUCKETS);
+    LS_TRY(ls_made(powersgd->memory));
     powersgd->message = ls_comm_storage(state->comm, (size_t)powersgd->capacity * sizeof(float));
     LS_TRY(ls_made(powersgd->message));
     float *error = powersgd->memory->memory, *q = error + powersgd->error_count;
@@ -99,12 +97,8 @@ void ls_powersgd_close(ls_powersgd *powersgd) {
     if (powersgd == NULL) {
         return;
     }
-    if (powersgd->memory != NULL) {
-        ls_storage_drop(powersgd->memory);
-    }
-    if (powersgd->message != NULL) {
-        ls_storage_drop(powersgd->message);
-    }
+    ls_storage_forget(powersgd->memory);
+    ls_storage_forget(powersgd->message);
     ls_free(powersgd->matrices);
     ls_free(powersgd);
 }

@@ -42,14 +42,6 @@ ls_storage *ls_comm_storage(ls_comm *comm, size_t bytes) {
     return storage;
 }
 
-static ls_storage *bucket_storage(const ls_device *device, size_t bytes) {
-    ls_storage *storage = ls_storage_new(device, bytes);
-    if (storage != NULL) {
-        ls_storage_set_kind(storage, LS_MEMORY_BUCKETS);
-    }
-    return storage;
-}
-
 static comm_memory *owner_of(const ls_storage *storage) {
     return storage->release == release_comm_memory ? storage->user : NULL;
 }
@@ -73,17 +65,6 @@ bool ls_gradient_reducer_is_shared(const ls_gradient_reducer *reducer) {
         shared = shared || (owner != NULL && owner->shared);
     }
     return shared;
-}
-
-static ls_storage *hold(ls_storage *storage) {
-    atomic_fetch_add_explicit(&storage->references, 1, memory_order_relaxed);
-    return storage;
-}
-
-static void drop(ls_storage *storage) {
-    if (storage != NULL) {
-        ls_storage_drop(storage);
-    }
 }
 
 static const ls_device *device_of(const ls_gradient_reducer *reducer) {
@@ -132,16 +113,16 @@ static ls_status open_wire(ls_gradient_reducer *reducer, int index, int64_t coun
     const bool converts = reducer->format->converts;
     const size_t bytes = (size_t)count * ls_dtype_size(wire_dtype(reducer, index));
     if (reducer->in_place) {
-        reducer->wire[index] = !converts               ? hold(flat->gradients)
+        reducer->wire[index] = !converts               ? ls_storage_hold(flat->gradients)
                                : reducer->keeps_memory ? reducer->wire_memory(device, bytes)
-                                                       : bucket_storage(device, bytes);
+                                                       : ls_storage_for(call, device, bytes, LS_MEMORY_BUCKETS);
         return reducer->wire[index] != NULL ? LS_OK : ls_fail_memory(call, bytes);
     }
     ls_storage *wire = reducer->wire[index] = ls_comm_storage(reducer->comm, bytes);
     LS_TRY(ls_made(wire));
     if (converts && !device->is_host) {
-        reducer->scratch = bucket_storage(device, bytes);
-        return reducer->scratch != NULL ? LS_OK : ls_fail_memory(call, bytes);
+        reducer->scratch = ls_storage_for(call, device, bytes, LS_MEMORY_BUCKETS);
+        return ls_made(reducer->scratch);
     }
     if (converts || !device->is_host) {
         return LS_OK;
@@ -149,7 +130,7 @@ static ls_status open_wire(ls_gradient_reducer *reducer, int index, int64_t coun
     ls_storage_set_kind(wire, LS_MEMORY_GRADIENTS);
     LS_TRY(ls_module_move_gradients(reducer->model, flat->dtype, wire));
     ls_storage_drop(flat->gradients);
-    flat->gradients = hold(wire);
+    flat->gradients = ls_storage_hold(wire);
     return LS_OK;
 }
 
@@ -165,7 +146,7 @@ static ls_status make_arrays(ls_gradient_reducer *reducer) {
 
 ls_status ls_gradient_reducer_open(ls_gradient_reducer *reducer, int64_t extra) {
     for (int i = 0; i < reducer->flat_count; i++) {
-        (void)hold(reducer->flats[i].gradients);
+        (void)ls_storage_hold(reducer->flats[i].gradients);
     }
     LS_TRY(make_arrays(reducer));
     reducer->in_place = reducer->keeps_memory || are_accepted(reducer);
@@ -179,10 +160,10 @@ ls_status ls_gradient_reducer_open(ls_gradient_reducer *reducer, int64_t extra) 
 
 void ls_gradient_reducer_close(ls_gradient_reducer *reducer) {
     for (int i = 0; i < reducer->flat_count; i++) {
-        drop(reducer->flats[i].gradients);
-        drop(reducer->wire[i]);
+        ls_storage_forget(reducer->flats[i].gradients);
+        ls_storage_forget(reducer->wire[i]);
     }
-    drop(reducer->scratch);
+    ls_storage_forget(reducer->scratch);
     ls_free(reducer->extents);
     ls_free(reducer->spans);
     ls_free(reducer->pieces);
@@ -315,7 +296,7 @@ int ls_gradient_reducer_bucket_of(const ls_gradient_reducer *reducer, const ls_l
     return i;
 }
 
-ls_status ls_bucket_scale(const ls_gradient_reducer *reducer, const ls_bucket *bucket, double factor) {
+static ls_status scale_bucket(const ls_gradient_reducer *reducer, const ls_bucket *bucket, double factor) {
     const ls_flat *flat = &reducer->flats[bucket->flat];
     const ls_device *device = flat->gradients->device;
     for (int k = 0; k < bucket->span_count; k++) {
@@ -329,13 +310,13 @@ ls_status ls_bucket_scale(const ls_gradient_reducer *reducer, const ls_bucket *b
 
 ls_status ls_gradient_reducer_scale(const ls_gradient_reducer *reducer, double factor) {
     for (int i = 0; i < reducer->bucket_count && factor != 1; i++) {
-        LS_TRY(ls_bucket_scale(reducer, &reducer->buckets[i], factor));
+        LS_TRY(scale_bucket(reducer, &reducer->buckets[i], factor));
     }
     return LS_OK;
 }
 
 ls_status ls_bucket_prepare(const ls_gradient_reducer *reducer, const ls_bucket *bucket, double factor) {
-    LS_TRY(factor != 1 ? ls_bucket_scale(reducer, bucket, factor) : LS_OK);
+    LS_TRY(factor != 1 ? scale_bucket(reducer, bucket, factor) : LS_OK);
     for (int k = 0; k < bucket->span_count; k++) {
         for (int i = bucket->spans[k].first; i <= bucket->spans[k].last; i++) {
             const ls_leaf *leaf = reducer->model->parameters.items[i].tensor->leaf;

@@ -101,7 +101,6 @@ void ls_gradient_reducer_cut(ls_gradient_reducer *reducer, bool (*includes)(cons
 
 /* Multiplies the gradients of a bucket by `factor`, and sets missing gradients to zero. */
 ls_status ls_bucket_prepare(const ls_gradient_reducer *reducer, const ls_bucket *bucket, double factor);
-ls_status ls_bucket_scale(const ls_gradient_reducer *reducer, const ls_bucket *bucket, double factor);
 ls_status ls_gradient_reducer_scale(const ls_gradient_reducer *reducer, double factor);
 
 /* Writes the averaged gradients of a bucket to the flat buffer. The bucket's all-reduce must have finished. */

@@ -13,7 +13,6 @@
 #include "autograd/ops/ops.h"
 #include "base/share.h"
 #include "comm/public_call.h"
-#include "comm/reduce.h"
 #include "parallel/buffers.h"
 #include "parallel/handle.h"
 #include "parallel/move.h"
@@ -43,13 +42,8 @@ static void reduce_carried(const ls_meeting *meeting, const ls_tensor *y, void *
     for (int rank = 0; rank < meeting->size; rank++) {
         sources[rank] = ls_offer_elements(&meeting->offers[rank]);
     }
-    ls_reduce_buffers(&(ls_reduce_task){.dtype = (ls_dtype)y->dtype,
-                                        .reduction = (ls_reduction)meeting->own.reduction,
-                                        .ranks = meeting->size,
-                                        .sources = sources,
-                                        .copies = 1,
-                                        .destinations = (void *[]){result},
-                                        .count = (size_t)y->count});
+    ls_reduce_to(result, (ls_dtype)y->dtype, (ls_reduction)meeting->own.reduction, sources, meeting->size,
+                 (size_t)y->count);
 }
 
 ls_status ls_allreduce_forward(ls_op_call *call) {
@@ -65,8 +59,8 @@ ls_status ls_allreduce_forward(ls_op_call *call) {
     } else {
         status =
             LS_ON_DEVICE(meeting->comm, on,
-                         ls_comm_allreduce(meeting->comm, ls_buffer_data(meeting->dense), flight->result.memory,
-                                           (size_t)y->count, (ls_dtype)y->dtype, reduction, ls_flight_work(flight)));
+                         ls_comm_allreduce(meeting->comm, meeting->dense->data, flight->result.memory, (size_t)y->count,
+                                           (ls_dtype)y->dtype, reduction, ls_flight_work(flight)));
     }
     return ls_flight_begun(call, status);
 }
@@ -94,13 +88,7 @@ static ls_status multiply_piece(ls_comm *comm, ls_dtype dtype, int64_t count, co
             sources[used++] = pieces + (size_t)rank * bytes;
         }
     }
-    ls_reduce_buffers(&(ls_reduce_task){.dtype = dtype,
-                                        .reduction = LS_PROD,
-                                        .ranks = used,
-                                        .sources = sources,
-                                        .copies = 1,
-                                        .destinations = (void *[]){others},
-                                        .count = (size_t)count});
+    ls_reduce_to(others, dtype, LS_PROD, sources, used, (size_t)count);
     return LS_OK;
 }
 
@@ -235,13 +223,7 @@ static ls_status reduce_small(ls_node *node, const small_gradient *all, int rank
     }
     ls_tensor *total = ls_tensor_new_owned(node->op->name, &ls_cpu, y->ndim, y->size, (ls_dtype)y->dtype);
     LS_TRY(ls_made(total));
-    ls_reduce_buffers(&(ls_reduce_task){.dtype = (ls_dtype)y->dtype,
-                                        .reduction = gradient_reduction(node),
-                                        .ranks = ranks,
-                                        .sources = sources,
-                                        .copies = 1,
-                                        .destinations = (void *[]){ls_host_data(total)},
-                                        .count = (size_t)y->count});
+    ls_reduce_to(ls_host_data(total), (ls_dtype)y->dtype, gradient_reduction(node), sources, ranks, (size_t)y->count);
     node->saved[TOTAL] = ls_tensor_on_device(node->op->name, total, ls_tensor_device(y));
     ls_tensor_drop(total);
     return ls_made(node->saved[TOTAL]);
@@ -284,10 +266,9 @@ static ls_tensor *total_of(ls_node *node, const ls_tensor *gradient) {
     ls_status status = ls_made(total);
     status = status == LS_OK ? ls_buffer_begin(&result, total, LS_HOST_WRITE, on) : status;
     if (status == LS_OK) {
-        const ls_status reduced =
-            LS_ON_DEVICE(comm, on,
-                         ls_comm_allreduce(comm, ls_buffer_data(dense), result.memory, (size_t)total->count, dtype,
-                                           gradient_reduction(node), NULL));
+        const ls_status reduced = LS_ON_DEVICE(comm, on,
+                                               ls_comm_allreduce(comm, dense->data, result.memory, (size_t)total->count,
+                                                                 dtype, gradient_reduction(node), NULL));
         status = ls_host_view_end(&result, reduced);
     }
     ls_tensor_drop(dense);
@@ -321,10 +302,9 @@ static ls_status reduce_forward(ls_op_call *call) {
     if (meeting->carried) {
         reduce_carried(meeting, y, result.memory);
     } else {
-        status =
-            LS_ON_DEVICE(meeting->comm, on,
-                         ls_comm_reduce(meeting->comm, ls_buffer_data(meeting->dense), is_root ? result.memory : NULL,
-                                        (size_t)y->count, (ls_dtype)y->dtype, reduction, root, NULL));
+        status = LS_ON_DEVICE(meeting->comm, on,
+                              ls_comm_reduce(meeting->comm, meeting->dense->data, is_root ? result.memory : NULL,
+                                             (size_t)y->count, (ls_dtype)y->dtype, reduction, root, NULL));
     }
     return ls_host_view_end(&result, status);
 }

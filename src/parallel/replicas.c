@@ -1,7 +1,4 @@
-/*
- * Checks that the ranks of a data-parallel module have equal parameters. Compares a hash; if the hashes differ, finds
- * the first element that differs.
- */
+/* Compares options, parameters and batches of the ranks by hashes. */
 #include <string.h>
 
 #include "autograd/op.h"
@@ -10,6 +7,41 @@
 #include "parallel/data_parallel.h"
 #include "parallel/parallel.h"
 #include "tensor/tensor.h"
+
+ls_status ls_hash_elements(const char *call, const ls_tensor *tensor, uint64_t *hash) {
+    ls_tensor *host = ls_tensor_dense_on_host(call, tensor, (ls_dtype)tensor->dtype);
+    LS_TRY(ls_made(host));
+    *hash = ls_hash_long(*hash, ls_host_data(host), (size_t)host->count * ls_dtype_size((ls_dtype)host->dtype));
+    ls_tensor_drop(host);
+    return LS_OK;
+}
+
+ls_status ls_ranks_have_equal(ls_comm *comm, int64_t number, bool *equal) {
+    int64_t most[2] = {number, -number};
+    LS_TRY(ls_comm_allreduce(comm, most, most, 2, LS_I64, LS_MAX, NULL));
+    *equal = most[0] == -most[1];
+    return LS_OK;
+}
+
+ls_status ls_elements_are_equal(const char *call, ls_comm *comm, const ls_tensor *tensor, bool *equal) {
+    uint64_t hash = LS_HASH_START;
+    LS_TRY(ls_hash_elements(call, tensor, &hash));
+    return ls_ranks_have_equal(comm, (int64_t)(hash >> 1), equal);
+}
+
+ls_status ls_options_compare(const char *call, ls_comm *comm, const char *text) {
+    bool equal = true;
+    const uint64_t hash = ls_hash(LS_HASH_START, text, strlen(text));
+    LS_TRY(ls_ranks_have_equal(comm, (int64_t)(hash >> 1), &equal));
+    return equal
+               ? LS_OK
+               : ls_fail(
+                     LS_ERR_MISMATCH,
+                     "%s: the options differ between the ranks: this rank has %s. Pass the same options on every rank",
+                     call, text);
+}
+
+/* ---- parameters -------------------------------------------------------------------------------------------------- */
 
 /* Returns whether each rank has only its own elements of the parameter, so that nothing can be compared. */
 static bool is_sharded(const ls_tensor *parameter) {
@@ -106,13 +138,9 @@ static ls_status report_difference(const char *call, ls_module *model, ls_comm *
 
 static ls_status find_difference(const char *call, ls_module *model, ls_comm *comm) {
     for (int i = 0; i < ls_module_parameter_count(model); i++) {
-        uint64_t hash = LS_HASH_START;
+        const ls_tensor *parameter = ls_module_parameter(model, i);
         bool equal = true;
-        if (is_sharded(ls_module_parameter(model, i))) {
-            continue;
-        }
-        LS_TRY(ls_hash_elements("ls_data_parallel", ls_module_parameter(model, i), &hash));
-        LS_TRY(ls_ranks_have_equal(comm, (int64_t)(hash >> 1), &equal));
+        LS_TRY(is_sharded(parameter) ? LS_OK : ls_elements_are_equal("ls_data_parallel", comm, parameter, &equal));
         if (!equal) {
             return report_difference(call, model, comm, i);
         }
@@ -125,4 +153,43 @@ ls_status ls_replicas_compare(const char *call, ls_module *model, ls_comm *comm)
     LS_TRY(ls_module_check_synchronized(call, model));
     LS_TRY(ls_comm_size(comm) > 1 ? ls_replicas_are_equal(model, comm, &equal) : LS_OK);
     return equal ? LS_OK : find_difference(call, model, comm);
+}
+
+/* ---- batches ----------------------------------------------------------------------------------------------------- */
+
+/*
+ * Detects ranks that train on the same samples. A loader without .comm returns global batches. This is correct if each
+ * rank has its own data set, but not if all ranks load the same batch.
+ */
+ls_status ls_batch_hash(int64_t *hash) {
+    const ls_thread_state *thread = ls_thread();
+    uint64_t all = LS_HASH_START;
+    *hash = 0;
+    if (thread->whole_batch[0] == NULL) {
+        return LS_OK;
+    }
+    for (int i = 0; i < 2; i++) {
+        LS_TRY(thread->whole_batch[i] != NULL ? ls_hash_elements("ls_data_parallel", thread->whole_batch[i], &all)
+                                              : LS_OK);
+    }
+    *hash = (int64_t)(all >> 1 | 1);
+    return LS_OK;
+}
+
+ls_status ls_batches_compare(ls_data_parallel_state *state) {
+    if (state->compared) {
+        return LS_OK;
+    }
+    state->compared = true;
+    int64_t hash;
+    bool equal;
+    const ls_status status = ls_batch_hash(&hash);
+    LS_TRY(ls_ranks_have_equal(state->comm, hash, &equal));
+    if (status == LS_OK && hash != 0 && equal && ls_comm_rank(state->comm) == 0) {
+        ls_log_write(LS_LOG_WARNING,
+                     "ls_backward: each of the %d ranks trains on all samples: set .comm of ls_loader_options, so that "
+                     "the ranks share each batch",
+                     ls_comm_size(state->comm));
+    }
+    return status;
 }

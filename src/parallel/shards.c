@@ -184,14 +184,8 @@ ls_status ls_shards_begin_share(ls_shards *self, const ls_range *range, ls_range
                                  flat->dtype, &exchange->work));
 }
 
-static ls_status wait_for(ls_range_exchange *exchange) {
-    ls_work *work = exchange->work;
-    exchange->work = NULL;
-    return ls_work_wait(work);
-}
-
 ls_status ls_shards_end_share(ls_shards *self, ls_range_exchange *exchange) {
-    return note(self, wait_for(exchange));
+    return note(self, ls_work_finish(&exchange->work));
 }
 
 void *ls_shards_elements(const ls_shards *self, const ls_range *range, bool gradients) {
@@ -248,7 +242,7 @@ ls_status ls_shards_end_reduce(ls_shards *self, const ls_range *range, ls_range_
         return LS_OK;
     }
     exchange->begun = false;
-    ls_status status = wait_for(exchange);
+    ls_status status = ls_work_finish(&exchange->work);
     status = exchange->encoded != LS_OK ? exchange->encoded : status == LS_OK ? mean.format->decode(&mean) : status;
     ls_pages_discard(all.buffer, all.buffer + encoded_bytes);
     ls_shards_count(self, LS_MEMORY_BUCKETS, -encoded_bytes);
@@ -366,9 +360,7 @@ static void hold(ls_sharding *sharding, bool more) {
     }
     for (int i = 0; i < self->flat_count; i++) {
         ls_storage_drop(self->flats[i].parameters);
-        if (self->flats[i].gradients != NULL) {
-            ls_storage_drop(self->flats[i].gradients);
-        }
+        ls_storage_forget(self->flats[i].gradients);
         ls_free(self->ends[i]);
     }
     ls_shards_count(self, LS_MEMORY_PARAMETERS, -self->present[LS_MEMORY_PARAMETERS]);
@@ -379,11 +371,6 @@ static void hold(ls_sharding *sharding, bool more) {
     ls_free(self->counts);
     ls_free(self->ranges);
     ls_free(self);
-}
-
-static ls_storage *keep(ls_storage *storage) {
-    atomic_fetch_add_explicit(&storage->references, 1, memory_order_relaxed);
-    return storage;
 }
 
 static ls_shards *make(ls_comm *comm, int stage, const ls_flat *flats, int flat_count) {
@@ -401,9 +388,9 @@ static ls_shards *make(ls_comm *comm, int stage, const ls_flat *flats, int flat_
     for (; self->flat_count < flat_count; self->flat_count++) {
         const int i = self->flat_count;
         self->flats[i] = flats[i];
-        (void)keep(flats[i].parameters);
+        (void)ls_storage_hold(flats[i].parameters);
         ls_shards_count(self, LS_MEMORY_PARAMETERS, flats[i].count * (int64_t)ls_dtype_size(flats[i].dtype));
-        self->flats[i].gradients = stage >= 2 ? keep(flats[i].gradients) : NULL;
+        self->flats[i].gradients = stage >= 2 ? ls_storage_hold(flats[i].gradients) : NULL;
         self->ends[i] = ls_allocate_zeroed(ranks, sizeof **self->ends);
         good = good && self->ends[i] != NULL;
     }

@@ -7,6 +7,7 @@
 #include "base/fiber.h"
 #include "base/memory.h"
 #include "comm/meter.h"
+#include "parallel/buffers.h"
 #include "tensor/scope.h"
 
 static const char call[] = "ls_data_parallel_step";
@@ -123,11 +124,8 @@ static size_t bytes_of(const ls_gradient_reducer *reducer, int flat) {
 static ls_status place_gradients(ls_slice_run *run) {
     const ls_gradient_reducer *reducer = &run->state->reducer;
     for (int i = 0; i < reducer->flat_count; i++) {
-        run->gradients[i] = ls_storage_new(&ls_cpu, bytes_of(reducer, i));
-        if (run->gradients[i] == NULL) {
-            return ls_fail_memory(call, bytes_of(reducer, i));
-        }
-        ls_storage_set_kind(run->gradients[i], LS_MEMORY_GRADIENTS);
+        run->gradients[i] = ls_storage_for(call, &ls_cpu, bytes_of(reducer, i), LS_MEMORY_GRADIENTS);
+        LS_TRY(ls_made(run->gradients[i]));
         memset(run->gradients[i]->memory, 0, bytes_of(reducer, i)); /* includes the gaps between gradients */
         LS_TRY(ls_module_move_gradients(run->state->model, reducer->flats[i].dtype, run->gradients[i]));
     }
@@ -195,9 +193,7 @@ void ls_slice_runs_free(ls_slice_run *runs, int count, int parameter_count) {
             ls_tensor_drop(runs[i].memory[k].gradient);
         }
         for (int k = 0; k < LS_FLAT_LIMIT; k++) {
-            if (runs[i].gradients[k] != NULL) {
-                ls_storage_drop(runs[i].gradients[k]);
-            }
+            ls_storage_forget(runs[i].gradients[k]);
         }
         ls_free(runs[i].exchanged);
         ls_free(runs[i].leaves);

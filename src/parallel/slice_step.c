@@ -434,7 +434,7 @@ static ls_status run_together(slice_step *s) {
 /* Moves gradients back to their flat buffers, and creates the buckets. */
 static ls_status make_buckets(ls_data_parallel_state *state) {
     LS_TRY(ls_gradient_reducer_is_home(&state->reducer) ? LS_OK : ls_gradient_reducer_reclaim(&state->reducer));
-    (void)ls_gradients_cut(state);
+    ls_gradients_cut(state);
     return LS_OK;
 }
 

@@ -16,8 +16,8 @@
 #include "base/share.h"
 #include "base/tree.h"
 #include "comm/abort.h"
-#include "comm/reduce.h"
 #include "comm/reduce_kernels.h"
+#include "parallel/buffers.h"
 #include "parallel/slices.h"
 
 static const char call[] = "ls_data_parallel_step";
@@ -162,11 +162,8 @@ static ls_status make_room(addition *s) {
     if (sets == 0) {
         return LS_OK;
     }
-    s->room = ls_storage_new(&ls_cpu, sets * bytes);
-    if (s->room == NULL) {
-        return ls_fail_memory(call, sets * bytes);
-    }
-    ls_storage_set_kind(s->room, LS_MEMORY_BUCKETS);
+    s->room = ls_storage_for(call, &ls_cpu, sets * bytes, LS_MEMORY_BUCKETS);
+    LS_TRY(ls_made(s->room));
     s->levels = s->room->memory;
     s->parts = s->levels + levels * bytes;
     return LS_OK;
@@ -188,9 +185,7 @@ void ls_slice_sums_close(addition *s) {
     if (s == NULL) {
         return;
     }
-    if (s->room != NULL) {
-        ls_storage_drop(s->room);
-    }
+    ls_storage_forget(s->room);
     ls_free(s->vectors);
     ls_free(s);
 }
@@ -365,13 +360,7 @@ static ls_status add_gathered(const ls_data_parallel_state *state, const double 
     for (int i = 0; i < slices->total; i++) {
         sources[i] = all + (size_t)i * width;
     }
-    ls_reduce_buffers(&(ls_reduce_task){.dtype = LS_F64,
-                                        .reduction = LS_SUM,
-                                        .ranks = slices->total,
-                                        .sources = sources,
-                                        .copies = 1,
-                                        .destinations = (void *[]){sums},
-                                        .count = width});
+    ls_reduce_to(sums, LS_F64, LS_SUM, sources, slices->total, width);
     return LS_OK;
 }
 

@@ -69,12 +69,9 @@ static ls_status wait_for_parameters(ls_sharded_unit *unit) {
     ls_saved_error first = {.status = LS_OK};
     unit->shards->prefetched = NULL;
     for (int k = 0; k < unit->range_count; k++) {
-        if (ls_shards_end_share(unit->shards, &unit->shards->parameter_exchanges[k]) != LS_OK &&
-            first.status == LS_OK) {
-            ls_error_save(&first);
-        }
+        ls_error_save_first(&first, ls_shards_end_share(unit->shards, &unit->shards->parameter_exchanges[k]));
     }
-    return first.status == LS_OK ? LS_OK : ls_error_put_back(&first);
+    return ls_error_put_back_first(&first);
 }
 
 /* Discards prefetched parameters that are not needed now. */
@@ -223,10 +220,7 @@ ls_status ls_units_end_average(ls_shards *shards) {
     }
     shards->averaging = NULL;
     for (int k = 0; k < unit->range_count; k++) {
-        if (ls_shards_end_reduce(shards, &unit->ranges[k], &shards->gradient_exchanges[k]) != LS_OK &&
-            first.status == LS_OK) {
-            ls_error_save(&first);
-        }
+        ls_error_save_first(&first, ls_shards_end_reduce(shards, &unit->ranges[k], &shards->gradient_exchanges[k]));
     }
     const ls_status status = first.status == LS_OK ? add_earlier(unit) : ls_error_put_back(&first);
     for (int i = 0; i < unit->parameter_count && status == LS_OK; i++) {

@@ -88,13 +88,13 @@ static ls_status decode_halves(const ls_wire_packet *packet) {
     return cast_pieces(packet, true);
 }
 
-const ls_wire_format ls_wire_bf16 = {
+static const ls_wire_format wire_bf16 = {
     .name = "bf16", .converts = true, .dtype = LS_BF16, .encode = encode_halves, .decode = decode_halves};
-const ls_wire_format ls_wire_f16 = {
+static const ls_wire_format wire_f16 = {
     .name = "f16", .converts = true, .dtype = LS_F16, .encode = encode_halves, .decode = decode_halves};
 
 const ls_wire_format *ls_wire_of(ls_dtype dtype) {
-    return dtype == LS_F32 ? &ls_wire_plain : dtype == LS_BF16 ? &ls_wire_bf16 : dtype == LS_F16 ? &ls_wire_f16 : NULL;
+    return dtype == LS_F32 ? &ls_wire_plain : dtype == LS_BF16 ? &wire_bf16 : dtype == LS_F16 ? &wire_f16 : NULL;
 }
 
 /* ---- user-defined formats ---------------------------------------------------------------------------------------- */
@@ -257,10 +257,4 @@ ls_status ls_packet_start(ls_wire_packet *packet, ls_comm *comm, bool wait) {
     }
     const ls_status started = ls_packet_send(packet, comm, wait);
     return encoded != LS_OK ? ls_error_put_back(&cause) : started;
-}
-
-ls_status ls_packet_wait(ls_wire_packet *packet) {
-    ls_work *work = packet->work;
-    packet->work = NULL;
-    return ls_work_wait(work);
 }

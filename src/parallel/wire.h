@@ -54,7 +54,7 @@ struct ls_wire_packet {
     ls_work *work;           /* the started all-reduce; NULL if it has finished */
 };
 
-extern const ls_wire_format ls_wire_plain, ls_wire_bf16, ls_wire_f16;
+extern const ls_wire_format ls_wire_plain;
 
 /* Returns the format that sends f32 elements as `dtype`, or NULL if there is none. */
 const ls_wire_format *ls_wire_of(ls_dtype dtype);
@@ -75,8 +75,5 @@ ls_status ls_packet_start(ls_wire_packet *packet, ls_comm *comm, bool wait);
 /* The two parts of ls_packet_start. ls_packet_send does not encode, and so it is allowed after a failed encoding. */
 ls_status ls_packet_encode(ls_wire_packet *packet, const ls_comm *comm);
 ls_status ls_packet_send(ls_wire_packet *packet, ls_comm *comm, bool wait);
-
-/* Waits for the all-reduce. */
-ls_status ls_packet_wait(ls_wire_packet *packet);
 
 #endif
